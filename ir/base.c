@@ -299,10 +299,20 @@ sbp_status sbp_parse_bytes(sbp_diag *diag, const char *text, int64_t *out) {
     static const struct {
         const char *unit;
         double factor;
-    } units[] = {{"", 1},           {"b", 1},      {"k", 1024},         {"m", 1048576.0},
-                 {"g", 1073741824}, {"t", 1024.0 * 1073741824},         {"kb", 1e3},
-                 {"mb", 1e6},       {"gb", 1e9},   {"tb", 1e12},        {"kib", 1024},
-                 {"mib", 1048576},  {"gib", 1073741824}, {"tib", 1024.0 * 1073741824}};
+    } units[] = {{"", 1},
+                 {"b", 1},
+                 {"k", 1024},
+                 {"m", 1048576.0},
+                 {"g", 1073741824},
+                 {"t", 1024.0 * 1073741824},
+                 {"kb", 1e3},
+                 {"mb", 1e6},
+                 {"gb", 1e9},
+                 {"tb", 1e12},
+                 {"kib", 1024},
+                 {"mib", 1048576},
+                 {"gib", 1073741824},
+                 {"tib", 1024.0 * 1073741824}};
     for (int i = 0; i < SBP_COUNT(units); i++) {
         const char *a = end, *b = units[i].unit;
         while (*a && *b && tolower((unsigned char)*a) == *b) {

@@ -24,12 +24,12 @@
 /* Statuses are the exit statuses of the two programs. */
 typedef enum sbp_status {
     SBP_OK = 0,
-    SBP_INPUT = 1,       /* the input is at fault */
-    SBP_USAGE = 2,       /* wrong command line */
-    SBP_MACHINE = 3,     /* the machine lacks something: memory, a driver, a device */
-    SBP_IO = 4,          /* a file could not be read or written */
-    SBP_NOT_FINITE = 5,  /* loss or gradient is not finite */
-    SBP_INTERNAL = 70,   /* a bug of ours */
+    SBP_INPUT = 1,      /* the input is at fault */
+    SBP_USAGE = 2,      /* wrong command line */
+    SBP_MACHINE = 3,    /* the machine lacks something: memory, a driver, a device */
+    SBP_IO = 4,         /* a file could not be read or written */
+    SBP_NOT_FINITE = 5, /* loss or gradient is not finite */
+    SBP_INTERNAL = 70,  /* a bug of ours */
     SBP_INTERRUPTED = 130,
     SBP_TERMINATED = 143
 } sbp_status;
@@ -85,7 +85,8 @@ void sbp_arena_destroy(sbp_arena *arena);
 
 /* Runs body(user) with `arena` able to report that memory ran out: then SBP_MACHINE is returned, with a
  * message in diag. Guards nest. */
-sbp_status sbp_guard(sbp_arena *arena, sbp_diag *diag, sbp_status (*body)(void *user), void *user) SBP_CHECKED;
+sbp_status sbp_guard(sbp_arena *arena, sbp_diag *diag, sbp_status (*body)(void *user),
+                     void *user) SBP_CHECKED;
 
 /* Zeroed memory aligned to 16 bytes, valid until the arena is destroyed. Never NULL; bytes may be 0. */
 void *sbp_arena_alloc(sbp_arena *arena, size_t bytes);

@@ -244,8 +244,8 @@ bool sbp_extent_eval(sbp_extent extent, const sbp_sizes *sizes, int64_t *out) {
     int64_t sum = 0;
     for (int s = 0; s < SBP_SYMBOL_COUNT; s++) {
         int64_t term;
-        if (extent.c[s] != 0 &&
-            (!sbp_mul_i64(extent.c[s], s == SBP_ONE ? 1 : sizes->v[s], &term) || !sbp_add_i64(sum, term, &sum)))
+        if (extent.c[s] != 0 && (!sbp_mul_i64(extent.c[s], s == SBP_ONE ? 1 : sizes->v[s], &term) ||
+                                 !sbp_add_i64(sum, term, &sum)))
             return false;
     }
     *out = sum;

@@ -1,0 +1,80 @@
+/* device.h: what runs a program. One implementation per backend; the runtime knows only this header.
+ *
+ * A device owns one arena per memory space; everything a program touches lies in it. Commands are given
+ * in program order with their operands resolved to spans; a device may run them later, but in an order
+ * that the fences allow, and `read`, `write` and `wait` see everything submitted before.
+ *
+ * Numbers: with the same program, data and device model, results are bit for bit the same from run to
+ * run and for any number of threads. Sums of products and of rows are accumulated in fp32 or better
+ * (fp64 for f64 operands).
+ *
+ * Threads: a device is used by one thread at a time. Errors: SBP_MACHINE when the machine lacks memory,
+ * driver or feature; SBP_INTERNAL when a command breaks the contract of ir/program.h.
+ */
+#ifndef SBP_BACKENDS_DEVICE_H
+#define SBP_BACKENDS_DEVICE_H
+
+#include "ir/program.h"
+
+typedef struct sbp_device sbp_device;
+
+typedef struct sbp_device_options {
+    int32_t threads;       /* cpu: worker threads; 0: all cores that the process may use */
+    int32_t index;         /* which device of this kind */
+    uint64_t shuffle_seed; /* shuffle device: order of the commands between fences */
+} sbp_device_options;
+
+/* An operand, resolved: rows x cols elements of `dtype`; element (0, 0) is `offset` bytes into the arena of
+ * `space`, the next row `stride` elements further. first_row: the row of the buffer element (or of the
+ * formal's buffer) that row 0 is. rows may be 0. `space` is SBP_SPACE_COUNT when the operand is absent. */
+typedef struct sbp_span {
+    sbp_space space;
+    sbp_dtype dtype;
+    int64_t offset, rows, cols, stride, first_row;
+} sbp_span;
+
+/* A command ready to run. All pointers are valid during the call of submit only; `command` and `kernel`
+ * are the program's own. */
+typedef struct sbp_dispatch {
+    const sbp_command *command;
+    const sbp_rowkernel *kernel; /* row commands */
+    int64_t rows;                /* row commands: rows to run over, maybe 0 */
+    int64_t row0;                /* row commands: absolute row of row 0 */
+    const sbp_span *spans;       /* in the order of the operand list */
+    int32_t span_count;
+    const double *scalars; /* row commands: one per kernel scalar */
+} sbp_dispatch;
+
+typedef struct sbp_device_info {
+    char name[128];
+    int64_t memory_bytes; /* of the device space; 0 unknown */
+    int64_t used_bytes;   /* by this process, as the driver or kernel reports it; 0 unknown */
+    int32_t threads;
+} sbp_device_info;
+
+typedef struct sbp_device_class {
+    const char *name; /* "cpu" */
+    sbp_status (*create)(const sbp_device_options *options, sbp_diag *diag, sbp_device **out);
+    void (*destroy)(sbp_device *device);
+    void (*info)(sbp_device *device, sbp_device_info *out);
+    /* Allocates the arenas and prepares the kernels of a verified program, once. The program must outlive
+     * the device. Arena contents are undefined until written. */
+    sbp_status (*load)(sbp_device *device, const sbp_program *program, sbp_diag *diag);
+    /* Copies between the caller's memory and an arena; waits for commands that touch it. */
+    sbp_status (*write)(sbp_device *device, sbp_space space, int64_t offset, const void *data, int64_t bytes,
+                        sbp_diag *diag);
+    sbp_status (*read)(sbp_device *device, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                       sbp_diag *diag);
+    sbp_status (*submit)(sbp_device *device, const sbp_dispatch *dispatch, sbp_diag *diag);
+    sbp_status (*wait)(sbp_device *device, sbp_diag *diag);
+    /* Direct pointer to arena bytes where the device is the host itself, else NULL: weights are read in
+     * place. */
+    void *(*map)(sbp_device *device, sbp_space space, int64_t offset);
+} sbp_device_class;
+
+/* Every implementation begins with this. */
+struct sbp_device {
+    const sbp_device_class *class;
+};
+
+#endif

@@ -1,0 +1,292 @@
+/* program.h: the program IR: what runs, in destination-passing form. A plan carries its text; the
+ * runtime walks it and hands commands to a device. Nothing is decided at run time except sizes: every
+ * buffer has an offset in the arena of its memory space.
+ *
+ * Sizes. T rows of the micro-batch at hand (at most `t_max`), S groups (at most `s_max`), C and H rows per
+ * chunk of the layers and of the head. T and S come with each micro-batch. Commands run on exact
+ * row counts: a view never reaches beyond the rows that exist, tails are never padded.
+ *
+ * Views. An operand is [start for length] rows of one element (`slot`) of a buffer, or of a formal of the
+ * function, and a column range. start = base + step * i + table column, i the index of the innermost
+ * loop. With `until`, length is the end row instead. The end is clamped to the rows of the buffer.
+ * Everything is row-major; the stride from row to row is the buffer's column count.
+ *
+ * Commands (operands: ir/commands.def; all sums over floats in at least fp32, see the devices' contract):
+ *   fill         dst = value
+ *   copy         dst = src, same dtype and shape, possibly of another memory space
+ *   gemm         d = alpha op(a) op(b) + beta c + bias; op transposes when ta / tb; bias: one row, added to
+ * every row. d may be the memory of c, never of a or b. Without c, beta counts as 0. dtypes may differ:
+ * products are summed in fp32 (fp64 when d is f64). row          a row kernel (ir/rowkernel.h) colsum
+ * dst[0,:] = beta dst[0,:] + sum over rows of src gather       dst[r,:] = table[index[r],:] scatter_add
+ * dst[index[r],:] += src[r,:], rows with the same index added in the order of perm. perm: rows of src
+ * (relative to the view) sorted by index; segment[k]: number of rows with the same index when sorted position
+ * k is the first of them, else 0. attn_fwd     o, lse of q against k, v. q: [rows, heads*d_qk], row j being
+ * row q.first_row + j of the sequence; k: [keys, kv_heads*d_qk], v: [keys, kv_heads*d_v], row 0 being row
+ * k.first_row. Query row r sees rows [first, shared_end) and [own, r] (absolute, per query row), minus those
+ * further back than `window` positions when window > 0 (position distance: r - c in the own part, shared_end
+ * + r - own - c in the shared part; visible when below window). score = scale q.k, then softcap
+ *                tanh(score/softcap) when softcap > 0. Head h reads kv head h / (heads/kv_heads).
+ *                lse: [rows, heads], natural log of the sum of exponentials of the scores, fp32 (fp64).
+ *   attn_bwd     the gradients, given do: dq written, dk and dv (fp32 or fp64) added to; no atomics.
+ *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
+ *   collective   over ranks: all_reduce, reduce_scatter, all_gather, broadcast; src may be dst
+ *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
+ *
+ * Order. Within a queue commands may overlap or be reordered unless a fence stands between them.
+ *
+ * Programs are untrusted when they come from a plan: sbp_program_verify() must pass before use.
+ */
+#ifndef SBP_IR_PROGRAM_H
+#define SBP_IR_PROGRAM_H
+
+#include "ir/rowkernel.h"
+
+typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_SPACE_COUNT } sbp_space;
+
+typedef enum sbp_role {
+#define ROLE(id, text, category) SBP_ROLE_##id,
+#include "ir/roles.def"
+#undef ROLE
+    SBP_ROLE_COUNT
+} sbp_role;
+
+typedef enum sbp_command_kind {
+#define COMMAND(id, text, operands) SBP_CMD_##id,
+#include "ir/commands.def"
+#undef COMMAND
+    SBP_CMD_COUNT
+} sbp_command_kind;
+
+typedef enum sbp_access { SBP_READ, SBP_WRITE, SBP_UPDATE } sbp_access; /* modes r, w, u */
+
+enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
+
+/* A buffer, or an array of `count` of them with equal shapes, one after the other. */
+typedef struct sbp_buffer {
+    const char *name;
+    sbp_role role;
+    sbp_space space;
+    sbp_dtype dtype;
+    int32_t count;
+    sbp_extent rows; /* of one element of the array */
+    int64_t cols;
+    int32_t function; /* the function whose scratch it is; -1: of the program */
+    int64_t offset;   /* bytes in the arena of its space; -1 before the memory pass */
+    int64_t stride;   /* bytes from element to element of the array; 0 before the memory pass */
+} sbp_buffer;
+
+/* base + step * i + tables[table].column at i */
+typedef struct sbp_index {
+    sbp_extent base, step;
+    int32_t column; /* of the loop's table, -1: none */
+} sbp_index;
+
+typedef struct sbp_view {
+    int32_t ref; /* buffer number, or ~formal; SBP_NO_VIEW when the operand is absent */
+    int32_t slot;
+    sbp_index start;
+    sbp_index length;
+    bool until; /* `length` is the end row */
+    int64_t col, cols;
+} sbp_view;
+
+#define SBP_NO_VIEW INT32_MIN
+
+typedef enum sbp_reduce_op {
+    SBP_REDUCE_SUM,
+    SBP_REDUCE_MAX,
+    SBP_REDUCE_SUMSQ,
+    SBP_REDUCE_COUNT
+} sbp_reduce_op;
+typedef enum sbp_collective_op {
+    SBP_ALL_REDUCE,
+    SBP_REDUCE_SCATTER,
+    SBP_ALL_GATHER,
+    SBP_BROADCAST,
+    SBP_COLLECTIVE_COUNT
+} sbp_collective_op;
+
+typedef struct sbp_attention_attrs {
+    int64_t heads, kv_heads, d_qk, d_v;
+    int64_t window;        /* 0: none */
+    double scale, softcap; /* softcap 0: none */
+} sbp_attention_attrs;
+
+typedef struct sbp_command {
+    sbp_command_kind kind;
+    int32_t queue;  /* 0 compute, 1 copies */
+    int32_t kernel; /* row: number of the kernel */
+    sbp_view views[SBP_MAX_COMMAND_OPERANDS];
+    int32_t view_count;
+    int32_t *scalars; /* row: program scalar per kernel scalar */
+    int32_t scalar_count;
+    /* When >= 0: this command consumes the finished gradient of that parameter (buffer number): a flush or an
+     * optimizer update. The runtime's one hook for dumping gradients. `gradient` is the operand that holds
+     * it. */
+    int32_t flushes, gradient;
+    union {
+        double fill;
+        struct {
+            double alpha, beta;
+            bool ta, tb;
+        } gemm;
+        sbp_attention_attrs attention;
+        struct {
+            sbp_reduce_op op;
+            double beta;
+        } reduce; /* and colsum's beta */
+        sbp_collective_op collective;
+        struct {
+            int32_t from, to;
+        } fence;
+    } u;
+} sbp_command;
+
+typedef enum sbp_node_kind { SBP_NODE_COMMAND, SBP_NODE_LOOP, SBP_NODE_CALL } sbp_node_kind;
+
+typedef struct sbp_node sbp_node;
+
+typedef struct sbp_body {
+    sbp_node *nodes;
+    int32_t count, capacity;
+} sbp_body;
+
+typedef struct sbp_loop {
+    int32_t table; /* iterations: the rows of this chunk table; -1: see scalar */
+    int32_t
+        scalar; /* with table -1: the value of this scalar, a small integer (0 or 1 makes a conditional) */
+    bool descending;
+    sbp_body body;
+} sbp_loop;
+
+typedef struct sbp_call {
+    int32_t function;
+    sbp_view *views; /* one per formal */
+} sbp_call;
+
+struct sbp_node {
+    sbp_node_kind kind;
+    union {
+        sbp_command *command;
+        sbp_loop *loop;
+        sbp_call *call;
+    } u;
+};
+
+typedef struct sbp_formal {
+    const char *name;
+    sbp_access access;
+    sbp_dtype dtype;
+    sbp_extent rows;
+    int64_t cols;
+} sbp_formal;
+
+typedef struct sbp_function {
+    const char *name;
+    sbp_formal *formals;
+    int32_t formal_count, formal_capacity;
+    sbp_body body;
+} sbp_function;
+
+/* Chunks of `step` rows of T, computed by the host for each micro-batch. Columns: 0 row0, 1 rows, 2 hi (the
+ * end row), then one lo per window: the first row that attention of the chunk reads. */
+typedef struct sbp_chunk_table {
+    const char *name;
+    sbp_symbol step;  /* C or H */
+    int64_t *windows; /* 0: full attention */
+    int32_t window_count, window_capacity;
+} sbp_chunk_table;
+
+enum { SBP_COLUMN_ROW0, SBP_COLUMN_ROWS, SBP_COLUMN_HI, SBP_COLUMN_LO };
+
+/* Data the host fills for every micro-batch. kind "column": one number per row, by name from the packer;
+ * "order" and "segment": the scatter order of column `of`, sorted inside chunks of `chunk` rows (T: the
+ * whole). */
+typedef enum sbp_row_input_kind { SBP_ROW_COLUMN, SBP_ROW_ORDER, SBP_ROW_SEGMENT } sbp_row_input_kind;
+
+typedef struct sbp_row_input {
+    sbp_row_input_kind kind;
+    int32_t buffer;
+    const char *column;
+    sbp_symbol chunk;
+} sbp_row_input;
+
+/* A number that an entry leaves in the result buffer, e.g. "loss": summed over micro-batches by the device.
+ */
+typedef struct sbp_output {
+    const char *name;
+    int32_t buffer, index;
+} sbp_output;
+
+typedef struct sbp_entry {
+    const char *name; /* accumulate, update, step, score, prepare */
+    sbp_body body;
+} sbp_entry;
+
+typedef struct sbp_program {
+    const char *name;
+    const char *target;
+    int64_t t_max, s_max, chunk, head_chunk;
+    const char **scalars; /* set by the host, f64: T, S first, then what the program needs */
+    int32_t scalar_count, scalar_capacity;
+    sbp_chunk_table *tables;
+    int32_t table_count, table_capacity;
+    sbp_buffer *buffers;
+    int32_t buffer_count, buffer_capacity;
+    sbp_row_input *row_inputs;
+    int32_t row_input_count, row_input_capacity;
+    sbp_output *outputs;
+    int32_t output_count, output_capacity;
+    sbp_rowkernel **kernels;
+    int32_t kernel_count, kernel_capacity;
+    sbp_function *functions;
+    int32_t function_count, function_capacity;
+    sbp_entry *entries;
+    int32_t entry_count, entry_capacity;
+    int64_t arena_bytes[SBP_SPACE_COUNT];
+} sbp_program;
+
+typedef struct sbp_command_operand {
+    const char *name;
+    sbp_access access;
+    bool optional;
+} sbp_command_operand;
+
+const char *sbp_role_name(sbp_role role);
+const char *sbp_role_category(sbp_role role);
+const char *sbp_command_name(sbp_command_kind kind);
+/* Operand list of a command; for `row`, of its kernel. Writes at most SBP_MAX_COMMAND_OPERANDS, returns the
+ * count. */
+int32_t sbp_command_operands(const sbp_program *program, const sbp_command *command,
+                             sbp_command_operand *out);
+
+sbp_program *sbp_program_create(sbp_arena *arena, const char *name);
+int32_t sbp_program_find_buffer(const sbp_program *program, const char *name);         /* -1 when absent */
+int32_t sbp_program_find_scalar(const sbp_program *program, const char *name);         /* -1 when absent */
+const sbp_entry *sbp_program_find_entry(const sbp_program *program, const char *name); /* NULL when absent */
+int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program,
+                               const char *name); /* or the existing one */
+/* The number of an identical kernel if there is one (compared by text without the name). */
+int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowkernel *kernel);
+/* C, H, t_max and s_max with the given T and S. */
+sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s);
+/* Bytes of one element of a buffer at these sizes; false on overflow. */
+bool sbp_buffer_bytes(const sbp_buffer *buffer, const sbp_sizes *sizes, int64_t *out);
+
+/* A view of all rows and columns of a buffer element, or of a formal. */
+sbp_view sbp_view_buffer(const sbp_program *program, int32_t buffer, int32_t slot);
+sbp_view sbp_view_formal(const sbp_function *function, int32_t formal);
+sbp_view sbp_view_none(void);
+/* Narrows a whole view to the rows of the current chunk: [i*step for step]. */
+sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step);
+
+/* Structure, operand shapes and modes, arena bounds, no T axis outside the roles that may have one. Messages
+ * name function or entry, command and constraint ("program_c7"). */
+sbp_status sbp_program_verify(const sbp_program *program, sbp_diag *diag) SBP_CHECKED;
+
+/* Text form; printing and parsing round-trip exactly. */
+void sbp_program_print(sbp_text *out, const sbp_program *program);
+sbp_status sbp_program_parse(sbp_arena *arena, sbp_diag *diag, const char *name, const char *text,
+                             size_t length, sbp_program **out) SBP_CHECKED;
+
+#endif

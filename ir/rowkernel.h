@@ -1,0 +1,134 @@
+/* rowkernel.h: the kernel IR. A row kernel is straight-line data, not code: every backend generates its
+ * row-wise work (norms, rope, activations, residuals, log-probabilities, losses, optimizer, casts,
+ * flushes and all their gradients) from it.
+ *
+ * Iteration. A kernel runs over rows x heads x n. `rows` comes with the command, heads and n are fixed.
+ * A value varies with any subset of the three axes; a value that does not vary with an axis has one
+ * element for it. The length of a value along n is its own (`length`, 1 when it does not vary with n):
+ * halves of a head (rope) are values of length n/2, loaded and stored at an element offset.
+ *
+ * Operands are 2-D views [rows, columns] given by the command. Element (row, head, j) of an operand is at
+ * column head * head_stride + j of that row. An operand that does not vary with the row is read at row 0
+ * of its view. Values are computed in `compute` (f32 or f64); loads widen, stores round to the operand's
+ * dtype, to nearest, ties to even. Integers load as numbers (exact up to 2^24 in f32).
+ *
+ * Order. For one (row, head) the instructions mean: all loads, then all stores. An out operand may be the
+ * same memory as an in operand when sbp_rowkernel_may_alias() says so; nothing else may overlap.
+ *
+ * Partials. A `partial` operand receives column sums over blocks of SBP_PARTIAL_ROWS consecutive rows:
+ * its view has ceil(rows / SBP_PARTIAL_ROWS) rows, row b holding the sum over rows b*64 .. of the block,
+ * added in row order, then head order (when the operand does not vary with the head).
+ *
+ * Kernels are untrusted when they come from a plan: sbp_rowkernel_verify() must pass before use.
+ */
+#ifndef SBP_IR_ROWKERNEL_H
+#define SBP_IR_ROWKERNEL_H
+
+#include "ir/types.h"
+
+enum { SBP_PARTIAL_ROWS = 64, SBP_ROWKERNEL_MAX_OPERANDS = 24, SBP_ROWKERNEL_MAX_SCALARS = 16 };
+
+/* Axes a value or operand varies with; a bit set. */
+typedef enum sbp_vary { SBP_VARY_ROW = 1, SBP_VARY_HEAD = 2, SBP_VARY_ELEM = 4 } sbp_vary;
+
+typedef enum sbp_rowop {
+#define ROWOP(name, arity, vjp, value) SBP_ROWOP_##name,
+#include "ir/rowops.def"
+#undef ROWOP
+    SBP_ROWOP_COUNT
+} sbp_rowop;
+
+const char *sbp_rowop_name(sbp_rowop op);
+int sbp_rowop_arity(sbp_rowop op);
+const char *sbp_rowop_vjp(sbp_rowop op); /* the derivative text of rowops.def */
+double sbp_rowop_eval(sbp_rowop op, double a, double b, double c);
+/* SBP_ROWOP_COUNT when there is none of that name. */
+sbp_rowop sbp_rowop_from_name(const char *name);
+
+typedef enum sbp_rk_mode { SBP_RK_IN, SBP_RK_OUT, SBP_RK_PARTIAL } sbp_rk_mode;
+
+typedef struct sbp_rk_operand {
+    const char *name;
+    sbp_rk_mode mode;
+    sbp_dtype dtype;
+    uint8_t vary;        /* sbp_vary bits; a partial never varies with the row */
+    int64_t length;      /* elements per (row, head) that may be addressed: offsets + lengths stay below it */
+    int64_t head_stride; /* columns from head to head; 0 when it does not vary with the head */
+} sbp_rk_operand;
+
+typedef enum sbp_rk_op {
+    SBP_RK_LOAD,   /* operand[offset .. offset+length) */
+    SBP_RK_CONST,  /* imm */
+    SBP_RK_SCALAR, /* the kernel's scalar number `index`, set per command */
+    SBP_RK_INDEX,  /* element index along n: offset + j */
+    SBP_RK_RANDOM, /* uniform in [0,1), 24 bits: Philox4x32-10; key = scalar number `index` (an integer below
+                      2^53, low and high 32 bits); counter = (absolute row low, row high, head, offset + j);
+                      first word >> 8 */
+    SBP_RK_MAP,    /* map(a, b, c); operands broadcast to the varying axes of the result */
+    SBP_RK_ROUND,  /* a rounded to `dtype` (bf16, f16, f32; f64 leaves it) */
+    SBP_RK_SUM,    /* over `axes` (HEAD, ELEM or both) */
+    SBP_RK_MAX,    /* likewise; NaN wins */
+    SBP_RK_MIN,
+    SBP_RK_STORE,      /* operand[offset ..) = a */
+    SBP_RK_PARTIAL_ADD /* partial operand[offset ..) += a, over the rows of the block */
+} sbp_rk_op;
+
+typedef struct sbp_rk_instr {
+    sbp_rk_op op;
+    sbp_rowop map;
+    sbp_dtype dtype;
+    uint8_t vary;
+    uint8_t axes;
+    int64_t length;  /* along n; 1 when not varying with it */
+    int32_t a, b, c; /* values: indices of earlier instructions, -1 when absent */
+    int32_t index;   /* operand or scalar number, -1 when absent */
+    int64_t offset;
+    double imm;
+} sbp_rk_instr;
+
+typedef struct sbp_rowkernel {
+    const char *name;
+    sbp_dtype compute; /* F32 or F64 */
+    int64_t heads, n;  /* n: the largest length of any value */
+    sbp_rk_operand *operands;
+    int32_t operand_count, operand_capacity;
+    const char **scalars; /* names, for the text form and for binding */
+    int32_t scalar_count, scalar_capacity;
+    sbp_rk_instr *instrs; /* operands precede users; stores come last */
+    int32_t instr_count, instr_capacity;
+} sbp_rowkernel;
+
+/* Checks everything a backend relies on; messages name the kernel and the constraint ("rowkernel_c3"). */
+sbp_status sbp_rowkernel_verify(const sbp_rowkernel *kernel, sbp_diag *diag) SBP_CHECKED;
+
+/* Whether out operand `out` may be the same memory (same view) as in operand `in`: same dtype size, axes,
+ * length and head stride, and every load of `in` is at an offset and length that is also stored, used
+ * only at its own element or before a reduction that the store waits for. */
+bool sbp_rowkernel_may_alias(const sbp_rowkernel *kernel, int32_t out, int32_t in);
+
+/* Memory operands as the reference interpreter takes them. */
+typedef struct sbp_rk_view {
+    void *data;     /* element (row 0, column 0) */
+    int64_t stride; /* elements from row to row */
+} sbp_rk_view;
+
+/* Runs a verified kernel in double precision, slowly and readably; the oracle of every backend.
+ * views: one per operand; row0: absolute index of row 0 (for random numbers). */
+sbp_status sbp_rowkernel_run_reference(const sbp_rowkernel *kernel, int64_t rows, int64_t row0,
+                                       const sbp_rk_view *views, const double *scalars) SBP_CHECKED;
+
+/* First word of Philox4x32-10 (Salmon et al., SC'11), the one random source of all backends. */
+uint32_t sbp_philox(const uint32_t counter[4], const uint32_t key[2]);
+
+/* Text form: printing and parsing round-trip exactly. The parser starts at `kernel` (ir/lex.h). */
+void sbp_rowkernel_print(sbp_text *out, const sbp_rowkernel *kernel);
+struct sbp_lexer;
+sbp_status sbp_rowkernel_parse(struct sbp_lexer *lexer, sbp_arena *arena, sbp_rowkernel **out) SBP_CHECKED;
+
+/* Building. Return values are value numbers. */
+sbp_rowkernel *sbp_rowkernel_create(sbp_arena *arena, const char *name, sbp_dtype compute);
+int32_t sbp_rowkernel_add_operand(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_operand *operand);
+int32_t sbp_rowkernel_add_scalar(sbp_arena *arena, sbp_rowkernel *kernel, const char *name);
+int32_t sbp_rowkernel_add(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_instr *instr);
+
+#endif
