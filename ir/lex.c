@@ -32,7 +32,7 @@ static bool is_name_start(char c) {
 }
 
 static bool is_name(char c) {
-    return is_name_start(c) || is_digit(c) || c == '.' || c == '$' || c == '-';
+    return is_name_start(c) || is_digit(c) || c == '.' || c == '$';
 }
 
 static int hex_value(char c) {

@@ -7,7 +7,7 @@
 
 typedef enum sbp_token {
     SBP_TOKEN_END,
-    SBP_TOKEN_NAME,   /* letters, digits, _ . $ -, not beginning with a digit or '-' */
+    SBP_TOKEN_NAME,   /* letters, digits, _ . $, not beginning with a digit */
     SBP_TOKEN_STRING, /* quoted */
     SBP_TOKEN_INT,
     SBP_TOKEN_FLOAT,
