@@ -8,24 +8,32 @@
  *
  * Views. An operand is [start for length] rows of one element (`slot`) of a buffer, or of a formal of the
  * function, and a column range. start = base + step * i + table column, i the index of the innermost
- * loop. With `until`, length is the end row instead. The end is clamped to the rows of the buffer.
- * Everything is row-major; the stride from row to row is the buffer's column count.
+ * loop over a chunk table (a loop over a scalar has no index that views could use). With `until`, length is
+ * the end row instead. In `length`, inside a loop over a table that steps by C (H), C (H) stands for the rows
+ * of the current chunk, so [0 for C] of chunk scratch is exact in the last chunk too; everywhere else it is
+ * the nominal chunk size. The end is clamped to the rows of the buffer. Everything is row-major; the stride
+ * from row to row is the buffer's column count. Buffers whose rows name C or H but neither T nor S are local
+ * to the chunk: their row r is row row0 + r of the sequence (`first_row` of spans).
  *
  * Commands (operands: ir/commands.def; all sums over floats in at least fp32, see the devices' contract):
  *   fill         dst = value
  *   copy         dst = src, same dtype and shape, possibly of another memory space
- *   gemm         d = alpha op(a) op(b) + beta c + bias; op transposes when ta / tb; bias: one row, added to
- * every row. d may be the memory of c, never of a or b. Without c, beta counts as 0. dtypes may differ:
- * products are summed in fp32 (fp64 when d is f64). row          a row kernel (ir/rowkernel.h) colsum
- * dst[0,:] = beta dst[0,:] + sum over rows of src gather       dst[r,:] = table[index[r],:] scatter_add
- * dst[index[r],:] += src[r,:], rows with the same index added in the order of perm. perm: rows of src
- * (relative to the view) sorted by index; segment[k]: number of rows with the same index when sorted position
- * k is the first of them, else 0. attn_fwd     o, lse of q against k, v. q: [rows, heads*d_qk], row j being
- * row q.first_row + j of the sequence; k: [keys, kv_heads*d_qk], v: [keys, kv_heads*d_v], row 0 being row
- * k.first_row. Query row r sees rows [first, shared_end) and [own, r] (absolute, per query row), minus those
- * further back than `window` positions when window > 0 (position distance: r - c in the own part, shared_end
- * + r - own - c in the shared part; visible when below window). score = scale q.k, then softcap
- *                tanh(score/softcap) when softcap > 0. Head h reads kv head h / (heads/kv_heads).
+ *   gemm         d = alpha op(a) op(b) + beta c + bias; op transposes when ta / tb; bias: one row, added
+ *                to every row. d may be the memory of c, never of a or b. Without c, beta counts as 0.
+ *                dtypes may differ: products are summed in fp32 (fp64 when d is f64).
+ *   row          a row kernel (ir/rowkernel.h), over the rows of its first operand that varies with the row
+ *   colsum       dst[0,:] = beta dst[0,:] + sum over rows of src
+ *   gather       dst[r,:] = table[index[r],:]
+ *   scatter_add  dst[index[r],:] += src[r,:], rows with the same index added in the order of perm. perm: rows
+ *                of src (relative to the view) sorted by index; segment[k]: number of rows with the same
+ *                index when sorted position k is the first of them, else 0.
+ *   attn_fwd     o, lse of q against k, v. q: [rows, heads*d_qk], row j being row q.first_row + j of the
+ *                sequence; k: [keys, kv_heads*d_qk], v: [keys, kv_heads*d_v], row 0 being row k.first_row.
+ *                Query row r sees rows [first, shared_end) and [own, r] (absolute, per query row), minus
+ *                those further back than `window` positions when window > 0 (position distance: r - c in the
+ *                own part, shared_end + r - own - c in the shared part; visible when below window).
+ *                score = scale q.k, then softcap tanh(score/softcap) when softcap > 0.
+ *                Head h reads kv head h / (heads/kv_heads).
  *                lse: [rows, heads], natural log of the sum of exponentials of the scores, fp32 (fp64).
  *   attn_bwd     the gradients, given do: dq written, dk and dv (fp32 or fp64) added to; no atomics.
  *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
@@ -159,6 +167,9 @@ typedef struct sbp_loop {
     sbp_body body;
 } sbp_loop;
 
+/* Loops nest at most SBP_MAX_LOOP_DEPTH deep in one body, and at most one of them is over a table. */
+enum { SBP_MAX_LOOP_DEPTH = 2 };
+
 typedef struct sbp_call {
     int32_t function;
     sbp_view *views; /* one per formal */
@@ -189,7 +200,8 @@ typedef struct sbp_function {
 } sbp_function;
 
 /* Chunks of `step` rows of T, computed by the host for each micro-batch. Columns: 0 row0, 1 rows, 2 hi (the
- * end row), then one lo per window: the first row that attention of the chunk reads. */
+ * end row), 3 blocks (ceil(rows / SBP_PARTIAL_ROWS), the rows of a row kernel's partials), then one lo per
+ * window: the first row that attention of the chunk reads. */
 typedef struct sbp_chunk_table {
     const char *name;
     sbp_symbol step;  /* C or H */
@@ -197,11 +209,19 @@ typedef struct sbp_chunk_table {
     int32_t window_count, window_capacity;
 } sbp_chunk_table;
 
-enum { SBP_COLUMN_ROW0, SBP_COLUMN_ROWS, SBP_COLUMN_HI, SBP_COLUMN_LO };
+enum {
+    SBP_COLUMN_ROW0,
+    SBP_COLUMN_ROWS,
+    SBP_COLUMN_HI,
+    SBP_COLUMN_BLOCKS,
+    SBP_COLUMN_LO,
+    SBP_MAX_WINDOWS = 16,
+    SBP_MAX_COLUMNS = SBP_COLUMN_LO + SBP_MAX_WINDOWS
+};
 
-/* Data the host fills for every micro-batch. kind "column": one number per row, by name from the packer;
- * "order" and "segment": the scatter order of column `of`, sorted inside chunks of `chunk` rows (T: the
- * whole). */
+/* Data the host fills for every micro-batch. kind "column": one number per row (or per group, when the
+ * buffer has S rows), by name from the packer; "order" and "segment": the scatter order of that column,
+ * sorted inside chunks of `chunk` rows (T: the whole). Commands do not write these buffers. */
 typedef enum sbp_row_input_kind { SBP_ROW_COLUMN, SBP_ROW_ORDER, SBP_ROW_SEGMENT } sbp_row_input_kind;
 
 typedef struct sbp_row_input {
@@ -211,8 +231,8 @@ typedef struct sbp_row_input {
     sbp_symbol chunk;
 } sbp_row_input;
 
-/* A number that an entry leaves in the result buffer, e.g. "loss": summed over micro-batches by the device.
- */
+/* A number that an entry leaves in a result buffer (f64), at element `index` of it, e.g. "loss": summed over
+ * micro-batches by the device. */
 typedef struct sbp_output {
     const char *name;
     int32_t buffer, index;
@@ -244,6 +264,7 @@ typedef struct sbp_program {
     sbp_entry *entries;
     int32_t entry_count, entry_capacity;
     int64_t arena_bytes[SBP_SPACE_COUNT];
+    sbp_map kernel_texts; /* what sbp_program_add_kernel has seen */
 } sbp_program;
 
 typedef struct sbp_command_operand {
@@ -266,7 +287,8 @@ int32_t sbp_program_find_scalar(const sbp_program *program, const char *name);  
 const sbp_entry *sbp_program_find_entry(const sbp_program *program, const char *name); /* NULL when absent */
 int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program,
                                const char *name); /* or the existing one */
-/* The number of an identical kernel if there is one (compared by text without the name). */
+/* The number of an identical kernel if there is one (compared by text without the name). A kernel whose name
+ * is taken by a different one is renamed ("norm.2"). */
 int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowkernel *kernel);
 /* C, H, t_max and s_max with the given T and S. */
 sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s);
@@ -279,6 +301,57 @@ sbp_view sbp_view_formal(const sbp_function *function, int32_t formal);
 sbp_view sbp_view_none(void);
 /* Narrows a whole view to the rows of the current chunk: [i*step for step]. */
 sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step);
+/* Narrows a whole view to the partial rows of the current chunk: [0 for blocks]. */
+sbp_view sbp_view_blocks(sbp_view whole);
+
+/* ---- what views and commands mean in rows (verifier, executor, simulators) ------------------------- */
+
+/* Where a command stands. */
+typedef struct sbp_position {
+    sbp_sizes sizes;
+    int32_t table; /* of the innermost loop over a table, -1: none */
+    int64_t i;
+    int64_t columns[SBP_MAX_COLUMNS]; /* row i of the table */
+} sbp_position;
+
+/* Rows start .. start+rows of a buffer element or formal. first_row: row of the sequence that the first is
+ * (see "Views"). */
+typedef struct sbp_range {
+    int64_t start, rows, first_row;
+} sbp_range;
+
+/* Chunks of a table at these sizes: ceil(T / step). */
+int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_sizes *sizes);
+/* Fills table, i and the columns up to SBP_COLUMN_LO; the lo columns are set to row0. */
+void sbp_position_set(sbp_position *position, const sbp_program *program, int32_t table, int64_t i);
+/* False when the view leaves its buffer: start < 0, start beyond the rows, or end before start. Of a formal,
+ * first_row is relative to the formal. function: where the view stands, NULL for an entry. */
+bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                      const sbp_position *position, sbp_range *out);
+
+/* What the rows of a command's operands must satisfy; columns and dtypes are static. */
+typedef enum sbp_row_relation {
+    SBP_ROWS_SAME,     /* as many rows as `other` */
+    SBP_ROWS_ALIGNED,  /* the same rows of the sequence as `other` */
+    SBP_ROWS_EXACT,    /* n rows */
+    SBP_ROWS_AT_LEAST, /* n rows or more */
+    SBP_ROWS_BLOCKS,   /* ceil(rows of `other` / SBP_PARTIAL_ROWS) */
+    SBP_ROWS_COVER,    /* rows of the sequence from the lo of window n to the end of `other`, or more */
+    SBP_ROWS_ORDER     /* exactly one chunk of n rows, or the last one, of the scatter order it belongs to */
+} sbp_row_relation;
+
+typedef struct sbp_row_rule {
+    sbp_row_relation relation;
+    int32_t operand, other;
+    int64_t n;
+} sbp_row_rule;
+
+enum { SBP_MAX_ROW_RULES = SBP_MAX_COMMAND_OPERANDS + 8 };
+
+/* At most SBP_MAX_ROW_RULES rules; for a command whose operands were checked (kernel and views exist). */
+int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *command, sbp_row_rule *out);
+/* The operand whose rows a row command runs over; -1: none varies with the row, and it runs over one. */
+int32_t sbp_command_rows_operand(const sbp_program *program, const sbp_command *command);
 
 /* Structure, operand shapes and modes, arena bounds, no T axis outside the roles that may have one. Messages
  * name function or entry, command and constraint ("program_c7"). */
