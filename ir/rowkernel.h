@@ -10,14 +10,23 @@
  * Operands are 2-D views [rows, columns] given by the command. Element (row, head, j) of an operand is at
  * column head * head_stride + j of that row. An operand that does not vary with the row is read at row 0
  * of its view. Values are computed in `compute` (f32 or f64); loads widen, stores round to the operand's
- * dtype, to nearest, ties to even. Integers load as numbers (exact up to 2^24 in f32).
+ * dtype, to nearest, ties to even; integer stores saturate, NaN becomes 0; a bool is whether the value
+ * is not 0. Integers load as numbers (exact up to 2^24 in f32).
  *
  * Order. For one (row, head) the instructions mean: all loads, then all stores. An out operand may be the
  * same memory as an in operand when sbp_rowkernel_may_alias() says so; nothing else may overlap.
  *
+ * Levels. A device that does not keep a whole row at hand runs a row in passes: the level of a value is
+ * the number of reductions on the longest path to it (sbp_rowkernel_levels). Pass p computes, element by
+ * element, the values that the reductions, stores and partials of level p need, loading operands again
+ * where it has to; for each element (or block of elements) its loads come before its stores. What
+ * may_alias() allows is right for every device that runs stores in the pass of their level or later, all
+ * stores later or none.
+ *
  * Partials. A `partial` operand receives column sums over blocks of SBP_PARTIAL_ROWS consecutive rows:
  * its view has ceil(rows / SBP_PARTIAL_ROWS) rows, row b holding the sum over rows b*64 .. of the block,
- * added in row order, then head order (when the operand does not vary with the head).
+ * added in row order, then head order (when the value varies with the head and the operand does not; a
+ * value without head is added once per row). Columns that no instruction adds to are left alone.
  *
  * Kernels are untrusted when they come from a plan: sbp_rowkernel_verify() must pass before use.
  */
@@ -26,7 +35,12 @@
 
 #include "ir/types.h"
 
-enum { SBP_PARTIAL_ROWS = 64, SBP_ROWKERNEL_MAX_OPERANDS = 24, SBP_ROWKERNEL_MAX_SCALARS = 16 };
+enum {
+    SBP_PARTIAL_ROWS = 64,
+    SBP_ROWKERNEL_MAX_OPERANDS = 24,
+    SBP_ROWKERNEL_MAX_SCALARS = 16,
+    SBP_ROWKERNEL_MAX_INSTRS = 1024
+};
 
 /* Axes a value or operand varies with; a bit set. */
 typedef enum sbp_vary { SBP_VARY_ROW = 1, SBP_VARY_HEAD = 2, SBP_VARY_ELEM = 4 } sbp_vary;
@@ -67,9 +81,9 @@ typedef enum sbp_rk_op {
     SBP_RK_MAP,    /* map(a, b, c); operands broadcast to the varying axes of the result */
     SBP_RK_ROUND,  /* a rounded to `dtype` (bf16, f16, f32; f64 leaves it) */
     SBP_RK_SUM,    /* over `axes` (HEAD, ELEM or both) */
-    SBP_RK_MAX,    /* likewise; NaN wins */
+    SBP_RK_MAX,    /* likewise; NaN wins. `axes` are axes that a varies with */
     SBP_RK_MIN,
-    SBP_RK_STORE,      /* operand[offset ..) = a */
+    SBP_RK_STORE,      /* operand[offset .. offset+length) = a; vary is the operand's */
     SBP_RK_PARTIAL_ADD /* partial operand[offset ..) += a, over the rows of the block */
 } sbp_rk_op;
 
@@ -101,9 +115,13 @@ typedef struct sbp_rowkernel {
 /* Checks everything a backend relies on; messages name the kernel and the constraint ("rowkernel_c3"). */
 sbp_status sbp_rowkernel_verify(const sbp_rowkernel *kernel, sbp_diag *diag) SBP_CHECKED;
 
-/* Whether out operand `out` may be the same memory (same view) as in operand `in`: same dtype size, axes,
- * length and head stride, and every load of `in` is at an offset and length that is also stored, used
- * only at its own element or before a reduction that the store waits for. */
+/* The level of each instruction (see above); levels has instr_count elements. A store or partial has the
+ * level of the value it stores. */
+void sbp_rowkernel_levels(const sbp_rowkernel *kernel, int32_t *levels);
+
+/* Whether out operand `out` may be the same memory (same view) as in operand `in` of a verified kernel:
+ * same dtype size, axes, length and head stride, and every load of `in` is at an offset and length that
+ * is also stored, used only at its own element and in passes up to the store's, or in earlier passes. */
 bool sbp_rowkernel_may_alias(const sbp_rowkernel *kernel, int32_t out, int32_t in);
 
 /* Memory operands as the reference interpreter takes them. */
@@ -125,7 +143,10 @@ void sbp_rowkernel_print(sbp_text *out, const sbp_rowkernel *kernel);
 struct sbp_lexer;
 sbp_status sbp_rowkernel_parse(struct sbp_lexer *lexer, sbp_arena *arena, sbp_rowkernel **out) SBP_CHECKED;
 
-/* Building. Return values are value numbers. */
+/* Building. Return values are numbers of operands, scalars, values. sbp_rowkernel_add fills in what
+ * follows from the rest when `length` is 0: vary and length of every instruction (a load or store covers
+ * the whole operand then; index and random are to be given theirs), and raises kernel->n to the longest
+ * length. heads is 1 until set. Names are not copied. */
 sbp_rowkernel *sbp_rowkernel_create(sbp_arena *arena, const char *name, sbp_dtype compute);
 int32_t sbp_rowkernel_add_operand(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_operand *operand);
 int32_t sbp_rowkernel_add_scalar(sbp_arena *arena, sbp_rowkernel *kernel, const char *name);
