@@ -1,0 +1,199 @@
+/* verify.c: structure of modules and functions, and the shape rule of every op.
+ *
+ *   module_c1  names of parameters, rows, scalars, constants and functions are unique
+ *   module_c2  types of parameters and constants have constant dimensions only
+ *   module_c3  calls name functions, parameters and model values that exist, of the right type
+ *   func_c1    operands are defined before they are used
+ *   func_c2    operand, result and attribute counts follow the op's schema
+ *   func_c3    results have the types that the shape rule gives
+ *   func_c4    arguments are bound to things of the module that exist and have their type
+ *   func_c5    results name values that are defined; targets are arguments
+ *   func_c6    value names are unique
+ *   func_c7    a carry and the cotangent of a carry have one reader that changes them at a time (linear use)
+ */
+#include "ir/op.h"
+
+#include <string.h>
+
+static sbp_status fail(sbp_diag *diag, const sbp_func *func, int constraint, const char *what) {
+    return sbp_fail(diag, SBP_INTERNAL, "func_c%d: %s (in @%s)", constraint, what, func->name);
+}
+
+static sbp_status verify_arg(const sbp_module *module, const sbp_func *func, const sbp_value_info *info,
+                             sbp_diag *diag) {
+    const sbp_type *expected = NULL;
+    sbp_type scalar = {.dtype = SBP_F64};
+    int32_t limit = 0;
+    switch (info->role) {
+    case SBP_VALUE_ROW:
+        limit = module->row_count;
+        if (info->binding >= 0 && info->binding < limit &&
+            (info->type.rank != 1 || sbp_type_rows(&info->type) == SBP_ONE ||
+             info->type.dtype != module->rows[info->binding].dtype))
+            return fail(diag, func, 4, "a row input has the wrong type");
+        break;
+    case SBP_VALUE_SCALAR:
+        limit = module->scalar_count;
+        expected = &scalar;
+        break;
+    case SBP_VALUE_CONST:
+        limit = module->const_count;
+        if (info->binding >= 0 && info->binding < limit)
+            expected = &module->consts[info->binding].type;
+        break;
+    case SBP_VALUE_PARAM:
+        if (info->binding == -1)
+            return SBP_OK;
+        limit = module->param_count;
+        if (info->binding >= 0 && info->binding < limit)
+            expected = &module->params[info->binding].type;
+        break;
+    default:
+        return SBP_OK;
+    }
+    if (info->binding < 0 || info->binding >= limit)
+        return fail(diag, func, 4, "an argument is bound to nothing");
+    if (expected && !sbp_type_equal(expected, &info->type))
+        return fail(diag, func, 4, "an argument's type differs from what it is bound to");
+    return SBP_OK;
+}
+
+static sbp_status verify_op(const sbp_func *func, const sbp_op *op, const bool *defined, sbp_diag *diag) {
+    sbp_operand_info info[SBP_MAX_OPERANDS];
+    sbp_attr_schema schema[SBP_MAX_ATTRS];
+    int32_t attrs = sbp_opcode_attrs(op->code, schema);
+    if (op->operand_count != sbp_opcode_operands(op->code, info) ||
+        op->result_count != sbp_opcode_results(op->code))
+        return fail(diag, func, 2, "an op has the wrong number of operands or results");
+    for (int32_t i = 0; i < attrs; i++)
+        if (strcmp(op->attrs[i].name, schema[i].name) != 0 || op->attrs[i].kind != schema[i].kind)
+            return fail(diag, func, 2, "an op has the wrong attributes");
+    sbp_shape shape = {.op = op, .func = func->name, .diag = diag};
+    for (int32_t k = 0; k < op->operand_count; k++) {
+        sbp_value v = op->operands[k];
+        shape.present[k] = v != SBP_NO_VALUE;
+        if (!shape.present[k]) {
+            if (!info[k].optional)
+                return fail(diag, func, 2, "an operand is missing");
+            continue;
+        }
+        if (v < 0 || v >= func->value_count || !defined[v])
+            return fail(diag, func, 1, "an operand is used before it is defined");
+        shape.in[k] = func->values[v].type;
+    }
+    SBP_TRY(sbp_opcode_rules(op->code)->shape(&shape));
+    for (int32_t r = 0; r < op->result_count; r++)
+        if (!sbp_type_equal(&shape.out[r], &func->values[op->results[r]].type))
+            return sbp_fail(diag, SBP_INTERNAL,
+                            "func_c3: result %d of %s is %s, its shape rule says %s (in @%s)", r,
+                            sbp_opcode_name(op->code), sbp_shape_text(&func->values[op->results[r]].type),
+                            sbp_shape_text(&shape.out[r]), func->name);
+    return SBP_OK;
+}
+
+/* append and attention_vjp change what they are given: it must not be read afterwards in its old state. */
+static bool changes(const sbp_op *op, int32_t operand) {
+    return (op->code == SBP_OP_append && operand == 0) || (op->code == SBP_OP_attention_vjp && operand >= 9);
+}
+
+sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_diag *diag) {
+    bool *defined = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1);
+    bool *changed = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1);
+    sbp_map names;
+    sbp_map_init(&names, func->arena);
+    for (int32_t i = 0; i < func->arg_count; i++) {
+        sbp_value arg = func->args[i];
+        if (arg < 0 || arg >= func->value_count || func->values[arg].role == SBP_VALUE_OP)
+            return fail(diag, func, 4, "an argument is no argument value");
+        defined[arg] = true;
+        SBP_TRY(verify_arg(module, func, &func->values[arg], diag));
+    }
+    for (int32_t i = 0; i < func->op_count; i++) {
+        const sbp_op *op = &func->ops[i];
+        SBP_TRY(verify_op(func, op, defined, diag));
+        for (int32_t k = 0; k < op->operand_count; k++)
+            if (op->operands[k] != SBP_NO_VALUE) {
+                if (changed[op->operands[k]])
+                    return fail(diag, func, 7, "a carry is read after it was changed");
+                changed[op->operands[k]] = changes(op, k);
+            }
+        for (int32_t r = 0; r < op->result_count; r++)
+            defined[op->results[r]] = true;
+    }
+    for (int32_t i = 0; i < func->result_count; i++) {
+        const sbp_result *result = &func->results[i];
+        if (result->value < 0 || result->value >= func->value_count || !defined[result->value])
+            return fail(diag, func, 5, "a result is not defined");
+        if ((result->role == SBP_RESULT_CARRY || result->role == SBP_RESULT_GRADIENT) &&
+            (result->target < 0 || result->target >= func->value_count))
+            return fail(diag, func, 5, "a result names no argument");
+    }
+    for (int32_t v = 0; v < func->value_count; v++) {
+        if (!defined[v])
+            continue;
+        if (sbp_map_get(&names, func->values[v].name) >= 0)
+            return fail(diag, func, 6, "two values have the same name");
+        sbp_map_set(&names, func->values[v].name, v);
+    }
+    return SBP_OK;
+}
+
+static bool is_static(const sbp_type *type) {
+    for (int32_t d = 0; d < type->rank; d++)
+        if (type->dim[d].symbol != SBP_ONE)
+            return false;
+    return true;
+}
+
+static sbp_status verify_call(const sbp_module *module, const sbp_invocation *call, sbp_diag *diag) {
+    bool ok = call->func >= 0 && call->func < module->func_count;
+    int32_t params = 0, streams = 0, outputs = 0;
+    const sbp_func *func = ok ? module->funcs[call->func] : NULL;
+    for (int32_t i = 0; ok && i < func->arg_count; i++) {
+        const sbp_value_info *info = &func->values[func->args[i]];
+        if (info->role == SBP_VALUE_PARAM) {
+            ok = params < call->param_count && call->params[params] >= 0 &&
+                 call->params[params] < module->param_count &&
+                 sbp_type_equal(&info->type, &module->params[call->params[params]].type);
+            params++;
+        } else if (info->role == SBP_VALUE_STREAM) {
+            ok = streams < call->stream_count && call->streams[streams] >= 0 &&
+                 call->streams[streams] < module->model_value_count;
+            streams++;
+        }
+    }
+    for (int32_t i = 0; ok && i < func->result_count; i++)
+        outputs += func->results[i].role == SBP_RESULT_VALUE;
+    ok = ok && params == call->param_count && streams == call->stream_count && outputs == call->output_count;
+    for (int32_t i = 0; ok && i < call->output_count; i++)
+        ok = call->outputs[i] >= 0 && call->outputs[i] < module->model_value_count;
+    return ok ? SBP_OK : sbp_fail(diag, SBP_INTERNAL, "module_c3: a call does not fit its function");
+}
+
+sbp_status sbp_module_verify(const sbp_module *module, sbp_diag *diag) {
+    sbp_map names;
+    sbp_map_init(&names, module->arena);
+    for (int32_t i = 0; i < module->param_count; i++) {
+        if (sbp_map_get(&names, module->params[i].name) >= 0)
+            return sbp_fail(diag, SBP_INTERNAL, "module_c1: two parameters are called '%s'",
+                            module->params[i].name);
+        sbp_map_set(&names, module->params[i].name, i);
+        if (!is_static(&module->params[i].type))
+            return sbp_fail(diag, SBP_INTERNAL, "module_c2: parameter '%s' is %s", module->params[i].name,
+                            sbp_shape_text(&module->params[i].type));
+    }
+    for (int32_t i = 0; i < module->const_count; i++)
+        if (!is_static(&module->consts[i].type))
+            return sbp_fail(diag, SBP_INTERNAL, "module_c2: constant '%s' is %s", module->consts[i].name,
+                            sbp_shape_text(&module->consts[i].type));
+    for (int32_t i = 0; i < module->func_count; i++) {
+        for (int32_t j = 0; j < i; j++)
+            if (strcmp(module->funcs[i]->name, module->funcs[j]->name) == 0)
+                return sbp_fail(diag, SBP_INTERNAL, "module_c1: two functions are called @%s",
+                                module->funcs[i]->name);
+        SBP_TRY(sbp_func_verify(module, module->funcs[i], diag));
+    }
+    for (int32_t i = 0; i < module->call_count; i++)
+        SBP_TRY(verify_call(module, &module->calls[i], diag));
+    return SBP_OK;
+}
