@@ -1,0 +1,571 @@
+"""The cases: what config.json says and what the step looks like. Everything here is data; make_goldens.py runs it.
+
+`config` is written to config.json as it stands, in the spelling under test, except for cases with `save: True`: there
+config.json is what transformers itself writes for it (its newest spelling, with every default filled in).
+"""
+
+import dataclasses
+
+ABSENT = object()  # in differs_from: without this key
+
+
+@dataclasses.dataclass
+class Case:
+    about: str
+    config: dict
+    lengths: list  # of the documents
+    save: bool = False  # let transformers write config.json
+    loss_type: str = "nll"
+    shards: str = ""  # max_shard_size
+    favour: tuple = ()  # token ids that must be frequent among the inputs (the padding token)
+    seed: int = 0  # another one where float32 rounding happens to be large in some tensor
+    # Changes of config.json, each of which must change the gradients visibly: what the case is there to tell apart.
+    differs_from: tuple = ()
+
+
+def llama(**changes):
+    """Two small layers; 12-wide heads on a hidden size of 18, so head_dim != hidden / heads."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 61,
+        "hidden_size": 18,
+        "intermediate_size": 25,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 12,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def mistral(**changes):
+    return {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "vocab_size": 61,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "rope_theta": 300.0,
+        "torch_dtype": "float32",
+        **changes,
+    }
+
+
+def qwen2(**changes):
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "vocab_size": 59,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "rope_theta": 60.0,
+        "torch_dtype": "float32",
+        **changes,
+    }
+
+
+def qwen3(**changes):
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": 67,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 10,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "rope_theta": 500.0,
+        "rope_scaling": None,
+        "torch_dtype": "float32",
+        **changes,
+    }
+
+
+def gemma3(**changes):
+    return {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "vocab_size": 73,
+        "hidden_size": 20,
+        "intermediate_size": 27,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "query_pre_attn_scalar": 13,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "attention_bias": False,
+        "sliding_window": 6,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": [1, 3],
+        "dtype": "float32",
+        **changes,
+    }
+
+
+# Every list has documents of 1 and of 2 tokens and one fully masked; no total is a multiple of 7, 8 or 64.
+A = [29, 2, 17, 34, 1, 11]  # 94
+B = [2, 37, 1, 15, 10, 18]  # 83
+C = [1, 26, 5, 41, 2, 12, 13]  # 100
+D = [13, 1, 2, 31, 8]  # 55
+E = [9, 33, 2, 1, 14, 20]  # 79
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 600.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 40,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 20.0, "factor": 4.0, "original_max_position_embeddings": 512}
+YARN_MSCALE = {
+    **YARN,
+    "rope_theta": 120.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.3,
+    "mscale_all_dim": 0.6,
+    "beta_fast": 2,
+    "beta_slow": 1,
+}
+YARN_UNTRUNCATED = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": None,
+    "original_max_position_embeddings": 48,
+    "truncate": False,
+    "beta_fast": 5.0,
+    "beta_slow": 0.7,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 300.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 24,
+    "short_factor": [1.0, 1.0, 1.1, 1.2, 1.4, 1.5],
+    "long_factor": [1.0, 1.3, 1.9, 2.7, 3.4, 4.0],
+}
+PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 300.0, "factor": 2.0, "partial_rotary_factor": 0.5}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 200.0, "factor": 2.0}
+
+CASES = {
+    "llama_plain": Case(
+        "three layers, grouped heads, config.json as transformers writes it",
+        llama(
+            hidden_size=24,
+            intermediate_size=33,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=6,
+            vocab_size=97,
+            rope_parameters={"rope_type": "default", "rope_theta": 700.0},
+        ),
+        A,
+        save=True,
+        differs_from=({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},),
+    ),
+    "llama_bias": Case(
+        "attention_bias and mlp_bias: seven biases per layer",
+        llama(attention_bias=True, mlp_bias=True),
+        B,
+        differs_from=({"attention_bias": False}, {"mlp_bias": False}),
+    ),
+    "llama_tied_pad": Case(
+        "tied embeddings; pad_token_id set and frequent in the inputs: its row has the true gradient",
+        llama(tie_word_embeddings=True, pad_token_id=3),
+        C,
+        favour=(3,),
+    ),
+    "llama_mha": Case(
+        "num_key_value_heads null, head_dim absent; oldest spelling: rope_theta at top level, torch_dtype",
+        {
+            k: v
+            for k, v in llama(
+                num_attention_heads=3,
+                num_key_value_heads=None,
+                rope_theta=250.0,
+                torch_dtype="float32",
+                rope_scaling=None,
+            ).items()
+            if k not in ("head_dim", "dtype")
+        },
+        D,
+        differs_from=({"rope_theta": 10000.0},),
+    ),
+    "llama_mqa": Case(
+        "one key/value head for six query heads", llama(num_attention_heads=6, num_key_value_heads=1, head_dim=6), E
+    ),
+    "llama_gelu": Case(
+        "hidden_act gelu (the error-function one); as many key/value heads as heads",
+        llama(hidden_act="gelu", num_key_value_heads=2),
+        D,
+        differs_from=({"hidden_act": "gelu_pytorch_tanh"}, {"hidden_act": "silu"}),
+    ),
+    "llama_dft": Case("loss_type dft: weights exp(log p) without gradient", llama(), A, loss_type="dft"),
+    "llama_sharded": Case(
+        "weights in two shards with an index", llama(tie_word_embeddings=True), D, save=True, shards="15KB"
+    ),
+    # Rotary variants. Original lengths are small, so that every branch of the formulas has frequencies in it.
+    "llama_rope_linear_type": Case(
+        "linear, old spelling: rope_theta beside rope_scaling with `type`",
+        llama(rope_theta=400.0, rope_scaling={"type": "linear", "factor": 3.0}),
+        B,
+        differs_from=({"rope_scaling": None}, {"rope_theta": ABSENT}),
+    ),
+    "llama_rope_llama3": Case(
+        "llama3, new spelling; frequencies in all three bands",
+        llama(head_dim=16, rope_parameters=LLAMA3),
+        C,
+        save=True,
+        differs_from=tuple(
+            {"rope_parameters": {**LLAMA3, **change}}
+            for change in (
+                {"rope_type": "default"},
+                {"factor": 2.0},
+                {"low_freq_factor": 2.0},
+                {"high_freq_factor": 2.0},
+                {"original_max_position_embeddings": 128},
+            )
+        ),
+    ),
+    "llama_rope_llama3_old": Case(
+        "llama3, old spelling with rope_type (as Llama 3.1 is published)",
+        llama(
+            head_dim=16,
+            rope_theta=900.0,
+            rope_scaling={
+                "factor": 32.0,
+                "high_freq_factor": 4.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 48,
+                "rope_type": "llama3",
+            },
+        ),
+        D,
+        differs_from=({"rope_scaling": None}, {"rope_theta": ABSENT}),
+    ),
+    "llama_rope_yarn": Case(
+        "yarn with defaults: scale 0.1 ln factor + 1, beta 32 and 1",
+        llama(head_dim=16, max_position_embeddings=2048, rope_parameters=YARN),
+        E,
+        save=True,
+        differs_from=tuple(
+            {"rope_parameters": {**YARN, **change}}
+            for change in (
+                {"rope_type": "default"},
+                {"attention_factor": 1.0},
+                {"beta_fast": 16.0},
+                {"beta_slow": 2.0},
+                {"original_max_position_embeddings": 128},
+            )
+        ),
+    ),
+    "llama_rope_yarn_attention_factor": Case(
+        "yarn with attention_factor and own betas, old spelling with `type`",
+        llama(
+            head_dim=16,
+            rope_theta=150.0,
+            rope_scaling={
+                "type": "yarn",
+                "factor": 2.5,
+                "original_max_position_embeddings": 48,
+                "attention_factor": 1.25,
+                "beta_fast": 6.0,
+                "beta_slow": 0.5,
+            },
+        ),
+        B,
+        differs_from=(
+            {"rope_scaling": None},
+            {
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 2.5,
+                    "original_max_position_embeddings": 48,
+                    "beta_fast": 6.0,
+                    "beta_slow": 0.5,
+                }
+            },
+        ),
+    ),
+    "llama_rope_yarn_mscale": Case(
+        "yarn with mscale and mscale_all_dim",
+        llama(head_dim=16, rope_parameters=YARN_MSCALE),
+        A,
+        differs_from=tuple(
+            {"rope_parameters": {**YARN_MSCALE, **change}}
+            for change in (
+                {"mscale": ABSENT},
+                {"mscale_all_dim": ABSENT},
+                {"mscale": 1.0, "mscale_all_dim": 1.0},
+                {"beta_fast": ABSENT},
+            )
+        ),
+    ),
+    "llama_rope_yarn_untruncated": Case(
+        "yarn with truncate false; factor null: max_position_embeddings / original",
+        llama(head_dim=16, rope_parameters=YARN_UNTRUNCATED),
+        C,
+        differs_from=tuple(
+            {"rope_parameters": {**YARN_UNTRUNCATED, **change}}
+            for change in ({"truncate": True}, {"factor": 1.0}, {"beta_fast": ABSENT}, {"beta_slow": ABSENT})
+        ),
+    ),
+    "llama_rope_dynamic": Case(
+        "dynamic; the longest document is longer than max_position_embeddings: its base holds for every document",
+        llama(max_position_embeddings=24, rope_parameters=DYNAMIC),
+        E,
+        differs_from=tuple(
+            {"rope_parameters": {**DYNAMIC, **change}} for change in ({"rope_type": "default"}, {"factor": 4.0})
+        ),
+    ),
+    "llama_rope_longrope_long": Case(
+        "longrope; the longest document is longer than the original length: long factors for every document",
+        llama(max_position_embeddings=96, rope_parameters=LONGROPE),
+        B,
+        differs_from=tuple(
+            {"rope_parameters": {**LONGROPE, **change}}
+            for change in ({"rope_type": "default"}, {"original_max_position_embeddings": 64}, {"factor": 1.0})
+        ),
+    ),
+    "llama_rope_longrope_short": Case(
+        "longrope; no document is longer than the original length: short factors; attention_factor given",
+        llama(
+            max_position_embeddings=96,
+            rope_parameters={
+                "rope_type": "longrope",
+                "rope_theta": 300.0,
+                "factor": 2.0,
+                "original_max_position_embeddings": 48,
+                "attention_factor": 0.9,
+                "short_factor": [1.0, 1.0, 1.1, 1.2, 1.4, 1.5],
+                "long_factor": [1.0, 1.3, 1.9, 2.7, 3.4, 4.0],
+            },
+        ),
+        D,
+        differs_from=({"rope_parameters": {**LONGROPE, "factor": 2.0, "original_max_position_embeddings": 48}},),
+    ),
+    "llama_rope_proportional": Case(
+        "proportional: the upper frequencies of a head are 0",
+        llama(rope_parameters=PROPORTIONAL),
+        D,
+        differs_from=tuple(
+            {"rope_parameters": {**PROPORTIONAL, **change}}
+            for change in ({"rope_type": "default"}, {"factor": 1.0}, {"partial_rotary_factor": 1.0})
+        ),
+    ),
+    "llama_rope_both_spellings": Case(
+        "rope_scaling wins over rope_parameters, the rope_theta inside over the top-level one, dtype over torch_dtype",
+        llama(
+            rope_theta=90.0,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+            torch_dtype="bfloat16",
+            rope_scaling={"rope_type": "linear", "rope_theta": 350.0, "factor": 2.0},
+        ),
+        B,
+        differs_from=(
+            {"rope_scaling": None},
+            {"rope_scaling": {"rope_type": "linear", "rope_theta": 90.0, "factor": 2.0}},
+        ),
+    ),
+    "mistral_window": Case(
+        "sliding_window shorter than the documents, on every layer",
+        mistral(sliding_window=7),
+        A,
+        differs_from=({"sliding_window": None}, {"sliding_window": 6}, {"sliding_window": 8}),
+    ),
+    "mistral_no_window": Case(
+        "sliding_window null; head_dim null; head_dim = hidden / heads",
+        mistral(sliding_window=None, head_dim=None),
+        E,
+        differs_from=({"sliding_window": 30}, {"rope_theta": ABSENT}),
+    ),
+    "mistral_head_dim": Case(
+        "head_dim != hidden / heads, window of one row more than the second document",
+        mistral(head_dim=10, sliding_window=3, rope_theta=900.0),
+        D,
+        differs_from=({"sliding_window": 2}, {"sliding_window": 4}),
+    ),
+    "qwen2_plain": Case(
+        "biases on q, k, v; use_sliding_window false: sliding_window is ignored",
+        qwen2(use_sliding_window=False, sliding_window=4, max_window_layers=0),
+        B,
+        differs_from=({"use_sliding_window": True},),
+    ),
+    "qwen2_sliding": Case(
+        "use_sliding_window: layers from max_window_layers on slide",
+        qwen2(num_hidden_layers=3, use_sliding_window=True, sliding_window=8, max_window_layers=1),
+        C,
+        differs_from=(
+            {"use_sliding_window": False},
+            {"sliding_window": 7},
+            {"sliding_window": 9},
+            {"max_window_layers": 0},
+            {"max_window_layers": 2},
+        ),
+    ),
+    "qwen2_layer_types": Case(
+        "layer_types given: they win over max_window_layers",
+        qwen2(
+            num_hidden_layers=3,
+            use_sliding_window=True,
+            sliding_window=5,
+            max_window_layers=28,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        ),
+        E,
+        differs_from=({"layer_types": ABSENT}, {"layer_types": ABSENT, "max_window_layers": 0}),
+    ),
+    "qwen2_tied": Case(
+        "tied embeddings; config.json as transformers writes it",
+        qwen2(tie_word_embeddings=True, num_key_value_heads=4),
+        A,
+        save=True,
+    ),
+    "qwen3_plain": Case(
+        "norms of query and key over head_dim, before rope", qwen3(), A, differs_from=({"rope_theta": ABSENT},)
+    ),
+    "qwen3_tied": Case(
+        "tied embeddings; config.json as transformers writes it", qwen3(tie_word_embeddings=True), D, save=True, seed=1
+    ),
+    "qwen3_bias": Case("attention_bias: biases on q, k, v and o", qwen3(attention_bias=True), B),
+    "qwen3_sliding": Case(
+        "sliding layers above max_window_layers",
+        qwen3(num_hidden_layers=3, use_sliding_window=True, sliding_window=6, max_window_layers=2),
+        E,
+        differs_from=(
+            {"use_sliding_window": False},
+            {"sliding_window": 5},
+            {"sliding_window": 7},
+            {"max_window_layers": 1},
+        ),
+    ),
+    "qwen3_yarn": Case(
+        "yarn in the spelling of Qwen3's model card",
+        qwen3(head_dim=16, rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
+        C,
+        differs_from=({"rope_scaling": None},),
+    ),
+    "gemma3_layer_types": Case(
+        "layer_types, a rope per layer type, scale from query_pre_attn_scalar, eos list; padding row trained",
+        gemma3(
+            num_hidden_layers=4,
+            layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "full_attention": {"rope_type": "default", "rope_theta": 4000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+        ),
+        A,
+        save=True,
+        favour=(0,),
+        differs_from=(
+            {"sliding_window": 5},
+            {"sliding_window": 7},
+            {"query_pre_attn_scalar": 8},
+            {"rope_parameters": None},
+            {"layer_types": None},
+        ),
+    ),
+    "gemma3_legacy": Case(
+        "sliding_window_pattern, rope_local_base_freq; linear rope_scaling for full attention only; tying by default",
+        gemma3(
+            num_hidden_layers=4,
+            sliding_window_pattern=3,
+            rope_local_base_freq=70.0,
+            rope_theta=3000.0,
+            rope_scaling={"rope_type": "linear", "factor": 8.0},
+        ),
+        B,
+        favour=(0,),
+        differs_from=(
+            {"rope_scaling": None},
+            {"rope_local_base_freq": ABSENT},
+            {"rope_theta": ABSENT},
+            {"sliding_window_pattern": ABSENT},
+            {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        ),
+    ),
+    "gemma3_softcap": Case(
+        "final_logit_softcapping; attn_logit_softcapping is read and not applied; pattern of 2",
+        gemma3(
+            sliding_window_pattern=2,
+            final_logit_softcapping=3.0,
+            attn_logit_softcapping=1.0,
+            rope_local_base_freq=40.0,
+            rope_theta=2000.0,
+        ),
+        C,
+        differs_from=({"final_logit_softcapping": None},),
+    ),
+    "gemma3_untied_bias": Case(
+        "own lm_head, attention_bias, no rope keys: default thetas 1e6 and 1e4",
+        gemma3(num_hidden_layers=2, tie_word_embeddings=False, attention_bias=True, sliding_window_pattern=2),
+        E,
+        favour=(0,),
+        differs_from=({"rope_theta": 1e4}, {"rope_local_base_freq": 1e6}, {"attention_bias": False}),
+    ),
+    "gpt2": Case(
+        "learned positions, layer_norm with bias, gelu_new, fused qkv stored [in, out], tied head",
+        {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "vocab_size": 89,
+            "n_positions": 48,
+            "n_embd": 18,
+            "n_layer": 2,
+            "n_head": 3,
+            "n_inner": None,
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": 1e-5,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "bos_token_id": 88,
+            "eos_token_id": 88,
+            "dtype": "float32",
+        },
+        C,
+        differs_from=({"activation_function": "gelu"}, {"layer_norm_epsilon": 1e-2}, {"scale_attn_weights": False}),
+    ),
+}

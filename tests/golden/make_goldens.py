@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""Makes, or checks, the golden cases of this folder. README.md says what a case holds.
+
+make_goldens.py [CASE ...]            write the cases (default: all) beside this file
+make_goldens.py --check [CASE ...]    compute the committed cases again and compare; writes nothing
+make_goldens.py --verify DIR ...      the same for cases made by somebody else (SFT ones)
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import reference_float64 as reference
+from cases import ABSENT, CASES
+
+HERE = pathlib.Path(__file__).resolve().parent
+EXACT = 1e-12  # two float64 computations of the same gradient
+SINGLE = 4e-6  # transformers in float32: leaves room below the tests' 1e-5
+
+
+def rng_for(*words):
+    """Python's own generator: the same numbers under every version of torch."""
+    return random.Random("/".join(words))
+
+
+def random_weights(model, name, seed):
+    """Weights that make every tensor matter: scores and logits of order 1, norms and biases away from 1 and 0."""
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            rng = rng_for(name, str(seed), key)
+            values = torch.tensor([rng.gauss(0.0, 1.0) for _ in range(parameter.numel())], dtype=torch.float64)
+            values = values.reshape(parameter.shape)
+            gemma_norm = "norm" in key and model.config.model_type == "gemma3_text"  # multiplies by 1 + w
+            if parameter.dim() == 1 and "bias" not in key and not gemma_norm:
+                values = 1.0 + 0.25 * values
+            elif parameter.dim() == 1:
+                values = 0.25 * values
+            elif key.endswith("embed_tokens.weight"):
+                values = 0.4 * values
+            elif model.config.model_type == "gpt2":
+                values = values * (0.4 if ".wte." in key or ".wpe." in key else parameter.shape[0] ** -0.5)
+            else:
+                values = values * 1.15 * parameter.shape[1] ** -0.5
+            parameter.copy_(values)
+
+
+def write_model(directory, name, case):
+    directory.mkdir(parents=True)
+    config_file = directory / "config.json"
+    config_file.write_text(json.dumps(case.config, indent=1) + "\n")
+    config = AutoConfig.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    random_weights(model, name, case.seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        model.save_pretrained(scratch, **({"max_shard_size": case.shards} if case.shards else {}))
+        for file in pathlib.Path(scratch).iterdir():
+            if file.name.endswith((".safetensors", ".index.json")):
+                shutil.copyfile(file, directory / file.name)
+        if case.save:
+            saved = json.loads((pathlib.Path(scratch) / "config.json").read_text())
+            config_file.write_text(json.dumps(saved, indent=1) + "\n")
+
+
+def labels_for(kind, ids, rng):
+    if kind == "all":
+        return list(ids)
+    if kind == "none":
+        return [-100] * len(ids)
+    if kind == "completion":  # a masked prompt, then everything
+        start = max(1, len(ids) // 2)
+        return [-100] * start + ids[start:]
+    if kind == "scattered":
+        return [token if rng.random() < 0.6 else -100 for token in ids]
+    if kind == "last":
+        return [-100] * (len(ids) - 1) + ids[-1:]
+    raise ValueError(kind)
+
+
+@torch.no_grad()
+def make_rows(directory, name, case):
+    """Random tokens; in some documents some are the model's own first choice, so that accuracy is not 0."""
+    rng = rng_for(name, str(case.seed), "rows")
+    vocabulary = AutoConfig.from_pretrained(directory).vocab_size
+    tokens = range(vocabulary)
+    weights = [vocabulary / 6 if token in case.favour else 1.0 for token in tokens]
+    model = reference.load(directory, torch.float64)
+    rows = []
+    # The longer documents by turns: prompt masked, all, none, scattered, last. Documents of 1 or 2 tokens count fully.
+    kinds = iter(["completion", "all", "none", "scattered", "last"])
+    for length in case.lengths:
+        kind = next(kinds) if length > 2 else "all"
+        ids = [rng.choices(tokens, weights)[0]]
+        while len(ids) < length:
+            if kind in ("all", "scattered") and rng.random() < 0.3:
+                ids.append(int(model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+            else:
+                ids.append(rng.choices(tokens, weights)[0])
+        rows.append({"input_ids": ids, "labels": labels_for(kind, ids, rng)})
+    total = sum(case.lengths)
+    if any(total % divisor == 0 for divisor in (7, 8, 64)) or not {1, 2} <= set(case.lengths):
+        raise RuntimeError(f"{name}: {total} rows of {case.lengths} test no tails")
+    if not any(label == -100 for row in rows for label in row["labels"]) or next(kinds, None) == "none":
+        raise RuntimeError(f"{name}: no masked document")
+    return rows
+
+
+def stored_names(model_directory):
+    names = set()
+    for file in sorted(model_directory.glob("*.safetensors")):
+        with safe_open(file, "pt") as opened:
+            names |= set(opened.keys())
+    return names
+
+
+def stored_gradients(step, model_directory):
+    """Under the names of model.safetensors. A tied head has no tensor there and is part of the input embedding."""
+    names = stored_names(model_directory)
+    if names != step.gradients.keys():
+        raise RuntimeError(f"{model_directory}: {sorted(names ^ step.gradients.keys())} only on one side")
+    return step.gradients
+
+
+def check_case_tells_apart(name, case, directory, rows, step):
+    """Every change of `differs_from` must move the gradients far more than float32 does; returns the least move."""
+    least = float("inf")
+    weights = reference.load(directory / "model", torch.float64).state_dict()
+    for change in case.differs_from:
+        config = {key: value for key, value in {**case.config, **change}.items() if value is not ABSENT}
+        for key, value in config.items():
+            if isinstance(value, dict):
+                config[key] = {k: v for k, v in value.items() if v is not ABSENT}
+        with tempfile.TemporaryDirectory() as scratch, reference.Float64Patches():
+            (pathlib.Path(scratch) / "config.json").write_text(json.dumps(config))
+            model = AutoModelForCausalLM.from_config(
+                AutoConfig.from_pretrained(scratch), dtype=torch.float64, attn_implementation="eager"
+            ).eval()
+            model.load_state_dict(weights, strict=False)
+            got = reference.run_step(model, rows, case.loss_type).gradients
+        move = reference.worst(got, {key: step.gradients[key] for key in got})[0]
+        if move < 1e-4:
+            raise RuntimeError(f"{name}: {change} moves no gradient by more than {move:.1e}")
+        least = min(least, move)
+    return least
+
+
+def make_expectation(name, case, directory, rows, step, difference):
+    def other(dtype, true_maths):
+        model = reference.load(directory / "model", dtype, true_maths)
+        got = reference.run_step(model, rows, case.loss_type)
+        error, tensor = reference.worst(got.gradients, step.gradients)
+        return got, {"max_relative_error": error, "tensor": tensor}
+
+    single, single_error = other(torch.float32, True)
+    _, double_error = other(torch.float64, True)
+    _, padding_error = other(torch.float64, False)
+    norms = {key: gradient.norm().item() for key, gradient in step.gradients.items()}
+    total = sum(norm**2 for norm in norms.values()) ** 0.5
+    smallest = min(norms, key=norms.get)
+    return {
+        "case": name,
+        "about": case.about,
+        "loss": step.loss,
+        "rows": sum(case.lengths),
+        "documents": len(rows),
+        "document_lengths": case.lengths,
+        "targets": reference.count_targets(rows),
+        "objective": {"objective": "sft", "loss_type": case.loss_type},
+        "metrics": step.metrics,
+        "gradient_norm": total,
+        "smallest_tensor": {"name": smallest, "share_of_gradient_norm": norms[smallest] / total},
+        "difference_quotient": {"relative_error": difference},
+        "hf_float32": {"loss": single.loss, **single_error},
+        "hf_float64_unpatched": double_error,
+        "hf_float64_unpatched_padding_idx": padding_error,
+        "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
+        "logprobs": step.logprobs,
+    }
+
+
+def write_case(name, case):
+    final = HERE / name
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = pathlib.Path(scratch) / name
+        write_model(directory / "model", name, case)
+        rows = make_rows(directory / "model", name, case)
+        (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        total = str(sum(case.lengths))
+        variant = ["--loss-type", case.loss_type] if case.loss_type != "nll" else []
+        arguments = {"compile": ["--objective", "sft", *variant, "--seq-len", total], "run": ["--batch-tokens", total]}
+        (directory / "args.json").write_text(json.dumps(arguments, indent=1) + "\n")
+        model, step = reference.reference_step(directory / "model", rows, case.loss_type)
+        save_file(stored_gradients(step, directory / "model"), directory / "grads.safetensors")
+        difference = reference.directional_error(model, rows, step.gradients, case.loss_type)
+        if difference is not None and difference > 1e-8:
+            raise RuntimeError(f"{name}: difference quotient and gradients are {difference:.1e} apart")
+        move = check_case_tells_apart(name, case, directory, rows, step)
+        expectation = make_expectation(name, case, directory, rows, step, difference)
+        if expectation["hf_float32"]["max_relative_error"] > SINGLE:
+            raise RuntimeError(f"{name}: too sensitive to rounding for a float32 test: {expectation['hf_float32']}")
+        (directory / "expect.json").write_text(json.dumps(expectation, indent=1) + "\n")
+        if final.exists():
+            shutil.rmtree(final)
+        shutil.copytree(directory, final)
+    size = sum(file.stat().st_size for file in final.rglob("*") if file.is_file())
+    print(
+        f"{name:34} {size / 1000:6.1f} KB  rows {expectation['rows']:4}  loss {expectation['loss']:.4f}"
+        f"  fp32 {expectation['hf_float32']['max_relative_error']:.1e}"
+        f"  unpatched {expectation['hf_float64_unpatched']['max_relative_error']:.1e}"
+        f"  difference {'-' if difference is None else format(difference, '.0e')}"
+        f"  nearest {format(move, '.0e') if case.differs_from else '-'}"
+    )
+
+
+def check_case(directory):
+    """True when the directory's numbers come out again."""
+    expectation = json.loads((directory / "expect.json").read_text())
+    if expectation["objective"]["objective"] != "sft":
+        print(f"{directory.name:34} skipped: objective {expectation['objective']['objective']}")
+        return True
+    rows = [json.loads(line) for line in (directory / "train.jsonl").read_text().splitlines()]
+    _, step = reference.reference_step(directory / "model", rows, expectation["objective"]["loss_type"])
+    golden = load_file(directory / "grads.safetensors")
+    error, tensor = reference.worst(stored_gradients(step, directory / "model"), golden)
+    loss = abs(step.loss - expectation["loss"]) / abs(expectation["loss"])
+    pairs = [
+        (a, b) for x, y in zip(step.logprobs, expectation["logprobs"], strict=True) for a, b in zip(x, y, strict=True)
+    ]
+    logprob = max(abs(a - b) for a, b in pairs)
+    metric = max(abs(step.metrics[key] - value) for key, value in expectation["metrics"].items())
+    fine = max(error, loss) <= EXACT and max(logprob, metric) <= 1e-11
+    print(
+        f"{directory.name:34} gradients {error:.1e} ({tensor})  loss {loss:.1e}  log-probabilities {logprob:.1e}"
+        f"  metrics {metric:.1e}  {'' if fine else 'FAILED'}"
+    )
+    return fine
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--verify", nargs="+", default=[], metavar="DIR", type=pathlib.Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    unknown = [name for name in options.cases if name not in CASES]
+    if unknown:
+        parser.error(f"no such case: {unknown}; there are {list(CASES)}")
+    names = options.cases or list(CASES)
+    if options.verify:
+        results = [check_case(directory) for directory in options.verify]
+    elif options.check:
+        results = [check_case(HERE / name) for name in names]
+    else:
+        results = [write_case(name, CASES[name]) is None for name in names]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""Hugging Face transformers, computing in float64 throughout.
+
+A transformers model loaded in float64 still computes RMSNorm, rotary tables and the attention softmax in float32,
+which leaves 4e-7 in the gradients. `Float64Patches` replaces those functions by their own source text with float32
+spelled float64, so the mathematics stays transformers' own and nothing is written out a second time. A replacement
+that finds nothing to replace is an error (transformers has changed), and `NoFloat32` watches every tensor operation of
+the forward and of the backward, so a place that was forgotten is an error too.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import math
+import re
+import textwrap
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, modeling_rope_utils
+
+# Class prefix of every family that has float32 inside. GPT-2 (layer_norm, no rotary, plain softmax) has none.
+FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma3": "Gemma3"}
+
+
+def in_float64(function, namespace):
+    """The source of `function`, with every float32 spelled float64, compiled in `namespace`."""
+    source = textwrap.dedent(inspect.getsource(function))
+    changed = source.replace("torch.float32", "torch.float64")
+    changed = re.sub(r"\btorch\.float\b", "torch.float64", changed)
+    changed = changed.replace(".float()", ".double()")
+    if changed == source:
+        raise RuntimeError(f"{function.__qualname__}: no float32 found to replace; has transformers changed?")
+    scope = dict(namespace)
+    exec(compile(changed, f"<float64 {function.__qualname__}>", "exec"), scope)
+    return scope[function.__name__]
+
+
+class Float64Patches(contextlib.ExitStack):
+    """While entered, the families' norms, rotary tables and softmax compute in float64."""
+
+    def __enter__(self):
+        super().__enter__()
+        for family, prefix in FAMILIES.items():
+            module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+            scope = vars(module)
+            norm, rotary = scope[prefix + "RMSNorm"], scope[prefix + "RotaryEmbedding"]
+            self._patch(norm, "forward", scope)
+            self._patch(rotary, "forward", scope)
+            self._patch(rotary, "compute_default_rope_parameters", scope)
+            self._patch(module, "eager_attention_forward", scope)
+        table = modeling_rope_utils.ROPE_INIT_FUNCTIONS
+        for name, function in list(table.items()):
+            table[name] = in_float64(function, vars(modeling_rope_utils))
+            self.callback(table.__setitem__, name, function)
+        return self
+
+    def _patch(self, owner, name, scope):
+        original = inspect.getattr_static(owner, name)
+        replacement = in_float64(getattr(owner, name), scope)
+        setattr(owner, name, replacement)
+        self.callback(setattr, owner, name, original)
+
+
+class NoFloat32(TorchDispatchMode):
+    """Fails on the first operation, forward or backward, that reads or writes a lower precision than float64."""
+
+    def __torch_dispatch__(self, operation, types, arguments=(), keywords=None):
+        result = operation(*arguments, **(keywords or {}))
+        for leaf in tree_leaves((arguments, keywords, result)):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dtype != torch.float64:
+                raise RuntimeError(f"{operation}: a {leaf.dtype} tensor in the float64 reference")
+        return result
+
+
+def load(directory, dtype, true_maths=True):
+    """The model of `directory` in `dtype`. Inside Float64Patches its tables and scales are float64, too."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager").eval()
+    embedding = model.get_input_embeddings()
+    if true_maths:
+        # nn.Embedding(padding_idx) drops the input gradient of that row; the derivative of the loss does not.
+        embedding.padding_idx = None
+        if dtype == torch.float64 and hasattr(embedding, "embed_scale"):
+            embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, dtype=torch.float64)
+    return model
+
+
+def use_longest_document(model, rows):
+    """`dynamic` and `longrope` read the length of the batch. A packed batch is as long as its longest document.
+
+    transformers sees one document at a time here, so its own update is switched off and the tables of the longest
+    document of the step stand for all of them."""
+    rotary = getattr(getattr(model, "model", None), "rotary_emb", None)
+    if rotary is None or getattr(rotary, "rope_type", None) not in ("dynamic", "longrope"):
+        return
+    longest = max(len(row["input_ids"]) for row in rows)
+    make = modeling_rope_utils.ROPE_INIT_FUNCTIONS[rotary.rope_type]
+    inv_freq, scaling = make(model.config, torch.device("cpu"), seq_len=longest)
+    rotary.inv_freq, rotary.attention_scaling = inv_freq, scaling
+    rotary.rope_type = "default"  # what the update looks at; the tables are final
+
+
+@dataclasses.dataclass
+class Step:
+    loss: float
+    metrics: dict
+    logprobs: list  # per document: log p of every next token
+    gradients: dict  # name -> tensor
+
+
+def count_targets(rows):
+    """Labels that name a next token: the first token of a document is never one."""
+    return sum(label != -100 for row in rows for label in row["labels"][1:])
+
+
+def document_loss(model, row, targets, loss_type):
+    """(loss of one document with the step's denominator, log p of every next token, entropies, hits)."""
+    ids = torch.tensor([row["input_ids"]])
+    labels = torch.tensor(row["labels"])[1:]
+    logits = model(input_ids=ids, use_cache=False).logits[0, :-1]  # [T - 1, V]
+    logp = torch.log_softmax(logits, dim=-1)
+    next_logp = logp.gather(1, ids[0, 1:, None])[:, 0]
+    counted = labels != -100
+    label_logp = logp.gather(1, labels.clamp(min=0)[:, None])[:, 0]
+    weight = counted.to(logp.dtype)
+    if loss_type == "dft":
+        weight = weight * label_logp.detach().exp()
+    elif loss_type != "nll":
+        raise ValueError(loss_type)
+    loss = -(weight * label_logp).sum() / max(targets, 1)
+    entropy = -(logp.exp() * logp).sum(-1)[counted]
+    hits = (logits.argmax(-1) == labels)[counted]
+    return loss, next_logp, entropy, hits
+
+
+def run_step(model, rows, loss_type="nll"):
+    """Loss and gradients of one optimizer step: documents one at a time, one denominator."""
+    use_longest_document(model, rows)
+    model.zero_grad(set_to_none=True)
+    targets = count_targets(rows)
+    loss, entropy, hits, nll, logprobs = 0.0, 0.0, 0, 0.0, []
+    for row in rows:
+        if len(row["input_ids"]) == 1:  # no next token
+            logprobs.append([])
+            continue
+        part, next_logp, row_entropy, row_hits = document_loss(model, row, targets, loss_type)
+        part.backward()
+        loss += part.item()
+        entropy += row_entropy.sum().item()
+        hits += int(row_hits.sum())
+        logprobs.append(next_logp.tolist())
+        nll -= sum(p for p, label in zip(logprobs[-1], row["labels"][1:], strict=True) if label != -100)
+    gradients = {}
+    for name, parameter in model.named_parameters():  # a tied matrix appears once, as the input embedding
+        gradients[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().clone()
+    metrics = {
+        "num_target_tokens": targets,
+        "nll": nll / max(targets, 1),
+        "entropy": entropy / max(targets, 1),
+        "mean_token_accuracy": hits / max(targets, 1),
+    }
+    return Step(loss, metrics, logprobs, gradients)
+
+
+@torch.no_grad()
+def total_loss(model, rows, loss_type="nll"):
+    targets = count_targets(rows)
+    parts = [document_loss(model, row, targets, loss_type)[0] for row in rows if len(row["input_ids"]) > 1]
+    return sum(part.item() for part in parts)
+
+
+def reference_step(directory, rows, loss_type="nll"):
+    """(model, Step), all float64; checked operation by operation."""
+    with Float64Patches():
+        model = load(directory, torch.float64)
+        for name, buffer in model.named_buffers():
+            if buffer.is_floating_point() and buffer.dtype != torch.float64:
+                raise RuntimeError(f"{name}: a {buffer.dtype} buffer in the float64 reference")
+        with NoFloat32():
+            return model, run_step(model, rows, loss_type)
+
+
+def relative_error(got, want):
+    """||got - want|| / ||want||; 0 when both are 0."""
+    difference = (got.double() - want.double()).norm().item()
+    size = want.double().norm().item()
+    return difference / size if size else (math.inf if difference else 0.0)
+
+
+def worst(got, want):
+    """(largest relative error of any tensor, its name); the sets of names must be equal."""
+    if got.keys() != want.keys():
+        raise RuntimeError(f"tensor names differ: {sorted(got.keys() ^ want.keys())}")
+    return max((relative_error(got[name], want[name]), name) for name in want)
+
+
+def directional_error(model, rows, gradients, loss_type="nll", step=3e-6):
+    """Difference quotient of the loss along a direction against the gradients: their check from outside.
+
+    The direction is, per tensor, half gradient and half noise: large enough to be measured, and no element is left out.
+    `dft` has no such check: its weights are constants for the gradient, and not for the difference."""
+    if loss_type != "nll":
+        return None
+    generator = torch.Generator().manual_seed(7)
+    parameters = dict(model.named_parameters())
+    start = {name: p.detach().clone() for name, p in parameters.items()}
+    way = {}
+    for name, p in parameters.items():
+        noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        way[name] = gradients[name] + noise * gradients[name].norm() / noise.norm()
+    want = sum((way[name] * gradients[name]).sum().item() for name in parameters)
+
+    def at(distance):
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(start[name] + distance * way[name])
+        return total_loss(model, rows)
+
+    with Float64Patches():
+        # Five points: the error is of fourth order in the step.
+        got = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)
+        at(0.0)
+    return abs(got - want) / abs(want)
