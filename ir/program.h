@@ -337,7 +337,7 @@ typedef enum sbp_row_relation {
     SBP_ROWS_AT_LEAST, /* n rows or more */
     SBP_ROWS_BLOCKS,   /* ceil(rows of `other` / SBP_PARTIAL_ROWS) */
     SBP_ROWS_COVER,    /* rows of the sequence from the lo of window n to the end of `other`, or more */
-    SBP_ROWS_ORDER     /* exactly one chunk of n rows, or the last one, of the scatter order it belongs to */
+    SBP_ROWS_ORDER     /* one whole chunk of the symbol n (maybe the last, shorter one) */
 } sbp_row_relation;
 
 typedef struct sbp_row_rule {
@@ -350,6 +350,9 @@ enum { SBP_MAX_ROW_RULES = SBP_MAX_COMMAND_OPERANDS + 8 };
 
 /* At most SBP_MAX_ROW_RULES rules; for a command whose operands were checked (kernel and views exist). */
 int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *command, sbp_row_rule *out);
+/* ranges: one per operand. */
+bool sbp_row_rule_holds(const sbp_program *program, const sbp_row_rule *rule, const sbp_range *ranges,
+                        const sbp_position *position);
 /* The operand whose rows a row command runs over; -1: none varies with the row, and it runs over one. */
 int32_t sbp_command_rows_operand(const sbp_program *program, const sbp_command *command);
 

@@ -1,0 +1,279 @@
+/* program.c: building blocks of the program IR: names, lookup, views, kernels without duplicates. */
+#include "ir/program.h"
+
+#include <pthread.h>
+#include <string.h>
+
+/* ---- tables ---------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *category;
+} roles[SBP_ROLE_COUNT] = {
+#define ROLE(id, text, category) {text, category},
+#include "ir/roles.def"
+#undef ROLE
+};
+
+const char *sbp_role_name(sbp_role role) {
+    return roles[role].name;
+}
+
+const char *sbp_role_category(sbp_role role) {
+    return roles[role].category;
+}
+
+enum { MAX_FIXED_OPERANDS = 16, MAX_OPERAND_TEXT = 128 };
+
+static const struct {
+    const char *name;
+    char operands[MAX_OPERAND_TEXT];
+} commands[SBP_CMD_COUNT] = {
+#define COMMAND(id, text, operands) {#text, operands},
+#include "ir/commands.def"
+#undef COMMAND
+};
+
+const char *sbp_command_name(sbp_command_kind kind) {
+    return commands[kind].name;
+}
+
+/* The operand lists of commands.def, taken apart once per process. */
+static struct {
+    char text[MAX_OPERAND_TEXT];
+    sbp_command_operand operand[MAX_FIXED_OPERANDS];
+    int32_t count;
+} fixed_operands[SBP_CMD_COUNT];
+
+/* "d:w a:r c?:r" */
+static void read_operand_tables(void) {
+    for (int kind = 0; kind < SBP_CMD_COUNT; kind++) {
+        char *at = fixed_operands[kind].text;
+        memcpy(at, commands[kind].operands, MAX_OPERAND_TEXT);
+        while (*at) {
+            sbp_command_operand *operand = &fixed_operands[kind].operand[fixed_operands[kind].count++];
+            operand->name = at;
+            char *colon = strchr(at, ':');
+            operand->optional = colon[-1] == '?';
+            operand->access = colon[1] == 'r' ? SBP_READ : colon[1] == 'w' ? SBP_WRITE : SBP_UPDATE;
+            colon[operand->optional ? -1 : 0] = 0;
+            at = colon + 2;
+            while (*at == ' ')
+                at++;
+        }
+    }
+}
+
+int32_t sbp_command_operands(const sbp_program *program, const sbp_command *command,
+                             sbp_command_operand *out) {
+    if (command->kind == SBP_CMD_ROW) {
+        if (command->kernel < 0 || command->kernel >= program->kernel_count)
+            return 0;
+        const sbp_rowkernel *kernel = program->kernels[command->kernel];
+        int32_t count = kernel->operand_count;
+        if (count > SBP_MAX_COMMAND_OPERANDS)
+            count = SBP_MAX_COMMAND_OPERANDS;
+        for (int32_t k = 0; k < count; k++)
+            out[k] = (sbp_command_operand){
+                .name = kernel->operands[k].name,
+                .access = kernel->operands[k].mode == SBP_RK_IN ? SBP_READ : SBP_WRITE,
+            };
+        return count;
+    }
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_operand_tables);
+    int32_t count = fixed_operands[command->kind].count;
+    memcpy(out, fixed_operands[command->kind].operand, (size_t)count * sizeof *out);
+    return count;
+}
+
+/* ---- programs --------------------------------------------------------------------------------------- */
+
+sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
+    sbp_program *program = SBP_NEW(arena, sbp_program);
+    program->name = name;
+    program->target = "";
+    program->t_max = program->chunk = program->head_chunk = 1;
+    sbp_map_init(&program->kernel_texts, arena);
+    sbp_program_add_scalar(arena, program, "T");
+    sbp_program_add_scalar(arena, program, "S");
+    return program;
+}
+
+int32_t sbp_program_find_buffer(const sbp_program *program, const char *name) {
+    int32_t found = -1;
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        if (strcmp(program->buffers[b].name, name) == 0) {
+            if (program->buffers[b].function < 0)
+                return b;
+            if (found < 0)
+                found = b;
+        }
+    return found;
+}
+
+int32_t sbp_program_find_scalar(const sbp_program *program, const char *name) {
+    for (int32_t s = 0; s < program->scalar_count; s++)
+        if (strcmp(program->scalars[s], name) == 0)
+            return s;
+    return -1;
+}
+
+const sbp_entry *sbp_program_find_entry(const sbp_program *program, const char *name) {
+    for (int32_t e = 0; e < program->entry_count; e++)
+        if (strcmp(program->entries[e].name, name) == 0)
+            return &program->entries[e];
+    return NULL;
+}
+
+int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program, const char *name) {
+    int32_t found = sbp_program_find_scalar(program, name);
+    if (found >= 0)
+        return found;
+    SBP_PUSH(arena, program->scalars, program->scalar_count, program->scalar_capacity, name);
+    return program->scalar_count - 1;
+}
+
+static bool kernel_name_taken(const sbp_program *program, const char *name) {
+    for (int32_t k = 0; k < program->kernel_count; k++)
+        if (strcmp(program->kernels[k]->name, name) == 0)
+            return true;
+    return false;
+}
+
+int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowkernel *kernel) {
+    const char *name = kernel->name;
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    kernel->name = "k";
+    sbp_rowkernel_print(&text, kernel);
+    kernel->name = name;
+    int32_t found = sbp_map_get(&program->kernel_texts, text.data);
+    if (found >= 0)
+        return found;
+    for (int n = 2; kernel_name_taken(program, kernel->name); n++)
+        kernel->name = sbp_arena_printf(arena, "%s.%d", name, n);
+    SBP_PUSH(arena, program->kernels, program->kernel_count, program->kernel_capacity, kernel);
+    sbp_map_set(&program->kernel_texts, text.data, program->kernel_count - 1);
+    return program->kernel_count - 1;
+}
+
+sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s) {
+    sbp_sizes sizes = {{0}};
+    sizes.v[SBP_ONE] = 1;
+    sizes.v[SBP_T] = t;
+    sizes.v[SBP_S] = s;
+    sizes.v[SBP_C] = program->chunk;
+    sizes.v[SBP_H] = program->head_chunk;
+    return sizes;
+}
+
+bool sbp_buffer_bytes(const sbp_buffer *buffer, const sbp_sizes *sizes, int64_t *out) {
+    int64_t rows, elems, bytes;
+    if (!sbp_extent_eval(buffer->rows, sizes, &rows) || rows < 0 || buffer->cols < 0 ||
+        !sbp_mul_i64(rows, buffer->cols, &elems) ||
+        !sbp_mul_i64(elems, sbp_dtype_bytes(buffer->dtype), &bytes))
+        return false;
+    *out = bytes;
+    return true;
+}
+
+/* ---- views ------------------------------------------------------------------------------------------ */
+
+static sbp_view whole_view(int32_t ref, int32_t slot, sbp_extent rows, int64_t cols) {
+    return (sbp_view){.ref = ref,
+                      .slot = slot,
+                      .start = {.column = -1},
+                      .length = {.base = rows, .column = -1},
+                      .cols = cols};
+}
+
+sbp_view sbp_view_buffer(const sbp_program *program, int32_t buffer, int32_t slot) {
+    const sbp_buffer *b = &program->buffers[buffer];
+    return whole_view(buffer, slot, b->rows, b->cols);
+}
+
+sbp_view sbp_view_formal(const sbp_function *function, int32_t formal) {
+    const sbp_formal *f = &function->formals[formal];
+    return whole_view(~formal, 0, f->rows, f->cols);
+}
+
+sbp_view sbp_view_none(void) {
+    return (sbp_view){.ref = SBP_NO_VIEW, .start = {.column = -1}, .length = {.column = -1}};
+}
+
+sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step) {
+    sbp_view view = whole;
+    view.start = (sbp_index){.step = sbp_extent_symbol(step, 1), .column = -1};
+    view.length = (sbp_index){.base = sbp_extent_symbol(step, 1), .column = -1};
+    view.until = false;
+    return view;
+}
+
+sbp_view sbp_view_blocks(sbp_view whole) {
+    sbp_view view = whole;
+    view.start = (sbp_index){.column = -1};
+    view.length = (sbp_index){.column = SBP_COLUMN_BLOCKS};
+    view.until = false;
+    return view;
+}
+
+/* ---- positions and ranges --------------------------------------------------------------------------- */
+
+int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_sizes *sizes) {
+    return sbp_ceil_div(sizes->v[SBP_T], sizes->v[program->tables[table].step]);
+}
+
+void sbp_position_set(sbp_position *position, const sbp_program *program, int32_t table, int64_t i) {
+    position->table = table;
+    position->i = i;
+    if (table < 0)
+        return;
+    const sbp_chunk_table *t = &program->tables[table];
+    int64_t step = position->sizes.v[t->step], row0 = i * step;
+    int64_t rows = position->sizes.v[SBP_T] - row0;
+    if (rows > step)
+        rows = step;
+    position->columns[SBP_COLUMN_ROW0] = row0;
+    position->columns[SBP_COLUMN_ROWS] = rows;
+    position->columns[SBP_COLUMN_HI] = row0 + rows;
+    position->columns[SBP_COLUMN_BLOCKS] = sbp_ceil_div(rows, SBP_PARTIAL_ROWS);
+    for (int32_t w = 0; w < t->window_count && w < SBP_MAX_WINDOWS; w++)
+        position->columns[SBP_COLUMN_LO + w] = row0;
+}
+
+static bool eval_index(const sbp_index *index, const sbp_sizes *sizes, const sbp_position *position,
+                       int64_t *out) {
+    int64_t base, step;
+    if (!sbp_extent_eval(index->base, sizes, &base) || !sbp_extent_eval(index->step, sizes, &step) ||
+        !sbp_mul_i64(step, position->table >= 0 ? position->i : 0, &step) ||
+        !sbp_add_i64(base, step, &base) ||
+        (index->column >= 0 && !sbp_add_i64(base, position->columns[index->column], &base)))
+        return false;
+    *out = base;
+    return true;
+}
+
+bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                      const sbp_position *position, sbp_range *out) {
+    const sbp_extent *extent =
+        view->ref >= 0 ? &program->buffers[view->ref].rows : &function->formals[~view->ref].rows;
+    sbp_sizes chunk_sizes = position->sizes;
+    sbp_symbol step = SBP_ONE;
+    if (position->table >= 0) {
+        step = program->tables[position->table].step;
+        chunk_sizes.v[step] = position->columns[SBP_COLUMN_ROWS];
+    }
+    int64_t total, start, end;
+    if (!sbp_extent_eval(*extent, &position->sizes, &total) ||
+        !eval_index(&view->start, &position->sizes, position, &start) ||
+        !eval_index(&view->length, &chunk_sizes, position, &end) ||
+        (!view->until && !sbp_add_i64(start, end, &end)))
+        return false;
+    if (end > total)
+        end = total;
+    if (start < 0 || end < start)
+        return false;
+    bool local = step != SBP_ONE && extent->c[step] != 0 && extent->c[SBP_T] == 0 && extent->c[SBP_S] == 0;
+    *out = (sbp_range){start, end - start, start + (local ? position->columns[SBP_COLUMN_ROW0] : 0)};
+    return true;
+}
