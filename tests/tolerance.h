@@ -1,0 +1,40 @@
+/* tolerance.h: every tolerance of the project, and why it is what it is. No other file has one.
+ *
+ * Relative errors of tensors are ||x - reference|| / ||reference||, both norms over the whole tensor. */
+#ifndef SBP_TESTS_TOLERANCE_H
+#define SBP_TESTS_TOLERANCE_H
+
+#include "ir/types.h"
+
+/* Results of a command or a whole step against double precision, relative to the norm. fp64: sums of up to
+ * 1e5 terms lose 4 to 5 digits of 16 at worst. fp32: 2^-24 per rounding; sums in blocks keep the growth to a
+ * few dozen roundings. */
+#define SBP_TOLERANCE_F64 1e-12
+#define SBP_TOLERANCE_F32 1e-5
+
+/* Results stored once as bf16 (f16): half a unit in the last place of each element is at most 2^-9 (2^-12) of
+ * it, and about 0.6 of that in the norm; inputs are compared after rounding, so nothing else is lost. */
+#define SBP_TOLERANCE_BF16 0x1p-9
+#define SBP_TOLERANCE_F16 0x1p-12
+
+/* Scalar functions (backends/rowmath.h). */
+#define SBP_TOLERANCE_ULP_F32 2.0
+#define SBP_TOLERANCE_RELATIVE_F64 1e-15
+
+/* Central differences in fp64 with a step of 1e-5: truncation 1e-10, cancellation 1e-11. */
+#define SBP_TOLERANCE_DIFFERENCES 1e-7
+
+static inline double sbp_tolerance(sbp_dtype dtype) {
+    switch (dtype) {
+    case SBP_F32:
+        return SBP_TOLERANCE_F32;
+    case SBP_BF16:
+        return SBP_TOLERANCE_BF16;
+    case SBP_F16:
+        return SBP_TOLERANCE_F16;
+    default:
+        return SBP_TOLERANCE_F64;
+    }
+}
+
+#endif
