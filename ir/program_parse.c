@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MAX_DEPTH = 8, MAX_WINDOWS = SBP_MAX_WINDOWS };
+enum { MAX_DEPTH = 8 };
 
 /* Buffers of one function (scope 0: of the program), as a list through parser.next_in_scope. */
 typedef struct scope {
@@ -18,6 +18,7 @@ typedef struct scope {
 typedef struct parser {
     sbp_lexer lexer;
     sbp_arena *arena;
+    int name_line; /* of the latest name read */
     sbp_program *program;
     sbp_map buffers, scalars, tables, kernels, functions, scope_names;
     scope *scopes; /* one per function that buffers name */
@@ -30,7 +31,14 @@ typedef struct parser {
 
 /* ---- small things ----------------------------------------------------------------------------------- */
 
+/* The lexer stands behind a name that turns out to be wrong, maybe on the next line. */
+static sbp_status read_name(parser *p, const char **out) {
+    p->name_line = p->lexer.line;
+    return sbp_lexer_name(&p->lexer, out);
+}
+
 static sbp_status fail_name(parser *p, const char *what, const char *name) {
+    p->lexer.line = p->name_line;
     return sbp_lexer_fail(&p->lexer, "%s '%.80s'", what, name);
 }
 
@@ -46,28 +54,27 @@ static sbp_status read_int32(parser *p, int64_t least, int64_t most, int32_t *ou
 
 /* A name that must be new in `map`; it gets the number `index`. */
 static sbp_status read_new_name(parser *p, sbp_map *map, int32_t index, const char *what, const char **out) {
-    SBP_TRY(sbp_lexer_name(&p->lexer, out));
+    SBP_TRY(read_name(p, out));
     if (sbp_map_get(map, *out) >= 0)
-        return sbp_lexer_fail(&p->lexer, "a second %s '%.80s'", what, *out);
+        return fail_name(p, sbp_arena_printf(p->arena, "a second %s", what), *out);
     sbp_map_set(map, *out, index);
     return SBP_OK;
 }
 
 static sbp_status read_known_name(parser *p, const sbp_map *map, const char *what, int32_t *out) {
     const char *name;
-    SBP_TRY(sbp_lexer_name(&p->lexer, &name));
+    SBP_TRY(read_name(p, &name));
     *out = sbp_map_get(map, name);
-    return *out >= 0 ? SBP_OK : sbp_lexer_fail(&p->lexer, "no %s '%.80s'", what, name);
+    return *out >= 0 ? SBP_OK : fail_name(p, sbp_arena_printf(p->arena, "no %s", what), name);
 }
 
 /* One of `words`. */
 static sbp_status read_word(parser *p, const char *const *words, int count, const char *what, int *out) {
-    if (p->lexer.token == SBP_TOKEN_NAME)
-        for (int w = 0; w < count; w++)
-            if (strcmp(words[w], p->lexer.text) == 0) {
-                *out = w;
-                return sbp_lexer_next(&p->lexer);
-            }
+    for (int w = 0; w < count; w++)
+        if (sbp_lexer_is(&p->lexer, words[w])) {
+            *out = w;
+            return sbp_lexer_next(&p->lexer);
+        }
     return sbp_lexer_fail(&p->lexer, "expected %s, found '%.60s'", what, p->lexer.text);
 }
 
@@ -86,7 +93,6 @@ static sbp_status read_symbol(parser *p, sbp_symbol *out) {
     return sbp_lexer_next(&p->lexer);
 }
 
-/* keyword then an integer */
 static sbp_status read_field(parser *p, const char *keyword, int64_t *out) {
     SBP_TRY(sbp_lexer_expect(&p->lexer, keyword));
     return sbp_lexer_int(&p->lexer, out);
@@ -119,12 +125,12 @@ static bool is_column(const sbp_lexer *lexer, int32_t *out) {
         return false;
     int32_t window = 0;
     for (text += 2; *text; text++) {
-        if (*text < '0' || *text > '9' || window >= MAX_WINDOWS)
+        if (*text < '0' || *text > '9' || window >= SBP_MAX_WINDOWS)
             return false;
         window = window * 10 + (*text - '0');
     }
     *out = SBP_COLUMN_LO + window;
-    return window < MAX_WINDOWS;
+    return window < SBP_MAX_WINDOWS;
 }
 
 /* C | 16 | (2*C+1), after "i*" */
@@ -205,7 +211,7 @@ static sbp_status read_view_base(parser *p, sbp_view *out) {
         *out = sbp_view_formal(p->function, index);
     } else {
         const char *name;
-        SBP_TRY(sbp_lexer_name(&p->lexer, &name));
+        SBP_TRY(read_name(p, &name));
         int32_t index = p->function ? sbp_map_get(&p->local_buffers, name) : -1;
         if (index < 0)
             index = sbp_map_get(&p->buffers, name);
@@ -242,13 +248,9 @@ static sbp_status read_view(parser *p, sbp_view *out) {
     return sbp_lexer_expect(&p->lexer, "]");
 }
 
-static const char *access_sign(sbp_access access) {
-    return access == SBP_READ ? "=" : access == SBP_WRITE ? ":" : "+";
-}
-
 /* = | := | += as the access demands */
 static sbp_status expect_access(parser *p, sbp_access access) {
-    SBP_TRY(sbp_lexer_expect(&p->lexer, access_sign(access)));
+    SBP_TRY(sbp_lexer_expect(&p->lexer, access == SBP_READ ? "=" : access == SBP_WRITE ? ":" : "+"));
     return access == SBP_READ ? SBP_OK : sbp_lexer_expect(&p->lexer, "=");
 }
 
@@ -261,7 +263,7 @@ static sbp_status read_operands(parser *p, const sbp_command_operand *operands, 
     SBP_TRY(sbp_lexer_accept(&p->lexer, "(", &more));
     for (int32_t at = 0; more; at++) {
         const char *name;
-        SBP_TRY(sbp_lexer_name(&p->lexer, &name));
+        SBP_TRY(read_name(p, &name));
         while (at < count && strcmp(operands[at].name, name) != 0)
             at++;
         if (at >= count)
@@ -286,7 +288,7 @@ static sbp_status read_scalars(parser *p, sbp_command *c, const sbp_rowkernel *k
     for (int32_t s = 0; s < kernel->scalar_count; s++) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, s == 0 ? "with" : ","));
         const char *name;
-        SBP_TRY(sbp_lexer_name(&p->lexer, &name));
+        SBP_TRY(read_name(p, &name));
         if (strcmp(name, kernel->scalars[s]) != 0)
             return sbp_lexer_fail(&p->lexer, "expected scalar '%.60s', found '%.60s'", kernel->scalars[s],
                                   name);
@@ -299,7 +301,7 @@ static sbp_status read_scalars(parser *p, sbp_command *c, const sbp_rowkernel *k
 static sbp_status read_gradient(parser *p, sbp_command *c, const sbp_command_operand *operands,
                                 int32_t count) {
     const char *name;
-    SBP_TRY(sbp_lexer_name(&p->lexer, &name));
+    SBP_TRY(read_name(p, &name));
     for (int32_t k = 0; k < count; k++)
         if (strcmp(operands[k].name, name) == 0) {
             c->gradient = k;
@@ -398,10 +400,9 @@ static sbp_status read_attr_value(parser *p, const attr *a) {
         SBP_TRY(read_word(p, collective_ops, SBP_COUNT(collective_ops), "a collective operation", &word));
         *(sbp_collective_op *)a->field = (sbp_collective_op)word;
         return SBP_OK;
-    case ATTR_FLAG:
-        break;
+    default:
+        return SBP_OK;
     }
-    return SBP_OK;
 }
 
 /* {name, name = value, ...} */
@@ -412,7 +413,7 @@ static sbp_status read_attrs(parser *p, sbp_command *c, const sbp_command_operan
     SBP_TRY(sbp_lexer_accept(&p->lexer, "{", &more));
     while (more) {
         const char *name;
-        SBP_TRY(sbp_lexer_name(&p->lexer, &name));
+        SBP_TRY(read_name(p, &name));
         if (strcmp(name, "queue") == 0) {
             SBP_TRY(sbp_lexer_expect(&p->lexer, "="));
             SBP_TRY(read_int32(p, INT32_MIN, INT32_MAX, &c->queue));
@@ -468,7 +469,7 @@ static sbp_status read_call(parser *p, sbp_call **out) {
     for (int32_t k = 0; k < callee->formal_count; k++) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, k == 0 ? "(" : ","));
         const char *name;
-        SBP_TRY(sbp_lexer_name(&p->lexer, &name));
+        SBP_TRY(read_name(p, &name));
         if (strcmp(name, callee->formals[k].name) != 0)
             return sbp_lexer_fail(&p->lexer, "expected formal '%.60s', found '%.60s'",
                                   callee->formals[k].name, name);
@@ -503,7 +504,7 @@ static sbp_status read_node(parser *p, sbp_node *out, int depth) {
     const char *word;
     if (p->lexer.token != SBP_TOKEN_NAME)
         return sbp_lexer_fail(&p->lexer, "expected a command, found '%.60s'", p->lexer.text);
-    SBP_TRY(sbp_lexer_name(&p->lexer, &word));
+    SBP_TRY(read_name(p, &word));
     if (strcmp(word, "loop") == 0) {
         out->kind = SBP_NODE_LOOP;
         return read_loop(p, &out->u.loop, depth);
@@ -536,7 +537,7 @@ static sbp_status read_body(parser *p, sbp_body *body, int depth) {
 /* ---- declarations ----------------------------------------------------------------------------------- */
 
 static sbp_status read_target(parser *p) {
-    return sbp_lexer_name(&p->lexer, &p->program->target);
+    return read_name(p, &p->program->target);
 }
 
 static sbp_status read_sizes(parser *p) {
@@ -585,7 +586,7 @@ static sbp_status read_table(parser *p) {
     return SBP_OK;
 }
 
-/* Chains the buffer into the list of its function and names it there. */
+/* Names the buffer in the program or chains it into the list of its function. */
 static sbp_status enter_buffer(parser *p, const char *name, const char *function, int32_t index) {
     int32_t next = -1;
     if (!function) {
@@ -608,6 +609,19 @@ static sbp_status enter_buffer(parser *p, const char *name, const char *function
     return SBP_OK;
 }
 
+/* The numbers of a constant: as many as it has elements. */
+static sbp_status read_data(parser *p, sbp_buffer *b) {
+    int64_t rows = sbp_extent_as_const(b->rows), numbers;
+    if (b->role != SBP_ROLE_CONST || rows <= 0 || b->cols <= 0 || !sbp_mul_i64(rows, b->cols, &numbers) ||
+        numbers > p->lexer.end - p->lexer.at) /* each takes two characters at least */
+        return sbp_lexer_fail(&p->lexer, "buffer '%.60s' cannot carry data", b->name);
+    double *data = SBP_NEW_ARRAY(p->arena, double, numbers);
+    for (int64_t i = 0; i < numbers; i++)
+        SBP_TRY(sbp_lexer_double(&p->lexer, &data[i]));
+    b->data = data;
+    return SBP_OK;
+}
+
 static sbp_status read_buffer(parser *p) {
     static const char *const spaces[] = {"device", "host"};
     static const char *const role_words[] = {
@@ -620,7 +634,7 @@ static sbp_status read_buffer(parser *p) {
     const char *function = NULL;
     bool given;
     int word = 0;
-    SBP_TRY(sbp_lexer_name(&p->lexer, &b.name));
+    SBP_TRY(read_name(p, &b.name));
     SBP_TRY(sbp_lexer_accept(&p->lexer, "[", &given));
     if (given) {
         SBP_TRY(read_int32(p, 1, INT32_MAX, &b.count));
@@ -634,7 +648,7 @@ static sbp_status read_buffer(parser *p) {
     SBP_TRY(sbp_lexer_accept(&p->lexer, "of", &given));
     if (given) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, "@"));
-        SBP_TRY(sbp_lexer_name(&p->lexer, &function));
+        SBP_TRY(read_name(p, &function));
     }
     SBP_TRY(sbp_lexer_accept(&p->lexer, "offset", &given));
     if (given)
@@ -642,6 +656,9 @@ static sbp_status read_buffer(parser *p) {
     SBP_TRY(sbp_lexer_accept(&p->lexer, "stride", &given));
     if (given)
         SBP_TRY(sbp_lexer_int(&p->lexer, &b.stride));
+    SBP_TRY(sbp_lexer_accept(&p->lexer, "data", &given));
+    if (given)
+        SBP_TRY(read_data(p, &b));
     SBP_PUSH(p->arena, program->buffers, program->buffer_count, program->buffer_capacity, b);
     return enter_buffer(p, b.name, function, program->buffer_count - 1);
 }
@@ -653,7 +670,7 @@ static sbp_status read_input(parser *p) {
     SBP_TRY(read_known_name(p, &p->buffers, "buffer", &input.buffer));
     SBP_TRY(read_word(p, kinds, SBP_COUNT(kinds), "column, order or segment", &kind));
     input.kind = (sbp_row_input_kind)kind;
-    SBP_TRY(sbp_lexer_name(&p->lexer, &input.column));
+    SBP_TRY(read_name(p, &input.column));
     if (input.kind != SBP_ROW_COLUMN) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, "chunk"));
         SBP_TRY(read_symbol(p, &input.chunk));
@@ -665,7 +682,7 @@ static sbp_status read_input(parser *p) {
 
 static sbp_status read_output(parser *p) {
     sbp_output output = {0};
-    SBP_TRY(sbp_lexer_name(&p->lexer, &output.name));
+    SBP_TRY(read_name(p, &output.name));
     SBP_TRY(read_known_name(p, &p->buffers, "buffer", &output.buffer));
     SBP_TRY(read_int32(p, 0, INT32_MAX, &output.index));
     SBP_PUSH(p->arena, p->program->outputs, p->program->output_count, p->program->output_capacity, output);
@@ -719,7 +736,7 @@ static sbp_status read_function(parser *p) {
     sbp_program *program = p->program;
     sbp_function f = {0};
     SBP_TRY(sbp_lexer_expect(&p->lexer, "@"));
-    SBP_TRY(sbp_lexer_name(&p->lexer, &f.name));
+    SBP_TRY(read_name(p, &f.name));
     if (sbp_map_get(&p->functions, f.name) >= 0)
         return fail_name(p, "a second function", f.name);
     SBP_TRY(read_formals(p, &f));
@@ -734,7 +751,7 @@ static sbp_status read_function(parser *p) {
 
 static sbp_status read_entry(parser *p) {
     sbp_entry entry = {0};
-    SBP_TRY(sbp_lexer_name(&p->lexer, &entry.name));
+    SBP_TRY(read_name(p, &entry.name));
     SBP_TRY(read_body(p, &entry.body, 0));
     SBP_PUSH(p->arena, p->program->entries, p->program->entry_count, p->program->entry_capacity, entry);
     return SBP_OK;
@@ -773,7 +790,7 @@ sbp_status sbp_program_parse(sbp_arena *arena, sbp_diag *diag, const char *name,
     SBP_TRY(sbp_lexer_init(&p->lexer, arena, diag, name, text, length));
     SBP_TRY(sbp_lexer_expect(&p->lexer, "program"));
     const char *program_name;
-    SBP_TRY(sbp_lexer_name(&p->lexer, &program_name));
+    SBP_TRY(read_name(p, &program_name));
     p->program = sbp_program_create(arena, program_name);
     p->program->scalar_count = 0; /* the text lists them all */
     sbp_map *const maps[] = {&p->buffers, &p->scalars,   &p->tables,

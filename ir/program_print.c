@@ -376,6 +376,11 @@ static void print_buffer(sbp_text *out, const sbp_program *program, const sbp_bu
         sbp_text_add(out, " offset %lld", (long long)buffer->offset);
     if (buffer->stride != 0)
         sbp_text_add(out, " stride %lld", (long long)buffer->stride);
+    int64_t numbers = buffer->data ? sbp_extent_as_const(buffer->rows) * buffer->cols : 0;
+    for (int64_t i = 0; i < numbers; i++) {
+        sbp_text_add(out, i ? " " : " data ");
+        sbp_text_add_double(out, buffer->data[i]);
+    }
     sbp_text_add(out, "\n");
 }
 
