@@ -5,32 +5,23 @@
  *   c2   names are there, and unique among their kind; a function's own buffers differ from the program's
  *   c3   the scalars begin with T, S
  *   c4   a table steps by C or H and lists each window once
- *   c5   a buffer's fields are in range; its rows grow with T and S; its size fits in 62 bits
- *   c6   no scratch or workspace buffer has a T axis, but for a few elements per row
- *   c7   after the memory pass: offset and stride are aligned to the dtype, elements of an array do not
- *        overlap, all lie inside the arena
- *   c8   results are f64; an output names an element of one
- *   c9   a row input is a buffer of role rows, one number per row or group, an order i32 per row; it
- *        belongs to an integer column
- *   c10  kernels verify (rowkernel_c..)
- *   c11  formals' fields are in range
- *   c12  a loop is over a table or a scalar; at most 2 deep; not two tables
- *   c13  calls stand in entries; a view per formal, of its dtype, rows and columns; what the function writes
- *        is no row input; a buffer in host memory goes only to formals that are but copied
- *   c14  what a call writes is not passed twice nor touched by the function itself
- *   c15  a command's kind, kernel, operands and scalars exist
- *   c16  a view's buffer is visible, its slot, columns and table column exist
- *   c17  a view stays inside its buffer
- *   c18  the rows of operands agree (program_rules.c)
- *   c19  the columns of operands agree
- *   c20  dtypes are legal for the command
- *   c21  formals are used as they are declared; row inputs are not written
- *   c22  a written operand shares no memory with another, except where the command allows it
- *   c23  only copy touches host memory
- *   c24  queues exist, only copy, fill and collective leave queue 0, fences name queues
- *   c25  a flush stands in an entry, outside loops over tables, and reads the whole gradient of a parameter
- *   c26  attributes are in range
- *   c27  index, perm, segment, first, shared_end and own are row inputs, of the right column
+ *   c5   a buffer's fields are in range; its rows grow with T and S; its size fits in 62 bits; only a
+ * constant has data c6   no scratch or workspace buffer has a T axis, but for a few elements per row c7 after
+ * the memory pass: offset and stride are aligned to the dtype, elements of an array do not overlap, all lie
+ * inside the arena c8   results are f64; an output names an element of one c9   a row input is a buffer of
+ * role rows, one number per row or group, an order i32 per row; it belongs to an integer column c10  kernels
+ * verify (rowkernel_c..) c11  formals' fields are in range c12  a loop is over a table or a scalar; at most 2
+ * deep; not two tables c13  calls stand in entries; a view per formal, of its dtype, rows and columns; what
+ * the function writes is no row input; a buffer in host memory goes only to formals that are but copied c14
+ * what a call writes is not passed twice nor touched by the function itself c15  a command's kind, kernel,
+ * operands and scalars exist c16  a view's buffer is visible, its slot, columns and table column exist c17  a
+ * view stays inside its buffer c18  the rows of operands agree (program_rules.c) c19  the columns of operands
+ * agree c20  dtypes are legal for the command c21  formals are used as they are declared; row inputs are not
+ * written c22  a written operand shares no memory with another, except where the command allows it c23  only
+ * copy touches host memory c24  queues exist, only copy, fill and collective leave queue 0, fences name
+ * queues c25  a flush stands in an entry, outside loops over tables, and reads the whole gradient of a
+ * parameter c26  attributes are in range c27  index, perm, segment, first, shared_end and own are row inputs,
+ * of the right column
  */
 #include "ir/program_check.h"
 
@@ -175,6 +166,9 @@ static sbp_status verify_buffer(const sbp_checker *c, const sbp_buffer *b, int64
     sbp_sizes most = sbp_program_sizes(c->program, c->program->t_max, c->program->s_max);
     if (!sbp_buffer_bytes(b, &most, bytes) || *bytes > BYTES_LIMIT)
         return fail(c, "c5", "buffer '%.80s': its size overflows", b->name);
+    if (b->data &&
+        (b->role != SBP_ROLE_CONST || b->function != -1 || b->count != 1 || sbp_extent_as_const(b->rows) < 1))
+        return fail(c, "c5", "buffer '%.80s' has data, but is no constant of the program", b->name);
     if (b->rows.c[SBP_T] != 0 && b->cols > FEW_COLS &&
         (b->role == SBP_ROLE_SCRATCH || b->role == SBP_ROLE_WORKSPACE))
         return fail(c, "c6", "%s buffer '%.80s' has %lld columns on the token axis; at most %d",
@@ -186,11 +180,10 @@ static sbp_status verify_buffer(const sbp_checker *c, const sbp_buffer *b, int64
 
 static sbp_status verify_placement(const sbp_checker *c, const sbp_buffer *b, int64_t bytes) {
     int64_t unit = sbp_dtype_bytes(b->dtype), end;
-    if (!c->placed) {
-        if (b->offset != -1)
-            return fail(c, "c7", "buffer '%.80s' has no offset, others have", b->name);
+    if (!c->placed)
         return SBP_OK;
-    }
+    if (b->offset == -1)
+        return fail(c, "c7", "buffer '%.80s' has no offset, others have", b->name);
     if (b->offset < 0 || b->offset % unit != 0 || b->stride < 0 || b->stride % unit != 0)
         return fail(c, "c7", "buffer '%.80s': offset %lld, stride %lld; the dtype takes %lld bytes", b->name,
                     (long long)b->offset, (long long)b->stride, (long long)unit);
