@@ -1,0 +1,254 @@
+/* frontend.c: finds out what a path holds, has it loaded, and applies what the options say about every
+ * parameter: which are trained, how they are kept, and whether the weights fit. */
+#include "frontends/loading.h"
+
+#include <fnmatch.h>
+#include <string.h>
+
+sbp_model_options sbp_model_options_for(sbp_dtype compute) {
+    return (sbp_model_options){
+        .compute = compute, .trainable_storage = SBP_DTYPE_COUNT, .frozen_storage = SBP_DTYPE_COUNT};
+}
+
+/* ---- which parameters are trained ------------------------------------------------------------------ */
+
+static bool matches(const char *const *globs, int32_t count, const char *name) {
+    for (int32_t i = 0; i < count; i++)
+        if (fnmatch(globs[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+static sbp_status check_globs(const sbp_loading *l, const char *option, const char *const *globs,
+                              int32_t count) {
+    const sbp_module *m = l->model->module;
+    for (int32_t i = 0; i < count; i++) {
+        bool any = false;
+        for (int32_t p = 0; p < m->param_count; p++)
+            any |= fnmatch(globs[i], m->params[p].name, 0) == 0;
+        if (!any)
+            return sbp_fail(l->diag, SBP_USAGE,
+                            "%s '%s' matches none of the %d parameters (the first is %s, the last %s)",
+                            option, globs[i], m->param_count, m->param_count ? m->params[0].name : "-",
+                            m->param_count ? m->params[m->param_count - 1].name : "-");
+    }
+    return SBP_OK;
+}
+
+static void list_frozen(const sbp_loading *l) {
+    const sbp_module *m = l->model->module;
+    sbp_text names;
+    sbp_text_init(&names, l->arena);
+    int32_t count = 0;
+    for (int32_t p = 0; p < m->param_count; p++) {
+        if (m->params[p].trainable)
+            continue;
+        if (count++ < 8)
+            sbp_text_add(&names, "%s%s", count > 1 ? ", " : "", m->params[p].name);
+    }
+    if (count > 0)
+        sbp_note(l->diag, "%d of %d parameters are frozen: %s%s", count, m->param_count, names.data,
+                 count > 8 ? ", ..." : "");
+    if (count == m->param_count)
+        sbp_warn(l->diag, "no parameter is trainable");
+}
+
+static sbp_status choose_trainable(sbp_loading *l) {
+    const sbp_model_options *o = l->options;
+    sbp_module *m = l->model->module;
+    SBP_TRY(check_globs(l, "--train", o->train, o->train_count));
+    SBP_TRY(check_globs(l, "--freeze", o->freeze, o->freeze_count));
+    for (int32_t p = 0; p < m->param_count; p++)
+        m->params[p].trainable =
+            m->params[p].trainable &&
+            (o->train_count == 0 || matches(o->train, o->train_count, m->params[p].name)) &&
+            !matches(o->freeze, o->freeze_count, m->params[p].name);
+    for (int32_t f = 0; f < m->func_count; f++) {
+        sbp_func *func = m->funcs[f];
+        for (int32_t a = 0; a < func->arg_count; a++) {
+            sbp_value_info *info = &func->values[func->args[a]];
+            if (info->role == SBP_VALUE_PARAM && info->binding >= 0)
+                info->trainable = m->params[info->binding].trainable;
+        }
+    }
+    list_frozen(l);
+    return SBP_OK;
+}
+
+/* ---- weights --------------------------------------------------------------------------------------- */
+
+sbp_status sbp_loading_open_weights(sbp_loading *l) {
+    if (l->weights || !l->model->weights)
+        return SBP_OK;
+    return sbp_weights_open(l->arena, l->diag, l->model->weights, &l->weights);
+}
+
+/* The tensor that a parameter without recipe is read from; NULL when unknown. */
+static const sbp_weight *source_of(const sbp_loading *l, const sbp_param *param) {
+    return l->weights && !param->recipe ? sbp_weights_find(l->weights, param->name) : NULL;
+}
+
+static sbp_status check_shape(const sbp_loading *l, const sbp_param *param) {
+    const sbp_weight *w = source_of(l, param);
+    if (!w)
+        return SBP_OK;
+    sbp_type found = {.dtype = param->type.dtype, .rank = w->rank < SBP_MAX_RANK ? w->rank : SBP_MAX_RANK};
+    for (int32_t d = 0; d < found.rank; d++)
+        found.dim[d] = sbp_dim_const(w->dim[d]);
+    if (sbp_type_same_shape(&found, &param->type))
+        return SBP_OK;
+    sbp_text text;
+    sbp_text_init(&text, l->arena);
+    sbp_type_print(&text, &found);
+    sbp_text_add(&text, ", the model expects ");
+    sbp_type_print(&text, &param->type);
+    return sbp_fail(l->diag, SBP_INPUT, "%s: tensor '%s' is %s", w->path, w->name, text.data);
+}
+
+static sbp_status check_weights(const sbp_loading *l) {
+    const sbp_module *m = l->model->module;
+    int32_t missing = 0;
+    const char *first = NULL;
+    for (int32_t p = 0; p < m->param_count; p++) {
+        SBP_TRY(check_shape(l, &m->params[p]));
+        if (l->weights && !m->params[p].recipe && !source_of(l, &m->params[p]) && missing++ == 0)
+            first = m->params[p].name;
+    }
+    if (missing > 0)
+        sbp_warn(l->diag, "'%s' lacks %d of %d parameters, the first is %s: these weights cannot be run",
+                 l->model->weights, missing, m->param_count, first);
+    return SBP_OK;
+}
+
+static sbp_dtype storage_of(const sbp_loading *l, const sbp_param *param) {
+    const sbp_model_options *o = l->options;
+    if (o->compute == SBP_F64)
+        return SBP_F64;
+    sbp_dtype asked = param->trainable ? o->trainable_storage : o->frozen_storage;
+    if (asked != SBP_DTYPE_COUNT)
+        return asked;
+    if (param->trainable)
+        return SBP_F32;
+    const sbp_weight *w = source_of(l, param);
+    if (w)
+        return w->readable && !w->quantized && sbp_dtype_is_float(w->dtype) ? w->dtype : o->compute;
+    return l->published != SBP_DTYPE_COUNT ? l->published : o->compute;
+}
+
+/* ---- what is there --------------------------------------------------------------------------------- */
+
+static bool has_suffix(const char *text, const char *suffix) {
+    size_t n = strlen(text), m = strlen(suffix);
+    return n > m && strcmp(text + n - m, suffix) == 0;
+}
+
+/* The last component of the path, without its suffix. */
+static const char *name_of(sbp_arena *arena, const char *path) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    char *name = sbp_arena_strndup(arena, path + begin, end - begin);
+    static const char *const suffixes[] = {".json", ".gguf"};
+    for (int32_t i = 0; i < SBP_COUNT(suffixes); i++)
+        if (has_suffix(name, suffixes[i]))
+            name[strlen(name) - strlen(suffixes[i])] = 0;
+    return strspn(name, "./") == strlen(name) ? "model" : name;
+}
+
+static const char *directory_of(sbp_arena *arena, const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? sbp_arena_strndup(arena, path, (size_t)(slash - path) + (slash == path)) : ".";
+}
+
+/* What lies in a directory beside the model's own file. */
+static void look_around(sbp_loading *l, const char *directory) {
+    static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json"};
+    for (int32_t i = 0; i < SBP_COUNT(weights); i++)
+        if (!l->model->weights && sbp_file_exists(sbp_file_join(l->arena, directory, weights[i])))
+            l->model->weights = directory;
+    if (sbp_file_exists(sbp_file_join(l->arena, directory, "tokenizer.json")))
+        l->model->tokenizer = directory;
+}
+
+static sbp_status load_hf_file(sbp_loading *l, const sbp_json *config, const char *directory) {
+    look_around(l, directory);
+    SBP_TRY(sbp_loading_open_weights(l));
+    return sbp_load_hf(l, config, NULL, NULL);
+}
+
+static sbp_status load_json(sbp_loading *l) {
+    const sbp_json *root;
+    SBP_TRY(sbp_json_read(l->arena, l->diag, l->path, SBP_JSON_COMMENTS, &root));
+    const char *directory = directory_of(l->arena, l->path);
+    if (sbp_json_member(root, "graph")) {
+        if (l->options->set_count > 0)
+            return sbp_fail(l->diag, SBP_USAGE, "--set %s: an ONNX model has no config.json to override",
+                            l->options->set[0]);
+        return sbp_load_onnx(l, root);
+    }
+    if (sbp_json_member(root, "model_type"))
+        return load_hf_file(l, root, directory);
+    return sbp_json_fail(l->diag, root,
+                         "neither an ONNX model (field 'graph') nor a config.json (field 'model_type')");
+}
+
+static sbp_status load_directory(sbp_loading *l) {
+    const char *config = sbp_file_join(l->arena, l->path, "config.json");
+    if (!sbp_file_exists(config))
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "'%s' has no config.json: a Hugging Face model directory is expected", l->path);
+    const sbp_json *root;
+    SBP_TRY(sbp_json_read(l->arena, l->diag, config, 0, &root));
+    return load_hf_file(l, root, l->path);
+}
+
+static sbp_status load_source(sbp_loading *l) {
+    if (sbp_directory_exists(l->path))
+        return load_directory(l);
+    if (has_suffix(l->path, ".gguf")) {
+        return sbp_load_gguf(l);
+    }
+    if (has_suffix(l->path, ".onnx"))
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "'%s': ONNX is read as JSON (google.protobuf.json_format.MessageToJson of the "
+                        "model), not as protobuf",
+                        l->path);
+    if (has_suffix(l->path, ".safetensors"))
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "'%s' holds weights only: give the directory with its config.json", l->path);
+    return load_json(l);
+}
+
+static sbp_status load_guarded(void *user) {
+    sbp_loading *l = user;
+    l->model->name = name_of(l->arena, l->path);
+    l->model->weights = l->options->weights ? sbp_arena_strdup(l->arena, l->options->weights) : NULL;
+    l->path = sbp_arena_strdup(l->arena, l->path);
+    SBP_TRY(load_source(l));
+    SBP_TRY(choose_trainable(l));
+    SBP_TRY(check_weights(l));
+    sbp_module *m = l->model->module;
+    for (int32_t p = 0; p < m->param_count; p++)
+        m->params[p].storage = storage_of(l, &m->params[p]);
+    return sbp_module_verify(m, l->diag);
+}
+
+sbp_status sbp_model_load(sbp_arena *arena, sbp_diag *diag, const char *path,
+                          const sbp_model_options *options, sbp_model *out) {
+    *out = (sbp_model){.bos_id = -1, .pad_id = -1};
+    if (options->compute != SBP_F64 && options->compute != SBP_F32 && options->compute != SBP_BF16)
+        return sbp_fail(diag, SBP_USAGE, "models compute in f64, f32 or bf16, not in %s",
+                        sbp_dtype_name(options->compute));
+    sbp_loading l = {.arena = arena,
+                     .diag = diag,
+                     .path = path,
+                     .options = options,
+                     .model = out,
+                     .published = SBP_DTYPE_COUNT};
+    sbp_status status = sbp_guard(arena, diag, load_guarded, &l);
+    sbp_weights_close(l.weights);
+    return status;
+}

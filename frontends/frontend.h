@@ -1,0 +1,72 @@
+/* frontend.h: how models come in: one call turns a Hugging Face model directory, an ONNX model as JSON or a
+ * GGUF file into a module of the graph IR, and says what else is known about the model.
+ *
+ * The module has one function @model, without a batch axis:
+ *   rows     i32 [T]: tok, pos, first, shared_end, own, label (those that the model reads)
+ *   results  plain ones named logp, entropy, hit ([T], fp32; fp64 when computing in fp64): of the label of
+ *            each row. The objective (objective.h) adds function @objective to the module.
+ * Parameters carry the source's names and shapes; a tied matrix is one parameter.
+ *
+ * Errors: SBP_INPUT with file, field or node, what was found and what is expected; SBP_IO; SBP_USAGE for
+ * options that do not fit the model. Notes (frozen parameters, ignored outputs) go to diag.
+ * Ownership: all results live in `arena`. Threads: different arenas and diags, different threads.
+ */
+#ifndef SBP_FRONTENDS_FRONTEND_H
+#define SBP_FRONTENDS_FRONTEND_H
+
+#include "ir/ir.h"
+
+struct sbp_hf;
+
+/* A model_type of Hugging Face's config.json and the function that builds @model from such a file
+ * (hf.h; README.md walks through adding one). */
+typedef struct sbp_architecture {
+    const char *model_type;
+    void (*build)(struct sbp_hf *hf);
+} sbp_architecture;
+
+typedef struct sbp_model_options {
+    sbp_dtype compute; /* F64, F32 or BF16: in what activations and products are computed */
+    /* How parameters are kept; SBP_DTYPE_COUNT: F32 for trainable ones, and for frozen ones the type the
+     * source has them in. Computing in F64 keeps everything in F64 whatever is said here. */
+    sbp_dtype trainable_storage, frozen_storage;
+    const char *const *set; /* "KEY=JSON" each: a field of config.json, dots between nested names */
+    int32_t set_count;
+    /* Globs over parameter names. trainable = (no `train` given or one matches) and no `freeze` matches. */
+    const char *const *train;
+    int32_t train_count;
+    const char *const *freeze;
+    int32_t freeze_count;
+    const char *weights; /* directory or file that values are read from instead of the model's own; or NULL */
+    const sbp_architecture *extra; /* architectures besides the built-in ones */
+    int32_t extra_count;
+} sbp_model_options;
+
+/* Everything at its default for this compute type. */
+sbp_model_options sbp_model_options_for(sbp_dtype compute);
+
+typedef struct sbp_model {
+    sbp_module *module;
+    const char *name;       /* of the directory or file, without its suffix */
+    const char *model_type; /* "llama" ...; "onnx" */
+    int64_t vocab_size;
+    int64_t max_positions;  /* what the model was made for; 0: not known */
+    bool learned_positions; /* a hard limit then: there is no row of the table beyond it */
+    int32_t bos_id, pad_id; /* -1: none */
+    const int32_t *eos_ids;
+    int32_t eos_count;
+    double initializer_range;
+    const char *weights;   /* for sbp_weights_open at run time; NULL: the model came without values */
+    const char *tokenizer; /* for sbp_tokenizer_load; NULL: none beside the model */
+    const char *config; /* text of a config.json that describes the model as it was built (overrides included,
+                           made up for GGUF); NULL for ONNX */
+} sbp_model;
+
+/* Needs no guard by the caller. */
+sbp_status sbp_model_load(sbp_arena *arena, sbp_diag *diag, const char *path,
+                          const sbp_model_options *options, sbp_model *out) SBP_CHECKED;
+
+/* The built-in architectures, for help texts; NULL after the last. */
+const sbp_architecture *sbp_architecture_at(int32_t index);
+
+#endif

@@ -1,0 +1,205 @@
+/* hf_common.c: reading config.json, and the pieces of graph that all architectures are made of. */
+#include "frontends/hf.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- config.json ---------------------------------------------------------------------------------- */
+
+void sbp_hf_fail(sbp_hf *hf, const sbp_json *field, const char *format, ...) {
+    if (hf->builder.status != SBP_OK)
+        return;
+    va_list args;
+    va_start(args, format);
+    char message[600];
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    hf->builder.status = sbp_json_fail(hf->diag, field ? field : hf->config, "%s", message);
+}
+
+static const sbp_json *member(sbp_hf *hf, const char *key) {
+    if (hf->builder.status != SBP_OK)
+        return NULL;
+    sbp_map_set(&hf->read, sbp_arena_strdup(hf->arena, key), 1);
+    return sbp_json_member(hf->config, key);
+}
+
+const sbp_json *sbp_hf_field(sbp_hf *hf, const char *key) {
+    const sbp_json *field = member(hf, key);
+    return field && field->kind != SBP_JSON_NULL ? field : NULL;
+}
+
+bool sbp_hf_is_null(sbp_hf *hf, const char *key) {
+    const sbp_json *field = member(hf, key);
+    return field && field->kind == SBP_JSON_NULL;
+}
+
+/* The field, or NULL for the fallback; a missing required field is an error. */
+static const sbp_json *wanted(sbp_hf *hf, const char *key, bool required) {
+    const sbp_json *field = sbp_hf_field(hf, key);
+    if (!field && required)
+        sbp_hf_fail(hf, NULL, "the field '%s' is missing", key);
+    return field;
+}
+
+static int64_t integer(sbp_hf *hf, const char *key, int64_t fallback, int64_t least) {
+    const sbp_json *field = wanted(hf, key, fallback == SBP_HF_REQUIRED);
+    int64_t value = fallback == SBP_HF_REQUIRED ? 1 : fallback;
+    if (field)
+        hf->builder.status = sbp_json_as_i64(hf->diag, field, &value);
+    if (hf->builder.status == SBP_OK && field && (value < least || value > INT32_MAX))
+        sbp_hf_fail(hf, field, "%lld is out of range; a number from %lld to 2147483647 is expected",
+                    (long long)value, (long long)least);
+    return hf->builder.status == SBP_OK ? value : 1;
+}
+
+int64_t sbp_hf_size(sbp_hf *hf, const char *key, int64_t fallback) {
+    return integer(hf, key, fallback, 1);
+}
+
+int64_t sbp_hf_count(sbp_hf *hf, const char *key, int64_t fallback) {
+    return integer(hf, key, fallback, 0);
+}
+
+double sbp_hf_double(sbp_hf *hf, const char *key, double fallback) {
+    const sbp_json *field = wanted(hf, key, false);
+    double value = fallback;
+    if (field)
+        hf->builder.status = sbp_json_as_double(hf->diag, field, &value);
+    return value;
+}
+
+bool sbp_hf_bool(sbp_hf *hf, const char *key, bool fallback) {
+    const sbp_json *field = wanted(hf, key, false);
+    bool value = fallback;
+    if (field)
+        hf->builder.status = sbp_json_as_bool(hf->diag, field, &value);
+    return value;
+}
+
+const char *sbp_hf_string(sbp_hf *hf, const char *key, const char *fallback) {
+    const sbp_json *field = wanted(hf, key, false);
+    const char *value = fallback;
+    if (field)
+        hf->builder.status = sbp_json_as_string(hf->diag, field, &value);
+    return value;
+}
+
+/* ---- graph ---------------------------------------------------------------------------------------- */
+
+const char *sbp_hf_path(sbp_hf *hf, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    char text[200];
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return sbp_arena_strdup(hf->arena, text);
+}
+
+sbp_value sbp_hf_row(sbp_hf *hf, const char *name) {
+    return sbp_build_row(&hf->builder, name, SBP_I32, SBP_T);
+}
+
+/* Whether a path component of `name` is "norm" or ends with "_norm". */
+static bool has_norm_component(const char *name) {
+    for (const char *at = name; *at;) {
+        size_t length = strcspn(at, ".");
+        if (length >= 4 && memcmp(at + length - 4, "norm", 4) == 0 && (length == 4 || at[length - 5] == '_'))
+            return true;
+        at += length + (at[length] == '.');
+    }
+    return false;
+}
+
+/* COMPAT, section 5: what weight decay skips. */
+static bool decays(sbp_hf *hf, const char *name) {
+    char *lower = sbp_arena_strdup(hf->arena, name);
+    for (char *c = lower; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    return !strstr(lower, "bias") && !strstr(lower, "layernorm") && !strstr(lower, "rmsnorm") &&
+           !has_norm_component(lower);
+}
+
+static int32_t add_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims) {
+    sbp_type type = {.dtype = hf->compute, .rank = rank};
+    for (int32_t d = 0; d < rank; d++)
+        type.dim[d] = sbp_dim_const(dims[d]);
+    sbp_param param = {.name = name,
+                       .type = type,
+                       .storage = hf->compute,
+                       .trainable = true,
+                       .decay = init == SBP_INIT_NORMAL && decays(hf, name),
+                       .init = init,
+                       .init_std = init == SBP_INIT_NORMAL ? hf->initializer_range : 0,
+                       .pad_row = -1,
+                       .recipe = hf->recipe ? hf->recipe(hf, name, &type) : NULL};
+    return sbp_module_add_param(hf->builder.module, &param);
+}
+
+sbp_value sbp_hf_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims) {
+    if (hf->builder.status != SBP_OK)
+        return SBP_NO_VALUE;
+    int32_t param = sbp_module_find_param(hf->builder.module, name);
+    if (param < 0)
+        param = add_param(hf, name, init, rank, dims);
+    return hf->builder.status == SBP_OK ? sbp_build_param(&hf->builder, param) : SBP_NO_VALUE;
+}
+
+sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n) {
+    return sbp_hf_param(hf, name, init, 1, (int64_t[]){n});
+}
+
+sbp_value sbp_hf_matrix(sbp_hf *hf, const char *name, int64_t rows, int64_t columns) {
+    return sbp_hf_param(hf, name, SBP_INIT_NORMAL, 2, (int64_t[]){rows, columns});
+}
+
+sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t columns) {
+    sbp_value table = sbp_hf_matrix(hf, name, vocab, columns);
+    if (hf->builder.status == SBP_OK)
+        hf->builder.module->params[hf->builder.func->values[table].binding].pad_row = (int32_t)hf->pad_row;
+    return table;
+}
+
+sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
+                        int64_t in, bool bias) {
+    sbp_value operands[3] = {x, sbp_hf_matrix(hf, sbp_hf_path(hf, "%s.weight", module), out, in),
+                             SBP_NO_VALUE};
+    if (bias)
+        operands[2] = sbp_hf_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, out);
+    return sbp_build(&hf->builder, SBP_OP_linear, name, operands, 3, NULL, 0, NULL);
+}
+
+sbp_value sbp_hf_split_heads(sbp_hf *hf, sbp_value x, int64_t heads, int64_t d) {
+    return sbp_build_reshape(&hf->builder, x, (int64_t[]){heads, d}, 2);
+}
+
+sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x) {
+    return sbp_build_reshape(&hf->builder, x,
+                             (int64_t[]){sbp_type_row_elems(sbp_build_type(&hf->builder, x))}, 1);
+}
+
+sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window) {
+    sbp_value operands[] = {
+        q, k, v, sbp_hf_row(hf, "first"), sbp_hf_row(hf, "shared_end"), sbp_hf_row(hf, "own")};
+    sbp_value out[2];
+    sbp_build(&hf->builder, SBP_OP_attention, "attn_out", operands, SBP_COUNT(operands),
+              (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_int("window", window)}, 2, out);
+    sbp_build_name(&hf->builder, out[1], "lse");
+    return out[0];
+}
+
+void sbp_hf_finish(sbp_hf *hf, sbp_value logits) {
+    static const char *const names[] = {"logp", "entropy", "hit"};
+    sbp_value out[4];
+    sbp_build(&hf->builder, SBP_OP_log_prob, "logp", (sbp_value[]){logits, sbp_hf_row(hf, "label")}, 2, NULL,
+              0, out);
+    if (hf->builder.status != SBP_OK)
+        return;
+    for (int32_t i = 0; i < SBP_COUNT(names); i++) {
+        if (i > 0)
+            sbp_build_name(&hf->builder, out[i], names[i]);
+        sbp_func_add_result(hf->builder.func, out[i], SBP_RESULT_VALUE, SBP_NO_VALUE, names[i]);
+    }
+}

@@ -1,0 +1,230 @@
+/* hf_load.c: from a config.json to a module: overrides, facts, the architecture's builder, and the check that
+ * no field was left unread that could matter. */
+#include "frontends/loading.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- --set KEY=JSON ------------------------------------------------------------------------------- */
+
+/* The object (NULL: an empty one) with member `path` (dots between nested names) replaced by value. */
+static void write_with(sbp_text *out, const sbp_json *object, const char *path, const char *value) {
+    size_t length = strcspn(path, ".");
+    const char *rest = path[length] ? path + length + 1 : NULL;
+    bool found = false;
+    sbp_text_add(out, "{");
+    for (int64_t i = 0; object && i < object->count; i++) {
+        const sbp_json *item = &object->items[i];
+        bool here = strlen(item->key) == length && memcmp(item->key, path, length) == 0;
+        found |= here;
+        sbp_text_add(out, i > 0 ? "," : "");
+        sbp_json_add_string(out, item->key, strlen(item->key));
+        sbp_text_add(out, ":");
+        if (!here)
+            sbp_json_add_value(out, item);
+        else if (rest)
+            write_with(out, item->kind == SBP_JSON_OBJECT ? item : NULL, rest, value);
+        else
+            sbp_text_add_n(out, value, strlen(value));
+    }
+    if (!found) {
+        sbp_text_add(out, object && object->count > 0 ? "," : "");
+        sbp_json_add_string(out, path, length);
+        sbp_text_add(out, ":");
+        if (rest)
+            write_with(out, NULL, rest, value);
+        else
+            sbp_text_add_n(out, value, strlen(value));
+    }
+    sbp_text_add(out, "}");
+}
+
+static sbp_status override_one(sbp_loading *l, const char *setting, const sbp_json **config) {
+    const char *equals = strchr(setting, '=');
+    if (!equals || equals == setting)
+        return sbp_fail(l->diag, SBP_USAGE, "--set %s: KEY=JSON expected", setting);
+    const char *key = sbp_arena_strndup(l->arena, setting, (size_t)(equals - setting)), *value = equals + 1;
+    const sbp_json *parsed;
+    if (sbp_json_parse(l->arena, NULL, key, value, strlen(value), 0, &parsed) != SBP_OK)
+        return sbp_fail(l->diag, SBP_USAGE,
+                        "--set %s: '%s' is not JSON (a string needs quotes: --set '%s=\"%s\"')", setting,
+                        value, key, value);
+    sbp_text text;
+    sbp_text_init(&text, l->arena);
+    write_with(&text, *config, key, value);
+    const char *file = (*config)->key ? (*config)->key : l->path;
+    return sbp_json_parse(l->arena, l->diag, file, text.data, text.length, 0, config);
+}
+
+sbp_status sbp_hf_override(sbp_loading *l, const sbp_json **config) {
+    if ((*config)->kind != SBP_JSON_OBJECT)
+        return sbp_json_fail(l->diag, *config, "expected an object, found %s",
+                             sbp_json_kind_name((*config)->kind));
+    for (int32_t i = 0; i < l->options->set_count; i++)
+        SBP_TRY(override_one(l, l->options->set[i], config));
+    return SBP_OK;
+}
+
+/* ---- facts ---------------------------------------------------------------------------------------- */
+
+/* Token ids: a number, or a list of which all are kept; null, absent and -1: none. */
+static const int32_t *read_ids(sbp_hf *hf, const char *key, int32_t *count) {
+    const sbp_json *field = sbp_hf_field(hf, key);
+    *count = 0;
+    if (!field || hf->builder.status != SBP_OK)
+        return NULL;
+    bool list = field->kind == SBP_JSON_ARRAY;
+    int64_t n = list ? field->count : 1;
+    int32_t *ids = SBP_NEW_ARRAY(hf->arena, int32_t, n);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t id = -1;
+        const sbp_json *item = list ? &field->items[i] : field;
+        hf->builder.status = sbp_json_as_i64(hf->diag, item, &id);
+        if (hf->builder.status != SBP_OK)
+            return NULL;
+        if (id < -1 || id > INT32_MAX)
+            sbp_hf_fail(hf, item, "%lld is no token id", (long long)id);
+        if (id >= 0)
+            ids[(*count)++] = (int32_t)id;
+    }
+    return ids;
+}
+
+static int32_t read_id(sbp_hf *hf, const char *key) {
+    int32_t count;
+    const int32_t *ids = read_ids(hf, key, &count);
+    return count > 0 ? ids[0] : -1;
+}
+
+static sbp_dtype published_dtype(sbp_hf *hf) {
+    static const struct {
+        const char *name;
+        sbp_dtype dtype;
+    } known[] = {{"float32", SBP_F32}, {"bfloat16", SBP_BF16}, {"float16", SBP_F16}, {"float64", SBP_F64}};
+    const char *name = sbp_hf_string(hf, "dtype", NULL), *old = sbp_hf_string(hf, "torch_dtype", NULL);
+    name = name ? name : old;
+    for (int32_t i = 0; name && i < SBP_COUNT(known); i++)
+        if (strcmp(name, known[i].name) == 0)
+            return known[i].dtype;
+    return SBP_DTYPE_COUNT;
+}
+
+static void read_facts(sbp_hf *hf, sbp_loading *l) {
+    sbp_model *m = hf->model;
+    m->bos_id = read_id(hf, "bos_token_id");
+    m->pad_id = read_id(hf, "pad_token_id");
+    m->eos_ids = read_ids(hf, "eos_token_id", &m->eos_count);
+    m->initializer_range = hf->initializer_range = sbp_hf_double(hf, "initializer_range", 0.02);
+    l->published = published_dtype(hf);
+}
+
+/* ---- fields left over ------------------------------------------------------------------------------ */
+
+static bool is_off(const sbp_json *field) {
+    switch (field->kind) {
+    case SBP_JSON_NULL:
+        return true;
+    case SBP_JSON_BOOL:
+        return !field->boolean;
+    case SBP_JSON_INT:
+        return field->integer == 0;
+    case SBP_JSON_REAL:
+        return field->real == 0;
+    default:
+        return field->count == 0;
+    }
+}
+
+static bool harmless(const sbp_json *field) {
+    enum { ANY, OFF };
+    static const struct {
+        const char *name;
+        int rule;
+    } known[] = {
+#define FIELD(name, rule) {name, rule},
+#include "frontends/hf_fields.def"
+#undef FIELD
+    };
+    for (int32_t i = 0; i < SBP_COUNT(known); i++)
+        if (strcmp(field->key, known[i].name) == 0)
+            return known[i].rule == ANY || is_off(field);
+    return field->kind == SBP_JSON_NULL;
+}
+
+static void check_left_over(sbp_hf *hf) {
+    for (int64_t i = 0; i < hf->config->count && hf->builder.status == SBP_OK; i++) {
+        const sbp_json *field = &hf->config->items[i];
+        if (sbp_map_get(&hf->read, field->key) >= 0 || harmless(field))
+            continue;
+        sbp_text value;
+        sbp_text_init(&value, hf->arena);
+        sbp_json_add_value(&value, field);
+        sbp_hf_fail(hf, field,
+                    "%.100s%s: model_type %s is built without this field, which may change what it computes; "
+                    "--set %s=null builds it all the same",
+                    value.data, value.length > 100 ? "..." : "", hf->model->model_type, field->key);
+    }
+}
+
+/* ---- architectures --------------------------------------------------------------------------------- */
+
+static const sbp_architecture *find_architecture(const sbp_model_options *options, const char *model_type) {
+    for (int32_t i = 0; i < options->extra_count; i++)
+        if (strcmp(options->extra[i].model_type, model_type) == 0)
+            return &options->extra[i];
+    for (int32_t i = 0; sbp_architecture_at(i); i++)
+        if (strcmp(sbp_architecture_at(i)->model_type, model_type) == 0)
+            return sbp_architecture_at(i);
+    return NULL;
+}
+
+static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *model_type) {
+    const sbp_json *field = sbp_json_member(config, "model_type"),
+                   *inner = sbp_json_member(config, "text_config");
+    sbp_text supported;
+    sbp_text_init(&supported, l->arena);
+    for (int32_t i = 0; sbp_architecture_at(i); i++)
+        sbp_text_add(&supported, "%s%s", i ? ", " : "", sbp_architecture_at(i)->model_type);
+    for (int32_t i = 0; i < l->options->extra_count; i++)
+        sbp_text_add(&supported, ", %s", l->options->extra[i].model_type);
+    if (strcmp(model_type, "gemma3") == 0 || inner)
+        return sbp_json_fail(
+            l->diag, field,
+            "'%s' is a multimodal model; only text models are built: use a directory whose config.json is "
+            "its text_config (model_type gemma3_text for gemma3). Supported: %s",
+            model_type, supported.data);
+    return sbp_json_fail(
+        l->diag, field,
+        "no architecture '%s' is built; supported: %s (frontends/README.md says how one is added)",
+        model_type, supported.data);
+}
+
+sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_recipe recipe, void *recipe_user) {
+    SBP_TRY(sbp_hf_override(l, &config));
+    const char *model_type;
+    SBP_TRY(sbp_json_get_string(l->diag, config, "model_type", SBP_JSON_REQUIRED, &model_type));
+    const sbp_architecture *architecture = find_architecture(l->options, model_type);
+    if (!architecture)
+        return refuse(l, config, model_type);
+    l->model->model_type = model_type;
+    l->model->module = sbp_module_create(l->arena, l->model->name);
+    sbp_hf hf = {.arena = l->arena,
+                 .diag = l->diag,
+                 .config = config,
+                 .compute = l->options->compute,
+                 .model = l->model,
+                 .pad_row = -1,
+                 .recipe = recipe,
+                 .recipe_user = recipe_user};
+    sbp_map_init(&hf.read, l->arena);
+    sbp_func *func = sbp_module_add_func(l->model->module, "model");
+    hf.builder = sbp_builder_on(l->model->module, func, l->diag);
+    read_facts(&hf, l);
+    architecture->build(&hf);
+    check_left_over(&hf);
+    sbp_text text;
+    sbp_text_init(&text, l->arena);
+    sbp_json_add_value(&text, config);
+    l->model->config = text.data;
+    return hf.builder.status;
+}

@@ -1,0 +1,35 @@
+/* hf_qwen2.c: Qwen2 and Qwen2.5: Llama with biases on q, k and v. */
+#include "frontends/hf.h"
+
+/* With use_sliding_window false, sliding_window counts as null whatever the file says. */
+void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *d) {
+    bool use = sbp_hf_bool(hf, "use_sliding_window", false) && !sbp_hf_is_null(hf, "sliding_window");
+    int64_t window = sbp_hf_size(hf, "sliding_window", 4096),
+            first = sbp_hf_count(hf, "max_window_layers", 28);
+    if (hf->builder.status != SBP_OK)
+        return;
+    bool *sliding = SBP_NEW_ARRAY(hf->arena, bool, d->layers);
+    if (!sbp_hf_layer_types(hf, d->layers, sliding))
+        for (int64_t i = 0; i < d->layers; i++)
+            sliding[i] = use && i >= first;
+    for (int64_t i = 0; i < d->layers; i++) {
+        if (sliding[i] && !use)
+            sbp_hf_fail(
+                hf, sbp_hf_field(hf, "layer_types"),
+                "layer %lld is sliding_attention, but there is no window: use_sliding_window is false, or "
+                "sliding_window null",
+                (long long)i);
+        d->layer[i].window = sliding[i] ? window : 0;
+    }
+}
+
+void sbp_hf_qwen2(sbp_hf *hf) {
+    sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.kv_heads = 32,
+                                                                  .max_positions = 32768,
+                                                                  .activation_key = "hidden_act",
+                                                                  .activation = "silu"});
+    d.qkv_bias = true;
+    sbp_hf_qwen_windows(hf, &d);
+    d.rope[0] = sbp_hf_rope_read(hf, d.head_dim, 1e4, d.max_positions);
+    sbp_hf_decoder_build(hf, &d);
+}

@@ -1,0 +1,34 @@
+/* loading.h: what the loaders of the source formats share; private to frontends/. */
+#ifndef SBP_FRONTENDS_LOADING_H
+#define SBP_FRONTENDS_LOADING_H
+
+#include "frontends/hf.h"
+#include "ir/io/weights.h"
+
+typedef struct sbp_loading {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const char *path;
+    const sbp_model_options *options;
+    sbp_model *model;
+    sbp_weights *weights; /* open, or NULL; closed by sbp_model_load */
+    /* In how many bits a frozen parameter was published, when no weights say so; SBP_DTYPE_COUNT: not known.
+     */
+    sbp_dtype published;
+} sbp_loading;
+
+/* Opens model->weights when it is set and not open yet. */
+sbp_status sbp_loading_open_weights(sbp_loading *l) SBP_CHECKED;
+
+typedef const struct sbp_recipe *(*sbp_hf_recipe)(struct sbp_hf *hf, const char *name, const sbp_type *type);
+
+/* Builds the module from a config.json; recipe and its user as in sbp_hf. */
+sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_recipe recipe,
+                       void *recipe_user) SBP_CHECKED;
+/* config with every KEY=JSON of the options. */
+sbp_status sbp_hf_override(sbp_loading *l, const sbp_json **config) SBP_CHECKED;
+
+sbp_status sbp_load_gguf(sbp_loading *l) SBP_CHECKED;
+sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) SBP_CHECKED;
+
+#endif

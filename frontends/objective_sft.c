@@ -1,0 +1,35 @@
+/* objective_sft.c: supervised fine-tuning (OBJECTIVES.md, "SFT").
+ *
+ *   nll  L = - sum_t m_t logp_t / N                      m: row input weight, N: scalar labels
+ *   dft  L = - sum_t m_t sg(exp logp_t) logp_t / N       sg: no gradient
+ * Metrics: entropy and mean_token_accuracy, means over the counted labels. */
+#include "frontends/objective.h"
+
+#include <string.h>
+
+static bool is_dft(sbp_objective *o) {
+    const char *type = o->loss_type ? o->loss_type : "nll";
+    if (strcmp(type, "dft") == 0)
+        return true;
+    if (strcmp(type, "nll") != 0 && strcmp(type, "chunked_nll") != 0) /* the latter: an old name of nll */
+        o->builder->status =
+            sbp_fail(o->builder->diag, SBP_USAGE,
+                     "objective sft has no loss type '%s'; there are: nll (or chunked_nll), dft", type);
+    return false;
+}
+
+void sbp_objective_sft(sbp_objective *o) {
+    sbp_builder *b = o->builder;
+    bool dft = is_dft(o);
+    sbp_value share =
+        sbp_build2(b, SBP_OP_div, sbp_objective_row(o, "weight"), sbp_objective_scalar(o, "labels"));
+    sbp_build_name(b, share, "share"); /* [T]: m_t / N */
+    sbp_value term = sbp_build2(b, SBP_OP_mul, share, o->logp);
+    if (dft) {
+        sbp_value p = sbp_build1(b, SBP_OP_exp, o->logp);
+        term = sbp_build2(b, SBP_OP_mul, term, sbp_build1(b, SBP_OP_stop_gradient, p));
+    }
+    sbp_objective_result(o, "loss", sbp_build1(b, SBP_OP_neg, term));
+    sbp_objective_result(o, "entropy", sbp_build2(b, SBP_OP_mul, share, o->entropy));
+    sbp_objective_result(o, "mean_token_accuracy", sbp_build2(b, SBP_OP_mul, share, o->hit));
+}

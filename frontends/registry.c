@@ -1,0 +1,14 @@
+/* registry.c: the built-in architectures. */
+#include "frontends/hf.h"
+
+static const sbp_architecture architectures[] = {
+#define ARCHITECTURE(model_type, function) {model_type, function},
+#define GGUF(architecture, function)
+#include "frontends/registry.def"
+#undef ARCHITECTURE
+#undef GGUF
+};
+
+const sbp_architecture *sbp_architecture_at(int32_t index) {
+    return index >= 0 && index < SBP_COUNT(architectures) ? &architectures[index] : NULL;
+}

@@ -1,0 +1,274 @@
+/* frontend_testing.h: loads a model in double precision, runs @model and an objective through the evaluator
+ * on the rows of a golden case, and compares log-probabilities and gradients. No pass but expand and
+ * autodiff, no chunks, no schedule: what fails here is wrong in an op, in autodiff or in a frontend. */
+#ifndef SBP_TESTS_UNIT_FRONTEND_TESTING_H
+#define SBP_TESTS_UNIT_FRONTEND_TESTING_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "frontends/frontend.h"
+#include "frontends/objective.h"
+#include "ir/evaluate.h"
+#include "ir/io/weights.h"
+#include "passes/passes.h"
+#include "tests/tolerance.h"
+
+typedef struct fixture {
+    sbp_arena *arena;
+    sbp_diag *diag;
+} fixture;
+
+static inline fixture fixture_create(void) {
+    fixture f = {sbp_arena_create(), sbp_diag_create()};
+    assert_non_null(f.arena);
+    assert_non_null(f.diag);
+    return f;
+}
+
+static inline void fixture_destroy(fixture *f) {
+    sbp_arena_destroy(f->arena);
+    sbp_diag_destroy(f->diag);
+}
+
+/* Fails the test with the messages of diag. */
+static inline void check(fixture *f, sbp_status status) {
+    if (status != SBP_OK)
+        fail_msg("status %d\n%s", (int)status, sbp_diag_text(f->diag, SBP_NOTE));
+}
+
+/* The call must have failed, and said this. */
+static inline void check_fails(fixture *f, sbp_status status, sbp_status expected, const char *message) {
+    const char *text = sbp_diag_text(f->diag, SBP_ERROR);
+    if (status != expected || !strstr(text, message))
+        fail_msg("expected status %d with '%s', found %d with: %s", (int)expected, message, (int)status,
+                 text);
+    sbp_diag_clear(f->diag);
+}
+
+/* ---- rows of a batch -------------------------------------------------------------------------------- */
+
+enum { MAX_DOCUMENTS = 64, MAX_ROWS = 1024 };
+
+typedef struct batch {
+    int64_t rows, documents, begin[MAX_DOCUMENTS + 1];
+    double tok[MAX_ROWS], pos[MAX_ROWS], first[MAX_ROWS], label[MAX_ROWS], weight[MAX_ROWS], doc[MAX_ROWS];
+    double labels; /* counted ones, at least 1 */
+} batch;
+
+/* One document: ids, and which of them count as labels (NULL: all). */
+static inline void batch_add(batch *b, const int64_t *ids, const bool *counted, int64_t n) {
+    assert_true(b->documents < MAX_DOCUMENTS && b->rows + n <= MAX_ROWS);
+    int64_t first = b->rows;
+    for (int64_t i = 0; i < n; i++, b->rows++) {
+        bool last = i == n - 1, counts = !last && (!counted || counted[i + 1]);
+        b->tok[b->rows] = (double)ids[i];
+        b->pos[b->rows] = (double)i;
+        b->first[b->rows] = (double)first;
+        b->label[b->rows] = last ? 0 : (double)ids[i + 1];
+        b->weight[b->rows] = counts;
+        b->doc[b->rows] = (double)b->documents;
+        b->labels = (b->documents == 0 && i == 0 ? 0 : b->labels) + (counts ? 1 : 0);
+    }
+    b->begin[b->documents++] = first;
+    b->begin[b->documents] = b->rows;
+}
+
+static inline const sbp_json *read_json(fixture *f, const char *path) {
+    const sbp_json *root = NULL;
+    check(f, sbp_json_read(f->arena, f->diag, path, 0, &root));
+    return root;
+}
+
+/* Lines of {"input_ids", "labels"}, -100 not counted. */
+static inline batch *batch_read(fixture *f, const char *path) {
+    batch *b = test_calloc(1, sizeof *b);
+    const char *text;
+    size_t length;
+    check(f, sbp_file_read(f->arena, f->diag, path, &text, &length));
+    for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        const sbp_json *row, *ids, *labels;
+        check(f, sbp_json_parse(f->arena, f->diag, path, line, strcspn(line, "\n"), 0, &row));
+        check(f, sbp_json_get_array(f->diag, row, "input_ids", SBP_JSON_REQUIRED, &ids));
+        check(f, sbp_json_get_array(f->diag, row, "labels", SBP_JSON_REQUIRED, &labels));
+        int64_t id[MAX_ROWS];
+        bool counted[MAX_ROWS];
+        for (int64_t i = 0; i < ids->count; i++) {
+            id[i] = ids->items[i].integer;
+            counted[i] = labels->items[i].integer != -100;
+        }
+        batch_add(b, id, counted, ids->count);
+    }
+    if (b->labels < 1)
+        b->labels = 1;
+    return b;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------- */
+
+/* The values of a parameter, in double, straight from the source's tensor of its name. */
+static inline void read_param(fixture *f, const sbp_weights *weights, const sbp_param *param, double *out,
+                              int64_t elems) {
+    const sbp_weight *w = sbp_weights_find(weights, param->name);
+    if (!w)
+        fail_msg("no tensor '%s'", param->name);
+    assert_int_equal(w->elems, elems);
+    check(f, sbp_weights_read(weights, w, 0, elems, SBP_F64, out, f->diag));
+}
+
+static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
+    const struct {
+        const char *name;
+        const double *data;
+    } columns[] = {{"tok", b->tok},   {"pos", b->pos},     {"first", b->first},   {"shared_end", b->first},
+                   {"own", b->first}, {"label", b->label}, {"weight", b->weight}, {"doc", b->doc}};
+    for (int i = 0; i < SBP_COUNT(columns); i++)
+        if (strcmp(columns[i].name, name) == 0) {
+            memcpy(t->data, columns[i].data, (size_t)b->rows * sizeof(double));
+            return;
+        }
+    fail_msg("no row input '%s'", name);
+}
+
+/* Evaluates a function of the module: rows from the batch, parameters from the weights, cotangents 1 for the
+ * argument called `wrt` ("d_loss"), 0 for others. */
+static inline sbp_tensor **run(fixture *f, const sbp_module *m, const sbp_func *func, const batch *b,
+                               const sbp_weights *weights, const char *wrt) {
+    sbp_eval_env env = {.arena = f->arena, .diag = f->diag};
+    env.sizes.v[SBP_ONE] = 1;
+    env.sizes.v[SBP_T] = env.sizes.v[SBP_C] = env.sizes.v[SBP_H] = b->rows;
+    env.sizes.v[SBP_S] = b->documents;
+    sbp_tensor **values = SBP_NEW_ARRAY(f->arena, sbp_tensor *, func->value_count);
+    for (int32_t i = 0; i < func->arg_count; i++) {
+        sbp_value arg = func->args[i];
+        const sbp_value_info *info = &func->values[arg];
+        if (info->role == SBP_VALUE_CONST)
+            continue;
+        sbp_tensor *t = values[arg] = sbp_tensor_create(f->arena, &info->type, &env.sizes);
+        if (info->role == SBP_VALUE_ROW)
+            fill_row(t, b, m->rows[info->binding].name);
+        else if (info->role == SBP_VALUE_PARAM)
+            read_param(f, weights, &m->params[info->binding], t->data, t->elems);
+        else if (info->role == SBP_VALUE_SCALAR)
+            t->data[0] = b->labels;
+        else if (wrt && info->role == SBP_VALUE_COTANGENT && strcmp(info->name, wrt) == 0)
+            t->data[0] = 1;
+    }
+    check(f, sbp_evaluate(m, func, &env, values));
+    return values;
+}
+
+static inline const sbp_tensor *result_of(const sbp_func *func, sbp_tensor **values, const char *name) {
+    for (int32_t r = 0; r < func->result_count; r++)
+        if (func->results[r].role == SBP_RESULT_VALUE && func->results[r].name &&
+            strcmp(func->results[r].name, name) == 0)
+            return values[func->results[r].value];
+    fail_msg("no result '%s'", name);
+    return NULL;
+}
+
+/* Appends the objective to @model, so that both are one function with the results of the objective. */
+static inline void append_objective(fixture *f, sbp_module *m, sbp_objective_builder build,
+                                    const char *loss_type) {
+    sbp_func *func = sbp_module_find_func(m, "model");
+    sbp_builder builder = sbp_builder_on(m, func, f->diag);
+    assert_int_equal(func->result_count, 3);
+    sbp_objective o = {.builder = &builder,
+                       .loss_type = loss_type,
+                       .dtype = func->values[func->results[0].value].type.dtype,
+                       .logp = func->results[0].value,
+                       .entropy = func->results[1].value,
+                       .hit = func->results[2].value};
+    assert_string_equal(func->results[0].name, "logp");
+    assert_string_equal(func->results[1].name, "entropy");
+    assert_string_equal(func->results[2].name, "hit");
+    func->result_count = 0;
+    build(&o);
+    check(f, builder.status);
+}
+
+/* @model with its reverse sweep, everything in primitives. */
+static inline sbp_func *differentiate(fixture *f, sbp_module *m, const sbp_func *func) {
+    sbp_func *expanded, *derived, *late;
+    check(f, sbp_expand_func(m, func, false, f->diag, &expanded));
+    check(f, sbp_autodiff_func(m, expanded, false, f->diag, &derived));
+    check(f, sbp_expand_func(m, derived, true, f->diag, &late));
+    check(f, sbp_func_verify(m, late, f->diag));
+    return late;
+}
+
+/* ---- comparing --------------------------------------------------------------------------------------- */
+
+/* ||x - y|| / ||y||; 0 when both are 0 */
+static inline double relative_error(const double *x, const double *y, int64_t n) {
+    double difference = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        difference += (x[i] - y[i]) * (x[i] - y[i]);
+        norm += y[i] * y[i];
+    }
+    if (norm == 0)
+        return difference == 0 ? 0 : (double)INFINITY;
+    return sqrt(difference / norm);
+}
+
+/* Every trainable parameter has a gradient, and it is that of the file; no tensor of the file is left over.
+ * Returns the largest relative error. */
+static inline double compare_gradients(fixture *f, const sbp_module *m, const sbp_func *func,
+                                       sbp_tensor **values, const sbp_weights *golden, double tolerance) {
+    double worst = 0;
+    int32_t compared = 0;
+    for (int32_t p = 0; p < m->param_count; p++) {
+        const sbp_weight *w = sbp_weights_find(golden, m->params[p].name);
+        if (!m->params[p].trainable)
+            continue;
+        if (!w)
+            fail_msg("no golden gradient of '%s'", m->params[p].name);
+        double *want = SBP_NEW_ARRAY(f->arena, double, w->elems),
+               *got = SBP_NEW_ARRAY(f->arena, double, w->elems);
+        check(f, sbp_weights_read(golden, w, 0, w->elems, SBP_F64, want, f->diag));
+        for (int32_t r = 0; r < func->result_count; r++) {
+            const sbp_result *result = &func->results[r];
+            if (result->role != SBP_RESULT_GRADIENT || func->values[result->target].binding != p)
+                continue;
+            assert_int_equal(values[result->value]->elems, w->elems);
+            for (int64_t i = 0; i < w->elems; i++)
+                got[i] += values[result->value]->data[i];
+        }
+        double error = relative_error(got, want, w->elems);
+        if (!(error <= tolerance))
+            fail_msg("gradient of '%s': relative error %g", m->params[p].name, error);
+        worst = error > worst ? error : worst;
+        compared++;
+    }
+    assert_int_equal(compared, sbp_weights_count(golden));
+    return worst;
+}
+
+/* logprobs of expect.json: per document, of every next token. Returns the largest difference. */
+static inline double compare_logprobs(const sbp_tensor *logp, const batch *b, const sbp_json *expected,
+                                      double tolerance) {
+    double worst = 0;
+    assert_int_equal(expected->count, b->documents);
+    for (int64_t d = 0; d < b->documents; d++) {
+        const sbp_json *list = &expected->items[d];
+        assert_int_equal(list->count, b->begin[d + 1] - b->begin[d] - 1);
+        for (int64_t i = 0; i < list->count; i++) {
+            double difference = fabs(logp->data[b->begin[d] + i] - list->items[i].real);
+            if (!(difference <= tolerance))
+                fail_msg("document %lld, token %lld: log-probability %.15g, expected %.15g", (long long)d,
+                         (long long)i, logp->data[b->begin[d] + i], list->items[i].real);
+            worst = difference > worst ? difference : worst;
+        }
+    }
+    return worst;
+}
+
+#endif

@@ -1,0 +1,142 @@
+/* test_frontend_hf.c: every golden case that Hugging Face transformers computed: per-token log-probabilities,
+ * loss, metrics, and the gradient of every parameter, with the graph as the frontend built it. */
+#include "frontend_testing.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+
+static int64_t ran, skipped;
+
+static const char *loss_type_of(fixture *f, const char *directory) {
+    const sbp_json *args = read_json(f, sbp_file_join(f->arena, directory, "args.json"));
+    const sbp_json *compile = sbp_json_member(args, "compile");
+    for (int64_t i = 0; i + 1 < compile->count; i++)
+        if (strcmp(compile->items[i].string, "--loss-type") == 0)
+            return compile->items[i + 1].string;
+    return NULL;
+}
+
+static void check_metric(const sbp_func *func, sbp_tensor **values, const char *name,
+                         const sbp_json *expected) {
+    double got = result_of(func, values, name)->data[0];
+    if (!(fabs(got - expected->real) <= SBP_TOLERANCE_F64 * fmax(1, fabs(expected->real))))
+        fail_msg("%s is %.17g, expected %.17g", name, got, expected->real);
+}
+
+/* What a case needs that is not built yet: the message of the refusal; NULL for all others. */
+static const char *refused(const char *name) {
+    static const char *const cases[][2] = {{"llama_rope_dynamic", "rope_type 'dynamic'"},
+                                           {"llama_rope_longrope_long", "rope_type 'longrope'"},
+                                           {"llama_rope_longrope_short", "rope_type 'longrope'"},
+                                           {"gpt2", "no architecture 'gpt2'"}};
+    for (int i = 0; i < SBP_COUNT(cases); i++)
+        if (strcmp(cases[i][0], name) == 0)
+            return cases[i][1];
+    return NULL;
+}
+
+typedef struct golden_case {
+    fixture *f;
+    const char *directory, *name;
+} golden_case;
+
+static sbp_status run_case(void *user) {
+    const golden_case *c = user;
+    fixture *f = c->f;
+    const char *path = sbp_file_join(f->arena, c->directory, "model");
+    sbp_model_options options = sbp_model_options_for(SBP_F64);
+    sbp_model model;
+    sbp_status status = sbp_model_load(f->arena, f->diag, path, &options, &model);
+    if (refused(c->name)) {
+        check_fails(f, status, SBP_INPUT, refused(c->name));
+        printf("  %-34s refused: %s\n", c->name, refused(c->name));
+        return SBP_OK;
+    }
+    check(f, status);
+    assert_string_equal(model.weights, path);
+    append_objective(f, model.module, sbp_objective_find("sft"), loss_type_of(f, c->directory));
+    check(f, sbp_module_verify(model.module, f->diag));
+    sbp_func *func = differentiate(f, model.module, sbp_module_find_func(model.module, "model"));
+    batch *b = batch_read(f, sbp_file_join(f->arena, c->directory, "train.jsonl"));
+    sbp_weights *weights, *golden;
+    check(f, sbp_weights_open(f->arena, f->diag, model.weights, &weights));
+    check(f, sbp_weights_open(f->arena, f->diag, sbp_file_join(f->arena, c->directory, "grads.safetensors"),
+                              &golden));
+    sbp_tensor **values = run(f, model.module, func, b, weights, "d_loss");
+    const sbp_json *expect = read_json(f, sbp_file_join(f->arena, c->directory, "expect.json"));
+    check_metric(func, values, "loss", sbp_json_member(expect, "loss"));
+    const sbp_json *metrics = sbp_json_member(expect, "metrics");
+    check_metric(func, values, "entropy", sbp_json_member(metrics, "entropy"));
+    check_metric(func, values, "mean_token_accuracy", sbp_json_member(metrics, "mean_token_accuracy"));
+    const sbp_tensor *logp = values[sbp_map_get(&func->names, "logp")];
+    double worst_logp =
+        compare_logprobs(logp, b, sbp_json_member(expect, "logprobs"), SBP_TOLERANCE_LOGP_F64);
+    double worst = compare_gradients(f, model.module, func, values, golden, SBP_TOLERANCE_F64);
+    printf("  %-34s logp %.1e, gradients %.1e of %d parameters\n", c->name, worst_logp, worst,
+           model.module->param_count);
+    sbp_weights_close(weights);
+    sbp_weights_close(golden);
+    test_free(b);
+    return SBP_OK;
+}
+
+static bool is_sft_case(fixture *f, const char *directory) {
+    if (!sbp_file_exists(sbp_file_join(f->arena, directory, "grads.safetensors")))
+        return false;
+    const sbp_json *expect = read_json(f, sbp_file_join(f->arena, directory, "expect.json"));
+    const sbp_json *objective = sbp_json_member(sbp_json_member(expect, "objective"), "objective");
+    return objective && strcmp(objective->string, "sft") == 0;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void run_all(const char *root) {
+    DIR *d = opendir(root);
+    if (!d) {
+        printf("  skipped: no %s\n", root);
+        skipped++;
+        return;
+    }
+    char *names[200];
+    int count = 0;
+    for (struct dirent *e = readdir(d); e && count < SBP_COUNT(names); e = readdir(d))
+        if (e->d_name[0] != '.')
+            names[count++] = strdup(e->d_name);
+    closedir(d);
+    qsort(names, (size_t)count, sizeof names[0], by_name);
+    const char *only = getenv("SBP_CASE");
+    for (int i = 0; i < count; i++) {
+        fixture f = fixture_create();
+        golden_case c = {.f = &f, .name = names[i], .directory = sbp_file_join(f.arena, root, names[i])};
+        if (is_sft_case(&f, c.directory) && (!only || strcmp(only, names[i]) == 0)) {
+            if (sbp_guard(f.arena, f.diag, run_case, &c) != SBP_OK)
+                fail_msg("%s: %s", names[i], sbp_diag_text(f.diag, SBP_NOTE));
+            ran++;
+        }
+        fixture_destroy(&f);
+        free(names[i]);
+    }
+}
+
+static void test_own_goldens(void **state) {
+    (void)state;
+    run_all("tests/golden");
+    assert_true(ran > 0);
+}
+
+static void test_shared_goldens(void **state) {
+    (void)state;
+    run_all("../shared/golden");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_own_goldens),
+        cmocka_unit_test(test_shared_goldens),
+    };
+    int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    printf("%lld cases run, %lld sets skipped\n", (long long)ran, (long long)skipped);
+    return failures;
+}
