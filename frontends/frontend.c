@@ -5,12 +5,19 @@
 #include <fnmatch.h>
 #include <string.h>
 
+#include "ir/io/recipe.h"
+
 sbp_model_options sbp_model_options_for(sbp_dtype compute) {
     return (sbp_model_options){
         .compute = compute, .trainable_storage = SBP_DTYPE_COUNT, .frozen_storage = SBP_DTYPE_COUNT};
 }
 
 /* ---- which parameters are trained ------------------------------------------------------------------ */
+
+/* What the user calls a parameter: the tensor of the files that it is, or is a part of. */
+static const char *source_name(const sbp_param *param) {
+    return param->recipe ? param->recipe->source : param->name;
+}
 
 static bool matches(const char *const *globs, int32_t count, const char *name) {
     for (int32_t i = 0; i < count; i++)
@@ -25,7 +32,7 @@ static sbp_status check_globs(const sbp_loading *l, const char *option, const ch
     for (int32_t i = 0; i < count; i++) {
         bool any = false;
         for (int32_t p = 0; p < m->param_count; p++)
-            any |= fnmatch(globs[i], m->params[p].name, 0) == 0;
+            any |= fnmatch(globs[i], source_name(&m->params[p]), 0) == 0;
         if (!any)
             return sbp_fail(l->diag, SBP_USAGE,
                             "%s '%s' matches none of the %d parameters (the first is %s, the last %s)",
@@ -44,7 +51,7 @@ static void list_frozen(const sbp_loading *l) {
         if (m->params[p].trainable)
             continue;
         if (count++ < 8)
-            sbp_text_add(&names, "%s%s", count > 1 ? ", " : "", m->params[p].name);
+            sbp_text_add(&names, "%s%s", count > 1 ? ", " : "", source_name(&m->params[p]));
     }
     if (count > 0)
         sbp_note(l->diag, "%d of %d parameters are frozen: %s%s", count, m->param_count, names.data,
@@ -61,8 +68,8 @@ static sbp_status choose_trainable(sbp_loading *l) {
     for (int32_t p = 0; p < m->param_count; p++)
         m->params[p].trainable =
             m->params[p].trainable &&
-            (o->train_count == 0 || matches(o->train, o->train_count, m->params[p].name)) &&
-            !matches(o->freeze, o->freeze_count, m->params[p].name);
+            (o->train_count == 0 || matches(o->train, o->train_count, source_name(&m->params[p]))) &&
+            !matches(o->freeze, o->freeze_count, source_name(&m->params[p]));
     for (int32_t f = 0; f < m->func_count; f++) {
         sbp_func *func = m->funcs[f];
         for (int32_t a = 0; a < func->arg_count; a++) {
@@ -83,37 +90,82 @@ sbp_status sbp_loading_open_weights(sbp_loading *l) {
     return sbp_weights_open(l->arena, l->diag, l->model->weights, &l->weights);
 }
 
-/* The tensor that a parameter without recipe is read from; NULL when unknown. */
-static const sbp_weight *source_of(const sbp_loading *l, const sbp_param *param) {
-    return l->weights && !param->recipe ? sbp_weights_find(l->weights, param->name) : NULL;
+/* The tensor of the open weights that a parameter is read from, and its recipe (NULL: as it is). NULL when
+ * the weights do not have it. */
+static const sbp_weight *source_of(const sbp_loading *l, const sbp_param *param, const sbp_recipe **recipe) {
+    *recipe = param->recipe;
+    if (!l->weights)
+        return NULL;
+    const sbp_weight *w = sbp_weights_find(l->weights, source_name(param));
+    for (int32_t i = 0; !w && i < param->alias_count; i++)
+        w = sbp_weights_find(l->weights, param->aliases[i]);
+    if (w || !param->stored)
+        return w;
+    *recipe = param->stored;
+    return sbp_weights_find(l->weights, param->stored->source);
+}
+
+static void print_shape(sbp_text *text, int32_t rank, const int64_t *dim) {
+    sbp_text_add(text, "[");
+    for (int32_t d = 0; d < rank; d++)
+        sbp_text_add(text, "%s%lld", d ? "," : "", (long long)dim[d]);
+    sbp_text_add(text, "]");
 }
 
 static sbp_status check_shape(const sbp_loading *l, const sbp_param *param) {
-    const sbp_weight *w = source_of(l, param);
-    if (!w)
-        return SBP_OK;
-    sbp_type found = {.dtype = param->type.dtype, .rank = w->rank < SBP_MAX_RANK ? w->rank : SBP_MAX_RANK};
-    for (int32_t d = 0; d < found.rank; d++)
-        found.dim[d] = sbp_dim_const(w->dim[d]);
-    if (sbp_type_same_shape(&found, &param->type))
+    const sbp_recipe *recipe;
+    const sbp_weight *w = source_of(l, param, &recipe);
+    int64_t dim[SBP_MAX_RANK];
+    int32_t rank = recipe ? recipe->rank : param->type.rank;
+    for (int32_t d = 0; d < rank; d++)
+        dim[d] = recipe ? recipe->dim[d] : param->type.dim[d].n;
+    if (!w || (w->rank == rank && memcmp(w->dim, dim, (size_t)rank * sizeof *dim) == 0))
         return SBP_OK;
     sbp_text text;
     sbp_text_init(&text, l->arena);
-    sbp_type_print(&text, &found);
+    print_shape(&text, w->rank, w->dim);
     sbp_text_add(&text, ", the model expects ");
-    sbp_type_print(&text, &param->type);
+    print_shape(&text, rank, dim);
     return sbp_fail(l->diag, SBP_INPUT, "%s: tensor '%s' is %s", w->path, w->name, text.data);
+}
+
+/* Tensors that no parameter is read from: said, since transformers drops them as well. */
+static void list_unused(const sbp_loading *l) {
+    const sbp_module *m = l->model->module;
+    sbp_map used;
+    sbp_map_init(&used, l->arena);
+    for (int32_t p = 0; p < m->param_count; p++) {
+        const sbp_recipe *recipe;
+        const sbp_weight *w = source_of(l, &m->params[p], &recipe);
+        if (w)
+            sbp_map_set(&used, w->name, 1);
+    }
+    sbp_text names;
+    sbp_text_init(&names, l->arena);
+    int32_t count = 0;
+    for (int32_t i = 0; i < sbp_weights_count(l->weights); i++) {
+        const char *name = sbp_weights_at(l->weights, i)->name;
+        if (sbp_map_get(&used, name) < 0 && count++ < 8)
+            sbp_text_add(&names, "%s%s", count > 1 ? ", " : "", name);
+    }
+    if (count > 0)
+        sbp_note(l->diag, "'%s': %d tensors are not part of the model: %s%s", l->model->weights, count,
+                 names.data, count > 8 ? ", ..." : "");
 }
 
 static sbp_status check_weights(const sbp_loading *l) {
     const sbp_module *m = l->model->module;
     int32_t missing = 0;
     const char *first = NULL;
+    if (!l->weights)
+        return SBP_OK;
     for (int32_t p = 0; p < m->param_count; p++) {
+        const sbp_recipe *recipe;
         SBP_TRY(check_shape(l, &m->params[p]));
-        if (l->weights && !m->params[p].recipe && !source_of(l, &m->params[p]) && missing++ == 0)
-            first = m->params[p].name;
+        if (!source_of(l, &m->params[p], &recipe) && missing++ == 0)
+            first = source_name(&m->params[p]);
     }
+    list_unused(l);
     if (missing > 0)
         sbp_warn(l->diag, "'%s' lacks %d of %d parameters, the first is %s: these weights cannot be run",
                  l->model->weights, missing, m->param_count, first);
@@ -129,7 +181,8 @@ static sbp_dtype storage_of(const sbp_loading *l, const sbp_param *param) {
         return asked;
     if (param->trainable)
         return SBP_F32;
-    const sbp_weight *w = source_of(l, param);
+    const sbp_recipe *recipe;
+    const sbp_weight *w = source_of(l, param, &recipe);
     if (w)
         return w->readable && !w->quantized && sbp_dtype_is_float(w->dtype) ? w->dtype : o->compute;
     return l->published != SBP_DTYPE_COUNT ? l->published : o->compute;

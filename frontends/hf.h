@@ -20,10 +20,14 @@ typedef struct sbp_hf {
     sbp_model *model;    /* facts to be filled in */
     sbp_map read;        /* names of top-level fields that were read */
     double initializer_range;
-    int64_t pad_row; /* pad_token_id when it is a row of the embedding, else -1 */
-    /* Where a parameter comes from when the source calls it something else; NULL: the tensor of its name. */
-    const struct sbp_recipe *(*recipe)(struct sbp_hf *hf, const char *name, const sbp_type *type);
-    void *recipe_user;
+    sbp_dtype published; /* element type the model was published in (dtype, torch_dtype); F32 when not said */
+    int64_t pad_row;     /* pad_token_id when it is a row of the embedding, else -1 */
+    /* What files may leave out at the beginning of names ("model."), as transformers allows; NULL: nothing.
+     */
+    const char *base_prefix;
+    /* How the model's own file keeps a parameter, when it is not under its name (GGUF); NULL: never. */
+    const struct sbp_recipe *(*stored)(struct sbp_hf *hf, const char *name, const sbp_type *type);
+    void *stored_user;
 } sbp_hf;
 
 /* ---- config.json ---------------------------------------------------------------------------------- */
@@ -72,6 +76,11 @@ sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n);
 sbp_value sbp_hf_matrix(sbp_hf *hf, const char *name, int64_t rows, int64_t columns);
 /* A matrix with a row per token; that of the padding token starts as zeros. */
 sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t columns);
+/* A parameter that is `length` rows or columns, from `start` on along `axis`, of a larger tensor `source` of
+ * the files (fused q, k, v): [length] of a vector, else a matrix. All parts of a source must become
+ * parameters. */
+sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
+                      const int64_t *source_dims, int32_t axis, int64_t start, int64_t length);
 /* y = x W^T (+ bias): parameters <module>.weight [out, in] and, if asked for, <module>.bias. */
 sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
                         int64_t in, bool bias);

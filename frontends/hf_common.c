@@ -2,9 +2,10 @@
 #include "frontends/hf.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "ir/io/recipe.h"
 
 /* ---- config.json ---------------------------------------------------------------------------------- */
 
@@ -122,7 +123,25 @@ static bool decays(sbp_hf *hf, const char *name) {
            !has_norm_component(lower);
 }
 
-static int32_t add_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims) {
+/* The name without the prefix that the bare model (without head) does not have. */
+static void add_alias(sbp_hf *hf, sbp_param *param) {
+    size_t n = hf->base_prefix ? strlen(hf->base_prefix) : 0;
+    if (n == 0 || strncmp(param->name, hf->base_prefix, n) != 0)
+        return;
+    const char **alias = SBP_NEW_ARRAY(hf->arena, const char *, 1);
+    const char *source = param->recipe ? param->recipe->source : param->name;
+    alias[0] = sbp_arena_strdup(hf->arena, source + n);
+    param->aliases = alias;
+    param->alias_count = 1;
+}
+
+static sbp_value build_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims,
+                             const sbp_recipe *recipe) {
+    if (hf->builder.status != SBP_OK)
+        return SBP_NO_VALUE;
+    int32_t number = sbp_module_find_param(hf->builder.module, name);
+    if (number >= 0)
+        return sbp_build_param(&hf->builder, number);
     sbp_type type = {.dtype = hf->compute, .rank = rank};
     for (int32_t d = 0; d < rank; d++)
         type.dim[d] = sbp_dim_const(dims[d]);
@@ -130,21 +149,37 @@ static int32_t add_param(sbp_hf *hf, const char *name, sbp_init init, int32_t ra
                        .type = type,
                        .storage = hf->compute,
                        .trainable = true,
-                       .decay = init == SBP_INIT_NORMAL && decays(hf, name),
+                       .decay = init == SBP_INIT_NORMAL && decays(hf, recipe ? recipe->source : name),
                        .init = init,
                        .init_std = init == SBP_INIT_NORMAL ? hf->initializer_range : 0,
                        .pad_row = -1,
-                       .recipe = hf->recipe ? hf->recipe(hf, name, &type) : NULL};
-    return sbp_module_add_param(hf->builder.module, &param);
+                       .recipe = recipe,
+                       .stored = hf->stored ? hf->stored(hf, name, &type) : NULL};
+    add_alias(hf, &param);
+    number = sbp_module_add_param(hf->builder.module, &param);
+    return hf->builder.status == SBP_OK ? sbp_build_param(&hf->builder, number) : SBP_NO_VALUE;
 }
 
 sbp_value sbp_hf_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims) {
-    if (hf->builder.status != SBP_OK)
-        return SBP_NO_VALUE;
-    int32_t param = sbp_module_find_param(hf->builder.module, name);
-    if (param < 0)
-        param = add_param(hf, name, init, rank, dims);
-    return hf->builder.status == SBP_OK ? sbp_build_param(&hf->builder, param) : SBP_NO_VALUE;
+    return build_param(hf, name, init, rank, dims, NULL);
+}
+
+sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
+                      const int64_t *source_dims, int32_t axis, int64_t start, int64_t length) {
+    sbp_recipe *recipe = SBP_NEW(hf->arena, sbp_recipe);
+    sbp_recipe_step *step = SBP_NEW(hf->arena, sbp_recipe_step);
+    int64_t dims[SBP_MAX_RANK];
+    *step = (sbp_recipe_step){.op = SBP_RECIPE_SLICE, .axis = axis, .start = start, .length = length};
+    *recipe = (sbp_recipe){.source = sbp_arena_strdup(hf->arena, source),
+                           .dtype = hf->published,
+                           .rank = rank,
+                           .steps = step,
+                           .step_count = 1};
+    for (int32_t d = 0; d < rank; d++) {
+        recipe->dim[d] = source_dims[d];
+        dims[d] = d == axis ? length : source_dims[d];
+    }
+    return build_param(hf, name, init, rank, dims, recipe);
 }
 
 sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n) {

@@ -213,6 +213,7 @@ static sbp_value build_head(const decoder *c, sbp_value x, const char *table) {
 void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *d) {
     static const char table[] = "model.embed_tokens.weight";
     decoder c = {.hf = hf, .b = &hf->builder, .d = d};
+    hf->base_prefix = "model.";
     c.b->node = "model.rotary_emb";
     build_tables(&c);
     c.b->node = "model.embed_tokens";

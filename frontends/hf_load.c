@@ -116,6 +116,7 @@ static void read_facts(sbp_hf *hf, sbp_loading *l) {
     m->eos_ids = read_ids(hf, "eos_token_id", &m->eos_count);
     m->initializer_range = hf->initializer_range = sbp_hf_double(hf, "initializer_range", 0.02);
     l->published = published_dtype(hf);
+    hf->published = l->published != SBP_DTYPE_COUNT ? l->published : SBP_F32;
 }
 
 /* ---- fields left over ------------------------------------------------------------------------------ */
@@ -199,7 +200,7 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
         model_type, supported.data);
 }
 
-sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_recipe recipe, void *recipe_user) {
+sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored stored, void *stored_user) {
     SBP_TRY(sbp_hf_override(l, &config));
     const char *model_type;
     SBP_TRY(sbp_json_get_string(l->diag, config, "model_type", SBP_JSON_REQUIRED, &model_type));
@@ -214,8 +215,8 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_recipe rec
                  .compute = l->options->compute,
                  .model = l->model,
                  .pad_row = -1,
-                 .recipe = recipe,
-                 .recipe_user = recipe_user};
+                 .stored = stored,
+                 .stored_user = stored_user};
     sbp_map_init(&hf.read, l->arena);
     sbp_func *func = sbp_module_add_func(l->model->module, "model");
     hf.builder = sbp_builder_on(l->model->module, func, l->diag);

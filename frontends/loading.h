@@ -20,11 +20,10 @@ typedef struct sbp_loading {
 /* Opens model->weights when it is set and not open yet. */
 sbp_status sbp_loading_open_weights(sbp_loading *l) SBP_CHECKED;
 
-typedef const struct sbp_recipe *(*sbp_hf_recipe)(struct sbp_hf *hf, const char *name, const sbp_type *type);
+typedef const struct sbp_recipe *(*sbp_hf_stored)(struct sbp_hf *hf, const char *name, const sbp_type *type);
 
-/* Builds the module from a config.json; recipe and its user as in sbp_hf. */
-sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_recipe recipe,
-                       void *recipe_user) SBP_CHECKED;
+/* Builds the module from a config.json; stored and its user as in sbp_hf. */
+sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored stored, void *stored_user) SBP_CHECKED;
 /* config with every KEY=JSON of the options. */
 sbp_status sbp_hf_override(sbp_loading *l, const sbp_json **config) SBP_CHECKED;
 

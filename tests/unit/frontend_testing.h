@@ -18,6 +18,7 @@
 #include "frontends/frontend.h"
 #include "frontends/objective.h"
 #include "ir/evaluate.h"
+#include "ir/io/recipe.h"
 #include "ir/io/weights.h"
 #include "passes/passes.h"
 #include "tests/tolerance.h"
@@ -114,14 +115,32 @@ static inline batch *batch_read(fixture *f, const char *path) {
 
 /* ---- running ----------------------------------------------------------------------------------------- */
 
-/* The values of a parameter, in double, straight from the source's tensor of its name. */
+/* The recipe by which a parameter lies in these weights: its own, or the one of the file it came from. */
+static inline const sbp_recipe *recipe_in(const sbp_param *param, const sbp_weights *weights) {
+    const char *name = param->recipe ? param->recipe->source : param->name;
+    return param->stored && !sbp_weights_find(weights, name) ? param->stored : param->recipe;
+}
+
+/* The values of a parameter, in double. */
 static inline void read_param(fixture *f, const sbp_weights *weights, const sbp_param *param, double *out,
                               int64_t elems) {
-    const sbp_weight *w = sbp_weights_find(weights, param->name);
+    const sbp_recipe *recipe = recipe_in(param, weights);
+    const sbp_weight *w = sbp_weights_find(weights, recipe ? recipe->source : param->name);
     if (!w)
-        fail_msg("no tensor '%s'", param->name);
-    assert_int_equal(w->elems, elems);
-    check(f, sbp_weights_read(weights, w, 0, elems, SBP_F64, out, f->diag));
+        fail_msg("no tensor '%s'", recipe ? recipe->source : param->name);
+    if (!recipe) {
+        assert_int_equal(w->elems, elems);
+        check(f, sbp_weights_read(weights, w, 0, elems, SBP_F64, out, f->diag));
+        return;
+    }
+    sbp_recipe_map map;
+    check(f, sbp_recipe_compile(f->diag, recipe, &map));
+    assert_int_equal(map.elems, elems);
+    assert_int_equal(map.source_elems, w->elems);
+    double *source = SBP_NEW_ARRAY(f->arena, double, w->elems);
+    check(f, sbp_weights_read(weights, w, 0, w->elems, SBP_F64, source, f->diag));
+    for (int64_t i = 0; i < elems; i++)
+        out[i] = sbp_recipe_load_value(recipe, source[sbp_recipe_source_index(&map, i)]);
 }
 
 static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
@@ -219,36 +238,52 @@ static inline double relative_error(const double *x, const double *y, int64_t n)
     return sqrt(difference / norm);
 }
 
-/* Every trainable parameter has a gradient, and it is that of the file; no tensor of the file is left over.
- * Returns the largest relative error. */
+/* Adds the gradient of parameter p, as its recipe places it, to got. Returns whether the function has one. */
+static inline bool add_gradient(fixture *f, const sbp_module *m, const sbp_func *func, sbp_tensor **values,
+                                int32_t p, double *got, int64_t elems) {
+    const sbp_param *param = &m->params[p];
+    bool any = false;
+    for (int32_t r = 0; r < func->result_count; r++) {
+        const sbp_result *result = &func->results[r];
+        if (result->role != SBP_RESULT_GRADIENT || func->values[result->target].binding != p)
+            continue;
+        const sbp_tensor *g = values[result->value];
+        sbp_recipe_map map = {.elems = elems, .source_elems = elems};
+        if (param->recipe)
+            check(f, sbp_recipe_compile(f->diag, param->recipe, &map));
+        assert_int_equal(g->elems, map.elems);
+        assert_int_equal(elems, map.source_elems);
+        for (int64_t i = 0; i < g->elems; i++)
+            got[param->recipe ? sbp_recipe_source_index(&map, i) : i] += g->data[i];
+        any = true;
+    }
+    return any;
+}
+
+/* Every tensor of the file is the gradient of trainable parameters, and nothing else is trainable. Returns
+ * the largest relative error. */
 static inline double compare_gradients(fixture *f, const sbp_module *m, const sbp_func *func,
                                        sbp_tensor **values, const sbp_weights *golden, double tolerance) {
     double worst = 0;
-    int32_t compared = 0;
-    for (int32_t p = 0; p < m->param_count; p++) {
-        const sbp_weight *w = sbp_weights_find(golden, m->params[p].name);
-        if (!m->params[p].trainable)
-            continue;
-        if (!w)
-            fail_msg("no golden gradient of '%s'", m->params[p].name);
+    int32_t compared = 0, trainable = 0;
+    for (int32_t i = 0; i < sbp_weights_count(golden); i++) {
+        const sbp_weight *w = sbp_weights_at(golden, i);
         double *want = SBP_NEW_ARRAY(f->arena, double, w->elems),
                *got = SBP_NEW_ARRAY(f->arena, double, w->elems);
         check(f, sbp_weights_read(golden, w, 0, w->elems, SBP_F64, want, f->diag));
-        for (int32_t r = 0; r < func->result_count; r++) {
-            const sbp_result *result = &func->results[r];
-            if (result->role != SBP_RESULT_GRADIENT || func->values[result->target].binding != p)
-                continue;
-            assert_int_equal(values[result->value]->elems, w->elems);
-            for (int64_t i = 0; i < w->elems; i++)
-                got[i] += values[result->value]->data[i];
+        for (int32_t p = 0; p < m->param_count; p++) {
+            const sbp_param *param = &m->params[p];
+            if (param->trainable && strcmp(param->recipe ? param->recipe->source : param->name, w->name) == 0)
+                compared += add_gradient(f, m, func, values, p, got, w->elems);
         }
         double error = relative_error(got, want, w->elems);
         if (!(error <= tolerance))
-            fail_msg("gradient of '%s': relative error %g", m->params[p].name, error);
+            fail_msg("gradient of '%s': relative error %g", w->name, error);
         worst = error > worst ? error : worst;
-        compared++;
     }
-    assert_int_equal(compared, sbp_weights_count(golden));
+    for (int32_t p = 0; p < m->param_count; p++)
+        trainable += m->params[p].trainable;
+    assert_int_equal(compared, trainable);
     return worst;
 }
 
@@ -269,6 +304,51 @@ static inline double compare_logprobs(const sbp_tensor *logp, const batch *b, co
         }
     }
     return worst;
+}
+
+/* ---- golden cases ------------------------------------------------------------------------------------ */
+
+static inline const char *loss_type_of(fixture *f, const char *directory) {
+    const sbp_json *args = read_json(f, sbp_file_join(f->arena, directory, "args.json"));
+    const sbp_json *compile = sbp_json_member(args, "compile");
+    for (int64_t i = 0; i + 1 < compile->count; i++)
+        if (strcmp(compile->items[i].string, "--loss-type") == 0)
+            return compile->items[i + 1].string;
+    return NULL;
+}
+
+static inline void check_metric(const sbp_func *func, sbp_tensor **values, const char *name,
+                                const sbp_json *expected) {
+    double got = result_of(func, values, name)->data[0];
+    if (!(fabs(got - expected->real) <= SBP_TOLERANCE_F64 * fmax(1, fabs(expected->real))))
+        fail_msg("%s is %.17g, expected %.17g", name, got, expected->real);
+}
+
+/* The step of a golden case (tests/golden/README.md): loss, metrics, log-probabilities, all gradients. */
+static inline void compare_case(fixture *f, const char *directory, sbp_model *model) {
+    append_objective(f, model->module, sbp_objective_find("sft"), loss_type_of(f, directory));
+    check(f, sbp_module_verify(model->module, f->diag));
+    sbp_func *func = differentiate(f, model->module, sbp_module_find_func(model->module, "model"));
+    batch *b = batch_read(f, sbp_file_join(f->arena, directory, "train.jsonl"));
+    sbp_weights *weights, *golden;
+    check(f, sbp_weights_open(f->arena, f->diag, model->weights, &weights));
+    check(f, sbp_weights_open(f->arena, f->diag, sbp_file_join(f->arena, directory, "grads.safetensors"),
+                              &golden));
+    sbp_tensor **values = run(f, model->module, func, b, weights, "d_loss");
+    const sbp_json *expect = read_json(f, sbp_file_join(f->arena, directory, "expect.json"));
+    check_metric(func, values, "loss", sbp_json_member(expect, "loss"));
+    const sbp_json *metrics = sbp_json_member(expect, "metrics");
+    check_metric(func, values, "entropy", sbp_json_member(metrics, "entropy"));
+    check_metric(func, values, "mean_token_accuracy", sbp_json_member(metrics, "mean_token_accuracy"));
+    const sbp_tensor *logp = values[sbp_map_get(&func->names, "logp")];
+    double worst_logp =
+        compare_logprobs(logp, b, sbp_json_member(expect, "logprobs"), SBP_TOLERANCE_LOGP_F64);
+    double worst = compare_gradients(f, model->module, func, values, golden, SBP_TOLERANCE_F64);
+    printf("  %-46s logp %.1e, gradients %.1e of %d parameters\n", directory, worst_logp, worst,
+           model->module->param_count);
+    sbp_weights_close(weights);
+    sbp_weights_close(golden);
+    test_free(b);
 }
 
 #endif

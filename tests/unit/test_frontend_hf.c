@@ -7,22 +7,6 @@
 
 static int64_t ran, skipped;
 
-static const char *loss_type_of(fixture *f, const char *directory) {
-    const sbp_json *args = read_json(f, sbp_file_join(f->arena, directory, "args.json"));
-    const sbp_json *compile = sbp_json_member(args, "compile");
-    for (int64_t i = 0; i + 1 < compile->count; i++)
-        if (strcmp(compile->items[i].string, "--loss-type") == 0)
-            return compile->items[i + 1].string;
-    return NULL;
-}
-
-static void check_metric(const sbp_func *func, sbp_tensor **values, const char *name,
-                         const sbp_json *expected) {
-    double got = result_of(func, values, name)->data[0];
-    if (!(fabs(got - expected->real) <= SBP_TOLERANCE_F64 * fmax(1, fabs(expected->real))))
-        fail_msg("%s is %.17g, expected %.17g", name, got, expected->real);
-}
-
 /* What a case needs that is not built yet: the message of the refusal; NULL for all others. */
 static const char *refused(const char *name) {
     static const char *const cases[][2] = {{"llama_rope_dynamic", "rope_type 'dynamic'"},
@@ -54,29 +38,7 @@ static sbp_status run_case(void *user) {
     }
     check(f, status);
     assert_string_equal(model.weights, path);
-    append_objective(f, model.module, sbp_objective_find("sft"), loss_type_of(f, c->directory));
-    check(f, sbp_module_verify(model.module, f->diag));
-    sbp_func *func = differentiate(f, model.module, sbp_module_find_func(model.module, "model"));
-    batch *b = batch_read(f, sbp_file_join(f->arena, c->directory, "train.jsonl"));
-    sbp_weights *weights, *golden;
-    check(f, sbp_weights_open(f->arena, f->diag, model.weights, &weights));
-    check(f, sbp_weights_open(f->arena, f->diag, sbp_file_join(f->arena, c->directory, "grads.safetensors"),
-                              &golden));
-    sbp_tensor **values = run(f, model.module, func, b, weights, "d_loss");
-    const sbp_json *expect = read_json(f, sbp_file_join(f->arena, c->directory, "expect.json"));
-    check_metric(func, values, "loss", sbp_json_member(expect, "loss"));
-    const sbp_json *metrics = sbp_json_member(expect, "metrics");
-    check_metric(func, values, "entropy", sbp_json_member(metrics, "entropy"));
-    check_metric(func, values, "mean_token_accuracy", sbp_json_member(metrics, "mean_token_accuracy"));
-    const sbp_tensor *logp = values[sbp_map_get(&func->names, "logp")];
-    double worst_logp =
-        compare_logprobs(logp, b, sbp_json_member(expect, "logprobs"), SBP_TOLERANCE_LOGP_F64);
-    double worst = compare_gradients(f, model.module, func, values, golden, SBP_TOLERANCE_F64);
-    printf("  %-34s logp %.1e, gradients %.1e of %d parameters\n", c->name, worst_logp, worst,
-           model.module->param_count);
-    sbp_weights_close(weights);
-    sbp_weights_close(golden);
-    test_free(b);
+    compare_case(f, c->directory, &model);
     return SBP_OK;
 }
 
