@@ -140,8 +140,6 @@ typedef struct sbp_func {
 
 struct sbp_recipe;
 
-typedef enum sbp_init { SBP_INIT_NORMAL, SBP_INIT_ZEROS, SBP_INIT_ONES } sbp_init;
-
 typedef struct sbp_param {
     const char *name;  /* as the source calls it */
     sbp_type type;     /* dtype: the compute type */

@@ -32,6 +32,9 @@ void sbp_element_set(void *data, sbp_dtype dtype, int64_t index, double value);
 /* value rounded to the nearest number of a float dtype. */
 double sbp_round_to(sbp_dtype dtype, double value);
 
+/* How a parameter begins when no file holds it. */
+typedef enum sbp_init { SBP_INIT_NORMAL, SBP_INIT_ZEROS, SBP_INIT_ONES } sbp_init;
+
 typedef enum sbp_symbol {
     SBP_ONE, /* no symbol: a constant */
     SBP_T,

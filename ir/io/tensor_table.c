@@ -66,6 +66,8 @@ static void print_tensor(sbp_text *out, const sbp_tensor *tensor) {
     } else {
         sbp_text_add(out, ", \"init\": \"%s\"", tensor->init == SBP_INIT_ONES ? "ones" : "zeros");
     }
+    if (tensor->pad_row >= 0)
+        sbp_text_add(out, ", \"pad_row\": %lld", (long long)tensor->pad_row);
     sbp_text_add(out, ", \"recipes\": [");
     for (int32_t k = 0; k < tensor->recipe_count; k++) {
         sbp_text_add(out, k ? ", " : "");
@@ -197,6 +199,7 @@ static sbp_status read_tensor(reader *r, const sbp_json *node, sbp_tensor *out) 
     SBP_TRY(sbp_json_get_bool(r->diag, node, "trainable", SBP_JSON_REQUIRED, &out->trainable));
     SBP_TRY(sbp_json_get_bool(r->diag, node, "decay", SBP_JSON_REQUIRED, &out->decay));
     SBP_TRY(sbp_json_get_bool(r->diag, node, "fresh", SBP_JSON_OPTIONAL, &out->fresh));
+    SBP_TRY(sbp_json_get_i64(r->diag, node, "pad_row", SBP_JSON_OPTIONAL, &out->pad_row));
     SBP_TRY(read_init(r, node, out));
     const sbp_json *recipes = NULL, *aliases = NULL;
     SBP_TRY(sbp_json_get_array(r->diag, node, "recipes", SBP_JSON_REQUIRED, &recipes));
@@ -223,7 +226,7 @@ sbp_status sbp_tensor_table_parse(sbp_arena *arena, sbp_diag *diag, const char *
     SBP_TRY(sbp_json_get_array(diag, root, "tensors", SBP_JSON_REQUIRED, &tensors));
     sbp_tensor_table *table = SBP_NEW(arena, sbp_tensor_table);
     for (int64_t t = 0; t < tensors->count; t++) {
-        sbp_tensor tensor = {0};
+        sbp_tensor tensor = {.init = SBP_INIT_ZEROS, .pad_row = -1};
         SBP_TRY(read_tensor(&r, &tensors->items[t], &tensor));
         SBP_PUSH(arena, table->tensors, table->count, table->capacity, tensor);
     }
@@ -242,6 +245,10 @@ static sbp_status verify_tensor(sbp_diag *diag, sbp_tensor *tensor) {
     if (tensor->recipe_count == 0)
         return sbp_fail(diag, SBP_INPUT, "tensor table: buffer '%.200s' has no recipe", tensor->buffer);
     SBP_TRY(sbp_recipe_compile(diag, &tensor->recipes[0], &tensor->map));
+    int64_t rows = tensor->recipes[0].rank > 0 ? tensor->recipes[0].dim[0] : 0;
+    if (tensor->pad_row < -1 || tensor->pad_row >= rows)
+        return sbp_fail(diag, SBP_INPUT, "tensor table: buffer '%.200s': pad_row %lld of %lld",
+                        tensor->buffer, (long long)tensor->pad_row, (long long)rows);
     for (int32_t k = 1; k < tensor->recipe_count; k++) {
         sbp_recipe_map map;
         SBP_TRY(sbp_recipe_compile(diag, &tensor->recipes[k], &map));

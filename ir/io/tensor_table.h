@@ -14,7 +14,8 @@
  *     "recipes": [{"source": "layers.0.q.weight", "dtype": "f32", "shape": [64, 64], "steps": []}, ..],
  *     "aliases": ["q"]}, ..]}
  * steps: {"slice": [axis, start, length]}, {"transpose": true}, {"deinterleave": heads}, {"add": c},
- * {"cast": "bf16"}; init: "zeros", "ones" or {"normal": deviation}. "fresh": true: where the file has no
+ * {"cast": "bf16"}; init: "zeros", "ones" or {"normal": deviation}; "pad_row": row that begins as zeros all
+ * the same. "fresh": true: where the file has no
  * such tensor it is initialised by its rule (adapters, value heads), else that is an error.
  */
 #ifndef SBP_IR_IO_TENSOR_TABLE_H
@@ -23,15 +24,14 @@
 #include "ir/io/json.h"
 #include "ir/io/recipe.h"
 
-typedef enum sbp_init_kind { SBP_INIT_ZEROS, SBP_INIT_ONES, SBP_INIT_NORMAL } sbp_init_kind;
-
 typedef struct sbp_tensor {
     const char *buffer;
     bool trainable;
     bool decay; /* takes part in weight decay */
     bool fresh; /* may be missing in the file */
-    sbp_init_kind init;
+    sbp_init init;
     double deviation; /* SBP_INIT_NORMAL */
+    int64_t pad_row;  /* row of the source that begins as zeros (the padding token), -1: none */
     sbp_recipe *recipes;
     int32_t recipe_count, recipe_capacity;
     const char **aliases;
