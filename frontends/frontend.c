@@ -261,9 +261,8 @@ static sbp_status load_directory(sbp_loading *l) {
 static sbp_status load_source(sbp_loading *l) {
     if (sbp_directory_exists(l->path))
         return load_directory(l);
-    if (has_suffix(l->path, ".gguf")) {
+    if (has_suffix(l->path, ".gguf"))
         return sbp_load_gguf(l);
-    }
     if (has_suffix(l->path, ".onnx"))
         return sbp_fail(l->diag, SBP_INPUT,
                         "'%s': ONNX is read as JSON (google.protobuf.json_format.MessageToJson of the "
@@ -303,5 +302,6 @@ sbp_status sbp_model_load(sbp_arena *arena, sbp_diag *diag, const char *path,
                      .published = SBP_DTYPE_COUNT};
     sbp_status status = sbp_guard(arena, diag, load_guarded, &l);
     sbp_weights_close(l.weights);
+    sbp_weights_close(l.source);
     return status;
 }

@@ -11,7 +11,8 @@ typedef struct sbp_loading {
     const char *path;
     const sbp_model_options *options;
     sbp_model *model;
-    sbp_weights *weights; /* open, or NULL; closed by sbp_model_load */
+    sbp_weights *weights; /* of model->weights; open, or NULL; closed by sbp_model_load */
+    sbp_weights *source;  /* of a model that is a file of weights itself; likewise */
     /* In how many bits a frozen parameter was published, when no weights say so; SBP_DTYPE_COUNT: not known.
      */
     sbp_dtype published;
