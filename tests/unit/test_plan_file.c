@@ -340,6 +340,7 @@ static void bad_recipes_are_refused(void **state) {
 static const char table_text[] =
     "{\"tensors\": [\n"
     "{\"buffer\": \"L0.wq\", \"trainable\": true, \"decay\": true, \"init\": {\"normal\": 0.02}, "
+    "\"pad_row\": 3, "
     "\"recipes\": "
     "[{\"source\": \"qkv\", \"dtype\": \"bf16\", \"shape\": [12, 4], \"steps\": [{\"slice\": [0, 0, 8]}]}, "
     "{\"source\": \"blk.0.attn_q.weight\", \"dtype\": \"f32\", \"shape\": [8, 4], \"steps\": "
@@ -404,6 +405,7 @@ static void bad_tensor_tables_are_refused(void **state) {
         {"\"f16\"", "\"i32\"", "'i32' is no float type"},
         {"\"zeros\"", "\"sevens\"", "unknown rule 'sevens'"},
         {"{\"normal\": 0.02}", "{\"normal\": -1}", "deviation -1"},
+        {"\"pad_row\": 3", "\"pad_row\": 12", "pad_row 12 of 12"},
         {"[{\"source\": \"norm.weight\", \"dtype\": \"f32\", \"shape\": [4]}]", "[]", "has no recipe"},
         {"\"trainable\": true", "\"trainable\": 1", "trainable"},
         {"\"buffer\": \"norm\", ", "", "buffer"},
