@@ -1,0 +1,26 @@
+/* target_info.h: what the passes know of a backend, as plain data. Targets (backends/<name>/<name>_target.c)
+ * fill it in; passes never include a backend header. */
+#ifndef SBP_IR_TARGET_INFO_H
+#define SBP_IR_TARGET_INFO_H
+
+#include "ir/types.h"
+
+typedef struct sbp_target_info {
+    const char *name;             /* "cpu", "cuda:sm_90a" */
+    int64_t alignment_bytes;      /* of every buffer */
+    int64_t max_allocation_bytes; /* no buffer may be larger or lie across a multiple of it in an arena; 0: no
+                                     limit */
+    int64_t runtime_bytes;        /* measured: what the process needs on the device beside the arena */
+    int32_t attention_partials;   /* dq partial sums of attn_bwd, each as large as dq; 0: none */
+    bool has_copy_queue;
+    sbp_dtype default_compute;
+    bool supports[SBP_DTYPE_COUNT]; /* compute types */
+    /* Rows per chunk that `auto` means, and for the head. */
+    int64_t chunk, head_chunk;
+    /* Rates of the cost model, per second: multiply-adds count as two operations. */
+    double gemm_flops, attention_flops, memory_bytes, host_link_bytes;
+    double gemm_half_rows;  /* rows at which a product reaches half of gemm_flops */
+    double command_seconds; /* per command */
+} sbp_target_info;
+
+#endif

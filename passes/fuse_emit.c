@@ -1,0 +1,461 @@
+/* fuse_emit.c: writes the instructions of a stage, once fuse.c has decided what lives in memory and which
+ * row-wise ops share a kernel. */
+#include <string.h>
+
+#include "passes/body.h"
+#include "passes/fuse.h"
+
+static const sbp_op *def(const sbp_fuser *z, sbp_value v) {
+    const sbp_value_info *info = &z->f->values[v];
+    return info->role == SBP_VALUE_OP && info->op >= 0 ? &z->f->ops[info->op] : NULL;
+}
+
+/* ---- terms ------------------------------------------------------------------------------------------- */
+
+static sbp_term view_term(sbp_view view) {
+    return (sbp_term){.kind = SBP_TERM_VIEW, .value = SBP_NO_VALUE, .view = view};
+}
+
+static sbp_term no_term(void) {
+    return (sbp_term){.kind = SBP_TERM_NONE, .value = SBP_NO_VALUE, .view = sbp_view_none()};
+}
+
+/* A value as an operand: arguments other than streams are where the caller put them. */
+static sbp_term value_term(const sbp_fuser *z, sbp_value v) {
+    sbp_value base = z->stage->base[v];
+    sbp_value_role role = z->f->values[base].role;
+    if (role == SBP_VALUE_PARAM || role == SBP_VALUE_ROW || role == SBP_VALUE_CONST)
+        return view_term(z->stage->places[base]);
+    return (sbp_term){.kind = SBP_TERM_VALUE, .value = base, .view = sbp_view_none()};
+}
+
+static sbp_term temp_term(sbp_fuser *z, sbp_dtype dtype, int64_t cols, bool blocks) {
+    SBP_PUSH(z->p->arena, z->stage->temps, z->stage->temp_count, z->stage->temp_capacity,
+             (sbp_temp){.dtype = dtype, .cols = cols, .blocks = blocks});
+    return (sbp_term){.kind = SBP_TERM_TEMP, .value = z->stage->temp_count - 1, .view = sbp_view_none()};
+}
+
+static sbp_instr *add_instr(sbp_fuser *z, sbp_command_kind kind, int32_t position, const sbp_term *terms,
+                            int32_t count) {
+    sbp_stage *s = z->stage;
+    sbp_instr instr = {.kind = kind, .term_count = count, .position = position};
+    instr.terms = SBP_NEW_ARRAY(z->p->arena, sbp_term, count);
+    memcpy(instr.terms, terms, (size_t)count * sizeof *terms);
+    for (int i = 0; i < SBP_COUNT(instr.after); i++)
+        instr.after[i] = SBP_NO_VALUE;
+    for (int i = 0; i < SBP_COUNT(instr.defines); i++)
+        instr.defines[i] = SBP_NO_VALUE;
+    if (position >= 0 && position < z->f->op_count)
+        instr.node = z->f->ops[position].node;
+    SBP_PUSH(z->p->arena, s->instrs, s->instr_count, s->instr_capacity, instr);
+    return &s->instrs[s->instr_count - 1];
+}
+
+/* ---- products ---------------------------------------------------------------------------------------- */
+
+static bool out_in(const sbp_op *op) {
+    return sbp_op_symbol_is(op, "layout", "out_in");
+}
+
+static void emit_linear(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    sbp_value result = op->results[0];
+    sbp_term addend = no_term();
+    if (z->addend[result] != SBP_NO_VALUE) {
+        addend = value_term(z, z->addend[result]);
+        for (int32_t i = position; i < z->f->op_count; i++)
+            if (z->product_of[z->f->ops[i].results[0]] == op->results[0]) {
+                result = z->f->ops[i].results[0];
+                position = i;
+                break;
+            }
+    }
+    sbp_term terms[] = {value_term(z, result), value_term(z, op->operands[0]), value_term(z, op->operands[1]),
+                        addend, op->operands[2] == SBP_NO_VALUE ? no_term() : value_term(z, op->operands[2])};
+    sbp_instr *gemm = add_instr(z, SBP_CMD_GEMM, position, terms, SBP_COUNT(terms));
+    gemm->attrs.u.gemm.alpha = 1;
+    gemm->attrs.u.gemm.beta = addend.kind == SBP_TERM_NONE ? 0 : 1;
+    gemm->attrs.u.gemm.tb = out_in(op);
+}
+
+/* dW += dy^T x; for weights [in, out], x^T dy. */
+static void emit_linear_dw(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    sbp_value v = op->results[0];
+    bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
+    sbp_term dw = accumulates ? view_term(z->stage->accums[z->accumulates[v]]) : value_term(z, v);
+    sbp_term dy = value_term(z, op->operands[0]), x = value_term(z, op->operands[1]);
+    sbp_term terms[] = {dw, out_in(op) ? dy : x, out_in(op) ? x : dy, accumulates ? dw : no_term(),
+                        no_term()};
+    sbp_instr *gemm = add_instr(z, SBP_CMD_GEMM, position, terms, SBP_COUNT(terms));
+    gemm->attrs.u.gemm.alpha = 1;
+    gemm->attrs.u.gemm.beta = accumulates ? 1 : 0;
+    gemm->attrs.u.gemm.ta = true;
+}
+
+/* ---- gather, scatter, sums --------------------------------------------------------------------------- */
+
+static sbp_status order_terms(sbp_fuser *z, sbp_value index, sbp_term *perm, sbp_term *segment) {
+    const sbp_value_info *info = &z->f->values[index];
+    if (info->role != SBP_VALUE_ROW)
+        return sbp_fail(z->p->diag, SBP_INTERNAL, "fuse: %s scatters by %%%s, which is no row input",
+                        z->stage->name, info->name);
+    const char *column = z->p->module->rows[info->binding].name;
+    sbp_program *prog = z->p->program;
+    int32_t order = sbp_lower_order_buffer(z->p, column, SBP_ROW_ORDER, z->stage->rows);
+    int32_t lengths = sbp_lower_order_buffer(z->p, column, SBP_ROW_SEGMENT, z->stage->rows);
+    *perm = view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, order, 0)));
+    *segment = view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, lengths, 0)));
+    return SBP_OK;
+}
+
+static sbp_status emit_scatter(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    sbp_value v = op->results[0];
+    sbp_term perm, segment, dst;
+    SBP_TRY(order_terms(z, op->operands[1], &perm, &segment));
+    if (z->accumulates[v] != SBP_NO_VALUE) {
+        dst = view_term(z->stage->accums[z->accumulates[v]]);
+    } else {
+        dst = value_term(z, v);
+        add_instr(z, SBP_CMD_FILL, position, &dst, 1);
+    }
+    sbp_term terms[] = {dst, value_term(z, op->operands[0]), value_term(z, op->operands[1]), perm, segment};
+    add_instr(z, SBP_CMD_SCATTER_ADD, position, terms, SBP_COUNT(terms));
+    return SBP_OK;
+}
+
+static void emit_gather(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    sbp_term terms[] = {value_term(z, op->results[0]), value_term(z, op->operands[0]),
+                        value_term(z, op->operands[1])};
+    add_instr(z, SBP_CMD_GATHER, position, terms, SBP_COUNT(terms));
+}
+
+static void emit_reduce(sbp_fuser *z, sbp_term dst, sbp_term src, double beta, int32_t position) {
+    sbp_instr *reduce = add_instr(z, SBP_CMD_REDUCE, position, (sbp_term[]){dst, src}, 2);
+    reduce->attrs.u.reduce.op = SBP_REDUCE_SUM;
+    reduce->attrs.u.reduce.beta = beta;
+}
+
+/* Where a sum to a vector goes: its accumulator (added to), or memory of its own. */
+static void emit_colsum(sbp_fuser *z, sbp_value v, sbp_term src, int32_t position) {
+    bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
+    sbp_term dst = accumulates ? view_term(z->stage->accums[z->accumulates[v]]) : value_term(z, v);
+    sbp_instr *colsum = add_instr(z, SBP_CMD_COLSUM, position, (sbp_term[]){dst, src}, 2);
+    colsum->attrs.u.reduce.beta = accumulates ? 1 : 0;
+}
+
+static void emit_sum_rows(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    sbp_value v = op->results[0];
+    if (sbp_op_int(op, "rank") > 0) {
+        if (sbp_fuse_sums_memory(z, v)) /* else it is a partial of a row kernel */
+            emit_colsum(z, v, value_term(z, op->operands[0]), position);
+        return;
+    }
+    sbp_term src = value_term(z, op->operands[0]);
+    int32_t stored = 0;
+    for (int32_t i = 0; i < z->stage->store_count; i++)
+        if (z->stage->stores[i].value == v) {
+            emit_reduce(z, view_term(z->stage->stores[i].to), src, 1, position); /* over micro-batches */
+            stored++;
+        }
+    if (z->uses[v] > stored)
+        emit_reduce(z, value_term(z, v), src, 0, position);
+}
+
+/* ---- attention and carries --------------------------------------------------------------------------- */
+
+/* Rows of a carry that attention with this window may read: from the table's lo to the end of the chunk. */
+static sbp_view visible_rows(sbp_fuser *z, sbp_view carry, int64_t window) {
+    sbp_chunk_table *table = &z->p->program->tables[z->stage->table];
+    int32_t w = 0;
+    while (w < table->window_count && table->windows[w] != window)
+        w++;
+    if (w == table->window_count)
+        SBP_PUSH(z->p->arena, table->windows, table->window_count, table->window_capacity, window);
+    carry.start = (sbp_index){.column = SBP_COLUMN_LO + w};
+    carry.length = (sbp_index){.column = SBP_COLUMN_HI};
+    carry.until = true;
+    return carry;
+}
+
+static sbp_term carry_term(sbp_fuser *z, sbp_value state, int64_t window) {
+    sbp_value root = sbp_body_carry_root(z->f, state);
+    return view_term(visible_rows(z, z->stage->places[root], window));
+}
+
+static void wait_for_append(sbp_fuser *z, sbp_value state, sbp_value *after) {
+    const sbp_op *op = def(z, state);
+    *after = op && op->code == SBP_OP_append ? z->stage->base[op->operands[1]] : SBP_NO_VALUE;
+}
+
+static void attention_attrs(const sbp_fuser *z, const sbp_op *op, sbp_attention_attrs *out) {
+    const sbp_type *q = &z->f->values[op->operands[0]].type, *v = &z->f->values[op->operands[2]].type;
+    *out = (sbp_attention_attrs){.heads = q->dim[1].n,
+                                 .kv_heads = v->dim[1].n,
+                                 .d_qk = q->dim[2].n,
+                                 .d_v = v->dim[2].n,
+                                 .window = sbp_op_int(op, "window"),
+                                 .scale = sbp_op_double(op, "scale"),
+                                 .softcap = sbp_op_double(op, "softcap")};
+}
+
+static void emit_attention(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    int64_t window = sbp_op_int(op, "window");
+    sbp_term terms[] = {value_term(z, op->results[0]),
+                        value_term(z, op->results[1]),
+                        value_term(z, op->operands[0]),
+                        carry_term(z, op->operands[1], window),
+                        carry_term(z, op->operands[2], window),
+                        value_term(z, op->operands[3]),
+                        value_term(z, op->operands[4]),
+                        value_term(z, op->operands[5]),
+                        no_term()};
+    sbp_instr *attn = add_instr(z, SBP_CMD_ATTN_FWD, position, terms, SBP_COUNT(terms));
+    attention_attrs(z, op, &attn->attrs.u.attention);
+    wait_for_append(z, op->operands[1], &attn->after[0]);
+    wait_for_append(z, op->operands[2], &attn->after[1]);
+}
+
+/* The cotangent argument behind a running dK. */
+static sbp_value dcarry_root(const sbp_fuser *z, sbp_value v) {
+    for (;;) {
+        const sbp_op *op = def(z, v);
+        if (!op)
+            return v;
+        v = op->operands[op->results[1] == v ? 9 : 10];
+    }
+}
+
+static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    int64_t window = sbp_op_int(op, "window");
+    sbp_attention_attrs attrs;
+    attention_attrs(z, op, &attrs);
+    sbp_term dk = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[9])], window));
+    sbp_term dv = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[10])], window));
+    sbp_dtype wide = sbp_lower_wide(z->f->values[op->operands[0]].type.dtype);
+    int64_t cols = z->p->target.attention_partials * attrs.heads * attrs.d_qk;
+    sbp_term terms[] = {value_term(z, op->results[0]),
+                        dk,
+                        dv,
+                        value_term(z, op->operands[0]),
+                        carry_term(z, op->operands[1], window),
+                        carry_term(z, op->operands[2], window),
+                        value_term(z, op->operands[3]),
+                        value_term(z, op->operands[4]),
+                        value_term(z, op->operands[5]),
+                        value_term(z, op->operands[6]),
+                        value_term(z, op->operands[7]),
+                        value_term(z, op->operands[8]),
+                        cols > 0 ? temp_term(z, wide, cols, false) : no_term()};
+    sbp_instr *attn = add_instr(z, SBP_CMD_ATTN_BWD, position, terms, SBP_COUNT(terms));
+    attn->attrs.u.attention = attrs;
+    wait_for_append(z, op->operands[1], &attn->after[0]);
+    wait_for_append(z, op->operands[2], &attn->after[1]);
+    for (int i = 0; i < 2; i++) {
+        attn->after[2 + i] = op->operands[9 + i]; /* an earlier attention on the same carry */
+        attn->defines[i] = op->results[1 + i];
+    }
+}
+
+/* ---- places that follow from carries and results ----------------------------------------------------- */
+
+static bool same_view(const sbp_view *a, const sbp_view *b) {
+    return a->ref == b->ref && a->slot == b->slot && a->col == b->col && a->cols == b->cols &&
+           a->until == b->until && a->start.column == b->start.column &&
+           sbp_extent_equal(a->start.base, b->start.base) && sbp_extent_equal(a->start.step, b->start.step) &&
+           a->length.column == b->length.column && sbp_extent_equal(a->length.base, b->length.base) &&
+           sbp_extent_equal(a->length.step, b->length.step);
+}
+
+typedef struct extra {
+    sbp_value value;
+    sbp_view to;
+} extra;
+
+typedef struct extras {
+    extra *list;
+    int32_t count, capacity;
+} extras;
+
+/* Gives a value its place, or notes that it has to be stored a second time. */
+static void place(sbp_fuser *z, sbp_value value, sbp_view to, extras *more) {
+    sbp_value v = z->stage->base[value];
+    sbp_view *at = &z->stage->places[v];
+    if (at->ref == SBP_NO_VIEW && z->f->values[v].role == SBP_VALUE_OP)
+        *at = to;
+    else if (!same_view(at, &to))
+        SBP_PUSH(z->p->arena, more->list, more->count, more->capacity, (extra){.value = v, .to = to});
+}
+
+static void place_all(sbp_fuser *z, extras *more) {
+    sbp_stage *s = z->stage;
+    for (int32_t i = 0; i < z->f->op_count; i++) { /* rows taken from a carry are where the carry is */
+        const sbp_op *op = &z->f->ops[i];
+        if (op->code == SBP_OP_take)
+            s->places[op->results[0]] = sbp_lower_rows_of(s, s->places[dcarry_root(z, op->operands[0])]);
+    }
+    for (int32_t i = 0; i < s->store_count; i++) {
+        const sbp_op *op = def(z, s->stores[i].value);
+        if (!op || op->code != SBP_OP_sum_rows || z->f->values[s->stores[i].value].type.rank > 0)
+            place(z, s->stores[i].value, s->stores[i].to, more);
+    }
+    for (int32_t i = 0; i < z->f->op_count; i++) {
+        const sbp_op *op = &z->f->ops[i];
+        if (op->code != SBP_OP_append)
+            continue;
+        sbp_value root = sbp_body_carry_root(z->f, op->results[0]);
+        s->places[op->results[0]] = s->places[root];
+        place(z, op->operands[1], sbp_lower_rows_of(s, s->places[root]), more);
+    }
+}
+
+/* ---- row kernels ------------------------------------------------------------------------------------- */
+
+/* Stores a root of the kernel a second time. */
+static int32_t store_again(sbp_fuser *z, sbp_row_kernel *k, sbp_value v) {
+    sbp_rowkernel *kernel = k->kernel;
+    for (int32_t o = 0; o < kernel->operand_count; o++) {
+        if (kernel->operands[o].mode != SBP_RK_OUT || k->operands[o] != v)
+            continue;
+        sbp_rk_operand copy = kernel->operands[o];
+        int32_t added = sbp_rowkernel_add_operand(z->p->arena, kernel, &copy), count = kernel->instr_count;
+        for (int32_t i = 0; i < count; i++)
+            if (kernel->instrs[i].op == SBP_RK_STORE && kernel->instrs[i].index == o) {
+                sbp_rk_instr store = kernel->instrs[i];
+                store.index = added;
+                sbp_rowkernel_add(z->p->arena, kernel, &store);
+            }
+        return added;
+    }
+    return -1;
+}
+
+static void emit_group(sbp_fuser *z, int32_t group, extras *more) {
+    sbp_row_kernel *k = &z->kernels[group];
+    const sbp_row_group *g = &z->groups[group];
+    int32_t position = z->f->values[g->roots[g->root_count - 1]].op, own = k->kernel->operand_count;
+    sbp_term terms[SBP_ROWKERNEL_MAX_OPERANDS + 1] = {{0}};
+    sbp_value sums[SBP_ROWKERNEL_MAX_OPERANDS];
+    int32_t sum_count = 0, kept = 0;
+    sbp_term partials[SBP_ROWKERNEL_MAX_OPERANDS];
+    for (int32_t o = 0; o < own; o++) {
+        if (k->kernel->operands[o].mode == SBP_RK_PARTIAL) {
+            int64_t cols = sbp_type_row_elems(&z->f->values[k->operands[o]].type);
+            partials[sum_count] = terms[o] = temp_term(z, k->kernel->operands[o].dtype, cols, true);
+            sums[sum_count++] = k->operands[o];
+        } else {
+            terms[o] = value_term(z, k->operands[o]);
+        }
+    }
+    for (int32_t i = 0; i < more->count; i++) {
+        int32_t added = k->kernel->operand_count < SBP_ROWKERNEL_MAX_OPERANDS
+                            ? store_again(z, k, more->list[i].value)
+                            : -1;
+        if (added >= 0)
+            terms[added] = view_term(more->list[i].to);
+        else
+            more->list[kept++] = more->list[i];
+    }
+    more->count = kept;
+    sbp_instr *row = add_instr(z, SBP_CMD_ROW, position, terms, k->kernel->operand_count);
+    row->kernel = k->kernel;
+    for (int32_t i = 0; i < sum_count; i++)
+        emit_colsum(z, sums[i], partials[i], z->f->values[sums[i]].op);
+}
+
+/* A row kernel that copies a value, or with `accumulate` adds it. */
+static void emit_copy(sbp_fuser *z, sbp_term from, sbp_view to, const sbp_type *type, sbp_dtype to_dtype,
+                      bool accumulate) {
+    sbp_extent rows;
+    int64_t cols;
+    sbp_lower_shape(type, z->stage->rows, &rows, &cols);
+    sbp_dtype compute = sbp_lower_wide(type->dtype);
+    sbp_rowkernel *k = sbp_rowkernel_create(z->p->arena, accumulate ? "accumulate" : "copy", compute);
+    uint8_t vary = (uint8_t)(SBP_VARY_ROW | (cols > 1 ? SBP_VARY_ELEM : 0));
+    sbp_rk_operand operand = {
+        .name = "from", .mode = SBP_RK_IN, .dtype = type->dtype, .vary = vary, .length = cols};
+    sbp_term terms[3] = {from, view_term(to), view_term(to)};
+    sbp_rowkernel_add_operand(z->p->arena, k, &operand);
+    operand.dtype = to_dtype;
+    operand.name = "to_in";
+    if (accumulate)
+        sbp_rowkernel_add_operand(z->p->arena, k, &operand);
+    operand.name = "to";
+    operand.mode = SBP_RK_OUT;
+    int32_t out = sbp_rowkernel_add_operand(z->p->arena, k, &operand);
+    sbp_rk_instr load = {.op = SBP_RK_LOAD, .index = 0, .a = -1, .b = -1, .c = -1};
+    int32_t value = sbp_rowkernel_add(z->p->arena, k, &load);
+    if (accumulate) {
+        load.index = 1;
+        int32_t old = sbp_rowkernel_add(z->p->arena, k, &load);
+        value = sbp_rowkernel_add(
+            z->p->arena, k,
+            &(sbp_rk_instr){
+                .op = SBP_RK_MAP, .map = SBP_ROWOP_add, .a = old, .b = value, .c = -1, .index = -1});
+    }
+    sbp_rowkernel_add(z->p->arena, k,
+                      &(sbp_rk_instr){.op = SBP_RK_STORE, .index = out, .a = value, .b = -1, .c = -1});
+    add_instr(z, SBP_CMD_ROW, z->f->op_count, terms, k->operand_count)->kernel = k;
+}
+
+/* ---- driver ------------------------------------------------------------------------------------------ */
+
+static sbp_status emit_op(sbp_fuser *z, int32_t i) {
+    const sbp_op *op = &z->f->ops[i];
+    switch (op->code) {
+    case SBP_OP_linear:
+        emit_linear(z, op, i);
+        return SBP_OK;
+    case SBP_OP_linear_dw:
+        emit_linear_dw(z, op, i);
+        return SBP_OK;
+    case SBP_OP_gather:
+    case SBP_OP_group_take:
+        emit_gather(z, op, i);
+        return SBP_OK;
+    case SBP_OP_scatter_add:
+    case SBP_OP_group_sum:
+        return emit_scatter(z, op, i);
+    case SBP_OP_sum_rows:
+        emit_sum_rows(z, op, i);
+        return SBP_OK;
+    case SBP_OP_attention:
+        emit_attention(z, op, i);
+        return SBP_OK;
+    case SBP_OP_attention_vjp:
+        emit_attention_vjp(z, op, i);
+        return SBP_OK;
+    case SBP_OP_append:
+    case SBP_OP_take:
+        return SBP_OK;
+    default:
+        if (sbp_opcode_class(op->code) == SBP_CLASS_ROWWISE)
+            return SBP_OK;
+        return sbp_fail(z->p->diag, SBP_INTERNAL, "fuse: no command for %s in %s", sbp_opcode_name(op->code),
+                        z->stage->name);
+    }
+}
+
+sbp_status sbp_fuse_emit(sbp_fuser *z) {
+    extras more = {0};
+    place_all(z, &more);
+    for (int32_t i = 0; i < z->f->op_count; i++)
+        SBP_TRY(emit_op(z, i));
+    for (int32_t g = 0; g < z->group_count; g++)
+        emit_group(z, g, &more);
+    for (int32_t i = 0; i < more.count; i++) {
+        const sbp_type *type = &z->f->values[more.list[i].value].type;
+        emit_copy(z, value_term(z, more.list[i].value), more.list[i].to, type, type->dtype, false);
+    }
+    for (int32_t i = 0; i < z->f->result_count; i++) { /* gradients that no command adds by itself */
+        const sbp_result *result = &z->f->results[i];
+        if (result->role != SBP_RESULT_GRADIENT || z->f->values[result->target].role != SBP_VALUE_PARAM)
+            continue;
+        bool done = false;
+        for (int32_t v = 0; v < z->f->value_count; v++)
+            done |= z->accumulates[v] == result->target;
+        const sbp_type *type = &z->f->values[result->value].type;
+        if (!done)
+            emit_copy(z, value_term(z, result->value), z->stage->accums[result->target], type,
+                      sbp_lower_wide(type->dtype), true);
+    }
+    return SBP_OK;
+}

@@ -1,0 +1,15 @@
+/* infer: checks every type from the operands up, before anything else looks at them.
+ *
+ * requires  a module from a frontend: @model and @objective
+ * preserves everything
+ * breaks    nothing
+ */
+#include "passes/passes.h"
+
+sbp_status sbp_pass_infer(sbp_pipeline *p) {
+    static const char *const needed[] = {"model", "objective"};
+    for (int i = 0; i < SBP_COUNT(needed); i++)
+        if (!sbp_module_find_func(p->module, needed[i]))
+            return sbp_fail(p->diag, SBP_INTERNAL, "infer: the module has no function @%s", needed[i]);
+    return sbp_module_verify(p->module, p->diag);
+}

@@ -1,0 +1,205 @@
+/* lower.c: building blocks of programs, shared by streambp, head, optimizer and entries. */
+#include <string.h>
+
+#include "passes/lowering.h"
+
+sbp_dtype sbp_lower_wide(sbp_dtype dtype) {
+    return dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+}
+
+int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_space space, sbp_dtype dtype,
+                         int32_t count, sbp_extent rows, int64_t cols, int32_t function) {
+    sbp_program *prog = p->program;
+    const char *unique = sbp_arena_strdup(p->arena, name);
+    for (int32_t n = 2; sbp_program_find_buffer(prog, unique) >= 0; n++)
+        unique = sbp_arena_printf(p->arena, "%s.%d", name, n);
+    SBP_PUSH(p->arena, prog->buffers, prog->buffer_count, prog->buffer_capacity,
+             (sbp_buffer){.name = unique,
+                          .role = role,
+                          .space = space,
+                          .dtype = dtype,
+                          .count = count,
+                          .rows = rows,
+                          .cols = cols,
+                          .function = function,
+                          .offset = -1});
+    return prog->buffer_count - 1;
+}
+
+sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind) {
+    sbp_command *command = SBP_NEW(p->arena, sbp_command);
+    command->kind = kind;
+    command->kernel = command->flushes = command->gradient = -1;
+    for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
+        command->views[i] = sbp_view_none();
+    sbp_node node = {.kind = SBP_NODE_COMMAND, .u.command = command};
+    SBP_PUSH(p->arena, body->nodes, body->count, body->capacity, node);
+    return command;
+}
+
+void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp_view *views) {
+    int32_t count = p->program->functions[function].formal_count;
+    sbp_call *call = SBP_NEW(p->arena, sbp_call);
+    call->function = function;
+    call->views = SBP_NEW_ARRAY(p->arena, sbp_view, count);
+    if (count > 0)
+        memcpy(call->views, views, (size_t)count * sizeof *views);
+    sbp_node node = {.kind = SBP_NODE_CALL, .u.call = call};
+    SBP_PUSH(p->arena, body->nodes, body->count, body->capacity, node);
+}
+
+void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value) {
+    sbp_command *fill = sbp_lower_command(p, body, SBP_CMD_FILL);
+    fill->views[0] = view;
+    fill->view_count = 1;
+    fill->u.fill = value;
+}
+
+void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue) {
+    sbp_command *copy = sbp_lower_command(p, body, SBP_CMD_COPY);
+    copy->views[0] = to;
+    copy->views[1] = from;
+    copy->view_count = 2;
+    copy->queue = queue;
+}
+
+void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols) {
+    sbp_symbol symbol = sbp_type_rows(type);
+    *cols = sbp_type_row_elems(type);
+    if (symbol == SBP_C)
+        symbol = chunk;
+    if (symbol != SBP_ONE) {
+        *rows = sbp_extent_symbol(symbol, 1);
+        return;
+    }
+    int64_t n = type->rank > 1 ? type->dim[0].n : 1; /* matrices keep their rows, vectors are one row */
+    *rows = sbp_extent_const(n);
+    *cols = n > 0 ? *cols / n : 0;
+}
+
+/* ---- buffers made on first use ----------------------------------------------------------------------- */
+
+static int32_t find_input(const sbp_program *prog, sbp_row_input_kind kind, const char *column,
+                          sbp_symbol chunk) {
+    for (int32_t i = 0; i < prog->row_input_count; i++) {
+        const sbp_row_input *input = &prog->row_inputs[i];
+        if (input->kind == kind && strcmp(input->column, column) == 0 &&
+            (kind == SBP_ROW_COLUMN || input->chunk == chunk))
+            return input->buffer;
+    }
+    return -1;
+}
+
+static int32_t add_input(sbp_pipeline *p, const char *name, sbp_row_input_kind kind, const char *column,
+                         sbp_dtype dtype, sbp_symbol chunk) {
+    int32_t buffer =
+        sbp_lower_buffer(p, name, SBP_ROLE_ROWS, SBP_DEVICE, dtype, 1, sbp_extent_symbol(SBP_T, 1), 1, -1);
+    sbp_program *prog = p->program;
+    SBP_PUSH(p->arena, prog->row_inputs, prog->row_input_count, prog->row_input_capacity,
+             (sbp_row_input){.kind = kind, .buffer = buffer, .column = column, .chunk = chunk});
+    return buffer;
+}
+
+int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype) {
+    int32_t buffer = find_input(p->program, SBP_ROW_COLUMN, name, SBP_T);
+    return buffer >= 0 ? buffer : add_input(p, name, SBP_ROW_COLUMN, name, dtype, SBP_T);
+}
+
+int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind,
+                               sbp_symbol chunk) {
+    int32_t buffer = find_input(p->program, kind, column, chunk);
+    if (buffer >= 0)
+        return buffer;
+    const char *name = sbp_arena_printf(p->arena, "%s.%s.%s", column,
+                                        kind == SBP_ROW_ORDER ? "order" : "segment", sbp_symbol_name(chunk));
+    return add_input(p, name, kind, column, SBP_I32, chunk);
+}
+
+int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant) {
+    const sbp_const *c = &p->module->consts[constant];
+    const char *name = sbp_arena_printf(p->arena, "const.%s", c->name);
+    int32_t buffer = sbp_program_find_buffer(p->program, name);
+    if (buffer >= 0)
+        return buffer;
+    sbp_extent rows;
+    int64_t cols;
+    sbp_lower_shape(&c->type, SBP_C, &rows, &cols);
+    buffer = sbp_lower_buffer(p, name, SBP_ROLE_CONST, SBP_DEVICE, c->type.dtype, 1, rows, cols, -1);
+    p->program->buffers[buffer].data = c->data;
+    return buffer;
+}
+
+int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param) {
+    const sbp_param *source = &p->module->params[param];
+    int32_t buffer = sbp_program_find_buffer(p->program, source->name);
+    if (buffer >= 0)
+        return buffer;
+    sbp_extent rows;
+    int64_t cols;
+    sbp_lower_shape(&source->type, SBP_C, &rows, &cols);
+    return sbp_lower_buffer(p, source->name, SBP_ROLE_PARAM, SBP_DEVICE, source->storage, 1, rows, cols, -1);
+}
+
+/* ---- functions and stages ---------------------------------------------------------------------------- */
+
+sbp_function_lowering *sbp_lower_function(sbp_pipeline *p, const char *name) {
+    sbp_program *prog = p->program;
+    SBP_PUSH(p->arena, prog->functions, prog->function_count, prog->function_capacity,
+             (sbp_function){.name = sbp_arena_strdup(p->arena, name)});
+    sbp_lowering *l = p->lowering;
+    sbp_function_lowering *function = SBP_NEW(p->arena, sbp_function_lowering);
+    function->function = prog->function_count - 1;
+    SBP_PUSH(p->arena, l->functions, l->function_count, l->function_capacity, function);
+    return function;
+}
+
+int32_t sbp_lower_formal(sbp_pipeline *p, int32_t function, const char *name, sbp_access access,
+                         sbp_dtype dtype, sbp_extent rows, int64_t cols) {
+    sbp_function *f = &p->program->functions[function];
+    SBP_PUSH(p->arena, f->formals, f->formal_count, f->formal_capacity,
+             (sbp_formal){.name = sbp_arena_strdup(p->arena, name),
+                          .access = access,
+                          .dtype = dtype,
+                          .rows = rows,
+                          .cols = cols});
+    return f->formal_count - 1;
+}
+
+sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole) {
+    return stage->table >= 0 ? sbp_view_chunk(whole, stage->rows) : whole;
+}
+
+sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, int32_t table,
+                           bool descending) {
+    sbp_stage *stage = SBP_NEW(p->arena, sbp_stage);
+    stage->name = sbp_arena_strdup(p->arena, name);
+    stage->body = body;
+    stage->table = table;
+    stage->rows = table >= 0 ? p->program->tables[table].step : SBP_T;
+    stage->descending = descending;
+    stage->places = SBP_NEW_ARRAY(p->arena, sbp_place, body->value_count + 1);
+    stage->accums = SBP_NEW_ARRAY(p->arena, sbp_view, body->value_count + 1);
+    for (int32_t v = 0; v < body->value_count; v++)
+        stage->places[v] = stage->accums[v] = sbp_view_none();
+    for (int32_t i = 0; i < body->arg_count; i++) {
+        sbp_value v = body->args[i];
+        const sbp_value_info *info = &body->values[v];
+        if (info->role == SBP_VALUE_ROW) {
+            const sbp_row *row = &p->module->rows[info->binding];
+            int32_t buffer = sbp_lower_row_buffer(p, row->name, row->dtype);
+            if (sbp_type_rows(&info->type) == SBP_S)
+                p->program->buffers[buffer].rows = sbp_extent_symbol(SBP_S, 1);
+            stage->places[v] = sbp_lower_rows_of(stage, sbp_view_buffer(p->program, buffer, 0));
+        } else if (info->role == SBP_VALUE_CONST) {
+            stage->places[v] = sbp_view_buffer(p->program, sbp_lower_const_buffer(p, info->binding), 0);
+        } else if (info->role == SBP_VALUE_SCALAR) {
+            sbp_program_add_scalar(p->arena, p->program, p->module->scalars[info->binding]);
+        }
+    }
+    return stage;
+}
+
+void sbp_lower_add_stage(sbp_pipeline *p, sbp_function_lowering *function, sbp_stage *stage) {
+    SBP_PUSH(p->arena, function->items, function->item_count, function->item_capacity,
+             (sbp_item){.stage = stage});
+}

@@ -1,0 +1,159 @@
+/* lowering.h: what stands between the graph and the program: stages, loops around SSA bodies whose arguments
+ * and results are bound to views.
+ *
+ *   streambp, head, optimizer   make stages (body, bindings)
+ *   fuse                        turns the ops of a body into instructions: commands over values
+ *   schedule                    orders the instructions, gives every value a place, emits program commands
+ */
+#ifndef SBP_PASSES_LOWERING_H
+#define SBP_PASSES_LOWERING_H
+
+#include "passes/passes.h"
+
+/* Where a value of a body lives, when the caller decides: ref is SBP_NO_VIEW otherwise. A carry is the whole
+ * buffer; readers narrow it to the rows they may see. */
+typedef sbp_view sbp_place;
+
+/* An operand of an instruction. */
+typedef enum sbp_term_kind {
+    SBP_TERM_NONE,
+    SBP_TERM_VALUE, /* value of the body (never a reshape of another: see sbp_stage.base) */
+    SBP_TERM_TEMP,  /* temporary number `value` of the stage */
+    SBP_TERM_VIEW   /* a fixed view: parameters, accumulators, row inputs, carries */
+} sbp_term_kind;
+
+typedef struct sbp_term {
+    sbp_term_kind kind;
+    sbp_value value;
+    sbp_view view;
+} sbp_term;
+
+/* A command over values. Terms stand in the order of the command's operands. */
+typedef struct sbp_instr {
+    sbp_command_kind kind;
+    sbp_rowkernel *kernel; /* row */
+    sbp_term *terms;
+    int32_t term_count;
+    sbp_command attrs;  /* its union `u` */
+    sbp_value after[4]; /* values that must be there before, though no term names them; SBP_NO_VALUE: none */
+    sbp_value defines[2]; /* values that are there afterwards, though no term names them */
+    int32_t position;     /* in the body, of the latest op it stands for */
+    const char *node;
+} sbp_instr;
+
+/* Memory that only instructions know: column sums of a row kernel, workspace. */
+typedef struct sbp_temp {
+    sbp_dtype dtype;
+    int64_t cols;
+    bool blocks; /* one row per SBP_PARTIAL_ROWS rows, not one per row */
+} sbp_temp;
+
+/* A second place where a result must be stored. */
+typedef struct sbp_store {
+    sbp_value value;
+    sbp_view to;
+} sbp_store;
+
+typedef struct sbp_stage {
+    const char *name;
+    sbp_func *body;
+    int32_t table;   /* loop over this chunk table; -1: once, over all rows */
+    sbp_symbol rows; /* what C of the body means: C, H, or T when there is no loop */
+    bool descending;
+    sbp_place *places; /* per value of the body */
+    sbp_view *accums;  /* per value: accumulator of a trainable parameter argument */
+    sbp_store *stores;
+    int32_t store_count, store_capacity;
+    sbp_instr *instrs;
+    int32_t instr_count, instr_capacity;
+    sbp_temp *temps;
+    int32_t temp_count, temp_capacity;
+    sbp_value *base;       /* per value: the value whose memory it is (reshapes and the like) */
+    sbp_value *defined_by; /* per value: itself, or the value whose computation makes it available (take) */
+} sbp_stage;
+
+/* Items of a function in order: ready-made commands and stages. */
+typedef struct sbp_item {
+    sbp_node node; /* used when stage is NULL */
+    sbp_stage *stage;
+} sbp_item;
+
+typedef struct sbp_function_lowering {
+    int32_t function; /* in the program */
+    sbp_item *items;
+    int32_t item_count, item_capacity;
+} sbp_function_lowering;
+
+/* A value of a segment that the forward keeps for the backward, one per call of the segment. */
+typedef struct sbp_saved {
+    const char *name;
+    sbp_dtype dtype;
+    int64_t cols;
+    bool is_carry; /* keys or values: the carry itself is kept */
+} sbp_saved;
+
+/* What became of one function of the module. Program functions are -1 where there is none. Formals:
+ *   forward, again   [x] y params saved      again: forward once more, reading the saved set
+ *   backward         [x] G params accumulators saved
+ * x is absent when the segment has no stream argument; accumulators: one per trainable parameter. */
+typedef struct sbp_segment_kind {
+    sbp_func *func;       /* chunk function, forward only */
+    sbp_func *derivative; /* with its reverse sweep; NULL when nothing in it is differentiated */
+    int32_t forward, again, backward;
+    bool has_input;
+    sbp_saved *saved;
+    int32_t saved_count, saved_capacity;
+    sbp_type output; /* of the plain result */
+} sbp_segment_kind;
+
+/* The head: forward only (score), and the way to the gradient in one pass or two. */
+typedef struct sbp_head_lowering {
+    int32_t score; /* formals: H params */
+    int32_t
+        backward; /* one pass: H params accumulators. H becomes its gradient in place. two: the second pass */
+    int32_t first;     /* two passes: the first, formals H params; -1 for one pass */
+    int32_t objective; /* loss and metrics from the per-row outputs; no formals */
+    int32_t gradient;  /* two passes: cotangents of the per-row outputs; -1 for one pass */
+} sbp_head_lowering;
+
+typedef struct sbp_lowering {
+    sbp_function_lowering **functions;
+    int32_t function_count, function_capacity;
+    int32_t chunk_table, head_table;
+    sbp_segment_kind *kinds; /* per function of the module */
+    sbp_head_lowering head;
+    int32_t
+        first_trainable; /* call that holds the lowest trainable parameter; call_count when there is none */
+} sbp_lowering;
+
+/* ---- shared by the passes that build program pieces ------------------------------------------------ */
+
+/* Adds a buffer to the program and returns its number. */
+int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_space space, sbp_dtype dtype,
+                         int32_t count, sbp_extent rows, int64_t cols, int32_t function);
+/* Adds an empty command to a body. */
+sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind);
+void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp_view *views);
+void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value);
+void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue);
+/* Rows and columns of a value: a row axis, then everything else; [n] is one row, [m, n] m rows. */
+void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols);
+/* The buffer of a row input or constant of the module; made on first use. */
+int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype);
+int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind,
+                               sbp_symbol chunk);
+int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant);
+int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param);
+/* A stage for a body; places of row inputs and constants are filled in. */
+sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, int32_t table, bool descending);
+sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole);
+void sbp_lower_add_stage(sbp_pipeline *p, sbp_function_lowering *function, sbp_stage *stage);
+sbp_function_lowering *sbp_lower_function(sbp_pipeline *p, const char *name);
+int32_t sbp_lower_formal(sbp_pipeline *p, int32_t function, const char *name, sbp_access access,
+                         sbp_dtype dtype, sbp_extent rows, int64_t cols);
+/* Text of a stage: its body, or its instructions once there are any. */
+void sbp_stage_print(sbp_text *out, const sbp_pipeline *p, const sbp_stage *stage);
+/* fp64 for fp64, else fp32: accumulators, carried cotangents. */
+sbp_dtype sbp_lower_wide(sbp_dtype dtype);
+
+#endif

@@ -1,0 +1,385 @@
+/* memory: gives every buffer an offset in the arena of its memory space.
+ *
+ * requires  schedule
+ * preserves everything but offsets
+ * breaks    nothing
+ *
+ * Persistent buffers lie at the beginning. The buffers of a function share a frame by their live ranges
+ * inside the function; frames and the buffers of entries share the rest by their live ranges in each entry.
+ * Both are packed largest first, each at the lowest offset that is free throughout its life. No buffer lies
+ * across a multiple of the largest allocation of the target.
+ */
+#include "passes/memory.h"
+
+#include <stdlib.h>
+
+#include "passes/passes.h"
+
+bool sbp_memory_is_persistent(sbp_role role) {
+    switch (role) {
+    case SBP_ROLE_STREAM:
+    case SBP_ROLE_SAVED:
+    case SBP_ROLE_ACCUM:
+    case SBP_ROLE_CARRY:
+    case SBP_ROLE_SCRATCH:
+    case SBP_ROLE_WORKSPACE:
+        return false;
+    default:
+        return true;
+    }
+}
+
+sbp_status sbp_memory_buffer_bytes(const sbp_program *program, int32_t buffer, int64_t alignment,
+                                   sbp_diag *diag, int64_t *out) {
+    const sbp_buffer *b = &program->buffers[buffer];
+    sbp_sizes sizes = sbp_program_sizes(program, program->t_max, program->s_max);
+    int64_t bytes;
+    if (!sbp_buffer_bytes(b, &sizes, &bytes) || bytes > INT64_MAX / 2 - alignment)
+        return sbp_fail(diag, SBP_MACHINE, "buffer '%s' is larger than 2^62 bytes", b->name);
+    *out = sbp_round_up(bytes, alignment);
+    return SBP_OK;
+}
+
+/* ---- live ranges ------------------------------------------------------------------------------------- */
+
+typedef struct walk {
+    const sbp_program *program;
+    sbp_live_range *ranges; /* per buffer */
+    bool *started;          /* per buffer: seen in the loop being walked */
+    bool *carried;          /* per buffer: read in the loop before it was written there */
+    int32_t position;
+    int32_t *calls; /* per position, -1; NULL inside functions */
+} walk;
+
+static void touch(walk *w, int32_t buffer, int32_t begin, int32_t end) {
+    sbp_live_range *r = &w->ranges[buffer];
+    r->begin = r->begin < begin ? r->begin : begin;
+    r->end = r->end > end ? r->end : end;
+}
+
+static void walk_command(walk *w, const sbp_command *command, bool in_loop) {
+    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
+    sbp_command_operands(w->program, command, operands);
+    for (int pass = 0; pass < 2; pass++) /* reads first: an operand may be read and written */
+        for (int32_t i = 0; i < command->view_count; i++) {
+            int32_t ref = command->views[i].ref;
+            if (ref < 0)
+                continue;
+            bool reads = operands[i].access != SBP_WRITE;
+            if (reads != (pass == 0))
+                continue;
+            touch(w, ref, w->position, w->position);
+            const sbp_buffer *b = &w->program->buffers[ref];
+            bool whole_rows = b->rows.c[SBP_T] == 0 && b->rows.c[SBP_S] == 0;
+            if (in_loop && !w->started[ref] && (reads || !whole_rows))
+                w->carried[ref] = true;
+            w->started[ref] = true;
+        }
+    w->position++;
+}
+
+static void walk_body(walk *w, const sbp_body *body, bool in_loop) {
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_COMMAND) {
+            walk_command(w, node->u.command, in_loop);
+        } else if (node->kind == SBP_NODE_LOOP) {
+            int32_t begin = w->position;
+            for (int32_t b = 0; b < w->program->buffer_count && !in_loop; b++)
+                w->started[b] = w->carried[b] = false;
+            walk_body(w, &node->u.loop->body, true);
+            for (int32_t b = 0; b < w->program->buffer_count; b++)
+                if (w->started[b] && w->carried[b])
+                    touch(w, b, begin, w->position);
+        } else {
+            const sbp_call *call = node->u.call;
+            for (int32_t f = 0; f < w->program->functions[call->function].formal_count; f++)
+                if (call->views[f].ref >= 0)
+                    touch(w, call->views[f].ref, w->position, w->position);
+            if (w->calls)
+                w->calls[w->position] = call->function;
+            w->position++;
+        }
+    }
+}
+
+static int32_t count_positions(const sbp_body *body) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < body->count; i++)
+        count += body->nodes[i].kind == SBP_NODE_LOOP ? count_positions(&body->nodes[i].u.loop->body) : 1;
+    return count;
+}
+
+static int32_t walk_all(sbp_arena *arena, const sbp_program *program, const sbp_body *body,
+                        sbp_live_range *ranges, int32_t *calls) {
+    walk w = {.program = program, .ranges = ranges, .calls = calls};
+    w.started = SBP_NEW_ARRAY(arena, bool, program->buffer_count + 1);
+    w.carried = SBP_NEW_ARRAY(arena, bool, program->buffer_count + 1);
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        ranges[b] = (sbp_live_range){INT32_MAX, -1};
+    walk_body(&w, body, false);
+    return w.position;
+}
+
+/* Buffers of the program that functions name directly (row data, vectors) are persistent, so that calls tell
+ * all. */
+void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liveness *out) {
+    int32_t n = program->buffer_count;
+    out->entry_count = program->entry_count;
+    out->lengths = SBP_NEW_ARRAY(arena, int32_t, program->entry_count + 1);
+    out->ranges = SBP_NEW_ARRAY(arena, sbp_live_range, (size_t)program->entry_count * (size_t)n + 1);
+    out->frames = SBP_NEW_ARRAY(arena, sbp_live_range, n + 1);
+    out->function_lengths = SBP_NEW_ARRAY(arena, int32_t, program->function_count + 1);
+    out->calls = SBP_NEW_ARRAY(arena, int32_t *, program->entry_count + 1);
+    sbp_live_range *scratch = SBP_NEW_ARRAY(arena, sbp_live_range, n + 1);
+    for (int32_t f = 0; f < program->function_count; f++) {
+        out->function_lengths[f] = walk_all(arena, program, &program->functions[f].body, scratch, NULL);
+        for (int32_t b = 0; b < n; b++)
+            if (program->buffers[b].function == f)
+                out->frames[b] = scratch[b];
+    }
+    for (int32_t e = 0; e < program->entry_count; e++) {
+        int32_t positions = count_positions(&program->entries[e].body);
+        out->calls[e] = SBP_NEW_ARRAY(arena, int32_t, positions + 1);
+        for (int32_t i = 0; i < positions; i++)
+            out->calls[e][i] = -1;
+        sbp_live_range *ranges = out->ranges + (size_t)e * (size_t)n;
+        out->lengths[e] = walk_all(arena, program, &program->entries[e].body, ranges, out->calls[e]);
+    }
+}
+
+/* ---- packing ----------------------------------------------------------------------------------------- */
+
+/* Something to be placed: live during [begin, end] of each timeline (an entry, or the one function). */
+typedef struct parcel {
+    int64_t bytes, offset;
+    int32_t buffer; /* or ~function: its frame */
+    sbp_live_range *ranges;
+    int32_t order;
+} parcel;
+
+static int by_size(const void *x, const void *y) {
+    const parcel *a = x, *b = y;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? 1 : -1;
+    return a->order - b->order;
+}
+
+static int by_offset(const void *x, const void *y) {
+    const parcel *a = *(const parcel *const *)x, *b = *(const parcel *const *)y;
+    if (a->offset != b->offset)
+        return a->offset < b->offset ? -1 : 1;
+    return a->order - b->order;
+}
+
+static bool meet(const parcel *a, const parcel *b, int32_t timelines) {
+    for (int32_t t = 0; t < timelines; t++)
+        if (a->ranges[t].begin <= b->ranges[t].end && b->ranges[t].begin <= a->ranges[t].end)
+            return true;
+    return false;
+}
+
+/* Moves an offset on so that [offset, offset + bytes) crosses no multiple of the largest allocation. */
+static int64_t within_block(int64_t offset, int64_t bytes, int64_t block) {
+    if (block > 0 && bytes > 0 && offset / block != (offset + bytes - 1) / block)
+        return sbp_round_up(offset, block);
+    return offset;
+}
+
+/* Places the parcels from `base` on; returns the end. */
+static int64_t pack(sbp_arena *arena, parcel *parcels, int32_t count, int32_t timelines, int64_t base,
+                    int64_t block) {
+    parcel **placed = SBP_NEW_ARRAY(arena, parcel *, count + 1);
+    int64_t end = base;
+    qsort(parcels, (size_t)count, sizeof *parcels, by_size);
+    for (int32_t i = 0; i < count; i++) {
+        int32_t neighbours = 0;
+        parcel **near = SBP_NEW_ARRAY(arena, parcel *, i + 1);
+        for (int32_t j = 0; j < i; j++)
+            if (meet(&parcels[i], placed[j], timelines))
+                near[neighbours++] = placed[j];
+        qsort(near, (size_t)neighbours, sizeof(parcel *), by_offset);
+        int64_t at = within_block(base, parcels[i].bytes, block);
+        for (int32_t j = 0; j < neighbours; j++)
+            if (near[j]->offset < at + parcels[i].bytes && at < near[j]->offset + near[j]->bytes)
+                at = within_block(near[j]->offset + near[j]->bytes, parcels[i].bytes, block);
+        parcels[i].offset = at;
+        placed[i] = &parcels[i];
+        end = at + parcels[i].bytes > end ? at + parcels[i].bytes : end;
+    }
+    return end;
+}
+
+static sbp_status whole_bytes(sbp_pipeline *p, int32_t buffer, int64_t *out) {
+    sbp_buffer *b = &p->program->buffers[buffer];
+    SBP_TRY(sbp_memory_buffer_bytes(p->program, buffer, p->target.alignment_bytes, p->diag, &b->stride));
+    if (!sbp_mul_i64(b->stride, b->count, out))
+        return sbp_fail(p->diag, SBP_MACHINE, "buffer '%s' is larger than 2^62 bytes", b->name);
+    if (p->target.max_allocation_bytes > 0 && *out > p->target.max_allocation_bytes &&
+        b->space == SBP_DEVICE) {
+        char need[32], limit[32];
+        return sbp_fail(p->diag, SBP_MACHINE, "buffer '%s' takes %s, %s allocates at most %s at once",
+                        b->name, sbp_format_bytes(need, sizeof need, (double)*out), p->target.name,
+                        sbp_format_bytes(limit, sizeof limit, (double)p->target.max_allocation_bytes));
+    }
+    return SBP_OK;
+}
+
+/* Lays out the frame of one function; offsets are relative to it. */
+static sbp_status pack_function(sbp_pipeline *p, sbp_liveness *live, int32_t function, int64_t *frame_bytes) {
+    sbp_program *prog = p->program;
+    parcel *parcels = NULL;
+    int32_t count = 0, capacity = 0;
+    for (int32_t b = 0; b < prog->buffer_count; b++) {
+        if (prog->buffers[b].function != function)
+            continue;
+        parcel item = {.buffer = b, .ranges = &live->frames[b], .order = count};
+        SBP_TRY(whole_bytes(p, b, &item.bytes));
+        SBP_PUSH(p->arena, parcels, count, capacity, item);
+    }
+    *frame_bytes = count > 0 ? pack(p->arena, parcels, count, 1, 0, 0) : 0;
+    for (int32_t i = 0; i < count; i++)
+        prog->buffers[parcels[i].buffer].offset = parcels[i].offset;
+    return SBP_OK;
+}
+
+/* Where frames and the buffers of entries lie. */
+static sbp_status pack_space(sbp_pipeline *p, sbp_liveness *live, const int64_t *frames, sbp_space space,
+                             int64_t base) {
+    sbp_program *prog = p->program;
+    parcel *parcels = NULL;
+    int32_t count = 0, capacity = 0, n = prog->buffer_count, entries = prog->entry_count;
+    for (int32_t b = 0; b < n; b++) {
+        const sbp_buffer *buffer = &prog->buffers[b];
+        if (buffer->function >= 0 || buffer->space != space || sbp_memory_is_persistent(buffer->role))
+            continue;
+        parcel item = {
+            .buffer = b, .order = count, .ranges = SBP_NEW_ARRAY(p->arena, sbp_live_range, entries + 1)};
+        SBP_TRY(whole_bytes(p, b, &item.bytes));
+        for (int32_t e = 0; e < entries; e++)
+            item.ranges[e] = live->ranges[(size_t)e * (size_t)n + (size_t)b];
+        SBP_PUSH(p->arena, parcels, count, capacity, item);
+    }
+    for (int32_t f = 0; f < prog->function_count && space == SBP_DEVICE; f++) {
+        if (frames[f] == 0)
+            continue;
+        parcel item = {.buffer = ~f, .bytes = frames[f], .order = count};
+        item.ranges = SBP_NEW_ARRAY(p->arena, sbp_live_range, entries + 1);
+        for (int32_t e = 0; e < entries; e++) {
+            item.ranges[e] = (sbp_live_range){INT32_MAX, -1};
+            for (int32_t t = 0; t < live->lengths[e]; t++)
+                if (live->calls[e][t] == f) {
+                    item.ranges[e].begin = item.ranges[e].begin < t ? item.ranges[e].begin : t;
+                    item.ranges[e].end = t;
+                }
+        }
+        SBP_PUSH(p->arena, parcels, count, capacity, item);
+    }
+    int64_t end = base;
+    if (count > 0)
+        end = pack(p->arena, parcels, count, entries, base,
+                   space == SBP_DEVICE ? p->target.max_allocation_bytes : 0);
+    for (int32_t i = 0; i < count; i++) {
+        if (parcels[i].buffer >= 0) {
+            prog->buffers[parcels[i].buffer].offset = parcels[i].offset;
+            continue;
+        }
+        for (int32_t b = 0; b < n; b++)
+            if (prog->buffers[b].function == ~parcels[i].buffer)
+                prog->buffers[b].offset += parcels[i].offset;
+    }
+    prog->arena_bytes[space] = end;
+    return SBP_OK;
+}
+
+sbp_status sbp_pass_memory(sbp_pipeline *p) {
+    sbp_program *prog = p->program;
+    sbp_liveness live;
+    sbp_memory_liveness(p->arena, prog, &live);
+    int64_t *frames = SBP_NEW_ARRAY(p->arena, int64_t, prog->function_count + 1);
+    for (int32_t f = 0; f < prog->function_count; f++)
+        SBP_TRY(pack_function(p, &live, f, &frames[f]));
+    for (int space = 0; space < SBP_SPACE_COUNT; space++) {
+        int64_t at = 0;
+        for (int32_t b = 0; b < prog->buffer_count; b++) {
+            sbp_buffer *buffer = &prog->buffers[b];
+            if (buffer->function >= 0 || buffer->space != (sbp_space)space ||
+                !sbp_memory_is_persistent(buffer->role))
+                continue;
+            int64_t bytes = 0;
+            SBP_TRY(whole_bytes(p, b, &bytes));
+            at = within_block(at, bytes, p->target.max_allocation_bytes);
+            buffer->offset = at;
+            if (!sbp_add_i64(at, bytes, &at))
+                return sbp_fail(p->diag, SBP_MACHINE, "the plan needs more than 2^63 bytes");
+        }
+        SBP_TRY(pack_space(p, &live, frames, (sbp_space)space, at));
+    }
+    return SBP_OK;
+}
+
+/* ---- the peak ---------------------------------------------------------------------------------------- */
+
+/* Bytes live inside a function at the position where most are; per role. */
+static sbp_status function_peak(const sbp_program *program, const sbp_liveness *live, int32_t function,
+                                const int64_t *bytes, int64_t roles[SBP_ROLE_COUNT]) {
+    int64_t best = -1;
+    for (int32_t t = 0; t < live->function_lengths[function]; t++) {
+        int64_t sum = 0, here[SBP_ROLE_COUNT] = {0};
+        for (int32_t b = 0; b < program->buffer_count; b++)
+            if (program->buffers[b].function == function && live->frames[b].begin <= t &&
+                t <= live->frames[b].end) {
+                sum += bytes[b];
+                here[program->buffers[b].role] += bytes[b];
+            }
+        if (sum > best) {
+            best = sum;
+            for (int r = 0; r < SBP_ROLE_COUNT; r++)
+                roles[r] = here[r];
+        }
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_memory_find_peak(sbp_arena *arena, const sbp_program *program, sbp_space space,
+                                int64_t alignment, sbp_diag *diag, sbp_memory_peak *out) {
+    sbp_liveness live;
+    sbp_memory_liveness(arena, program, &live);
+    int32_t n = program->buffer_count;
+    int64_t *bytes = SBP_NEW_ARRAY(arena, int64_t, n + 1), fixed[SBP_ROLE_COUNT] = {0};
+    int64_t(*functions)[SBP_ROLE_COUNT] =
+        sbp_arena_array(arena, (size_t)program->function_count + 1, sizeof *functions);
+    for (int32_t b = 0; b < n; b++) {
+        SBP_TRY(sbp_memory_buffer_bytes(program, b, alignment, diag, &bytes[b]));
+        bytes[b] *= program->buffers[b].count;
+        if (program->buffers[b].space != space)
+            bytes[b] = 0;
+        if (program->buffers[b].function < 0 && sbp_memory_is_persistent(program->buffers[b].role))
+            fixed[program->buffers[b].role] += bytes[b];
+    }
+    for (int32_t f = 0; f < program->function_count; f++)
+        SBP_TRY(function_peak(program, &live, f, bytes, functions[f]));
+    *out = (sbp_memory_peak){.live_bytes = -1, .arena_bytes = program->arena_bytes[space], .entry = ""};
+    for (int32_t e = 0; e < program->entry_count; e++)
+        for (int32_t t = 0; t < live.lengths[e]; t++) {
+            int64_t roles[SBP_ROLE_COUNT], sum = 0;
+            int32_t called = live.calls[e][t];
+            for (int r = 0; r < SBP_ROLE_COUNT; r++)
+                roles[r] = fixed[r] + (called >= 0 ? functions[called][r] : 0);
+            for (int32_t b = 0; b < n; b++) {
+                sbp_live_range range = live.ranges[(size_t)e * (size_t)n + (size_t)b];
+                if (program->buffers[b].function < 0 && !sbp_memory_is_persistent(program->buffers[b].role) &&
+                    range.begin <= t && t <= range.end)
+                    roles[program->buffers[b].role] += bytes[b];
+            }
+            for (int r = 0; r < SBP_ROLE_COUNT; r++)
+                sum += roles[r];
+            if (sum > out->live_bytes) {
+                out->live_bytes = sum;
+                out->entry = program->entries[e].name;
+                for (int r = 0; r < SBP_ROLE_COUNT; r++)
+                    out->roles[r] = roles[r];
+            }
+        }
+    return SBP_OK;
+}

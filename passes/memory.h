@@ -1,0 +1,43 @@
+/* memory.h: live ranges of buffers, for the memory pass and for reports about memory. */
+#ifndef SBP_PASSES_MEMORY_H
+#define SBP_PASSES_MEMORY_H
+
+#include "ir/program.h"
+#include "ir/target_info.h"
+
+/* Bytes of one element of a buffer at t_max, rounded up to the alignment; all elements: times count. */
+sbp_status sbp_memory_buffer_bytes(const sbp_program *program, int32_t buffer, int64_t alignment,
+                                   sbp_diag *diag, int64_t *out) SBP_CHECKED;
+
+/* What is live at the moment of the highest demand: bytes per role, and the rest that packing left unused. */
+typedef struct sbp_memory_peak {
+    int64_t roles[SBP_ROLE_COUNT];
+    int64_t live_bytes;  /* sum of the above: no packing can do with less */
+    int64_t arena_bytes; /* what was allotted */
+    const char *entry;   /* where the peak is */
+} sbp_memory_peak;
+
+sbp_status sbp_memory_find_peak(sbp_arena *arena, const sbp_program *program, sbp_space space,
+                                int64_t alignment, sbp_diag *diag, sbp_memory_peak *out) SBP_CHECKED;
+
+/* Live range of every buffer in every entry: begin > end when it is not used there. Buffers of functions
+ * follow the calls. Persistent buffers (parameters, gradients, states, row data, results) are live
+ * throughout. */
+typedef struct sbp_live_range {
+    int32_t begin, end;
+} sbp_live_range;
+
+typedef struct sbp_liveness {
+    int32_t entry_count;
+    int32_t *lengths;       /* positions per entry */
+    sbp_live_range *ranges; /* [entry * buffer_count + buffer]; for function buffers: in the function */
+    sbp_live_range *frames; /* per buffer of a function: inside one run of the function */
+    int32_t *function_lengths;
+    int32_t **calls; /* per entry and position: function called there, -1 */
+} sbp_liveness;
+
+void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liveness *out);
+
+bool sbp_memory_is_persistent(sbp_role role);
+
+#endif

@@ -1,0 +1,87 @@
+/* passes.h: the pipeline from a model's graph to a program.
+ *
+ *   graph     infer canonicalize sink segment expand split autodiff   functions of SSA ops
+ *   program   streambp head optimizer                                 stages: loops around SSA bodies
+ *             fuse schedule memory fence                              commands at addresses
+ *
+ * Each pass is one file with a contract comment; passes.def lists them in order. A pass reads and writes the
+ * sbp_pipeline; with SBP_VERIFY the IR is verified after each. Nothing here knows a model family, a parameter
+ * name or an objective.
+ */
+#ifndef SBP_PASSES_PASSES_H
+#define SBP_PASSES_PASSES_H
+
+#include "ir/ir.h"
+#include "ir/program.h"
+#include "ir/target_info.h"
+
+typedef enum sbp_optimizer { SBP_OPTIMIZER_NONE, SBP_OPTIMIZER_SGD, SBP_OPTIMIZER_ADAMW } sbp_optimizer;
+
+/* Settings of the one schedule. The presets of --backward are values of these, nothing else. */
+typedef struct sbp_schedule_options {
+    int64_t chunk;            /* C, rows */
+    int64_t head_chunk;       /* C_head, rows */
+    int64_t segment;          /* g, layers per segment */
+    int64_t checkpoint_every; /* k, segments per checkpoint */
+    bool save_all;            /* saved set: everything the backward reads, or ... */
+    const char *const *saved; /* ... these values, by name */
+    int32_t saved_count;
+    bool offload; /* checkpoints and saved values live in host memory */
+} sbp_schedule_options;
+
+typedef struct sbp_pass_options {
+    int64_t t_max;
+    sbp_schedule_options schedule;
+    sbp_dtype grad_dtype;  /* of gradient buffers */
+    sbp_dtype state_dtype; /* of optimizer states */
+    sbp_optimizer optimizer;
+    bool step;          /* gradients consumed per segment: no clipping, no accumulation */
+    bool skip_streambp; /* debug: proves that nothing works without it */
+} sbp_pass_options;
+
+struct sbp_lowering;
+
+typedef struct sbp_pipeline {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    sbp_module *module; /* in: @model and @objective */
+    sbp_target_info target;
+    sbp_pass_options options;
+    struct sbp_lowering *lowering; /* between streambp and schedule */
+    sbp_program *program;          /* out */
+    /* --print-after, --stop-after: names of passes, NULL; text is added to `printed`. */
+    const char *print_after, *stop_after;
+    sbp_text *printed;
+    bool stopped;
+} sbp_pipeline;
+
+/* Runs all passes, or those up to stop_after. */
+sbp_status sbp_pipeline_run(sbp_pipeline *pipeline) SBP_CHECKED;
+/* Names of the passes in order; NULL after the last. */
+const char *sbp_pass_name(int index);
+
+#define PASS(name, description) sbp_status sbp_pass_##name(sbp_pipeline *pipeline) SBP_CHECKED;
+#include "passes/passes.def"
+#undef PASS
+
+/* ---- pieces that tests use on their own ------------------------------------------------------------ */
+
+/* Replaces composites (and with `late`, ops that are expanded after autodiff) by smaller ops. */
+sbp_status sbp_expand_func(sbp_module *module, const sbp_func *func, bool late, sbp_diag *diag,
+                           sbp_func **out) SBP_CHECKED;
+
+/* T becomes C; every operand read as PREFIX or WINDOW becomes a carry. */
+sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *diag,
+                          sbp_func **out) SBP_CHECKED;
+
+/* func, followed by its reverse sweep. Adds a cotangent argument per plain result and per carry; results
+ * become the gradients of stream arguments (when want_streams) and of trainable parameters, and the carries.
+ * Plain results stay results. */
+sbp_status sbp_autodiff_func(sbp_module *module, const sbp_func *func, bool want_streams, sbp_diag *diag,
+                             sbp_func **out) SBP_CHECKED;
+
+/* Folds constants, removes what no result needs and what is computed twice. */
+sbp_status sbp_canonicalize_func(sbp_module *module, const sbp_func *func, sbp_diag *diag,
+                                 sbp_func **out) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,213 @@
+/* place.c: where the values of a scheduled stage live.
+ *
+ * A value whose place the caller fixed lives there (G[i], K[i], y[i]). Another one shares the memory of a
+ * value it may be written over: from the back, an operand that dies at an instruction takes the home of the
+ * result, when the instruction may write over it and nobody else lives there meanwhile; then, from the front,
+ * a result takes the home of an operand that dies. So a gradient that becomes dx is in G from dy on, and a
+ * key is in K from its product on.
+ */
+#include <string.h>
+
+#include "passes/schedule.h"
+
+static bool same_view(const sbp_view *a, const sbp_view *b) {
+    return a->ref == b->ref && a->slot == b->slot && a->col == b->col && a->cols == b->cols &&
+           a->until == b->until && a->start.column == b->start.column &&
+           sbp_extent_equal(a->start.base, b->start.base) && sbp_extent_equal(a->start.step, b->start.step) &&
+           a->length.column == b->length.column && sbp_extent_equal(a->length.base, b->length.base);
+}
+
+/* Fixed memory may be written when the caller gave it for that, or when it is the function's own. */
+static bool is_writable(const sbp_scheduler *s, const sbp_view *view) {
+    const sbp_program *prog = s->p->program;
+    if (view->ref < 0)
+        return prog->functions[s->function].formals[~view->ref].access != SBP_READ;
+    sbp_role role = prog->buffers[view->ref].role;
+    return role == SBP_ROLE_CARRY || role == SBP_ROLE_SCRATCH;
+}
+
+static int32_t home_at(sbp_scheduler *s, const sbp_view *view) {
+    for (int32_t h = 0; h < s->home_count; h++)
+        if (s->homes[h].view.ref != SBP_NO_VIEW && same_view(&s->homes[h].view, view))
+            return h;
+    SBP_PUSH(s->p->arena, s->homes, s->home_count, s->home_capacity,
+             (sbp_home){.view = *view, .writable = is_writable(s, view), .buffer = -1});
+    return s->home_count - 1;
+}
+
+static int32_t new_scratch(sbp_scheduler *s) {
+    SBP_PUSH(s->p->arena, s->homes, s->home_count, s->home_capacity,
+             (sbp_home){.view = sbp_view_none(), .writable = true, .buffer = -1});
+    return s->home_count - 1;
+}
+
+static void move_in(sbp_scheduler *s, sbp_value v, int32_t home) {
+    sbp_home *h = &s->homes[home];
+    s->home_of[v] = home;
+    SBP_PUSH(s->p->arena, h->tenants, h->tenant_count, h->tenant_capacity, v);
+}
+
+/* Whether the instruction may write result over operand. */
+static bool may_overwrite(const sbp_instr *instr, sbp_value operand, sbp_value result) {
+    if (instr->kind == SBP_CMD_GEMM)
+        return instr->terms[0].value == result && instr->terms[3].kind == SBP_TERM_VALUE &&
+               instr->terms[3].value == operand && instr->terms[1].value != operand &&
+               instr->terms[2].value != operand;
+    if (instr->kind != SBP_CMD_ROW)
+        return false;
+    bool found = false;
+    for (int32_t o = 0; o < instr->term_count; o++) {
+        if (instr->terms[o].kind != SBP_TERM_VALUE || instr->terms[o].value != result ||
+            instr->kernel->operands[o].mode != SBP_RK_OUT)
+            continue;
+        for (int32_t i = 0; i < instr->term_count; i++)
+            if (instr->terms[i].kind == SBP_TERM_VALUE && instr->terms[i].value == operand &&
+                instr->kernel->operands[i].mode == SBP_RK_IN) {
+                if (!sbp_rowkernel_may_alias(instr->kernel, o, i))
+                    return false;
+                found = true;
+            }
+    }
+    return found;
+}
+
+static bool same_memory_shape(const sbp_scheduler *s, sbp_value a, sbp_value b) {
+    sbp_extent rows_a, rows_b;
+    int64_t cols_a, cols_b;
+    const sbp_func *f = s->stage->body;
+    sbp_lower_shape(&f->values[a].type, s->stage->rows, &rows_a, &cols_a);
+    sbp_lower_shape(&f->values[b].type, s->stage->rows, &rows_b, &cols_b);
+    return f->values[a].type.dtype == f->values[b].type.dtype && cols_a == cols_b &&
+           sbp_extent_equal(rows_a, rows_b);
+}
+
+/* Whether v can live in the home from its birth to its death beside (before, after) the tenants there. */
+static bool fits(const sbp_scheduler *s, sbp_value v, int32_t home) {
+    const sbp_home *h = &s->homes[home];
+    if (!h->writable)
+        return false;
+    for (int32_t i = 0; i < h->tenant_count; i++) {
+        sbp_value t = h->tenants[i];
+        if (!same_memory_shape(s, v, t))
+            return false;
+        if (s->dies[t] < s->born[v] || s->dies[v] < s->born[t])
+            continue;
+        bool after = s->dies[t] == s->born[v] && s->born[v] >= 0 && s->born[v] < s->stage->instr_count &&
+                     may_overwrite(&s->stage->instrs[s->order[s->born[v]]], t, v);
+        bool before = s->dies[v] == s->born[t] && s->born[t] >= 0 && s->born[t] < s->stage->instr_count &&
+                      may_overwrite(&s->stage->instrs[s->order[s->born[t]]], v, t);
+        if (!after && !before)
+            return false;
+    }
+    return true;
+}
+
+static void find_lifetimes(sbp_scheduler *s) {
+    sbp_stage *stage = s->stage;
+    int32_t n = stage->instr_count, values = stage->body->value_count;
+    s->born = SBP_NEW_ARRAY(s->p->arena, int32_t, values + 1);
+    s->dies = SBP_NEW_ARRAY(s->p->arena, int32_t, values + 1);
+    s->home_of = SBP_NEW_ARRAY(s->p->arena, int32_t, values + 1);
+    for (int32_t v = 0; v < values; v++) {
+        s->born[v] = stage->body->values[v].role == SBP_VALUE_OP ? n : -1;
+        s->dies[v] = s->home_of[v] = -1;
+    }
+    for (int32_t t = 0; t < n; t++) {
+        const sbp_instr *instr = &stage->instrs[s->order[t]];
+        for (int32_t k = 0; k < instr->term_count; k++) {
+            sbp_value v = instr->terms[k].value;
+            if (instr->terms[k].kind != SBP_TERM_VALUE)
+                continue;
+            if (s->born[v] == n)
+                s->born[v] = t;
+            s->dies[v] = t;
+        }
+        for (int d = 0; d < SBP_COUNT(instr->defines); d++) /* rows taken of a carry are there from here on */
+            for (int32_t v = 0; instr->defines[d] != SBP_NO_VALUE && v < values; v++)
+                if (v != instr->defines[d] && stage->defined_by[v] == instr->defines[d] && s->born[v] == n)
+                    s->born[v] = t;
+    }
+    for (int32_t v = 0; v < values; v++) /* born by another value's instruction, e.g. a take */
+        if (stage->defined_by[v] != v && s->dies[v] >= 0 && s->born[v] > s->dies[v])
+            s->born[v] = s->dies[v];
+    for (int32_t i = 0; i < stage->store_count; i++)
+        s->dies[stage->base[stage->stores[i].value]] = n;
+    for (int32_t i = 0; i < stage->body->op_count; i++) { /* appended rows stay in the carry */
+        const sbp_op *op = &stage->body->ops[i];
+        if (op->code == SBP_OP_append)
+            s->dies[stage->base[op->operands[1]]] = n;
+    }
+}
+
+static bool is_value_term(const sbp_term *term) {
+    return term->kind == SBP_TERM_VALUE;
+}
+
+/* An operand that dies here and has no home yet moves in with the result. */
+static void settle_backward(sbp_scheduler *s, int32_t t) {
+    const sbp_instr *instr = &s->stage->instrs[s->order[t]];
+    for (int32_t r = 0; r < instr->term_count; r++) {
+        if (!is_value_term(&instr->terms[r]) || sbp_schedule_access(instr, r) == SBP_READ)
+            continue;
+        sbp_value result = instr->terms[r].value;
+        if (s->home_of[result] < 0)
+            continue;
+        for (int32_t o = 0; o < instr->term_count; o++) {
+            sbp_value v = instr->terms[o].value;
+            if (!is_value_term(&instr->terms[o]) || sbp_schedule_access(instr, o) != SBP_READ ||
+                s->home_of[v] >= 0 || s->born[v] < 0 || s->dies[v] != t || !may_overwrite(instr, v, result) ||
+                !fits(s, v, s->home_of[result]))
+                continue;
+            move_in(s, v, s->home_of[result]);
+            break;
+        }
+    }
+}
+
+/* A result without a home takes that of an operand that dies here, or gets scratch of its own. */
+static void settle_forward(sbp_scheduler *s, int32_t t) {
+    const sbp_instr *instr = &s->stage->instrs[s->order[t]];
+    for (int32_t r = 0; r < instr->term_count; r++) {
+        sbp_value result = instr->terms[r].value;
+        if (!is_value_term(&instr->terms[r]) || sbp_schedule_access(instr, r) == SBP_READ ||
+            s->home_of[result] >= 0)
+            continue;
+        for (int32_t o = 0; o < instr->term_count && s->home_of[result] < 0; o++) {
+            sbp_value v = instr->terms[o].value;
+            if (is_value_term(&instr->terms[o]) && sbp_schedule_access(instr, o) == SBP_READ &&
+                s->home_of[v] >= 0 && s->dies[v] == t && may_overwrite(instr, v, result) &&
+                fits(s, result, s->home_of[v]))
+                move_in(s, result, s->home_of[v]);
+        }
+        if (s->home_of[result] < 0)
+            move_in(s, result, new_scratch(s));
+    }
+}
+
+sbp_status sbp_place_values(sbp_scheduler *s) {
+    sbp_stage *stage = s->stage;
+    find_lifetimes(s);
+    for (int32_t v = 0; v < stage->body->value_count; v++) {
+        bool used = s->dies[v] >= 0;
+        if (!used || stage->base[v] != v || stage->places[v].ref == SBP_NO_VIEW)
+            continue;
+        int32_t home = home_at(s, &stage->places[v]);
+        for (int32_t i = 0; i < s->homes[home].tenant_count; i++) {
+            sbp_value t = s->homes[home].tenants[i];
+            bool apart = s->dies[t] < s->born[v] || s->dies[v] < s->born[t];
+            bool touch =
+                (s->dies[t] == s->born[v] && may_overwrite(&stage->instrs[s->order[s->born[v]]], t, v)) ||
+                (s->dies[v] == s->born[t] && may_overwrite(&stage->instrs[s->order[s->born[t]]], v, t));
+            if (!apart && !touch)
+                return sbp_fail(s->p->diag, SBP_INTERNAL,
+                                "schedule: %%%s and %%%s of %s want the same place at once",
+                                stage->body->values[t].name, stage->body->values[v].name, stage->name);
+        }
+        move_in(s, v, home);
+    }
+    for (int32_t t = stage->instr_count - 1; t >= 0; t--)
+        settle_backward(s, t);
+    for (int32_t t = 0; t < stage->instr_count; t++)
+        settle_forward(s, t);
+    return SBP_OK;
+}

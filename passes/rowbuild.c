@@ -1,0 +1,517 @@
+/* rowbuild.c: row-wise ops of a body as one row kernel.
+ *
+ * A value [rows, heads, n] of the body is emitted over a range [a, b) of its last axis. Slices,
+ * concatenations and padding never become instructions: they only choose ranges, so that rope on halves of a
+ * head becomes loads and stores at an offset. A flat value [rows, heads * n] next to values with heads is
+ * seen as [heads, n] ("split").
+ */
+#include "passes/rowbuild.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct memo {
+    sbp_value value;
+    bool split;
+    int64_t a, b;
+    int32_t instr;
+} memo;
+
+typedef struct emitter {
+    sbp_pipeline *p;
+    const sbp_stage *stage;
+    const sbp_func *f;
+    const bool *materialized;
+    const bool *own; /* values that this kernel computes although they are materialized */
+    sbp_rowkernel *k;
+    int64_t heads;
+    memo *memos;
+    int32_t memo_count, memo_capacity;
+    struct {
+        sbp_value value;
+        bool split;
+        int32_t operand;
+    } * loads;
+    int32_t load_count, load_capacity;
+    sbp_row_kernel *out;
+    sbp_value culprit; /* SBP_NO_VALUE while all is well */
+} emitter;
+
+void sbp_row_form(const sbp_type *type, int64_t *heads, int64_t *n) {
+    int32_t first = sbp_type_rows(type) != SBP_ONE ? 1 : 0;
+    *heads = 1;
+    *n = type->rank > first ? type->dim[type->rank - 1].n : 1;
+    for (int32_t d = first; d + 1 < type->rank; d++)
+        *heads *= type->dim[d].n;
+}
+
+static const sbp_op *def(const emitter *e, sbp_value v) {
+    const sbp_value_info *info = &e->f->values[v];
+    return info->role == SBP_VALUE_OP && info->op >= 0 ? &e->f->ops[info->op] : NULL;
+}
+
+static bool is_leaf(const emitter *e, sbp_value v) {
+    sbp_value base = e->stage->base[v];
+    return e->materialized[base] && !e->own[base];
+}
+
+static int32_t give_up(emitter *e, sbp_value culprit) {
+    if (e->culprit == SBP_NO_VALUE)
+        e->culprit = culprit;
+    return 0;
+}
+
+/* ---- ranges ------------------------------------------------------------------------------------------ */
+
+typedef struct cuts {
+    int64_t *at;
+    int32_t count, capacity;
+} cuts;
+
+static void add_cut(emitter *e, cuts *c, int64_t at, int64_t a, int64_t b) {
+    if (at > a && at < b)
+        SBP_PUSH(e->p->arena, c->at, c->count, c->capacity, at);
+}
+
+/* The range of operand `o` that [a, b) of a row-wise result reads: its own single element, or the same. */
+static bool reads_range(const emitter *e, sbp_value o) {
+    int64_t heads, n;
+    sbp_row_form(&e->f->values[o].type, &heads, &n);
+    return n > 1 || heads > 1;
+}
+
+/* Places inside [a, b) of v where concat or pad change from one source to another. shift maps to the caller's
+ * numbering. */
+static void find_cuts(emitter *e, sbp_value v, int64_t a, int64_t b, int64_t shift, cuts *c) {
+    const sbp_op *op = def(e, v);
+    if (is_leaf(e, v) || !op || sbp_opcode_class(op->code) != SBP_CLASS_ROWWISE)
+        return;
+    cuts local = {0};
+    switch (op->code) {
+    case SBP_OP_slice:
+        find_cuts(e, op->operands[0], a + sbp_op_int(op, "start"), b + sbp_op_int(op, "start"),
+                  shift - sbp_op_int(op, "start"), c);
+        return;
+    case SBP_OP_concat: {
+        int64_t heads, na;
+        sbp_row_form(&e->f->values[op->operands[0]].type, &heads, &na);
+        add_cut(e, &local, na, a, b);
+        if (a < na)
+            find_cuts(e, op->operands[0], a, b < na ? b : na, shift, c);
+        if (b > na)
+            find_cuts(e, op->operands[1], a > na ? a - na : 0, b - na, shift + na, c);
+        break;
+    }
+    case SBP_OP_pad: {
+        int64_t heads, n, before = sbp_op_int(op, "before");
+        sbp_row_form(&e->f->values[op->operands[0]].type, &heads, &n);
+        add_cut(e, &local, before, a, b);
+        add_cut(e, &local, before + n, a, b);
+        int64_t lo = a > before ? a - before : 0, hi = b - before < n ? b - before : n;
+        if (lo < hi)
+            find_cuts(e, op->operands[0], lo, hi, shift + before, c);
+        break;
+    }
+    case SBP_OP_row_sum:
+    case SBP_OP_row_max:
+    case SBP_OP_row_min:
+        return;
+    default:
+        for (int32_t k = 0; k < op->operand_count; k++)
+            if (op->operands[k] != SBP_NO_VALUE && reads_range(e, op->operands[k]))
+                find_cuts(e, op->operands[k], a, b, shift, c);
+        break;
+    }
+    for (int32_t i = 0; i < local.count; i++)
+        SBP_PUSH(e->p->arena, c->at, c->count, c->capacity, local.at[i] + shift);
+}
+
+static int compare_i64(const void *x, const void *y) {
+    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* [a, b) cut at every place found, as bounds a = bound[0] < ... < bound[count] = b. */
+static int32_t ranges(emitter *e, sbp_value v, int64_t a, int64_t b, int64_t **bounds) {
+    cuts c = {0};
+    SBP_PUSH(e->p->arena, c.at, c.count, c.capacity, a);
+    find_cuts(e, v, a, b, 0, &c);
+    SBP_PUSH(e->p->arena, c.at, c.count, c.capacity, b);
+    qsort(c.at, (size_t)c.count, sizeof *c.at, compare_i64);
+    int32_t kept = 0;
+    for (int32_t i = 0; i < c.count; i++)
+        if (kept == 0 || c.at[i] != c.at[kept - 1])
+            c.at[kept++] = c.at[i];
+    *bounds = c.at;
+    return kept - 1;
+}
+
+/* ---- instructions ------------------------------------------------------------------------------------ */
+
+static int32_t add(emitter *e, sbp_rk_instr instr) {
+    return sbp_rowkernel_add(e->p->arena, e->k, &instr);
+}
+
+static sbp_rk_instr blank(sbp_rk_op op) {
+    return (sbp_rk_instr){.op = op, .a = -1, .b = -1, .c = -1, .index = -1};
+}
+
+/* Adds an operand for a value: its axes as the kernel sees them. */
+static int32_t add_operand(emitter *e, sbp_value v, bool split, sbp_rk_mode mode, sbp_dtype dtype) {
+    const sbp_type *type = &e->f->values[v].type;
+    int64_t heads, n;
+    sbp_row_form(type, &heads, &n);
+    if (split) {
+        heads = e->heads;
+        n /= e->heads;
+    }
+    unsigned vary = 0;
+    if (sbp_type_rows(type) != SBP_ONE)
+        vary |= SBP_VARY_ROW;
+    if (heads > 1)
+        vary |= SBP_VARY_HEAD;
+    if (n > 1)
+        vary |= SBP_VARY_ELEM;
+    SBP_PUSH(e->p->arena, e->out->operands, e->out->operand_count, e->out->operand_capacity,
+             mode == SBP_RK_PARTIAL ? v : e->stage->base[v]);
+    return sbp_rowkernel_add_operand(e->p->arena, e->k,
+                                     &(sbp_rk_operand){.name = e->f->values[v].name,
+                                                       .mode = mode,
+                                                       .dtype = dtype,
+                                                       .vary = (uint8_t)vary,
+                                                       .length = n,
+                                                       .head_stride = heads > 1 ? n : 0});
+}
+
+static int32_t emit(emitter *e, sbp_value v, bool split, int64_t a, int64_t b);
+
+static int32_t emit_load(emitter *e, sbp_value v, bool split, int64_t a, int64_t b) {
+    const sbp_value_info *info = &e->f->values[v];
+    if (info->role == SBP_VALUE_SCALAR) {
+        sbp_rk_instr scalar = blank(SBP_RK_SCALAR);
+        const char *name = e->p->module->scalars[info->binding];
+        for (int32_t i = 0; i < e->k->scalar_count; i++)
+            if (strcmp(e->k->scalars[i], name) == 0)
+                scalar.index = i;
+        if (scalar.index < 0)
+            scalar.index = sbp_rowkernel_add_scalar(e->p->arena, e->k, name);
+        return add(e, scalar);
+    }
+    int64_t heads, n;
+    sbp_row_form(&info->type, &heads, &n);
+    if (!split && heads > 1 && heads != e->heads)
+        return give_up(e, SBP_NO_VALUE - 1); /* a leaf: its reader has to be cut off instead */
+    sbp_rk_instr load = blank(SBP_RK_LOAD);
+    for (int32_t i = 0; i < e->load_count; i++)
+        if (e->loads[i].value == e->stage->base[v] && e->loads[i].split == split &&
+            sbp_type_same_shape(&e->f->values[v].type, &e->f->values[e->loads[i].value].type))
+            load.index = e->loads[i].operand;
+    if (load.index < 0) {
+        load.index = add_operand(e, v, split, SBP_RK_IN, info->type.dtype);
+        e->loads =
+            e->load_count >= e->load_capacity
+                ? sbp_array_grow(e->p->arena, e->loads, &e->load_capacity, sizeof *e->loads, e->load_count)
+                : e->loads;
+        e->loads[e->load_count].value = e->stage->base[v];
+        e->loads[e->load_count].split = split;
+        e->loads[e->load_count++].operand = load.index;
+    }
+    const sbp_rk_operand *operand = &e->k->operands[load.index];
+    load.vary = operand->vary;
+    load.length = operand->vary & SBP_VARY_ELEM ? b - a : 1;
+    load.offset = operand->vary & SBP_VARY_ELEM ? a : 0;
+    return add(e, load);
+}
+
+/* Operand `o` of a row-wise op whose result is emitted over [a, b). */
+static int32_t emit_operand(emitter *e, sbp_value result, sbp_value o, bool split, int64_t a, int64_t b) {
+    int64_t heads, n, result_heads, result_n;
+    sbp_row_form(&e->f->values[o].type, &heads, &n);
+    sbp_row_form(&e->f->values[result].type, &result_heads, &result_n);
+    if (!split)
+        return emit(e, o, false, n > 1 ? a : 0, n > 1 ? b : 1);
+    if (heads == 1 && n == 1)
+        return emit(e, o, false, 0, 1);
+    if (heads == 1 && n == result_n)
+        return emit(e, o, true, a, b);
+    return give_up(e, result);
+}
+
+static int32_t emit_map(emitter *e, const sbp_op *op, bool split, int64_t a, int64_t b) {
+    sbp_rk_instr map = blank(SBP_RK_MAP);
+    map.map = sbp_opcode_rowop(op->code);
+    int32_t *args[] = {&map.a, &map.b, &map.c};
+    for (int32_t i = 0; i < op->operand_count; i++)
+        *args[i] = emit_operand(e, op->results[0], op->operands[i], split, a, b);
+    return e->culprit == SBP_NO_VALUE ? add(e, map) : 0;
+}
+
+static int32_t emit_reduction(emitter *e, const sbp_op *op, int64_t a, int64_t b) {
+    sbp_value x = op->operands[0];
+    int64_t heads, n, axis = op->code == SBP_OP_row_sum ? sbp_op_int(op, "axis") : -1;
+    sbp_row_form(&e->f->values[x].type, &heads, &n);
+    sbp_rk_op kind = op->code == SBP_OP_row_sum   ? SBP_RK_SUM
+                     : op->code == SBP_OP_row_max ? SBP_RK_MAX
+                                                  : SBP_RK_MIN;
+    sbp_rowop join = op->code == SBP_OP_row_sum   ? SBP_ROWOP_add
+                     : op->code == SBP_OP_row_max ? SBP_ROWOP_max
+                                                  : SBP_ROWOP_min;
+    if (axis == -1) {
+        int64_t *bounds;
+        int32_t count = ranges(e, x, 0, n, &bounds), total = -1;
+        for (int32_t i = 0; i < count && e->culprit == SBP_NO_VALUE; i++) {
+            int32_t part = emit(e, x, false, bounds[i], bounds[i + 1]);
+            if (e->culprit != SBP_NO_VALUE)
+                return 0;
+            if (e->k->instrs[part].vary & SBP_VARY_ELEM) {
+                sbp_rk_instr reduce = blank(kind);
+                reduce.a = part;
+                reduce.axes = SBP_VARY_ELEM;
+                part = add(e, reduce);
+            } else if (kind == SBP_RK_SUM &&
+                       bounds[i + 1] - bounds[i] > 1) { /* the same number that many times */
+                sbp_rk_instr times = blank(SBP_RK_CONST), product = blank(SBP_RK_MAP);
+                times.imm = (double)(bounds[i + 1] - bounds[i]);
+                product.map = SBP_ROWOP_mul;
+                product.a = part;
+                product.b = add(e, times);
+                part = add(e, product);
+            }
+            if (total >= 0) {
+                sbp_rk_instr both = blank(SBP_RK_MAP);
+                both.map = join;
+                both.a = total;
+                both.b = part;
+                part = add(e, both);
+            }
+            total = part;
+        }
+        return total < 0 ? 0 : total;
+    }
+    int32_t value = emit(e, x, false, a, b); /* over the heads */
+    if (e->culprit != SBP_NO_VALUE)
+        return 0;
+    if (e->f->values[x].type.rank + axis < 0 || heads == 1)
+        return value;
+    sbp_rk_instr reduce = blank(kind);
+    reduce.a = value;
+    reduce.axes = SBP_VARY_HEAD;
+    if (!(e->k->instrs[value].vary & SBP_VARY_HEAD))
+        return give_up(e, x);
+    return add(e, reduce);
+}
+
+static int32_t emit_reshape(emitter *e, const sbp_op *op, bool split, int64_t a, int64_t b) {
+    sbp_value x = op->operands[0], y = op->results[0];
+    int64_t heads, n, x_heads, x_n;
+    sbp_row_form(&e->f->values[y].type, &heads, &n);
+    sbp_row_form(&e->f->values[x].type, &x_heads, &x_n);
+    if (split) {
+        heads = e->heads;
+        n /= e->heads;
+    }
+    if (x_heads == heads && x_n == n)
+        return emit(e, x, false, a, b);
+    if (x_heads == 1 && heads == e->heads && x_n == heads * n)
+        return emit(e, x, true, a, b);
+    if (x_heads * x_n == 1)
+        return emit(e, x, false, 0, 1);
+    return give_up(e, x);
+}
+
+static int32_t emit_cast(emitter *e, const sbp_op *op, bool split, int64_t a, int64_t b) {
+    int32_t x = emit_operand(e, op->results[0], op->operands[0], split, a, b);
+    sbp_dtype to = (sbp_dtype)sbp_op_int(op, "to"), from = e->f->values[op->operands[0]].type.dtype;
+    bool narrows = sbp_dtype_is_float(from) && sbp_dtype_bytes(to) < sbp_dtype_bytes(from) &&
+                   sbp_dtype_bytes(to) < sbp_dtype_bytes(e->k->compute);
+    if (!narrows || e->f->values[op->operands[0]].role == SBP_VALUE_SCALAR || e->culprit != SBP_NO_VALUE)
+        return x;
+    sbp_rk_instr round = blank(SBP_RK_ROUND);
+    round.a = x;
+    round.dtype = to;
+    return add(e, round);
+}
+
+static int32_t emit_op(emitter *e, const sbp_op *op, sbp_value v, bool split, int64_t a, int64_t b) {
+    sbp_rk_instr instr;
+    int64_t heads, n;
+    switch (op->code) {
+    case SBP_OP_constant:
+        instr = blank(SBP_RK_CONST);
+        instr.imm = sbp_op_double(op, "value");
+        return add(e, instr);
+    case SBP_OP_iota:
+        if (split)
+            return give_up(e, v);
+        instr = blank(SBP_RK_INDEX);
+        instr.offset = a;
+        instr.vary = b - a > 1 || sbp_op_int(op, "n") > 1 ? SBP_VARY_ELEM : 0;
+        instr.length = b - a;
+        return add(e, instr);
+    case SBP_OP_reshape:
+        return emit_reshape(e, op, split, a, b);
+    case SBP_OP_stop_gradient:
+    case SBP_OP_broadcast:
+        return emit_operand(e, v, op->operands[0], split, a, b);
+    case SBP_OP_cast:
+        return emit_cast(e, op, split, a, b);
+    case SBP_OP_slice:
+        return split ? give_up(e, v)
+                     : emit(e, op->operands[0], false, a + sbp_op_int(op, "start"),
+                            b + sbp_op_int(op, "start"));
+    case SBP_OP_concat:
+        sbp_row_form(&e->f->values[op->operands[0]].type, &heads, &n);
+        if (split || (a < n && b > n))
+            return give_up(e, v);
+        return a < n ? emit(e, op->operands[0], false, a, b) : emit(e, op->operands[1], false, a - n, b - n);
+    case SBP_OP_pad:
+        sbp_row_form(&e->f->values[op->operands[0]].type, &heads, &n);
+        a -= sbp_op_int(op, "before");
+        b -= sbp_op_int(op, "before");
+        if (split || (a < 0 && b > 0) || (a < n && b > n))
+            return give_up(e, v);
+        if (a >= 0 && b <= n)
+            return emit(e, op->operands[0], false, a, b);
+        return add(e, blank(SBP_RK_CONST));
+    case SBP_OP_row_sum:
+    case SBP_OP_row_max:
+    case SBP_OP_row_min:
+        return emit_reduction(e, op, a, b);
+    default:
+        return emit_map(e, op, split, a, b);
+    }
+}
+
+/* The instruction that holds [a, b) of v. */
+static int32_t emit(emitter *e, sbp_value v, bool split, int64_t a, int64_t b) {
+    if (e->culprit != SBP_NO_VALUE)
+        return 0;
+    for (int32_t i = 0; i < e->memo_count; i++) {
+        const memo *m = &e->memos[i];
+        if (m->value == v && m->split == split && m->a == a && m->b == b)
+            return m->instr;
+    }
+    const sbp_op *op = def(e, v);
+    int64_t heads, n;
+    sbp_row_form(&e->f->values[v].type, &heads, &n);
+    bool leaf = is_leaf(e, v) || !op;
+    if (!split && heads > 1 && heads != e->heads)
+        return give_up(e, leaf ? SBP_NO_VALUE - 1 : v);
+    int32_t instr = leaf ? emit_load(e, v, split, a, b) : emit_op(e, op, v, split, a, b);
+    if (e->culprit == SBP_NO_VALUE)
+        SBP_PUSH(e->p->arena, e->memos, e->memo_count, e->memo_capacity,
+                 (memo){.value = v, .split = split, .a = a, .b = b, .instr = instr});
+    return instr;
+}
+
+/* ---- a whole kernel ---------------------------------------------------------------------------------- */
+
+typedef struct survey {
+    int64_t heads; /* the one count above 1 that occurs, or 1 */
+    bool has_f64;
+    bool *seen;
+} survey;
+
+static void look(emitter *e, sbp_value v, survey *s) {
+    if (s->seen[v])
+        return;
+    s->seen[v] = true;
+    const sbp_value_info *info = &e->f->values[v];
+    int64_t heads, n;
+    sbp_row_form(&info->type, &heads, &n);
+    if (heads > s->heads)
+        s->heads = heads;
+    const sbp_op *op = def(e, v);
+    bool leaf = is_leaf(e, v) || !op;
+    if (info->type.dtype == SBP_F64 && info->role != SBP_VALUE_SCALAR &&
+        !(op && op->code == SBP_OP_constant) &&
+        !(op && op->code == SBP_OP_cast && e->f->values[op->operands[0]].role == SBP_VALUE_SCALAR))
+        s->has_f64 = true;
+    for (int32_t k = 0; !leaf && k < op->operand_count; k++)
+        if (op->operands[k] != SBP_NO_VALUE)
+            look(e, op->operands[k], s);
+}
+
+/* The value a root stands for: what a sum over rows adds up, or itself. */
+static sbp_value summand(const emitter *e, sbp_value root) {
+    const sbp_op *op = def(e, root);
+    return op && op->code == SBP_OP_sum_rows ? op->operands[0] : root;
+}
+
+/* Stores a root, or adds it to a partial, range by range. */
+static void emit_root(emitter *e, sbp_value root, sbp_rk_instr **stores, int32_t *count, int32_t *capacity) {
+    sbp_value v = summand(e, root);
+    bool partial = v != root, split = false;
+    int64_t heads, n;
+    sbp_row_form(&e->f->values[v].type, &heads, &n);
+    if (e->heads > 1 && heads == 1 && n > 1 && n % e->heads == 0 &&
+        !partial) { /* flat beside heads: try as heads */
+        int32_t before = e->k->instr_count;
+        sbp_value culprit = e->culprit;
+        emit(e, v, true, 0, n / e->heads);
+        split = e->culprit == SBP_NO_VALUE &&
+                (e->k->instrs[e->k->instr_count - 1].vary & SBP_VARY_HEAD || before == 0);
+        if (e->culprit != culprit) {
+            e->culprit = culprit;
+            e->k->instr_count = before;
+            int32_t kept = 0;
+            for (int32_t i = 0; i < e->memo_count; i++)
+                if (e->memos[i].instr < before)
+                    e->memos[kept++] = e->memos[i];
+            e->memo_count = kept;
+        }
+    }
+    sbp_dtype dtype = e->f->values[root].type.dtype;
+    int32_t operand =
+        add_operand(e, root, split, partial ? SBP_RK_PARTIAL : SBP_RK_OUT, partial ? e->k->compute : dtype);
+    int64_t *bounds, width = split ? n / e->heads : n;
+    int32_t pieces = ranges(e, v, 0, width, &bounds);
+    for (int32_t i = 0; i < pieces && e->culprit == SBP_NO_VALUE; i++) {
+        sbp_rk_instr store = blank(partial ? SBP_RK_PARTIAL_ADD : SBP_RK_STORE);
+        store.index = operand;
+        store.a = emit(e, v, split, bounds[i], bounds[i + 1]);
+        store.vary = e->k->operands[operand].vary;
+        store.length = store.vary & SBP_VARY_ELEM ? bounds[i + 1] - bounds[i] : 1;
+        store.offset = store.vary & SBP_VARY_ELEM ? bounds[i] : 0;
+        SBP_PUSH(e->p->arena, *stores, *count, *capacity, store);
+    }
+}
+
+void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, const bool *materialized,
+                   const sbp_row_group *group, const char *name, sbp_row_kernel *out, sbp_value *culprit) {
+    sbp_row_kernel kernel = {0};
+    bool *own = SBP_NEW_ARRAY(p->arena, bool, stage->body->value_count + 1);
+    emitter e = {.p = p,
+                 .stage = stage,
+                 .f = stage->body,
+                 .materialized = materialized,
+                 .own = own,
+                 .out = &kernel,
+                 .culprit = SBP_NO_VALUE};
+    survey s = {.heads = 1, .seen = SBP_NEW_ARRAY(p->arena, bool, stage->body->value_count + 1)};
+    for (int32_t i = 0; i < group->root_count; i++)
+        own[group->roots[i]] = true;
+    for (int32_t i = 0; i < group->root_count; i++)
+        look(&e, summand(&e, group->roots[i]), &s);
+    e.heads = s.heads;
+    e.k = kernel.kernel = sbp_rowkernel_create(p->arena, name, s.has_f64 ? SBP_F64 : SBP_F32);
+    e.k->heads = e.heads;
+    sbp_rk_instr *stores = NULL;
+    int32_t count = 0, capacity = 0;
+    for (int32_t i = 0; i < group->root_count && e.culprit == SBP_NO_VALUE; i++)
+        emit_root(&e, group->roots[i], &stores, &count, &capacity);
+    if (e.culprit ==
+        SBP_NO_VALUE - 1) /* a leaf cannot be cut: cut at its first row-wise reader with other heads */
+        for (int32_t v = 0; v < stage->body->value_count && e.culprit == SBP_NO_VALUE - 1; v++) {
+            int64_t heads, n;
+            sbp_row_form(&stage->body->values[v].type, &heads, &n);
+            if (s.seen[v] && !materialized[v] && heads > 1 && heads != e.heads)
+                e.culprit = v;
+        }
+    *culprit = e.culprit;
+    if (e.culprit != SBP_NO_VALUE)
+        return;
+    for (int32_t i = 0; i < count; i++)
+        sbp_rowkernel_add(p->arena, e.k, &stores[i]);
+    *out = kernel;
+}

@@ -1,0 +1,38 @@
+/* schedule.h: the state of the schedule pass: schedule.c orders instructions and writes commands, place.c
+ * decides where values live. */
+#ifndef SBP_PASSES_SCHEDULE_H
+#define SBP_PASSES_SCHEDULE_H
+
+#include "passes/lowering.h"
+
+/* Memory that values of a body share, one after the other. */
+typedef struct sbp_home {
+    sbp_view view; /* fixed ones: where the caller wants them; ref is SBP_NO_VIEW for chunk scratch */
+    bool writable;
+    sbp_value *tenants;
+    int32_t tenant_count, tenant_capacity;
+    int32_t buffer; /* scratch: made when the home is complete, -1 before */
+} sbp_home;
+
+/* Arrays are indexed by values of the body. Times are positions in `order`; -1 is before the first,
+ * instr_count after the last. */
+typedef struct sbp_scheduler {
+    sbp_pipeline *p;
+    sbp_stage *stage;
+    int32_t function;
+    int32_t *order; /* instructions in the order they run */
+    int32_t *time;  /* per instruction */
+    int32_t *born, *dies;
+    int32_t *home_of; /* -1: none yet */
+    sbp_home *homes;
+    int32_t home_count, home_capacity;
+    int32_t *temp_buffers;
+} sbp_scheduler;
+
+/* Access of a term, from the command's operand list. */
+sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term);
+
+/* Gives every value a home, sharing memory where an instruction may write over what it reads. */
+sbp_status sbp_place_values(sbp_scheduler *s) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,247 @@
+/* segment: cuts the model where one float value crosses; segments whose text is equal share one function.
+ *
+ * requires  one function @model, sunk
+ * preserves values of all results
+ * breaks    @model is replaced by segment functions and a list of calls
+ *
+ * A cut is a place between two ops over which exactly one float value with rows crosses; the ops between two
+ * cuts are an atom. An atom in which a row reads other rows (attention) begins a unit, what follows without
+ * belongs to it: that is a layer. Atoms before the first unit are the first segment (the embedding). The last
+ * atom that holds a product, with the cheap atoms before it (no product, no carry), is the head. g units make
+ * a segment.
+ */
+#include "passes/passes.h"
+
+#include <string.h>
+
+#include "ir/op.h"
+
+typedef struct atom {
+    int32_t begin, end; /* ops */
+    bool reads_rows, has_product;
+} atom;
+
+typedef struct cutter {
+    sbp_pipeline *p;
+    const sbp_func *func;
+    atom *atoms;
+    int32_t atom_count, atom_capacity;
+    int32_t *starts; /* first atom of each segment */
+    int32_t start_count, start_capacity;
+    sbp_map functions; /* canonical text -> function number */
+    sbp_func **funcs;
+    int32_t func_count, func_capacity;
+    int32_t *model_value; /* per value of @model: number between calls, -1 */
+} cutter;
+
+static bool is_activation(const sbp_value_info *info) {
+    return info->role == SBP_VALUE_OP && sbp_dtype_is_float(info->type.dtype) &&
+           sbp_type_rows(&info->type) != SBP_ONE;
+}
+
+/* The one value that crosses before op `at` is *value; false when there are none or several. */
+static bool single_crossing(const sbp_func *func, const int32_t *last_use, int32_t at, const int32_t *live,
+                            int32_t live_count, sbp_value *value) {
+    int32_t crossing = 0;
+    for (int32_t i = 0; i < live_count; i++)
+        if (last_use[live[i]] >= at) {
+            crossing++;
+            *value = live[i];
+        }
+    (void)func;
+    return crossing == 1;
+}
+
+static void add_atom(cutter *c, int32_t begin, int32_t end) {
+    atom a = {.begin = begin, .end = end};
+    for (int32_t i = begin; i < end; i++) {
+        const sbp_op *op = &c->func->ops[i];
+        for (int32_t k = 0; k < op->operand_count; k++) {
+            sbp_seq_kind kind = sbp_op_seq(c->func, op, k, 0).kind;
+            a.reads_rows |= kind == SBP_SEQ_PREFIX || kind == SBP_SEQ_WINDOW;
+        }
+        a.has_product |= op->code == SBP_OP_linear;
+    }
+    SBP_PUSH(c->p->arena, c->atoms, c->atom_count, c->atom_capacity, a);
+}
+
+static void find_atoms(cutter *c) {
+    const sbp_func *f = c->func;
+    int32_t *last_use = SBP_NEW_ARRAY(c->p->arena, int32_t, f->value_count + 1);
+    for (int32_t i = 0; i < f->op_count; i++)
+        for (int32_t k = 0; k < f->ops[i].operand_count; k++)
+            if (f->ops[i].operands[k] != SBP_NO_VALUE)
+                last_use[f->ops[i].operands[k]] = i;
+    for (int32_t i = 0; i < f->result_count; i++)
+        last_use[f->results[i].value] = f->op_count;
+    int32_t *live = NULL, live_count = 0, live_capacity = 0, begin = 0;
+    for (int32_t i = 0; i < f->op_count; i++) {
+        sbp_value crossing;
+        if (i > begin && single_crossing(f, last_use, i, live, live_count, &crossing)) {
+            add_atom(c, begin, i);
+            begin = i;
+        }
+        int32_t kept = 0;
+        for (int32_t j = 0; j < live_count; j++)
+            if (last_use[live[j]] > i)
+                live[kept++] = live[j];
+        live_count = kept;
+        for (int32_t r = 0; r < f->ops[i].result_count; r++)
+            if (is_activation(&f->values[f->ops[i].results[r]]) && last_use[f->ops[i].results[r]] > i)
+                SBP_PUSH(c->p->arena, live, live_count, live_capacity, f->ops[i].results[r]);
+    }
+    add_atom(c, begin, f->op_count);
+}
+
+/* First atoms of the segments: the embedding, g layers each, the head. */
+static void choose_segments(cutter *c) {
+    int32_t head = c->atom_count - 1;
+    while (head > 0 && !c->atoms[head].has_product)
+        head--;
+    while (head > 0 && !c->atoms[head - 1].has_product && !c->atoms[head - 1].reads_rows && head > 1)
+        head--;
+    int64_t units = 0, g = c->p->options.schedule.segment;
+    SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, 0);
+    for (int32_t i = 0; i < head; i++)
+        if (c->atoms[i].reads_rows && units++ % g == 0 && i > 0)
+            SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, i);
+    if (head > 0)
+        SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, head);
+}
+
+typedef struct outline {
+    cutter *c;
+    sbp_func *func;
+    sbp_value *map; /* values of @model to values of the new function */
+    sbp_invocation call;
+    int32_t param_capacity, stream_capacity, output_capacity;
+} outline;
+
+static int32_t model_value(cutter *c, sbp_value v) {
+    if (c->model_value[v] < 0)
+        c->model_value[v] = c->p->module->model_value_count++;
+    return c->model_value[v];
+}
+
+/* The argument of the new function for a value from outside. */
+static void import_value(outline *o, sbp_value v) {
+    sbp_arena *arena = o->c->p->arena;
+    const sbp_value_info *info = &o->c->func->values[v];
+    sbp_value_role role = info->role == SBP_VALUE_OP ? SBP_VALUE_STREAM : info->role;
+    const char *name = info->name;
+    int32_t binding = info->binding;
+    if (role == SBP_VALUE_PARAM) {
+        name = sbp_arena_printf(arena, "p%d", o->call.param_count);
+        SBP_PUSH(arena, o->call.params, o->call.param_count, o->param_capacity, binding);
+        binding = -1;
+    } else if (role == SBP_VALUE_STREAM) {
+        name = sbp_arena_printf(arena, "x%d", o->call.stream_count);
+        SBP_PUSH(arena, o->call.streams, o->call.stream_count, o->stream_capacity, model_value(o->c, v));
+        binding = -1;
+    }
+    o->map[v] = sbp_func_add_arg(o->func, role, name, &info->type, binding);
+    o->func->values[o->map[v]].trainable = info->trainable;
+}
+
+/* Names are made equal across layers: "gate.7" becomes "gate" when that is free in the segment. */
+static void restore_names(outline *o, int32_t begin, int32_t end) {
+    sbp_func *f = o->func;
+    sbp_map_init(&f->names, f->arena);
+    for (int32_t i = 0; i < f->arg_count; i++)
+        sbp_map_set(&f->names, f->values[f->args[i]].name, f->args[i]);
+    for (int32_t i = begin; i < end; i++)
+        for (int32_t r = 0; r < o->c->func->ops[i].result_count; r++) {
+            sbp_value v = o->map[o->c->func->ops[i].results[r]];
+            const char *full = o->c->func->values[o->c->func->ops[i].results[r]].name;
+            size_t length = strlen(full);
+            while (length > 0 && full[length - 1] >= '0' && full[length - 1] <= '9')
+                length--;
+            bool suffixed = length > 0 && length < strlen(full) && full[length - 1] == '.';
+            const char *base = suffixed ? sbp_arena_strndup(f->arena, full, length - 1) : full;
+            const char *name = base;
+            for (int32_t n = 2; sbp_map_get(&f->names, name) >= 0; n++)
+                name = sbp_arena_printf(f->arena, "%s.%d", base, n);
+            f->values[v].name = name;
+            sbp_map_set(&f->names, name, v);
+        }
+}
+
+static sbp_status outline_segment(cutter *c, int32_t begin, int32_t end, int32_t number) {
+    sbp_arena *arena = c->p->arena;
+    const sbp_func *from = c->func;
+    outline o = {.c = c, .func = sbp_func_create(arena, "segment")};
+    o.map = SBP_NEW_ARRAY(arena, sbp_value, from->value_count);
+    for (int32_t v = 0; v < from->value_count; v++)
+        o.map[v] = SBP_NO_VALUE;
+    bool *keep = SBP_NEW_ARRAY(arena, bool, from->op_count + 1);
+    for (int32_t i = begin; i < end; i++) {
+        keep[i] = true;
+        for (int32_t k = 0; k < from->ops[i].operand_count; k++) {
+            sbp_value v = from->ops[i].operands[k];
+            bool inside = v != SBP_NO_VALUE && from->values[v].op >= begin && from->values[v].op < end;
+            if (v != SBP_NO_VALUE && !inside && o.map[v] == SBP_NO_VALUE)
+                import_value(&o, v);
+        }
+    }
+    sbp_func_copy_ops(from, o.func, o.map, keep);
+    restore_names(&o, begin, end);
+    bool *used_later = SBP_NEW_ARRAY(arena, bool, from->value_count + 1);
+    for (int32_t i = end; i < from->op_count; i++)
+        for (int32_t k = 0; k < from->ops[i].operand_count; k++)
+            if (from->ops[i].operands[k] != SBP_NO_VALUE)
+                used_later[from->ops[i].operands[k]] = true;
+    for (int32_t i = begin; i < end; i++)
+        for (int32_t r = 0; r < from->ops[i].result_count; r++) {
+            sbp_value v = from->ops[i].results[r];
+            if (!used_later[v])
+                continue;
+            sbp_func_add_result(o.func, o.map[v], SBP_RESULT_VALUE, -1, NULL);
+            SBP_PUSH(arena, o.call.outputs, o.call.output_count, o.output_capacity, model_value(c, v));
+        }
+    for (int32_t i = 0; i < from->result_count; i++) {
+        sbp_value v = from->results[i].value;
+        if (from->values[v].op < begin || from->values[v].op >= end)
+            continue;
+        sbp_func_add_result(o.func, o.map[v], SBP_RESULT_VALUE, -1, from->results[i].name);
+        SBP_PUSH(arena, o.call.outputs, o.call.output_count, o.output_capacity, model_value(c, v));
+    }
+    sbp_func *segment;
+    SBP_TRY(sbp_canonicalize_func(c->p->module, o.func, c->p->diag, &segment)); /* merges what sink cloned */
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    sbp_func_print(&text, c->p->module, segment, true);
+    o.call.func = sbp_map_get(&c->functions, text.data);
+    if (o.call.func < 0) {
+        o.call.func = c->func_count;
+        segment->name = number == 0 ? "embed"
+                        : number == c->start_count - 1
+                            ? "head"
+                            : sbp_arena_printf(arena, "layer%d", c->func_count - 1);
+        sbp_map_set(&c->functions, text.data, c->func_count);
+        SBP_PUSH(arena, c->funcs, c->func_count, c->func_capacity, segment);
+    }
+    SBP_PUSH(arena, c->p->module->calls, c->p->module->call_count, c->p->module->call_capacity, o.call);
+    return SBP_OK;
+}
+
+sbp_status sbp_pass_segment(sbp_pipeline *p) {
+    sbp_module *m = p->module;
+    cutter c = {.p = p, .func = sbp_module_find_func(m, "model")};
+    sbp_map_init(&c.functions, p->arena);
+    c.model_value = SBP_NEW_ARRAY(p->arena, int32_t, c.func->value_count + 1);
+    for (int32_t v = 0; v < c.func->value_count; v++)
+        c.model_value[v] = -1;
+    find_atoms(&c);
+    choose_segments(&c);
+    for (int32_t i = 0; i < c.start_count; i++) {
+        int32_t end = i + 1 < c.start_count ? c.atoms[c.starts[i + 1]].begin : c.func->op_count;
+        SBP_TRY(outline_segment(&c, c.atoms[c.starts[i]].begin, end, i));
+    }
+    sbp_func *objective = sbp_module_find_func(m, "objective");
+    m->funcs = NULL;
+    m->func_count = m->func_capacity = 0;
+    for (int32_t i = 0; i < c.func_count; i++)
+        SBP_PUSH(p->arena, m->funcs, m->func_count, m->func_capacity, c.funcs[i]);
+    SBP_PUSH(p->arena, m->funcs, m->func_count, m->func_capacity, objective);
+    return SBP_OK;
+}
