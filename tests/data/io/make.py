@@ -1,0 +1,159 @@
+"""Makes the files that the tests of ir/io read:
+  plain.safetensors    every dtype that can be read, as the safetensors library writes it
+  foreign.safetensors  one that cannot
+  quants.gguf          every block type of GGUF that can be read, random codes
+  quants.safetensors   what the gguf package makes of them
+  spm.gguf, spm.json   a SentencePiece vocabulary; the tokenizer.json that follows from it, with expectations for
+                       ../tokenizers/texts.json
+  NAME.gguf            the byte-level tokenizers of ../tokenizers as GGUF
+
+    python3 make.py      # in this directory; needs: pip install safetensors==0.8.0 gguf==0.19.0 tokenizers numpy
+"""
+import json
+import sys
+
+import numpy as np
+import gguf
+from gguf import GGMLQuantizationType as Type
+from gguf.quants import dequantize
+from safetensors import TensorSpec, serialize_file
+
+sys.path.insert(0, "../tokenizers")
+import make as tok  # noqa: E402
+from tokenizers import Tokenizer, decoders, models, normalizers, processors  # noqa: E402
+
+rng = np.random.default_rng(7)
+
+
+def save(path, tensors, metadata=None):
+    """tensors: {name: (dtype, array)}"""
+    kept = {k: (d, np.ascontiguousarray(a).reshape(np.shape(a))) for k, (d, a) in tensors.items()}
+    specs = {k: TensorSpec(dtype=d, shape=list(a.shape), data_ptr=a.ctypes.data, data_len=a.nbytes) for k, (d, a) in kept.items()}
+    serialize_file(specs, path, metadata=metadata)
+
+
+def bf16(a):
+    return (np.ascontiguousarray(a, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def plain():
+    f = rng.standard_normal((3, 5)).astype(np.float32)
+    tensors = {
+        "odd": ("int8", np.array([-128, 127, 3], np.int8)),
+        "flags": ("bool", np.array([True, False, True, True])),
+        "f64": ("float64", rng.standard_normal(4)),
+        "f32": ("float32", f),
+        "f16": ("float16", np.array([0.1, -2, 65504, 6e-8, np.inf], np.float16)),
+        "bf16": ("bfloat16", bf16([[1, -2.5], [3e38, 1e-40]])),
+        "i32": ("int32", np.array([[-(2**31)], [2**31 - 1]], np.int32)),
+        "i64": ("int64", np.array([2**40, -1, 7])),
+        "scalar": ("float32", np.array(1.5, np.float32)),
+        "empty": ("float32", np.zeros((0, 4), np.float32)),
+        "long.name \"quoted\" é": ("float32", np.arange(3, dtype=np.float32)),
+    }
+    save("plain.safetensors", tensors, {"format": "pt"})
+    save("foreign.safetensors", {"x": ("float8_e4m3fn", np.arange(4, dtype=np.uint8)), "y": ("float32", np.ones(1, np.float32))})
+
+
+def quants():
+    w = gguf.GGUFWriter("quants.gguf", "llama")
+    w.add_uint32("llama.block_count", 2)
+    w.add_float32("llama.eps", 1e-5)
+    w.add_float64("t.f64", 0.1)
+    w.add_int8("t.i8", -3)
+    w.add_uint8("t.u8", 200)
+    w.add_int16("t.i16", -300)
+    w.add_uint16("t.u16", 60000)
+    w.add_int64("t.i64", -(2**40))
+    w.add_uint64("t.u64", 2**63 + 1)
+    w.add_bool("t.bool", True)
+    w.add_string("t.text", "é\n")
+    w.add_array("t.numbers", [1.5, 2.5])
+    w.add_array("t.strings", ["a", "", "ccc"])
+    w.add_array("t.ints", [1, -2, 3])
+    expected = {}
+    f = rng.standard_normal((2, 3)).astype(np.float32)
+    w.add_tensor("f32", f)
+    w.add_tensor("f16", f.astype(np.float16))
+    w.add_tensor("bf16", bf16(f).view(np.uint8).reshape(2, 6), raw_dtype=Type.BF16)
+    w.add_tensor("f64", f.astype(np.float64))
+    w.add_tensor("i32", np.array([5, -6], np.int32))
+    expected.update({"f32": f, "f16": f.astype(np.float16).astype(np.float32),
+                     "bf16": (bf16(f).astype(np.uint32) << 16).view(np.float32), "f64": f})
+    for name in "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K".split():
+        kind = Type[name]
+        elems, size = gguf.GGML_QUANT_SIZES[kind]
+        blocks = rng.integers(0, 256, (2, 3, size), dtype=np.uint8)
+        scale = rng.standard_normal((2, 3, 2)).astype(np.float16).view(np.uint8).reshape(2, 3, 4)
+        at = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208}.get(name, 0)  # where the half-precision scales are
+        n = 4 if name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K") else 2
+        blocks[:, :, at:at + n] = scale[:, :, :n]
+        rows = blocks.reshape(2, 3 * size)
+        w.add_tensor(name.lower(), rows, raw_dtype=kind)
+        expected[name.lower()] = dequantize(rows, kind).astype(np.float32)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    save("quants.safetensors", {k: ("float32", a) for k, a in expected.items()})
+
+
+def write_tokenizer(path, model, tokens, types, pre=None, merges=None, scores=None, **flags):
+    w = gguf.GGUFWriter(path, "llama")
+    w.add_tokenizer_model(model)
+    if pre:
+        w.add_tokenizer_pre(pre)
+    w.add_token_list(tokens)
+    w.add_token_types(types)
+    if merges:
+        w.add_token_merges(merges)
+    if scores:
+        w.add_token_scores(scores)
+    w.add_bos_token_id(tokens.index("<s>"))
+    w.add_eos_token_id(tokens.index("</s>"))
+    for key, value in flags.items():
+        getattr(w, key)(value)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def byte_level(name, pre, **flags):
+    j = json.load(open(f"../tokenizers/{name}.json"))
+    vocab = sorted(j["model"]["vocab"], key=j["model"]["vocab"].get)
+    special = {a["content"] for a in j["added_tokens"]}
+    write_tokenizer(f"{name}.gguf", "gpt2", vocab, [3 if t in special else 1 for t in vocab], pre, j["model"]["merges"], **flags)
+
+
+def spm():
+    j = json.load(open("../tokenizers/llama2.json"))
+    vocab = sorted(j["model"]["vocab"], key=j["model"]["vocab"].get)
+    words = vocab[259:]
+    # Best score to the earliest merge, single characters last, as SentencePiece numbers them.
+    order = sorted(words, key=lambda t: (len(t) == 1, len(words) - words.index(t) if len(t) == 1 else words.index(t)))
+    vocab = vocab[:259] + order
+    scores = [0.0] * 259 + [-float(i) for i in range(len(order))]
+    types = [2, 3, 3] + [6] * 256 + [1] * len(order)
+    write_tokenizer("spm.gguf", "llama", vocab, types, scores=scores, add_unk_token_id=0)
+    ids, score = {t: i for i, t in enumerate(vocab)}, dict(zip(vocab, scores))
+    merges = []
+    for token in vocab:  # transformers' generate_merges
+        cuts = [(token[:i], token[i:]) for i in range(1, len(token))]
+        merges += sorted(((a, b, score[token]) for a, b in cuts if a in ids and b in ids), key=lambda m: (ids[m[0]], ids[m[1]]))
+    merges.sort(key=lambda m: (m[2], len(m[0]), len(m[1])), reverse=True)
+    t = Tokenizer(models.BPE(vocab=ids, merges=[m[:2] for m in merges], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    t.add_special_tokens(tok.added("<unk>", "<s>", "</s>"))
+    t.post_processor = tok.bos(t)
+    tok.write("spm.json", [tok.expectation(t, text) for text in tok.TEXTS])
+
+
+plain()
+quants()
+spm()
+byte_level("qwen2", "qwen2")
+byte_level("llama3", "llama-bpe")
+byte_level("smollm2", "smollm", add_add_bos_token=False)
+byte_level("gpt2", "gpt-2", add_add_eos_token=True)

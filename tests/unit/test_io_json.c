@@ -1,0 +1,224 @@
+/* Files and JSON: positions and paths in messages, atomic writing, failing allocations. */
+#include "tests/unit/io_testing.h"
+
+#include "ir/io/json.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+static const sbp_json *parse(io_fixture *f, const char *text, unsigned flags) {
+    const sbp_json *root = NULL;
+    assert_ok(f, sbp_json_parse(f->arena, f->diag, "a.json", text, strlen(text), flags, &root));
+    return root;
+}
+
+static void reads_values(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *root = parse(f, "{\"s\": \"é\\u0000x\", \"i\": -9007199254740993, \"d\": 1e-5, \"b\": true, \"n\": null,"
+                                    " \"a\": [1, [2.5]], \"o\": {\"k\": \"v\"}}", 0);
+    int64_t i = 0;
+    double d = 0;
+    bool b = false;
+    const sbp_json *a, *o, *s = sbp_json_member(root, "s");
+    const char *v;
+    assert_int_equal(s->count, 4);
+    assert_memory_equal(s->string, "é\0x", 5);
+    assert_ok(f, sbp_json_get_i64(f->diag, root, "i", SBP_JSON_REQUIRED, &i));
+    assert_true(i == -9007199254740993);
+    assert_ok(f, sbp_json_get_double(f->diag, root, "d", SBP_JSON_REQUIRED, &d));
+    assert_true(d == 1e-5);
+    assert_ok(f, sbp_json_get_double(f->diag, root, "i", SBP_JSON_REQUIRED, &d));
+    assert_ok(f, sbp_json_get_bool(f->diag, root, "b", SBP_JSON_REQUIRED, &b));
+    assert_true(b);
+    assert_ok(f, sbp_json_get_array(f->diag, root, "a", SBP_JSON_REQUIRED, &a));
+    assert_ok(f, sbp_json_get_object(f->diag, root, "o", SBP_JSON_REQUIRED, &o));
+    assert_ok(f, sbp_json_get_string(f->diag, o, "k", SBP_JSON_REQUIRED, &v));
+    assert_string_equal(v, "v");
+    assert_fails(f, SBP_INPUT, "a.json: s: the string contains a NUL", sbp_json_as_string(f->diag, s, &v));
+    assert_fails(f, SBP_INPUT, "a.json: d: expected an integer, found 1e-05",
+                 sbp_json_get_i64(f->diag, root, "d", SBP_JSON_REQUIRED, &i));
+    assert_fails(f, SBP_INPUT, "a.json: a[1][0]: expected a string, found 2.5",
+                 sbp_json_as_string(f->diag, &a->items[1].items[0], &v));
+    assert_fails(f, SBP_INPUT, "a.json: o.k: expected a number, found the string 'v'",
+                 sbp_json_get_double(f->diag, o, "k", SBP_JSON_OPTIONAL, &d));
+    assert_fails(f, SBP_INPUT, "a.json: o: the field 'x' is missing",
+                 sbp_json_get_bool(f->diag, o, "x", SBP_JSON_REQUIRED, &b));
+    assert_fails(f, SBP_INPUT, "a.json: n: expected true or false, found null",
+                 sbp_json_get_bool(f->diag, root, "n", SBP_JSON_OPTIONAL, &b));
+    assert_fails(f, SBP_INPUT, "a.json: expected an array, found an object", sbp_json_as_array(f->diag, root, &a));
+    b = true;
+    assert_ok(f, sbp_json_get_bool(f->diag, root, "n", SBP_JSON_NULLABLE, &b));
+    assert_ok(f, sbp_json_get_bool(f->diag, root, "none", SBP_JSON_OPTIONAL, &b));
+    assert_true(b); /* the default stays */
+}
+
+static void finds_members_of_large_objects(void **state) {
+    io_fixture *f = *state;
+    char text[20000] = "{", key[16];
+    for (int i = 0; i < 1000; i++)
+        sprintf(text + strlen(text), "%s\"k%d\":%d", i ? "," : "", i, i);
+    strcat(text, "}");
+    const sbp_json *root = parse(f, text, 0);
+    for (int i = 0; i < 1000; i++) {
+        sprintf(key, "k%d", i);
+        assert_int_equal(sbp_json_member(root, key)->integer, i);
+    }
+    assert_null(sbp_json_member(root, "k1000"));
+}
+
+static void says_where_it_is_wrong(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"{\"a\": 1,\n \"b\": }", "a.json:2:"},
+        {"", "a.json:1:"},
+        {"{\"a\":1,\"a\":2}", "duplicate"},
+        {"[1e400]", "a.json:1:"},
+        {"[NaN]", "a.json:1:"},
+        {"[123456789012345678901234567890]", "too big"},
+        {"[\"\xff\"]", "a.json:1:"},
+        {"[\"\\ud800\"]", "a.json:1:"},
+        {"[1] x", "a.json:1:"},
+        {"// no\n[1]", "a.json:1:"}, /* without the flag */
+    };
+    const sbp_json *root;
+    for (int i = 0; i < SBP_COUNT(cases); i++)
+        assert_fails(f, SBP_INPUT, cases[i].message,
+                     sbp_json_parse(f->arena, f->diag, "a.json", cases[i].text, strlen(cases[i].text), 0, &root));
+    char deep[6000];
+    memset(deep, '[', sizeof deep);
+    assert_fails(f, SBP_INPUT, "maximum parsing depth",
+                 sbp_json_parse(f->arena, f->diag, "a.json", deep, sizeof deep, 0, &root));
+    static const char commented[] = "// first\n{\"url\": \"http://x\",\n  // more \"text\n\"a\": 1 }\n//";
+    root = parse(f, commented, SBP_JSON_COMMENTS);
+    assert_string_equal(sbp_json_member(root, "url")->string, "http://x");
+    assert_fails(f, SBP_INPUT, "a.json:3:1",
+                 sbp_json_parse(f->arena, f->diag, "a.json", "// x\n{\n1}", 9, SBP_JSON_COMMENTS, &root));
+}
+
+typedef struct printing {
+    sbp_arena *arena;
+    const sbp_json *root;
+    sbp_text text;
+} printing;
+
+static sbp_status print(void *user) {
+    printing *p = user;
+    sbp_text_init(&p->text, p->arena);
+    sbp_json_add_value(&p->text, p->root);
+    return SBP_OK;
+}
+
+static void writes_what_it_reads(void **state) {
+    io_fixture *f = *state;
+    static const char text[] = "{\"a\\\"\\\\\":[1,-2.5,1.0,1e+30,true,false,null,\"\\u0001\\n\xc3\xa9\\u0000\"],\"b\":{}}";
+    printing p = {.arena = f->arena, .root = parse(f, text, 0)};
+    assert_ok(f, sbp_guard(f->arena, f->diag, print, &p));
+    assert_string_equal(p.text.data, text);
+}
+
+static void files_come_back(void **state) {
+    io_fixture *f = *state;
+    const char *data;
+    size_t length;
+    const char *path = io_path(f, "x");
+    char *large = malloc(300000);
+    memset(large, 'x', 300000);
+    assert_ok(f, sbp_file_write(f->diag, path, large, 300000));
+    assert_ok(f, sbp_file_read(f->arena, f->diag, path, &data, &length));
+    assert_int_equal(length, 300000);
+    assert_memory_equal(data, large, 300000);
+    free(large);
+    assert_ok(f, sbp_file_write(f->diag, path, "new", 3)); /* replaces */
+    assert_ok(f, sbp_file_read(f->arena, f->diag, path, &data, &length));
+    assert_string_equal(data, "new");
+    assert_ok(f, sbp_file_write(f->diag, path, "", 0));
+    assert_ok(f, sbp_file_read(f->arena, f->diag, path, &data, &length));
+    assert_int_equal(length, 0);
+    assert_ok(f, sbp_file_read(f->arena, f->diag, "/proc/self/status", &data, &length)); /* no size */
+    assert_true(length > 100);
+    assert_int_equal(io_count_files(f), 1);
+}
+
+static void missing_files_are_io_errors(void **state) {
+    io_fixture *f = *state;
+    const char *data;
+    size_t length;
+    const sbp_json *root;
+    assert_fails(f, SBP_IO, "cannot open '/nowhere/x': No such file",
+                 sbp_file_read(f->arena, f->diag, "/nowhere/x", &data, &length));
+    assert_fails(f, SBP_IO, "is a directory", sbp_file_read(f->arena, f->diag, f->directory, &data, &length));
+    assert_fails(f, SBP_IO, "cannot write '/nowhere/x': No such file", sbp_file_write(f->diag, "/nowhere/x", "a", 1));
+    assert_fails(f, SBP_IO, "No such file", sbp_json_read(f->arena, f->diag, "/nowhere/x", 0, &root));
+    assert_fails(f, SBP_IO, "No space left", sbp_file_write(f->diag, "/dev/full", "a", 1));
+    assert_ok(f, sbp_file_write(f->diag, "/dev/null", "a", 1)); /* written, not replaced */
+    struct stat info;
+    assert_int_equal(stat("/dev/null", &info), 0);
+    assert_true(S_ISCHR(info.st_mode));
+}
+
+static void a_failed_write_leaves_the_old_file(void **state) {
+    io_fixture *f = *state;
+    const char *data, *path = io_path(f, "x");
+    size_t length;
+    assert_ok(f, sbp_file_write(f->diag, path, "old", 3));
+    struct rlimit old, small = {1000, RLIM_INFINITY};
+    getrlimit(RLIMIT_FSIZE, &old);
+    small.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    static const char zeros[5000];
+    assert_fails(f, SBP_IO, "File too large", sbp_file_write(f->diag, path, zeros, sizeof zeros));
+    setrlimit(RLIMIT_FSIZE, &old);
+    assert_ok(f, sbp_file_read(f->arena, f->diag, path, &data, &length));
+    assert_string_equal(data, "old");
+    assert_int_equal(io_count_files(f), 1);
+    sbp_file_out *out;
+    assert_ok(f, sbp_file_out_open(f->diag, path, &out));
+    assert_ok(f, sbp_file_out_write(out, f->diag, "half", 4));
+    assert_int_equal(io_count_files(f), 2);
+    sbp_file_out_abort(out);
+    assert_int_equal(io_count_files(f), 1);
+}
+
+static sbp_status read_json(io_fixture *f, void *user) {
+    const sbp_json *root;
+    return sbp_json_read(f->arena, f->diag, user, SBP_JSON_COMMENTS, &root);
+}
+
+static sbp_status write_file(io_fixture *f, void *user) {
+    return sbp_file_write(f->diag, user, "x", 1);
+}
+
+static void survives_failing_allocations(void **state) {
+    io_fixture *f = *state;
+    char path[200];
+    snprintf(path, sizeof path, "%s", io_path(f, "j"));
+    char *text = malloc(400000);
+    strcpy(text, "[");
+    size_t at = 1;
+    for (int i = 0; i < 3000; i++)
+        at += (size_t)sprintf(text + at, "%s{\"key\": [%d, \"some text of some length\"]}", i ? "," : "", i);
+    sprintf(text + at, "]");
+    io_put(path, text, at + 1);
+    free(text);
+    assert_true(io_fail_allocations(f, read_json, path) > 5);
+    assert_true(io_fail_allocations(f, write_file, path) >= 2);
+    assert_int_equal(io_count_files(f), 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(reads_values, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(finds_members_of_large_objects, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(says_where_it_is_wrong, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(writes_what_it_reads, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(files_come_back, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(missing_files_are_io_errors, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(a_failed_write_leaves_the_old_file, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(survives_failing_allocations, io_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
