@@ -207,6 +207,12 @@ static sbp_status read_head(sbp_weights *w, reader *r, int32_t file, const sbp_g
                         version, version & 0xffff ? "" : " (big-endian)");
     SBP_TRY(take_u64(r, "the tensor count", &tensor_count));
     SBP_TRY(take_u64(r, "the key count", &key_count));
+    uint64_t left = (uint64_t)(r->file.bytes - r->position); /* an entry takes 24 bytes or more, a key 13 */
+    if (tensor_count > left / 24 || key_count > left / 13)
+        return sbp_fail(r->diag, SBP_INPUT,
+                        "%s: %llu tensors and %llu keys are more than the %llu bytes that follow can hold",
+                        path, (unsigned long long)tensor_count, (unsigned long long)key_count,
+                        (unsigned long long)left);
     sbp_gguf *g = SBP_NEW(r->arena, sbp_gguf);
     g->path = path;
     sbp_map_init(&g->by_key, r->arena);

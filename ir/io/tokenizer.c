@@ -198,9 +198,14 @@ typedef struct construction {
     sbp_tokenizer *t;
 } construction;
 
+/* The carrier of the named tokens: an added token without content, which Hugging Face skips. (A key of our
+ * own at the top would not do: its parser does not skip values of unknown keys.) */
 static sbp_status parse_named(construction *c, const sbp_json *root, tok_extras *out) {
-    const sbp_json *named = NULL;
-    SBP_TRY(sbp_json_get_object(c->diag, root, TOK_NAMED_KEY, SBP_JSON_NULLABLE, &named));
+    const sbp_json *named = NULL, *tokens = sbp_json_member(root, "added_tokens");
+    for (int64_t i = 0; tokens && tokens->kind == SBP_JSON_ARRAY && i < tokens->count && !named; i++)
+        if (sbp_json_member(&tokens->items[i], TOK_NAMED_KEY))
+            SBP_TRY(
+                sbp_json_get_object(c->diag, &tokens->items[i], TOK_NAMED_KEY, SBP_JSON_REQUIRED, &named));
     for (int64_t i = 0; named && i < named->count; i++) {
         tok_named entry = {.name = named->items[i].key};
         SBP_TRY(sbp_json_as_string(c->diag, &named->items[i], &entry.value));
@@ -382,7 +387,14 @@ static void print_added(sbp_text *out, const sbp_tokenizer *t) {
                      a->right_strip ? "true" : "false", a->normalized ? "true" : "false",
                      a->special ? "true" : "false");
     }
-    sbp_text_add(out, "]");
+    sbp_text_add(out, "%s" TOK_NAMED_HEAD, t->added_count > 0 ? "," : "");
+    for (int32_t i = 0; i < t->named_count; i++) {
+        sbp_text_add(out, i ? "," : "");
+        print_string(out, t->named[i].name);
+        sbp_text_add(out, ":");
+        print_string(out, t->named[i].value);
+    }
+    sbp_text_add(out, "}}]");
 }
 
 static sbp_status print_scratch(void *user) {
@@ -405,14 +417,7 @@ static sbp_status print_scratch(void *user) {
     }
     sbp_text_add(out, ",\"model\":");
     print_model(out, sbp_json_member(root, "model"));
-    sbp_text_add(out, ",\"" TOK_NAMED_KEY "\":{");
-    for (int32_t i = 0; i < t->named_count; i++) {
-        sbp_text_add(out, i ? "," : "");
-        print_string(out, t->named[i].name);
-        sbp_text_add(out, ":");
-        print_string(out, t->named[i].value);
-    }
-    sbp_text_add(out, "}}");
+    sbp_text_add(out, "}");
     return SBP_OK;
 }
 

@@ -1,9 +1,10 @@
 /* tokenizer.h: byte-pair-encoding tokenizers, with the results of Hugging Face `tokenizers` 0.2x.
  *
  * Every tokenizer is described by the JSON of a tokenizer.json file. Other sources (the further files of
- * a Hugging Face directory, GGUF metadata) are first turned into that form plus one more top-level key,
- * "sbp_special_tokens" {"bos_token": "<s>", ...}; sbp_tokenizer_to_json gives this self-contained text,
- * which Hugging Face loads too. What is not supported is an error naming the component, at load time.
+ * a Hugging Face directory, GGUF metadata) are first turned into that form; the names of special tokens
+ * ("bos_token": "<s>") travel in an added token without content, which Hugging Face skips. What
+ * sbp_tokenizer_to_json gives is self-contained, and Hugging Face loads it too. What is not supported is
+ * an error naming the component, at load time.
  *
  * Regular expressions are written for Oniguruma and translated for PCRE2; normal forms come from utf8proc.
  * The Unicode versions behind them differ, which unicode_delta.def and unicode_inert.def even out.

@@ -172,7 +172,16 @@ static void print_added(conversion *c) {
         print(c, type == TYPE_USER ? "false}" : "true}");
         any = true;
     }
-    print(c, "]");
+    print(c, any ? "," TOK_NAMED_HEAD : TOK_NAMED_HEAD);
+    any = false;
+    for (int role = 0; role < 4; role++) {
+        if (c->role_ids[role] < 0)
+            continue;
+        sbp_text_add(&c->out, "%s\"%s\":", any ? "," : "", sbp_role_name((sbp_token_role)role));
+        print_token(c, c->role_ids[role]);
+        any = true;
+    }
+    print(c, "}}]");
 }
 
 static void print_template_token(conversion *c, int64_t id) {
@@ -238,19 +247,6 @@ static void print_vocabulary(conversion *c) {
         sbp_text_add(&c->out, ":%lld", (long long)id);
     }
     print(c, "},\"merges\":[");
-}
-
-static void print_named(conversion *c) {
-    bool any = false;
-    print(c, "]},\"" TOK_NAMED_KEY "\":{");
-    for (int role = 0; role < 4; role++) {
-        if (c->role_ids[role] < 0)
-            continue;
-        sbp_text_add(&c->out, "%s\"%s\":", any ? "," : "", sbp_role_name((sbp_token_role)role));
-        print_token(c, c->role_ids[role]);
-        any = true;
-    }
-    print(c, "}}");
 }
 
 /* Merges as the file lists them: "left right", where left may begin with a space. */
@@ -319,7 +315,7 @@ static sbp_status convert_byte_level(conversion *c) {
         flags & IGNORE_MERGES ? "true" : "false");
     print_vocabulary(c);
     SBP_TRY(print_listed_merges(c, merges));
-    print_named(c);
+    print(c, "]}}");
     return SBP_OK;
 }
 
@@ -454,7 +450,7 @@ static sbp_status convert_sentencepiece(conversion *c) {
         SBP_TRY(print_listed_merges(c, merges));
     else
         SBP_TRY(print_recovered_merges(c, gemma));
-    print_named(c);
+    print(c, "]}}");
     return SBP_OK;
 }
 

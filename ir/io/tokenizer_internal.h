@@ -227,8 +227,12 @@ sbp_status sbp_tokenizer_build(sbp_arena *arena, sbp_diag *diag, const char *fil
                                const sbp_tokenizer **out) SBP_CHECKED;
 /* "bos_token", ... by role. */
 const char *sbp_role_name(sbp_token_role role);
-/* The key of tokenizer.json that holds the named special tokens. */
+/* Among added_tokens, what holds the named special tokens ("bos_token": "<s>", ...), up to the first one. */
 #define TOK_NAMED_KEY "sbp_special_tokens"
+#define TOK_NAMED_HEAD                                                                                       \
+    "{\"id\":0,\"content\":\"\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":"     \
+    "false,"                                                                                                 \
+    "\"special\":false,\"" TOK_NAMED_KEY "\":{"
 
 /* Components of tokenizer.json into the lists above; below a guard. */
 sbp_status sbp_tokenizer_parse_components(sbp_tokenizer *t, sbp_diag *diag, const sbp_json *root) SBP_CHECKED;
