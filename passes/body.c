@@ -109,7 +109,7 @@ sbp_status sbp_body_make(sbp_module *module, const sbp_body_spec *spec, const ch
     for (int32_t v = 0; v < clean->value_count; v++)
         out->origin[v] = SBP_NO_VALUE;
     for (int32_t v = 0; v < spec->from->value_count; v++)
-        if (rw.map[v] != SBP_NO_VALUE)
+        if (rw.map[v] != SBP_NO_VALUE && out->origin[rw.map[v]] == SBP_NO_VALUE) /* arguments come first */
             out->origin[rw.map[v]] = v;
     return SBP_OK;
 }

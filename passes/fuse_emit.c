@@ -316,6 +316,7 @@ static int32_t store_again(sbp_fuser *z, sbp_row_kernel *k, sbp_value v) {
         if (kernel->operands[o].mode != SBP_RK_OUT || k->operands[o] != v)
             continue;
         sbp_rk_operand copy = kernel->operands[o];
+        copy.name = sbp_arena_printf(z->p->arena, "out%d", kernel->operand_count);
         int32_t added = sbp_rowkernel_add_operand(z->p->arena, kernel, &copy), count = kernel->instr_count;
         for (int32_t i = 0; i < count; i++)
             if (kernel->instrs[i].op == SBP_RK_STORE && kernel->instrs[i].index == o) {

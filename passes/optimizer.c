@@ -135,7 +135,8 @@ static void adamw(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sb
     int32_t step =
         map(&b, SBP_ROWOP_div, map(&b, SBP_ROWOP_mul, map(&b, SBP_ROWOP_div, lr, scalar(&b, "bias1")), m1),
             map(&b, SBP_ROWOP_add, root, scalar(&b, "eps")));
-    store(&b, out_w, map(&b, SBP_ROWOP_sub, x, step));
+    x = map(&b, SBP_ROWOP_sub, x, step);
+    store(&b, out_w, x);
     store(&b, out_m, m1);
     store(&b, out_v, v1);
     sbp_view vw = sbp_view_buffer(p->program, param, 0), vm = sbp_view_buffer(p->program, m, 0),
@@ -188,17 +189,18 @@ void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, sbp_view grad, double beta
  * host sets max_grad_norm to infinity. */
 void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
     kernel_builder b = begin(p, "norm", SBP_F64);
-    int32_t in = operand(&b, "norm_squared", SBP_RK_IN, SBP_F64, 0, 1);
-    int32_t out = operand(&b, "grad_norm", SBP_RK_OUT, SBP_F64, 0, 1);
+    int32_t in = operand(&b, "norm_squared", SBP_RK_IN, SBP_F64, SBP_VARY_ROW, 1);
+    int32_t out = operand(&b, "grad_norm", SBP_RK_OUT, SBP_F64, SBP_VARY_ROW, 1);
     int32_t norm = map(&b, SBP_ROWOP_sqrt, load(&b, in), -1);
     sbp_view views[3] = {sbp_view_buffer(p->program, sbp_program_find_buffer(p->program, "norm_squared"), 0),
                          sbp_view_buffer(p->program, sbp_program_find_buffer(p->program, "grad_norm"), 0)};
     if (clip >= 0) {
-        int32_t out_clip = operand(&b, "clip", SBP_RK_OUT, p->program->buffers[clip].dtype, 0, 1);
+        int32_t out_clip = operand(&b, "clip", SBP_RK_OUT, p->program->buffers[clip].dtype, SBP_VARY_ROW, 1);
         int32_t ratio = map(&b, SBP_ROWOP_div, scalar(&b, "max_grad_norm"),
                             map(&b, SBP_ROWOP_add, norm, constant(&b, 1e-6)));
+        int32_t factor = map(&b, SBP_ROWOP_min, constant(&b, 1), ratio);
         store(&b, out, norm);
-        store(&b, out_clip, map(&b, SBP_ROWOP_min, constant(&b, 1), ratio));
+        store(&b, out_clip, factor);
         views[2] = sbp_view_buffer(p->program, clip, 0);
     } else {
         store(&b, out, norm);

@@ -28,7 +28,7 @@ typedef struct emitter {
     memo *memos;
     int32_t memo_count, memo_capacity;
     struct {
-        sbp_value value;
+        sbp_value value, like; /* base, and the value whose shape it was loaded in */
         bool split;
         int32_t operand;
     } * loads;
@@ -156,8 +156,10 @@ static sbp_rk_instr blank(sbp_rk_op op) {
     return (sbp_rk_instr){.op = op, .a = -1, .b = -1, .c = -1, .index = -1};
 }
 
-/* Adds an operand for a value: its axes as the kernel sees them. */
+/* Adds an operand for a value: its axes as the kernel sees them. Names say nothing of the value, so that equal
+ * kernels are one. */
 static int32_t add_operand(emitter *e, sbp_value v, bool split, sbp_rk_mode mode, sbp_dtype dtype) {
+    static const char *const mode_names[] = {"in", "out", "sum"};
     const sbp_type *type = &e->f->values[v].type;
     int64_t heads, n;
     sbp_row_form(type, &heads, &n);
@@ -175,7 +177,7 @@ static int32_t add_operand(emitter *e, sbp_value v, bool split, sbp_rk_mode mode
     SBP_PUSH(e->p->arena, e->out->operands, e->out->operand_count, e->out->operand_capacity,
              mode == SBP_RK_PARTIAL ? v : e->stage->base[v]);
     return sbp_rowkernel_add_operand(e->p->arena, e->k,
-                                     &(sbp_rk_operand){.name = e->f->values[v].name,
+                                     &(sbp_rk_operand){.name = sbp_arena_printf(e->p->arena, "%s%d", mode_names[mode], e->k->operand_count),
                                                        .mode = mode,
                                                        .dtype = dtype,
                                                        .vary = (uint8_t)vary,
@@ -204,7 +206,7 @@ static int32_t emit_load(emitter *e, sbp_value v, bool split, int64_t a, int64_t
     sbp_rk_instr load = blank(SBP_RK_LOAD);
     for (int32_t i = 0; i < e->load_count; i++)
         if (e->loads[i].value == e->stage->base[v] && e->loads[i].split == split &&
-            sbp_type_same_shape(&e->f->values[v].type, &e->f->values[e->loads[i].value].type))
+            sbp_type_same_shape(&info->type, &e->f->values[e->loads[i].like].type))
             load.index = e->loads[i].operand;
     if (load.index < 0) {
         load.index = add_operand(e, v, split, SBP_RK_IN, info->type.dtype);
@@ -213,6 +215,7 @@ static int32_t emit_load(emitter *e, sbp_value v, bool split, int64_t a, int64_t
                 ? sbp_array_grow(e->p->arena, e->loads, &e->load_capacity, sizeof *e->loads, e->load_count)
                 : e->loads;
         e->loads[e->load_count].value = e->stage->base[v];
+        e->loads[e->load_count].like = v;
         e->loads[e->load_count].split = split;
         e->loads[e->load_count++].operand = load.index;
     }
