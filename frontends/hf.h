@@ -1,6 +1,9 @@
 /* hf.h: what a file that knows one Hugging Face architecture works with: its config.json, the graph being
  * built, and the parts that decoders have in common.
  *
+ * Calls that build must not be nested in the arguments of another such call: C does not say which of two
+ * arguments is evaluated first, and the text of the graph must not depend on it.
+ *
  * Errors stick in hf->builder.status, so that code reads straight: after the first one every call returns
  * at once (numbers: the fallback; values: SBP_NO_VALUE). Every field that is read is remembered; what is
  * left over must be known to be harmless (hf_fields.def) or is an error.

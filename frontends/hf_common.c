@@ -216,8 +216,9 @@ sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x) {
 }
 
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window) {
-    sbp_value operands[] = {
-        q, k, v, sbp_hf_row(hf, "first"), sbp_hf_row(hf, "shared_end"), sbp_hf_row(hf, "own")};
+    sbp_value first = sbp_hf_row(hf, "first"), shared_end = sbp_hf_row(hf, "shared_end"),
+              own = sbp_hf_row(hf, "own");
+    sbp_value operands[] = {q, k, v, first, shared_end, own};
     sbp_value out[2];
     sbp_build(&hf->builder, SBP_OP_attention, "attn_out", operands, SBP_COUNT(operands),
               (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_int("window", window)}, 2, out);

@@ -171,23 +171,27 @@ static const char *enter(const decoder *c, int64_t layer, const char *module) {
     return c->b->node;
 }
 
-static sbp_value build_layer(const decoder *c, sbp_value x, int64_t number) {
-    const sbp_hf_decoder *d = c->d;
-    sbp_value y = build_norm(c, "attn_norm", x, enter(c, number, "input_layernorm"), d->hidden);
-    y = build_attention(c, y, enter(c, number, "self_attn"), &d->layer[number]);
-    const char *after = enter(c, number, "post_attention_layernorm");
-    if (d->output_norms)
-        y = build_norm(c, "attn_out_norm", y, after, d->hidden);
+/* The residual stream with a branch added. */
+static sbp_value add_branch(const decoder *c, const char *name, sbp_value x, sbp_value y, int64_t layer) {
+    c->b->node = sbp_hf_path(c->hf, "model.layers.%lld", (long long)layer);
     x = sbp_build2(c->b, SBP_OP_add, x, y);
-    sbp_build_name(c->b, x, "attn_residual");
-    if (d->output_norms)
-        after = enter(c, number, "pre_feedforward_layernorm");
-    y = build_mlp(c, build_norm(c, "mlp_norm", x, after, d->hidden), enter(c, number, "mlp"));
-    if (d->output_norms)
-        y = build_norm(c, "mlp_out_norm", y, enter(c, number, "post_feedforward_layernorm"), d->hidden);
-    x = sbp_build2(c->b, SBP_OP_add, x, y);
-    sbp_build_name(c->b, x, "mlp_residual");
+    sbp_build_name(c->b, x, name);
     return x;
+}
+
+static sbp_value build_layer(const decoder *c, sbp_value x, int64_t n) {
+    const sbp_hf_decoder *d = c->d;
+    sbp_value y = build_norm(c, "attn_norm", x, enter(c, n, "input_layernorm"), d->hidden);
+    y = build_attention(c, y, enter(c, n, "self_attn"), &d->layer[n]);
+    if (d->output_norms)
+        y = build_norm(c, "attn_out_norm", y, enter(c, n, "post_attention_layernorm"), d->hidden);
+    x = add_branch(c, "attn_residual", x, y, n);
+    const char *before = d->output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+    y = build_norm(c, "mlp_norm", x, enter(c, n, before), d->hidden);
+    y = build_mlp(c, y, enter(c, n, "mlp"));
+    if (d->output_norms)
+        y = build_norm(c, "mlp_out_norm", y, enter(c, n, "post_feedforward_layernorm"), d->hidden);
+    return add_branch(c, "mlp_residual", x, y, n);
 }
 
 static void build_tables(decoder *c) {
@@ -218,8 +222,8 @@ void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *d) {
     build_tables(&c);
     c.b->node = "model.embed_tokens";
     sbp_value embed = sbp_hf_table(hf, table, d->vocab, d->hidden);
-    sbp_value x =
-        sbp_build(c.b, SBP_OP_gather, "embed", (sbp_value[]){embed, sbp_hf_row(hf, "tok")}, 2, NULL, 0, NULL);
+    sbp_value tok = sbp_hf_row(hf, "tok");
+    sbp_value x = sbp_build(c.b, SBP_OP_gather, "embed", (sbp_value[]){embed, tok}, 2, NULL, 0, NULL);
     if (d->embed_scale != 1) {
         x = sbp_build2(c.b, SBP_OP_mul, x,
                        sbp_build_const(c.b, hf->compute, sbp_round_to(hf->compute, d->embed_scale)));

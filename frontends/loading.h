@@ -24,7 +24,8 @@ sbp_status sbp_loading_open_weights(sbp_loading *l) SBP_CHECKED;
 typedef const struct sbp_recipe *(*sbp_hf_stored)(struct sbp_hf *hf, const char *name, const sbp_type *type);
 
 /* Builds the module from a config.json; stored and its user as in sbp_hf. */
-sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored stored, void *stored_user) SBP_CHECKED;
+sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored stored,
+                       void *stored_user) SBP_CHECKED;
 /* config with every KEY=JSON of the options. */
 sbp_status sbp_hf_override(sbp_loading *l, const sbp_json **config) SBP_CHECKED;
 

@@ -21,6 +21,12 @@ static sbp_status parse_word(parser *p, const char *const *words, int count, int
     return sbp_lexer_fail(&p->lexer, "unexpected '%.60s'", p->lexer.text);
 }
 
+/* The value of this name, or -1. The table may still hold the number that a value had before it got its name. */
+static sbp_value find_value(const parser *p, const char *name) {
+    sbp_value value = sbp_map_get(&p->func->names, name);
+    return value >= 0 && strcmp(p->func->values[value].name, name) == 0 ? value : -1;
+}
+
 /* "%name" of a value that exists, or "-". */
 static sbp_status parse_use(parser *p, sbp_value *out) {
     bool none = false;
@@ -31,14 +37,14 @@ static sbp_status parse_use(parser *p, sbp_value *out) {
     SBP_TRY(sbp_lexer_expect(&p->lexer, "%"));
     const char *name;
     SBP_TRY(sbp_lexer_name(&p->lexer, &name));
-    *out = sbp_map_get(&p->func->names, name);
+    *out = find_value(p, name);
     return *out >= 0 ? SBP_OK : sbp_lexer_fail(&p->lexer, "no value is called %%%.60s", name);
 }
 
 static sbp_status parse_new_name(parser *p, const char **out) {
     SBP_TRY(sbp_lexer_expect(&p->lexer, "%"));
     SBP_TRY(sbp_lexer_name(&p->lexer, out));
-    if (sbp_map_get(&p->func->names, *out) >= 0)
+    if (find_value(p, *out) >= 0)
         return sbp_lexer_fail(&p->lexer, "two values are called %%%.60s", *out);
     return SBP_OK;
 }

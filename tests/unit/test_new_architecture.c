@@ -99,8 +99,9 @@ static void build_gpt2(sbp_hf *hf) {
     b->node = "transformer.wte";
     sbp_value wte = sbp_hf_table(hf, "transformer.wte.weight", vocab, g.hidden);
     sbp_value wpe = sbp_hf_matrix(hf, "transformer.wpe.weight", positions, g.hidden);
-    sbp_value x = sbp_build2(b, SBP_OP_add, sbp_build2(b, SBP_OP_gather, wte, sbp_hf_row(hf, "tok")),
-                             sbp_build2(b, SBP_OP_gather, wpe, sbp_hf_row(hf, "pos")));
+    sbp_value token = sbp_build2(b, SBP_OP_gather, wte, sbp_hf_row(hf, "tok"));
+    sbp_value position = sbp_build2(b, SBP_OP_gather, wpe, sbp_hf_row(hf, "pos"));
+    sbp_value x = sbp_build2(b, SBP_OP_add, token, position);
     sbp_build_name(b, x, "embed");
     int64_t layers = sbp_hf_size(hf, "n_layer", 12);
     for (int64_t i = 0; i < layers && b->status == SBP_OK; i++)

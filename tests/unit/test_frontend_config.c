@@ -1,0 +1,364 @@
+/* test_frontend_config.c: what config.json may say: published models, spellings, overrides, which parameters
+ * are trained and how they are kept, and the messages for what is not built. SBP_REFRESH=1 rewrites the
+ * golden texts. */
+#include "frontend_testing.h"
+
+#include <stdlib.h>
+
+static const char plain[] = "tests/golden/llama_plain/model";
+static int64_t skipped;
+
+/* ---- published models -------------------------------------------------------------------------------- */
+
+static int64_t elements(const sbp_module *m) {
+    int64_t n = 0;
+    for (int32_t p = 0; p < m->param_count; p++)
+        n += sbp_type_row_elems(&m->params[p].type);
+    return n;
+}
+
+/* Numbers of parameters as published on the model cards, tied matrices counted once. */
+static const struct {
+    const char *name;
+    int64_t elements, vocab, positions;
+    int32_t layers, eos;
+} published[] = {
+    {"Llama-3-8B", 8030261248, 128256, 8192, 32, 128001},
+    {"Llama-3.1-8B", 8030261248, 128256, 131072, 32, 128001},
+    {"Llama-3.2-1B", 1235814400, 128256, 131072, 16, 128001},
+    {"Llama-3.2-3B", 3212749824, 128256, 131072, 28, 128001},
+    {"Mistral-7B-v0.1", 7241732096, 32000, 32768, 32, 2},
+    {"Qwen2.5-0.5B-Instruct", 494032768, 151936, 32768, 24, 151645},
+    {"Qwen2.5-7B-Instruct", 7615616512, 152064, 32768, 28, 151645},
+    {"Qwen2.5-7B", 7615616512, 152064, 131072, 28, 151643},
+    {"Qwen3-0.6B", 596049920, 151936, 40960, 28, 151645},
+    {"Qwen3-1.7B", 1720574976, 151936, 40960, 28, 151645},
+    {"Qwen3-4B", 4022468096, 151936, 40960, 36, 151645},
+    {"Qwen3-8B", 8190735360, 151936, 40960, 36, 151645},
+    {"Qwen3-14B", 14768307200, 151936, 40960, 40, 151645},
+    {"Qwen3-32B", 32762123264, 151936, 40960, 64, 151645},
+    {"SmolLM2-135M", 134515008, 49152, 8192, 30, 0},
+    {"gemma-3-1b-it", 999885952, 262144, 32768, 26, 1},
+    {"gemma-3-270m", 268098176, 262144, 32768, 18, 1},
+};
+
+static void load(fixture *f, const char *path, sbp_dtype compute, const char *const *set, int32_t set_count,
+                 sbp_model *model) {
+    sbp_model_options options = sbp_model_options_for(compute);
+    options.set = set;
+    options.set_count = set_count;
+    check(f, sbp_model_load(f->arena, f->diag, path, &options, model));
+}
+
+static int32_t count_ops(const sbp_module *m, sbp_opcode code) {
+    const sbp_func *func = sbp_module_find_func(m, "model");
+    int32_t n = 0;
+    for (int32_t i = 0; i < func->op_count; i++)
+        n += func->ops[i].code == code;
+    return n;
+}
+
+static void test_published(void **state) {
+    (void)state;
+    static const char *const roots[] = {"tests/data/configs", "../shared/configs"};
+    int64_t ran = 0;
+    for (int i = 0; i < SBP_COUNT(published); i++)
+        for (int r = 0; r < SBP_COUNT(roots); r++) {
+            fixture f = fixture_create();
+            const char *path = sbp_arena_printf(f.arena, "%s/%s.json", roots[r], published[i].name);
+            sbp_model model;
+            if (!sbp_file_exists(path)) {
+                skipped += r == 1;
+                fixture_destroy(&f);
+                continue;
+            }
+            load(&f, path, r == 0 ? SBP_F32 : SBP_BF16, NULL, 0, &model);
+            assert_string_equal(model.name, published[i].name);
+            assert_int_equal(elements(model.module), published[i].elements);
+            assert_int_equal(model.vocab_size, published[i].vocab);
+            assert_int_equal(model.max_positions, published[i].positions);
+            assert_int_equal(model.eos_ids[0], published[i].eos);
+            assert_int_equal(count_ops(model.module, SBP_OP_attention), published[i].layers);
+            assert_null(model.weights);
+            assert_false(model.learned_positions);
+            assert_true(model.initializer_range > 0.01 && model.initializer_range < 0.05);
+            ran++;
+            fixture_destroy(&f);
+        }
+    assert_true(ran >= 3);
+    printf("  %lld configurations built\n", (long long)ran);
+}
+
+/* ---- golden texts ------------------------------------------------------------------------------------ */
+
+static void compare_text(fixture *f, const char *path, const sbp_text *text) {
+    if (getenv("SBP_REFRESH")) {
+        check(f, sbp_file_write(f->diag, path, text->data, text->length));
+        return;
+    }
+    const char *expected;
+    size_t length;
+    check(f, sbp_file_read(f->arena, f->diag, path, &expected, &length));
+    if (length != text->length || memcmp(expected, text->data, length) != 0)
+        fail_msg("%s differs (SBP_REFRESH=1 rewrites it); found:\n%s", path, text->data);
+}
+
+/* The parameters of a two-layer Gemma, a line each. */
+static void test_parameter_list(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    static const char *const set[] = {"num_hidden_layers=2",
+                                      "layer_types=[\"sliding_attention\",\"full_attention\"]"};
+    sbp_model model;
+    load(&f, "tests/data/configs/gemma-3-270m.json", SBP_BF16, set, 2, &model);
+    sbp_text all, lines;
+    sbp_text_init(&all, f.arena);
+    sbp_text_init(&lines, f.arena);
+    sbp_module_print(&all, model.module);
+    for (const char *line = all.data; *line; line += strcspn(line, "\n"), line += *line == '\n')
+        if (strncmp(line, "  param ", 8) == 0)
+            sbp_text_add_n(&lines, line + 2, strcspn(line, "\n") + 1 - 2);
+    compare_text(&f, "tests/data/configs/gemma-3-270m-2-layers.params", &lines);
+    fixture_destroy(&f);
+}
+
+/* A whole module: names that --save and messages use are part of what users see. */
+static void test_module_text(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    static const char *const set[] = {"num_hidden_layers=1"};
+    sbp_model model;
+    load(&f, plain, SBP_F32, set, 1, &model);
+    check(&f, sbp_objective_add(model.module, f.diag, "sft", NULL));
+    sbp_text text, again;
+    sbp_text_init(&text, f.arena);
+    sbp_module_print(&text, model.module);
+    compare_text(&f, "tests/ir/frontend_llama.sbp", &text);
+    sbp_module *parsed;
+    check(&f, sbp_module_parse(f.arena, f.diag, "frontend_llama.sbp", text.data, text.length, &parsed));
+    sbp_text_init(&again, f.arena);
+    sbp_module_print(&again, parsed);
+    assert_string_equal(text.data, again.data);
+    fixture_destroy(&f);
+}
+
+/* ---- overrides and facts ------------------------------------------------------------------------------ */
+
+static void test_overrides(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    static const char *const set[] = {"rope_parameters.rope_type=\"linear\"",
+                                      "rope_parameters.factor=4",
+                                      "eos_token_id=[7,5]",
+                                      "pad_token_id=3",
+                                      "num_hidden_layers=1",
+                                      "new.nested.name=null",
+                                      "new=null"};
+    sbp_model model;
+    load(&f, plain, SBP_F64, set, SBP_COUNT(set), &model);
+    assert_int_equal(model.eos_count, 2);
+    assert_int_equal(model.eos_ids[0], 7);
+    assert_int_equal(model.eos_ids[1], 5);
+    assert_int_equal(model.pad_id, 3);
+    assert_int_equal(model.module->params[0].pad_row, 3);
+    const double *inv_freq = model.module->consts[0].data;
+    assert_true(fabs(inv_freq[0] - 0.25) < 1e-15);
+    /* the text of config.json says what was built */
+    const sbp_json *config;
+    check(&f, sbp_json_parse(f.arena, f.diag, "config", model.config, strlen(model.config), 0, &config));
+    assert_int_equal(sbp_json_member(config, "num_hidden_layers")->integer, 1);
+    assert_string_equal(sbp_json_member(sbp_json_member(config, "rope_parameters"), "rope_type")->string,
+                        "linear");
+    fixture_destroy(&f);
+}
+
+static const sbp_param *param(const sbp_model *model, const char *name) {
+    int32_t p = sbp_module_find_param(model->module, name);
+    if (p < 0)
+        fail_msg("no parameter '%s'", name);
+    return &model->module->params[p];
+}
+
+static void test_training_and_storage(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    sbp_model_options options = sbp_model_options_for(SBP_BF16);
+    static const char *const train[] = {"*_proj.weight", "model.norm.weight"}, *const freeze[] = {
+                                                                                   "*.o_proj.*"};
+    sbp_model model;
+    check(&f, sbp_model_load(f.arena, f.diag, plain, &options, &model));
+    assert_int_equal(param(&model, "lm_head.weight")->storage, SBP_F32);
+    assert_int_equal(param(&model, "lm_head.weight")->type.dtype, SBP_BF16);
+    assert_true(param(&model, "lm_head.weight")->trainable && param(&model, "lm_head.weight")->decay);
+    assert_false(param(&model, "model.norm.weight")->decay);
+    assert_int_equal(param(&model, "model.norm.weight")->init, SBP_INIT_ONES);
+    assert_int_equal(sbp_diag_count(f.diag, SBP_NOTE), 0);
+    options.train = train;
+    options.train_count = 2;
+    options.freeze = freeze;
+    options.freeze_count = 1;
+    options.trainable_storage = SBP_BF16;
+    check(&f, sbp_model_load(f.arena, f.diag, plain, &options, &model));
+    assert_true(param(&model, "model.layers.2.mlp.up_proj.weight")->trainable);
+    assert_int_equal(param(&model, "model.layers.2.mlp.up_proj.weight")->storage, SBP_BF16);
+    assert_false(param(&model, "model.layers.2.self_attn.o_proj.weight")->trainable);
+    assert_false(param(&model, "model.embed_tokens.weight")->trainable);
+    assert_int_equal(param(&model, "model.embed_tokens.weight")->storage, SBP_F32); /* as in the file */
+    assert_non_null(
+        strstr(sbp_diag_text(f.diag, SBP_NOTE), "11 of 30 parameters are frozen: model.embed_tokens.weight"));
+    /* config.json alone: the type it names */
+    options.train_count = 0;
+    options.freeze = (const char *const[]){"lm_head*", "model.embed*"};
+    static const char *const untied[] = {"tie_word_embeddings=false"};
+    options.set = untied;
+    options.set_count = 1;
+    options.freeze_count = 2;
+    check(&f, sbp_model_load(f.arena, f.diag, "tests/data/configs/SmolLM2-135M.json", &options, &model));
+    assert_int_equal(param(&model, "lm_head.weight")->storage, SBP_BF16);
+    options.compute = SBP_F64;
+    check(&f, sbp_model_load(f.arena, f.diag, "tests/data/configs/SmolLM2-135M.json", &options, &model));
+    assert_int_equal(param(&model, "lm_head.weight")->storage, SBP_F64);
+    fixture_destroy(&f);
+}
+
+/* Rotary frequencies of fp32 plans are rounded where transformers rounds. */
+static void test_rope_rounding(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    sbp_model model;
+    load(&f, "tests/golden/llama_rope_yarn/model", SBP_F32, NULL, 0, &model);
+    const sbp_const *c = &model.module->consts[0];
+    assert_string_equal(c->name, "inv_freq");
+    assert_int_equal(c->type.dtype, SBP_F32);
+    for (int64_t i = 0; i < c->type.dim[0].n; i++)
+        assert_true((double)(float)c->data[i] == c->data[i]);
+    fixture_destroy(&f);
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------ */
+
+static void expect(const char *path, const char *set, sbp_status status, const char *message) {
+    fixture f = fixture_create();
+    sbp_model_options options = sbp_model_options_for(SBP_F32);
+    options.set = &set;
+    options.set_count = set ? 1 : 0;
+    sbp_model model;
+    check_fails(&f, sbp_model_load(f.arena, f.diag, path, &options, &model), status, message);
+    fixture_destroy(&f);
+}
+
+static void test_errors(void **state) {
+    (void)state;
+    static const char qwen2[] = "tests/golden/qwen2_layer_types/model",
+                      gemma[] = "tests/golden/gemma3_legacy/model",
+                      mistral[] = "tests/golden/mistral_window/model";
+    expect(
+        plain, "model_type=\"mamba\"", SBP_INPUT,
+        "config.json: model_type: no architecture 'mamba' is built; supported: llama, mistral, qwen2, qwen3, "
+        "gemma3_text");
+    expect(plain, "model_type=null", SBP_INPUT, "model_type: expected a string, found null");
+    expect(gemma, "model_type=\"gemma3\"", SBP_INPUT,
+           "'gemma3' is a multimodal model; only text models are built");
+    expect(plain, "hidden_size=null", SBP_INPUT, "the field 'hidden_size' is missing");
+    expect(plain, "hidden_size=\"24\"", SBP_INPUT, "hidden_size: expected an integer, found the string '24'");
+    expect(plain, "vocab_size=0", SBP_INPUT, "vocab_size: 0 is out of range");
+    expect(plain, "num_hidden_layers=4000000000", SBP_INPUT, "num_hidden_layers: 4000000000 is out of range");
+    expect(plain, "num_attention_heads=5", SBP_INPUT,
+           "num_attention_heads 5 is no multiple of num_key_value_heads 2");
+    expect(plain, "head_dim=7", SBP_INPUT, "head_dim 7 is odd");
+    expect(plain, "hidden_act=\"relu2\"", SBP_INPUT,
+           "the activation 'relu2' is not built; supported: silu, gelu");
+    expect(plain, "tie_word_embeddings=1", SBP_INPUT, "tie_word_embeddings: expected true or false");
+    expect(plain, "attention_dropout=0.1", SBP_INPUT,
+           "attention_dropout: 0.1: model_type llama is built without");
+    expect(plain, "quantization_config={\"bits\":4}", SBP_INPUT,
+           "quantization_config: {\"bits\":4}: model_type llama");
+    expect(plain, "some_new_thing=7", SBP_INPUT, "--set some_new_thing=null builds it all the same");
+    expect(plain, "layer_types=[\"full_attention\"]", SBP_INPUT, "expected an array of 3 layer types");
+    expect(plain, "layer_types=[\"full_attention\",\"full_attention\",\"sliding_attention\"]", SBP_INPUT,
+           "layer 2 is sliding_attention, but all layers of model_type llama are full_attention");
+    expect(mistral, "layer_types=[\"full_attention\",\"full_attention\"]", SBP_INPUT,
+           "layer 0 is full_attention, but all layers of model_type mistral are sliding_attention");
+    expect(qwen2, "layer_types=[\"full_attention\",\"chunked_attention\",\"full_attention\"]", SBP_INPUT,
+           "layer type chunked_attention is not supported");
+    expect(qwen2, "use_sliding_window=false", SBP_INPUT,
+           "layer 0 is sliding_attention, but there is no window");
+    expect(gemma, "use_bidirectional_attention=true", SBP_INPUT, "use_bidirectional_attention: true");
+    expect(gemma, "rope_parameters={\"rope_type\":\"default\"}", SBP_INPUT,
+           "an object each for full_attention and sliding_attention");
+    expect(plain, "rope_parameters.rope_type=\"axial\"", SBP_INPUT,
+           "rope_parameters: rope_type 'axial' is not built; supported: default, linear, llama3, yarn, "
+           "proportional");
+    expect(plain, "rope_parameters.rope_type=\"dynamic\"", SBP_INPUT, "it depends on the longest document");
+    expect(plain, "rope_parameters.rope_type=\"linear\"", SBP_INPUT, "the field 'factor' is missing");
+    expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":-2}", SBP_INPUT,
+           "rope_parameters.factor: -2 is out of range");
+    expect(plain, "rope_parameters.mrope_section=[1,2]", SBP_INPUT, "unknown field of the rotary embedding");
+    expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}",
+           SBP_INPUT, "0.5 with rope_type 'linear' is not supported");
+    expect(plain, "rope_scaling=3", SBP_INPUT, "rope_scaling: expected an object");
+    expect(plain, "eos_token_id=\"</s>\"", SBP_INPUT, "eos_token_id: expected an integer, found the string '</s>'");
+    expect(plain, "rms_norm_eps=-1", SBP_INPUT, "rms_norm_c3: eps is -1");
+    expect(plain, "num_hidden_layers", SBP_USAGE, "--set num_hidden_layers: KEY=JSON expected");
+    expect(plain, "hidden_act=gelu", SBP_USAGE,
+           "'gelu' is not JSON (a string needs quotes: --set 'hidden_act=\"gelu\"')");
+    expect(plain, "vocab_size=98", SBP_INPUT,
+           "tensor 'model.embed_tokens.weight' is [97,24], the model expects [98,24]");
+    expect("tests/golden", NULL, SBP_INPUT, "has no config.json");
+    expect("tests/golden/nothing", NULL, SBP_IO, "nothing");
+    expect("tests/golden/llama_plain/args.json", NULL, SBP_INPUT,
+           "neither an ONNX model (field 'graph') nor");
+    expect("tests/golden/llama_plain/grads.safetensors", NULL, SBP_INPUT, "holds weights only");
+    expect("model.onnx", NULL, SBP_INPUT, "ONNX is read as JSON");
+}
+
+static void test_usage_errors(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    sbp_model_options options = sbp_model_options_for(SBP_F16);
+    sbp_model model;
+    check_fails(&f, sbp_model_load(f.arena, f.diag, plain, &options, &model), SBP_USAGE,
+                "models compute in f64, f32 or bf16, not in f16");
+    options = sbp_model_options_for(SBP_F32);
+    options.train = (const char *const[]){"encoder.*"};
+    options.train_count = 1;
+    check_fails(
+        &f, sbp_model_load(f.arena, f.diag, plain, &options, &model), SBP_USAGE,
+        "--train 'encoder.*' matches none of the 30 parameters (the first is model.embed_tokens.weight");
+    options = sbp_model_options_for(SBP_F32);
+    options.weights = "tests/golden/qwen3_plain/model";
+    check_fails(&f, sbp_model_load(f.arena, f.diag, plain, &options, &model), SBP_INPUT,
+                "tensor 'model.embed_tokens.weight' is [67,24], the model expects [97,24]");
+    fixture_destroy(&f);
+}
+
+/* Every allocation may fail: a status and no crash. */
+static void test_no_memory(void **state) {
+    (void)state;
+    for (int64_t n = 1;; n++) {
+        fixture f = fixture_create();
+        sbp_model_options options = sbp_model_options_for(SBP_F32);
+        sbp_model model;
+        sbp_test_fail_allocation(n);
+        sbp_status status = sbp_model_load(f.arena, f.diag, plain, &options, &model);
+        sbp_test_fail_allocation(0);
+        fixture_destroy(&f);
+        if (status == SBP_OK)
+            return;
+        assert_int_equal(status, SBP_MACHINE);
+        assert_true(n < 10000);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_published),     cmocka_unit_test(test_parameter_list),
+        cmocka_unit_test(test_module_text),   cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_rope_rounding), cmocka_unit_test(test_training_and_storage),
+        cmocka_unit_test(test_errors),        cmocka_unit_test(test_usage_errors),
+        cmocka_unit_test(test_no_memory),
+    };
+    int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    printf("%lld configurations skipped\n", (long long)skipped);
+    return failures;
+}
