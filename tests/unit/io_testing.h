@@ -65,7 +65,8 @@ static inline void io_renew(io_fixture *f) {
         sbp_status status_ = (call);                                                                         \
         const char *message_ = sbp_diag_text((f)->diag, SBP_ERROR);                                          \
         if (status_ != (expected) || !strstr(message_, (text)))                                              \
-            fail_msg("%s gave %d, '%s'; expected %d with '%s'", #call, status_, message_, (expected), (text)); \
+            fail_msg("%s gave %d, '%s'; expected %d with '%s'", #call, status_, message_, (expected),        \
+                     (text));                                                                                \
         sbp_diag_clear((f)->diag);                                                                           \
     } while (0)
 
@@ -98,7 +99,8 @@ static inline int io_count_files(const io_fixture *f) {
 
 /* Runs `attempt` with the 1st, 2nd, ... allocation failing until it succeeds; every failure must be
  * SBP_MACHINE. Returns how many failed. */
-static inline int io_fail_allocations(io_fixture *f, sbp_status (*attempt)(io_fixture *f, void *user), void *user) {
+static inline int io_fail_allocations(io_fixture *f, sbp_status (*attempt)(io_fixture *f, void *user),
+                                      void *user) {
     for (int n = 1;; n++) {
         io_renew(f);
         sbp_test_fail_allocation(n);

@@ -18,7 +18,8 @@ static void reads_metadata(void **state) {
     static const struct {
         const char *key;
         int64_t value;
-    } integers[] = {{"llama.block_count", 2}, {"t.i8", -3}, {"t.u8", 200}, {"t.i16", -300}, {"t.u16", 60000}, {"t.i64", -(1LL << 40)}};
+    } integers[] = {{"llama.block_count", 2}, {"t.i8", -3},     {"t.u8", 200},
+                    {"t.i16", -300},          {"t.u16", 60000}, {"t.i64", -(1LL << 40)}};
     for (int k = 0; k < SBP_COUNT(integers); k++) {
         assert_ok(f, sbp_gguf_get_i64(f->diag, g, integers[k].key, SBP_JSON_REQUIRED, &i));
         assert_true(i == integers[k].value);
@@ -44,7 +45,8 @@ static void reads_metadata(void **state) {
                  sbp_gguf_get_array(f->diag, g, "t.text", SBP_GGUF_I64, SBP_JSON_REQUIRED, &a));
     assert_fails(f, SBP_INPUT, "key 't.strings': expected a string, found an array of string",
                  sbp_gguf_get_string(f->diag, g, "t.strings", SBP_JSON_REQUIRED, &s));
-    assert_fails(f, SBP_INPUT, "the key 'x' is missing", sbp_gguf_get_i64(f->diag, g, "x", SBP_JSON_REQUIRED, &i));
+    assert_fails(f, SBP_INPUT, "the key 'x' is missing",
+                 sbp_gguf_get_i64(f->diag, g, "x", SBP_JSON_REQUIRED, &i));
     i = 5;
     assert_ok(f, sbp_gguf_get_i64(f->diag, g, "x", SBP_JSON_OPTIONAL, &i));
     assert_int_equal(i, 5);
@@ -74,7 +76,8 @@ static void decodes_like_the_gguf_package(void **state) {
         /* Parts that begin and end anywhere. */
         uint64_t random = (uint64_t)i;
         for (int round = 0; round < 50; round++) {
-            int64_t from = (int64_t)io_random(&random) % e->elems, n = (int64_t)io_random(&random) % (e->elems - from) + 1;
+            int64_t from = (int64_t)io_random(&random) % e->elems,
+                    n = (int64_t)io_random(&random) % (e->elems - from) + 1;
             memset(got, 0, sizeof got);
             assert_ok(f, sbp_weights_read(w, t, from, n, SBP_F32, got, f->diag));
             assert_memory_equal(got, want + from, (size_t)n * 4);
@@ -116,8 +119,19 @@ typedef struct spec {
     int data;
 } spec;
 
-static const spec good = {.version = 3, .rank = 2, .type = 2, .dim0 = 32, .dim1 = 2, .key_count = 2, .tensor_count = 1,
-                          .array_count = 2, .array_type = 5, .value_type = 9, .alignment = 32, .second = "array", .data = 36};
+static const spec good = {.version = 3,
+                          .rank = 2,
+                          .type = 2,
+                          .dim0 = 32,
+                          .dim1 = 2,
+                          .key_count = 2,
+                          .tensor_count = 1,
+                          .array_count = 2,
+                          .array_type = 5,
+                          .value_type = 9,
+                          .alignment = 32,
+                          .second = "array",
+                          .data = 36};
 
 static void build(image *m, const spec *s) {
     m->length = 0;
@@ -203,7 +217,8 @@ static void names_what_is_wrong(void **state) {
 #undef WRONG
     const sbp_gguf *g;
     assert_fails(f, SBP_IO, "No such file", sbp_gguf_open(f->arena, f->diag, "/nowhere/x.gguf", &g));
-    assert_fails(f, SBP_INPUT, "not a GGUF file", sbp_gguf_open(f->arena, f->diag, "tests/data/io/plain.safetensors", &g));
+    assert_fails(f, SBP_INPUT, "not a GGUF file",
+                 sbp_gguf_open(f->arena, f->diag, "tests/data/io/plain.safetensors", &g));
 }
 
 static void every_truncation_is_an_error(void **state) {

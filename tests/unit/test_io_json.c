@@ -15,8 +15,11 @@ static const sbp_json *parse(io_fixture *f, const char *text, unsigned flags) {
 
 static void reads_values(void **state) {
     io_fixture *f = *state;
-    const sbp_json *root = parse(f, "{\"s\": \"é\\u0000x\", \"i\": -9007199254740993, \"d\": 1e-5, \"b\": true, \"n\": null,"
-                                    " \"a\": [1, [2.5]], \"o\": {\"k\": \"v\"}}", 0);
+    const sbp_json *root =
+        parse(f,
+              "{\"s\": \"é\\u0000x\", \"i\": -9007199254740993, \"d\": 1e-5, \"b\": true, \"n\": null,"
+              " \"a\": [1, [2.5]], \"o\": {\"k\": \"v\"}}",
+              0);
     int64_t i = 0;
     double d = 0;
     bool b = false;
@@ -46,7 +49,8 @@ static void reads_values(void **state) {
                  sbp_json_get_bool(f->diag, o, "x", SBP_JSON_REQUIRED, &b));
     assert_fails(f, SBP_INPUT, "a.json: n: expected true or false, found null",
                  sbp_json_get_bool(f->diag, root, "n", SBP_JSON_OPTIONAL, &b));
-    assert_fails(f, SBP_INPUT, "a.json: expected an array, found an object", sbp_json_as_array(f->diag, root, &a));
+    assert_fails(f, SBP_INPUT, "a.json: expected an array, found an object",
+                 sbp_json_as_array(f->diag, root, &a));
     b = true;
     assert_ok(f, sbp_json_get_bool(f->diag, root, "n", SBP_JSON_NULLABLE, &b));
     assert_ok(f, sbp_json_get_bool(f->diag, root, "none", SBP_JSON_OPTIONAL, &b));
@@ -85,8 +89,9 @@ static void says_where_it_is_wrong(void **state) {
     };
     const sbp_json *root;
     for (int i = 0; i < SBP_COUNT(cases); i++)
-        assert_fails(f, SBP_INPUT, cases[i].message,
-                     sbp_json_parse(f->arena, f->diag, "a.json", cases[i].text, strlen(cases[i].text), 0, &root));
+        assert_fails(
+            f, SBP_INPUT, cases[i].message,
+            sbp_json_parse(f->arena, f->diag, "a.json", cases[i].text, strlen(cases[i].text), 0, &root));
     char deep[6000];
     memset(deep, '[', sizeof deep);
     assert_fails(f, SBP_INPUT, "maximum parsing depth",
@@ -113,7 +118,8 @@ static sbp_status print(void *user) {
 
 static void writes_what_it_reads(void **state) {
     io_fixture *f = *state;
-    static const char text[] = "{\"a\\\"\\\\\":[1,-2.5,1.0,1e+30,true,false,null,\"\\u0001\\n\xc3\xa9\\u0000\"],\"b\":{}}";
+    static const char text[] =
+        "{\"a\\\"\\\\\":[1,-2.5,1.0,1e+30,true,false,null,\"\\u0001\\n\xc3\xa9\\u0000\"],\"b\":{}}";
     printing p = {.arena = f->arena, .root = parse(f, text, 0)};
     assert_ok(f, sbp_guard(f->arena, f->diag, print, &p));
     assert_string_equal(p.text.data, text);
@@ -150,7 +156,8 @@ static void missing_files_are_io_errors(void **state) {
     assert_fails(f, SBP_IO, "cannot open '/nowhere/x': No such file",
                  sbp_file_read(f->arena, f->diag, "/nowhere/x", &data, &length));
     assert_fails(f, SBP_IO, "is a directory", sbp_file_read(f->arena, f->diag, f->directory, &data, &length));
-    assert_fails(f, SBP_IO, "cannot write '/nowhere/x': No such file", sbp_file_write(f->diag, "/nowhere/x", "a", 1));
+    assert_fails(f, SBP_IO, "cannot write '/nowhere/x': No such file",
+                 sbp_file_write(f->diag, "/nowhere/x", "a", 1));
     assert_fails(f, SBP_IO, "No such file", sbp_json_read(f->arena, f->diag, "/nowhere/x", 0, &root));
     assert_fails(f, SBP_IO, "No space left", sbp_file_write(f->diag, "/dev/full", "a", 1));
     assert_ok(f, sbp_file_write(f->diag, "/dev/null", "a", 1)); /* written, not replaced */

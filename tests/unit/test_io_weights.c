@@ -4,8 +4,8 @@
 #include "ir/io/safetensors.h"
 
 #include <math.h>
-#include <sys/resource.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 static sbp_weights *open_weights(io_fixture *f, const char *path) {
     sbp_weights *w = NULL;
@@ -122,7 +122,8 @@ static void copy_all(io_fixture *f, const sbp_weights *from, const sbp_tensor_sp
         assert_true(bytes <= (int64_t)sizeof buffer);
         assert_ok(f, sbp_weights_read(from, t, 0, t->elems, t->dtype, buffer, f->diag));
         for (int64_t at = 0; at < bytes; at += piece)
-            assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, buffer + at, bytes - at < piece ? bytes - at : piece));
+            assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, buffer + at,
+                                                      bytes - at < piece ? bytes - at : piece));
     }
 }
 
@@ -137,7 +138,8 @@ static void writes_what_the_library_writes(void **state) {
         sbp_safetensors_writer *writer;
         const char *a, *b, *path = io_path(f, "out.safetensors");
         size_t a_length, b_length;
-        assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, path, specs, n, format_pt, 1, 0, &writer));
+        assert_ok(f,
+                  sbp_safetensors_writer_create(f->arena, f->diag, path, specs, n, format_pt, 1, 0, &writer));
         copy_all(f, from, specs, n, writer, reversed ? 3 : 1000);
         assert_false(sbp_file_exists(path)); /* until commit */
         assert_ok(f, sbp_safetensors_writer_commit(writer, f->diag));
@@ -157,13 +159,15 @@ static void cuts_into_shards(void **state) {
     snprintf(single, sizeof single, "%s", io_path(f, "model.safetensors"));
     snprintf(index, sizeof index, "%s.index.json", single);
     int64_t dims[] = {10, 3};
-    sbp_tensor_spec specs[] = {{"c", SBP_F32, 2, dims}, {"a", SBP_I8, 1, dims}, {"b", SBP_F32, 2, dims}, {"d", SBP_F16, 1, dims}};
+    sbp_tensor_spec specs[] = {
+        {"c", SBP_F32, 2, dims}, {"a", SBP_I8, 1, dims}, {"b", SBP_F32, 2, dims}, {"d", SBP_F16, 1, dims}};
     float values[30];
     for (int i = 0; i < 30; i++)
         values[i] = (float)i;
     for (int sharded = 1; sharded >= 0; sharded--) { /* the single file then replaces the shards */
         sbp_safetensors_writer *writer;
-        assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, single, specs, 4, format_pt, 1, sharded ? 131 : 0, &writer));
+        assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, single, specs, 4, format_pt, 1,
+                                                   sharded ? 131 : 0, &writer));
         assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, values, 120));
         assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, "0123456789", 10));
         assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, values, 120));
@@ -176,8 +180,10 @@ static void cuts_into_shards(void **state) {
         float back[30];
         assert_ok(f, sbp_weights_read(w, find(w, "b"), 0, 30, SBP_F32, back, f->diag));
         assert_memory_equal(back, values, sizeof back);
-        assert_non_null(strstr(find(w, "b")->path, sharded ? "model-00002-of-00003.safetensors" : "model.safetensors"));
-        assert_non_null(strstr(find(w, "a")->path, sharded ? "model-00001-of-00003.safetensors" : "model.safetensors"));
+        assert_non_null(
+            strstr(find(w, "b")->path, sharded ? "model-00002-of-00003.safetensors" : "model.safetensors"));
+        assert_non_null(
+            strstr(find(w, "a")->path, sharded ? "model-00001-of-00003.safetensors" : "model.safetensors"));
         sbp_weights_close(w);
         if (sharded) {
             w = open_weights(f, index);
@@ -194,7 +200,8 @@ static void checks_the_index(void **state) {
     sbp_weights *w;
     char index[200];
     snprintf(index, sizeof index, "%s", io_path(f, "model.safetensors.index.json"));
-    assert_fails(f, SBP_IO, "neither model.safetensors nor", sbp_weights_open(f->arena, f->diag, f->directory, &w));
+    assert_fails(f, SBP_IO, "neither model.safetensors nor",
+                 sbp_weights_open(f->arena, f->diag, f->directory, &w));
     static const char one[] = "{\"x\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
     put_header(io_path(f, "a.safetensors"), one, sizeof one - 1, 1);
     static const struct {
@@ -202,8 +209,10 @@ static void checks_the_index(void **state) {
         sbp_status status;
     } cases[] = {
         {"{\"weight_map\": {\"x\": \"a.safetensors\"}}", NULL, SBP_OK},
-        {"{\"weight_map\": {\"y\": \"a.safetensors\"}}", "places tensor 'y' into a.safetensors, which does not have it", SBP_INPUT},
-        {"{\"weight_map\": {\"x\": \"../a.safetensors\"}}", "weight_map.x: expected the name of a file", SBP_INPUT},
+        {"{\"weight_map\": {\"y\": \"a.safetensors\"}}",
+         "places tensor 'y' into a.safetensors, which does not have it", SBP_INPUT},
+        {"{\"weight_map\": {\"x\": \"../a.safetensors\"}}", "weight_map.x: expected the name of a file",
+         SBP_INPUT},
         {"{\"weight_map\": {\"x\": \"b.safetensors\"}}", "b.safetensors': No such file", SBP_IO},
         {"{\"weight_map\": [1]}", "weight_map: expected an object", SBP_INPUT},
         {"{}", "'weight_map' is missing", SBP_INPUT},
@@ -213,12 +222,14 @@ static void checks_the_index(void **state) {
         if (cases[i].status == SBP_OK)
             sbp_weights_close(open_weights(f, f->directory));
         else
-            assert_fails(f, cases[i].status, cases[i].message, sbp_weights_open(f->arena, f->diag, f->directory, &w));
+            assert_fails(f, cases[i].status, cases[i].message,
+                         sbp_weights_open(f->arena, f->diag, f->directory, &w));
     }
     put_header(io_path(f, "b.safetensors"), one, sizeof one - 1, 1);
     static const char twice[] = "{\"weight_map\": {\"x\": \"a.safetensors\", \"y\": \"b.safetensors\"}}";
     io_put(index, twice, sizeof twice - 1);
-    assert_fails(f, SBP_INPUT, "tensor 'x' occurs twice", sbp_weights_open(f->arena, f->diag, f->directory, &w));
+    assert_fails(f, SBP_INPUT, "tensor 'x' occurs twice",
+                 sbp_weights_open(f->arena, f->diag, f->directory, &w));
 }
 
 static void an_aborted_write_leaves_nothing(void **state) {
@@ -238,17 +249,21 @@ static void an_aborted_write_leaves_nothing(void **state) {
 
     assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, path, specs, 3, NULL, 0, 500, &writer));
     assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, zeros, 900));
-    assert_fails(f, SBP_INTERNAL, "tensor 'c' got 100 of 400 bytes", sbp_safetensors_writer_commit(writer, f->diag));
+    assert_fails(f, SBP_INTERNAL, "tensor 'c' got 100 of 400 bytes",
+                 sbp_safetensors_writer_commit(writer, f->diag));
     assert_int_equal(io_count_files(f), 0);
 
     assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, path, specs, 3, NULL, 0, 0, &writer));
-    assert_fails(f, SBP_INTERNAL, "800 bytes more", sbp_safetensors_writer_write(writer, f->diag, zeros, 2000));
+    assert_fails(f, SBP_INTERNAL, "800 bytes more",
+                 sbp_safetensors_writer_write(writer, f->diag, zeros, 2000));
     sbp_safetensors_writer_abort(writer);
     specs[1].name = "a";
-    assert_fails(f, SBP_INTERNAL, "used twice", sbp_safetensors_writer_create(f->arena, f->diag, path, specs, 3, NULL, 0, 0, &writer));
+    assert_fails(f, SBP_INTERNAL, "used twice",
+                 sbp_safetensors_writer_create(f->arena, f->diag, path, specs, 3, NULL, 0, 0, &writer));
 
     assert_fails(f, SBP_IO, "/nowhere/m.safetensors",
-                 sbp_safetensors_writer_create(f->arena, f->diag, "/nowhere/m.safetensors", specs, 1, NULL, 0, 0, &writer));
+                 sbp_safetensors_writer_create(f->arena, f->diag, "/nowhere/m.safetensors", specs, 1, NULL, 0,
+                                               0, &writer));
     struct rlimit old, small;
     getrlimit(RLIMIT_FSIZE, &old);
     small = (struct rlimit){300, old.rlim_max};
@@ -270,30 +285,44 @@ static void names_what_is_wrong(void **state) {
         int data;
         int64_t lie; /* added to the header size */
     } cases[] = {
-        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,23]}}", "x.data_offsets: 6 elements of F32 need 24 bytes, but the range 0 .. 23 has 23", 24, 0},
-        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}", "is not within the 20 bytes of data", 20, 0},
+        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,23]}}",
+         "x.data_offsets: 6 elements of F32 need 24 bytes, but the range 0 .. 23 has 23", 24, 0},
+        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}",
+         "is not within the 20 bytes of data", 20, 0},
         {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "the file has", 9, 0},
         {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "the range 8 .. 0", 8, 0},
         {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", "the range -8 .. 0", 8, 0},
-        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", "expected 2 numbers, found 1", 8, 0},
+        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", "expected 2 numbers, found 1", 8,
+         0},
         {"{\"x\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,8]}}", "a dimension is -1", 8, 0},
-        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", "does not fit 64 bits", 8, 0},
-        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", "does not fit 64 bits", 0, 0},
-        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2.5],\"data_offsets\":[0,8]}}", "x.shape[0]: expected an integer, found 2.5", 8, 0},
+        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}",
+         "does not fit 64 bits", 8, 0},
+        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}",
+         "does not fit 64 bits", 0, 0},
+        {"{\"x\":{\"dtype\":\"F32\",\"shape\":[2.5],\"data_offsets\":[0,8]}}",
+         "x.shape[0]: expected an integer, found 2.5", 8, 0},
         {"{\"x\":{\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]}}", "unknown dtype 'F33'", 8, 0},
-        {"{\"x\":{\"dtype\":32,\"shape\":[2],\"data_offsets\":[0,8]}}", "x.dtype: expected a string, found 32", 8, 0},
+        {"{\"x\":{\"dtype\":32,\"shape\":[2],\"data_offsets\":[0,8]}}",
+         "x.dtype: expected a string, found 32", 8, 0},
         {"{\"x\":{\"shape\":[2],\"data_offsets\":[0,8]}}", "the field 'dtype' is missing", 8, 0},
         {"{\"x\":7}", "x: expected an object, found 7", 0, 0},
         {"[1]", "expected an object, found an array", 0, 0},
         {"{\"x\":", ":1:", 0, 0},
         {"{\"__metadata__\":7}", "__metadata__: expected an object", 0, 0},
-        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[2,6]}}", "tensor 'b' begins at byte", 6, 0},
-        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[6,8]}}", "expected", 8, 0},
-        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[4,6]}}", "duplicate", 6, 0},
+        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"I8\",\"shape\":["
+         "4],\"data_offsets\":[2,6]}}",
+         "tensor 'b' begins at byte", 6, 0},
+        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"I8\",\"shape\":["
+         "2],\"data_offsets\":[6,8]}}",
+         "expected", 8, 0},
+        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"I8\",\"shape\":["
+         "2],\"data_offsets\":[4,6]}}",
+         "duplicate", 6, 0},
         {"{}", "the file is cut off", 0, 1},
         {"{}", "at most 100000000 are allowed", 0, 100000000},
         {"{}", "at most 100000000 are allowed", 0, -3},
-        {"{\"x\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", "3 elements of F4 need 2 bytes", 2, 0},
+        {"{\"x\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", "3 elements of F4 need 2 bytes",
+         2, 0},
     };
     sbp_weights *w;
     for (int i = 0; i < SBP_COUNT(cases); i++) {
@@ -301,7 +330,8 @@ static void names_what_is_wrong(void **state) {
         put_header(path, cases[i].header, (int64_t)strlen(cases[i].header) + cases[i].lie, cases[i].data);
         assert_fails(f, SBP_INPUT, cases[i].message, sbp_weights_open(f->arena, f->diag, path, &w));
     }
-    assert_fails(f, SBP_IO, "No such file", sbp_weights_open(f->arena, f->diag, "/nowhere/x.safetensors", &w));
+    assert_fails(f, SBP_IO, "No such file",
+                 sbp_weights_open(f->arena, f->diag, "/nowhere/x.safetensors", &w));
     assert_fails(f, SBP_IO, "not a regular file", sbp_weights_open(f->arena, f->diag, "/dev/null", &w));
 }
 
@@ -366,7 +396,8 @@ static void a_file_that_shrinks_is_an_io_error(void **state) {
     sbp_weights *w = open_weights(f, path);
     assert_int_equal(truncate(path, (off_t)length - 100), 0);
     float out[15];
-    assert_fails(f, SBP_IO, "bytes before", sbp_weights_read(w, find(w, "f32"), 0, 15, SBP_F32, out, f->diag));
+    assert_fails(f, SBP_IO, "bytes before",
+                 sbp_weights_read(w, find(w, "f32"), 0, 15, SBP_F32, out, f->diag));
     sbp_weights_close(w);
 }
 
