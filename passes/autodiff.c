@@ -200,6 +200,7 @@ sbp_status sbp_autodiff_func(sbp_module *module, const sbp_func *func, bool want
 sbp_status sbp_pass_autodiff(sbp_pipeline *p) {
     sbp_module *m = p->module;
     sbp_lowering *l = p->lowering = SBP_NEW(p->arena, sbp_lowering);
+    sbp_map_init(&l->buffer_names, p->arena);
     l->kinds = SBP_NEW_ARRAY(p->arena, sbp_segment_kind, m->func_count);
     l->first_trainable = m->call_count;
     for (int32_t c = m->call_count - 1; c >= 0; c--)

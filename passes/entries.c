@@ -118,7 +118,7 @@ static sbp_view param_view(entry_builder *e, int32_t call, int32_t i) {
         return view;
     const char *name =
         sbp_arena_printf(p->arena, "compute.%s.p%d", p->module->funcs[p->module->calls[call].func]->name, i);
-    int32_t copy = sbp_program_find_buffer(p->program, name);
+    int32_t copy = sbp_lower_find_buffer(p, name);
     if (copy < 0)
         copy = sbp_lower_buffer(p, name, SBP_ROLE_WORKSPACE, SBP_DEVICE, source->type.dtype, 1,
                                 p->program->buffers[buffer].rows, p->program->buffers[buffer].cols, -1);
@@ -151,7 +151,7 @@ static sbp_view accum_view(entry_builder *e, int32_t call, int32_t i) {
         e->uses[param] > 1
             ? sbp_arena_printf(p->arena, "A.%s", source->name)
             : sbp_arena_printf(p->arena, "A.%s.p%d", p->module->funcs[p->module->calls[call].func]->name, i);
-    int32_t buffer = sbp_program_find_buffer(p->program, name);
+    int32_t buffer = sbp_lower_find_buffer(p, name);
     if (buffer < 0)
         buffer = sbp_lower_buffer(p, name, SBP_ROLE_ACCUM, SBP_DEVICE, accum_dtype(source), 1,
                                   p->program->buffers[w].rows, p->program->buffers[w].cols, -1);
@@ -360,7 +360,7 @@ static sbp_status build_entry(entry_builder *e, const char *name, bool backward_
     if (e->step)
         sbp_lower_fill(
             e->p, &body,
-            sbp_view_buffer(e->p->program, sbp_program_find_buffer(e->p->program, "norm_squared"), 0), 0);
+            sbp_view_buffer(e->p->program, sbp_lower_find_buffer(e->p, "norm_squared"), 0), 0);
     SBP_TRY(forward(e, backward_follows));
     SBP_TRY(head(e, backward_follows));
     if (backward_follows)

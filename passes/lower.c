@@ -11,7 +11,7 @@ int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_s
                          int32_t count, sbp_extent rows, int64_t cols, int32_t function) {
     sbp_program *prog = p->program;
     const char *unique = sbp_arena_strdup(p->arena, name);
-    for (int32_t n = 2; sbp_program_find_buffer(prog, unique) >= 0; n++)
+    for (int32_t n = 2; sbp_lower_find_buffer(p, unique) >= 0; n++)
         unique = sbp_arena_printf(p->arena, "%s.%d", name, n);
     SBP_PUSH(p->arena, prog->buffers, prog->buffer_count, prog->buffer_capacity,
              (sbp_buffer){.name = unique,
@@ -23,7 +23,12 @@ int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_s
                           .cols = cols,
                           .function = function,
                           .offset = -1});
+    sbp_map_set(&p->lowering->buffer_names, unique, prog->buffer_count - 1);
     return prog->buffer_count - 1;
+}
+
+int32_t sbp_lower_find_buffer(const sbp_pipeline *p, const char *name) {
+    return sbp_map_get(&p->lowering->buffer_names, name);
 }
 
 sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind) {
@@ -118,7 +123,7 @@ int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_inpu
 int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant) {
     const sbp_const *c = &p->module->consts[constant];
     const char *name = sbp_arena_printf(p->arena, "const.%s", c->name);
-    int32_t buffer = sbp_program_find_buffer(p->program, name);
+    int32_t buffer = sbp_lower_find_buffer(p, name);
     if (buffer >= 0)
         return buffer;
     sbp_extent rows;
@@ -131,7 +136,7 @@ int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant) {
 
 int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param) {
     const sbp_param *source = &p->module->params[param];
-    int32_t buffer = sbp_program_find_buffer(p->program, source->name);
+    int32_t buffer = sbp_lower_find_buffer(p, source->name);
     if (buffer >= 0)
         return buffer;
     sbp_extent rows;

@@ -120,6 +120,7 @@ typedef struct sbp_lowering {
     sbp_function_lowering **functions;
     int32_t function_count, function_capacity;
     int32_t chunk_table, head_table;
+    sbp_map buffer_names;    /* of the program: there are thousands, one search each would be quadratic */
     sbp_segment_kind *kinds; /* per function of the module */
     sbp_head_lowering head;
     int32_t
@@ -131,6 +132,8 @@ typedef struct sbp_lowering {
 /* Adds a buffer to the program and returns its number. */
 int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_space space, sbp_dtype dtype,
                          int32_t count, sbp_extent rows, int64_t cols, int32_t function);
+/* The number of a buffer by name, -1 when there is none. */
+int32_t sbp_lower_find_buffer(const sbp_pipeline *p, const char *name);
 /* Adds an empty command to a body. */
 sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind);
 void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp_view *views);

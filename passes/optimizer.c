@@ -96,7 +96,7 @@ void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype t
 static int32_t state_buffer(sbp_pipeline *p, int32_t param, const char *suffix) {
     const sbp_buffer *w = &p->program->buffers[param];
     const char *name = sbp_arena_printf(p->arena, "%s.%s", w->name, suffix);
-    int32_t found = sbp_program_find_buffer(p->program, name);
+    int32_t found = sbp_lower_find_buffer(p, name);
     if (found >= 0)
         return found;
     return sbp_lower_buffer(p, name, SBP_ROLE_STATE, SBP_DEVICE, p->options.state_dtype, 1, w->rows, w->cols,
@@ -178,7 +178,7 @@ void sbp_lower_update(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay
 
 void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, sbp_view grad, double beta) {
     sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
-    reduce->views[0] = sbp_view_buffer(p->program, sbp_program_find_buffer(p->program, "norm_squared"), 0);
+    reduce->views[0] = sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norm_squared"), 0);
     reduce->views[1] = grad;
     reduce->view_count = 2;
     reduce->u.reduce.op = SBP_REDUCE_SUMSQ;
@@ -192,8 +192,8 @@ void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
     int32_t in = operand(&b, "norm_squared", SBP_RK_IN, SBP_F64, SBP_VARY_ROW, 1);
     int32_t out = operand(&b, "grad_norm", SBP_RK_OUT, SBP_F64, SBP_VARY_ROW, 1);
     int32_t norm = map(&b, SBP_ROWOP_sqrt, load(&b, in), -1);
-    sbp_view views[3] = {sbp_view_buffer(p->program, sbp_program_find_buffer(p->program, "norm_squared"), 0),
-                         sbp_view_buffer(p->program, sbp_program_find_buffer(p->program, "grad_norm"), 0)};
+    sbp_view views[3] = {sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norm_squared"), 0),
+                         sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "grad_norm"), 0)};
     if (clip >= 0) {
         int32_t out_clip = operand(&b, "clip", SBP_RK_OUT, p->program->buffers[clip].dtype, SBP_VARY_ROW, 1);
         int32_t ratio = map(&b, SBP_ROWOP_div, scalar(&b, "max_grad_norm"),
@@ -211,7 +211,7 @@ void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
 int32_t sbp_lower_grad_buffer(sbp_pipeline *p, int32_t param) {
     const sbp_buffer *w = &p->program->buffers[param];
     const char *name = sbp_arena_printf(p->arena, "%s.grad", w->name);
-    int32_t found = sbp_program_find_buffer(p->program, name);
+    int32_t found = sbp_lower_find_buffer(p, name);
     if (found >= 0)
         return found;
     return sbp_lower_buffer(p, name, SBP_ROLE_GRAD, SBP_DEVICE, p->options.grad_dtype, 1, w->rows, w->cols,
