@@ -148,6 +148,17 @@ int64_t sbp_recipe_source_index(const sbp_recipe_map *map, int64_t index) {
     return source;
 }
 
+bool sbp_recipe_is_one_run(const sbp_recipe_map *map) {
+    return map->loop_count == 0 || (map->loop_count == 1 && map->loops[0].source_stride == 1);
+}
+
+int64_t sbp_recipe_source_end(const sbp_recipe_map *map) {
+    int64_t last = map->source_base;
+    for (int32_t k = 0; k < map->loop_count; k++)
+        last += (map->loops[k].extent - 1) * map->loops[k].source_stride;
+    return last + 1;
+}
+
 /* ---- values ----------------------------------------------------------------------------------------- */
 
 double sbp_recipe_load_value(const sbp_recipe *recipe, double value) {

@@ -70,6 +70,11 @@ sbp_status sbp_recipe_compile(sbp_diag *diag, const sbp_recipe *recipe, sbp_reci
 /* Source index of element `index` of the parameter. */
 int64_t sbp_recipe_source_index(const sbp_recipe_map *map, int64_t index);
 
+/* Whether the elements stay in order and together: source index = target index + source_base. */
+bool sbp_recipe_is_one_run(const sbp_recipe_map *map);
+/* One beyond the last source index that is used; the first is source_base. */
+int64_t sbp_recipe_source_end(const sbp_recipe_map *map);
+
 /* What add and cast do to a value on load, and back. */
 double sbp_recipe_load_value(const sbp_recipe *recipe, double value);
 double sbp_recipe_save_value(const sbp_recipe *recipe, double value);

@@ -2,6 +2,7 @@
  * orders; errors of plan and caller. The device here only records. */
 #include "runtime/executor.h"
 #include "tests/unit/program_texts.h"
+#include "tests/unit/recorder.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -10,120 +11,6 @@
 #include <time.h>
 
 #include <cmocka.h>
-
-/* ---- a device that records -------------------------------------------------------------------------- */
-
-typedef struct record {
-    const sbp_command *command;
-    sbp_span spans[SBP_MAX_COMMAND_OPERANDS];
-    int64_t rows, row0;
-    double scalars[SBP_ROWKERNEL_MAX_SCALARS];
-} record;
-
-typedef struct recorder {
-    sbp_device base;
-    unsigned char *arena[SBP_SPACE_COUNT];
-    int64_t bytes[SBP_SPACE_COUNT];
-    record *records;
-    int32_t count, capacity;
-    bool keep; /* records are kept; else only counted */
-} recorder;
-
-static bool map_memory; /* whether devices created now map theirs */
-
-static sbp_status recorder_create(const sbp_device_options *options, sbp_diag *diag, sbp_device **out);
-
-static void recorder_destroy(sbp_device *device) {
-    recorder *r = (recorder *)device;
-    for (int s = 0; s < SBP_SPACE_COUNT; s++)
-        free(r->arena[s]);
-    free(r->records);
-    free(r);
-}
-
-static sbp_status recorder_load(sbp_device *device, const sbp_program *program, sbp_diag *diag) {
-    recorder *r = (recorder *)device;
-    (void)diag;
-    for (int s = 0; s < SBP_SPACE_COUNT; s++) {
-        r->bytes[s] = program->arena_bytes[s];
-        r->arena[s] = malloc((size_t)r->bytes[s] + 1);
-        memset(r->arena[s], 0xee, (size_t)r->bytes[s]);
-    }
-    return SBP_OK;
-}
-
-static sbp_status recorder_write(sbp_device *device, sbp_space space, int64_t offset, const void *data,
-                                 int64_t bytes, sbp_diag *diag) {
-    recorder *r = (recorder *)device;
-    (void)diag;
-    assert_true(offset >= 0 && bytes >= 0 && offset + bytes <= r->bytes[space]);
-    memcpy(r->arena[space] + offset, data, (size_t)bytes);
-    return SBP_OK;
-}
-
-static sbp_status recorder_read(sbp_device *device, sbp_space space, int64_t offset, void *data,
-                                int64_t bytes, sbp_diag *diag) {
-    recorder *r = (recorder *)device;
-    (void)diag;
-    assert_true(offset >= 0 && bytes >= 0 && offset + bytes <= r->bytes[space]);
-    memcpy(data, r->arena[space] + offset, (size_t)bytes);
-    return SBP_OK;
-}
-
-static sbp_status recorder_submit(sbp_device *device, const sbp_dispatch *d, sbp_diag *diag) {
-    recorder *r = (recorder *)device;
-    (void)diag;
-    if (!r->keep) {
-        r->count++;
-        return SBP_OK;
-    }
-    if (r->count == r->capacity) {
-        r->capacity = r->capacity ? r->capacity * 2 : 64;
-        r->records = realloc(r->records, (size_t)r->capacity * sizeof *r->records);
-    }
-    record *to = &r->records[r->count++];
-    memset(to, 0, sizeof *to);
-    to->command = d->command;
-    to->rows = d->rows;
-    to->row0 = d->row0;
-    assert_int_equal(d->span_count, d->command->view_count);
-    memcpy(to->spans, d->spans, (size_t)d->span_count * sizeof *d->spans);
-    if (d->kernel)
-        memcpy(to->scalars, d->scalars, (size_t)d->kernel->scalar_count * sizeof(double));
-    return SBP_OK;
-}
-
-static sbp_status recorder_wait(sbp_device *device, sbp_diag *diag) {
-    (void)device;
-    (void)diag;
-    return SBP_OK;
-}
-
-static void *recorder_map(sbp_device *device, sbp_space space, int64_t offset) {
-    return ((recorder *)device)->arena[space] + offset;
-}
-
-static sbp_device_class mapping = {.name = "recorder",
-                                   .create = recorder_create,
-                                   .destroy = recorder_destroy,
-                                   .load = recorder_load,
-                                   .write = recorder_write,
-                                   .read = recorder_read,
-                                   .submit = recorder_submit,
-                                   .wait = recorder_wait,
-                                   .map = recorder_map};
-static sbp_device_class remote;
-
-static sbp_status recorder_create(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
-    (void)options;
-    recorder *r = calloc(1, sizeof *r);
-    if (!r)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    r->base.class = map_memory ? &mapping : &remote;
-    r->keep = true;
-    *out = &r->base;
-    return SBP_OK;
-}
 
 /* ---- a loaded program ------------------------------------------------------------------------------- */
 
@@ -136,19 +23,6 @@ typedef struct bench {
     recorder *device;
 } bench;
 
-/* Gives every buffer the next free bytes. */
-static void place(sbp_program *p) {
-    sbp_sizes most = sbp_program_sizes(p, p->t_max, p->s_max);
-    for (int32_t b = 0; b < p->buffer_count; b++) {
-        sbp_buffer *buffer = &p->buffers[b];
-        int64_t bytes = 0;
-        assert_true(sbp_buffer_bytes(buffer, &most, &bytes));
-        buffer->offset = p->arena_bytes[buffer->space];
-        buffer->stride = sbp_round_up(bytes, 64);
-        p->arena_bytes[buffer->space] += buffer->stride * buffer->count;
-    }
-}
-
 static sbp_status parse(void *user) {
     bench *b = user;
     return sbp_program_parse(b->arena, b->diag, "test", b->text, strlen(b->text), &b->program);
@@ -156,18 +30,15 @@ static sbp_status parse(void *user) {
 
 static bench open_bench(const char *text, bool map) {
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .text = text};
-    remote = mapping;
-    remote.map = NULL;
-    map_memory = map;
     if (sbp_guard(b.arena, b.diag, parse, &b) != SBP_OK)
         fail_msg("%s", sbp_diag_text(b.diag, SBP_ERROR));
     place(b.program);
     if (sbp_program_verify(b.program, b.diag) != SBP_OK)
         fail_msg("%s", sbp_diag_text(b.diag, SBP_ERROR));
     sbp_device_options options = {0};
-    if (sbp_executor_create(b.diag, map ? &mapping : &remote, &options, b.program, &b.executor) != SBP_OK)
+    if (sbp_executor_create(b.diag, recorder_class(map), &options, b.program, &b.executor) != SBP_OK)
         fail_msg("%s", sbp_diag_text(b.diag, SBP_ERROR));
-    b.device = (recorder *)sbp_executor_device(b.executor);
+    b.device = (recorder *)(void *)sbp_executor_device(b.executor);
     return b;
 }
 
@@ -658,7 +529,7 @@ static void running_out_of_memory_is_reported(void **state) {
     for (int64_t n = 1; !done; n++) {
         sbp_executor *x = NULL;
         sbp_test_fail_allocation(n);
-        sbp_status status = sbp_executor_create(b.diag, &mapping, &options, b.program, &x);
+        sbp_status status = sbp_executor_create(b.diag, recorder_class(true), &options, b.program, &x);
         sbp_test_fail_allocation(0);
         assert_true(status == SBP_OK || status == SBP_MACHINE);
         done = status == SBP_OK;
