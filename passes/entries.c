@@ -358,9 +358,8 @@ static sbp_status build_entry(entry_builder *e, const char *name, bool backward_
     e->body = &body;
     count_uses(e);
     if (e->step)
-        sbp_lower_fill(
-            e->p, &body,
-            sbp_view_buffer(e->p->program, sbp_lower_find_buffer(e->p, "norm_squared"), 0), 0);
+        sbp_lower_fill(e->p, &body,
+                       sbp_view_buffer(e->p->program, sbp_lower_find_buffer(e->p, "norm_squared"), 0), 0);
     SBP_TRY(forward(e, backward_follows));
     SBP_TRY(head(e, backward_follows));
     if (backward_follows)

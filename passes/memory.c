@@ -210,23 +210,31 @@ static int64_t pack(sbp_arena *arena, parcel *parcels, int32_t count, int32_t ti
     return end;
 }
 
-static sbp_status whole_bytes(sbp_pipeline *p, int32_t buffer, int64_t *out) {
+typedef struct packer {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    sbp_program *program;
+    const sbp_target_info *target;
+} packer;
+
+static sbp_status whole_bytes(const packer *p, int32_t buffer, int64_t *out) {
     sbp_buffer *b = &p->program->buffers[buffer];
-    SBP_TRY(sbp_memory_buffer_bytes(p->program, buffer, p->target.alignment_bytes, p->diag, &b->stride));
+    SBP_TRY(sbp_memory_buffer_bytes(p->program, buffer, p->target->alignment_bytes, p->diag, &b->stride));
     if (!sbp_mul_i64(b->stride, b->count, out))
         return sbp_fail(p->diag, SBP_MACHINE, "buffer '%s' is larger than 2^62 bytes", b->name);
-    if (p->target.max_allocation_bytes > 0 && *out > p->target.max_allocation_bytes &&
+    if (p->target->max_allocation_bytes > 0 && *out > p->target->max_allocation_bytes &&
         b->space == SBP_DEVICE) {
         char need[32], limit[32];
         return sbp_fail(p->diag, SBP_MACHINE, "buffer '%s' takes %s, %s allocates at most %s at once",
-                        b->name, sbp_format_bytes(need, sizeof need, (double)*out), p->target.name,
-                        sbp_format_bytes(limit, sizeof limit, (double)p->target.max_allocation_bytes));
+                        b->name, sbp_format_bytes(need, sizeof need, (double)*out), p->target->name,
+                        sbp_format_bytes(limit, sizeof limit, (double)p->target->max_allocation_bytes));
     }
     return SBP_OK;
 }
 
 /* Lays out the frame of one function; offsets are relative to it. */
-static sbp_status pack_function(sbp_pipeline *p, sbp_liveness *live, int32_t function, int64_t *frame_bytes) {
+static sbp_status pack_function(const packer *p, const sbp_liveness *live, int32_t function,
+                                int64_t *frame_bytes) {
     sbp_program *prog = p->program;
     parcel *parcels = NULL;
     int32_t count = 0, capacity = 0;
@@ -244,8 +252,8 @@ static sbp_status pack_function(sbp_pipeline *p, sbp_liveness *live, int32_t fun
 }
 
 /* Where frames and the buffers of entries lie. */
-static sbp_status pack_space(sbp_pipeline *p, sbp_liveness *live, const int64_t *frames, sbp_space space,
-                             int64_t base) {
+static sbp_status pack_space(const packer *p, const sbp_liveness *live, const int64_t *frames,
+                             sbp_space space, int64_t base) {
     sbp_program *prog = p->program;
     parcel *parcels = NULL;
     int32_t count = 0, capacity = 0, n = prog->buffer_count, entries = prog->entry_count;
@@ -278,7 +286,7 @@ static sbp_status pack_space(sbp_pipeline *p, sbp_liveness *live, const int64_t 
     int64_t end = base;
     if (count > 0)
         end = pack(p->arena, parcels, count, entries, base,
-                   space == SBP_DEVICE ? p->target.max_allocation_bytes : 0);
+                   space == SBP_DEVICE ? p->target->max_allocation_bytes : 0);
     for (int32_t i = 0; i < count; i++) {
         if (parcels[i].buffer >= 0) {
             prog->buffers[parcels[i].buffer].offset = parcels[i].offset;
@@ -292,30 +300,35 @@ static sbp_status pack_space(sbp_pipeline *p, sbp_liveness *live, const int64_t 
     return SBP_OK;
 }
 
-sbp_status sbp_pass_memory(sbp_pipeline *p) {
-    sbp_program *prog = p->program;
-    sbp_liveness live;
-    sbp_memory_liveness(p->arena, prog, &live);
-    int64_t *frames = SBP_NEW_ARRAY(p->arena, int64_t, prog->function_count + 1);
-    for (int32_t f = 0; f < prog->function_count; f++)
-        SBP_TRY(pack_function(p, &live, f, &frames[f]));
+sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *program, const sbp_liveness *live,
+                           const sbp_target_info *target) {
+    packer p = {.arena = arena, .diag = diag, .program = program, .target = target};
+    int64_t *frames = SBP_NEW_ARRAY(arena, int64_t, program->function_count + 1);
+    for (int32_t f = 0; f < program->function_count; f++)
+        SBP_TRY(pack_function(&p, live, f, &frames[f]));
     for (int space = 0; space < SBP_SPACE_COUNT; space++) {
         int64_t at = 0;
-        for (int32_t b = 0; b < prog->buffer_count; b++) {
-            sbp_buffer *buffer = &prog->buffers[b];
+        for (int32_t b = 0; b < program->buffer_count; b++) {
+            sbp_buffer *buffer = &program->buffers[b];
             if (buffer->function >= 0 || buffer->space != (sbp_space)space ||
                 !sbp_memory_is_persistent(buffer->role))
                 continue;
             int64_t bytes = 0;
-            SBP_TRY(whole_bytes(p, b, &bytes));
-            at = within_block(at, bytes, p->target.max_allocation_bytes);
+            SBP_TRY(whole_bytes(&p, b, &bytes));
+            at = within_block(at, bytes, target->max_allocation_bytes);
             buffer->offset = at;
             if (!sbp_add_i64(at, bytes, &at))
-                return sbp_fail(p->diag, SBP_MACHINE, "the plan needs more than 2^63 bytes");
+                return sbp_fail(diag, SBP_MACHINE, "the plan needs more than 2^63 bytes");
         }
-        SBP_TRY(pack_space(p, &live, frames, (sbp_space)space, at));
+        SBP_TRY(pack_space(&p, live, frames, (sbp_space)space, at));
     }
     return SBP_OK;
+}
+
+sbp_status sbp_pass_memory(sbp_pipeline *p) {
+    sbp_liveness live;
+    sbp_memory_liveness(p->arena, p->program, &live);
+    return sbp_memory_pack(p->arena, p->diag, p->program, &live, &p->target);
 }
 
 /* ---- the peak ---------------------------------------------------------------------------------------- */

@@ -40,4 +40,9 @@ void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liven
 
 bool sbp_memory_is_persistent(sbp_role role);
 
+/* Gives every buffer its offset and stride and sets arena_bytes, for the program's t_max, chunk and
+ * head_chunk. Liveness is that of the same program, whatever its sizes were then. */
+sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *program, const sbp_liveness *live,
+                           const sbp_target_info *target) SBP_CHECKED;
+
 #endif

@@ -156,8 +156,8 @@ static sbp_rk_instr blank(sbp_rk_op op) {
     return (sbp_rk_instr){.op = op, .a = -1, .b = -1, .c = -1, .index = -1};
 }
 
-/* Adds an operand for a value: its axes as the kernel sees them. Names say nothing of the value, so that equal
- * kernels are one. */
+/* Adds an operand for a value: its axes as the kernel sees them. Names say nothing of the value, so that
+ * equal kernels are one. */
 static int32_t add_operand(emitter *e, sbp_value v, bool split, sbp_rk_mode mode, sbp_dtype dtype) {
     static const char *const mode_names[] = {"in", "out", "sum"};
     const sbp_type *type = &e->f->values[v].type;
@@ -176,13 +176,15 @@ static int32_t add_operand(emitter *e, sbp_value v, bool split, sbp_rk_mode mode
         vary |= SBP_VARY_ELEM;
     SBP_PUSH(e->p->arena, e->out->operands, e->out->operand_count, e->out->operand_capacity,
              mode == SBP_RK_PARTIAL ? v : e->stage->base[v]);
-    return sbp_rowkernel_add_operand(e->p->arena, e->k,
-                                     &(sbp_rk_operand){.name = sbp_arena_printf(e->p->arena, "%s%d", mode_names[mode], e->k->operand_count),
-                                                       .mode = mode,
-                                                       .dtype = dtype,
-                                                       .vary = (uint8_t)vary,
-                                                       .length = n,
-                                                       .head_stride = heads > 1 ? n : 0});
+    return sbp_rowkernel_add_operand(
+        e->p->arena, e->k,
+        &(sbp_rk_operand){.name =
+                              sbp_arena_printf(e->p->arena, "%s%d", mode_names[mode], e->k->operand_count),
+                          .mode = mode,
+                          .dtype = dtype,
+                          .vary = (uint8_t)vary,
+                          .length = n,
+                          .head_stride = heads > 1 ? n : 0});
 }
 
 static int32_t emit(emitter *e, sbp_value v, bool split, int64_t a, int64_t b);

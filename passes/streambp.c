@@ -15,6 +15,7 @@
 
 #include "passes/body.h"
 #include "passes/lowering.h"
+#include "passes/planner.h"
 
 typedef struct builder {
     sbp_pipeline *p;
@@ -72,13 +73,19 @@ static void save_everything(builder *b) {
     }
 }
 
+static bool is_asked_for(const sbp_func *d, const sbp_op *op, sbp_value v, const char *asked) {
+    if (strcmp(asked, SBP_SAVE_ATTENTION) == 0)
+        return op->code == SBP_OP_attention;
+    return same_base_name(d->values[v].name, asked);
+}
+
 static void save_by_name(builder *b, const char *asked) {
     const sbp_func *d = b->d;
     for (int32_t i = 0; i < b->forward_ops; i++) {
         const sbp_op *op = &d->ops[i];
         for (int32_t r = 0; r < op->result_count; r++) {
             sbp_value v = op->results[r];
-            if (!same_base_name(d->values[v].name, asked))
+            if (!is_asked_for(d, op, v, asked))
                 continue;
             bool appended = false;
             for (int32_t j = 0; j < b->forward_ops; j++)

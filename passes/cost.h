@@ -1,0 +1,24 @@
+/* cost.h: time and work of a program, in closed form over its sizes: the model that the planner ranks plans
+ * by. */
+#ifndef SBP_PASSES_COST_H
+#define SBP_PASSES_COST_H
+
+#include "ir/program.h"
+#include "ir/target_info.h"
+
+typedef struct sbp_cost {
+    double seconds;
+    double flops; /* as executed, recomputation included */
+    int64_t commands;
+} sbp_cost;
+
+/* One run of an entry over a micro-batch of t rows in one document; program->chunk and head_chunk as they
+ * are. Copies on queue 1 overlap with what runs on queue 0; the longer of the two counts. */
+void sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const char *entry, int64_t t,
+                    const sbp_target_info *target, sbp_cost *out);
+
+/* The part of that in functions whose name ends with `suffix`. */
+void sbp_cost_functions(sbp_arena *arena, const sbp_program *program, const char *entry, const char *suffix,
+                        int64_t t, const sbp_target_info *target, sbp_cost *out);
+
+#endif

@@ -1,0 +1,360 @@
+/* planner.c: candidates, their bytes and time, and the choice among them. */
+#include "passes/planner.h"
+
+#include <string.h>
+
+#include "passes/cost.h"
+#include "passes/lowering.h"
+#include "passes/memory.h"
+
+/* A program of one structure, to be evaluated at any size and number of checkpoints. */
+typedef struct skeleton {
+    bool many; /* made with k = 2: stands for every k >= 2 with two groups or more */
+    sbp_program *program;
+    sbp_lowering *lowering;
+    sbp_liveness live;
+    sbp_schedule_options schedule;
+    int32_t layers; /* L, in segments */
+    struct skeleton *next;
+} skeleton;
+
+typedef struct planner {
+    const sbp_pipeline *base;
+    sbp_arena *arena;
+    sbp_diag *diag;
+    skeleton *skeletons;
+} planner;
+
+/* ---- skeletons --------------------------------------------------------------------------------------- */
+
+static bool same_structure(const skeleton *s, const sbp_schedule_options *o, bool many) {
+    if (s->many != many || s->schedule.segment != o->segment || s->schedule.save_all != o->save_all ||
+        s->schedule.offload != o->offload || s->schedule.saved_count != o->saved_count)
+        return false;
+    for (int32_t i = 0; i < o->saved_count; i++)
+        if (strcmp(s->schedule.saved[i], o->saved[i]) != 0)
+            return false;
+    return true;
+}
+
+/* Passes replace functions and add to the lists of a module, so each run gets a module of its own. */
+static sbp_module *copy_module(sbp_arena *arena, const sbp_module *from) {
+    sbp_module *m = SBP_NEW(arena, sbp_module);
+    *m = *from;
+    m->funcs = SBP_NEW_ARRAY(arena, sbp_func *, from->func_count);
+    memcpy(m->funcs, from->funcs, (size_t)from->func_count * sizeof *m->funcs);
+    m->func_capacity = m->func_count;
+    m->row_capacity = m->row_count;
+    m->scalar_capacity = m->scalar_count;
+    m->const_capacity = m->const_count;
+    m->param_capacity = m->param_count;
+    return m;
+}
+
+static sbp_status find_skeleton(planner *pl, const sbp_schedule_options *o, int64_t t, bool many,
+                                skeleton **out) {
+    for (skeleton *s = pl->skeletons; s; s = s->next)
+        if (same_structure(s, o, many)) {
+            *out = s;
+            return SBP_OK;
+        }
+    sbp_pipeline p = *pl->base;
+    p.module = copy_module(pl->arena, pl->base->module);
+    p.program = NULL;
+    p.lowering = NULL;
+    p.printed = NULL;
+    p.print_after = NULL;
+    p.stop_after = "schedule";
+    p.options.t_max = t;
+    p.options.schedule = *o;
+    if (many)
+        p.options.schedule.checkpoint_every = 2;
+    SBP_TRY(sbp_pipeline_run(&p));
+    skeleton *s = SBP_NEW(pl->arena, skeleton);
+    *s = (skeleton){.many = many,
+                    .program = p.program,
+                    .lowering = p.lowering,
+                    .schedule = *o,
+                    .layers = p.module->call_count - 2,
+                    .next = pl->skeletons};
+    sbp_memory_liveness(pl->arena, p.program, &s->live);
+    pl->skeletons = *out = s;
+    return SBP_OK;
+}
+
+static void set_count(const skeleton *s, sbp_program *copy, const char *name, int64_t count) {
+    int32_t buffer = sbp_map_get(&s->lowering->buffer_names, name);
+    if (buffer >= 0)
+        copy->buffers[buffer].count = (int32_t)count;
+}
+
+/* The skeleton's program at other sizes; its lists of buffers are its own. */
+static sbp_program *resize(planner *pl, const skeleton *s, int64_t t, const sbp_schedule_options *o) {
+    sbp_program *copy = SBP_NEW(pl->arena, sbp_program);
+    *copy = *s->program;
+    copy->t_max = copy->s_max = t;
+    copy->chunk = o->chunk;
+    copy->head_chunk = o->head_chunk;
+    copy->buffers = SBP_NEW_ARRAY(pl->arena, sbp_buffer, copy->buffer_count);
+    memcpy(copy->buffers, s->program->buffers, (size_t)copy->buffer_count * sizeof *copy->buffers);
+    for (int32_t i = 0; i < s->lowering->block_count; i++) {
+        const sbp_block_buffer *b = &s->lowering->blocks[i];
+        int64_t chunk = b->step == SBP_H ? o->head_chunk : o->chunk;
+        copy->buffers[b->buffer].rows = sbp_extent_const(sbp_ceil_div(chunk, SBP_PARTIAL_ROWS));
+    }
+    if (!s->many)
+        return copy;
+    int64_t groups = sbp_ceil_div(s->layers, o->checkpoint_every);
+    bool away = sbp_map_get(&s->lowering->buffer_names, "X.host") >= 0;
+    set_count(s, copy, away ? "X.host" : "X", groups);
+    set_count(s, copy, "X.again", o->checkpoint_every - 1);
+    return copy;
+}
+
+/* Seconds of the training entry (or of scoring, when nothing trains) with k checkpoints. */
+static void estimate_time(planner *pl, const skeleton *s, const sbp_program *sized,
+                          const sbp_schedule_options *o, sbp_plan_estimate *out) {
+    static const char *const entries[] = {"step", "accumulate", "score"};
+    const char *entry = NULL;
+    for (int i = 0; i < SBP_COUNT(entries) && !entry; i++)
+        if (sbp_program_find_entry(sized, entries[i]))
+            entry = entries[i];
+    sbp_cost cost;
+    sbp_cost_entry(pl->arena, sized, entry ? entry : "score", out->t_max, &pl->base->target, &cost);
+    out->seconds = cost.seconds;
+    out->flops = cost.flops;
+    if (!s->many)
+        return;
+    /* the skeleton runs (layers/2 rounded up - 1) layers again; this setting (groups - 1)(k - 1) */
+    int64_t groups = sbp_ceil_div(s->layers, o->checkpoint_every);
+    double here = (double)((groups - 1) * (o->checkpoint_every - 1)),
+           there = (double)(sbp_ceil_div(s->layers, 2) - 1);
+    sbp_cost again;
+    sbp_cost_functions(pl->arena, sized, entry, ".again", out->t_max, &pl->base->target, &again);
+    double factor = there > 0 ? here / there - 1 : 0;
+    out->seconds += again.seconds * factor;
+    out->flops += again.flops * factor;
+}
+
+static sbp_status evaluate(planner *pl, int64_t t, const sbp_schedule_options *o, sbp_plan_estimate *out) {
+    skeleton *s;
+    SBP_TRY(find_skeleton(pl, o, t, false, &s));
+    bool many = o->checkpoint_every > 1;
+    if (many)
+        SBP_TRY(find_skeleton(pl, o, t, s->layers > 2, &s));
+    *out = (sbp_plan_estimate){.t_max = t, .schedule = *o};
+    sbp_program *sized = resize(pl, s, t, o);
+    SBP_TRY(sbp_memory_pack(pl->arena, pl->diag, sized, &s->live, &pl->base->target));
+    out->device_bytes = sized->arena_bytes[SBP_DEVICE];
+    out->host_bytes = sized->arena_bytes[SBP_HOST];
+    estimate_time(pl, s, sized, o, out);
+    return SBP_OK;
+}
+
+sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
+                                const sbp_schedule_options *schedule, sbp_plan_estimate *out) {
+    planner pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag};
+    return evaluate(&pl, t_max, schedule, out);
+}
+
+/* ---- candidates -------------------------------------------------------------------------------------- */
+
+static const char *const attention_set[] = {SBP_SAVE_ATTENTION};
+
+typedef struct search {
+    planner pl;
+    const sbp_wish *wish;
+    bool longest; /* maximise t_max instead of speed */
+    bool found;
+    sbp_plan_estimate best, smallest; /* smallest: least device memory of all, for messages */
+} search;
+
+static bool fits(const search *s, const sbp_plan_estimate *e) {
+    const sbp_wish *w = s->wish;
+    int64_t device = e->device_bytes + s->pl.base->target.runtime_bytes;
+    return (w->memory_bytes == 0 || device <= w->memory_bytes) &&
+           (w->host_memory_bytes == 0 || e->host_bytes <= w->host_memory_bytes);
+}
+
+/* Chunks for a micro-batch of t rows; never larger than it. */
+static int64_t clamp_chunk(int64_t chunk, int64_t t) {
+    return chunk < 1 ? 1 : chunk > t ? t : chunk;
+}
+
+static sbp_status try_at(search *s, sbp_schedule_options o, int64_t t, sbp_plan_estimate *e) {
+    o.chunk = clamp_chunk(o.chunk, t);
+    o.head_chunk = clamp_chunk(o.head_chunk, t);
+    SBP_TRY(evaluate(&s->pl, t, &o, e));
+    if (s->smallest.device_bytes == 0 || e->device_bytes < s->smallest.device_bytes)
+        s->smallest = *e;
+    return SBP_OK;
+}
+
+static bool better(const search *s, const sbp_plan_estimate *e) {
+    if (!s->found)
+        return true;
+    if (s->longest && e->t_max != s->best.t_max)
+        return e->t_max > s->best.t_max;
+    return e->seconds < s->best.seconds * 0.999; /* earlier candidates win ties */
+}
+
+static sbp_status try_candidate(search *s, const sbp_schedule_options *o) {
+    sbp_plan_estimate e;
+    if (!s->longest) {
+        SBP_TRY(try_at(s, *o, s->wish->t_max, &e));
+        if (fits(s, &e) && better(s, &e)) {
+            s->best = e;
+            s->found = true;
+        }
+        return SBP_OK;
+    }
+    int64_t low = 0, high = 1;
+    for (; high < (int64_t)1 << 32; high *= 2) {
+        SBP_TRY(try_at(s, *o, high, &e));
+        if (!fits(s, &e))
+            break;
+        low = high;
+    }
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        SBP_TRY(try_at(s, *o, middle, &e));
+        *(fits(s, &e) ? &low : &high) = middle;
+    }
+    if (low == 0)
+        return SBP_OK;
+    SBP_TRY(try_at(s, *o, low, &e));
+    if (better(s, &e)) {
+        s->best = e;
+        s->found = true;
+    }
+    return SBP_OK;
+}
+
+/* All chunk sizes worth trying for one structure. */
+static sbp_status try_chunks(search *s, sbp_schedule_options o) {
+    const sbp_wish *w = s->wish;
+    const sbp_target_info *t = &s->pl.base->target;
+    bool limited = w->memory_bytes > 0;
+    int64_t whole = w->t_max == SBP_AUTO ? (int64_t)1 << 40 : w->t_max;
+    for (int i = 0; i < (limited && w->chunk == SBP_AUTO && !w->whole ? 4 : 1); i++)
+        for (int j = 0; j < (limited && w->head_chunk == SBP_AUTO && !w->whole ? 4 : 1); j++) {
+            static const int64_t numerator[] = {4, 2, 8,
+                                                1}; /* quarters of the target's choice: itself first */
+            o.chunk = w->chunk != SBP_AUTO ? w->chunk : w->whole ? whole : t->chunk * numerator[i] / 4;
+            o.head_chunk = w->head_chunk != SBP_AUTO ? w->head_chunk
+                           : w->whole                ? whole
+                                                     : t->head_chunk * numerator[j] / 4;
+            SBP_TRY(try_candidate(s, &o));
+        }
+    return SBP_OK;
+}
+
+static sbp_status try_checkpoints(search *s, sbp_schedule_options o, int32_t layers) {
+    const sbp_wish *w = s->wish;
+    for (int64_t k = 1; k <= 16; k++) {
+        o.checkpoint_every = w->checkpoint_every != SBP_AUTO ? w->checkpoint_every : k;
+        int64_t segments = sbp_ceil_div(layers, o.segment);
+        if (k > 1 && (w->checkpoint_every != SBP_AUTO || w->memory_bytes == 0 || k * 2 > segments))
+            break;
+        SBP_TRY(try_chunks(s, o));
+    }
+    return SBP_OK;
+}
+
+static sbp_status count_layers(search *s, int32_t *out) {
+    sbp_schedule_options o = {.chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1};
+    skeleton *found;
+    SBP_TRY(find_skeleton(&s->pl, &o, 64, false, &found));
+    *out = found->layers;
+    return SBP_OK;
+}
+
+static sbp_status try_all(search *s) {
+    const sbp_wish *w = s->wish;
+    bool limited = w->memory_bytes > 0;
+    int32_t layers = 1;
+    if (limited)
+        SBP_TRY(count_layers(s, &layers));
+    for (int offload = 0; offload < 2; offload++) {
+        if ((offload == 1 &&
+             (w->offload == SBP_OFFLOAD_OFF || (w->offload == SBP_OFFLOAD_AUTO && !limited))) ||
+            (offload == 0 && w->offload == SBP_OFFLOAD_ON) ||
+            (offload == 1 && !s->pl.base->target.has_copy_queue))
+            continue;
+        for (int save = 0; save < (w->save_mode == SBP_SAVE_AUTO && limited ? 3 : 1); save++)
+            for (int64_t g = 1; g <= 4; g *= 2) {
+                sbp_schedule_options o = {.segment = w->segment != SBP_AUTO ? w->segment : g,
+                                          .offload = offload == 1};
+                if (g > 1 && (w->segment != SBP_AUTO || !limited || g > layers))
+                    break;
+                if (w->save_mode == SBP_SAVE_GIVEN) {
+                    o.save_all = w->save_all;
+                    o.saved = w->saved;
+                    o.saved_count = w->saved_count;
+                } else if (save == 1) {
+                    o.saved = attention_set;
+                    o.saved_count = 1;
+                } else {
+                    o.save_all = save == 2;
+                }
+                SBP_TRY(try_checkpoints(s, o, layers));
+            }
+    }
+    return SBP_OK;
+}
+
+static sbp_status refuse(const search *s) {
+    const sbp_wish *w = s->wish;
+    const sbp_plan_estimate *e = &s->smallest;
+    int64_t device = e->device_bytes + s->pl.base->target.runtime_bytes;
+    char need[32], have[32], over[32], host[32];
+    sbp_format_bytes(need, sizeof need, (double)device);
+    sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);
+    sbp_format_bytes(over, sizeof over, (double)(device - w->memory_bytes));
+    sbp_format_bytes(host, sizeof host, (double)e->host_bytes);
+    if (w->memory_bytes == 0 || device <= w->memory_bytes)
+        return sbp_fail(s->pl.diag, SBP_MACHINE,
+                        "offloading needs %s of host memory; --host-memory allows less", host);
+    return sbp_fail(
+        s->pl.diag, SBP_MACHINE,
+        "the plan needs %s, --memory is %s: %s too much. This is the least of all settings that were allowed "
+        "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s); %s",
+        need, have, over, (long long)e->t_max, (long long)e->schedule.chunk, (long long)e->schedule.segment,
+        (long long)e->schedule.checkpoint_every, e->schedule.offload ? ", offloaded" : "",
+        s->longest ? "parameters, gradients and optimizer states alone are too large"
+                   : "a shorter --seq-len, --offload host, --optimizer sgd or --freeze would help");
+}
+
+sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish, sbp_plan_estimate *out) {
+    if (wish->t_max == SBP_AUTO && wish->memory_bytes == 0)
+        return sbp_fail(pipeline->diag, SBP_USAGE,
+                        "--seq-len max needs --memory: the longest sequence depends on it");
+    search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
+                .wish = wish,
+                .longest = wish->t_max == SBP_AUTO};
+    SBP_TRY(try_all(&s));
+    if (!s.found)
+        return refuse(&s);
+    *out = s.best;
+    return SBP_OK;
+}
+
+sbp_status sbp_planner_longest(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
+                               const sbp_target_info *target, int64_t device_bytes, int64_t host_bytes,
+                               int64_t *out) {
+    sbp_liveness live;
+    sbp_memory_liveness(arena, program, &live);
+    sbp_program copy = *program;
+    copy.buffers = SBP_NEW_ARRAY(arena, sbp_buffer, copy.buffer_count);
+    memcpy(copy.buffers, program->buffers, (size_t)copy.buffer_count * sizeof *copy.buffers);
+    int64_t low = 0, high = (int64_t)1 << 32;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        copy.t_max = copy.s_max = middle;
+        SBP_TRY(sbp_memory_pack(arena, diag, &copy, &live, target));
+        bool ok = copy.arena_bytes[SBP_DEVICE] <= device_bytes && copy.arena_bytes[SBP_HOST] <= host_bytes;
+        *(ok ? &low : &high) = middle;
+    }
+    *out = low;
+    return SBP_OK;
+}

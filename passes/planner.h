@@ -1,0 +1,56 @@
+/* planner.h: chooses chunk sizes, segment, checkpoints, the saved set and offloading for a memory limit.
+ *
+ * Bytes are exact: the model of a candidate is a program of the same structure, made once per (segment, saved
+ * set, offloading), whose sizes and slot counts are then replaced and packed again; what it says equals
+ * arena_bytes of the real plan (a unit test compares them to the byte). Time is the cost model of cost.h.
+ */
+#ifndef SBP_PASSES_PLANNER_H
+#define SBP_PASSES_PLANNER_H
+
+#include "passes/passes.h"
+
+#define SBP_SAVE_ATTENTION "@attention" /* in a saved set: outputs and log-sum-exps of attention */
+
+enum { SBP_AUTO = -1 };
+
+typedef enum sbp_save_mode { SBP_SAVE_AUTO, SBP_SAVE_GIVEN } sbp_save_mode;
+typedef enum sbp_offload_mode { SBP_OFFLOAD_AUTO, SBP_OFFLOAD_OFF, SBP_OFFLOAD_ON } sbp_offload_mode;
+
+/* What the user asked for; SBP_AUTO where it is left to the planner. */
+typedef struct sbp_wish {
+    int64_t t_max; /* SBP_AUTO: the longest that fits (needs memory_bytes) */
+    int64_t chunk, head_chunk, segment, checkpoint_every;
+    bool whole; /* auto chunks mean one chunk of all rows (checkpoint, standard) */
+    sbp_save_mode save_mode;
+    bool save_all;            /* with SBP_SAVE_GIVEN: everything, or ... */
+    const char *const *saved; /* ... these */
+    int32_t saved_count;
+    sbp_offload_mode offload;
+    int64_t memory_bytes;      /* all the process may use on the device; 0: no limit */
+    int64_t host_memory_bytes; /* for offloading; 0: no limit */
+} sbp_wish;
+
+typedef struct sbp_plan_estimate {
+    int64_t t_max;
+    sbp_schedule_options schedule;
+    int64_t device_bytes, host_bytes; /* arenas */
+    double seconds;                   /* of the training entry, one document of t_max rows */
+    double flops;
+} sbp_plan_estimate;
+
+/* `pipeline` holds module, target and options other than schedule and t_max; it is not changed. A wish that
+ * cannot be met within memory is SBP_MACHINE, saying how much is needed at least and what would help. */
+sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish,
+                              sbp_plan_estimate *out) SBP_CHECKED;
+
+/* Exact bytes and modelled time of one setting. */
+sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
+                                const sbp_schedule_options *schedule, sbp_plan_estimate *out) SBP_CHECKED;
+
+/* The longest t for which a finished program, chunks as they are, stays within the given arena bytes; 0:
+ * none. */
+sbp_status sbp_planner_longest(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
+                               const sbp_target_info *target, int64_t device_bytes, int64_t host_bytes,
+                               int64_t *out) SBP_CHECKED;
+
+#endif
