@@ -123,17 +123,4 @@ static const sbp_device_class *recorder_class(bool map) {
     return map ? &mapping : &remote;
 }
 
-/* Gives every buffer the next free bytes, as a memory pass might. */
-static void place(sbp_program *p) {
-    sbp_sizes most = sbp_program_sizes(p, p->t_max, p->s_max);
-    for (int32_t b = 0; b < p->buffer_count; b++) {
-        sbp_buffer *buffer = &p->buffers[b];
-        int64_t bytes = 0;
-        assert_true(sbp_buffer_bytes(buffer, &most, &bytes));
-        buffer->offset = p->arena_bytes[buffer->space];
-        buffer->stride = sbp_round_up(bytes, 64);
-        p->arena_bytes[buffer->space] += buffer->stride * buffer->count;
-    }
-}
-
 #endif

@@ -1,5 +1,6 @@
 /* test_program.c: text form, verifier and view arithmetic of the program IR. */
 #include "ir/program.h"
+#include "tests/unit/place.h"
 #include "tests/unit/program_texts.h"
 
 #include <setjmp.h>
@@ -368,19 +369,6 @@ static void constraints_that_text_can_break(void **state) {
             expect_text(&j, cases[k].want);
         close_job(&j);
         free(text);
-    }
-}
-
-/* Gives every buffer the next free bytes, a multiple of 64. */
-static void place(sbp_program *p) {
-    sbp_sizes most = sbp_program_sizes(p, p->t_max, p->s_max);
-    for (int32_t b = 0; b < p->buffer_count; b++) {
-        sbp_buffer *buffer = &p->buffers[b];
-        int64_t bytes = 0;
-        assert_true(sbp_buffer_bytes(buffer, &most, &bytes));
-        buffer->offset = p->arena_bytes[buffer->space];
-        buffer->stride = sbp_round_up(bytes, 64);
-        p->arena_bytes[buffer->space] += buffer->stride * buffer->count;
     }
 }
 

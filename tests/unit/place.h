@@ -1,0 +1,24 @@
+/* place.h: offsets for hand-written programs. */
+#ifndef SBP_TESTS_PLACE_H
+#define SBP_TESTS_PLACE_H
+
+#include "ir/program.h"
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+/* Gives every buffer the next free bytes, as a memory pass might. */
+static void place(sbp_program *p) {
+    sbp_sizes most = sbp_program_sizes(p, p->t_max, p->s_max);
+    for (int32_t b = 0; b < p->buffer_count; b++) {
+        sbp_buffer *buffer = &p->buffers[b];
+        int64_t bytes = 0;
+        assert_true(sbp_buffer_bytes(buffer, &most, &bytes));
+        buffer->offset = p->arena_bytes[buffer->space];
+        buffer->stride = sbp_round_up(bytes, 64);
+        p->arena_bytes[buffer->space] += buffer->stride * buffer->count;
+    }
+}
+
+#endif

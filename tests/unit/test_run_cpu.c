@@ -1,0 +1,301 @@
+/* test_run_cpu.c: a hand-written program end to end on the CPU device: the executor's spans, tables, orders
+ * and scalars against the same mathematics in plain double loops, at many T; the same bits from the shuffle
+ * device, which runs commands in any order that the fences allow. */
+#include "backends/cpu/cpu_device.h"
+#include "runtime/executor.h"
+#include "tests/unit/place.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { T_MAX = 50, D = 4, V = 10, WINDOW = 5 };
+
+/* x = E[tok]; q = x Wq, k = x[:, 0:2], v = x[:, 2:4]; o = attention (2 heads of 2, one kv head, window 5);
+ * y = o W^T + x; p = sum of y; loss += sum p; dE += y by tok; dW += y^T x; db += column sums of y.
+ * update: W -= lr dW. */
+static const char program_text[] =
+    "program toy\ntarget cpu\nsizes t_max 50, s_max 1, chunk 8, head_chunk 3\narena device 0, host 0\n"
+    "scalars T, S, lr\n"
+    "table chunk step C windows 5\n"
+    "table piece step H\n"
+    "buffer X[2] stream device f32[T, 4]\n"
+    "buffer E param device f32[10, 4]\n"
+    "buffer Wq param device f32[4, 4]\n"
+    "buffer W param device f32[4, 4]\n"
+    "buffer dE accum device f32[10, 4]\n"
+    "buffer dW accum device f32[4, 4]\n"
+    "buffer db accum device f32[1, 4]\n"
+    "buffer K carry device f32[T, 2]\n"
+    "buffer V carry device f32[T, 2]\n"
+    "buffer away saved host f32[T, 4]\n"
+    "buffer tok rows device i32[T, 1]\n"
+    "buffer order rows device i32[T, 1]\n"
+    "buffer segment rows device i32[T, 1]\n"
+    "buffer first rows device i32[T, 1]\n"
+    "buffer p vector device f32[T, 1]\n"
+    "buffer result result device f64[1, 1]\n"
+    "buffer q scratch device f32[C, 4] of @layer\n"
+    "buffer o scratch device f32[C, 4] of @layer\n"
+    "buffer lse scratch device f32[C, 2] of @layer\n"
+    "buffer part scratch device f32[1, 4] of @layer\n"
+    "input tok column tok\ninput order order tok chunk T\ninput segment segment tok chunk T\n"
+    "input first column first\n"
+    "output loss result 0\n"
+    "kernel @total f32 heads 1 n 4 {\n"
+    "  in x : f32 [row elem] length 4\n  out p : f32 [row]\n  partial db : f32 [elem] length 4\n"
+    "  %0 = load x\n  %1 = sum[elem] %0\n  store p, %1\n  accumulate db, %0\n}\n"
+    "kernel @sgd f32 heads 1 n 4 {\n"
+    "  in w : f32 [row elem] length 4\n  in g : f32 [row elem] length 4\n"
+    "  out v : f32 [row elem] length 4\n  scalar lr\n"
+    "  %0 = load w\n  %1 = load g\n  %2 = scalar lr\n  %3 = mul %1, %2\n  %4 = sub %0, %3\n  store v, %4\n}\n"
+    "function @layer(in x f32[T, 4], out y f32[T, 4], in wq f32[4, 4], in w f32[4, 4], inout dw f32[4, 4]) "
+    "{\n"
+    "  loop i in chunk {\n"
+    "    copy(dst := K[i*C for C], src = %x[i*C for C, 0 for 2])\n"
+    "    copy(dst := V[i*C for C], src = %x[i*C for C, 2 for 2])\n"
+    "    gemm(d := q, a = %x[i*C for C], b = %wq)\n"
+    "    fence {from = 0, to = 0}\n"
+    "    attn_fwd(o := o, lse := lse, q = q, k = K[lo0 until hi], v = V[lo0 until hi], "
+    "first = first[i*C for C], shared_end = first[i*C for C], own = first[i*C for C]) {heads = 2, kv_heads = "
+    "1, "
+    "d_qk = 2, d_v = 2, scale = 0.7, window = 5}\n"
+    "    fence {from = 0, to = 0}\n"
+    "    gemm(d := %y[i*C for C], a = o, b = %w, c = %x[i*C for C]) {tb, beta = 1}\n"
+    "    fence {from = 0, to = 0}\n"
+    "    row @total(x = %y[row0 for rows], p := p[i*C for C], db := part[0 for blocks])\n"
+    "    gemm(d := %dw, a = %y[i*C for C], b = %x[i*C for C], c = %dw) {ta, beta = 1}\n"
+    "    fence {from = 0, to = 0}\n"
+    "    colsum(dst += db, src = part[0 for blocks]) {beta = 1}\n"
+    "    fence {from = 0, to = 0}\n"
+    "  }\n"
+    "}\n"
+    "entry accumulate {\n"
+    "  fill(dst := dW) {value = 0}\n  fill(dst := dE) {value = 0}\n  fill(dst := db) {value = 0}\n"
+    "  gather(dst := X@0, table = E, index = tok)\n"
+    "  fence {from = 0, to = 0}\n"
+    "  fence {from = 0, to = 1}\n"
+    "  copy(dst := away, src = X@0) {queue = 1}\n"
+    "  call @layer(x = X@0, y := X@1, wq = Wq, w = W, dw += dW)\n"
+    "  scatter_add(dst += dE, src = X@1, index = tok, perm = order, segment = segment)\n"
+    "  reduce(dst += result, src = p) {op = sum, beta = 1}\n"
+    "  fence {from = 1, to = 0}\n"
+    "  fence {from = 0, to = 0}\n"
+    "}\n"
+    "entry update {\n"
+    "  row @sgd(w = W, g = dW, v := W) with lr = lr {flushes = W, gradient = g}\n"
+    "}\n";
+
+typedef struct bench {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    sbp_program *program;
+    sbp_executor *executor;
+} bench;
+
+static void expect_ok(bench *b, sbp_status status) {
+    if (status != SBP_OK)
+        fail_msg("status %d: %s", (int)status, sbp_diag_text(b->diag, SBP_ERROR));
+}
+
+static sbp_status parse(void *user) {
+    bench *b = user;
+    return sbp_program_parse(b->arena, b->diag, "toy", program_text, strlen(program_text), &b->program);
+}
+
+static bench open_bench(const sbp_device_class *class, int64_t chunk, int64_t head_chunk, int32_t threads,
+                        uint64_t seed) {
+    bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
+    expect_ok(&b, sbp_guard(b.arena, b.diag, parse, &b));
+    b.program->chunk = chunk;
+    b.program->head_chunk = head_chunk;
+    place(b.program);
+    expect_ok(&b, sbp_program_verify(b.program, b.diag));
+    sbp_device_options options = {.threads = threads, .shuffle_seed = seed};
+    expect_ok(&b, sbp_executor_create(b.diag, class, &options, b.program, &b.executor));
+    return b;
+}
+
+static void close_bench(bench *b) {
+    sbp_executor_destroy(b->executor);
+    sbp_diag_destroy(b->diag);
+    sbp_arena_destroy(b->arena);
+}
+
+static uint64_t state = 3;
+
+static double draw(void) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(state >> 40) / (1 << 24) - 0.5;
+}
+
+/* Everything the program computes, in double; weights as they are in fp32. */
+typedef struct numbers {
+    double e[V][D], wq[D][D], w[D][D], x[T_MAX][D], y[T_MAX][D];
+    double loss, de[V][D], dw[D][D], db[D];
+    int32_t tok[T_MAX];
+    int32_t first[T_MAX];
+} numbers;
+
+static void make_weights(numbers *n) {
+    double *all[] = {&n->e[0][0], &n->wq[0][0], &n->w[0][0]};
+    const int counts[] = {V * D, D * D, D * D};
+    for (int k = 0; k < 3; k++)
+        for (int j = 0; j < counts[k]; j++)
+            all[k][j] = (double)(float)draw();
+    n->loss = 0;
+}
+
+static void make_batch(numbers *n, int64_t t) {
+    for (int64_t r = 0, first = 0; r < t; r++) {
+        if (draw() > 0.4)
+            first = r;
+        n->first[r] = (int32_t)first;
+        n->tok[r] = (int32_t)((draw() + 0.5) * V);
+    }
+}
+
+/* Row r of attention: 2 heads share one kv head. */
+static void attend(const numbers *n, int64_t r, double o[D]) {
+    for (int h = 0; h < 2; h++) {
+        double weights = 0, sum[2] = {0}, q[2] = {0};
+        for (int j = 0; j < 2; j++)
+            for (int c = 0; c < D; c++)
+                q[j] += n->x[r][c] * n->wq[c][2 * h + j];
+        for (int64_t c = n->first[r]; c <= r; c++) {
+            if (r - c >= WINDOW)
+                continue;
+            double score = exp(0.7 * (q[0] * n->x[c][0] + q[1] * n->x[c][1]));
+            weights += score;
+            sum[0] += score * n->x[c][2];
+            sum[1] += score * n->x[c][3];
+        }
+        o[2 * h] = sum[0] / weights;
+        o[2 * h + 1] = sum[1] / weights;
+    }
+}
+
+static void compute(numbers *n, int64_t t) {
+    memset(n->de, 0, sizeof n->de);
+    memset(n->dw, 0, sizeof n->dw);
+    memset(n->db, 0, sizeof n->db);
+    for (int64_t r = 0; r < t; r++)
+        memcpy(n->x[r], n->e[n->tok[r]], sizeof n->x[r]);
+    for (int64_t r = 0; r < t; r++) {
+        double o[D];
+        attend(n, r, o);
+        for (int j = 0; j < D; j++) {
+            n->y[r][j] = n->x[r][j];
+            for (int c = 0; c < D; c++)
+                n->y[r][j] += o[c] * n->w[j][c];
+            n->loss += n->y[r][j];
+            n->db[j] += n->y[r][j];
+            n->de[n->tok[r]][j] += n->y[r][j];
+        }
+        for (int j = 0; j < D; j++)
+            for (int c = 0; c < D; c++)
+                n->dw[j][c] += n->y[r][j] * n->x[r][c];
+    }
+}
+
+static int32_t buffer(const bench *b, const char *name) {
+    return sbp_program_find_buffer(b->program, name);
+}
+
+static void write_weights(bench *b, const numbers *n) {
+    expect_ok(b, sbp_executor_write(b->executor, buffer(b, "E"), 0, 0, V * D, SBP_F64, n->e, b->diag));
+    expect_ok(b, sbp_executor_write(b->executor, buffer(b, "Wq"), 0, 0, D * D, SBP_F64, n->wq, b->diag));
+    expect_ok(b, sbp_executor_write(b->executor, buffer(b, "W"), 0, 0, D * D, SBP_F64, n->w, b->diag));
+    expect_ok(b, sbp_executor_fill_role(b->executor, SBP_ROLE_RESULT, 0, b->diag));
+}
+
+static void run_batch(bench *b, const numbers *n, int64_t t) {
+    const sbp_column columns[] = {{"tok", SBP_I32, n->tok, t}, {"first", SBP_I32, n->first, t}};
+    expect_ok(b, sbp_executor_bind(b->executor, t, 0, columns, 2, b->diag));
+    expect_ok(b, sbp_executor_run(b->executor, "accumulate", b->diag));
+}
+
+static void expect_close(bench *b, const char *name, int32_t slot, const double *want, int64_t count,
+                         double scale) {
+    double got[T_MAX * D];
+    expect_ok(b, sbp_executor_read(b->executor, buffer(b, name), slot, 0, count, SBP_F64, got, b->diag));
+    for (int64_t k = 0; k < count; k++)
+        if (!(fabs(got[k] - want[k]) <= 2e-6 * scale))
+            fail_msg("%s[%d] is %.9g, expected %.9g (chunk %lld)", name, (int)k, got[k], want[k],
+                     (long long)b->program->chunk);
+}
+
+static void results_are_those_of_plain_loops(void **unused) {
+    (void)unused;
+    const int64_t chunks[][2] = {{8, 3}, {1, 1}, {50, 50}, {7, 64}};
+    for (int c = 0; c < SBP_COUNT(chunks); c++) {
+        bench b = open_bench(&sbp_cpu_device, chunks[c][0], chunks[c][1], 2, 0);
+        static numbers n;
+        make_weights(&n);
+        write_weights(&b, &n);
+        for (int64_t t = 1; t <= T_MAX; t += c == 0 ? 1 : 7) {
+            make_batch(&n, t);
+            compute(&n, t);
+            run_batch(&b, &n, t);
+            expect_close(&b, "X", 0, &n.x[0][0], t * D, 1);
+            expect_close(&b, "away", 0, &n.x[0][0], t * D, 1);
+            expect_close(&b, "X", 1, &n.y[0][0], t * D, 1);
+            expect_close(&b, "dE", 0, &n.de[0][0], V * D, 30);
+            expect_close(&b, "dW", 0, &n.dw[0][0], D * D, 30);
+            expect_close(&b, "db", 0, n.db, D, 30);
+        }
+        double loss;
+        expect_ok(&b, sbp_executor_output(b.executor, "loss", &loss, b.diag));
+        assert_true(fabs(loss - n.loss) < 1e-3);
+        sbp_executor_set_scalar(b.executor, "lr", 0.5);
+        expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
+        for (int k = 0; k < D * D; k++)
+            (&n.w[0][0])[k] -= 0.5 * (&n.dw[0][0])[k];
+        expect_close(&b, "W", 0, &n.w[0][0], D * D, 30);
+        close_bench(&b);
+    }
+}
+
+/* Any order that the fences allow, and any number of threads, give the same bits. */
+static void order_and_threads_do_not_matter(void **unused) {
+    (void)unused;
+    static const char *const names[] = {"X", "dE", "dW", "db", "result", "away", "p"};
+    static numbers n;
+    make_weights(&n);
+    for (int64_t t = 1; t <= T_MAX; t += 12) {
+        make_batch(&n, t);
+        bench plain = open_bench(&sbp_cpu_device, 8, 3, 1, 0);
+        write_weights(&plain, &n);
+        run_batch(&plain, &n, t);
+        for (uint64_t seed = 1; seed <= 6; seed++) {
+            bench other =
+                open_bench(seed < 5 ? &sbp_cpu_shuffle_device : &sbp_cpu_device, 8, 3, (int32_t)seed, seed);
+            write_weights(&other, &n);
+            run_batch(&other, &n, t);
+            for (int k = 0; k < SBP_COUNT(names); k++) {
+                int32_t id = buffer(&plain, names[k]);
+                int64_t rows = plain.program->buffers[id].rows.c[SBP_T] ? t : 1;
+                int64_t count = plain.program->buffers[id].rows.c[SBP_T]
+                                    ? rows * plain.program->buffers[id].cols
+                                    : sbp_executor_elems(plain.executor, id);
+                double a[T_MAX * D], c[T_MAX * D];
+                expect_ok(&plain, sbp_executor_read(plain.executor, id, 0, 0, count, SBP_F64, a, plain.diag));
+                expect_ok(&other, sbp_executor_read(other.executor, id, 0, 0, count, SBP_F64, c, other.diag));
+                assert_memory_equal(a, c, (size_t)count * sizeof *a);
+            }
+            close_bench(&other);
+        }
+        close_bench(&plain);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_are_those_of_plain_loops),
+        cmocka_unit_test(order_and_threads_do_not_matter),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
