@@ -1,0 +1,369 @@
+/* The options of both programs: command lines, config files, aliases, and the texts made from the table. */
+#include "tests/unit/io_testing.h"
+
+#include <math.h>
+
+#include "ir/io/json.h"
+#include "ir/io/options.h"
+
+enum { MAX_ARGS = 16 };
+
+/* Parses a line of blank-separated arguments for `phases`. */
+static sbp_status parse(io_fixture *f, unsigned phases, const char *line, sbp_options **out) {
+    char *argv[MAX_ARGS];
+    int argc = 0;
+    char *copy = sbp_arena_strdup(f->arena, line);
+    for (char *word = strtok(copy, " "); word && argc < MAX_ARGS; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    return sbp_options_parse(f->arena, f->diag, "prog", phases, argc, argv, out);
+}
+
+static void test_the_table_is_sound(void **state) {
+    io_fixture *f = *state;
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *o = sbp_option_at(i);
+        assert_true(o->phases != 0 && (o->phases & ~(unsigned)SBP_PHASE_ALL) == 0);
+        assert_null(strchr(o->name, '_'));
+        assert_true(*o->values && *o->help);
+        for (int32_t j = 0; j < i; j++)
+            assert_string_not_equal(o->name, sbp_option_at(j)->name);
+        bool switches = o->kind == SBP_OPTION_SWITCH;
+        if (switches && strcmp(o->fallback, "off") != 0)
+            fail_msg("switch %s must default to off", o->name);
+    }
+    sbp_options *o; /* every default converts */
+    assert_ok(f, parse(f, SBP_PHASE_ALL, "", &o));
+    assert_int_equal(sbp_options_int(o, "seq-len"), 4096);
+    assert_int_equal(sbp_options_int(o, "batch-size"), 8);
+    assert_true(sbp_options_is(o, "chunk", "auto"));
+    assert_int_equal(sbp_options_int(o, "chunk"), -1);
+    assert_true(isnan(sbp_options_double(o, "min-lr")));
+    assert_true(sbp_options_double(o, "lr") == 2e-5);
+    assert_true(sbp_options_double(o, "clip") == 1.0);
+    assert_null(sbp_options_text(o, "out"));
+    assert_false(sbp_options_given(o, "lr"));
+    double betas[2];
+    sbp_options_pair(o, "betas", betas);
+    assert_true(betas[0] == 0.9 && betas[1] == 0.999);
+}
+
+static void test_command_lines(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o;
+    assert_ok(f, parse(f, SBP_PHASE_RUN,
+                       "plan.bin --data a.jsonl --data=b.jsonl --lr 1e-3 --batch_size=4 --dry-run --lr 2e-3 "
+                       "--shuffle off --seed 7 -- --odd",
+                       &o));
+    assert_int_equal(sbp_options_arg_count(o), 2);
+    assert_string_equal(sbp_options_arg(o, 0), "plan.bin");
+    assert_string_equal(sbp_options_arg(o, 1), "--odd");
+    assert_int_equal(sbp_options_list_count(o, "data"), 2);
+    assert_string_equal(sbp_options_list_at(o, "data", 1), "b.jsonl");
+    assert_true(sbp_options_double(o, "lr") == 2e-3); /* the last one wins */
+    assert_int_equal(sbp_options_int(o, "batch-size"), 4);
+    assert_true(sbp_options_on(o, "dry-run"));
+    assert_false(sbp_options_on(o, "shuffle"));
+    assert_true(sbp_options_given(o, "seed"));
+    assert_false(sbp_options_given(o, "out"));
+    assert_ok(
+        f, parse(f, SBP_PHASE_COMPILE, "m -o p.bin --memory 2GiB --clip none --seq-len max --chunk 64", &o));
+    assert_string_equal(sbp_options_text(o, "output"), "p.bin");
+    assert_int_equal(sbp_options_int(o, "memory"), (int64_t)2 << 30);
+    assert_true(sbp_options_is(o, "clip", "none"));
+    assert_true(isnan(sbp_options_double(o, "clip")));
+    assert_true(sbp_options_is(o, "seq-len", "max"));
+    assert_int_equal(sbp_options_int(o, "chunk"), 64);
+    assert_ok(f, parse(f, SBP_PHASE_RUN, "--data - --json=off --warmup 0.1", &o));
+    assert_string_equal(sbp_options_list_at(o, "data", 0), "-");
+    assert_false(sbp_options_on(o, "json"));
+    assert_true(sbp_options_double(o, "warmup") == 0.1);
+}
+
+static void test_what_is_wrong_with_command_lines(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        unsigned phases;
+        const char *line, *message;
+    } cases[] = {
+        {4, "--lerning_rate 1", "unknown option '--lerning_rate'; the nearest is '--learning_rate'"},
+        {4, "--bach-size 1", "the nearest is '--batch-size'"},
+        {4, "--completely-different 1", "unknown option '--completely-different'; --help lists all"},
+        {4, "-x", "unknown option '-x'"},
+        {4, "--lr", "--lr needs a value"},
+        {4, "--lr --steps 3", "--lr needs a value"},
+        {4, "--lr fast", "--lr: found 'fast', expected a number"},
+        {4, "--lr 1e999", "--lr: found '1e999', expected a number"},
+        {4, "--lr nan", "expected a number"},
+        {4, "--lr=", "--lr: found '', expected a number"},
+        {4, "--steps 1.5", "--steps: found '1.5', expected a whole number"},
+        {4, "--steps -2", "--steps: -2 is below 0"},
+        {4, "--batch-size 0", "--batch-size: 0 is below 1"},
+        {4, "--shuffle maybe", "--shuffle: found 'maybe', expected on or off"},
+        {4, "--schedule warm", "--schedule: found 'warm', expected linear, constant"},
+        {4, "--betas 0.9", "--betas: found '0.9', expected two numbers A,B"},
+        {4, "--betas 0.9,1.5", "--betas: 0.9,1.5 is above 1"},
+        {1, "--clip 0", "--clip: 0 is not above 0"},
+        {1, "--memory lots", "--memory: found 'lots', expected a size"},
+        {1, "--chunk 0", "--chunk: 0 is below 1"},
+        {1, "--objective sftt", "expected sft"},
+        {1, "--objective dpo", "--objective dpo is not built yet"},
+        {1, "--backend cuda", "--backend cuda is not built yet"},
+        {1, "--lora r=8", "--lora is not built yet"},
+        {1, "--lr 1", "--lr is an option of sbprun"},
+        {8, "--lr 1", "--lr is an option of sbprun"},
+        {4, "--chunk 8", "--chunk is an option of sbpc compile"},
+        {4, "--per_device_train_batch_size 8", "--batch-size counts all rows of an optimizer step"},
+        {4, "--warmup_ratio 0.1", "--warmup below 1"},
+        {4, "--packing true", "documents are always packed"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        sbp_options *o;
+        assert_fails(f, SBP_USAGE, cases[i].message, parse(f, cases[i].phases, cases[i].line, &o));
+    }
+}
+
+static void test_names_of_trl(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o;
+    assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE,
+                       "--learning_rate 3e-4 --output_dir out --max_steps 12 --num_train_epochs 2 "
+                       "--max_grad_norm 0.0 --lr_scheduler_type cosine --warmup_steps 10 --adam_beta2 0.95",
+                       &o));
+    assert_true(sbp_options_double(o, "lr") == 3e-4);
+    assert_string_equal(sbp_options_text(o, "out"), "out");
+    assert_int_equal(sbp_options_int(o, "steps"), 12);
+    assert_true(sbp_options_double(o, "epochs") == 2);
+    assert_true(sbp_options_is(o, "clip", "none"));
+    assert_true(sbp_options_is(o, "schedule", "cosine"));
+    assert_true(sbp_options_double(o, "warmup") == 10);
+    double betas[2];
+    sbp_options_pair(o, "betas", betas);
+    assert_true(betas[0] == 0.9 && betas[1] == 0.95);
+    assert_ok(f,
+              parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE,
+                    "--max_length 1024 --adam_epsilon 1e-6 --completion_only_loss True --optim adamw_torch "
+                    "--packing False --gradient_accumulation_steps 1 --max_steps -1",
+                    &o));
+    assert_int_equal(sbp_options_int(o, "seq-len"), 1024);
+    assert_true(sbp_options_is(o, "overlong", "truncate"));
+    assert_true(sbp_options_double(o, "eps") == 1e-6);
+    assert_true(sbp_options_is(o, "loss-on", "completion"));
+    assert_true(sbp_options_is(o, "optimizer", "adamw"));
+    assert_false(sbp_options_given(o, "steps"));
+    assert_ok(
+        f, parse(f, SBP_PHASE_RUN, "--train_sampling_strategy sequential --assistant_only_loss false", &o));
+    assert_false(sbp_options_on(o, "shuffle"));
+    assert_false(sbp_options_given(o, "loss-on"));
+    assert_fails(f, SBP_USAGE, "assistant is not built yet",
+                 parse(f, SBP_PHASE_RUN, "--assistant_only_loss true", &o));
+    assert_ok(f, parse(f, SBP_PHASE_RUN, "--seed 3", &o));
+    assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, "--overlong split --max_length 64", &o));
+    assert_true(sbp_options_is(o, "overlong", "split"));
+}
+
+static const char *put_config(io_fixture *f, const char *text) {
+    const char *path = io_path(f, "config");
+    io_put(path, text, strlen(text));
+    return sbp_arena_printf(f->arena, "--config %s ", path);
+}
+
+static sbp_status parse_config(io_fixture *f, unsigned phases, const char *text, const char *more,
+                               sbp_options **o) {
+    return parse(f, phases, sbp_arena_printf(f->arena, "%s%s", put_config(f, text), more), o);
+}
+
+static void check_config(io_fixture *f, const char *text) {
+    sbp_options *o;
+    assert_ok(f, parse_config(f, SBP_PHASE_RUN, text, "--seed 5 --data z.jsonl", &o));
+    assert_true(sbp_options_double(o, "lr") == 1e-4);
+    assert_int_equal(sbp_options_int(o, "steps"), 20);
+    assert_string_equal(sbp_options_text(o, "out"), "a b # c");
+    assert_int_equal(sbp_options_int(o, "seed"), 5);
+    assert_int_equal(sbp_options_list_count(o, "data"), 1);
+    assert_string_equal(sbp_options_list_at(o, "data", 0), "z.jsonl");
+    assert_int_equal(sbp_options_list_count(o, "eval"), 2);
+    assert_string_equal(sbp_options_list_at(o, "eval", 1), "y.jsonl");
+    assert_false(sbp_options_on(o, "shuffle"));
+    assert_true(sbp_options_on(o, "json"));
+    assert_false(sbp_options_given(o, "keep"));
+    assert_true(sbp_options_given(o, "out"));
+    assert_non_null(sbp_options_from_config(o, "out"));
+    assert_null(sbp_options_from_config(o, "seed"));
+    double betas[2];
+    sbp_options_pair(o, "betas", betas);
+    assert_true(betas[0] == 0.8 && betas[1] == 0.99);
+}
+
+static void test_config_files(void **state) {
+    io_fixture *f = *state;
+    check_config(f, "{\"learning_rate\": 1e-4, \"steps\": 20, \"out\": \"a b # c\", \"seed\": 1, "
+                    "\"data\": \"x.jsonl\", \"eval\": [\"x.jsonl\", \"y.jsonl\"], \"shuffle\": false, "
+                    "\"json\": true, \"keep\": null, \"betas\": [0.8, 0.99], \"chunk\": 64}");
+    check_config(f, "# settings\n---\nlearning_rate: 1e-4   # fast\n\nsteps: 20\nout: \"a b # c\"\nseed: 1\n"
+                    "data: x.jsonl\neval: x.jsonl\neval: 'y.jsonl'\nshuffle: false\njson: on\nkeep: null\n"
+                    "adam_beta1: 0.8\nadam_beta2: 0.99\nchunk: 64");
+    sbp_options *o;
+    assert_fails(f, SBP_USAGE,
+                 "config:2: unknown key 'lr_schedular_type'; the nearest is 'lr_scheduler_type'",
+                 parse_config(f, 4, "lr: 1\nlr_schedular_type: x\n", "", &o));
+    assert_fails(f, SBP_USAGE, "config: unknown key 'stepz'; the nearest is 'steps'",
+                 parse_config(f, 4, "{\"stepz\": null}", "", &o));
+    assert_fails(f, SBP_USAGE, "config:2: 'learning_rate' is given twice (as 'lr')",
+                 parse_config(f, 4, "lr: 1\nlearning_rate: 2\n", "", &o));
+    assert_fails(f, SBP_USAGE, "config:1: steps: found 'many', expected a whole number",
+                 parse_config(f, 4, "steps: many\n", "", &o));
+    assert_fails(f, SBP_INPUT, "steps: expected a number, a string or true or false, found an object",
+                 parse_config(f, 4, "{\"steps\": {}}", "", &o));
+    assert_fails(f, SBP_INPUT, "steps: expected one value, found an array",
+                 parse_config(f, 4, "{\"steps\": [1]}", "", &o));
+    assert_fails(f, SBP_USAGE, "--num-cycles",
+                 parse_config(f, 4, "{\"lr_scheduler_kwargs\": {\"a\": 1}}", "", &o));
+    assert_fails(f, SBP_USAGE, "config:1: expected 'key: value'", parse_config(f, 4, "steps 20\n", "", &o));
+    assert_fails(f, SBP_USAGE, "nothing nests", parse_config(f, 4, "data:\n  - x\n", "", &o));
+    assert_fails(f, SBP_USAGE, "a quote is not closed", parse_config(f, 4, "out: \"x\n", "", &o));
+    assert_fails(f, SBP_USAGE, "cannot name another", parse_config(f, 4, "config: x\n", "", &o));
+    assert_fails(f, SBP_USAGE, "config:1: lora is not built yet", parse_config(f, 1, "lora: r=8\n", "", &o));
+    assert_fails(f, SBP_INPUT, "config:1", parse_config(f, 4, "{\"steps\": 1,}", "", &o));
+    assert_fails(f, SBP_IO, "nowhere", parse(f, 4, "--config /nowhere/config", &o));
+}
+
+static void test_defaults_can_come_from_elsewhere(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o;
+    assert_ok(f, parse(f, SBP_PHASE_RUN, "--lr 1", &o));
+    assert_ok(f, sbp_options_set_default(o, f->diag, "lr", "1e-6"));
+    assert_ok(f, sbp_options_set_default(o, f->diag, "warmup", "0.5"));
+    assert_true(sbp_options_double(o, "lr") == 1);
+    assert_true(sbp_options_double(o, "warmup") == 0.5);
+    assert_false(sbp_options_given(o, "warmup"));
+    assert_fails(f, SBP_USAGE, "expected", sbp_options_set_default(o, f->diag, "eps", "small"));
+}
+
+static void test_given_options_travel(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o, *again;
+    assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE,
+                       "m --max_grad_norm 0 --set a=1 --set b=2 --lr 1 --chunk 7 --json", &o));
+    const char **args;
+    int32_t count;
+    sbp_options_to_args(o, SBP_PHASE_COMPILE, SBP_PHASE_RUN, f->arena, &args, &count);
+    assert_int_equal(count, 4);
+    assert_ok(f, sbp_options_parse(f->arena, f->diag, "sbpc", SBP_PHASE_COMPILE, count, (char *const *)args,
+                                   &again));
+    assert_true(sbp_options_is(again, "clip", "none"));
+    assert_int_equal(sbp_options_list_count(again, "set"), 2);
+    assert_int_equal(sbp_options_int(again, "chunk"), 7);
+    int32_t at = 0, seen = 0;
+    while (sbp_options_next_given(o, SBP_PHASE_RUN, 0, &at))
+        seen++;
+    assert_int_equal(seen, 2); /* lr, json */
+}
+
+static void test_values_as_json(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o;
+    assert_ok(f,
+              parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, "--data a --lr 1e-3 --memory 1GB --chunk 64", &o));
+    sbp_text text;
+    sbp_text_init(&text, f->arena);
+    sbp_text_add(&text, "{");
+    sbp_options_print_json(&text, o, SBP_PHASE_RUN | SBP_PHASE_COMPILE);
+    sbp_text_add(&text, "}");
+    const sbp_json *root;
+    assert_ok(f, sbp_json_parse(f->arena, f->diag, "json", text.data, text.length, 0, &root));
+    assert_true(sbp_json_member(root, "lr")->real == 1e-3);
+    assert_int_equal(sbp_json_member(root, "memory")->integer, 1000000000);
+    assert_int_equal(sbp_json_member(root, "chunk")->integer, 64);
+    assert_string_equal(sbp_json_member(root, "head-chunk")->string, "auto");
+    assert_int_equal(sbp_json_member(root, "data")->count, 1);
+    assert_int_equal(sbp_json_member(root, "shuffle")->kind, SBP_JSON_BOOL);
+    assert_int_equal(sbp_json_member(root, "out")->kind, SBP_JSON_NULL);
+    assert_int_equal(sbp_json_member(root, "betas")->kind, SBP_JSON_ARRAY);
+    assert_null(sbp_json_member(root, "lora")); /* not built */
+}
+
+static void test_help(void **state) {
+    io_fixture *f = *state;
+    sbp_text text;
+    sbp_text_init(&text, f->arena);
+    sbp_options_print_help(&text, SBP_PHASE_COMPILE);
+    assert_non_null(strstr(text.data, "  -o, --output FILE"));
+    assert_non_null(strstr(text.data, "\nStreaming:\n"));
+    assert_non_null(strstr(text.data, "(4096)"));
+    assert_null(strstr(text.data, "--lora")); /* what is not built is absent */
+    assert_null(strstr(text.data, "vulkan!"));
+    assert_null(strstr(text.data, "|cuda"));
+    assert_null(strstr(text.data, "--lr "));
+    assert_null(strstr(text.data, "help-markdown"));
+    for (const char *line = text.data; *line;) {
+        size_t n = strcspn(line, "\n");
+        if (n > 112 || (n > 0 && line[n - 1] == ' '))
+            fail_msg("bad line in --help: '%.*s'", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+}
+
+/* README.md carries the table between these marks; SBP_REFRESH=1 rewrites it. */
+static void test_the_table_of_the_readme(void **state) {
+    static const char begin[] = "<!-- options: written by test_options, do not edit -->\n",
+                      end[] = "<!-- end of options -->\n";
+    io_fixture *f = *state;
+    const char *readme;
+    size_t length;
+    if (!sbp_file_exists("README.md")) {
+        print_message("no README.md\n");
+        skip();
+    }
+    assert_ok(f, sbp_file_read(f->arena, f->diag, "README.md", &readme, &length));
+    const char *from = strstr(readme, begin), *to = from ? strstr(from, end) : NULL;
+    if (!to) {
+        print_message("README.md has no marks for the table of options\n");
+        skip();
+    }
+    sbp_text text;
+    sbp_text_init(&text, f->arena);
+    sbp_options_print_markdown(&text);
+    from += strlen(begin);
+    if ((size_t)(to - from) == text.length && memcmp(from, text.data, text.length) == 0)
+        return;
+    const char *refresh = getenv("SBP_REFRESH");
+    if (!refresh || strcmp(refresh, "1") != 0)
+        fail_msg("the table of options in README.md is out of date: run with SBP_REFRESH=1");
+    sbp_text all;
+    sbp_text_init(&all, f->arena);
+    sbp_text_add_n(&all, readme, (size_t)(from - readme));
+    sbp_text_add_n(&all, text.data, text.length);
+    sbp_text_add_n(&all, to, length - (size_t)(to - readme));
+    assert_ok(f, sbp_file_write(f->diag, "README.md", all.data, all.length));
+}
+
+static sbp_status attempt(io_fixture *f, void *user) {
+    sbp_options *o;
+    char *const argv[] = {"plan", "--data", "a", "--learning_rate", "1e-3", "--config", user};
+    return sbp_options_parse(f->arena, f->diag, "prog", SBP_PHASE_RUN, SBP_COUNT(argv), argv, &o);
+}
+
+static void test_memory_failures(void **state) {
+    io_fixture *f = *state;
+    char path[200];
+    put_config(f, "{\"seed\": 3, \"betas\": [0.5, 0.6]}");
+    snprintf(path, sizeof path, "%s", io_path(f, "config"));
+    assert_true(io_fail_allocations(f, attempt, path) > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_the_table_is_sound, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_command_lines, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_wrong_with_command_lines, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_names_of_trl, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_config_files, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_defaults_can_come_from_elsewhere, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_given_options_travel, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_values_as_json, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_help, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_table_of_the_readme, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
