@@ -25,6 +25,7 @@ typedef struct recorder {
     record *records;
     int32_t count, capacity;
     bool keep; /* records are kept; else only counted */
+    const sbp_program *program;
 } recorder;
 
 static sbp_status recorder_create(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
@@ -48,6 +49,7 @@ static void recorder_destroy(sbp_device *device) {
 static sbp_status recorder_load(sbp_device *device, const sbp_program *program, sbp_diag *diag) {
     recorder *r = (recorder *)(void *)device;
     (void)diag;
+    r->program = program;
     for (int s = 0; s < SBP_SPACE_COUNT; s++) {
         r->bytes[s] = program->arena_bytes[s];
         r->arena[s] = malloc((size_t)r->bytes[s] + 1);
@@ -74,9 +76,32 @@ static sbp_status recorder_read(sbp_device *device, sbp_space space, int64_t off
     return SBP_OK;
 }
 
+/* Every operand lies inside one buffer. */
+static void recorder_check(const recorder *r, const sbp_span *span) {
+    if (span->space == SBP_SPACE_COUNT || span->rows == 0)
+        return;
+    assert_true(span->rows > 0 && span->cols > 0 && span->stride >= span->cols);
+    int64_t end =
+        span->offset + ((span->rows - 1) * span->stride + span->cols) * sbp_dtype_bytes(span->dtype);
+    sbp_sizes most = sbp_program_sizes(r->program, r->program->t_max, r->program->s_max);
+    bool inside = false;
+    for (int32_t b = 0; b < r->program->buffer_count && !inside; b++) {
+        const sbp_buffer *buffer = &r->program->buffers[b];
+        int64_t bytes = 0;
+        assert_true(sbp_buffer_bytes(buffer, &most, &bytes));
+        for (int32_t slot = 0; slot < buffer->count && !inside; slot++) {
+            int64_t begin = buffer->offset + slot * buffer->stride;
+            inside = buffer->space == span->space && span->offset >= begin && end <= begin + bytes;
+        }
+    }
+    assert_true(inside);
+}
+
 static sbp_status recorder_submit(sbp_device *device, const sbp_dispatch *d, sbp_diag *diag) {
     recorder *r = (recorder *)(void *)device;
     (void)diag;
+    for (int32_t k = 0; r->keep && k < d->span_count; k++)
+        recorder_check(r, &d->spans[k]);
     if (!r->keep) {
         r->count++;
         return SBP_OK;

@@ -1,6 +1,7 @@
 /* test_executor.c: what the executor hands to a device: spans, rows, order, scalars; chunk tables and scatter
  * orders; errors of plan and caller. The device here only records. */
 #include "runtime/executor.h"
+#include "tests/unit/mutate.h"
 #include "tests/unit/place.h"
 #include "tests/unit/program_texts.h"
 #include "tests/unit/recorder.h"
@@ -519,6 +520,46 @@ static void buffers_are_read_written_and_filled(void **state) {
     }
 }
 
+/* Programs that verify, however odd, keep every operand inside its buffer at every T. */
+static void mutants_that_verify_stay_inside(void **state) {
+    (void)state;
+    size_t length = strlen(small_program);
+    char *text = malloc(length + 1);
+    int verified = 0, finished = 0, rounds = mutate_rounds(1500);
+    for (int k = 0; k < rounds; k++) {
+        memcpy(text, small_program, length + 1);
+        for (uint32_t edits = 1 + mutate_pick(3); edits > 0; edits--)
+            mutate_meaning(text, length);
+        bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .text = text};
+        sbp_device_options options = {0};
+        bool good = sbp_guard(b.arena, b.diag, parse, &b) == SBP_OK &&
+                    sbp_program_verify(b.program, b.diag) == SBP_OK;
+        if (good) {
+            place(b.program);
+            good = sbp_program_verify(b.program, b.diag) == SBP_OK &&
+                   sbp_executor_create(b.diag, recorder_class(k % 2), &options, b.program, &b.executor) ==
+                       SBP_OK;
+        }
+        for (int64_t t = 1; good && t <= b.program->t_max && t <= MAX_T; t += 1 + pick(5)) {
+            batch data;
+            int64_t s = pick(b.program->s_max + 1);
+            make_batch(&data, t, s < MAX_T ? s : 1, t % 3 == 0);
+            sbp_executor_set_scalar(b.executor, "last", (double)pick(2));
+            if (sbp_executor_bind(b.executor, t, s < MAX_T ? s : 1, data.columns, data.count, b.diag) ==
+                SBP_OK)
+                for (int32_t e = 0; e < b.program->entry_count; e++)
+                    finished += sbp_executor_run(b.executor, b.program->entries[e].name, b.diag) == SBP_OK;
+        }
+        verified += good;
+        sbp_executor_destroy(b.executor);
+        sbp_diag_destroy(b.diag);
+        sbp_arena_destroy(b.arena);
+    }
+    free(text);
+    print_message("%d mutants: %d verified, %d runs\n", rounds, verified, finished);
+    assert_true(verified > rounds / 20 && finished > verified);
+}
+
 /* ---- failures of the machine ----------------------------------------------------------------------------
  */
 
@@ -570,6 +611,7 @@ int main(void) {
         cmocka_unit_test(the_plan_cannot_leave_its_buffers_at_run_time),
         cmocka_unit_test(flushes_call_the_hook),
         cmocka_unit_test(buffers_are_read_written_and_filled),
+        cmocka_unit_test(mutants_that_verify_stay_inside),
         cmocka_unit_test(running_out_of_memory_is_reported),
         cmocka_unit_test(overhead),
     };

@@ -1,5 +1,6 @@
 /* test_program.c: text form, verifier and view arithmetic of the program IR. */
 #include "ir/program.h"
+#include "tests/unit/mutate.h"
 #include "tests/unit/place.h"
 #include "tests/unit/program_texts.h"
 
@@ -503,76 +504,16 @@ static void views_resolve(void **state) {
 
 /* ---- fuzzing ---------------------------------------------------------------------------------------- */
 
-static uint64_t seed = 20240607;
-
-static uint32_t pick(uint32_t below) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(seed >> 33) % below;
-}
-
-/* One random edit: a byte, a number, a cut, or a piece of the text moved elsewhere. */
-static size_t mutate(char *text, size_t length, size_t capacity) {
-    size_t at = pick((uint32_t)length), n;
-    static const char *const words[] = {
-        "-1", "0", "9223372036854775807", "T", "C", "i*C", "lo0", "[", "]", "{", "}", "%x", "@", "until"};
-    switch (pick(8)) {
-    case 5:
-    case 6:
-    case 7: /* another digit or another symbol: such texts often parse */
-        for (size_t k = 0; k < length; k++, at = (at + 1) % length)
-            if (text[at] >= '0' && text[at] <= '9') {
-                text[at] = (char)('0' + pick(10));
-                break;
-            } else if (strchr("TSCHXWEKV", text[at])) {
-                text[at] = "TSCHXWEKV"[pick(9)];
-                break;
-            }
-        return length;
-    case 0:
-        text[at] = (char)(32 + pick(95));
-        return length;
-    case 1:
-        text[at] = (char)pick(256);
-        return length;
-    case 2:
-        n = 1 + pick(20);
-        if (at + n > length)
-            n = length - at;
-        memmove(text + at, text + at + n, length - at - n);
-        return length - n;
-    case 3: {
-        const char *word = words[pick(SBP_COUNT(words))];
-        n = strlen(word);
-        if (length + n > capacity)
-            return length;
-        memmove(text + at + n, text + at, length - at);
-        memcpy(text + at, word, n);
-        return length + n;
-    }
-    default: {
-        size_t from = pick((uint32_t)length);
-        n = 1 + pick(40);
-        if (from + n > length)
-            n = length - from;
-        if (at + n > length)
-            n = length - at;
-        memmove(text + at, text + from, n);
-        return length;
-    }
-    }
-}
-
 static void mutated_texts_are_safe(void **state) {
     (void)state;
     size_t length = strlen(small_program), capacity = length + 256;
     char *text = malloc(capacity + 1);
     int parsed_count = 0, verified = 0;
-    const char *rounds_text = getenv("SBP_FUZZ_ROUNDS");
-    int rounds = rounds_text ? atoi(rounds_text) : 3000;
+    int rounds = mutate_rounds(3000);
     for (int k = 0; k < rounds; k++) {
         memcpy(text, small_program, length);
         size_t n = length;
-        for (uint32_t edits = 1 + pick(3); edits > 0 && n > 0; edits--)
+        for (uint32_t edits = 1 + mutate_pick(3); edits > 0 && n > 0; edits--)
             n = mutate(text, n, capacity);
         char *exact = malloc(n ? n : 1); /* so that a sanitizer sees reads beyond the end */
         memcpy(exact, text, n);

@@ -3,6 +3,7 @@
  * device, which runs commands in any order that the fences allow. */
 #include "backends/cpu/cpu_device.h"
 #include "runtime/executor.h"
+#include "tests/unit/mutate.h"
 #include "tests/unit/place.h"
 
 #include <math.h>
@@ -92,6 +93,7 @@ static const char program_text[] =
 typedef struct bench {
     sbp_arena *arena;
     sbp_diag *diag;
+    const char *text;
     sbp_program *program;
     sbp_executor *executor;
 } bench;
@@ -103,12 +105,12 @@ static void expect_ok(bench *b, sbp_status status) {
 
 static sbp_status parse(void *user) {
     bench *b = user;
-    return sbp_program_parse(b->arena, b->diag, "toy", program_text, strlen(program_text), &b->program);
+    return sbp_program_parse(b->arena, b->diag, "toy", b->text, strlen(b->text), &b->program);
 }
 
 static bench open_bench(const sbp_device_class *class, int64_t chunk, int64_t head_chunk, int32_t threads,
                         uint64_t seed) {
-    bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
+    bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .text = program_text};
     expect_ok(&b, sbp_guard(b.arena, b.diag, parse, &b));
     b.program->chunk = chunk;
     b.program->head_chunk = head_chunk;
@@ -292,10 +294,50 @@ static void order_and_threads_do_not_matter(void **unused) {
     }
 }
 
+/* Programs that verify may compute nonsense, but neither crash nor leave their buffers. */
+static void mutants_do_not_crash_the_device(void **unused) {
+    (void)unused;
+    size_t length = strlen(program_text);
+    char *text = malloc(length + 1);
+    int verified = 0, rounds = mutate_rounds(400);
+    static numbers n;
+    for (int k = 0; k < rounds; k++) {
+        memcpy(text, program_text, length + 1);
+        for (uint32_t edits = 1 + mutate_pick(2); edits > 0; edits--)
+            mutate_meaning(text, length);
+        bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .text = text};
+        sbp_device_options options = {.threads = 1};
+        bool good = sbp_guard(b.arena, b.diag, parse, &b) == SBP_OK &&
+                    sbp_program_verify(b.program, b.diag) == SBP_OK;
+        if (good) {
+            place(b.program);
+            good = sbp_program_verify(b.program, b.diag) == SBP_OK &&
+                   sbp_executor_create(b.diag, &sbp_cpu_device, &options, b.program, &b.executor) == SBP_OK;
+        }
+        for (int64_t t = 1; good && t <= b.program->t_max && t <= T_MAX; t += 6) {
+            make_batch(&n, t);
+            const sbp_column columns[] = {{"tok", SBP_I32, n.tok, t}, {"first", SBP_I32, n.first, t}};
+            if (sbp_executor_bind(b.executor, t, 0, columns, 2, b.diag) == SBP_OK) {
+                sbp_status status = sbp_executor_run(b.executor, "accumulate", b.diag);
+                if (status != SBP_OK && status != SBP_INPUT)
+                    fail_msg("status %d: %s\n%s", (int)status, sbp_diag_text(b.diag, SBP_ERROR), text);
+            }
+        }
+        verified += good;
+        sbp_executor_destroy(b.executor);
+        sbp_diag_destroy(b.diag);
+        sbp_arena_destroy(b.arena);
+    }
+    free(text);
+    print_message("%d mutants: %d verified\n", rounds, verified);
+    assert_true(verified > rounds / 20);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_those_of_plain_loops),
         cmocka_unit_test(order_and_threads_do_not_matter),
+        cmocka_unit_test(mutants_do_not_crash_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
