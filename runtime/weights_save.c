@@ -270,6 +270,19 @@ static sbp_status take_gradient(void *user, const sbp_gradient *gradient, bool *
     return status;
 }
 
+sbp_status sbp_gradient_dump_take(sbp_gradient_dump *d, int32_t parameter, int32_t buffer, sbp_diag *diag) {
+    const sbp_buffer *b = &d->plan->program->buffers[buffer];
+    bool skip;
+    sbp_gradient gradient = {.executor = d->x, .parameter = parameter};
+    gradient.span = (sbp_span){.space = b->space,
+                               .dtype = b->dtype,
+                               .offset = b->offset,
+                               .rows = sbp_executor_elems(d->x, buffer) / b->cols,
+                               .cols = b->cols,
+                               .stride = b->cols};
+    return take_gradient(d, &gradient, &skip, diag);
+}
+
 sbp_status sbp_gradient_dump_begin(sbp_executor *x, const sbp_plan *plan, const char *path, sbp_dtype dtype,
                                    sbp_diag *diag, sbp_gradient_dump **out) {
     if (dtype != SBP_F32 && dtype != SBP_F64)
