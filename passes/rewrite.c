@@ -13,7 +13,9 @@ void sbp_rewrite_begin_bare(sbp_rewrite *rw, sbp_module *module, const sbp_func 
 
 sbp_value sbp_rewrite_arg(sbp_rewrite *rw, sbp_value arg, const sbp_type *type) {
     const sbp_value_info *info = &rw->from->values[arg];
-    int32_t binding = info->role == SBP_VALUE_COTANGENT ? rw->map[info->binding] : info->binding;
+    int32_t binding = info->binding;
+    if (info->role == SBP_VALUE_COTANGENT && binding >= 0)
+        binding = rw->map[binding]; /* of an argument; others follow in sbp_rewrite_end */
     sbp_value value = sbp_func_add_arg(rw->to, info->role, info->name, type, binding);
     rw->to->values[value].trainable = info->trainable;
     rw->map[arg] = value;
@@ -57,7 +59,19 @@ void sbp_rewrite_replace(sbp_rewrite *rw, sbp_value old, sbp_value value) {
         sbp_build_name(&rw->builder, value, name);
 }
 
+/* Cotangent arguments stand before the values that they are the cotangents of. */
+static void bind_cotangents(sbp_rewrite *rw) {
+    for (int32_t i = 0; i < rw->from->arg_count; i++) {
+        sbp_value arg = rw->from->args[i], value = rw->map[arg];
+        const sbp_value_info *info = &rw->from->values[arg];
+        if (info->role == SBP_VALUE_COTANGENT && info->binding >= 0 && value != SBP_NO_VALUE &&
+            rw->to->values[value].role == SBP_VALUE_COTANGENT)
+            rw->to->values[value].binding = rw->map[info->binding];
+    }
+}
+
 sbp_func *sbp_rewrite_end(sbp_rewrite *rw) {
+    bind_cotangents(rw);
     for (int32_t i = 0; i < rw->from->result_count; i++) {
         const sbp_result *result = &rw->from->results[i];
         sbp_value target = result->target;
