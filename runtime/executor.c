@@ -130,6 +130,7 @@ static sbp_status prepare(void *user) {
     const sbp_program *p = x->program;
     SBP_TRY(check_inputs(x));
     x->scalars = SBP_NEW_ARRAY(x->arena, double, p->scalar_count);
+    x->scalar_set = SBP_NEW_ARRAY(x->arena, bool, p->scalar_count);
     x->ranges = SBP_NEW_ARRAY(x->arena, sbp_column_range, p->row_input_count);
     x->staging = sbp_arena_alloc(x->arena, SBP_STAGING_BYTES);
     for (int32_t r = 0; r < p->row_input_count; r++)
@@ -214,6 +215,7 @@ bool sbp_executor_set_scalar(sbp_executor *x, const char *name, double value) {
     if (scalar < 0)
         return false;
     x->scalars[scalar] = value;
+    x->scalar_set[scalar] = true;
     return true;
 }
 
@@ -315,6 +317,14 @@ static sbp_status check_index(const sbp_executor *x, const sbp_prepared_command 
     return sbp_fail(x->diag, SBP_INPUT, "column '%.80s': %lld is negative", column, (long long)range->least);
 }
 
+static sbp_status read_scalar(const sbp_executor *x, int32_t scalar, double *out) {
+    *out = x->scalars[scalar];
+    if (x->scalar_set[scalar])
+        return SBP_OK;
+    return sbp_fail(x->diag, SBP_INTERNAL, "scalar '%.80s' is used but was never set",
+                    x->program->scalars[scalar]);
+}
+
 static sbp_status call_hook(sbp_executor *x, const sbp_command *command, const sbp_span *spans, bool *skip) {
     sbp_gradient gradient = {x, command->flushes, spans[command->gradient]};
     return x->hook(x->hook_user, &gradient, skip, x->diag);
@@ -342,7 +352,7 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
     sbp_dispatch dispatch = {.command = command, .spans = spans, .span_count = command->view_count};
     if (command->kind == SBP_CMD_ROW) {
         for (int32_t k = 0; k < command->scalar_count; k++)
-            scalars[k] = x->scalars[command->scalars[k]];
+            SBP_TRY(read_scalar(x, command->scalars[k], &scalars[k]));
         dispatch.kernel = x->program->kernels[command->kernel];
         dispatch.scalars = scalars;
         dispatch.rows = c->rows_operand >= 0 ? ranges[c->rows_operand].rows : 1;
@@ -385,7 +395,8 @@ static sbp_status run_call(sbp_executor *x, const sbp_prepared_call *c) {
 
 /* How often a loop over a scalar runs. */
 static sbp_status scalar_trips(const sbp_executor *x, int32_t scalar, int64_t *out) {
-    double value = x->scalars[scalar];
+    double value;
+    SBP_TRY(read_scalar(x, scalar, &value));
     if (!(value >= 0 && value <= 1e6 && value == floor(value)))
         return sbp_fail(x->diag, SBP_INTERNAL, "scalar '%.80s' is %g, but counts the trips of a loop",
                         x->program->scalars[scalar], value);

@@ -51,7 +51,7 @@ sbp_status sbp_executor_bind(sbp_executor *executor, int64_t t, int64_t s, const
                              int32_t column_count, sbp_diag *diag) SBP_CHECKED;
 
 /* False when the program has no scalar of that name. T and S are set by bind. Scalars are read when a
- * command is submitted. */
+ * command is submitted; one that was never set is SBP_INTERNAL then. */
 bool sbp_executor_set_scalar(sbp_executor *executor, const char *name, double value);
 
 /* Runs an entry of the bound micro-batch. Returns when all is submitted; reading waits. */

@@ -266,6 +266,7 @@ sbp_status sbp_executor_bind(sbp_executor *x, int64_t t, int64_t s, const sbp_co
     x->position = (sbp_position){.sizes = sbp_program_sizes(program, t, s), .table = -1};
     x->scalars[0] = (double)t;
     x->scalars[1] = (double)s;
+    x->scalar_set[0] = x->scalar_set[1] = true;
     for (int32_t k = 0; k < x->view_count; k++)
         if (!eval_view(x, x->views[k]))
             return sbp_fail(diag, SBP_INPUT, "a view of the program overflows for T %lld, S %lld",

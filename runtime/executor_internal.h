@@ -75,6 +75,7 @@ struct sbp_executor {
     sbp_prepared_view **views; /* all of them, for bind */
     int32_t view_count, view_capacity;
     double *scalars;
+    bool *scalar_set;
     sbp_column_range *ranges; /* per row input */
     int64_t **lo;             /* per table: [chunk * windows + window] */
     unsigned char *staging;

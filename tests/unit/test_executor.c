@@ -351,6 +351,7 @@ static void lo_is_the_first_row_that_is_seen(void **state) {
         memcpy(at, "own =   own", 11);
     bench b = open_bench(text, true);
     sbp_executor_set_scalar(b.executor, "last", 1);
+    sbp_executor_set_scalar(b.executor, "lr", 1);
     for (int round = 0; round < 200; round++) {
         int64_t t = 1 + pick(40);
         batch data;
@@ -402,6 +403,11 @@ static void errors_say_what_is_wrong(void **state) {
     expect_text(&b, "column 'tok': -1 is negative");
     data.tok[11] = 9;
     expect_ok(&b, sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag));
+    assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INTERNAL);
+    expect_text(&b, "scalar 'lr' is used but was never set");
+    sbp_executor_set_scalar(b.executor, "lr", 1);
+    assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INTERNAL);
+    expect_text(&b, "scalar 'last' is used but was never set");
     sbp_executor_set_scalar(b.executor, "last", 0.5);
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INTERNAL);
     expect_text(&b, "scalar 'last' is 0.5");
@@ -472,6 +478,7 @@ static void flushes_call_the_hook(void **state) {
         expect_ok(&b, sbp_executor_write(b.executor, sbp_program_find_buffer(b.program, "dW"), 0, 0, 16,
                                          SBP_F32, numbers, b.diag));
         hook_state h = {0};
+        sbp_executor_set_scalar(b.executor, "lr", 1);
         sbp_executor_set_flush_hook(b.executor, on_flush, &h);
         b.device->count = 0;
         expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
@@ -545,6 +552,7 @@ static void mutants_that_verify_stay_inside(void **state) {
             int64_t s = pick(b.program->s_max + 1);
             make_batch(&data, t, s < MAX_T ? s : 1, t % 3 == 0);
             sbp_executor_set_scalar(b.executor, "last", (double)pick(2));
+            sbp_executor_set_scalar(b.executor, "lr", 1);
             if (sbp_executor_bind(b.executor, t, s < MAX_T ? s : 1, data.columns, data.count, b.diag) ==
                 SBP_OK)
                 for (int32_t e = 0; e < b.program->entry_count; e++)
@@ -588,6 +596,7 @@ static void overhead(void **state) {
     batch data;
     make_batch(&data, 40, 2, false);
     sbp_executor_set_scalar(b.executor, "last", 1);
+    sbp_executor_set_scalar(b.executor, "lr", 1);
     expect_ok(&b, sbp_executor_bind(b.executor, 40, 2, data.columns, data.count, b.diag));
     b.device->keep = false;
     b.device->count = 0;

@@ -491,6 +491,45 @@ static void plans_that_do_not_fit_together_are_refused(void **state) {
     close_bench(&b);
 }
 
+static sbp_status write_good_file(bench *b) {
+    writing w = {b, good, SBP_COUNT(good), 0};
+    return sbp_guard(b->arena, b->diag, write_file, &w);
+}
+
+static void opening_and_loading_survive_lack_of_memory(void **state) {
+    (void)state;
+    bench b = open_bench(false);
+    expect_ok(&b, sbp_guard(b.arena, b.diag, lay_out, &b));
+    bool done = false;
+    for (int64_t n = 1; !done && n < 1000; n++) {
+        sbp_arena *arena = sbp_arena_create();
+        const sbp_plan *plan;
+        sbp_test_fail_allocation(n);
+        sbp_status status = sbp_plan_open(arena, b.diag, path(&b, "plan.bin"), &plan);
+        sbp_test_fail_allocation(0);
+        assert_true(status == SBP_OK || status == SBP_MACHINE);
+        done = status == SBP_OK;
+        sbp_arena_destroy(arena);
+    }
+    assert_true(done);
+    unlink(path(&b, "plan.bin"));
+    expect_ok(&b, write_good_file(&b));
+    sbp_weights *weights;
+    expect_ok(&b, sbp_weights_open(b.arena, b.diag, path(&b, "w.safetensors"), &weights));
+    done = false;
+    for (int64_t n = 1; !done && n < 100; n++) {
+        sbp_test_fail_allocation(n);
+        sbp_status status = sbp_params_load(b.executor, b.plan, weights, 1, b.diag);
+        sbp_test_fail_allocation(0);
+        assert_true(status == SBP_OK || status == SBP_MACHINE);
+        done = status == SBP_OK;
+    }
+    assert_true(done);
+    sbp_weights_close(weights);
+    unlink(path(&b, "w.safetensors"));
+    close_bench(&b);
+}
+
 /* Every allocation in turn fails. */
 static void running_out_of_memory_is_reported(void **state) {
     (void)state;
@@ -529,6 +568,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_dumped_under_source_names),
         cmocka_unit_test(random_numbers_depend_on_nothing_but_the_seed),
         cmocka_unit_test(plans_that_do_not_fit_together_are_refused),
+        cmocka_unit_test(opening_and_loading_survive_lack_of_memory),
         cmocka_unit_test(running_out_of_memory_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
