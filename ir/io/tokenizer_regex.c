@@ -57,9 +57,10 @@ static void add_delta(sbp_text *out, const char *category, size_t length) {
     }
 }
 
-static void add_word_items(sbp_text *out) {
-    sbp_text_add(out,
-                 "\\xb2\\xb3\\xb9\\xbc-\\xbe"); /* Oniguruma's Latin-1 table has them, its Unicode one not */
+static void add_word_items(sbp_text *out, bool in_class) {
+    if (!in_class) /* outside of classes Oniguruma asks its Latin-1 table, which takes these for word
+                      characters */
+        sbp_text_add(out, "\\xb2\\xb3\\xb9\\xbc-\\xbe");
     add_delta(out, "L", 1);
     add_delta(out, "M", 1);
     add_delta(out, "Nd", 2);
@@ -135,7 +136,7 @@ static sbp_status translate_set(translation *t, bool negative, bool in_class, ch
         sbp_text_add(&items, "\\p{Nd}");
         break;
     default:
-        add_word_items(&items);
+        add_word_items(&items, in_class);
     }
     if (!in_class)
         sbp_text_add(t->out, negative ? "[^%s]" : "[%s]", items.data);
@@ -218,7 +219,7 @@ static sbp_status translate_escape(translation *t, bool in_class) {
         {
             sbp_text word;
             sbp_text_init(&word, t->out->arena);
-            add_word_items(&word);
+            add_word_items(&word, false);
             const char *w = word.data;
             sbp_text_add(t->out,
                          c == 'b' ? "(?:(?<=[%s])(?![%s])|(?<![%s])(?=[%s]))"
@@ -420,8 +421,8 @@ void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, s
     pcre2_general_context *general = pcre2_general_context_create(take, give, scratch);
     work->match_data = pcre2_match_data_create(1, general);
     work->match_context = pcre2_match_context_create(general);
-    /* Matching may take as many steps as a long line needs. */
-    pcre2_set_match_limit(work->match_context, UINT32_MAX);
+    /* Enough for any pattern that is linear in the length of a line, while one that is exponential stops. */
+    pcre2_set_match_limit(work->match_context, 200000000);
     pcre2_set_depth_limit(work->match_context, UINT32_MAX);
     pcre2_set_heap_limit(work->match_context, UINT32_MAX);
 }

@@ -376,7 +376,7 @@ static void invalid_text_is_replaced(void **state) {
 /* Quadratic time would keep these for minutes. */
 static void long_words_take_no_quadratic_time(void **state) {
     io_fixture *f = *state;
-    enum { N = 1000000 };
+    enum { N = 300000 };
     char *text = malloc(N);
     static const char *const names[] = {DATA "qwen2.json", DATA "llama2.json"};
     for (int i = 0; i < SBP_COUNT(names); i++) {
