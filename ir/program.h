@@ -78,9 +78,9 @@ typedef struct sbp_buffer {
     int32_t count;
     sbp_extent rows; /* of one element of the array */
     int64_t cols;
-    int32_t function; /* the function whose scratch it is; -1: of the program */
-    int64_t offset;   /* bytes in the arena of its space; -1 before the memory pass */
-    int64_t stride;   /* bytes from element to element of the array; 0 before the memory pass */
+    int32_t function;   /* the function whose scratch it is; -1: of the program */
+    int64_t offset;     /* bytes in the arena of its space; -1 before the memory pass */
+    int64_t stride;     /* bytes from element to element of the array; 0 before the memory pass */
     const double *data; /* role const: its rows * cols numbers, written by the host at load; else NULL */
 } sbp_buffer;
 
