@@ -1,0 +1,121 @@
+/* cpu.h: what the files of the CPU device share.
+ *
+ * A command is checked (check.c), its operands become pointers (cpu_view), and the function of its kind in
+ * the table of the machine's instruction set runs it (kernels/, compiled once per instruction set).
+ *
+ * Determinism. Every command is cut into items by its shapes alone, never by the number of threads; an item
+ * computes the same bits whichever thread runs it and whenever. So a pool may hand out items as it likes. */
+#ifndef SBP_BACKENDS_CPU_H
+#define SBP_BACKENDS_CPU_H
+
+#include "backends/device.h"
+
+/* ---- pool.c --------------------------------------------------------------------------------------- */
+
+typedef struct cpu_pool cpu_pool;
+
+/* Runs one item. scratch: this thread's own scratch memory, uninitialised. */
+typedef void (*cpu_task)(void *arg, int64_t item, char *scratch);
+
+/* threads - 1 workers are started; the caller of cpu_pool_run is the last one. NULL when threads or memory
+ * run out. scratch_bytes of lazily touched memory per thread. */
+cpu_pool *cpu_pool_create(int threads, size_t scratch_bytes);
+void cpu_pool_destroy(cpu_pool *pool);
+/* Runs items 0 .. items-1, in any order, and returns when all are done. One caller at a time. */
+void cpu_pool_run(cpu_pool *pool, int64_t items, cpu_task task, void *arg);
+/* Makes sure that each thread has this much scratch; false when memory runs out. Not while items run. */
+bool cpu_pool_reserve(cpu_pool *pool, size_t scratch_bytes);
+/* Cores that this process may use: affinity and cgroup quota. */
+int cpu_count_cores(void);
+
+/* ---- memory.c ------------------------------------------------------------------------------------- */
+
+/* Zeroed pages, huge ones where the system gives them; NULL when memory runs out or bytes is 0. */
+void *cpu_map_pages(size_t bytes);
+void cpu_unmap_pages(void *pages, size_t bytes);
+/* Touches the pages with all threads of the pool. */
+void cpu_touch_pages(cpu_pool *pool, void *pages, size_t bytes);
+/* Memory that this process may use at most, and the most it has used (VmHWM); 0 unknown. */
+int64_t cpu_memory_limit(void);
+int64_t cpu_memory_peak(void);
+
+/* ---- commands ------------------------------------------------------------------------------------- */
+
+/* An operand: [rows, cols], the next row `stride` elements further. data is NULL when it is absent. */
+typedef struct cpu_view {
+    char *data;
+    sbp_dtype dtype;
+    int64_t rows, cols, stride, first_row;
+} cpu_view;
+
+typedef struct cpu_row_plan cpu_row_plan; /* rows.h */
+
+/* A command with everything it needs, valid as long as the device's program. */
+typedef struct cpu_command {
+    const sbp_command *command;
+    const cpu_row_plan *plan; /* row */
+    int64_t rows, row0;       /* row */
+    int32_t view_count;
+    cpu_view views[SBP_MAX_COMMAND_OPERANDS];
+    double scalars[SBP_ROWKERNEL_MAX_SCALARS]; /* row */
+} cpu_command;
+
+/* Where a command runs: a pool and memory that the items of one command share (packed matrices). */
+typedef struct cpu_lane {
+    cpu_pool *pool;
+    char *shared; /* CPU_SHARED_BYTES, touched as needed */
+} cpu_lane;
+
+enum {
+    CPU_SHARED_BYTES = 24 << 20, /* see kernels/gemm_body.h */
+    CPU_SCRATCH_BYTES = 4 << 20  /* per thread: attention tiles are the largest user */
+};
+
+/* SBP_INTERNAL when the operands are not what ir/program.h says. */
+sbp_status cpu_command_check(const cpu_command *command, const sbp_rowkernel *kernel,
+                             sbp_diag *diag) SBP_CHECKED;
+
+/* ---- kernels/ ------------------------------------------------------------------------------------- */
+
+typedef void (*cpu_runner)(cpu_lane *lane, const cpu_command *command);
+
+/* The commands in one instruction set, by kind; NULL for a fence. */
+typedef struct cpu_kernels {
+    const char *name;
+    cpu_runner run[SBP_CMD_COUNT];
+} cpu_kernels;
+
+/* The best that this machine has. SBP_CPU_ISA=base|v3|v4 in the environment asks for less, for tests. */
+const cpu_kernels *cpu_kernels_choose(void);
+
+/* ---- device.c ------------------------------------------------------------------------------------- */
+
+typedef struct cpu_core {
+    sbp_device base;
+    cpu_lane lane; /* queue 0 */
+    const cpu_kernels *kernels;
+    const sbp_program *program;
+    char *arena[SBP_SPACE_COUNT];
+    size_t arena_bytes[SBP_SPACE_COUNT];
+    cpu_row_plan **plans; /* one per kernel of the program */
+    int32_t plan_count;
+    size_t scratch_bytes; /* per thread: what the program's kernels need */
+    int threads;
+} cpu_core;
+
+/* What both devices are made of. */
+sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, const sbp_device_options *options,
+                           sbp_diag *diag) SBP_CHECKED;
+void cpu_core_destroy(cpu_core *core);
+void cpu_core_info(const cpu_core *core, sbp_device_info *out);
+sbp_status cpu_core_load(cpu_core *core, const sbp_program *program, sbp_diag *diag) SBP_CHECKED;
+/* Bounds-checks a dispatch and turns it into a command. */
+sbp_status cpu_core_resolve(const cpu_core *core, const sbp_dispatch *dispatch, cpu_command *out,
+                            sbp_diag *diag) SBP_CHECKED;
+void cpu_core_run(const cpu_core *core, cpu_lane *lane, const cpu_command *command);
+sbp_status cpu_core_range(const cpu_core *core, sbp_space space, int64_t offset, int64_t bytes,
+                          sbp_diag *diag) SBP_CHECKED;
+bool cpu_lane_init(cpu_lane *lane, int threads);
+void cpu_lane_free(cpu_lane *lane);
+
+#endif

@@ -1,0 +1,215 @@
+/* gemm_body.h: d = alpha op(a) op(b) + beta c + bias, for one type of arithmetic. See real.h.
+ *
+ * b is packed into panels of PANEL columns ([k][PANEL], the last filled up with zeros) that all threads
+ * share. a is read where it lies when it is row-major in the type of the arithmetic; else it is converted, or
+ * packed into panels of TILE_ROWS rows ([k][TILE_ROWS]) when it is transposed. Then items of ITEM_ROWS x
+ * ITEM_COLUMNS of d are computed, each by one thread from the register tiles of tile.h.
+ *
+ * Sums. k runs in blocks of GEMM_DEPTH; each block is one chain of multiply-adds, blocks are added in order.
+ * So the bits of an element of d depend on k alone, not on how rows and columns are cut. Beyond GEMM_MACRO,
+ * packed memory is bounded by adding into d (or, where d is narrower, into `acc`) block by block. */
+
+#ifndef GEMM_CONSTANTS
+#define GEMM_CONSTANTS
+enum {
+    GEMM_DEPTH = 512,
+    GEMM_MACRO = 4096, /* a multiple of GEMM_DEPTH */
+    ITEM_ROWS = 96,
+    ITEM_PANELS = 4,
+    PACK_ROWS = 32, /* rows of a per packing item; a multiple of TILE_ROWS */
+    PIECE = 64      /* elements along k that are transposed at a time */
+};
+#define PANEL (TILE_VECTORS * VL)
+#define ITEM_COLUMNS (ITEM_PANELS * PANEL)
+#define SHARED_ELEMS ((int64_t)(CPU_SHARED_BYTES / 3 / sizeof(REAL))) /* each of a, b, acc */
+#endif
+
+typedef struct NAME(gemm) {
+    const cpu_view *a, *b, *c, *d, *bias;
+    bool ta, tb, pack_a;
+    REAL alpha, beta;
+    REAL *a_packed, *b_packed, *acc;
+    int64_t m, n, k;    /* of the whole product */
+    int64_t m0, n0, k0; /* the block at hand */
+    int64_t rows, columns, depth;
+    int64_t a_stride; /* of converted a */
+    int64_t b_panels_to_pack;
+    bool first, last, use_acc;
+} NAME(gemm);
+
+INLINE const char *NAME(element)(const cpu_view *view, int64_t row, int64_t column) {
+    return view->data + (row * view->stride + column) * sbp_dtype_bytes(view->dtype);
+}
+
+/* out[k][j] = b(k0 + k, first + j) for the columns of one panel. */
+static void NAME(pack_b_panel)(const NAME(gemm) * g, int64_t panel) {
+    int64_t first = panel * PANEL, width = g->columns - first < PANEL ? g->columns - first : PANEL;
+    REAL *out = g->b_packed + panel * PANEL * g->depth;
+    if (!g->tb) {
+        for (int64_t k = 0; k < g->depth; k++, out += PANEL) {
+            NAME(load_row)(out, NAME(element)(g->b, g->k0 + k, g->n0 + first), g->b->dtype, width);
+            for (int64_t j = width; j < PANEL; j++)
+                out[j] = 0;
+        }
+        return;
+    }
+    REAL piece[TILE_VECTORS * CPU_VECTOR_BYTES / sizeof(REAL)][PIECE];
+    for (int64_t j = width; j < PANEL; j++)
+        memset(piece[j], 0, sizeof piece[j]);
+    for (int64_t k = 0; k < g->depth; k += PIECE) {
+        int64_t some = g->depth - k < PIECE ? g->depth - k : PIECE;
+        for (int64_t j = 0; j < width; j++)
+            NAME(load_row)(piece[j], NAME(element)(g->b, g->n0 + first + j, g->k0 + k), g->b->dtype, some);
+        for (int64_t i = 0; i < some; i++, out += PANEL)
+            for (int64_t j = 0; j < PANEL; j++)
+                out[j] = piece[j][i];
+    }
+}
+
+/* Rows m0 + group * PACK_ROWS .. of op(a): panels when a is transposed, else a row-major copy. */
+static void NAME(pack_a_rows)(const NAME(gemm) * g, int64_t group) {
+    int64_t first = group * PACK_ROWS, count = g->rows - first < PACK_ROWS ? g->rows - first : PACK_ROWS;
+    if (!g->ta) {
+        for (int64_t m = first; m < first + count; m++)
+            NAME(load_row)
+        (g->a_packed + m * g->a_stride, NAME(element)(g->a, g->m0 + m, g->k0), g->a->dtype, g->depth);
+        return;
+    }
+    REAL line[PACK_ROWS] = {0};
+    for (int64_t k = 0; k < g->depth; k++) {
+        NAME(load_row)(line, NAME(element)(g->a, g->k0 + k, g->m0 + first), g->a->dtype, count);
+        REAL *out = g->a_packed + first * g->depth + k * TILE_ROWS;
+        for (int64_t p = 0; p < PACK_ROWS && p < count; p += TILE_ROWS, out += TILE_ROWS * g->depth)
+            memcpy(out, line + p, TILE_ROWS * sizeof(REAL));
+    }
+}
+
+static void NAME(gemm_pack)(void *arg, int64_t item, char *scratch) {
+    (void)scratch;
+    const NAME(gemm) *g = arg;
+    if (item < g->b_panels_to_pack)
+        NAME(pack_b_panel)(g, item);
+    else
+        NAME(pack_a_rows)(g, item - g->b_panels_to_pack);
+}
+
+/* d = alpha sum + beta c + bias for one row of an item; blocks of k after the first are added to the result.
+ */
+static void NAME(gemm_store)(const NAME(gemm) * g, int64_t m, int64_t n, REAL *sum, int64_t count) {
+    REAL other[ITEM_COLUMNS];
+    const cpu_view *d = g->d;
+    char *out = d->data + ((g->m0 + m) * d->stride + g->n0 + n) * sbp_dtype_bytes(d->dtype);
+    REAL *acc = g->acc + m * g->columns + n;
+    if (g->alpha != R(1))
+        for (int64_t j = 0; j < count; j++)
+            sum[j] *= g->alpha;
+    if (!g->first) {
+        if (g->use_acc)
+            memcpy(other, acc, (size_t)count * sizeof(REAL));
+        else
+            NAME(load_row)(other, out, d->dtype, count);
+        for (int64_t j = 0; j < count; j++)
+            sum[j] += other[j];
+    }
+    if (g->first && g->c->data && g->beta != R(0)) {
+        NAME(load_row)(other, NAME(element)(g->c, g->m0 + m, g->n0 + n), g->c->dtype, count);
+        for (int64_t j = 0; j < count; j++)
+            sum[j] += g->beta * other[j];
+    }
+    if (g->first && g->bias->data) {
+        NAME(load_row)(other, NAME(element)(g->bias, 0, g->n0 + n), g->bias->dtype, count);
+        for (int64_t j = 0; j < count; j++)
+            sum[j] += other[j];
+    }
+    if (g->use_acc && !g->last)
+        memcpy(acc, sum, (size_t)count * sizeof(REAL));
+    else
+        NAME(store_row)(out, d->dtype, sum, count);
+}
+
+static void NAME(gemm_compute)(void *arg, int64_t item, char *scratch) {
+    const NAME(gemm) *g = arg;
+    int64_t row_items = sbp_ceil_div(g->rows, ITEM_ROWS);
+    int64_t m = item % row_items * ITEM_ROWS, n = item / row_items * ITEM_COLUMNS;
+    int64_t rows = g->rows - m < ITEM_ROWS ? g->rows - m : ITEM_ROWS;
+    int64_t columns = g->columns - n < ITEM_COLUMNS ? g->columns - n : ITEM_COLUMNS;
+    REAL *sums = (REAL *)(void *)scratch; /* [ITEM_ROWS, ITEM_COLUMNS] */
+    NAME(tile_operand) a;
+    if (!g->pack_a)
+        a = NAME(tile_matrix)((const REAL *)(const void *)NAME(element)(g->a, g->m0 + m, g->k0), g->a->stride,
+                              1);
+    else if (!g->ta)
+        a = NAME(tile_matrix)(g->a_packed + m * g->a_stride, g->a_stride, 1);
+    else
+        a = (NAME(tile_operand)){g->a_packed + m * g->depth, 1, TILE_ROWS, TILE_ROWS * g->depth};
+    if (g->depth == 0)
+        memset(sums, 0, ITEM_ROWS * ITEM_COLUMNS * sizeof(REAL));
+    for (int64_t k = 0; k < g->depth; k += GEMM_DEPTH) {
+        int64_t depth = g->depth - k < GEMM_DEPTH ? g->depth - k : GEMM_DEPTH;
+        NAME(tile_operand) ak = a;
+        ak.data += k * a.column;
+        for (int64_t j = 0; j < columns; j += PANEL) {
+            const REAL *panel = g->b_packed + (n + j) * g->depth + k * PANEL;
+            NAME(tiles)(rows, PANEL, depth, ak, panel, PANEL, sums + j, ITEM_COLUMNS, k > 0);
+        }
+    }
+    for (int64_t i = 0; i < rows; i++)
+        NAME(gemm_store)(g, m + i, n, sums + i * ITEM_COLUMNS, columns);
+}
+
+/* The largest multiple of `unit` up to `count` (rounded up) so that each takes `elems` of SHARED_ELEMS. */
+static int64_t NAME(fitting)(int64_t count, int64_t unit, int64_t elems) {
+    int64_t all = sbp_round_up(count, unit), most = SHARED_ELEMS / (elems > 0 ? elems : 1) / unit * unit;
+    return all < most ? all : most;
+}
+
+static void NAME(run_gemm)(cpu_lane *lane, const cpu_command *command) {
+    const cpu_view *v = command->views;
+    NAME(gemm) g = {.d = &v[0], .a = &v[1], .b = &v[2], .c = &v[3], .bias = &v[4]};
+    g.ta = command->command->u.gemm.ta;
+    g.tb = command->command->u.gemm.tb;
+    g.alpha = (REAL)command->command->u.gemm.alpha;
+    g.beta = (REAL)command->command->u.gemm.beta;
+    g.m = g.d->rows;
+    g.n = g.d->cols;
+    g.k = g.ta ? g.a->rows : g.a->cols;
+    if (g.m == 0 || g.n == 0)
+        return;
+    REAL *shared = (REAL *)(void *)lane->shared;
+    g.a_packed = shared;
+    g.b_packed = shared + SHARED_ELEMS;
+    g.acc = shared + 2 * SHARED_ELEMS;
+    /* Rows a multiple of 4 KiB apart fall into the same sets of the cache: better copied. */
+    g.pack_a = g.ta || g.a->dtype != REAL_DTYPE ||
+               (g.m > TILE_ROWS && g.a->stride * (int64_t)sizeof(REAL) % 4096 == 0);
+    int64_t macro = g.k < GEMM_MACRO ? g.k : GEMM_MACRO;
+    g.use_acc = g.k > GEMM_MACRO && g.d->dtype != REAL_DTYPE;
+    g.a_stride = macro + 16;
+    int64_t block_n = NAME(fitting)(g.n, PANEL, macro), block_m = g.m;
+    if (g.pack_a)
+        block_m = NAME(fitting)(g.m, PACK_ROWS, g.a_stride);
+    if (g.use_acc) {
+        int64_t most = NAME(fitting)(g.m, PACK_ROWS, block_n);
+        block_m = block_m < most ? block_m : most;
+    }
+    bool one_depth = g.k <= GEMM_MACRO;
+    for (g.n0 = 0; g.n0 < g.n; g.n0 += block_n) {
+        g.columns = g.n - g.n0 < block_n ? g.n - g.n0 : block_n;
+        for (g.m0 = 0; g.m0 < g.m; g.m0 += block_m) {
+            g.rows = g.m - g.m0 < block_m ? g.m - g.m0 : block_m;
+            g.k0 = 0;
+            do {
+                g.depth = g.k - g.k0 < macro ? g.k - g.k0 : macro;
+                g.first = g.k0 == 0;
+                g.last = g.k0 + g.depth == g.k;
+                g.b_panels_to_pack = one_depth && g.m0 > 0 ? 0 : sbp_ceil_div(g.columns, PANEL);
+                int64_t groups = g.pack_a ? sbp_ceil_div(g.rows, PACK_ROWS) : 0;
+                cpu_pool_run(lane->pool, g.b_panels_to_pack + groups, NAME(gemm_pack), &g);
+                cpu_pool_run(lane->pool,
+                             sbp_ceil_div(g.rows, ITEM_ROWS) * sbp_ceil_div(g.columns, ITEM_COLUMNS),
+                             NAME(gemm_compute), &g);
+                g.k0 += g.depth;
+            } while (g.k0 < g.k);
+        }
+    }
+}

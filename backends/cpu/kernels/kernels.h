@@ -1,0 +1,20 @@
+/* kernels.h: what the files of this folder offer, each once per instruction set (isa.h). */
+#ifndef SBP_CPU_KERNELS_KERNELS_H
+#define SBP_CPU_KERNELS_KERNELS_H
+
+#include "backends/cpu/cpu.h"
+#include "backends/cpu/kernels/isa.h"
+
+void ISA_NAME(fill)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(copy)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(gemm)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(row)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(colsum)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(gather)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(scatter_add)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(attn_fwd)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(attn_bwd)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(reduce)(cpu_lane *lane, const cpu_command *command);
+void ISA_NAME(collective)(cpu_lane *lane, const cpu_command *command);
+
+#endif

@@ -1,0 +1,247 @@
+/* conformance.c: the suite's main program and what conformance.h promises.
+ *
+ *     conformance [DEVICE [TEST]]     DEVICE: cpu (default), cpu-shuffle */
+#include "tests/conformance/conformance.h"
+
+#include "backends/cpu/cpu_device.h"
+
+#include <math.h>
+
+static const sbp_device_class *const devices[] = {&sbp_cpu_device, &sbp_cpu_shuffle_device};
+static const sbp_device_class *under_test;
+
+const sbp_device_class *suite_device(void) {
+    return under_test;
+}
+
+const sbp_device_class *suite_find_device(const char *name) {
+    for (int i = 0; i < SBP_COUNT(devices); i++)
+        if (strcmp(devices[i]->name, name) == 0)
+            return devices[i];
+    return NULL;
+}
+
+/* ---- cases ---------------------------------------------------------------------------------------- */
+
+suite_case *suite_begin(const char *name, uint64_t seed) {
+    sbp_arena *arena = sbp_arena_create();
+    suite_case *c = SBP_NEW(arena, suite_case);
+    c->arena = arena;
+    c->rng.state = seed;
+    c->name = name;
+    c->layout = (suite_layout)(seed % SUITE_LAYOUTS);
+    c->command.flushes = -1;
+    return c;
+}
+
+void suite_end(suite_case *c) {
+    sbp_arena_destroy(c->arena);
+}
+
+void *suite_alloc(suite_case *c, int64_t count, int64_t size) {
+    return sbp_arena_array(c->arena, (size_t)count, (size_t)size);
+}
+
+suite_tensor *suite_add(suite_case *c, sbp_dtype dtype, int64_t rows, int64_t cols) {
+    suite_tensor *t = &c->tensors[c->tensor_count++];
+    *t = (suite_tensor){.dtype = dtype, .rows = rows, .cols = cols, .same_as = -1};
+    t->values = suite_alloc(c, rows * cols, sizeof(double));
+    for (int64_t i = 0; i < rows * cols; i++)
+        t->values[i] = sbp_dtype_is_float(dtype) ? sbp_round_to(dtype, sbp_rng_unit(&c->rng)) : 0;
+    return t;
+}
+
+suite_tensor *suite_add_absent(suite_case *c) {
+    suite_tensor *t = &c->tensors[c->tensor_count++];
+    *t = (suite_tensor){.absent = true, .same_as = -1};
+    return t;
+}
+
+void suite_expect(suite_case *c, suite_tensor *t) {
+    t->expected = suite_alloc(c, t->rows * t->cols, sizeof(double));
+    memcpy(t->expected, t->values, (size_t)(t->rows * t->cols) * sizeof(double));
+}
+
+/* ---- running -------------------------------------------------------------------------------------- */
+
+/* Places the tensors; returns the bytes of the arena. */
+static int64_t lay_out(suite_case *c) {
+    int64_t at = 256;
+    for (int32_t i = 0; i < c->tensor_count; i++) {
+        suite_tensor *t = &c->tensors[i];
+        if (t->absent)
+            continue;
+        if (t->same_as >= 0) {
+            t->offset = c->tensors[t->same_as].offset;
+            t->stride = c->tensors[t->same_as].stride;
+            continue;
+        }
+        int64_t bytes = sbp_dtype_bytes(t->dtype);
+        bool strided = c->layout == SUITE_STRIDED;
+        t->stride = strided ? t->cols + 7 : t->cols;
+        t->offset = at + (strided ? bytes * (t->stride + 3) : 0);
+        at = sbp_round_up(at + bytes * t->stride * (t->rows + (strided ? 2 : 0)), 256) + 256;
+    }
+    return at;
+}
+
+static int64_t element_offset(const suite_tensor *t, int64_t row, int64_t col) {
+    return t->offset + (row * t->stride + col) * sbp_dtype_bytes(t->dtype);
+}
+
+/* All bytes 0xff: NaN in every float type, -1 in integers. */
+static void fill_arena(const suite_case *c, unsigned char *bytes, int64_t count) {
+    memset(bytes, 0xff, (size_t)count);
+    for (int32_t i = 0; i < c->tensor_count; i++) {
+        const suite_tensor *t = &c->tensors[i];
+        if (!t->absent && t->same_as < 0)
+            for (int64_t r = 0; r < t->rows; r++)
+                for (int64_t j = 0; j < t->cols; j++)
+                    sbp_element_set(bytes + element_offset(t, r, j), t->dtype, 0, t->values[r * t->cols + j]);
+    }
+}
+
+static void run_on(const suite_case *c, const sbp_program *program, int threads, const unsigned char *before,
+                   unsigned char *after, int runs) {
+    sbp_diag *diag = sbp_diag_create();
+    sbp_device_options options = {.threads = threads, .shuffle_seed = 1};
+    sbp_device *device;
+    CHECK_OK(under_test->create(&options, diag, &device), diag);
+    CHECK_OK(under_test->load(device, program, diag), diag);
+    int64_t bytes = program->arena_bytes[SBP_DEVICE];
+    sbp_span spans[SUITE_MOST_TENSORS];
+    for (int32_t i = 0; i < c->tensor_count; i++) {
+        const suite_tensor *t = &c->tensors[i];
+        spans[i] = (sbp_span){.space = t->absent ? SBP_SPACE_COUNT : SBP_DEVICE,
+                              .dtype = t->dtype,
+                              .offset = t->offset,
+                              .rows = t->rows,
+                              .cols = t->cols,
+                              .stride = t->stride,
+                              .first_row = t->first_row};
+    }
+    sbp_dispatch dispatch = {.command = &c->command,
+                             .kernel = c->kernel,
+                             .rows = c->rows,
+                             .row0 = c->row0,
+                             .spans = spans,
+                             .span_count = c->tensor_count,
+                             .scalars = c->scalars};
+    for (int run = 0; run < runs; run++) {
+        CHECK_OK(under_test->write(device, SBP_DEVICE, 0, before, bytes, diag), diag);
+        CHECK_OK(under_test->submit(device, &dispatch, diag), diag);
+        CHECK_OK(under_test->wait(device, diag), diag);
+        CHECK_OK(under_test->read(device, SBP_DEVICE, 0, after + run * bytes, bytes, diag), diag);
+    }
+    under_test->destroy(device);
+    sbp_diag_destroy(diag);
+}
+
+static bool is_written(const suite_tensor *t, int64_t i) {
+    return t->expected && (!t->written || t->written[i]);
+}
+
+/* Values of what is written; marks its bytes in `owned`. */
+static void check_tensor(const suite_case *c, int32_t index, const unsigned char *after,
+                         unsigned char *owned) {
+    const suite_tensor *t = &c->tensors[index];
+    double error = 0, norm = 0, worst = 0;
+    int64_t worst_at = -1;
+    for (int64_t i = 0; i < t->rows * t->cols; i++) {
+        if (!is_written(t, i))
+            continue;
+        int64_t at = element_offset(t, i / t->cols, i % t->cols);
+        memset(owned + at, 1, (size_t)sbp_dtype_bytes(t->dtype));
+        double value = sbp_element_get(after + at, t->dtype, 0), expected = t->expected[i];
+        if (isnan(value) != isnan(expected) || isinf(value) != isinf(expected) ||
+            (isinf(value) && value != expected))
+            fail_msg("%s: tensor %d [%lld, %lld] is %g, expected %g", c->name, index,
+                     (long long)(i / t->cols), (long long)(i % t->cols), value, expected);
+        if (!isfinite(expected))
+            continue;
+        double difference = fabs(value - expected);
+        error += difference * difference;
+        norm += expected * expected + t->terms * t->terms;
+        if (difference > worst) {
+            worst = difference;
+            worst_at = i;
+        }
+    }
+    double tolerance = t->tolerance > 0 ? t->tolerance : sbp_tolerance(t->dtype);
+    if (!isinf(tolerance) && !(sqrt(error) <= tolerance * sqrt(norm)))
+        fail_msg("%s: tensor %d: relative error %.3g above %.3g; worst at [%lld, %lld]", c->name, index,
+                 sqrt(error / norm), tolerance, (long long)(worst_at / t->cols),
+                 (long long)(worst_at % t->cols));
+}
+
+void suite_check(suite_case *c) {
+    static const int threads[] = {1, 2, 3, 5};
+    int64_t bytes = lay_out(c);
+    sbp_program *program = sbp_program_create(c->arena, "conformance");
+    program->arena_bytes[SBP_DEVICE] = bytes;
+    if (c->kernel)
+        c->command.kernel = sbp_program_add_kernel(c->arena, program, c->kernel);
+    c->command.view_count = c->tensor_count;
+    unsigned char *before = suite_alloc(c, bytes, 1), *after = suite_alloc(c, 2 * bytes, 1);
+    unsigned char *other = suite_alloc(c, 2 * bytes, 1), *owned = suite_alloc(c, bytes, 1);
+    fill_arena(c, before, bytes);
+    run_on(c, program, threads[0], before, after, 2);
+    if (memcmp(after, after + bytes, (size_t)bytes) != 0)
+        fail_msg("%s: two runs differ", c->name);
+    for (int32_t i = 0; i < c->tensor_count; i++)
+        check_tensor(c, i, after, owned);
+    for (int64_t i = 0; i < bytes; i++)
+        if (!owned[i] && after[i] != before[i])
+            fail_msg("%s: byte %lld, which is no output, was overwritten", c->name, (long long)i);
+    for (int i = 1; i < SBP_COUNT(threads); i++) {
+        run_on(c, program, threads[i], before, other, 1);
+        if (memcmp(after, other, (size_t)bytes) != 0)
+            fail_msg("%s: results with %d threads differ", c->name, threads[i]);
+    }
+}
+
+/* ---- the program ---------------------------------------------------------------------------------- */
+
+/* One deliberate failure, expected: proves that the suite can fail. */
+static void test_suite_can_fail(void **state) {
+    (void)state;
+    suite_case *c = suite_begin("deliberately wrong", 0);
+    suite_tensor *t = suite_add(c, SBP_F32, 1, 3);
+    suite_expect(c, t);
+    t->expected[1] = 2;
+    unsigned char *bytes = suite_alloc(c, lay_out(c), 1);
+    fill_arena(c, bytes, lay_out(c));
+    double error = 0;
+    for (int i = 0; i < 3; i++)
+        error += fabs(sbp_element_get(bytes + element_offset(t, 0, i), t->dtype, 0) - t->expected[i]);
+    assert_true(error > 1);
+    suite_end(c);
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "cpu";
+    under_test = suite_find_device(name);
+    if (!under_test) {
+        fprintf(stderr, "no device '%s'; there are:", name);
+        for (int i = 0; i < SBP_COUNT(devices); i++)
+            fprintf(stderr, " %s", devices[i]->name);
+        fprintf(stderr, "\n");
+        return 2;
+    }
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]);
+    static const struct {
+        const struct CMUnitTest *tests;
+        const int *count;
+    } groups[] = {{suite_simple_tests, &suite_simple_count},
+                  {suite_gemm_tests, &suite_gemm_count},
+                  {suite_row_tests, &suite_row_count},
+                  {suite_attention_tests, &suite_attention_count},
+                  {suite_order_tests, &suite_order_count}};
+    struct CMUnitTest all[64] = {cmocka_unit_test(test_suite_can_fail)};
+    size_t count = 1;
+    for (int g = 0; g < SBP_COUNT(groups); g++)
+        for (int i = 0; i < *groups[g].count; i++)
+            all[count++] = groups[g].tests[i];
+    return _cmocka_run_group_tests(name, all, count, NULL, NULL);
+}

@@ -1,0 +1,84 @@
+/* conformance.h: a command, run on a device and compared with double precision.
+ *
+ * A test describes operands (tensors: values as doubles, a view with guards around it), the command and the
+ * expected values of what it writes. suite_check() then lays everything out in an arena filled with NaN, runs
+ * the command, and demands that: written elements have the expected values within the tolerance; every other
+ * byte is unchanged; a second run, and runs with 1, 2, 3 and 5 threads, give the same bytes. */
+#ifndef SBP_TESTS_CONFORMANCE_H
+#define SBP_TESTS_CONFORMANCE_H
+
+#include "backends/device.h"
+#include "tests/rowkernel_random.h"
+#include "tests/tolerance.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SUITE_MOST_TENSORS = SBP_MAX_COMMAND_OPERANDS };
+
+/* How a tensor lies in memory. */
+typedef enum suite_layout {
+    SUITE_DENSE,   /* rows follow each other */
+    SUITE_STRIDED, /* columns before and after, rows before and after; not aligned */
+    SUITE_LAYOUTS
+} suite_layout;
+
+typedef struct suite_tensor {
+    bool absent;
+    sbp_dtype dtype;
+    int64_t rows, cols, first_row;
+    double *values;   /* [rows, cols], rounded to the type; input and, after expecting, unchanged */
+    double *expected; /* [rows, cols]; NULL: the command must not write here */
+    bool *written;    /* [rows, cols]; NULL: all of it when expected is there */
+    double tolerance; /* relative, in the norm; 0: the type's */
+    double terms;     /* size of the terms of an element's sum, which may cancel; 0: they do not */
+    int32_t same_as;  /* shares memory with that tensor; -1: none */
+    /* layout */
+    int64_t offset, stride;
+} suite_tensor;
+
+typedef struct suite_case {
+    sbp_arena *arena; /* of everything in the case */
+    sbp_rng rng;
+    suite_tensor tensors[SUITE_MOST_TENSORS];
+    int32_t tensor_count;
+    sbp_command command;
+    sbp_rowkernel *kernel; /* row */
+    int64_t rows, row0;
+    double scalars[SBP_ROWKERNEL_MAX_SCALARS];
+    suite_layout layout;
+    const char *name; /* for messages */
+} suite_case;
+
+/* The device under test. */
+const sbp_device_class *suite_device(void);
+/* NULL when there is no device of that name. */
+const sbp_device_class *suite_find_device(const char *name);
+
+suite_case *suite_begin(const char *name, uint64_t seed);
+void suite_end(suite_case *c);
+/* A tensor of random numbers in [-1, 1) (integers: 0), rounded to the type. */
+suite_tensor *suite_add(suite_case *c, sbp_dtype dtype, int64_t rows, int64_t cols);
+suite_tensor *suite_add_absent(suite_case *c);
+/* Makes t an output: expected starts as a copy of values. */
+void suite_expect(suite_case *c, suite_tensor *t);
+/* Runs the case and fails the test when something differs. */
+void suite_check(suite_case *c);
+void *suite_alloc(suite_case *c, int64_t count, int64_t size);
+
+#define CHECK_OK(call, diag)                                                                                 \
+    do {                                                                                                     \
+        if ((call) != SBP_OK)                                                                                \
+            fail_msg("%s: %s", #call, sbp_diag_text(diag, SBP_NOTE));                                        \
+    } while (0)
+
+extern const struct CMUnitTest suite_simple_tests[], suite_gemm_tests[], suite_row_tests[];
+extern const struct CMUnitTest suite_attention_tests[], suite_order_tests[];
+extern const int suite_simple_count, suite_gemm_count, suite_row_count, suite_attention_count,
+    suite_order_count;
+
+#endif

@@ -1,0 +1,308 @@
+/* test_attention.c: attention and its gradients against loops over all pairs of rows, which are themselves
+ * checked by finite differences. */
+#include "tests/conformance/conformance.h"
+
+#include <math.h>
+
+/* A sequence of `total` rows, of which the command sees queries row0 .. row0 + rows and keys lo .. row0 +
+ * rows. */
+typedef struct sequence {
+    int64_t total, row0, rows, lo;
+    int64_t *first, *shared_end, *own; /* [total] */
+} sequence;
+
+typedef struct setting {
+    sbp_attention_attrs attrs;
+    sbp_dtype dtype;
+    int copies; /* of the workspace; 0: none */
+} setting;
+
+/* Documents of random lengths; some are several completions of one prompt (it comes first, then each). */
+static sequence make_sequence(suite_case *c, int64_t total, int64_t rows, bool documents) {
+    sequence s = {.total = total, .rows = rows, .row0 = total - rows};
+    s.first = suite_alloc(c, total, sizeof(int64_t));
+    s.shared_end = suite_alloc(c, total, sizeof(int64_t));
+    s.own = suite_alloc(c, total, sizeof(int64_t));
+    int64_t at = 0;
+    while (at < total) {
+        int64_t length = documents ? 1 + sbp_rng_below(&c->rng, total / 3 + 2) : total;
+        length = length < total - at ? length : total - at;
+        int64_t prompt = documents && sbp_rng_below(&c->rng, 2) ? length / 3 : 0;
+        for (int64_t r = at; r < at + length; r++) {
+            bool completion = prompt > 0 && r >= at + prompt;
+            int64_t half = (length - prompt) / 2 + at + prompt; /* two completions */
+            s.first[r] = at;
+            s.shared_end[r] = completion ? at + prompt : at;
+            s.own[r] = completion ? (r < half ? at + prompt : half) : at;
+        }
+        at += length;
+    }
+    s.lo = total;
+    for (int64_t r = s.row0; r < total; r++)
+        s.lo = s.first[r] < s.lo ? s.first[r] : s.lo;
+    if (rows == 0)
+        s.lo = total;
+    return s;
+}
+
+/* Whether row r sees row k, by the definition in ir/program.h. */
+static bool sees(const sequence *s, int64_t r, int64_t k, int64_t window) {
+    if (k >= s->own[r] && k <= r)
+        return window == 0 || r - k < window;
+    if (k >= s->first[r] && k < s->shared_end[r])
+        return window == 0 || s->shared_end[r] + r - s->own[r] - k < window;
+    return false;
+}
+
+typedef struct matrices {
+    const double *q, *k, *v, *d_o;  /* rows of q from row0, of k and v from lo */
+    double *o, *lse, *dq, *dk, *dv; /* gradients are added to; NULL: forward only */
+} matrices;
+
+static double score(const setting *t, const double *q, const double *k, double *slope) {
+    double x = 0;
+    for (int64_t d = 0; d < t->attrs.d_qk; d++)
+        x += q[d] * k[d];
+    x *= t->attrs.scale;
+    *slope = 1;
+    if (t->attrs.softcap > 0) {
+        double y = tanh(x / t->attrs.softcap);
+        *slope = 1 - y * y;
+        x = t->attrs.softcap * y;
+    }
+    return x;
+}
+
+static void reference_row(const setting *t, const sequence *s, const matrices *m, int64_t j, int64_t h,
+                          double *p, double *slope) {
+    const sbp_attention_attrs *a = &t->attrs;
+    int64_t kv = h / (a->heads / a->kv_heads), row = s->row0 + j, keys = s->total - s->lo;
+    const double *q = m->q + (j * a->heads + h) * a->d_qk;
+    double *o = m->o + (j * a->heads + h) * a->d_v, largest = -(double)INFINITY, sum = 0;
+    for (int64_t i = 0; i < keys; i++) {
+        p[i] = -(double)INFINITY;
+        if (sees(s, row, s->lo + i, a->window))
+            p[i] = score(t, q, m->k + (i * a->kv_heads + kv) * a->d_qk, &slope[i]);
+        largest = fmax(largest, p[i]);
+    }
+    for (int64_t i = 0; i < keys; i++)
+        sum += p[i] = exp(p[i] - largest);
+    m->lse[j * a->heads + h] = largest + log(sum);
+    for (int64_t d = 0; d < a->d_v; d++)
+        o[d] = 0;
+    for (int64_t i = 0; i < keys; i++) {
+        p[i] /= sum;
+        for (int64_t d = 0; d < a->d_v && p[i] > 0; d++)
+            o[d] += p[i] * m->v[(i * a->kv_heads + kv) * a->d_v + d];
+    }
+    if (!m->dq)
+        return;
+    const double *d_o = m->d_o + (j * a->heads + h) * a->d_v;
+    double delta = 0;
+    for (int64_t d = 0; d < a->d_v; d++)
+        delta += d_o[d] * o[d];
+    for (int64_t i = 0; i < keys; i++) {
+        if (p[i] == 0)
+            continue;
+        const double *k = m->k + (i * a->kv_heads + kv) * a->d_qk;
+        double dp = 0;
+        for (int64_t d = 0; d < a->d_v; d++) {
+            dp += d_o[d] * m->v[(i * a->kv_heads + kv) * a->d_v + d];
+            m->dv[(i * a->kv_heads + kv) * a->d_v + d] += p[i] * d_o[d];
+        }
+        double ds = p[i] * (dp - delta) * slope[i] * a->scale;
+        for (int64_t d = 0; d < a->d_qk; d++) {
+            m->dq[(j * a->heads + h) * a->d_qk + d] += ds * k[d];
+            m->dk[(i * a->kv_heads + kv) * a->d_qk + d] += ds * q[d];
+        }
+    }
+}
+
+static void reference(suite_case *c, const setting *t, const sequence *s, const matrices *m) {
+    double *p = suite_alloc(c, s->total + 1, sizeof(double)),
+           *slope = suite_alloc(c, s->total + 1, sizeof(double));
+    for (int64_t j = 0; j < s->rows; j++)
+        for (int64_t h = 0; h < t->attrs.heads; h++)
+            reference_row(t, s, m, j, h, p, slope);
+}
+
+static suite_tensor *add_column(suite_case *c, const sequence *s, const int64_t *column, sbp_dtype dtype) {
+    suite_tensor *t = suite_add(c, dtype, s->rows, 1);
+    for (int64_t j = 0; j < s->rows; j++)
+        t->values[j] = (double)column[s->row0 + j];
+    return t;
+}
+
+static void check_attention(const char *name, const setting *t, int64_t total, int64_t rows, bool documents,
+                            bool backward, uint64_t seed) {
+    suite_case *c = suite_begin(name, seed);
+    const sbp_attention_attrs *a = &t->attrs;
+    sequence s = make_sequence(c, total, rows, documents);
+    int64_t keys = s.total - s.lo;
+    sbp_dtype real = t->dtype == SBP_F64 ? SBP_F64 : SBP_F32, index = seed % 3 ? SBP_I32 : SBP_I64;
+    suite_tensor *dq = NULL, *dk = NULL, *dv = NULL, *o = NULL, *lse = NULL;
+    if (backward) {
+        dq = suite_add(c, t->dtype, rows, a->heads * a->d_qk);
+        dk = suite_add(c, real, keys, a->kv_heads * a->d_qk);
+        dv = suite_add(c, real, keys, a->kv_heads * a->d_v);
+    } else {
+        o = suite_add(c, t->dtype, rows, a->heads * a->d_v);
+        lse = suite_add(c, real, rows, a->heads);
+    }
+    suite_tensor *q = suite_add(c, t->dtype, rows, a->heads * a->d_qk);
+    suite_tensor *k = suite_add(c, t->dtype, keys, a->kv_heads * a->d_qk);
+    suite_tensor *v = suite_add(c, t->dtype, keys, a->kv_heads * a->d_v);
+    q->first_row = s.row0;
+    k->first_row = v->first_row = s.lo;
+    for (int64_t i = 0; i < rows * q->cols; i++) /* peaked distributions */
+        q->values[i] = sbp_round_to(t->dtype, 3 * q->values[i]);
+    suite_tensor *d_o = NULL;
+    if (backward) {
+        o = suite_add(c, t->dtype, rows, a->heads * a->d_v);
+        lse = suite_add(c, real, rows, a->heads);
+        d_o = suite_add(c, t->dtype, rows, a->heads * a->d_v);
+    }
+    add_column(c, &s, s.first, index);
+    add_column(c, &s, s.shared_end, index);
+    add_column(c, &s, s.own, index);
+    if (!backward) {
+        suite_add_absent(c);
+    } else if (t->copies > 0) {
+        suite_tensor *work = suite_add(c, real, rows, t->copies * a->heads * a->d_qk);
+        c->layout = SUITE_DENSE;
+        suite_expect(c, work); /* whatever it holds */
+        work->tolerance = (double)INFINITY;
+    } else {
+        suite_add_absent(c);
+    }
+    c->command.kind = backward ? SBP_CMD_ATTN_BWD : SBP_CMD_ATTN_FWD;
+    c->command.u.attention = *a;
+    matrices m = {.q = q->values, .k = k->values, .v = v->values};
+    m.o = suite_alloc(c, rows * a->heads * a->d_v, sizeof(double));
+    m.lse = suite_alloc(c, rows * a->heads, sizeof(double));
+    if (backward) {
+        suite_expect(c, dq);
+        suite_expect(c, dk);
+        suite_expect(c, dv);
+        /* of a row that sees little else but itself, dp - delta is the difference of equal numbers */
+        dq->terms = dk->terms = a->scale * sqrt((double)a->d_v) / 3;
+        memset(dq->expected, 0, (size_t)(rows * dq->cols) * sizeof(double));
+        m.d_o = d_o->values;
+        m.dq = dq->expected;
+        m.dk = dk->expected;
+        m.dv = dv->expected;
+        /* as a forward pass leaves them: rounded */
+        matrices forward = {.q = m.q, .k = m.k, .v = m.v, .o = o->values, .lse = lse->values};
+        reference(c, t, &s, &forward);
+        for (int64_t i = 0; i < rows * o->cols; i++)
+            o->values[i] = sbp_round_to(t->dtype, o->values[i]);
+        for (int64_t i = 0; i < rows * a->heads; i++)
+            lse->values[i] = sbp_round_to(real, lse->values[i]);
+        reference(c, t, &s, &m);
+        if (sbp_dtype_bytes(t->dtype) == 2) /* delta comes from the rounded o */
+            dk->tolerance = dq->tolerance = sbp_tolerance(t->dtype);
+    } else {
+        suite_expect(c, o);
+        suite_expect(c, lse);
+        reference(c, t, &s, &m);
+        memcpy(o->expected, m.o, (size_t)(rows * o->cols) * sizeof(double));
+        memcpy(lse->expected, m.lse, (size_t)(rows * a->heads) * sizeof(double));
+    }
+    suite_check(c);
+    suite_end(c);
+}
+
+static const setting settings[] = {
+    {{.heads = 1, .kv_heads = 1, .d_qk = 4, .d_v = 4, .scale = 0.5}, SBP_F32, 0},
+    {{.heads = 9, .kv_heads = 3, .d_qk = 64, .d_v = 64, .scale = 0.125}, SBP_F32, 2},
+    {{.heads = 4, .kv_heads = 4, .d_qk = 16, .d_v = 24, .scale = 0.25}, SBP_F32, 3},
+    {{.heads = 6, .kv_heads = 1, .d_qk = 20, .d_v = 7, .scale = 0.2, .window = 9}, SBP_F32, 2},
+    {{.heads = 4, .kv_heads = 2, .d_qk = 32, .d_v = 32, .scale = 0.3, .softcap = 5}, SBP_F32, 4},
+    {{.heads = 14, .kv_heads = 2, .d_qk = 8, .d_v = 8, .scale = 1, .window = 40, .softcap = 2}, SBP_F32, 0},
+    {{.heads = 9, .kv_heads = 3, .d_qk = 16, .d_v = 16, .scale = 0.25}, SBP_F64, 2},
+    {{.heads = 3, .kv_heads = 1, .d_qk = 10, .d_v = 12, .scale = 0.3, .window = 5, .softcap = 3}, SBP_F64, 0},
+    {{.heads = 4, .kv_heads = 2, .d_qk = 32, .d_v = 32, .scale = 0.2}, SBP_BF16, 2},
+    {{.heads = 4, .kv_heads = 2, .d_qk = 32, .d_v = 16, .scale = 0.2, .window = 30}, SBP_F16, 0}};
+
+static void check_settings(bool backward) {
+    static const int64_t rows[] = {0, 1, 7, 63, 64, 130};
+    for (int t = 0; t < SBP_COUNT(settings); t++)
+        for (int r = 0; r < SBP_COUNT(rows); r++)
+            for (int documents = 0; documents < 2; documents++) {
+                char name[96];
+                int64_t total = rows[r] + (r % 2 ? 0 : 77);
+                snprintf(name, sizeof name, "attention %s, setting %d, %lld rows of %lld%s",
+                         backward ? "backward" : "forward", t, (long long)rows[r], (long long)total,
+                         documents ? ", documents" : "");
+                check_attention(name, &settings[t], total, rows[r], documents, backward,
+                                (uint64_t)(t + 7 * r + documents));
+            }
+}
+
+static void test_attention_forward(void **state) {
+    (void)state;
+    check_settings(false);
+}
+
+static void test_attention_backward(void **state) {
+    (void)state;
+    check_settings(true);
+}
+
+/* Several tiles of keys: whole, masked, invisible. */
+static void test_attention_long(void **state) {
+    (void)state;
+    static const setting longer[] = {
+        {{.heads = 3, .kv_heads = 1, .d_qk = 16, .d_v = 16, .scale = 0.25}, SBP_F32, 3},
+        {{.heads = 2, .kv_heads = 2, .d_qk = 8, .d_v = 8, .scale = 0.3, .window = 300}, SBP_F32, 2},
+        {{.heads = 2, .kv_heads = 1, .d_qk = 8, .d_v = 8, .scale = 0.3}, SBP_F64, 2}};
+    for (int t = 0; t < SBP_COUNT(longer); t++)
+        for (int documents = 0; documents < 2; documents++)
+            for (int backward = 0; backward < 2; backward++)
+                check_attention("attention, 1300 keys", &longer[t], 1300, 260, documents, backward,
+                                (uint64_t)(t + documents));
+}
+
+/* The reference's gradients against central differences of sum(o * d_o). */
+static void test_attention_reference(void **state) {
+    (void)state;
+    suite_case *c = suite_begin("reference", 0);
+    setting t = {{.heads = 4, .kv_heads = 2, .d_qk = 5, .d_v = 3, .scale = 0.4, .window = 6, .softcap = 2},
+                 SBP_F64,
+                 0};
+    sequence s = make_sequence(c, 20, 14, true);
+    int64_t keys = s.total - s.lo, sizes[3] = {14 * 20, keys * 10, keys * 6};
+    double *x[3], *dx[3], *d_o = suite_alloc(c, 14 * 12, sizeof(double));
+    for (int i = 0; i < 3; i++) {
+        x[i] = suite_alloc(c, sizes[i], sizeof(double));
+        dx[i] = suite_alloc(c, sizes[i], sizeof(double));
+        for (int64_t j = 0; j < sizes[i]; j++)
+            x[i][j] = sbp_rng_unit(&c->rng);
+    }
+    for (int j = 0; j < 14 * 12; j++)
+        d_o[j] = sbp_rng_unit(&c->rng);
+    matrices m = {.q = x[0], .k = x[1], .v = x[2], .d_o = d_o, .dq = dx[0], .dk = dx[1], .dv = dx[2]};
+    m.o = suite_alloc(c, 14 * 12, sizeof(double));
+    m.lse = suite_alloc(c, 14 * 4, sizeof(double));
+    reference(c, &t, &s, &m);
+    m.dq = NULL;
+    for (int i = 0; i < 3; i++)
+        for (int64_t j = 0; j < sizes[i]; j++) {
+            double value[2], at = x[i][j];
+            for (int sign = 0; sign < 2; sign++) {
+                x[i][j] = at + (sign ? 1e-5 : -1e-5);
+                reference(c, &t, &s, &m);
+                value[sign] = 0;
+                for (int n = 0; n < 14 * 12; n++)
+                    value[sign] += m.o[n] * d_o[n];
+            }
+            x[i][j] = at;
+            assert_true(fabs((value[1] - value[0]) / 2e-5 - dx[i][j]) <= SBP_TOLERANCE_DIFFERENCES);
+        }
+    suite_end(c);
+}
+
+const struct CMUnitTest suite_attention_tests[] = {
+    cmocka_unit_test(test_attention_reference), cmocka_unit_test(test_attention_forward),
+    cmocka_unit_test(test_attention_backward), cmocka_unit_test(test_attention_long)};
+const int suite_attention_count = SBP_COUNT(suite_attention_tests);

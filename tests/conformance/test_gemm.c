@@ -1,0 +1,158 @@
+/* test_gemm.c: products against triple loops. */
+#include "tests/conformance/conformance.h"
+
+typedef struct product {
+    int64_t m, n, k;
+    sbp_dtype d, a, b, c, bias;
+    bool ta, tb, with_c, in_place, with_bias;
+    double alpha, beta;
+} product;
+
+static void check_product(const product *p, uint64_t seed) {
+    char name[128];
+    snprintf(name, sizeof name, "gemm %lld x %lld x %lld %s<-%s,%s%s%s seed %llu", (long long)p->m,
+             (long long)p->n, (long long)p->k, sbp_dtype_name(p->d), sbp_dtype_name(p->a),
+             sbp_dtype_name(p->b), p->ta ? " ta" : "", p->tb ? " tb" : "", (unsigned long long)seed);
+    suite_case *s = suite_begin(name, seed);
+    suite_tensor *d = suite_add(s, p->d, p->m, p->n);
+    suite_tensor *a = p->ta ? suite_add(s, p->a, p->k, p->m) : suite_add(s, p->a, p->m, p->k);
+    suite_tensor *b = p->tb ? suite_add(s, p->b, p->n, p->k) : suite_add(s, p->b, p->k, p->n);
+    suite_tensor *c = p->with_c ? suite_add(s, p->in_place ? p->d : p->c, p->m, p->n) : suite_add_absent(s);
+    suite_tensor *bias = p->with_bias ? suite_add(s, p->bias, 1, p->n) : suite_add_absent(s);
+    if (p->with_c && p->in_place) {
+        c->same_as = 0;
+        memcpy(c->values, d->values, (size_t)(p->m * p->n) * sizeof(double));
+    }
+    s->command.kind = SBP_CMD_GEMM;
+    s->command.u.gemm.alpha = p->alpha;
+    s->command.u.gemm.beta = p->beta;
+    s->command.u.gemm.ta = p->ta;
+    s->command.u.gemm.tb = p->tb;
+    suite_expect(s, d);
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t j = 0; j < p->n; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < p->k; k++)
+                sum += a->values[p->ta ? k * p->m + i : i * p->k + k] *
+                       b->values[p->tb ? j * p->k + k : k * p->n + j];
+            sum *= p->alpha;
+            if (p->with_c && p->beta != 0)
+                sum += p->beta * c->values[i * p->n + j];
+            if (p->with_bias)
+                sum += bias->values[j];
+            d->expected[i * p->n + j] = sum;
+        }
+    suite_check(s);
+    suite_end(s);
+}
+
+/* Random sizes and options; every combination of types. */
+static void test_gemm_types(void **state) {
+    (void)state;
+    static const sbp_dtype types[] = {SBP_F32, SBP_BF16, SBP_F16, SBP_F64};
+    sbp_rng rng = {1};
+    for (int d = 0; d < 4; d++)
+        for (int a = 0; a < 4; a++)
+            for (int b = 0; b < 4; b++) {
+                product p = {.m = 1 + sbp_rng_below(&rng, 70),
+                             .n = 1 + sbp_rng_below(&rng, 120),
+                             .k = 1 + sbp_rng_below(&rng, 90),
+                             .d = types[d],
+                             .a = types[a],
+                             .b = types[b],
+                             .c = types[sbp_rng_below(&rng, 3)],
+                             .bias = types[sbp_rng_below(&rng, 3)],
+                             .ta = sbp_rng_below(&rng, 2),
+                             .tb = sbp_rng_below(&rng, 2),
+                             .with_c = sbp_rng_below(&rng, 2),
+                             .in_place = sbp_rng_below(&rng, 2),
+                             .with_bias = sbp_rng_below(&rng, 2),
+                             .alpha = sbp_rng_below(&rng, 2) ? 1 : -0.75,
+                             .beta = sbp_rng_below(&rng, 2) ? 1 : 0.5};
+                check_product(&p, sbp_rng_next(&rng));
+            }
+}
+
+static void test_gemm_sizes(void **state) {
+    (void)state;
+    static const int64_t rows[] = {0, 1, 7, 63, 64, 97, 200}, columns[] = {1, 15, 48, 49, 193, 250};
+    static const int64_t depths[] = {0, 1, 30, 513};
+    sbp_rng rng = {2};
+    for (int m = 0; m < SBP_COUNT(rows); m++)
+        for (int n = 0; n < SBP_COUNT(columns); n++) {
+            product p = {.m = rows[m],
+                         .n = columns[n],
+                         .k = depths[sbp_rng_below(&rng, 4)],
+                         .d = sbp_rng_below(&rng, 3) ? SBP_F32 : SBP_F64,
+                         .ta = sbp_rng_below(&rng, 2),
+                         .tb = sbp_rng_below(&rng, 2),
+                         .with_c = sbp_rng_below(&rng, 2),
+                         .in_place = sbp_rng_below(&rng, 2),
+                         .with_bias = sbp_rng_below(&rng, 2),
+                         .alpha = 1,
+                         .beta = 1};
+            p.a = p.b = p.c = p.bias = p.d;
+            check_product(&p, sbp_rng_next(&rng));
+        }
+}
+
+/* What a device cuts: long sums, wide results, transposed left sides, rows a power of two apart. */
+static void test_gemm_large(void **state) {
+    (void)state;
+    static const product products[] = {
+        {.m = 9, .n = 620, .k = 4100, .d = SBP_F32, .a = SBP_F32, .b = SBP_F32, .tb = true, .alpha = 1},
+        {.m = 9,
+         .n = 70,
+         .k = 9000,
+         .d = SBP_BF16,
+         .a = SBP_BF16,
+         .b = SBP_BF16,
+         .with_bias = true,
+         .alpha = 1},
+        {.m = 700,
+         .n = 20,
+         .k = 4100,
+         .d = SBP_F32,
+         .a = SBP_BF16,
+         .b = SBP_F32,
+         .ta = true,
+         .with_c = true,
+         .in_place = true,
+         .alpha = 1,
+         .beta = 1},
+        {.m = 100, .n = 60, .k = 2048, .d = SBP_F32, .a = SBP_F32, .b = SBP_F32, .alpha = 2},
+        {.m = 33,
+         .n = 40,
+         .k = 4097,
+         .d = SBP_F64,
+         .a = SBP_F64,
+         .b = SBP_F64,
+         .ta = true,
+         .with_c = true,
+         .c = SBP_F64,
+         .alpha = 1,
+         .beta = -1}};
+    for (int i = 0; i < SBP_COUNT(products); i++)
+        for (uint64_t layout = 0; layout < SUITE_LAYOUTS; layout++)
+            check_product(&products[i], (uint64_t)(i + 10) * 2 + layout);
+}
+
+/* beta 0 means that c is not read, whatever it holds. */
+static void test_gemm_beta_zero(void **state) {
+    (void)state;
+    product p = {.m = 20,
+                 .n = 30,
+                 .k = 10,
+                 .d = SBP_F32,
+                 .a = SBP_F32,
+                 .b = SBP_F32,
+                 .alpha = 1,
+                 .with_c = true,
+                 .in_place = true};
+    check_product(&p, 5);
+}
+
+const struct CMUnitTest suite_gemm_tests[] = {
+    cmocka_unit_test(test_gemm_types), cmocka_unit_test(test_gemm_sizes), cmocka_unit_test(test_gemm_large),
+    cmocka_unit_test(test_gemm_beta_zero)};
+const int suite_gemm_count = SBP_COUNT(suite_gemm_tests);

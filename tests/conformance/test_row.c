@@ -1,0 +1,293 @@
+/* test_row.c: row kernels against the reference interpreter. */
+#include "tests/conformance/conformance.h"
+
+#include "ir/lex.h"
+
+#include <math.h>
+
+static const char *kernel_text(suite_case *c) {
+    sbp_text text;
+    sbp_text_init(&text, c->arena);
+    sbp_rowkernel_print(&text, c->kernel);
+    return text.data;
+}
+
+/* Marks what the stores of an out operand, or the sums of a partial one, write. */
+static void mark_written(const suite_case *c, int32_t operand, suite_tensor *t) {
+    const sbp_rk_operand *o = &c->kernel->operands[operand];
+    for (int32_t i = 0; i < c->kernel->instr_count; i++) {
+        const sbp_rk_instr *instr = &c->kernel->instrs[i];
+        if ((instr->op != SBP_RK_STORE && instr->op != SBP_RK_PARTIAL_ADD) || instr->index != operand)
+            continue;
+        for (int64_t r = 0; r < t->rows; r++)
+            for (int64_t h = 0; h < (o->vary & SBP_VARY_HEAD ? c->kernel->heads : 1); h++)
+                for (int64_t j = 0; j < instr->length; j++)
+                    t->written[r * t->cols + h * o->head_stride + instr->offset + j] = true;
+    }
+}
+
+/* Adds tensors for the operands of c->kernel, expects what the reference gives, and checks. `alias` pairs out
+ * operands with in operands of the same memory (-1: none). */
+static void check_kernel(suite_case *c, const int32_t *alias) {
+    const sbp_rowkernel *k = c->kernel;
+    sbp_diag *diag = sbp_diag_create();
+    CHECK_OK(sbp_rowkernel_verify(k, diag), diag);
+    sbp_diag_destroy(diag);
+    c->command.kind = SBP_CMD_ROW;
+    sbp_rk_view views[SBP_ROWKERNEL_MAX_OPERANDS];
+    for (int32_t i = 0; i < k->operand_count; i++) {
+        const sbp_rk_operand *o = &k->operands[i];
+        int64_t heads = o->vary & SBP_VARY_HEAD ? k->heads : 1;
+        int64_t rows = o->vary & SBP_VARY_ROW      ? c->rows
+                       : o->mode == SBP_RK_PARTIAL ? sbp_ceil_div(c->rows, SBP_PARTIAL_ROWS)
+                                                   : 1;
+        suite_tensor *t = suite_add(c, o->dtype, rows, (heads - 1) * o->head_stride + o->length);
+        if (!sbp_dtype_is_float(o->dtype))
+            for (int64_t j = 0; j < t->rows * t->cols; j++)
+                t->values[j] = (double)sbp_rng_below(&c->rng, 5) - 2;
+        t->same_as = alias ? alias[i] : -1;
+        if (t->same_as >= 0)
+            t->values = c->tensors[t->same_as].values;
+        views[i] = (sbp_rk_view){.data = suite_alloc(c, rows * t->cols + 1, 8), .stride = t->cols};
+        for (int64_t j = 0; j < rows * t->cols; j++)
+            sbp_element_set(views[i].data, o->dtype, j, t->values[j]);
+    }
+    assert_int_equal(sbp_rowkernel_run_reference(k, c->rows, c->row0, views, c->scalars), SBP_OK);
+    for (int32_t i = 0; i < k->operand_count; i++) {
+        suite_tensor *t = &c->tensors[i];
+        if (k->operands[i].mode == SBP_RK_IN)
+            continue;
+        suite_expect(c, t);
+        t->written = suite_alloc(c, t->rows * t->cols, sizeof(bool));
+        mark_written(c, i, t);
+        for (int64_t j = 0; j < t->rows * t->cols; j++)
+            t->expected[j] = sbp_element_get(views[i].data, t->dtype, j);
+        t->tolerance = fmax(sbp_tolerance(t->dtype), sbp_tolerance(k->compute));
+    }
+    suite_check(c);
+}
+
+static void parse_kernel(suite_case *c, const char *text) {
+    sbp_diag *diag = sbp_diag_create();
+    sbp_lexer lexer;
+    CHECK_OK(sbp_lexer_init(&lexer, c->arena, diag, c->name, text, strlen(text)), diag);
+    CHECK_OK(sbp_rowkernel_parse(&lexer, c->arena, &c->kernel), diag);
+    sbp_diag_destroy(diag);
+}
+
+/* ---- random kernels ------------------------------------------------------------------------------- */
+
+static void test_row_random(void **state) {
+    (void)state;
+    static const int64_t rows[] = {0, 1, 7, 63, 64, 65, 130}, lengths[] = {1, 2, 6, 64, 96, 256, 258, 600};
+    sbp_rng rng = {1};
+    for (int i = 0; i < 1500; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "random kernel %d", i);
+        suite_case *c = suite_begin(name, sbp_rng_next(&rng));
+        sbp_random_kernel_options options = {.compute = sbp_rng_below(&rng, 3) ? SBP_F32 : SBP_F64,
+                                             .heads = (int64_t[]){1, 1, 2, 3, 9}[sbp_rng_below(&rng, 5)],
+                                             .n = lengths[sbp_rng_below(&rng, SBP_COUNT(lengths))],
+                                             .smooth = true,
+                                             .only_compute = sbp_rng_below(&rng, 2)};
+        c->kernel = sbp_random_kernel(&rng, c->arena, &options);
+        c->rows = rows[sbp_rng_below(&rng, SBP_COUNT(rows))];
+        c->row0 = sbp_rng_below(&rng, 2) ? 0 : INT64_C(6000000000);
+        c->scalars[0] = (double)sbp_rng_below(&rng, INT64_C(1) << 53);
+        c->scalars[1] = sbp_rng_unit(&rng);
+        int32_t alias[SBP_ROWKERNEL_MAX_OPERANDS];
+        bool taken[SBP_ROWKERNEL_MAX_OPERANDS] = {false};
+        for (int32_t out = 0; out < c->kernel->operand_count; out++) {
+            alias[out] = -1;
+            for (int32_t in = 0; in < out && alias[out] < 0; in++)
+                if (!taken[in] && sbp_rng_below(&rng, 2) &&
+                    c->kernel->operands[out].dtype == c->kernel->operands[in].dtype &&
+                    sbp_rowkernel_may_alias(c->kernel, out, in)) {
+                    alias[out] = in;
+                    taken[in] = true;
+                }
+        }
+        if (getenv("SBP_PRINT_KERNELS"))
+            fprintf(stderr, "%s, %lld rows:\n%s", name, (long long)c->rows, kernel_text(c));
+        check_kernel(c, alias);
+        suite_end(c);
+    }
+}
+
+/* ---- every function ------------------------------------------------------------------------------- */
+
+static bool is_exact(sbp_rowop op) {
+    switch (op) {
+    case SBP_ROWOP_neg:
+    case SBP_ROWOP_abs:
+    case SBP_ROWOP_max:
+    case SBP_ROWOP_min:
+    case SBP_ROWOP_eq:
+    case SBP_ROWOP_lt:
+    case SBP_ROWOP_le:
+    case SBP_ROWOP_and:
+    case SBP_ROWOP_or:
+    case SBP_ROWOP_not:
+    case SBP_ROWOP_select:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* One function over a row of special and random numbers; operand k is a scalar when bit k is set. */
+static void check_function(sbp_rowop op, sbp_dtype compute, int scalars, int64_t n, double special) {
+    suite_case *c = suite_begin(sbp_rowop_name(op), (uint64_t)op + (uint64_t)scalars);
+    static const char *const names[] = {"a", "b", "c"};
+    static const double specials[] = {0, -0.0, 1, -1, 0.5, -2.5, 1e-3, 80, -80, 1e-40, 12345.678};
+    sbp_rk_instr instr = {.op = SBP_RK_MAP, .map = op, .a = -1, .b = -1, .c = -1, .index = -1};
+    int32_t *values[] = {&instr.a, &instr.b, &instr.c};
+    c->kernel = sbp_rowkernel_create(c->arena, "f", compute);
+    c->rows = 3;
+    for (int k = 0; k < sbp_rowop_arity(op); k++) {
+        bool scalar = scalars >> k & 1;
+        sbp_rk_operand operand = {.name = names[k],
+                                  .mode = SBP_RK_IN,
+                                  .dtype = compute,
+                                  .vary = scalar ? SBP_VARY_ROW : SBP_VARY_ROW | SBP_VARY_ELEM,
+                                  .length = scalar ? 1 : n};
+        sbp_rk_instr load = {.op = SBP_RK_LOAD, .a = -1, .b = -1, .c = -1};
+        load.index = sbp_rowkernel_add_operand(c->arena, c->kernel, &operand);
+        *values[k] = sbp_rowkernel_add(c->arena, c->kernel, &load);
+    }
+    sbp_rk_operand out = {
+        .name = "y", .mode = SBP_RK_OUT, .dtype = compute, .vary = SBP_VARY_ROW | SBP_VARY_ELEM, .length = n};
+    sbp_rk_instr store = {.op = SBP_RK_STORE, .b = -1, .c = -1};
+    store.index = sbp_rowkernel_add_operand(c->arena, c->kernel, &out);
+    store.a = sbp_rowkernel_add(c->arena, c->kernel, &instr);
+    sbp_rowkernel_add(c->arena, c->kernel, &store);
+    c->command.kind = SBP_CMD_ROW;
+    for (int32_t k = 0; k < c->kernel->operand_count; k++) {
+        suite_tensor *t = suite_add(c, compute, c->rows, c->kernel->operands[k].length);
+        for (int64_t i = 0; i < t->rows * t->cols && k < store.index; i++) {
+            if (special != 0 && sbp_rng_below(&c->rng, 3) == 0)
+                t->values[i] = special;
+            else if (sbp_rng_below(&c->rng, 2))
+                t->values[i] = sbp_round_to(compute, specials[sbp_rng_below(&c->rng, SBP_COUNT(specials))]);
+            else
+                t->values[i] = sbp_round_to(compute, 10 * t->values[i]);
+        }
+    }
+    suite_tensor *y = &c->tensors[store.index];
+    suite_expect(c, y);
+    for (int64_t i = 0; i < c->rows * n; i++) {
+        double x[3] = {0};
+        for (int k = 0; k < sbp_rowop_arity(op); k++)
+            x[k] = c->tensors[k].values[scalars >> k & 1 ? i / n : i];
+        y->expected[i] = sbp_round_to(compute, sbp_rowop_eval(op, x[0], x[1], x[2]));
+    }
+    /* relative in the norm says little about small results: the ulp test of the functions is a unit test */
+    y->tolerance = is_exact(op) ? 1e-300 : compute == SBP_F32 ? SBP_TOLERANCE_F32 : SBP_TOLERANCE_F64;
+    suite_check(c);
+    suite_end(c);
+}
+
+static void test_row_functions(void **state) {
+    (void)state;
+    for (int op = 0; op < SBP_ROWOP_COUNT; op++)
+        for (int scalars = 0; scalars < 1 << sbp_rowop_arity((sbp_rowop)op); scalars++)
+            for (int d = 0; d < 2; d++) {
+                sbp_dtype compute = d ? SBP_F64 : SBP_F32;
+                check_function((sbp_rowop)op, compute, scalars, 300, 0);
+                check_function((sbp_rowop)op, compute, scalars, 17, 0);
+                check_function((sbp_rowop)op, compute, scalars, 40, (double)NAN);
+                if (op != SBP_ROWOP_sin && op != SBP_ROWOP_cos)
+                    check_function((sbp_rowop)op, compute, scalars, 40, (double)INFINITY);
+            }
+}
+
+/* ---- the kernels of a model ----------------------------------------------------------------------- */
+
+static void check_text(const char *text, int64_t rows, const int32_t *alias, uint64_t seed, double scalar) {
+    suite_case *c = suite_begin("", seed);
+    parse_kernel(c, text);
+    c->name = c->kernel->name;
+    c->rows = rows;
+    c->scalars[0] = scalar;
+    check_kernel(c, alias);
+    suite_end(c);
+}
+
+static const char norm_text[] =
+    "kernel @norm f32 heads 1 n 576 { in x : f32 [row elem] length 576 in w : f32 [elem] length 576 "
+    "out y : f32 [row elem] length 576 partial dw : f32 [elem] length 576 scalar eps "
+    "%0 = load x %1 = load w %2 = mul %0, %0 %3 = sum[elem] %2 %4 = const 576 %5 = div %3, %4 %6 = scalar "
+    "eps "
+    "%7 = add %5, %6 %8 = rsqrt %7 %9 = mul %0, %8 %10 = mul %9, %1 store y, %10 accumulate dw, %9 }";
+static const char rope_text[] =
+    "kernel @rope f32 heads 9 n 32 { in x : bf16 [row head elem] length 64 stride 64 in pos : i32 [row] "
+    "out y : bf16 [row head elem] length 64 stride 64 scalar s %0 = load x[0:32] %1 = load x[32:64] %2 = "
+    "load pos "
+    "%3 = index 0:32 %4 = const -0.28782313662425574 %5 = mul %3, %4 %6 = exp %5 %7 = mul %2, %6 %8 = cos %7 "
+    "%9 = sin %7 %10 = mul %0, %8 %11 = mul %1, %9 %12 = sub %10, %11 %13 = mul %0, %9 %14 = mul %1, %8 "
+    "%15 = add %13, %14 store y[0:32], %12 store y[32:64], %15 }";
+static const char logp_text[] =
+    "kernel @logp f32 heads 1 n 5003 { in z : f32 [row elem] length 5003 in label : i32 [row] "
+    "out p : f32 [row] out d : f32 [row elem] length 5003 scalar s "
+    "%0 = load z %1 = load label %2 = max[elem] %0 %3 = sub %0, %2 %4 = exp %3 %5 = sum[elem] %4 %6 = log %5 "
+    "%7 = index 0:5003 %8 = eq %7, %1 %9 = const 0 %10 = select %8, %3, %9 %11 = sum[elem] %10 %12 = sub "
+    "%11, %6 "
+    "%13 = div %4, %5 %14 = sub %8, %13 store p, %12 store d, %14 }";
+static const char adamw_text[] =
+    "kernel @adamw f32 heads 1 n 300 { in w : f32 [row elem] length 300 in m : f32 [row elem] length 300 "
+    "in v : f32 [row elem] length 300 in g : f32 [row elem] length 300 out w1 : f32 [row elem] length 300 "
+    "out m1 : f32 [row elem] length 300 out v1 : f32 [row elem] length 300 scalar lr "
+    "%0 = load w %1 = load m %2 = load v %3 = load g %4 = const 0.9 %5 = const 0.1 %6 = mul %1, %4 %7 = mul "
+    "%3, %5 "
+    "%8 = add %6, %7 %9 = const 0.999 %10 = const 0.001 %11 = abs %2 %12 = mul %11, %9 %13 = mul %3, %3 "
+    "%14 = mul %13, %10 %15 = add %12, %14 %16 = sqrt %15 %17 = const 1e-08 %18 = add %16, %17 %19 = div %8, "
+    "%18 "
+    "%20 = scalar lr %21 = mul %19, %20 %22 = sub %0, %21 store w1, %22 store m1, %8 store v1, %15 }";
+static const char qk_norm_text[] =
+    "kernel @qk_norm f32 heads 16 n 128 { in x : bf16 [row head elem] length 128 stride 128 "
+    "in w : f32 [elem] length 128 out y : f32 [row head elem] length 128 stride 128 out r : f32 [row head] "
+    "stride 1 "
+    "partial dw : f32 [elem] length 128 scalar eps %0 = load x %1 = load w %2 = mul %0, %0 %3 = sum[elem] %2 "
+    "%4 = scalar eps %5 = add %3, %4 %6 = rsqrt %5 %7 = mul %0, %6 %8 = mul %7, %1 store y, %8 store r, %6 "
+    "accumulate dw, %7 }";
+static const char vector_text[] =
+    "kernel @vector f64 heads 1 n 1 { in a : f32 [row] in b : f64 [row] in m : bool [row] out y : f32 [row] "
+    "scalar s %0 = load a %1 = load b %2 = load m %3 = mul %0, %1 %4 = scalar s %5 = select %2, %3, %4 store "
+    "y, %5 }";
+static const char heads_text[] = "kernel @heads f32 heads 6 n 40 { in x : f32 [row head elem] length 40 "
+                                 "stride 41 out y : f32 [row elem] length 40 "
+                                 "out z : f32 [row] out u : f32 [row head elem] length 40 stride 40 scalar s "
+                                 "%0 = load x %1 = sum[head] %0 "
+                                 "%2 = sum[head elem] %0 %3 = max[head] %0 %4 = add %1, %3 %5 = sub %0, %2 "
+                                 "store y, %4 store z, %2 store u, %5 }";
+static const char int8_text[] =
+    "kernel @int8 f32 heads 1 n 70 { in x : f32 [row elem] length 70 out q : i8 [row elem] length 70 out e : "
+    "i32 [row] "
+    "scalar s %0 = load x %1 = const 300 %2 = mul %0, %1 %3 = max[elem] %2 store q, %2 store e, %3 }";
+
+static void test_row_model(void **state) {
+    (void)state;
+    static const int64_t rows[] = {0, 1, 7, 64, 150};
+    static const int32_t norm_in_place[] = {-1, -1, 0, -1}, rope_in_place[] = {-1, -1, 0};
+    static const int32_t logp_in_place[] = {-1, -1, -1, 0}, adamw_in_place[] = {-1, -1, -1, -1, 0, 1, 2};
+    for (int r = 0; r < SBP_COUNT(rows); r++)
+        for (uint64_t seed = 0; seed < 2; seed++) {
+            check_text(norm_text, rows[r], NULL, seed, 1e-5);
+            check_text(norm_text, rows[r], norm_in_place, seed, 1e-5);
+            check_text(rope_text, rows[r], NULL, seed, 0);
+            check_text(rope_text, rows[r], rope_in_place, seed, 0);
+            check_text(logp_text, rows[r], NULL, seed, 0);
+            check_text(logp_text, rows[r], logp_in_place, seed, 0);
+            check_text(adamw_text, rows[r], NULL, seed, 1e-3);
+            check_text(adamw_text, rows[r], adamw_in_place, seed, 1e-3);
+            check_text(qk_norm_text, rows[r], NULL, seed, 1e-6);
+            check_text(vector_text, rows[r] * 10, NULL, seed, 0.5);
+            check_text(heads_text, rows[r], NULL, seed, 0);
+            check_text(int8_text, rows[r], NULL, seed, 0);
+        }
+}
+
+const struct CMUnitTest suite_row_tests[] = {cmocka_unit_test(test_row_random),
+                                             cmocka_unit_test(test_row_functions),
+                                             cmocka_unit_test(test_row_model)};
+const int suite_row_count = SBP_COUNT(suite_row_tests);

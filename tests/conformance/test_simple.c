@@ -1,0 +1,163 @@
+/* test_simple.c: fill, copy, collective, gather, scatter_add, colsum, reduce. */
+#include "tests/conformance/conformance.h"
+
+#include <math.h>
+
+static const int64_t row_counts[] = {0, 1, 7, 127, 128};
+static const sbp_dtype floats[] = {SBP_F32, SBP_BF16, SBP_F16, SBP_F64};
+
+static void test_fill(void **state) {
+    (void)state;
+    static const sbp_dtype types[] = {SBP_F64, SBP_F32, SBP_BF16, SBP_F16,
+                                      SBP_I8,  SBP_I32, SBP_I64,  SBP_BOOL};
+    for (int d = 0; d < SBP_COUNT(types); d++)
+        for (int r = 0; r < SBP_COUNT(row_counts); r++)
+            for (uint64_t seed = 0; seed < 2; seed++) {
+                suite_case *c = suite_begin("fill", seed);
+                suite_tensor *t = suite_add(c, types[d], row_counts[r], d == 1 ? 700 : 13);
+                c->command.kind = SBP_CMD_FILL;
+                c->command.u.fill = types[d] == SBP_BOOL ? 1 : -3;
+                suite_expect(c, t);
+                for (int64_t i = 0; i < t->rows * t->cols; i++)
+                    t->expected[i] = c->command.u.fill;
+                suite_check(c);
+                suite_end(c);
+            }
+}
+
+static void test_copy(void **state) {
+    (void)state;
+    static const sbp_dtype types[] = {SBP_F64, SBP_F32, SBP_BF16, SBP_I8, SBP_I32};
+    for (int d = 0; d < SBP_COUNT(types); d++)
+        for (int r = 0; r < SBP_COUNT(row_counts); r++)
+            for (uint64_t seed = 0; seed < 4; seed++) {
+                suite_case *c = suite_begin("copy", seed);
+                suite_tensor *to = suite_add(c, types[d], row_counts[r], d == 1 ? 1000 : 9);
+                suite_tensor *from = suite_add(c, types[d], to->rows, to->cols);
+                c->command.kind = seed < 2 ? SBP_CMD_COPY : SBP_CMD_COLLECTIVE;
+                suite_expect(c, to);
+                memcpy(to->expected, from->values, (size_t)(to->rows * to->cols) * sizeof(double));
+                suite_check(c);
+                suite_end(c);
+            }
+}
+
+/* A column of row numbers below `below`. */
+static suite_tensor *add_index(suite_case *c, sbp_dtype dtype, int64_t rows, int64_t below) {
+    suite_tensor *t = suite_add(c, dtype, rows, 1);
+    for (int64_t i = 0; i < rows; i++)
+        t->values[i] = (double)sbp_rng_below(&c->rng, below);
+    return t;
+}
+
+static void test_gather(void **state) {
+    (void)state;
+    for (int d = 0; d < 4; d++)
+        for (int s = 0; s < 4; s++)
+            for (int r = 0; r < SBP_COUNT(row_counts); r++) {
+                suite_case *c = suite_begin("gather", (uint64_t)(d + s + r));
+                suite_tensor *to = suite_add(c, floats[d], row_counts[r], 150);
+                suite_tensor *table = suite_add(c, floats[s], 40, 150);
+                suite_tensor *index = add_index(c, r % 2 ? SBP_I32 : SBP_I64, to->rows, table->rows);
+                c->command.kind = SBP_CMD_GATHER;
+                suite_expect(c, to);
+                for (int64_t i = 0; i < to->rows * to->cols; i++)
+                    to->expected[i] = table->values[(int64_t)index->values[i / 150] * 150 + i % 150];
+                suite_check(c);
+                suite_end(c);
+            }
+}
+
+/* perm and segment as the host makes them: rows sorted by index, stable. */
+static void test_scatter_add(void **state) {
+    (void)state;
+    for (int d = 0; d < 2; d++)
+        for (int s = 0; s < 4; s++)
+            for (int r = 0; r < SBP_COUNT(row_counts); r++)
+                for (int64_t cols = 1; cols < 400; cols += 199) {
+                    suite_case *c = suite_begin("scatter_add", (uint64_t)(d + s + r));
+                    int64_t rows = row_counts[r], targets = r == 3 ? 3 : 50;
+                    suite_tensor *to = suite_add(c, d ? SBP_F64 : SBP_F32, targets, cols);
+                    suite_tensor *from = suite_add(c, floats[s], rows, cols);
+                    suite_tensor *index = add_index(c, r % 2 ? SBP_I32 : SBP_I64, rows, targets);
+                    suite_tensor *perm = add_index(c, SBP_I32, rows, 1),
+                                 *segment = add_index(c, SBP_I32, rows, 1);
+                    c->command.kind = SBP_CMD_SCATTER_ADD;
+                    int64_t at = 0;
+                    for (int64_t t = 0; t < targets; t++) {
+                        int64_t first = at;
+                        for (int64_t i = 0; i < rows; i++)
+                            if ((int64_t)index->values[i] == t)
+                                perm->values[at++] = (double)i;
+                        if (at > first)
+                            segment->values[first] = (double)(at - first);
+                    }
+                    suite_expect(c, to);
+                    to->written = suite_alloc(c, targets * cols, sizeof(bool));
+                    for (int64_t i = 0; i < rows * cols; i++) {
+                        int64_t target = (int64_t)index->values[i / cols] * cols + i % cols;
+                        to->expected[target] += from->values[i];
+                        to->written[target] = true;
+                    }
+                    suite_check(c);
+                    suite_end(c);
+                }
+}
+
+static void test_colsum(void **state) {
+    (void)state;
+    for (int d = 0; d < 4; d++)
+        for (int s = 0; s < 4; s++)
+            for (int r = 0; r < SBP_COUNT(row_counts); r++)
+                for (int b = 0; b < 2; b++) {
+                    suite_case *c = suite_begin("colsum", (uint64_t)(d + s + r));
+                    suite_tensor *to = suite_add(c, floats[d], 1, r == 3 ? 1 : 301);
+                    suite_tensor *from = suite_add(c, floats[s], row_counts[r], to->cols);
+                    c->command.kind = SBP_CMD_COLSUM;
+                    c->command.u.reduce.beta = b;
+                    suite_expect(c, to);
+                    for (int64_t j = 0; j < to->cols; j++) {
+                        to->expected[j] *= b;
+                        for (int64_t i = 0; i < from->rows; i++)
+                            to->expected[j] += from->values[i * to->cols + j];
+                    }
+                    suite_check(c);
+                    suite_end(c);
+                }
+}
+
+static void test_reduce(void **state) {
+    (void)state;
+    for (int op = 0; op < SBP_REDUCE_COUNT; op++)
+        for (int s = 0; s < 4; s++)
+            for (int r = 0; r < SBP_COUNT(row_counts); r++)
+                for (int b = 0; b < 2; b++) {
+                    suite_case *c = suite_begin("reduce", (uint64_t)(op + s + r));
+                    suite_tensor *to = suite_add(c, SBP_F64, 1, 1);
+                    suite_tensor *from = suite_add(c, floats[s], row_counts[r],
+                                                   r == 1   ? 100000
+                                                   : r == 4 ? 2000
+                                                            : 31);
+                    c->command.kind = SBP_CMD_REDUCE;
+                    c->command.u.reduce.op = (sbp_reduce_op)op;
+                    c->command.u.reduce.beta = b;
+                    suite_expect(c, to);
+                    double result = op == SBP_REDUCE_MAX ? -(double)INFINITY : 0;
+                    for (int64_t i = 0; i < from->rows * from->cols; i++) {
+                        double x = from->values[i];
+                        result = op == SBP_REDUCE_MAX   ? fmax(result, x)
+                                 : op == SBP_REDUCE_SUM ? result + x
+                                                        : result + x * x;
+                    }
+                    if (b)
+                        result = op == SBP_REDUCE_MAX ? fmax(result, to->values[0]) : result + to->values[0];
+                    to->expected[0] = result;
+                    suite_check(c);
+                    suite_end(c);
+                }
+}
+
+const struct CMUnitTest suite_simple_tests[] = {
+    cmocka_unit_test(test_fill),        cmocka_unit_test(test_copy),   cmocka_unit_test(test_gather),
+    cmocka_unit_test(test_scatter_add), cmocka_unit_test(test_colsum), cmocka_unit_test(test_reduce)};
+const int suite_simple_count = SBP_COUNT(suite_simple_tests);
