@@ -3,7 +3,7 @@
  * The two agree on most of what tokenizers use. What differs is rewritten, what cannot be is refused:
  *  - \s \d \w \h \v and their complements mean other sets; \p{Han} is the script, not its extensions;
  *  - Unicode data are newer in Oniguruma: the ranges of unicode_delta.def are added;
- *  - ^ and $ match at lines, $ not after a final newline; (?m) is PCRE2's (?s); {,n} is an interval;
+ *  - ^ and $ match at lines (PCRE2_MULTILINE); (?m) is PCRE2's (?s); {,n} is an interval;
  *  - [a&&b] and nested classes mean something else in PCRE2, silently: refused.
  */
 #include "ir/io/tokenizer_internal.h"
@@ -373,9 +373,6 @@ static sbp_status translate(translation *t) {
             break;
         case '(':
             SBP_TRY(translate_group(t));
-            break;
-        case '$':
-            sbp_text_add(t->out, "(?:(?=\\n)|(?<!\\n)\\z)");
             break;
         default:
             sbp_text_add_n(t->out, &c, 1);
