@@ -1,4 +1,7 @@
-/* seq.h: how rows of a result depend on rows of an operand. The StreamBP pass needs nothing else. */
+/* seq.h: how rows of a result depend on rows of an operand. The StreamBP pass needs nothing else.
+ *
+ * Where a prompt is shared, row r's document is the prompt and its own completion: PREFIX leaves out the
+ * completions between them, and WINDOW counts positions of the document. */
 #ifndef SBP_IR_SEQ_H
 #define SBP_IR_SEQ_H
 

@@ -109,15 +109,13 @@ sbp_status sbp_shape_attention_vjp(sbp_shape *shape) {
     return SBP_OK;
 }
 
+/* dk, dv of row c: from the queries that see it (with their o and lse), and from k, v of row c itself. */
 sbp_seq sbp_seq_attention_vjp(const sbp_op *op, int32_t operand, int32_t result) {
     sbp_seq window = sbp_seq_windowed(sbp_op_int(op, "window"));
     bool keys = operand == 1 || operand == 2;
     if (result == 0)
         return keys ? window : sbp_seq_of(SBP_SEQ_ROW);
-    if (operand >= 9)
-        return sbp_seq_of(SBP_SEQ_ROW);
-    /* dk of a row gathers over the queries that see it; those read k and v of their own past */
-    return keys ? sbp_seq_of(SBP_SEQ_ALL) : sbp_seq_transpose(window);
+    return keys || operand >= 9 ? sbp_seq_of(SBP_SEQ_ROW) : sbp_seq_transpose(window);
 }
 
 /* ---- eval ----------------------------------------------------------------------------------------- */
