@@ -103,7 +103,9 @@ sbp_tensor **example_inputs(testing *t, const example_graph *g, const documents 
         const sbp_example_operand *in = &g->example.in[g->operand[i]];
         inputs[i] = graph_tensor(t, &in->type, env, in->lo, in->hi);
         for (int64_t j = 0; j < inputs[i]->elems; j++)
-            if (in->fill == SBP_FILL_INT)
+            if (g->code == SBP_OP_eq) /* so that some are equal */
+                inputs[i]->data[j] = round(inputs[i]->data[j]);
+            else if (in->fill == SBP_FILL_INT)
                 inputs[i]->data[j] = in->lo + (double)sbp_rng_below(&t->rng, (int64_t)(in->hi - in->lo));
             else if (in->fill != SBP_FILL_FLOAT)
                 inputs[i]->data[j] = row_number(rows, in->fill, j);
