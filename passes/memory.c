@@ -43,18 +43,41 @@ sbp_status sbp_memory_buffer_bytes(const sbp_program *program, int32_t buffer, i
 /* ---- live ranges ------------------------------------------------------------------------------------- */
 
 typedef struct walk {
+    sbp_arena *arena;
     const sbp_program *program;
-    sbp_live_range *ranges; /* per buffer */
-    bool *started;          /* per buffer: seen in the loop being walked */
-    bool *carried;          /* per buffer: read in the loop before it was written there */
+    sbp_live_set *buffers; /* per buffer */
+    bool *started;         /* per buffer: seen in the loop being walked */
+    bool *carried;         /* per buffer: read in the loop before it was written there */
     int32_t position;
-    int32_t *calls; /* per position, -1; NULL inside functions */
+    sbp_live_set *calls; /* per function; NULL inside functions */
 } walk;
 
-static void touch(walk *w, int32_t buffer, int32_t begin, int32_t end) {
-    sbp_live_range *r = &w->ranges[buffer];
-    r->begin = r->begin < begin ? r->begin : begin;
-    r->end = r->end > end ? r->end : end;
+/* An access. A whole write begins a new interval, unless the memory is one of an array. */
+static void touch(walk *w, int32_t buffer, int32_t position, bool whole_write) {
+    sbp_live_set *set = &w->buffers[buffer];
+    if (set->count == 0 || (whole_write && w->program->buffers[buffer].count == 1))
+        SBP_PUSH(w->arena, set->ranges, set->count, set->capacity, (sbp_live_range){position, position});
+    set->ranges[set->count - 1].end = position;
+}
+
+/* What a loop carries from one iteration to the next is live during all of it. */
+static void stretch(walk *w, int32_t buffer, int32_t begin, int32_t end) {
+    sbp_live_set *set = &w->buffers[buffer];
+    while (set->count > 1 && set->ranges[set->count - 2].end >= begin)
+        set->count--;
+    sbp_live_range *last = &set->ranges[set->count - 1];
+    last->begin = last->begin < begin ? last->begin : begin;
+    last->end = end;
+}
+
+static bool is_whole(const walk *w, const sbp_view *view) {
+    const sbp_buffer *b = &w->program->buffers[view->ref];
+    sbp_view whole = sbp_view_buffer(w->program, view->ref, view->slot);
+    return view->col == 0 && view->cols == b->cols && !view->until && view->start.column < 0 &&
+           sbp_extent_equal(view->start.base, whole.start.base) &&
+           sbp_extent_equal(view->start.step, whole.start.step) &&
+           sbp_extent_equal(view->length.base, whole.length.base) &&
+           view->length.column == whole.length.column;
 }
 
 static void walk_command(walk *w, const sbp_command *command, bool in_loop) {
@@ -63,18 +86,36 @@ static void walk_command(walk *w, const sbp_command *command, bool in_loop) {
     for (int pass = 0; pass < 2; pass++) /* reads first: an operand may be read and written */
         for (int32_t i = 0; i < command->view_count; i++) {
             int32_t ref = command->views[i].ref;
-            if (ref < 0)
-                continue;
             bool reads = operands[i].access != SBP_WRITE;
-            if (reads != (pass == 0))
+            if (ref < 0 || reads != (pass == 0))
                 continue;
-            touch(w, ref, w->position, w->position);
-            const sbp_buffer *b = &w->program->buffers[ref];
-            bool whole_rows = b->rows.c[SBP_T] == 0 && b->rows.c[SBP_S] == 0;
-            if (in_loop && !w->started[ref] && (reads || !whole_rows))
+            bool also_read = false; /* in place: the write ends nothing */
+            for (int32_t k = 0; k < command->view_count; k++)
+                also_read |= command->views[k].ref == ref && operands[k].access != SBP_WRITE;
+            bool whole = !reads && !also_read && is_whole(w, &command->views[i]);
+            touch(w, ref, w->position, whole);
+            bool chunk_local =
+                w->program->buffers[ref].rows.c[SBP_T] == 0 && w->program->buffers[ref].rows.c[SBP_S] == 0;
+            if (in_loop && !w->started[ref] && (reads || !chunk_local))
                 w->carried[ref] = true;
             w->started[ref] = true;
         }
+    w->position++;
+}
+
+static void walk_call(walk *w, const sbp_call *call) {
+    const sbp_function *function = &w->program->functions[call->function];
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t f = 0; f < function->formal_count; f++) {
+            bool writes = function->formals[f].access == SBP_WRITE;
+            if (call->views[f].ref >= 0 && writes == (pass == 1))
+                touch(w, call->views[f].ref, w->position, writes && is_whole(w, &call->views[f]));
+        }
+    if (w->calls) {
+        sbp_live_set *set = &w->calls[call->function];
+        SBP_PUSH(w->arena, set->ranges, set->count, set->capacity,
+                 (sbp_live_range){w->position, w->position});
+    }
     w->position++;
 }
 
@@ -90,33 +131,18 @@ static void walk_body(walk *w, const sbp_body *body, bool in_loop) {
             walk_body(w, &node->u.loop->body, true);
             for (int32_t b = 0; b < w->program->buffer_count; b++)
                 if (w->started[b] && w->carried[b])
-                    touch(w, b, begin, w->position);
+                    stretch(w, b, begin, w->position);
         } else {
-            const sbp_call *call = node->u.call;
-            for (int32_t f = 0; f < w->program->functions[call->function].formal_count; f++)
-                if (call->views[f].ref >= 0)
-                    touch(w, call->views[f].ref, w->position, w->position);
-            if (w->calls)
-                w->calls[w->position] = call->function;
-            w->position++;
+            walk_call(w, node->u.call);
         }
     }
 }
 
-static int32_t count_positions(const sbp_body *body) {
-    int32_t count = 0;
-    for (int32_t i = 0; i < body->count; i++)
-        count += body->nodes[i].kind == SBP_NODE_LOOP ? count_positions(&body->nodes[i].u.loop->body) : 1;
-    return count;
-}
-
 static int32_t walk_all(sbp_arena *arena, const sbp_program *program, const sbp_body *body,
-                        sbp_live_range *ranges, int32_t *calls) {
-    walk w = {.program = program, .ranges = ranges, .calls = calls};
+                        sbp_live_set *buffers, sbp_live_set *calls) {
+    walk w = {.arena = arena, .program = program, .buffers = buffers, .calls = calls};
     w.started = SBP_NEW_ARRAY(arena, bool, program->buffer_count + 1);
     w.carried = SBP_NEW_ARRAY(arena, bool, program->buffer_count + 1);
-    for (int32_t b = 0; b < program->buffer_count; b++)
-        ranges[b] = (sbp_live_range){INT32_MAX, -1};
     walk_body(&w, body, false);
     return w.position;
 }
@@ -124,37 +150,39 @@ static int32_t walk_all(sbp_arena *arena, const sbp_program *program, const sbp_
 /* Buffers of the program that functions name directly (row data, vectors) are persistent, so that calls tell
  * all. */
 void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liveness *out) {
-    int32_t n = program->buffer_count;
+    size_t n = (size_t)program->buffer_count, entries = (size_t)program->entry_count;
     out->entry_count = program->entry_count;
-    out->lengths = SBP_NEW_ARRAY(arena, int32_t, program->entry_count + 1);
-    out->ranges = SBP_NEW_ARRAY(arena, sbp_live_range, (size_t)program->entry_count * (size_t)n + 1);
-    out->frames = SBP_NEW_ARRAY(arena, sbp_live_range, n + 1);
+    out->lengths = SBP_NEW_ARRAY(arena, int32_t, entries + 1);
+    out->buffers = SBP_NEW_ARRAY(arena, sbp_live_set, entries * n + 1);
+    out->calls = SBP_NEW_ARRAY(arena, sbp_live_set, entries * (size_t)program->function_count + 1);
+    out->frames = SBP_NEW_ARRAY(arena, sbp_live_set, n + 1);
     out->function_lengths = SBP_NEW_ARRAY(arena, int32_t, program->function_count + 1);
-    out->calls = SBP_NEW_ARRAY(arena, int32_t *, program->entry_count + 1);
-    sbp_live_range *scratch = SBP_NEW_ARRAY(arena, sbp_live_range, n + 1);
     for (int32_t f = 0; f < program->function_count; f++) {
-        out->function_lengths[f] = walk_all(arena, program, &program->functions[f].body, scratch, NULL);
-        for (int32_t b = 0; b < n; b++)
+        sbp_live_set *sets = SBP_NEW_ARRAY(arena, sbp_live_set, n + 1);
+        out->function_lengths[f] = walk_all(arena, program, &program->functions[f].body, sets, NULL);
+        for (size_t b = 0; b < n; b++)
             if (program->buffers[b].function == f)
-                out->frames[b] = scratch[b];
+                out->frames[b] = sets[b];
     }
-    for (int32_t e = 0; e < program->entry_count; e++) {
-        int32_t positions = count_positions(&program->entries[e].body);
-        out->calls[e] = SBP_NEW_ARRAY(arena, int32_t, positions + 1);
-        for (int32_t i = 0; i < positions; i++)
-            out->calls[e][i] = -1;
-        sbp_live_range *ranges = out->ranges + (size_t)e * (size_t)n;
-        out->lengths[e] = walk_all(arena, program, &program->entries[e].body, ranges, out->calls[e]);
-    }
+    for (size_t e = 0; e < entries; e++)
+        out->lengths[e] = walk_all(arena, program, &program->entries[e].body, out->buffers + e * n,
+                                   out->calls + e * (size_t)program->function_count);
+}
+
+static bool is_live(const sbp_live_set *set, int32_t position) {
+    for (int32_t i = 0; i < set->count; i++)
+        if (set->ranges[i].begin <= position && position <= set->ranges[i].end)
+            return true;
+    return false;
 }
 
 /* ---- packing ----------------------------------------------------------------------------------------- */
 
-/* Something to be placed: live during [begin, end] of each timeline (an entry, or the one function). */
+/* Something to be placed, and when it is live in each timeline (an entry, or the one function). */
 typedef struct parcel {
     int64_t bytes, offset;
     int32_t buffer; /* or ~function: its frame */
-    sbp_live_range *ranges;
+    const sbp_live_set **sets;
     int32_t order;
 } parcel;
 
@@ -172,9 +200,21 @@ static int by_offset(const void *x, const void *y) {
     return a->order - b->order;
 }
 
+static bool overlap(const sbp_live_set *a, const sbp_live_set *b) {
+    for (int32_t i = 0, j = 0; i < a->count && j < b->count;) {
+        if (a->ranges[i].begin <= b->ranges[j].end && b->ranges[j].begin <= a->ranges[i].end)
+            return true;
+        if (a->ranges[i].end < b->ranges[j].end)
+            i++;
+        else
+            j++;
+    }
+    return false;
+}
+
 static bool meet(const parcel *a, const parcel *b, int32_t timelines) {
     for (int32_t t = 0; t < timelines; t++)
-        if (a->ranges[t].begin <= b->ranges[t].end && b->ranges[t].begin <= a->ranges[t].end)
+        if (overlap(a->sets[t], b->sets[t]))
             return true;
     return false;
 }
@@ -241,7 +281,8 @@ static sbp_status pack_function(const packer *p, const sbp_liveness *live, int32
     for (int32_t b = 0; b < prog->buffer_count; b++) {
         if (prog->buffers[b].function != function)
             continue;
-        parcel item = {.buffer = b, .ranges = &live->frames[b], .order = count};
+        parcel item = {.buffer = b, .order = count, .sets = SBP_NEW_ARRAY(p->arena, const sbp_live_set *, 1)};
+        item.sets[0] = &live->frames[b];
         SBP_TRY(whole_bytes(p, b, &item.bytes));
         SBP_PUSH(p->arena, parcels, count, capacity, item);
     }
@@ -262,25 +303,19 @@ static sbp_status pack_space(const packer *p, const sbp_liveness *live, const in
         if (buffer->function >= 0 || buffer->space != space || sbp_memory_is_persistent(buffer->role))
             continue;
         parcel item = {
-            .buffer = b, .order = count, .ranges = SBP_NEW_ARRAY(p->arena, sbp_live_range, entries + 1)};
+            .buffer = b, .order = count, .sets = SBP_NEW_ARRAY(p->arena, const sbp_live_set *, entries)};
         SBP_TRY(whole_bytes(p, b, &item.bytes));
         for (int32_t e = 0; e < entries; e++)
-            item.ranges[e] = live->ranges[(size_t)e * (size_t)n + (size_t)b];
+            item.sets[e] = &live->buffers[(size_t)e * (size_t)n + (size_t)b];
         SBP_PUSH(p->arena, parcels, count, capacity, item);
     }
     for (int32_t f = 0; f < prog->function_count && space == SBP_DEVICE; f++) {
         if (frames[f] == 0)
             continue;
         parcel item = {.buffer = ~f, .bytes = frames[f], .order = count};
-        item.ranges = SBP_NEW_ARRAY(p->arena, sbp_live_range, entries + 1);
-        for (int32_t e = 0; e < entries; e++) {
-            item.ranges[e] = (sbp_live_range){INT32_MAX, -1};
-            for (int32_t t = 0; t < live->lengths[e]; t++)
-                if (live->calls[e][t] == f) {
-                    item.ranges[e].begin = item.ranges[e].begin < t ? item.ranges[e].begin : t;
-                    item.ranges[e].end = t;
-                }
-        }
+        item.sets = SBP_NEW_ARRAY(p->arena, const sbp_live_set *, entries);
+        for (int32_t e = 0; e < entries; e++)
+            item.sets[e] = &live->calls[(size_t)e * (size_t)prog->function_count + (size_t)f];
         SBP_PUSH(p->arena, parcels, count, capacity, item);
     }
     int64_t end = base;
@@ -340,8 +375,7 @@ static sbp_status function_peak(const sbp_program *program, const sbp_liveness *
     for (int32_t t = 0; t < live->function_lengths[function]; t++) {
         int64_t sum = 0, here[SBP_ROLE_COUNT] = {0};
         for (int32_t b = 0; b < program->buffer_count; b++)
-            if (program->buffers[b].function == function && live->frames[b].begin <= t &&
-                t <= live->frames[b].end) {
+            if (program->buffers[b].function == function && is_live(&live->frames[b], t)) {
                 sum += bytes[b];
                 here[program->buffers[b].role] += bytes[b];
             }
@@ -376,15 +410,16 @@ sbp_status sbp_memory_find_peak(sbp_arena *arena, const sbp_program *program, sb
     for (int32_t e = 0; e < program->entry_count; e++)
         for (int32_t t = 0; t < live.lengths[e]; t++) {
             int64_t roles[SBP_ROLE_COUNT], sum = 0;
-            int32_t called = live.calls[e][t];
+            int32_t called = -1;
+            for (int32_t f = 0; f < program->function_count; f++)
+                if (is_live(&live.calls[(size_t)e * (size_t)program->function_count + (size_t)f], t))
+                    called = f;
             for (int r = 0; r < SBP_ROLE_COUNT; r++)
                 roles[r] = fixed[r] + (called >= 0 ? functions[called][r] : 0);
-            for (int32_t b = 0; b < n; b++) {
-                sbp_live_range range = live.ranges[(size_t)e * (size_t)n + (size_t)b];
+            for (int32_t b = 0; b < n; b++)
                 if (program->buffers[b].function < 0 && !sbp_memory_is_persistent(program->buffers[b].role) &&
-                    range.begin <= t && t <= range.end)
+                    is_live(&live.buffers[(size_t)e * (size_t)n + (size_t)b], t))
                     roles[program->buffers[b].role] += bytes[b];
-            }
             for (int r = 0; r < SBP_ROLE_COUNT; r++)
                 sum += roles[r];
             if (sum > out->live_bytes) {

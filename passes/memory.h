@@ -20,20 +20,26 @@ typedef struct sbp_memory_peak {
 sbp_status sbp_memory_find_peak(sbp_arena *arena, const sbp_program *program, sbp_space space,
                                 int64_t alignment, sbp_diag *diag, sbp_memory_peak *out) SBP_CHECKED;
 
-/* Live range of every buffer in every entry: begin > end when it is not used there. Buffers of functions
- * follow the calls. Persistent buffers (parameters, gradients, states, row data, results) are live
- * throughout. */
+/* Positions during which a buffer holds something that is still read: intervals, ascending, both ends
+ * included. */
 typedef struct sbp_live_range {
     int32_t begin, end;
 } sbp_live_range;
 
+typedef struct sbp_live_set {
+    sbp_live_range *ranges;
+    int32_t count, capacity;
+} sbp_live_set;
+
+/* Persistent buffers (parameters, gradients, states, row data, results) are live throughout and have no sets.
+ * A buffer written whole begins a new interval; arrays, and what only parts are written of, have one. */
 typedef struct sbp_liveness {
     int32_t entry_count;
-    int32_t *lengths;       /* positions per entry */
-    sbp_live_range *ranges; /* [entry * buffer_count + buffer]; for function buffers: in the function */
-    sbp_live_range *frames; /* per buffer of a function: inside one run of the function */
+    int32_t *lengths;      /* positions per entry: a command or a call each */
+    sbp_live_set *buffers; /* [entry * buffer_count + buffer] */
+    sbp_live_set *calls;   /* [entry * function_count + function]: where it is called */
+    sbp_live_set *frames;  /* per buffer of a function: inside one run of the function */
     int32_t *function_lengths;
-    int32_t **calls; /* per entry and position: function called there, -1 */
 } sbp_liveness;
 
 void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liveness *out);

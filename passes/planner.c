@@ -23,6 +23,7 @@ typedef struct planner {
     sbp_arena *arena;
     sbp_diag *diag;
     skeleton *skeletons;
+    sbp_arena *scratch; /* during one evaluation */
 } planner;
 
 /* ---- skeletons --------------------------------------------------------------------------------------- */
@@ -90,12 +91,12 @@ static void set_count(const skeleton *s, sbp_program *copy, const char *name, in
 
 /* The skeleton's program at other sizes; its lists of buffers are its own. */
 static sbp_program *resize(planner *pl, const skeleton *s, int64_t t, const sbp_schedule_options *o) {
-    sbp_program *copy = SBP_NEW(pl->arena, sbp_program);
+    sbp_program *copy = SBP_NEW(pl->scratch, sbp_program);
     *copy = *s->program;
     copy->t_max = copy->s_max = t;
     copy->chunk = o->chunk;
     copy->head_chunk = o->head_chunk;
-    copy->buffers = SBP_NEW_ARRAY(pl->arena, sbp_buffer, copy->buffer_count);
+    copy->buffers = SBP_NEW_ARRAY(pl->scratch, sbp_buffer, copy->buffer_count);
     memcpy(copy->buffers, s->program->buffers, (size_t)copy->buffer_count * sizeof *copy->buffers);
     for (int32_t i = 0; i < s->lowering->block_count; i++) {
         const sbp_block_buffer *b = &s->lowering->blocks[i];
@@ -120,7 +121,7 @@ static void estimate_time(planner *pl, const skeleton *s, const sbp_program *siz
         if (sbp_program_find_entry(sized, entries[i]))
             entry = entries[i];
     sbp_cost cost;
-    sbp_cost_entry(pl->arena, sized, entry ? entry : "score", out->t_max, &pl->base->target, &cost);
+    sbp_cost_entry(pl->scratch, sized, entry ? entry : "score", out->t_max, &pl->base->target, &cost);
     out->seconds = cost.seconds;
     out->flops = cost.flops;
     if (!s->many)
@@ -130,31 +131,52 @@ static void estimate_time(planner *pl, const skeleton *s, const sbp_program *siz
     double here = (double)((groups - 1) * (o->checkpoint_every - 1)),
            there = (double)(sbp_ceil_div(s->layers, 2) - 1);
     sbp_cost again;
-    sbp_cost_functions(pl->arena, sized, entry, ".again", out->t_max, &pl->base->target, &again);
+    sbp_cost_functions(pl->scratch, sized, entry, ".again", out->t_max, &pl->base->target, &again);
     double factor = there > 0 ? here / there - 1 : 0;
     out->seconds += again.seconds * factor;
     out->flops += again.flops * factor;
 }
 
-static sbp_status evaluate(planner *pl, int64_t t, const sbp_schedule_options *o, sbp_plan_estimate *out) {
+/* One evaluation, in an arena of its own: a search makes tens of thousands. */
+typedef struct evaluation {
+    planner *pl;
+    const skeleton *s;
+    bool timed;
+    sbp_plan_estimate *out;
+} evaluation;
+
+static sbp_status evaluate_body(void *user) {
+    evaluation *e = user;
+    sbp_program *sized = resize(e->pl, e->s, e->out->t_max, &e->out->schedule);
+    SBP_TRY(sbp_memory_pack(e->pl->scratch, e->pl->diag, sized, &e->s->live, &e->pl->base->target));
+    e->out->device_bytes = sized->arena_bytes[SBP_DEVICE];
+    e->out->host_bytes = sized->arena_bytes[SBP_HOST];
+    if (e->timed)
+        estimate_time(e->pl, e->s, sized, &e->out->schedule, e->out);
+    return SBP_OK;
+}
+
+static sbp_status evaluate(planner *pl, int64_t t, const sbp_schedule_options *o, bool timed,
+                           sbp_plan_estimate *out) {
     skeleton *s;
     SBP_TRY(find_skeleton(pl, o, t, false, &s));
-    bool many = o->checkpoint_every > 1;
-    if (many)
+    if (o->checkpoint_every > 1)
         SBP_TRY(find_skeleton(pl, o, t, s->layers > 2, &s));
     *out = (sbp_plan_estimate){.t_max = t, .schedule = *o};
-    sbp_program *sized = resize(pl, s, t, o);
-    SBP_TRY(sbp_memory_pack(pl->arena, pl->diag, sized, &s->live, &pl->base->target));
-    out->device_bytes = sized->arena_bytes[SBP_DEVICE];
-    out->host_bytes = sized->arena_bytes[SBP_HOST];
-    estimate_time(pl, s, sized, o, out);
-    return SBP_OK;
+    evaluation e = {.pl = pl, .s = s, .timed = timed, .out = out};
+    pl->scratch = sbp_arena_create();
+    if (!pl->scratch)
+        return sbp_fail(pl->diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(pl->scratch, pl->diag, evaluate_body, &e);
+    sbp_arena_destroy(pl->scratch);
+    pl->scratch = NULL;
+    return status;
 }
 
 sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
                                 const sbp_schedule_options *schedule, sbp_plan_estimate *out) {
     planner pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag};
-    return evaluate(&pl, t_max, schedule, out);
+    return evaluate(&pl, t_max, schedule, true, out);
 }
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
@@ -164,7 +186,8 @@ static const char *const attention_set[] = {SBP_SAVE_ATTENTION};
 typedef struct search {
     planner pl;
     const sbp_wish *wish;
-    bool longest; /* maximise t_max instead of speed */
+    bool longest;     /* maximise t_max instead of speed */
+    int64_t quarters; /* of the target's chunk sizes */
     bool found;
     sbp_plan_estimate best, smallest; /* smallest: least device memory of all, for messages */
 } search;
@@ -181,10 +204,10 @@ static int64_t clamp_chunk(int64_t chunk, int64_t t) {
     return chunk < 1 ? 1 : chunk > t ? t : chunk;
 }
 
-static sbp_status try_at(search *s, sbp_schedule_options o, int64_t t, sbp_plan_estimate *e) {
+static sbp_status try_at(search *s, sbp_schedule_options o, int64_t t, bool timed, sbp_plan_estimate *e) {
     o.chunk = clamp_chunk(o.chunk, t);
     o.head_chunk = clamp_chunk(o.head_chunk, t);
-    SBP_TRY(evaluate(&s->pl, t, &o, e));
+    SBP_TRY(evaluate(&s->pl, t, &o, timed, e));
     if (s->smallest.device_bytes == 0 || e->device_bytes < s->smallest.device_bytes)
         s->smallest = *e;
     return SBP_OK;
@@ -201,7 +224,7 @@ static bool better(const search *s, const sbp_plan_estimate *e) {
 static sbp_status try_candidate(search *s, const sbp_schedule_options *o) {
     sbp_plan_estimate e;
     if (!s->longest) {
-        SBP_TRY(try_at(s, *o, s->wish->t_max, &e));
+        SBP_TRY(try_at(s, *o, s->wish->t_max, true, &e));
         if (fits(s, &e) && better(s, &e)) {
             s->best = e;
             s->found = true;
@@ -210,19 +233,19 @@ static sbp_status try_candidate(search *s, const sbp_schedule_options *o) {
     }
     int64_t low = 0, high = 1;
     for (; high < (int64_t)1 << 32; high *= 2) {
-        SBP_TRY(try_at(s, *o, high, &e));
+        SBP_TRY(try_at(s, *o, high, false, &e));
         if (!fits(s, &e))
             break;
         low = high;
     }
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        SBP_TRY(try_at(s, *o, middle, &e));
+        SBP_TRY(try_at(s, *o, middle, false, &e));
         *(fits(s, &e) ? &low : &high) = middle;
     }
     if (low == 0)
         return SBP_OK;
-    SBP_TRY(try_at(s, *o, low, &e));
+    SBP_TRY(try_at(s, *o, low, true, &e));
     if (better(s, &e)) {
         s->best = e;
         s->found = true;
@@ -230,20 +253,33 @@ static sbp_status try_candidate(search *s, const sbp_schedule_options *o) {
     return SBP_OK;
 }
 
-/* All chunk sizes worth trying for one structure. */
+static int64_t pick(int64_t asked, bool whole, int64_t usual, int64_t quarters) {
+    if (asked != SBP_AUTO)
+        return asked;
+    return whole ? (int64_t)1 << 40 : usual * quarters / 4; /* clamped to the rows there are */
+}
+
+/* One structure, with chunks of so many quarters of what the target likes. */
 static sbp_status try_chunks(search *s, sbp_schedule_options o) {
     const sbp_wish *w = s->wish;
     const sbp_target_info *t = &s->pl.base->target;
-    bool limited = w->memory_bytes > 0;
-    int64_t whole = w->t_max == SBP_AUTO ? (int64_t)1 << 40 : w->t_max;
-    for (int i = 0; i < (limited && w->chunk == SBP_AUTO && !w->whole ? 4 : 1); i++)
-        for (int j = 0; j < (limited && w->head_chunk == SBP_AUTO && !w->whole ? 4 : 1); j++) {
-            static const int64_t numerator[] = {4, 2, 8,
-                                                1}; /* quarters of the target's choice: itself first */
-            o.chunk = w->chunk != SBP_AUTO ? w->chunk : w->whole ? whole : t->chunk * numerator[i] / 4;
-            o.head_chunk = w->head_chunk != SBP_AUTO ? w->head_chunk
-                           : w->whole                ? whole
-                                                     : t->head_chunk * numerator[j] / 4;
+    o.chunk = pick(w->chunk, w->whole, t->chunk, s->quarters);
+    o.head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, s->quarters);
+    return try_candidate(s, &o);
+}
+
+/* Other chunk sizes for the structure that won. */
+static sbp_status refine_chunks(search *s) {
+    static const int64_t quarters[] = {1, 2, 4, 8, 16};
+    const sbp_wish *w = s->wish;
+    const sbp_target_info *t = &s->pl.base->target;
+    sbp_schedule_options o = s->best.schedule;
+    if (w->memory_bytes == 0 || w->whole)
+        return SBP_OK;
+    for (int i = 0; i < SBP_COUNT(quarters); i++)
+        for (int j = 0; j < SBP_COUNT(quarters); j++) {
+            o.chunk = pick(w->chunk, false, t->chunk, quarters[i]);
+            o.head_chunk = pick(w->head_chunk, false, t->head_chunk, quarters[j]);
             SBP_TRY(try_candidate(s, &o));
         }
     return SBP_OK;
@@ -254,7 +290,8 @@ static sbp_status try_checkpoints(search *s, sbp_schedule_options o, int32_t lay
     for (int64_t k = 1; k <= 16; k++) {
         o.checkpoint_every = w->checkpoint_every != SBP_AUTO ? w->checkpoint_every : k;
         int64_t segments = sbp_ceil_div(layers, o.segment);
-        if (k > 1 && (w->checkpoint_every != SBP_AUTO || w->memory_bytes == 0 || k * 2 > segments))
+        if (k > 1 &&
+            (w->checkpoint_every != SBP_AUTO || w->memory_bytes == 0 || k * 2 > segments || o.save_all))
             break;
         SBP_TRY(try_chunks(s, o));
     }
@@ -332,9 +369,11 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
     search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
                 .wish = wish,
                 .longest = wish->t_max == SBP_AUTO};
-    SBP_TRY(try_all(&s));
+    for (s.quarters = 4; s.quarters >= 1 && !s.found; s.quarters /= 2)
+        SBP_TRY(try_all(&s));
     if (!s.found)
         return refuse(&s);
+    SBP_TRY(refine_chunks(&s));
     *out = s.best;
     return SBP_OK;
 }
