@@ -175,6 +175,10 @@ void sbp_format_double(char *out, size_t out_size, double value) {
         snprintf(out, out_size, value < 0 ? "-inf" : "inf");
         return;
     }
+    if (fabs(value) < 1e15 && value == (double)(int64_t)value) { /* 20, not 2e+01 */
+        snprintf(out, out_size, signbit(value) && value == 0 ? "-0" : "%lld", (long long)value);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(out, out_size, "%.*g", digits, value);
         if (strtod(out, NULL) == value)
