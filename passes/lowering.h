@@ -116,15 +116,7 @@ typedef struct sbp_head_lowering {
     int32_t gradient;  /* two passes: cotangents of the per-row outputs; -1 for one pass */
 } sbp_head_lowering;
 
-/* A buffer with one row per SBP_PARTIAL_ROWS rows of a chunk (C or H). */
-typedef struct sbp_block_buffer {
-    int32_t buffer;
-    sbp_symbol step;
-} sbp_block_buffer;
-
 typedef struct sbp_lowering {
-    sbp_block_buffer *blocks; /* the planner resizes them with the chunk */
-    int32_t block_count, block_capacity;
     sbp_function_lowering **functions;
     int32_t function_count, function_capacity;
     int32_t chunk_table, head_table;

@@ -12,6 +12,7 @@
 #include "passes/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "passes/passes.h"
 
@@ -364,6 +365,38 @@ sbp_status sbp_pass_memory(sbp_pipeline *p) {
     sbp_liveness live;
     sbp_memory_liveness(p->arena, p->program, &live);
     return sbp_memory_pack(p->arena, p->diag, p->program, &live, &p->target);
+}
+
+/* ---- other sizes ------------------------------------------------------------------------------------- */
+
+/* Buffers that are read by blocks hold a row per SBP_PARTIAL_ROWS rows of a chunk. */
+static void resize_blocks(sbp_program *program, const sbp_body *body, int64_t chunk) {
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_LOOP && node->u.loop->table >= 0) {
+            bool head = program->tables[node->u.loop->table].step == SBP_H;
+            resize_blocks(program, &node->u.loop->body, head ? program->head_chunk : program->chunk);
+        }
+        for (int32_t k = 0; node->kind == SBP_NODE_COMMAND && k < node->u.command->view_count; k++) {
+            const sbp_view *view = &node->u.command->views[k];
+            if (view->ref >= 0 && view->length.column == SBP_COLUMN_BLOCKS)
+                program->buffers[view->ref].rows = sbp_extent_const(sbp_ceil_div(chunk, SBP_PARTIAL_ROWS));
+        }
+    }
+}
+
+sbp_program *sbp_memory_resize(sbp_arena *arena, const sbp_program *program, int64_t t_max, int64_t chunk,
+                               int64_t head_chunk) {
+    sbp_program *copy = SBP_NEW(arena, sbp_program);
+    *copy = *program;
+    copy->t_max = copy->s_max = t_max;
+    copy->chunk = chunk;
+    copy->head_chunk = head_chunk;
+    copy->buffers = SBP_NEW_ARRAY(arena, sbp_buffer, copy->buffer_count);
+    memcpy(copy->buffers, program->buffers, (size_t)copy->buffer_count * sizeof *copy->buffers);
+    for (int32_t f = 0; f < copy->function_count; f++)
+        resize_blocks(copy, &copy->functions[f].body, chunk);
+    return copy;
 }
 
 /* ---- the peak ---------------------------------------------------------------------------------------- */

@@ -46,6 +46,11 @@ void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liven
 
 bool sbp_memory_is_persistent(sbp_role role);
 
+/* A copy of a program for other sizes, with a buffer list of its own: what is sized by the chunks follows.
+ * Offsets are those of the original until it is packed. */
+sbp_program *sbp_memory_resize(sbp_arena *arena, const sbp_program *program, int64_t t_max, int64_t chunk,
+                               int64_t head_chunk);
+
 /* Gives every buffer its offset and stride and sets arena_bytes, for the program's t_max, chunk and
  * head_chunk. Liveness is that of the same program, whatever its sizes were then. */
 sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *program, const sbp_liveness *live,

@@ -53,4 +53,9 @@ sbp_status sbp_planner_longest(sbp_arena *arena, sbp_diag *diag, const sbp_progr
                                const sbp_target_info *target, int64_t device_bytes, int64_t host_bytes,
                                int64_t *out) SBP_CHECKED;
 
+/* What one more row costs when there are many: the coefficient of T in the arenas. */
+sbp_status sbp_planner_bytes_per_token(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
+                                       const sbp_target_info *target, double *device,
+                                       double *host) SBP_CHECKED;
+
 #endif

@@ -245,10 +245,6 @@ static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
         s->temp_buffers[temp] =
             sbp_lower_buffer(s->p, name, t->blocks ? SBP_ROLE_SCRATCH : SBP_ROLE_WORKSPACE, SBP_DEVICE,
                              t->dtype, 1, rows, t->cols, s->function);
-        sbp_lowering *l = s->p->lowering;
-        if (t->blocks)
-            SBP_PUSH(s->p->arena, l->blocks, l->block_count, l->block_capacity,
-                     (sbp_block_buffer){.buffer = s->temp_buffers[temp], .step = s->stage->rows});
     }
     sbp_view whole = sbp_view_buffer(s->p->program, s->temp_buffers[temp], 0);
     return t->blocks ? sbp_view_blocks(whole) : whole;
