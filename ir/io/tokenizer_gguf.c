@@ -3,15 +3,15 @@
  * "gpt2": vocabulary and merges as they are; the pattern is the one that tokenizer.ggml.pre names, as the
  * models' own tokenizer.json files have it (llama.cpp's are adapted to its regex engine).
  * "llama": SentencePiece BPE. The merges are recovered from the vocabulary as transformers does: every way
- * to cut a token into two tokens, best score first. Gemma files carry scores that are not in merge order
- * for some tokens; there the order of the tokens counts.
+ * to cut a token into two tokens, best score first. Gemma files have lost the scores of some tokens;
+ * there the scores of the original are made again: 0 for user-defined tokens, then falling with the id.
  */
 #include "ir/io/tokenizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOKEN_BYTES = 4096, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4 };
+enum { MAX_TOKEN_BYTES = 4096, TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4 };
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -377,6 +377,10 @@ static void cut_token(conversion *c, int64_t id, double score, cuts *out) {
         qsort(out->list + first, (size_t)(out->count - first), sizeof(cut), by_ids);
 }
 
+static int64_t type_of(const conversion *c, int64_t id) {
+    return c->types ? sbp_gguf_i64_at(c->types, id) : TYPE_NORMAL;
+}
+
 static sbp_status print_recovered_merges(conversion *c, bool by_position) {
     const sbp_gguf_value *scores = NULL;
     if (!by_position)
@@ -386,9 +390,14 @@ static sbp_status print_recovered_merges(conversion *c, bool by_position) {
         return sbp_fail(c->diag, SBP_INPUT,
                         "%s: tokenizer.ggml.scores has %lld items, expected %lld, one a token", c->path,
                         (long long)scores->count, (long long)c->count);
+    int64_t first = 0; /* the best token that is not user-defined has score 0, too */
+    while (first < c->count && type_of(c, first) != TYPE_NORMAL)
+        first++;
     cuts all = {0};
     for (int64_t id = 0; id < c->count; id++) {
-        double score = scores ? sbp_gguf_double_at(scores, id) : -(double)id;
+        double score = type_of(c, id) == TYPE_USER ? 0 : (double)(first - id);
+        if (scores)
+            score = sbp_gguf_double_at(scores, id);
         if (score != score)
             return sbp_fail(c->diag, SBP_INPUT, "%s: the score of token %lld is not a number", c->path,
                             (long long)id);

@@ -230,7 +230,7 @@ static void sort_marks(tok_work *work, changed *list, int32_t from, int32_t to) 
 }
 
 static void decompose(const tok_piece *piece, bool compatible, changes *out) {
-    int options = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compatible ? UTF8PROC_COMPAT : 0);
+    utf8proc_option_t options = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compatible ? UTF8PROC_COMPAT : 0);
     int32_t pending = 0; /* first character not yet in canonical order */
     for (int64_t at = 0; at < piece->length;) {
         uint32_t code;

@@ -150,6 +150,8 @@ static void gguf_files_give_the_same(void **state) {
     }
     check_all(f, "spm.gguf", load(f, "tests/data/io/spm.gguf"), read_data(f, "tests/data/io/spm.json"),
               OFFSETS | DECODED, 0);
+    check_all(f, "gemma.gguf", load(f, "tests/data/io/gemma.gguf"), read_data(f, "tests/data/io/gemma.json"),
+              OFFSETS | DECODED, 0);
 }
 
 static void self_contained_text_is_the_same_tokenizer(void **state) {

@@ -3,8 +3,8 @@
   foreign.safetensors  one that cannot
   quants.gguf          every block type of GGUF that can be read, random codes
   quants.safetensors   what the gguf package makes of them
-  spm.gguf, spm.json   a SentencePiece vocabulary; the tokenizer.json that follows from it, with expectations for
-                       ../tokenizers/texts.json
+  spm.gguf, spm.json   a SentencePiece vocabulary; what it makes of ../tokenizers/texts.json
+  gemma.gguf, .json    the same with what is special about Gemma's files
   NAME.gguf            the byte-level tokenizers of ../tokenizers as GGUF
 
     python3 make.py      # in this directory; needs: pip install safetensors==0.8.0 gguf==0.19.0 tokenizers numpy
@@ -98,8 +98,8 @@ def quants():
     save("quants.safetensors", {k: ("float32", a) for k, a in expected.items()})
 
 
-def write_tokenizer(path, model, tokens, types, pre=None, merges=None, scores=None, **flags):
-    w = gguf.GGUFWriter(path, "llama")
+def write_tokenizer(path, model, tokens, types, pre=None, merges=None, scores=None, architecture="llama", **flags):
+    w = gguf.GGUFWriter(path, architecture)
     w.add_tokenizer_model(model)
     if pre:
         w.add_tokenizer_pre(pre)
@@ -126,16 +126,23 @@ def byte_level(name, pre, **flags):
     write_tokenizer(f"{name}.gguf", "gpt2", vocab, [3 if t in special else 1 for t in vocab], pre, j["model"]["merges"], **flags)
 
 
-def spm():
-    j = json.load(open("../tokenizers/llama2.json"))
+def spm(name, base, gemma):
+    j = json.load(open(f"../tokenizers/{base}.json"))
     vocab = sorted(j["model"]["vocab"], key=j["model"]["vocab"].get)
-    words = vocab[259:]
+    user = [a["content"] for a in j["added_tokens"] if not a["special"]]
+    fixed = 259 + len(user)
+    words = vocab[fixed:]
     # Best score to the earliest merge, single characters last, as SentencePiece numbers them.
     order = sorted(words, key=lambda t: (len(t) == 1, len(words) - words.index(t) if len(t) == 1 else words.index(t)))
-    vocab = vocab[:259] + order
-    scores = [0.0] * 259 + [-float(i) for i in range(len(order))]
-    types = [2, 3, 3] + [6] * 256 + [1] * len(order)
-    write_tokenizer("spm.gguf", "llama", vocab, types, scores=scores, add_unk_token_id=0)
+    vocab = vocab[:fixed] + order
+    scores = [0.0] * fixed + [-float(i) for i in range(len(order))]
+    types = [2, 3, 3] + [6] * 256 + [4] * len(user) + [1] * len(order)
+    if gemma:  # as the files have it: runs of spaces as they are, the scores of user-defined tokens lost
+        written = [" " * len(t) if t in user and set(t) == {"▁"} else t for t in vocab]
+        write_tokenizer(name + ".gguf", "llama", written, types, scores=[-1000.0] * len(vocab), architecture="gemma3",
+                        add_unk_token_id=0, add_add_space_prefix=False)
+    else:
+        write_tokenizer(name + ".gguf", "llama", vocab, types, scores=scores, add_unk_token_id=0)
     ids, score = {t: i for i, t in enumerate(vocab)}, dict(zip(vocab, scores))
     merges = []
     for token in vocab:  # transformers' generate_merges
@@ -143,16 +150,20 @@ def spm():
         merges += sorted(((a, b, score[token]) for a, b in cuts if a in ids and b in ids), key=lambda m: (ids[m[0]], ids[m[1]]))
     merges.sort(key=lambda m: (m[2], len(m[0]), len(m[1])), reverse=True)
     t = Tokenizer(models.BPE(vocab=ids, merges=[m[:2] for m in merges], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    replace = normalizers.Replace(" ", "▁")
+    t.normalizer = replace if gemma else normalizers.Sequence([normalizers.Prepend("▁"), replace])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    t.decoder = decoders.Sequence(steps + ([] if gemma else [decoders.Strip(" ", 1, 0)]))
     t.add_special_tokens(tok.added("<unk>", "<s>", "</s>"))
+    t.add_tokens(tok.added(*user, special=False))
     t.post_processor = tok.bos(t)
-    tok.write("spm.json", [tok.expectation(t, text) for text in tok.TEXTS])
+    tok.write(name + ".json", [tok.expectation(t, text) for text in tok.TEXTS])
 
 
 plain()
 quants()
-spm()
+spm("spm", "llama2", False)
+spm("gemma", "gemma3", True)
 byte_level("qwen2", "qwen2")
 byte_level("llama3", "llama-bpe")
 byte_level("smollm2", "smollm", add_add_bos_token=False)
