@@ -8,6 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { MAX_HEAD_DIM = 65536 };
+
 static const double pi = 3.14159265358979323846;
 
 /* The members of rope_parameters: those of `over` go before those of `base`. */
@@ -236,8 +238,11 @@ sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *b
     const char *name = rope_type_name(&c);
     if (hf->builder.status != SBP_OK)
         return rope;
-    if (head_dim % 2 != 0)
-        sbp_hf_fail(hf, NULL, "head_dim %lld is odd; rotary embedding pairs elements", (long long)head_dim);
+    if (head_dim % 2 != 0 || head_dim > MAX_HEAD_DIM) {
+        sbp_hf_fail(hf, NULL, "head_dim %lld is odd or above %d; rotary embedding pairs elements",
+                    (long long)head_dim, MAX_HEAD_DIM);
+        return rope;
+    }
     int64_t n = head_dim / 2;
     double *f = SBP_NEW_ARRAY(hf->arena, double, n);
     for (int64_t i = 0; i < n; i++)

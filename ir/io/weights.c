@@ -152,6 +152,8 @@ static sbp_status open_any(sbp_weights *w, sbp_diag *diag) {
             slash ? sbp_arena_strndup(w->arena, w->path, (size_t)(slash - w->path) + 1) : ".";
         return open_index(w, diag, directory, w->path);
     }
+    if (has_suffix(w->path, ".json"))
+        return sbp_onnx_add(w, diag, w->path);
     return sbp_safetensors_add(w, diag, w->path);
 }
 
@@ -218,6 +220,14 @@ const struct sbp_gguf *sbp_weights_gguf(const sbp_weights *w) {
 }
 
 /* ---- reading --------------------------------------------------------------------------------------- */
+
+/* Bytes of a file or of memory; ranges were checked when the tensor was added. */
+static sbp_status read_bytes(sbp_diag *diag, const weights_file *f, void *out, int64_t length, int64_t offset) {
+    if (!f->memory)
+        return sbp_file_pread(diag, f->fd, f->path, out, length, offset);
+    memcpy(out, (const char *)f->memory + offset, (size_t)length);
+    return SBP_OK;
+}
 
 /* n floats to a float type. */
 static void store_floats(const float *in, sbp_dtype dtype, void *out, int64_t n) {
@@ -300,7 +310,7 @@ static sbp_status read_converted(const sbp_weights *w, const sbp_weight *t, int6
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < CHUNK_ELEMS ? count - done : CHUNK_ELEMS;
         char *target = out + done * to_bytes;
-        SBP_TRY(sbp_file_pread(diag, f->fd, f->path, raw, n * from_bytes,
+        SBP_TRY(read_bytes(diag, f, raw, n * from_bytes,
                                t->offset + (first + done) * from_bytes));
         if (sbp_dtype_is_float(from) && from != SBP_F64) {
             load_floats(raw, from, floats, n);
@@ -338,7 +348,7 @@ static sbp_status read_quantized(const sbp_weights *w, const sbp_weight *t, int6
     while (block * per_block < last) {
         int64_t left = (last + per_block - 1) / per_block - block;
         int64_t n = left < BLOCKS ? left : BLOCKS;
-        SBP_TRY(sbp_file_pread(diag, f->fd, f->path, raw, n * quant->block_bytes,
+        SBP_TRY(read_bytes(diag, f, raw, n * quant->block_bytes,
                                t->offset + block * quant->block_bytes));
         for (int64_t b = 0; b < n; b++, block++) {
             int64_t start = block * per_block;
@@ -371,5 +381,5 @@ sbp_status sbp_weights_read(const sbp_weights *w, const sbp_weight *t, int64_t f
         return read_converted(w, t, first, count, dtype, out, diag);
     int64_t size = sbp_dtype_bytes(dtype);
     const weights_file *f = &w->files[t->file];
-    return sbp_file_pread(diag, f->fd, f->path, out, count * size, t->offset + first * size);
+    return read_bytes(diag, f, out, count * size, t->offset + first * size);
 }

@@ -1,5 +1,6 @@
 /* weights.h: named tensors in files, whatever the format: a .safetensors file, a Hugging Face directory
- * (model.safetensors, or model.safetensors.index.json with its shards), or a .gguf file.
+ * (model.safetensors, or model.safetensors.index.json with its shards), a .gguf file, or an ONNX model as
+ * .json, whose float initializers these are.
  *
  * Shapes are row-major, outermost first, as PyTorch and safetensors have them (GGUF's reversed `ne`).
  * Files are untrusted: every header value is checked, and what is wrong is SBP_INPUT with file, tensor,

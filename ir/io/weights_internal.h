@@ -12,6 +12,7 @@ typedef struct weights_file {
     const char *path;
     int fd;
     int64_t bytes;
+    const void *memory; /* the contents, where there is no file (then fd is -1) */
 } weights_file;
 
 struct sbp_weights {
@@ -37,6 +38,7 @@ sbp_status sbp_weights_check_layout(sbp_weights *w, sbp_diag *diag, int32_t file
 /* Open a file of one format and add all its tensors. */
 sbp_status sbp_safetensors_add(sbp_weights *w, sbp_diag *diag, const char *path) SBP_CHECKED;
 sbp_status sbp_gguf_add(sbp_weights *w, sbp_diag *diag, const char *path) SBP_CHECKED;
+sbp_status sbp_onnx_add(sbp_weights *w, sbp_diag *diag, const char *path) SBP_CHECKED;
 
 /* Values of a ggml block type (gguf_quant.c). */
 typedef struct sbp_quant {

@@ -266,6 +266,7 @@ static void test_errors(void **state) {
     expect(plain, "num_attention_heads=5", SBP_INPUT,
            "num_attention_heads 5 is no multiple of num_key_value_heads 2");
     expect(plain, "head_dim=7", SBP_INPUT, "head_dim 7 is odd");
+    expect(plain, "head_dim=2147483646", SBP_INPUT, "or above 65536");
     expect(plain, "hidden_act=\"relu2\"", SBP_INPUT,
            "the activation 'relu2' is not built; supported: silu, gelu");
     expect(plain, "tie_word_embeddings=1", SBP_INPUT, "tie_word_embeddings: expected true or false");

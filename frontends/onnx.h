@@ -1,0 +1,188 @@
+/* onnx.h: ONNX models in protobuf's JSON mapping, opset 18 to 25; private to frontends/.
+ *
+ *   onnx_json.c    the JSON of ModelProto as structures
+ *   onnx_import.c  inputs, parameters, what is trained, nodes in order, the result `logits`
+ *   onnx_shape.c   ONNX shapes against those of the graph IR
+ *   onnx_ops.c     one function per operator (onnx_ops.def); onnx_layers.c: those with parameters, and
+ * attention
+ *
+ * The graph describes one document: axis 0 of an activation is a batch of size 1, some axis is the tokens. In
+ * the graph IR rows come first and there is no batch: an activation of ONNX shape [1, a, T, b] is [T, a, b].
+ * Operators spelled out in small ones (attention as products and masks) are errors that say so.
+ */
+#ifndef SBP_FRONTENDS_ONNX_H
+#define SBP_FRONTENDS_ONNX_H
+
+#include "frontends/loading.h"
+#include "ir/io/onnx_tensor.h"
+#include "ir/io/protojson.h"
+
+/* ---- the model as it is written (onnx_json.c) -------------------------------------------------------- */
+
+#define SBP_ONNX_ROWS (-1) /* dimension: the tokens */
+
+typedef enum sbp_onnx_attr_kind {
+    SBP_ONNX_ATTR_FLOAT,
+    SBP_ONNX_ATTR_INT,
+    SBP_ONNX_ATTR_STRING,
+    SBP_ONNX_ATTR_TENSOR,
+    SBP_ONNX_ATTR_FLOATS,
+    SBP_ONNX_ATTR_INTS,
+    SBP_ONNX_ATTR_OTHER /* graphs, sparse tensors, lists of strings: no operator that is built has one */
+} sbp_onnx_attr_kind;
+
+typedef struct sbp_onnx_attribute {
+    const char *name;
+    sbp_onnx_attr_kind kind;
+    double f;
+    int64_t i;
+    const char *s;
+    sbp_onnx_tensor t;
+    const double *floats;
+    const int64_t *ints;
+    int64_t count; /* of floats, ints */
+    const sbp_json *node;
+} sbp_onnx_attribute;
+
+typedef struct sbp_onnx_node {
+    const char *name; /* of the node, of its first output when it has none */
+    const char *op, *domain;
+    const char **inputs, **outputs; /* "" where an optional one is absent */
+    int32_t input_count, output_count;
+    sbp_onnx_attribute *attributes;
+    int32_t attribute_count;
+    const sbp_json *json;
+} sbp_onnx_node;
+
+/* A graph input or output, or what is known about a value. */
+typedef struct sbp_onnx_info {
+    const char *name;
+    sbp_onnx_type type;
+    bool has_shape;
+    int32_t rank;
+    int64_t dim[SBP_ONNX_MAX_RANK];       /* -1: symbolic or not known */
+    const char *param[SBP_ONNX_MAX_RANK]; /* name of a symbolic dimension; NULL */
+    bool buffer;                          /* marked as no parameter by the exporter */
+    const sbp_json *json;
+} sbp_onnx_info;
+
+typedef struct sbp_onnx_model {
+    const char *path;
+    int64_t opset;
+    sbp_onnx_node *nodes;
+    int32_t node_count;
+    sbp_onnx_tensor *initializers;
+    int32_t initializer_count;
+    sbp_onnx_info *inputs, *outputs, *values;
+    int32_t input_count, output_count, value_count;
+    const sbp_json *root;
+} sbp_onnx_model;
+
+/* Checks the form, not the meaning. Below a guard. */
+sbp_status sbp_onnx_parse(sbp_arena *arena, sbp_diag *diag, const char *path, const sbp_json *root,
+                          sbp_onnx_model *out) SBP_CHECKED;
+
+/* ---- import ------------------------------------------------------------------------------------------ */
+
+typedef enum sbp_onnx_kind {
+    SBP_ONNX_CONSTANT,  /* values known now */
+    SBP_ONNX_PARAMETER, /* an initializer or float input whose values come at run time */
+    SBP_ONNX_VALUE,     /* computed by the graph IR */
+    SBP_ONNX_MASK       /* attention_mask: all ones */
+} sbp_onnx_kind;
+
+typedef struct sbp_onnx_value {
+    const char *name;
+    sbp_onnx_kind kind;
+    sbp_onnx_type type;
+    int32_t rank;
+    int64_t dim[SBP_MAX_RANK]; /* as in ONNX; SBP_ONNX_ROWS for the tokens */
+    const double *data;        /* CONSTANT, row-major */
+    int32_t param;             /* PARAMETER: number in the module */
+    bool transposed;           /* PARAMETER: read with its two axes exchanged */
+    sbp_value value;           /* VALUE */
+} sbp_onnx_value;
+
+typedef struct sbp_onnx {
+    sbp_loading *loading;
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const sbp_onnx_model *model;
+    const sbp_onnx_node *node; /* being imported */
+    sbp_builder builder;
+    sbp_dtype compute, wide; /* of activations; of rotary tables and of what follows the last product */
+    sbp_map names;           /* value name -> index */
+    sbp_onnx_value *values;
+    int32_t value_count, value_capacity;
+    sbp_map read;    /* names that nodes read */
+    bool *live;      /* per node: the logits need it */
+    bool *wide_node; /* per node: between the last product and the logits */
+} sbp_onnx;
+
+/* An error at the node being imported: "FILE: node 'NAME' (OP): message"; sticks in builder.status. */
+sbp_status sbp_onnx_fail(sbp_onnx *o, const char *format, ...) SBP_PRINTF(2, 3);
+
+/* Operands of the node. input: NULL when absent. required: an error then. */
+const sbp_onnx_value *sbp_onnx_input(sbp_onnx *o, int32_t index);
+sbp_status sbp_onnx_required(sbp_onnx *o, int32_t index, const sbp_onnx_value **out) SBP_CHECKED;
+/* Whether somebody reads output `index`. */
+bool sbp_onnx_has_output(const sbp_onnx *o, int32_t index);
+/* Attributes of the node; *out keeps its value when the attribute is absent. */
+const sbp_onnx_attribute *sbp_onnx_attr(const sbp_onnx *o, const char *name);
+sbp_status sbp_onnx_attr_int(sbp_onnx *o, const char *name, int64_t *out) SBP_CHECKED;
+sbp_status sbp_onnx_attr_float(sbp_onnx *o, const char *name, double *out) SBP_CHECKED;
+sbp_status sbp_onnx_attr_string(sbp_onnx *o, const char *name, const char **out) SBP_CHECKED;
+/* Every attribute of the node is one of these; NULL at the end. */
+sbp_status sbp_onnx_attrs_known(sbp_onnx *o, const char *const *names) SBP_CHECKED;
+
+/* Defines output `index` of the node. */
+void sbp_onnx_define(sbp_onnx *o, int32_t index, const sbp_onnx_value *value);
+/* As a VALUE of this ONNX shape; the IR shape of `value` must be the one that sbp_onnx_ir_dims gives. */
+void sbp_onnx_define_value(sbp_onnx *o, int32_t index, sbp_value value, sbp_onnx_type type, int32_t rank,
+                           const int64_t *dim);
+/* The last part of the output's name, for --save and messages. */
+const char *sbp_onnx_short_name(sbp_onnx *o);
+
+/* ---- shapes (onnx_shape.c) ---------------------------------------------------------------------------- */
+
+/* "[1,T,48]" in the arena. */
+const char *sbp_onnx_shape_text(sbp_onnx *o, const sbp_onnx_value *v);
+/* The axis of the tokens, or -1. */
+int32_t sbp_onnx_rows_axis(const sbp_onnx_value *v);
+/* Constant dimensions of the IR value of this ONNX shape: without batch and tokens. Fails when axis 0 is
+ * neither a batch of size 1 nor the tokens. */
+sbp_status sbp_onnx_ir_dims(sbp_onnx *o, int32_t rank, const int64_t *dim, int64_t *out,
+                            int32_t *count) SBP_CHECKED;
+/* The value with these constant dimensions after its rows: itself, what it was reshaped from, or a reshape.
+ */
+sbp_value sbp_onnx_with_dims(sbp_onnx *o, sbp_value value, const int64_t *dims, int32_t count);
+/* The IR value of v, seen as ONNX shape `dim` of the same elements in the same order, with the constant dims
+ * that follow from it. */
+sbp_status sbp_onnx_as_shape(sbp_onnx *o, sbp_value value, int32_t rank, const int64_t *dim,
+                             sbp_value *out) SBP_CHECKED;
+/* v as an IR value of `dtype` (constants and parameters become arguments). */
+sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype,
+                                sbp_value *out) SBP_CHECKED;
+/* Operands of an element-wise op as IR values that broadcast, and the ONNX shape of the result. */
+sbp_status sbp_onnx_broadcast(sbp_onnx *o, const sbp_onnx_value *const *in, int32_t count, sbp_value *out,
+                              int32_t *rank, int64_t *dim) SBP_CHECKED;
+/* Integers of a constant operand (shapes, axes). what: for messages. */
+sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int64_t **out,
+                         int64_t *count) SBP_CHECKED;
+
+/* ---- operators ---------------------------------------------------------------------------------------- */
+
+typedef struct sbp_onnx_op {
+    const char *name;
+    int32_t since; /* first opset that has it */
+    sbp_status (*import)(sbp_onnx *o);
+} sbp_onnx_op;
+
+/* NULL when there is none. */
+const sbp_onnx_op *sbp_onnx_find_op(const char *name);
+
+#define ONNX_OP(name, since, function) sbp_status function(sbp_onnx *o) SBP_CHECKED;
+#include "frontends/onnx_ops.def"
+#undef ONNX_OP
+
+#endif

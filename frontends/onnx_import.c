@@ -1,0 +1,523 @@
+/* onnx_import.c: from the structures of onnx_json.c to a module: which initializers are parameters and which
+ * of them are trained, the graph inputs, nodes in order, and the result `logits`. */
+#include "frontends/onnx.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MIN_OPSET = 18, MAX_OPSET = 25 };
+
+/* ---- errors, operands, attributes --------------------------------------------------------------------- */
+
+sbp_status sbp_onnx_fail(sbp_onnx *o, const char *format, ...) {
+    if (o->builder.status != SBP_OK)
+        return o->builder.status;
+    va_list args;
+    va_start(args, format);
+    char message[600];
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    if (o->node)
+        o->builder.status = sbp_fail(o->diag, SBP_INPUT, "%s: node '%s' (%s): %s", o->model->path,
+                                     o->node->name, o->node->op, message);
+    else
+        o->builder.status = sbp_fail(o->diag, SBP_INPUT, "%s: %s", o->model->path, message);
+    return o->builder.status;
+}
+
+const sbp_onnx_value *sbp_onnx_input(sbp_onnx *o, int32_t index) {
+    if (index >= o->node->input_count || o->node->inputs[index][0] == 0)
+        return NULL;
+    int32_t value = sbp_map_get(&o->names, o->node->inputs[index]);
+    if (value < 0)
+        sbp_onnx_fail(o, "input '%s' is not defined before this node", o->node->inputs[index]);
+    return value < 0 ? NULL : &o->values[value];
+}
+
+sbp_status sbp_onnx_required(sbp_onnx *o, int32_t index, const sbp_onnx_value **out) {
+    *out = sbp_onnx_input(o, index);
+    return *out ? SBP_OK : sbp_onnx_fail(o, "input %d is missing", index);
+}
+
+/* Names that some node reads, and the result. */
+static void collect_read(sbp_onnx *o) {
+    sbp_map_init(&o->read, o->arena);
+    sbp_map_set(&o->read, "logits", 1);
+    for (int32_t i = 0; i < o->model->node_count; i++)
+        for (int32_t k = 0; k < o->model->nodes[i].input_count; k++)
+            sbp_map_set(&o->read, o->model->nodes[i].inputs[k], 1);
+}
+
+/* No output is called as another one, as an input or as an initializer. */
+static sbp_status check_outputs_differ(sbp_onnx *o) {
+    sbp_map defined;
+    sbp_map_init(&defined, o->arena);
+    for (int32_t i = 0; i < o->model->initializer_count; i++)
+        sbp_map_set(&defined, o->model->initializers[i].name, 0);
+    for (int32_t i = 0; i < o->model->input_count; i++)
+        sbp_map_set(&defined, o->model->inputs[i].name, 0);
+    for (int32_t i = 0; i < o->model->node_count; i++) {
+        o->node = &o->model->nodes[i];
+        for (int32_t k = 0; k < o->node->output_count; k++) {
+            const char *name = o->node->outputs[k];
+            if (name[0] && sbp_map_get(&defined, name) >= 0)
+                return sbp_onnx_fail(o, "output '%s' is defined twice", name);
+            sbp_map_set(&defined, name, i);
+        }
+    }
+    o->node = NULL;
+    return SBP_OK;
+}
+
+static bool is_read(const sbp_onnx *o, const char *name) {
+    return sbp_map_get(&o->read, name) >= 0;
+}
+
+bool sbp_onnx_has_output(const sbp_onnx *o, int32_t index) {
+    return index < o->node->output_count && o->node->outputs[index][0] != 0 &&
+           is_read(o, o->node->outputs[index]);
+}
+
+const sbp_onnx_attribute *sbp_onnx_attr(const sbp_onnx *o, const char *name) {
+    for (int32_t i = 0; i < o->node->attribute_count; i++)
+        if (strcmp(o->node->attributes[i].name, name) == 0)
+            return &o->node->attributes[i];
+    return NULL;
+}
+
+static sbp_status typed_attr(sbp_onnx *o, const char *name, sbp_onnx_attr_kind kind, const char *expected,
+                             const sbp_onnx_attribute **out) {
+    *out = sbp_onnx_attr(o, name);
+    if (*out && (*out)->kind != kind)
+        return sbp_onnx_fail(o, "attribute '%s' is not %s", name, expected);
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_attr_int(sbp_onnx *o, const char *name, int64_t *out) {
+    const sbp_onnx_attribute *a;
+    SBP_TRY(typed_attr(o, name, SBP_ONNX_ATTR_INT, "an integer", &a));
+    if (a)
+        *out = a->i;
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_attr_float(sbp_onnx *o, const char *name, double *out) {
+    const sbp_onnx_attribute *a;
+    SBP_TRY(typed_attr(o, name, SBP_ONNX_ATTR_FLOAT, "a float", &a));
+    if (a)
+        *out = a->f;
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_attr_string(sbp_onnx *o, const char *name, const char **out) {
+    const sbp_onnx_attribute *a;
+    SBP_TRY(typed_attr(o, name, SBP_ONNX_ATTR_STRING, "a string", &a));
+    if (a)
+        *out = a->s;
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_attrs_known(sbp_onnx *o, const char *const *names) {
+    for (int32_t i = 0; i < o->node->attribute_count; i++) {
+        int k = 0;
+        while (names[k] && strcmp(names[k], o->node->attributes[i].name) != 0)
+            k++;
+        if (!names[k])
+            return sbp_onnx_fail(o, "unknown attribute '%s'", o->node->attributes[i].name);
+    }
+    return SBP_OK;
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------
+ */
+
+static void add_value(sbp_onnx *o, const sbp_onnx_value *value) {
+    sbp_map_set(&o->names, value->name, o->value_count);
+    SBP_PUSH(o->arena, o->values, o->value_count, o->value_capacity, *value);
+}
+
+void sbp_onnx_define(sbp_onnx *o, int32_t index, const sbp_onnx_value *value) {
+    sbp_onnx_value copy = *value;
+    copy.name = o->node->outputs[index];
+    if (o->builder.status == SBP_OK)
+        add_value(o, &copy);
+}
+
+const char *sbp_onnx_short_name(sbp_onnx *o) {
+    const char *name = o->node->outputs[0], *at = name + strlen(name);
+    while (at > name && !strchr("./:", at[-1]))
+        at--;
+    bool number = at[strspn(at, "0123456789")] == 0;
+    return *at && !number ? at : o->node->op;
+}
+
+/* Whether the value has only the number that it got when it was made. */
+static bool is_nameless(const sbp_onnx *o, sbp_value value) {
+    const char *name = o->builder.func->values[value].name;
+    return name[0] == 't' && name[1] != 0 && name[1 + strspn(name + 1, "0123456789")] == 0;
+}
+
+void sbp_onnx_define_value(sbp_onnx *o, int32_t index, sbp_value value, sbp_onnx_type type, int32_t rank,
+                           const int64_t *dim) {
+    if (o->builder.status != SBP_OK)
+        return;
+    if (index == 0 && is_nameless(o, value))
+        sbp_build_name(&o->builder, value, sbp_onnx_short_name(o));
+    sbp_onnx_value v = {.kind = SBP_ONNX_VALUE, .type = type, .rank = rank, .value = value};
+    memcpy(v.dim, dim, (size_t)rank * sizeof *dim);
+    sbp_onnx_define(o, index, &v);
+}
+
+/* ---- what the logits need --------------------------------------------------------------------------------
+ */
+
+static bool is_one_of(const char *op, const char *const *names) {
+    while (*names && strcmp(*names, op) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* Whether the cotangent of this node's result reaches input k. */
+static bool differentiable(const sbp_onnx_node *node, int32_t k) {
+    static const char *const never[] = {
+        "Cos",  "Sin",         "Shape",          "Size", "Range", "Equal", "Greater",
+        "Less", "LessOrEqual", "GreaterOrEqual", "Not",  "And",   "Or",    "ConstantOfShape",
+        NULL};
+    static const struct {
+        const char *op;
+        int32_t first, last;
+    } some[] = {{"RotaryEmbedding", 1, 3},
+                {"Attention", 3, 9},
+                {"Where", 0, 0},
+                {"Gather", 1, 1},
+                {"GatherND", 1, 1},
+                {"Reshape", 1, 1},
+                {"Squeeze", 1, 1},
+                {"Unsqueeze", 1, 1},
+                {"Expand", 1, 1},
+                {"Slice", 1, 4},
+                {"Split", 1, 1},
+                {"Dropout", 1, 2},
+                {"Pow", 1, 1}};
+    if (is_one_of(node->op, never))
+        return false;
+    for (int32_t i = 0; i < SBP_COUNT(some); i++)
+        if (strcmp(node->op, some[i].op) == 0 && k >= some[i].first && k <= some[i].last)
+            return false;
+    return true;
+}
+
+/* Marks what the logits need, going backwards through the nodes, which are sorted. trained: only along paths
+ * that a cotangent takes. */
+static void mark_needed(sbp_onnx *o, bool *live, sbp_map *trained) {
+    sbp_map needed;
+    sbp_map_init(&needed, o->arena);
+    sbp_map_set(&needed, "logits", 1);
+    sbp_map_set(trained, "logits", 1);
+    for (int32_t i = o->model->node_count - 1; i >= 0; i--) {
+        const sbp_onnx_node *node = &o->model->nodes[i];
+        bool trains = false;
+        for (int32_t k = 0; k < node->output_count; k++) {
+            if (node->outputs[k][0] == 0)
+                continue;
+            live[i] |= sbp_map_get(&needed, node->outputs[k]) >= 0;
+            trains |= sbp_map_get(trained, node->outputs[k]) >= 0;
+        }
+        for (int32_t k = 0; k < node->input_count; k++) {
+            if (live[i])
+                sbp_map_set(&needed, node->inputs[k], 1);
+            if (trains && differentiable(node, k))
+                sbp_map_set(trained, node->inputs[k], 1);
+        }
+    }
+}
+
+/* Nodes from the logits back to the product that makes them: computed in fp32 also when the rest is bf16. */
+static void mark_wide(sbp_onnx *o) {
+    static const char *const through[] = {"Add",  "Sub",  "Mul",      "Div", "Neg",
+                                          "Tanh", "Cast", "Identity", NULL},
+                             *const product[] = {"MatMul", "Gemm", NULL};
+    sbp_map wide;
+    sbp_map_init(&wide, o->arena);
+    sbp_map_set(&wide, "logits", 1);
+    for (int32_t i = o->model->node_count - 1; i >= 0; i--) {
+        const sbp_onnx_node *node = &o->model->nodes[i];
+        if (sbp_map_get(&wide, node->outputs[0]) < 0)
+            continue;
+        o->wide_node[i] = is_one_of(node->op, through) || is_one_of(node->op, product);
+        for (int32_t k = 0; is_one_of(node->op, through) && k < node->input_count; k++)
+            sbp_map_set(&wide, node->inputs[k], 1);
+    }
+}
+
+/* ---- parameters -----------------------------------------------------------------------------------------
+ */
+
+/* Values that the graph is built from: integers (axes, shapes) and frozen numbers along one axis. */
+static sbp_status add_constant(sbp_onnx *o, const sbp_onnx_tensor *t) {
+    sbp_onnx_tensor loaded = *t;
+    SBP_TRY(sbp_onnx_tensor_load(o->arena, o->diag, o->model->path, &loaded));
+    double *data = SBP_NEW_ARRAY(o->arena, double, t->elems);
+    for (int64_t i = 0; i < t->elems; i++)
+        data[i] = sbp_onnx_tensor_at(&loaded, i);
+    sbp_onnx_value v = {
+        .name = t->name, .kind = SBP_ONNX_CONSTANT, .type = t->type, .rank = t->rank, .data = data};
+    memcpy(v.dim, t->dim, (size_t)t->rank * sizeof *t->dim);
+    add_value(o, &v);
+    return SBP_OK;
+}
+
+static sbp_status add_parameter(sbp_onnx *o, const char *name, sbp_onnx_type type, int32_t rank,
+                                const int64_t *dim, bool trainable) {
+    int64_t elems = 1;
+    if (rank > SBP_MAX_RANK)
+        return sbp_onnx_fail(o, "parameter '%s' has rank %d; at most %d is supported", name, rank,
+                             SBP_MAX_RANK);
+    for (int32_t d = 0; d < rank; d++)
+        if (dim[d] < 1 || !sbp_mul_i64(elems, dim[d], &elems) || elems > INT64_C(1) << 48)
+            return sbp_onnx_fail(o, "parameter '%s' has no elements, or too many", name);
+    sbp_param param = {.name = name,
+                       .type = {.dtype = o->compute, .rank = rank},
+                       .storage = o->compute,
+                       .trainable = trainable,
+                       .decay = rank > 1,
+                       .init = SBP_INIT_NORMAL,
+                       .init_std = o->loading->model->initializer_range,
+                       .pad_row = -1};
+    for (int32_t d = 0; d < rank; d++)
+        param.type.dim[d] = sbp_dim_const(dim[d]);
+    sbp_onnx_value v = {.name = name, .kind = SBP_ONNX_PARAMETER, .type = type, .rank = rank};
+    memcpy(v.dim, dim, (size_t)rank * sizeof *dim);
+    v.param = sbp_module_add_param(o->builder.module, &param);
+    add_value(o, &v);
+    return SBP_OK;
+}
+
+static bool marked_buffer(const sbp_onnx_model *m, const char *name) {
+    for (int32_t i = 0; i < m->value_count; i++)
+        if (m->values[i].buffer && strcmp(m->values[i].name, name) == 0)
+            return true;
+    for (int32_t i = 0; i < m->input_count; i++)
+        if (m->inputs[i].buffer && strcmp(m->inputs[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Whether all elements lie along the last axis. */
+static bool is_vector(int32_t rank, const int64_t *dim) {
+    for (int32_t d = 0; d + 1 < rank; d++)
+        if (dim[d] != 1)
+            return false;
+    return true;
+}
+
+static sbp_status add_initializers(sbp_onnx *o, const sbp_map *trained) {
+    for (int32_t i = 0; i < o->model->initializer_count; i++) {
+        const sbp_onnx_tensor *t = &o->model->initializers[i];
+        sbp_dtype dtype;
+        if (sbp_map_get(&o->names, t->name) >= 0)
+            return sbp_onnx_fail(o, "initializer '%s' is given twice", t->name);
+        if (!is_read(o, t->name)) {
+            sbp_note(o->diag, "%s: initializer '%s' is not used", o->model->path, t->name);
+            continue;
+        }
+        bool is_float = sbp_onnx_type_float(t->type, &dtype);
+        bool trainable = is_float && t->elems > 1 && sbp_map_get(trained, t->name) >= 0 &&
+                         !marked_buffer(o->model, t->name);
+        if (!trainable && t->rank <= SBP_MAX_RANK && (!is_float || is_vector(t->rank, t->dim)))
+            SBP_TRY(add_constant(o, t));
+        else if (!is_float)
+            return sbp_onnx_fail(o, "initializer '%s' has rank %d", t->name, t->rank);
+        else
+            SBP_TRY(add_parameter(o, t->name, t->type, t->rank, t->dim, trainable));
+    }
+    return SBP_OK;
+}
+
+/* ---- inputs and outputs -----------------------------------------------------------------------------------
+ */
+
+/* [1, T], T symbolic. */
+static sbp_status check_token_input(sbp_onnx *o, const sbp_onnx_info *info) {
+    if (info->type != SBP_ONNX_INT64 && info->type != SBP_ONNX_INT32)
+        return sbp_onnx_fail(o, "input '%s' is %s, INT64 expected", info->name,
+                             sbp_onnx_type_name(info->type));
+    if (!info->has_shape || info->rank != 2)
+        return sbp_onnx_fail(o, "input '%s' has rank %d; [1, T] is expected", info->name, info->rank);
+    if (info->dim[0] != 1 && info->dim[0] != -1)
+        return sbp_onnx_fail(o, "input '%s' has a batch of %lld; the graph must describe one document (1)",
+                             info->name, (long long)info->dim[0]);
+    if (info->dim[1] != -1 || !info->param[1])
+        return sbp_onnx_fail(o,
+                             "input '%s' has the fixed length %lld; its axis 1 must be symbolic (dimParam)",
+                             info->name, (long long)info->dim[1]);
+    return SBP_OK;
+}
+
+static sbp_status add_float_input(sbp_onnx *o, const sbp_onnx_info *info, const sbp_map *trained) {
+    sbp_dtype dtype;
+    int64_t elems = 1;
+    if (!sbp_onnx_type_float(info->type, &dtype))
+        return sbp_onnx_fail(
+            o,
+            "input '%s' is %s: besides input_ids, position_ids and attention_mask, inputs are float "
+            "parameters",
+            info->name, sbp_onnx_type_name(info->type));
+    for (int32_t d = 0; d < info->rank; d++)
+        if (!info->has_shape || info->dim[d] < 1 || !sbp_mul_i64(elems, info->dim[d], &elems))
+            return sbp_onnx_fail(o, "input '%s' is a parameter, but dimension %d is not known", info->name,
+                                 d);
+    if (!is_read(o, info->name)) {
+        sbp_note(o->diag, "%s: input '%s' is not used", o->model->path, info->name);
+        return SBP_OK;
+    }
+    bool trainable = elems > 1 && !info->buffer && sbp_map_get(trained, info->name) >= 0;
+    return add_parameter(o, info->name, info->type, info->rank, info->dim, trainable);
+}
+
+static sbp_status add_inputs(sbp_onnx *o, const sbp_map *trained) {
+    static const char *const tokens[] = {"input_ids", "position_ids", "attention_mask"};
+    bool has_ids = false;
+    for (int32_t i = 0; i < o->model->input_count; i++) {
+        const sbp_onnx_info *info = &o->model->inputs[i];
+        int32_t known = 0;
+        while (known < SBP_COUNT(tokens) && strcmp(tokens[known], info->name) != 0)
+            known++;
+        if (known == SBP_COUNT(tokens)) {
+            if (sbp_map_get(&o->names, info->name) < 0) /* old models list initializers here, too */
+                SBP_TRY(add_float_input(o, info, trained));
+            continue;
+        }
+        SBP_TRY(check_token_input(o, info));
+        has_ids |= known == 0;
+        sbp_onnx_value v = {.name = info->name, .type = SBP_ONNX_INT64, .rank = 2, .dim = {1, SBP_ONNX_ROWS}};
+        v.kind = known == 2 ? SBP_ONNX_MASK : SBP_ONNX_VALUE;
+        if (known < 2 && is_read(o, info->name))
+            v.value = sbp_build_row(&o->builder, known == 0 ? "tok" : "pos", SBP_I32, SBP_T);
+        add_value(o, &v);
+    }
+    return has_ids ? SBP_OK : sbp_onnx_fail(o, "the graph has no input 'input_ids'");
+}
+
+static sbp_status check_outputs(sbp_onnx *o) {
+    bool found = false;
+    for (int32_t i = 0; i < o->model->output_count; i++) {
+        if (strcmp(o->model->outputs[i].name, "logits") == 0)
+            found = true;
+        else
+            sbp_note(o->diag, "%s: output '%s' is ignored", o->model->path, o->model->outputs[i].name);
+    }
+    if (!found)
+        return sbp_onnx_fail(o, "the graph has no output 'logits'%s%s",
+                             o->model->output_count ? "; the first is " : "",
+                             o->model->output_count ? o->model->outputs[0].name : "");
+    return SBP_OK;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------
+ */
+
+/* Operators that exports spell larger ones out with. */
+static bool needs_raise(const char *op) {
+    /* clang-format off */
+    static const char *const names[] = {
+        "And", "ArgMax", "Clip", "ConstantOfShape", "CumSum", "Einsum", "Equal", "Expand", "Flatten",
+        "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "If", "IsInf", "IsNaN", "Less", "LessOrEqual",
+        "LogSoftmax", "Loop", "Max", "Min", "Mod", "Not", "Or", "Pad", "Range", "ReduceMax", "ReduceMean", "ReduceSum",
+        "ReduceSumSquare", "Relu", "ScatterND", "Shape", "Size", "Softmax", "Softplus", "Swish", "Tile", "TopK",
+        "Trilu", "Where", "Xor", NULL};
+    /* clang-format on */
+    return is_one_of(op, names);
+}
+
+static sbp_status import_node(sbp_onnx *o) {
+    if (o->node->domain[0] != 0 && strcmp(o->node->domain, "ai.onnx") != 0)
+        return sbp_onnx_fail(o, "operators of domain '%s' are not built", o->node->domain);
+    const sbp_onnx_op *op = sbp_onnx_find_op(o->node->op);
+    if (!op)
+        return sbp_onnx_fail(
+            o, "%s",
+            needs_raise(o->node->op)
+                ? "this operator needs the raise pass, which is not built yet; write the model "
+                  "with RMSNormalization, RotaryEmbedding and Attention (opset 23)"
+                : "this operator is not built");
+    if (op->since > o->model->opset)
+        return sbp_onnx_fail(o, "the operator came with opset %d, the model declares opset %lld", op->since,
+                             (long long)o->model->opset);
+    o->builder.node = o->node->name;
+    SBP_TRY(op->import(o));
+    return o->builder.status;
+}
+
+static sbp_status finish(sbp_onnx *o) {
+    o->node = NULL;
+    int32_t index = sbp_map_get(&o->names, "logits");
+    if (index < 0)
+        return sbp_onnx_fail(o, "no node computes 'logits'");
+    const sbp_onnx_value *logits = &o->values[index];
+    bool fits = logits->kind == SBP_ONNX_VALUE && logits->rank == 3 && logits->dim[0] == 1 &&
+                logits->dim[1] == SBP_ONNX_ROWS && logits->dim[2] >= 1;
+    if (!fits)
+        return sbp_onnx_fail(o, "logits is %s; [1,T,V] is expected", sbp_onnx_shape_text(o, logits));
+    o->loading->model->vocab_size = logits->dim[2];
+    sbp_hf hf = {.arena = o->arena, .diag = o->diag, .builder = o->builder};
+    hf.builder.node = "logits";
+    sbp_hf_finish(&hf, sbp_build_cast(&hf.builder, logits->value, o->wide));
+    sbp_func_prune(hf.builder.func);
+    return hf.builder.status;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------
+ */
+
+static sbp_status import_model(sbp_onnx *o) {
+    const sbp_onnx_model *m = o->model;
+    if (m->opset < MIN_OPSET || m->opset > MAX_OPSET)
+        return sbp_onnx_fail(o, "opset %lld; %d to %d are supported", (long long)m->opset, MIN_OPSET,
+                             MAX_OPSET);
+    o->live = SBP_NEW_ARRAY(o->arena, bool, m->node_count);
+    o->wide_node = SBP_NEW_ARRAY(o->arena, bool, m->node_count);
+    sbp_map trained;
+    sbp_map_init(&trained, o->arena);
+    collect_read(o);
+    SBP_TRY(check_outputs_differ(o));
+    SBP_TRY(check_outputs(o));
+    mark_needed(o, o->live, &trained);
+    mark_wide(o);
+    SBP_TRY(add_initializers(o, &trained));
+    SBP_TRY(add_inputs(o, &trained));
+    for (int32_t i = 0; i < m->node_count; i++) {
+        o->node = &m->nodes[i];
+        if (o->live[i])
+            SBP_TRY(import_node(o));
+    }
+    return finish(o);
+}
+
+static bool has_values(const sbp_onnx_model *m) {
+    sbp_dtype dtype;
+    for (int32_t i = 0; i < m->initializer_count; i++)
+        if (sbp_onnx_type_float(m->initializers[i].type, &dtype) && m->initializers[i].elems > 1)
+            return true;
+    return false;
+}
+
+sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) {
+    sbp_onnx_model model;
+    SBP_TRY(sbp_onnx_parse(l->arena, l->diag, l->path, root, &model));
+    l->model->model_type = "onnx";
+    l->model->initializer_range = 0.02;
+    l->model->module = sbp_module_create(l->arena, l->model->name);
+    if (!l->model->weights && has_values(&model))
+        l->model->weights = l->path;
+    sbp_onnx o = {.loading = l,
+                  .arena = l->arena,
+                  .diag = l->diag,
+                  .model = &model,
+                  .compute = l->options->compute,
+                  .wide = l->options->compute == SBP_F64 ? SBP_F64 : SBP_F32};
+    o.builder = sbp_builder_on(l->model->module, sbp_module_add_func(l->model->module, "model"), l->diag);
+    sbp_map_init(&o.names, l->arena);
+    SBP_TRY(import_model(&o));
+    return sbp_loading_open_weights(l);
+}

@@ -1,0 +1,332 @@
+/* onnx_layers.c: operators with parameters, and attention. */
+#include "frontends/onnx.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- operands ------------------------------------------------------------------------------------------ */
+
+/* An activation [1, T, n] or [T, n] as a matrix of the compute type. */
+static sbp_status matrix_operand(sbp_onnx *o, const sbp_onnx_value *x, sbp_value *out) {
+    int32_t rows = sbp_onnx_rows_axis(x);
+    if (x->kind != SBP_ONNX_VALUE || rows < 0 || rows != x->rank - 2 || x->rank > 3)
+        return sbp_onnx_fail(o, "'%s' is %s; [1,T,n] is expected", x->name, sbp_onnx_shape_text(o, x));
+    SBP_TRY(sbp_onnx_as_shape(o, x->value, x->rank, x->dim, out));
+    *out = sbp_build_cast(&o->builder, *out, o->compute);
+    return o->builder.status;
+}
+
+/* A vector of n numbers that belongs to a parameter or constant, in the compute type. `init`: how it starts
+ * when weights are drawn at random. */
+static sbp_status vector_operand(sbp_onnx *o, const sbp_onnx_value *v, int64_t n, sbp_init init,
+                                 sbp_value *out) {
+    if (sbp_onnx_rows_axis(v) >= 0 || v->rank != 1 || v->dim[0] != n)
+        return sbp_onnx_fail(o, "'%s' is %s; [%lld] is expected", v->name, sbp_onnx_shape_text(o, v),
+                             (long long)n);
+    if (v->kind == SBP_ONNX_PARAMETER) {
+        o->builder.module->params[v->param].init = init;
+        o->builder.module->params[v->param].init_std = 0;
+    }
+    SBP_TRY(sbp_onnx_materialize(o, v, o->compute, out));
+    if (sbp_build_type(&o->builder, *out)->rank == 0) /* a constant of one element */
+        *out = sbp_build_reshape(&o->builder, *out, (int64_t[]){1}, 1);
+    return o->builder.status;
+}
+
+/* ---- products -------------------------------------------------------------------------------------------
+ */
+
+/* y = x W + bias; W [in, out] as ONNX sees it. */
+static sbp_status define_linear(sbp_onnx *o, const sbp_onnx_value *x, const sbp_onnx_value *w,
+                                bool transposed, const sbp_onnx_value *bias) {
+    sbp_value operands[3] = {SBP_NO_VALUE, SBP_NO_VALUE, SBP_NO_VALUE};
+    if (sbp_onnx_rows_axis(w) >= 0)
+        return sbp_onnx_fail(
+            o, "a product of two activations (attention spelled out) needs the raise pass, which is not "
+               "built yet");
+    if (w->kind != SBP_ONNX_PARAMETER || w->rank != 2)
+        return sbp_onnx_fail(o, "'%s' is %s; a parameter that is a matrix is expected", w->name,
+                             sbp_onnx_shape_text(o, w));
+    int64_t in = w->dim[transposed], out = w->dim[!transposed];
+    SBP_TRY(matrix_operand(o, x, &operands[0]));
+    if (x->dim[x->rank - 1] != in)
+        return sbp_onnx_fail(o, "inner size differs: '%s' is %s, '%s' is %s%s", x->name,
+                             sbp_onnx_shape_text(o, x), w->name, sbp_onnx_shape_text(o, w),
+                             transposed ? ", transposed" : "");
+    operands[1] = sbp_build_param(&o->builder, w->param);
+    if (bias)
+        SBP_TRY(vector_operand(o, bias, out, SBP_INIT_ZEROS, &operands[2]));
+    bool out_in = w->transposed != transposed, wide = o->wide_node[o->node - o->model->nodes];
+    sbp_value y = sbp_build(
+        &o->builder, SBP_OP_linear, NULL, operands, 3,
+        (sbp_attr[]){sbp_attr_symbol("layout", out_in ? "out_in" : "in_out"), sbp_attr_bool("wide", wide)}, 2,
+        NULL);
+    int64_t dim[SBP_MAX_RANK];
+    memcpy(dim, x->dim, sizeof dim);
+    dim[x->rank - 1] = out;
+    sbp_onnx_define_value(o, 0, y, x->type, x->rank, dim);
+    return o->builder.status;
+}
+
+sbp_status sbp_onnx_matmul(sbp_onnx *o) {
+    static const char *const known[] = {NULL};
+    const sbp_onnx_value *x, *w;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_required(o, 1, &w));
+    return define_linear(o, x, w, false, NULL);
+}
+
+sbp_status sbp_onnx_gemm(sbp_onnx *o) {
+    static const char *const known[] = {"alpha", "beta", "transA", "transB", NULL};
+    const sbp_onnx_value *x, *w, *bias = sbp_onnx_input(o, 2);
+    double alpha = 1, beta = 1;
+    int64_t trans_a = 0, trans_b = 0;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_required(o, 1, &w));
+    SBP_TRY(sbp_onnx_attr_float(o, "alpha", &alpha));
+    SBP_TRY(sbp_onnx_attr_float(o, "beta", &beta));
+    SBP_TRY(sbp_onnx_attr_int(o, "transA", &trans_a));
+    SBP_TRY(sbp_onnx_attr_int(o, "transB", &trans_b));
+    if (alpha != 1 || (bias && beta != 1) || trans_a != 0 || x->rank != 2)
+        return sbp_onnx_fail(o, "alpha %g, beta %g, transA %lld of %s; 1, 1 and 0 of a matrix are built",
+                             alpha, beta, (long long)trans_a, sbp_onnx_shape_text(o, x));
+    return define_linear(o, x, w, trans_b != 0, bias);
+}
+
+/* input_ids or position_ids, [1, T]. */
+static bool is_row_input(const sbp_onnx *o, const sbp_onnx_value *v) {
+    return v->kind == SBP_ONNX_VALUE && sbp_build_type(&o->builder, v->value)->dtype == SBP_I32 &&
+           v->rank == 2 && v->dim[0] == 1;
+}
+
+/* Rows of a matrix by token or by position. */
+sbp_status sbp_onnx_gather(sbp_onnx *o) {
+    static const char *const known[] = {"axis", NULL};
+    const sbp_onnx_value *table, *index;
+    int64_t axis = 0;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &table));
+    SBP_TRY(sbp_onnx_required(o, 1, &index));
+    SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
+    if (table->kind != SBP_ONNX_PARAMETER || table->rank != 2 || table->transposed || axis != 0)
+        return sbp_onnx_fail(o,
+                             "axis %lld of '%s' %s; rows (axis 0) of a parameter that is a matrix are built",
+                             (long long)axis, table->name, sbp_onnx_shape_text(o, table));
+    if (!is_row_input(o, index))
+        return sbp_onnx_fail(o, "the index '%s' is not input_ids or position_ids", index->name);
+    if (strcmp(o->builder.func->values[index->value].name, "pos") == 0) {
+        o->loading->model->learned_positions = true;
+        o->loading->model->max_positions = table->dim[0];
+    }
+    sbp_value w = sbp_build_param(&o->builder, table->param);
+    sbp_value y = sbp_build2(&o->builder, SBP_OP_gather, w, index->value);
+    int64_t dim[SBP_MAX_RANK];
+    memcpy(dim, index->dim, sizeof dim);
+    dim[index->rank] = table->dim[1];
+    sbp_onnx_define_value(o, 0, y, table->type, index->rank + 1, dim);
+    return o->builder.status;
+}
+
+/* ---- norms, activations ----------------------------------------------------------------------------------
+ */
+
+/* x, normalised over its last axis, in the compute type, and eps. */
+static sbp_status norm_operands(sbp_onnx *o, const sbp_onnx_value **x, sbp_value *operands, double *eps) {
+    static const char *const known[] = {"axis", "epsilon", "stash_type", NULL};
+    const sbp_onnx_value *scale;
+    int64_t axis = -1, stash = 1;
+    *eps = (double)1e-5f;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, x));
+    SBP_TRY(sbp_onnx_required(o, 1, &scale));
+    SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
+    SBP_TRY(sbp_onnx_attr_int(o, "stash_type", &stash));
+    SBP_TRY(sbp_onnx_attr_float(o, "epsilon", eps));
+    if ((*x)->kind != SBP_ONNX_VALUE || sbp_onnx_rows_axis(*x) < 0 || (*x)->dim[(*x)->rank - 1] < 1)
+        return sbp_onnx_fail(o, "'%s' %s is no activation", (*x)->name, sbp_onnx_shape_text(o, *x));
+    if (axis != -1 && axis != (*x)->rank - 1)
+        return sbp_onnx_fail(o, "axis %lld of %s; only the last axis is built", (long long)axis,
+                             sbp_onnx_shape_text(o, *x));
+    if (stash != 1)
+        return sbp_onnx_fail(o, "stash_type %lld; only 1 is built", (long long)stash);
+    operands[0] = sbp_build_cast(&o->builder, (*x)->value, o->compute);
+    return vector_operand(o, scale, (*x)->dim[(*x)->rank - 1], SBP_INIT_ONES, &operands[1]);
+}
+
+sbp_status sbp_onnx_rms_norm(sbp_onnx *o) {
+    const sbp_onnx_value *x;
+    sbp_value operands[2];
+    double eps;
+    SBP_TRY(norm_operands(o, &x, operands, &eps));
+    sbp_value y = sbp_build(&o->builder, SBP_OP_rms_norm, NULL, operands, 2,
+                            (sbp_attr[]){sbp_attr_double("eps", eps)}, 1, NULL);
+    sbp_onnx_define_value(o, 0, y, x->type, x->rank, x->dim);
+    return o->builder.status;
+}
+
+sbp_status sbp_onnx_layer_norm(sbp_onnx *o) {
+    const sbp_onnx_value *x, *bias = sbp_onnx_input(o, 2);
+    sbp_value operands[3] = {SBP_NO_VALUE, SBP_NO_VALUE, SBP_NO_VALUE};
+    double eps;
+    SBP_TRY(norm_operands(o, &x, operands, &eps));
+    if (bias)
+        SBP_TRY(vector_operand(o, bias, x->dim[x->rank - 1], SBP_INIT_ZEROS, &operands[2]));
+    if (sbp_onnx_has_output(o, 1) || sbp_onnx_has_output(o, 2))
+        return sbp_onnx_fail(o, "its mean or its deviation is used");
+    sbp_value y = sbp_build(&o->builder, SBP_OP_layer_norm, NULL, operands, 3,
+                            (sbp_attr[]){sbp_attr_double("eps", eps)}, 1, NULL);
+    sbp_onnx_define_value(o, 0, y, x->type, x->rank, x->dim);
+    return o->builder.status;
+}
+
+sbp_status sbp_onnx_gelu(sbp_onnx *o) {
+    static const char *const known[] = {"approximate", NULL};
+    const sbp_onnx_value *x;
+    const char *approximate = "none";
+    sbp_value value;
+    int32_t rank;
+    int64_t dim[SBP_MAX_RANK];
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_attr_string(o, "approximate", &approximate));
+    SBP_TRY(sbp_onnx_broadcast(o, &x, 1, &value, &rank, dim));
+    sbp_value y = sbp_build(&o->builder, SBP_OP_gelu, NULL, &value, 1,
+                            (sbp_attr[]){sbp_attr_symbol("approximate", approximate)}, 1, NULL);
+    sbp_onnx_define_value(o, 0, y, x->type, rank, dim);
+    return o->builder.status;
+}
+
+/* ---- attention -------------------------------------------------------------------------------------------
+ */
+
+/* x [1, T, heads d], heads given by an attribute, or [1, heads, T, d]: the IR value [T, heads, d]. */
+static sbp_status heads_operand(sbp_onnx *o, const sbp_onnx_value *x, int64_t heads, sbp_value *out,
+                                int64_t *out_heads, int64_t *d) {
+    int32_t rows = sbp_onnx_rows_axis(x);
+    bool flat = x->rank == 3 && rows == 1, split = x->rank == 4 && rows == 2;
+    if (x->kind != SBP_ONNX_VALUE || !(flat || split) || x->dim[0] != 1)
+        return sbp_onnx_fail(o, "'%s' is %s; [1,T,heads*d] or [1,heads,T,d] is expected", x->name,
+                             sbp_onnx_shape_text(o, x));
+    if (flat && (heads < 1 || x->dim[2] % heads != 0))
+        return sbp_onnx_fail(o, "'%s' %s cannot be split into %lld heads", x->name, sbp_onnx_shape_text(o, x),
+                             (long long)heads);
+    *out_heads = split ? x->dim[1] : heads;
+    *d = split ? x->dim[3] : x->dim[2] / heads;
+    SBP_TRY(sbp_onnx_as_shape(o, x->value, x->rank, x->dim, out));
+    *out = sbp_build_cast(&o->builder, *out, o->compute);
+    if (flat)
+        *out = sbp_onnx_with_dims(o, *out, (int64_t[]){*out_heads, *d}, 2);
+    return o->builder.status;
+}
+
+/* A table of cos or sin: [1, T, n], or with positions [positions, n]; the IR value [T, n]. */
+static sbp_status rotary_table(sbp_onnx *o, int32_t input, const sbp_onnx_value *positions, sbp_value *out,
+                               int64_t *n) {
+    const sbp_onnx_value *table;
+    SBP_TRY(sbp_onnx_required(o, input, &table));
+    if (positions) {
+        bool fits = table->kind == SBP_ONNX_PARAMETER && table->rank == 2 && !table->transposed;
+        if (!fits || !is_row_input(o, positions))
+            return sbp_onnx_fail(o, "'%s' %s by '%s': a table of parameters by position_ids is expected",
+                                 table->name, sbp_onnx_shape_text(o, table), positions->name);
+        o->loading->model->learned_positions = true; /* as hard a limit as learned ones */
+        o->loading->model->max_positions = table->dim[0];
+        sbp_value w = sbp_build_param(&o->builder, table->param);
+        *out = sbp_build2(&o->builder, SBP_OP_gather, w, positions->value);
+        *n = table->dim[1];
+        return o->builder.status;
+    }
+    if (table->kind != SBP_ONNX_VALUE || table->rank != 3 || sbp_onnx_rows_axis(table) != 1)
+        return sbp_onnx_fail(o, "'%s' is %s; [1,T,n] is expected", table->name,
+                             sbp_onnx_shape_text(o, table));
+    *out = sbp_build_cast(&o->builder, table->value, o->compute);
+    *n = table->dim[2];
+    return o->builder.status;
+}
+
+sbp_status sbp_onnx_rotary(sbp_onnx *o) {
+    static const char *const known[] = {"interleaved", "num_heads", "rotary_embedding_dim", NULL};
+    const sbp_onnx_value *x, *positions = sbp_onnx_input(o, 3);
+    int64_t interleaved = 0, heads = 0, part = 0, d, n, sin_n;
+    sbp_value operands[3];
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_attr_int(o, "interleaved", &interleaved));
+    SBP_TRY(sbp_onnx_attr_int(o, "num_heads", &heads));
+    SBP_TRY(sbp_onnx_attr_int(o, "rotary_embedding_dim", &part));
+    if (interleaved != 0)
+        return sbp_onnx_fail(o, "interleaved %lld is not built; pairs are (i, i + d/2)",
+                             (long long)interleaved);
+    SBP_TRY(heads_operand(o, x, heads, &operands[0], &heads, &d));
+    SBP_TRY(rotary_table(o, 1, positions, &operands[1], &n));
+    SBP_TRY(rotary_table(o, 2, positions, &operands[2], &sin_n));
+    if (n != sin_n || 2 * n != (part > 0 ? part : d))
+        return sbp_onnx_fail(o,
+                             "tables of %lld and %lld numbers for heads of %lld (rotary_embedding_dim %lld)",
+                             (long long)n, (long long)sin_n, (long long)d, (long long)part);
+    sbp_value y = sbp_build(&o->builder, SBP_OP_rope, NULL, operands, 3, NULL, 0, NULL);
+    sbp_build_name(&o->builder, y, sbp_onnx_short_name(o));
+    if (x->rank == 3)
+        y = sbp_build_reshape(&o->builder, y, (int64_t[]){heads * d}, 1);
+    sbp_onnx_define_value(o, 0, y, x->type, x->rank, x->dim);
+    return o->builder.status;
+}
+
+static sbp_status attention_attributes(sbp_onnx *o, int64_t *q_heads, int64_t *kv_heads, double *scale,
+                                       double *softcap) {
+    static const char *const known[] = {
+        "is_causal", "kv_num_heads", "q_num_heads",       "qk_matmul_output_mode",
+        "scale",     "softcap",      "softmax_precision", NULL};
+    static const char *const inputs[] = {
+        "Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"};
+    int64_t causal = 0;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_attr_int(o, "is_causal", &causal));
+    SBP_TRY(sbp_onnx_attr_int(o, "q_num_heads", q_heads));
+    SBP_TRY(sbp_onnx_attr_int(o, "kv_num_heads", kv_heads));
+    SBP_TRY(sbp_onnx_attr_float(o, "scale", scale));
+    SBP_TRY(sbp_onnx_attr_float(o, "softcap", softcap));
+    for (int32_t i = 3; i < o->node->input_count; i++)
+        if (o->node->inputs[i][0])
+            return sbp_onnx_fail(
+                o, "%s is given%s", i < SBP_COUNT(inputs) ? inputs[i] : "a further input",
+                i == 3 ? "; masks need the raise pass, which is not built yet: is_causal is enough" : "");
+    if (causal != 1)
+        return sbp_onnx_fail(o, "is_causal is %lld: without a mask every token sees every other",
+                             (long long)causal);
+    for (int32_t i = 1; i < o->node->output_count; i++)
+        if (sbp_onnx_has_output(o, i))
+            return sbp_onnx_fail(o, "output '%s' is used; only the first is built", o->node->outputs[i]);
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_attention(sbp_onnx *o) {
+    const sbp_onnx_value *x[3];
+    sbp_value operands[6], out[2];
+    int64_t given[3] = {0, 0, 0}, heads[3], d[3];
+    double scale = 0, softcap = 0;
+    SBP_TRY(attention_attributes(o, &given[0], &given[1], &scale, &softcap));
+    given[2] = given[1];
+    for (int32_t i = 0; i < 3; i++) {
+        SBP_TRY(sbp_onnx_required(o, i, &x[i]));
+        SBP_TRY(heads_operand(o, x[i], given[i], &operands[i], &heads[i], &d[i]));
+    }
+    if (scale == 0)
+        scale = pow((double)d[0], -0.5);
+    operands[3] = sbp_build_row(&o->builder, "first", SBP_I32, SBP_T);
+    operands[4] = sbp_build_row(&o->builder, "shared_end", SBP_I32, SBP_T);
+    operands[5] = sbp_build_row(&o->builder, "own", SBP_I32, SBP_T);
+    sbp_build(&o->builder, SBP_OP_attention, "attn_out", operands, 6,
+              (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_double("softcap", softcap)}, 2, out);
+    sbp_build_name(&o->builder, out[1], "lse");
+    sbp_value y = out[0];
+    int64_t dim[SBP_MAX_RANK];
+    memcpy(dim, x[0]->dim, sizeof dim);
+    dim[x[0]->rank - 1] = x[0]->rank == 3 ? heads[0] * d[2] : d[2];
+    if (x[0]->rank == 3)
+        y = sbp_build_reshape(&o->builder, y, (int64_t[]){heads[0] * d[2]}, 1);
+    sbp_onnx_define_value(o, 0, y, x[0]->type, x[0]->rank, dim);
+    return o->builder.status;
+}

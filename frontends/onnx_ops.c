@@ -1,0 +1,511 @@
+/* onnx_ops.c: operators that work element by element, and those that only rearrange. */
+#include "frontends/onnx.h"
+
+#include <string.h>
+
+const sbp_onnx_op *sbp_onnx_find_op(const char *name) {
+    static const sbp_onnx_op ops[] = {
+#define ONNX_OP(name, since, function) {name, since, function},
+#include "frontends/onnx_ops.def"
+#undef ONNX_OP
+    };
+    for (int32_t i = 0; i < SBP_COUNT(ops); i++)
+        if (strcmp(ops[i].name, name) == 0)
+            return &ops[i];
+    return NULL;
+}
+
+static sbp_status no_attributes(sbp_onnx *o) {
+    static const char *const none[] = {NULL};
+    return sbp_onnx_attrs_known(o, none);
+}
+
+/* ---- element by element -------------------------------------------------------------------------------- */
+
+/* Operand 0 in the dtype of the result, and its shape. */
+static sbp_status one_operand(sbp_onnx *o, const sbp_onnx_value **x, sbp_value *value, int64_t *dim) {
+    int32_t rank;
+    SBP_TRY(sbp_onnx_required(o, 0, x));
+    return sbp_onnx_broadcast(o, x, 1, value, &rank, dim);
+}
+
+sbp_status sbp_onnx_unary(sbp_onnx *o) {
+    static const struct {
+        const char *op;
+        sbp_opcode code;
+    } codes[] = {{"Abs", SBP_OP_abs},        {"Cos", SBP_OP_cos},   {"Erf", SBP_OP_erf},
+                 {"Exp", SBP_OP_exp},        {"Log", SBP_OP_log},   {"Neg", SBP_OP_neg},
+                 {"Sin", SBP_OP_sin},        {"Sqrt", SBP_OP_sqrt}, {"Tanh", SBP_OP_tanh},
+                 {"Sigmoid", SBP_OP_sigmoid}};
+    const sbp_onnx_value *x;
+    sbp_value value;
+    int64_t dim[SBP_MAX_RANK];
+    SBP_TRY(no_attributes(o));
+    SBP_TRY(one_operand(o, &x, &value, dim));
+    for (int32_t i = 0; i < SBP_COUNT(codes); i++)
+        if (strcmp(codes[i].op, o->node->op) == 0)
+            sbp_onnx_define_value(o, 0, sbp_build1(&o->builder, codes[i].code, value), x->type, x->rank, dim);
+    return o->builder.status;
+}
+
+sbp_status sbp_onnx_reciprocal(sbp_onnx *o) {
+    const sbp_onnx_value *x;
+    sbp_value value;
+    int64_t dim[SBP_MAX_RANK];
+    SBP_TRY(no_attributes(o));
+    SBP_TRY(one_operand(o, &x, &value, dim));
+    sbp_value one = sbp_build_const(&o->builder, sbp_build_type(&o->builder, value)->dtype, 1);
+    sbp_onnx_define_value(o, 0, sbp_build2(&o->builder, SBP_OP_div, one, value), x->type, x->rank, dim);
+    return o->builder.status;
+}
+
+sbp_status sbp_onnx_binary(sbp_onnx *o) {
+    static const struct {
+        const char *op;
+        sbp_opcode code;
+    } codes[] = {{"Add", SBP_OP_add}, {"Sub", SBP_OP_sub}, {"Mul", SBP_OP_mul}, {"Div", SBP_OP_div}};
+    const sbp_onnx_value *in[2];
+    sbp_value value[2];
+    int32_t rank;
+    int64_t dim[SBP_MAX_RANK];
+    SBP_TRY(no_attributes(o));
+    SBP_TRY(sbp_onnx_required(o, 0, &in[0]));
+    SBP_TRY(sbp_onnx_required(o, 1, &in[1]));
+    SBP_TRY(sbp_onnx_broadcast(o, in, 2, value, &rank, dim));
+    for (int32_t i = 0; i < SBP_COUNT(codes); i++)
+        if (strcmp(codes[i].op, o->node->op) == 0)
+            sbp_onnx_define_value(o, 0, sbp_build2(&o->builder, codes[i].code, value[0], value[1]),
+                                  in[0]->type, rank, dim);
+    return o->builder.status;
+}
+
+/* Powers that are products and roots. */
+sbp_status sbp_onnx_pow(sbp_onnx *o) {
+    const sbp_onnx_value *x, *exponent;
+    sbp_builder *b = &o->builder;
+    sbp_value value, out = SBP_NO_VALUE;
+    int64_t dim[SBP_MAX_RANK];
+    SBP_TRY(no_attributes(o));
+    SBP_TRY(one_operand(o, &x, &value, dim));
+    SBP_TRY(sbp_onnx_required(o, 1, &exponent));
+    if (exponent->kind != SBP_ONNX_CONSTANT || exponent->rank > 1 ||
+        (exponent->rank == 1 && exponent->dim[0] != 1))
+        return sbp_onnx_fail(o, "the exponent '%s' is no constant number", exponent->name);
+    double e = exponent->data[0];
+    if (e == 2 || e == 3)
+        out = sbp_build2(b, SBP_OP_mul, value, value);
+    if (e == 3)
+        out = sbp_build2(b, SBP_OP_mul, out, value);
+    if (e == 0.5)
+        out = sbp_build1(b, SBP_OP_sqrt, value);
+    if (e == -0.5)
+        out = sbp_build1(b, SBP_OP_rsqrt, value);
+    if (out == SBP_NO_VALUE)
+        return sbp_onnx_fail(o, "the exponent is %g; 2, 3, 0.5 and -0.5 are built", e);
+    sbp_onnx_define_value(o, 0, out, x->type, x->rank, dim);
+    return b->status;
+}
+
+/* Casts between float types: fp32 and fp64 mean the wide type of the plan, 16 bits its compute type. */
+sbp_status sbp_onnx_cast(sbp_onnx *o) {
+    static const char *const known[] = {"to", "saturate", "round_mode", NULL};
+    const sbp_onnx_value *x;
+    int64_t to = 0;
+    sbp_dtype from_dtype, to_dtype;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_attr_int(o, "to", &to));
+    if (to <= 0 || to >= SBP_ONNX_TYPE_COUNT)
+        return sbp_onnx_fail(o, "cast to type %lld", (long long)to);
+    sbp_onnx_type type = (sbp_onnx_type)to;
+    sbp_onnx_value copy = *x;
+    copy.type = type;
+    bool from_float = sbp_onnx_type_float(x->type, &from_dtype),
+         to_float = sbp_onnx_type_float(type, &to_dtype);
+    bool to_int = type == SBP_ONNX_INT64 || type == SBP_ONNX_INT32;
+    if (!to_float && !(to_int && !from_float))
+        return sbp_onnx_fail(o, "a cast of %s to %s is not built", sbp_onnx_type_name(x->type),
+                             sbp_onnx_type_name(type));
+    if (x->kind == SBP_ONNX_MASK)
+        return sbp_onnx_fail(o, "attention_mask is used; masks need the raise pass, which is not built yet");
+    if (x->kind == SBP_ONNX_VALUE && to_float) {
+        bool wide = !from_float || to_dtype == SBP_F32 || to_dtype == SBP_F64;
+        copy.value = sbp_build_cast(&o->builder, x->value, wide ? o->wide : o->compute);
+        SBP_TRY(sbp_onnx_as_shape(o, copy.value, x->rank, x->dim, &copy.value));
+        sbp_onnx_define_value(o, 0, copy.value, type, x->rank, x->dim);
+    } else {
+        sbp_onnx_define(o, 0, &copy);
+    }
+    return o->builder.status;
+}
+
+/* ---- constants and copies -------------------------------------------------------------------------------
+ */
+
+static sbp_status define_numbers(sbp_onnx *o, sbp_onnx_type type, int32_t rank, int64_t count,
+                                 const double *data) {
+    sbp_onnx_value v = {.kind = SBP_ONNX_CONSTANT, .type = type, .rank = rank, .dim = {count}, .data = data};
+    sbp_onnx_define(o, 0, &v);
+    return o->builder.status;
+}
+
+static sbp_status define_tensor(sbp_onnx *o, const sbp_onnx_attribute *a) {
+    sbp_onnx_tensor t = a->t;
+    if (t.rank > SBP_MAX_RANK)
+        return sbp_onnx_fail(o, "a constant of rank %d", t.rank);
+    SBP_TRY(sbp_onnx_tensor_load(o->arena, o->diag, o->model->path, &t));
+    double *data = SBP_NEW_ARRAY(o->arena, double, t.elems);
+    for (int64_t i = 0; i < t.elems; i++)
+        data[i] = sbp_onnx_tensor_at(&t, i);
+    sbp_onnx_value v = {.kind = SBP_ONNX_CONSTANT, .type = t.type, .rank = t.rank, .data = data};
+    memcpy(v.dim, t.dim, (size_t)t.rank * sizeof *t.dim);
+    sbp_onnx_define(o, 0, &v);
+    return o->builder.status;
+}
+
+sbp_status sbp_onnx_constant(sbp_onnx *o) {
+    static const char *const known[] = {"value",     "value_float", "value_floats",
+                                        "value_int", "value_ints",  NULL};
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    if (o->node->attribute_count != 1)
+        return sbp_onnx_fail(o, "%d values", o->node->attribute_count);
+    const sbp_onnx_attribute *a = &o->node->attributes[0];
+    double *data = SBP_NEW_ARRAY(o->arena, double, a->count + 1);
+    switch (a->kind) {
+    case SBP_ONNX_ATTR_TENSOR:
+        return define_tensor(o, a);
+    case SBP_ONNX_ATTR_FLOAT:
+        data[0] = a->f;
+        return define_numbers(o, SBP_ONNX_FLOAT, 0, 1, data);
+    case SBP_ONNX_ATTR_INT:
+        data[0] = (double)a->i;
+        return define_numbers(o, SBP_ONNX_INT64, 0, 1, data);
+    case SBP_ONNX_ATTR_FLOATS:
+        return define_numbers(o, SBP_ONNX_FLOAT, 1, a->count, a->floats);
+    case SBP_ONNX_ATTR_INTS:
+        for (int64_t i = 0; i < a->count; i++)
+            data[i] = (double)a->ints[i];
+        return define_numbers(o, SBP_ONNX_INT64, 1, a->count, data);
+    default:
+        return sbp_onnx_fail(o, "attribute '%s' holds no tensor", a->name);
+    }
+}
+
+sbp_status sbp_onnx_identity(sbp_onnx *o) {
+    const sbp_onnx_value *x;
+    SBP_TRY(no_attributes(o));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    sbp_onnx_define(o, 0, x);
+    return o->builder.status;
+}
+
+/* Dropout of an exported (inference) model does nothing; a graph that asks for training is refused. */
+sbp_status sbp_onnx_dropout(sbp_onnx *o) {
+    static const char *const known[] = {"seed", NULL};
+    const sbp_onnx_value *x, *training = sbp_onnx_input(o, 2);
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    if (training && !(training->kind == SBP_ONNX_CONSTANT && training->data[0] == 0))
+        return sbp_onnx_fail(o, "dropout in training mode is not built");
+    if (sbp_onnx_has_output(o, 1))
+        return sbp_onnx_fail(o, "the mask of dropout is used");
+    sbp_onnx_define(o, 0, x);
+    return o->builder.status;
+}
+
+/* ---- shapes
+ * ------------------------------------------------------------------------------------------------ */
+
+/* Output 0 is x with another ONNX shape of the same elements in the same order. */
+static sbp_status define_reshaped(sbp_onnx *o, const sbp_onnx_value *x, int32_t rank, const int64_t *dim) {
+    if (rank > SBP_MAX_RANK)
+        return sbp_onnx_fail(o, "a result of rank %d; at most %d is supported", rank, SBP_MAX_RANK);
+    sbp_onnx_value copy = *x;
+    copy.rank = rank;
+    memcpy(copy.dim, dim, (size_t)rank * sizeof *dim);
+    if (x->kind == SBP_ONNX_PARAMETER) {
+        if (x->transposed)
+            return sbp_onnx_fail(o, "the transpose of parameter '%s' is reshaped", x->name);
+        copy.kind = SBP_ONNX_VALUE;
+        copy.value = sbp_build_param(&o->builder, x->param);
+    }
+    sbp_dtype dtype;
+    if (copy.kind == SBP_ONNX_VALUE &&
+        sbp_onnx_type_float(x->type, &dtype)) { /* integers follow when they are cast */
+        SBP_TRY(sbp_onnx_as_shape(o, copy.value, rank, dim, &copy.value));
+        sbp_onnx_define_value(o, 0, copy.value, x->type, rank, dim);
+    } else {
+        sbp_onnx_define(o, 0, &copy);
+    }
+    return o->builder.status;
+}
+
+/* Axes of the node (input 1), sorted out for a result or operand of this rank: on[axis]. */
+static sbp_status read_axes(sbp_onnx *o, int32_t rank, bool *on, int64_t *count) {
+    const int64_t *axes;
+    SBP_TRY(sbp_onnx_ints(o, 1, "axes", &axes, count));
+    for (int64_t i = 0; i < *count; i++) {
+        int64_t axis = axes[i] < 0 ? axes[i] + rank : axes[i];
+        if (axis < 0 || axis >= rank || on[axis])
+            return sbp_onnx_fail(o, "axis %lld of a tensor of rank %d", (long long)axes[i], rank);
+        on[axis] = true;
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_unsqueeze(sbp_onnx *o) {
+    const sbp_onnx_value *x;
+    const int64_t *axes;
+    int64_t count, dim[SBP_MAX_RANK];
+    bool on[SBP_MAX_RANK] = {false};
+    SBP_TRY(no_attributes(o));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_ints(o, 1, "axes", &axes, &count));
+    if (count + x->rank > SBP_MAX_RANK)
+        return sbp_onnx_fail(o, "a result of rank %lld; at most %d is supported", (long long)count + x->rank,
+                             SBP_MAX_RANK);
+    int32_t rank = x->rank + (int32_t)count, next = 0;
+    SBP_TRY(read_axes(o, rank, on, &count));
+    for (int32_t d = 0; d < rank; d++)
+        dim[d] = on[d] ? 1 : x->dim[next++];
+    return define_reshaped(o, x, rank, dim);
+}
+
+sbp_status sbp_onnx_squeeze(sbp_onnx *o) {
+    const sbp_onnx_value *x;
+    int64_t count = 0, dim[SBP_MAX_RANK];
+    bool on[SBP_MAX_RANK] = {false};
+    SBP_TRY(no_attributes(o));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    if (sbp_onnx_input(o, 1))
+        SBP_TRY(read_axes(o, x->rank, on, &count));
+    int32_t rank = 0;
+    for (int32_t d = 0; d < x->rank; d++) {
+        bool gone = count > 0 ? on[d] : x->dim[d] == 1;
+        if (gone && x->dim[d] != 1)
+            return sbp_onnx_fail(o, "axis %d of %s is not 1", d, sbp_onnx_shape_text(o, x));
+        if (!gone)
+            dim[rank++] = x->dim[d];
+    }
+    return define_reshaped(o, x, rank, dim);
+}
+
+/* Elements before the tokens, after them, and in all; of a shape with at most one -1 taken as the tokens. */
+typedef struct sizes {
+    int64_t before, after;
+    int32_t rows;
+} sizes;
+
+static sizes sizes_of(int32_t rank, const int64_t *dim) {
+    sizes s = {.before = 1, .after = 1, .rows = -1};
+    for (int32_t d = 0; d < rank; d++) {
+        if (dim[d] == SBP_ONNX_ROWS)
+            s.rows = d;
+        else if (s.rows < 0)
+            s.before *= dim[d];
+        else
+            s.after *= dim[d];
+    }
+    return s;
+}
+
+/* The shape that input 1 asks for: 0 copies a dimension, -1 is what is left over. */
+static sbp_status asked_shape(sbp_onnx *o, const sbp_onnx_value *x, int64_t *dim, int32_t *rank) {
+    const int64_t *shape;
+    int64_t count, allow_zero = 0, known = 1;
+    int32_t open = -1;
+    bool has_rows = false;
+    SBP_TRY(sbp_onnx_attr_int(o, "allowzero", &allow_zero));
+    SBP_TRY(sbp_onnx_ints(o, 1, "the shape", &shape, &count));
+    if (count > SBP_MAX_RANK)
+        return sbp_onnx_fail(o, "a result of rank %lld; at most %d is supported", (long long)count,
+                             SBP_MAX_RANK);
+    *rank = (int32_t)count;
+    for (int32_t d = 0; d < *rank; d++) {
+        bool copy = shape[d] == 0 && !allow_zero;
+        if ((copy && d >= x->rank) || shape[d] < -1 || (shape[d] == -1 && open >= 0))
+            return sbp_onnx_fail(o, "%lld at place %d of the shape", (long long)shape[d], d);
+        dim[d] = copy ? x->dim[d] : shape[d];
+        if (shape[d] == -1)
+            open = d;
+        else if (dim[d] == SBP_ONNX_ROWS)
+            has_rows = true;
+        else if (!sbp_mul_i64(known, dim[d], &known))
+            return sbp_onnx_fail(o, "the shape overflows");
+    }
+    sizes s = sizes_of(x->rank, x->dim);
+    int64_t total = s.before * s.after;
+    if (open >= 0 && (has_rows || s.rows < 0)) /* else the open place is the tokens, which is -1 as well */
+        dim[open] = known > 0 ? total / known : 0;
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_reshape(sbp_onnx *o) {
+    static const char *const known[] = {"allowzero", NULL};
+    const sbp_onnx_value *x;
+    int64_t dim[SBP_MAX_RANK] = {0};
+    int32_t rank = 0;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(asked_shape(o, x, dim, &rank));
+    sizes from = sizes_of(x->rank, x->dim), to = sizes_of(rank, dim);
+    bool fits = from.before == to.before && from.after == to.after && (from.rows < 0) == (to.rows < 0);
+    if (!fits) {
+        sbp_onnx_value asked = {.rank = rank};
+        memcpy(asked.dim, dim, sizeof dim);
+        return sbp_onnx_fail(o, "%s to %s does not keep one row per token", sbp_onnx_shape_text(o, x),
+                             sbp_onnx_shape_text(o, &asked));
+    }
+    return define_reshaped(o, x, rank, dim);
+}
+
+/* ---- parts of the last axis -------------------------------------------------------------------------------
+ */
+
+/* The axis, which must be the last one of an activation. */
+static sbp_status check_last_axis(sbp_onnx *o, const sbp_onnx_value *x, int64_t axis) {
+    if (x->kind != SBP_ONNX_VALUE || x->rank == 0 || sbp_onnx_rows_axis(x) < 0 ||
+        sbp_onnx_rows_axis(x) == x->rank - 1 || (axis != -1 && axis != x->rank - 1))
+        return sbp_onnx_fail(o, "axis %lld of '%s' %s; only the last axis of an activation is built",
+                             (long long)axis, x->name, sbp_onnx_shape_text(o, x));
+    return SBP_OK;
+}
+
+static void define_slice(sbp_onnx *o, int32_t index, const sbp_onnx_value *x, int64_t start, int64_t length) {
+    int64_t dim[SBP_MAX_RANK];
+    memcpy(dim, x->dim, sizeof dim);
+    dim[x->rank - 1] = length;
+    sbp_onnx_define_value(o, index, sbp_build_slice(&o->builder, x->value, start, length), x->type, x->rank,
+                          dim);
+}
+
+sbp_status sbp_onnx_split(sbp_onnx *o) {
+    static const char *const known[] = {"axis", "num_outputs", NULL};
+    const sbp_onnx_value *x;
+    int64_t axis = 0, count = o->node->output_count, given, start = 0;
+    const int64_t *parts = NULL;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
+    SBP_TRY(sbp_onnx_attr_int(o, "num_outputs", &count));
+    SBP_TRY(check_last_axis(o, x, axis));
+    sbp_onnx_value whole = *x;
+    int64_t n = whole.dim[whole.rank - 1], equal = count > 0 ? sbp_ceil_div(n, count) : 0;
+    if (sbp_onnx_input(o, 1))
+        SBP_TRY(sbp_onnx_ints(o, 1, "the sizes of the parts", &parts, &given));
+    if (count != o->node->output_count || (parts && given != count))
+        return sbp_onnx_fail(o, "%d outputs for %lld parts", o->node->output_count,
+                             (long long)(parts ? given : count));
+    for (int64_t i = 0; i < count; i++) {
+        int64_t length = parts ? parts[i] : (n - start < equal ? n - start : equal);
+        if (length < 1 || length > n - start)
+            return sbp_onnx_fail(o, "part %lld has %lld of %lld elements", (long long)i, (long long)length,
+                                 (long long)n);
+        if (o->node->outputs[i][0])
+            define_slice(o, (int32_t)i, &whole, start, length);
+        start += length;
+    }
+    if (start != n)
+        return sbp_onnx_fail(o, "the parts have %lld of %lld elements", (long long)start, (long long)n);
+    return o->builder.status;
+}
+
+/* One constant number of an input; the fallback when it is absent. */
+static sbp_status number_input(sbp_onnx *o, int32_t input, const char *what, int64_t fallback, int64_t *out) {
+    const int64_t *ints = &fallback;
+    int64_t count = 1;
+    if (sbp_onnx_input(o, input))
+        SBP_TRY(sbp_onnx_ints(o, input, what, &ints, &count));
+    if (count != 1)
+        return sbp_onnx_fail(o, "%s has %lld numbers; slices of one axis are built", what, (long long)count);
+    *out = ints[0];
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_slice(sbp_onnx *o) {
+    const sbp_onnx_value *x;
+    int64_t start, end, axis, step;
+    SBP_TRY(no_attributes(o));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(number_input(o, 1, "starts", 0, &start));
+    SBP_TRY(number_input(o, 2, "ends", 0, &end));
+    SBP_TRY(number_input(o, 3, "axes", 0, &axis));
+    SBP_TRY(number_input(o, 4, "steps", 1, &step));
+    SBP_TRY(check_last_axis(o, x, axis));
+    int64_t n = x->dim[x->rank - 1];
+    start = start < 0 ? start + n : start;
+    end = end < 0 ? end + n : end > n ? n : end;
+    if (step != 1 || start < 0 || end <= start)
+        return sbp_onnx_fail(o, "elements %lld to %lld of %lld by steps of %lld", (long long)start,
+                             (long long)end, (long long)n, (long long)step);
+    define_slice(o, 0, x, start, end - start);
+    return o->builder.status;
+}
+
+sbp_status sbp_onnx_concat(sbp_onnx *o) {
+    static const char *const known[] = {"axis", NULL};
+    int64_t axis = 0, dim[SBP_MAX_RANK] = {0};
+    sbp_value joined = SBP_NO_VALUE;
+    const sbp_onnx_value *first = NULL;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
+    for (int32_t i = 0; i < o->node->input_count; i++) {
+        const sbp_onnx_value *x;
+        SBP_TRY(sbp_onnx_required(o, i, &x));
+        SBP_TRY(check_last_axis(o, x, axis));
+        sbp_value value = sbp_build_cast(&o->builder, x->value, o->compute);
+        bool same = !first ||
+                    (x->rank == first->rank && memcmp(x->dim, dim, (size_t)(x->rank - 1) * sizeof *dim) == 0);
+        if (!same)
+            return sbp_onnx_fail(o, "'%s' %s beside '%s' %s", x->name, sbp_onnx_shape_text(o, x), first->name,
+                                 sbp_onnx_shape_text(o, first));
+        int64_t before = first ? dim[x->rank - 1] : 0;
+        memcpy(dim, x->dim, sizeof dim);
+        dim[x->rank - 1] += before;
+        joined = first ? sbp_build2(&o->builder, SBP_OP_concat, joined, value) : value;
+        first = first ? first : x;
+    }
+    if (!first)
+        return sbp_onnx_fail(o, "no inputs");
+    sbp_onnx_define_value(o, 0, joined, first->type, first->rank, dim);
+    return o->builder.status;
+}
+
+/* Exchanging axes moves nothing in the graph IR as long as those other than tokens and batch keep their
+ * order. */
+sbp_status sbp_onnx_transpose(sbp_onnx *o) {
+    static const char *const known[] = {"perm", NULL};
+    const sbp_onnx_value *x;
+    const sbp_onnx_attribute *perm = sbp_onnx_attr(o, "perm");
+    int64_t dim[SBP_MAX_RANK];
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    if (perm && (perm->kind != SBP_ONNX_ATTR_INTS || perm->count != x->rank))
+        return sbp_onnx_fail(o, "perm has not one entry per axis of %s", sbp_onnx_shape_text(o, x));
+    bool used[SBP_MAX_RANK] = {false}, identity = true, moves = false;
+    int64_t last = -1; /* the last axis seen that has elements side by side */
+    for (int32_t d = 0; d < x->rank; d++) {
+        int64_t axis = perm ? perm->ints[d] : x->rank - 1 - d;
+        if (axis < 0 || axis >= x->rank || used[axis])
+            return sbp_onnx_fail(o, "perm is no permutation");
+        used[axis] = true;
+        identity &= axis == d;
+        dim[d] = x->dim[axis];
+        if (dim[d] == SBP_ONNX_ROWS || dim[d] == 1)
+            continue;
+        moves |= axis < last;
+        last = axis;
+    }
+    if (x->kind == SBP_ONNX_PARAMETER && x->rank == 2 && !identity) {
+        sbp_onnx_value copy = *x;
+        copy.transposed = !copy.transposed;
+        memcpy(copy.dim, dim, sizeof dim);
+        sbp_onnx_define(o, 0, &copy);
+        return o->builder.status;
+    }
+    if (moves)
+        return sbp_onnx_fail(
+            o, "exchanging axes of %s other than the tokens' needs the raise pass, which is not built yet",
+            sbp_onnx_shape_text(o, x));
+    return define_reshaped(o, x, x->rank, dim);
+}

@@ -1,0 +1,236 @@
+/* onnx_shape.c: ONNX shapes and those of the graph IR. In ONNX an activation is [1, .., T, ..]; in the graph
+ * IR it is [T, ..]: axis 0, the batch, is dropped, and the tokens come first. Axes of constant size keep
+ * their order. */
+#include "frontends/onnx.h"
+
+#include <string.h>
+
+#define MAX_ROW_ELEMS (INT64_C(1) << 40)
+
+const char *sbp_onnx_shape_text(sbp_onnx *o, const sbp_onnx_value *v) {
+    sbp_text text;
+    sbp_text_init(&text, o->arena);
+    sbp_text_add(&text, "[");
+    for (int32_t d = 0; d < v->rank; d++) {
+        sbp_text_add(&text, d ? "," : "");
+        if (v->dim[d] == SBP_ONNX_ROWS)
+            sbp_text_add(&text, "T");
+        else
+            sbp_text_add(&text, "%lld", (long long)v->dim[d]);
+    }
+    sbp_text_add(&text, "]");
+    return text.data;
+}
+
+static int32_t rows_axis(int32_t rank, const int64_t *dim) {
+    for (int32_t d = 0; d < rank; d++)
+        if (dim[d] == SBP_ONNX_ROWS)
+            return d;
+    return -1;
+}
+
+int32_t sbp_onnx_rows_axis(const sbp_onnx_value *v) {
+    return rows_axis(v->rank, v->dim);
+}
+
+sbp_status sbp_onnx_ir_dims(sbp_onnx *o, int32_t rank, const int64_t *dim, int64_t *out, int32_t *count) {
+    int32_t rows = rows_axis(rank, dim);
+    int64_t elems = 1;
+    *count = 0;
+    if (rows > 0 && dim[0] != 1)
+        return sbp_onnx_fail(
+            o, "axis 0 of a result has size %lld; a batch of size 1, or the tokens, are expected there",
+            (long long)dim[0]);
+    for (int32_t d = rows > 0 ? 1 : 0; d < rank; d++) {
+        if (d == rows)
+            continue;
+        if (dim[d] == SBP_ONNX_ROWS)
+            return sbp_onnx_fail(o, "two axes of a result are the tokens (attention spelled out?)");
+        if (*count == SBP_MAX_RANK - 1)
+            return sbp_onnx_fail(o, "a result of rank %d; at most %d is supported", rank, SBP_MAX_RANK);
+        out[(*count)++] = dim[d];
+        if (dim[d] < 0 || !sbp_mul_i64(elems, dim[d], &elems) || elems > MAX_ROW_ELEMS)
+            return sbp_onnx_fail(o, "a result has more than %lld elements per token",
+                                 (long long)MAX_ROW_ELEMS);
+    }
+    return SBP_OK;
+}
+
+static bool has_dims(const sbp_type *type, const int64_t *dims, int32_t count) {
+    int32_t first = sbp_type_rows(type) != SBP_ONE ? 1 : 0;
+    bool same = type->rank - first == count;
+    for (int32_t d = 0; same && d < count; d++)
+        same = type->dim[first + d].n == dims[d];
+    return same;
+}
+
+sbp_value sbp_onnx_with_dims(sbp_onnx *o, sbp_value value, const int64_t *dims, int32_t count) {
+    const sbp_func *func = o->builder.func;
+    if (o->builder.status != SBP_OK || has_dims(&func->values[value].type, dims, count))
+        return value;
+    int32_t op = func->values[value].op;
+    if (op >= 0 && func->ops[op].code == SBP_OP_reshape &&
+        has_dims(&func->values[func->ops[op].operands[0]].type, dims, count))
+        return func->ops[op].operands[0];
+    return sbp_build_reshape(&o->builder, value, dims, count);
+}
+
+sbp_status sbp_onnx_as_shape(sbp_onnx *o, sbp_value value, int32_t rank, const int64_t *dim, sbp_value *out) {
+    int64_t dims[SBP_MAX_RANK];
+    int32_t count;
+    SBP_TRY(sbp_onnx_ir_dims(o, rank, dim, dims, &count));
+    *out = sbp_onnx_with_dims(o, value, dims, count);
+    return o->builder.status;
+}
+
+/* ---- operands as IR values ---------------------------------------------------------------------------- */
+
+static sbp_value constant_argument(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype) {
+    sbp_func *func = o->builder.func;
+    sbp_type type = {.dtype = dtype, .rank = v->rank};
+    for (int32_t d = 0; d < v->rank; d++)
+        type.dim[d] = sbp_dim_const(v->dim[d]);
+    int32_t binding = sbp_module_add_const(o->builder.module, v->name, &type, v->data);
+    for (int32_t i = 0; i < func->arg_count; i++)
+        if (func->values[func->args[i]].role == SBP_VALUE_CONST &&
+            func->values[func->args[i]].binding == binding)
+            return func->args[i];
+    return sbp_func_add_arg(func, SBP_VALUE_CONST, o->builder.module->consts[binding].name, &type, binding);
+}
+
+static int64_t elements(const sbp_onnx_value *v) {
+    int64_t n = 1;
+    for (int32_t d = 0; d < v->rank; d++)
+        n *= v->dim[d];
+    return n;
+}
+
+sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
+    sbp_dtype declared;
+    if (v->kind == SBP_ONNX_MASK)
+        return sbp_onnx_fail(o, "attention_mask is used; masks need the raise pass, which is not built yet");
+    if (!sbp_onnx_type_float(v->type, &declared))
+        return sbp_onnx_fail(o, "'%s' is %s; arithmetic on integers is not built", v->name,
+                             sbp_onnx_type_name(v->type));
+    switch (v->kind) {
+    case SBP_ONNX_CONSTANT:
+        *out = elements(v) == 1 ? sbp_build_const(&o->builder, dtype, v->data[0])
+                                : constant_argument(o, v, dtype);
+        break;
+    case SBP_ONNX_PARAMETER:
+        if (v->transposed)
+            return sbp_onnx_fail(o, "the transpose of parameter '%s' is used outside of a product", v->name);
+        *out = sbp_build_cast(&o->builder, sbp_build_param(&o->builder, v->param), dtype);
+        break;
+    case SBP_ONNX_VALUE:
+        *out = sbp_build_cast(&o->builder, v->value, dtype);
+        break;
+    case SBP_ONNX_MASK:
+        break;
+    }
+    return o->builder.status;
+}
+
+/* ---- broadcasting -------------------------------------------------------------------------------------- */
+
+/* Activations decide: one in the compute type makes the result so, else rotary tables stay wide. Without any
+ * activation: wide, unless a parameter is among the operands. */
+static sbp_dtype common_dtype(const sbp_onnx *o, const sbp_onnx_value *const *in, int32_t count) {
+    bool narrow_rows = false, rows = false, narrow = false;
+    if (o->wide_node[o->node - o->model->nodes])
+        return o->wide;
+    for (int32_t i = 0; i < count; i++) {
+        bool has_rows = sbp_onnx_rows_axis(in[i]) >= 0;
+        bool is_narrow =
+            in[i]->kind == SBP_ONNX_PARAMETER ||
+            (in[i]->kind == SBP_ONNX_VALUE && sbp_build_type(&o->builder, in[i]->value)->dtype == o->compute);
+        rows |= has_rows;
+        narrow |= is_narrow;
+        narrow_rows |= has_rows && is_narrow;
+    }
+    return (rows ? narrow_rows : narrow) ? o->compute : o->wide;
+}
+
+/* An operand's shape in the frame of the result: ones put before it. */
+static void frame(const sbp_onnx_value *v, int32_t rank, int64_t *dim) {
+    int32_t shift = rank - v->rank;
+    for (int32_t d = 0; d < rank; d++)
+        dim[d] = d < shift ? 1 : v->dim[d - shift];
+}
+
+static sbp_status result_shape(sbp_onnx *o, const sbp_onnx_value *const *in, int32_t count, int32_t *rank,
+                               int64_t *dim) {
+    *rank = 0;
+    for (int32_t i = 0; i < count; i++)
+        *rank = in[i]->rank > *rank ? in[i]->rank : *rank;
+    for (int32_t d = 0; d < *rank; d++)
+        dim[d] = 1;
+    for (int32_t i = 0; i < count; i++) {
+        int64_t framed[SBP_MAX_RANK];
+        frame(in[i], *rank, framed);
+        for (int32_t d = 0; d < *rank; d++) {
+            if (framed[d] != dim[d] && framed[d] != 1 && dim[d] != 1)
+                return sbp_onnx_fail(o, "shapes %s and %s do not broadcast", sbp_onnx_shape_text(o, in[0]),
+                                     sbp_onnx_shape_text(o, in[i]));
+            if (dim[d] == 1)
+                dim[d] = framed[d];
+        }
+    }
+    return SBP_OK;
+}
+
+/* A value without tokens beside one whose axes batch and `rows` are gone: those axes must be 1 here, and
+ * leading ones are dropped, so that the rank is lower. */
+static sbp_status place_static(sbp_onnx *o, const sbp_onnx_value *v, int32_t rank, int32_t rows,
+                               sbp_value *value) {
+    int64_t framed[SBP_MAX_RANK], dims[SBP_MAX_RANK];
+    int32_t count = 0;
+    frame(v, rank, framed);
+    for (int32_t d = 0; d < rank; d++) {
+        if (d == rows || (d == 0 && rows > 0)) {
+            if (framed[d] != 1)
+                return sbp_onnx_fail(o, "'%s' is %s: one number per token of fixed length", v->name,
+                                     sbp_onnx_shape_text(o, v));
+            continue;
+        }
+        if (framed[d] != 1 || count > 0)
+            dims[count++] = framed[d];
+    }
+    *value = sbp_onnx_with_dims(o, *value, dims, count);
+    return o->builder.status;
+}
+
+sbp_status sbp_onnx_broadcast(sbp_onnx *o, const sbp_onnx_value *const *in, int32_t count, sbp_value *out,
+                              int32_t *rank, int64_t *dim) {
+    sbp_dtype dtype = common_dtype(o, in, count);
+    SBP_TRY(result_shape(o, in, count, rank, dim));
+    int32_t rows = rows_axis(*rank, dim);
+    for (int32_t i = 0; i < count; i++) {
+        SBP_TRY(sbp_onnx_materialize(o, in[i], dtype, &out[i]));
+        if (rows < 0 || sbp_build_type(&o->builder, out[i])->rank == 0)
+            continue;
+        int64_t framed[SBP_MAX_RANK];
+        frame(in[i], *rank, framed);
+        if (sbp_onnx_rows_axis(in[i]) < 0)
+            SBP_TRY(place_static(o, in[i], *rank, rows, &out[i]));
+        else
+            SBP_TRY(sbp_onnx_as_shape(o, out[i], *rank, framed, &out[i]));
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int64_t **out, int64_t *count) {
+    const sbp_onnx_value *v;
+    SBP_TRY(sbp_onnx_required(o, input, &v));
+    if (v->type != SBP_ONNX_INT64 && v->type != SBP_ONNX_INT32)
+        return sbp_onnx_fail(o, "%s '%s' is %s, INT64 expected", what, v->name, sbp_onnx_type_name(v->type));
+    if (v->kind != SBP_ONNX_CONSTANT || v->rank > 1)
+        return sbp_onnx_fail(o, "%s '%s' is computed; only constants are built (others need the raise pass)",
+                             what, v->name);
+    int64_t n = elements(v), *ints = SBP_NEW_ARRAY(o->arena, int64_t, n);
+    for (int64_t i = 0; i < n; i++)
+        ints[i] = (int64_t)v->data[i];
+    *out = ints;
+    *count = n;
+    return SBP_OK;
+}
