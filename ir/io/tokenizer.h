@@ -27,7 +27,9 @@ typedef struct sbp_tokenizer sbp_tokenizer;
  *  - config.json: eos_token_id (of a list the first) when neither names an end-of-sequence token, and
  *    bos_token_id, pad_token_id when neither file exists.
  * add_bos_token and add_eos_token are ignored beside a tokenizer.json, as transformers does: whether
- * encode adds tokens is up to its post_processor. */
+ * encode adds tokens is up to its post_processor. tokenizer_class is ignored, too: transformers 5 gives
+ * LlamaTokenizer a pipeline of its own, which differs from the file's behind special tokens.
+ */
 sbp_status sbp_tokenizer_load(sbp_arena *arena, sbp_diag *diag, const char *path,
                               const sbp_tokenizer **out) SBP_CHECKED;
 /* Text of a tokenizer.json, or what sbp_tokenizer_to_json gave; `file` is for messages. The text is not

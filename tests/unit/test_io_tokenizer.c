@@ -5,6 +5,7 @@
 #include "ir/io/tokenizer.h"
 
 #include <pthread.h>
+#include <sys/wait.h>
 
 #define DATA "tests/data/tokenizers/"
 #define SHARED "../shared/"
@@ -503,7 +504,12 @@ static void unpack(io_fixture *f, const char *name) {
         char command[300];
         snprintf(command, sizeof command, "xz -dc " SHARED "tokenizers/%s/%s.xz > %s/%s", name, files[i],
                  f->directory, files[i]);
-        assert_int_equal(system(command), 0);
+        int rc = system(command);
+        if (WIFEXITED(rc) && WEXITSTATUS(rc) == 127) {
+            print_message("skipped: xz is not installed\n");
+            skip();
+        }
+        assert_int_equal(rc, 0);
     }
 }
 
