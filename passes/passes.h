@@ -64,6 +64,18 @@ const char *sbp_pass_name(int index);
 #include "passes/passes.def"
 #undef PASS
 
+/* ---- the saved set, after the passes ran ----------------------------------------------------------- */
+
+/* Names of what the plan keeps for the backward, each once, joined by `separator`; nothing when it keeps
+ * nothing. */
+void sbp_saved_list(const sbp_pipeline *pipeline, const char *separator, sbp_text *out);
+/* Whether something is kept under a name that --save asked for. */
+bool sbp_saved_name_exists(const sbp_pipeline *pipeline, const char *asked);
+/* Names that --save could have asked for. */
+void sbp_saved_names(const sbp_pipeline *pipeline, sbp_text *out);
+/* Whether a value called `name` ("gate", "gate.3") is asked for by `asked` ("gate"). */
+bool sbp_saved_name_matches(const char *name, const char *asked);
+
 /* ---- pieces that tests use on their own ------------------------------------------------------------ */
 
 /* Replaces composites (and with `late`, ops that are expanded after autodiff) by smaller ops. */

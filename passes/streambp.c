@@ -31,15 +31,6 @@ typedef struct builder {
 
 /* ---- the saved set ----------------------------------------------------------------------------------- */
 
-/* "gate.3" is asked for as "gate". */
-static bool same_base_name(const char *name, const char *asked) {
-    size_t length = strlen(asked);
-    if (strncmp(name, asked, length) != 0)
-        return false;
-    return name[length] == 0 || (name[length] == '.' && name[length + 1] >= '0' && name[length + 1] <= '9' &&
-                                 name[length + 1 + strspn(name + length + 1, "0123456789")] == 0);
-}
-
 static bool is_row_wise(const sbp_func *f, sbp_value v) {
     return sbp_opcode_class(f->ops[f->values[v].op].code) == SBP_CLASS_ROWWISE;
 }
@@ -76,7 +67,7 @@ static void save_everything(builder *b) {
 static bool is_asked_for(const sbp_func *d, const sbp_op *op, sbp_value v, const char *asked) {
     if (strcmp(asked, SBP_SAVE_ATTENTION) == 0)
         return op->code == SBP_OP_attention;
-    return same_base_name(d->values[v].name, asked);
+    return sbp_saved_name_matches(d->values[v].name, asked);
 }
 
 static void save_by_name(builder *b, const char *asked) {

@@ -1,0 +1,57 @@
+/* cli.h: the pieces of sbpc: compile, inspect, what they print and write. */
+#ifndef SBP_FRONTENDS_CLI_H
+#define SBP_FRONTENDS_CLI_H
+
+#include "backends/target.h"
+#include "frontends/frontend.h"
+#include "ir/io/options.h"
+#include "passes/planner.h"
+
+/* Everything sbpc knows about a compilation. */
+typedef struct sbp_compilation {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const sbp_options *options;
+    const char *model_path, *output;
+    const sbp_target *target;
+    const char *target_reason;
+    sbp_model model;
+    const char *objective, *loss_type;
+    sbp_dtype dtype, grad_dtype, state_dtype;
+    bool step;
+    sbp_pipeline pipeline; /* finished: the program is in it */
+    sbp_wish wish;
+    sbp_plan_estimate estimate;
+    const char *advice; /* the one change that would buy most; set by the summary */
+} sbp_compilation;
+
+/* The two commands; what follows the command is argv. */
+sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
+sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
+
+/* Writes plan.bin: program, tensor table, meta, tokenizer, device code. */
+sbp_status sbp_cli_write_plan(const sbp_compilation *c) SBP_CHECKED;
+
+/* At most 12 lines: schedule, memory by category, headroom, longest sequence, time, the change that buys
+ * most. */
+sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) SBP_CHECKED;
+
+/* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ...". */
+sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
+                               int64_t alignment, sbp_text *out) SBP_CHECKED;
+/* Bytes per category in the order of first use; names are those of roles.def. */
+typedef struct sbp_category {
+    const char *name;
+    int64_t bytes;
+} sbp_category;
+sbp_status sbp_cli_categories(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
+                              sbp_category out[SBP_ROLE_COUNT + 1], int32_t *count) SBP_CHECKED;
+
+/* A picture: positions of the training entry from left to right, addresses from bottom to top. */
+void sbp_cli_memory_svg(sbp_arena *arena, const sbp_program *program, sbp_text *out);
+
+/* Memory that a process may use on this machine: the least of RAM and what limits the process; 0: not known.
+ */
+int64_t sbp_cli_machine_bytes(void);
+
+#endif

@@ -1,0 +1,241 @@
+/* compile.c: sbpc compile: from a model and options to a plan. */
+#include <stdio.h>
+#include <string.h>
+
+#include "frontends/cli/cli.h"
+#include "frontends/objective.h"
+
+/* ---- options ----------------------------------------------------------------------------------------- */
+
+static sbp_dtype dtype_option(const sbp_options *o, const char *name, sbp_dtype fallback) {
+    if (sbp_options_is(o, name, "fp64"))
+        return SBP_F64;
+    if (sbp_options_is(o, name, "fp32"))
+        return SBP_F32;
+    if (sbp_options_is(o, name, "bf16"))
+        return SBP_BF16;
+    return fallback;
+}
+
+static sbp_status choose_target(sbp_compilation *c) {
+    const char *name = sbp_options_text(c->options, "backend");
+    c->target_reason = "asked for";
+    if (strcmp(name, "auto") == 0) {
+        name = "cpu";
+        c->target_reason = "the only backend of this build";
+    }
+    c->target = sbp_target_find(name);
+    if (!c->target)
+        return sbp_fail(c->diag, SBP_USAGE, "--backend %s: this build has no such backend", name);
+    return c->target->describe(NULL, c->diag, &c->pipeline.target);
+}
+
+static sbp_status choose_types(sbp_compilation *c) {
+    c->dtype = dtype_option(c->options, "dtype", c->pipeline.target.default_compute);
+    if (!c->pipeline.target.supports[c->dtype])
+        return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not compute in it",
+                        sbp_options_text(c->options, "dtype"), c->target->name);
+    sbp_dtype wide = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    c->grad_dtype = dtype_option(c->options, "grad-dtype", wide);
+    c->state_dtype = dtype_option(c->options, "state-dtype", wide);
+    static const char *const kept[] = {"param-dtype", "grad-dtype", "state-dtype"};
+    for (int i = 0; i < SBP_COUNT(kept); i++)
+        if (c->dtype == SBP_F64 && sbp_options_given(c->options, kept[i]) &&
+            !sbp_options_is(c->options, kept[i], "fp64"))
+            return sbp_fail(c->diag, SBP_USAGE, "--%s %s: with --dtype fp64 everything is fp64", kept[i],
+                            sbp_options_text(c->options, kept[i]));
+    return SBP_OK;
+}
+
+static const char *const *list_option(sbp_compilation *c, const char *name, int32_t *count) {
+    *count = sbp_options_list_count(c->options, name);
+    const char **list = SBP_NEW_ARRAY(c->arena, const char *, *count);
+    for (int32_t i = 0; i < *count; i++)
+        list[i] = sbp_options_list_at(c->options, name, i);
+    return list;
+}
+
+static sbp_status load_model(sbp_compilation *c) {
+    sbp_model_options o = sbp_model_options_for(c->dtype);
+    o.trainable_storage = dtype_option(c->options, "param-dtype", SBP_DTYPE_COUNT);
+    o.set = list_option(c, "set", &o.set_count);
+    o.train = list_option(c, "train", &o.train_count);
+    o.freeze = list_option(c, "freeze", &o.freeze_count);
+    SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
+    c->objective = sbp_options_text(c->options, "objective");
+    c->loss_type = sbp_options_text(c->options, "loss-type");
+    SBP_TRY(sbp_objective_add(c->model.module, c->diag, c->objective, c->loss_type));
+    c->pipeline.module = c->model.module;
+    return SBP_OK;
+}
+
+/* "attn_out+lse" */
+static void split_names(sbp_compilation *c, const char *names) {
+    const char **list = NULL;
+    int32_t count = 0, capacity = 0;
+    for (const char *at = names; *at;) {
+        size_t length = strcspn(at, "+");
+        if (length > 0)
+            SBP_PUSH(c->arena, list, count, capacity, sbp_arena_strndup(c->arena, at, length));
+        at += length + (at[length] == '+');
+    }
+    c->wish.saved = list;
+    c->wish.saved_count = count;
+}
+
+static int64_t number_or_auto(const sbp_options *o, const char *name) {
+    return sbp_options_int(o, name) > 0 ? sbp_options_int(o, name) : SBP_AUTO;
+}
+
+static void read_wish(sbp_compilation *c) {
+    const sbp_options *o = c->options;
+    bool standard = sbp_options_is(o, "backward", "standard"),
+         checkpoint = sbp_options_is(o, "backward", "checkpoint");
+    const char *save = sbp_options_text(o, "save");
+    sbp_wish *w = &c->wish;
+    w->t_max = number_or_auto(o, "seq-len");
+    w->chunk = number_or_auto(o, "chunk");
+    w->head_chunk = number_or_auto(o, "head-chunk");
+    w->segment = number_or_auto(o, "segment");
+    w->checkpoint_every = number_or_auto(o, "checkpoint-every");
+    w->whole = standard || checkpoint;
+    if (w->whole) { /* the presets: one chunk of all rows, one layer per segment, a checkpoint for each */
+        w->segment = w->segment == SBP_AUTO ? 1 : w->segment;
+        w->checkpoint_every = w->checkpoint_every == SBP_AUTO ? 1 : w->checkpoint_every;
+    }
+    w->save_mode = strcmp(save, "auto") == 0 && !w->whole ? SBP_SAVE_AUTO : SBP_SAVE_GIVEN;
+    w->save_all = standard && strcmp(save, "auto") == 0;
+    if (strcmp(save, "auto") != 0 && strcmp(save, "none") != 0)
+        split_names(c, save);
+    w->offload = sbp_options_is(o, "offload", "host")   ? SBP_OFFLOAD_ON
+                 : sbp_options_is(o, "offload", "none") ? SBP_OFFLOAD_OFF
+                                                        : SBP_OFFLOAD_AUTO;
+    if (w->whole && w->offload == SBP_OFFLOAD_AUTO)
+        w->offload = SBP_OFFLOAD_OFF;
+    w->memory_bytes = sbp_options_int(o, "memory") > 0 ? sbp_options_int(o, "memory") : 0;
+    w->host_memory_bytes = sbp_options_int(o, "host-memory") > 0 ? sbp_options_int(o, "host-memory") : 0;
+}
+
+static void read_training(sbp_compilation *c) {
+    const sbp_options *o = c->options;
+    sbp_pass_options *p = &c->pipeline.options;
+    p->optimizer = sbp_options_is(o, "optimizer", "none")  ? SBP_OPTIMIZER_NONE
+                   : sbp_options_is(o, "optimizer", "sgd") ? SBP_OPTIMIZER_SGD
+                                                           : SBP_OPTIMIZER_ADAMW;
+    p->grad_dtype = c->grad_dtype;
+    p->state_dtype = c->state_dtype;
+    c->step = sbp_options_is(o, "clip", "none") && sbp_options_int(o, "accumulate") == 1 &&
+              p->optimizer != SBP_OPTIMIZER_NONE;
+    p->step = c->step;
+}
+
+static sbp_status check_length(const sbp_compilation *c, int64_t t) {
+    int64_t limit = c->model.max_positions;
+    if (limit <= 0 || t <= limit)
+        return SBP_OK;
+    if (c->model.learned_positions)
+        return sbp_fail(c->diag, SBP_INPUT, "--seq-len %lld: %s has learned positions for %lld rows",
+                        (long long)t, c->model.name, (long long)limit);
+    sbp_note(c->diag,
+             "documents longer than %lld tokens (max_position_embeddings) lie beyond what %s was made for",
+             (long long)limit, c->model.name);
+    return SBP_OK;
+}
+
+/* ---- the passes -------------------------------------------------------------------------------------- */
+
+static sbp_status check_saved_names(const sbp_compilation *c) {
+    const sbp_schedule_options *s = &c->estimate.schedule;
+    for (int32_t i = 0; i < s->saved_count; i++)
+        if (!sbp_saved_name_exists(&c->pipeline, s->saved[i])) {
+            sbp_text names;
+            sbp_text_init(&names, c->arena);
+            sbp_saved_names(&c->pipeline, &names);
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "--save: the backward reads no value called '%s'; it could keep %s", s->saved[i],
+                            names.data);
+        }
+    return SBP_OK;
+}
+
+static sbp_status run_passes(sbp_compilation *c) {
+    sbp_pipeline *p = &c->pipeline;
+    const char *stop = sbp_options_text(c->options, "stop-after"),
+               *after = sbp_options_text(c->options, "print-after");
+    bool stop_known = !stop, after_known = !after;
+    for (int i = 0; sbp_pass_name(i); i++) {
+        stop_known |= stop && strcmp(stop, sbp_pass_name(i)) == 0;
+        after_known |= after && strcmp(after, sbp_pass_name(i)) == 0;
+    }
+    if (!stop_known || !after_known) {
+        sbp_text names;
+        sbp_text_init(&names, c->arena);
+        for (int i = 0; sbp_pass_name(i); i++)
+            sbp_text_add(&names, " %s", sbp_pass_name(i));
+        return sbp_fail(c->diag, SBP_USAGE, "no pass is called '%s'; the passes are%s",
+                        stop_known ? after : stop, names.data);
+    }
+    SBP_TRY(sbp_planner_choose(p, &c->wish, &c->estimate));
+    SBP_TRY(check_length(c, c->estimate.t_max));
+    p->options.t_max = c->estimate.t_max;
+    p->options.schedule = c->estimate.schedule;
+    p->stop_after = stop;
+    p->print_after = after;
+    sbp_text printed;
+    sbp_text_init(&printed, c->arena);
+    if (stop || after)
+        p->printed = &printed;
+    sbp_status status = sbp_pipeline_run(p);
+    if (status == SBP_OK)
+        fputs(printed.data, stdout);
+    SBP_TRY(status);
+    return p->stopped ? SBP_OK : check_saved_names(c);
+}
+
+static sbp_status compile(sbp_compilation *c) {
+    SBP_TRY(choose_target(c));
+    SBP_TRY(choose_types(c));
+    SBP_TRY(load_model(c));
+    read_wish(c);
+    read_training(c);
+    SBP_TRY(run_passes(c));
+    if (c->pipeline.stopped)
+        return SBP_OK;
+    SBP_TRY(sbp_program_verify(c->pipeline.program, c->diag));
+    sbp_text summary;
+    sbp_text_init(&summary, c->arena);
+    SBP_TRY(sbp_cli_summary(c, &summary));
+    SBP_TRY(sbp_cli_write_plan(c));
+    fputs(summary.data, stderr);
+    return SBP_OK;
+}
+
+sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) {
+    sbp_compilation *c = SBP_NEW(arena, sbp_compilation);
+    sbp_options *options;
+    *c = (sbp_compilation){.arena = arena, .diag = diag};
+    SBP_TRY(sbp_options_parse(arena, diag, "sbpc compile", SBP_PHASE_COMPILE, argc, argv, &options));
+    c->options = options;
+    c->pipeline.arena = arena;
+    c->pipeline.diag = diag;
+    if (sbp_options_on(options, "help")) {
+        sbp_text text;
+        sbp_text_init(&text, arena);
+        sbp_text_add(&text, "usage: sbpc compile MODEL -o plan.bin [options]\n\n"
+                            "MODEL: a Hugging Face model directory (config.json is enough), a model.json "
+                            "(ONNX as JSON), or a\n"
+                            ".gguf file. Compiling needs no device and no weights.\n");
+        sbp_options_print_help(&text, SBP_PHASE_COMPILE);
+        fputs(text.data, stdout);
+        return SBP_OK;
+    }
+    if (sbp_options_arg_count(options) != 1)
+        return sbp_fail(diag, SBP_USAGE, "%s; usage: sbpc compile MODEL -o plan.bin (sbpc compile --help)",
+                        sbp_options_arg_count(options) == 0 ? "no MODEL was given"
+                                                            : "more than one MODEL was given");
+    c->model_path = sbp_options_arg(options, 0);
+    c->output = sbp_options_text(options, "output");
+    if (!c->output && !sbp_options_text(options, "stop-after"))
+        return sbp_fail(diag, SBP_USAGE, "no output was given: -o plan.bin");
+    return compile(c);
+}

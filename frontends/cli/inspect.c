@@ -1,0 +1,173 @@
+/* inspect.c: sbpc inspect: what a plan needs and does. */
+#include <stdio.h>
+#include <string.h>
+
+#include "frontends/cli/cli.h"
+#include "ir/io/json.h"
+#include "ir/io/plan_file.h"
+#include "passes/cost.h"
+
+typedef struct inspection {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const char *path;
+    sbp_program *program;
+    const sbp_json *meta, *schedule;
+    const sbp_target *target;
+    sbp_target_info info;
+} inspection;
+
+static sbp_status section(const inspection *in, const sbp_plan_file *file, const char *name,
+                          const sbp_plan_section **out) {
+    *out = sbp_plan_file_find(file, name);
+    return *out ? SBP_OK : sbp_fail(in->diag, SBP_INPUT, "%s: no section '%s'", in->path, name);
+}
+
+static sbp_status open_plan(inspection *in) {
+    const sbp_plan_file *file;
+    const sbp_plan_section *program, *meta;
+    SBP_TRY(sbp_plan_file_read(in->arena, in->diag, in->path, &file));
+    SBP_TRY(section(in, file, SBP_PLAN_PROGRAM, &program));
+    SBP_TRY(section(in, file, SBP_PLAN_META, &meta));
+    SBP_TRY(sbp_program_parse(in->arena, in->diag, in->path, program->data, (size_t)program->length,
+                              &in->program));
+    SBP_TRY(sbp_program_verify(in->program, in->diag));
+    SBP_TRY(sbp_json_parse(in->arena, in->diag, in->path, meta->data, (size_t)meta->length, 0, &in->meta));
+    SBP_TRY(sbp_json_get_object(in->diag, in->meta, "schedule", SBP_JSON_REQUIRED, &in->schedule));
+    const char *backend = NULL;
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "backend", SBP_JSON_REQUIRED, &backend));
+    in->target = sbp_target_find(backend);
+    if (!in->target)
+        return sbp_fail(in->diag, SBP_INPUT, "%s: made for backend '%s', which this build does not have",
+                        in->path, backend);
+    return in->target->describe(NULL, in->diag, &in->info);
+}
+
+static int64_t schedule_number(const inspection *in, const char *key) {
+    int64_t value = 0;
+    if (sbp_json_get_i64(NULL, in->schedule, key, SBP_JSON_OPTIONAL, &value) != SBP_OK)
+        return 0;
+    return value;
+}
+
+static const char *training_entry(const sbp_program *program) {
+    static const char *const names[] = {"step", "accumulate", "score"};
+    for (int i = 0; i < SBP_COUNT(names); i++)
+        if (sbp_program_find_entry(program, names[i]))
+            return names[i];
+    return "score";
+}
+
+static sbp_status print_json(const inspection *in, sbp_text *out) {
+    const sbp_program *p = in->program;
+    sbp_category categories[SBP_ROLE_COUNT + 1];
+    int32_t count;
+    double device, host;
+    sbp_cost cost;
+    SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
+    SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &host));
+    sbp_cost_entry(in->arena, p, training_entry(p), p->t_max, &in->info, &cost);
+    sbp_text_add(out, "{\"peak_bytes\": {\"device\": %lld, \"host\": %lld}, \"categories\": {",
+                 (long long)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes),
+                 (long long)p->arena_bytes[SBP_HOST]);
+    for (int32_t i = 0; i < count; i++)
+        sbp_text_add(out, "\"%s\": %lld, ", categories[i].name, (long long)categories[i].bytes);
+    sbp_text_add(out, "\"process\": %lld}, \"bytes_per_token\": ", (long long)in->info.runtime_bytes);
+    sbp_text_add_double(out, device);
+    sbp_text_add(out, ", \"host_bytes_per_token\": ");
+    sbp_text_add_double(out, host);
+    static const char *const numbers[] = {"chunk", "head_chunk", "segment", "checkpoint_every"};
+    for (int i = 0; i < SBP_COUNT(numbers); i++)
+        sbp_text_add(out, ", \"%s\": %lld", numbers[i], (long long)schedule_number(in, numbers[i]));
+    sbp_text_add(out, ", \"saved\": ");
+    const sbp_json *saved = sbp_json_member(in->schedule, "saved");
+    if (saved)
+        sbp_json_add_value(out, saved);
+    else
+        sbp_text_add(out, "[]");
+    sbp_text_add(out, ", \"flops\": ");
+    sbp_text_add_double(out, cost.flops);
+    sbp_text_add(out, ", \"seconds\": ");
+    sbp_text_add_double(out, cost.seconds);
+    sbp_text_add(out, ", \"seq_len\": %lld, \"commands\": %lld}\n", (long long)p->t_max,
+                 (long long)cost.commands);
+    return SBP_OK;
+}
+
+static sbp_status print_text(const inspection *in, sbp_text *out) {
+    const sbp_program *p = in->program;
+    char size[32], host[32];
+    const char *advice = NULL, *objective = "", *dtype = "";
+    double device, away;
+    sbp_cost cost;
+    const sbp_json *model = sbp_json_member(in->meta, "model");
+    const char *name = p->name;
+    if (model)
+        SBP_TRY(sbp_json_get_string(in->diag, model, "name", SBP_JSON_NULLABLE, &name));
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "advice", SBP_JSON_NULLABLE, &advice));
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "objective", SBP_JSON_NULLABLE, &objective));
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "dtype", SBP_JSON_NULLABLE, &dtype));
+    SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &away));
+    sbp_cost_entry(in->arena, p, training_entry(p), p->t_max, &in->info, &cost);
+    sbp_text_add(out, "%s: %s, %s on %s in %s, up to %lld rows in a micro-batch\n", in->path, name, objective,
+                 in->info.name, dtype, (long long)p->t_max);
+    sbp_text_add(
+        out, "memory     %s on the device, %s on the host\n",
+        sbp_format_bytes(size, sizeof size, (double)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes)),
+        sbp_format_bytes(host, sizeof host, (double)p->arena_bytes[SBP_HOST]));
+    sbp_category categories[SBP_ROLE_COUNT + 1];
+    int32_t count;
+    SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
+    for (int32_t i = 0; i < count; i++)
+        if (categories[i].bytes > 0)
+            sbp_text_add(out, "           %-28s %12s  %5.1f %%\n", categories[i].name,
+                         sbp_format_bytes(size, sizeof size, (double)categories[i].bytes),
+                         100.0 * (double)categories[i].bytes / (double)p->arena_bytes[SBP_DEVICE]);
+    sbp_text_add(out, "           %-28s %12s\n", "the process itself",
+                 sbp_format_bytes(size, sizeof size, (double)in->info.runtime_bytes));
+    sbp_text_add(out, "per row    %.0f bytes on the device, %.0f on the host\n", device, away);
+    sbp_text_add(out, "schedule   chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld\n",
+                 (long long)schedule_number(in, "chunk"), (long long)schedule_number(in, "head_chunk"),
+                 (long long)schedule_number(in, "segment"),
+                 (long long)schedule_number(in, "checkpoint_every"));
+    sbp_text_add(out,
+                 "work       %.3g TFLOP and %lld commands a micro-batch, about %.3g s by the cost model\n",
+                 cost.flops / 1e12, (long long)cost.commands, cost.seconds);
+    int64_t machine = sbp_cli_machine_bytes(), longest = 0;
+    if (machine > in->info.runtime_bytes) {
+        SBP_TRY(sbp_planner_longest(in->arena, in->diag, p, &in->info, machine - in->info.runtime_bytes,
+                                    INT64_MAX, &longest));
+        sbp_text_add(out, "longest    %lld rows with this schedule in the %s of this machine\n",
+                     (long long)longest, sbp_format_bytes(size, sizeof size, (double)machine));
+    }
+    if (advice)
+        sbp_text_add(out, "most       %s\n", advice);
+    return SBP_OK;
+}
+
+sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) {
+    sbp_options *options;
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    SBP_TRY(sbp_options_parse(arena, diag, "sbpc inspect", SBP_PHASE_INSPECT, argc, argv, &options));
+    if (sbp_options_on(options, "help")) {
+        sbp_text_add(&text, "usage: sbpc inspect plan.bin [options]\n");
+        sbp_options_print_help(&text, SBP_PHASE_INSPECT);
+        fputs(text.data, stdout);
+        return SBP_OK;
+    }
+    if (sbp_options_arg_count(options) != 1)
+        return sbp_fail(diag, SBP_USAGE, "which plan? usage: sbpc inspect plan.bin (sbpc inspect --help)");
+    inspection in = {.arena = arena, .diag = diag, .path = sbp_options_arg(options, 0)};
+    SBP_TRY(open_plan(&in));
+    const char *svg = sbp_options_text(options, "svg");
+    if (svg) {
+        sbp_text picture;
+        sbp_text_init(&picture, arena);
+        sbp_cli_memory_svg(arena, in.program, &picture);
+        SBP_TRY(sbp_file_write(diag, svg, picture.data, picture.length));
+    }
+    SBP_TRY(sbp_options_on(options, "json") ? print_json(&in, &text) : print_text(&in, &text));
+    fputs(text.data, stdout);
+    return SBP_OK;
+}

@@ -1,0 +1,152 @@
+/* plan_write.c: the sections of plan.bin. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontends/cli/cli.h"
+#include "ir/io/json.h"
+#include "ir/io/plan_file.h"
+#include "ir/io/tensor_table.h"
+#include "ir/io/tokenizer.h"
+
+static void add_recipe(const sbp_compilation *c, sbp_tensor *tensor, const sbp_param *param,
+                       const sbp_recipe *recipe) {
+    sbp_recipe own = {.source = param->name, .dtype = param->storage, .rank = param->type.rank};
+    for (int32_t d = 0; d < param->type.rank; d++)
+        own.dim[d] = param->type.dim[d].n;
+    SBP_PUSH(c->arena, tensor->recipes, tensor->recipe_count, tensor->recipe_capacity,
+             recipe ? *recipe : own);
+}
+
+static sbp_status tensor_section(const sbp_compilation *c, sbp_text *out) {
+    const sbp_module *m = c->model.module;
+    sbp_tensor_table table = {0};
+    for (int32_t i = 0; i < m->param_count; i++) {
+        const sbp_param *param = &m->params[i];
+        sbp_tensor tensor = {.buffer = param->name,
+                             .trainable = param->trainable,
+                             .decay = param->decay,
+                             .init = param->init,
+                             .deviation = param->init_std,
+                             .pad_row = param->pad_row};
+        add_recipe(c, &tensor, param, param->recipe);
+        if (param->stored)
+            add_recipe(c, &tensor, param, param->stored);
+        for (int32_t a = 0; a < param->alias_count; a++)
+            SBP_PUSH(c->arena, tensor.aliases, tensor.alias_count, tensor.alias_capacity, param->aliases[a]);
+        SBP_PUSH(c->arena, table.tensors, table.count, table.capacity, tensor);
+    }
+    SBP_TRY(sbp_tensor_table_verify(c->arena, c->diag, &table));
+    sbp_tensor_table_print(out, &table);
+    return SBP_OK;
+}
+
+/* "key": "text" | null */
+static void add_text(sbp_text *out, const char *key, const char *value) {
+    sbp_text_add(out, ", \"%s\": ", key);
+    if (value)
+        sbp_json_add_string(out, value, strlen(value));
+    else
+        sbp_text_add(out, "null");
+}
+
+static void add_id(sbp_text *out, const char *key, int32_t id) {
+    if (id >= 0)
+        sbp_text_add(out, ", \"%s\": %d", key, id);
+    else
+        sbp_text_add(out, ", \"%s\": null", key);
+}
+
+static const char *absolute_path(const sbp_compilation *c, const char *path) {
+    char resolved[4096];
+    return path && realpath(path, resolved) ? sbp_arena_strdup(c->arena, resolved) : path;
+}
+
+static void add_schedule(const sbp_compilation *c, sbp_text *out) {
+    const sbp_schedule_options *s = &c->estimate.schedule;
+    sbp_text_add(
+        out,
+        ", \"schedule\": {\"seq_len\": %lld, \"chunk\": %lld, \"head_chunk\": %lld, \"segment\": %lld, "
+        "\"checkpoint_every\": %lld, \"offload\": %s, \"saved\": [",
+        (long long)c->estimate.t_max, (long long)s->chunk, (long long)s->head_chunk, (long long)s->segment,
+        (long long)s->checkpoint_every, s->offload ? "true" : "false");
+    sbp_text names;
+    sbp_text_init(&names, c->arena);
+    sbp_saved_list(&c->pipeline, ",", &names);
+    for (const char *at = names.data; *at;) {
+        size_t length = strcspn(at, ",");
+        sbp_text_add(out, "%s", at == names.data ? "" : ", ");
+        sbp_json_add_string(out, at, length);
+        at += length + (at[length] == ',');
+    }
+    sbp_text_add(out, "]}");
+}
+
+static void meta_section(const sbp_compilation *c, sbp_text *out) {
+    const sbp_model *m = &c->model;
+    sbp_text_add(out, "{\"sbpc\": \"%s\", \"options\": {", SBP_VERSION);
+    sbp_options_print_json(out, c->options, SBP_PHASE_COMPILE);
+    sbp_text_add(out, "}, \"model\": {\"vocab_size\": %lld, \"max_positions\": %lld",
+                 (long long)m->vocab_size, (long long)m->max_positions);
+    add_text(out, "name", m->name);
+    add_text(out, "model_type", m->model_type);
+    add_id(out, "eos_id", m->eos_count > 0 ? m->eos_ids[0] : -1);
+    sbp_text_add(out, ", \"eos_ids\": [");
+    for (int32_t i = 0; i < m->eos_count; i++)
+        sbp_text_add(out, "%s%d", i ? ", " : "", m->eos_ids[i]);
+    sbp_text_add(out, "]");
+    add_id(out, "bos_id", m->bos_id);
+    add_id(out, "pad_id", m->pad_id);
+    add_text(out, "weights", absolute_path(c, m->weights));
+    add_text(out, "tokenizer", absolute_path(c, m->tokenizer));
+    add_text(out, "config", m->config);
+    sbp_text_add(out, "}");
+    add_text(out, "objective", c->objective);
+    add_text(out, "loss_type", c->loss_type);
+    add_text(out, "backend", c->target->name);
+    add_text(out, "dtype", c->dtype == SBP_F64 ? "fp64" : c->dtype == SBP_BF16 ? "bf16" : "fp32");
+    sbp_text_add(out, ", \"runtime_bytes\": %lld", (long long)c->pipeline.target.runtime_bytes);
+    add_schedule(c, out);
+    sbp_text_add(out, ", \"estimate\": {\"seconds\": ");
+    sbp_text_add_double(out, c->estimate.seconds);
+    sbp_text_add(out, ", \"flops\": ");
+    sbp_text_add_double(out, c->estimate.flops);
+    sbp_text_add(out, "}");
+    add_text(out, "advice", c->advice);
+    sbp_text_add(out, ", \"defaults\": {}}\n");
+}
+
+static sbp_status tokenizer_section(const sbp_compilation *c, const char **text, size_t *length) {
+    const sbp_tokenizer *tokenizer;
+    *text = NULL;
+    *length = 0;
+    if (!c->model.tokenizer)
+        return SBP_OK;
+    SBP_TRY(sbp_tokenizer_load(c->arena, c->diag, c->model.tokenizer, &tokenizer));
+    return sbp_tokenizer_to_json(tokenizer, c->arena, c->diag, text, length);
+}
+
+sbp_status sbp_cli_write_plan(const sbp_compilation *c) {
+    sbp_text program, tensors, meta;
+    sbp_text_init(&program, c->arena);
+    sbp_text_init(&tensors, c->arena);
+    sbp_text_init(&meta, c->arena);
+    sbp_program_print(&program, c->pipeline.program);
+    SBP_TRY(tensor_section(c, &tensors));
+    meta_section(c, &meta);
+    const char *tokenizer;
+    size_t tokenizer_bytes;
+    SBP_TRY(tokenizer_section(c, &tokenizer, &tokenizer_bytes));
+    const void *kernels = NULL;
+    int64_t kernel_bytes = 0;
+    if (c->target->compile)
+        SBP_TRY(c->target->compile(c->arena, c->diag, c->pipeline.program, &kernels, &kernel_bytes));
+    const sbp_plan_section sections[] = {
+        {SBP_PLAN_PROGRAM, program.data, (int64_t)program.length},
+        {SBP_PLAN_TENSORS, tensors.data, (int64_t)tensors.length},
+        {SBP_PLAN_META, meta.data, (int64_t)meta.length},
+        {SBP_PLAN_TOKENIZER, tokenizer, (int64_t)tokenizer_bytes},
+        {SBP_PLAN_TEMPLATE, NULL, 0},
+        {SBP_PLAN_KERNELS, kernels, kernel_bytes},
+    };
+    return sbp_plan_file_write(c->diag, c->output, sections, SBP_COUNT(sections));
+}

@@ -1,0 +1,74 @@
+/* saved.c: names of the saved set, for messages and summaries. */
+#include <string.h>
+
+#include "passes/lowering.h"
+#include "passes/planner.h"
+
+/* Length of a name without the number that tells equal values of one segment apart ("gate.3": 4). */
+static size_t base_length(const char *name) {
+    size_t length = strlen(name), end = length;
+    while (end > 0 && name[end - 1] >= '0' && name[end - 1] <= '9')
+        end--;
+    return end > 1 && end < length && name[end - 1] == '.' ? end - 1 : length;
+}
+
+bool sbp_saved_name_matches(const char *name, const char *asked) {
+    size_t length = strlen(asked);
+    return strcmp(name, asked) == 0 || (base_length(name) == length && strncmp(name, asked, length) == 0);
+}
+
+typedef struct name_list {
+    sbp_arena *arena;
+    sbp_map seen;
+    const char *separator;
+    sbp_text *out;
+    bool any;
+} name_list;
+
+static void add_name(name_list *list, const char *name) {
+    const char *base = sbp_arena_strndup(list->arena, name, base_length(name));
+    if (sbp_map_get(&list->seen, base) >= 0)
+        return;
+    sbp_map_set(&list->seen, base, 1);
+    sbp_text_add(list->out, "%s%s", list->any ? list->separator : "", base);
+    list->any = true;
+}
+
+static const char *saved_name(const sbp_saved *saved) {
+    return saved->is_carry && strncmp(saved->name, "carry_", 6) == 0 ? saved->name + 6 : saved->name;
+}
+
+void sbp_saved_list(const sbp_pipeline *p, const char *separator, sbp_text *out) {
+    name_list list = {.arena = p->arena, .separator = separator, .out = out};
+    sbp_map_init(&list.seen, p->arena);
+    for (int32_t f = 0; f < p->module->func_count; f++)
+        for (int32_t i = 0; i < p->lowering->kinds[f].saved_count; i++)
+            add_name(&list, saved_name(&p->lowering->kinds[f].saved[i]));
+}
+
+bool sbp_saved_name_exists(const sbp_pipeline *p, const char *asked) {
+    for (int32_t f = 0; f < p->module->func_count; f++)
+        for (int32_t i = 0; i < p->lowering->kinds[f].saved_count; i++)
+            if (sbp_saved_name_matches(saved_name(&p->lowering->kinds[f].saved[i]), asked) ||
+                strcmp(asked, SBP_SAVE_ATTENTION) == 0)
+                return true;
+    return false;
+}
+
+static bool is_numbered(const char *name) {
+    return name[0] == 't' && name[1] != 0 && name[1 + strspn(name + 1, "0123456789")] == 0;
+}
+
+void sbp_saved_names(const sbp_pipeline *p, sbp_text *out) {
+    name_list list = {.arena = p->arena, .separator = ", ", .out = out};
+    sbp_map_init(&list.seen, p->arena);
+    for (int32_t f = 0; f < p->module->func_count; f++) {
+        const sbp_segment_kind *kind = &p->lowering->kinds[f];
+        for (int32_t i = 0; kind->derivative && i < kind->func->op_count; i++)
+            for (int32_t r = 0; r < kind->func->ops[i].result_count; r++) {
+                const sbp_value_info *info = &kind->func->values[kind->func->ops[i].results[r]];
+                if (sbp_type_rows(&info->type) == SBP_C && !is_numbered(info->name))
+                    add_name(&list, info->name);
+            }
+    }
+}
