@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-const char *sbp_role_name(sbp_token_role role) {
+const char *sbp_token_role_name(sbp_token_role role) {
     static const char *const names[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
     return names[role];
 }
@@ -164,7 +164,7 @@ static sbp_status resolve_roles(sbp_tokenizer *t, sbp_diag *diag, const tok_extr
     for (int32_t i = 0; i < extras->named_count; i++)
         add_named(t, extras->named[i].name, extras->named[i].value);
     for (int role = 0; role < 4; role++) {
-        const char *name = sbp_role_name((sbp_token_role)role);
+        const char *name = sbp_token_role_name((sbp_token_role)role);
         const char *value = named_value(t->named, t->named_count, name);
         int64_t id = extras->role_ids[role];
         if (!value && role == SBP_TOKEN_UNK && id < 0)

@@ -177,7 +177,7 @@ static void print_added(conversion *c) {
     for (int role = 0; role < 4; role++) {
         if (c->role_ids[role] < 0)
             continue;
-        sbp_text_add(&c->out, "%s\"%s\":", any ? "," : "", sbp_role_name((sbp_token_role)role));
+        sbp_text_add(&c->out, "%s\"%s\":", any ? "," : "", sbp_token_role_name((sbp_token_role)role));
         print_token(c, c->role_ids[role]);
         any = true;
     }

@@ -226,7 +226,7 @@ sbp_status sbp_tokenizer_build(sbp_arena *arena, sbp_diag *diag, const char *fil
                                size_t length, const tok_extras *extras,
                                const sbp_tokenizer **out) SBP_CHECKED;
 /* "bos_token", ... by role. */
-const char *sbp_role_name(sbp_token_role role);
+const char *sbp_token_role_name(sbp_token_role role);
 /* Among added_tokens, what holds the named special tokens ("bos_token": "<s>", ...), up to the first one. */
 #define TOK_NAMED_KEY "sbp_special_tokens"
 #define TOK_NAMED_HEAD                                                                                       \
