@@ -13,6 +13,21 @@ sbp_module *sbp_module_create(sbp_arena *arena, const char *name) {
     return module;
 }
 
+sbp_module *sbp_module_copy(sbp_arena *arena, const sbp_module *from) {
+    sbp_module *m = SBP_NEW(arena, sbp_module);
+    *m = *from;
+    m->funcs = SBP_NEW_ARRAY(arena, sbp_func *, from->func_count);
+    if (from->func_count > 0)
+        memcpy(m->funcs, from->funcs, (size_t)from->func_count * sizeof *m->funcs);
+    m->func_capacity = m->func_count; /* full lists move when they grow */
+    m->row_capacity = m->row_count;
+    m->scalar_capacity = m->scalar_count;
+    m->const_capacity = m->const_count;
+    m->param_capacity = m->param_count;
+    m->call_capacity = m->call_count;
+    return m;
+}
+
 int32_t sbp_module_add_row(sbp_module *module, const char *name, sbp_dtype dtype) {
     for (int32_t i = 0; i < module->row_count; i++)
         if (strcmp(module->rows[i].name, name) == 0)

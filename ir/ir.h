@@ -238,6 +238,9 @@ bool sbp_op_symbol_is(const sbp_op *op, const char *name, const char *symbol);
 /* ---- modules and functions ------------------------------------------------------------------------ */
 
 sbp_module *sbp_module_create(sbp_arena *arena, const char *name);
+/* A module that passes may change without changing the original: they replace functions and add to lists, never
+ * write into either. */
+sbp_module *sbp_module_copy(sbp_arena *arena, const sbp_module *from);
 int32_t sbp_module_add_row(sbp_module *module, const char *name, sbp_dtype dtype); /* or the existing one */
 int32_t sbp_module_add_scalar(sbp_module *module, const char *name);               /* or the existing one */
 int32_t sbp_module_add_const(sbp_module *module, const char *name, const sbp_type *type, const double *data);

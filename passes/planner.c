@@ -38,20 +38,6 @@ static bool same_structure(const skeleton *s, const sbp_schedule_options *o, boo
     return true;
 }
 
-/* Passes replace functions and add to the lists of a module, so each run gets a module of its own. */
-static sbp_module *copy_module(sbp_arena *arena, const sbp_module *from) {
-    sbp_module *m = SBP_NEW(arena, sbp_module);
-    *m = *from;
-    m->funcs = SBP_NEW_ARRAY(arena, sbp_func *, from->func_count);
-    memcpy(m->funcs, from->funcs, (size_t)from->func_count * sizeof *m->funcs);
-    m->func_capacity = m->func_count;
-    m->row_capacity = m->row_count;
-    m->scalar_capacity = m->scalar_count;
-    m->const_capacity = m->const_count;
-    m->param_capacity = m->param_count;
-    return m;
-}
-
 static sbp_status find_skeleton(planner *pl, const sbp_schedule_options *o, int64_t t, bool many,
                                 skeleton **out) {
     for (skeleton *s = pl->skeletons; s; s = s->next)
@@ -60,7 +46,7 @@ static sbp_status find_skeleton(planner *pl, const sbp_schedule_options *o, int6
             return SBP_OK;
         }
     sbp_pipeline p = *pl->base;
-    p.module = copy_module(pl->arena, pl->base->module);
+    p.module = sbp_module_copy(pl->arena, pl->base->module);
     p.program = NULL;
     p.lowering = NULL;
     p.printed = NULL;

@@ -185,6 +185,7 @@ static sbp_status run_passes(sbp_compilation *c) {
     sbp_text_init(&printed, c->arena);
     if (stop || after)
         p->printed = &printed;
+    p->module = sbp_module_copy(c->arena, c->model.module);
     sbp_status status = sbp_pipeline_run(p);
     if (status == SBP_OK)
         fputs(printed.data, stdout);
