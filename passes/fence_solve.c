@@ -1,0 +1,233 @@
+/* fence_solve.c: hazards in traces, and the fences that remove them.
+ *
+ * A fence from -> to makes every later command of queue `to` wait for every earlier one of queue `from`; so
+ * what a command comes after is, per queue, all commands before some step. That step is its clock. When
+ * command x comes after command y, it also comes after what y came after.
+ */
+#include "passes/fence.h"
+
+#include <string.h>
+
+/* Before a step: commands of queue f at steps below know[q][f] are done before the next command of queue q
+ * starts; last[q] is what the last command of queue q knew. */
+typedef struct sbp_fence_clocks {
+    int32_t know[SBP_FENCE_QUEUES][SBP_FENCE_QUEUES], last[SBP_FENCE_QUEUES][SBP_FENCE_QUEUES];
+} sbp_fence_clocks;
+
+static void apply(sbp_fence_clocks *clocks, uint8_t fences, int32_t now) {
+    for (int32_t from = 0; from < SBP_FENCE_QUEUES; from++)
+        for (int32_t to = 0; to < SBP_FENCE_QUEUES; to++) {
+            if (!(fences & sbp_fence_bit(from, to)))
+                continue;
+            for (int32_t q = 0; q < SBP_FENCE_QUEUES; q++)
+                if (clocks->know[to][q] < clocks->last[from][q])
+                    clocks->know[to][q] = clocks->last[from][q];
+            clocks->know[to][from] = now;
+        }
+}
+
+static void advance(const sbp_fence_pass *pass, sbp_fence_clocks *clocks, const sbp_fence_step *step,
+                    int32_t now) {
+    if (step->kind == SBP_FENCE_COMMAND)
+        memcpy(clocks->last[step->queue], clocks->know[step->queue], sizeof clocks->last[0]);
+    else if (step->kind == SBP_FENCE_FIXED)
+        apply(clocks, step->mask, now);
+    else if (pass->fences[step->gap])
+        apply(clocks, pass->fences[step->gap], now);
+}
+
+/* ---- conflicts --------------------------------------------------------------------------------------- */
+
+static bool overlap(const sbp_fence_access *a, const sbp_fence_access *b) {
+    if (a->ref == b->ref && a->slot == b->slot)
+        return a->row < b->row_end && b->row < a->row_end && a->col < b->col_end && b->col < a->col_end;
+    return a->ref >= 0 && b->ref >= 0 && a->space == b->space && a->low < b->high && b->low < a->high;
+}
+
+/* Whether x conflicts with the earlier command y. */
+static bool conflict(const sbp_fence_step *x, const sbp_fence_step *y) {
+    int32_t count = x->queue == y->queue ? x->access_count : x->far_count;
+    for (int32_t i = 0; i < count; i++)
+        for (int32_t j = 0; j < y->access_count; j++)
+            if ((x->accesses[i].writes || y->accesses[j].writes) && overlap(&x->accesses[i], &y->accesses[j]))
+                return true;
+    return false;
+}
+
+/* The latest command of queue f before step s, but not below `bound`, that conflicts with it; -1 when there
+ * is none. */
+static int32_t latest_conflict(sbp_fence_trace *trace, int32_t s, int32_t f, int32_t bound) {
+    sbp_fence_step *step = &trace->steps[s];
+    while (step->conflict[f] < 0 && step->unseen[f] >= bound) {
+        int32_t other = step->unseen[f];
+        if (conflict(step, &trace->steps[other]))
+            step->conflict[f] = other;
+        else
+            step->unseen[f] = trace->steps[other].before[f];
+    }
+    return step->conflict[f] >= bound ? step->conflict[f] : -1;
+}
+
+/* A command that starts before one it conflicts with may have ended. */
+typedef struct hazard {
+    int32_t step, against, from; /* queue of `against` */
+} hazard;
+
+static bool has_hazard(sbp_fence_trace *trace, const sbp_fence_clocks *clocks, int32_t s, hazard *out) {
+    int32_t q = trace->steps[s].queue;
+    for (int32_t f = 0; f < SBP_FENCE_QUEUES; f++) {
+        int32_t against = latest_conflict(trace, s, f, clocks->know[q][f]);
+        if (against < 0)
+            continue;
+        *out = (hazard){s, against, f};
+        return true;
+    }
+    return false;
+}
+
+/* ---- placing ----------------------------------------------------------------------------------------- */
+
+static bool is_better(const sbp_fence_pass *pass, const sbp_fence_trace *trace, int32_t step, int32_t best) {
+    return best < 0 || pass->depth[trace->steps[step].gap] <= pass->depth[trace->steps[best].gap];
+}
+
+/* The gap for a fence against a hazard, as a step; -1 when there is none. Within a queue: right before the
+ * command, so that it also stands after as much as possible. Between queues: before the next command of the
+ * queue waited for, so that nothing is waited for in vain. Of several, the one in fewest loops. */
+static int32_t choose_gap(const sbp_fence_pass *pass, const sbp_fence_trace *trace, const hazard *h) {
+    int32_t best = -1;
+    if (h->from == trace->steps[h->step].queue) {
+        for (int32_t s = h->step - 1; s > h->against; s--) {
+            bool gap = trace->steps[s].kind == SBP_FENCE_GAP;
+            if (best >= 0 && !gap)
+                break;
+            if (gap && (best < 0 || pass->depth[trace->steps[s].gap] < pass->depth[trace->steps[best].gap]))
+                best = s;
+        }
+        return best;
+    }
+    for (int32_t s = h->against + 1; s < h->step; s++) {
+        const sbp_fence_step *step = &trace->steps[s];
+        if (best >= 0 && step->kind == SBP_FENCE_COMMAND && step->queue == h->from)
+            break;
+        if (step->kind == SBP_FENCE_GAP && is_better(pass, trace, s, best))
+            best = s;
+    }
+    return best;
+}
+
+static int32_t first_step_of(const sbp_fence_trace *trace, int32_t gap) {
+    for (int32_t s = 0; s < trace->count; s++)
+        if (trace->steps[s].kind != SBP_FENCE_COMMAND && trace->steps[s].kind != SBP_FENCE_FIXED &&
+            trace->steps[s].gap == gap)
+            return s;
+    return -1;
+}
+
+void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint8_t bit) {
+    pass->fences[gap] |= bit;
+    SBP_PUSH(pass->arena, list->items, list->count, list->capacity, (sbp_fence_placed){gap, bit});
+}
+
+static sbp_status place(sbp_fence_pass *pass, sbp_fence_trace *trace, sbp_fence_list *list) {
+    sbp_fence_clocks clocks = {0};
+    for (int32_t s = 0; s < trace->count; s++) {
+        trace->clocks[s] = clocks;
+        hazard h;
+        while (trace->steps[s].kind == SBP_FENCE_COMMAND && has_hazard(trace, &clocks, s, &h)) {
+            int32_t at = choose_gap(pass, trace, &h);
+            uint8_t bit = sbp_fence_bit(h.from, trace->steps[s].queue);
+            if (at < 0 || (pass->fences[trace->steps[at].gap] & bit))
+                return sbp_fail(pass->p->diag, SBP_INTERNAL, "fence: a hazard with no place for a fence");
+            int32_t gap = trace->steps[at].gap;
+            sbp_fence_add(pass, list, gap, bit);
+            s = first_step_of(trace, gap); /* again from there, where the new fence stands first */
+            clocks = trace->clocks[s];
+        }
+        advance(pass, &clocks, &trace->steps[s], s);
+    }
+    return SBP_OK;
+}
+
+/* ---- removing ---------------------------------------------------------------------------------------- */
+
+static bool same_clocks(const sbp_fence_clocks *a, const sbp_fence_clocks *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+/* Whether the trace has no hazard, when all that changed since `clocks` was written are the fences of a gap.
+ * With keep, writes the clocks. */
+static bool still_holds(sbp_fence_pass *pass, sbp_fence_trace *trace, int32_t gap, bool keep) {
+    int32_t first = first_step_of(trace, gap);
+    if (first < 0)
+        return true;
+    sbp_fence_clocks clocks = trace->clocks[first];
+    bool same = true; /* as before; until the next step of the gap they stay so */
+    for (int32_t s = first; s < trace->count; s++) {
+        const sbp_fence_step *step = &trace->steps[s];
+        hazard h;
+        if (!same && same_clocks(&clocks, &trace->clocks[s]))
+            same = true;
+        bool at_gap = (step->kind == SBP_FENCE_GAP || step->kind == SBP_FENCE_PASSED) && step->gap == gap;
+        if (same && !at_gap) {
+            if (s + 1 < trace->count)
+                clocks = trace->clocks[s + 1];
+            continue;
+        }
+        same = false;
+        if (keep)
+            trace->clocks[s] = clocks;
+        if (step->kind == SBP_FENCE_COMMAND && has_hazard(trace, &clocks, s, &h))
+            return false;
+        advance(pass, &clocks, step, s);
+    }
+    return true;
+}
+
+static void take_out(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count, int32_t gap, uint8_t bit) {
+    bool holds = true;
+    pass->fences[gap] &= (uint8_t)~bit;
+    for (int32_t t = 0; t < count && holds; t++)
+        holds = still_holds(pass, &traces[t], gap, false);
+    if (!holds) {
+        pass->fences[gap] |= bit;
+        return;
+    }
+    for (int32_t t = 0; t < count; t++)
+        (void)still_holds(pass, &traces[t], gap, true);
+}
+
+static void write_clocks(sbp_fence_pass *pass, sbp_fence_trace *trace) {
+    sbp_fence_clocks clocks = {0};
+    for (int32_t s = 0; s < trace->count; s++) {
+        trace->clocks[s] = clocks;
+        advance(pass, &clocks, &trace->steps[s], s);
+    }
+}
+
+static void make_clocks(sbp_fence_pass *pass, sbp_fence_trace *trace) {
+    if (!trace->clocks)
+        trace->clocks = SBP_NEW_ARRAY(pass->arena, sbp_fence_clocks, trace->count + 1);
+}
+
+sbp_status sbp_fence_place(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count,
+                           sbp_fence_list *list) {
+    for (int32_t t = 0; t < count; t++) {
+        make_clocks(pass, &traces[t]);
+        SBP_TRY(place(pass, &traces[t], list));
+    }
+    return SBP_OK;
+}
+
+void sbp_fence_reduce(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count,
+                      const sbp_fence_list *list) {
+    int32_t deepest = 0;
+    for (int32_t t = 0; t < count; t++)
+        write_clocks(pass, &traces[t]);
+    for (int32_t i = 0; i < list->count; i++)
+        deepest = pass->depth[list->items[i].gap] > deepest ? pass->depth[list->items[i].gap] : deepest;
+    for (int32_t depth = deepest; depth >= 0; depth--)
+        for (int32_t i = 0; i < list->count; i++)
+            if (pass->depth[list->items[i].gap] == depth)
+                take_out(pass, traces, count, list->items[i].gap, list->items[i].bit);
+}
