@@ -13,6 +13,7 @@
 
 #include "frontends/frontend.h"
 #include "ir/io/json.h"
+#include "ir/io/weights.h"
 
 typedef struct sbp_hf {
     sbp_arena *arena;
@@ -25,6 +26,8 @@ typedef struct sbp_hf {
     double initializer_range;
     sbp_dtype published; /* element type the model was published in (dtype, torch_dtype); F32 when not said */
     int64_t pad_row;     /* pad_token_id when it is a row of the embedding, else -1 */
+    const sbp_weights *weights; /* the model's values, when they are there at all; else NULL */
+    bool untied;                /* the weights say that the head is not tied, although config.json does */
     /* What files may leave out at the beginning of names ("model."), as transformers allows; NULL: nothing.
      */
     const char *base_prefix;
@@ -84,6 +87,10 @@ sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t colu
  * parameters. */
 sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
                       const int64_t *source_dims, int32_t axis, int64_t start, int64_t length);
+/* The matrix of the head, [vocab, columns]: the table when tied, else `name`. As transformers has it: weights
+ * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
+ */
+sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool tied);
 /* y = x W^T (+ bias): parameters <module>.weight [out, in] and, if asked for, <module>.bias. */
 sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
                         int64_t in, bool bias);

@@ -123,16 +123,20 @@ static bool decays(sbp_hf *hf, const char *name) {
            !has_norm_component(lower);
 }
 
+static void add_alias(sbp_hf *hf, sbp_param *param, const char *alias) {
+    const char **aliases = SBP_NEW_ARRAY(hf->arena, const char *, param->alias_count + 1);
+    for (int32_t i = 0; i < param->alias_count; i++)
+        aliases[i] = param->aliases[i];
+    aliases[param->alias_count++] = sbp_arena_strdup(hf->arena, alias);
+    param->aliases = aliases;
+}
+
 /* The name without the prefix that the bare model (without head) does not have. */
-static void add_alias(sbp_hf *hf, sbp_param *param) {
-    size_t n = hf->base_prefix ? strlen(hf->base_prefix) : 0;
-    if (n == 0 || strncmp(param->name, hf->base_prefix, n) != 0)
-        return;
-    const char **alias = SBP_NEW_ARRAY(hf->arena, const char *, 1);
+static void add_short_alias(sbp_hf *hf, sbp_param *param) {
     const char *source = param->recipe ? param->recipe->source : param->name;
-    alias[0] = sbp_arena_strdup(hf->arena, source + n);
-    param->aliases = alias;
-    param->alias_count = 1;
+    size_t n = hf->base_prefix ? strlen(hf->base_prefix) : 0;
+    if (n > 0 && strncmp(source, hf->base_prefix, n) == 0)
+        add_alias(hf, param, source + n);
 }
 
 static sbp_value build_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims,
@@ -155,7 +159,7 @@ static sbp_value build_param(sbp_hf *hf, const char *name, sbp_init init, int32_
                        .pad_row = -1,
                        .recipe = recipe,
                        .stored = hf->stored ? hf->stored(hf, name, &type) : NULL};
-    add_alias(hf, &param);
+    add_short_alias(hf, &param);
     number = sbp_module_add_param(hf->builder.module, &param);
     return hf->builder.status == SBP_OK ? sbp_build_param(&hf->builder, number) : SBP_NO_VALUE;
 }
@@ -195,6 +199,41 @@ sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t colu
     if (hf->builder.status == SBP_OK)
         hf->builder.module->params[hf->builder.func->values[table].binding].pad_row = (int32_t)hf->pad_row;
     return table;
+}
+
+/* Whether two tensors hold different values; piece by piece, since they are large. */
+static bool differ(sbp_hf *hf, const sbp_weight *a, const sbp_weight *b) {
+    enum { PIECE = 1 << 15 };
+    double *x = SBP_NEW_ARRAY(hf->arena, double, 2 * PIECE), *y = x + PIECE;
+    if (a->elems != b->elems)
+        return true;
+    for (int64_t at = 0; at < a->elems && hf->builder.status == SBP_OK; at += PIECE) {
+        int64_t n = a->elems - at < PIECE ? a->elems - at : PIECE;
+        hf->builder.status = sbp_weights_read(hf->weights, a, at, n, SBP_F64, x, hf->diag);
+        if (hf->builder.status == SBP_OK)
+            hf->builder.status = sbp_weights_read(hf->weights, b, at, n, SBP_F64, y, hf->diag);
+        if (hf->builder.status == SBP_OK && memcmp(x, y, (size_t)n * sizeof *x) != 0)
+            return true;
+    }
+    return false;
+}
+
+sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool tied) {
+    if (hf->builder.status != SBP_OK)
+        return SBP_NO_VALUE;
+    sbp_param *param = &hf->builder.module->params[hf->builder.func->values[table].binding];
+    const sbp_weight *head = hf->weights ? sbp_weights_find(hf->weights, name) : NULL;
+    const sbp_weight *embed = hf->weights ? sbp_weights_find(hf->weights, param->name) : NULL;
+    hf->untied = tied && head && embed && differ(hf, head, embed);
+    if (hf->untied)
+        sbp_warn(hf->diag,
+                 "config.json ties '%s' to '%s', but the weights hold both with different values: not tied",
+                 name, param->name);
+    if (tied && !hf->untied) {
+        add_alias(hf, param, name);
+        return table;
+    }
+    return sbp_hf_matrix(hf, name, param->type.dim[0].n, param->type.dim[1].n);
 }
 
 sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,

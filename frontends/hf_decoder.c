@@ -200,12 +200,12 @@ static void build_tables(decoder *c) {
             sbp_hf_rope_tables(c->hf, &c->d->rope[r], &c->cos[r], &c->sin[r]);
 }
 
-static sbp_value build_head(const decoder *c, sbp_value x, const char *table) {
+static sbp_value build_head(const decoder *c, sbp_value x, sbp_value table) {
     const sbp_hf_decoder *d = c->d;
     c->b->node = "model.norm";
     x = build_norm(c, "final_norm", x, c->b->node, d->hidden);
-    sbp_value w = sbp_hf_matrix(c->hf, d->tied ? table : "lm_head.weight", d->vocab, d->hidden);
     c->b->node = "lm_head";
+    sbp_value w = sbp_hf_head_matrix(c->hf, "lm_head.weight", table, d->tied);
     sbp_value logits = sbp_build(c->b, SBP_OP_linear, "logits", (sbp_value[]){x, w}, 2,
                                  (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL); /* [T, vocab], fp32 */
     if (d->final_softcap != 0)
@@ -215,15 +215,14 @@ static sbp_value build_head(const decoder *c, sbp_value x, const char *table) {
 }
 
 void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *d) {
-    static const char table[] = "model.embed_tokens.weight";
     decoder c = {.hf = hf, .b = &hf->builder, .d = d};
     hf->base_prefix = "model.";
     c.b->node = "model.rotary_emb";
     build_tables(&c);
     c.b->node = "model.embed_tokens";
-    sbp_value embed = sbp_hf_table(hf, table, d->vocab, d->hidden);
+    sbp_value table = sbp_hf_table(hf, "model.embed_tokens.weight", d->vocab, d->hidden);
     sbp_value tok = sbp_hf_row(hf, "tok");
-    sbp_value x = sbp_build(c.b, SBP_OP_gather, "embed", (sbp_value[]){embed, tok}, 2, NULL, 0, NULL);
+    sbp_value x = sbp_build(c.b, SBP_OP_gather, "embed", (sbp_value[]){table, tok}, 2, NULL, 0, NULL);
     if (d->embed_scale != 1) {
         x = sbp_build2(c.b, SBP_OP_mul, x,
                        sbp_build_const(c.b, hf->compute, sbp_round_to(hf->compute, d->embed_scale)));

@@ -20,8 +20,8 @@ static void read_rope(sbp_hf *hf, sbp_hf_decoder *d) {
 }
 
 static void read_layers(sbp_hf *hf, sbp_hf_decoder *d) {
-    int64_t pattern = sbp_hf_size(hf, "_sliding_window_pattern", 6);
-    pattern = sbp_hf_size(hf, "sliding_window_pattern", pattern);
+    int64_t pattern = sbp_hf_size(hf, "sliding_window_pattern", 6);
+    sbp_hf_field(hf, "_sliding_window_pattern"); /* written by transformers, and not read again */
     int64_t window = sbp_hf_size(hf, "sliding_window", 4096);
     if (hf->builder.status != SBP_OK)
         return;

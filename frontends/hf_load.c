@@ -215,6 +215,7 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored sto
                  .compute = l->options->compute,
                  .model = l->model,
                  .pad_row = -1,
+                 .weights = l->weights,
                  .stored = stored,
                  .stored_user = stored_user};
     sbp_map_init(&hf.read, l->arena);
@@ -223,9 +224,12 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored sto
     read_facts(&hf, l);
     architecture->build(&hf);
     check_left_over(&hf);
+    SBP_TRY(hf.builder.status);
+    if (hf.untied)
+        SBP_TRY(override_one(l, "tie_word_embeddings=false", &config));
     sbp_text text;
     sbp_text_init(&text, l->arena);
     sbp_json_add_value(&text, config);
     l->model->config = text.data;
-    return hf.builder.status;
+    return SBP_OK;
 }

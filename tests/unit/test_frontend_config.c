@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+#include "ir/io/safetensors.h"
+
 static const char plain[] = "tests/golden/llama_plain/model";
 static int64_t skipped;
 
@@ -221,6 +223,55 @@ static void test_training_and_storage(void **state) {
     fixture_destroy(&f);
 }
 
+/* As transformers: equal values stay tied, different ones are not tied, one alone serves for both. */
+static sbp_status run_ties(void *user) {
+    fixture *f = user;
+    static const char untied[] = "tests/golden/llama_bias/model", *const set[] = {"tie_word_embeddings=true"};
+    sbp_model model;
+    load(f, untied, SBP_F32, set, 1, &model);
+    assert_non_null(param(&model, "lm_head.weight"));
+    assert_non_null(
+        strstr(sbp_diag_text(f->diag, SBP_WARNING), "the weights hold both with different values: not tied"));
+    assert_non_null(strstr(model.config, "\"tie_word_embeddings\":false"));
+    sbp_model_options options = sbp_model_options_for(SBP_F32);
+    options.set = set;
+    options.set_count = 1;
+    for (int both = 0; both < 2; both++) {
+        static const char path[] = "/tmp/sbp_frontend_config.safetensors";
+        static const char *const names[] = {"lm_head.weight", "model.embed_tokens.weight"};
+        static const int64_t dims[] = {61, 18};
+        sbp_tensor_spec specs[2];
+        float values[61 * 18];
+        for (int i = 0; i < SBP_COUNT(values); i++)
+            values[i] = (float)i;
+        for (int i = 0; i <= both; i++)
+            specs[i] = (sbp_tensor_spec){.name = names[i], .dtype = SBP_F32, .rank = 2, .dim = dims};
+        sbp_safetensors_writer *writer;
+        check(f,
+              sbp_safetensors_writer_create(f->arena, f->diag, path, specs, both + 1, NULL, 0, 0, &writer));
+        for (int i = 0; i <= both; i++)
+            check(f, sbp_safetensors_writer_write(writer, f->diag, values, sizeof values));
+        check(f, sbp_safetensors_writer_commit(writer, f->diag));
+        options.weights = path;
+        sbp_diag_clear(f->diag);
+        check(f, sbp_model_load(f->arena, f->diag, untied, &options, &model));
+        assert_int_equal(sbp_module_find_param(model.module, "lm_head.weight"), -1);
+        assert_string_equal(param(&model, "model.embed_tokens.weight")->aliases[1], "lm_head.weight");
+        assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING),
+                               "lacks 33 of 34 parameters, the first is model.layers.0"));
+        assert_null(strstr(sbp_diag_text(f->diag, SBP_WARNING), "not tied"));
+        unlink(path);
+    }
+    return SBP_OK;
+}
+
+static void test_ties(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    assert_int_equal(sbp_guard(f.arena, f.diag, run_ties, &f), SBP_OK);
+    fixture_destroy(&f);
+}
+
 /* Rotary frequencies of fp32 plans are rounded where transformers rounds. */
 static void test_rope_rounding(void **state) {
     (void)state;
@@ -298,7 +349,8 @@ static void test_errors(void **state) {
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}",
            SBP_INPUT, "0.5 with rope_type 'linear' is not supported");
     expect(plain, "rope_scaling=3", SBP_INPUT, "rope_scaling: expected an object");
-    expect(plain, "eos_token_id=\"</s>\"", SBP_INPUT, "eos_token_id: expected an integer, found the string '</s>'");
+    expect(plain, "eos_token_id=\"</s>\"", SBP_INPUT,
+           "eos_token_id: expected an integer, found the string '</s>'");
     expect(plain, "rms_norm_eps=-1", SBP_INPUT, "rms_norm_c3: eps is -1");
     expect(plain, "num_hidden_layers", SBP_USAGE, "--set num_hidden_layers: KEY=JSON expected");
     expect(plain, "hidden_act=gelu", SBP_USAGE,
@@ -357,7 +409,7 @@ int main(void) {
         cmocka_unit_test(test_module_text),   cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_rope_rounding), cmocka_unit_test(test_training_and_storage),
         cmocka_unit_test(test_errors),        cmocka_unit_test(test_usage_errors),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_ties),
     };
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     printf("%lld configurations skipped\n", (long long)skipped);

@@ -87,7 +87,7 @@ static void build_gpt2(sbp_hf *hf) {
     g.inner = sbp_hf_size(hf, "n_inner", 4 * g.hidden);
     require(hf, strcmp(sbp_hf_string(hf, "activation_function", "gelu_new"), "gelu_new") == 0,
             "activation_function", "gelu_new");
-    require(hf, sbp_hf_bool(hf, "tie_word_embeddings", true), "tie_word_embeddings", "true");
+    bool tied = sbp_hf_bool(hf, "tie_word_embeddings", true);
     require(hf, sbp_hf_bool(hf, "scale_attn_weights", true), "scale_attn_weights", "true");
     require(hf, g.hidden % g.heads == 0, "n_head", "a divisor of n_embd");
     hf->base_prefix = "transformer.";
@@ -108,7 +108,8 @@ static void build_gpt2(sbp_hf *hf) {
         x = layer(&g, x, i);
     b->node = "lm_head";
     x = layer_norm(&g, "final_norm", x, "transformer.ln_f");
-    sbp_hf_finish(hf, sbp_build(b, SBP_OP_linear, "logits", (sbp_value[]){x, wte}, 2,
+    sbp_value head = sbp_hf_head_matrix(hf, "lm_head.weight", wte, tied);
+    sbp_hf_finish(hf, sbp_build(b, SBP_OP_linear, "logits", (sbp_value[]){x, head}, 2,
                                 (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL));
 }
 
