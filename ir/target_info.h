@@ -13,10 +13,12 @@ typedef struct sbp_target_info {
     int64_t runtime_bytes;        /* measured: what the process needs on the device beside the arena */
     int32_t attention_partials;   /* dq partial sums of attn_bwd, each as large as dq; 0: none */
     bool has_copy_queue;
+    bool shared_memory; /* host and device memory are the same: offloading saves nothing, limits count both */
     sbp_dtype default_compute;
     bool supports[SBP_DTYPE_COUNT]; /* compute types */
     /* Rows per chunk that `auto` means, and for the head. */
     int64_t chunk, head_chunk;
+    int64_t chunk_most; /* beyond this products do not get faster */
     /* Rates of the cost model, per second: multiply-adds count as two operations. */
     double gemm_flops, attention_flops, memory_bytes, host_link_bytes;
     double gemm_half_rows;  /* rows at which a product reaches half of gemm_flops */

@@ -167,9 +167,14 @@ typedef struct search {
     sbp_plan_estimate best, smallest; /* smallest: least device memory of all, for messages */
 } search;
 
+/* What --memory limits: the arena and the process beside it; both arenas where they share memory. */
+static int64_t needed_bytes(const sbp_target_info *target, const sbp_plan_estimate *e) {
+    return e->device_bytes + target->runtime_bytes + (target->shared_memory ? e->host_bytes : 0);
+}
+
 static bool fits(const search *s, const sbp_plan_estimate *e) {
     const sbp_wish *w = s->wish;
-    int64_t device = e->device_bytes + s->pl.base->target.runtime_bytes;
+    int64_t device = needed_bytes(&s->pl.base->target, e);
     return (w->memory_bytes == 0 || device <= w->memory_bytes) &&
            (w->host_memory_bytes == 0 || e->host_bytes <= w->host_memory_bytes);
 }
@@ -183,7 +188,8 @@ static sbp_status try_at(search *s, sbp_schedule_options o, int64_t t, bool time
     o.chunk = clamp_chunk(o.chunk, t);
     o.head_chunk = clamp_chunk(o.head_chunk, t);
     SBP_TRY(evaluate(&s->pl, t, &o, timed, e));
-    if (s->smallest.device_bytes == 0 || e->device_bytes < s->smallest.device_bytes)
+    const sbp_target_info *target = &s->pl.base->target;
+    if (s->smallest.device_bytes == 0 || needed_bytes(target, e) < needed_bytes(target, &s->smallest))
         s->smallest = *e;
     return SBP_OK;
 }
@@ -253,6 +259,9 @@ static sbp_status refine_chunks(search *s) {
         return SBP_OK;
     for (int i = 0; i < SBP_COUNT(quarters); i++)
         for (int j = 0; j < SBP_COUNT(quarters); j++) {
+            if (t->chunk_most > 0 && (t->chunk * quarters[i] / 4 > t->chunk_most ||
+                                      t->head_chunk * quarters[j] / 4 > t->chunk_most))
+                continue;
             o.chunk = pick(w->chunk, false, t->chunk, quarters[i]);
             o.head_chunk = pick(w->head_chunk, false, t->head_chunk, quarters[j]);
             SBP_TRY(try_candidate(s, &o));
@@ -289,7 +298,8 @@ static sbp_status try_all(search *s) {
         SBP_TRY(count_layers(s, &layers));
     for (int offload = 0; offload < 2; offload++) {
         if ((offload == 1 &&
-             (w->offload == SBP_OFFLOAD_OFF || (w->offload == SBP_OFFLOAD_AUTO && !limited))) ||
+             (w->offload == SBP_OFFLOAD_OFF ||
+              (w->offload == SBP_OFFLOAD_AUTO && (!limited || s->pl.base->target.shared_memory)))) ||
             (offload == 0 && w->offload == SBP_OFFLOAD_ON) ||
             (offload == 1 && !s->pl.base->target.has_copy_queue))
             continue;
@@ -318,7 +328,7 @@ static sbp_status try_all(search *s) {
 static sbp_status refuse(const search *s) {
     const sbp_wish *w = s->wish;
     const sbp_plan_estimate *e = &s->smallest;
-    int64_t device = e->device_bytes + s->pl.base->target.runtime_bytes;
+    int64_t device = needed_bytes(&s->pl.base->target, e);
     char need[32], have[32], over[32], host[32];
     sbp_format_bytes(need, sizeof need, (double)device);
     sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);

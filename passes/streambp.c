@@ -38,6 +38,9 @@ static bool is_row_wise(const sbp_func *f, sbp_value v) {
 /* A forward value that the reverse sweep reads: it, or what it is computed from row by row. */
 static void mark_read(builder *b, sbp_value v, bool by_product) {
     const sbp_func *d = b->d;
+    while (v != SBP_NO_VALUE && d->values[v].role == SBP_VALUE_OP &&
+           (d->ops[d->values[v].op].code == SBP_OP_reshape || d->ops[d->values[v].op].code == SBP_OP_stop_gradient))
+        v = d->ops[d->values[v].op].operands[0]; /* the same memory */
     if (v == SBP_NO_VALUE || d->values[v].role != SBP_VALUE_OP || d->values[v].op >= b->forward_ops)
         return;
     sbp_value root = sbp_body_carry_root(d, v);
