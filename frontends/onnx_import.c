@@ -421,11 +421,12 @@ static sbp_status check_outputs(sbp_onnx *o) {
 static bool needs_raise(const char *op) {
     /* clang-format off */
     static const char *const names[] = {
-        "And", "ArgMax", "Clip", "ConstantOfShape", "CumSum", "Einsum", "Equal", "Expand", "Flatten",
-        "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "If", "IsInf", "IsNaN", "Less", "LessOrEqual",
-        "LogSoftmax", "Loop", "Max", "Min", "Mod", "Not", "Or", "Pad", "Range", "ReduceMax", "ReduceMean", "ReduceSum",
-        "ReduceSumSquare", "Relu", "ScatterND", "Shape", "Size", "Softmax", "Softplus", "Swish", "Tile", "TopK",
-        "Trilu", "Where", "Xor", NULL};
+        "And", "ArgMax", "Clip", "ConstantOfShape", "CumSum", "Einsum", "Equal", "Expand",
+        "Flatten", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "If", "IsInf",
+        "IsNaN", "Less", "LessOrEqual", "LogSoftmax", "Loop", "Max", "Min", "Mod", "Not", "Or",
+        "Pad", "Range", "ReduceMax", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu",
+        "ScatterND", "Shape", "Size", "Softmax", "Softplus", "Swish", "Tile", "TopK", "Trilu",
+        "Where", "Xor", NULL};
     /* clang-format on */
     return is_one_of(op, names);
 }
