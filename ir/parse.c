@@ -5,11 +5,19 @@
 
 #include <string.h>
 
+/* An argument that is the cotangent of a value further down. */
+typedef struct pending {
+    sbp_value arg;
+    const char *of;
+} pending;
+
 typedef struct parser {
     sbp_lexer lexer;
     sbp_arena *arena;
     sbp_module *module;
     sbp_func *func;
+    pending *pending; /* of func */
+    int32_t pending_count, pending_capacity;
 } parser;
 
 static sbp_status parse_word(parser *p, const char *const *words, int count, int *out) {
@@ -21,7 +29,18 @@ static sbp_status parse_word(parser *p, const char *const *words, int count, int
     return sbp_lexer_fail(&p->lexer, "unexpected '%.60s'", p->lexer.text);
 }
 
-/* The value of this name, or -1. The table may still hold the number that a value had before it got its name. */
+/* An integer from `least` to 2^31 - 1. */
+static sbp_status parse_number(parser *p, int32_t least, int32_t *out) {
+    int64_t number;
+    SBP_TRY(sbp_lexer_int(&p->lexer, &number));
+    if (number < least || number > INT32_MAX)
+        return sbp_lexer_fail(&p->lexer, "%lld is out of range", (long long)number);
+    *out = (int32_t)number;
+    return SBP_OK;
+}
+
+/* The value of this name, or -1. The table may still hold the number that a value had before it got its name.
+ */
 static sbp_value find_value(const parser *p, const char *name) {
     sbp_value value = sbp_map_get(&p->func->names, name);
     return value >= 0 && strcmp(p->func->values[value].name, name) == 0 ? value : -1;
@@ -73,15 +92,13 @@ static int32_t find_scalar(const sbp_module *module, const char *name) {
 static sbp_status parse_binding(parser *p, sbp_value_role role, int32_t *binding, bool *trainable) {
     const char *name = NULL;
     *binding = -1;
-    if (role == SBP_VALUE_COTANGENT)
-        return parse_use(p, binding);
     if (role == SBP_VALUE_PARAM) {
         sbp_dtype dtype;
         if (sbp_lexer_is(&p->lexer, "trainable"))
             return sbp_lexer_accept(&p->lexer, "trainable", trainable);
         if (p->lexer.token == SBP_TOKEN_NAME &&
             sbp_dtype_from_name(p->lexer.text, strlen(p->lexer.text), &dtype))
-            return SBP_OK; /* a formal */
+            return SBP_OK; /* a formal; a parameter of that name is quoted */
         SBP_TRY(sbp_lexer_name(&p->lexer, &name));
         *binding = sbp_module_find_param(p->module, name);
         SBP_TRY(sbp_lexer_accept(&p->lexer, "trainable", trainable));
@@ -104,15 +121,38 @@ static sbp_status parse_arg(parser *p) {
     int32_t binding = -1;
     bool trainable = false;
     sbp_type type;
+    const char *of = NULL;
     SBP_TRY(parse_new_name(p, &name));
     SBP_TRY(sbp_lexer_expect(&p->lexer, ":"));
     SBP_TRY(parse_word(p, roles, SBP_COUNT(roles), &role));
     if (role == SBP_VALUE_OP)
         return sbp_lexer_fail(&p->lexer, "an argument cannot be the result of an op");
+    if (role == SBP_VALUE_COTANGENT) {
+        bool none = false;
+        SBP_TRY(sbp_lexer_accept(&p->lexer, "-", &none));
+        if (!none) {
+            SBP_TRY(sbp_lexer_expect(&p->lexer, "%"));
+            SBP_TRY(sbp_lexer_name(&p->lexer, &of));
+        }
+    }
     SBP_TRY(parse_binding(p, (sbp_value_role)role, &binding, &trainable));
     SBP_TRY(sbp_lexer_type(&p->lexer, &type));
     sbp_value value = sbp_func_add_arg(p->func, (sbp_value_role)role, name, &type, binding);
     p->func->values[value].trainable = trainable;
+    if (of)
+        SBP_PUSH(p->arena, p->pending, p->pending_count, p->pending_capacity, (pending){value, of});
+    return SBP_OK;
+}
+
+static sbp_status bind_cotangents(parser *p) {
+    for (int32_t i = 0; i < p->pending_count; i++) {
+        sbp_value of = find_value(p, p->pending[i].of);
+        if (of < 0)
+            return sbp_lexer_fail(&p->lexer, "no value is called %%%.60s (in @%.60s)", p->pending[i].of,
+                                  p->func->name);
+        p->func->values[p->pending[i].arg].binding = of;
+    }
+    p->pending_count = 0;
     return SBP_OK;
 }
 
@@ -206,9 +246,7 @@ static sbp_status parse_result(parser *p) {
     if (role == SBP_RESULT_CARRY || role == SBP_RESULT_GRADIENT) {
         SBP_TRY(parse_use(p, &target));
     } else if (role == SBP_RESULT_SAVED) {
-        int64_t number;
-        SBP_TRY(sbp_lexer_int(&p->lexer, &number));
-        target = (sbp_value)number;
+        SBP_TRY(parse_number(p, -1, &target));
     }
     if (p->lexer.token == SBP_TOKEN_STRING)
         SBP_TRY(sbp_lexer_name(&p->lexer, &name));
@@ -232,7 +270,7 @@ static sbp_status parse_func(parser *p) {
         bool result = false, end = false;
         SBP_TRY(sbp_lexer_accept(&p->lexer, "}", &end));
         if (end)
-            return SBP_OK;
+            return bind_cotangents(p);
         SBP_TRY(sbp_lexer_accept(&p->lexer, "result", &result));
         SBP_TRY(result ? parse_result(p) : parse_op(p));
     }
@@ -255,7 +293,8 @@ static sbp_status parse_const(parser *p) {
         SBP_PUSH(p->arena, data, count, capacity, number);
     }
     int32_t before = p->module->const_count;
-    if (elems == 0 || sbp_module_add_const(p->module, name, &type, data) != before)
+    if (elems == 0 || find_const(p->module, name) >= 0 ||
+        sbp_module_add_const(p->module, name, &type, data) != before)
         return sbp_lexer_fail(&p->lexer, "constant '%.60s' is empty or a duplicate", name);
     return SBP_OK;
 }
@@ -264,7 +303,6 @@ static sbp_status parse_param(parser *p) {
     static const char *const inits[] = {"normal", "zeros", "ones"};
     sbp_param param = {0};
     int init = 0;
-    int64_t pad;
     SBP_TRY(sbp_lexer_name(&p->lexer, &param.name));
     SBP_TRY(sbp_lexer_type(&p->lexer, &param.type));
     SBP_TRY(sbp_lexer_expect(&p->lexer, "storage"));
@@ -276,8 +314,7 @@ static sbp_status parse_param(parser *p) {
     param.init = (sbp_init)init;
     SBP_TRY(sbp_lexer_double(&p->lexer, &param.init_std));
     SBP_TRY(sbp_lexer_expect(&p->lexer, "pad"));
-    SBP_TRY(sbp_lexer_int(&p->lexer, &pad));
-    param.pad_row = (int32_t)pad;
+    SBP_TRY(parse_number(p, -1, &param.pad_row));
     if (sbp_module_find_param(p->module, param.name) >= 0)
         return sbp_lexer_fail(&p->lexer, "two parameters are called '%.60s'", param.name);
     sbp_module_add_param(p->module, &param);
@@ -290,9 +327,9 @@ static sbp_status parse_numbers(parser *p, const char *what, int32_t **out, int3
     *count = 0;
     SBP_TRY(sbp_lexer_expect(&p->lexer, what));
     while (p->lexer.token == SBP_TOKEN_INT) {
-        int64_t number;
-        SBP_TRY(sbp_lexer_int(&p->lexer, &number));
-        SBP_PUSH(p->arena, *out, *count, capacity, (int32_t)number);
+        int32_t number;
+        SBP_TRY(parse_number(p, 0, &number));
+        SBP_PUSH(p->arena, *out, *count, capacity, number);
     }
     return SBP_OK;
 }
@@ -319,15 +356,18 @@ static sbp_status parse_item(parser *p) {
     SBP_TRY(parse_word(p, items, SBP_COUNT(items), &item));
     const char *name;
     sbp_dtype dtype;
-    int64_t number;
     switch (item) {
     case 0:
         SBP_TRY(sbp_lexer_name(&p->lexer, &name));
         SBP_TRY(sbp_lexer_dtype(&p->lexer, &dtype));
+        if (find_row(p->module, name) >= 0)
+            return sbp_lexer_fail(&p->lexer, "two row inputs are called '%.60s'", name);
         sbp_module_add_row(p->module, name, dtype);
         return SBP_OK;
     case 1:
         SBP_TRY(sbp_lexer_name(&p->lexer, &name));
+        if (find_scalar(p->module, name) >= 0)
+            return sbp_lexer_fail(&p->lexer, "two scalars are called '%.60s'", name);
         sbp_module_add_scalar(p->module, name);
         return SBP_OK;
     case 2:
@@ -337,11 +377,7 @@ static sbp_status parse_item(parser *p) {
     case 4:
         return parse_func(p);
     case 5:
-        SBP_TRY(sbp_lexer_int(&p->lexer, &number));
-        if (number < 0 || number > INT32_MAX)
-            return sbp_lexer_fail(&p->lexer, "%lld values", (long long)number);
-        p->module->model_value_count = (int32_t)number;
-        return SBP_OK;
+        return parse_number(p, 0, &p->module->model_value_count);
     default:
         return parse_call(p);
     }
@@ -358,6 +394,9 @@ sbp_status sbp_module_parse(sbp_arena *arena, sbp_diag *diag, const char *name, 
     SBP_TRY(sbp_lexer_expect(&p.lexer, "{"));
     while (!sbp_lexer_is(&p.lexer, "}"))
         SBP_TRY(parse_item(&p));
+    SBP_TRY(sbp_lexer_next(&p.lexer));
+    if (p.lexer.token != SBP_TOKEN_END)
+        return sbp_lexer_fail(&p.lexer, "the module ends before the text does");
     *out = p.module;
     return SBP_OK;
 }

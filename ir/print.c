@@ -46,7 +46,12 @@ static void print_arg(const printer *p, sbp_value arg) {
     sbp_text_add(p->out, ": %s ", roles[info->role]);
     if (info->role == SBP_VALUE_PARAM) {
         if (info->binding >= 0 && !p->canonical) {
-            print_name(p->out, p->module->params[info->binding].name);
+            const char *name = p->module->params[info->binding].name;
+            sbp_dtype dtype;
+            if (strcmp(name, "trainable") == 0 || sbp_dtype_from_name(name, strlen(name), &dtype))
+                sbp_text_add_quoted(p->out, name); /* would read as what may stand there instead */
+            else
+                print_name(p->out, name);
             sbp_text_add(p->out, " ");
         }
         if (info->trainable)
