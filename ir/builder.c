@@ -25,6 +25,7 @@ static sbp_status complete_attrs(sbp_builder *b, sbp_opcode code, const sbp_attr
     int32_t count = sbp_opcode_attrs(code, schema), used = 0;
     for (int32_t i = 0; i < count; i++) {
         bool found = parse_default(&schema[i], &out[i]);
+        int32_t before = used;
         for (int32_t g = 0; g < given_count; g++) {
             if (strcmp(given[g].name, schema[i].name) != 0)
                 continue;
@@ -42,7 +43,7 @@ static sbp_status complete_attrs(sbp_builder *b, sbp_opcode code, const sbp_attr
             if (out[i].kind == SBP_ATTR_S)
                 out[i].symbol = sbp_arena_strdup(b->func->arena, given[g].symbol);
             found = true;
-            used++;
+            used = before + 1;
         }
         if (!found)
             return sbp_fail(b->diag, SBP_INPUT, "%s: attribute '%s' is missing", sbp_opcode_name(code),
@@ -76,6 +77,11 @@ static sbp_status build(sbp_builder *b, sbp_opcode code, const char *name, const
             shape.in[i] = b->func->values[full[i]].type;
     }
     SBP_TRY(sbp_opcode_rules(code)->shape(&shape));
+    for (int32_t r = 0; r < sbp_opcode_results(code); r++)
+        if (!sbp_type_is_valid(&shape.out[r]))
+            return sbp_fail(b->diag, SBP_INPUT, "%s: its result %s is too large%s%s%s (in @%s)",
+                            sbp_opcode_name(code), sbp_shape_text(&shape.out[r]), b->node ? " (node '" : "",
+                            b->node ? b->node : "", b->node ? "')" : "", b->func->name);
     int32_t number = sbp_func_add_op(b->func, &op, shape.out, name);
     memcpy(out, b->func->ops[number].results, (size_t)sbp_opcode_results(code) * sizeof *out);
     return SBP_OK;

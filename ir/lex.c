@@ -252,6 +252,8 @@ sbp_status sbp_lexer_type(sbp_lexer *lexer, sbp_type *out) {
         }
         out->dim[out->rank++] = dim;
     }
+    if (!sbp_type_is_valid(out))
+        return sbp_lexer_fail(lexer, "a type with too many elements");
     return sbp_lexer_next(lexer);
 }
 

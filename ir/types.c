@@ -189,9 +189,19 @@ sbp_symbol sbp_type_rows(const sbp_type *type) {
 int64_t sbp_type_row_elems(const sbp_type *type) {
     int64_t n = 1;
     for (int i = 0; i < type->rank; i++)
-        if (type->dim[i].symbol == SBP_ONE)
-            n *= type->dim[i].n;
+        if (type->dim[i].symbol == SBP_ONE && !sbp_mul_i64(n, type->dim[i].n, &n))
+            return INT64_MAX;
     return n;
+}
+
+bool sbp_type_is_valid(const sbp_type *type) {
+    if (type->rank < 0 || type->rank > SBP_MAX_RANK)
+        return false;
+    for (int i = 0; i < type->rank; i++)
+        if (type->dim[i].n < 0 || type->dim[i].n > INT32_MAX ||
+            (type->dim[i].symbol != SBP_ONE && (i > 0 || type->dim[i].n != 0)))
+            return false;
+    return sbp_type_row_elems(type) <= (int64_t)1 << 56;
 }
 
 void sbp_type_print(sbp_text *out, const sbp_type *type) {

@@ -69,8 +69,10 @@ bool sbp_type_equal(const sbp_type *a, const sbp_type *b);
 bool sbp_type_same_shape(const sbp_type *a, const sbp_type *b);
 /* The symbol of axis 0, or SBP_ONE when the value has no row axis. */
 sbp_symbol sbp_type_rows(const sbp_type *type);
-/* Elements per row: the product of the constant dimensions. */
+/* Elements per row: the product of the constant dimensions; INT64_MAX when that does not fit. */
 int64_t sbp_type_row_elems(const sbp_type *type);
+/* Whether every dimension is 0 .. 2^31-1, only the first is a symbol, and a row has at most 2^56 elements. */
+bool sbp_type_is_valid(const sbp_type *type);
 /* "f32[T,9,64]"; "f64[]" for a scalar. */
 void sbp_type_print(sbp_text *out, const sbp_type *type);
 

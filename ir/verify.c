@@ -1,15 +1,17 @@
 /* verify.c: structure of modules and functions, and the shape rule of every op.
  *
  *   module_c1  names of parameters, rows, scalars, constants and functions are unique
- *   module_c2  types of parameters and constants have constant dimensions only
+ *   module_c2  types of parameters and constants are well formed, with constant dimensions only
  *   module_c3  calls name functions, parameters and model values that exist, of the right type
  *   func_c1    operands are defined before they are used
  *   func_c2    operand, result and attribute counts follow the op's schema
- *   func_c3    results have the types that the shape rule gives
- *   func_c4    arguments are bound to things of the module that exist and have their type
+ *   func_c3    results have the types that the shape rule gives, and those are well formed (types.h)
+ *   func_c4    arguments have well-formed types and are bound to things of the module, or for cotangents to
+ *              values, that exist and have their type
  *   func_c5    results name values that are defined; targets are arguments
  *   func_c6    value names are unique
- *   func_c7    a carry and the cotangent of a carry have one reader that changes them at a time (linear use)
+ *   func_c7    a carry and the cotangent of a carry have one reader that changes them at a time (linear use);
+ *              append continues a carry
  */
 #include "ir/op.h"
 
@@ -24,7 +26,13 @@ static sbp_status verify_arg(const sbp_module *module, const sbp_func *func, con
     const sbp_type *expected = NULL;
     sbp_type scalar = {.dtype = SBP_F64};
     int32_t limit = 0;
+    if (!sbp_type_is_valid(&info->type))
+        return fail(diag, func, 4, "an argument's type is malformed");
     switch (info->role) {
+    case SBP_VALUE_COTANGENT:
+        if (info->binding < -1 || info->binding >= func->value_count)
+            return fail(diag, func, 4, "a cotangent belongs to nothing");
+        return SBP_OK;
     case SBP_VALUE_ROW:
         limit = module->row_count;
         if (info->binding >= 0 && info->binding < limit &&
@@ -83,7 +91,8 @@ static sbp_status verify_op(const sbp_func *func, const sbp_op *op, const bool *
     }
     SBP_TRY(sbp_opcode_rules(op->code)->shape(&shape));
     for (int32_t r = 0; r < op->result_count; r++)
-        if (!sbp_type_equal(&shape.out[r], &func->values[op->results[r]].type))
+        if (!sbp_type_is_valid(&shape.out[r]) ||
+            !sbp_type_equal(&shape.out[r], &func->values[op->results[r]].type))
             return sbp_fail(diag, SBP_INTERNAL,
                             "func_c3: result %d of %s is %s, its shape rule says %s (in @%s)", r,
                             sbp_opcode_name(op->code), sbp_shape_text(&func->values[op->results[r]].type),
@@ -99,6 +108,7 @@ static bool changes(const sbp_op *op, int32_t operand) {
 sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_diag *diag) {
     bool *defined = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1);
     bool *changed = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1);
+    bool *carry = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1); /* states of carry arguments */
     sbp_map names;
     sbp_map_init(&names, func->arena);
     for (int32_t i = 0; i < func->arg_count; i++) {
@@ -106,6 +116,7 @@ sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_d
         if (arg < 0 || arg >= func->value_count || func->values[arg].role == SBP_VALUE_OP)
             return fail(diag, func, 4, "an argument is no argument value");
         defined[arg] = true;
+        carry[arg] = func->values[arg].role == SBP_VALUE_CARRY;
         SBP_TRY(verify_arg(module, func, &func->values[arg], diag));
     }
     for (int32_t i = 0; i < func->op_count; i++) {
@@ -117,6 +128,11 @@ sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_d
                     return fail(diag, func, 7, "a carry is read after it was changed");
                 changed[op->operands[k]] = changes(op, k);
             }
+        if (op->code == SBP_OP_append) {
+            if (!carry[op->operands[0]])
+                return fail(diag, func, 7, "append to a value that is no carry");
+            carry[op->results[0]] = true;
+        }
         for (int32_t r = 0; r < op->result_count; r++)
             defined[op->results[r]] = true;
     }
@@ -125,8 +141,11 @@ sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_d
         if (result->value < 0 || result->value >= func->value_count || !defined[result->value])
             return fail(diag, func, 5, "a result is not defined");
         if ((result->role == SBP_RESULT_CARRY || result->role == SBP_RESULT_GRADIENT) &&
-            (result->target < 0 || result->target >= func->value_count))
+            (result->target < 0 || result->target >= func->value_count ||
+             func->values[result->target].role == SBP_VALUE_OP))
             return fail(diag, func, 5, "a result names no argument");
+        if (changed[result->value])
+            return fail(diag, func, 7, "a carry is read after it was changed");
     }
     for (int32_t v = 0; v < func->value_count; v++) {
         if (!defined[v])
@@ -139,10 +158,31 @@ sbp_status sbp_func_verify(const sbp_module *module, const sbp_func *func, sbp_d
 }
 
 static bool is_static(const sbp_type *type) {
-    for (int32_t d = 0; d < type->rank; d++)
-        if (type->dim[d].symbol != SBP_ONE)
-            return false;
-    return true;
+    return sbp_type_is_valid(type) && sbp_type_rows(type) == SBP_ONE;
+}
+
+static sbp_status add_name(sbp_map *names, const char *what, const char *name, sbp_diag *diag) {
+    if (sbp_map_get(names, name) >= 0)
+        return sbp_fail(diag, SBP_INTERNAL, "module_c1: two %ss are called '%s'", what, name);
+    sbp_map_set(names, name, 0);
+    return SBP_OK;
+}
+
+static sbp_status verify_names(const sbp_module *module, sbp_diag *diag) {
+    sbp_map params, rows, scalars, consts;
+    sbp_map_init(&params, module->arena);
+    sbp_map_init(&rows, module->arena);
+    sbp_map_init(&scalars, module->arena);
+    sbp_map_init(&consts, module->arena);
+    for (int32_t i = 0; i < module->param_count; i++)
+        SBP_TRY(add_name(&params, "parameter", module->params[i].name, diag));
+    for (int32_t i = 0; i < module->row_count; i++)
+        SBP_TRY(add_name(&rows, "row input", module->rows[i].name, diag));
+    for (int32_t i = 0; i < module->scalar_count; i++)
+        SBP_TRY(add_name(&scalars, "scalar", module->scalars[i], diag));
+    for (int32_t i = 0; i < module->const_count; i++)
+        SBP_TRY(add_name(&consts, "constant", module->consts[i].name, diag));
+    return SBP_OK;
 }
 
 static sbp_status verify_call(const sbp_module *module, const sbp_invocation *call, sbp_diag *diag) {
@@ -171,17 +211,11 @@ static sbp_status verify_call(const sbp_module *module, const sbp_invocation *ca
 }
 
 sbp_status sbp_module_verify(const sbp_module *module, sbp_diag *diag) {
-    sbp_map names;
-    sbp_map_init(&names, module->arena);
-    for (int32_t i = 0; i < module->param_count; i++) {
-        if (sbp_map_get(&names, module->params[i].name) >= 0)
-            return sbp_fail(diag, SBP_INTERNAL, "module_c1: two parameters are called '%s'",
-                            module->params[i].name);
-        sbp_map_set(&names, module->params[i].name, i);
+    SBP_TRY(verify_names(module, diag));
+    for (int32_t i = 0; i < module->param_count; i++)
         if (!is_static(&module->params[i].type))
             return sbp_fail(diag, SBP_INTERNAL, "module_c2: parameter '%s' is %s", module->params[i].name,
                             sbp_shape_text(&module->params[i].type));
-    }
     for (int32_t i = 0; i < module->const_count; i++)
         if (!is_static(&module->consts[i].type))
             return sbp_fail(diag, SBP_INTERNAL, "module_c2: constant '%s' is %s", module->consts[i].name,

@@ -64,10 +64,13 @@ bool sbp_examples_gather(int32_t index, sbp_example *out) {
 sbp_status sbp_shape_scatter_add(sbp_shape *shape) {
     const sbp_type *dy = &shape->in[0];
     SBP_TRY(check_index(shape));
-    SBP_SHAPE_REQUIRE(shape, 2, dy->rank == 2 && sbp_dim_equal(dy->dim[0], shape->in[1].dim[0]),
+    int64_t rows = sbp_op_int(shape->op, "rows");
+    SBP_SHAPE_REQUIRE(shape, 2,
+                      dy->rank == 2 && sbp_dim_equal(dy->dim[0], shape->in[1].dim[0]) &&
+                          sbp_dtype_is_float(dy->dtype),
                       "dy is %s beside index %s", sbp_shape_text(dy), sbp_shape_text(&shape->in[1]));
-    shape->out[0] = (sbp_type){
-        .dtype = dy->dtype, .rank = 2, .dim = {sbp_dim_const(sbp_op_int(shape->op, "rows")), dy->dim[1]}};
+    SBP_SHAPE_REQUIRE(shape, 3, rows >= 0, "%lld rows", (long long)rows);
+    shape->out[0] = (sbp_type){.dtype = dy->dtype, .rank = 2, .dim = {sbp_dim_const(rows), dy->dim[1]}};
     return SBP_OK;
 }
 

@@ -96,7 +96,7 @@ sbp_status sbp_shape_slice(sbp_shape *shape) {
     int64_t n = 0, start = sbp_op_int(shape->op, "start"), length = sbp_op_int(shape->op, "length");
     SBP_TRY(last_axis(shape, &shape->in[0], &n));
     SBP_SHAPE_REQUIRE(shape, 2, start >= 0 && length >= 0 && start <= n && length <= n - start,
-                      "[%lld, %lld) of %s", (long long)start, (long long)(start + length),
+                      "%lld elements from %lld of %s", (long long)length, (long long)start,
                       sbp_shape_text(&shape->in[0]));
     shape->out[0] = shape->in[0];
     shape->out[0].dim[shape->in[0].rank - 1].n = length;
@@ -191,8 +191,8 @@ bool sbp_examples_concat(int32_t index, sbp_example *out) {
 sbp_status sbp_shape_pad(sbp_shape *shape) {
     int64_t n = 0, before = sbp_op_int(shape->op, "before"), after = sbp_op_int(shape->op, "after");
     SBP_TRY(last_axis(shape, &shape->in[0], &n));
-    SBP_SHAPE_REQUIRE(shape, 2, before >= 0 && after >= 0, "%lld before, %lld after", (long long)before,
-                      (long long)after);
+    SBP_SHAPE_REQUIRE(shape, 2, before >= 0 && after >= 0 && before <= INT32_MAX && after <= INT32_MAX,
+                      "%lld before, %lld after", (long long)before, (long long)after);
     shape->out[0] = shape->in[0];
     shape->out[0].dim[shape->in[0].rank - 1].n = before + n + after;
     return SBP_OK;
