@@ -99,13 +99,20 @@ sbp_status sbp_shape_attention_vjp(sbp_shape *shape) {
     SBP_SHAPE_REQUIRE(shape, 8, sbp_type_equal(o, &want) && sbp_type_equal(&shape->in[5], &want),
                       "o is %s, dout is %s; %s expected", sbp_shape_text(o), sbp_shape_text(&shape->in[5]),
                       sbp_shape_text(&want));
+    const sbp_type *lse = &shape->in[4];
+    SBP_SHAPE_REQUIRE(shape, 11,
+                      lse->dtype == sbp_rule_wide(q->dtype) && lse->rank == 2 &&
+                          sbp_dim_equal(lse->dim[0], q->dim[0]) && sbp_dim_equal(lse->dim[1], q->dim[1]),
+                      "lse is %s for q %s", sbp_shape_text(lse), sbp_shape_text(q));
     SBP_SHAPE_REQUIRE(shape, 9, shape->present[9] == shape->present[10], "dk without dv");
     shape->out[0] = *q;
     shape->out[1] = shape->present[9] ? shape->in[9] : *k;
     shape->out[2] = shape->present[9] ? shape->in[10] : *v;
     SBP_SHAPE_REQUIRE(shape, 10,
-                      sbp_type_same_shape(&shape->out[1], k) && sbp_type_same_shape(&shape->out[2], v),
-                      "dk is %s for k %s", sbp_shape_text(&shape->out[1]), sbp_shape_text(k));
+                      sbp_type_same_shape(&shape->out[1], k) && sbp_type_same_shape(&shape->out[2], v) &&
+                          sbp_dtype_is_float(shape->out[1].dtype) && sbp_dtype_is_float(shape->out[2].dtype),
+                      "dk is %s for k %s, dv is %s for v %s", sbp_shape_text(&shape->out[1]),
+                      sbp_shape_text(k), sbp_shape_text(&shape->out[2]), sbp_shape_text(v));
     return SBP_OK;
 }
 
