@@ -7,9 +7,12 @@
 #include "passes/lowering.h"
 #include "passes/memory.h"
 
-/* A program of one structure, to be evaluated at any size and number of checkpoints. */
+/* A program of one structure, to be evaluated at any size. Where all layers are of one kind, one that was
+ * made with k = 2 stands for every k that leaves three groups or more: only the slots and the number of calls
+ * differ. */
 typedef struct skeleton {
-    bool many; /* made with k = 2: stands for every k >= 2 with two groups or more */
+    int64_t k;  /* what it was made for; EVERY_K */
+    bool mixed; /* layers of several kinds */
     sbp_program *program;
     sbp_lowering *lowering;
     sbp_liveness live;
@@ -17,6 +20,8 @@ typedef struct skeleton {
     int32_t layers; /* L, in segments */
     struct skeleton *next;
 } skeleton;
+
+enum { EVERY_K = 0 };
 
 typedef struct planner {
     const sbp_pipeline *base;
@@ -28,8 +33,8 @@ typedef struct planner {
 
 /* ---- skeletons --------------------------------------------------------------------------------------- */
 
-static bool same_structure(const skeleton *s, const sbp_schedule_options *o, bool many) {
-    if (s->many != many || s->schedule.segment != o->segment || s->schedule.save_all != o->save_all ||
+static bool same_structure(const skeleton *s, const sbp_schedule_options *o, int64_t k) {
+    if (s->k != k || s->schedule.segment != o->segment || s->schedule.save_all != o->save_all ||
         s->schedule.offload != o->offload || s->schedule.saved_count != o->saved_count)
         return false;
     for (int32_t i = 0; i < o->saved_count; i++)
@@ -38,10 +43,17 @@ static bool same_structure(const skeleton *s, const sbp_schedule_options *o, boo
     return true;
 }
 
-static sbp_status find_skeleton(planner *pl, const sbp_schedule_options *o, int64_t t, bool many,
+static bool has_mixed_layers(const sbp_module *m) {
+    for (int32_t c = 2; c + 1 < m->call_count; c++)
+        if (m->calls[c].func != m->calls[1].func)
+            return true;
+    return false;
+}
+
+static sbp_status find_skeleton(planner *pl, const sbp_schedule_options *o, int64_t t, int64_t k,
                                 skeleton **out) {
     for (skeleton *s = pl->skeletons; s; s = s->next)
-        if (same_structure(s, o, many)) {
+        if (same_structure(s, o, k)) {
             *out = s;
             return SBP_OK;
         }
@@ -54,11 +66,11 @@ static sbp_status find_skeleton(planner *pl, const sbp_schedule_options *o, int6
     p.stop_after = "schedule";
     p.options.t_max = t;
     p.options.schedule = *o;
-    if (many)
-        p.options.schedule.checkpoint_every = 2;
+    p.options.schedule.checkpoint_every = k == EVERY_K ? 2 : k;
     SBP_TRY(sbp_pipeline_run(&p));
     skeleton *s = SBP_NEW(pl->arena, skeleton);
-    *s = (skeleton){.many = many,
+    *s = (skeleton){.k = k,
+                    .mixed = has_mixed_layers(p.module),
                     .program = p.program,
                     .lowering = p.lowering,
                     .schedule = *o,
@@ -78,7 +90,7 @@ static void set_count(const skeleton *s, sbp_program *copy, const char *name, in
 /* The skeleton's program at other sizes. */
 static sbp_program *resize(planner *pl, const skeleton *s, int64_t t, const sbp_schedule_options *o) {
     sbp_program *copy = sbp_memory_resize(pl->scratch, s->program, t, o->chunk, o->head_chunk);
-    if (!s->many)
+    if (s->k != EVERY_K)
         return copy;
     int64_t groups = sbp_ceil_div(s->layers, o->checkpoint_every);
     bool away = sbp_map_get(&s->lowering->buffer_names, "X.host") >= 0;
@@ -99,7 +111,7 @@ static void estimate_time(planner *pl, const skeleton *s, const sbp_program *siz
     sbp_cost_entry(pl->scratch, sized, entry ? entry : "score", out->t_max, &pl->base->target, &cost);
     out->seconds = cost.seconds;
     out->flops = cost.flops;
-    if (!s->many)
+    if (s->k != EVERY_K)
         return;
     /* the skeleton runs (layers/2 rounded up - 1) layers again; this setting (groups - 1)(k - 1) */
     int64_t groups = sbp_ceil_div(s->layers, o->checkpoint_every);
@@ -134,9 +146,11 @@ static sbp_status evaluate_body(void *user) {
 static sbp_status evaluate(planner *pl, int64_t t, const sbp_schedule_options *o, bool timed,
                            sbp_plan_estimate *out) {
     skeleton *s;
-    SBP_TRY(find_skeleton(pl, o, t, false, &s));
-    if (o->checkpoint_every > 1)
-        SBP_TRY(find_skeleton(pl, o, t, s->layers > 2, &s));
+    SBP_TRY(find_skeleton(pl, o, t, 1, &s));
+    if (o->checkpoint_every > 1) {
+        bool typical = !s->mixed && sbp_ceil_div(s->layers, o->checkpoint_every) >= 3;
+        SBP_TRY(find_skeleton(pl, o, t, typical ? EVERY_K : o->checkpoint_every, &s));
+    }
     *out = (sbp_plan_estimate){.t_max = t, .schedule = *o};
     evaluation e = {.pl = pl, .s = s, .timed = timed, .out = out};
     pl->scratch = sbp_arena_create();
@@ -285,7 +299,7 @@ static sbp_status try_checkpoints(search *s, sbp_schedule_options o, int32_t lay
 static sbp_status count_layers(search *s, int32_t *out) {
     sbp_schedule_options o = {.chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1};
     skeleton *found;
-    SBP_TRY(find_skeleton(&s->pl, &o, 64, false, &found));
+    SBP_TRY(find_skeleton(&s->pl, &o, 64, 1, &found));
     *out = found->layers;
     return SBP_OK;
 }
