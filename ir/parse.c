@@ -288,7 +288,7 @@ static sbp_status parse_const(parser *p) {
     double *data = NULL;
     int32_t count = 0, capacity = 0;
     for (int64_t i = 0; i < elems; i++) {
-        double number;
+        double number = 0;
         SBP_TRY(sbp_lexer_double(&p->lexer, &number));
         SBP_PUSH(p->arena, data, count, capacity, number);
     }
@@ -327,7 +327,7 @@ static sbp_status parse_numbers(parser *p, const char *what, int32_t **out, int3
     *count = 0;
     SBP_TRY(sbp_lexer_expect(&p->lexer, what));
     while (p->lexer.token == SBP_TOKEN_INT) {
-        int32_t number;
+        int32_t number = 0;
         SBP_TRY(parse_number(p, 0, &number));
         SBP_PUSH(p->arena, *out, *count, capacity, number);
     }
