@@ -1,0 +1,38 @@
+# setup.sh: what ./run-tests and ./run-demo share: packages, building, messages. Sourced by both.
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cores=$(nproc)
+
+say() { printf '\n== %s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Debian packages by the file that shows they are there; installs what is missing, when we are root.
+build_packages=(gcc:/usr/bin/gcc g++:/usr/bin/g++ cmake:/usr/bin/cmake ninja-build:/usr/bin/ninja
+    pkg-config:/usr/bin/pkg-config libjansson-dev:/usr/include/jansson.h libxxhash-dev:/usr/include/xxhash.h
+    libpcre2-dev:/usr/include/pcre2.h libutf8proc-dev:/usr/include/utf8proc.h
+    libopenblas-dev:/usr/include/*/openblas_config.h libcmocka-dev:/usr/include/cmocka.h)
+
+install_packages() {
+    local missing=() entry
+    for entry in "$@"; do
+        compgen -G "${entry#*:}" > /dev/null || missing+=("${entry%%:*}")
+    done
+    [ ${#missing[@]} -eq 0 ] && return
+    say "installing ${missing[*]}"
+    command -v apt-get > /dev/null || die "these packages are missing, and this is no Debian: ${missing[*]}"
+    [ "$(id -u)" -eq 0 ] || die "run as root once, or install: apt-get install ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null ||
+        die "apt-get could not install ${missing[*]}"
+}
+
+# build PRESET [cmake options]: configures and builds into build/PRESET.
+build() {
+    local preset=$1
+    shift
+    say "building $preset"
+    (cd "$top" && cmake --preset "$preset" "$@" > "build/$preset.configure.log" 2>&1) ||
+        { cat "$top/build/$preset.configure.log"; die "cmake --preset $preset failed"; }
+    cmake --build "$top/build/$preset" -j "$cores" > "$top/build/$preset.build.log" 2>&1 ||
+        { tail -n 60 "$top/build/$preset.build.log"; die "building $preset failed (build/$preset.build.log)"; }
+}
