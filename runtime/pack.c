@@ -178,6 +178,18 @@ sbp_status sbp_packer_pack(sbp_packer *p, sbp_diag *diag, const sbp_dataset *dat
     return SBP_OK;
 }
 
+sbp_status sbp_packer_check(const sbp_packer *p, sbp_diag *diag, int64_t most) {
+    if (most == 0 || p->part_count <= most)
+        return SBP_OK;
+    return sbp_fail(
+        diag, SBP_INPUT,
+        "a step of %lld documents with %lld tokens needs %d micro-batches of at most %lld tokens, the "
+        "plan accumulates %lld: give a smaller --batch-size or --batch-tokens %lld, or compile with "
+        "--accumulate any or a larger --seq-len",
+        (long long)p->doc_count, (long long)p->rows, p->part_count, (long long)p->most_rows, (long long)most,
+        (long long)(most * p->most_rows));
+}
+
 /* ---- columns ---------------------------------------------------------------------------------------- */
 
 static void fill_column(const sbp_dataset *data, const sbp_micro_batch *part, column_kind kind,

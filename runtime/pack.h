@@ -51,6 +51,8 @@ void sbp_packer_close(sbp_packer *packer);
 /* Packs the documents of some rows of the data, none of which is longer than most_rows. */
 sbp_status sbp_packer_pack(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                            int64_t row_count) SBP_CHECKED;
+/* SBP_INPUT, with the remedies, when the packed step has more micro-batches than `most` (0: any). */
+sbp_status sbp_packer_check(const sbp_packer *packer, sbp_diag *diag, int64_t most) SBP_CHECKED;
 /* Fills packer->columns for one micro-batch, for sbp_executor_bind. */
 sbp_status sbp_packer_columns(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data,
                               const sbp_micro_batch *part) SBP_CHECKED;

@@ -1,0 +1,17 @@
+/* devices.h: the kinds of device that this program can run plans on, and what the machine has. */
+#ifndef SBP_RUNTIME_DEVICES_H
+#define SBP_RUNTIME_DEVICES_H
+
+#include "backends/device.h"
+
+/* By the name that a plan carries ("cpu"); NULL when this build has none. */
+const sbp_device_class *sbp_device_find(const char *backend);
+
+/* A line per device, or a JSON array. */
+sbp_status sbp_devices_print(sbp_text *out, bool json, sbp_diag *diag) SBP_CHECKED;
+
+/* Bytes of host memory that this process may still take, by the kernel's estimate and its control group; 0:
+ * unknown. */
+int64_t sbp_memory_available(void);
+
+#endif
