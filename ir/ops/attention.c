@@ -46,6 +46,7 @@ static sbp_status check_qkv(const sbp_shape *shape) {
                       sbp_shape_text(v));
     SBP_SHAPE_REQUIRE(shape, 7,
                       sbp_op_int(shape->op, "window") >= 0 && sbp_op_double(shape->op, "softcap") >= 0 &&
+                          isfinite(sbp_op_double(shape->op, "softcap")) &&
                           isfinite(sbp_op_double(shape->op, "scale")),
                       "window, softcap or scale out of range");
     return SBP_OK;

@@ -29,9 +29,10 @@ sbp_status sbp_shape_linear(sbp_shape *shape) {
     SBP_SHAPE_REQUIRE(shape, 4, x->dtype == w->dtype && sbp_dtype_is_float(x->dtype), "x is %s, w is %s",
                       sbp_shape_text(x), sbp_shape_text(w));
     if (shape->present[2])
-        SBP_SHAPE_REQUIRE(shape, 5, bias->rank == 1 && bias->dim[0].n == out && bias->dtype == x->dtype,
-                          "bias is %s, %s[%lld] expected", sbp_shape_text(bias), sbp_dtype_name(x->dtype),
-                          (long long)out);
+        SBP_SHAPE_REQUIRE(
+            shape, 5,
+            bias->rank == 1 && sbp_dim_equal(bias->dim[0], sbp_dim_const(out)) && bias->dtype == x->dtype,
+            "bias is %s, %s[%lld] expected", sbp_shape_text(bias), sbp_dtype_name(x->dtype), (long long)out);
     shape->out[0] = *x;
     shape->out[0].dim[1].n = out;
     if (sbp_op_int(shape->op, "wide"))

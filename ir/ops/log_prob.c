@@ -9,7 +9,9 @@
 
 sbp_status sbp_shape_log_prob(sbp_shape *shape) {
     const sbp_type *z = &shape->in[0], *label = &shape->in[1];
-    SBP_SHAPE_REQUIRE(shape, 1, z->rank == 2 && sbp_type_rows(z) != SBP_ONE && sbp_dtype_is_float(z->dtype),
+    SBP_SHAPE_REQUIRE(shape, 1,
+                      z->rank == 2 && sbp_type_rows(z) != SBP_ONE && z->dim[1].n > 0 &&
+                          sbp_dtype_is_float(z->dtype),
                       "logits are %s; [T, V] expected", sbp_shape_text(z));
     SBP_SHAPE_REQUIRE(shape, 2,
                       label->rank == 1 && label->dtype == SBP_I32 && sbp_dim_equal(label->dim[0], z->dim[0]),
@@ -52,9 +54,9 @@ sbp_status sbp_expand_log_prob(sbp_expand *e) {
     sbp_value index =
         sbp_build(b, SBP_OP_iota, NULL, NULL, 0,
                   (sbp_attr[]){sbp_attr_int("n", vocabulary), sbp_attr_dtype("dtype", wide)}, 2, NULL);
+    sbp_value is_top = sbp_build2(b, SBP_OP_eq, z, top), beyond = sbp_build_const(b, wide, (double)vocabulary);
     sbp_value best = sbp_build1(b, SBP_OP_row_min,
-                                sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_eq, z, top), index,
-                                           sbp_build_const(b, wide, (double)vocabulary)));
+                                sbp_build3(b, SBP_OP_select, is_top, index, beyond));
     sbp_value right = sbp_build2(b, SBP_OP_eq, best, column(b, sbp_build_cast(b, e->in[1], wide)));
     e->out[0] = flat(b, sbp_build2(b, SBP_OP_sub, own, log_sum));
     e->out[1] = flat(b, sbp_build2(b, SBP_OP_sub, log_sum, mean));
@@ -74,7 +76,8 @@ sbp_status sbp_vjp_log_prob(sbp_vjp *vjp) {
     if (vjp->dout[0] != SBP_NO_VALUE) {
         sbp_value is_label = build_is_label(b, vjp->in[1], t.dim[1].n, wide);
         sbp_value one_hot = sbp_build3(b, SBP_OP_select, is_label, sbp_build_const(b, wide, 1), zero);
-        dz = sbp_build2(b, SBP_OP_mul, sbp_build2(b, SBP_OP_sub, one_hot, p), column(b, vjp->dout[0]));
+        sbp_value difference = sbp_build2(b, SBP_OP_sub, one_hot, p);
+        dz = sbp_build2(b, SBP_OP_mul, difference, column(b, vjp->dout[0]));
     }
     if (vjp->dout[1] != SBP_NO_VALUE) {
         sbp_value slope =

@@ -348,7 +348,8 @@ sbp_status sbp_shape_broadcast(sbp_shape *shape) {
     y->dtype = x->dtype;
     SBP_TRY(with_dims(shape, sbp_op_attr(shape->op, "dims"), rows, y));
     int32_t shift = y->rank - x->rank;
-    SBP_SHAPE_REQUIRE(shape, 3, shift >= 0 && (sbp_type_rows(x) == SBP_ONE || sbp_type_rows(x) == rows),
+    SBP_SHAPE_REQUIRE(shape, 3,
+                      shift >= 0 && (sbp_type_rows(x) == rows || (sbp_type_rows(x) == SBP_ONE && shift > 0)),
                       "%s to %s", sbp_shape_text(x), sbp_shape_text(y));
     for (int32_t d = 0; d < x->rank; d++)
         SBP_SHAPE_REQUIRE(shape, 4,
