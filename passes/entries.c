@@ -396,5 +396,6 @@ sbp_status sbp_pass_entries(sbp_pipeline *p) {
     } else if (e.k > 1) {
         e.k = 1;
     }
-    return build_entry(&e, "score", false);
+    SBP_TRY(build_entry(&e, "score", false));
+    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
 }

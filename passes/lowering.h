@@ -123,6 +123,7 @@ typedef struct sbp_lowering {
     sbp_map buffer_names;    /* of the program: there are thousands, one search each would be quadratic */
     sbp_segment_kind *kinds; /* per function of the module */
     sbp_head_lowering head;
+    bool failed; /* a kernel text of ours did not parse: the message is in the diagnostics */
     int32_t
         first_trainable; /* call that holds the lowest trainable parameter; call_count when there is none */
 } sbp_lowering;

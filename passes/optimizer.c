@@ -11,86 +11,68 @@
  */
 #include <string.h>
 
+#include "ir/lex.h"
 #include "passes/update.h"
 
-typedef struct kernel_builder {
-    sbp_arena *arena;
-    sbp_rowkernel *k;
-} kernel_builder;
+/* ---- row kernels, as text ---------------------------------------------------------------------------- */
 
-static int32_t operand(kernel_builder *b, const char *name, sbp_rk_mode mode, sbp_dtype dtype, uint8_t vary,
-                       int64_t n) {
-    return sbp_rowkernel_add_operand(
-        b->arena, b->k,
-        &(sbp_rk_operand){.name = name, .mode = mode, .dtype = dtype, .vary = vary, .length = n});
-}
-
-static int32_t load(kernel_builder *b, int32_t index) {
-    return sbp_rowkernel_add(b->arena, b->k,
-                             &(sbp_rk_instr){.op = SBP_RK_LOAD, .index = index, .a = -1, .b = -1, .c = -1});
-}
-
-static int32_t scalar(kernel_builder *b, const char *name) {
-    int32_t index = sbp_rowkernel_add_scalar(b->arena, b->k, name);
-    return sbp_rowkernel_add(b->arena, b->k,
-                             &(sbp_rk_instr){.op = SBP_RK_SCALAR, .index = index, .a = -1, .b = -1, .c = -1});
-}
-
-static int32_t constant(kernel_builder *b, double value) {
-    return sbp_rowkernel_add(
-        b->arena, b->k,
-        &(sbp_rk_instr){.op = SBP_RK_CONST, .imm = value, .index = -1, .a = -1, .b = -1, .c = -1});
-}
-
-static int32_t map(kernel_builder *b, sbp_rowop op, int32_t x, int32_t y) {
-    return sbp_rowkernel_add(
-        b->arena, b->k, &(sbp_rk_instr){.op = SBP_RK_MAP, .map = op, .a = x, .b = y, .c = -1, .index = -1});
-}
-
-static void store(kernel_builder *b, int32_t index, int32_t value) {
-    sbp_rowkernel_add(b->arena, b->k,
-                      &(sbp_rk_instr){.op = SBP_RK_STORE, .index = index, .a = value, .b = -1, .c = -1});
-}
-
-enum { MATRIX = SBP_VARY_ROW | SBP_VARY_ELEM };
-
-static kernel_builder begin(sbp_pipeline *p, const char *name, sbp_dtype compute) {
-    return (kernel_builder){.arena = p->arena, .k = sbp_rowkernel_create(p->arena, name, compute)};
-}
-
-/* Emits a row command: views in operand order; scalars are those of the kernel, by name. */
-static sbp_command *emit(sbp_pipeline *p, sbp_body *body, kernel_builder *b, const sbp_view *views) {
+/* Parses a kernel of ours and emits the row command that runs it. views: in operand order; scalars of the
+ * kernel are program scalars of the same name. */
+static sbp_command *emit(sbp_pipeline *p, sbp_body *body, const char *text, const sbp_view *views) {
+    sbp_lexer lexer;
+    sbp_rowkernel *kernel = NULL;
+    if (sbp_lexer_init(&lexer, p->arena, p->diag, "optimizer", text, strlen(text)) != SBP_OK ||
+        sbp_rowkernel_parse(&lexer, p->arena, &kernel) != SBP_OK) {
+        p->lowering->failed = true; /* the text is ours; the pass reports it */
+        return NULL;
+    }
     sbp_command *row = sbp_lower_command(p, body, SBP_CMD_ROW);
-    row->view_count = b->k->operand_count;
+    row->view_count = kernel->operand_count;
     memcpy(row->views, views, (size_t)row->view_count * sizeof *views);
-    row->scalar_count = b->k->scalar_count;
+    row->scalar_count = kernel->scalar_count;
     row->scalars = SBP_NEW_ARRAY(p->arena, int32_t, row->scalar_count);
     for (int32_t i = 0; i < row->scalar_count; i++)
-        row->scalars[i] = sbp_program_add_scalar(p->arena, p->program, b->k->scalars[i]);
-    row->kernel = sbp_program_add_kernel(p->arena, p->program, b->k);
+        row->scalars[i] = sbp_program_add_scalar(p->arena, p->program, kernel->scalars[i]);
+    row->kernel = sbp_program_add_kernel(p->arena, p->program, kernel);
     return row;
 }
 
-/* dst += src */
+/* An operand [rows, cols], or with `rows` false one that does not vary with the row. */
+static void add_operand(sbp_text *text, const char *mode, const char *name, sbp_dtype dtype, bool rows,
+                        int64_t cols) {
+    sbp_text_add(text, "  %s %s : %s [%s%s%s] length %lld\n", mode, name, sbp_dtype_name(dtype),
+                 rows ? "row" : "", rows && cols > 1 ? " " : "", cols > 1 ? "elem" : "", (long long)cols);
+}
+
+static sbp_text begin(sbp_pipeline *p, const char *name, sbp_dtype compute, int64_t cols) {
+    sbp_text text;
+    sbp_text_init(&text, p->arena);
+    sbp_text_add(&text, "kernel @%s %s heads 1 n %lld {\n", name, sbp_dtype_name(compute), (long long)cols);
+    return text;
+}
+
+/* grad += accum */
 void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad, sbp_dtype grad_dtype,
                      sbp_view accum, sbp_dtype accum_dtype) {
-    kernel_builder b = begin(p, "flush", sbp_lower_wide(accum_dtype));
-    int32_t a = operand(&b, "accum", SBP_RK_IN, accum_dtype, MATRIX, accum.cols);
-    int32_t g = operand(&b, "grad_in", SBP_RK_IN, grad_dtype, MATRIX, accum.cols);
-    int32_t out = operand(&b, "grad", SBP_RK_OUT, grad_dtype, MATRIX, accum.cols);
-    store(&b, out, map(&b, SBP_ROWOP_add, load(&b, g), load(&b, a)));
+    sbp_text k = begin(p, "flush", sbp_lower_wide(accum_dtype), accum.cols);
+    add_operand(&k, "in", "accum", accum_dtype, true, accum.cols);
+    add_operand(&k, "in", "grad_in", grad_dtype, true, accum.cols);
+    add_operand(&k, "out", "grad", grad_dtype, true, accum.cols);
+    sbp_text_add(&k,
+                 "  %%0 = load accum\n  %%1 = load grad_in\n  %%2 = add %%1, %%0\n  store grad, %%2\n}\n");
     (void)param;
-    emit(p, body, &b, (sbp_view[]){accum, grad, grad});
+    emit(p, body, k.data, (sbp_view[]){accum, grad, grad});
 }
 
 /* A parameter in its compute type. */
 void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
                        sbp_dtype from_dtype) {
-    kernel_builder b = begin(p, "convert", to_dtype == SBP_F64 || from_dtype == SBP_F64 ? SBP_F64 : SBP_F32);
-    int32_t in = operand(&b, "from", SBP_RK_IN, from_dtype, MATRIX, from.cols);
-    int32_t out = operand(&b, "to", SBP_RK_OUT, to_dtype, MATRIX, to.cols);
-    store(&b, out, load(&b, in));
-    emit(p, body, &b, (sbp_view[]){from, to});
+    sbp_text k =
+        begin(p, "convert", to_dtype == SBP_F64 || from_dtype == SBP_F64 ? SBP_F64 : SBP_F32, from.cols);
+    add_operand(&k, "in", "from", from_dtype, true, from.cols);
+    add_operand(&k, "out", "to", to_dtype, true, to.cols);
+    sbp_text_add(&k, "  %%0 = load from\n  store to, %%0\n}\n");
+    emit(p, body, k.data, (sbp_view[]){from, to});
 }
 
 static int32_t state_buffer(sbp_pipeline *p, int32_t param, const char *suffix) {
@@ -103,69 +85,92 @@ static int32_t state_buffer(sbp_pipeline *p, int32_t param, const char *suffix) 
                             -1);
 }
 
+static const char *const adamw_text =
+    "  scalar beta1\n  scalar beta2\n  scalar bias1\n  scalar bias2_sqrt\n  scalar eps\n";
+
+static sbp_command *mark(sbp_command *row, int32_t param) {
+    if (row) {
+        row->flushes = param;
+        row->gradient = 0;
+    }
+    return row;
+}
+
 static void adamw(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sbp_view grad,
                   sbp_dtype grad_dtype, int32_t clip) {
     const sbp_buffer w = p->program->buffers[param];
     int32_t m = state_buffer(p, param, "exp_avg"), v = state_buffer(p, param, "exp_avg_sq");
     sbp_dtype state = p->options.state_dtype;
-    kernel_builder b = begin(p, "adamw", w.dtype == SBP_F64 ? SBP_F64 : SBP_F32);
-    int32_t in_g = operand(&b, "grad", SBP_RK_IN, grad_dtype, MATRIX, w.cols);
-    int32_t in_w = operand(&b, "param_in", SBP_RK_IN, w.dtype, MATRIX, w.cols);
-    int32_t in_m = operand(&b, "exp_avg_in", SBP_RK_IN, state, MATRIX, w.cols);
-    int32_t in_v = operand(&b, "exp_avg_sq_in", SBP_RK_IN, state, MATRIX, w.cols);
-    int32_t out_w = operand(&b, "param", SBP_RK_OUT, w.dtype, MATRIX, w.cols);
-    int32_t out_m = operand(&b, "exp_avg", SBP_RK_OUT, state, MATRIX, w.cols);
-    int32_t out_v = operand(&b, "exp_avg_sq", SBP_RK_OUT, state, MATRIX, w.cols);
-    int32_t in_c = clip >= 0 ? operand(&b, "clip", SBP_RK_IN, p->program->buffers[clip].dtype, 0, 1) : -1;
-    int32_t lr = scalar(&b, "lr"), one = constant(&b, 1);
-    int32_t g = load(&b, in_g), x = load(&b, in_w), m0 = load(&b, in_m), v0 = load(&b, in_v);
-    if (in_c >= 0)
-        g = map(&b, SBP_ROWOP_mul, g, load(&b, in_c));
-    if (decay)
-        x = map(&b, SBP_ROWOP_sub, x,
-                map(&b, SBP_ROWOP_mul, map(&b, SBP_ROWOP_mul, lr, scalar(&b, "weight_decay")), x));
-    int32_t beta1 = scalar(&b, "beta1"), beta2 = scalar(&b, "beta2");
-    int32_t m1 =
-        map(&b, SBP_ROWOP_add, m0,
-            map(&b, SBP_ROWOP_mul, map(&b, SBP_ROWOP_sub, one, beta1), map(&b, SBP_ROWOP_sub, g, m0)));
-    int32_t v1 =
-        map(&b, SBP_ROWOP_add, map(&b, SBP_ROWOP_mul, beta2, v0),
-            map(&b, SBP_ROWOP_mul, map(&b, SBP_ROWOP_sub, one, beta2), map(&b, SBP_ROWOP_mul, g, g)));
-    int32_t root = map(&b, SBP_ROWOP_div, map(&b, SBP_ROWOP_sqrt, v1, -1), scalar(&b, "bias2_sqrt"));
-    int32_t step =
-        map(&b, SBP_ROWOP_div, map(&b, SBP_ROWOP_mul, map(&b, SBP_ROWOP_div, lr, scalar(&b, "bias1")), m1),
-            map(&b, SBP_ROWOP_add, root, scalar(&b, "eps")));
-    x = map(&b, SBP_ROWOP_sub, x, step);
-    store(&b, out_w, x);
-    store(&b, out_m, m1);
-    store(&b, out_v, v1);
+    sbp_text k = begin(p, "adamw", w.dtype == SBP_F64 ? SBP_F64 : SBP_F32, w.cols);
+    add_operand(&k, "in", "grad", grad_dtype, true, w.cols);
+    add_operand(&k, "in", "param_in", w.dtype, true, w.cols);
+    add_operand(&k, "in", "exp_avg_in", state, true, w.cols);
+    add_operand(&k, "in", "exp_avg_sq_in", state, true, w.cols);
+    add_operand(&k, "out", "param", w.dtype, true, w.cols);
+    add_operand(&k, "out", "exp_avg", state, true, w.cols);
+    add_operand(&k, "out", "exp_avg_sq", state, true, w.cols);
+    if (clip >= 0)
+        add_operand(&k, "in", "clip", p->program->buffers[clip].dtype, false, 1);
+    sbp_text_add(
+        &k,
+        "  scalar lr\n  scalar weight_decay\n%s"
+        "  %%0 = load grad\n  %%1 = load param_in\n  %%2 = load exp_avg_in\n  %%3 = load exp_avg_sq_in\n"
+        "  %%4 = const 1\n  %%5 = scalar lr\n  %%6 = scalar weight_decay\n  %%7 = scalar beta1\n"
+        "  %%8 = scalar beta2\n  %%9 = scalar bias1\n  %%10 = scalar bias2_sqrt\n  %%11 = scalar eps\n",
+        adamw_text);
+    sbp_text_add(&k, clip >= 0 ? "  %%12 = load clip\n" : "  %%12 = const 1\n");
+    sbp_text_add(&k, "  %%13 = mul %%0, %%12\n" /* g, clipped */
+                     "  %%14 = mul %%5, %%6\n"
+                     "  %%15 = mul %%14, %%1\n"
+                     "  %%16 = sub %%1, %%15\n" /* p (1 - lr wd) */
+                     "  %%17 = sub %%4, %%7\n"
+                     "  %%18 = sub %%13, %%2\n"
+                     "  %%19 = mul %%17, %%18\n"
+                     "  %%20 = add %%2, %%19\n" /* m */
+                     "  %%21 = mul %%8, %%3\n"
+                     "  %%22 = sub %%4, %%8\n"
+                     "  %%23 = mul %%13, %%13\n"
+                     "  %%24 = mul %%22, %%23\n"
+                     "  %%25 = add %%21, %%24\n" /* v */
+                     "  %%26 = sqrt %%25\n"
+                     "  %%27 = div %%26, %%10\n"
+                     "  %%28 = add %%27, %%11\n"
+                     "  %%29 = div %%5, %%9\n"
+                     "  %%30 = mul %%29, %%20\n"
+                     "  %%31 = div %%30, %%28\n");
+    sbp_text_add(
+        &k,
+        "  %%32 = sub %%%d, %%31\n  store param, %%32\n  store exp_avg, %%20\n  store exp_avg_sq, %%25\n}\n",
+        decay ? 16 : 1);
     sbp_view vw = sbp_view_buffer(p->program, param, 0), vm = sbp_view_buffer(p->program, m, 0),
              vv = sbp_view_buffer(p->program, v, 0);
     sbp_view vc = clip >= 0 ? sbp_view_buffer(p->program, clip, 0) : sbp_view_none();
-    sbp_command *row = emit(p, body, &b, (sbp_view[]){grad, vw, vm, vv, vw, vm, vv, vc});
-    row->flushes = param;
-    row->gradient = 0;
+    mark(emit(p, body, k.data, (sbp_view[]){grad, vw, vm, vv, vw, vm, vv, vc}), param);
 }
 
 static void sgd(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sbp_view grad,
                 sbp_dtype grad_dtype, int32_t clip) {
     const sbp_buffer w = p->program->buffers[param];
-    kernel_builder b = begin(p, "sgd", w.dtype == SBP_F64 ? SBP_F64 : SBP_F32);
-    int32_t in_g = operand(&b, "grad", SBP_RK_IN, grad_dtype, MATRIX, w.cols);
-    int32_t in_w = operand(&b, "param_in", SBP_RK_IN, w.dtype, MATRIX, w.cols);
-    int32_t out_w = operand(&b, "param", SBP_RK_OUT, w.dtype, MATRIX, w.cols);
-    int32_t in_c = clip >= 0 ? operand(&b, "clip", SBP_RK_IN, p->program->buffers[clip].dtype, 0, 1) : -1;
-    int32_t g = load(&b, in_g), x = load(&b, in_w);
-    if (in_c >= 0)
-        g = map(&b, SBP_ROWOP_mul, g, load(&b, in_c));
-    if (decay)
-        g = map(&b, SBP_ROWOP_add, g, map(&b, SBP_ROWOP_mul, scalar(&b, "weight_decay"), x));
-    store(&b, out_w, map(&b, SBP_ROWOP_sub, x, map(&b, SBP_ROWOP_mul, scalar(&b, "lr"), g)));
+    sbp_text k = begin(p, "sgd", w.dtype == SBP_F64 ? SBP_F64 : SBP_F32, w.cols);
+    add_operand(&k, "in", "grad", grad_dtype, true, w.cols);
+    add_operand(&k, "in", "param_in", w.dtype, true, w.cols);
+    add_operand(&k, "out", "param", w.dtype, true, w.cols);
+    if (clip >= 0)
+        add_operand(&k, "in", "clip", p->program->buffers[clip].dtype, false, 1);
+    sbp_text_add(
+        &k, "  scalar lr\n  scalar weight_decay\n"
+            "  %%0 = load grad\n  %%1 = load param_in\n  %%2 = scalar lr\n  %%3 = scalar weight_decay\n");
+    sbp_text_add(&k, clip >= 0 ? "  %%4 = load clip\n" : "  %%4 = const 1\n");
+    sbp_text_add(&k,
+                 "  %%5 = mul %%0, %%4\n"
+                 "  %%6 = mul %%3, %%1\n"
+                 "  %%7 = add %%5, %%6\n" /* g + wd p */
+                 "  %%8 = mul %%2, %%%d\n"
+                 "  %%9 = sub %%1, %%8\n  store param, %%9\n}\n",
+                 decay ? 7 : 5);
     sbp_view vw = sbp_view_buffer(p->program, param, 0);
     sbp_view vc = clip >= 0 ? sbp_view_buffer(p->program, clip, 0) : sbp_view_none();
-    sbp_command *row = emit(p, body, &b, (sbp_view[]){grad, vw, vw, vc});
-    row->flushes = param;
-    row->gradient = 0;
+    mark(emit(p, body, k.data, (sbp_view[]){grad, vw, vw, vc}), param);
 }
 
 void sbp_lower_update(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sbp_view grad,
@@ -188,24 +193,31 @@ void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, sbp_view grad, double beta
 /* grad_norm = sqrt(norm_squared); clip = min(1, max_grad_norm / (grad_norm + 1e-6)). Without clipping the
  * host sets max_grad_norm to infinity. */
 void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
-    kernel_builder b = begin(p, "norm", SBP_F64);
-    int32_t in = operand(&b, "norm_squared", SBP_RK_IN, SBP_F64, SBP_VARY_ROW, 1);
-    int32_t out = operand(&b, "grad_norm", SBP_RK_OUT, SBP_F64, SBP_VARY_ROW, 1);
-    int32_t norm = map(&b, SBP_ROWOP_sqrt, load(&b, in), -1);
+    static const char *const with_clip = "kernel @norm f64 heads 1 n 1 {\n"
+                                         "  in norm_squared : f64 [row] length 1\n"
+                                         "  out grad_norm : f64 [row] length 1\n"
+                                         "  out clip : f64 [row] length 1\n"
+                                         "  scalar max_grad_norm\n"
+                                         "  %0 = load norm_squared\n"
+                                         "  %1 = sqrt %0\n"
+                                         "  %2 = const 1e-06\n"
+                                         "  %3 = add %1, %2\n"
+                                         "  %4 = scalar max_grad_norm\n"
+                                         "  %5 = div %4, %3\n"
+                                         "  %6 = const 1\n"
+                                         "  %7 = min %6, %5\n"
+                                         "  store grad_norm, %1\n"
+                                         "  store clip, %7\n}\n";
+    static const char *const without = "kernel @norm f64 heads 1 n 1 {\n"
+                                       "  in norm_squared : f64 [row] length 1\n"
+                                       "  out grad_norm : f64 [row] length 1\n"
+                                       "  %0 = load norm_squared\n"
+                                       "  %1 = sqrt %0\n"
+                                       "  store grad_norm, %1\n}\n";
     sbp_view views[3] = {sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norm_squared"), 0),
-                         sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "grad_norm"), 0)};
-    if (clip >= 0) {
-        int32_t out_clip = operand(&b, "clip", SBP_RK_OUT, p->program->buffers[clip].dtype, SBP_VARY_ROW, 1);
-        int32_t ratio = map(&b, SBP_ROWOP_div, scalar(&b, "max_grad_norm"),
-                            map(&b, SBP_ROWOP_add, norm, constant(&b, 1e-6)));
-        int32_t factor = map(&b, SBP_ROWOP_min, constant(&b, 1), ratio);
-        store(&b, out, norm);
-        store(&b, out_clip, factor);
-        views[2] = sbp_view_buffer(p->program, clip, 0);
-    } else {
-        store(&b, out, norm);
-    }
-    emit(p, body, &b, views);
+                         sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "grad_norm"), 0),
+                         clip >= 0 ? sbp_view_buffer(p->program, clip, 0) : sbp_view_none()};
+    emit(p, body, clip >= 0 ? with_clip : without, views);
 }
 
 int32_t sbp_lower_grad_buffer(sbp_pipeline *p, int32_t param) {
@@ -257,5 +269,5 @@ sbp_status sbp_pass_optimizer(sbp_pipeline *p) {
             sbp_lower_norm(p, &body, clip);
     }
     add_entry(p, "update")->body = body;
-    return SBP_OK;
+    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
 }

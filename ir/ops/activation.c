@@ -50,7 +50,8 @@ static sbp_value build_gelu(sbp_builder *b, const sbp_op *op, sbp_value x) {
     } else {
         inner = sbp_build1(b, SBP_OP_erf, times(b, x, inverse_sqrt_2));
     }
-    return sbp_build2(b, SBP_OP_mul, times(b, x, 0.5), plus(b, inner, 1));
+    sbp_value half = times(b, x, 0.5), weight = plus(b, inner, 1);
+    return sbp_build2(b, SBP_OP_mul, half, weight);
 }
 
 static double silu(double x) {

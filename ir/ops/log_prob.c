@@ -54,9 +54,9 @@ sbp_status sbp_expand_log_prob(sbp_expand *e) {
     sbp_value index =
         sbp_build(b, SBP_OP_iota, NULL, NULL, 0,
                   (sbp_attr[]){sbp_attr_int("n", vocabulary), sbp_attr_dtype("dtype", wide)}, 2, NULL);
-    sbp_value is_top = sbp_build2(b, SBP_OP_eq, z, top), beyond = sbp_build_const(b, wide, (double)vocabulary);
-    sbp_value best = sbp_build1(b, SBP_OP_row_min,
-                                sbp_build3(b, SBP_OP_select, is_top, index, beyond));
+    sbp_value is_top = sbp_build2(b, SBP_OP_eq, z, top),
+              beyond = sbp_build_const(b, wide, (double)vocabulary);
+    sbp_value best = sbp_build1(b, SBP_OP_row_min, sbp_build3(b, SBP_OP_select, is_top, index, beyond));
     sbp_value right = sbp_build2(b, SBP_OP_eq, best, column(b, sbp_build_cast(b, e->in[1], wide)));
     e->out[0] = flat(b, sbp_build2(b, SBP_OP_sub, own, log_sum));
     e->out[1] = flat(b, sbp_build2(b, SBP_OP_sub, log_sum, mean));

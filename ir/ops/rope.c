@@ -25,10 +25,10 @@ sbp_status sbp_expand_rope(sbp_expand *e) {
     sbp_value c = sbp_build_reshape(b, e->in[1], (int64_t[]){1, n}, 2);
     sbp_value s = sbp_build_reshape(b, e->in[2], (int64_t[]){1, n}, 2);
     sbp_value x1 = sbp_build_slice(b, x, 0, n), x2 = sbp_build_slice(b, x, n, n);
-    sbp_value y1 =
-        sbp_build2(b, SBP_OP_sub, sbp_build2(b, SBP_OP_mul, x1, c), sbp_build2(b, SBP_OP_mul, x2, s));
-    sbp_value y2 =
-        sbp_build2(b, SBP_OP_add, sbp_build2(b, SBP_OP_mul, x2, c), sbp_build2(b, SBP_OP_mul, x1, s));
+    sbp_value x1_cos = sbp_build2(b, SBP_OP_mul, x1, c), x2_sin = sbp_build2(b, SBP_OP_mul, x2, s);
+    sbp_value y1 = sbp_build2(b, SBP_OP_sub, x1_cos, x2_sin);
+    sbp_value x2_cos = sbp_build2(b, SBP_OP_mul, x2, c), x1_sin = sbp_build2(b, SBP_OP_mul, x1, s);
+    sbp_value y2 = sbp_build2(b, SBP_OP_add, x2_cos, x1_sin);
     e->out[0] = sbp_build2(b, SBP_OP_concat, y1, y2);
     if (2 * n < d)
         e->out[0] = sbp_build2(b, SBP_OP_concat, e->out[0], sbp_build_slice(b, x, 2 * n, d - 2 * n));
