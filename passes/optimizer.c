@@ -40,8 +40,11 @@ static sbp_command *emit(sbp_pipeline *p, sbp_body *body, const char *text, cons
 /* An operand [rows, cols], or with `rows` false one that does not vary with the row. */
 static void add_operand(sbp_text *text, const char *mode, const char *name, sbp_dtype dtype, bool rows,
                         int64_t cols) {
-    sbp_text_add(text, "  %s %s : %s [%s%s%s] length %lld\n", mode, name, sbp_dtype_name(dtype),
-                 rows ? "row" : "", rows && cols > 1 ? " " : "", cols > 1 ? "elem" : "", (long long)cols);
+    sbp_text_add(text, "  %s %s : %s [%s%s%s]", mode, name, sbp_dtype_name(dtype), rows ? "row" : "",
+                 rows && cols > 1 ? " " : "", cols > 1 ? "elem" : "");
+    if (cols > 1)
+        sbp_text_add(text, " length %lld", (long long)cols);
+    sbp_text_add(text, "\n");
 }
 
 static sbp_text begin(sbp_pipeline *p, const char *name, sbp_dtype compute, int64_t cols) {
@@ -194,9 +197,9 @@ void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, sbp_view grad, double beta
  * host sets max_grad_norm to infinity. */
 void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
     static const char *const with_clip = "kernel @norm f64 heads 1 n 1 {\n"
-                                         "  in norm_squared : f64 [row] length 1\n"
-                                         "  out grad_norm : f64 [row] length 1\n"
-                                         "  out clip : f64 [row] length 1\n"
+                                         "  in norm_squared : f64 [row]\n"
+                                         "  out grad_norm : f64 [row]\n"
+                                         "  out clip : f64 [row]\n"
                                          "  scalar max_grad_norm\n"
                                          "  %0 = load norm_squared\n"
                                          "  %1 = sqrt %0\n"
@@ -209,8 +212,8 @@ void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
                                          "  store grad_norm, %1\n"
                                          "  store clip, %7\n}\n";
     static const char *const without = "kernel @norm f64 heads 1 n 1 {\n"
-                                       "  in norm_squared : f64 [row] length 1\n"
-                                       "  out grad_norm : f64 [row] length 1\n"
+                                       "  in norm_squared : f64 [row]\n"
+                                       "  out grad_norm : f64 [row]\n"
                                        "  %0 = load norm_squared\n"
                                        "  %1 = sqrt %0\n"
                                        "  store grad_norm, %1\n}\n";
