@@ -1,0 +1,54 @@
+#include "tests/common/compile_model.h"
+
+#include "frontends/frontend.h"
+
+compile_wish compile_wish_for(const char *model, int64_t t_max, int64_t chunk, int64_t head_chunk) {
+    return (compile_wish){
+        .model = model,
+        .compute = SBP_F32,
+        .options =
+            {.t_max = t_max,
+             .schedule = {.chunk = chunk, .head_chunk = head_chunk, .segment = 1, .checkpoint_every = 1},
+             .grad_dtype = SBP_F32,
+             .state_dtype = SBP_F32,
+             .optimizer = SBP_OPTIMIZER_ADAMW},
+    };
+}
+
+typedef struct work {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const compile_wish *wish;
+    sbp_program *program;
+} work;
+
+static sbp_status compile(void *user) {
+    work *w = user;
+    sbp_model_options options = sbp_model_options_for(w->wish->compute);
+    options.set = &w->wish->set;
+    options.set_count = w->wish->set != NULL;
+    options.freeze = &w->wish->freeze;
+    options.freeze_count = w->wish->freeze != NULL;
+    sbp_model model;
+    SBP_TRY(sbp_model_load(w->arena, w->diag, w->wish->model, &options, &model));
+    if (w->wish->objective)
+        SBP_TRY(sbp_objective_add_with(model.module, w->diag, w->wish->objective, NULL));
+    else
+        SBP_TRY(sbp_objective_add(model.module, w->diag, "sft", NULL));
+    sbp_pipeline p = {.arena = w->arena,
+                      .diag = w->diag,
+                      .module = model.module,
+                      .target = {.name = "cpu", .alignment_bytes = 64, .attention_partials = 4},
+                      .options = w->wish->options,
+                      .stop_after = w->wish->stop_after};
+    SBP_TRY(sbp_pipeline_run(&p));
+    w->program = p.program;
+    return SBP_OK;
+}
+
+sbp_status compile_model(sbp_arena *arena, sbp_diag *diag, const compile_wish *wish, sbp_program **out) {
+    work w = {.arena = arena, .diag = diag, .wish = wish};
+    SBP_TRY(sbp_guard(arena, diag, compile, &w));
+    *out = w.program;
+    return SBP_OK;
+}

@@ -1,0 +1,25 @@
+/* compile_model.h: programs of real models for tests: a model directory through all passes. */
+#ifndef SBP_TESTS_COMMON_COMPILE_MODEL_H
+#define SBP_TESTS_COMMON_COMPILE_MODEL_H
+
+#include "frontends/objective.h"
+#include "passes/passes.h"
+
+typedef struct compile_wish {
+    const char *model; /* directory */
+    sbp_dtype compute;
+    const char *set;                 /* KEY=JSON, changes config.json; NULL: nothing */
+    const char *freeze;              /* glob over parameters; NULL: train all */
+    sbp_objective_builder objective; /* NULL: sft */
+    const char *stop_after;          /* a pass, or NULL */
+    sbp_pass_options options;
+} compile_wish;
+
+/* SFT in fp32 with AdamW: stream, everything else 1; the caller changes what it wants otherwise. */
+compile_wish compile_wish_for(const char *model, int64_t t_max, int64_t chunk, int64_t head_chunk);
+
+/* For the CPU; everything lives in the arena. */
+sbp_status compile_model(sbp_arena *arena, sbp_diag *diag, const compile_wish *wish,
+                         sbp_program **out) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,347 @@
+/* test_fence.c: programs of real models, in all modes, on paper (tests/common/fence_simulator.h): their
+ * fences order whatever conflicts, and none of them could be left out. */
+#include "tests/common/compile_model.h"
+#include "tests/common/fence_simulator.h"
+#include "tests/unit/objective_test_group.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_ROWS = 64, MAX_STREAMS = 96 };
+
+/* ---- batches ----------------------------------------------------------------------------------------- */
+
+/* Where documents begin decides what attention of a chunk reads. */
+typedef enum layout { ONE_DOCUMENT, MANY_DOCUMENTS, SHARED_PROMPT, LAYOUTS } layout;
+
+typedef struct rows {
+    int64_t first[MAX_ROWS], shared_end[MAX_ROWS], own[MAX_ROWS];
+} rows;
+
+static void lay_out(rows *r, layout kind, int64_t t) {
+    for (int64_t k = 0; k < t; k++) {
+        int64_t begin = kind == MANY_DOCUMENTS ? k - k % 5 : 0;
+        r->first[k] = r->shared_end[k] = r->own[k] = begin;
+        if (kind == SHARED_PROMPT && k >= 3) { /* rows 0 .. 2 are a prompt; completions of 4 rows */
+            r->first[k] = 0;
+            r->shared_end[k] = 3;
+            r->own[k] = 3 + (k - 3) / 4 * 4;
+        }
+    }
+}
+
+static void add_size(int64_t *sizes, int *count, int64_t t, int64_t t_max) {
+    for (int k = 0; k < *count; k++)
+        if (sizes[k] == t)
+            return;
+    if (t >= 1 && t <= t_max)
+        sizes[(*count)++] = t;
+}
+
+static int choose_sizes(const sbp_program *p, int64_t *sizes) {
+    int count = 0;
+    const int64_t c[] = {p->chunk, p->head_chunk};
+    add_size(sizes, &count, 1, p->t_max);
+    add_size(sizes, &count, p->t_max, p->t_max);
+    for (int k = 0; k < 2; k++) {
+        add_size(sizes, &count, c[k] + 1, p->t_max);
+        add_size(sizes, &count, 2 * c[k], p->t_max);
+        add_size(sizes, &count, 3 * c[k] + 2, p->t_max);
+        add_size(sizes, &count, c[k] - 1, p->t_max);
+        add_size(sizes, &count, c[k], p->t_max);
+    }
+    return count;
+}
+
+/* ---- one program ------------------------------------------------------------------------------------- */
+
+typedef struct bench {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const char *name;
+    sbp_program *program;
+    fence_list fences;
+    fence_stream *streams[MAX_STREAMS];
+    int stream_count;
+} bench;
+
+static struct { int64_t programs, streams, commands, fences, killed, waits, tight; } totals;
+
+static void record(bench *b, layout kind, int64_t t, const int32_t *sequence, int32_t count) {
+    rows r;
+    lay_out(&r, kind, t);
+    fence_batch batch = {.t = t, .s = t, .first = r.first, .shared_end = r.shared_end, .own = r.own};
+    assert_true(b->stream_count < MAX_STREAMS);
+    fence_stream **out = &b->streams[b->stream_count++];
+    if (fence_stream_record(b->arena, b->diag, b->program, &batch, sequence, count, out) != SBP_OK)
+        fail_msg("%s: %s", b->name, sbp_diag_text(b->diag, SBP_ERROR));
+}
+
+static void record_all(bench *b) {
+    int32_t *pairs, pair_count = fence_sequence_of_pairs(b->arena, b->program, &pairs);
+    int32_t *once = SBP_NEW_ARRAY(b->arena, int32_t, b->program->entry_count + 1);
+    int64_t sizes[16];
+    int size_count = choose_sizes(b->program, sizes);
+    for (int32_t e = 0; e < b->program->entry_count; e++)
+        once[e] = e;
+    for (int k = 0; k < size_count; k++)
+        for (int kind = 0; kind < (sizes[k] > 1 ? LAYOUTS : 1); kind++)
+            record(b, (layout)kind, sizes[k], once, b->program->entry_count);
+    record(b, ONE_DOCUMENT, 1, pairs, pair_count);
+    record(b, ONE_DOCUMENT, b->program->t_max, pairs, pair_count);
+}
+
+static void check_streams(bench *b) {
+    for (int k = 0; k < b->stream_count; k++) {
+        const char *message = fence_stream_check_data(b->arena, b->streams[k]);
+        if (message)
+            fail_msg("%s: stale or clobbered data: %s", b->name, message);
+        message = fence_stream_check_order(b->arena, b->streams[k], NULL, false);
+        if (message)
+            fail_msg("%s: %s", b->name, message);
+        totals.commands += fence_stream_commands(b->streams[k]);
+    }
+    totals.streams += b->stream_count;
+    totals.programs++;
+}
+
+static bool hazard_when(bench *b, const sbp_command *changed, bool earlier) {
+    for (int k = 0; k < b->stream_count; k++)
+        if (fence_stream_check_order(b->arena, b->streams[k], changed, earlier))
+            return true;
+    return false;
+}
+
+/* Leaves out each fence in turn: some stream must then have a hazard. So must it when a fence 1 -> 0 does not
+ * wait for the last copy before it: commands wait for no copy in vain. */
+static int check_mutants(bench *b) {
+    int survivors = 0;
+    for (int32_t f = 0; f < b->fences.count; f++) {
+        const sbp_command *fence = b->fences.items[f];
+        bool needed = hazard_when(b, fence, false);
+        bool waits = fence->u.fence.from == 1 && fence->u.fence.to == 0;
+        bool tight = !waits || hazard_when(b, fence, true);
+        if (!(needed && tight) && ++survivors <= 5)
+            print_message("%s: fence %d (%d -> %d) %s\n", b->name, (int)f, (int)fence->u.fence.from,
+                          (int)fence->u.fence.to,
+                          needed ? "waits for a copy in vain" : "is not needed by any stream");
+        totals.killed += needed;
+        totals.waits += waits;
+        totals.tight += waits && tight;
+    }
+    totals.fences += b->fences.count;
+    return survivors;
+}
+
+static bool verbose(void) {
+    return getenv("SBP_TEST_VERBOSE") != NULL;
+}
+
+static void count_places(const sbp_program *p, const sbp_body *body, int depth, int *fences, int *commands,
+                         int *in_loops) {
+    for (int32_t n = 0; n < body->count; n++)
+        if (body->nodes[n].kind == SBP_NODE_LOOP) {
+            count_places(p, &body->nodes[n].u.loop->body, depth + 1, fences, commands, in_loops);
+        } else if (body->nodes[n].kind == SBP_NODE_COMMAND &&
+                   body->nodes[n].u.command->kind == SBP_CMD_FENCE) {
+            ++*fences;
+            *in_loops += depth > 0;
+        } else {
+            ++*commands;
+        }
+}
+
+static void describe(const bench *b) {
+    print_message("%s: %d fences\n", b->name, (int)b->fences.count);
+    for (int32_t f = 0; f < b->program->function_count + b->program->entry_count; f++) {
+        bool entry = f >= b->program->function_count;
+        int32_t e = f - b->program->function_count;
+        int fences = 0, commands = 0, in_loops = 0;
+        count_places(b->program, entry ? &b->program->entries[e].body : &b->program->functions[f].body, 0,
+                     &fences, &commands, &in_loops);
+        print_message("  %-24s %3d commands %3d fences, %d in loops\n",
+                      entry ? b->program->entries[e].name : b->program->functions[f].name, commands, fences,
+                      in_loops);
+    }
+}
+
+static int examine(const char *name, const compile_wish *wish) {
+    bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = name};
+    if (compile_model(b.arena, b.diag, wish, &b.program) != SBP_OK)
+        fail_msg("%s: %s", name, sbp_diag_text(b.diag, SBP_ERROR));
+    if (sbp_program_verify(b.program, b.diag) != SBP_OK)
+        fail_msg("%s: %s", name, sbp_diag_text(b.diag, SBP_ERROR));
+    b.fences = fence_list_make(b.arena, b.program);
+    if (verbose())
+        describe(&b);
+    record_all(&b);
+    check_streams(&b);
+    int survivors = check_mutants(&b);
+    sbp_arena_destroy(b.arena);
+    sbp_diag_destroy(b.diag);
+    return survivors;
+}
+
+/* ---- the programs ------------------------------------------------------------------------------------ */
+
+#define GOLDEN "tests/golden/"
+
+static void report(int survivors) {
+    print_message(
+        "%lld programs, %lld streams, %lld commands; %lld fences left out, %lld times a hazard; %lld "
+        "fences behind copies moved forward, %lld times a hazard\n",
+        (long long)totals.programs, (long long)totals.streams, (long long)totals.commands,
+        (long long)totals.fences, (long long)totals.killed, (long long)totals.waits, (long long)totals.tight);
+    if (survivors > 0)
+        fail_msg("%d fences do not pass", survivors);
+    assert_true(totals.fences > 0);
+    memset(&totals, 0, sizeof totals);
+}
+
+static const char *const models[] = {"llama_plain", "llama_bias",         "llama_tied_pad",
+                                     "llama_mqa",   "mistral_window",     "qwen2_sliding",
+                                     "qwen3_plain", "gemma3_layer_types", "gemma3_softcap"};
+
+static const char *name_of(char *buffer, size_t size, const char *model, const char *mode) {
+    snprintf(buffer, size, "%s, %s", model, mode);
+    return buffer;
+}
+
+/* Chunk sizes, segments, checkpoints of one model. */
+static void schedules_of_one_model(void **unused) {
+    (void)unused;
+    const struct {
+        int64_t t_max, chunk, head_chunk, segment, every;
+    } grid[] = {{17, 5, 5, 1, 1}, {20, 6, 3, 1, 2},  {14, 4, 7, 2, 1},  {14, 4, 3, 2, 2},
+                {8, 1, 1, 1, 1},  {10, 10, 4, 1, 1}, {12, 32, 5, 1, 3}, {14, 4, 3, 3, 1}};
+    int survivors = 0;
+    for (int k = 0; k < SBP_COUNT(grid); k++) {
+        char name[128], mode[64];
+        compile_wish wish =
+            compile_wish_for(GOLDEN "qwen2_sliding/model", grid[k].t_max, grid[k].chunk, grid[k].head_chunk);
+        wish.options.schedule.segment = grid[k].segment;
+        wish.options.schedule.checkpoint_every = grid[k].every;
+        snprintf(mode, sizeof mode, "t_max %d C %d H %d g %d k %d", (int)grid[k].t_max, (int)grid[k].chunk,
+                 (int)grid[k].head_chunk, (int)grid[k].segment, (int)grid[k].every);
+        survivors += examine(name_of(name, sizeof name, "qwen2_sliding", mode), &wish);
+    }
+    report(survivors);
+}
+
+typedef struct mode {
+    const char *name;
+    bool save_all, offload, step, frozen, two_pass, bf16, bf16_gradients;
+    int64_t every;
+    const char *set;
+} mode;
+
+#define SEVEN_LAYERS "num_hidden_layers=7"
+
+static const mode modes[] = {
+    {.name = "stream"},
+    {.name = "save all", .save_all = true},
+    {.name = "offload", .offload = true},
+    {.name = "offload, save all", .offload = true, .save_all = true},
+    {.name = "offload, save all, k 2", .offload = true, .save_all = true, .every = 2},
+    {.name = "step", .step = true},
+    {.name = "step, offload, k 2", .step = true, .offload = true, .every = 2},
+    {.name = "bf16 gradients, k 2", .bf16_gradients = true, .every = 2},
+    {.name = "bf16, offload", .bf16 = true, .offload = true},
+    {.name = "bf16, step, k 2", .bf16 = true, .step = true, .every = 2},
+    {.name = "frozen below", .frozen = true},
+    {.name = "two passes", .two_pass = true},
+    {.name = "two passes, offload", .two_pass = true, .offload = true},
+    {.name = "7 layers, offload", .offload = true, .set = SEVEN_LAYERS},
+    {.name = "7 layers, offload, k 3", .offload = true, .every = 3, .set = SEVEN_LAYERS},
+    {.name = "7 layers, offload, save all, k 2",
+     .offload = true,
+     .save_all = true,
+     .every = 2,
+     .set = SEVEN_LAYERS},
+    {.name = "7 layers, offload, save all, k 3, step",
+     .offload = true,
+     .save_all = true,
+     .every = 3,
+     .step = true,
+     .set = SEVEN_LAYERS},
+};
+
+static int examine_mode(const char *model, const mode *m) {
+    char name[128], path[128];
+    snprintf(path, sizeof path, GOLDEN "%s/model", model);
+    compile_wish wish = compile_wish_for(path, 14, 4, 3);
+    wish.options.schedule.save_all = m->save_all;
+    wish.options.schedule.offload = m->offload;
+    wish.options.schedule.checkpoint_every = m->every > 0 ? m->every : 1;
+    wish.options.step = m->step;
+    wish.compute = m->bf16 ? SBP_BF16 : SBP_F32;
+    wish.options.grad_dtype = m->bf16_gradients ? SBP_BF16 : SBP_F32;
+    wish.set = m->set;
+    wish.freeze = m->frozen ? "*layers.0.*" : NULL;
+    wish.objective = m->two_pass ? objective_test_group : NULL;
+    return examine(name_of(name, sizeof name, model, m->name), &wish);
+}
+
+static void modes_of_one_model(void **unused) {
+    (void)unused;
+    int survivors = 0;
+    for (int k = 0; k < SBP_COUNT(modes); k++)
+        survivors += examine_mode("qwen2_sliding", &modes[k]);
+    report(survivors);
+}
+
+/* In two modes; in all with SBP_TEST_ALL. */
+static void several_models(void **unused) {
+    (void)unused;
+    int survivors = 0;
+    bool all = getenv("SBP_TEST_ALL") != NULL;
+    for (int k = 0; k < SBP_COUNT(models); k++)
+        for (int m = 0; m < SBP_COUNT(modes); m++)
+            if ((all && !(modes[m].set && strstr(models[k], "layer_types"))) || m == 0 || m == 4)
+                survivors += examine_mode(models[k], &modes[m]);
+    report(survivors);
+}
+
+/* Places each buffer of a function over the next one of that function: where both are in use at once, data is
+ * lost. */
+static void simulator_notices_shared_memory(void **unused) {
+    (void)unused;
+    compile_wish wish = compile_wish_for(GOLDEN "qwen2_sliding/model", 14, 4, 3);
+    bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = "shared memory"};
+    if (compile_model(b.arena, b.diag, &wish, &b.program) != SBP_OK)
+        fail_msg("%s", sbp_diag_text(b.diag, SBP_ERROR));
+    int moved = 0, noticed = 0;
+    for (int32_t k = 0; k + 1 < b.program->buffer_count; k++) {
+        sbp_buffer *buffer = &b.program->buffers[k], *next = buffer + 1;
+        int64_t offset = buffer->offset;
+        if (buffer->function < 0 || next->function != buffer->function || next->offset == offset)
+            continue;
+        b.stream_count = 0;
+        buffer->offset = next->offset;
+        record_all(&b);
+        bool seen = false;
+        for (int s = 0; s < b.stream_count && !seen; s++)
+            seen = fence_stream_check_data(b.arena, b.streams[s]) != NULL;
+        moved++;
+        noticed += seen;
+        buffer->offset = offset;
+    }
+    print_message("%d buffers moved over another, %d times data was lost\n", moved, noticed);
+    assert_true(moved > 10 && noticed > moved / 2);
+    sbp_arena_destroy(b.arena);
+    sbp_diag_destroy(b.diag);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(schedules_of_one_model),
+        cmocka_unit_test(modes_of_one_model),
+        cmocka_unit_test(several_models),
+        cmocka_unit_test(simulator_notices_shared_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
