@@ -55,7 +55,7 @@ def remez(function, weight, powers, low, high):
     return [c[j] for j in range(len(powers))], max(abs(v) for v in values)
 
 
-def fit(name, function, weight, powers, low, high, single):
+def fit(name, function, weight, powers, low, high, single, refit=True):
     low, high = mpf(low), mpf(high)
     left, found = list(powers), []
     rest = function
@@ -63,8 +63,8 @@ def fit(name, function, weight, powers, low, high, single):
         c, _ = remez(rest, weight, left, low, high)
         value = rounded(c[0], single)
         found.append((left[0], value))
-        if not single:
-            found = [(p, rounded(v, False)) for p, v in zip(left, c)]
+        if not (single and refit):
+            found = [(p, rounded(v, single)) for p, v in zip(left, c)]
             break
         rest = lambda x, known=tuple(found): function(x) - sum(v * x ** p for p, v in known)
         left = left[1:]
@@ -124,6 +124,8 @@ for single in (True, False):
             lambda t: erfc(t + mpf("1.75")), range(15), -0.75, 0.75, False)
         fit("erfc f64: -log erfc x in x - 4.25, 2.5 to 6", lambda t: minus_log_erfc(t, mpf("4.25")),
             lambda t: erfc(t + mpf("4.25")), range(13), -1.75, 1.75, False)
+fit("exp2 f32 (attention): (2^f - 1) / f, |f| < 1/2", lambda f: sum(log(mpf(2)) ** (k + 1) * f ** k / mp.factorial(k + 1) for k in range(40)),
+    lambda f: mpf(1), range(6), mpf("-0.5001"), mpf("0.5002"), True, refit=False)
 log_rest = lambda z: (lambda s: (log((1 + s) / (1 - s)) - 2 * s) / (s ** 3))(sqrt(z)) if z > mpf("1e-12") else mpf(2) / 3 + z * 2 / 5
 S = (sqrt(mpf(2)) - 1) / (sqrt(mpf(2)) + 1) * mpf("1.0001")
 for single in (True, False):

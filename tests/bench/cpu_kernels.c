@@ -24,7 +24,7 @@ typedef struct bench {
     const char *only;
 } bench;
 
-static const int64_t arena_bytes = INT64_C(3) << 30;
+static const int64_t arena_bytes = INT64_C(1) << 30;
 
 static clockid_t the_clock = CLOCK_MONOTONIC;
 

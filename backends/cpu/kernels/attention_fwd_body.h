@@ -2,35 +2,35 @@
  *
  * An item is a block of positions of one kv head: it runs over the tiles of keys that the block sees,
  *   s = k q^T;  m' = max(m, max s);  p = exp(s - m');  l = l exp(m - m') + sum p;  o^T = o^T exp(m - m') +
- * v^T p and ends with o = o^T / l, lse = m + log l. */
+ * v^T p and ends with o = o^T / l, lse = m log 2 + log l. */
 
-typedef struct NAME(forward) {
+typedef struct real_forward {
     attention base;
     const cpu_view *o, *lse;
-} NAME(forward);
+} real_forward;
 
 /* largest[lane] = max over keys of s[key][lane] and largest[lane] */
-static void NAME(column_max)(const REAL *restrict s, int64_t keys, int64_t lanes, REAL *restrict largest) {
+static void real_column_max(const REAL *restrict s, int64_t keys, int64_t lanes, REAL *restrict largest) {
     for (int64_t i = 0; i < keys; i++, s += lanes)
         for (int64_t lane = 0; lane < lanes; lane++)
             largest[lane] = s[lane] > largest[lane] ? s[lane] : largest[lane];
 }
 
-/* s = exp(s - m), sum[lane] = sum over keys of it */
-static void NAME(column_exp)(REAL *restrict s, int64_t keys, int64_t lanes, const REAL *restrict m,
-                             REAL *restrict sum) {
+/* s = 2^(s - m), sum[lane] = sum over keys of it */
+static void real_column_exp(REAL *restrict s, int64_t keys, int64_t lanes, const REAL *restrict m,
+                            REAL *restrict sum) {
     for (int64_t lane = 0; lane < lanes; lane++)
         sum[lane] = 0;
     for (int64_t i = 0; i < keys; i++, s += lanes)
         for (int64_t lane = 0; lane < lanes; lane++) {
-            REAL p = NAME(sbp_exp)(s[lane] - m[lane]);
+            REAL p = real_power_of_2(s[lane] - m[lane]);
             s[lane] = p;
             sum[lane] += p;
         }
 }
 
-static void NAME(forward_item)(void *arg, int64_t item, char *scratch) {
-    const NAME(forward) *f = arg;
+static void real_forward_item(void *arg, int64_t item, char *scratch) {
+    const real_forward *f = arg;
     const attention *a = &f->base;
     int64_t kv = item / a->blocks, j = (a->blocks - 1 - item % a->blocks) * a->positions; /* longest first */
     int64_t positions = a->q->rows - j < a->positions ? a->q->rows - j : a->positions;
@@ -39,17 +39,17 @@ static void NAME(forward_item)(void *arg, int64_t item, char *scratch) {
     scratch += sbp_round_up(a->positions * (int64_t)sizeof *see, 64);
     int32_t *limits = (int32_t *)(void *)scratch;
     scratch += sbp_round_up(4 * lanes * (int64_t)sizeof *limits, 64);
-    REAL *q = NAME(take)(&scratch, d_qk * lanes);                         /* [d_qk, lanes] */
-    REAL *o = NAME(take)(&scratch, sbp_round_up(d_v, TILE_ROWS) * lanes); /* [d_v, lanes] */
-    REAL *m = NAME(take)(&scratch, lanes), *l = NAME(take)(&scratch, lanes);
-    REAL *old = NAME(take)(&scratch, lanes), *sum = NAME(take)(&scratch, lanes);
-    REAL *s = NAME(take)(&scratch, (a->tile_keys + TILE_ROWS) * lanes); /* [keys, lanes] */
-    REAL *k_copy = NAME(take)(&scratch, a->tile_keys * d_qk);
-    REAL *v_copy = NAME(take)(&scratch, a->tile_keys * d_v);
+    REAL *q = real_take(&scratch, d_qk * lanes);                         /* [d_qk, lanes] */
+    REAL *o = real_take(&scratch, sbp_round_up(d_v, TILE_ROWS) * lanes); /* [d_v, lanes] */
+    REAL *m = real_take(&scratch, lanes), *l = real_take(&scratch, lanes);
+    REAL *old = real_take(&scratch, lanes), *sum = real_take(&scratch, lanes);
+    REAL *s = real_take(&scratch, (a->tile_keys + TILE_ROWS) * lanes); /* [keys, lanes] */
+    REAL *k_copy = real_take(&scratch, a->tile_keys * d_qk);
+    REAL *v_copy = real_take(&scratch, a->tile_keys * d_v);
     for (int64_t p = 0; p < positions; p++)
         see[p] = attention_visible(a, j + p);
-    NAME(lane_limits)(a, see, positions, limits);
-    NAME(load_lanes)(a, a->q, j, positions, kv * a->group * d_qk, d_qk, R(a->attrs.scale), q, NULL, 0);
+    real_lane_limits(a, see, positions, limits);
+    real_load_lanes(a, a->q, j, positions, kv * a->group * d_qk, d_qk, real_query_scale(a), q, NULL, 0);
     memset(o, 0, (size_t)(sbp_round_up(d_v, TILE_ROWS) * lanes) * sizeof *o);
     for (int64_t lane = 0; lane < lanes; lane++) {
         m[lane] = NOTHING_SEEN;
@@ -62,44 +62,43 @@ static void NAME(forward_item)(void *arg, int64_t item, char *scratch) {
         int64_t keys = tile.hi - tile.lo;
         if (keys <= 0)
             continue;
-        NAME(tile_operand) k = NAME(key_rows)(a->k, tile.lo, tile.hi, kv * d_qk, d_qk, k_copy);
-        NAME(tile_operand) v = NAME(key_rows)(a->v, tile.lo, tile.hi, kv * d_v, d_v, v_copy);
-        NAME(tiles)(keys, lanes, d_qk, k, q, lanes, s, lanes, false);
+        real_tile_operand k = real_key_rows(a->k, tile.lo, tile.hi, kv * d_qk, d_qk, k_copy);
+        real_tile_operand v = real_key_rows(a->v, tile.lo, tile.hi, kv * d_v, d_v, v_copy);
+        real_tiles(keys, lanes, d_qk, k, q, lanes, s, lanes, false);
         if (a->attrs.softcap > 0)
-            NAME(soften)(s, keys * lanes, R(a->attrs.softcap));
+            real_soften(s, keys * lanes, a->attrs.softcap);
         if (!tile.whole)
-            NAME(mask)(a, limits, tile.lo, keys, s, NOTHING_SEEN);
+            real_mask(a, limits, tile.lo, keys, s, NOTHING_SEEN);
         memcpy(old, m, (size_t)lanes * sizeof *m);
-        NAME(column_max)(s, keys, lanes, m);
-        NAME(column_exp)(s, keys, lanes, m, sum);
+        real_column_max(s, keys, lanes, m);
+        real_column_exp(s, keys, lanes, m, sum);
         bool moved = false;
         for (int64_t lane = 0; lane < lanes; lane++) {
             moved |= m[lane] != old[lane];
-            old[lane] = NAME(sbp_exp)(old[lane] - m[lane]);
+            old[lane] = real_power_of_2(old[lane] - m[lane]);
             l[lane] = l[lane] * old[lane] + sum[lane];
         }
         for (int64_t d = 0; moved && d < d_v; d++)
             for (int64_t lane = 0; lane < lanes; lane++)
                 o[d * lanes + lane] *= old[lane];
-        NAME(tiles)(d_v, lanes, keys, NAME(transposed)(v), s, lanes, o, lanes, true);
+        real_tiles(d_v, lanes, keys, real_transposed(v), s, lanes, o, lanes, true);
     }
     for (int64_t lane = 0; lane < positions * a->group; lane++) {
         int64_t row = j + lane / a->group, head = kv * a->group + lane % a->group;
-        REAL line[ATTENTION_MOST_DIMENSIONS], lse = m[lane] + NAME(sbp_log)(l[lane]);
+        REAL line[ATTENTION_MOST_DIMENSIONS], lse = m[lane] * R(LOG_2) + real_log(l[lane]);
         for (int64_t d = 0; d < d_v; d++)
             line[d] = o[d * lanes + lane] / l[lane];
         const cpu_view *out = f->o, *out_lse = f->lse;
-        NAME(store_row)
-        (out->data + (row * out->stride + head * d_v) * sbp_dtype_bytes(out->dtype), out->dtype, line, d_v);
-        NAME(store_row)
-        (out_lse->data + (row * out_lse->stride + head) * sbp_dtype_bytes(out_lse->dtype), out_lse->dtype,
-         &lse, 1);
+        real_store_row(out->data + (row * out->stride + head * d_v) * sbp_dtype_bytes(out->dtype), out->dtype,
+                       line, d_v);
+        real_store_row(out_lse->data + (row * out_lse->stride + head) * sbp_dtype_bytes(out_lse->dtype),
+                       out_lse->dtype, &lse, 1);
     }
 }
 
-static void NAME(run_forward)(cpu_lane *lane, const cpu_command *command) {
+static void real_run_forward(cpu_lane *lane, const cpu_command *command) {
     const cpu_view *v = command->views; /* o lse q k v first shared_end own work? */
-    NAME(forward) f = {.o = &v[0], .lse = &v[1]};
+    real_forward f = {.o = &v[0], .lse = &v[1]};
     attention_init(&f.base, command, &v[2], &v[5], sizeof(REAL), VL, ATTENTION_FORWARD_KEYS);
-    cpu_pool_run(lane->pool, f.base.blocks * f.base.attrs.kv_heads, NAME(forward_item), &f);
+    cpu_pool_run(lane->pool, f.base.blocks * f.base.attrs.kv_heads, real_forward_item, &f);
 }

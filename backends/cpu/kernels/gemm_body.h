@@ -16,7 +16,7 @@ enum {
     GEMM_MACRO = 4096, /* a multiple of GEMM_DEPTH */
     ITEM_ROWS = 96,
     ITEM_PANELS = 4,
-    PACK_ROWS = 32, /* rows of a per packing item; a multiple of TILE_ROWS */
+    PACK_ROWS = 96, /* rows of a per packing item; a multiple of TILE_ROWS */
     PIECE = 64      /* elements along k that are transposed at a time */
 };
 #define PANEL (TILE_VECTORS * VL)
@@ -24,7 +24,7 @@ enum {
 #define SHARED_ELEMS ((int64_t)(CPU_SHARED_BYTES / 3 / sizeof(REAL))) /* each of a, b, acc */
 #endif
 
-typedef struct NAME(gemm) {
+typedef struct real_gemm {
     const cpu_view *a, *b, *c, *d, *bias;
     bool ta, tb, pack_a;
     REAL alpha, beta;
@@ -35,19 +35,38 @@ typedef struct NAME(gemm) {
     int64_t a_stride; /* of converted a */
     int64_t b_panels_to_pack;
     bool first, last, use_acc;
-} NAME(gemm);
+} real_gemm;
 
-INLINE const char *NAME(element)(const cpu_view *view, int64_t row, int64_t column) {
+INLINE char *real_element(const cpu_view *view, int64_t row, int64_t column) {
     return view->data + (row * view->stride + column) * sbp_dtype_bytes(view->dtype);
 }
 
+/* out[i][j] = in[j][i], in: [PANEL][PIECE], out: [count][PANEL]. */
+static void real_transpose(const REAL *in, int64_t count, REAL *out) {
+    int64_t done = 0;
+#if CPU_VECTOR_BYTES == 64
+    for (; done + VL <= count; done += VL)
+        for (int64_t j = 0; j < PANEL; j += VL) {
+            VEC rows[CPU_VECTOR_BYTES / sizeof(REAL)];
+            for (int64_t i = 0; i < VL; i++)
+                rows[i] = *(const VEC_MEMORY *)(in + (j + i) * PIECE + done);
+            real_transpose_square(rows);
+            for (int64_t i = 0; i < VL; i++)
+                *(VEC_MEMORY *)(out + (done + i) * PANEL + j) = rows[i];
+        }
+#endif
+    for (; done < count; done++)
+        for (int64_t j = 0; j < PANEL; j++)
+            out[done * PANEL + j] = in[j * PIECE + done];
+}
+
 /* out[k][j] = b(k0 + k, first + j) for the columns of one panel. */
-static void NAME(pack_b_panel)(const NAME(gemm) * g, int64_t panel) {
+static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
     int64_t first = panel * PANEL, width = g->columns - first < PANEL ? g->columns - first : PANEL;
     REAL *out = g->b_packed + panel * PANEL * g->depth;
     if (!g->tb) {
         for (int64_t k = 0; k < g->depth; k++, out += PANEL) {
-            NAME(load_row)(out, NAME(element)(g->b, g->k0 + k, g->n0 + first), g->b->dtype, width);
+            real_load_row(out, real_element(g->b, g->k0 + k, g->n0 + first), g->b->dtype, width);
             for (int64_t j = width; j < PANEL; j++)
                 out[j] = 0;
         }
@@ -59,113 +78,123 @@ static void NAME(pack_b_panel)(const NAME(gemm) * g, int64_t panel) {
     for (int64_t k = 0; k < g->depth; k += PIECE) {
         int64_t some = g->depth - k < PIECE ? g->depth - k : PIECE;
         for (int64_t j = 0; j < width; j++)
-            NAME(load_row)(piece[j], NAME(element)(g->b, g->n0 + first + j, g->k0 + k), g->b->dtype, some);
-        for (int64_t i = 0; i < some; i++, out += PANEL)
-            for (int64_t j = 0; j < PANEL; j++)
-                out[j] = piece[j][i];
+            real_load_row(piece[j], real_element(g->b, g->n0 + first + j, g->k0 + k), g->b->dtype, some);
+        real_transpose(&piece[0][0], some, out + k * PANEL);
     }
 }
 
 /* Rows m0 + group * PACK_ROWS .. of op(a): panels when a is transposed, else a row-major copy. */
-static void NAME(pack_a_rows)(const NAME(gemm) * g, int64_t group) {
+static void real_pack_a_rows(const real_gemm *g, int64_t group) {
     int64_t first = group * PACK_ROWS, count = g->rows - first < PACK_ROWS ? g->rows - first : PACK_ROWS;
     if (!g->ta) {
         for (int64_t m = first; m < first + count; m++)
-            NAME(load_row)
-        (g->a_packed + m * g->a_stride, NAME(element)(g->a, g->m0 + m, g->k0), g->a->dtype, g->depth);
+            real_load_row(g->a_packed + m * g->a_stride, real_element(g->a, g->m0 + m, g->k0), g->a->dtype,
+                          g->depth);
         return;
     }
     REAL line[PACK_ROWS] = {0};
     for (int64_t k = 0; k < g->depth; k++) {
-        NAME(load_row)(line, NAME(element)(g->a, g->k0 + k, g->m0 + first), g->a->dtype, count);
+        real_load_row(line, real_element(g->a, g->k0 + k, g->m0 + first), g->a->dtype, count);
         REAL *out = g->a_packed + first * g->depth + k * TILE_ROWS;
         for (int64_t p = 0; p < PACK_ROWS && p < count; p += TILE_ROWS, out += TILE_ROWS * g->depth)
             memcpy(out, line + p, TILE_ROWS * sizeof(REAL));
     }
 }
 
-static void NAME(gemm_pack)(void *arg, int64_t item, char *scratch) {
+static void real_gemm_pack(void *arg, int64_t item, char *scratch) {
     (void)scratch;
-    const NAME(gemm) *g = arg;
+    const real_gemm *g = arg;
     if (item < g->b_panels_to_pack)
-        NAME(pack_b_panel)(g, item);
+        real_pack_b_panel(g, item);
     else
-        NAME(pack_a_rows)(g, item - g->b_panels_to_pack);
+        real_pack_a_rows(g, item - g->b_panels_to_pack);
+}
+
+/* Elements of a row as REAL: where they lie, or converted into `line`. */
+static const REAL *real_row(const cpu_view *view, int64_t row, int64_t column, int64_t count, REAL *line) {
+    const char *at = real_element(view, row, column);
+    if (view->dtype == REAL_DTYPE)
+        return (const REAL *)(const void *)at;
+    real_load_row(line, at, view->dtype, count);
+    return line;
 }
 
 /* d = alpha sum + beta c + bias for one row of an item; blocks of k after the first are added to the result.
  */
-static void NAME(gemm_store)(const NAME(gemm) * g, int64_t m, int64_t n, REAL *sum, int64_t count) {
-    REAL other[ITEM_COLUMNS];
+static void real_gemm_store(const real_gemm *g, int64_t m, int64_t n, REAL *sum, int64_t count) {
+    REAL line[ITEM_COLUMNS];
     const cpu_view *d = g->d;
-    char *out = d->data + ((g->m0 + m) * d->stride + g->n0 + n) * sbp_dtype_bytes(d->dtype);
     REAL *acc = g->acc + m * g->columns + n;
+    bool direct = d->dtype == REAL_DTYPE, with_c = g->first && g->c->data && g->beta != R(0);
+    REAL *to = direct ? (REAL *)(void *)real_element(d, g->m0 + m, g->n0 + n) : sum;
     if (g->alpha != R(1))
         for (int64_t j = 0; j < count; j++)
             sum[j] *= g->alpha;
-    if (!g->first) {
-        if (g->use_acc)
-            memcpy(other, acc, (size_t)count * sizeof(REAL));
-        else
-            NAME(load_row)(other, out, d->dtype, count);
-        for (int64_t j = 0; j < count; j++)
-            sum[j] += other[j];
-    }
-    if (g->first && g->c->data && g->beta != R(0)) {
-        NAME(load_row)(other, NAME(element)(g->c, g->m0 + m, g->n0 + n), g->c->dtype, count);
-        for (int64_t j = 0; j < count; j++)
-            sum[j] += g->beta * other[j];
-    }
     if (g->first && g->bias->data) {
-        NAME(load_row)(other, NAME(element)(g->bias, 0, g->n0 + n), g->bias->dtype, count);
+        const REAL *bias = real_row(g->bias, 0, g->n0 + n, count, line);
         for (int64_t j = 0; j < count; j++)
-            sum[j] += other[j];
+            sum[j] += bias[j];
+    }
+    if (with_c) { /* c may be d: each element is read before it is written */
+        const REAL *c = real_row(g->c, g->m0 + m, g->n0 + n, count, line);
+        for (int64_t j = 0; j < count; j++)
+            to[j] = sum[j] + g->beta * c[j];
+    } else if (!g->first) {
+        const REAL *before = g->use_acc ? acc : to;
+        for (int64_t j = 0; j < count; j++)
+            to[j] = sum[j] + before[j];
+    } else if (direct) {
+        memcpy(to, sum, (size_t)count * sizeof(REAL));
     }
     if (g->use_acc && !g->last)
-        memcpy(acc, sum, (size_t)count * sizeof(REAL));
-    else
-        NAME(store_row)(out, d->dtype, sum, count);
+        memcpy(acc, to, (size_t)count * sizeof(REAL));
+    else if (!direct)
+        real_store_row(real_element(d, g->m0 + m, g->n0 + n), d->dtype, to, count);
 }
 
-static void NAME(gemm_compute)(void *arg, int64_t item, char *scratch) {
-    const NAME(gemm) *g = arg;
+static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
+    const real_gemm *g = arg;
     int64_t row_items = sbp_ceil_div(g->rows, ITEM_ROWS);
     int64_t m = item % row_items * ITEM_ROWS, n = item / row_items * ITEM_COLUMNS;
     int64_t rows = g->rows - m < ITEM_ROWS ? g->rows - m : ITEM_ROWS;
     int64_t columns = g->columns - n < ITEM_COLUMNS ? g->columns - n : ITEM_COLUMNS;
     REAL *sums = (REAL *)(void *)scratch; /* [ITEM_ROWS, ITEM_COLUMNS] */
-    NAME(tile_operand) a;
+    real_tile_operand a;
     if (!g->pack_a)
-        a = NAME(tile_matrix)((const REAL *)(const void *)NAME(element)(g->a, g->m0 + m, g->k0), g->a->stride,
-                              1);
+        a = real_tile_matrix((const REAL *)(const void *)real_element(g->a, g->m0 + m, g->k0), g->a->stride,
+                             1);
     else if (!g->ta)
-        a = NAME(tile_matrix)(g->a_packed + m * g->a_stride, g->a_stride, 1);
+        a = real_tile_matrix(g->a_packed + m * g->a_stride, g->a_stride, 1);
     else
-        a = (NAME(tile_operand)){g->a_packed + m * g->depth, 1, TILE_ROWS, TILE_ROWS * g->depth};
+        a = (real_tile_operand){g->a_packed + m * g->depth, 1, TILE_ROWS, TILE_ROWS * g->depth};
     if (g->depth == 0)
         memset(sums, 0, ITEM_ROWS * ITEM_COLUMNS * sizeof(REAL));
     for (int64_t k = 0; k < g->depth; k += GEMM_DEPTH) {
         int64_t depth = g->depth - k < GEMM_DEPTH ? g->depth - k : GEMM_DEPTH;
-        NAME(tile_operand) ak = a;
+        real_tile_operand ak = a;
         ak.data += k * a.column;
         for (int64_t j = 0; j < columns; j += PANEL) {
+            if (k == 0 && g->first && g->c->data) /* by the time they are added to */
+                for (int64_t i = 0; i < rows; i++)
+                    for (int64_t ahead = 0; ahead < PANEL; ahead += 16)
+                        __builtin_prefetch(real_element(g->c, g->m0 + m + i, g->n0 + n + j + ahead));
             const REAL *panel = g->b_packed + (n + j) * g->depth + k * PANEL;
-            NAME(tiles)(rows, PANEL, depth, ak, panel, PANEL, sums + j, ITEM_COLUMNS, k > 0);
+            real_tiles(rows, PANEL, depth, ak, panel, PANEL, sums + j, ITEM_COLUMNS, k > 0);
         }
     }
     for (int64_t i = 0; i < rows; i++)
-        NAME(gemm_store)(g, m + i, n, sums + i * ITEM_COLUMNS, columns);
+        real_gemm_store(g, m + i, n, sums + i * ITEM_COLUMNS, columns);
 }
 
 /* The largest multiple of `unit` up to `count` (rounded up) so that each takes `elems` of SHARED_ELEMS. */
-static int64_t NAME(fitting)(int64_t count, int64_t unit, int64_t elems) {
+static int64_t real_fitting(int64_t count, int64_t unit, int64_t elems) {
     int64_t all = sbp_round_up(count, unit), most = SHARED_ELEMS / (elems > 0 ? elems : 1) / unit * unit;
     return all < most ? all : most;
 }
 
-static void NAME(run_gemm)(cpu_lane *lane, const cpu_command *command) {
+static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
     const cpu_view *v = command->views;
-    NAME(gemm) g = {.d = &v[0], .a = &v[1], .b = &v[2], .c = &v[3], .bias = &v[4]};
+    real_gemm g = {.d = &v[0], .a = &v[1], .b = &v[2], .c = &v[3], .bias = &v[4]};
     g.ta = command->command->u.gemm.ta;
     g.tb = command->command->u.gemm.tb;
     g.alpha = (REAL)command->command->u.gemm.alpha;
@@ -185,11 +214,11 @@ static void NAME(run_gemm)(cpu_lane *lane, const cpu_command *command) {
     int64_t macro = g.k < GEMM_MACRO ? g.k : GEMM_MACRO;
     g.use_acc = g.k > GEMM_MACRO && g.d->dtype != REAL_DTYPE;
     g.a_stride = macro + 16;
-    int64_t block_n = NAME(fitting)(g.n, PANEL, macro), block_m = g.m;
+    int64_t block_n = real_fitting(g.n, PANEL, macro), block_m = g.m;
     if (g.pack_a)
-        block_m = NAME(fitting)(g.m, PACK_ROWS, g.a_stride);
+        block_m = real_fitting(g.m, PACK_ROWS, g.a_stride);
     if (g.use_acc) {
-        int64_t most = NAME(fitting)(g.m, PACK_ROWS, block_n);
+        int64_t most = real_fitting(g.m, PACK_ROWS, block_n);
         block_m = block_m < most ? block_m : most;
     }
     bool one_depth = g.k <= GEMM_MACRO;
@@ -204,10 +233,10 @@ static void NAME(run_gemm)(cpu_lane *lane, const cpu_command *command) {
                 g.last = g.k0 + g.depth == g.k;
                 g.b_panels_to_pack = one_depth && g.m0 > 0 ? 0 : sbp_ceil_div(g.columns, PANEL);
                 int64_t groups = g.pack_a ? sbp_ceil_div(g.rows, PACK_ROWS) : 0;
-                cpu_pool_run(lane->pool, g.b_panels_to_pack + groups, NAME(gemm_pack), &g);
+                cpu_pool_run(lane->pool, g.b_panels_to_pack + groups, real_gemm_pack, &g);
                 cpu_pool_run(lane->pool,
                              sbp_ceil_div(g.rows, ITEM_ROWS) * sbp_ceil_div(g.columns, ITEM_COLUMNS),
-                             NAME(gemm_compute), &g);
+                             real_gemm_compute, &g);
                 g.k0 += g.depth;
             } while (g.k0 < g.k);
         }

@@ -1,7 +1,7 @@
 /* rows_body.h: the block evaluator of row kernels, for one type of arithmetic. See real.h and ../rows.h. */
 
 /* What the steps of one item see. */
-typedef struct NAME(rows_run) {
+typedef struct real_rows_run {
     const cpu_row_plan *plan;
     const cpu_command *command;
     char *scratch;
@@ -10,23 +10,23 @@ typedef struct NAME(rows_run) {
     int64_t row, rows;   /* the block of rows */
     int64_t head, heads; /* the block of heads */
     int64_t elem, elems; /* pieces: the piece */
-} NAME(rows_run);
+} real_rows_run;
 
-INLINE int64_t NAME(step_length)(const NAME(rows_run) * run, uint8_t shape, int64_t length) {
+INLINE int64_t real_step_length(const real_rows_run *run, uint8_t shape, int64_t length) {
     if (!(shape & SBP_VARY_ELEM))
         return 1;
     return run->plan->pieces ? run->elems : length;
 }
 
-INLINE int64_t NAME(shape_rows)(const NAME(rows_run) * run, uint8_t shape) {
+INLINE int64_t real_shape_rows(const real_rows_run *run, uint8_t shape) {
     return shape & SBP_VARY_ROW ? run->rows : 1;
 }
 
-INLINE int64_t NAME(shape_heads)(const NAME(rows_run) * run, uint8_t shape) {
+INLINE int64_t real_shape_heads(const real_rows_run *run, uint8_t shape) {
     return shape & SBP_VARY_HEAD ? run->heads : 1;
 }
 
-INLINE REAL *NAME(own_place)(const NAME(rows_run) * run, int32_t place) {
+INLINE REAL *real_own_place(const real_rows_run *run, int32_t place) {
     return (REAL *)(void *)(run->scratch + run->plan->offsets[place]);
 }
 
@@ -34,24 +34,23 @@ INLINE REAL *NAME(own_place)(const NAME(rows_run) * run, int32_t place) {
 
 /* Where the elements of a block lie in an operand: `rows` times `heads` runs of `length` elements, as few as
  * possible. */
-typedef struct NAME(runs) {
+typedef struct real_runs {
     char *data;
     sbp_dtype dtype;
     int64_t rows, heads, length, row_bytes, head_bytes;
-} NAME(runs);
+} real_runs;
 
-static NAME(runs) NAME(find_runs)(const NAME(rows_run) * run, const row_step *step) {
+static real_runs real_find_runs(const real_rows_run *run, const row_step *step) {
     const sbp_rk_instr *instr = step->instr;
     const sbp_rk_operand *operand = &run->plan->kernel->operands[instr->index];
     const cpu_view *view = &run->command->views[instr->index];
     int64_t bytes = sbp_dtype_bytes(view->dtype);
-    NAME(runs)
-    r = {.dtype = view->dtype,
-         .rows = NAME(shape_rows)(run, step->shape),
-         .heads = NAME(shape_heads)(run, step->shape),
-         .length = NAME(step_length)(run, step->shape, step->length),
-         .row_bytes = view->stride * bytes,
-         .head_bytes = operand->head_stride * bytes};
+    real_runs r = {.dtype = view->dtype,
+                   .rows = real_shape_rows(run, step->shape),
+                   .heads = real_shape_heads(run, step->shape),
+                   .length = real_step_length(run, step->shape, step->length),
+                   .row_bytes = view->stride * bytes,
+                   .head_bytes = operand->head_stride * bytes};
     int64_t column = operand->head_stride * run->head + instr->offset;
     if (step->shape & SBP_VARY_ELEM)
         column += run->elem;
@@ -68,8 +67,8 @@ static NAME(runs) NAME(find_runs)(const NAME(rows_run) * run, const row_step *st
     return r;
 }
 
-static void NAME(step_load)(const NAME(rows_run) * run, const row_step *step) {
-    NAME(runs) r = NAME(find_runs)(run, step);
+static void real_step_load(const real_rows_run *run, const row_step *step) {
+    real_runs r = real_find_runs(run, step);
     if (step->in_memory && r.rows == 1 && r.heads == 1) {
         run->at[step->dst] = (REAL *)(void *)r.data;
         return;
@@ -77,20 +76,19 @@ static void NAME(step_load)(const NAME(rows_run) * run, const row_step *step) {
     REAL *out = run->at[step->dst];
     for (int64_t i = 0; i < r.rows; i++)
         for (int64_t h = 0; h < r.heads; h++, out += r.length)
-            NAME(load_row)(out, r.data + i * r.row_bytes + h * r.head_bytes, r.dtype, r.length);
+            real_load_row(out, r.data + i * r.row_bytes + h * r.head_bytes, r.dtype, r.length);
 }
 
-static void NAME(step_store)(const NAME(rows_run) * run, const row_step *step) {
-    NAME(runs) r = NAME(find_runs)(run, step);
+static void real_step_store(const real_rows_run *run, const row_step *step) {
+    real_runs r = real_find_runs(run, step);
     const REAL *from = run->at[step->a];
     for (int64_t i = 0; i < r.rows; i++)
         for (int64_t h = 0; h < r.heads; h++, from += r.length)
-            NAME(store_row)(r.data + i * r.row_bytes + h * r.head_bytes, r.dtype, from, r.length);
+            real_store_row(r.data + i * r.row_bytes + h * r.head_bytes, r.dtype, from, r.length);
 }
 
 /* Element `column` of the row of sums that the block of absolute row `row` adds to. */
-static char *NAME(partial_at)(const NAME(rows_run) * run, const sbp_rk_instr *instr, int64_t row,
-                              int64_t head) {
+static char *real_partial_at(const real_rows_run *run, const sbp_rk_instr *instr, int64_t row, int64_t head) {
     const sbp_rk_operand *operand = &run->plan->kernel->operands[instr->index];
     const cpu_view *view = &run->command->views[instr->index];
     return view->data +
@@ -98,14 +96,14 @@ static char *NAME(partial_at)(const NAME(rows_run) * run, const sbp_rk_instr *in
                sbp_dtype_bytes(view->dtype);
 }
 
-static void NAME(step_partial)(const NAME(rows_run) * run, const row_step *step) {
+static void real_step_partial(const real_rows_run *run, const row_step *step) {
     const REAL *from = run->at[step->a];
-    int64_t length = NAME(step_length)(run, step->shape, step->length);
+    int64_t length = real_step_length(run, step->shape, step->length);
     int64_t first = step->shape & SBP_VARY_ELEM ? run->elem : 0;
     bool wide = run->command->views[step->instr->index].dtype == SBP_F64;
-    for (int64_t r = 0; r < NAME(shape_rows)(run, step->shape); r++)
-        for (int64_t h = 0; h < NAME(shape_heads)(run, step->shape); h++, from += length) {
-            char *to = NAME(partial_at)(run, step->instr, run->row + r, run->head + h);
+    for (int64_t r = 0; r < real_shape_rows(run, step->shape); r++)
+        for (int64_t h = 0; h < real_shape_heads(run, step->shape); h++, from += length) {
+            char *to = real_partial_at(run, step->instr, run->row + r, run->head + h);
             double *sum64 = (double *)(void *)to + first;
             float *sum32 = (float *)(void *)to + first;
             if (wide)
@@ -118,7 +116,7 @@ static void NAME(step_partial)(const NAME(rows_run) * run, const row_step *step)
 }
 
 /* The sums of the rows that an item covers begin at 0. */
-static void NAME(clear_partials)(const NAME(rows_run) * run, int64_t first, int64_t end) {
+static void real_clear_partials(const real_rows_run *run, int64_t first, int64_t end) {
     const sbp_rowkernel *kernel = run->plan->kernel;
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         const sbp_rk_instr *instr = &kernel->instrs[i];
@@ -127,28 +125,28 @@ static void NAME(clear_partials)(const NAME(rows_run) * run, int64_t first, int6
         int64_t heads = instr->vary & SBP_VARY_HEAD ? kernel->heads : 1;
         for (int64_t row = first; row < end; row += SBP_PARTIAL_ROWS)
             for (int64_t head = 0; head < heads; head++)
-                memset(NAME(partial_at)(run, instr, row, head), 0,
+                memset(real_partial_at(run, instr, row, head), 0,
                        (size_t)(instr->length * sbp_dtype_bytes(run->command->views[instr->index].dtype)));
     }
 }
 
 /* ---- values --------------------------------------------------------------------------------------- */
 
-static void NAME(step_index)(const NAME(rows_run) * run, const row_step *step) {
+static void real_step_index(const real_rows_run *run, const row_step *step) {
     REAL *out = run->at[step->dst];
-    int64_t n = NAME(step_length)(run, step->shape, step->length);
+    int64_t n = real_step_length(run, step->shape, step->length);
     int64_t first = step->instr->offset + (step->shape & SBP_VARY_ELEM ? run->elem : 0);
     for (int64_t j = 0; j < n; j++)
         out[j] = (REAL)(first + j);
 }
 
-static void NAME(step_random)(const NAME(rows_run) * run, const row_step *step) {
+static void real_step_random(const real_rows_run *run, const row_step *step) {
     REAL *out = run->at[step->dst];
-    int64_t n = NAME(step_length)(run, step->shape, step->length);
+    int64_t n = real_step_length(run, step->shape, step->length);
     uint64_t key = (uint64_t)run->command->scalars[step->instr->index];
     uint32_t first = (uint32_t)(step->instr->offset + (step->shape & SBP_VARY_ELEM ? run->elem : 0));
-    for (int64_t r = 0; r < NAME(shape_rows)(run, step->shape); r++)
-        for (int64_t h = 0; h < NAME(shape_heads)(run, step->shape); h++, out += n) {
+    for (int64_t r = 0; r < real_shape_rows(run, step->shape); r++)
+        for (int64_t h = 0; h < real_shape_heads(run, step->shape); h++, out += n) {
             uint64_t row = (uint64_t)(run->command->row0 + run->row + r);
             uint32_t head = step->instr->vary & SBP_VARY_HEAD ? (uint32_t)(run->head + h) : 0;
             for (int64_t j = 0; j < n; j++) {
@@ -159,9 +157,9 @@ static void NAME(step_random)(const NAME(rows_run) * run, const row_step *step) 
         }
 }
 
-static void NAME(step_round)(const NAME(rows_run) * run, const row_step *step) {
-    int64_t n = NAME(shape_rows)(run, step->shape) * NAME(shape_heads)(run, step->shape) *
-                NAME(step_length)(run, step->shape, step->length);
+static void real_step_round(const real_rows_run *run, const row_step *step) {
+    int64_t n = real_shape_rows(run, step->shape) * real_shape_heads(run, step->shape) *
+                real_step_length(run, step->shape, step->length);
     const REAL *restrict a = run->at[step->a];
     REAL *restrict y = run->at[step->dst];
     switch (step->instr->dtype) {
@@ -190,22 +188,22 @@ static void NAME(step_round)(const NAME(rows_run) * run, const row_step *step) {
     }
 }
 
-static void NAME(step_map)(const NAME(rows_run) * run, const row_step *step) {
-    int64_t n = NAME(shape_rows)(run, step->shape) * NAME(shape_heads)(run, step->shape) *
-                NAME(step_length)(run, step->shape, step->length);
-    NAME(map_loops)
-    [step->instr->map][step->scalars](n, run->at[step->a], step->b < 0 ? NULL : run->at[step->b],
-                                      step->c < 0 ? NULL : run->at[step->c], run->at[step->dst]);
+static void real_step_map(const real_rows_run *run, const row_step *step) {
+    int64_t n = real_shape_rows(run, step->shape) * real_shape_heads(run, step->shape) *
+                real_step_length(run, step->shape, step->length);
+    real_map_loops[step->instr->map][step->scalars](
+        n, run->at[step->a], step->b < 0 ? NULL : run->at[step->b], step->c < 0 ? NULL : run->at[step->c],
+        run->at[step->dst]);
 }
 
-static void NAME(step_expand)(const NAME(rows_run) * run, const row_step *step) {
+static void real_step_expand(const real_rows_run *run, const row_step *step) {
     const REAL *from = run->at[step->a];
     REAL *restrict out = run->at[step->dst];
-    int64_t n = NAME(step_length)(run, step->shape, step->length);
-    int64_t a_n = NAME(step_length)(run, step->a_shape, step->length);
-    int64_t a_heads = NAME(shape_heads)(run, step->a_shape);
-    for (int64_t r = 0; r < NAME(shape_rows)(run, step->shape); r++)
-        for (int64_t h = 0; h < NAME(shape_heads)(run, step->shape); h++, out += n) {
+    int64_t n = real_step_length(run, step->shape, step->length);
+    int64_t a_n = real_step_length(run, step->a_shape, step->length);
+    int64_t a_heads = real_shape_heads(run, step->a_shape);
+    for (int64_t r = 0; r < real_shape_rows(run, step->shape); r++)
+        for (int64_t h = 0; h < real_shape_heads(run, step->shape); h++, out += n) {
             const REAL *a = from + (step->a_shape & SBP_VARY_ROW ? r * a_heads * a_n : 0) +
                             (step->a_shape & SBP_VARY_HEAD ? h * a_n : 0);
             if (a_n == n)
@@ -218,7 +216,7 @@ static void NAME(step_expand)(const NAME(rows_run) * run, const row_step *step) 
 
 /* ---- reductions ----------------------------------------------------------------------------------- */
 
-INLINE REAL NAME(combine)(sbp_rk_op op, REAL a, REAL b) {
+INLINE REAL real_combine(sbp_rk_op op, REAL a, REAL b) {
     if (op == SBP_RK_SUM)
         return a + b;
     if (op == SBP_RK_MAX)
@@ -226,73 +224,73 @@ INLINE REAL NAME(combine)(sbp_rk_op op, REAL a, REAL b) {
     return a < b || a != a ? a : b;
 }
 
-INLINE REAL NAME(reduction_start)(sbp_rk_op op) {
+INLINE REAL real_reduction_start(sbp_rk_op op) {
     return op == SBP_RK_SUM ? 0 : op == SBP_RK_MAX ? -(REAL)INFINITY : (REAL)INFINITY;
 }
 
-INLINE REAL NAME(reduce_lanes)(const sbp_rk_op op, const REAL *a, int64_t n) {
+INLINE REAL real_reduce_lanes(const sbp_rk_op op, const REAL *a, int64_t n) {
     REAL lanes[SUM_LANES];
     for (int i = 0; i < SUM_LANES; i++)
-        lanes[i] = NAME(reduction_start)(op);
+        lanes[i] = real_reduction_start(op);
     int64_t j = 0;
     for (; j + SUM_LANES <= n; j += SUM_LANES)
         for (int i = 0; i < SUM_LANES; i++)
-            lanes[i] = NAME(combine)(op, a[j + i], lanes[i]);
+            lanes[i] = real_combine(op, a[j + i], lanes[i]);
     for (int i = 0; j + i < n; i++)
-        lanes[i] = NAME(combine)(op, a[j + i], lanes[i]);
+        lanes[i] = real_combine(op, a[j + i], lanes[i]);
     for (int width = SUM_LANES / 2; width > 0; width /= 2)
         for (int i = 0; i < width; i++)
-            lanes[i] = NAME(combine)(op, lanes[i + width], lanes[i]);
+            lanes[i] = real_combine(op, lanes[i + width], lanes[i]);
     return lanes[0];
 }
 
 /* In SUM_LANES chains, ROW_BLOCK elements at a time; the blocks are added in fp64. */
-static double NAME(reduce)(sbp_rk_op op, const REAL *a, int64_t n) {
-    double result = (double)NAME(reduction_start)(op);
+static double real_reduce(sbp_rk_op op, const REAL *a, int64_t n) {
+    double result = (double)real_reduction_start(op);
     for (int64_t j = 0; j < n; j += ROW_BLOCK) {
         int64_t some = n - j < ROW_BLOCK ? n - j : ROW_BLOCK;
         if (op == SBP_RK_SUM)
-            result += (double)NAME(reduce_lanes)(SBP_RK_SUM, a + j, some);
+            result += (double)real_reduce_lanes(SBP_RK_SUM, a + j, some);
         else if (op == SBP_RK_MAX)
-            result = (double)NAME(combine)(op, NAME(reduce_lanes)(SBP_RK_MAX, a + j, some), (REAL)result);
+            result = (double)real_combine(op, real_reduce_lanes(SBP_RK_MAX, a + j, some), (REAL)result);
         else
-            result = (double)NAME(combine)(op, NAME(reduce_lanes)(SBP_RK_MIN, a + j, some), (REAL)result);
+            result = (double)real_combine(op, real_reduce_lanes(SBP_RK_MIN, a + j, some), (REAL)result);
     }
     return result;
 }
 
-static void NAME(step_reduce)(const NAME(rows_run) * run, const row_step *step) {
+static void real_step_reduce(const real_rows_run *run, const row_step *step) {
     const sbp_rk_op op = step->instr->op;
     const REAL *a = run->at[step->a];
-    int64_t rows = NAME(shape_rows)(run, step->a_shape), heads = NAME(shape_heads)(run, step->a_shape);
-    int64_t n = NAME(step_length)(run, step->a_shape, run->plan->kernel->instrs[step->instr->a].length);
+    int64_t rows = real_shape_rows(run, step->a_shape), heads = real_shape_heads(run, step->a_shape);
+    int64_t n = real_step_length(run, step->a_shape, run->plan->kernel->instrs[step->instr->a].length);
     if (run->plan->pieces) {
         double *sum = &run->accumulators[step->reduction];
-        double piece = NAME(reduce)(op, a, n);
-        *sum = op == SBP_RK_SUM ? *sum + piece : (double)NAME(combine)(op, (REAL)*sum, (REAL)piece);
+        double piece = real_reduce(op, a, n);
+        *sum = op == SBP_RK_SUM ? *sum + piece : (double)real_combine(op, (REAL)*sum, (REAL)piece);
         return;
     }
     REAL *out = run->at[step->dst];
     bool over_heads = step->instr->axes & SBP_VARY_HEAD, over_elems = step->instr->axes & SBP_VARY_ELEM;
     for (int64_t r = 0; r < rows; r++) {
         if (over_elems && over_heads) {
-            double result = (double)NAME(reduction_start)(op);
+            double result = (double)real_reduction_start(op);
             for (int64_t h = 0; h < heads; h++, a += n) {
-                double head = NAME(reduce)(op, a, n);
+                double head = real_reduce(op, a, n);
                 result =
-                    op == SBP_RK_SUM ? result + head : (double)NAME(combine)(op, (REAL)result, (REAL)head);
+                    op == SBP_RK_SUM ? result + head : (double)real_combine(op, (REAL)result, (REAL)head);
             }
             *out++ = (REAL)result;
         } else if (over_elems) {
             for (int64_t h = 0; h < heads; h++, a += n)
-                *out++ = (REAL)NAME(reduce)(op, a, n);
+                *out++ = (REAL)real_reduce(op, a, n);
         } else {
             for (int64_t j = 0; j < n; j++)
                 out[j] = a[j];
             a += n;
             for (int64_t h = 1; h < heads; h++, a += n)
                 for (int64_t j = 0; j < n; j++)
-                    out[j] = NAME(combine)(op, out[j], a[j]);
+                    out[j] = real_combine(op, out[j], a[j]);
             out += n;
         }
     }
@@ -300,60 +298,60 @@ static void NAME(step_reduce)(const NAME(rows_run) * run, const row_step *step) 
 
 /* ---- lists and items ------------------------------------------------------------------------------ */
 
-static void NAME(run_list)(const NAME(rows_run) * run, const row_list *list) {
-    static void (*const kinds[])(const NAME(rows_run) *, const row_step *) = {
-        [ROW_LOAD] = NAME(step_load),     [ROW_INDEX] = NAME(step_index), [ROW_RANDOM] = NAME(step_random),
-        [ROW_MAP] = NAME(step_map),       [ROW_ROUND] = NAME(step_round), [ROW_EXPAND] = NAME(step_expand),
-        [ROW_REDUCE] = NAME(step_reduce), [ROW_STORE] = NAME(step_store), [ROW_PARTIAL] = NAME(step_partial)};
+static void real_run_list(const real_rows_run *run, const row_list *list) {
+    static void (*const kinds[])(const real_rows_run *, const row_step *) = {
+        [ROW_LOAD] = real_step_load,     [ROW_INDEX] = real_step_index, [ROW_RANDOM] = real_step_random,
+        [ROW_MAP] = real_step_map,       [ROW_ROUND] = real_step_round, [ROW_EXPAND] = real_step_expand,
+        [ROW_REDUCE] = real_step_reduce, [ROW_STORE] = real_step_store, [ROW_PARTIAL] = real_step_partial};
     bool last = run->head + run->heads >= run->plan->kernel->heads;
     for (int32_t i = 0; i < list->count; i++) {
         const row_step *step = &list->steps[i];
         if (!last && step->last_head)
             continue;
         if (step->dst >= 0) /* a load may have pointed it at an operand */
-            run->at[step->dst] = NAME(own_place)(run, step->dst);
+            run->at[step->dst] = real_own_place(run, step->dst);
         kinds[step->kind](run, step);
     }
 }
 
-static void NAME(run_whole)(NAME(rows_run) * run, int64_t first, int64_t end) {
+static void real_run_whole(real_rows_run *run, int64_t first, int64_t end) {
     const cpu_row_plan *plan = run->plan;
     run->row = first;
     run->rows = end - first < plan->block_rows ? end - first : plan->block_rows;
     run->heads = plan->block_heads;
-    NAME(run_list)(run, &plan->once);
+    real_run_list(run, &plan->once);
     for (; run->row < end; run->row += plan->block_rows) {
         run->rows = end - run->row < plan->block_rows ? end - run->row : plan->block_rows;
         run->head = 0;
         run->heads = plan->block_heads;
-        NAME(run_list)(run, &plan->per_rows);
+        real_run_list(run, &plan->per_rows);
         for (; run->head < plan->kernel->heads; run->head += plan->block_heads) {
             int64_t left = plan->kernel->heads - run->head;
             run->heads = left < plan->block_heads ? left : plan->block_heads;
-            NAME(run_list)(run, &plan->per_heads);
-            NAME(run_list)(run, &plan->head_stores);
+            real_run_list(run, &plan->per_heads);
+            real_run_list(run, &plan->head_stores);
         }
         run->head = 0;
         run->heads = plan->block_heads;
-        NAME(run_list)(run, &plan->row_stores);
+        real_run_list(run, &plan->row_stores);
     }
 }
 
 /* One row of one head, in passes. */
-static void NAME(run_pieces)(NAME(rows_run) * run) {
+static void real_run_pieces(real_rows_run *run) {
     const cpu_row_plan *plan = run->plan;
     for (int32_t i = 0; i < plan->reduction_count; i++)
-        run->accumulators[i] = (double)NAME(reduction_start)(plan->reductions[i].instr->op);
+        run->accumulators[i] = (double)real_reduction_start(plan->reductions[i].instr->op);
     for (int32_t level = 0; level < plan->pass_count; level++) {
         const row_pass *pass = &plan->passes[level];
         run->elem = 0;
         run->elems = 1;
-        NAME(run_list)(run, &pass->scalars);
+        real_run_list(run, &pass->scalars);
         for (int32_t l = 0; l < pass->list_count; l++) {
             int64_t length = pass->lists[l].length;
             for (run->elem = 0; run->elem < length; run->elem += ROW_BLOCK) {
                 run->elems = length - run->elem < ROW_BLOCK ? length - run->elem : ROW_BLOCK;
-                NAME(run_list)(run, &pass->lists[l]);
+                real_run_list(run, &pass->lists[l]);
             }
         }
         for (int32_t i = 0; i < plan->reduction_count; i++)
@@ -362,36 +360,35 @@ static void NAME(run_pieces)(NAME(rows_run) * run) {
     }
     run->elem = 0;
     run->elems = 1;
-    NAME(run_list)(run, &plan->final_stores);
+    real_run_list(run, &plan->final_stores);
 }
 
-static void NAME(rows_item)(void *arg, int64_t item, char *scratch) {
+static void real_rows_item(void *arg, int64_t item, char *scratch) {
     const cpu_command *command = arg;
     const cpu_row_plan *plan = command->plan;
-    NAME(rows_run)
-    run = {.plan = plan,
-           .command = command,
-           .scratch = scratch,
-           .at = (REAL **)(void *)scratch,
-           .accumulators = (double *)(void *)(scratch + plan->accumulators),
-           .rows = 1,
-           .heads = 1};
+    real_rows_run run = {.plan = plan,
+                         .command = command,
+                         .scratch = scratch,
+                         .at = (REAL **)(void *)scratch,
+                         .accumulators = (double *)(void *)(scratch + plan->accumulators),
+                         .rows = 1,
+                         .heads = 1};
     int64_t first = item * plan->item_rows;
     int64_t end = command->rows - first < plan->item_rows ? command->rows : first + plan->item_rows;
     for (int32_t i = 0; i < plan->place_count; i++)
-        run.at[i] = NAME(own_place)(&run, i);
+        run.at[i] = real_own_place(&run, i);
     for (int32_t i = 0; i < plan->kernel->instr_count; i++) {
         const sbp_rk_instr *instr = &plan->kernel->instrs[i];
         if (plan->constants[i] >= 0)
             *run.at[plan->constants[i]] =
                 (REAL)(instr->op == SBP_RK_CONST ? instr->imm : command->scalars[instr->index]);
     }
-    NAME(clear_partials)(&run, first, end);
+    real_clear_partials(&run, first, end);
     if (!plan->pieces) {
-        NAME(run_whole)(&run, first, end);
+        real_run_whole(&run, first, end);
         return;
     }
     for (run.row = first; run.row < end; run.row++)
         for (run.head = 0; run.head < plan->kernel->heads; run.head++)
-            NAME(run_pieces)(&run);
+            real_run_pieces(&run);
 }

@@ -9,17 +9,17 @@
  *
  * A *_body.h file: see real.h. */
 
-typedef struct NAME(tile_operand) {
+typedef struct real_tile_operand {
     const REAL *data;
     int64_t row, column; /* elements to the next row (m), to the next column (k) */
     int64_t panel;       /* elements to the next TILE_ROWS rows */
-} NAME(tile_operand);
+} real_tile_operand;
 
-INLINE NAME(tile_operand) NAME(tile_matrix)(const REAL *data, int64_t row, int64_t column) {
-    return (NAME(tile_operand)){data, row, column, TILE_ROWS * row};
+INLINE real_tile_operand real_tile_matrix(const REAL *data, int64_t row, int64_t column) {
+    return (real_tile_operand){data, row, column, TILE_ROWS * row};
 }
 
-INLINE VEC NAME(splat)(REAL x) {
+INLINE VEC real_splat(REAL x) {
 #if CPU_VECTOR_BYTES == 64
 #if REAL_IS_F64
     return (VEC)_mm512_set1_pd(x);
@@ -32,9 +32,43 @@ INLINE VEC NAME(splat)(REAL x) {
 #endif
 }
 
+#if CPU_VECTOR_BYTES == 64
+/* Exchanges rows and columns of VL x VL numbers: log2 VL rounds that swap the off-diagonal halves of squares
+ * of 2h, h = VL/2 .. 1. */
+INLINE void real_transpose_square(VEC *rows) {
+#if REAL_IS_F64
+    typedef int64_t lane_number;
+#else
+    typedef int32_t lane_number;
+#endif
+#pragma GCC unroll 4
+    for (int h = (int)VL / 2; h > 0; h /= 2) {
+        lane_number upper[CPU_VECTOR_BYTES / sizeof(REAL)], lower[CPU_VECTOR_BYTES / sizeof(REAL)];
+        for (int l = 0; l < VL; l++) { /* lanes of the second vector begin at VL */
+            upper[l] = (lane_number)(l & h ? VL + l - h : l);
+            lower[l] = (lane_number)(l & h ? VL + l : l + h);
+        }
+        __m512i pick_upper = _mm512_loadu_si512(upper), pick_lower = _mm512_loadu_si512(lower);
+#pragma GCC unroll 16
+        for (int i = 0; i < VL; i++) {
+            if (i & h)
+                continue;
+            VEC a = rows[i], b = rows[i + h];
+#if REAL_IS_F64
+            rows[i] = (VEC)_mm512_permutex2var_pd((__m512d)a, pick_upper, (__m512d)b);
+            rows[i + h] = (VEC)_mm512_permutex2var_pd((__m512d)a, pick_lower, (__m512d)b);
+#else
+            rows[i] = (VEC)_mm512_permutex2var_ps((__m512)a, pick_upper, (__m512)b);
+            rows[i + h] = (VEC)_mm512_permutex2var_ps((__m512)a, pick_lower, (__m512)b);
+#endif
+        }
+    }
+}
+#endif
+
 /* rows <= TILE_ROWS of a exist: the last is read in place of those that do not, and c has space for all. */
-INLINE void NAME(tile_any)(const int vectors, int rows, int64_t depth, NAME(tile_operand) a,
-                           const REAL *restrict b, int64_t b_row, REAL *restrict c, int64_t c_row, bool add) {
+INLINE void real_tile_any(const int vectors, int rows, int64_t depth, real_tile_operand a,
+                          const REAL *restrict b, int64_t b_row, REAL *restrict c, int64_t c_row, bool add) {
     VEC sum[TILE_ROWS][TILE_VECTORS];
     const REAL *at[TILE_ROWS];
 #pragma GCC unroll 8
@@ -52,7 +86,7 @@ INLINE void NAME(tile_any)(const int vectors, int rows, int64_t depth, NAME(tile
             bk[v] = *(const VEC_MEMORY *)(b + v * VL);
 #pragma GCC unroll 8
         for (int m = 0; m < TILE_ROWS; m++) {
-            VEC am = NAME(splat)(at[m][offset]);
+            VEC am = real_splat(at[m][offset]);
 #pragma GCC unroll 3
             for (int v = 0; v < vectors; v++)
                 sum[m][v] = VEC_FMA(am, bk[v], sum[m][v]);
@@ -71,43 +105,40 @@ INLINE void NAME(tile_any)(const int vectors, int rows, int64_t depth, NAME(tile
         }
 }
 
-static __attribute__((noinline)) void NAME(tile3)(int rows, int64_t depth, NAME(tile_operand) a,
-                                                  const REAL *b, int64_t b_row, REAL *c, int64_t c_row,
-                                                  bool add) {
-    NAME(tile_any)(3, rows, depth, a, b, b_row, c, c_row, add);
+static __attribute__((noinline)) void real_tile3(int rows, int64_t depth, real_tile_operand a, const REAL *b,
+                                                 int64_t b_row, REAL *c, int64_t c_row, bool add) {
+    real_tile_any(3, rows, depth, a, b, b_row, c, c_row, add);
 }
 
-static __attribute__((noinline)) void NAME(tile2)(int rows, int64_t depth, NAME(tile_operand) a,
-                                                  const REAL *b, int64_t b_row, REAL *c, int64_t c_row,
-                                                  bool add) {
-    NAME(tile_any)(2, rows, depth, a, b, b_row, c, c_row, add);
+static __attribute__((noinline)) void real_tile2(int rows, int64_t depth, real_tile_operand a, const REAL *b,
+                                                 int64_t b_row, REAL *c, int64_t c_row, bool add) {
+    real_tile_any(2, rows, depth, a, b, b_row, c, c_row, add);
 }
 
-static __attribute__((noinline)) void NAME(tile1)(int rows, int64_t depth, NAME(tile_operand) a,
-                                                  const REAL *b, int64_t b_row, REAL *c, int64_t c_row,
-                                                  bool add) {
-    NAME(tile_any)(1, rows, depth, a, b, b_row, c, c_row, add);
+static __attribute__((noinline)) void real_tile1(int rows, int64_t depth, real_tile_operand a, const REAL *b,
+                                                 int64_t b_row, REAL *c, int64_t c_row, bool add) {
+    real_tile_any(1, rows, depth, a, b, b_row, c, c_row, add);
 }
 
 /* The same for any number of rows and of whole vectors of columns. c has space for rows rounded up to
  * TILE_ROWS; what is written there beyond `rows` means nothing. */
-static inline void NAME(tiles)(int64_t rows, int64_t columns, int64_t depth, NAME(tile_operand) a,
-                               const REAL *b, int64_t b_row, REAL *c, int64_t c_row, bool add) {
+static inline void real_tiles(int64_t rows, int64_t columns, int64_t depth, real_tile_operand a,
+                              const REAL *b, int64_t b_row, REAL *c, int64_t c_row, bool add) {
     for (int64_t n = 0; n < columns;) {
         int64_t vectors = (columns - n) / VL;
         /* 3 3 .. then 2 or 1; never 3 + 1 where 2 + 2 will do */
         int64_t take = vectors == 4 || vectors == 2 ? 2 : vectors >= 3 ? 3 : 1;
         for (int64_t m = 0; m < rows; m += TILE_ROWS) {
-            NAME(tile_operand) am = a;
+            real_tile_operand am = a;
             am.data += m / TILE_ROWS * a.panel;
             int some = (int)(rows - m < TILE_ROWS ? rows - m : TILE_ROWS);
             REAL *cm = c + m * c_row + n;
             if (take == 3)
-                NAME(tile3)(some, depth, am, b + n, b_row, cm, c_row, add);
+                real_tile3(some, depth, am, b + n, b_row, cm, c_row, add);
             else if (take == 2)
-                NAME(tile2)(some, depth, am, b + n, b_row, cm, c_row, add);
+                real_tile2(some, depth, am, b + n, b_row, cm, c_row, add);
             else
-                NAME(tile1)(some, depth, am, b + n, b_row, cm, c_row, add);
+                real_tile1(some, depth, am, b + n, b_row, cm, c_row, add);
         }
         n += take * VL;
     }
