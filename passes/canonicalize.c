@@ -61,6 +61,36 @@ static sbp_value identity_of(const sbp_func *func, const sbp_op *op) {
     return same != SBP_NO_VALUE && sbp_type_equal(&func->values[same].type, y) ? same : SBP_NO_VALUE;
 }
 
+/* Whether every number of type `from` is one of type `to`. */
+static bool holds_all(sbp_dtype to, sbp_dtype from) {
+    if (to == from)
+        return true;
+    switch (from) {
+    case SBP_BF16:
+    case SBP_F16:
+        return to == SBP_F32 || to == SBP_F64;
+    case SBP_F32:
+    case SBP_I32:
+        return to == SBP_F64;
+    case SBP_I8:
+    case SBP_BOOL:
+        return sbp_dtype_is_float(to);
+    default:
+        return false;
+    }
+}
+
+/* Lets a cast read what a cast before it read, when that one lost nothing. */
+static void skip_cast(sbp_func *func, sbp_op *op) {
+    while (op->code == SBP_OP_cast && func->values[op->operands[0]].op >= 0) {
+        const sbp_op *before = &func->ops[func->values[op->operands[0]].op];
+        if (before->code != SBP_OP_cast ||
+            !holds_all((sbp_dtype)sbp_op_int(before, "to"), func->values[before->operands[0]].type.dtype))
+            return;
+        op->operands[0] = before->operands[0];
+    }
+}
+
 static bool fold(const sbp_func *func, const sbp_op *op, double *out) {
     sbp_rowop rowop = sbp_opcode_rowop(op->code);
     double v[3] = {0};
@@ -106,6 +136,7 @@ sbp_status sbp_canonicalize_func(sbp_module *module, const sbp_func *func, sbp_d
         const sbp_op *op = &func->ops[i];
         SBP_TRY(sbp_rewrite_copy(&rw, op));
         int32_t number = rw.to->op_count - 1; /* look at the copy: its operands are already simplified */
+        skip_cast(rw.to, &rw.to->ops[number]);
         const sbp_op *copy = &rw.to->ops[number];
         sbp_value same = identity_of(rw.to, copy);
         double folded;
