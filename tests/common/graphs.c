@@ -96,19 +96,24 @@ static double row_number(const documents *d, sbp_example_fill fill, int64_t row)
                                                   : d->own[row]);
 }
 
+sbp_tensor *example_tensor(testing *t, const sbp_example_operand *in, const documents *rows,
+                           const sbp_eval_env *env) {
+    sbp_tensor *x = graph_tensor(t, &in->type, env, in->lo, in->hi);
+    for (int64_t j = 0; j < x->elems; j++)
+        if (in->fill == SBP_FILL_INT)
+            x->data[j] = in->lo + (double)sbp_rng_below(&t->rng, (int64_t)(in->hi - in->lo));
+        else if (in->fill != SBP_FILL_FLOAT)
+            x->data[j] = row_number(rows, in->fill, j);
+    return x;
+}
+
 sbp_tensor **example_inputs(testing *t, const example_graph *g, const documents *rows,
                             const sbp_eval_env *env) {
     sbp_tensor **inputs = SBP_NEW_ARRAY(t->arena, sbp_tensor *, g->func->arg_count);
     for (int32_t i = 0; i < g->func->arg_count; i++) {
-        const sbp_example_operand *in = &g->example.in[g->operand[i]];
-        inputs[i] = graph_tensor(t, &in->type, env, in->lo, in->hi);
-        for (int64_t j = 0; j < inputs[i]->elems; j++)
-            if (g->code == SBP_OP_eq) /* so that some are equal */
-                inputs[i]->data[j] = round(inputs[i]->data[j]);
-            else if (in->fill == SBP_FILL_INT)
-                inputs[i]->data[j] = in->lo + (double)sbp_rng_below(&t->rng, (int64_t)(in->hi - in->lo));
-            else if (in->fill != SBP_FILL_FLOAT)
-                inputs[i]->data[j] = row_number(rows, in->fill, j);
+        inputs[i] = example_tensor(t, &g->example.in[g->operand[i]], rows, env);
+        for (int64_t j = 0; g->code == SBP_OP_eq && j < inputs[i]->elems; j++) /* so that some are equal */
+            inputs[i]->data[j] = round(inputs[i]->data[j]);
     }
     return inputs;
 }

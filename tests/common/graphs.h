@@ -30,6 +30,10 @@ bool example_graph_build(testing *t, sbp_opcode code, int32_t index, sbp_dtype d
 /* T = rows, S = 3 groups; the chunk is rows row0 .. row0+C with C <= 3. */
 sbp_eval_env example_env(testing *t, int64_t rows);
 
+/* A tensor filled as the example operand says. */
+sbp_tensor *example_tensor(testing *t, const sbp_example_operand *in, const documents *rows,
+                           const sbp_eval_env *env);
+
 /* A tensor per argument, filled as the example says. */
 sbp_tensor **example_inputs(testing *t, const example_graph *graph, const documents *rows,
                             const sbp_eval_env *env);
