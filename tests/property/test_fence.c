@@ -169,12 +169,28 @@ static void describe(const bench *b) {
     }
 }
 
+static const char *text_of(bench *b) {
+    sbp_text text;
+    sbp_text_init(&text, b->arena);
+    sbp_program_print(&text, b->program);
+    return text.data;
+}
+
+/* On a program with fences the pass finds the same ones again. */
+static void check_again(bench *b) {
+    sbp_pipeline p = {.arena = b->arena, .diag = b->diag, .program = b->program};
+    const char *before = text_of(b);
+    if (sbp_pass_fence(&p) != SBP_OK || strcmp(before, text_of(b)) != 0)
+        fail_msg("%s: the second time there are other fences", b->name);
+}
+
 static int examine(const char *name, const compile_wish *wish) {
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = name};
     if (compile_model(b.arena, b.diag, wish, &b.program) != SBP_OK)
         fail_msg("%s: %s", name, sbp_diag_text(b.diag, SBP_ERROR));
     if (sbp_program_verify(b.program, b.diag) != SBP_OK)
         fail_msg("%s: %s", name, sbp_diag_text(b.diag, SBP_ERROR));
+    check_again(&b);
     b.fences = fence_list_make(b.arena, b.program);
     if (verbose())
         describe(&b);
@@ -336,12 +352,44 @@ static void simulator_notices_shared_memory(void **unused) {
     sbp_diag_destroy(b.diag);
 }
 
+static sbp_status run_pass(void *user) {
+    return sbp_pass_fence(user);
+}
+
+/* Every allocation of the pass fails once: an error, no leak, no crash; then it works on what is left. */
+static void pass_survives_lack_of_memory(void **unused) {
+    (void)unused;
+    compile_wish wish = compile_wish_for(GOLDEN "llama_plain/model", 14, 4, 3);
+    wish.stop_after = "memory";
+    wish.options.schedule.offload = true;
+    sbp_arena *arena = sbp_arena_create();
+    sbp_diag *diag = sbp_diag_create();
+    sbp_pipeline p = {.arena = arena, .diag = diag};
+    assert_int_equal(compile_model(arena, diag, &wish, &p.program), SBP_OK);
+    int64_t failures = 0;
+    for (;; failures++) {
+        sbp_test_fail_allocation(failures + 1);
+        sbp_status status = sbp_guard(arena, diag, run_pass, &p);
+        sbp_test_fail_allocation(0);
+        if (status == SBP_OK)
+            break;
+        assert_int_equal(status, SBP_MACHINE);
+    }
+    print_message("%lld allocations failed\n", (long long)failures);
+    assert_true(failures > 0);
+    assert_int_equal(sbp_program_verify(p.program, diag), SBP_OK);
+    assert_true(fence_list_make(arena, p.program).count > 0);
+    sbp_arena_destroy(arena);
+    sbp_diag_destroy(diag);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedules_of_one_model),
         cmocka_unit_test(modes_of_one_model),
         cmocka_unit_test(several_models),
         cmocka_unit_test(simulator_notices_shared_memory),
+        cmocka_unit_test(pass_survives_lack_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
