@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PIECE_ELEMS = 1 << 20 };
+enum { PIECE_ELEMS = 1 << 17 };
 
 #define TEMPORARY ".checkpoint-"
 

@@ -137,6 +137,7 @@ static sbp_status compile_model(sbp_run *run) {
         SBP_TRY(sbp_run_load_raw(run));
         SBP_TRY(sbp_run_plan_steps(run));
     }
+    run->seq_len = seq_len > 0 ? seq_len : sbp_options_int(run->options, "seq-len");
     if (dry) {
         run->plan_path = "plan.bin";
         print_command(run, compile_args(run, sbpc, seq_len));

@@ -21,6 +21,7 @@ typedef struct sbp_run {
     sbp_options *options;
     const char *model; /* the first argument, when it is no plan */
     const char *plan_path;
+    int64_t seq_len;      /* of a model, as the data or the user want it */
     char *temporary_plan; /* removed at the end */
     const sbp_plan *plan;
     sbp_plan_info info;

@@ -29,7 +29,25 @@ static bool is_trained(const sbp_run *run, const sbp_doc *doc, int64_t i) {
     return i > 0 && run->data->labels[doc->first + i] >= 0;
 }
 
-/* The document with every stretch of trained tokens between [[ and ]]; ids where there is no tokenizer. */
+/* Text of tokens [from, to) of a document, as they stand in it; ids where there is no tokenizer. */
+static sbp_status add_tokens(sbp_run *run, sbp_text *out, const sbp_tokenizer *tokenizer, const sbp_doc *doc,
+                             int64_t from, int64_t to) {
+    const int32_t *ids = run->data->tokens + doc->first;
+    const char *before, *all;
+    size_t before_length, all_length;
+    for (int64_t k = from; !tokenizer && k < to; k++)
+        sbp_text_add(out, "%s%d", k > 0 ? " " : "", ids[k]);
+    if (!tokenizer)
+        return SBP_OK;
+    SBP_TRY(
+        sbp_tokenizer_decode(tokenizer, run->arena, run->diag, ids, from, false, &before, &before_length));
+    SBP_TRY(sbp_tokenizer_decode(tokenizer, run->arena, run->diag, ids, to, false, &all, &all_length));
+    if (before_length < all_length)
+        sbp_text_add_n(out, all + before_length, all_length - before_length);
+    return SBP_OK;
+}
+
+/* The document with every stretch of trained tokens between [[ and ]]. */
 static sbp_status add_document(sbp_run *run, sbp_text *out, const sbp_tokenizer *tokenizer,
                                const sbp_doc *doc) {
     int64_t count = doc->count < SHOWN_TOKENS ? doc->count : SHOWN_TOKENS;
@@ -38,17 +56,8 @@ static sbp_status add_document(sbp_run *run, sbp_text *out, const sbp_tokenizer 
         while (end < count && is_trained(run, doc, end) == is_trained(run, doc, i))
             end++;
         sbp_text_add(out, is_trained(run, doc, i) ? "[[" : "");
-        if (tokenizer) {
-            const char *text;
-            size_t length;
-            SBP_TRY(sbp_tokenizer_decode(tokenizer, run->arena, run->diag, run->data->tokens + doc->first + i,
-                                         end - i, false, &text, &length));
-            sbp_text_add_n(out, text, length);
-        } else {
-            for (int64_t k = i; k < end; k++)
-                sbp_text_add(out, "%s%d", k > i ? " " : "", run->data->tokens[doc->first + k]);
-        }
-        sbp_text_add(out, is_trained(run, doc, i) ? "]]" : tokenizer ? "" : " ");
+        SBP_TRY(add_tokens(run, out, tokenizer, doc, i, end));
+        sbp_text_add(out, is_trained(run, doc, i) ? "]]" : "");
         i = end;
     }
     sbp_text_add(out, count < doc->count ? " ...\n" : "\n");
@@ -59,7 +68,7 @@ static sbp_status add_document(sbp_run *run, sbp_text *out, const sbp_tokenizer 
 static sbp_status count_parts(sbp_run *run, int64_t *out) {
     sbp_packer packer;
     sbp_status status = SBP_OK;
-    int64_t most = run->plan ? run->plan->program->t_max : run->data->longest;
+    int64_t most = run->plan ? run->plan->program->t_max : run->seq_len;
     *out = 0;
     sbp_packer_init(&packer, most > run->data->longest ? most : run->data->longest, NULL);
     for (int64_t step = 0; step < run->steps_per_epoch && status == SBP_OK; step++) {

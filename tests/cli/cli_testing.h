@@ -1,0 +1,142 @@
+/* cli_testing.h: what the black-box tests of sbpc and sbprun share: commands through the shell, in a fresh
+ * directory, and what they left.
+ *
+ * In commands, $C and $R are the two programs, $D the directory, $G tests/golden, $S the model stories260K;
+ * the current directory is the root of the sources. Standard output goes to $D/out, standard error to $D/err.
+ */
+#ifndef SBP_TESTS_CLI_TESTING_H
+#define SBP_TESTS_CLI_TESTING_H
+
+#include "tests/unit/io_testing.h"
+
+#include <math.h>
+#include <sys/wait.h>
+
+#include "ir/io/json.h"
+#include "ir/io/weights.h"
+#include "tests/tolerance.h"
+
+static inline int cli_setup(void **state) {
+    if (io_setup(state) != 0)
+        return -1;
+    setenv("C", SBP_BINARIES "/sbpc", 1);
+    setenv("R", SBP_BINARIES "/sbprun", 1);
+    setenv("D", ((io_fixture *)*state)->directory, 1);
+    setenv("G", "tests/golden", 1);
+    setenv("S", "tests/data/stories260K", 1);
+    return 0;
+}
+
+/* Exit status of a shell command; 128 + number when a signal ended it. */
+static inline int cli(io_fixture *f, const char *command) {
+    char *line = sbp_arena_printf(f->arena, "exec >$D/out 2>$D/err </dev/null; (%s)", command);
+    int status = system(line);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Text of a file in the directory. */
+static inline const char *cli_text(io_fixture *f, const char *name) {
+    const char *text = "";
+    size_t length;
+    if (sbp_file_read(f->arena, f->diag, io_path(f, name), &text, &length) != SBP_OK)
+        fail_msg("cannot read %s", io_path(f, name));
+    return text;
+}
+
+#define cli_ok(f, command)                                                                                   \
+    do {                                                                                                     \
+        int status_ = cli(f, command);                                                                       \
+        if (status_ != 0)                                                                                    \
+            fail_msg("%s: exit status %d: %s", command, status_, cli_text(f, "err"));                        \
+    } while (0)
+
+/* The command ends with this status, and its messages contain the text. */
+static inline void cli_fails(io_fixture *f, int expected, const char *message, const char *command) {
+    int status = cli(f, command);
+    const char *text = cli_text(f, "err");
+    if (status != expected || !strstr(text, message))
+        fail_msg("%s: exit status %d, '%s'; expected %d with '%s'", command, status, text, expected, message);
+}
+
+/* A file in the directory as JSON; its lines, with line_count, as an array of documents. */
+static inline const sbp_json *cli_json(io_fixture *f, const char *name) {
+    const sbp_json *root = NULL;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, io_path(f, name), 0, &root));
+    return root;
+}
+
+static inline const sbp_json **cli_lines(io_fixture *f, const char *name, int *count) {
+    char *text = sbp_arena_strdup(f->arena, cli_text(f, name));
+    const sbp_json **lines = NULL;
+    int32_t n = 0, capacity = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        const sbp_json *root = NULL;
+        assert_ok(f, sbp_json_parse(f->arena, f->diag, name, line, strlen(line), 0, &root));
+        SBP_PUSH(f->arena, lines, n, capacity, root);
+    }
+    *count = n;
+    return lines;
+}
+
+static inline double cli_number(io_fixture *f, const sbp_json *object, const char *key) {
+    double value = NAN;
+    assert_ok(f, sbp_json_get_double(f->diag, object, key, SBP_JSON_REQUIRED, &value));
+    return value;
+}
+
+static inline bool cli_exists(io_fixture *f, const char *name) {
+    return sbp_file_exists(io_path(f, name));
+}
+
+static inline void cli_put(io_fixture *f, const char *name, const char *text) {
+    io_put(io_path(f, name), text, strlen(text));
+}
+
+/* The bytes of two files in the directory are the same. */
+static inline void cli_same(io_fixture *f, const char *a, const char *b) {
+    const char *x, *y;
+    size_t nx, ny;
+    assert_ok(f, sbp_file_read(f->arena, f->diag, io_path(f, a), &x, &nx));
+    assert_ok(f, sbp_file_read(f->arena, f->diag, io_path(f, b), &y, &ny));
+    if (nx != ny || memcmp(x, y, nx) != 0)
+        fail_msg("%s and %s differ", a, b);
+}
+
+static inline double *cli_read_tensor(io_fixture *f, const sbp_weights *w, const sbp_weight *t) {
+    double *data = calloc((size_t)t->elems + 1, sizeof *data);
+    assert_non_null(data);
+    assert_ok(f, sbp_weights_read(w, t, 0, t->elems, SBP_F64, data, f->diag));
+    return data;
+}
+
+/* The same names, and ||got - want|| <= tolerance ||want|| for each; returns the worst. */
+static inline double cli_compare(io_fixture *f, const char *what, const char *got_path, const char *want_path,
+                                 double tolerance) {
+    sbp_weights *got, *want;
+    double worst = 0;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, got_path, &got));
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, want_path, &want));
+    if (sbp_weights_count(got) != sbp_weights_count(want))
+        fail_msg("%s: %d tensors, expected %d", what, sbp_weights_count(got), sbp_weights_count(want));
+    for (int32_t i = 0; i < sbp_weights_count(want); i++) {
+        const sbp_weight *w = sbp_weights_at(want, i), *g = sbp_weights_find(got, w->name);
+        if (!g || g->rank != w->rank || memcmp(g->dim, w->dim, (size_t)w->rank * sizeof *w->dim) != 0)
+            fail_msg("%s: no tensor '%s' of that shape", what, w->name);
+        double *x = cli_read_tensor(f, got, g), *y = cli_read_tensor(f, want, w), error = 0, norm = 0;
+        for (int64_t k = 0; k < w->elems; k++) {
+            error += (x[k] - y[k]) * (x[k] - y[k]);
+            norm += y[k] * y[k];
+        }
+        free(x);
+        free(y);
+        error = norm > 0 ? sqrt(error / norm) : sqrt(error);
+        if (!(error <= tolerance))
+            fail_msg("%s: '%s' is off by %.3g, at most %g", what, w->name, error, tolerance);
+        worst = error > worst ? error : worst;
+    }
+    sbp_weights_close(got);
+    sbp_weights_close(want);
+    return worst;
+}
+
+#endif

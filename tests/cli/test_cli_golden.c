@@ -1,0 +1,106 @@
+/* Golden gradients (tests/golden) through the real programs: compile, run, compare. Settings of the schedule,
+ * micro-batches and the way gradients are consumed must not change them. SBP_TEST_ALL=1 runs every setting on
+ * every case. */
+#include "tests/cli/cli_testing.h"
+
+#include <dirent.h>
+
+static const struct setting {
+    const char *name, *compile;
+    sbp_dtype dtype;
+    bool every_case;
+} settings[] = {
+    {"fp64", "", SBP_F64, true},
+    {"fp32", "", SBP_F32, true},
+    {"C 7, C_head 5, g 2, k 2", "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2", SBP_F64, true},
+    {"C 1, C_head 1", "--chunk 1 --head-chunk 1", SBP_F64, false},
+    {"C 64", "--chunk 64 --head-chunk 64", SBP_F64, false},
+    {"checkpoint", "--backward checkpoint", SBP_F64, false},
+    {"standard", "--backward standard", SBP_F64, false},
+    {"offload", "--chunk 7 --offload host", SBP_F64, false},
+    {"one step, gradients consumed at once", "--clip none --accumulate 1", SBP_F64, false},
+    {"no optimizer", "--optimizer none", SBP_F64, false},
+    {"micro-batches", "--seq-len 45", SBP_F64, false}, /* little more than the longest document */
+    {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, false},
+};
+
+static const char *const not_built[] = {"gpt2", "llama_rope_dynamic", "llama_rope_longrope_long",
+                                        "llama_rope_longrope_short"};
+
+/* Cases on which all settings run. */
+static const char *const thorough[] = {"llama_plain", "gemma3_layer_types", "qwen2_sliding",
+                                       "llama_tied_pad"};
+
+static bool is_in(const char *name, const char *const *list, int count) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(name, list[i]) == 0)
+            return true;
+    return false;
+}
+
+/* A member of args.json as it would be typed. */
+static const char *arguments(io_fixture *f, const sbp_json *args, const char *key) {
+    const sbp_json *list;
+    sbp_text text;
+    sbp_text_init(&text, f->arena);
+    assert_ok(f, sbp_json_get_array(f->diag, args, key, SBP_JSON_REQUIRED, &list));
+    for (int64_t i = 0; i < list->count; i++)
+        sbp_text_add(&text, " '%s'", list->items[i].string);
+    return text.data;
+}
+
+static void run_case(io_fixture *f, const char *name, const struct setting *s) {
+    const sbp_json *args;
+    const char *what = sbp_arena_printf(f->arena, "%s (%s)", name, s->name);
+    assert_ok(f, sbp_json_read(f->arena, f->diag,
+                               sbp_arena_printf(f->arena, "tests/golden/%s/args.json", name), 0, &args));
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $G/%s/model -o $D/p --dtype %s %s %s", name,
+                               s->dtype == SBP_F64 ? "fp64" : "fp32", arguments(f, args, "compile"),
+                               s->compile));
+    cli_ok(f,
+           sbp_arena_printf(f->arena, "$R $D/p --data $G/%s/train.jsonl %s --dump-gradients $D/g.safetensors",
+                            name, arguments(f, args, "run")));
+    cli_compare(f, what, sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")),
+                sbp_arena_printf(f->arena, "tests/golden/%s/grads.safetensors", name),
+                sbp_tolerance(s->dtype));
+}
+
+static void test_golden_gradients(void **state) {
+    io_fixture *f = *state;
+    const char *all = getenv("SBP_TEST_ALL");
+    bool everything = all && strcmp(all, "1") == 0;
+    int cases = 0, runs = 0;
+    DIR *dir = opendir("tests/golden");
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        const char *name = entry->d_name;
+        if (name[0] == '.' || is_in(name, not_built, SBP_COUNT(not_built)) ||
+            !sbp_file_exists(sbp_arena_printf(f->arena, "tests/golden/%s/grads.safetensors", name)))
+            continue;
+        cases++;
+        for (int i = 0; i < SBP_COUNT(settings); i++)
+            if (settings[i].every_case || everything || is_in(name, thorough, SBP_COUNT(thorough))) {
+                run_case(f, name, &settings[i]);
+                runs++;
+            }
+    }
+    closedir(dir);
+    print_message("%d cases, %d runs\n", cases, runs);
+    assert_true(cases >= 33);
+}
+
+/* Stays true until somebody builds them, who then moves them to the list above. */
+static void test_what_is_not_built(void **state) {
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(not_built); i++)
+        cli_fails(f, 1, "built", sbp_arena_printf(f->arena, "$C compile $G/%s/model -o $D/p", not_built[i]));
+    assert_false(cli_exists(f, "p"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

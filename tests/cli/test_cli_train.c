@@ -1,0 +1,369 @@
+/* Training by the real programs: the recorded run of TRL, scores, evaluations, results, checkpoints. The
+ * model is stories260K. */
+#include "tests/cli/cli_testing.h"
+
+#define TRL "tests/golden/stories260k_trl"
+#define COMPILE "$C compile $S -o $D/p --seq-len 933"
+/* As in TRL/args.json. */
+#define TRAIN                                                                                                \
+    "$R $D/p --data $G/stories260k_trl/train.jsonl --batch-size 8 --lr 0.001 --schedule linear --warmup 0 "  \
+    "--weight-decay 0 --shuffle off --steps 20"
+
+static const sbp_json *trl(io_fixture *f) {
+    const sbp_json *root = NULL;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, TRL "/trl.json", 0, &root));
+    return root;
+}
+
+static void expect_near(const char *what, int step, double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance))
+        fail_msg("%s at %d: %.9g, expected %.9g within %g", what, step, got, want, tolerance);
+}
+
+/* Every step of TRL's SFTTrainer, and the metrics it logs. */
+static void test_the_curve_of_trl(void **state) {
+    io_fixture *f = *state;
+    int count;
+    cli_ok(f, COMPILE);
+    cli_ok(f, TRAIN " --out $D/o");
+    const sbp_json **got = cli_lines(f, "o/metrics.jsonl", &count), *want;
+    assert_ok(f, sbp_json_get_array(f->diag, trl(f), "trl", SBP_JSON_REQUIRED, &want));
+    assert_int_equal(count, want->count);
+    static const char *const exact[] = {"step", "epoch", "learning_rate", "num_tokens"};
+    static const char *const close[] = {"loss", "entropy", "mean_token_accuracy"};
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < SBP_COUNT(exact); k++)
+            expect_near(exact[k], i + 1, cli_number(f, got[i], exact[k]),
+                        cli_number(f, &want->items[i], exact[k]), SBP_TOLERANCE_F64);
+        for (int k = 0; k < SBP_COUNT(close); k++)
+            expect_near(close[k], i + 1, cli_number(f, got[i], close[k]),
+                        cli_number(f, &want->items[i], close[k]), SBP_TOLERANCE_F32);
+        double norm = cli_number(f, &want->items[i], "grad_norm");
+        expect_near("grad_norm", i + 1, cli_number(f, got[i], "grad_norm"), norm, SBP_TOLERANCE_F32 * norm);
+        assert_true(cli_number(f, got[i], "memory_peak_bytes") > 0);
+        assert_true(cli_number(f, got[i], "tokens_per_second") > 0);
+        assert_true(cli_number(f, got[i], "step_seconds") > 0);
+    }
+}
+
+/* Micro-batches, chunks and threads do not change the run. */
+static void test_the_curve_in_pieces(void **state) {
+    io_fixture *f = *state;
+    int count, count_small;
+    cli_ok(f, COMPILE);
+    cli_ok(f, TRAIN " --out $D/o --threads 1");
+    cli_ok(f, TRAIN " --out $D/again --threads 2");
+    cli_same(f, "o/model.safetensors", "again/model.safetensors"); /* bit for bit */
+    cli_ok(f,
+           "$C compile $S -o $D/p --seq-len 256 --chunk 19 --head-chunk 30 --segment 2 --checkpoint-every 2");
+    cli_ok(f, TRAIN " --out $D/small");
+    const sbp_json **a = cli_lines(f, "o/metrics.jsonl", &count),
+                   **b = cli_lines(f, "small/metrics.jsonl", &count_small);
+    assert_int_equal(count, count_small);
+    for (int i = 0; i < count; i++)
+        expect_near("loss", i + 1, cli_number(f, b[i], "loss"), cli_number(f, a[i], "loss"),
+                    SBP_TOLERANCE_F32);
+}
+
+/* ---- scores and evaluations ------------------------------------------------------------------------- */
+
+static void test_scores(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *want;
+    int count;
+    cli_ok(f, COMPILE);
+    cli_ok(f, "head -8 $G/stories260k_trl/train.jsonl >$D/first.jsonl");
+    cli_ok(f, "$R $D/p --data $D/first.jsonl --score $D/s.jsonl --shuffle on");
+    const sbp_json **got = cli_lines(f, "s.jsonl", &count);
+    assert_ok(f,
+              sbp_json_get_array(f->diag, trl(f), "float64_first_step_logprobs", SBP_JSON_REQUIRED, &want));
+    assert_int_equal(count, 8);
+    for (int i = 0; i < count; i++) {
+        const sbp_json *logps = sbp_json_member(got[i], "logps");
+        double sum = 0;
+        assert_int_equal(cli_number(f, got[i], "row"), i); /* in file order */
+        assert_string_equal(sbp_json_member(got[i], "part")->string, "text");
+        assert_int_equal(logps->count, want->items[i].count);
+        assert_int_equal(cli_number(f, got[i], "tokens"), logps->count);
+        for (int64_t k = 0; k < logps->count; k++) {
+            expect_near("logp", i, logps->items[k].real, want->items[i].items[k].real, SBP_TOLERANCE_STORIES);
+            sum += logps->items[k].real;
+        }
+        expect_near("sum", i, cli_number(f, got[i], "sum"), sum, SBP_TOLERANCE_F64);
+    }
+    /* only the completion of a prompt */
+    cli_put(f, "pc.jsonl", "{\"prompt\": \"Once upon a time,\", \"completion\": \" a cat sat.\"}\n");
+    cli_ok(f, "$R $D/p --data $D/pc.jsonl --score $D/s.jsonl");
+    got = cli_lines(f, "s.jsonl", &count);
+    assert_string_equal(sbp_json_member(got[0], "part")->string, "completion");
+    cli_ok(f, "echo '\" a cat sat.</s>\"' | $R tokenize $S >$D/ids; cat $D/ids");
+    assert_true(cli_number(f, got[0], "tokens") < 10 && cli_number(f, got[0], "tokens") > 3);
+}
+
+/* Mean of the counted log-probabilities of a score file, negated. */
+static double mean_loss(io_fixture *f, const char *name) {
+    int count;
+    const sbp_json **lines = cli_lines(f, name, &count);
+    double sum = 0, tokens = 0;
+    for (int i = 0; i < count; i++) {
+        sum -= cli_number(f, lines[i], "sum");
+        tokens += cli_number(f, lines[i], "tokens");
+    }
+    return sum / tokens;
+}
+
+/* eval_loss before and after is what scoring the initial and the final weights gives; so the written model
+ * holds what was trained, and loads again. */
+static void test_evaluations_and_the_written_model(void **state) {
+    io_fixture *f = *state;
+    int count;
+    cli_ok(f, COMPILE " --chunk 64");
+    cli_ok(f, "head -100 $G/stories260k_trl/train.jsonl | tail -40 >$D/held.jsonl");
+    cli_ok(f, TRAIN " --out $D/o --eval $D/held.jsonl --eval-every 8 --json");
+    const sbp_json *summary = cli_json(f, "out");
+    const sbp_json **lines = cli_lines(f, "o/metrics.jsonl", &count);
+    assert_int_equal(count, 20 + 4); /* before, after 8 and 16, at the end */
+    assert_int_equal(cli_number(f, lines[0], "step"), 0);
+    assert_int_equal(cli_number(f, lines[9], "step"), 8);
+    assert_int_equal(cli_number(f, lines[count - 1], "step"), 20);
+    double before = cli_number(f, lines[0], "eval_loss"),
+           after = cli_number(f, lines[count - 1], "eval_loss");
+    assert_true(isfinite(cli_number(f, lines[0], "eval_entropy")));
+    assert_null(sbp_json_member(lines[0], "eval_grad_norm"));
+    expect_near("eval_loss of the summary", 20, cli_number(f, summary, "eval_loss"), after, 0);
+    cli_ok(f, "$R $D/p --data $D/held.jsonl --score $D/s.jsonl");
+    expect_near("eval_loss", 0, mean_loss(f, "s.jsonl"), before, SBP_TOLERANCE_F32);
+    cli_ok(f, "$R $D/p --data $D/held.jsonl --score $D/s.jsonl --weights $D/o");
+    expect_near("eval_loss", 20, mean_loss(f, "s.jsonl"), after, SBP_TOLERANCE_F32);
+    cli_ok(f, "$C compile $D/o -o $D/p2 --seq-len 300"); /* as a model of its own, tokenizer and all */
+    cli_ok(f, "$R $D/p2 --data $D/held.jsonl --score $D/s.jsonl");
+    expect_near("eval_loss", 20, mean_loss(f, "s.jsonl"), after, SBP_TOLERANCE_F32);
+    assert_true(after < before);
+    /* only an evaluation */
+    cli_ok(f, "$R $D/p --eval $D/held.jsonl --json");
+    expect_near("eval_loss", 0, cli_number(f, cli_json(f, "out"), "eval_loss"), before, 0);
+    const sbp_json *config = cli_json(f, "o/config.json");
+    assert_string_equal(sbp_json_member(config, "dtype")->string, "float32");
+    assert_null(sbp_json_member(config, "torch_dtype"));
+}
+
+static void test_the_summary_and_run_json(void **state) {
+    io_fixture *f = *state;
+    int count;
+    cli_ok(f, COMPILE);
+    cli_put(f, "c.yaml",
+            "learning_rate: 5e-4\nlr_scheduler_type: cosine\nmax_steps: 3\nwarmup_steps: 0.5\nadam_beta2: "
+            "0.95\nseq_len: 933 # as the plan\nchunk: auto\n");
+    cli_ok(f,
+           "$R $D/p --config $D/c.yaml --data $G/stories260k_trl/train.jsonl --output_dir $D/new/o --json");
+    const sbp_json *summary = cli_json(f, "out"), *run = cli_json(f, "new/o/run.json");
+    const sbp_json **lines = cli_lines(f, "new/o/metrics.jsonl", &count);
+    assert_int_equal(count, 3);
+    assert_int_equal(cli_number(f, summary, "steps"), 3);
+    double mean = 0;
+    for (int i = 0; i < 3; i++)
+        mean += cli_number(f, lines[i], "loss") / 3;
+    expect_near("train_loss", 3, cli_number(f, summary, "train_loss"), mean, SBP_TOLERANCE_F64);
+    assert_true(cli_number(f, summary, "peak_bytes_planned") > 0);
+    assert_true(cli_number(f, summary, "peak_bytes_measured") > 0);
+    assert_true(cli_number(f, lines[0], "learning_rate") == 0); /* two steps of warmup */
+    assert_true(cli_number(f, lines[1], "learning_rate") == 2.5e-4);
+    const sbp_json *options = sbp_json_member(run, "options");
+    assert_true(cli_number(f, options, "lr") == 5e-4);
+    assert_string_equal(sbp_json_member(options, "schedule")->string, "cosine");
+    assert_true(sbp_json_member(options, "betas")->items[1].real == 0.95);
+    assert_int_equal(cli_number(f, run, "warmup_steps"), 2);
+    assert_int_equal(cli_number(f, sbp_json_member(run, "data"), "rows"), 200);
+    assert_non_null(sbp_json_member(sbp_json_member(run, "compiled"), "options"));
+    cli_ok(f, "$R $D/p --config $D/c.yaml --data $G/stories260k_trl/train.jsonl --max_steps 1 --json");
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "steps"), 1); /* the command line wins */
+}
+
+/* ---- checkpoints ------------------------------------------------------------------------------------ */
+
+#define LONG "$R $D/p --data $G/stories260k_trl/train.jsonl --lr 0.001 --epochs 2.4 --batch-tokens 700"
+
+/* Losses and learning rates of two runs are equal, bit for bit. */
+static void expect_same_metrics(io_fixture *f, const char *a, const char *b) {
+    int n, m;
+    const sbp_json **x = cli_lines(f, a, &n), **y = cli_lines(f, b, &m);
+    assert_int_equal(n, m);
+    static const char *const keys[] = {"step", "epoch", "loss", "grad_norm", "learning_rate", "num_tokens"};
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < SBP_COUNT(keys); k++)
+            assert_true(cli_number(f, x[i], keys[k]) == cli_number(f, y[i], keys[k]));
+}
+
+/* Killed again and again, at any moment, and resumed: the same model and metrics as in one go. */
+static void test_kill_and_resume(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE " --chunk 16 --head-chunk 16"); /* slow enough to be hit */
+    cli_ok(f, LONG " --out $D/whole --save-every never --json");
+    const sbp_json *whole = cli_json(f, "out");
+    double delay = 0.05;
+    int killed = 0, status = 1;
+    for (int round = 0; status != 0 && round < 60; round++) {
+        status = cli(f, sbp_arena_printf(
+                            f->arena,
+                            "timeout -s KILL %.2f $R $D/p --data $G/stories260k_trl/train.jsonl --lr 0.001 "
+                            "--epochs 2.4 --batch-tokens 700 --out $D/o --save-every 3 --resume --json",
+                            delay));
+        killed += status == 137;
+        assert_true(status == 0 || status == 137);
+        delay *= 1.15; /* in the end it gets through, however slow the machine */
+    }
+    assert_int_equal(status, 0);
+    print_message("killed %d times\n", killed);
+    assert_true(killed > 0);
+    const sbp_json *resumed = cli_json(f, "out");
+    assert_true(cli_number(f, whole, "train_loss") == cli_number(f, resumed, "train_loss"));
+    cli_same(f, "whole/model.safetensors", "o/model.safetensors");
+    expect_same_metrics(f, "whole/metrics.jsonl", "o/metrics.jsonl");
+    cli_ok(f, "test $(ls -d $D/o/checkpoint-* | wc -l) = 2"); /* --keep */
+    cli_ok(f, "test -z \"$(ls -A $D/o | grep '^\\.')\"");     /* nothing half-written is left */
+}
+
+/* Signals: the step ends, a checkpoint is written, --resume goes on from there. */
+static void test_signals(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *name;
+        int status;
+    } signals[] = {{"TERM", 143}, {"INT", 130}};
+    cli_ok(f, COMPILE " --chunk 8 --head-chunk 8");
+    cli_ok(f, LONG " --out $D/whole --save-every never");
+    for (int i = 0; i < 2; i++) {
+        char *command = sbp_arena_printf(f->arena,
+                                         LONG " --out $D/o%d & P=$!; while ! test -s $D/o%d/metrics.jsonl; "
+                                              "do sleep 0.01; done; kill -%s $P; wait $P",
+                                         i, i, signals[i].name);
+        int status = cli(f, command);
+        if (status == 0)
+            continue; /* it was faster than the signal */
+        assert_int_equal(status, signals[i].status);
+        assert_non_null(strstr(cli_text(f, "err"), "interrupted after"));
+        cli_ok(f, sbp_arena_printf(f->arena, "ls -d $D/o%d/checkpoint-*", i));
+        cli_fails(f, 2, "holds checkpoints of another run",
+                  sbp_arena_printf(f->arena, LONG " --out $D/o%d", i));
+        cli_ok(f, sbp_arena_printf(f->arena, LONG " --out $D/o%d --resume", i));
+        cli_same(f, "whole/model.safetensors", i ? "o1/model.safetensors" : "o0/model.safetensors");
+    }
+}
+
+static void test_resume_asks_for_the_same_run(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE);
+    cli_ok(f, TRAIN " --out $D/o --save-every 5 --keep all");
+    cli_ok(f, "test $(ls -d $D/o/checkpoint-* | wc -l) = 3");
+    cli_fails(f, 1, "had other data",
+              "head -50 $G/stories260k_trl/train.jsonl >$D/d.jsonl; $R $D/p --data $D/d.jsonl "
+              "--shuffle off --out $D/o --resume");
+    cli_fails(f, 1, "had --seed 42, this one has 7", TRAIN " --out $D/o --resume --seed 7");
+    cli_fails(f, 1, "had --batch-size 8, this one has 4", TRAIN " --out $D/o --resume --batch-size 4");
+    cli_fails(f, 2, "--resume needs --out", TRAIN " --resume");
+    cli_fails(f, 1, "trainer_state.json",
+              "echo '{}' >$D/o/checkpoint-15/trainer_state.json; " TRAIN " --out $D/o --resume");
+    cli_fails(f, 1, "optimizer.safetensors",
+              "rm -r $D/o/checkpoint-15; truncate -s 1000 $D/o/checkpoint-10/optimizer.safetensors; " TRAIN
+              " --out $D/o --resume");
+    cli_ok(f,
+           "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 2 --out $D/fresh --resume"); /* nothing to
+                                                                                                  resume */
+}
+
+/* ---- other ways to train ---------------------------------------------------------------------------- */
+
+/* Gradients consumed at once: the same numbers as without, where nothing is clipped. */
+static void test_one_entry_for_all(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE " --clip none");
+    cli_ok(f, TRAIN " --out $D/two");
+    cli_ok(f, COMPILE " --clip none --accumulate 1");
+    cli_ok(f, TRAIN " --out $D/one --save-every 15");
+    int n, m;
+    const sbp_json **a = cli_lines(f, "two/metrics.jsonl", &n), **b = cli_lines(f, "one/metrics.jsonl", &m);
+    assert_int_equal(n, m);
+    for (int i = 0; i < n; i++) {
+        expect_near("loss", i + 1, cli_number(f, b[i], "loss"), cli_number(f, a[i], "loss"),
+                    SBP_TOLERANCE_F32);
+        double norm = cli_number(f, a[i], "grad_norm");
+        expect_near("grad_norm", i + 1, cli_number(f, b[i], "grad_norm"), norm, SBP_TOLERANCE_F32 * norm);
+    }
+    cli_ok(f, "cp -r $D/one $D/again; rm $D/again/model.safetensors");
+    cli_ok(f, TRAIN " --out $D/again --resume");
+    cli_same(f, "one/model.safetensors", "again/model.safetensors");
+}
+
+static void test_sgd_and_random_weights(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE " --optimizer sgd");
+    cli_ok(f, TRAIN " --weights random:3 --out $D/a --save-every 11");
+    cli_ok(f, TRAIN " --weights random:3 --out $D/b");
+    cli_same(f, "a/model.safetensors", "b/model.safetensors");
+    cli_ok(f, "rm $D/a/model.safetensors; " TRAIN " --weights random:3 --out $D/a --resume");
+    cli_same(f, "a/model.safetensors", "b/model.safetensors");
+    int count;
+    const sbp_json **lines = cli_lines(f, "b/metrics.jsonl", &count);
+    assert_true(fabs(cli_number(f, lines[0], "loss") - log(512)) < 0.5); /* knows nothing yet */
+}
+
+/* sbprun MODEL: sbpc as a child. */
+static void test_a_model_in_one_command(void **state) {
+    io_fixture *f = *state;
+    int count;
+    cli_ok(f, "$R $S --data $G/stories260k_trl/train.jsonl --lr 0.001 --shuffle off --steps 20 --out $D/o "
+              "--chunk 100 "
+              "--max_grad_norm 1.0 --json");
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "steps"), 20);
+    const char *err = cli_text(f, "err");
+    assert_non_null(strstr(err, "compile tests/data/stories260K -o "));
+    assert_non_null(strstr(err, "--chunk=100"));
+    assert_non_null(strstr(err, "--memory="));
+    assert_non_null(strstr(err, "+ sbprun "));
+    assert_true(cli_exists(f, "o/plan.bin"));
+    const sbp_json **got = cli_lines(f, "o/metrics.jsonl", &count), *want;
+    assert_ok(f, sbp_json_get_array(f->diag, trl(f), "trl", SBP_JSON_REQUIRED, &want));
+    for (int i = 0; i < count; i++)
+        expect_near("loss", i + 1, cli_number(f, got[i], "loss"), cli_number(f, &want->items[i], "loss"),
+                    SBP_TOLERANCE_F32);
+    cli_ok(f, "TMPDIR=$D $R $S --data - --steps 1 --seq-len 300 <$G/stories260k_trl/train.jsonl; ls $D");
+    assert_null(strstr(cli_text(f, "out"), "sbprun-")); /* the temporary plan is gone */
+    cli_ok(f, "TMPDIR=$D $R $S --data - --steps 1 <$G/stories260k_trl/train.jsonl");
+    cli_fails(f, 2, "--overlong truncate needs --seq-len", "$R $S --data x --overlong truncate");
+    cli_fails(f, 1, "",
+              "$R $G/README.md --data $G/stories260k_trl/train.jsonl --seq-len 100"); /* sbpc's own message */
+}
+
+static void test_a_dry_run(void **state) {
+    io_fixture *f = *state;
+    cli_put(f, "pc.jsonl", "{\"prompt\": \"Once upon a time,\", \"completion\": \" a cat sat.\"}\n");
+    cli_ok(f, COMPILE);
+    cli_ok(f, "$R $D/p --data $D/pc.jsonl --dry-run --weights /nowhere");
+    assert_non_null(strstr(cli_text(f, "out"), "row 0: <s> Once upon a time,[[ a cat sat.</s>]]"));
+    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --dry-run --json --epochs 2.5");
+    const sbp_json *dry = cli_json(f, "out");
+    assert_int_equal(cli_number(f, dry, "rows"), 200);
+    assert_int_equal(cli_number(f, dry, "tokens"), 12996);
+    assert_int_equal(cli_number(f, dry, "trained_tokens"), 12796);
+    assert_int_equal(cli_number(f, dry, "steps"), 63);                  /* ceil(2.5 * 25) */
+    cli_ok(f, "$R $S --data $G/stories260k_trl/train.jsonl --dry-run"); /* without a plan */
+    assert_non_null(strstr(cli_text(f, "out"), "steps      75 in all"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_the_curve_of_trl, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_curve_in_pieces, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_scores, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_evaluations_and_the_written_model, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_summary_and_run_json, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_kill_and_resume, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_signals, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_resume_asks_for_the_same_run, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_one_entry_for_all, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_sgd_and_random_weights, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_a_model_in_one_command, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_a_dry_run, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
