@@ -33,7 +33,10 @@ static bool present(const subject *s, int32_t k) {
 }
 
 static sbp_dtype view_dtype(const sbp_checker *c, const sbp_view *view) {
-    return view->ref >= 0 ? c->program->buffers[view->ref].dtype : c->function->formals[~view->ref].dtype;
+    if (view->ref >= 0)
+        return c->program->buffers[view->ref].dtype;
+    return c->function ? c->function->formals[~view->ref].dtype
+                       : SBP_F32; /* formals only stand in functions */
 }
 
 static sbp_dtype dtype_of(const subject *s, int32_t k) {

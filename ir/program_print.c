@@ -7,6 +7,7 @@
  */
 #include "ir/program.h"
 
+#include <math.h>
 #include <string.h>
 
 static const char *const space_names[SBP_SPACE_COUNT] = {"device", "host"};
@@ -175,7 +176,7 @@ static void print_int_attr(sbp_text *out, bool *any, const char *name, int64_t v
 }
 
 static bool same_bits(double a, double b) {
-    return memcmp(&a, &b, sizeof a) == 0;
+    return a == b ? signbit(a) == signbit(b) : isnan(a) && isnan(b);
 }
 
 static void print_double_attr(sbp_text *out, bool *any, const char *name, double value, double absent) {

@@ -42,6 +42,21 @@ static void mark_arguments(sweep *s, bool want_streams) {
     }
 }
 
+/* Carries that one op reads have their cotangents added to by one op (dk and dv): all of them or none. */
+static bool join_carries(const sweep *s, const sbp_op *op, bool *live) {
+    bool any = false, changed = false;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t k = 0; k < op->operand_count; k++) {
+            sbp_value v = op->operands[k], root = v == SBP_NO_VALUE ? v : s->carry_root[v];
+            if (root == SBP_NO_VALUE)
+                continue;
+            changed |= pass == 1 && any && !live[root];
+            live[root] |= pass == 1 && any;
+            any |= live[root];
+        }
+    return changed;
+}
+
 /* A carry that only takes rows nobody differentiates would be wanted for nothing: drop those. */
 static void mark_ops(sweep *s) {
     const sbp_func *f = s->rw.to;
@@ -58,6 +73,7 @@ static void mark_ops(sweep *s) {
                 bool carry = s->carry_root[v] != SBP_NO_VALUE;
                 wants |= carry ? live[s->carry_root[v]] : s->wants[v];
             }
+            changed |= join_carries(s, op, live);
             if (op->code == SBP_OP_stop_gradient)
                 wants = false;
             if (op->code == SBP_OP_append) {

@@ -21,7 +21,10 @@ static double view_elems(const meter *m, const sbp_view *view) {
 }
 
 static sbp_dtype view_dtype(const meter *m, const sbp_view *view) {
-    return view->ref >= 0 ? m->program->buffers[view->ref].dtype : m->function->formals[~view->ref].dtype;
+    if (view->ref >= 0)
+        return m->program->buffers[view->ref].dtype;
+    return m->function ? m->function->formals[~view->ref].dtype
+                       : SBP_F32; /* formals only stand in functions */
 }
 
 static double view_bytes(const meter *m, const sbp_view *view) {

@@ -177,7 +177,7 @@ static void flush_call(entry_builder *e, int32_t call) {
         int32_t w = sbp_lower_param_buffer(p, c->params[i]);
         sbp_view accum = sbp_view_buffer(p->program, e->accums[c->params[i]], 0);
         if (e->step) {
-            sbp_lower_sumsq(p, e->body, accum, 1);
+            sbp_lower_sumsq(p, e->body, c->params[i], accum);
             sbp_lower_update(p, e->body, w, param->decay, accum, accum_dtype(param), -1);
         } else {
             sbp_lower_flush(p, e->body, w, sbp_view_buffer(p->program, sbp_lower_grad_buffer(p, w), 0),
@@ -357,15 +357,13 @@ static sbp_status build_entry(entry_builder *e, const char *name, bool backward_
     sbp_body body = {0};
     e->body = &body;
     count_uses(e);
-    if (e->step)
-        sbp_lower_fill(e->p, &body,
-                       sbp_view_buffer(e->p->program, sbp_lower_find_buffer(e->p, "norm_squared"), 0), 0);
     SBP_TRY(forward(e, backward_follows));
     SBP_TRY(head(e, backward_follows));
     if (backward_follows)
         SBP_TRY(backward(e));
     if (e->step)
         sbp_lower_norm(e->p, &body, -1);
+    e->body = NULL;
     add_entry(e->p, name, body);
     return SBP_OK;
 }

@@ -184,13 +184,18 @@ void sbp_lower_update(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay
         sgd(p, body, param, decay, grad, grad_dtype, clip);
 }
 
-void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, sbp_view grad, double beta) {
+/* Every trainable parameter has a place of its own, so that the sums wait for nothing but their gradients. */
+void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad) {
+    int32_t column = 0;
+    for (int32_t i = 0; i < param; i++)
+        column += p->module->params[i].trainable;
     sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
-    reduce->views[0] = sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norm_squared"), 0);
+    reduce->views[0] = sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norms"), 0);
+    reduce->views[0].col = column;
+    reduce->views[0].cols = 1;
     reduce->views[1] = grad;
     reduce->view_count = 2;
     reduce->u.reduce.op = SBP_REDUCE_SUMSQ;
-    reduce->u.reduce.beta = beta;
 }
 
 /* grad_norm = sqrt(norm_squared); clip = min(1, max_grad_norm / (grad_norm + 1e-6)). Without clipping the
@@ -220,6 +225,11 @@ void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
     sbp_view views[3] = {sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norm_squared"), 0),
                          sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "grad_norm"), 0),
                          clip >= 0 ? sbp_view_buffer(p->program, clip, 0) : sbp_view_none()};
+    sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
+    reduce->views[0] = views[0];
+    reduce->views[1] = sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norms"), 0);
+    reduce->view_count = 2;
+    reduce->u.reduce.op = SBP_REDUCE_SUM;
     emit(p, body, clip >= 0 ? with_clip : without, views);
 }
 
@@ -244,6 +254,10 @@ sbp_status sbp_pass_optimizer(sbp_pipeline *p) {
         return SBP_OK;
     sbp_program *prog = p->program;
     sbp_extent one = sbp_extent_const(1);
+    int64_t trainable = 0;
+    for (int32_t i = 0; i < p->module->param_count; i++)
+        trainable += p->module->params[i].trainable;
+    sbp_lower_buffer(p, "norms", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, trainable, -1);
     sbp_lower_buffer(p, "norm_squared", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, 1, -1);
     int32_t norm = sbp_lower_buffer(p, "grad_norm", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, 1, -1);
     SBP_PUSH(p->arena, prog->outputs, prog->output_count, prog->output_capacity,
@@ -252,21 +266,20 @@ sbp_status sbp_pass_optimizer(sbp_pipeline *p) {
         return SBP_OK;
     int32_t clip = sbp_lower_buffer(p, "clip", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, 1, -1);
     sbp_body body = {0};
-    bool first = true;
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < 3;
+         pass++) { /* norms, updates, clearing: each loop's commands are independent */
         for (int32_t i = 0; i < p->module->param_count; i++) {
             const sbp_param *param = &p->module->params[i];
             if (!param->trainable)
                 continue;
             int32_t w = sbp_lower_param_buffer(p, i);
             sbp_view grad = sbp_view_buffer(prog, sbp_lower_grad_buffer(p, w), 0);
-            if (pass == 0) {
-                sbp_lower_sumsq(p, &body, grad, first ? 0 : 1);
-                first = false;
-            } else {
+            if (pass == 0)
+                sbp_lower_sumsq(p, &body, i, grad);
+            else if (pass == 1)
                 sbp_lower_update(p, &body, w, param->decay, grad, p->options.grad_dtype, clip);
+            else
                 sbp_lower_fill(p, &body, grad, 0);
-            }
         }
         if (pass == 0)
             sbp_lower_norm(p, &body, clip);

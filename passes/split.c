@@ -6,7 +6,8 @@
  *
  * T becomes C. Each value read as PREFIX or WINDOW becomes an append-only carry: an argument of T rows, to
  * which the chunk's rows are appended where the value is defined, and which is then read in its place. Two
- * readers share a carry. Any other dependence between rows is an error that names node and operand.
+ * readers share a carry; one that reads a value twice (keys that are values too) has two. Any other
+ * dependence between rows is an error that names node and operand.
  */
 #include "passes/passes.h"
 
@@ -33,44 +34,68 @@ static sbp_status refuse(const sbp_func *func, const sbp_op *op, int32_t operand
         info[operand].name, sbp_opcode_name(op->code), sbp_seq_name(seq.kind), func->name);
 }
 
-/* Which values are read as PREFIX or WINDOW. */
-static sbp_status find_carries(const sbp_func *func, bool *carried, sbp_diag *diag) {
+static bool reads_carry(const sbp_func *func, const sbp_op *op, int32_t operand) {
+    sbp_seq_kind kind = sbp_op_seq(func, op, operand, 0).kind;
+    return kind == SBP_SEQ_PREFIX || kind == SBP_SEQ_WINDOW;
+}
+
+/* How often operands before `operand` of the op read the same value as a carry. */
+static int32_t earlier_reads(const sbp_func *func, const sbp_op *op, int32_t operand) {
+    int32_t count = 0;
+    for (int32_t k = 0; k < operand; k++)
+        count += op->operands[k] == op->operands[operand] && reads_carry(func, op, k);
+    return count;
+}
+
+/* How many carries each value needs: 1 when it is read as PREFIX or WINDOW, more when one op does so with
+ * several operands, whose cotangents are then added to side by side. */
+static sbp_status count_carries(const sbp_func *func, int32_t *carries, sbp_diag *diag) {
     for (int32_t i = 0; i < func->op_count; i++) {
         const sbp_op *op = &func->ops[i];
         for (int32_t k = 0; k < op->operand_count; k++)
             for (int32_t r = 0; r < op->result_count; r++) {
                 sbp_seq seq = sbp_op_seq(func, op, k, r);
-                if (seq.kind == SBP_SEQ_PREFIX || seq.kind == SBP_SEQ_WINDOW)
-                    carried[op->operands[k]] = true;
-                else if (seq.kind != SBP_SEQ_NONE && seq.kind != SBP_SEQ_ROW && seq.kind != SBP_SEQ_REDUCE)
+                if (seq.kind == SBP_SEQ_PREFIX || seq.kind == SBP_SEQ_WINDOW) {
+                    int32_t needs = 1 + earlier_reads(func, op, k), *has = &carries[op->operands[k]];
+                    *has = *has > needs ? *has : needs;
+                } else if (seq.kind != SBP_SEQ_NONE && seq.kind != SBP_SEQ_ROW &&
+                           seq.kind != SBP_SEQ_REDUCE) {
                     return refuse(func, op, k, seq, diag);
+                }
             }
     }
     return SBP_OK;
 }
 
-static sbp_value append_rows(sbp_rewrite *rw, sbp_value value, sbp_value carry) {
-    return sbp_build2(&rw->builder, SBP_OP_append, carry, rw->map[value]);
+/* The carries of one value: argument, and the state that the next reader reads. */
+typedef struct carry {
+    sbp_value argument, state;
+} carry;
+
+static void append_rows(sbp_rewrite *rw, sbp_value value, carry *list, int32_t count) {
+    for (int32_t c = 0; c < count; c++)
+        list[c].state = sbp_build2(&rw->builder, SBP_OP_append, list[c].state, rw->map[value]);
 }
 
 sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *diag, sbp_func **out) {
-    bool *carried = SBP_NEW_ARRAY(module->arena, bool, func->value_count + 1);
-    SBP_TRY(find_carries(func, carried, diag));
+    int32_t *count = SBP_NEW_ARRAY(module->arena, int32_t, func->value_count + 1);
+    SBP_TRY(count_carries(func, count, diag));
     sbp_rewrite rw;
     sbp_rewrite_begin_bare(&rw, module, func, diag);
     for (int32_t i = 0; i < func->arg_count; i++) {
         sbp_type type = chunk_type(&func->values[func->args[i]].type);
         sbp_rewrite_arg(&rw, func->args[i], &type);
     }
-    sbp_value *carry = SBP_NEW_ARRAY(module->arena, sbp_value, func->value_count + 1);
+    carry **carries = SBP_NEW_ARRAY(module->arena, carry *, func->value_count + 1);
     for (int32_t v = 0; v < func->value_count; v++) {
-        carry[v] = SBP_NO_VALUE;
-        if (!carried[v])
-            continue;
-        const char *name = sbp_arena_printf(module->arena, "carry_%s", func->values[v].name);
-        carry[v] = sbp_func_add_arg(rw.to, SBP_VALUE_CARRY, name, &func->values[v].type, -1);
+        carries[v] = SBP_NEW_ARRAY(module->arena, carry, count[v]);
+        for (int32_t c = 0; c < count[v]; c++) {
+            const char *name = sbp_arena_printf(module->arena, "carry_%s", func->values[v].name);
+            carries[v][c].argument = carries[v][c].state =
+                sbp_func_add_arg(rw.to, SBP_VALUE_CARRY, name, &func->values[v].type, -1);
+        }
         if (func->values[v].role != SBP_VALUE_OP)
-            carry[v] = append_rows(&rw, v, carry[v]);
+            append_rows(&rw, v, carries[v], count[v]);
     }
     for (int32_t i = 0; i < func->op_count; i++) {
         sbp_op op = func->ops[i];
@@ -79,11 +104,9 @@ sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *di
         sbp_attr_schema schema[SBP_MAX_ATTRS];
         int32_t attr_count = sbp_opcode_attrs(op.code, schema);
         sbp_rewrite_operands(&rw, &op, operands);
-        for (int32_t k = 0; k < op.operand_count; k++) {
-            sbp_seq seq = sbp_op_seq(func, &op, k, 0);
-            if (seq.kind == SBP_SEQ_PREFIX || seq.kind == SBP_SEQ_WINDOW)
-                operands[k] = carry[op.operands[k]];
-        }
+        for (int32_t k = 0; k < op.operand_count; k++)
+            if (reads_carry(func, &op, k))
+                operands[k] = carries[op.operands[k]][earlier_reads(func, &op, k)].state;
         for (int32_t a = 0; a < attr_count; a++) {
             attrs[a] = op.attrs[a];
             if (op.code == SBP_OP_broadcast && strcmp(attrs[a].name, "rows") == 0 &&
@@ -95,17 +118,12 @@ sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *di
         SBP_TRY(rw.builder.status);
         for (int32_t r = 0; r < op.result_count; r++) {
             sbp_rewrite_replace(&rw, op.results[r], results[r]);
-            if (carried[op.results[r]])
-                carry[op.results[r]] = append_rows(&rw, op.results[r], carry[op.results[r]]);
+            append_rows(&rw, op.results[r], carries[op.results[r]], count[op.results[r]]);
         }
     }
     for (int32_t v = 0; v < func->value_count; v++)
-        if (carried[v]) { /* the final state; the target is the argument it started from */
-            sbp_value root = carry[v];
-            while (rw.to->values[root].role != SBP_VALUE_CARRY)
-                root = rw.to->ops[rw.to->values[root].op].operands[0];
-            sbp_func_add_result(rw.to, carry[v], SBP_RESULT_CARRY, root, NULL);
-        }
+        for (int32_t c = 0; c < count[v]; c++)
+            sbp_func_add_result(rw.to, carries[v][c].state, SBP_RESULT_CARRY, carries[v][c].argument, NULL);
     *out = sbp_rewrite_end(&rw);
     return rw.builder.status;
 }

@@ -14,8 +14,9 @@ void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype t
  * flushes the parameter. */
 void sbp_lower_update(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sbp_view grad,
                       sbp_dtype grad_dtype, int32_t clip);
-/* norm_squared = beta norm_squared + sum of squares of grad. */
-void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, sbp_view grad, double beta);
+/* The sum of squares of the gradient of parameter number `param` of the module, into its place in `norms`. */
+void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad);
+/* The norm of all of them; with clip >= 0, the factor on the gradients. */
 void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip);
 /* The gradient buffer of a parameter buffer. */
 int32_t sbp_lower_grad_buffer(sbp_pipeline *p, int32_t param);
