@@ -1,0 +1,254 @@
+/* What goes wrong: exit statuses and messages of sbprun, and nothing half-written. */
+#include "tests/cli/cli_testing.h"
+
+#include "ir/io/safetensors.h"
+
+#define COMPILE "$C compile $S -o $D/p --seq-len 300"
+#define DATA "$G/stories260k_trl/train.jsonl"
+
+static void test_usage(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE " --chunk 64");
+    static const struct {
+        const char *command, *message;
+    } cases[] = {
+        {"$R", "expected one plan or model, found 0 arguments"},
+        {"$R $D/p", "--data FILE.jsonl is missing"},
+        {"$R $D/p $D/p --data " DATA, "found 2 arguments"},
+        {"$R $D/p --data " DATA " --lerning_rate 1", "the nearest is '--learning_rate'"},
+        {"$R $D/p --data " DATA " --chunk 32", "--chunk was decided when"},
+        {"$R $D/p --data " DATA " --chunk 32", "as 64; compile again"},
+        {"$R $D/p --data " DATA " --max_length 100", "--seq-len was decided when"},
+        {"echo 'chunk: 32' >$D/c; $R $D/p --data " DATA " --config $D/c", "c: --chunk was decided when"},
+        {"$R $D/p --data " DATA " --lora r=8", "--lora is not built yet"},
+        {"$R $D/p --data " DATA " --beta 0.1", "--beta is not built yet"},
+        {"$R export $D/o --to gguf", "not built yet"},
+        {"$R $D/p --data " DATA " --num-cycles 2", "--num-cycles has no meaning with --schedule linear"},
+        {"$R $D/p --data " DATA " --schedule cosine_with_min_lr", "needs one of --min-lr and --min-lr-rate"},
+        {"$R $D/p --data " DATA " --batch-size 4 --batch-tokens 100", "give one of them"},
+        {"$R $D/p --data " DATA " --eval-every 3", "--eval-every needs --eval"},
+        {"$R $D/p --eval " DATA " --score $D/s", "--score needs --data"},
+        {"$R $D/p --data " DATA " --weights random:x", "expected a whole number as seed"},
+        {"$R tokenize", "expected one model or plan, found 0"},
+        {"$R tokenize $S --render", "not built yet"},
+        {"$R tokenize $S --lr 1", "--lr is an option of sbprun"},
+        {"echo '{\"messages\": []}' | $R $D/p --data -", "not built yet"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++)
+        cli_fails(f, 2, cases[i].message, cases[i].command);
+    cli_ok(f, COMPILE " --optimizer none");
+    cli_fails(f, 2, "has no optimizer", "$R $D/p --data " DATA);
+    cli_ok(f, "$R $D/p --data " DATA " --score $D/s.jsonl");
+    cli_ok(f, "$R $D/p --data " DATA " --dump-gradients $D/g.safetensors");
+    cli_ok(f, COMPILE);
+    cli_ok(f, "echo 'chunk: auto' >$D/c; $R $D/p --data " DATA " --config $D/c --steps 1");
+}
+
+static void test_help_and_version(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$R --help");
+    assert_non_null(strstr(cli_text(f, "out"), "--lr X"));
+    assert_null(strstr(cli_text(f, "out"), "--lora"));
+    assert_string_equal(cli_text(f, "err"), "");
+    cli_ok(f, "$R tokenize --help");
+    assert_non_null(strstr(cli_text(f, "out"), "--decode"));
+    cli_ok(f, "$R --version");
+    assert_non_null(strstr(cli_text(f, "out"), "sbprun "));
+    cli_ok(f, "$R --devices");
+    assert_non_null(strstr(cli_text(f, "out"), "cpu: "));
+    cli_ok(f, "$R --devices --json");
+    assert_true(cli_number(f, &cli_json(f, "out")->items[0], "threads") >= 1);
+    cli_fails(f, 4, "cannot write to standard output", "$R --help >/dev/full");
+}
+
+static void test_rows(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE);
+    static const struct {
+        const char *rows, *message;
+    } cases[] = {
+        {"{\"text\": \"a\"}\n{\"text\": 3}\n", "d:2: text: expected a string, found an integer"},
+        {"{\"text\": \"a\"}\n\n{\"txt\": \"a\"}\n", "d:3: found 'txt', expected 'text'"},
+        {"{\"text\": \"a\"}\n{\"input_ids\": [1]}\n", "d:2: found a row with 'input_ids'"},
+        {"{\"text\": \"a\"\n", "d:1:"},
+        {"{\"input_ids\": [1, 512]}\n",
+         "d:1: input_ids[1]: expected an id below the vocabulary's 512, found 512"},
+        {"{\"input_ids\": [1, 2], \"labels\": [1]}\n", "labels: expected as many items"},
+        {"", "no rows"},
+        {"{\"prompt\": \"a\"}\n", "expected 'text', 'prompt' and 'completion'"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_put(f, "d", cases[i].rows);
+        cli_fails(f, 1, cases[i].message, "$R $D/p --data $D/d --out $D/o");
+        cli_fails(f, 1, cases[i].message, "$R $D/p --eval $D/d --data " DATA " --out $D/o");
+    }
+    cli_fails(f, 1, "standard input:1: text: expected a string", "echo '{\"text\": 1}' | $R $D/p --data -");
+    assert_false(sbp_directory_exists(io_path(f, "o"))); /* nothing was begun */
+    /* what `sbprun MODEL` reads before there is a plan */
+    cli_put(f, "d", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 600]}\n");
+    cli_fails(f, 1, "data row 2 (from 1): token 1: id 600 is not below the model's vocabulary of 512",
+              "$R $S --data $D/d");
+}
+
+static void test_long_documents(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 200");
+    cli_fails(f, 1,
+              "the plan has room for 200; 8 such rows, the longest of 255 tokens: compile with --seq-len 255",
+              "$R $D/p --data " DATA " --out $D/o");
+    assert_false(sbp_directory_exists(io_path(f, "o")));
+    cli_ok(f, "$R $D/p --data " DATA " --overlong truncate --dry-run --json");
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "longest"), 200);
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "rows"), 200);
+    assert_non_null(strstr(cli_text(f, "err"), "8 of 200 rows cut"));
+    cli_ok(f, "$R $D/p --data " DATA " --overlong drop --dry-run --json");
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "rows"), 192);
+    cli_ok(f, "$R $D/p --data " DATA " --overlong split --dry-run --json");
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "documents"), 208);
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "tokens"), 12996);
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 300 --accumulate 1");
+    cli_fails(f, 1,
+              "micro-batches of at most 300 tokens, the plan accumulates 1: give a smaller --batch-size",
+              "$R $D/p --data " DATA " --out $D/o --steps 5");
+    assert_false(sbp_directory_exists(io_path(f, "o")));
+    cli_ok(f, "$R $D/p --data " DATA " --steps 5 --batch-tokens 300");
+}
+
+static void test_files(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE);
+    static const struct {
+        const char *command, *message;
+    } cases[] = {
+        {"$R $D/none --data " DATA, "cannot read"},
+        {"$R $D/p --data $D/none", "none': No such file"},
+        {"$R $D/p --data $D", "it is a directory"},
+        {"$R $D/p --data " DATA " --eval $D/none", "none': No such file"},
+        {"$R $D/p --data " DATA " --config $D/none", "none': No such file"},
+        {"$R $D/p --data " DATA " --weights $D/none", "none"},
+        {"$R $D/p --data " DATA " --out $D/p", "no directory"},
+        {"$R $D/p --data " DATA " --out $D/p/o", "cannot create the directory"},
+        {"$R $D/p --data " DATA " --out /proc/o", "cannot create the directory"},
+        {"$R $D/p --data " DATA " --score $D/none/s", "cannot"},
+        {"$R $D/p --data " DATA " --dump-gradients $D/none/g", "none/g"},
+        {"$R $D/p --data " DATA " --score /dev/full", "No space left"},
+        {"$R $D/p --data " DATA " --steps 1 --json >/dev/full", "cannot write to standard output"},
+        {"mkdir $D/full; ln -s /dev/full $D/full/metrics.jsonl; $R $D/p --data " DATA
+         " --out $D/full --steps 2",
+         "metrics.jsonl': No space left"},
+        {"$R tokenize $D/none", "none"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++)
+        cli_fails(f, 4, cases[i].message, cases[i].command);
+    cli_ok(f, "ls -A $D");
+    assert_null(strstr(cli_text(f, "out"), "XX"));
+}
+
+/* Every part of a plan is covered by a checksum; a prefix of it is no plan. */
+static void test_broken_plans(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE);
+    static const char *const cuts[] = {"8", "20", "40", "100", "5000", "$(($(stat -c %s $D/p) - 1))"};
+    for (int i = 0; i < SBP_COUNT(cuts); i++)
+        cli_fails(f, 1, "q",
+                  sbp_arena_printf(f->arena, "head -c %s $D/p >$D/q; $R $D/q --data " DATA, cuts[i]));
+    cli_fails(
+        f, 1, "q",
+        "cp $D/p $D/q; printf X | dd of=$D/q bs=1 seek=3000 conv=notrunc status=none; $R $D/q --data " DATA);
+    cli_fails(f, 1, "q",
+              "head -c 4 $D/p >$D/q; $R $D/q --data " DATA " --seq-len 300"); /* taken for a model */
+}
+
+/* ---- weights ---------------------------------------------------------------------------------------- */
+
+/* A copy of the model in $D/m without, or with another, tensor. */
+static void put_model(io_fixture *f, const char *leave_out, const char *spoil, double value) {
+    sbp_weights *w;
+    cli_ok(f, "rm -rf $D/m; cp -r $S $D/m; rm $D/m/model.safetensors");
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, "tests/data/stories260K", &w));
+    sbp_tensor_spec specs[100];
+    int32_t count = 0, kept[100];
+    for (int32_t i = 0; i < sbp_weights_count(w); i++) {
+        const sbp_weight *t = sbp_weights_at(w, i);
+        if (leave_out && strcmp(t->name, leave_out) == 0)
+            continue;
+        kept[count] = i;
+        specs[count++] = (sbp_tensor_spec){t->name, SBP_F32, t->rank, t->dim};
+    }
+    sbp_safetensors_writer *writer;
+    assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, io_path(f, "m/model.safetensors"), specs,
+                                               count, NULL, 0, 0, &writer));
+    for (int32_t i = 0; i < count; i++) {
+        const sbp_weight *t = sbp_weights_at(w, kept[i]);
+        float *data = calloc((size_t)t->elems, sizeof *data);
+        assert_ok(f, sbp_weights_read(w, t, 0, t->elems, SBP_F32, data, f->diag));
+        if (spoil && strcmp(t->name, spoil) == 0)
+            data[3] = (float)value;
+        assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, data, t->elems * (int64_t)sizeof *data));
+        free(data);
+    }
+    assert_ok(f, sbp_safetensors_writer_commit(writer, f->diag));
+    sbp_weights_close(w);
+}
+
+static void test_weights(void **state) {
+    io_fixture *f = *state;
+    static const char name[] = "model.layers.2.mlp.up_proj.weight";
+    cli_ok(f, COMPILE);
+    put_model(f, name, NULL, 0);
+    cli_fails(f, 1, name, "$R $D/p --data " DATA " --weights $D/m --out $D/o");
+    put_model(f, NULL, name, NAN);
+    cli_fails(f, 1, name, "$R $D/p --data " DATA " --weights $D/m --out $D/o");
+    put_model(f, NULL, name, 0.5);
+    cli_ok(f, "$R $D/p --data " DATA " --weights $D/m --steps 1");
+    cli_fails(f, 1, "model.safetensors",
+              "truncate -s 500000 $D/m/model.safetensors; $R $D/p --data " DATA " --weights $D/m --out $D/o");
+    cli_fails(f, 1, "shape",
+              "$C compile $G/llama_plain/model -o $D/q --seq-len 100; $R $D/q --data "
+              "$G/llama_plain/train.jsonl --weights "
+              "$G/llama_mha/model");
+    cli_fails(f, 1, "compiled without weights: give --weights",
+              "mkdir $D/c; cp $S/config.json $S/tokenizer.json $D/c; $C compile $D/c -o $D/q; $R $D/q "
+              "--data " DATA);
+    assert_false(cli_exists(f, "o/model.safetensors"));
+}
+
+/* The run ends before bad numbers reach a file. */
+static void test_numbers_that_are_not_finite(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE " --clip none");
+    cli_fails(
+        f, 5, "training ends; the last checkpoint stays",
+        "$R $D/p --data " DATA
+        " --lr 1 --weight-decay 1e6 --schedule constant --steps 40 --save-every 1 --out $D/o --shuffle off");
+    assert_false(cli_exists(f, "o/model.safetensors"));
+    cli_ok(f, "ls -d $D/o/checkpoint-1 || ls -d $D/o/checkpoint-*");
+    put_model(f, NULL, "model.embed_tokens.weight", 3e38);
+    cli_fails(f, 5, "step 1", "$R $D/p --data " DATA " --weights $D/m --steps 3 --out $D/n");
+    cli_fails(f, 5, "", "$R $D/p --data " DATA " --weights $D/m --dump-gradients $D/g");
+    assert_false(cli_exists(f, "g"));
+    cli_fails(f, 5, "log-probability", "$R $D/p --data " DATA " --weights $D/m --score $D/s");
+    assert_false(cli_exists(f, "s"));
+}
+
+static void test_memory(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 1000000000");
+    cli_fails(f, 3, "needs", "$R $D/p --data " DATA " --out $D/o");
+    assert_false(cli_exists(f, "o/run.json"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_usage, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_help_and_version, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_rows, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_long_documents, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_files, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_broken_plans, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_weights, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_numbers_that_are_not_finite, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_memory, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
