@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Full optimizer steps of SmolLM2-135M's shape on the CPU: forward, backward, clipping, AdamW; fp32.
+
+    tests/bench/cpu_step.py [--rows 512,1024,2048,4096,8192] [--modes stream,checkpoint,standard] [--torch standard,checkpoint]
+
+Each measurement is a process of its own. Seconds are the fastest of the steps of one process, activation memory is the peak of
+the process minus weights, gradients and Adam's states. FLOPs are GOALS.md's count: 6 P T + 6 T^2 d_attention layers, no credit for
+recomputation. With --torch, PyTorch's step on the same machine follows (needs torch and transformers in --python).
+Results go to tests/bench/results/cpu_step.json with date, machine and commit.
+"""
+import argparse
+import datetime
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+
+
+def run(command, **options):
+    result = subprocess.run(command, capture_output=True, text=True, **options)
+    if result.returncode != 0:
+        return None, result.stderr.strip().splitlines()[-1:] or [f"exit status {result.returncode}"]
+    return result, None
+
+
+def model_flops(config, rows):
+    heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
+    d = config["hidden_size"]
+    head = config.get("head_dim", d // heads)
+    kv = config["num_key_value_heads"] * head
+    products = layers * (d * heads * head * 2 + d * kv * 2 + 3 * d * config["intermediate_size"]) + d * config["vocab_size"]
+    return 6 * products * rows + 6 * rows * rows * heads * head * layers
+
+
+def ours(arguments, folder, config, mode, rows):
+    model = os.path.join(folder, "model")
+    plan, out = os.path.join(folder, "plan.bin"), os.path.join(folder, "out")
+    data = os.path.join(folder, "rows.jsonl")
+    random.seed(rows)
+    with open(data, "w", encoding="utf-8") as f:
+        f.write(json.dumps({"input_ids": [random.randrange(config["vocab_size"]) for _ in range(rows)]}) + "\n")
+    result, error = run([arguments.sbpc, "compile", model, "-o", plan, "--seq-len", str(rows), "--backward", mode] + arguments.compile)
+    if error:
+        return {"error": error[0]}
+    shutil.rmtree(out, ignore_errors=True)
+    result, error = run([arguments.sbprun, plan, "--data", data, "--weights", "random:1", "--batch-size", "1",
+                         "--steps", str(arguments.steps), "--threads", str(arguments.threads), "--out", out, "--json"])
+    if error:
+        return {"error": error[0]}
+    summary = json.loads(result.stdout.splitlines()[-1])
+    steps = [json.loads(line)["step_seconds"] for line in open(os.path.join(out, "metrics.jsonl"), encoding="utf-8")
+             if "step_seconds" in line]
+    inspected = json.loads(run([arguments.sbpc, "inspect", plan, "--json"])[0].stdout)
+    resident = sum(inspected["categories"][k] for k in ("parameters", "gradients", "optimizer state"))
+    return {"seconds": min(steps), "peak_bytes": summary["peak_bytes_measured"], "planned_bytes": summary["peak_bytes_planned"],
+            "resident_bytes": resident, "loss": summary["train_loss"]}
+
+
+def torch(arguments, mode, rows):
+    result, error = run([arguments.python, os.path.join(TOP, "tests", "bench", "torch_step.py"), "--rows", str(rows), "--mode", mode,
+                         "--threads", str(arguments.threads), "--limit-gib", str(arguments.limit_gib)])
+    return {"error": error[0]} if error else json.loads(result.stdout.splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=os.path.join(TOP, "build", "release"))
+    parser.add_argument("--rows", default="512,1024,2048,4096,8192")
+    parser.add_argument("--modes", default="stream,checkpoint,standard")
+    parser.add_argument("--torch", default="", help="modes of PyTorch: standard,checkpoint")
+    parser.add_argument("--python", default=sys.executable, help="a Python with torch and transformers")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--limit-gib", type=float, default=0)
+    parser.add_argument("--compile", default=[], nargs=argparse.REMAINDER, help="the rest: options for sbpc compile")
+    parser.add_argument("--save", default=os.path.join(TOP, "tests", "bench", "results", "cpu_step.json"))
+    arguments = parser.parse_args()
+    arguments.sbpc, arguments.sbprun = (os.path.join(arguments.build, n) for n in ("sbpc", "sbprun"))
+    source = os.path.join(TOP, "tests", "data", "configs", "SmolLM2-135M.json")
+    config = json.load(open(source, encoding="utf-8"))
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "model"))
+        shutil.copy(source, os.path.join(folder, "model", "config.json"))
+        print("tool     mode          rows   seconds  GFLOP/s   activations MiB", flush=True)
+        for rows in (int(r) for r in arguments.rows.split(",")):
+            jobs = [("ours", m) for m in arguments.modes.split(",") if m] + [("torch", m) for m in arguments.torch.split(",") if m]
+            for tool, mode in jobs:
+                r = ours(arguments, folder, config, mode, rows) if tool == "ours" else torch(arguments, mode, rows)
+                r.update(tool=r.get("tool", tool), mode=mode, rows=rows)
+                results.append(r)
+                if "error" in r:
+                    print(f"{tool:8s} {mode:11s} {rows:6d}   {r['error']}", flush=True)
+                    continue
+                r["gflops"] = model_flops(config, rows) / r["seconds"] / 1e9
+                r["activation_bytes"] = r["peak_bytes"] - r["resident_bytes"]
+                print(f"{tool:8s} {mode:11s} {rows:6d} {r['seconds']:9.2f} {r['gflops']:8.1f} {r['activation_bytes'] / 2**20:12.1f}", flush=True)
+    commit = subprocess.run(["git", "-C", TOP, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    machine = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")), "")
+    os.makedirs(os.path.dirname(arguments.save), exist_ok=True)
+    with open(arguments.save, "w", encoding="utf-8") as f:
+        json.dump({"date": datetime.date.today().isoformat(), "commit": commit, "machine": machine, "threads": arguments.threads,
+                   "options": arguments.compile, "results": results}, f, indent=1)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    main()
