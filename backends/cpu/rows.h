@@ -4,7 +4,7 @@
  * Values live in blocks of about ROW_BLOCK elements, small enough for all of a kernel's temporaries to stay
  * in the first-level cache; a step is one vectorised loop over a block. There are two ways to cut a kernel:
  *
- *   whole    n <= ROW_BLOCK, or a reduction over heads. A block holds up to `block_rows` rows and
+ *   whole    n <= ROW_WHOLE, or a reduction over heads. A block holds up to `block_rows` rows and
  * `block_heads` heads with all their elements: [rows, heads, length]. What varies with neither row nor head
  * is computed once per item, what does not vary with the head once per block of rows (the cosines of rope),
  * the rest once per block of heads. Stores come last. pieces   longer n: one (row, head) at a time, in passes
@@ -17,7 +17,11 @@
 
 #include "backends/cpu/cpu.h"
 
-enum { ROW_BLOCK = 256, ROW_ITEM_ELEMS = 1 << 15 };
+enum {
+    ROW_BLOCK = 512,  /* elements of a block */
+    ROW_WHOLE = 1024, /* the longest n that is kept whole */
+    ROW_ITEM_ELEMS = 1 << 15
+};
 
 typedef enum row_step_kind {
     ROW_LOAD,
@@ -35,14 +39,15 @@ typedef enum row_step_kind {
 typedef struct row_step {
     row_step_kind kind;
     const sbp_rk_instr *instr;
-    int32_t dst, a, b, c; /* places, -1 when absent */
-    uint8_t shape;        /* of dst; of a for store and partial */
-    uint8_t a_shape;      /* expand, reduce */
-    uint8_t scalars;      /* map: bit k is set when operand k has one element */
-    bool in_memory;       /* load: dst may point at the operand itself */
-    bool last_head;       /* pieces: only with the last head of a row */
-    int32_t reduction;    /* pieces, reduce: number of the accumulator */
-    int64_t length;       /* elements along n, 1 without SBP_VARY_ELEM in shape */
+    int32_t dst, a, b, c;          /* places, -1 when absent */
+    uint8_t shape;                 /* of dst; of a for store and partial */
+    uint8_t a_shape;               /* expand, reduce */
+    uint8_t scalars;               /* map: bit k is set when operand k has one element */
+    const struct row_step *target; /* map: a store that this may write through at once, or NULL */
+    bool in_memory;                /* load: dst may point at the operand itself */
+    bool last_head;                /* pieces: only with the last head of a row */
+    int32_t reduction;             /* pieces, reduce: number of the accumulator */
+    int64_t length;                /* elements along n, 1 without SBP_VARY_ELEM in shape */
 } row_step;
 
 typedef struct row_list {

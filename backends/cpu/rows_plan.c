@@ -214,6 +214,36 @@ static void mark_in_memory(planner *p, row_list *list) {
     }
 }
 
+static bool reads_memory(const row_list *list, const row_step *step) {
+    const int32_t places[] = {step->a, step->b, step->c};
+    for (int32_t i = 0; i < list->count; i++)
+        for (int k = 0; k < 3 && list->steps[i].in_memory; k++)
+            if (list->steps[i].dst == places[k])
+                return true;
+    return false;
+}
+
+/* A map whose result is stored in the type of the arithmetic may compute it in the operand itself, unless a
+ * later step reads memory, which could be that of the operand (ir/rowkernel.h: all loads, then all stores).
+ */
+static void mark_targets(planner *p, row_list *list, row_list *stores) {
+    for (int32_t s = 0; s < stores->count; s++) {
+        const row_step *store = &stores->steps[s];
+        if (store->kind != ROW_STORE || p->kernel->operands[store->instr->index].dtype != p->kernel->compute)
+            continue;
+        int32_t producer = -1;
+        for (int32_t i = 0; i < list->count; i++) {
+            row_step *step = &list->steps[i];
+            if (step->dst == store->a)
+                producer = step->kind == ROW_MAP && step->shape == store->shape && !step->target ? i : -1;
+            else if (producer >= 0 && reads_memory(list, step))
+                producer = -1;
+        }
+        if (producer >= 0)
+            list->steps[producer].target = store;
+    }
+}
+
 /* ---- whole ---------------------------------------------------------------------------------------- */
 
 /* A sum over heads comes with the blocks of heads, though it does not vary with them; there is one block
@@ -267,6 +297,9 @@ static void plan_whole(planner *p) {
     }
     for (int stage = 0; stage < 3; stage++)
         mark_in_memory(p, lists[stage]);
+    mark_targets(p, &plan->per_heads, &plan->head_stores);
+    if (plan->per_heads.count == 0)
+        mark_targets(p, &plan->per_rows, &plan->row_stores);
 }
 
 /* ---- pieces --------------------------------------------------------------------------------------- */
@@ -341,6 +374,7 @@ static void plan_list(planner *p, row_pass *pass, int32_t level, int64_t length)
     for (int32_t h = 0; h < held_count; h++)
         release_place(p, p->places[held[h]], SBP_VARY_ELEM, length);
     mark_in_memory(p, &list);
+    mark_targets(p, &list, &list);
     SBP_PUSH(p->arena, pass->lists, pass->list_count, pass->list_capacity, list);
 }
 
@@ -395,7 +429,7 @@ static sbp_status choose_blocks(planner *p, sbp_diag *diag) {
     if (over_heads && k->heads * k->n > INT64_C(1) << 24)
         return sbp_fail(diag, SBP_MACHINE, "kernel '%s' reduces over %lld heads of %lld elements", k->name,
                         (long long)k->heads, (long long)k->n);
-    plan->pieces = k->n > ROW_BLOCK && !over_heads;
+    plan->pieces = k->n > ROW_WHOLE && !over_heads;
     plan->block_rows = plan->block_heads = 1;
     if (!plan->pieces) {
         int64_t heads = k->n < ROW_BLOCK ? ROW_BLOCK / k->n : 1;

@@ -23,6 +23,7 @@
 #endif
 #define TILE_VECTORS 3
 
+#include <stdint.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -31,6 +32,9 @@ typedef float vec_f32 __attribute__((vector_size(CPU_VECTOR_BYTES)));
 typedef float vec_f32_memory __attribute__((vector_size(CPU_VECTOR_BYTES), aligned(4), may_alias));
 typedef double vec_f64 __attribute__((vector_size(CPU_VECTOR_BYTES)));
 typedef double vec_f64_memory __attribute__((vector_size(CPU_VECTOR_BYTES), aligned(8), may_alias));
+
+typedef int32_t vec_i32 __attribute__((vector_size(CPU_VECTOR_BYTES)));
+typedef int64_t vec_i64 __attribute__((vector_size(CPU_VECTOR_BYTES)));
 
 #define INLINE static inline __attribute__((always_inline))
 

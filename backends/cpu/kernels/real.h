@@ -1,10 +1,11 @@
 /* real.h: the arithmetic of a *_body.h file, which is included once for fp32 and once for fp64. Before:
- * REAL_IS_F64 is 0 or 1. After: REAL, VEC, VEC_MEMORY, NAME(x), R(constant), and the names below, each
- * meaning its fp32 or fp64 version. Included again, it redefines them. */
+ * REAL_IS_F64 is 0 or 1. After: REAL, VEC, VEC_MEMORY, BITS (integers as wide), NAME(x), R(constant), and the
+ * names below, each meaning its fp32 or fp64 version. Included again, it redefines them. */
 #undef REAL
 #undef VEC
 #undef VEC_MEMORY
 #undef VEC_FMA
+#undef BITS
 #undef VL
 #undef NAME
 #undef R
@@ -14,6 +15,7 @@
 #define VEC vec_f64
 #define VEC_MEMORY vec_f64_memory
 #define VEC_FMA vec_fma_f64
+#define BITS vec_i64
 #define NAME(name) name##_f64
 #define REAL_DTYPE SBP_F64
 #else
@@ -21,6 +23,7 @@
 #define VEC vec_f32
 #define VEC_MEMORY vec_f32_memory
 #define VEC_FMA vec_fma_f32
+#define BITS vec_i32
 #define NAME(name) name##_f32
 #define REAL_DTYPE SBP_F32
 #endif
@@ -39,6 +42,7 @@
 #define real_column_exp NAME(column_exp)
 #define real_column_max NAME(column_max)
 #define real_combine NAME(combine)
+#define real_combine_vectors NAME(combine_vectors)
 #define real_element NAME(element)
 #define real_find_runs NAME(find_runs)
 #define real_fitting NAME(fitting)
@@ -60,6 +64,7 @@
 #define real_pack_b_panel NAME(pack_b_panel)
 #define real_partial_at NAME(partial_at)
 #define real_power_of_2 NAME(power_of_2)
+#define real_prefetch_next NAME(prefetch_next)
 #define real_query_scale NAME(query_scale)
 #define real_reduce NAME(reduce)
 #define real_reduce_lanes NAME(reduce_lanes)

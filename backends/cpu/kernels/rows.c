@@ -4,7 +4,7 @@
 #include "backends/cpu/kernels/kernels.h"
 #include "backends/rowmath.h"
 
-enum { SUM_LANES = 16 };
+enum { SUM_LANES = 64 };
 
 /* sbp_philox, inline so that loops over it vectorise. */
 INLINE uint32_t philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {

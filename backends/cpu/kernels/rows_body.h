@@ -67,8 +67,24 @@ static real_runs real_find_runs(const real_rows_run *run, const row_step *step) 
     return r;
 }
 
+/* Asks for the block that comes next: each step touches one operand for a short while only, which the
+ * machine's own prefetching does not follow. */
+INLINE void real_prefetch_next(const real_rows_run *run, const row_step *step, const real_runs *r,
+                               int write) {
+    int64_t bytes = r->length * sbp_dtype_bytes(r->dtype);
+    if (r->rows > 1 || r->heads > 1 || !(step->instr->vary & SBP_VARY_ROW))
+        return;
+    const char *next = r->data + (run->plan->pieces ? bytes : run->plan->block_rows * r->row_bytes);
+    for (int64_t at = 0; at < bytes; at += 64)
+        if (write)
+            __builtin_prefetch(next + at, 1);
+        else
+            __builtin_prefetch(next + at, 0);
+}
+
 static void real_step_load(const real_rows_run *run, const row_step *step) {
     real_runs r = real_find_runs(run, step);
+    real_prefetch_next(run, step, &r, 0);
     if (step->in_memory && r.rows == 1 && r.heads == 1) {
         run->at[step->dst] = (REAL *)(void *)r.data;
         return;
@@ -82,6 +98,9 @@ static void real_step_load(const real_rows_run *run, const row_step *step) {
 static void real_step_store(const real_rows_run *run, const row_step *step) {
     real_runs r = real_find_runs(run, step);
     const REAL *from = run->at[step->a];
+    real_prefetch_next(run, step, &r, 1);
+    if ((const char *)(const void *)from == r.data) /* computed in place */
+        return;
     for (int64_t i = 0; i < r.rows; i++)
         for (int64_t h = 0; h < r.heads; h++, from += r.length)
             real_store_row(r.data + i * r.row_bytes + h * r.head_bytes, r.dtype, from, r.length);
@@ -228,14 +247,30 @@ INLINE REAL real_reduction_start(sbp_rk_op op) {
     return op == SBP_RK_SUM ? 0 : op == SBP_RK_MAX ? -(REAL)INFINITY : (REAL)INFINITY;
 }
 
+INLINE VEC real_combine_vectors(const sbp_rk_op op, VEC a, VEC b) {
+    if (op == SBP_RK_SUM)
+        return a + b;
+    BITS take = (op == SBP_RK_MAX ? (BITS)(a > b) : (BITS)(a < b)) | (BITS)(a != a);
+    return (VEC)((take & (BITS)a) | (~take & (BITS)b));
+}
+
+/* Up to ROW_BLOCK elements in SUM_LANES chains (element j in chain j mod SUM_LANES), then chains i and i +
+ * half together until one is left. */
 INLINE REAL real_reduce_lanes(const sbp_rk_op op, const REAL *a, int64_t n) {
     REAL lanes[SUM_LANES];
-    for (int i = 0; i < SUM_LANES; i++)
-        lanes[i] = real_reduction_start(op);
+    VEC sums[SUM_LANES * sizeof(REAL) / CPU_VECTOR_BYTES];
+    VEC start = (VEC){0} + real_reduction_start(op);
     int64_t j = 0;
+#pragma GCC unroll 16
+    for (int v = 0; v < SBP_COUNT(sums); v++)
+        sums[v] = start;
     for (; j + SUM_LANES <= n; j += SUM_LANES)
-        for (int i = 0; i < SUM_LANES; i++)
-            lanes[i] = real_combine(op, a[j + i], lanes[i]);
+#pragma GCC unroll 16
+        for (int v = 0; v < SBP_COUNT(sums); v++)
+            sums[v] = real_combine_vectors(op, *(const VEC_MEMORY *)(a + j + v * VL), sums[v]);
+#pragma GCC unroll 16
+    for (int v = 0; v < SBP_COUNT(sums); v++)
+        *(VEC_MEMORY *)(lanes + v * VL) = sums[v];
     for (int i = 0; j + i < n; i++)
         lanes[i] = real_combine(op, a[j + i], lanes[i]);
     for (int width = SUM_LANES / 2; width > 0; width /= 2)
@@ -244,9 +279,15 @@ INLINE REAL real_reduce_lanes(const sbp_rk_op op, const REAL *a, int64_t n) {
     return lanes[0];
 }
 
-/* In SUM_LANES chains, ROW_BLOCK elements at a time; the blocks are added in fp64. */
-static double real_reduce(sbp_rk_op op, const REAL *a, int64_t n) {
+/* ROW_BLOCK elements at a time; the blocks are added in fp64. */
+static double real_reduce(const sbp_rk_op op, const REAL *a, int64_t n) {
     double result = (double)real_reduction_start(op);
+    if (n < SUM_LANES / 4) { /* few: one after the other */
+        REAL few = real_reduction_start(op);
+        for (int64_t j = 0; j < n; j++)
+            few = real_combine(op, a[j], few);
+        return (double)few;
+    }
     for (int64_t j = 0; j < n; j += ROW_BLOCK) {
         int64_t some = n - j < ROW_BLOCK ? n - j : ROW_BLOCK;
         if (op == SBP_RK_SUM)
@@ -310,6 +351,11 @@ static void real_run_list(const real_rows_run *run, const row_list *list) {
             continue;
         if (step->dst >= 0) /* a load may have pointed it at an operand */
             run->at[step->dst] = real_own_place(run, step->dst);
+        if (step->target) {
+            real_runs r = real_find_runs(run, step->target);
+            if (r.rows == 1 && r.heads == 1)
+                run->at[step->dst] = (REAL *)(void *)r.data;
+        }
         kinds[step->kind](run, step);
     }
 }

@@ -1,17 +1,16 @@
 /* rows_ops_body.h: a loop per scalar function and per pattern of one-element operands. See real.h. */
 
-typedef void (*NAME(map_loop))(int64_t n, const REAL *restrict a, const REAL *restrict b,
-                               const REAL *restrict c, REAL *restrict y);
+/* y may be a, b or c (a store in place), else it overlaps none of them. */
+typedef void (*NAME(map_loop))(int64_t n, const REAL *a, const REAL *b, const REAL *c, REAL *y);
 
 #define LOOP(name, pattern, first, second, third, expression)                                                \
-    static void NAME(name##_##pattern)(int64_t n, const REAL *restrict pa, const REAL *restrict pb,          \
-                                       const REAL *restrict pc, REAL *restrict y) {                          \
+    static void NAME(name##_##pattern)(int64_t n, const REAL *pa, const REAL *pb, const REAL *pc, REAL *y) { \
         (void)pb;                                                                                            \
         (void)pc;                                                                                            \
         first;                                                                                               \
         second;                                                                                              \
         third;                                                                                               \
-        for (int64_t i = 0; i < n; i++) {                                                                    \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) {                                               \
             GET_##pattern y[i] = (expression);                                                               \
         }                                                                                                    \
     }
