@@ -1,13 +1,15 @@
 /* split: turns rows of the batch into rows of a chunk.
  *
  * requires  no composites; row-wise and PREFIX/WINDOW dependences only
- * preserves the meaning of the function for every partition of the rows into consecutive chunks
+ * preserves the meaning of the function for every partition of the rows into consecutive chunks; results that
+ *           are sums over rows add up over the chunks
  * breaks    nothing
  *
  * T becomes C. Each value read as PREFIX or WINDOW becomes an append-only carry: an argument of T rows, to
  * which the chunk's rows are appended where the value is defined, and which is then read in its place. Two
  * readers share a carry; one that reads a value twice (keys that are values too) has two. Any other
- * dependence between rows is an error that names node and operand.
+ * dependence between rows is an error that names node and operand; so is reading a sum over rows, which is
+ * not known before the last chunk.
  */
 #include "passes/passes.h"
 
@@ -50,9 +52,12 @@ static int32_t earlier_reads(const sbp_func *func, const sbp_op *op, int32_t ope
 /* How many carries each value needs: 1 when it is read as PREFIX or WINDOW, more when one op does so with
  * several operands, whose cotangents are then added to side by side. */
 static sbp_status count_carries(const sbp_func *func, int32_t *carries, sbp_diag *diag) {
+    bool *reduced = SBP_NEW_ARRAY(func->arena, bool, func->value_count + 1); /* sums over all rows */
     for (int32_t i = 0; i < func->op_count; i++) {
         const sbp_op *op = &func->ops[i];
-        for (int32_t k = 0; k < op->operand_count; k++)
+        for (int32_t k = 0; k < op->operand_count; k++) {
+            if (op->operands[k] != SBP_NO_VALUE && reduced[op->operands[k]])
+                return refuse(func, op, k, sbp_seq_of(SBP_SEQ_ALL), diag);
             for (int32_t r = 0; r < op->result_count; r++) {
                 sbp_seq seq = sbp_op_seq(func, op, k, r);
                 if (seq.kind == SBP_SEQ_PREFIX || seq.kind == SBP_SEQ_WINDOW) {
@@ -62,7 +67,9 @@ static sbp_status count_carries(const sbp_func *func, int32_t *carries, sbp_diag
                            seq.kind != SBP_SEQ_REDUCE) {
                     return refuse(func, op, k, seq, diag);
                 }
+                reduced[op->results[r]] |= seq.kind == SBP_SEQ_REDUCE;
             }
+        }
     }
     return SBP_OK;
 }
