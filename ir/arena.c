@@ -22,9 +22,14 @@ struct sbp_arena {
 };
 
 static _Atomic int64_t fail_countdown;
+static _Atomic bool count_pieces;
 
-void sbp_test_fail_allocation(int64_t n) {
-    atomic_store(&fail_countdown, n);
+int64_t sbp_test_fail_allocation(int64_t n) {
+    return atomic_exchange(&fail_countdown, n);
+}
+
+void sbp_test_count_pieces(bool on) {
+    atomic_store(&count_pieces, on);
 }
 
 static bool allocation_fails(void) {
@@ -80,7 +85,7 @@ sbp_status sbp_guard(sbp_arena *arena, sbp_diag *diag, sbp_status (*body)(void *
 }
 
 void *sbp_arena_alloc(sbp_arena *arena, size_t bytes) {
-    if (bytes > SIZE_MAX / 2)
+    if (bytes > SIZE_MAX / 2 || (atomic_load(&count_pieces) && allocation_fails()))
         out_of_memory(arena);
     size_t need = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     block *b = arena->blocks;

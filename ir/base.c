@@ -71,6 +71,10 @@ static void diag_add(sbp_diag *diag, sbp_severity severity, const char *format, 
         diag->last = &m->next;
         if (diag->sink)
             diag->sink(diag->sink_user, severity, m->text);
+    } else if (diag->sink) {
+        char beginning[512];
+        vsnprintf(beginning, sizeof beginning, format, again);
+        diag->sink(diag->sink_user, severity, beginning);
     }
     diag->counts[severity]++;
     va_end(again);
@@ -116,7 +120,7 @@ const char *sbp_diag_text(sbp_diag *diag, sbp_severity least) {
     for (const message *m = diag->first; m; m = m->next)
         length += strlen(m->text) + 12;
     free(diag->joined);
-    diag->joined = malloc(length);
+    diag->joined = sbp_malloc(length);
     if (!diag->joined)
         return "";
     char *at = diag->joined;

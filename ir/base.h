@@ -50,8 +50,8 @@ typedef enum sbp_status {
 
 typedef enum sbp_severity { SBP_NOTE, SBP_WARNING, SBP_ERROR } sbp_severity;
 
-/* Collects messages. Owns its text; freed by sbp_diag_destroy. Allocation failure while recording a
- * message drops the message, never the status. */
+/* Collects messages. Owns its text; freed by sbp_diag_destroy. When memory for a message is lacking, the
+ * sink still gets the beginning of it, and the status is never lost. */
 typedef struct sbp_diag sbp_diag;
 
 /* NULL when out of memory. */
@@ -101,8 +101,11 @@ size_t sbp_arena_bytes(const sbp_arena *arena);
 #define SBP_NEW_ARRAY(arena, type, count) ((type *)sbp_arena_array((arena), (size_t)(count), sizeof(type)))
 
 /* For tests: makes the n-th allocation from now on fail (1 is the next), process-wide; 0 switches off.
- * Counts arena blocks, sbp_malloc and sbp_realloc. Not thread safe. */
-void sbp_test_fail_allocation(int64_t n);
+ * Counts arena blocks, sbp_malloc and sbp_realloc. Returns what was left of the count before, so that a huge
+ * n measures how many allocations there are. */
+int64_t sbp_test_fail_allocation(int64_t n);
+/* For tests: whether every piece that an arena hands out counts as well, as if it needed a block. */
+void sbp_test_count_pieces(bool on);
 
 /* malloc, realloc with the above test hook; NULL when out of memory. Free with free(). */
 void *sbp_malloc(size_t bytes);

@@ -2,20 +2,33 @@
 #include "ir/io/json.h"
 
 #include <jansson.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TABLE_FROM = 16 }; /* members from which on a hash table pays */
 
-/* ---- parsing -------------------------------------------------------------------------------------- */
+/* ---- jansson -------------------------------------------------------------------------------------- */
 
-typedef struct conversion {
-    sbp_arena *arena;
-    const char *file;
-    const json_t *source;
-    const sbp_json *root;
-} conversion;
+/* jansson does not survive a lack of memory: its scanner drops the character for which it got none, and then
+ * searches for the end of a string beyond the end of its buffer. So it never sees a failure: its memory comes
+ * from an arena, and when that cannot grow, the arena's guard is where the program goes on. */
+static _Thread_local sbp_arena *jansson_arena;
+
+static void *take(size_t bytes) {
+    return sbp_arena_alloc(jansson_arena, bytes);
+}
+
+static void give_back(void *memory) {
+    (void)memory;
+}
+
+static void set_memory(void) {
+    json_set_alloc_funcs(take, give_back);
+}
+
+/* ---- parsing -------------------------------------------------------------------------------------- */
 
 static void make_table(sbp_arena *arena, sbp_json *object) {
     uint64_t size = 16;
@@ -91,22 +104,10 @@ static void convert(sbp_arena *arena, const json_t *source, sbp_json *out) {
     }
 }
 
-static sbp_status convert_root(void *user) {
-    conversion *c = user;
-    sbp_json *root = SBP_NEW(c->arena, sbp_json);
-    root->key = sbp_arena_strdup(c->arena, c->file);
-    convert(c->arena, c->source, root);
-    c->root = root;
-    return SBP_OK;
-}
-
 /* A copy in which lines beginning with // are blank, so that lines and columns stay what they were. A
  * JSON string cannot span lines, so such a line is never inside one. */
-static char *without_comments(const char *text, size_t length) {
-    char *copy = sbp_malloc(length + 1);
-    if (!copy)
-        return NULL;
-    memcpy(copy, text, length);
+static const char *without_comments(sbp_arena *arena, const char *text, size_t length) {
+    char *copy = sbp_arena_strndup(arena, text, length);
     for (size_t at = 0; at < length;) {
         char *end = memchr(copy + at, '\n', length - at);
         size_t stop = end ? (size_t)(end - copy) : length;
@@ -120,27 +121,52 @@ static char *without_comments(const char *text, size_t length) {
     return copy;
 }
 
+typedef struct reading {
+    sbp_arena *arena, *scratch; /* of the tree; of everything that is needed only until it is built */
+    const char *file, *text;
+    size_t length;
+    unsigned flags;
+    json_error_t error;
+    const json_t *source; /* NULL: not JSON, as error says */
+    const sbp_json *root;
+} reading;
+
+static sbp_status load(void *user) {
+    reading *r = user;
+    const char *text = r->text;
+    if (r->flags & SBP_JSON_COMMENTS)
+        text = without_comments(r->scratch, text, r->length);
+    r->source =
+        json_loadb(text, r->length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &r->error);
+    return SBP_OK;
+}
+
+static sbp_status build(void *user) {
+    reading *r = user;
+    sbp_json *root = SBP_NEW(r->arena, sbp_json);
+    root->key = sbp_arena_strdup(r->arena, r->file);
+    convert(r->arena, r->source, root);
+    r->root = root;
+    return SBP_OK;
+}
+
 sbp_status sbp_json_parse(sbp_arena *arena, sbp_diag *diag, const char *file, const char *text, size_t length,
                           unsigned flags, const sbp_json **out) {
-    char *copy = NULL;
-    if (flags & SBP_JSON_COMMENTS) {
-        copy = without_comments(text, length);
-        if (!copy)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory reading '%s'", file);
-    }
-    json_error_t error;
-    json_t *source = json_loadb(copy ? copy : text, length,
-                                JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
-    free(copy);
-    if (!source && json_error_code(&error) == json_error_out_of_memory)
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, set_memory);
+    reading r = {.arena = arena, .file = file, .text = text, .length = length, .flags = flags};
+    jansson_arena = r.scratch = sbp_arena_create();
+    sbp_status status = r.scratch ? sbp_guard(r.scratch, NULL, load, &r) : SBP_MACHINE;
+    jansson_arena = NULL;
+    if (status == SBP_OK && !r.source)
+        status = sbp_fail(diag, SBP_INPUT, "%s:%d:%d: %s", file, r.error.line, r.error.column, r.error.text);
+    else if (status == SBP_OK)
+        status = sbp_guard(arena, NULL, build, &r);
+    sbp_arena_destroy(r.scratch);
+    if (status == SBP_MACHINE)
         return sbp_fail(diag, SBP_MACHINE, "out of memory reading '%s'", file);
-    if (!source)
-        return sbp_fail(diag, SBP_INPUT, "%s:%d:%d: %s", file, error.line, error.column, error.text);
-    conversion c = {.arena = arena, .file = file, .source = source};
-    sbp_status status = sbp_guard(arena, diag, convert_root, &c);
-    json_decref(source);
     if (status == SBP_OK)
-        *out = c.root;
+        *out = r.root;
     return status;
 }
 
