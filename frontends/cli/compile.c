@@ -127,6 +127,7 @@ static void read_training(sbp_compilation *c) {
     c->step = sbp_options_is(o, "clip", "none") && sbp_options_int(o, "accumulate") == 1 &&
               p->optimizer != SBP_OPTIMIZER_NONE;
     p->step = c->step;
+    p->skip_streambp = sbp_options_on(o, "skip-streambp");
 }
 
 static sbp_status check_length(const sbp_compilation *c, int64_t t) {

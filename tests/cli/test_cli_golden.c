@@ -65,11 +65,9 @@ static void run_case(io_fixture *f, const char *name, const struct setting *s) {
                 sbp_tolerance(s->dtype));
 }
 
-static void test_golden_gradients(void **state) {
-    io_fixture *f = *state;
-    const char *all = getenv("SBP_TEST_ALL");
-    bool everything = all && strcmp(all, "1") == 0;
-    int cases = 0, runs = 0;
+/* Calls visit for every case that can be compiled; returns how many there are. */
+static int each_case(io_fixture *f, void (*visit)(io_fixture *f, const char *name)) {
+    int cases = 0;
     DIR *dir = opendir("tests/golden");
     assert_non_null(dir);
     for (struct dirent *entry; (entry = readdir(dir));) {
@@ -78,15 +76,43 @@ static void test_golden_gradients(void **state) {
             !sbp_file_exists(sbp_arena_printf(f->arena, "tests/golden/%s/grads.safetensors", name)))
             continue;
         cases++;
-        for (int i = 0; i < SBP_COUNT(settings); i++)
-            if (settings[i].every_case || everything || is_in(name, thorough, SBP_COUNT(thorough))) {
-                run_case(f, name, &settings[i]);
-                runs++;
-            }
+        visit(f, name);
     }
     closedir(dir);
+    return cases;
+}
+
+static int runs;
+
+static void run_settings(io_fixture *f, const char *name) {
+    const char *all = getenv("SBP_TEST_ALL");
+    bool everything = all && strcmp(all, "1") == 0;
+    for (int i = 0; i < SBP_COUNT(settings); i++)
+        if (settings[i].every_case || everything || is_in(name, thorough, SBP_COUNT(thorough))) {
+            run_case(f, name, &settings[i]);
+            runs++;
+        }
+}
+
+static void test_golden_gradients(void **state) {
+    int cases = each_case(*state, run_settings);
     print_message("%d cases, %d runs\n", cases, runs);
     assert_true(cases >= 33);
+}
+
+static void compile_without_streambp(io_fixture *f, const char *name) {
+    static const char *const modes[] = {"stream", "checkpoint", "standard"};
+    for (int i = 0; i < SBP_COUNT(modes); i++)
+        cli_fails(f, 70, "the streambp pass did not make loops and entries",
+                  sbp_arena_printf(f->arena, "$C compile $G/%s/model -o $D/p --backward %s --skip-streambp",
+                                   name, modes[i]));
+    if (cli_exists(f, "p"))
+        fail_msg("%s: there is a plan although streambp was skipped", name);
+}
+
+/* No mode has a way around the one pass that makes schedules: without it every case fails for lack of one. */
+static void test_nothing_works_without_streambp(void **state) {
+    assert_true(each_case(*state, compile_without_streambp) >= 33);
 }
 
 /* Stays true until somebody builds them, who then moves them to the list above. */
@@ -100,6 +126,7 @@ static void test_what_is_not_built(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_works_without_streambp, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
