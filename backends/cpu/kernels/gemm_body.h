@@ -2,8 +2,9 @@
  *
  * b is packed into panels of PANEL columns ([k][PANEL], the last filled up with zeros) that all threads
  * share. a is read where it lies when it is row-major in the type of the arithmetic; else it is converted, or
- * packed into panels of TILE_ROWS rows ([k][TILE_ROWS]) when it is transposed. Then items of ITEM_ROWS x
- * ITEM_COLUMNS of d are computed, each by one thread from the register tiles of tile.h.
+ * packed into panels of TILE_ROWS rows ([k][TILE_ROWS]) when it is transposed. Then items of up to
+ * ITEM_ROWS x ITEM_COLUMNS of d are computed, each by one thread from the register tiles of tile.h; of fewer
+ * rows where there would be too few items to share out evenly.
  *
  * Sums. k runs in blocks of GEMM_DEPTH; each block is one chain of multiply-adds, blocks are added in order.
  * So the bits of an element of d depend on k alone, not on how rows and columns are cut. Beyond GEMM_MACRO,
@@ -15,6 +16,8 @@ enum {
     GEMM_DEPTH = 512,
     GEMM_MACRO = 4096, /* a multiple of GEMM_DEPTH */
     ITEM_ROWS = 96,
+    LEAST_ITEM_ROWS = 32,
+    ENOUGH_ITEMS = 32,
     ITEM_PANELS = 4,
     PACK_ROWS = 96, /* rows of a per packing item; a multiple of TILE_ROWS */
     PIECE = 64      /* elements along k that are transposed at a time */
@@ -33,6 +36,7 @@ typedef struct real_gemm {
     int64_t m0, n0, k0; /* the block at hand */
     int64_t rows, columns, depth;
     int64_t a_stride; /* of converted a */
+    int64_t item_rows;
     int64_t b_panels_to_pack;
     bool first, last, use_acc;
 } real_gemm;
@@ -154,9 +158,9 @@ static void real_gemm_store(const real_gemm *g, int64_t m, int64_t n, REAL *sum,
 
 static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
     const real_gemm *g = arg;
-    int64_t row_items = sbp_ceil_div(g->rows, ITEM_ROWS);
-    int64_t m = item % row_items * ITEM_ROWS, n = item / row_items * ITEM_COLUMNS;
-    int64_t rows = g->rows - m < ITEM_ROWS ? g->rows - m : ITEM_ROWS;
+    int64_t row_items = sbp_ceil_div(g->rows, g->item_rows);
+    int64_t m = item % row_items * g->item_rows, n = item / row_items * ITEM_COLUMNS;
+    int64_t rows = g->rows - m < g->item_rows ? g->rows - m : g->item_rows;
     int64_t columns = g->columns - n < ITEM_COLUMNS ? g->columns - n : ITEM_COLUMNS;
     REAL *sums = (REAL *)(void *)scratch; /* [ITEM_ROWS, ITEM_COLUMNS] */
     real_tile_operand a;
@@ -190,6 +194,15 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
 static int64_t real_fitting(int64_t count, int64_t unit, int64_t elems) {
     int64_t all = sbp_round_up(count, unit), most = SHARED_ELEMS / (elems > 0 ? elems : 1) / unit * unit;
     return all < most ? all : most;
+}
+
+/* Rows of an item: as even as tiles allow. */
+static int64_t real_item_rows(int64_t rows, int64_t column_items) {
+    int64_t items = sbp_ceil_div(rows, ITEM_ROWS), enough = sbp_ceil_div(ENOUGH_ITEMS, column_items);
+    if (items < enough)
+        items = enough;
+    int64_t even = sbp_round_up(sbp_ceil_div(rows, items), TILE_ROWS);
+    return even < LEAST_ITEM_ROWS ? LEAST_ITEM_ROWS : even;
 }
 
 static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
@@ -234,9 +247,10 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
                 g.b_panels_to_pack = one_depth && g.m0 > 0 ? 0 : sbp_ceil_div(g.columns, PANEL);
                 int64_t groups = g.pack_a ? sbp_ceil_div(g.rows, PACK_ROWS) : 0;
                 cpu_pool_run(lane->pool, g.b_panels_to_pack + groups, real_gemm_pack, &g);
-                cpu_pool_run(lane->pool,
-                             sbp_ceil_div(g.rows, ITEM_ROWS) * sbp_ceil_div(g.columns, ITEM_COLUMNS),
-                             real_gemm_compute, &g);
+                int64_t column_items = sbp_ceil_div(g.columns, ITEM_COLUMNS);
+                g.item_rows = real_item_rows(g.rows, column_items);
+                cpu_pool_run(lane->pool, sbp_ceil_div(g.rows, g.item_rows) * column_items, real_gemm_compute,
+                             &g);
                 g.k0 += g.depth;
             } while (g.k0 < g.k);
         }

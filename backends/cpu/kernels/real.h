@@ -52,6 +52,7 @@
 #define real_gemm_compute NAME(gemm_compute)
 #define real_gemm_pack NAME(gemm_pack)
 #define real_gemm_store NAME(gemm_store)
+#define real_item_rows NAME(item_rows)
 #define real_key_rows NAME(key_rows)
 #define real_lane_limits NAME(lane_limits)
 #define real_load_block NAME(load_block)
