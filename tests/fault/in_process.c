@@ -1,0 +1,135 @@
+#include "tests/fault/in_process.h"
+
+#include <fcntl.h>
+#include <stdio_ext.h>
+
+#include "frontends/cli/cli.h"
+#include "runtime/commands.h"
+
+enum { MAX_WORDS = 64 };
+
+typedef struct sbpc_call {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    bool inspect;
+    int argc;
+    char **argv;
+} sbpc_call;
+
+static sbp_status sbpc_body(void *user) {
+    sbpc_call *call = user;
+    return call->inspect ? sbp_cli_inspect(call->arena, call->diag, call->argc, call->argv)
+                         : sbp_cli_compile(call->arena, call->diag, call->argc, call->argv);
+}
+
+static void note_error(void *user, sbp_severity severity, const char *text) {
+    outcome *o = user;
+    if (severity == SBP_ERROR && o->errors++ == 0)
+        snprintf(o->message, sizeof o->message, "%s", text);
+}
+
+/* words[0] is the program. */
+static sbp_status call(sbp_diag *diag, int count, char **words) {
+    if (strcmp(words[0], "sbprun") == 0)
+        return count > 1 && strcmp(words[1], "tokenize") == 0
+                   ? sbp_command_tokenize(diag, count - 2, words + 2)
+                   : sbp_command_run(diag, count - 1, words + 1);
+    sbp_arena *arena = sbp_arena_create();
+    if (!arena)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbpc_call c = {arena, diag, strcmp(words[1], "inspect") == 0, count - 2, words + 2};
+    sbp_status status = sbp_guard(arena, diag, sbpc_body, &c);
+    sbp_arena_destroy(arena);
+    return status;
+}
+
+/* Standard stream `to` becomes the file; returns a copy of what it was. */
+static int redirect(int to, const char *path, int flags) {
+    int kept = dup(to), fd = open(path, flags, 0600);
+    assert_true(kept >= 0 && fd >= 0);
+    assert_int_equal(dup2(fd, to), to);
+    close(fd);
+    return kept;
+}
+
+static void restore(int to, int kept) {
+    dup2(kept, to);
+    close(kept);
+}
+
+outcome in_process(const io_fixture *f, const char *command, const char *input, int64_t n, int64_t *left) {
+    char line[2000], *words[MAX_WORDS + 1], stream[3][100];
+    size_t length = 0;
+    int count = 0;
+    for (const char *c = command; *c; c++) {
+        bool directory = c[0] == '$' && c[1] == 'D';
+        length += (size_t)snprintf(line + length, sizeof line - length, "%.*s", directory ? 64 : 1,
+                                   directory ? f->directory : c);
+        assert_true(length < sizeof line);
+        c += directory;
+    }
+    for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) {
+        assert_true(count < MAX_WORDS);
+        words[count++] = word;
+    }
+    words[count] = NULL;
+    static const char *const names[] = {"in", "out", "err"};
+    for (int i = 0; i < 3; i++)
+        snprintf(stream[i], sizeof stream[i], "%s.%s", f->directory, names[i]);
+    io_put(stream[0], input ? input : "", input ? strlen(input) : 0);
+
+    outcome o = {0};
+    sbp_diag *diag = sbp_diag_create();
+    assert_non_null(diag);
+    sbp_diag_set_sink(diag, note_error, &o);
+    fflush(NULL);
+    int kept[3];
+    kept[0] = redirect(0, stream[0], O_RDONLY);
+    for (int i = 1; i < 3; i++)
+        kept[i] = redirect(i, stream[i], O_WRONLY | O_CREAT | O_TRUNC);
+    __fpurge(stdin); /* of what an earlier command left unread */
+    clearerr(stdin);
+    sbp_test_fail_allocation(n);
+    o.status = call(diag, count, words);
+    int64_t rest = sbp_test_fail_allocation(0);
+    fflush(NULL);
+    for (int i = 0; i < 3; i++)
+        restore(i, kept[i]);
+    sbp_diag_destroy(diag);
+    if (left)
+        *left = rest;
+    return o;
+}
+
+const char *in_process_output(const io_fixture *f, const char *which, char *out, size_t size) {
+    char path[100];
+    snprintf(path, sizeof path, "%s.%s", f->directory, which);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t length = fread(out, 1, size - 1, file);
+    out[length] = 0;
+    fclose(file);
+    return out;
+}
+
+void in_process_clean(const io_fixture *f, const char *kept) {
+    char command[400];
+    snprintf(command, sizeof command,
+             "cd %s && for f in * .[!.]*; do case ' %s ' in *\" $f \"*) ;; *) rm -rf \"$f\";; esac; done",
+             f->directory, kept);
+    assert_int_equal(system(command), 0);
+}
+
+const char *in_process_files(io_fixture *f) {
+    static char names[4000];
+    char command[200];
+    snprintf(command, sizeof command, "cd %s && find . -type f | cut -c3- | LC_ALL=C sort", f->directory);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    size_t length = fread(names, 1, sizeof names - 1, pipe);
+    names[length] = 0;
+    assert_int_equal(pclose(pipe), 0);
+    for (char *c = names; *c; c++)
+        *c = *c == '\n' ? ' ' : *c;
+    return names;
+}

@@ -1,0 +1,31 @@
+/* in_process.h: the commands of sbpc and sbprun, called in the process of the test, so that an allocation can
+ * be made to fail and thousands of damaged files can be tried.
+ *
+ * A command is one line of words; in it, $D is the directory of the fixture. What it prints goes to $D.out
+ * and $D.err beside the directory, so that the directory holds what the command wrote and nothing else. */
+#ifndef SBP_TESTS_FAULT_IN_PROCESS_H
+#define SBP_TESTS_FAULT_IN_PROCESS_H
+
+#include "tests/unit/io_testing.h"
+
+typedef struct outcome {
+    sbp_status status;
+    int errors;         /* messages of that severity */
+    char message[1000]; /* the first of them */
+} outcome;
+
+/* "sbpc compile ...", "sbpc inspect ...", "sbprun ..." or "sbprun tokenize ...", as their main would. The
+ * n-th allocation fails, when n > 0; *left (unless NULL) is what remained of n. input: standard input, or
+ * NULL. */
+outcome in_process(const io_fixture *f, const char *command, const char *input, int64_t n, int64_t *left);
+
+/* What the last command printed, of at most size - 1 characters. */
+const char *in_process_output(const io_fixture *f, const char *which, char *out, size_t size);
+
+/* Removes everything in the directory but the names given, separated by spaces. */
+void in_process_clean(const io_fixture *f, const char *kept);
+
+/* The names below the directory, each followed by a space, sorted. */
+const char *in_process_files(io_fixture *f);
+
+#endif

@@ -1,0 +1,144 @@
+/* test_out_of_memory.c: every allocation of every command fails, one at a time.
+ *
+ * Whatever n, with the n-th allocation failing a command ends with status 3 and a message, or does without
+ * that memory; it leaves no half-written file, and (as the sanitizer build sees) leaks nothing. Counted are
+ * malloc, realloc and the blocks of arenas; then, for as many n as there is time for, every piece of an arena
+ * as if it needed a block of its own. Not counted: what libraries take by themselves (jansson's comes from an
+ * arena, pcre2's and stdio's does not). SBP_TEST_ALL=1 tries every n of the first kind and a hundred times as
+ * many of the second. */
+#include "tests/fault/in_process.h"
+
+#include <inttypes.h>
+
+#include "ir/io/plan_file.h"
+#include "ir/io/weights.h"
+
+#define ROWS "$D/rows"
+#define MODEL "tests/data/stories260K"
+
+static const char rows[] = "{\"text\": \"Once upon a time, there was\"}\n"
+                           "{\"text\": \"a dog\"}\n";
+
+typedef struct trial {
+    const char *prepare; /* a command that must work, or NULL */
+    const char *command, *input;
+    const char *kept;   /* names in the directory that were there before */
+    const char *whole;  /* names that the command may have written, each complete; a pattern of the shell */
+    int blocks, pieces; /* how many n to try by default */
+} trial;
+
+static bool all(void) {
+    const char *text = getenv("SBP_TEST_ALL");
+    return text && *text && strcmp(text, "0") != 0;
+}
+
+/* What a command that failed may leave: files that are whole. */
+static void check_files(io_fixture *f, const trial *t, int64_t n) {
+    char names[4000], command[500];
+    snprintf(names, sizeof names, "%s", in_process_files(f));
+    for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
+        snprintf(command, sizeof command,
+                 "case ' %s ' in *' %s '*) exit 0;; esac; case %s in %s) exit 0;; esac; exit 1", t->kept,
+                 name, name, t->whole);
+        if (system(command) != 0)
+            fail_msg("%s: allocation %" PRId64 " failing left '%s'", t->command, n, name);
+        const char *path = io_path(f, name), *dot = strrchr(name, '.');
+        io_renew(f);
+        if (dot && strcmp(dot, ".safetensors") == 0) {
+            sbp_weights *w;
+            assert_ok(f, sbp_weights_open(f->arena, f->diag, path, &w));
+            sbp_weights_close(w);
+        }
+        if (strcmp(name, "p") == 0 && !sbp_plan_file_probe(path))
+            fail_msg("%s: allocation %" PRId64 " failing left half a plan", t->command, n);
+    }
+}
+
+/* One n; whether the command worked all the same. */
+static bool attempt(io_fixture *f, const trial *t, int64_t n) {
+    in_process_clean(f, t->kept);
+    outcome o = in_process(f, t->command, t->input, n, NULL);
+    if (o.status != SBP_OK && (o.status != SBP_MACHINE || o.errors == 0 || !o.message[0]))
+        fail_msg("%s: allocation %" PRId64 " failing gave status %d with %d messages: '%s'", t->command, n,
+                 o.status, o.errors, o.message);
+    check_files(f, t, n);
+    return o.status == SBP_OK;
+}
+
+/* The first `few` and the last, and about `count` in all, at places that differ from trial to trial. */
+static int sweep(io_fixture *f, const trial *t, int64_t total, int64_t count, int *worked) {
+    enum { FEW = 8 };
+    uint64_t random = 20261121;
+    int tried = 0;
+    *worked = 0;
+    double step = count >= total ? 1 : (double)total / (double)count;
+    for (int64_t k = 1; k <= FEW && step > 1; k++, tried++)
+        *worked += attempt(f, t, k);
+    for (double at = 1; at < (double)total + 1; at += step, tried++) {
+        int64_t n = (int64_t)at + (step > 1 ? (int64_t)(io_random(&random) % (uint32_t)step) : 0);
+        *worked += attempt(f, t, n < total ? n : total);
+    }
+    return tried;
+}
+
+static void run_trial(void **state, const trial *t) {
+    enum { MANY = 1000000000 };
+    io_fixture *f = *state;
+    in_process_clean(f, "");
+    io_put(io_path(f, "rows"), rows, strlen(rows));
+    outcome o;
+    if (t->prepare && (o = in_process(f, t->prepare, NULL, 0, NULL)).status != SBP_OK)
+        fail_msg("%s: status %d: %s", t->prepare, o.status, o.message);
+    for (int pieces = 0; pieces < 2; pieces++) {
+        int64_t left;
+        int worked;
+        sbp_test_count_pieces(pieces);
+        in_process_clean(f, t->kept);
+        o = in_process(f, t->command, t->input, MANY, &left);
+        if (o.status != SBP_OK)
+            fail_msg("%s: status %d: %s", t->command, o.status, o.message);
+        int64_t total = MANY - left, count = pieces ? t->pieces : t->blocks;
+        if (all())
+            count = pieces ? 100 * count : total;
+        int tried = sweep(f, t, total, count, &worked);
+        printf("%.60s: %" PRId64 " %s, %d tried, %d not missed\n", t->command, total,
+               pieces ? "pieces" : "allocations", tried, worked);
+        sbp_test_count_pieces(false);
+    }
+}
+
+#define TRIAL(name, ...)                                                                                     \
+    static void test_##name(void **state) {                                                                  \
+        static const trial t = {__VA_ARGS__};                                                                \
+        run_trial(state, &t);                                                                                \
+    }
+#define COMPILE "sbpc compile " MODEL " -o $D/p --seq-len 256 --chunk 64"
+
+TRIAL(compile, .command = COMPILE, .kept = "rows", .whole = "p", .blocks = 60, .pieces = 20)
+TRIAL(plan, .command = COMPILE " --memory 100MiB --seq-len max --dtype bf16", .kept = "rows", .whole = "p",
+      .blocks = 20, .pieces = 5)
+TRIAL(inspect, .prepare = COMPILE, .command = "sbpc inspect $D/p --json --svg $D/s", .kept = "p rows",
+      .whole = "s", .blocks = 40, .pieces = 20)
+TRIAL(train, .prepare = COMPILE,
+      .command = "sbprun $D/p --data " ROWS " --eval " ROWS
+                 " --out $D/o --steps 2 --batch-size 1 --save-every 1",
+      .kept = "p rows", .whole = "o/*.json|o/*.jsonl|o/*.safetensors", .blocks = 60, .pieces = 20)
+TRIAL(score, .prepare = COMPILE, .command = "sbprun $D/p --data " ROWS " --score $D/s", .kept = "p rows",
+      .whole = "s", .blocks = 20, .pieces = 20)
+TRIAL(dump, .prepare = COMPILE,
+      .command = "sbprun $D/p --data " ROWS " --dump-gradients $D/g.safetensors --batch-size 2",
+      .kept = "p rows", .whole = "g.safetensors", .blocks = 20, .pieces = 20)
+TRIAL(dry_run, .prepare = COMPILE, .command = "sbprun $D/p --data " ROWS " --dry-run --json",
+      .kept = "p rows", .whole = "-", .blocks = 20, .pieces = 20)
+TRIAL(tokenize, .command = "sbprun tokenize " MODEL,
+      .input = "\"Once upon a time\"\n{\"text\": \"there was\"}\n", .kept = "rows", .whole = "-",
+      .blocks = 20, .pieces = 20)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_compile), cmocka_unit_test(test_plan),     cmocka_unit_test(test_inspect),
+        cmocka_unit_test(test_train),   cmocka_unit_test(test_score),    cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_dry_run), cmocka_unit_test(test_tokenize),
+    };
+    return cmocka_run_group_tests(tests, io_setup, io_teardown);
+}
