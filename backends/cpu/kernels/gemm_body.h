@@ -14,7 +14,7 @@
 #define GEMM_CONSTANTS
 enum {
     GEMM_DEPTH = 512,
-    GEMM_MACRO = 4096, /* a multiple of GEMM_DEPTH */
+    GEMM_MACRO = 2048, /* a multiple of GEMM_DEPTH */
     ITEM_ROWS = 96,
     LEAST_ITEM_ROWS = 32,
     ENOUGH_ITEMS = 32,
