@@ -6,8 +6,9 @@
  *
  * update: the norm over all gradients, its clipping factor, then per parameter the optimizer's row kernel;
  * gradients are cleared. AdamW as torch.optim.AdamW: p -= lr wd p; m += (1-b1)(g - m); v = b2 v + (1-b2) g^2;
- * p -= lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps) Weight decay only where the parameter is marked for it.
- * SGD: p -= lr (g + wd p).
+ * p -= lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps). 1-b1 and 1-b2 come from the host, where they are
+ * computed in double: 1 - 0.999f is off by 2e-5. Weight decay only where the parameter is marked for it. SGD:
+ * p -= lr (g + wd p).
  */
 #include <string.h>
 
@@ -88,8 +89,8 @@ static int32_t state_buffer(sbp_pipeline *p, int32_t param, const char *suffix) 
                             -1);
 }
 
-static const char *const adamw_text =
-    "  scalar beta1\n  scalar beta2\n  scalar bias1\n  scalar bias2_sqrt\n  scalar eps\n";
+static const char *const adamw_text = "  scalar one_minus_beta1\n  scalar beta2\n  scalar one_minus_beta2\n  "
+                                      "scalar bias1\n  scalar bias2_sqrt\n  scalar eps\n";
 
 static sbp_command *mark(sbp_command *row, int32_t param) {
     if (row) {
@@ -118,32 +119,31 @@ static void adamw(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sb
         &k,
         "  scalar lr\n  scalar weight_decay\n%s"
         "  %%0 = load grad\n  %%1 = load param_in\n  %%2 = load exp_avg_in\n  %%3 = load exp_avg_sq_in\n"
-        "  %%4 = const 1\n  %%5 = scalar lr\n  %%6 = scalar weight_decay\n  %%7 = scalar beta1\n"
-        "  %%8 = scalar beta2\n  %%9 = scalar bias1\n  %%10 = scalar bias2_sqrt\n  %%11 = scalar eps\n",
+        "  %%4 = scalar one_minus_beta2\n  %%5 = scalar lr\n  %%6 = scalar weight_decay\n"
+        "  %%7 = scalar one_minus_beta1\n  %%8 = scalar beta2\n  %%9 = scalar bias1\n  %%10 = scalar "
+        "bias2_sqrt\n  %%11 = scalar eps\n",
         adamw_text);
     sbp_text_add(&k, clip >= 0 ? "  %%12 = load clip\n" : "  %%12 = const 1\n");
     sbp_text_add(&k, "  %%13 = mul %%0, %%12\n" /* g, clipped */
                      "  %%14 = mul %%5, %%6\n"
                      "  %%15 = mul %%14, %%1\n"
                      "  %%16 = sub %%1, %%15\n" /* p (1 - lr wd) */
-                     "  %%17 = sub %%4, %%7\n"
-                     "  %%18 = sub %%13, %%2\n"
-                     "  %%19 = mul %%17, %%18\n"
-                     "  %%20 = add %%2, %%19\n" /* m */
-                     "  %%21 = mul %%8, %%3\n"
-                     "  %%22 = sub %%4, %%8\n"
-                     "  %%23 = mul %%13, %%13\n"
-                     "  %%24 = mul %%22, %%23\n"
-                     "  %%25 = add %%21, %%24\n" /* v */
-                     "  %%26 = sqrt %%25\n"
-                     "  %%27 = div %%26, %%10\n"
-                     "  %%28 = add %%27, %%11\n"
-                     "  %%29 = div %%5, %%9\n"
-                     "  %%30 = mul %%29, %%20\n"
-                     "  %%31 = div %%30, %%28\n");
+                     "  %%17 = sub %%13, %%2\n"
+                     "  %%18 = mul %%7, %%17\n"
+                     "  %%19 = add %%2, %%18\n" /* m */
+                     "  %%20 = mul %%8, %%3\n"
+                     "  %%21 = mul %%13, %%13\n"
+                     "  %%22 = mul %%4, %%21\n"
+                     "  %%23 = add %%20, %%22\n" /* v */
+                     "  %%24 = sqrt %%23\n"
+                     "  %%25 = div %%24, %%10\n"
+                     "  %%26 = add %%25, %%11\n"
+                     "  %%27 = div %%5, %%9\n"
+                     "  %%28 = mul %%27, %%19\n"
+                     "  %%29 = div %%28, %%26\n");
     sbp_text_add(
         &k,
-        "  %%32 = sub %%%d, %%31\n  store param, %%32\n  store exp_avg, %%20\n  store exp_avg_sq, %%25\n}\n",
+        "  %%30 = sub %%%d, %%29\n  store param, %%30\n  store exp_avg, %%19\n  store exp_avg_sq, %%23\n}\n",
         decay ? 16 : 1);
     sbp_view vw = sbp_view_buffer(p->program, param, 0), vm = sbp_view_buffer(p->program, m, 0),
              vv = sbp_view_buffer(p->program, v, 0);

@@ -116,8 +116,9 @@ static void set_step_scalars(sbp_trainer *t, int64_t number, double lr) {
         double value;
     } scalars[] = {
         {"lr", lr},
-        {"beta1", t->beta1},
+        {"one_minus_beta1", 1 - t->beta1},
         {"beta2", t->beta2},
+        {"one_minus_beta2", 1 - t->beta2},
         {"eps", t->eps},
         {"weight_decay", t->weight_decay},
         {"bias1", 1 - pow(t->beta1, (double)number)},

@@ -6,7 +6,8 @@
  * here. The names of outputs are the program's.
  *
  * Scalars that are set where the program has them: labels (counted labels of the step, at least 1), lr,
- * beta1, beta2, eps, weight_decay, bias1 = 1 - beta1^t, bias2_sqrt = sqrt(1 - beta2^t), max_grad_norm.
+ * one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay, bias1 = 1 - beta1^t, bias2_sqrt =
+ * sqrt(1 - beta2^t), max_grad_norm.
  *
  * Threads: one thread at a time. Errors: SBP_NOT_FINITE when the loss (before weights change) or the gradient
  * norm is not finite; SBP_INPUT when a step needs more micro-batches than the plan allows.

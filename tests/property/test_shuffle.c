@@ -46,9 +46,10 @@ static int64_t elems_of(const bench *b, int32_t buffer) {
 /* Weights around 0, those of norms around 1 (one row); all else of the host is 0. */
 static void fill(bench *b) {
     const sbp_program *p = b->program;
-    static const double scalars[] = {0.01, 0.1, 0.9, 0.99, 1e-8, 0.1, 0.1, 1, 20};
-    static const char *const names[] = {"lr",    "weight_decay", "beta1",         "beta2", "eps",
-                                        "bias1", "bias2_sqrt",   "max_grad_norm", "labels"};
+    static const double scalars[] = {0.01, 0.1, 0.1, 0.99, 0.01, 1e-8, 0.1, 0.1, 1, 20};
+    static const char *const names[] = {
+        "lr",  "weight_decay", "one_minus_beta1", "beta2",         "one_minus_beta2",
+        "eps", "bias1",        "bias2_sqrt",      "max_grad_norm", "labels"};
     for (int k = 0; k < SBP_COUNT(names); k++)
         sbp_executor_set_scalar(b->executor, names[k], scalars[k]);
     const sbp_role zero[] = {SBP_ROLE_GRAD, SBP_ROLE_STATE, SBP_ROLE_RESULT};
