@@ -103,6 +103,9 @@ typedef struct sbp_segment_kind {
     bool has_input;
     sbp_saved *saved;
     int32_t saved_count, saved_capacity;
+    const char *
+        *keepable; /* names that --save could have asked for; only when one it asked for is not kept */
+    int32_t keepable_count, keepable_capacity;
     sbp_type output; /* of the plain result */
 } sbp_segment_kind;
 

@@ -71,8 +71,10 @@ const char *sbp_pass_name(int index);
 void sbp_saved_list(const sbp_pipeline *pipeline, const char *separator, sbp_text *out);
 /* Whether something is kept under a name that --save asked for. */
 bool sbp_saved_name_exists(const sbp_pipeline *pipeline, const char *asked);
-/* Names that --save could have asked for. */
+/* Names that --save could have asked for; known when it asked for one that is not kept. */
 void sbp_saved_names(const sbp_pipeline *pipeline, sbp_text *out);
+/* Whether a name is one of these: then it is not kept because others are, from which nothing leads to it. */
+bool sbp_saved_name_is_keepable(const sbp_pipeline *pipeline, const char *asked);
 /* Whether a value called `name` ("gate", "gate.3") is asked for by `asked` ("gate"). */
 bool sbp_saved_name_matches(const char *name, const char *asked);
 

@@ -62,13 +62,16 @@ static bool is_numbered(const char *name) {
 void sbp_saved_names(const sbp_pipeline *p, sbp_text *out) {
     name_list list = {.arena = p->arena, .separator = ", ", .out = out};
     sbp_map_init(&list.seen, p->arena);
-    for (int32_t f = 0; f < p->module->func_count; f++) {
-        const sbp_segment_kind *kind = &p->lowering->kinds[f];
-        for (int32_t i = 0; kind->derivative && i < kind->func->op_count; i++)
-            for (int32_t r = 0; r < kind->func->ops[i].result_count; r++) {
-                const sbp_value_info *info = &kind->func->values[kind->func->ops[i].results[r]];
-                if (sbp_type_rows(&info->type) == SBP_C && !is_numbered(info->name))
-                    add_name(&list, info->name);
-            }
-    }
+    for (int32_t f = 0; f < p->module->func_count; f++)
+        for (int32_t i = 0; i < p->lowering->kinds[f].keepable_count; i++)
+            if (!is_numbered(p->lowering->kinds[f].keepable[i]))
+                add_name(&list, p->lowering->kinds[f].keepable[i]);
+}
+
+bool sbp_saved_name_is_keepable(const sbp_pipeline *p, const char *asked) {
+    for (int32_t f = 0; f < p->module->func_count; f++)
+        for (int32_t i = 0; i < p->lowering->kinds[f].keepable_count; i++)
+            if (sbp_saved_name_matches(p->lowering->kinds[f].keepable[i], asked))
+                return true;
+    return false;
 }

@@ -39,7 +39,8 @@ static bool is_row_wise(const sbp_func *f, sbp_value v) {
 static void mark_read(builder *b, sbp_value v, bool by_product) {
     const sbp_func *d = b->d;
     while (v != SBP_NO_VALUE && d->values[v].role == SBP_VALUE_OP &&
-           (d->ops[d->values[v].op].code == SBP_OP_reshape || d->ops[d->values[v].op].code == SBP_OP_stop_gradient))
+           (d->ops[d->values[v].op].code == SBP_OP_reshape ||
+            d->ops[d->values[v].op].code == SBP_OP_stop_gradient))
         v = d->ops[d->values[v].op].operands[0]; /* the same memory */
     if (v == SBP_NO_VALUE || d->values[v].role != SBP_VALUE_OP || d->values[v].op >= b->forward_ops)
         return;
@@ -73,21 +74,26 @@ static bool is_asked_for(const sbp_func *d, const sbp_op *op, sbp_value v, const
     return sbp_saved_name_matches(d->values[v].name, asked);
 }
 
+/* The carry that a value is appended to; SBP_NO_VALUE when it is to none. */
+static sbp_value carry_of(const builder *b, sbp_value v) {
+    const sbp_func *d = b->d;
+    for (int32_t j = b->forward_ops - 1; j >= 0; j--)
+        if (d->ops[j].code == SBP_OP_append && d->ops[j].operands[1] == v)
+            return sbp_body_carry_root(d, d->ops[j].results[0]);
+    return SBP_NO_VALUE;
+}
+
 static void save_by_name(builder *b, const char *asked) {
     const sbp_func *d = b->d;
     for (int32_t i = 0; i < b->forward_ops; i++) {
         const sbp_op *op = &d->ops[i];
         for (int32_t r = 0; r < op->result_count; r++) {
-            sbp_value v = op->results[r];
+            sbp_value v = op->results[r], carry;
             if (!is_asked_for(d, op, v, asked))
                 continue;
-            bool appended = false;
-            for (int32_t j = 0; j < b->forward_ops; j++)
-                if (d->ops[j].code == SBP_OP_append && d->ops[j].operands[1] == v) {
-                    b->carry_saved[sbp_body_carry_root(d, d->ops[j].results[0])] = true;
-                    appended = true;
-                }
-            if (!appended && v != b->output)
+            if ((carry = carry_of(b, v)) != SBP_NO_VALUE)
+                b->carry_saved[carry] = true;
+            else if (v != b->output)
                 b->saved[v] = sbp_type_rows(&d->values[v].type) == SBP_C;
         }
     }
@@ -100,6 +106,57 @@ static bool keeps_backward(const void *user, const sbp_result *result) {
             ((const builder *)user)->d->values[result->target].role == SBP_VALUE_COTANGENT);
 }
 
+/* What the backward of a chunk computes and reads when the values of `given` are kept. */
+static sbp_status cut_backward(builder *b, const bool *given, sbp_body_cut *cut) {
+    bool *filled = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
+    for (int32_t v = 0; v < b->d->value_count; v++)
+        filled[v] = b->d->values[v].role == SBP_VALUE_CARRY;
+    return sbp_body_make(
+        b->p->module,
+        &(sbp_body_spec){.from = b->d, .given = given, .keeps = keeps_backward, .filled = filled, .user = b},
+        "probe", b->p->diag, cut);
+}
+
+static bool is_argument(const sbp_body_cut *cut, sbp_value v) {
+    for (int32_t i = 0; i < cut->func->arg_count; i++)
+        if (cut->map[v] != SBP_NO_VALUE && cut->func->args[i] == cut->map[v])
+            return true;
+    return false;
+}
+
+/* Whether this kind of segment keeps nothing of a name that was asked for. */
+static bool lacks_a_name(const builder *b) {
+    const sbp_schedule_options *s = &b->p->options.schedule;
+    for (int32_t i = 0; i < s->saved_count; i++) {
+        bool kept = strcmp(s->saved[i], SBP_SAVE_ATTENTION) == 0;
+        for (int32_t k = 0; k < b->kind->saved_count && !kept; k++)
+            kept = sbp_saved_name_matches(b->kind->saved[k].name, s->saved[i]);
+        if (!kept)
+            return true;
+    }
+    return false;
+}
+
+/* Lists the forward values that the backward would read if they alone were kept. */
+static sbp_status find_keepable(builder *b) {
+    const sbp_func *d = b->d;
+    for (int32_t i = 0; i < b->forward_ops; i++)
+        for (int32_t r = 0; r < d->ops[i].result_count; r++) {
+            sbp_value v = d->ops[i].results[r], carry = carry_of(b, v);
+            bool *given = SBP_NEW_ARRAY(b->p->arena, bool, d->value_count + 1);
+            sbp_body_cut cut;
+            if (d->ops[i].code == SBP_OP_append || v == b->output ||
+                sbp_type_rows(&d->values[v].type) != SBP_C)
+                continue;
+            given[v] = carry == SBP_NO_VALUE;
+            SBP_TRY(cut_backward(b, given, &cut));
+            if (is_argument(&cut, carry == SBP_NO_VALUE ? v : carry))
+                SBP_PUSH(b->p->arena, b->kind->keepable, b->kind->keepable_count, b->kind->keepable_capacity,
+                         d->values[v].name);
+        }
+    return SBP_OK;
+}
+
 /* Chooses the saved set and leaves out what the backward would not read. */
 static sbp_status choose_saved(builder *b) {
     sbp_pipeline *p = b->p;
@@ -110,19 +167,10 @@ static sbp_status choose_saved(builder *b) {
         save_everything(b);
     for (int32_t i = 0; i < s->saved_count; i++)
         save_by_name(b, s->saved[i]);
-    bool *filled = SBP_NEW_ARRAY(p->arena, bool, b->d->value_count + 1);
-    for (int32_t v = 0; v < b->d->value_count; v++)
-        filled[v] = b->d->values[v].role == SBP_VALUE_CARRY;
     sbp_body_cut cut;
-    SBP_TRY(sbp_body_make(
-        p->module,
-        &(sbp_body_spec){
-            .from = b->d, .given = b->saved, .keeps = keeps_backward, .filled = filled, .user = b},
-        "probe", p->diag, &cut));
+    SBP_TRY(cut_backward(b, b->saved, &cut));
     for (int32_t v = 0; v < b->d->value_count; v++) {
-        bool read = false;
-        for (int32_t i = 0; i < cut.func->arg_count; i++)
-            read |= cut.map[v] != SBP_NO_VALUE && cut.func->args[i] == cut.map[v];
+        bool read = is_argument(&cut, v);
         b->saved[v] &= read;
         b->carry_saved[v] &= read;
         b->saved_number[v] = -1;
@@ -136,7 +184,7 @@ static sbp_status choose_saved(builder *b) {
                              .cols = sbp_type_row_elems(&info->type),
                              .is_carry = b->carry_saved[v]});
     }
-    return SBP_OK;
+    return lacks_a_name(b) ? find_keepable(b) : SBP_OK;
 }
 
 /* ---- functions --------------------------------------------------------------------------------------- */

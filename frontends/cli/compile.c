@@ -152,6 +152,10 @@ static sbp_status check_saved_names(const sbp_compilation *c) {
             sbp_text names;
             sbp_text_init(&names, c->arena);
             sbp_saved_names(&c->pipeline, &names);
+            if (sbp_saved_name_is_keepable(&c->pipeline, s->saved[i]))
+                return sbp_fail(c->diag, SBP_USAGE,
+                                "--save: with the others kept, the backward does not read '%s': leave it out",
+                                s->saved[i]);
             return sbp_fail(c->diag, SBP_USAGE,
                             "--save: the backward reads no value called '%s'; it could keep %s", s->saved[i],
                             names.data);
