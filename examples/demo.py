@@ -191,26 +191,38 @@ def metrics(demo):
     return [json.loads(line) for line in open(path, encoding="utf-8") if line.endswith("}\n")]
 
 
+def steps_done(demo):
+    return sum("loss" in m for m in metrics(demo))
+
+
+def has_checkpoint(demo):
+    return os.path.isdir(demo.run_dir) and any(f.startswith("checkpoint-") for f in os.listdir(demo.run_dir))
+
+
 def train(demo):
     say(f"(5) {demo.steps} training steps of up to {ROWS} tokens, killed half-way and resumed")
+    print(f"(the few definitions above {ROWS} tokens are cut there: --overlong truncate)")
     shutil.rmtree(demo.run_dir, ignore_errors=True)
     half = max(1, demo.steps // 2)
     command = [demo.sbprun, demo.path("stream.plan"), "--data", demo.path("train.jsonl"), "--eval", demo.path("held-out.jsonl"),
-               "--batch-tokens", str(ROWS), "--steps", str(demo.steps), "--lr", "1e-4", "--schedule", "constant",
-               "--save-every", str(half), "--out", demo.run_dir]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    checkpoint = False
-    while process.poll() is None and not checkpoint:
-        time.sleep(0.5)
-        checkpoint = any(f.startswith("checkpoint") for f in os.listdir(demo.run_dir)) if os.path.isdir(demo.run_dir) else False
-        checkpoint = checkpoint and sum("loss" in m for m in metrics(demo)) >= half
-    if process.poll() is None:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        print(f"killed by SIGKILL after step {sum('loss' in m for m in metrics(demo))}; resuming from the checkpoint")
-        run(command + ["--resume"])
-    elif process.returncode != 0:
-        sys.exit(f"error: training exited with {process.returncode}:\n{process.stderr.read()}")
+               "--batch-tokens", str(ROWS), "--overlong", "truncate", "--steps", str(demo.steps), "--lr", "1e-4",
+               "--schedule", "constant", "--save-every", str(half), "--out", demo.run_dir]
+    with open(demo.path("train.log"), "w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stderr=log)
+        while process.poll() is None and not (has_checkpoint(demo) and steps_done(demo) >= half):
+            time.sleep(0.2)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            print(f"killed by SIGKILL after step {steps_done(demo)}; resuming from the checkpoint")
+            process = subprocess.Popen(command + ["--resume"], stderr=log)
+            process.wait()
+    said = open(demo.path("train.log"), encoding="utf-8").read()
+    if process.returncode != 0:
+        sys.exit(f"error: training exited with {process.returncode}:\n{said}")
+    for line in dict.fromkeys(said.splitlines()):
+        if re.search(r" rows |going on ", line):
+            print(line)
     steps = {m["step"]: m for m in metrics(demo) if "loss" in m}
     evals = [m for m in metrics(demo) if "eval_loss" in m]
     most = max(m["loss"] for m in steps.values())

@@ -10,7 +10,7 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 build_packages=(gcc:/usr/bin/gcc g++:/usr/bin/g++ cmake:/usr/bin/cmake ninja-build:/usr/bin/ninja
     pkg-config:/usr/bin/pkg-config libjansson-dev:/usr/include/jansson.h libxxhash-dev:/usr/include/xxhash.h
     libpcre2-dev:/usr/include/pcre2.h libutf8proc-dev:/usr/include/utf8proc.h
-    libopenblas-dev:/usr/include/*/openblas_config.h libcmocka-dev:/usr/include/cmocka.h)
+    libcmocka-dev:/usr/include/cmocka.h)
 
 install_packages() {
     local missing=() entry
@@ -26,13 +26,14 @@ install_packages() {
         die "apt-get could not install ${missing[*]}"
 }
 
-# build PRESET [cmake options]: configures and builds into build/PRESET.
+# build PRESET [targets]: configures and builds into build/PRESET. Always configured alike, so that ./run-demo and
+# ./run-tests can share a folder; a caller that wants only the programs names them.
 build() {
     local preset=$1
     shift
     say "building $preset"
-    (cd "$top" && cmake --preset "$preset" "$@" > "build/$preset.configure.log" 2>&1) ||
+    (cd "$top" && cmake --preset "$preset" -DBUILD_TESTING=ON > "build/$preset.configure.log" 2>&1) ||
         { cat "$top/build/$preset.configure.log"; die "cmake --preset $preset failed"; }
-    cmake --build "$top/build/$preset" -j "$cores" > "$top/build/$preset.build.log" 2>&1 ||
+    cmake --build "$top/build/$preset" -j "$cores" ${1:+--target "$@"} > "$top/build/$preset.build.log" 2>&1 ||
         { tail -n 60 "$top/build/$preset.build.log"; die "building $preset failed (build/$preset.build.log)"; }
 }
