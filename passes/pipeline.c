@@ -16,28 +16,46 @@ const char *sbp_pass_name(int index) {
     return index >= 0 && index < SBP_COUNT(passes) ? passes[index].name : NULL;
 }
 
-/* The furthest form there is: the program, else the stages, else the graph. */
+/* The module, with derivatives in place of the functions that have one by now. */
+static sbp_module with_derivatives(const sbp_pipeline *p) {
+    sbp_module m = *p->module;
+    if (!p->lowering)
+        return m;
+    m.funcs = SBP_NEW_ARRAY(p->arena, sbp_func *, m.func_count + 1);
+    for (int32_t f = 0; f < m.func_count; f++)
+        m.funcs[f] =
+            p->lowering->kinds[f].derivative ? p->lowering->kinds[f].derivative : p->module->funcs[f];
+    return m;
+}
+
+/* The furthest form there is: the program, else the stages and what there is of the program, else the graph.
+ */
 static void print_state(sbp_pipeline *p) {
     if (p->program && p->program->functions && p->program->functions[0].body.count > 0) {
         sbp_program_print(p->printed, p->program);
         return;
     }
     if (!p->program) {
-        sbp_module_print(p->printed, p->module);
+        sbp_module m = with_derivatives(p);
+        sbp_module_print(p->printed, &m);
         return;
     }
     for (int32_t f = 0; f < p->lowering->function_count; f++)
         for (int32_t i = 0; i < p->lowering->functions[f]->item_count; i++)
             if (p->lowering->functions[f]->items[i].stage)
                 sbp_stage_print(p->printed, p, p->lowering->functions[f]->items[i].stage);
+    if (p->program->entry_count > 0)
+        sbp_program_print(p->printed, p->program);
 }
 
 static sbp_status verify_state(sbp_pipeline *p) {
 #ifdef SBP_VERIFY
     if (p->program && p->program->functions && p->program->functions[0].body.count > 0)
         return sbp_program_verify(p->program, p->diag);
-    if (!p->program)
-        return sbp_module_verify(p->module, p->diag);
+    if (!p->program) {
+        sbp_module m = with_derivatives(p);
+        return sbp_module_verify(&m, p->diag);
+    }
     for (int32_t f = 0; f < p->lowering->function_count; f++)
         for (int32_t i = 0; i < p->lowering->functions[f]->item_count; i++)
             if (p->lowering->functions[f]->items[i].stage)
@@ -102,4 +120,7 @@ void sbp_stage_print(sbp_text *out, const sbp_pipeline *p, const sbp_stage *stag
         sbp_text_add(out, "\n");
     }
     sbp_text_add(out, "}\n");
+    for (int32_t i = 0; i < stage->instr_count; i++)
+        if (stage->instrs[i].kernel)
+            sbp_rowkernel_print(out, stage->instrs[i].kernel);
 }
