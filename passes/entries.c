@@ -229,8 +229,6 @@ static void copy_checkpoint(entry_builder *e, int32_t group, bool to_host) {
     sbp_lower_copy(e->p, e->body, to_host ? host : device, to_host ? device : host, 1);
 }
 
-enum { MAX_VIEWS = 4096 };
-
 /* One call of a segment's function. input: SBP_NO_VIEW when there is none; output: y, or G. */
 static sbp_status call_segment(entry_builder *e, int32_t call, int32_t function, sbp_view input,
                                sbp_view output, bool backward) {

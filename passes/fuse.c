@@ -261,6 +261,20 @@ static bool needs_group(const sbp_fuser *z, int32_t group, int32_t needed) {
     return false;
 }
 
+/* Whether the kernel of a group can take another root: what both read and compute are operands. */
+static bool has_room(const sbp_fuser *z, int32_t group, const sbp_value *leaves, int32_t leaf_count) {
+    bool *seen = SBP_NEW_ARRAY(z->p->arena, bool, z->f->value_count + 1);
+    int32_t operands = z->groups[group].root_count + 1;
+    for (int32_t i = 0; i < operands - 1; i++)
+        seen[z->groups[group].roots[i]] = true;
+    for (int32_t i = 0; i < leaf_count + z->group_leaf_count[group]; i++) {
+        sbp_value leaf = i < leaf_count ? leaves[i] : z->group_leaves[group][i - leaf_count];
+        operands += !seen[leaf];
+        seen[leaf] = true;
+    }
+    return operands <= SBP_ROWKERNEL_MAX_OPERANDS;
+}
+
 static void group_roots(sbp_fuser *z) {
     const sbp_func *f = z->f;
     z->group_count = 0;
@@ -284,7 +298,7 @@ static void group_roots(sbp_fuser *z) {
             }
             if (shares && rows_of(z, root) == rows_of(z, group->roots[0]) &&
                 heads_of(z, root) == z->group_heads[g] && !z->alone[group->roots[0]] &&
-                may_join(z, root, leaves, leaf_count, g))
+                has_room(z, g, leaves, leaf_count) && may_join(z, root, leaves, leaf_count, g))
                 chosen = g;
         }
         if (chosen < 0) {

@@ -482,6 +482,24 @@ static void emit_root(emitter *e, sbp_value root, sbp_rk_instr **stores, int32_t
     }
 }
 
+/* Of a kernel that has become too large: a value in the middle of what it computes. */
+static sbp_value middle(const emitter *e, const bool *seen, const sbp_row_group *group) {
+    sbp_value *list = SBP_NEW_ARRAY(e->p->arena, sbp_value, e->f->value_count + 1);
+    int32_t count = 0;
+    for (int32_t i = 0; i < e->f->op_count; i++) {
+        sbp_value v = e->f->ops[i].results[0];
+        if (seen[v] && !e->materialized[e->stage->base[v]] && e->stage->base[v] == v &&
+            e->f->values[v].type.dtype != SBP_BOOL && v != summand(e, group->roots[0]))
+            list[count++] = v;
+    }
+    return count > 0 ? list[count / 2] : group->roots[0];
+}
+
+static bool too_large(const sbp_rowkernel *k, int32_t stores) {
+    return k->operand_count > SBP_ROWKERNEL_MAX_OPERANDS || k->scalar_count > SBP_ROWKERNEL_MAX_SCALARS ||
+           k->instr_count + stores > SBP_ROWKERNEL_MAX_INSTRS;
+}
+
 void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, const bool *materialized,
                    const sbp_row_group *group, const char *name, sbp_row_kernel *out, sbp_value *culprit) {
     sbp_row_kernel kernel = {0};
@@ -513,6 +531,8 @@ void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, const bool *material
             if (s.seen[v] && !materialized[v] && heads > 1 && heads != e.heads)
                 e.culprit = v;
         }
+    if (e.culprit == SBP_NO_VALUE && too_large(e.k, count))
+        e.culprit = middle(&e, s.seen, group);
     *culprit = e.culprit;
     if (e.culprit != SBP_NO_VALUE)
         return;

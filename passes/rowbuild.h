@@ -18,8 +18,8 @@ typedef struct sbp_row_kernel {
 } sbp_row_kernel;
 
 /* materialized: per value of the body, whether it is read from memory. On a combination that one kernel
- * cannot hold (heads of different counts, slices across heads), *culprit is a value that must be materialized
- * first, and *out is untouched. */
+ * cannot hold (heads of different counts, slices across heads, too many operands), *culprit is a value that
+ * must be materialized first, and *out is untouched. */
 void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, const bool *materialized,
                    const sbp_row_group *group, const char *name, sbp_row_kernel *out, sbp_value *culprit);
 

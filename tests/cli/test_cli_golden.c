@@ -19,6 +19,7 @@ static const struct setting {
     {"standard", "--backward standard", SBP_F64, false},
     {"offload", "--chunk 7 --offload host", SBP_F64, false},
     {"one step, gradients consumed at once", "--clip none --accumulate 1", SBP_F64, false},
+    {"g 3, saved", "--chunk 16 --segment 3 --save attn_out+lse+gate+up", SBP_F64, false},
     {"no optimizer", "--optimizer none", SBP_F64, false},
     {"micro-batches", "--seq-len 45", SBP_F64, false}, /* little more than the longest document */
     {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, false},
@@ -28,8 +29,8 @@ static const char *const not_built[] = {"gpt2", "llama_rope_dynamic", "llama_rop
                                         "llama_rope_longrope_short"};
 
 /* Cases on which all settings run. */
-static const char *const thorough[] = {"llama_plain", "gemma3_layer_types", "qwen2_sliding",
-                                       "llama_tied_pad"};
+static const char *const thorough[] = {"llama_plain", "gemma3_layer_types", "gemma3_untied_bias",
+                                       "qwen2_sliding", "llama_tied_pad"};
 
 static bool is_in(const char *name, const char *const *list, int count) {
     for (int i = 0; i < count; i++)
