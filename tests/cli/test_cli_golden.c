@@ -116,6 +116,42 @@ static void test_nothing_works_without_streambp(void **state) {
     assert_true(each_case(*state, compile_without_streambp) >= 33);
 }
 
+/* The names of what the plan keeps, as --save takes them. */
+static const char *saved_names(io_fixture *f) {
+    const sbp_json *list;
+    sbp_text names;
+    cli_ok(f, "$C inspect $D/p --json");
+    assert_ok(f, sbp_json_get_array(f->diag, cli_json(f, "out"), "saved", SBP_JSON_REQUIRED, &list));
+    sbp_text_init(&names, f->arena);
+    for (int64_t i = 0; i < list->count; i++)
+        sbp_text_add(&names, "%s%s", i > 0 ? "+" : "", list->items[i].string);
+    return list->count > 0 ? names.data : "none";
+}
+
+/* checkpoint and standard are names for settings of the one schedule: the program is the same, to the byte,
+ * when they are spelled out. */
+static void test_presets_are_settings(void **state) {
+    io_fixture *f = *state;
+    static const char *const presets[] = {"checkpoint", "standard"};
+    for (int i = 0; i < SBP_COUNT(thorough); i++)
+        for (int k = 0; k < SBP_COUNT(presets); k++) {
+            cli_ok(f,
+                   sbp_arena_printf(f->arena,
+                                    "$C compile $G/%s/model -o $D/p --seq-len 64 --backward %s --print-after "
+                                    "fence && cp $D/out $D/preset",
+                                    thorough[i], presets[k]));
+            const char *saved = saved_names(f);
+            assert_true((strcmp(saved, "none") == 0) == (k == 0));
+            cli_ok(f, sbp_arena_printf(
+                          f->arena,
+                          "$C compile $G/%s/model -o $D/p --seq-len 64 --backward stream --chunk 64 "
+                          "--head-chunk 64 --segment 1 --checkpoint-every 1 --offload none --save %s "
+                          "--print-after fence && cp $D/out $D/spelled",
+                          thorough[i], saved));
+            cli_same(f, "preset", "spelled");
+        }
+}
+
 /* Stays true until somebody builds them, who then moves them to the list above. */
 static void test_what_is_not_built(void **state) {
     io_fixture *f = *state;
@@ -128,6 +164,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_works_without_streambp, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_presets_are_settings, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
