@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { MAX_LAYERS = 1000 }; /* several times more than any model has; a bound for time and memory */
+
 /* ---- configuration -------------------------------------------------------------------------------- */
 
 /* num_key_value_heads: null means as many as heads, absent the default of the family. */
@@ -41,8 +43,9 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
     d.kv_heads = read_kv_heads(hf, d.heads, defaults->kv_heads);
     d.head_dim = read_head_dim(hf, d.hidden, d.heads, defaults->head_dim);
     d.score_scale = pow((double)d.head_dim, -0.5);
-    if (d.layers > 10000)
-        sbp_hf_fail(hf, sbp_hf_field(hf, "num_hidden_layers"), "%lld layers", (long long)d.layers);
+    if (d.layers > MAX_LAYERS)
+        sbp_hf_fail(hf, sbp_hf_field(hf, "num_hidden_layers"), "%lld layers; at most %d are expected",
+                    (long long)d.layers, MAX_LAYERS);
     d.layer = SBP_NEW_ARRAY(hf->arena, sbp_hf_layer, hf->builder.status == SBP_OK ? d.layers : 1);
     hf->model->vocab_size = d.vocab;
     hf->model->max_positions = d.max_positions;

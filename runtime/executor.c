@@ -321,7 +321,7 @@ static sbp_status read_scalar(const sbp_executor *x, int32_t scalar, double *out
     *out = x->scalars[scalar];
     if (x->scalar_set[scalar])
         return SBP_OK;
-    return sbp_fail(x->diag, SBP_INTERNAL, "scalar '%.80s' is used but was never set",
+    return sbp_fail(x->diag, SBP_INPUT, "the plan's scalar '%.80s' is used but was never set",
                     x->program->scalars[scalar]);
 }
 
@@ -398,7 +398,7 @@ static sbp_status scalar_trips(const sbp_executor *x, int32_t scalar, int64_t *o
     double value;
     SBP_TRY(read_scalar(x, scalar, &value));
     if (!(value >= 0 && value <= 1e6 && value == floor(value)))
-        return sbp_fail(x->diag, SBP_INTERNAL, "scalar '%.80s' is %g, but counts the trips of a loop",
+        return sbp_fail(x->diag, SBP_INPUT, "the plan's scalar '%.80s' is %g, but counts the trips of a loop",
                         x->program->scalars[scalar], value);
     *out = (int64_t)value;
     return SBP_OK;
@@ -437,7 +437,7 @@ static sbp_status run_body(sbp_executor *x, const sbp_prepared_body *body) {
 sbp_status sbp_executor_run(sbp_executor *x, const char *entry, sbp_diag *diag) {
     const sbp_entry *found = sbp_program_find_entry(x->program, entry);
     if (!found)
-        return sbp_fail(diag, SBP_INTERNAL, "the program has no entry '%.80s'", entry);
+        return sbp_fail(diag, SBP_INPUT, "the plan has no entry '%.80s'", entry);
     if (!x->bound)
         return sbp_fail(diag, SBP_INTERNAL, "entry '%.80s' before a micro-batch is bound", entry);
     x->diag = diag;

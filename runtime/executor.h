@@ -51,7 +51,8 @@ sbp_status sbp_executor_bind(sbp_executor *executor, int64_t t, int64_t s, const
                              int32_t column_count, sbp_diag *diag) SBP_CHECKED;
 
 /* False when the program has no scalar of that name. T and S are set by bind. Scalars are read when a
- * command is submitted; one that was never set is SBP_INTERNAL then. */
+ * command is submitted; one that was never set is SBP_INPUT then, since a
+ * plan may name any. */
 bool sbp_executor_set_scalar(sbp_executor *executor, const char *name, double value);
 
 /* Runs an entry of the bound micro-batch. Returns when all is submitted; reading waits. */
@@ -90,7 +91,7 @@ sbp_status sbp_executor_fill_role(sbp_executor *executor, sbp_role role, double 
 int64_t sbp_executor_elems(const sbp_executor *executor, int32_t buffer);
 /* The memory of one element of a buffer where the device maps it, else NULL. */
 void *sbp_executor_map(sbp_executor *executor, int32_t buffer, int32_t slot);
-/* An output of the program by name; SBP_INTERNAL when there is none. */
+/* An output of the program by name; SBP_INPUT when there is none. */
 sbp_status sbp_executor_output(sbp_executor *executor, const char *name, double *out,
                                sbp_diag *diag) SBP_CHECKED;
 

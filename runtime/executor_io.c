@@ -135,7 +135,7 @@ sbp_status sbp_executor_output(sbp_executor *x, const char *name, double *out, s
         if (strcmp(x->program->outputs[o].name, name) == 0)
             return sbp_executor_read(x, x->program->outputs[o].buffer, 0, x->program->outputs[o].index, 1,
                                      SBP_F64, out, diag);
-    return sbp_fail(diag, SBP_INTERNAL, "the program has no output '%.200s'", name);
+    return sbp_fail(diag, SBP_INPUT, "the plan has no output '%.200s'", name);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------- */

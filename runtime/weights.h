@@ -59,7 +59,7 @@ sbp_status sbp_gradient_dump_begin(sbp_executor *executor, const sbp_plan *plan,
 sbp_status sbp_gradient_dump_take(sbp_gradient_dump *dump, int32_t parameter, int32_t buffer,
                                   sbp_diag *diag) SBP_CHECKED;
 /* After the entries have run: writes the file. A trainable parameter that was not flushed, or twice, is
- * SBP_INTERNAL. Removes hook and spool and frees the dump in any case. */
+ * SBP_INPUT. Removes hook and spool and frees the dump in any case. */
 sbp_status sbp_gradient_dump_end(sbp_gradient_dump *dump, sbp_diag *diag) SBP_CHECKED;
 /* Frees without writing. NULL is allowed. */
 void sbp_gradient_dump_abort(sbp_gradient_dump *dump);

@@ -256,8 +256,8 @@ static sbp_status take_gradient(void *user, const sbp_gradient *gradient, bool *
     const sbp_tensor *tensor = t < 0 ? NULL : &d->plan->tensors->tensors[t];
     if (!tensor || !tensor->trainable || d->seen[t] ||
         gradient->span.rows * gradient->span.cols != tensor->map.elems)
-        return sbp_fail(diag, SBP_INTERNAL,
-                        "gradient of '%.200s': not of a trainable parameter, or a second one",
+        return sbp_fail(diag, SBP_INPUT,
+                        "the plan's gradient of '%.200s': not of a trainable parameter, or a second one",
                         d->plan->program->buffers[gradient->parameter].name);
     d->seen[t] = true;
     sbp_gradient copy = *gradient;
@@ -310,7 +310,7 @@ static sbp_status dump_write(void *user) {
     sbp_gradient_dump *d = user;
     for (int32_t t = 0; t < d->plan->tensors->count; t++)
         if (d->plan->tensors->tensors[t].trainable && !d->seen[t])
-            return sbp_fail(d->diag, SBP_INTERNAL, "no gradient of '%.200s' was flushed",
+            return sbp_fail(d->diag, SBP_INPUT, "the plan flushes no gradient of '%.200s'",
                             d->plan->tensors->tensors[t].recipes[0].source);
     SBP_TRY(sbp_safetensors_writer_create(d->arena, d->diag, d->path,
                                           make_specs(d->arena, d->sources, d->source_count, d->dtype),

@@ -2,6 +2,7 @@
  * llama.cpp's converter does it, loaded again, and must give the same log-probabilities and gradients under
  * Hugging Face's names; stories260K, a file made by others, must give llama2.c's numbers. */
 #include "frontend_testing.h"
+#include "mutate.h"
 
 #include <stdlib.h>
 
@@ -397,11 +398,48 @@ static void test_stories(void **state) {
     fixture_destroy(&f);
 }
 
+/* ---- damage ------------------------------------------------------------------------------------------ */
+
+/* Bytes of the header changed, 1 to 3 at a time: never a crash, a message with every failure. */
+static void test_mutations(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    conversion c = {.f = &f};
+    convert(&c, "tests/golden/llama_rope_llama3");
+    add_rope_factors(&c, 16, 0);
+    write_file(&f, &c.w, file);
+    const char *whole;
+    size_t length, header = 24 + c.w.keys.length + c.w.tensors.length;
+    check(&f, sbp_file_read(f.arena, f.diag, file, &whole, &length));
+    char *copy = SBP_NEW_ARRAY(f.arena, char, length);
+    int loaded = 0, refused = 0;
+    for (int round = mutate_rounds(1500); round > 0; round--) {
+        memcpy(copy, whole, length);
+        for (uint32_t k = 1 + mutate_pick(3); k > 0; k--)
+            copy[mutate_pick((uint32_t)header)] =
+                mutate_pick(2) ? (char)(unsigned char)mutate_pick(256) : (char)mutate_pick(4);
+        fixture g = fixture_create();
+        check(&g, sbp_file_write(g.diag, file, copy, length));
+        sbp_model model;
+        sbp_status status = load_file(&g, &model);
+        if (status != SBP_OK && status != SBP_INPUT && status != SBP_USAGE)
+            fail_msg("round %d: status %d: %s", round, (int)status, sbp_diag_text(g.diag, SBP_NOTE));
+        assert_true(status == SBP_OK || sbp_diag_count(g.diag, SBP_ERROR) > 0);
+        loaded += status == SBP_OK;
+        refused += status != SBP_OK;
+        fixture_destroy(&g);
+    }
+    printf("  %d changed files refused, %d loaded\n", refused, loaded);
+    assert_true(refused > 0 && loaded > 0);
+    fixture_destroy(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_stories),
+        cmocka_unit_test(test_mutations),
     };
     int failures = cmocka_run_group_tests(tests, make_directory, remove_directory);
     printf("%lld comparisons skipped\n", (long long)skipped);
