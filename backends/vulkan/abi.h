@@ -1,0 +1,147 @@
+/* abi.h: what the Vulkan target (compile) and device (run) agree on: how compute modules are carried in a
+ * plan, which modules a command needs, with how many workgroups they are dispatched, and where they find
+ * their operands.
+ *
+ * A command is one to SBP_VULKAN_STEPS dispatches ("steps"). Each uses one module, found by name:
+ * "row.<kernel number>", or a key made of the command and the dtypes of its operands
+ * ("gemm.nt.f32.f32.f32.x.x.tiled"). Only what a program uses is compiled. Modules that end in ".direct" are
+ * for software drivers, ".tiled" for real GPUs; a device takes those that sbp_vulkan_local_size() wants and
+ * leaves the others.
+ *
+ * Every module has the entry point "main", no descriptors, one push constant block of 8 bytes (the device
+ * address of an sbp_vulkan_args record, aligned to 16), and the specialisation constant 0: local_size_x, as
+ * sbp_vulkan_local_size() gives it. Everything else is reached by device addresses, in scalar layout. The
+ * features that a module needs of the device beyond those of SBP_VULKAN_ALWAYS are listed with it.
+ *
+ * No atomics: equal inputs give equal bits, on the same device.
+ *
+ * Nothing here needs a driver or a compiler of shaders. Threads: no state. */
+#ifndef SBP_VULKAN_ABI_H
+#define SBP_VULKAN_ABI_H
+
+#include "backends/device.h"
+
+enum {
+    SBP_VULKAN_NAME = 96, /* longest name of a module, with its zero */
+    SBP_VULKAN_STEPS = 2,
+    SBP_VULKAN_PUSH_BYTES = 8,
+    SBP_VULKAN_VARIANTS = 2
+};
+
+/* Features of a module; bit set. Without being listed, each may use (and the device must have): Vulkan 1.3,
+ * bufferDeviceAddress, scalarBlockLayout, shaderInt64, storageBuffer16BitAccess, storageBuffer8BitAccess,
+ * and 32 KiB of shared memory per workgroup in the .tiled ones (16 KiB in the others). */
+typedef enum sbp_vulkan_feature {
+    SBP_VULKAN_FLOAT64 = 1, /* shaderFloat64 */
+    SBP_VULKAN_FLOAT16 = 2, /* shaderFloat16 */
+    SBP_VULKAN_COOPMAT = 4  /* VK_KHR_cooperative_matrix */
+} sbp_vulkan_feature;
+
+/* ---- the plan's section "kernels" ------------------------------------------------------------------ */
+
+typedef struct sbp_vulkan_module {
+    const char *name;
+    const uint32_t *words; /* SPIR-V */
+    int64_t word_count;
+    uint32_t features; /* sbp_vulkan_feature bits */
+} sbp_vulkan_module;
+
+typedef struct sbp_vulkan_modules {
+    const sbp_vulkan_module *items; /* sorted by name */
+    int32_t count;
+} sbp_vulkan_modules;
+
+/* Bytes of a container; modules are sorted by name. Below a guard (the arena's errors jump). */
+void sbp_vulkan_modules_write(sbp_arena *arena, const sbp_vulkan_module *modules, int32_t count,
+                              const void **data, int64_t *bytes);
+/* Reads one; `data` is untrusted. Words are copied into the arena, so they are aligned. SBP_INPUT when it is
+ * no container, is of another version or is damaged. Below a guard. */
+sbp_status sbp_vulkan_modules_read(sbp_arena *arena, sbp_diag *diag, const void *data, int64_t bytes,
+                                   sbp_vulkan_modules *out) SBP_CHECKED;
+/* NULL when there is none of that name. */
+const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modules, const char *name);
+
+/* ---- commands -------------------------------------------------------------------------------------- */
+
+/* What choices at run time depend on. */
+typedef struct sbp_vulkan_machine {
+    bool software;           /* a CPU driver (VK_PHYSICAL_DEVICE_TYPE_CPU) */
+    uint32_t subgroup_size;  /* as reported; 0 unknown */
+    uint32_t max_local_size; /* smaller of maxComputeWorkGroupInvocations and maxComputeWorkGroupSize[0] */
+    uint32_t shared_bytes;   /* maxComputeSharedMemorySize */
+} sbp_vulkan_machine;
+
+/* How the rows, heads and elements of a row kernel become workgroups. */
+typedef enum sbp_vulkan_row_mode {
+    SBP_VULKAN_ROW_FLAT,  /* one invocation per (row, head, element): neither reductions nor partials */
+    SBP_VULKAN_ROW_HEADS, /* one workgroup per (row, head) */
+    SBP_VULKAN_ROW_ROWS,  /* one workgroup per row */
+    SBP_VULKAN_ROW_BLOCKS /* one workgroup per SBP_PARTIAL_ROWS rows */
+} sbp_vulkan_row_mode;
+
+sbp_vulkan_row_mode sbp_vulkan_row_mode_of(const sbp_rowkernel *kernel);
+
+/* Names of the modules that a command (no fence, no collective, no empty ones) may need on some machine: at
+ * most SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS. dtypes: one per operand, SBP_DTYPE_COUNT where it is absent.
+ * Returns the count. */
+int32_t sbp_vulkan_module_names(const sbp_command *command, const sbp_dtype *dtypes,
+                                char names[][SBP_VULKAN_NAME]);
+
+/* Rows and columns that one workgroup (direct gemm: one invocation) computes; shared with the shaders. */
+enum {
+    SBP_VULKAN_GEMM_DIRECT = 8,
+    SBP_VULKAN_GEMM_TILED = 64,
+    SBP_VULKAN_ATTENTION_TILE = 32,   /* query rows, and keys */
+    SBP_VULKAN_COLSUM_COLUMNS = 32,   /* by local size / 32 chains of rows */
+    SBP_VULKAN_REDUCE_GROUPS = 256,   /* most workgroups, each leaving one f64 in the scratch memory */
+    SBP_VULKAN_REDUCE_ELEMS = 1 << 14 /* a workgroup is worth it for this many elements */
+};
+
+/* Invocations per workgroup (specialisation constant 0) of a module on this machine; 0: this machine does not
+ * use it (or it has no such name). */
+uint32_t sbp_vulkan_local_size(const sbp_program *program, const char *name,
+                               const sbp_vulkan_machine *machine);
+
+typedef struct sbp_vulkan_step {
+    char name[SBP_VULKAN_NAME];
+    uint32_t groups[3]; /* each below 65536 */
+    bool waits;         /* reads what the step before it wrote: a barrier stands between them */
+} sbp_vulkan_step;
+
+/* The dispatches of a command whose spans were checked; returns their number: 0 when there is nothing to do
+ * (no rows), also for fence. *scratch_bytes: memory on the device that the steps of this command alone may
+ * use until they are done (0 mostly; a few KiB for reduce), aligned to 16. */
+int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine,
+                         sbp_vulkan_step *steps, int64_t *scratch_bytes);
+
+/* ---- the argument record --------------------------------------------------------------------------- */
+
+/* An operand as shaders see it. */
+typedef struct sbp_vulkan_operand {
+    uint64_t address; /* of element (0, 0); 0 when absent */
+    int32_t rows, cols, stride, first_row;
+} sbp_vulkan_operand;
+
+/* Laid out alike here and in GLSL (scalar layout). What the numbers mean is said where they are written and
+ * read: args.c and the shader. */
+typedef struct sbp_vulkan_args {
+    uint64_t scratch;
+    int64_t row0;       /* row */
+    int32_t rows;       /* row */
+    int32_t count;      /* of operands */
+    int32_t ints[10];   /* attributes */
+    float floats[16];   /* attributes; the scalars of row kernels */
+    double doubles[16]; /* the same */
+    uint32_t keys[32];  /* the same as integers, low and high word: keys of random numbers */
+    sbp_vulkan_operand operands[SBP_MAX_COMMAND_OPERANDS];
+} sbp_vulkan_args;
+
+/* Fills a record; addresses: of byte 0 of each arena (0: none); scratch: address of the scratch memory.
+ * Returns the bytes of it that matter (operands beyond the last are left alone). sbp_vulkan_fits() must hold.
+ */
+int64_t sbp_vulkan_args_fill(const sbp_dispatch *dispatch, const uint64_t addresses[SBP_SPACE_COUNT],
+                             uint64_t scratch, sbp_vulkan_args *out);
+/* Whether a dispatch keeps to what shaders can count: rows, columns and strides below 2^31. */
+bool sbp_vulkan_fits(const sbp_dispatch *dispatch);
+
+#endif

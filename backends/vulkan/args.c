@@ -1,0 +1,364 @@
+/* args.c: which modules a command needs, how many workgroups of them, and the record of its arguments. */
+#include "backends/vulkan/abi.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- names ---------------------------------------------------------------------------------------- */
+
+static const char *dtype_text(sbp_dtype dtype) {
+    return dtype < SBP_DTYPE_COUNT ? sbp_dtype_name(dtype) : "x";
+}
+
+/* prefix, then ".<dtype>" for operands from..to-1, then suffix */
+static void name_of(char *out, const char *prefix, const sbp_dtype *dtypes, int32_t from, int32_t to,
+                    const char *suffix) {
+    int at = snprintf(out, SBP_VULKAN_NAME, "%s", prefix);
+    for (int32_t i = from; i < to && at < SBP_VULKAN_NAME; i++)
+        at += snprintf(out + at, (size_t)(SBP_VULKAN_NAME - at), ".%s", dtype_text(dtypes[i]));
+    if (at < SBP_VULKAN_NAME)
+        snprintf(out + at, (size_t)(SBP_VULKAN_NAME - at), "%s", suffix);
+}
+
+static const char *const reduce_names[SBP_REDUCE_COUNT] = {
+    [SBP_REDUCE_SUM] = "sum", [SBP_REDUCE_MAX] = "max", [SBP_REDUCE_SUMSQ] = "sumsq"};
+
+/* Names of the steps in one variant. */
+static int32_t step_names(const sbp_command *command, const sbp_dtype *dtypes, bool tiled,
+                          char names[][SBP_VULKAN_NAME]) {
+    const sbp_attention_attrs *at = &command->u.attention;
+    char prefix[64];
+    switch (command->kind) {
+    case SBP_CMD_FILL:
+    case SBP_CMD_COPY:
+    case SBP_CMD_COLLECTIVE: /* one rank: a copy */
+        snprintf(names[0], SBP_VULKAN_NAME, "%s.%d", command->kind == SBP_CMD_FILL ? "fill" : "copy",
+                 (int)sbp_dtype_bytes(dtypes[0]));
+        return 1;
+    case SBP_CMD_GEMM:
+        snprintf(prefix, sizeof prefix, "gemm.%c%c", command->u.gemm.ta ? 't' : 'n',
+                 command->u.gemm.tb ? 't' : 'n');
+        name_of(names[0], prefix, dtypes, 0, 5, tiled ? ".tiled" : ".direct");
+        return 1;
+    case SBP_CMD_ROW:
+        snprintf(names[0], SBP_VULKAN_NAME, "row.%d", command->kernel);
+        return 1;
+    case SBP_CMD_COLSUM:
+        name_of(names[0], "colsum", dtypes, 0, 2, "");
+        return 1;
+    case SBP_CMD_GATHER:
+        name_of(names[0], "gather", dtypes, 0, 3, "");
+        return 1;
+    case SBP_CMD_SCATTER_ADD:
+        name_of(names[0], "scatter_add", dtypes, 0, 5, "");
+        return 1;
+    case SBP_CMD_ATTN_FWD:
+        snprintf(prefix, sizeof prefix, "attn_fwd.%d.%d", (int)at->d_qk, (int)at->d_v);
+        name_of(names[0], prefix, dtypes, 0, 8, "");
+        return 1;
+    case SBP_CMD_ATTN_BWD:
+        snprintf(prefix, sizeof prefix, "attn_dq.%d.%d", (int)at->d_qk, (int)at->d_v);
+        name_of(names[0], prefix, dtypes, 0, 12, "");
+        snprintf(prefix, sizeof prefix, "attn_dkv.%d.%d", (int)at->d_qk, (int)at->d_v);
+        name_of(names[1], prefix, dtypes, 0, 12, "");
+        return 2;
+    case SBP_CMD_REDUCE:
+        snprintf(names[0], SBP_VULKAN_NAME, "reduce.%s.%s", reduce_names[command->u.reduce.op],
+                 dtype_text(dtypes[1]));
+        snprintf(names[1], SBP_VULKAN_NAME, "reduce_end.%s", reduce_names[command->u.reduce.op]);
+        return 2;
+    case SBP_CMD_FENCE:
+    case SBP_CMD_COUNT:
+        break;
+    }
+    return 0;
+}
+
+static bool has_variants(const sbp_command *command) {
+    return command->kind == SBP_CMD_GEMM;
+}
+
+int32_t sbp_vulkan_module_names(const sbp_command *command, const sbp_dtype *dtypes,
+                                char names[][SBP_VULKAN_NAME]) {
+    int32_t count = step_names(command, dtypes, false, names);
+    if (has_variants(command))
+        count += step_names(command, dtypes, true, names + count);
+    return count;
+}
+
+/* ---- sizes ---------------------------------------------------------------------------------------- */
+
+sbp_vulkan_row_mode sbp_vulkan_row_mode_of(const sbp_rowkernel *kernel) {
+    bool reduces = false, over_heads = false, headless_store = false;
+    for (int32_t i = 0; i < kernel->instr_count; i++) {
+        const sbp_rk_instr *instr = &kernel->instrs[i];
+        if (instr->op == SBP_RK_PARTIAL_ADD)
+            return SBP_VULKAN_ROW_BLOCKS;
+        if (instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN) {
+            reduces = true;
+            over_heads |= (instr->axes & SBP_VARY_HEAD) != 0;
+        }
+        headless_store |= instr->op == SBP_RK_STORE && !(instr->vary & SBP_VARY_HEAD);
+    }
+    if (!reduces)
+        return SBP_VULKAN_ROW_FLAT;
+    return kernel->heads > 1 && (over_heads || headless_store) ? SBP_VULKAN_ROW_ROWS : SBP_VULKAN_ROW_HEADS;
+}
+
+static bool use_tiled(const sbp_vulkan_machine *machine) {
+    return !machine->software && machine->max_local_size >= 256 && machine->shared_bytes >= 1 << 15;
+}
+
+static bool starts_with(const char *name, const char *prefix) {
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_machine *machine) {
+    if (machine->software)
+        return sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_FLAT ? 64 : 8;
+    if (sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_FLAT)
+        return 128;
+    uint32_t size = 32;
+    while (size < 256 && size * 4 <= kernel->n)
+        size *= 2;
+    return size;
+}
+
+uint32_t sbp_vulkan_local_size(const sbp_program *program, const char *name,
+                               const sbp_vulkan_machine *machine) {
+    uint32_t size = machine->software ? 64 : 128;
+    if (starts_with(name, "row.")) {
+        char *end;
+        long kernel = strtol(name + 4, &end, 10);
+        if (end == name + 4 || *end || kernel < 0 || kernel >= program->kernel_count)
+            return 0;
+        size = row_local_size(program->kernels[kernel], machine);
+    } else if (starts_with(name, "gemm.")) {
+        bool tiled = strstr(name, ".tiled") != NULL;
+        if (tiled != use_tiled(machine))
+            return 0;
+        size = tiled ? 256 : machine->software ? 8 : 64;
+    } else if (starts_with(name, "attn_")) {
+        size = 128; /* the shaders count on it */
+    } else if (starts_with(name, "colsum.")) {
+        size = machine->software ? 32 : 256; /* a multiple of SBP_VULKAN_COLSUM_COLUMNS */
+    } else if (starts_with(name, "reduce")) {
+        size = machine->software ? 8 : 256;
+    } else if (!starts_with(name, "fill.") && !starts_with(name, "copy.") && !starts_with(name, "gather.") &&
+               !starts_with(name, "scatter_add.")) {
+        return 0;
+    }
+    return size <= machine->max_local_size ? size : 0;
+}
+
+/* A linear number of workgroups: the shader's number is x + 65535 y; those beyond the last return. */
+static void set_groups(sbp_vulkan_step *step, int64_t count) {
+    const int64_t most = 65535;
+    step->groups[0] = (uint32_t)(count < most ? count : most);
+    step->groups[1] = (uint32_t)sbp_ceil_div(count, most);
+    step->groups[2] = 1;
+}
+
+static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
+    const sbp_rowkernel *k = dispatch->kernel;
+    switch (sbp_vulkan_row_mode_of(k)) {
+    case SBP_VULKAN_ROW_FLAT:
+        return sbp_ceil_div(dispatch->rows * k->heads * k->n, row_local_size(k, machine));
+    case SBP_VULKAN_ROW_HEADS:
+        return dispatch->rows * k->heads;
+    case SBP_VULKAN_ROW_ROWS:
+        return dispatch->rows;
+    case SBP_VULKAN_ROW_BLOCKS:
+        break;
+    }
+    return sbp_ceil_div(dispatch->rows, SBP_PARTIAL_ROWS);
+}
+
+static int64_t tiles(int64_t rows, int64_t cols, int64_t side) {
+    return sbp_ceil_div(rows, side) * sbp_ceil_div(cols, side);
+}
+
+static int64_t reduce_groups(const sbp_span *src) {
+    int64_t groups = sbp_ceil_div(src->rows * src->cols, SBP_VULKAN_REDUCE_ELEMS);
+    return groups < 1 ? 1 : groups < SBP_VULKAN_REDUCE_GROUPS ? groups : SBP_VULKAN_REDUCE_GROUPS;
+}
+
+int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine,
+                         sbp_vulkan_step *steps, int64_t *scratch_bytes) {
+    const sbp_command *command = dispatch->command;
+    const sbp_span *v = dispatch->spans;
+    const sbp_attention_attrs *at = &command->u.attention;
+    char names[SBP_VULKAN_STEPS][SBP_VULKAN_NAME];
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
+    int64_t groups[SBP_VULKAN_STEPS] = {0};
+    bool tiled = use_tiled(machine), waits = false;
+    *scratch_bytes = 0;
+    for (int32_t i = 0; i < dispatch->span_count; i++)
+        dtypes[i] = v[i].space == SBP_SPACE_COUNT ? SBP_DTYPE_COUNT : v[i].dtype;
+    int32_t count = step_names(command, dtypes, tiled, names);
+    int64_t local = machine->software ? 64 : 128; /* as in sbp_vulkan_local_size */
+    switch (command->kind) {
+    case SBP_CMD_FILL:
+    case SBP_CMD_COPY:
+    case SBP_CMD_COLLECTIVE:
+    case SBP_CMD_GATHER:
+        groups[0] = sbp_ceil_div(v[0].rows * v[0].cols, local);
+        break;
+    case SBP_CMD_GEMM:
+        groups[0] = tiled ? tiles(v[0].rows, v[0].cols, SBP_VULKAN_GEMM_TILED)
+                          : sbp_ceil_div(tiles(v[0].rows, v[0].cols, SBP_VULKAN_GEMM_DIRECT),
+                                         machine->software ? 8 : 64);
+        break;
+    case SBP_CMD_ROW:
+        groups[0] = row_groups(dispatch, machine);
+        break;
+    case SBP_CMD_COLSUM:
+        groups[0] = v[0].rows > 0 ? sbp_ceil_div(v[0].cols, SBP_VULKAN_COLSUM_COLUMNS) : 0;
+        break;
+    case SBP_CMD_SCATTER_ADD:
+        groups[0] = sbp_ceil_div(v[1].rows * v[1].cols, local);
+        break;
+    case SBP_CMD_ATTN_FWD:
+        groups[0] = sbp_ceil_div(v[2].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
+        break;
+    case SBP_CMD_ATTN_BWD:
+        groups[0] = sbp_ceil_div(v[3].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
+        groups[1] = v[3].rows > 0 ? sbp_ceil_div(v[4].rows, SBP_VULKAN_ATTENTION_TILE) * at->kv_heads : 0;
+        break;
+    case SBP_CMD_REDUCE:
+        groups[0] = v[0].rows > 0 && v[0].cols > 0 ? reduce_groups(&v[1]) : 0;
+        groups[1] = groups[0] > 0 ? 1 : 0;
+        *scratch_bytes = SBP_VULKAN_REDUCE_GROUPS * 8;
+        waits = true;
+        break;
+    case SBP_CMD_FENCE:
+    case SBP_CMD_COUNT:
+        return 0;
+    }
+    int32_t used = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (groups[i] == 0)
+            continue;
+        sbp_vulkan_step *step = &steps[used];
+        memcpy(step->name, names[i], SBP_VULKAN_NAME);
+        set_groups(step, groups[i]);
+        step->waits = used > 0 && waits;
+        used++;
+    }
+    return used;
+}
+
+/* ---- the record ----------------------------------------------------------------------------------- */
+
+bool sbp_vulkan_fits(const sbp_dispatch *dispatch) {
+    for (int32_t i = 0; i < dispatch->span_count; i++) {
+        const sbp_span *s = &dispatch->spans[i];
+        if (s->space != SBP_SPACE_COUNT && (s->rows > INT32_MAX - 4096 || s->cols > INT32_MAX - 4096 ||
+                                            s->stride > INT32_MAX || s->first_row > INT32_MAX - 4096))
+            return false;
+    }
+    return dispatch->rows <= INT32_MAX - 4096;
+}
+
+/* What fill writes, as the bits of one element. */
+static void fill_bits(sbp_dtype dtype, double value, int32_t out[2]) {
+    if (!sbp_dtype_is_float(dtype) && value != value)
+        value = 0;
+    switch (dtype) { /* integer stores saturate */
+    case SBP_I8:
+        value = fmin(fmax(rint(value), INT8_MIN), INT8_MAX);
+        break;
+    case SBP_I32:
+        value = fmin(fmax(rint(value), INT32_MIN), INT32_MAX);
+        break;
+    default:
+        break;
+    }
+    if (dtype == SBP_I64) {
+        int64_t wide = value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : (int64_t)llrint(value);
+        memcpy(out, &wide, sizeof wide);
+        return;
+    }
+    out[0] = out[1] = 0;
+    sbp_element_set(out, dtype, 0, value);
+}
+
+static void fill_attributes(const sbp_dispatch *dispatch, sbp_vulkan_args *out) {
+    const sbp_command *command = dispatch->command;
+    const sbp_attention_attrs *at = &command->u.attention;
+    double numbers[4] = {0};
+    int32_t count = 0;
+    switch (command->kind) {
+    case SBP_CMD_FILL: /* ints: the bits */
+        fill_bits(dispatch->spans[0].dtype, command->u.fill, out->ints);
+        break;
+    case SBP_CMD_GEMM: /* floats: alpha, beta (0 without c) */
+        numbers[0] = command->u.gemm.alpha;
+        numbers[1] = dispatch->spans[3].space == SBP_SPACE_COUNT ? 0 : command->u.gemm.beta;
+        count = 2;
+        break;
+    case SBP_CMD_ATTN_FWD: /* ints: heads, kv_heads, window; floats: scale, softcap */
+    case SBP_CMD_ATTN_BWD:
+        out->ints[0] = (int32_t)at->heads;
+        out->ints[1] = (int32_t)at->kv_heads;
+        out->ints[2] = at->window > INT32_MAX ? INT32_MAX : (int32_t)at->window;
+        numbers[0] = at->scale;
+        numbers[1] = at->softcap;
+        count = 2;
+        break;
+    case SBP_CMD_COLSUM: /* floats: beta */
+        numbers[0] = command->u.reduce.beta;
+        count = 1;
+        break;
+    case SBP_CMD_REDUCE: /* ints: workgroups of the first step; floats: beta */
+        out->ints[0] = (int32_t)reduce_groups(&dispatch->spans[1]);
+        numbers[0] = command->u.reduce.beta;
+        count = 1;
+        break;
+    default:
+        break;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        out->doubles[i] = numbers[i];
+        out->floats[i] = (float)numbers[i];
+    }
+}
+
+static void fill_scalars(const sbp_dispatch *dispatch, sbp_vulkan_args *out) {
+    out->row0 = dispatch->row0;
+    out->rows = (int32_t)dispatch->rows;
+    for (int32_t i = 0; i < dispatch->kernel->scalar_count; i++) {
+        double value = dispatch->scalars[i];
+        out->doubles[i] = value;
+        out->floats[i] = (float)value;
+        uint64_t key = value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
+        out->keys[2 * i] = (uint32_t)key;
+        out->keys[2 * i + 1] = (uint32_t)(key >> 32);
+    }
+}
+
+int64_t sbp_vulkan_args_fill(const sbp_dispatch *dispatch, const uint64_t addresses[SBP_SPACE_COUNT],
+                             uint64_t scratch, sbp_vulkan_args *out) {
+    memset(out, 0, offsetof(sbp_vulkan_args, operands));
+    out->scratch = scratch;
+    out->count = dispatch->span_count;
+    if (dispatch->command->kind == SBP_CMD_ROW)
+        fill_scalars(dispatch, out);
+    else
+        fill_attributes(dispatch, out);
+    for (int32_t i = 0; i < dispatch->span_count; i++) {
+        const sbp_span *s = &dispatch->spans[i];
+        out->operands[i] = (sbp_vulkan_operand){0};
+        if (s->space == SBP_SPACE_COUNT)
+            continue;
+        out->operands[i] = (sbp_vulkan_operand){.address = addresses[s->space] + (uint64_t)s->offset,
+                                                .rows = (int32_t)s->rows,
+                                                .cols = (int32_t)s->cols,
+                                                .stride = (int32_t)s->stride,
+                                                .first_row = (int32_t)s->first_row};
+    }
+    return (int64_t)offsetof(sbp_vulkan_args, operands) +
+           (int64_t)dispatch->span_count * (int64_t)sizeof(sbp_vulkan_operand);
+}
