@@ -217,14 +217,13 @@ static const char *rope_type_name(const rope_config *c) {
 }
 
 static void refuse_type(const rope_config *c, const char *name) {
-    char known[120] = "";
-    for (int32_t t = 0; t < SBP_COUNT(rope_types); t++) {
-        strcat(known, t ? ", " : "");
-        strcat(known, rope_types[t].name);
-    }
+    sbp_text known;
+    sbp_text_init(&known, c->hf->arena);
+    for (int32_t t = 0; t < SBP_COUNT(rope_types); t++)
+        sbp_text_add(&known, "%s%s", t ? ", " : "", rope_types[t].name);
     bool later = strcmp(name, "dynamic") == 0 || strcmp(name, "longrope") == 0;
     sbp_hf_fail(c->hf, where(c), "rope_type '%s' is not built%s; supported: %s", name,
-                later ? " yet: it depends on the longest document of the batch" : "", known);
+                later ? " yet: it depends on the longest document of the batch" : "", known.data);
 }
 
 sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *base, int64_t head_dim,

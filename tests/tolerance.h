@@ -12,6 +12,9 @@
 #define SBP_TOLERANCE_F64 1e-12
 #define SBP_TOLERANCE_F32 1e-5
 
+/* An element of a result in fp32, absolute, per term of size 1 that it sums: a few dozen roundings of 2^-24. */
+#define SBP_TOLERANCE_ELEMENT_F32 2e-6
+
 /* Results stored once as bf16 (f16): half a unit in the last place of an element is at most 2^-8 (2^-11) of it,
  * in the norm of many about half of that; inputs are compared after rounding, so nothing else is lost. */
 #define SBP_TOLERANCE_BF16 0x1p-8

@@ -164,7 +164,7 @@ static void test_overrides(void **state) {
     assert_int_equal(model.pad_id, 3);
     assert_int_equal(model.module->params[0].pad_row, 3);
     const double *inv_freq = model.module->consts[0].data;
-    assert_true(fabs(inv_freq[0] - 0.25) < 1e-15);
+    assert_true(fabs(inv_freq[0] - 0.25) <= SBP_TOLERANCE_RELATIVE_F64 * 0.25);
     /* the text of config.json says what was built */
     const sbp_json *config;
     check(&f, sbp_json_parse(f.arena, f.diag, "config", model.config, strlen(model.config), 0, &config));

@@ -3,6 +3,7 @@
  * device, which runs commands in any order that the fences allow. */
 #include "backends/cpu/cpu_device.h"
 #include "runtime/executor.h"
+#include "tests/tolerance.h"
 #include "tests/unit/mutate.h"
 #include "tests/unit/place.h"
 
@@ -225,7 +226,7 @@ static void expect_close(bench *b, const char *name, int32_t slot, const double 
     double got[T_MAX * D];
     expect_ok(b, sbp_executor_read(b->executor, buffer(b, name), slot, 0, count, SBP_F64, got, b->diag));
     for (int64_t k = 0; k < count; k++)
-        if (!(fabs(got[k] - want[k]) <= 2e-6 * scale))
+        if (!(fabs(got[k] - want[k]) <= SBP_TOLERANCE_ELEMENT_F32 * scale))
             fail_msg("%s[%d] is %.9g, expected %.9g (chunk %lld)", name, (int)k, got[k], want[k],
                      (long long)b->program->chunk);
 }
@@ -251,7 +252,7 @@ static void results_are_those_of_plain_loops(void **unused) {
         }
         double loss;
         expect_ok(&b, sbp_executor_output(b.executor, "loss", &loss, b.diag));
-        assert_true(fabs(loss - n.loss) < 1e-3);
+        assert_true(fabs(loss - n.loss) <= SBP_TOLERANCE_F32 * fabs(n.loss));
         sbp_executor_set_scalar(b.executor, "lr", 0.5);
         expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
         for (int k = 0; k < D * D; k++)

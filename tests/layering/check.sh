@@ -1,0 +1,213 @@
+#!/usr/bin/env bash
+# House rules that a script can see: tests/layering/check.sh ROOT [BUILD]. A line for each violation, "FILE:LINE: rule:
+# what"; exit status 1 when there is one. With a build folder, the symbols of its libraries are looked at as well.
+# Needs bash, grep, sed, awk, find and nm.
+set -uo pipefail
+root=$1
+build=${2:+$(cd "$2" && pwd)}
+cd "$root" || exit 2
+export LC_ALL=C
+
+sources() { # FOLDER...: the C files below
+    find "$@" -type f \( -name '*.c' -o -name '*.h' -o -name '*.def' \) | sort
+}
+
+# Lines of C files without comments and the text of strings: "FILE:LINE:CODE".
+code() {
+    awk '
+        FNR == 1 { inside = 0 }
+        {
+            line = $0
+            out = ""
+            while (line != "") {
+                if (inside) {
+                    at = index(line, "*/")
+                    if (!at) break
+                    line = substr(line, at + 2)
+                    inside = 0
+                } else if (match(line, /\/\*|\/\/|"([^"\\]|\\.)*"|'"'"'([^'"'"'\\]|\\.)+'"'"'/)) {
+                    found = substr(line, RSTART, RLENGTH)
+                    out = out substr(line, 1, RSTART - 1)
+                    line = substr(line, RSTART + RLENGTH)
+                    if (found == "//") break
+                    if (found == "/*") inside = 1
+                    else out = out "\"\""
+                } else {
+                    out = out line
+                    break
+                }
+            }
+            if (out ~ /[^ ]/) print FILENAME ":" FNR ":" out
+        }' "$@"
+}
+
+libraries=(ir passes frontends backends runtime)
+
+# ---- dependencies ----------------------------------------------------------------------------------------------------
+
+# The first line whose file pattern fits decides; what is included must match one of its patterns.
+# `transitive` names what a folder must not reach even through others.
+allowed() {
+    case $1 in
+        ir/io/*) echo 'ir/*' ;;
+        ir/*) echo 'ir/[!i]* ir/ir.h ir/infer.h ir/ops/*' ;; # the languages know nothing of files
+        passes/*) echo 'passes/* ir/[!i]* ir/ir.h ir/infer.h' ;;
+        frontends/cli/*) echo 'frontends/* passes/* backends/target.h ir/*' ;;
+        frontends/*) echo 'frontends/[!c]* ir/*' ;;
+        backends/target.c) echo 'backends/target.h backends/*/*_target.h' ;;
+        backends/*/*_target.*) echo 'backends/target.h backends/*/*_target.h ir/*' ;;
+        backends/*/*) echo "backends/device.h backends/rowmath.h ${1%/*}/* $(dirname "$(dirname "$1")")/* ir/base.h ir/types.h ir/rowkernel.h ir/program.h" ;;
+        backends/*) echo 'backends/*.h ir/base.h ir/types.h ir/target_info.h ir/program.h ir/rowkernel.h' ;;
+        runtime/devices.c) echo 'runtime/* backends/*/*_device.h ir/io/*' ;;
+        runtime/*) echo 'runtime/* backends/device.h ir/base.h ir/types.h ir/lex.h ir/rowkernel.h ir/program.h ir/io/*' ;;
+        examples/*) echo 'ir/*' ;;
+        *) echo '*' ;;
+    esac
+}
+
+includes() { # FILE...: "FILE:LINE:WHAT"
+    grep -HnE '^ *# *include *"' "$@" | sed -E 's/^([^:]*:[0-9]+):.*"(.*)".*/\1:\2/'
+}
+
+check_includes() {
+    local file line what pattern fits
+    includes $(sources "${libraries[@]}" examples) | while IFS=: read -r file line what; do
+        fits=
+        set -f
+        for pattern in $(allowed "$file"); do
+            # shellcheck disable=SC2053
+            [[ $what == $pattern ]] && fits=1
+        done
+        set +f
+        [ "$fits" ] || echo "$file:$line: include: $what is not for ${file%/*}/"
+        [ -f "$what" ] || echo "$file:$line: include: no file '$what' from the root"
+    done
+}
+
+# What runtime/, devices and ir/io/ reach through other headers: never the graph IR.
+check_reach() {
+    includes $(sources "${libraries[@]}") | awk -F: '
+        { edge[$1] = edge[$1] " " $3; if (!($1 in seen)) { seen[$1]; file[++n] = $1 } }
+        function reach(from, start, way,    k, next_one, list) {
+            if ((start, from) in visited) return
+            visited[start, from]
+            k = split(edge[from], list, " ")
+            for (; k > 0; k--) {
+                next_one = list[k]
+                if (next_one == "ir/ir.h" || next_one == "ir/op.h" || next_one == "passes/passes.h" || next_one == "frontends/frontend.h")
+                    print start ":1: reach: " next_one " through" way " " from
+                else
+                    reach(next_one, start, way " " from)
+            }
+        }
+        END {
+            for (i = 1; i <= n; i++)
+                if (file[i] ~ /^(runtime|ir\/io)\// || (file[i] ~ /^backends\/[^\/]*\// && file[i] !~ /_target\.[ch]$/))
+                    reach(file[i], file[i], "")
+        }'
+}
+
+# Libraries of others, where they may be known.
+check_system() {
+    local file line what
+    grep -HnE '^ *# *include *<' $(sources "${libraries[@]}") | sed -E 's/^([^:]*:[0-9]+):.*<(.*)>.*/\1:\2/' |
+        while IFS=: read -r file line what; do
+            case "$what:$file" in
+                jansson.h:ir/io/json.c | pcre2.h:ir/io/* | utf8proc.h:ir/io/* | xxhash.h:ir/base.c) ;;
+                cblas.h:backends/cpu/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | malloc.h:backends/cpu/*) ;;
+                pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/run_data.c | stdatomic.h:*) ;;
+                spawn.h:runtime/child.c | sys/wait.h:runtime/child.c | signal.h:runtime/* | dirent.h:runtime/* | sys/*) ;;
+                jansson.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \
+                    pthread.h:* | spawn.h:* | signal.h:* | dirent.h:* | */*.h:*)
+                    echo "$file:$line: library: <$what> is not for this file" ;;
+            esac
+        done
+}
+
+# ---- calls -----------------------------------------------------------------------------------------------------------
+
+check_calls() {
+    code $(sources "${libraries[@]}") > "$work/code"
+    # Only main ends the process; arena.c for a bug of ours.
+    grep -E '[^_[:alnum:]](_?exit|_Exit|quick_exit|abort|longjmp)[[:space:]]*\(' "$work/code" |
+        grep -vE '^ir/arena\.c:' | sed -E 's/^([^:]*:[0-9]+):.*/\1: exit: only main ends the process/'
+    # Every allocation can be made to fail by a test.
+    grep -E '[^_[:alnum:]](malloc|calloc|realloc|aligned_alloc|posix_memalign|strdup|strndup|asprintf|alloca)[[:space:]]*\(' \
+        "$work/code" | grep -vE '^ir/arena\.c:' |
+        sed -E 's/^([^:]*:[0-9]+):.*/\1: allocation: sbp_malloc, sbp_realloc or an arena/'
+    grep -E '[^_[:alnum:]](gets|strcpy|strcat|sprintf|rand|srand|strtok|atoi|atof|gmtime|localtime)[[:space:]]*\(' "$work/code" |
+        grep -vE '^ir/base\.c:' | sed -E 's/^([^:]*:[0-9]+):.*/\1: call: unbounded, not thread safe, or blind to errors/'
+}
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+# No family, parameter or objective is known to passes, backends and runtime, not even in a string or a comment.
+check_families() {
+    local families parameters objectives
+    families=$(sed -nE 's/^(ARCHITECTURE|GGUF)\("([a-z]+)[0-9a-z_]*".*/\2/p' frontends/registry.def | sort -u | paste -sd'|')
+    parameters='q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|embed_tokens|lm_head|self_attn|input_layernorm|token_embd|attn_q'
+    objectives='dpo|grpo|ppo|kto|orpo'
+    grep -nHiE "(^|[^[:alnum:]])(${families:-llama}|$parameters)|(^|[^[:alnum:]_])($objectives)([^[:alnum:]_]|$)" \
+        $(sources passes backends runtime) | sed -E 's/^([^:]*:[0-9]+):.*/\1: family: the name of a model, parameter or objective/'
+}
+
+check_names() {
+    grep -nHE '^[[:space:]]*#[[:space:]]*define[[:space:]]+_|^(static |typedef |struct |enum )[^;(]*[ *]_[A-Za-z]|^}[[:space:]]*_?[[:alnum:]_]*_t;' \
+        $(sources "${libraries[@]}" examples tests) | sed -E 's/^([^:]*:[0-9]+):.*/\1: name: reserved for C and POSIX/'
+    local file guard
+    for file in $(find "${libraries[@]}" -name '*.h' | sort); do
+        guard=$(grep -m1 -oE '^#(ifndef [A-Z0-9_]+|pragma once)' "$file" | cut -d' ' -f2)
+        case $guard in
+            SBP_*_H) grep -q "^#define $guard\$" "$file" || echo "$file:1: guard: $guard is not defined" ;;
+            *) case $file in
+                *_body.h | backends/cpu/kernels/real.h | backends/cpu/kernels/tile.h) ;; # included more than once, on purpose
+                *) echo "$file:1: guard: an include guard SBP_..._H is missing" ;;
+            esac ;;
+        esac
+    done
+    [ -z "$build" ] && return
+    # sbp_ everywhere; a device may use its own name within its folder.
+    local library prefix
+    for library in $(find "$build" -name 'libsbp_*.a' ! -path '*/tests/*' | sort); do
+        prefix='sbp_'
+        case $library in */backends/*/*) prefix="(sbp|$(basename "$(dirname "$library")"))_" ;; esac
+        nm -g --defined-only "$library" 2> /dev/null |
+            awk -v library="${library#"$build"/}" -v prefix="^$prefix" \
+                'NF == 3 && $3 !~ prefix && $3 !~ /^__(asan|ubsan|tsan|odr)/ { print library ":1: symbol: " $3 }'
+    done
+}
+
+# ---- size, tolerances ------------------------------------------------------------------------------------------------
+
+check_length() {
+    find "${libraries[@]}" examples tests -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.py' -o -name '*.sh' -o -name '*.cu' \
+        -o -name '*.comp' \) -exec awk 'END { if (NR > 800) print FILENAME ":800: length: " NR " lines want to be two files" }' {} \;
+    local folder
+    for folder in "${libraries[@]}"; do
+        [ -f "$folder/README.md" ] || echo "$folder/README.md:1: readme: missing"
+    done
+    find "${libraries[@]}" tests -name README.md -exec awk 'END { if (NR > 80) print FILENAME ":80: readme: more than a page" }' {} \;
+}
+
+# A comparison with a small number, or a macro or constant called tolerance, belongs in tests/tolerance.h.
+check_tolerances() {
+    code $(sources tests | grep -v '^tests/tolerance\.h$') > "$work/code"
+    grep -E '(<=?|>=?)[[:space:]]*([0-9.]+e-[0-9]+|0x[0-9.]+p-[0-9]+)|#[[:space:]]*define[[:space:]]+[A-Z_]*(TOLERANCE|EPSILON)|[a-z_]*tolerance[a-z_]* = [0-9.]+e-|assert_float_equal' \
+        "$work/code" | sed -E 's/^([^:]*:[0-9]+):.*/\1: tolerance: belongs in tests\/tolerance.h/'
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+{
+    check_includes
+    check_reach
+    check_system
+    check_calls
+    check_families
+    check_names
+    check_length
+    check_tolerances
+} > "$work/found"
+cat "$work/found"
+[ -s "$work/found" ] && exit 1
+echo "$(sources "${libraries[@]}" examples tests | wc -l) files, no violation"

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# The tree keeps the rules of check.sh, and check.sh sees each of them broken: tests/layering/test.sh ROOT [BUILD]
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$1" && pwd)
+"$here/check.sh" "$root" ${2:+"$2"} || exit 1
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/tree"
+(cd "$root" && find ir passes frontends backends runtime examples tests -type f \
+    \( -name '*.[ch]' -o -name '*.def' -o -name README.md -o -name '*.sh' \) -print0 | tar -c --null -T - -f -) | tar -x -C "$work/tree"
+cd "$work/tree" || exit 1
+
+planted=()
+plant() { # RULE FILE LINE: a line at the end of the file
+    printf '%s\n' "$3" >> "$2"
+    planted+=("$2:[0-9]+: $1:")
+}
+plant include ir/types.c '#include "passes/passes.h"'
+plant include ir/base.c '#include "ir/io/file.h"'
+plant include passes/cost.c '#include "backends/target.h"'
+plant include passes/memory.c '#include "ir/io/json.h"'
+plant include frontends/objective.c '#include "passes/passes.h"'
+plant include frontends/cli/inspect.c '#include "runtime/plan.h"'
+plant include backends/cpu/cpu_target.c '#include "backends/device.h"'
+plant include backends/cpu/pool.c '#include "ir/ir.h"'
+plant include runtime/pack.c '#include "ir/ir.h"'
+plant include runtime/lr.c '#include "frontends/frontend.h"'
+plant include runtime/plan.c '#include "ir/io/nothing_of_this_name.h"'
+plant reach runtime/jsonl.c '#include "ir/program_and_graph.h"'
+printf '#ifndef SBP_P_H\n#define SBP_P_H\n#include "ir/ir.h"\n#endif\n' > ir/program_and_graph.h
+plant include runtime/jsonl.c '' # that header is not for runtime/ either
+plant library passes/fence.c '#include <jansson.h>'
+plant library ir/lex.c '#include <utf8proc.h>'
+plant library runtime/trainer.c '#include <cblas.h>'
+plant exit passes/infer.c 'void sbp_f(void) { exit(1); }'
+plant exit ir/types.c 'void sbp_g(void) { x = 1; abort (); }'
+plant allocation runtime/pack.c 'void *sbp_h(void) { return calloc(1, 2); }'
+plant call frontends/hf.c 'void sbp_i(char *a, const char *b) { strcpy(a, b); }'
+plant family passes/sink.c '/* as in llama */'
+plant family runtime/weights.c 'static const char *sbp_name = "model.embed_tokens.weight";'
+plant family backends/device.h '/* for DPO */'
+plant name ir/lex.c '#define _SBP_X 1'
+plant name runtime/lr.c 'static int _hidden(void);'
+plant name passes/passes.h '} sbp_place_t;'
+plant guard ir/seq.h ''
+sed -i '/^#ifndef\|^#define SBP_IR_SEQ_H/d' ir/seq.h
+plant length ir/parse.c "$(yes '/* */' | head -n 801)"
+plant readme passes/README.md "$(yes 'and so on' | head -n 81)"
+plant readme runtime/README.md ''
+rm runtime/README.md
+plant tolerance tests/unit/test_base.c 'static void f(void) { assert_true(fabs(x - y) < 1e-3); }'
+plant tolerance tests/common/testing.c '#define MY_TOLERANCE 1'
+mkdir -p "$work/build/passes"
+printf 'int other_name(void);\nint other_name(void) { return 1; }\nint sbp_fine(void);\nint sbp_fine(void) { return 1; }\n' > "$work/x.c"
+if ${CC:-cc} -c "$work/x.c" -o "$work/x.o" && ar rc "$work/build/passes/libsbp_x.a" "$work/x.o" 2> /dev/null; then
+    planted+=('passes/libsbp_x.a:[0-9]+: symbol: other_name')
+else
+    echo "skipped: no compiler for the rule on symbols"
+fi
+
+"$here/check.sh" "$work/tree" "$work/build" > "$work/found" && { echo "the planted violations were not seen"; exit 1; }
+missed=0
+for pattern in "${planted[@]}"; do
+    grep -qE "^$pattern" "$work/found" || { echo "not seen: $pattern"; missed=1; }
+done
+# Nothing else is blamed: what is found stands in a file where something was planted.
+while IFS= read -r line; do
+    file=${line%%:*}
+    [[ " ${planted[*]}" == *" $file:"* ]] || { echo "blamed for nothing: $line"; missed=1; }
+done < "$work/found"
+[ $missed -eq 0 ] && echo "${#planted[@]} planted violations seen"
+exit $missed
