@@ -20,8 +20,12 @@ typedef struct sbp_device sbp_device;
 
 typedef struct sbp_device_options {
     int32_t threads;       /* cpu: worker threads; 0: all cores that the process may use */
-    int32_t index;         /* which device of this kind */
+    int32_t index;         /* which device of this kind, below what `count` says */
     uint64_t shuffle_seed; /* shuffle device: order of the commands between fences */
+    /* Device code of the program that will be loaded, as the target compiled it (the plan's section
+     * "kernels"); NULL: none. Untrusted as data. Used until load returns; the CPU has no use for it. */
+    const void *code;
+    int64_t code_bytes;
 } sbp_device_options;
 
 /* An operand, resolved: rows x cols elements of `dtype`; element (0, 0) is `offset` bytes into the arena of
@@ -47,13 +51,19 @@ typedef struct sbp_dispatch {
 
 typedef struct sbp_device_info {
     char name[128];
-    int64_t memory_bytes; /* of the device space; 0 unknown */
-    int64_t used_bytes;   /* by this process, as the driver or kernel reports it; 0 unknown */
-    int32_t threads;
+    int64_t memory_bytes;     /* of the device space; 0 unknown */
+    int64_t used_bytes;       /* by this process, as the driver or kernel reports it; 0 unknown */
+    int64_t available_bytes;  /* that it may still take, likewise; 0 unknown */
+    int64_t allocation_bytes; /* most of one allocation; 0: no limit */
+    int32_t threads;          /* 0: not of the host */
+    bool software;            /* a driver that runs on the host's processor, for tests */
 } sbp_device_info;
 
 typedef struct sbp_device_class {
     const char *name; /* "cpu" */
+    /* How many devices of this kind there are, the best first; SBP_MACHINE says why there is none. NULL: one.
+     */
+    sbp_status (*count)(sbp_diag *diag, int32_t *out);
     sbp_status (*create)(const sbp_device_options *options, sbp_diag *diag, sbp_device **out);
     void (*destroy)(sbp_device *device);
     void (*info)(sbp_device *device, sbp_device_info *out);
@@ -67,8 +77,9 @@ typedef struct sbp_device_class {
                        sbp_diag *diag);
     sbp_status (*submit)(sbp_device *device, const sbp_dispatch *dispatch, sbp_diag *diag);
     sbp_status (*wait)(sbp_device *device, sbp_diag *diag);
-    /* Direct pointer to arena bytes where the device is the host itself, else NULL: weights are read in
-     * place. */
+    /* Direct pointer to arena bytes where the host reaches them as fast as its own, else NULL: weights are
+     * read in place. Waits as read does; later commands need another wait. Valid for the bytes of one buffer.
+     */
     void *(*map)(sbp_device *device, sbp_space space, int64_t offset);
 } sbp_device_class;
 

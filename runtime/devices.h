@@ -7,8 +7,11 @@
 /* By the name that a plan carries ("cpu"); NULL when this build has none. */
 const sbp_device_class *sbp_device_find(const char *backend);
 
-/* A line per device, or a JSON array. */
+/* A line per device, or a JSON array of those that can be used. */
 sbp_status sbp_devices_print(sbp_text *out, bool json, sbp_diag *diag) SBP_CHECKED;
+
+/* What --backend auto means on this machine: the first device that is no software driver. False: none. */
+bool sbp_devices_best(const char **backend, sbp_device_info *out);
 
 /* Bytes of host memory that this process may still take, by the kernel's estimate and its control group; 0:
  * unknown. */

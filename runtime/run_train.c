@@ -196,11 +196,17 @@ static sbp_status open_device(sbp_run *run) {
     const sbp_device_class *class = sbp_device_find(run->info.backend);
     int64_t threads = sbp_options_int(run->options, "threads"), available = sbp_memory_available();
     int64_t planned = sbp_run_peak_planned(run);
-    sbp_device_options options = {.threads = threads > 0 ? (int32_t)threads : 0};
+    sbp_device_options options = {.threads = threads > 0 ? (int32_t)threads : 0,
+                                  .index = (int32_t)sbp_options_int(run->options, "device"),
+                                  .code = run->plan->kernels,
+                                  .code_bytes = run->plan->kernels_bytes};
     char need[32], have[32];
     if (!class)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on",
                         run->plan_path, run->info.backend);
+    if (options.index > 0 && !class->count)
+        return sbp_fail(run->diag, SBP_MACHINE, "--device %d: there is one %s device, number 0",
+                        options.index, class->name);
     if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && planned > available)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory, %s are free", run->plan_path,
                         sbp_format_bytes(need, sizeof need, (double)planned),

@@ -65,6 +65,7 @@ void cpu_core_destroy(cpu_core *core) {
 
 void cpu_core_info(const cpu_core *core, sbp_device_info *out) {
     char model[96] = "unknown processor", line[256];
+    *out = (sbp_device_info){0};
     FILE *file = fopen("/proc/cpuinfo", "r");
     while (file && fgets(line, sizeof line, file))
         if (sscanf(line, "model name : %95[^\n]", model) == 1)

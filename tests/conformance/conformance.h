@@ -3,7 +3,8 @@
  * A test describes operands (tensors: values as doubles, a view with guards around it), the command and the
  * expected values of what it writes. suite_check() then lays everything out in an arena filled with NaN, runs
  * the command, and demands that: written elements have the expected values within the tolerance; every other
- * byte is unchanged; a second run, and runs with 1, 2, 3 and 5 threads, give the same bytes. */
+ * byte is unchanged; a second run, and runs with 1, 2, 3 and 5 threads where a device has threads, give the
+ * same bytes. */
 #ifndef SBP_TESTS_CONFORMANCE_H
 #define SBP_TESTS_CONFORMANCE_H
 
@@ -58,6 +59,11 @@ typedef struct suite_case {
 const sbp_device_class *suite_device(void);
 /* NULL when there is no device of that name. */
 const sbp_device_class *suite_find_device(const char *name);
+
+/* A device with the program loaded, its code compiled for these commands. The arenas must be set; the
+ * commands and buffers for their operands are added to the program. */
+sbp_device *suite_open(const sbp_device_class *class, const sbp_device_options *options, sbp_arena *arena,
+                       sbp_program *program, const sbp_dispatch *dispatches, int32_t count, sbp_diag *diag);
 
 suite_case *suite_begin(const char *name, uint64_t seed);
 void suite_end(suite_case *c);

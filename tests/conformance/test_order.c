@@ -114,9 +114,19 @@ static void run_device(const sbp_device_class *class, uint64_t seed, const seque
     CHECK_OK(sbp_rowkernel_parse(&lexer, arena, &kernel), diag);
     sbp_program_add_kernel(arena, program, kernel);
     sbp_device_options options = {.threads = 2, .shuffle_seed = seed};
-    sbp_device *device;
-    CHECK_OK(class->create(&options, diag, &device), diag);
-    CHECK_OK(class->load(device, program, diag), diag);
+    sbp_span spans[COMMANDS][3];
+    sbp_dispatch dispatches[COMMANDS];
+    for (int i = 0; i < COMMANDS; i++) {
+        const action *x = &s->actions[i];
+        spans[i][0] = spans[i][2] = span_of(x->dst);
+        spans[i][1] = span_of(x->a);
+        dispatches[i] = (sbp_dispatch){.command = &x->command, .spans = spans[i], .rows = SIDE};
+        dispatches[i].span_count = x->command.kind == SBP_CMD_FILL   ? 1
+                                   : x->command.kind == SBP_CMD_COPY ? 2
+                                                                     : 3;
+        dispatches[i].kernel = x->command.kind == SBP_CMD_ROW ? kernel : NULL;
+    }
+    sbp_device *device = suite_open(class, &options, arena, program, dispatches, COMMANDS, diag);
     CHECK_OK(class->write(device, SBP_DEVICE, 0, before, BUFFERS * ELEMS * 8, diag), diag);
     for (int i = 0; i < COMMANDS; i++) {
         for (int from = 0; from < 2; from++)
@@ -128,12 +138,7 @@ static void run_device(const sbp_device_class *class, uint64_t seed, const seque
                     sbp_dispatch dispatch = {.command = &fence};
                     CHECK_OK(class->submit(device, &dispatch, diag), diag);
                 }
-        const action *x = &s->actions[i];
-        sbp_span spans[3] = {span_of(x->dst), span_of(x->a), span_of(x->dst)};
-        sbp_dispatch dispatch = {.command = &x->command, .spans = spans, .rows = SIDE};
-        dispatch.span_count = x->command.kind == SBP_CMD_FILL ? 1 : x->command.kind == SBP_CMD_COPY ? 2 : 3;
-        dispatch.kernel = x->command.kind == SBP_CMD_ROW ? kernel : NULL;
-        CHECK_OK(class->submit(device, &dispatch, diag), diag);
+        CHECK_OK(class->submit(device, &dispatches[i], diag), diag);
     }
     CHECK_OK(class->read(device, SBP_DEVICE, 0, after, BUFFERS * ELEMS * 8, diag), diag);
     class->destroy(device);

@@ -115,6 +115,7 @@ check_system() {
             case "$what:$file" in
                 jansson.h:ir/io/json.c | pcre2.h:ir/io/* | utf8proc.h:ir/io/* | xxhash.h:ir/base.c) ;;
                 cblas.h:backends/cpu/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | malloc.h:backends/cpu/*) ;;
+                vulkan/vulkan_core.h:backends/vulkan/* | dlfcn.h:backends/*) ;;
                 pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/run_data.c | stdatomic.h:*) ;;
                 spawn.h:runtime/child.c | sys/wait.h:runtime/child.c | signal.h:runtime/* | dirent.h:runtime/* | sys/*) ;;
                 jansson.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \

@@ -1,0 +1,200 @@
+/* device.c: the Vulkan device as backends/device.h wants it. */
+#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/vulkan_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+sbp_status vulkan_fail(vulkan_device *d, VkResult result, const char *what, sbp_diag *diag) {
+    if (result == VK_ERROR_DEVICE_LOST)
+        d->lost = true;
+    bool machine = result == VK_ERROR_DEVICE_LOST || result == VK_ERROR_OUT_OF_DEVICE_MEMORY ||
+                   result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_TOO_MANY_OBJECTS ||
+                   result == VK_ERROR_INITIALIZATION_FAILED || result == VK_ERROR_FEATURE_NOT_PRESENT;
+    return sbp_fail(diag, machine ? SBP_MACHINE : SBP_INTERNAL, "vulkan: %s: %s (%d, in %.60s)",
+                    d->physical.properties.deviceName, vulkan_result_text(result), (int)result, what);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------- */
+
+static sbp_status choose_physical(vulkan_device *d, int32_t index, sbp_diag *diag) {
+    vulkan_physical *list;
+    int32_t count;
+    SBP_TRY(vulkan_physical_list(&d->vk, diag, &list, &count));
+    bool there = index >= 0 && index < count;
+    if (there)
+        d->physical = list[index];
+    free(list);
+    if (there)
+        return SBP_OK;
+    return sbp_fail(diag, SBP_MACHINE,
+                    "vulkan: there is no device %d: this machine has %d (sbprun --devices)", index, count);
+}
+
+/* Queue 0 of the compute family; for copies that of the transfer family, if there is one. */
+static sbp_status create_device(vulkan_device *d, sbp_diag *diag) {
+    const vulkan_physical *p = &d->physical;
+    float priority = 1;
+    d->families[0] = (uint32_t)p->compute_family;
+    d->family_count = 1;
+    if (p->transfer_family >= 0)
+        d->families[d->family_count++] = (uint32_t)p->transfer_family;
+    d->separate = d->family_count > 1 || vulkan_test_asks("streams");
+    VkDeviceQueueCreateInfo queues[2];
+    for (int32_t i = 0; i < d->family_count; i++)
+        queues[i] = (VkDeviceQueueCreateInfo){.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                              .queueFamilyIndex = d->families[i],
+                                              .queueCount = 1,
+                                              .pQueuePriorities = &priority};
+    vulkan_features features;
+    vulkan_features_wanted(p, &features);
+    const char *extension = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
+    VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                               .pNext = &features.base,
+                               .queueCreateInfoCount = (uint32_t)d->family_count,
+                               .pQueueCreateInfos = queues,
+                               .enabledExtensionCount = p->memory_budget ? 1 : 0,
+                               .ppEnabledExtensionNames = &extension};
+    VULKAN_TRY(d, diag, CreateDevice(p->handle, &info, NULL, &d->device));
+    SBP_TRY(vulkan_api_open_device(&d->vk, d->device, diag));
+    for (int i = 0; i < VULKAN_STREAMS; i++) {
+        vulkan_stream *s = &d->streams[i];
+        s->family = d->families[i == VULKAN_COMPUTE ? 0 : d->family_count - 1];
+        s->computes = s->family == d->families[0];
+        d->vk.GetDeviceQueue(d->device, s->family, 0, &s->queue);
+    }
+    return SBP_OK;
+}
+
+static void describe_machine(vulkan_device *d) {
+    const VkPhysicalDeviceLimits *limits = &d->physical.properties.limits;
+    d->machine = (sbp_vulkan_machine){
+        .software = d->physical.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU,
+        .subgroup_size = d->physical.v11.subgroupSize,
+        .max_local_size = limits->maxComputeWorkGroupInvocations < limits->maxComputeWorkGroupSize[0]
+                              ? limits->maxComputeWorkGroupInvocations
+                              : limits->maxComputeWorkGroupSize[0],
+        .shared_bytes = limits->maxComputeSharedMemorySize};
+}
+
+static void vulkan_destroy(sbp_device *base) {
+    vulkan_device *d = (vulkan_device *)base;
+    if (d->device && d->vk.DestroyDevice) {
+        (void)d->vk.DeviceWaitIdle(d->device);
+        vulkan_streams_destroy(d);
+        vulkan_pipelines_destroy(d);
+        for (int s = 0; s < SBP_SPACE_COUNT; s++)
+            vulkan_arena_destroy(d, &d->arenas[s]);
+        d->vk.DestroyDevice(d->device, NULL);
+    }
+    vulkan_api_close(&d->vk);
+    sbp_arena_destroy(d->arena);
+    free(d);
+}
+
+static sbp_status open_all(vulkan_device *d, const sbp_device_options *options, sbp_diag *diag) {
+    d->arena = sbp_arena_create();
+    if (!d->arena)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    SBP_TRY(vulkan_api_open(&d->vk, diag));
+    SBP_TRY(choose_physical(d, options ? options->index : 0, diag));
+    SBP_TRY(vulkan_physical_check(&d->physical, diag));
+    SBP_TRY(create_device(d, diag));
+    describe_machine(d);
+    return vulkan_streams_create(d, diag);
+}
+
+static sbp_status vulkan_create(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
+    *out = NULL;
+    vulkan_device *d = sbp_malloc(sizeof *d);
+    if (!d)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    memset(d, 0, sizeof *d);
+    d->base.class = &sbp_vulkan_device;
+    if (options) {
+        d->code = options->code;
+        d->code_bytes = options->code_bytes;
+    }
+    sbp_status status = open_all(d, options, diag);
+    if (status != SBP_OK)
+        vulkan_destroy(&d->base);
+    else
+        *out = &d->base;
+    return status;
+}
+
+static sbp_status vulkan_count(sbp_diag *diag, int32_t *out) {
+    vulkan_api api;
+    vulkan_physical *list = NULL;
+    *out = 0;
+    sbp_status status = vulkan_api_open(&api, diag);
+    if (status == SBP_OK)
+        status = vulkan_physical_list(&api, diag, &list, out);
+    free(list);
+    vulkan_api_close(&api);
+    return status;
+}
+
+static void vulkan_info(sbp_device *base, sbp_device_info *out) {
+    const vulkan_device *d = (const vulkan_device *)base;
+    const vulkan_physical *p = &d->physical;
+    int64_t budget;
+    *out = (sbp_device_info){.software = d->machine.software};
+    snprintf(out->name, sizeof out->name, "%.80s (%.40s)", p->properties.deviceName, p->v12.driverInfo);
+    out->memory_bytes = (int64_t)p->memory.memoryHeaps[p->heap].size;
+    out->allocation_bytes =
+        p->v11.maxMemoryAllocationSize > INT64_MAX ? INT64_MAX : (int64_t)p->v11.maxMemoryAllocationSize;
+    vulkan_physical_usage(&d->vk, p, &out->used_bytes, &budget);
+    out->available_bytes = budget > out->used_bytes ? budget - out->used_bytes : 0;
+}
+
+/* ---- running ---------------------------------------------------------------------------------------- */
+
+static sbp_status vulkan_load(sbp_device *base, const sbp_program *program, sbp_diag *diag) {
+    vulkan_device *d = (vulkan_device *)base;
+    if (d->program)
+        return sbp_fail(diag, SBP_INTERNAL, "vulkan: a second program on the same device");
+    d->program = program;
+    SBP_TRY(vulkan_arenas_create(d, diag));
+    return vulkan_pipelines_create(d, d->code, d->code_bytes, diag);
+}
+
+static sbp_status vulkan_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
+                               int64_t bytes, sbp_diag *diag) {
+    return vulkan_arena_write((vulkan_device *)base, space, offset, data, bytes, diag);
+}
+
+static sbp_status vulkan_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                              sbp_diag *diag) {
+    return vulkan_arena_read((vulkan_device *)base, space, offset, data, bytes, diag);
+}
+
+static sbp_status vulkan_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    return vulkan_command_record((vulkan_device *)base, dispatch, diag);
+}
+
+static sbp_status vulkan_wait(sbp_device *base, sbp_diag *diag) {
+    return vulkan_wait_all((vulkan_device *)base, diag);
+}
+
+static void *vulkan_map(sbp_device *base, sbp_space space, int64_t offset) {
+    vulkan_device *d = (vulkan_device *)base;
+    const vulkan_block *block;
+    if (vulkan_arena_find(d, space, offset, 1, &block, NULL) != SBP_OK || !block->buffer.mapped ||
+        vulkan_wait_all(d, NULL) != SBP_OK)
+        return NULL;
+    return block->buffer.mapped + (offset - block->start);
+}
+
+const sbp_device_class sbp_vulkan_device = {.name = "vulkan",
+                                            .count = vulkan_count,
+                                            .create = vulkan_create,
+                                            .destroy = vulkan_destroy,
+                                            .info = vulkan_info,
+                                            .load = vulkan_load,
+                                            .write = vulkan_write,
+                                            .read = vulkan_read,
+                                            .submit = vulkan_submit,
+                                            .wait = vulkan_wait,
+                                            .map = vulkan_map};

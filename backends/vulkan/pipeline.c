@@ -1,0 +1,220 @@
+/* pipeline.c: pipelines of the modules that the plan carries, and their cache on disk.
+ *
+ * The cache is a file per driver in $XDG_CACHE_HOME/streambp (or ~/.cache/streambp): 16 bytes of magic and
+ * checksum, then what the driver gave. Whatever is wrong with it, it is as if it were not there. */
+#include "backends/vulkan/vulkan.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CACHE_MAGIC "SBPVKC1\n"
+
+enum { CACHE_HEADER = 16, MOST_CACHE_BYTES = 256 << 20, PATH_BYTES = 4096 };
+
+/* ---- the cache -------------------------------------------------------------------------------------- */
+
+/* False when there is no place for it. */
+static bool cache_path(const vulkan_device *d, char *directory, char *path) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char uuid[2 * VK_UUID_SIZE + 1];
+    int n;
+    if (cache && *cache == '/')
+        n = snprintf(directory, PATH_BYTES, "%s/streambp", cache);
+    else if (home && *home == '/')
+        n = snprintf(directory, PATH_BYTES, "%s/.cache/streambp", home);
+    else
+        return false;
+    for (size_t i = 0; i < VK_UUID_SIZE; i++)
+        snprintf(uuid + 2 * i, 3, "%02x", d->physical.properties.pipelineCacheUUID[i]);
+    int m = snprintf(path, PATH_BYTES, "%s/vulkan-%04x-%04x-%08x-%s.bin", directory,
+                     d->physical.properties.vendorID, d->physical.properties.deviceID,
+                     d->physical.properties.driverVersion, uuid);
+    return n > 0 && n < PATH_BYTES && m > 0 && m < PATH_BYTES;
+}
+
+/* The driver's data, with `*bytes`; NULL when there is no good cache. Freed by the caller. */
+static char *read_cache(const char *path, size_t *bytes) {
+    struct stat info;
+    uint64_t sum;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return NULL;
+    char *data = NULL;
+    if (fstat(fileno(file), &info) == 0 && info.st_size > CACHE_HEADER && info.st_size < MOST_CACHE_BYTES)
+        data = sbp_malloc((size_t)info.st_size);
+    if (data && fread(data, 1, (size_t)info.st_size, file) != (size_t)info.st_size) {
+        free(data);
+        data = NULL;
+    }
+    fclose(file);
+    if (!data)
+        return NULL;
+    *bytes = (size_t)info.st_size - CACHE_HEADER;
+    memcpy(&sum, data + 8, sizeof sum);
+    if (memcmp(data, CACHE_MAGIC, 8) != 0 || sum != sbp_hash_bytes(data + CACHE_HEADER, *bytes, 0)) {
+        free(data);
+        return NULL;
+    }
+    memmove(data, data + CACHE_HEADER, *bytes);
+    return data;
+}
+
+/* Creates the folder and those above it that are missing. */
+static void make_directory(char *path) {
+    for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = 0;
+        (void)mkdir(path, 0777);
+        *at = '/';
+    }
+    (void)mkdir(path, 0777);
+}
+
+/* Whole or not at all; a cache that cannot be written is not missed. */
+static void write_cache(char *directory, const char *path, const char *data, size_t bytes) {
+    char temporary[PATH_BYTES + 32];
+    uint64_t sum = sbp_hash_bytes(data, bytes, 0);
+    make_directory(directory);
+    snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
+    FILE *file = fopen(temporary, "we");
+    if (!file)
+        return;
+    bool good = fwrite(CACHE_MAGIC, 1, 8, file) == 8 && fwrite(&sum, 1, 8, file) == 8 &&
+                fwrite(data, 1, bytes, file) == bytes;
+    good = fclose(file) == 0 && good;
+    if (!good || rename(temporary, path) != 0)
+        (void)unlink(temporary);
+}
+
+static sbp_status open_cache(vulkan_device *d, const char *path, size_t *bytes, sbp_diag *diag) {
+    char *data = path ? read_cache(path, bytes) : NULL;
+    VkPipelineCacheCreateInfo info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO,
+                                      .initialDataSize = data ? *bytes : 0,
+                                      .pInitialData = data};
+    VkResult result = d->vk.CreatePipelineCache(d->device, &info, NULL, &d->cache);
+    if (result != VK_SUCCESS && data) { /* the driver may refuse what is not its own */
+        info.initialDataSize = 0;
+        result = d->vk.CreatePipelineCache(d->device, &info, NULL, &d->cache);
+    }
+    *bytes = info.initialDataSize;
+    free(data);
+    return result == VK_SUCCESS ? SBP_OK : vulkan_fail(d, result, "CreatePipelineCache", diag);
+}
+
+/* loaded: bytes that it began with. */
+static void save_cache(vulkan_device *d, char *directory, const char *path, size_t loaded) {
+    size_t bytes = 0;
+    if (d->vk.GetPipelineCacheData(d->device, d->cache, &bytes, NULL) != VK_SUCCESS || bytes == 0 ||
+        bytes == loaded || bytes > MOST_CACHE_BYTES - CACHE_HEADER)
+        return;
+    char *data = sbp_malloc(bytes);
+    if (data && d->vk.GetPipelineCacheData(d->device, d->cache, &bytes, data) == VK_SUCCESS)
+        write_cache(directory, path, data, bytes);
+    free(data);
+}
+
+/* ---- pipelines -------------------------------------------------------------------------------------- */
+
+static sbp_status create_pipeline(vulkan_device *d, const sbp_vulkan_module *module, uint32_t local_size,
+                                  sbp_diag *diag) {
+    vulkan_pipeline *out = &d->pipelines[d->pipeline_count];
+    VkShaderModule shader;
+    VkShaderModuleCreateInfo source = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                       .codeSize = (size_t)module->word_count * sizeof *module->words,
+                                       .pCode = module->words};
+    SBP_TRY(
+        vulkan_physical_check_module(&d->physical, module->name, module->words, module->word_count, diag));
+    VULKAN_TRY(d, diag, CreateShaderModule(d->device, &source, NULL, &shader));
+    VkSpecializationMapEntry entry = {.constantID = 0, .offset = 0, .size = sizeof local_size};
+    VkSpecializationInfo constants = {
+        .mapEntryCount = 1, .pMapEntries = &entry, .dataSize = sizeof local_size, .pData = &local_size};
+    VkComputePipelineCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = shader,
+                  .pName = "main",
+                  .pSpecializationInfo = &constants},
+        .layout = d->layout};
+    VkResult result = d->vk.CreateComputePipelines(d->device, d->cache, 1, &info, NULL, &out->pipeline);
+    d->vk.DestroyShaderModule(d->device, shader, NULL);
+    if (result != VK_SUCCESS)
+        return vulkan_fail(d, result, module->name, diag);
+    out->name = module->name;
+    d->pipeline_count++;
+    return SBP_OK;
+}
+
+static sbp_status create_all(vulkan_device *d, const sbp_vulkan_modules *modules, sbp_diag *diag) {
+    d->pipelines = sbp_malloc(((size_t)modules->count + 1) * sizeof *d->pipelines);
+    if (!d->pipelines)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    for (int32_t i = 0; i < modules->count; i++) {
+        uint32_t local_size = sbp_vulkan_local_size(d->program, modules->items[i].name, &d->machine);
+        if (local_size > 0)
+            SBP_TRY(create_pipeline(d, &modules->items[i], local_size, diag));
+    }
+    return SBP_OK;
+}
+
+typedef struct reading {
+    vulkan_device *d;
+    const void *code;
+    int64_t bytes;
+    sbp_diag *diag;
+    sbp_vulkan_modules modules;
+} reading;
+
+static sbp_status read_modules(void *user) {
+    reading *r = user;
+    return r->bytes > 0 ? sbp_vulkan_modules_read(r->d->arena, r->diag, r->code, r->bytes, &r->modules)
+                        : SBP_OK;
+}
+
+sbp_status vulkan_pipelines_create(vulkan_device *d, const void *code, int64_t bytes, sbp_diag *diag) {
+    char directory[PATH_BYTES], path[PATH_BYTES];
+    bool kept = cache_path(d, directory, path);
+    size_t loaded = 0;
+    VkPushConstantRange push = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = SBP_VULKAN_PUSH_BYTES};
+    VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                         .pushConstantRangeCount = 1,
+                                         .pPushConstantRanges = &push};
+    reading r = {.d = d, .code = code, .bytes = bytes, .diag = diag};
+    SBP_TRY(sbp_guard(d->arena, diag, read_modules, &r));
+    VULKAN_TRY(d, diag, CreatePipelineLayout(d->device, &layout, NULL, &d->layout));
+    SBP_TRY(open_cache(d, kept ? path : NULL, &loaded, diag));
+    SBP_TRY(create_all(d, &r.modules, diag));
+    if (kept)
+        save_cache(d, directory, path, loaded);
+    return SBP_OK;
+}
+
+void vulkan_pipelines_destroy(vulkan_device *d) {
+    for (int32_t i = 0; i < d->pipeline_count; i++)
+        d->vk.DestroyPipeline(d->device, d->pipelines[i].pipeline, NULL);
+    free(d->pipelines);
+    d->pipelines = NULL;
+    d->pipeline_count = 0;
+    if (d->cache)
+        d->vk.DestroyPipelineCache(d->device, d->cache, NULL);
+    if (d->layout)
+        d->vk.DestroyPipelineLayout(d->device, d->layout, NULL);
+}
+
+const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const char *name) {
+    int32_t low = 0, high = d->pipeline_count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        int order = strcmp(d->pipelines[middle].name, name);
+        if (order == 0)
+            return &d->pipelines[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
