@@ -4,11 +4,8 @@
  * once, what is never as long as the batch, what adds up where. */
 #include <dirent.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "frontends/frontend.h"
-#include "ir/io/file.h"
 #include "tests/property/passes_structure.h"
 #include "tests/unit/objective_test_group.h"
 
@@ -128,26 +125,6 @@ static void small_models(void **state) {
 
 /* ---- real models --------------------------------------------------------------------------------------- */
 
-/* A model directory that holds only this config.json. */
-static void make_directory(char *out, size_t size, const char *config) {
-    testing t = testing_open(1);
-    const char *text;
-    size_t length;
-    snprintf(out, size, "/tmp/sbp-test-structure-%d", (int)getpid());
-    testing_check(
-        &t, sbp_file_read(t.arena, t.diag, sbp_arena_printf(t.arena, CONFIGS "/%s", config), &text, &length));
-    assert_int_equal(mkdir(out, 0700), 0);
-    testing_check(&t, sbp_file_write(t.diag, sbp_arena_printf(t.arena, "%s/config.json", out), text, length));
-    testing_close(&t);
-}
-
-static void remove_directory(const char *directory) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/config.json", directory);
-    unlink(path);
-    rmdir(directory);
-}
-
 static void real_models(void **state) {
     (void)state;
     DIR *dir = opendir(CONFIGS);
@@ -159,11 +136,10 @@ static void real_models(void **state) {
         size_t length = strlen(name);
         if (length < 5 || strcmp(name + length - 5, ".json") != 0)
             continue;
-        char directory[64];
-        make_directory(directory, sizeof directory, name);
+        char path[300];
+        snprintf(path, sizeof path, CONFIGS "/%s", name);
         for (int k = 0; k < MODES_OF_REAL_MODELS; k++, programs++)
-            checks += examine(name, directory, &modes[k], 4096);
-        remove_directory(directory);
+            checks += examine(name, path, &modes[k], 4096);
     }
     closedir(dir);
     printf("  %d programs, %lld checks\n", programs, (long long)checks);
@@ -172,9 +148,7 @@ static void real_models(void **state) {
 
 /* Kernels and functions of the program as text. */
 static char *code_of(const char *config, const char *set, const setting *mode) {
-    char directory[64];
-    make_directory(directory, sizeof directory, config);
-    bench b = open_bench(config, directory, set, mode, 4096);
+    bench b = open_bench(config, config, set, mode, 4096);
     testing_check(&b.t, sbp_pipeline_run(&b.p));
     sbp_text out;
     sbp_text_init(&out, b.t.arena);
@@ -185,7 +159,6 @@ static char *code_of(const char *config, const char *set, const setting *mode) {
     memcpy(code, begin, (size_t)(end - begin));
     code[end - begin] = 0;
     testing_close(&b.t);
-    remove_directory(directory);
     return code;
 }
 
@@ -193,8 +166,8 @@ static char *code_of(const char *config, const char *set, const setting *mode) {
 static void depth_adds_no_code(void **state) {
     (void)state;
     for (int k = 0; k < MODES_OF_REAL_MODELS; k++) {
-        char *deep = code_of("Qwen3-32B.json", NULL, &modes[k]),
-             *flat = code_of("Qwen3-32B.json", "num_hidden_layers=2", &modes[k]);
+        char *deep = code_of(CONFIGS "/Qwen3-32B.json", NULL, &modes[k]),
+             *flat = code_of(CONFIGS "/Qwen3-32B.json", "num_hidden_layers=2", &modes[k]);
         testing_same_text(deep, flat, modes[k].name);
         test_free(deep);
         test_free(flat);
