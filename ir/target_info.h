@@ -16,9 +16,10 @@ typedef struct sbp_target_info {
     bool shared_memory; /* host and device memory are the same: offloading saves nothing, limits count both */
     sbp_dtype default_compute;
     bool supports[SBP_DTYPE_COUNT]; /* compute types */
-    /* Rows per chunk that `auto` means, and for the head. */
+    /* Rows per chunk that `auto` means, and for the head: products are near their full rate. Without a memory
+     * limit a chunk grows to at most chunk_most where that does not raise the peak. */
     int64_t chunk, head_chunk;
-    int64_t chunk_most; /* beyond this products do not get faster */
+    int64_t chunk_most; /* beyond this products do not get faster; 0: chunk */
     /* Rates of the cost model, per second: multiply-adds count as two operations. */
     double gemm_flops, attention_flops, memory_bytes, host_link_bytes;
     double gemm_half_rows;  /* rows at which a product reaches half of gemm_flops */

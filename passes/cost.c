@@ -148,3 +148,21 @@ void sbp_cost_functions(sbp_arena *arena, const sbp_program *program, const char
                         int64_t t, const sbp_target_info *target, sbp_cost *out) {
     measure_entry(arena, program, entry, suffix, t, target, out);
 }
+
+const char *sbp_cost_training_entry(const sbp_program *program) {
+    static const char *const names[] = {"step", "accumulate"};
+    for (int i = 0; i < SBP_COUNT(names); i++)
+        if (sbp_program_find_entry(program, names[i]))
+            return names[i];
+    return "score";
+}
+
+void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, const sbp_target_info *target,
+                   sbp_cost *out) {
+    sbp_cost update;
+    measure_entry(arena, program, sbp_cost_training_entry(program), NULL, t, target, out);
+    measure_entry(arena, program, "update", NULL, t, target, &update);
+    out->seconds += update.seconds;
+    out->flops += update.flops;
+    out->commands += update.commands;
+}

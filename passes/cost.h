@@ -17,7 +17,14 @@ typedef struct sbp_cost {
 void sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const char *entry, int64_t t,
                     const sbp_target_info *target, sbp_cost *out);
 
-/* The part of that in functions whose name ends with `suffix`. */
+/* A whole optimizer step of one micro-batch: `step`, or `accumulate` and `update`; `score` when nothing
+ * trains. */
+void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, const sbp_target_info *target,
+                   sbp_cost *out);
+/* The entry of those that runs once per micro-batch. */
+const char *sbp_cost_training_entry(const sbp_program *program);
+
+/* The part of an entry in functions whose name ends with `suffix`. */
 void sbp_cost_functions(sbp_arena *arena, const sbp_program *program, const char *entry, const char *suffix,
                         int64_t t, const sbp_target_info *target, sbp_cost *out);
 

@@ -124,6 +124,7 @@ typedef struct sbp_lowering {
     int32_t function_count, function_capacity;
     int32_t chunk_table, head_table;
     sbp_map buffer_names;    /* of the program: there are thousands, one search each would be quadratic */
+    sbp_map kernel_texts;    /* of the optimizer's kernels: their numbers in the program */
     sbp_segment_kind *kinds; /* per function of the module */
     sbp_head_lowering head;
     bool failed; /* a kernel text of ours did not parse: the message is in the diagnostics */
@@ -160,6 +161,10 @@ int32_t sbp_lower_formal(sbp_pipeline *p, int32_t function, const char *name, sb
                          sbp_dtype dtype, sbp_extent rows, int64_t cols);
 /* Text of a stage: its body, or its instructions once there are any. */
 void sbp_stage_print(sbp_text *out, const sbp_pipeline *p, const sbp_stage *stage);
+/* Length of a value's name without the number that tells equal values of one segment apart ("gate.3": 4). */
+size_t sbp_saved_base_length(const char *name);
+/* Whether a value has no name but a number ("t56"). */
+bool sbp_saved_is_numbered(const char *name);
 /* fp64 for fp64, else fp32: accumulators, carried cotangents. */
 sbp_dtype sbp_lower_wide(sbp_dtype dtype);
 

@@ -17,16 +17,30 @@
 
 /* ---- row kernels, as text ---------------------------------------------------------------------------- */
 
-/* Parses a kernel of ours and emits the row command that runs it. views: in operand order; scalars of the
- * kernel are program scalars of the same name. */
-static sbp_command *emit(sbp_pipeline *p, sbp_body *body, const char *text, const sbp_view *views) {
+/* The number of the kernel of this text. Hundreds of parameters share a few texts: each is parsed once. */
+static int32_t kernel_of(sbp_pipeline *p, const char *text) {
+    int32_t found = sbp_map_get(&p->lowering->kernel_texts, text);
+    if (found >= 0)
+        return found;
     sbp_lexer lexer;
     sbp_rowkernel *kernel = NULL;
     if (sbp_lexer_init(&lexer, p->arena, p->diag, "optimizer", text, strlen(text)) != SBP_OK ||
         sbp_rowkernel_parse(&lexer, p->arena, &kernel) != SBP_OK) {
         p->lowering->failed = true; /* the text is ours; the pass reports it */
-        return NULL;
+        return -1;
     }
+    found = sbp_program_add_kernel(p->arena, p->program, kernel);
+    sbp_map_set(&p->lowering->kernel_texts, text, found);
+    return found;
+}
+
+/* Emits the row command that runs a kernel of ours. views: in operand order; scalars of the kernel are
+ * program scalars of the same name. */
+static sbp_command *emit(sbp_pipeline *p, sbp_body *body, const char *text, const sbp_view *views) {
+    int32_t number = kernel_of(p, text);
+    if (number < 0)
+        return NULL;
+    const sbp_rowkernel *kernel = p->program->kernels[number];
     sbp_command *row = sbp_lower_command(p, body, SBP_CMD_ROW);
     row->view_count = kernel->operand_count;
     memcpy(row->views, views, (size_t)row->view_count * sizeof *views);
@@ -34,7 +48,7 @@ static sbp_command *emit(sbp_pipeline *p, sbp_body *body, const char *text, cons
     row->scalars = SBP_NEW_ARRAY(p->arena, int32_t, row->scalar_count);
     for (int32_t i = 0; i < row->scalar_count; i++)
         row->scalars[i] = sbp_program_add_scalar(p->arena, p->program, kernel->scalars[i]);
-    row->kernel = sbp_program_add_kernel(p->arena, p->program, kernel);
+    row->kernel = number;
     return row;
 }
 

@@ -6,6 +6,7 @@
 #include "passes/cost.h"
 #include "passes/lowering.h"
 #include "passes/memory.h"
+#include "passes/worth.h"
 
 /* A program of one structure, to be evaluated at any size. Where all layers are of one kind, one that was
  * made with k = 2 stands for every k that leaves three groups or more: only the slots and the number of calls
@@ -13,11 +14,15 @@
 typedef struct skeleton {
     int64_t k;  /* what it was made for; EVERY_K */
     bool mixed; /* layers of several kinds */
+    sbp_pipeline pipeline;
     sbp_program *program;
     sbp_lowering *lowering;
     sbp_liveness live;
     sbp_schedule_options schedule;
-    int32_t layers; /* L, in segments */
+    int32_t layers;   /* L, in segments */
+    sbp_worth *worth; /* what could be kept, at worth_rows */
+    int32_t worth_count;
+    int64_t worth_rows;
     struct skeleton *next;
 } skeleton;
 
@@ -71,6 +76,7 @@ static sbp_status find_skeleton(planner *pl, const sbp_schedule_options *o, int6
     skeleton *s = SBP_NEW(pl->arena, skeleton);
     *s = (skeleton){.k = k,
                     .mixed = has_mixed_layers(p.module),
+                    .pipeline = p,
                     .program = p.program,
                     .lowering = p.lowering,
                     .schedule = *o,
@@ -99,16 +105,11 @@ static sbp_program *resize(planner *pl, const skeleton *s, int64_t t, const sbp_
     return copy;
 }
 
-/* Seconds of the training entry (or of scoring, when nothing trains) with k checkpoints. */
+/* Seconds of a step of one micro-batch (or of scoring, when nothing trains) with k checkpoints. */
 static void estimate_time(planner *pl, const skeleton *s, const sbp_program *sized,
                           const sbp_schedule_options *o, sbp_plan_estimate *out) {
-    static const char *const entries[] = {"step", "accumulate", "score"};
-    const char *entry = NULL;
-    for (int i = 0; i < SBP_COUNT(entries) && !entry; i++)
-        if (sbp_program_find_entry(sized, entries[i]))
-            entry = entries[i];
     sbp_cost cost;
-    sbp_cost_entry(pl->scratch, sized, entry ? entry : "score", out->t_max, &pl->base->target, &cost);
+    sbp_cost_step(pl->scratch, sized, out->t_max, &pl->base->target, &cost);
     out->seconds = cost.seconds;
     out->flops = cost.flops;
     if (s->k != EVERY_K)
@@ -118,7 +119,8 @@ static void estimate_time(planner *pl, const skeleton *s, const sbp_program *siz
     double here = (double)((groups - 1) * (o->checkpoint_every - 1)),
            there = (double)(sbp_ceil_div(s->layers, 2) - 1);
     sbp_cost again;
-    sbp_cost_functions(pl->scratch, sized, entry, ".again", out->t_max, &pl->base->target, &again);
+    sbp_cost_functions(pl->scratch, sized, sbp_cost_training_entry(sized), ".again", out->t_max,
+                       &pl->base->target, &again);
     double factor = there > 0 ? here / there - 1 : 0;
     out->seconds += again.seconds * factor;
     out->flops += again.flops * factor;
@@ -170,8 +172,6 @@ sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
 
-static const char *const attention_set[] = {SBP_SAVE_ATTENTION};
-
 typedef struct search {
     planner pl;
     const sbp_wish *wish;
@@ -216,16 +216,16 @@ static bool better(const search *s, const sbp_plan_estimate *e) {
     return e->seconds < s->best.seconds * 0.999; /* earlier candidates win ties */
 }
 
-static sbp_status try_candidate(search *s, const sbp_schedule_options *o) {
+static void consider(search *s, const sbp_plan_estimate *e) {
+    if (!fits(s, e) || !better(s, e))
+        return;
+    s->best = *e;
+    s->found = true;
+}
+
+/* The longest t at which the schedule fits. */
+static sbp_status try_longest(search *s, const sbp_schedule_options *o) {
     sbp_plan_estimate e;
-    if (!s->longest) {
-        SBP_TRY(try_at(s, *o, s->wish->t_max, true, &e));
-        if (fits(s, &e) && better(s, &e)) {
-            s->best = e;
-            s->found = true;
-        }
-        return SBP_OK;
-    }
     int64_t low = 0, high = 1;
     for (; high < (int64_t)1 << 32; high *= 2) {
         SBP_TRY(try_at(s, *o, high, false, &e));
@@ -241,12 +241,99 @@ static sbp_status try_candidate(search *s, const sbp_schedule_options *o) {
     if (low == 0)
         return SBP_OK;
     SBP_TRY(try_at(s, *o, low, true, &e));
-    if (better(s, &e)) {
-        s->best = e;
-        s->found = true;
+    consider(s, &e);
+    return SBP_OK;
+}
+
+/* ---- the saved set ----------------------------------------------------------------------------------- */
+
+/* What is left of the limits for values that are kept. */
+typedef struct room {
+    int64_t device, host;
+} room;
+
+static room room_left(const search *s, const sbp_plan_estimate *e) {
+    const sbp_wish *w = s->wish;
+    room r = {.device = w->memory_bytes > 0 ? w->memory_bytes - needed_bytes(&s->pl.base->target, e)
+                                            : INT64_MAX / 4,
+              .host = w->host_memory_bytes > 0 ? w->host_memory_bytes - e->host_bytes : INT64_MAX / 4};
+    return r;
+}
+
+/* Takes a step's bytes from the room when they are there. */
+static bool claim(const search *s, const sbp_schedule_options *o, const sbp_worth *step, room *r) {
+    double t = (double)s->wish->t_max, all = (double)step->row_bytes * t,
+           slots = (double)step->call_row_bytes * t * 2;
+    double device = o->offload ? slots + (s->pl.base->target.shared_memory ? all : 0) : all,
+           host = o->offload ? all : 0;
+    if (device > (double)r->device || host > (double)r->host)
+        return false;
+    r->device -= (int64_t)device;
+    r->host -= (int64_t)host;
+    return true;
+}
+
+static void name_saved(search *s, const sbp_worth *steps, const bool *taken, int32_t count,
+                       sbp_schedule_options *o) {
+    const char **names = NULL;
+    int32_t n = 0, capacity = 0;
+    for (int32_t i = 0; i < count; i++)
+        for (int32_t k = 0; taken[i] && k < steps[i].name_count; k++)
+            SBP_PUSH(s->pl.arena, names, n, capacity, steps[i].names[k]);
+    o->saved = names;
+    o->saved_count = n;
+}
+
+/* Fills the room that a schedule leaves with what buys most time per byte. `bare` is its estimate with
+ * nothing saved. Steps too large for what is left are passed over; sizes come from the graph, so that what
+ * was chosen is measured, and gives way from its end until it fits. */
+static sbp_status fill_room(search *s, const sbp_plan_estimate *bare) {
+    sbp_schedule_options o = bare->schedule;
+    skeleton *base;
+    SBP_TRY(find_skeleton(&s->pl, &o, bare->t_max, 1, &base));
+    if (base->worth_rows != bare->t_max) {
+        sbp_saved_worth(&base->pipeline, bare->t_max, &base->worth, &base->worth_count);
+        base->worth_rows = bare->t_max;
+    }
+    bool *taken = SBP_NEW_ARRAY(s->pl.arena, bool, base->worth_count + 1);
+    room left = room_left(s, bare);
+    int64_t groups = sbp_ceil_div(base->layers, o.checkpoint_every);
+    double again = (double)((groups - 1) * (o.checkpoint_every - 1)) / (double)base->layers;
+    double seconds = bare->seconds;
+    for (int32_t i = 0; i < base->worth_count; i++) {
+        taken[i] = claim(s, &o, &base->worth[i], &left);
+        if (taken[i])
+            seconds -= base->worth[i].seconds * (1 + again);
+    }
+    if (s->found && seconds * 0.97 > s->best.seconds) /* 0.97: the estimate is rough */
+        return SBP_OK;
+    for (int32_t last = base->worth_count - 1; last >= 0; last--) {
+        if (!taken[last])
+            continue;
+        sbp_plan_estimate e;
+        name_saved(s, base->worth, taken, base->worth_count, &o);
+        SBP_TRY(try_at(s, o, bare->t_max, true, &e));
+        if (fits(s, &e)) {
+            consider(s, &e);
+            return SBP_OK;
+        }
+        taken[last] = false;
     }
     return SBP_OK;
 }
+
+static sbp_status try_candidate(search *s, const sbp_schedule_options *o) {
+    if (s->longest)
+        return try_longest(s, o);
+    sbp_plan_estimate e;
+    SBP_TRY(try_at(s, *o, s->wish->t_max, true, &e));
+    consider(s, &e);
+    if (s->wish->save_mode == SBP_SAVE_AUTO && s->wish->memory_bytes > 0 && fits(s, &e))
+        SBP_TRY(fill_room(s, &e));
+    return SBP_OK;
+}
+
+/* ---- structures and chunks --------------------------------------------------------------------------- */
 
 static int64_t pick(int64_t asked, bool whole, int64_t usual, int64_t quarters) {
     if (asked != SBP_AUTO)
@@ -263,23 +350,49 @@ static sbp_status try_chunks(search *s, sbp_schedule_options o) {
     return try_candidate(s, &o);
 }
 
-/* Other chunk sizes for the structure that won. */
+static int64_t most_rows(const sbp_target_info *t, int64_t usual) {
+    return t->chunk_most > usual ? t->chunk_most : usual;
+}
+
+/* Other chunk sizes for the structure that won: what they free may hold more values. */
 static sbp_status refine_chunks(search *s) {
-    static const int64_t quarters[] = {1, 2, 4, 8, 16};
+    enum { STEPS = 5 };
     const sbp_wish *w = s->wish;
     const sbp_target_info *t = &s->pl.base->target;
     sbp_schedule_options o = s->best.schedule;
-    if (w->memory_bytes == 0 || w->whole)
-        return SBP_OK;
-    for (int i = 0; i < SBP_COUNT(quarters); i++)
-        for (int j = 0; j < SBP_COUNT(quarters); j++) {
-            if (t->chunk_most > 0 && (t->chunk * quarters[i] / 4 > t->chunk_most ||
-                                      t->head_chunk * quarters[j] / 4 > t->chunk_most))
+    if (w->save_mode == SBP_SAVE_AUTO) {
+        o.saved = NULL;
+        o.saved_count = 0;
+        o.save_all = false;
+    }
+    for (int i = 0; i < (w->chunk == SBP_AUTO ? STEPS : 1); i++)
+        for (int j = 0; j < (w->head_chunk == SBP_AUTO ? STEPS : 1); j++) {
+            o.chunk = pick(w->chunk, false, t->chunk, INT64_C(1) << i);
+            o.head_chunk = pick(w->head_chunk, false, t->head_chunk, INT64_C(1) << j);
+            if ((w->chunk == SBP_AUTO && o.chunk > most_rows(t, t->chunk)) ||
+                (w->head_chunk == SBP_AUTO && o.head_chunk > most_rows(t, t->head_chunk)))
                 continue;
-            o.chunk = pick(w->chunk, false, t->chunk, quarters[i]);
-            o.head_chunk = pick(w->head_chunk, false, t->head_chunk, quarters[j]);
             SBP_TRY(try_candidate(s, &o));
         }
+    return SBP_OK;
+}
+
+/* Without a limit: larger chunks as long as they cost no memory. */
+static sbp_status grow_chunk(search *s) {
+    const sbp_target_info *t = &s->pl.base->target;
+    sbp_plan_estimate e;
+    if (s->wish->chunk != SBP_AUTO)
+        return SBP_OK;
+    for (int64_t chunk = s->best.schedule.chunk * 2;
+         chunk <= most_rows(t, t->chunk) && s->best.schedule.chunk < s->best.t_max; chunk *= 2) {
+        sbp_schedule_options o = s->best.schedule;
+        o.chunk = chunk;
+        SBP_TRY(try_at(s, o, s->best.t_max, true, &e));
+        if (e.device_bytes > s->best.device_bytes || e.host_bytes > s->best.host_bytes ||
+            e.seconds > s->best.seconds)
+            break;
+        s->best = e;
+    }
     return SBP_OK;
 }
 
@@ -304,6 +417,16 @@ static sbp_status count_layers(search *s, int32_t *out) {
     return SBP_OK;
 }
 
+/* Whether plans with, or without, offloading are to be looked at. */
+static bool offload_allowed(const search *s, bool offload) {
+    const sbp_target_info *t = &s->pl.base->target;
+    sbp_offload_mode mode = s->wish->offload;
+    if (!offload)
+        return mode != SBP_OFFLOAD_ON;
+    return t->has_copy_queue && (mode == SBP_OFFLOAD_ON || (mode == SBP_OFFLOAD_AUTO &&
+                                                            s->wish->memory_bytes > 0 && !t->shared_memory));
+}
+
 static sbp_status try_all(search *s) {
     const sbp_wish *w = s->wish;
     bool limited = w->memory_bytes > 0;
@@ -311,54 +434,132 @@ static sbp_status try_all(search *s) {
     if (limited)
         SBP_TRY(count_layers(s, &layers));
     for (int offload = 0; offload < 2; offload++) {
-        if ((offload == 1 &&
-             (w->offload == SBP_OFFLOAD_OFF ||
-              (w->offload == SBP_OFFLOAD_AUTO && (!limited || s->pl.base->target.shared_memory)))) ||
-            (offload == 0 && w->offload == SBP_OFFLOAD_ON) ||
-            (offload == 1 && !s->pl.base->target.has_copy_queue))
+        if (!offload_allowed(s, offload == 1))
             continue;
-        for (int save = 0; save < (w->save_mode == SBP_SAVE_AUTO && limited ? 3 : 1); save++)
-            for (int64_t g = 1; g <= 4; g *= 2) {
-                sbp_schedule_options o = {.segment = w->segment != SBP_AUTO ? w->segment : g,
-                                          .offload = offload == 1};
-                if (g > 1 && (w->segment != SBP_AUTO || !limited || g > layers))
-                    break;
-                if (w->save_mode == SBP_SAVE_GIVEN) {
-                    o.save_all = w->save_all;
-                    o.saved = w->saved;
-                    o.saved_count = w->saved_count;
-                } else if (save == 1) {
-                    o.saved = attention_set;
-                    o.saved_count = 1;
-                } else {
-                    o.save_all = save == 2;
-                }
-                SBP_TRY(try_checkpoints(s, o, layers));
+        for (int64_t g = 1; g <= 4; g *= 2) {
+            sbp_schedule_options o = {.segment = w->segment != SBP_AUTO ? w->segment : g,
+                                      .offload = offload == 1};
+            if (g > 1 && (w->segment != SBP_AUTO || !limited || g > layers))
+                break;
+            if (w->save_mode == SBP_SAVE_GIVEN) {
+                o.save_all = w->save_all;
+                o.saved = w->saved;
+                o.saved_count = w->saved_count;
             }
+            SBP_TRY(try_checkpoints(s, o, layers));
+        }
     }
     return SBP_OK;
+}
+
+static sbp_status search_plans(search *s) {
+    for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
+        SBP_TRY(try_all(s));
+    if (!s->found || s->wish->whole)
+        return SBP_OK;
+    return s->wish->memory_bytes > 0 ? refine_chunks(s) : grow_chunk(s);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------- */
+
+/* Attempts at another wish or with other options, under the same limit. */
+typedef struct attempt {
+    search search;
+    bool all; /* a whole search, or this one schedule */
+    sbp_schedule_options schedule;
+} attempt;
+
+static sbp_status run_attempt(void *user) {
+    attempt *a = user;
+    if (a->all)
+        return search_plans(&a->search);
+    return try_candidate(&a->search, &a->schedule);
+}
+
+/* Whether it fits; if so *out is what was found. Its messages are dropped: a failed attempt is no remedy. */
+static bool would_fit(const search *s, const sbp_pipeline *base, const sbp_wish *wish, bool all,
+                      sbp_plan_estimate *out) {
+    sbp_pipeline p = *base;
+    p.diag = sbp_diag_create();
+    if (!p.diag)
+        return false;
+    attempt a = {.search = {.pl = {.base = &p, .arena = s->pl.arena, .diag = p.diag},
+                            .wish = wish,
+                            .longest = wish->t_max == SBP_AUTO},
+                 .all = all,
+                 .schedule = s->smallest.schedule};
+    sbp_status status = sbp_guard(s->pl.arena, p.diag, run_attempt, &a);
+    sbp_diag_destroy(p.diag);
+    *out = a.search.best;
+    return status == SBP_OK && a.search.found;
+}
+
+static void add_remedy(const search *s, const char *option, const sbp_plan_estimate *e, sbp_text *out) {
+    char size[32];
+    sbp_text_add(out, "%s%s (%s)", out->length > 0 ? ", or " : "", option,
+                 sbp_format_bytes(size, sizeof size, (double)needed_bytes(&s->pl.base->target, e)));
+}
+
+/* Changes that fit, each tried. */
+static void list_remedies(const search *s, sbp_text *out) {
+    const sbp_pipeline *base = s->pl.base;
+    sbp_wish w = *s->wish;
+    sbp_plan_estimate e;
+    w.chunk = w.head_chunk = w.segment = w.checkpoint_every = SBP_AUTO;
+    w.whole = false;
+    w.save_mode = SBP_SAVE_AUTO;
+    w.offload = SBP_OFFLOAD_AUTO;
+    bool fixed = s->wish->whole || s->wish->chunk != SBP_AUTO || s->wish->head_chunk != SBP_AUTO ||
+                 s->wish->segment != SBP_AUTO || s->wish->checkpoint_every != SBP_AUTO ||
+                 s->wish->save_mode != SBP_SAVE_AUTO ||
+                 (s->wish->offload == SBP_OFFLOAD_OFF && !base->target.shared_memory);
+    if (fixed && would_fit(s, base, &w, true, &e))
+        add_remedy(s, s->wish->whole ? "--backward stream" : "leaving the schedule to the planner", &e, out);
+    w = *s->wish;
+    w.t_max = SBP_AUTO;
+    w.save_mode = SBP_SAVE_GIVEN; /* the schedule is given as a whole */
+    if (!s->longest && would_fit(s, base, &w, false, &e))
+        add_remedy(s, sbp_arena_printf(s->pl.arena, "--seq-len %lld", (long long)e.t_max), &e, out);
+    w.t_max = s->wish->t_max;
+    sbp_pipeline other = *base;
+    other.options.step = true;
+    if (!base->options.step && base->options.optimizer != SBP_OPTIMIZER_NONE &&
+        would_fit(s, &other, &w, false, &e))
+        add_remedy(s, "--clip none --accumulate 1", &e, out);
+    other = *base;
+    other.options.optimizer = SBP_OPTIMIZER_SGD;
+    if (base->options.optimizer == SBP_OPTIMIZER_ADAMW && would_fit(s, &other, &w, false, &e))
+        add_remedy(s, "--optimizer sgd", &e, out);
 }
 
 static sbp_status refuse(const search *s) {
     const sbp_wish *w = s->wish;
     const sbp_plan_estimate *e = &s->smallest;
     int64_t device = needed_bytes(&s->pl.base->target, e);
-    char need[32], have[32], over[32], host[32];
+    char need[32], have[32], over[32];
     sbp_format_bytes(need, sizeof need, (double)device);
     sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);
     sbp_format_bytes(over, sizeof over, (double)(device - w->memory_bytes));
-    sbp_format_bytes(host, sizeof host, (double)e->host_bytes);
-    if (w->memory_bytes == 0 || device <= w->memory_bytes)
-        return sbp_fail(s->pl.diag, SBP_MACHINE,
-                        "offloading needs %s of host memory; --host-memory allows less", host);
+    if (w->memory_bytes == 0 || device <= w->memory_bytes) {
+        sbp_format_bytes(need, sizeof need, (double)e->host_bytes);
+        sbp_format_bytes(have, sizeof have, (double)w->host_memory_bytes);
+        return sbp_fail(s->pl.diag, SBP_MACHINE, "offloading needs %s of host memory, --host-memory is %s",
+                        need, have);
+    }
+    sbp_text remedies;
+    sbp_text_init(&remedies, s->pl.arena);
+    list_remedies(s, &remedies);
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
         "the plan needs %s, --memory is %s: %s too much. This is the least of all settings that were allowed "
-        "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s); %s",
+        "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
         need, have, over, (long long)e->t_max, (long long)e->schedule.chunk, (long long)e->schedule.segment,
         (long long)e->schedule.checkpoint_every, e->schedule.offload ? ", offloaded" : "",
-        s->longest ? "parameters, gradients and optimizer states alone are too large"
-                   : "a shorter --seq-len, --offload host, --optimizer sgd or --freeze would help");
+        remedies.length > 0
+            ? "What would fit: "
+            : "Even one row does not fit: parameters, gradients and optimizer states are too large; --freeze "
+              "makes the last two smaller",
+        remedies.length > 0 ? remedies.data : "");
 }
 
 sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish, sbp_plan_estimate *out) {
@@ -368,11 +569,9 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
     search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
                 .wish = wish,
                 .longest = wish->t_max == SBP_AUTO};
-    for (s.quarters = 4; s.quarters >= 1 && !s.found; s.quarters /= 2)
-        SBP_TRY(try_all(&s));
+    SBP_TRY(search_plans(&s));
     if (!s.found)
         return refuse(&s);
-    SBP_TRY(refine_chunks(&s));
     *out = s.best;
     return SBP_OK;
 }

@@ -4,8 +4,7 @@
 #include "passes/lowering.h"
 #include "passes/planner.h"
 
-/* Length of a name without the number that tells equal values of one segment apart ("gate.3": 4). */
-static size_t base_length(const char *name) {
+size_t sbp_saved_base_length(const char *name) {
     size_t length = strlen(name), end = length;
     while (end > 0 && name[end - 1] >= '0' && name[end - 1] <= '9')
         end--;
@@ -14,7 +13,8 @@ static size_t base_length(const char *name) {
 
 bool sbp_saved_name_matches(const char *name, const char *asked) {
     size_t length = strlen(asked);
-    return strcmp(name, asked) == 0 || (base_length(name) == length && strncmp(name, asked, length) == 0);
+    return strcmp(name, asked) == 0 ||
+           (sbp_saved_base_length(name) == length && strncmp(name, asked, length) == 0);
 }
 
 typedef struct name_list {
@@ -26,7 +26,7 @@ typedef struct name_list {
 } name_list;
 
 static void add_name(name_list *list, const char *name) {
-    const char *base = sbp_arena_strndup(list->arena, name, base_length(name));
+    const char *base = sbp_arena_strndup(list->arena, name, sbp_saved_base_length(name));
     if (sbp_map_get(&list->seen, base) >= 0)
         return;
     sbp_map_set(&list->seen, base, 1);
@@ -55,7 +55,7 @@ bool sbp_saved_name_exists(const sbp_pipeline *p, const char *asked) {
     return false;
 }
 
-static bool is_numbered(const char *name) {
+bool sbp_saved_is_numbered(const char *name) {
     return name[0] == 't' && name[1] != 0 && name[1 + strspn(name + 1, "0123456789")] == 0;
 }
 
@@ -64,7 +64,7 @@ void sbp_saved_names(const sbp_pipeline *p, sbp_text *out) {
     sbp_map_init(&list.seen, p->arena);
     for (int32_t f = 0; f < p->module->func_count; f++)
         for (int32_t i = 0; i < p->lowering->kinds[f].keepable_count; i++)
-            if (!is_numbered(p->lowering->kinds[f].keepable[i]))
+            if (!sbp_saved_is_numbered(p->lowering->kinds[f].keepable[i]))
                 add_name(&list, p->lowering->kinds[f].keepable[i]);
 }
 

@@ -50,14 +50,6 @@ static int64_t schedule_number(const inspection *in, const char *key) {
     return value;
 }
 
-static const char *training_entry(const sbp_program *program) {
-    static const char *const names[] = {"step", "accumulate", "score"};
-    for (int i = 0; i < SBP_COUNT(names); i++)
-        if (sbp_program_find_entry(program, names[i]))
-            return names[i];
-    return "score";
-}
-
 static sbp_status print_json(const inspection *in, sbp_text *out) {
     const sbp_program *p = in->program;
     sbp_category categories[SBP_ROLE_COUNT + 1];
@@ -66,7 +58,7 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     sbp_cost cost;
     SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &host));
-    sbp_cost_entry(in->arena, p, training_entry(p), p->t_max, &in->info, &cost);
+    sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
     sbp_text_add(out, "{\"peak_bytes\": {\"device\": %lld, \"host\": %lld}, \"categories\": {",
                  (long long)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes),
                  (long long)p->arena_bytes[SBP_HOST]);
@@ -108,7 +100,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     SBP_TRY(sbp_json_get_string(in->diag, in->meta, "objective", SBP_JSON_NULLABLE, &objective));
     SBP_TRY(sbp_json_get_string(in->diag, in->meta, "dtype", SBP_JSON_NULLABLE, &dtype));
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &away));
-    sbp_cost_entry(in->arena, p, training_entry(p), p->t_max, &in->info, &cost);
+    sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
     sbp_text_add(out, "%s: %s, %s on %s in %s, up to %lld rows in a micro-batch\n", in->path, name, objective,
                  in->info.name, dtype, (long long)p->t_max);
     sbp_text_add(

@@ -1,0 +1,261 @@
+/* worth.c: greedy order of the values that the forward could keep, by time bought per byte. */
+#include "passes/worth.h"
+
+#include <string.h>
+
+/* A name as --save takes it; it may stand for values of several kinds of segment. */
+typedef struct item {
+    const char *name;
+    bool kept;
+} item;
+
+/* One kind of segment that is differentiated. */
+typedef struct segment {
+    const sbp_func *d;
+    int32_t forward_ops, calls;
+    int32_t *item; /* per value of d: its item, -1 */
+    bool *kept;    /* per value of d */
+    bool *visited; /* per op */
+    bool *needed;  /* per op: the last search found it, where keeping its results would spare it */
+} segment;
+
+typedef struct ranking {
+    const sbp_pipeline *p;
+    int64_t t;
+    segment *segments;
+    int32_t segment_count;
+    item *items;
+    int32_t item_count, item_capacity;
+} ranking;
+
+/* ---- cost of computing ops again --------------------------------------------------------------------- */
+
+static double row_bytes(const sbp_type *type) {
+    return (double)sbp_type_row_elems(type) * (double)sbp_dtype_bytes(type->dtype);
+}
+
+/* Rows that a row sees on average. */
+static double mean_span(const sbp_op *op, int64_t t) {
+    double rows = (double)t, window = (double)sbp_op_int(op, "window");
+    if (window <= 0 || window >= rows)
+        return (rows + 1) / 2;
+    return window - window * (window - 1) / (2 * rows);
+}
+
+/* Seconds per row. */
+static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) {
+    const sbp_target_info *target = &r->p->target;
+    const sbp_type *out = &f->values[op->results[0]].type;
+    if (op->code == SBP_OP_linear) {
+        double in = (double)sbp_type_row_elems(&f->values[op->operands[0]].type);
+        return 2 * in * (double)sbp_type_row_elems(out) / target->gemm_flops;
+    }
+    if (op->code == SBP_OP_attention) {
+        double width =
+            (double)(sbp_type_row_elems(&f->values[op->operands[0]].type) + sbp_type_row_elems(out));
+        return 2 * width * mean_span(op, r->t) / target->attention_flops;
+    }
+    if (op->code == SBP_OP_reshape || op->code == SBP_OP_stop_gradient || op->code == SBP_OP_append ||
+        sbp_type_rows(out) != SBP_C)
+        return 0;
+    return row_bytes(out) / (4 * target->memory_bytes); /* fused: about one value in four goes to memory */
+}
+
+/* Seconds per row to have a value, and marks what that takes. */
+static double need(const ranking *r, segment *s, sbp_value v) {
+    if (v == SBP_NO_VALUE || s->d->values[v].role != SBP_VALUE_OP || s->d->values[v].op >= s->forward_ops ||
+        s->kept[v] || s->visited[s->d->values[v].op])
+        return 0;
+    int32_t number = s->d->values[v].op;
+    const sbp_op *op = &s->d->ops[number];
+    s->visited[number] = true;
+    if (op->code == SBP_OP_append) /* the carry is full already */
+        return 0;
+    double seconds = op_seconds(r, s->d, op);
+    for (int32_t k = 0; k < op->operand_count; k++)
+        seconds += need(r, s, op->operands[k]);
+    return seconds;
+}
+
+/* Seconds per row of what the backward of a segment computes again: its own values, then the carries. */
+static double segment_seconds(const ranking *r, segment *s) {
+    double seconds = 0;
+    memset(s->visited, 0, (size_t)s->d->op_count * sizeof *s->visited);
+    for (int32_t i = s->forward_ops; i < s->d->op_count; i++)
+        for (int32_t k = 0; k < s->d->ops[i].operand_count; k++)
+            seconds += need(r, s, s->d->ops[i].operands[k]);
+    memcpy(s->needed, s->visited, (size_t)s->d->op_count * sizeof *s->needed);
+    memset(s->visited, 0, (size_t)s->d->op_count * sizeof *s->visited);
+    for (int32_t i = 0; i < s->forward_ops; i++) {
+        if (s->d->ops[i].code != SBP_OP_append)
+            continue;
+        sbp_value row = s->d->ops[i].operands[1]; /* of what goes into carries, only the rows themselves */
+        seconds += need(r, s, row);
+        if (s->d->values[row].role == SBP_VALUE_OP && !s->kept[row])
+            s->needed[s->d->values[row].op] = true;
+    }
+    return seconds;
+}
+
+static double all_seconds(const ranking *r) {
+    double seconds = 0;
+    for (int32_t i = 0; i < r->segment_count; i++)
+        seconds += segment_seconds(r, &r->segments[i]) * r->segments[i].calls;
+    return seconds * (double)r->t;
+}
+
+/* ---- items ------------------------------------------------------------------------------------------- */
+
+/* Per value: whether it is computed from the segment's input, not from positions and parameters alone. */
+static bool *find_dependent(const ranking *r, const segment *s) {
+    bool *dependent = SBP_NEW_ARRAY(r->p->arena, bool, s->d->value_count);
+    for (int32_t i = 0; i < s->d->arg_count; i++) {
+        sbp_value_role role = s->d->values[s->d->args[i]].role;
+        dependent[s->d->args[i]] = role == SBP_VALUE_STREAM || role == SBP_VALUE_CARRY;
+    }
+    for (int32_t i = 0; i < s->forward_ops; i++) {
+        bool any = false;
+        for (int32_t k = 0; k < s->d->ops[i].operand_count; k++)
+            any |= s->d->ops[i].operands[k] != SBP_NO_VALUE && dependent[s->d->ops[i].operands[k]];
+        for (int32_t k = 0; k < s->d->ops[i].result_count; k++)
+            dependent[s->d->ops[i].results[k]] = any;
+    }
+    return dependent;
+}
+
+/* What can be kept: results of products and attention, and what has a name. */
+static bool is_candidate(const segment *s, const bool *dependent, sbp_value v) {
+    const sbp_value_info *info = &s->d->values[v];
+    if (info->role != SBP_VALUE_OP || info->op >= s->forward_ops || sbp_type_rows(&info->type) != SBP_C ||
+        !dependent[v])
+        return false;
+    sbp_opcode code = s->d->ops[info->op].code;
+    return code == SBP_OP_linear || code == SBP_OP_attention || !sbp_saved_is_numbered(info->name);
+}
+
+static void add_segments(ranking *r) {
+    const sbp_module *m = r->p->module;
+    r->segments = SBP_NEW_ARRAY(r->p->arena, segment, m->func_count);
+    sbp_map names;
+    sbp_map_init(&names, r->p->arena);
+    for (int32_t f = 0; f < m->func_count; f++) {
+        const sbp_segment_kind *kind = &r->p->lowering->kinds[f];
+        segment s = {.d = kind->derivative};
+        for (int32_t c = r->p->lowering->first_trainable; c + 1 < m->call_count; c++)
+            s.calls += m->calls[c].func == f;
+        if (!s.d || s.calls == 0)
+            continue;
+        s.forward_ops = kind->func->op_count;
+        s.item = SBP_NEW_ARRAY(r->p->arena, int32_t, s.d->value_count);
+        s.kept = SBP_NEW_ARRAY(r->p->arena, bool, s.d->value_count);
+        s.visited = SBP_NEW_ARRAY(r->p->arena, bool, s.d->op_count);
+        s.needed = SBP_NEW_ARRAY(r->p->arena, bool, s.d->op_count);
+        const bool *dependent = find_dependent(r, &s);
+        for (int32_t v = 0; v < s.d->value_count; v++) {
+            s.item[v] = -1;
+            if (!is_candidate(&s, dependent, v))
+                continue;
+            const char *full = s.d->values[v].name;
+            const char *name = sbp_arena_strndup(r->p->arena, full, sbp_saved_base_length(full));
+            s.item[v] = sbp_map_get(&names, name);
+            if (s.item[v] < 0) {
+                s.item[v] = r->item_count;
+                SBP_PUSH(r->p->arena, r->items, r->item_count, r->item_capacity, (item){.name = name});
+                sbp_map_set(&names, name, s.item[v]);
+            }
+        }
+        r->segments[r->segment_count++] = s;
+    }
+}
+
+static void set_kept(ranking *r, int32_t number, bool kept) {
+    r->items[number].kept = kept;
+    for (int32_t i = 0; i < r->segment_count; i++)
+        for (int32_t v = 0; v < r->segments[i].d->value_count; v++)
+            if (r->segments[i].item[v] == number)
+                r->segments[i].kept[v] = kept;
+}
+
+/* Adds an item that is not kept yet; its bytes per row as far as the last search needed its values. */
+static void add_item(const ranking *r, int32_t number, sbp_worth *step) {
+    if (r->items[number].kept)
+        return;
+    step->names[step->name_count++] = r->items[number].name;
+    for (int32_t i = 0; i < r->segment_count; i++) {
+        const segment *s = &r->segments[i];
+        int64_t bytes = 0;
+        for (int32_t v = 0; v < s->d->value_count; v++)
+            if (s->item[v] == number && s->needed[s->d->values[v].op])
+                bytes += (int64_t)row_bytes(&s->d->values[v].type);
+        step->row_bytes += bytes * s->calls;
+        step->call_row_bytes += bytes;
+    }
+}
+
+/* ---- the order --------------------------------------------------------------------------------------- */
+
+typedef struct candidate {
+    int32_t items[SBP_MAX_RESULTS], count;
+} candidate;
+
+/* An item alone, and the results of an op together: attention's output without its log-sum-exp buys nothing.
+ */
+static int32_t list_candidates(const ranking *r, candidate *out) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < r->item_count; i++)
+        out[n++] = (candidate){.items = {i}, .count = 1};
+    for (int32_t k = 0; k < r->segment_count; k++)
+        for (int32_t i = 0; i < r->segments[k].forward_ops && n < 2 * r->item_count; i++) {
+            const sbp_op *op = &r->segments[k].d->ops[i];
+            candidate c = {.count = 0};
+            for (int32_t j = 0; j < op->result_count; j++)
+                if (r->segments[k].item[op->results[j]] >= 0)
+                    c.items[c.count++] = r->segments[k].item[op->results[j]];
+            bool known = c.count < 2;
+            for (int32_t j = 0; j < n && !known; j++)
+                known = out[j].count == c.count && memcmp(out[j].items, c.items, sizeof c.items) == 0;
+            if (!known)
+                out[n++] = c;
+        }
+    return n;
+}
+
+void sbp_saved_worth(const sbp_pipeline *p, int64_t t, sbp_worth **out, int32_t *count) {
+    ranking r = {.p = p, .t = t};
+    int32_t capacity = 0;
+    *out = NULL;
+    *count = 0;
+    add_segments(&r);
+    candidate *list = SBP_NEW_ARRAY(p->arena, candidate, 2 * r.item_count + 1);
+    int32_t n = list_candidates(&r, list);
+    sbp_worth *steps = SBP_NEW_ARRAY(p->arena, sbp_worth, n + 1);
+    for (double first = 0;;) {
+        double now = all_seconds(&r);
+        first = now > first ? now : first;
+        for (int32_t i = 0; i < n; i++) { /* while it is known what is needed without them */
+            steps[i] = (sbp_worth){.name_count = 0};
+            for (int32_t k = 0; k < list[i].count; k++)
+                add_item(&r, list[i].items[k], &steps[i]);
+        }
+        int32_t chosen = -1;
+        for (int32_t i = 0; i < n; i++) {
+            sbp_worth *step = &steps[i];
+            if (step->name_count < list[i].count || step->row_bytes == 0)
+                continue;
+            for (int32_t k = 0; k < list[i].count; k++)
+                set_kept(&r, list[i].items[k], true);
+            step->seconds = now - all_seconds(&r);
+            for (int32_t k = 0; k < list[i].count; k++)
+                set_kept(&r, list[i].items[k], false);
+            if (step->seconds > first * 1e-3 && /* less is not worth a name */
+                (chosen < 0 || step->seconds / (double)step->row_bytes >
+                                   steps[chosen].seconds / (double)steps[chosen].row_bytes * (1 + 1e-9)))
+                chosen = i;
+        }
+        if (chosen < 0)
+            return;
+        for (int32_t k = 0; k < list[chosen].count; k++)
+            set_kept(&r, list[chosen].items[k], true);
+        SBP_PUSH(p->arena, *out, *count, capacity, steps[chosen]);
+    }
+}
