@@ -9,7 +9,8 @@
  * the head's, which becomes the gradient stream G in place. Every k-th I_l is a checkpoint, the k - 1 behind
  * it live in slots that all groups share; before a group's backward its layers but the last run forward again
  * (the last group's are still there). Offloaded checkpoints pass through two device slots; saved values
- * likewise, one slot being read while the next is fetched.
+ * likewise, one slot being read while the next is fetched. What is still in its slot when it is read neither
+ * comes back nor went to the host for that.
  */
 #include <string.h>
 
@@ -28,6 +29,10 @@ typedef struct entry_builder {
     int32_t *saved_slot;  /* per call and saved value (call * max_saved + i): item in its store */
     int32_t *saved_store; /* likewise: which store */
     int32_t max_saved;
+    bool *fetched;     /* per call and saved value: comes back from the host at some time */
+    bool rehearsal;    /* nothing is emitted: finds out what is fetched */
+    int32_t *sequence; /* calls in the order in which the backward reads what they saved */
+    int32_t sequence_count, sequence_capacity, at;
     int32_t *accums; /* per parameter: buffer of its accumulator, -1 */
     int32_t *uses;   /* per parameter: calls of the backward still to come */
     bool step, offload;
@@ -38,6 +43,7 @@ typedef struct entry_builder {
 typedef struct saved_store {
     const sbp_saved *saved;
     int32_t count, device, host;
+    int32_t resident[2]; /* which item each of the two slots holds, -1: none */
 } saved_store;
 
 static const sbp_segment_kind *kind_of(const entry_builder *e, int32_t call) {
@@ -76,6 +82,7 @@ static void make_saved(entry_builder *e) {
         e->max_saved = kind_of(e, c)->saved_count > e->max_saved ? kind_of(e, c)->saved_count : e->max_saved;
     e->saved_slot = SBP_NEW_ARRAY(p->arena, int32_t, calls * e->max_saved + 1);
     e->saved_store = SBP_NEW_ARRAY(p->arena, int32_t, calls * e->max_saved + 1);
+    e->fetched = SBP_NEW_ARRAY(p->arena, bool, calls * e->max_saved + 1);
     for (int32_t c = 0; c + 1 < calls; c++)
         for (int32_t i = 0; i < kind_of(e, c)->saved_count; i++) {
             const sbp_saved *s = &kind_of(e, c)->saved[i];
@@ -208,16 +215,45 @@ static void add_saved_views(entry_builder *e, int32_t call, sbp_view *views, int
     }
 }
 
-/* Moves what a call saved to the host, or back. */
-static void copy_saved(entry_builder *e, int32_t call, bool to_host) {
+static void copy_item(entry_builder *e, const saved_store *s, int32_t slot, bool to_host) {
+    sbp_view device = sbp_view_buffer(e->p->program, s->device, slot % 2);
+    sbp_view host = sbp_view_buffer(e->p->program, s->host, slot);
+    if (!e->rehearsal)
+        sbp_lower_copy(e->p, e->body, to_host ? host : device, to_host ? device : host, 1);
+}
+
+/* After the forward of a call: what will have to come back goes to the host. */
+static void keep_saved(entry_builder *e, int32_t call) {
     for (int32_t i = 0; i < kind_of(e, call)->saved_count; i++) {
-        const saved_store *s = &e->stores[e->saved_store[call * e->max_saved + i]];
-        int32_t slot = e->saved_slot[call * e->max_saved + i];
+        int32_t at = call * e->max_saved + i, slot = e->saved_slot[at];
+        saved_store *s = &e->stores[e->saved_store[at]];
         if (s->host < 0)
             continue;
-        sbp_view device = sbp_view_buffer(e->p->program, s->device, slot % 2);
-        sbp_view host = sbp_view_buffer(e->p->program, s->host, slot);
-        sbp_lower_copy(e->p, e->body, to_host ? host : device, to_host ? device : host, 1);
+        s->resident[slot % 2] = slot;
+        if (e->fetched[at])
+            copy_item(e, s, slot, true);
+    }
+}
+
+/* Whether what `call` saved into a store is in the slot that `slot` would take. */
+static bool occupies(const entry_builder *e, int32_t call, int32_t store, int32_t slot) {
+    for (int32_t i = 0; call >= 0 && i < kind_of(e, call)->saved_count; i++)
+        if (e->saved_store[call * e->max_saved + i] == store &&
+            e->saved_slot[call * e->max_saved + i] % 2 == slot % 2)
+            return true;
+    return false;
+}
+
+/* Brings back what a call saved and is not there any more; not into slots that `reader` is going to read. */
+static void fetch_saved(entry_builder *e, int32_t call, int32_t reader) {
+    for (int32_t i = 0; i < kind_of(e, call)->saved_count; i++) {
+        int32_t at = call * e->max_saved + i, slot = e->saved_slot[at], store = e->saved_store[at];
+        saved_store *s = &e->stores[store];
+        if (s->host < 0 || s->resident[slot % 2] == slot || occupies(e, reader, store, slot))
+            continue;
+        s->resident[slot % 2] = slot;
+        e->fetched[at] = true;
+        copy_item(e, s, slot, false);
     }
 }
 
@@ -262,13 +298,15 @@ static sbp_status call_segment(entry_builder *e, int32_t call, int32_t function,
 
 static sbp_status forward(entry_builder *e, bool backward_follows) {
     SBP_TRY(call_segment(e, 0, kind_of(e, 0)->forward, sbp_view_none(), input_view(e, 0), false));
+    if (backward_follows)
+        keep_saved(e, 0);
     for (int32_t l = 0; l < e->layers; l++) {
         if (backward_follows && l % e->k == 0 && l / e->k + 2 < e->groups) /* the last two stay */
             copy_checkpoint(e, (int32_t)(l / e->k), true);
         SBP_TRY(call_segment(e, l + 1, kind_of(e, l + 1)->forward, input_view(e, l), input_view(e, l + 1),
                              false));
         if (backward_follows)
-            copy_saved(e, l + 1, true);
+            keep_saved(e, l + 1);
     }
     return SBP_OK;
 }
@@ -278,36 +316,75 @@ static bool runs(const entry_builder *e, int32_t call) {
     return call >= e->p->lowering->first_trainable;
 }
 
-/* Saved values of the layer that is differentiated next come back while this one runs. */
-static void prefetch_saved(entry_builder *e, int32_t call) {
-    if (call > 0 && runs(e, call))
-        copy_saved(e, call, false);
+/* Layers of a group. */
+static void group_layers(const entry_builder *e, int32_t group, int32_t *first, int32_t *last) {
+    *first = (int32_t)(group * e->k);
+    *last = (int32_t)((group + 1) * e->k);
+    *last = *last < e->layers ? *last : e->layers;
+}
+
+static void list_sequence(entry_builder *e) {
+    int32_t first, last;
+    e->sequence_count = 0;
+    for (int32_t group = e->groups - 1; group >= 0; group--) {
+        group_layers(e, group, &first, &last);
+        if (!runs(e, last))
+            break;
+        for (int32_t l = first; l + 1 < last && group + 1 < e->groups; l++)
+            SBP_PUSH(e->p->arena, e->sequence, e->sequence_count, e->sequence_capacity, l + 1);
+        for (int32_t l = last - 1; l >= first && runs(e, l + 1); l--)
+            SBP_PUSH(e->p->arena, e->sequence, e->sequence_count, e->sequence_capacity, l + 1);
+    }
+    if (runs(e, 0))
+        SBP_PUSH(e->p->arena, e->sequence, e->sequence_count, e->sequence_capacity, 0);
+}
+
+/* Before the next call of the sequence: its saved values are there, and those of the one after it come while
+ * it runs. */
+static void next_saved(entry_builder *e) {
+    int32_t call = e->sequence[e->at++];
+    fetch_saved(e, call, -1);
+    if (e->at < e->sequence_count)
+        fetch_saved(e, e->sequence[e->at], call);
+}
+
+/* Goes through forward and backward without emitting anything: afterwards it is known what is fetched. */
+static void rehearse(entry_builder *e) {
+    list_sequence(e);
+    e->rehearsal = true;
+    memset(e->fetched, 0, (size_t)(e->p->module->call_count * e->max_saved) * sizeof *e->fetched);
+    for (int32_t j = 0; j < e->store_count; j++)
+        e->stores[j].resident[0] = e->stores[j].resident[1] = -1;
+    for (int32_t call = 0; call <= e->layers; call++)
+        keep_saved(e, call);
+    for (e->at = 0; e->at < e->sequence_count;)
+        next_saved(e);
+    e->at = 0;
+    e->rehearsal = false;
 }
 
 static sbp_status backward(entry_builder *e) {
     sbp_view g = sbp_view_buffer(e->p->program, e->gradient, 0);
-    prefetch_saved(e, e->layers);
+    int32_t first, last;
     for (int32_t group = e->groups - 1; group >= 0; group--) {
-        int32_t first = (int32_t)(group * e->k), last = (int32_t)((group + 1) * e->k);
-        last = last < e->layers ? last : e->layers;
+        group_layers(e, group, &first, &last);
         if (!runs(e, last))
             break;
         if (group > 0 && group + 1 < e->groups && runs(e, first))
             copy_checkpoint(e, group - 1, false);
         for (int32_t l = first; l + 1 < last && group + 1 < e->groups; l++) {
-            copy_saved(e, l + 1, false);
+            next_saved(e);
             SBP_TRY(call_segment(e, l + 1, kind_of(e, l + 1)->again, input_view(e, l), input_view(e, l + 1),
                                  false));
         }
-        if (last - first > 1 && group + 1 < e->groups)
-            prefetch_saved(e, last); /* running forward again went through the slots */
         for (int32_t l = last - 1; l >= first && runs(e, l + 1); l--) {
-            prefetch_saved(e, l);
+            next_saved(e);
             SBP_TRY(call_segment(e, l + 1, kind_of(e, l + 1)->backward, input_view(e, l), g, true));
             flush_call(e, l + 1);
         }
     }
     if (runs(e, 0)) {
+        next_saved(e);
         SBP_TRY(call_segment(e, 0, kind_of(e, 0)->backward, sbp_view_none(), g, true));
         flush_call(e, 0);
     }
@@ -355,6 +432,8 @@ static sbp_status build_entry(entry_builder *e, const char *name, bool backward_
     sbp_body body = {0};
     e->body = &body;
     count_uses(e);
+    if (backward_follows)
+        rehearse(e);
     SBP_TRY(forward(e, backward_follows));
     SBP_TRY(head(e, backward_follows));
     if (backward_follows)

@@ -18,6 +18,8 @@ static const struct setting {
     {"checkpoint", "--backward checkpoint", SBP_F64, false},
     {"standard", "--backward standard", SBP_F64, false},
     {"offload", "--chunk 7 --offload host", SBP_F64, false},
+    {"offload, saved set, k 3", "--chunk 7 --offload host --save q+k+v+attn_out+lse --checkpoint-every 3",
+     SBP_F64, false},
     {"one step, gradients consumed at once", "--clip none --accumulate 1", SBP_F64, false},
     {"g 3, saved", "--chunk 16 --segment 3 --save attn_out+lse+gate+up", SBP_F64, false},
     {"no optimizer", "--optimizer none", SBP_F64, false},
