@@ -284,6 +284,21 @@ static void name_saved(search *s, const sbp_worth *steps, const bool *taken, int
     o->saved_count = n;
 }
 
+/* Leaves out names that others made unneeded: nothing is kept under them. */
+static sbp_status drop_unneeded(search *s, sbp_plan_estimate *e) {
+    sbp_schedule_options *o = &e->schedule;
+    skeleton *made;
+    SBP_TRY(find_skeleton(&s->pl, o, e->t_max, 1, &made));
+    const char **names = SBP_NEW_ARRAY(s->pl.arena, const char *, o->saved_count + 1);
+    int32_t n = 0;
+    for (int32_t i = 0; i < o->saved_count; i++)
+        if (sbp_saved_name_exists(&made->pipeline, o->saved[i]))
+            names[n++] = o->saved[i];
+    o->saved = names;
+    o->saved_count = n;
+    return SBP_OK;
+}
+
 /* Fills the room that a schedule leaves with what buys most time per byte. `bare` is its estimate with
  * nothing saved. Steps too large for what is left are passed over; sizes come from the graph, so that what
  * was chosen is measured, and gives way from its end until it fits. */
@@ -314,6 +329,7 @@ static sbp_status fill_room(search *s, const sbp_plan_estimate *bare) {
         name_saved(s, base->worth, taken, base->worth_count, &o);
         SBP_TRY(try_at(s, o, bare->t_max, true, &e));
         if (fits(s, &e)) {
+            SBP_TRY(drop_unneeded(s, &e));
             consider(s, &e);
             return SBP_OK;
         }
