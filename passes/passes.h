@@ -36,6 +36,7 @@ typedef struct sbp_pass_options {
     sbp_dtype state_dtype; /* of optimizer states */
     sbp_optimizer optimizer;
     bool step;          /* gradients consumed per segment: no clipping, no accumulation */
+    bool list_keepable; /* when a name of the saved set keeps nothing, find out which would: slow */
     bool skip_streambp; /* debug: proves that nothing works without it */
 } sbp_pass_options;
 

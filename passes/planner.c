@@ -70,6 +70,7 @@ static sbp_status find_skeleton(planner *pl, const sbp_schedule_options *o, int6
     p.print_after = NULL;
     p.stop_after = "schedule";
     p.options.t_max = t;
+    p.options.list_keepable = false;
     p.options.schedule = *o;
     p.options.schedule.checkpoint_every = k == EVERY_K ? 2 : k;
     SBP_TRY(sbp_pipeline_run(&p));

@@ -184,7 +184,7 @@ static sbp_status choose_saved(builder *b) {
                              .cols = sbp_type_row_elems(&info->type),
                              .is_carry = b->carry_saved[v]});
     }
-    return lacks_a_name(b) ? find_keepable(b) : SBP_OK;
+    return p->options.list_keepable && lacks_a_name(b) ? find_keepable(b) : SBP_OK;
 }
 
 /* ---- functions --------------------------------------------------------------------------------------- */

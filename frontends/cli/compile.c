@@ -184,6 +184,7 @@ static sbp_status run_passes(sbp_compilation *c) {
     SBP_TRY(check_length(c, c->estimate.t_max));
     p->options.t_max = c->estimate.t_max;
     p->options.schedule = c->estimate.schedule;
+    p->options.list_keepable = c->wish.save_mode == SBP_SAVE_GIVEN;
     p->stop_after = stop;
     p->print_after = after;
     sbp_text printed;
