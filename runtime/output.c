@@ -76,10 +76,20 @@ sbp_dtype sbp_output_dtype(const sbp_plan_info *info) {
     return info->dtype && strcmp(info->dtype, "fp64") == 0 ? SBP_F64 : SBP_F32;
 }
 
+/* bf16 weights are written as bf16: nothing would be gained by wider files. */
+static sbp_dtype model_dtype(const output_job *job) {
+    const sbp_plan *plan = job->plan;
+    bool narrow = plan->tensors->count > 0;
+    for (int32_t t = 0; t < plan->tensors->count; t++)
+        narrow &= plan->program->buffers[plan->buffers[t]].dtype == SBP_BF16;
+    return narrow ? SBP_BF16 : sbp_output_dtype(job->info);
+}
+
 /* The source's fields, with the dtype of what is written now. */
 static sbp_status write_config(const output_job *job) {
     const char *text = job->info->config;
     const sbp_json *root;
+    sbp_dtype dtype = model_dtype(job);
     if (!text)
         return SBP_OK;
     SBP_TRY(sbp_json_parse(job->arena, job->diag, "config.json", text, strlen(text), 0, &root));
@@ -98,7 +108,9 @@ static sbp_status write_config(const output_job *job) {
         sbp_text_add(&out, ",");
     }
     sbp_text_add(&out, "\n  \"dtype\": \"%s\"\n}\n",
-                 sbp_output_dtype(job->info) == SBP_F64 ? "float64" : "float32");
+                 dtype == SBP_F64    ? "float64"
+                 : dtype == SBP_BF16 ? "bfloat16"
+                                     : "float32");
     return sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "config.json"), out.data,
                           out.length);
 }
@@ -163,7 +175,7 @@ static sbp_status carry_files(const output_job *job) {
 
 static sbp_status save_body(void *user) {
     const output_job *job = user;
-    sbp_save_options options = {.dtype = sbp_output_dtype(job->info), .max_shard_bytes = SHARD_BYTES};
+    sbp_save_options options = {.dtype = model_dtype(job), .max_shard_bytes = SHARD_BYTES};
     SBP_TRY(write_config(job));
     SBP_TRY(carry_files(job));
     return sbp_params_save(job->executor, job->plan,

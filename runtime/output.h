@@ -17,7 +17,7 @@ sbp_status sbp_output_prepare(sbp_diag *diag, const char *directory) SBP_CHECKED
 sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
                                  const sbp_plan_info *info, const char *directory) SBP_CHECKED;
 
-/* The type in which weights are written. */
+/* The type in which gradients are written, and weights, unless all of them are bf16. */
 sbp_dtype sbp_output_dtype(const sbp_plan_info *info);
 
 #endif

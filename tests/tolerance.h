@@ -20,11 +20,16 @@
 #define SBP_TOLERANCE_BF16 0x1p-8
 #define SBP_TOLERANCE_F16 0x1p-11
 
-/* Log-probabilities of golden cases in fp64, absolute: values up to 20, through a few layers, summed in another
- * order than PyTorch's. */
+/* Gradients of a whole step whose activations or weights are kept as bf16, against fp64: transformers in bf16
+ * is off by up to 0.10 (tensors that nearly cancel) on the same cases. Tells bf16 from garbage, no more. */
+#define SBP_TOLERANCE_BF16_STEP 0x1p-3
+
+/* Log-probabilities of golden cases in fp64, absolute: values up to 20, through a few layers, summed in
+ * another order than PyTorch's. */
 #define SBP_TOLERANCE_LOGP_F64 1e-11
 /* Against numbers that somebody else computed in fp32, or from constants that a file rounded to fp32: a few
- * 2^-24 of what went in, times what the layers make of it. Relative for gradients, absolute for log-probabilities. */
+ * 2^-24 of what went in, times what the layers make of it. Relative for gradients, absolute for
+ * log-probabilities. */
 #define SBP_TOLERANCE_FROM_F32 1e-6
 /* Negative log-likelihoods of stories260K by llama2.c, in fp32 with its own order of sums, printed with 6
  * decimals; the weights there were quantized nowhere. */

@@ -5,26 +5,48 @@
 
 #include <dirent.h>
 
+/* Every value here is one that the backward of every family could keep. */
+#define SAVED "attn_norm+q+k+v+attn_out+lse+gate+up"
+
 static const struct setting {
     const char *name, *compile;
     sbp_dtype dtype;
     bool every_case;
+    double tolerance; /* 0: that of the type */
 } settings[] = {
-    {"fp64", "", SBP_F64, true},
-    {"fp32", "", SBP_F32, true},
-    {"C 7, C_head 5, g 2, k 2", "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2", SBP_F64, true},
-    {"C 1, C_head 1", "--chunk 1 --head-chunk 1", SBP_F64, false},
-    {"C 64", "--chunk 64 --head-chunk 64", SBP_F64, false},
-    {"checkpoint", "--backward checkpoint", SBP_F64, false},
-    {"standard", "--backward standard", SBP_F64, false},
-    {"offload", "--chunk 7 --offload host", SBP_F64, false},
+    {"fp64", "", SBP_F64, true, 0},
+    {"fp32", "", SBP_F32, true, 0},
+    {"C 7, C_head 5, g 2, k 2", "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2", SBP_F64, true,
+     0},
+    {"C 1, C_head 1", "--chunk 1 --head-chunk 1", SBP_F64, false, 0},
+    {"C 64", "--chunk 64 --head-chunk 64", SBP_F64, false, 0},
+    {"checkpoint", "--backward checkpoint", SBP_F64, false, 0},
+    {"standard", "--backward standard", SBP_F64, false, 0},
+    {"offload", "--chunk 7 --offload host", SBP_F64, false, 0},
     {"offload, saved set, k 3", "--chunk 7 --offload host --save q+k+v+attn_out+lse --checkpoint-every 3",
-     SBP_F64, false},
-    {"one step, gradients consumed at once", "--clip none --accumulate 1", SBP_F64, false},
-    {"g 3, saved", "--chunk 16 --segment 3 --save attn_out+lse+gate+up", SBP_F64, false},
-    {"no optimizer", "--optimizer none", SBP_F64, false},
-    {"micro-batches", "--seq-len 45", SBP_F64, false}, /* little more than the longest document */
-    {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, false},
+     SBP_F64, false, 0},
+    {"one step, gradients consumed at once", "--clip none --accumulate 1", SBP_F64, false, 0},
+    {"g 3, saved", "--chunk 16 --segment 3 --save attn_out+lse+gate+up", SBP_F64, false, 0},
+    {"no optimizer", "--optimizer none", SBP_F64, false, 0},
+    {"micro-batches", "--seq-len 45", SBP_F64, false, 0}, /* little more than the longest document */
+    {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, false, 0},
+    {"saved", "--chunk 7 --save " SAVED, SBP_F64, false, 0},
+    {"saved, g 2, k 2", "--chunk 7 --segment 2 --checkpoint-every 2 --save gate+q+lse", SBP_F64, false, 0},
+    {"saved, offload, k 2", "--chunk 7 --checkpoint-every 2 --offload host --save " SAVED, SBP_F64, false, 0},
+    {"standard, offload", "--backward standard --offload host", SBP_F64, false, 0},
+    {"sgd", "--optimizer sgd", SBP_F64, false, 0},
+    {"sgd, gradients consumed at once", "--optimizer sgd --clip none --accumulate 1", SBP_F64, false, 0},
+    {"clipped", "--clip 0.001", SBP_F64, false, 0}, /* dumped before clipping */
+    {"wide weights, gradients, states", "--param-dtype fp64 --grad-dtype fp64 --state-dtype fp64", SBP_F32,
+     false, 0},
+    {"bf16 gradients", "--grad-dtype bf16", SBP_F32, false, SBP_TOLERANCE_BF16},
+    {"bf16 gradients, consumed at once", "--grad-dtype bf16 --clip none --accumulate 1", SBP_F32, false, 0},
+    {"bf16 weights", "--param-dtype bf16", SBP_F32, false, SBP_TOLERANCE_BF16_STEP},
+    {"bf16", "", SBP_BF16, false, SBP_TOLERANCE_BF16_STEP},
+    {"bf16, C 7, offload", "--chunk 7 --head-chunk 5 --checkpoint-every 2 --offload host", SBP_BF16, false,
+     SBP_TOLERANCE_BF16_STEP},
+    {"bf16, standard", "--backward standard", SBP_BF16, false, SBP_TOLERANCE_BF16_STEP},
+    {"bf16 throughout", "--param-dtype bf16 --grad-dtype bf16", SBP_BF16, false, SBP_TOLERANCE_BF16_STEP},
 };
 
 static const char *const not_built[] = {"gpt2", "llama_rope_dynamic", "llama_rope_longrope_long",
@@ -58,14 +80,16 @@ static void run_case(io_fixture *f, const char *name, const struct setting *s) {
     assert_ok(f, sbp_json_read(f->arena, f->diag,
                                sbp_arena_printf(f->arena, "tests/golden/%s/args.json", name), 0, &args));
     cli_ok(f, sbp_arena_printf(f->arena, "$C compile $G/%s/model -o $D/p --dtype %s %s %s", name,
-                               s->dtype == SBP_F64 ? "fp64" : "fp32", arguments(f, args, "compile"),
-                               s->compile));
+                               s->dtype == SBP_F64   ? "fp64"
+                               : s->dtype == SBP_F32 ? "fp32"
+                                                     : "bf16",
+                               arguments(f, args, "compile"), s->compile));
     cli_ok(f,
            sbp_arena_printf(f->arena, "$R $D/p --data $G/%s/train.jsonl %s --dump-gradients $D/g.safetensors",
                             name, arguments(f, args, "run")));
     cli_compare(f, what, sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")),
                 sbp_arena_printf(f->arena, "tests/golden/%s/grads.safetensors", name),
-                sbp_tolerance(s->dtype));
+                s->tolerance > 0 ? s->tolerance : sbp_tolerance(s->dtype));
 }
 
 /* Calls visit for every case that can be compiled; returns how many there are. */
@@ -154,6 +178,22 @@ static void test_presets_are_settings(void **state) {
         }
 }
 
+/* A model whose weights are bf16 numbers already loses nothing by --param-dtype bf16. */
+static void test_weights_that_are_bf16(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile $G/qwen3_plain/model -o $D/p --seq-len 94 --param-dtype bf16");
+    cli_ok(f, "$R $D/p --data $G/qwen3_plain/train.jsonl --lr 0 --steps 1 --out $D/rounded");
+    assert_string_equal(sbp_json_member(cli_json(f, "rounded/config.json"), "dtype")->string, "bfloat16");
+    cli_ok(f, "$C compile $D/rounded -o $D/q --seq-len 94 --dtype fp64");
+    cli_ok(
+        f,
+        "$R $D/q --data $G/qwen3_plain/train.jsonl --batch-tokens 94 --dump-gradients $D/want.safetensors");
+    cli_ok(f,
+           "$R $D/p --data $G/qwen3_plain/train.jsonl --batch-tokens 94 --dump-gradients $D/got.safetensors");
+    cli_compare(f, "bf16 weights", sbp_arena_strdup(f->arena, io_path(f, "got.safetensors")),
+                sbp_arena_strdup(f->arena, io_path(f, "want.safetensors")), SBP_TOLERANCE_F32);
+}
+
 /* Stays true until somebody builds them, who then moves them to the list above. */
 static void test_what_is_not_built(void **state) {
     io_fixture *f = *state;
@@ -167,6 +207,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_works_without_streambp, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_presets_are_settings, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_weights_that_are_bf16, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
