@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE_ELEMS = 1 << 20, MAX_THREADS = 64 };
+enum { PIECE_ELEMS = 1 << 17, MAX_THREADS = 64 };
 
 /* One parameter on its way into its buffer. */
 typedef struct target {

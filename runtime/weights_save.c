@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE_ELEMS = 1 << 20 };
+enum { PIECE_ELEMS = 1 << 16 };
 
 /* Reads elements of what is being saved. */
 typedef sbp_status (*element_reader)(void *user, int32_t tensor, int64_t first, int64_t count,

@@ -130,6 +130,19 @@ static void read_training(sbp_compilation *c) {
     p->skip_streambp = sbp_options_on(o, "skip-streambp");
 }
 
+/* runtime_bytes of the target for this model. */
+static void size_process(sbp_compilation *c) {
+    sbp_target_info *target = &c->pipeline.target;
+    const sbp_module *module = c->model.module;
+    int64_t largest = 0;
+    for (int32_t i = 0; i < module->param_count; i++) {
+        int64_t bytes = sbp_type_row_elems(&module->params[i].type) * sbp_dtype_bytes(c->dtype);
+        largest = bytes > largest ? bytes : largest;
+    }
+    largest = 2 * largest < target->runtime_product_bytes ? 2 * largest : target->runtime_product_bytes;
+    target->runtime_bytes += module->param_count * target->runtime_tensor_bytes + largest;
+}
+
 static sbp_status check_length(const sbp_compilation *c, int64_t t) {
     int64_t limit = c->model.max_positions;
     if (limit <= 0 || t <= limit)
@@ -203,6 +216,7 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(choose_target(c));
     SBP_TRY(choose_types(c));
     SBP_TRY(load_model(c));
+    size_process(c);
     read_wish(c);
     read_training(c);
     SBP_TRY(run_passes(c));
