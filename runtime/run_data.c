@@ -156,7 +156,7 @@ static sbp_status check_schedule_options(const sbp_run *run) {
                                         "min-lr-ratio", "decay-type", "warmup-type"};
     const char *schedule = sbp_options_text(run->options, "schedule");
     for (int i = 0; i < SBP_COUNT(names); i++)
-        if (sbp_options_given(run->options, names[i]) && !sbp_lr_reads(schedule, names[i]))
+        if (sbp_options_chosen(run->options, names[i]) && !sbp_lr_reads(schedule, names[i]))
             return sbp_fail(run->diag, SBP_USAGE, "--%s has no meaning with --schedule %s", names[i],
                             schedule);
     return SBP_OK;
@@ -184,7 +184,7 @@ static sbp_status check_steps(sbp_run *run) {
 sbp_status sbp_run_plan_steps(sbp_run *run) {
     const sbp_options *o = run->options;
     int64_t tokens = sbp_options_int(o, "batch-tokens");
-    if (tokens > 0 && sbp_options_given(o, "batch-size"))
+    if (tokens > 0 && sbp_options_chosen(o, "batch-size"))
         return sbp_fail(run->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
     run->state = (sbp_run_state){.data_hash = run->data->hash,
                                  .seed = sbp_options_int(o, "seed"),
@@ -197,7 +197,7 @@ sbp_status sbp_run_plan_steps(sbp_run *run) {
     run->total_steps = sbp_options_int(o, "steps");
     if (run->total_steps < 0)
         run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, "epochs"));
-    else if (sbp_options_given(o, "epochs"))
+    else if (sbp_options_chosen(o, "epochs"))
         sbp_note(run->diag, "--steps wins over --epochs");
     sbp_sampler_seek(&run->sampler, 0, 0);
     SBP_TRY(check_schedule_options(run));

@@ -71,6 +71,9 @@ const char *sbp_options_arg(const sbp_options *options, int32_t index);
 
 /* Given on the command line or in a config file. */
 bool sbp_options_given(const sbp_options *options, const char *name);
+/* Given, and not a mere default that a config file repeats (such as the options of a run.json). Below a
+ * guard. */
+bool sbp_options_chosen(const sbp_options *options, const char *name);
 /* The config file that an option came from; NULL: the command line, or not given. */
 const char *sbp_options_from_config(const sbp_options *options, const char *name);
 /* The value as it would be typed; NULL when there is none. */
