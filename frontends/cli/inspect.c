@@ -40,7 +40,8 @@ static sbp_status open_plan(inspection *in) {
     if (!in->target)
         return sbp_fail(in->diag, SBP_INPUT, "%s: made for backend '%s', which this build does not have",
                         in->path, backend);
-    return in->target->describe(NULL, in->diag, &in->info);
+    SBP_TRY(in->target->describe(NULL, in->diag, &in->info));
+    return sbp_json_get_i64(in->diag, in->meta, "runtime_bytes", SBP_JSON_NULLABLE, &in->info.runtime_bytes);
 }
 
 static int64_t schedule_number(const inspection *in, const char *key) {
