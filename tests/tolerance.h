@@ -20,9 +20,9 @@
 #define SBP_TOLERANCE_BF16 0x1p-8
 #define SBP_TOLERANCE_F16 0x1p-11
 
-/* Gradients of a whole step whose activations or weights are kept as bf16, against fp64: transformers in bf16
- * is off by up to 0.10 (tensors that nearly cancel) on the same cases. Tells bf16 from garbage, no more. */
-#define SBP_TOLERANCE_BF16_STEP 0x1p-3
+/* Gradients of a whole step whose activations or weights are kept as bf16, against fp64. On the same cases
+ * transformers in bf16 is off by up to 0.13 (tensors whose terms nearly cancel). Tells bf16 from garbage, no more. */
+#define SBP_TOLERANCE_BF16_STEP 0.15
 
 /* Log-probabilities of golden cases in fp64, absolute: values up to 20, through a few layers, summed in
  * another order than PyTorch's. */

@@ -178,6 +178,25 @@ static void test_presets_are_settings(void **state) {
         }
 }
 
+/* What --offload host moves, in the cases above with more layers than stay on the device anyway. */
+static void test_offloading_moves_bytes(void **state) {
+    io_fixture *f = *state;
+    static const char *const offload[] = {"--offload none", "--offload host"};
+    for (int i = 0; i < 3; i++) {
+        double host[2], device[2];
+        for (int k = 0; k < 2; k++) {
+            cli_ok(f, sbp_arena_printf(f->arena,
+                                       "$C compile $G/%s/model -o $D/p --seq-len 94 --chunk 7 --save gate %s "
+                                       "&& $C inspect $D/p --json",
+                                       thorough[i], offload[k]));
+            const sbp_json *peak = sbp_json_member(cli_json(f, "out"), "peak_bytes");
+            host[k] = cli_number(f, peak, "host");
+            device[k] = cli_number(f, peak, "device");
+        }
+        assert_true(host[0] == 0 && host[1] > 0 && device[1] < device[0]);
+    }
+}
+
 /* A model whose weights are bf16 numbers already loses nothing by --param-dtype bf16. */
 static void test_weights_that_are_bf16(void **state) {
     io_fixture *f = *state;
@@ -207,6 +226,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_works_without_streambp, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_presets_are_settings, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_offloading_moves_bytes, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_weights_that_are_bf16, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
     };

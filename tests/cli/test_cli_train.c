@@ -26,6 +26,8 @@ static void test_the_curve_of_trl(void **state) {
     int count;
     cli_ok(f, COMPILE);
     cli_ok(f, TRAIN " --out $D/o");
+    assert_non_null(strstr(cli_text(f, "err"), "step 1/20  loss 5.5423  lr 0.001  "));
+    assert_non_null(strstr(cli_text(f, "err"), "  0:00 left\n")); /* after the last step */
     const sbp_json **got = cli_lines(f, "o/metrics.jsonl", &count), *want;
     assert_ok(f, sbp_json_get_array(f->diag, trl(f), "trl", SBP_JSON_REQUIRED, &want));
     assert_int_equal(count, want->count);
@@ -44,6 +46,43 @@ static void test_the_curve_of_trl(void **state) {
         assert_true(cli_number(f, got[i], "tokens_per_second") > 0);
         assert_true(cli_number(f, got[i], "step_seconds") > 0);
     }
+}
+
+/* The same in double precision: losses, norms and how far every parameter went, by torch's AdamW in float64.
+ */
+static void test_the_curve_in_double(void **state) {
+    io_fixture *f = *state;
+    sbp_weights *from, *to;
+    int count;
+    cli_ok(f, COMPILE " --dtype fp64");
+    cli_ok(f, TRAIN " --out $D/o");
+    const sbp_json **got = cli_lines(f, "o/metrics.jsonl", &count), *want, *moved;
+    assert_ok(f, sbp_json_get_array(f->diag, trl(f), "float64", SBP_JSON_REQUIRED, &want));
+    assert_int_equal(count, want->count);
+    static const char *const keys[] = {"loss", "entropy", "grad_norm", "learning_rate"};
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < SBP_COUNT(keys); k++) {
+            double value = cli_number(f, &want->items[i], keys[k]);
+            expect_near(keys[k], i + 1, cli_number(f, got[i], keys[k]), value, SBP_TOLERANCE_F64 * value);
+        }
+    assert_ok(f, sbp_json_get_object(f->diag, trl(f), "float64_weights_moved", SBP_JSON_REQUIRED, &moved));
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, "tests/data/stories260K", &from));
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "o"), &to));
+    assert_int_equal(sbp_weights_count(to), moved->count);
+    for (int64_t i = 0; i < moved->count; i++) {
+        const sbp_weight *a = sbp_weights_find(from, moved->items[i].key),
+                         *b = sbp_weights_find(to, moved->items[i].key);
+        assert_true(a && b && a->elems == b->elems);
+        double *x = cli_read_tensor(f, from, a), *y = cli_read_tensor(f, to, b), sum = 0;
+        for (int64_t k = 0; k < a->elems; k++)
+            sum += (y[k] - x[k]) * (y[k] - x[k]);
+        free(x);
+        free(y);
+        expect_near(moved->items[i].key, 20, sqrt(sum), moved->items[i].real,
+                    SBP_TOLERANCE_F64 * moved->items[i].real);
+    }
+    sbp_weights_close(from);
+    sbp_weights_close(to);
 }
 
 /* Micro-batches, chunks and threads do not change the run. */
@@ -98,6 +137,55 @@ static void test_scores(void **state) {
     assert_string_equal(sbp_json_member(got[0], "part")->string, "completion");
     cli_ok(f, "echo '\" a cat sat.</s>\"' | $R tokenize $S >$D/ids; cat $D/ids");
     assert_true(cli_number(f, got[0], "tokens") < 10 && cli_number(f, got[0], "tokens") > 3);
+}
+
+/* --score of a text against a list of negative log-likelihoods; `more` labels may follow (the end of the
+ * sequence). */
+static void expect_scores(io_fixture *f, const char *what, const sbp_json *line, const sbp_json *nll,
+                          int64_t more) {
+    const sbp_json *logps = sbp_json_member(line, "logps");
+    assert_int_equal(logps->count, nll->count + more);
+    for (int64_t i = 0; i < nll->count; i++)
+        expect_near(what, (int)i, -logps->items[i].real, nll->items[i].real, SBP_TOLERANCE_STORIES);
+    (void)f;
+}
+
+/* Two texts that llama2.c, the program the model was made for, scored: as ids and as text, from the model
+ * directory, and from its GGUF file where there is one. */
+static void test_scores_of_llama2c(void **state) {
+    io_fixture *f = *state;
+    static const char gguf[] = "../shared/models/stories260K/stories260Ktok512.gguf";
+    const char *sources[] = {"$S", gguf};
+    for (int m = 0; m < SBP_COUNT(sources); m++) {
+        if (m == 1 && !sbp_file_exists(gguf)) {
+            print_message("skipped: %s is missing\n", gguf);
+            continue;
+        }
+        cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s -o $D/p --seq-len 128 --chunk 19", sources[m]));
+        for (int k = 1; k <= 2; k++) {
+            const char *path = sbp_arena_printf(f->arena, "tests/golden/stories260k_llama2c/%d.json", k);
+            const sbp_json *want = NULL, *tokens, *nll;
+            int count;
+            assert_ok(f, sbp_json_read(f->arena, f->diag, path, 0, &want));
+            assert_ok(f, sbp_json_get_array(f->diag, want, "tokens", SBP_JSON_REQUIRED, &tokens));
+            assert_ok(f, sbp_json_get_array(f->diag, want, "nll", SBP_JSON_REQUIRED, &nll));
+            sbp_text rows;
+            sbp_text_init(&rows, f->arena);
+            sbp_text_add(&rows, "{\"input_ids\": ");
+            sbp_json_add_value(&rows, tokens);
+            sbp_text_add(&rows, "}\n");
+            cli_put(f, "ids.jsonl", rows.data);
+            cli_ok(f, "$R $D/p --data $D/ids.jsonl --score $D/s.jsonl");
+            expect_scores(f, path, cli_lines(f, "s.jsonl", &count)[0], nll, 0);
+            sbp_text_init(&rows, f->arena);
+            sbp_text_add(&rows, "{\"text\": ");
+            sbp_json_add_value(&rows, sbp_json_member(want, "text"));
+            sbp_text_add(&rows, "}\n");
+            cli_put(f, "text.jsonl", rows.data);
+            cli_ok(f, "$R $D/p --data $D/text.jsonl --score $D/s.jsonl");
+            expect_scores(f, path, cli_lines(f, "s.jsonl", &count)[0], nll, 1);
+        }
+    }
 }
 
 /* Mean of the counted log-probabilities of a score file, negated. */
@@ -177,6 +265,24 @@ static void test_the_summary_and_run_json(void **state) {
     assert_non_null(sbp_json_member(sbp_json_member(run, "compiled"), "options"));
     cli_ok(f, "$R $D/p --config $D/c.yaml --data $G/stories260k_trl/train.jsonl --max_steps 1 --json");
     assert_int_equal(cli_number(f, cli_json(f, "out"), "steps"), 1); /* the command line wins */
+}
+
+/* The options that run.json records, given back as a config file, make the same run. */
+static void test_run_json_reproduces_the_run(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE);
+    cli_ok(
+        f,
+        "$R $D/p --data $G/stories260k_trl/train.jsonl --batch-tokens 700 --steps 3 --lr 1e-3 --warmup 0.5 "
+        "--schedule cosine --betas 0.8,0.99 --weight-decay 0.1 --seed 7 --out $D/a");
+    sbp_text options;
+    sbp_text_init(&options, f->arena);
+    sbp_json_add_value(&options, sbp_json_member(cli_json(f, "a/run.json"), "options"));
+    cli_put(f, "again.json", options.data);
+    cli_ok(f, "$R $D/p --config $D/again.json --out $D/b");
+    cli_same(f, "a/model.safetensors", "b/model.safetensors");
+    cli_ok(f, "$R $D/p --config $D/again.json --out $D/c --seed 8");
+    assert_int_not_equal(cli(f, "cmp $D/a/model.safetensors $D/c/model.safetensors"), 0);
 }
 
 /* ---- checkpoints ------------------------------------------------------------------------------------ */
@@ -353,10 +459,13 @@ static void test_a_dry_run(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_the_curve_of_trl, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_curve_in_double, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_curve_in_pieces, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scores, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_scores_of_llama2c, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_evaluations_and_the_written_model, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_summary_and_run_json, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_run_json_reproduces_the_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_kill_and_resume, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_signals, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resume_asks_for_the_same_run, cli_setup, io_teardown),

@@ -1,0 +1,160 @@
+/* The options of sbpc and sbprun as a user meets them: help, documentation, names of TRL, what is not built.
+ */
+#include "tests/cli/cli_testing.h"
+
+#include "ir/io/options.h"
+
+#define DATA "$G/stories260k_trl/train.jsonl"
+
+static const struct command {
+    const char *help, *use; /* use: completed by an option */
+    unsigned phase;
+} commands[] = {
+    {"$C compile --help", "$C compile $S -o $D/q", SBP_PHASE_COMPILE},
+    {"$C inspect --help", "$C inspect $D/p", SBP_PHASE_INSPECT},
+    {"$R --help", "$R $D/p --data " DATA, SBP_PHASE_RUN},
+    {"$R tokenize --help", "$R tokenize $S", SBP_PHASE_TOKENIZE},
+};
+
+/* Whether "--name" stands in the text as a word. */
+static bool mentions(const char *text, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = strstr(text, name); at; at = strstr(at + 1, name))
+        if (at - text >= 2 && memcmp(at - 2, "--", 2) == 0 && strchr(" ,\n", at[length]) &&
+            (at - text == 2 || at[-3] == ' '))
+            return true;
+    return false;
+}
+
+/* The lines of options in a help text, not its prose: they begin with blanks and a dash. */
+static const char *option_lines(io_fixture *f, const char *text) {
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    for (char *line = strtok(sbp_arena_strdup(f->arena, text), "\n"); line; line = strtok(NULL, "\n"))
+        if (strncmp(line, "  -", 3) == 0)
+            sbp_text_add(&out, "%s\n", line);
+    return out.data;
+}
+
+/* --help has every option that works, and nothing that does not. */
+static void test_help_is_complete(void **state) {
+    io_fixture *f = *state;
+    for (int c = 0; c < SBP_COUNT(commands); c++) {
+        cli_ok(f, commands[c].help);
+        const char *help = option_lines(f, cli_text(f, "out"));
+        int shown = 0;
+        for (int32_t i = 0; i < sbp_option_count(); i++) {
+            const sbp_option *o = sbp_option_at(i);
+            bool expected = (o->phases & commands[c].phase) && o->state == SBP_OPTION_BUILT;
+            if (mentions(help, o->name) != expected)
+                fail_msg("%s: --%s is %s", commands[c].help, o->name, expected ? "missing" : "there");
+            shown += expected;
+        }
+        assert_true(shown >= 4);
+    }
+}
+
+/* What is not built says so, with status 2: options, and words that options take. */
+static void test_what_is_not_built(void **state) {
+    io_fixture *f = *state;
+    int options = 0, words = 0;
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 300");
+    for (int c = 0; c < SBP_COUNT(commands); c++)
+        for (int32_t i = 0; i < sbp_option_count(); i++) {
+            const sbp_option *o = sbp_option_at(i);
+            if (!(o->phases & commands[c].phase))
+                continue;
+            bool later = o->state == SBP_OPTION_LATER, takes = o->kind != SBP_OPTION_SWITCH;
+            if (later) {
+                cli_fails(
+                    f, 2, "is not built yet",
+                    sbp_arena_printf(f->arena, "%s --%s %s", commands[c].use, o->name, takes ? "1" : ""));
+                options++;
+            }
+            char *values = sbp_arena_strdup(f->arena, o->values);
+            for (char *word = strtok(values, "|"); word && !later; word = strtok(NULL, "|")) {
+                size_t length = strlen(word);
+                if (word[length - 1] != '!')
+                    continue;
+                cli_fails(f, 2, "is not built yet",
+                          sbp_arena_printf(f->arena, "%s --%s %.*s", commands[c].use, o->name,
+                                           (int)(length - 1), word));
+                words++;
+            }
+        }
+    print_message("%d options, %d words\n", options, words);
+    assert_true(options > 10 && words > 5);
+    assert_false(cli_exists(f, "q"));
+}
+
+/* Every name of TRL that is an alias, in one command. */
+#define TRL_NAMES                                                                                            \
+    "--output_dir $D/o --max_steps 2 --num_train_epochs 2 --learning_rate 1e-3 --lr_scheduler_type cosine "  \
+    "--warmup_steps 1 --weight_decay 0.1 --adam_beta1 0.8 --adam_beta2 0.95 --adam_epsilon 1e-6 "            \
+    "--max_grad_norm 0.5 --optim adamw_torch_fused --max_length 200 --max_seq_length 200 --save_steps 3 "    \
+    "--save_total_limit 1 --seed 3 --dataset_text_field text --completion_only_loss false "                  \
+    "--assistant_only_loss false --train_sampling_strategy sequential --eval_steps 1 "                       \
+    "--resume_from_checkpoint false "
+
+static void test_names_of_trl(void **state) {
+    io_fixture *f = *state;
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *o = sbp_option_at(i);
+        if (o->state != SBP_OPTION_BUILT)
+            continue;
+        char *aliases = sbp_arena_strdup(f->arena, o->aliases);
+        for (char *name = strtok(aliases, " "); name; name = strtok(NULL, " ")) {
+            name[strcspn(name, "{#+")] = 0;
+            if (!mentions(" " TRL_NAMES, name))
+                fail_msg("this test does not try '%s', an alias of --%s", name, o->name);
+        }
+    }
+    cli_ok(f, "$R $S --data " DATA " --eval " DATA " " TRL_NAMES
+              "--logging_steps 1 --report_to none --packing false --gradient_accumulation_steps 1");
+    const sbp_json *run = cli_json(f, "o/run.json"), *options = sbp_json_member(run, "options");
+    const sbp_json *compiled = sbp_json_member(sbp_json_member(run, "compiled"), "options");
+    assert_true(cli_number(f, options, "lr") == 1e-3);
+    assert_int_equal(cli_number(f, options, "steps"), 2);
+    assert_true(cli_number(f, options, "weight-decay") == 0.1);
+    assert_true(sbp_json_member(options, "betas")->items[0].real == 0.8);
+    assert_true(sbp_json_member(options, "betas")->items[1].real == 0.95);
+    assert_true(cli_number(f, options, "eps") == 1e-6);
+    assert_string_equal(sbp_json_member(options, "schedule")->string, "cosine");
+    assert_string_equal(sbp_json_member(options, "overlong")->string, "truncate"); /* by max_length */
+    assert_string_equal(sbp_json_member(options, "loss-on")->string, "all");
+    assert_int_equal(cli_number(f, options, "save-every"), 3);
+    assert_int_equal(cli_number(f, options, "keep"), 1);
+    assert_int_equal(cli_number(f, options, "eval-every"), 1);
+    assert_int_equal(cli_number(f, options, "seed"), 3);
+    assert_true(cli_number(f, compiled, "clip") == 0.5);
+    assert_int_equal(cli_number(f, compiled, "seq-len"), 200);
+    assert_string_equal(sbp_json_member(compiled, "optimizer")->string, "adamw");
+}
+
+/* sbprun MODEL hands the options of sbpc on, the limit of memory too. */
+static void test_one_command_hands_options_on(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$R $S --data " DATA " --steps 1 --out $D/o --memory 1GiB --backward checkpoint --dtype fp64 "
+              "--head-chunk 50");
+    const char *err = sbp_arena_strdup(f->arena, cli_text(f, "err"));
+    static const char *const passed[] = {"--memory=1GiB", "--backward=checkpoint", "--dtype=fp64",
+                                         "--head-chunk=50"};
+    for (int i = 0; i < SBP_COUNT(passed); i++)
+        assert_non_null(strstr(err, passed[i]));
+    cli_put(f, "said", err);
+    cli_ok(f, "! grep 'memory=.*memory=' $D/said"); /* not its own as well */
+    cli_ok(f, "$C inspect $D/o/plan.bin --json");
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "head_chunk"), 50);
+    cli_fails(f, 3, "--memory is 5.00 MiB", "$R $S --data " DATA " --steps 1 --out $D/o2 --memory 5MiB");
+    assert_false(cli_exists(f, "o2/model.safetensors"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_help_is_complete, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_names_of_trl, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_one_command_hands_options_on, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
