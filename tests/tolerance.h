@@ -12,16 +12,18 @@
 #define SBP_TOLERANCE_F64 1e-12
 #define SBP_TOLERANCE_F32 1e-5
 
-/* An element of a result in fp32, absolute, per term of size 1 that it sums: a few dozen roundings of 2^-24. */
+/* An element of a result in fp32, absolute, per term of size 1 that it sums: a few dozen roundings of 2^-24.
+ */
 #define SBP_TOLERANCE_ELEMENT_F32 2e-6
 
-/* Results stored once as bf16 (f16): half a unit in the last place of an element is at most 2^-8 (2^-11) of it,
- * in the norm of many about half of that; inputs are compared after rounding, so nothing else is lost. */
+/* Results stored once as bf16 (f16): half a unit in the last place of an element is at most 2^-8 (2^-11) of
+ * it, in the norm of many about half of that; inputs are compared after rounding, so nothing else is lost. */
 #define SBP_TOLERANCE_BF16 0x1p-8
 #define SBP_TOLERANCE_F16 0x1p-11
 
 /* Gradients of a whole step whose activations or weights are kept as bf16, against fp64. On the same cases
- * transformers in bf16 is off by up to 0.13 (tensors whose terms nearly cancel). Tells bf16 from garbage, no more. */
+ * transformers in bf16 is off by up to 0.13 (tensors whose terms nearly cancel). Tells bf16 from garbage, no
+ * more. */
 #define SBP_TOLERANCE_BF16_STEP 0.15
 
 /* Log-probabilities of golden cases in fp64, absolute: values up to 20, through a few layers, summed in
