@@ -4,8 +4,14 @@
 #include <string.h>
 
 #include "backends/cpu/cpu_target.h"
+#include "backends/vulkan/vulkan_target.h"
 
-static const sbp_target *const targets[] = {&sbp_cpu_target};
+static const sbp_target *const targets[] = {
+    &sbp_cpu_target,
+#ifdef SBP_HAVE_VULKAN_TARGET
+    &sbp_vulkan_target,
+#endif
+};
 
 const sbp_target *sbp_target_at(int32_t index) {
     return index >= 0 && index < SBP_COUNT(targets) ? targets[index] : NULL;

@@ -22,11 +22,14 @@ static sbp_status choose_target(sbp_compilation *c) {
     c->target_reason = "asked for";
     if (strcmp(name, "auto") == 0) {
         name = "cpu";
-        c->target_reason = "the only backend of this build";
+        c->target_reason = sbp_target_at(1) ? "others are chosen by name" : "the only backend of this build";
     }
     c->target = sbp_target_find(name);
     if (!c->target)
-        return sbp_fail(c->diag, SBP_USAGE, "--backend %s: this build has no such backend", name);
+        return sbp_fail(c->diag, SBP_USAGE, "--backend %s: this build has no %s backend%s", name, name,
+                        strcmp(name, "vulkan") == 0
+                            ? " (it was built without shaderc: libshaderc-dev, glslang-dev, spirv-tools)"
+                            : "");
     return c->target->describe(NULL, c->diag, &c->pipeline.target);
 }
 

@@ -1,0 +1,161 @@
+/* shader.c: the text of the module of a command: definitions, prelude, and a file of shaders/. */
+#include "backends/vulkan/shaders.h"
+
+#include <string.h>
+
+void sbp_vulkan_add_text(sbp_text *out, const char *name) {
+    for (const sbp_vulkan_text *t = sbp_vulkan_texts; t->name; t++)
+        if (strcmp(t->name, name) == 0) {
+            sbp_text_add_n(out, t->text, strlen(t->text));
+            return;
+        }
+}
+
+void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath) {
+    sbp_text_add(out, "#version 460\n#define SBP_ROWMATH_GLSL\n");
+    if (use_f64)
+        sbp_text_add(out, "#define SBP_USE_F64\n");
+    if (real_f64)
+        sbp_text_add(out, "#define SBP_REAL_F64\n");
+    else
+        sbp_text_add(out, "#define SBP_ROWMATH_NO_F64\n");
+    sbp_vulkan_add_text(out, "prelude.glsl");
+    if (rowmath)
+        sbp_vulkan_add_text(out, "rowmath.h");
+}
+
+static bool any_f64(const sbp_dtype *dtypes, int32_t count) {
+    for (int32_t i = 0; i < count; i++)
+        if (dtypes[i] == SBP_F64)
+            return true;
+    return false;
+}
+
+/* "#define LOAD_<role> load_f32" and STORE, BYTES for an operand; nothing when it is absent. */
+static void define_operand(sbp_text *out, const char *role, int32_t index, sbp_dtype dtype) {
+    if (dtype == SBP_DTYPE_COUNT)
+        return;
+    const char *type = sbp_dtype_name(dtype);
+    sbp_text_add(out, "#define %s_OPERAND %d\n#define %s_BYTES %d\n", role, index, role,
+                 (int)sbp_dtype_bytes(dtype));
+    sbp_text_add(out, "#define LOAD_%s load_%s\n#define STORE_%s store_%s\n", role, type, role, type);
+    if (dtype == SBP_I32 || dtype == SBP_I64)
+        sbp_text_add(out, "#define INDEX_%s index_%s\n", role, type);
+    if (dtype == SBP_F32)
+        sbp_text_add(out, "#define %s_IS_F32\n", role);
+}
+
+static void define_operands(sbp_text *out, const sbp_program *program, const sbp_command *command,
+                            const sbp_dtype *dtypes) {
+    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
+    int32_t count = sbp_command_operands(program, command, operands);
+    for (int32_t i = 0; i < count; i++)
+        define_operand(out, operands[i].name, i, dtypes[i]);
+}
+
+static void make_row(sbp_text *out, const sbp_rowkernel *kernel) {
+    bool f64 = kernel->compute == SBP_F64, use_f64 = f64;
+    for (int32_t i = 0; i < kernel->operand_count; i++)
+        use_f64 |= kernel->operands[i].dtype == SBP_F64;
+    sbp_vulkan_add_prelude(out, use_f64, f64, true);
+    sbp_vulkan_add_row(out, kernel);
+}
+
+static bool starts_with(const char *name, const char *prefix) {
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+/* Whether sums are in double: the result is f64 (gemm), or any operand of a sum. */
+static bool sums_in_f64(const sbp_command *command, const sbp_dtype *dtypes) {
+    switch (command->kind) {
+    case SBP_CMD_GEMM:
+        return dtypes[0] == SBP_F64;
+    case SBP_CMD_REDUCE:
+        return true;
+    case SBP_CMD_COLSUM:
+    case SBP_CMD_GATHER:
+    case SBP_CMD_SCATTER_ADD:
+        return any_f64(dtypes, 2);
+    case SBP_CMD_ATTN_FWD:
+        return dtypes[2] == SBP_F64;
+    case SBP_CMD_ATTN_BWD:
+        return dtypes[3] == SBP_F64;
+    default:
+        return false;
+    }
+}
+
+static void make_attention(sbp_text *out, const sbp_command *command, const char *file) {
+    const sbp_attention_attrs *at = &command->u.attention;
+    sbp_text_add(out, "#define D_QK %d\n#define D_V %d\n#define TILE %d\n", (int)at->d_qk, (int)at->d_v,
+                 SBP_VULKAN_ATTENTION_TILE);
+    sbp_vulkan_add_text(out, "attention.glsl");
+    if (command->kind == SBP_CMD_ATTN_BWD)
+        sbp_vulkan_add_text(out, "attention_bwd.glsl");
+    sbp_vulkan_add_text(out, file);
+}
+
+sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
+                                  const sbp_command *command, const sbp_dtype *dtypes, const char *name,
+                                  sbp_vulkan_shader *out) {
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    *out = (sbp_vulkan_shader){.name = sbp_arena_strdup(arena, name), .exact = true};
+    if (command->kind == SBP_CMD_ROW) {
+        make_row(&text, program->kernels[command->kernel]);
+        out->text = text.data;
+        return SBP_OK;
+    }
+    bool real_f64 = sums_in_f64(command, dtypes);
+    bool attention = command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
+    sbp_vulkan_add_prelude(&text, real_f64 || any_f64(dtypes, command->view_count), real_f64, attention);
+    sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
+    define_operands(&text, program, command, dtypes);
+    switch (command->kind) {
+    case SBP_CMD_FILL:
+        sbp_vulkan_add_text(&text, "fill.comp");
+        break;
+    case SBP_CMD_COPY:
+    case SBP_CMD_COLLECTIVE:
+        sbp_vulkan_add_text(&text, "copy.comp");
+        break;
+    case SBP_CMD_GEMM:
+        out->exact = false;
+        sbp_text_add(&text, "#define TA %d\n#define TB %d\n#define TILE %d\n", command->u.gemm.ta,
+                     command->u.gemm.tb,
+                     strstr(name, ".tiled") ? SBP_VULKAN_GEMM_TILED : SBP_VULKAN_GEMM_DIRECT);
+        sbp_vulkan_add_text(&text, "gemm.glsl");
+        sbp_vulkan_add_text(&text, strstr(name, ".tiled") ? "gemm_tiled.comp" : "gemm_direct.comp");
+        break;
+    case SBP_CMD_GATHER:
+        if (dtypes[0] == dtypes[1])
+            sbp_text_add(&text, "#define SAME\n");
+        sbp_vulkan_add_text(&text, "gather.comp");
+        break;
+    case SBP_CMD_SCATTER_ADD:
+        sbp_vulkan_add_text(&text, "sums.glsl");
+        sbp_vulkan_add_text(&text, "scatter_add.comp");
+        break;
+    case SBP_CMD_COLSUM:
+        sbp_text_add(&text, "#define COLUMNS %du\n", SBP_VULKAN_COLSUM_COLUMNS);
+        sbp_vulkan_add_text(&text, "sums.glsl");
+        sbp_vulkan_add_text(&text, "colsum.comp");
+        break;
+    case SBP_CMD_REDUCE:
+        sbp_text_add(&text, "#define OP %d\n#define GROUP group_%s\n", (int)command->u.reduce.op,
+                     command->u.reduce.op == SBP_REDUCE_MAX ? "max" : "sum");
+        sbp_vulkan_add_text(&text, "group.glsl");
+        sbp_vulkan_add_text(&text, starts_with(name, "reduce_end.") ? "reduce_end.comp" : "reduce.comp");
+        break;
+    case SBP_CMD_ATTN_FWD:
+        make_attention(&text, command, "attn_fwd.comp");
+        break;
+    case SBP_CMD_ATTN_BWD:
+        make_attention(&text, command, starts_with(name, "attn_dq.") ? "attn_dq.comp" : "attn_dkv.comp");
+        break;
+    default:
+        return sbp_fail(diag, SBP_INTERNAL, "no shader for '%s'", name);
+    }
+    out->text = text.data;
+    return SBP_OK;
+}

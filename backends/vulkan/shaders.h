@@ -1,0 +1,52 @@
+/* shaders.h: the parts of the Vulkan target. Private to backends/vulkan.
+ *
+ * A module is made in three steps: GLSL text (shader.c picks and joins what the command needs, emit_row.c
+ * writes row kernels), shaderc (glsl.c), and a last pass over the SPIR-V (spirv.c). */
+#ifndef SBP_VULKAN_SHADERS_H
+#define SBP_VULKAN_SHADERS_H
+
+#include "backends/vulkan/abi.h"
+
+/* Files of shaders/ and rowmath.h in GLSL's spelling, put into the program at build time; NUL-terminated. */
+typedef struct sbp_vulkan_text {
+    const char *name; /* "prelude.glsl" */
+    const char *text;
+} sbp_vulkan_text;
+extern const sbp_vulkan_text sbp_vulkan_texts[]; /* the last has no name */
+
+/* A shader as text. */
+typedef struct sbp_vulkan_shader {
+    const char *name; /* of the module */
+    const char *text;
+    bool exact; /* nothing may be contracted: rowmath.h and compensated sums count on it */
+} sbp_vulkan_shader;
+
+/* The shader of a module of a command (sbp_vulkan_module_names). Below a guard. SBP_MACHINE for what no
+ * shader does: a head too large. */
+sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
+                                  const sbp_command *command, const sbp_dtype *dtypes, const char *name,
+                                  sbp_vulkan_shader *out) SBP_CHECKED;
+
+/* Appends a file of shaders/. */
+void sbp_vulkan_add_text(sbp_text *out, const char *name);
+/* Begins a module: version, definitions, rowmath.h when wanted, prelude. */
+void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath);
+
+/* Appends the body of a row kernel. */
+void sbp_vulkan_add_row(sbp_text *out, const sbp_rowkernel *kernel);
+
+/* GLSL to SPIR-V, by one compiler kept for many shaders. */
+typedef struct sbp_vulkan_compiler sbp_vulkan_compiler;
+/* NULL when memory runs out. */
+sbp_vulkan_compiler *sbp_vulkan_compiler_create(void);
+void sbp_vulkan_compiler_destroy(sbp_vulkan_compiler *compiler);
+/* SBP_INTERNAL with the compiler's messages when the text is wrong. The words lie in the arena. */
+sbp_status sbp_vulkan_compiler_run(sbp_vulkan_compiler *compiler, sbp_arena *arena, sbp_diag *diag,
+                                   const sbp_vulkan_shader *shader, sbp_vulkan_module *out) SBP_CHECKED;
+
+/* Removes names, source lines and functions that main does not reach; with `exact`, forbids contraction of
+ * all arithmetic that is left. Finds the features it needs. words: valid SPIR-V. */
+void sbp_vulkan_spirv_finish(sbp_arena *arena, const uint32_t *words, int64_t count, bool exact,
+                             sbp_vulkan_module *out);
+
+#endif

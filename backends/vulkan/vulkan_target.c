@@ -1,0 +1,108 @@
+/* vulkan_target.c: what the passes know of the Vulkan backend, and its device code. */
+#include "backends/vulkan/vulkan_target.h"
+
+#include "backends/vulkan/shaders.h"
+
+/* No --arch: modules carry a variant for every kind of device, and the device picks (abi.h). Rates are those
+ * of a middling discrete GPU; they only rank plans, results do not depend on them. */
+static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
+    if (arch)
+        return sbp_fail(diag, SBP_USAGE,
+                        "--arch '%s': the vulkan backend has no architectures; its kernels run on any device",
+                        arch);
+    *out = (sbp_target_info){.name = "vulkan",
+                             .alignment_bytes = 256,
+                             .max_allocation_bytes = 0,
+                             .runtime_bytes = 64 << 20,
+                             .attention_partials = 0,
+                             .has_copy_queue = true,
+                             .shared_memory = false,
+                             .default_compute = SBP_F32,
+                             .chunk = 1024,
+                             .head_chunk = 512,
+                             .chunk_most = 4096,
+                             .gemm_flops = 5e12,
+                             .attention_flops = 2e12,
+                             .memory_bytes = 300e9,
+                             .host_link_bytes = 12e9,
+                             .gemm_half_rows = 128,
+                             .command_seconds = 20e-6};
+    out->supports[SBP_F64] = out->supports[SBP_F32] = out->supports[SBP_BF16] = true;
+    return SBP_OK;
+}
+
+/* ---- every module that a program needs ------------------------------------------------------------- */
+
+typedef struct collector {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const sbp_program *program;
+    sbp_vulkan_compiler *compiler;
+    sbp_map names; /* modules made so far */
+    sbp_vulkan_module *modules;
+    int32_t count, capacity;
+    const void *data;
+    int64_t bytes;
+} collector;
+
+static sbp_dtype dtype_of(const collector *c, const sbp_function *function, const sbp_view *view) {
+    if (view->ref == SBP_NO_VIEW)
+        return SBP_DTYPE_COUNT;
+    return view->ref >= 0 ? c->program->buffers[view->ref].dtype : function->formals[~view->ref].dtype;
+}
+
+static sbp_status collect_command(collector *c, const sbp_function *function, const sbp_command *command) {
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
+    char names[SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS][SBP_VULKAN_NAME];
+    for (int32_t i = 0; i < command->view_count; i++)
+        dtypes[i] = dtype_of(c, function, &command->views[i]);
+    int32_t count = sbp_vulkan_module_names(command, dtypes, names);
+    for (int32_t i = 0; i < count; i++) {
+        if (sbp_map_get(&c->names, names[i]) >= 0)
+            continue;
+        sbp_vulkan_shader shader;
+        sbp_vulkan_module module = {0};
+        SBP_TRY(sbp_vulkan_shader_make(c->arena, c->diag, c->program, command, dtypes, names[i], &shader));
+        SBP_TRY(sbp_vulkan_compiler_run(c->compiler, c->arena, c->diag, &shader, &module));
+        sbp_map_set(&c->names, module.name, c->count);
+        SBP_PUSH(c->arena, c->modules, c->count, c->capacity, module);
+    }
+    return SBP_OK;
+}
+
+static sbp_status collect_body(collector *c, const sbp_function *function, const sbp_body *body) {
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_COMMAND)
+            SBP_TRY(collect_command(c, function, node->u.command));
+        else if (node->kind == SBP_NODE_LOOP)
+            SBP_TRY(collect_body(c, function, &node->u.loop->body));
+    }
+    return SBP_OK;
+}
+
+static sbp_status collect(void *user) {
+    collector *c = user;
+    sbp_map_init(&c->names, c->arena);
+    for (int32_t i = 0; i < c->program->function_count; i++)
+        SBP_TRY(collect_body(c, &c->program->functions[i], &c->program->functions[i].body));
+    for (int32_t i = 0; i < c->program->entry_count; i++)
+        SBP_TRY(collect_body(c, NULL, &c->program->entries[i].body));
+    sbp_vulkan_modules_write(c->arena, c->modules, c->count, &c->data, &c->bytes);
+    return SBP_OK;
+}
+
+static sbp_status compile(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, const void **data,
+                          int64_t *bytes) {
+    collector c = {.arena = arena, .diag = diag, .program = program};
+    c.compiler = sbp_vulkan_compiler_create();
+    if (!c.compiler)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(arena, diag, collect, &c);
+    sbp_vulkan_compiler_destroy(c.compiler);
+    *data = c.data;
+    *bytes = c.bytes;
+    return status;
+}
+
+const sbp_target sbp_vulkan_target = {.name = "vulkan", .describe = describe, .compile = compile};
