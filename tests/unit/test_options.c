@@ -303,9 +303,9 @@ static void test_help(void **state) {
     }
 }
 
-/* The README of the command line carries the table between these marks; SBP_UPDATE_GOLDENS=1 rewrites it. */
-static void test_the_table_of_the_readme(void **state) {
-    static const char path[] = "frontends/cli/README.md",
+/* options.md carries the table between these marks; SBP_UPDATE_GOLDENS=1 rewrites it. */
+static void test_the_table_of_options(void **state) {
+    static const char path[] = "frontends/cli/options.md",
                       begin[] = "<!-- options: written by test_options, do not edit -->\n",
                       end[] = "<!-- end of options -->\n";
     io_fixture *f = *state;
@@ -357,7 +357,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_given_options_travel, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_values_as_json, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_help, io_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_the_table_of_the_readme, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_table_of_options, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
