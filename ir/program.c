@@ -217,6 +217,23 @@ sbp_view sbp_view_blocks(sbp_view whole) {
     return view;
 }
 
+static bool index_equal(const sbp_index *a, const sbp_index *b) {
+    return a->column == b->column && sbp_extent_equal(a->base, b->base) && sbp_extent_equal(a->step, b->step);
+}
+
+static bool same_start(const sbp_view *a, const sbp_view *b) {
+    return a->ref == b->ref && a->slot == b->slot && a->col == b->col && a->until == b->until &&
+           index_equal(&a->start, &b->start);
+}
+
+bool sbp_view_equal(const sbp_view *a, const sbp_view *b) {
+    return same_start(a, b) && a->cols == b->cols && index_equal(&a->length, &b->length);
+}
+
+bool sbp_view_same_start(const sbp_view *a, const sbp_view *b) {
+    return a->ref != SBP_NO_VIEW && same_start(a, b);
+}
+
 /* ---- positions and ranges --------------------------------------------------------------------------- */
 
 int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_sizes *sizes) {

@@ -304,6 +304,10 @@ sbp_view sbp_view_none(void);
 sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step);
 /* Narrows a whole view to the partial rows of the current chunk: [0 for blocks]. */
 sbp_view sbp_view_blocks(sbp_view whole);
+/* The same memory at every position: of the same rows and columns; or only beginning at the same place. Two
+ * absent views are equal, and begin nowhere. */
+bool sbp_view_equal(const sbp_view *a, const sbp_view *b);
+bool sbp_view_same_start(const sbp_view *a, const sbp_view *b);
 
 /* ---- what views and commands mean in rows (verifier, executor, simulators) ------------------------- */
 

@@ -135,8 +135,25 @@ typedef struct sbp_rk_view {
 sbp_status sbp_rowkernel_run_reference(const sbp_rowkernel *kernel, int64_t rows, int64_t row0,
                                        const sbp_rk_view *views, const double *scalars) SBP_CHECKED;
 
-/* First word of Philox4x32-10 (Salmon et al., SC'11), the one random source of all backends. */
-uint32_t sbp_philox(const uint32_t counter[4], const uint32_t key[2]);
+/* First word of Philox4x32-10 (Salmon et al., SC'11), the one random source of all backends.
+ * Inline, so that loops over it vectorise. */
+__attribute__((always_inline)) static inline uint32_t sbp_philox_word(uint32_t c0, uint32_t c1, uint32_t c2,
+                                                                      uint32_t c3, uint32_t k0, uint32_t k1) {
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c0;
+}
+
+static inline uint32_t sbp_philox(const uint32_t counter[4], const uint32_t key[2]) {
+    return sbp_philox_word(counter[0], counter[1], counter[2], counter[3], key[0], key[1]);
+}
 
 /* Text form: printing and parsing round-trip exactly. The parser starts at `kernel` (ir/lex.h). */
 void sbp_rowkernel_print(sbp_text *out, const sbp_rowkernel *kernel);

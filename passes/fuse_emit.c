@@ -257,14 +257,6 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
 
 /* ---- places that follow from carries and results ----------------------------------------------------- */
 
-static bool same_view(const sbp_view *a, const sbp_view *b) {
-    return a->ref == b->ref && a->slot == b->slot && a->col == b->col && a->cols == b->cols &&
-           a->until == b->until && a->start.column == b->start.column &&
-           sbp_extent_equal(a->start.base, b->start.base) && sbp_extent_equal(a->start.step, b->start.step) &&
-           a->length.column == b->length.column && sbp_extent_equal(a->length.base, b->length.base) &&
-           sbp_extent_equal(a->length.step, b->length.step);
-}
-
 typedef struct extra {
     sbp_value value;
     sbp_view to;
@@ -281,7 +273,7 @@ static void place(sbp_fuser *z, sbp_value value, sbp_view to, extras *more) {
     sbp_view *at = &z->stage->places[v];
     if (at->ref == SBP_NO_VIEW && z->f->values[v].role == SBP_VALUE_OP)
         *at = to;
-    else if (!same_view(at, &to))
+    else if (!sbp_view_equal(at, &to))
         SBP_PUSH(z->p->arena, more->list, more->count, more->capacity, (extra){.value = v, .to = to});
 }
 

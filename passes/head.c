@@ -226,7 +226,7 @@ static sbp_status build_function(head_builder *h, const sbp_func *from, const ch
                           &(sbp_body_spec){.from = from, .given = none, .keeps = keeps, .filled = none}, name,
                           p->diag, &cut));
     sbp_function_lowering *function = sbp_lower_function(p, name);
-    int32_t f = function->function, params = 0;
+    int32_t f = function->function;
     sbp_stage *stage = sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.chunk", name), cut.func,
                                        p->lowering->head_table, false);
     const sbp_type *x = NULL;
@@ -237,38 +237,22 @@ static sbp_status build_function(head_builder *h, const sbp_func *from, const ch
         return sbp_fail(p->diag, SBP_INTERNAL, "head: @%s reads no stream", h->head->name);
     sbp_lower_formal(p, f, "H", backward ? SBP_UPDATE : SBP_READ, x->dtype, sbp_extent_symbol(SBP_T, 1),
                      sbp_type_row_elems(x));
-    int32_t *formal = SBP_NEW_ARRAY(p->arena, int32_t, h->head->arg_count + 1);
-    int32_t *accum = SBP_NEW_ARRAY(p->arena, int32_t, h->head->arg_count + 1);
-    for (int pass = 0; pass < (backward ? 2 : 1); pass++) {
-        params = 0;
-        for (int32_t i = 0; i < h->head->arg_count; i++) {
-            const sbp_value_info *info = &h->head->values[h->head->args[i]];
-            if (info->role != SBP_VALUE_PARAM)
-                continue;
-            sbp_extent rows;
-            int64_t cols;
-            sbp_lower_shape(&info->type, SBP_C, &rows, &cols);
-            if (pass == 0)
-                formal[i] = sbp_lower_formal(p, f, sbp_arena_printf(p->arena, "p%d", params), SBP_READ,
-                                             info->type.dtype, rows, cols);
-            else if (info->trainable)
-                accum[i] = sbp_lower_formal(p, f, sbp_arena_printf(p->arena, "A%d", params), SBP_UPDATE,
-                                            sbp_lower_wide(info->type.dtype), rows, cols);
-            params++;
-        }
-    }
+    int32_t *formal = SBP_NEW_ARRAY(p->arena, int32_t, h->head->value_count + 1);
+    int32_t *accum = SBP_NEW_ARRAY(p->arena, int32_t, h->head->value_count + 1);
+    sbp_lower_param_formals(p, f, h->head, formal, backward ? accum : NULL);
     const sbp_function *fn = &p->program->functions[f];
     sbp_view stream = sbp_lower_rows_of(stage, sbp_view_formal(fn, 0));
     for (int32_t i = 0; i < cut.func->arg_count; i++) {
         sbp_value v = cut.func->args[i];
         const sbp_value_info *info = &cut.func->values[v];
-        for (int32_t a = 0; a < h->head->arg_count; a++)
-            if (info->role == SBP_VALUE_PARAM &&
-                strcmp(h->head->values[h->head->args[a]].name, info->name) == 0) {
-                stage->places[v] = sbp_view_formal(fn, formal[a]);
-                if (accum[a] > 0)
-                    stage->accums[v] = sbp_view_formal(fn, accum[a]);
-            }
+        for (int32_t a = 0; a < h->head->arg_count; a++) {
+            sbp_value param = h->head->args[a];
+            if (info->role != SBP_VALUE_PARAM || strcmp(h->head->values[param].name, info->name) != 0)
+                continue;
+            stage->places[v] = sbp_view_formal(fn, formal[param]);
+            if (accum[param] > 0)
+                stage->accums[v] = sbp_view_formal(fn, accum[param]);
+        }
         if (info->role == SBP_VALUE_STREAM && stream_named(h->head, info->name) != SBP_NO_VALUE)
             stage->places[v] = stream;
         sbp_value o = cut.origin[v];

@@ -170,6 +170,32 @@ int32_t sbp_lower_formal(sbp_pipeline *p, int32_t function, const char *name, sb
     return f->formal_count - 1;
 }
 
+static void add_param_formals(sbp_pipeline *p, int32_t function, const sbp_func *body, bool accumulate,
+                              int32_t *out) {
+    int32_t number = 0;
+    for (int32_t i = 0; i < body->arg_count; i++) {
+        const sbp_value_info *info = &body->values[body->args[i]];
+        if (info->role != SBP_VALUE_PARAM)
+            continue;
+        sbp_extent rows;
+        int64_t cols;
+        sbp_lower_shape(&info->type, SBP_C, &rows, &cols);
+        if (!accumulate || info->trainable)
+            out[body->args[i]] = sbp_lower_formal(
+                p, function, sbp_arena_printf(p->arena, accumulate ? "A%d" : "p%d", number),
+                accumulate ? SBP_UPDATE : SBP_READ,
+                accumulate ? sbp_lower_wide(info->type.dtype) : info->type.dtype, rows, cols);
+        number++;
+    }
+}
+
+void sbp_lower_param_formals(sbp_pipeline *p, int32_t function, const sbp_func *body, int32_t *params,
+                             int32_t *accums) {
+    add_param_formals(p, function, body, false, params);
+    if (accums)
+        add_param_formals(p, function, body, true, accums);
+}
+
 sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole) {
     return stage->table >= 0 ? sbp_view_chunk(whole, stage->rows) : whole;
 }

@@ -159,6 +159,10 @@ void sbp_lower_add_stage(sbp_pipeline *p, sbp_function_lowering *function, sbp_s
 sbp_function_lowering *sbp_lower_function(sbp_pipeline *p, const char *name);
 int32_t sbp_lower_formal(sbp_pipeline *p, int32_t function, const char *name, sbp_access access,
                          sbp_dtype dtype, sbp_extent rows, int64_t cols);
+/* A formal p0, p1, .. for every parameter among the arguments of `body`, into params; with accums != NULL
+ * then A0, .. for the trainable ones, wide, to be added to. Both arrays are indexed by the value. */
+void sbp_lower_param_formals(sbp_pipeline *p, int32_t function, const sbp_func *body, int32_t *params,
+                             int32_t *accums);
 /* Text of a stage: its body, or its instructions once there are any. */
 void sbp_stage_print(sbp_text *out, const sbp_pipeline *p, const sbp_stage *stage);
 /* Length of a value's name without the number that tells equal values of one segment apart ("gate.3": 4). */

@@ -10,13 +10,6 @@
 
 #include "passes/schedule.h"
 
-static bool same_view(const sbp_view *a, const sbp_view *b) {
-    return a->ref == b->ref && a->slot == b->slot && a->col == b->col && a->cols == b->cols &&
-           a->until == b->until && a->start.column == b->start.column &&
-           sbp_extent_equal(a->start.base, b->start.base) && sbp_extent_equal(a->start.step, b->start.step) &&
-           a->length.column == b->length.column && sbp_extent_equal(a->length.base, b->length.base);
-}
-
 /* Fixed memory may be written when the caller gave it for that, or when it is the function's own. */
 static bool is_writable(const sbp_scheduler *s, const sbp_view *view) {
     const sbp_program *prog = s->p->program;
@@ -28,7 +21,7 @@ static bool is_writable(const sbp_scheduler *s, const sbp_view *view) {
 
 static int32_t home_at(sbp_scheduler *s, const sbp_view *view) {
     for (int32_t h = 0; h < s->home_count; h++)
-        if (s->homes[h].view.ref != SBP_NO_VIEW && same_view(&s->homes[h].view, view))
+        if (s->homes[h].view.ref != SBP_NO_VIEW && sbp_view_equal(&s->homes[h].view, view))
             return h;
     SBP_PUSH(s->p->arena, s->homes, s->home_count, s->home_capacity,
              (sbp_home){.view = *view, .writable = is_writable(s, view), .buffer = -1});

@@ -52,12 +52,6 @@ typedef struct writers {
     int32_t count, capacity;
 } writers;
 
-static bool same_place(const sbp_view *a, const sbp_view *b) {
-    return a->ref != SBP_NO_VIEW && a->ref == b->ref && a->slot == b->slot && a->col == b->col &&
-           a->until == b->until && a->start.column == b->start.column &&
-           sbp_extent_equal(a->start.base, b->start.base) && sbp_extent_equal(a->start.step, b->start.step);
-}
-
 static edges *find_dependences(sbp_scheduler *s) {
     sbp_stage *stage = s->stage;
     sbp_arena *arena = s->p->arena;
@@ -113,7 +107,8 @@ static edges *find_dependences(sbp_scheduler *s) {
     for (int32_t a = 0; a < stage->body->arg_count; a++) {
         sbp_value arg = stage->body->args[a];
         for (int32_t v = 0; v < values; v++)
-            if (v != arg && written[v].count > 0 && same_place(&stage->places[arg], &stage->places[v]))
+            if (v != arg && written[v].count > 0 &&
+                sbp_view_same_start(&stage->places[arg], &stage->places[v]))
                 for (int32_t w = 0; w < written[v].count; w++)
                     for (int32_t r = 0; r < read[arg].count; r++)
                         add_edge(arena, &before[written[v].list[w]], read[arg].list[r], written[v].list[w]);

@@ -210,26 +210,7 @@ static formals add_formals(builder *b, int32_t function, bool backward, sbp_acce
                                    sbp_type_row_elems(&d->values[b->input].type));
     f.output = sbp_lower_formal(p, function, backward ? "G" : "y", backward ? SBP_UPDATE : SBP_WRITE,
                                 y->dtype, t, sbp_type_row_elems(y));
-    int32_t number = 0;
-    for (int pass = 0; pass < (backward ? 2 : 1); pass++) {
-        number = 0;
-        for (int32_t i = 0; i < d->arg_count; i++) {
-            sbp_value v = d->args[i];
-            const sbp_value_info *info = &d->values[v];
-            if (info->role != SBP_VALUE_PARAM)
-                continue;
-            sbp_extent rows;
-            int64_t cols;
-            sbp_lower_shape(&info->type, SBP_C, &rows, &cols);
-            if (pass == 0)
-                f.params[v] = sbp_lower_formal(p, function, sbp_arena_printf(p->arena, "p%d", number),
-                                               SBP_READ, info->type.dtype, rows, cols);
-            else if (info->trainable)
-                f.accums[v] = sbp_lower_formal(p, function, sbp_arena_printf(p->arena, "A%d", number),
-                                               SBP_UPDATE, sbp_lower_wide(info->type.dtype), rows, cols);
-            number++;
-        }
-    }
+    sbp_lower_param_formals(p, function, d, f.params, backward ? f.accums : NULL);
     for (int32_t i = 0; i < b->kind->saved_count; i++) {
         const sbp_saved *s = &b->kind->saved[i];
         sbp_access access = saved_access == SBP_WRITE && s->is_carry ? SBP_UPDATE : saved_access;

@@ -129,7 +129,7 @@ static sbp_status move_run(void *user, const sbp_recipe_run *run) {
 }
 
 /* Where elements change places, the whole buffer passes through memory of its size. */
-static sbp_status open_mover(mover *m, const sbp_tensor *tensor) {
+static sbp_status open_mover(mover *m, const sbp_tensor_entry *tensor) {
     if (sbp_recipe_is_one_run(&tensor->map))
         return SBP_OK;
     m->copy = sbp_malloc((size_t)(tensor->map.elems * sbp_dtype_bytes(m->dtype)));
@@ -140,7 +140,7 @@ static sbp_status open_mover(mover *m, const sbp_tensor *tensor) {
                                        m->copy, m->job->diag);
 }
 
-static sbp_status close_mover(mover *m, const sbp_tensor *tensor, sbp_status status) {
+static sbp_status close_mover(mover *m, const sbp_tensor_entry *tensor, sbp_status status) {
     if (status == SBP_OK && m->load && m->copy)
         status = sbp_executor_write(m->job->executor, m->buffer, 0, 0, tensor->map.elems, m->dtype, m->copy,
                                     m->job->diag);

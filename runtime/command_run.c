@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "ir/io/plan_file.h"
+#include "ir/machine.h"
 #include "runtime/child.h"
 #include "runtime/commands.h"
 #include "runtime/devices.h"
@@ -97,7 +98,7 @@ static const char **compile_args(sbp_run *run, const char *sbpc, int64_t seq_len
     if (seq_len > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--seq-len=%lld", (long long)seq_len));
-    int64_t available = sbp_memory_available() / 100 * 95 >> 20; /* MiB; the rest is for the system */
+    int64_t available = sbp_machine_memory_available() / 100 * 95 >> 20; /* MiB; the rest is for the system */
     if (!sbp_options_given(run->options, "memory") && available > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)available));

@@ -1,4 +1,4 @@
-/* devices.c: the table of devices, and the machine's memory. */
+/* devices.c: the table of devices. */
 #include "runtime/devices.h"
 
 #include <stdio.h>
@@ -133,32 +133,4 @@ bool sbp_devices_best(const char **backend, sbp_device_info *out) {
             return true;
     }
     return false;
-}
-
-static int64_t read_number(const char *path) {
-    long long value = 0;
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return 0;
-    if (fscanf(file, "%lld", &value) != 1) /* "max" */
-        value = 0;
-    fclose(file);
-    return value;
-}
-
-int64_t sbp_memory_available(void) {
-    char line[256];
-    long long kib = 0;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && kib == 0 && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %lld kB", &kib) != 1)
-            kib = 0;
-    if (file)
-        fclose(file);
-    int64_t available = (int64_t)kib * 1024;
-    int64_t limit = read_number("/sys/fs/cgroup/memory.max"),
-            used = read_number("/sys/fs/cgroup/memory.current");
-    if (limit > 0 && limit - used < available)
-        available = limit > used ? limit - used : 0;
-    return available;
 }

@@ -1,4 +1,4 @@
-/* devices.h: the kinds of device that this program can run plans on, and what the machine has. */
+/* devices.h: the kinds of device that this program can run plans on. */
 #ifndef SBP_RUNTIME_DEVICES_H
 #define SBP_RUNTIME_DEVICES_H
 
@@ -12,9 +12,5 @@ sbp_status sbp_devices_print(sbp_text *out, bool json, sbp_diag *diag) SBP_CHECK
 
 /* What --backend auto means on this machine: the first device that is no software driver. False: none. */
 bool sbp_devices_best(const char **backend, sbp_device_info *out);
-
-/* Bytes of host memory that this process may still take, by the kernel's estimate and its control group; 0:
- * unknown. */
-int64_t sbp_memory_available(void);
 
 #endif

@@ -42,7 +42,7 @@ static sbp_status load_program(const loader *l, sbp_plan *plan) {
 /* A parameter has one buffer of the program, with as many elements, and the reverse. */
 static sbp_status bind_tensor(const loader *l, sbp_plan *plan, const sbp_map *names, int32_t t,
                               int32_t *buffers, int32_t *tensor_of) {
-    const sbp_tensor *tensor = &plan->tensors->tensors[t];
+    const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
     int32_t b = sbp_map_get(names, tensor->buffer);
     if (b < 0 || plan->program->buffers[b].role != SBP_ROLE_PARAM)
         return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': '%.200s' is no parameter of the program",

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/machine.h"
 #include "runtime/devices.h"
 #include "runtime/interrupt.h"
 #include "runtime/run.h"
@@ -194,7 +195,7 @@ static sbp_status train_and_save(sbp_run *run) {
 
 static sbp_status open_device(sbp_run *run) {
     const sbp_device_class *class = sbp_device_find(run->info.backend);
-    int64_t threads = sbp_options_int(run->options, "threads"), available = sbp_memory_available();
+    int64_t threads = sbp_options_int(run->options, "threads"), available = sbp_machine_memory_available();
     int64_t planned = sbp_run_peak_planned(run);
     sbp_device_options options = {.threads = threads > 0 ? (int32_t)threads : 0,
                                   .index = (int32_t)sbp_options_int(run->options, "device"),

@@ -142,7 +142,7 @@ static sbp_status check_shape(const load *l) {
 }
 
 /* The tensor of the file and the recipe for it; NULL when the file has none. */
-static const sbp_weight *find_source(const sbp_weights *weights, const sbp_tensor *tensor,
+static const sbp_weight *find_source(const sbp_weights *weights, const sbp_tensor_entry *tensor,
                                      const sbp_recipe **recipe) {
     for (int32_t k = 0; k < tensor->recipe_count; k++) {
         *recipe = &tensor->recipes[k];
@@ -174,7 +174,7 @@ static sbp_status load_tensor(load *l) {
 
 /* Numbers for target elements [first, first + count) of a tensor. */
 typedef struct draw {
-    const sbp_tensor *tensor;
+    const sbp_tensor_entry *tensor;
     uint64_t seed, name_hash;
     int64_t row_elems; /* of the source */
     int64_t first, count;
@@ -215,7 +215,7 @@ static sbp_status clear_pad_row(void *user, const sbp_recipe_run *run) {
 
 static void *draw_part(void *user) {
     draw *d = user;
-    const sbp_tensor *tensor = d->tensor;
+    const sbp_tensor_entry *tensor = d->tensor;
     int64_t end = d->first + d->count;
     if (tensor->init == SBP_INIT_NORMAL)
         (void)!sbp_recipe_walk_target(&tensor->map, d->first, end, draw_run, d);
@@ -252,7 +252,7 @@ static void draw_piece(const draw *piece, int32_t threads) {
 
 static sbp_status randomize_tensor(sbp_executor *x, const sbp_plan *plan, int32_t t, uint64_t seed,
                                    int32_t threads, double *staging, sbp_diag *diag) {
-    const sbp_tensor *tensor = &plan->tensors->tensors[t];
+    const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
     const sbp_recipe *recipe = &tensor->recipes[0];
     draw d = {.tensor = tensor,
               .seed = seed,
@@ -293,7 +293,7 @@ sbp_status sbp_params_randomize(sbp_executor *x, const sbp_plan *plan, uint64_t 
 
 /* ---- all of them ------------------------------------------------------------------------------------ */
 
-static sbp_status fail_missing(sbp_diag *diag, const sbp_weights *weights, const sbp_tensor *tensor) {
+static sbp_status fail_missing(sbp_diag *diag, const sbp_weights *weights, const sbp_tensor_entry *tensor) {
     bool other = tensor->recipe_count > 1 || tensor->alias_count > 0;
     const char *also = tensor->recipe_count > 1 ? tensor->recipes[1].source : other ? tensor->aliases[0] : "";
     return sbp_fail(diag, SBP_INPUT, "%s: no tensor '%.200s'%s%.200s%s; the file has %d tensors",
@@ -308,7 +308,7 @@ sbp_status sbp_params_load(sbp_executor *x, const sbp_plan *plan, const sbp_weig
         return sbp_fail(diag, SBP_MACHINE, "out of memory while loading weights");
     sbp_status status = SBP_OK;
     for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++) {
-        const sbp_tensor *tensor = &plan->tensors->tensors[t];
+        const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
         load l = {.weights = weights, .staging = staging};
         l.to = (target){.x = x, .diag = diag, .buffer = plan->buffers[t]};
         l.to.dtype = plan->program->buffers[plan->buffers[t]].dtype;

@@ -14,7 +14,7 @@ typedef sbp_status (*element_reader)(void *user, int32_t tensor, int64_t first, 
 
 /* The elements of one tensor, ready to be put where the source has them. */
 typedef struct part {
-    const sbp_tensor *tensor;
+    const sbp_tensor_entry *tensor;
     int32_t index;
     element_reader read;
     void *user;
@@ -253,7 +253,7 @@ static sbp_status take_gradient(void *user, const sbp_gradient *gradient, bool *
     sbp_gradient_dump *d = user;
     *skip = true;
     int32_t t = d->plan->tensor_of[gradient->parameter];
-    const sbp_tensor *tensor = t < 0 ? NULL : &d->plan->tensors->tensors[t];
+    const sbp_tensor_entry *tensor = t < 0 ? NULL : &d->plan->tensors->tensors[t];
     if (!tensor || !tensor->trainable || d->seen[t] ||
         gradient->span.rows * gradient->span.cols != tensor->map.elems)
         return sbp_fail(diag, SBP_INPUT,

@@ -1,6 +1,7 @@
 /* core.c: what the two CPU devices share: arenas, prepared kernels, resolving of operands. */
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/rows.h"
+#include "ir/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,13 +74,13 @@ void cpu_core_info(const cpu_core *core, sbp_device_info *out) {
     if (file)
         fclose(file);
     snprintf(out->name, sizeof out->name, "%s (%s)", model, core->kernels->name);
-    out->memory_bytes = cpu_memory_limit();
+    out->memory_bytes = sbp_machine_memory();
     out->used_bytes = cpu_memory_peak();
     out->threads = core->threads;
 }
 
 static sbp_status map_arena(cpu_core *core, sbp_space space, int64_t bytes, sbp_diag *diag) {
-    int64_t limit = cpu_memory_limit();
+    int64_t limit = sbp_machine_memory();
     char need[32], have[32];
     if (bytes == 0)
         return SBP_OK;
@@ -116,13 +117,29 @@ sbp_status cpu_core_load(cpu_core *core, const sbp_program *program, sbp_diag *d
     return SBP_OK;
 }
 
-sbp_status cpu_core_range(const cpu_core *core, sbp_space space, int64_t offset, int64_t bytes,
-                          sbp_diag *diag) {
+static sbp_status check_range(const cpu_core *core, sbp_space space, int64_t offset, int64_t bytes,
+                              sbp_diag *diag) {
     if ((unsigned)space >= SBP_SPACE_COUNT || offset < 0 || bytes < 0 ||
         offset > (int64_t)core->arena_bytes[space] || bytes > (int64_t)core->arena_bytes[space] - offset)
         return sbp_fail(diag, SBP_INTERNAL, "cpu: bytes %lld to %lld of an arena of %lld", (long long)offset,
                         (long long)(offset + bytes),
                         (unsigned)space < SBP_SPACE_COUNT ? (long long)core->arena_bytes[space] : 0);
+    return SBP_OK;
+}
+
+sbp_status cpu_core_write(const cpu_core *core, sbp_space space, int64_t offset, const void *data,
+                          int64_t bytes, sbp_diag *diag) {
+    SBP_TRY(check_range(core, space, offset, bytes, diag));
+    if (bytes > 0)
+        memcpy(core->arena[space] + offset, data, (size_t)bytes);
+    return SBP_OK;
+}
+
+sbp_status cpu_core_read(const cpu_core *core, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                         sbp_diag *diag) {
+    SBP_TRY(check_range(core, space, offset, bytes, diag));
+    if (bytes > 0)
+        memcpy(data, core->arena[space] + offset, (size_t)bytes);
     return SBP_OK;
 }
 
@@ -139,7 +156,7 @@ static sbp_status resolve_span(const cpu_core *core, const sbp_span *span, cpu_v
         (!sbp_mul_i64(span->rows - 1, span->stride, &before) || !sbp_add_i64(before, span->cols, &bytes) ||
          !sbp_mul_i64(bytes, sbp_dtype_bytes(span->dtype), &bytes)))
         return sbp_fail(diag, SBP_INTERNAL, "cpu: the size of an operand overflows");
-    SBP_TRY(cpu_core_range(core, span->space, span->offset, bytes, diag));
+    SBP_TRY(check_range(core, span->space, span->offset, bytes, diag));
     *out = (cpu_view){.data = core->arena[span->space] + span->offset,
                       .dtype = span->dtype,
                       .rows = span->rows,

@@ -35,8 +35,7 @@ void *cpu_map_pages(size_t bytes);
 void cpu_unmap_pages(void *pages, size_t bytes);
 /* Touches the pages with all threads of the pool. */
 void cpu_touch_pages(cpu_pool *pool, void *pages, size_t bytes);
-/* Memory that this process may use at most, and the most it has used (VmHWM); 0 unknown. */
-int64_t cpu_memory_limit(void);
+/* The most memory that this process has used (VmHWM); 0 unknown. */
 int64_t cpu_memory_peak(void);
 
 /* ---- commands ------------------------------------------------------------------------------------- */
@@ -113,8 +112,11 @@ sbp_status cpu_core_load(cpu_core *core, const sbp_program *program, sbp_diag *d
 sbp_status cpu_core_resolve(const cpu_core *core, const sbp_dispatch *dispatch, cpu_command *out,
                             sbp_diag *diag) SBP_CHECKED;
 void cpu_core_run(const cpu_core *core, cpu_lane *lane, const cpu_command *command);
-sbp_status cpu_core_range(const cpu_core *core, sbp_space space, int64_t offset, int64_t bytes,
-                          sbp_diag *diag) SBP_CHECKED;
+/* Between host and arena, bounds-checked; no command may be running. */
+sbp_status cpu_core_write(const cpu_core *core, sbp_space space, int64_t offset, const void *data,
+                          int64_t bytes, sbp_diag *diag) SBP_CHECKED;
+sbp_status cpu_core_read(const cpu_core *core, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                         sbp_diag *diag) SBP_CHECKED;
 bool cpu_lane_init(cpu_lane *lane, int threads);
 void cpu_lane_free(cpu_lane *lane);
 

@@ -125,21 +125,15 @@ static sbp_status cpu_load(sbp_device *base, const sbp_program *program, sbp_dia
 static sbp_status cpu_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
                             int64_t bytes, sbp_diag *diag) {
     cpu_device *device = (cpu_device *)base;
-    SBP_TRY(cpu_core_range(&device->core, space, offset, bytes, diag));
     drain(device);
-    if (bytes > 0)
-        memcpy(device->core.arena[space] + offset, data, (size_t)bytes);
-    return SBP_OK;
+    return cpu_core_write(&device->core, space, offset, data, bytes, diag);
 }
 
 static sbp_status cpu_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
                            sbp_diag *diag) {
     cpu_device *device = (cpu_device *)base;
-    SBP_TRY(cpu_core_range(&device->core, space, offset, bytes, diag));
     drain(device);
-    if (bytes > 0)
-        memcpy(data, device->core.arena[space] + offset, (size_t)bytes);
-    return SBP_OK;
+    return cpu_core_read(&device->core, space, offset, data, bytes, diag);
 }
 
 static sbp_status cpu_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {

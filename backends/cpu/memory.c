@@ -57,25 +57,6 @@ void cpu_touch_pages(cpu_pool *pool, void *pages, size_t bytes) {
     cpu_pool_run(pool, (int64_t)((bytes + TOUCH_BYTES - 1) / TOUCH_BYTES), touch, &t);
 }
 
-static int64_t read_number(const char *path) {
-    long long value = 0;
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return 0;
-    if (fscanf(file, "%lld", &value) != 1) /* "max" */
-        value = 0;
-    fclose(file);
-    return value;
-}
-
-int64_t cpu_memory_limit(void) {
-    int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
-    int64_t limit = read_number("/sys/fs/cgroup/memory.max");
-    if (limit == 0)
-        limit = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-    return limit > 0 && limit < memory ? limit : memory;
-}
-
 int64_t cpu_memory_peak(void) {
     char line[256];
     long long kib = 0;

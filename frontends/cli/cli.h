@@ -50,8 +50,4 @@ sbp_status sbp_cli_categories(sbp_arena *arena, sbp_diag *diag, const sbp_progra
 /* A picture: positions of the training entry from left to right, addresses from bottom to top. */
 void sbp_cli_memory_svg(sbp_arena *arena, const sbp_program *program, sbp_text *out);
 
-/* Memory that a process may use on this machine: the least of RAM and what limits the process; 0: not known.
- */
-int64_t sbp_cli_machine_bytes(void);
-
 #endif

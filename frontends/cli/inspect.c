@@ -5,6 +5,7 @@
 #include "frontends/cli/cli.h"
 #include "ir/io/json.h"
 #include "ir/io/plan_file.h"
+#include "ir/machine.h"
 #include "passes/cost.h"
 
 typedef struct inspection {
@@ -126,7 +127,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     sbp_text_add(out,
                  "work       %.3g TFLOP and %lld commands a micro-batch, about %.3g s by the cost model\n",
                  cost.flops / 1e12, (long long)cost.commands, cost.seconds);
-    int64_t machine = sbp_cli_machine_bytes(), longest = 0;
+    int64_t machine = sbp_machine_memory(), longest = 0;
     if (machine > in->info.runtime_bytes) {
         SBP_TRY(sbp_planner_longest(in->arena, in->diag, p, &in->info, machine - in->info.runtime_bytes,
                                     INT64_MAX, &longest));

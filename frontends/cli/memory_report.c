@@ -1,23 +1,9 @@
 /* memory_report.c: who holds the memory, as numbers and as a picture. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "frontends/cli/cli.h"
 #include "passes/memory.h"
-
-int64_t sbp_cli_machine_bytes(void) {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    int64_t bytes = pages > 0 && page > 0 ? (int64_t)pages * page : 0;
-    FILE *limit = fopen("/sys/fs/cgroup/memory.max", "r"); /* "max" or a number */
-    if (limit) {
-        long long most;
-        if (fscanf(limit, "%lld", &most) == 1 && most > 0 && (bytes == 0 || most < bytes))
-            bytes = most;
-        fclose(limit);
-    }
-    return bytes;
-}
 
 sbp_status sbp_cli_categories(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
                               sbp_category out[SBP_ROLE_COUNT + 1], int32_t *count) {

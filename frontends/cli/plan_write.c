@@ -8,7 +8,7 @@
 #include "ir/io/tensor_table.h"
 #include "ir/io/tokenizer.h"
 
-static void add_recipe(const sbp_compilation *c, sbp_tensor *tensor, const sbp_param *param,
+static void add_recipe(const sbp_compilation *c, sbp_tensor_entry *tensor, const sbp_param *param,
                        const sbp_recipe *recipe) {
     sbp_recipe own = {.source = param->name, .dtype = param->storage, .rank = param->type.rank};
     for (int32_t d = 0; d < param->type.rank; d++)
@@ -22,12 +22,12 @@ static sbp_status tensor_section(const sbp_compilation *c, sbp_text *out) {
     sbp_tensor_table table = {0};
     for (int32_t i = 0; i < m->param_count; i++) {
         const sbp_param *param = &m->params[i];
-        sbp_tensor tensor = {.buffer = param->name,
-                             .trainable = param->trainable,
-                             .decay = param->decay,
-                             .init = param->init,
-                             .deviation = param->init_std,
-                             .pad_row = param->pad_row};
+        sbp_tensor_entry tensor = {.buffer = param->name,
+                                   .trainable = param->trainable,
+                                   .decay = param->decay,
+                                   .init = param->init,
+                                   .deviation = param->init_std,
+                                   .pad_row = param->pad_row};
         add_recipe(c, &tensor, param, param->recipe);
         if (param->stored)
             add_recipe(c, &tensor, param, param->stored);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "frontends/cli/cli.h"
+#include "ir/machine.h"
 
 /* ---- the one change that would buy most -------------------------------------------------------------- */
 
@@ -52,7 +53,7 @@ static int32_t neighbours(const sbp_compilation *c, change *out) {
 }
 
 static int64_t room(const sbp_compilation *c) {
-    return c->wish.memory_bytes > 0 ? c->wish.memory_bytes : sbp_cli_machine_bytes();
+    return c->wish.memory_bytes > 0 ? c->wish.memory_bytes : sbp_machine_memory();
 }
 
 /* Time saved within the memory there is counts first; else memory saved per time lost. */

@@ -52,7 +52,7 @@ static void print_recipe(sbp_text *out, const sbp_recipe *recipe) {
     sbp_text_add(out, recipe->step_count ? "]}" : "}");
 }
 
-static void print_tensor(sbp_text *out, const sbp_tensor *tensor) {
+static void print_tensor(sbp_text *out, const sbp_tensor_entry *tensor) {
     sbp_text_add(out, "{\"buffer\": ");
     add_string(out, tensor->buffer);
     sbp_text_add(out, ", \"trainable\": %s, \"decay\": %s", tensor->trainable ? "true" : "false",
@@ -174,7 +174,7 @@ static sbp_status read_recipe(reader *r, const sbp_json *node, sbp_recipe *out) 
     return SBP_OK;
 }
 
-static sbp_status read_init(reader *r, const sbp_json *node, sbp_tensor *out) {
+static sbp_status read_init(reader *r, const sbp_json *node, sbp_tensor_entry *out) {
     const sbp_json *init = sbp_json_member(node, "init");
     if (!init)
         return SBP_OK;
@@ -193,7 +193,7 @@ static sbp_status read_init(reader *r, const sbp_json *node, sbp_tensor *out) {
     return SBP_OK;
 }
 
-static sbp_status read_tensor(reader *r, const sbp_json *node, sbp_tensor *out) {
+static sbp_status read_tensor(reader *r, const sbp_json *node, sbp_tensor_entry *out) {
     SBP_TRY(sbp_json_as_object(r->diag, node, &node));
     SBP_TRY(sbp_json_get_string(r->diag, node, "buffer", SBP_JSON_REQUIRED, &out->buffer));
     SBP_TRY(sbp_json_get_bool(r->diag, node, "trainable", SBP_JSON_REQUIRED, &out->trainable));
@@ -226,7 +226,7 @@ sbp_status sbp_tensor_table_parse(sbp_arena *arena, sbp_diag *diag, const char *
     SBP_TRY(sbp_json_get_array(diag, root, "tensors", SBP_JSON_REQUIRED, &tensors));
     sbp_tensor_table *table = SBP_NEW(arena, sbp_tensor_table);
     for (int64_t t = 0; t < tensors->count; t++) {
-        sbp_tensor tensor = {.init = SBP_INIT_ZEROS, .pad_row = -1};
+        sbp_tensor_entry tensor = {.init = SBP_INIT_ZEROS, .pad_row = -1};
         SBP_TRY(read_tensor(&r, &tensors->items[t], &tensor));
         SBP_PUSH(arena, table->tensors, table->count, table->capacity, tensor);
     }
@@ -241,7 +241,7 @@ static bool same_dims(int32_t rank_a, const int64_t *a, int32_t rank_b, const in
     return rank_a == rank_b && memcmp(a, b, (size_t)rank_a * sizeof *a) == 0;
 }
 
-static sbp_status verify_tensor(sbp_diag *diag, sbp_tensor *tensor) {
+static sbp_status verify_tensor(sbp_diag *diag, sbp_tensor_entry *tensor) {
     if (tensor->recipe_count == 0)
         return sbp_fail(diag, SBP_INPUT, "tensor table: buffer '%.200s' has no recipe", tensor->buffer);
     SBP_TRY(sbp_recipe_compile(diag, &tensor->recipes[0], &tensor->map));
@@ -262,7 +262,7 @@ static sbp_status verify_tensor(sbp_diag *diag, sbp_tensor *tensor) {
 }
 
 /* The rectangle of the source that a tensor covers: what its slices leave of each axis. */
-static void covered(const sbp_tensor *tensor, int64_t low[SBP_MAX_RANK], int64_t high[SBP_MAX_RANK]) {
+static void covered(const sbp_tensor_entry *tensor, int64_t low[SBP_MAX_RANK], int64_t high[SBP_MAX_RANK]) {
     const sbp_recipe *recipe = &tensor->recipes[0];
     int axis_of[SBP_MAX_RANK]; /* source axis that is at this place now */
     for (int32_t a = 0; a < recipe->rank; a++) {
@@ -284,7 +284,7 @@ static void covered(const sbp_tensor *tensor, int64_t low[SBP_MAX_RANK], int64_t
     }
 }
 
-static bool overlap(const sbp_tensor *a, const sbp_tensor *b) {
+static bool overlap(const sbp_tensor_entry *a, const sbp_tensor_entry *b) {
     int64_t low_a[SBP_MAX_RANK], high_a[SBP_MAX_RANK], low_b[SBP_MAX_RANK], high_b[SBP_MAX_RANK];
     covered(a, low_a, high_a);
     covered(b, low_b, high_b);
@@ -302,7 +302,7 @@ static sbp_status verify_source(sbp_diag *diag, const sbp_tensor_source *source)
         return sbp_fail(diag, SBP_INPUT, "tensor table: %d buffers share '%.200s'; at most %d", source->count,
                         source->recipe->source, MAX_PIECES);
     for (int32_t k = 0; k < source->count; k++) {
-        const sbp_tensor *tensor = source->tensors[k];
+        const sbp_tensor_entry *tensor = source->tensors[k];
         const sbp_recipe *recipe = &tensor->recipes[0];
         if (!same_dims(recipe->rank, recipe->dim, source->recipe->rank, source->recipe->dim) ||
             recipe->dtype != source->recipe->dtype)
@@ -326,7 +326,7 @@ sbp_status sbp_tensor_table_verify(sbp_arena *arena, sbp_diag *diag, sbp_tensor_
     sbp_map buffers;
     sbp_map_init(&buffers, arena);
     for (int32_t t = 0; t < table->count; t++) {
-        sbp_tensor *tensor = &table->tensors[t];
+        sbp_tensor_entry *tensor = &table->tensors[t];
         if (!tensor->buffer || !tensor->buffer[0] || sbp_map_get(&buffers, tensor->buffer) >= 0)
             return sbp_fail(diag, SBP_INPUT, "tensor table: buffer '%.200s' is there twice, or has no name",
                             tensor->buffer ? tensor->buffer : "");
@@ -341,7 +341,7 @@ sbp_status sbp_tensor_table_verify(sbp_arena *arena, sbp_diag *diag, sbp_tensor_
     return SBP_OK;
 }
 
-const sbp_tensor *sbp_tensor_table_find(const sbp_tensor_table *table, const char *buffer) {
+const sbp_tensor_entry *sbp_tensor_table_find(const sbp_tensor_table *table, const char *buffer) {
     for (int32_t t = 0; t < table->count; t++)
         if (strcmp(table->tensors[t].buffer, buffer) == 0)
             return &table->tensors[t];
@@ -355,7 +355,7 @@ void sbp_tensor_table_sources(sbp_arena *arena, const sbp_tensor_table *table, b
     sbp_map names;
     sbp_map_init(&names, arena);
     for (int32_t t = 0; t < table->count; t++) {
-        const sbp_tensor *tensor = &table->tensors[t];
+        const sbp_tensor_entry *tensor = &table->tensors[t];
         if (trainable_only && !tensor->trainable)
             continue;
         int32_t k = sbp_map_get(&names, tensor->recipes[0].source);

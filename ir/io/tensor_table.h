@@ -24,7 +24,7 @@
 #include "ir/io/json.h"
 #include "ir/io/recipe.h"
 
-typedef struct sbp_tensor {
+typedef struct sbp_tensor_entry {
     const char *buffer;
     bool trainable;
     bool decay; /* takes part in weight decay */
@@ -37,10 +37,10 @@ typedef struct sbp_tensor {
     const char **aliases;
     int32_t alias_count, alias_capacity;
     sbp_recipe_map map; /* of recipes[0]; set by verify */
-} sbp_tensor;
+} sbp_tensor_entry;
 
 typedef struct sbp_tensor_table {
-    sbp_tensor *tensors;
+    sbp_tensor_entry *tensors;
     int32_t count, capacity;
 } sbp_tensor_table;
 
@@ -55,13 +55,13 @@ sbp_status sbp_tensor_table_parse(sbp_arena *arena, sbp_diag *diag, const char *
 sbp_status sbp_tensor_table_verify(sbp_arena *arena, sbp_diag *diag, sbp_tensor_table *table) SBP_CHECKED;
 
 /* The tensor that a buffer holds; NULL when there is none. Linear search. */
-const sbp_tensor *sbp_tensor_table_find(const sbp_tensor_table *table, const char *buffer);
+const sbp_tensor_entry *sbp_tensor_table_find(const sbp_tensor_table *table, const char *buffer);
 
 /* The canonical sources, each with the tensors it is made of. */
 typedef struct sbp_tensor_source {
     const sbp_recipe *recipe; /* of the first: name, shape, dtype */
     int64_t elems;
-    const sbp_tensor **tensors;
+    const sbp_tensor_entry **tensors;
     int32_t count, capacity;
 } sbp_tensor_source;
 

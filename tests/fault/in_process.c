@@ -101,6 +101,13 @@ outcome in_process(const io_fixture *f, const char *command, const char *input, 
     return o;
 }
 
+int in_process_teardown(void **state) {
+    char command[100];
+    snprintf(command, sizeof command, "rm -rf %s.*", ((io_fixture *)*state)->directory);
+    int rc = system(command);
+    return io_teardown(state) | rc;
+}
+
 const char *in_process_output(const io_fixture *f, const char *which, char *out, size_t size) {
     char path[100];
     snprintf(path, sizeof path, "%s.%s", f->directory, which);

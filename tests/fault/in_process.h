@@ -19,6 +19,9 @@ typedef struct outcome {
  * NULL. */
 outcome in_process(const io_fixture *f, const char *command, const char *input, int64_t n, int64_t *left);
 
+/* io_teardown, and what lies beside the directory. */
+int in_process_teardown(void **state);
+
 /* What the last command printed, of at most size - 1 characters. */
 const char *in_process_output(const io_fixture *f, const char *which, char *out, size_t size);
 

@@ -245,5 +245,5 @@ int main(void) {
         cmocka_unit_test(test_plan_program), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_settings),
     };
-    return cmocka_run_group_tests(tests, io_setup, io_teardown);
+    return cmocka_run_group_tests(tests, io_setup, in_process_teardown);
 }

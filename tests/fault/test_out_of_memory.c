@@ -24,6 +24,7 @@ typedef struct trial {
     const char *command, *input;
     const char *kept;   /* names in the directory that were there before */
     const char *whole;  /* names that the command may have written, each complete; a pattern of the shell */
+    bool same;          /* a command that worked all the same wrote the same bytes */
     int blocks, pieces; /* how many n to try by default */
 } trial;
 
@@ -54,6 +55,13 @@ static void check_files(io_fixture *f, const trial *t, int64_t n) {
     }
 }
 
+/* Exit status of a command in which %1$s is the directory. */
+static int shell(const io_fixture *f, const char *format) {
+    char command[300];
+    snprintf(command, sizeof command, format, f->directory);
+    return system(command);
+}
+
 /* One n; whether the command worked all the same. */
 static bool attempt(io_fixture *f, const trial *t, int64_t n) {
     in_process_clean(f, t->kept);
@@ -62,6 +70,8 @@ static bool attempt(io_fixture *f, const trial *t, int64_t n) {
         fail_msg("%s: allocation %" PRId64 " failing gave status %d with %d messages: '%s'", t->command, n,
                  o.status, o.errors, o.message);
     check_files(f, t, n);
+    if (o.status == SBP_OK && t->same && shell(f, "diff -r %1$s %1$s.whole >/dev/null") != 0)
+        fail_msg("%s: allocation %" PRId64 " failing changed the result", t->command, n);
     return o.status == SBP_OK;
 }
 
@@ -97,6 +107,7 @@ static void run_trial(void **state, const trial *t) {
         o = in_process(f, t->command, t->input, MANY, &left);
         if (o.status != SBP_OK)
             fail_msg("%s: status %d: %s", t->command, o.status, o.message);
+        assert_int_equal(shell(f, "rm -rf %1$s.whole && cp -r %1$s %1$s.whole"), 0);
         int64_t total = MANY - left, count = pieces ? t->pieces : t->blocks;
         if (all())
             count = pieces ? 100 * count : total;
@@ -114,9 +125,9 @@ static void run_trial(void **state, const trial *t) {
     }
 #define COMPILE "sbpc compile " MODEL " -o $D/p --seq-len 256 --chunk 64"
 
-TRIAL(compile, .command = COMPILE, .kept = "rows", .whole = "p", .blocks = 60, .pieces = 20)
+TRIAL(compile, .command = COMPILE, .kept = "rows", .whole = "p", .same = true, .blocks = 60, .pieces = 20)
 TRIAL(plan, .command = COMPILE " --memory 100MiB --seq-len max --dtype bf16", .kept = "rows", .whole = "p",
-      .blocks = 20, .pieces = 5)
+      .same = true, .blocks = 20, .pieces = 5)
 TRIAL(inspect, .prepare = COMPILE, .command = "sbpc inspect $D/p --json --svg $D/s", .kept = "p rows",
       .whole = "s", .blocks = 40, .pieces = 20)
 TRIAL(train, .prepare = COMPILE,
@@ -140,5 +151,5 @@ int main(void) {
         cmocka_unit_test(test_train),   cmocka_unit_test(test_score),    cmocka_unit_test(test_dump),
         cmocka_unit_test(test_dry_run), cmocka_unit_test(test_tokenize),
     };
-    return cmocka_run_group_tests(tests, io_setup, io_teardown);
+    return cmocka_run_group_tests(tests, io_setup, in_process_teardown);
 }

@@ -56,10 +56,10 @@ allowed() {
         frontends/*) echo 'frontends/[!c]* ir/*' ;;
         backends/target.c) echo 'backends/target.h backends/*/*_target.h' ;;
         backends/*/*_target.*) echo 'backends/target.h backends/*/*_target.h ir/*' ;;
-        backends/*/*) echo "backends/device.h backends/rowmath.h ${1%/*}/* $(dirname "$(dirname "$1")")/* ir/base.h ir/types.h ir/rowkernel.h ir/program.h" ;;
-        backends/*) echo 'backends/*.h ir/base.h ir/types.h ir/target_info.h ir/program.h ir/rowkernel.h' ;;
+        backends/*/*) echo "backends/device.h backends/rowmath.h ${1%/*}/* $(dirname "$(dirname "$1")")/* ir/base.h ir/machine.h ir/types.h ir/rowkernel.h ir/program.h" ;;
+        backends/*) echo 'backends/*.h ir/base.h ir/machine.h ir/types.h ir/target_info.h ir/program.h ir/rowkernel.h' ;;
         runtime/devices.c) echo 'runtime/* backends/*/*_device.h ir/io/*' ;;
-        runtime/*) echo 'runtime/* backends/device.h ir/base.h ir/types.h ir/lex.h ir/rowkernel.h ir/program.h ir/io/*' ;;
+        runtime/*) echo 'runtime/* backends/device.h ir/base.h ir/machine.h ir/types.h ir/lex.h ir/rowkernel.h ir/program.h ir/io/*' ;;
         examples/*) echo 'ir/*' ;;
         *) echo '*' ;;
     esac

@@ -169,8 +169,8 @@ static void real_step_random(const real_rows_run *run, const row_step *step) {
             uint64_t row = (uint64_t)(run->command->row0 + run->row + r);
             uint32_t head = step->instr->vary & SBP_VARY_HEAD ? (uint32_t)(run->head + h) : 0;
             for (int64_t j = 0; j < n; j++) {
-                uint32_t word = philox((uint32_t)row, (uint32_t)(row >> 32), head, first + (uint32_t)j,
-                                       (uint32_t)key, (uint32_t)(key >> 32));
+                uint32_t word = sbp_philox_word((uint32_t)row, (uint32_t)(row >> 32), head,
+                                                first + (uint32_t)j, (uint32_t)key, (uint32_t)(key >> 32));
                 out[j] = (REAL)(int32_t)(word >> 8) * R(0x1p-24);
             }
         }

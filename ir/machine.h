@@ -1,0 +1,13 @@
+/* machine.h: the memory of this machine, in bytes, for planning and for messages. Linux; limits of the
+ * control group count (version 2, else 1). Thread safe. */
+#ifndef SBP_IR_MACHINE_H
+#define SBP_IR_MACHINE_H
+
+#include <stdint.h>
+
+/* What a process may have at most; 0 when that is not known. */
+int64_t sbp_machine_memory(void);
+/* What is free now, for another process; 0 when that is not known. */
+int64_t sbp_machine_memory_available(void);
+
+#endif
