@@ -47,7 +47,7 @@ plant name passes/passes.h '} sbp_place_t;'
 plant guard ir/seq.h ''
 sed -i '/^#ifndef\|^#define SBP_IR_SEQ_H/d' ir/seq.h
 plant length ir/parse.c "$(yes '/* */' | head -n 801)"
-plant readme passes/README.md "$(yes 'and so on' | head -n 81)"
+plant readme passes/README.md "$(yes 'and so on' | head -n 111)"
 plant readme runtime/README.md ''
 rm runtime/README.md
 plant tolerance tests/unit/test_base.c 'static void f(void) { assert_true(fabs(x - y) < 1e-3); }'
