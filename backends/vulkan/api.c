@@ -62,14 +62,12 @@ static sbp_status check_layer(const vulkan_api *api, sbp_diag *diag) {
     for (uint32_t i = 0; (result == VK_SUCCESS || result == VK_INCOMPLETE) && i < count; i++)
         if (strcmp(layers[i].layerName, VALIDATION_LAYER) == 0)
             return SBP_OK;
-    return sbp_fail(diag, SBP_MACHINE,
-                    "vulkan: SBP_VULKAN_VALIDATION is set, but " VALIDATION_LAYER " is not installed");
+    return sbp_fail(diag, SBP_MACHINE, "vulkan: the validation layer " VALIDATION_LAYER " is not installed");
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------- */
 
-static sbp_status create_instance(vulkan_api *api, sbp_diag *diag) {
-    const char *validation = getenv("SBP_VULKAN_VALIDATION");
+static sbp_status create_instance(vulkan_api *api, const char *validation, sbp_diag *diag) {
     const char *layer = VALIDATION_LAYER, *extension = VK_EXT_DEBUG_UTILS_EXTENSION_NAME;
     VkApplicationInfo application = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
                                      .pApplicationName = "streambp",
@@ -119,7 +117,7 @@ static sbp_status create_instance(vulkan_api *api, sbp_diag *diag) {
     return SBP_OK;
 }
 
-sbp_status vulkan_api_open(vulkan_api *api, sbp_diag *diag) {
+sbp_status vulkan_api_open(vulkan_api *api, const char *validation, sbp_diag *diag) {
     *api = (vulkan_api){.library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL)};
     if (!api->library)
         return sbp_fail(
@@ -137,7 +135,7 @@ sbp_status vulkan_api_open(vulkan_api *api, sbp_diag *diag) {
     if (result != VK_SUCCESS || version < VK_API_VERSION_1_3)
         return sbp_fail(diag, SBP_MACHINE, "vulkan: libvulkan.so.1 has Vulkan %u.%u, needed is 1.3",
                         VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
-    return create_instance(api, diag);
+    return create_instance(api, validation, diag);
 }
 
 sbp_status vulkan_api_open_device(vulkan_api *api, VkDevice device, sbp_diag *diag) {

@@ -78,31 +78,36 @@ static void describe_machine(vulkan_device *d) {
         .shared_bytes = limits->maxComputeSharedMemorySize};
 }
 
+void vulkan_device_close(vulkan_device *d) {
+    if (d->device && d->vk.DestroyDevice)
+        d->vk.DestroyDevice(d->device, NULL);
+    vulkan_api_close(&d->vk);
+    sbp_arena_destroy(d->arena);
+}
+
 static void vulkan_destroy(sbp_device *base) {
     vulkan_device *d = (vulkan_device *)base;
-    if (d->device && d->vk.DestroyDevice) {
+    if (d->device && d->vk.GetPipelineCacheData) {
         (void)d->vk.DeviceWaitIdle(d->device);
         vulkan_streams_destroy(d);
         vulkan_pipelines_destroy(d);
         for (int s = 0; s < SBP_SPACE_COUNT; s++)
             vulkan_arena_destroy(d, &d->arenas[s]);
-        d->vk.DestroyDevice(d->device, NULL);
     }
-    vulkan_api_close(&d->vk);
-    sbp_arena_destroy(d->arena);
+    vulkan_device_close(d);
     free(d);
 }
 
-static sbp_status open_all(vulkan_device *d, const sbp_device_options *options, sbp_diag *diag) {
+sbp_status vulkan_device_open(vulkan_device *d, const sbp_device_options *options, const char *validation,
+                              sbp_diag *diag) {
     d->arena = sbp_arena_create();
     if (!d->arena)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    SBP_TRY(vulkan_api_open(&d->vk, diag));
+    SBP_TRY(vulkan_api_open(&d->vk, validation, diag));
     SBP_TRY(choose_physical(d, options ? options->index : 0, diag));
     SBP_TRY(vulkan_physical_check(&d->physical, diag));
-    SBP_TRY(create_device(d, diag));
     describe_machine(d);
-    return vulkan_streams_create(d, diag);
+    return create_device(d, diag);
 }
 
 static sbp_status vulkan_create(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
@@ -116,7 +121,9 @@ static sbp_status vulkan_create(const sbp_device_options *options, sbp_diag *dia
         d->code = options->code;
         d->code_bytes = options->code_bytes;
     }
-    sbp_status status = open_all(d, options, diag);
+    sbp_status status = vulkan_device_open(d, options, getenv("SBP_VULKAN_VALIDATION"), diag);
+    if (status == SBP_OK)
+        status = vulkan_streams_create(d, diag);
     if (status != SBP_OK)
         vulkan_destroy(&d->base);
     else
@@ -128,7 +135,7 @@ static sbp_status vulkan_count(sbp_diag *diag, int32_t *out) {
     vulkan_api api;
     vulkan_physical *list = NULL;
     *out = 0;
-    sbp_status status = vulkan_api_open(&api, diag);
+    sbp_status status = vulkan_api_open(&api, NULL, diag);
     if (status == SBP_OK)
         status = vulkan_physical_list(&api, diag, &list, out);
     free(list);

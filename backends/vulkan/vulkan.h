@@ -34,8 +34,9 @@ typedef struct vulkan_api {
     char first_error[1024];
 } vulkan_api;
 
-/* libvulkan and an instance. SBP_MACHINE when there is none. `api` must stay where it is. */
-sbp_status vulkan_api_open(vulkan_api *api, sbp_diag *diag) SBP_CHECKED;
+/* libvulkan and an instance. SBP_MACHINE when there is none. `api` must stay where it is. validation: as in
+ * SBP_VULKAN_VALIDATION, NULL or "": none. */
+sbp_status vulkan_api_open(vulkan_api *api, const char *validation, sbp_diag *diag) SBP_CHECKED;
 void vulkan_api_close(vulkan_api *api);
 sbp_status vulkan_api_open_device(vulkan_api *api, VkDevice device, sbp_diag *diag) SBP_CHECKED;
 /* "out of device memory" */
@@ -189,6 +190,11 @@ typedef struct vulkan_device {
     uint64_t allocated_bytes; /* of the heap of the device space, by us */
 } vulkan_device;
 
+/* Library, physical and logical device; no streams. Zeroed before; closed by vulkan_device_close in any case.
+ */
+sbp_status vulkan_device_open(vulkan_device *d, const sbp_device_options *options, const char *validation,
+                              sbp_diag *diag) SBP_CHECKED;
+void vulkan_device_close(vulkan_device *d);
 /* Fails with what a call of Vulkan returned; memory, when it ran out, with what there is. */
 sbp_status vulkan_fail(vulkan_device *d, VkResult result, const char *what, sbp_diag *diag);
 /* Leaves the calling function unless the call succeeded. */

@@ -6,4 +6,10 @@
 
 extern const sbp_device_class sbp_vulkan_device;
 
+/* For tests: runs nothing, but fails a wait when fences do not order what conflicts (shadow.c). Reads give 0.
+ * SBP_MACHINE on create where the validation layer is not installed. */
+extern const sbp_device_class sbp_vulkan_shadow_device;
+/* Records a shadow without one of the fences of its program; NULL: with all. */
+void sbp_vulkan_shadow_skip(sbp_device *device, const sbp_command *fence);
+
 #endif
