@@ -125,8 +125,9 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                  (long long)schedule_number(in, "segment"),
                  (long long)schedule_number(in, "checkpoint_every"));
     sbp_text_add(out,
-                 "work       %.3g TFLOP and %lld commands a micro-batch, about %.3g s by the cost model\n",
-                 cost.flops / 1e12, (long long)cost.commands, cost.seconds);
+                 "time       about %.3g s a step of one full micro-batch (%.3g TFLOP, %lld commands), by the "
+                 "cost model\n",
+                 cost.seconds, cost.flops / 1e12, (long long)cost.commands);
     int64_t machine = sbp_machine_memory(), longest = 0;
     if (machine > in->info.runtime_bytes) {
         SBP_TRY(sbp_planner_longest(in->arena, in->diag, p, &in->info, machine - in->info.runtime_bytes,

@@ -6,89 +6,146 @@
 
 /* ---- the one change that would buy most -------------------------------------------------------------- */
 
+/* Options that could be added to the command line, and what the plan would come to. */
 typedef struct change {
     const char *text;
-    sbp_schedule_options schedule;
+    sbp_plan_estimate estimate;
 } change;
 
-static const char *const attention_set[] = {SBP_SAVE_ATTENTION};
+enum { MAX_CHANGES = 8 };
 
-/* Settings one step away from the one that was chosen. */
-static int32_t neighbours(const sbp_compilation *c, change *out) {
-    const sbp_schedule_options *s = &c->estimate.schedule;
-    int64_t t = c->estimate.t_max;
-    int32_t n = 0;
-    if (!s->save_all && s->saved_count == 0) {
-        out[n] = (change){"--save with the attention outputs", *s};
-        out[n].schedule.saved = attention_set;
-        out[n++].schedule.saved_count = 1;
-        out[n] = (change){"--save with everything (--backward standard keeps that)", *s};
-        out[n++].schedule.save_all = true;
-    }
-    if (s->save_all || s->saved_count > 0) {
-        out[n] = (change){"--save none", *s};
-        out[n].schedule.saved_count = 0;
-        out[n++].schedule.save_all = false;
-    }
-    if (!s->offload && c->pipeline.target.has_copy_queue && strcmp(c->target->name, "cpu") != 0) {
-        out[n] = (change){"--offload host", *s};
-        out[n++].schedule.offload = true;
-    }
-    if (s->checkpoint_every == 1 && !s->save_all && !s->offload) {
-        out[n] = (change){"--checkpoint-every 4", *s};
-        out[n++].schedule.checkpoint_every = 4;
-    }
-    if (s->checkpoint_every > 1) {
-        out[n] = (change){"--checkpoint-every 1", *s};
-        out[n++].schedule.checkpoint_every = 1;
-    }
-    if (s->chunk > c->pipeline.target.chunk && t > c->pipeline.target.chunk) {
-        out[n] = (change){"--backward stream", *s};
-        out[n].schedule.chunk = c->pipeline.target.chunk;
-        out[n].schedule.head_chunk = c->pipeline.target.head_chunk;
-        out[n].schedule.saved_count = 0;
-        out[n++].schedule.save_all = false;
-    }
-    return n;
-}
+typedef struct changes {
+    sbp_compilation *c;
+    sbp_pipeline base; /* before the passes */
+    change list[MAX_CHANGES];
+    int32_t count;
+} changes;
 
 static int64_t room(const sbp_compilation *c) {
     return c->wish.memory_bytes > 0 ? c->wish.memory_bytes : sbp_machine_memory();
 }
 
-/* Time saved within the memory there is counts first; else memory saved per time lost. */
-static sbp_status find_advice(sbp_compilation *c) {
-    change list[8];
-    int32_t count = neighbours(c, list), best = -1;
-    double best_gain = 0.03;
-    sbp_plan_estimate best_estimate = {0};
-    const sbp_plan_estimate *now = &c->estimate;
-    sbp_pipeline p = c->pipeline;
-    p.module = c->model.module;
-    for (int32_t i = 0; i < count; i++) {
-        sbp_plan_estimate e;
-        SBP_TRY(sbp_planner_estimate(&p, now->t_max, &list[i].schedule, &e));
-        if (room(c) > 0 && e.device_bytes + p.target.runtime_bytes > room(c))
-            continue;
-        double faster = 1 - e.seconds / now->seconds;
-        double smaller = 1 - (double)e.device_bytes / (double)now->device_bytes;
-        double gain = faster > 0.03 ? faster : smaller > 0.1 && faster > -0.5 ? smaller * 0.5 : 0;
-        if (gain > best_gain) {
-            best = i;
-            best_gain = gain;
-            best_estimate = e;
-        }
+static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e) {
+    const sbp_target_info *target = &c->pipeline.target;
+    return e->device_bytes + target->runtime_bytes + (target->shared_memory ? e->host_bytes : 0);
+}
+
+/* A change of the schedule, or with `step` of how gradients are consumed. */
+static sbp_status add_change(changes *ch, const char *text, const sbp_schedule_options *s, bool step) {
+    sbp_pipeline p = ch->base;
+    p.options.step |= step;
+    change *next = &ch->list[ch->count++];
+    next->text = text;
+    return sbp_planner_estimate(&p, ch->c->estimate.t_max, s, &next->estimate);
+}
+
+/* "--save a+b": what the planner would keep in the memory there is, all else as it is. */
+static sbp_status add_saved_set(changes *ch) {
+    sbp_compilation *c = ch->c;
+    const sbp_schedule_options *s = &c->estimate.schedule;
+    sbp_wish w = {.t_max = c->estimate.t_max,
+                  .chunk = s->chunk,
+                  .head_chunk = s->head_chunk,
+                  .segment = s->segment,
+                  .checkpoint_every = s->checkpoint_every,
+                  .save_mode = SBP_SAVE_AUTO,
+                  .offload = s->offload ? SBP_OFFLOAD_ON : SBP_OFFLOAD_OFF,
+                  .memory_bytes = room(c),
+                  .host_memory_bytes = c->wish.host_memory_bytes};
+    sbp_plan_estimate bare;
+    sbp_schedule_options none = *s;
+    none.save_all = false;
+    none.saved_count = 0;
+    SBP_TRY(sbp_planner_estimate(&ch->base, w.t_max, &none, &bare));
+    if (w.memory_bytes == 0 || device_bytes(c, &bare) > w.memory_bytes)
+        return SBP_OK;
+    change *next = &ch->list[ch->count];
+    SBP_TRY(sbp_planner_choose(&ch->base, &w, &next->estimate));
+    sbp_text text;
+    sbp_text_init(&text, c->arena);
+    for (int32_t i = 0; i < next->estimate.schedule.saved_count; i++)
+        sbp_text_add(&text, "%s%s", i > 0 ? "+" : "--save ", next->estimate.schedule.saved[i]);
+    next->text = text.data;
+    ch->count += next->estimate.schedule.saved_count > 0;
+    return SBP_OK;
+}
+
+/* Options one step away from what was chosen. */
+static sbp_status find_changes(changes *ch) {
+    const sbp_compilation *c = ch->c;
+    const sbp_schedule_options *s = &c->estimate.schedule;
+    const sbp_target_info *target = &c->pipeline.target;
+    const sbp_wish *w = &c->wish;
+    sbp_schedule_options o = *s;
+    if (!w->whole && (w->save_mode == SBP_SAVE_GIVEN || w->memory_bytes == 0))
+        SBP_TRY(add_saved_set(ch));
+    if (!w->whole && (s->save_all || s->saved_count > 0)) {
+        o.save_all = false;
+        o.saved_count = 0;
+        SBP_TRY(add_change(ch, "--save none", &o, false));
     }
-    if (best < 0) {
-        c->advice = "no single change of the schedule would buy much";
+    o = *s;
+    o.offload = true;
+    if (!s->offload && target->has_copy_queue && !target->shared_memory)
+        SBP_TRY(add_change(ch, "--offload host", &o, false));
+    o = *s;
+    if (!w->whole && !s->offload) {
+        o.checkpoint_every = s->checkpoint_every > 1 ? 1 : 4;
+        SBP_TRY(add_change(ch, s->checkpoint_every > 1 ? "--checkpoint-every 1" : "--checkpoint-every 4", &o,
+                           false));
+    }
+    if (w->whole && c->estimate.t_max > target->chunk) {
+        sbp_wish stream = {.t_max = c->estimate.t_max,
+                           .chunk = SBP_AUTO,
+                           .head_chunk = SBP_AUTO,
+                           .segment = 1,
+                           .checkpoint_every = 1,
+                           .save_mode = SBP_SAVE_GIVEN,
+                           .offload = SBP_OFFLOAD_OFF};
+        ch->list[ch->count].text = "--backward stream";
+        SBP_TRY(sbp_planner_choose(&ch->base, &stream, &ch->list[ch->count].estimate));
+        ch->count++;
+    }
+    if (!c->step && c->pipeline.options.optimizer != SBP_OPTIMIZER_NONE)
+        SBP_TRY(add_change(ch, "--clip none --accumulate 1", s, true));
+    return SBP_OK;
+}
+
+/* What a change is worth: time saved counts first, then memory saved at a bearable loss of time; a plan that
+ * does not fit needs memory most. */
+static double gain(const sbp_compilation *c, const sbp_plan_estimate *e) {
+    const sbp_plan_estimate *now = &c->estimate;
+    bool tight = room(c) > 0 && device_bytes(c, now) > room(c);
+    double faster = 1 - e->seconds / now->seconds;
+    double smaller = 1 - (double)device_bytes(c, e) / (double)device_bytes(c, now);
+    if (!tight && room(c) > 0 && device_bytes(c, e) > room(c))
+        return 0;
+    if (tight)
+        return smaller > 0.03 ? smaller : 0;
+    if (faster > 0.03)
+        return 1 + faster;
+    return smaller > 0.1 && faster > -0.5 ? smaller : 0;
+}
+
+static sbp_status find_advice(sbp_compilation *c) {
+    changes ch = {.c = c, .base = c->pipeline};
+    ch.base.module = c->model.module;
+    SBP_TRY(find_changes(&ch));
+    const change *best = NULL;
+    for (int32_t i = 0; i < ch.count; i++)
+        if (gain(c, &ch.list[i].estimate) > (best ? gain(c, &best->estimate) : 0))
+            best = &ch.list[i];
+    if (!best) {
+        c->advice = "no single option would buy much";
         return SBP_OK;
     }
     char before[32], after[32];
-    c->advice =
-        sbp_arena_printf(c->arena, "%s: %s to %s, %.3g s to %.3g s a micro-batch (planned)", list[best].text,
-                         sbp_format_bytes(before, sizeof before, (double)now->device_bytes),
-                         sbp_format_bytes(after, sizeof after, (double)best_estimate.device_bytes),
-                         now->seconds, best_estimate.seconds);
+    c->advice = sbp_arena_printf(
+        c->arena, "%s: %s to %s on the device%s, %.3g s to %.3g s a step (planned)", best->text,
+        sbp_format_bytes(before, sizeof before, (double)device_bytes(c, &c->estimate)),
+        sbp_format_bytes(after, sizeof after, (double)device_bytes(c, &best->estimate)),
+        room(c) > 0 && device_bytes(c, &best->estimate) > room(c) ? " (more than there is)" : "",
+        c->estimate.seconds, best->estimate.seconds);
     return SBP_OK;
 }
 
@@ -154,11 +211,12 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
                      sbp_format_bytes(spare, sizeof spare, (double)(c->wish.memory_bytes - device)),
                      sbp_format_bytes(size, sizeof size, (double)c->wish.memory_bytes));
     SBP_TRY(longest_line(c, out));
-    sbp_text_add(
-        out,
-        "time       about %.3g s for a full micro-batch (%.3g tokens/s, %.3g TFLOP), by the cost model\n",
-        c->estimate.seconds, c->estimate.seconds > 0 ? (double)c->estimate.t_max / c->estimate.seconds : 0,
-        c->estimate.flops / 1e12);
+    sbp_text_add(out,
+                 "time       about %.3g s a step of one full micro-batch (%.3g tokens/s, %.3g TFLOP), by the "
+                 "cost model\n",
+                 c->estimate.seconds,
+                 c->estimate.seconds > 0 ? (double)c->estimate.t_max / c->estimate.seconds : 0,
+                 c->estimate.flops / 1e12);
     sbp_text_add(out, "most       %s\n", c->advice);
     return SBP_OK;
 }

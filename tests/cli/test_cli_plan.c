@@ -1,0 +1,227 @@
+/* What sbpc compile promises about a plan: that the planner finds what a user could type, that its advice,
+ * its longest sequence and the remedies of a refusal are true when they are tried, and that a plan does not
+ * grow with depth but for its list of calls. */
+#include "tests/cli/cli_testing.h"
+
+#define MODEL "tests/data/configs/SmolLM2-135M.json"
+
+/* The model directory $D/m with only this config.json. */
+static void make_model(io_fixture *f, const char *config) {
+    cli_ok(f, sbp_arena_printf(f->arena, "mkdir -p $D/m && cp %s $D/m/config.json", config));
+}
+
+static void compile(io_fixture *f, const char *options) {
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p %s", options));
+}
+
+static const char *text_of(io_fixture *f, const char *name) {
+    return sbp_arena_strdup(f->arena, cli_text(f, name));
+}
+
+/* What follows a word at the beginning of a line of the last messages. */
+static const char *line_of(io_fixture *f, const char *word) {
+    const char *at = strstr(text_of(f, "err"), sbp_arena_printf(f->arena, "\n%s ", word));
+    if (!at)
+        fail_msg("no line '%s' in: %s", word, cli_text(f, "err"));
+    at += 1 + strlen(word);
+    at += strspn(at, " ");
+    return sbp_arena_strndup(f->arena, at, strcspn(at, "\n"));
+}
+
+/* Text between two others. */
+static const char *between(io_fixture *f, const char *text, const char *before, const char *after) {
+    const char *begin = strstr(text, before), *end = begin ? strstr(begin + strlen(before), after) : NULL;
+    if (!end)
+        fail_msg("no '%s' .. '%s' in '%s'", before, after, text);
+    begin += strlen(before);
+    return sbp_arena_strndup(f->arena, begin, (size_t)(end - begin));
+}
+
+static int lines_in(const char *text) {
+    int n = 0;
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+static double inspect(io_fixture *f, const char *key) {
+    cli_ok(f, "$C inspect $D/p --json");
+    return cli_number(f, cli_json(f, "out"), key);
+}
+
+/* With a limit the planner is at least as fast as sets of values that a user would try. */
+static void test_saved_set(void **state) {
+    io_fixture *f = *state;
+    static const char *const sets[] = {"none", "attn_out+lse", "gate+up", "q+k+v+attn_out+lse",
+                                       "attn_out+lse+gate+up"};
+    static const struct {
+        const char *limit;
+        int64_t bytes;
+    } limits[] = {{"2300MiB", INT64_C(2300) << 20}, {"2700MiB", INT64_C(2700) << 20}};
+    int fitted = 0;
+    make_model(f, MODEL);
+    for (int i = 0; i < SBP_COUNT(limits); i++) {
+        compile(f, sbp_arena_printf(f->arena, "--seq-len 1024 --memory %s", limits[i].limit));
+        double seconds = inspect(f, "seconds");
+        for (int k = 0; k < SBP_COUNT(sets); k++) {
+            int status = cli(
+                f, sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p --seq-len 1024 --memory %s --save %s",
+                                    limits[i].limit, sets[k]));
+            if (status == 3) /* does not fit */
+                continue;
+            assert_int_equal(status, 0);
+            double theirs = inspect(f, "seconds");
+            if (seconds > theirs * 1.01)
+                fail_msg("%s: the planner's choice takes %.3f s, --save %s %.3f s", limits[i].limit, seconds,
+                         sets[k], theirs);
+            fitted++;
+        }
+    }
+    assert_true(fitted >= 7);
+}
+
+/* The advice, typed, gives the memory and the time that it promised. */
+static void test_advice(void **state) {
+    io_fixture *f = *state;
+    static const char *const options[] = {
+        "--seq-len 1024 --memory 23GiB --save attn_out+lse --checkpoint-every 2",
+        "--seq-len 2048 --memory 2700MiB", "--seq-len 2048 --backward standard",
+        "--seq-len 1000 --clip none --accumulate 1 --memory 6GiB --save none",
+        "--seq-len 65536 --memory 3700MiB"};
+    int followed = 0;
+    make_model(f, MODEL);
+    for (int i = 0; i < SBP_COUNT(options); i++) {
+        compile(f, options[i]);
+        assert_true(lines_in(cli_text(f, "err")) <= 12);
+        const char *advice = line_of(f, "most");
+        if (strstr(advice, "no single option"))
+            continue;
+        const char *change = sbp_arena_strndup(f->arena, advice, strcspn(advice, ":"));
+        const char *memory = between(f, advice, " to ", " on the device"), *rest = strstr(advice, " device");
+        const char *seconds = between(f, rest, " to ", " s a step");
+        /* an option given twice is an error: the advice takes the place of what was given */
+        const char *name = sbp_arena_strndup(f->arena, change, strcspn(change, " "));
+        const char *given = strstr(options[i], name);
+        const char *kept = options[i];
+        if (given) {
+            const char *after = given + strlen(name);
+            after += strspn(after, " ");
+            after += strcspn(after, " ");
+            kept = sbp_arena_printf(f->arena, "%.*s%s", (int)(given - options[i]), options[i], after);
+        }
+        /* the rest of the schedule as it was */
+        const char *schedule = line_of(f, "schedule"), *fixed = "";
+        if (strcmp(name, "--backward") != 0) {
+            fixed = sbp_arena_printf(
+                f->arena, "--chunk %s --head-chunk %s --segment %s", between(f, schedule, ": chunk ", ","),
+                between(f, schedule, "head chunk ", ","), between(f, schedule, "segment ", ","));
+            if (strcmp(name, "--checkpoint-every") != 0 && !strstr(kept, "--checkpoint-every"))
+                fixed = sbp_arena_printf(f->arena, "%s --checkpoint-every %s", fixed,
+                                         between(f, schedule, "checkpoint every ", ","));
+            const char *saved = strstr(schedule, "saved: ") + 7;
+            if (strcmp(name, "--save") != 0 && !strstr(kept, "--save"))
+                fixed = sbp_arena_printf(f->arena, "%s --save %s", fixed,
+                                         strncmp(saved, "layer inputs", 12) == 0 ? "none" : saved);
+        }
+        compile(f, sbp_arena_printf(f->arena, "%s %s %s", kept, fixed, change));
+        if (strncmp(line_of(f, "memory"), memory, strlen(memory)) != 0 ||
+            !strstr(line_of(f, "time"), sbp_arena_printf(f->arena, "about %s s", seconds)))
+            fail_msg("'%s' after '%s': promised %s and %s s, came to:\n%s", change, options[i], memory,
+                     seconds, cli_text(f, "err"));
+        followed++;
+    }
+    assert_true(followed >= 3);
+}
+
+/* The longest sequence compiles under its limit; a chunk more does not. */
+static void test_longest(void **state) {
+    io_fixture *f = *state;
+    static const char *const schedules[] = {
+        "--chunk 512 --head-chunk 256 --segment 1 --checkpoint-every 1 --save none",
+        "--chunk 512 --head-chunk 256 --segment 1 --checkpoint-every 3 --save attn_out+lse",
+        "--chunk 256 --head-chunk 128 --segment 2 --checkpoint-every 1 --save none"};
+    make_model(f, MODEL);
+    for (int i = 0; i < SBP_COUNT(schedules); i++) {
+        compile(f, sbp_arena_printf(f->arena, "--seq-len 1024 --memory 3GiB %s", schedules[i]));
+        long long rows = strtoll(line_of(f, "longest"), NULL, 10);
+        assert_true(rows > 1024);
+        compile(f, sbp_arena_printf(f->arena, "--seq-len %lld --memory 3GiB %s", rows, schedules[i]));
+        cli_fails(f, 3, "too much",
+                  sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p --seq-len %lld --memory 3GiB %s",
+                                   rows + 512, schedules[i]));
+    }
+    compile(f, "--seq-len max --memory 2700MiB");
+    double most = inspect(f, "seq_len");
+    compile(f, sbp_arena_printf(f->arena, "--seq-len %.0f --memory 2700MiB", most));
+    cli_fails(
+        f, 3, "too much",
+        sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p --seq-len %.0f --memory 2700MiB", most * 1.01));
+}
+
+/* Everything that a refusal says would fit does fit. */
+static void test_remedies(void **state) {
+    io_fixture *f = *state;
+    static const char *const refused[] = {"--seq-len 2048 --memory 3GiB --backward standard",
+                                          "--seq-len 65536 --memory 3200MiB",
+                                          "--seq-len 4096 --memory 2300MiB --chunk 4096"};
+    int tried = 0;
+    make_model(f, MODEL);
+    for (int i = 0; i < SBP_COUNT(refused); i++) {
+        cli_fails(f, 3,
+                  "What would fit: ", sbp_arena_printf(f->arena, "$C compile $D/m -o $D/p %s", refused[i]));
+        const char *at = strstr(text_of(f, "err"), "What would fit: ") + strlen("What would fit: ");
+        for (; at; at = strstr(at, ", or ") ? strstr(at, ", or ") + strlen(", or ") : NULL) {
+            const char *option = sbp_arena_strndup(f->arena, at, strcspn(at, "("));
+            const char *memory = strstr(refused[i], "--memory"), *kept = refused[i];
+            if (strncmp(option, "--seq-len", 9) == 0) /* instead of the one that was given */
+                kept = memory;
+            else if (strncmp(option, "--backward", 10) == 0)
+                kept = sbp_arena_strndup(f->arena, refused[i],
+                                         (size_t)(strstr(refused[i], "--backward") - refused[i]));
+            else if (strncmp(option, "leaving", 7) == 0) {
+                kept = sbp_arena_strndup(f->arena, refused[i],
+                                         (size_t)(strstr(refused[i], " --chunk") - refused[i]));
+                option = "";
+            }
+            compile(f, sbp_arena_printf(f->arena, "%s %s", kept, option));
+            tried++;
+        }
+    }
+    assert_true(tried >= 5);
+}
+
+/* Kernels and functions of a program: all but the tensor table and the calls. */
+static const char *code_of(io_fixture *f, const char *model, int layers, long *total) {
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "mkdir -p $D/m && cp %s $D/m/config.json && $C compile $D/m --seq-len 4096 "
+                               "--set num_hidden_layers=%d --stop-after fence",
+                               model, layers));
+    const char *text = text_of(f, "out"), *begin = strstr(text, "\nkernel "), *end = strstr(text, "\nentry ");
+    assert_true(begin && end && begin < end);
+    *total = (long)strlen(text);
+    return sbp_arena_strndup(f->arena, begin, (size_t)(end - begin));
+}
+
+static void test_depth(void **state) {
+    io_fixture *f = *state;
+    long two, many;
+    const char *model = "tests/data/configs/Qwen3-32B.json";
+    const char *small = code_of(f, model, 2, &two), *large = code_of(f, model, 64, &many);
+    assert_true(many > two); /* call list and tensor table */
+    if (strcmp(small, large) != 0)
+        fail_msg("kernels or functions of 64 layers differ from those of 2");
+    make_model(f, model);
+    compile(f, "--seq-len 4096");
+    assert_non_null(strstr(text_of(f, "err"), "32762.1M parameters"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_saved_set, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_advice, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_longest, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_remedies, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
