@@ -124,7 +124,7 @@ static double gain(const sbp_compilation *c, const sbp_plan_estimate *e) {
         return smaller > 0.03 ? smaller : 0;
     if (faster > 0.03)
         return 1 + faster;
-    return smaller > 0.1 && faster > -0.5 ? smaller : 0;
+    return smaller > 0.1 && smaller + faster > 0.03 ? smaller + faster : 0; /* time lost counts against it */
 }
 
 static sbp_status find_advice(sbp_compilation *c) {
