@@ -121,6 +121,9 @@ typedef struct sbp_onnx {
 
 /* An error at the node being imported: "FILE: node 'NAME' (OP): message"; sticks in builder.status. */
 sbp_status sbp_onnx_fail(sbp_onnx *o, const char *format, ...) SBP_PRINTF(2, 3);
+#ifdef __clang_analyzer__ /* as for sbp_fail */
+#define sbp_onnx_fail(...) ((void)sbp_onnx_fail(__VA_ARGS__), SBP_INPUT)
+#endif
 
 /* Operands of the node. input: NULL when absent. required: an error then. */
 const sbp_onnx_value *sbp_onnx_input(sbp_onnx *o, int32_t index);

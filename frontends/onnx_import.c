@@ -9,7 +9,7 @@ enum { MIN_OPSET = 18, MAX_OPSET = 25 };
 
 /* ---- errors, operands, attributes --------------------------------------------------------------------- */
 
-sbp_status sbp_onnx_fail(sbp_onnx *o, const char *format, ...) {
+sbp_status(sbp_onnx_fail)(sbp_onnx *o, const char *format, ...) {
     if (o->builder.status != SBP_OK)
         return o->builder.status;
     va_list args;

@@ -86,7 +86,7 @@ sbp_status sbp_fail_v(sbp_diag *diag, sbp_status status, const char *format, va_
     return status;
 }
 
-sbp_status sbp_fail(sbp_diag *diag, sbp_status status, const char *format, ...) {
+sbp_status(sbp_fail)(sbp_diag *diag, sbp_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
     sbp_fail_v(diag, status, format, args);

@@ -66,6 +66,9 @@ void sbp_diag_set_sink(sbp_diag *diag, sbp_diag_sink sink, void *user);
  * NULL: then only the status is kept. */
 sbp_status sbp_fail(sbp_diag *diag, sbp_status status, const char *format, ...) SBP_PRINTF(3, 4);
 sbp_status sbp_fail_v(sbp_diag *diag, sbp_status status, const char *format, va_list args);
+#ifdef __clang_analyzer__ /* it sees one file at a time, and would not know what sbp_fail returns */
+#define sbp_fail(diag, status, ...) ((void)sbp_fail((diag), (status), __VA_ARGS__), (status))
+#endif
 void sbp_warn(sbp_diag *diag, const char *format, ...) SBP_PRINTF(2, 3);
 void sbp_note(sbp_diag *diag, const char *format, ...) SBP_PRINTF(2, 3);
 

@@ -149,8 +149,8 @@ typedef struct sbp_param {
     sbp_init init;
     double init_std;
     int32_t pad_row; /* row that starts as zeros (padding token), -1: none */
-    /* How it is read and written (ir/io/recipe.h); the name, shape and layout under which weights and gradients
-     * leave the program. NULL: the tensor `name` as it is. */
+    /* How it is read and written (ir/io/recipe.h); the name, shape and layout under which weights and
+     * gradients leave the program. NULL: the tensor `name` as it is. */
     const struct sbp_recipe *recipe;
     /* How the file that the model came from keeps it, when that is another way (GGUF); NULL: the same way. */
     const struct sbp_recipe *stored;
@@ -238,8 +238,8 @@ bool sbp_op_symbol_is(const sbp_op *op, const char *name, const char *symbol);
 /* ---- modules and functions ------------------------------------------------------------------------ */
 
 sbp_module *sbp_module_create(sbp_arena *arena, const char *name);
-/* A module that passes may change without changing the original: they replace functions and add to lists, never
- * write into either. */
+/* A module that passes may change without changing the original: they replace functions and add to lists,
+ * never write into either. */
 sbp_module *sbp_module_copy(sbp_arena *arena, const sbp_module *from);
 int32_t sbp_module_add_row(sbp_module *module, const char *name, sbp_dtype dtype); /* or the existing one */
 int32_t sbp_module_add_scalar(sbp_module *module, const char *name);               /* or the existing one */

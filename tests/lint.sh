@@ -11,7 +11,10 @@ if ! clang-format --dry-run -Werror "${sources[@]}" 2> "$build/format.log"; then
     status=1
 fi
 mapfile -t units < <(git ls-files '*.c' | grep -v '^tests/')
-printf '%s\n' "${units[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy -p "$build" --quiet > "$build/tidy.log" 2> /dev/null || status=1
+# The analyzer is clang's: without the options that only gcc knows.
+mkdir -p "$build/lint"
+sed -E 's/ -fno-thread-jumps//g' "$build/compile_commands.json" > "$build/lint/compile_commands.json"
+printf '%s\n' "${units[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy -p "$build/lint" --quiet > "$build/tidy.log" 2> /dev/null || status=1
 grep -E '(warning|error):' "$build/tidy.log" | sort -u
 [ $status -eq 0 ] && echo "${#sources[@]} files formatted, ${#units[@]} analysed"
 exit $status

@@ -215,7 +215,7 @@ const char *sbp_json_where(const sbp_json *node, char *out, size_t size) {
     return out;
 }
 
-sbp_status sbp_json_fail(sbp_diag *diag, const sbp_json *node, const char *format, ...) {
+sbp_status(sbp_json_fail)(sbp_diag *diag, const sbp_json *node, const char *format, ...) {
     char where[600], message[1000];
     va_list args;
     va_start(args, format);

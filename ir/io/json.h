@@ -54,6 +54,9 @@ const char *sbp_json_kind_name(sbp_json_kind kind);
 const char *sbp_json_where(const sbp_json *node, char *out, size_t size);
 /* Records "FILE: path: <message>" and returns SBP_INPUT. */
 sbp_status sbp_json_fail(sbp_diag *diag, const sbp_json *node, const char *format, ...) SBP_PRINTF(3, 4);
+#ifdef __clang_analyzer__ /* as for sbp_fail */
+#define sbp_json_fail(...) ((void)sbp_json_fail(__VA_ARGS__), SBP_INPUT)
+#endif
 
 /* The member `key` of an object, or NULL; also NULL when `object` is none. */
 const sbp_json *sbp_json_member(const sbp_json *object, const char *key);

@@ -264,7 +264,7 @@ static sbp_status verify_tensor(sbp_diag *diag, sbp_tensor_entry *tensor) {
 /* The rectangle of the source that a tensor covers: what its slices leave of each axis. */
 static void covered(const sbp_tensor_entry *tensor, int64_t low[SBP_MAX_RANK], int64_t high[SBP_MAX_RANK]) {
     const sbp_recipe *recipe = &tensor->recipes[0];
-    int axis_of[SBP_MAX_RANK]; /* source axis that is at this place now */
+    int axis_of[SBP_MAX_RANK] = {0}; /* source axis that is at this place now */
     for (int32_t a = 0; a < recipe->rank; a++) {
         low[a] = 0;
         high[a] = recipe->dim[a];
@@ -285,7 +285,8 @@ static void covered(const sbp_tensor_entry *tensor, int64_t low[SBP_MAX_RANK], i
 }
 
 static bool overlap(const sbp_tensor_entry *a, const sbp_tensor_entry *b) {
-    int64_t low_a[SBP_MAX_RANK], high_a[SBP_MAX_RANK], low_b[SBP_MAX_RANK], high_b[SBP_MAX_RANK];
+    int64_t low_a[SBP_MAX_RANK] = {0}, high_a[SBP_MAX_RANK] = {0}, low_b[SBP_MAX_RANK] = {0},
+            high_b[SBP_MAX_RANK] = {0};
     covered(a, low_a, high_a);
     covered(b, low_b, high_b);
     for (int32_t k = 0; k < a->recipes[0].rank; k++)
@@ -350,8 +351,8 @@ const sbp_tensor_entry *sbp_tensor_table_find(const sbp_tensor_table *table, con
 
 void sbp_tensor_table_sources(sbp_arena *arena, const sbp_tensor_table *table, bool trainable_only,
                               sbp_tensor_source **out, int32_t *count) {
-    sbp_tensor_source *sources = NULL;
-    int32_t n = 0, capacity = 0;
+    sbp_tensor_source *sources = SBP_NEW_ARRAY(arena, sbp_tensor_source, table->count);
+    int32_t n = 0;
     sbp_map names;
     sbp_map_init(&names, arena);
     for (int32_t t = 0; t < table->count; t++) {
@@ -360,9 +361,9 @@ void sbp_tensor_table_sources(sbp_arena *arena, const sbp_tensor_table *table, b
             continue;
         int32_t k = sbp_map_get(&names, tensor->recipes[0].source);
         if (k < 0) {
-            k = n;
-            SBP_PUSH(arena, sources, n, capacity,
-                     (sbp_tensor_source){.recipe = &tensor->recipes[0], .elems = tensor->map.source_elems});
+            k = n++;
+            sources[k] =
+                (sbp_tensor_source){.recipe = &tensor->recipes[0], .elems = tensor->map.source_elems};
             sbp_map_set(&names, tensor->recipes[0].source, k);
         }
         SBP_PUSH(arena, sources[k].tensors, sources[k].count, sources[k].capacity, tensor);

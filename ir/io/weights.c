@@ -222,7 +222,8 @@ const struct sbp_gguf *sbp_weights_gguf(const sbp_weights *w) {
 /* ---- reading --------------------------------------------------------------------------------------- */
 
 /* Bytes of a file or of memory; ranges were checked when the tensor was added. */
-static sbp_status read_bytes(sbp_diag *diag, const weights_file *f, void *out, int64_t length, int64_t offset) {
+static sbp_status read_bytes(sbp_diag *diag, const weights_file *f, void *out, int64_t length,
+                             int64_t offset) {
     if (!f->memory)
         return sbp_file_pread(diag, f->fd, f->path, out, length, offset);
     memcpy(out, (const char *)f->memory + offset, (size_t)length);
@@ -310,8 +311,7 @@ static sbp_status read_converted(const sbp_weights *w, const sbp_weight *t, int6
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < CHUNK_ELEMS ? count - done : CHUNK_ELEMS;
         char *target = out + done * to_bytes;
-        SBP_TRY(read_bytes(diag, f, raw, n * from_bytes,
-                               t->offset + (first + done) * from_bytes));
+        SBP_TRY(read_bytes(diag, f, raw, n * from_bytes, t->offset + (first + done) * from_bytes));
         if (sbp_dtype_is_float(from) && from != SBP_F64) {
             load_floats(raw, from, floats, n);
             store_floats(floats, to, target, n);
@@ -348,8 +348,7 @@ static sbp_status read_quantized(const sbp_weights *w, const sbp_weight *t, int6
     while (block * per_block < last) {
         int64_t left = (last + per_block - 1) / per_block - block;
         int64_t n = left < BLOCKS ? left : BLOCKS;
-        SBP_TRY(read_bytes(diag, f, raw, n * quant->block_bytes,
-                               t->offset + block * quant->block_bytes));
+        SBP_TRY(read_bytes(diag, f, raw, n * quant->block_bytes, t->offset + block * quant->block_bytes));
         for (int64_t b = 0; b < n; b++, block++) {
             int64_t start = block * per_block;
             int64_t from = start < first ? first - start : 0;
