@@ -1,6 +1,8 @@
 /* Golden gradients (tests/golden) through the real programs: compile, run, compare. Settings of the schedule,
  * micro-batches and the way gradients are consumed must not change them. SBP_TEST_ALL=1 runs every setting on
- * every case. */
+ * every case.
+ *
+ *     test_cli_golden [vulkan]     the cpu (default), or what a Vulkan driver makes of it */
 #include "tests/cli/cli_testing.h"
 
 #include <dirent.h>
@@ -8,12 +10,14 @@
 /* Every value here is one that the backward of every family could keep. */
 #define SAVED "attn_norm+q+k+v+attn_out+lse+gate+up"
 
-static const struct setting {
+typedef struct setting {
     const char *name, *compile;
     sbp_dtype dtype;
     bool every_case;
     double tolerance; /* 0: that of the type */
-} settings[] = {
+} setting;
+
+static const setting settings[] = {
     {"fp64", "", SBP_F64, true, 0},
     {"fp32", "", SBP_F32, true, 0},
     {"C 7, C_head 5, g 2, k 2", "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2", SBP_F64, true,
@@ -49,6 +53,22 @@ static const struct setting {
     {"bf16 throughout", "--param-dtype bf16 --grad-dtype bf16", SBP_BF16, false, SBP_TOLERANCE_BF16_STEP},
 };
 
+#define VULKAN "--backend vulkan "
+
+static const setting vulkan_settings[] = {
+    {"vulkan", VULKAN, SBP_F32, true, 0},
+    {"vulkan, C 7, C_head 5, g 2, k 2", VULKAN "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2",
+     SBP_F32, false, 0},
+    {"vulkan, C 1, C_head 1", VULKAN "--chunk 1 --head-chunk 1", SBP_F32, false, 0},
+    {"vulkan, checkpoint", VULKAN "--backward checkpoint", SBP_F32, false, 0},
+    {"vulkan, standard", VULKAN "--backward standard", SBP_F32, false, 0},
+    {"vulkan, offload, saved set, k 3",
+     VULKAN "--chunk 7 --offload host --save q+k+v+attn_out+lse --checkpoint-every 3", SBP_F32, false, 0},
+    {"vulkan, one step, gradients consumed at once", VULKAN "--clip none --accumulate 1", SBP_F32, false, 0},
+    {"vulkan, micro-batches", VULKAN "--seq-len 45", SBP_F32, false, 0},
+    {"vulkan, bf16 gradients", VULKAN "--grad-dtype bf16", SBP_F32, false, SBP_TOLERANCE_BF16},
+};
+
 static const char *const not_built[] = {"gpt2", "llama_rope_dynamic", "llama_rope_longrope_long",
                                         "llama_rope_longrope_short"};
 
@@ -74,7 +94,7 @@ static const char *arguments(io_fixture *f, const sbp_json *args, const char *ke
     return text.data;
 }
 
-static void run_case(io_fixture *f, const char *name, const struct setting *s) {
+static void run_case(io_fixture *f, const char *name, const setting *s) {
     const sbp_json *args;
     const char *what = sbp_arena_printf(f->arena, "%s (%s)", name, s->name);
     assert_ok(f, sbp_json_read(f->arena, f->diag,
@@ -111,14 +131,82 @@ static int each_case(io_fixture *f, void (*visit)(io_fixture *f, const char *nam
 
 static int runs;
 
-static void run_settings(io_fixture *f, const char *name) {
+static void run_all_of(io_fixture *f, const char *name, const setting *list, int count) {
     const char *all = getenv("SBP_TEST_ALL");
     bool everything = all && strcmp(all, "1") == 0;
-    for (int i = 0; i < SBP_COUNT(settings); i++)
-        if (settings[i].every_case || everything || is_in(name, thorough, SBP_COUNT(thorough))) {
-            run_case(f, name, &settings[i]);
+    for (int i = 0; i < count; i++)
+        if (list[i].every_case || everything || is_in(name, thorough, SBP_COUNT(thorough))) {
+            run_case(f, name, &list[i]);
             runs++;
         }
+}
+
+static void run_settings(io_fixture *f, const char *name) {
+    run_all_of(f, name, settings, SBP_COUNT(settings));
+}
+
+static void run_vulkan_settings(io_fixture *f, const char *name) {
+    run_all_of(f, name, vulkan_settings, SBP_COUNT(vulkan_settings));
+}
+
+/* The dump of the last run again: the same bits. */
+static void run_again(io_fixture *f, const char *name) {
+    run_case(f, name, &vulkan_settings[1]);
+    cli_ok(f, "mv $D/g.safetensors $D/first.safetensors");
+    run_case(f, name, &vulkan_settings[1]);
+    cli_same(f, "first.safetensors", "g.safetensors");
+}
+
+/* Whether this machine and this build can run and compile for Vulkan; says why not. */
+static bool has_vulkan(io_fixture *f) {
+    const char *reason = "sbprun was built without Vulkan";
+    cli_ok(f, "$R --devices");
+    const char *line = strstr(sbp_arena_strdup(f->arena, cli_text(f, "out")), "vulkan");
+    if (line && !strstr(line, "vulkan 0: "))
+        reason = sbp_arena_strndup(f->arena, line, strcspn(line, "\n"));
+    else if (line && cli(f, "$C compile $G/llama_plain/model -o $D/p --backend vulkan") == 0)
+        return true;
+    else if (line)
+        reason = sbp_arena_strdup(f->arena, cli_text(f, "err"));
+    print_message("skipped: golden gradients on vulkan: %s\n", reason);
+    return false;
+}
+
+static void test_golden_gradients_on_vulkan(void **state) {
+    if (!has_vulkan(*state))
+        skip();
+    int cases = each_case(*state, run_vulkan_settings);
+    print_message("%d cases, %d runs\n", cases, runs);
+    assert_true(cases >= 33);
+}
+
+static void test_same_bits_on_vulkan(void **state) {
+    if (!has_vulkan(*state))
+        skip();
+    for (int i = 0; i < SBP_COUNT(thorough); i++)
+        run_again(*state, thorough[i]);
+}
+
+/* A plan is for one backend; a machine without a driver, or without that device, says so. */
+static void test_plans_and_devices(void **state) {
+    io_fixture *f = *state;
+#define RUN " --data $G/llama_plain/train.jsonl --batch-tokens 94 --dump-gradients $D/g.safetensors"
+    cli_ok(f, "$C compile $G/llama_plain/model -o $D/cpu --seq-len 94");
+    cli_fails(f, 2, "--backend was decided when", "$R $D/cpu --backend vulkan" RUN);
+    cli_fails(f, 3, "there is one cpu device", "$R $D/cpu --device 1" RUN);
+    if (!has_vulkan(f))
+        skip();
+    cli_ok(f, "$C compile $G/llama_plain/model -o $D/p --seq-len 94 --backend vulkan");
+    cli_fails(f, 3, "no usable Vulkan driver", "VK_ICD_FILENAMES=/nonexistent $R $D/p" RUN);
+    cli_fails(f, 3, "there is no device 99", "$R $D/p --device 99" RUN);
+    cli_fails(f, 2, "--backend was decided when", "$R $D/p --backend cpu" RUN);
+    /* A pipeline cache that is damaged is as good as none. */
+    cli_ok(f, "XDG_CACHE_HOME=$D/cache $R $D/p" RUN " && mv $D/g.safetensors $D/first.safetensors");
+    cli_ok(f, "test -s $D/cache/streambp/vulkan-*.bin && for f in $D/cache/streambp/*; do echo x >$f; done");
+    cli_ok(f, "XDG_CACHE_HOME=$D/cache $R $D/p" RUN);
+    cli_same(f, "first.safetensors", "g.safetensors");
+    cli_ok(f, "test $(stat -c %s $D/cache/streambp/vulkan-*.bin) -gt 16");
+#undef RUN
 }
 
 static void test_golden_gradients(void **state) {
@@ -225,7 +313,14 @@ static void test_what_is_not_built(void **state) {
     assert_false(cli_exists(f, "p"));
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const struct CMUnitTest vulkan[] = {
+        cmocka_unit_test_setup_teardown(test_golden_gradients_on_vulkan, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_same_bits_on_vulkan, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_plans_and_devices, cli_setup, io_teardown),
+    };
+    if (argc > 1 && strcmp(argv[1], "vulkan") == 0)
+        return cmocka_run_group_tests(vulkan, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_works_without_streambp, cli_setup, io_teardown),
