@@ -3,6 +3,9 @@
 
     tests/bench/cpu_step.py [--rows 512,1024,2048,4096,8192] [--modes stream,checkpoint,standard] [--torch standard,checkpoint]
 
+The mode `fifth` is stream with what it may save within a fifth of the activation memory of PyTorch's standard backward at the
+same length (needs --torch standard): sbpc compile --memory chooses what that is.
+
 Each measurement is a process of its own. Seconds are the fastest of the steps of one process, activation memory is the peak of
 the process minus weights, gradients and Adam's states. FLOPs are GOALS.md's count: 6 P T + 6 T^2 d_attention layers, no credit for
 recomputation. With --torch, PyTorch's step on the same machine follows (needs torch and transformers in --python).
@@ -37,14 +40,15 @@ def model_flops(config, rows):
     return 6 * products * rows + 6 * rows * rows * heads * head * layers
 
 
-def ours(arguments, folder, config, mode, rows):
+def ours(arguments, folder, config, mode, rows, memory=None):
     model = os.path.join(folder, "model")
     plan, out = os.path.join(folder, "plan.bin"), os.path.join(folder, "out")
     data = os.path.join(folder, "rows.jsonl")
     random.seed(rows)
     with open(data, "w", encoding="utf-8") as f:
         f.write(json.dumps({"input_ids": [random.randrange(config["vocab_size"]) for _ in range(rows)]}) + "\n")
-    result, error = run([arguments.sbpc, "compile", model, "-o", plan, "--seq-len", str(rows), "--backward", mode] + arguments.compile)
+    result, error = run([arguments.sbpc, "compile", model, "-o", plan, "--seq-len", str(rows), "--backward", mode]
+                        + (["--memory", str(int(memory))] if memory else []) + arguments.compile)
     if error:
         return {"error": error[0]}
     shutil.rmtree(out, ignore_errors=True)
@@ -57,7 +61,8 @@ def ours(arguments, folder, config, mode, rows):
              if "step_seconds" in line]
     inspected = json.loads(run([arguments.sbpc, "inspect", plan, "--json"])[0].stdout)
     resident = sum(inspected["categories"][k] for k in ("parameters", "gradients", "optimizer state"))
-    return {"seconds": min(steps), "peak_bytes": summary["peak_bytes_measured"], "planned_bytes": summary["peak_bytes_planned"],
+    schedule = {k: inspected[k] for k in ("chunk", "head_chunk", "segment", "checkpoint_every", "saved")}
+    return {"schedule": schedule, "seconds": min(steps), "peak_bytes": summary["peak_bytes_measured"], "planned_bytes": summary["peak_bytes_planned"],
             "resident_bytes": resident, "loss": summary["train_loss"]}
 
 
@@ -89,9 +94,17 @@ def main():
         shutil.copy(source, os.path.join(folder, "model", "config.json"))
         print("tool     mode          rows   seconds  GFLOP/s   activations MiB", flush=True)
         for rows in (int(r) for r in arguments.rows.split(",")):
-            jobs = [("ours", m) for m in arguments.modes.split(",") if m] + [("torch", m) for m in arguments.torch.split(",") if m]
+            jobs = [("torch", m) for m in arguments.torch.split(",") if m] + [("ours", m) for m in arguments.modes.split(",") if m]
+            fifth = None
             for tool, mode in jobs:
-                r = ours(arguments, folder, config, mode, rows) if tool == "ours" else torch(arguments, mode, rows)
+                if tool == "torch":
+                    r = torch(arguments, mode, rows)
+                    if mode == "standard" and "error" not in r:
+                        fifth = r["resident_bytes"] + 0.2 * (r["peak_bytes"] - r["resident_bytes"])
+                elif mode == "fifth" and not fifth:
+                    r = {"error": "needs PyTorch's standard backward at this length"}
+                else:
+                    r = ours(arguments, folder, config, "stream" if mode == "fifth" else mode, rows, fifth if mode == "fifth" else None)
                 r.update(tool=r.get("tool", tool), mode=mode, rows=rows)
                 results.append(r)
                 if "error" in r:
