@@ -87,6 +87,7 @@ static sbp_status create_instance(vulkan_api *api, const char *validation, sbp_d
     if (validation && *validation) {
         SBP_TRY(check_layer(api, diag));
         if (strcmp(validation, "gpu") == 0) {
+            api->waits_for_queues = true;
             enables[features.enabledValidationFeatureCount++] = VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT;
             enables[features.enabledValidationFeatureCount++] =
                 VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT;

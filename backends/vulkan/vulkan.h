@@ -29,6 +29,9 @@ typedef struct vulkan_api {
     void *library;
     VkInstance instance;
     VkDebugUtilsMessengerEXT messenger;
+    /* GPU-assisted validation of version 1.3.239 loses track of timelines ("Timeout waiting for timeline
+     * semaphore state to update. This is most likely a validation bug"): wait for whole queues instead */
+    bool waits_for_queues;
     /* what the validation layer found; written by the thread that calls Vulkan */
     int errors;
     char first_error[1024];
