@@ -49,10 +49,10 @@ static sbp_status override_one(sbp_loading *l, const char *setting, const sbp_js
         return sbp_fail(l->diag, SBP_USAGE,
                         "--set %s: '%s' is not JSON (a string needs quotes: --set '%s=\"%s\"')", setting,
                         value, key, value);
+    const char *file = (*config)->key ? (*config)->key : l->path;
     sbp_text text;
     sbp_text_init(&text, l->arena);
     write_with(&text, *config, key, value);
-    const char *file = (*config)->key ? (*config)->key : l->path;
     return sbp_json_parse(l->arena, l->diag, file, text.data, text.length, 0, config);
 }
 

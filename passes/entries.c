@@ -18,23 +18,23 @@
 
 typedef struct entry_builder {
     sbp_pipeline *p;
-    sbp_body *body;
+    sbp_body body;  /* of the entry being built */
     int32_t layers; /* L */
-    int64_t k;
     int32_t groups;
+    int64_t k;
     int32_t checkpoints, temporaries, gradient; /* buffers: device slots, k - 1 slots, G; -1: none */
     int32_t checkpoints_host;                   /* offloaded: one slot per group */
     struct saved_store *stores;
-    int32_t store_count, store_capacity;
+    int32_t store_count;
+    int32_t max_saved;
     int32_t *saved_slot;  /* per call and saved value (call * max_saved + i): item in its store */
     int32_t *saved_store; /* likewise: which store */
-    int32_t max_saved;
-    bool *fetched;     /* per call and saved value: comes back from the host at some time */
-    bool rehearsal;    /* nothing is emitted: finds out what is fetched */
-    int32_t *sequence; /* calls in the order in which the backward reads what they saved */
+    bool *fetched;        /* per call and saved value: comes back from the host at some time */
+    int32_t *sequence;    /* calls in the order in which the backward reads what they saved */
+    int32_t *accums;      /* per parameter: buffer of its accumulator, -1 */
+    int32_t *uses;        /* per parameter: calls of the backward still to come */
     int32_t sequence_count, sequence_capacity, at;
-    int32_t *accums; /* per parameter: buffer of its accumulator, -1 */
-    int32_t *uses;   /* per parameter: calls of the backward still to come */
+    bool rehearsal; /* nothing is emitted: finds out what is fetched */
     bool step, offload;
 } entry_builder;
 
@@ -83,6 +83,7 @@ static void make_saved(entry_builder *e) {
     e->saved_slot = SBP_NEW_ARRAY(p->arena, int32_t, calls * e->max_saved + 1);
     e->saved_store = SBP_NEW_ARRAY(p->arena, int32_t, calls * e->max_saved + 1);
     e->fetched = SBP_NEW_ARRAY(p->arena, bool, calls * e->max_saved + 1);
+    e->stores = SBP_NEW_ARRAY(p->arena, saved_store, calls * e->max_saved + 1);
     for (int32_t c = 0; c + 1 < calls; c++)
         for (int32_t i = 0; i < kind_of(e, c)->saved_count; i++) {
             const sbp_saved *s = &kind_of(e, c)->saved[i];
@@ -92,8 +93,8 @@ static void make_saved(entry_builder *e) {
                     e->stores[j].saved->dtype == s->dtype)
                     found = j;
             if (found < 0) {
-                SBP_PUSH(p->arena, e->stores, e->store_count, e->store_capacity, (saved_store){.saved = s});
-                found = e->store_count - 1;
+                found = e->store_count++;
+                e->stores[found] = (saved_store){.saved = s};
             }
             e->saved_store[c * e->max_saved + i] = found;
             e->saved_slot[c * e->max_saved + i] = e->stores[found].count++;
@@ -130,7 +131,7 @@ static sbp_view param_view(entry_builder *e, int32_t call, int32_t i) {
         copy = sbp_lower_buffer(p, name, SBP_ROLE_WORKSPACE, SBP_DEVICE, source->type.dtype, 1,
                                 p->program->buffers[buffer].rows, p->program->buffers[buffer].cols, -1);
     sbp_view to = sbp_view_buffer(p->program, copy, 0);
-    sbp_lower_convert(p, e->body, to, source->type.dtype, view, source->storage);
+    sbp_lower_convert(p, &e->body, to, source->type.dtype, view, source->storage);
     return to;
 }
 
@@ -164,7 +165,7 @@ static sbp_view accum_view(entry_builder *e, int32_t call, int32_t i) {
                                   p->program->buffers[w].rows, p->program->buffers[w].cols, -1);
     e->accums[param] = buffer;
     sbp_view view = sbp_view_buffer(p->program, buffer, 0);
-    sbp_lower_fill(p, e->body, view, 0);
+    sbp_lower_fill(p, &e->body, view, 0);
     return view;
 }
 
@@ -184,10 +185,10 @@ static void flush_call(entry_builder *e, int32_t call) {
         int32_t w = sbp_lower_param_buffer(p, c->params[i]);
         sbp_view accum = sbp_view_buffer(p->program, e->accums[c->params[i]], 0);
         if (e->step) {
-            sbp_lower_sumsq(p, e->body, c->params[i], accum);
-            sbp_lower_update(p, e->body, w, param->decay, accum, accum_dtype(param), -1);
+            sbp_lower_sumsq(p, &e->body, c->params[i], accum);
+            sbp_lower_update(p, &e->body, w, param->decay, accum, accum_dtype(param), -1);
         } else {
-            sbp_lower_flush(p, e->body, w, sbp_view_buffer(p->program, sbp_lower_grad_buffer(p, w), 0),
+            sbp_lower_flush(p, &e->body, w, sbp_view_buffer(p->program, sbp_lower_grad_buffer(p, w), 0),
                             p->options.grad_dtype, accum, accum_dtype(param));
         }
         e->accums[c->params[i]] = -1;
@@ -219,7 +220,7 @@ static void copy_item(entry_builder *e, const saved_store *s, int32_t slot, bool
     sbp_view device = sbp_view_buffer(e->p->program, s->device, slot % 2);
     sbp_view host = sbp_view_buffer(e->p->program, s->host, slot);
     if (!e->rehearsal)
-        sbp_lower_copy(e->p, e->body, to_host ? host : device, to_host ? device : host, 1);
+        sbp_lower_copy(e->p, &e->body, to_host ? host : device, to_host ? device : host, 1);
 }
 
 /* After the forward of a call: what will have to come back goes to the host. */
@@ -262,7 +263,7 @@ static void copy_checkpoint(entry_builder *e, int32_t group, bool to_host) {
         return;
     sbp_view device = sbp_view_buffer(e->p->program, e->checkpoints, group % 2);
     sbp_view host = sbp_view_buffer(e->p->program, e->checkpoints_host, group);
-    sbp_lower_copy(e->p, e->body, to_host ? host : device, to_host ? device : host, 1);
+    sbp_lower_copy(e->p, &e->body, to_host ? host : device, to_host ? device : host, 1);
 }
 
 /* One call of a segment's function. input: SBP_NO_VIEW when there is none; output: y, or G. */
@@ -292,7 +293,7 @@ static sbp_status call_segment(entry_builder *e, int32_t call, int32_t function,
     if (count != p->program->functions[function].formal_count)
         return sbp_fail(p->diag, SBP_INTERNAL, "entries: %d views for the %d formals of @%s", count,
                         p->program->functions[function].formal_count, p->program->functions[function].name);
-    sbp_lower_call(p, e->body, function, views);
+    sbp_lower_call(p, &e->body, function, views);
     return SBP_OK;
 }
 
@@ -399,9 +400,9 @@ static sbp_status head(entry_builder *e, bool backward_follows) {
         SBP_TRY(call_segment(e, call, h->score, stream, sbp_view_none(), false));
     if (backward_follows && h->first < 0)
         SBP_TRY(call_segment(e, call, h->backward, stream, sbp_view_none(), true));
-    sbp_lower_call(e->p, e->body, h->objective, NULL);
+    sbp_lower_call(e->p, &e->body, h->objective, NULL);
     if (backward_follows && h->first >= 0) {
-        sbp_lower_call(e->p, e->body, h->gradient, NULL);
+        sbp_lower_call(e->p, &e->body, h->gradient, NULL);
         SBP_TRY(call_segment(e, call, h->backward, stream, sbp_view_none(), true));
     }
     if (backward_follows)
@@ -429,8 +430,7 @@ static void add_entry(sbp_pipeline *p, const char *name, sbp_body body) {
 }
 
 static sbp_status build_entry(entry_builder *e, const char *name, bool backward_follows) {
-    sbp_body body = {0};
-    e->body = &body;
+    e->body = (sbp_body){0};
     count_uses(e);
     if (backward_follows)
         rehearse(e);
@@ -439,9 +439,8 @@ static sbp_status build_entry(entry_builder *e, const char *name, bool backward_
     if (backward_follows)
         SBP_TRY(backward(e));
     if (e->step)
-        sbp_lower_norm(e->p, &body, -1);
-    e->body = NULL;
-    add_entry(e->p, name, body);
+        sbp_lower_norm(e->p, &e->body, -1);
+    add_entry(e->p, name, e->body);
     return SBP_OK;
 }
 

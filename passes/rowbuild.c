@@ -246,7 +246,7 @@ static int32_t emit_map(emitter *e, const sbp_op *op, bool split, int64_t a, int
     sbp_rk_instr map = blank(SBP_RK_MAP);
     map.map = sbp_opcode_rowop(op->code);
     int32_t *args[] = {&map.a, &map.b, &map.c};
-    for (int32_t i = 0; i < sbp_rowop_arity(map.map); i++)
+    for (int32_t i = 0; i < SBP_COUNT(args) && i < sbp_rowop_arity(map.map); i++)
         *args[i] = emit_operand(e, op->results[0], op->operands[i], split, a, b);
     return e->culprit == SBP_NO_VALUE ? add(e, map) : 0;
 }

@@ -226,6 +226,8 @@ void sbp_saved_worth(const sbp_pipeline *p, int64_t t, sbp_worth **out, int32_t 
     *out = NULL;
     *count = 0;
     add_segments(&r);
+    if (r.item_count == 0)
+        return;
     candidate *list = SBP_NEW_ARRAY(p->arena, candidate, 2 * r.item_count + 1);
     int32_t n = list_candidates(&r, list);
     sbp_worth *steps = SBP_NEW_ARRAY(p->arena, sbp_worth, n + 1);

@@ -17,7 +17,7 @@ static void prepare_view(builder *b, const sbp_view *view, sbp_prepared_view *ou
     sbp_executor *x = b->x;
     const sbp_program *p = x->program;
     *out = (sbp_prepared_view){.formal = -1, .space = SBP_SPACE_COUNT};
-    if (view->ref == SBP_NO_VIEW)
+    if (view->ref == SBP_NO_VIEW || (view->ref < 0 && !b->function)) /* entries have no formals (c16) */
         return;
     out->view = view;
     if (view->ref >= 0) {

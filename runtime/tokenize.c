@@ -29,12 +29,12 @@ static sbp_row_text join(const make_job *job, sbp_row_text a, sbp_row_text b) {
     if (last->length >= more && more > 0 && memcmp(last->data + last->length - more, eos, more) == 0)
         more = 0;
     char *text = sbp_arena_alloc(job->arena, a.length + b.length + more + 1);
-    if (a.length)
+    if (a.data)
         memcpy(text, a.data, a.length);
-    if (b.length)
+    if (b.data)
         memcpy(text + a.length, b.data, b.length);
     if (more)
-        memcpy(text + a.length + b.length, eos, more);
+        memcpy(text + a.length + b.length, eos, more + 1); /* with its end */
     return (sbp_row_text){text, a.length + b.length + more};
 }
 
