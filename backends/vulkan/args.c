@@ -195,8 +195,8 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     int64_t groups[SBP_VULKAN_STEPS] = {0};
     bool tiled = use_tiled(machine), waits = false;
     *scratch_bytes = 0;
-    for (int32_t i = 0; i < dispatch->span_count; i++)
-        dtypes[i] = v[i].space == SBP_SPACE_COUNT ? SBP_DTYPE_COUNT : v[i].dtype;
+    for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
+        dtypes[i] = i < dispatch->span_count && v[i].space != SBP_SPACE_COUNT ? v[i].dtype : SBP_DTYPE_COUNT;
     int32_t count = step_names(command, dtypes, tiled, names);
     int64_t local = machine->software ? 64 : 128; /* as in sbp_vulkan_local_size */
     switch (command->kind) {

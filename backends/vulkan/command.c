@@ -162,7 +162,7 @@ static int32_t stream_of(const vulkan_device *d, int32_t queue) {
 
 sbp_status vulkan_command_record(vulkan_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_command *command = dispatch->command;
-    place places[SBP_MAX_COMMAND_OPERANDS];
+    place places[SBP_MAX_COMMAND_OPERANDS] = {0};
     uint32_t word;
     if (command->kind == SBP_CMD_FENCE)
         return vulkan_stream_order(d, stream_of(d, command->u.fence.from), stream_of(d, command->u.fence.to),

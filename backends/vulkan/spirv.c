@@ -131,15 +131,13 @@ void sbp_vulkan_spirv_finish(sbp_arena *arena, const uint32_t *words, int64_t co
             out->features |= SBP_VULKAN_FLOAT64;
         if (op == OP_CAPABILITY && words[at + 1] == CAPABILITY_FLOAT16)
             out->features |= SBP_VULKAN_FLOAT16;
-        if (op == OP_FUNCTION) {
-            inside = true;
+        if (op == OP_FUNCTION)
             dead = !f.reached[words[at + 2]];
-        }
         bool skip = dead || is_debug(op) ||
                     ((op == OP_DECORATE || op == OP_MEMBER_DECORATE) && f.gone[words[at + 1]] &&
                      !kept[words[at + 1]]);
         if (op == OP_FUNCTION_END)
-            inside = dead = false;
+            dead = false;
         if (skip)
             continue;
         /* Our decorations stand before the first one of the module: every module has one. */

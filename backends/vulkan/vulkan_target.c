@@ -46,7 +46,7 @@ typedef struct collector {
 } collector;
 
 static sbp_dtype dtype_of(const collector *c, const sbp_function *function, const sbp_view *view) {
-    if (view->ref == SBP_NO_VIEW)
+    if (view->ref == SBP_NO_VIEW || (view->ref < 0 && !function)) /* entries have no formals */
         return SBP_DTYPE_COUNT;
     return view->ref >= 0 ? c->program->buffers[view->ref].dtype : function->formals[~view->ref].dtype;
 }
@@ -54,8 +54,8 @@ static sbp_dtype dtype_of(const collector *c, const sbp_function *function, cons
 static sbp_status collect_command(collector *c, const sbp_function *function, const sbp_command *command) {
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
     char names[SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS][SBP_VULKAN_NAME];
-    for (int32_t i = 0; i < command->view_count; i++)
-        dtypes[i] = dtype_of(c, function, &command->views[i]);
+    for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
+        dtypes[i] = i < command->view_count ? dtype_of(c, function, &command->views[i]) : SBP_DTYPE_COUNT;
     int32_t count = sbp_vulkan_module_names(command, dtypes, names);
     for (int32_t i = 0; i < count; i++) {
         if (sbp_map_get(&c->names, names[i]) >= 0)
