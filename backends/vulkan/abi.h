@@ -30,7 +30,7 @@ enum {
 
 /* Features of a module; bit set. Without being listed, each may use (and the device must have): Vulkan 1.3,
  * bufferDeviceAddress, scalarBlockLayout, shaderInt64, storageBuffer16BitAccess, storageBuffer8BitAccess,
- * and 32 KiB of shared memory per workgroup in the .tiled ones (16 KiB in the others). */
+ * and 32 KiB of shared memory per workgroup. */
 typedef enum sbp_vulkan_feature {
     SBP_VULKAN_FLOAT64 = 1, /* shaderFloat64 */
     SBP_VULKAN_FLOAT16 = 2, /* shaderFloat16 */
@@ -141,6 +141,12 @@ typedef struct sbp_vulkan_args {
  */
 int64_t sbp_vulkan_args_fill(const sbp_dispatch *dispatch, const uint64_t addresses[SBP_SPACE_COUNT],
                              uint64_t scratch, sbp_vulkan_args *out);
+/* Whether a software driver would silently stop its loops before the end: llvmpipe leaves all loops of an
+ * invocation after 65535 iterations together (long attention, mostly). The device must refuse then,
+ * SBP_MACHINE. */
+bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine);
+/* A bound of those iterations. */
+int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine);
 /* Whether a dispatch keeps to what shaders can count: rows, columns and strides below 2^31. */
 bool sbp_vulkan_fits(const sbp_dispatch *dispatch);
 

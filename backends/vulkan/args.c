@@ -115,15 +115,81 @@ static bool starts_with(const char *name, const char *prefix) {
     return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
+/* ---- how often loops run in one invocation ----
+ *
+ * llvmpipe (lavapipe) counts the iterations of all loops of an invocation together, and silently leaves every
+ * loop after 65535 of them. So workgroups there get as many invocations as it takes, and what cannot be
+ * helped is refused (sbp_vulkan_too_long). Estimates are bounds: every store and reduction counts as a loop
+ * of its own. */
+
+enum { SOFTWARE_ITERATIONS = 65535 };
+
+static int64_t row_iterations(const sbp_rowkernel *kernel, int64_t local) {
+    int64_t total = 0;
+    for (int32_t i = 0; i < kernel->instr_count; i++) {
+        const sbp_rk_instr *instr = &kernel->instrs[i];
+        if (instr->op != SBP_RK_SUM && instr->op != SBP_RK_MAX && instr->op != SBP_RK_MIN &&
+            instr->op != SBP_RK_STORE && instr->op != SBP_RK_PARTIAL_ADD)
+            continue;
+        const sbp_rk_instr *value = &kernel->instrs[instr->a];
+        int64_t length = value->length > instr->length ? value->length : instr->length;
+        int64_t heads = (value->vary | instr->vary) & SBP_VARY_HEAD ? kernel->heads : 1;
+        total += heads * (sbp_ceil_div(length, local) + 16);
+    }
+    return sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_BLOCKS ? SBP_PARTIAL_ROWS * (total + 1) : total;
+}
+
 static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_machine *machine) {
-    if (machine->software)
-        return sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_FLAT ? 64 : 8;
-    if (sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_FLAT)
+    bool flat = sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_FLAT;
+    uint32_t size = flat ? 64 : 8;
+    if (machine->software) {
+        while (!flat && size * 2 <= machine->max_local_size &&
+               row_iterations(kernel, size) > SOFTWARE_ITERATIONS / 2)
+            size *= 2;
+        return size;
+    }
+    if (flat)
         return 128;
-    uint32_t size = 32;
-    while (size < 256 && size * 4 <= kernel->n)
+    for (size = 32; size < 256 && size * 4 <= kernel->n;)
         size *= 2;
     return size;
+}
+
+/* Iterations per pair of tiles of attention: limits, softmax, then staging and products per piece of 32
+ * columns. */
+static int64_t attention_tile_iterations(const sbp_attention_attrs *at, bool backward) {
+    int64_t pieces_qk = sbp_ceil_div(at->d_qk, 32), pieces_v = sbp_ceil_div(at->d_v, 32);
+    return backward ? 110 + 40 * pieces_qk + 48 * pieces_v : 110 + 24 * pieces_qk + 16 * pieces_v;
+}
+
+int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
+    const sbp_command *command = dispatch->command;
+    const sbp_span *v = dispatch->spans;
+    const sbp_attention_attrs *at = &command->u.attention;
+    int64_t q = 0, k = 0;
+    switch (command->kind) {
+    case SBP_CMD_ROW:
+        return row_iterations(dispatch->kernel, row_local_size(dispatch->kernel, machine));
+    case SBP_CMD_GEMM:
+        return (command->u.gemm.ta ? v[1].rows : v[1].cols) / 4 + 128;
+    case SBP_CMD_COLSUM:
+    case SBP_CMD_SCATTER_ADD: /* all rows of one index, at worst */
+        return v[1].rows + 64;
+    case SBP_CMD_REDUCE:
+        return v[1].rows * v[1].cols / (SBP_VULKAN_REDUCE_GROUPS * 8) + SBP_VULKAN_REDUCE_ELEMS / 8 + 64;
+    case SBP_CMD_ATTN_FWD:
+        return sbp_ceil_div(v[3].rows, SBP_VULKAN_ATTENTION_TILE) * attention_tile_iterations(at, false);
+    case SBP_CMD_ATTN_BWD:
+        q = sbp_ceil_div(v[3].rows, SBP_VULKAN_ATTENTION_TILE) * (at->heads / at->kv_heads);
+        k = sbp_ceil_div(v[4].rows, SBP_VULKAN_ATTENTION_TILE);
+        return (q > k ? q : k) * attention_tile_iterations(at, true);
+    default:
+        return 0;
+    }
+}
+
+bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
+    return machine->software && sbp_vulkan_iterations(dispatch, machine) > SOFTWARE_ITERATIONS;
 }
 
 uint32_t sbp_vulkan_local_size(const sbp_program *program, const char *name,

@@ -145,6 +145,13 @@ static sbp_status record_kernels(vulkan_device *d, int32_t stream, const sbp_dis
     if (!sbp_vulkan_fits(dispatch))
         return sbp_fail(diag, SBP_MACHINE, "vulkan: %s: rows, columns and strides must be below 2^31",
                         sbp_command_name(dispatch->command->kind));
+    if (sbp_vulkan_too_long(dispatch, &d->machine))
+        return sbp_fail(
+            diag, SBP_MACHINE,
+            "vulkan: %s would run up to %lld loop iterations in one invocation, and software drivers "
+            "silently stop after 65535: use shorter sequences or smaller chunks, a GPU, or --backend cpu",
+            sbp_command_name(dispatch->command->kind),
+            (long long)sbp_vulkan_iterations(dispatch, &d->machine));
     int32_t count = sbp_vulkan_steps(dispatch, &d->machine, steps, &scratch_bytes);
     if (count == 0)
         return SBP_OK;

@@ -252,10 +252,11 @@ static void reduce_heads(emitter *e, const int32_t *group, int32_t count) {
         open_elems(e, a->length);
     for (int32_t g = 0; g < count; g++)
         line(e, "REAL t%d = %s;", group[g], start_of(e, e->kernel->instrs[group[g]].op));
-    open_heads(e, true);
+    bool heads = open_heads(e, true);
     for (int32_t g = 0; g < count; g++)
         accumulate(e, group[g]);
-    close_scope(e);
+    if (heads)
+        close_scope(e);
     for (int32_t g = 0; g < count; g++)
         line(e, "r%d%s = t%d;", group[g], elems ? "[i]" : "", group[g]);
     if (elems)

@@ -4,7 +4,12 @@
 //
 // D_QK, D_V: sizes of a head. LOAD_q, q_OPERAND, q_BYTES and so on: the operands.
 
+#ifdef SBP_REAL_F64
+const int DEPTH = 16; // keeps to 32 KiB
+#else
 const int DEPTH = 32;
+#endif
+const int ACROSS = DEPTH / 8;
 const int NOTHING = 0, SOME = 1, ALL = 2;
 
 #ifdef SBP_REAL_F64
@@ -18,7 +23,7 @@ const int NOTHING = 0, SOME = 1, ALL = 2;
 #endif
 
 shared REAL stage_a[TILE][DEPTH + 1], stage_b[TILE][DEPTH + 1]; // rows of two matrices, a piece of their columns
-shared REAL weights[TILE][TILE + 1];                            // probabilities, or gradients of scores
+shared REAL weights[TILE][TILE + 1];                            // scores, probabilities, gradients of scores
 shared int row_position[TILE], row_first[TILE], row_end[TILE], row_own[TILE]; // of a tile of query rows
 shared bool key_seen[TILE];                                                   // by any row of the tile
 
@@ -65,7 +70,7 @@ bool sees(int r, int key) {
 int tile_seen(int key0) {
     int key1 = key0 + TILE - 1;
     bool some = false, all = true;
-    for (int r = 0; r < TILE; r++) {
+    [[dont_unroll]] for (int r = 0; r < TILE; r++) {
         int own = own_start(r), position = row_position[r], start = shared_start(r), end = row_end[r] - 1;
         bool exists = position >= 0;
         some = some || (exists && ((own <= key1 && position >= key0) || (max(start, key0) <= min(end, key1))));
@@ -78,7 +83,7 @@ int tile_seen(int key0) {
 void tile_bounds(out int least, out int last) {
     least = 0x7fffffff;
     last = -1;
-    for (int r = 0; r < TILE; r++)
+    [[dont_unroll]] for (int r = 0; r < TILE; r++)
         if (row_position[r] >= 0) {
             least = min(least, row_own[r] > row_first[r] ? min(own_start(r), shared_start(r)) : own_start(r));
             last = max(last, row_position[r]);
@@ -89,14 +94,14 @@ void find_seen_keys(int key0, bool everything) {
     if (LANE >= TILE)
         return;
     bool seen = everything;
-    for (int r = 0; r < TILE && !seen; r++)
+    [[dont_unroll]] for (int r = 0; r < TILE && !seen; r++)
         seen = sees(r, key0 + int(LANE));
     key_seen[LANE] = seen;
 }
 
 // Stages columns from .. from + DEPTH of TILE rows of a matrix; what does not exist or is not wanted is 0.
 #define STAGE(stage, LOADER, operand, bytes, row0, head, size, from, WANTED)                                 \
-    for (int e = int(LANE); e < TILE * DEPTH; e += 128) {                                                    \
+    [[dont_unroll]] for (int e = int(LANE); e < TILE * DEPTH; e += 128) {                                    \
         int r = e / DEPTH, c = (from) + e % DEPTH;                                                           \
         REAL value = REAL(0.0);                                                                              \
         if ((row0) + r < operand.rows && c < (size) && (WANTED))                                             \
@@ -114,34 +119,43 @@ void find_seen_keys(int key0, bool everything) {
         STAGE(stage_a, LOADER_A, a, a_bytes, a_row, a_head, size, from, true)                                \
         STAGE(stage_b, LOADER_B, b, b_bytes, b_row, b_head, size, from, true)                                \
         barrier();                                                                                           \
-        for (int c = 0; c < DEPTH; c++) {                                                                    \
-            REAL p0 = stage_a[2 * y][c], p1 = stage_a[2 * y + 1][c];                                         \
-            [[unroll]] for (int n = 0; n < 4; n++) {                                                         \
-                REAL b_value = stage_b[4 * x + n][c];                                                        \
-                s[0][n] = fma(p0, b_value, s[0][n]);                                                         \
-                s[1][n] = fma(p1, b_value, s[1][n]);                                                         \
+        [[dont_unroll]] for (int c4 = 0; c4 < DEPTH; c4 += 4)                                                \
+            [[unroll]] for (int c = c4; c < c4 + 4; c++) {                                                   \
+                REAL p0 = stage_a[2 * y][c], p1 = stage_a[2 * y + 1][c];                                     \
+                [[unroll]] for (int n = 0; n < 4; n++) {                                                     \
+                    REAL b_value = stage_b[4 * x + n][c];                                                    \
+                    s[0][n] = fma(p0, b_value, s[0][n]);                                                     \
+                    s[1][n] = fma(p1, b_value, s[1][n]);                                                     \
+                }                                                                                            \
             }                                                                                                \
-        }                                                                                                    \
     }
 
-// sums[2][..] += weights times the rows of a matrix of `size` columns; begins with a barrier, so that weights may have
+// Puts a tile of scores into shared memory, so that what follows is one short loop: for_elements.
+#define KEEP(s, where)                                                                                       \
+    [[unroll]] for (int m = 0; m < 2; m++)                                                                   \
+        [[unroll]] for (int n = 0; n < 4; n++)                                                               \
+            where[2 * y + m][4 * x + n] = s[m][n];
+#define for_elements [[dont_unroll]] for (int e = int(LANE); e < TILE * TILE; e += 128)
+
+// sums[2][..] += a tile of numbers times the rows of a matrix of `size` columns; begins with a barrier, so that they may have
 // just been written.
-#define ACCUMULATE(sums, LOADER, operand, bytes, row0, head, size, WANTED)                                   \
+#define ACCUMULATE(sums, tile, LOADER, operand, bytes, row0, head, size, WANTED)                                   \
     [[unroll]] for (int piece = 0; piece < ((size) + DEPTH - 1) / DEPTH; piece++) {                          \
         barrier();                                                                                           \
         STAGE(stage_b, LOADER, operand, bytes, row0, head, size, piece * DEPTH, WANTED)                      \
         barrier();                                                                                           \
-        for (int k = 0; k < TILE; k++) {                                                                     \
-            REAL p0 = weights[2 * y][k], p1 = weights[2 * y + 1][k];                                         \
-            [[unroll]] for (int n = 0; n < 4; n++) {                                                         \
-                REAL b_value = stage_b[k][x + 8 * n];                                                        \
-                sums[0][4 * piece + n] = fma(p0, b_value, sums[0][4 * piece + n]);                           \
-                sums[1][4 * piece + n] = fma(p1, b_value, sums[1][4 * piece + n]);                           \
+        [[dont_unroll]] for (int k4 = 0; k4 < TILE; k4 += 4)                                                 \
+            [[unroll]] for (int k_row = k4; k_row < k4 + 4; k_row++) {                                       \
+                REAL p0 = tile[2 * y][k_row], p1 = tile[2 * y + 1][k_row];                                   \
+                [[unroll]] for (int n = 0; n < ACROSS; n++) {                                                \
+                    REAL b_value = stage_b[k_row][x + 8 * n];                                                \
+                    sums[0][ACROSS * piece + n] = fma(p0, b_value, sums[0][ACROSS * piece + n]);             \
+                    sums[1][ACROSS * piece + n] = fma(p1, b_value, sums[1][ACROSS * piece + n]);             \
+                }                                                                                            \
             }                                                                                                \
-        }                                                                                                    \
     }
 
-#define PIECES(size) (4 * (((size) + DEPTH - 1) / DEPTH))
+#define PIECES(size) (ACROSS * (((size) + DEPTH - 1) / DEPTH))
 
 // A score with scale and softcap; slope: its derivative by the plain product, without the scale.
 REAL score(REAL dot_product, out REAL slope) {

@@ -1,6 +1,7 @@
 // attention_bwd.glsl: what both backward shaders need of the query rows of a tile: log-sum-exp, and
 // delta = sum over d of do o.
 
+shared REAL others[TILE][TILE + 1]; // a second tile of numbers
 shared REAL row_lse[TILE], row_delta[TILE];
 shared REAL delta_parts[128];
 

@@ -10,7 +10,7 @@ void main() {
     if (key0 >= k.rows)
         return;
     int group = heads / kv_heads, lane = int(LANE), y = lane / 8, x = lane % 8;
-    REAL dk_sums[2][PIECES(D_QK)], dv_sums[2][PIECES(D_V)], s[2][4], dp[2][4], ds[2][4];
+    REAL dk_sums[2][PIECES(D_QK)], dv_sums[2][PIECES(D_V)], s[2][4], dp[2][4];
     [[unroll]] for (int i = 0; i < PIECES(D_QK); i++)
         dk_sums[0][i] = dk_sums[1][i] = REAL(0.0);
     [[unroll]] for (int i = 0; i < PIECES(D_V); i++)
@@ -28,24 +28,20 @@ void main() {
         for (int head = kv * group; head < (kv + 1) * group; head++) {
             read_row_numbers(q, row0, head);
             SCORES(s, LOAD_k, k, k_BYTES, key0, kv, LOAD_q, q, q_BYTES, row0, head, D_QK)
+            KEEP(s, weights)
             SCORES(dp, LOAD_v, v, v_BYTES, key0, kv, LOAD_do, do_rows, do_BYTES, row0, head, D_V)
-            [[unroll]] for (int m = 0; m < 2; m++)
-                [[unroll]] for (int n = 0; n < 4; n++) {
-                    REAL slope, value = score(s[m][n], slope);
-                    int r = 4 * x + n;
-                    bool mask = row_position[r] >= 0 &&
-                                (seen == ALL || sees(r, k.first_row + key0 + 2 * y + m));
-                    REAL p = EXP(value - row_lse[r]);
-                    ds[m][n] = mask ? p * (dp[m][n] - row_delta[r]) * slope * scale : REAL(0.0);
-                    weights[2 * y + m][r] = mask ? p : REAL(0.0);
-                }
-            ACCUMULATE(dv_sums, LOAD_do, do_rows, do_BYTES, row0, head, D_V, true)
+            KEEP(dp, others)
             barrier();
-            [[unroll]] for (int m = 0; m < 2; m++)
-                [[unroll]] for (int n = 0; n < 4; n++)
-                    weights[2 * y + m][4 * x + n] = ds[m][n];
-            ACCUMULATE(dk_sums, LOAD_q, q, q_BYTES, row0, head, D_QK, true)
-            barrier();
+            for_elements {
+                int r = e % TILE, c = e / TILE; // query row, key
+                REAL slope, value = score(weights[c][r], slope);
+                bool mask = row_position[r] >= 0 && (seen == ALL || sees(r, k.first_row + key0 + c));
+                REAL p = EXP(value - row_lse[r]);
+                others[c][r] = mask ? p * (others[c][r] - row_delta[r]) * slope * scale : REAL(0.0);
+                weights[c][r] = mask ? p : REAL(0.0);
+            }
+            ACCUMULATE(dv_sums, weights, LOAD_do, do_rows, do_BYTES, row0, head, D_V, true)
+            ACCUMULATE(dk_sums, others, LOAD_q, q, q_BYTES, row0, head, D_QK, true)
         }
     }
     if (!any)

@@ -22,17 +22,18 @@ void main() {
             continue;
         find_seen_keys(k.first_row + key0, seen == ALL);
         SCORES(s, LOAD_q, q, q_BYTES, row0, head, LOAD_k, k, k_BYTES, key0, kv, D_QK)
+        KEEP(s, weights)
         SCORES(dp, LOAD_do, do_rows, do_BYTES, row0, head, LOAD_v, v, v_BYTES, key0, kv, D_V)
-        [[unroll]] for (int m = 0; m < 2; m++)
-            [[unroll]] for (int n = 0; n < 4; n++) {
-                REAL slope, value = score(s[m][n], slope);
-                int r = 2 * y + m;
-                REAL ds = EXP(value - row_lse[r]) * (dp[m][n] - row_delta[r]) * slope * scale;
-                bool mask = seen == ALL || sees(r, k.first_row + key0 + 4 * x + n);
-                weights[r][4 * x + n] = mask ? ds : REAL(0.0);
-            }
-        ACCUMULATE(sums, LOAD_k, k, k_BYTES, key0, kv, D_QK, key_seen[r])
+        KEEP(dp, others)
         barrier();
+        for_elements {
+            int r = e / TILE, c = e % TILE;
+            REAL slope, value = score(weights[r][c], slope);
+            REAL ds = EXP(value - row_lse[r]) * (others[r][c] - row_delta[r]) * slope * scale;
+            bool mask = seen == ALL || sees(r, k.first_row + key0 + c);
+            weights[r][c] = mask ? ds : REAL(0.0);
+        }
+        ACCUMULATE(sums, weights, LOAD_k, k, k_BYTES, key0, kv, D_QK, key_seen[r])
     }
     [[unroll]] for (int m = 0; m < 2; m++) {
         int row = row0 + 2 * y + m;

@@ -1,6 +1,8 @@
 // gemm_direct.comp: one invocation computes TILE x TILE (8 x 8) elements of d in registers, straight from memory:
 // what is fast on lavapipe, where shared memory is memory like any other.
 
+shared REAL finished[LOCAL][64];
+
 void main() {
     Operand d = args.operands[d_OPERAND], a = args.operands[a_OPERAND], b = args.operands[b_OPERAND];
     uint across = uint(d.cols + TILE - 1) / TILE;
@@ -60,8 +62,11 @@ void main() {
             sums[i][1] = fma(REAL4(x), right[1], sums[i][1]);
         }
     }
+    // through memory of its own, so that what finishes an element is there once, not 64 times
     [[unroll]] for (int i = 0; i < 8; i++)
         [[unroll]] for (int n = 0; n < 8; n++)
-            if (row + i < d.rows && column + n < d.cols)
-                finish(row + i, column + n, sums[i][n / 4][n % 4]);
+            finished[LANE][8 * i + n] = sums[i][n / 4][n % 4];
+    [[dont_unroll]] for (int e = 0; e < 64; e++)
+        if (row + e / 8 < d.rows && column + e % 8 < d.cols)
+            finish(row + e / 8, column + e % 8, finished[LANE][e]);
 }
