@@ -29,8 +29,8 @@ enum {
 };
 
 /* Features of a module; bit set. Without being listed, each may use (and the device must have): Vulkan 1.3,
- * bufferDeviceAddress, scalarBlockLayout, shaderInt64, storageBuffer16BitAccess, storageBuffer8BitAccess,
- * and 32 KiB of shared memory per workgroup. */
+ * bufferDeviceAddress, scalarBlockLayout, shaderInt64, storageBuffer16BitAccess, storageBuffer8BitAccess, the
+ * subgroup operations basic, vote and arithmetic, and 32 KiB of shared memory per workgroup. */
 typedef enum sbp_vulkan_feature {
     SBP_VULKAN_FLOAT64 = 1, /* shaderFloat64 */
     SBP_VULKAN_FLOAT16 = 2, /* shaderFloat16 */

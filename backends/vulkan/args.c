@@ -124,19 +124,47 @@ static bool starts_with(const char *name, const char *prefix) {
 
 enum { SOFTWARE_ITERATIONS = 65535 };
 
+static bool is_reduction(const sbp_rk_instr *instr) {
+    return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
+}
+
+static bool is_store(const sbp_rk_instr *instr) {
+    return instr->op == SBP_RK_STORE || instr->op == SBP_RK_PARTIAL_ADD;
+}
+
+/* Whether emit_row.c puts both into the same loops. */
+static bool share_loops(const sbp_rowkernel *kernel, const int32_t *levels, int32_t one, int32_t other) {
+    const sbp_rk_instr *a = &kernel->instrs[one], *b = &kernel->instrs[other];
+    if (is_store(a) ? !is_store(b) : !is_reduction(b))
+        return false;
+    const sbp_rk_instr *va = &kernel->instrs[a->a], *vb = &kernel->instrs[b->a];
+    if (levels[one] != levels[other] || va->vary != vb->vary)
+        return false;
+    return is_store(a) ? a->vary == b->vary && a->length == b->length
+                       : a->axes == b->axes && va->length == vb->length;
+}
+
+static int64_t loop_iterations(const sbp_rowkernel *kernel, const sbp_rk_instr *instr, int64_t local) {
+    const sbp_rk_instr *value = &kernel->instrs[instr->a];
+    uint8_t vary = (uint8_t)(value->vary | (is_store(instr) ? instr->vary : 0));
+    int64_t heads = vary & SBP_VARY_HEAD ? kernel->heads : 1;
+    int64_t length = value->length > instr->length ? value->length : instr->length;
+    int64_t pieces = vary & SBP_VARY_ELEM ? sbp_ceil_div(length, local) : 1;
+    return heads * (1 + pieces + (is_reduction(instr) ? local / 8 : 0)) + pieces;
+}
+
 static int64_t row_iterations(const sbp_rowkernel *kernel, int64_t local) {
-    int64_t total = 0;
+    int64_t total = 1;
+    int32_t levels[SBP_ROWKERNEL_MAX_INSTRS];
+    sbp_rowkernel_levels(kernel, levels);
     for (int32_t i = 0; i < kernel->instr_count; i++) {
-        const sbp_rk_instr *instr = &kernel->instrs[i];
-        if (instr->op != SBP_RK_SUM && instr->op != SBP_RK_MAX && instr->op != SBP_RK_MIN &&
-            instr->op != SBP_RK_STORE && instr->op != SBP_RK_PARTIAL_ADD)
-            continue;
-        const sbp_rk_instr *value = &kernel->instrs[instr->a];
-        int64_t length = value->length > instr->length ? value->length : instr->length;
-        int64_t heads = (value->vary | instr->vary) & SBP_VARY_HEAD ? kernel->heads : 1;
-        total += heads * (sbp_ceil_div(length, local) + 16);
+        bool first = is_store(&kernel->instrs[i]) || is_reduction(&kernel->instrs[i]);
+        for (int32_t before = 0; first && before < i; before++)
+            first = !share_loops(kernel, levels, i, before);
+        if (first)
+            total += loop_iterations(kernel, &kernel->instrs[i], local);
     }
-    return sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_BLOCKS ? SBP_PARTIAL_ROWS * (total + 1) : total;
+    return sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_BLOCKS ? SBP_PARTIAL_ROWS * total : total;
 }
 
 static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_machine *machine) {
@@ -144,7 +172,7 @@ static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_mac
     uint32_t size = flat ? 64 : 8;
     if (machine->software) {
         while (!flat && size * 2 <= machine->max_local_size &&
-               row_iterations(kernel, size) > SOFTWARE_ITERATIONS / 2)
+               row_iterations(kernel, size) > SOFTWARE_ITERATIONS)
             size *= 2;
         return size;
     }

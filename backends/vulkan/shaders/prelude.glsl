@@ -7,6 +7,9 @@
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_shader_8bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL = 1u;
@@ -52,6 +55,12 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) buffer M_f64 { doub
 #else
 #define REAL float
 #define ARG_NUMBER(i) args.floats[i]
+#endif
+
+#ifdef SBP_REAL_F64
+#define REAL_NAN packDouble2x32(uvec2(0u, 0x7ff80000u))
+#else
+#define REAL_NAN uintBitsToFloat(0x7fc00000u)
 #endif
 
 bool is_nan(float x) {

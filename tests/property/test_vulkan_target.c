@@ -1,0 +1,206 @@
+/* test_vulkan_target.c: the compile side of the Vulkan backend, without a device: every module of every model
+ * of tests/data/configs is valid SPIR-V for Vulkan 1.2 and uses no feature that it does not list; compiling
+ * twice gives the same bytes; a container that is damaged anywhere is refused or read within its bounds. */
+#include <dirent.h>
+#include <spirv-tools/libspirv.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/target.h"
+#include "backends/vulkan/abi.h"
+#include "tests/common/compile_model.h"
+#include "tests/common/testing.h"
+#include "tests/unit/objective_test_group.h"
+
+#define CONFIGS "tests/data/configs"
+
+static const sbp_target *target(void) {
+    const sbp_target *found = sbp_target_find("vulkan");
+    assert_non_null(found);
+    return found;
+}
+
+/* ---- modules --------------------------------------------------------------------------------------- */
+
+enum { OP_CAPABILITY = 17 };
+
+/* Capabilities that a device has with what abi.h asks of all (numbers of the SPIR-V specification). */
+static bool is_allowed(uint32_t capability, uint32_t features) {
+    switch (capability) {
+    case 0:    /* Matrix */
+    case 1:    /* Shader */
+    case 11:   /* Int64 */
+    case 61:   /* GroupNonUniform */
+    case 62:   /* GroupNonUniformVote */
+    case 63:   /* GroupNonUniformArithmetic */
+    case 4433: /* StorageBuffer16BitAccess */
+    case 4448: /* StorageBuffer8BitAccess */
+    case 5345: /* VulkanMemoryModel */
+    case 5347: /* PhysicalStorageBufferAddresses */
+        return true;
+    case 9: /* Float16 */
+        return features & SBP_VULKAN_FLOAT16;
+    case 10: /* Float64 */
+        return features & SBP_VULKAN_FLOAT64;
+    default:
+        return false;
+    }
+}
+
+static void check_module(const char *model, const sbp_vulkan_module *module) {
+    for (int64_t at = 5; at < module->word_count; at += module->words[at] >> 16)
+        if ((module->words[at] & 0xffff) == OP_CAPABILITY &&
+            !is_allowed(module->words[at + 1], module->features))
+            fail_msg("%s: module '%s' uses capability %u", model, module->name,
+                     (unsigned)module->words[at + 1]);
+    spv_context context = spvContextCreate(SPV_ENV_VULKAN_1_2);
+    spv_validator_options options = spvValidatorOptionsCreate();
+    spvValidatorOptionsSetScalarBlockLayout(options, true);
+    spv_const_binary_t binary = {module->words, (size_t)module->word_count};
+    spv_diagnostic message = NULL;
+    if (spvValidateWithOptions(context, options, &binary, &message) != SPV_SUCCESS)
+        fail_msg("%s: module '%s': %s", model, module->name, message ? message->error : "invalid");
+    spvDiagnosticDestroy(message);
+    spvValidatorOptionsDestroy(options);
+    spvContextDestroy(context);
+}
+
+/* Number of modules. */
+static int check_program(const char *model, const compile_wish *wish) {
+    testing t = testing_open(1);
+    sbp_program *program;
+    const void *data;
+    int64_t bytes;
+    sbp_vulkan_modules modules;
+    testing_check(&t, compile_model(t.arena, t.diag, wish, &program));
+    testing_check(&t, target()->compile(t.arena, t.diag, program, &data, &bytes));
+    testing_check(&t, sbp_vulkan_modules_read(t.arena, t.diag, data, bytes, &modules));
+    assert_true(modules.count > program->kernel_count);
+    for (int32_t i = 0; i < modules.count; i++)
+        check_module(model, &modules.items[i]);
+    for (int32_t i = 0; i < program->kernel_count; i++) {
+        char name[SBP_VULKAN_NAME];
+        snprintf(name, sizeof name, "row.%d", i);
+        assert_non_null(sbp_vulkan_modules_find(&modules, name));
+    }
+    int count = modules.count;
+    testing_close(&t);
+    return count;
+}
+
+static void real_models(void **state) {
+    (void)state;
+    DIR *dir = opendir(CONFIGS);
+    assert_non_null(dir);
+    int programs = 0, modules = 0;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        size_t length = strlen(entry->d_name);
+        if (length < 5 || strcmp(entry->d_name + length - 5, ".json") != 0)
+            continue;
+        char path[300];
+        snprintf(path, sizeof path, CONFIGS "/%s", entry->d_name);
+        if (testing_sweep(0, 1) == 0 && !strstr(path, "SmolLM2") && !strstr(path, "gemma-3-270m") &&
+            !strstr(path, "Qwen3-0.6B"))
+            continue;
+        for (int bf16 = 0; bf16 < 2; bf16++, programs++) {
+            compile_wish wish = compile_wish_for(path, 4096, 512, 256);
+            wish.compute = bf16 ? SBP_BF16 : SBP_F32;
+            modules += check_program(path, &wish);
+        }
+    }
+    closedir(dir);
+    printf("  %d programs, %d modules\n", programs, modules);
+    assert_true(programs >= testing_sweep(6, 34));
+}
+
+/* fp64, objectives over groups, chunks of one segment and several, everything saved: other kernels. */
+static void small_models(void **state) {
+    (void)state;
+    compile_wish wish = compile_wish_for("tests/golden/gemma3_softcap/model", 64, 16, 8);
+    wish.compute = SBP_F64;
+    wish.options.grad_dtype = wish.options.state_dtype = SBP_F64;
+    int modules = check_program("gemma3_softcap fp64", &wish);
+    wish = compile_wish_for("tests/golden/qwen2_sliding/model", 64, 16, 8);
+    wish.objective = objective_test_group;
+    wish.options.schedule.segment = 2;
+    modules += check_program("qwen2_sliding two passes", &wish);
+    wish = compile_wish_for("tests/golden/llama_bias/model", 64, 64, 64);
+    wish.options.schedule.save_all = true;
+    wish.options.step = true;
+    modules += check_program("llama_bias step", &wish);
+    printf("  %d modules\n", modules);
+}
+
+static void same_bytes(void **state) {
+    (void)state;
+    testing t = testing_open(1);
+    compile_wish wish = compile_wish_for("tests/golden/llama_plain/model", 64, 16, 8);
+    sbp_program *program;
+    const void *one, *two;
+    int64_t one_bytes, two_bytes;
+    testing_check(&t, compile_model(t.arena, t.diag, &wish, &program));
+    testing_check(&t, target()->compile(t.arena, t.diag, program, &one, &one_bytes));
+    testing_check(&t, target()->compile(t.arena, t.diag, program, &two, &two_bytes));
+    assert_int_equal(one_bytes, two_bytes);
+    assert_memory_equal(one, two, (size_t)one_bytes);
+    testing_close(&t);
+}
+
+/* ---- the container --------------------------------------------------------------------------------- */
+
+static sbp_status read_modules(void *user) {
+    void **job = user;
+    testing *t = job[0];
+    return sbp_vulkan_modules_read(t->arena, t->diag, job[1], *(int64_t *)job[2], job[3]);
+}
+
+static void container(void **state) {
+    (void)state;
+    testing t = testing_open(1);
+    uint32_t words[3][7] = {{0x07230203u, 1}, {0x07230203u, 2}, {0x07230203u, 3}};
+    const sbp_vulkan_module in[] = {{.name = "row.10", .words = words[0], .word_count = 7},
+                                    {.name = "a", .words = words[1], .word_count = 5, .features = 1},
+                                    {.name = "row.2", .words = words[2], .word_count = 6}};
+    const void *data;
+    int64_t bytes;
+    sbp_vulkan_modules out;
+    sbp_vulkan_modules_write(t.arena, in, SBP_COUNT(in), &data, &bytes);
+    testing_check(&t, sbp_vulkan_modules_read(t.arena, t.diag, data, bytes, &out));
+    assert_int_equal(out.count, SBP_COUNT(in));
+    for (int i = 0; i < SBP_COUNT(in); i++) {
+        const sbp_vulkan_module *found = sbp_vulkan_modules_find(&out, in[i].name);
+        assert_non_null(found);
+        assert_int_equal(found->word_count, in[i].word_count);
+        assert_int_equal(found->features, in[i].features);
+        assert_memory_equal(found->words, in[i].words, (size_t)in[i].word_count * 4);
+    }
+    assert_null(sbp_vulkan_modules_find(&out, "row.1"));
+    /* cut anywhere, in memory of exactly that size, so that reading on is seen */
+    for (int64_t length = 0; length < bytes; length++) {
+        void *cut = malloc(length > 0 ? (size_t)length : 1);
+        memcpy(cut, data, (size_t)length);
+        void *job[] = {&t, cut, &length, &out};
+        assert_int_equal(sbp_guard(t.arena, NULL, read_modules, job), SBP_INPUT);
+        free(cut);
+    }
+    /* every bit of the directory */
+    unsigned char *bent = malloc((size_t)bytes);
+    for (int64_t bit = 0; bit < (16 + 3 * 20) * 8; bit++) {
+        memcpy(bent, data, (size_t)bytes);
+        bent[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        void *job[] = {&t, bent, &bytes, &out};
+        sbp_status status = sbp_guard(t.arena, NULL, read_modules, job);
+        assert_true(status == SBP_OK || status == SBP_INPUT);
+        for (int32_t i = 0; status == SBP_OK && i < out.count; i++)
+            assert_true(out.items[i].word_count <= bytes / 4);
+    }
+    free(bent);
+    testing_close(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(container), cmocka_unit_test(same_bytes),
+                                       cmocka_unit_test(small_models), cmocka_unit_test(real_models)};
+    return cmocka_run_group_tests_name("vulkan target", tests, NULL, NULL);
+}
