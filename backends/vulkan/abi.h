@@ -66,6 +66,7 @@ const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modul
 /* What choices at run time depend on. */
 typedef struct sbp_vulkan_machine {
     bool software;           /* a CPU driver (VK_PHYSICAL_DEVICE_TYPE_CPU) */
+    bool tiled;              /* a software driver that is to run what GPUs run: tests */
     uint32_t subgroup_size;  /* as reported; 0 unknown */
     uint32_t max_local_size; /* smaller of maxComputeWorkGroupInvocations and maxComputeWorkGroupSize[0] */
     uint32_t shared_bytes;   /* maxComputeSharedMemorySize */

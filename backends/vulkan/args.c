@@ -108,7 +108,8 @@ sbp_vulkan_row_mode sbp_vulkan_row_mode_of(const sbp_rowkernel *kernel) {
 }
 
 static bool use_tiled(const sbp_vulkan_machine *machine) {
-    return !machine->software && machine->max_local_size >= 256 && machine->shared_bytes >= 1 << 15;
+    return (!machine->software || machine->tiled) && machine->max_local_size >= 256 &&
+           machine->shared_bytes >= 1 << 15;
 }
 
 static bool starts_with(const char *name, const char *prefix) {
@@ -171,9 +172,9 @@ static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_mac
     bool flat = sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_FLAT;
     uint32_t size = flat ? 64 : 8;
     if (machine->software) {
-        while (!flat && size * 2 <= machine->max_local_size &&
-               row_iterations(kernel, size) > SOFTWARE_ITERATIONS)
-            size *= 2;
+        for (uint32_t wider = size; !flat && wider <= machine->max_local_size; wider *= 2)
+            if (row_iterations(kernel, wider) <= SOFTWARE_ITERATIONS)
+                return wider;
         return size;
     }
     if (flat)

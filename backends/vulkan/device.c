@@ -71,6 +71,7 @@ static void describe_machine(vulkan_device *d) {
     const VkPhysicalDeviceLimits *limits = &d->physical.properties.limits;
     d->machine = (sbp_vulkan_machine){
         .software = d->physical.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU,
+        .tiled = getenv("SBP_VULKAN_TILED") != NULL, /* for tests */
         .subgroup_size = d->physical.v11.subgroupSize,
         .max_local_size = limits->maxComputeWorkGroupInvocations < limits->maxComputeWorkGroupSize[0]
                               ? limits->maxComputeWorkGroupInvocations

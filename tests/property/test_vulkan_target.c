@@ -1,6 +1,7 @@
 /* test_vulkan_target.c: the compile side of the Vulkan backend, without a device: every module of every model
- * of tests/data/configs is valid SPIR-V for Vulkan 1.2 and uses no feature that it does not list; compiling
- * twice gives the same bytes; a container that is damaged anywhere is refused or read within its bounds. */
+ * of tests/data/configs is valid SPIR-V for Vulkan 1.2 and uses no feature that it does not list, and every
+ * row kernel keeps to the loops that llvmpipe runs; compiling twice gives the same bytes; a container that is
+ * damaged anywhere is refused or read within its bounds. */
 #include <dirent.h>
 #include <spirv-tools/libspirv.h>
 #include <stdio.h>
@@ -83,6 +84,14 @@ static int check_program(const char *model, const compile_wish *wish) {
         char name[SBP_VULKAN_NAME];
         snprintf(name, sizeof name, "row.%d", i);
         assert_non_null(sbp_vulkan_modules_find(&modules, name));
+        const sbp_vulkan_machine lavapipe = {
+            .software = true, .max_local_size = 1024, .shared_bytes = 1 << 15};
+        const sbp_command command = {.kind = SBP_CMD_ROW, .kernel = i};
+        const sbp_dispatch dispatch = {.command = &command, .kernel = program->kernels[i], .rows = 1};
+        /* 64 rows of more than 32 heads are too much for it, and refused */
+        if (program->kernels[i]->heads <= 32 && sbp_vulkan_too_long(&dispatch, &lavapipe))
+            fail_msg("%s: kernel '%s' loops up to %lld times on lavapipe", model, program->kernels[i]->name,
+                     (long long)sbp_vulkan_iterations(&dispatch, &lavapipe));
     }
     int count = modules.count;
     testing_close(&t);
