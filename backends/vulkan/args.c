@@ -136,7 +136,7 @@ static bool is_store(const sbp_rk_instr *instr) {
 /* Whether emit_row.c puts both into the same loops. */
 static bool share_loops(const sbp_rowkernel *kernel, const int32_t *levels, int32_t one, int32_t other) {
     const sbp_rk_instr *a = &kernel->instrs[one], *b = &kernel->instrs[other];
-    if (is_store(a) ? !is_store(b) : !is_reduction(b))
+    if (is_store(a) ? a->op != b->op : !is_reduction(b))
         return false;
     const sbp_rk_instr *va = &kernel->instrs[a->a], *vb = &kernel->instrs[b->a];
     if (levels[one] != levels[other] || va->vary != vb->vary)

@@ -57,10 +57,6 @@ static bool is_reduction(const sbp_rk_instr *instr) {
     return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
 }
 
-static bool is_store(const sbp_rk_instr *instr) {
-    return instr->op == SBP_RK_STORE || instr->op == SBP_RK_PARTIAL_ADD;
-}
-
 /* ---- values --------------------------------------------------------------------------------------- */
 
 /* Per function of rowops.def, %1$s .. being the operands; NULL: rowmath.h has it under its own name. */
@@ -350,19 +346,20 @@ static void store_summed(emitter *e, int32_t k) {
     line(e, "store_%s(%s, t%d);", type, element, k);
 }
 
-/* Stores and partials of a level (all of them in flat mode), those with equal axes and length in one loop. */
-static void stores(emitter *e, int32_t level) {
+/* Stores (op STORE) or partials (PARTIAL_ADD) of a level, those with equal axes and length in one loop.
+ * Partials come first: a store may overwrite what they read. */
+static void stores_of(emitter *e, int32_t level, sbp_rk_op op) {
     const sbp_rowkernel *kernel = e->kernel;
     bool emitted[SBP_ROWKERNEL_MAX_INSTRS] = {false};
     for (int32_t k = 0; k < kernel->instr_count; k++) {
         const sbp_rk_instr *first = &kernel->instrs[k];
-        if (!is_store(first) || e->levels[k] != level || emitted[k])
+        if (first->op != op || e->levels[k] != level || emitted[k])
             continue;
         bool elems = first->vary & SBP_VARY_ELEM, heads = first->vary & SBP_VARY_HEAD;
         int32_t group[SBP_ROWKERNEL_MAX_INSTRS], count = 0;
         for (int32_t other = k; other < kernel->instr_count; other++) {
             const sbp_rk_instr *instr = &kernel->instrs[other];
-            if (is_store(instr) && e->levels[other] == level &&
+            if (instr->op == op && e->levels[other] == level &&
                 (instr->vary & INNER) == (first->vary & INNER) && instr->length == first->length) {
                 group[count++] = other;
                 emitted[other] = true;
@@ -397,6 +394,11 @@ static void stores(emitter *e, int32_t level) {
             close_scope(e);
         close_scope(e);
     }
+}
+
+static void stores(emitter *e, int32_t level) {
+    stores_of(e, level, SBP_RK_PARTIAL_ADD);
+    stores_of(e, level, SBP_RK_STORE);
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------------- */
