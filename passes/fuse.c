@@ -261,17 +261,23 @@ static bool needs_group(const sbp_fuser *z, int32_t group, int32_t needed) {
     return false;
 }
 
-/* Whether the kernel of a group can take another root: what both read and compute are operands. */
+static bool reads(const sbp_fuser *z, int32_t group, sbp_value leaf) {
+    for (int32_t i = 0; i < z->group_leaf_count[group]; i++)
+        if (z->group_leaves[group][i] == leaf)
+            return true;
+    return false;
+}
+
+/* Whether a value that a root of the group reads would be an operand that the kernel does not have yet. */
+static bool is_new_operand(const sbp_fuser *z, int32_t group, sbp_value leaf) {
+    return z->group_of[leaf] != group && !reads(z, group, leaf);
+}
+
+/* Whether the kernel of a group can take another root: what it reads and computes are operands. */
 static bool has_room(const sbp_fuser *z, int32_t group, const sbp_value *leaves, int32_t leaf_count) {
-    bool *seen = SBP_NEW_ARRAY(z->p->arena, bool, z->f->value_count + 1);
-    int32_t operands = z->groups[group].root_count + 1;
-    for (int32_t i = 0; i < operands - 1; i++)
-        seen[z->groups[group].roots[i]] = true;
-    for (int32_t i = 0; i < leaf_count + z->group_leaf_count[group]; i++) {
-        sbp_value leaf = i < leaf_count ? leaves[i] : z->group_leaves[group][i - leaf_count];
-        operands += !seen[leaf];
-        seen[leaf] = true;
-    }
+    int32_t operands = z->groups[group].root_count + z->group_leaf_count[group] + 1;
+    for (int32_t i = 0; i < leaf_count; i++)
+        operands += is_new_operand(z, group, leaves[i]);
     return operands <= SBP_ROWKERNEL_MAX_OPERANDS;
 }
 
@@ -292,9 +298,7 @@ static void group_roots(sbp_fuser *z) {
             for (int32_t j = 0; j < leaf_count; j++) {
                 if (!is_large(z, leaves[j]))
                     continue;
-                shares |= z->group_of[leaves[j]] == g;
-                for (int32_t m = 0; m < z->group_leaf_count[g]; m++)
-                    shares |= z->group_leaves[g][m] == leaves[j];
+                shares |= !is_new_operand(z, g, leaves[j]);
             }
             if (shares && rows_of(z, root) == rows_of(z, group->roots[0]) &&
                 heads_of(z, root) == z->group_heads[g] && !z->alone[group->roots[0]] &&
@@ -311,8 +315,9 @@ static void group_roots(sbp_fuser *z) {
         sbp_row_group *group = &z->groups[chosen];
         SBP_PUSH(z->p->arena, group->roots, group->root_count, group->root_capacity, root);
         for (int32_t j = 0; j < leaf_count; j++)
-            SBP_PUSH(z->p->arena, z->group_leaves[chosen], z->group_leaf_count[chosen],
-                     z->group_leaf_capacity[chosen], leaves[j]);
+            if (is_new_operand(z, chosen, leaves[j]))
+                SBP_PUSH(z->p->arena, z->group_leaves[chosen], z->group_leaf_count[chosen],
+                         z->group_leaf_capacity[chosen], leaves[j]);
         z->group_of[root] = chosen;
     }
 }

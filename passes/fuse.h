@@ -21,7 +21,7 @@ typedef struct sbp_fuser {
     sbp_row_group *groups;
     sbp_row_kernel *kernels; /* per group */
     int64_t *group_heads;
-    sbp_value **group_leaves;
+    sbp_value **group_leaves; /* per group: values in memory that its roots read, without its roots */
     int32_t *group_leaf_count, *group_leaf_capacity;
     int32_t group_count;
 } sbp_fuser;
