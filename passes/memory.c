@@ -72,13 +72,8 @@ static void stretch(walk *w, int32_t buffer, int32_t begin, int32_t end) {
 }
 
 static bool is_whole(const walk *w, const sbp_view *view) {
-    const sbp_buffer *b = &w->program->buffers[view->ref];
     sbp_view whole = sbp_view_buffer(w->program, view->ref, view->slot);
-    return view->col == 0 && view->cols == b->cols && !view->until && view->start.column < 0 &&
-           sbp_extent_equal(view->start.base, whole.start.base) &&
-           sbp_extent_equal(view->start.step, whole.start.step) &&
-           sbp_extent_equal(view->length.base, whole.length.base) &&
-           view->length.column == whole.length.column;
+    return sbp_view_equal(view, &whole);
 }
 
 static void walk_command(walk *w, const sbp_command *command, bool in_loop) {
