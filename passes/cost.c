@@ -79,8 +79,7 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
 static void measure_body(meter *m, const sbp_body *body, double times);
 
 /* The first chunks are alike but for attention, which grows along the sequence: measure the loop at its
- * first, middle and last full chunk and the short one, and take the mean (attention is linear in the
- * position). */
+ * first and last full chunk and the short one, and take the mean (attention is linear in the position). */
 static void measure_loop(meter *m, const sbp_loop *loop, double times) {
     if (loop->table < 0) {
         measure_body(m, &loop->body, times);
@@ -137,11 +136,6 @@ static void measure_entry(sbp_arena *arena, const sbp_program *program, const ch
     out->seconds = m.seconds[0] > m.seconds[1] ? m.seconds[0] : m.seconds[1];
     out->flops = m.flops;
     out->commands = m.commands;
-}
-
-void sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const char *entry, int64_t t,
-                    const sbp_target_info *target, sbp_cost *out) {
-    measure_entry(arena, program, entry, NULL, t, target, out);
 }
 
 void sbp_cost_functions(sbp_arena *arena, const sbp_program *program, const char *entry, const char *suffix,

@@ -12,13 +12,9 @@ typedef struct sbp_cost {
     int64_t commands;
 } sbp_cost;
 
-/* One run of an entry over a micro-batch of t rows in one document; program->chunk and head_chunk as they
- * are. Copies on queue 1 overlap with what runs on queue 0; the longer of the two counts. */
-void sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const char *entry, int64_t t,
-                    const sbp_target_info *target, sbp_cost *out);
-
-/* A whole optimizer step of one micro-batch: `step`, or `accumulate` and `update`; `score` when nothing
- * trains. */
+/* A whole optimizer step of one micro-batch of t rows in one document: `step`, or `accumulate` and `update`;
+ * `score` when nothing trains. program->chunk and head_chunk as they are. Copies on queue 1 overlap with what
+ * runs on queue 0; the longer of the two counts. */
 void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, const sbp_target_info *target,
                    sbp_cost *out);
 /* The entry of those that runs once per micro-batch. */

@@ -122,15 +122,3 @@ sbp_status sbp_devices_print(sbp_text *out, bool json, sbp_diag *diag) {
         sbp_text_add(out, "]\n");
     return SBP_OK;
 }
-
-bool sbp_devices_best(const char **backend, sbp_device_info *out) {
-    for (int i = 0; i < SBP_COUNT(classes); i++) {
-        sbp_diag *reason = sbp_diag_create();
-        bool good = reason && open_info(classes[i], 0, reason, out) == SBP_OK && !out->software;
-        sbp_diag_destroy(reason);
-        *backend = classes[i]->name;
-        if (good)
-            return true;
-    }
-    return false;
-}

@@ -10,7 +10,4 @@ const sbp_device_class *sbp_device_find(const char *backend);
 /* A line per device, or a JSON array of those that can be used. */
 sbp_status sbp_devices_print(sbp_text *out, bool json, sbp_diag *diag) SBP_CHECKED;
 
-/* What --backend auto means on this machine: the first device that is no software driver. False: none. */
-bool sbp_devices_best(const char **backend, sbp_device_info *out);
-
 #endif

@@ -19,10 +19,6 @@ static const struct {
 #undef FEATURE
 };
 
-const char *vulkan_feature_name(int feature) {
-    return features[feature].name;
-}
-
 static void link_features(vulkan_features *f) {
     *f = (vulkan_features){.base.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
                            .v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,

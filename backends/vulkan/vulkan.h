@@ -81,7 +81,6 @@ typedef struct vulkan_physical {
  */
 sbp_status vulkan_physical_list(const vulkan_api *api, sbp_diag *diag, vulkan_physical **out,
                                 int32_t *count) SBP_CHECKED;
-const char *vulkan_feature_name(int feature);
 /* What plans never do without; SBP_MACHINE names all that is missing. */
 sbp_status vulkan_physical_check(const vulkan_physical *physical, sbp_diag *diag) SBP_CHECKED;
 /* The capabilities of a SPIR-V module; SBP_MACHINE names the one that the device does not have. */
