@@ -55,6 +55,23 @@ static inline void check_fails(fixture *f, sbp_status status, sbp_status expecte
     sbp_diag_clear(f->diag);
 }
 
+/* Every allocation of loading a model may fail: a status and no crash. */
+static inline void check_no_memory(const char *path) {
+    for (int64_t n = 1;; n++) {
+        fixture f = fixture_create();
+        sbp_model_options options = sbp_model_options_for(SBP_F32);
+        sbp_model model;
+        sbp_test_fail_allocation(n);
+        sbp_status status = sbp_model_load(f.arena, f.diag, path, &options, &model);
+        sbp_test_fail_allocation(0);
+        fixture_destroy(&f);
+        if (status == SBP_OK)
+            return;
+        assert_int_equal(status, SBP_MACHINE);
+        assert_true(n < 10000);
+    }
+}
+
 /* ---- rows of a batch -------------------------------------------------------------------------------- */
 
 enum { MAX_DOCUMENTS = 64, MAX_ROWS = 1024 };
