@@ -5,6 +5,7 @@
 
 #include "backends/cpu/cpu_device.h"
 #include "backends/target.h"
+#include "tests/common/dispatch_add.h"
 #ifdef SBP_HAVE_VULKAN_TARGET
 #include "backends/vulkan/shaders.h"
 #endif
@@ -112,45 +113,15 @@ static void fill_arena(const suite_case *c, unsigned char *bytes, int64_t count)
     }
 }
 
-/* The command, with a buffer for each operand, as a target sees it. */
-static void add_command(sbp_arena *arena, sbp_program *program, sbp_entry *entry,
-                        const sbp_dispatch *dispatch) {
-    sbp_command *command = SBP_NEW(arena, sbp_command);
-    *command = *dispatch->command;
-    command->view_count = dispatch->span_count;
-    for (int32_t i = 0; i < dispatch->span_count; i++) {
-        const sbp_span *span = &dispatch->spans[i];
-        command->views[i] = sbp_view_none();
-        if (span->space == SBP_SPACE_COUNT)
-            continue;
-        sbp_buffer buffer = {.name = sbp_arena_printf(arena, "b%d", program->buffer_count),
-                             .role = SBP_ROLE_SCRATCH,
-                             .space = span->space,
-                             .dtype = span->dtype,
-                             .count = 1,
-                             .rows = sbp_extent_const(span->rows),
-                             .cols = span->cols,
-                             .function = -1,
-                             .offset = -1};
-        SBP_PUSH(arena, program->buffers, program->buffer_count, program->buffer_capacity, buffer);
-        command->views[i] = sbp_view_buffer(program, program->buffer_count - 1, 0);
-    }
-    sbp_node node = {.kind = SBP_NODE_COMMAND, .u.command = command};
-    SBP_PUSH(arena, entry->body.nodes, entry->body.count, entry->body.capacity, node);
-}
-
 sbp_device *suite_open(const sbp_device_class *class, const sbp_device_options *options, sbp_arena *arena,
                        sbp_program *program, const sbp_dispatch *dispatches, int32_t count, sbp_diag *diag) {
     const sbp_target *target = sbp_target_find(class->name);
     sbp_device_options all = *options;
     sbp_device *device;
     if (target && target->compile) {
-        if (program->entry_count == 0) {
-            sbp_entry entry = {.name = "accumulate"};
-            for (int32_t i = 0; i < count; i++)
-                add_command(arena, program, &entry, &dispatches[i]);
-            SBP_PUSH(arena, program->entries, program->entry_count, program->entry_capacity, entry);
-        }
+        bool whole = program->entry_count > 0; /* it brings its commands */
+        for (int32_t i = 0; i < count && !whole; i++)
+            dispatch_add(arena, program, &dispatches[i]);
         CHECK_OK(target->compile(arena, diag, program, &all.code, &all.code_bytes), diag);
     }
     CHECK_OK(class->create(&all, diag, &device), diag);
