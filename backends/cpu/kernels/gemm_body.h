@@ -6,21 +6,24 @@
  * ITEM_ROWS x ITEM_COLUMNS of d are computed, each by one thread from the register tiles of tile.h; of fewer
  * rows where there would be too few items to share out evenly.
  *
- * Sums. k runs in blocks of GEMM_DEPTH; each block is one chain of multiply-adds, blocks are added in order.
- * So the bits of an element of d depend on k alone, not on how rows and columns are cut. Beyond GEMM_MACRO,
- * packed memory is bounded by adding into d (or, where d is narrower, into `acc`) block by block. */
+ * Sums. k runs in even blocks of at most GEMM_DEPTH; each block is one chain of multiply-adds, and blocks are
+ * added in order to what is there before (c, when alpha and beta are 1). So the bits of an element of d
+ * depend on k alone, not on how rows and columns are cut. Beyond GEMM_MACRO, packed memory is bounded by
+ * adding into d (or, where d is narrower, into `acc`) macro block by macro block. Where items are whole tiles
+ * of d in the type of the arithmetic, tiles add into d itself; else into scratch, in the same order. */
 
 #ifndef GEMM_CONSTANTS
 #define GEMM_CONSTANTS
 enum {
-    GEMM_DEPTH = 512,
-    GEMM_MACRO = 2048, /* a multiple of GEMM_DEPTH */
+    GEMM_DEPTH = 640,
+    GEMM_MACRO = 2048,
     ITEM_ROWS = 96,
     LEAST_ITEM_ROWS = 32,
     ENOUGH_ITEMS = 32,
     ITEM_PANELS = 4,
-    PACK_ROWS = 96, /* rows of a per packing item; a multiple of TILE_ROWS */
-    PIECE = 64      /* elements along k that are transposed at a time */
+    PACK_ROWS = 96,  /* rows of a per packing item; a multiple of TILE_ROWS */
+    PACK_DEPTH = 16, /* and columns, so that whole lines of the cache are written */
+    PIECE = 64       /* elements along k that are transposed at a time */
 };
 #define PANEL (TILE_VECTORS * VL)
 #define ITEM_COLUMNS (ITEM_PANELS * PANEL)
@@ -39,37 +42,49 @@ typedef struct real_gemm {
     int64_t item_rows;
     int64_t b_panels_to_pack;
     bool first, last, use_acc;
+    bool add;      /* sums begin with what is there: c, or the macro blocks so far */
+    bool in_place; /* sums may be made in d itself */
+    bool c_last;   /* beta c is added at the end */
 } real_gemm;
 
 INLINE char *real_element(const cpu_view *view, int64_t row, int64_t column) {
     return view->data + (row * view->stride + column) * sbp_dtype_bytes(view->dtype);
 }
 
-/* out[i][j] = in[j][i], in: [PANEL][PIECE], out: [count][PANEL]. */
-static void real_transpose(const REAL *in, int64_t count, REAL *out) {
+/* out[i][j] = in[j][i], in: PANEL rows of `count` elements `stride` apart, out: [count][PANEL]. */
+static void real_transpose(const REAL *in, int64_t stride, int64_t count, REAL *out) {
     int64_t done = 0;
 #if CPU_VECTOR_BYTES == 64
-    for (; done + VL <= count; done += VL)
-        for (int64_t j = 0; j < PANEL; j += VL) {
+    done = count / VL * VL;
+    for (int64_t j = 0; j < PANEL; j += VL)
+        for (int64_t k = 0; k < done; k += VL) {
             VEC rows[CPU_VECTOR_BYTES / sizeof(REAL)];
             for (int64_t i = 0; i < VL; i++)
-                rows[i] = *(const VEC_MEMORY *)(in + (j + i) * PIECE + done);
+                rows[i] = *(const VEC_MEMORY *)(in + (j + i) * stride + k);
             real_transpose_square(rows);
             for (int64_t i = 0; i < VL; i++)
-                *(VEC_MEMORY *)(out + (done + i) * PANEL + j) = rows[i];
+                *(VEC_MEMORY *)(out + (k + i) * PANEL + j) = rows[i];
         }
 #endif
     for (; done < count; done++)
         for (int64_t j = 0; j < PANEL; j++)
-            out[done * PANEL + j] = in[j * PIECE + done];
+            out[done * PANEL + j] = in[j * stride + done];
 }
 
 /* out[k][j] = b(k0 + k, first + j) for the columns of one panel. */
 static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
     int64_t first = panel * PANEL, width = g->columns - first < PANEL ? g->columns - first : PANEL;
     REAL *out = g->b_packed + panel * PANEL * g->depth;
+    bool as_it_lies = g->b->dtype == REAL_DTYPE && width == PANEL;
     if (!g->tb) {
         for (int64_t k = 0; k < g->depth; k++, out += PANEL) {
+            if (as_it_lies) {
+                const REAL *in = (const REAL *)(const void *)real_element(g->b, g->k0 + k, g->n0 + first);
+#pragma GCC unroll 3
+                for (int v = 0; v < TILE_VECTORS; v++)
+                    *(VEC_MEMORY *)(out + v * VL) = *(const VEC_MEMORY *)(in + v * VL);
+                continue;
+            }
             real_load_row(out, real_element(g->b, g->k0 + k, g->n0 + first), g->b->dtype, width);
             for (int64_t j = width; j < PANEL; j++)
                 out[j] = 0;
@@ -81,9 +96,14 @@ static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
         memset(piece[j], 0, sizeof piece[j]);
     for (int64_t k = 0; k < g->depth; k += PIECE) {
         int64_t some = g->depth - k < PIECE ? g->depth - k : PIECE;
+        if (as_it_lies) {
+            real_transpose((const REAL *)(const void *)real_element(g->b, g->n0 + first, g->k0 + k),
+                           g->b->stride, some, out + k * PANEL);
+            continue;
+        }
         for (int64_t j = 0; j < width; j++)
             real_load_row(piece[j], real_element(g->b, g->n0 + first + j, g->k0 + k), g->b->dtype, some);
-        real_transpose(&piece[0][0], some, out + k * PANEL);
+        real_transpose(&piece[0][0], PIECE, some, out + k * PANEL);
     }
 }
 
@@ -96,12 +116,15 @@ static void real_pack_a_rows(const real_gemm *g, int64_t group) {
                           g->depth);
         return;
     }
-    REAL line[PACK_ROWS] = {0};
-    for (int64_t k = 0; k < g->depth; k++) {
-        real_load_row(line, real_element(g->a, g->k0 + k, g->m0 + first), g->a->dtype, count);
+    REAL lines[PACK_DEPTH][PACK_ROWS] = {0};
+    for (int64_t k = 0; k < g->depth; k += PACK_DEPTH) {
+        int64_t some = g->depth - k < PACK_DEPTH ? g->depth - k : PACK_DEPTH;
+        for (int64_t i = 0; i < some; i++)
+            real_load_row(lines[i], real_element(g->a, g->k0 + k + i, g->m0 + first), g->a->dtype, count);
         REAL *out = g->a_packed + first * g->depth + k * TILE_ROWS;
         for (int64_t p = 0; p < PACK_ROWS && p < count; p += TILE_ROWS, out += TILE_ROWS * g->depth)
-            memcpy(out, line + p, TILE_ROWS * sizeof(REAL));
+            for (int64_t i = 0; i < some; i++)
+                memcpy(out + i * TILE_ROWS, lines[i] + p, TILE_ROWS * sizeof(REAL));
     }
 }
 
@@ -123,37 +146,38 @@ static const REAL *real_row(const cpu_view *view, int64_t row, int64_t column, i
     return line;
 }
 
-/* d = alpha sum + beta c + bias for one row of an item; blocks of k after the first are added to the result.
- */
+/* What the sums of one row of an item begin with, when they begin with anything. */
+static void real_gemm_begin(const real_gemm *g, int64_t m, int64_t n, REAL *sum, int64_t count) {
+    const cpu_view *before = g->first ? g->c : g->d;
+    if (!g->first && g->use_acc)
+        memcpy(sum, g->acc + m * g->columns + n, (size_t)count * sizeof(REAL));
+    else
+        real_load_row(sum, real_element(before, g->m0 + m, g->n0 + n), before->dtype, count);
+}
+
+/* d = sum + bias, or alpha sum + beta c + bias where c is not in the sum yet, for one row of an item. */
 static void real_gemm_store(const real_gemm *g, int64_t m, int64_t n, REAL *sum, int64_t count) {
     REAL line[ITEM_COLUMNS];
     const cpu_view *d = g->d;
-    REAL *acc = g->acc + m * g->columns + n;
-    bool direct = d->dtype == REAL_DTYPE, with_c = g->first && g->c->data && g->beta != R(0);
-    REAL *to = direct ? (REAL *)(void *)real_element(d, g->m0 + m, g->n0 + n) : sum;
-    if (g->alpha != R(1))
-        for (int64_t j = 0; j < count; j++)
-            sum[j] *= g->alpha;
-    if (g->first && g->bias->data) {
-        const REAL *bias = real_row(g->bias, 0, g->n0 + n, count, line);
-        for (int64_t j = 0; j < count; j++)
-            sum[j] += bias[j];
+    if (g->last) {
+        if (g->alpha != R(1))
+            for (int64_t j = 0; j < count; j++)
+                sum[j] *= g->alpha;
+        if (g->bias->data) {
+            const REAL *bias = real_row(g->bias, 0, g->n0 + n, count, line);
+            for (int64_t j = 0; j < count; j++)
+                sum[j] += bias[j];
+        }
+        if (g->c_last) { /* c may be d: each element is read before it is written */
+            const REAL *c = real_row(g->c, g->m0 + m, g->n0 + n, count, line);
+            for (int64_t j = 0; j < count; j++)
+                sum[j] += g->beta * c[j];
+        }
+    } else if (g->use_acc) {
+        memcpy(g->acc + m * g->columns + n, sum, (size_t)count * sizeof(REAL));
+        return;
     }
-    if (with_c) { /* c may be d: each element is read before it is written */
-        const REAL *c = real_row(g->c, g->m0 + m, g->n0 + n, count, line);
-        for (int64_t j = 0; j < count; j++)
-            to[j] = sum[j] + g->beta * c[j];
-    } else if (!g->first) {
-        const REAL *before = g->use_acc ? acc : to;
-        for (int64_t j = 0; j < count; j++)
-            to[j] = sum[j] + before[j];
-    } else if (direct) {
-        memcpy(to, sum, (size_t)count * sizeof(REAL));
-    }
-    if (g->use_acc && !g->last)
-        memcpy(acc, to, (size_t)count * sizeof(REAL));
-    else if (!direct)
-        real_store_row(real_element(d, g->m0 + m, g->n0 + n), d->dtype, to, count);
+    real_store_row(real_element(d, g->m0 + m, g->n0 + n), d->dtype, sum, count);
 }
 
 static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
@@ -163,6 +187,7 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
     int64_t rows = g->rows - m < g->item_rows ? g->rows - m : g->item_rows;
     int64_t columns = g->columns - n < ITEM_COLUMNS ? g->columns - n : ITEM_COLUMNS;
     REAL *sums = (REAL *)(void *)scratch; /* [ITEM_ROWS, ITEM_COLUMNS] */
+    int64_t sums_row = ITEM_COLUMNS;
     real_tile_operand a;
     if (!g->pack_a)
         a = real_tile_matrix((const REAL *)(const void *)real_element(g->a, g->m0 + m, g->k0), g->a->stride,
@@ -171,23 +196,34 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
         a = real_tile_matrix(g->a_packed + m * g->a_stride, g->a_stride, 1);
     else
         a = (real_tile_operand){g->a_packed + m * g->depth, 1, TILE_ROWS, TILE_ROWS * g->depth};
-    if (g->depth == 0)
+    bool in_place = g->in_place && rows % TILE_ROWS == 0 && columns % PANEL == 0 && g->depth > 0;
+    if (in_place) {
+        sums = (REAL *)(void *)real_element(g->d, g->m0 + m, g->n0 + n);
+        sums_row = g->d->stride;
+    } else if (g->add) {
+        for (int64_t i = 0; i < rows; i++)
+            real_gemm_begin(g, m + i, n, sums + i * ITEM_COLUMNS, columns);
+    } else if (g->depth == 0) {
         memset(sums, 0, ITEM_ROWS * ITEM_COLUMNS * sizeof(REAL));
-    for (int64_t k = 0; k < g->depth; k += GEMM_DEPTH) {
-        int64_t depth = g->depth - k < GEMM_DEPTH ? g->depth - k : GEMM_DEPTH;
+    }
+    int64_t blocks = sbp_ceil_div(g->depth, GEMM_DEPTH),
+            most = blocks > 0 ? sbp_ceil_div(g->depth, blocks) : 0;
+    for (int64_t k = 0; k < g->depth; k += most) {
+        int64_t depth = g->depth - k < most ? g->depth - k : most;
         real_tile_operand ak = a;
         ak.data += k * a.column;
         for (int64_t j = 0; j < columns; j += PANEL) {
-            if (k == 0 && g->first && g->c->data) /* by the time they are added to */
+            if (k == 0 && in_place && g->add) /* by the time they are added to */
                 for (int64_t i = 0; i < rows; i++)
                     for (int64_t ahead = 0; ahead < PANEL; ahead += 16)
-                        __builtin_prefetch(real_element(g->c, g->m0 + m + i, g->n0 + n + j + ahead));
+                        __builtin_prefetch(sums + i * sums_row + j + ahead);
             const REAL *panel = g->b_packed + (n + j) * g->depth + k * PANEL;
-            real_tiles(rows, PANEL, depth, ak, panel, PANEL, sums + j, ITEM_COLUMNS, k > 0);
+            real_tiles(rows, PANEL, depth, ak, panel, PANEL, sums + j, sums_row, k > 0 || g->add);
         }
     }
-    for (int64_t i = 0; i < rows; i++)
-        real_gemm_store(g, m + i, n, sums + i * ITEM_COLUMNS, columns);
+    if (!in_place)
+        for (int64_t i = 0; i < rows; i++)
+            real_gemm_store(g, m + i, n, sums + i * ITEM_COLUMNS, columns);
 }
 
 /* The largest multiple of `unit` up to `count` (rounded up) so that each takes `elems` of SHARED_ELEMS. */
@@ -224,8 +260,13 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
     /* Rows a multiple of 4 KiB apart fall into the same sets of the cache: better copied. */
     g.pack_a = g.ta || g.a->dtype != REAL_DTYPE ||
                (g.m > TILE_ROWS && g.a->stride * (int64_t)sizeof(REAL) % 4096 == 0);
+    bool one_depth = g.k <= GEMM_MACRO, with_c = g.c->data && g.beta != R(0);
+    bool plain = g.alpha == R(1) && (!with_c || g.beta == R(1));
+    g.c_last = with_c && !plain;
+    g.in_place = plain && g.d->dtype == REAL_DTYPE && !g.bias->data &&
+                 (!with_c || (g.c->data == g.d->data && g.c->stride == g.d->stride));
     int64_t macro = g.k < GEMM_MACRO ? g.k : GEMM_MACRO;
-    g.use_acc = g.k > GEMM_MACRO && g.d->dtype != REAL_DTYPE;
+    g.use_acc = g.k > GEMM_MACRO && (g.d->dtype != REAL_DTYPE || g.c_last); /* c may be d */
     g.a_stride = macro + 16;
     int64_t block_n = real_fitting(g.n, PANEL, macro), block_m = g.m;
     if (g.pack_a)
@@ -234,7 +275,6 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
         int64_t most = real_fitting(g.m, PACK_ROWS, block_n);
         block_m = block_m < most ? block_m : most;
     }
-    bool one_depth = g.k <= GEMM_MACRO;
     for (g.n0 = 0; g.n0 < g.n; g.n0 += block_n) {
         g.columns = g.n - g.n0 < block_n ? g.n - g.n0 : block_n;
         for (g.m0 = 0; g.m0 < g.m; g.m0 += block_m) {
@@ -244,6 +284,7 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
                 g.depth = g.k - g.k0 < macro ? g.k - g.k0 : macro;
                 g.first = g.k0 == 0;
                 g.last = g.k0 + g.depth == g.k;
+                g.add = !g.first || (with_c && plain);
                 g.b_panels_to_pack = one_depth && g.m0 > 0 ? 0 : sbp_ceil_div(g.columns, PANEL);
                 int64_t groups = g.pack_a ? sbp_ceil_div(g.rows, PACK_ROWS) : 0;
                 cpu_pool_run(lane->pool, g.b_panels_to_pack + groups, real_gemm_pack, &g);

@@ -49,6 +49,7 @@
 #define real_forward NAME(forward)
 #define real_forward_item NAME(forward_item)
 #define real_gemm NAME(gemm)
+#define real_gemm_begin NAME(gemm_begin)
 #define real_gemm_compute NAME(gemm_compute)
 #define real_gemm_pack NAME(gemm_pack)
 #define real_gemm_store NAME(gemm_store)
