@@ -79,7 +79,7 @@ typedef struct sbp_device_class {
     sbp_status (*wait)(sbp_device *device, sbp_diag *diag);
     /* Direct pointer to arena bytes where the host reaches them as fast as its own, else NULL: weights are
      * read in place. Waits as read does; later commands need another wait. Valid for the bytes of one buffer.
-     */
+     * NULL also when the device has failed: the next call says how. */
     void *(*map)(sbp_device *device, sbp_space space, int64_t offset);
 } sbp_device_class;
 

@@ -226,6 +226,10 @@ static sbp_status bind_order(const binder *b, const sbp_row_input *order) {
         return sbp_fail(b->diag, SBP_INTERNAL, "column '%.80s' needs %lld numbers", order->column,
                         (long long)rows);
     int32_t *direct = sbp_executor_map(x, order->buffer, 0);
+    if (!direct && !x->order) { /* it was mapped when the executor was made: the device has failed since */
+        SBP_TRY(x->class->wait(x->device, b->diag));
+        return sbp_fail(b->diag, SBP_INTERNAL, "the device no longer maps its memory");
+    }
     for (int64_t row0 = 0; row0 < rows; row0 += step) {
         int64_t count = rows - row0 < step ? rows - row0 : step;
         sorter s = {column, row0, direct ? direct + row0 : x->order};

@@ -133,7 +133,10 @@ sbp_status vulkan_api_open(vulkan_api *api, const char *validation, sbp_diag *di
 #include "backends/vulkan/symbols.def"
     uint32_t version = 0;
     VkResult result = api->EnumerateInstanceVersion(&version);
-    if (result != VK_SUCCESS || version < VK_API_VERSION_1_3)
+    if (result != VK_SUCCESS)
+        return sbp_fail(diag, SBP_MACHINE, "vulkan: the version of libvulkan.so.1: %s",
+                        vulkan_result_text(result));
+    if (version < VK_API_VERSION_1_3)
         return sbp_fail(diag, SBP_MACHINE, "vulkan: libvulkan.so.1 has Vulkan %u.%u, needed is 1.3",
                         VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
     return create_instance(api, validation, diag);

@@ -6,14 +6,40 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What the machine lacks, or what its driver does; else we are at fault. */
+static bool is_machine(VkResult result) {
+    switch (result) {
+    case VK_ERROR_OUT_OF_HOST_MEMORY:
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+    case VK_ERROR_DEVICE_LOST:
+    case VK_ERROR_INITIALIZATION_FAILED:
+    case VK_ERROR_MEMORY_MAP_FAILED:
+    case VK_ERROR_EXTENSION_NOT_PRESENT:
+    case VK_ERROR_FEATURE_NOT_PRESENT:
+    case VK_ERROR_TOO_MANY_OBJECTS:
+        return true;
+    default:
+        return false;
+    }
+}
+
 sbp_status vulkan_fail(vulkan_device *d, VkResult result, const char *what, sbp_diag *diag) {
-    if (result == VK_ERROR_DEVICE_LOST)
-        d->lost = true;
-    bool machine = result == VK_ERROR_DEVICE_LOST || result == VK_ERROR_OUT_OF_DEVICE_MEMORY ||
-                   result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_TOO_MANY_OBJECTS ||
-                   result == VK_ERROR_INITIALIZATION_FAILED || result == VK_ERROR_FEATURE_NOT_PRESENT;
-    return sbp_fail(diag, machine ? SBP_MACHINE : SBP_INTERNAL, "vulkan: %s: %s (%d, in %.60s)",
-                    d->physical.properties.deviceName, vulkan_result_text(result), (int)result, what);
+    const char *name = d->physical.properties.deviceName;
+    int length = (int)strcspn(what, "(");
+    d->broken = result;
+    if (result != VK_ERROR_OUT_OF_DEVICE_MEMORY && result != VK_ERROR_OUT_OF_HOST_MEMORY)
+        return sbp_fail(diag, is_machine(result) ? SBP_MACHINE : SBP_INTERNAL, "vulkan: %s: %s (%d, in %.*s)",
+                        name, vulkan_result_text(result), (int)result, length, what);
+    char need[32] = "", have[32], taken[32];
+    if (d->program)
+        sbp_format_bytes(need, sizeof need, (double)d->program->arena_bytes[SBP_DEVICE]);
+    return sbp_fail(
+        diag, SBP_MACHINE,
+        "vulkan: %s: %s (in %.*s); %s%s%sits memory has %s, of which %s are taken for this plan", name,
+        vulkan_result_text(result), length, what, *need ? "the plan needs " : "", need,
+        *need ? " for its buffers, " : "",
+        sbp_format_bytes(have, sizeof have, (double)d->physical.memory.memoryHeaps[d->physical.heap].size),
+        sbp_format_bytes(taken, sizeof taken, (double)d->allocated_bytes));
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------- */
@@ -89,7 +115,9 @@ void vulkan_device_close(vulkan_device *d) {
 static void vulkan_destroy(sbp_device *base) {
     vulkan_device *d = (vulkan_device *)base;
     if (d->device && d->vk.GetPipelineCacheData) {
-        (void)d->vk.DeviceWaitIdle(d->device);
+        VkResult idle = d->vk.DeviceWaitIdle(d->device);
+        if (idle != VK_SUCCESS && idle != VK_ERROR_DEVICE_LOST) /* what runs must not lose its memory */
+            (void)d->vk.DeviceWaitIdle(d->device);
         vulkan_streams_destroy(d);
         vulkan_pipelines_destroy(d);
         for (int s = 0; s < SBP_SPACE_COUNT; s++)

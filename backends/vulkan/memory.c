@@ -75,6 +75,7 @@ static sbp_status allocate(vulkan_device *d, vulkan_usage usage, vulkan_buffer *
     if (result != VK_SUCCESS) {
         char need[32], have[32], ours[32];
         b->memory = VK_NULL_HANDLE;
+        d->broken = result;
         uint32_t heap = d->physical.memory.memoryTypes[type].heapIndex;
         return sbp_fail(
             diag, SBP_MACHINE,

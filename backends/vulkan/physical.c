@@ -171,9 +171,11 @@ sbp_status vulkan_physical_list(const vulkan_api *api, sbp_diag *diag, vulkan_ph
     *out = NULL;
     *count = 0;
     VkResult result = api->EnumeratePhysicalDevices(api->instance, &found, handles);
-    if ((result != VK_SUCCESS && result != VK_INCOMPLETE) || found == 0)
-        return sbp_fail(diag, SBP_MACHINE, "vulkan: there is no device%s%s (is a driver installed?)",
-                        found > 0 ? ": " : "", found > 0 ? vulkan_result_text(result) : "");
+    if (result != VK_SUCCESS && result != VK_INCOMPLETE)
+        return sbp_fail(diag, SBP_MACHINE, "vulkan: devices cannot be listed: %s",
+                        vulkan_result_text(result));
+    if (found == 0)
+        return sbp_fail(diag, SBP_MACHINE, "vulkan: there is no device (is a driver installed?)");
     vulkan_physical *list = sbp_malloc(found * sizeof *list);
     if (!list)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
@@ -206,7 +208,8 @@ sbp_status vulkan_physical_check(const vulkan_physical *p, sbp_diag *diag) {
     if (p->compute_family < 0)
         return sbp_fail(diag, SBP_MACHINE, "vulkan: %s has no queue that computes", p->properties.deviceName);
     if (length > 0)
-        return sbp_fail(diag, SBP_MACHINE, "vulkan: %s lacks %s", p->properties.deviceName, missing);
+        return sbp_fail(diag, SBP_MACHINE, "vulkan: %s lacks %s, which every plan needs",
+                        p->properties.deviceName, missing);
     return SBP_OK;
 }
 

@@ -75,6 +75,11 @@ void vulkan_barrier(const vulkan_device *d, VkCommandBuffer commands, bool to_ho
     d->vk.CmdPipelineBarrier2(commands, &info);
 }
 
+/* What failed once fails again: commands may be missing, and results would be wrong without a word. */
+static sbp_status check_whole(vulkan_device *d, sbp_diag *diag) {
+    return d->broken == VK_SUCCESS ? SBP_OK : vulkan_fail(d, d->broken, "an earlier call", diag);
+}
+
 /* On a queue without compute the stages of compute do not exist. */
 static void fence_barrier(const vulkan_device *d, const vulkan_stream *s, VkCommandBuffer commands) {
     if (s->computes) {
@@ -93,6 +98,7 @@ static void fence_barrier(const vulkan_device *d, const vulkan_stream *s, VkComm
 }
 
 sbp_status vulkan_stream_wait(vulkan_device *d, int32_t stream, uint64_t value, sbp_diag *diag) {
+    SBP_TRY(check_whole(d, diag));
     if (value == 0)
         return SBP_OK;
     if (d->vk.waits_for_queues) {
@@ -135,6 +141,7 @@ sbp_status vulkan_stream_begin(vulkan_device *d, int32_t stream, int64_t record_
                                void **record, VkDeviceAddress *address, sbp_diag *diag) {
     vulkan_stream *s = &d->streams[stream];
     vulkan_batch *b = &s->batches[s->current];
+    SBP_TRY(check_whole(d, diag));
     if (s->open && (b->count >= s->limit || record_bytes > b->records.bytes - b->used_bytes)) {
         SBP_TRY(vulkan_stream_submit(d, stream, diag));
         s->limit = 2 * s->limit < VULKAN_BATCH_COMMANDS ? 2 * s->limit : VULKAN_BATCH_COMMANDS;
@@ -175,6 +182,7 @@ sbp_status vulkan_stream_order(vulkan_device *d, int32_t from, int32_t to, sbp_d
 
 sbp_status vulkan_stream_submit(vulkan_device *d, int32_t stream, sbp_diag *diag) {
     vulkan_stream *s = &d->streams[stream];
+    SBP_TRY(check_whole(d, diag));
     if (!s->open)
         return SBP_OK;
     vulkan_batch *b = &s->batches[s->current];

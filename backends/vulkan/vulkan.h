@@ -177,8 +177,8 @@ typedef struct vulkan_device {
     int32_t family_count;
     uint32_t families[2]; /* that buffers are shared by */
     vulkan_stream streams[VULKAN_STREAMS];
-    bool separate; /* queue 1 is the stream VULKAN_COPIES */
-    bool lost;
+    bool separate;   /* queue 1 is the stream VULKAN_COPIES */
+    VkResult broken; /* what a call failed with: nothing runs after it. VK_SUCCESS: none did */
     sbp_vulkan_machine machine;
     const sbp_program *program;
     const void *code;
@@ -197,7 +197,8 @@ typedef struct vulkan_device {
 sbp_status vulkan_device_open(vulkan_device *d, const sbp_device_options *options, const char *validation,
                               sbp_diag *diag) SBP_CHECKED;
 void vulkan_device_close(vulkan_device *d);
-/* Fails with what a call of Vulkan returned; memory, when it ran out, with what there is. */
+/* Fails with what a call of Vulkan returned; memory, when it ran out, with what is needed and there is. From
+ * then on commands are refused: what was submitted before may not have run. */
 sbp_status vulkan_fail(vulkan_device *d, VkResult result, const char *what, sbp_diag *diag);
 /* Leaves the calling function unless the call succeeded. */
 #define VULKAN_TRY(d, diag, call)                                                                            \

@@ -4,6 +4,8 @@
 #include <stdio_ext.h>
 
 #include "frontends/cli/cli.h"
+#include "ir/io/plan_file.h"
+#include "ir/io/weights.h"
 #include "runtime/commands.h"
 
 enum { MAX_WORDS = 64 };
@@ -139,4 +141,25 @@ const char *in_process_files(io_fixture *f) {
     for (char *c = names; *c; c++)
         *c = *c == '\n' ? ' ' : *c;
     return names;
+}
+
+void in_process_check_files(io_fixture *f, const char *what, const char *kept, const char *whole) {
+    char names[4000], command[500];
+    snprintf(names, sizeof names, "%s", in_process_files(f));
+    for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
+        snprintf(command, sizeof command,
+                 "case ' %s ' in *' %s '*) exit 0;; esac; case %s in %s) exit 0;; esac; exit 1", kept, name,
+                 name, whole);
+        if (system(command) != 0)
+            fail_msg("%s left '%s'", what, name);
+        const char *path = io_path(f, name), *dot = strrchr(name, '.');
+        io_renew(f);
+        if (dot && strcmp(dot, ".safetensors") == 0) {
+            sbp_weights *w;
+            assert_ok(f, sbp_weights_open(f->arena, f->diag, path, &w));
+            sbp_weights_close(w);
+        }
+        if (strcmp(name, "p") == 0 && !sbp_plan_file_probe(path))
+            fail_msg("%s left half a plan", what);
+    }
 }

@@ -28,6 +28,10 @@ const char *in_process_output(const io_fixture *f, const char *which, char *out,
 /* Removes everything in the directory but the names given, separated by spaces. */
 void in_process_clean(const io_fixture *f, const char *kept);
 
+/* What a command that failed may leave in the directory: the names in `kept`, and files that match `whole`, a
+ * pattern of the shell, each of them complete. what: for the message. */
+void in_process_check_files(io_fixture *f, const char *what, const char *kept, const char *whole);
+
 /* The names below the directory, each followed by a space, sorted. */
 const char *in_process_files(io_fixture *f);
 

@@ -10,9 +10,6 @@
 
 #include <inttypes.h>
 
-#include "ir/io/plan_file.h"
-#include "ir/io/weights.h"
-
 #define ROWS "$D/rows"
 #define MODEL "tests/data/stories260K"
 
@@ -33,28 +30,6 @@ static bool all(void) {
     return text && *text && strcmp(text, "0") != 0;
 }
 
-/* What a command that failed may leave: files that are whole. */
-static void check_files(io_fixture *f, const trial *t, int64_t n) {
-    char names[4000], command[500];
-    snprintf(names, sizeof names, "%s", in_process_files(f));
-    for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
-        snprintf(command, sizeof command,
-                 "case ' %s ' in *' %s '*) exit 0;; esac; case %s in %s) exit 0;; esac; exit 1", t->kept,
-                 name, name, t->whole);
-        if (system(command) != 0)
-            fail_msg("%s: allocation %" PRId64 " failing left '%s'", t->command, n, name);
-        const char *path = io_path(f, name), *dot = strrchr(name, '.');
-        io_renew(f);
-        if (dot && strcmp(dot, ".safetensors") == 0) {
-            sbp_weights *w;
-            assert_ok(f, sbp_weights_open(f->arena, f->diag, path, &w));
-            sbp_weights_close(w);
-        }
-        if (strcmp(name, "p") == 0 && !sbp_plan_file_probe(path))
-            fail_msg("%s: allocation %" PRId64 " failing left half a plan", t->command, n);
-    }
-}
-
 /* Exit status of a command in which %1$s is the directory. */
 static int shell(const io_fixture *f, const char *format) {
     char command[300];
@@ -64,12 +39,14 @@ static int shell(const io_fixture *f, const char *format) {
 
 /* One n; whether the command worked all the same. */
 static bool attempt(io_fixture *f, const trial *t, int64_t n) {
+    char what[400];
     in_process_clean(f, t->kept);
     outcome o = in_process(f, t->command, t->input, n, NULL);
     if (o.status != SBP_OK && (o.status != SBP_MACHINE || o.errors == 0 || !o.message[0]))
         fail_msg("%s: allocation %" PRId64 " failing gave status %d with %d messages: '%s'", t->command, n,
                  o.status, o.errors, o.message);
-    check_files(f, t, n);
+    snprintf(what, sizeof what, "%s: allocation %" PRId64 " failing", t->command, n);
+    in_process_check_files(f, what, t->kept, t->whole);
     if (o.status == SBP_OK && t->same && shell(f, "diff -r %1$s %1$s.whole >/dev/null") != 0)
         fail_msg("%s: allocation %" PRId64 " failing changed the result", t->command, n);
     return o.status == SBP_OK;
