@@ -33,6 +33,7 @@
 #ifndef SBP_CPU_REAL_NAMES
 #define SBP_CPU_REAL_NAMES
 #define real_add_rows NAME(add_rows)
+#define real_also_read NAME(also_read)
 #define real_backward NAME(backward)
 #define real_backward_block NAME(backward_block)
 #define real_backward_item NAME(backward_item)
@@ -44,6 +45,7 @@
 #define real_combine NAME(combine)
 #define real_combine_vectors NAME(combine_vectors)
 #define real_element NAME(element)
+#define real_fetch_some NAME(fetch_some)
 #define real_find_runs NAME(find_runs)
 #define real_fitting NAME(fitting)
 #define real_forward NAME(forward)
@@ -66,7 +68,6 @@
 #define real_pack_b_panel NAME(pack_b_panel)
 #define real_partial_at NAME(partial_at)
 #define real_power_of_2 NAME(power_of_2)
-#define real_prefetch_next NAME(prefetch_next)
 #define real_query_scale NAME(query_scale)
 #define real_reduce NAME(reduce)
 #define real_reduce_lanes NAME(reduce_lanes)
@@ -112,5 +113,6 @@
 #define real_transpose NAME(transpose)
 #define real_transpose_square NAME(transpose_square)
 #define real_transposed NAME(transposed)
+#define real_want_next NAME(want_next)
 #define real_work_part NAME(work_part)
 #endif

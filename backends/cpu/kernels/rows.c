@@ -4,7 +4,13 @@
 #include "backends/cpu/kernels/kernels.h"
 #include "backends/rowmath.h"
 
-enum { SUM_LANES = 64 };
+enum { SUM_LANES = 64, ROW_AHEAD = 16, ROW_AHEAD_LINES = 8 };
+
+/* Memory that the next block needs, from `next` to `end`, still to be asked for. */
+typedef struct row_ahead {
+    const char *next[ROW_AHEAD], *end[ROW_AHEAD];
+    int count;
+} row_ahead;
 
 #define REAL_IS_F64 0
 #include "backends/cpu/kernels/real.h"

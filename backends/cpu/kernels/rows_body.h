@@ -10,6 +10,7 @@ typedef struct real_rows_run {
     int64_t row, rows;   /* the block of rows */
     int64_t head, heads; /* the block of heads */
     int64_t elem, elems; /* pieces: the piece */
+    row_ahead *ahead;
 } real_rows_run;
 
 INLINE int64_t real_step_length(const real_rows_run *run, uint8_t shape, int64_t length) {
@@ -67,24 +68,33 @@ static real_runs real_find_runs(const real_rows_run *run, const row_step *step) 
     return r;
 }
 
-/* Asks for the block that comes next: each step touches one operand for a short while only, which the
- * machine's own prefetching does not follow. */
-INLINE void real_prefetch_next(const real_rows_run *run, const row_step *step, const real_runs *r,
-                               int write) {
-    int64_t bytes = r->length * sbp_dtype_bytes(r->dtype);
-    if (r->rows > 1 || r->heads > 1 || !(step->instr->vary & SBP_VARY_ROW))
+/* The block of an operand that comes next is asked for while this one is computed, a few lines of the cache
+ * before each step: all at once they would have to be waited for, and the machine's own prefetching does not
+ * follow so many operands in turns. */
+INLINE void real_want_next(const real_rows_run *run, const row_step *step, const real_runs *r) {
+    row_ahead *ahead = run->ahead;
+    if (r->rows > 1 || r->heads > 1 || !(step->instr->vary & SBP_VARY_ROW) || ahead->count == ROW_AHEAD)
         return;
-    const char *next = r->data + (run->plan->pieces ? bytes : run->plan->block_rows * r->row_bytes);
-    for (int64_t at = 0; at < bytes; at += 64)
-        if (write)
-            __builtin_prefetch(next + at, 1);
-        else
-            __builtin_prefetch(next + at, 0);
+    int64_t bytes = r->length * sbp_dtype_bytes(r->dtype);
+    ahead->next[ahead->count] = r->data + (run->plan->pieces ? bytes : run->plan->block_rows * r->row_bytes);
+    ahead->end[ahead->count] = ahead->next[ahead->count] + bytes;
+    ahead->count++;
+}
+
+INLINE void real_fetch_some(const real_rows_run *run) {
+    row_ahead *ahead = run->ahead;
+    for (int i = 0; i < ROW_AHEAD_LINES && ahead->count > 0; i++) {
+        int last = ahead->count - 1;
+        __builtin_prefetch(ahead->next[last]);
+        ahead->next[last] += 64;
+        if (ahead->next[last] >= ahead->end[last])
+            ahead->count = last;
+    }
 }
 
 static void real_step_load(const real_rows_run *run, const row_step *step) {
     real_runs r = real_find_runs(run, step);
-    real_prefetch_next(run, step, &r, 0);
+    real_want_next(run, step, &r);
     if (step->in_memory && r.rows == 1 && r.heads == 1) {
         run->at[step->dst] = (REAL *)(void *)r.data;
         return;
@@ -95,10 +105,20 @@ static void real_step_load(const real_rows_run *run, const row_step *step) {
             real_load_row(out, r.data + i * r.row_bytes + h * r.head_bytes, r.dtype, r.length);
 }
 
+/* Whether what is written here is an operand that the kernel reads, as in a step of an optimizer. */
+INLINE bool real_also_read(const real_rows_run *run, const row_step *step) {
+    const cpu_view *views = run->command->views;
+    for (int32_t i = 0; i < run->plan->kernel->operand_count; i++)
+        if (i != step->instr->index && views[i].data == views[step->instr->index].data)
+            return true;
+    return false;
+}
+
 static void real_step_store(const real_rows_run *run, const row_step *step) {
     real_runs r = real_find_runs(run, step);
     const REAL *from = run->at[step->a];
-    real_prefetch_next(run, step, &r, 1);
+    if (!real_also_read(run, step))
+        real_want_next(run, step, &r);
     if ((const char *)(const void *)from == r.data) /* computed in place */
         return;
     for (int64_t i = 0; i < r.rows; i++)
@@ -356,6 +376,7 @@ static void real_run_list(const real_rows_run *run, const row_list *list) {
             if (r.rows == 1 && r.heads == 1)
                 run->at[step->dst] = (REAL *)(void *)r.data;
         }
+        real_fetch_some(run);
         kinds[step->kind](run, step);
     }
 }
@@ -412,13 +433,15 @@ static void real_run_pieces(real_rows_run *run) {
 static void real_rows_item(void *arg, int64_t item, char *scratch) {
     const cpu_command *command = arg;
     const cpu_row_plan *plan = command->plan;
+    row_ahead ahead = {0};
     real_rows_run run = {.plan = plan,
                          .command = command,
                          .scratch = scratch,
                          .at = (REAL **)(void *)scratch,
                          .accumulators = (double *)(void *)(scratch + plan->accumulators),
                          .rows = 1,
-                         .heads = 1};
+                         .heads = 1,
+                         .ahead = &ahead};
     int64_t first = item * plan->item_rows;
     int64_t end = command->rows - first < plan->item_rows ? command->rows : first + plan->item_rows;
     for (int32_t i = 0; i < plan->place_count; i++)
