@@ -1,6 +1,7 @@
-/* machine.c: the memory of this machine. */
+/* machine.c: memory and cores of this machine. */
 #include "ir/machine.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -40,4 +41,28 @@ int64_t sbp_machine_memory_available(void) {
     if (limit > 0 && limit - used < available)
         available = limit > used ? limit - used : 0;
     return available;
+}
+
+/* The quota of the control group (version 2, then 1), in cores rounded up; 0 when there is none. */
+static int64_t quota_cores(void) {
+    long long quota = 0, period = 0;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (file) {
+        if (fscanf(file, "%lld %lld", &quota, &period) != 2)
+            quota = 0;
+        fclose(file);
+    } else {
+        quota = read_number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+        period = read_number("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+    }
+    return quota > 0 && period > 0 ? (quota + period - 1) / period : 0;
+}
+
+int32_t sbp_machine_cores(void) {
+    cpu_set_t set;
+    int32_t cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    int64_t quota = quota_cores();
+    if (quota > 0 && quota < cores)
+        cores = (int32_t)quota;
+    return cores > 0 ? cores : 1;
 }

@@ -1,4 +1,4 @@
-/* machine.h: the memory of this machine, in bytes, for planning and for messages. Linux; limits of the
+/* machine.h: memory, in bytes, and cores of this machine, for planning and for messages. Linux; limits of the
  * control group count (version 2, else 1). Thread safe. */
 #ifndef SBP_IR_MACHINE_H
 #define SBP_IR_MACHINE_H
@@ -9,5 +9,7 @@
 int64_t sbp_machine_memory(void);
 /* What is free now, for another process; 0 when that is not known. */
 int64_t sbp_machine_memory_available(void);
+/* That a process may use at once; at least 1. */
+int32_t sbp_machine_cores(void);
 
 #endif

@@ -102,6 +102,7 @@ static const char **compile_args(sbp_run *run, const char *sbpc, int64_t seq_len
     if (!sbp_options_given(run->options, "memory") && available > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)available));
+    push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--threads=%d", sbp_run_threads(run)));
     push(run, &args, &count, &capacity, NULL);
     return args;
 }

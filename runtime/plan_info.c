@@ -4,6 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+enum { MOST_THREADS = 1024 };
+#define MOST_BYTES ((int64_t)1 << 48)
+
 static sbp_status get_text(sbp_diag *diag, const sbp_json *object, const char *key, const char **out) {
     *out = NULL;
     return sbp_json_get_string(diag, object, key, SBP_JSON_NULLABLE, out);
@@ -17,9 +20,19 @@ static sbp_status get_number(sbp_diag *diag, const sbp_json *object, const char 
     return sbp_json_as_double(diag, member, out);
 }
 
+/* A number that may be added and multiplied: of a file, so that it is not to be trusted. */
+static sbp_status get_count(sbp_diag *diag, const sbp_json *object, const char *key, int64_t most,
+                            int64_t *out) {
+    SBP_TRY(sbp_json_get_i64(diag, object, key, SBP_JSON_NULLABLE, out));
+    if (*out < 0 || *out > most)
+        return sbp_json_fail(diag, sbp_json_member(object, key), "expected 0 to %lld, found %lld",
+                             (long long)most, (long long)*out);
+    return SBP_OK;
+}
+
 sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_info *out) {
     const sbp_json *meta = plan->meta, *model = NULL;
-    double clip = INFINITY, accumulate = 0;
+    double clip = INFINITY, accumulate = 0, memory = 0;
     *out = (sbp_plan_info){0};
     SBP_TRY(sbp_json_get_object(diag, meta, "model", SBP_JSON_NULLABLE, &model));
     SBP_TRY(sbp_json_get_object(diag, meta, "options", SBP_JSON_NULLABLE, &out->options));
@@ -27,7 +40,9 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
     SBP_TRY(get_text(diag, meta, "sbpc", &out->sbpc));
     SBP_TRY(get_text(diag, meta, "backend", &out->backend));
     SBP_TRY(get_text(diag, meta, "dtype", &out->dtype));
-    SBP_TRY(sbp_json_get_i64(diag, meta, "runtime_bytes", SBP_JSON_NULLABLE, &out->runtime_bytes));
+    SBP_TRY(get_count(diag, meta, "runtime_bytes", MOST_BYTES, &out->runtime_bytes));
+    SBP_TRY(get_count(diag, meta, "threads", MOST_THREADS, &out->threads));
+    SBP_TRY(get_count(diag, meta, "thread_bytes", MOST_BYTES, &out->thread_bytes));
     if (model) {
         SBP_TRY(get_text(diag, model, "name", &out->name));
         SBP_TRY(get_text(diag, model, "weights", &out->weights));
@@ -38,7 +53,9 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
     if (out->options) {
         SBP_TRY(get_number(diag, out->options, "clip", &clip));
         SBP_TRY(get_number(diag, out->options, "accumulate", &accumulate));
+        SBP_TRY(get_number(diag, out->options, "memory", &memory));
     }
+    out->memory_bytes = memory >= 1 && memory < 9e18 ? (int64_t)memory : 0;
     out->max_grad_norm = clip;
     out->most_parts = accumulate >= 1 && accumulate < 1e15 ? (int64_t)accumulate : 0;
     if (!out->backend)

@@ -4,7 +4,8 @@
  * meta: {"sbpc": version, "options": {every option of sbpc compile, resolved, by name}, "model": {"name",
  * "model_type", "vocab_size", "max_positions", "eos_id", "eos_ids", "bos_id", "pad_id", "weights": path,
  * "tokenizer": path, "config": text}, "objective", "loss_type", "backend", "dtype", "runtime_bytes": the
- * process beyond the arenas, "defaults": {option of the run: value}}. What is missing counts as null.
+ * process beyond the arenas with "threads" threads, "thread_bytes" for each more or less of them, "defaults":
+ * {option of the run: value}}. What is missing counts as null.
  */
 #ifndef SBP_RUNTIME_PLAN_INFO_H
 #define SBP_RUNTIME_PLAN_INFO_H
@@ -18,9 +19,10 @@ typedef struct sbp_plan_info {
     const char *dtype;                               /* "fp32" */
     const char *name, *weights, *tokenizer, *config; /* NULL: none; config: text of config.json */
     int64_t vocab_size;                              /* 0: unknown */
-    int64_t runtime_bytes;
+    int64_t runtime_bytes, threads, thread_bytes;
     const sbp_json *options, *defaults; /* objects or NULL */
     int64_t most_parts;                 /* --accumulate; 0: any */
+    int64_t memory_bytes;               /* --memory; 0: no limit */
     double max_grad_norm;               /* --clip; infinity: none */
 } sbp_plan_info;
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/machine.h"
 #include "runtime/commands.h"
 #include "runtime/run.h"
 
@@ -133,10 +134,16 @@ sbp_status sbp_run_print_dry(sbp_run *run) {
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
+int32_t sbp_run_threads(const sbp_run *run) {
+    int64_t asked = sbp_options_int(run->options, "threads");
+    return asked > 0 ? (int32_t)asked : sbp_machine_cores();
+}
+
 int64_t sbp_run_peak_planned(const sbp_run *run) {
     const int64_t *bytes = run->plan->program->arena_bytes;
     bool host_is_device = strcmp(run->info.backend, "cpu") == 0;
-    return bytes[SBP_DEVICE] + (host_is_device ? bytes[SBP_HOST] : 0) + run->info.runtime_bytes;
+    return bytes[SBP_DEVICE] + (host_is_device ? bytes[SBP_HOST] : 0) + run->info.runtime_bytes +
+           (sbp_run_threads(run) - run->info.threads) * run->info.thread_bytes;
 }
 
 int64_t sbp_run_peak_measured(const sbp_run *run) {

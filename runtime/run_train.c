@@ -16,8 +16,7 @@ static sbp_status random_weights(sbp_run *run, const char *text) {
     unsigned long long seed = strtoull(text, &end, 10);
     if (!*text || *end || *text == '-')
         return sbp_fail(run->diag, SBP_USAGE, "--weights random:%s: expected a whole number as seed", text);
-    int64_t threads = sbp_options_int(run->options, "threads");
-    return sbp_params_randomize(run->executor, run->plan, seed, threads > 0 ? (int32_t)threads : 0,
+    return sbp_params_randomize(run->executor, run->plan, seed, sbp_run_threads(run),
                                 run->diag);
 }
 
@@ -195,9 +194,8 @@ static sbp_status train_and_save(sbp_run *run) {
 
 static sbp_status open_device(sbp_run *run) {
     const sbp_device_class *class = sbp_device_find(run->info.backend);
-    int64_t threads = sbp_options_int(run->options, "threads"), available = sbp_machine_memory_available();
-    int64_t planned = sbp_run_peak_planned(run);
-    sbp_device_options options = {.threads = threads > 0 ? (int32_t)threads : 0,
+    int64_t available = sbp_machine_memory_available(), planned = sbp_run_peak_planned(run);
+    sbp_device_options options = {.threads = sbp_run_threads(run),
                                   .index = (int32_t)sbp_options_int(run->options, "device"),
                                   .code = run->plan->kernels,
                                   .code_bytes = run->plan->kernels_bytes};
@@ -212,6 +210,14 @@ static sbp_status open_device(sbp_run *run) {
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory, %s are free", run->plan_path,
                         sbp_format_bytes(need, sizeof need, (double)planned),
                         sbp_format_bytes(have, sizeof have, (double)available));
+    if (run->info.memory_bytes > 0 && planned > run->info.memory_bytes &&
+        options.threads > run->info.threads && run->info.thread_bytes > 0)
+        sbp_note(run->diag,
+                 "with %d threads this takes %s; '%s' was made for --memory %s and %lld threads "
+                 "(sbpc compile --threads %d plans for more)",
+                 options.threads, sbp_format_bytes(need, sizeof need, (double)planned), run->plan_path,
+                 sbp_format_bytes(have, sizeof have, (double)run->info.memory_bytes),
+                 (long long)run->info.threads, options.threads);
     return sbp_executor_create(run->diag, class, &options, run->plan->program, &run->executor);
 }
 

@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "ir/machine.h"
 
 enum { PIECE_ELEMS = 1 << 17, MAX_THREADS = 64 };
 
@@ -272,10 +273,8 @@ static sbp_status randomize_tensor(sbp_executor *x, const sbp_plan *plan, int32_
 }
 
 static int32_t thread_count(int32_t threads) {
-    if (threads <= 0) {
-        long cores = sysconf(_SC_NPROCESSORS_ONLN);
-        threads = cores > 0 && cores < MAX_THREADS ? (int32_t)cores : MAX_THREADS;
-    }
+    if (threads <= 0)
+        threads = sbp_machine_cores();
     return threads < MAX_THREADS ? threads : MAX_THREADS;
 }
 

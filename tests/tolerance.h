@@ -44,6 +44,10 @@
 /* Central differences in fp64 with a step of 1e-5: truncation 1e-10, cancellation 1e-11. */
 #define SBP_TOLERANCE_DIFFERENCES 1e-7
 
+/* Memory of a process on the CPU, in bytes, planned against measured: one huge page, of which scratch memory is
+ * made; the system gives them whole or not at all. */
+#define SBP_TOLERANCE_PROCESS_BYTES (2 << 20)
+
 static inline double sbp_tolerance(sbp_dtype dtype) {
     switch (dtype) {
     case SBP_F32:

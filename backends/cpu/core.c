@@ -47,7 +47,7 @@ sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, const 
                            sbp_diag *diag) {
     core->base.class = class;
     core->kernels = cpu_kernels_choose();
-    core->threads = options && options->threads > 0 ? options->threads : cpu_count_cores();
+    core->threads = options && options->threads > 0 ? options->threads : sbp_machine_cores();
     if (core->threads > 1024)
         return sbp_fail(diag, SBP_USAGE, "%d threads: at most 1024", core->threads);
     if (!cpu_lane_init(&core->lane, core->threads))

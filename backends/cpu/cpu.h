@@ -25,8 +25,6 @@ void cpu_pool_destroy(cpu_pool *pool);
 void cpu_pool_run(cpu_pool *pool, int64_t items, cpu_task task, void *arg);
 /* Makes sure that each thread has this much scratch; false when memory runs out. Not while items run. */
 bool cpu_pool_reserve(cpu_pool *pool, size_t scratch_bytes);
-/* Cores that this process may use: affinity and cgroup quota. */
-int cpu_count_cores(void);
 
 /* ---- memory.c ------------------------------------------------------------------------------------- */
 

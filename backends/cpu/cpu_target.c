@@ -16,9 +16,11 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
     *out = (sbp_target_info){.name = "cpu",
                              .alignment_bytes = 64,
                              .max_allocation_bytes = 0,
-                             .runtime_bytes = 14 << 20, /* with two threads; a further one takes 4 MiB */
+                             .runtime_bytes = 9900 << 10,
                              .runtime_tensor_bytes = 44 << 10,
                              .runtime_product_bytes = 12 << 20,
+                             .runtime_thread_bytes = 2090 << 10, /* a huge page of scratch memory, a stack */
+                             .runtime_head_elems = 160,          /* tiles of attention that fit into it */
                              .attention_partials = 4,
                              .has_copy_queue = true,
                              .shared_memory = true,

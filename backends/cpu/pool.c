@@ -5,10 +5,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct worker {
     cpu_pool *pool;
@@ -178,35 +176,4 @@ void cpu_pool_destroy(cpu_pool *pool) {
     pthread_mutex_destroy(&pool->mutex);
     free(pool->workers);
     free(pool);
-}
-
-/* The quota of the cgroup (version 2, then 1), in cores rounded up; 0 when there is none. */
-static int cgroup_cores(void) {
-    long long quota = 0, period = 0;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (file) {
-        if (fscanf(file, "%lld %lld", &quota, &period) != 2)
-            quota = 0;
-        fclose(file);
-    } else if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r"))) {
-        if (fscanf(file, "%lld", &quota) != 1)
-            quota = 0;
-        fclose(file);
-        file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r");
-        if (file) {
-            if (fscanf(file, "%lld", &period) != 1)
-                period = 0;
-            fclose(file);
-        }
-    }
-    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
-}
-
-int cpu_count_cores(void) {
-    cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    int quota = cgroup_cores();
-    if (quota > 0 && quota < cores)
-        cores = quota;
-    return cores > 0 ? cores : 1;
 }

@@ -5,6 +5,8 @@
 #include "frontends/cli/cli.h"
 #include "frontends/objective.h"
 
+enum { USUAL_THREADS = 2 }; /* a plan does not depend on the machine that it is made on */
+
 /* ---- options ----------------------------------------------------------------------------------------- */
 
 static sbp_dtype dtype_option(const sbp_options *o, const char *name, sbp_dtype fallback) {
@@ -133,17 +135,38 @@ static void read_training(sbp_compilation *c) {
     p->skip_streambp = sbp_options_on(o, "skip-streambp");
 }
 
-/* runtime_bytes of the target for this model. */
+/* Elements of the widest head of attention. */
+static int64_t widest_head(const sbp_module *module) {
+    int64_t widest = 0;
+    for (int32_t f = 0; f < module->func_count; f++)
+        for (int32_t i = 0; i < module->funcs[f]->op_count; i++) {
+            const sbp_func *func = module->funcs[f];
+            const sbp_op *op = &func->ops[i];
+            for (int32_t k = 0; op->code == SBP_OP_attention && k < 3; k++) { /* q, k, v */
+                const sbp_type *type = &func->values[op->operands[k]].type;
+                int64_t elems = type->rank > 0 ? type->dim[type->rank - 1].n : 0;
+                widest = elems > widest ? elems : widest;
+            }
+        }
+    return widest;
+}
+
+/* runtime_bytes of the target for this model and so many threads. */
 static void size_process(sbp_compilation *c) {
     sbp_target_info *target = &c->pipeline.target;
     const sbp_module *module = c->model.module;
+    int64_t threads = sbp_options_int(c->options, "threads");
     int64_t largest = 0;
     for (int32_t i = 0; i < module->param_count; i++) {
         int64_t bytes = sbp_type_row_elems(&module->params[i].type) * sbp_dtype_bytes(c->dtype);
         largest = bytes > largest ? bytes : largest;
     }
     largest = 2 * largest < target->runtime_product_bytes ? 2 * largest : target->runtime_product_bytes;
-    target->runtime_bytes += module->param_count * target->runtime_tensor_bytes + largest;
+    if (widest_head(module) > target->runtime_head_elems)
+        target->runtime_thread_bytes *= 2;
+    c->threads = threads > 0 ? threads : USUAL_THREADS;
+    target->runtime_bytes += module->param_count * target->runtime_tensor_bytes + largest +
+                             c->threads * target->runtime_thread_bytes;
 }
 
 static sbp_status check_length(const sbp_compilation *c, int64_t t) {

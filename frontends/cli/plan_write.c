@@ -104,7 +104,10 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     add_text(out, "loss_type", c->loss_type);
     add_text(out, "backend", c->target->name);
     add_text(out, "dtype", c->dtype == SBP_F64 ? "fp64" : c->dtype == SBP_BF16 ? "bf16" : "fp32");
-    sbp_text_add(out, ", \"runtime_bytes\": %lld", (long long)c->pipeline.target.runtime_bytes);
+    const sbp_target_info *target = &c->pipeline.target;
+    sbp_text_add(out, ", \"runtime_bytes\": %lld, \"threads\": %lld, \"thread_bytes\": %lld",
+                 (long long)target->runtime_bytes, (long long)c->threads,
+                 (long long)target->runtime_thread_bytes);
     add_schedule(c, out);
     sbp_text_add(out, ", \"estimate\": {\"seconds\": ");
     sbp_text_add_double(out, c->estimate.seconds);

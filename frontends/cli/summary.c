@@ -200,6 +200,8 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "memory     %s on the device, %s of it the process itself",
                  sbp_format_bytes(size, sizeof size, (double)device),
                  sbp_format_bytes(spare, sizeof spare, (double)target->runtime_bytes));
+    if (target->runtime_thread_bytes > 0)
+        sbp_text_add(out, " with %lld thread%s", (long long)c->threads, c->threads == 1 ? "" : "s");
     if (program->arena_bytes[SBP_HOST] > 0)
         sbp_text_add(out, "; %s on the host",
                      sbp_format_bytes(host, sizeof host, (double)program->arena_bytes[SBP_HOST]));

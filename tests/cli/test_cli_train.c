@@ -267,6 +267,33 @@ static void test_the_summary_and_run_json(void **state) {
     assert_int_equal(cli_number(f, cli_json(f, "out"), "steps"), 1); /* the command line wins */
 }
 
+/* Threads need memory of their own: a plan counts them, a run with others counts those. */
+static void test_memory_is_planned_for_the_threads(void **state) {
+    static const int threads[] = {1, 2, 8};
+    io_fixture *f = *state;
+    double planned[SBP_COUNT(threads)];
+    if (system("grep -qF '[never]' /sys/kernel/mm/transparent_hugepage/enabled") == 0) {
+        printf("skipped: planned against measured memory: this system has no huge pages\n");
+        return;
+    }
+    for (int i = 0; i < SBP_COUNT(threads); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena, COMPILE " --threads %d", threads[i]));
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 2 --json --threads %d",
+                                   threads[i]));
+        planned[i] = cli_number(f, cli_json(f, "out"), "peak_bytes_planned");
+        expect_near("peak with so many threads:", threads[i],
+                    cli_number(f, cli_json(f, "out"), "peak_bytes_measured"), planned[i],
+                    SBP_TOLERANCE_PROCESS_BYTES);
+    }
+    assert_true(planned[2] - planned[0] > 7.0 * SBP_TOLERANCE_PROCESS_BYTES); /* or nothing was seen */
+    cli_ok(f, COMPILE " --memory 60MiB");
+    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 1 --threads 2");
+    assert_null(strstr(cli_text(f, "err"), "threads"));
+    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 1 --threads 64");
+    assert_non_null(strstr(cli_text(f, "err"), "made for --memory 60.00 MiB and 2 threads"));
+}
+
 /* The options that run.json records, given back as a config file, make the same run. */
 static void test_run_json_reproduces_the_run(void **state) {
     io_fixture *f = *state;
@@ -465,6 +492,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_scores_of_llama2c, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_evaluations_and_the_written_model, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_summary_and_run_json, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_memory_is_planned_for_the_threads, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_run_json_reproduces_the_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_kill_and_resume, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_signals, cli_setup, io_teardown),
