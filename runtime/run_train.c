@@ -6,6 +6,7 @@
 #include "ir/machine.h"
 #include "runtime/devices.h"
 #include "runtime/interrupt.h"
+#include "runtime/profile.h"
 #include "runtime/run.h"
 
 /* ---- weights ---------------------------------------------------------------------------------------- */
@@ -218,7 +219,8 @@ static sbp_status open_device(sbp_run *run) {
                  options.threads, sbp_format_bytes(need, sizeof need, (double)planned), run->plan_path,
                  sbp_format_bytes(have, sizeof have, (double)run->info.memory_bytes),
                  (long long)run->info.threads, options.threads);
-    return sbp_executor_create(run->diag, class, &options, run->plan->program, &run->executor);
+    return sbp_executor_create(run->diag, sbp_profile_class(class), &options, run->plan->program,
+                               &run->executor);
 }
 
 static sbp_status prepare_trainer(sbp_run *run) {

@@ -4,6 +4,7 @@
 #include "ir/lex.h"
 #include "tests/common/dispatch_add.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,7 +145,7 @@ double bench_time(bench *b, bench_command *c) {
     if (!b->device)
         return 1;
     if (first < b->burst_seconds)
-        n = (int64_t)(b->burst_seconds / (first > 1e-6 ? first : 1e-6));
+        n = (int64_t)(b->burst_seconds / fmax(first, 1e-6));
     for (int i = 0; i < 2 || (bench_now(b) - begun < b->about_seconds && i < 1000); i++) {
         double seconds = time_burst(b, c, n, &run) / (double)n;
         best = seconds < best ? seconds : best;

@@ -440,6 +440,18 @@ static void test_sgd_and_random_weights(void **state) {
     assert_true(fabs(cli_number(f, lines[0], "loss") - log(512)) < 0.5); /* knows nothing yet */
 }
 
+/* Every command of five steps is counted once, and the bits are those of a run that is not timed. */
+static void test_a_profile(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE);
+    cli_ok(f, TRAIN " --steps 5 --out $D/a");
+    assert_null(strstr(cli_text(f, "err"), "in all commands"));
+    cli_ok(f, "SBP_PROFILE=1 " TRAIN " --steps 5 --out $D/b 2>$D/table");
+    cli_same(f, "a/model.safetensors", "b/model.safetensors");
+    cli_ok(f, "grep -q '100.0% in all commands' $D/table; grep -q 'GFLOP/s.*command' $D/table");
+    cli_ok(f, "grep -qE '%  +5  .*  row norm$' $D/table"); /* of the gradients: once a step */
+}
+
 /* sbprun MODEL: sbpc as a child. */
 static void test_a_model_in_one_command(void **state) {
     io_fixture *f = *state;
@@ -499,6 +511,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_resume_asks_for_the_same_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_one_entry_for_all, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sgd_and_random_weights, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_a_profile, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_model_in_one_command, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_dry_run, cli_setup, io_teardown),
     };

@@ -114,7 +114,7 @@ check_system() {
         while IFS=: read -r file line what; do
             case "$what:$file" in
                 jansson.h:ir/io/json.c | pcre2.h:ir/io/* | utf8proc.h:ir/io/* | xxhash.h:ir/base.c) ;;
-                cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | malloc.h:backends/cpu/*) ;;
+                cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | sched.h:ir/machine.c | malloc.h:backends/cpu/*) ;;
                 vulkan/vulkan_core.h:backends/vulkan/* | dlfcn.h:backends/*) ;;
                 pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/run_data.c | stdatomic.h:*) ;;
                 spawn.h:runtime/child.c | sys/wait.h:runtime/child.c | signal.h:runtime/* | dirent.h:runtime/* | sys/*) ;;
