@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backends/choice.h"
 #include "ir/io/plan_file.h"
-#include "ir/machine.h"
 #include "runtime/child.h"
 #include "runtime/commands.h"
 #include "runtime/devices.h"
@@ -79,12 +79,23 @@ static sbp_status choose_plan_path(sbp_run *run) {
     return SBP_OK;
 }
 
+/* What the plan is for, and what it may take there. */
+static sbp_status choose_backend(sbp_run *run, sbp_choice *out) {
+    const sbp_choice_wish wish = {.backend = sbp_options_text(run->options, "backend"),
+                                  .device = (int32_t)sbp_options_int(run->options, "device"),
+                                  .fp64 = sbp_options_is(run->options, "dtype", "fp64")};
+    SBP_TRY(sbp_choice_find(&wish, run->diag, out));
+    if (strcmp(wish.backend, "auto") == 0)
+        sbp_note(run->diag, "backend %s: %s", out->backend, out->reason);
+    return SBP_OK;
+}
+
 static void push(sbp_run *run, const char ***args, int32_t *count, int32_t *capacity, const char *text) {
     SBP_PUSH(run->arena, *args, *count, *capacity, text);
 }
 
 /* The command line of sbpc, NULL at the end. seq_len 0: the user gave it. */
-static const char **compile_args(sbp_run *run, const char *sbpc, int64_t seq_len) {
+static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choice *choice, int64_t seq_len) {
     const char **args = NULL, **given;
     int32_t count = 0, capacity = 0, given_count;
     push(run, &args, &count, &capacity, sbpc);
@@ -98,7 +109,9 @@ static const char **compile_args(sbp_run *run, const char *sbpc, int64_t seq_len
     if (seq_len > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--seq-len=%lld", (long long)seq_len));
-    int64_t available = sbp_machine_memory_available() / 100 * 95 >> 20; /* MiB; the rest is for the system */
+    if (!sbp_options_given(run->options, "backend"))
+        push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--backend=%s", choice->backend));
+    int64_t available = choice->memory_bytes / 100 * 95 >> 20; /* MiB; the rest is for the system */
     if (!sbp_options_given(run->options, "memory") && available > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)available));
@@ -132,7 +145,9 @@ static sbp_status compile_model(sbp_run *run) {
     const char *sbpc;
     int64_t seq_len = 0;
     bool dry = sbp_options_on(run->options, "dry-run");
+    sbp_choice choice;
     SBP_TRY(sbp_child_find(run->arena, run->diag, &sbpc));
+    SBP_TRY(choose_backend(run, &choice));
     if (!sbp_options_given(run->options, "seq-len") && sbp_options_list_count(run->options, "data") > 0)
         SBP_TRY(measure_data(run, &seq_len));
     else if (dry) {
@@ -142,11 +157,11 @@ static sbp_status compile_model(sbp_run *run) {
     run->seq_len = seq_len > 0 ? seq_len : sbp_options_int(run->options, "seq-len");
     if (dry) {
         run->plan_path = "plan.bin";
-        print_command(run, compile_args(run, sbpc, seq_len));
+        print_command(run, compile_args(run, sbpc, &choice, seq_len));
         return SBP_OK;
     }
     SBP_TRY(choose_plan_path(run));
-    const char **args = compile_args(run, sbpc, seq_len);
+    const char **args = compile_args(run, sbpc, &choice, seq_len);
     print_command(run, args);
     SBP_TRY(sbp_child_run(run->diag, args));
     print_own_command(run);

@@ -133,7 +133,9 @@ static void show(sbp_metrics *m, const sbp_step_report *r) {
     fprintf(stderr, "step %lld/%lld  loss %.4f  lr %.3g  %.0f tokens/s  %s  %s left", (long long)r->step,
             (long long)m->total_steps, loss, r->learning_rate,
             r->seconds > 0 ? (double)r->tokens / r->seconds : 0,
-            sbp_format_bytes(memory, sizeof memory, (double)r->memory_peak_bytes), left);
+            r->memory_peak_bytes > 0 ? sbp_format_bytes(memory, sizeof memory, (double)r->memory_peak_bytes)
+                                     : "memory unknown",
+            left);
     line_is_open = m->terminal;
     if (!m->terminal)
         fputc('\n', stderr);
@@ -158,7 +160,9 @@ sbp_status sbp_metrics_step(sbp_metrics *m, const sbp_step_report *r) {
     fprintf(m->file, ", \"num_tokens\": %lld", (long long)r->num_tokens);
     put_number(m->file, "", "tokens_per_second", r->seconds > 0 ? (double)r->tokens / r->seconds : NAN);
     put_number(m->file, "", "step_seconds", r->seconds);
-    fprintf(m->file, ", \"memory_peak_bytes\": %lld}\n", (long long)r->memory_peak_bytes);
+    put_number(m->file, "", "memory_peak_bytes",
+               r->memory_peak_bytes > 0 ? (double)r->memory_peak_bytes : NAN);
+    fputs("}\n", m->file);
     return fflush(m->file) == 0 ? SBP_OK : write_failed(m);
 }
 

@@ -31,7 +31,7 @@ typedef struct sbp_step_report {
     int64_t step; /* done, from 1 */
     double epoch, learning_rate, seconds;
     int64_t tokens, num_tokens; /* of the step, so far */
-    int64_t memory_peak_bytes;
+    int64_t memory_peak_bytes;  /* 0 unknown: null */
 } sbp_step_report;
 
 /* path: of metrics.jsonl, NULL for none. keep_steps: with an existing file, lines up to that step stay; -1:

@@ -64,7 +64,7 @@ sbp_status sbp_run_print_summary(sbp_run *run) SBP_CHECKED;
 int32_t sbp_run_threads(const sbp_run *run);
 /* What the plan says, for the threads of this run. */
 int64_t sbp_run_peak_planned(const sbp_run *run);
-int64_t sbp_run_peak_measured(const sbp_run *run);
+int64_t sbp_run_peak_measured(const sbp_run *run); /* 0: the driver does not report it */
 
 /* ---- run_train.c ------------------------------------------------------------------------------------- */
 

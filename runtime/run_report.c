@@ -231,16 +231,22 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
         add_number(&out, run->eval_loss);
         sbp_text_add(&out, ", \"num_tokens\": %lld, \"train_seconds\": ", (long long)run->state.num_tokens);
         add_number(&out, run->seconds);
-        sbp_text_add(&out, ", \"peak_bytes_planned\": %lld, \"peak_bytes_measured\": %lld}\n",
-                     (long long)planned, (long long)measured);
+        sbp_text_add(&out, ", \"peak_bytes_planned\": %lld, \"peak_bytes_measured\": ", (long long)planned);
+        if (measured > 0)
+            sbp_text_add(&out, "%lld}\n", (long long)measured);
+        else
+            sbp_text_add(&out, "null}\n");
         return sbp_print(run->diag, out.data, out.length);
     }
     char a[32], b[32];
     if (run->state.step > 0)
-        sbp_note(run->diag, "%lld steps in %.1f s, mean loss %.4f; peak memory %s planned, %s measured%s%s",
-                 (long long)run->state.step, run->seconds, loss,
-                 sbp_format_bytes(a, sizeof a, (double)planned),
-                 sbp_format_bytes(b, sizeof b, (double)measured), run->out ? "; the model is in " : "",
-                 run->out ? run->out : "");
+        sbp_note(
+            run->diag, "%lld steps in %.1f s, mean loss %.4f; peak memory %s planned, %s%s%s%s",
+            (long long)run->state.step, run->seconds, loss, sbp_format_bytes(a, sizeof a, (double)planned),
+            measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
+            measured > 0 ? " measured" : "", run->out ? "; the model is in " : "", run->out ? run->out : "");
+    if (measured > planned + planned / 100)
+        sbp_note(run->diag, "the %s device holds %s more than was planned", run->info.backend,
+                 sbp_format_bytes(a, sizeof a, (double)(measured - planned)));
     return SBP_OK;
 }

@@ -48,6 +48,9 @@
  * made; the system gives them whole or not at all. */
 #define SBP_TOLERANCE_PROCESS_BYTES (2 << 20)
 
+/* What a driver says a process uses of a device against what was planned, relative. */
+#define SBP_TOLERANCE_USED_MEMORY 0.01
+
 static inline double sbp_tolerance(sbp_dtype dtype) {
     switch (dtype) {
     case SBP_F32:

@@ -95,14 +95,14 @@ static sbp_status create_device(vulkan_device *d, sbp_diag *diag) {
 
 static void describe_machine(vulkan_device *d) {
     const VkPhysicalDeviceLimits *limits = &d->physical.properties.limits;
-    d->machine = (sbp_vulkan_machine){
-        .software = d->physical.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU,
-        .tiled = getenv("SBP_VULKAN_TILED") != NULL, /* for tests */
-        .subgroup_size = d->physical.v11.subgroupSize,
-        .max_local_size = limits->maxComputeWorkGroupInvocations < limits->maxComputeWorkGroupSize[0]
-                              ? limits->maxComputeWorkGroupInvocations
-                              : limits->maxComputeWorkGroupSize[0],
-        .shared_bytes = limits->maxComputeSharedMemorySize};
+    d->machine = (sbp_vulkan_machine){.software = vulkan_is_software(&d->physical),
+                                      .tiled = getenv("SBP_VULKAN_TILED") != NULL, /* for tests */
+                                      .subgroup_size = d->physical.v11.subgroupSize,
+                                      .max_local_size = limits->maxComputeWorkGroupInvocations <
+                                                                limits->maxComputeWorkGroupSize[0]
+                                                            ? limits->maxComputeWorkGroupInvocations
+                                                            : limits->maxComputeWorkGroupSize[0],
+                                      .shared_bytes = limits->maxComputeSharedMemorySize};
 }
 
 void vulkan_device_close(vulkan_device *d) {
@@ -183,6 +183,8 @@ static void vulkan_info(sbp_device *base, sbp_device_info *out) {
         p->v11.maxMemoryAllocationSize > INT64_MAX ? INT64_MAX : (int64_t)p->v11.maxMemoryAllocationSize;
     vulkan_physical_usage(&d->vk, p, &out->used_bytes, &budget);
     out->available_bytes = budget > out->used_bytes ? budget - out->used_bytes : 0;
+    if (d->machine.software) /* lavapipe counts the whole machine's memory as used */
+        out->used_bytes = 0;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------- */

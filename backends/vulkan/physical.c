@@ -129,7 +129,15 @@ void vulkan_physical_usage(const vulkan_api *api, const vulkan_physical *p, int6
     *budget = (int64_t)numbers.heapBudget[p->heap];
 }
 
+bool vulkan_is_software(const vulkan_physical *p) {
+    return p->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU ||
+           p->v12.driverID == VK_DRIVER_ID_MESA_LLVMPIPE ||
+           p->v12.driverID == VK_DRIVER_ID_GOOGLE_SWIFTSHADER;
+}
+
 static int rank_of(const vulkan_physical *p) {
+    if (vulkan_is_software(p))
+        return 4;
     switch (p->properties.deviceType) {
     case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
         return 0;
@@ -137,8 +145,6 @@ static int rank_of(const vulkan_physical *p) {
         return 1;
     case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
         return 2;
-    case VK_PHYSICAL_DEVICE_TYPE_CPU:
-        return 4;
     default:
         return 3;
     }

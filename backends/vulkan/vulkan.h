@@ -81,6 +81,8 @@ typedef struct vulkan_physical {
  */
 sbp_status vulkan_physical_list(const vulkan_api *api, sbp_diag *diag, vulkan_physical **out,
                                 int32_t *count) SBP_CHECKED;
+/* Whether it is the host's processor that runs its kernels. */
+bool vulkan_is_software(const vulkan_physical *physical);
 /* What plans never do without; SBP_MACHINE names all that is missing. */
 sbp_status vulkan_physical_check(const vulkan_physical *physical, sbp_diag *diag) SBP_CHECKED;
 /* The capabilities of a SPIR-V module; SBP_MACHINE names the one that the device does not have. */

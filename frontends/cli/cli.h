@@ -2,6 +2,7 @@
 #ifndef SBP_FRONTENDS_CLI_H
 #define SBP_FRONTENDS_CLI_H
 
+#include "backends/choice.h"
 #include "backends/target.h"
 #include "frontends/frontend.h"
 #include "ir/io/options.h"
@@ -14,7 +15,7 @@ typedef struct sbp_compilation {
     const sbp_options *options;
     const char *model_path, *output;
     const sbp_target *target;
-    const char *target_reason;
+    sbp_choice choice; /* of the target */
     sbp_model model;
     const char *objective, *loss_type;
     sbp_dtype dtype, grad_dtype, state_dtype;

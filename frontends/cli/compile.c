@@ -20,12 +20,13 @@ static sbp_dtype dtype_option(const sbp_options *o, const char *name, sbp_dtype 
 }
 
 static sbp_status choose_target(sbp_compilation *c) {
-    const char *name = sbp_options_text(c->options, "backend");
-    c->target_reason = "asked for";
-    if (strcmp(name, "auto") == 0) {
-        name = "cpu";
-        c->target_reason = sbp_target_at(1) ? "others are chosen by name" : "the only backend of this build";
-    }
+    const sbp_choice_wish wish = {.backend = sbp_options_text(c->options, "backend"),
+                                  .fp64 = sbp_options_is(c->options, "dtype", "fp64")};
+    if (strcmp(wish.backend, "auto") == 0)
+        SBP_TRY(sbp_choice_find(&wish, c->diag, &c->choice));
+    else /* compiling needs no device */
+        sbp_choice_make(&wish, NULL, 0, "", true, 0, &c->choice);
+    const char *name = c->choice.backend;
     c->target = sbp_target_find(name);
     if (!c->target)
         return sbp_fail(c->diag, SBP_USAGE, "--backend %s: this build has no %s backend%s", name, name,

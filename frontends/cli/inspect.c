@@ -128,7 +128,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                  "time       about %.3g s a step of one full micro-batch (%.3g TFLOP, %lld commands), by the "
                  "cost model\n",
                  cost.seconds, cost.flops / 1e12, (long long)cost.commands);
-    int64_t machine = sbp_machine_memory(), longest = 0;
+    int64_t machine = in->info.shared_memory ? sbp_machine_memory() : 0, longest = 0;
     if (machine > in->info.runtime_bytes) {
         SBP_TRY(sbp_planner_longest(in->arena, in->diag, p, &in->info, machine - in->info.runtime_bytes,
                                     INT64_MAX, &longest));

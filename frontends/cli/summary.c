@@ -22,7 +22,9 @@ typedef struct changes {
 } changes;
 
 static int64_t room(const sbp_compilation *c) {
-    return c->wish.memory_bytes > 0 ? c->wish.memory_bytes : sbp_machine_memory();
+    if (c->wish.memory_bytes > 0)
+        return c->wish.memory_bytes;
+    return strcmp(c->target->name, "cpu") == 0 ? sbp_machine_memory() : c->choice.memory_bytes;
 }
 
 static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e) {
@@ -191,7 +193,7 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "%s: %s (%s), %.1fM parameters, %.1fM trained; %s\n", c->output, c->model.name,
                  c->model.model_type, (double)parameters / 1e6, (double)trained / 1e6, c->objective);
     sbp_text_add(out, "backend    %s (%s), %s; up to %lld rows in a micro-batch\n", target->name,
-                 c->target_reason,
+                 c->choice.reason,
                  c->dtype == SBP_F64    ? "fp64"
                  : c->dtype == SBP_BF16 ? "bf16"
                                         : "fp32",

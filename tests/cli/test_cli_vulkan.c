@@ -1,0 +1,101 @@
+/* test_cli_vulkan.c: choosing a device and its memory, with lavapipe made to look like other drivers
+ * (tests/common/vulkan_proxy.h). */
+#include "tests/cli/cli_testing.h"
+
+#include <string.h>
+
+#define MODEL "tests/golden/llama_plain/model"
+#define ROWS "tests/golden/llama_plain/train.jsonl"
+#define COMPILE "$C compile " MODEL " -o $D/p --seq-len 94 "
+#define TRAIN "--data " ROWS " --steps 1 --batch-size 3 "
+
+static bool has_vulkan(io_fixture *f) {
+#ifdef SBP_VULKAN_PROXY
+    cli_ok(f, "$R --devices");
+    const char *text = cli_text(f, "out");
+    if (strstr(text, "vulkan 0: ") && cli(f, COMPILE "--backend vulkan") == 0)
+        return true;
+    print_message("skipped: choosing a Vulkan device: %.*s\n", (int)strcspn(text, "\n"), text);
+#else
+    (void)f;
+    print_message("skipped: choosing a Vulkan device: built without Vulkan\n");
+#endif
+    return false;
+}
+
+/* The command works, and its messages contain the text. */
+static void says(io_fixture *f, const char *message, const char *command) {
+    cli_ok(f, command);
+    if (!strstr(cli_text(f, "err"), message))
+        fail_msg("%s: no '%s' in '%s'", command, message, cli_text(f, "err"));
+}
+
+static void test_auto(void **state) {
+    io_fixture *f = *state;
+    if (!has_vulkan(f))
+        skip();
+    says(f, "backend    cpu (no Vulkan GPU: only llvmpipe", COMPILE);
+    says(f, "which is software), fp32", COMPILE);
+    says(f, "backend    cpu (no Vulkan GPU: ", "VK_ICD_FILENAMES=/nonexistent " COMPILE);
+    says(f, "no usable Vulkan driver is installed", "VK_ICD_FILENAMES=/nonexistent " COMPILE);
+    says(f, "backend    vulkan (Pretended GPU), fp32", "SBP_PROXY=gpu " COMPILE);
+    says(f, "backend    vulkan (Pretended GPU), fp64", "SBP_PROXY=gpu " COMPILE "--dtype fp64");
+    says(f, "backend    cpu (no Vulkan GPU: only Pretended GPU, which does not compute in fp64), fp64",
+         "SBP_PROXY=gpu,hide=shaderFloat64 " COMPILE "--dtype fp64");
+    says(
+        f,
+        "backend    cpu (no Vulkan GPU: only Pretended GPU, which lacks shaderInt64, which every plan needs)",
+        "SBP_PROXY=gpu,hide=shaderInt64 " COMPILE);
+    says(f, "no Vulkan GPU: devices cannot be listed: out of device memory",
+         "SBP_PROXY=gpu,fail=1,call=EnumeratePhysicalDevices " COMPILE);
+    says(f, "backend    cpu (asked for)", "SBP_PROXY=gpu " COMPILE "--backend cpu");
+}
+
+/* sbprun MODEL: the same choice, and a plan for the memory that the device has. */
+static void test_models(void **state) {
+    io_fixture *f = *state;
+    if (!has_vulkan(f))
+        skip();
+    says(f, "note: backend cpu: no Vulkan GPU: only llvmpipe", "$R " MODEL " " TRAIN);
+    says(f, "--backend=vulkan --memory=2717MiB",
+         "SBP_PROXY=gpu,heap=3000000000 $R " MODEL " " TRAIN "--out $D/o");
+    assert_non_null(strstr(cli_text(f, "err"), "note: backend vulkan: Pretended GPU"));
+    cli_ok(f, "grep -q '\"backend\": \"vulkan\", \"name\": \"Pretended GPU' $D/o/run.json");
+    /* 90 % of the heap, less what is used: what the driver's budget says */
+    says(f, "--backend=vulkan --memory=2174MiB",
+         "SBP_PROXY=gpu,heap=3000000000,budget,driver=300000000 $R " MODEL " " TRAIN);
+    says(f, "--memory=", "$R " MODEL " --backend=vulkan " TRAIN);
+    cli_fails(f, 3, "--memory is 54.00 MiB: 10.", "SBP_PROXY=gpu,heap=60000000 $R " MODEL " " TRAIN);
+}
+
+/* What the driver says is used against what was planned. A driver without VK_EXT_memory_budget says nothing.
+ */
+static void test_used_memory(void **state) {
+    io_fixture *f = *state;
+    if (!has_vulkan(f))
+        skip();
+    cli_ok(f, "$C compile $S -o $D/q --backend vulkan --backward standard --seq-len 40000");
+    cli_ok(f, "SBP_PROXY=gpu,budget,driver=62000000 $R $D/q --data " ROWS
+              " --steps 1 --batch-size 1 --json --out $D/o");
+    const sbp_json *summary = cli_json(f, "out");
+    double planned = cli_number(f, summary, "peak_bytes_planned"),
+           measured = cli_number(f, summary, "peak_bytes_measured");
+    print_message("planned %.0f, used %.0f bytes\n", planned, measured);
+    assert_true(planned > 9e8);
+    if (fabs(measured - planned) > SBP_TOLERANCE_USED_MEMORY * planned)
+        fail_msg("planned %.0f, used %.0f bytes", planned, measured);
+    cli_ok(f, "grep -q '\"memory_peak_bytes\": [1-9]' $D/o/metrics.jsonl");
+    says(f, "more than was planned", "SBP_PROXY=gpu,budget,driver=200000000 $R $D/q " TRAIN);
+    says(f, "planned, the driver reports none", "$R $D/q " TRAIN);
+    cli_ok(f, "$R $D/q " TRAIN "--json --out $D/o2");
+    assert_non_null(strstr(cli_text(f, "out"), "\"peak_bytes_measured\": null}"));
+    cli_ok(f, "grep -q '\"memory_peak_bytes\": null' $D/o2/metrics.jsonl");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_auto, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_models, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_used_memory, cli_setup, io_teardown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
