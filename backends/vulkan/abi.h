@@ -6,7 +6,9 @@
  * "row.<kernel number>", or a key made of the command and the dtypes of its operands
  * ("gemm.nt.f32.f32.f32.x.x.tiled"). Only what a program uses is compiled. Modules that end in ".direct" are
  * for software drivers, ".tiled" for real GPUs; a device takes those that sbp_vulkan_local_size() wants and
- * leaves the others.
+ * leaves the others. Modules that compute in double have a second one, ".no64", for devices without
+ * shaderFloat64, unless the plan is one in fp64: reduce sums pairs of floats there, and row kernels compute
+ * in fp32.
  *
  * Every module has the entry point "main", no descriptors, one push constant block of 8 bytes (the device
  * address of an sbp_vulkan_args record, aligned to 16), and the specialisation constant 0: local_size_x, as
@@ -66,6 +68,7 @@ const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modul
 /* What choices at run time depend on. */
 typedef struct sbp_vulkan_machine {
     bool software;           /* a CPU driver (VK_PHYSICAL_DEVICE_TYPE_CPU) */
+    bool lacks_float64;      /* no shaderFloat64 */
     bool tiled;              /* a software driver that is to run what GPUs run: tests */
     uint32_t subgroup_size;  /* as reported; 0 unknown */
     uint32_t max_local_size; /* smaller of maxComputeWorkGroupInvocations and maxComputeWorkGroupSize[0] */
@@ -87,6 +90,13 @@ sbp_vulkan_row_mode sbp_vulkan_row_mode_of(const sbp_rowkernel *kernel);
  * Returns the count. */
 int32_t sbp_vulkan_module_names(const sbp_command *command, const sbp_dtype *dtypes,
                                 char names[][SBP_VULKAN_NAME]);
+
+/* What ends the names of modules for devices without shaderFloat64. */
+#define SBP_VULKAN_NO64 ".no64"
+/* Whether the modules of a command (kernel: of a row command) compute in double, so that these are needed. */
+bool sbp_vulkan_uses_f64(const sbp_command *command, const sbp_rowkernel *kernel);
+/* The name of the other module, into the same memory. */
+void sbp_vulkan_name_no64(char name[SBP_VULKAN_NAME]);
 
 /* Rows and columns that one workgroup (direct gemm: one invocation) computes; shared with the shaders. */
 enum {

@@ -88,6 +88,21 @@ int32_t sbp_vulkan_module_names(const sbp_command *command, const sbp_dtype *dty
     return count;
 }
 
+bool sbp_vulkan_uses_f64(const sbp_command *command, const sbp_rowkernel *kernel) {
+    bool uses = command->kind == SBP_CMD_REDUCE;
+    if (command->kind == SBP_CMD_ROW) {
+        uses = kernel->compute == SBP_F64;
+        for (int32_t i = 0; i < kernel->operand_count; i++)
+            uses |= kernel->operands[i].dtype == SBP_F64;
+    }
+    return uses;
+}
+
+void sbp_vulkan_name_no64(char name[SBP_VULKAN_NAME]) {
+    size_t length = strlen(name);
+    snprintf(name + length, SBP_VULKAN_NAME - length, SBP_VULKAN_NO64);
+}
+
 /* ---- sizes ---------------------------------------------------------------------------------------- */
 
 sbp_vulkan_row_mode sbp_vulkan_row_mode_of(const sbp_rowkernel *kernel) {
@@ -227,7 +242,8 @@ uint32_t sbp_vulkan_local_size(const sbp_program *program, const char *name,
     if (starts_with(name, "row.")) {
         char *end;
         long kernel = strtol(name + 4, &end, 10);
-        if (end == name + 4 || *end || kernel < 0 || kernel >= program->kernel_count)
+        if (end == name + 4 || (*end && strcmp(end, SBP_VULKAN_NO64) != 0) || kernel < 0 ||
+            kernel >= program->kernel_count)
             return 0;
         size = row_local_size(program->kernels[kernel], machine);
     } else if (starts_with(name, "gemm.")) {
@@ -293,6 +309,9 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
         dtypes[i] = i < dispatch->span_count && v[i].space != SBP_SPACE_COUNT ? v[i].dtype : SBP_DTYPE_COUNT;
     int32_t count = step_names(command, dtypes, tiled, names);
+    for (int32_t i = 0; i < count && machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);
+         i++)
+        sbp_vulkan_name_no64(names[i]);
     int64_t local = machine->software ? 64 : 128; /* as in sbp_vulkan_local_size */
     switch (command->kind) {
     case SBP_CMD_FILL:

@@ -96,6 +96,7 @@ static sbp_status create_device(vulkan_device *d, sbp_diag *diag) {
 static void describe_machine(vulkan_device *d) {
     const VkPhysicalDeviceLimits *limits = &d->physical.properties.limits;
     d->machine = (sbp_vulkan_machine){.software = vulkan_is_software(&d->physical),
+                                      .lacks_float64 = !d->physical.features[VULKAN_FEATURE_shaderFloat64],
                                       .tiled = getenv("SBP_VULKAN_TILED") != NULL, /* for tests */
                                       .subgroup_size = d->physical.v11.subgroupSize,
                                       .max_local_size = limits->maxComputeWorkGroupInvocations <

@@ -148,13 +148,25 @@ static sbp_status create_pipeline(vulkan_device *d, const sbp_vulkan_module *mod
     return SBP_OK;
 }
 
+/* Whether the plan has two of this module, and this is not the one for the device. */
+static bool is_other_variant(const vulkan_device *d, const sbp_vulkan_modules *modules,
+                             const sbp_vulkan_module *module) {
+    char name[SBP_VULKAN_NAME];
+    size_t length = strlen(module->name), suffix = strlen(SBP_VULKAN_NO64);
+    if (length > suffix && strcmp(module->name + length - suffix, SBP_VULKAN_NO64) == 0)
+        return !d->machine.lacks_float64;
+    snprintf(name, sizeof name, "%s", module->name);
+    sbp_vulkan_name_no64(name);
+    return d->machine.lacks_float64 && sbp_vulkan_modules_find(modules, name);
+}
+
 static sbp_status create_all(vulkan_device *d, const sbp_vulkan_modules *modules, sbp_diag *diag) {
     d->pipelines = sbp_malloc(((size_t)modules->count + 1) * sizeof *d->pipelines);
     if (!d->pipelines)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     for (int32_t i = 0; i < modules->count; i++) {
         uint32_t local_size = sbp_vulkan_local_size(d->program, modules->items[i].name, &d->machine);
-        if (local_size > 0)
+        if (local_size > 0 && !is_other_variant(d, modules, &modules->items[i]))
             SBP_TRY(create_pipeline(d, &modules->items[i], local_size, diag));
     }
     return SBP_OK;

@@ -53,16 +53,25 @@ static void define_operands(sbp_text *out, const sbp_program *program, const sbp
         define_operand(out, operands[i].name, i, dtypes[i]);
 }
 
-static void make_row(sbp_text *out, const sbp_rowkernel *kernel) {
-    bool f64 = kernel->compute == SBP_F64, use_f64 = f64;
-    for (int32_t i = 0; i < kernel->operand_count; i++)
-        use_f64 |= kernel->operands[i].dtype == SBP_F64;
-    sbp_vulkan_add_prelude(out, use_f64, f64, true);
-    sbp_vulkan_add_row(out, kernel);
-}
-
 static bool starts_with(const char *name, const char *prefix) {
     return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_no64(const char *name) {
+    size_t length = strlen(name), suffix = strlen(SBP_VULKAN_NO64);
+    return length > suffix && strcmp(name + length - suffix, SBP_VULKAN_NO64) == 0;
+}
+
+static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
+    bool f64 = kernel->compute == SBP_F64, use_f64 = f64;
+    sbp_rowkernel narrow = *kernel;
+    narrow.compute = no64 ? SBP_F32 : kernel->compute;
+    for (int32_t i = 0; i < kernel->operand_count; i++)
+        use_f64 |= kernel->operands[i].dtype == SBP_F64;
+    sbp_vulkan_add_prelude(out, use_f64 && !no64, f64 && !no64, true);
+    if (no64)
+        sbp_vulkan_add_text(out, "pairs.glsl");
+    sbp_vulkan_add_row(out, &narrow);
 }
 
 /* Whether sums are in double: the result is f64 (gemm), or any operand of a sum. */
@@ -102,13 +111,14 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     sbp_text_init(&text, arena);
     *out = (sbp_vulkan_shader){.name = sbp_arena_strdup(arena, name), .exact = true};
     if (command->kind == SBP_CMD_ROW) {
-        make_row(&text, program->kernels[command->kernel]);
+        make_row(&text, program->kernels[command->kernel], is_no64(name));
         out->text = text.data;
         return SBP_OK;
     }
-    bool real_f64 = sums_in_f64(command, dtypes);
+    bool no64 = is_no64(name), real_f64 = sums_in_f64(command, dtypes) && !no64;
     bool attention = command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
-    sbp_vulkan_add_prelude(&text, real_f64 || any_f64(dtypes, command->view_count), real_f64, attention);
+    sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
+                           attention);
     sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
     define_operands(&text, program, command, dtypes);
     switch (command->kind) {
@@ -144,6 +154,13 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     case SBP_CMD_REDUCE:
         sbp_text_add(&text, "#define OP %d\n#define GROUP group_%s\n", (int)command->u.reduce.op,
                      command->u.reduce.op == SBP_REDUCE_MAX ? "max" : "sum");
+        if (no64) {
+            sbp_text_add(&text, "%s%s", starts_with(name, "reduce_end.") ? "#define END\n" : "",
+                         dtypes[1] == SBP_F64 ? "#define FROM_F64\n" : "");
+            sbp_vulkan_add_text(&text, "pairs.glsl");
+            sbp_vulkan_add_text(&text, "reduce_pairs.comp");
+            break;
+        }
         sbp_vulkan_add_text(&text, "group.glsl");
         sbp_vulkan_add_text(&text, starts_with(name, "reduce_end.") ? "reduce_end.comp" : "reduce.comp");
         break;

@@ -38,6 +38,7 @@ typedef struct collector {
     sbp_diag *diag;
     const sbp_program *program;
     sbp_vulkan_compiler *compiler;
+    bool wide;     /* in fp64: there are no modules without */
     sbp_map names; /* modules made so far */
     sbp_vulkan_module *modules;
     int32_t count, capacity;
@@ -51,21 +52,50 @@ static sbp_dtype dtype_of(const collector *c, const sbp_function *function, cons
     return view->ref >= 0 ? c->program->buffers[view->ref].dtype : function->formals[~view->ref].dtype;
 }
 
+/* A plan in fp64: what is kept over rows, or trained, is. */
+static bool is_wide(const sbp_program *program) {
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        switch (program->buffers[b].dtype == SBP_F64 ? program->buffers[b].role : SBP_ROLE_RESULT) {
+        case SBP_ROLE_PARAM:
+        case SBP_ROLE_GRAD:
+        case SBP_ROLE_STATE:
+        case SBP_ROLE_ACCUM:
+        case SBP_ROLE_STREAM:
+        case SBP_ROLE_CARRY:
+            return true;
+        default:
+            break;
+        }
+    return false;
+}
+
+static sbp_status collect_module(collector *c, const sbp_command *command, const sbp_dtype *dtypes,
+                                 const char *name) {
+    sbp_vulkan_shader shader;
+    sbp_vulkan_module module = {0};
+    if (sbp_map_get(&c->names, name) >= 0)
+        return SBP_OK;
+    SBP_TRY(sbp_vulkan_shader_make(c->arena, c->diag, c->program, command, dtypes, name, &shader));
+    SBP_TRY(sbp_vulkan_compiler_run(c->compiler, c->arena, c->diag, &shader, &module));
+    sbp_map_set(&c->names, module.name, c->count);
+    SBP_PUSH(c->arena, c->modules, c->count, c->capacity, module);
+    return SBP_OK;
+}
+
 static sbp_status collect_command(collector *c, const sbp_function *function, const sbp_command *command) {
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
     char names[SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS][SBP_VULKAN_NAME];
     for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
         dtypes[i] = i < command->view_count ? dtype_of(c, function, &command->views[i]) : SBP_DTYPE_COUNT;
     int32_t count = sbp_vulkan_module_names(command, dtypes, names);
+    const sbp_rowkernel *kernel = command->kind == SBP_CMD_ROW ? c->program->kernels[command->kernel] : NULL;
+    bool twice = !c->wide && sbp_vulkan_uses_f64(command, kernel);
     for (int32_t i = 0; i < count; i++) {
-        if (sbp_map_get(&c->names, names[i]) >= 0)
-            continue;
-        sbp_vulkan_shader shader;
-        sbp_vulkan_module module = {0};
-        SBP_TRY(sbp_vulkan_shader_make(c->arena, c->diag, c->program, command, dtypes, names[i], &shader));
-        SBP_TRY(sbp_vulkan_compiler_run(c->compiler, c->arena, c->diag, &shader, &module));
-        sbp_map_set(&c->names, module.name, c->count);
-        SBP_PUSH(c->arena, c->modules, c->count, c->capacity, module);
+        SBP_TRY(collect_module(c, command, dtypes, names[i]));
+        if (twice) {
+            sbp_vulkan_name_no64(names[i]);
+            SBP_TRY(collect_module(c, command, dtypes, names[i]));
+        }
     }
     return SBP_OK;
 }
@@ -84,6 +114,7 @@ static sbp_status collect_body(collector *c, const sbp_function *function, const
 static sbp_status collect(void *user) {
     collector *c = user;
     sbp_map_init(&c->names, c->arena);
+    c->wide = is_wide(c->program);
     for (int32_t i = 0; i < c->program->function_count; i++)
         SBP_TRY(collect_body(c, &c->program->functions[i], &c->program->functions[i].body));
     for (int32_t i = 0; i < c->program->entry_count; i++)

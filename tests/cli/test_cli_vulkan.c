@@ -92,10 +92,35 @@ static void test_used_memory(void **state) {
     cli_ok(f, "grep -q '\"memory_peak_bytes\": null' $D/o2/metrics.jsonl");
 }
 
+/* Without shaderFloat64 a plan in fp32 has modules that do without it; one in fp64 has not. */
+static void test_no_float64(void **state) {
+    io_fixture *f = *state;
+#define DUMP " --data " ROWS " --batch-tokens 94 --dump-gradients $D/g.safetensors"
+    if (!has_vulkan(f))
+        skip();
+    cli_ok(f, COMPILE "--backend vulkan");
+    bool validates = cli(f, "SBP_VULKAN_VALIDATION=on $R $D/p" DUMP) == 0;
+    cli_ok(f, sbp_arena_printf(f->arena, "%s SBP_PROXY=hide=shaderFloat64 $R $D/p" DUMP,
+                               validates ? "SBP_VULKAN_VALIDATION=on" : ""));
+    cli_compare(f, "without shaderFloat64", sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")),
+                "tests/golden/llama_plain/grads.safetensors", SBP_TOLERANCE_F32);
+    cli_ok(f, "$R $D/p " TRAIN "--json --out $D/a");
+    double with = cli_number(f, cli_lines(f, "a/metrics.jsonl", &(int){0})[0], "grad_norm");
+    cli_ok(f, "SBP_PROXY=hide=shaderFloat64 $R $D/p " TRAIN "--json --out $D/b");
+    double without = cli_number(f, cli_lines(f, "b/metrics.jsonl", &(int){0})[0], "grad_norm");
+    if (!(fabs(with - without) <= SBP_TOLERANCE_F32 * with) || with == without)
+        fail_msg("the gradient's norm is %.17g in fp64, %.17g in fp32", with, without);
+    cli_ok(f, COMPILE "--backend vulkan --dtype fp64");
+    cli_fails(f, 3, "of the plan needs shaderFloat64, which llvmpipe",
+              "SBP_PROXY=hide=shaderFloat64 $R $D/p" DUMP);
+#undef DUMP
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_auto, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_models, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_used_memory, cli_setup, io_teardown)};
+        cmocka_unit_test_setup_teardown(test_used_memory, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_no_float64, cli_setup, io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
