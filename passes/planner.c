@@ -178,6 +178,7 @@ typedef struct search {
     const sbp_wish *wish;
     bool longest;     /* maximise t_max instead of speed */
     int64_t quarters; /* of the target's chunk sizes */
+    bool refine;      /* look at all sizes */
     bool found;
     sbp_plan_estimate best, smallest; /* smallest: least device memory of all, for messages */
 } search;
@@ -300,27 +301,41 @@ static sbp_status drop_unneeded(search *s, sbp_plan_estimate *e) {
     return SBP_OK;
 }
 
-/* Fills the room that a schedule leaves with what buys most time per byte. `bare` is its estimate with
- * nothing saved. Steps too large for what is left are passed over; sizes come from the graph, so that what
- * was chosen is measured, and gives way from its end until it fits. */
-static sbp_status fill_room(search *s, const sbp_plan_estimate *bare) {
-    sbp_schedule_options o = bare->schedule;
+/* Marks the steps that fit the room that a schedule leaves, those that buy most time per byte first; steps
+ * too large for what is left are passed over. `bare` is its estimate with nothing saved. *seconds: of a step
+ * with them, by the steps' own estimates. */
+static sbp_status claim_steps(search *s, const sbp_plan_estimate *bare, skeleton **base_out, bool **taken_out,
+                              double *seconds) {
+    const sbp_schedule_options *o = &bare->schedule;
     skeleton *base;
-    SBP_TRY(find_skeleton(&s->pl, &o, bare->t_max, 1, &base));
+    SBP_TRY(find_skeleton(&s->pl, o, bare->t_max, 1, &base));
     if (base->worth_rows != bare->t_max) {
         sbp_saved_worth(&base->pipeline, bare->t_max, &base->worth, &base->worth_count);
         base->worth_rows = bare->t_max;
     }
     bool *taken = SBP_NEW_ARRAY(s->pl.arena, bool, base->worth_count + 1);
     room left = room_left(s, bare);
-    int64_t groups = sbp_ceil_div(base->layers, o.checkpoint_every);
-    double again = (double)((groups - 1) * (o.checkpoint_every - 1)) / (double)base->layers;
-    double seconds = bare->seconds;
+    int64_t groups = sbp_ceil_div(base->layers, o->checkpoint_every);
+    double again = (double)((groups - 1) * (o->checkpoint_every - 1)) / (double)base->layers;
+    *seconds = bare->seconds;
     for (int32_t i = 0; i < base->worth_count; i++) {
-        taken[i] = claim(s, &o, &base->worth[i], &left);
+        taken[i] = claim(s, o, &base->worth[i], &left);
         if (taken[i])
-            seconds -= base->worth[i].seconds * (1 + again);
+            *seconds -= base->worth[i].seconds * (1 + again);
     }
+    *base_out = base;
+    *taken_out = taken;
+    return SBP_OK;
+}
+
+/* Fills the room that a schedule leaves. Sizes of steps come from the graph, so that what was chosen is
+ * measured, and gives way from its end until it fits. */
+static sbp_status fill_room(search *s, const sbp_plan_estimate *bare) {
+    sbp_schedule_options o = bare->schedule;
+    skeleton *base;
+    bool *taken;
+    double seconds;
+    SBP_TRY(claim_steps(s, bare, &base, &taken, &seconds));
     if (s->found && seconds * 0.97 > s->best.seconds) /* 0.97: the estimate is rough */
         return SBP_OK;
     for (int32_t last = base->worth_count - 1; last >= 0; last--) {
@@ -358,40 +373,66 @@ static int64_t pick(int64_t asked, bool whole, int64_t usual, int64_t quarters) 
     return whole ? (int64_t)1 << 40 : usual * quarters / 4; /* clamped to the rows there are */
 }
 
-/* One structure, with chunks of so many quarters of what the target likes. */
-static sbp_status try_chunks(search *s, sbp_schedule_options o) {
-    const sbp_wish *w = s->wish;
-    const sbp_target_info *t = &s->pl.base->target;
-    o.chunk = pick(w->chunk, w->whole, t->chunk, s->quarters);
-    o.head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, s->quarters);
-    return try_candidate(s, &o);
-}
-
 static int64_t most_rows(const sbp_target_info *t, int64_t usual) {
     return t->chunk_most > usual ? t->chunk_most : usual;
 }
 
-/* Other chunk sizes for the structure that won: what they free may hold more values. */
-static sbp_status refine_chunks(search *s) {
-    enum { STEPS = 5 };
+enum { CHUNK_STEPS = 5 }; /* a quarter of what the target likes, half of it, .. four times as much */
+
+/* Chunks of step i, of the head of step j; false: more than the target has a use for. */
+static bool pick_chunks(const search *s, int i, int j, sbp_schedule_options *o) {
     const sbp_wish *w = s->wish;
     const sbp_target_info *t = &s->pl.base->target;
-    sbp_schedule_options o = s->best.schedule;
-    if (w->save_mode == SBP_SAVE_AUTO) {
-        o.saved = NULL;
-        o.saved_count = 0;
-        o.save_all = false;
+    o->chunk = pick(w->chunk, w->whole, t->chunk, INT64_C(1) << i);
+    o->head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, INT64_C(1) << j);
+    return (w->chunk != SBP_AUTO || o->chunk <= most_rows(t, t->chunk)) &&
+           (w->head_chunk != SBP_AUTO || o->head_chunk <= most_rows(t, t->head_chunk));
+}
+
+/* Whether chunks of other sizes could make a structure the best: with the memory of the smallest and the time
+ * of the largest. */
+static sbp_status has_hope(search *s, sbp_schedule_options o, bool *out) {
+    sbp_plan_estimate small, large;
+    int most = CHUNK_STEPS - 1;
+    (void)pick_chunks(s, 0, 0, &o);
+    SBP_TRY(try_at(s, o, s->wish->t_max, false, &small));
+    *out = fits(s, &small);
+    if (!*out)
+        return SBP_OK;
+    if (s->wish->save_mode == SBP_SAVE_AUTO) {
+        skeleton *base;
+        bool *taken;
+        SBP_TRY(claim_steps(s, &small, &base, &taken, &small.seconds));
+        name_saved(s, base->worth, taken, base->worth_count, &o);
     }
-    for (int i = 0; i < (w->chunk == SBP_AUTO ? STEPS : 1); i++)
-        for (int j = 0; j < (w->head_chunk == SBP_AUTO ? STEPS : 1); j++) {
-            o.chunk = pick(w->chunk, false, t->chunk, INT64_C(1) << i);
-            o.head_chunk = pick(w->head_chunk, false, t->head_chunk, INT64_C(1) << j);
-            if ((w->chunk == SBP_AUTO && o.chunk > most_rows(t, t->chunk)) ||
-                (w->head_chunk == SBP_AUTO && o.head_chunk > most_rows(t, t->head_chunk)))
-                continue;
-            SBP_TRY(try_candidate(s, &o));
-        }
+    while (most > 0 && !pick_chunks(s, most, most, &o))
+        most--;
+    SBP_TRY(try_at(s, o, s->wish->t_max, true, &large));
+    *out = large.seconds < s->best.seconds;
     return SBP_OK;
+}
+
+/* One structure, with chunks of all sizes: what small ones free may hold more values. */
+static sbp_status refine_chunks(search *s, sbp_schedule_options o) {
+    bool hope = true;
+    if (!s->longest)
+        SBP_TRY(has_hope(s, o, &hope));
+    for (int i = 0; hope && i < (s->wish->chunk == SBP_AUTO ? CHUNK_STEPS : 1); i++)
+        for (int j = 0; j < (s->wish->head_chunk == SBP_AUTO ? CHUNK_STEPS : 1); j++)
+            if (pick_chunks(s, i, j, &o))
+                SBP_TRY(try_candidate(s, &o));
+    return SBP_OK;
+}
+
+/* One structure, with chunks of so many quarters of what the target likes, or of all sizes. */
+static sbp_status try_chunks(search *s, sbp_schedule_options o) {
+    const sbp_wish *w = s->wish;
+    const sbp_target_info *t = &s->pl.base->target;
+    if (s->refine)
+        return refine_chunks(s, o);
+    o.chunk = pick(w->chunk, w->whole, t->chunk, s->quarters);
+    o.head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, s->quarters);
+    return try_candidate(s, &o);
 }
 
 /* Without a limit: larger chunks as long as they cost no memory. */
@@ -469,12 +510,25 @@ static sbp_status try_all(search *s) {
     return SBP_OK;
 }
 
+/* Structures with the usual chunks, then those that might do better with others. The longest sequence is
+ * found step by step: there only for the structure that won. */
 static sbp_status search_plans(search *s) {
     for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
         SBP_TRY(try_all(s));
     if (!s->found || s->wish->whole)
         return SBP_OK;
-    return s->wish->memory_bytes > 0 ? refine_chunks(s) : grow_chunk(s);
+    if (s->wish->memory_bytes == 0)
+        return grow_chunk(s);
+    s->refine = true;
+    if (!s->longest)
+        return try_all(s);
+    sbp_schedule_options o = s->best.schedule;
+    if (s->wish->save_mode == SBP_SAVE_AUTO) {
+        o.saved = NULL;
+        o.saved_count = 0;
+        o.save_all = false;
+    }
+    return refine_chunks(s, o);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------- */

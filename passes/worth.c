@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "passes/cost.h"
+
 /* A name as --save takes it; it may stand for values of several kinds of segment. */
 typedef struct item {
     const char *name;
@@ -34,14 +36,6 @@ static double row_bytes(const sbp_type *type) {
     return (double)sbp_type_row_elems(type) * (double)sbp_dtype_bytes(type->dtype);
 }
 
-/* Rows that a row sees on average. */
-static double mean_span(const sbp_op *op, int64_t t) {
-    double rows = (double)t, window = (double)sbp_op_int(op, "window");
-    if (window <= 0 || window >= rows)
-        return (rows + 1) / 2;
-    return window - window * (window - 1) / (2 * rows);
-}
-
 /* Seconds per row. */
 static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) {
     const sbp_target_info *target = &r->p->target;
@@ -51,9 +45,10 @@ static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) 
         return 2 * in * (double)sbp_type_row_elems(out) / target->gemm_flops;
     }
     if (op->code == SBP_OP_attention) {
-        double width =
-            (double)(sbp_type_row_elems(&f->values[op->operands[0]].type) + sbp_type_row_elems(out));
-        return 2 * width * mean_span(op, r->t) / target->attention_flops;
+        double pairs = sbp_cost_attention_pairs(0, r->t, sbp_op_int(op, "window")) / (double)r->t;
+        double q_elems = (double)sbp_type_row_elems(&f->values[op->operands[0]].type);
+        return sbp_cost_attention_flops(pairs, q_elems, (double)sbp_type_row_elems(out), false) /
+               target->attention_flops;
     }
     if (op->code == SBP_OP_reshape || op->code == SBP_OP_stop_gradient || op->code == SBP_OP_append ||
         sbp_type_rows(out) != SBP_C)
