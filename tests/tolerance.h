@@ -12,6 +12,10 @@
 #define SBP_TOLERANCE_F64 1e-12
 #define SBP_TOLERANCE_F32 1e-5
 
+/* A product in fp32 whose sums have 10^5 terms of random sign, relative: in blocks of up to 512 terms about
+ * ten times 2^-24; in a single chain a hundred times. */
+#define SBP_TOLERANCE_LONG_SUM 1e-6
+
 /* An element of a result in fp32, absolute, per term of size 1 that it sums: a few dozen roundings of 2^-24.
  */
 #define SBP_TOLERANCE_ELEMENT_F32 2e-6
@@ -36,6 +40,14 @@
 /* Negative log-likelihoods of stories260K by llama2.c, in fp32 with its own order of sums, printed with 6
  * decimals; the weights there were quantized nowhere. */
 #define SBP_TOLERANCE_STORIES 1e-4
+
+/* Losses of 50 steps of training by two devices in fp32, absolute: they round differently, and steps add up.
+ * Seen is 2e-6; asked for, 1e-3. */
+#define SBP_TOLERANCE_CURVE 1e-4
+
+/* Gradients of a step of a real model by two devices in fp32, relative: 30 layers multiply what either
+ * rounds. */
+#define SBP_TOLERANCE_DEEP_F32 1e-4
 
 /* Scalar functions (backends/rowmath.h). */
 #define SBP_TOLERANCE_ULP_F32 2.0

@@ -214,8 +214,10 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
     switch (command->kind) {
     case SBP_CMD_ROW:
         return row_iterations(dispatch->kernel, row_local_size(dispatch->kernel, machine));
-    case SBP_CMD_GEMM:
-        return (command->u.gemm.ta ? v[1].rows : v[1].cols) / 4 + 128;
+    case SBP_CMD_GEMM: /* by four where a tile fits, and once per block of 256 */
+        k = command->u.gemm.ta ? v[1].rows : v[1].cols;
+        q = v[0].rows < SBP_VULKAN_GEMM_DIRECT || v[0].cols < SBP_VULKAN_GEMM_DIRECT ? k : k / 4;
+        return q + k / 256 + 192;
     case SBP_CMD_COLSUM:
     case SBP_CMD_SCATTER_ADD: /* all rows of one index, at worst */
         return v[1].rows + 64;

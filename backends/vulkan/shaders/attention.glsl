@@ -4,8 +4,10 @@
 //
 // D_QK, D_V: sizes of a head. LOAD_q, q_OPERAND, q_BYTES and so on: the operands.
 
-#ifdef SBP_REAL_F64
-const int DEPTH = 16; // keeps to 32 KiB
+#if D_QK <= 8 && D_V <= 8
+const int DEPTH = 8; // small heads need not be staged with zeros behind them
+#elif defined(SBP_REAL_F64) || (D_QK <= 16 && D_V <= 16)
+const int DEPTH = 16; // fp64 keeps to 32 KiB
 #else
 const int DEPTH = 32;
 #endif

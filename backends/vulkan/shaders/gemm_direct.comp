@@ -7,16 +7,21 @@ void main() {
     Operand d = args.operands[d_OPERAND], a = args.operands[a_OPERAND], b = args.operands[b_OPERAND];
     uint across = uint(d.cols + TILE - 1) / TILE;
     uint number = group_number() * LOCAL + LANE;
-    int row = int(number / across) * TILE, column = int(number % across) * TILE;
-    if (row >= d.rows)
+    // The last tiles lie over those before them, as far as there is room, and leave alone what is not theirs.
+    int first_row = int(number / across) * TILE, first_column = int(number % across) * TILE;
+    int row = max(min(first_row, d.rows - TILE), 0), column = max(min(first_column, d.cols - TILE), 0);
+    if (first_row >= d.rows)
         return;
     int depth = TA != 0 ? a.rows : a.cols;
+    bool inside = row + TILE <= d.rows && column + TILE <= d.cols;
     REAL4 sums[8][2];
-    [[unroll]] for (int i = 0; i < 8; i++)
-        sums[i][0] = sums[i][1] = REAL4(0.0);
-    int k = 0;
-    if (row + TILE <= d.rows && column + TILE <= d.cols) {
-        for (; k + 4 <= depth; k += 4) {
+    [[dont_unroll]] for (int e = 0; e < 64; e++)
+        finished[LANE][e] = REAL(0.0);
+    for (int k = 0; k < depth;) {
+        int end = min(k + BLOCK, depth);
+        [[unroll]] for (int i = 0; i < 8; i++)
+            sums[i][0] = sums[i][1] = REAL4(0.0);
+        for (; inside && k + 4 <= end; k += 4) {
             REAL4 left[8];     // [m][k], or with TA [2k + half]
             REAL4 right[8];    // [2k + half] [n], or with TB [n][k]
 #if TA
@@ -50,23 +55,26 @@ void main() {
                     sums[i][1] = fma(REAL4(x), right[2 * s + 1], sums[i][1]);
                 }
         }
-    }
-    // tiles at the edge, and what is left of the depth; rows and columns that do not exist repeat the last
-    for (; k < depth; k++) {
-        REAL4 right[2];
-        [[unroll]] for (int n = 0; n < 8; n++)
-            right[n / 4][n % 4] = b_at(b, k, min(column + n, d.cols - 1));
-        [[unroll]] for (int i = 0; i < 8; i++) {
-            REAL x = a_at(a, min(row + i, d.rows - 1), k);
-            sums[i][0] = fma(REAL4(x), right[0], sums[i][0]);
-            sums[i][1] = fma(REAL4(x), right[1], sums[i][1]);
+        // what is left of the depth, and all of it where d is narrower than a tile: rows and columns that do not
+        // exist repeat the last
+        for (; k < end; k++) {
+            REAL4 right[2];
+            [[unroll]] for (int n = 0; n < 8; n++)
+                right[n / 4][n % 4] = b_at(b, k, min(column + n, d.cols - 1));
+            [[unroll]] for (int i = 0; i < 8; i++) {
+                REAL x = a_at(a, min(row + i, d.rows - 1), k);
+                sums[i][0] = fma(REAL4(x), right[0], sums[i][0]);
+                sums[i][1] = fma(REAL4(x), right[1], sums[i][1]);
+            }
         }
+        // in memory of its own, so that what finishes an element is there once, not 64 times
+        [[unroll]] for (int i = 0; i < 8; i++)
+            [[unroll]] for (int n = 0; n < 8; n++)
+                finished[LANE][8 * i + n] += sums[i][n / 4][n % 4];
     }
-    // through memory of its own, so that what finishes an element is there once, not 64 times
-    [[unroll]] for (int i = 0; i < 8; i++)
-        [[unroll]] for (int n = 0; n < 8; n++)
-            finished[LANE][8 * i + n] = sums[i][n / 4][n % 4];
-    [[dont_unroll]] for (int e = 0; e < 64; e++)
-        if (row + e / 8 < d.rows && column + e % 8 < d.cols)
-            finish(row + e / 8, column + e % 8, finished[LANE][e]);
+    [[dont_unroll]] for (int e = 0; e < 64; e++) {
+        int r = row + e / 8, c = column + e % 8;
+        if (r >= first_row && c >= first_column && r < d.rows && c < d.cols)
+            finish(r, c, finished[LANE][e]);
+    }
 }

@@ -12,10 +12,10 @@ void main() {
         return;
     int depth = TA != 0 ? a.rows : a.cols, lane = int(LANE);
     int y = lane / 16, x = lane % 16;
-    REAL sums[4][4];
+    REAL sums[4][4], totals[4][4];
     [[unroll]] for (int i = 0; i < 4; i++)
         [[unroll]] for (int n = 0; n < 4; n++)
-            sums[i][n] = REAL(0.0);
+            sums[i][n] = totals[i][n] = REAL(0.0);
     for (int k0 = 0; k0 < depth; k0 += DEPTH) {
         [[unroll]] for (int i = 0; i < 4; i++) { // neighbours read neighbours
             int k = TA != 0 ? lane / 64 + 4 * i : lane % 16, m = TA != 0 ? lane % 64 : lane / 16 + 16 * i;
@@ -42,10 +42,16 @@ void main() {
                 [[unroll]] for (int n = 0; n < 4; n++)
                     sums[i][n] = fma(p[i], q[n], sums[i][n]);
         }
+        if ((k0 + DEPTH) % BLOCK == 0 || k0 + DEPTH >= depth)
+            [[unroll]] for (int i = 0; i < 4; i++)
+                [[unroll]] for (int n = 0; n < 4; n++) {
+                    totals[i][n] += sums[i][n];
+                    sums[i][n] = REAL(0.0);
+                }
         barrier();
     }
     [[unroll]] for (int i = 0; i < 4; i++)
         [[unroll]] for (int n = 0; n < 4; n++)
             if (row + y + 16 * i < d.rows && column + x + 16 * n < d.cols)
-                finish(row + y + 16 * i, column + x + 16 * n, sums[i][n]);
+                finish(row + y + 16 * i, column + x + 16 * n, totals[i][n]);
 }
