@@ -139,4 +139,19 @@ static inline double cli_compare(io_fixture *f, const char *what, const char *go
     return worst;
 }
 
+/* Whether this machine and this build can run and compile for Vulkan; says why not, and what is skipped. */
+static inline bool cli_has_vulkan(io_fixture *f, const char *what) {
+    const char *reason = "sbprun was built without Vulkan";
+    cli_ok(f, "$R --devices");
+    const char *line = strstr(sbp_arena_strdup(f->arena, cli_text(f, "out")), "vulkan");
+    if (line && !strstr(line, "vulkan 0: "))
+        reason = sbp_arena_strndup(f->arena, line, strcspn(line, "\n"));
+    else if (line && cli(f, "$C compile $G/llama_plain/model -o $D/p --backend vulkan") == 0)
+        return true;
+    else if (line)
+        reason = sbp_arena_strdup(f->arena, cli_text(f, "err"));
+    print_message("skipped: %s on vulkan: %s\n", what, reason);
+    return false;
+}
+
 #endif

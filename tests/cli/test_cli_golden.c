@@ -157,23 +157,8 @@ static void run_again(io_fixture *f, const char *name) {
     cli_same(f, "first.safetensors", "g.safetensors");
 }
 
-/* Whether this machine and this build can run and compile for Vulkan; says why not. */
-static bool has_vulkan(io_fixture *f) {
-    const char *reason = "sbprun was built without Vulkan";
-    cli_ok(f, "$R --devices");
-    const char *line = strstr(sbp_arena_strdup(f->arena, cli_text(f, "out")), "vulkan");
-    if (line && !strstr(line, "vulkan 0: "))
-        reason = sbp_arena_strndup(f->arena, line, strcspn(line, "\n"));
-    else if (line && cli(f, "$C compile $G/llama_plain/model -o $D/p --backend vulkan") == 0)
-        return true;
-    else if (line)
-        reason = sbp_arena_strdup(f->arena, cli_text(f, "err"));
-    print_message("skipped: golden gradients on vulkan: %s\n", reason);
-    return false;
-}
-
 static void test_golden_gradients_on_vulkan(void **state) {
-    if (!has_vulkan(*state))
+    if (!cli_has_vulkan(*state, "golden gradients"))
         skip();
     int cases = each_case(*state, run_vulkan_settings);
     print_message("%d cases, %d runs\n", cases, runs);
@@ -181,7 +166,7 @@ static void test_golden_gradients_on_vulkan(void **state) {
 }
 
 static void test_same_bits_on_vulkan(void **state) {
-    if (!has_vulkan(*state))
+    if (!cli_has_vulkan(*state, "golden gradients"))
         skip();
     for (int i = 0; i < SBP_COUNT(thorough); i++)
         run_again(*state, thorough[i]);
@@ -196,7 +181,7 @@ static void test_ways_to_run_on_vulkan(void **state) {
         "SBP_VULKAN_TEST=staging", "SBP_VULKAN_TEST=streams", "SBP_VULKAN_TEST=blocks",
         "SBP_VULKAN_TEST=staging,streams,blocks SBP_VULKAN_VALIDATION=sync", "SBP_VULKAN_VALIDATION=gpu"};
     static const char *const cases[] = {"qwen2_sliding"};
-    if (!has_vulkan(f))
+    if (!cli_has_vulkan(f, "golden gradients"))
         skip();
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         const char *run = sbp_arena_printf(
@@ -226,7 +211,7 @@ static void test_plans_and_devices(void **state) {
     cli_ok(f, "$C compile $G/llama_plain/model -o $D/cpu --seq-len 94");
     cli_fails(f, 2, "--backend was decided when", "$R $D/cpu --backend vulkan" RUN);
     cli_fails(f, 3, "there is one cpu device", "$R $D/cpu --device 1" RUN);
-    if (!has_vulkan(f))
+    if (!cli_has_vulkan(f, "golden gradients"))
         skip();
     cli_ok(f, "$C compile $G/llama_plain/model -o $D/p --seq-len 94 --backend vulkan");
     cli_fails(f, 3, "no usable Vulkan driver", "VK_ICD_FILENAMES=/nonexistent $R $D/p" RUN);

@@ -5,9 +5,10 @@
 #define TRL "tests/golden/stories260k_trl"
 #define COMPILE "$C compile $S -o $D/p --seq-len 933"
 /* As in TRL/args.json. */
-#define TRAIN                                                                                                \
+#define TRAIN_SETTINGS                                                                                       \
     "$R $D/p --data $G/stories260k_trl/train.jsonl --batch-size 8 --lr 0.001 --schedule linear --warmup 0 "  \
-    "--weight-decay 0 --shuffle off --steps 20"
+    "--weight-decay 0 --shuffle off"
+#define TRAIN TRAIN_SETTINGS " --steps 20"
 
 static const sbp_json *trl(io_fixture *f) {
     const sbp_json *root = NULL;
@@ -102,6 +103,72 @@ static void test_the_curve_in_pieces(void **state) {
     for (int i = 0; i < count; i++)
         expect_near("loss", i + 1, cli_number(f, b[i], "loss"), cli_number(f, a[i], "loss"),
                     SBP_TOLERANCE_F32);
+}
+
+/* Fifty steps: what the first device rounds differently does not grow. */
+static void test_the_curve_on_vulkan(void **state) {
+    io_fixture *f = *state;
+    static const char *const keys[] = {"loss", "entropy"};
+    int count, count_cpu;
+    if (!cli_has_vulkan(f, "a training run"))
+        skip();
+    cli_ok(f, COMPILE);
+    cli_ok(f, TRAIN_SETTINGS " --steps 50 --out $D/cpu");
+    cli_ok(f, COMPILE " --backend vulkan");
+    cli_ok(f, TRAIN_SETTINGS " --steps 50 --out $D/o");
+    const sbp_json **want = cli_lines(f, "cpu/metrics.jsonl", &count_cpu),
+                   **got = cli_lines(f, "o/metrics.jsonl", &count);
+    assert_int_equal(count_cpu, 50);
+    assert_int_equal(count, 50);
+    double worst = 0;
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < SBP_COUNT(keys); k++) {
+            double a = cli_number(f, got[i], keys[k]), b = cli_number(f, want[i], keys[k]);
+            expect_near(keys[k], i + 1, a, b, SBP_TOLERANCE_CURVE);
+            worst = fabs(a - b) > worst ? fabs(a - b) : worst;
+        }
+    print_message("largest difference in 50 steps: %.2g\n", worst);
+    assert_true(cli_number(f, got[49], "loss") < cli_number(f, got[0], "loss") - 1);
+}
+
+/* A step of SmolLM2-135M over 512 tokens. The plan consumes each gradient at once, because software drivers
+ * of 2 GiB have no room for all of them. */
+static void test_a_real_model_on_vulkan(void **state) {
+    io_fixture *f = *state;
+    const char *all = getenv("SBP_TEST_ALL"), *model = getenv("SBP_MODEL");
+    sbp_text row;
+    if (!model)
+        model = "demo-out/SmolLM2-135M-Instruct.Q4_1.gguf";
+    if (!all || strcmp(all, "1") != 0 || !sbp_file_exists(model)) {
+        print_message(
+            "skipped: a real model on vulkan: it takes minutes (SBP_TEST_ALL=1) and %s (./run-demo brings "
+            "it; SBP_MODEL names another)\n",
+            model);
+        skip();
+    }
+    if (!cli_has_vulkan(f, "a real model"))
+        skip();
+    sbp_text_init(&row, f->arena);
+    sbp_text_add(&row, "{\"input_ids\": [1");
+    for (int i = 1; i < 512; i++)
+        sbp_text_add(&row, ", %d", i * 30011 % 49152);
+    sbp_text_add(&row, "]}\n");
+    cli_put(f, "row.jsonl", row.data);
+    for (int vulkan = 0; vulkan < 2; vulkan++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile '%s' -o $D/p --seq-len 512 --clip none --accumulate 1 %s",
+                                   model, vulkan ? "--backend vulkan" : ""));
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$R $D/p --data $D/row.jsonl --batch-size 1 --steps 1 --dump-gradients "
+                                   "$D/%s.safetensors --json && cp $D/out $D/%s.json",
+                                   vulkan ? "vulkan" : "cpu", vulkan ? "vulkan" : "cpu"));
+    }
+    double worst =
+        cli_compare(f, model, sbp_arena_strdup(f->arena, io_path(f, "vulkan.safetensors")),
+                    sbp_arena_strdup(f->arena, io_path(f, "cpu.safetensors")), SBP_TOLERANCE_DEEP_F32);
+    double seconds = cli_number(f, cli_json(f, "vulkan.json"), "train_seconds");
+    print_message("%s, 512 tokens: gradients of vulkan within %.2g of the cpu's; %.1f s\n", model, worst,
+                  seconds);
 }
 
 /* ---- scores and evaluations ------------------------------------------------------------------------- */
@@ -495,7 +562,16 @@ static void test_a_dry_run(void **state) {
     assert_non_null(strstr(cli_text(f, "out"), "steps      75 in all"));
 }
 
-int main(void) {
+/* test_cli_train [vulkan [TEST]] */
+int main(int argc, char **argv) {
+    const struct CMUnitTest vulkan[] = {
+        cmocka_unit_test_setup_teardown(test_the_curve_on_vulkan, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_a_real_model_on_vulkan, cli_setup, io_teardown),
+    };
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]);
+    if (argc > 1 && strcmp(argv[1], "vulkan") == 0)
+        return cmocka_run_group_tests(vulkan, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_the_curve_of_trl, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_curve_in_double, cli_setup, io_teardown),
