@@ -6,8 +6,9 @@
 The mode `fifth` is stream with what it may save within a fifth of the activation memory of PyTorch's standard backward at the
 same length (needs --torch standard): sbpc compile --memory chooses what that is.
 
-Each measurement is a process of its own. Seconds are the fastest of the steps of one process, activation memory is the peak of
-the process minus weights, gradients and Adam's states. FLOPs are GOALS.md's count: 6 P T + 6 T^2 d_attention layers, no credit for
+Each measurement is a process of its own. Seconds are the fastest of the steps of one process; with --repeat N every tool and mode
+takes its turn N times and the median counts, so that a machine that slows down slows all alike. Activation memory is the peak of
+the process minus weights, gradients and Adam's states. The last columns compare with PyTorch's standard backward. FLOPs are GOALS.md's count: 6 P T + 6 T^2 d_attention layers, no credit for
 recomputation. With --torch, PyTorch's step on the same machine follows (needs torch and transformers in --python).
 Results go to tests/bench/results/cpu_step.json with date, machine and commit.
 """
@@ -17,6 +18,7 @@ import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -72,6 +74,44 @@ def torch(arguments, mode, rows):
     return {"error": error[0]} if error else json.loads(result.stdout.splitlines()[-1])
 
 
+def measure(arguments, folder, config, rows):
+    """All tools and modes at one length, in turns."""
+    jobs = [("torch", m) for m in arguments.torch.split(",") if m] + [("ours", m) for m in arguments.modes.split(",") if m]
+    runs, fifth = {job: [] for job in jobs}, None
+    for _ in range(arguments.repeat):
+        for tool, mode in jobs:
+            if tool == "torch":
+                r = torch(arguments, mode, rows)
+                if mode == "standard" and "error" not in r and not fifth:
+                    fifth = r["resident_bytes"] + 0.2 * (r["peak_bytes"] - r["resident_bytes"])
+            elif mode == "fifth" and not fifth:
+                r = {"error": "needs PyTorch's standard backward at this length"}
+            else:
+                r = ours(arguments, folder, config, "stream" if mode == "fifth" else mode, rows, fifth if mode == "fifth" else None)
+            runs[tool, mode].append(r)
+    results, reference = [], None
+    for tool, mode in jobs:
+        failed = [r for r in runs[tool, mode] if "error" in r]
+        r = dict((failed or runs[tool, mode])[0], mode=mode, rows=rows)
+        r.setdefault("tool", tool)
+        results.append(r)
+        if failed:
+            print(f"{tool:8s} {mode:11s} {rows:6d}   {r['error']}", flush=True)
+            continue
+        seconds = sorted(x["seconds"] for x in runs[tool, mode])
+        r.update(seconds=statistics.median(seconds), all_seconds=seconds, peak_bytes=max(x["peak_bytes"] for x in runs[tool, mode]))
+        r["gflops"] = model_flops(config, rows) / r["seconds"] / 1e9
+        r["activation_bytes"] = r["peak_bytes"] - r["resident_bytes"]
+        if tool == "torch" and mode == "standard":
+            reference = r
+        line = f"{tool:8s} {mode:11s} {rows:6d} {r['seconds']:9.2f}  ({seconds[0]:.2f} - {seconds[-1]:.2f})  {r['gflops']:8.1f} {r['activation_bytes'] / 2**20:12.1f}"
+        if reference:
+            r["of_torch"] = {"seconds": r["seconds"] / reference["seconds"], "activations": r["activation_bytes"] / reference["activation_bytes"]}
+            line += f"        {r['of_torch']['seconds']:.2f}, {r['of_torch']['activations']:.2f}"
+        print(line, flush=True)
+    return results
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=os.path.join(TOP, "build", "release"))
@@ -81,6 +121,7 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="a Python with torch and transformers")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=1, help="turns of each tool and mode; the median counts")
     parser.add_argument("--limit-gib", type=float, default=0)
     parser.add_argument("--compile", default=[], nargs=argparse.REMAINDER, help="the rest: options for sbpc compile")
     parser.add_argument("--save", default=os.path.join(TOP, "tests", "bench", "results", "cpu_step.json"))
@@ -92,27 +133,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "model"))
         shutil.copy(source, os.path.join(folder, "model", "config.json"))
-        print("tool     mode          rows   seconds  GFLOP/s   activations MiB", flush=True)
+        print("tool     mode          rows   seconds  (min - max)      GFLOP/s   activations MiB   of PyTorch's time, memory", flush=True)
         for rows in (int(r) for r in arguments.rows.split(",")):
-            jobs = [("torch", m) for m in arguments.torch.split(",") if m] + [("ours", m) for m in arguments.modes.split(",") if m]
-            fifth = None
-            for tool, mode in jobs:
-                if tool == "torch":
-                    r = torch(arguments, mode, rows)
-                    if mode == "standard" and "error" not in r:
-                        fifth = r["resident_bytes"] + 0.2 * (r["peak_bytes"] - r["resident_bytes"])
-                elif mode == "fifth" and not fifth:
-                    r = {"error": "needs PyTorch's standard backward at this length"}
-                else:
-                    r = ours(arguments, folder, config, "stream" if mode == "fifth" else mode, rows, fifth if mode == "fifth" else None)
-                r.update(tool=r.get("tool", tool), mode=mode, rows=rows)
-                results.append(r)
-                if "error" in r:
-                    print(f"{tool:8s} {mode:11s} {rows:6d}   {r['error']}", flush=True)
-                    continue
-                r["gflops"] = model_flops(config, rows) / r["seconds"] / 1e9
-                r["activation_bytes"] = r["peak_bytes"] - r["resident_bytes"]
-                print(f"{tool:8s} {mode:11s} {rows:6d} {r['seconds']:9.2f} {r['gflops']:8.1f} {r['activation_bytes'] / 2**20:12.1f}", flush=True)
+            results += measure(arguments, folder, config, rows)
     commit = subprocess.run(["git", "-C", TOP, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     machine = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")), "")
     os.makedirs(os.path.dirname(arguments.save), exist_ok=True)
