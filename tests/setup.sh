@@ -16,7 +16,7 @@ build_packages=(gcc:/usr/bin/gcc g++:/usr/bin/g++ cmake:/usr/bin/cmake ninja-bui
 # validation layers. Without them the build has no Vulkan backend, or its tests are skipped.
 vulkan_packages=(libshaderc-dev:/usr/lib/*/libshaderc_combined.a glslang-dev:/usr/lib/*/libMachineIndependent.a
     spirv-tools:/usr/include/spirv-tools/libspirv.h libvulkan-dev:/usr/include/vulkan/vulkan_core.h
-    mesa-vulkan-drivers:/usr/share/vulkan/icd.d/lvp_icd.*.json
+    mesa-vulkan-drivers:/usr/share/vulkan/icd.d/lvp_icd*.json
     vulkan-validationlayers:/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json)
 
 # As install_packages, but what cannot be had is done without.
