@@ -4,15 +4,16 @@
  *
  * A command is one to SBP_VULKAN_STEPS dispatches ("steps"). Each uses one module, found by name:
  * "row.<kernel number>", or a key made of the command and the dtypes of its operands
- * ("gemm.nt.f32.f32.f32.x.x.tiled"). Only what a program uses is compiled. Modules that end in ".direct" are
- * for software drivers, ".tiled" for real GPUs; a device takes those that sbp_vulkan_local_size() wants and
- * leaves the others. Modules that compute in double have a second one, ".no64", for devices without
+ * ("gemm.nt.f32.f32.f32.x.x.tiled"). Only what a program uses is compiled. Products come in several variants,
+ * a module each (sbp_vulkan_gemm); a device takes those that sbp_vulkan_local_size() wants and leaves the
+ * others. Modules that compute in double have a second one, ".no64", for devices without
  * shaderFloat64, unless the plan is one in fp64: reduce sums pairs of floats there, and row kernels compute
  * in fp32.
  *
  * Every module has the entry point "main", no descriptors, one push constant block of 8 bytes (the device
  * address of an sbp_vulkan_args record, aligned to 16), and the specialisation constant 0: local_size_x, as
- * sbp_vulkan_local_size() gives it. Everything else is reached by device addresses, in scalar layout. The
+ * sbp_vulkan_local_size() gives it. Those with cooperative matrices have five more, 1 to 5, as
+ * sbp_vulkan_matrix_of() gives them. Everything else is reached by device addresses, in scalar layout. The
  * features that a module needs of the device beyond those of SBP_VULKAN_ALWAYS are listed with it.
  *
  * No atomics: equal inputs give equal bits, on the same device.
@@ -27,8 +28,19 @@ enum {
     SBP_VULKAN_NAME = 96, /* longest name of a module, with its zero */
     SBP_VULKAN_STEPS = 2,
     SBP_VULKAN_PUSH_BYTES = 8,
-    SBP_VULKAN_VARIANTS = 2
+    SBP_VULKAN_VARIANTS = 5
 };
+
+/* Ways to compute a product; the last part of a module's name. */
+typedef enum sbp_vulkan_gemm {
+    SBP_VULKAN_DIRECT,      /* 8 x 8 per invocation, straight from memory: software drivers */
+    SBP_VULKAN_TILED,       /* 64 x 64 per workgroup, through shared memory */
+    SBP_VULKAN_WIDE,        /* 128 x 128 per workgroup, for large products; sums in fp32 only */
+    SBP_VULKAN_MATRIX,      /* 64 x 64, cooperative matrices: a and b both f16 or both bf16, sums in fp32 */
+    SBP_VULKAN_MATRIX_WIDE, /* the same, 128 x 128 */
+    SBP_VULKAN_ANY          /* what fits the device and the product */
+} sbp_vulkan_gemm;
+extern const char *const sbp_vulkan_gemm_names[SBP_VULKAN_ANY]; /* "direct", "tiled", ... */
 
 /* Features of a module; bit set. Without being listed, each may use (and the device must have): Vulkan 1.3,
  * bufferDeviceAddress, scalarBlockLayout, shaderInt64, storageBuffer16BitAccess, storageBuffer8BitAccess, the
@@ -36,7 +48,8 @@ enum {
 typedef enum sbp_vulkan_feature {
     SBP_VULKAN_FLOAT64 = 1, /* shaderFloat64 */
     SBP_VULKAN_FLOAT16 = 2, /* shaderFloat16 */
-    SBP_VULKAN_COOPMAT = 4  /* VK_KHR_cooperative_matrix */
+    SBP_VULKAN_COOPMAT = 4, /* VK_KHR_cooperative_matrix, shaderFloat16, vulkanMemoryModel */
+    SBP_VULKAN_BFLOAT16 = 8 /* VK_KHR_shader_bfloat16, with cooperative matrices */
 } sbp_vulkan_feature;
 
 /* ---- the plan's section "kernels" ------------------------------------------------------------------ */
@@ -65,11 +78,24 @@ const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modul
 
 /* ---- commands -------------------------------------------------------------------------------------- */
 
+/* A cooperative product of m x k by k x n in a subgroup, inputs of 16 bits, sums in fp32; m 0: there is none.
+ */
+typedef struct sbp_vulkan_shape {
+    uint32_t m, n, k;
+} sbp_vulkan_shape;
+
+/* How a product uses them: the shape, and the rows and columns of d that a subgroup computes. */
+typedef struct sbp_vulkan_matrix {
+    uint32_t m, n, k, rows, cols;
+} sbp_vulkan_matrix;
+
 /* What choices at run time depend on. */
 typedef struct sbp_vulkan_machine {
-    bool software;           /* a CPU driver (VK_PHYSICAL_DEVICE_TYPE_CPU) */
-    bool lacks_float64;      /* no shaderFloat64 */
-    bool tiled;              /* a software driver that is to run what GPUs run: tests */
+    bool software;        /* a CPU driver (VK_PHYSICAL_DEVICE_TYPE_CPU) */
+    bool lacks_float64;   /* no shaderFloat64 */
+    sbp_vulkan_gemm gemm; /* the variant of all products that can have it: tests; else SBP_VULKAN_ANY */
+    sbp_vulkan_shape f16; /* for products of f16 */
+    sbp_vulkan_shape bf16;
     uint32_t subgroup_size;  /* as reported; 0 unknown */
     uint32_t max_local_size; /* smaller of maxComputeWorkGroupInvocations and maxComputeWorkGroupSize[0] */
     uint32_t shared_bytes;   /* maxComputeSharedMemorySize */
@@ -102,6 +128,10 @@ void sbp_vulkan_name_no64(char name[SBP_VULKAN_NAME]);
 enum {
     SBP_VULKAN_GEMM_DIRECT = 8,
     SBP_VULKAN_GEMM_TILED = 64,
+    SBP_VULKAN_GEMM_WIDE = 128,
+    SBP_VULKAN_GEMM_DEPTH = 32,       /* of cooperative matrices: columns of a in shared memory at once */
+    SBP_VULKAN_GEMM_CHAIN = 4096,     /* most terms that wide variants sum in a row */
+    SBP_VULKAN_GEMM_GROUPS = 64,      /* wide variants are worth it from this many workgroups on */
     SBP_VULKAN_ATTENTION_TILE = 32,   /* query rows, and keys */
     SBP_VULKAN_COLSUM_COLUMNS = 32,   /* by local size / 32 chains of rows */
     SBP_VULKAN_REDUCE_GROUPS = 256,   /* most workgroups, each leaving one f64 in the scratch memory */
@@ -112,6 +142,14 @@ enum {
  * use it (or it has no such name). */
 uint32_t sbp_vulkan_local_size(const sbp_program *program, const char *name,
                                const sbp_vulkan_machine *machine);
+
+/* Whether cooperative matrices of this shape can be used for products: they must divide what a subgroup
+ * computes. */
+bool sbp_vulkan_shape_fits(const sbp_vulkan_shape *shape);
+/* Specialisation constants 1 to 5 of a module; zeros when it has none. */
+sbp_vulkan_matrix sbp_vulkan_matrix_of(const char *name, const sbp_vulkan_machine *machine);
+/* SBP_VULKAN_ANY when the module is no product. */
+sbp_vulkan_gemm sbp_vulkan_gemm_of(const char *name);
 
 typedef struct sbp_vulkan_step {
     char name[SBP_VULKAN_NAME];

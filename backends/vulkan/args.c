@@ -25,11 +25,41 @@ static void name_of(char *out, const char *prefix, const sbp_dtype *dtypes, int3
 static const char *const reduce_names[SBP_REDUCE_COUNT] = {
     [SBP_REDUCE_SUM] = "sum", [SBP_REDUCE_MAX] = "max", [SBP_REDUCE_SUMSQ] = "sumsq"};
 
-/* Names of the steps in one variant. */
-static int32_t step_names(const sbp_command *command, const sbp_dtype *dtypes, bool tiled,
+const char *const sbp_vulkan_gemm_names[SBP_VULKAN_ANY] = {[SBP_VULKAN_DIRECT] = "direct",
+                                                           [SBP_VULKAN_TILED] = "tiled",
+                                                           [SBP_VULKAN_WIDE] = "wide",
+                                                           [SBP_VULKAN_MATRIX] = "matrix",
+                                                           [SBP_VULKAN_MATRIX_WIDE] = "matrix_wide"};
+
+sbp_vulkan_gemm sbp_vulkan_gemm_of(const char *name) {
+    const char *suffix = strrchr(name, '.');
+    int gemm = 0;
+    if (strncmp(name, "gemm.", 5) != 0 || !suffix)
+        return SBP_VULKAN_ANY;
+    while (gemm < SBP_VULKAN_ANY && strcmp(suffix + 1, sbp_vulkan_gemm_names[gemm]) != 0)
+        gemm++;
+    return (sbp_vulkan_gemm)gemm;
+}
+
+/* Whether there is such a module for products of these types (d, a, b). */
+static bool gemm_exists(sbp_vulkan_gemm gemm, const sbp_dtype *dtypes) {
+    switch (gemm) {
+    case SBP_VULKAN_WIDE:
+        return dtypes[0] != SBP_F64 && dtypes[1] != SBP_F64 && dtypes[2] != SBP_F64;
+    case SBP_VULKAN_MATRIX:
+    case SBP_VULKAN_MATRIX_WIDE:
+        return dtypes[0] != SBP_F64 && dtypes[1] == dtypes[2] &&
+               (dtypes[1] == SBP_F16 || dtypes[1] == SBP_BF16);
+    default:
+        return true;
+    }
+}
+
+/* Names of the steps; gemm: the variant of products. */
+static int32_t step_names(const sbp_command *command, const sbp_dtype *dtypes, sbp_vulkan_gemm gemm,
                           char names[][SBP_VULKAN_NAME]) {
     const sbp_attention_attrs *at = &command->u.attention;
-    char prefix[64];
+    char prefix[64], suffix[16];
     switch (command->kind) {
     case SBP_CMD_FILL:
     case SBP_CMD_COPY:
@@ -40,7 +70,8 @@ static int32_t step_names(const sbp_command *command, const sbp_dtype *dtypes, b
     case SBP_CMD_GEMM:
         snprintf(prefix, sizeof prefix, "gemm.%c%c", command->u.gemm.ta ? 't' : 'n',
                  command->u.gemm.tb ? 't' : 'n');
-        name_of(names[0], prefix, dtypes, 0, 5, tiled ? ".tiled" : ".direct");
+        snprintf(suffix, sizeof suffix, ".%s", sbp_vulkan_gemm_names[gemm]);
+        name_of(names[0], prefix, dtypes, 0, 5, suffix);
         return 1;
     case SBP_CMD_ROW:
         snprintf(names[0], SBP_VULKAN_NAME, "row.%d", command->kernel);
@@ -76,15 +107,14 @@ static int32_t step_names(const sbp_command *command, const sbp_dtype *dtypes, b
     return 0;
 }
 
-static bool has_variants(const sbp_command *command) {
-    return command->kind == SBP_CMD_GEMM;
-}
-
 int32_t sbp_vulkan_module_names(const sbp_command *command, const sbp_dtype *dtypes,
                                 char names[][SBP_VULKAN_NAME]) {
-    int32_t count = step_names(command, dtypes, false, names);
-    if (has_variants(command))
-        count += step_names(command, dtypes, true, names + count);
+    int32_t count = 0;
+    if (command->kind != SBP_CMD_GEMM)
+        return step_names(command, dtypes, SBP_VULKAN_DIRECT, names);
+    for (sbp_vulkan_gemm gemm = SBP_VULKAN_DIRECT; gemm < SBP_VULKAN_ANY; gemm++)
+        if (gemm_exists(gemm, dtypes))
+            count += step_names(command, dtypes, gemm, names + count);
     return count;
 }
 
@@ -122,9 +152,114 @@ sbp_vulkan_row_mode sbp_vulkan_row_mode_of(const sbp_rowkernel *kernel) {
     return kernel->heads > 1 && (over_heads || headless_store) ? SBP_VULKAN_ROW_ROWS : SBP_VULKAN_ROW_HEADS;
 }
 
-static bool use_tiled(const sbp_vulkan_machine *machine) {
-    return (!machine->software || machine->tiled) && machine->max_local_size >= 256 &&
-           machine->shared_bytes >= 1 << 15;
+/* ---- variants of products ---- */
+
+enum { MATRIX_LOCAL = 128, MATRIX_WIDE_LOCAL = 256, PADDING = 8 };
+
+bool sbp_vulkan_shape_fits(const sbp_vulkan_shape *shape) {
+    return (shape->m == 8 || shape->m == 16) && (shape->n == 8 || shape->n == 16) &&
+           (shape->k == 8 || shape->k == 16 || shape->k == 32);
+}
+
+/* Subgroups share a tile evenly; what one of them computes is square or twice as high as wide. */
+static sbp_vulkan_matrix matrix_for(const sbp_vulkan_machine *machine, sbp_vulkan_gemm gemm,
+                                    sbp_dtype dtype) {
+    const sbp_vulkan_shape shape = dtype == SBP_F16    ? machine->f16
+                                   : dtype == SBP_BF16 ? machine->bf16
+                                                       : (sbp_vulkan_shape){0};
+    bool wide = gemm == SBP_VULKAN_MATRIX_WIDE;
+    uint32_t side = wide ? SBP_VULKAN_GEMM_WIDE : SBP_VULKAN_GEMM_TILED, rows = 8;
+    uint32_t lanes = machine->subgroup_size, local = wide ? MATRIX_WIDE_LOCAL : MATRIX_LOCAL;
+    const sbp_vulkan_matrix none = {0};
+    if ((gemm != SBP_VULKAN_MATRIX && !wide) || shape.m == 0 || lanes < 8 || lanes > local ||
+        (lanes & (lanes - 1)) != 0)
+        return none;
+    uint32_t area = side * side / (local / lanes);
+    while (rows * rows < area)
+        rows *= 2;
+    /* shared memory: a and b, 2 bytes an element, and a matrix of sums per subgroup */
+    uint32_t staged = 2 * 2 * side * (SBP_VULKAN_GEMM_DEPTH + PADDING);
+    uint32_t sums = local / lanes * shape.m * shape.n * 4;
+    if (rows % shape.m != 0 || area / rows % shape.n != 0 || staged + sums > machine->shared_bytes)
+        return none;
+    return (sbp_vulkan_matrix){shape.m, shape.n, shape.k, rows, area / rows};
+}
+
+/* Invocations of a workgroup; 0: this machine cannot run it. Direct products it always can. */
+static uint32_t gemm_local_size(const sbp_vulkan_machine *machine, sbp_vulkan_gemm gemm, sbp_dtype dtype) {
+    bool shares = machine->shared_bytes >= 1 << 15;
+    uint32_t size = gemm == SBP_VULKAN_MATRIX ? MATRIX_LOCAL : 256;
+    if (gemm == SBP_VULKAN_DIRECT)
+        return machine->software ? 8 : 64;
+    bool matrix = gemm == SBP_VULKAN_MATRIX || gemm == SBP_VULKAN_MATRIX_WIDE;
+    if (matrix && matrix_for(machine, gemm, dtype).m == 0)
+        return 0;
+    return shares && size <= machine->max_local_size ? size : 0;
+}
+
+/* The variant of a product of these types; rows, cols: of d. The wide ones have no registers to spare for
+ * sums of sums, so long ones, which want them, are not theirs. */
+static sbp_vulkan_gemm choose_gemm(const sbp_vulkan_machine *machine, const sbp_dtype *dtypes, int64_t rows,
+                                   int64_t cols, int64_t depth) {
+    static const sbp_vulkan_gemm order[] = {SBP_VULKAN_MATRIX_WIDE, SBP_VULKAN_MATRIX, SBP_VULKAN_WIDE,
+                                            SBP_VULKAN_TILED};
+    if (machine->gemm == SBP_VULKAN_DIRECT || (machine->software && machine->gemm == SBP_VULKAN_ANY) ||
+        gemm_local_size(machine, SBP_VULKAN_TILED, dtypes[1]) == 0)
+        return SBP_VULKAN_DIRECT;
+    bool large = sbp_ceil_div(rows, SBP_VULKAN_GEMM_WIDE) * sbp_ceil_div(cols, SBP_VULKAN_GEMM_WIDE) >=
+                 SBP_VULKAN_GEMM_GROUPS;
+    for (int i = 0; i < SBP_COUNT(order); i++) {
+        bool wide = order[i] == SBP_VULKAN_WIDE || order[i] == SBP_VULKAN_MATRIX_WIDE;
+        bool wanted = order[i] == machine->gemm || order[i] == SBP_VULKAN_TILED;
+        if (machine->gemm == SBP_VULKAN_ANY)
+            wanted = large || !wide;
+        if (wide && depth > SBP_VULKAN_GEMM_CHAIN)
+            wanted = false;
+        if (wanted && gemm_exists(order[i], dtypes) && gemm_local_size(machine, order[i], dtypes[1]) > 0)
+            return order[i];
+    }
+    return SBP_VULKAN_TILED;
+}
+
+static int64_t gemm_groups(const sbp_vulkan_machine *machine, sbp_vulkan_gemm gemm, int64_t rows,
+                           int64_t cols) {
+    int64_t side = gemm == SBP_VULKAN_DIRECT                               ? SBP_VULKAN_GEMM_DIRECT
+                   : gemm == SBP_VULKAN_TILED || gemm == SBP_VULKAN_MATRIX ? SBP_VULKAN_GEMM_TILED
+                                                                           : SBP_VULKAN_GEMM_WIDE;
+    int64_t tiles = sbp_ceil_div(rows, side) * sbp_ceil_div(cols, side);
+    return gemm == SBP_VULKAN_DIRECT ? sbp_ceil_div(tiles, gemm_local_size(machine, gemm, SBP_F32)) : tiles;
+}
+
+/* The type of a in a name "gemm.nt.<d>.<a>..."; SBP_DTYPE_COUNT when it has none. */
+static sbp_dtype type_of_a(const char *name) {
+    for (int dots = 0; dots < 3 && name; dots++)
+        name = strchr(name + 1, '.');
+    for (int t = 0; t < SBP_DTYPE_COUNT && name; t++) {
+        const char *type = sbp_dtype_name((sbp_dtype)t);
+        size_t length = strlen(type);
+        if (strncmp(name + 1, type, length) == 0 && name[1 + length] == '.')
+            return (sbp_dtype)t;
+    }
+    return SBP_DTYPE_COUNT;
+}
+
+/* Modules that choose_gemm() can choose; where tests ask for one variant, that and what replaces it. */
+static uint32_t named_gemm_local_size(const sbp_vulkan_machine *machine, const char *name) {
+    sbp_vulkan_gemm gemm = sbp_vulkan_gemm_of(name), asked = machine->gemm;
+    sbp_dtype dtype = type_of_a(name);
+    if (gemm == SBP_VULKAN_ANY || dtype == SBP_DTYPE_COUNT)
+        return 0;
+    if (machine->software && asked == SBP_VULKAN_ANY)
+        asked = SBP_VULKAN_DIRECT;
+    bool staged = asked != SBP_VULKAN_DIRECT && gemm_local_size(machine, SBP_VULKAN_TILED, dtype) > 0;
+    bool wanted = gemm == SBP_VULKAN_DIRECT  ? !staged
+                  : gemm == SBP_VULKAN_TILED ? staged
+                                             : staged && (asked == SBP_VULKAN_ANY || gemm == asked);
+    return wanted ? gemm_local_size(machine, gemm, dtype) : 0;
+}
+
+sbp_vulkan_matrix sbp_vulkan_matrix_of(const char *name, const sbp_vulkan_machine *machine) {
+    return matrix_for(machine, sbp_vulkan_gemm_of(name), type_of_a(name));
 }
 
 static bool starts_with(const char *name, const char *prefix) {
@@ -214,8 +349,11 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
     switch (command->kind) {
     case SBP_CMD_ROW:
         return row_iterations(dispatch->kernel, row_local_size(dispatch->kernel, machine));
-    case SBP_CMD_GEMM: /* by four where a tile fits, and once per block of 256 */
+    case SBP_CMD_GEMM: /* direct: by four where a tile fits, and once per block of 256; of the others wide
+                          loops most, up to three times a step, and has few of them */
         k = command->u.gemm.ta ? v[1].rows : v[1].cols;
+        if (machine->gemm != SBP_VULKAN_ANY && machine->gemm != SBP_VULKAN_DIRECT)
+            return k / 4 + (k <= SBP_VULKAN_GEMM_CHAIN ? 3 * k : 0) + 192;
         q = v[0].rows < SBP_VULKAN_GEMM_DIRECT || v[0].cols < SBP_VULKAN_GEMM_DIRECT ? k : k / 4;
         return q + k / 256 + 192;
     case SBP_CMD_COLSUM:
@@ -249,10 +387,7 @@ uint32_t sbp_vulkan_local_size(const sbp_program *program, const char *name,
             return 0;
         size = row_local_size(program->kernels[kernel], machine);
     } else if (starts_with(name, "gemm.")) {
-        bool tiled = strstr(name, ".tiled") != NULL;
-        if (tiled != use_tiled(machine))
-            return 0;
-        size = tiled ? 256 : machine->software ? 8 : 64;
+        size = named_gemm_local_size(machine, name);
     } else if (starts_with(name, "attn_")) {
         size = 128; /* the shaders count on it */
     } else if (starts_with(name, "colsum.")) {
@@ -289,10 +424,6 @@ static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine
     return sbp_ceil_div(dispatch->rows, SBP_PARTIAL_ROWS);
 }
 
-static int64_t tiles(int64_t rows, int64_t cols, int64_t side) {
-    return sbp_ceil_div(rows, side) * sbp_ceil_div(cols, side);
-}
-
 static int64_t reduce_groups(const sbp_span *src) {
     int64_t groups = sbp_ceil_div(src->rows * src->cols, SBP_VULKAN_REDUCE_ELEMS);
     return groups < 1 ? 1 : groups < SBP_VULKAN_REDUCE_GROUPS ? groups : SBP_VULKAN_REDUCE_GROUPS;
@@ -306,11 +437,14 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     char names[SBP_VULKAN_STEPS][SBP_VULKAN_NAME];
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
     int64_t groups[SBP_VULKAN_STEPS] = {0};
-    bool tiled = use_tiled(machine), waits = false;
+    sbp_vulkan_gemm gemm = SBP_VULKAN_DIRECT;
+    bool waits = false;
     *scratch_bytes = 0;
     for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
         dtypes[i] = i < dispatch->span_count && v[i].space != SBP_SPACE_COUNT ? v[i].dtype : SBP_DTYPE_COUNT;
-    int32_t count = step_names(command, dtypes, tiled, names);
+    if (command->kind == SBP_CMD_GEMM)
+        gemm = choose_gemm(machine, dtypes, v[0].rows, v[0].cols, command->u.gemm.ta ? v[1].rows : v[1].cols);
+    int32_t count = step_names(command, dtypes, gemm, names);
     for (int32_t i = 0; i < count && machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);
          i++)
         sbp_vulkan_name_no64(names[i]);
@@ -323,9 +457,7 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         groups[0] = sbp_ceil_div(v[0].rows * v[0].cols, local);
         break;
     case SBP_CMD_GEMM:
-        groups[0] = tiled ? tiles(v[0].rows, v[0].cols, SBP_VULKAN_GEMM_TILED)
-                          : sbp_ceil_div(tiles(v[0].rows, v[0].cols, SBP_VULKAN_GEMM_DIRECT),
-                                         machine->software ? 8 : 64);
+        groups[0] = gemm_groups(machine, gemm, v[0].rows, v[0].cols);
         break;
     case SBP_CMD_ROW:
         groups[0] = row_groups(dispatch, machine);

@@ -75,13 +75,20 @@ static sbp_status create_device(vulkan_device *d, sbp_diag *diag) {
                                               .pQueuePriorities = &priority};
     vulkan_features features;
     vulkan_features_wanted(p, &features);
-    const char *extension = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
+    const char *extensions[3];
+    uint32_t extension_count = 0;
+    if (p->memory_budget)
+        extensions[extension_count++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
+    if (p->has_matrix)
+        extensions[extension_count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
+    if (p->has_bfloat16)
+        extensions[extension_count++] = VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME;
     VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                .pNext = &features.base,
                                .queueCreateInfoCount = (uint32_t)d->family_count,
                                .pQueueCreateInfos = queues,
-                               .enabledExtensionCount = p->memory_budget ? 1 : 0,
-                               .ppEnabledExtensionNames = &extension};
+                               .enabledExtensionCount = extension_count,
+                               .ppEnabledExtensionNames = extensions};
     VULKAN_TRY(d, diag, CreateDevice(p->handle, &info, NULL, &d->device));
     SBP_TRY(vulkan_api_open_device(&d->vk, d->device, diag));
     for (int i = 0; i < VULKAN_STREAMS; i++) {
@@ -93,11 +100,29 @@ static sbp_status create_device(vulkan_device *d, sbp_diag *diag) {
     return SBP_OK;
 }
 
+/* The variant of products that SBP_VULKAN_GEMM names. */
+static sbp_status wanted_gemm(sbp_vulkan_gemm *out, sbp_diag *diag) {
+    const char *name = getenv("SBP_VULKAN_GEMM");
+    int gemm = 0;
+    *out = SBP_VULKAN_ANY;
+    if (!name || !*name)
+        return SBP_OK;
+    while (gemm < SBP_VULKAN_ANY && strcmp(name, sbp_vulkan_gemm_names[gemm]) != 0)
+        gemm++;
+    *out = (sbp_vulkan_gemm)gemm;
+    if (gemm < SBP_VULKAN_ANY)
+        return SBP_OK;
+    return sbp_fail(diag, SBP_USAGE,
+                    "SBP_VULKAN_GEMM is '%s'; it may be direct, tiled, wide, matrix or matrix_wide", name);
+}
+
 static void describe_machine(vulkan_device *d) {
     const VkPhysicalDeviceLimits *limits = &d->physical.properties.limits;
     d->machine = (sbp_vulkan_machine){.software = vulkan_is_software(&d->physical),
                                       .lacks_float64 = !d->physical.features[VULKAN_FEATURE_shaderFloat64],
-                                      .tiled = getenv("SBP_VULKAN_TILED") != NULL, /* for tests */
+                                      .gemm = SBP_VULKAN_ANY,
+                                      .f16 = d->physical.f16,
+                                      .bf16 = d->physical.bf16,
                                       .subgroup_size = d->physical.v11.subgroupSize,
                                       .max_local_size = limits->maxComputeWorkGroupInvocations <
                                                                 limits->maxComputeWorkGroupSize[0]
@@ -137,6 +162,7 @@ sbp_status vulkan_device_open(vulkan_device *d, const sbp_device_options *option
     SBP_TRY(choose_physical(d, options ? options->index : 0, diag));
     SBP_TRY(vulkan_physical_check(&d->physical, diag));
     describe_machine(d);
+    SBP_TRY(wanted_gemm(&d->machine.gemm, diag));
     return create_device(d, diag);
 }
 
@@ -196,7 +222,8 @@ static sbp_status vulkan_load(sbp_device *base, const sbp_program *program, sbp_
         return sbp_fail(diag, SBP_INTERNAL, "vulkan: a second program on the same device");
     d->program = program;
     SBP_TRY(vulkan_arenas_create(d, diag));
-    return vulkan_pipelines_create(d, d->code, d->code_bytes, diag);
+    SBP_TRY(vulkan_pipelines_create(d, d->code, d->code_bytes, diag));
+    return vulkan_matrix_check(d, diag);
 }
 
 static sbp_status vulkan_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,

@@ -38,17 +38,22 @@ void sbp_vulkan_compiler_destroy(sbp_vulkan_compiler *c) {
 
 typedef struct finishing {
     sbp_arena *arena;
+    sbp_diag *diag;
     shaderc_compilation_result_t result;
-    bool exact;
+    const sbp_vulkan_shader *shader;
     sbp_vulkan_module *out;
 } finishing;
 
 static sbp_status finish(void *user) {
     const finishing *job = user;
     size_t bytes = shaderc_result_get_length(job->result);
-    uint32_t *words = sbp_arena_alloc(job->arena, bytes);
-    memcpy(words, shaderc_result_get_bytes(job->result), bytes);
-    sbp_vulkan_spirv_finish(job->arena, words, (int64_t)bytes / 4, job->exact, job->out);
+    int64_t count = (int64_t)bytes / 4;
+    uint32_t *copy = sbp_arena_alloc(job->arena, bytes);
+    memcpy(copy, shaderc_result_get_bytes(job->result), bytes);
+    const uint32_t *words = copy;
+    if (job->shader->matrix)
+        SBP_TRY(sbp_vulkan_spirv_matrix(job->arena, job->diag, &words, &count, job->shader->bf16));
+    sbp_vulkan_spirv_finish(job->arena, words, count, job->shader->exact, job->out);
     return SBP_OK;
 }
 
@@ -66,7 +71,7 @@ sbp_status sbp_vulkan_compiler_run(sbp_vulkan_compiler *c, sbp_arena *arena, sbp
         return status;
     }
     /* The arena may unwind, but not past what shaderc owns. */
-    finishing job = {.arena = arena, .result = result, .exact = shader->exact, .out = out};
+    finishing job = {.arena = arena, .diag = diag, .result = result, .shader = shader, .out = out};
     out->name = shader->name;
     sbp_status status = sbp_guard(arena, diag, finish, &job);
     shaderc_result_release(result);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAGIC_BYTES = 8, HEADER_BYTES = 16, ENTRY_WORDS = 5, VERSION = 1 };
+enum { MAGIC_BYTES = 8, HEADER_BYTES = 16, ENTRY_WORDS = 5, VERSION = 2 };
 
 static const char magic[MAGIC_BYTES] = {'S', 'B', 'P', 'S', 'P', 'I', 'R', 'V'};
 

@@ -31,6 +31,10 @@ static void link_features(vulkan_features *f) {
 
 void vulkan_features_wanted(const vulkan_physical *physical, vulkan_features *out) {
     link_features(out);
+    vulkan_matrix_link(physical, out);
+    out->matrix.cooperativeMatrix = physical->has_matrix;
+    out->bfloat16.shaderBFloat16Type = out->bfloat16.shaderBFloat16CooperativeMatrix =
+        physical->has_matrix && physical->has_bfloat16;
 #define FEATURE(chain, member, capability, use)                                                              \
     out->chain.member = physical->features[VULKAN_FEATURE_##member];
 #include "backends/vulkan/features.def"
@@ -42,7 +46,11 @@ void vulkan_features_wanted(const vulkan_physical *physical, vulkan_features *ou
 static void read_features(const vulkan_api *api, vulkan_physical *p) {
     vulkan_features f;
     link_features(&f);
+    vulkan_matrix_link(p, &f);
     api->GetPhysicalDeviceFeatures2(p->handle, &f.base);
+    p->has_matrix = p->has_matrix && f.matrix.cooperativeMatrix;
+    p->has_bfloat16 = p->has_matrix && p->has_bfloat16 && f.bfloat16.shaderBFloat16Type &&
+                      f.bfloat16.shaderBFloat16CooperativeMatrix;
 #define FEATURE(chain, member, capability, use) p->features[VULKAN_FEATURE_##member] = f.chain.member;
 #include "backends/vulkan/features.def"
 #undef FEATURE
@@ -109,9 +117,12 @@ static sbp_status find_extensions(const vulkan_api *api, vulkan_physical *p, sbp
     if (!extensions)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     VkResult result = api->EnumerateDeviceExtensionProperties(p->handle, NULL, &count, extensions);
-    for (uint32_t i = 0; (result == VK_SUCCESS || result == VK_INCOMPLETE) && i < count; i++)
-        if (strcmp(extensions[i].extensionName, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME) == 0)
-            p->memory_budget = true;
+    for (uint32_t i = 0; (result == VK_SUCCESS || result == VK_INCOMPLETE) && i < count; i++) {
+        const char *name = extensions[i].extensionName;
+        p->memory_budget |= strcmp(name, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME) == 0;
+        p->has_matrix |= strcmp(name, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) == 0;
+        p->has_bfloat16 |= strcmp(name, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME) == 0;
+    }
     free(extensions);
     return SBP_OK;
 }
@@ -163,11 +174,12 @@ static void sort_by_rank(vulkan_physical *list, int32_t count) {
 static sbp_status read_physical(const vulkan_api *api, VkPhysicalDevice handle, vulkan_physical *p,
                                 sbp_diag *diag) {
     *p = (vulkan_physical){.handle = handle};
+    SBP_TRY(find_extensions(api, p, diag));
     read_properties(api, p);
     read_features(api, p);
     find_families(api, p);
     find_heap(api, p);
-    return find_extensions(api, p, diag);
+    return vulkan_matrix_find(api, p, diag);
 }
 
 sbp_status vulkan_physical_list(const vulkan_api *api, sbp_diag *diag, vulkan_physical **out,
@@ -229,6 +241,18 @@ static bool is_basic(uint32_t capability) {
     }
 }
 
+static bool is_matrix(const vulkan_physical *p, uint32_t capability) {
+    switch (capability) {
+    case 6022: /* CooperativeMatrixKHR */
+        return p->has_matrix;
+    case 5116: /* BFloat16TypeKHR */
+    case 5118: /* BFloat16CooperativeMatrixKHR */
+        return p->has_bfloat16;
+    default:
+        return false;
+    }
+}
+
 /* Subgroup capabilities, and the bit of supportedOperations. */
 static VkSubgroupFeatureFlags subgroup_bit(uint32_t capability) {
     switch (capability) {
@@ -256,7 +280,8 @@ static VkSubgroupFeatureFlags subgroup_bit(uint32_t capability) {
 static sbp_status check_capability(const vulkan_physical *p, const char *name, uint32_t capability,
                                    sbp_diag *diag) {
     VkSubgroupFeatureFlags bit = subgroup_bit(capability);
-    if (is_basic(capability) || (bit && (p->v11.subgroupSupportedOperations & bit)))
+    if (is_basic(capability) || is_matrix(p, capability) ||
+        (bit && (p->v11.subgroupSupportedOperations & bit)))
         return SBP_OK;
     for (int i = 0; i < VULKAN_FEATURE_COUNT; i++)
         if (features[i].capability == capability) {

@@ -128,12 +128,20 @@ static sbp_status create_pipeline(vulkan_device *d, const sbp_vulkan_module *mod
     SBP_TRY(
         vulkan_physical_check_module(&d->physical, module->name, module->words, module->word_count, diag));
     VULKAN_TRY(d, diag, CreateShaderModule(d->device, &source, NULL, &shader));
-    VkSpecializationMapEntry entry = {.constantID = 0, .offset = 0, .size = sizeof local_size};
-    VkSpecializationInfo constants = {
-        .mapEntryCount = 1, .pMapEntries = &entry, .dataSize = sizeof local_size, .pData = &local_size};
+    sbp_vulkan_matrix matrix = sbp_vulkan_matrix_of(module->name, &d->machine);
+    uint32_t values[] = {local_size, matrix.m, matrix.n, matrix.k, matrix.rows, matrix.cols};
+    VkSpecializationMapEntry entries[SBP_COUNT(values)];
+    for (uint32_t i = 0; i < SBP_COUNT(values); i++)
+        entries[i] = (VkSpecializationMapEntry){
+            .constantID = i, .offset = i * (uint32_t)sizeof *values, .size = sizeof *values};
+    VkSpecializationInfo constants = {.mapEntryCount = matrix.m > 0 ? SBP_COUNT(values) : 1,
+                                      .pMapEntries = entries,
+                                      .dataSize = sizeof values,
+                                      .pData = values};
     VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .flags = matrix.m > 0 ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module = shader,
                   .pName = "main",
@@ -141,6 +149,13 @@ static sbp_status create_pipeline(vulkan_device *d, const sbp_vulkan_module *mod
         .layout = d->layout};
     VkResult result = d->vk.CreateComputePipelines(d->device, d->cache, 1, &info, NULL, &out->pipeline);
     d->vk.DestroyShaderModule(d->device, shader, NULL);
+    if (result != VK_SUCCESS && matrix.m > 0 && result != VK_ERROR_DEVICE_LOST) {
+        sbp_warn(diag, "vulkan: %s: no pipeline for '%s', by cooperative matrices: %s; going on without them",
+                 d->physical.properties.deviceName, module->name, vulkan_result_text(result));
+        *(module->features & SBP_VULKAN_BFLOAT16 ? &d->machine.bf16 : &d->machine.f16) =
+            (sbp_vulkan_shape){0};
+        return SBP_OK;
+    }
     if (result != VK_SUCCESS)
         return vulkan_fail(d, result, module->name, diag);
     out->name = module->name;

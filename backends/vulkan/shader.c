@@ -11,8 +11,10 @@ void sbp_vulkan_add_text(sbp_text *out, const char *name) {
         }
 }
 
-void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath) {
+void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath, bool matrix) {
     sbp_text_add(out, "#version 460\n#define SBP_ROWMATH_GLSL\n");
+    if (matrix)
+        sbp_text_add(out, "#define SBP_MATRIX\n");
     if (use_f64)
         sbp_text_add(out, "#define SBP_USE_F64\n");
     if (real_f64)
@@ -39,6 +41,7 @@ static void define_operand(sbp_text *out, const char *role, int32_t index, sbp_d
     sbp_text_add(out, "#define %s_OPERAND %d\n#define %s_BYTES %d\n", role, index, role,
                  (int)sbp_dtype_bytes(dtype));
     sbp_text_add(out, "#define LOAD_%s load_%s\n#define STORE_%s store_%s\n", role, type, role, type);
+    sbp_text_add(out, "#define FOUR_%s four_%s\n", role, type);
     if (dtype == SBP_I32 || dtype == SBP_I64)
         sbp_text_add(out, "#define INDEX_%s index_%s\n", role, type);
     if (dtype == SBP_F32)
@@ -68,7 +71,7 @@ static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
     narrow.compute = no64 ? SBP_F32 : kernel->compute;
     for (int32_t i = 0; i < kernel->operand_count; i++)
         use_f64 |= kernel->operands[i].dtype == SBP_F64;
-    sbp_vulkan_add_prelude(out, use_f64 && !no64, f64 && !no64, true);
+    sbp_vulkan_add_prelude(out, use_f64 && !no64, f64 && !no64, true, false);
     if (no64)
         sbp_vulkan_add_text(out, "pairs.glsl");
     sbp_vulkan_add_row(out, &narrow);
@@ -104,6 +107,25 @@ static void make_attention(sbp_text *out, const sbp_command *command, const char
     sbp_vulkan_add_text(out, file);
 }
 
+static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes, const char *name,
+                      sbp_vulkan_shader *out) {
+    static const struct {
+        const char *file;
+        int tile;
+    } variants[SBP_VULKAN_ANY] = {[SBP_VULKAN_DIRECT] = {"gemm_direct.comp", SBP_VULKAN_GEMM_DIRECT},
+                                  [SBP_VULKAN_TILED] = {"gemm_tiled.comp", SBP_VULKAN_GEMM_TILED},
+                                  [SBP_VULKAN_WIDE] = {"gemm_wide.comp", SBP_VULKAN_GEMM_WIDE},
+                                  [SBP_VULKAN_MATRIX] = {"gemm_matrix.comp", SBP_VULKAN_GEMM_TILED},
+                                  [SBP_VULKAN_MATRIX_WIDE] = {"gemm_matrix.comp", SBP_VULKAN_GEMM_WIDE}};
+    sbp_vulkan_gemm gemm = sbp_vulkan_gemm_of(name);
+    out->exact = false;
+    out->bf16 = dtypes[1] == SBP_BF16;
+    sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n#define MATRIX_DEPTH %d\n",
+                 command->u.gemm.ta, command->u.gemm.tb, variants[gemm].tile, SBP_VULKAN_GEMM_DEPTH);
+    sbp_vulkan_add_text(text, "gemm.glsl");
+    sbp_vulkan_add_text(text, variants[gemm].file);
+}
+
 sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
                                   const sbp_command *command, const sbp_dtype *dtypes, const char *name,
                                   sbp_vulkan_shader *out) {
@@ -117,8 +139,10 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     }
     bool no64 = is_no64(name), real_f64 = sums_in_f64(command, dtypes) && !no64;
     bool attention = command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
+    sbp_vulkan_gemm gemm = sbp_vulkan_gemm_of(name);
+    out->matrix = gemm == SBP_VULKAN_MATRIX || gemm == SBP_VULKAN_MATRIX_WIDE;
     sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
-                           attention);
+                           attention, out->matrix);
     sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
     define_operands(&text, program, command, dtypes);
     switch (command->kind) {
@@ -130,12 +154,7 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         sbp_vulkan_add_text(&text, "copy.comp");
         break;
     case SBP_CMD_GEMM:
-        out->exact = false;
-        sbp_text_add(&text, "#define TA %d\n#define TB %d\n#define TILE %d\n", command->u.gemm.ta,
-                     command->u.gemm.tb,
-                     strstr(name, ".tiled") ? SBP_VULKAN_GEMM_TILED : SBP_VULKAN_GEMM_DIRECT);
-        sbp_vulkan_add_text(&text, "gemm.glsl");
-        sbp_vulkan_add_text(&text, strstr(name, ".tiled") ? "gemm_tiled.comp" : "gemm_direct.comp");
+        make_gemm(&text, command, dtypes, name, out);
         break;
     case SBP_CMD_GATHER:
         if (dtypes[0] == dtypes[1])

@@ -18,7 +18,9 @@ extern const sbp_vulkan_text sbp_vulkan_texts[]; /* the last has no name */
 typedef struct sbp_vulkan_shader {
     const char *name; /* of the module */
     const char *text;
-    bool exact; /* nothing may be contracted: rowmath.h and compensated sums count on it */
+    bool exact;  /* nothing may be contracted: rowmath.h and compensated sums count on it */
+    bool matrix; /* uses cooperative matrices */
+    bool bf16;   /* their inputs are bf16, where the text says float16_t */
 } sbp_vulkan_shader;
 
 /* The shader of a module of a command (sbp_vulkan_module_names). Below a guard. SBP_MACHINE for what no
@@ -29,8 +31,9 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
 
 /* Appends a file of shaders/. */
 void sbp_vulkan_add_text(sbp_text *out, const char *name);
-/* Begins a module: version, definitions, rowmath.h when wanted, prelude. */
-void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath);
+/* Begins a module: version, definitions, rowmath.h and the extensions of cooperative matrices when wanted,
+ * prelude. */
+void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath, bool matrix);
 
 /* Appends the body of a row kernel. */
 void sbp_vulkan_add_row(sbp_text *out, const sbp_rowkernel *kernel);
@@ -44,6 +47,11 @@ void sbp_vulkan_compiler_destroy(sbp_vulkan_compiler *compiler);
 sbp_status sbp_vulkan_compiler_run(sbp_vulkan_compiler *compiler, sbp_arena *arena, sbp_diag *diag,
                                    const sbp_vulkan_shader *shader, sbp_vulkan_module *out) SBP_CHECKED;
 
+/* Cooperative matrices of GL_NV_cooperative_matrix, which every glslang knows, become those of
+ * SPV_KHR_cooperative_matrix, and with bf16 its 16-bit floats become bfloat16. *words is replaced by words in
+ * the arena. SBP_INTERNAL when an instruction is not what the shaders of this folder lead to. */
+sbp_status sbp_vulkan_spirv_matrix(sbp_arena *arena, sbp_diag *diag, const uint32_t **words, int64_t *count,
+                                   bool bf16) SBP_CHECKED;
 /* Removes names, source lines and functions that main does not reach; with `exact`, forbids contraction of
  * all arithmetic that is left. Finds the features it needs. words: valid SPIR-V. */
 void sbp_vulkan_spirv_finish(sbp_arena *arena, const uint32_t *words, int64_t count, bool exact,

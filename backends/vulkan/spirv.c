@@ -30,8 +30,26 @@ enum {
     OP_MODULE_PROCESSED = 330,
     DECORATION_NO_CONTRACTION = 42,
     CAPABILITY_FLOAT16 = 9,
-    CAPABILITY_FLOAT64 = 10
+    CAPABILITY_FLOAT64 = 10,
+    CAPABILITY_BFLOAT16 = 5116,
+    CAPABILITY_COOPERATIVE_MATRIX = 6022
 };
+
+/* Capabilities that become features of the module. */
+static uint32_t feature_of(uint32_t capability) {
+    switch (capability) {
+    case CAPABILITY_FLOAT16:
+        return SBP_VULKAN_FLOAT16;
+    case CAPABILITY_FLOAT64:
+        return SBP_VULKAN_FLOAT64;
+    case CAPABILITY_BFLOAT16:
+        return SBP_VULKAN_BFLOAT16;
+    case CAPABILITY_COOPERATIVE_MATRIX:
+        return SBP_VULKAN_COOPMAT;
+    default:
+        return 0;
+    }
+}
 
 typedef struct finisher {
     const uint32_t *words;
@@ -127,10 +145,8 @@ void sbp_vulkan_spirv_finish(sbp_arena *arena, const uint32_t *words, int64_t co
     bool decorated = false;
     for (int64_t at = HEADER_WORDS; at < count; at += length_at(&f, at)) {
         uint32_t op = op_at(&f, at);
-        if (op == OP_CAPABILITY && words[at + 1] == CAPABILITY_FLOAT64)
-            out->features |= SBP_VULKAN_FLOAT64;
-        if (op == OP_CAPABILITY && words[at + 1] == CAPABILITY_FLOAT16)
-            out->features |= SBP_VULKAN_FLOAT16;
+        if (op == OP_CAPABILITY)
+            out->features |= feature_of(words[at + 1]);
         if (op == OP_FUNCTION)
             dead = !f.reached[words[at + 2]];
         bool skip = dead || is_debug(op) ||

@@ -8,7 +8,9 @@
  * Environment, for tests: SBP_VULKAN_VALIDATION=on|gpu|sync runs under VK_LAYER_KHRONOS_validation, and what
  * it finds fails the next wait; SBP_VULKAN_TEST is a list of words: "staging" treats no arena as the host's
  * own memory, "streams" gives queue 1 a stream of its own whatever the hardware, "blocks" allocates no more
- * than 64 KiB at once where buffers allow it. */
+ * than 64 KiB at once where buffers allow it, "distrust" makes products by cooperative matrices look wrong
+ * when a plan is loaded. SBP_VULKAN_GEMM=direct|tiled|wide|matrix|matrix_wide asks for one variant of
+ * products, wherever there is such a one. */
 #ifndef SBP_BACKENDS_VULKAN_H
 #define SBP_BACKENDS_VULKAN_H
 
@@ -17,6 +19,7 @@
 
 #include "backends/device.h"
 #include "backends/vulkan/abi.h"
+#include "backends/vulkan/newer.h"
 
 /* ---- api.c ------------------------------------------------------------------------------------------ */
 
@@ -61,6 +64,8 @@ typedef struct vulkan_features {
     VkPhysicalDeviceVulkan11Features v11;
     VkPhysicalDeviceVulkan12Features v12;
     VkPhysicalDeviceVulkan13Features v13;
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix; /* linked where the extension is there */
+    VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16;  /* the same */
 } vulkan_features;
 
 /* A driver and what it offers. */
@@ -73,6 +78,8 @@ typedef struct vulkan_physical {
     VkPhysicalDeviceMemoryProperties memory;
     bool features[VULKAN_FEATURE_COUNT];
     bool memory_budget;                      /* VK_EXT_memory_budget */
+    bool has_matrix, has_bfloat16;           /* VK_KHR_cooperative_matrix, VK_KHR_shader_bfloat16: usable */
+    sbp_vulkan_shape f16, bf16;              /* cooperative matrices for products */
     int32_t heap;                            /* of the device space */
     int32_t compute_family, transfer_family; /* -1: none; transfer: without compute */
 } vulkan_physical;
@@ -93,6 +100,13 @@ void vulkan_features_wanted(const vulkan_physical *physical, vulkan_features *ou
 /* Bytes of the heap of the device space that are in use by this process and that it may use; 0 unknown. */
 void vulkan_physical_usage(const vulkan_api *api, const vulkan_physical *physical, int64_t *used,
                            int64_t *budget);
+
+/* ---- matrix.c ---------------------------------------------------------------------------------------- */
+
+/* Links the features of cooperative matrices behind `f->base`, as far as the device has the extensions. */
+void vulkan_matrix_link(const vulkan_physical *physical, vulkan_features *f);
+/* Fills in f16 and bf16; has_matrix becomes false when something else that it needs is missing. */
+sbp_status vulkan_matrix_find(const vulkan_api *api, vulkan_physical *physical, sbp_diag *diag) SBP_CHECKED;
 
 /* ---- memory.c --------------------------------------------------------------------------------------- */
 
@@ -244,6 +258,10 @@ sbp_status vulkan_pipelines_create(vulkan_device *d, const void *code, int64_t b
 void vulkan_pipelines_destroy(vulkan_device *d);
 /* NULL when the plan has no module of that name. */
 const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const char *name);
+
+/* trust.c: computes a product in every way that uses cooperative matrices; warns, and takes them out of
+ * d->machine, when one is wrong. Behind vulkan_pipelines_create. */
+sbp_status vulkan_matrix_check(vulkan_device *d, sbp_diag *diag) SBP_CHECKED;
 
 /* command.c */
 sbp_status vulkan_command_record(vulkan_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;

@@ -6,6 +6,10 @@
 
 extern const sbp_device_class sbp_vulkan_device;
 
+/* Whether device `index` can compute products of this type, f16 or bf16, by cooperative matrices; false also
+ * where there is no such device. */
+bool sbp_vulkan_device_has_matrix(int32_t index, sbp_dtype dtype);
+
 /* For tests: runs nothing, but fails a wait when fences do not order what conflicts (shadow.c). Reads give 0.
  * SBP_MACHINE on create where the validation layer is not installed. */
 extern const sbp_device_class sbp_vulkan_shadow_device;

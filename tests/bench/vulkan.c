@@ -23,13 +23,8 @@
 
 enum { MOST_PRODUCTS = 160, MOST_ATTENTION = 16, SMALL_COMMANDS = 2, FIRST_COMMANDS = 16 };
 
-/* What makes a device run another variant of products than the one it would choose. */
-typedef struct way {
-    const char *environment; /* set to "1"; NULL: the device's choice */
-    bool software;           /* only there it has an effect */
-} way;
-
-static const way ways[] = {{NULL, false}, {"SBP_VULKAN_TILED", true}};
+/* Variants of products that the device is asked for (SBP_VULKAN_GEMM); NULL: its own choice. */
+static const char *const ways[] = {NULL, "tiled", "wide", "matrix"};
 
 enum { WAYS = SBP_COUNT(ways) };
 
@@ -192,10 +187,8 @@ static const char residual[] =
 static void measure(const options *o, results *r, sbp_vulkan_machine *machine, vulkan_physical *physical) {
     for (int with = 0; with < WAYS; with++) {
         bench b;
-        if (with > 0 && ways[with].software && !machine->software)
-            continue;
-        if (ways[with].environment)
-            setenv(ways[with].environment, "1", 1);
+        if (ways[with])
+            setenv("SBP_VULKAN_GEMM", ways[with], 1);
         bench_init(&b, &sbp_vulkan_device);
         b.burst_seconds = o->quick ? 0 : 0.02;
         b.about_seconds = o->quick ? 0 : 0.2;
@@ -206,8 +199,7 @@ static void measure(const options *o, results *r, sbp_vulkan_machine *machine, v
         *machine = ((vulkan_device *)b.device)->machine;
         *physical = ((vulkan_device *)b.device)->physical;
         bench_close(&b);
-        if (ways[with].environment)
-            unsetenv(ways[with].environment);
+        unsetenv("SBP_VULKAN_GEMM");
     }
 }
 

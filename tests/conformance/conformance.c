@@ -14,6 +14,7 @@
 #endif
 
 #include <math.h>
+#include <stdlib.h>
 
 static const sbp_device_class *const devices[] = {&sbp_cpu_device, &sbp_cpu_shuffle_device,
 #ifdef SBP_HAS_VULKAN
@@ -113,6 +114,13 @@ static void fill_arena(const suite_case *c, unsigned char *bytes, int64_t count)
     }
 }
 
+static int warnings; /* of devices that loaded a program */
+
+static bool wants_warnings(void) {
+    const char *text = getenv("SBP_VULKAN_TEST");
+    return text && strstr(text, "distrust");
+}
+
 sbp_device *suite_open(const sbp_device_class *class, const sbp_device_options *options, sbp_arena *arena,
                        sbp_program *program, const sbp_dispatch *dispatches, int32_t count, sbp_diag *diag) {
     const sbp_target *target = sbp_target_find(class->name);
@@ -126,6 +134,11 @@ sbp_device *suite_open(const sbp_device_class *class, const sbp_device_options *
     }
     CHECK_OK(class->create(&all, diag, &device), diag);
     CHECK_OK(class->load(device, program, diag), diag);
+    /* a device that warns does without what it should be tested with */
+    int count_now = sbp_diag_count(diag, SBP_WARNING);
+    warnings += count_now;
+    if (count_now > 0 && !wants_warnings())
+        fail_msg("%s", sbp_diag_text(diag, SBP_WARNING));
     return device;
 }
 
@@ -245,6 +258,23 @@ static void test_suite_can_fail(void **state) {
     suite_end(c);
 }
 
+/* Whether the variant of products that SBP_VULKAN_GEMM asks for would run: without it, something else would
+ * pass. */
+static bool has_variant(void) {
+#ifdef SBP_HAS_VULKAN
+    const char *variant = getenv("SBP_VULKAN_GEMM");
+    bool matrix = variant && strncmp(variant, "matrix", 6) == 0 && strcmp(under_test->name, "vulkan") == 0;
+    if (matrix && !sbp_vulkan_device_has_matrix(0, SBP_BF16))
+        printf("skipped: products of bf16 by cooperative matrices: the driver has none\n");
+    if (!matrix || sbp_vulkan_device_has_matrix(0, SBP_F16))
+        return true;
+    printf("skipped: conformance of vulkan, products by cooperative matrices: the driver has none of f16\n");
+    return false;
+#else
+    return true;
+#endif
+}
+
 /* Whether this machine and this build can run the device at all. */
 static bool can_run(void) {
     sbp_diag *diag = sbp_diag_create();
@@ -269,7 +299,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "\n");
         return 2;
     }
-    if (!can_run())
+    if (!can_run() || !has_variant())
         return 0;
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
@@ -291,6 +321,10 @@ int main(int argc, char **argv) {
     sbp_vulkan_compiler *kept = strcmp(name, "vulkan") == 0 ? sbp_vulkan_compiler_create() : NULL;
     int failed = _cmocka_run_group_tests(name, all, count, NULL, NULL);
     sbp_vulkan_compiler_destroy(kept);
+    if (wants_warnings() && warnings == 0) {
+        printf("no device said what it does without\n");
+        failed = 1;
+    }
     return failed;
 #else
     return _cmocka_run_group_tests(name, all, count, NULL, NULL);

@@ -98,6 +98,35 @@ static void test_gemm_sizes(void **state) {
         }
 }
 
+/* Both operands of 16 bits, which devices multiply in ways of their own: around the edges of tiles, with
+ * every option. */
+static void test_gemm_half(void **state) {
+    (void)state;
+    static const int64_t rows[] = {1, 63, 64, 65, 130}, columns[] = {1, 8, 61, 64, 128, 201};
+    static const int64_t depths[] = {0, 1, 31, 32, 33, 96, 300};
+    static const sbp_dtype results[] = {SBP_F32, SBP_F32, SBP_BF16, SBP_F16};
+    sbp_rng rng = {3};
+    for (int m = 0; m < SBP_COUNT(rows); m++)
+        for (int n = 0; n < SBP_COUNT(columns); n++) {
+            sbp_dtype type = (m + n) % 3 ? SBP_F16 : SBP_BF16;
+            product p = {.m = rows[m],
+                         .n = columns[n],
+                         .k = depths[sbp_rng_below(&rng, SBP_COUNT(depths))],
+                         .d = results[sbp_rng_below(&rng, SBP_COUNT(results))],
+                         .a = type,
+                         .b = type,
+                         .ta = sbp_rng_below(&rng, 2),
+                         .tb = sbp_rng_below(&rng, 2),
+                         .with_c = sbp_rng_below(&rng, 2),
+                         .in_place = sbp_rng_below(&rng, 2),
+                         .with_bias = sbp_rng_below(&rng, 2),
+                         .alpha = sbp_rng_below(&rng, 2) ? 1 : -0.75,
+                         .beta = sbp_rng_below(&rng, 2) ? 1 : 0.5};
+            p.c = p.bias = SBP_F32;
+            check_product(&p, sbp_rng_next(&rng));
+        }
+}
+
 /* What a device cuts: long sums, wide results, transposed left sides, rows a power of two apart. */
 static void test_gemm_large(void **state) {
     (void)state;
@@ -176,6 +205,7 @@ static void test_gemm_beta_zero(void **state) {
 }
 
 const struct CMUnitTest suite_gemm_tests[] = {
-    cmocka_unit_test(test_gemm_types), cmocka_unit_test(test_gemm_sizes), cmocka_unit_test(test_gemm_large),
+    cmocka_unit_test(test_gemm_types),     cmocka_unit_test(test_gemm_sizes),
+    cmocka_unit_test(test_gemm_half),      cmocka_unit_test(test_gemm_large),
     cmocka_unit_test(test_gemm_long_sums), cmocka_unit_test(test_gemm_beta_zero)};
 const int suite_gemm_count = SBP_COUNT(suite_gemm_tests);

@@ -11,6 +11,7 @@
 #include "backends/target.h"
 #include "backends/vulkan/abi.h"
 #include "tests/common/compile_model.h"
+#include "tests/common/dispatch_add.h"
 #include "tests/common/testing.h"
 #include "tests/unit/objective_test_group.h"
 
@@ -44,9 +45,45 @@ static bool is_allowed(uint32_t capability, uint32_t features) {
         return features & SBP_VULKAN_FLOAT16;
     case 10: /* Float64 */
         return features & SBP_VULKAN_FLOAT64;
+    case 6022: /* CooperativeMatrixKHR */
+        return features & SBP_VULKAN_COOPMAT;
+    case 5116: /* BFloat16TypeKHR */
+    case 5118: /* BFloat16CooperativeMatrixKHR */
+        return features & SBP_VULKAN_BFLOAT16;
     default:
         return false;
     }
+}
+
+/* Whether this version of SPIRV-Tools has heard of a capability: cooperative matrices are from 2023.4, bf16
+ * is from 2025.2. */
+static bool is_known(uint32_t capability, const char *extension) {
+    const uint32_t capabilities[] = {1, 5, 5345, capability}; /* Shader, Linkage, VulkanMemoryModel */
+    uint32_t words[32] = {0x07230203u, 0x00010500u, 0, 1, 0};
+    size_t count = 5, length = strlen(extension) / 4 + 1;
+    for (int i = 0; i < SBP_COUNT(capabilities); i++) {
+        words[count++] = 2u << 16 | OP_CAPABILITY;
+        words[count++] = capabilities[i];
+    }
+    words[count++] = (uint32_t)(length + 1) << 16 | 10; /* OpExtension */
+    memcpy(words + count, extension, strlen(extension));
+    count += length;
+    words[count++] = 3u << 16 | 14; /* OpMemoryModel Logical Vulkan */
+    words[count++] = 0;
+    words[count++] = 3;
+    spv_context context = spvContextCreate(SPV_ENV_UNIVERSAL_1_5);
+    spv_const_binary_t binary = {words, count};
+    bool known = spvValidate(context, &binary, NULL) == SPV_SUCCESS;
+    spvContextDestroy(context);
+    return known;
+}
+
+static int not_validated, validated_matrix;
+
+static bool can_validate(const sbp_vulkan_module *module) {
+    if ((module->features & SBP_VULKAN_COOPMAT) && !is_known(6022, "SPV_KHR_cooperative_matrix"))
+        return false;
+    return !(module->features & SBP_VULKAN_BFLOAT16) || is_known(5116, "SPV_KHR_bfloat16");
 }
 
 static void check_module(const char *model, const sbp_vulkan_module *module) {
@@ -55,6 +92,11 @@ static void check_module(const char *model, const sbp_vulkan_module *module) {
             !is_allowed(module->words[at + 1], module->features))
             fail_msg("%s: module '%s' uses capability %u", model, module->name,
                      (unsigned)module->words[at + 1]);
+    if (!can_validate(module)) {
+        not_validated++;
+        return;
+    }
+    validated_matrix += (module->features & SBP_VULKAN_COOPMAT) != 0;
     spv_context context = spvContextCreate(SPV_ENV_VULKAN_1_2);
     spv_validator_options options = spvValidatorOptionsCreate();
     spvValidatorOptionsSetScalarBlockLayout(options, true);
@@ -208,8 +250,53 @@ static void container(void **state) {
     testing_close(&t);
 }
 
+/* Products of 16-bit operands in every variant, type and transpose. */
+static void half_products(void **state) {
+    (void)state;
+    static const sbp_dtype results[] = {SBP_F32, SBP_BF16, SBP_F16};
+    int matrix = 0;
+    for (int i = 0; i < 24; i++) {
+        testing t = testing_open(1);
+        sbp_dtype type = i % 2 ? SBP_BF16 : SBP_F16, d = results[i / 2 % 3];
+        bool ta = i / 6 % 2, tb = i / 12;
+        sbp_command command = {.kind = SBP_CMD_GEMM, .flushes = -1, .view_count = 3};
+        command.u.gemm.ta = ta;
+        command.u.gemm.tb = tb;
+        command.u.gemm.alpha = 1;
+        sbp_span spans[3] = {{.dtype = d, .rows = 8, .cols = 24, .stride = 24},
+                             {.dtype = type, .rows = ta ? 16 : 8, .cols = ta ? 8 : 16, .stride = 16},
+                             {.dtype = type, .rows = tb ? 24 : 16, .cols = tb ? 16 : 24, .stride = 24}};
+        const sbp_dispatch dispatch = {.command = &command, .spans = spans, .span_count = 3};
+        sbp_program *program = sbp_program_create(t.arena, "product");
+        dispatch_add(t.arena, program, &dispatch);
+        const void *data;
+        int64_t bytes;
+        sbp_vulkan_modules modules;
+        testing_check(&t, target()->compile(t.arena, t.diag, program, &data, &bytes));
+        testing_check(&t, sbp_vulkan_modules_read(t.arena, t.diag, data, bytes, &modules));
+        assert_int_equal(modules.count, SBP_VULKAN_ANY);
+        for (int32_t m = 0; m < modules.count; m++) {
+            bool has = modules.items[m].features & SBP_VULKAN_COOPMAT;
+            assert_int_equal(has, strstr(modules.items[m].name, ".matrix") != NULL);
+            assert_int_equal(has && type == SBP_BF16, (modules.items[m].features & SBP_VULKAN_BFLOAT16) != 0);
+            matrix += has;
+            check_module("product", &modules.items[m]);
+        }
+        testing_close(&t);
+    }
+    printf("  %d modules with cooperative matrices\n", matrix);
+    assert_int_equal(matrix, 48);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(container), cmocka_unit_test(same_bytes),
-                                       cmocka_unit_test(small_models), cmocka_unit_test(real_models)};
-    return cmocka_run_group_tests_name("vulkan target", tests, NULL, NULL);
+                                       cmocka_unit_test(half_products), cmocka_unit_test(small_models),
+                                       cmocka_unit_test(real_models)};
+    int failed = cmocka_run_group_tests_name("vulkan target", tests, NULL, NULL);
+    if (not_validated > 0)
+        printf("skipped: validation of %d modules with cooperative matrices: libspirv-tools is too old for "
+               "them\n",
+               not_validated);
+    printf("  %d modules with cooperative matrices validated\n", validated_matrix);
+    return failed;
 }

@@ -1,4 +1,4 @@
-// gemm.glsl: what both variants of gemm share. d = alpha op(a) op(b) + beta c + bias; sums in REAL.
+// gemm.glsl: what the variants of gemm share. d = alpha op(a) op(b) + beta c + bias; sums in REAL.
 // TA, TB: op transposes. LOAD_x, STORE_x, x_BYTES, x_OPERAND of the operands that are there.
 
 // Terms that one chain of sums has; then those sums are added. A single chain over a vocabulary of 50,000 loses more

@@ -1,5 +1,5 @@
-// prelude.glsl: begins every module, after the #version line and these definitions: SBP_USE_F64 when a double
-// occurs anywhere, SBP_REAL_F64 when values are computed in double, and, before it, rowmath.h.
+// prelude.glsl: begins every module, after the #version line and these definitions: SBP_MATRIX when there are
+// cooperative matrices, SBP_USE_F64 when a double occurs anywhere, SBP_REAL_F64 when values are computed in double, and, before it, rowmath.h.
 
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
@@ -10,6 +10,12 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+
+#ifdef SBP_MATRIX
+#extension GL_NV_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL = 1u;
