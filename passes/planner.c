@@ -301,11 +301,18 @@ static sbp_status drop_unneeded(search *s, sbp_plan_estimate *e) {
     return SBP_OK;
 }
 
-/* Marks the steps that fit the room that a schedule leaves, those that buy most time per byte first; steps
- * too large for what is left are passed over. `bare` is its estimate with nothing saved. *seconds: of a step
- * with them, by the steps' own estimates. */
-static sbp_status claim_steps(search *s, const sbp_plan_estimate *bare, skeleton **base_out, bool **taken_out,
-                              double *seconds) {
+/* A choice of steps for the room that a schedule leaves. */
+typedef struct filling {
+    skeleton *base;
+    int32_t *order; /* numbers of all steps, in the order in which they claimed their room */
+    bool *taken;
+    double seconds; /* of a step of training with them, by the steps' own estimates */
+} filling;
+
+/* Steps too large for what is left are passed over. Those that buy most time per byte come first, or those
+ * that buy most time at all: a large one may fill the room better than several small ones that leave no place
+ * for it. `bare` is the schedule's estimate with nothing saved. */
+static sbp_status claim_steps(search *s, const sbp_plan_estimate *bare, bool largest_first, filling *out) {
     const sbp_schedule_options *o = &bare->schedule;
     skeleton *base;
     SBP_TRY(find_skeleton(&s->pl, o, bare->t_max, 1, &base));
@@ -313,45 +320,57 @@ static sbp_status claim_steps(search *s, const sbp_plan_estimate *bare, skeleton
         sbp_saved_worth(&base->pipeline, bare->t_max, &base->worth, &base->worth_count);
         base->worth_rows = bare->t_max;
     }
-    bool *taken = SBP_NEW_ARRAY(s->pl.arena, bool, base->worth_count + 1);
+    *out = (filling){.base = base,
+                     .order = SBP_NEW_ARRAY(s->pl.arena, int32_t, base->worth_count + 1),
+                     .taken = SBP_NEW_ARRAY(s->pl.arena, bool, base->worth_count + 1),
+                     .seconds = bare->seconds};
+    for (int32_t i = 0; i < base->worth_count; i++) {
+        int32_t place = i;
+        for (; largest_first && place > 0 &&
+               base->worth[out->order[place - 1]].seconds < base->worth[i].seconds * (1 - 1e-9);
+             place--)
+            out->order[place] = out->order[place - 1];
+        out->order[place] = i;
+    }
     room left = room_left(s, bare);
     int64_t groups = sbp_ceil_div(base->layers, o->checkpoint_every);
     double again = (double)((groups - 1) * (o->checkpoint_every - 1)) / (double)base->layers;
-    *seconds = bare->seconds;
     for (int32_t i = 0; i < base->worth_count; i++) {
-        taken[i] = claim(s, o, &base->worth[i], &left);
-        if (taken[i])
-            *seconds -= base->worth[i].seconds * (1 + again);
+        const sbp_worth *step = &base->worth[out->order[i]];
+        out->taken[out->order[i]] = claim(s, o, step, &left);
+        if (out->taken[out->order[i]])
+            out->seconds -= step->seconds * (1 + again);
     }
-    *base_out = base;
-    *taken_out = taken;
     return SBP_OK;
 }
 
 /* Fills the room that a schedule leaves. Sizes of steps come from the graph, so that what was chosen is
  * measured, and gives way from its end until it fits. */
-static sbp_status fill_room(search *s, const sbp_plan_estimate *bare) {
+static sbp_status fill_in_order(search *s, const sbp_plan_estimate *bare, bool largest_first) {
     sbp_schedule_options o = bare->schedule;
-    skeleton *base;
-    bool *taken;
-    double seconds;
-    SBP_TRY(claim_steps(s, bare, &base, &taken, &seconds));
-    if (s->found && seconds * 0.97 > s->best.seconds) /* 0.97: the estimate is rough */
+    filling f;
+    SBP_TRY(claim_steps(s, bare, largest_first, &f));
+    if (s->found && f.seconds * 0.97 > s->best.seconds) /* 0.97: the estimate is rough */
         return SBP_OK;
-    for (int32_t last = base->worth_count - 1; last >= 0; last--) {
-        if (!taken[last])
+    for (int32_t last = f.base->worth_count - 1; last >= 0; last--) {
+        if (!f.taken[f.order[last]])
             continue;
         sbp_plan_estimate e;
-        name_saved(s, base->worth, taken, base->worth_count, &o);
+        name_saved(s, f.base->worth, f.taken, f.base->worth_count, &o);
         SBP_TRY(try_at(s, o, bare->t_max, true, &e));
         if (fits(s, &e)) {
             SBP_TRY(drop_unneeded(s, &e));
             consider(s, &e);
             return SBP_OK;
         }
-        taken[last] = false;
+        f.taken[f.order[last]] = false;
     }
     return SBP_OK;
+}
+
+static sbp_status fill_room(search *s, const sbp_plan_estimate *bare) {
+    SBP_TRY(fill_in_order(s, bare, false));
+    return fill_in_order(s, bare, true);
 }
 
 static sbp_status try_candidate(search *s, const sbp_schedule_options *o) {
@@ -396,19 +415,21 @@ static sbp_status has_hope(search *s, sbp_schedule_options o, bool *out) {
     int most = CHUNK_STEPS - 1;
     (void)pick_chunks(s, 0, 0, &o);
     SBP_TRY(try_at(s, o, s->wish->t_max, false, &small));
-    *out = fits(s, &small);
-    if (!*out)
+    *out = false;
+    if (!fits(s, &small))
         return SBP_OK;
-    if (s->wish->save_mode == SBP_SAVE_AUTO) {
-        skeleton *base;
-        bool *taken;
-        SBP_TRY(claim_steps(s, &small, &base, &taken, &small.seconds));
-        name_saved(s, base->worth, taken, base->worth_count, &o);
-    }
     while (most > 0 && !pick_chunks(s, most, most, &o))
         most--;
-    SBP_TRY(try_at(s, o, s->wish->t_max, true, &large));
-    *out = large.seconds < s->best.seconds;
+    bool fill = s->wish->save_mode == SBP_SAVE_AUTO;
+    for (int largest_first = 0; !*out && largest_first <= (fill ? 1 : 0); largest_first++) {
+        if (fill) {
+            filling f;
+            SBP_TRY(claim_steps(s, &small, largest_first == 1, &f));
+            name_saved(s, f.base->worth, f.taken, f.base->worth_count, &o);
+        }
+        SBP_TRY(try_at(s, o, s->wish->t_max, true, &large));
+        *out = large.seconds < s->best.seconds;
+    }
     return SBP_OK;
 }
 
