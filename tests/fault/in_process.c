@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <stdio_ext.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "frontends/cli/cli.h"
 #include "ir/io/plan_file.h"
@@ -101,6 +103,36 @@ outcome in_process(const io_fixture *f, const char *command, const char *input, 
     if (left)
         *left = rest;
     return o;
+}
+
+void in_process_choose_of(int argc, char **argv, const struct CMUnitTest *tests, size_t count) {
+    if (argc < 2)
+        return;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(tests[i].name, argv[1]) == 0) {
+            cmocka_set_test_filter(argv[1]);
+            return;
+        }
+    fprintf(stderr, "no test is called '%s'\n", argv[1]);
+    exit(1);
+}
+
+/* Counted is private memory that can be written, which is what a sanitizer maps as well: on top of what there
+ * is. */
+void in_process_limit_memory(int64_t bytes) {
+    char line[256];
+    long long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    assert_non_null(file);
+    while (kib == 0 && fgets(line, sizeof line, file))
+        if (sscanf(line, "VmData: %lld kB", &kib) != 1)
+            kib = 0;
+    fclose(file);
+    rlim_t limit = (rlim_t)kib * 1024 + (rlim_t)bytes;
+    assert_int_equal(setrlimit(RLIMIT_DATA, &(struct rlimit){limit, limit}), 0);
+    void *pages =
+        mmap(NULL, (size_t)bytes + (64 << 20), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages == MAP_FAILED); /* or nothing is limited */
 }
 
 int in_process_teardown(void **state) {

@@ -19,6 +19,15 @@ typedef struct outcome {
  * NULL. */
 outcome in_process(const io_fixture *f, const char *command, const char *input, int64_t n, int64_t *left);
 
+/* The first argument, when there is one, is the name of the test to run; a name of none makes the program
+ * fail. */
+#define in_process_choose(argc, argv) in_process_choose_of(argc, argv, tests, sizeof tests / sizeof tests[0])
+void in_process_choose_of(int argc, char **argv, const struct CMUnitTest *tests, size_t count);
+
+/* From here on this process gets at most so much more memory. Without a limit a damaged plan may ask for what
+ * the machine has, and get it; then the system ends the largest process there is, which has no last word. */
+void in_process_limit_memory(int64_t bytes);
+
 /* io_teardown, and what lies beside the directory. */
 int in_process_teardown(void **state);
 

@@ -237,7 +237,12 @@ static void test_settings(void **state) {
     report("settings", &t);
 }
 
-int main(void) {
+static int setup(void **state) {
+    in_process_limit_memory(INT64_C(4) << 30);
+    return io_setup(state);
+}
+
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config),       cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_safetensors),  cmocka_unit_test(test_plan_meta),
@@ -245,5 +250,6 @@ int main(void) {
         cmocka_unit_test(test_plan_program), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_settings),
     };
-    return cmocka_run_group_tests(tests, io_setup, in_process_teardown);
+    in_process_choose(argc, argv);
+    return cmocka_run_group_tests(tests, setup, in_process_teardown);
 }

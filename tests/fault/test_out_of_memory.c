@@ -122,11 +122,12 @@ TRIAL(tokenize, .command = "sbprun tokenize " MODEL,
       .input = "\"Once upon a time\"\n{\"text\": \"there was\"}\n", .kept = "rows", .whole = "-",
       .blocks = 20, .pieces = 20)
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compile), cmocka_unit_test(test_plan),     cmocka_unit_test(test_inspect),
         cmocka_unit_test(test_train),   cmocka_unit_test(test_score),    cmocka_unit_test(test_dump),
         cmocka_unit_test(test_dry_run), cmocka_unit_test(test_tokenize),
     };
+    in_process_choose(argc, argv);
     return cmocka_run_group_tests(tests, io_setup, in_process_teardown);
 }

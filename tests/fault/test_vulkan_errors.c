@@ -192,10 +192,11 @@ static int open_proxy(void **state) {
     return 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages), cmocka_unit_test(test_train),       cmocka_unit_test(test_dump),
         cmocka_unit_test(test_score),    cmocka_unit_test(test_dump_staged),
     };
+    in_process_choose(argc, argv);
     return cmocka_run_group_tests(tests, open_proxy, in_process_teardown);
 }
