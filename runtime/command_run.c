@@ -1,4 +1,5 @@
 /* command_run.c: `sbprun PLAN --data ...` and `sbprun MODEL --data ...`. */
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -45,6 +46,28 @@ static int64_t find_seq_len(sbp_run *run) {
     sbp_sampler_seek(&run->sampler, 0, 0);
     most = most < USUAL_ROWS ? most : USUAL_ROWS;
     return run->data->longest > most ? run->data->longest : most;
+}
+
+/* Whether what is no plan begins as a model does: a directory with config.json, a GGUF file, or JSON, before
+ * which lines may be comments. sbpc finds out the rest; this comes before the data are read. */
+static sbp_status check_model(const sbp_run *run) {
+    char head[4] = "";
+    if (sbp_file_exists(sbp_file_join(run->arena, run->model, "config.json")))
+        return SBP_OK;
+    FILE *file = fopen(run->model, "rbe");
+    if (!file)
+        return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", run->model, strerror(errno));
+    bool directory = fread(head, 1, 1, file) == 0 && ferror(file);
+    while (isspace((unsigned char)head[0]) && fread(head, 1, 1, file) == 1)
+        ;
+    bool gguf = head[0] == 'G' && fread(head + 1, 1, 3, file) == 3 && memcmp(head, "GGUF", 4) == 0;
+    fclose(file);
+    if (gguf || head[0] == '{' || head[0] == '/')
+        return SBP_OK;
+    return sbp_fail(run->diag, SBP_INPUT,
+                    "'%s' %s: a plan.bin, a Hugging Face model directory, a model.json or a .gguf file is "
+                    "expected",
+                    run->model, directory ? "has no config.json" : "is neither a plan nor a model");
 }
 
 /* Sizes that the data decide; the data stay. */
@@ -146,6 +169,7 @@ static sbp_status compile_model(sbp_run *run) {
     int64_t seq_len = 0;
     bool dry = sbp_options_on(run->options, "dry-run");
     sbp_choice choice;
+    SBP_TRY(check_model(run));
     SBP_TRY(sbp_child_find(run->arena, run->diag, &sbpc));
     SBP_TRY(choose_backend(run, &choice));
     if (!sbp_options_given(run->options, "seq-len") && sbp_options_list_count(run->options, "data") > 0)
@@ -201,9 +225,10 @@ static sbp_status check_usage(const sbp_run *run) {
     const sbp_options *o = run->options;
     bool data = sbp_options_list_count(o, "data") > 0;
     if (sbp_options_arg_count(o) != 1)
-        return sbp_fail(run->diag, SBP_USAGE,
-                        "expected one plan or model, found %d arguments; see sbprun --help",
-                        sbp_options_arg_count(o));
+        return sbp_fail(
+            run->diag, SBP_USAGE, "expected one plan or model, found %d arguments%s; see sbprun --help",
+            sbp_options_arg_count(o),
+            sbp_options_arg_count(o) > 1 && !data ? " (rows are given with --data FILE.jsonl)" : "");
     if (!data && sbp_options_list_count(o, "eval") == 0)
         return sbp_fail(run->diag, SBP_USAGE, "--data FILE.jsonl is missing");
     static const char *const need_data[] = {"score", "dump-gradients", "dry-run", "steps"};

@@ -94,7 +94,7 @@ static sbp_status handle_body(void *user) {
     const sbp_json *root;
     sbp_encoding encoding;
     sbp_text_init(&job->out, job->arena);
-    SBP_TRY(sbp_json_parse(job->arena, job->diag, where, job->text, job->length, 0, &root));
+    SBP_TRY(sbp_json_parse(job->arena, job->diag, where, job->text, job->length, SBP_JSON_ROW, &root));
     if (sbp_options_on(job->all->options, "decode"))
         return decode(job, root);
     if (root->kind != SBP_JSON_STRING)

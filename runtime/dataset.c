@@ -187,10 +187,11 @@ static sbp_status check_all(const dataset_loader *l) {
     if (l->overlong_count > 0)
         return sbp_fail(
             l->diag, SBP_INPUT,
-            "%s: a document of %lld tokens, the plan has room for %lld; %lld such rows, the longest of "
-            "%lld tokens: compile with --seq-len %lld, or give --overlong truncate, split or drop",
+            "%s: a document of %lld tokens, the plan has room for %lld; %lld such row%s, the longest "
+            "of %lld tokens: compile with --seq-len %lld, or give --overlong truncate, split or drop",
             l->overlong_where, (long long)l->overlong_first, (long long)o->max_tokens,
-            (long long)l->overlong_count, (long long)l->overlong_most, (long long)l->overlong_most);
+            (long long)l->overlong_count, l->overlong_count == 1 ? "" : "s", (long long)l->overlong_most,
+            (long long)l->overlong_most);
     say(l, d->truncated, "cut to the greatest length");
     say(l, d->split, "split at the greatest length");
     say(l, d->dropped,

@@ -195,7 +195,7 @@ sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, con
 sbp_status sbp_row_parse(sbp_arena *arena, sbp_diag *diag, const char *where, const char *line, size_t length,
                          const sbp_row_options *options, sbp_row_form *form, sbp_row *out) {
     const sbp_json *root;
-    SBP_TRY(sbp_json_parse(arena, diag, where, line, length, 0, &root));
+    SBP_TRY(sbp_json_parse(arena, diag, where, line, length, SBP_JSON_ROW, &root));
     return sbp_row_read(arena, diag, where, root, options, form, out);
 }
 

@@ -240,11 +240,12 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
     }
     char a[32], b[32];
     if (run->state.step > 0)
-        sbp_note(
-            run->diag, "%lld steps in %.1f s, mean loss %.4f; peak memory %s planned, %s%s%s%s",
-            (long long)run->state.step, run->seconds, loss, sbp_format_bytes(a, sizeof a, (double)planned),
-            measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
-            measured > 0 ? " measured" : "", run->out ? "; the model is in " : "", run->out ? run->out : "");
+        sbp_note(run->diag, "%lld step%s in %.1f s, mean loss %.4f; peak memory %s planned, %s%s%s%s",
+                 (long long)run->state.step, run->state.step == 1 ? "" : "s", run->seconds, loss,
+                 sbp_format_bytes(a, sizeof a, (double)planned),
+                 measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
+                 measured > 0 ? " measured" : "", run->out ? "; the model is in " : "",
+                 run->out ? run->out : "");
     if (measured > planned + planned / 100)
         sbp_note(run->diag, "the %s device holds %s more than was planned", run->info.backend,
                  sbp_format_bytes(a, sizeof a, (double)(measured - planned)));

@@ -17,8 +17,7 @@ static sbp_status random_weights(sbp_run *run, const char *text) {
     unsigned long long seed = strtoull(text, &end, 10);
     if (!*text || *end || *text == '-')
         return sbp_fail(run->diag, SBP_USAGE, "--weights random:%s: expected a whole number as seed", text);
-    return sbp_params_randomize(run->executor, run->plan, seed, sbp_run_threads(run),
-                                run->diag);
+    return sbp_params_randomize(run->executor, run->plan, seed, sbp_run_threads(run), run->diag);
 }
 
 static sbp_status load_weights(sbp_run *run) {
@@ -29,9 +28,9 @@ static sbp_status load_weights(sbp_run *run) {
     if (!path)
         path = run->info.weights;
     if (!path)
-        return sbp_fail(run->diag, SBP_INPUT,
-                        "'%s' was compiled without weights: give --weights DIR, FILE or random:SEED",
-                        run->plan_path);
+        return sbp_fail(run->diag, SBP_INPUT, "'%s' %s: give --weights DIR, FILE or random:SEED",
+                        run->model ? run->model : run->plan_path,
+                        run->model ? "has no weights" : "was compiled without weights");
     sbp_arena *arena = sbp_arena_create();
     if (!arena)
         return sbp_fail(run->diag, SBP_MACHINE, "out of memory");

@@ -159,7 +159,10 @@ sbp_status sbp_json_parse(sbp_arena *arena, sbp_diag *diag, const char *file, co
     sbp_status status = r.scratch ? sbp_guard(r.scratch, NULL, load, &r) : SBP_MACHINE;
     jansson_arena = NULL;
     if (status == SBP_OK && !r.source)
-        status = sbp_fail(diag, SBP_INPUT, "%s:%d:%d: %s", file, r.error.line, r.error.column, r.error.text);
+        status =
+            flags & SBP_JSON_ROW
+                ? sbp_fail(diag, SBP_INPUT, "%s:%d: no JSON: %s", file, r.error.column, r.error.text)
+                : sbp_fail(diag, SBP_INPUT, "%s:%d:%d: %s", file, r.error.line, r.error.column, r.error.text);
     else if (status == SBP_OK)
         status = sbp_guard(arena, NULL, build, &r);
     sbp_arena_destroy(r.scratch);

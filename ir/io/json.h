@@ -40,7 +40,10 @@ typedef struct sbp_json {
     };
 } sbp_json;
 
-enum { SBP_JSON_COMMENTS = 1 }; /* skip lines whose first characters other than blanks are "//" */
+enum {
+    SBP_JSON_COMMENTS = 1, /* skip lines whose first characters other than blanks are "//" */
+    SBP_JSON_ROW = 2 /* the text is one line of a file; `file` names both, messages add the column only */
+};
 
 /* `file` is only for messages. Neither needs a guard by the caller. */
 sbp_status sbp_json_parse(sbp_arena *arena, sbp_diag *diag, const char *file, const char *text, size_t length,

@@ -29,6 +29,8 @@ static void test_usage(void **state) {
         {"$R $D/p --data " DATA " --eval-every 3", "--eval-every needs --eval"},
         {"$R $D/p --eval " DATA " --score $D/s", "--score needs --data"},
         {"$R $D/p --data " DATA " --weights random:x", "expected a whole number as seed"},
+        {"$R $D/p " DATA, "rows are given with --data FILE.jsonl"},
+        {"$C compile $S -o $D/p --memory 16", "--memory: found '16', expected a size such as 80GiB"},
         {"$R tokenize", "expected one model or plan, found 0"},
         {"$R tokenize $S --render", "not built yet"},
         {"$R tokenize $S --lr 1", "--lr is an option of sbprun"},
@@ -77,7 +79,8 @@ static void test_rows(void **state) {
         {"{\"text\": \"a\"}\n{\"text\": 3}\n", "d:2: text: expected a string, found an integer"},
         {"{\"text\": \"a\"}\n\n{\"txt\": \"a\"}\n", "d:3: found 'txt', expected 'text'"},
         {"{\"text\": \"a\"}\n{\"input_ids\": [1]}\n", "d:2: found a row with 'input_ids'"},
-        {"{\"text\": \"a\"\n", "d:1:"},
+        {"{\"text\": \"a\"\n", "d:1:12: no JSON: '}' expected"},
+        {"{\"text\": \"a\"}\nhello\n", "d:2:5: no JSON: invalid token near 'hello'"},
         {"{\"input_ids\": [1, 512]}\n",
          "d:1: input_ids[1]: expected an id below the vocabulary's 512, found 512"},
         {"{\"input_ids\": [1, 2], \"labels\": [1]}\n", "labels: expected as many items"},
@@ -91,7 +94,12 @@ static void test_rows(void **state) {
     }
     cli_fails(f, 1, "standard input:1: text: expected a string", "echo '{\"text\": 1}' | $R $D/p --data -");
     assert_false(sbp_directory_exists(io_path(f, "o"))); /* nothing was begun */
-    /* what `sbprun MODEL` reads before there is a plan */
+    /* what `sbprun MODEL` looks at before there is a plan */
+    cli_fails(f, 1, "none' is neither a plan nor a model", ": >$D/none; $R $D/none --data " DATA);
+    cli_fails(f, 1, "LICENSE' is neither a plan nor a model", "$R LICENSE --data " DATA);
+    cli_fails(f, 1, "'tests' has no config.json", "$R tests --data " DATA);
+    cli_fails(f, 1, "/m' has no weights: give --weights",
+              "mkdir $D/m; cp $S/config.json $S/tokenizer.json $D/m; $R $D/m --data " DATA);
     cli_put(f, "d", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 600]}\n");
     cli_fails(f, 1, "data row 2 (from 1): token 1: id 600 is not below the model's vocabulary of 512",
               "$R $S --data $D/d");
