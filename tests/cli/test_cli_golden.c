@@ -69,6 +69,18 @@ static const setting vulkan_settings[] = {
     {"vulkan, bf16 gradients", VULKAN "--grad-dtype bf16", SBP_F32, false, SBP_TOLERANCE_BF16},
 };
 
+/* More, with SBP_TEST_ALL=1. */
+static const setting vulkan_sweep[] = {
+    {"vulkan, C 64", VULKAN "--chunk 64 --head-chunk 64", SBP_F32, false, 0},
+    {"vulkan, g 3, saved", VULKAN "--chunk 16 --segment 3 --save attn_out+lse+gate+up", SBP_F32, false, 0},
+    {"vulkan, saved, g 2, k 2", VULKAN "--chunk 7 --segment 2 --checkpoint-every 2 --save gate+q+lse",
+     SBP_F32, false, 0},
+    {"vulkan, saved, offload, k 2", VULKAN "--chunk 7 --checkpoint-every 2 --offload host --save " SAVED,
+     SBP_F32, false, 0},
+    {"vulkan, standard, offload", VULKAN "--backward standard --offload host", SBP_F32, false, 0},
+    {"vulkan, no optimizer", VULKAN "--optimizer none", SBP_F32, false, 0},
+};
+
 static const char *const not_built[] = {"gpt2", "llama_rope_dynamic", "llama_rope_longrope_long",
                                         "llama_rope_longrope_short"};
 
@@ -94,75 +106,110 @@ static const char *arguments(io_fixture *f, const sbp_json *args, const char *ke
     return text.data;
 }
 
-static void run_case(io_fixture *f, const char *name, const setting *s) {
+static int runs;
+static double worst; /* relative error of any tensor in fp32 */
+
+/* path: of the case, "tests/golden/llama_plain". */
+static void run_case(io_fixture *f, const char *path, const setting *s) {
     const sbp_json *args;
-    const char *what = sbp_arena_printf(f->arena, "%s (%s)", name, s->name);
-    assert_ok(f, sbp_json_read(f->arena, f->diag,
-                               sbp_arena_printf(f->arena, "tests/golden/%s/args.json", name), 0, &args));
-    cli_ok(f, sbp_arena_printf(f->arena, "$C compile $G/%s/model -o $D/p --dtype %s %s %s", name,
+    const char *what = sbp_arena_printf(f->arena, "%s (%s)", path, s->name);
+    assert_ok(f,
+              sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/args.json", path), 0, &args));
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --dtype %s %s %s", path,
                                s->dtype == SBP_F64   ? "fp64"
                                : s->dtype == SBP_F32 ? "fp32"
                                                      : "bf16",
                                arguments(f, args, "compile"), s->compile));
-    cli_ok(f,
-           sbp_arena_printf(f->arena, "$R $D/p --data $G/%s/train.jsonl %s --dump-gradients $D/g.safetensors",
-                            name, arguments(f, args, "run")));
-    cli_compare(f, what, sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")),
-                sbp_arena_printf(f->arena, "tests/golden/%s/grads.safetensors", name),
-                s->tolerance > 0 ? s->tolerance : sbp_tolerance(s->dtype));
+    cli_ok(f, sbp_arena_printf(f->arena, "$R $D/p --data %s/train.jsonl %s --dump-gradients $D/g.safetensors",
+                               path, arguments(f, args, "run")));
+    double error = cli_compare(f, what, sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")),
+                               sbp_arena_printf(f->arena, "%s/grads.safetensors", path),
+                               s->tolerance > 0 ? s->tolerance : sbp_tolerance(s->dtype));
+    if (s->dtype == SBP_F32 && s->tolerance == 0 && error > worst)
+        worst = error;
+    runs++;
 }
 
-/* Calls visit for every case that can be compiled; returns how many there are. */
-static int each_case(io_fixture *f, void (*visit)(io_fixture *f, const char *name)) {
+/* Calls visit for every case of a folder that can be compiled; returns how many there are. */
+static int each_case(io_fixture *f, const char *folder, void (*visit)(io_fixture *f, const char *path)) {
     int cases = 0;
-    DIR *dir = opendir("tests/golden");
+    DIR *dir = opendir(folder);
     assert_non_null(dir);
     for (struct dirent *entry; (entry = readdir(dir));) {
         const char *name = entry->d_name;
+        const char *path = sbp_arena_printf(f->arena, "%s/%s", folder, name);
         if (name[0] == '.' || is_in(name, not_built, SBP_COUNT(not_built)) ||
-            !sbp_file_exists(sbp_arena_printf(f->arena, "tests/golden/%s/grads.safetensors", name)))
+            !sbp_file_exists(sbp_arena_printf(f->arena, "%s/grads.safetensors", path)))
             continue;
         cases++;
-        visit(f, name);
+        visit(f, path);
     }
     closedir(dir);
     return cases;
 }
 
-static int runs;
-
-static void run_all_of(io_fixture *f, const char *name, const setting *list, int count) {
+static bool everything(void) {
     const char *all = getenv("SBP_TEST_ALL");
-    bool everything = all && strcmp(all, "1") == 0;
+    return all && strcmp(all, "1") == 0;
+}
+
+static void run_all_of(io_fixture *f, const char *path, const setting *list, int count) {
     for (int i = 0; i < count; i++)
-        if (list[i].every_case || everything || is_in(name, thorough, SBP_COUNT(thorough))) {
-            run_case(f, name, &list[i]);
-            runs++;
-        }
+        if (list[i].every_case || everything() ||
+            is_in(strrchr(path, '/') + 1, thorough, SBP_COUNT(thorough)))
+            run_case(f, path, &list[i]);
 }
 
-static void run_settings(io_fixture *f, const char *name) {
-    run_all_of(f, name, settings, SBP_COUNT(settings));
+static void run_settings(io_fixture *f, const char *path) {
+    run_all_of(f, path, settings, SBP_COUNT(settings));
 }
 
-static void run_vulkan_settings(io_fixture *f, const char *name) {
-    run_all_of(f, name, vulkan_settings, SBP_COUNT(vulkan_settings));
+static void run_vulkan_settings(io_fixture *f, const char *path) {
+    run_all_of(f, path, vulkan_settings, SBP_COUNT(vulkan_settings));
+    if (everything())
+        run_all_of(f, path, vulkan_sweep, SBP_COUNT(vulkan_sweep));
 }
 
 /* The dump of the last run again: the same bits. */
 static void run_again(io_fixture *f, const char *name) {
-    run_case(f, name, &vulkan_settings[1]);
+    const char *path = sbp_arena_printf(f->arena, "tests/golden/%s", name);
+    run_case(f, path, &vulkan_settings[1]);
     cli_ok(f, "mv $D/g.safetensors $D/first.safetensors");
-    run_case(f, name, &vulkan_settings[1]);
+    run_case(f, path, &vulkan_settings[1]);
     cli_same(f, "first.safetensors", "g.safetensors");
 }
 
 static void test_golden_gradients_on_vulkan(void **state) {
     if (!cli_has_vulkan(*state, "golden gradients"))
         skip();
-    int cases = each_case(*state, run_vulkan_settings);
-    print_message("%d cases, %d runs\n", cases, runs);
+    int cases = each_case(*state, "tests/golden", run_vulkan_settings);
+    print_message("%d cases, %d runs; worst relative error in fp32: %.2g\n", cases, runs, worst);
     assert_true(cases >= 33);
+}
+
+/* Cases that somebody else made, where they are beside the sources. */
+static void run_if_sft(io_fixture *f, const char *path) {
+    const sbp_json *args;
+    assert_ok(f,
+              sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/args.json", path), 0, &args));
+    if (strstr(arguments(f, args, "compile"), "'sft'"))
+        run_vulkan_settings(f, path);
+}
+
+static void test_other_goldens_on_vulkan(void **state) {
+    static const char folder[] = "../shared/golden";
+    io_fixture *f = *state;
+    if (!sbp_file_exists(sbp_arena_printf(f->arena, "%s/README.md", folder))) {
+        print_message("skipped: golden gradients of %s: it is missing\n", folder);
+        skip();
+    }
+    if (!cli_has_vulkan(f, "golden gradients of others"))
+        skip();
+    runs = 0;
+    worst = 0;
+    each_case(f, folder, run_if_sft);
+    print_message("%d runs; worst relative error in fp32: %.2g\n", runs, worst);
+    assert_true(runs >= 3);
 }
 
 static void test_same_bits_on_vulkan(void **state) {
@@ -227,24 +274,24 @@ static void test_plans_and_devices(void **state) {
 }
 
 static void test_golden_gradients(void **state) {
-    int cases = each_case(*state, run_settings);
+    int cases = each_case(*state, "tests/golden", run_settings);
     print_message("%d cases, %d runs\n", cases, runs);
     assert_true(cases >= 33);
 }
 
-static void compile_without_streambp(io_fixture *f, const char *name) {
+static void compile_without_streambp(io_fixture *f, const char *path) {
     static const char *const modes[] = {"stream", "checkpoint", "standard"};
     for (int i = 0; i < SBP_COUNT(modes); i++)
         cli_fails(f, 70, "the streambp pass did not make loops and entries",
-                  sbp_arena_printf(f->arena, "$C compile $G/%s/model -o $D/p --backward %s --skip-streambp",
-                                   name, modes[i]));
+                  sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --backward %s --skip-streambp",
+                                   path, modes[i]));
     if (cli_exists(f, "p"))
-        fail_msg("%s: there is a plan although streambp was skipped", name);
+        fail_msg("%s: there is a plan although streambp was skipped", path);
 }
 
 /* No mode has a way around the one pass that makes schedules: without it every case fails for lack of one. */
 static void test_nothing_works_without_streambp(void **state) {
-    assert_true(each_case(*state, compile_without_streambp) >= 33);
+    assert_true(each_case(*state, "tests/golden", compile_without_streambp) >= 33);
 }
 
 /* The names of what the plan keeps, as --save takes them. */
@@ -333,6 +380,7 @@ static void test_what_is_not_built(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest vulkan[] = {
         cmocka_unit_test_setup_teardown(test_golden_gradients_on_vulkan, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_other_goldens_on_vulkan, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits_on_vulkan, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_ways_to_run_on_vulkan, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_plans_and_devices, cli_setup, io_teardown),
