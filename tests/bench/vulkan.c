@@ -79,20 +79,20 @@ static void choose_cases(results *r, bool quick, bool software) {
             continue;
         }
         for (int i = 0; i < SBP_COUNT(layers); i++)
-            add_layer(r, software ? 512 : 2048, layers[i][0], layers[i][1], dtypes[t]);
-        for (int64_t n = 1024; n <= (software ? 1024 : 8192); n *= 2)
+            add_layer(r, software ? 256 : 2048, layers[i][0], layers[i][1], dtypes[t]);
+        for (int64_t n = software ? 512 : 1024; n <= (software ? 512 : 8192); n *= 2)
             add_square(r, n, dtypes[t]);
     }
     if (!quick)
-        add_layer(r, software ? 64 : 512, 49152, 576, SBP_F32);
+        add_layer(r, software ? 32 : 512, 49152, 576, SBP_F32);
     for (int t = 0; t < 2; t++) {
         if (quick) {
             add_attention(r, 70, 32, 4, 2, 64, dtypes[t]);
             continue;
         }
-        add_attention(r, 512, 512, 9, 3, 64, dtypes[t]);
-        add_attention(r, 512, 128, 9, 3, 64, dtypes[t]);
-        add_attention(r, 512, 512, 4, 1, 128, dtypes[t]);
+        add_attention(r, 256, 256, 9, 3, 64, dtypes[t]);
+        add_attention(r, 256, 64, 9, 3, 64, dtypes[t]);
+        add_attention(r, 256, 256, 4, 1, 128, dtypes[t]);
         for (int64_t rows = 2048; !software && rows <= 8192; rows *= 4) {
             add_attention(r, rows, 2048, 9, 3, 64, dtypes[t]);
             add_attention(r, rows, 2048, 32, 8, 128, dtypes[t]);
