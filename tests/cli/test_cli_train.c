@@ -345,9 +345,9 @@ static void test_memory_is_planned_for_the_threads(void **state) {
     }
     for (int i = 0; i < SBP_COUNT(threads); i++) {
         cli_ok(f, sbp_arena_printf(f->arena, COMPILE " --threads %d", threads[i]));
-        cli_ok(f, sbp_arena_printf(f->arena,
-                                   "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 2 --json --threads %d",
-                                   threads[i]));
+        cli_ok(f, sbp_arena_printf(
+                      f->arena, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 2 --json --threads %d",
+                      threads[i]));
         planned[i] = cli_number(f, cli_json(f, "out"), "peak_bytes_planned");
         expect_near("peak with so many threads:", threads[i],
                     cli_number(f, cli_json(f, "out"), "peak_bytes_measured"), planned[i],
