@@ -194,6 +194,10 @@ static const char *const known_fields[] = {"rope_type",
                                            "partial_rotary_factor"};
 
 static void check_fields(const rope_config *c, const sbp_json *object) {
+    if (object && object->kind != SBP_JSON_OBJECT) {
+        sbp_hf_fail(c->hf, object, "expected an object, found %s", sbp_json_kind_name(object->kind));
+        return;
+    }
     for (int64_t i = 0; object && i < object->count; i++) {
         const sbp_json *field = &object->items[i];
         bool known = field->kind == SBP_JSON_NULL;
@@ -267,7 +271,7 @@ static const sbp_json *filled(sbp_hf *hf, const char *key) {
     const sbp_json *field = sbp_hf_field(hf, key);
     if (field && field->kind != SBP_JSON_OBJECT)
         sbp_hf_fail(hf, field, "expected an object, found %s", sbp_json_kind_name(field->kind));
-    return field && field->count > 0 ? field : NULL;
+    return field && field->kind == SBP_JSON_OBJECT && field->count > 0 ? field : NULL;
 }
 
 sbp_hf_rope sbp_hf_rope_read(sbp_hf *hf, int64_t head_dim, double default_theta, int64_t max_positions) {

@@ -56,12 +56,32 @@ static int redirect(int to, const char *path, int flags) {
     return kept;
 }
 
-static void restore(int to, int kept) {
-    dup2(kept, to);
-    close(kept);
+static int streams[3] = {-1, -1, -1}; /* what the standard streams were while a command runs */
+
+static void restore(void) {
+    fflush(NULL);
+    for (int i = 0; i < 3; i++)
+        if (streams[i] >= 0) {
+            dup2(streams[i], i);
+            close(streams[i]);
+            streams[i] = -1;
+        }
+}
+
+/* After a command that crashed (cmocka caught the signal): the streams are still those of the command, and so
+ * is what cmocka said. */
+static void recover(const io_fixture *f) {
+    static char text[20000];
+    if (streams[0] < 0)
+        return;
+    restore();
+    static const char *const names[] = {"out", "err"};
+    for (int i = 0; i < 2; i++)
+        fprintf(stderr, "%s", in_process_output(f, names[i], text, sizeof text));
 }
 
 outcome in_process(const io_fixture *f, const char *command, const char *input, int64_t n, int64_t *left) {
+    recover(f);
     char line[2000], *words[MAX_WORDS + 1], stream[3][100];
     size_t length = 0;
     int count = 0;
@@ -87,18 +107,15 @@ outcome in_process(const io_fixture *f, const char *command, const char *input, 
     assert_non_null(diag);
     sbp_diag_set_sink(diag, note_error, &o);
     fflush(NULL);
-    int kept[3];
-    kept[0] = redirect(0, stream[0], O_RDONLY);
+    streams[0] = redirect(0, stream[0], O_RDONLY);
     for (int i = 1; i < 3; i++)
-        kept[i] = redirect(i, stream[i], O_WRONLY | O_CREAT | O_TRUNC);
+        streams[i] = redirect(i, stream[i], O_WRONLY | O_CREAT | O_TRUNC);
     __fpurge(stdin); /* of what an earlier command left unread */
     clearerr(stdin);
     sbp_test_fail_allocation(n);
     o.status = call(diag, count, words);
     int64_t rest = sbp_test_fail_allocation(0);
-    fflush(NULL);
-    for (int i = 0; i < 3; i++)
-        restore(i, kept[i]);
+    restore();
     sbp_diag_destroy(diag);
     if (left)
         *left = rest;
@@ -137,6 +154,7 @@ void in_process_limit_memory(int64_t bytes) {
 
 int in_process_teardown(void **state) {
     char command[100];
+    recover(*state);
     snprintf(command, sizeof command, "rm -rf %s.*", ((io_fixture *)*state)->directory);
     int rc = system(command);
     return io_teardown(state) | rc;

@@ -328,6 +328,8 @@ static void test_errors(void **state) {
     expect(qwen2, "use_sliding_window=false", SBP_INPUT,
            "layer 0 is sliding_attention, but there is no window");
     expect(gemma, "use_bidirectional_attention=true", SBP_INPUT, "use_bidirectional_attention: true");
+    expect(gemma, "rope_parameters={\"full_attention\":[3],\"sliding_attention\":{}}", SBP_INPUT,
+           "full_attention: expected an object, found an array");
     expect(gemma, "rope_parameters={\"rope_type\":\"default\"}", SBP_INPUT,
            "an object each for full_attention and sliding_attention");
     expect(plain, "rope_parameters.rope_type=\"axial\"", SBP_INPUT,
@@ -341,6 +343,7 @@ static void test_errors(void **state) {
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}",
            SBP_INPUT, "0.5 with rope_type 'linear' is not supported");
     expect(plain, "rope_scaling=3", SBP_INPUT, "rope_scaling: expected an object");
+    expect(plain, "rope_scaling=[3]", SBP_INPUT, "rope_scaling: expected an object");
     expect(plain, "eos_token_id=\"</s>\"", SBP_INPUT,
            "eos_token_id: expected an integer, found the string '</s>'");
     expect(plain, "rms_norm_eps=-1", SBP_INPUT, "rms_norm_c3: eps is -1");
