@@ -160,15 +160,13 @@ static void test_a_real_model_on_vulkan(void **state) {
                                    model, vulkan ? "--backend vulkan" : ""));
         cli_ok(f, sbp_arena_printf(f->arena,
                                    "$R $D/p --data $D/row.jsonl --batch-size 1 --steps 1 --dump-gradients "
-                                   "$D/%s.safetensors --json && cp $D/out $D/%s.json",
-                                   vulkan ? "vulkan" : "cpu", vulkan ? "vulkan" : "cpu"));
+                                   "$D/%s.safetensors",
+                                   vulkan ? "vulkan" : "cpu"));
     }
     double worst =
         cli_compare(f, model, sbp_arena_strdup(f->arena, io_path(f, "vulkan.safetensors")),
                     sbp_arena_strdup(f->arena, io_path(f, "cpu.safetensors")), SBP_TOLERANCE_DEEP_F32);
-    double seconds = cli_number(f, cli_json(f, "vulkan.json"), "train_seconds");
-    print_message("%s, 512 tokens: gradients of vulkan within %.2g of the cpu's; %.1f s\n", model, worst,
-                  seconds);
+    print_message("%s, 512 tokens: gradients of vulkan within %.2g of the cpu's\n", model, worst);
 }
 
 /* ---- scores and evaluations ------------------------------------------------------------------------- */
