@@ -13,8 +13,8 @@ typedef struct sbp_target_info {
     /* Measured: what the process needs on the device beside the arena. runtime_bytes for a tiny model; then
      * per parameter tensor (the program and its prepared commands); for packed operands of products twice the
      * bytes of the largest tensor, at most runtime_product_bytes; and per thread, twice that where a head has
-     * more than runtime_head_elems elements. sbpc adds these to runtime_bytes, for as many threads as --threads
-     * says. */
+     * more than runtime_head_elems elements. sbpc adds these to runtime_bytes, for as many threads as
+     * --threads says. */
     int64_t runtime_bytes, runtime_tensor_bytes, runtime_product_bytes, runtime_thread_bytes;
     int64_t runtime_head_elems;
     int32_t attention_partials; /* dq partial sums of attn_bwd, each as large as dq; 0: none */

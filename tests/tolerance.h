@@ -56,8 +56,8 @@
 /* Central differences in fp64 with a step of 1e-5: truncation 1e-10, cancellation 1e-11. */
 #define SBP_TOLERANCE_DIFFERENCES 1e-7
 
-/* Memory of a process on the CPU, in bytes, planned against measured: one huge page, of which scratch memory is
- * made; the system gives them whole or not at all. */
+/* Memory of a process on the CPU, in bytes, planned against measured: one huge page, of which scratch memory
+ * is made; the system gives them whole or not at all. */
 #define SBP_TOLERANCE_PROCESS_BYTES (2 << 20)
 
 /* What a driver says a process uses of a device against what was planned, relative. */

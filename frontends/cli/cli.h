@@ -20,7 +20,7 @@ typedef struct sbp_compilation {
     const char *objective, *loss_type;
     sbp_dtype dtype, grad_dtype, state_dtype;
     bool step;
-    int64_t threads; /* of the process that will run the plan, for its memory */
+    int64_t threads;       /* of the process that will run the plan, for its memory */
     sbp_pipeline pipeline; /* finished: the program is in it */
     sbp_wish wish;
     sbp_plan_estimate estimate;
