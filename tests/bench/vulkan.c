@@ -109,15 +109,25 @@ static void find_variant(const bench *b, const sbp_dispatch *dispatch, char out[
         snprintf(out, 16, "%.15s", strrchr(steps[0].name, '.') + 1);
 }
 
+/* Whether an earlier way ran the same variant already. */
+static bool is_known(const results *r, int with, int product) {
+    for (int w = 0; w < with; w++)
+        if (strcmp(r->variants[w][product], r->variants[with][product]) == 0)
+            return true;
+    return false;
+}
+
 static void run_products(bench *b, results *r, int with) {
     for (int i = 0; i < r->product_count; i++) {
         bench_command command;
         bench_product_make(b, &r->products[i], &command);
+        if (b->device) {
+            find_variant(b, &command.dispatch, r->variants[with][i]);
+            if (is_known(r, with, i))
+                continue;
+        }
         double seconds = bench_time(b, &command);
-        if (!b->device)
-            continue;
-        r->seconds[with][i] = seconds;
-        find_variant(b, &command.dispatch, r->variants[with][i]);
+        r->seconds[with][i] = b->device ? seconds : 0;
     }
 }
 
@@ -311,6 +321,9 @@ static const char *json_of(bench *b, const options *o, const results *r, const s
     write_member(&t, "date", date);
     write_member(&t, "commit",
                  output_of(b->arena, "git -C '" SBP_SOURCE "' describe --always --dirty 2>/dev/null"));
+    double load = 0; /* rates are those of a quiet machine only when this is below one or so */
+    if (getloadavg(&load, 1) == 1)
+        sbp_text_add(&t, " \"load_average\": %.2f,\n", load);
     sbp_text_add(&t, " \"software\": %s, \"subgroup\": %u, \"shared_bytes\": %u, \"quick\": %s,\n",
                  machine->software ? "true" : "false", machine->subgroup_size, machine->shared_bytes,
                  o->quick ? "true" : "false");
