@@ -140,6 +140,28 @@ static int check_program(const char *model, const compile_wish *wish) {
     return count;
 }
 
+/* llvmpipe leaves all loops after 65535 iterations: a product that would take more is refused, not wrong. */
+static void long_products(void **state) {
+    static const struct {
+        int64_t rows, cols, depth;
+        bool refused;
+    } cases[] = {{8, 8, 70000, false},   {9, 8, 70000, false}, {7, 8, 70000, true}, {8, 5, 70000, true},
+                 {16, 16, 262144, true}, {7, 3, 65000, false}, {7, 3, 65535, true}};
+    const sbp_vulkan_machine lavapipe = {.software = true, .max_local_size = 1024, .shared_bytes = 1 << 15};
+    const sbp_vulkan_machine gpu = {.max_local_size = 1024, .shared_bytes = 1 << 15};
+    (void)state;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        const sbp_command command = {.kind = SBP_CMD_GEMM};
+        const sbp_span spans[] = {
+            {.dtype = SBP_F32, .rows = cases[i].rows, .cols = cases[i].cols, .stride = cases[i].cols},
+            {.dtype = SBP_F32, .rows = cases[i].rows, .cols = cases[i].depth, .stride = cases[i].depth},
+            {.dtype = SBP_F32, .rows = cases[i].depth, .cols = cases[i].cols, .stride = cases[i].cols}};
+        const sbp_dispatch dispatch = {.command = &command, .spans = spans, .span_count = 3};
+        assert_int_equal(sbp_vulkan_too_long(&dispatch, &lavapipe), cases[i].refused);
+        assert_false(sbp_vulkan_too_long(&dispatch, &gpu));
+    }
+}
+
 static void real_models(void **state) {
     (void)state;
     DIR *dir = opendir(CONFIGS);
@@ -289,9 +311,9 @@ static void half_products(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(container), cmocka_unit_test(same_bytes),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(container),     cmocka_unit_test(same_bytes),
                                        cmocka_unit_test(half_products), cmocka_unit_test(small_models),
-                                       cmocka_unit_test(real_models)};
+                                       cmocka_unit_test(long_products), cmocka_unit_test(real_models)};
     int failed = cmocka_run_group_tests_name("vulkan target", tests, NULL, NULL);
     if (not_validated > 0)
         printf("skipped: validation of %d modules with cooperative matrices: libspirv-tools is too old for "
