@@ -3,6 +3,11 @@
  * validation, which sees missing barriers between transfers (and none between dispatches that use addresses).
  * What it objects to fails the next wait.
  *
+ * The layer follows one queue, so a queue of the program is a stage of that one: queue 0 the transfers, queue
+ * 1 compute shaders that copy between descriptors, which the layer sees as it does transfers. A fence is a
+ * barrier from the stage of the one queue to that of the other, and orders nothing else. Bytes are SCALE
+ * times as far apart as in the program, so that descriptors may begin at any.
+ *
  * A command that both reads and writes bytes is recorded as writing them: whatever conflicts with the read
  * conflicts with the write. */
 #include "backends/vulkan/vulkan.h"
@@ -11,7 +16,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_REGIONS = 1024, MOST_INTERVALS = 1 << 16, DUMP_BYTES = 1 << 30 };
+enum {
+    MOST_REGIONS = 1024,
+    MOST_INTERVALS = 1 << 16,
+    DUMP_BYTES = 1 << 30,
+    SCALE = 16,
+    MOST_SETS = 4096 /* of descriptors, in one command buffer */
+};
+
+/* b[0] = a[0], of two storage buffers at bindings 0 (read only) and 1 (write only), as glslc makes it of
+ *     void main() { b.v[0] = a.v[0]; } */
+static const uint32_t copy_words[] = {
+    0x7230203,  0x10500,    0xd000b, 0x18,    0x0,     0x20011, 0x1,     0x6000b, 0x1,     0x4c534c47,
+    0x6474732e, 0x3035342e, 0x0,     0x3000e, 0x0,     0x1,     0x7000f, 0x5,     0x4,     0x6e69616d,
+    0x0,        0xa,        0x10,    0x60010, 0x4,     0x11,    0x1,     0x1,     0x1,     0x40047,
+    0x7,        0x6,        0x4,     0x40048, 0x8,     0x0,     0x19,    0x50048, 0x8,     0x0,
+    0x23,       0x0,        0x30047, 0x8,     0x2,     0x40047, 0xa,     0x22,    0x0,     0x40047,
+    0xa,        0x21,       0x1,     0x40047, 0xd,     0x6,     0x4,     0x40048, 0xe,     0x0,
+    0x18,       0x50048,    0xe,     0x0,     0x23,    0x0,     0x30047, 0xe,     0x2,     0x40047,
+    0x10,       0x22,       0x0,     0x40047, 0x10,    0x21,    0x0,     0x40047, 0x17,    0xb,
+    0x19,       0x20013,    0x2,     0x30021, 0x3,     0x2,     0x40015, 0x6,     0x20,    0x0,
+    0x3001d,    0x7,        0x6,     0x3001e, 0x8,     0x7,     0x40020, 0x9,     0xc,     0x8,
+    0x4003b,    0x9,        0xa,     0xc,     0x40015, 0xb,     0x20,    0x1,     0x4002b, 0xb,
+    0xc,        0x0,        0x3001d, 0xd,     0x6,     0x3001e, 0xe,     0xd,     0x40020, 0xf,
+    0xc,        0xe,        0x4003b, 0xf,     0x10,    0xc,     0x40020, 0x11,    0xc,     0x6,
+    0x40017,    0x15,       0x6,     0x3,     0x4002b, 0x6,     0x16,    0x1,     0x6002c, 0x15,
+    0x17,       0x16,       0x16,    0x16,    0x50036, 0x2,     0x4,     0x0,     0x3,     0x200f8,
+    0x5,        0x60041,    0x11,    0x12,    0x10,    0xc,     0xc,     0x4003d, 0x6,     0x13,
+    0x12,       0x60041,    0x11,    0x14,    0xa,     0xc,     0xc,     0x3003e, 0x14,    0x13,
+    0x100fd,    0x10038};
 
 /* Bytes of an arena. */
 typedef struct interval {
@@ -28,12 +61,17 @@ typedef struct shadow {
     VkCommandPool pool;
     VkCommandBuffer commands;
     bool open;
+    int queue; /* of the command at hand */
     vulkan_buffer arenas[SBP_SPACE_COUNT];
     vulkan_buffer source, dump; /* nobody writes source; nobody reads dump */
     int64_t dump_at;
     const sbp_command *skipped;
     interval_list reads, writes;
     VkBufferCopy regions[MOST_REGIONS];
+    VkDescriptorSetLayout set_layout;
+    VkPipelineLayout layout;
+    VkPipeline copy;
+    VkDescriptorPool sets;
 } shadow;
 
 /* ---- ranges ----------------------------------------------------------------------------------------- */
@@ -86,7 +124,9 @@ static sbp_status begin(shadow *s, sbp_diag *diag) {
     if (s->open)
         return SBP_OK;
     VULKAN_TRY(&s->d, diag, ResetCommandPool(s->d.device, s->pool, 0));
+    VULKAN_TRY(&s->d, diag, ResetDescriptorPool(s->d.device, s->sets, 0));
     VULKAN_TRY(&s->d, diag, BeginCommandBuffer(s->commands, &info));
+    s->d.vk.CmdBindPipeline(s->commands, VK_PIPELINE_BIND_POINT_COMPUTE, s->copy);
     s->open = true;
     s->dump_at = 0;
     return SBP_OK;
@@ -98,15 +138,45 @@ static void flush_regions(shadow *s, VkBuffer from, VkBuffer to, uint32_t *count
     *count = 0;
 }
 
+/* A copy by a dispatch; from source: from its beginning. */
+static sbp_status dispatch_copy(shadow *s, VkBuffer from, VkBuffer to, const VkBufferCopy *region,
+                                sbp_diag *diag) {
+    VkDescriptorSet set;
+    VkDescriptorSetAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO,
+                                        .descriptorPool = s->sets,
+                                        .descriptorSetCount = 1,
+                                        .pSetLayouts = &s->set_layout};
+    VULKAN_TRY(&s->d, diag, AllocateDescriptorSets(s->d.device, &info, &set));
+    VkDescriptorBufferInfo ends[] = {{.buffer = from, .offset = region->srcOffset, .range = region->size},
+                                     {.buffer = to, .offset = region->dstOffset, .range = region->size}};
+    VkWriteDescriptorSet writes[2];
+    for (uint32_t i = 0; i < 2; i++)
+        writes[i] = (VkWriteDescriptorSet){.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
+                                           .dstSet = set,
+                                           .dstBinding = i,
+                                           .descriptorCount = 1,
+                                           .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                                           .pBufferInfo = &ends[i]};
+    s->d.vk.UpdateDescriptorSets(s->d.device, 2, writes, 0, NULL);
+    s->d.vk.CmdBindDescriptorSets(s->commands, VK_PIPELINE_BIND_POINT_COMPUTE, s->layout, 0, 1, &set, 0,
+                                  NULL);
+    s->d.vk.CmdDispatch(s->commands, 1, 1, 1);
+    return SBP_OK;
+}
+
 static sbp_status record_read(shadow *s, int space, int64_t begin_at, int64_t end, uint32_t *count,
                               sbp_diag *diag) {
-    if (end - begin_at > s->dump.bytes - s->dump_at)
+    int64_t bytes = SCALE * (end - begin_at);
+    if (bytes > s->dump.bytes - s->dump_at)
         return sbp_fail(diag, SBP_INTERNAL, "vulkan: more than %lld bytes are read in one command buffer",
                         (long long)s->dump.bytes);
-    s->regions[(*count)++] = (VkBufferCopy){.srcOffset = (VkDeviceSize)begin_at,
-                                            .dstOffset = (VkDeviceSize)s->dump_at,
-                                            .size = (VkDeviceSize)(end - begin_at)};
-    s->dump_at += end - begin_at;
+    VkBufferCopy region = {.srcOffset = (VkDeviceSize)(SCALE * begin_at),
+                           .dstOffset = (VkDeviceSize)s->dump_at,
+                           .size = (VkDeviceSize)bytes};
+    s->dump_at += bytes;
+    if (s->queue == 1)
+        return dispatch_copy(s, s->arenas[space].buffer, s->dump.buffer, &region, diag);
+    s->regions[(*count)++] = region;
     if (*count == MOST_REGIONS)
         flush_regions(s, s->arenas[space].buffer, s->dump.buffer, count);
     return SBP_OK;
@@ -133,16 +203,38 @@ static sbp_status record_reads(shadow *s, int space, sbp_diag *diag) {
     return SBP_OK;
 }
 
-static void record_writes(shadow *s, int space) {
+static sbp_status record_writes(shadow *s, int space, sbp_diag *diag) {
     uint32_t count = 0;
     for (int32_t i = 0; i < s->writes.count; i++) {
         const interval *x = &s->writes.items[i];
-        s->regions[count++] =
-            (VkBufferCopy){.dstOffset = (VkDeviceSize)x->begin, .size = (VkDeviceSize)(x->end - x->begin)};
+        VkBufferCopy region = {.dstOffset = (VkDeviceSize)(SCALE * x->begin),
+                               .size = (VkDeviceSize)(SCALE * (x->end - x->begin))};
+        if (s->queue == 1) {
+            SBP_TRY(dispatch_copy(s, s->source.buffer, s->arenas[space].buffer, &region, diag));
+            continue;
+        }
+        s->regions[count++] = region;
         if (count == MOST_REGIONS)
             flush_regions(s, s->source.buffer, s->arenas[space].buffer, &count);
     }
     flush_regions(s, s->source.buffer, s->arenas[space].buffer, &count);
+    return SBP_OK;
+}
+
+/* Later commands of one queue behind the earlier ones of another, or the same. */
+static void record_fence(shadow *s, int32_t from, int32_t to) {
+    static const VkPipelineStageFlags2 stages[] = {VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT,
+                                                   VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT};
+    static const VkAccessFlags2 writes[] = {VK_ACCESS_2_TRANSFER_WRITE_BIT, VK_ACCESS_2_SHADER_WRITE_BIT},
+                                reads[] = {VK_ACCESS_2_TRANSFER_READ_BIT, VK_ACCESS_2_SHADER_READ_BIT};
+    VkMemoryBarrier2 barrier = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
+                                .srcStageMask = stages[from],
+                                .srcAccessMask = writes[from],
+                                .dstStageMask = stages[to],
+                                .dstAccessMask = reads[to] | writes[to]};
+    VkDependencyInfo info = {
+        .sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO, .memoryBarrierCount = 1, .pMemoryBarriers = &barrier};
+    s->d.vk.CmdPipelineBarrier2(s->commands, &info);
 }
 
 static sbp_status shadow_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
@@ -152,10 +244,10 @@ static sbp_status shadow_submit(sbp_device *base, const sbp_dispatch *dispatch, 
     if (dispatch->command->kind == SBP_CMD_FENCE) {
         if (dispatch->command == s->skipped)
             return SBP_OK;
-        vulkan_barrier(&s->d, s->commands, false);
-        s->dump_at = 0; /* what was dumped before the barrier may be overwritten behind it */
+        record_fence(s, dispatch->command->u.fence.from != 0, dispatch->command->u.fence.to != 0);
         return SBP_OK;
     }
+    s->queue = dispatch->command->queue != 0;
     int32_t count = sbp_command_operands(s->d.program, dispatch->command, operands);
     for (int space = 0; space < SBP_SPACE_COUNT; space++) {
         s->reads.count = s->writes.count = 0;
@@ -166,7 +258,7 @@ static sbp_status shadow_submit(sbp_device *base, const sbp_dispatch *dispatch, 
         normalize(&s->reads);
         normalize(&s->writes);
         SBP_TRY(record_reads(s, space, diag));
-        record_writes(s, space);
+        SBP_TRY(record_writes(s, space, diag));
     }
     return SBP_OK;
 }
@@ -189,6 +281,14 @@ static sbp_status shadow_wait(sbp_device *base, sbp_diag *diag) {
 static void shadow_destroy(sbp_device *base) {
     shadow *s = (shadow *)base;
     if (s->d.device) {
+        if (s->copy)
+            s->d.vk.DestroyPipeline(s->d.device, s->copy, NULL);
+        if (s->layout)
+            s->d.vk.DestroyPipelineLayout(s->d.device, s->layout, NULL);
+        if (s->set_layout)
+            s->d.vk.DestroyDescriptorSetLayout(s->d.device, s->set_layout, NULL);
+        if (s->sets)
+            s->d.vk.DestroyDescriptorPool(s->d.device, s->sets, NULL);
         if (s->pool)
             s->d.vk.DestroyCommandPool(s->d.device, s->pool, NULL);
         for (int i = 0; i < SBP_SPACE_COUNT; i++)
@@ -212,6 +312,45 @@ static sbp_status create_pool(shadow *s, sbp_diag *diag) {
     return SBP_OK;
 }
 
+/* The copy by a shader, and descriptors for it. */
+static sbp_status create_copy(shadow *s, sbp_diag *diag) {
+    VkDescriptorPoolSize size = {.type = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, .descriptorCount = 2 * MOST_SETS};
+    VkDescriptorPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
+                                       .maxSets = MOST_SETS,
+                                       .poolSizeCount = 1,
+                                       .pPoolSizes = &size};
+    VkDescriptorSetLayoutBinding bindings[2];
+    for (uint32_t i = 0; i < 2; i++)
+        bindings[i] = (VkDescriptorSetLayoutBinding){.binding = i,
+                                                     .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                                                     .descriptorCount = 1,
+                                                     .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
+    VkDescriptorSetLayoutCreateInfo set = {.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
+                                           .bindingCount = 2,
+                                           .pBindings = bindings};
+    VULKAN_TRY(&s->d, diag, CreateDescriptorPool(s->d.device, &pool, NULL, &s->sets));
+    VULKAN_TRY(&s->d, diag, CreateDescriptorSetLayout(s->d.device, &set, NULL, &s->set_layout));
+    VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                         .setLayoutCount = 1,
+                                         .pSetLayouts = &s->set_layout};
+    VULKAN_TRY(&s->d, diag, CreatePipelineLayout(s->d.device, &layout, NULL, &s->layout));
+    VkShaderModuleCreateInfo source = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                       .codeSize = sizeof copy_words,
+                                       .pCode = copy_words};
+    VkShaderModule module;
+    VULKAN_TRY(&s->d, diag, CreateShaderModule(s->d.device, &source, NULL, &module));
+    VkComputePipelineCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = module,
+                  .pName = "main"},
+        .layout = s->layout};
+    VkResult result = s->d.vk.CreateComputePipelines(s->d.device, VK_NULL_HANDLE, 1, &info, NULL, &s->copy);
+    s->d.vk.DestroyShaderModule(s->d.device, module, NULL);
+    return result == VK_SUCCESS ? SBP_OK : vulkan_fail(&s->d, result, "CreateComputePipelines", diag);
+}
+
 static sbp_status shadow_create(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
     *out = NULL;
     shadow *s = sbp_malloc(sizeof *s);
@@ -222,6 +361,8 @@ static sbp_status shadow_create(const sbp_device_options *options, sbp_diag *dia
     sbp_status status = vulkan_device_open(&s->d, options, "sync", diag);
     if (status == SBP_OK)
         status = create_pool(s, diag);
+    if (status == SBP_OK)
+        status = create_copy(s, diag);
     if (status != SBP_OK)
         shadow_destroy(&s->d.base);
     else
@@ -234,7 +375,7 @@ static sbp_status shadow_load(sbp_device *base, const sbp_program *program, sbp_
     int64_t most = 16;
     s->d.program = program;
     for (int i = 0; i < SBP_SPACE_COUNT; i++) {
-        int64_t bytes = program->arena_bytes[i];
+        int64_t bytes = SCALE * program->arena_bytes[i];
         most = bytes > most ? bytes : most;
         if (bytes > 0)
             SBP_TRY(vulkan_buffer_create(&s->d, VULKAN_DEVICE_ARENA, bytes, &s->arenas[i], diag));

@@ -1,7 +1,7 @@
 /* test_vulkan_shadow.c: the fences of the programs of all golden cases, as barriers, under the
  * synchronization validation of VK_LAYER_KHRONOS_validation (backends/vulkan/shadow.c): it must be silent,
- * and object when any one fence is left out. A second opinion on what test_fence.c shows on paper, on the
- * barriers that are really recorded. */
+ * and object when any one fence is left out, also those between the two queues of programs that offload. A
+ * second opinion on what test_fence.c shows on paper, on the barriers that are really recorded. */
 #include "backends/vulkan/vulkan_device.h"
 #include "runtime/executor.h"
 #include "tests/common/compile_model.h"
@@ -30,7 +30,7 @@ typedef struct bench {
     int32_t *pairs, pair_count; /* entries, each right before each */
 } bench;
 
-static struct { int programs, fences, noticed; } totals;
+static struct { int programs, fences, between, noticed; } totals;
 
 static void check(bench *b, sbp_status status) {
     if (status != SBP_OK)
@@ -83,11 +83,15 @@ static bool noticed(bench *b, const sbp_command *fence) {
     return seen;
 }
 
-static void examine(const char *name) {
+/* A program; with `offload` of seven layers, whose checkpoints go to the host and back by queue 1. */
+static void examine(const char *name, bool offload, bool save_all) {
     char path[512];
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = name};
     snprintf(path, sizeof path, GOLDEN "%s/model", name);
     compile_wish wish = compile_wish_for(path, T_MAX, CHUNK, HEAD_CHUNK);
+    wish.options.schedule.offload = offload;
+    wish.options.schedule.save_all = save_all;
+    wish.set = offload ? "num_hidden_layers=7" : NULL;
     check(&b, compile_model(b.arena, b.diag, &wish, &b.program));
     check(&b, sbp_program_verify(b.program, b.diag));
     b.pair_count = fence_sequence_of_pairs(b.arena, b.program, &b.pairs);
@@ -102,7 +106,10 @@ static void examine(const char *name) {
         bool seen = noticed(&b, fences.items[f]);
         totals.noticed += seen;
         if (!seen)
-            print_message("%s: nobody misses fence %d of %d\n", name, f, fences.count);
+            print_message("%s%s: nobody misses fence %d of %d, from queue %d to %d\n", name,
+                          offload ? ", offload" : "", f, fences.count, fences.items[f]->u.fence.from,
+                          fences.items[f]->u.fence.to);
+        totals.between += fences.items[f]->u.fence.from != fences.items[f]->u.fence.to;
     }
     totals.fences += fences.count;
     totals.programs++;
@@ -138,12 +145,20 @@ static void fences_of_all_goldens(void **state) {
             skipped |= strcmp(entry->d_name, not_built[k]) == 0;
         snprintf(path, sizeof path, GOLDEN "%s/model/config.json", entry->d_name);
         if (!skipped && access(path, R_OK) == 0)
-            examine(entry->d_name);
+            examine(entry->d_name, false, false);
     }
     closedir(dir);
-    print_message("%d programs, %d fences left out, %d times a hazard\n", totals.programs, totals.fences,
-                  totals.noticed);
-    assert_true(totals.programs >= 33 && totals.fences > 0);
+    examine("llama_plain", true, false);
+
+    const char *all = getenv("SBP_TEST_ALL");
+    if (all && strcmp(all, "1") == 0) {
+        examine("qwen2_sliding", true, false);
+        examine("llama_plain", true, true);
+        examine("qwen3_plain", true, false);
+    }
+    print_message("%d programs, %d fences left out, %d of them between queues, %d times a hazard\n",
+                  totals.programs, totals.fences, totals.between, totals.noticed);
+    assert_true(totals.programs >= 34 && totals.fences > 0 && totals.between > 0);
     assert_int_equal(totals.noticed, totals.fences);
 }
 
