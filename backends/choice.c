@@ -59,7 +59,7 @@ void sbp_choice_make(const sbp_choice_wish *wish, const sbp_candidate *devices, 
     snprintf(out->reason, sizeof out->reason, "asked for");
     out->backend = wish->backend;
     if (strcmp(wish->backend, "cpu") != 0)
-        out->memory_bytes = wish->device < count ? devices[wish->device].free_bytes : 0;
+        out->memory_bytes = devices && wish->device < count ? devices[wish->device].free_bytes : 0;
 }
 
 /* ---- this machine ----------------------------------------------------------------------------------- */
