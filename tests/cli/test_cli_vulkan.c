@@ -9,20 +9,6 @@
 #define COMPILE "$C compile " MODEL " -o $D/p --seq-len 94 "
 #define TRAIN "--data " ROWS " --steps 1 --batch-size 3 "
 
-static bool has_vulkan(io_fixture *f) {
-#ifdef SBP_VULKAN_PROXY
-    cli_ok(f, "$R --devices");
-    const char *text = cli_text(f, "out");
-    if (strstr(text, "vulkan 0: ") && cli(f, COMPILE "--backend vulkan") == 0)
-        return true;
-    print_message("skipped: choosing a Vulkan device: %.*s\n", (int)strcspn(text, "\n"), text);
-#else
-    (void)f;
-    print_message("skipped: choosing a Vulkan device: built without Vulkan\n");
-#endif
-    return false;
-}
-
 /* The command works, and its messages contain the text. */
 static void says(io_fixture *f, const char *message, const char *command) {
     cli_ok(f, command);
@@ -32,7 +18,7 @@ static void says(io_fixture *f, const char *message, const char *command) {
 
 static void test_auto(void **state) {
     io_fixture *f = *state;
-    if (!has_vulkan(f))
+    if (!cli_has_vulkan(f, "choosing a device"))
         skip();
     says(f, "backend    cpu (no Vulkan GPU: only llvmpipe", COMPILE);
     says(f, "which is software), fp32", COMPILE);
@@ -54,7 +40,7 @@ static void test_auto(void **state) {
 /* sbprun MODEL: the same choice, and a plan for the memory that the device has. */
 static void test_models(void **state) {
     io_fixture *f = *state;
-    if (!has_vulkan(f))
+    if (!cli_has_vulkan(f, "choosing a device"))
         skip();
     says(f, "note: backend cpu: no Vulkan GPU: only llvmpipe", "$R " MODEL " " TRAIN);
     says(f, "--backend=vulkan --memory=2717MiB",
@@ -72,7 +58,7 @@ static void test_models(void **state) {
  */
 static void test_used_memory(void **state) {
     io_fixture *f = *state;
-    if (!has_vulkan(f))
+    if (!cli_has_vulkan(f, "choosing a device"))
         skip();
     cli_ok(f, "$C compile $S -o $D/q --backend vulkan --backward standard --seq-len 40000");
     cli_ok(f, "SBP_PROXY=gpu,budget,driver=62000000 $R $D/q --data " ROWS
@@ -96,7 +82,7 @@ static void test_used_memory(void **state) {
 static void test_no_float64(void **state) {
     io_fixture *f = *state;
 #define DUMP " --data " ROWS " --batch-tokens 94 --dump-gradients $D/g.safetensors"
-    if (!has_vulkan(f))
+    if (!cli_has_vulkan(f, "choosing a device"))
         skip();
     cli_ok(f, COMPILE "--backend vulkan");
     bool validates = cli(f, "SBP_VULKAN_VALIDATION=on $R $D/p" DUMP) == 0;
