@@ -28,7 +28,8 @@ enum {
     SBP_VULKAN_NAME = 96, /* longest name of a module, with its zero */
     SBP_VULKAN_STEPS = 2,
     SBP_VULKAN_PUSH_BYTES = 8,
-    SBP_VULKAN_VARIANTS = 5
+    SBP_VULKAN_VARIANTS = 5,
+    SBP_VULKAN_GEMM_OPERANDS = 5 /* d, a, b, c, bias */
 };
 
 /* Ways to compute a product; the last part of a module's name. */
@@ -41,6 +42,12 @@ typedef enum sbp_vulkan_gemm {
     SBP_VULKAN_ANY          /* what fits the device and the product */
 } sbp_vulkan_gemm;
 extern const char *const sbp_vulkan_gemm_names[SBP_VULKAN_ANY]; /* "direct", "tiled", ... */
+/* By the first `length` characters of a name; SBP_VULKAN_ANY when there is none of it. */
+sbp_vulkan_gemm sbp_vulkan_gemm_named(const char *name, size_t length);
+/* Rows and columns of d that a workgroup (direct: an invocation) computes. */
+int32_t sbp_vulkan_gemm_side(sbp_vulkan_gemm gemm);
+/* Whether by cooperative matrices. */
+bool sbp_vulkan_gemm_is_matrix(sbp_vulkan_gemm gemm);
 
 /* Features of a module; bit set. Without being listed, each may use (and the device must have): Vulkan 1.3,
  * bufferDeviceAddress, scalarBlockLayout, shaderInt64, storageBuffer16BitAccess, storageBuffer8BitAccess, the
@@ -148,8 +155,17 @@ uint32_t sbp_vulkan_local_size(const sbp_program *program, const char *name,
 bool sbp_vulkan_shape_fits(const sbp_vulkan_shape *shape);
 /* Specialisation constants 1 to 5 of a module; zeros when it has none. */
 sbp_vulkan_matrix sbp_vulkan_matrix_of(const char *name, const sbp_vulkan_machine *machine);
-/* SBP_VULKAN_ANY when the module is no product. */
-sbp_vulkan_gemm sbp_vulkan_gemm_of(const char *name);
+
+/* What the name of a product's module says. */
+typedef struct sbp_vulkan_product {
+    sbp_vulkan_gemm gemm;
+    bool ta, tb;
+    sbp_dtype dtypes[SBP_VULKAN_GEMM_OPERANDS]; /* SBP_DTYPE_COUNT: absent */
+} sbp_vulkan_product;
+/* False when the module is no product. */
+bool sbp_vulkan_product_of(const char *name, sbp_vulkan_product *out);
+/* The other way. */
+void sbp_vulkan_product_name(const sbp_vulkan_product *product, char name[SBP_VULKAN_NAME]);
 
 typedef struct sbp_vulkan_step {
     char name[SBP_VULKAN_NAME];

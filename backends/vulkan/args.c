@@ -31,14 +31,60 @@ const char *const sbp_vulkan_gemm_names[SBP_VULKAN_ANY] = {[SBP_VULKAN_DIRECT] =
                                                            [SBP_VULKAN_MATRIX] = "matrix",
                                                            [SBP_VULKAN_MATRIX_WIDE] = "matrix_wide"};
 
-sbp_vulkan_gemm sbp_vulkan_gemm_of(const char *name) {
-    const char *suffix = strrchr(name, '.');
+static bool is_word(const char *word, const char *text, size_t length) {
+    return strlen(word) == length && memcmp(word, text, length) == 0;
+}
+
+sbp_vulkan_gemm sbp_vulkan_gemm_named(const char *name, size_t length) {
     int gemm = 0;
-    if (strncmp(name, "gemm.", 5) != 0 || !suffix)
-        return SBP_VULKAN_ANY;
-    while (gemm < SBP_VULKAN_ANY && strcmp(suffix + 1, sbp_vulkan_gemm_names[gemm]) != 0)
+    while (gemm < SBP_VULKAN_ANY && !is_word(sbp_vulkan_gemm_names[gemm], name, length))
         gemm++;
     return (sbp_vulkan_gemm)gemm;
+}
+
+int32_t sbp_vulkan_gemm_side(sbp_vulkan_gemm gemm) {
+    switch (gemm) {
+    case SBP_VULKAN_DIRECT:
+        return SBP_VULKAN_GEMM_DIRECT;
+    case SBP_VULKAN_WIDE:
+    case SBP_VULKAN_MATRIX_WIDE:
+        return SBP_VULKAN_GEMM_WIDE;
+    default:
+        return SBP_VULKAN_GEMM_TILED;
+    }
+}
+
+bool sbp_vulkan_gemm_is_matrix(sbp_vulkan_gemm gemm) {
+    return gemm == SBP_VULKAN_MATRIX || gemm == SBP_VULKAN_MATRIX_WIDE;
+}
+
+/* "gemm.nt.f32.bf16.bf16.x.f32.matrix" */
+bool sbp_vulkan_product_of(const char *name, sbp_vulkan_product *out) {
+    *out = (sbp_vulkan_product){.gemm = SBP_VULKAN_ANY};
+    if (strncmp(name, "gemm.", 5) != 0 || strlen(name) < 8)
+        return false;
+    out->ta = name[5] == 't';
+    out->tb = name[6] == 't';
+    const char *at = name + 7;
+    for (int i = 0; i < SBP_VULKAN_GEMM_OPERANDS; i++) {
+        if (*at++ != '.')
+            return false;
+        size_t length = strcspn(at, ".");
+        int type = 0;
+        while (type < SBP_DTYPE_COUNT && !is_word(sbp_dtype_name((sbp_dtype)type), at, length))
+            type++;
+        out->dtypes[i] = (sbp_dtype)type;
+        at += length;
+    }
+    out->gemm = *at == '.' ? sbp_vulkan_gemm_named(at + 1, strlen(at + 1)) : SBP_VULKAN_ANY;
+    return out->gemm != SBP_VULKAN_ANY;
+}
+
+void sbp_vulkan_product_name(const sbp_vulkan_product *product, char name[SBP_VULKAN_NAME]) {
+    char prefix[64], suffix[16];
+    snprintf(prefix, sizeof prefix, "gemm.%c%c", product->ta ? 't' : 'n', product->tb ? 't' : 'n');
+    snprintf(suffix, sizeof suffix, ".%s", sbp_vulkan_gemm_names[product->gemm]);
+    name_of(name, prefix, product->dtypes, 0, SBP_VULKAN_GEMM_OPERANDS, suffix);
 }
 
 /* Whether there is such a module for products of these types (d, a, b). */
@@ -59,7 +105,8 @@ static bool gemm_exists(sbp_vulkan_gemm gemm, const sbp_dtype *dtypes) {
 static int32_t step_names(const sbp_command *command, const sbp_dtype *dtypes, sbp_vulkan_gemm gemm,
                           char names[][SBP_VULKAN_NAME]) {
     const sbp_attention_attrs *at = &command->u.attention;
-    char prefix[64], suffix[16];
+    char prefix[64];
+    sbp_vulkan_product product = {gemm, command->u.gemm.ta, command->u.gemm.tb, {0}};
     switch (command->kind) {
     case SBP_CMD_FILL:
     case SBP_CMD_COPY:
@@ -68,10 +115,8 @@ static int32_t step_names(const sbp_command *command, const sbp_dtype *dtypes, s
                  (int)sbp_dtype_bytes(dtypes[0]));
         return 1;
     case SBP_CMD_GEMM:
-        snprintf(prefix, sizeof prefix, "gemm.%c%c", command->u.gemm.ta ? 't' : 'n',
-                 command->u.gemm.tb ? 't' : 'n');
-        snprintf(suffix, sizeof suffix, ".%s", sbp_vulkan_gemm_names[gemm]);
-        name_of(names[0], prefix, dtypes, 0, 5, suffix);
+        memcpy(product.dtypes, dtypes, sizeof product.dtypes);
+        sbp_vulkan_product_name(&product, names[0]);
         return 1;
     case SBP_CMD_ROW:
         snprintf(names[0], SBP_VULKAN_NAME, "row.%d", command->kernel);
@@ -167,11 +212,10 @@ static sbp_vulkan_matrix matrix_for(const sbp_vulkan_machine *machine, sbp_vulka
     const sbp_vulkan_shape shape = dtype == SBP_F16    ? machine->f16
                                    : dtype == SBP_BF16 ? machine->bf16
                                                        : (sbp_vulkan_shape){0};
-    bool wide = gemm == SBP_VULKAN_MATRIX_WIDE;
-    uint32_t side = wide ? SBP_VULKAN_GEMM_WIDE : SBP_VULKAN_GEMM_TILED, rows = 8;
-    uint32_t lanes = machine->subgroup_size, local = wide ? MATRIX_WIDE_LOCAL : MATRIX_LOCAL;
+    uint32_t side = (uint32_t)sbp_vulkan_gemm_side(gemm), rows = 8, lanes = machine->subgroup_size;
+    uint32_t local = gemm == SBP_VULKAN_MATRIX_WIDE ? MATRIX_WIDE_LOCAL : MATRIX_LOCAL;
     const sbp_vulkan_matrix none = {0};
-    if ((gemm != SBP_VULKAN_MATRIX && !wide) || shape.m == 0 || lanes < 8 || lanes > local ||
+    if (!sbp_vulkan_gemm_is_matrix(gemm) || shape.m == 0 || lanes < 8 || lanes > local ||
         (lanes & (lanes - 1)) != 0)
         return none;
     uint32_t area = side * side / (local / lanes);
@@ -191,8 +235,7 @@ static uint32_t gemm_local_size(const sbp_vulkan_machine *machine, sbp_vulkan_ge
     uint32_t size = gemm == SBP_VULKAN_MATRIX ? MATRIX_LOCAL : 256;
     if (gemm == SBP_VULKAN_DIRECT)
         return machine->software ? 8 : 64;
-    bool matrix = gemm == SBP_VULKAN_MATRIX || gemm == SBP_VULKAN_MATRIX_WIDE;
-    if (matrix && matrix_for(machine, gemm, dtype).m == 0)
+    if (sbp_vulkan_gemm_is_matrix(gemm) && matrix_for(machine, gemm, dtype).m == 0)
         return 0;
     return shares && size <= machine->max_local_size ? size : 0;
 }
@@ -209,7 +252,7 @@ static sbp_vulkan_gemm choose_gemm(const sbp_vulkan_machine *machine, const sbp_
     bool large = sbp_ceil_div(rows, SBP_VULKAN_GEMM_WIDE) * sbp_ceil_div(cols, SBP_VULKAN_GEMM_WIDE) >=
                  SBP_VULKAN_GEMM_GROUPS;
     for (int i = 0; i < SBP_COUNT(order); i++) {
-        bool wide = order[i] == SBP_VULKAN_WIDE || order[i] == SBP_VULKAN_MATRIX_WIDE;
+        bool wide = sbp_vulkan_gemm_side(order[i]) == SBP_VULKAN_GEMM_WIDE;
         bool wanted = order[i] == machine->gemm || order[i] == SBP_VULKAN_TILED;
         if (machine->gemm == SBP_VULKAN_ANY)
             wanted = large || !wide;
@@ -223,32 +266,19 @@ static sbp_vulkan_gemm choose_gemm(const sbp_vulkan_machine *machine, const sbp_
 
 static int64_t gemm_groups(const sbp_vulkan_machine *machine, sbp_vulkan_gemm gemm, int64_t rows,
                            int64_t cols) {
-    int64_t side = gemm == SBP_VULKAN_DIRECT                               ? SBP_VULKAN_GEMM_DIRECT
-                   : gemm == SBP_VULKAN_TILED || gemm == SBP_VULKAN_MATRIX ? SBP_VULKAN_GEMM_TILED
-                                                                           : SBP_VULKAN_GEMM_WIDE;
+    int64_t side = sbp_vulkan_gemm_side(gemm);
     int64_t tiles = sbp_ceil_div(rows, side) * sbp_ceil_div(cols, side);
     return gemm == SBP_VULKAN_DIRECT ? sbp_ceil_div(tiles, gemm_local_size(machine, gemm, SBP_F32)) : tiles;
 }
 
-/* The type of a in a name "gemm.nt.<d>.<a>..."; SBP_DTYPE_COUNT when it has none. */
-static sbp_dtype type_of_a(const char *name) {
-    for (int dots = 0; dots < 3 && name; dots++)
-        name = strchr(name + 1, '.');
-    for (int t = 0; t < SBP_DTYPE_COUNT && name; t++) {
-        const char *type = sbp_dtype_name((sbp_dtype)t);
-        size_t length = strlen(type);
-        if (strncmp(name + 1, type, length) == 0 && name[1 + length] == '.')
-            return (sbp_dtype)t;
-    }
-    return SBP_DTYPE_COUNT;
-}
-
 /* Modules that choose_gemm() can choose; where tests ask for one variant, that and what replaces it. */
 static uint32_t named_gemm_local_size(const sbp_vulkan_machine *machine, const char *name) {
-    sbp_vulkan_gemm gemm = sbp_vulkan_gemm_of(name), asked = machine->gemm;
-    sbp_dtype dtype = type_of_a(name);
-    if (gemm == SBP_VULKAN_ANY || dtype == SBP_DTYPE_COUNT)
+    sbp_vulkan_product product;
+    sbp_vulkan_gemm asked = machine->gemm;
+    if (!sbp_vulkan_product_of(name, &product) || product.dtypes[1] == SBP_DTYPE_COUNT)
         return 0;
+    sbp_vulkan_gemm gemm = product.gemm;
+    sbp_dtype dtype = product.dtypes[1];
     if (machine->software && asked == SBP_VULKAN_ANY)
         asked = SBP_VULKAN_DIRECT;
     bool staged = asked != SBP_VULKAN_DIRECT && gemm_local_size(machine, SBP_VULKAN_TILED, dtype) > 0;
@@ -259,7 +289,9 @@ static uint32_t named_gemm_local_size(const sbp_vulkan_machine *machine, const c
 }
 
 sbp_vulkan_matrix sbp_vulkan_matrix_of(const char *name, const sbp_vulkan_machine *machine) {
-    return matrix_for(machine, sbp_vulkan_gemm_of(name), type_of_a(name));
+    sbp_vulkan_product product;
+    return sbp_vulkan_product_of(name, &product) ? matrix_for(machine, product.gemm, product.dtypes[1])
+                                                 : (sbp_vulkan_matrix){0};
 }
 
 static bool starts_with(const char *name, const char *prefix) {

@@ -103,14 +103,11 @@ static sbp_status create_device(vulkan_device *d, sbp_diag *diag) {
 /* The variant of products that SBP_VULKAN_GEMM names. */
 static sbp_status wanted_gemm(sbp_vulkan_gemm *out, sbp_diag *diag) {
     const char *name = getenv("SBP_VULKAN_GEMM");
-    int gemm = 0;
     *out = SBP_VULKAN_ANY;
     if (!name || !*name)
         return SBP_OK;
-    while (gemm < SBP_VULKAN_ANY && strcmp(name, sbp_vulkan_gemm_names[gemm]) != 0)
-        gemm++;
-    *out = (sbp_vulkan_gemm)gemm;
-    if (gemm < SBP_VULKAN_ANY)
+    *out = sbp_vulkan_gemm_named(name, strlen(name));
+    if (*out != SBP_VULKAN_ANY)
         return SBP_OK;
     return sbp_fail(diag, SBP_USAGE,
                     "SBP_VULKAN_GEMM is '%s'; it may be direct, tiled, wide, matrix or matrix_wide", name);

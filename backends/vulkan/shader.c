@@ -107,23 +107,19 @@ static void make_attention(sbp_text *out, const sbp_command *command, const char
     sbp_vulkan_add_text(out, file);
 }
 
-static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes, const char *name,
-                      sbp_vulkan_shader *out) {
-    static const struct {
-        const char *file;
-        int tile;
-    } variants[SBP_VULKAN_ANY] = {[SBP_VULKAN_DIRECT] = {"gemm_direct.comp", SBP_VULKAN_GEMM_DIRECT},
-                                  [SBP_VULKAN_TILED] = {"gemm_tiled.comp", SBP_VULKAN_GEMM_TILED},
-                                  [SBP_VULKAN_WIDE] = {"gemm_wide.comp", SBP_VULKAN_GEMM_WIDE},
-                                  [SBP_VULKAN_MATRIX] = {"gemm_matrix.comp", SBP_VULKAN_GEMM_TILED},
-                                  [SBP_VULKAN_MATRIX_WIDE] = {"gemm_matrix.comp", SBP_VULKAN_GEMM_WIDE}};
-    sbp_vulkan_gemm gemm = sbp_vulkan_gemm_of(name);
+static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes,
+                      sbp_vulkan_gemm gemm, sbp_vulkan_shader *out) {
+    static const char *const files[SBP_VULKAN_ANY] = {[SBP_VULKAN_DIRECT] = "gemm_direct.comp",
+                                                      [SBP_VULKAN_TILED] = "gemm_tiled.comp",
+                                                      [SBP_VULKAN_WIDE] = "gemm_wide.comp",
+                                                      [SBP_VULKAN_MATRIX] = "gemm_matrix.comp",
+                                                      [SBP_VULKAN_MATRIX_WIDE] = "gemm_matrix.comp"};
     out->exact = false;
     out->bf16 = dtypes[1] == SBP_BF16;
     sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n#define MATRIX_DEPTH %d\n",
-                 command->u.gemm.ta, command->u.gemm.tb, variants[gemm].tile, SBP_VULKAN_GEMM_DEPTH);
+                 command->u.gemm.ta, command->u.gemm.tb, sbp_vulkan_gemm_side(gemm), SBP_VULKAN_GEMM_DEPTH);
     sbp_vulkan_add_text(text, "gemm.glsl");
-    sbp_vulkan_add_text(text, variants[gemm].file);
+    sbp_vulkan_add_text(text, files[gemm]);
 }
 
 sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
@@ -139,8 +135,8 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     }
     bool no64 = is_no64(name), real_f64 = sums_in_f64(command, dtypes) && !no64;
     bool attention = command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
-    sbp_vulkan_gemm gemm = sbp_vulkan_gemm_of(name);
-    out->matrix = gemm == SBP_VULKAN_MATRIX || gemm == SBP_VULKAN_MATRIX_WIDE;
+    sbp_vulkan_product product;
+    out->matrix = sbp_vulkan_product_of(name, &product) && sbp_vulkan_gemm_is_matrix(product.gemm);
     sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
                            attention, out->matrix);
     sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
@@ -154,7 +150,7 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         sbp_vulkan_add_text(&text, "copy.comp");
         break;
     case SBP_CMD_GEMM:
-        make_gemm(&text, command, dtypes, name, out);
+        make_gemm(&text, command, dtypes, product.gemm, out);
         break;
     case SBP_CMD_GATHER:
         if (dtypes[0] == dtypes[1])

@@ -6,7 +6,6 @@
 #include <string.h>
 
 enum {
-    HEADER_WORDS = 5,
     OP_SOURCE_CONTINUED = 2,
     OP_SOURCE = 3,
     OP_SOURCE_EXTENSION = 4,
@@ -62,15 +61,6 @@ typedef struct finisher {
     int64_t stack_count; /* each is put there once */
 } finisher;
 
-static uint32_t op_at(const finisher *f, int64_t at) {
-    return f->words[at] & 0xffffu;
-}
-
-static int64_t length_at(const finisher *f, int64_t at) {
-    int64_t length = f->words[at] >> 16;
-    return length > 0 ? length : 1;
-}
-
 static void reach(finisher *f, uint32_t id) {
     if (id < f->ids && f->function[id] > 0 && !f->reached[id]) {
         f->reached[id] = true;
@@ -81,17 +71,17 @@ static void reach(finisher *f, uint32_t id) {
 /* Marks the functions that the entry point reaches. */
 static void find_reached(finisher *f) {
     uint32_t entry = 0;
-    for (int64_t at = HEADER_WORDS; at < f->count; at += length_at(f, at)) {
-        if (op_at(f, at) == OP_ENTRY_POINT)
+    for (int64_t at = SBP_SPIRV_HEADER_WORDS; at < f->count; at += sbp_spirv_length(f->words[at])) {
+        if (sbp_spirv_op(f->words[at]) == OP_ENTRY_POINT)
             entry = f->words[at + 2];
-        else if (op_at(f, at) == OP_FUNCTION)
+        else if (sbp_spirv_op(f->words[at]) == OP_FUNCTION)
             f->function[f->words[at + 2]] = at;
     }
     reach(f, entry);
     while (f->stack_count > 0) {
         int64_t at = f->function[f->stack[--f->stack_count]];
-        for (; op_at(f, at) != OP_FUNCTION_END; at += length_at(f, at))
-            if (op_at(f, at) == OP_FUNCTION_CALL)
+        for (; sbp_spirv_op(f->words[at]) != OP_FUNCTION_END; at += sbp_spirv_length(f->words[at]))
+            if (sbp_spirv_op(f->words[at]) == OP_FUNCTION_CALL)
                 reach(f, f->words[at + 3]);
     }
 }
@@ -108,8 +98,8 @@ static bool is_arithmetic(uint32_t op) {
  * decorates is of that form, and marking an id that is no result does no harm: it would be a literal, never
  * decorated. */
 static void mark_gone(finisher *f, int64_t at) {
-    for (; op_at(f, at) != OP_FUNCTION_END; at += length_at(f, at))
-        if (length_at(f, at) > 2 && f->words[at + 2] < f->ids && f->words[at + 1] < f->ids)
+    for (; sbp_spirv_op(f->words[at]) != OP_FUNCTION_END; at += sbp_spirv_length(f->words[at]))
+        if (sbp_spirv_length(f->words[at]) > 2 && f->words[at + 2] < f->ids && f->words[at + 1] < f->ids)
             f->gone[f->words[at + 2]] = true;
 }
 
@@ -124,15 +114,15 @@ void sbp_vulkan_spirv_finish(sbp_arena *arena, const uint32_t *words, int64_t co
     bool inside = false, dead = false;
     int64_t arithmetic = 0;
     bool *kept = SBP_NEW_ARRAY(arena, bool, f.ids);
-    for (int64_t at = HEADER_WORDS; at < count; at += length_at(&f, at)) {
-        uint32_t op = op_at(&f, at);
+    for (int64_t at = SBP_SPIRV_HEADER_WORDS; at < count; at += sbp_spirv_length(f.words[at])) {
+        uint32_t op = sbp_spirv_op(f.words[at]);
         if (op == OP_FUNCTION) {
             inside = true;
             dead = !f.reached[words[at + 2]];
             if (dead)
                 mark_gone(&f, at);
         }
-        if (inside && !dead && length_at(&f, at) > 2 && words[at + 2] < f.ids)
+        if (inside && !dead && sbp_spirv_length(f.words[at]) > 2 && words[at + 2] < f.ids)
             kept[words[at + 2]] = true;
         if (inside && !dead && is_arithmetic(op))
             arithmetic++;
@@ -140,11 +130,11 @@ void sbp_vulkan_spirv_finish(sbp_arena *arena, const uint32_t *words, int64_t co
             inside = dead = false;
     }
     uint32_t *made = SBP_NEW_ARRAY(arena, uint32_t, count + 3 * arithmetic);
-    memcpy(made, words, HEADER_WORDS * sizeof *made);
-    int64_t to = HEADER_WORDS;
+    memcpy(made, words, SBP_SPIRV_HEADER_WORDS * sizeof *made);
+    int64_t to = SBP_SPIRV_HEADER_WORDS;
     bool decorated = false;
-    for (int64_t at = HEADER_WORDS; at < count; at += length_at(&f, at)) {
-        uint32_t op = op_at(&f, at);
+    for (int64_t at = SBP_SPIRV_HEADER_WORDS; at < count; at += sbp_spirv_length(f.words[at])) {
+        uint32_t op = sbp_spirv_op(f.words[at]);
         if (op == OP_CAPABILITY)
             out->features |= feature_of(words[at + 1]);
         if (op == OP_FUNCTION)
@@ -160,18 +150,18 @@ void sbp_vulkan_spirv_finish(sbp_arena *arena, const uint32_t *words, int64_t co
         if (exact && !decorated && op == OP_DECORATE) {
             decorated = true;
             bool alive = false;
-            for (int64_t i = HEADER_WORDS; i < count; i += length_at(&f, i)) {
-                if (op_at(&f, i) == OP_FUNCTION)
+            for (int64_t i = SBP_SPIRV_HEADER_WORDS; i < count; i += sbp_spirv_length(f.words[i])) {
+                if (sbp_spirv_op(f.words[i]) == OP_FUNCTION)
                     alive = f.reached[words[i + 2]];
-                if (alive && is_arithmetic(op_at(&f, i))) {
+                if (alive && is_arithmetic(sbp_spirv_op(f.words[i]))) {
                     made[to++] = 3u << 16 | OP_DECORATE;
                     made[to++] = words[i + 2];
                     made[to++] = DECORATION_NO_CONTRACTION;
                 }
             }
         }
-        memcpy(made + to, words + at, (size_t)length_at(&f, at) * sizeof *made);
-        to += length_at(&f, at);
+        memcpy(made + to, words + at, (size_t)sbp_spirv_length(f.words[at]) * sizeof *made);
+        to += sbp_spirv_length(f.words[at]);
     }
     out->words = made;
     out->word_count = to;

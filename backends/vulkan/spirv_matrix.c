@@ -11,7 +11,6 @@
 #include <string.h>
 
 enum {
-    HEADER_WORDS = 5,
     OP_EXTENSION = 10,
     OP_CAPABILITY = 17,
     OP_TYPE_FLOAT = 22,
@@ -49,30 +48,21 @@ typedef struct translator {
     int64_t out_count;
 } translator;
 
-static uint32_t op_at(const translator *t, int64_t at) {
-    return t->words[at] & 0xffffu;
-}
-
-static int64_t length_at(const translator *t, int64_t at) {
-    int64_t length = t->words[at] >> 16;
-    return length > 0 ? length : 1;
-}
-
 /* What each type of matrices is used as. */
 static void find_uses(translator *t) {
     bool *is_matrix = t->is_true; /* of types; other ids than those of constants */
-    for (int64_t at = HEADER_WORDS; at < t->count; at += length_at(t, at)) {
+    for (int64_t at = SBP_SPIRV_HEADER_WORDS; at < t->count; at += sbp_spirv_length(t->words[at])) {
         const uint32_t *w = t->words + at;
-        int64_t length = length_at(t, at);
-        if (op_at(t, at) == OP_TYPE_NV)
+        int64_t length = sbp_spirv_length(t->words[at]);
+        if (sbp_spirv_op(t->words[at]) == OP_TYPE_NV)
             is_matrix[w[1]] = true;
-        else if (op_at(t, at) == OP_CONSTANT_TRUE)
+        else if (sbp_spirv_op(t->words[at]) == OP_CONSTANT_TRUE)
             t->is_true[w[2]] = true;
-        else if (op_at(t, at) == OP_CONSTANT && length == 4)
+        else if (sbp_spirv_op(t->words[at]) == OP_CONSTANT && length == 4)
             t->scope_type[w[2]] = w[1];
         else if (length > 2 && w[1] < t->ids && w[2] < t->ids && is_matrix[w[1]])
             t->types[w[2]] = w[1];
-        if (op_at(t, at) == OP_MULTIPLY_NV) {
+        if (sbp_spirv_op(t->words[at]) == OP_MULTIPLY_NV) {
             t->uses[t->types[w[3]]] = 1;
             t->uses[t->types[w[4]]] = 2;
             t->uses[w[1]] = 3;
@@ -127,8 +117,8 @@ static void put_access(translator *t, const uint32_t *w, int64_t length, uint32_
 
 static void translate(translator *t, int64_t at, bool bf16) {
     const uint32_t *w = t->words + at;
-    int64_t length = length_at(t, at);
-    uint32_t op = op_at(t, at);
+    int64_t length = sbp_spirv_length(t->words[at]);
+    uint32_t op = sbp_spirv_op(t->words[at]);
     if (op == OP_CAPABILITY && w[1] == CAPABILITY_NV) {
         put_capability(t, CAPABILITY_KHR);
     } else if (op == OP_CAPABILITY && w[1] == CAPABILITY_FLOAT16 && bf16) {
@@ -164,10 +154,10 @@ sbp_status sbp_vulkan_spirv_matrix(sbp_arena *arena, sbp_diag *diag, const uint3
     t.is_true = SBP_NEW_ARRAY(arena, bool, t.ids);
     t.scope_type = SBP_NEW_ARRAY(arena, uint32_t, t.ids);
     find_uses(&t);
-    for (int64_t at = HEADER_WORDS; at < t.count; at += length_at(&t, at)) {
-        if (op_at(&t, at) == OP_LENGTH_NV)
+    for (int64_t at = SBP_SPIRV_HEADER_WORDS; at < t.count; at += sbp_spirv_length(t.words[at])) {
+        if (sbp_spirv_op(t.words[at]) == OP_LENGTH_NV)
             return sbp_fail(diag, SBP_INTERNAL, "a shader asks for the length of a cooperative matrix");
-        if (op_at(&t, at) != OP_TYPE_NV)
+        if (sbp_spirv_op(t.words[at]) != OP_TYPE_NV)
             continue;
         types++;
         if (t.uses[t.words[at + 1]] == 0 || t.scope_type[t.words[at + 3]] == 0)
@@ -177,8 +167,8 @@ sbp_status sbp_vulkan_spirv_matrix(sbp_arena *arena, sbp_diag *diag, const uint3
         return sbp_fail(diag, SBP_INTERNAL, "a shader has %lld types of cooperative matrices, not %d",
                         (long long)types, USES);
     t.out = SBP_NEW_ARRAY(arena, uint32_t, t.count + MOST_ADDED);
-    put_all(&t, t.words, HEADER_WORDS);
-    for (int64_t at = HEADER_WORDS; at < t.count; at += length_at(&t, at))
+    put_all(&t, t.words, SBP_SPIRV_HEADER_WORDS);
+    for (int64_t at = SBP_SPIRV_HEADER_WORDS; at < t.count; at += sbp_spirv_length(t.words[at]))
         translate(&t, at, bf16);
     t.out[3] = t.ids;
     *words = t.out;

@@ -10,34 +10,15 @@
 #include <string.h>
 
 /* Ragged against every tile, shape and depth. */
-enum { TEST_ROWS = 83, TEST_COLS = 75, TEST_DEPTH = 53, OPERANDS = 5, OPERAND_BYTES = 32 << 10 };
+enum {
+    TEST_ROWS = 83,
+    TEST_COLS = 75,
+    TEST_DEPTH = 53,
+    OPERANDS = SBP_VULKAN_GEMM_OPERANDS,
+    OPERAND_BYTES = 32 << 10
+};
 
-typedef struct test_product {
-    const char *name;
-    sbp_dtype dtypes[OPERANDS]; /* d, a, b, c, bias; SBP_DTYPE_COUNT: absent */
-    bool ta, tb;
-} test_product;
-
-/* "gemm.nt.f32.bf16.bf16.x.f32.matrix" */
-static bool parse(const char *name, test_product *out) {
-    *out = (test_product){.name = name, .ta = name[5] == 't', .tb = name[6] == 't'};
-    const char *at = name + 7;
-    for (int i = 0; i < OPERANDS; i++) {
-        size_t length = strcspn(++at, ".");
-        out->dtypes[i] = SBP_DTYPE_COUNT;
-        for (int t = 0; t < SBP_DTYPE_COUNT; t++) {
-            const char *type = sbp_dtype_name((sbp_dtype)t);
-            if (strlen(type) == length && memcmp(type, at, length) == 0)
-                out->dtypes[i] = (sbp_dtype)t;
-        }
-        at += length;
-        if (*at != '.')
-            return false;
-    }
-    return true;
-}
-
-static void shape_of(const test_product *p, int operand, int32_t *rows, int32_t *cols) {
+static void shape_of(const sbp_vulkan_product *p, int operand, int32_t *rows, int32_t *cols) {
     *rows = operand == 1   ? (p->ta ? TEST_DEPTH : TEST_ROWS)
             : operand == 2 ? (p->tb ? TEST_COLS : TEST_DEPTH)
             : operand == 4 ? 1
@@ -48,7 +29,7 @@ static void shape_of(const test_product *p, int operand, int32_t *rows, int32_t 
 }
 
 /* Numbers that look random, in -1 .. 1. */
-static void fill_operands(const test_product *p, char *memory) {
+static void fill_operands(const sbp_vulkan_product *p, char *memory) {
     uint64_t state = 1;
     for (int i = 1; i < OPERANDS; i++) {
         int32_t rows, cols;
@@ -63,13 +44,14 @@ static void fill_operands(const test_product *p, char *memory) {
     }
 }
 
-static sbp_status record_product(vulkan_device *d, const test_product *p, const vulkan_pipeline *pipeline,
-                                 const vulkan_buffer *memory, int64_t result_at, sbp_diag *diag) {
+static sbp_status record_product(vulkan_device *d, const sbp_vulkan_product *p,
+                                 const vulkan_pipeline *pipeline, const vulkan_buffer *memory,
+                                 int64_t result_at, sbp_diag *diag) {
     VkCommandBuffer commands;
     VkDeviceAddress address;
     void *record;
     sbp_vulkan_args args = {.count = OPERANDS, .floats = {-0.75f, 0.5f}, .doubles = {-0.75, 0.5}};
-    bool right = sbp_vulkan_gemm_of(pipeline->name) == SBP_VULKAN_TILED || !vulkan_test_asks("distrust");
+    bool right = p->gemm == SBP_VULKAN_TILED || !vulkan_test_asks("distrust");
     if (!right)
         args.floats[0] = -0.74f;
     for (int i = 0; i < OPERANDS; i++) {
@@ -80,20 +62,20 @@ static sbp_status record_product(vulkan_device *d, const test_product *p, const 
         o->stride = o->cols;
         o->address = memory->address + (uint64_t)(i == 0 ? result_at : (int64_t)i * OPERAND_BYTES);
     }
-    uint32_t side = sbp_vulkan_gemm_of(pipeline->name) == SBP_VULKAN_MATRIX_WIDE ? SBP_VULKAN_GEMM_WIDE
-                                                                                 : SBP_VULKAN_GEMM_TILED;
+    int64_t side = sbp_vulkan_gemm_side(p->gemm);
     SBP_TRY(vulkan_stream_begin(d, VULKAN_COMPUTE, sizeof args, &commands, &record, &address, diag));
     memcpy(record, &args, sizeof args);
     d->vk.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
     d->streams[VULKAN_COMPUTE].bound = pipeline->pipeline;
     d->vk.CmdPushConstants(commands, d->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof address, &address);
-    d->vk.CmdDispatch(commands, ((TEST_ROWS + side - 1) / side) * ((TEST_COLS + side - 1) / side), 1, 1);
+    d->vk.CmdDispatch(commands, (uint32_t)(sbp_ceil_div(TEST_ROWS, side) * sbp_ceil_div(TEST_COLS, side)), 1,
+                      1);
     return SBP_OK;
 }
 
 /* Relative to the norm of the result. Sums in fp32 of 53 products of numbers below 1 differ by a few 2^-24;
  * sums in fp16 would by 2^-11; a result in 16 bits may be rounded to its neighbour. */
-static bool agree(const test_product *p, const char *one, const char *two) {
+static bool agree(const sbp_vulkan_product *p, const char *one, const char *two) {
     double error = 0, norm = 0, tolerance = p->dtypes[0] == SBP_F32 ? 0x1p-16 : 0x1p-8;
     for (int64_t e = 0; e < TEST_ROWS * TEST_COLS; e++) {
         double x = sbp_element_get(one, p->dtypes[0], e), y = sbp_element_get(two, p->dtypes[0], e);
@@ -104,23 +86,22 @@ static bool agree(const test_product *p, const char *one, const char *two) {
 }
 
 /* *same stays as it is when there is nothing to compare. */
-static sbp_status compare(vulkan_device *d, const vulkan_pipeline *pipeline, vulkan_buffer *memory,
-                          bool *same, sbp_diag *diag) {
-    char plain[SBP_VULKAN_NAME];
-    test_product product;
-    if (!parse(pipeline->name, &product))
-        return SBP_OK;
-    int length = (int)(strrchr(pipeline->name, '.') - pipeline->name);
-    snprintf(plain, sizeof plain, "%.*s.%s", length, pipeline->name, sbp_vulkan_gemm_names[SBP_VULKAN_TILED]);
-    const vulkan_pipeline *other = vulkan_pipeline_find(d, plain);
+static sbp_status compare(vulkan_device *d, const sbp_vulkan_product *product,
+                          const vulkan_pipeline *pipeline, vulkan_buffer *memory, bool *same,
+                          sbp_diag *diag) {
+    char name[SBP_VULKAN_NAME];
+    sbp_vulkan_product plain = *product;
+    plain.gemm = SBP_VULKAN_TILED;
+    sbp_vulkan_product_name(&plain, name);
+    const vulkan_pipeline *other = vulkan_pipeline_find(d, name);
     if (!other)
         return SBP_OK;
     memset(memory->mapped, 0xff, (size_t)memory->bytes);
-    fill_operands(&product, memory->mapped);
-    SBP_TRY(record_product(d, &product, pipeline, memory, 0, diag));
-    SBP_TRY(record_product(d, &product, other, memory, (int64_t)OPERANDS * OPERAND_BYTES, diag));
+    fill_operands(product, memory->mapped);
+    SBP_TRY(record_product(d, product, pipeline, memory, 0, diag));
+    SBP_TRY(record_product(d, &plain, other, memory, (int64_t)OPERANDS * OPERAND_BYTES, diag));
     SBP_TRY(vulkan_wait_all(d, diag));
-    *same = agree(&product, memory->mapped, memory->mapped + (int64_t)OPERANDS * OPERAND_BYTES);
+    *same = agree(product, memory->mapped, memory->mapped + (int64_t)OPERANDS * OPERAND_BYTES);
     return SBP_OK;
 }
 
@@ -128,13 +109,12 @@ static void check_type(vulkan_device *d, sbp_dtype dtype, sbp_vulkan_shape *shap
                        sbp_diag *diag, sbp_status *status) {
     for (int32_t i = 0; i < d->pipeline_count && *status == SBP_OK && shape->m > 0; i++) {
         const vulkan_pipeline *pipeline = &d->pipelines[i];
-        sbp_vulkan_gemm gemm = sbp_vulkan_gemm_of(pipeline->name);
-        test_product product;
+        sbp_vulkan_product product;
         bool same = true;
-        if ((gemm != SBP_VULKAN_MATRIX && gemm != SBP_VULKAN_MATRIX_WIDE) ||
-            !parse(pipeline->name, &product) || product.dtypes[1] != dtype)
+        if (!sbp_vulkan_product_of(pipeline->name, &product) || !sbp_vulkan_gemm_is_matrix(product.gemm) ||
+            product.dtypes[1] != dtype)
             continue;
-        *status = compare(d, pipeline, memory, &same, diag);
+        *status = compare(d, &product, pipeline, memory, &same, diag);
         if (*status != SBP_OK || same)
             continue;
         sbp_warn(diag,
