@@ -1,8 +1,9 @@
-/* machine.c: memory and cores of this machine. */
+/* machine.c: memory, cores and the clock of this machine. */
 #include "ir/machine.h"
 
 #include <sched.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The number in a file; 0 when there is none ("max", no such file). */
@@ -65,4 +66,10 @@ int32_t sbp_machine_cores(void) {
     if (quota > 0 && quota < cores)
         cores = (int32_t)quota;
     return cores > 0 ? cores : 1;
+}
+
+double sbp_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }

@@ -1,5 +1,5 @@
-/* machine.h: memory, in bytes, and cores of this machine, for planning and for messages. Linux; limits of the
- * control group count (version 2, else 1). Thread safe. */
+/* machine.h: memory, in bytes, cores and the clock of this machine, for planning and for messages. Linux;
+ * limits of the control group count (version 2, else 1). Thread safe. */
 #ifndef SBP_IR_MACHINE_H
 #define SBP_IR_MACHINE_H
 
@@ -11,5 +11,7 @@ int64_t sbp_machine_memory(void);
 int64_t sbp_machine_memory_available(void);
 /* That a process may use at once; at least 1. */
 int32_t sbp_machine_cores(void);
+/* Seconds of a clock that never goes back. */
+double sbp_seconds(void);
 
 #endif

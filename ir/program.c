@@ -294,3 +294,19 @@ bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, 
     *out = (sbp_range){start, end - start, start + (local ? position->columns[SBP_COLUMN_ROW0] : 0)};
     return true;
 }
+
+/* ---- work of attention ------------------------------------------------------------------------------ */
+
+/* Of the first `rows` rows of a document. */
+static double first_pairs(int64_t rows, int64_t window) {
+    double n = (double)rows, w = window > 0 && window < rows ? (double)window : n;
+    return w * (w + 1) / 2 + (n - w) * w;
+}
+
+double sbp_attention_pairs(int64_t row0, int64_t rows, int64_t window) {
+    return first_pairs(row0 + rows, window) - first_pairs(row0, window);
+}
+
+double sbp_attention_flops(double pairs, double qk_elems, double v_elems, bool backward) {
+    return pairs * (backward ? 6 * qk_elems + 4 * v_elems : 2 * (qk_elems + v_elems));
+}

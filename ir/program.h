@@ -361,6 +361,15 @@ bool sbp_row_rule_holds(const sbp_program *program, const sbp_row_rule *rule, co
 /* The operand whose rows a row command runs over; -1: none varies with the row, and it runs over one. */
 int32_t sbp_command_rows_operand(const sbp_program *program, const sbp_command *command);
 
+/* ---- work of attention ------------------------------------------------------------------------------ */
+
+/* Pairs of a row among row0 .. row0 + rows - 1 of a document and a row that it sees: itself and those before
+ * it, of which window > 0 leaves that many. */
+double sbp_attention_pairs(int64_t row0, int64_t rows, int64_t window);
+/* Operations on so many pairs, a multiply-add two of them; qk_elems and v_elems: of all heads together.
+ * Forward: scores and their sums of values. Backward: the scores again and dq, dk; dp and dv. */
+double sbp_attention_flops(double pairs, double qk_elems, double v_elems, bool backward);
+
 /* Structure, operand shapes and modes, arena bounds, no T axis outside the roles that may have one. Messages
  * name function or entry, command and constraint ("program_c7"). */
 sbp_status sbp_program_verify(const sbp_program *program, sbp_diag *diag) SBP_CHECKED;

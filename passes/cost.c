@@ -31,28 +31,13 @@ static double view_bytes(const meter *m, const sbp_view *view) {
     return view->ref == SBP_NO_VIEW ? 0 : view_elems(m, view) * (double)sbp_dtype_bytes(view_dtype(m, view));
 }
 
-/* Of the first `rows` rows of a document. */
-static double first_pairs(int64_t rows, int64_t window) {
-    double n = (double)rows, w = window > 0 && window < rows ? (double)window : n;
-    return w * (w + 1) / 2 + (n - w) * w;
-}
-
-double sbp_cost_attention_pairs(int64_t row0, int64_t rows, int64_t window) {
-    return first_pairs(row0 + rows, window) - first_pairs(row0, window);
-}
-
-/* Forward: scores and their sums of values. Backward: the scores again and dq, dk; dp and dv. */
-double sbp_cost_attention_flops(double pairs, double qk_elems, double v_elems, bool backward) {
-    return pairs * (backward ? 6 * qk_elems + 4 * v_elems : 2 * (qk_elems + v_elems));
-}
-
 /* In one document; q: the rows of the chunk. */
 static double attention_pairs(const meter *m, const sbp_view *q, int64_t window) {
     sbp_range range;
     if (!sbp_view_resolve(m->program, m->function, q, &m->position, &range))
         return 0;
-    return sbp_cost_attention_pairs(m->position.table >= 0 ? m->position.columns[SBP_COLUMN_ROW0] : 0,
-                                    range.rows, window);
+    return sbp_attention_pairs(m->position.table >= 0 ? m->position.columns[SBP_COLUMN_ROW0] : 0, range.rows,
+                               window);
 }
 
 static void measure_command(meter *m, const sbp_command *c, double times) {
@@ -72,8 +57,8 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
     } else if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD) {
         const sbp_attention_attrs *a = &c->u.attention;
         bool backward = c->kind == SBP_CMD_ATTN_BWD;
-        flops = sbp_cost_attention_flops(attention_pairs(m, &c->views[backward ? 3 : 2], a->window),
-                                         (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward);
+        flops = sbp_attention_flops(attention_pairs(m, &c->views[backward ? 3 : 2], a->window),
+                                    (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward);
         seconds += flops / t->attention_flops;
     } else if (c->kind == SBP_CMD_COPY && c->queue == 1) {
         seconds += bytes / 2 / t->host_link_bytes;

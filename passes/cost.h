@@ -12,12 +12,6 @@ typedef struct sbp_cost {
     int64_t commands;
 } sbp_cost;
 
-/* Pairs of a row among row0 .. row0 + rows - 1 of a document and a row that it sees: itself and those before
- * it, of which window > 0 leaves that many. */
-double sbp_cost_attention_pairs(int64_t row0, int64_t rows, int64_t window);
-/* Operations of attention on so many pairs; qk_elems and v_elems of all heads together. */
-double sbp_cost_attention_flops(double pairs, double qk_elems, double v_elems, bool backward);
-
 /* A whole optimizer step of one micro-batch of t rows in one document: `step`, or `accumulate` and `update`;
  * `score` when nothing trains. program->chunk and head_chunk as they are. Copies on queue 1 overlap with what
  * runs on queue 0; the longer of the two counts. */

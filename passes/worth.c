@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "passes/cost.h"
 
 /* A name as --save takes it; it may stand for values of several kinds of segment. */
 typedef struct item {
@@ -45,9 +44,9 @@ static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) 
         return 2 * in * (double)sbp_type_row_elems(out) / target->gemm_flops;
     }
     if (op->code == SBP_OP_attention) {
-        double pairs = sbp_cost_attention_pairs(0, r->t, sbp_op_int(op, "window")) / (double)r->t;
+        double pairs = sbp_attention_pairs(0, r->t, sbp_op_int(op, "window")) / (double)r->t;
         double q_elems = (double)sbp_type_row_elems(&f->values[op->operands[0]].type);
-        return sbp_cost_attention_flops(pairs, q_elems, (double)sbp_type_row_elems(out), false) /
+        return sbp_attention_flops(pairs, q_elems, (double)sbp_type_row_elems(out), false) /
                target->attention_flops;
     }
     if (op->code == SBP_OP_reshape || op->code == SBP_OP_stop_gradient || op->code == SBP_OP_append ||

@@ -288,6 +288,9 @@ static void close_run(sbp_run *run) {
         fclose(run->metrics.file);
     sbp_trainer_close(&run->trainer);
     sbp_executor_destroy(run->executor);
+    if (run->profile)
+        sbp_profile_print(run->profile, stderr);
+    sbp_profile_destroy(run->profile);
     sbp_sampler_close(&run->sampler);
     sbp_dataset_destroy(run->data);
     for (int32_t i = 0; i < run->eval_count; i++)

@@ -224,6 +224,10 @@ void sbp_executor_set_flush_hook(sbp_executor *x, sbp_flush_hook hook, void *use
     x->hook_user = user;
 }
 
+void sbp_executor_set_profile(sbp_executor *x, sbp_profile *profile) {
+    x->profile = profile;
+}
+
 /* ---- resolving -------------------------------------------------------------------------------------- */
 
 /* base + step * i + column; false on overflow. short_rows: rows the chunk has fewer than its nominal size. */
@@ -358,6 +362,8 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
         dispatch.rows = c->rows_operand >= 0 ? ranges[c->rows_operand].rows : 1;
         dispatch.row0 = c->rows_operand >= 0 ? ranges[c->rows_operand].first_row : 0;
     }
+    if (x->profile && command->kind != SBP_CMD_FENCE)
+        return sbp_profile_run(x->profile, x->class, x->device, &dispatch, x->diag);
     return x->class->submit(x->device, &dispatch, x->diag);
 }
 

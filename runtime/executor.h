@@ -20,7 +20,7 @@
 #ifndef SBP_RUNTIME_EXECUTOR_H
 #define SBP_RUNTIME_EXECUTOR_H
 
-#include "backends/device.h"
+#include "runtime/profile.h"
 
 typedef struct sbp_executor sbp_executor;
 
@@ -75,6 +75,11 @@ void sbp_executor_set_flush_hook(sbp_executor *executor, sbp_flush_hook hook, vo
 /* Elements first .. first + count - 1, row-major, converted to a float dtype. */
 sbp_status sbp_gradient_read(const sbp_gradient *gradient, int64_t first, int64_t count, sbp_dtype dtype,
                              void *out, sbp_diag *diag) SBP_CHECKED;
+
+/* ---- profile ---------------------------------------------------------------------------------------- */
+
+/* Times every command from now on; NULL ends it. The profile is the caller's. */
+void sbp_executor_set_profile(sbp_executor *executor, sbp_profile *profile);
 
 /* ---- buffers ---------------------------------------------------------------------------------------- */
 

@@ -83,6 +83,7 @@ struct sbp_executor {
     bool bound;
     sbp_flush_hook hook;
     void *hook_user;
+    sbp_profile *profile; /* NULL: none */
     /* while running */
     sbp_position position;
     sbp_frame *frames; /* of the function that runs */

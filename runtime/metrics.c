@@ -9,16 +9,11 @@
 #include <unistd.h>
 
 #include "ir/io/json.h"
+#include "ir/machine.h"
 #include "runtime/jsonl.h"
 
 static const double SECONDS_BETWEEN_LINES = 5;
 static bool line_is_open; /* a rewritten line of progress has no end yet */
-
-double sbp_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 void sbp_progress_break(void) {
     if (line_is_open)

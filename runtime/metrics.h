@@ -49,7 +49,5 @@ double sbp_metrics_train_loss(const sbp_metrics *metrics);
 
 /* Ends a line of progress that is being rewritten, before something else is printed. */
 void sbp_progress_break(void);
-/* Seconds of a clock that never goes back. */
-double sbp_seconds(void);
 
 #endif

@@ -1,10 +1,10 @@
-/* profile.c: times every command of a device. */
+/* profile.c: times commands, adds up, prints. */
 #include "runtime/profile.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "ir/machine.h"
 
 enum { NAME_BYTES = 96 };
 
@@ -14,25 +14,22 @@ typedef struct timing {
     int64_t count;
 } timing;
 
-typedef struct profile_device {
-    sbp_device base;
-    sbp_device *inner;
+struct sbp_profile {
     timing *timings;
     int32_t count, capacity;
-} profile_device;
+};
 
-/* A class has no place for data of its own, so the one that is wrapped is kept here. */
-static const sbp_device_class *inner_class;
-static sbp_device_class profile_class;
-
-static sbp_device *inner_of(sbp_device *base) {
-    return ((profile_device *)base)->inner;
+sbp_profile *sbp_profile_create(void) {
+    sbp_profile *p = sbp_malloc(sizeof *p);
+    if (p)
+        *p = (sbp_profile){0};
+    return p;
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+void sbp_profile_destroy(sbp_profile *p) {
+    if (p)
+        free(p->timings);
+    free(p);
 }
 
 static int by_seconds(const void *a, const void *b) {
@@ -40,25 +37,26 @@ static int by_seconds(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-static void print_table(profile_device *p) {
+void sbp_profile_print(sbp_profile *p, FILE *out) {
     double all = 0;
+    if (p->count == 0)
+        return;
     for (int32_t i = 0; i < p->count; i++)
         all += p->timings[i].seconds;
     qsort(p->timings, (size_t)p->count, sizeof *p->timings, by_seconds);
-    fprintf(stderr, "%9s %6s %8s %9s %8s  command\n", "seconds", "share", "count", "GFLOP/s", "GB/s");
+    fprintf(out, "%9s %6s %8s %9s %8s  command\n", "seconds", "share", "count", "GFLOP/s", "GB/s");
     for (int32_t i = 0; i < p->count; i++) {
         const timing *t = &p->timings[i];
         char rate[32] = "";
         if (t->flops > 0)
             snprintf(rate, sizeof rate, "%.1f", t->flops / t->seconds / 1e9);
-        fprintf(stderr, "%9.3f %5.1f%% %8lld %9s %8.1f  %s\n", t->seconds, 100 * t->seconds / all,
+        fprintf(out, "%9.3f %5.1f%% %8lld %9s %8.1f  %s\n", t->seconds, 100 * t->seconds / all,
                 (long long)t->count, rate, t->bytes / t->seconds / 1e9, t->name);
     }
-    fprintf(stderr, "%9.3f 100.0%% in all commands\n", all);
+    fprintf(out, "%9.3f 100.0%% in all commands\n", all);
 }
 
-/* ---- what a command is called, and what it does ---------------------------------------------------------
- */
+/* ---- what a command is called, and what it does ---- */
 
 /* Multiply-adds count as two. Attention: the pairs of rows that a causal mask or the window leaves, as if the
  * rows were one document. */
@@ -81,15 +79,10 @@ static double describe(const sbp_dispatch *d, char name[NAME_BYTES]) {
         const sbp_attention_attrs *a = &c->u.attention;
         bool backward = c->kind == SBP_CMD_ATTN_BWD;
         const sbp_span *q = &s[backward ? 3 : 2];
-        double pairs = 0;
-        for (int64_t i = 0; i < q->rows; i++) {
-            int64_t keys = q->first_row + i + 1;
-            pairs += (double)(a->window > 0 && keys > a->window ? a->window : keys);
-        }
         snprintf(name, NAME_BYTES, "%s %lld rows, %lld heads of %lld", kind, (long long)q->rows,
                  (long long)a->heads, (long long)a->d_qk);
-        return pairs * (double)a->heads *
-               (backward ? 6.0 * (double)a->d_qk + 4.0 * (double)a->d_v : 2.0 * (double)(a->d_qk + a->d_v));
+        return sbp_attention_flops(sbp_attention_pairs(q->first_row, q->rows, a->window),
+                                   (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward);
     }
     snprintf(name, NAME_BYTES, "%s", kind);
     return 0;
@@ -104,7 +97,7 @@ static double bytes_of(const sbp_dispatch *d) {
     return bytes;
 }
 
-static timing *find_timing(profile_device *p, const char *name) {
+static timing *find_timing(sbp_profile *p, const char *name) {
     for (int32_t i = 0; i < p->count; i++)
         if (strcmp(p->timings[i].name, name) == 0)
             return &p->timings[i];
@@ -122,60 +115,13 @@ static timing *find_timing(profile_device *p, const char *name) {
     return t;
 }
 
-/* ---- the device ------------------------------------------------------------------------------------------
- */
-
-static void profile_destroy(sbp_device *base) {
-    profile_device *p = (profile_device *)base;
-    if (p->count > 0)
-        print_table(p);
-    inner_class->destroy(p->inner);
-    free(p->timings);
-    free(p);
-}
-
-static sbp_status profile_create(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
-    *out = NULL;
-    profile_device *p = sbp_malloc(sizeof *p);
-    if (!p)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    memset(p, 0, sizeof *p);
-    p->base.class = &profile_class;
-    sbp_status status = inner_class->create(options, diag, &p->inner);
-    if (status != SBP_OK)
-        free(p);
-    else
-        *out = &p->base;
-    return status;
-}
-
-static void profile_info(sbp_device *base, sbp_device_info *out) {
-    inner_class->info(inner_of(base), out);
-}
-
-static sbp_status profile_load(sbp_device *base, const sbp_program *program, sbp_diag *diag) {
-    return inner_class->load(inner_of(base), program, diag);
-}
-
-static sbp_status profile_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
-                                int64_t bytes, sbp_diag *diag) {
-    return inner_class->write(inner_of(base), space, offset, data, bytes, diag);
-}
-
-static sbp_status profile_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
-                               sbp_diag *diag) {
-    return inner_class->read(inner_of(base), space, offset, data, bytes, diag);
-}
-
-static sbp_status profile_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
-    profile_device *p = (profile_device *)base;
-    if (dispatch->command->kind == SBP_CMD_FENCE)
-        return inner_class->submit(p->inner, dispatch, diag);
+sbp_status sbp_profile_run(sbp_profile *p, const sbp_device_class *class, sbp_device *device,
+                           const sbp_dispatch *dispatch, sbp_diag *diag) {
     char name[NAME_BYTES] = "";
-    double flops = describe(dispatch, name), begun = now();
-    SBP_TRY(inner_class->submit(p->inner, dispatch, diag));
-    SBP_TRY(inner_class->wait(p->inner, diag));
-    double seconds = now() - begun;
+    double flops = describe(dispatch, name), begun = sbp_seconds();
+    SBP_TRY(class->submit(device, dispatch, diag));
+    SBP_TRY(class->wait(device, diag));
+    double seconds = sbp_seconds() - begun;
     timing *t = find_timing(p, name);
     if (!t)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
@@ -184,31 +130,4 @@ static sbp_status profile_submit(sbp_device *base, const sbp_dispatch *dispatch,
     t->bytes += bytes_of(dispatch);
     t->count++;
     return SBP_OK;
-}
-
-static sbp_status profile_wait(sbp_device *base, sbp_diag *diag) {
-    return inner_class->wait(inner_of(base), diag);
-}
-
-static void *profile_map(sbp_device *base, sbp_space space, int64_t offset) {
-    return inner_class->map(inner_of(base), space, offset);
-}
-
-const sbp_device_class *sbp_profile_class(const sbp_device_class *class) {
-    const char *wanted = getenv("SBP_PROFILE");
-    if (!wanted || !*wanted || strcmp(wanted, "0") == 0)
-        return class;
-    inner_class = class;
-    profile_class = (sbp_device_class){.name = class->name,
-                                       .count = class->count,
-                                       .create = profile_create,
-                                       .destroy = profile_destroy,
-                                       .info = profile_info,
-                                       .load = profile_load,
-                                       .write = profile_write,
-                                       .read = profile_read,
-                                       .submit = profile_submit,
-                                       .wait = profile_wait,
-                                       .map = profile_map};
-    return &profile_class;
 }

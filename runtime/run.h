@@ -34,6 +34,7 @@ typedef struct sbp_run {
     int64_t steps_per_epoch, total_steps;
     sbp_lr lr;
     sbp_executor *executor;
+    sbp_profile *profile; /* SBP_PROFILE; NULL: not wanted */
     sbp_trainer trainer;
     sbp_metrics metrics;
     sbp_run_state state;

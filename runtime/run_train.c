@@ -6,7 +6,6 @@
 #include "ir/machine.h"
 #include "runtime/devices.h"
 #include "runtime/interrupt.h"
-#include "runtime/profile.h"
 #include "runtime/run.h"
 
 /* ---- weights ---------------------------------------------------------------------------------------- */
@@ -218,8 +217,15 @@ static sbp_status open_device(sbp_run *run) {
                  options.threads, sbp_format_bytes(need, sizeof need, (double)planned), run->plan_path,
                  sbp_format_bytes(have, sizeof have, (double)run->info.memory_bytes),
                  (long long)run->info.threads, options.threads);
-    return sbp_executor_create(run->diag, sbp_profile_class(class), &options, run->plan->program,
-                               &run->executor);
+    SBP_TRY(sbp_executor_create(run->diag, class, &options, run->plan->program, &run->executor));
+    const char *profile = getenv("SBP_PROFILE");
+    if (!profile || !*profile || strcmp(profile, "0") == 0)
+        return SBP_OK;
+    run->profile = sbp_profile_create();
+    if (!run->profile)
+        return sbp_fail(run->diag, SBP_MACHINE, "out of memory");
+    sbp_executor_set_profile(run->executor, run->profile);
+    return SBP_OK;
 }
 
 static sbp_status prepare_trainer(sbp_run *run) {
