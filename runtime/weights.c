@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/machine.h"
-
 enum { PIECE_ELEMS = 1 << 17, MAX_THREADS = 64 };
 
 /* One parameter on its way into its buffer. */
@@ -229,7 +227,8 @@ static void *draw_part(void *user) {
 }
 
 /* Fills a piece with several threads; where none can be had, with this one. */
-static void draw_piece(const draw *piece, int32_t threads) {
+static void draw_piece(const draw *piece, int32_t wanted) {
+    int32_t threads = wanted < MAX_THREADS ? wanted : MAX_THREADS;
     draw parts[MAX_THREADS];
     pthread_t handles[MAX_THREADS];
     bool running[MAX_THREADS] = {false};
@@ -272,12 +271,6 @@ static sbp_status randomize_tensor(sbp_executor *x, const sbp_plan *plan, int32_
     return SBP_OK;
 }
 
-static int32_t thread_count(int32_t threads) {
-    if (threads <= 0)
-        threads = sbp_machine_cores();
-    return threads < MAX_THREADS ? threads : MAX_THREADS;
-}
-
 sbp_status sbp_params_randomize(sbp_executor *x, const sbp_plan *plan, uint64_t seed, int32_t threads,
                                 sbp_diag *diag) {
     double *staging = sbp_malloc(PIECE_ELEMS * sizeof *staging);
@@ -285,7 +278,7 @@ sbp_status sbp_params_randomize(sbp_executor *x, const sbp_plan *plan, uint64_t 
         return sbp_fail(diag, SBP_MACHINE, "out of memory while initialising weights");
     sbp_status status = SBP_OK;
     for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++)
-        status = randomize_tensor(x, plan, t, seed, thread_count(threads), staging, diag);
+        status = randomize_tensor(x, plan, t, seed, threads, staging, diag);
     free(staging);
     return status;
 }

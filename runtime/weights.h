@@ -23,7 +23,7 @@ sbp_status sbp_params_load(sbp_executor *executor, const sbp_plan *plan, const s
 /* Initialises every parameter by its rule. A normal number depends on the seed, the name of the source and
  * the index in it alone: elements 2k and 2k + 1 are the Box-Muller pair of uniforms u, v in (0, 1) from
  * Philox4x32-10 (ir/rowkernel.h) with key seed and counters (index low, index high, name hash low, high) at
- * index 2k and 2k + 1, u = (word + 1/2) / 2^32. threads: 0 takes all cores; the numbers do not depend on it.
+ * index 2k and 2k + 1, u = (word + 1/2) / 2^32. threads: at least 1; the numbers do not depend on it.
  */
 sbp_status sbp_params_randomize(sbp_executor *executor, const sbp_plan *plan, uint64_t seed, int32_t threads,
                                 sbp_diag *diag) SBP_CHECKED;

@@ -48,6 +48,17 @@ static void check_product(const product *p, uint64_t seed) {
     suite_end(s);
 }
 
+/* One at a time: in an initializer, C leaves the order of draws open. */
+static void draw_options(sbp_rng *rng, product *p) {
+    p->ta = sbp_rng_below(rng, 2);
+    p->tb = sbp_rng_below(rng, 2);
+    p->with_c = sbp_rng_below(rng, 2);
+    p->in_place = sbp_rng_below(rng, 2);
+    p->with_bias = sbp_rng_below(rng, 2);
+    p->alpha = sbp_rng_below(rng, 2) ? 1 : -0.75;
+    p->beta = sbp_rng_below(rng, 2) ? 1 : 0.5;
+}
+
 /* Random sizes and options; every combination of types. */
 static void test_gemm_types(void **state) {
     (void)state;
@@ -56,21 +67,13 @@ static void test_gemm_types(void **state) {
     for (int d = 0; d < 4; d++)
         for (int a = 0; a < 4; a++)
             for (int b = 0; b < 4; b++) {
-                product p = {.m = 1 + sbp_rng_below(&rng, 70),
-                             .n = 1 + sbp_rng_below(&rng, 120),
-                             .k = 1 + sbp_rng_below(&rng, 90),
-                             .d = types[d],
-                             .a = types[a],
-                             .b = types[b],
-                             .c = types[sbp_rng_below(&rng, 3)],
-                             .bias = types[sbp_rng_below(&rng, 3)],
-                             .ta = sbp_rng_below(&rng, 2),
-                             .tb = sbp_rng_below(&rng, 2),
-                             .with_c = sbp_rng_below(&rng, 2),
-                             .in_place = sbp_rng_below(&rng, 2),
-                             .with_bias = sbp_rng_below(&rng, 2),
-                             .alpha = sbp_rng_below(&rng, 2) ? 1 : -0.75,
-                             .beta = sbp_rng_below(&rng, 2) ? 1 : 0.5};
+                product p = {.d = types[d], .a = types[a], .b = types[b]};
+                p.m = 1 + sbp_rng_below(&rng, 70);
+                p.n = 1 + sbp_rng_below(&rng, 120);
+                p.k = 1 + sbp_rng_below(&rng, 90);
+                p.c = types[sbp_rng_below(&rng, 3)];
+                p.bias = types[sbp_rng_below(&rng, 3)];
+                draw_options(&rng, &p);
                 check_product(&p, sbp_rng_next(&rng));
             }
 }
@@ -82,17 +85,10 @@ static void test_gemm_sizes(void **state) {
     sbp_rng rng = {2};
     for (int m = 0; m < SBP_COUNT(rows); m++)
         for (int n = 0; n < SBP_COUNT(columns); n++) {
-            product p = {.m = rows[m],
-                         .n = columns[n],
-                         .k = depths[sbp_rng_below(&rng, 4)],
-                         .d = sbp_rng_below(&rng, 3) ? SBP_F32 : SBP_F64,
-                         .ta = sbp_rng_below(&rng, 2),
-                         .tb = sbp_rng_below(&rng, 2),
-                         .with_c = sbp_rng_below(&rng, 2),
-                         .in_place = sbp_rng_below(&rng, 2),
-                         .with_bias = sbp_rng_below(&rng, 2),
-                         .alpha = 1,
-                         .beta = 1};
+            product p = {.m = rows[m], .n = columns[n]};
+            p.k = depths[sbp_rng_below(&rng, 4)];
+            p.d = sbp_rng_below(&rng, 3) ? SBP_F32 : SBP_F64;
+            draw_options(&rng, &p);
             p.a = p.b = p.c = p.bias = p.d;
             check_product(&p, sbp_rng_next(&rng));
         }
@@ -109,19 +105,10 @@ static void test_gemm_half(void **state) {
     for (int m = 0; m < SBP_COUNT(rows); m++)
         for (int n = 0; n < SBP_COUNT(columns); n++) {
             sbp_dtype type = (m + n) % 3 ? SBP_F16 : SBP_BF16;
-            product p = {.m = rows[m],
-                         .n = columns[n],
-                         .k = depths[sbp_rng_below(&rng, SBP_COUNT(depths))],
-                         .d = results[sbp_rng_below(&rng, SBP_COUNT(results))],
-                         .a = type,
-                         .b = type,
-                         .ta = sbp_rng_below(&rng, 2),
-                         .tb = sbp_rng_below(&rng, 2),
-                         .with_c = sbp_rng_below(&rng, 2),
-                         .in_place = sbp_rng_below(&rng, 2),
-                         .with_bias = sbp_rng_below(&rng, 2),
-                         .alpha = sbp_rng_below(&rng, 2) ? 1 : -0.75,
-                         .beta = sbp_rng_below(&rng, 2) ? 1 : 0.5};
+            product p = {.m = rows[m], .n = columns[n], .a = type, .b = type};
+            p.k = depths[sbp_rng_below(&rng, SBP_COUNT(depths))];
+            p.d = results[sbp_rng_below(&rng, SBP_COUNT(results))];
+            draw_options(&rng, &p);
             p.c = p.bias = SBP_F32;
             check_product(&p, sbp_rng_next(&rng));
         }
