@@ -60,7 +60,7 @@ static sbp_status take_u64(reader *r, const char *what, uint64_t *out) {
 }
 
 static sbp_status take_string(reader *r, const char *what, sbp_gguf_string *out) {
-    uint64_t length;
+    uint64_t length = 0; /* gcc 14 does not see that take() sets it */
     SBP_TRY(take_u64(r, what, &length));
     if (length > (uint64_t)(r->file.bytes - r->position))
         return cut_off(r, what, length);
