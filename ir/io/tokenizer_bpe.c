@@ -212,8 +212,7 @@ sbp_status sbp_model_parse(sbp_arena *arena, sbp_diag *diag, const sbp_json *jso
     m->unk = -1;
     if (unk) {
         m->unk = sbp_model_id(m, unk, (int64_t)strlen(unk));
-        if (m->unk < 0)
-            return sbp_json_fail(diag, json, "unk_token '%s' is not in the vocabulary", unk);
+        m->lost_unk = m->unk < 0 ? sbp_arena_strdup(arena, unk) : NULL;
     }
     for (int byte = 0; byte < 256; byte++) {
         const char *name = sbp_arena_printf(arena, "<0x%02X>", byte);
@@ -234,7 +233,7 @@ static void add_symbol(tok_work *work, tok_bpe *b, int32_t id, int32_t length) {
 
 /* Characters to symbols: the token of the character, else the tokens of its bytes, else unk, else nothing.
  * As in Hugging Face, a run of unknown characters is put down only when a known one (or the end) follows. */
-static void split_characters(tok_work *work, tok_bpe *b, const char *text, int64_t length) {
+static sbp_status split_characters(tok_work *work, tok_bpe *b, const char *text, int64_t length) {
     const tok_model *m = &work->t->model;
     int32_t unknown = 0; /* bytes waiting to become one unk */
     b->symbol_count = 0;
@@ -263,10 +262,15 @@ static void split_characters(tok_work *work, tok_bpe *b, const char *text, int64
                 unknown = 0;
             }
             unknown += size;
+        } else if (m->lost_unk) {
+            return sbp_fail(work->diag, SBP_INPUT,
+                            "%s: '%.*s' needs the unk_token '%s', which is not in the vocabulary",
+                            work->t->file, size, text + at - size, m->lost_unk);
         }
     }
     if (unknown)
         add_symbol(work, b, m->unk, unknown);
+    return SBP_OK;
 }
 
 static bool before(const tok_candidate *a, const tok_candidate *b) {
@@ -361,18 +365,18 @@ static tok_span span_of(const tok_work *work, const tok_piece *piece, int64_t be
     return (tok_span){sbp_piece_span(piece, begin).begin, sbp_piece_span(piece, end - 1).end};
 }
 
-void sbp_model_encode(tok_work *work, tok_bpe *b, const tok_piece *piece, tok_tokens *out) {
+sbp_status sbp_model_encode(tok_work *work, tok_bpe *b, const tok_piece *piece, tok_tokens *out) {
     const tok_model *m = &work->t->model;
     if (piece->length == 0)
-        return;
+        return SBP_OK;
     if (m->ignore_merges) {
         int32_t id = sbp_model_id(m, piece->text, piece->length);
         if (id >= 0) {
             sbp_tokens_add(work, out, id, span_of(work, piece, 0, piece->length));
-            return;
+            return SBP_OK;
         }
     }
-    split_characters(work, b, piece->text, piece->length);
+    SBP_TRY(split_characters(work, b, piece->text, piece->length));
     merge_all(work, b);
     /* Dropped characters (no unk) shift what follows, as they do in Hugging Face. */
     int64_t at = 0;
@@ -381,4 +385,5 @@ void sbp_model_encode(tok_work *work, tok_bpe *b, const tok_piece *piece, tok_to
         sbp_tokens_add(work, out, s->id, span_of(work, piece, at, at + s->length));
         at += s->length;
     }
+    return SBP_OK;
 }

@@ -110,7 +110,7 @@ static sbp_status encode_scratch(void *user) {
         const tok_piece *piece = &work.pieces[i];
         int64_t from = c->tokens.count;
         if (piece->added < 0) {
-            sbp_model_encode(&work, &bpe, piece, &c->tokens);
+            SBP_TRY(sbp_model_encode(&work, &bpe, piece, &c->tokens));
         } else {
             tok_span span = {sbp_piece_span(piece, 0).begin, sbp_piece_span(piece, piece->length - 1).end};
             sbp_tokens_add(&work, &c->tokens, t->added[piece->added].id, span);

@@ -135,6 +135,7 @@ typedef struct tok_model {
     int32_t merge_count;
     int32_t byte_ids[256]; /* <0xHH>, or -1 */
     int32_t unk;           /* -1: none */
+    const char *lost_unk;  /* an unk_token that the vocabulary lacks: only text that needs it fails */
     bool fuse_unk, byte_fallback, ignore_merges;
 } tok_model;
 
@@ -318,6 +319,7 @@ typedef struct tok_bpe {
 } tok_bpe;
 
 /* Tokens of one piece. */
-void sbp_model_encode(tok_work *work, tok_bpe *bpe, const tok_piece *piece, tok_tokens *out);
+sbp_status sbp_model_encode(tok_work *work, tok_bpe *bpe, const tok_piece *piece,
+                            tok_tokens *out) SBP_CHECKED;
 
 #endif

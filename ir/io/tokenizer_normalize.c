@@ -262,7 +262,7 @@ static uint32_t compose_pair(uint32_t a, uint32_t b) {
         return 0;
     utf8proc_int32_t pair[2] = {(utf8proc_int32_t)a, (utf8proc_int32_t)b};
     utf8proc_ssize_t n = utf8proc_normalize_utf32(pair, 2, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-    return n == 1 ? (uint32_t)pair[0] : 0;
+    return n == 1 && !is_inert((uint32_t)pair[0]) ? (uint32_t)pair[0] : 0;
 }
 
 /* Canonical composition, keeping count of how many old characters each new one stands for. */

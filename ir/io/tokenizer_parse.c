@@ -162,6 +162,20 @@ static sbp_status parse_metaspace(const parser *p, const sbp_json *json, tok_pre
     return SBP_OK;
 }
 
+/* Punctuation to Oniguruma, but not to the Punctuation pre-tokenizer, whose tables are those of Unicode 8;
+ * and what only the latter takes for punctuation. */
+#define NEWER_PUNCTUATION                                                                                    \
+    "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b4e}-\\x{1b4f}\\x{1b7d}-\\x{1b7f}"                         \
+    "\\x{2e43}-\\x{2e4f}\\x{2e52}-\\x{2e5d}\\x{10d6e}\\x{10ead}\\x{10f55}-\\x{10f59}"                        \
+    "\\x{10f86}-\\x{10f89}\\x{113d4}-\\x{113d5}\\x{113d7}-\\x{113d8}\\x{1144b}-\\x{1144f}"                   \
+    "\\x{1145a}-\\x{1145b}\\x{1145d}\\x{11660}-\\x{1166c}\\x{116b9}\\x{1183b}"                               \
+    "\\x{11944}-\\x{11946}\\x{119e2}\\x{11a3f}-\\x{11a46}\\x{11a9a}-\\x{11a9c}"                              \
+    "\\x{11a9e}-\\x{11aa2}\\x{11b00}-\\x{11b09}\\x{11be1}\\x{11c41}-\\x{11c45}"                              \
+    "\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}\\x{11f43}-\\x{11f4f}\\x{11fff}"                              \
+    "\\x{12ff1}-\\x{12ff2}\\x{16d6d}-\\x{16d6f}\\x{16e97}-\\x{16e9a}\\x{16fe2}\\x{1e5ff}"                    \
+    "\\x{1e95e}-\\x{1e95f}"
+#define OLDER_PUNCTUATION "\\x{166d}\\x{111c9}"
+
 static sbp_status parse_splitter(parser *p, const sbp_json *json) {
     const char *type;
     SBP_TRY(parse_type(p, json, &type));
@@ -183,7 +197,8 @@ static sbp_status parse_splitter(parser *p, const sbp_json *json) {
     } else if (strcmp(type, "Digits") == 0) {
         SBP_TRY(sbp_json_get_bool(p->diag, json, "individual_digits", SBP_JSON_REQUIRED, &flag));
         s.behavior = flag ? TOK_ISOLATED : TOK_CONTIGUOUS;
-        SBP_TRY(compile_text(p, json, "\\p{N}", &s.pattern));
+        /* The Rust standard library knows more of them than Oniguruma: those of Unicode 17. */
+        SBP_TRY(compile_text(p, json, "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]", &s.pattern));
     } else if (strcmp(type, "Metaspace") == 0) {
         s.kind = TOK_METASPACE;
         s.split = true;
@@ -209,7 +224,8 @@ static sbp_status parse_splitter(parser *p, const sbp_json *json) {
         s.behavior = TOK_ISOLATED;
         if (sbp_json_member(json, "behavior"))
             SBP_TRY(parse_behavior(p, json, &s.behavior));
-        SBP_TRY(compile_text(p, json, "[!-/:-@\\[-`{-~\\p{P}]", &s.pattern));
+        SBP_TRY(compile_text(
+            p, json, "(?![" NEWER_PUNCTUATION "])[!-/:-@\\[-`{-~\\p{P}" OLDER_PUNCTUATION "]", &s.pattern));
     } else {
         return unsupported(p, json, "pre_tokenizer", type);
     }
