@@ -9,6 +9,7 @@
 #include "ir/io/tokenizer_internal.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct translation {
@@ -348,6 +349,17 @@ static sbp_status translate_interval(translation *t) {
         return SBP_OK;
     }
     n++;
+    /* Behind an interval + is no possessive, but repeats it: {1,3}+ takes any number from 1 on. */
+    int64_t least = low ? strtoll(t->pattern + t->at + 1, NULL, 10) : 0;
+    if (peek(t, n) == '+' && comma && (least <= 1 || !high) &&
+        (peek(t, n + 1) == 0 || !strchr("+?*{", peek(t, n + 1)))) {
+        if (least <= 1)
+            sbp_text_add(t->out, "%c", least == 1 ? '+' : '*');
+        else
+            sbp_text_add_n(t->out, t->pattern + t->at, n);
+        t->at += n + 1;
+        return SBP_OK;
+    }
     if (peek(t, n) == '+' || (peek(t, n) == '?' && !comma))
         return refuse(t, "an interval followed by + or, without a comma, by ?");
     sbp_text_add(t->out, low ? "{" : "{0");

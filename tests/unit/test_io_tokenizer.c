@@ -374,6 +374,65 @@ static void invalid_text_is_replaced(void **state) {
     assert_int_equal(sbp_tokenizer_id(t, "no such token", 13), -1);
 }
 
+/* How many pieces a pre-tokenizer makes of a text without a token: one unk each. */
+static int64_t pieces_of(io_fixture *f, const char *pre_tokenizer, const char *text) {
+    const sbp_tokenizer *t;
+    sbp_encoding e;
+    const char *json = sbp_arena_printf(f->arena,
+                                        "{\"pre_tokenizer\":%s,\"model\":{\"vocab\":{\"u\":0},\"merges\":[],"
+                                        "\"unk_token\":\"u\",\"fuse_unk\":true}}",
+                                        pre_tokenizer);
+    assert_ok(f, sbp_tokenizer_from_json(f->arena, f->diag, "test", json, strlen(json), &t));
+    assert_ok(f, sbp_tokenizer_encode(t, f->arena, f->diag, text, strlen(text), 0, &e));
+    return e.count;
+}
+
+/* Hugging Face's components were built from tables of different years. */
+static void every_component_has_its_own_unicode(void **state) {
+    io_fixture *f = *state;
+    static const char digits[] = "{\"type\":\"Digits\",\"individual_digits\":true}";
+    static const char punctuation[] = "{\"type\":\"Punctuation\",\"behavior\":\"Isolated\"}";
+    assert_int_equal(pieces_of(f, digits, "A\u0669B"), 3);
+    assert_int_equal(pieces_of(f, digits, "A\U00011de5B"), 3); /* of Unicode 17 */
+    assert_int_equal(pieces_of(f, digits, "A\u2e43B"), 1);
+    assert_int_equal(pieces_of(f, punctuation, "A\u2e42B"), 3);
+    assert_int_equal(pieces_of(f, punctuation, "A\u2e43B"), 1); /* punctuation since Unicode 9 */
+    assert_int_equal(pieces_of(f, punctuation, "A\u166dB"), 3); /* no longer since Unicode 12 */
+    /* A pair that composes since Unicode 13 stays a pair in NFC. */
+    static const char pair[] = "\U00011935\U00011930";
+    const sbp_tokenizer *t = load(f, DATA "qwen2.json");
+    sbp_encoding e;
+    const char *back;
+    size_t length;
+    assert_ok(f, sbp_tokenizer_encode(t, f->arena, f->diag, pair, sizeof pair - 1, 0, &e));
+    assert_ok(f, sbp_tokenizer_decode(t, f->arena, f->diag, e.ids, e.count, false, &back, &length));
+    assert_string_equal(back, pair);
+}
+
+/* In PCRE2 + behind an interval is possessive, in Oniguruma it repeats. */
+static void intervals_can_be_repeated(void **state) {
+    io_fixture *f = *state;
+#define SPLIT(regex)                                                                                         \
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"},\"behavior\":\"Isolated\",\"invert\":false}"
+    assert_int_equal(pieces_of(f, SPLIT("\\\\d{1,3}"), "A1234567B"), 5);
+    assert_int_equal(pieces_of(f, SPLIT("\\\\d{1,3}+"), "A1234567B"), 3);
+    assert_int_equal(pieces_of(f, SPLIT("A{,2}+B"), "AAAAAB1"), 2);
+    assert_int_equal(pieces_of(f, SPLIT("A{2,}+"), "BAAAAAB"), 3);
+}
+
+/* Byte-level tokenizers name one that they never need. */
+static void unk_may_be_missing_until_it_is_needed(void **state) {
+    io_fixture *f = *state;
+    static const char json[] = "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"x\"}}";
+    const sbp_tokenizer *t;
+    sbp_encoding e;
+    assert_ok(f, sbp_tokenizer_from_json(f->arena, f->diag, "test", json, sizeof json - 1, &t));
+    assert_ok(f, sbp_tokenizer_encode(t, f->arena, f->diag, "aa", 2, 0, &e));
+    assert_int_equal(e.count, 2);
+    assert_fails(f, SBP_INPUT, "test: 'b' needs the unk_token 'x', which is not in the vocabulary",
+                 sbp_tokenizer_encode(t, f->arena, f->diag, "ab", 2, 0, &e));
+}
+
 /* Quadratic time would keep these for minutes. */
 static void long_words_take_no_quadratic_time(void **state) {
     io_fixture *f = *state;
@@ -602,6 +661,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(special_tokens_come_from_the_files_in_order, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(names_what_it_does_not_support, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(invalid_text_is_replaced, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(every_component_has_its_own_unicode, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(intervals_can_be_repeated, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(unk_may_be_missing_until_it_is_needed, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(long_words_take_no_quadratic_time, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(survives_failing_allocations, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(survives_flipped_bytes, io_setup, io_teardown),
