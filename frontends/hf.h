@@ -31,6 +31,8 @@ typedef struct sbp_hf {
     /* What files may leave out at the beginning of names ("model."), as transformers allows; NULL: nothing.
      */
     const char *base_prefix;
+    /* Files of a multimodal model hold this text model too, under names with "language_model" in them. */
+    bool within_multimodal;
     /* How the model's own file keeps a parameter, when it is not under its name (GGUF); NULL: never. */
     const struct sbp_recipe *(*stored)(struct sbp_hf *hf, const char *name, const sbp_type *type);
     void *stored_user;
@@ -128,8 +130,10 @@ typedef struct sbp_hf_decoder {
 
 /* Defaults that differ between families: COMPAT, section 3. */
 typedef struct sbp_hf_defaults {
-    int64_t kv_heads; /* 0: as many as heads */
-    int64_t head_dim; /* 0: hidden / heads */
+    int64_t vocab, heads; /* 0: must be given */
+    int64_t kv_heads;     /* 0: as many as heads */
+    int64_t head_dim;     /* 0: hidden / heads */
+    bool head_dim_rounds; /* hidden may be no multiple of heads */
     int64_t max_positions;
     bool tied;
     const char *activation_key, *activation;

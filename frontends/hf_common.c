@@ -131,12 +131,17 @@ static void add_alias(sbp_hf *hf, sbp_param *param, const char *alias) {
     param->aliases = aliases;
 }
 
-/* The name without the prefix that the bare model (without head) does not have. */
-static void add_short_alias(sbp_hf *hf, sbp_param *param) {
-    const char *source = param->recipe ? param->recipe->source : param->name;
+/* The name without the prefix that the bare model (without head) does not have, and what it is called as part
+ * of a multimodal model: by transformers since 4.52, and before. */
+static void add_other_names(sbp_hf *hf, sbp_param *param, const char *source) {
     size_t n = hf->base_prefix ? strlen(hf->base_prefix) : 0;
-    if (n > 0 && strncmp(source, hf->base_prefix, n) == 0)
+    bool in_base = n > 0 && strncmp(source, hf->base_prefix, n) == 0;
+    if (in_base)
         add_alias(hf, param, source + n);
+    if (in_base && hf->within_multimodal)
+        add_alias(hf, param, sbp_hf_path(hf, "%slanguage_model.%s", hf->base_prefix, source + n));
+    if (hf->within_multimodal)
+        add_alias(hf, param, sbp_hf_path(hf, "language_model.%s", source));
 }
 
 static sbp_value build_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims,
@@ -159,7 +164,7 @@ static sbp_value build_param(sbp_hf *hf, const char *name, sbp_init init, int32_
                        .pad_row = -1,
                        .recipe = recipe,
                        .stored = hf->stored ? hf->stored(hf, name, &type) : NULL};
-    add_short_alias(hf, &param);
+    add_other_names(hf, &param, recipe ? recipe->source : name);
     number = sbp_module_add_param(hf->builder.module, &param);
     return hf->builder.status == SBP_OK ? sbp_build_param(&hf->builder, number) : SBP_NO_VALUE;
 }
@@ -224,6 +229,8 @@ sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool
     sbp_param *param = &hf->builder.module->params[hf->builder.func->values[table].binding];
     const sbp_weight *head = hf->weights ? sbp_weights_find(hf->weights, name) : NULL;
     const sbp_weight *embed = hf->weights ? sbp_weights_find(hf->weights, param->name) : NULL;
+    for (int32_t i = 0; hf->weights && !embed && i < param->alias_count; i++)
+        embed = sbp_weights_find(hf->weights, param->aliases[i]);
     hf->untied = tied && head && embed && differ(hf, head, embed);
     if (hf->untied)
         sbp_warn(hf->diag,
@@ -231,6 +238,7 @@ sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool
                  name, param->name);
     if (tied && !hf->untied) {
         add_alias(hf, param, name);
+        add_other_names(hf, param, name);
         return table;
     }
     return sbp_hf_matrix(hf, name, param->type.dim[0].n, param->type.dim[1].n);

@@ -20,9 +20,12 @@ static int64_t read_kv_heads(sbp_hf *hf, int64_t heads, int64_t default_kv_heads
     return kv_heads;
 }
 
-static int64_t read_head_dim(sbp_hf *hf, int64_t hidden, int64_t heads, int64_t default_head_dim) {
-    int64_t head_dim = sbp_hf_size(hf, "head_dim", default_head_dim > 0 ? default_head_dim : hidden / heads);
-    if (default_head_dim == 0 && !sbp_hf_field(hf, "head_dim") && hidden % heads != 0)
+/* When it is not given, hidden / heads; families for which transformers checks nothing round down. */
+static int64_t read_head_dim(sbp_hf *hf, int64_t hidden, int64_t heads, const sbp_hf_defaults *defaults) {
+    int64_t fallback = defaults->head_dim > 0 ? defaults->head_dim : hidden / heads;
+    int64_t head_dim = sbp_hf_size(hf, "head_dim", fallback > 0 ? fallback : 1);
+    if (defaults->head_dim == 0 && !sbp_hf_field(hf, "head_dim") &&
+        (fallback == 0 || (hidden % heads != 0 && !defaults->head_dim_rounds)))
         sbp_hf_fail(hf, sbp_hf_field(hf, "hidden_size"),
                     "hidden_size %lld is no multiple of num_attention_heads %lld, and head_dim is not given",
                     (long long)hidden, (long long)heads);
@@ -30,18 +33,20 @@ static int64_t read_head_dim(sbp_hf *hf, int64_t hidden, int64_t heads, int64_t 
 }
 
 sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) {
-    sbp_hf_decoder d = {.vocab = sbp_hf_size(hf, "vocab_size", SBP_HF_REQUIRED),
+    int64_t vocab = defaults->vocab > 0 ? defaults->vocab : SBP_HF_REQUIRED,
+            heads = defaults->heads > 0 ? defaults->heads : SBP_HF_REQUIRED;
+    sbp_hf_decoder d = {.vocab = sbp_hf_size(hf, "vocab_size", vocab),
                         .hidden = sbp_hf_size(hf, "hidden_size", SBP_HF_REQUIRED),
                         .inner = sbp_hf_size(hf, "intermediate_size", SBP_HF_REQUIRED),
                         .layers = sbp_hf_size(hf, "num_hidden_layers", SBP_HF_REQUIRED),
-                        .heads = sbp_hf_size(hf, "num_attention_heads", SBP_HF_REQUIRED),
+                        .heads = sbp_hf_size(hf, "num_attention_heads", heads),
                         .activation = sbp_hf_string(hf, defaults->activation_key, defaults->activation),
                         .norm_eps = sbp_hf_double(hf, "rms_norm_eps", 1e-6),
                         .max_positions = sbp_hf_size(hf, "max_position_embeddings", defaults->max_positions),
                         .tied = sbp_hf_bool(hf, "tie_word_embeddings", defaults->tied),
                         .embed_scale = 1};
     d.kv_heads = read_kv_heads(hf, d.heads, defaults->kv_heads);
-    d.head_dim = read_head_dim(hf, d.hidden, d.heads, defaults->head_dim);
+    d.head_dim = read_head_dim(hf, d.hidden, d.heads, defaults);
     d.score_scale = pow((double)d.head_dim, -0.5);
     if (d.layers > MAX_LAYERS)
         sbp_hf_fail(hf, sbp_hf_field(hf, "num_hidden_layers"), "%lld layers; at most %d are expected",

@@ -13,6 +13,8 @@ static void read_rope(sbp_hf *hf, sbp_hf_decoder *d) {
                    *local = sbp_json_member(both, "sliding_attention");
     if (both && !full && !local && both->count > 0)
         sbp_hf_fail(hf, both, "an object each for full_attention and sliding_attention is expected");
+    if (both && sbp_json_member(both, "truncate"))
+        sbp_hf_fail(hf, sbp_json_member(both, "truncate"), "not supported here, for all layer types");
     double theta = sbp_hf_double(hf, "rope_theta", 1e6),
            local_theta = sbp_hf_double(hf, "rope_local_base_freq", 1e4);
     d->rope[FULL] = sbp_hf_rope_from(hf, scaling, full, d->head_dim, theta, d->max_positions);
@@ -22,6 +24,7 @@ static void read_rope(sbp_hf *hf, sbp_hf_decoder *d) {
 static void read_layers(sbp_hf *hf, sbp_hf_decoder *d) {
     int64_t pattern = sbp_hf_size(hf, "sliding_window_pattern", 6);
     sbp_hf_field(hf, "_sliding_window_pattern"); /* written by transformers, and not read again */
+    bool no_window = sbp_hf_is_null(hf, "sliding_window");
     int64_t window = sbp_hf_size(hf, "sliding_window", 4096);
     if (hf->builder.status != SBP_OK)
         return;
@@ -30,18 +33,25 @@ static void read_layers(sbp_hf *hf, sbp_hf_decoder *d) {
         for (int64_t i = 0; i < d->layers; i++)
             sliding[i] = (i + 1) % pattern != 0;
     for (int64_t i = 0; i < d->layers; i++) {
+        if (sliding[i] && no_window)
+            sbp_hf_fail(hf, NULL, "layer %lld is sliding_attention, but sliding_window is null",
+                        (long long)i);
         d->layer[i].window = sliding[i] ? window : 0;
         d->layer[i].rope = sliding[i] ? SLIDING : FULL;
     }
 }
 
 void sbp_hf_gemma3_text(sbp_hf *hf) {
-    sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.kv_heads = 4,
+    sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.vocab = 262208,
+                                                                  .heads = 8,
+                                                                  .kv_heads = 4,
                                                                   .head_dim = 256,
                                                                   .max_positions = 131072,
                                                                   .tied = true,
                                                                   .activation_key = "hidden_activation",
                                                                   .activation = "gelu_pytorch_tanh"});
+    hf->within_multimodal =
+        true; /* Gemma3ForConditionalGeneration, which leaves defaults out of text_config */
     d.norm_plus_one = d.output_norms = d.qk_norm = true;
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", false);
     d.embed_scale = sqrt((double)d.hidden);

@@ -3,6 +3,7 @@
 
 void sbp_hf_mistral(sbp_hf *hf) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.kv_heads = 8,
+                                                                  .head_dim_rounds = true,
                                                                   .max_positions = 131072,
                                                                   .activation_key = "hidden_act",
                                                                   .activation = "silu"});

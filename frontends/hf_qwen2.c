@@ -25,6 +25,7 @@ void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *d) {
 
 void sbp_hf_qwen2(sbp_hf *hf) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.kv_heads = 32,
+                                                                  .head_dim_rounds = true,
                                                                   .max_positions = 32768,
                                                                   .activation_key = "hidden_act",
                                                                   .activation = "silu"});

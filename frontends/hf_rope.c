@@ -16,6 +16,7 @@ static const double pi = 3.14159265358979323846;
 typedef struct rope_config {
     sbp_hf *hf;
     const sbp_json *over, *base;
+    bool per_layer_type;
     int64_t head_dim, max_positions;
     double theta;
 } rope_config;
@@ -51,10 +52,13 @@ static double number(const rope_config *c, const char *key, double fallback) {
     return value;
 }
 
-/* A top-level value wins over one inside; without either the model was not stretched. */
+/* A top-level value wins over one inside, except where there is one object per layer type; without either the
+ * model was not stretched. */
 static double original_length(const rope_config *c) {
     int64_t top = sbp_hf_size(c->hf, "original_max_position_embeddings", 0);
-    return top > 0 ? (double)top : number(c, "original_max_position_embeddings", (double)c->max_positions);
+    return top > 0 && !c->per_layer_type
+               ? (double)top
+               : number(c, "original_max_position_embeddings", (double)c->max_positions);
 }
 
 /* 1 / f_i, as transformers computes it */
@@ -121,6 +125,21 @@ static double optional(const rope_config *c, const char *key) {
     return value;
 }
 
+/* transformers looks for it beside the objects per layer type, where it is not, and takes null for false. */
+static bool truncates(const rope_config *c) {
+    const sbp_json *field = sbp_json_member(c->over, "truncate");
+    field = field ? field : sbp_json_member(c->base, "truncate");
+    bool whole = true;
+    if (field && field->kind == SBP_JSON_NULL)
+        whole = false;
+    else if (field && c->hf->builder.status == SBP_OK)
+        c->hf->builder.status = sbp_json_as_bool(c->hf->diag, field, &whole);
+    if (c->per_layer_type && !whole)
+        sbp_warn(c->hf->diag, "%s.truncate is ignored, as by transformers, and counts as true",
+                 where(c)->key);
+    return whole || c->per_layer_type;
+}
+
 static double rope_yarn(const rope_config *c, double *f, int64_t n) {
     double length = original_length(c), d = (double)c->head_dim;
     double factor = sbp_json_member(c->over, "factor") || sbp_json_member(c->base, "factor")
@@ -129,10 +148,7 @@ static double rope_yarn(const rope_config *c, double *f, int64_t n) {
     double fast = optional(c, "beta_fast"), slow = optional(c, "beta_slow");
     double low = correction(c, fast != 0 ? fast : 32, length),
            high = correction(c, slow != 0 ? slow : 1, length);
-    const sbp_json *truncate = find(c, "truncate");
-    bool whole = true;
-    if (truncate && c->hf->builder.status == SBP_OK)
-        c->hf->builder.status = sbp_json_as_bool(c->hf->diag, truncate, &whole);
+    bool whole = truncates(c);
     low = fmax(whole ? floor(low) : low, 0);
     high = fmin(whole ? ceil(high) : high, d - 1);
     if (low == high)
@@ -176,22 +192,24 @@ static const struct {
                   {"proportional", rope_proportional, true}};
 
 /* Fields inside rope_parameters that any type may carry along. */
-static const char *const known_fields[] = {"rope_type",
-                                           "type",
-                                           "rope_theta",
-                                           "factor",
-                                           "low_freq_factor",
-                                           "high_freq_factor",
-                                           "original_max_position_embeddings",
-                                           "attention_factor",
-                                           "beta_fast",
-                                           "beta_slow",
-                                           "mscale",
-                                           "mscale_all_dim",
-                                           "truncate",
-                                           "short_factor",
-                                           "long_factor",
-                                           "partial_rotary_factor"};
+static const char *const known_fields[] = {
+    "rope_type",
+    "type",
+    "rope_theta",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "short_factor",
+    "long_factor",
+    "partial_rotary_factor",
+    "finetuned"}; /* yarn's authors' own code reads it, for its dynamic form */
 
 static void check_fields(const rope_config *c, const sbp_json *object) {
     if (object && object->kind != SBP_JSON_OBJECT) {
@@ -204,19 +222,31 @@ static void check_fields(const rope_config *c, const sbp_json *object) {
         for (int32_t k = 0; k < SBP_COUNT(known_fields); k++)
             known |= strcmp(field->key, known_fields[k]) == 0;
         if (!known)
-            sbp_hf_fail(c->hf, field, "unknown field of the rotary embedding");
+            sbp_hf_fail(
+                c->hf, field,
+                "unknown field of the rotary embedding, which may change what it computes; set to null "
+                "(--set, or in the file) it is built without");
     }
 }
 
+/* Where there is one object per layer type, transformers 5 fills in rope_type before it looks at an old
+ * rope_scaling, so that only rope_type itself, not the older spelling `type`, changes it there. */
 static const char *rope_type_name(const rope_config *c) {
-    const sbp_json *field = find(c, "rope_type");
-    const sbp_json *old = find(c, "type");
-    /* an old-style rope_scaling over newer parameters: its spelling counts */
-    if (!field || (c->over && !sbp_json_member(c->over, "rope_type") && sbp_json_member(c->over, "type")))
-        field = old ? old : field;
-    const char *name = "default";
-    if (field && c->hf->builder.status == SBP_OK)
-        c->hf->builder.status = sbp_json_as_string(c->hf->diag, field, &name);
+    const sbp_json *field = find(c, "rope_type"), *old = find(c, "type");
+    const char *name = "default", *ignored = NULL;
+    bool filled_in = c->per_layer_type && !c->base;
+    sbp_status *status = &c->hf->builder.status;
+    if (!field && !filled_in)
+        field = old;
+    if (field && *status == SBP_OK)
+        *status = sbp_json_as_string(c->hf->diag, field, &name);
+    if (c->over && old && field != old && *status == SBP_OK)
+        *status = sbp_json_as_string(c->hf->diag, old, &ignored);
+    if (ignored && *status == SBP_OK && strcmp(ignored, name) != 0)
+        sbp_warn(c->hf->diag,
+                 "%s: type '%s' is ignored, as by transformers 5, and rope_type is '%s': write rope_type to "
+                 "change it",
+                 c->over->key, ignored, name);
     return name;
 }
 
@@ -230,40 +260,51 @@ static void refuse_type(const rope_config *c, const char *name) {
                 later ? " yet: it depends on the longest document of the batch" : "", known.data);
 }
 
-sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *base, int64_t head_dim,
-                             double theta, int64_t max_positions) {
-    rope_config c = {
-        .hf = hf, .over = over, .base = base, .head_dim = head_dim, .max_positions = max_positions};
+/* theta: that of a field outside of the objects. */
+static sbp_hf_rope build_rope(rope_config *c, double theta) {
+    sbp_hf *hf = c->hf;
     sbp_hf_rope rope = {.scale = 1};
-    check_fields(&c, over);
-    check_fields(&c, base);
-    c.theta = number(&c, "rope_theta", theta);
-    const char *name = rope_type_name(&c);
+    check_fields(c, c->over);
+    check_fields(c, c->base);
+    sbp_hf_field(hf, "original_max_position_embeddings"); /* says nothing to the types that do not read it */
+    c->theta = number(c, "rope_theta", theta);
+    const char *name = rope_type_name(c);
     if (hf->builder.status != SBP_OK)
         return rope;
-    if (head_dim % 2 != 0 || head_dim > MAX_HEAD_DIM) {
+    if (c->head_dim % 2 != 0 || c->head_dim > MAX_HEAD_DIM) {
         sbp_hf_fail(hf, NULL, "head_dim %lld is odd or above %d; rotary embedding pairs elements",
-                    (long long)head_dim, MAX_HEAD_DIM);
+                    (long long)c->head_dim, MAX_HEAD_DIM);
         return rope;
     }
-    int64_t n = head_dim / 2;
+    int64_t n = c->head_dim / 2;
     double *f = SBP_NEW_ARRAY(hf->arena, double, n);
     for (int64_t i = 0; i < n; i++)
-        f[i] = r(&c, 1 / base_power(&c, i));
+        f[i] = r(c, 1 / base_power(c, i));
     rope.inv_freq = f;
     rope.n = n;
     for (int32_t t = 0; t < SBP_COUNT(rope_types); t++) {
         if (strcmp(name, rope_types[t].name) != 0)
             continue;
-        double part = partial_factor(&c);
+        double part = partial_factor(c);
         if (!rope_types[t].part_allowed && part != 1)
-            sbp_hf_fail(hf, partial(&c),
+            sbp_hf_fail(hf, partial(c),
                         "%g with rope_type '%s' is not supported: these models turn whole heads", part, name);
-        rope.scale = rope_types[t].apply(&c, f, n);
+        rope.scale = rope_types[t].apply(c, f, n);
         return rope;
     }
-    refuse_type(&c, name);
+    refuse_type(c, name);
     return rope;
+}
+
+sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *base, int64_t head_dim,
+                             double theta, int64_t max_positions) {
+    rope_config c = {.hf = hf,
+                     .over = over,
+                     .base = base,
+                     .per_layer_type = true,
+                     .head_dim = head_dim,
+                     .max_positions = max_positions};
+    return build_rope(&c, theta);
 }
 
 /* An object that is there and not empty, or NULL. */
@@ -277,7 +318,11 @@ static const sbp_json *filled(sbp_hf *hf, const char *key) {
 sbp_hf_rope sbp_hf_rope_read(sbp_hf *hf, int64_t head_dim, double default_theta, int64_t max_positions) {
     const sbp_json *parameters = filled(hf, "rope_parameters"), *scaling = filled(hf, "rope_scaling");
     double theta = sbp_hf_double(hf, "rope_theta", default_theta);
-    return sbp_hf_rope_from(hf, scaling ? scaling : parameters, NULL, head_dim, theta, max_positions);
+    rope_config c = {.hf = hf,
+                     .over = scaling ? scaling : parameters,
+                     .head_dim = head_dim,
+                     .max_positions = max_positions};
+    return build_rope(&c, theta);
 }
 
 void sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope, sbp_value *cos, sbp_value *sin) {

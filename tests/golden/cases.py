@@ -187,6 +187,24 @@ LONGROPE = {
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 300.0, "factor": 2.0, "partial_rotary_factor": 0.5}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 200.0, "factor": 2.0}
 
+GEMMA_ROPE = {
+    "full_attention": {
+        "rope_type": "llama3",
+        "rope_theta": 50.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 9.0,
+    },
+    "sliding_attention": {
+        "rope_type": "yarn",
+        "rope_theta": 30.0,
+        "factor": 4.0,
+        "beta_fast": 3.3,
+        "beta_slow": 0.4,
+        "truncate": False,
+    },
+}
+
 CASES = {
     "llama_plain": Case(
         "three layers, grouped heads, config.json as transformers writes it",
@@ -426,6 +444,21 @@ CASES = {
         D,
         differs_from=({"sliding_window": 2}, {"sliding_window": 4}),
     ),
+    "mistral_head_dim_rounded": Case(
+        "hidden_size no multiple of the heads, head_dim absent: rounded down; rope_scaling of yarn's authors",
+        mistral(
+            vocab_size=31,
+            hidden_size=26,
+            intermediate_size=9,
+            num_hidden_layers=1,
+            sliding_window=9,
+            rope_theta=40.0,
+            original_max_position_embeddings=16,
+            rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 48, "finetuned": True},
+        ),
+        D,
+        differs_from=({"original_max_position_embeddings": ABSENT}, {"rope_scaling": None}),
+    ),
     "qwen2_plain": Case(
         "biases on q, k, v; use_sliding_window false: sliding_window is ignored",
         qwen2(use_sliding_window=False, sliding_window=4, max_window_layers=0),
@@ -524,6 +557,26 @@ CASES = {
             {"rope_theta": ABSENT},
             {"sliding_window_pattern": ABSENT},
             {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        ),
+    ),
+    "gemma3_rope_per_type": Case(
+        "llama3 and yarn per layer type: top-level original length, truncate and rope_scaling's `type` are ignored",
+        gemma3(
+            vocab_size=31,
+            intermediate_size=9,
+            num_hidden_layers=2,
+            layer_types=["sliding_attention", "full_attention"],
+            max_position_embeddings=36,
+            original_max_position_embeddings=16,
+            rope_parameters=GEMMA_ROPE,
+            rope_scaling={"type": "linear", "high_freq_factor": 3.0},
+        ),
+        D,
+        differs_from=(
+            {"rope_scaling": None},
+            {"rope_scaling": {"rope_type": "linear", "high_freq_factor": 3.0}},
+            {"rope_parameters": {**GEMMA_ROPE, "truncate": False}},
+            {"max_position_embeddings": 16},
         ),
     ),
     "gemma3_softcap": Case(

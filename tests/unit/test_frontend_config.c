@@ -3,7 +3,9 @@
  * the golden texts. */
 #include "frontend_testing.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "ir/io/safetensors.h"
 
@@ -264,6 +266,104 @@ static void test_ties(void **state) {
     fixture_destroy(&f);
 }
 
+/* ---- files of weights ---------------------------------------------------------------------------------- */
+
+/* A file with one tensor, or two of one shape. */
+static const char *write_weights(fixture *f, const char *const *names, int32_t count, sbp_dtype dtype,
+                                 int64_t rows, int64_t columns) {
+    static const char path[] = "/tmp/sbp_frontend_config.safetensors";
+    sbp_tensor_spec specs[2];
+    int64_t dims[] = {rows, columns}, bytes = rows * columns * (int64_t)sbp_dtype_bytes(dtype);
+    void *zeros = sbp_arena_alloc(f->arena, (size_t)bytes);
+    memset(zeros, 0, (size_t)bytes);
+    for (int i = 0; i < count; i++)
+        specs[i] = (sbp_tensor_spec){.name = names[i], .dtype = dtype, .rank = 2, .dim = dims};
+    sbp_safetensors_writer *writer;
+    check(f, sbp_safetensors_writer_create(f->arena, f->diag, path, specs, count, NULL, 0, 0, &writer));
+    for (int i = 0; i < count; i++)
+        check(f, sbp_safetensors_writer_write(writer, f->diag, zeros, bytes));
+    check(f, sbp_safetensors_writer_commit(writer, f->diag));
+    return path;
+}
+
+/* Gemma 3 above 1B is published within a multimodal model: other names, and a text_config without defaults.
+ */
+static sbp_status run_multimodal(void *user) {
+    fixture *f = user;
+    static const char *const names[][2] = {
+        {"language_model.model.embed_tokens.weight", "vision_tower.post_layernorm.weight"},
+        {"model.language_model.embed_tokens.weight", "model.vision_tower.post_layernorm.weight"},
+        {"language_model.lm_head.weight", "multi_modal_projector.mm_soft_emb_norm.weight"}};
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        sbp_model_options options = sbp_model_options_for(SBP_F32);
+        sbp_model model;
+        options.weights = write_weights(f, names[i], 2, SBP_F32, 31, 20);
+        sbp_diag_clear(f->diag);
+        check(f,
+              sbp_model_load(f->arena, f->diag, "tests/golden/gemma3_rope_per_type/model", &options, &model));
+        assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING),
+                               "lacks 27 of 28 parameters, the first is model.layers.0"));
+        assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "1 tensors are not part of the model"));
+        unlink(options.weights);
+    }
+    static const char *const set[] = {"vocab_size=null", "num_attention_heads=null"};
+    sbp_model model;
+    load(f, "tests/data/configs/gemma-3-270m.json", SBP_F32, set, SBP_COUNT(set), &model);
+    assert_int_equal(model.vocab_size, 262208);
+    assert_int_equal(param(&model, "model.layers.0.self_attn.q_proj.weight")->type.dim[0].n, 8 * 256);
+    return SBP_OK;
+}
+
+static void test_multimodal(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    assert_int_equal(sbp_guard(f.arena, f.diag, run_multimodal, &f), SBP_OK);
+    fixture_destroy(&f);
+}
+
+/* Files that hold something else than weights this program reads. */
+static sbp_status run_other_weights(void *user) {
+    fixture *f = user;
+    static const char *const name = "model.embed_tokens.weight";
+    static const char directory[] = "/tmp/sbp_frontend_config",
+                      bin[] = "/tmp/sbp_frontend_config/pytorch_model.bin",
+                      json[] = "/tmp/sbp_frontend_config/config.json",
+                      weights[] = "/tmp/sbp_frontend_config/model.safetensors";
+    sbp_model_options options = sbp_model_options_for(SBP_F32);
+    sbp_model model;
+    options.weights = write_weights(f, &name, 1, SBP_I8, 97, 24);
+    check_fails(f, sbp_model_load(f->arena, f->diag, plain, &options, &model), SBP_INPUT,
+                "tensor 'model.embed_tokens.weight' is stored as I8: integers are no weights");
+    unlink(options.weights);
+    options.weights = NULL;
+    assert_true(mkdir(directory, 0700) == 0 || errno == EEXIST);
+    const char *config;
+    size_t length;
+    check(f,
+          sbp_file_read(f->arena, f->diag, "tests/golden/llama_plain/model/config.json", &config, &length));
+    check(f, sbp_file_write(f->diag, json, config, length));
+    check(f, sbp_file_write(f->diag, bin, "x", 1));
+    sbp_diag_clear(f->diag);
+    check(f, sbp_model_load(f->arena, f->diag, directory, &options, &model));
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING), "its pytorch_model.bin is not read"));
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+    check(f, sbp_file_write(f->diag, weights, pointer, sizeof pointer - 1));
+    check_fails(f, sbp_model_load(f->arena, f->diag, directory, &options, &model), SBP_INPUT,
+                "model.safetensors: a pointer of Git LFS stands here");
+    unlink(weights);
+    unlink(bin);
+    unlink(json);
+    rmdir(directory);
+    return SBP_OK;
+}
+
+static void test_other_weights(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    assert_int_equal(sbp_guard(f.arena, f.diag, run_other_weights, &f), SBP_OK);
+    fixture_destroy(&f);
+}
+
 /* Rotary frequencies of fp32 plans are rounded where transformers rounds. */
 static void test_rope_rounding(void **state) {
     (void)state;
@@ -339,7 +439,16 @@ static void test_errors(void **state) {
     expect(plain, "rope_parameters.rope_type=\"linear\"", SBP_INPUT, "the field 'factor' is missing");
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":-2}", SBP_INPUT,
            "rope_parameters.factor: -2 is out of range");
-    expect(plain, "rope_parameters.mrope_section=[1,2]", SBP_INPUT, "unknown field of the rotary embedding");
+    expect(plain, "rope_parameters.mrope_section=[1,2]", SBP_INPUT,
+           "rope_parameters.mrope_section: unknown field of the rotary embedding, which may change");
+    expect(gemma, "rope_parameters={\"full_attention\":{},\"truncate\":false}", SBP_INPUT,
+           "rope_parameters.truncate: not supported here");
+    expect(gemma, "sliding_window=null", SBP_INPUT,
+           "layer 0 is sliding_attention, but sliding_window is null");
+    expect("tests/data/configs/SmolLM2-135M.json", "num_attention_heads=30", SBP_INPUT,
+           "hidden_size 576 is no multiple of num_attention_heads 30");
+    expect(mistral, "num_attention_heads=400", SBP_INPUT,
+           "hidden_size 24 is no multiple of num_attention_heads 400");
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}",
            SBP_INPUT, "0.5 with rope_type 'linear' is not supported");
     expect(plain, "rope_scaling=3", SBP_INPUT, "rope_scaling: expected an object");
@@ -392,6 +501,7 @@ int main(void) {
         cmocka_unit_test(test_rope_rounding), cmocka_unit_test(test_training_and_storage),
         cmocka_unit_test(test_errors),        cmocka_unit_test(test_usage_errors),
         cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_multimodal),    cmocka_unit_test(test_other_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
