@@ -112,9 +112,25 @@ static void print_shape(sbp_text *text, int32_t rank, const int64_t *dim) {
     sbp_text_add(text, "]");
 }
 
-static sbp_status check_shape(const sbp_loading *l, const sbp_param *param) {
+/* A tensor of integers is codes of a quantization that config.json or other tensors would explain. */
+static sbp_status check_encoding(const sbp_param *param, const sbp_weight *w, sbp_diag *diag) {
+    if (!w->readable)
+        return sbp_fail(diag, SBP_INPUT, "%s: tensor '%s' is stored as %s, which is not supported", w->path,
+                        w->name, w->encoding);
+    if (sbp_dtype_is_float(param->type.dtype) && !sbp_dtype_is_float(w->dtype))
+        return sbp_fail(
+            diag, SBP_INPUT,
+            "%s: tensor '%s' is stored as %s: integers are no weights, and quantized models other "
+            "than GGUF are not read",
+            w->path, w->name, w->encoding);
+    return SBP_OK;
+}
+
+static sbp_status check_tensor(const sbp_loading *l, const sbp_param *param) {
     const sbp_recipe *recipe;
     const sbp_weight *w = source_of(l, param, &recipe);
+    if (w)
+        SBP_TRY(check_encoding(param, w, l->diag));
     int64_t dim[SBP_MAX_RANK];
     int32_t rank = recipe ? recipe->rank : param->type.rank;
     for (int32_t d = 0; d < rank; d++)
@@ -161,7 +177,7 @@ static sbp_status check_weights(const sbp_loading *l) {
         return SBP_OK;
     for (int32_t p = 0; p < m->param_count; p++) {
         const sbp_recipe *recipe;
-        SBP_TRY(check_shape(l, &m->params[p]));
+        SBP_TRY(check_tensor(l, &m->params[p]));
         if (!source_of(l, &m->params[p], &recipe) && missing++ == 0)
             first = source_name(&m->params[p]);
     }
@@ -219,9 +235,21 @@ static const char *directory_of(sbp_arena *arena, const char *path) {
 /* What lies in a directory beside the model's own file. */
 static void look_around(sbp_loading *l, const char *directory) {
     static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json"};
+    static const char *const not_read[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                           "consolidated.safetensors", "consolidated.00.pth",
+                                           "adapter_model.safetensors"};
+    const char *other = NULL;
     for (int32_t i = 0; i < SBP_COUNT(weights); i++)
         if (!l->model->weights && sbp_file_exists(sbp_file_join(l->arena, directory, weights[i])))
             l->model->weights = directory;
+    for (int32_t i = 0; i < SBP_COUNT(not_read); i++)
+        if (!other && sbp_file_exists(sbp_file_join(l->arena, directory, not_read[i])))
+            other = not_read[i];
+    if (other && !l->model->weights)
+        sbp_warn(l->diag,
+                 "'%s' has no model.safetensors, and its %s is not read: without weights this plan can be "
+                 "looked at, or run with --weights (transformers' save_pretrained writes model.safetensors)",
+                 directory, other);
     if (sbp_file_exists(sbp_file_join(l->arena, directory, "tokenizer.json")))
         l->model->tokenizer = directory;
 }

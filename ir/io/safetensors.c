@@ -96,6 +96,10 @@ sbp_status sbp_safetensors_add(sbp_weights *w, sbp_diag *diag, const char *path)
                         "%s: not a safetensors file: it has %lld bytes, the header size alone takes 8", path,
                         (long long)f.bytes);
     SBP_TRY(sbp_file_pread(diag, f.fd, path, prefix, 8, 0));
+    if (memcmp(prefix, "version ", 8) == 0)
+        return sbp_fail(diag, SBP_INPUT,
+                        "%s: a pointer of Git LFS stands here in place of the file: 'git lfs pull' gets it",
+                        path);
     uint64_t header_bytes = 0;
     for (int i = 7; i >= 0; i--)
         header_bytes = header_bytes << 8 | prefix[i];
