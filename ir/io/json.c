@@ -1,6 +1,7 @@
 /* json.c: jansson values copied into an arena, and typed access with messages. */
 #include "ir/io/json.h"
 
+#include <ctype.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -121,6 +122,47 @@ static const char *without_comments(sbp_arena *arena, const char *text, size_t l
     return copy;
 }
 
+/* Whether digits from `text` on are more than an int64 holds; any number of 19 digits counts as such when it
+ * is not below 2^63. */
+static bool is_large(const char *text, size_t digits) {
+    return digits > 19 || (digits == 19 && memcmp(text, "9223372036854775808", 19) >= 0);
+}
+
+/* Writes an integer of 19 or more digits as the real number of the same length that comes nearest. */
+static void make_real(char *text, size_t digits) {
+    char exponent[24];
+    size_t length = (size_t)snprintf(exponent, sizeof exponent, "e%zu", digits - 1);
+    memmove(text + 2, text + 1, digits - 2);
+    text[1] = '.';
+    memcpy(text + digits - length, exponent, length);
+}
+
+/* A copy in which integers beyond int64 are real numbers, with lines and columns what they were. Transformers
+ * writes 10^30 for a length without a limit. */
+static const char *without_large_integers(sbp_arena *arena, const char *text, size_t length) {
+    char *copy = sbp_arena_strndup(arena, text, length);
+    bool in_string = false;
+    for (size_t at = 0; at < length;) {
+        if (copy[at] == '"') {
+            in_string = !in_string;
+        } else if (in_string) {
+            at += copy[at] == '\\';
+        } else if (isdigit((unsigned char)copy[at])) {
+            size_t digits = 1, end;
+            while (at + digits < length && isdigit((unsigned char)copy[at + digits]))
+                digits++;
+            for (end = at + digits; end < length && copy[end] && strchr("0123456789.eE+-", copy[end]);)
+                end++;
+            if (end == at + digits && is_large(copy + at, digits))
+                make_real(copy + at, digits);
+            at = end;
+            continue;
+        }
+        at++;
+    }
+    return copy;
+}
+
 typedef struct reading {
     sbp_arena *arena, *scratch; /* of the tree; of everything that is needed only until it is built */
     const char *file, *text;
@@ -136,8 +178,11 @@ static sbp_status load(void *user) {
     const char *text = r->text;
     if (r->flags & SBP_JSON_COMMENTS)
         text = without_comments(r->scratch, text, r->length);
-    r->source =
-        json_loadb(text, r->length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &r->error);
+    size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    r->source = json_loadb(text, r->length, flags, &r->error);
+    if (!r->source && json_error_code(&r->error) == json_error_numeric_overflow)
+        r->source =
+            json_loadb(without_large_integers(r->scratch, text, r->length), r->length, flags, &r->error);
     return SBP_OK;
 }
 
@@ -238,6 +283,8 @@ static const char *describe(const sbp_json *node, char *out, size_t size) {
         break;
     case SBP_JSON_REAL:
         sbp_format_double(out, size, node->real);
+        if (out[strspn(out, "-0123456789")] == 0) /* 1.0 is no integer; nor should it look like one */
+            snprintf(out + strlen(out), size - strlen(out), ".0");
         break;
     case SBP_JSON_STRING:
         snprintf(out, size, "the string '%.40s'%s", node->string, node->count > 40 ? "..." : "");

@@ -2,8 +2,8 @@
  *
  * jansson's own values are reference counted on the heap; a tree in the arena makes early returns safe
  * and lets every node name its file and path in messages: "config.json: rope_scaling.factor: expected a
- * number, found a string". Duplicate keys, NaN, Infinity, lone surrogates, invalid UTF-8 and integers
- * beyond 64 bits are errors (SBP_INPUT, "FILE:LINE:COL: ...").
+ * number, found a string". Duplicate keys, NaN, Infinity, lone surrogates and invalid UTF-8 are errors
+ * (SBP_INPUT, "FILE:LINE:COL: ..."). Integers beyond 64 bits are read as real numbers.
  *
  * Ownership. Trees belong to their arena. Threads: a tree may be read by many threads.
  */
