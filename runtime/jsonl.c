@@ -38,7 +38,8 @@ static const char *keys_of(const row_reader *r) {
     sbp_text out;
     sbp_text_init(&out, r->arena);
     for (int64_t i = 0; i < r->root->count && i < 12; i++)
-        sbp_text_add(&out, "%s'%.40s'", i ? ", " : "", r->root->items[i].key);
+        sbp_text_add(&out, "%s'%.40s'%s", i ? ", " : "", r->root->items[i].key,
+                     r->root->items[i].kind == SBP_JSON_NULL ? " (null)" : "");
     return r->root->count ? out.data : "no keys";
 }
 
@@ -84,7 +85,7 @@ static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
     return sbp_fail(
         r->diag, SBP_INPUT,
         "%s: found %s, expected '%s', 'prompt' and 'completion', 'input_ids', or 'prompt_ids' and "
-        "'completion_ids'",
+        "'completion_ids'; --text-field names another key of the text",
         r->where, keys_of(r), r->options->text_field);
 }
 
@@ -195,7 +196,10 @@ sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, con
 sbp_status sbp_row_parse(sbp_arena *arena, sbp_diag *diag, const char *where, const char *line, size_t length,
                          const sbp_row_options *options, sbp_row_form *form, sbp_row *out) {
     const sbp_json *root;
-    SBP_TRY(sbp_json_parse(arena, diag, where, line, length, SBP_JSON_ROW, &root));
+    sbp_status status = sbp_json_parse(arena, diag, where, line, length, SBP_JSON_ROW, &root);
+    if (status == SBP_INPUT || (status == SBP_OK && root->kind != SBP_JSON_OBJECT))
+        sbp_note(diag, "rows are JSON objects, each on a line of its own: {\"text\": \"...\"}");
+    SBP_TRY(status);
     return sbp_row_read(arena, diag, where, root, options, form, out);
 }
 

@@ -282,7 +282,8 @@ static sbp_status check_range(const value_check *c, double value) {
     if (value < option->least && option->least == SBP_ABOVE_ZERO)
         return sbp_fail(c->diag, SBP_USAGE, "%s: %s: %s is not above 0", c->setting->where, name, c->text);
     if (option->kind == SBP_OPTION_SIZE && value < option->least) /* most likely a unit is missing */
-        return sbp_fail(c->diag, SBP_USAGE, "%s: %s: found '%.100s', expected a size such as 80GiB or 24GB",
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "%s: %s: found '%.100s', which is too small; expected a size such as 80GiB or 24GB",
                         c->setting->where, name, c->text);
     return sbp_fail(c->diag, SBP_USAGE, "%s: %s: %s is %s %.15g", c->setting->where, name, c->text,
                     value < option->least ? "below" : "above",

@@ -156,6 +156,10 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
     config_reader r = {.o = o, .diag = diag, .path = path};
     r.seen = SBP_NEW_ARRAY(o->arena, bool, sbp_option_count());
     SBP_TRY(sbp_file_read(o->arena, diag, path, &text, &length));
+    if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* byte order mark */
+        text += 3;
+        length -= 3;
+    }
     size_t first = 0;
     while (first < length && isspace((unsigned char)text[first]))
         first++;

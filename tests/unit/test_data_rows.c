@@ -58,7 +58,8 @@ static void test_bad_rows(void **state) {
         const char *line, *message;
     } cases[] = {
         {SBP_INPUT, "{\"text\": 5}", "data.jsonl:7: text: expected a string, found"},
-        {SBP_INPUT, "{\"text\": null}", "data.jsonl:7: found 'text', expected 'text'"},
+        {SBP_INPUT, "{\"text\": null}", "data.jsonl:7: found 'text' (null), expected 'text'"},
+        {SBP_INPUT, "{\"input_ids\": [1.0]}", "input_ids[0]: expected an integer, found 1.0"},
         {SBP_INPUT, "{\"txt\": \"a\", \"x\": 1}", "data.jsonl:7: found 'txt', 'x', expected 'text'"},
         {SBP_INPUT, "{}", "found no keys"},
         {SBP_INPUT, "[1]", "data.jsonl:7: expected an object, found an array"},

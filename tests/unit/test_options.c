@@ -199,9 +199,11 @@ static void test_config_files(void **state) {
     check_config(f, "{\"learning_rate\": 1e-4, \"steps\": 20, \"out\": \"a b # c\", \"seed\": 1, "
                     "\"data\": \"x.jsonl\", \"eval\": [\"x.jsonl\", \"y.jsonl\"], \"shuffle\": false, "
                     "\"json\": true, \"keep\": null, \"betas\": [0.8, 0.99], \"chunk\": 64}");
-    check_config(f, "# settings\n---\nlearning_rate: 1e-4   # fast\n\nsteps: 20\nout: \"a b # c\"\nseed: 1\n"
-                    "data: x.jsonl\neval: x.jsonl\neval: 'y.jsonl'\nshuffle: false\njson: on\nkeep: null\n"
-                    "adam_beta1: 0.8\nadam_beta2: 0.99\nchunk: 64");
+    check_config(
+        f,
+        "\xef\xbb\xbf# settings\n---\nlearning_rate: 1e-4   # fast\n\nsteps: 20\nout: \"a b # c\"\nseed: 1\n"
+        "data: x.jsonl\neval: x.jsonl\neval: 'y.jsonl'\nshuffle: false\njson: on\nkeep: null\n"
+        "adam_beta1: 0.8\nadam_beta2: 0.99\nchunk: 64");
     sbp_options *o;
     assert_fails(f, SBP_USAGE,
                  "config:2: unknown key 'lr_schedular_type'; the nearest is 'lr_scheduler_type'",
