@@ -159,6 +159,8 @@ static void list_unused(const sbp_loading *l) {
     sbp_text names;
     sbp_text_init(&names, l->arena);
     int32_t count = 0;
+    if (l->own_initializers) /* constants are there too, and the importer named those that nothing reads */
+        return;
     for (int32_t i = 0; i < sbp_weights_count(l->weights); i++) {
         const char *name = sbp_weights_at(l->weights, i)->name;
         if (sbp_map_get(&used, name) < 0 && count++ < 8)

@@ -11,8 +11,9 @@ typedef struct sbp_loading {
     const char *path;
     const sbp_model_options *options;
     sbp_model *model;
-    sbp_weights *weights; /* of model->weights; open, or NULL; closed by sbp_model_load */
-    sbp_weights *source;  /* of a model that is a file of weights itself; likewise */
+    sbp_weights *weights;  /* of model->weights; open, or NULL; closed by sbp_model_load */
+    sbp_weights *source;   /* of a model that is a file of weights itself; likewise */
+    bool own_initializers; /* weights are an ONNX model's own */
     /* In how many bits a frozen parameter was published, when no weights say so; SBP_DTYPE_COUNT: not known.
      */
     sbp_dtype published;

@@ -425,7 +425,7 @@ static bool needs_raise(const char *op) {
         "Flatten", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "If", "IsInf",
         "IsNaN", "Less", "LessOrEqual", "LogSoftmax", "Loop", "Max", "Min", "Mod", "Not", "Or",
         "Pad", "Range", "ReduceMax", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu",
-        "ScatterND", "Shape", "Size", "Softmax", "Softplus", "Swish", "Tile", "TopK", "Trilu",
+        "ScatterND", "Shape", "Size", "Softmax", "Softplus", "Tile", "TopK", "Trilu",
         "Where", "Xor", NULL};
     /* clang-format on */
     return is_one_of(op, names);
@@ -509,7 +509,8 @@ sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) {
     l->model->model_type = "onnx";
     l->model->initializer_range = 0.02;
     l->model->module = sbp_module_create(l->arena, l->model->name);
-    if (!l->model->weights && has_values(&model))
+    l->own_initializers = !l->model->weights && has_values(&model);
+    if (l->own_initializers)
         l->model->weights = l->path;
     sbp_onnx o = {.loading = l,
                   .arena = l->arena,

@@ -18,6 +18,7 @@ typedef struct onnx_writer {
     onnx_storage storage;
     bool snake;  /* snake_case field names, enums by name, integers as numbers */
     bool four_d; /* attention on [1, heads, T, d] */
+    bool swish;  /* as one operator, of opset 24 */
     sbp_text nodes, initializers, inputs;
     int32_t count; /* of intermediate values */
 } onnx_writer;
@@ -165,8 +166,8 @@ static inline void onnx_write(onnx_writer *w, const char *path, int64_t vocab) {
     sbp_text_init(&all, w->f->arena);
     sbp_text_add(
         &all,
-        "// a line that is no JSON\n{\"%s\":11,\"%s\":[{\"version\":\"23\"}],\"graph\":{\"name\":\"g\",\n",
-        field(w, "irVersion", "ir_version"), field(w, "opsetImport", "opset_import"));
+        "// a line that is no JSON\n{\"%s\":11,\"%s\":[{\"version\":\"%d\"}],\"graph\":{\"name\":\"g\",\n",
+        field(w, "irVersion", "ir_version"), field(w, "opsetImport", "opset_import"), w->swish ? 24 : 23);
     sbp_text_add(&all, "\"node\":[%s],\n\"initializer\":[%s],\n\"input\":[", w->nodes.data,
                  w->initializers.data);
     for (int i = 0; i < 2; i++)
