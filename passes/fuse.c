@@ -53,11 +53,12 @@ static void need_in_memory(sbp_fuser *z, sbp_value v) {
     z->materialized[z->stage->base[v]] = true;
 }
 
-/* A gradient of a parameter that its op can add straight into the accumulator: past casts. */
+/* A gradient of a parameter that its op can add straight into the accumulator: past casts, as long as nothing
+ * else is made of it (the gradient of two biases may be one value). */
 static sbp_value gradient_source(const sbp_fuser *z, sbp_value v) {
     for (;;) {
         const sbp_op *op = def(z, v);
-        if (!op || (op->code != SBP_OP_cast && op->code != SBP_OP_reshape))
+        if (z->uses[v] != 1 || !op || (op->code != SBP_OP_cast && op->code != SBP_OP_reshape))
             return v;
         v = op->operands[0];
     }
@@ -65,8 +66,9 @@ static sbp_value gradient_source(const sbp_fuser *z, sbp_value v) {
 
 static bool is_accumulated(const sbp_fuser *z, sbp_value source) {
     const sbp_op *op = def(z, source);
-    return op && (op->code == SBP_OP_linear_dw || op->code == SBP_OP_scatter_add ||
-                  (op->code == SBP_OP_sum_rows && sbp_op_int(op, "rank") > 0));
+    return op && z->uses[source] == 1 &&
+           (op->code == SBP_OP_linear_dw || op->code == SBP_OP_scatter_add ||
+            (op->code == SBP_OP_sum_rows && sbp_op_int(op, "rank") > 0));
 }
 
 static void find_materialized(sbp_fuser *z) {
