@@ -22,13 +22,16 @@ typedef struct sbp_tokenizer sbp_tokenizer;
 
 /* A Hugging Face directory, a .gguf file, or a file with tokenizer JSON. A directory must have
  * tokenizer.json. Further files are read where present:
- *  - tokenizer_config.json: added_tokens_decoder, *_token, extra_special_tokens;
+ *  - tokenizer_config.json: added_tokens_decoder, *_token, extra_special_tokens, tokenizer_class, legacy,
+ *    add_prefix_space;
  *  - special_tokens_map.json: *_token that the former does not have;
  *  - config.json: eos_token_id (of a list the first) when neither names an end-of-sequence token, and
  *    bos_token_id, pad_token_id when neither file exists.
  * add_bos_token and add_eos_token are ignored beside a tokenizer.json, as transformers does: whether
- * encode adds tokens is up to its post_processor. tokenizer_class is ignored, too: transformers 5 gives
- * LlamaTokenizer a pipeline of its own, which differs from the file's behind special tokens.
+ * encode adds tokens is up to its post_processor. Of tokenizer_class only LlamaTokenizer counts, where it
+ * does for AutoTokenizer of transformers 5 (not with model_type mistral or qwen2, nor where the file is
+ * byte-level): it brings a pipeline of its own, which puts a space before the first text only, unless
+ * `legacy` says otherwise.
  */
 sbp_status sbp_tokenizer_load(sbp_arena *arena, sbp_diag *diag, const char *path,
                               const sbp_tokenizer **out) SBP_CHECKED;

@@ -10,6 +10,9 @@ typedef struct loading {
     const char *path;
     tok_extras extras;
     bool has_special_files;
+    const char *class;      /* tokenizer_class, or NULL */
+    const char *model_type; /* or NULL */
+    bool prefix_space, legacy;
     const sbp_tokenizer *t;
 } loading;
 
@@ -67,6 +70,19 @@ static sbp_status read_added_tokens(loading *l, const sbp_json *root) {
     return SBP_OK;
 }
 
+/* What LlamaTokenizer is made with. Other types than those of Python's defaults count as absent. */
+static void read_class(loading *l, const sbp_json *root) {
+    const sbp_json *class = sbp_json_member(root, "tokenizer_class");
+    const sbp_json *prefix = sbp_json_member(root, "add_prefix_space");
+    const sbp_json *legacy = sbp_json_member(root, "legacy");
+    if (class && class->kind == SBP_JSON_STRING && !l->class)
+        l->class = class->string;
+    if (prefix && prefix->kind == SBP_JSON_BOOL)
+        l->prefix_space = prefix->boolean;
+    if (legacy && legacy->kind == SBP_JSON_BOOL)
+        l->legacy = legacy->boolean;
+}
+
 /* Every "..._token", and the tokens that models bring beyond the usual ones. */
 static sbp_status read_named(loading *l, const sbp_json *root) {
     static const char *const lists[] = {"extra_special_tokens", "additional_special_tokens"};
@@ -100,8 +116,10 @@ static sbp_status read_special_file(loading *l, const char *name, bool added_tok
     l->has_special_files = true;
     SBP_TRY(sbp_json_read(l->scratch, l->diag, path, 0, &root));
     SBP_TRY(sbp_json_as_object(l->diag, root, &root));
-    if (added_tokens)
+    if (added_tokens) {
+        read_class(l, root);
         SBP_TRY(read_added_tokens(l, root));
+    }
     return read_named(l, root);
 }
 
@@ -125,6 +143,12 @@ static sbp_status read_config(loading *l) {
         return SBP_OK;
     SBP_TRY(sbp_json_read(l->scratch, l->diag, path, 0, &root));
     SBP_TRY(sbp_json_as_object(l->diag, root, &root));
+    const sbp_json *type = sbp_json_member(root, "model_type"),
+                   *class = sbp_json_member(root, "tokenizer_class");
+    if (type && type->kind == SBP_JSON_STRING)
+        l->model_type = type->string;
+    if (class && class->kind == SBP_JSON_STRING && !l->class)
+        l->class = class->string;
     int64_t *ids = l->extras.role_ids;
     SBP_TRY(read_role_id(l, root, "eos_token_id", &ids[SBP_TOKEN_EOS]));
     text = sbp_json_member(root, "text_config"); /* the language model of a multimodal one */
@@ -134,6 +158,87 @@ static sbp_status read_config(loading *l) {
         return SBP_OK;
     SBP_TRY(read_role_id(l, root, "bos_token_id", &ids[SBP_TOKEN_BOS]));
     return read_role_id(l, root, "pad_token_id", &ids[SBP_TOKEN_PAD]);
+}
+
+/* ---- LlamaTokenizer ----------------------------------------------------------------------------------- */
+
+/* Whether a component, or one inside it, is of a type. */
+static bool has_type(const sbp_json *node, const char *type) {
+    const sbp_json *name = sbp_json_member(node, "type");
+    if (name && name->kind == SBP_JSON_STRING && strcmp(name->string, type) == 0)
+        return true;
+    bool found = false;
+    for (int64_t i = 0; (node->kind == SBP_JSON_ARRAY || node->kind == SBP_JSON_OBJECT) && i < node->count;
+         i++)
+        found |= has_type(&node->items[i], type);
+    return found;
+}
+
+/* As AutoTokenizer decides: mistral and qwen2 take no notice of this class, nor does a byte-level file. */
+static bool is_llama_class(const loading *l, const sbp_json *root) {
+    if (!l->class || (strcmp(l->class, "LlamaTokenizer") != 0 && strcmp(l->class, "LlamaTokenizerFast") != 0))
+        return false;
+    if (l->model_type && (strcmp(l->model_type, "mistral") == 0 || strcmp(l->model_type, "qwen2") == 0))
+        return false;
+    const sbp_json *splitter = sbp_json_member(root, "pre_tokenizer"),
+                   *decoder = sbp_json_member(root, "decoder");
+    return !(splitter && has_type(splitter, "ByteLevel")) && !(decoder && has_type(decoder, "ByteLevel"));
+}
+
+static void print_llama_model(sbp_text *out, const sbp_json *model) {
+    static const char *const kept[] = {"type", "vocab", "merges"};
+    sbp_text_add(out, "{\"fuse_unk\":true,\"byte_fallback\":true");
+    for (int i = 0; i < SBP_COUNT(kept); i++) {
+        const sbp_json *part = sbp_json_member(model, kept[i]);
+        if (part) {
+            sbp_text_add(out, ",\"%s\":", kept[i]);
+            sbp_json_add_value(out, part);
+        }
+    }
+    sbp_text_add(out, "}");
+}
+
+/* Transformers 5 takes vocabulary, merges, added tokens and post-processor from the file, and brings the
+ * rest: where transformers 4 put a space before the text behind every special token, and before a space, this
+ * puts one only before the first text, unless there is one. */
+static void print_llama(const loading *l, sbp_text *out, const sbp_json *root) {
+    static const char *const kept[] = {"added_tokens", "post_processor", "truncation", "padding"};
+    sbp_text_add(out,
+                 "{\"version\":\"1.0\",\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Metaspace\","
+                 "\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"%s\",\"split\":false},",
+                 !l->prefix_space ? "never"
+                 : l->legacy      ? "always"
+                                  : "first");
+    sbp_text_add(out,
+                 "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{"
+                 "\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":"
+                 "\"Fuse\"}%s]}",
+                 l->prefix_space ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
+    for (int i = 0; i < SBP_COUNT(kept); i++) {
+        const sbp_json *part = sbp_json_member(root, kept[i]);
+        if (part && !(i == 0 && l->extras.token_count > 0)) { /* those of tokenizer_config.json count */
+            sbp_text_add(out, ",\"%s\":", kept[i]);
+            sbp_json_add_value(out, part);
+        }
+    }
+    sbp_text_add(out, ",\"model\":");
+    print_llama_model(out, sbp_json_member(root, "model"));
+    sbp_text_add(out, "}");
+}
+
+/* The text that the tokenizer is made of, in place of that of the file. */
+static sbp_status apply_class(const loading *l, const char *path, const char **text, size_t *length) {
+    const sbp_json *root;
+    SBP_TRY(sbp_json_parse(l->scratch, l->diag, path, *text, *length, 0, &root));
+    const sbp_json *model = sbp_json_member(root, "model");
+    if (!model || model->kind != SBP_JSON_OBJECT || !is_llama_class(l, root))
+        return SBP_OK;
+    sbp_text out;
+    sbp_text_init(&out, l->scratch);
+    print_llama(l, &out, root);
+    *text = sbp_arena_strndup(l->arena, out.data, out.length);
+    *length = out.length;
+    return SBP_OK;
 }
 
 static sbp_status load_directory(void *user) {
@@ -147,6 +252,8 @@ static sbp_status load_directory(void *user) {
     const char *text;
     size_t length;
     SBP_TRY(sbp_file_read(l->arena, l->diag, path, &text, &length));
+    if (l->class && strncmp(l->class, "Llama", 5) == 0)
+        SBP_TRY(apply_class(l, path, &text, &length));
     return sbp_tokenizer_build(l->arena, l->diag, path, text, length, &l->extras, &l->t);
 }
 
@@ -156,6 +263,7 @@ sbp_status sbp_tokenizer_load(sbp_arena *arena, sbp_diag *diag, const char *path
                      .scratch = sbp_arena_create(),
                      .diag = diag,
                      .path = path,
+                     .prefix_space = true,
                      .extras = {.role_ids = {-1, -1, -1, -1}}};
         if (!l.scratch)
             return sbp_fail(diag, SBP_MACHINE, "out of memory reading '%s'", path);

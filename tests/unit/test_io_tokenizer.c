@@ -265,6 +265,68 @@ static void special_tokens_come_from_the_files_in_order(void **state) {
                  sbp_tokenizer_load(f->arena, f->diag, f->directory, &none));
 }
 
+/* Tokens of a text, with | between them. */
+static const char *tokens_of(io_fixture *f, const sbp_tokenizer *t, const char *text) {
+    sbp_encoding e;
+    sbp_text out;
+    assert_ok(f, sbp_tokenizer_encode(t, f->arena, f->diag, text, strlen(text), SBP_ADD_SPECIAL_TOKENS, &e));
+    sbp_text_init(&out, f->arena);
+    for (int64_t i = 0; i < e.count; i++)
+        sbp_text_add(&out, "%s%s", i ? "|" : "", sbp_tokenizer_token(t, e.ids[i], NULL));
+    return out.data;
+}
+
+/* What AutoTokenizer of transformers 5.23 gives for the same files. */
+static void the_class_llama_brings_its_own_pipeline(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *settings, *config, *space, *end, *decoded;
+    } cases[] = {
+        {"\"tokenizer_class\": \"LlamaTokenizer\"", "llama", "<s>|▁|a▁|b", "<s>|▁|a|</s>|b", "a</s>b"},
+        {"\"tokenizer_class\": \"LlamaTokenizerFast\", \"legacy\": null", "llama", "<s>|▁|a▁|b",
+         "<s>|▁|a|</s>|b", "a</s>b"},
+        {"\"tokenizer_class\": \"LlamaTokenizer\", \"legacy\": true", "llama", "<s>|▁|a▁|b",
+         "<s>|▁|a|</s>|▁|b", "a</s> b"},
+        {"\"tokenizer_class\": \"LlamaTokenizer\", \"add_prefix_space\": false", "llama", "<s>|▁|a▁|b",
+         "<s>|a|</s>|b", "a</s>b"},
+        {"\"tokenizer_class\": \"LlamaTokenizer\", \"added_tokens_decoder\": {\"1\": {\"content\": \"<s>\", "
+         "\"special\": true}}",
+         "llama", "<s>|▁|a▁|b", "<s>|▁|a|</s>|b", "a</s>b"},
+        {"\"tokenizer_class\": \"LlamaTokenizer\"", "mistral", "<s>|▁▁|a▁|b", "<s>|▁|a|</s>|▁|b", "a</s> b"},
+        {"\"tokenizer_class\": \"PreTrainedTokenizerFast\"", "llama", "<s>|▁▁|a▁|b", "<s>|▁|a|</s>|▁|b",
+         "a</s> b"},
+    };
+    const char *file;
+    size_t length;
+    assert_ok(f, sbp_file_read(f->arena, f->diag, DATA "llama2.json", &file, &length));
+    put_text(f, "tokenizer.json", file);
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        put_text(f, "tokenizer_config.json",
+                 sbp_arena_printf(f->arena, "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", %s}",
+                                  cases[i].settings));
+        put_text(f, "config.json", sbp_arena_printf(f->arena, "{\"model_type\": \"%s\"}", cases[i].config));
+        const sbp_tokenizer *t = load(f, f->directory), *again;
+        const char *text, *back;
+        assert_ok(f, sbp_tokenizer_to_json(t, f->arena, f->diag, &text, &length));
+        assert_ok(f, sbp_tokenizer_from_json(f->arena, f->diag, "self", text, length, &again));
+        for (int k = 0; k < 2; k++, t = again) {
+            sbp_encoding e;
+            assert_string_equal(tokens_of(f, t, " a b"), cases[i].space);
+            assert_string_equal(tokens_of(f, t, "a</s>b"), cases[i].end);
+            assert_ok(f, sbp_tokenizer_encode(t, f->arena, f->diag, "a</s>b", 6, 0, &e));
+            assert_ok(f, sbp_tokenizer_decode(t, f->arena, f->diag, e.ids, e.count, false, &back, &length));
+            assert_string_equal(back, cases[i].decoded);
+        }
+    }
+    /* A byte-level file stays what it is. */
+    assert_ok(f, sbp_file_read(f->arena, f->diag, DATA "llama3.json", &file, &length));
+    put_text(f, "tokenizer.json", file);
+    put_text(f, "tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
+    put_text(f, "config.json", NULL);
+    assert_string_equal(tokens_of(f, load(f, f->directory), " a b"),
+                        tokens_of(f, load(f, DATA "llama3.json"), " a b"));
+}
+
 /* ---- errors -----------------------------------------------------------------------------------------------
  */
 
@@ -659,6 +721,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(gguf_files_give_the_same, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(self_contained_text_is_the_same_tokenizer, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(special_tokens_come_from_the_files_in_order, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(the_class_llama_brings_its_own_pipeline, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(names_what_it_does_not_support, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(invalid_text_is_replaced, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(every_component_has_its_own_unicode, io_setup, io_teardown),
