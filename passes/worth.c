@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-
 /* A name as --save takes it; it may stand for values of several kinds of segment. */
 typedef struct item {
     const char *name;
