@@ -53,22 +53,41 @@ static void need_in_memory(sbp_fuser *z, sbp_value v) {
     z->materialized[z->stage->base[v]] = true;
 }
 
-/* A gradient of a parameter that its op can add straight into the accumulator: past casts, as long as nothing
- * else is made of it (the gradient of two biases may be one value). */
-static sbp_value gradient_source(const sbp_fuser *z, sbp_value v) {
-    for (;;) {
-        const sbp_op *op = def(z, v);
-        if (z->uses[v] != 1 || !op || (op->code != SBP_OP_cast && op->code != SBP_OP_reshape))
-            return v;
-        v = op->operands[0];
-    }
-}
-
 static bool is_accumulated(const sbp_fuser *z, sbp_value source) {
     const sbp_op *op = def(z, source);
     return op && z->uses[source] == 1 &&
            (op->code == SBP_OP_linear_dw || op->code == SBP_OP_scatter_add ||
             (op->code == SBP_OP_sum_rows && sbp_op_int(op, "rank") > 0));
+}
+
+/* The gradient of a parameter: past casts, and term by term when the parameter is used several times, down to
+ * ops that add straight into the accumulator. All as long as nothing else is made of these values (the
+ * gradient of two biases may be one value): others go through memory. */
+static void add_gradient(sbp_fuser *z, sbp_value v, sbp_value param) {
+    const sbp_type *shape = &z->f->values[v].type; /* the accumulator's */
+    for (;;) {
+        const sbp_op *op = def(z, v);
+        if (is_accumulated(z, v)) {
+            z->accumulates[v] = param;
+            return;
+        }
+        if (!op || z->uses[v] != 1)
+            break;
+        if (op->code == SBP_OP_add &&
+            sbp_type_equal(&z->f->values[op->operands[0]].type, &z->f->values[v].type) &&
+            sbp_type_equal(&z->f->values[op->operands[1]].type, &z->f->values[v].type)) {
+            add_gradient(z, op->operands[0], param);
+            add_gradient(z, op->operands[1], param);
+            return;
+        }
+        if (op->code != SBP_OP_cast && op->code != SBP_OP_reshape)
+            break;
+        v = op->operands[0];
+    }
+    sbp_added_gradient added = {.value = v, .param = param, .type = *shape};
+    added.type.dtype = z->f->values[v].type.dtype;
+    need_in_memory(z, v);
+    SBP_PUSH(z->p->arena, z->added, z->added_count, z->added_capacity, added);
 }
 
 static void find_materialized(sbp_fuser *z) {
@@ -91,13 +110,8 @@ static void find_materialized(sbp_fuser *z) {
         need_in_memory(z, z->stage->stores[i].value);
     for (int32_t i = 0; i < f->result_count; i++)
         if (f->results[i].role == SBP_RESULT_GRADIENT &&
-            f->values[f->results[i].target].role == SBP_VALUE_PARAM) {
-            sbp_value source = gradient_source(z, f->results[i].value);
-            if (is_accumulated(z, source))
-                z->accumulates[source] = f->results[i].target;
-            else
-                need_in_memory(z, f->results[i].value);
-        }
+            f->values[f->results[i].target].role == SBP_VALUE_PARAM)
+            add_gradient(z, f->results[i].value, f->results[i].target);
 }
 
 static void count_uses(sbp_fuser *z) {

@@ -5,6 +5,12 @@
 
 #include "passes/rowbuild.h"
 
+/* A value in memory that is added to the gradient of a parameter argument. */
+typedef struct sbp_added_gradient {
+    sbp_value value, param;
+    sbp_type type; /* of the value, in the parameter's shape */
+} sbp_added_gradient;
+
 /* Arrays are indexed by the values of the body. */
 typedef struct sbp_fuser {
     sbp_pipeline *p;
@@ -16,8 +22,10 @@ typedef struct sbp_fuser {
     sbp_value *product_of;  /* sums that are computed by a product: that product's result */
     sbp_value *accumulates; /* gradients of parameters that go straight into an accumulator: the parameter
                                argument */
-    bool *alone;            /* roots that must not share a kernel */
-    int32_t *group_of;      /* roots: their row kernel, -1 */
+    sbp_added_gradient *added;
+    int32_t added_count, added_capacity;
+    bool *alone;       /* roots that must not share a kernel */
+    int32_t *group_of; /* roots: their row kernel, -1 */
     sbp_row_group *groups;
     sbp_row_kernel *kernels; /* per group */
     int64_t *group_heads;

@@ -181,9 +181,12 @@ static sbp_term carry_term(sbp_fuser *z, sbp_value state, int64_t window) {
     return view_term(visible_rows(z, z->stage->places[root], window));
 }
 
+/* What is appended is computed into the carry, or copied to where the carry is; after: two. */
 static void wait_for_append(sbp_fuser *z, sbp_value state, sbp_value *after) {
     const sbp_op *op = def(z, state);
-    *after = op && op->code == SBP_OP_append ? z->stage->base[op->operands[1]] : SBP_NO_VALUE;
+    bool append = op && op->code == SBP_OP_append;
+    after[0] = append ? z->stage->base[op->operands[1]] : SBP_NO_VALUE;
+    after[1] = append ? state : SBP_NO_VALUE;
 }
 
 static void attention_attrs(const sbp_fuser *z, const sbp_op *op, sbp_attention_attrs *out) {
@@ -211,7 +214,7 @@ static void emit_attention(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_instr *attn = add_instr(z, SBP_CMD_ATTN_FWD, position, terms, SBP_COUNT(terms));
     attention_attrs(z, op, &attn->attrs.u.attention);
     wait_for_append(z, op->operands[1], &attn->after[0]);
-    wait_for_append(z, op->operands[2], &attn->after[1]);
+    wait_for_append(z, op->operands[2], &attn->after[2]);
 }
 
 /* The cotangent argument behind a running dK. */
@@ -248,9 +251,9 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
     sbp_instr *attn = add_instr(z, SBP_CMD_ATTN_BWD, position, terms, SBP_COUNT(terms));
     attn->attrs.u.attention = attrs;
     wait_for_append(z, op->operands[1], &attn->after[0]);
-    wait_for_append(z, op->operands[2], &attn->after[1]);
+    wait_for_append(z, op->operands[2], &attn->after[2]);
     for (int i = 0; i < 2; i++) {
-        attn->after[2 + i] = op->operands[9 + i]; /* an earlier attention on the same carry */
+        attn->after[4 + i] = op->operands[9 + i]; /* an earlier attention on the same carry */
         attn->defines[i] = op->results[1 + i];
     }
 }
@@ -260,6 +263,7 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
 typedef struct extra {
     sbp_value value;
     sbp_view to;
+    sbp_value state; /* of the carry that it is copied to; SBP_NO_VALUE */
 } extra;
 
 typedef struct extras {
@@ -267,14 +271,16 @@ typedef struct extras {
     int32_t count, capacity;
 } extras;
 
-/* Gives a value its place, or notes that it has to be stored a second time. */
-static void place(sbp_fuser *z, sbp_value value, sbp_view to, extras *more) {
+/* Gives a value its place, or notes that it has to be stored a second time. state: the carry with its rows,
+ * or SBP_NO_VALUE. */
+static void place(sbp_fuser *z, sbp_value value, sbp_view to, sbp_value state, extras *more) {
     sbp_value v = z->stage->base[value];
     sbp_view *at = &z->stage->places[v];
     if (at->ref == SBP_NO_VIEW && z->f->values[v].role == SBP_VALUE_OP)
         *at = to;
     else if (!sbp_view_equal(at, &to))
-        SBP_PUSH(z->p->arena, more->list, more->count, more->capacity, (extra){.value = v, .to = to});
+        SBP_PUSH(z->p->arena, more->list, more->count, more->capacity,
+                 (extra){.value = v, .to = to, .state = state});
 }
 
 static void place_all(sbp_fuser *z, extras *more) {
@@ -287,7 +293,7 @@ static void place_all(sbp_fuser *z, extras *more) {
     for (int32_t i = 0; i < s->store_count; i++) {
         const sbp_op *op = def(z, s->stores[i].value);
         if (!op || op->code != SBP_OP_sum_rows || z->f->values[s->stores[i].value].type.rank > 0)
-            place(z, s->stores[i].value, s->stores[i].to, more);
+            place(z, s->stores[i].value, s->stores[i].to, SBP_NO_VALUE, more);
     }
     for (int32_t i = 0; i < z->f->op_count; i++) {
         const sbp_op *op = &z->f->ops[i];
@@ -295,7 +301,7 @@ static void place_all(sbp_fuser *z, extras *more) {
             continue;
         sbp_value root = sbp_body_carry_root(z->f, op->results[0]);
         s->places[op->results[0]] = s->places[root];
-        place(z, op->operands[1], sbp_lower_rows_of(s, s->places[root]), more);
+        place(z, op->operands[1], sbp_lower_rows_of(s, s->places[root]), op->results[0], more);
     }
 }
 
@@ -355,8 +361,8 @@ static void emit_group(sbp_fuser *z, int32_t group, extras *more) {
 }
 
 /* A row kernel that copies a value, or with `accumulate` adds it. */
-static void emit_copy(sbp_fuser *z, sbp_term from, sbp_view to, const sbp_type *type, sbp_dtype to_dtype,
-                      bool accumulate) {
+static sbp_instr *emit_copy(sbp_fuser *z, sbp_term from, sbp_view to, const sbp_type *type,
+                            sbp_dtype to_dtype, bool accumulate) {
     sbp_extent rows;
     int64_t cols;
     sbp_lower_shape(type, z->stage->rows, &rows, &cols);
@@ -386,7 +392,9 @@ static void emit_copy(sbp_fuser *z, sbp_term from, sbp_view to, const sbp_type *
     }
     sbp_rowkernel_add(z->p->arena, k,
                       &(sbp_rk_instr){.op = SBP_RK_STORE, .index = out, .a = value, .b = -1, .c = -1});
-    add_instr(z, SBP_CMD_ROW, z->f->op_count, terms, k->operand_count)->kernel = k;
+    sbp_instr *row = add_instr(z, SBP_CMD_ROW, z->f->op_count, terms, k->operand_count);
+    row->kernel = k;
+    return row;
 }
 
 /* ---- driver ------------------------------------------------------------------------------------------ */
@@ -436,19 +444,13 @@ sbp_status sbp_fuse_emit(sbp_fuser *z) {
         emit_group(z, g, &more);
     for (int32_t i = 0; i < more.count; i++) {
         const sbp_type *type = &z->f->values[more.list[i].value].type;
-        emit_copy(z, value_term(z, more.list[i].value), more.list[i].to, type, type->dtype, false);
+        sbp_term from = value_term(z, more.list[i].value);
+        emit_copy(z, from, more.list[i].to, type, type->dtype, false)->defines[0] = more.list[i].state;
     }
-    for (int32_t i = 0; i < z->f->result_count; i++) { /* gradients that no command adds by itself */
-        const sbp_result *result = &z->f->results[i];
-        if (result->role != SBP_RESULT_GRADIENT || z->f->values[result->target].role != SBP_VALUE_PARAM)
-            continue;
-        bool done = false;
-        for (int32_t v = 0; v < z->f->value_count; v++)
-            done |= z->accumulates[v] == result->target;
-        const sbp_type *type = &z->f->values[result->value].type;
-        if (!done)
-            emit_copy(z, value_term(z, result->value), z->stage->accums[result->target], type,
-                      sbp_lower_wide(type->dtype), true);
+    for (int32_t i = 0; i < z->added_count; i++) { /* gradients that no command adds by itself */
+        const sbp_added_gradient *added = &z->added[i];
+        emit_copy(z, value_term(z, added->value), z->stage->accums[added->param], &added->type,
+                  sbp_lower_wide(added->type.dtype), true);
     }
     return SBP_OK;
 }

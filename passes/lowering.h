@@ -35,7 +35,7 @@ typedef struct sbp_instr {
     sbp_term *terms;
     int32_t term_count;
     sbp_command attrs;  /* its union `u` */
-    sbp_value after[4]; /* values that must be there before, though no term names them; SBP_NO_VALUE: none */
+    sbp_value after[6]; /* values that must be there before, though no term names them; SBP_NO_VALUE: none */
     sbp_value defines[2]; /* values that are there afterwards, though no term names them */
     int32_t position;     /* in the body, of the latest op it stands for */
     const char *node;

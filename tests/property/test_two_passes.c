@@ -354,10 +354,10 @@ static void capped_logits_and_windows(void **state) {
     check_model(GOLDEN "gemma3_softcap/model");
 }
 
-/* Two biases, and two matrices with one input, whose gradients are one value: computed once, added twice. */
-static void equal_gradients(void **state) {
+/* Parameters whose gradients are one value, parameters used twice, keys that are values. */
+static void odd_layers(void **state) {
     (void)state;
-    check_model("tests/data/onnx/equal_gradients.json");
+    check_model("tests/data/onnx/odd_layers.json");
 }
 
 /* The same models need one pass when the loss is a sum over tokens. */
@@ -376,7 +376,7 @@ static void sums_over_tokens_need_one_pass(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(untied_head), cmocka_unit_test(tied_head),
                                        cmocka_unit_test(capped_logits_and_windows),
-                                       cmocka_unit_test(equal_gradients),
+                                       cmocka_unit_test(odd_layers),
                                        cmocka_unit_test(sums_over_tokens_need_one_pass)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
