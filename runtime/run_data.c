@@ -113,7 +113,7 @@ static sbp_status model_tokenizer(sbp_run *run, sbp_arena *arena, const sbp_toke
     }
     if (sbp_directory_exists(path) && !sbp_file_exists(sbp_file_join(arena, path, "tokenizer.json")))
         return SBP_OK;
-    return sbp_tokenizer_load(arena, run->diag, path, out);
+    return sbp_tokenizer_load_optional(arena, run->diag, path, out);
 }
 
 sbp_status sbp_run_model_tokenizer(sbp_run *run, const sbp_tokenizer **out) {

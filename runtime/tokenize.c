@@ -142,9 +142,11 @@ static sbp_status make_body(void *user) {
     if (type == SBP_ROW_PROMPT_IDS)
         return make_prompt_ids(job);
     if (!maker->tokenizer)
-        return sbp_fail(maker->diag, SBP_INPUT,
-                        "%s: rows of text need a tokenizer, and the model has none: give ids in its place",
-                        job->row->where);
+        return sbp_fail(
+            maker->diag, SBP_INPUT,
+            "%s: rows of text need a tokenizer, and the model has none that can be used: give ids in "
+            "its place",
+            job->row->where);
     if (!maker->warned_eos && !sbp_eos_text(maker->tokenizer)) {
         maker->warned_eos = true;
         sbp_warn(maker->diag, "the model names no end-of-sequence token: nothing is appended to texts");

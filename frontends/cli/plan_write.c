@@ -124,7 +124,9 @@ static sbp_status tokenizer_section(const sbp_compilation *c, const char **text,
     *length = 0;
     if (!c->model.tokenizer)
         return SBP_OK;
-    SBP_TRY(sbp_tokenizer_load(c->arena, c->diag, c->model.tokenizer, &tokenizer));
+    SBP_TRY(sbp_tokenizer_load_optional(c->arena, c->diag, c->model.tokenizer, &tokenizer));
+    if (!tokenizer)
+        return SBP_OK;
     return sbp_tokenizer_to_json(tokenizer, c->arena, c->diag, text, length);
 }
 

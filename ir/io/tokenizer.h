@@ -35,6 +35,10 @@ typedef struct sbp_tokenizer sbp_tokenizer;
  */
 sbp_status sbp_tokenizer_load(sbp_arena *arena, sbp_diag *diag, const char *path,
                               const sbp_tokenizer **out) SBP_CHECKED;
+/* The same for a model that may do without: what is wrong or not supported (SBP_INPUT) becomes a warning, and
+ * *out NULL. Rows of ids need no tokenizer. */
+sbp_status sbp_tokenizer_load_optional(sbp_arena *arena, sbp_diag *diag, const char *path,
+                                       const sbp_tokenizer **out) SBP_CHECKED;
 /* Text of a tokenizer.json, or what sbp_tokenizer_to_json gave; `file` is for messages. The text is not
  * copied and must stay valid as long as the tokenizer. */
 sbp_status sbp_tokenizer_from_json(sbp_arena *arena, sbp_diag *diag, const char *file, const char *text,

@@ -1,6 +1,7 @@
 /* tokenizer_load.c: tokenizers from paths, with the files that lie beside tokenizer.json. */
 #include "ir/io/tokenizer_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -282,4 +283,38 @@ sbp_status sbp_tokenizer_load(sbp_arena *arena, sbp_diag *diag, const char *path
     size_t length;
     SBP_TRY(sbp_file_read(arena, diag, path, &text, &length));
     return sbp_tokenizer_build(arena, diag, path, text, length, NULL, out);
+}
+
+/* Messages on their way: the last error is kept, until its status is known. */
+typedef struct pass_on_job {
+    sbp_diag *diag;
+    char error[600];
+} pass_on_job;
+
+static void pass_on(void *user, sbp_severity severity, const char *text) {
+    pass_on_job *job = user;
+    if (severity == SBP_NOTE)
+        sbp_note(job->diag, "%s", text);
+    else if (severity == SBP_WARNING)
+        sbp_warn(job->diag, "%s", text);
+    else
+        snprintf(job->error, sizeof job->error, "%s", text);
+}
+
+sbp_status sbp_tokenizer_load_optional(sbp_arena *arena, sbp_diag *diag, const char *path,
+                                       const sbp_tokenizer **out) {
+    pass_on_job job = {.diag = diag};
+    sbp_diag *own = sbp_diag_create();
+    if (!own)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory reading '%s'", path);
+    sbp_diag_set_sink(own, pass_on, &job);
+    sbp_status status = sbp_tokenizer_load(arena, own, path, out);
+    sbp_diag_destroy(own);
+    if (status == SBP_OK)
+        return SBP_OK;
+    *out = NULL;
+    if (status != SBP_INPUT)
+        return sbp_fail(diag, status, "%s", job.error);
+    sbp_warn(diag, "%s; without a tokenizer only rows of ids can be used", job.error);
+    return SBP_OK;
 }

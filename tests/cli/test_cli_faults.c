@@ -108,6 +108,25 @@ static void test_rows(void **state) {
               "$R $S --data $D/d");
 }
 
+/* A tokenizer of another kind: ids can still be trained on, and the model keeps its files. */
+static void test_tokenizers_that_cannot_be_used(void **state) {
+    io_fixture *f = *state;
+    static const char kind[] =
+        "/m/tokenizer.json: model: the model type 'Unigram' is not supported, only BPE";
+    cli_ok(f, "mkdir $D/m; cp $S/config.json $S/model.safetensors $D/m");
+    cli_put(f, "m/tokenizer.json", "{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0.0]]}}\n");
+    cli_put(f, "t", "{\"text\": \"a\"}\n");
+    cli_put(f, "d", "{\"input_ids\": [1, 2, 3]}\n");
+    cli_ok(f, "$C compile $D/m -o $D/p");
+    assert_non_null(strstr(cli_text(f, "err"), kind));
+    cli_fails(f, 1, "t:1: rows of text need a tokenizer, and the model has none that can be used",
+              "$R $D/p --data $D/t");
+    cli_fails(f, 1, "t:1: rows of text need a tokenizer", "$R $D/m --data $D/t --out $D/o");
+    assert_non_null(strstr(cli_text(f, "err"), kind));
+    cli_fails(f, 1, kind, "$R tokenize $D/m <$D/t");
+    cli_ok(f, "$R $D/m --data $D/d --steps 1 --out $D/o; cmp $D/m/tokenizer.json $D/o/tokenizer.json");
+}
+
 static void test_long_documents(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "$C compile $S -o $D/p --seq-len 200");
@@ -261,6 +280,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_usage, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_help_and_version, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_rows, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_tokenizers_that_cannot_be_used, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_long_documents, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_files, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_broken_plans, cli_setup, io_teardown),
