@@ -338,6 +338,54 @@ static void group_roots(sbp_fuser *z) {
     }
 }
 
+/* The argument whose memory a root's result takes over; SBP_NO_VALUE. */
+static sbp_value replaced_argument(const sbp_fuser *z, sbp_value root) {
+    for (int32_t i = 0; i < z->stage->store_count; i++)
+        for (int32_t a = 0; z->stage->base[z->stage->stores[i].value] == root && a < z->f->arg_count; a++)
+            if (sbp_view_same_start(&z->stage->places[z->f->args[a]], &z->stage->stores[i].to))
+                return z->f->args[a];
+    return SBP_NO_VALUE;
+}
+
+static bool op_waits_for(const sbp_fuser *z, const sbp_op *op, int32_t group) {
+    bool *seen = SBP_NEW_ARRAY(z->p->arena, bool, z->f->value_count + 1);
+    for (int32_t k = 0; k < op->operand_count; k++)
+        if (op->operands[k] != SBP_NO_VALUE && waits_for(z, op->operands[k], group, seen))
+            return true;
+    return false;
+}
+
+/* Whether a command outside of the group reads the argument, and waits for the group. */
+static bool readers_wait(const sbp_fuser *z, sbp_value argument, int32_t group) {
+    for (int32_t i = 0; i < z->f->op_count; i++) {
+        const sbp_op *op = &z->f->ops[i];
+        bool reads_it = false;
+        for (int32_t k = 0; k < op->operand_count && !row_wise_op(op); k++)
+            reads_it |= op->operands[k] != SBP_NO_VALUE && z->stage->base[op->operands[k]] == argument;
+        if (reads_it && op_waits_for(z, op, group))
+            return true;
+    }
+    for (int32_t g = 0; g < z->group_count; g++)
+        if (g != group && reads(z, g, argument) && needs_group(z, g, group))
+            return true;
+    return false;
+}
+
+/* A result that takes an argument's place is stored after all readers of the argument: those must not wait
+ * for what the same kernel computes besides. True when roots were set alone and groups are to be found again.
+ */
+static bool separate_replacing(sbp_fuser *z) {
+    bool changed = false;
+    for (int32_t g = 0; g < z->group_count; g++)
+        for (int32_t i = 0; z->groups[g].root_count > 1 && i < z->groups[g].root_count; i++) {
+            sbp_value root = z->groups[g].roots[i], argument = replaced_argument(z, root);
+            if (argument == SBP_NO_VALUE || z->alone[root] || !readers_wait(z, argument, g))
+                continue;
+            z->alone[root] = changed = true;
+        }
+    return changed;
+}
+
 /* ---- values worth keeping in memory ------------------------------------------------------------------- */
 
 static void mark_computed(const sbp_fuser *z, sbp_value v, int32_t group, int32_t *first, bool *several,
@@ -439,7 +487,7 @@ sbp_status sbp_fuse_stage(sbp_pipeline *p, sbp_stage *stage) {
     fold_addends(&z);
     for (bool again = true; again;) {
         group_roots(&z);
-        if (keep_shared_values(&z))
+        if (keep_shared_values(&z) || separate_replacing(&z))
             continue;
         SBP_TRY(build_kernels(&z, &again));
     }

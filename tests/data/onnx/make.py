@@ -72,6 +72,17 @@ def sharing_layer(x, name):
     return x
 
 
+def crossing_layer(x, name):
+    """Weight gradients that read the layer's incoming cotangent and rows of the residual stream recomputed; the layer's
+    outgoing cotangent, also a sum with rows of the stream, is stored where the incoming one is."""
+    y = norm(x, name + "norm")
+    heads = [linear(y, name + part, HIDDEN, HEADS * HEAD_DIM, bias=False) for part in "qkv"]
+    a = node("Attention", *heads, is_causal=1, q_num_heads=HEADS, kv_num_heads=HEADS)
+    x = node("Sub", x, linear(a, name + "o", HEADS * HEAD_DIM, HIDDEN))
+    difference = node("Sub", *(linear(x, name + part, HIDDEN, HIDDEN, bias=False) for part in ("more", "less")))
+    return node("Add", x, difference)
+
+
 def tokens(*shape):
     dims = [{"dimParam": d} if isinstance(d, str) else {"dimValue": d} for d in shape]
     return {"tensorType": {"elemType": "INT64" if len(shape) == 2 else "FLOAT", "shape": {"dim": dims}}}
@@ -81,6 +92,7 @@ def main():
     x = node("Gather", parameter("embed", VOCABULARY, HIDDEN), "input_ids", axis=0)
     x = parallel_layer(x, "parallel.")
     x = sharing_layer(x, "sharing.")
+    x = crossing_layer(x, "crossing.")
     node("MatMul", norm(x, "norm"), parameter("head", HIDDEN, VOCABULARY), output="logits")
     model = {
         "irVersion": 10,
