@@ -83,7 +83,7 @@ static bool same_as_plan(sbp_arena *arena, const sbp_option *option, const char 
     return strcmp(mine.data, plans.data) == 0;
 }
 
-/* What the plan has, resolved: the schedule knows what "auto" became. */
+/* What the plan has, resolved: the schedule knows what "auto" became, meta what was not given. */
 static const sbp_json *plan_value(const sbp_plan *plan, const sbp_plan_info *info, const sbp_option *option,
                                   sbp_arena *arena) {
     char *name = sbp_arena_strdup(arena, option->name);
@@ -92,7 +92,11 @@ static const sbp_json *plan_value(const sbp_plan *plan, const sbp_plan_info *inf
     const sbp_json *resolved = sbp_json_member(sbp_json_member(plan->meta, "schedule"), name);
     if (resolved && resolved->kind == SBP_JSON_INT)
         return resolved;
-    return info->options ? sbp_json_member(info->options, option->name) : NULL;
+    const sbp_json *given = info->options ? sbp_json_member(info->options, option->name) : NULL;
+    bool open = !given || given->kind == SBP_JSON_NULL ||
+                (given->kind == SBP_JSON_STRING && strcmp(given->string, "auto") == 0);
+    const sbp_json *became = open ? sbp_json_member(plan->meta, name) : NULL;
+    return became ? became : given;
 }
 
 sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sbp_plan_info *info,

@@ -110,7 +110,8 @@ static void test_names_of_trl(void **state) {
         }
     }
     cli_ok(f, "$R $S --data " DATA " --eval " DATA " " TRL_NAMES
-              "--logging_steps 1 --report_to none --packing false --gradient_accumulation_steps 1");
+              "--logging_steps 1 --report_to none --packing false --gradient_accumulation_steps 1 "
+              "--padding_free false --logging_first_step true --push_to_hub false");
     const sbp_json *run = cli_json(f, "o/run.json"), *options = sbp_json_member(run, "options");
     const sbp_json *compiled = sbp_json_member(sbp_json_member(run, "compiled"), "options");
     assert_true(cli_number(f, options, "lr") == 1e-3);
@@ -129,6 +130,17 @@ static void test_names_of_trl(void **state) {
     assert_true(cli_number(f, compiled, "clip") == 0.5);
     assert_int_equal(cli_number(f, compiled, "seq-len"), 200);
     assert_string_equal(sbp_json_member(compiled, "optimizer")->string, "adamw");
+}
+
+/* A config file for both programs: what it says of the plan may be said again, where it is what became of
+ * "auto". */
+static void test_config_files_that_say_what_the_plan_is(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 300");
+    cli_put(f, "same", "dtype: fp32\nbackend: cpu\nseq-len: 300\n");
+    cli_ok(f, "$R $D/p --data " DATA " --dry-run --config $D/same");
+    cli_put(f, "other", "dtype: bf16\n");
+    cli_fails(f, 2, "--dtype was decided when", "$R $D/p --data " DATA " --dry-run --config $D/other");
 }
 
 /* sbprun MODEL hands the options of sbpc on, the limit of memory too. */
@@ -154,6 +166,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_help_is_complete, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_of_trl, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_config_files_that_say_what_the_plan_is, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_one_command_hands_options_on, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
