@@ -8,7 +8,8 @@
  * cuts are an atom. An atom in which a row reads other rows (attention) begins a unit, what follows without
  * belongs to it: that is a layer. Atoms before the first unit are the first segment (the embedding). The last
  * atom that holds a product, with the cheap atoms before it (no product, no carry), is the head. g units make
- * a segment.
+ * a segment. What crosses between segments is one stream, of one width: where another value crosses, the cut
+ * is made at an atom before, or not at all.
  */
 #include "passes/passes.h"
 
@@ -18,6 +19,7 @@
 
 typedef struct atom {
     int32_t begin, end; /* ops */
+    sbp_value crossing; /* the value that crosses before it; SBP_NO_VALUE for the first */
     bool reads_rows, has_product;
 } atom;
 
@@ -52,8 +54,8 @@ static bool single_crossing(const sbp_func *func, const int32_t *last_use, int32
     return crossing == 1;
 }
 
-static void add_atom(cutter *c, int32_t begin, int32_t end) {
-    atom a = {.begin = begin, .end = end};
+static void add_atom(cutter *c, int32_t begin, int32_t end, sbp_value crossing) {
+    atom a = {.begin = begin, .end = end, .crossing = crossing};
     for (int32_t i = begin; i < end; i++) {
         const sbp_op *op = &c->func->ops[i];
         for (int32_t k = 0; k < op->operand_count; k++) {
@@ -75,11 +77,13 @@ static void find_atoms(cutter *c) {
     for (int32_t i = 0; i < f->result_count; i++)
         last_use[f->results[i].value] = f->op_count;
     int32_t *live = NULL, live_count = 0, live_capacity = 0, begin = 0;
+    sbp_value entered = SBP_NO_VALUE;
     for (int32_t i = 0; i < f->op_count; i++) {
         sbp_value crossing;
         if (i > begin && single_crossing(f, last_use, i, live, live_count, &crossing)) {
-            add_atom(c, begin, i);
+            add_atom(c, begin, i, entered);
             begin = i;
+            entered = crossing;
         }
         int32_t kept = 0;
         for (int32_t j = 0; j < live_count; j++)
@@ -90,7 +94,26 @@ static void find_atoms(cutter *c) {
             if (is_activation(&f->values[f->ops[i].results[r]]) && last_use[f->ops[i].results[r]] > i)
                 SBP_PUSH(c->p->arena, live, live_count, live_capacity, f->ops[i].results[r]);
     }
-    add_atom(c, begin, f->op_count);
+    add_atom(c, begin, f->op_count, entered);
+}
+
+/* Whether the same buffers hold what crosses before two atoms. */
+static bool same_stream(const cutter *c, int32_t a, int32_t b) {
+    const sbp_value_info *values = c->func->values;
+    const sbp_type *x = &values[c->atoms[a].crossing].type, *y = &values[c->atoms[b].crossing].type;
+    return x->dtype == y->dtype && sbp_type_row_elems(x) == sbp_type_row_elems(y);
+}
+
+/* A segment begins before the unit that begins with atom `unit`. */
+static void begin_segment(cutter *c, int32_t unit, int32_t head) {
+    for (int32_t i = unit; i > c->starts[c->start_count - 1]; i--) {
+        if (i < unit && c->atoms[i].reads_rows)
+            return;
+        if (same_stream(c, i, head)) {
+            SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, i);
+            return;
+        }
+    }
 }
 
 /* First atoms of the segments: the embedding, g layers each, the head. */
@@ -104,7 +127,7 @@ static void choose_segments(cutter *c) {
     SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, 0);
     for (int32_t i = 0; i < head; i++)
         if (c->atoms[i].reads_rows && units++ % g == 0 && i > 0)
-            SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, i);
+            begin_segment(c, i, head);
     if (head > 0)
         SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, head);
 }

@@ -46,6 +46,19 @@ def norm(x, name):
     return node("RMSNormalization", x, parameter(name, HIDDEN), axis=-1, epsilon=2.0**-17)
 
 
+def first_layer(x, name):
+    """No residual connection, so that queries, keys and values in one cross between two operators alone: not as wide as
+    what crosses between the other layers."""
+    width = HEADS * HEAD_DIM
+    y = linear(norm(x, name + "norm"), name + "qkv", HIDDEN, 3 * width, bias=False)
+    sizes = base64.b64encode(struct.pack("<3q", width, width, width)).decode()
+    initializers.append({"name": "sizes", "dataType": "INT64", "dims": [3], "rawData": sizes})
+    split = {"opType": "Split", "input": [y, "sizes"], "output": ["q", "k", "v"]}
+    nodes.append({**split, "attribute": [{"name": "axis", "i": -1, "type": "INT"}]})
+    a = node("Attention", "q", "k", "v", is_causal=1, q_num_heads=HEADS, kv_num_heads=HEADS)
+    return linear(a, name + "o", width, HIDDEN)
+
+
 def parallel_layer(x, name):
     """Branches that meet in one sum: their biases, and matrices with one input, have one and the same gradient."""
     y = norm(x, name + "norm")
@@ -90,6 +103,7 @@ def tokens(*shape):
 
 def main():
     x = node("Gather", parameter("embed", VOCABULARY, HIDDEN), "input_ids", axis=0)
+    x = first_layer(x, "first.")
     x = parallel_layer(x, "parallel.")
     x = sharing_layer(x, "sharing.")
     x = crossing_layer(x, "crossing.")
