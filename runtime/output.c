@@ -155,8 +155,12 @@ static bool same_directory(const char *a, const char *b) {
 static sbp_status carry_files(const output_job *job) {
     const char *source = job->info->tokenizer;
     if (!source || !sbp_directory_exists(source) ||
-        !sbp_file_exists(sbp_file_join(job->arena, source, "tokenizer.json")))
-        return write_plan_tokenizer(job);
+        !sbp_file_exists(sbp_file_join(job->arena, source, "tokenizer.json"))) {
+        SBP_TRY(write_plan_tokenizer(job));
+        source = job->info->weights; /* whose tokenizer may be of other files, that we do not read */
+        if (job->plan->tokenizer_bytes > 0 || !source || !sbp_directory_exists(source))
+            return SBP_OK;
+    }
     if (same_directory(source, job->directory))
         return SBP_OK;
     for (int i = 0; i < SBP_COUNT(carried); i++) {

@@ -125,6 +125,8 @@ static void test_tokenizers_that_cannot_be_used(void **state) {
     assert_non_null(strstr(cli_text(f, "err"), kind));
     cli_fails(f, 1, kind, "$R tokenize $D/m <$D/t");
     cli_ok(f, "$R $D/m --data $D/d --steps 1 --out $D/o; cmp $D/m/tokenizer.json $D/o/tokenizer.json");
+    cli_ok(f, "mv $D/m/tokenizer.json $D/m/tokenizer.model; $R $D/m --data $D/d --steps 1 --out $D/o2");
+    cli_ok(f, "cmp $D/m/tokenizer.model $D/o2/tokenizer.model");
 }
 
 static void test_long_documents(void **state) {
