@@ -132,7 +132,7 @@ static void add_alias(sbp_hf *hf, sbp_param *param, const char *alias) {
 }
 
 /* The name without the prefix that the bare model (without head) does not have, and what it is called as part
- * of a multimodal model: by transformers since 4.52, and before. */
+ * of a multimodal model: by the classes of transformers since 4.52, and in files. */
 static void add_other_names(sbp_hf *hf, sbp_param *param, const char *source) {
     size_t n = hf->base_prefix ? strlen(hf->base_prefix) : 0;
     bool in_base = n > 0 && strncmp(source, hf->base_prefix, n) == 0;

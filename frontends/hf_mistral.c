@@ -7,6 +7,7 @@ void sbp_hf_mistral(sbp_hf *hf) {
                                                                   .max_positions = 131072,
                                                                   .activation_key = "hidden_act",
                                                                   .activation = "silu"});
+    hf->within_multimodal = true; /* Mistral3ForConditionalGeneration, Llava */
     bool unlimited = sbp_hf_is_null(hf, "sliding_window");
     int64_t window = unlimited ? 0 : sbp_hf_size(hf, "sliding_window", 4096);
     for (int64_t i = 0; i < d.layers && hf->builder.status == SBP_OK; i++)
