@@ -65,16 +65,21 @@ sbp_status sbp_expand_log_prob(sbp_expand *e) {
     return b->status;
 }
 
-/* With p = exp(z - lse): d logp = [j = label] - p; d entropy = -p (z - lse + entropy); d lse = p. */
+/* With p = exp(z - lse): d logp = [j = label] - p; d entropy = -p (z - lse + entropy); d lse = p. The label's
+ * p is exp(logp): where it is nearly 1, the rounding of lse, a number as large as the logits, would be more
+ * than 1 - p. */
 sbp_status sbp_vjp_log_prob(sbp_vjp *vjp) {
     sbp_builder *b = vjp->builder;
     sbp_type t = *sbp_build_type(b, vjp->in[0]);
     sbp_dtype wide = sbp_rule_wide(t.dtype);
     sbp_value z = sbp_build_cast(b, vjp->in[0], wide), dz = SBP_NO_VALUE, zero = sbp_build_const(b, wide, 0);
-    sbp_value log_p = sbp_build2(b, SBP_OP_sub, z, column(b, vjp->out[3])),
-              p = sbp_build1(b, SBP_OP_exp, log_p);
+    sbp_value log_p = sbp_build2(b, SBP_OP_sub, z, column(b, vjp->out[3])), is_label = SBP_NO_VALUE;
     if (vjp->dout[0] != SBP_NO_VALUE) {
-        sbp_value is_label = build_is_label(b, vjp->in[1], t.dim[1].n, wide);
+        is_label = build_is_label(b, vjp->in[1], t.dim[1].n, wide);
+        log_p = sbp_build3(b, SBP_OP_select, is_label, column(b, vjp->out[0]), log_p);
+    }
+    sbp_value p = sbp_build1(b, SBP_OP_exp, log_p);
+    if (vjp->dout[0] != SBP_NO_VALUE) {
         sbp_value one_hot = sbp_build3(b, SBP_OP_select, is_label, sbp_build_const(b, wide, 1), zero);
         sbp_value difference = sbp_build2(b, SBP_OP_sub, one_hot, p);
         dz = sbp_build2(b, SBP_OP_mul, difference, column(b, vjp->dout[0]));
@@ -112,7 +117,7 @@ sbp_status sbp_eval_log_prob(const sbp_eval *eval) {
         double lse = row[best] + log(sum);
         for (int64_t j = 0; j < vocabulary; j++)
             mean += exp(row[j] - lse) * row[j];
-        eval->out[0]->data[r] = row[label] - lse;
+        eval->out[0]->data[r] = row[label] - row[best] - log(sum);
         eval->out[1]->data[r] = lse - mean;
         eval->out[2]->data[r] = best == label;
         eval->out[3]->data[r] = lse;

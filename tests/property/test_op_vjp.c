@@ -222,6 +222,44 @@ static void log_prob_ties(void **state) {
     testing_close(&t);
 }
 
+/* A label that is all but certain, among logits whose log-sum-exp is rounded by more than 1 - p: the gradient
+ * is that of the same logits near 0. */
+static void log_prob_of_a_sure_label(void **state) {
+    (void)state;
+    testing t = testing_open(7);
+    example_graph g;
+    assert_true(example_graph_build(&t, SBP_OP_log_prob, 0, SBP_F64, &g));
+    sbp_func *expanded, *late;
+    testing_check(&t, sbp_expand_func(g.module, g.func, true, t.diag, &expanded));
+    const sbp_func *forms[] = {g.func, expanded};
+    for (int form = 0; form < SBP_COUNT(forms); form++) {
+        late = graph_differentiate(&t, g.module, forms[form]);
+        sbp_eval_env env = example_env(&t, 2);
+        documents rows = documents_layout(2);
+        sbp_tensor **inputs = example_inputs(&t, &g, &rows, &env);
+        for (int64_t r = 0; r < 2; r++)
+            for (int64_t j = 0; j < 7; j++)
+                inputs[0]->data[r * 7 + j] = (r ? 0x1p20 : 0) + (j == 3 ? 16 : (double)j / 8);
+        inputs[1]->data[0] = inputs[1]->data[1] = 3;
+        sbp_tensor **all = SBP_NEW_ARRAY(t.arena, sbp_tensor *, late->arg_count);
+        memcpy(all, inputs, 2 * sizeof *all);
+        for (int32_t i = 2; i < late->arg_count; i++) {
+            all[i] = graph_tensor(&t, &late->values[late->args[i]].type, &env, -1, 1);
+            for (int64_t r = 0; r < all[i]->elems; r++)
+                all[i]->data[r] = i == 2; /* of logp */
+        }
+        sbp_tensor **values = graph_evaluate(&t, t.arena, g.module, late, &env, all);
+        for (int32_t r = 0; r < late->result_count; r++)
+            if (late->results[r].role == SBP_RESULT_GRADIENT) {
+                const double *d = values[late->results[r].value]->data;
+                assert_true(d[3] > 1e-7 && d[3] < 1e-5);
+                for (int64_t j = 0; j < 7; j++)
+                    assert_true(fabs(d[7 + j] - d[j]) <= 1e-9 * fabs(d[j]));
+            }
+    }
+    testing_close(&t);
+}
+
 /* Large logits must not overflow, in value nor in gradient. */
 static void log_prob_of_large_logits(void **state) {
     (void)state;
@@ -382,6 +420,7 @@ int main(void) {
                                        cmocka_unit_test(every_compute_type),
                                        cmocka_unit_test(expansions),
                                        cmocka_unit_test(log_prob_ties),
+                                       cmocka_unit_test(log_prob_of_a_sure_label),
                                        cmocka_unit_test(log_prob_of_large_logits),
                                        cmocka_unit_test(stop_gradient_stops),
                                        cmocka_unit_test(log_sum_exp_of_attention),
