@@ -53,6 +53,10 @@
 #define SBP_TOLERANCE_ULP_F32 2.0
 #define SBP_TOLERANCE_RELATIVE_F64 1e-15
 
+/* 1 - p of a label with 1 - p = 1e-6 in fp64, relative: the rounding of p, 1e-16, is 1e-10 of it. With that
+ * of a log-sum-exp of 2^20 it would be 1e-4. */
+#define SBP_TOLERANCE_SURE_LABEL 1e-9
+
 /* Central differences in fp64 with a step of 1e-5: truncation 1e-10, cancellation 1e-11. */
 #define SBP_TOLERANCE_DIFFERENCES 1e-7
 
