@@ -90,15 +90,20 @@ sbp_status sbp_loading_open_weights(sbp_loading *l) {
     return sbp_weights_open(l->arena, l->diag, l->model->weights, &l->weights);
 }
 
+const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *param) {
+    const sbp_weight *w = sbp_weights_find(weights, source_name(param));
+    for (int32_t i = 0; !w && i < param->alias_count; i++)
+        w = sbp_weights_find(weights, param->aliases[i]);
+    return w;
+}
+
 /* The tensor of the open weights that a parameter is read from, and its recipe (NULL: as it is). NULL when
  * the weights do not have it. */
 static const sbp_weight *source_of(const sbp_loading *l, const sbp_param *param, const sbp_recipe **recipe) {
     *recipe = param->recipe;
     if (!l->weights)
         return NULL;
-    const sbp_weight *w = sbp_weights_find(l->weights, source_name(param));
-    for (int32_t i = 0; !w && i < param->alias_count; i++)
-        w = sbp_weights_find(l->weights, param->aliases[i]);
+    const sbp_weight *w = sbp_loading_find(l->weights, param);
     if (w || !param->stored)
         return w;
     *recipe = param->stored;
@@ -112,25 +117,11 @@ static void print_shape(sbp_text *text, int32_t rank, const int64_t *dim) {
     sbp_text_add(text, "]");
 }
 
-/* A tensor of integers is codes of a quantization that config.json or other tensors would explain. */
-static sbp_status check_encoding(const sbp_param *param, const sbp_weight *w, sbp_diag *diag) {
-    if (!w->readable)
-        return sbp_fail(diag, SBP_INPUT, "%s: tensor '%s' is stored as %s, which is not supported", w->path,
-                        w->name, w->encoding);
-    if (sbp_dtype_is_float(param->type.dtype) && !sbp_dtype_is_float(w->dtype))
-        return sbp_fail(
-            diag, SBP_INPUT,
-            "%s: tensor '%s' is stored as %s: integers are no weights, and quantized models other "
-            "than GGUF are not read",
-            w->path, w->name, w->encoding);
-    return SBP_OK;
-}
-
 static sbp_status check_tensor(const sbp_loading *l, const sbp_param *param) {
     const sbp_recipe *recipe;
     const sbp_weight *w = source_of(l, param, &recipe);
     if (w)
-        SBP_TRY(check_encoding(param, w, l->diag));
+        SBP_TRY(sbp_weight_check(w, param->type.dtype, l->diag));
     int64_t dim[SBP_MAX_RANK];
     int32_t rank = recipe ? recipe->rank : param->type.rank;
     for (int32_t d = 0; d < rank; d++)

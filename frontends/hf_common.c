@@ -1,5 +1,5 @@
 /* hf_common.c: reading config.json, and the pieces of graph that all architectures are made of. */
-#include "frontends/hf.h"
+#include "frontends/loading.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -228,9 +228,7 @@ sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool
         return SBP_NO_VALUE;
     sbp_param *param = &hf->builder.module->params[hf->builder.func->values[table].binding];
     const sbp_weight *head = hf->weights ? sbp_weights_find(hf->weights, name) : NULL;
-    const sbp_weight *embed = hf->weights ? sbp_weights_find(hf->weights, param->name) : NULL;
-    for (int32_t i = 0; hf->weights && !embed && i < param->alias_count; i++)
-        embed = sbp_weights_find(hf->weights, param->aliases[i]);
+    const sbp_weight *embed = hf->weights ? sbp_loading_find(hf->weights, param) : NULL;
     hf->untied = tied && head && embed && differ(hf, head, embed);
     if (hf->untied)
         sbp_warn(hf->diag,

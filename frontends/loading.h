@@ -21,6 +21,9 @@ typedef struct sbp_loading {
 
 /* Opens model->weights when it is set and not open yet. */
 sbp_status sbp_loading_open_weights(sbp_loading *l) SBP_CHECKED;
+/* What a parameter is read from as it was published: the tensor of its name, or of the first alias that is
+ * there; NULL. */
+const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *param);
 
 typedef const struct sbp_recipe *(*sbp_hf_stored)(struct sbp_hf *hf, const char *name, const sbp_type *type);
 

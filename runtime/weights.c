@@ -159,11 +159,7 @@ static const sbp_weight *find_source(const sbp_weights *weights, const sbp_tenso
 }
 
 static sbp_status load_tensor(load *l) {
-    if (l->weight->readable && sbp_dtype_is_float(l->to.dtype) && !sbp_dtype_is_float(l->weight->dtype))
-        return sbp_fail(l->to.diag, SBP_INPUT,
-                        "%s: tensor '%.200s' is stored as %s: integers are no weights, and quantized models "
-                        "other than GGUF are not read",
-                        l->weight->path, l->weight->name, l->weight->encoding);
+    SBP_TRY(sbp_weight_check(l->weight, l->to.dtype, l->to.diag));
     SBP_TRY(check_shape(l));
     SBP_TRY(sbp_recipe_compile(l->to.diag, l->recipe, &l->map));
     if (l->map.elems != sbp_executor_elems(l->to.x, l->to.buffer))

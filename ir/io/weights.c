@@ -360,11 +360,27 @@ static sbp_status read_quantized(const sbp_weights *w, const sbp_weight *t, int6
     return SBP_OK;
 }
 
+static sbp_status check_readable(const sbp_weight *t, sbp_diag *diag) {
+    if (t->readable)
+        return SBP_OK;
+    return sbp_fail(diag, SBP_INPUT, "%s: tensor '%s' is stored as %s, which is not supported", t->path,
+                    t->name, t->encoding);
+}
+
+sbp_status sbp_weight_check(const sbp_weight *t, sbp_dtype parameter, sbp_diag *diag) {
+    SBP_TRY(check_readable(t, diag));
+    if (!sbp_dtype_is_float(parameter) || sbp_dtype_is_float(t->dtype))
+        return SBP_OK;
+    return sbp_fail(
+        diag, SBP_INPUT,
+        "%s: tensor '%.200s' is stored as %s: integers are no weights, and quantized models other "
+        "than GGUF are not read",
+        t->path, t->name, t->encoding);
+}
+
 sbp_status sbp_weights_read(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
                             sbp_dtype dtype, void *out, sbp_diag *diag) {
-    if (!t->readable)
-        return sbp_fail(diag, SBP_INPUT, "%s: tensor '%s' is stored as %s, which is not supported", t->path,
-                        t->name, t->encoding);
+    SBP_TRY(check_readable(t, diag));
     if (first < 0 || count < 0 || first > t->elems || count > t->elems - first)
         return sbp_fail(diag, SBP_INTERNAL,
                         "%s: tensor '%s' has %lld elements; %lld from %lld on were asked for", t->path,

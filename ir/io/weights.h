@@ -45,6 +45,9 @@ int32_t sbp_weights_count(const sbp_weights *weights);
 const sbp_weight *sbp_weights_at(const sbp_weights *weights, int32_t index);
 /* NULL when there is none of that name. */
 const sbp_weight *sbp_weights_find(const sbp_weights *weights, const char *name);
+/* SBP_INPUT when a parameter of this type cannot be read from the tensor: its encoding is not supported, or
+ * it holds integers, which for a parameter of floats are codes of some quantization. */
+sbp_status sbp_weight_check(const sbp_weight *weight, sbp_dtype parameter, sbp_diag *diag) SBP_CHECKED;
 /* The path given to open. */
 const char *sbp_weights_path(const sbp_weights *weights);
 /* A text entry of __metadata__ (the first shard's), or NULL. */
