@@ -176,14 +176,16 @@ static bool has_type(const sbp_json *node, const char *type) {
 }
 
 /* As AutoTokenizer decides: mistral and qwen2 take no notice of this class, nor does a byte-level file. */
-static bool is_llama_class(const loading *l, const sbp_json *root) {
+static bool is_llama_class(const loading *l) {
     if (!l->class || (strcmp(l->class, "LlamaTokenizer") != 0 && strcmp(l->class, "LlamaTokenizerFast") != 0))
         return false;
-    if (l->model_type && (strcmp(l->model_type, "mistral") == 0 || strcmp(l->model_type, "qwen2") == 0))
-        return false;
+    return !l->model_type || (strcmp(l->model_type, "mistral") != 0 && strcmp(l->model_type, "qwen2") != 0);
+}
+
+static bool is_byte_level(const sbp_json *root) {
     const sbp_json *splitter = sbp_json_member(root, "pre_tokenizer"),
                    *decoder = sbp_json_member(root, "decoder");
-    return !(splitter && has_type(splitter, "ByteLevel")) && !(decoder && has_type(decoder, "ByteLevel"));
+    return (splitter && has_type(splitter, "ByteLevel")) || (decoder && has_type(decoder, "ByteLevel"));
 }
 
 static void print_llama_model(sbp_text *out, const sbp_json *model) {
@@ -227,12 +229,12 @@ static void print_llama(const loading *l, sbp_text *out, const sbp_json *root) {
     sbp_text_add(out, "}");
 }
 
-/* The text that the tokenizer is made of, in place of that of the file. */
-static sbp_status apply_class(const loading *l, const char *path, const char **text, size_t *length) {
+/* The text that a LlamaTokenizer is made of, in place of that of the file. */
+static sbp_status apply_llama(const loading *l, const char *path, const char **text, size_t *length) {
     const sbp_json *root;
     SBP_TRY(sbp_json_parse(l->scratch, l->diag, path, *text, *length, 0, &root));
     const sbp_json *model = sbp_json_member(root, "model");
-    if (!model || model->kind != SBP_JSON_OBJECT || !is_llama_class(l, root))
+    if (!model || model->kind != SBP_JSON_OBJECT || is_byte_level(root))
         return SBP_OK;
     sbp_text out;
     sbp_text_init(&out, l->scratch);
@@ -253,8 +255,8 @@ static sbp_status load_directory(void *user) {
     const char *text;
     size_t length;
     SBP_TRY(sbp_file_read(l->arena, l->diag, path, &text, &length));
-    if (l->class && strncmp(l->class, "Llama", 5) == 0)
-        SBP_TRY(apply_class(l, path, &text, &length));
+    if (is_llama_class(l))
+        SBP_TRY(apply_llama(l, path, &text, &length));
     return sbp_tokenizer_build(l->arena, l->diag, path, text, length, &l->extras, &l->t);
 }
 
