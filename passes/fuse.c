@@ -64,30 +64,22 @@ static bool is_accumulated(const sbp_fuser *z, sbp_value source) {
  * ops that add straight into the accumulator. All as long as nothing else is made of these values (the
  * gradient of two biases may be one value): others go through memory. */
 static void add_gradient(sbp_fuser *z, sbp_value v, sbp_value param) {
-    const sbp_type *shape = &z->f->values[v].type; /* the accumulator's */
-    for (;;) {
-        const sbp_op *op = def(z, v);
-        if (is_accumulated(z, v)) {
-            z->accumulates[v] = param;
-            return;
-        }
-        if (!op || z->uses[v] != 1)
-            break;
-        if (op->code == SBP_OP_add &&
-            sbp_type_equal(&z->f->values[op->operands[0]].type, &z->f->values[v].type) &&
-            sbp_type_equal(&z->f->values[op->operands[1]].type, &z->f->values[v].type)) {
-            add_gradient(z, op->operands[0], param);
-            add_gradient(z, op->operands[1], param);
-            return;
-        }
-        if (op->code != SBP_OP_cast && op->code != SBP_OP_reshape)
-            break;
-        v = op->operands[0];
+    const sbp_op *op = z->uses[v] == 1 ? def(z, v) : NULL;
+    const sbp_value_info *values = z->f->values;
+    if (is_accumulated(z, v)) {
+        z->accumulates[v] = param;
+    } else if (op && op->code == SBP_OP_add &&
+               sbp_type_equal(&values[op->operands[0]].type, &values[v].type) &&
+               sbp_type_equal(&values[op->operands[1]].type, &values[v].type)) {
+        add_gradient(z, op->operands[0], param);
+        add_gradient(z, op->operands[1], param);
+    } else if (op && (op->code == SBP_OP_cast || op->code == SBP_OP_reshape)) {
+        add_gradient(z, op->operands[0], param);
+    } else {
+        sbp_added_gradient added = {.value = v, .param = param};
+        need_in_memory(z, v);
+        SBP_PUSH(z->p->arena, z->added, z->added_count, z->added_capacity, added);
     }
-    sbp_added_gradient added = {.value = v, .param = param, .type = *shape};
-    added.type.dtype = z->f->values[v].type.dtype;
-    need_in_memory(z, v);
-    SBP_PUSH(z->p->arena, z->added, z->added_count, z->added_capacity, added);
 }
 
 static void find_materialized(sbp_fuser *z) {

@@ -8,7 +8,6 @@
 /* A value in memory that is added to the gradient of a parameter argument. */
 typedef struct sbp_added_gradient {
     sbp_value value, param;
-    sbp_type type; /* of the value, in the parameter's shape */
 } sbp_added_gradient;
 
 /* Arrays are indexed by the values of the body. */

@@ -449,8 +449,10 @@ sbp_status sbp_fuse_emit(sbp_fuser *z) {
     }
     for (int32_t i = 0; i < z->added_count; i++) { /* gradients that no command adds by itself */
         const sbp_added_gradient *added = &z->added[i];
-        emit_copy(z, value_term(z, added->value), z->stage->accums[added->param], &added->type,
-                  sbp_lower_wide(added->type.dtype), true);
+        sbp_type type = z->f->values[added->param].type; /* the value may be of another shape */
+        type.dtype = z->f->values[added->value].type.dtype;
+        emit_copy(z, value_term(z, added->value), z->stage->accums[added->param], &type,
+                  sbp_lower_wide(type.dtype), true);
     }
     return SBP_OK;
 }
