@@ -5,7 +5,7 @@
 #include <fnmatch.h>
 #include <string.h>
 
-#include "ir/io/recipe.h"
+#include "ir/io/weights/recipe.h"
 
 sbp_model_options sbp_model_options_for(sbp_dtype compute) {
     return (sbp_model_options){

@@ -13,7 +13,7 @@
 
 #include "frontends/frontend.h"
 #include "ir/io/json.h"
-#include "ir/io/weights.h"
+#include "ir/io/weights/weights.h"
 
 typedef struct sbp_hf {
     sbp_arena *arena;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ir/io/recipe.h"
+#include "ir/io/weights/recipe.h"
 
 /* ---- config.json ---------------------------------------------------------------------------------- */
 

@@ -14,8 +14,8 @@
 #define SBP_FRONTENDS_ONNX_H
 
 #include "frontends/loading.h"
-#include "ir/io/onnx_tensor.h"
 #include "ir/io/protojson.h"
+#include "ir/io/weights/onnx_tensor.h"
 
 /* ---- the model as it is written (onnx_json.c) -------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/io/options.h"
+#include "ir/io/options/options.h"
 #include "ir/io/plan_file.h"
 #include "runtime/commands.h"
 #include "runtime/tokenize.h"

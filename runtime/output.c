@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ir/io/tokenizer.h"
+#include "ir/io/tokenizer/tokenizer.h"
 
 static const int64_t SHARD_BYTES = 5000000000; /* as huggingface_hub cuts */
 

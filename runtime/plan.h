@@ -8,7 +8,7 @@
 #define SBP_RUNTIME_PLAN_H
 
 #include "ir/io/plan_file.h"
-#include "ir/io/tensor_table.h"
+#include "ir/io/weights/tensor_table.h"
 #include "ir/program.h"
 
 typedef struct sbp_plan {

@@ -10,7 +10,7 @@
 #ifndef SBP_RUNTIME_PLAN_INFO_H
 #define SBP_RUNTIME_PLAN_INFO_H
 
-#include "ir/io/options.h"
+#include "ir/io/options/options.h"
 #include "runtime/plan.h"
 
 typedef struct sbp_plan_info {

@@ -7,7 +7,7 @@
 #ifndef SBP_RUNTIME_RUN_H
 #define SBP_RUNTIME_RUN_H
 
-#include "ir/io/options.h"
+#include "ir/io/options/options.h"
 #include "runtime/checkpoint.h"
 #include "runtime/lr.h"
 #include "runtime/metrics.h"

@@ -10,7 +10,7 @@
 #ifndef SBP_RUNTIME_TOKENIZE_H
 #define SBP_RUNTIME_TOKENIZE_H
 
-#include "ir/io/tokenizer.h"
+#include "ir/io/tokenizer/tokenizer.h"
 #include "runtime/jsonl.h"
 
 /* Which tokens count. auto: the completion where rows have prompt and completion, else all. */

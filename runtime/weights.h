@@ -1,6 +1,6 @@
 /* weights.h: parameters between files and the arenas of an executor, by the plan's tensor table: loading,
  * random initialisation, saving, and dumping gradients. Every name and shape in a file is that of the
- * source; recipes (ir/io/recipe.h) translate.
+ * source; recipes (ir/io/weights/recipe.h) translate.
  *
  * Memory. Files are read and written in pieces of a few MiB, straight into and out of the arena where the
  * device maps it. Where it does not, a parameter whose elements change places passes through a host copy of
@@ -12,7 +12,7 @@
 #ifndef SBP_RUNTIME_WEIGHTS_H
 #define SBP_RUNTIME_WEIGHTS_H
 
-#include "ir/io/safetensors.h"
+#include "ir/io/weights/safetensors.h"
 #include "runtime/executor.h"
 #include "runtime/plan.h"
 
@@ -43,7 +43,7 @@ typedef struct sbp_save_options {
     void *read_user;
 } sbp_save_options;
 
-/* Writes parameters as safetensors, atomically (ir/io/safetensors.h). */
+/* Writes parameters as safetensors, atomically (ir/io/weights/safetensors.h). */
 sbp_status sbp_params_save(sbp_executor *executor, const sbp_plan *plan, const char *path,
                            const sbp_save_options *options, sbp_diag *diag) SBP_CHECKED;
 

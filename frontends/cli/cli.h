@@ -5,7 +5,7 @@
 #include "backends/choice.h"
 #include "backends/target.h"
 #include "frontends/frontend.h"
-#include "ir/io/options.h"
+#include "ir/io/options/options.h"
 #include "passes/planner.h"
 
 /* Everything sbpc knows about a compilation. */

@@ -5,8 +5,8 @@
 #include "frontends/cli/cli.h"
 #include "ir/io/json.h"
 #include "ir/io/plan_file.h"
-#include "ir/io/tensor_table.h"
-#include "ir/io/tokenizer.h"
+#include "ir/io/tokenizer/tokenizer.h"
+#include "ir/io/weights/tensor_table.h"
 
 static void add_recipe(const sbp_compilation *c, sbp_tensor_entry *tensor, const sbp_param *param,
                        const sbp_recipe *recipe) {

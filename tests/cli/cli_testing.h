@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 
 #include "ir/io/json.h"
-#include "ir/io/weights.h"
+#include "ir/io/weights/weights.h"
 #include "tests/tolerance.h"
 
 static inline int cli_setup(void **state) {

@@ -7,7 +7,7 @@
 
 #include "frontends/cli/cli.h"
 #include "ir/io/plan_file.h"
-#include "ir/io/weights.h"
+#include "ir/io/weights/weights.h"
 #include "runtime/commands.h"
 
 enum { MAX_WORDS = 64 };

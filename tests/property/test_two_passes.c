@@ -5,7 +5,7 @@
  * with that as cotangent. The reference itself is compared with difference quotients of the objective. */
 #include "backends/cpu/cpu_device.h"
 #include "frontends/frontend.h"
-#include "ir/io/weights.h"
+#include "ir/io/weights/weights.h"
 #include "runtime/executor.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/graphs.h"

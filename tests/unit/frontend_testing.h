@@ -18,8 +18,8 @@
 #include "frontends/frontend.h"
 #include "frontends/objective.h"
 #include "ir/evaluate.h"
-#include "ir/io/recipe.h"
-#include "ir/io/weights.h"
+#include "ir/io/weights/recipe.h"
+#include "ir/io/weights/weights.h"
 #include "passes/passes.h"
 #include "tests/tolerance.h"
 

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "ir/io/options.h"
+#include "ir/io/options/options.h"
 #include "runtime/lr.h"
 #include "tests/tolerance.h"
 

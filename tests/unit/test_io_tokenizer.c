@@ -2,7 +2,7 @@
  * of real models (tests/data/tokenizers, made by make.py there), the same from GGUF files, and real ones. */
 #include "tests/unit/io_testing.h"
 
-#include "ir/io/tokenizer.h"
+#include "ir/io/tokenizer/tokenizer.h"
 
 #include <pthread.h>
 #include <sys/wait.h>

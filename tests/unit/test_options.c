@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "ir/io/json.h"
-#include "ir/io/options.h"
+#include "ir/io/options/options.h"
 
 enum { MAX_ARGS = 16 };
 

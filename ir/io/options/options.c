@@ -1,0 +1,667 @@
+/* options.c: the table, command lines, and checked values. */
+#include "ir/io/options/options_internal.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum option_group {
+#define GROUP(id, title) GROUP_##id,
+#include "ir/io/options/options.def"
+    GROUP_COUNT
+};
+
+static const char *const group_titles[] = {
+#define GROUP(id, title) title,
+#include "ir/io/options/options.def"
+};
+
+static const struct phase_title {
+    unsigned bit;
+    const char *title;
+} phase_titles[] = {
+#define PHASE(id, bit, title) {bit, title},
+#include "ir/io/options/options.def"
+};
+
+static const sbp_option table[] = {
+#define OPTION(name, letter, kind, phases, group, values, fallback, least, most, state, aliases, help)       \
+    {name,  letter, SBP_OPTION_##kind,  phases,  GROUP_##group, values, fallback,                            \
+     least, most,   SBP_OPTION_##state, aliases, help},
+#include "ir/io/options/options.def"
+};
+
+static const struct refused {
+    const char *name, *accepted, *reason;
+} refusals[] = {
+#define REFUSED(name, accepted, reason) {name, accepted, reason},
+#include "ir/io/options/options.def"
+};
+
+int32_t sbp_option_count(void) {
+    return SBP_COUNT(table);
+}
+
+const sbp_option *sbp_option_at(int32_t index) {
+    return &table[index];
+}
+
+const char *sbp_option_group_title(int group) {
+    return group_titles[group];
+}
+
+int sbp_option_group_count(void) {
+    return GROUP_COUNT;
+}
+
+const char *sbp_phase_title(unsigned phases) {
+    for (int i = 0; i < SBP_COUNT(phase_titles); i++)
+        if (phase_titles[i].bit & phases)
+            return phase_titles[i].title;
+    return "no command";
+}
+
+/* ---- names ------------------------------------------------------------------------------------------ */
+
+static bool same_name(const char *name, size_t name_length, const char *key, size_t length) {
+    if (name_length != length)
+        return false;
+    for (size_t i = 0; i < length; i++) {
+        char a = name[i] == '_' ? '-' : name[i], b = key[i] == '_' ? '-' : key[i];
+        if (a != b)
+            return false;
+    }
+    return true;
+}
+
+/* The next alias of a list, with what follows its name; false at the end. */
+static bool next_alias(const char **at, const char **name, size_t *length) {
+    while (**at == ' ')
+        (*at)++;
+    if (!**at)
+        return false;
+    *name = *at;
+    *length = strcspn(*at, " {#+");
+    *at += strcspn(*at, " ");
+    return true;
+}
+
+option_target sbp_options_find(const char *key, size_t length) {
+    for (int32_t i = 0; i < SBP_COUNT(table); i++)
+        if (same_name(table[i].name, strlen(table[i].name), key, length))
+            return (option_target){.index = i};
+    for (int32_t i = 0; i < SBP_COUNT(table); i++) {
+        const char *at = table[i].aliases, *name;
+        size_t n;
+        while (next_alias(&at, &name, &n))
+            if (same_name(name, n, key, length))
+                return (option_target){.index = i, .alias = name + n};
+    }
+    for (int i = 0; i < SBP_COUNT(refusals); i++)
+        if (same_name(refusals[i].name, strlen(refusals[i].name), key, length))
+            return (option_target){
+                .index = -1, .accepted = refusals[i].accepted, .reason = refusals[i].reason};
+    return (option_target){.index = -1};
+}
+
+/* Optimal string alignment distance. '_' equals '-'. */
+static int distance(sbp_arena *arena, const char *a, const char *b, size_t nb) {
+    int na = (int)strlen(a), width = (int)nb + 1;
+    int *d = SBP_NEW_ARRAY(arena, int, (na + 1) * width);
+    for (int i = 0; i <= na; i++)
+        d[i * width] = i;
+    for (int j = 0; j < width; j++)
+        d[j] = j;
+    for (int i = 1; i <= na; i++)
+        for (int j = 1; j < width; j++) {
+            int cost = !same_name(a + i - 1, 1, b + j - 1, 1);
+            int best = d[(i - 1) * width + j - 1] + cost;
+            int other = d[(i - 1) * width + j] + 1;
+            best = other < best ? other : best;
+            other = d[i * width + j - 1] + 1;
+            best = other < best ? other : best;
+            if (i > 1 && j > 1 && same_name(a + i - 1, 1, b + j - 2, 1) &&
+                same_name(a + i - 2, 1, b + j - 1, 1)) {
+                other = d[(i - 2) * width + j - 2] + 1;
+                best = other < best ? other : best;
+            }
+            d[i * width + j] = best;
+        }
+    return d[na * width + width - 1];
+}
+
+const char *sbp_options_nearest(sbp_arena *arena, unsigned phases, const char *name) {
+    if (strlen(name) > 64)
+        return NULL;
+    int best = 1 + (int)strlen(name) / 2;
+    const char *nearest = NULL;
+    for (int32_t i = 0; i < SBP_COUNT(table); i++) {
+        if (!(table[i].phases & phases) || table[i].state != SBP_OPTION_BUILT)
+            continue;
+        int n = distance(arena, name, table[i].name, strlen(table[i].name));
+        if (n < best) {
+            best = n;
+            nearest = table[i].name;
+        }
+        const char *at = table[i].aliases, *alias;
+        size_t length;
+        while (next_alias(&at, &alias, &length)) {
+            n = distance(arena, name, alias, length);
+            if (n < best) {
+                best = n;
+                nearest = sbp_arena_strndup(arena, alias, length);
+            }
+        }
+    }
+    return nearest;
+}
+
+/* "--name" on the command line, plain in a file. */
+static const char *shown(const sbp_options *o, const option_setting *s, const char *name) {
+    return s->config ? name : sbp_arena_printf(o->arena, strlen(name) == 1 ? "-%s" : "--%s", name);
+}
+
+sbp_status sbp_options_unknown(sbp_options *o, sbp_diag *diag, const option_setting *s) {
+    const char *nearest = sbp_options_nearest(o->arena, o->phases, s->key);
+    const char *what = s->config ? "key" : "option";
+    if (nearest)
+        return sbp_fail(diag, SBP_USAGE, "%s: unknown %s '%.100s'; the nearest is '%s'", s->where, what,
+                        shown(o, s, s->key), shown(o, s, nearest));
+    return sbp_fail(diag, SBP_USAGE, "%s: unknown %s '%.100s'; --help lists all", s->where, what,
+                    shown(o, s, s->key));
+}
+
+/* ---- values ----------------------------------------------------------------------------------------- */
+
+bool sbp_option_alternative(const char *values, const char **at, const char **begin, size_t *length,
+                            bool *later) {
+    const char *p = *at ? *at : values;
+    if (!*p)
+        return false;
+    *begin = p;
+    size_t n = strcspn(p, "|");
+    *at = p + n + (p[n] == '|');
+    *later = n > 0 && p[n - 1] == '!';
+    *length = n - *later;
+    return true;
+}
+
+bool sbp_option_is_placeholder(const char *begin, size_t length) {
+    return length > 0 && isupper((unsigned char)begin[0]);
+}
+
+/* The words that a kind knows besides what it reads; *later when it is one that is not built. */
+static bool is_word(const sbp_option *option, const char *text, bool *later) {
+    const char *at = NULL, *begin;
+    size_t length;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, later))
+        if (!sbp_option_is_placeholder(begin, length) && same_name(begin, length, text, strlen(text)))
+            return true;
+    return false;
+}
+
+/* The word as the table spells it. */
+static const char *spelling(sbp_arena *arena, const sbp_option *option, const char *text) {
+    const char *at = NULL, *begin;
+    size_t length;
+    bool later;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &later))
+        if (same_name(begin, length, text, strlen(text)))
+            return sbp_arena_strndup(arena, begin, length);
+    return text;
+}
+
+/* "N or auto", "sft, dpo or grpo": what is built. */
+static const char *expected(sbp_arena *arena, const sbp_option *option) {
+    sbp_text out;
+    sbp_text_init(&out, arena);
+    const char *at = NULL, *begin;
+    size_t length;
+    bool later;
+    int count = 0, seen = 0;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &later))
+        count += !later;
+    at = NULL;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &later)) {
+        if (later)
+            continue;
+        if (seen > 0)
+            sbp_text_add(&out, seen + 1 == count ? " or " : ", ");
+        bool placeholder = sbp_option_is_placeholder(begin, length);
+        if (placeholder && option->kind == SBP_OPTION_INT)
+            sbp_text_add(&out, "a whole number");
+        else if (placeholder && option->kind == SBP_OPTION_NUMBER)
+            sbp_text_add(&out, "a number");
+        else
+            sbp_text_add(&out, "%.*s", (int)length, begin);
+        seen++;
+    }
+    return out.data;
+}
+
+static bool read_number(const char *text, double *out) {
+    char *end;
+    if (!*text || isspace((unsigned char)*text) || strspn(text, "0123456789+-.eE") != strlen(text))
+        return false;
+    *out = strtod(text, &end);
+    return *end == 0 && isfinite(*out);
+}
+
+static bool read_integer(const char *text, int64_t *out) {
+    const char *digits = text + (*text == '-');
+    size_t n = strspn(digits, "0123456789");
+    if (n == 0 || digits[n] || n > 18)
+        return false;
+    *out = strtoll(text, NULL, 10);
+    return true;
+}
+
+typedef struct value_check {
+    sbp_options *o;
+    sbp_diag *diag;
+    const option_setting *setting;
+    const sbp_option *option;
+    const char *text;
+} value_check;
+
+static sbp_status bad_value(const value_check *c) {
+    return sbp_fail(c->diag, SBP_USAGE, "%s: %s: found '%.100s', expected %s", c->setting->where,
+                    shown(c->o, c->setting, c->setting->key), c->text,
+                    c->option->kind == SBP_OPTION_PAIR ? "two numbers A,B"
+                                                       : expected(c->o->arena, c->option));
+}
+
+static sbp_status check_range(const value_check *c, double value) {
+    const sbp_option *option = c->option;
+    if (value >= option->least && value <= option->most)
+        return SBP_OK;
+    const char *name = shown(c->o, c->setting, c->setting->key);
+    if (value < option->least && option->least == SBP_ABOVE_ZERO)
+        return sbp_fail(c->diag, SBP_USAGE, "%s: %s: %s is not above 0", c->setting->where, name, c->text);
+    if (option->kind == SBP_OPTION_SIZE && value < option->least) /* most likely a unit is missing */
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "%s: %s: found '%.100s', which is too small; expected a size such as 80GiB or 24GB",
+                        c->setting->where, name, c->text);
+    return sbp_fail(c->diag, SBP_USAGE, "%s: %s: %s is %s %.15g", c->setting->where, name, c->text,
+                    value < option->least ? "below" : "above",
+                    value < option->least ? option->least : option->most);
+}
+
+static bool on_or_off(const char *text, const char **word) {
+    static const char *const names[2][5] = {{"off", "false", "no", "0", NULL},
+                                            {"on", "true", "yes", "1", NULL}};
+    for (int v = 0; v < 2; v++)
+        for (int i = 0; names[v][i]; i++)
+            if (strcasecmp(text, names[v][i]) == 0) {
+                *word = names[v][0];
+                return true;
+            }
+    return false;
+}
+
+static sbp_status read_pair(const value_check *c, option_value *v) {
+    const char *comma = strchr(c->text, ',');
+    double first, second;
+    if (!comma || !read_number(sbp_arena_strndup(c->o->arena, c->text, (size_t)(comma - c->text)), &first) ||
+        !read_number(comma + 1 + strspn(comma + 1, " "), &second))
+        return bad_value(c);
+    SBP_TRY(check_range(c, first));
+    SBP_TRY(check_range(c, second));
+    v->number = first;
+    v->second = second;
+    return SBP_OK;
+}
+
+/* Converts text by the option's kind into v, which holds nothing yet. */
+static sbp_status convert(const value_check *c, option_value *v) {
+    const sbp_option *option = c->option;
+    bool later = false;
+    v->text = c->text;
+    v->integer = -1;
+    v->number = v->second = NAN;
+    if (option->kind != SBP_OPTION_TEXT && option->kind != SBP_OPTION_LIST &&
+        is_word(option, c->text, &later)) {
+        v->text = spelling(c->o->arena, option, c->text);
+        if (later)
+            return sbp_fail(c->diag, SBP_USAGE, "%s: %s %s is not built yet", c->setting->where,
+                            shown(c->o, c->setting, c->setting->key), v->text);
+        if (option->kind != SBP_OPTION_INT || !read_integer(c->text, &v->integer))
+            return SBP_OK;
+    }
+    switch (option->kind) {
+    case SBP_OPTION_INT:
+        if (!read_integer(c->text, &v->integer))
+            return bad_value(c);
+        v->number = (double)v->integer;
+        return check_range(c, v->number);
+    case SBP_OPTION_NUMBER:
+        if (!read_number(c->text, &v->number))
+            return bad_value(c);
+        return check_range(c, v->number);
+    case SBP_OPTION_SIZE:
+        if (sbp_parse_bytes(NULL, c->text, &v->integer) != SBP_OK)
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "%s: %s: found '%.100s', expected a size such as 80GiB or 24GB",
+                            c->setting->where, shown(c->o, c->setting, c->setting->key), c->text);
+        return check_range(c, (double)v->integer);
+    case SBP_OPTION_PAIR:
+        return read_pair(c, v);
+    case SBP_OPTION_ONOFF:
+    case SBP_OPTION_SWITCH:
+        return on_or_off(c->text, &v->text) ? SBP_OK : bad_value(c);
+    case SBP_OPTION_ENUM:
+        return bad_value(c);
+    default:
+        return SBP_OK;
+    }
+}
+
+static sbp_status put(sbp_options *o, sbp_diag *diag, const option_setting *s, int32_t index,
+                      const char *text) {
+    const sbp_option *option = &table[index];
+    option_value *v = &o->values[index];
+    value_check c = {.o = o, .diag = diag, .setting = s, .option = option, .text = text};
+    if (option->kind == SBP_OPTION_LIST) {
+        v->given = true;
+        v->config = s->config;
+        v->text = text;
+        SBP_PUSH(o->arena, v->list, v->count, v->capacity, text);
+        return SBP_OK;
+    }
+    option_value fresh = {.given = true, .config = s->config};
+    SBP_TRY(convert(&c, &fresh));
+    *v = fresh;
+    return SBP_OK;
+}
+
+/* ---- aliases ---------------------------------------------------------------------------------------- */
+
+/* Equal as text without case, or as numbers. */
+static bool same_value(const char *a, size_t length, const char *b) {
+    char text[64];
+    double x, y;
+    if (strlen(b) == length && strncasecmp(a, b, length) == 0)
+        return true;
+    if (length >= sizeof text)
+        return false;
+    memcpy(text, a, length);
+    text[length] = 0;
+    return read_number(text, &x) && read_number(b, &y) && x == y;
+}
+
+/* What an alias' map {from=to;..} makes of a value. */
+static const char *map_value(sbp_arena *arena, const char *alias, const char *text) {
+    if (*alias != '{')
+        return text;
+    for (const char *p = alias + 1; *p && *p != '}';) {
+        size_t from = strcspn(p, "="), whole = strcspn(p, ";}");
+        if (same_value(p, from, text))
+            return sbp_arena_strndup(arena, p + from + 1, whole - from - 1);
+        p += whole + (p[whole] == ';');
+    }
+    return text;
+}
+
+/* alias: what follows the alias' name in the table. */
+static sbp_status assign_alias(sbp_options *o, sbp_diag *diag, const option_setting *s, int32_t index,
+                               const char *alias, const char *text) {
+    text = map_value(o->arena, alias, text);
+    if (!*text)
+        return SBP_OK;
+    size_t end = strcspn(alias, " ");
+    const char *plus = memchr(alias, '+', end), *component = memchr(alias, '#', end);
+    if (plus) {
+        size_t name = strcspn(plus + 1, "="), whole = strcspn(plus + 1, " ");
+        option_target other = sbp_options_find(plus + 1, name);
+        const char *value = sbp_arena_strndup(o->arena, plus + 2 + name, whole - name - 1);
+        if ((table[other.index].phases & o->phases) && !o->values[other.index].given)
+            SBP_TRY(put(o, diag, s, other.index, value));
+    }
+    if (component) { /* the other component stays */
+        const option_value *v = &o->values[index];
+        char first[32], second[32];
+        sbp_format_double(first, sizeof first, v->number);
+        sbp_format_double(second, sizeof second, v->second);
+        text = component[1] == '0' ? sbp_arena_printf(o->arena, "%s,%s", text, second)
+                                   : sbp_arena_printf(o->arena, "%s,%s", first, text);
+    }
+    return put(o, diag, s, index, text);
+}
+
+static bool is_accepted(const char *accepted, const char *text) {
+    const char *at = NULL, *begin;
+    size_t length;
+    bool later;
+    while (sbp_option_alternative(accepted, &at, &begin, &length, &later))
+        if (same_value(begin, length, text))
+            return true;
+    return false;
+}
+
+sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setting *s, const option_target *t,
+                              const char *text) {
+    if (t->reason)
+        return is_accepted(t->accepted, text)
+                   ? SBP_OK
+                   : sbp_fail(diag, SBP_USAGE, "%s: %s: %s", s->where, shown(o, s, s->key), t->reason);
+    if (t->index < 0)
+        return sbp_options_unknown(o, diag, s);
+    const sbp_option *option = &table[t->index];
+    if (!(option->phases & o->phases))
+        return s->config ? SBP_OK /* for the other program */
+                         : sbp_fail(diag, SBP_USAGE, "%s: %s is an option of %s", s->where,
+                                    shown(o, s, s->key), sbp_phase_title(option->phases));
+    if (option->state == SBP_OPTION_LATER)
+        return sbp_fail(diag, SBP_USAGE, "%s: %s is not built yet", s->where, shown(o, s, s->key));
+    if (t->alias)
+        return assign_alias(o, diag, s, t->index, t->alias, text);
+    return put(o, diag, s, t->index, text);
+}
+
+/* ---- command lines ---------------------------------------------------------------------------------- */
+
+typedef struct parse_job {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const char *program;
+    unsigned phases;
+    int argc;
+    char *const *argv;
+    sbp_options *o;
+} parse_job;
+
+static int32_t by_letter(char letter) {
+    for (int32_t i = 0; i < SBP_COUNT(table); i++)
+        if (table[i].letter == letter)
+            return i;
+    return -1;
+}
+
+static bool takes_no_value(const option_target *t) {
+    return t->index >= 0 && !t->alias && table[t->index].kind == SBP_OPTION_SWITCH;
+}
+
+/* One option at argv[*i]; moves *i behind its value. */
+static sbp_status parse_option(parse_job *job, int *i) {
+    sbp_options *o = job->o;
+    const char *arg = job->argv[*i], *value = NULL;
+    option_setting setting = {.where = job->program};
+    option_target target;
+    (*i)++;
+    if (arg[1] != '-') {
+        setting.key = arg + 1;
+        target = (option_target){.index = arg[2] ? -1 : by_letter(arg[1])};
+    } else {
+        const char *equals = strchr(arg, '=');
+        size_t length = equals ? (size_t)(equals - arg) - 2 : strlen(arg) - 2;
+        setting.key = sbp_arena_strndup(o->arena, arg + 2, length);
+        target = sbp_options_find(setting.key, length);
+        value = equals ? equals + 1 : NULL;
+    }
+    if (target.index < 0 && !target.reason)
+        return sbp_options_unknown(o, job->diag, &setting);
+    if (!value && takes_no_value(&target))
+        value = "on";
+    if (!value) {
+        const char *next = *i < job->argc ? job->argv[*i] : NULL;
+        if (!next || strncmp(next, "--", 2) == 0)
+            return sbp_fail(job->diag, SBP_USAGE, "%s: %s needs a value", job->program, arg);
+        value = next;
+        (*i)++;
+    }
+    return sbp_options_assign(o, job->diag, &setting, &target, value);
+}
+
+static sbp_status parse_arguments(parse_job *job) {
+    bool only_args = false;
+    for (int i = 0; i < job->argc;) {
+        const char *arg = job->argv[i];
+        if (only_args || arg[0] != '-' || arg[1] == 0) {
+            SBP_PUSH(job->arena, job->o->args, job->o->arg_count, job->o->arg_capacity, arg);
+            i++;
+        } else if (strcmp(arg, "--") == 0) {
+            only_args = true;
+            i++;
+        } else {
+            SBP_TRY(parse_option(job, &i));
+        }
+    }
+    return SBP_OK;
+}
+
+static sbp_status parse_body(void *user) {
+    parse_job *job = user;
+    sbp_options *o = SBP_NEW(job->arena, sbp_options);
+    *o = (sbp_options){.arena = job->arena, .program = job->program, .phases = job->phases};
+    o->values = SBP_NEW_ARRAY(job->arena, option_value, SBP_COUNT(table));
+    job->o = o;
+    for (int32_t i = 0; i < SBP_COUNT(table); i++) {
+        o->values[i] = (option_value){.integer = -1, .number = NAN, .second = NAN};
+        if (*table[i].fallback)
+            SBP_TRY(sbp_options_set_default(o, job->diag, table[i].name, table[i].fallback));
+    }
+    SBP_TRY(parse_arguments(job));
+    if (sbp_options_given(o, "config") && !sbp_options_on(o, "help"))
+        SBP_TRY(sbp_options_read_config(o, job->diag, sbp_options_text(o, "config")));
+    return SBP_OK;
+}
+
+sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *program, unsigned phases, int argc,
+                             char *const *argv, sbp_options **out) {
+    parse_job job = {
+        .arena = arena, .diag = diag, .program = program, .phases = phases, .argc = argc, .argv = argv};
+    SBP_TRY(sbp_guard(arena, diag, parse_body, &job));
+    *out = job.o;
+    return SBP_OK;
+}
+
+/* ---- access ----------------------------------------------------------------------------------------- */
+
+static const option_value *value_of(const sbp_options *o, const char *name, unsigned kinds) {
+    option_target t = sbp_options_find(name, strlen(name));
+    assert(t.index >= 0 && !t.alias && (kinds >> table[t.index].kind & 1));
+    (void)kinds;
+    return &o->values[t.index];
+}
+
+enum {
+    ANY_KIND = ~0u >> 1,
+    WHOLE = 1 << SBP_OPTION_INT | 1 << SBP_OPTION_SIZE,
+    NUMERIC = 1 << SBP_OPTION_INT | 1 << SBP_OPTION_NUMBER,
+    BOOLEAN = 1 << SBP_OPTION_ONOFF | 1 << SBP_OPTION_SWITCH
+};
+
+int32_t sbp_options_arg_count(const sbp_options *o) {
+    return o->arg_count;
+}
+
+const char *sbp_options_arg(const sbp_options *o, int32_t index) {
+    return o->args[index];
+}
+
+bool sbp_options_given(const sbp_options *o, const char *name) {
+    return value_of(o, name, ANY_KIND)->given;
+}
+
+const char *sbp_options_from_config(const sbp_options *o, const char *name) {
+    return value_of(o, name, ANY_KIND)->config;
+}
+
+const char *sbp_options_text(const sbp_options *o, const char *name) {
+    return value_of(o, name, ANY_KIND)->text;
+}
+
+bool sbp_options_is(const sbp_options *o, const char *name, const char *word) {
+    const char *text = sbp_options_text(o, name);
+    return text && strcmp(text, word) == 0;
+}
+
+int64_t sbp_options_int(const sbp_options *o, const char *name) {
+    return value_of(o, name, WHOLE)->integer;
+}
+
+double sbp_options_double(const sbp_options *o, const char *name) {
+    return value_of(o, name, NUMERIC)->number;
+}
+
+void sbp_options_pair(const sbp_options *o, const char *name, double out[2]) {
+    const option_value *v = value_of(o, name, 1 << SBP_OPTION_PAIR);
+    out[0] = v->number;
+    out[1] = v->second;
+}
+
+bool sbp_options_on(const sbp_options *o, const char *name) {
+    const option_value *v = value_of(o, name, BOOLEAN);
+    return v->text && strcmp(v->text, "on") == 0;
+}
+
+int32_t sbp_options_list_count(const sbp_options *o, const char *name) {
+    return value_of(o, name, 1 << SBP_OPTION_LIST)->count;
+}
+
+const char *sbp_options_list_at(const sbp_options *o, const char *name, int32_t index) {
+    return value_of(o, name, 1 << SBP_OPTION_LIST)->list[index];
+}
+
+sbp_status sbp_options_set_default(sbp_options *o, sbp_diag *diag, const char *name, const char *text) {
+    option_target t = sbp_options_find(name, strlen(name));
+    assert(t.index >= 0 && !t.alias && table[t.index].kind != SBP_OPTION_LIST);
+    option_setting setting = {.where = o->program, .key = name};
+    value_check c = {.o = o, .diag = diag, .setting = &setting, .option = &table[t.index], .text = text};
+    option_value fresh = {0};
+    SBP_TRY(convert(&c, &fresh));
+    if (!o->values[t.index].given)
+        o->values[t.index] = fresh;
+    return SBP_OK;
+}
+
+const sbp_option *sbp_options_next_given(const sbp_options *o, unsigned phases, unsigned not_phases,
+                                         int32_t *at) {
+    for (; *at < SBP_COUNT(table); (*at)++) {
+        const sbp_option *option = &table[*at];
+        if (o->values[*at].given && (option->phases & phases) && !(option->phases & not_phases)) {
+            (*at)++;
+            return option;
+        }
+    }
+    return NULL;
+}
+
+void sbp_options_to_args(const sbp_options *o, unsigned phases, unsigned not_phases, sbp_arena *arena,
+                         const char ***out, int32_t *count) {
+    const sbp_option *option;
+    int32_t at = 0, capacity = 0;
+    *out = NULL;
+    *count = 0;
+    while ((option = sbp_options_next_given(o, phases, not_phases, &at))) {
+        const option_value *v = &o->values[option - table];
+        int32_t values = option->kind == SBP_OPTION_LIST ? v->count : 1;
+        for (int32_t i = 0; i < values; i++) {
+            const char *text = option->kind == SBP_OPTION_LIST ? v->list[i] : v->text;
+            SBP_PUSH(arena, *out, *count, capacity, sbp_arena_printf(arena, "--%s=%s", option->name, text));
+        }
+    }
+}

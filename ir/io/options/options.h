@@ -1,0 +1,122 @@
+/* options.h: the options of sbpc and sbprun, from the table in options.def: parsing command lines and config
+ * files, resolved values, --help and the table of the README.
+ *
+ * Names. '_' equals '-'; names of TRL with the same meaning are aliases, those with another are refused with
+ * the reason. `--name value` and `--name=value` are the same; a switch alone means on. The last of several
+ * values on the command line wins, except for lists, which collect them. "--" ends the options.
+ *
+ * Config files. A flat JSON object, or lines `key: value` with # comments and optional quotes; lists as JSON
+ * arrays or repeated lines. null leaves the default. Options of another command are skipped, so that one file
+ * serves sbpc and sbprun; the command line wins.
+ *
+ * Errors: SBP_USAGE for whatever is wrong with names and values, with the nearest name; SBP_INPUT for bad
+ * JSON, SBP_IO for a config file that cannot be read. Asking for a name that is not in the table, or for
+ * another kind than it has, is a bug and asserts.
+ *
+ * Ownership. Everything lives in the arena given to parse. Threads: parsed options may be read by many.
+ */
+#ifndef SBP_IR_IO_OPTIONS_OPTIONS_H
+#define SBP_IR_IO_OPTIONS_OPTIONS_H
+
+#include "ir/base.h"
+
+#define SBP_ABOVE_ZERO 2.2250738585072014e-308 /* least normal double */
+
+typedef enum sbp_phase {
+#define PHASE(id, bit, title) SBP_PHASE_##id = bit,
+#include "ir/io/options/options.def"
+    SBP_PHASE_ALL = 31
+} sbp_phase;
+
+typedef enum sbp_option_kind {
+    SBP_OPTION_TEXT,
+    SBP_OPTION_LIST,
+    SBP_OPTION_INT,
+    SBP_OPTION_NUMBER,
+    SBP_OPTION_SIZE,
+    SBP_OPTION_PAIR,
+    SBP_OPTION_ENUM,
+    SBP_OPTION_ONOFF,
+    SBP_OPTION_SWITCH
+} sbp_option_kind;
+
+typedef enum sbp_option_state { SBP_OPTION_BUILT, SBP_OPTION_HIDDEN, SBP_OPTION_LATER } sbp_option_state;
+
+/* A line of the table. */
+typedef struct sbp_option {
+    const char *name;
+    char letter;
+    sbp_option_kind kind;
+    unsigned phases;
+    int group;
+    const char *values, *fallback;
+    double least, most;
+    sbp_option_state state;
+    const char *aliases, *help;
+} sbp_option;
+
+int32_t sbp_option_count(void);
+const sbp_option *sbp_option_at(int32_t index);
+
+typedef struct sbp_options sbp_options;
+
+/* argv: what follows the command, argc of them; not copied, like everything that is text here. Accepts
+ * options of any of `phases`; `program` is for messages. Needs no guard. */
+sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *program, unsigned phases, int argc,
+                             char *const *argv, sbp_options **out) SBP_CHECKED;
+
+/* Arguments that are no options. */
+int32_t sbp_options_arg_count(const sbp_options *options);
+const char *sbp_options_arg(const sbp_options *options, int32_t index);
+
+/* Given on the command line or in a config file. */
+bool sbp_options_given(const sbp_options *options, const char *name);
+/* Given, and not a mere default that a config file repeats (such as the options of a run.json). Below a
+ * guard. */
+bool sbp_options_chosen(const sbp_options *options, const char *name);
+/* The config file that an option came from; NULL: the command line, or not given. */
+const char *sbp_options_from_config(const sbp_options *options, const char *name);
+/* The value as it would be typed; NULL when there is none. */
+const char *sbp_options_text(const sbp_options *options, const char *name);
+/* Whether the value is this word ("auto"). */
+bool sbp_options_is(const sbp_options *options, const char *name, const char *word);
+/* INT and SIZE; -1 when there is none, or a word. */
+int64_t sbp_options_int(const sbp_options *options, const char *name);
+/* NUMBER and INT; NaN when there is none, or a word. */
+double sbp_options_double(const sbp_options *options, const char *name);
+/* PAIR. */
+void sbp_options_pair(const sbp_options *options, const char *name, double out[2]);
+/* ONOFF and SWITCH. */
+bool sbp_options_on(const sbp_options *options, const char *name);
+/* LIST. */
+int32_t sbp_options_list_count(const sbp_options *options, const char *name);
+const char *sbp_options_list_at(const sbp_options *options, const char *name, int32_t index);
+
+/* Another default than the table's, for what was not given; checked like any value. Below a guard. */
+sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, const char *name,
+                                   const char *text) SBP_CHECKED;
+
+/* The options given that belong to one of `phases` and to none of `not_phases`: one line of the table after
+ * the other; NULL after the last. *at begins as 0. */
+const sbp_option *sbp_options_next_given(const sbp_options *options, unsigned phases, unsigned not_phases,
+                                         int32_t *at);
+/* The same as arguments for a command line, into the arena. Below a guard. */
+void sbp_options_to_args(const sbp_options *options, unsigned phases, unsigned not_phases, sbp_arena *arena,
+                         const char ***out, int32_t *count);
+
+/* ---- text ------------------------------------------------------------------------------------------- */
+
+/* The options of the phases, in groups, aligned, with defaults. Below a guard, as all of these. */
+void sbp_options_print_help(sbp_text *out, unsigned phases);
+/* A Markdown table per command. */
+void sbp_options_print_markdown(sbp_text *out);
+/* Members `"name": value, ...` of the resolved values of all options of the phases: numbers as numbers, on
+ * and off as booleans, lists as arrays, what has no value as null. */
+void sbp_options_print_json(sbp_text *out, const sbp_options *options, unsigned phases);
+/* How `text` would stand for an option in print_json. */
+void sbp_option_value_json(sbp_text *out, const sbp_option *option, const char *text);
+
+/* The nearest of the names that a command accepts, NULL when none is near. Below a guard. */
+const char *sbp_options_nearest(sbp_arena *arena, unsigned phases, const char *name);
+
+#endif

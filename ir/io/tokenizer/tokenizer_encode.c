@@ -1,0 +1,169 @@
+/* tokenizer_encode.c: text to ids. */
+#include "ir/io/tokenizer/tokenizer_internal.h"
+
+#include <string.h>
+
+enum { MAX_TEXT_BYTES = 1 << 30 };
+
+typedef struct encoding_call {
+    const sbp_tokenizer *t;
+    sbp_arena *scratch, *arena;
+    sbp_diag *diag;
+    const char *text;
+    size_t length;
+    unsigned flags;
+    const int64_t *origin; /* [length + 1] when invalid bytes were replaced: offset in the given text */
+    tok_tokens tokens;
+    sbp_encoding out;
+} encoding_call;
+
+/* Replaces what is no UTF-8 by U+FFFD. */
+static void make_valid(encoding_call *c) {
+    const char *text = c->text;
+    int64_t length = (int64_t)c->length, at = 0;
+    int skip = 0, size = 1;
+    while (at < length && (size = sbp_utf8_check(text + at, length - at, &skip)) > 0)
+        at += size;
+    if (at == length)
+        return;
+    char *valid = sbp_arena_alloc(c->scratch, (size_t)length * 3 + 1);
+    int64_t *origin = SBP_NEW_ARRAY(c->scratch, int64_t, length * 3 + 1);
+    int64_t n = 0;
+    for (at = 0; at < length;) {
+        size = sbp_utf8_check(text + at, length - at, &skip);
+        const char *from = size > 0 ? text + at : "\xef\xbf\xbd";
+        int bytes = size > 0 ? size : 3;
+        for (int i = 0; i < bytes; i++) {
+            valid[n + i] = from[i];
+            origin[n + i] = at;
+        }
+        n += bytes;
+        at += size > 0 ? size : skip;
+    }
+    origin[n] = length;
+    c->text = valid;
+    c->length = (size_t)n;
+    c->origin = origin;
+}
+
+/* Hugging Face counts the spaces of the token's text, and moves the offsets by as many characters. */
+static void trim_span(const encoding_call *c, const tok_trim *trim, int64_t index, const char *token,
+                      int64_t length, tok_span *span) {
+    int64_t leading = 0, trailing = 0, at = 0, end = length;
+    uint32_t code;
+    while (at < length) {
+        int size = sbp_utf8_get(token + at, &code);
+        if (code != sbp_byte_to_char(' ') && !sbp_is_whitespace(code))
+            break;
+        at += size;
+        leading++;
+    }
+    while (end > 0) {
+        int64_t start = sbp_utf8_start(token, end - 1);
+        sbp_utf8_get(token + start, &code);
+        if (code != sbp_byte_to_char(' ') && !sbp_is_whitespace(code))
+            break;
+        end = start;
+        trailing++;
+    }
+    /* A single space at the front of the text may be one that was put in. */
+    if (leading == 1 && trim->add_prefix_space && (index == 0 || span->begin == 0))
+        leading = 0;
+    for (; leading > 0 && span->begin < span->end; leading--)
+        span->begin += sbp_utf8_get(c->text + span->begin, &code);
+    for (; trailing > 0 && span->end > span->begin; trailing--)
+        span->end = sbp_utf8_start(c->text, span->end - 1);
+}
+
+/* Trims the tokens from `from` on, which are those of one piece. An added token has the text that it
+ * matched, with the white space that it swallowed. */
+static void trim_tokens(encoding_call *c, const tok_piece *piece, int64_t from) {
+    for (int32_t k = 0; k < c->t->trim_count; k++)
+        for (int64_t i = from; i < c->tokens.count; i++) {
+            size_t length = (size_t)piece->length;
+            const char *token = piece->text;
+            if (piece->added < 0)
+                token = sbp_tokenizer_token(c->t, c->tokens.ids[i], &length);
+            trim_span(c, &c->t->trims[k], i, token, (int64_t)length, &c->tokens.spans[i]);
+        }
+}
+
+static sbp_status encode_scratch(void *user) {
+    encoding_call *c = user;
+    const sbp_tokenizer *t = c->t;
+    make_valid(c);
+    tok_work work;
+    sbp_work_init(&work, t, c->scratch, c->diag, (c->flags & SBP_WITH_OFFSETS) || t->needs_alignment);
+    if (c->length > 0) {
+        tok_piece whole = {
+            .text = c->text, .length = (int64_t)c->length, .end = (int64_t)c->length, .added = -1};
+        SBP_PUSH(c->scratch, work.pieces, work.piece_count, work.piece_capacity, whole);
+    }
+    sbp_cut_added(&work, &t->raw_trie);
+    for (int32_t i = 0; i < work.piece_count; i++)
+        if (work.pieces[i].added < 0)
+            SBP_TRY(sbp_normalize(&work, &work.pieces[i]));
+    sbp_cut_added(&work, &t->normalized_trie);
+    SBP_TRY(sbp_pre_tokenize(&work));
+    tok_bpe bpe = {0};
+    for (int32_t i = 0; i < work.piece_count; i++) {
+        const tok_piece *piece = &work.pieces[i];
+        int64_t from = c->tokens.count;
+        if (piece->added < 0) {
+            SBP_TRY(sbp_model_encode(&work, &bpe, piece, &c->tokens));
+        } else {
+            tok_span span = {sbp_piece_span(piece, 0).begin, sbp_piece_span(piece, piece->length - 1).end};
+            sbp_tokens_add(&work, &c->tokens, t->added[piece->added].id, span);
+        }
+        if (c->flags & SBP_WITH_OFFSETS)
+            trim_tokens(c, piece, from);
+    }
+    return SBP_OK;
+}
+
+static sbp_status encode_result(void *user) {
+    encoding_call *c = user;
+    bool special = c->flags & SBP_ADD_SPECIAL_TOKENS;
+    int64_t before = special ? c->t->before_count : 0, after = special ? c->t->after_count : 0;
+    sbp_encoding *out = &c->out;
+    out->count = before + c->tokens.count + after;
+    out->ids = SBP_NEW_ARRAY(c->arena, int32_t, out->count);
+    for (int64_t i = 0; i < before; i++)
+        out->ids[i] = c->t->before[i];
+    if (c->tokens.count > 0)
+        memcpy(out->ids + before, c->tokens.ids, (size_t)c->tokens.count * sizeof *out->ids);
+    for (int64_t i = 0; i < after; i++)
+        out->ids[before + c->tokens.count + i] = c->t->after[i];
+    if (!(c->flags & SBP_WITH_OFFSETS))
+        return SBP_OK;
+    out->offsets = sbp_arena_array(c->arena, (size_t)out->count, sizeof *out->offsets);
+    for (int64_t i = 0; i < c->tokens.count; i++) {
+        tok_span span = c->tokens.spans[i];
+        out->offsets[before + i][0] = c->origin ? c->origin[span.begin] : span.begin;
+        out->offsets[before + i][1] = c->origin ? c->origin[span.end] : span.end;
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_tokenizer_encode(const sbp_tokenizer *t, sbp_arena *arena, sbp_diag *diag, const char *text,
+                                size_t length, unsigned flags, sbp_encoding *out) {
+    if (length > MAX_TEXT_BYTES)
+        return sbp_fail(diag, SBP_INPUT, "a text of %zu bytes; at most %d can be tokenized at once", length,
+                        MAX_TEXT_BYTES);
+    encoding_call c = {.t = t,
+                       .scratch = sbp_arena_create(),
+                       .arena = arena,
+                       .diag = diag,
+                       .text = text,
+                       .length = length,
+                       .flags = flags};
+    if (!c.scratch)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory tokenizing %zu bytes", length);
+    sbp_status status = sbp_guard(c.scratch, diag, encode_scratch, &c);
+    if (status == SBP_OK)
+        status = sbp_guard(arena, diag, encode_result, &c);
+    sbp_arena_destroy(c.scratch);
+    if (status == SBP_OK)
+        *out = c.out;
+    return status;
+}

@@ -1,0 +1,325 @@
+/* tokenizer_internal.h: the parts of a tokenizer, and the text on its way through them.
+ *
+ * Encoding: added tokens that match the raw text are cut out; the rest is normalized; added tokens that
+ * match normalized text are cut out; the pre-tokenizers cut the rest into pieces; BPE turns each piece
+ * into tokens; post-processors add special tokens and trim offsets.
+ */
+#ifndef SBP_IR_IO_TOKENIZER_TOKENIZER_INTERNAL_H
+#define SBP_IR_IO_TOKENIZER_TOKENIZER_INTERNAL_H
+
+#include "ir/io/tokenizer/tokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+/* ---- Unicode --------------------------------------------------------------------------------------- */
+
+/* Of valid UTF-8; returns the number of bytes. */
+int sbp_utf8_get(const char *text, uint32_t *code);
+/* Writes 1 to 4 bytes. */
+int sbp_utf8_put(char *out, uint32_t code);
+/* Bytes of the valid sequence at text, or 0 with *skip set to the bytes that one U+FFFD replaces. */
+int sbp_utf8_check(const char *text, int64_t length, int *skip);
+/* Where the character begins that has byte `at` of valid UTF-8. */
+int64_t sbp_utf8_start(const char *text, int64_t at);
+bool sbp_is_whitespace(uint32_t code); /* Unicode White_Space */
+/* The characters that GPT-2 writes for bytes. */
+uint32_t sbp_byte_to_char(uint8_t byte);
+int sbp_char_to_byte(uint32_t code); /* -1 when it stands for none */
+
+/* ---- patterns -------------------------------------------------------------------------------------- */
+
+/* A literal or a regular expression; exactly one is set. */
+typedef struct tok_pattern {
+    const char *literal;
+    int64_t literal_length;
+    const pcre2_code *code;
+} tok_pattern;
+
+/* Compiles an Oniguruma (Ruby syntax) pattern; below a guard. `where` names the component. */
+sbp_status sbp_regex_compile(sbp_arena *arena, sbp_diag *diag, const char *where, const char *pattern,
+                             size_t length, const pcre2_code **out) SBP_CHECKED;
+
+/* ---- components ------------------------------------------------------------------------------------ */
+
+typedef enum tok_normalizer_kind {
+    TOK_PREPEND,
+    TOK_REPLACE,
+    TOK_NFC,
+    TOK_NFD,
+    TOK_NFKC,
+    TOK_NFKD,
+    TOK_LOWERCASE,
+    TOK_STRIP,
+    TOK_BYTES
+} tok_normalizer_kind;
+
+typedef struct tok_normalizer {
+    tok_normalizer_kind kind;
+    tok_pattern pattern; /* replace */
+    const char *text;    /* prepend, replace */
+    int64_t length;
+    bool left, right; /* strip */
+} tok_normalizer;
+
+typedef enum tok_behavior {
+    TOK_REMOVED,
+    TOK_ISOLATED,
+    TOK_MERGED_WITH_PREVIOUS,
+    TOK_MERGED_WITH_NEXT,
+    TOK_CONTIGUOUS
+} tok_behavior;
+
+typedef enum tok_prepend_scheme { TOK_ALWAYS, TOK_FIRST, TOK_NEVER } tok_prepend_scheme;
+
+typedef enum tok_splitter_kind { TOK_BYTE_LEVEL, TOK_SPLIT, TOK_METASPACE } tok_splitter_kind;
+
+/* A pre-tokenizer. Digits, Punctuation and Whitespace are splits by a pattern. */
+typedef struct tok_splitter {
+    tok_splitter_kind kind;
+    tok_pattern pattern;   /* split; byte-level: GPT-2's, or none; metaspace: the replacement */
+    tok_behavior behavior; /* split */
+    bool invert;           /* split */
+    bool add_prefix_space; /* byte-level */
+    bool split;            /* metaspace */
+    tok_prepend_scheme scheme;
+} tok_splitter;
+
+typedef enum tok_decoder_kind {
+    TOK_DECODE_BYTE_LEVEL,
+    TOK_DECODE_REPLACE,
+    TOK_DECODE_BYTE_FALLBACK,
+    TOK_DECODE_FUSE,
+    TOK_DECODE_STRIP,
+    TOK_DECODE_METASPACE
+} tok_decoder_kind;
+
+typedef struct tok_decoder {
+    tok_decoder_kind kind;
+    tok_pattern pattern; /* replace */
+    const char *text;    /* replace */
+    int64_t length;
+    uint32_t code;       /* strip, metaspace */
+    int64_t start, stop; /* strip */
+    bool keep_first;     /* metaspace: the first token keeps its spaces */
+} tok_decoder;
+
+/* Post-processors boil down to these: what to trim off offsets, and what to put around the tokens. */
+typedef struct tok_trim {
+    bool add_prefix_space;
+} tok_trim;
+
+/* ---- vocabulary ------------------------------------------------------------------------------------ */
+
+typedef struct tok_string {
+    const char *text; /* NULL: the id has no token */
+    int32_t length;
+} tok_string;
+
+typedef struct tok_merge {
+    uint64_t pair; /* left id << 32 | right id */
+    int32_t rank;  /* -1: empty slot */
+    int32_t id;
+} tok_merge;
+
+typedef struct tok_model {
+    tok_string *tokens; /* [size], by id */
+    int32_t size;       /* one more than the largest id of the model */
+    int32_t count;      /* tokens in it */
+    int32_t *slots;     /* hash of the text -> id + 1 */
+    uint32_t slot_mask;
+    int32_t *chars; /* hash of the code point -> id + 1, for tokens of one character */
+    uint32_t char_mask;
+    tok_merge *merges;
+    uint64_t merge_mask;
+    int32_t merge_count;
+    int32_t byte_ids[256]; /* <0xHH>, or -1 */
+    int32_t unk;           /* -1: none */
+    const char *lost_unk;  /* an unk_token that the vocabulary lacks: only text that needs it fails */
+    bool fuse_unk, byte_fallback, ignore_merges;
+} tok_model;
+
+int32_t sbp_model_id(const tok_model *model, const char *text, int64_t length);
+/* The "model" object of tokenizer.json; below a guard. */
+sbp_status sbp_model_parse(sbp_arena *arena, sbp_diag *diag, const sbp_json *json,
+                           tok_model *out) SBP_CHECKED;
+
+/* ---- added tokens ---------------------------------------------------------------------------------- */
+
+typedef struct tok_added {
+    tok_string content;
+    tok_string normalized_content; /* equal to content unless normalization changes it */
+    int32_t id;
+    bool single_word, left_strip, right_strip, normalized, special;
+} tok_added;
+
+typedef struct tok_trie_node {
+    int32_t first_child, next_sibling; /* 0: none */
+    int32_t token;                     /* index of the added token that ends here, or -1 */
+    uint8_t byte;
+} tok_trie_node;
+
+typedef struct tok_trie {
+    tok_trie_node *nodes; /* node 0 is the root */
+    int32_t count, capacity;
+    int32_t roots[256]; /* children of the root by byte; 0: none */
+} tok_trie;
+
+/* Cuts the tokens of a trie out of work->pieces. */
+struct tok_work;
+void sbp_cut_added(struct tok_work *work, const tok_trie *trie);
+void sbp_trie_init(tok_trie *trie, sbp_arena *arena);
+/* The last one added under a text wins. */
+void sbp_trie_add(tok_trie *trie, sbp_arena *arena, const char *text, int64_t length, int32_t token);
+
+/* ---- the tokenizer --------------------------------------------------------------------------------- */
+
+typedef struct tok_named {
+    const char *name, *value;
+} tok_named;
+
+struct sbp_tokenizer {
+    sbp_arena *arena;
+    const char *file;
+    const char *json; /* the text it was made from */
+    size_t json_length;
+    tok_model model;
+    tok_added *added;
+    int32_t added_count, added_capacity;
+    int32_t *added_of_id; /* [size]: index into added, or -1 */
+    int32_t size;         /* one more than the largest id */
+    tok_trie raw_trie, normalized_trie;
+    tok_normalizer *normalizers;
+    int32_t normalizer_count, normalizer_capacity;
+    tok_splitter *splitters;
+    int32_t splitter_count, splitter_capacity;
+    tok_decoder *decoders;
+    int32_t decoder_count, decoder_capacity;
+    bool has_decoder;
+    tok_trim *trims;
+    int32_t trim_count, trim_capacity;
+    int32_t *before, *after; /* ids of the template */
+    int32_t before_count, before_capacity, after_count, after_capacity;
+    bool needs_alignment;        /* a splitter asks where in the text a piece begins */
+    const pcre2_code *word_char; /* one \w, for single_word tokens; NULL when there are none */
+    tok_named *named;
+    int32_t named_count, named_capacity;
+    int32_t roles[4];
+};
+
+/* What the files beside tokenizer.json add to it. Strings may go away after the call they are given to. */
+typedef struct tok_extra_token {
+    const char *content;
+    int64_t id; /* -1: whatever the tokenizer has */
+    bool single_word, left_strip, right_strip, normalized, special;
+} tok_extra_token;
+
+typedef struct tok_extras {
+    tok_extra_token *tokens;
+    int32_t token_count, token_capacity;
+    tok_named *named;
+    int32_t named_count, named_capacity;
+    int64_t role_ids[4]; /* for roles without a name: an id, or -1 */
+} tok_extras;
+
+/* Makes a tokenizer of JSON text that stays valid as long as it. extras may be NULL. */
+sbp_status sbp_tokenizer_build(sbp_arena *arena, sbp_diag *diag, const char *file, const char *text,
+                               size_t length, const tok_extras *extras,
+                               const sbp_tokenizer **out) SBP_CHECKED;
+/* "bos_token", ... by role. */
+const char *sbp_token_role_name(sbp_token_role role);
+/* Among added_tokens, what holds the named special tokens ("bos_token": "<s>", ...), up to the first one. */
+#define TOK_NAMED_KEY "sbp_special_tokens"
+#define TOK_NAMED_HEAD                                                                                       \
+    "{\"id\":0,\"content\":\"\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":"     \
+    "false,"                                                                                                 \
+    "\"special\":false,\"" TOK_NAMED_KEY "\":{"
+
+/* Components of tokenizer.json into the lists above; below a guard. */
+sbp_status sbp_tokenizer_parse_components(sbp_tokenizer *t, sbp_diag *diag, const sbp_json *root) SBP_CHECKED;
+
+/* ---- text on its way ------------------------------------------------------------------------------- */
+
+typedef struct tok_span {
+    int64_t begin, end;
+} tok_span;
+
+/* A stretch of text. Without alignment its bytes are those of the original from `base` on. */
+typedef struct tok_piece {
+    const char *text;
+    int64_t length;
+    const tok_span *align; /* [length]: the bytes of the original that a byte comes from; NULL: see above */
+    int64_t base;
+    int64_t begin, end; /* the part of the original that it stands for, with what was stripped */
+    int32_t added;      /* index of the added token that it is, or -1 */
+} tok_piece;
+
+typedef struct tok_work {
+    const sbp_tokenizer *t;
+    sbp_arena *arena; /* scratch */
+    sbp_diag *diag;
+    bool track; /* keep alignments */
+    pcre2_match_data *match_data;
+    pcre2_match_context *match_context;
+    tok_piece *pieces;
+    int32_t piece_count, piece_capacity;
+} tok_work;
+
+/* Matches of a pattern in text, in order, covering it: is_match false between them. */
+typedef struct tok_match {
+    int64_t begin, end;
+    bool is_match;
+} tok_match;
+
+typedef struct tok_matches {
+    tok_match *list;
+    int32_t count, capacity;
+} tok_matches;
+
+sbp_status sbp_find_matches(tok_work *work, const tok_pattern *pattern, const char *text, int64_t length,
+                            tok_matches *out) SBP_CHECKED;
+/* For regular expressions; sets up work->match_data. */
+void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, sbp_diag *diag, bool track);
+
+tok_span sbp_piece_span(const tok_piece *piece, int64_t at);
+tok_piece sbp_piece_slice(const tok_piece *piece, int64_t begin, int64_t end);
+/* Puts text before a piece that is not empty; it is aligned with the first character. */
+void sbp_piece_prepend(tok_work *work, tok_piece *piece, const char *text, int64_t length);
+/* Writes every byte as GPT-2's character for it. */
+void sbp_piece_to_bytes(tok_work *work, tok_piece *piece);
+sbp_status sbp_piece_replace(tok_work *work, tok_piece *piece, const tok_pattern *pattern, const char *text,
+                             int64_t length) SBP_CHECKED;
+sbp_status sbp_normalize(tok_work *work, tok_piece *piece) SBP_CHECKED;
+/* Cuts work->pieces further. */
+sbp_status sbp_pre_tokenize(tok_work *work) SBP_CHECKED;
+
+/* Growing results; offsets are in the original. */
+typedef struct tok_tokens {
+    int32_t *ids;
+    tok_span *spans;
+    int64_t count, capacity;
+} tok_tokens;
+
+void sbp_tokens_add(tok_work *work, tok_tokens *tokens, int32_t id, tok_span span);
+
+/* Buffers that one encode call reuses for all its words. */
+typedef struct tok_symbol {
+    int32_t id, previous, next, length; /* length 0: merged into another */
+} tok_symbol;
+
+typedef struct tok_candidate {
+    int32_t rank, position, id;
+} tok_candidate;
+
+typedef struct tok_bpe {
+    tok_symbol *symbols;
+    int32_t symbol_count, symbol_capacity;
+    tok_candidate *heap;
+    int32_t heap_count, heap_capacity;
+} tok_bpe;
+
+/* Tokens of one piece. */
+sbp_status sbp_model_encode(tok_work *work, tok_bpe *bpe, const tok_piece *piece,
+                            tok_tokens *out) SBP_CHECKED;
+
+#endif
