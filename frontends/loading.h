@@ -2,7 +2,7 @@
 #ifndef SBP_FRONTENDS_LOADING_H
 #define SBP_FRONTENDS_LOADING_H
 
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 #include "ir/io/weights/weights.h"
 
 typedef struct sbp_loading {

@@ -1,5 +1,5 @@
 /* registry.c: the built-in architectures. */
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 
 static const sbp_architecture architectures[] = {
 #define ARCHITECTURE(model_type, function) {model_type, function},

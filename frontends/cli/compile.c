@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "frontends/cli/cli.h"
-#include "frontends/objective.h"
+#include "frontends/objectives/objective.h"
 
 enum { USUAL_THREADS = 2 }; /* a plan does not depend on the machine that it is made on */
 

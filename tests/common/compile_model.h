@@ -2,7 +2,7 @@
 #ifndef SBP_TESTS_COMMON_COMPILE_MODEL_H
 #define SBP_TESTS_COMMON_COMPILE_MODEL_H
 
-#include "frontends/objective.h"
+#include "frontends/objectives/objective.h"
 #include "passes/passes.h"
 
 typedef struct compile_wish {

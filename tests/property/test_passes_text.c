@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "frontends/frontend.h"
-#include "frontends/objective.h"
+#include "frontends/objectives/objective.h"
 #include "ir/io/file.h"
 #include "passes/passes.h"
 #include "tests/common/testing.h"

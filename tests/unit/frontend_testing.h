@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "frontends/frontend.h"
-#include "frontends/objective.h"
+#include "frontends/objectives/objective.h"
 #include "ir/evaluate.h"
 #include "ir/io/weights/recipe.h"
 #include "ir/io/weights/weights.h"

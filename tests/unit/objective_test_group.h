@@ -9,7 +9,7 @@
 #ifndef SBP_TESTS_UNIT_OBJECTIVE_TEST_GROUP_H
 #define SBP_TESTS_UNIT_OBJECTIVE_TEST_GROUP_H
 
-#include "frontends/objective.h"
+#include "frontends/objectives/objective.h"
 
 static inline void objective_test_group(sbp_objective *o) {
     sbp_builder *b = o->builder;

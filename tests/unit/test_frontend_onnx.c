@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "frontends/onnx.h"
+#include "frontends/onnx/onnx.h"
 
 static char directory[] = "/tmp/sbp_onnx_XXXXXX", file[sizeof directory + 20],
             weights_file[sizeof directory + 20];

@@ -5,7 +5,7 @@
  */
 #include "frontend_testing.h"
 
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 
 /* ---- 8< ---- hf_gpt2.c ---- 8< ---------------------------------------------------------------------- */
 

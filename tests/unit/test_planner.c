@@ -13,7 +13,7 @@
 
 #include "backends/cpu/cpu_target.h"
 #include "frontends/frontend.h"
-#include "frontends/objective.h"
+#include "frontends/objectives/objective.h"
 #include "ir/io/file.h"
 #include "passes/memory.h"
 #include "passes/planner.h"

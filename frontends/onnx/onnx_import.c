@@ -1,6 +1,6 @@
 /* onnx_import.c: from the structures of onnx_json.c to a module: which initializers are parameters and which
  * of them are trained, the graph inputs, nodes in order, and the result `logits`. */
-#include "frontends/onnx.h"
+#include "frontends/onnx/onnx.h"
 
 #include <stdio.h>
 #include <string.h>

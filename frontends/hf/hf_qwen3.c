@@ -1,5 +1,5 @@
 /* hf_qwen3.c: Qwen3: norms on the heads of q and k, head_dim of its own. */
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 
 void sbp_hf_qwen3(sbp_hf *hf) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.kv_heads = 32,

@@ -1,5 +1,5 @@
 /* hf_llama.c: Llama 2, 3, 3.1, 3.2, SmolLM2 and others of model_type llama. */
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 
 void sbp_hf_llama(sbp_hf *hf) {
     sbp_hf_decoder d = sbp_hf_decoder_read(

@@ -1,7 +1,7 @@
 /* onnx_json.c: ModelProto in protobuf's JSON mapping as structures. Unknown fields are errors, except inside
  * metadata; what needs more than one graph of plain operators (functions, training info) is refused by name.
  */
-#include "frontends/onnx.h"
+#include "frontends/onnx/onnx.h"
 
 #include <string.h>
 

@@ -10,8 +10,8 @@
  *
  * To add one: a file objective_<name>.c with one function, and its line in objectives.def.
  */
-#ifndef SBP_FRONTENDS_OBJECTIVE_H
-#define SBP_FRONTENDS_OBJECTIVE_H
+#ifndef SBP_FRONTENDS_OBJECTIVES_OBJECTIVE_H
+#define SBP_FRONTENDS_OBJECTIVES_OBJECTIVE_H
 
 #include "ir/ir.h"
 
@@ -46,7 +46,7 @@ sbp_value sbp_objective_scalar(sbp_objective *objective, const char *name);
 void sbp_objective_result(sbp_objective *objective, const char *name, sbp_value term);
 
 #define OBJECTIVE(name, function) void function(sbp_objective *objective);
-#include "frontends/objectives.def"
+#include "frontends/objectives/objectives.def"
 #undef OBJECTIVE
 
 #endif

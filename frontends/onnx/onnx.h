@@ -10,8 +10,8 @@
  * the graph IR rows come first and there is no batch: an activation of ONNX shape [1, a, T, b] is [T, a, b].
  * Operators spelled out in small ones (attention as products and masks) are errors that say so.
  */
-#ifndef SBP_FRONTENDS_ONNX_H
-#define SBP_FRONTENDS_ONNX_H
+#ifndef SBP_FRONTENDS_ONNX_ONNX_H
+#define SBP_FRONTENDS_ONNX_ONNX_H
 
 #include "frontends/loading.h"
 #include "ir/io/protojson.h"
@@ -185,7 +185,7 @@ typedef struct sbp_onnx_op {
 const sbp_onnx_op *sbp_onnx_find_op(const char *name);
 
 #define ONNX_OP(name, since, function) sbp_status function(sbp_onnx *o) SBP_CHECKED;
-#include "frontends/onnx_ops.def"
+#include "frontends/onnx/onnx_ops.def"
 #undef ONNX_OP
 
 #endif

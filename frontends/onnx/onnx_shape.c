@@ -1,7 +1,7 @@
 /* onnx_shape.c: ONNX shapes and those of the graph IR. In ONNX an activation is [1, .., T, ..]; in the graph
  * IR it is [T, ..]: axis 0, the batch, is dropped, and the tokens come first. Axes of constant size keep
  * their order. */
-#include "frontends/onnx.h"
+#include "frontends/onnx/onnx.h"
 
 #include <string.h>
 

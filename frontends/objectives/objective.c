@@ -1,5 +1,5 @@
 /* objective.c: the table of objectives, and what their builders share. */
-#include "frontends/objective.h"
+#include "frontends/objectives/objective.h"
 
 #include <string.h>
 
@@ -8,7 +8,7 @@ static const struct {
     sbp_objective_builder build;
 } objectives[] = {
 #define OBJECTIVE(name, function) {name, function},
-#include "frontends/objectives.def"
+#include "frontends/objectives/objectives.def"
 #undef OBJECTIVE
 };
 

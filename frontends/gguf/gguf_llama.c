@@ -3,7 +3,7 @@
  * Rows of q and k are interleaved: row (head, i, half) of the file is row (head, half, i) of Hugging Face.
  * The head is tied when output.weight is missing. Llama 3's stretched frequencies appear as a tensor of
  * factors, rope_freqs.weight, whose parameters are found again here, so that config.json can say them. */
-#include "frontends/gguf.h"
+#include "frontends/gguf/gguf.h"
 
 #include <math.h>
 #include <stdio.h>

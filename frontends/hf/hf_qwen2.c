@@ -1,5 +1,5 @@
 /* hf_qwen2.c: Qwen2 and Qwen2.5: Llama with biases on q, k and v. */
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 
 /* With use_sliding_window false, sliding_window counts as null whatever the file says. */
 void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *d) {

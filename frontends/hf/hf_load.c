@@ -143,7 +143,7 @@ static bool harmless(const sbp_json *field) {
         int rule;
     } known[] = {
 #define FIELD(name, rule) {name, rule},
-#include "frontends/hf_fields.def"
+#include "frontends/hf/hf_fields.def"
 #undef FIELD
     };
     for (int32_t i = 0; i < SBP_COUNT(known); i++)

@@ -8,8 +8,8 @@
  * at once (numbers: the fallback; values: SBP_NO_VALUE). Every field that is read is remembered; what is
  * left over must be known to be harmless (hf_fields.def) or is an error.
  */
-#ifndef SBP_FRONTENDS_HF_H
-#define SBP_FRONTENDS_HF_H
+#ifndef SBP_FRONTENDS_HF_HF_H
+#define SBP_FRONTENDS_HF_HF_H
 
 #include "frontends/frontend.h"
 #include "ir/io/json.h"

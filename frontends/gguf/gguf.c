@@ -1,5 +1,5 @@
 /* gguf.c: opens a GGUF file and hands it to its architecture. */
-#include "frontends/gguf.h"
+#include "frontends/gguf/gguf.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* hf_decoder.c: decoders of the Llama kind: embedding, layers of attention and gated MLP, norm, head. What a
  * family adds or leaves out stands in its sbp_hf_decoder. Parameter names: COMPAT, section 3. */
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * transformers computes the frequencies in fp32, operation by operation; r() rounds where it does, so that a
  * plan in fp32 turns by the same angles at position 100,000. Plans in fp64 use doubles throughout. */
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *   nll  L = - sum_t m_t logp_t / N                      m: row input weight, N: scalar labels
  *   dft  L = - sum_t m_t sg(exp logp_t) logp_t / N       sg: no gradient
  * Metrics: entropy and mean_token_accuracy, means over the counted labels. */
-#include "frontends/objective.h"
+#include "frontends/objectives/objective.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* gguf.h: architectures of GGUF files. Each describes its file as a Hugging Face config.json and says how the
  * file keeps each parameter; the graph is then built as for a Hugging Face directory. */
-#ifndef SBP_FRONTENDS_GGUF_H
-#define SBP_FRONTENDS_GGUF_H
+#ifndef SBP_FRONTENDS_GGUF_GGUF_H
+#define SBP_FRONTENDS_GGUF_GGUF_H
 
 #include "frontends/loading.h"
 #include "ir/io/weights/gguf.h"

@@ -1,5 +1,5 @@
 /* hf_mistral.c: Mistral 7B and others of model_type mistral: Llama without biases, all layers windowed. */
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 
 void sbp_hf_mistral(sbp_hf *hf) {
     sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.kv_heads = 8,

@@ -1,6 +1,6 @@
 /* hf_gemma3.c: Gemma 3, text models: norms that scale by 1 + w, also on the outputs of attention and MLP;
  * scaled embedding; layers with a window and layers without, each kind with its own rotary frequencies. */
-#include "frontends/hf.h"
+#include "frontends/hf/hf.h"
 
 #include <math.h>
 

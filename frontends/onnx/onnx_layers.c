@@ -1,5 +1,5 @@
 /* onnx_layers.c: operators with parameters, and attention. */
-#include "frontends/onnx.h"
+#include "frontends/onnx/onnx.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,12 +1,12 @@
 /* onnx_ops.c: operators that work element by element, and those that only rearrange. */
-#include "frontends/onnx.h"
+#include "frontends/onnx/onnx.h"
 
 #include <string.h>
 
 const sbp_onnx_op *sbp_onnx_find_op(const char *name) {
     static const sbp_onnx_op ops[] = {
 #define ONNX_OP(name, since, function) {name, since, function},
-#include "frontends/onnx_ops.def"
+#include "frontends/onnx/onnx_ops.def"
 #undef ONNX_OP
     };
     for (int32_t i = 0; i < SBP_COUNT(ops); i++)
