@@ -15,6 +15,8 @@
 #include "ir/program.h"
 #include "ir/target_info.h"
 
+#define SBP_SAVE_ATTENTION "@attention" /* in a saved set: outputs and log-sum-exps of attention */
+
 typedef enum sbp_optimizer { SBP_OPTIMIZER_NONE, SBP_OPTIMIZER_SGD, SBP_OPTIMIZER_ADAMW } sbp_optimizer;
 
 /* Settings of the one schedule. The presets of --backward are values of these, nothing else. */

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "passes/lowering.h"
-#include "passes/planner.h"
 
 size_t sbp_saved_base_length(const char *name) {
     size_t length = strlen(name), end = length;

@@ -15,7 +15,6 @@
 
 #include "passes/body.h"
 #include "passes/lowering.h"
-#include "passes/planner.h"
 
 typedef struct builder {
     sbp_pipeline *p;

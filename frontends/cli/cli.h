@@ -6,7 +6,7 @@
 #include "backends/target.h"
 #include "frontends/frontend.h"
 #include "ir/io/options/options.h"
-#include "passes/planner.h"
+#include "passes/planner/planner.h"
 
 /* Everything sbpc knows about a compilation. */
 typedef struct sbp_compilation {

@@ -6,7 +6,7 @@
 #include "ir/io/json.h"
 #include "ir/io/plan_file.h"
 #include "ir/machine.h"
-#include "passes/cost.h"
+#include "passes/planner/cost.h"
 
 typedef struct inspection {
     sbp_arena *arena;

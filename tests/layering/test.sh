@@ -19,7 +19,7 @@ plant() { # RULE FILE LINE: a line at the end of the file
 }
 plant include ir/types.c '#include "passes/passes.h"'
 plant include ir/base.c '#include "ir/io/file.h"'
-plant include passes/cost.c '#include "backends/target.h"'
+plant include passes/planner/cost.c '#include "backends/target.h"'
 plant include passes/memory.c '#include "ir/io/json.h"'
 plant include frontends/objectives/objective.c '#include "passes/passes.h"'
 plant include frontends/cli/inspect.c '#include "runtime/plan.h"'
@@ -31,7 +31,7 @@ plant include runtime/plan.c '#include "ir/io/nothing_of_this_name.h"'
 plant reach runtime/jsonl.c '#include "ir/program_and_graph.h"'
 printf '#ifndef SBP_P_H\n#define SBP_P_H\n#include "ir/ir.h"\n#endif\n' > ir/program_and_graph.h
 plant include runtime/jsonl.c '' # that header is not for runtime/ either
-plant library passes/fence.c '#include <jansson.h>'
+plant library passes/fences/fence.c '#include <jansson.h>'
 plant library ir/lex.c '#include <utf8proc.h>'
 plant library runtime/trainer.c '#include <cblas.h>'
 plant exit passes/infer.c 'void sbp_f(void) { exit(1); }'

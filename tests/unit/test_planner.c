@@ -16,7 +16,7 @@
 #include "frontends/objectives/objective.h"
 #include "ir/io/file.h"
 #include "passes/memory.h"
-#include "passes/planner.h"
+#include "passes/planner/planner.h"
 
 #define CONFIGS "tests/data/configs"
 #define GOLDEN "tests/golden/memory/bytes_per_token.txt"

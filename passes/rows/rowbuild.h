@@ -1,6 +1,6 @@
 /* rowbuild.h: row-wise ops of a body as one row kernel. */
-#ifndef SBP_PASSES_ROWBUILD_H
-#define SBP_PASSES_ROWBUILD_H
+#ifndef SBP_PASSES_ROWS_ROWBUILD_H
+#define SBP_PASSES_ROWS_ROWBUILD_H
 
 #include "passes/lowering.h"
 

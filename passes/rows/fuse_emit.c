@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "passes/body.h"
-#include "passes/fuse.h"
+#include "passes/rows/fuse.h"
 
 static const sbp_op *def(const sbp_fuser *z, sbp_value v) {
     const sbp_value_info *info = &z->f->values[v];

@@ -1,9 +1,9 @@
 /* fuse.h: the state of the fuse pass, shared by its two files: fuse.c decides, fuse_emit.c writes
  * instructions. */
-#ifndef SBP_PASSES_FUSE_H
-#define SBP_PASSES_FUSE_H
+#ifndef SBP_PASSES_ROWS_FUSE_H
+#define SBP_PASSES_ROWS_FUSE_H
 
-#include "passes/rowbuild.h"
+#include "passes/rows/rowbuild.h"
 
 /* A value in memory that is added to the gradient of a parameter argument. */
 typedef struct sbp_added_gradient {

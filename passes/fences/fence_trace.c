@@ -1,6 +1,6 @@
 /* fence_trace.c: what a body executes, as steps: commands with the memory they touch, and gaps between them.
  */
-#include "passes/fence.h"
+#include "passes/fences/fence.h"
 
 /* ---- what operands touch ----------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "passes/schedule.h"
+#include "passes/rows/schedule.h"
 
 /* Fixed memory may be written when the caller gave it for that, or when it is the function's own. */
 static bool is_writable(const sbp_scheduler *s, const sbp_view *view) {

@@ -4,12 +4,10 @@
  * set, offloading), whose sizes and slot counts are then replaced and packed again; what it says equals
  * arena_bytes of the real plan (a unit test compares them to the byte). Time is the cost model of cost.h.
  */
-#ifndef SBP_PASSES_PLANNER_H
-#define SBP_PASSES_PLANNER_H
+#ifndef SBP_PASSES_PLANNER_PLANNER_H
+#define SBP_PASSES_PLANNER_PLANNER_H
 
 #include "passes/passes.h"
-
-#define SBP_SAVE_ATTENTION "@attention" /* in a saved set: outputs and log-sum-exps of attention */
 
 enum { SBP_AUTO = -1 };
 

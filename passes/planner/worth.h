@@ -3,8 +3,8 @@
  * An estimate from the graph alone (no program is made): the forward ops that the reverse sweep needs, and
  * those that fill the carries again, cost what the target's rates say; a value that is kept ends the search
  * upward. The planner measures what it chose from this list on real programs. */
-#ifndef SBP_PASSES_WORTH_H
-#define SBP_PASSES_WORTH_H
+#ifndef SBP_PASSES_PLANNER_WORTH_H
+#define SBP_PASSES_PLANNER_WORTH_H
 
 #include "passes/lowering.h"
 

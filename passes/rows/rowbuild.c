@@ -5,7 +5,7 @@
  * head becomes loads and stores at an offset. A flat value [rows, heads * n] next to values with heads is
  * seen as [heads, n] ("split").
  */
-#include "passes/rowbuild.h"
+#include "passes/rows/rowbuild.h"
 
 #include <stdlib.h>
 #include <string.h>

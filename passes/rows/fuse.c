@@ -12,7 +12,7 @@
  */
 #include <string.h>
 
-#include "passes/fuse.h"
+#include "passes/rows/fuse.h"
 
 static bool row_wise_op(const sbp_op *op) {
     return sbp_opcode_class(op->code) == SBP_CLASS_ROWWISE;

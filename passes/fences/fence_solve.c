@@ -4,7 +4,7 @@
  * what a command comes after is, per queue, all commands before some step. That step is its clock. When
  * command x comes after command y, it also comes after what y came after.
  */
-#include "passes/fence.h"
+#include "passes/fences/fence.h"
 
 #include <string.h>
 

@@ -3,8 +3,8 @@
  *
  * A gap is a place where a fence may stand: before a node of a body, or at its end. `fences` holds a set of
  * fences per gap: bit sbp_fence_bit(from, to). */
-#ifndef SBP_PASSES_FENCE_H
-#define SBP_PASSES_FENCE_H
+#ifndef SBP_PASSES_FENCES_FENCE_H
+#define SBP_PASSES_FENCES_FENCE_H
 
 #include "passes/passes.h"
 

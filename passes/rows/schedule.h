@@ -1,7 +1,7 @@
 /* schedule.h: the state of the schedule pass: schedule.c orders instructions and writes commands, place.c
  * decides where values live. */
-#ifndef SBP_PASSES_SCHEDULE_H
-#define SBP_PASSES_SCHEDULE_H
+#ifndef SBP_PASSES_ROWS_SCHEDULE_H
+#define SBP_PASSES_ROWS_SCHEDULE_H
 
 #include "passes/lowering.h"
 

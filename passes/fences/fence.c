@@ -28,7 +28,7 @@
  * that is waited for, so that a copy can run beside the call that follows it. What others make redundant is
  * taken out again: every fence is needed for some hazard at some size.
  */
-#include "passes/fence.h"
+#include "passes/fences/fence.h"
 
 enum { MAX_TRIP_SCALARS = 4, MAX_TRIPS = 3, MAX_SIZES = 16 };
 

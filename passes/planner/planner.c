@@ -1,12 +1,12 @@
 /* planner.c: candidates, their bytes and time, and the choice among them. */
-#include "passes/planner.h"
+#include "passes/planner/planner.h"
 
 #include <string.h>
 
-#include "passes/cost.h"
 #include "passes/lowering.h"
 #include "passes/memory.h"
-#include "passes/worth.h"
+#include "passes/planner/cost.h"
+#include "passes/planner/worth.h"
 
 /* A program of one structure, to be evaluated at any size. Where all layers are of one kind, one that was
  * made with k = 2 stands for every k that leaves three groups or more: only the slots and the number of calls

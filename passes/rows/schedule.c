@@ -9,7 +9,7 @@
  * than it takes goes first (weight gradients, so that their operands can be dropped), else the order of the
  * body stands.
  */
-#include "passes/schedule.h"
+#include "passes/rows/schedule.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* cost.c: time and work of a program. Products run at the target's rate, less what short chunks lose;
  * attention is counted by the pairs of rows that see each other; everything else by the bytes it moves. */
-#include "passes/cost.h"
+#include "passes/planner/cost.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* worth.c: greedy order of the values that the forward could keep, by time bought per byte. */
-#include "passes/worth.h"
+#include "passes/planner/worth.h"
 
 #include <string.h>
 

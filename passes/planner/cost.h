@@ -1,7 +1,7 @@
 /* cost.h: time and work of a program, in closed form over its sizes: the model that the planner ranks plans
  * by. */
-#ifndef SBP_PASSES_COST_H
-#define SBP_PASSES_COST_H
+#ifndef SBP_PASSES_PLANNER_COST_H
+#define SBP_PASSES_PLANNER_COST_H
 
 #include "ir/program.h"
 #include "ir/target_info.h"
