@@ -1,5 +1,5 @@
 /* plan_file.h: the container format of plan.bin: named sections of bytes with checksums. What the sections
- * mean is the business of its writer (frontends/cli) and reader (runtime/plan.h).
+ * mean is the business of its writer (frontends/cli) and reader (runtime/run/plan.h).
  *
  * Format, version 1, little-endian:
  *   0   "SBPPLAN\n"

@@ -8,7 +8,7 @@
 #include "frontends/cli/cli.h"
 #include "ir/io/plan_file.h"
 #include "ir/io/weights/weights.h"
-#include "runtime/commands.h"
+#include "runtime/cli/commands.h"
 
 enum { MAX_WORDS = 64 };
 

@@ -1,7 +1,7 @@
 /* test_shuffle.c: real models on the CPU device and on the one that runs commands in random order, as far as
  * fences allow (backends/cpu/cpu_device.h): gradients, updated weights and scores must be the same bits. */
 #include "backends/cpu/cpu_device.h"
-#include "runtime/executor.h"
+#include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"
 #include "tests/unit/objective_test_group.h"
 

@@ -6,7 +6,7 @@
 #include "backends/cpu/cpu_device.h"
 #include "frontends/frontend.h"
 #include "ir/io/weights/weights.h"
-#include "runtime/executor.h"
+#include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/graphs.h"
 #include "tests/tolerance.h"

@@ -3,7 +3,7 @@
  * and object when any one fence is left out, also those between the two queues of programs that offload. A
  * second opinion on what test_fence.c shows on paper, on the barriers that are really recorded. */
 #include "backends/vulkan/vulkan_device.h"
-#include "runtime/executor.h"
+#include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/fence_simulator.h"
 

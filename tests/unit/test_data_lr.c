@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "ir/io/options/options.h"
-#include "runtime/lr.h"
+#include "runtime/train/lr.h"
 #include "tests/tolerance.h"
 
 enum { STEPS = 24 };

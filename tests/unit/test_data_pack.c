@@ -1,7 +1,7 @@
 /* Data in memory: overlong documents, order of the rows, packing, columns. */
 #include "tests/unit/io_testing.h"
 
-#include "runtime/pack.h"
+#include "runtime/data/pack.h"
 
 /* A file of rows with input_ids of these lengths; row r holds ids r*20 + i, every third label is masked. */
 static void put_rows(io_fixture *f, const int *lengths, int count) {

@@ -1,8 +1,8 @@
 /* Rows of data: types, checks, tokenization and labels. The tokenizer is that of stories260K. */
 #include "tests/unit/io_testing.h"
 
-#include "runtime/jsonl.h"
-#include "runtime/tokenize.h"
+#include "runtime/data/jsonl.h"
+#include "runtime/data/tokenize.h"
 
 typedef struct row_job {
     io_fixture *f;

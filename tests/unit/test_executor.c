@@ -1,6 +1,6 @@
 /* test_executor.c: what the executor hands to a device: spans, rows, order, scalars; chunk tables and scatter
  * orders; errors of plan and caller. The device here only records. */
-#include "runtime/executor.h"
+#include "runtime/run/executor.h"
 #include "tests/unit/mutate.h"
 #include "tests/unit/place.h"
 #include "tests/unit/program_texts.h"

@@ -2,7 +2,7 @@
  * and scalars against the same mathematics in plain double loops, at many T; the same bits from the shuffle
  * device, which runs commands in any order that the fences allow. */
 #include "backends/cpu/cpu_device.h"
-#include "runtime/executor.h"
+#include "runtime/run/executor.h"
 #include "tests/tolerance.h"
 #include "tests/unit/mutate.h"
 #include "tests/unit/place.h"

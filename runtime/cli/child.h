@@ -1,0 +1,15 @@
+/* child.h: sbpc as a child process, for `sbprun MODEL`. */
+#ifndef SBP_RUNTIME_CLI_CHILD_H
+#define SBP_RUNTIME_CLI_CHILD_H
+
+#include "ir/base.h"
+
+/* Path of the sbpc beside this program, in the arena; SBP_MACHINE when it is not there. Below a guard. */
+sbp_status sbp_child_find(sbp_arena *arena, sbp_diag *diag, const char **out) SBP_CHECKED;
+/* A command line as one would type it. Below a guard. */
+void sbp_child_print(sbp_text *out, const char *const *args);
+/* Runs args[0] with args (NULL at the end), its standard output going to standard error, and waits. The
+ * result is its exit status as an sbp_status. */
+sbp_status sbp_child_run(sbp_diag *diag, const char *const *args) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,311 @@
+/* command_run.c: `sbprun PLAN --data ...` and `sbprun MODEL --data ...`. */
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backends/choice.h"
+#include "ir/io/plan_file.h"
+#include "runtime/cli/child.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/run.h"
+#include "runtime/run/devices.h"
+
+static const char usage[] =
+    "usage: sbprun PLAN --data FILE.jsonl [options]        train by a plan that sbpc compiled\n"
+    "       sbprun MODEL --data FILE.jsonl [options]       compile it first; takes the options of sbpc "
+    "compile too\n"
+    "       sbprun tokenize MODEL|PLAN                     texts and rows to token ids\n"
+    "       sbprun --devices                               what this machine can run on\n\n"
+    "Rows are JSON objects, one a line: {\"text\"}, {\"prompt\", \"completion\"}, {\"input_ids\", "
+    "\"labels\"} or\n"
+    "{\"prompt_ids\", \"completion_ids\"}. Exit status: 0 done, 1 input at fault, 2 wrong usage, 3 the "
+    "machine lacks\n"
+    "something, 4 a file could not be read or written, 5 loss or gradient not finite, 130 or 143 "
+    "interrupted.\n"
+    "Names of TRL work too (learning_rate, output_dir, max_steps ...).\n";
+
+/* Rows of a micro-batch when neither the user nor a long document asks for more. */
+enum { USUAL_ROWS = 4096 };
+
+/* ---- models ----------------------------------------------------------------------------------------- */
+
+/* Tokens of the longest step, as far as one micro-batch should take it. */
+static int64_t find_seq_len(sbp_run *run) {
+    int64_t most = 0;
+    for (int64_t step = 0; step < run->steps_per_epoch; step++) {
+        int64_t count, tokens = 0;
+        const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+        for (int64_t r = 0; r < count; r++)
+            tokens += sbp_dataset_row_tokens(run->data, rows[r]);
+        most = tokens > most ? tokens : most;
+    }
+    sbp_sampler_seek(&run->sampler, 0, 0);
+    most = most < USUAL_ROWS ? most : USUAL_ROWS;
+    return run->data->longest > most ? run->data->longest : most;
+}
+
+/* Whether what is no plan begins as a model does: a directory with config.json, a GGUF file, or JSON, before
+ * which lines may be comments. sbpc finds out the rest; this comes before the data are read. */
+static sbp_status check_model(const sbp_run *run) {
+    char head[4] = "";
+    if (sbp_file_exists(sbp_file_join(run->arena, run->model, "config.json")))
+        return SBP_OK;
+    FILE *file = fopen(run->model, "rbe");
+    if (!file)
+        return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", run->model, strerror(errno));
+    bool directory = fread(head, 1, 1, file) == 0 && ferror(file);
+    while (isspace((unsigned char)head[0]) && fread(head, 1, 1, file) == 1)
+        ;
+    bool gguf = head[0] == 'G' && fread(head + 1, 1, 3, file) == 3 && memcmp(head, "GGUF", 4) == 0;
+    fclose(file);
+    if (gguf || head[0] == '{' || head[0] == '/')
+        return SBP_OK;
+    return sbp_fail(run->diag, SBP_INPUT,
+                    "'%s' %s: a plan.bin, a Hugging Face model directory, a model.json or a .gguf file is "
+                    "expected",
+                    run->model, directory ? "has no config.json" : "is neither a plan nor a model");
+}
+
+/* Sizes that the data decide; the data stay. */
+static sbp_status measure_data(sbp_run *run, int64_t *seq_len) {
+    if (!sbp_options_is(run->options, "overlong", "error"))
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "--overlong %s needs --seq-len, else the longest document decides",
+                        sbp_options_text(run->options, "overlong"));
+    SBP_TRY(sbp_run_load_raw(run));
+    SBP_TRY(sbp_run_plan_steps(run));
+    *seq_len = find_seq_len(run);
+    return SBP_OK;
+}
+
+static sbp_status choose_plan_path(sbp_run *run) {
+    if (sbp_options_given(run->options, "output"))
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "--output is an option of sbpc compile; the plan goes to --out DIR");
+    if (run->out) {
+        SBP_TRY(sbp_output_prepare(run->diag, run->out));
+        run->plan_path = sbp_file_join(run->arena, run->out, "plan.bin");
+        return SBP_OK;
+    }
+    const char *tmp = getenv("TMPDIR");
+    char *path = sbp_arena_printf(run->arena, "%s/sbprun-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    int fd = mkstemp(path);
+    if (fd < 0)
+        return sbp_fail(run->diag, SBP_IO, "cannot create '%s': %s", path, strerror(errno));
+    close(fd);
+    run->temporary_plan = path;
+    run->plan_path = path;
+    return SBP_OK;
+}
+
+/* What the plan is for, and what it may take there. */
+static sbp_status choose_backend(sbp_run *run, sbp_choice *out) {
+    const sbp_choice_wish wish = {.backend = sbp_options_text(run->options, "backend"),
+                                  .device = (int32_t)sbp_options_int(run->options, "device"),
+                                  .fp64 = sbp_options_is(run->options, "dtype", "fp64")};
+    SBP_TRY(sbp_choice_find(&wish, run->diag, out));
+    if (strcmp(wish.backend, "auto") == 0)
+        sbp_note(run->diag, "backend %s: %s", out->backend, out->reason);
+    return SBP_OK;
+}
+
+static void push(sbp_run *run, const char ***args, int32_t *count, int32_t *capacity, const char *text) {
+    SBP_PUSH(run->arena, *args, *count, *capacity, text);
+}
+
+/* The command line of sbpc, NULL at the end. seq_len 0: the user gave it. */
+static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choice *choice, int64_t seq_len) {
+    const char **args = NULL, **given;
+    int32_t count = 0, capacity = 0, given_count;
+    push(run, &args, &count, &capacity, sbpc);
+    push(run, &args, &count, &capacity, "compile");
+    push(run, &args, &count, &capacity, run->model);
+    push(run, &args, &count, &capacity, "-o");
+    push(run, &args, &count, &capacity, run->plan_path);
+    sbp_options_to_args(run->options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, run->arena, &given, &given_count);
+    for (int32_t i = 0; i < given_count; i++)
+        push(run, &args, &count, &capacity, given[i]);
+    if (seq_len > 0)
+        push(run, &args, &count, &capacity,
+             sbp_arena_printf(run->arena, "--seq-len=%lld", (long long)seq_len));
+    if (!sbp_options_given(run->options, "backend"))
+        push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--backend=%s", choice->backend));
+    int64_t available = choice->memory_bytes / 100 * 95 >> 20; /* MiB; the rest is for the system */
+    if (!sbp_options_given(run->options, "memory") && available > 0)
+        push(run, &args, &count, &capacity,
+             sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)available));
+    push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--threads=%d", sbp_run_threads(run)));
+    push(run, &args, &count, &capacity, NULL);
+    return args;
+}
+
+static void print_command(sbp_run *run, const char *const *args) {
+    sbp_text text;
+    sbp_text_init(&text, run->arena);
+    sbp_child_print(&text, args);
+    fprintf(stderr, "+ %s\n", text.data);
+}
+
+/* `sbprun MODEL ...` as it would be with the plan. */
+static void print_own_command(sbp_run *run) {
+    const char **args = NULL, **given;
+    int32_t count = 0, capacity = 0, given_count;
+    push(run, &args, &count, &capacity, "sbprun");
+    push(run, &args, &count, &capacity, run->plan_path);
+    sbp_options_to_args(run->options, SBP_PHASE_RUN, 0, run->arena, &given, &given_count);
+    for (int32_t i = 0; i < given_count; i++)
+        if (strncmp(given[i], "--config=", 9) != 0) /* all of it is here */
+            push(run, &args, &count, &capacity, given[i]);
+    push(run, &args, &count, &capacity, NULL);
+    print_command(run, args);
+}
+
+static sbp_status compile_model(sbp_run *run) {
+    const char *sbpc;
+    int64_t seq_len = 0;
+    bool dry = sbp_options_on(run->options, "dry-run");
+    sbp_choice choice;
+    SBP_TRY(check_model(run));
+    SBP_TRY(sbp_child_find(run->arena, run->diag, &sbpc));
+    SBP_TRY(choose_backend(run, &choice));
+    if (!sbp_options_given(run->options, "seq-len") && sbp_options_list_count(run->options, "data") > 0)
+        SBP_TRY(measure_data(run, &seq_len));
+    else if (dry) {
+        SBP_TRY(sbp_run_load_raw(run));
+        SBP_TRY(sbp_run_plan_steps(run));
+    }
+    run->seq_len = seq_len > 0 ? seq_len : sbp_options_int(run->options, "seq-len");
+    if (dry) {
+        run->plan_path = "plan.bin";
+        print_command(run, compile_args(run, sbpc, &choice, seq_len));
+        return SBP_OK;
+    }
+    SBP_TRY(choose_plan_path(run));
+    const char **args = compile_args(run, sbpc, &choice, seq_len);
+    print_command(run, args);
+    SBP_TRY(sbp_child_run(run->diag, args));
+    print_own_command(run);
+    return SBP_OK;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------ */
+
+static sbp_status print_help(sbp_run *run) {
+    sbp_text text;
+    sbp_text_init(&text, run->arena);
+    sbp_text_add(&text, "%s", usage);
+    sbp_options_print_help(&text, SBP_PHASE_RUN);
+    return sbp_print(run->diag, text.data, text.length);
+}
+
+/* What needs neither plan nor data; *done when that was all. */
+static sbp_status print_information(sbp_run *run, bool *done) {
+    const sbp_options *o = run->options;
+    sbp_text text;
+    sbp_text_init(&text, run->arena);
+    *done = true;
+    if (sbp_options_on(o, "help"))
+        return print_help(run);
+    if (sbp_options_on(o, "version"))
+        sbp_text_add(&text, "sbprun %s\n", SBP_VERSION);
+    else if (sbp_options_on(o, "help-markdown"))
+        sbp_options_print_markdown(&text);
+    else if (sbp_options_on(o, "devices"))
+        SBP_TRY(sbp_devices_print(&text, sbp_options_on(o, "json"), run->diag));
+    else
+        *done = false;
+    return *done ? sbp_print(run->diag, text.data, text.length) : SBP_OK;
+}
+
+static sbp_status check_usage(const sbp_run *run) {
+    const sbp_options *o = run->options;
+    bool data = sbp_options_list_count(o, "data") > 0;
+    if (sbp_options_arg_count(o) != 1)
+        return sbp_fail(
+            run->diag, SBP_USAGE, "expected one plan or model, found %d arguments%s; see sbprun --help",
+            sbp_options_arg_count(o),
+            sbp_options_arg_count(o) > 1 && !data ? " (rows are given with --data FILE.jsonl)" : "");
+    if (!data && sbp_options_list_count(o, "eval") == 0)
+        return sbp_fail(run->diag, SBP_USAGE, "--data FILE.jsonl is missing");
+    static const char *const need_data[] = {"score", "dump-gradients", "dry-run", "steps"};
+    for (int i = 0; i < SBP_COUNT(need_data); i++)
+        if (!data && sbp_options_given(o, need_data[i]))
+            return sbp_fail(run->diag, SBP_USAGE, "--%s needs --data", need_data[i]);
+    if (sbp_options_on(o, "resume") && !sbp_options_given(o, "out"))
+        return sbp_fail(run->diag, SBP_USAGE, "--resume needs --out DIR, where the checkpoints are");
+    if (sbp_options_given(o, "eval-every") && sbp_options_list_count(o, "eval") == 0)
+        return sbp_fail(run->diag, SBP_USAGE, "--eval-every needs --eval FILE");
+    return SBP_OK;
+}
+
+static sbp_status run_body(void *user) {
+    sbp_run *run = user;
+    bool done;
+    SBP_TRY(sbp_options_parse(run->arena, run->diag, "sbprun", SBP_PHASE_RUN | SBP_PHASE_COMPILE, run->argc,
+                              run->argv, &run->options));
+    SBP_TRY(print_information(run, &done));
+    if (done)
+        return SBP_OK;
+    const sbp_options *o = run->options;
+    SBP_TRY(check_usage(run));
+    const char *first = sbp_options_arg(o, 0);
+    run->out = sbp_options_text(o, "out");
+    run->train = sbp_options_list_count(o, "data") > 0 && !sbp_options_given(o, "dump-gradients") &&
+                 (!sbp_options_given(o, "score") || sbp_options_given(o, "steps"));
+    if (access(first, F_OK) != 0)
+        return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", first, strerror(errno));
+    bool dry = sbp_options_on(o, "dry-run");
+    if (sbp_plan_file_probe(first)) {
+        run->plan_path = first;
+    } else {
+        run->model = first;
+        SBP_TRY(compile_model(run));
+    }
+    if (dry && run->model)
+        return sbp_run_print_dry(run);
+    SBP_TRY(sbp_plan_open(run->arena, run->diag, run->plan_path, &run->plan));
+    SBP_TRY(sbp_plan_info_read(run->diag, run->plan, &run->info));
+    if (!run->model)
+        SBP_TRY(sbp_plan_check_options(run->diag, run->plan, &run->info, run->options, run->arena));
+    SBP_TRY(sbp_plan_set_defaults(run->diag, &run->info, run->options, run->arena));
+    SBP_TRY(sbp_run_load_data(run));
+    sbp_sampler_close(&run->sampler);
+    if (run->data)
+        SBP_TRY(sbp_run_plan_steps(run));
+    if (dry)
+        return sbp_run_print_dry(run);
+    if (run->out)
+        SBP_TRY(sbp_output_prepare(run->diag, run->out));
+    return sbp_run_on_device(run);
+}
+
+static void close_run(sbp_run *run) {
+    if (run->metrics.file)
+        fclose(run->metrics.file);
+    sbp_trainer_close(&run->trainer);
+    sbp_executor_destroy(run->executor);
+    if (run->profile)
+        sbp_profile_print(run->profile, stderr);
+    sbp_profile_destroy(run->profile);
+    sbp_sampler_close(&run->sampler);
+    sbp_dataset_destroy(run->data);
+    for (int32_t i = 0; i < run->eval_count; i++)
+        sbp_dataset_destroy(run->evals[i]);
+    if (run->temporary_plan)
+        unlink(run->temporary_plan);
+    sbp_arena_destroy(run->arena);
+}
+
+sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) {
+    sbp_run run = {.arena = sbp_arena_create(), .diag = diag, .argc = argc, .argv = argv, .eval_loss = NAN};
+    if (!run.arena)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(run.arena, diag, run_body, &run);
+    sbp_progress_break();
+    close_run(&run);
+    return status;
+}

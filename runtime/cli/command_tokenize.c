@@ -1,0 +1,199 @@
+/* command_tokenize.c: `sbprun tokenize`: texts and rows to ids, and back, line by line. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/io/options/options.h"
+#include "ir/io/plan_file.h"
+#include "runtime/cli/commands.h"
+#include "runtime/data/tokenize.h"
+
+static const char usage[] = "usage: sbprun tokenize MODEL_DIR|FILE.gguf|PLAN [options]\n\n"
+                            "Reads lines from standard input and writes a line for each. A JSON string "
+                            "becomes its ids as a JSON array; a\n"
+                            "row becomes {\"input_ids\", \"labels\"} as in training, labels not shifted, "
+                            "-100 where there is none. With\n"
+                            "--decode arrays of ids become JSON strings. A line that fails gives "
+                            "{\"error\"}, and exit status 1 at the\n"
+                            "end.\n";
+
+typedef struct tokenize_job {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    int argc;
+    char *const *argv;
+    sbp_options *options;
+    const sbp_tokenizer *tokenizer;
+    int64_t lines, failed;
+} tokenize_job;
+
+/* One line. */
+typedef struct line_job {
+    tokenize_job *all;
+    sbp_arena *arena;
+    sbp_diag *diag; /* of this line */
+    const char *text;
+    size_t length;
+    int64_t line;
+    sbp_text out;
+} line_job;
+
+static void add_ids(sbp_text *out, const int32_t *ids, int64_t count) {
+    sbp_text_add(out, "[");
+    for (int64_t i = 0; i < count; i++)
+        sbp_text_add(out, "%s%d", i ? ", " : "", ids[i]);
+    sbp_text_add(out, "]");
+}
+
+static sbp_status decode(line_job *job, const sbp_json *root) {
+    const sbp_json *array;
+    const char *text;
+    size_t length;
+    SBP_TRY(sbp_json_as_array(job->diag, root, &array));
+    int32_t *ids = SBP_NEW_ARRAY(job->arena, int32_t, array->count);
+    for (int64_t i = 0; i < array->count; i++) {
+        int64_t id;
+        SBP_TRY(sbp_json_as_i64(job->diag, &array->items[i], &id));
+        if (id < 0 || id > INT32_MAX)
+            return sbp_json_fail(job->diag, &array->items[i], "expected an id, found %lld", (long long)id);
+        ids[i] = (int32_t)id;
+    }
+    SBP_TRY(sbp_tokenizer_decode(job->all->tokenizer, job->arena, job->diag, ids, array->count, false, &text,
+                                 &length));
+    sbp_json_add_string(&job->out, text, length);
+    return SBP_OK;
+}
+
+static sbp_loss_on loss_on(const sbp_options *o) {
+    return sbp_options_is(o, "loss-on", "all")          ? SBP_LOSS_ALL
+           : sbp_options_is(o, "loss-on", "completion") ? SBP_LOSS_COMPLETION
+                                                        : SBP_LOSS_AUTO;
+}
+
+static sbp_status encode_row(line_job *job, const char *where, const sbp_json *root) {
+    sbp_row_options options = {.text_field = sbp_options_text(job->all->options, "text-field")};
+    sbp_row_form form = {0};
+    sbp_row row;
+    sbp_document d;
+    sbp_document_maker maker = {
+        .tokenizer = job->all->tokenizer, .loss_on = loss_on(job->all->options), .diag = job->diag};
+    SBP_TRY(sbp_row_read(job->arena, job->diag, where, root, &options, &form, &row));
+    SBP_TRY(sbp_document_make(&maker, job->arena, &row, &d));
+    sbp_text_add(&job->out, "{\"input_ids\": ");
+    add_ids(&job->out, d.ids, d.count);
+    sbp_text_add(&job->out, ", \"labels\": ");
+    add_ids(&job->out, d.labels, d.count);
+    sbp_text_add(&job->out, "}");
+    return SBP_OK;
+}
+
+static sbp_status handle_body(void *user) {
+    line_job *job = user;
+    const char *where = sbp_arena_printf(job->arena, "standard input:%lld", (long long)job->line);
+    const sbp_json *root;
+    sbp_encoding encoding;
+    sbp_text_init(&job->out, job->arena);
+    SBP_TRY(sbp_json_parse(job->arena, job->diag, where, job->text, job->length, SBP_JSON_ROW, &root));
+    if (sbp_options_on(job->all->options, "decode"))
+        return decode(job, root);
+    if (root->kind != SBP_JSON_STRING)
+        return encode_row(job, where, root);
+    SBP_TRY(sbp_tokenizer_encode(job->all->tokenizer, job->arena, job->diag, root->string,
+                                 (size_t)root->count, SBP_ADD_SPECIAL_TOKENS, &encoding));
+    add_ids(&job->out, encoding.ids, encoding.count);
+    return SBP_OK;
+}
+
+/* The first message without its "error: ". */
+static sbp_status put_error(void *user) {
+    line_job *job = user;
+    const char *message = sbp_diag_text(job->diag, SBP_ERROR);
+    message += strncmp(message, "error: ", 7) == 0 ? 7 : 0;
+    sbp_text_init(&job->out, job->arena);
+    sbp_text_add(&job->out, "{\"error\": ");
+    sbp_json_add_string(&job->out, message, strcspn(message, "\n"));
+    sbp_text_add(&job->out, "}");
+    return SBP_OK;
+}
+
+static sbp_status visit_line(void *user, const char *path, int64_t line, const char *text, size_t length) {
+    tokenize_job *all = user;
+    (void)path;
+    line_job job = {.all = all,
+                    .arena = sbp_arena_create(),
+                    .diag = sbp_diag_create(),
+                    .text = text,
+                    .length = length,
+                    .line = line};
+    sbp_status status = SBP_MACHINE;
+    if (job.arena && job.diag) {
+        status = sbp_guard(job.arena, job.diag, handle_body, &job);
+        all->lines++;
+        if (status == SBP_INPUT || status == SBP_USAGE) {
+            all->failed++;
+            status = sbp_guard(job.arena, all->diag, put_error, &job);
+        }
+    }
+    if (status == SBP_OK)
+        status = sbp_print(all->diag, job.out.data, job.out.length);
+    if (status == SBP_OK)
+        status = sbp_print(all->diag, "\n", 1);
+    else
+        sbp_fail(all->diag, status, "standard input:%lld: cannot be handled", (long long)line);
+    sbp_arena_destroy(job.arena);
+    sbp_diag_destroy(job.diag);
+    return status;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------ */
+
+static sbp_status load_tokenizer(tokenize_job *job, const char *path) {
+    if (!sbp_plan_file_probe(path))
+        return sbp_tokenizer_load(job->arena, job->diag, path, &job->tokenizer);
+    const sbp_plan_file *file;
+    SBP_TRY(sbp_plan_file_read(job->arena, job->diag, path, &file));
+    const sbp_plan_section *section = sbp_plan_file_find(file, SBP_PLAN_TOKENIZER);
+    if (!section || section->length == 0)
+        return sbp_fail(job->diag, SBP_INPUT, "%s: the plan has no tokenizer", path);
+    return sbp_tokenizer_from_json(job->arena, job->diag, path, section->data, (size_t)section->length,
+                                   &job->tokenizer);
+}
+
+static sbp_status command_body(void *user) {
+    tokenize_job *job = user;
+    SBP_TRY(sbp_options_parse(job->arena, job->diag, "sbprun tokenize", SBP_PHASE_TOKENIZE, job->argc,
+                              job->argv, &job->options));
+    if (sbp_options_on(job->options, "help")) {
+        sbp_text text;
+        sbp_text_init(&text, job->arena);
+        sbp_text_add(&text, "%s", usage);
+        sbp_options_print_help(&text, SBP_PHASE_TOKENIZE);
+        return sbp_print(job->diag, text.data, text.length);
+    }
+    if (sbp_options_arg_count(job->options) != 1)
+        return sbp_fail(job->diag, SBP_USAGE,
+                        "expected one model or plan, found %d arguments; see sbprun tokenize --help",
+                        sbp_options_arg_count(job->options));
+    SBP_TRY(load_tokenizer(job, sbp_options_arg(job->options, 0)));
+    SBP_TRY(sbp_lines_read(job->diag, "-", visit_line, job));
+    if (job->failed > 0)
+        return sbp_fail(job->diag, SBP_INPUT, "%lld of %lld lines failed", (long long)job->failed,
+                        (long long)job->lines);
+    return SBP_OK;
+}
+
+sbp_status sbp_command_tokenize(sbp_diag *diag, int argc, char *const *argv) {
+    tokenize_job job = {.arena = sbp_arena_create(), .diag = diag, .argc = argc, .argv = argv};
+    if (!job.arena)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(job.arena, diag, command_body, &job);
+    sbp_arena_destroy(job.arena);
+    return status;
+}
+
+sbp_status sbp_print(sbp_diag *diag, const char *text, size_t length) {
+    if (fwrite(text, 1, length, stdout) == length)
+        return SBP_OK;
+    return sbp_fail(diag, SBP_IO, "cannot write to standard output: %s", strerror(errno));
+}

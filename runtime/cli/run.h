@@ -1,0 +1,75 @@
+/* run.h: one run of sbprun: what its parts (command_run.c, run_data.c, run_report.c, run_train.c) share.
+ *
+ * Order: options; the plan, compiled first when a model was given; data, tokenized and checked as a whole;
+ * then the output directory, the device, weights; evaluations, training, results. Nothing is written before
+ * everything that can be checked has been.
+ */
+#ifndef SBP_RUNTIME_CLI_RUN_H
+#define SBP_RUNTIME_CLI_RUN_H
+
+#include "ir/io/options/options.h"
+#include "runtime/run/plan_info.h"
+#include "runtime/train/checkpoint.h"
+#include "runtime/train/lr.h"
+#include "runtime/train/metrics.h"
+
+typedef struct sbp_run {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    int argc;
+    char *const *argv;
+    sbp_options *options;
+    const char *model; /* the first argument, when it is no plan */
+    const char *plan_path;
+    int64_t seq_len;      /* of a model, as the data or the user want it */
+    char *temporary_plan; /* removed at the end */
+    const sbp_plan *plan;
+    sbp_plan_info info;
+    const char *out;   /* NULL: none */
+    sbp_dataset *data; /* NULL: none */
+    sbp_dataset **evals;
+    int32_t eval_count;
+    bool train; /* wanted */
+    sbp_sampler sampler;
+    int64_t steps_per_epoch, total_steps;
+    sbp_lr lr;
+    sbp_executor *executor;
+    sbp_profile *profile; /* SBP_PROFILE; NULL: not wanted */
+    sbp_trainer trainer;
+    sbp_metrics metrics;
+    sbp_run_state state;
+    double eval_loss; /* of the last evaluation of the first file; NaN: none */
+    double seconds;   /* of training */
+} sbp_run;
+
+/* ---- run_data.c -------------------------------------------------------------------------------------- */
+
+/* Tokenizer of a model that is no plan; NULL when it has none. */
+sbp_status sbp_run_model_tokenizer(sbp_run *run, const sbp_tokenizer **out) SBP_CHECKED;
+/* --data and --eval. The data may be there already (`sbprun MODEL`); then only ids are checked. */
+sbp_status sbp_run_load_data(sbp_run *run) SBP_CHECKED;
+/* --data of a model, before it is compiled: into run->data. */
+sbp_status sbp_run_load_raw(sbp_run *run) SBP_CHECKED;
+/* Sampler, steps, learning rates; checks that every step fits. */
+sbp_status sbp_run_plan_steps(sbp_run *run) SBP_CHECKED;
+
+/* ---- run_report.c ------------------------------------------------------------------------------------ */
+
+/* --dry-run, to standard output. */
+sbp_status sbp_run_print_dry(sbp_run *run) SBP_CHECKED;
+/* run.json */
+sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) SBP_CHECKED;
+/* The end: a line on stderr, or with --json an object on standard output. */
+sbp_status sbp_run_print_summary(sbp_run *run) SBP_CHECKED;
+/* --threads, else the cores of this machine. */
+int32_t sbp_run_threads(const sbp_run *run);
+/* What the plan says, for the threads of this run. */
+int64_t sbp_run_peak_planned(const sbp_run *run);
+int64_t sbp_run_peak_measured(const sbp_run *run); /* 0: the driver does not report it */
+
+/* ---- run_train.c ------------------------------------------------------------------------------------- */
+
+/* Everything that needs the device. */
+sbp_status sbp_run_on_device(sbp_run *run) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,207 @@
+/* run_data.c: the data of a run, and its steps. */
+#include <malloc.h>
+#include <math.h>
+#include <string.h>
+
+#include "runtime/cli/run.h"
+
+/* The text of tokenizers and the trees that they are parsed from are freed before the arenas of the program
+ * are touched, so that they do not count in the peak. */
+typedef struct load_job {
+    sbp_run *run;
+    sbp_arena *arena;
+    const sbp_tokenizer *tokenizer;
+} load_job;
+
+static sbp_loss_on loss_on(const sbp_options *o) {
+    return sbp_options_is(o, "loss-on", "all")          ? SBP_LOSS_ALL
+           : sbp_options_is(o, "loss-on", "completion") ? SBP_LOSS_COMPLETION
+                                                        : SBP_LOSS_AUTO;
+}
+
+static sbp_overlong overlong(const sbp_options *o) {
+    return sbp_options_is(o, "overlong", "truncate") ? SBP_OVERLONG_TRUNCATE
+           : sbp_options_is(o, "overlong", "split")  ? SBP_OVERLONG_SPLIT
+           : sbp_options_is(o, "overlong", "drop")   ? SBP_OVERLONG_DROP
+                                                     : SBP_OVERLONG_ERROR;
+}
+
+static sbp_dataset_options options_of(const sbp_run *run, const sbp_tokenizer *tokenizer) {
+    return (sbp_dataset_options){.tokenizer = tokenizer,
+                                 .loss_on = loss_on(run->options),
+                                 .text_field = sbp_options_text(run->options, "text-field"),
+                                 .vocab_size = run->info.vocab_size,
+                                 .max_tokens = run->plan ? run->plan->program->t_max : 0,
+                                 .overlong = overlong(run->options)};
+}
+
+/* Files [first, first + count) of a list option as one dataset. */
+static sbp_status load_files(const load_job *job, const char *option, int32_t first, int32_t count,
+                             sbp_dataset **out) {
+    sbp_run *run = job->run;
+    sbp_dataset_options o = options_of(run, job->tokenizer);
+    const char **files = SBP_NEW_ARRAY(job->arena, const char *, count);
+    for (int32_t i = 0; i < count; i++)
+        files[i] = sbp_options_list_at(run->options, option, first + i);
+    o.files = files;
+    o.file_count = count;
+    return sbp_dataset_load(run->diag, &o, out);
+}
+
+/* Data that were read before the plan was there. */
+static sbp_status check_ids(const sbp_run *run) {
+    const sbp_dataset *d = run->data;
+    for (int64_t k = 0; k < d->doc_count; k++)
+        for (int64_t i = 0; i < d->docs[k].count && run->info.vocab_size > 0; i++) {
+            int32_t id = d->tokens[d->docs[k].first + i], label = d->labels[d->docs[k].first + i];
+            if (id >= run->info.vocab_size || label >= run->info.vocab_size)
+                return sbp_fail(
+                    run->diag, SBP_INPUT,
+                    "data row %lld (from 1): token %lld: id %d is not below the model's vocabulary of "
+                    "%lld",
+                    (long long)d->docs[k].row + 1, (long long)i, id > label ? id : label,
+                    (long long)run->info.vocab_size);
+        }
+    return SBP_OK;
+}
+
+static sbp_status load_body(void *user) {
+    load_job *job = user;
+    sbp_run *run = job->run;
+    if (run->plan->tokenizer_bytes > 0)
+        SBP_TRY(sbp_tokenizer_from_json(job->arena, run->diag, run->plan->path, run->plan->tokenizer,
+                                        (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
+    int32_t files = sbp_options_list_count(run->options, "data");
+    if (run->data)
+        SBP_TRY(check_ids(run));
+    else if (files > 0)
+        SBP_TRY(load_files(job, "data", 0, files, &run->data));
+    int32_t evals = sbp_options_list_count(run->options, "eval");
+    for (run->eval_count = 0; run->eval_count < evals; run->eval_count++)
+        SBP_TRY(load_files(job, "eval", run->eval_count, 1, &run->evals[run->eval_count]));
+    return SBP_OK;
+}
+
+static sbp_status with_arena(sbp_run *run, sbp_status (*body)(void *user)) {
+    load_job job = {.run = run, .arena = sbp_arena_create()};
+    if (!job.arena)
+        return sbp_fail(run->diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(job.arena, run->diag, body, &job);
+    sbp_arena_destroy(job.arena);
+    malloc_trim(0);
+    return status;
+}
+
+sbp_status sbp_run_load_data(sbp_run *run) {
+    run->evals = SBP_NEW_ARRAY(run->arena, sbp_dataset *, sbp_options_list_count(run->options, "eval"));
+    return with_arena(run, load_body);
+}
+
+/* ---- models ----------------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static sbp_status model_tokenizer(sbp_run *run, sbp_arena *arena, const sbp_tokenizer **out) {
+    const char *path = run->model;
+    *out = NULL;
+    if (!sbp_directory_exists(path) && !ends_with(path, ".gguf")) { /* a model file: what lies beside it */
+        const char *slash = strrchr(path, '/');
+        path = slash ? sbp_arena_strndup(arena, path, (size_t)(slash - path)) : ".";
+    }
+    if (sbp_directory_exists(path) && !sbp_file_exists(sbp_file_join(arena, path, "tokenizer.json")))
+        return SBP_OK;
+    return sbp_tokenizer_load_optional(arena, run->diag, path, out);
+}
+
+sbp_status sbp_run_model_tokenizer(sbp_run *run, const sbp_tokenizer **out) {
+    return model_tokenizer(run, run->arena, out);
+}
+
+static sbp_status load_raw_body(void *user) {
+    load_job *job = user;
+    SBP_TRY(model_tokenizer(job->run, job->arena, &job->tokenizer));
+    return load_files(job, "data", 0, sbp_options_list_count(job->run->options, "data"), &job->run->data);
+}
+
+sbp_status sbp_run_load_raw(sbp_run *run) {
+    return with_arena(run, load_raw_body);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
+static sbp_lr_options lr_options(const sbp_options *o) {
+    return (sbp_lr_options){.schedule = sbp_options_text(o, "schedule"),
+                            .lr = sbp_options_double(o, "lr"),
+                            .warmup = sbp_options_double(o, "warmup"),
+                            .num_cycles = sbp_options_double(o, "num-cycles"),
+                            .min_lr = sbp_options_double(o, "min-lr"),
+                            .min_lr_rate = sbp_options_double(o, "min-lr-rate"),
+                            .lr_end = sbp_options_double(o, "lr-end"),
+                            .power = sbp_options_double(o, "power"),
+                            .timescale = sbp_options_double(o, "timescale"),
+                            .min_lr_ratio = sbp_options_double(o, "min-lr-ratio"),
+                            .num_decay_steps = sbp_options_int(o, "num-decay-steps"),
+                            .num_stable_steps = sbp_options_int(o, "num-stable-steps"),
+                            .decay_type = sbp_options_text(o, "decay-type"),
+                            .warmup_type = sbp_options_text(o, "warmup-type")};
+}
+
+/* An option of another schedule is a mistake that would go unseen. */
+static sbp_status check_schedule_options(const sbp_run *run) {
+    static const char *const names[] = {"num-cycles",   "min-lr",     "min-lr-rate",     "lr-end",
+                                        "power",        "timescale",  "num-decay-steps", "num-stable-steps",
+                                        "min-lr-ratio", "decay-type", "warmup-type"};
+    const char *schedule = sbp_options_text(run->options, "schedule");
+    for (int i = 0; i < SBP_COUNT(names); i++)
+        if (sbp_options_chosen(run->options, names[i]) && !sbp_lr_reads(schedule, names[i]))
+            return sbp_fail(run->diag, SBP_USAGE, "--%s has no meaning with --schedule %s", names[i],
+                            schedule);
+    return SBP_OK;
+}
+
+/* Packs every step once, when the plan limits how many micro-batches one may have. */
+static sbp_status check_steps(sbp_run *run) {
+    if (run->info.most_parts == 0 || !run->plan)
+        return SBP_OK;
+    sbp_packer packer;
+    sbp_status status = SBP_OK;
+    sbp_packer_init(&packer, run->plan->program->t_max, run->plan->program);
+    for (int64_t step = 0; step < run->total_steps && status == SBP_OK; step++) {
+        int64_t count;
+        const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+        status = sbp_packer_pack(&packer, run->diag, run->data, rows, count);
+        if (status == SBP_OK)
+            status = sbp_packer_check(&packer, run->diag, run->info.most_parts);
+    }
+    sbp_packer_close(&packer);
+    sbp_sampler_seek(&run->sampler, 0, 0);
+    return status;
+}
+
+sbp_status sbp_run_plan_steps(sbp_run *run) {
+    const sbp_options *o = run->options;
+    int64_t tokens = sbp_options_int(o, "batch-tokens");
+    if (tokens > 0 && sbp_options_chosen(o, "batch-size"))
+        return sbp_fail(run->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
+    run->state = (sbp_run_state){.data_hash = run->data->hash,
+                                 .seed = sbp_options_int(o, "seed"),
+                                 .shuffle = sbp_options_on(o, "shuffle"),
+                                 .batch_rows = sbp_options_int(o, "batch-size"),
+                                 .batch_tokens = tokens > 0 ? tokens : 0};
+    SBP_TRY(sbp_sampler_init(&run->sampler, run->diag, run->data, (uint64_t)run->state.seed,
+                             run->state.shuffle, run->state.batch_rows, run->state.batch_tokens));
+    run->steps_per_epoch = sbp_sampler_epoch_steps(&run->sampler, 0);
+    run->total_steps = sbp_options_int(o, "steps");
+    if (run->total_steps < 0)
+        run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, "epochs"));
+    else if (sbp_options_chosen(o, "epochs"))
+        sbp_note(run->diag, "--steps wins over --epochs");
+    sbp_sampler_seek(&run->sampler, 0, 0);
+    SBP_TRY(check_schedule_options(run));
+    sbp_lr_options lr = lr_options(o);
+    SBP_TRY(sbp_lr_init(&run->lr, run->diag, &lr, run->total_steps));
+    return check_steps(run);
+}

@@ -1,0 +1,315 @@
+/* run_train.c: the part of a run that needs the device: weights, evaluations, training, results. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/machine.h"
+#include "runtime/cli/interrupt.h"
+#include "runtime/cli/run.h"
+#include "runtime/run/devices.h"
+
+/* ---- weights ---------------------------------------------------------------------------------------- */
+
+/* "random:SEED" */
+static sbp_status random_weights(sbp_run *run, const char *text) {
+    char *end;
+    unsigned long long seed = strtoull(text, &end, 10);
+    if (!*text || *end || *text == '-')
+        return sbp_fail(run->diag, SBP_USAGE, "--weights random:%s: expected a whole number as seed", text);
+    return sbp_params_randomize(run->executor, run->plan, seed, sbp_run_threads(run), run->diag);
+}
+
+static sbp_status load_weights(sbp_run *run) {
+    const char *path = sbp_options_text(run->options, "weights");
+    sbp_weights *weights;
+    if (path && strncmp(path, "random:", 7) == 0)
+        return random_weights(run, path + 7);
+    if (!path)
+        path = run->info.weights;
+    if (!path)
+        return sbp_fail(run->diag, SBP_INPUT, "'%s' %s: give --weights DIR, FILE or random:SEED",
+                        run->model ? run->model : run->plan_path,
+                        run->model ? "has no weights" : "was compiled without weights");
+    sbp_arena *arena = sbp_arena_create();
+    if (!arena)
+        return sbp_fail(run->diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_weights_open(arena, run->diag, path, &weights);
+    if (status == SBP_OK) {
+        status = sbp_params_load(run->executor, run->plan, weights,
+                                 (uint64_t)sbp_options_int(run->options, "seed"), run->diag);
+        sbp_weights_close(weights);
+    }
+    sbp_arena_destroy(arena);
+    return status;
+}
+
+/* ---- evaluations and scores ------------------------------------------------------------------------- */
+
+static double epoch_of(const sbp_run *run) {
+    if (!run->data || run->steps_per_epoch == 0)
+        return 0;
+    if (run->state.batch_tokens > 0)
+        return (double)run->state.epoch + (double)run->state.at / (double)run->data->row_count;
+    return (double)run->state.epoch +
+           (double)sbp_ceil_div(run->state.at, run->state.batch_rows) / (double)run->steps_per_epoch;
+}
+
+static sbp_status evaluate(sbp_run *run) {
+    for (int32_t i = 0; i < run->eval_count; i++) {
+        SBP_TRY(sbp_trainer_evaluate(&run->trainer, run->diag, run->evals[i], NULL, NULL));
+        if (i == 0 && run->trainer.loss >= 0)
+            run->eval_loss = run->trainer.results[run->trainer.loss];
+        SBP_TRY(sbp_metrics_evaluation(&run->metrics, run->state.step, epoch_of(run),
+                                       sbp_options_list_at(run->options, "eval", i)));
+    }
+    return SBP_OK;
+}
+
+typedef struct score_writer {
+    sbp_run *run;
+    sbp_file_out *out;
+    sbp_arena *arena;
+    const sbp_score *score;
+} score_writer;
+
+static sbp_status write_score_body(void *user) {
+    const score_writer *w = user;
+    const sbp_doc *doc = w->score->doc;
+    double sum = 0;
+    sbp_text line;
+    sbp_text_init(&line, w->arena);
+    sbp_text_add(&line, "{\"row\": %lld, \"part\": \"%s\", \"logps\": [", (long long)doc->row, doc->part);
+    for (int64_t i = 0; i < doc->labels; i++) {
+        sbp_text_add(&line, i ? ", " : "");
+        sbp_text_add_double(&line, w->score->logps[i]);
+        sum += w->score->logps[i];
+        if (!isfinite(w->score->logps[i]))
+            return sbp_fail(w->run->diag, SBP_NOT_FINITE, "row %lld: log-probability %lld is %g",
+                            (long long)doc->row, (long long)i, w->score->logps[i]);
+    }
+    sbp_text_add(&line, "], \"sum\": ");
+    sbp_text_add_double(&line, sum);
+    sbp_text_add(&line, ", \"tokens\": %lld}\n", (long long)doc->labels);
+    return sbp_file_out_write(w->out, w->run->diag, line.data, (int64_t)line.length);
+}
+
+static sbp_status write_score(void *user, const sbp_score *score) {
+    score_writer *w = user;
+    w->score = score;
+    w->arena = sbp_arena_create();
+    if (!w->arena)
+        return sbp_fail(w->run->diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(w->arena, w->run->diag, write_score_body, w);
+    sbp_arena_destroy(w->arena);
+    return status;
+}
+
+static sbp_status score(sbp_run *run, const char *path) {
+    score_writer w = {.run = run};
+    SBP_TRY(sbp_file_out_open(run->diag, path, &w.out));
+    sbp_status status = sbp_trainer_evaluate(&run->trainer, run->diag, run->data, write_score, &w);
+    if (status == SBP_OK)
+        return sbp_file_out_commit(w.out, run->diag);
+    sbp_file_out_abort(w.out);
+    return status;
+}
+
+/* ---- training --------------------------------------------------------------------------------------- */
+
+static sbp_status save_checkpoint(sbp_run *run) {
+    int64_t keep = sbp_options_int(run->options, "keep");
+    return sbp_checkpoint_save(run->diag, run->executor, run->plan, &run->info, run->out, &run->state,
+                               keep > 0 ? keep : 0);
+}
+
+static sbp_status one_step(sbp_run *run) {
+    sbp_step_report report = {.step = run->state.step + 1};
+    report.learning_rate = sbp_lr_at(&run->lr, run->state.step);
+    int64_t count;
+    const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+    double start = sbp_seconds();
+    sbp_status status =
+        sbp_trainer_step(&run->trainer, run->diag, run->data, rows, count, report.step, report.learning_rate);
+    if (status == SBP_NOT_FINITE)
+        sbp_fail(run->diag, status, "step %lld, with data from row %lld on: training ends%s",
+                 (long long)report.step, (long long)run->data->docs[run->data->rows[rows[0]]].row,
+                 run->out ? "; the last checkpoint stays" : "");
+    SBP_TRY(status);
+    report.seconds = sbp_seconds() - start;
+    run->seconds += report.seconds;
+    report.tokens = run->trainer.packer.rows;
+    run->state.step = report.step;
+    run->state.epoch = run->sampler.epoch;
+    run->state.at = run->sampler.at;
+    report.num_tokens = run->state.num_tokens += report.tokens;
+    report.epoch = epoch_of(run);
+    report.memory_peak_bytes = sbp_run_peak_measured(run);
+    status = sbp_metrics_step(&run->metrics, &report);
+    run->state.loss_sum = run->metrics.loss_sum;
+    run->state.loss_count = run->metrics.loss_count;
+    return status;
+}
+
+/* SBP_INTERRUPTED or SBP_TERMINATED when a signal came; weights are then those after state.step steps. */
+static sbp_status train(sbp_run *run) {
+    const sbp_options *o = run->options;
+    int64_t eval_every = sbp_options_int(o, "eval-every"), save_every = sbp_options_int(o, "save-every");
+    int64_t saved = run->state.step;
+    sbp_status status = SBP_OK;
+    while (status == SBP_OK && run->state.step < run->total_steps && !sbp_interrupted()) {
+        status = one_step(run);
+        if (status != SBP_OK || run->state.step == run->total_steps)
+            break;
+        if (eval_every > 0 && run->state.step % eval_every == 0)
+            status = evaluate(run);
+        if (status == SBP_OK && run->out && save_every > 0 && run->state.step % save_every == 0) {
+            status = save_checkpoint(run);
+            saved = run->state.step;
+        }
+    }
+    if (!sbp_interrupted() || (status != SBP_OK && status != SBP_INTERRUPTED))
+        return status;
+    sbp_progress_break();
+    if (run->out && saved < run->state.step)
+        SBP_TRY(save_checkpoint(run));
+    sbp_note(run->diag, "interrupted after %lld of %lld steps%s", (long long)run->state.step,
+             (long long)run->total_steps,
+             run->out && run->state.step > 0 ? "; --resume goes on from there" : "");
+    return sbp_interrupt_status();
+}
+
+static sbp_status train_and_save(sbp_run *run) {
+    if (run->eval_count > 0 && run->state.step == 0)
+        SBP_TRY(evaluate(run));
+    SBP_TRY(train(run));
+    if (run->eval_count > 0 && run->state.step > 0)
+        SBP_TRY(evaluate(run));
+    if (!run->out || run->state.step == 0)
+        return SBP_OK;
+    return sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out);
+}
+
+/* ---- the device ------------------------------------------------------------------------------------- */
+
+static sbp_status open_device(sbp_run *run) {
+    const sbp_device_class *class = sbp_device_find(run->info.backend);
+    int64_t available = sbp_machine_memory_available(), planned = sbp_run_peak_planned(run);
+    sbp_device_options options = {.threads = sbp_run_threads(run),
+                                  .index = (int32_t)sbp_options_int(run->options, "device"),
+                                  .code = run->plan->kernels,
+                                  .code_bytes = run->plan->kernels_bytes};
+    char need[32], have[32];
+    if (!class)
+        return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on",
+                        run->plan_path, run->info.backend);
+    if (options.index > 0 && !class->count)
+        return sbp_fail(run->diag, SBP_MACHINE, "--device %d: there is one %s device, number 0",
+                        options.index, class->name);
+    if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && planned > available)
+        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory, %s are free", run->plan_path,
+                        sbp_format_bytes(need, sizeof need, (double)planned),
+                        sbp_format_bytes(have, sizeof have, (double)available));
+    if (run->info.memory_bytes > 0 && planned > run->info.memory_bytes &&
+        options.threads > run->info.threads && run->info.thread_bytes > 0)
+        sbp_note(run->diag,
+                 "with %d threads this takes %s; '%s' was made for --memory %s and %lld threads "
+                 "(sbpc compile --threads %d plans for more)",
+                 options.threads, sbp_format_bytes(need, sizeof need, (double)planned), run->plan_path,
+                 sbp_format_bytes(have, sizeof have, (double)run->info.memory_bytes),
+                 (long long)run->info.threads, options.threads);
+    SBP_TRY(sbp_executor_create(run->diag, class, &options, run->plan->program, &run->executor));
+    const char *profile = getenv("SBP_PROFILE");
+    if (!profile || !*profile || strcmp(profile, "0") == 0)
+        return SBP_OK;
+    run->profile = sbp_profile_create();
+    if (!run->profile)
+        return sbp_fail(run->diag, SBP_MACHINE, "out of memory");
+    sbp_executor_set_profile(run->executor, run->profile);
+    return SBP_OK;
+}
+
+static sbp_status prepare_trainer(sbp_run *run) {
+    sbp_trainer *t = &run->trainer;
+    double betas[2];
+    SBP_TRY(sbp_trainer_init(t, run->diag, run->executor));
+    sbp_options_pair(run->options, "betas", betas);
+    t->beta1 = betas[0];
+    t->beta2 = betas[1];
+    t->eps = sbp_options_double(run->options, "eps");
+    t->weight_decay = sbp_options_double(run->options, "weight-decay");
+    t->max_grad_norm = run->info.max_grad_norm;
+    t->most_parts = run->info.most_parts;
+    t->interrupted = sbp_interrupted;
+    return sbp_trainer_reset(t, run->diag);
+}
+
+/* Weights from a checkpoint or from the beginning. *resumed: the checkpoint, NULL: none. */
+static sbp_status begin(sbp_run *run, const char **resumed) {
+    *resumed = NULL;
+    const char *found = run->out && run->train ? sbp_checkpoint_find(run->arena, run->out) : NULL;
+    if (!sbp_options_on(run->options, "resume")) {
+        if (found)
+            return sbp_fail(
+                run->diag, SBP_USAGE,
+                "'%s' holds checkpoints of another run: go on with --resume, or choose another --out",
+                run->out);
+        return load_weights(run);
+    }
+    if (!found) {
+        sbp_note(run->diag, "there is no checkpoint in '%s': the run begins", run->out);
+        return load_weights(run);
+    }
+    *resumed = found;
+    SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
+    sbp_sampler_seek(&run->sampler, run->state.epoch, run->state.at);
+    sbp_note(run->diag, "going on after step %lld, from '%s'", (long long)run->state.step, found);
+    return SBP_OK;
+}
+
+static sbp_status dump_gradients(sbp_run *run, const char *path) {
+    int64_t count;
+    const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+    if (!sbp_trainer_has_gradients(&run->trainer))
+        return sbp_fail(run->diag, SBP_INPUT, "'%s' trains nothing: there are no gradients", run->plan_path);
+    return sbp_trainer_dump_gradients(&run->trainer, run->diag, run->plan, run->data, rows, count, path,
+                                      sbp_output_dtype(&run->info));
+}
+
+static sbp_status act(sbp_run *run, const char *resumed) {
+    const char *dump = sbp_options_text(run->options, "dump-gradients"),
+               *scores = sbp_options_text(run->options, "score");
+    if (dump)
+        return dump_gradients(run, dump);
+    const char *path = run->out && (run->train || run->eval_count > 0)
+                           ? sbp_file_join(run->arena, run->out, "metrics.jsonl")
+                           : NULL;
+    SBP_TRY(sbp_metrics_open(&run->metrics, run->diag, &run->trainer, path, resumed ? run->state.step : -1,
+                             run->total_steps));
+    run->metrics.loss_sum = run->state.loss_sum;
+    run->metrics.loss_count = run->state.loss_count;
+    if (run->out)
+        SBP_TRY(sbp_run_write_json(run, resumed));
+    if (run->train)
+        SBP_TRY(train_and_save(run));
+    else if (run->eval_count > 0)
+        SBP_TRY(evaluate(run));
+    if (scores)
+        SBP_TRY(score(run, scores));
+    SBP_TRY(sbp_metrics_close(&run->metrics));
+    return sbp_run_print_summary(run);
+}
+
+sbp_status sbp_run_on_device(sbp_run *run) {
+    const char *resumed;
+    sbp_interrupt_install();
+    SBP_TRY(open_device(run));
+    SBP_TRY(prepare_trainer(run));
+    if (run->train && !sbp_trainer_can_step(&run->trainer))
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "'%s' has no optimizer (it was compiled with --optimizer none, or trains nothing): it can only "
+            "evaluate, score and dump gradients",
+            run->plan_path);
+    SBP_TRY(begin(run, &resumed));
+    return act(run, resumed);
+}

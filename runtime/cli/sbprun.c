@@ -1,0 +1,38 @@
+/* sbprun.c: runs plans. Messages go to stderr, results to stdout; the exit status is that of ir/base.h. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/cli/commands.h"
+#include "runtime/train/metrics.h"
+
+static void print_message(void *user, sbp_severity severity, const char *text) {
+    static const char *const names[] = {"note: ", "warning: ", "error: "};
+    (void)user;
+    sbp_progress_break();
+    fflush(stdout);
+    fprintf(stderr, "sbprun: %s%s\n", names[severity], text);
+}
+
+static sbp_status dispatch(sbp_diag *diag, int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "tokenize") == 0)
+        return sbp_command_tokenize(diag, argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], "export") == 0)
+        return sbp_fail(diag, SBP_USAGE, "sbprun export is not built yet");
+    return sbp_command_run(diag, argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv) {
+    sbp_diag *diag = sbp_diag_create();
+    if (!diag) {
+        fputs("sbprun: error: out of memory\n", stderr);
+        return SBP_MACHINE;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    sbp_diag_set_sink(diag, print_message, NULL);
+    sbp_status status = dispatch(diag, argc, argv);
+    if (fflush(stdout) != 0 && status == SBP_OK)
+        status = sbp_fail(diag, SBP_IO, "cannot write to standard output");
+    sbp_diag_destroy(diag);
+    return (int)status;
+}

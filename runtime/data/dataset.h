@@ -1,0 +1,92 @@
+/* dataset.h: all rows of some files as tokens in memory, and the order in which steps take them.
+ *
+ * A row of data becomes one document (several when an overlong one is split). The label of a position is the
+ * next token of the same document; here labels still name their own token, as in the files, and the packer
+ * shifts them. The first token of a document is never a label.
+ *
+ * Order. In epoch e, rows are sorted by (k0, k1, row), where k0 and k1 are the first words of Philox4x32-10
+ * (ir/rowkernel.h) with key (seed low, seed high) and counters (row low, row high, e, 0) and (row low, row
+ * high, e, 1): any position of any epoch can be reached without a state. Without shuffling: file order.
+ * A step takes the next --batch-size rows, or as many as have at most --batch-tokens tokens (at least one);
+ * the last step of an epoch takes what is left.
+ *
+ * Memory: 8 bytes per token. Threads: a loaded dataset is constant; a sampler belongs to one thread.
+ */
+#ifndef SBP_RUNTIME_DATA_DATASET_H
+#define SBP_RUNTIME_DATA_DATASET_H
+
+#include "runtime/data/tokenize.h"
+
+typedef enum sbp_overlong {
+    SBP_OVERLONG_ERROR,
+    SBP_OVERLONG_TRUNCATE, /* keep the first tokens; rows without a label are then left out */
+    SBP_OVERLONG_SPLIT,    /* pieces of the greatest length, each a document */
+    SBP_OVERLONG_DROP      /* leave the row out */
+} sbp_overlong;
+
+typedef struct sbp_dataset_options {
+    const char *const *files;
+    int32_t file_count;
+    const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
+    sbp_loss_on loss_on;
+    const char *text_field;
+    int64_t vocab_size; /* 0: unknown */
+    int64_t max_tokens; /* of a document; 0: any */
+    sbp_overlong overlong;
+} sbp_dataset_options;
+
+typedef struct sbp_doc {
+    int64_t first, count; /* tokens */
+    int64_t labels;       /* counted ones, positions 1 .. count - 1 */
+    int64_t row;          /* of the files, all rows counted from 0 */
+    const char *part;
+} sbp_doc;
+
+typedef struct sbp_dataset {
+    int32_t *tokens, *labels; /* [token_count]; labels: -100 none */
+    int64_t token_count, token_capacity;
+    sbp_doc *docs;
+    int64_t doc_count, doc_capacity;
+    int64_t *rows; /* [row_count + 1]: first document of each row that is used */
+    int64_t row_count, row_capacity;
+    int64_t label_count;
+    int64_t longest;    /* tokens of the longest document */
+    int64_t read_count; /* rows in the files */
+    int64_t dropped, truncated, split, empty;
+    uint64_t hash; /* of everything above */
+} sbp_dataset;
+
+/* Reads, tokenizes and checks all files. Notes say what was left out or cut. SBP_INPUT names file and line of
+ * what is wrong; also when there is no row. */
+sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options,
+                            sbp_dataset **out) SBP_CHECKED;
+/* NULL is allowed. */
+void sbp_dataset_destroy(sbp_dataset *data);
+/* Tokens of all documents of a row. */
+int64_t sbp_dataset_row_tokens(const sbp_dataset *data, int64_t row);
+
+/* ---- order ------------------------------------------------------------------------------------------ */
+
+typedef struct sbp_sampler {
+    const sbp_dataset *data;
+    uint64_t seed;
+    bool shuffle;
+    int64_t batch_rows, batch_tokens; /* batch_tokens 0: by rows */
+    int64_t epoch, at;                /* the next step begins at order[at] of this epoch */
+    int64_t *order;                   /* [row_count] of order_epoch */
+    int64_t order_epoch;              /* -1: none yet */
+} sbp_sampler;
+
+sbp_status sbp_sampler_init(sbp_sampler *sampler, sbp_diag *diag, const sbp_dataset *data, uint64_t seed,
+                            bool shuffle, int64_t batch_rows, int64_t batch_tokens) SBP_CHECKED;
+void sbp_sampler_close(sbp_sampler *sampler);
+/* The rows of the next step, valid until the next call; goes on to the next epoch by itself. */
+const int64_t *sbp_sampler_next(sbp_sampler *sampler, int64_t *count);
+/* Steps of an epoch. Moves the sampler to the beginning of that epoch. */
+int64_t sbp_sampler_epoch_steps(sbp_sampler *sampler, int64_t epoch);
+/* ceil of what `epochs` passes take; a fraction takes that share of the last pass' steps. Moves the sampler
+ * to its beginning. */
+int64_t sbp_sampler_total_steps(sbp_sampler *sampler, double epochs);
+void sbp_sampler_seek(sbp_sampler *sampler, int64_t epoch, int64_t at);
+
+#endif

@@ -1,0 +1,118 @@
+/* sampler.c: which rows each step takes. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "ir/rowkernel.h"
+#include "runtime/data/dataset.h"
+
+typedef struct shuffle_key {
+    uint32_t k0, k1;
+    int64_t row;
+} shuffle_key;
+
+static int compare_keys(const void *a, const void *b) {
+    const shuffle_key *x = a, *y = b;
+    if (x->k0 != y->k0)
+        return x->k0 < y->k0 ? -1 : 1;
+    if (x->k1 != y->k1)
+        return x->k1 < y->k1 ? -1 : 1;
+    return x->row < y->row ? -1 : x->row > y->row;
+}
+
+/* The order of an epoch, in place: the keys lie in the same memory as the result. */
+static void make_order(sbp_sampler *s, int64_t epoch) {
+    if (s->order_epoch == epoch || (!s->shuffle && s->order_epoch >= 0))
+        return;
+    shuffle_key *keys = (shuffle_key *)(void *)s->order;
+    const uint32_t key[2] = {(uint32_t)s->seed, (uint32_t)(s->seed >> 32)};
+    int64_t n = s->data->row_count;
+    for (int64_t r = n - 1; r >= 0; r--) {
+        uint32_t counter[4] = {(uint32_t)r, (uint32_t)((uint64_t)r >> 32), (uint32_t)epoch, 0};
+        keys[r] = (shuffle_key){.row = r};
+        if (!s->shuffle)
+            continue;
+        keys[r].k0 = sbp_philox(counter, key);
+        counter[3] = 1;
+        keys[r].k1 = sbp_philox(counter, key);
+    }
+    if (s->shuffle)
+        qsort(keys, (size_t)n, sizeof *keys, compare_keys);
+    for (int64_t r = 0; r < n; r++) {
+        int64_t row = keys[r].row; /* order[r] lies before keys[r + 1] */
+        s->order[r] = row;
+    }
+    s->order_epoch = epoch;
+}
+
+sbp_status sbp_sampler_init(sbp_sampler *s, sbp_diag *diag, const sbp_dataset *data, uint64_t seed,
+                            bool shuffle, int64_t batch_rows, int64_t batch_tokens) {
+    *s = (sbp_sampler){.data = data,
+                       .seed = seed,
+                       .shuffle = shuffle,
+                       .batch_rows = batch_rows,
+                       .batch_tokens = batch_tokens,
+                       .order_epoch = -1};
+    s->order = sbp_malloc((size_t)data->row_count * sizeof(shuffle_key));
+    return s->order ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory for the order of the data");
+}
+
+void sbp_sampler_close(sbp_sampler *s) {
+    free(s->order);
+    s->order = NULL;
+}
+
+/* Rows of the step that begins at `at`. */
+static int64_t step_rows(const sbp_sampler *s, int64_t at) {
+    int64_t left = s->data->row_count - at;
+    if (s->batch_tokens == 0)
+        return left < s->batch_rows ? left : s->batch_rows;
+    int64_t rows = 1, tokens = sbp_dataset_row_tokens(s->data, s->order[at]);
+    while (rows < left) {
+        tokens += sbp_dataset_row_tokens(s->data, s->order[at + rows]);
+        if (tokens > s->batch_tokens)
+            break;
+        rows++;
+    }
+    return rows;
+}
+
+const int64_t *sbp_sampler_next(sbp_sampler *s, int64_t *count) {
+    if (s->at >= s->data->row_count) {
+        s->at = 0;
+        s->epoch++;
+    }
+    make_order(s, s->epoch);
+    *count = step_rows(s, s->at);
+    s->at += *count;
+    return s->order + s->at - *count;
+}
+
+void sbp_sampler_seek(sbp_sampler *s, int64_t epoch, int64_t at) {
+    s->epoch = epoch;
+    s->at = at;
+}
+
+int64_t sbp_sampler_epoch_steps(sbp_sampler *s, int64_t epoch) {
+    sbp_sampler_seek(s, epoch, 0);
+    if (s->batch_tokens == 0)
+        return sbp_ceil_div(s->data->row_count, s->batch_rows);
+    make_order(s, epoch);
+    int64_t steps = 0;
+    for (int64_t at = 0; at < s->data->row_count; steps++)
+        at += step_rows(s, at);
+    return steps;
+}
+
+int64_t sbp_sampler_total_steps(sbp_sampler *s, double epochs) {
+    double whole = floor(epochs), part = epochs - whole, total = 0;
+    if (s->batch_tokens == 0 || !s->shuffle)
+        total = ceil(epochs * (double)sbp_sampler_epoch_steps(s, 0));
+    else {
+        for (int64_t e = 0; e < (int64_t)whole; e++)
+            total += (double)sbp_sampler_epoch_steps(s, e);
+        if (part > 0)
+            total += ceil(part * (double)sbp_sampler_epoch_steps(s, (int64_t)whole));
+    }
+    sbp_sampler_seek(s, 0, 0);
+    return total < 9e15 ? (int64_t)total : (int64_t)9e15;
+}

@@ -1,0 +1,40 @@
+/* tokenize.h: rows to documents: token ids with labels, as TRL 1.16 makes them.
+ *
+ * Strings: the text of the end-of-sequence token is appended to a text or completion unless it ends with it;
+ * the tokenizer adds its special tokens. prompt + completion: the completion begins where the tokens of
+ * `prompt` and of `prompt + completion` first differ; the input is always the tokens of the joined text.
+ * Labels are not shifted: labels[i] names token i, -100 stands for none.
+ *
+ * Threads: a maker is used by one thread at a time.
+ */
+#ifndef SBP_RUNTIME_DATA_TOKENIZE_H
+#define SBP_RUNTIME_DATA_TOKENIZE_H
+
+#include "ir/io/tokenizer/tokenizer.h"
+#include "runtime/data/jsonl.h"
+
+/* Which tokens count. auto: the completion where rows have prompt and completion, else all. */
+typedef enum sbp_loss_on { SBP_LOSS_AUTO, SBP_LOSS_ALL, SBP_LOSS_COMPLETION } sbp_loss_on;
+
+typedef struct sbp_document {
+    int32_t *ids, *labels; /* [count] */
+    int64_t count;
+    const char *part; /* "text" or "completion": what is scored */
+} sbp_document;
+
+/* Turns rows into documents and warns once about each oddity. */
+typedef struct sbp_document_maker {
+    const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
+    sbp_loss_on loss_on;
+    sbp_diag *diag; /* of warnings and errors */
+    bool warned_eos, warned_border, warned_mask;
+} sbp_document_maker;
+
+/* In the arena. Needs no guard. */
+sbp_status sbp_document_make(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
+                             sbp_document *out) SBP_CHECKED;
+
+/* Text of the end-of-sequence token; NULL when the tokenizer has none. */
+const char *sbp_eos_text(const sbp_tokenizer *tokenizer);
+
+#endif

@@ -1,0 +1,124 @@
+/* devices.c: the table of devices. */
+#include "runtime/run/devices.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/cpu/cpu_device.h"
+#ifdef SBP_HAS_VULKAN
+#include "backends/vulkan/vulkan_device.h"
+#endif
+#include "ir/io/json.h"
+
+static const sbp_device_class *const classes[] = {
+#ifdef SBP_HAS_VULKAN
+    &sbp_vulkan_device,
+#endif
+    &sbp_cpu_device};
+
+const sbp_device_class *sbp_device_find(const char *backend) {
+    for (int i = 0; i < SBP_COUNT(classes); i++)
+        if (strcmp(classes[i]->name, backend) == 0)
+            return classes[i];
+    return NULL;
+}
+
+/* ---- listing ---------------------------------------------------------------------------------------- */
+
+/* A device that cannot be opened is listed too, with the reason. */
+static sbp_status open_info(const sbp_device_class *class, int32_t index, sbp_diag *diag,
+                            sbp_device_info *out) {
+    sbp_device_options options = {.index = index};
+    sbp_device *device;
+    *out = (sbp_device_info){0};
+    SBP_TRY(class->create(&options, diag, &device));
+    class->info(device, out);
+    class->destroy(device);
+    return SBP_OK;
+}
+
+static void add_reason(sbp_text *out, sbp_diag *reason) {
+    const char *text = sbp_diag_text(reason, SBP_ERROR);
+    size_t length = strcspn(text, "\n"), skip = strncmp(text, "error: ", 7) == 0 ? 7 : 0;
+    sbp_text_add_n(out, text + skip, length - skip);
+}
+
+static void add_json(sbp_text *out, const char *backend, int32_t index, const sbp_device_info *info) {
+    sbp_text_add(out, "{\"backend\": \"%s\", \"device\": %d, \"name\": ", backend, index);
+    sbp_json_add_string(out, info->name, strlen(info->name));
+    sbp_text_add(out, ", \"software\": %s, \"memory_bytes\": %lld, ", info->software ? "true" : "false",
+                 (long long)info->memory_bytes);
+    if (info->available_bytes > 0)
+        sbp_text_add(out, "\"available_bytes\": %lld, ", (long long)info->available_bytes);
+    if (info->allocation_bytes > 0)
+        sbp_text_add(out, "\"allocation_bytes\": %lld, ", (long long)info->allocation_bytes);
+    sbp_text_add(out, "\"threads\": %d}", info->threads);
+}
+
+static void add_line(sbp_text *out, const char *backend, int32_t index, const sbp_device_info *info) {
+    char bytes[32];
+    sbp_text_add(out, "%s", backend);
+    if (info->threads == 0)
+        sbp_text_add(out, " %d", index);
+    sbp_text_add(out, ": %s", info->name);
+    if (info->threads > 0)
+        sbp_text_add(out, ", %d threads", info->threads);
+    sbp_text_add(out, ", %s of memory", sbp_format_bytes(bytes, sizeof bytes, (double)info->memory_bytes));
+    if (info->available_bytes > 0)
+        sbp_text_add(out, ", %s free", sbp_format_bytes(bytes, sizeof bytes, (double)info->available_bytes));
+    if (info->allocation_bytes > 0 && info->allocation_bytes < info->memory_bytes)
+        sbp_text_add(out, ", at most %s at once",
+                     sbp_format_bytes(bytes, sizeof bytes, (double)info->allocation_bytes));
+    sbp_text_add(out, "%s\n", info->software ? "; a software driver, never chosen by --backend auto" : "");
+}
+
+/* *listed: objects in the JSON array so far. */
+static sbp_status list_class(sbp_text *out, bool json, const sbp_device_class *class, sbp_diag *reason,
+                             int32_t *listed) {
+    int32_t count = 1;
+    sbp_status status = class->count ? class->count(reason, &count) : SBP_OK;
+    if (status == SBP_INTERNAL)
+        return status;
+    if (status != SBP_OK && !json) {
+        sbp_text_add(out, "%s: none (", class->name);
+        add_reason(out, reason);
+        sbp_text_add(out, ")\n");
+    }
+    for (int32_t i = 0; i < (status == SBP_OK ? count : 0); i++) {
+        sbp_device_info info;
+        sbp_diag_clear(reason);
+        if (open_info(class, i, reason, &info) != SBP_OK) {
+            if (json)
+                continue;
+            sbp_text_add(out, "%s %d: cannot be used (", class->name, i);
+            add_reason(out, reason);
+            sbp_text_add(out, ")\n");
+        } else if (json) {
+            sbp_text_add(out, "%s", *listed ? ",\n " : "");
+            add_json(out, class->name, i, &info);
+            ++*listed;
+        } else {
+            add_line(out, class->name, i, &info);
+        }
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_devices_print(sbp_text *out, bool json, sbp_diag *diag) {
+    int32_t listed = 0;
+    if (json)
+        sbp_text_add(out, "[");
+    for (int i = 0; i < SBP_COUNT(classes); i++) {
+        sbp_diag *reason = sbp_diag_create();
+        if (!reason)
+            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        sbp_status status = list_class(out, json, classes[i], reason, &listed);
+        if (status != SBP_OK)
+            sbp_fail(diag, status, "%s", sbp_diag_text(reason, SBP_ERROR));
+        sbp_diag_destroy(reason);
+        SBP_TRY(status);
+    }
+    if (json)
+        sbp_text_add(out, "]\n");
+    return SBP_OK;
+}

@@ -1,0 +1,162 @@
+/* executor_io.c: reading and writing buffers: directly where the device maps its memory, else through a
+ * bounded staging buffer. */
+#include "runtime/run/executor_internal.h"
+
+#include <string.h>
+
+static void *mapped(sbp_executor *x, sbp_space space, int64_t offset) {
+    return x->class->map ? x->class->map(x->device, space, offset) : NULL;
+}
+
+static void convert(sbp_dtype to, void *out, sbp_dtype from, const void *in, int64_t count) {
+    if (to == from)
+        memcpy(out, in, (size_t)(count * sbp_dtype_bytes(to)));
+    else
+        for (int64_t k = 0; k < count; k++)
+            sbp_element_set(out, to, k, sbp_element_get(in, from, k));
+}
+
+sbp_status sbp_executor_put(sbp_executor *x, sbp_space space, int64_t offset, const void *data, int64_t bytes,
+                            sbp_diag *diag) {
+    return bytes > 0 ? x->class->write(x->device, space, offset, data, bytes, diag) : SBP_OK;
+}
+
+sbp_status sbp_executor_get(sbp_executor *x, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                            sbp_diag *diag) {
+    return bytes > 0 ? x->class->read(x->device, space, offset, data, bytes, diag) : SBP_OK;
+}
+
+sbp_status sbp_executor_convert_out(sbp_executor *x, sbp_space space, int64_t offset, sbp_dtype from,
+                                    int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) {
+    if (from == dtype)
+        return sbp_executor_get(x, space, offset, out, count * sbp_dtype_bytes(from), diag);
+    const void *direct = mapped(x, space, offset);
+    if (direct) {
+        SBP_TRY(x->class->wait(x->device, diag));
+        convert(dtype, out, from, direct, count);
+        return SBP_OK;
+    }
+    int64_t unit = sbp_dtype_bytes(from), piece = SBP_STAGING_BYTES / unit;
+    for (int64_t k = 0; k < count; k += piece) {
+        int64_t n = count - k < piece ? count - k : piece;
+        SBP_TRY(sbp_executor_get(x, space, offset + k * unit, x->staging, n * unit, diag));
+        convert(dtype, (unsigned char *)out + k * sbp_dtype_bytes(dtype), from, x->staging, n);
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t offset, sbp_dtype to,
+                                   int64_t count, sbp_dtype dtype, const void *data, sbp_diag *diag) {
+    if (to == dtype)
+        return sbp_executor_put(x, space, offset, data, count * sbp_dtype_bytes(to), diag);
+    void *direct = mapped(x, space, offset);
+    if (direct) {
+        SBP_TRY(x->class->wait(x->device, diag));
+        convert(to, direct, dtype, data, count);
+        return SBP_OK;
+    }
+    int64_t unit = sbp_dtype_bytes(to), piece = SBP_STAGING_BYTES / unit;
+    for (int64_t k = 0; k < count; k += piece) {
+        int64_t n = count - k < piece ? count - k : piece;
+        convert(to, x->staging, dtype, (const unsigned char *)data + k * sbp_dtype_bytes(dtype), n);
+        SBP_TRY(sbp_executor_put(x, space, offset + k * unit, x->staging, n * unit, diag));
+    }
+    return SBP_OK;
+}
+
+/* ---- buffers ---------------------------------------------------------------------------------------- */
+
+int64_t sbp_executor_elems(const sbp_executor *x, int32_t buffer) {
+    const sbp_buffer *b = &x->program->buffers[buffer];
+    sbp_sizes most = sbp_program_sizes(x->program, x->program->t_max, x->program->s_max);
+    int64_t rows = 0;
+    return sbp_extent_eval(b->rows, &most, &rows) ? rows * b->cols : 0;
+}
+
+static sbp_status check_range(const sbp_executor *x, int32_t buffer, int32_t slot, int64_t first,
+                              int64_t count, sbp_diag *diag) {
+    if (buffer < 0 || buffer >= x->program->buffer_count)
+        return sbp_fail(diag, SBP_INTERNAL, "no buffer %d", buffer);
+    const sbp_buffer *b = &x->program->buffers[buffer];
+    int64_t elems = sbp_executor_elems(x, buffer);
+    if (slot < 0 || slot >= b->count || first < 0 || count < 0 || count > elems || first > elems - count)
+        return sbp_fail(diag, SBP_INTERNAL,
+                        "buffer '%.200s': elements %lld+%lld of slot %d; it has %d of %lld", b->name,
+                        (long long)first, (long long)count, slot, b->count, (long long)elems);
+    return SBP_OK;
+}
+
+static int64_t byte_offset(const sbp_executor *x, int32_t buffer, int32_t slot, int64_t element) {
+    const sbp_buffer *b = &x->program->buffers[buffer];
+    return b->offset + slot * b->stride + element * sbp_dtype_bytes(b->dtype);
+}
+
+sbp_status sbp_executor_read(sbp_executor *x, int32_t buffer, int32_t slot, int64_t first, int64_t count,
+                             sbp_dtype dtype, void *out, sbp_diag *diag) {
+    SBP_TRY(check_range(x, buffer, slot, first, count, diag));
+    const sbp_buffer *b = &x->program->buffers[buffer];
+    return sbp_executor_convert_out(x, b->space, byte_offset(x, buffer, slot, first), b->dtype, count, dtype,
+                                    out, diag);
+}
+
+sbp_status sbp_executor_write(sbp_executor *x, int32_t buffer, int32_t slot, int64_t first, int64_t count,
+                              sbp_dtype dtype, const void *data, sbp_diag *diag) {
+    SBP_TRY(check_range(x, buffer, slot, first, count, diag));
+    const sbp_buffer *b = &x->program->buffers[buffer];
+    return sbp_executor_convert_in(x, b->space, byte_offset(x, buffer, slot, first), b->dtype, count, dtype,
+                                   data, diag);
+}
+
+sbp_status sbp_executor_fill_role(sbp_executor *x, sbp_role role, double value, sbp_diag *diag) {
+    for (int32_t k = 0; k < x->program->buffer_count; k++) {
+        const sbp_buffer *b = &x->program->buffers[k];
+        if (b->role != role)
+            continue;
+        int64_t unit = sbp_dtype_bytes(b->dtype), piece = SBP_STAGING_BYTES / unit;
+        int64_t elems = sbp_executor_elems(x, k);
+        for (int64_t e = 0; e < piece && e < elems; e++)
+            sbp_element_set(x->staging, b->dtype, e, value);
+        for (int32_t slot = 0; slot < b->count; slot++)
+            for (int64_t e = 0; e < elems; e += piece) {
+                int64_t n = elems - e < piece ? elems - e : piece;
+                SBP_TRY(
+                    sbp_executor_put(x, b->space, byte_offset(x, k, slot, e), x->staging, n * unit, diag));
+            }
+    }
+    return SBP_OK;
+}
+
+void *sbp_executor_map(sbp_executor *x, int32_t buffer, int32_t slot) {
+    return mapped(x, x->program->buffers[buffer].space, byte_offset(x, buffer, slot, 0));
+}
+
+sbp_status sbp_executor_output(sbp_executor *x, const char *name, double *out, sbp_diag *diag) {
+    for (int32_t o = 0; o < x->program->output_count; o++)
+        if (strcmp(x->program->outputs[o].name, name) == 0)
+            return sbp_executor_read(x, x->program->outputs[o].buffer, 0, x->program->outputs[o].index, 1,
+                                     SBP_F64, out, diag);
+    return sbp_fail(diag, SBP_INPUT, "the plan has no output '%.200s'", name);
+}
+
+/* ---- gradients -------------------------------------------------------------------------------------- */
+
+sbp_status sbp_gradient_read(const sbp_gradient *gradient, int64_t first, int64_t count, sbp_dtype dtype,
+                             void *out, sbp_diag *diag) {
+    const sbp_span *span = &gradient->span;
+    if (first < 0 || count < 0 || count > span->rows * span->cols || first > span->rows * span->cols - count)
+        return sbp_fail(diag, SBP_INTERNAL, "elements %lld+%lld of a gradient of %lld x %lld",
+                        (long long)first, (long long)count, (long long)span->rows, (long long)span->cols);
+    int64_t unit = sbp_dtype_bytes(span->dtype);
+    unsigned char *to = out;
+    while (count > 0) { /* a run per row, or all at once when rows follow each other */
+        int64_t row = first / span->cols, col = first % span->cols;
+        int64_t n = span->stride == span->cols || count < span->cols - col ? count : span->cols - col;
+        SBP_TRY(sbp_executor_convert_out(gradient->executor, span->space,
+                                         span->offset + (row * span->stride + col) * unit, span->dtype, n,
+                                         dtype, to, diag));
+        to += n * sbp_dtype_bytes(dtype);
+        first += n;
+        count -= n;
+    }
+    return SBP_OK;
+}

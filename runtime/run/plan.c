@@ -1,0 +1,131 @@
+/* plan.c: opens plan.bin and checks that its sections fit together. */
+#include "runtime/run/plan.h"
+
+#include <string.h>
+
+typedef struct loader {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const sbp_plan_file *file;
+    const sbp_plan **out;
+} loader;
+
+/* A section that must be there. */
+static sbp_status need(const loader *l, const char *name, const sbp_plan_section **out) {
+    *out = sbp_plan_file_find(l->file, name);
+    if (*out)
+        return SBP_OK;
+    return sbp_fail(l->diag, SBP_INPUT, "%s: no section '%s'", l->file->path, name);
+}
+
+static const char *section_name(const loader *l, const char *name) {
+    return sbp_arena_printf(l->arena, "%s: section '%s'", l->file->path, name);
+}
+
+static sbp_status load_program(const loader *l, sbp_plan *plan) {
+    const sbp_plan_section *text;
+    sbp_program *program;
+    SBP_TRY(need(l, SBP_PLAN_PROGRAM, &text));
+    const char *name = section_name(l, SBP_PLAN_PROGRAM);
+    SBP_TRY(sbp_program_parse(l->arena, l->diag, name, text->data, (size_t)text->length, &program));
+    sbp_status status = sbp_program_verify(program, l->diag);
+    if (status != SBP_OK)
+        return sbp_fail(l->diag, status, "%s does not verify", name);
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        if (program->buffers[b].offset < 0)
+            return sbp_fail(l->diag, SBP_INPUT, "%s: buffer '%.200s' has no offset", name,
+                            program->buffers[b].name);
+    plan->program = program;
+    return SBP_OK;
+}
+
+/* A parameter has one buffer of the program, with as many elements, and the reverse. */
+static sbp_status bind_tensor(const loader *l, sbp_plan *plan, const sbp_map *names, int32_t t,
+                              int32_t *buffers, int32_t *tensor_of) {
+    const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
+    int32_t b = sbp_map_get(names, tensor->buffer);
+    if (b < 0 || plan->program->buffers[b].role != SBP_ROLE_PARAM)
+        return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': '%.200s' is no parameter of the program",
+                        l->file->path, SBP_PLAN_TENSORS, tensor->buffer);
+    const sbp_buffer *buffer = &plan->program->buffers[b];
+    int64_t rows = sbp_extent_as_const(buffer->rows);
+    if (rows < 0 || buffer->count != 1 || rows * buffer->cols != tensor->map.elems ||
+        !sbp_dtype_is_float(buffer->dtype))
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "%s: section '%s': '%.200s' has %lld elements, its buffer is %s of %lld x %lld",
+                        l->file->path, SBP_PLAN_TENSORS, tensor->buffer, (long long)tensor->map.elems,
+                        sbp_dtype_name(buffer->dtype), (long long)rows, (long long)buffer->cols);
+    buffers[t] = b;
+    tensor_of[b] = t;
+    return SBP_OK;
+}
+
+static sbp_status load_tensors(const loader *l, sbp_plan *plan) {
+    const sbp_plan_section *text;
+    sbp_tensor_table *table;
+    SBP_TRY(need(l, SBP_PLAN_TENSORS, &text));
+    SBP_TRY(sbp_tensor_table_parse(l->arena, l->diag, section_name(l, SBP_PLAN_TENSORS), text->data,
+                                   (size_t)text->length, &table));
+    plan->tensors = table;
+    int32_t *buffers = SBP_NEW_ARRAY(l->arena, int32_t, table->count);
+    int32_t *tensor_of = SBP_NEW_ARRAY(l->arena, int32_t, plan->program->buffer_count);
+    plan->buffers = buffers;
+    plan->tensor_of = tensor_of;
+    sbp_map names;
+    sbp_map_init(&names, l->arena);
+    for (int32_t b = 0; b < plan->program->buffer_count; b++) {
+        tensor_of[b] = -1;
+        if (plan->program->buffers[b].function == -1)
+            sbp_map_set(&names, plan->program->buffers[b].name, b);
+    }
+    for (int32_t t = 0; t < table->count; t++)
+        SBP_TRY(bind_tensor(l, plan, &names, t, buffers, tensor_of));
+    for (int32_t b = 0; b < plan->program->buffer_count; b++)
+        if (plan->program->buffers[b].role == SBP_ROLE_PARAM && tensor_of[b] < 0)
+            return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': nothing for parameter '%.200s'",
+                            l->file->path, SBP_PLAN_TENSORS, plan->program->buffers[b].name);
+    return SBP_OK;
+}
+
+/* Text that may be absent; a NUL byte inside is an error. */
+static sbp_status load_text(const loader *l, const char *name, const char **out, int64_t *bytes) {
+    const sbp_plan_section *section = sbp_plan_file_find(l->file, name);
+    *out = section && section->length > 0 ? section->data : "";
+    *bytes = section ? section->length : 0;
+    if (memchr(*out, 0, (size_t)*bytes))
+        return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s' holds a zero byte", l->file->path, name);
+    return SBP_OK;
+}
+
+sbp_status sbp_plan_load(sbp_arena *arena, sbp_diag *diag, const sbp_plan_file *file, const sbp_plan **out) {
+    const loader l = {arena, diag, file, out};
+    sbp_plan *plan = SBP_NEW(arena, sbp_plan);
+    plan->path = file->path;
+    SBP_TRY(load_program(&l, plan));
+    SBP_TRY(load_tensors(&l, plan));
+    const sbp_plan_section *meta, *kernels = sbp_plan_file_find(file, SBP_PLAN_KERNELS);
+    SBP_TRY(need(&l, SBP_PLAN_META, &meta));
+    SBP_TRY(sbp_json_parse(arena, diag, section_name(&l, SBP_PLAN_META), meta->data, (size_t)meta->length, 0,
+                           &plan->meta));
+    SBP_TRY(sbp_json_as_object(diag, plan->meta, &plan->meta));
+    int64_t template_bytes;
+    SBP_TRY(load_text(&l, SBP_PLAN_TOKENIZER, &plan->tokenizer, &plan->tokenizer_bytes));
+    SBP_TRY(load_text(&l, SBP_PLAN_TEMPLATE, &plan->chat_template, &template_bytes));
+    if (kernels && kernels->length > 0) {
+        plan->kernels = kernels->data;
+        plan->kernels_bytes = kernels->length;
+    }
+    *out = plan;
+    return SBP_OK;
+}
+
+static sbp_status load_body(void *user) {
+    const loader *l = user;
+    return sbp_plan_load(l->arena, l->diag, l->file, l->out);
+}
+
+sbp_status sbp_plan_open(sbp_arena *arena, sbp_diag *diag, const char *path, const sbp_plan **out) {
+    loader l = {arena, diag, NULL, out};
+    SBP_TRY(sbp_plan_file_read(arena, diag, path, &l.file));
+    return sbp_guard(arena, diag, load_body, &l);
+}

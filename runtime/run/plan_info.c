@@ -1,0 +1,144 @@
+/* plan_info.c: the section "meta" and the options of a run. */
+#include "runtime/run/plan_info.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_THREADS = 1024 };
+#define MOST_BYTES ((int64_t)1 << 48)
+
+static sbp_status get_text(sbp_diag *diag, const sbp_json *object, const char *key, const char **out) {
+    *out = NULL;
+    return sbp_json_get_string(diag, object, key, SBP_JSON_NULLABLE, out);
+}
+
+/* A number, or null or a word, which leave *out alone. */
+static sbp_status get_number(sbp_diag *diag, const sbp_json *object, const char *key, double *out) {
+    const sbp_json *member = sbp_json_member(object, key);
+    if (!member || member->kind == SBP_JSON_NULL || member->kind == SBP_JSON_STRING)
+        return SBP_OK;
+    return sbp_json_as_double(diag, member, out);
+}
+
+/* A number that may be added and multiplied: of a file, so that it is not to be trusted. */
+static sbp_status get_count(sbp_diag *diag, const sbp_json *object, const char *key, int64_t most,
+                            int64_t *out) {
+    SBP_TRY(sbp_json_get_i64(diag, object, key, SBP_JSON_NULLABLE, out));
+    if (*out < 0 || *out > most)
+        return sbp_json_fail(diag, sbp_json_member(object, key), "expected 0 to %lld, found %lld",
+                             (long long)most, (long long)*out);
+    return SBP_OK;
+}
+
+sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_info *out) {
+    const sbp_json *meta = plan->meta, *model = NULL;
+    double clip = INFINITY, accumulate = 0, memory = 0;
+    *out = (sbp_plan_info){0};
+    SBP_TRY(sbp_json_get_object(diag, meta, "model", SBP_JSON_NULLABLE, &model));
+    SBP_TRY(sbp_json_get_object(diag, meta, "options", SBP_JSON_NULLABLE, &out->options));
+    SBP_TRY(sbp_json_get_object(diag, meta, "defaults", SBP_JSON_NULLABLE, &out->defaults));
+    SBP_TRY(get_text(diag, meta, "sbpc", &out->sbpc));
+    SBP_TRY(get_text(diag, meta, "backend", &out->backend));
+    SBP_TRY(get_text(diag, meta, "dtype", &out->dtype));
+    SBP_TRY(get_count(diag, meta, "runtime_bytes", MOST_BYTES, &out->runtime_bytes));
+    SBP_TRY(get_count(diag, meta, "threads", MOST_THREADS, &out->threads));
+    SBP_TRY(get_count(diag, meta, "thread_bytes", MOST_BYTES, &out->thread_bytes));
+    if (model) {
+        SBP_TRY(get_text(diag, model, "name", &out->name));
+        SBP_TRY(get_text(diag, model, "weights", &out->weights));
+        SBP_TRY(get_text(diag, model, "tokenizer", &out->tokenizer));
+        SBP_TRY(get_text(diag, model, "config", &out->config));
+        SBP_TRY(sbp_json_get_i64(diag, model, "vocab_size", SBP_JSON_NULLABLE, &out->vocab_size));
+    }
+    if (out->options) {
+        SBP_TRY(get_number(diag, out->options, "clip", &clip));
+        SBP_TRY(get_number(diag, out->options, "accumulate", &accumulate));
+        SBP_TRY(get_number(diag, out->options, "memory", &memory));
+    }
+    out->memory_bytes = memory >= 1 && memory < 9e18 ? (int64_t)memory : 0;
+    out->max_grad_norm = clip;
+    out->most_parts = accumulate >= 1 && accumulate < 1e15 ? (int64_t)accumulate : 0;
+    if (!out->backend)
+        out->backend = "cpu";
+    return SBP_OK;
+}
+
+/* ---- options ---------------------------------------------------------------------------------------- */
+
+/* Whether a value asks for what the plan has; "auto" asks for nothing. */
+static bool same_as_plan(sbp_arena *arena, const sbp_option *option, const char *text,
+                         const sbp_json *value) {
+    sbp_text mine, plans;
+    if (strcmp(text, "auto") == 0)
+        return true;
+    if (!value || option->kind == SBP_OPTION_LIST)
+        return false;
+    sbp_text_init(&mine, arena);
+    sbp_text_init(&plans, arena);
+    sbp_option_value_json(&mine, option, text);
+    if (value->kind == SBP_JSON_INT || value->kind == SBP_JSON_REAL)
+        sbp_text_add_double(&plans, value->kind == SBP_JSON_INT ? (double)value->integer : value->real);
+    else
+        sbp_json_add_value(&plans, value);
+    return strcmp(mine.data, plans.data) == 0;
+}
+
+/* What the plan has, resolved: the schedule knows what "auto" became, meta what was not given. */
+static const sbp_json *plan_value(const sbp_plan *plan, const sbp_plan_info *info, const sbp_option *option,
+                                  sbp_arena *arena) {
+    char *name = sbp_arena_strdup(arena, option->name);
+    for (char *at = strchr(name, '-'); at; at = strchr(at, '-'))
+        *at = '_';
+    const sbp_json *resolved = sbp_json_member(sbp_json_member(plan->meta, "schedule"), name);
+    if (resolved && resolved->kind == SBP_JSON_INT)
+        return resolved;
+    const sbp_json *given = info->options ? sbp_json_member(info->options, option->name) : NULL;
+    bool open = !given || given->kind == SBP_JSON_NULL ||
+                (given->kind == SBP_JSON_STRING && strcmp(given->string, "auto") == 0);
+    const sbp_json *became = open ? sbp_json_member(plan->meta, name) : NULL;
+    return became ? became : given;
+}
+
+sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sbp_plan_info *info,
+                                  const sbp_options *options, sbp_arena *arena) {
+    const sbp_option *option;
+    int32_t at = 0;
+    while ((option = sbp_options_next_given(options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, &at))) {
+        const sbp_json *value = plan_value(plan, info, option, arena);
+        const char *config = sbp_options_from_config(options, option->name);
+        const char *text = sbp_options_text(options, option->name);
+        if (config && same_as_plan(arena, option, text, value))
+            continue;
+        sbp_text plans;
+        sbp_text_init(&plans, arena);
+        if (value && value->kind == SBP_JSON_STRING)
+            sbp_text_add_n(&plans, value->string, (size_t)value->count);
+        else if (value)
+            sbp_json_add_value(&plans, value);
+        return sbp_fail(diag, SBP_USAGE,
+                        "%s%s--%s was decided when '%s' was compiled%s%s; compile again to change it",
+                        config ? config : "", config ? ": " : "", option->name, plan->path,
+                        value ? ", as " : "", plans.data);
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_plan_set_defaults(sbp_diag *diag, const sbp_plan_info *info, sbp_options *options,
+                                 sbp_arena *arena) {
+    for (int64_t i = 0; info->defaults && i < info->defaults->count; i++) {
+        const sbp_json *value = &info->defaults->items[i];
+        sbp_text text;
+        sbp_text_init(&text, arena);
+        if (value->kind == SBP_JSON_STRING)
+            sbp_text_add_n(&text, value->string, (size_t)value->count);
+        else
+            sbp_json_add_value(&text, value);
+        for (int32_t k = 0; k < sbp_option_count(); k++) {
+            const sbp_option *option = sbp_option_at(k);
+            if (strcmp(option->name, value->key) == 0 && (option->phases & SBP_PHASE_RUN) &&
+                option->kind != SBP_OPTION_LIST && value->kind != SBP_JSON_NULL)
+                SBP_TRY(sbp_options_set_default(options, diag, option->name, text.data));
+        }
+    }
+    return SBP_OK;
+}

@@ -1,0 +1,41 @@
+/* plan_info.h: what the section "meta" of a plan says (ir/io/plan_file.h), and how options of a run go
+ * together with it.
+ *
+ * meta: {"sbpc": version, "options": {every option of sbpc compile, resolved, by name}, "model": {"name",
+ * "model_type", "vocab_size", "max_positions", "eos_id", "eos_ids", "bos_id", "pad_id", "weights": path,
+ * "tokenizer": path, "config": text}, "objective", "loss_type", "backend", "dtype", "runtime_bytes": the
+ * process beyond the arenas with "threads" threads, "thread_bytes" for each more or less of them, "defaults":
+ * {option of the run: value}}. What is missing counts as null.
+ */
+#ifndef SBP_RUNTIME_RUN_PLAN_INFO_H
+#define SBP_RUNTIME_RUN_PLAN_INFO_H
+
+#include "ir/io/options/options.h"
+#include "runtime/run/plan.h"
+
+typedef struct sbp_plan_info {
+    const char *sbpc;                                /* version */
+    const char *backend;                             /* "cpu" */
+    const char *dtype;                               /* "fp32" */
+    const char *name, *weights, *tokenizer, *config; /* NULL: none; config: text of config.json */
+    int64_t vocab_size;                              /* 0: unknown */
+    int64_t runtime_bytes, threads, thread_bytes;
+    const sbp_json *options, *defaults; /* objects or NULL */
+    int64_t most_parts;                 /* --accumulate; 0: any */
+    int64_t memory_bytes;               /* --memory; 0: no limit */
+    double max_grad_norm;               /* --clip; infinity: none */
+} sbp_plan_info;
+
+/* Everything lives as long as the plan. */
+sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_info *out) SBP_CHECKED;
+
+/* SBP_USAGE for an option of sbpc compile that was given although the plan is there, naming the plan's value.
+ * From a config file, which may serve both programs, a value equal to the plan's is fine. Below a guard. */
+sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sbp_plan_info *info,
+                                  const sbp_options *options, sbp_arena *arena) SBP_CHECKED;
+
+/* The plan's defaults for options of the run that were not given. Below a guard. */
+sbp_status sbp_plan_set_defaults(sbp_diag *diag, const sbp_plan_info *info, sbp_options *options,
+                                 sbp_arena *arena) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,318 @@
+/* weights.c: loads parameters from files and initialises them at random. */
+#include "runtime/run/weights.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE_ELEMS = 1 << 17, MAX_THREADS = 64 };
+
+/* One parameter on its way into its buffer. */
+typedef struct target {
+    sbp_executor *x;
+    sbp_diag *diag;
+    int32_t buffer;
+    sbp_dtype dtype;
+    unsigned char
+        *memory; /* its elements: mapped, or a copy that is written at the end, or NULL: written by piece */
+    bool is_copy;
+} target;
+
+static sbp_status open_target(target *t, bool needs_all) {
+    t->memory = sbp_executor_map(t->x, t->buffer, 0);
+    t->is_copy = false;
+    if (t->memory)
+        return sbp_executor_wait(t->x, t->diag);
+    if (!needs_all)
+        return SBP_OK;
+    t->memory = sbp_malloc((size_t)(sbp_executor_elems(t->x, t->buffer) * sbp_dtype_bytes(t->dtype)));
+    t->is_copy = true;
+    return t->memory ? SBP_OK : sbp_fail(t->diag, SBP_MACHINE, "out of memory while loading weights");
+}
+
+/* Writes the copy, if there is one, unless loading failed. */
+static sbp_status close_target(target *t, sbp_status status) {
+    if (t->is_copy) {
+        if (status == SBP_OK)
+            status = sbp_executor_write(t->x, t->buffer, 0, 0, sbp_executor_elems(t->x, t->buffer), t->dtype,
+                                        t->memory, t->diag);
+        free(t->memory);
+    }
+    return status;
+}
+
+/* ---- loading ---------------------------------------------------------------------------------------- */
+
+typedef struct load {
+    target to;
+    const sbp_weights *weights;
+    const sbp_weight *weight;
+    const sbp_recipe *recipe;
+    sbp_recipe_map map;
+    sbp_dtype staged; /* F64 or F32 */
+    void *staging;    /* [PIECE_ELEMS] */
+    int64_t first;    /* source index of staging[0] */
+} load;
+
+/* The first element that is NaN or infinite, -1 if there is none. */
+static int64_t first_not_finite(const void *data, sbp_dtype dtype, int64_t count) {
+    if (dtype == SBP_F32) { /* all of almost every model: let it vectorise */
+        const uint32_t *bits = data;
+        uint32_t any = 0;
+        for (int64_t k = 0; k < count; k++)
+            any |= (uint32_t)((bits[k] & 0x7f800000u) == 0x7f800000u);
+        if (!any)
+            return -1;
+    }
+    for (int64_t k = 0; k < count; k++)
+        if (!isfinite(sbp_element_get(data, dtype, k)))
+            return k;
+    return -1;
+}
+
+static sbp_status check_finite(const load *l, const void *data, sbp_dtype dtype, int64_t first,
+                               int64_t count) {
+    int64_t bad = first_not_finite(data, dtype, count);
+    if (bad < 0)
+        return SBP_OK;
+    return sbp_fail(l->to.diag, SBP_INPUT,
+                    "%s: tensor '%.200s': element %lld is %g as %s, expected a finite number",
+                    l->weight->path, l->weight->name, (long long)(first + bad),
+                    sbp_element_get(data, dtype, bad), sbp_dtype_name(dtype));
+}
+
+/* Source elements first .. first + count - 1 become the same number of target elements from `to` on. */
+static sbp_status load_run(load *l, int64_t first, int64_t to, int64_t count) {
+    int64_t unit = sbp_dtype_bytes(l->to.dtype);
+    void *out = l->to.memory ? l->to.memory + to * unit : l->staging;
+    SBP_TRY(sbp_weights_read(l->weights, l->weight, first, count, l->to.dtype, out, l->to.diag));
+    SBP_TRY(check_finite(l, out, l->to.dtype, first, count));
+    if (l->to.memory)
+        return SBP_OK;
+    return sbp_executor_write(l->to.x, l->to.buffer, 0, to, count, l->to.dtype, out, l->to.diag);
+}
+
+static sbp_status scatter(void *user, const sbp_recipe_run *run) {
+    load *l = user;
+    for (int64_t k = 0; k < run->count; k++) {
+        double value = sbp_element_get(l->staging, l->staged, run->source - l->first + k);
+        if (l->map.changes_values)
+            value = sbp_recipe_load_value(l->recipe, value);
+        sbp_element_set(l->to.memory, l->to.dtype, run->target + k, value);
+    }
+    return SBP_OK;
+}
+
+static sbp_status load_pieces(load *l) {
+    int64_t first = l->map.source_base, end = sbp_recipe_source_end(&l->map);
+    bool direct = sbp_recipe_is_one_run(&l->map) && !l->map.changes_values;
+    for (int64_t at = first; at < end; at += PIECE_ELEMS) {
+        int64_t count = end - at < PIECE_ELEMS ? end - at : PIECE_ELEMS;
+        if (direct) {
+            SBP_TRY(load_run(l, at, at - first, count));
+            continue;
+        }
+        SBP_TRY(sbp_weights_read(l->weights, l->weight, at, count, l->staged, l->staging, l->to.diag));
+        SBP_TRY(check_finite(l, l->staging, l->staged, at, count));
+        l->first = at;
+        SBP_TRY(sbp_recipe_walk_source(&l->map, at, at + count, scatter, l));
+    }
+    return SBP_OK;
+}
+
+static sbp_status check_shape(const load *l) {
+    char found[160] = "", expected[160] = "";
+    size_t f = 0, e = 0;
+    bool same = l->weight->rank == l->recipe->rank;
+    for (int32_t a = 0; a < l->weight->rank && f < sizeof found - 24; a++)
+        f += (size_t)snprintf(found + f, sizeof found - f, "%s%lld", a ? ", " : "",
+                              (long long)l->weight->dim[a]);
+    for (int32_t a = 0; a < l->recipe->rank; a++) {
+        same = same && l->weight->dim[a] == l->recipe->dim[a];
+        e += (size_t)snprintf(expected + e, sizeof expected - e, "%s%lld", a ? ", " : "",
+                              (long long)l->recipe->dim[a]);
+    }
+    if (same)
+        return SBP_OK;
+    return sbp_fail(l->to.diag, SBP_INPUT, "%s: tensor '%.200s': shape [%s], expected [%s]", l->weight->path,
+                    l->weight->name, found, expected);
+}
+
+/* The tensor of the file and the recipe for it; NULL when the file has none. */
+static const sbp_weight *find_source(const sbp_weights *weights, const sbp_tensor_entry *tensor,
+                                     const sbp_recipe **recipe) {
+    for (int32_t k = 0; k < tensor->recipe_count; k++) {
+        *recipe = &tensor->recipes[k];
+        const sbp_weight *found = sbp_weights_find(weights, tensor->recipes[k].source);
+        if (found)
+            return found;
+    }
+    *recipe = &tensor->recipes[0];
+    for (int32_t k = 0; k < tensor->alias_count; k++) {
+        const sbp_weight *found = sbp_weights_find(weights, tensor->aliases[k]);
+        if (found)
+            return found;
+    }
+    return NULL;
+}
+
+static sbp_status load_tensor(load *l) {
+    SBP_TRY(sbp_weight_check(l->weight, l->to.dtype, l->to.diag));
+    SBP_TRY(check_shape(l));
+    SBP_TRY(sbp_recipe_compile(l->to.diag, l->recipe, &l->map));
+    if (l->map.elems != sbp_executor_elems(l->to.x, l->to.buffer))
+        return sbp_fail(l->to.diag, SBP_INTERNAL, "tensor '%.200s' does not fill its buffer",
+                        l->recipe->source);
+    l->staged = l->weight->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    SBP_TRY(open_target(&l->to, !sbp_recipe_is_one_run(&l->map) || l->map.changes_values));
+    return close_target(&l->to, load_pieces(l));
+}
+
+/* ---- random initialisation -------------------------------------------------------------------------- */
+
+/* Numbers for target elements [first, first + count) of a tensor. */
+typedef struct draw {
+    const sbp_tensor_entry *tensor;
+    uint64_t seed, name_hash;
+    int64_t row_elems; /* of the source */
+    int64_t first, count;
+    double *out; /* [count] */
+} draw;
+
+static double uniform(const draw *d, int64_t index) {
+    const uint32_t counter[4] = {(uint32_t)index, (uint32_t)((uint64_t)index >> 32), (uint32_t)d->name_hash,
+                                 (uint32_t)(d->name_hash >> 32)};
+    const uint32_t key[2] = {(uint32_t)d->seed, (uint32_t)(d->seed >> 32)};
+    return ((double)sbp_philox(counter, key) + 0.5) * 0x1p-32;
+}
+
+static sbp_status draw_run(void *user, const sbp_recipe_run *run) {
+    const draw *d = user;
+    double *out = d->out + (run->target - d->first);
+    int64_t pair = -1;
+    double radius = 0, angle = 0;
+    for (int64_t k = 0; k < run->count; k++) {
+        int64_t index = run->source + k;
+        if (index / 2 != pair) {
+            pair = index / 2;
+            radius = d->tensor->deviation * sqrt(-2 * log(uniform(d, 2 * pair)));
+            angle = 6.283185307179586 * uniform(d, 2 * pair + 1);
+        }
+        out[k] = radius * (index % 2 ? sin(angle) : cos(angle));
+    }
+    return SBP_OK;
+}
+
+static sbp_status clear_pad_row(void *user, const sbp_recipe_run *run) {
+    const draw *d = user;
+    for (int64_t k = 0; k < run->count; k++)
+        if ((run->source + k) / d->row_elems == d->tensor->pad_row)
+            d->out[run->target - d->first + k] = 0;
+    return SBP_OK;
+}
+
+static void *draw_part(void *user) {
+    draw *d = user;
+    const sbp_tensor_entry *tensor = d->tensor;
+    int64_t end = d->first + d->count;
+    if (tensor->init == SBP_INIT_NORMAL)
+        (void)!sbp_recipe_walk_target(&tensor->map, d->first, end, draw_run, d);
+    else
+        for (int64_t k = 0; k < d->count; k++)
+            d->out[k] = tensor->init == SBP_INIT_ONES ? 1 : 0;
+    if (tensor->pad_row >= 0)
+        (void)!sbp_recipe_walk_target(&tensor->map, d->first, end, clear_pad_row, d);
+    return NULL;
+}
+
+/* Fills a piece with several threads; where none can be had, with this one. */
+static void draw_piece(const draw *piece, int32_t wanted) {
+    int32_t threads = wanted < MAX_THREADS ? wanted : MAX_THREADS;
+    draw parts[MAX_THREADS];
+    pthread_t handles[MAX_THREADS];
+    bool running[MAX_THREADS] = {false};
+    int64_t share = sbp_ceil_div(piece->count, threads);
+    for (int32_t k = 0; k < threads; k++) {
+        int64_t begin = k * share < piece->count ? k * share : piece->count;
+        parts[k] = *piece;
+        parts[k].first += begin;
+        parts[k].count = piece->count - begin < share ? piece->count - begin : share;
+        parts[k].out += begin;
+        running[k] =
+            k > 0 && parts[k].count > 0 && pthread_create(&handles[k], NULL, draw_part, &parts[k]) == 0;
+    }
+    for (int32_t k = 0; k < threads; k++)
+        if (!running[k])
+            draw_part(&parts[k]);
+    for (int32_t k = 0; k < threads; k++)
+        if (running[k])
+            pthread_join(handles[k], NULL);
+}
+
+static sbp_status randomize_tensor(sbp_executor *x, const sbp_plan *plan, int32_t t, uint64_t seed,
+                                   int32_t threads, double *staging, sbp_diag *diag) {
+    const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
+    const sbp_recipe *recipe = &tensor->recipes[0];
+    draw d = {.tensor = tensor,
+              .seed = seed,
+              .name_hash = sbp_hash_bytes(recipe->source, strlen(recipe->source), 0),
+              .row_elems = recipe->rank > 0 ? tensor->map.source_elems / recipe->dim[0] : 1,
+              .out = staging};
+    for (d.first = 0; d.first < tensor->map.elems; d.first += d.count) {
+        int64_t left = tensor->map.elems - d.first;
+        d.count = left < PIECE_ELEMS ? left : PIECE_ELEMS;
+        draw_piece(&d, threads);
+        if (tensor->map.changes_values)
+            for (int64_t k = 0; k < d.count; k++)
+                d.out[k] = sbp_recipe_load_value(recipe, d.out[k]);
+        SBP_TRY(sbp_executor_write(x, plan->buffers[t], 0, d.first, d.count, SBP_F64, d.out, diag));
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_params_randomize(sbp_executor *x, const sbp_plan *plan, uint64_t seed, int32_t threads,
+                                sbp_diag *diag) {
+    double *staging = sbp_malloc(PIECE_ELEMS * sizeof *staging);
+    if (!staging)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory while initialising weights");
+    sbp_status status = SBP_OK;
+    for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++)
+        status = randomize_tensor(x, plan, t, seed, threads, staging, diag);
+    free(staging);
+    return status;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------ */
+
+static sbp_status fail_missing(sbp_diag *diag, const sbp_weights *weights, const sbp_tensor_entry *tensor) {
+    bool other = tensor->recipe_count > 1 || tensor->alias_count > 0;
+    const char *also = tensor->recipe_count > 1 ? tensor->recipes[1].source : other ? tensor->aliases[0] : "";
+    return sbp_fail(diag, SBP_INPUT, "%s: no tensor '%.200s'%s%.200s%s; the file has %d tensors",
+                    sbp_weights_path(weights), tensor->recipes[0].source, other ? " (nor '" : "", also,
+                    other ? "')" : "", sbp_weights_count(weights));
+}
+
+sbp_status sbp_params_load(sbp_executor *x, const sbp_plan *plan, const sbp_weights *weights, uint64_t seed,
+                           sbp_diag *diag) {
+    double *staging = sbp_malloc(PIECE_ELEMS * sizeof *staging);
+    if (!staging)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory while loading weights");
+    sbp_status status = SBP_OK;
+    for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++) {
+        const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
+        load l = {.weights = weights, .staging = staging};
+        l.to = (target){.x = x, .diag = diag, .buffer = plan->buffers[t]};
+        l.to.dtype = plan->program->buffers[plan->buffers[t]].dtype;
+        l.weight = find_source(weights, tensor, &l.recipe);
+        if (l.weight)
+            status = load_tensor(&l);
+        else if (tensor->fresh)
+            status = randomize_tensor(x, plan, t, seed, 1, staging, diag);
+        else
+            status = fail_missing(diag, weights, tensor);
+    }
+    free(staging);
+    return status;
+}

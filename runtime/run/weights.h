@@ -1,0 +1,67 @@
+/* weights.h: parameters between files and the arenas of an executor, by the plan's tensor table: loading,
+ * random initialisation, saving, and dumping gradients. Every name and shape in a file is that of the
+ * source; recipes (ir/io/weights/recipe.h) translate.
+ *
+ * Memory. Files are read and written in pieces of a few MiB, straight into and out of the arena where the
+ * device maps it. Where it does not, a parameter whose elements change places passes through a host copy of
+ * its own size.
+ *
+ * Errors. SBP_INPUT names file, tensor, found and expected: a tensor that is missing or of another shape, a
+ * weight that is NaN or infinite. Threads: as the executor.
+ */
+#ifndef SBP_RUNTIME_RUN_WEIGHTS_H
+#define SBP_RUNTIME_RUN_WEIGHTS_H
+
+#include "ir/io/weights/safetensors.h"
+#include "runtime/run/executor.h"
+#include "runtime/run/plan.h"
+
+/* Loads every parameter. Fresh tensors that the file lacks are initialised as by sbp_params_randomize. */
+sbp_status sbp_params_load(sbp_executor *executor, const sbp_plan *plan, const sbp_weights *weights,
+                           uint64_t seed, sbp_diag *diag) SBP_CHECKED;
+
+/* Initialises every parameter by its rule. A normal number depends on the seed, the name of the source and
+ * the index in it alone: elements 2k and 2k + 1 are the Box-Muller pair of uniforms u, v in (0, 1) from
+ * Philox4x32-10 (ir/rowkernel.h) with key seed and counters (index low, index high, name hash low, high) at
+ * index 2k and 2k + 1, u = (word + 1/2) / 2^32. threads: at least 1; the numbers do not depend on it.
+ */
+sbp_status sbp_params_randomize(sbp_executor *executor, const sbp_plan *plan, uint64_t seed, int32_t threads,
+                                sbp_diag *diag) SBP_CHECKED;
+
+/* Reads elements of a parameter as F32 or F64, in place of its buffer (a plan may keep it in two halves). */
+typedef sbp_status (*sbp_param_reader)(void *user, int32_t tensor, int64_t first, int64_t count,
+                                       sbp_dtype dtype, void *out, sbp_diag *diag);
+
+typedef struct sbp_save_options {
+    bool trainable_only; /* parts of a source that are not trained are then zeros */
+    bool own_dtype;      /* write every tensor in the type of its source; else in `dtype` */
+    sbp_dtype dtype;
+    int64_t max_shard_bytes;       /* 0: one file */
+    const sbp_key_value *metadata; /* NULL: {"format": "pt"}, which transformers wants */
+    int32_t metadata_count;
+    sbp_param_reader read; /* NULL: the buffers */
+    void *read_user;
+} sbp_save_options;
+
+/* Writes parameters as safetensors, atomically (ir/io/weights/safetensors.h). */
+sbp_status sbp_params_save(sbp_executor *executor, const sbp_plan *plan, const char *path,
+                           const sbp_save_options *options, sbp_diag *diag) SBP_CHECKED;
+
+/* Collects the gradients of all trainable parameters as they are flushed and writes them as one safetensors
+ * file. Between, they lie in a spool file beside `path`, so memory stays bounded. */
+typedef struct sbp_gradient_dump sbp_gradient_dump;
+
+/* Installs a flush hook in the executor, which makes every flush be skipped. dtype: F32 or F64. */
+sbp_status sbp_gradient_dump_begin(sbp_executor *executor, const sbp_plan *plan, const char *path,
+                                   sbp_dtype dtype, sbp_diag *diag, sbp_gradient_dump **out) SBP_CHECKED;
+/* Takes the gradient of a parameter from a buffer of its shape, for programs that keep gradients without
+ * consuming them. Both are buffer numbers. */
+sbp_status sbp_gradient_dump_take(sbp_gradient_dump *dump, int32_t parameter, int32_t buffer,
+                                  sbp_diag *diag) SBP_CHECKED;
+/* After the entries have run: writes the file. A trainable parameter that was not flushed, or twice, is
+ * SBP_INPUT. Removes hook and spool and frees the dump in any case. */
+sbp_status sbp_gradient_dump_end(sbp_gradient_dump *dump, sbp_diag *diag) SBP_CHECKED;
+/* Frees without writing. NULL is allowed. */
+void sbp_gradient_dump_abort(sbp_gradient_dump *dump);
+
+#endif

@@ -1,0 +1,343 @@
+/* weights_save.c: parameters and gradients back under the names and layouts of their sources. */
+#include "runtime/run/weights.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE_ELEMS = 1 << 16 };
+
+/* Reads elements of what is being saved. */
+typedef sbp_status (*element_reader)(void *user, int32_t tensor, int64_t first, int64_t count,
+                                     sbp_dtype dtype, void *out, sbp_diag *diag);
+
+/* The elements of one tensor, ready to be put where the source has them. */
+typedef struct part {
+    const sbp_tensor_entry *tensor;
+    int32_t index;
+    element_reader read;
+    void *user;
+    sbp_diag *diag;
+    sbp_dtype dtype;     /* F64 or F32 */
+    unsigned char *copy; /* all elements, where they change places; else NULL: read run by run */
+    bool save_values;    /* undo what the recipe did to values (weights, not gradients) */
+    /* the piece of the source that is being put together */
+    int64_t first;
+    unsigned char *out;
+} part;
+
+static sbp_status open_part(part *p) {
+    p->copy = NULL;
+    if (sbp_recipe_is_one_run(&p->tensor->map))
+        return SBP_OK;
+    int64_t elems = p->tensor->map.elems;
+    p->copy = sbp_malloc((size_t)(elems * sbp_dtype_bytes(p->dtype)));
+    if (!p->copy)
+        return sbp_fail(p->diag, SBP_MACHINE, "out of memory while saving '%.200s'",
+                        p->tensor->recipes[0].source);
+    for (int64_t at = 0; at < elems; at += PIECE_ELEMS)
+        SBP_TRY(p->read(p->user, p->index, at, elems - at < PIECE_ELEMS ? elems - at : PIECE_ELEMS, p->dtype,
+                        p->copy + at * sbp_dtype_bytes(p->dtype), p->diag));
+    return SBP_OK;
+}
+
+static sbp_status put_run(void *user, const sbp_recipe_run *run) {
+    part *p = user;
+    int64_t unit = sbp_dtype_bytes(p->dtype);
+    unsigned char *out = p->out + (run->source - p->first) * unit;
+    if (p->copy)
+        memcpy(out, p->copy + run->target * unit, (size_t)(run->count * unit));
+    else
+        SBP_TRY(p->read(p->user, p->index, run->target, run->count, p->dtype, out, p->diag));
+    if (p->save_values && p->tensor->map.changes_values)
+        for (int64_t k = 0; k < run->count; k++)
+            sbp_element_set(out, p->dtype, k,
+                            sbp_recipe_save_value(&p->tensor->recipes[0], sbp_element_get(out, p->dtype, k)));
+    return SBP_OK;
+}
+
+/* Puts the tensor's elements of source range [first, first + count) into out. */
+static sbp_status put_part(part *p, int64_t first, int64_t count, void *out) {
+    p->first = first;
+    p->out = out;
+    return sbp_recipe_walk_source(&p->tensor->map, first, first + count, put_run, p);
+}
+
+/* ---- saving parameters ------------------------------------------------------------------------------ */
+
+typedef struct saver {
+    sbp_arena *arena;
+    sbp_executor *x;
+    const sbp_plan *plan;
+    const char *path;
+    const sbp_save_options *options;
+    sbp_diag *diag;
+    sbp_tensor_source *sources;
+    int32_t source_count;
+    sbp_safetensors_writer *writer;
+    void *staging, *converted; /* [PIECE_ELEMS] doubles */
+} saver;
+
+static sbp_status read_buffer(void *user, int32_t tensor, int64_t first, int64_t count, sbp_dtype dtype,
+                              void *out, sbp_diag *diag) {
+    const saver *s = user;
+    return sbp_executor_read(s->x, s->plan->buffers[tensor], 0, first, count, dtype, out, diag);
+}
+
+/* Specs of safetensors for the sources; dtype SBP_DTYPE_COUNT: their own. */
+static sbp_tensor_spec *make_specs(sbp_arena *arena, const sbp_tensor_source *sources, int32_t count,
+                                   sbp_dtype dtype) {
+    sbp_tensor_spec *specs = SBP_NEW_ARRAY(arena, sbp_tensor_spec, count);
+    for (int32_t k = 0; k < count; k++) {
+        const sbp_recipe *recipe = sources[k].recipe;
+        specs[k] = (sbp_tensor_spec){.name = recipe->source,
+                                     .dtype = dtype == SBP_DTYPE_COUNT ? recipe->dtype : dtype,
+                                     .rank = recipe->rank,
+                                     .dim = recipe->dim};
+    }
+    return specs;
+}
+
+static const sbp_key_value default_metadata = {"format", "pt"};
+
+static sbp_status save_pieces(saver *s, const sbp_tensor_source *source, part *parts, sbp_dtype dtype) {
+    sbp_dtype staged = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    for (int64_t at = 0; at < source->elems; at += PIECE_ELEMS) {
+        int64_t count = source->elems - at < PIECE_ELEMS ? source->elems - at : PIECE_ELEMS;
+        memset(s->staging, 0, (size_t)(count * sbp_dtype_bytes(staged)));
+        for (int32_t k = 0; k < source->count; k++)
+            SBP_TRY(put_part(&parts[k], at, count, s->staging));
+        const void *out = s->staging;
+        if (dtype != staged) {
+            for (int64_t k = 0; k < count; k++)
+                sbp_element_set(s->converted, dtype, k, sbp_element_get(s->staging, staged, k));
+            out = s->converted;
+        }
+        SBP_TRY(sbp_safetensors_writer_write(s->writer, s->diag, out, count * sbp_dtype_bytes(dtype)));
+    }
+    return SBP_OK;
+}
+
+static sbp_status save_source(saver *s, const sbp_tensor_source *source) {
+    const sbp_save_options *o = s->options;
+    sbp_dtype dtype = o->own_dtype ? source->recipe->dtype : o->dtype;
+    part *parts = SBP_NEW_ARRAY(s->arena, part, source->count);
+    sbp_status status = SBP_OK;
+    for (int32_t k = 0; k < source->count && status == SBP_OK; k++) {
+        parts[k] = (part){.tensor = source->tensors[k],
+                          .index = (int32_t)(source->tensors[k] - s->plan->tensors->tensors),
+                          .read = o->read ? o->read : read_buffer,
+                          .user = o->read ? o->read_user : s,
+                          .diag = s->diag,
+                          .dtype = dtype == SBP_F64 ? SBP_F64 : SBP_F32,
+                          .save_values = true};
+        status = open_part(&parts[k]);
+    }
+    if (status == SBP_OK)
+        status = save_pieces(s, source, parts, dtype);
+    for (int32_t k = 0; k < source->count; k++)
+        free(parts[k].copy);
+    return status;
+}
+
+static sbp_status save_body(void *user) {
+    saver *s = user;
+    const sbp_save_options *o = s->options;
+    sbp_tensor_table_sources(s->arena, s->plan->tensors, o->trainable_only, &s->sources, &s->source_count);
+    sbp_tensor_spec *specs =
+        make_specs(s->arena, s->sources, s->source_count, o->own_dtype ? SBP_DTYPE_COUNT : o->dtype);
+    s->staging = SBP_NEW_ARRAY(s->arena, double, PIECE_ELEMS);
+    s->converted = SBP_NEW_ARRAY(s->arena, double, PIECE_ELEMS);
+    SBP_TRY(sbp_safetensors_writer_create(
+        s->arena, s->diag, s->path, specs, s->source_count, o->metadata ? o->metadata : &default_metadata,
+        o->metadata ? o->metadata_count : 1, o->max_shard_bytes, &s->writer));
+    for (int32_t k = 0; k < s->source_count; k++)
+        SBP_TRY(save_source(s, &s->sources[k]));
+    return sbp_safetensors_writer_commit(s->writer, s->diag);
+}
+
+sbp_status sbp_params_save(sbp_executor *x, const sbp_plan *plan, const char *path,
+                           const sbp_save_options *options, sbp_diag *diag) {
+    saver s = {.x = x, .plan = plan, .path = path, .options = options, .diag = diag};
+    s.arena = sbp_arena_create();
+    if (!s.arena)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory while saving weights");
+    sbp_status status = sbp_guard(s.arena, diag, save_body, &s);
+    sbp_safetensors_writer_abort(s.writer);
+    sbp_arena_destroy(s.arena);
+    return status;
+}
+
+/* ---- dumping gradients ------------------------------------------------------------------------------ */
+
+struct sbp_gradient_dump {
+    sbp_arena *arena;
+    sbp_executor *x;
+    const sbp_plan *plan;
+    const char *path;
+    sbp_dtype dtype;
+    sbp_diag *diag; /* of the call in progress */
+    sbp_tensor_source *sources;
+    int32_t source_count;
+    int64_t *spool_at; /* per tensor: bytes before its source in the spool */
+    bool *seen;        /* per tensor */
+    int64_t bytes;
+    int spool;
+    unsigned char *staging; /* [PIECE_ELEMS] of dtype */
+    sbp_safetensors_writer *writer;
+};
+
+static sbp_status fail_spool(const sbp_gradient_dump *d, sbp_diag *diag) {
+    return sbp_fail(diag, SBP_IO, "%s: gradients do not go into the file beside it: %s", d->path,
+                    strerror(errno));
+}
+
+static sbp_status spool_write(const sbp_gradient_dump *d, const void *data, int64_t bytes, int64_t offset,
+                              sbp_diag *diag) {
+    for (const char *at = data; bytes > 0;) {
+        ssize_t n = pwrite(d->spool, at, (size_t)bytes, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return fail_spool(d, diag);
+        at += n;
+        bytes -= n;
+        offset += n;
+    }
+    return SBP_OK;
+}
+
+static sbp_status dump_prepare(void *user) {
+    sbp_gradient_dump *d = user;
+    d->path = sbp_arena_strdup(d->arena, d->path);
+    d->staging = sbp_arena_array(d->arena, PIECE_ELEMS, sizeof(double));
+    d->spool_at = SBP_NEW_ARRAY(d->arena, int64_t, d->plan->tensors->count);
+    d->seen = SBP_NEW_ARRAY(d->arena, bool, d->plan->tensors->count);
+    sbp_tensor_table_sources(d->arena, d->plan->tensors, true, &d->sources, &d->source_count);
+    for (int32_t k = 0; k < d->source_count; k++) {
+        for (int32_t j = 0; j < d->sources[k].count; j++)
+            d->spool_at[d->sources[k].tensors[j] - d->plan->tensors->tensors] = d->bytes;
+        d->bytes += d->sources[k].elems * sbp_dtype_bytes(d->dtype);
+    }
+    char *name = sbp_arena_printf(d->arena, "%s.XXXXXX", d->path);
+    d->spool = mkstemp(name);
+    if (d->spool < 0)
+        return fail_spool(d, d->diag);
+    unlink(name); /* it goes when the descriptor does */
+    return ftruncate(d->spool, d->bytes) == 0 ? SBP_OK : fail_spool(d, d->diag);
+}
+
+static sbp_status read_gradient(void *user, int32_t tensor, int64_t first, int64_t count, sbp_dtype dtype,
+                                void *out, sbp_diag *diag) {
+    (void)tensor;
+    return sbp_gradient_read(user, first, count, dtype, out, diag);
+}
+
+/* The tensor's part of the spool; pieces that other tensors share are read first. */
+static sbp_status spool_tensor(sbp_gradient_dump *d, part *p, sbp_diag *diag) {
+    const sbp_recipe_map *map = &p->tensor->map;
+    int64_t unit = sbp_dtype_bytes(d->dtype), first = map->source_base, end = sbp_recipe_source_end(map);
+    int64_t base = d->spool_at[p->index];
+    for (int64_t at = first; at < end; at += PIECE_ELEMS) {
+        int64_t count = end - at < PIECE_ELEMS ? end - at : PIECE_ELEMS;
+        if (p->copy)
+            SBP_TRY(sbp_file_pread(diag, d->spool, d->path, d->staging, count * unit, base + at * unit));
+        SBP_TRY(put_part(p, at, count, d->staging));
+        SBP_TRY(spool_write(d, d->staging, count * unit, base + at * unit, diag));
+    }
+    return SBP_OK;
+}
+
+static sbp_status take_gradient(void *user, const sbp_gradient *gradient, bool *skip, sbp_diag *diag) {
+    sbp_gradient_dump *d = user;
+    *skip = true;
+    int32_t t = d->plan->tensor_of[gradient->parameter];
+    const sbp_tensor_entry *tensor = t < 0 ? NULL : &d->plan->tensors->tensors[t];
+    if (!tensor || !tensor->trainable || d->seen[t] ||
+        gradient->span.rows * gradient->span.cols != tensor->map.elems)
+        return sbp_fail(diag, SBP_INPUT,
+                        "the plan's gradient of '%.200s': not of a trainable parameter, or a second one",
+                        d->plan->program->buffers[gradient->parameter].name);
+    d->seen[t] = true;
+    sbp_gradient copy = *gradient;
+    part p = {
+        .tensor = tensor, .index = t, .read = read_gradient, .user = &copy, .diag = diag, .dtype = d->dtype};
+    sbp_status status = open_part(&p);
+    if (status == SBP_OK)
+        status = spool_tensor(d, &p, diag);
+    free(p.copy);
+    return status;
+}
+
+sbp_status sbp_gradient_dump_take(sbp_gradient_dump *d, int32_t parameter, int32_t buffer, sbp_diag *diag) {
+    const sbp_buffer *b = &d->plan->program->buffers[buffer];
+    bool skip;
+    sbp_gradient gradient = {.executor = d->x, .parameter = parameter};
+    gradient.span = (sbp_span){.space = b->space,
+                               .dtype = b->dtype,
+                               .offset = b->offset,
+                               .rows = sbp_executor_elems(d->x, buffer) / b->cols,
+                               .cols = b->cols,
+                               .stride = b->cols};
+    return take_gradient(d, &gradient, &skip, diag);
+}
+
+sbp_status sbp_gradient_dump_begin(sbp_executor *x, const sbp_plan *plan, const char *path, sbp_dtype dtype,
+                                   sbp_diag *diag, sbp_gradient_dump **out) {
+    if (dtype != SBP_F32 && dtype != SBP_F64)
+        return sbp_fail(diag, SBP_INTERNAL, "gradients are dumped as f32 or f64");
+    sbp_arena *arena = sbp_arena_create();
+    sbp_gradient_dump *d = sbp_malloc(sizeof *d);
+    if (!arena || !d) {
+        sbp_arena_destroy(arena);
+        free(d);
+        return sbp_fail(diag, SBP_MACHINE, "out of memory while dumping gradients");
+    }
+    *d = (sbp_gradient_dump){
+        .arena = arena, .x = x, .plan = plan, .path = path, .dtype = dtype, .diag = diag, .spool = -1};
+    sbp_status status = sbp_guard(arena, diag, dump_prepare, d);
+    if (status != SBP_OK) {
+        sbp_gradient_dump_abort(d);
+        return status;
+    }
+    sbp_executor_set_flush_hook(x, take_gradient, d);
+    *out = d;
+    return SBP_OK;
+}
+
+static sbp_status dump_write(void *user) {
+    sbp_gradient_dump *d = user;
+    for (int32_t t = 0; t < d->plan->tensors->count; t++)
+        if (d->plan->tensors->tensors[t].trainable && !d->seen[t])
+            return sbp_fail(d->diag, SBP_INPUT, "the plan flushes no gradient of '%.200s'",
+                            d->plan->tensors->tensors[t].recipes[0].source);
+    SBP_TRY(sbp_safetensors_writer_create(d->arena, d->diag, d->path,
+                                          make_specs(d->arena, d->sources, d->source_count, d->dtype),
+                                          d->source_count, &default_metadata, 1, 0, &d->writer));
+    const int64_t piece = PIECE_ELEMS * (int64_t)sizeof(double);
+    for (int64_t at = 0; at < d->bytes; at += piece) {
+        int64_t bytes = d->bytes - at < piece ? d->bytes - at : piece;
+        SBP_TRY(sbp_file_pread(d->diag, d->spool, d->path, d->staging, bytes, at));
+        SBP_TRY(sbp_safetensors_writer_write(d->writer, d->diag, d->staging, bytes));
+    }
+    return sbp_safetensors_writer_commit(d->writer, d->diag);
+}
+
+sbp_status sbp_gradient_dump_end(sbp_gradient_dump *d, sbp_diag *diag) {
+    d->diag = diag;
+    sbp_status status = sbp_guard(d->arena, diag, dump_write, d);
+    sbp_gradient_dump_abort(d);
+    return status;
+}
+
+void sbp_gradient_dump_abort(sbp_gradient_dump *d) {
+    if (!d)
+        return;
+    sbp_executor_set_flush_hook(d->x, NULL, NULL);
+    sbp_safetensors_writer_abort(d->writer);
+    if (d->spool >= 0)
+        close(d->spool);
+    sbp_arena_destroy(d->arena);
+    free(d);
+}

@@ -1,0 +1,449 @@
+/* checkpoint.c: writes and reads checkpoints. */
+#include "runtime/train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PIECE_ELEMS = 1 << 17 };
+
+#define TEMPORARY ".checkpoint-"
+
+/* Something that has the shape of a parameter: its states, or itself. */
+typedef struct extra {
+    const sbp_tensor_source *source;
+    const char *suffix; /* "exp_avg" */
+    sbp_dtype dtype;
+    int32_t *buffers; /* per tensor of the source: the buffer, -1: none */
+} extra;
+
+typedef struct checkpoint_job {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    sbp_executor *executor;
+    const sbp_plan *plan;
+    const sbp_plan_info *info;
+    const char *directory; /* of the checkpoint, or while saving, where it goes */
+    const char *path;      /* the checkpoint itself */
+    sbp_run_state *state;
+    int64_t keep;
+    extra *extras;
+    int32_t extra_count, extra_capacity;
+    unsigned char *staging; /* [PIECE_ELEMS] doubles */
+    sbp_safetensors_writer *writer;
+    sbp_weights *weights;
+} checkpoint_job;
+
+/* ---- what there is besides weights ------------------------------------------------------------------ */
+
+static int32_t tensor_number(const checkpoint_job *job, const sbp_tensor_source *source, int32_t k) {
+    return (int32_t)(source->tensors[k] - job->plan->tensors->tensors);
+}
+
+static extra *find_extra(checkpoint_job *job, const sbp_tensor_source *source, const char *suffix) {
+    for (int32_t i = 0; i < job->extra_count; i++)
+        if (job->extras[i].source == source && strcmp(job->extras[i].suffix, suffix) == 0)
+            return &job->extras[i];
+    extra fresh = {.source = source, .suffix = suffix, .dtype = SBP_DTYPE_COUNT};
+    fresh.buffers = SBP_NEW_ARRAY(job->arena, int32_t, source->count);
+    for (int32_t k = 0; k < source->count; k++)
+        fresh.buffers[k] = -1;
+    SBP_PUSH(job->arena, job->extras, job->extra_count, job->extra_capacity, fresh);
+    return &job->extras[job->extra_count - 1];
+}
+
+static sbp_status add_extra(checkpoint_job *job, const sbp_tensor_source *source, int32_t k,
+                            const char *suffix, int32_t buffer) {
+    const sbp_buffer *b = &job->plan->program->buffers[buffer];
+    extra *e = find_extra(job, source, suffix);
+    if ((e->dtype != SBP_DTYPE_COUNT && e->dtype != b->dtype) || !sbp_dtype_is_float(b->dtype) ||
+        sbp_executor_elems(job->executor, buffer) != source->tensors[k]->map.elems)
+        return sbp_fail(job->diag, SBP_INPUT,
+                        "buffer '%.200s' of the plan does not have the shape of its parameter", b->name);
+    e->dtype = b->dtype;
+    e->buffers[k] = buffer;
+    return SBP_OK;
+}
+
+/* State buffers are named "<parameter buffer>.<what>". */
+static sbp_status add_states(checkpoint_job *job, const sbp_tensor_source *source, int32_t k) {
+    const sbp_program *p = job->plan->program;
+    const char *param = p->buffers[job->plan->buffers[tensor_number(job, source, k)]].name;
+    size_t length = strlen(param);
+    for (int32_t b = 0; b < p->buffer_count; b++) {
+        const char *name = p->buffers[b].name;
+        if (p->buffers[b].role == SBP_ROLE_STATE && strncmp(name, param, length) == 0 &&
+            name[length] == '.' && !strchr(name + length + 1, '.'))
+            SBP_TRY(add_extra(job, source, k, name + length + 1, b));
+    }
+    return SBP_OK;
+}
+
+static sbp_status list_extras(checkpoint_job *job) {
+    sbp_tensor_source *sources;
+    int32_t count;
+    sbp_tensor_table_sources(job->arena, job->plan->tensors, false, &sources, &count);
+    for (int32_t i = 0; i < count; i++)
+        for (int32_t k = 0; k < sources[i].count; k++) {
+            SBP_TRY(add_states(job, &sources[i], k));
+            if (sources[i].tensors[k]->map.changes_values)
+                SBP_TRY(add_extra(job, &sources[i], k, "exact",
+                                  job->plan->buffers[tensor_number(job, &sources[i], k)]));
+        }
+    return SBP_OK;
+}
+
+/* ---- moving them ------------------------------------------------------------------------------------ */
+
+/* Elements of one tensor of an extra, between its buffer and a piece of the source. */
+typedef struct mover {
+    checkpoint_job *job;
+    int32_t buffer;
+    sbp_dtype dtype;
+    unsigned char *copy; /* all elements of the buffer; NULL: run by run */
+    unsigned char *piece;
+    int64_t first; /* source index of the piece */
+    bool load;
+} mover;
+
+static sbp_status move_run(void *user, const sbp_recipe_run *run) {
+    mover *m = user;
+    int64_t unit = sbp_dtype_bytes(m->dtype);
+    unsigned char *piece = m->piece + (run->source - m->first) * unit;
+    if (m->copy && m->load)
+        memcpy(m->copy + run->target * unit, piece, (size_t)(run->count * unit));
+    else if (m->copy)
+        memcpy(piece, m->copy + run->target * unit, (size_t)(run->count * unit));
+    else if (m->load)
+        return sbp_executor_write(m->job->executor, m->buffer, 0, run->target, run->count, m->dtype, piece,
+                                  m->job->diag);
+    else
+        return sbp_executor_read(m->job->executor, m->buffer, 0, run->target, run->count, m->dtype, piece,
+                                 m->job->diag);
+    return SBP_OK;
+}
+
+/* Where elements change places, the whole buffer passes through memory of its size. */
+static sbp_status open_mover(mover *m, const sbp_tensor_entry *tensor) {
+    if (sbp_recipe_is_one_run(&tensor->map))
+        return SBP_OK;
+    m->copy = sbp_malloc((size_t)(tensor->map.elems * sbp_dtype_bytes(m->dtype)));
+    if (!m->copy)
+        return sbp_fail(m->job->diag, SBP_MACHINE, "out of memory for a checkpoint");
+    return m->load ? SBP_OK
+                   : sbp_executor_read(m->job->executor, m->buffer, 0, 0, tensor->map.elems, m->dtype,
+                                       m->copy, m->job->diag);
+}
+
+static sbp_status close_mover(mover *m, const sbp_tensor_entry *tensor, sbp_status status) {
+    if (status == SBP_OK && m->load && m->copy)
+        status = sbp_executor_write(m->job->executor, m->buffer, 0, 0, tensor->map.elems, m->dtype, m->copy,
+                                    m->job->diag);
+    free(m->copy);
+    m->copy = NULL;
+    return status;
+}
+
+/* All pieces of an extra, one way or the other. */
+static sbp_status move_pieces(checkpoint_job *job, const extra *e, mover *movers, const sbp_weight *weight) {
+    int64_t unit = sbp_dtype_bytes(e->dtype);
+    for (int64_t at = 0; at < e->source->elems; at += PIECE_ELEMS) {
+        int64_t count = e->source->elems - at < PIECE_ELEMS ? e->source->elems - at : PIECE_ELEMS;
+        if (weight)
+            SBP_TRY(sbp_weights_read(job->weights, weight, at, count, e->dtype, job->staging, job->diag));
+        else
+            memset(job->staging, 0, (size_t)(count * unit));
+        for (int32_t k = 0; k < e->source->count; k++) {
+            if (e->buffers[k] < 0)
+                continue;
+            movers[k].piece = job->staging;
+            movers[k].first = at;
+            SBP_TRY(
+                sbp_recipe_walk_source(&e->source->tensors[k]->map, at, at + count, move_run, &movers[k]));
+        }
+        if (!weight)
+            SBP_TRY(sbp_safetensors_writer_write(job->writer, job->diag, job->staging, count * unit));
+    }
+    return SBP_OK;
+}
+
+/* weight: where to load from; NULL: save. */
+static sbp_status move_extra(checkpoint_job *job, const extra *e, const sbp_weight *weight) {
+    mover *movers = SBP_NEW_ARRAY(job->arena, mover, e->source->count);
+    sbp_status status = SBP_OK;
+    for (int32_t k = 0; k < e->source->count && status == SBP_OK; k++) {
+        movers[k] = (mover){.job = job, .buffer = e->buffers[k], .dtype = e->dtype, .load = weight != NULL};
+        if (e->buffers[k] >= 0)
+            status = open_mover(&movers[k], e->source->tensors[k]);
+    }
+    if (status == SBP_OK)
+        status = move_pieces(job, e, movers, weight);
+    for (int32_t k = 0; k < e->source->count; k++)
+        status = close_mover(&movers[k], e->source->tensors[k], status);
+    return status;
+}
+
+static const char *extra_name(const checkpoint_job *job, const extra *e) {
+    return sbp_arena_printf(job->arena, "%s.%s", e->source->recipe->source, e->suffix);
+}
+
+static sbp_status save_extras(checkpoint_job *job) {
+    SBP_TRY(list_extras(job));
+    if (job->extra_count == 0)
+        return SBP_OK;
+    sbp_tensor_spec *specs = SBP_NEW_ARRAY(job->arena, sbp_tensor_spec, job->extra_count);
+    for (int32_t i = 0; i < job->extra_count; i++)
+        specs[i] = (sbp_tensor_spec){.name = extra_name(job, &job->extras[i]),
+                                     .dtype = job->extras[i].dtype,
+                                     .rank = job->extras[i].source->recipe->rank,
+                                     .dim = job->extras[i].source->recipe->dim};
+    SBP_TRY(sbp_safetensors_writer_create(job->arena, job->diag,
+                                          sbp_file_join(job->arena, job->path, "optimizer.safetensors"),
+                                          specs, job->extra_count, NULL, 0, 0, &job->writer));
+    for (int32_t i = 0; i < job->extra_count; i++)
+        SBP_TRY(move_extra(job, &job->extras[i], NULL));
+    return sbp_safetensors_writer_commit(job->writer, job->diag);
+}
+
+static sbp_status load_extras(checkpoint_job *job) {
+    SBP_TRY(list_extras(job));
+    if (job->extra_count == 0)
+        return SBP_OK;
+    SBP_TRY(sbp_weights_open(job->arena, job->diag,
+                             sbp_file_join(job->arena, job->path, "optimizer.safetensors"), &job->weights));
+    for (int32_t i = 0; i < job->extra_count; i++) {
+        const extra *e = &job->extras[i];
+        const sbp_weight *weight = sbp_weights_find(job->weights, extra_name(job, e));
+        if (!weight || weight->elems != e->source->elems || weight->dtype != e->dtype)
+            return sbp_fail(job->diag, SBP_INPUT,
+                            "%s: optimizer.safetensors has no tensor '%.200s' that fits the plan", job->path,
+                            extra_name(job, e));
+        SBP_TRY(move_extra(job, e, weight));
+    }
+    return SBP_OK;
+}
+
+/* ---- trainer_state.json ----------------------------------------------------------------------------- */
+
+static sbp_status save_state(const checkpoint_job *job) {
+    const sbp_run_state *s = job->state;
+    sbp_text out;
+    sbp_text_init(&out, job->arena);
+    sbp_text_add(&out,
+                 "{\n  \"step\": %lld,\n  \"epoch\": %lld,\n  \"at\": %lld,\n  \"num_tokens\": %lld,\n"
+                 "  \"loss_count\": %lld,\n  \"loss_sum\": ",
+                 (long long)s->step, (long long)s->epoch, (long long)s->at, (long long)s->num_tokens,
+                 (long long)s->loss_count);
+    sbp_text_add_double(&out, s->loss_sum);
+    sbp_text_add(&out,
+                 ",\n  \"data_hash\": \"%016llx\",\n  \"seed\": %lld,\n  \"batch_rows\": %lld,\n"
+                 "  \"batch_tokens\": %lld,\n  \"shuffle\": %s\n}\n",
+                 (unsigned long long)s->data_hash, (long long)s->seed, (long long)s->batch_rows,
+                 (long long)s->batch_tokens, s->shuffle ? "true" : "false");
+    return sbp_file_write(job->diag, sbp_file_join(job->arena, job->path, "trainer_state.json"), out.data,
+                          out.length);
+}
+
+static sbp_status must_equal(const checkpoint_job *job, const char *what, int64_t found, int64_t expected) {
+    if (found == expected)
+        return SBP_OK;
+    return sbp_fail(job->diag, SBP_INPUT, "%s: the run that is to go on had %s %lld, this one has %lld",
+                    job->path, what, (long long)found, (long long)expected);
+}
+
+static sbp_status load_state(const checkpoint_job *job) {
+    const sbp_json *root;
+    sbp_run_state *s = job->state, saved = {0};
+    const char *hash = "";
+    char expected[20];
+    const struct {
+        const char *name;
+        int64_t *out;
+    } members[] = {{"step", &saved.step},
+                   {"epoch", &saved.epoch},
+                   {"at", &saved.at},
+                   {"num_tokens", &saved.num_tokens},
+                   {"loss_count", &saved.loss_count},
+                   {"seed", &saved.seed},
+                   {"batch_rows", &saved.batch_rows},
+                   {"batch_tokens", &saved.batch_tokens}};
+    SBP_TRY(sbp_json_read(job->arena, job->diag, sbp_file_join(job->arena, job->path, "trainer_state.json"),
+                          0, &root));
+    SBP_TRY(sbp_json_as_object(job->diag, root, &root));
+    for (int i = 0; i < SBP_COUNT(members); i++) {
+        SBP_TRY(sbp_json_get_i64(job->diag, root, members[i].name, SBP_JSON_REQUIRED, members[i].out));
+        if (*members[i].out < 0)
+            return sbp_json_fail(job->diag, sbp_json_member(root, members[i].name), "is negative");
+    }
+    SBP_TRY(sbp_json_get_double(job->diag, root, "loss_sum", SBP_JSON_REQUIRED, &saved.loss_sum));
+    SBP_TRY(sbp_json_get_bool(job->diag, root, "shuffle", SBP_JSON_REQUIRED, &saved.shuffle));
+    SBP_TRY(sbp_json_get_string(job->diag, root, "data_hash", SBP_JSON_REQUIRED, &hash));
+    snprintf(expected, sizeof expected, "%016llx", (unsigned long long)s->data_hash);
+    if (strcmp(hash, expected) != 0)
+        return sbp_fail(job->diag, SBP_INPUT,
+                        "%s: the run that is to go on had other data (hash %.20s, now %s)", job->path, hash,
+                        expected);
+    SBP_TRY(must_equal(job, "--seed", saved.seed, s->seed));
+    SBP_TRY(must_equal(job, "--batch-size", saved.batch_rows, s->batch_rows));
+    SBP_TRY(must_equal(job, "--batch-tokens", saved.batch_tokens, s->batch_tokens));
+    SBP_TRY(must_equal(job, "--shuffle", saved.shuffle, s->shuffle));
+    saved.data_hash = s->data_hash;
+    *s = saved;
+    return SBP_OK;
+}
+
+/* ---- directories ------------------------------------------------------------------------------------ */
+
+/* Removes a directory of plain files. */
+static void remove_directory(const char *path) {
+    char name[4096];
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    while (dir && (entry = readdir(dir))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if ((size_t)snprintf(name, sizeof name, "%s/%s", path, entry->d_name) < sizeof name)
+            unlink(name);
+    }
+    if (dir)
+        closedir(dir);
+    rmdir(path);
+}
+
+/* Removes a checkpoint: renamed first, so that what has its name is always whole. */
+static void discard(const checkpoint_job *job, const char *path) {
+    const char *away =
+        sbp_arena_printf(job->arena, "%s/" TEMPORARY "old-%ld", job->directory, (long)getpid());
+    if (rename(path, away) == 0)
+        remove_directory(away);
+}
+
+/* Step of a directory name "checkpoint-STEP", -1 of any other. */
+static int64_t step_of(const char *name) {
+    static const char prefix[] = "checkpoint-";
+    size_t length = sizeof prefix - 1;
+    if (strncmp(name, prefix, length) != 0 || !name[length] ||
+        strspn(name + length, "0123456789") != strlen(name + length) || strlen(name + length) > 18)
+        return -1;
+    return strtoll(name + length, NULL, 10);
+}
+
+/* The newest checkpoint older than `below`, -1: none; temporary directories of other processes are removed
+ * when `clean`. */
+static int64_t newest(const char *directory, int64_t below, bool clean) {
+    char name[4096];
+    int64_t best = -1;
+    DIR *dir = opendir(directory);
+    struct dirent *entry;
+    while (dir && (entry = readdir(dir))) {
+        int64_t step = step_of(entry->d_name);
+        if (step > best && step < below)
+            best = step;
+        if (clean && strncmp(entry->d_name, TEMPORARY, sizeof TEMPORARY - 1) == 0 &&
+            (size_t)snprintf(name, sizeof name, "%s/%s", directory, entry->d_name) < sizeof name)
+            remove_directory(name);
+    }
+    if (dir)
+        closedir(dir);
+    return best;
+}
+
+const char *sbp_checkpoint_find(sbp_arena *arena, const char *directory) {
+    int64_t step = newest(directory, INT64_MAX, true);
+    return step < 0 ? NULL : sbp_arena_printf(arena, "%s/checkpoint-%lld", directory, (long long)step);
+}
+
+static void remove_old(const checkpoint_job *job) {
+    int64_t step = job->state->step + 1;
+    for (int64_t kept = 0; job->keep > 0; kept++) {
+        step = newest(job->directory, step, false);
+        if (step < 0)
+            return;
+        if (kept >= job->keep)
+            discard(job, sbp_arena_printf(job->arena, "%s/checkpoint-%lld", job->directory, (long long)step));
+    }
+}
+
+static sbp_status sync_directory(sbp_diag *diag, const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool synced = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0)
+        close(fd);
+    return synced ? SBP_OK : sbp_fail(diag, SBP_IO, "cannot sync '%s': %s", path, strerror(errno));
+}
+
+/* ---- the whole -------------------------------------------------------------------------------------- */
+
+static sbp_status save_body(void *user) {
+    checkpoint_job *job = user;
+    const char *final =
+        sbp_arena_printf(job->arena, "%s/checkpoint-%lld", job->directory, (long long)job->state->step);
+    job->staging = sbp_arena_array(job->arena, PIECE_ELEMS, sizeof(double));
+    job->path = sbp_arena_printf(job->arena, "%s/" TEMPORARY "%lld-%ld", job->directory,
+                                 (long long)job->state->step, (long)getpid());
+    if (mkdir(job->path, 0777) != 0)
+        return sbp_fail(job->diag, SBP_IO, "cannot create '%s': %s", job->path, strerror(errno));
+    SBP_TRY(sbp_output_save_model(job->diag, job->executor, job->plan, job->info, job->path));
+    SBP_TRY(save_extras(job));
+    SBP_TRY(save_state(job));
+    SBP_TRY(sync_directory(job->diag, job->path));
+    discard(job, final);
+    if (rename(job->path, final) != 0)
+        return sbp_fail(job->diag, SBP_IO, "cannot rename '%s' to '%s': %s", job->path, final,
+                        strerror(errno));
+    SBP_TRY(sync_directory(job->diag, job->directory));
+    remove_old(job);
+    return SBP_OK;
+}
+
+static sbp_status run_job(checkpoint_job *job, sbp_status (*body)(void *user)) {
+    job->arena = sbp_arena_create();
+    if (!job->arena)
+        return sbp_fail(job->diag, SBP_MACHINE, "out of memory for a checkpoint");
+    sbp_status status = sbp_guard(job->arena, job->diag, body, job);
+    sbp_safetensors_writer_abort(job->writer);
+    sbp_weights_close(job->weights);
+    return status;
+}
+
+sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
+                               const sbp_plan_info *info, const char *directory, const sbp_run_state *state,
+                               int64_t keep) {
+    sbp_run_state copy = *state;
+    checkpoint_job job = {.diag = diag,
+                          .executor = executor,
+                          .plan = plan,
+                          .info = info,
+                          .directory = directory,
+                          .state = &copy,
+                          .keep = keep};
+    sbp_status status = run_job(&job, save_body);
+    if (status != SBP_OK && job.path)
+        remove_directory(job.path);
+    sbp_arena_destroy(job.arena);
+    return status;
+}
+
+static sbp_status load_body(void *user) {
+    checkpoint_job *job = user;
+    sbp_weights *weights;
+    job->staging = sbp_arena_array(job->arena, PIECE_ELEMS, sizeof(double));
+    SBP_TRY(load_state(job));
+    SBP_TRY(sbp_weights_open(job->arena, job->diag, job->path, &weights));
+    sbp_status status = sbp_params_load(job->executor, job->plan, weights, 0, job->diag);
+    sbp_weights_close(weights);
+    return status == SBP_OK ? load_extras(job) : status;
+}
+
+sbp_status sbp_checkpoint_load(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan, const char *path,
+                               sbp_run_state *state) {
+    checkpoint_job job = {.diag = diag, .executor = executor, .plan = plan, .path = path, .state = state};
+    sbp_status status = run_job(&job, load_body);
+    sbp_arena_destroy(job.arena);
+    return status;
+}

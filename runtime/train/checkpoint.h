@@ -1,0 +1,40 @@
+/* checkpoint.h: checkpoints from which a run goes on bit for bit.
+ *
+ * OUT/checkpoint-STEP/ is a model directory (runtime/train/output.h) with two more files:
+ *   optimizer.safetensors   optimizer states "<source>.exp_avg" ..., in the layout of the source; and
+ *                           "<source>.exact", parameters whose recipe changes values, as they are in memory
+ *   trainer_state.json      step, position in the data, sums for metrics, and what must be the same on resume
+ * It is written under a temporary name, synced and renamed, so a name checkpoint-STEP is always whole.
+ */
+#ifndef SBP_RUNTIME_TRAIN_CHECKPOINT_H
+#define SBP_RUNTIME_TRAIN_CHECKPOINT_H
+
+#include "runtime/data/dataset.h"
+#include "runtime/train/output.h"
+
+typedef struct sbp_run_state {
+    int64_t step;       /* done */
+    int64_t epoch, at;  /* of the sampler: where the next step begins */
+    int64_t num_tokens; /* so far */
+    double loss_sum;
+    int64_t loss_count;
+    /* must be the same on resume */
+    uint64_t data_hash;
+    int64_t seed, batch_rows, batch_tokens;
+    bool shuffle;
+} sbp_run_state;
+
+/* Replaces an older one of the same step; afterwards all but the newest `keep` are removed (0: none). Needs
+ * no guard. */
+sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
+                               const sbp_plan_info *info, const char *directory, const sbp_run_state *state,
+                               int64_t keep) SBP_CHECKED;
+
+/* Path of the newest checkpoint in a directory, in the arena; NULL when there is none. Below a guard. */
+const char *sbp_checkpoint_find(sbp_arena *arena, const char *directory);
+/* state: comes with what must be the same, which is checked (SBP_INPUT), and is filled with the rest. Loads
+ * parameters and states. Needs no guard. */
+sbp_status sbp_checkpoint_load(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan, const char *path,
+                               sbp_run_state *state) SBP_CHECKED;
+
+#endif

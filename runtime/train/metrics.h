@@ -1,0 +1,53 @@
+/* metrics.h: what a run tells while it goes on: metrics.jsonl, and one line of progress on stderr.
+ *
+ * A line of metrics per optimizer step: step, epoch, the outputs of the program under their names (loss,
+ * grad_norm and the objective's own), learning_rate, num_tokens (so far), tokens_per_second, step_seconds,
+ * memory_peak_bytes. A line per evaluation: step, epoch, eval_file, and the outputs with the prefix eval_.
+ * Numbers are written in the shortest form that reads back to the same bits.
+ *
+ * On a terminal progress is one line that is rewritten; else a line every few seconds.
+ */
+#ifndef SBP_RUNTIME_TRAIN_METRICS_H
+#define SBP_RUNTIME_TRAIN_METRICS_H
+
+#include <stdio.h>
+
+#include "runtime/train/trainer.h"
+
+typedef struct sbp_metrics {
+    FILE *file; /* NULL: none */
+    const char *path;
+    const sbp_trainer *trainer;
+    sbp_diag *diag;
+    bool terminal, quiet;
+    int64_t total_steps;
+    double started, last_shown; /* seconds */
+    int64_t done;               /* steps of this process */
+    double loss_sum;            /* over all steps of the run */
+    int64_t loss_count;
+} sbp_metrics;
+
+typedef struct sbp_step_report {
+    int64_t step; /* done, from 1 */
+    double epoch, learning_rate, seconds;
+    int64_t tokens, num_tokens; /* of the step, so far */
+    int64_t memory_peak_bytes;  /* 0 unknown: null */
+} sbp_step_report;
+
+/* path: of metrics.jsonl, NULL for none. keep_steps: with an existing file, lines up to that step stay; -1:
+ * begin anew. The path must outlive the metrics. */
+sbp_status sbp_metrics_open(sbp_metrics *metrics, sbp_diag *diag, const sbp_trainer *trainer,
+                            const char *path, int64_t keep_steps, int64_t total_steps) SBP_CHECKED;
+/* Results are those in trainer->results. */
+sbp_status sbp_metrics_step(sbp_metrics *metrics, const sbp_step_report *report) SBP_CHECKED;
+sbp_status sbp_metrics_evaluation(sbp_metrics *metrics, int64_t step, double epoch,
+                                  const char *file) SBP_CHECKED;
+/* Closes the file; SBP_IO when what was written did not arrive. */
+sbp_status sbp_metrics_close(sbp_metrics *metrics) SBP_CHECKED;
+/* Mean loss of the steps. */
+double sbp_metrics_train_loss(const sbp_metrics *metrics);
+
+/* Ends a line of progress that is being rewritten, before something else is printed. */
+void sbp_progress_break(void);
+
+#endif

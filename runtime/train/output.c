@@ -1,0 +1,203 @@
+/* output.c: a directory that transformers loads. */
+#include "runtime/train/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ir/io/tokenizer/tokenizer.h"
+
+static const int64_t SHARD_BYTES = 5000000000; /* as huggingface_hub cuts */
+
+/* What a model directory holds besides config.json and weights. */
+static const char *const carried[] = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+};
+
+typedef struct output_job {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    sbp_executor *executor;
+    const sbp_plan *plan;
+    const sbp_plan_info *info;
+    const char *directory;
+} output_job;
+
+/* ---- the directory ---------------------------------------------------------------------------------- */
+
+static sbp_status make_directories(sbp_diag *diag, char *path) {
+    for (char *at = path + 1;; at++) {
+        char end = *at;
+        if (end != '/' && end != 0)
+            continue;
+        *at = 0;
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return sbp_fail(diag, SBP_IO, "cannot create the directory '%s': %s", path, strerror(errno));
+        *at = end;
+        if (end == 0)
+            break;
+    }
+    if (!sbp_directory_exists(path))
+        return sbp_fail(diag, SBP_IO, "cannot write to '%s': it is no directory", path);
+    return SBP_OK;
+}
+
+sbp_status sbp_output_prepare(sbp_diag *diag, const char *directory) {
+    char path[4096], probe[4200];
+    size_t length = strlen(directory);
+    if (length == 0 || length >= sizeof path)
+        return sbp_fail(diag, SBP_USAGE, "--out: '%.60s' is no name for a directory", directory);
+    memcpy(path, directory, length + 1);
+    SBP_TRY(make_directories(diag, path));
+    memcpy(probe, path, length);
+    memcpy(probe + length, "/.probe", 8);
+    int fd = open(probe, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return sbp_fail(diag, SBP_IO, "cannot write to '%s': %s", directory, strerror(errno));
+    close(fd);
+    unlink(probe);
+    return SBP_OK;
+}
+
+/* ---- config.json ------------------------------------------------------------------------------------ */
+
+sbp_dtype sbp_output_dtype(const sbp_plan_info *info) {
+    return info->dtype && strcmp(info->dtype, "fp64") == 0 ? SBP_F64 : SBP_F32;
+}
+
+/* bf16 weights are written as bf16: nothing would be gained by wider files. */
+static sbp_dtype model_dtype(const output_job *job) {
+    const sbp_plan *plan = job->plan;
+    bool narrow = plan->tensors->count > 0;
+    for (int32_t t = 0; t < plan->tensors->count; t++)
+        narrow &= plan->program->buffers[plan->buffers[t]].dtype == SBP_BF16;
+    return narrow ? SBP_BF16 : sbp_output_dtype(job->info);
+}
+
+/* The source's fields, with the dtype of what is written now. */
+static sbp_status write_config(const output_job *job) {
+    const char *text = job->info->config;
+    const sbp_json *root;
+    sbp_dtype dtype = model_dtype(job);
+    if (!text)
+        return SBP_OK;
+    SBP_TRY(sbp_json_parse(job->arena, job->diag, "config.json", text, strlen(text), 0, &root));
+    SBP_TRY(sbp_json_as_object(job->diag, root, &root));
+    sbp_text out;
+    sbp_text_init(&out, job->arena);
+    sbp_text_add(&out, "{");
+    for (int64_t i = 0; i < root->count; i++) {
+        const sbp_json *member = &root->items[i];
+        if (strcmp(member->key, "dtype") == 0 || strcmp(member->key, "torch_dtype") == 0)
+            continue;
+        sbp_text_add(&out, "\n  ");
+        sbp_json_add_string(&out, member->key, strlen(member->key));
+        sbp_text_add(&out, ": ");
+        sbp_json_add_value(&out, member);
+        sbp_text_add(&out, ",");
+    }
+    sbp_text_add(&out, "\n  \"dtype\": \"%s\"\n}\n",
+                 dtype == SBP_F64    ? "float64"
+                 : dtype == SBP_BF16 ? "bfloat16"
+                                     : "float32");
+    return sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "config.json"), out.data,
+                          out.length);
+}
+
+/* ---- the tokenizer ---------------------------------------------------------------------------------- */
+
+/* {"tokenizer_class", "bos_token", ...}: what AutoTokenizer asks for beside tokenizer.json. */
+static sbp_status write_tokenizer_config(const output_job *job, const sbp_tokenizer *tokenizer) {
+    sbp_text out;
+    sbp_text_init(&out, job->arena);
+    sbp_text_add(&out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"");
+    for (int32_t i = 0; i < sbp_tokenizer_named_count(tokenizer); i++) {
+        const char *name, *value;
+        sbp_tokenizer_named_at(tokenizer, i, &name, &value);
+        sbp_text_add(&out, ",\n  ");
+        sbp_json_add_string(&out, name, strlen(name));
+        sbp_text_add(&out, ": ");
+        sbp_json_add_string(&out, value, strlen(value));
+    }
+    sbp_text_add(&out, "\n}\n");
+    return sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "tokenizer_config.json"),
+                          out.data, out.length);
+}
+
+static sbp_status write_plan_tokenizer(const output_job *job) {
+    const sbp_tokenizer *tokenizer;
+    const sbp_plan *plan = job->plan;
+    if (plan->tokenizer_bytes == 0)
+        return SBP_OK;
+    SBP_TRY(sbp_tokenizer_from_json(job->arena, job->diag, plan->path, plan->tokenizer,
+                                    (size_t)plan->tokenizer_bytes, &tokenizer));
+    SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "tokenizer.json"),
+                           plan->tokenizer, (size_t)plan->tokenizer_bytes));
+    return write_tokenizer_config(job, tokenizer);
+}
+
+static bool same_directory(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static sbp_status carry_files(const output_job *job) {
+    const char *source = job->info->tokenizer;
+    if (!source || !sbp_directory_exists(source) ||
+        !sbp_file_exists(sbp_file_join(job->arena, source, "tokenizer.json"))) {
+        SBP_TRY(write_plan_tokenizer(job));
+        source = job->info->weights; /* whose tokenizer may be of other files, that we do not read */
+        if (job->plan->tokenizer_bytes > 0 || !source || !sbp_directory_exists(source))
+            return SBP_OK;
+    }
+    if (same_directory(source, job->directory))
+        return SBP_OK;
+    for (int i = 0; i < SBP_COUNT(carried); i++) {
+        const char *path = sbp_file_join(job->arena, source, carried[i]), *data;
+        size_t length;
+        if (!sbp_file_exists(path))
+            continue;
+        SBP_TRY(sbp_file_read(job->arena, job->diag, path, &data, &length));
+        SBP_TRY(
+            sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, carried[i]), data, length));
+    }
+    return SBP_OK;
+}
+
+/* ---- the model -------------------------------------------------------------------------------------- */
+
+static sbp_status save_body(void *user) {
+    const output_job *job = user;
+    sbp_save_options options = {.dtype = model_dtype(job), .max_shard_bytes = SHARD_BYTES};
+    SBP_TRY(write_config(job));
+    SBP_TRY(carry_files(job));
+    return sbp_params_save(job->executor, job->plan,
+                           sbp_file_join(job->arena, job->directory, "model.safetensors"), &options,
+                           job->diag);
+}
+
+sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
+                                 const sbp_plan_info *info, const char *directory) {
+    output_job job = {.arena = sbp_arena_create(),
+                      .diag = diag,
+                      .executor = executor,
+                      .plan = plan,
+                      .info = info,
+                      .directory = directory};
+    if (!job.arena)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(job.arena, diag, save_body, &job);
+    sbp_arena_destroy(job.arena);
+    return status;
+}

@@ -1,0 +1,23 @@
+/* output.h: the directory of results: a model that transformers loads, with the files that belong to it.
+ *
+ * Weights are written in fp32 (fp64 for fp64 plans) under the source's names, in shards of at most 5 GB;
+ * config.json with that dtype; tokenizer files and generation_config.json are copied from the source
+ * directory where there is one, else the plan's tokenizer is written. Every file is written atomically.
+ */
+#ifndef SBP_RUNTIME_TRAIN_OUTPUT_H
+#define SBP_RUNTIME_TRAIN_OUTPUT_H
+
+#include "runtime/run/plan_info.h"
+#include "runtime/run/weights.h"
+
+/* Creates the directory and its parents, and checks that files can be written in it. */
+sbp_status sbp_output_prepare(sbp_diag *diag, const char *directory) SBP_CHECKED;
+
+/* Needs no guard. */
+sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
+                                 const sbp_plan_info *info, const char *directory) SBP_CHECKED;
+
+/* The type in which gradients are written, and weights, unless all of them are bf16. */
+sbp_dtype sbp_output_dtype(const sbp_plan_info *info);
+
+#endif

@@ -1,0 +1,300 @@
+/* trainer.c: steps, evaluations and scorings on an executor. */
+#include "runtime/train/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/run/weights.h"
+
+/* Documents are scored this many rows of data at a time, so that lines can come in file order. */
+enum { SCORE_ROWS = 256 };
+
+static int32_t find_output(const sbp_program *program, const char *name) {
+    for (int32_t i = 0; i < program->output_count; i++)
+        if (strcmp(program->outputs[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *executor) {
+    const sbp_program *program = sbp_executor_program(executor);
+    *t = (sbp_trainer){.executor = executor,
+                       .program = program,
+                       .beta1 = 0.9,
+                       .beta2 = 0.999,
+                       .eps = 1e-8,
+                       .max_grad_norm = INFINITY,
+                       .loss = find_output(program, "loss"),
+                       .grad_norm = find_output(program, "grad_norm")};
+    sbp_packer_init(&t->packer, program->t_max, program);
+    t->results = sbp_malloc((size_t)(program->output_count + 1) * sizeof *t->results);
+    return t->results ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory");
+}
+
+void sbp_trainer_close(sbp_trainer *t) {
+    sbp_packer_close(&t->packer);
+    free(t->results);
+    free(t->row);
+    t->results = t->row = NULL;
+}
+
+static bool has_entry(const sbp_trainer *t, const char *name) {
+    return sbp_program_find_entry(t->program, name) != NULL;
+}
+
+bool sbp_trainer_can_step(const sbp_trainer *t) {
+    return has_entry(t, "step") || (has_entry(t, "accumulate") && has_entry(t, "update"));
+}
+
+bool sbp_trainer_has_gradients(const sbp_trainer *t) {
+    return has_entry(t, "step") || has_entry(t, "accumulate");
+}
+
+sbp_status sbp_trainer_reset(sbp_trainer *t, sbp_diag *diag) {
+    SBP_TRY(sbp_executor_fill_role(t->executor, SBP_ROLE_GRAD, 0, diag));
+    return sbp_executor_fill_role(t->executor, SBP_ROLE_STATE, 0, diag);
+}
+
+/* ---- results ---------------------------------------------------------------------------------------- */
+
+static sbp_status clear_results(sbp_trainer *t, sbp_diag *diag) {
+    return sbp_executor_fill_role(t->executor, SBP_ROLE_RESULT, 0, diag);
+}
+
+static sbp_status read_results(sbp_trainer *t, sbp_diag *diag) {
+    for (int32_t i = 0; i < t->program->output_count; i++)
+        SBP_TRY(sbp_executor_output(t->executor, t->program->outputs[i].name, &t->results[i], diag));
+    return SBP_OK;
+}
+
+static sbp_status check_finite(const sbp_trainer *t, sbp_diag *diag, int32_t output, const char *what) {
+    if (output < 0 || isfinite(t->results[output]))
+        return SBP_OK;
+    return sbp_fail(diag, SBP_NOT_FINITE, "%s is %g", what, t->results[output]);
+}
+
+/* ---- micro-batches ---------------------------------------------------------------------------------- */
+
+static bool stop_asked(const sbp_trainer *t) {
+    return t->interrupted && t->interrupted();
+}
+
+static void set_labels(sbp_trainer *t, int64_t labels) {
+    sbp_executor_set_scalar(t->executor, "labels", labels > 1 ? (double)labels : 1);
+}
+
+static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
+                           const sbp_micro_batch *part, const char *entry) {
+    SBP_TRY(sbp_packer_columns(&t->packer, diag, data, part));
+    SBP_TRY(sbp_executor_bind(t->executor, part->rows, 0, t->packer.columns, t->packer.column_count, diag));
+    return sbp_executor_run(t->executor, entry, diag);
+}
+
+/* All micro-batches of the packed step. */
+static sbp_status run_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const char *entry) {
+    set_labels(t, t->packer.labels);
+    for (int32_t i = 0; i < t->packer.part_count; i++) {
+        if (i > 0 && stop_asked(t))
+            return SBP_INTERRUPTED;
+        SBP_TRY(run_part(t, diag, data, &t->packer.parts[i], entry));
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
+                            int64_t row_count) {
+    SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
+    return sbp_packer_check(&t->packer, diag, t->most_parts);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
+static void set_step_scalars(sbp_trainer *t, int64_t number, double lr) {
+    const struct {
+        const char *name;
+        double value;
+    } scalars[] = {
+        {"lr", lr},
+        {"one_minus_beta1", 1 - t->beta1},
+        {"beta2", t->beta2},
+        {"one_minus_beta2", 1 - t->beta2},
+        {"eps", t->eps},
+        {"weight_decay", t->weight_decay},
+        {"bias1", 1 - pow(t->beta1, (double)number)},
+        {"bias2_sqrt", sqrt(1 - pow(t->beta2, (double)number))},
+        {"max_grad_norm", t->max_grad_norm},
+    };
+    for (int i = 0; i < SBP_COUNT(scalars); i++)
+        sbp_executor_set_scalar(t->executor, scalars[i].name, scalars[i].value);
+}
+
+sbp_status sbp_trainer_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
+                            int64_t row_count, int64_t number, double lr) {
+    bool at_once = has_entry(t, "step");
+    SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
+    set_step_scalars(t, number, lr);
+    SBP_TRY(clear_results(t, diag));
+    SBP_TRY(run_parts(t, diag, data, at_once ? "step" : "accumulate"));
+    SBP_TRY(read_results(t, diag));
+    SBP_TRY(check_finite(t, diag, t->loss, "the loss"));
+    if (!at_once) {
+        SBP_TRY(sbp_executor_run(t->executor, "update", diag));
+        SBP_TRY(read_results(t, diag));
+    }
+    return check_finite(t, diag, t->grad_norm, "the norm of the gradients");
+}
+
+/* Programs without an optimizer keep gradients in the buffers "<parameter>.grad". */
+static sbp_status take_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
+                                 sbp_gradient_dump *dump) {
+    static const char suffix[] = ".grad";
+    for (int32_t b = 0; b < t->program->buffer_count; b++) {
+        const sbp_buffer *grad = &t->program->buffers[b];
+        size_t length = strlen(grad->name), end = sizeof suffix - 1;
+        if (grad->role != SBP_ROLE_GRAD || length <= end || strcmp(grad->name + length - end, suffix) != 0)
+            continue;
+        for (int32_t k = 0; k < plan->tensors->count; k++) {
+            const char *param = t->program->buffers[plan->buffers[k]].name;
+            if (strlen(param) == length - end && memcmp(param, grad->name, length - end) == 0)
+                SBP_TRY(sbp_gradient_dump_take(dump, plan->buffers[k], b, diag));
+        }
+    }
+    return SBP_OK;
+}
+
+static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
+                                    const sbp_dataset *data, sbp_gradient_dump *dump) {
+    bool at_once = has_entry(t, "step");
+    set_step_scalars(t, 1, 0);
+    SBP_TRY(clear_results(t, diag));
+    SBP_TRY(run_parts(t, diag, data, at_once ? "step" : "accumulate"));
+    SBP_TRY(read_results(t, diag));
+    SBP_TRY(check_finite(t, diag, t->loss, "the loss"));
+    if (at_once)
+        return SBP_OK;
+    if (!has_entry(t, "update"))
+        return take_gradients(t, diag, plan, dump);
+    SBP_TRY(sbp_executor_run(t->executor, "update", diag));
+    return read_results(t, diag);
+}
+
+sbp_status sbp_trainer_dump_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
+                                      const sbp_dataset *data, const int64_t *rows, int64_t row_count,
+                                      const char *path, sbp_dtype dtype) {
+    sbp_gradient_dump *dump;
+    SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
+    SBP_TRY(sbp_gradient_dump_begin(t->executor, plan, path, dtype, diag, &dump));
+    sbp_status status = collect_gradients(t, diag, plan, data, dump);
+    if (status == SBP_OK)
+        return sbp_gradient_dump_end(dump, diag);
+    sbp_gradient_dump_abort(dump);
+    return status;
+}
+
+/* ---- evaluations ------------------------------------------------------------------------------------ */
+
+typedef struct scoring {
+    sbp_trainer *t;
+    sbp_diag *diag;
+    const sbp_dataset *data;
+    sbp_score_visitor visit;
+    void *user;
+    int32_t vector;    /* buffer of the log-probabilities */
+    double *logps;     /* of the counted labels of the documents at hand, in order */
+    int64_t first_doc; /* the first of them */
+    int64_t *logps_at; /* [documents at hand + 1] */
+} scoring;
+
+/* Log-probabilities of a micro-batch to their documents. */
+static sbp_status take_scores(const scoring *s, const sbp_micro_batch *part) {
+    sbp_trainer *t = s->t;
+    if (part->rows > t->row_capacity) {
+        free(t->row);
+        t->row = sbp_malloc((size_t)part->rows * sizeof *t->row);
+        t->row_capacity = t->row ? part->rows : 0;
+        if (!t->row)
+            return sbp_fail(s->diag, SBP_MACHINE, "out of memory for the scores of %lld rows",
+                            (long long)part->rows);
+    }
+    SBP_TRY(sbp_executor_read(t->executor, s->vector, 0, 0, part->rows, SBP_F64, t->row, s->diag));
+    int64_t row = 0;
+    for (int64_t k = 0; k < part->count; k++) {
+        const sbp_doc *doc = &s->data->docs[part->docs[k]];
+        double *out = s->logps + s->logps_at[part->docs[k] - s->first_doc];
+        for (int64_t i = 0; i + 1 < doc->count; i++)
+            if (s->data->labels[doc->first + i + 1] >= 0)
+                *out++ = t->row[row + i];
+        row += doc->count;
+    }
+    return SBP_OK;
+}
+
+static sbp_status visit_scores(const scoring *s, int64_t end) {
+    for (int64_t d = s->first_doc; d < end; d++) {
+        sbp_score score = {.doc = &s->data->docs[d], .logps = s->logps + s->logps_at[d - s->first_doc]};
+        SBP_TRY(s->visit(s->user, &score));
+    }
+    return SBP_OK;
+}
+
+/* Rows [first, end) of the data, which have documents [s->first_doc, last). */
+static sbp_status score_window(scoring *s, int64_t first, int64_t end, int64_t last) {
+    sbp_trainer *t = s->t;
+    int64_t rows[SCORE_ROWS], labels = 0;
+    for (int64_t r = first; r < end; r++)
+        rows[r - first] = r;
+    SBP_TRY(sbp_packer_pack(&t->packer, s->diag, s->data, rows, end - first));
+    for (int64_t d = s->first_doc; s->visit && d < last; d++) {
+        s->logps_at[d - s->first_doc] = labels;
+        labels += s->data->docs[d].labels;
+    }
+    for (int32_t i = 0; i < t->packer.part_count; i++) {
+        if (stop_asked(t))
+            return SBP_INTERRUPTED;
+        SBP_TRY(run_part(t, s->diag, s->data, &t->packer.parts[i], "score"));
+        if (s->visit)
+            SBP_TRY(take_scores(s, &t->packer.parts[i]));
+    }
+    return s->visit ? visit_scores(s, last) : SBP_OK;
+}
+
+static sbp_status score_rows(scoring *s) {
+    const sbp_dataset *data = s->data;
+    for (int64_t first = 0; first < data->row_count; first += SCORE_ROWS) {
+        int64_t end = first + SCORE_ROWS < data->row_count ? first + SCORE_ROWS : data->row_count;
+        int64_t last = data->rows[end], labels = 1;
+        s->first_doc = data->rows[first];
+        for (int64_t d = s->first_doc; d < last; d++)
+            labels += data->docs[d].labels;
+        if (s->visit) {
+            s->logps = sbp_malloc((size_t)labels * sizeof *s->logps);
+            s->logps_at = sbp_malloc((size_t)(last - s->first_doc) * sizeof *s->logps_at);
+        }
+        sbp_status status = !s->visit || (s->logps && s->logps_at)
+                                ? score_window(s, first, end, last)
+                                : sbp_fail(s->diag, SBP_MACHINE, "out of memory for scores");
+        free(s->logps);
+        free(s->logps_at);
+        s->logps = NULL;
+        s->logps_at = NULL;
+        SBP_TRY(status);
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
+                                sbp_score_visitor visit, void *user) {
+    scoring s = {.t = t, .diag = diag, .data = data, .visit = visit, .user = user};
+    s.vector = sbp_program_find_buffer(t->program, "logp");
+    if (!has_entry(t, "score") || (visit && s.vector < 0))
+        return sbp_fail(diag, SBP_INPUT, "the plan cannot score: it has no %s",
+                        s.vector < 0 ? "vector 'logp'" : "entry 'score'");
+    if (visit && (t->program->buffers[s.vector].cols != 1 || t->program->buffers[s.vector].count != 1 ||
+                  sbp_executor_elems(t->executor, s.vector) < t->program->t_max))
+        return sbp_fail(diag, SBP_INPUT, "the plan cannot score: 'logp' is not one number per row");
+    SBP_TRY(clear_results(t, diag));
+    set_labels(t, data->label_count);
+    SBP_TRY(score_rows(&s));
+    return read_results(t, diag);
+}

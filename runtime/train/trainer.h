@@ -1,0 +1,71 @@
+/* trainer.h: what happens to the device in one optimizer step, in an evaluation and in a scoring.
+ *
+ * A step packs the documents of its rows into micro-batches, runs entry `accumulate` for each and then
+ * `update`; or `step`, where the program has that. Numbers that the program leaves in result buffers are sums
+ * over the micro-batches of terms that were divided by step-wide denominators before, so nothing is rescaled
+ * here. The names of outputs are the program's.
+ *
+ * Scalars that are set where the program has them: labels (counted labels of the step, at least 1), lr,
+ * one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay, bias1 = 1 - beta1^t, bias2_sqrt =
+ * sqrt(1 - beta2^t), max_grad_norm.
+ *
+ * Threads: one thread at a time. Errors: SBP_NOT_FINITE when the loss (before weights change) or the gradient
+ * norm is not finite; SBP_INPUT when a step needs more micro-batches than the plan allows.
+ */
+#ifndef SBP_RUNTIME_TRAIN_TRAINER_H
+#define SBP_RUNTIME_TRAIN_TRAINER_H
+
+#include "runtime/data/pack.h"
+#include "runtime/run/plan.h"
+
+typedef struct sbp_trainer {
+    sbp_executor *executor;
+    const sbp_program *program;
+    sbp_packer packer;
+    int64_t most_parts;                                    /* of a step; 0: any */
+    double beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm: infinity without clipping */
+    bool (*interrupted)(void);                             /* asked between micro-batches; NULL: never */
+    double *results;         /* [output_count] of the latest step, evaluation or scoring */
+    int32_t loss, grad_norm; /* outputs, -1: none */
+    double *row;             /* of scores */
+    int64_t row_capacity;
+} sbp_trainer;
+
+/* What is not in the signature is set by the caller afterwards; the AdamW numbers begin as 0.9, 0.999, 1e-8,
+ * 0, infinity. */
+sbp_status sbp_trainer_init(sbp_trainer *trainer, sbp_diag *diag, sbp_executor *executor) SBP_CHECKED;
+void sbp_trainer_close(sbp_trainer *trainer);
+
+/* Whether the program can take optimizer steps, and whether it has gradients at all. */
+bool sbp_trainer_can_step(const sbp_trainer *trainer);
+bool sbp_trainer_has_gradients(const sbp_trainer *trainer);
+
+/* Zeros gradients and optimizer states: before the first step. */
+sbp_status sbp_trainer_reset(sbp_trainer *trainer, sbp_diag *diag) SBP_CHECKED;
+
+/* Packs the rows of a step into trainer->packer, and checks how many micro-batches that takes. */
+sbp_status sbp_trainer_pack(sbp_trainer *trainer, sbp_diag *diag, const sbp_dataset *data,
+                            const int64_t *rows, int64_t row_count) SBP_CHECKED;
+/* Step number t, from 1. SBP_INTERRUPTED when it was abandoned between micro-batches: weights and states are
+ * then those after the step before. */
+sbp_status sbp_trainer_step(sbp_trainer *trainer, sbp_diag *diag, const sbp_dataset *data,
+                            const int64_t *rows, int64_t row_count, int64_t t, double lr) SBP_CHECKED;
+/* The step's gradients after all micro-batches go to a file, under the names of the sources; weights stay. */
+sbp_status sbp_trainer_dump_gradients(sbp_trainer *trainer, sbp_diag *diag, const sbp_plan *plan,
+                                      const sbp_dataset *data, const int64_t *rows, int64_t row_count,
+                                      const char *path, sbp_dtype dtype) SBP_CHECKED;
+
+/* One document of a scoring: the log-probabilities of its counted labels, in order. */
+typedef struct sbp_score {
+    const sbp_doc *doc;
+    const double *logps; /* [doc->labels] */
+} sbp_score;
+
+typedef sbp_status (*sbp_score_visitor)(void *user, const sbp_score *score);
+
+/* Runs entry `score` over all documents, as one step: results are those of the whole. visit, in the order of
+ * the data, may be NULL. SBP_INTERRUPTED when asked to stop. */
+sbp_status sbp_trainer_evaluate(sbp_trainer *trainer, sbp_diag *diag, const sbp_dataset *data,
+                                sbp_score_visitor visit, void *user) SBP_CHECKED;
+
+#endif
