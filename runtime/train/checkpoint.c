@@ -277,8 +277,10 @@ static sbp_status load_state(const checkpoint_job *job) {
     SBP_TRY(sbp_json_as_object(job->diag, root, &root));
     for (int i = 0; i < SBP_COUNT(members); i++) {
         SBP_TRY(sbp_json_get_i64(job->diag, root, members[i].name, SBP_JSON_REQUIRED, members[i].out));
-        if (*members[i].out < 0)
-            return sbp_json_fail(job->diag, sbp_json_member(root, members[i].name), "is negative");
+        /* Sums and products of them stay exact. */
+        if (*members[i].out < 0 || *members[i].out > (int64_t)1 << 53)
+            return sbp_json_fail(job->diag, sbp_json_member(root, members[i].name),
+                                 "%lld is not a count: 0 .. 2^53", (long long)*members[i].out);
     }
     SBP_TRY(sbp_json_get_double(job->diag, root, "loss_sum", SBP_JSON_REQUIRED, &saved.loss_sum));
     SBP_TRY(sbp_json_get_bool(job->diag, root, "shuffle", SBP_JSON_REQUIRED, &saved.shuffle));

@@ -461,6 +461,10 @@ static void test_resume_asks_for_the_same_run(void **state) {
     cli_fails(f, 2, "--resume needs --out", TRAIN " --resume");
     cli_fails(f, 1, "trainer_state.json",
               "echo '{}' >$D/o/checkpoint-15/trainer_state.json; " TRAIN " --out $D/o --resume");
+    cli_fails(f, 1, "num_tokens: 9223372036854775807 is not a count: 0 .. 2^53",
+              "sed 's/\"num_tokens\": [0-9]*/\"num_tokens\": 9223372036854775807/' "
+              "$D/o/checkpoint-10/trainer_state.json >$D/o/checkpoint-15/trainer_state.json; " TRAIN
+              " --out $D/o --resume");
     cli_fails(f, 1, "optimizer.safetensors",
               "rm -r $D/o/checkpoint-15; truncate -s 1000 $D/o/checkpoint-10/optimizer.safetensors; " TRAIN
               " --out $D/o --resume");

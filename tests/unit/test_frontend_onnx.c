@@ -518,6 +518,16 @@ static void expect_error(const char *from, const char *to, const char *message) 
     fixture_destroy(&f);
 }
 
+/* The values of E in a file, with an offset or a length. */
+static void expect_extent_error(const char *key, const char *value, const char *message) {
+    char to[300];
+    snprintf(to, sizeof to,
+             "\"dataLocation\":\"EXTERNAL\",\"externalData\":[{\"key\":\"location\",\"value\":"
+             "\"model.json\"},{\"key\":\"%s\",\"value\":\"%s\"}]",
+             key, value);
+    expect_error("\"floatData\":[1,2,3,4,5,6]", to, message);
+}
+
 static void test_form_errors(void **state) {
     (void)state;
     expect_error("\"irVersion\"", "\"irVersions\"", "irVersions: unknown field");
@@ -545,11 +555,13 @@ static void test_form_errors(void **state) {
     expect_error("\"floatData\":[3]",
                  "\"dataLocation\":\"EXTERNAL\",\"externalData\":[{\"key\":\"location\",\"value\":\"../x\"}]",
                  "location '../x' is not a file below the model's directory");
-    expect_error(
-        "\"floatData\":[1,2,3,4,5,6]",
-        "\"dataLocation\":\"EXTERNAL\",\"externalData\":[{\"key\":\"location\",\"value\":\"model.json\"},"
-        "{\"key\":\"offset\",\"value\":\"100000\"}]",
-        "tensor 'E' ends at byte 100024");
+    expect_extent_error("offset", "100000", "tensor 'E' has 24 bytes from byte 100000 of");
+    expect_extent_error("offset", "9223372036854775807", "24 bytes from byte 9223372036854775807 of");
+    expect_extent_error("offset", "9223372036854775808", "external data with an offset of 2^63 or more");
+    expect_extent_error("offset", "18446744073709551615", "external data with an offset of 2^63 or more");
+    expect_extent_error("length", "18446744073709551615", "external data with a length of 2^63 or more");
+    expect_extent_error("length", "18446744073709551616", "expected an integer of at least 0");
+    expect_extent_error("length", "23", "tensor 'E' has 23 bytes, its dimensions and type make 24");
     expect_error("\"opType\":\"Gather\"", "\"opType\":\"Gather\",\"attribute\":[{\"name\":\"axis\"}]",
                  "attribute 'axis' has no value");
     expect_error("\"opType\":\"Gather\"",

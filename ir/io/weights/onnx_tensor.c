@@ -127,6 +127,12 @@ static sbp_status parse_dims(sbp_diag *diag, const sbp_json *node, sbp_onnx_tens
     return SBP_OK;
 }
 
+/* An offset or a length: below 2^63, though the format's integers go to 2^64. */
+static sbp_status parse_extent(sbp_diag *diag, const sbp_json *node, const char *key, int64_t *out) {
+    SBP_TRY(sbp_proto_u64(diag, node, out));
+    return *out >= 0 ? SBP_OK : sbp_json_fail(diag, node, "external data with %s of 2^63 or more", key);
+}
+
 static sbp_status parse_external(sbp_diag *diag, const sbp_json *node, sbp_onnx_tensor *t) {
     static const char *const fields[] = {"key", "value", NULL};
     const sbp_json *items;
@@ -142,16 +148,14 @@ static sbp_status parse_external(sbp_diag *diag, const sbp_json *node, sbp_onnx_
         if (strcmp(key, "location") == 0)
             SBP_TRY(sbp_json_as_string(diag, value, &t->location));
         else if (strcmp(key, "offset") == 0)
-            SBP_TRY(sbp_proto_u64(diag, value, &t->offset));
+            SBP_TRY(parse_extent(diag, value, "an offset", &t->offset));
         else if (strcmp(key, "length") == 0)
-            SBP_TRY(sbp_proto_u64(diag, value, &t->length));
+            SBP_TRY(parse_extent(diag, value, "a length", &t->length));
         else if (strcmp(key, "checksum") != 0)
             return sbp_json_fail(diag, &items[i], "external data has no '%s'", key);
     }
     if (!t->location)
         return sbp_json_fail(diag, node, "tensor '%s' is external, but has no location", t->name);
-    if (t->offset < -1 || t->length < -1)
-        return sbp_json_fail(diag, node, "tensor '%s': offset or length is beyond 2^63", t->name);
     if (t->location[0] == '/' || strstr(t->location, "..") || t->location[0] == 0)
         return sbp_json_fail(diag, node, "location '%s' is not a file below the model's directory",
                              t->location);
@@ -324,8 +328,8 @@ static sbp_status add_tensor(sbp_weights *w, sbp_diag *diag, const char *model, 
     }
     int64_t size = w->files[weight.file].bytes;
     if (weight.offset > size || weight.bytes > size - weight.offset)
-        return sbp_json_fail(diag, t->node, "tensor '%s' ends at byte %lld of %s, which has %lld bytes",
-                             t->name, (long long)(weight.offset + weight.bytes), weight.path,
+        return sbp_json_fail(diag, t->node, "tensor '%s' has %lld bytes from byte %lld of %s, which has %lld",
+                             t->name, (long long)weight.bytes, (long long)weight.offset, weight.path,
                              (long long)size);
     return sbp_weights_add(w, diag, &weight);
 }
