@@ -186,9 +186,9 @@ static void flush_call(entry_builder *e, int32_t call) {
         sbp_view accum = sbp_view_buffer(p->program, e->accums[c->params[i]], 0);
         if (e->step) {
             sbp_lower_sumsq(p, &e->body, c->params[i], accum);
-            sbp_lower_update(p, &e->body, w, param->decay, accum, accum_dtype(param), -1);
+            sbp_lower_update_of(p, &e->body, c->params[i], accum, -1);
         } else {
-            sbp_lower_flush(p, &e->body, w, sbp_view_buffer(p->program, sbp_lower_grad_buffer(p, w), 0),
+            sbp_lower_flush(p, &e->body, sbp_view_buffer(p->program, sbp_lower_grad_buffer(p, w), 0),
                             p->options.grad_dtype, accum, accum_dtype(param));
         }
         e->accums[c->params[i]] = -1;

@@ -123,9 +123,10 @@ typedef struct sbp_lowering {
     sbp_function_lowering **functions;
     int32_t function_count, function_capacity;
     int32_t chunk_table, head_table;
-    sbp_map buffer_names;    /* of the program: there are thousands, one search each would be quadratic */
-    sbp_map kernel_texts;    /* of the optimizer's kernels: their numbers in the program */
-    sbp_segment_kind *kinds; /* per function of the module */
+    sbp_map buffer_names; /* of the program: there are thousands, one search each would be quadratic */
+    const struct sbp_update **updates; /* per parameter of the module: its optimizer rule (passes/update.h) */
+    sbp_map kernel_texts;              /* of the optimizer's kernels: their numbers in the program */
+    sbp_segment_kind *kinds;           /* per function of the module */
     sbp_head_lowering head;
     bool failed; /* a kernel text of ours did not parse: the message is in the diagnostics */
     int32_t

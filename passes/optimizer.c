@@ -10,6 +10,7 @@
  * computed in double: 1 - 0.999f is off by 2e-5. Weight decay only where the parameter is marked for it. SGD:
  * p -= lr (g + wd p).
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "ir/lex.h"
@@ -70,15 +71,14 @@ static sbp_text begin(sbp_pipeline *p, const char *name, sbp_dtype compute, int6
 }
 
 /* grad += accum */
-void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad, sbp_dtype grad_dtype,
-                     sbp_view accum, sbp_dtype accum_dtype) {
+void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype, sbp_view accum,
+                     sbp_dtype accum_dtype) {
     sbp_text k = begin(p, "flush", sbp_lower_wide(accum_dtype), accum.cols);
     add_operand(&k, "in", "accum", accum_dtype, true, accum.cols);
     add_operand(&k, "in", "grad_in", grad_dtype, true, accum.cols);
     add_operand(&k, "out", "grad", grad_dtype, true, accum.cols);
     sbp_text_add(&k,
                  "  %%0 = load accum\n  %%1 = load grad_in\n  %%2 = add %%1, %%0\n  store grad, %%2\n}\n");
-    (void)param;
     emit(p, body, k.data, (sbp_view[]){accum, grad, grad});
 }
 
@@ -93,109 +93,200 @@ void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype t
     emit(p, body, k.data, (sbp_view[]){from, to});
 }
 
-static int32_t state_buffer(sbp_pipeline *p, int32_t param, const char *suffix) {
-    const sbp_buffer *w = &p->program->buffers[param];
-    const char *name = sbp_arena_printf(p->arena, "%s.%s", w->name, suffix);
-    int32_t found = sbp_lower_find_buffer(p, name);
-    if (found >= 0)
-        return found;
-    return sbp_lower_buffer(p, name, SBP_ROLE_STATE, SBP_DEVICE, p->options.state_dtype, 1, w->rows, w->cols,
-                            -1);
-}
+/* ---- rules ------------------------------------------------------------------------------------------- */
 
-static const char *const adamw_text = "  scalar one_minus_beta1\n  scalar beta2\n  scalar one_minus_beta2\n  "
-                                      "scalar bias1\n  scalar bias2_sqrt\n  scalar eps\n";
+/* What a rule's text is made from. */
+typedef struct rule {
+    sbp_update *update;
+    sbp_text text; /* of its kernel */
+    sbp_dtype compute;
+    int64_t cols;
+} rule;
 
-static sbp_command *mark(sbp_command *row, int32_t param) {
-    if (row) {
-        row->flushes = param;
-        row->gradient = 0;
+/* An operand of the rule, and of its kernel: read, and when it is updated stored under its own name. */
+static void add_rule_operand(rule *r, const sbp_param *param, sbp_update_operand operand, const char *name) {
+    if (operand.kind == SBP_UPDATE_CLIP) {
+        operand.rows = sbp_extent_const(1);
+        operand.cols = 1;
+    } else {
+        sbp_lower_shape(&param->type, SBP_C, &operand.rows, &operand.cols);
     }
-    return row;
+    bool in_place = operand.access == SBP_UPDATE;
+    r->update->operands[r->update->operand_count++] = operand;
+    char in[32];
+    snprintf(in, sizeof in, "%s%s", name, in_place ? "_in" : "");
+    add_operand(&r->text, "in", in, operand.dtype, operand.kind != SBP_UPDATE_CLIP, operand.cols);
 }
 
-static void adamw(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sbp_view grad,
-                  sbp_dtype grad_dtype, int32_t clip) {
-    const sbp_buffer w = p->program->buffers[param];
-    int32_t m = state_buffer(p, param, "exp_avg"), v = state_buffer(p, param, "exp_avg_sq");
+/* The command of the rule: operands as they were added, then those that are updated once more, to be written.
+ */
+static void finish_rule(sbp_pipeline *p, rule *r) {
+    sbp_view views[2 * SBP_MAX_UPDATE_OPERANDS];
+    int32_t count = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < r->update->operand_count; i++) {
+            const sbp_update_operand *o = &r->update->operands[i];
+            if (pass == 1 && o->access != SBP_UPDATE)
+                continue;
+            views[count] = sbp_view_none();
+            views[count++].ref = ~i;
+        }
+    emit(p, &r->update->body, r->text.data, views);
+}
+
+static void adamw(sbp_pipeline *p, const sbp_param *param, sbp_dtype grad_dtype, bool clip, rule *r) {
     sbp_dtype state = p->options.state_dtype;
-    sbp_text k = begin(p, "adamw", w.dtype == SBP_F64 ? SBP_F64 : SBP_F32, w.cols);
-    add_operand(&k, "in", "grad", grad_dtype, true, w.cols);
-    add_operand(&k, "in", "param_in", w.dtype, true, w.cols);
-    add_operand(&k, "in", "exp_avg_in", state, true, w.cols);
-    add_operand(&k, "in", "exp_avg_sq_in", state, true, w.cols);
-    add_operand(&k, "out", "param", w.dtype, true, w.cols);
-    add_operand(&k, "out", "exp_avg", state, true, w.cols);
-    add_operand(&k, "out", "exp_avg_sq", state, true, w.cols);
-    if (clip >= 0)
-        add_operand(&k, "in", "clip", p->program->buffers[clip].dtype, false, 1);
+    sbp_text *k = &r->text;
+    *k = begin(p, "adamw", r->compute, r->cols);
+    add_rule_operand(r, param, (sbp_update_operand){SBP_UPDATE_GRAD, .dtype = grad_dtype, .access = SBP_READ},
+                     "grad");
+    if (clip)
+        add_rule_operand(r, param,
+                         (sbp_update_operand){SBP_UPDATE_CLIP, .dtype = SBP_F64, .access = SBP_READ}, "clip");
+    add_rule_operand(r, param,
+                     (sbp_update_operand){SBP_UPDATE_PARAM, .dtype = param->storage, .access = SBP_UPDATE},
+                     "param");
+    static const char *const states[] = {"exp_avg", "exp_avg_sq"};
+    for (int i = 0; i < 2; i++)
+        add_rule_operand(
+            r, param,
+            (sbp_update_operand){SBP_UPDATE_STATE, .suffix = states[i], .dtype = state, .access = SBP_UPDATE},
+            states[i]);
+    add_operand(k, "out", "param", param->storage, true, r->cols);
+    for (int i = 0; i < 2; i++)
+        add_operand(k, "out", states[i], state, true, r->cols);
     sbp_text_add(
-        &k,
-        "  scalar lr\n  scalar weight_decay\n%s"
-        "  %%0 = load grad\n  %%1 = load param_in\n  %%2 = load exp_avg_in\n  %%3 = load exp_avg_sq_in\n"
-        "  %%4 = scalar one_minus_beta2\n  %%5 = scalar lr\n  %%6 = scalar weight_decay\n"
-        "  %%7 = scalar one_minus_beta1\n  %%8 = scalar beta2\n  %%9 = scalar bias1\n  %%10 = scalar "
-        "bias2_sqrt\n  %%11 = scalar eps\n",
-        adamw_text);
-    sbp_text_add(&k, clip >= 0 ? "  %%12 = load clip\n" : "  %%12 = const 1\n");
-    sbp_text_add(&k, "  %%13 = mul %%0, %%12\n" /* g, clipped */
-                     "  %%14 = mul %%5, %%6\n"
-                     "  %%15 = mul %%14, %%1\n"
-                     "  %%16 = sub %%1, %%15\n" /* p (1 - lr wd) */
-                     "  %%17 = sub %%13, %%2\n"
-                     "  %%18 = mul %%7, %%17\n"
-                     "  %%19 = add %%2, %%18\n" /* m */
-                     "  %%20 = mul %%8, %%3\n"
-                     "  %%21 = mul %%13, %%13\n"
-                     "  %%22 = mul %%4, %%21\n"
-                     "  %%23 = add %%20, %%22\n" /* v */
-                     "  %%24 = sqrt %%23\n"
-                     "  %%25 = div %%24, %%10\n"
-                     "  %%26 = add %%25, %%11\n"
-                     "  %%27 = div %%5, %%9\n"
-                     "  %%28 = mul %%27, %%19\n"
-                     "  %%29 = div %%28, %%26\n");
+        k, "  scalar lr\n  scalar weight_decay\n  scalar one_minus_beta1\n  scalar beta2\n"
+           "  scalar one_minus_beta2\n  scalar bias1\n  scalar bias2_sqrt\n  scalar eps\n"
+           "  %%0 = load grad\n  %%1 = load param_in\n  %%2 = load exp_avg_in\n  %%3 = load exp_avg_sq_in\n"
+           "  %%4 = scalar one_minus_beta2\n  %%5 = scalar lr\n  %%6 = scalar weight_decay\n"
+           "  %%7 = scalar one_minus_beta1\n  %%8 = scalar beta2\n  %%9 = scalar bias1\n  %%10 = scalar "
+           "bias2_sqrt\n  %%11 = scalar eps\n");
+    sbp_text_add(k, clip ? "  %%12 = load clip\n" : "  %%12 = const 1\n");
+    sbp_text_add(k, "  %%13 = mul %%0, %%12\n" /* g, clipped */
+                    "  %%14 = mul %%5, %%6\n"
+                    "  %%15 = mul %%14, %%1\n"
+                    "  %%16 = sub %%1, %%15\n" /* p (1 - lr wd) */
+                    "  %%17 = sub %%13, %%2\n"
+                    "  %%18 = mul %%7, %%17\n"
+                    "  %%19 = add %%2, %%18\n" /* m */
+                    "  %%20 = mul %%8, %%3\n"
+                    "  %%21 = mul %%13, %%13\n"
+                    "  %%22 = mul %%4, %%21\n"
+                    "  %%23 = add %%20, %%22\n" /* v */
+                    "  %%24 = sqrt %%23\n"
+                    "  %%25 = div %%24, %%10\n"
+                    "  %%26 = add %%25, %%11\n"
+                    "  %%27 = div %%5, %%9\n"
+                    "  %%28 = mul %%27, %%19\n"
+                    "  %%29 = div %%28, %%26\n");
     sbp_text_add(
-        &k,
+        k,
         "  %%30 = sub %%%d, %%29\n  store param, %%30\n  store exp_avg, %%19\n  store exp_avg_sq, %%23\n}\n",
-        decay ? 16 : 1);
-    sbp_view vw = sbp_view_buffer(p->program, param, 0), vm = sbp_view_buffer(p->program, m, 0),
-             vv = sbp_view_buffer(p->program, v, 0);
-    sbp_view vc = clip >= 0 ? sbp_view_buffer(p->program, clip, 0) : sbp_view_none();
-    mark(emit(p, body, k.data, (sbp_view[]){grad, vw, vm, vv, vw, vm, vv, vc}), param);
+        param->decay ? 16 : 1);
 }
 
-static void sgd(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sbp_view grad,
-                sbp_dtype grad_dtype, int32_t clip) {
-    const sbp_buffer w = p->program->buffers[param];
-    sbp_text k = begin(p, "sgd", w.dtype == SBP_F64 ? SBP_F64 : SBP_F32, w.cols);
-    add_operand(&k, "in", "grad", grad_dtype, true, w.cols);
-    add_operand(&k, "in", "param_in", w.dtype, true, w.cols);
-    add_operand(&k, "out", "param", w.dtype, true, w.cols);
-    if (clip >= 0)
-        add_operand(&k, "in", "clip", p->program->buffers[clip].dtype, false, 1);
+static void sgd(sbp_pipeline *p, const sbp_param *param, sbp_dtype grad_dtype, bool clip, rule *r) {
+    sbp_text *k = &r->text;
+    *k = begin(p, "sgd", r->compute, r->cols);
+    add_rule_operand(r, param, (sbp_update_operand){SBP_UPDATE_GRAD, .dtype = grad_dtype, .access = SBP_READ},
+                     "grad");
+    if (clip)
+        add_rule_operand(r, param,
+                         (sbp_update_operand){SBP_UPDATE_CLIP, .dtype = SBP_F64, .access = SBP_READ}, "clip");
+    add_rule_operand(r, param,
+                     (sbp_update_operand){SBP_UPDATE_PARAM, .dtype = param->storage, .access = SBP_UPDATE},
+                     "param");
+    add_operand(k, "out", "param", param->storage, true, r->cols);
     sbp_text_add(
-        &k, "  scalar lr\n  scalar weight_decay\n"
-            "  %%0 = load grad\n  %%1 = load param_in\n  %%2 = scalar lr\n  %%3 = scalar weight_decay\n");
-    sbp_text_add(&k, clip >= 0 ? "  %%4 = load clip\n" : "  %%4 = const 1\n");
-    sbp_text_add(&k,
+        k, "  scalar lr\n  scalar weight_decay\n"
+           "  %%0 = load grad\n  %%1 = load param_in\n  %%2 = scalar lr\n  %%3 = scalar weight_decay\n");
+    sbp_text_add(k, clip ? "  %%4 = load clip\n" : "  %%4 = const 1\n");
+    sbp_text_add(k,
                  "  %%5 = mul %%0, %%4\n"
                  "  %%6 = mul %%3, %%1\n"
                  "  %%7 = add %%5, %%6\n" /* g + wd p */
                  "  %%8 = mul %%2, %%%d\n"
                  "  %%9 = sub %%1, %%8\n  store param, %%9\n}\n",
-                 decay ? 7 : 5);
-    sbp_view vw = sbp_view_buffer(p->program, param, 0);
-    sbp_view vc = clip >= 0 ? sbp_view_buffer(p->program, clip, 0) : sbp_view_none();
-    mark(emit(p, body, k.data, (sbp_view[]){grad, vw, vw, vc}), param);
+                 param->decay ? 7 : 5);
 }
 
-void sbp_lower_update(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sbp_view grad,
-                      sbp_dtype grad_dtype, int32_t clip) {
-    if (p->options.optimizer == SBP_OPTIMIZER_ADAMW)
-        adamw(p, body, param, decay, grad, grad_dtype, clip);
-    else
-        sgd(p, body, param, decay, grad, grad_dtype, clip);
+/* Parameters of equal shape, storage and decay share a rule. */
+static sbp_status make_rules(sbp_pipeline *p) {
+    sbp_map seen;
+    sbp_map_init(&seen, p->arena);
+    int32_t count = p->module->param_count;
+    p->lowering->updates = SBP_NEW_ARRAY(p->arena, const struct sbp_update *, count + 1);
+    for (int32_t i = 0; i < count; i++) {
+        const sbp_param *param = &p->module->params[i];
+        if (!param->trainable || p->options.optimizer == SBP_OPTIMIZER_NONE)
+            continue;
+        sbp_extent rows;
+        int64_t cols;
+        sbp_lower_shape(&param->type, SBP_C, &rows, &cols);
+        const char *key = sbp_arena_printf(p->arena, "%lld %lld %d %d %d", (long long)rows.c[SBP_ONE],
+                                           (long long)cols, param->storage, param->type.dtype, param->decay);
+        int32_t same = sbp_map_get(&seen, key);
+        if (same >= 0) {
+            p->lowering->updates[i] = p->lowering->updates[same];
+            continue;
+        }
+        sbp_map_set(&seen, key, i);
+        sbp_update *update = SBP_NEW(p->arena, sbp_update);
+        rule r = {.update = update, .compute = param->storage == SBP_F64 ? SBP_F64 : SBP_F32, .cols = cols};
+        bool step = p->options.step;
+        sbp_dtype grad = step ? sbp_lower_wide(param->type.dtype) : p->options.grad_dtype;
+        (p->options.optimizer == SBP_OPTIMIZER_ADAMW ? adamw : sgd)(p, param, grad, !step, &r);
+        finish_rule(p, &r);
+        p->lowering->updates[i] = update;
+    }
+    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
+}
+
+const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param) {
+    return p->lowering->updates[param];
+}
+
+void sbp_lower_update(sbp_pipeline *p, sbp_body *body, const sbp_update *update, const sbp_view *views,
+                      int32_t queue, int32_t param) {
+    for (int32_t n = 0; n < update->body.count; n++) {
+        sbp_command *to = sbp_lower_command(p, body, SBP_CMD_ROW);
+        *to = *update->body.nodes[n].u.command;
+        to->queue = queue;
+        for (int32_t i = 0; i < to->view_count; i++) {
+            if (to->views[i].ref >= 0 || to->views[i].ref == SBP_NO_VIEW)
+                continue;
+            int32_t operand = ~to->views[i].ref;
+            to->views[i] = views[operand];
+            if (update->operands[operand].kind == SBP_UPDATE_GRAD) {
+                to->flushes = param;
+                to->gradient = i;
+            }
+        }
+    }
+}
+
+/* A state's buffer, "<parameter>.<suffix>"; made on first use. */
+static int32_t state_buffer(sbp_pipeline *p, int32_t param, const sbp_update_operand *o) {
+    const char *name = sbp_arena_printf(p->arena, "%s.%s", p->program->buffers[param].name, o->suffix);
+    int32_t found = sbp_lower_find_buffer(p, name);
+    return found >= 0
+               ? found
+               : sbp_lower_buffer(p, name, SBP_ROLE_STATE, SBP_DEVICE, o->dtype, 1, o->rows, o->cols, -1);
+}
+
+void sbp_lower_update_of(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad, int32_t clip) {
+    const sbp_update *update = sbp_update_of(p, param);
+    int32_t w = sbp_lower_param_buffer(p, param);
+    sbp_view views[SBP_MAX_UPDATE_OPERANDS];
+    for (int32_t i = 0; i < update->operand_count; i++) {
+        const sbp_update_operand *o = &update->operands[i];
+        int32_t buffer = o->kind == SBP_UPDATE_CLIP    ? clip
+                         : o->kind == SBP_UPDATE_STATE ? state_buffer(p, w, o)
+                                                       : w;
+        views[i] = o->kind == SBP_UPDATE_GRAD ? grad : sbp_view_buffer(p->program, buffer, 0);
+    }
+    sbp_lower_update(p, body, update, views, 0, w);
 }
 
 /* Every trainable parameter has a place of its own, so that the sums wait for nothing but their gradients. */
@@ -276,6 +367,7 @@ sbp_status sbp_pass_optimizer(sbp_pipeline *p) {
     int32_t norm = sbp_lower_buffer(p, "grad_norm", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, 1, -1);
     SBP_PUSH(p->arena, prog->outputs, prog->output_count, prog->output_capacity,
              (sbp_output){.name = "grad_norm", .buffer = norm, .index = 0});
+    SBP_TRY(make_rules(p));
     if (p->options.step || p->options.optimizer == SBP_OPTIMIZER_NONE)
         return SBP_OK;
     int32_t clip = sbp_lower_buffer(p, "clip", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, 1, -1);
@@ -291,7 +383,7 @@ sbp_status sbp_pass_optimizer(sbp_pipeline *p) {
             if (pass == 0)
                 sbp_lower_sumsq(p, &body, i, grad);
             else if (pass == 1)
-                sbp_lower_update(p, &body, w, param->decay, grad, p->options.grad_dtype, clip);
+                sbp_lower_update_of(p, &body, i, grad, clip);
             else
                 sbp_lower_fill(p, &body, grad, 0);
         }

@@ -1,19 +1,54 @@
-/* update.h: the row kernels that consume gradients (optimizer.c), for the passes that place them. */
+/* update.h: what consumes finished gradients (optimizer.c), for the passes that place it.
+ *
+ * The optimizer's rule for one parameter is a list of operands and a body of commands over them. The rule
+ * says what a parameter needs beside it (states, and later parts of a master); where these live, and where
+ * the commands run, is not its business: reside binds the operands to buffers or slots. */
 #ifndef SBP_PASSES_UPDATE_H
 #define SBP_PASSES_UPDATE_H
 
 #include "passes/lowering.h"
 
+typedef enum sbp_update_operand_kind {
+    SBP_UPDATE_GRAD,  /* the finished gradient, in the type it is kept in (`step`: its accumulator) */
+    SBP_UPDATE_CLIP,  /* f64 [1, 1]: the factor on the gradient; absent in `step` */
+    SBP_UPDATE_PARAM, /* the parameter as it is stored */
+    SBP_UPDATE_STATE  /* kept between steps, cleared before the first: "<parameter>.<suffix>" */
+} sbp_update_operand_kind;
+
+typedef struct sbp_update_operand {
+    sbp_update_operand_kind kind;
+    const char *suffix; /* of a state: "exp_avg"; else NULL */
+    sbp_dtype dtype;
+    sbp_extent rows; /* constant */
+    int64_t cols;
+    sbp_access access;
+} sbp_update_operand;
+
+enum { SBP_MAX_UPDATE_OPERANDS = 8 };
+
+/* The rule for parameters of one shape, type and decay. In `body` a view's ref ~i stands for operand i. */
+typedef struct sbp_update {
+    sbp_update_operand operands[SBP_MAX_UPDATE_OPERANDS];
+    int32_t operand_count;
+    sbp_body body;
+} sbp_update;
+
+/* The rule for parameter number `param` of the module, which is trained; owned by the pipeline's arena. */
+const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param);
+/* Appends the rule's commands, operand i being views[i], a whole buffer. The one that reads the gradient is
+ * marked as what flushes the parameter, which is buffer `param`. */
+void sbp_lower_update(sbp_pipeline *p, sbp_body *body, const sbp_update *update, const sbp_view *views,
+                      int32_t queue, int32_t param);
+
+/* The same with every state on the device; clip: buffer of the factor, -1: none. */
+void sbp_lower_update_of(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad, int32_t clip);
+
 /* grad += accum, rounded once. */
-void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad, sbp_dtype grad_dtype,
-                     sbp_view accum, sbp_dtype accum_dtype);
+void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype, sbp_view accum,
+                     sbp_dtype accum_dtype);
 /* to = from in another float type. */
 void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
                        sbp_dtype from_dtype);
-/* The optimizer on one parameter buffer; clip: buffer of the factor on the gradient, -1: none. Marked as what
- * flushes the parameter. */
-void sbp_lower_update(sbp_pipeline *p, sbp_body *body, int32_t param, bool decay, sbp_view grad,
-                      sbp_dtype grad_dtype, int32_t clip);
 /* The sum of squares of the gradient of parameter number `param` of the module, into its place in `norms`. */
 void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad);
 /* The norm of all of them; with clip >= 0, the factor on the gradients. */
