@@ -57,7 +57,9 @@ static void list_frozen(const sbp_loading *l) {
         sbp_note(l->diag, "%d of %d parameters are frozen: %s%s", count, m->param_count, names.data,
                  count > 8 ? ", ..." : "");
     if (count == m->param_count)
-        sbp_warn(l->diag, "no parameter is trainable");
+        sbp_warn(l->diag, "no parameter is trained%s",
+                 l->options->train_count + l->options->freeze_count > 0 ? ": --train and --freeze leave none"
+                                                                        : "");
 }
 
 static sbp_status choose_trainable(sbp_loading *l) {

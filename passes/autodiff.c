@@ -42,14 +42,18 @@ static void mark_arguments(sweep *s, bool want_streams) {
     }
 }
 
-/* Carries that one op reads have their cotangents added to by one op (dk and dv): all of them or none. */
+/* An op that reads carries adds to their cotangents in its derivative (attention: dk and dv, beside dq): to
+ * all of them or, when it has no derivative at all, to none. So that a query that is wanted keeps those of
+ * frozen keys and values, too: a T of memory in the lowest trained segment. */
 static bool join_carries(const sweep *s, const sbp_op *op, bool *live) {
     bool any = false, changed = false;
     for (int pass = 0; pass < 2; pass++)
         for (int32_t k = 0; k < op->operand_count; k++) {
             sbp_value v = op->operands[k], root = v == SBP_NO_VALUE ? v : s->carry_root[v];
-            if (root == SBP_NO_VALUE)
+            if (root == SBP_NO_VALUE) {
+                any |= v != SBP_NO_VALUE && s->wants[v];
                 continue;
+            }
             changed |= pass == 1 && any && !live[root];
             live[root] |= pass == 1 && any;
             any |= live[root];

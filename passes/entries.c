@@ -273,6 +273,9 @@ static sbp_status call_segment(entry_builder *e, int32_t call, int32_t function,
     const sbp_invocation *c = &p->module->calls[call];
     const sbp_func *f = p->module->funcs[c->func];
     int32_t count = 0, number = 0;
+    if (function < 0)
+        return sbp_fail(p->diag, SBP_INTERNAL, "entries: call %d, of @%s, needs a function that was not made",
+                        call, f->name);
     sbp_view *views = SBP_NEW_ARRAY(p->arena, sbp_view, p->program->functions[function].formal_count + 1);
     if (input.ref != SBP_NO_VIEW)
         views[count++] = input;

@@ -93,7 +93,8 @@ typedef struct sbp_saved {
 } sbp_saved;
 
 /* What became of one function of the module. Program functions are -1 where there is none. Formals:
- *   forward, again   [x] y params saved      again: forward once more, reading the saved set
+ *   forward, again   [x] y params saved      again: forward once more, reading the saved set; forward itself
+ *                                            where nothing is differentiated
  *   backward         [x] G params accumulators saved
  * x is absent when the segment has no stream argument; accumulators: one per trainable parameter. */
 typedef struct sbp_segment_kind {

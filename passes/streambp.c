@@ -417,12 +417,13 @@ static sbp_status build_kind(sbp_pipeline *p, int32_t number) {
     SBP_TRY(choose_saved(&b));
     add_saved_results(&b);
     SBP_TRY(build_forward(&b));
-    if (b.kind->derivative) {
-        if (p->options.schedule.checkpoint_every > 1)
-            SBP_TRY(build_again(&b));
-        SBP_TRY(build_backward(&b));
+    if (!b.kind->derivative) {
+        b.kind->again = b.kind->forward; /* it saves nothing that could be left out */
+        return SBP_OK;
     }
-    return SBP_OK;
+    if (p->options.schedule.checkpoint_every > 1)
+        SBP_TRY(build_again(&b));
+    return build_backward(&b);
 }
 
 static int32_t add_table(sbp_pipeline *p, const char *name, sbp_symbol step) {

@@ -2,7 +2,7 @@
  * micro-batches and the way gradients are consumed must not change them. SBP_TEST_ALL=1 runs every setting on
  * every case.
  *
- *     test_cli_golden [vulkan [TEST]]     the cpu (default), or what a Vulkan driver makes of it */
+ *     test_cli_golden [cpu|vulkan [TEST]]     the cpu (default), or what a Vulkan driver makes of it */
 #include "tests/cli/cli_testing.h"
 
 #include <dirent.h>
@@ -109,19 +109,23 @@ static const char *arguments(io_fixture *f, const sbp_json *args, const char *ke
 static int runs;
 static double worst; /* relative error of any tensor in fp32 */
 
-/* path: of the case, "tests/golden/llama_plain". */
-static void run_case(io_fixture *f, const char *path, const setting *s) {
+/* The gradients of a case, in $D/g.safetensors. path: of the case, "tests/golden/llama_plain". */
+static void dump_case(io_fixture *f, const char *path, sbp_dtype dtype, const char *compile) {
     const sbp_json *args;
-    const char *what = sbp_arena_printf(f->arena, "%s (%s)", path, s->name);
     assert_ok(f,
               sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/args.json", path), 0, &args));
     cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --dtype %s %s %s", path,
-                               s->dtype == SBP_F64   ? "fp64"
-                               : s->dtype == SBP_F32 ? "fp32"
-                                                     : "bf16",
-                               arguments(f, args, "compile"), s->compile));
+                               dtype == SBP_F64   ? "fp64"
+                               : dtype == SBP_F32 ? "fp32"
+                                                  : "bf16",
+                               arguments(f, args, "compile"), compile));
     cli_ok(f, sbp_arena_printf(f->arena, "$R $D/p --data %s/train.jsonl %s --dump-gradients $D/g.safetensors",
                                path, arguments(f, args, "run")));
+}
+
+static void run_case(io_fixture *f, const char *path, const setting *s) {
+    const char *what = sbp_arena_printf(f->arena, "%s (%s)", path, s->name);
+    dump_case(f, path, s->dtype, s->compile);
     double error = cli_compare(f, what, sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")),
                                sbp_arena_printf(f->arena, "%s/grads.safetensors", path),
                                s->tolerance > 0 ? s->tolerance : sbp_tolerance(s->dtype));
@@ -129,6 +133,36 @@ static void run_case(io_fixture *f, const char *path, const setting *s) {
         worst = error;
     runs++;
 }
+
+typedef struct parts {
+    const char *name, *compile;
+    int32_t tensors; /* that are trained */
+} parts;
+
+/* Of 3 layers with 9 tensors each, the embedding, the last norm and the head. The bottom of the backward is
+ * in each place once: between embedding and layers, between groups of checkpoints, between layers and head,
+ * within a layer. */
+static const parts frozen[] = {
+    {"llama_plain", "--train 'model.layers.2.*'", 9},
+    {"llama_plain", "--train '*layers.2.*' --chunk 7 --checkpoint-every 3", 9},
+    {"llama_plain", "--freeze '*embed*' --freeze '*layers.[01].*'", 11},
+    {"llama_plain", "--train '*layers.1.*' --chunk 7 --checkpoint-every 2", 9},
+    {"llama_plain", "--train '*layers.1.*' --checkpoint-every 2 --offload host --save q+attn_out+lse", 9},
+    {"llama_plain", "--train '*layers.1.*' --freeze '*mlp*' --freeze '*norm*' --backward standard", 4},
+    {"llama_plain", "--train '*layers.0.*' --clip none --accumulate 1", 9},
+    {"llama_plain", "--train '*q_proj*'", 3},
+    {"llama_plain", "--train '*q_proj*' --segment 3 --chunk 5", 3},
+    {"llama_plain", "--train '*layers.1.self_attn.q_proj.weight'", 1},
+    {"llama_plain", "--train '*k_proj*' --backward checkpoint", 3},
+    {"llama_plain", "--train '*layers.2.self_attn.v_proj.weight' --chunk 1", 1},
+    {"llama_plain", "--train '*embed*'", 1},
+    {"llama_plain", "--train lm_head.weight --checkpoint-every 2", 1},
+    {"llama_plain", "--freeze '*layers*'", 3},
+    {"gemma3_layer_types", "--train '*layers.2.self_attn.q_proj.weight' --checkpoint-every 3 --chunk 7", 1},
+    {"gemma3_layer_types", "--freeze '*embed*' --freeze '*layers.[02].*' --checkpoint-every 2", 27},
+    {"llama_tied_pad", "--freeze '*embed*'", 19},
+    {"llama_tied_pad", "--train '*embed*'", 1},
+};
 
 /* Calls visit for every case of a folder that can be compiled; returns how many there are. */
 static int each_case(io_fixture *f, const char *folder, void (*visit)(io_fixture *f, const char *path)) {
@@ -279,6 +313,23 @@ static void test_golden_gradients(void **state) {
     assert_true(cases >= 33);
 }
 
+/* What is trained has the gradients that it has when everything is; the rest has none. */
+static void test_frozen_parts(void **state) {
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(frozen); i++) {
+        const parts *p = &frozen[i];
+        const char *path = sbp_arena_printf(f->arena, "tests/golden/%s", p->name);
+        const char *what = sbp_arena_printf(f->arena, "%s (%s)", path, p->compile);
+        dump_case(f, path, SBP_F64, p->compile);
+        const char *got = sbp_arena_strdup(f->arena, io_path(f, "g.safetensors"));
+        int32_t tensors = cli_count_tensors(f, got);
+        if (tensors != p->tensors)
+            fail_msg("%s: %d gradients, expected %d", what, tensors, p->tensors);
+        cli_compare_some(f, what, got, sbp_arena_printf(f->arena, "%s/grads.safetensors", path),
+                         sbp_tolerance(SBP_F64));
+    }
+}
+
 static void compile_without_streambp(io_fixture *f, const char *path) {
     static const char *const modes[] = {"stream", "checkpoint", "standard"};
     for (int i = 0; i < SBP_COUNT(modes); i++)
@@ -391,6 +442,7 @@ int main(int argc, char **argv) {
         return cmocka_run_group_tests(vulkan, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_works_without_streambp, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_presets_are_settings, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_offloading_moves_bytes, cli_setup, io_teardown),

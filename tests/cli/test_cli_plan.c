@@ -215,6 +215,24 @@ static void test_depth(void **state) {
     assert_non_null(strstr(text_of(f, "err"), "32762.1M parameters"));
 }
 
+/* Parts of a deep model are frozen, with layers below and above what is trained: there is a plan, by the
+ * planner's choice and by the user's. */
+static void test_frozen_parts(void **state) {
+    io_fixture *f = *state;
+    static const char *const options[] = {
+        "--freeze '*embed*' --freeze '*layers.[0-9].*'", "--seq-len 4096 --segment 3 --train '*layers.2?.*'",
+        "--memory 16GiB --freeze '*embed*' --freeze '*layers.?.*' --freeze '*layers.1?.*'",
+        "--seq-len 131072 --memory 8GiB --dtype bf16 --param-dtype bf16 --train '*layers.2?.*'"};
+    make_model(f, MODEL);
+    for (int i = 0; i < SBP_COUNT(options); i++)
+        compile(f, options[i]);
+    cli_ok(f, "$C compile $S -o $D/p --segment 1 --train '*layers.[34]*'");
+    cli_ok(f, "$C compile $S -o $D/p --segment 3 --train '*q_proj*'");
+    cli_ok(f, "$C compile $S -o $D/p --freeze '*'");
+    assert_non_null(strstr(text_of(f, "err"), "--train and --freeze leave none"));
+    cli_fails(f, 2, "--train '*none*' matches none", "$C compile $S -o $D/p --train '*none*'");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_saved_set, cli_setup, io_teardown),
@@ -222,6 +240,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_longest, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_remedies, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

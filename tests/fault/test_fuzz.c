@@ -4,7 +4,7 @@
  * The damage leaves a file that still parses (a JSON value changed, a section of a plan with a right
  * checksum), so that it reaches what is behind the parser; bytes changed at random are tried by the tests of
  * each format. The seed is fixed. SBP_FUZZ_ROUNDS in the environment: how many files of each kind. */
-#include "tests/fault/in_process.h"
+#include "tests/common/in_process.h"
 #include "tests/fault/json_mutate.h"
 
 #include "ir/io/plan_file.h"

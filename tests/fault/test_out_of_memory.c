@@ -6,7 +6,7 @@
  * as if it needed a block of its own. Not counted: what libraries take by themselves (jansson's comes from an
  * arena, pcre2's and stdio's does not). SBP_TEST_ALL=1 tries every n of the first kind and a hundred times as
  * many of the second. */
-#include "tests/fault/in_process.h"
+#include "tests/common/in_process.h"
 
 #include <inttypes.h>
 

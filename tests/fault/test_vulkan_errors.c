@@ -3,7 +3,7 @@
  * Whatever n, with the n-th call failing (or it and all after it, as with a lost device) a command ends with
  * status 3 and a message, or does without what that call was for and writes the same; it leaves no
  * half-written file and destroys every object of Vulkan that it created. SBP_TEST_ALL=1 tries every n. */
-#include "tests/fault/in_process.h"
+#include "tests/common/in_process.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>

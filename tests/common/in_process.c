@@ -1,4 +1,4 @@
-#include "tests/fault/in_process.h"
+#include "tests/common/in_process.h"
 
 #include <fcntl.h>
 #include <stdio_ext.h>

@@ -3,8 +3,8 @@
  *
  * A command is one line of words; in it, $D is the directory of the fixture. What it prints goes to $D.out
  * and $D.err beside the directory, so that the directory holds what the command wrote and nothing else. */
-#ifndef SBP_TESTS_FAULT_IN_PROCESS_H
-#define SBP_TESTS_FAULT_IN_PROCESS_H
+#ifndef SBP_TESTS_COMMON_IN_PROCESS_H
+#define SBP_TESTS_COMMON_IN_PROCESS_H
 
 #include "tests/unit/io_testing.h"
 
