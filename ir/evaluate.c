@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "ir/ops/rules.h"
+
 sbp_tensor *sbp_tensor_create(sbp_arena *arena, const sbp_type *type, const sbp_sizes *sizes) {
     sbp_tensor *tensor = SBP_NEW(arena, sbp_tensor);
     tensor->type = *type;
@@ -40,6 +42,9 @@ sbp_status sbp_evaluate(const sbp_module *module, const sbp_func *func, const sb
             eval.out[r] = values[op->results[r]];
         }
         SBP_TRY(sbp_opcode_rules(op->code)->eval(&eval));
+        for (int32_t r = 0; r < op->result_count; r++)
+            for (int64_t j = 0; env->round && j < eval.out[r]->elems; j++)
+                eval.out[r]->data[j] = sbp_rule_rounded(&eval, eval.out[r]->type.dtype, eval.out[r]->data[j]);
     }
     return SBP_OK;
 }

@@ -47,7 +47,9 @@ typedef struct sbp_vjp {
     /* The running cotangent of a carry operand; the rule adds to it and returns the new state in din.
      * SBP_NO_VALUE for operands that are no carries. */
     sbp_value dcarry[SBP_MAX_OPERANDS];
-    sbp_value din[SBP_MAX_OPERANDS]; /* to fill in; SBP_NO_VALUE: zero. Operand type, already reduced */
+    /* To fill in; SBP_NO_VALUE: zero. Already reduced to the operand's shape; its element type is that of the
+     * operand's cotangent or wider, for autodiff to round once all of them are added. */
+    sbp_value din[SBP_MAX_OPERANDS];
 } sbp_vjp;
 
 typedef struct sbp_expand {
@@ -57,7 +59,15 @@ typedef struct sbp_expand {
     sbp_value out[SBP_MAX_RESULTS]; /* to fill in */
 } sbp_expand;
 
-/* Sums a cotangent of a broadcast operand down to that operand's type. */
+/* The type in which sums are kept: fp64 stays, everything else is fp32. Norms and log-probabilities, too, are
+ * computed in it. */
+sbp_dtype sbp_rule_wide(sbp_dtype dtype);
+
+/* The element type of the cotangent of a value of this type: its own; wide when the value has no rows, for
+ * then the cotangent is a sum over rows (an accumulator). */
+sbp_dtype sbp_cotangent_dtype(const sbp_type *type);
+
+/* Sums a cotangent of a broadcast operand down to that operand's shape; not rounded. */
 sbp_value sbp_vjp_reduce_to(sbp_builder *builder, sbp_value cotangent, const sbp_type *type);
 
 /* ---- eval ----------------------------------------------------------------------------------------- */
@@ -74,6 +84,8 @@ typedef struct sbp_eval_env {
     sbp_arena *arena;
     sbp_sizes sizes; /* C: rows of this chunk */
     int64_t row0;    /* first row of this chunk */
+    bool round;      /* every value is rounded to its type (f32 is not): what a device computes, but for the
+                        order of sums. Else all is exact, whatever the types */
     sbp_diag *diag;
 } sbp_eval_env;
 

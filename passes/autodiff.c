@@ -9,6 +9,9 @@
  * these get no cotangent, so a frozen weight has no dW line and nothing runs below the lowest trainable
  * parameter. The cotangent of a carry is one running value (dK): readers add to it, `append` takes this
  * chunk's rows.
+ *
+ * Terms of a cotangent add up in the wide type, and the sum is rounded once, to the type of the value; that
+ * of a value without rows is an accumulator and stays wide.
  */
 #include "passes/passes.h"
 
@@ -107,8 +110,21 @@ static sbp_value add_cotangent_arg(sweep *s, sbp_value of, const sbp_type *type)
 static void accumulate(sweep *s, sbp_value value, sbp_value cotangent) {
     if (value >= s->forward_values || cotangent == SBP_NO_VALUE)
         return;
+    sbp_builder *b = &s->rw.builder;
+    sbp_dtype wide = sbp_rule_wide(s->rw.to->values[value].type.dtype);
     sbp_value *sum = &s->cotangent[value];
-    *sum = *sum == SBP_NO_VALUE ? cotangent : sbp_build2(&s->rw.builder, SBP_OP_add, *sum, cotangent);
+    if (*sum == SBP_NO_VALUE)
+        *sum = cotangent;
+    else {
+        sbp_value so_far = sbp_build_cast(b, *sum, wide), term = sbp_build_cast(b, cotangent, wide);
+        *sum = sbp_build2(b, SBP_OP_add, so_far, term);
+    }
+}
+
+/* The whole cotangent of a value, in its type. */
+static sbp_value whole_cotangent(sweep *s, sbp_value value) {
+    const sbp_type type = s->rw.to->values[value].type;
+    return sbp_build_cast(&s->rw.builder, s->cotangent[value], sbp_cotangent_dtype(&type));
 }
 
 /* The reverse of one op. */
@@ -117,10 +133,8 @@ static sbp_status reverse_op(sweep *s, int32_t number) {
     const sbp_op *op = &f->ops[number];
     sbp_vjp vjp = {.builder = &s->rw.builder, .op = *op, .in = op->operands, .out = op->results};
     bool any = false, needed = false;
-    for (int32_t r = 0; r < op->result_count; r++) {
-        vjp.dout[r] = s->cotangent[op->results[r]];
-        any |= vjp.dout[r] != SBP_NO_VALUE;
-    }
+    for (int32_t r = 0; r < op->result_count; r++)
+        any |= s->cotangent[op->results[r]] != SBP_NO_VALUE;
     for (int32_t k = 0; k < op->operand_count; k++) {
         sbp_value v = op->operands[k];
         vjp.din[k] = vjp.dcarry[k] = SBP_NO_VALUE;
@@ -138,6 +152,8 @@ static sbp_status reverse_op(sweep *s, int32_t number) {
     int32_t operand_count = op->operand_count;
     sbp_value operands[SBP_MAX_OPERANDS];
     memcpy(operands, op->operands, (size_t)operand_count * sizeof *operands);
+    for (int32_t r = 0; r < vjp.op.result_count; r++)
+        vjp.dout[r] = whole_cotangent(s, vjp.op.results[r]);
     const sbp_op_rules *rules = sbp_opcode_rules(op->code);
     if (!rules->vjp)
         return sbp_fail(s->rw.builder.diag, SBP_INTERNAL, "autodiff: %s has no derivative (in @%s)",
@@ -163,7 +179,7 @@ static void add_gradients(sweep *s) {
         sbp_value_role role = f->values[v].role;
         if (v < s->forward_values && (role == SBP_VALUE_STREAM || role == SBP_VALUE_PARAM) &&
             s->cotangent[v] != SBP_NO_VALUE)
-            sbp_func_add_result(f, s->cotangent[v], SBP_RESULT_GRADIENT, v, NULL);
+            sbp_func_add_result(f, whole_cotangent(s, v), SBP_RESULT_GRADIENT, v, NULL);
         if (role == SBP_VALUE_CARRY && s->dcarry[v] != SBP_NO_VALUE) {
             sbp_value start = SBP_NO_VALUE; /* the argument that dK came in by */
             for (int32_t j = 0; j < f->arg_count; j++)

@@ -6,7 +6,9 @@
  *
  * Rules: an op equal to an earlier one (same operands and attributes) is that one; x + 0, x - 0, x * 1, x /
  * 1, casts, reshapes and broadcasts to the own type are x; an op on constants is a constant; a cast of a cast
- * that loses nothing is one cast; ops without users disappear.
+ * that loses nothing is one cast; a wide product that only a cast back to its operands' type reads has that
+ * type itself (products are summed wide and rounded once either way); ops without users disappear. A cast
+ * that rounds is never removed.
  */
 #include "passes/passes.h"
 
@@ -109,6 +111,29 @@ static bool fold(const sbp_func *func, const sbp_op *op, double *out) {
     return true;
 }
 
+/* Of a cast that is the only reader of a wide product and rounds it to the type of the product's operands:
+ * that product, to be computed in this type; else NULL. uses: per value of func. */
+static const sbp_op *rounded_product(const sbp_func *func, const sbp_op *cast, const int32_t *uses) {
+    sbp_value v = cast->code == SBP_OP_cast ? cast->operands[0] : SBP_NO_VALUE;
+    if (v == SBP_NO_VALUE || func->values[v].op < 0 || uses[v] != 1)
+        return NULL;
+    const sbp_op *op = &func->ops[func->values[v].op];
+    sbp_dtype to = (sbp_dtype)sbp_op_int(cast, "to");
+    return op->code == SBP_OP_linear && to != func->values[v].type.dtype &&
+                   to == func->values[op->operands[0]].type.dtype
+               ? op
+               : NULL;
+}
+
+/* Copies the product as one whose result is not wide, in place of the cast. */
+static sbp_status copy_rounded(sbp_rewrite *rw, const sbp_op *product, const sbp_op *cast) {
+    sbp_attr attrs[] = {*sbp_op_attr(product, "layout"), sbp_attr_bool("wide", false)};
+    sbp_op op = *product;
+    op.attrs = attrs;
+    op.results = cast->results;
+    return sbp_rewrite_copy(rw, &op);
+}
+
 /* Everything that makes two ops equal, as text. */
 static const char *op_key(const sbp_func *func, const sbp_op *op) {
     sbp_text text;
@@ -127,14 +152,26 @@ static const char *op_key(const sbp_func *func, const sbp_op *op) {
     return text.data;
 }
 
+static int32_t *count_uses(const sbp_func *func) {
+    int32_t *uses = SBP_NEW_ARRAY(func->arena, int32_t, func->value_count + 1);
+    for (int32_t i = 0; i < func->op_count; i++)
+        for (int32_t k = 0; k < func->ops[i].operand_count; k++)
+            if (func->ops[i].operands[k] != SBP_NO_VALUE)
+                uses[func->ops[i].operands[k]]++;
+    for (int32_t i = 0; i < func->result_count; i++)
+        uses[func->results[i].value]++;
+    return uses;
+}
+
 sbp_status sbp_canonicalize_func(sbp_module *module, const sbp_func *func, sbp_diag *diag, sbp_func **out) {
     sbp_rewrite rw;
     sbp_map seen;
     sbp_rewrite_begin(&rw, module, func, diag);
     sbp_map_init(&seen, module->arena);
+    int32_t *uses = count_uses(func);
     for (int32_t i = 0; i < func->op_count; i++) {
-        const sbp_op *op = &func->ops[i];
-        SBP_TRY(sbp_rewrite_copy(&rw, op));
+        const sbp_op *op = &func->ops[i], *product = rounded_product(func, op, uses);
+        SBP_TRY(product ? copy_rounded(&rw, product, op) : sbp_rewrite_copy(&rw, op));
         int32_t number = rw.to->op_count - 1; /* look at the copy: its operands are already simplified */
         skip_cast(rw.to, &rw.to->ops[number]);
         const sbp_op *copy = &rw.to->ops[number];

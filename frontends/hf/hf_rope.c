@@ -340,7 +340,7 @@ void sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope, sbp_value *cos, sbp
         sbp_value table = sbp_build1(b, i == 0 ? SBP_OP_cos : SBP_OP_sin, angle);
         if (rope->scale != 1)
             table = sbp_build2(b, SBP_OP_mul, table, sbp_build_const(b, wide, rope->scale));
-        *out[i] = sbp_build_cast(b, table, hf->compute);
+        *out[i] = table;
         sbp_build_name(b, *out[i], i == 0 ? "cos" : "sin");
     }
 }

@@ -1,4 +1,5 @@
-/* activation.c: functions of one element, or of two.
+/* activation.c: functions of one element, or of two; computed in the wide type, the result rounded to the
+ * type of x.
  *
  *   silu     x sigmoid(x)
  *   gelu     approximate "none": x/2 (1 + erf(x/sqrt 2)); "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715
@@ -54,6 +55,16 @@ static sbp_value build_gelu(sbp_builder *b, const sbp_op *op, sbp_value x) {
     return sbp_build2(b, SBP_OP_mul, half, weight);
 }
 
+/* Operand i in the wide type. */
+static sbp_value wide_operand(const sbp_expand *e, int32_t i) {
+    return sbp_build_cast(e->builder, e->in[i], sbp_rule_wide(sbp_build_type(e->builder, e->in[i])->dtype));
+}
+
+static sbp_status finish(sbp_expand *e, sbp_value y) {
+    e->out[0] = sbp_build_cast(e->builder, y, sbp_build_type(e->builder, e->in[0])->dtype);
+    return e->builder->status;
+}
+
 static double silu(double x) {
     return x * sbp_rowop_eval(SBP_ROWOP_sigmoid, x, 0, 0);
 }
@@ -82,8 +93,7 @@ sbp_status sbp_shape_silu(sbp_shape *shape) {
 }
 SBP_RULE_SEQ_ROW(silu)
 sbp_status sbp_expand_silu(sbp_expand *e) {
-    e->out[0] = build_silu(e->builder, e->in[0]);
-    return e->builder->status;
+    return finish(e, build_silu(e->builder, wide_operand(e, 0)));
 }
 sbp_status sbp_eval_silu(const sbp_eval *eval) {
     for (int64_t i = 0; i < eval->out[0]->elems; i++)
@@ -100,8 +110,7 @@ sbp_status sbp_shape_gelu(sbp_shape *shape) {
 }
 SBP_RULE_SEQ_ROW(gelu)
 sbp_status sbp_expand_gelu(sbp_expand *e) {
-    e->out[0] = build_gelu(e->builder, &e->op, e->in[0]);
-    return e->builder->status;
+    return finish(e, build_gelu(e->builder, &e->op, wide_operand(e, 0)));
 }
 sbp_status sbp_eval_gelu(const sbp_eval *eval) {
     for (int64_t i = 0; i < eval->out[0]->elems; i++)
@@ -117,8 +126,8 @@ sbp_status sbp_shape_swiglu(sbp_shape *shape) {
 }
 SBP_RULE_SEQ_ROW(swiglu)
 sbp_status sbp_expand_swiglu(sbp_expand *e) {
-    e->out[0] = sbp_build2(e->builder, SBP_OP_mul, build_silu(e->builder, e->in[0]), e->in[1]);
-    return e->builder->status;
+    sbp_value gate = build_silu(e->builder, wide_operand(e, 0));
+    return finish(e, sbp_build2(e->builder, SBP_OP_mul, gate, wide_operand(e, 1)));
 }
 sbp_status sbp_eval_swiglu(const sbp_eval *eval) {
     for (int64_t i = 0; i < eval->out[0]->elems; i++)
@@ -135,8 +144,8 @@ sbp_status sbp_shape_geglu(sbp_shape *shape) {
 }
 SBP_RULE_SEQ_ROW(geglu)
 sbp_status sbp_expand_geglu(sbp_expand *e) {
-    e->out[0] = sbp_build2(e->builder, SBP_OP_mul, build_gelu(e->builder, &e->op, e->in[0]), e->in[1]);
-    return e->builder->status;
+    sbp_value gate = build_gelu(e->builder, &e->op, wide_operand(e, 0));
+    return finish(e, sbp_build2(e->builder, SBP_OP_mul, gate, wide_operand(e, 1)));
 }
 sbp_status sbp_eval_geglu(const sbp_eval *eval) {
     for (int64_t i = 0; i < eval->out[0]->elems; i++)
@@ -156,8 +165,7 @@ SBP_RULE_SEQ_ROW(softcap)
 sbp_status sbp_expand_softcap(sbp_expand *e) {
     sbp_builder *b = e->builder;
     double cap = sbp_op_double(&e->op, "cap");
-    e->out[0] = times(b, sbp_build1(b, SBP_OP_tanh, times(b, e->in[0], 1 / cap)), cap);
-    return b->status;
+    return finish(e, times(b, sbp_build1(b, SBP_OP_tanh, times(b, wide_operand(e, 0), 1 / cap)), cap));
 }
 sbp_status sbp_eval_softcap(const sbp_eval *eval) {
     double cap = sbp_op_double(eval->op, "cap");

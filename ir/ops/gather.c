@@ -1,7 +1,7 @@
 /* gather.c: rows of a table by number.
  *
  *   gather       y[r] = table[index[r]]; table [V, d], index i32 [T], y [T, d]
- *   scatter_add  dtable[v] = sum of dy[r] over rows with index[r] = v; dtable [rows, d]
+ *   scatter_add  dtable[v] = sum of dy[r] over rows with index[r] = v; dtable [rows, d] in the wide type
  */
 #include "ir/ops/rules.h"
 
@@ -70,7 +70,8 @@ sbp_status sbp_shape_scatter_add(sbp_shape *shape) {
                           sbp_dtype_is_float(dy->dtype),
                       "dy is %s beside index %s", sbp_shape_text(dy), sbp_shape_text(&shape->in[1]));
     SBP_SHAPE_REQUIRE(shape, 3, rows >= 0, "%lld rows", (long long)rows);
-    shape->out[0] = (sbp_type){.dtype = dy->dtype, .rank = 2, .dim = {sbp_dim_const(rows), dy->dim[1]}};
+    shape->out[0] =
+        (sbp_type){.dtype = sbp_rule_wide(dy->dtype), .rank = 2, .dim = {sbp_dim_const(rows), dy->dim[1]}};
     return SBP_OK;
 }
 

@@ -1,13 +1,18 @@
-/* linear.c: products with a weight matrix.
+/* linear.c: products with a weight matrix. Operands of one product have one type; products of 16-bit numbers
+ * are summed in fp32.
  *
  *   linear     y = x W^T + bias. x [T, in]; W [out, in] (layout out_in) or [in, out] (in_out); bias [out]; y
- * [T, out]. wide: y is fp32 even when x is narrower (logits) linear_dw  dW = sum over rows of dy^T x, in the
- * layout of W
+ *              [T, out] in the type of x. wide: y is fp32 even when x is narrower (logits, sums of products)
+ *   linear_dw  dW = sum over rows of dy^T x, in the layout of W, in the wide type
  */
 #include "ir/ops/rules.h"
 
 static bool out_in(const sbp_op *op) {
     return sbp_op_symbol_is(op, "layout", "out_in");
+}
+
+static bool is_narrow(sbp_dtype dtype) {
+    return sbp_rule_wide(dtype) != dtype;
 }
 
 static sbp_status check_layout(const sbp_shape *shape) {
@@ -46,10 +51,12 @@ sbp_status sbp_vjp_linear(sbp_vjp *vjp) {
     sbp_builder *b = vjp->builder;
     const char *layout = sbp_op_attr(&vjp->op, "layout")->symbol;
     sbp_value dy = sbp_build_cast(b, vjp->dout[0], sbp_build_type(b, vjp->in[0])->dtype);
-    if (vjp->need[0])
-        vjp->din[0] = sbp_build(
-            b, SBP_OP_linear, NULL, (sbp_value[]){dy, vjp->in[1]}, 2,
-            (sbp_attr[]){sbp_attr_symbol("layout", out_in(&vjp->op) ? "in_out" : "out_in")}, 1, NULL);
+    if (vjp->need[0]) /* wide: x may be read by several products, and the sum is what is rounded */
+        vjp->din[0] =
+            sbp_build(b, SBP_OP_linear, NULL, (sbp_value[]){dy, vjp->in[1]}, 2,
+                      (sbp_attr[]){sbp_attr_symbol("layout", out_in(&vjp->op) ? "in_out" : "out_in"),
+                                   sbp_attr_bool("wide", is_narrow(sbp_build_type(b, dy)->dtype))},
+                      2, NULL);
     if (vjp->need[1])
         vjp->din[1] = sbp_build(b, SBP_OP_linear_dw, NULL, (sbp_value[]){dy, vjp->in[0]}, 2,
                                 (sbp_attr[]){sbp_attr_symbol("layout", layout)}, 1, NULL);
@@ -94,7 +101,7 @@ sbp_status sbp_shape_linear_dw(sbp_shape *shape) {
         dy->rank == 2 && x->rank == 2 && dy->dtype == x->dtype && sbp_dtype_is_float(x->dtype) &&
             sbp_dim_equal(dy->dim[0], x->dim[0]) && sbp_type_rows(x) != SBP_ONE,
         "dy is %s, x is %s; matrices with the same rows expected", sbp_shape_text(dy), sbp_shape_text(x));
-    shape->out[0] = (sbp_type){.dtype = x->dtype, .rank = 2, .dim = {dy->dim[1], x->dim[1]}};
+    shape->out[0] = (sbp_type){.dtype = sbp_rule_wide(x->dtype), .rank = 2, .dim = {dy->dim[1], x->dim[1]}};
     if (!out_in(shape->op)) {
         shape->out[0].dim[0] = x->dim[1];
         shape->out[0].dim[1] = dy->dim[1];
@@ -109,11 +116,12 @@ sbp_status sbp_vjp_linear_dw(sbp_vjp *vjp) {
     sbp_builder *b = vjp->builder;
     const char *same = sbp_op_attr(&vjp->op, "layout")->symbol,
                *other = out_in(&vjp->op) ? "in_out" : "out_in";
+    sbp_value d = sbp_build_cast(b, vjp->dout[0], sbp_build_type(b, vjp->in[0])->dtype);
     if (vjp->need[0])
-        vjp->din[0] = sbp_build(b, SBP_OP_linear, NULL, (sbp_value[]){vjp->in[1], vjp->dout[0]}, 2,
+        vjp->din[0] = sbp_build(b, SBP_OP_linear, NULL, (sbp_value[]){vjp->in[1], d}, 2,
                                 (sbp_attr[]){sbp_attr_symbol("layout", same)}, 1, NULL);
     if (vjp->need[1])
-        vjp->din[1] = sbp_build(b, SBP_OP_linear, NULL, (sbp_value[]){vjp->in[0], vjp->dout[0]}, 2,
+        vjp->din[1] = sbp_build(b, SBP_OP_linear, NULL, (sbp_value[]){vjp->in[0], d}, 2,
                                 (sbp_attr[]){sbp_attr_symbol("layout", other)}, 1, NULL);
     return b->status;
 }

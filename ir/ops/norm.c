@@ -1,9 +1,10 @@
-/* norm.c: normalisation of a row (or of each head of a row) over the last axis, n elements.
+/* norm.c: normalisation of a row (or of each head of a row) over the last axis, n elements, computed in the
+ * wide type. w (and bias) have the type of x, or the wide one beside a narrower x.
  *
  *   rms_norm    y = x / sqrt(mean(x^2) + eps) * (offset + w). cast "before": x / rms is rounded to the type
- * of x, then scaled (llama, mistral, qwen); "after": scaled in fp32, then rounded, offset 1 (gemma)
- *   layer_norm  y = (x - mean(x)) / sqrt(var(x) + eps) * w + bias; var: biased
- * Statistics are computed in fp32 (fp64 for fp64).
+ * of x, then scaled; y has the type of w (llama, mistral, qwen). "after": rounded once, to the type of x;
+ * offset 1 (gemma) layer_norm  y = (x - mean(x)) / sqrt(var(x) + eps) * w + bias, in the type of x; var:
+ * biased
  */
 #include "ir/ops/rules.h"
 
@@ -15,12 +16,18 @@ static sbp_status check_norm(sbp_shape *shape) {
                       x->rank >= 1 && x->dim[x->rank - 1].symbol == SBP_ONE && w->rank == 1 &&
                           sbp_dim_equal(w->dim[0], x->dim[x->rank - 1]),
                       "x is %s, w is %s", sbp_shape_text(x), sbp_shape_text(w));
-    SBP_SHAPE_REQUIRE(shape, 2, w->dtype == x->dtype && sbp_dtype_is_float(x->dtype), "x is %s, w is %s",
-                      sbp_shape_text(x), sbp_shape_text(w));
+    SBP_SHAPE_REQUIRE(shape, 2,
+                      sbp_dtype_is_float(x->dtype) &&
+                          (w->dtype == x->dtype || w->dtype == sbp_rule_wide(x->dtype)),
+                      "x is %s, w is %s", sbp_shape_text(x), sbp_shape_text(w));
     double eps = sbp_op_double(shape->op, "eps");
     SBP_SHAPE_REQUIRE(shape, 3, eps >= 0 && isfinite(eps), "eps is %g", eps);
     shape->out[0] = *x;
     return SBP_OK;
+}
+
+static bool scales_rounded(const sbp_op *op) {
+    return sbp_op_symbol_is(op, "cast", "before");
 }
 
 sbp_status sbp_shape_rms_norm(sbp_shape *shape) {
@@ -28,7 +35,10 @@ sbp_status sbp_shape_rms_norm(sbp_shape *shape) {
                       sbp_op_symbol_is(shape->op, "cast", "before") ||
                           sbp_op_symbol_is(shape->op, "cast", "after"),
                       "cast '%s'; before or after expected", sbp_op_attr(shape->op, "cast")->symbol);
-    return check_norm(shape);
+    SBP_TRY(check_norm(shape));
+    if (scales_rounded(shape->op))
+        shape->out[0].dtype = shape->in[1].dtype;
+    return SBP_OK;
 }
 
 SBP_RULE_SEQ_ROW(rms_norm)
@@ -50,22 +60,24 @@ static sbp_value build_inverse_rms(sbp_builder *b, sbp_value x, double eps) {
 
 sbp_status sbp_expand_rms_norm(sbp_expand *e) {
     sbp_builder *b = e->builder;
-    sbp_dtype narrow = sbp_build_type(b, e->in[0])->dtype, wide = sbp_rule_wide(narrow);
+    sbp_dtype narrow = sbp_build_type(b, e->in[0])->dtype, wide = sbp_rule_wide(narrow), result = narrow;
     double offset = sbp_op_double(&e->op, "offset");
-    bool before = sbp_op_symbol_is(&e->op, "cast", "before");
     sbp_value x = sbp_build_cast(b, e->in[0], wide);
     sbp_value n = sbp_build2(b, SBP_OP_mul, x, build_inverse_rms(b, x, sbp_op_double(&e->op, "eps")));
-    sbp_value w = sbp_build_cast(b, e->in[1], before ? narrow : wide);
+    sbp_value w = sbp_build_cast(b, e->in[1], wide);
     if (offset != 0)
-        w = sbp_build2(b, SBP_OP_add, w, sbp_build_const(b, before ? narrow : wide, offset));
-    if (before)
-        n = sbp_build_cast(b, n, narrow);
-    e->out[0] = sbp_build_cast(b, sbp_build2(b, SBP_OP_mul, n, w), narrow);
+        w = sbp_build2(b, SBP_OP_add, w, sbp_build_const(b, wide, offset));
+    if (scales_rounded(&e->op)) {
+        n = sbp_build_cast(b, sbp_build_cast(b, n, narrow), wide);
+        result = sbp_build_type(b, e->in[1])->dtype;
+    }
+    e->out[0] = sbp_build_cast(b, sbp_build2(b, SBP_OP_mul, n, w), result);
     return b->status;
 }
 
 sbp_status sbp_eval_rms_norm(const sbp_eval *eval) {
     const sbp_tensor *x = eval->in[0], *w = eval->in[1];
+    sbp_dtype scaled = scales_rounded(eval->op) ? x->type.dtype : sbp_rule_wide(x->type.dtype);
     int64_t n = w->dim[0];
     for (int64_t i = 0; i < x->elems; i += n) {
         double sum = 0;
@@ -73,8 +85,8 @@ sbp_status sbp_eval_rms_norm(const sbp_eval *eval) {
             sum += x->data[i + j] * x->data[i + j];
         double rms = sqrt(sum / (double)n + sbp_op_double(eval->op, "eps"));
         for (int64_t j = 0; j < n; j++)
-            eval->out[0]->data[i + j] =
-                x->data[i + j] / rms * (sbp_op_double(eval->op, "offset") + w->data[j]);
+            eval->out[0]->data[i + j] = sbp_rule_rounded(eval, scaled, x->data[i + j] / rms) *
+                                        (sbp_op_double(eval->op, "offset") + w->data[j]);
     }
     return SBP_OK;
 }

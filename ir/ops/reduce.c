@@ -2,9 +2,9 @@
  *
  *   row_sum     sum along one axis (not the row axis), kept as size 1
  *   row_max     maximum along the last axis, kept as size 1; row_min likewise
- *   sum_rows    sum over all rows and over leading dimensions, so that `rank` dimensions stay. A sum to a
- * single number (rank 0) is fp64, as are sums of groups: a running fp32 sum of 50,000 log-probabilities is
- *               off by 1
+ *   sum_rows    sum over all rows and over leading dimensions, so that `rank` dimensions stay, in the wide
+ * type. A sum to a single number (rank 0) is fp64, as are sums of groups: a running fp32 sum of 50,000
+ *               log-probabilities is off by 1
  *   group_sum   y[g] = sum of x[r] over rows with index[r] = g; x [T] -> f64 [S]
  *   group_take  y[r] = x[index[r]]; x [S] -> [T]
  */
@@ -95,7 +95,8 @@ static sbp_status vjp_extremum(sbp_vjp *vjp) {
     sbp_type x = *sbp_build_type(b, vjp->in[0]);
     sbp_value hit = sbp_build2(b, SBP_OP_eq, vjp->in[0], vjp->out[0]);
     sbp_value dy = sbp_build_broadcast(b, vjp->dout[0], &x);
-    vjp->din[0] = sbp_build3(b, SBP_OP_select, hit, dy, sbp_build_const(b, x.dtype, 0));
+    sbp_value zero = sbp_build_const(b, sbp_build_type(b, dy)->dtype, 0);
+    vjp->din[0] = sbp_build3(b, SBP_OP_select, hit, dy, zero);
     return b->status;
 }
 
@@ -138,7 +139,7 @@ sbp_status sbp_shape_sum_rows(sbp_shape *shape) {
     SBP_SHAPE_REQUIRE(shape, 2, rank >= 0 && rank < x->rank, "rank %lld of %s", (long long)rank,
                       sbp_shape_text(x));
     SBP_SHAPE_REQUIRE(shape, 3, sbp_dtype_is_float(x->dtype), "%s is not a float type", sbp_shape_text(x));
-    shape->out[0] = (sbp_type){.dtype = rank == 0 ? SBP_F64 : x->dtype, .rank = (int32_t)rank};
+    shape->out[0] = (sbp_type){.dtype = rank == 0 ? SBP_F64 : sbp_rule_wide(x->dtype), .rank = (int32_t)rank};
     for (int64_t d = 0; d < rank; d++)
         shape->out[0].dim[d] = x->dim[x->rank - rank + d];
     return SBP_OK;

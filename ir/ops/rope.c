@@ -1,6 +1,6 @@
 /* rope.c: rotary position embedding. x [T, heads, d], cos and sin [T, n], n <= d/2: element i < n pairs with
  * element i + n: (x_i, x_{i+n}) -> (x_i cos_i - x_{i+n} sin_i, x_{i+n} cos_i + x_i sin_i); elements from 2n
- * on stay (partial rotary). */
+ * on stay (partial rotary). cos and sin are wide; the result is rounded once, to the type of x. */
 #include "ir/ops/rules.h"
 
 sbp_status sbp_shape_rope(sbp_shape *shape) {
@@ -9,7 +9,7 @@ sbp_status sbp_shape_rope(sbp_shape *shape) {
                       "x is %s; [T, heads, d] expected", sbp_shape_text(x));
     SBP_SHAPE_REQUIRE(shape, 2,
                       c->rank == 2 && sbp_type_equal(c, s) && sbp_dim_equal(c->dim[0], x->dim[0]) &&
-                          2 * c->dim[1].n <= x->dim[2].n && c->dtype == x->dtype,
+                          2 * c->dim[1].n <= x->dim[2].n && c->dtype == sbp_rule_wide(x->dtype),
                       "x is %s, cos is %s, sin is %s", sbp_shape_text(x), sbp_shape_text(c),
                       sbp_shape_text(s));
     shape->out[0] = *x;
@@ -20,7 +20,8 @@ SBP_RULE_SEQ_ROW(rope)
 
 sbp_status sbp_expand_rope(sbp_expand *e) {
     sbp_builder *b = e->builder;
-    sbp_value x = e->in[0];
+    sbp_dtype narrow = sbp_build_type(b, e->in[0])->dtype;
+    sbp_value x = sbp_build_cast(b, e->in[0], sbp_rule_wide(narrow));
     int64_t n = sbp_build_type(b, e->in[1])->dim[1].n, d = sbp_build_type(b, x)->dim[2].n;
     sbp_value c = sbp_build_reshape(b, e->in[1], (int64_t[]){1, n}, 2);
     sbp_value s = sbp_build_reshape(b, e->in[2], (int64_t[]){1, n}, 2);
@@ -32,6 +33,7 @@ sbp_status sbp_expand_rope(sbp_expand *e) {
     e->out[0] = sbp_build2(b, SBP_OP_concat, y1, y2);
     if (2 * n < d)
         e->out[0] = sbp_build2(b, SBP_OP_concat, e->out[0], sbp_build_slice(b, x, 2 * n, d - 2 * n));
+    e->out[0] = sbp_build_cast(b, e->out[0], narrow);
     return b->status;
 }
 

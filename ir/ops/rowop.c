@@ -63,9 +63,8 @@ static sbp_value build_expression(expression *e) {
     const char *word = e->at;
     e->at += length;
     if (*e->at != '(') {
-        if (length == 2)
-            return e->vjp->dout[0];
-        return *word == 'y' ? e->vjp->out[0] : e->vjp->in[*word - 'a'];
+        sbp_value v = length == 2 ? e->vjp->dout[0] : *word == 'y' ? e->vjp->out[0] : e->vjp->in[*word - 'a'];
+        return sbp_build_type(b, v)->dtype == SBP_BOOL ? v : sbp_build_cast(b, v, e->dtype);
     }
     char name[32] = {0};
     memcpy(name, word, length < sizeof name ? length : sizeof name - 1);
@@ -79,6 +78,7 @@ static sbp_value build_expression(expression *e) {
     return sbp_build(b, sbp_opcode_from_name(name), NULL, args, count, NULL, 0, NULL);
 }
 
+/* In the wide type, so that only the cotangent itself is rounded. */
 sbp_status sbp_vjp_rowop(sbp_vjp *vjp) {
     sbp_rowop op = sbp_opcode_rowop(vjp->op.code);
     sbp_builder *b = vjp->builder;
@@ -86,7 +86,8 @@ sbp_status sbp_vjp_rowop(sbp_vjp *vjp) {
     for (int k = 0; k < sbp_rowop_arity(op); k++) {
         size_t length = strcspn(text, ";");
         if (vjp->need[k] && !(length == 1 && *text == '0')) {
-            expression e = {.vjp = vjp, .at = text, .dtype = sbp_build_type(b, vjp->dout[0])->dtype};
+            sbp_dtype wide = sbp_rule_wide(sbp_build_type(b, vjp->out[0])->dtype);
+            expression e = {.vjp = vjp, .at = text, .dtype = wide};
             sbp_value d = build_expression(&e);
             /* an expression such as "dy" has the type of the result; one of constants and a may be smaller */
             sbp_type in = *sbp_build_type(b, vjp->in[k]);
@@ -102,10 +103,10 @@ sbp_value sbp_vjp_reduce_to(sbp_builder *b, sbp_value g, const sbp_type *type) {
     if (b->status != SBP_OK)
         return SBP_NO_VALUE;
     if (sbp_type_rows(sbp_build_type(b, g)) != SBP_ONE && sbp_type_rows(type) == SBP_ONE) {
-        sbp_dtype dtype = sbp_build_type(b, g)->dtype;
+        sbp_dtype wide = sbp_rule_wide(sbp_build_type(b, g)->dtype);
         g = sbp_build(b, SBP_OP_sum_rows, NULL, &g, 1, (sbp_attr[]){sbp_attr_int("rank", type->rank)}, 1,
                       NULL);
-        g = sbp_build_cast(b, g, dtype);
+        g = sbp_build_cast(b, g, wide); /* a single number is summed in fp64 */
     }
     while (b->status == SBP_OK &&
            sbp_build_type(b, g)->rank > type->rank) { /* without rows: drop leading axes */

@@ -61,6 +61,14 @@ sbp_dtype sbp_rule_wide(sbp_dtype dtype) {
     return dtype == SBP_F64 ? SBP_F64 : SBP_F32;
 }
 
+sbp_dtype sbp_cotangent_dtype(const sbp_type *type) {
+    return sbp_type_rows(type) == SBP_ONE ? sbp_rule_wide(type->dtype) : type->dtype;
+}
+
+double sbp_rule_rounded(const sbp_eval *eval, sbp_dtype dtype, double value) {
+    return eval->env->round && sbp_dtype_bytes(dtype) == 2 ? sbp_round_to(dtype, value) : value;
+}
+
 sbp_axis_split sbp_rule_split_axis(const sbp_tensor *tensor, int32_t axis) {
     sbp_axis_split split = {1, tensor->dim[axis], 1};
     for (int32_t d = 0; d < tensor->type.rank; d++)

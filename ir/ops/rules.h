@@ -13,8 +13,8 @@ int64_t sbp_rule_broadcast_index(const sbp_tensor *in, const sbp_tensor *out, co
 /* Moves to the next element in row-major order. */
 void sbp_rule_next_index(const sbp_tensor *tensor, int64_t *index);
 
-/* The type in which norms and log-probabilities are computed: fp64 stays, everything else is fp32. */
-sbp_dtype sbp_rule_wide(sbp_dtype dtype);
+/* value as a value of this type has it: rounded to bf16 or f16, when the evaluator rounds at all. */
+double sbp_rule_rounded(const sbp_eval *eval, sbp_dtype dtype, double value);
 
 /* Product of the dimensions before `axis`, that dimension, and the product of those after it. */
 typedef struct sbp_axis_split {

@@ -237,12 +237,12 @@ SBP_RULE_SEQ_ROW(cast)
 
 sbp_status sbp_vjp_cast(sbp_vjp *vjp) {
     sbp_dtype from = sbp_build_type(vjp->builder, vjp->in[0])->dtype;
-    if (sbp_dtype_is_float(from))
-        vjp->din[0] = sbp_build_cast(vjp->builder, vjp->dout[0], from);
+    if (sbp_dtype_is_float(from)) /* to the operand's type once it is added to the others */
+        vjp->din[0] = sbp_build_cast(vjp->builder, vjp->dout[0], sbp_rule_wide(from));
     return vjp->builder->status;
 }
 
-/* The evaluator works in double throughout, so that it is exact for every compute type. */
+/* The evaluator works in double; it rounds results to their types or not at all (evaluate.h). */
 sbp_status sbp_eval_cast(const sbp_eval *eval) {
     return copy_elements(eval);
 }

@@ -60,8 +60,8 @@ static bool is_accumulated(const sbp_fuser *z, sbp_value source) {
             (op->code == SBP_OP_sum_rows && sbp_op_int(op, "rank") > 0));
 }
 
-/* The gradient of a parameter: past casts, and term by term when the parameter is used several times, down to
- * ops that add straight into the accumulator. All as long as nothing else is made of these values (the
+/* The gradient of a parameter: past reshapes, and term by term when the parameter is used several times, down
+ * to ops that add straight into the accumulator. All as long as nothing else is made of these values (the
  * gradient of two biases may be one value): others go through memory. */
 static void add_gradient(sbp_fuser *z, sbp_value v, sbp_value param) {
     const sbp_op *op = z->uses[v] == 1 ? def(z, v) : NULL;
@@ -73,7 +73,7 @@ static void add_gradient(sbp_fuser *z, sbp_value v, sbp_value param) {
                sbp_type_equal(&values[op->operands[1]].type, &values[v].type)) {
         add_gradient(z, op->operands[0], param);
         add_gradient(z, op->operands[1], param);
-    } else if (op && (op->code == SBP_OP_cast || op->code == SBP_OP_reshape)) {
+    } else if (op && op->code == SBP_OP_reshape) {
         add_gradient(z, op->operands[0], param);
     } else {
         sbp_added_gradient added = {.value = v, .param = param};
@@ -116,7 +116,8 @@ static void count_uses(sbp_fuser *z) {
         z->uses[f->results[i].value]++;
 }
 
-/* y = u + W x: one product with an addend, when nothing else reads W x and u is in memory anyway. */
+/* y = u + W x: one product with an addend, when nothing else reads W x, which no rounding keeps apart from
+ * the sum, and u is in memory anyway. */
 static void fold_addends(sbp_fuser *z) {
     const sbp_func *f = z->f;
     for (int32_t i = 0; i < f->op_count; i++) {
@@ -129,7 +130,8 @@ static void fold_addends(sbp_fuser *z) {
             const sbp_op *product = def(z, v);
             if (!product || product->code != SBP_OP_linear || z->uses[v] != 1 ||
                 z->addend[v] != SBP_NO_VALUE || u == v || !z->materialized[z->stage->base[u]] ||
-                !sbp_type_equal(&f->values[u].type, &f->values[v].type))
+                !sbp_type_equal(&f->values[u].type, &f->values[v].type) ||
+                f->values[v].type.dtype != sbp_lower_wide(f->values[v].type.dtype))
                 continue;
             if (best < 0 || v > op->operands[best]) /* of two products the later one adds the earlier */
                 best = k;

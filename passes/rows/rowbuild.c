@@ -4,6 +4,9 @@
  * concatenations and padding never become instructions: they only choose ranges, so that rope on halves of a
  * head becomes loads and stores at an offset. A flat value [rows, heads * n] next to values with heads is
  * seen as [heads, n] ("split").
+ *
+ * A value of a 16-bit type that is computed is rounded there and then (`round`), so that its bits are the
+ * same as if it had gone through memory.
  */
 #include "passes/rows/rowbuild.h"
 
@@ -324,17 +327,47 @@ static int32_t emit_reshape(emitter *e, const sbp_op *op, bool split, int64_t a,
     return give_up(e, x);
 }
 
+static bool is_short(sbp_dtype dtype) {
+    return dtype == SBP_BF16 || dtype == SBP_F16;
+}
+
+static int32_t emit_round(emitter *e, int32_t value, sbp_dtype dtype) {
+    sbp_rk_instr round = blank(SBP_RK_ROUND);
+    round.a = value;
+    round.dtype = dtype;
+    return e->culprit == SBP_NO_VALUE ? add(e, round) : 0;
+}
+
 static int32_t emit_cast(emitter *e, const sbp_op *op, bool split, int64_t a, int64_t b) {
     int32_t x = emit_operand(e, op->results[0], op->operands[0], split, a, b);
     sbp_dtype to = (sbp_dtype)sbp_op_int(op, "to"), from = e->f->values[op->operands[0]].type.dtype;
     bool narrows = sbp_dtype_is_float(from) && sbp_dtype_bytes(to) < sbp_dtype_bytes(from) &&
                    sbp_dtype_bytes(to) < sbp_dtype_bytes(e->k->compute);
-    if (!narrows || e->f->values[op->operands[0]].role == SBP_VALUE_SCALAR || e->culprit != SBP_NO_VALUE)
+    if (!narrows || is_short(to) || e->f->values[op->operands[0]].role == SBP_VALUE_SCALAR)
         return x;
-    sbp_rk_instr round = blank(SBP_RK_ROUND);
-    round.a = x;
-    round.dtype = to;
-    return add(e, round);
+    return emit_round(e, x, to);
+}
+
+/* Whether the op may compute numbers that are none of its operands' and not yet of its result's type. */
+static bool computes(const sbp_op *op) {
+    switch (op->code) {
+    case SBP_OP_reshape:
+    case SBP_OP_stop_gradient:
+    case SBP_OP_broadcast:
+    case SBP_OP_slice:
+    case SBP_OP_concat:
+    case SBP_OP_pad:
+    case SBP_OP_row_max:
+    case SBP_OP_row_min:
+    case SBP_OP_max:
+    case SBP_OP_min:
+    case SBP_OP_neg:
+    case SBP_OP_abs:
+    case SBP_OP_select:
+        return false;
+    default:
+        return true;
+    }
 }
 
 static int32_t emit_op(emitter *e, const sbp_op *op, sbp_value v, bool split, int64_t a, int64_t b) {
@@ -403,6 +436,8 @@ static int32_t emit(emitter *e, sbp_value v, bool split, int64_t a, int64_t b) {
     if (!split && heads > 1 && heads != e->heads)
         return give_up(e, leaf ? SBP_NO_VALUE - 1 : v);
     int32_t instr = leaf ? emit_load(e, v, split, a, b) : emit_op(e, op, v, split, a, b);
+    if (!leaf && is_short(e->f->values[v].type.dtype) && computes(op))
+        instr = emit_round(e, instr, e->f->values[v].type.dtype);
     if (e->culprit == SBP_NO_VALUE)
         SBP_PUSH(e->p->arena, e->memos, e->memo_count, e->memo_capacity,
                  (memo){.value = v, .split = split, .a = a, .b = b, .instr = instr});
@@ -482,6 +517,42 @@ static void emit_root(emitter *e, sbp_value root, sbp_rk_instr **stores, int32_t
     }
 }
 
+/* A store rounds: it need not wait for a rounding to the same type that nothing else reads. */
+static void store_unrounded(emitter *e, sbp_rk_instr *stores, int32_t count) {
+    sbp_rowkernel *k = e->k;
+    int32_t *others =
+        SBP_NEW_ARRAY(e->p->arena, int32_t, k->instr_count + 1); /* readers that are no stores */
+    int32_t *number = SBP_NEW_ARRAY(e->p->arena, int32_t, k->instr_count + 1); /* after the removal */
+    for (int32_t i = 0; i < k->instr_count; i++) {
+        const int32_t args[] = {k->instrs[i].a, k->instrs[i].b, k->instrs[i].c};
+        for (int j = 0; j < SBP_COUNT(args); j++)
+            if (args[j] >= 0)
+                others[args[j]]++;
+    }
+    for (int32_t i = 0; i < count; i++)
+        if (stores[i].op != SBP_RK_STORE ||
+            k->operands[stores[i].index].dtype != k->instrs[stores[i].a].dtype)
+            others[stores[i].a]++;
+    for (int32_t i = 0; i < count; i++)
+        if (k->instrs[stores[i].a].op == SBP_RK_ROUND && others[stores[i].a] == 0)
+            stores[i].a = k->instrs[stores[i].a].a;
+    int32_t kept = 0;
+    for (int32_t i = 0; i < k->instr_count; i++) {
+        sbp_rk_instr *instr = &k->instrs[i];
+        int32_t *args[] = {&instr->a, &instr->b, &instr->c};
+        if (instr->op == SBP_RK_ROUND && others[i] == 0)
+            continue;
+        for (int j = 0; j < SBP_COUNT(args); j++)
+            if (*args[j] >= 0)
+                *args[j] = number[*args[j]];
+        number[i] = kept;
+        k->instrs[kept++] = *instr;
+    }
+    k->instr_count = kept;
+    for (int32_t i = 0; i < count; i++)
+        stores[i].a = number[stores[i].a];
+}
+
 /* Of a kernel that has become too large: a value in the middle of what it computes. */
 static sbp_value middle(const emitter *e, const bool *seen, const sbp_row_group *group) {
     sbp_value *list = SBP_NEW_ARRAY(e->p->arena, sbp_value, e->f->value_count + 1);
@@ -531,6 +602,8 @@ void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, const bool *material
             if (s.seen[v] && !materialized[v] && heads > 1 && heads != e.heads)
                 e.culprit = v;
         }
+    if (e.culprit == SBP_NO_VALUE)
+        store_unrounded(&e, stores, count);
     if (e.culprit == SBP_NO_VALUE && too_large(e.k, count))
         e.culprit = middle(&e, s.seen, group);
     *culprit = e.culprit;

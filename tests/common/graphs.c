@@ -12,12 +12,12 @@ static const double difference_step = 1e-5;
 
 /* ---- one op ------------------------------------------------------------------------------------------ */
 
-/* Operands whose type does not follow the compute type: log-sum-exps are kept in fp32. */
+/* Operands whose type does not follow the compute type: log-sum-exps and rotary tables are wide. */
 static sbp_dtype dtype_of(sbp_opcode code, int32_t operand, sbp_dtype declared, sbp_dtype dtype) {
     if (declared != SBP_F64)
         return declared;
-    if (code == SBP_OP_attention_vjp && operand == 4 && dtype != SBP_F64)
-        return SBP_F32;
+    if ((code == SBP_OP_attention_vjp && operand == 4) || (code == SBP_OP_rope && operand > 0))
+        return sbp_rule_wide(dtype);
     return dtype;
 }
 
@@ -240,7 +240,8 @@ slope_report graph_check_gradients(testing *t, sbp_module *module, const sbp_fun
             if (result->role != SBP_RESULT_GRADIENT || result->target != arg)
                 continue;
             any = true;
-            if (!sbp_type_equal(&derivative->values[result->value].type, &info->type))
+            const sbp_type *type = &derivative->values[result->value].type;
+            if (!sbp_type_same_shape(type, &info->type) || type->dtype != sbp_cotangent_dtype(&info->type))
                 fail_msg("%s: the gradient of '%s' has another type", what, info->name);
             for (int64_t j = 0; j < x->elems; j++)
                 gradient[j] += values[result->value]->data[j];

@@ -200,6 +200,20 @@ static const struct {
      NULL},
     {"%x: stream i32[T]) {\n %a: f32[T] = cast %x {to f32} %b: f64[T] = cast %a {to f64}\n result %b value",
      NULL},
+    /* a wide product that only a rounding reads is one of the rounded type; of two readers, both stay */
+    {"%x: stream bf16[T,2], %w: param bf16[3,2]) {\n %a: f32[T,3] = linear %x, %w, - {layout out_in, wide "
+     "1}\n"
+     " %b: bf16[T,3] = cast %a {to bf16}\n result %b value",
+     "%x: stream bf16[T,2], %w: param bf16[3,2]) {\n %b: bf16[T,3] = linear %x, %w, - {layout out_in, wide "
+     "0}\n result %b value"},
+    {"%x: stream bf16[T,2], %w: param bf16[3,2]) {\n %a: f32[T,3] = linear %x, %w, - {layout out_in, wide "
+     "1}\n"
+     " %b: bf16[T,3] = cast %a {to bf16}\n result %a value result %b value",
+     NULL},
+    {"%x: stream bf16[T,2], %w: param bf16[3,2]) {\n %a: f32[T,3] = linear %x, %w, - {layout out_in, wide "
+     "1}\n"
+     " %b: f16[T,3] = cast %a {to f16}\n result %b value",
+     NULL},
     /* constants: rounded to their type; comparisons are left alone */
     {") {\n %a: f32[] = constant {value 0.1, dtype f32} %b: f32[] = constant {value 0.2, dtype f32}\n"
      " %c: f32[] = add %a, %b\n result %c value",
