@@ -20,7 +20,8 @@
  *   copy         dst = src, same dtype and shape, possibly of another memory space
  *   gemm         d = alpha op(a) op(b) + beta c + bias; op transposes when ta / tb; bias: one row, added
  *                to every row. d may be the memory of c, never of a or b. Without c, beta counts as 0.
- *                dtypes may differ: products are summed in fp32 (fp64 when d is f64).
+ *                dtypes may differ: products are summed in fp32 (fp64 when d is f64); where a and b are bf16,
+ *                a device may take what is below 2^-126 for 0.
  *   row          a row kernel (ir/rowkernel.h), over the rows of its first operand that varies with the row
  *   colsum       dst[0,:] = beta dst[0,:] + sum over rows of src
  *   gather       dst[r,:] = table[index[r],:]

@@ -9,21 +9,30 @@
 
 extern const cpu_kernels cpu_kernels_base;
 #if defined(__x86_64__)
-extern const cpu_kernels cpu_kernels_v3, cpu_kernels_v4;
+extern const cpu_kernels cpu_kernels_v3, cpu_kernels_v4, cpu_kernels_v4_bf16;
 #endif
 
 const cpu_kernels *cpu_kernels_choose(void) {
 #if defined(__x86_64__)
-    const char *limit = getenv("SBP_CPU_ISA");
     __builtin_cpu_init();
-    bool base = limit && strcmp(limit, "base") == 0, v3 = limit && strcmp(limit, "v3") == 0;
-    if (!base && !v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-        return &cpu_kernels_v4;
-    if (!base && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
-        return &cpu_kernels_v3;
+    bool v3 =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512vl");
+    const struct {
+        const cpu_kernels *kernels;
+        bool there;
+    } sets[] = {{&cpu_kernels_v4_bf16, v4 && __builtin_cpu_supports("avx512bf16")},
+                {&cpu_kernels_v4, v4},
+                {&cpu_kernels_v3, v3}};
+    const char *limit = getenv("SBP_CPU_ISA");
+    bool asked = !limit;
+    for (int i = 0; i < SBP_COUNT(sets); i++) { /* the best there is, from the one that is asked for on */
+        asked |= limit && strcmp(limit, sets[i].kernels->name) == 0;
+        if (asked && sets[i].there)
+            return sets[i].kernels;
+    }
 #endif
     return &cpu_kernels_base;
 }

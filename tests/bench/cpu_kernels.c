@@ -15,6 +15,7 @@
 #include <string.h>
 
 static int threads = 2;
+static const sbp_dtype types[] = {SBP_F32, SBP_BF16};
 
 static void bench_gemm(bench *b, const bench_product *p) {
     bench_command command;
@@ -34,15 +35,13 @@ static void bench_layers(bench *b) {
     static const int64_t chunks[] = {128, 512, 2048},
                          shapes[][2] = {{576, 576}, {192, 576}, {1536, 576}, {576, 1536}};
     bench_product products[3];
-    for (int s = 0; s < SBP_COUNT(shapes); s++)
-        for (int c = 0; c < SBP_COUNT(chunks); c++) {
-            bench_layer(names, chunks[c], shapes[s][0], shapes[s][1], SBP_F32, products);
-            for (int i = 0; i < 3; i++)
-                bench_gemm(b, &products[i]);
-        }
-    bench_layer(names, 512, 1536, 576, SBP_BF16, products);
-    for (int i = 0; i < 3; i++)
-        bench_gemm(b, &products[i]);
+    for (int t = 0; t < SBP_COUNT(types); t++)
+        for (int s = 0; s < SBP_COUNT(shapes); s++)
+            for (int c = 0; c < SBP_COUNT(chunks); c++) {
+                bench_layer(names, chunks[c], shapes[s][0], shapes[s][1], types[t], products);
+                for (int i = 0; i < 3; i++)
+                    bench_gemm(b, &products[i]);
+            }
     bench_layer(names, 512, 1536, 576, SBP_F64, products);
     bench_gemm(b, &products[0]);
 }
@@ -51,11 +50,12 @@ static void bench_head(bench *b) {
     static const char *const names[] = {"head x W^T", "head dy W", "head dW += dy^T x"};
     static const int64_t chunks[] = {128, 256, 512};
     bench_product products[3];
-    for (int c = 0; c < SBP_COUNT(chunks); c++) {
-        bench_layer(names, chunks[c], 49152, 576, SBP_F32, products);
-        for (int i = 0; i < 3; i++)
-            bench_gemm(b, &products[i]);
-    }
+    for (int t = 0; t < SBP_COUNT(types); t++)
+        for (int c = 0; c < SBP_COUNT(chunks); c++) {
+            bench_layer(names, chunks[c], 49152, 576, types[t], products);
+            for (int i = 0; i < 3; i++)
+                bench_gemm(b, &products[i]);
+        }
 }
 
 static void bench_attn(bench *b, int64_t rows, int64_t chunk, sbp_dtype dtype) {
@@ -152,10 +152,11 @@ static void run_cases(bench *b, const char *only) {
     if (!only || strcmp(only, "head") == 0)
         bench_head(b);
     if (!only || strcmp(only, "attention") == 0) {
-        for (int64_t rows = 2048; rows <= 8192; rows *= 2)
-            bench_attn(b, rows, 512, SBP_F32);
-        bench_attn(b, 2048, 2048, SBP_F32);
-        bench_attn(b, 2048, 512, SBP_BF16);
+        for (int t = 0; t < SBP_COUNT(types); t++) {
+            for (int64_t rows = 2048; rows <= 8192; rows *= 2)
+                bench_attn(b, rows, 512, types[t]);
+            bench_attn(b, 2048, 2048, types[t]);
+        }
     }
     for (int32_t i = 0; (!only || strcmp(only, "row") == 0) && i < b->program->kernel_count; i++)
         bench_rows(b, i);

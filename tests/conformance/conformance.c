@@ -258,6 +258,25 @@ static void check_tensor(const suite_case *c, int32_t index, const unsigned char
                  (long long)(worst_at % t->cols));
 }
 
+/* What the narrower instruction sets give, against `after`. */
+static void check_instruction_sets(const suite_case *c, sbp_program *program, int64_t bytes,
+                                   const unsigned char *before, const unsigned char *after,
+                                   unsigned char *other) {
+    static const char *const sets[] = {"v4", "v3", "base"};
+    const char *set = getenv("SBP_CPU_ISA");
+    char *kept = set ? strdup(set) : NULL;
+    for (int i = 0; i < SBP_COUNT(sets); i++) {
+        setenv("SBP_CPU_ISA", sets[i], 1);
+        assert_true(run_on(c, program, 2, before, other, 1));
+        if (memcmp(after, other, (size_t)bytes) != 0)
+            fail_msg("%s: results in %s differ", c->name, sets[i]);
+    }
+    unsetenv("SBP_CPU_ISA");
+    if (kept)
+        setenv("SBP_CPU_ISA", kept, 1);
+    free(kept);
+}
+
 void suite_check(suite_case *c) {
     static const int threads[] = {1, 2, 3, 5};
     int64_t bytes = lay_out(c);
@@ -284,6 +303,8 @@ void suite_check(suite_case *c) {
         if (memcmp(after, other, (size_t)bytes) != 0)
             fail_msg("%s: results with %d threads differ", c->name, threads[i]);
     }
+    if (threaded && c->same_bits)
+        check_instruction_sets(c, program, bytes, before, after, other);
 }
 
 /* ---- the program ---------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  * expected values of what it writes. suite_check() then lays everything out in an arena filled with NaN, runs
  * the command, and demands that: written elements have the expected values within the tolerance; every other
  * byte is unchanged; a second run, and runs with 1, 2, 3 and 5 threads where a device has threads, give the
- * same bytes. */
+ * same bytes; on the CPU also runs in other instruction sets, where a case asks for that. */
 #ifndef SBP_TESTS_CONFORMANCE_H
 #define SBP_TESTS_CONFORMANCE_H
 
@@ -52,6 +52,7 @@ typedef struct suite_case {
     int64_t rows, row0;
     double scalars[SBP_ROWKERNEL_MAX_SCALARS];
     suite_layout layout;
+    bool same_bits;   /* in every instruction set of the CPU device */
     const char *name; /* for messages */
 } suite_case;
 

@@ -7,6 +7,7 @@ typedef struct product {
     bool ta, tb, with_c, in_place, with_bias;
     double alpha, beta;
     double tolerance; /* 0: that of the type */
+    bool same_bits;   /* in every instruction set of the CPU */
 } product;
 
 static void check_product(const product *p, uint64_t seed) {
@@ -30,6 +31,7 @@ static void check_product(const product *p, uint64_t seed) {
     s->command.u.gemm.ta = p->ta;
     s->command.u.gemm.tb = p->tb;
     d->tolerance = p->tolerance;
+    s->same_bits = p->same_bits;
     suite_expect(s, d);
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t j = 0; j < p->n; j++) {
@@ -114,6 +116,29 @@ static void test_gemm_half(void **state) {
         }
 }
 
+/* Pairs of k are what instructions for bf16 take: odd depths, none, those at the edges of blocks of k; every
+ * pair of transposes, with each option; and the same bits in every instruction set. */
+static void test_gemm_bf16(void **state) {
+    (void)state;
+    static const int64_t depths[] = {0, 1, 2, 7, 64, 513, 640, 641, 1283, 2048, 2049, 4099};
+    static const int64_t rows[] = {0, 1, 7, 8, 95, 96, 97}, columns[] = {1, 47, 48, 49, 100, 193};
+    static const sbp_dtype results[] = {SBP_F32, SBP_F32, SBP_BF16, SBP_F16};
+    sbp_rng rng = {4};
+    for (int k = 0; k < SBP_COUNT(depths); k++)
+        for (int transposes = 0; transposes < 4; transposes++)
+            for (int layout = 0; layout < SUITE_LAYOUTS; layout++) {
+                product p = {.a = SBP_BF16, .b = SBP_BF16, .k = depths[k], .same_bits = true};
+                p.m = rows[sbp_rng_below(&rng, SBP_COUNT(rows))];
+                p.n = columns[sbp_rng_below(&rng, SBP_COUNT(columns))];
+                p.d = results[sbp_rng_below(&rng, SBP_COUNT(results))];
+                draw_options(&rng, &p);
+                p.ta = transposes & 1;
+                p.tb = transposes & 2;
+                p.c = p.bias = sbp_rng_below(&rng, 2) ? SBP_F32 : SBP_BF16;
+                check_product(&p, sbp_rng_next(&rng) * SUITE_LAYOUTS + (uint64_t)layout);
+            }
+}
+
 /* What a device cuts: long sums, wide results, transposed left sides, rows a power of two apart. */
 static void test_gemm_large(void **state) {
     (void)state;
@@ -192,7 +217,8 @@ static void test_gemm_beta_zero(void **state) {
 }
 
 const struct CMUnitTest suite_gemm_tests[] = {
-    cmocka_unit_test(test_gemm_types),     cmocka_unit_test(test_gemm_sizes),
-    cmocka_unit_test(test_gemm_half),      cmocka_unit_test(test_gemm_large),
-    cmocka_unit_test(test_gemm_long_sums), cmocka_unit_test(test_gemm_beta_zero)};
+    cmocka_unit_test(test_gemm_types),    cmocka_unit_test(test_gemm_sizes),
+    cmocka_unit_test(test_gemm_half),     cmocka_unit_test(test_gemm_large),
+    cmocka_unit_test(test_gemm_bf16),     cmocka_unit_test(test_gemm_long_sums),
+    cmocka_unit_test(test_gemm_beta_zero)};
 const int suite_gemm_count = SBP_COUNT(suite_gemm_tests);

@@ -1,10 +1,10 @@
 /* gemm_body.h: d = alpha op(a) op(b) + beta c + bias, for one type of arithmetic. See real.h.
  *
- * b is packed into panels of PANEL columns ([k][PANEL], the last filled up with zeros) that all threads
- * share. a is read where it lies when it is row-major in the type of the arithmetic; else it is converted, or
- * packed into panels of TILE_ROWS rows ([k][TILE_ROWS]) when it is transposed. Then items of up to
- * ITEM_ROWS x ITEM_COLUMNS of d are computed, each by one thread from the register tiles of tile.h; of fewer
- * rows where there would be too few items to share out evenly.
+ * b is packed into panels of PANEL columns ([step of k][PANEL], the last filled up with zeros) that all
+ * threads share. a is read where it lies when it is row-major in OPERANDs; else it is converted, or packed
+ * into panels of TILE_ROWS rows ([step][TILE_ROWS]) when it is transposed (gemm_pack*_body.h). Then items of
+ * up to ITEM_ROWS x ITEM_COLUMNS of d are computed, each by one thread from the register tiles of tile.h; of
+ * fewer rows where there would be too few items to share out evenly.
  *
  * Sums. k runs in even blocks of at most GEMM_DEPTH; each block is one chain of multiply-adds, and blocks are
  * added in order to what is there before (c, when alpha and beta are 1). So the bits of an element of d
@@ -34,10 +34,12 @@ typedef struct real_gemm {
     const cpu_view *a, *b, *c, *d, *bias;
     bool ta, tb, pack_a;
     REAL alpha, beta;
-    REAL *a_packed, *b_packed, *acc;
+    OPERAND *a_packed, *b_packed;
+    REAL *acc;
     int64_t m, n, k;    /* of the whole product */
     int64_t m0, n0, k0; /* the block at hand */
     int64_t rows, columns, depth;
+    int64_t steps;    /* of depth */
     int64_t a_stride; /* of converted a */
     int64_t item_rows;
     int64_t b_panels_to_pack;
@@ -47,12 +49,30 @@ typedef struct real_gemm {
     bool c_last;   /* beta c is added at the end */
 } real_gemm;
 
+/* Steps of a tile along k that `depth` elements take. */
+INLINE int64_t real_steps(int64_t depth) {
+#if PRODUCTS_OF_BF16
+    return (depth + 1) / 2 * (2 / PER_OPERAND);
+#else
+    return depth;
+#endif
+}
+
 INLINE char *real_element(const cpu_view *view, int64_t row, int64_t column) {
     return view->data + (row * view->stride + column) * sbp_dtype_bytes(view->dtype);
 }
 
+/* Whether a view's rows can be read as OPERANDs where they lie. */
+static bool real_is_operand(const cpu_view *view) {
+#if PRODUCTS_OF_BF16
+    return CPU_HAS_DOT && view->stride % 2 == 0 && (uintptr_t)view->data % sizeof(OPERAND) == 0;
+#else
+    return view->dtype == REAL_DTYPE;
+#endif
+}
+
 /* out[i][j] = in[j][i], in: PANEL rows of `count` elements `stride` apart, out: [count][PANEL]. */
-static void real_transpose(const REAL *in, int64_t stride, int64_t count, REAL *out) {
+static void real_transpose(const OPERAND *in, int64_t stride, int64_t count, OPERAND *out) {
     int64_t done = 0;
 #if CPU_VECTOR_BYTES == 64
     done = count / VL * VL;
@@ -71,62 +91,11 @@ static void real_transpose(const REAL *in, int64_t stride, int64_t count, REAL *
             out[done * PANEL + j] = in[j * stride + done];
 }
 
-/* out[k][j] = b(k0 + k, first + j) for the columns of one panel. */
-static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
-    int64_t first = panel * PANEL, width = g->columns - first < PANEL ? g->columns - first : PANEL;
-    REAL *out = g->b_packed + panel * PANEL * g->depth;
-    bool as_it_lies = g->b->dtype == REAL_DTYPE && width == PANEL;
-    if (!g->tb) {
-        for (int64_t k = 0; k < g->depth; k++, out += PANEL) {
-            if (as_it_lies) {
-                const REAL *in = (const REAL *)(const void *)real_element(g->b, g->k0 + k, g->n0 + first);
-#pragma GCC unroll 3
-                for (int v = 0; v < TILE_VECTORS; v++)
-                    *(VEC_MEMORY *)(out + v * VL) = *(const VEC_MEMORY *)(in + v * VL);
-                continue;
-            }
-            real_load_row(out, real_element(g->b, g->k0 + k, g->n0 + first), g->b->dtype, width);
-            for (int64_t j = width; j < PANEL; j++)
-                out[j] = 0;
-        }
-        return;
-    }
-    REAL piece[TILE_VECTORS * CPU_VECTOR_BYTES / sizeof(REAL)][PIECE];
-    for (int64_t j = width; j < PANEL; j++)
-        memset(piece[j], 0, sizeof piece[j]);
-    for (int64_t k = 0; k < g->depth; k += PIECE) {
-        int64_t some = g->depth - k < PIECE ? g->depth - k : PIECE;
-        if (as_it_lies) {
-            real_transpose((const REAL *)(const void *)real_element(g->b, g->n0 + first, g->k0 + k),
-                           g->b->stride, some, out + k * PANEL);
-            continue;
-        }
-        for (int64_t j = 0; j < width; j++)
-            real_load_row(piece[j], real_element(g->b, g->n0 + first + j, g->k0 + k), g->b->dtype, some);
-        real_transpose(&piece[0][0], PIECE, some, out + k * PANEL);
-    }
-}
-
-/* Rows m0 + group * PACK_ROWS .. of op(a): panels when a is transposed, else a row-major copy. */
-static void real_pack_a_rows(const real_gemm *g, int64_t group) {
-    int64_t first = group * PACK_ROWS, count = g->rows - first < PACK_ROWS ? g->rows - first : PACK_ROWS;
-    if (!g->ta) {
-        for (int64_t m = first; m < first + count; m++)
-            real_load_row(g->a_packed + m * g->a_stride, real_element(g->a, g->m0 + m, g->k0), g->a->dtype,
-                          g->depth);
-        return;
-    }
-    REAL lines[PACK_DEPTH][PACK_ROWS] = {0};
-    for (int64_t k = 0; k < g->depth; k += PACK_DEPTH) {
-        int64_t some = g->depth - k < PACK_DEPTH ? g->depth - k : PACK_DEPTH;
-        for (int64_t i = 0; i < some; i++)
-            real_load_row(lines[i], real_element(g->a, g->k0 + k + i, g->m0 + first), g->a->dtype, count);
-        REAL *out = g->a_packed + first * g->depth + k * TILE_ROWS;
-        for (int64_t p = 0; p < PACK_ROWS && p < count; p += TILE_ROWS, out += TILE_ROWS * g->depth)
-            for (int64_t i = 0; i < some; i++)
-                memcpy(out + i * TILE_ROWS, lines[i] + p, TILE_ROWS * sizeof(REAL));
-    }
-}
+#if PRODUCTS_OF_BF16
+#include "backends/cpu/kernels/gemm_pack_bf16_body.h"
+#else
+#include "backends/cpu/kernels/gemm_pack_body.h"
+#endif
 
 static void real_gemm_pack(void *arg, int64_t item, char *scratch) {
     (void)scratch;
@@ -190,12 +159,12 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
     int64_t sums_row = ITEM_COLUMNS;
     real_tile_operand a;
     if (!g->pack_a)
-        a = real_tile_matrix((const REAL *)(const void *)real_element(g->a, g->m0 + m, g->k0), g->a->stride,
-                             1);
+        a = real_tile_matrix((const OPERAND *)(const void *)real_element(g->a, g->m0 + m, g->k0),
+                             g->a->stride / PER_OPERAND, 1);
     else if (!g->ta)
         a = real_tile_matrix(g->a_packed + m * g->a_stride, g->a_stride, 1);
     else
-        a = (real_tile_operand){g->a_packed + m * g->depth, 1, TILE_ROWS, TILE_ROWS * g->depth};
+        a = (real_tile_operand){g->a_packed + m * g->steps, 1, TILE_ROWS, TILE_ROWS * g->steps};
     bool in_place = g->in_place && rows % TILE_ROWS == 0 && columns % PANEL == 0 && g->depth > 0;
     if (in_place) {
         sums = (REAL *)(void *)real_element(g->d, g->m0 + m, g->n0 + n);
@@ -207,9 +176,9 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
         memset(sums, 0, ITEM_ROWS * ITEM_COLUMNS * sizeof(REAL));
     }
     int64_t blocks = sbp_ceil_div(g->depth, GEMM_DEPTH),
-            most = blocks > 0 ? sbp_ceil_div(g->depth, blocks) : 0;
-    for (int64_t k = 0; k < g->depth; k += most) {
-        int64_t depth = g->depth - k < most ? g->depth - k : most;
+            most = blocks > 0 ? real_steps(sbp_ceil_div(g->depth, blocks)) : 0;
+    for (int64_t k = 0; k < g->steps; k += most) {
+        int64_t depth = g->steps - k < most ? g->steps - k : most;
         real_tile_operand ak = a;
         ak.data += k * a.column;
         for (int64_t j = 0; j < columns; j += PANEL) {
@@ -217,7 +186,7 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
                 for (int64_t i = 0; i < rows; i++)
                     for (int64_t ahead = 0; ahead < PANEL; ahead += 16)
                         __builtin_prefetch(sums + i * sums_row + j + ahead);
-            const REAL *panel = g->b_packed + (n + j) * g->depth + k * PANEL;
+            const OPERAND *panel = g->b_packed + (n + j) * g->steps + k * PANEL;
             real_tiles(rows, PANEL, depth, ak, panel, PANEL, sums + j, sums_row, k > 0 || g->add);
         }
     }
@@ -253,13 +222,12 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
     g.k = g.ta ? g.a->rows : g.a->cols;
     if (g.m == 0 || g.n == 0)
         return;
-    REAL *shared = (REAL *)(void *)lane->shared;
-    g.a_packed = shared;
-    g.b_packed = shared + SHARED_ELEMS;
-    g.acc = shared + 2 * SHARED_ELEMS;
+    g.a_packed = (OPERAND *)(void *)lane->shared; /* OPERANDs are as large as REALs */
+    g.b_packed = g.a_packed + SHARED_ELEMS;
+    g.acc = (REAL *)(void *)lane->shared + 2 * SHARED_ELEMS;
     /* Rows a multiple of 4 KiB apart fall into the same sets of the cache: better copied. */
-    g.pack_a = g.ta || g.a->dtype != REAL_DTYPE ||
-               (g.m > TILE_ROWS && g.a->stride * (int64_t)sizeof(REAL) % 4096 == 0);
+    g.pack_a = g.ta || !real_is_operand(g.a) || g.k % PER_OPERAND != 0 ||
+               (g.m > TILE_ROWS && g.a->stride * sbp_dtype_bytes(g.a->dtype) % 4096 == 0);
     bool one_depth = g.k <= GEMM_MACRO, with_c = g.c->data && g.beta != R(0);
     bool plain = g.alpha == R(1) && (!with_c || g.beta == R(1));
     g.c_last = with_c && !plain;
@@ -267,8 +235,8 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
                  (!with_c || (g.c->data == g.d->data && g.c->stride == g.d->stride));
     int64_t macro = g.k < GEMM_MACRO ? g.k : GEMM_MACRO;
     g.use_acc = g.k > GEMM_MACRO && (g.d->dtype != REAL_DTYPE || g.c_last); /* c may be d */
-    g.a_stride = macro + 16;
-    int64_t block_n = real_fitting(g.n, PANEL, macro), block_m = g.m;
+    g.a_stride = real_steps(macro) + 16;
+    int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro)), block_m = g.m;
     if (g.pack_a)
         block_m = real_fitting(g.m, PACK_ROWS, g.a_stride);
     if (g.use_acc) {
@@ -282,6 +250,7 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
             g.k0 = 0;
             do {
                 g.depth = g.k - g.k0 < macro ? g.k - g.k0 : macro;
+                g.steps = real_steps(g.depth);
                 g.first = g.k0 == 0;
                 g.last = g.k0 + g.depth == g.k;
                 g.add = !g.first || (with_c && plain);

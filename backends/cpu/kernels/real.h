@@ -1,6 +1,14 @@
-/* real.h: the arithmetic of a *_body.h file, which is included once for fp32 and once for fp64. Before:
- * REAL_IS_F64 is 0 or 1. After: REAL, VEC, VEC_MEMORY, BITS (integers as wide), NAME(x), R(constant), and the
- * names below, each meaning its fp32 or fp64 version. Included again, it redefines them. */
+/* real.h: the arithmetic of a *_body.h file, which is included once for fp32 and once for fp64; those that
+ * multiply matrices once more for products of bf16, whose sums are fp32. Before: REAL_IS_F64 is 0 or 1,
+ * PRODUCTS_OF_BF16 is 1 (with REAL_IS_F64 0), 0 or not there. After: REAL, VEC, VEC_MEMORY, BITS (integers as
+ * wide), NAME(x), R(constant), and the names below, each meaning the version of its arithmetic. Included
+ * again, it redefines them.
+ *
+ * OPERAND is what packed operands of products are made of, a step of the tile along k: a number, or for bf16,
+ * where the machine has an instruction for it, a pair of them (PER_OPERAND), k even in the low half. */
+#ifndef PRODUCTS_OF_BF16
+#define PRODUCTS_OF_BF16 0
+#endif
 #undef REAL
 #undef VEC
 #undef VEC_MEMORY
@@ -10,13 +18,18 @@
 #undef NAME
 #undef R
 #undef REAL_DTYPE
+#undef REAL_NAME
+#undef OPERAND
+#undef OPERAND_DTYPE
+#undef PER_OPERAND
+#undef VEC_DOT
 #if REAL_IS_F64
 #define REAL double
 #define VEC vec_f64
 #define VEC_MEMORY vec_f64_memory
 #define VEC_FMA vec_fma_f64
 #define BITS vec_i64
-#define NAME(name) name##_f64
+#define REAL_NAME(name) name##_f64
 #define REAL_DTYPE SBP_F64
 #else
 #define REAL float
@@ -24,8 +37,24 @@
 #define VEC_MEMORY vec_f32_memory
 #define VEC_FMA vec_fma_f32
 #define BITS vec_i32
-#define NAME(name) name##_f32
+#define REAL_NAME(name) name##_f32
 #define REAL_DTYPE SBP_F32
+#endif
+#if PRODUCTS_OF_BF16
+#define NAME(name) name##_bf16
+#define OPERAND_DTYPE SBP_BF16
+#else
+#define NAME(name) REAL_NAME(name)
+#define OPERAND_DTYPE REAL_DTYPE
+#endif
+#if PRODUCTS_OF_BF16 && CPU_HAS_DOT
+#define OPERAND uint32_t
+#define PER_OPERAND 2
+#define VEC_DOT vec_dot_bf16
+#else
+#define OPERAND REAL
+#define PER_OPERAND 1
+#define VEC_DOT VEC_FMA
 #endif
 #define VL ((int64_t)(CPU_VECTOR_BYTES / sizeof(REAL))) /* elements of a vector */
 #define R(x) ((REAL)(x))
@@ -38,6 +67,7 @@
 #define real_backward_block NAME(backward_block)
 #define real_backward_item NAME(backward_item)
 #define real_backward_tile NAME(backward_tile)
+#define real_bf16_row NAME(bf16_row)
 #define real_clear_partials NAME(clear_partials)
 #define real_collect_item NAME(collect_item)
 #define real_column_exp NAME(column_exp)
@@ -55,12 +85,14 @@
 #define real_gemm_compute NAME(gemm_compute)
 #define real_gemm_pack NAME(gemm_pack)
 #define real_gemm_store NAME(gemm_store)
+#define real_is_operand NAME(is_operand)
 #define real_item_rows NAME(item_rows)
 #define real_key_rows NAME(key_rows)
 #define real_lane_limits NAME(lane_limits)
 #define real_load_block NAME(load_block)
 #define real_load_lanes NAME(load_lanes)
-#define real_load_row NAME(load_row)
+#define real_load_row REAL_NAME(load_row)
+#define real_log REAL_NAME(sbp_log)
 #define real_map_loops NAME(map_loops)
 #define real_mask NAME(mask)
 #define real_own_place NAME(own_place)
@@ -82,8 +114,6 @@
 #define real_run_pieces NAME(run_pieces)
 #define real_run_whole NAME(run_whole)
 #define real_runs NAME(runs)
-#define real_log NAME(sbp_log)
-#define real_tanh NAME(sbp_tanh)
 #define real_score_gradients NAME(score_gradients)
 #define real_shape_heads NAME(shape_heads)
 #define real_shape_rows NAME(shape_rows)
@@ -100,9 +130,11 @@
 #define real_step_reduce NAME(step_reduce)
 #define real_step_round NAME(step_round)
 #define real_step_store NAME(step_store)
+#define real_steps NAME(steps)
 #define real_store_dq NAME(store_dq)
-#define real_store_row NAME(store_row)
+#define real_store_row REAL_NAME(store_row)
 #define real_take NAME(take)
+#define real_tanh REAL_NAME(sbp_tanh)
 #define real_tile1 NAME(tile1)
 #define real_tile2 NAME(tile2)
 #define real_tile3 NAME(tile3)
@@ -111,7 +143,7 @@
 #define real_tile_operand NAME(tile_operand)
 #define real_tiles NAME(tiles)
 #define real_transpose NAME(transpose)
-#define real_transpose_square NAME(transpose_square)
+#define real_transpose_square REAL_NAME(transpose_square)
 #define real_transposed NAME(transposed)
 #define real_want_next NAME(want_next)
 #define real_work_part NAME(work_part)

@@ -2,25 +2,27 @@
  *
  *   c[m, n] (=|+=) sum over k < depth of a[m, k] b[k, n],   m < TILE_ROWS, n < TILE_VECTORS * VL
  *
- * a is read element by element at any strides, b and c in whole vectors with their columns side by side; the
+ * a is read OPERAND by OPERAND at any strides, b and c in whole vectors with their columns side by side; the
  * accumulators stay in registers. One chain of fused multiply-adds per element, in the order of k, added to c
- * at its end: the bits depend on nothing else. Measured on Zen 4: 118 of 118 GFLOP/s (8 x 48, fp32, one
- * core).
+ * at its end: the bits depend on nothing else. Pairs of bf16 are steps of the chain too: first the odd
+ * product, then the even one (isa.h). Measured on Zen 4: 118 of 118 GFLOP/s (8 x 48, fp32, one core).
  *
- * A *_body.h file: see real.h. */
+ * A *_body.h file: see real.h. Elements of a, b and the depth are OPERANDs. */
 
 typedef struct real_tile_operand {
-    const REAL *data;
+    const OPERAND *data;
     int64_t row, column; /* elements to the next row (m), to the next column (k) */
     int64_t panel;       /* elements to the next TILE_ROWS rows */
 } real_tile_operand;
 
-INLINE real_tile_operand real_tile_matrix(const REAL *data, int64_t row, int64_t column) {
+INLINE real_tile_operand real_tile_matrix(const OPERAND *data, int64_t row, int64_t column) {
     return (real_tile_operand){data, row, column, TILE_ROWS * row};
 }
 
-INLINE VEC real_splat(REAL x) {
-#if CPU_VECTOR_BYTES == 64
+INLINE VEC real_splat(OPERAND x) {
+#if PER_OPERAND > 1
+    return (VEC)_mm512_set1_epi32((int32_t)x);
+#elif CPU_VECTOR_BYTES == 64
 #if REAL_IS_F64
     return (VEC)_mm512_set1_pd(x);
 #else
@@ -32,7 +34,7 @@ INLINE VEC real_splat(REAL x) {
 #endif
 }
 
-#if CPU_VECTOR_BYTES == 64
+#if CPU_VECTOR_BYTES == 64 && !PRODUCTS_OF_BF16
 /* Exchanges rows and columns of VL x VL numbers: log2 VL rounds that swap the off-diagonal halves of squares
  * of 2h, h = VL/2 .. 1. */
 INLINE void real_transpose_square(VEC *rows) {
@@ -68,9 +70,10 @@ INLINE void real_transpose_square(VEC *rows) {
 
 /* rows <= TILE_ROWS of a exist: the last is read in place of those that do not, and c has space for all. */
 INLINE void real_tile_any(const int vectors, int rows, int64_t depth, real_tile_operand a,
-                          const REAL *restrict b, int64_t b_row, REAL *restrict c, int64_t c_row, bool add) {
+                          const OPERAND *restrict b, int64_t b_row, REAL *restrict c, int64_t c_row,
+                          bool add) {
     VEC sum[TILE_ROWS][TILE_VECTORS];
-    const REAL *at[TILE_ROWS];
+    const OPERAND *at[TILE_ROWS];
 #pragma GCC unroll 8
     for (int m = 0; m < TILE_ROWS; m++) {
         at[m] = a.data + (m < rows ? m : rows - 1) * a.row;
@@ -89,7 +92,7 @@ INLINE void real_tile_any(const int vectors, int rows, int64_t depth, real_tile_
             VEC am = real_splat(at[m][offset]);
 #pragma GCC unroll 3
             for (int v = 0; v < vectors; v++)
-                sum[m][v] = VEC_FMA(am, bk[v], sum[m][v]);
+                sum[m][v] = VEC_DOT(am, bk[v], sum[m][v]);
         }
         offset += a.column;
         b += b_row;
@@ -105,25 +108,28 @@ INLINE void real_tile_any(const int vectors, int rows, int64_t depth, real_tile_
         }
 }
 
-static __attribute__((noinline)) void real_tile3(int rows, int64_t depth, real_tile_operand a, const REAL *b,
-                                                 int64_t b_row, REAL *c, int64_t c_row, bool add) {
+static __attribute__((noinline)) void real_tile3(int rows, int64_t depth, real_tile_operand a,
+                                                 const OPERAND *b, int64_t b_row, REAL *c, int64_t c_row,
+                                                 bool add) {
     real_tile_any(3, rows, depth, a, b, b_row, c, c_row, add);
 }
 
-static __attribute__((noinline)) void real_tile2(int rows, int64_t depth, real_tile_operand a, const REAL *b,
-                                                 int64_t b_row, REAL *c, int64_t c_row, bool add) {
+static __attribute__((noinline)) void real_tile2(int rows, int64_t depth, real_tile_operand a,
+                                                 const OPERAND *b, int64_t b_row, REAL *c, int64_t c_row,
+                                                 bool add) {
     real_tile_any(2, rows, depth, a, b, b_row, c, c_row, add);
 }
 
-static __attribute__((noinline)) void real_tile1(int rows, int64_t depth, real_tile_operand a, const REAL *b,
-                                                 int64_t b_row, REAL *c, int64_t c_row, bool add) {
+static __attribute__((noinline)) void real_tile1(int rows, int64_t depth, real_tile_operand a,
+                                                 const OPERAND *b, int64_t b_row, REAL *c, int64_t c_row,
+                                                 bool add) {
     real_tile_any(1, rows, depth, a, b, b_row, c, c_row, add);
 }
 
 /* The same for any number of rows and of whole vectors of columns. c has space for rows rounded up to
  * TILE_ROWS; what is written there beyond `rows` means nothing. */
 static inline void real_tiles(int64_t rows, int64_t columns, int64_t depth, real_tile_operand a,
-                              const REAL *b, int64_t b_row, REAL *c, int64_t c_row, bool add) {
+                              const OPERAND *b, int64_t b_row, REAL *c, int64_t c_row, bool add) {
     for (int64_t n = 0; n < columns;) {
         int64_t vectors = (columns - n) / VL;
         /* 3 3 .. then 2 or 1; never 3 + 1 where 2 + 2 will do */

@@ -1,0 +1,66 @@
+/* gemm_pack_bf16_body.h: operands of products of bf16, packed for tiles: gemm_pack_body.h in pairs of k. Part
+ * of gemm_body.h. */
+
+/* Row k0 + k of b (or of a transposed), from `column` on; zeros behind the last. */
+INLINE const uint16_t *real_bf16_row(const real_gemm *g, const cpu_view *view, int64_t k, int64_t column) {
+    return k < g->depth ? (const uint16_t *)(const void *)real_element(view, g->k0 + k, column) : bf16_zeros;
+}
+
+/* [step][j] = b(k0 + k, first + j) for the columns of one panel. */
+static void real_pack_b_panel(const real_gemm *g, int64_t panel) {
+    int64_t first = panel * PANEL, width = g->columns - first < PANEL ? g->columns - first : PANEL;
+    OPERAND *out = g->b_packed + panel * PANEL * g->steps;
+    if (!g->tb) {
+        for (int64_t k = 0; k < g->depth; k += 2, out += PANEL * BF16_STEPS) {
+            const uint16_t *even = real_bf16_row(g, g->b, k, g->n0 + first);
+            const uint16_t *odd = real_bf16_row(g, g->b, k + 1, g->n0 + first);
+            if (width == PANEL) {
+                bf16_pair_rows(out, PANEL, even, odd, PANEL);
+                continue;
+            }
+            memset(out, 0, (size_t)(PANEL * BF16_STEPS) * sizeof *out);
+            bf16_pair_rows(out, PANEL, even, odd, width);
+        }
+        return;
+    }
+    OPERAND piece[TILE_VECTORS * CPU_VECTOR_BYTES / sizeof(REAL)][PIECE];
+    memset(piece, 0, sizeof piece);
+    int64_t in_place = real_is_operand(g->b) && width == PANEL ? g->depth / 2 * BF16_STEPS : 0;
+    if (in_place > 0)
+        real_transpose((const OPERAND *)(const void *)real_element(g->b, g->n0 + first, g->k0),
+                       g->b->stride / PER_OPERAND, in_place, out);
+    for (int64_t step = in_place; step < g->steps; step += PIECE) {
+        int64_t some = g->steps - step < PIECE ? g->steps - step : PIECE, k = step * PER_OPERAND;
+        int64_t elems = g->depth - k < some * PER_OPERAND ? g->depth - k : some * PER_OPERAND;
+        for (int64_t j = 0; j < width; j++)
+            bf16_pair_elements(
+                piece[j], (const uint16_t *)(const void *)real_element(g->b, g->n0 + first + j, g->k0 + k),
+                elems);
+        real_transpose(&piece[0][0], PIECE, some, out + step * PANEL);
+    }
+}
+
+/* Rows m0 + group * PACK_ROWS .. of op(a): panels when a is transposed, else a row-major copy. */
+static void real_pack_a_rows(const real_gemm *g, int64_t group) {
+    int64_t first = group * PACK_ROWS, count = g->rows - first < PACK_ROWS ? g->rows - first : PACK_ROWS;
+    if (!g->ta) {
+        for (int64_t m = first; m < first + count; m++)
+            bf16_pair_elements(g->a_packed + m * g->a_stride,
+                               (const uint16_t *)(const void *)real_element(g->a, g->m0 + m, g->k0),
+                               g->depth);
+        return;
+    }
+    OPERAND lines[PACK_DEPTH][PACK_ROWS] = {0};
+    for (int64_t step = 0; step < g->steps; step += PACK_DEPTH) {
+        int64_t some = g->steps - step < PACK_DEPTH ? g->steps - step : PACK_DEPTH;
+        for (int64_t i = 0; i < some; i += BF16_STEPS) {
+            int64_t k = (step + i) * PER_OPERAND;
+            bf16_pair_rows(lines[i], PACK_ROWS, real_bf16_row(g, g->a, k, g->m0 + first),
+                           real_bf16_row(g, g->a, k + 1, g->m0 + first), count);
+        }
+        OPERAND *out = g->a_packed + first * g->steps + step * TILE_ROWS;
+        for (int64_t p = 0; p < PACK_ROWS && p < count; p += TILE_ROWS, out += TILE_ROWS * g->steps)
+            for (int64_t i = 0; i < some; i++)
+                memcpy(out + i * TILE_ROWS, lines[i] + p, TILE_ROWS * sizeof(OPERAND));
+    }
+}
