@@ -91,7 +91,8 @@ def measure_modes(demo):
         run([demo.sbpc, "compile", demo.model, "-o", plan, "--seq-len", str(ROWS), "--backward", mode])
         planned = json.loads(run([demo.sbpc, "inspect", plan, "--json"]).stdout)
         done = json.loads(
-            run([demo.sbprun, plan, "--data", demo.path("step.jsonl"), "--batch-size", "1", "--steps", "1", "--json"])
+            run([demo.sbprun, plan, "--data", demo.path("step.jsonl"), "--batch-size", "1", "--steps", "1", "--out", "none",
+                 "--json"])
             .stdout.splitlines()[-1]
         )
         parts = planned["categories"]

@@ -1,9 +1,11 @@
 /* compile.c: sbpc compile: from a model and options to a plan. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "frontends/cli/cli.h"
 #include "frontends/objectives/objective.h"
+#include "ir/io/plan_file.h"
 
 enum { USUAL_THREADS = 2 }; /* a plan does not depend on the machine that it is made on */
 
@@ -258,6 +260,16 @@ static sbp_status compile(sbp_compilation *c) {
     return SBP_OK;
 }
 
+/* A plan may be written over, or an empty file; what else lies there may be what is read. */
+static sbp_status check_output(const sbp_compilation *c) {
+    struct stat info;
+    if (!c->output || stat(c->output, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0 ||
+        sbp_plan_file_probe(c->output))
+        return SBP_OK;
+    return sbp_fail(c->diag, SBP_USAGE, "-o '%s' is there and no plan: remove it, or choose another name",
+                    c->output);
+}
+
 sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) {
     sbp_compilation *c = SBP_NEW(arena, sbp_compilation);
     sbp_options *options;
@@ -285,5 +297,6 @@ sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     c->output = sbp_options_text(options, "output");
     if (!c->output && !sbp_options_text(options, "stop-after"))
         return sbp_fail(diag, SBP_USAGE, "no output was given: -o plan.bin");
+    SBP_TRY(check_output(c));
     return compile(c);
 }

@@ -156,6 +156,8 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     inspection in = {.arena = arena, .diag = diag, .path = sbp_options_arg(options, 0)};
     SBP_TRY(open_plan(&in));
     const char *svg = sbp_options_text(options, "svg");
+    if (svg && sbp_same_file(svg, in.path))
+        return sbp_fail(diag, SBP_USAGE, "--svg '%s' is the plan, which is read: choose another name", svg);
     if (svg) {
         sbp_text picture;
         sbp_text_init(&picture, arena);

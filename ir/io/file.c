@@ -19,6 +19,11 @@ bool sbp_directory_exists(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+bool sbp_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 char *sbp_file_join(sbp_arena *arena, const char *directory, const char *name) {
     size_t length = strlen(directory);
     const char *slash = length > 0 && directory[length - 1] == '/' ? "" : "/";
@@ -142,6 +147,22 @@ static void out_free(sbp_file_out *out) {
 
 static sbp_status out_failed(const sbp_file_out *out, sbp_diag *diag) {
     return sbp_fail(diag, SBP_IO, "cannot write '%s': %s", out->path, strerror(errno));
+}
+
+/* ".PROCESS.ATTEMPT.tmp" at the end */
+bool sbp_file_is_temporary(const char *name) {
+    const char *at = name + strlen(name) - (strlen(name) < 4 ? 0 : 4);
+    if (strcmp(at, ".tmp") != 0)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        const char *end = at;
+        while (at > name && at[-1] >= '0' && at[-1] <= '9')
+            at--;
+        if (at == end || at == name || at[-1] != '.')
+            return false;
+        at--;
+    }
+    return at > name;
 }
 
 sbp_status sbp_file_out_open(sbp_diag *diag, const char *path, sbp_file_out **result) {

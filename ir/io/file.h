@@ -15,6 +15,8 @@ sbp_status sbp_file_read(sbp_arena *arena, sbp_diag *diag, const char *path, con
 
 bool sbp_file_exists(const char *path);
 bool sbp_directory_exists(const char *path);
+/* Whether both are there and are one file or directory, by whatever names. */
+bool sbp_same_file(const char *a, const char *b);
 /* "directory/name" in the arena (below a guard). */
 char *sbp_file_join(sbp_arena *arena, const char *directory, const char *name);
 
@@ -42,6 +44,10 @@ sbp_status sbp_file_out_finish(sbp_file_out *out, sbp_diag *diag) SBP_CHECKED;
 sbp_status sbp_file_out_commit(sbp_file_out *out, sbp_diag *diag) SBP_CHECKED;
 /* Frees `out` and removes the temporary file. NULL is allowed. */
 void sbp_file_out_abort(sbp_file_out *out);
+
+/* Whether a name (without directory) is one of a temporary file as above, which a process that was killed
+ * leaves. */
+bool sbp_file_is_temporary(const char *name);
 
 /* All of the above for text that is in memory. */
 sbp_status sbp_file_write(sbp_diag *diag, const char *path, const void *data, size_t length) SBP_CHECKED;

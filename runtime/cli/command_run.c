@@ -82,16 +82,18 @@ static sbp_status measure_data(sbp_run *run, int64_t *seq_len) {
     return SBP_OK;
 }
 
+/* A name for the plan until the run begins: in --out, else where temporary files are. */
 static sbp_status choose_plan_path(sbp_run *run) {
     if (sbp_options_given(run->options, "output"))
         return sbp_fail(run->diag, SBP_USAGE,
                         "--output is an option of sbpc compile; the plan goes to --out DIR");
-    if (run->out) {
-        SBP_TRY(sbp_output_prepare(run->diag, run->out));
-        run->plan_path = sbp_file_join(run->arena, run->out, "plan.bin");
+    const char *tmp = getenv("TMPDIR");
+    SBP_TRY(sbp_run_open_out(run, SBP_RUNDIR_CREATE));
+    if (run->out) { /* as sbp_file_is_temporary knows it, so that it goes when this process is killed */
+        run->plan_path = run->temporary_plan =
+            sbp_arena_printf(run->arena, "%s/plan.bin.%ld.0.tmp", run->out, (long)getpid());
         return SBP_OK;
     }
-    const char *tmp = getenv("TMPDIR");
     char *path = sbp_arena_printf(run->arena, "%s/sbprun-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     int fd = mkstemp(path);
     if (fd < 0)
@@ -150,12 +152,14 @@ static void print_command(sbp_run *run, const char *const *args) {
     fprintf(stderr, "+ %s\n", text.data);
 }
 
-/* `sbprun MODEL ...` as it would be with the plan. */
+/* `sbprun MODEL ...` as it would be with the plan, where that stays. */
 static void print_own_command(sbp_run *run) {
+    if (!run->out)
+        return;
     const char **args = NULL, **given;
     int32_t count = 0, capacity = 0, given_count;
     push(run, &args, &count, &capacity, "sbprun");
-    push(run, &args, &count, &capacity, run->plan_path);
+    push(run, &args, &count, &capacity, sbp_file_join(run->arena, run->out, "plan.bin"));
     sbp_options_to_args(run->options, SBP_PHASE_RUN, 0, run->arena, &given, &given_count);
     for (int32_t i = 0; i < given_count; i++)
         if (strncmp(given[i], "--config=", 9) != 0) /* all of it is here */
@@ -235,11 +239,18 @@ static sbp_status check_usage(const sbp_run *run) {
     for (int i = 0; i < SBP_COUNT(need_data); i++)
         if (!data && sbp_options_given(o, need_data[i]))
             return sbp_fail(run->diag, SBP_USAGE, "--%s needs --data", need_data[i]);
-    if (sbp_options_on(o, "resume") && !sbp_options_given(o, "out"))
+    if (sbp_options_on(o, "resume") && sbp_options_is(o, "out", "none"))
         return sbp_fail(run->diag, SBP_USAGE, "--resume needs --out DIR, where the checkpoints are");
+    if (sbp_options_on(o, "resume") && sbp_options_on(o, "overwrite"))
+        return sbp_fail(run->diag, SBP_USAGE, "--resume and --overwrite: give one of them");
     if (sbp_options_given(o, "eval-every") && sbp_options_list_count(o, "eval") == 0)
         return sbp_fail(run->diag, SBP_USAGE, "--eval-every needs --eval FILE");
     return SBP_OK;
+}
+
+static sbp_status open_plan(sbp_run *run) {
+    SBP_TRY(sbp_plan_open(run->arena, run->diag, run->plan_path, &run->plan));
+    return sbp_plan_info_read(run->diag, run->plan, &run->info);
 }
 
 static sbp_status run_body(void *user) {
@@ -253,24 +264,27 @@ static sbp_status run_body(void *user) {
     const sbp_options *o = run->options;
     SBP_TRY(check_usage(run));
     const char *first = sbp_options_arg(o, 0);
-    run->out = sbp_options_text(o, "out");
     run->train = sbp_options_list_count(o, "data") > 0 && !sbp_options_given(o, "dump-gradients") &&
                  (!sbp_options_given(o, "score") || sbp_options_given(o, "steps"));
     if (access(first, F_OK) != 0)
         return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", first, strerror(errno));
     bool dry = sbp_options_on(o, "dry-run");
-    if (sbp_plan_file_probe(first)) {
-        run->plan_path = first;
-    } else {
-        run->model = first;
-        SBP_TRY(compile_model(run));
+    bool is_plan = sbp_plan_file_probe(first);
+    run->model = is_plan ? NULL : first;
+    run->plan_path = is_plan ? first : NULL;
+    if (is_plan) {
+        SBP_TRY(open_plan(run));
+        SBP_TRY(sbp_plan_check_options(run->diag, run->plan, &run->info, run->options, run->arena));
     }
+    SBP_TRY(sbp_run_choose_out(run));
+    SBP_TRY(sbp_run_open_out(run, dry ? SBP_RUNDIR_LOOK : SBP_RUNDIR_EXISTS));
+    SBP_TRY(sbp_run_check_results(run));
+    if (!is_plan)
+        SBP_TRY(compile_model(run));
     if (dry && run->model)
         return sbp_run_print_dry(run);
-    SBP_TRY(sbp_plan_open(run->arena, run->diag, run->plan_path, &run->plan));
-    SBP_TRY(sbp_plan_info_read(run->diag, run->plan, &run->info));
-    if (!run->model)
-        SBP_TRY(sbp_plan_check_options(run->diag, run->plan, &run->info, run->options, run->arena));
+    if (!is_plan)
+        SBP_TRY(open_plan(run));
     SBP_TRY(sbp_plan_set_defaults(run->diag, &run->info, run->options, run->arena));
     SBP_TRY(sbp_run_load_data(run));
     sbp_sampler_close(&run->sampler);
@@ -278,8 +292,7 @@ static sbp_status run_body(void *user) {
         SBP_TRY(sbp_run_plan_steps(run));
     if (dry)
         return sbp_run_print_dry(run);
-    if (run->out)
-        SBP_TRY(sbp_output_prepare(run->diag, run->out));
+    SBP_TRY(sbp_run_open_out(run, SBP_RUNDIR_CREATE));
     return sbp_run_on_device(run);
 }
 
@@ -297,11 +310,17 @@ static void close_run(sbp_run *run) {
         sbp_dataset_destroy(run->evals[i]);
     if (run->temporary_plan)
         unlink(run->temporary_plan);
+    sbp_rundir_close(&run->dir);
     sbp_arena_destroy(run->arena);
 }
 
 sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) {
-    sbp_run run = {.arena = sbp_arena_create(), .diag = diag, .argc = argc, .argv = argv, .eval_loss = NAN};
+    sbp_run run = {.arena = sbp_arena_create(),
+                   .diag = diag,
+                   .argc = argc,
+                   .argv = argv,
+                   .dir = {.fd = -1, .lock = -1},
+                   .eval_loss = NAN};
     if (!run.arena)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     sbp_status status = sbp_guard(run.arena, diag, run_body, &run);

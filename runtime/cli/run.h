@@ -1,8 +1,8 @@
-/* run.h: one run of sbprun: what its parts (command_run.c, run_data.c, run_report.c, run_train.c) share.
+/* run.h: one run of sbprun: what its parts (command_run.c, run_*.c) share.
  *
- * Order: options; the plan, compiled first when a model was given; data, tokenized and checked as a whole;
- * then the output directory, the device, weights; evaluations, training, results. Nothing is written before
- * everything that can be checked has been.
+ * Order: options; the output directory, where it is there already; the plan, compiled first when a model was
+ * given; data, tokenized and checked as a whole; then the device, weights; evaluations, training, results.
+ * Nothing is written or replaced before everything that can be checked has been.
  */
 #ifndef SBP_RUNTIME_CLI_RUN_H
 #define SBP_RUNTIME_CLI_RUN_H
@@ -12,6 +12,7 @@
 #include "runtime/train/checkpoint.h"
 #include "runtime/train/lr.h"
 #include "runtime/train/metrics.h"
+#include "runtime/train/rundir.h"
 
 typedef struct sbp_run {
     sbp_arena *arena;
@@ -25,7 +26,9 @@ typedef struct sbp_run {
     char *temporary_plan; /* removed at the end */
     const sbp_plan *plan;
     sbp_plan_info info;
-    const char *out;   /* NULL: none */
+    const char *out; /* NULL: none */
+    bool out_is_default;
+    sbp_rundir dir;    /* out, from when it is there */
     sbp_dataset *data; /* NULL: none */
     sbp_dataset **evals;
     int32_t eval_count;
@@ -38,8 +41,9 @@ typedef struct sbp_run {
     sbp_trainer trainer;
     sbp_metrics metrics;
     sbp_run_state state;
-    double eval_loss; /* of the last evaluation of the first file; NaN: none */
-    double seconds;   /* of training */
+    int64_t resumed_after; /* steps that a checkpoint had, 0: none */
+    double eval_loss;      /* of the last evaluation of the first file; NaN: none */
+    double seconds;        /* of training */
 } sbp_run;
 
 /* ---- run_data.c -------------------------------------------------------------------------------------- */
@@ -52,6 +56,18 @@ sbp_status sbp_run_load_data(sbp_run *run) SBP_CHECKED;
 sbp_status sbp_run_load_raw(sbp_run *run) SBP_CHECKED;
 /* Sampler, steps, learning rates; checks that every step fits. */
 sbp_status sbp_run_plan_steps(sbp_run *run) SBP_CHECKED;
+
+/* ---- run_out.c --------------------------------------------------------------------------------------- */
+
+/* run->out: --out; of a training without it, MODEL-OBJECTIVE. */
+sbp_status sbp_run_choose_out(sbp_run *run) SBP_CHECKED;
+/* Opens and locks it; SBP_USAGE where it holds what must stay, or what the run reads. Once it is open,
+ * nothing happens. */
+sbp_status sbp_run_open_out(sbp_run *run, sbp_rundir_mode mode) SBP_CHECKED;
+/* SBP_USAGE when --score or --dump-gradients would replace what is read. */
+sbp_status sbp_run_check_results(const sbp_run *run) SBP_CHECKED;
+/* Everything was checked: the first that is written there, run.json and plan.bin; says where it goes. */
+sbp_status sbp_run_begin_out(sbp_run *run, const char *resumed) SBP_CHECKED;
 
 /* ---- run_report.c ------------------------------------------------------------------------------------ */
 

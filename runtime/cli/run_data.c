@@ -186,7 +186,8 @@ sbp_status sbp_run_plan_steps(sbp_run *run) {
     int64_t tokens = sbp_options_int(o, "batch-tokens");
     if (tokens > 0 && sbp_options_chosen(o, "batch-size"))
         return sbp_fail(run->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
-    run->state = (sbp_run_state){.data_hash = run->data->hash,
+    run->state = (sbp_run_state){.evaluated = -1,
+                                 .data_hash = run->data->hash,
                                  .seed = sbp_options_int(o, "seed"),
                                  .shuffle = sbp_options_on(o, "shuffle"),
                                  .batch_rows = sbp_options_int(o, "batch-size"),

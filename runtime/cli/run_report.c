@@ -1,5 +1,6 @@
 /* run_report.c: what a run says of itself: --dry-run, run.json, the summary. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,7 +226,8 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
     if (sbp_options_on(run->options, "json")) {
         sbp_text out;
         sbp_text_init(&out, run->arena);
-        sbp_text_add(&out, "{\"steps\": %lld, \"train_loss\": ", (long long)run->state.step);
+        sbp_text_add(&out, "{\"steps\": %lld, \"resumed_after\": %lld, \"train_loss\": ",
+                     (long long)run->state.step, (long long)run->resumed_after);
         add_number(&out, loss);
         sbp_text_add(&out, ", \"eval_loss\": ");
         add_number(&out, run->eval_loss);
@@ -238,11 +240,12 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
             sbp_text_add(&out, "null}\n");
         return sbp_print(run->diag, out.data, out.length);
     }
-    char a[32], b[32];
-    if (run->state.step > 0)
-        sbp_note(run->diag, "%lld step%s in %.1f s, mean loss %.4f; peak memory %s planned, %s%s%s%s",
-                 (long long)run->state.step, run->state.step == 1 ? "" : "s", run->seconds, loss,
-                 sbp_format_bytes(a, sizeof a, (double)planned),
+    char a[32], b[32], done[80];
+    long long steps = run->state.step, here = run->state.step - run->resumed_after;
+    snprintf(done, sizeof done, here == steps ? "%lld" : "%lld of %lld", here, steps);
+    if (steps > 0)
+        sbp_note(run->diag, "%s step%s in %.1f s, mean loss %.4f; peak memory %s planned, %s%s%s%s", done,
+                 steps == 1 ? "" : "s", run->seconds, loss, sbp_format_bytes(a, sizeof a, (double)planned),
                  measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
                  measured > 0 ? " measured" : "", run->out ? "; the model is in " : "",
                  run->out ? run->out : "");

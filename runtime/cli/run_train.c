@@ -62,6 +62,7 @@ static sbp_status evaluate(sbp_run *run) {
         SBP_TRY(sbp_metrics_evaluation(&run->metrics, run->state.step, epoch_of(run),
                                        sbp_options_list_at(run->options, "eval", i)));
     }
+    run->state.evaluated = run->state.step;
     return SBP_OK;
 }
 
@@ -118,7 +119,7 @@ static sbp_status score(sbp_run *run, const char *path) {
 
 static sbp_status save_checkpoint(sbp_run *run) {
     int64_t keep = sbp_options_int(run->options, "keep");
-    return sbp_checkpoint_save(run->diag, run->executor, run->plan, &run->info, run->out, &run->state,
+    return sbp_checkpoint_save(run->diag, run->executor, run->plan, &run->info, &run->dir, &run->state,
                                keep > 0 ? keep : 0);
 }
 
@@ -133,7 +134,8 @@ static sbp_status one_step(sbp_run *run) {
     if (status == SBP_NOT_FINITE)
         sbp_fail(run->diag, status, "step %lld, with data from row %lld on: training ends%s",
                  (long long)report.step, (long long)run->data->docs[run->data->rows[rows[0]]].row,
-                 run->out ? "; the last checkpoint stays" : "");
+                 run->out && sbp_rundir_newest(&run->dir, INT64_MAX) >= 0 ? "; the last checkpoint stays"
+                                                                          : "");
     SBP_TRY(status);
     report.seconds = sbp_seconds() - start;
     run->seconds += report.seconds;
@@ -150,19 +152,23 @@ static sbp_status one_step(sbp_run *run) {
     return status;
 }
 
+/* Whether an evaluation follows the steps done, other than the one at the end. */
+static bool is_evaluated(const sbp_run *run) {
+    int64_t every = sbp_options_int(run->options, "eval-every"), step = run->state.step;
+    return run->eval_count > 0 && (step == 0 || (every > 0 && step % every == 0 && step < run->total_steps));
+}
+
 /* SBP_INTERRUPTED or SBP_TERMINATED when a signal came; weights are then those after state.step steps. */
 static sbp_status train(sbp_run *run) {
-    const sbp_options *o = run->options;
-    int64_t eval_every = sbp_options_int(o, "eval-every"), save_every = sbp_options_int(o, "save-every");
+    int64_t save_every = sbp_options_int(run->options, "save-every");
     int64_t saved = run->state.step;
     sbp_status status = SBP_OK;
     while (status == SBP_OK && run->state.step < run->total_steps && !sbp_interrupted()) {
         status = one_step(run);
-        if (status != SBP_OK || run->state.step == run->total_steps)
-            break;
-        if (eval_every > 0 && run->state.step % eval_every == 0)
+        bool last = run->state.step == run->total_steps;
+        if (status == SBP_OK && is_evaluated(run))
             status = evaluate(run);
-        if (status == SBP_OK && run->out && save_every > 0 && run->state.step % save_every == 0) {
+        if (status == SBP_OK && run->out && save_every > 0 && (last || run->state.step % save_every == 0)) {
             status = save_checkpoint(run);
             saved = run->state.step;
         }
@@ -179,7 +185,7 @@ static sbp_status train(sbp_run *run) {
 }
 
 static sbp_status train_and_save(sbp_run *run) {
-    if (run->eval_count > 0 && run->state.step == 0)
+    if (is_evaluated(run) && run->state.evaluated < run->state.step) /* or a signal came between */
         SBP_TRY(evaluate(run));
     SBP_TRY(train(run));
     if (run->eval_count > 0 && run->state.step > 0)
@@ -246,21 +252,16 @@ static sbp_status prepare_trainer(sbp_run *run) {
 /* Weights from a checkpoint or from the beginning. *resumed: the checkpoint, NULL: none. */
 static sbp_status begin(sbp_run *run, const char **resumed) {
     *resumed = NULL;
-    const char *found = run->out && run->train ? sbp_checkpoint_find(run->arena, run->out) : NULL;
-    if (!sbp_options_on(run->options, "resume")) {
-        if (found)
-            return sbp_fail(
-                run->diag, SBP_USAGE,
-                "'%s' holds checkpoints of another run: go on with --resume, or choose another --out",
-                run->out);
+    if (!run->out || !sbp_options_on(run->options, "resume"))
         return load_weights(run);
-    }
+    const char *found = sbp_checkpoint_find(run->arena, &run->dir);
     if (!found) {
         sbp_note(run->diag, "there is no checkpoint in '%s': the run begins", run->out);
         return load_weights(run);
     }
     *resumed = found;
     SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
+    run->resumed_after = run->state.step;
     sbp_sampler_seek(&run->sampler, run->state.epoch, run->state.at);
     sbp_note(run->diag, "going on after step %lld, from '%s'", (long long)run->state.step, found);
     return SBP_OK;
@@ -280,15 +281,14 @@ static sbp_status act(sbp_run *run, const char *resumed) {
                *scores = sbp_options_text(run->options, "score");
     if (dump)
         return dump_gradients(run, dump);
+    SBP_TRY(sbp_run_begin_out(run, resumed));
     const char *path = run->out && (run->train || run->eval_count > 0)
                            ? sbp_file_join(run->arena, run->out, "metrics.jsonl")
                            : NULL;
     SBP_TRY(sbp_metrics_open(&run->metrics, run->diag, &run->trainer, path, resumed ? run->state.step : -1,
-                             run->total_steps));
+                             run->state.evaluated, run->total_steps));
     run->metrics.loss_sum = run->state.loss_sum;
     run->metrics.loss_count = run->state.loss_count;
-    if (run->out)
-        SBP_TRY(sbp_run_write_json(run, resumed));
     if (run->train)
         SBP_TRY(train_and_save(run));
     else if (run->eval_count > 0)

@@ -1,7 +1,6 @@
 /* checkpoint.c: writes and reads checkpoints. */
 #include "runtime/train/checkpoint.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,8 +10,6 @@
 #include <unistd.h>
 
 enum { PIECE_ELEMS = 1 << 17 };
-
-#define TEMPORARY ".checkpoint-"
 
 /* Something that has the shape of a parameter: its states, or itself. */
 typedef struct extra {
@@ -28,10 +25,11 @@ typedef struct checkpoint_job {
     sbp_executor *executor;
     const sbp_plan *plan;
     const sbp_plan_info *info;
-    const char *directory; /* of the checkpoint, or while saving, where it goes */
-    const char *path;      /* the checkpoint itself */
+    const sbp_rundir *directory; /* while saving: where it goes */
+    const char *path;            /* the checkpoint itself */
     sbp_run_state *state;
     int64_t keep;
+    char temporary[80]; /* its name while it is being written */
     extra *extras;
     int32_t extra_count, extra_capacity;
     unsigned char *staging; /* [PIECE_ELEMS] doubles */
@@ -236,9 +234,9 @@ static sbp_status save_state(const checkpoint_job *job) {
     sbp_text_init(&out, job->arena);
     sbp_text_add(&out,
                  "{\n  \"step\": %lld,\n  \"epoch\": %lld,\n  \"at\": %lld,\n  \"num_tokens\": %lld,\n"
-                 "  \"loss_count\": %lld,\n  \"loss_sum\": ",
+                 "  \"evaluated\": %lld,\n  \"loss_count\": %lld,\n  \"loss_sum\": ",
                  (long long)s->step, (long long)s->epoch, (long long)s->at, (long long)s->num_tokens,
-                 (long long)s->loss_count);
+                 (long long)s->evaluated, (long long)s->loss_count);
     sbp_text_add_double(&out, s->loss_sum);
     sbp_text_add(&out,
                  ",\n  \"data_hash\": \"%016llx\",\n  \"seed\": %lld,\n  \"batch_rows\": %lld,\n"
@@ -282,6 +280,7 @@ static sbp_status load_state(const checkpoint_job *job) {
             return sbp_json_fail(job->diag, sbp_json_member(root, members[i].name),
                                  "%lld is not a count: 0 .. 2^53", (long long)*members[i].out);
     }
+    SBP_TRY(sbp_json_get_i64(job->diag, root, "evaluated", SBP_JSON_REQUIRED, &saved.evaluated));
     SBP_TRY(sbp_json_get_double(job->diag, root, "loss_sum", SBP_JSON_REQUIRED, &saved.loss_sum));
     SBP_TRY(sbp_json_get_bool(job->diag, root, "shuffle", SBP_JSON_REQUIRED, &saved.shuffle));
     SBP_TRY(sbp_json_get_string(job->diag, root, "data_hash", SBP_JSON_REQUIRED, &hash));
@@ -301,73 +300,22 @@ static sbp_status load_state(const checkpoint_job *job) {
 
 /* ---- directories ------------------------------------------------------------------------------------ */
 
-/* Removes a directory of plain files. */
-static void remove_directory(const char *path) {
-    char name[4096];
-    DIR *dir = opendir(path);
-    struct dirent *entry;
-    while (dir && (entry = readdir(dir))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        if ((size_t)snprintf(name, sizeof name, "%s/%s", path, entry->d_name) < sizeof name)
-            unlink(name);
-    }
-    if (dir)
-        closedir(dir);
-    rmdir(path);
+const char *sbp_checkpoint_find(sbp_arena *arena, const sbp_rundir *directory) {
+    int64_t step = sbp_rundir_newest(directory, INT64_MAX);
+    return step < 0 ? NULL : sbp_arena_printf(arena, "%s/checkpoint-%lld", directory->path, (long long)step);
 }
 
-/* Removes a checkpoint: renamed first, so that what has its name is always whole. */
-static void discard(const checkpoint_job *job, const char *path) {
-    const char *away =
-        sbp_arena_printf(job->arena, "%s/" TEMPORARY "old-%ld", job->directory, (long)getpid());
-    if (rename(path, away) == 0)
-        remove_directory(away);
-}
-
-/* Step of a directory name "checkpoint-STEP", -1 of any other. */
-static int64_t step_of(const char *name) {
-    static const char prefix[] = "checkpoint-";
-    size_t length = sizeof prefix - 1;
-    if (strncmp(name, prefix, length) != 0 || !name[length] ||
-        strspn(name + length, "0123456789") != strlen(name + length) || strlen(name + length) > 18)
-        return -1;
-    return strtoll(name + length, NULL, 10);
-}
-
-/* The newest checkpoint older than `below`, -1: none; temporary directories of other processes are removed
- * when `clean`. */
-static int64_t newest(const char *directory, int64_t below, bool clean) {
-    char name[4096];
-    int64_t best = -1;
-    DIR *dir = opendir(directory);
-    struct dirent *entry;
-    while (dir && (entry = readdir(dir))) {
-        int64_t step = step_of(entry->d_name);
-        if (step > best && step < below)
-            best = step;
-        if (clean && strncmp(entry->d_name, TEMPORARY, sizeof TEMPORARY - 1) == 0 &&
-            (size_t)snprintf(name, sizeof name, "%s/%s", directory, entry->d_name) < sizeof name)
-            remove_directory(name);
-    }
-    if (dir)
-        closedir(dir);
-    return best;
-}
-
-const char *sbp_checkpoint_find(sbp_arena *arena, const char *directory) {
-    int64_t step = newest(directory, INT64_MAX, true);
-    return step < 0 ? NULL : sbp_arena_printf(arena, "%s/checkpoint-%lld", directory, (long long)step);
-}
-
+/* All but the newest that are to be kept. */
 static void remove_old(const checkpoint_job *job) {
     int64_t step = job->state->step + 1;
     for (int64_t kept = 0; job->keep > 0; kept++) {
-        step = newest(job->directory, step, false);
+        step = sbp_rundir_newest(job->directory, step);
         if (step < 0)
             return;
-        if (kept >= job->keep)
-            discard(job, sbp_arena_printf(job->arena, "%s/checkpoint-%lld", job->directory, (long long)step));
+        int error = kept >= job->keep ? sbp_rundir_discard(job->directory, step) : 0;
+        if (error)
+            sbp_warn(job->diag, "cannot remove '%s/checkpoint-%lld', which --keep %lld does not count: %s",
+                     job->directory->path, (long long)step, (long long)job->keep, strerror(error));
     }
 }
 
@@ -383,22 +331,23 @@ static sbp_status sync_directory(sbp_diag *diag, const char *path) {
 
 static sbp_status save_body(void *user) {
     checkpoint_job *job = user;
-    const char *final =
-        sbp_arena_printf(job->arena, "%s/checkpoint-%lld", job->directory, (long long)job->state->step);
+    const char *at = job->directory->path;
+    const char *final = sbp_arena_printf(job->arena, "%s/checkpoint-%lld", at, (long long)job->state->step);
     job->staging = sbp_arena_array(job->arena, PIECE_ELEMS, sizeof(double));
-    job->path = sbp_arena_printf(job->arena, "%s/" TEMPORARY "%lld-%ld", job->directory,
-                                 (long long)job->state->step, (long)getpid());
+    job->path = sbp_arena_printf(job->arena, "%s/%s", at, job->temporary);
     if (mkdir(job->path, 0777) != 0)
         return sbp_fail(job->diag, SBP_IO, "cannot create '%s': %s", job->path, strerror(errno));
     SBP_TRY(sbp_output_save_model(job->diag, job->executor, job->plan, job->info, job->path));
     SBP_TRY(save_extras(job));
     SBP_TRY(save_state(job));
     SBP_TRY(sync_directory(job->diag, job->path));
-    discard(job, final);
+    int error = sbp_rundir_discard(job->directory, job->state->step);
+    if (error)
+        return sbp_fail(job->diag, SBP_IO, "cannot replace '%s': %s", final, strerror(error));
     if (rename(job->path, final) != 0)
         return sbp_fail(job->diag, SBP_IO, "cannot rename '%s' to '%s': %s", job->path, final,
                         strerror(errno));
-    SBP_TRY(sync_directory(job->diag, job->directory));
+    SBP_TRY(sync_directory(job->diag, at));
     remove_old(job);
     return SBP_OK;
 }
@@ -414,8 +363,8 @@ static sbp_status run_job(checkpoint_job *job, sbp_status (*body)(void *user)) {
 }
 
 sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
-                               const sbp_plan_info *info, const char *directory, const sbp_run_state *state,
-                               int64_t keep) {
+                               const sbp_plan_info *info, const sbp_rundir *directory,
+                               const sbp_run_state *state, int64_t keep) {
     sbp_run_state copy = *state;
     checkpoint_job job = {.diag = diag,
                           .executor = executor,
@@ -424,9 +373,11 @@ sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp
                           .directory = directory,
                           .state = &copy,
                           .keep = keep};
+    snprintf(job.temporary, sizeof job.temporary, SBP_RUNDIR_TEMPORARY "%lld-%ld", (long long)state->step,
+             (long)getpid());
     sbp_status status = run_job(&job, save_body);
-    if (status != SBP_OK && job.path)
-        remove_directory(job.path);
+    if (status != SBP_OK)
+        sbp_rundir_remove(directory, job.temporary);
     sbp_arena_destroy(job.arena);
     return status;
 }

@@ -11,6 +11,7 @@
 
 #include "runtime/data/dataset.h"
 #include "runtime/train/output.h"
+#include "runtime/train/rundir.h"
 
 typedef struct sbp_run_state {
     int64_t step;       /* done */
@@ -18,20 +19,21 @@ typedef struct sbp_run_state {
     int64_t num_tokens; /* so far */
     double loss_sum;
     int64_t loss_count;
+    int64_t evaluated; /* steps done at the last evaluation, -1: none yet */
     /* must be the same on resume */
     uint64_t data_hash;
     int64_t seed, batch_rows, batch_tokens;
     bool shuffle;
 } sbp_run_state;
 
-/* Replaces an older one of the same step; afterwards all but the newest `keep` are removed (0: none). Needs
- * no guard. */
+/* Replaces an older one of the same step; afterwards all but the newest `keep` are removed (0: none); one
+ * that cannot be removed is a warning. Needs no guard. */
 sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
-                               const sbp_plan_info *info, const char *directory, const sbp_run_state *state,
-                               int64_t keep) SBP_CHECKED;
+                               const sbp_plan_info *info, const sbp_rundir *directory,
+                               const sbp_run_state *state, int64_t keep) SBP_CHECKED;
 
 /* Path of the newest checkpoint in a directory, in the arena; NULL when there is none. Below a guard. */
-const char *sbp_checkpoint_find(sbp_arena *arena, const char *directory);
+const char *sbp_checkpoint_find(sbp_arena *arena, const sbp_rundir *directory);
 /* state: comes with what must be the same, which is checked (SBP_INPUT), and is filled with the rest. Loads
  * parameters and states. Needs no guard. */
 sbp_status sbp_checkpoint_load(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan, const char *path,

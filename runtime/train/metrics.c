@@ -2,9 +2,11 @@
 #include "runtime/train/metrics.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,7 +28,7 @@ void sbp_progress_break(void) {
 typedef struct metrics_keeper {
     sbp_diag *diag;
     sbp_file_out *out;
-    int64_t keep;
+    int64_t keep_steps, keep_evaluations;
 } metrics_keeper;
 
 /* Lines of later steps, and the half line of a crash, go. */
@@ -40,7 +42,8 @@ static sbp_status keep_line(void *user, const char *path, int64_t line, const ch
         return sbp_fail(k->diag, SBP_MACHINE, "out of memory");
     bool keep = sbp_json_parse(arena, NULL, path, text, length, 0, &root) == SBP_OK &&
                 root->kind == SBP_JSON_OBJECT &&
-                sbp_json_get_i64(NULL, root, "step", SBP_JSON_REQUIRED, &step) == SBP_OK && step <= k->keep;
+                sbp_json_get_i64(NULL, root, "step", SBP_JSON_REQUIRED, &step) == SBP_OK &&
+                step <= (sbp_json_member(root, "eval_file") ? k->keep_evaluations : k->keep_steps);
     sbp_arena_destroy(arena);
     if (!keep)
         return SBP_OK;
@@ -48,8 +51,8 @@ static sbp_status keep_line(void *user, const char *path, int64_t line, const ch
     return sbp_file_out_write(k->out, k->diag, "\n", 1);
 }
 
-static sbp_status keep_lines(sbp_diag *diag, const char *path, int64_t keep) {
-    metrics_keeper k = {.diag = diag, .keep = keep};
+static sbp_status keep_lines(sbp_diag *diag, const char *path, int64_t steps, int64_t evaluations) {
+    metrics_keeper k = {.diag = diag, .keep_steps = steps, .keep_evaluations = evaluations};
     if (!sbp_file_exists(path))
         return SBP_OK;
     SBP_TRY(sbp_file_out_open(diag, path, &k.out));
@@ -60,8 +63,25 @@ static sbp_status keep_lines(sbp_diag *diag, const char *path, int64_t keep) {
     return status;
 }
 
+/* Never writes into another file by a link; into a device or a pipe, it does. */
+static FILE *open_file(const char *path, bool anew) {
+    struct stat info;
+    int flags = O_WRONLY | O_APPEND | O_CLOEXEC, fd;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        fd = open(path, flags);
+    } else {
+        if (anew && unlink(path) != 0 && errno != ENOENT)
+            return NULL;
+        fd = open(path, flags | O_CREAT | O_NOFOLLOW, 0666);
+    }
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "a");
+    if (!file && fd >= 0)
+        close(fd);
+    return file;
+}
+
 sbp_status sbp_metrics_open(sbp_metrics *m, sbp_diag *diag, const sbp_trainer *trainer, const char *path,
-                            int64_t keep_steps, int64_t total_steps) {
+                            int64_t keep_steps, int64_t keep_evaluations, int64_t total_steps) {
     *m = (sbp_metrics){.trainer = trainer,
                        .diag = diag,
                        .path = path,
@@ -71,8 +91,8 @@ sbp_status sbp_metrics_open(sbp_metrics *m, sbp_diag *diag, const sbp_trainer *t
     if (!path)
         return SBP_OK;
     if (keep_steps >= 0)
-        SBP_TRY(keep_lines(diag, path, keep_steps));
-    m->file = fopen(path, keep_steps >= 0 ? "ae" : "we");
+        SBP_TRY(keep_lines(diag, path, keep_steps, keep_evaluations));
+    m->file = open_file(path, keep_steps < 0);
     return m->file ? SBP_OK : sbp_fail(diag, SBP_IO, "cannot write '%s': %s", path, strerror(errno));
 }
 

@@ -34,10 +34,11 @@ typedef struct sbp_step_report {
     int64_t memory_peak_bytes;  /* 0 unknown: null */
 } sbp_step_report;
 
-/* path: of metrics.jsonl, NULL for none. keep_steps: with an existing file, lines up to that step stay; -1:
- * begin anew. The path must outlive the metrics. */
+/* path: of metrics.jsonl, NULL for none. keep_steps, keep_evaluations: with an existing file, lines up to
+ * that step stay; keep_steps -1: begin anew. The path must outlive the metrics. */
 sbp_status sbp_metrics_open(sbp_metrics *metrics, sbp_diag *diag, const sbp_trainer *trainer,
-                            const char *path, int64_t keep_steps, int64_t total_steps) SBP_CHECKED;
+                            const char *path, int64_t keep_steps, int64_t keep_evaluations,
+                            int64_t total_steps) SBP_CHECKED;
 /* Results are those in trainer->results. */
 sbp_status sbp_metrics_step(sbp_metrics *metrics, const sbp_step_report *report) SBP_CHECKED;
 sbp_status sbp_metrics_evaluation(sbp_metrics *metrics, int64_t step, double epoch,

@@ -1,11 +1,7 @@
 /* output.c: a directory that transformers loads. */
 #include "runtime/train/output.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "ir/io/tokenizer/tokenizer.h"
 
@@ -33,42 +29,6 @@ typedef struct output_job {
     const sbp_plan_info *info;
     const char *directory;
 } output_job;
-
-/* ---- the directory ---------------------------------------------------------------------------------- */
-
-static sbp_status make_directories(sbp_diag *diag, char *path) {
-    for (char *at = path + 1;; at++) {
-        char end = *at;
-        if (end != '/' && end != 0)
-            continue;
-        *at = 0;
-        if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            return sbp_fail(diag, SBP_IO, "cannot create the directory '%s': %s", path, strerror(errno));
-        *at = end;
-        if (end == 0)
-            break;
-    }
-    if (!sbp_directory_exists(path))
-        return sbp_fail(diag, SBP_IO, "cannot write to '%s': it is no directory", path);
-    return SBP_OK;
-}
-
-sbp_status sbp_output_prepare(sbp_diag *diag, const char *directory) {
-    char path[4096], probe[4200];
-    size_t length = strlen(directory);
-    if (length == 0 || length >= sizeof path)
-        return sbp_fail(diag, SBP_USAGE, "--out: '%.60s' is no name for a directory", directory);
-    memcpy(path, directory, length + 1);
-    SBP_TRY(make_directories(diag, path));
-    memcpy(probe, path, length);
-    memcpy(probe + length, "/.probe", 8);
-    int fd = open(probe, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return sbp_fail(diag, SBP_IO, "cannot write to '%s': %s", directory, strerror(errno));
-    close(fd);
-    unlink(probe);
-    return SBP_OK;
-}
 
 /* ---- config.json ------------------------------------------------------------------------------------ */
 
@@ -147,11 +107,6 @@ static sbp_status write_plan_tokenizer(const output_job *job) {
     return write_tokenizer_config(job, tokenizer);
 }
 
-static bool same_directory(const char *a, const char *b) {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 static sbp_status carry_files(const output_job *job) {
     const char *source = job->info->tokenizer;
     if (!source || !sbp_directory_exists(source) ||
@@ -161,7 +116,7 @@ static sbp_status carry_files(const output_job *job) {
         if (job->plan->tokenizer_bytes > 0 || !source || !sbp_directory_exists(source))
             return SBP_OK;
     }
-    if (same_directory(source, job->directory))
+    if (sbp_same_file(source, job->directory))
         return SBP_OK;
     for (int i = 0; i < SBP_COUNT(carried); i++) {
         const char *path = sbp_file_join(job->arena, source, carried[i]), *data;

@@ -10,9 +10,6 @@
 #include "runtime/run/plan_info.h"
 #include "runtime/run/weights.h"
 
-/* Creates the directory and its parents, and checks that files can be written in it. */
-sbp_status sbp_output_prepare(sbp_diag *diag, const char *directory) SBP_CHECKED;
-
 /* Needs no guard. */
 sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
                                  const sbp_plan_info *info, const char *directory) SBP_CHECKED;

@@ -44,7 +44,7 @@ static void test_usage(void **state) {
     cli_ok(f, "$R $D/p --data " DATA " --score $D/s.jsonl");
     cli_ok(f, "$R $D/p --data " DATA " --dump-gradients $D/g.safetensors");
     cli_ok(f, COMPILE);
-    cli_ok(f, "echo 'chunk: auto' >$D/c; $R $D/p --data " DATA " --config $D/c --steps 1");
+    cli_ok(f, "echo 'chunk: auto' >$D/c; $R $D/p --data " DATA " --config $D/c --steps 1 --out none");
 }
 
 static void test_help_and_version(void **state) {
@@ -150,7 +150,7 @@ static void test_long_documents(void **state) {
               "micro-batches of at most 300 tokens, the plan accumulates 1: give a smaller --batch-size",
               "$R $D/p --data " DATA " --out $D/o --steps 5");
     assert_false(sbp_directory_exists(io_path(f, "o")));
-    cli_ok(f, "$R $D/p --data " DATA " --steps 5 --batch-tokens 300");
+    cli_ok(f, "$R $D/p --data " DATA " --steps 5 --batch-tokens 300 --out none");
 }
 
 static void test_files(void **state) {
@@ -171,7 +171,7 @@ static void test_files(void **state) {
         {"$R $D/p --data " DATA " --score $D/none/s", "cannot"},
         {"$R $D/p --data " DATA " --dump-gradients $D/none/g", "none/g"},
         {"$R $D/p --data " DATA " --score /dev/full", "No space left"},
-        {"$R $D/p --data " DATA " --steps 1 --json >/dev/full", "cannot write to standard output"},
+        {"$R $D/p --data " DATA " --steps 1 --out none --json >/dev/full", "cannot write to standard output"},
         {"mkdir $D/full; ln -s /dev/full $D/full/metrics.jsonl; $R $D/p --data " DATA
          " --out $D/full --steps 2",
          "metrics.jsonl': No space left"},
@@ -239,7 +239,7 @@ static void test_weights(void **state) {
     put_model(f, NULL, name, NAN);
     cli_fails(f, 1, name, "$R $D/p --data " DATA " --weights $D/m --out $D/o");
     put_model(f, NULL, name, 0.5);
-    cli_ok(f, "$R $D/p --data " DATA " --weights $D/m --steps 1");
+    cli_ok(f, "$R $D/p --data " DATA " --weights $D/m --steps 1 --out none");
     cli_fails(f, 1, "model.safetensors",
               "truncate -s 500000 $D/m/model.safetensors; $R $D/p --data " DATA " --weights $D/m --out $D/o");
     cli_fails(f, 1, "shape",

@@ -328,7 +328,9 @@ static void test_the_summary_and_run_json(void **state) {
     assert_int_equal(cli_number(f, run, "warmup_steps"), 2);
     assert_int_equal(cli_number(f, sbp_json_member(run, "data"), "rows"), 200);
     assert_non_null(sbp_json_member(sbp_json_member(run, "compiled"), "options"));
-    cli_ok(f, "$R $D/p --config $D/c.yaml --data $G/stories260k_trl/train.jsonl --max_steps 1 --json");
+    cli_ok(
+        f,
+        "$R $D/p --config $D/c.yaml --data $G/stories260k_trl/train.jsonl --max_steps 1 --out none --json");
     assert_int_equal(cli_number(f, cli_json(f, "out"), "steps"), 1); /* the command line wins */
 }
 
@@ -343,9 +345,11 @@ static void test_memory_is_planned_for_the_threads(void **state) {
     }
     for (int i = 0; i < SBP_COUNT(threads); i++) {
         cli_ok(f, sbp_arena_printf(f->arena, COMPILE " --threads %d", threads[i]));
-        cli_ok(f, sbp_arena_printf(
-                      f->arena, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 2 --json --threads %d",
-                      threads[i]));
+        cli_ok(f,
+               sbp_arena_printf(
+                   f->arena,
+                   "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 2 --json --threads %d --out none",
+                   threads[i]));
         planned[i] = cli_number(f, cli_json(f, "out"), "peak_bytes_planned");
         expect_near("peak with so many threads:", threads[i],
                     cli_number(f, cli_json(f, "out"), "peak_bytes_measured"), planned[i],
@@ -353,9 +357,9 @@ static void test_memory_is_planned_for_the_threads(void **state) {
     }
     assert_true(planned[2] - planned[0] > 7.0 * SBP_TOLERANCE_PROCESS_BYTES); /* or nothing was seen */
     cli_ok(f, COMPILE " --memory 60MiB");
-    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 1 --threads 2");
+    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 1 --threads 2 --out none");
     assert_null(strstr(cli_text(f, "err"), "threads"));
-    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 1 --threads 64");
+    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 1 --threads 64 --out none");
     assert_non_null(strstr(cli_text(f, "err"), "made for --memory 60.00 MiB and 2 threads"));
 }
 
@@ -375,102 +379,6 @@ static void test_run_json_reproduces_the_run(void **state) {
     cli_same(f, "a/model.safetensors", "b/model.safetensors");
     cli_ok(f, "$R $D/p --config $D/again.json --out $D/c --seed 8");
     assert_int_not_equal(cli(f, "cmp $D/a/model.safetensors $D/c/model.safetensors"), 0);
-}
-
-/* ---- checkpoints ------------------------------------------------------------------------------------ */
-
-#define LONG "$R $D/p --data $G/stories260k_trl/train.jsonl --lr 0.001 --epochs 2.4 --batch-tokens 700"
-
-/* Losses and learning rates of two runs are equal, bit for bit. */
-static void expect_same_metrics(io_fixture *f, const char *a, const char *b) {
-    int n, m;
-    const sbp_json **x = cli_lines(f, a, &n), **y = cli_lines(f, b, &m);
-    assert_int_equal(n, m);
-    static const char *const keys[] = {"step", "epoch", "loss", "grad_norm", "learning_rate", "num_tokens"};
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < SBP_COUNT(keys); k++)
-            assert_true(cli_number(f, x[i], keys[k]) == cli_number(f, y[i], keys[k]));
-}
-
-/* Killed again and again, at any moment, and resumed: the same model and metrics as in one go. */
-static void test_kill_and_resume(void **state) {
-    io_fixture *f = *state;
-    cli_ok(f, COMPILE " --chunk 16 --head-chunk 16"); /* slow enough to be hit */
-    cli_ok(f, LONG " --out $D/whole --save-every never --json");
-    const sbp_json *whole = cli_json(f, "out");
-    double delay = 0.05;
-    int killed = 0, status = 1;
-    for (int round = 0; status != 0 && round < 60; round++) {
-        status = cli(f, sbp_arena_printf(
-                            f->arena,
-                            "timeout -s KILL %.2f $R $D/p --data $G/stories260k_trl/train.jsonl --lr 0.001 "
-                            "--epochs 2.4 --batch-tokens 700 --out $D/o --save-every 3 --resume --json",
-                            delay));
-        killed += status == 137;
-        assert_true(status == 0 || status == 137);
-        delay *= 1.15; /* in the end it gets through, however slow the machine */
-    }
-    assert_int_equal(status, 0);
-    print_message("killed %d times\n", killed);
-    assert_true(killed > 0);
-    const sbp_json *resumed = cli_json(f, "out");
-    assert_true(cli_number(f, whole, "train_loss") == cli_number(f, resumed, "train_loss"));
-    cli_same(f, "whole/model.safetensors", "o/model.safetensors");
-    expect_same_metrics(f, "whole/metrics.jsonl", "o/metrics.jsonl");
-    cli_ok(f, "test $(ls -d $D/o/checkpoint-* | wc -l) = 2"); /* --keep */
-    cli_ok(f, "test -z \"$(ls -A $D/o | grep '^\\.')\"");     /* nothing half-written is left */
-}
-
-/* Signals: the step ends, a checkpoint is written, --resume goes on from there. */
-static void test_signals(void **state) {
-    io_fixture *f = *state;
-    static const struct {
-        const char *name;
-        int status;
-    } signals[] = {{"TERM", 143}, {"INT", 130}};
-    cli_ok(f, COMPILE " --chunk 8 --head-chunk 8");
-    cli_ok(f, LONG " --out $D/whole --save-every never");
-    for (int i = 0; i < 2; i++) {
-        char *command = sbp_arena_printf(f->arena,
-                                         LONG " --out $D/o%d & P=$!; while ! test -s $D/o%d/metrics.jsonl; "
-                                              "do sleep 0.01; done; kill -%s $P; wait $P",
-                                         i, i, signals[i].name);
-        int status = cli(f, command);
-        if (status == 0)
-            continue; /* it was faster than the signal */
-        assert_int_equal(status, signals[i].status);
-        assert_non_null(strstr(cli_text(f, "err"), "interrupted after"));
-        cli_ok(f, sbp_arena_printf(f->arena, "ls -d $D/o%d/checkpoint-*", i));
-        cli_fails(f, 2, "holds checkpoints of another run",
-                  sbp_arena_printf(f->arena, LONG " --out $D/o%d", i));
-        cli_ok(f, sbp_arena_printf(f->arena, LONG " --out $D/o%d --resume", i));
-        cli_same(f, "whole/model.safetensors", i ? "o1/model.safetensors" : "o0/model.safetensors");
-    }
-}
-
-static void test_resume_asks_for_the_same_run(void **state) {
-    io_fixture *f = *state;
-    cli_ok(f, COMPILE);
-    cli_ok(f, TRAIN " --out $D/o --save-every 5 --keep all");
-    cli_ok(f, "test $(ls -d $D/o/checkpoint-* | wc -l) = 3");
-    cli_fails(f, 1, "had other data",
-              "head -50 $G/stories260k_trl/train.jsonl >$D/d.jsonl; $R $D/p --data $D/d.jsonl "
-              "--shuffle off --out $D/o --resume");
-    cli_fails(f, 1, "had --seed 42, this one has 7", TRAIN " --out $D/o --resume --seed 7");
-    cli_fails(f, 1, "had --batch-size 8, this one has 4", TRAIN " --out $D/o --resume --batch-size 4");
-    cli_fails(f, 2, "--resume needs --out", TRAIN " --resume");
-    cli_fails(f, 1, "trainer_state.json",
-              "echo '{}' >$D/o/checkpoint-15/trainer_state.json; " TRAIN " --out $D/o --resume");
-    cli_fails(f, 1, "num_tokens: 9223372036854775807 is not a count: 0 .. 2^53",
-              "sed 's/\"num_tokens\": [0-9]*/\"num_tokens\": 9223372036854775807/' "
-              "$D/o/checkpoint-10/trainer_state.json >$D/o/checkpoint-15/trainer_state.json; " TRAIN
-              " --out $D/o --resume");
-    cli_fails(f, 1, "optimizer.safetensors",
-              "rm -r $D/o/checkpoint-15; truncate -s 1000 $D/o/checkpoint-10/optimizer.safetensors; " TRAIN
-              " --out $D/o --resume");
-    cli_ok(f,
-           "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 2 --out $D/fresh --resume"); /* nothing to
-                                                                                                  resume */
 }
 
 /* ---- other ways to train ---------------------------------------------------------------------------- */
@@ -540,9 +448,11 @@ static void test_a_model_in_one_command(void **state) {
     for (int i = 0; i < count; i++)
         expect_near("loss", i + 1, cli_number(f, got[i], "loss"), cli_number(f, &want->items[i], "loss"),
                     SBP_TOLERANCE_F32);
-    cli_ok(f, "TMPDIR=$D $R $S --data - --steps 1 --seq-len 300 <$G/stories260k_trl/train.jsonl; ls $D");
+    cli_ok(
+        f,
+        "TMPDIR=$D $R $S --data - --steps 1 --seq-len 300 --out none <$G/stories260k_trl/train.jsonl; ls $D");
     assert_null(strstr(cli_text(f, "out"), "sbprun-")); /* the temporary plan is gone */
-    cli_ok(f, "TMPDIR=$D $R $S --data - --steps 1 <$G/stories260k_trl/train.jsonl");
+    cli_ok(f, "TMPDIR=$D $R $S --data - --steps 1 --out none <$G/stories260k_trl/train.jsonl");
     cli_fails(f, 2, "--overlong truncate needs --seq-len", "$R $S --data x --overlong truncate");
     cli_fails(f, 1, "",
               "$R $G/README.md --data $G/stories260k_trl/train.jsonl --seq-len 100"); /* sbpc's own message */
@@ -584,9 +494,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_the_summary_and_run_json, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_is_planned_for_the_threads, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_run_json_reproduces_the_run, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_kill_and_resume, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_signals, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_resume_asks_for_the_same_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_one_entry_for_all, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sgd_and_random_weights, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_profile, cli_setup, io_teardown),

@@ -7,7 +7,7 @@
 #define MODEL "tests/golden/llama_plain/model"
 #define ROWS "tests/golden/llama_plain/train.jsonl"
 #define COMPILE "$C compile " MODEL " -o $D/p --seq-len 94 "
-#define TRAIN "--data " ROWS " --steps 1 --batch-size 3 "
+#define TRAIN "--data " ROWS " --steps 1 --batch-size 3 --out none "
 
 /* The command works, and its messages contain the text. */
 static void says(io_fixture *f, const char *message, const char *command) {

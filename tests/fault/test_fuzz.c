@@ -164,9 +164,10 @@ static void change_section(io_fixture *f, const char *name) {
 }
 
 static void fuzz_plan(void **state, const char *section, int usual) {
-    static const char *const commands[] = {
-        "sbprun $D/q --data $D/rows --steps 1 --batch-size 1", "sbprun $D/q --data $D/rows --dry-run",
-        "sbpc inspect $D/q --svg $D/s", "sbprun $D/q --data $D/rows --dump-gradients $D/g.safetensors"};
+    static const char *const commands[] = {"sbprun $D/q --data $D/rows --steps 1 --batch-size 1 --out none",
+                                           "sbprun $D/q --data $D/rows --dry-run",
+                                           "sbpc inspect $D/q --svg $D/s",
+                                           "sbprun $D/q --data $D/rows --dump-gradients $D/g.safetensors"};
     io_fixture *f = *state;
     tally t = {0};
     prepare(f, COMPILE);
