@@ -64,6 +64,32 @@ void sbp_arena_destroy(sbp_arena *arena) {
     free(arena);
 }
 
+sbp_arena_mark sbp_arena_begin(const sbp_arena *arena) {
+    block *b = arena->blocks;
+    return (sbp_arena_mark){b, b ? b->next : NULL, b ? b->used : 0, arena->bytes};
+}
+
+static void free_until(block *b, const block *end) {
+    while (b != end) {
+        block *next = b->next;
+        free(b);
+        b = next;
+    }
+}
+
+/* What came after the mark lies before its block, behind it (large ones), or at its end. */
+void sbp_arena_end(sbp_arena *arena, sbp_arena_mark mark) {
+    block *b = mark.block;
+    free_until(arena->blocks, b);
+    if (b) {
+        free_until(b->next, mark.next);
+        b->next = mark.next;
+        b->used = mark.used;
+    }
+    arena->blocks = b;
+    arena->bytes = mark.bytes;
+}
+
 static _Noreturn void out_of_memory(sbp_arena *arena) {
     if (arena->guard)
         longjmp(*arena->guard, 1);

@@ -86,6 +86,16 @@ typedef struct sbp_arena sbp_arena;
 sbp_arena *sbp_arena_create(void);
 void sbp_arena_destroy(sbp_arena *arena);
 
+/* For memory that is needed for a while only: end frees all that the arena gave out since begin. They nest.
+ */
+typedef struct sbp_arena_mark {
+    void *block, *next;
+    size_t used, bytes;
+} sbp_arena_mark;
+
+sbp_arena_mark sbp_arena_begin(const sbp_arena *arena);
+void sbp_arena_end(sbp_arena *arena, sbp_arena_mark mark);
+
 /* Runs body(user) with `arena` able to report that memory ran out: then SBP_MACHINE is returned, with a
  * message in diag. Guards nest. */
 sbp_status sbp_guard(sbp_arena *arena, sbp_diag *diag, sbp_status (*body)(void *user),

@@ -74,6 +74,44 @@ static void arenas_give_zeroed_memory(void **state) {
     close_job(&j);
 }
 
+/* Between begin and end: what was there stays as it is, what came in between is given back. */
+static sbp_status nest_marks(void *user) {
+    job *j = user;
+    enum { DEPTH = 40 };
+    sbp_arena_mark marks[DEPTH];
+    unsigned char *kept[DEPTH];
+    size_t sizes[DEPTH], bytes[DEPTH];
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < DEPTH; i++) {
+            bytes[i] = sbp_arena_bytes(j->arena);
+            marks[i] = sbp_arena_begin(j->arena);
+            sizes[i] = draw() % 4 == 0 ? 50000 + draw() % 50000 : draw() % 3000;
+            kept[i] = sbp_arena_alloc(j->arena, sizes[i]);
+            for (size_t k = 0; k < sizes[i]; k++)
+                assert_int_equal(kept[i][k], 0);
+            memset(kept[i], i + 1, sizes[i]);
+        }
+        for (int i = DEPTH - 1; i >= 0; i--) {
+            for (int below = 0; below <= i; below++)
+                for (size_t k = 0; k < sizes[below]; k++)
+                    assert_int_equal(kept[below][k], (unsigned char)(below + 1));
+            sbp_arena_end(j->arena, marks[i]);
+            assert_int_equal(sbp_arena_bytes(j->arena), bytes[i]);
+        }
+        if (round % 5 == 4)
+            sbp_arena_alloc(j->arena, 1000); /* the marks do not always begin at nothing */
+    }
+    return SBP_OK;
+}
+
+static void marks_give_memory_back(void **state) {
+    (void)state;
+    job j = open_job();
+    assert_int_equal(sbp_guard(j.arena, j.diag, nest_marks, &j), SBP_OK);
+    assert_true(sbp_arena_bytes(j.arena) < 100000);
+    close_job(&j);
+}
+
 /* The n-th allocation fails: SBP_MACHINE and a message; the arena can be used again afterwards. */
 static void every_allocation_may_fail(void **state) {
     (void)state;
@@ -344,6 +382,7 @@ static void sizes_do_not_overflow(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arenas_give_zeroed_memory),
+        cmocka_unit_test(marks_give_memory_back),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(impossible_sizes_and_nested_guards),
         cmocka_unit_test(arrays_grow),

@@ -99,7 +99,7 @@ static sbp_status add_extras(adding *a, const tok_extras *extras) {
 /* What normalization makes of a token that is to be matched in normalized text. */
 static sbp_status normalize_token(sbp_tokenizer *t, sbp_diag *diag, sbp_arena *scratch, tok_added *added) {
     tok_work work;
-    sbp_work_init(&work, t, scratch, diag, false);
+    sbp_work_init(&work, t, scratch, scratch, diag, false);
     tok_piece piece = {.text = added->content.text,
                        .length = added->content.length,
                        .end = added->content.length,
@@ -220,6 +220,7 @@ static sbp_status construct(void *user) {
     const sbp_json *root, *model;
     tok_extras none = {.role_ids = {-1, -1, -1, -1}};
     t->arena = c->arena;
+    t->aligned_until = -1;
     t->file = sbp_arena_strdup(c->arena, c->file);
     t->json = c->text;
     t->json_length = c->length;

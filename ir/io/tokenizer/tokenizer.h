@@ -65,8 +65,8 @@ enum {
 };
 
 /* At most 2^30 bytes of text. Invalid UTF-8 is read as Python's errors="replace" does: U+FFFD for every
- * maximal invalid piece. Time is O(n log n) in the length, also for one long word. The encoding is put
- * into `arena`. */
+ * maximal invalid piece. Time is O(n log n) in the length, also for one long word; memory that of the tokens
+ * and some bytes per byte of text. The encoding is put into `arena`. */
 sbp_status sbp_tokenizer_encode(const sbp_tokenizer *tokenizer, sbp_arena *arena, sbp_diag *diag,
                                 const char *text, size_t length, unsigned flags,
                                 sbp_encoding *out) SBP_CHECKED;

@@ -88,9 +88,22 @@ static void extend(const tok_added *token, const tok_piece *piece, int64_t least
     }
 }
 
-/* Cuts one piece; tokens and what lies between them go to `out`. */
-static void cut_piece(tok_work *work, const tok_trie *trie, const tok_piece *piece, tok_work *out) {
+static sbp_status give(const tok_piece *piece, int64_t begin, int64_t end, int32_t added, tok_piece_sink sink,
+                       void *user) {
+    if (begin == end)
+        return SBP_OK;
+    tok_piece slice = sbp_piece_slice(piece, begin, end);
+    slice.added = added;
+    return sink(user, &slice);
+}
+
+sbp_status sbp_cut_added(tok_work *work, const tok_trie *trie, const tok_piece *piece, tok_piece_sink sink,
+                         void *user) {
     int64_t done = 0;
+    if (trie->count == 1 || piece->added >= 0) {
+        tok_piece whole = *piece;
+        return sink(user, &whole);
+    }
     for (int64_t at = 0; at < piece->length;) {
         int64_t end = 0;
         int32_t index = longest(trie, piece->text, piece->length, at, &end);
@@ -104,32 +117,9 @@ static void cut_piece(tok_work *work, const tok_trie *trie, const tok_piece *pie
         if (token->single_word && inside_word(work, piece, begin, end))
             continue;
         extend(token, piece, done, &begin, &end);
-        if (done < begin)
-            SBP_PUSH(out->arena, out->pieces, out->piece_count, out->piece_capacity,
-                     sbp_piece_slice(piece, done, begin));
-        if (begin < end) {
-            SBP_PUSH(out->arena, out->pieces, out->piece_count, out->piece_capacity,
-                     sbp_piece_slice(piece, begin, end));
-            out->pieces[out->piece_count - 1].added = index;
-        }
+        SBP_TRY(give(piece, done, begin, -1, sink, user));
+        SBP_TRY(give(piece, begin, end, index, sink, user));
         done = end;
     }
-    if (done < piece->length)
-        SBP_PUSH(out->arena, out->pieces, out->piece_count, out->piece_capacity,
-                 sbp_piece_slice(piece, done, piece->length));
-}
-
-void sbp_cut_added(tok_work *work, const tok_trie *trie) {
-    if (trie->count == 1)
-        return;
-    tok_work out = {.arena = work->arena};
-    for (int32_t i = 0; i < work->piece_count; i++) {
-        if (work->pieces[i].added >= 0)
-            SBP_PUSH(out.arena, out.pieces, out.piece_count, out.piece_capacity, work->pieces[i]);
-        else
-            cut_piece(work, trie, &work->pieces[i], &out);
-    }
-    work->pieces = out.pieces;
-    work->piece_count = out.piece_count;
-    work->piece_capacity = out.piece_capacity;
+    return give(piece, done, piece->length, -1, sink, user);
 }

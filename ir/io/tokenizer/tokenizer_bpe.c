@@ -1,6 +1,7 @@
 /* tokenizer_bpe.c: the vocabulary, and merging by rank. */
 #include "ir/io/tokenizer/tokenizer_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_ID = 1 << 22 }; /* a bound on what an untrusted id makes us allocate */
@@ -109,6 +110,46 @@ static const tok_merge *find_merge(const tok_model *m, int32_t left, int32_t rig
     return NULL;
 }
 
+/* ---- pairs of characters ------------------------------------------------------------------------------ */
+
+static uint64_t pair_key(uint32_t left, uint32_t right) {
+    return ((uint64_t)left << 32 | right) + 1;
+}
+
+static uint64_t pair_slot(const tok_pairs *p, uint64_t key) {
+    uint64_t at = hash_pair(key) & p->mask;
+    while (p->slots[at] && p->slots[at] != key)
+        at = (at + 1) & p->mask;
+    return at;
+}
+
+static void add_pair(sbp_arena *arena, tok_pairs *p, uint64_t key) {
+    if (p->count * 2 >= (int64_t)p->mask) {
+        tok_pairs larger = {.mask = p->mask ? p->mask * 2 + 1 : 255, .count = p->count};
+        larger.slots = SBP_NEW_ARRAY(arena, uint64_t, larger.mask + 1);
+        for (uint64_t i = 0; p->slots && i <= p->mask; i++)
+            if (p->slots[i])
+                larger.slots[pair_slot(&larger, p->slots[i])] = p->slots[i];
+        *p = larger;
+    }
+    uint64_t at = pair_slot(p, key);
+    p->count += !p->slots[at];
+    p->slots[at] = key;
+}
+
+static uint32_t first_char(const char *text, int64_t length) {
+    uint32_t code = 0;
+    if (length > 0)
+        sbp_utf8_get(text, &code);
+    return code;
+}
+
+static uint32_t last_char(const char *text, int64_t length) {
+    return length > 0 ? first_char(text + sbp_utf8_start(text, length - 1), 1) : 0;
+}
+
+/* ---- reading merges ----------------------------------------------------------------------------------- */
+
 static sbp_status part_id(sbp_diag *diag, const tok_model *m, const sbp_json *entry, const char *text,
                           int64_t length, int32_t *id) {
     *id = sbp_model_id(m, text, length);
@@ -118,8 +159,8 @@ static sbp_status part_id(sbp_diag *diag, const tok_model *m, const sbp_json *en
     return SBP_OK;
 }
 
-static sbp_status parse_merge(sbp_diag *diag, const tok_model *m, const sbp_json *entry, sbp_text *joined,
-                              tok_merge *out) {
+static sbp_status parse_merge(sbp_arena *arena, sbp_diag *diag, tok_model *m, const sbp_json *entry,
+                              sbp_text *joined, tok_merge *out) {
     const char *left, *right;
     int64_t left_length, right_length;
     if (entry->kind == SBP_JSON_STRING) {
@@ -149,6 +190,7 @@ static sbp_status parse_merge(sbp_diag *diag, const tok_model *m, const sbp_json
     sbp_text_add_n(joined, right, (size_t)right_length);
     SBP_TRY(part_id(diag, m, entry, joined->data, (int64_t)joined->length, &out->id));
     out->pair = (uint64_t)(uint32_t)a << 32 | (uint32_t)b;
+    add_pair(arena, &m->touching, pair_key(last_char(left, left_length), first_char(right, right_length)));
     return SBP_OK;
 }
 
@@ -158,6 +200,7 @@ static sbp_status parse_merges(sbp_arena *arena, sbp_diag *diag, const sbp_json 
     m->merge_mask = size - 1;
     for (uint64_t i = 0; i < size; i++)
         m->merges[i].rank = -1;
+    m->merge_ids = SBP_NEW_ARRAY(arena, int32_t, merges->count);
     sbp_text joined;
     sbp_text_init(&joined, arena);
     int32_t rank = 0;
@@ -166,7 +209,8 @@ static sbp_status parse_merges(sbp_arena *arena, sbp_diag *diag, const sbp_json 
         if (entry->kind == SBP_JSON_STRING && strncmp(entry->string, "#version", 8) == 0)
             continue;
         tok_merge merge = {.rank = rank++};
-        SBP_TRY(parse_merge(diag, m, entry, &joined, &merge));
+        SBP_TRY(parse_merge(arena, diag, m, entry, &joined, &merge));
+        m->merge_ids[merge.rank] = merge.id;
         uint64_t at = hash_pair(merge.pair) & m->merge_mask;
         while (m->merges[at].rank >= 0 && m->merges[at].pair != merge.pair)
             at = (at + 1) & m->merge_mask;
@@ -213,6 +257,8 @@ sbp_status sbp_model_parse(sbp_arena *arena, sbp_diag *diag, const sbp_json *jso
     if (unk) {
         m->unk = sbp_model_id(m, unk, (int64_t)strlen(unk));
         m->lost_unk = m->unk < 0 ? sbp_arena_strdup(arena, unk) : NULL;
+        m->unk_first = first_char(unk, (int64_t)strlen(unk));
+        m->unk_last = last_char(unk, (int64_t)strlen(unk));
     }
     for (int byte = 0; byte < 256; byte++) {
         const char *name = sbp_arena_printf(arena, "<0x%02X>", byte);
@@ -223,75 +269,65 @@ sbp_status sbp_model_parse(sbp_arena *arena, sbp_diag *diag, const sbp_json *jso
 
 /* ---- encoding ----------------------------------------------------------------------------------------- */
 
-static void add_symbol(tok_work *work, tok_bpe *b, int32_t id, int32_t length) {
-    int32_t at = b->symbol_count;
-    if (at > 0)
-        b->symbols[at - 1].next = at;
-    SBP_PUSH(work->arena, b->symbols, b->symbol_count, b->symbol_capacity,
-             (tok_symbol){.id = id, .previous = at - 1, .next = -1, .length = length});
+/* Makes room for one more element; false when out of memory. */
+static bool has_room(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes) {
+    if (count < *capacity)
+        return true;
+    int64_t wanted = *capacity < 64 ? 64 : *capacity + *capacity / 2;
+    void **array = pointer;
+    void *larger = sbp_realloc(*array, (size_t)wanted * element_bytes);
+    if (!larger)
+        return false;
+    *array = larger;
+    *capacity = wanted;
+    return true;
 }
 
-/* Characters to symbols: the token of the character, else the tokens of its bytes, else unk, else nothing.
- * As in Hugging Face, a run of unknown characters is put down only when a known one (or the end) follows. */
-static sbp_status split_characters(tok_work *work, tok_bpe *b, const char *text, int64_t length) {
-    const tok_model *m = &work->t->model;
-    int32_t unknown = 0; /* bytes waiting to become one unk */
-    b->symbol_count = 0;
-    for (int64_t at = 0; at < length;) {
-        uint32_t code;
-        int size = sbp_utf8_get(text + at, &code);
-        const unsigned char *bytes = (const unsigned char *)text + at;
-        int32_t id = char_id(m, code);
-        at += size;
-        if (id >= 0) {
-            if (unknown)
-                add_symbol(work, b, m->unk, unknown);
-            unknown = 0;
-            add_symbol(work, b, id, size);
-            continue;
-        }
-        bool all = m->byte_fallback;
-        for (int i = 0; i < size && all; i++)
-            all = m->byte_ids[bytes[i]] >= 0;
-        if (all) {
-            for (int i = 0; i < size; i++)
-                add_symbol(work, b, m->byte_ids[bytes[i]], 1);
-        } else if (m->unk >= 0) {
-            if (unknown && !m->fuse_unk) {
-                add_symbol(work, b, m->unk, unknown);
-                unknown = 0;
-            }
-            unknown += size;
-        } else if (m->lost_unk) {
-            return sbp_fail(work->diag, SBP_INPUT,
-                            "%s: '%.*s' needs the unk_token '%s', which is not in the vocabulary",
-                            work->t->file, size, text + at - size, m->lost_unk);
-        }
-    }
-    if (unknown)
-        add_symbol(work, b, m->unk, unknown);
+static sbp_status out_of_memory(const tok_work *work) {
+    return sbp_fail(work->diag, SBP_MACHINE, "out of memory for the tokens of a text");
+}
+
+void sbp_bpe_free(tok_bpe *b) {
+    free(b->symbols);
+    free(b->lengths);
+    free(b->heap);
+}
+
+sbp_status sbp_tokens_add(tok_work *work, tok_tokens *tokens, int32_t id, tok_span span) {
+    int64_t capacity = tokens->capacity;
+    if (work->offsets && !has_room(&tokens->spans, &capacity, tokens->count, sizeof *tokens->spans))
+        return out_of_memory(work);
+    if (!has_room(&tokens->ids, &tokens->capacity, tokens->count, sizeof *tokens->ids))
+        return out_of_memory(work);
+    if (work->offsets)
+        tokens->spans[tokens->count] = span;
+    tokens->ids[tokens->count++] = id;
     return SBP_OK;
 }
+
+/* ---- merging a word ----------------------------------------------------------------------------------- */
 
 static bool before(const tok_candidate *a, const tok_candidate *b) {
     return a->rank != b->rank ? a->rank < b->rank : a->position < b->position;
 }
 
-static void heap_push(tok_work *work, tok_bpe *b, tok_candidate c) {
-    SBP_PUSH(work->arena, b->heap, b->heap_count, b->heap_capacity, c);
-    int32_t at = b->heap_count - 1;
+static sbp_status heap_push(tok_work *work, tok_bpe *b, tok_candidate c) {
+    if (!has_room(&b->heap, &b->heap_capacity, b->heap_count, sizeof *b->heap))
+        return out_of_memory(work);
+    int64_t at = b->heap_count++;
     while (at > 0 && before(&c, &b->heap[(at - 1) / 2])) {
         b->heap[at] = b->heap[(at - 1) / 2];
         at = (at - 1) / 2;
     }
     b->heap[at] = c;
+    return SBP_OK;
 }
 
 static tok_candidate heap_pop(tok_bpe *b) {
     tok_candidate top = b->heap[0], last = b->heap[--b->heap_count];
-    int32_t at = 0;
+    int64_t at = 0;
     for (;;) {
-        int32_t child = 2 * at + 1;
+        int64_t child = 2 * at + 1;
         if (child >= b->heap_count)
             break;
         if (child + 1 < b->heap_count && before(&b->heap[child + 1], &b->heap[child]))
@@ -306,84 +342,153 @@ static tok_candidate heap_pop(tok_bpe *b) {
     return top;
 }
 
-/* Puts the pair that begins at symbol `at` into the heap when it can be merged. */
-static void consider(tok_work *work, tok_bpe *b, int32_t at) {
-    if (at < 0 || b->symbols[at].next < 0)
-        return;
-    const tok_merge *merge =
-        find_merge(&work->t->model, b->symbols[at].id, b->symbols[b->symbols[at].next].id);
-    if (merge)
-        heap_push(work, b, (tok_candidate){merge->rank, at, merge->id});
+/* The symbol behind the one at `at`; -1: there is none. */
+static int32_t next_of(const tok_bpe *b, int32_t at) {
+    int32_t next = at + b->symbols[at].span;
+    return next < b->symbol_count ? next : -1;
 }
 
-static void merge_all(tok_work *work, tok_bpe *b) {
+/* Puts the pair that begins at symbol `at` into the heap when it can be merged. */
+static sbp_status consider(tok_work *work, tok_bpe *b, int32_t at) {
+    int32_t next = next_of(b, at);
+    const tok_merge *merge =
+        next < 0 ? NULL : find_merge(&work->t->model, b->symbols[at].id, b->symbols[next].id);
+    return merge ? heap_push(work, b, (tok_candidate){merge->rank, at}) : SBP_OK;
+}
+
+static sbp_status merge_all(tok_work *work, tok_bpe *b) {
+    const tok_model *m = &work->t->model;
     b->heap_count = 0;
     for (int32_t i = 0; i + 1 < b->symbol_count; i++)
-        consider(work, b, i);
+        SBP_TRY(consider(work, b, i));
     while (b->heap_count > 0) {
         tok_candidate top = heap_pop(b);
-        tok_symbol *left = &b->symbols[top.position];
-        if (left->length == 0 || left->next < 0)
+        int32_t at = top.position, next = b->symbols[at].id < 0 ? -1 : next_of(b, at);
+        if (next < 0)
             continue;
         /* The pair may have changed since it was put in. */
-        tok_symbol *right = &b->symbols[left->next];
-        const tok_merge *merge = find_merge(&work->t->model, left->id, right->id);
-        if (!merge || merge->id != top.id)
+        const tok_merge *merge = find_merge(m, b->symbols[at].id, b->symbols[next].id);
+        if (!merge || merge->id != m->merge_ids[top.rank])
             continue;
-        left->id = top.id;
-        left->length += right->length;
-        left->next = right->next;
-        right->length = 0;
-        if (left->next >= 0)
-            b->symbols[left->next].previous = top.position;
-        consider(work, b, left->previous);
-        consider(work, b, top.position);
+        int32_t span = b->symbols[at].span + b->symbols[next].span;
+        b->symbols[next].id = -1;
+        b->symbols[at] = (tok_symbol){merge->id, span};
+        b->symbols[at + span - 1].span = span;
+        if (at > 0)
+            SBP_TRY(consider(work, b, at - b->symbols[at - 1].span));
+        SBP_TRY(consider(work, b, at));
     }
+    return SBP_OK;
 }
 
-void sbp_tokens_add(tok_work *work, tok_tokens *tokens, int32_t id, tok_span span) {
-    if (tokens->count == tokens->capacity) {
-        int64_t capacity = tokens->capacity ? tokens->capacity * 2 : 64;
-        int32_t *ids = SBP_NEW_ARRAY(work->arena, int32_t, capacity);
-        tok_span *spans = SBP_NEW_ARRAY(work->arena, tok_span, capacity);
-        if (tokens->count > 0) {
-            memcpy(ids, tokens->ids, (size_t)tokens->count * sizeof *ids);
-            memcpy(spans, tokens->spans, (size_t)tokens->count * sizeof *spans);
-        }
-        tokens->ids = ids;
-        tokens->spans = spans;
-        tokens->capacity = capacity;
-    }
-    tokens->ids[tokens->count] = id;
-    tokens->spans[tokens->count++] = span;
-}
+/* ---- encoding a piece --------------------------------------------------------------------------------- */
+
+typedef struct encoding {
+    tok_work *work;
+    tok_bpe *b;
+    const tok_piece *piece;
+    tok_tokens *out;
+    int64_t at;    /* bytes of the piece that have tokens */
+    uint32_t last; /* character of the last symbol */
+} encoding;
 
 /* Where normalized bytes begin .. end - 1 of the piece come from. */
-static tok_span span_of(const tok_work *work, const tok_piece *piece, int64_t begin, int64_t end) {
-    if (!work->track)
+static tok_span span_of(const encoding *e, int64_t begin, int64_t end) {
+    if (!e->work->offsets)
         return (tok_span){0, 0};
-    return (tok_span){sbp_piece_span(piece, begin).begin, sbp_piece_span(piece, end - 1).end};
+    return (tok_span){sbp_piece_span(e->piece, begin).begin, sbp_piece_span(e->piece, end - 1).end};
+}
+
+/* Merges the symbols that there are and puts down their tokens. */
+static sbp_status finish_symbols(encoding *e) {
+    tok_bpe *b = e->b;
+    SBP_TRY(merge_all(e->work, b));
+    /* Dropped characters (no unk) shift what follows, as they do in Hugging Face. */
+    for (int32_t i = 0; i < b->symbol_count; i += b->symbols[i].span) {
+        int64_t begin = e->at;
+        for (int32_t k = 0; e->work->offsets && k < b->symbols[i].span; k++)
+            e->at += b->lengths[i + k];
+        SBP_TRY(sbp_tokens_add(e->work, e->out, b->symbols[i].id, span_of(e, begin, e->at)));
+    }
+    b->symbol_count = 0;
+    return SBP_OK;
+}
+
+/* A symbol whose token's text goes from `first` to `last`. Where no merge joins it with what is before it,
+ * that is a word of its own: long texts without a pre-tokenizer become short ones. */
+static sbp_status add_symbol(encoding *e, int32_t id, int32_t length, uint32_t first, uint32_t last) {
+    const tok_model *m = &e->work->t->model;
+    tok_bpe *b = e->b;
+    uint64_t key = pair_key(e->last, first);
+    if (b->symbol_count > 0 && (m->unk < 0 || m->unk_first) &&
+        (!m->touching.slots || m->touching.slots[pair_slot(&m->touching, key)] != key))
+        SBP_TRY(finish_symbols(e));
+    int64_t capacity = b->symbol_capacity;
+    if ((e->work->offsets && !has_room(&b->lengths, &capacity, b->symbol_count, sizeof *b->lengths)) ||
+        !has_room(&b->symbols, &b->symbol_capacity, b->symbol_count, sizeof *b->symbols))
+        return out_of_memory(e->work);
+    if (e->work->offsets)
+        b->lengths[b->symbol_count] = length;
+    b->symbols[b->symbol_count++] = (tok_symbol){id, 1};
+    e->last = last;
+    return SBP_OK;
+}
+
+static sbp_status add_unknown(encoding *e, int32_t length) {
+    const tok_model *m = &e->work->t->model;
+    return length == 0 ? SBP_OK : add_symbol(e, m->unk, length, m->unk_first, m->unk_last);
+}
+
+/* Characters to symbols: the token of the character, else the tokens of its bytes, else unk, else nothing.
+ * As in Hugging Face, a run of unknown characters is put down only when a known one (or the end) follows. */
+static sbp_status add_characters(encoding *e) {
+    const tok_model *m = &e->work->t->model;
+    const char *text = e->piece->text;
+    int32_t unknown = 0; /* bytes waiting to become one unk */
+    for (int64_t at = 0; at < e->piece->length;) {
+        uint32_t code;
+        int size = sbp_utf8_get(text + at, &code);
+        const unsigned char *bytes = (const unsigned char *)text + at;
+        int32_t id = char_id(m, code);
+        at += size;
+        if (id >= 0) {
+            SBP_TRY(add_unknown(e, unknown));
+            unknown = 0;
+            SBP_TRY(add_symbol(e, id, size, code, code));
+            continue;
+        }
+        bool all = m->byte_fallback;
+        for (int i = 0; i < size && all; i++)
+            all = m->byte_ids[bytes[i]] >= 0;
+        if (all) {
+            for (int i = 0; i < size; i++)
+                SBP_TRY(add_symbol(e, m->byte_ids[bytes[i]], 1, '<', '>'));
+        } else if (m->unk >= 0) {
+            if (!m->fuse_unk) {
+                SBP_TRY(add_unknown(e, unknown));
+                unknown = 0;
+            }
+            unknown += size;
+        } else if (m->lost_unk) {
+            return sbp_fail(e->work->diag, SBP_INPUT,
+                            "%s: '%.*s' needs the unk_token '%s', which is not in the vocabulary",
+                            e->work->t->file, size, text + at - size, m->lost_unk);
+        }
+    }
+    return add_unknown(e, unknown);
 }
 
 sbp_status sbp_model_encode(tok_work *work, tok_bpe *b, const tok_piece *piece, tok_tokens *out) {
     const tok_model *m = &work->t->model;
+    encoding e = {.work = work, .b = b, .piece = piece, .out = out};
     if (piece->length == 0)
         return SBP_OK;
     if (m->ignore_merges) {
         int32_t id = sbp_model_id(m, piece->text, piece->length);
-        if (id >= 0) {
-            sbp_tokens_add(work, out, id, span_of(work, piece, 0, piece->length));
-            return SBP_OK;
-        }
+        if (id >= 0)
+            return sbp_tokens_add(work, out, id, span_of(&e, 0, piece->length));
     }
-    SBP_TRY(split_characters(work, b, piece->text, piece->length));
-    merge_all(work, b);
-    /* Dropped characters (no unk) shift what follows, as they do in Hugging Face. */
-    int64_t at = 0;
-    for (int32_t i = 0; i >= 0 && i < b->symbol_count; i = b->symbols[i].next) {
-        const tok_symbol *s = &b->symbols[i];
-        sbp_tokens_add(work, out, s->id, span_of(work, piece, at, at + s->length));
-        at += s->length;
-    }
-    return SBP_OK;
+    b->symbol_count = 0;
+    SBP_TRY(add_characters(&e));
+    return finish_symbols(&e);
 }

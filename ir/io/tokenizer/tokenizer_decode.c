@@ -69,20 +69,27 @@ static void decode_byte_level(decoding *d) {
     replace_all(d, lossy(d->scratch, bytes.data, (int64_t)bytes.length));
 }
 
+typedef struct replacing {
+    const tok_decoder *decoder;
+    const char *from;
+    sbp_text text;
+} replacing;
+
+static sbp_status replace_match(void *user, tok_match m) {
+    replacing *r = user;
+    if (m.is_match)
+        sbp_text_add_n(&r->text, r->decoder->text, (size_t)r->decoder->length);
+    else
+        sbp_text_add_n(&r->text, r->from + m.begin, (size_t)(m.end - m.begin));
+    return SBP_OK;
+}
+
 static sbp_status decode_replace(decoding *d, const tok_decoder *decoder) {
-    tok_matches matches = {0};
     for (int64_t i = 0; i < d->n; i++) {
-        SBP_TRY(sbp_find_matches(&d->work, &decoder->pattern, d->list[i].data, d->list[i].length, &matches));
-        sbp_text text;
-        sbp_text_init(&text, d->scratch);
-        for (int32_t k = 0; k < matches.count; k++) {
-            tok_match m = matches.list[k];
-            if (m.is_match)
-                sbp_text_add_n(&text, decoder->text, (size_t)decoder->length);
-            else
-                sbp_text_add_n(&text, d->list[i].data + m.begin, (size_t)(m.end - m.begin));
-        }
-        d->list[i] = (sbp_gguf_string){text.data, (int64_t)text.length};
+        replacing r = {.decoder = decoder, .from = d->list[i].data};
+        sbp_text_init(&r.text, d->scratch);
+        SBP_TRY(sbp_find_matches(&d->work, &decoder->pattern, r.from, d->list[i].length, replace_match, &r));
+        d->list[i] = (sbp_gguf_string){r.text.data, (int64_t)r.text.length};
     }
     return SBP_OK;
 }
@@ -184,7 +191,7 @@ static sbp_gguf_string spelling(const sbp_tokenizer *t, int32_t id) {
 static sbp_status decode_scratch(void *user) {
     decoding *d = user;
     const sbp_tokenizer *t = d->t;
-    sbp_work_init(&d->work, t, d->scratch, d->diag, false);
+    sbp_work_init(&d->work, t, d->scratch, d->scratch, d->diag, false);
     d->list = SBP_NEW_ARRAY(d->scratch, sbp_gguf_string, d->count + 1);
     for (int64_t i = 0; i < d->count; i++) {
         if (d->ids[i] < 0)

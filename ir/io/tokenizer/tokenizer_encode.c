@@ -1,19 +1,22 @@
 /* tokenizer_encode.c: text to ids. */
 #include "ir/io/tokenizer/tokenizer_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_TEXT_BYTES = 1 << 30 };
 
 typedef struct encoding_call {
     const sbp_tokenizer *t;
-    sbp_arena *scratch, *arena;
+    sbp_arena *scratch, *kept, *arena;
     sbp_diag *diag;
     const char *text;
     size_t length;
     unsigned flags;
     const int64_t *origin; /* [length + 1] when invalid bytes were replaced: offset in the given text */
+    tok_work work;
     tok_tokens tokens;
+    tok_bpe bpe;
     sbp_encoding out;
 } encoding_call;
 
@@ -26,8 +29,13 @@ static void make_valid(encoding_call *c) {
         at += size;
     if (at == length)
         return;
-    char *valid = sbp_arena_alloc(c->scratch, (size_t)length * 3 + 1);
-    int64_t *origin = SBP_NEW_ARRAY(c->scratch, int64_t, length * 3 + 1);
+    int64_t most = at;
+    for (int64_t i = at; i<length; most += size> 0 ? size : 3) {
+        size = sbp_utf8_check(text + i, length - i, &skip);
+        i += size > 0 ? size : skip;
+    }
+    char *valid = sbp_arena_alloc(c->kept, (size_t)most + 1);
+    int64_t *origin = c->flags & SBP_WITH_OFFSETS ? SBP_NEW_ARRAY(c->kept, int64_t, most + 1) : NULL;
     int64_t n = 0;
     for (at = 0; at < length;) {
         size = sbp_utf8_check(text + at, length - at, &skip);
@@ -35,12 +43,14 @@ static void make_valid(encoding_call *c) {
         int bytes = size > 0 ? size : 3;
         for (int i = 0; i < bytes; i++) {
             valid[n + i] = from[i];
-            origin[n + i] = at;
+            if (origin)
+                origin[n + i] = at;
         }
         n += bytes;
         at += size > 0 ? size : skip;
     }
-    origin[n] = length;
+    if (origin)
+        origin[n] = length;
     c->text = valid;
     c->length = (size_t)n;
     c->origin = origin;
@@ -88,37 +98,52 @@ static void trim_tokens(encoding_call *c, const tok_piece *piece, int64_t from) 
         }
 }
 
+/* A piece behind the splitters. */
+static sbp_status encode_piece(void *user, tok_piece *piece) {
+    encoding_call *c = user;
+    int64_t from = c->tokens.count;
+    if (piece->added < 0) {
+        SBP_TRY(sbp_model_encode(&c->work, &c->bpe, piece, &c->tokens));
+    } else {
+        tok_span span = {sbp_piece_span(piece, 0).begin, sbp_piece_span(piece, piece->length - 1).end};
+        SBP_TRY(sbp_tokens_add(&c->work, &c->tokens, c->t->added[piece->added].id, span));
+    }
+    if (c->flags & SBP_WITH_OFFSETS)
+        trim_tokens(c, piece, from);
+    return SBP_OK;
+}
+
+static sbp_status split_piece(void *user, tok_piece *piece) {
+    encoding_call *c = user;
+    return sbp_pre_tokenize(&c->work, piece, encode_piece, c);
+}
+
+/* A piece between added tokens of the raw text, or such a token. */
+static sbp_status normalize_piece(void *user, tok_piece *piece) {
+    encoding_call *c = user;
+    sbp_arena_mark mark = sbp_arena_begin(c->scratch);
+    sbp_status status = piece->added < 0 ? sbp_normalize(&c->work, piece) : SBP_OK;
+    if (status == SBP_OK)
+        status = sbp_cut_added(&c->work, &c->t->normalized_trie, piece, split_piece, c);
+    sbp_arena_end(c->scratch, mark);
+    return status;
+}
+
 static sbp_status encode_scratch(void *user) {
     encoding_call *c = user;
-    const sbp_tokenizer *t = c->t;
     make_valid(c);
-    tok_work work;
-    sbp_work_init(&work, t, c->scratch, c->diag, (c->flags & SBP_WITH_OFFSETS) || t->needs_alignment);
-    if (c->length > 0) {
-        tok_piece whole = {
-            .text = c->text, .length = (int64_t)c->length, .end = (int64_t)c->length, .added = -1};
-        SBP_PUSH(c->scratch, work.pieces, work.piece_count, work.piece_capacity, whole);
-    }
-    sbp_cut_added(&work, &t->raw_trie);
-    for (int32_t i = 0; i < work.piece_count; i++)
-        if (work.pieces[i].added < 0)
-            SBP_TRY(sbp_normalize(&work, &work.pieces[i]));
-    sbp_cut_added(&work, &t->normalized_trie);
-    SBP_TRY(sbp_pre_tokenize(&work));
-    tok_bpe bpe = {0};
-    for (int32_t i = 0; i < work.piece_count; i++) {
-        const tok_piece *piece = &work.pieces[i];
-        int64_t from = c->tokens.count;
-        if (piece->added < 0) {
-            SBP_TRY(sbp_model_encode(&work, &bpe, piece, &c->tokens));
-        } else {
-            tok_span span = {sbp_piece_span(piece, 0).begin, sbp_piece_span(piece, piece->length - 1).end};
-            sbp_tokens_add(&work, &c->tokens, t->added[piece->added].id, span);
-        }
-        if (c->flags & SBP_WITH_OFFSETS)
-            trim_tokens(c, piece, from);
-    }
-    return SBP_OK;
+    if (c->length == 0)
+        return SBP_OK;
+    sbp_work_init(&c->work, c->t, c->scratch, c->kept, c->diag, c->flags & SBP_WITH_OFFSETS);
+    c->work.track |= c->t->aligned_until >= 0;
+    tok_piece whole = {.text = c->text, .length = (int64_t)c->length, .end = (int64_t)c->length, .added = -1};
+    return sbp_cut_added(&c->work, &c->t->raw_trie, &whole, normalize_piece, c);
+}
+
+/* What stays, as the memory of regular expressions, while scratch memory is given back. */
+static sbp_status encode_guarded(void *user) {
+    encoding_call *c = user;
+    return sbp_guard(c->kept, c->diag, encode_scratch, c);
 }
 
 static sbp_status encode_result(void *user) {
@@ -152,17 +177,24 @@ sbp_status sbp_tokenizer_encode(const sbp_tokenizer *t, sbp_arena *arena, sbp_di
                         MAX_TEXT_BYTES);
     encoding_call c = {.t = t,
                        .scratch = sbp_arena_create(),
+                       .kept = sbp_arena_create(),
                        .arena = arena,
                        .diag = diag,
                        .text = text,
                        .length = length,
                        .flags = flags};
-    if (!c.scratch)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory tokenizing %zu bytes", length);
-    sbp_status status = sbp_guard(c.scratch, diag, encode_scratch, &c);
+    sbp_status status = SBP_MACHINE;
+    if (c.scratch && c.kept)
+        status = sbp_guard(c.scratch, diag, encode_guarded, &c);
+    else
+        sbp_fail(diag, status, "out of memory tokenizing %zu bytes", length);
+    sbp_arena_destroy(c.scratch);
+    sbp_bpe_free(&c.bpe);
     if (status == SBP_OK)
         status = sbp_guard(arena, diag, encode_result, &c);
-    sbp_arena_destroy(c.scratch);
+    sbp_arena_destroy(c.kept);
+    free(c.tokens.ids);
+    free(c.tokens.spans);
     if (status == SBP_OK)
         *out = c.out;
     return status;

@@ -72,6 +72,8 @@ typedef enum tok_behavior {
 
 typedef enum tok_prepend_scheme { TOK_ALWAYS, TOK_FIRST, TOK_NEVER } tok_prepend_scheme;
 
+enum { TOK_MAX_SPLITTERS = 64 }; /* they call each other */
+
 typedef enum tok_splitter_kind { TOK_BYTE_LEVEL, TOK_SPLIT, TOK_METASPACE } tok_splitter_kind;
 
 /* A pre-tokenizer. Digits, Punctuation and Whitespace are splits by a pattern. */
@@ -122,6 +124,13 @@ typedef struct tok_merge {
     int32_t id;
 } tok_merge;
 
+/* A set of pairs of characters: left << 32 | right, plus 1 (0: an empty slot). */
+typedef struct tok_pairs {
+    uint64_t *slots;
+    uint64_t mask;
+    int64_t count;
+} tok_pairs;
+
 typedef struct tok_model {
     tok_string *tokens; /* [size], by id */
     int32_t size;       /* one more than the largest id of the model */
@@ -133,9 +142,14 @@ typedef struct tok_model {
     tok_merge *merges;
     uint64_t merge_mask;
     int32_t merge_count;
-    int32_t byte_ids[256]; /* <0xHH>, or -1 */
-    int32_t unk;           /* -1: none */
-    const char *lost_unk;  /* an unk_token that the vocabulary lacks: only text that needs it fails */
+    int32_t *merge_ids; /* [merge_count], by rank */
+    /* The last character of the left and the first of the right part of every merge: a word can be cut
+     * between two characters that are not among them, since no token will ever hold both. */
+    tok_pairs touching;
+    uint32_t unk_first, unk_last; /* characters of the unk token; 0: it has none, words are not cut */
+    int32_t byte_ids[256];        /* <0xHH>, or -1 */
+    int32_t unk;                  /* -1: none */
+    const char *lost_unk;         /* an unk_token that the vocabulary lacks: only text that needs it fails */
     bool fuse_unk, byte_fallback, ignore_merges;
 } tok_model;
 
@@ -165,9 +179,12 @@ typedef struct tok_trie {
     int32_t roots[256]; /* children of the root by byte; 0: none */
 } tok_trie;
 
-/* Cuts the tokens of a trie out of work->pieces. */
+/* Cuts the tokens of a trie out of a piece: gives `sink` them and what lies between. */
 struct tok_work;
-void sbp_cut_added(struct tok_work *work, const tok_trie *trie);
+struct tok_piece;
+typedef sbp_status (*tok_piece_sink)(void *user, struct tok_piece *piece);
+sbp_status sbp_cut_added(struct tok_work *work, const tok_trie *trie, const struct tok_piece *piece,
+                         tok_piece_sink sink, void *user) SBP_CHECKED;
 void sbp_trie_init(tok_trie *trie, sbp_arena *arena);
 /* The last one added under a text wins. */
 void sbp_trie_add(tok_trie *trie, sbp_arena *arena, const char *text, int64_t length, int32_t token);
@@ -200,7 +217,7 @@ struct sbp_tokenizer {
     int32_t trim_count, trim_capacity;
     int32_t *before, *after; /* ids of the template */
     int32_t before_count, before_capacity, after_count, after_capacity;
-    bool needs_alignment;        /* a splitter asks where in the text a piece begins */
+    int32_t aligned_until;       /* the last splitter that asks where in the text a piece begins; -1: none */
     const pcre2_code *word_char; /* one \w, for single_word tokens; NULL when there are none */
     tok_named *named;
     int32_t named_count, named_capacity;
@@ -238,7 +255,12 @@ const char *sbp_token_role_name(sbp_token_role role);
 /* Components of tokenizer.json into the lists above; below a guard. */
 sbp_status sbp_tokenizer_parse_components(sbp_tokenizer *t, sbp_diag *diag, const sbp_json *root) SBP_CHECKED;
 
-/* ---- text on its way ------------------------------------------------------------------------------- */
+/* ---- text on its way -------------------------------------------------------------------------------
+ *
+ * A piece goes through all stages before the next one is cut off, so that a long text takes memory for its
+ * normalized form and its tokens, not for lists of pieces. Whoever is given a piece reads it before it
+ * returns.
+ */
 
 typedef struct tok_span {
     int64_t begin, end;
@@ -256,13 +278,12 @@ typedef struct tok_piece {
 
 typedef struct tok_work {
     const sbp_tokenizer *t;
-    sbp_arena *arena; /* scratch */
+    sbp_arena *arena; /* scratch; new text of pieces, which is freed behind them */
     sbp_diag *diag;
-    bool track; /* keep alignments */
+    bool offsets; /* of tokens are wanted */
+    bool track;   /* keep alignments: those of the tokens, or of pieces whose beginning a splitter asks for */
     pcre2_match_data *match_data;
     pcre2_match_context *match_context;
-    tok_piece *pieces;
-    int32_t piece_count, piece_capacity;
 } tok_work;
 
 /* Matches of a pattern in text, in order, covering it: is_match false between them. */
@@ -271,53 +292,54 @@ typedef struct tok_match {
     bool is_match;
 } tok_match;
 
-typedef struct tok_matches {
-    tok_match *list;
-    int32_t count, capacity;
-} tok_matches;
-
+typedef sbp_status (*tok_match_sink)(void *user, tok_match match);
 sbp_status sbp_find_matches(tok_work *work, const tok_pattern *pattern, const char *text, int64_t length,
-                            tok_matches *out) SBP_CHECKED;
-/* For regular expressions; sets up work->match_data. */
-void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, sbp_diag *diag, bool track);
+                            tok_match_sink sink, void *user) SBP_CHECKED;
+/* For regular expressions; sets up work->match_data, whose memory is in `matching`. */
+void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, sbp_arena *matching,
+                   sbp_diag *diag, bool offsets);
 
 tok_span sbp_piece_span(const tok_piece *piece, int64_t at);
 tok_piece sbp_piece_slice(const tok_piece *piece, int64_t begin, int64_t end);
-/* Puts text before a piece that is not empty; it is aligned with the first character. */
+/* New text of a piece. Prepend: before a piece that is not empty; it is aligned with the first
+ * character. To bytes: every byte as GPT-2's character for it. */
 void sbp_piece_prepend(tok_work *work, tok_piece *piece, const char *text, int64_t length);
-/* Writes every byte as GPT-2's character for it. */
 void sbp_piece_to_bytes(tok_work *work, tok_piece *piece);
 sbp_status sbp_piece_replace(tok_work *work, tok_piece *piece, const tok_pattern *pattern, const char *text,
                              int64_t length) SBP_CHECKED;
 sbp_status sbp_normalize(tok_work *work, tok_piece *piece) SBP_CHECKED;
-/* Cuts work->pieces further. */
-sbp_status sbp_pre_tokenize(tok_work *work) SBP_CHECKED;
+/* Cuts a piece by the splitters. */
+sbp_status sbp_pre_tokenize(tok_work *work, tok_piece *piece, tok_piece_sink sink, void *user) SBP_CHECKED;
 
-/* Growing results; offsets are in the original. */
+/* Lists that grow by realloc: a long text would fill an arena with their outgrown copies. */
 typedef struct tok_tokens {
     int32_t *ids;
-    tok_span *spans;
+    tok_span *spans; /* in the original; NULL when not wanted */
     int64_t count, capacity;
 } tok_tokens;
 
-void sbp_tokens_add(tok_work *work, tok_tokens *tokens, int32_t id, tok_span span);
+sbp_status sbp_tokens_add(tok_work *work, tok_tokens *tokens, int32_t id, tok_span span) SBP_CHECKED;
 
-/* Buffers that one encode call reuses for all its words. */
+/* Buffers that one encode call reuses for all its words; zeroed at first, freed by sbp_bpe_free. A symbol
+ * covers `span` characters, of which the first has its id (others -1) and the first and the last have the
+ * span. */
 typedef struct tok_symbol {
-    int32_t id, previous, next, length; /* length 0: merged into another */
+    int32_t id, span;
 } tok_symbol;
 
 typedef struct tok_candidate {
-    int32_t rank, position, id;
+    int32_t rank, position;
 } tok_candidate;
 
 typedef struct tok_bpe {
     tok_symbol *symbols;
-    int32_t symbol_count, symbol_capacity;
+    int32_t *lengths; /* bytes of a character; only where offsets are wanted */
+    int64_t symbol_count, symbol_capacity;
     tok_candidate *heap;
-    int32_t heap_count, heap_capacity;
+    int64_t heap_count, heap_capacity;
 } tok_bpe;
 
+void sbp_bpe_free(tok_bpe *bpe);
 /* Tokens of one piece. */
 sbp_status sbp_model_encode(tok_work *work, tok_bpe *bpe, const tok_piece *piece,
                             tok_tokens *out) SBP_CHECKED;

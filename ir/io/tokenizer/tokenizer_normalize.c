@@ -34,18 +34,18 @@ tok_piece sbp_piece_slice(const tok_piece *piece, int64_t begin, int64_t end) {
 
 /* A new text under construction, with its alignment where that is kept. */
 typedef struct builder {
-    tok_work *work;
+    sbp_arena *arena;
     const tok_piece *piece;
     char *text;
     tok_span *align;
     int64_t length, capacity;
 } builder;
 
-static builder builder_start(tok_work *work, const tok_piece *piece, int64_t capacity) {
-    builder b = {.work = work, .piece = piece, .capacity = capacity < 16 ? 16 : capacity};
-    b.text = sbp_arena_alloc(work->arena, (size_t)b.capacity);
+static builder builder_start(const tok_work *work, const tok_piece *piece, int64_t capacity) {
+    builder b = {.arena = work->arena, .piece = piece, .capacity = capacity < 16 ? 16 : capacity};
+    b.text = sbp_arena_alloc(b.arena, (size_t)b.capacity);
     if (work->track)
-        b.align = SBP_NEW_ARRAY(work->arena, tok_span, b.capacity);
+        b.align = SBP_NEW_ARRAY(b.arena, tok_span, b.capacity);
     return b;
 }
 
@@ -53,11 +53,11 @@ static void builder_reserve(builder *b, int64_t more) {
     if (b->length + more <= b->capacity)
         return;
     int64_t capacity = (b->length + more) * 2;
-    char *text = sbp_arena_alloc(b->work->arena, (size_t)capacity);
+    char *text = sbp_arena_alloc(b->arena, (size_t)capacity);
     memcpy(text, b->text, (size_t)b->length);
     b->text = text;
     if (b->align) {
-        tok_span *align = SBP_NEW_ARRAY(b->work->arena, tok_span, capacity);
+        tok_span *align = SBP_NEW_ARRAY(b->arena, tok_span, capacity);
         memcpy(align, b->align, (size_t)b->length * sizeof *align);
         b->align = align;
     }
@@ -121,21 +121,33 @@ void sbp_piece_to_bytes(tok_work *work, tok_piece *piece) {
     builder_finish(&b, piece);
 }
 
+typedef struct replacing {
+    builder b;
+    const char *text;
+    int64_t length;
+    tok_work *work;
+} replacing;
+
+static sbp_status replace_match(void *user, tok_match m) {
+    replacing *r = user;
+    if (!r->b.text) { /* nothing was found so far */
+        if (!m.is_match && m.begin == 0 && m.end == r->b.piece->length)
+            return SBP_OK;
+        r->b = builder_start(r->work, r->b.piece, r->b.piece->length + r->b.piece->length / 2);
+    }
+    if (m.is_match)
+        builder_add(&r->b, r->text, r->length, span_before(&r->b, m.end));
+    else
+        builder_copy(&r->b, m.begin, m.end);
+    return SBP_OK;
+}
+
 sbp_status sbp_piece_replace(tok_work *work, tok_piece *piece, const tok_pattern *pattern, const char *text,
                              int64_t length) {
-    tok_matches matches = {0};
-    SBP_TRY(sbp_find_matches(work, pattern, piece->text, piece->length, &matches));
-    if (matches.count == 0 || (matches.count == 1 && !matches.list[0].is_match))
-        return SBP_OK;
-    builder b = builder_start(work, piece, piece->length + piece->length / 2);
-    for (int32_t i = 0; i < matches.count; i++) {
-        tok_match m = matches.list[i];
-        if (m.is_match)
-            builder_add(&b, text, length, span_before(&b, m.end));
-        else
-            builder_copy(&b, m.begin, m.end);
-    }
-    builder_finish(&b, piece);
+    replacing r = {.b = {.piece = piece}, .text = text, .length = length, .work = work};
+    SBP_TRY(sbp_find_matches(work, pattern, piece->text, piece->length, replace_match, &r));
+    if (r.b.text)
+        builder_finish(&r.b, piece);
     return SBP_OK;
 }
 
@@ -149,26 +161,24 @@ typedef struct changed {
 } changed;
 
 typedef struct changes {
-    tok_work *work;
+    sbp_arena *arena;
     changed *list;
     int32_t count, capacity;
 } changes;
 
 static void add_change(changes *c, uint32_t code, int32_t change) {
-    SBP_PUSH(c->work->arena, c->list, c->count, c->capacity, (changed){code, change});
+    SBP_PUSH(c->arena, c->list, c->count, c->capacity, (changed){code, change});
 }
 
-static void apply(tok_piece *piece, const changes *c) {
-    builder b = builder_start(c->work, piece, piece->length + piece->length / 2);
-    int64_t at = 0; /* in the old text */
+/* The characters of the old text from `at` on. */
+static void apply(builder *b, int64_t at, const changes *c) {
     uint32_t old;
     for (int32_t i = 0; i < c->count; i++) {
         changed ch = c->list[i];
-        builder_add_code(&b, ch.code, ch.change > 0 ? span_before(&b, at) : span_at(&b, at));
-        for (int32_t n = ch.change; n <= 0 && at < piece->length; n++)
-            at += sbp_utf8_get(piece->text + at, &old);
+        builder_add_code(b, ch.code, ch.change > 0 ? span_before(b, at) : span_at(b, at));
+        for (int32_t n = ch.change; n <= 0 && at < b->piece->length; n++)
+            at += sbp_utf8_get(b->piece->text + at, &old);
     }
-    builder_finish(&b, piece);
 }
 
 static const struct {
@@ -199,9 +209,9 @@ static uint8_t combining_class(uint32_t code) {
 }
 
 /* As sort_marks, in linear time: text may hold any number of marks in a row. */
-static void sort_many_marks(tok_work *work, changed *list, int32_t from, int32_t to) {
+static void sort_many_marks(sbp_arena *arena, changed *list, int32_t from, int32_t to) {
     int32_t first[257] = {0};
-    changed *copy = SBP_NEW_ARRAY(work->arena, changed, to - from);
+    changed *copy = SBP_NEW_ARRAY(arena, changed, to - from);
     memcpy(copy, list + from, (size_t)(to - from) * sizeof *copy);
     for (int32_t i = from; i < to; i++)
         first[combining_class(list[i].code) + 1]++;
@@ -212,9 +222,9 @@ static void sort_many_marks(tok_work *work, changed *list, int32_t from, int32_t
 }
 
 /* Sorts the characters behind the last starter by combining class; stable. */
-static void sort_marks(tok_work *work, changed *list, int32_t from, int32_t to) {
+static void sort_marks(sbp_arena *arena, changed *list, int32_t from, int32_t to) {
     if (to - from > 32) {
-        sort_many_marks(work, list, from, to);
+        sort_many_marks(arena, list, from, to);
         return;
     }
     for (int32_t i = from + 1; i < to; i++) {
@@ -229,10 +239,10 @@ static void sort_marks(tok_work *work, changed *list, int32_t from, int32_t to) 
     }
 }
 
-static void decompose(const tok_piece *piece, bool compatible, changes *out) {
+static void decompose(const tok_piece *piece, int64_t begin, int64_t end, bool compatible, changes *out) {
     utf8proc_option_t options = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compatible ? UTF8PROC_COMPAT : 0);
     int32_t pending = 0; /* first character not yet in canonical order */
-    for (int64_t at = 0; at < piece->length;) {
+    for (int64_t at = begin; at < end;) {
         uint32_t code;
         at += sbp_utf8_get(piece->text + at, &code);
         utf8proc_int32_t parts[64] = {(utf8proc_int32_t)code};
@@ -247,13 +257,13 @@ static void decompose(const tok_piece *piece, bool compatible, changes *out) {
         }
         for (utf8proc_ssize_t i = 0; i < n; i++) {
             if (combining_class((uint32_t)parts[i]) == 0) {
-                sort_marks(out->work, out->list, pending, out->count);
+                sort_marks(out->arena, out->list, pending, out->count);
                 pending = out->count + 1; /* behind the starter */
             }
             add_change(out, (uint32_t)parts[i], i == 0 ? 0 : 1);
         }
     }
-    sort_marks(out->work, out->list, pending, out->count);
+    sort_marks(out->arena, out->list, pending, out->count);
 }
 
 /* The character that a and b compose to, or 0. */
@@ -267,7 +277,7 @@ static uint32_t compose_pair(uint32_t a, uint32_t b) {
 
 /* Canonical composition, keeping count of how many old characters each new one stands for. */
 static void compose(const changes *in, changes *out) {
-    changes held = {.work = out->work}; /* marks between the starter and the current character */
+    changes held = {.arena = out->arena}; /* marks between the starter and the current character */
     changed starter = {0, 0};
     bool has_starter = false;
     int last_class = -1; /* of the last held mark */
@@ -305,42 +315,75 @@ static void compose(const changes *in, changes *out) {
 }
 
 /* True when no character can change: below U+0300 everything is in NFC, in ASCII in every form. */
-static bool is_normal(const tok_piece *piece, tok_normalizer_kind kind) {
+static bool is_normal(const char *text, int64_t length, tok_normalizer_kind kind) {
     unsigned char limit = kind == TOK_NFC ? 0xcc : 0x80;
-    for (int64_t i = 0; i < piece->length; i++)
-        if ((unsigned char)piece->text[i] >= limit)
+    for (int64_t i = 0; i < length; i++)
+        if ((unsigned char)text[i] >= limit)
             return false;
     return true;
 }
 
-static void to_normal_form(tok_work *work, tok_piece *piece, tok_normalizer_kind kind) {
-    if (is_normal(piece, kind))
-        return;
-    changes parts = {.work = work}, whole = {.work = work};
-    decompose(piece, kind == TOK_NFKC || kind == TOK_NFKD, &parts);
-    if (kind == TOK_NFC || kind == TOK_NFKC) {
-        compose(&parts, &whole);
-        apply(piece, &whole);
-    } else {
-        apply(piece, &parts);
+/* Whether text can be cut before this character: in no form does it join what is before it, or change places
+ * with it. Not all that are so: those of ranges in which only characters with a combining class are not. */
+static bool can_cut_before(uint32_t code) {
+    return code < 0x300 || (((code >= 0x370 && code < 0x900) || (code >= 0x1e00 && code < 0x3130) ||
+                             (code >= 0x3190 && code < 0xa490) || (code >= 0xac00 && code < 0xd7a4) ||
+                             (code >= 0x1f000 && code < 0x1fb00) || (code >= 0x20000 && code < 0x30000)) &&
+                            combining_class(code) == 0);
+}
+
+/* The end of a stretch of some thousand bytes that has its normal form by itself. */
+static int64_t stretch_end(const tok_piece *piece, int64_t begin) {
+    enum { STRETCH_BYTES = 4096 };
+    if (piece->length - begin <= STRETCH_BYTES)
+        return piece->length;
+    for (int64_t at = sbp_utf8_start(piece->text, begin + STRETCH_BYTES);;) {
+        uint32_t code;
+        if (at == piece->length)
+            return at;
+        int size = sbp_utf8_get(piece->text + at, &code);
+        if (can_cut_before(code))
+            return at;
+        at += size;
     }
+}
+
+static void to_normal_form(tok_work *work, tok_piece *piece, tok_normalizer_kind kind) {
+    if (is_normal(piece->text, piece->length, kind))
+        return;
+    builder b = builder_start(work, piece, piece->length + piece->length / 8);
+    changes parts = {.arena = work->arena}, whole = {.arena = work->arena};
+    for (int64_t at = 0, end; at < piece->length; at = end) {
+        end = stretch_end(piece, at);
+        if (is_normal(piece->text + at, end - at, kind)) {
+            builder_copy(&b, at, end);
+            continue;
+        }
+        parts.count = whole.count = 0;
+        decompose(piece, at, end, kind == TOK_NFKC || kind == TOK_NFKD, &parts);
+        if (kind == TOK_NFC || kind == TOK_NFKC)
+            compose(&parts, &whole);
+        apply(&b, at, kind == TOK_NFC || kind == TOK_NFKC ? &whole : &parts);
+    }
+    builder_finish(&b, piece);
 }
 
 /* ---- the others -------------------------------------------------------------------------------------- */
 
 static void to_lower(tok_work *work, tok_piece *piece) {
-    changes c = {.work = work};
+    builder b = builder_start(work, piece, piece->length + piece->length / 8);
     for (int64_t at = 0; at < piece->length;) {
         uint32_t code;
+        tok_span span = span_at(&b, at);
         at += sbp_utf8_get(piece->text + at, &code);
         if (code == 0x130) { /* the one character whose lower case is two */
-            add_change(&c, 'i', 0);
-            add_change(&c, 0x307, 1);
+            builder_add_code(&b, 'i', span);
+            builder_add_code(&b, 0x307, span_before(&b, at));
         } else {
-            add_change(&c, (uint32_t)utf8proc_tolower((utf8proc_int32_t)code), 0);
+            builder_add_code(&b, (uint32_t)utf8proc_tolower((utf8proc_int32_t)code), span);
         }
     }
-    apply(piece, &c);
+    builder_finish(&b, piece);
 }
 
 static void strip(tok_piece *piece, bool left, bool right) {

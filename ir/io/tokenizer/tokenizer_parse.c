@@ -208,7 +208,8 @@ static sbp_status parse_splitter(parser *p, const sbp_json *json) {
         SBP_TRY(literal(p, json, bytes, sbp_utf8_put(bytes, code), &s.pattern));
         SBP_TRY(parse_metaspace(p, json, &s.scheme));
         SBP_TRY(sbp_json_get_bool(p->diag, json, "split", SBP_JSON_NULLABLE, &s.split));
-        p->t->needs_alignment |= s.scheme == TOK_FIRST;
+        if (s.scheme == TOK_FIRST)
+            p->t->aligned_until = p->t->splitter_count;
     } else if (strcmp(type, "Whitespace") == 0) {
         /* Keeps words and runs of neither; \w is that of the Rust crate, without the Latin-1 digits. */
         s.behavior = TOK_REMOVED;
@@ -229,6 +230,9 @@ static sbp_status parse_splitter(parser *p, const sbp_json *json) {
     } else {
         return unsupported(p, json, "pre_tokenizer", type);
     }
+    if (p->t->splitter_count == TOK_MAX_SPLITTERS)
+        return sbp_json_fail(p->diag, json, "at most %d pre-tokenizers in a row are supported",
+                             TOK_MAX_SPLITTERS);
     SBP_PUSH(p->t->arena, p->t->splitters, p->t->splitter_count, p->t->splitter_capacity, s);
     return SBP_OK;
 }

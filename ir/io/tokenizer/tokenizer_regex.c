@@ -425,9 +425,10 @@ sbp_status sbp_regex_compile(sbp_arena *arena, sbp_diag *diag, const char *where
                     (int)(length > 300 ? 300 : length), pattern, (const char *)message);
 }
 
-void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, sbp_diag *diag, bool track) {
-    *work = (tok_work){.t = t, .arena = scratch, .diag = diag, .track = track};
-    pcre2_general_context *general = pcre2_general_context_create(take, give, scratch);
+void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, sbp_arena *matching,
+                   sbp_diag *diag, bool offsets) {
+    *work = (tok_work){.t = t, .arena = scratch, .diag = diag, .offsets = offsets, .track = offsets};
+    pcre2_general_context *general = pcre2_general_context_create(take, give, matching);
     work->match_data = pcre2_match_data_create(1, general);
     work->match_context = pcre2_match_context_create(general);
     /* Enough for any pattern that is linear in the length of a line, while one that is exponential stops. */
@@ -436,12 +437,8 @@ void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, s
     pcre2_set_heap_limit(work->match_context, UINT32_MAX);
 }
 
-static void add_match(tok_work *work, tok_matches *out, int64_t begin, int64_t end, bool is_match) {
-    SBP_PUSH(work->arena, out->list, out->count, out->capacity, (tok_match){begin, end, is_match});
-}
-
-static void find_literal(tok_work *work, const tok_pattern *p, const char *text, int64_t length,
-                         tok_matches *out) {
+static sbp_status find_literal(const tok_pattern *p, const char *text, int64_t length, tok_match_sink sink,
+                               void *user) {
     int64_t previous = 0;
     while (previous < length) {
         const char *hit =
@@ -450,23 +447,19 @@ static void find_literal(tok_work *work, const tok_pattern *p, const char *text,
             break;
         int64_t begin = hit - text;
         if (begin != previous)
-            add_match(work, out, previous, begin, false);
+            SBP_TRY(sink(user, (tok_match){previous, begin, false}));
         previous = begin + p->literal_length;
-        add_match(work, out, begin, previous, true);
+        SBP_TRY(sink(user, (tok_match){begin, previous, true}));
     }
-    if (previous != length)
-        add_match(work, out, previous, length, false);
+    return previous == length ? SBP_OK : sink(user, (tok_match){previous, length, false});
 }
 
 sbp_status sbp_find_matches(tok_work *work, const tok_pattern *p, const char *text, int64_t length,
-                            tok_matches *out) {
-    out->count = 0;
+                            tok_match_sink sink, void *user) {
     if (length == 0)
         return SBP_OK;
-    if (!p->code) {
-        find_literal(work, p, text, length, out);
-        return SBP_OK;
-    }
+    if (!p->code)
+        return find_literal(p, text, length, sink, user);
     /* As rust-onig's find_iter: an empty match right behind the last match does not count. */
     int64_t previous = 0, from = 0, last_end = -1;
     while (from <= length) {
@@ -490,11 +483,9 @@ sbp_status sbp_find_matches(tok_work *work, const tok_pattern *p, const char *te
         }
         from = last_end = end;
         if (previous != begin)
-            add_match(work, out, previous, begin, false);
-        add_match(work, out, begin, end, true);
+            SBP_TRY(sink(user, (tok_match){previous, begin, false}));
+        SBP_TRY(sink(user, (tok_match){begin, end, true}));
         previous = end;
     }
-    if (previous != length)
-        add_match(work, out, previous, length, false);
-    return SBP_OK;
+    return previous == length ? SBP_OK : sink(user, (tok_match){previous, length, false});
 }

@@ -115,7 +115,7 @@ def tokenizers():
     yield "llama2", sentencepiece(True)
 
 
-def variants():
+def variants(made):
     """(name, base, changes to its JSON)"""
     def part(**parts):
         return {k: json.loads(v.__getstate__()) for k, v in parts.items()}
@@ -158,6 +158,8 @@ def variants():
               AddedToken("<mask>", lstrip=True, special=True, normalized=False), AddedToken("Hello", rstrip=True, normalized=False)]
     yield "added", "gpt2", {**part(normalizer=normalizers.Lowercase()), "add": tokens}
     yield "added, sentencepiece", "llama2", {"add": tokens}
+    merges = compact(made["gpt2"])["model"]["merges"]
+    yield "merges again, backwards", "gpt2", {"model": {"merges": merges + merges[::-1]}}
 
 
 def offsets_in_bytes(text, offsets):
@@ -205,7 +207,7 @@ if __name__ == "__main__":
     for name, t in made.items():
         write(name + ".json", compact(t))
     rows = []
-    for name, base, changes in variants():
+    for name, base, changes in variants(made):
         t = with_changes(made[base], changes)
         j = json.loads(t.to_str())
         original = json.loads(made[base].to_str())
