@@ -52,6 +52,7 @@ typedef struct sbp_pipeline {
     sbp_pass_options options;
     struct sbp_lowering *lowering; /* between streambp and schedule */
     sbp_program *program;          /* out */
+    int32_t uncut_layers; /* out: layers that stay with what is before them: no cut of the stream's width */
     /* --print-after, --stop-after: names of passes, NULL; text is added to `printed`. */
     const char *print_after, *stop_after;
     sbp_text *printed;

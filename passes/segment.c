@@ -8,8 +8,9 @@
  * cuts are an atom. An atom in which a row reads other rows (attention) begins a unit, what follows without
  * belongs to it: that is a layer. Atoms before the first unit are the first segment (the embedding). The last
  * atom that holds a product, with the cheap atoms before it (no product, no carry), is the head. g units make
- * a segment. What crosses between segments is one stream, of one width: where another value crosses, the cut
- * is made at an atom before, or not at all.
+ * a segment. What crosses between segments is one stream, of one width, and the head reads it as well: where
+ * another value crosses, the cut is made at an atom before, or not at all. A head that would read another
+ * width than most layers pass on begins earlier: a projection behind the last layer is part of it.
  */
 #include "passes/passes.h"
 
@@ -104,30 +105,62 @@ static bool same_stream(const cutter *c, int32_t a, int32_t b) {
     return x->dtype == y->dtype && sbp_type_row_elems(x) == sbp_type_row_elems(y);
 }
 
-/* A segment begins before the unit that begins with atom `unit`. */
-static void begin_segment(cutter *c, int32_t unit, int32_t head) {
-    for (int32_t i = unit; i > c->starts[c->start_count - 1]; i--) {
-        if (i < unit && c->atoms[i].reads_rows)
-            return;
-        if (same_stream(c, i, head)) {
-            SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, i);
-            return;
+/* Where a segment can begin that holds the unit beginning with atom `unit`, behind atom `after`; -1: nowhere.
+ */
+static int32_t cut_before(const cutter *c, int32_t unit, int32_t after, int32_t head) {
+    for (int32_t i = unit; i > after && (i == unit || !c->atoms[i].reads_rows); i--)
+        if (same_stream(c, i, head))
+            return i;
+    return -1;
+}
+
+/* Units that could each begin a segment if the head began here. */
+static int32_t count_cuts(const cutter *c, int32_t head) {
+    int32_t count = 0;
+    for (int32_t i = 1; i < head; i++)
+        count += c->atoms[i].reads_rows && cut_before(c, i, 0, head) >= 0;
+    return count;
+}
+
+/* The first atom of the head: where the stream is of the width that gives most cuts, the last such. */
+static int32_t choose_head(const cutter *c) {
+    int32_t head = c->atom_count - 1;
+    while (head > 0 && !c->atoms[head].has_product)
+        head--;
+    while (head > 1 && !c->atoms[head - 1].has_product && !c->atoms[head - 1].reads_rows)
+        head--;
+    int32_t best = head, most = head > 0 ? count_cuts(c, head) : 0;
+    int32_t *tried = SBP_NEW_ARRAY(c->p->arena, int32_t, c->atom_count + 1), tried_count = 0;
+    for (int32_t h = head - 1; h > 0 && !c->atoms[h].reads_rows; h--) {
+        bool known = same_stream(c, h, head);
+        for (int32_t i = 0; i < tried_count && !known; i++)
+            known = same_stream(c, h, tried[i]);
+        if (known)
+            continue;
+        tried[tried_count++] = h;
+        int32_t cuts = count_cuts(c, h);
+        if (cuts > most) {
+            best = h;
+            most = cuts;
         }
     }
+    return best;
 }
 
 /* First atoms of the segments: the embedding, g layers each, the head. */
 static void choose_segments(cutter *c) {
-    int32_t head = c->atom_count - 1;
-    while (head > 0 && !c->atoms[head].has_product)
-        head--;
-    while (head > 0 && !c->atoms[head - 1].has_product && !c->atoms[head - 1].reads_rows && head > 1)
-        head--;
-    int64_t units = 0, g = c->p->options.schedule.segment;
+    int32_t head = choose_head(c), units = 0;
+    int64_t g = c->p->options.schedule.segment;
+    c->p->uncut_layers = 0;
     SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, 0);
-    for (int32_t i = 0; i < head; i++)
-        if (c->atoms[i].reads_rows && units++ % g == 0 && i > 0)
-            begin_segment(c, i, head);
+    for (int32_t i = 0; i < head; i++) {
+        if (!c->atoms[i].reads_rows)
+            continue;
+        int32_t at = cut_before(c, i, c->starts[c->start_count - 1], head);
+        c->p->uncut_layers += at < 0;
+        if (units++ % g == 0 && at > 0)
+            SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, at);
+    }
     if (head > 0)
         SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, head);
 }

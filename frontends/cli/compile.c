@@ -238,6 +238,12 @@ static sbp_status run_passes(sbp_compilation *c) {
     if (status == SBP_OK)
         fputs(printed.data, stdout);
     SBP_TRY(status);
+    if (p->uncut_layers > 0)
+        sbp_note(
+            c->diag,
+            "%d layers are one segment with what is before them: no value of the width that the head reads "
+            "crosses there alone; --segment cannot divide them",
+            p->uncut_layers);
     return p->stopped ? SBP_OK : check_saved_names(c);
 }
 

@@ -215,6 +215,15 @@ static void test_depth(void **state) {
     assert_non_null(strstr(text_of(f, "err"), "32762.1M parameters"));
 }
 
+/* Layers that no segment can begin with are told of. */
+static void test_layers_that_are_not_cut(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile tests/data/onnx/two_widths.json -o $D/p --seq-len 64");
+    assert_non_null(strstr(text_of(f, "err"), "note: 2 layers are one segment with what is before them"));
+    cli_ok(f, "$C compile tests/data/onnx/odd_head.json -o $D/p --seq-len 64");
+    assert_null(strstr(text_of(f, "err"), "layers are one segment"));
+}
+
 /* Parts of a deep model are frozen, with layers below and above what is trained: there is a plan, by the
  * planner's choice and by the user's. */
 static void test_frozen_parts(void **state) {
@@ -233,13 +242,16 @@ static void test_frozen_parts(void **state) {
     cli_fails(f, 2, "--train '*none*' matches none", "$C compile $S -o $D/p --train '*none*'");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_saved_set, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_advice, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_longest, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_remedies, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_layers_that_are_not_cut, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -360,6 +360,20 @@ static void odd_layers(void **state) {
     check_model("tests/data/onnx/odd_layers.json");
 }
 
+/* The head reads another width than the layers pass on: it takes in the projection between them, and there
+ * are as many segments as layers. */
+static void odd_head(void **state) {
+    (void)state;
+    testing t = testing_open(1);
+    compile_wish wish = compile_wish_for("tests/data/onnx/odd_head.json", T_MAX, 7, 5);
+    sbp_program *p;
+    testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
+    assert_int_equal(calls_of(p, "accumulate", "layer0.backward"), 3);
+    testing_close(&t);
+    check_model("tests/data/onnx/odd_head.json");
+    check_model("tests/data/onnx/two_widths.json");
+}
+
 /* The same models need one pass when the loss is a sum over tokens. */
 static void sums_over_tokens_need_one_pass(void **state) {
     (void)state;
@@ -374,9 +388,11 @@ static void sums_over_tokens_need_one_pass(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(untied_head), cmocka_unit_test(tied_head),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(untied_head),
+                                       cmocka_unit_test(tied_head),
                                        cmocka_unit_test(capped_logits_and_windows),
                                        cmocka_unit_test(odd_layers),
+                                       cmocka_unit_test(odd_head),
                                        cmocka_unit_test(sums_over_tokens_need_one_pass)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes odd_layers.json: a small decoder with layers that no Hugging Face family of this project has, which passes
-got wrong once. Standard library only."""
+"""Writes small decoders that no Hugging Face family of this project is like, which passes got wrong once: odd_layers.json,
+odd_head.json, whose head reads another width than the layers pass on, and two_widths.json, whose layers are not all of
+one width. Standard library only."""
 
 import base64
 import json
@@ -42,8 +43,8 @@ def linear(x, name, inner, outer, bias=True):
     return node("Add", y, parameter(name + ".bias", outer)) if bias else y
 
 
-def norm(x, name):
-    return node("RMSNormalization", x, parameter(name, HIDDEN), axis=-1, epsilon=2.0**-17)
+def norm(x, name, width=HIDDEN):
+    return node("RMSNormalization", x, parameter(name, width), axis=-1, epsilon=2.0**-17)
 
 
 def first_layer(x, name):
@@ -59,15 +60,15 @@ def first_layer(x, name):
     return linear(a, name + "o", width, HIDDEN)
 
 
-def parallel_layer(x, name):
+def parallel_layer(x, name, width=HIDDEN):
     """Branches that meet in one sum: their biases, and matrices with one input, have one and the same gradient."""
-    y = norm(x, name + "norm")
-    heads = [linear(y, name + part, HIDDEN, HEADS * HEAD_DIM, bias=False) for part in "qkv"]
+    y = norm(x, name + "norm", width)
+    heads = [linear(y, name + part, width, HEADS * HEAD_DIM, bias=False) for part in "qkv"]
     a = node("Attention", *heads, is_causal=1, q_num_heads=HEADS, kv_num_heads=HEADS)
-    branches = [linear(a, name + "o", HEADS * HEAD_DIM, HIDDEN)]
-    branches += [linear(y, name + part, HIDDEN, HIDDEN) for part in ("left", "right")]
-    gate = node("Sigmoid", linear(y, name + "gate", HIDDEN, 5))
-    branches.append(linear(gate, name + "down", 5, HIDDEN))
+    branches = [linear(a, name + "o", HEADS * HEAD_DIM, width)]
+    branches += [linear(y, name + part, width, width) for part in ("left", "right")]
+    gate = node("Sigmoid", linear(y, name + "gate", width, 5))
+    branches.append(linear(gate, name + "down", 5, width))
     for branch in branches:
         x = node("Add", x, branch)
     return x
@@ -101,18 +102,12 @@ def tokens(*shape):
     return {"tensorType": {"elemType": "INT64" if len(shape) == 2 else "FLOAT", "shape": {"dim": dims}}}
 
 
-def main():
-    x = node("Gather", parameter("embed", VOCABULARY, HIDDEN), "input_ids", axis=0)
-    x = first_layer(x, "first.")
-    x = parallel_layer(x, "parallel.")
-    x = sharing_layer(x, "sharing.")
-    x = crossing_layer(x, "crossing.")
-    node("MatMul", norm(x, "norm"), parameter("head", HIDDEN, VOCABULARY), output="logits")
+def write(name):
     model = {
         "irVersion": 10,
         "opsetImport": [{"domain": "", "version": 23}],
         "graph": {
-            "name": "odd_layers",
+            "name": name,
             "node": nodes,
             "initializer": initializers,
             "input": [{"name": "input_ids", "type": tokens(1, "T")}],
@@ -120,7 +115,44 @@ def main():
         },
     }
     text = json.dumps(model, indent=0) + "\n"
-    (pathlib.Path(__file__).parent / "odd_layers.json").write_text(text)
+    (pathlib.Path(__file__).parent / f"{name}.json").write_text(text)
+    nodes.clear()
+    initializers.clear()
 
 
-main()
+def odd_layers():
+    x = node("Gather", parameter("embed", VOCABULARY, HIDDEN), "input_ids", axis=0)
+    x = first_layer(x, "first.")
+    x = parallel_layer(x, "parallel.")
+    x = sharing_layer(x, "sharing.")
+    x = crossing_layer(x, "crossing.")
+    node("MatMul", norm(x, "norm"), parameter("head", HIDDEN, VOCABULARY), output="logits")
+    write("odd_layers")
+
+
+def odd_head():
+    """A projection into the layers and one behind them: other values are as wide as what the head reads."""
+    narrow = 4
+    x = node("Gather", parameter("embed", VOCABULARY, narrow), "input_ids", axis=0)
+    x = linear(x, "in", narrow, HIDDEN, bias=False)
+    for layer in range(3):
+        x = parallel_layer(x, f"{layer}.")
+    x = linear(x, "out", HIDDEN, narrow)
+    node("MatMul", norm(x, "norm", narrow), parameter("head", narrow, VOCABULARY), output="logits")
+    write("odd_head")
+
+
+def two_widths():
+    """What is as wide as the head's input crosses before the last layer only."""
+    narrow = 4
+    x = node("Gather", parameter("embed", VOCABULARY, HIDDEN), "input_ids", axis=0)
+    for layer in range(2):
+        x = parallel_layer(x, f"{layer}.")
+    x = parallel_layer(linear(x, "between", HIDDEN, narrow), "2.", narrow)
+    node("MatMul", norm(x, "norm", narrow), parameter("head", narrow, VOCABULARY), output="logits")
+    write("two_widths")
+
+
+odd_layers()
+odd_head()
+two_widths()
