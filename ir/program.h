@@ -24,7 +24,7 @@
  *                a device may take what is below 2^-126 for 0.
  *   row          a row kernel (ir/rowkernel.h), over the rows of its first operand that varies with the row
  *   colsum       dst[0,:] = beta dst[0,:] + sum over rows of src
- *   gather       dst[r,:] = table[index[r],:]
+ *   gather       dst[r,:] = table[index[r],:], both of float types
  *   scatter_add  dst[index[r],:] += src[r,:], rows with the same index added in the order of perm. perm: rows
  *                of src (relative to the view) sorted by index; segment[k]: number of rows with the same
  *                index when sorted position k is the first of them, else 0.
@@ -35,8 +35,9 @@
  *                own part, shared_end + r - own - c in the shared part; visible when below window).
  *                score = scale q.k, then softcap tanh(score/softcap) when softcap > 0.
  *                Head h reads kv head h / (heads/kv_heads).
- *                lse: [rows, heads], natural log of the sum of exponentials of the scores, fp32 (fp64).
- *   attn_bwd     the gradients, given do: dq written, dk and dv (fp32 or fp64) added to; no atomics.
+ *                q, k and v are all fp64 or none is. lse: [rows, heads], natural log of the sum of
+ *                exponentials of the scores, fp64 where q is, else fp32. work: as many rows as q.
+ *   attn_bwd     the gradients, given do: dq written, dk and dv (of lse's type) added to; no atomics.
  *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
  *   collective   over ranks: all_reduce, reduce_scatter, all_gather, broadcast; src may be dst
  *   fence        commands of queue `to` after it start only when those of queue `from` before it are done

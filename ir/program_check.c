@@ -1,5 +1,5 @@
-/* program_check.c: the verifier's constraints on one command or call (c13 to c27; the list is in
- * program_verify.c). */
+/* program_check.c: the verifier's constraints on one command (c15 to c27; the list is in program_verify.c).
+ */
 #include "ir/program_check.h"
 
 #include <math.h>
@@ -149,7 +149,7 @@ static void touch(sbp_checker *c, int32_t buffer, uint8_t access) {
     set->access[at] |= access;
 }
 
-static uint8_t touched_by(const sbp_checker *c, int32_t function, int32_t buffer) {
+uint8_t sbp_checker_touched(const sbp_checker *c, int32_t function, int32_t buffer) {
     if (c->touched.capacity == 0)
         return 0;
     uint64_t key = touch_key(c, function, buffer);
@@ -210,10 +210,14 @@ static sbp_status float_dtype(const subject *s, int32_t k) {
     return FAIL(s, "c20", "%s is %s, not a float", s->operands[k].name, sbp_dtype_name(dtype_of(s, k)));
 }
 
-static sbp_status wide_dtype(const subject *s, int32_t k) {
-    if (dtype_of(s, k) == SBP_F32 || dtype_of(s, k) == SBP_F64)
+/* f64 where operand `like` is, else f32. */
+static sbp_status wide_dtype(const subject *s, int32_t k, int32_t like) {
+    sbp_dtype wide = dtype_of(s, like) == SBP_F64 ? SBP_F64 : SBP_F32;
+    if (dtype_of(s, k) == wide)
         return SBP_OK;
-    return FAIL(s, "c20", "%s is %s, not f32 or f64", s->operands[k].name, sbp_dtype_name(dtype_of(s, k)));
+    return FAIL(s, "c20", "%s is %s beside %s of %s, not %s", s->operands[k].name,
+                sbp_dtype_name(dtype_of(s, k)), s->operands[like].name, sbp_dtype_name(dtype_of(s, like)),
+                sbp_dtype_name(wide));
 }
 
 /* One integer per row. */
@@ -263,10 +267,14 @@ static sbp_status check_attention_operands(const subject *s, int32_t q, int32_t 
     SBP_TRY(exact_cols(s, q + 2, a->kv_heads * a->d_v));
     SBP_TRY(exact_cols(s, o, a->heads * a->d_v));
     SBP_TRY(exact_cols(s, lse, a->heads));
-    for (int32_t k = q; k < q + 3; k++)
+    for (int32_t k = q; k < q + 3; k++) {
         SBP_TRY(float_dtype(s, k));
+        if ((dtype_of(s, k) == SBP_F64) != (dtype_of(s, q) == SBP_F64))
+            return FAIL(s, "c20", "%s is %s beside q of %s", s->operands[k].name,
+                        sbp_dtype_name(dtype_of(s, k)), sbp_dtype_name(dtype_of(s, q)));
+    }
     SBP_TRY(float_dtype(s, o));
-    SBP_TRY(wide_dtype(s, lse));
+    SBP_TRY(wide_dtype(s, lse, q));
     for (int32_t k = first; k < first + 3; k++)
         SBP_TRY(index_column(s, k));
     return SBP_OK;
@@ -281,8 +289,8 @@ static sbp_status check_attention_backward(const subject *s) {
     SBP_TRY(same_cols(s, DO, O));
     SBP_TRY(float_dtype(s, DQ));
     SBP_TRY(float_dtype(s, DO));
-    SBP_TRY(wide_dtype(s, DK));
-    return wide_dtype(s, DV);
+    SBP_TRY(wide_dtype(s, DK, Q));
+    return wide_dtype(s, DV, Q);
 }
 
 static sbp_status check_shapes(const subject *s) {
@@ -300,8 +308,8 @@ static sbp_status check_shapes(const subject *s) {
         SBP_TRY(float_dtype(s, 1));
         return same_cols(s, 0, 1);
     case SBP_CMD_GATHER: /* dst table index */
-        if (!sbp_dtype_is_float(dtype_of(s, 0)) || !sbp_dtype_is_float(dtype_of(s, 1)))
-            SBP_TRY(same_dtype(s, 0, 1));
+        SBP_TRY(float_dtype(s, 0));
+        SBP_TRY(float_dtype(s, 1));
         SBP_TRY(same_cols(s, 0, 1));
         return index_column(s, 2);
     case SBP_CMD_SCATTER_ADD: /* dst src index perm segment */
@@ -449,8 +457,8 @@ static sbp_status check_inputs(const subject *s) {
 /* ---- rows (c17, c18) and overlap (c22) ------------------------------------------------------------------
  */
 
-static sbp_status resolve(const sbp_checker *c, const char *what, const char *name, const sbp_view *view,
-                          const sbp_position *position, sbp_range *out) {
+sbp_status sbp_check_resolve(const sbp_checker *c, const char *what, const char *name, const sbp_view *view,
+                             const sbp_position *position, sbp_range *out) {
     if (sbp_view_resolve(c->program, c->function, view, position, out))
         return SBP_OK;
     return sbp_checker_fail(c, "c17", what, "%.60s leaves its buffer for T %lld, S %lld, i %lld", name,
@@ -572,8 +580,8 @@ static sbp_status check_rows(subject *s) {
         sbp_range ranges[SBP_MAX_COMMAND_OPERANDS] = {{0}};
         for (int32_t k = 0; k < s->count; k++)
             if (present(s, k))
-                SBP_TRY(
-                    resolve(s->c, s->what, s->operands[k].name, &command->views[k], position, &ranges[k]));
+                SBP_TRY(sbp_check_resolve(s->c, s->what, s->operands[k].name, &command->views[k], position,
+                                          &ranges[k]));
         for (int32_t k = 0; k < rule_count; k++)
             if (!sbp_row_rule_holds(s->c->program, &rules[k], ranges, position))
                 return fail_rule(s, &rules[k], ranges, position);
@@ -601,83 +609,4 @@ sbp_status sbp_check_command(sbp_checker *c, const sbp_command *command) {
     SBP_TRY(check_inputs(&s));
     SBP_TRY(check_rows(&s));
     return check_flush(&s);
-}
-
-/* ---- calls (c13, c14) ------------------------------------------------------------------------------------
- */
-
-static sbp_status check_actual(const sbp_checker *c, const sbp_call *call, int32_t k) {
-    const sbp_function *callee = &c->program->functions[call->function];
-    const sbp_formal *formal = &callee->formals[k];
-    const sbp_view *view = &call->views[k];
-    if (view->ref == SBP_NO_VIEW || view->ref < 0)
-        return sbp_checker_fail(c, "c13", callee->name, "no buffer for formal '%.80s'", formal->name);
-    SBP_TRY(sbp_check_view(c, callee->name, formal->name, view));
-    const sbp_buffer *b = &c->program->buffers[view->ref];
-    if (b->dtype != formal->dtype || view->cols != formal->cols)
-        return sbp_checker_fail(c, "c13", callee->name,
-                                "formal '%.80s' is %s of %lld columns, got %s of %lld", formal->name,
-                                sbp_dtype_name(formal->dtype), (long long)formal->cols,
-                                sbp_dtype_name(b->dtype), (long long)view->cols);
-    if (formal->access != SBP_READ && c->input_of[view->ref] >= 0)
-        return sbp_checker_fail(c, "c13", callee->name, "formal '%.80s' is written; '%.80s' is a row input",
-                                formal->name, b->name);
-    if (b->space != SBP_DEVICE && c->facts[call->function].device_only[k])
-        return sbp_checker_fail(c, "c13", callee->name,
-                                "formal '%.80s' is not only copied; '%.80s' is in "
-                                "host memory",
-                                formal->name, b->name);
-    uint8_t touched = touched_by(c, call->function, view->ref);
-    if ((touched & 2) || (touched && formal->access != SBP_READ))
-        return sbp_checker_fail(c, "c14", callee->name,
-                                "'%.80s' goes to formal '%.80s', but the function "
-                                "uses it itself",
-                                b->name, formal->name);
-    const sbp_position_list *positions = &c->positions[c->table + 1];
-    for (int32_t n = 0; n < positions->count; n++) {
-        sbp_range range;
-        int64_t rows;
-        SBP_TRY(resolve(c, callee->name, formal->name, view, &positions->items[n], &range));
-        if (!sbp_extent_eval(formal->rows, &positions->items[n].sizes, &rows) || rows != range.rows)
-            return sbp_checker_fail(
-                c, "c13", callee->name, "formal '%.80s' has %lld rows, got %lld, for T %lld", formal->name,
-                (long long)rows, (long long)range.rows, (long long)positions->items[n].sizes.v[SBP_T]);
-    }
-    return SBP_OK;
-}
-
-/* Whether two actuals share memory at any position. */
-static bool actuals_overlap(const sbp_checker *c, const sbp_view *a, const sbp_view *b) {
-    if (a->ref != b->ref || a->slot != b->slot)
-        return a->ref != b->ref && placed_together(c, a, b);
-    if (!cols_overlap(a, b))
-        return false;
-    const sbp_position_list *positions = &c->positions[c->table + 1];
-    for (int32_t n = 0; n < positions->count; n++) {
-        sbp_range ra, rb;
-        if (sbp_view_resolve(c->program, NULL, a, &positions->items[n], &ra) &&
-            sbp_view_resolve(c->program, NULL, b, &positions->items[n], &rb) && rows_overlap(&ra, &rb))
-            return true;
-    }
-    return false;
-}
-
-sbp_status sbp_check_call(sbp_checker *c, const sbp_call *call) {
-    const sbp_program *p = c->program;
-    if (c->function)
-        return sbp_checker_fail(c, "c13", "call", "a call inside a function");
-    if (call->function < 0 || call->function >= p->function_count)
-        return sbp_checker_fail(c, "c13", "call", "no function %d", call->function);
-    const sbp_function *callee = &p->functions[call->function];
-    for (int32_t k = 0; k < callee->formal_count; k++)
-        SBP_TRY(check_actual(c, call, k));
-    for (int32_t a = 0; a < callee->formal_count; a++) {
-        if (callee->formals[a].access == SBP_READ)
-            continue;
-        for (int32_t b = 0; b < callee->formal_count; b++)
-            if (b != a && actuals_overlap(c, &call->views[a], &call->views[b]))
-                return sbp_checker_fail(c, "c14", callee->name, "formals '%.80s' and '%.80s' share memory",
-                                        callee->formals[a].name, callee->formals[b].name);
-    }
-    return SBP_OK;
 }

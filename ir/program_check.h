@@ -1,5 +1,5 @@
-/* program_check.h: what the two halves of the program verifier share (program_verify.c walks, and
- * program_check.c looks at one command or call). Private to them. */
+/* program_check.h: what the parts of the program verifier share (program_verify.c walks, program_check.c
+ * looks at one command, program_check_calls.c at one call). Private to them. */
 #ifndef SBP_IR_PROGRAM_CHECK_H
 #define SBP_IR_PROGRAM_CHECK_H
 
@@ -51,6 +51,11 @@ sbp_status sbp_checker_fail(const sbp_checker *c, const char *constraint, const 
 /* A view's reference, slot, column range and use of the table. name: of the operand, for messages. */
 sbp_status sbp_check_view(const sbp_checker *c, const char *what, const char *name,
                           const sbp_view *view) SBP_CHECKED;
+/* Its rows at a position; c17. */
+sbp_status sbp_check_resolve(const sbp_checker *c, const char *what, const char *name, const sbp_view *view,
+                             const sbp_position *position, sbp_range *out) SBP_CHECKED;
+/* How a function uses the buffer itself: 1 reads, 2 writes. */
+uint8_t sbp_checker_touched(const sbp_checker *c, int32_t function, int32_t buffer);
 sbp_status sbp_check_command(sbp_checker *c, const sbp_command *command) SBP_CHECKED;
 sbp_status sbp_check_call(sbp_checker *c, const sbp_call *call) SBP_CHECKED;
 

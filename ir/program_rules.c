@@ -108,10 +108,10 @@ int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *com
         order_rule(&list, program, 3);
         break;
     case SBP_CMD_ATTN_FWD: /* o lse q k v first shared_end own work */
-        attention_rules(&list, (const int32_t[]){0, 1, -1}, 2, 3, 4, 5);
+        attention_rules(&list, (const int32_t[]){0, 1, 8, -1}, 2, 3, 4, 5);
         break;
     case SBP_CMD_ATTN_BWD: /* dq dk dv q k v o lse do first shared_end own work */
-        attention_rules(&list, (const int32_t[]){0, 6, 7, 8, -1}, 3, 4, 5, 9);
+        attention_rules(&list, (const int32_t[]){0, 6, 7, 8, 12, -1}, 3, 4, 5, 9);
         add(&list, SBP_ROWS_ALIGNED, 1, 4, 0);
         add(&list, SBP_ROWS_ALIGNED, 2, 4, 0);
         break;

@@ -1,5 +1,5 @@
 /* program_verify.c: the constraints on programs. Declarations (c1 to c11) and loops (c12) are checked here,
- * calls (c13, c14) and commands (c15 to c27) in program_check.c.
+ * calls (c13, c14) in program_check_calls.c, commands (c15 to c27) in program_check.c.
  *
  *   c1   sizes are positive (s_max may be 0) and below 2^40
  *   c2   names are there, and unique among their kind; a function's own buffers differ from the program's

@@ -330,6 +330,14 @@ static void constraints_that_text_can_break(void **state) {
         {"table = E, index = tok", "table = E, index = p", "program_c20"},
         {"buffer dK carry device f32", "buffer dK carry device bf16",
          "program_c20: function 'layer.bwd', command 3 (attn_bwd): dk is bf16"},
+        {"buffer dK carry device f32", "buffer dK carry device f64", "(attn_bwd): dk is f64 beside q of f32"},
+        {"buffer V carry device f32", "buffer V carry device f64", "v is f64 beside q of f32"},
+        {"lse scratch device f32", "lse scratch device f64", "(attn_fwd): lse is f64 beside q of f32"},
+        {"buffer E param device f32[10, 4]", "buffer E param device i32[10, 4]", "program_c20"},
+        {"own = first[i*C for C]) {heads = 2, kv_heads = 1, d_qk = 2, d_v = 2, scale = 0.5}\n    row @bias",
+         "own = first[i*C for C], work := part) {heads = 2, kv_heads = 1, d_qk = 2, d_v = 2, scale = 0.5}\n"
+         "    row @bias",
+         "program_c18: function 'layer.bwd', command 3 (attn_bwd): work"},
         {"y := q) with", "y := %x[i*C for C]) with",
          "program_c21: function 'layer.fwd', command 4 (scale): y "
          "writes formal 'x'"},

@@ -334,11 +334,82 @@ static void mutants_do_not_crash_the_device(void **unused) {
     assert_true(verified > rounds / 20);
 }
 
+/* Every command that has types to agree on, without kernels, which have their own. */
+static const char typed_text[] =
+    "program typed\ntarget cpu\nsizes t_max 50, s_max 1, chunk 8, head_chunk 3\narena device 0, host 0\n"
+    "scalars T, S\ntable chunk step C windows 0\n"
+    "buffer E param device ?[10, 4]\nbuffer W param device ?[4, 4]\nbuffer dE accum device ?[10, 4]\n"
+    "buffer b accum device ?[1, 4]\nbuffer x stream device ?[T, 4]\nbuffer q stream device ?[T, 4]\n"
+    "buffer K carry device ?[T, 2]\nbuffer V carry device ?[T, 2]\nbuffer dK carry device ?[T, 2]\n"
+    "buffer dV carry device ?[T, 2]\nbuffer o stream device ?[T, 4]\nbuffer lse stream device ?[T, 2]\n"
+    "buffer do stream device ?[T, 4]\nbuffer dq stream device ?[T, 4]\nbuffer work workspace device ?[T, 8]\n"
+    "buffer tok rows device i32[T, 1]\nbuffer order rows device i32[T, 1]\n"
+    "buffer segment rows device i32[T, 1]\nbuffer first rows device i32[T, 1]\n"
+    "buffer result result device f64[1, 1]\n"
+    "input tok column tok\ninput order order tok chunk T\ninput segment segment tok chunk T\n"
+    "input first column first\n"
+    "entry accumulate {\n"
+    "  gather(dst := x, table = E, index = tok)\n  fence {from = 0, to = 0}\n"
+    "  gemm(d := q, a = x, b = W, bias = b)\n  copy(dst := K, src = x[*, 0 for 2])\n"
+    "  copy(dst := V, src = x[*, 2 for 2])\n  fill(dst := dK) {value = 0}\n  fill(dst := dV) {value = 0}\n"
+    "  fence {from = 0, to = 0}\n"
+    "  attn_fwd(o := o, lse := lse, q = q, k = K, v = V, first = first, shared_end = first, own = first) "
+    "{heads = 2, kv_heads = 1, d_qk = 2, d_v = 2, scale = 0.7}\n  fence {from = 0, to = 0}\n"
+    "  gemm(d := do, a = o, b = W, c = x) {tb, beta = 1}\n  fence {from = 0, to = 0}\n"
+    "  attn_bwd(dq := dq, dk += dK, dv += dV, q = q, k = K, v = V, o = o, lse = lse, do = do, first = first, "
+    "shared_end = first, own = first, work := work) {heads = 2, kv_heads = 1, d_qk = 2, d_v = 2, scale = "
+    "0.7}\n"
+    "  fence {from = 0, to = 0}\n  colsum(dst += b, src = dq) {beta = 1}\n"
+    "  scatter_add(dst += dE, src = dq, index = tok, perm = order, segment = segment)\n"
+    "  reduce(dst += result, src = dK) {op = sum, beta = 1}\n}\n";
+
+/* Whatever types its buffers have, a program that verifies runs: the device refuses none that the verifier
+ * lets through. */
+static void types_that_verify_run(void **unused) {
+    (void)unused;
+    enum { ROUNDS = 4000, ROWS = 21 };
+    static const char *const types[] = {"f32", "f64", "bf16", "f16", "i32", "i64", "i8", "bool"};
+    static numbers n;
+    int ran = 0;
+    make_batch(&n, ROWS);
+    for (int k = 0; k < ROUNDS; k++) {
+        bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
+        sbp_device_options options = {.threads = 1};
+        sbp_text text;
+        sbp_text_init(&text, b.arena);
+        bool wide = mutate_pick(2);
+        for (const char *c = typed_text; *c; c++) {
+            uint32_t odd = mutate_pick(12); /* few: most of such programs do not verify */
+            const char *usual = wide ? "f64" : odd == 9 ? "bf16" : "f32";
+            if (*c == '?')
+                sbp_text_add(&text, "%s", odd > 1 ? usual : types[mutate_pick(SBP_COUNT(types))]);
+            else
+                sbp_text_add(&text, "%c", *c);
+        }
+        b.text = text.data;
+        expect_ok(&b, sbp_guard(b.arena, b.diag, parse, &b));
+        place(b.program);
+        if (sbp_program_verify(b.program, b.diag) == SBP_OK) {
+            const sbp_column columns[] = {{"tok", SBP_I32, n.tok, ROWS}, {"first", SBP_I32, n.first, ROWS}};
+            expect_ok(&b, sbp_executor_create(b.diag, &sbp_cpu_device, &options, b.program, &b.executor));
+            expect_ok(&b, sbp_executor_bind(b.executor, ROWS, 0, columns, 2, b.diag));
+            sbp_status status = sbp_executor_run(b.executor, "accumulate", b.diag);
+            if (status != SBP_OK)
+                fail_msg("status %d: %s\n%s", (int)status, sbp_diag_text(b.diag, SBP_ERROR), b.text);
+            ran++;
+        }
+        close_bench(&b);
+    }
+    print_message("%d draws of types: %d verified\n", (int)ROUNDS, ran);
+    assert_true(ran > ROUNDS / 20);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_those_of_plain_loops),
         cmocka_unit_test(order_and_threads_do_not_matter),
         cmocka_unit_test(mutants_do_not_crash_the_device),
+        cmocka_unit_test(types_that_verify_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
