@@ -20,9 +20,9 @@ import tempfile
 
 import torch
 import transformers
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 import reference_float64 as reference
 from cases import ABSENT, CASES
@@ -37,34 +37,40 @@ def rng_for(*words):
     return random.Random("/".join(words))
 
 
-def random_weights(model, name, seed):
-    """Weights that make every tensor matter: scores and logits of order 1, norms and biases away from 1 and 0."""
+def random_weights(model, name, case):
+    """Weights that make every tensor matter: scores and logits of order 1, vectors away from where they start."""
+    owner = {f"{path}.{key}": module for path, module in model.named_modules() for key in module._parameters}
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            rng = rng_for(name, str(seed), key)
+            rng = rng_for(name, str(case.seed), key)
             values = torch.tensor([rng.gauss(0.0, 1.0) for _ in range(parameter.numel())], dtype=torch.float64)
             values = values.reshape(parameter.shape)
-            gemma_norm = "norm" in key and model.config.model_type == "gemma3_text"  # multiplies by 1 + w
-            if parameter.dim() == 1 and "bias" not in key and not gemma_norm:
-                values = 1.0 + 0.25 * values
-            elif parameter.dim() == 1:
-                values = 0.25 * values
-            elif key.endswith("embed_tokens.weight"):
-                values = 0.4 * values
-            elif model.config.model_type == "gpt2":
-                values = values * (0.4 if ".wte." in key or ".wpe." in key else parameter.shape[0] ** -0.5)
+            if parameter.dim() == 1:  # norms start as 1, or as 0 where they multiply by 1 + w; biases as 0
+                values = parameter.double().mean().round() + 0.25 * values
+            elif isinstance(owner[key], torch.nn.Embedding):
+                values = case.embedding * values
             else:
-                values = values * 1.15 * parameter.shape[1] ** -0.5
+                inputs = parameter.shape[0 if isinstance(owner[key], Conv1D) else 1]
+                values = values * case.gain * inputs**-0.5
             parameter.copy_(values)
+
+
+def without_absent(config):
+    """Without the keys that are ABSENT, at the top level and in the objects there."""
+    return {
+        key: without_absent(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if value is not ABSENT
+    }
 
 
 def write_model(directory, name, case):
     directory.mkdir(parents=True)
     config_file = directory / "config.json"
-    config_file.write_text(json.dumps(case.config, indent=1) + "\n")
+    config_file.write_text(json.dumps(without_absent(case.config), indent=1) + "\n")
     config = AutoConfig.from_pretrained(directory)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    random_weights(model, name, case.seed)
+    random_weights(model, name, case)
     with tempfile.TemporaryDirectory() as scratch:
         model.save_pretrained(scratch, **({"max_shard_size": case.shards} if case.shards else {}))
         for file in pathlib.Path(scratch).iterdir():
@@ -118,20 +124,20 @@ def make_rows(directory, name, case):
     return rows
 
 
-def stored_names(model_directory):
-    names = set()
+def stored_gradients(model, step, model_directory):
+    """Under the names of model.safetensors, which may differ from those of the live parameters: a tensor is recognised
+    by its values. A tied head has no tensor there and is part of the input embedding."""
+    live = dict(model.named_parameters())
+    gradients = {}
     for file in sorted(model_directory.glob("*.safetensors")):
-        with safe_open(file, "pt") as opened:
-            names |= set(opened.keys())
-    return names
-
-
-def stored_gradients(step, model_directory):
-    """Under the names of model.safetensors. A tied head has no tensor there and is part of the input embedding."""
-    names = stored_names(model_directory)
-    if names != step.gradients.keys():
-        raise RuntimeError(f"{model_directory}: {sorted(names ^ step.gradients.keys())} only on one side")
-    return step.gradients
+        for name, tensor in load_file(file).items():
+            same = [key for key in ([name] if name in live else live) if torch.equal(live[key], tensor.double())]
+            if len(same) != 1:
+                raise RuntimeError(f"{model_directory}: {name} is {len(same)} parameters of the model")
+            gradients[name] = step.gradients[same[0]]
+    if len(gradients) != len(live):
+        raise RuntimeError(f"{model_directory}: {len(gradients)} tensors, {len(live)} parameters")
+    return gradients
 
 
 def check_case_tells_apart(name, case, directory, rows, step):
@@ -139,17 +145,15 @@ def check_case_tells_apart(name, case, directory, rows, step):
     least = float("inf")
     weights = reference.load(directory / "model", torch.float64).state_dict()
     for change in case.differs_from:
-        config = {key: value for key, value in {**case.config, **change}.items() if value is not ABSENT}
-        for key, value in config.items():
-            if isinstance(value, dict):
-                config[key] = {k: v for k, v in value.items() if v is not ABSENT}
-        with tempfile.TemporaryDirectory() as scratch, reference.Float64Patches():
+        config = without_absent({**case.config, **change})
+        with tempfile.TemporaryDirectory() as scratch:
             (pathlib.Path(scratch) / "config.json").write_text(json.dumps(config))
-            model = AutoModelForCausalLM.from_config(
-                AutoConfig.from_pretrained(scratch), dtype=torch.float64, attn_implementation="eager"
-            ).eval()
-            model.load_state_dict(weights, strict=False)
-            got = reference.run_step(model, rows, case.loss_type).gradients
+            with reference.Float64Patches(scratch):
+                model = AutoModelForCausalLM.from_config(
+                    AutoConfig.from_pretrained(scratch), dtype=torch.float64, attn_implementation="eager"
+                ).eval()
+                model.load_state_dict(weights, strict=False)
+                got = reference.run_step(model, rows, case.loss_type).gradients
         move = reference.worst(got, {key: step.gradients[key] for key in got})[0]
         if move < 1e-4:
             raise RuntimeError(f"{name}: {change} moves no gradient by more than {move:.1e}")
@@ -203,8 +207,8 @@ def write_case(name, case):
         arguments = {"compile": ["--objective", "sft", *variant, "--seq-len", total], "run": ["--batch-tokens", total]}
         (directory / "args.json").write_text(json.dumps(arguments, indent=1) + "\n")
         model, step = reference.reference_step(directory / "model", rows, case.loss_type)
-        save_file(stored_gradients(step, directory / "model"), directory / "grads.safetensors")
-        difference = reference.directional_error(model, rows, step.gradients, case.loss_type)
+        save_file(stored_gradients(model, step, directory / "model"), directory / "grads.safetensors")
+        difference = reference.directional_error(directory / "model", model, rows, step.gradients, case.loss_type)
         if difference is not None and difference > 1e-8:
             raise RuntimeError(f"{name}: difference quotient and gradients are {difference:.1e} apart")
         move = check_case_tells_apart(name, case, directory, rows, step)
@@ -232,9 +236,9 @@ def check_case(directory):
         print(f"{directory.name:34} skipped: objective {expectation['objective']['objective']}")
         return True
     rows = [json.loads(line) for line in (directory / "train.jsonl").read_text().splitlines()]
-    _, step = reference.reference_step(directory / "model", rows, expectation["objective"]["loss_type"])
+    model, step = reference.reference_step(directory / "model", rows, expectation["objective"]["loss_type"])
     golden = load_file(directory / "grads.safetensors")
-    error, tensor = reference.worst(stored_gradients(step, directory / "model"), golden)
+    error, tensor = reference.worst(stored_gradients(model, step, directory / "model"), golden)
     loss = abs(step.loss - expectation["loss"]) / abs(expectation["loss"])
     pairs = [
         (a, b) for x, y in zip(step.logprobs, expectation["logprobs"], strict=True) for a, b in zip(x, y, strict=True)

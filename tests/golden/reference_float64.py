@@ -2,9 +2,9 @@
 
 A transformers model loaded in float64 still computes RMSNorm, rotary tables and the attention softmax in float32,
 which leaves 4e-7 in the gradients. `Float64Patches` replaces those functions by their own source text with float32
-spelled float64, so the mathematics stays transformers' own and nothing is written out a second time. A replacement
-that finds nothing to replace is an error (transformers has changed), and `NoFloat32` watches every tensor operation of
-the forward and of the backward, so a place that was forgotten is an error too.
+spelled float64, so the mathematics stays transformers' own and nothing is written out a second time. No family is
+named: the functions are those of the model's own module. `NoFloat32` watches every tensor operation of the forward and
+of the backward, so a place that was forgotten is an error.
 """
 
 import contextlib
@@ -18,49 +18,59 @@ import textwrap
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModelForCausalLM, modeling_rope_utils
-
-# Class prefix of every family that has float32 inside. GPT-2 (layer_norm, no rotary, plain softmax) has none.
-FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma3": "Gemma3"}
+from transformers import AutoConfig, AutoModelForCausalLM, modeling_rope_utils
 
 
 def in_float64(function, namespace):
-    """The source of `function`, with every float32 spelled float64, compiled in `namespace`."""
+    """The source of `function`, with every float32 spelled float64, compiled in `namespace`; None: there is none."""
     source = textwrap.dedent(inspect.getsource(function))
     changed = source.replace("torch.float32", "torch.float64")
     changed = re.sub(r"\btorch\.float\b", "torch.float64", changed)
     changed = changed.replace(".float()", ".double()")
     if changed == source:
-        raise RuntimeError(f"{function.__qualname__}: no float32 found to replace; has transformers changed?")
+        return None
     scope = dict(namespace)
     exec(compile(changed, f"<float64 {function.__qualname__}>", "exec"), scope)
     return scope[function.__name__]
 
 
+def modeling_module(directory):
+    """transformers' module with the classes of the model in `directory`."""
+    return importlib.import_module(AutoModelForCausalLM._model_mapping[type(AutoConfig.from_pretrained(directory))].__module__)
+
+
 class Float64Patches(contextlib.ExitStack):
-    """While entered, the families' norms, rotary tables and softmax compute in float64."""
+    """While entered, what the model of a directory is made of computes in float64: every forward of its classes, its
+    rotary tables and its attention, and all rope types."""
+
+    def __init__(self, directory):
+        super().__init__()
+        self.module = modeling_module(directory)
 
     def __enter__(self):
         super().__enter__()
-        for family, prefix in FAMILIES.items():
-            module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
-            scope = vars(module)
-            norm, rotary = scope[prefix + "RMSNorm"], scope[prefix + "RotaryEmbedding"]
-            self._patch(norm, "forward", scope)
-            self._patch(rotary, "forward", scope)
-            self._patch(rotary, "compute_default_rope_parameters", scope)
-            self._patch(module, "eager_attention_forward", scope)
+        scope = vars(self.module)
+        places = [(self.module, "eager_attention_forward")] if "eager_attention_forward" in scope else []
+        for item in list(scope.values()):
+            if inspect.isclass(item) and item.__module__ == self.module.__name__:
+                places += [(item, name) for name in ("forward", "compute_default_rope_parameters") if name in vars(item)]
+        for owner, name in places:
+            self._patch(owner, name, scope)
         table = modeling_rope_utils.ROPE_INIT_FUNCTIONS
         for name, function in list(table.items()):
-            table[name] = in_float64(function, vars(modeling_rope_utils))
+            replacement = in_float64(function, vars(modeling_rope_utils))
+            if not replacement:
+                raise RuntimeError(f"{name}: no float32 found to replace; has transformers changed?")
+            table[name] = replacement
             self.callback(table.__setitem__, name, function)
         return self
 
     def _patch(self, owner, name, scope):
         original = inspect.getattr_static(owner, name)
         replacement = in_float64(getattr(owner, name), scope)
-        setattr(owner, name, replacement)
-        self.callback(setattr, owner, name, original)
+        if replacement:
+            setattr(owner, name, staticmethod(replacement) if isinstance(original, staticmethod) else replacement)
+            self.callback(setattr, owner, name, original)
 
 
 class NoFloat32(TorchDispatchMode):
@@ -91,7 +101,7 @@ def use_longest_document(model, rows):
 
     transformers sees one document at a time here, so its own update is switched off and the tables of the longest
     document of the step stand for all of them."""
-    rotary = getattr(getattr(model, "model", None), "rotary_emb", None)
+    rotary = getattr(model.base_model, "rotary_emb", None)
     if rotary is None or getattr(rotary, "rope_type", None) not in ("dynamic", "longrope"):
         return
     longest = max(len(row["input_ids"]) for row in rows)
@@ -172,7 +182,7 @@ def total_loss(model, rows, loss_type="nll"):
 
 def reference_step(directory, rows, loss_type="nll"):
     """(model, Step), all float64; checked operation by operation."""
-    with Float64Patches():
+    with Float64Patches(directory):
         model = load(directory, torch.float64)
         for name, buffer in model.named_buffers():
             if buffer.is_floating_point() and buffer.dtype != torch.float64:
@@ -195,7 +205,7 @@ def worst(got, want):
     return max((relative_error(got[name], want[name]), name) for name in want)
 
 
-def directional_error(model, rows, gradients, loss_type="nll", step=3e-6):
+def directional_error(directory, model, rows, gradients, loss_type="nll", step=3e-6):
     """Difference quotient of the loss along a direction against the gradients: their check from outside.
 
     The direction is, per tensor, half gradient and half noise: large enough to be measured, and no element is left out.
@@ -217,7 +227,7 @@ def directional_error(model, rows, gradients, loss_type="nll", step=3e-6):
                 p.copy_(start[name] + distance * way[name])
         return total_loss(model, rows)
 
-    with Float64Patches():
+    with Float64Patches(directory):
         # Five points: the error is of fourth order in the step.
         got = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)
         at(0.0)

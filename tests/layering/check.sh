@@ -153,10 +153,11 @@ check_calls() {
 # No family, parameter or objective is known to passes, backends and runtime, not even in a string or a comment.
 check_families() {
     local families parameters objectives
-    families=$(sed -nE 's/^(ARCHITECTURE|GGUF)\("([a-z]+)[0-9a-z_]*".*/\2/p' frontends/registry.def | sort -u | paste -sd'|')
+    # "phi3" is phi, followed by a digit or the end of the word: no Philox.
+    families=$(sed -nE 's/^(ARCHITECTURE|GGUF)\("([a-z_]*[a-z])[0-9]*(_text)?".*/\2/p' frontends/registry.def | sort -u | paste -sd'|')
     parameters='q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|embed_tokens|lm_head|self_attn|input_layernorm|token_embd|attn_q'
     objectives='dpo|grpo|ppo|kto|orpo'
-    grep -nHiE "(^|[^[:alnum:]])(${families:-llama}|$parameters)|(^|[^[:alnum:]_])($objectives)([^[:alnum:]_]|$)" \
+    grep -nHiE "(^|[^[:alnum:]])((${families:-llama})([^[:alpha:]]|$)|$parameters)|(^|[^[:alnum:]_])($objectives)([^[:alnum:]_]|$)" \
         $(sources passes backends runtime) | sed -E 's/^([^:]*:[0-9]+):.*/\1: family: the name of a model, parameter or objective/'
 }
 

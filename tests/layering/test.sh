@@ -43,6 +43,9 @@ plant call frontends/hf/hf.c 'void sbp_i(char *a, const char *b) { strcpy(a, b);
 plant family passes/sink.c '/* as in llama */'
 plant family runtime/run/weights.c 'static const char *sbp_name = "model.embed_tokens.weight";'
 plant family backends/device.h '/* for DPO */'
+plant family passes/split.c '/* phi3 has its own */'
+plant family runtime/run/devices.c '/* GPT_NeoX */'
+printf '/* Philox, sophisticated, philosophy: no family */\n' >> passes/body.c
 plant name ir/lex.c '#define _SBP_X 1'
 plant name runtime/train/lr.c 'static int _hidden(void);'
 plant name passes/passes.h '} sbp_place_t;'
