@@ -206,7 +206,7 @@ static sbp_status read_tensors(llama *m) {
 
 /* ---- rotary embedding ------------------------------------------------------------------------------ */
 
-/* Llama 3 divides slow frequencies by `factor`, keeps fast ones, and blends between. COMPAT, section 4. */
+/* Llama 3 divides slow frequencies by `factor`, keeps fast ones, and blends between: llama3 in hf_rope.c. */
 static double llama3_factor(const llama *m, int64_t i, double factor, double length) {
     const double pi = 3.14159265358979323846, low = 1, high = 4;
     double wavelength = 2 * pi * pow(m->theta, (double)(2 * i) / (double)m->head_dim);

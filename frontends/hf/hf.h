@@ -56,22 +56,49 @@ const char *sbp_hf_string(sbp_hf *hf, const char *key, const char *fallback);
 /* Whether the field is there and null, as num_key_value_heads may be. */
 bool sbp_hf_is_null(sbp_hf *hf, const char *key);
 
-/* ---- rotary position embedding (COMPAT: `default`, linear, llama3, yarn, proportional) ------------- */
+/* ---- rotary position embedding --------------------------------------------------------------------- */
 
+/* Formulas and their source: hf_rope.c. */
 typedef struct sbp_hf_rope {
-    const double *inv_freq; /* [n], rounded as the compute type wants it */
-    int64_t n;              /* head_dim / 2 */
+    const double *inv_freq; /* [n], rounded as the compute type wants it; NULL: nothing turns */
+    int64_t n;              /* element i < n of a head turns with element i + n; those from 2 n on stay */
     double scale;           /* of cos and sin */
+    /* Types that look at the longest document of the step, when it has more tokens than this: */
+    double original_length;
+    const double *long_inv_freq; /* longrope: these instead; NULL for other types */
+    double growth;               /* dynamic: the factor by which the base grows; 0 for other types */
+    const double *growth_power;  /* dynamic: [n] */
 } sbp_hf_rope;
 
+/* What the family says; config.json says the rest. */
+typedef struct sbp_hf_rope_shape {
+    int64_t head_dim;
+    int64_t rotary_dim;    /* the first so many elements of a head turn; must be given: head_dim for all. A
+                              partial_rotary_factor that says otherwise is an error */
+    double theta;          /* when there is no rope_theta */
+    const char *theta_key; /* top-level field of theta; NULL: rope_theta */
+    int64_t max_positions;
+    int64_t original_positions; /* when there is no top-level original_max_position_embeddings; 0: none */
+} sbp_hf_rope_shape;
+
+/* How many elements of a head turn: head_dim * partial_rotary_factor, rounded down; the factor stands inside
+ * of rope_parameters (rope_scaling), else in the top-level field `key`, else it is `fallback`. */
+int64_t sbp_hf_rotary_dim(sbp_hf *hf, int64_t head_dim, const char *key, double fallback);
 /* From rope_parameters (flat), rope_scaling, rope_theta. */
-sbp_hf_rope sbp_hf_rope_read(sbp_hf *hf, int64_t head_dim, double default_theta, int64_t max_positions);
+sbp_hf_rope sbp_hf_rope_read(sbp_hf *hf, const sbp_hf_rope_shape *shape);
 /* For models with one set of parameters per layer type: `over`, then `base`, are objects or NULL, theta is
  * that of a field outside of them. */
-sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *base, int64_t head_dim,
-                             double theta, int64_t max_positions);
-/* cos and sin, [T, head_dim / 2] in the compute type, of row input pos. */
-void sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope, sbp_value *cos, sbp_value *sin);
+sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *base,
+                             const sbp_hf_rope_shape *shape);
+
+/* cos and sin of row input pos, [T, n], in fp32 (fp64 when computing in fp64). */
+typedef struct sbp_hf_turn {
+    sbp_value cos, sin;
+} sbp_hf_turn;
+
+sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope);
+/* x: [T, heads, head_dim] */
+sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn turn);
 
 /* ---- graph ---------------------------------------------------------------------------------------- */
 
@@ -93,14 +120,46 @@ sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init
  * that hold both, with different values, are not tied whatever config.json says; a file may hold either one.
  */
 sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool tied);
+/* Another name under which files may keep the parameter that a value is. */
+void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias);
 /* y = x W^T (+ bias): parameters <module>.weight [out, in] and, if asked for, <module>.bias. */
 sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
                         int64_t in, bool bias);
+/* The same with `length` rows from `start` on of a fused tensor [out, in]: parameters <module>.<part>.weight
+ * (.bias), which are read and written as parts of <module>.weight (.bias). */
+sbp_value sbp_hf_linear_part(sbp_hf *hf, const char *name, sbp_value x, const char *module, const char *part,
+                             int64_t out, int64_t in, int64_t start, int64_t length, bool bias);
 /* [T, heads * d] -> [T, heads, d] and back. */
 sbp_value sbp_hf_split_heads(sbp_hf *hf, sbp_value x, int64_t heads, int64_t d);
 sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x);
+
+typedef enum sbp_hf_norm_style {
+    SBP_HF_RMS_NORM,          /* x / rms, rounded to the compute type, times w: Llama */
+    SBP_HF_RMS_NORM_WIDE,     /* x / rms times w, then rounded: OLMo 2 */
+    SBP_HF_RMS_NORM_PLUS_ONE, /* x / rms times 1 + w, then rounded: Gemma */
+    SBP_HF_LAYER_NORM         /* (x - mean) / deviation times w, plus bias: GPT-2, GPT-NeoX */
+} sbp_hf_norm_style;
+
+typedef struct sbp_hf_norm {
+    sbp_hf_norm_style style;
+    double eps;
+} sbp_hf_norm;
+
+/* Over the last axis of x, which has n elements; parameters <module>.weight, for a layer norm <module>.bias.
+ */
+sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name, sbp_value x,
+                           const char *module, int64_t n);
+/* activation(x), and activation(gate) * up; activations as Hugging Face calls them: silu (swish), gelu,
+ * gelu_new, gelu_fast, gelu_pytorch_tanh. Others are errors. */
+sbp_value sbp_hf_activate(sbp_hf *hf, const char *activation, const char *name, sbp_value x);
+sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_value gate, sbp_value up);
+/* x times a number that is not rounded to the type of x first; x itself for 1. */
+sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window);
+/* logits [T, vocab] of the last hidden states, in fp32 (fp64 when computing in fp64): the last product of
+ * every model. matrix: [vocab, hidden] */
+sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix);
 /* The end of every model: log-probabilities of the labels and the results of @model. logits: [T, V]. */
 void sbp_hf_finish(sbp_hf *hf, sbp_value logits);
 /* "a.3.b" in the arena. */
@@ -113,22 +172,33 @@ typedef struct sbp_hf_layer {
     int32_t rope;   /* which of the decoder's tables */
 } sbp_hf_layer;
 
+typedef enum sbp_hf_qk_norm {
+    SBP_HF_QK_NORM_NONE,
+    SBP_HF_QK_NORM_HEAD, /* q_norm and k_norm over each head */
+    SBP_HF_QK_NORM_WHOLE /* over all heads together */
+} sbp_hf_qk_norm;
+
+/* All false, 0 and NULL: a Llama. */
 typedef struct sbp_hf_decoder {
     int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, max_positions;
     const char *activation; /* as Hugging Face calls it */
-    double norm_eps;
-    bool norm_plus_one; /* norms scale by 1 + w, in fp32 */
+    sbp_hf_norm norm;       /* of all norms */
+    bool no_input_norms;    /* attention and the MLP read the stream as it is */
+    bool output_norms;      /* norms on the outputs of attention and of the MLP, before they are added */
+    sbp_hf_qk_norm qk_norm; /* before rope */
     bool qkv_bias, o_bias, mlp_bias;
-    bool qk_norm;      /* q_norm and k_norm over head_dim, before rope */
-    bool output_norms; /* norms on the outputs of attention and of the MLP, before they are added */
+    bool fused_qkv, fused_gate_up; /* one tensor each: qkv_proj, gate_up_proj */
     bool tied;
-    double embed_scale; /* 1: none */
-    double score_scale, final_softcap;
+    double embed_scale;  /* of the embedding; 1: none */
+    double branch_scale; /* of what attention and the MLP add; 1: none */
+    double score_scale;
+    double logits_divisor; /* 1: none */
+    double final_softcap;  /* 0: none */
     sbp_hf_rope rope[2];
     sbp_hf_layer *layer; /* [layers] */
 } sbp_hf_decoder;
 
-/* Defaults that differ between families: COMPAT, section 3. */
+/* What differs between families when config.json does not say it. */
 typedef struct sbp_hf_defaults {
     int64_t vocab, heads; /* 0: must be given */
     int64_t kv_heads;     /* 0: as many as heads */
@@ -136,11 +206,17 @@ typedef struct sbp_hf_defaults {
     bool head_dim_rounds; /* hidden may be no multiple of heads */
     int64_t max_positions;
     bool tied;
-    const char *activation_key, *activation;
+    double norm_eps;                         /* 0: 1e-6 */
+    const char *activation_key, *activation; /* NULL: hidden_act, silu */
 } sbp_hf_defaults;
 
 /* Reads the fields that all families share; windows 0, rope not read. */
 sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults);
+/* Its rotary parameters for heads that turn as a whole. */
+sbp_hf_rope sbp_hf_decoder_rope(sbp_hf *hf, const sbp_hf_decoder *decoder);
+/* One window for all layers: sliding_window, `fallback` when absent (0: none), none when null. Whether there
+ * is one. */
+bool sbp_hf_one_window(sbp_hf *hf, sbp_hf_decoder *decoder, int64_t fallback);
 /* layer_types: sets sliding[layer]; false when the field is absent. Types other than full_attention and
  * sliding_attention are errors. */
 bool sbp_hf_layer_types(sbp_hf *hf, int64_t layers, bool *sliding);

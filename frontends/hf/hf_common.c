@@ -1,4 +1,4 @@
-/* hf_common.c: reading config.json, and the pieces of graph that all architectures are made of. */
+/* hf_common.c: reading config.json, parameters, and the end of every model. */
 #include "frontends/loading.h"
 
 #include <ctype.h>
@@ -114,7 +114,8 @@ static bool has_norm_component(const char *name) {
     return false;
 }
 
-/* COMPAT, section 5: what weight decay skips. */
+/* Weight decay skips norms and biases, by name: what contains "bias", "layernorm" or "rmsnorm", or has a path
+ * component that is "norm" or ends with "_norm" (transformers 5.23: Trainer.get_decay_parameter_names). */
 static bool decays(sbp_hf *hf, const char *name) {
     char *lower = sbp_arena_strdup(hf->arena, name);
     for (char *c = lower; *c; c++)
@@ -242,33 +243,14 @@ sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool
     return sbp_hf_matrix(hf, name, param->type.dim[0].n, param->type.dim[1].n);
 }
 
-sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
-                        int64_t in, bool bias) {
-    sbp_value operands[3] = {x, sbp_hf_matrix(hf, sbp_hf_path(hf, "%s.weight", module), out, in),
-                             SBP_NO_VALUE};
-    if (bias)
-        operands[2] = sbp_hf_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, out);
-    return sbp_build(&hf->builder, SBP_OP_linear, name, operands, 3, NULL, 0, NULL);
+void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias) {
+    if (hf->builder.status == SBP_OK)
+        add_alias(hf, &hf->builder.module->params[hf->builder.func->values[param].binding], alias);
 }
 
-sbp_value sbp_hf_split_heads(sbp_hf *hf, sbp_value x, int64_t heads, int64_t d) {
-    return sbp_build_reshape(&hf->builder, x, (int64_t[]){heads, d}, 2);
-}
-
-sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x) {
-    return sbp_build_reshape(&hf->builder, x,
-                             (int64_t[]){sbp_type_row_elems(sbp_build_type(&hf->builder, x))}, 1);
-}
-
-sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window) {
-    sbp_value first = sbp_hf_row(hf, "first"), shared_end = sbp_hf_row(hf, "shared_end"),
-              own = sbp_hf_row(hf, "own");
-    sbp_value operands[] = {q, k, v, first, shared_end, own};
-    sbp_value out[2];
-    sbp_build(&hf->builder, SBP_OP_attention, "attn_out", operands, SBP_COUNT(operands),
-              (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_int("window", window)}, 2, out);
-    sbp_build_name(&hf->builder, out[1], "lse");
-    return out[0];
+sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix) {
+    return sbp_build(&hf->builder, SBP_OP_linear, "logits", (sbp_value[]){x, matrix}, 2,
+                     (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL);
 }
 
 void sbp_hf_finish(sbp_hf *hf, sbp_value logits) {

@@ -1,5 +1,6 @@
 /* hf_decoder.c: decoders of the Llama kind: embedding, layers of attention and gated MLP, norm, head. What a
- * family adds or leaves out stands in its sbp_hf_decoder. Parameter names: COMPAT, section 3. */
+ * family adds or leaves out stands in its sbp_hf_decoder. Parameters are named as the modules of
+ * transformers' modeling_llama.py; norms on outputs as those of modeling_gemma3.py and modeling_olmo2.py. */
 #include "frontends/hf/hf.h"
 
 #include <math.h>
@@ -35,16 +36,21 @@ static int64_t read_head_dim(sbp_hf *hf, int64_t hidden, int64_t heads, const sb
 sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) {
     int64_t vocab = defaults->vocab > 0 ? defaults->vocab : SBP_HF_REQUIRED,
             heads = defaults->heads > 0 ? defaults->heads : SBP_HF_REQUIRED;
+    const char *key = defaults->activation_key ? defaults->activation_key : "hidden_act",
+               *activation = defaults->activation ? defaults->activation : "silu";
+    double eps = defaults->norm_eps > 0 ? defaults->norm_eps : 1e-6;
     sbp_hf_decoder d = {.vocab = sbp_hf_size(hf, "vocab_size", vocab),
                         .hidden = sbp_hf_size(hf, "hidden_size", SBP_HF_REQUIRED),
                         .inner = sbp_hf_size(hf, "intermediate_size", SBP_HF_REQUIRED),
                         .layers = sbp_hf_size(hf, "num_hidden_layers", SBP_HF_REQUIRED),
                         .heads = sbp_hf_size(hf, "num_attention_heads", heads),
-                        .activation = sbp_hf_string(hf, defaults->activation_key, defaults->activation),
-                        .norm_eps = sbp_hf_double(hf, "rms_norm_eps", 1e-6),
+                        .activation = sbp_hf_string(hf, key, activation),
+                        .norm.eps = sbp_hf_double(hf, "rms_norm_eps", eps),
                         .max_positions = sbp_hf_size(hf, "max_position_embeddings", defaults->max_positions),
                         .tied = sbp_hf_bool(hf, "tie_word_embeddings", defaults->tied),
-                        .embed_scale = 1};
+                        .embed_scale = 1,
+                        .branch_scale = 1,
+                        .logits_divisor = 1};
     d.kv_heads = read_kv_heads(hf, d.heads, defaults->kv_heads);
     d.head_dim = read_head_dim(hf, d.hidden, d.heads, defaults);
     d.score_scale = pow((double)d.head_dim, -0.5);
@@ -57,6 +63,22 @@ sbp_hf_decoder sbp_hf_decoder_read(sbp_hf *hf, const sbp_hf_defaults *defaults) 
     if (hf->model->pad_id >= 0 && hf->model->pad_id < d.vocab)
         hf->pad_row = hf->model->pad_id;
     return d;
+}
+
+sbp_hf_rope sbp_hf_decoder_rope(sbp_hf *hf, const sbp_hf_decoder *d) {
+    return sbp_hf_rope_read(hf, &(sbp_hf_rope_shape){.head_dim = d->head_dim,
+                                                     .rotary_dim = d->head_dim,
+                                                     .theta = 1e4,
+                                                     .max_positions = d->max_positions});
+}
+
+bool sbp_hf_one_window(sbp_hf *hf, sbp_hf_decoder *d, int64_t fallback) {
+    bool given = sbp_hf_field(hf, "sliding_window") != NULL,
+         none = sbp_hf_is_null(hf, "sliding_window") || (!given && fallback == 0);
+    int64_t window = none ? 0 : sbp_hf_size(hf, "sliding_window", fallback);
+    for (int64_t i = 0; i < d->layers && hf->builder.status == SBP_OK; i++)
+        d->layer[i].window = window;
+    return !none;
 }
 
 bool sbp_hf_layer_types(sbp_hf *hf, int64_t layers, bool *sliding) {
@@ -97,80 +119,66 @@ typedef struct decoder {
     sbp_hf *hf;
     sbp_builder *b;
     const sbp_hf_decoder *d;
-    sbp_value cos[2], sin[2];
+    sbp_hf_turn turn[2]; /* as d->rope */
 } decoder;
 
 static sbp_value build_norm(const decoder *c, const char *name, sbp_value x, const char *module, int64_t n) {
-    bool plus_one = c->d->norm_plus_one;
-    sbp_value w = sbp_hf_vector(c->hf, sbp_hf_path(c->hf, "%s.weight", module),
-                                plus_one ? SBP_INIT_ZEROS : SBP_INIT_ONES, n);
-    return sbp_build(c->b, SBP_OP_rms_norm, name, (sbp_value[]){x, w}, 2,
-                     (sbp_attr[]){sbp_attr_double("eps", c->d->norm_eps),
-                                  sbp_attr_double("offset", plus_one ? 1 : 0),
-                                  sbp_attr_symbol("cast", plus_one ? "after" : "before")},
-                     3, NULL);
+    return sbp_hf_normalize(c->hf, &c->d->norm, name, x, module, n);
 }
 
-/* Queries or keys: project, split, norm where the family has one, turn. */
-static sbp_value build_turned(const decoder *c, const char *name, sbp_value x, const char *module,
-                              int64_t heads, int32_t rope) {
+/* The linear map <module>.<part>_proj; of a fused tensor <module>.<fused>, its rows from `start` on. */
+static sbp_value project(const decoder *c, const char *name, sbp_value x, const char *module,
+                         const char *part, int64_t length, bool bias, const char *fused, int64_t start,
+                         int64_t out) {
+    if (fused)
+        return sbp_hf_linear_part(c->hf, name, x, sbp_hf_path(c->hf, "%s.%s", module, fused), part, out,
+                                  c->d->hidden, start, length, bias);
+    return sbp_hf_linear(c->hf, name, x, sbp_hf_path(c->hf, "%s.%s_proj", module, part), length, c->d->hidden,
+                         bias);
+}
+
+/* Queries, keys or values, [T, heads, head_dim]: project, norm where the family has one, split. `before`:
+ * heads before these in the fused tensor. */
+static sbp_value build_heads(const decoder *c, const char *part, sbp_value x, const char *module,
+                             int64_t heads, int64_t before, bool normed) {
     const sbp_hf_decoder *d = c->d;
     sbp_hf *hf = c->hf;
-    sbp_value y = sbp_hf_linear(hf, NULL, x, sbp_hf_path(hf, "%s.%s_proj", module, name), heads * d->head_dim,
-                                d->hidden, d->qkv_bias);
-    y = sbp_hf_split_heads(hf, y, heads, d->head_dim); /* [T, heads, head_dim] */
-    if (d->qk_norm)
-        y = build_norm(c, NULL, y, sbp_hf_path(hf, "%s.%s_norm", module, name), d->head_dim);
-    return sbp_build(c->b, SBP_OP_rope, name, (sbp_value[]){y, c->cos[rope], c->sin[rope]}, 3, NULL, 0, NULL);
+    int64_t n = heads * d->head_dim, all = (d->heads + 2 * d->kv_heads) * d->head_dim;
+    const char *norm = sbp_hf_path(hf, "%s.%s_norm", module, part);
+    sbp_value y = project(c, NULL, x, module, part, n, d->qkv_bias, d->fused_qkv ? "qkv_proj" : NULL,
+                          before * d->head_dim, all);
+    if (normed && d->qk_norm == SBP_HF_QK_NORM_WHOLE)
+        y = build_norm(c, NULL, y, norm, n);
+    y = sbp_hf_split_heads(hf, y, heads, d->head_dim);
+    if (normed && d->qk_norm == SBP_HF_QK_NORM_HEAD)
+        y = build_norm(c, NULL, y, norm, d->head_dim);
+    return y;
 }
 
 static sbp_value build_attention(const decoder *c, sbp_value x, const char *module,
                                  const sbp_hf_layer *layer) {
     const sbp_hf_decoder *d = c->d;
     sbp_hf *hf = c->hf;
-    sbp_value q = build_turned(c, "q", x, module, d->heads, layer->rope);
-    sbp_value k = build_turned(c, "k", x, module, d->kv_heads, layer->rope);
-    sbp_value v = sbp_hf_linear(hf, NULL, x, sbp_hf_path(hf, "%s.v_proj", module), d->kv_heads * d->head_dim,
-                                d->hidden, d->qkv_bias);
-    v = sbp_hf_split_heads(hf, v, d->kv_heads, d->head_dim);
+    sbp_hf_turn turn = c->turn[layer->rope];
+    sbp_value q = build_heads(c, "q", x, module, d->heads, 0, true);
+    q = sbp_hf_rotate(hf, "q", q, turn);
+    sbp_value k = build_heads(c, "k", x, module, d->kv_heads, d->heads, true);
+    k = sbp_hf_rotate(hf, "k", k, turn);
+    sbp_value v = build_heads(c, "v", x, module, d->kv_heads, d->heads + d->kv_heads, false);
     sbp_build_name(c->b, v, "v");
     sbp_value o = sbp_hf_join_heads(hf, sbp_hf_attention(hf, q, k, v, d->score_scale, layer->window));
     return sbp_hf_linear(hf, "attn_proj", o, sbp_hf_path(hf, "%s.o_proj", module), d->hidden,
                          d->heads * d->head_dim, d->o_bias);
 }
 
-/* activation(gate) * up */
-static sbp_value build_gated(const decoder *c, sbp_value gate, sbp_value up) {
-    static const struct {
-        const char *name;
-        sbp_opcode code;
-        const char *approximate;
-    } known[] = {{"silu", SBP_OP_swiglu, NULL},
-                 {"swish", SBP_OP_swiglu, NULL},
-                 {"gelu", SBP_OP_geglu, "none"},
-                 {"gelu_pytorch_tanh", SBP_OP_geglu, "tanh"},
-                 {"gelu_new", SBP_OP_geglu, "tanh"}};
-    for (int32_t i = 0; i < SBP_COUNT(known); i++)
-        if (strcmp(c->d->activation, known[i].name) == 0)
-            return sbp_build(c->b, known[i].code, "act", (sbp_value[]){gate, up}, 2,
-                             (sbp_attr[]){sbp_attr_symbol("approximate",
-                                                          known[i].approximate ? known[i].approximate : "")},
-                             known[i].approximate ? 1 : 0, NULL);
-    sbp_hf_fail(c->hf, NULL,
-                "the activation '%s' is not built; supported: silu, gelu, gelu_pytorch_tanh, gelu_new",
-                c->d->activation);
-    return SBP_NO_VALUE;
-}
-
 static sbp_value build_mlp(const decoder *c, sbp_value x, const char *module) {
     const sbp_hf_decoder *d = c->d;
-    sbp_hf *hf = c->hf;
-    sbp_value gate = sbp_hf_linear(hf, "gate", x, sbp_hf_path(hf, "%s.gate_proj", module), d->inner,
-                                   d->hidden, d->mlp_bias);
-    sbp_value up =
-        sbp_hf_linear(hf, "up", x, sbp_hf_path(hf, "%s.up_proj", module), d->inner, d->hidden, d->mlp_bias);
-    return sbp_hf_linear(hf, "mlp_proj", build_gated(c, gate, up), sbp_hf_path(hf, "%s.down_proj", module),
-                         d->hidden, d->inner, d->mlp_bias);
+    const char *fused = d->fused_gate_up ? "gate_up_proj" : NULL;
+    sbp_value gate = project(c, "gate", x, module, "gate", d->inner, d->mlp_bias, fused, 0, 2 * d->inner);
+    sbp_value up = project(c, "up", x, module, "up", d->inner, d->mlp_bias, fused, d->inner, 2 * d->inner);
+    sbp_value y = sbp_hf_gate(c->hf, d->activation, "act", gate, up);
+    return sbp_hf_linear(c->hf, "mlp_proj", y, sbp_hf_path(c->hf, "%s.down_proj", module), d->hidden,
+                         d->inner, d->mlp_bias);
 }
 
 /* The ops that follow belong to this module of a layer; its name. */
@@ -182,6 +190,7 @@ static const char *enter(const decoder *c, int64_t layer, const char *module) {
 /* The residual stream with a branch added. */
 static sbp_value add_branch(const decoder *c, const char *name, sbp_value x, sbp_value y, int64_t layer) {
     c->b->node = sbp_hf_path(c->hf, "model.layers.%lld", (long long)layer);
+    y = sbp_hf_scale(c->hf, "scaled_branch", y, c->d->branch_scale);
     x = sbp_build2(c->b, SBP_OP_add, x, y);
     sbp_build_name(c->b, x, name);
     return x;
@@ -189,23 +198,20 @@ static sbp_value add_branch(const decoder *c, const char *name, sbp_value x, sbp
 
 static sbp_value build_layer(const decoder *c, sbp_value x, int64_t n) {
     const sbp_hf_decoder *d = c->d;
-    sbp_value y = build_norm(c, "attn_norm", x, enter(c, n, "input_layernorm"), d->hidden);
+    sbp_value y = x;
+    if (!d->no_input_norms)
+        y = build_norm(c, "attn_norm", x, enter(c, n, "input_layernorm"), d->hidden);
     y = build_attention(c, y, enter(c, n, "self_attn"), &d->layer[n]);
     if (d->output_norms)
         y = build_norm(c, "attn_out_norm", y, enter(c, n, "post_attention_layernorm"), d->hidden);
-    x = add_branch(c, "attn_residual", x, y, n);
+    y = x = add_branch(c, "attn_residual", x, y, n);
     const char *before = d->output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
-    y = build_norm(c, "mlp_norm", x, enter(c, n, before), d->hidden);
+    if (!d->no_input_norms)
+        y = build_norm(c, "mlp_norm", x, enter(c, n, before), d->hidden);
     y = build_mlp(c, y, enter(c, n, "mlp"));
     if (d->output_norms)
         y = build_norm(c, "mlp_out_norm", y, enter(c, n, "post_feedforward_layernorm"), d->hidden);
     return add_branch(c, "mlp_residual", x, y, n);
-}
-
-static void build_tables(decoder *c) {
-    for (int32_t r = 0; r < 2; r++)
-        if (c->d->rope[r].inv_freq)
-            sbp_hf_rope_tables(c->hf, &c->d->rope[r], &c->cos[r], &c->sin[r]);
 }
 
 static sbp_value build_head(const decoder *c, sbp_value x, sbp_value table) {
@@ -214,8 +220,12 @@ static sbp_value build_head(const decoder *c, sbp_value x, sbp_value table) {
     x = build_norm(c, "final_norm", x, c->b->node, d->hidden);
     c->b->node = "lm_head";
     sbp_value w = sbp_hf_head_matrix(c->hf, "lm_head.weight", table, d->tied);
-    sbp_value logits = sbp_build(c->b, SBP_OP_linear, "logits", (sbp_value[]){x, w}, 2,
-                                 (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL); /* [T, vocab], fp32 */
+    sbp_value logits = sbp_hf_logits(c->hf, x, w);
+    if (d->logits_divisor != 1 && c->b->status == SBP_OK) {
+        sbp_dtype wide = sbp_build_type(c->b, logits)->dtype;
+        logits = sbp_build2(c->b, SBP_OP_div, logits, sbp_build_const(c->b, wide, d->logits_divisor));
+        sbp_build_name(c->b, logits, "scaled_logits");
+    }
     if (d->final_softcap != 0)
         logits = sbp_build(c->b, SBP_OP_softcap, "capped_logits", &logits, 1,
                            (sbp_attr[]){sbp_attr_double("cap", d->final_softcap)}, 1, NULL);
@@ -226,16 +236,14 @@ void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *d) {
     decoder c = {.hf = hf, .b = &hf->builder, .d = d};
     hf->base_prefix = "model.";
     c.b->node = "model.rotary_emb";
-    build_tables(&c);
+    for (int32_t r = 0; r < 2; r++)
+        if (d->rope[r].inv_freq)
+            c.turn[r] = sbp_hf_rope_tables(hf, &d->rope[r]);
     c.b->node = "model.embed_tokens";
     sbp_value table = sbp_hf_table(hf, "model.embed_tokens.weight", d->vocab, d->hidden);
     sbp_value tok = sbp_hf_row(hf, "tok");
     sbp_value x = sbp_build(c.b, SBP_OP_gather, "embed", (sbp_value[]){table, tok}, 2, NULL, 0, NULL);
-    if (d->embed_scale != 1) {
-        x = sbp_build2(c.b, SBP_OP_mul, x,
-                       sbp_build_const(c.b, hf->compute, sbp_round_to(hf->compute, d->embed_scale)));
-        sbp_build_name(c.b, x, "scaled_embed");
-    }
+    x = sbp_hf_scale(hf, "scaled_embed", x, d->embed_scale);
     for (int64_t i = 0; i < d->layers && c.b->status == SBP_OK; i++)
         x = build_layer(&c, x, i);
     sbp_hf_finish(hf, build_head(&c, x, table));

@@ -17,8 +17,13 @@ static void read_rope(sbp_hf *hf, sbp_hf_decoder *d) {
         sbp_hf_fail(hf, sbp_json_member(both, "truncate"), "not supported here, for all layer types");
     double theta = sbp_hf_double(hf, "rope_theta", 1e6),
            local_theta = sbp_hf_double(hf, "rope_local_base_freq", 1e4);
-    d->rope[FULL] = sbp_hf_rope_from(hf, scaling, full, d->head_dim, theta, d->max_positions);
-    d->rope[SLIDING] = sbp_hf_rope_from(hf, NULL, local, d->head_dim, local_theta, d->max_positions);
+    sbp_hf_rope_shape shape = {.head_dim = d->head_dim,
+                               .rotary_dim = d->head_dim,
+                               .theta = theta,
+                               .max_positions = d->max_positions};
+    d->rope[FULL] = sbp_hf_rope_from(hf, scaling, full, &shape);
+    shape.theta = local_theta;
+    d->rope[SLIDING] = sbp_hf_rope_from(hf, NULL, local, &shape);
 }
 
 static void read_layers(sbp_hf *hf, sbp_hf_decoder *d) {
@@ -52,9 +57,11 @@ void sbp_hf_gemma3_text(sbp_hf *hf) {
                                                                   .activation = "gelu_pytorch_tanh"});
     hf->within_multimodal =
         true; /* Gemma3ForConditionalGeneration, which leaves defaults out of text_config */
-    d.norm_plus_one = d.output_norms = d.qk_norm = true;
+    d.norm.style = SBP_HF_RMS_NORM_PLUS_ONE;
+    d.output_norms = true;
+    d.qk_norm = SBP_HF_QK_NORM_HEAD;
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", false);
-    d.embed_scale = sqrt((double)d.hidden);
+    d.embed_scale = sbp_round_to(hf->compute, sqrt((double)d.hidden)); /* a tensor of the compute type */
     d.score_scale = pow(sbp_hf_double(hf, "query_pre_attn_scalar", 256), -0.5);
     d.final_softcap = sbp_hf_double(hf, "final_logit_softcapping", 0);
     sbp_hf_field(hf, "attn_logit_softcapping"); /* transformers reads and never applies it */

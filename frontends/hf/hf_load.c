@@ -223,6 +223,9 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored sto
     hf.builder = sbp_builder_on(l->model->module, func, l->diag);
     read_facts(&hf, l);
     architecture->build(&hf);
+    if (hf.builder.status == SBP_OK && func->result_count == 0)
+        return sbp_fail(l->diag, SBP_INTERNAL,
+                        "the function that builds model_type %s does not end in sbp_hf_finish", model_type);
     check_left_over(&hf);
     SBP_TRY(hf.builder.status);
     if (hf.untied)

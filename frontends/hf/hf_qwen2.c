@@ -24,13 +24,10 @@ void sbp_hf_qwen_windows(sbp_hf *hf, sbp_hf_decoder *d) {
 }
 
 void sbp_hf_qwen2(sbp_hf *hf) {
-    sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.kv_heads = 32,
-                                                                  .head_dim_rounds = true,
-                                                                  .max_positions = 32768,
-                                                                  .activation_key = "hidden_act",
-                                                                  .activation = "silu"});
+    sbp_hf_decoder d = sbp_hf_decoder_read(
+        hf, &(sbp_hf_defaults){.kv_heads = 32, .head_dim_rounds = true, .max_positions = 32768});
     d.qkv_bias = true;
     sbp_hf_qwen_windows(hf, &d);
-    d.rope[0] = sbp_hf_rope_read(hf, d.head_dim, 1e4, d.max_positions);
+    d.rope[0] = sbp_hf_decoder_rope(hf, &d);
     sbp_hf_decoder_build(hf, &d);
 }

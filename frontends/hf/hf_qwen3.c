@@ -2,14 +2,11 @@
 #include "frontends/hf/hf.h"
 
 void sbp_hf_qwen3(sbp_hf *hf) {
-    sbp_hf_decoder d = sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.kv_heads = 32,
-                                                                  .head_dim = 128,
-                                                                  .max_positions = 32768,
-                                                                  .activation_key = "hidden_act",
-                                                                  .activation = "silu"});
+    sbp_hf_decoder d =
+        sbp_hf_decoder_read(hf, &(sbp_hf_defaults){.kv_heads = 32, .head_dim = 128, .max_positions = 32768});
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", false);
-    d.qk_norm = true;
+    d.qk_norm = SBP_HF_QK_NORM_HEAD;
     sbp_hf_qwen_windows(hf, &d);
-    d.rope[0] = sbp_hf_rope_read(hf, d.head_dim, 1e4, d.max_positions);
+    d.rope[0] = sbp_hf_decoder_rope(hf, &d);
     sbp_hf_decoder_build(hf, &d);
 }

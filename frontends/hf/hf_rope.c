@@ -1,5 +1,19 @@
-/* hf_rope.c: rotary frequencies of every rope_type that does not depend on the length of the batch.
- * Formulas: COMPAT, section 4; D = head_dim, i = 0 .. D/2 - 1, L = max_position_embeddings.
+/* hf_rope.c: rotary frequencies of every rope_type. Source: transformers 5.23, modeling_rope_utils.py.
+ *
+ * D = rotary_dim, i = 0 .. ceil(D/2) - 1, b = rope_theta, L = max_position_embeddings, L0 =
+ * original_max_position_embeddings, n = tokens of the longest document of the step. f_i = b^(-2i/D);
+ * angle = position * inv_freq_i, cos and sin are multiplied by `scale`.
+ *
+ *   default       f_i
+ *   linear        f_i / factor
+ *   llama3        f_i below a wavelength of L0/high_freq_factor, f_i / factor above L0/low_freq_factor,
+ * between them (1-t) f_i/factor + t f_i, t = (L0/wavelength - low)/(high - low) yarn          g f_i/factor +
+ * (1-g) f_i, g = clamp((i - lo)/(hi - lo), 0, 1), lo and hi where f_i turns beta_fast and beta_slow times in
+ * L0; scale attention_factor, else from mscale or factor (Peng and others, arXiv 2309.00071) longrope, su f_i
+ * / long_factor_i when n > L0, else f_i / short_factor_i; scale attention_factor, else sqrt(1 + ln factor /
+ * ln L0), 1 for factor <= 1 (Ding and others, arXiv 2402.13753) dynamic       f_i with b (factor n/L -
+ * (factor - 1))^(D/(D-2)) when n > L proportional  b^(-2i/head_dim) / factor for the first
+ * partial_rotary_factor of the pairs, 0 for the others
  *
  * transformers computes the frequencies in fp32, operation by operation; r() rounds where it does, so that a
  * plan in fp32 turns by the same angles at position 100,000. Plans in fp64 use doubles throughout. */
@@ -17,7 +31,8 @@ typedef struct rope_config {
     sbp_hf *hf;
     const sbp_json *over, *base;
     bool per_layer_type;
-    int64_t head_dim, max_positions;
+    const sbp_hf_rope_shape *shape;
+    int64_t dim; /* D */
     double theta;
 } rope_config;
 
@@ -55,28 +70,33 @@ static double number(const rope_config *c, const char *key, double fallback) {
 /* A top-level value wins over one inside, except where there is one object per layer type; without either the
  * model was not stretched. */
 static double original_length(const rope_config *c) {
-    int64_t top = sbp_hf_size(c->hf, "original_max_position_embeddings", 0);
+    int64_t top = sbp_hf_size(c->hf, "original_max_position_embeddings", c->shape->original_positions);
     return top > 0 && !c->per_layer_type
                ? (double)top
-               : number(c, "original_max_position_embeddings", (double)c->max_positions);
+               : number(c, "original_max_position_embeddings", (double)c->shape->max_positions);
+}
+
+/* Absent: an error; null: how far the model was stretched. */
+static double stretch(const rope_config *c, double length) {
+    bool null = sbp_json_member(c->over, "factor") || sbp_json_member(c->base, "factor");
+    return number(c, "factor", null ? (double)c->shape->max_positions / length : (double)NAN);
 }
 
 /* 1 / f_i, as transformers computes it */
 static double base_power(const rope_config *c, int64_t i) {
-    return r(c, pow(r(c, c->theta), r(c, (double)(2 * i) / (double)c->head_dim)));
+    return r(c, pow(r(c, c->theta), r(c, (double)(2 * i) / (double)c->dim)));
 }
 
-static double rope_linear(const rope_config *c, double *f, int64_t n) {
+static void rope_linear(const rope_config *c, sbp_hf_rope *rope, double *f) {
     double factor = number(c, "factor", (double)NAN);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < rope->n; i++)
         f[i] = r(c, f[i] / factor);
-    return 1;
 }
 
-static double rope_llama3(const rope_config *c, double *f, int64_t n) {
+static void rope_llama3(const rope_config *c, sbp_hf_rope *rope, double *f) {
     double factor = number(c, "factor", (double)NAN), low = number(c, "low_freq_factor", (double)NAN),
            high = number(c, "high_freq_factor", (double)NAN), length = original_length(c);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < rope->n; i++) {
         double wavelength = r(c, r(c, 2 * pi) / f[i]);
         if (wavelength < length / high)
             continue;
@@ -87,7 +107,6 @@ static double rope_llama3(const rope_config *c, double *f, int64_t n) {
             f[i] = r(c, r(c, r(c, r(c, 1 - t) * f[i]) / factor) + r(c, t * f[i]));
         }
     }
-    return 1;
 }
 
 static double mscale(double factor, double k) {
@@ -96,24 +115,7 @@ static double mscale(double factor, double k) {
 
 /* The (fractional) index of the frequency that turns `rotations` times within `length` positions. */
 static double correction(const rope_config *c, double rotations, double length) {
-    return (double)c->head_dim * log(length / (rotations * 2 * pi)) / (2 * log(c->theta));
-}
-
-/* Inside the object, or at the top level. */
-static const sbp_json *partial(const rope_config *c) {
-    const sbp_json *top = sbp_hf_field(c->hf, "partial_rotary_factor"),
-                   *inside = find(c, "partial_rotary_factor");
-    return inside ? inside : top;
-}
-
-static double partial_factor(const rope_config *c) {
-    const sbp_json *field = partial(c);
-    double value = 1;
-    if (field && c->hf->builder.status == SBP_OK)
-        c->hf->builder.status = sbp_json_as_double(c->hf->diag, field, &value);
-    if (!(value > 0 && value <= 1))
-        sbp_hf_fail(c->hf, field, "%g is out of range; a number above 0 and at most 1 is expected", value);
-    return value;
+    return (double)c->dim * log(length / (rotations * 2 * pi)) / (2 * log(c->theta));
 }
 
 /* An optional number, 0 when absent or null: 0 and null mean the same here. */
@@ -140,20 +142,17 @@ static bool truncates(const rope_config *c) {
     return whole || c->per_layer_type;
 }
 
-static double rope_yarn(const rope_config *c, double *f, int64_t n) {
-    double length = original_length(c), d = (double)c->head_dim;
-    double factor = sbp_json_member(c->over, "factor") || sbp_json_member(c->base, "factor")
-                        ? number(c, "factor", (double)c->max_positions / length)
-                        : number(c, "factor", (double)NAN);
+static void rope_yarn(const rope_config *c, sbp_hf_rope *rope, double *f) {
+    double length = original_length(c), factor = stretch(c, length);
     double fast = optional(c, "beta_fast"), slow = optional(c, "beta_slow");
     double low = correction(c, fast != 0 ? fast : 32, length),
            high = correction(c, slow != 0 ? slow : 1, length);
     bool whole = truncates(c);
     low = fmax(whole ? floor(low) : low, 0);
-    high = fmin(whole ? ceil(high) : high, d - 1);
+    high = fmin(whole ? ceil(high) : high, (double)c->dim - 1);
     if (low == high)
         high += 0.001;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < rope->n; i++) {
         double ramp = fmin(fmax(r(c, r(c, (double)i - low) / (high - low)), 0), 1);
         double keep = r(c, 1 - ramp), slowed = r(c, 1 / r(c, factor * base_power(c, i)));
         f[i] = r(c, r(c, slowed * r(c, 1 - keep)) + r(c, f[i] * keep));
@@ -161,35 +160,119 @@ static double rope_yarn(const rope_config *c, double *f, int64_t n) {
     double given = optional(c, "attention_factor"), m = optional(c, "mscale"),
            all = optional(c, "mscale_all_dim");
     if (given != 0)
-        return given;
-    return m != 0 && all != 0 ? mscale(factor, m) / mscale(factor, all) : mscale(factor, 1);
+        rope->scale = given;
+    else
+        rope->scale = m != 0 && all != 0 ? mscale(factor, m) / mscale(factor, all) : mscale(factor, 1);
 }
 
-/* The first part of the head turns, the rest stands still. */
-static double rope_proportional(const rope_config *c, double *f, int64_t n) {
-    double factor = number(c, "factor", 1);
-    int64_t turning = (int64_t)floor(partial_factor(c) * (double)n);
-    for (int64_t i = 0; i < n; i++)
-        f[i] = i < turning ? r(c, f[i] / factor) : 0;
-    return 1;
+/* A list of a positive number per frequency. */
+static void read_factors(const rope_config *c, const char *key, int64_t n, double *out) {
+    const sbp_json *list = find(c, key);
+    if (!list || list->kind != SBP_JSON_ARRAY || list->count != n) {
+        sbp_hf_fail(c->hf, list ? list : where(c),
+                    "%s%san array of %lld numbers is expected, half of the %lld "
+                    "elements of a head that turn",
+                    list ? "" : key, list ? "" : ": ", (long long)n, (long long)c->dim);
+        return;
+    }
+    for (int64_t i = 0; i < n && c->hf->builder.status == SBP_OK; i++) {
+        c->hf->builder.status = sbp_json_as_double(c->hf->diag, &list->items[i], &out[i]);
+        if (!(out[i] > 0) || isinf(out[i]))
+            sbp_hf_fail(c->hf, &list->items[i], "%g is out of range; a positive number is expected", out[i]);
+    }
 }
 
-static double rope_default(const rope_config *c, double *f, int64_t n) {
-    (void)c;
+static void rope_longrope(const rope_config *c, sbp_hf_rope *rope, double *f) {
+    double length = original_length(c), *wide = SBP_NEW_ARRAY(c->hf->arena, double, rope->n);
+    double factor = number(c, "factor", (double)c->shape->max_positions / length),
+           given = optional(c, "attention_factor");
+    read_factors(c, "short_factor", rope->n, f);
+    read_factors(c, "long_factor", rope->n, wide);
+    for (int64_t i = 0; i < rope->n; i++) {
+        f[i] = r(c, 1 / r(c, r(c, f[i]) * base_power(c, i)));
+        wide[i] = r(c, 1 / r(c, r(c, wide[i]) * base_power(c, i)));
+    }
+    rope->long_inv_freq = wide;
+    rope->original_length = length;
+    rope->scale = factor <= 1 ? 1 : sqrt(1 + log(factor) / log(length));
+    if (given != 0)
+        rope->scale = given;
+}
+
+/* f_i (b'/b)^(-2i/D), b'/b = (factor n/L - (factor - 1))^(D/(D-2)) */
+static void rope_dynamic(const rope_config *c, sbp_hf_rope *rope, double *f) {
+    double *power = SBP_NEW_ARRAY(c->hf->arena, double, rope->n);
     (void)f;
-    (void)n;
-    return 1;
+    if (c->dim <= 2)
+        sbp_hf_fail(c->hf, where(c),
+                    "rope_type 'dynamic' needs more than the %lld elements of a head that turn",
+                    (long long)c->dim);
+    for (int64_t i = 0; i < rope->n && c->dim > 2; i++)
+        power[i] = (double)(2 * i) / (double)(c->dim - 2);
+    rope->growth = number(c, "factor", (double)NAN);
+    rope->growth_power = power;
+    rope->original_length = (double)c->shape->max_positions;
 }
 
-static const struct {
+/* ---- which part of a head turns ---------------------------------------------------------------------- */
+
+static double fraction(sbp_hf *hf, const sbp_json *field, double fallback) {
+    double value = fallback;
+    if (field && hf->builder.status == SBP_OK)
+        hf->builder.status = sbp_json_as_double(hf->diag, field, &value);
+    if (!(value > 0 && value <= 1))
+        sbp_hf_fail(hf, field, "%g is out of range; a number above 0 and at most 1 is expected", value);
+    return value;
+}
+
+/* Inside the object, or at the top level. */
+static const sbp_json *find_part(const rope_config *c) {
+    const sbp_json *top = sbp_hf_field(c->hf, "partial_rotary_factor"),
+                   *inside = find(c, "partial_rotary_factor");
+    return inside ? inside : top;
+}
+
+/* What is written must be what the family turns. */
+static void check_part(const rope_config *c) {
+    const sbp_json *field = find_part(c);
+    int64_t head = c->shape->head_dim, wanted = c->shape->rotary_dim;
+    double part = fraction(c->hf, field, 1);
+    if (field && (int64_t)((double)head * part) != wanted)
+        sbp_hf_fail(c->hf, field,
+                    "%g of the %lld elements of a head would turn, but model_type %s turns %lld; set to null "
+                    "(--set, or in the file) it is built so",
+                    part, (long long)head, c->hf->model->model_type, (long long)wanted);
+}
+
+/* The first part of the head turns, the rest stands still: pairs are those of the whole head. */
+static void rope_proportional(const rope_config *c, sbp_hf_rope *rope, double *f) {
+    double factor = number(c, "factor", 1), part = fraction(c->hf, find_part(c), 1);
+    int64_t turning = (int64_t)floor(part * (double)c->shape->head_dim / 2);
+    for (int64_t i = 0; i < rope->n; i++)
+        f[i] = i < turning ? r(c, f[i] / factor) : 0;
+}
+
+static void rope_default(const rope_config *c, sbp_hf_rope *rope, double *f) {
+    (void)c;
+    (void)rope;
+    (void)f;
+}
+
+typedef struct rope_type {
     const char *name;
-    double (*apply)(const rope_config *c, double *f, int64_t n); /* changes f, returns the scale */
-    bool part_allowed; /* partial_rotary_factor: used, or ignored by transformers */
-} rope_types[] = {{"default", rope_default, true},
-                  {"linear", rope_linear, false},
-                  {"llama3", rope_llama3, false},
-                  {"yarn", rope_yarn, false},
-                  {"proportional", rope_proportional, true}};
+    /* f: frequencies of `default`, to be changed; rope: the rest of it. */
+    void (*apply)(const rope_config *c, sbp_hf_rope *rope, double *f);
+    bool whole; /* all pairs of a head, whatever partial_rotary_factor says */
+    bool even;  /* needs an even D */
+} rope_type;
+
+static const rope_type rope_types[] = {
+    {"default", rope_default, false, false},  {"linear", rope_linear, false, false},
+    {"llama3", rope_llama3, false, false},    {"yarn", rope_yarn, false, true},
+    {"longrope", rope_longrope, false, true}, {"su", rope_longrope, false, true},
+    {"dynamic", rope_dynamic, false, false},  {"proportional", rope_proportional, true, true}};
+
+/* ---- reading ------------------------------------------------------------------------------------------ */
 
 /* Fields inside rope_parameters that any type may carry along. */
 static const char *const known_fields[] = {
@@ -250,14 +333,31 @@ static const char *rope_type_name(const rope_config *c) {
     return name;
 }
 
-static void refuse_type(const rope_config *c, const char *name) {
+static const rope_type *find_type(const rope_config *c) {
+    const char *name = rope_type_name(c);
     sbp_text known;
     sbp_text_init(&known, c->hf->arena);
-    for (int32_t t = 0; t < SBP_COUNT(rope_types); t++)
+    for (int32_t t = 0; t < SBP_COUNT(rope_types); t++) {
+        if (strcmp(name, rope_types[t].name) == 0)
+            return &rope_types[t];
         sbp_text_add(&known, "%s%s", t ? ", " : "", rope_types[t].name);
-    bool later = strcmp(name, "dynamic") == 0 || strcmp(name, "longrope") == 0;
-    sbp_hf_fail(c->hf, where(c), "rope_type '%s' is not built%s; supported: %s", name,
-                later ? " yet: it depends on the longest document of the batch" : "", known.data);
+    }
+    sbp_hf_fail(c->hf, where(c), "rope_type '%s' is not built; supported: %s", name, known.data);
+    return NULL;
+}
+
+/* Whether elements pair as the type wants it. */
+static bool check_pairs(const rope_config *c, const rope_type *type) {
+    int64_t head = c->shape->head_dim;
+    if (c->dim < 1 || c->dim > head || head > MAX_HEAD_DIM)
+        sbp_hf_fail(c->hf, find_part(c),
+                    "%lld of the %lld elements of a head turn; 1 to %d of %d are possible", (long long)c->dim,
+                    (long long)head, MAX_HEAD_DIM, MAX_HEAD_DIM);
+    else if (c->dim % 2 != 0 && (type->even || c->dim == head))
+        sbp_hf_fail(c->hf, find_part(c),
+                    "%lld of the %lld elements of a head turn, but rotary embedding of type '%s' pairs them",
+                    (long long)c->dim, (long long)head, type->name);
+    return c->hf->builder.status == SBP_OK;
 }
 
 /* theta: that of a field outside of the objects. */
@@ -268,43 +368,29 @@ static sbp_hf_rope build_rope(rope_config *c, double theta) {
     check_fields(c, c->base);
     sbp_hf_field(hf, "original_max_position_embeddings"); /* says nothing to the types that do not read it */
     c->theta = number(c, "rope_theta", theta);
-    const char *name = rope_type_name(c);
+    const rope_type *type = find_type(c);
     if (hf->builder.status != SBP_OK)
         return rope;
-    if (c->head_dim % 2 != 0 || c->head_dim > MAX_HEAD_DIM) {
-        sbp_hf_fail(hf, NULL, "head_dim %lld is odd or above %d; rotary embedding pairs elements",
-                    (long long)c->head_dim, MAX_HEAD_DIM);
+    c->dim = type->whole ? c->shape->head_dim : c->shape->rotary_dim;
+    if (!check_pairs(c, type))
         return rope;
-    }
-    int64_t n = c->head_dim / 2;
-    double *f = SBP_NEW_ARRAY(hf->arena, double, n);
-    for (int64_t i = 0; i < n; i++)
+    if (!type->whole)
+        check_part(c);
+    rope.n = (c->dim + 1) / 2;
+    double *f = SBP_NEW_ARRAY(hf->arena, double, rope.n);
+    for (int64_t i = 0; i < rope.n; i++)
         f[i] = r(c, 1 / base_power(c, i));
     rope.inv_freq = f;
-    rope.n = n;
-    for (int32_t t = 0; t < SBP_COUNT(rope_types); t++) {
-        if (strcmp(name, rope_types[t].name) != 0)
-            continue;
-        double part = partial_factor(c);
-        if (!rope_types[t].part_allowed && part != 1)
-            sbp_hf_fail(hf, partial(c),
-                        "%g with rope_type '%s' is not supported: these models turn whole heads", part, name);
-        rope.scale = rope_types[t].apply(c, f, n);
-        return rope;
-    }
-    refuse_type(c, name);
+    type->apply(c, &rope, f);
+    if (!isfinite(rope.scale))
+        sbp_hf_fail(hf, where(c), "the scale of cos and sin is %g", rope.scale);
     return rope;
 }
 
-sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *base, int64_t head_dim,
-                             double theta, int64_t max_positions) {
-    rope_config c = {.hf = hf,
-                     .over = over,
-                     .base = base,
-                     .per_layer_type = true,
-                     .head_dim = head_dim,
-                     .max_positions = max_positions};
-    return build_rope(&c, theta);
+sbp_hf_rope sbp_hf_rope_from(sbp_hf *hf, const sbp_json *over, const sbp_json *base,
+                             const sbp_hf_rope_shape *shape) {
+    rope_config c = {.hf = hf, .over = over, .base = base, .per_layer_type = true, .shape = shape};
+    return build_rope(&c, shape->theta);
 }
 
 /* An object that is there and not empty, or NULL. */
@@ -315,27 +401,66 @@ static const sbp_json *filled(sbp_hf *hf, const char *key) {
     return field && field->kind == SBP_JSON_OBJECT && field->count > 0 ? field : NULL;
 }
 
-sbp_hf_rope sbp_hf_rope_read(sbp_hf *hf, int64_t head_dim, double default_theta, int64_t max_positions) {
+/* A rope_scaling that is not empty goes before rope_parameters. */
+static const sbp_json *flat_parameters(sbp_hf *hf) {
     const sbp_json *parameters = filled(hf, "rope_parameters"), *scaling = filled(hf, "rope_scaling");
-    double theta = sbp_hf_double(hf, "rope_theta", default_theta);
-    rope_config c = {.hf = hf,
-                     .over = scaling ? scaling : parameters,
-                     .head_dim = head_dim,
-                     .max_positions = max_positions};
+    return scaling ? scaling : parameters;
+}
+
+int64_t sbp_hf_rotary_dim(sbp_hf *hf, int64_t head_dim, const char *key, double fallback) {
+    const sbp_json *inside = sbp_json_member(flat_parameters(hf), "partial_rotary_factor"),
+                   *top = sbp_hf_field(hf, key);
+    const sbp_json *field = inside && inside->kind != SBP_JSON_NULL ? inside : top;
+    double part = fraction(hf, field, fallback);
+    int64_t dim = (int64_t)((double)head_dim * part);
+    if (dim < 1)
+        sbp_hf_fail(hf, field, "%g of the %lld elements of a head are none: nothing turns", part,
+                    (long long)head_dim);
+    return dim;
+}
+
+sbp_hf_rope sbp_hf_rope_read(sbp_hf *hf, const sbp_hf_rope_shape *shape) {
+    double theta = sbp_hf_double(hf, shape->theta_key ? shape->theta_key : "rope_theta", shape->theta);
+    rope_config c = {.hf = hf, .over = flat_parameters(hf), .shape = shape};
     return build_rope(&c, theta);
 }
 
-void sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope, sbp_value *cos, sbp_value *sin) {
+/* ---- graph -------------------------------------------------------------------------------------------- */
+
+/* Frequencies [n] for a step with this longest document. */
+static sbp_value build_frequencies(sbp_hf *hf, const sbp_hf_rope *rope, sbp_dtype wide) {
+    sbp_builder *b = &hf->builder;
+    sbp_value f = sbp_build_vector(b, "inv_freq", wide, rope->inv_freq, rope->n);
+    if (!rope->long_inv_freq && rope->growth == 0)
+        return f;
+    sbp_value longest = sbp_build_cast(b, sbp_build_scalar(b, "longest"), wide); /* [], tokens */
+    if (rope->long_inv_freq) {
+        sbp_value other = sbp_build_vector(b, "long_inv_freq", wide, rope->long_inv_freq, rope->n);
+        sbp_value limit = sbp_build_const(b, wide, rope->original_length);
+        sbp_value beyond = sbp_build2(b, SBP_OP_lt, limit, longest);
+        return sbp_build3(b, SBP_OP_select, beyond, other, f);
+    }
+    sbp_value power = sbp_build_vector(b, "growth_power", wide, rope->growth_power, rope->n);
+    sbp_value slope = sbp_build_const(b, wide, rope->growth / rope->original_length);
+    sbp_value shift = sbp_build_const(b, wide, rope->growth - 1);
+    sbp_value growth = sbp_build2(b, SBP_OP_sub, sbp_build2(b, SBP_OP_mul, longest, slope), shift);
+    growth = sbp_build2(b, SBP_OP_max, growth, sbp_build_const(b, wide, 1));
+    sbp_value shrink = sbp_build1(b, SBP_OP_neg, sbp_build1(b, SBP_OP_log, growth));
+    shrink = sbp_build1(b, SBP_OP_exp, sbp_build2(b, SBP_OP_mul, power, shrink));
+    return sbp_build2(b, SBP_OP_mul, f, shrink);
+}
+
+sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope) {
     sbp_builder *b = &hf->builder;
     sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
-    *cos = *sin = SBP_NO_VALUE;
+    sbp_hf_turn turn = {SBP_NO_VALUE, SBP_NO_VALUE};
     if (b->status != SBP_OK)
-        return;
+        return turn;
     sbp_value position = sbp_build_cast(b, sbp_hf_row(hf, "pos"), wide);
     position = sbp_build_reshape(b, position, (int64_t[]){1}, 1); /* [T, 1] */
-    sbp_value inv_freq = sbp_build_vector(b, "inv_freq", wide, rope->inv_freq, rope->n);
-    sbp_value angle = sbp_build2(b, SBP_OP_mul, position, inv_freq); /* [T, D/2] */
-    sbp_value *out[] = {cos, sin};
+    sbp_value inv_freq = build_frequencies(hf, rope, wide);
+    sbp_value angle = sbp_build2(b, SBP_OP_mul, position, inv_freq); /* [T, n] */
+    sbp_value *out[] = {&turn.cos, &turn.sin};
     for (int32_t i = 0; i < 2; i++) {
         sbp_value table = sbp_build1(b, i == 0 ? SBP_OP_cos : SBP_OP_sin, angle);
         if (rope->scale != 1)
@@ -343,4 +468,9 @@ void sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope, sbp_value *cos, sbp
         *out[i] = table;
         sbp_build_name(b, *out[i], i == 0 ? "cos" : "sin");
     }
+    return turn;
+}
+
+sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn turn) {
+    return sbp_build(&hf->builder, SBP_OP_rope, name, (sbp_value[]){x, turn.cos, turn.sin}, 3, NULL, 0, NULL);
 }

@@ -59,7 +59,8 @@ static sbp_status add_stream(const adding *a, const sbp_func *model, sbp_func *f
         *out = sbp_func_add_arg(func, SBP_VALUE_STREAM, name, &model->values[result->value].type, -1);
         return SBP_OK;
     }
-    return sbp_fail(a->diag, SBP_INTERNAL, "objective: @model has no result '%s'", name);
+    return sbp_fail(a->diag, SBP_INTERNAL, "objective: @model has no result '%s' (sbp_hf_finish adds it)",
+                    name);
 }
 
 static sbp_status add_guarded(void *user) {

@@ -67,6 +67,8 @@ sbp_status sbp_onnx_gelu(sbp_onnx *o) {
     int64_t dim[SBP_MAX_RANK];
     SBP_TRY(sbp_onnx_attrs_known(o, known));
     SBP_TRY(sbp_onnx_attr_string(o, "approximate", &approximate));
+    if (strcmp(approximate, "none") != 0 && strcmp(approximate, "tanh") != 0)
+        return sbp_onnx_fail(o, "approximate '%s'; none or tanh expected", approximate);
     SBP_TRY(one_operand(o, &x, &value, dim));
     sbp_value y = sbp_build(&o->builder, SBP_OP_gelu, NULL, &value, 1,
                             (sbp_attr[]){sbp_attr_symbol("approximate", approximate)}, 1, NULL);

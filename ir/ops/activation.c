@@ -2,8 +2,12 @@
  * type of x.
  *
  *   silu     x sigmoid(x)
- *   gelu     approximate "none": x/2 (1 + erf(x/sqrt 2)); "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715
- * x^3))) swiglu   silu(gate) up geglu    gelu(gate) up softcap  cap tanh(x / cap)
+ *   gelu     approximate "none": x/2 (1 + erf(x/sqrt 2))
+ *            "tanh": x/2 (1 + tanh(c (x + 0.044715 x^3))), c = sqrt(2/pi)
+ *            "fast": the same with c = 0.7978845608, ten digits of it (transformers' gelu_fast)
+ *   swiglu   silu(gate) up
+ *   geglu    gelu(gate) up
+ *   softcap  cap tanh(x / cap)
  */
 #include "ir/ops/rules.h"
 
@@ -24,8 +28,9 @@ static sbp_status same_as_x(sbp_shape *shape, int32_t operands) {
 static sbp_status check_approximate(const sbp_shape *shape) {
     SBP_SHAPE_REQUIRE(shape, 3,
                       sbp_op_symbol_is(shape->op, "approximate", "none") ||
-                          sbp_op_symbol_is(shape->op, "approximate", "tanh"),
-                      "approximate '%s'; none or tanh expected",
+                          sbp_op_symbol_is(shape->op, "approximate", "tanh") ||
+                          sbp_op_symbol_is(shape->op, "approximate", "fast"),
+                      "approximate '%s'; none, tanh or fast expected",
                       sbp_op_attr(shape->op, "approximate")->symbol);
     return SBP_OK;
 }
@@ -42,12 +47,20 @@ static sbp_value build_silu(sbp_builder *b, sbp_value x) {
     return sbp_build2(b, SBP_OP_mul, x, sbp_build1(b, SBP_OP_sigmoid, x));
 }
 
+/* Of the approximations by tanh; 0: the other. */
+static double tanh_factor(const sbp_op *op) {
+    if (sbp_op_symbol_is(op, "approximate", "none"))
+        return 0;
+    return sbp_op_symbol_is(op, "approximate", "fast") ? 0.7978845608 : sqrt_2_over_pi;
+}
+
 static sbp_value build_gelu(sbp_builder *b, const sbp_op *op, sbp_value x) {
     sbp_value inner;
-    if (sbp_op_symbol_is(op, "approximate", "tanh")) {
+    double factor = tanh_factor(op);
+    if (factor != 0) {
         sbp_value cube = sbp_build2(b, SBP_OP_mul, x, sbp_build2(b, SBP_OP_mul, x, x));
         sbp_value sum = sbp_build2(b, SBP_OP_add, x, times(b, cube, 0.044715));
-        inner = sbp_build1(b, SBP_OP_tanh, times(b, sum, sqrt_2_over_pi));
+        inner = sbp_build1(b, SBP_OP_tanh, times(b, sum, factor));
     } else {
         inner = sbp_build1(b, SBP_OP_erf, times(b, x, inverse_sqrt_2));
     }
@@ -70,19 +83,21 @@ static double silu(double x) {
 }
 
 static double gelu(const sbp_op *op, double x) {
-    if (sbp_op_symbol_is(op, "approximate", "tanh"))
-        return 0.5 * x * (1 + tanh(sqrt_2_over_pi * (x + 0.044715 * x * x * x)));
+    double factor = tanh_factor(op);
+    if (factor != 0)
+        return 0.5 * x * (1 + tanh(factor * (x + 0.044715 * x * x * x)));
     return 0.5 * x * (1 + erf(x * inverse_sqrt_2));
 }
 
 static bool examples(int32_t index, sbp_example *out, int32_t operands, const char *attr) {
-    if (index >= 2)
+    static const char *const kinds[] = {"none", "tanh", "fast"};
+    if (index >= (attr ? SBP_COUNT(kinds) : 2))
         return false;
     for (int32_t i = 0; i < operands; i++)
         out->in[i] = sbp_example_float("f64[T,5]", -3, 3);
     out->in_count = operands;
     if (attr) {
-        out->attrs[0] = sbp_attr_symbol(attr, index == 0 ? "none" : "tanh");
+        out->attrs[0] = sbp_attr_symbol(attr, kinds[index]);
         out->attr_count = 1;
     }
     return true;

@@ -146,6 +146,7 @@ static void make_parts(sbp_packer *p, const sbp_dataset *data, int64_t items) {
         part->rows += p->items[i].length;
         part->labels += data->docs[p->items[i].doc].labels;
         p->rows += p->items[i].length;
+        p->longest = p->items[i].length > p->longest ? p->items[i].length : p->longest;
         p->labels += data->docs[p->items[i].doc].labels;
     }
 }
@@ -153,7 +154,7 @@ static void make_parts(sbp_packer *p, const sbp_dataset *data, int64_t items) {
 sbp_status sbp_packer_pack(sbp_packer *p, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                            int64_t row_count) {
     int64_t items = count_docs(data, rows, row_count), at = 0;
-    p->rows = p->labels = 0;
+    p->rows = p->labels = p->longest = 0;
     p->doc_count = items;
     p->part_count = 0;
     if (!grow(&p->items, &p->item_capacity, items, sizeof *p->items) ||

@@ -33,6 +33,7 @@ typedef struct sbp_packer {
     sbp_micro_batch *parts;
     int32_t part_count, part_capacity;
     int64_t rows, labels, doc_count;
+    int64_t longest; /* tokens of the longest document */
     /* memory */
     int64_t *docs, doc_capacity; /* what parts point into, and the order of packing */
     struct sbp_pack_item *items;

@@ -80,8 +80,10 @@ static bool stop_asked(const sbp_trainer *t) {
     return t->interrupted && t->interrupted();
 }
 
-static void set_labels(sbp_trainer *t, int64_t labels) {
+/* Numbers of the whole step, of which no micro-batch knows. */
+static void set_totals(sbp_trainer *t, int64_t labels, int64_t longest) {
     sbp_executor_set_scalar(t->executor, "labels", labels > 1 ? (double)labels : 1);
+    sbp_executor_set_scalar(t->executor, "longest", (double)longest);
 }
 
 static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
@@ -93,7 +95,7 @@ static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *da
 
 /* All micro-batches of the packed step. */
 static sbp_status run_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const char *entry) {
-    set_labels(t, t->packer.labels);
+    set_totals(t, t->packer.labels, t->packer.longest);
     for (int32_t i = 0; i < t->packer.part_count; i++) {
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
@@ -294,7 +296,7 @@ sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_datase
                   sbp_executor_elems(t->executor, s.vector) < t->program->t_max))
         return sbp_fail(diag, SBP_INPUT, "the plan cannot score: 'logp' is not one number per row");
     SBP_TRY(clear_results(t, diag));
-    set_labels(t, data->label_count);
+    set_totals(t, data->label_count, data->longest);
     SBP_TRY(score_rows(&s));
     return read_results(t, diag);
 }

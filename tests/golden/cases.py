@@ -6,6 +6,26 @@ config.json is what transformers itself writes for it (its newest spelling, with
 
 import dataclasses
 
+from configs import (
+    DYNAMIC,
+    GEMMA_ROPE,
+    LLAMA3,
+    LONGROPE,
+    PROPORTIONAL,
+    YARN,
+    YARN_MSCALE,
+    YARN_UNTRUNCATED,
+    gemma3,
+    gpt_neox,
+    granite,
+    llama,
+    mistral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+)
+
 ABSENT = object()  # in differs_from: without this key
 
 
@@ -19,127 +39,10 @@ class Case:
     shards: str = ""  # max_shard_size
     favour: tuple = ()  # token ids that must be frequent among the inputs (the padding token)
     seed: int = 0  # another one where float32 rounding happens to be large in some tensor
+    embedding: float = 0.4  # size of the elements of embeddings
+    gain: float = 1.15  # of linear maps
     # Changes of config.json, each of which must change the gradients visibly: what the case is there to tell apart.
     differs_from: tuple = ()
-
-
-def llama(**changes):
-    """Two small layers; 12-wide heads on a hidden size of 18, so head_dim != hidden / heads."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": 61,
-        "hidden_size": 18,
-        "intermediate_size": 25,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 12,
-        "hidden_act": "silu",
-        "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "dtype": "float32",
-        **changes,
-    }
-
-
-def mistral(**changes):
-    return {
-        "architectures": ["MistralForCausalLM"],
-        "model_type": "mistral",
-        "vocab_size": 61,
-        "hidden_size": 24,
-        "intermediate_size": 23,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "hidden_act": "silu",
-        "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "rope_theta": 300.0,
-        "torch_dtype": "float32",
-        **changes,
-    }
-
-
-def qwen2(**changes):
-    return {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "vocab_size": 59,
-        "hidden_size": 24,
-        "intermediate_size": 23,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "hidden_act": "silu",
-        "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "rope_theta": 60.0,
-        "torch_dtype": "float32",
-        **changes,
-    }
-
-
-def qwen3(**changes):
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "vocab_size": 67,
-        "hidden_size": 24,
-        "intermediate_size": 23,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "num_key_value_heads": 1,
-        "head_dim": 10,
-        "hidden_act": "silu",
-        "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "rope_theta": 500.0,
-        "rope_scaling": None,
-        "torch_dtype": "float32",
-        **changes,
-    }
-
-
-def gemma3(**changes):
-    return {
-        "architectures": ["Gemma3ForCausalLM"],
-        "model_type": "gemma3_text",
-        "vocab_size": 73,
-        "hidden_size": 20,
-        "intermediate_size": 27,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "query_pre_attn_scalar": 13,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-6,
-        "attention_bias": False,
-        "sliding_window": 6,
-        "pad_token_id": 0,
-        "bos_token_id": 2,
-        "eos_token_id": [1, 3],
-        "dtype": "float32",
-        **changes,
-    }
 
 
 # Every list has documents of 1 and of 2 tokens and one fully masked; no total is a multiple of 7, 8 or 64.
@@ -148,62 +51,6 @@ B = [2, 37, 1, 15, 10, 18]  # 83
 C = [1, 26, 5, 41, 2, 12, 13]  # 100
 D = [13, 1, 2, 31, 8]  # 55
 E = [9, 33, 2, 1, 14, 20]  # 79
-
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 600.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 40,
-}
-YARN = {"rope_type": "yarn", "rope_theta": 20.0, "factor": 4.0, "original_max_position_embeddings": 512}
-YARN_MSCALE = {
-    **YARN,
-    "rope_theta": 120.0,
-    "original_max_position_embeddings": 32,
-    "mscale": 1.3,
-    "mscale_all_dim": 0.6,
-    "beta_fast": 2,
-    "beta_slow": 1,
-}
-YARN_UNTRUNCATED = {
-    "rope_type": "yarn",
-    "rope_theta": 100.0,
-    "factor": None,
-    "original_max_position_embeddings": 48,
-    "truncate": False,
-    "beta_fast": 5.0,
-    "beta_slow": 0.7,
-}
-LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 300.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 24,
-    "short_factor": [1.0, 1.0, 1.1, 1.2, 1.4, 1.5],
-    "long_factor": [1.0, 1.3, 1.9, 2.7, 3.4, 4.0],
-}
-PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 300.0, "factor": 2.0, "partial_rotary_factor": 0.5}
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 200.0, "factor": 2.0}
-
-GEMMA_ROPE = {
-    "full_attention": {
-        "rope_type": "llama3",
-        "rope_theta": 50.0,
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 9.0,
-    },
-    "sliding_attention": {
-        "rope_type": "yarn",
-        "rope_theta": 30.0,
-        "factor": 4.0,
-        "beta_fast": 3.3,
-        "beta_slow": 0.4,
-        "truncate": False,
-    },
-}
 
 CASES = {
     "llama_plain": Case(
@@ -598,6 +445,122 @@ CASES = {
         favour=(0,),
         differs_from=({"rope_theta": 1e4}, {"rope_local_base_freq": 1e6}, {"attention_bias": False}),
     ),
+    "olmo2_plain": Case(
+        "norms on outputs, on whole q and k, none on inputs; rms_norm_eps by default; padding row trained",
+        olmo2(),
+        A,
+        favour=(1,),
+        differs_from=({"rms_norm_eps": 1e-3}, {"rope_theta": ABSENT}),
+    ),
+    "olmo2_bias_tied": Case(
+        "attention_bias, tied, as many key/value heads as heads, llama3 rope; config.json as transformers writes it",
+        olmo2(
+            num_attention_heads=3,
+            num_key_value_heads=None,
+            attention_bias=True,
+            tie_word_embeddings=True,
+            rope_theta=ABSENT,
+            rope_parameters=LLAMA3,
+        ),
+        D,
+        save=True,
+        differs_from=({"rope_parameters": {"rope_type": "default", "rope_theta": 600.0}},),
+    ),
+    "phi3_plain": Case(
+        "q, k, v in one tensor, gate and up in one; window on all layers; whole heads turn",
+        phi3(num_attention_heads=4, num_key_value_heads=2, sliding_window=7),
+        B,
+        differs_from=({"sliding_window": None}, {"sliding_window": 6}, {"sliding_window": 8}, {"rms_norm_eps": 1e-3}),
+    ),
+    "phi3_su_long": Case(
+        "`su`, an old name of longrope; six of eight elements turn, long factors; the top-level original length wins",
+        phi3(
+            partial_rotary_factor=0.75,
+            max_position_embeddings=96,
+            original_max_position_embeddings=32,
+            rope_scaling={
+                "type": "su",
+                "original_max_position_embeddings": 64,
+                "short_factor": [1.0, 1.1, 1.3],
+                "long_factor": [1.2, 2.1, 3.7],
+            },
+        ),
+        C,
+        differs_from=(
+            {"original_max_position_embeddings": 64},
+            {"rope_scaling": None},
+            {"max_position_embeddings": 128},
+        ),
+    ),
+    "phi3_longrope_short": Case(
+        "longrope, tied; original length by default 4096, whatever rope_parameters say: short factors, scale 1",
+        phi3(
+            tie_word_embeddings=True,
+            rope_parameters={
+                "rope_type": "longrope",
+                "rope_theta": 150.0,
+                "original_max_position_embeddings": 16,
+                "short_factor": [1.0, 1.1, 1.3, 1.4],
+                "long_factor": [1.2, 2.1, 3.7, 4.4],
+            },
+        ),
+        D,
+        save=True,
+        differs_from=({"original_max_position_embeddings": 16},),
+    ),
+    "granite_plain": Case(
+        "numbers on embedding, scores, branches and logits",
+        granite(),
+        E,
+        differs_from=(
+            {"embedding_multiplier": ABSENT},
+            {"attention_multiplier": ABSENT},
+            {"residual_multiplier": ABSENT},
+            {"logits_scaling": ABSENT},
+        ),
+    ),
+    "granite_bias_tied": Case(
+        "attention_bias, mlp_bias, tied, one key/value head; scores and branches by default; as transformers writes it",
+        granite(
+            num_key_value_heads=1,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=True,
+            attention_multiplier=ABSENT,
+            residual_multiplier=ABSENT,
+        ),
+        D,
+        save=True,
+        favour=(0,),
+        differs_from=({"attention_multiplier": 0.4},),
+    ),
+    "gpt_neox_plain": Case(
+        "attention beside the MLP, q, k, v of each head side by side, a quarter of each head turns by default; the "
+        "head is called embed_out in files",
+        gpt_neox(),
+        A,
+        differs_from=(
+            {"use_parallel_residual": False},
+            {"rotary_pct": 0.5},
+            {"hidden_act": "gelu_new"},
+            {"rotary_emb_base": 10000},
+            {"layer_norm_eps": 1e-3},
+        ),
+    ),
+    "gpt_neox_serial": Case(
+        "attention before the MLP, no attention_bias, tied, linear rope; an odd number of elements turns: one more",
+        gpt_neox(
+            use_parallel_residual=False,
+            attention_bias=False,
+            tie_word_embeddings=True,
+            hidden_act="gelu_fast",
+            rotary_pct=0.42,
+            rope_scaling={"rope_type": "linear", "factor": 3.0},
+        ),
+        C,
+        save=True,
+        differs_from=({"rotary_pct": 0.5}, {"rope_scaling": None}, {"use_parallel_residual": True}),
+    ),
     "gpt2": Case(
         "learned positions, layer_norm with bias, gelu_new, fused qkv stored [in, out], tied head",
         {
@@ -619,6 +582,7 @@ CASES = {
             "dtype": "float32",
         },
         C,
+        gain=1.0,
         differs_from=({"activation_function": "gelu"}, {"layer_norm_epsilon": 1e-2}, {"scale_attn_weights": False}),
     ),
 }

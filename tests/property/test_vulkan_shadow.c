@@ -131,8 +131,7 @@ static bool can_run(void) {
 }
 
 static void fences_of_all_goldens(void **state) {
-    static const char *const not_built[] = {"gpt2", "llama_rope_dynamic", "llama_rope_longrope_long",
-                                            "llama_rope_longrope_short"};
+    static const char *const not_built[] = {"gpt2"}; /* an example of how an architecture is added */
     (void)state;
     if (!can_run())
         skip();
@@ -158,7 +157,7 @@ static void fences_of_all_goldens(void **state) {
     }
     print_message("%d programs, %d fences left out, %d of them between queues, %d times a hazard\n",
                   totals.programs, totals.fences, totals.between, totals.noticed);
-    assert_true(totals.programs >= 34 && totals.fences > 0 && totals.between > 0);
+    assert_true(totals.programs >= 47 && totals.fences > 0 && totals.between > 0);
     assert_int_equal(totals.noticed, totals.fences);
 }
 

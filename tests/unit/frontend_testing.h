@@ -79,7 +79,8 @@ enum { MAX_DOCUMENTS = 64, MAX_ROWS = 1024 };
 typedef struct batch {
     int64_t rows, documents, begin[MAX_DOCUMENTS + 1];
     double tok[MAX_ROWS], pos[MAX_ROWS], first[MAX_ROWS], label[MAX_ROWS], weight[MAX_ROWS], doc[MAX_ROWS];
-    double labels; /* counted ones, at least 1 */
+    double labels;  /* counted ones, at least 1 */
+    double longest; /* tokens of the longest document */
 } batch;
 
 /* One document: ids, and which of them count as labels (NULL: all). */
@@ -97,6 +98,7 @@ static inline void batch_add(batch *b, const int64_t *ids, const bool *counted, 
         b->labels = (b->documents == 0 && i == 0 ? 0 : b->labels) + (counts ? 1 : 0);
     }
     b->begin[b->documents++] = first;
+    b->longest = (double)n > b->longest ? (double)n : b->longest;
     b->begin[b->documents] = b->rows;
 }
 
@@ -174,6 +176,13 @@ static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
     fail_msg("no row input '%s'", name);
 }
 
+static inline double scalar_of(const batch *b, const char *name) {
+    bool labels = strcmp(name, "labels") == 0;
+    if (!labels && strcmp(name, "longest") != 0)
+        fail_msg("no scalar '%s'", name);
+    return labels ? b->labels : b->longest;
+}
+
 /* Evaluates a function of the module: rows from the batch, parameters from the weights, cotangents 1 for the
  * argument called `wrt` ("d_loss"), 0 for others. */
 static inline sbp_tensor **run(fixture *f, const sbp_module *m, const sbp_func *func, const batch *b,
@@ -194,7 +203,7 @@ static inline sbp_tensor **run(fixture *f, const sbp_module *m, const sbp_func *
         else if (info->role == SBP_VALUE_PARAM)
             read_param(f, weights, &m->params[info->binding], t->data, t->elems);
         else if (info->role == SBP_VALUE_SCALAR)
-            t->data[0] = b->labels;
+            t->data[0] = scalar_of(b, m->scalars[info->binding]);
         else if (wrt && info->role == SBP_VALUE_COTANGENT && strcmp(info->name, wrt) == 0)
             t->data[0] = 1;
     }

@@ -398,7 +398,7 @@ static void test_errors(void **state) {
     expect(
         plain, "model_type=\"mamba\"", SBP_INPUT,
         "config.json: model_type: no architecture 'mamba' is built; supported: llama, mistral, qwen2, qwen3, "
-        "gemma3_text");
+        "gemma3_text, olmo2, phi3, granite, gpt_neox");
     expect(plain, "model_type=null", SBP_INPUT, "model_type: expected a string, found null");
     expect(gemma, "model_type=\"gemma3\"", SBP_INPUT,
            "'gemma3' is a multimodal model; only text models are built");
@@ -408,8 +408,8 @@ static void test_errors(void **state) {
     expect(plain, "num_hidden_layers=4000000000", SBP_INPUT, "num_hidden_layers: 4000000000 is out of range");
     expect(plain, "num_attention_heads=5", SBP_INPUT,
            "num_attention_heads 5 is no multiple of num_key_value_heads 2");
-    expect(plain, "head_dim=7", SBP_INPUT, "head_dim 7 is odd");
-    expect(plain, "head_dim=2147483646", SBP_INPUT, "or above 65536");
+    expect(plain, "head_dim=7", SBP_INPUT, "7 of the 7 elements of a head turn, but rotary embedding");
+    expect(plain, "head_dim=2147483646", SBP_INPUT, "1 to 65536 of 65536 are possible");
     expect(plain, "hidden_act=\"relu2\"", SBP_INPUT,
            "the activation 'relu2' is not built; supported: silu, gelu");
     expect(plain, "tie_word_embeddings=1", SBP_INPUT, "tie_word_embeddings: expected true or false");
@@ -434,8 +434,7 @@ static void test_errors(void **state) {
            "an object each for full_attention and sliding_attention");
     expect(plain, "rope_parameters.rope_type=\"axial\"", SBP_INPUT,
            "rope_parameters: rope_type 'axial' is not built; supported: default, linear, llama3, yarn, "
-           "proportional");
-    expect(plain, "rope_parameters.rope_type=\"dynamic\"", SBP_INPUT, "it depends on the longest document");
+           "longrope, su, dynamic, proportional");
     expect(plain, "rope_parameters.rope_type=\"linear\"", SBP_INPUT, "the field 'factor' is missing");
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":-2}", SBP_INPUT,
            "rope_parameters.factor: -2 is out of range");
@@ -450,7 +449,9 @@ static void test_errors(void **state) {
     expect(mistral, "num_attention_heads=400", SBP_INPUT,
            "hidden_size 24 is no multiple of num_attention_heads 400");
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}",
-           SBP_INPUT, "0.5 with rope_type 'linear' is not supported");
+           SBP_INPUT,
+           "rope_parameters.partial_rotary_factor: 0.5 of the 6 elements of a head would turn, but "
+           "model_type llama turns 6");
     expect(plain, "rope_scaling=3", SBP_INPUT, "rope_scaling: expected an object");
     expect(plain, "rope_scaling=[3]", SBP_INPUT, "rope_scaling: expected an object");
     expect(plain, "eos_token_id=\"</s>\"", SBP_INPUT,
@@ -467,6 +468,33 @@ static void test_errors(void **state) {
            "neither an ONNX model (field 'graph') nor");
     expect("tests/golden/llama_plain/grads.safetensors", NULL, SBP_INPUT, "holds weights only");
     expect("model.onnx", NULL, SBP_INPUT, "ONNX is read as JSON");
+}
+
+/* The part of a head that turns: what config.json says must be what the family turns, and pairs. */
+static void test_partial_rotary_errors(void **state) {
+    (void)state;
+    static const char neox[] = "tests/golden/gpt_neox_plain/model",
+                      phi3[] = "tests/golden/phi3_su_long/model";
+    expect(plain, "partial_rotary_factor=0.5", SBP_INPUT,
+           "partial_rotary_factor: 0.5 of the 6 elements of a head would turn, but model_type llama turns 6; "
+           "set to "
+           "null");
+    expect(plain, "partial_rotary_factor=2", SBP_INPUT, "2 is out of range; a number above 0 and at most 1");
+    expect(neox, "partial_rotary_factor=0.5", SBP_INPUT, "would turn, but model_type gpt_neox turns 3");
+    expect(neox, "rope_theta=300", SBP_INPUT,
+           "rope_theta: 300: model_type gpt_neox is built without this field");
+    expect(neox, "rotary_pct=0.05", SBP_INPUT, "rotary_pct: 0.05 of the 12 elements of a head are none");
+    expect(neox, "rotary_pct=-1", SBP_INPUT, "rotary_pct: -1 is out of range");
+    expect(neox, "rope_parameters={\"rope_type\":\"yarn\",\"factor\":2}", SBP_INPUT,
+           "3 of the 12 elements of a head turn, but rotary embedding of type 'yarn' pairs them");
+    expect(phi3, "partial_rotary_factor=0.5", SBP_INPUT,
+           "rope_scaling.short_factor: an array of 2 numbers is expected, half of the 4 elements");
+    expect(phi3, "rope_scaling.long_factor=[1,2,-3]", SBP_INPUT, "-3 is out of range; a positive number");
+    expect(phi3, "rope_scaling.long_factor=null", SBP_INPUT,
+           "long_factor: an array of 3 numbers is expected");
+    expect(phi3, "rope_scaling.type=\"yarn\"", SBP_INPUT,
+           "rope_scaling.type: transformers reads this as longrope");
+    expect(phi3, "original_max_position_embeddings=1", SBP_INPUT, "the scale of cos and sin is inf");
 }
 
 static void test_usage_errors(void **state) {
@@ -496,12 +524,19 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),     cmocka_unit_test(test_parameter_list),
-        cmocka_unit_test(test_module_text),   cmocka_unit_test(test_overrides),
-        cmocka_unit_test(test_rope_rounding), cmocka_unit_test(test_training_and_storage),
-        cmocka_unit_test(test_errors),        cmocka_unit_test(test_usage_errors),
-        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_multimodal),    cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_published),
+        cmocka_unit_test(test_parameter_list),
+        cmocka_unit_test(test_module_text),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_rope_rounding),
+        cmocka_unit_test(test_training_and_storage),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_usage_errors),
+        cmocka_unit_test(test_partial_rotary_errors),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_multimodal),
+        cmocka_unit_test(test_other_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

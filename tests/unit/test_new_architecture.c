@@ -12,20 +12,14 @@
 typedef struct gpt2 {
     sbp_hf *hf;
     int64_t hidden, inner, heads;
-    double eps;
+    const char *activation;
+    sbp_hf_norm norm;
 } gpt2;
 
 /* y = x W + bias, W [in, out]: what Hugging Face calls Conv1D. */
 static sbp_value conv1d(const gpt2 *g, const char *name, sbp_value x, sbp_value w, sbp_value bias) {
     return sbp_build(&g->hf->builder, SBP_OP_linear, name, (sbp_value[]){x, w, bias}, 3,
                      (sbp_attr[]){sbp_attr_symbol("layout", "in_out")}, 1, NULL);
-}
-
-static sbp_value layer_norm(const gpt2 *g, const char *name, sbp_value x, const char *module) {
-    sbp_value w = sbp_hf_vector(g->hf, sbp_hf_path(g->hf, "%s.weight", module), SBP_INIT_ONES, g->hidden);
-    sbp_value bias = sbp_hf_vector(g->hf, sbp_hf_path(g->hf, "%s.bias", module), SBP_INIT_ZEROS, g->hidden);
-    return sbp_build(&g->hf->builder, SBP_OP_layer_norm, name, (sbp_value[]){x, w, bias}, 3,
-                     (sbp_attr[]){sbp_attr_double("eps", g->eps)}, 1, NULL);
 }
 
 static sbp_value conv1d_module(const gpt2 *g, const char *name, sbp_value x, const char *module, int64_t in,
@@ -55,7 +49,8 @@ static sbp_value layer(const gpt2 *g, sbp_value x, int64_t number) {
     sbp_builder *b = &hf->builder;
     const char *block = sbp_hf_path(hf, "transformer.h.%lld", (long long)number);
     const char *attn = b->node = sbp_hf_path(hf, "%s.attn", block);
-    sbp_value y = layer_norm(g, "attn_norm", x, sbp_hf_path(hf, "%s.ln_1", block));
+    sbp_value y =
+        sbp_hf_normalize(hf, &g->norm, "attn_norm", x, sbp_hf_path(hf, "%s.ln_1", block), g->hidden);
     sbp_value q = projection(g, "q", y, attn, 0), k = projection(g, "k", y, attn, 1),
               v = projection(g, "v", y, attn, 2);
     y = sbp_hf_join_heads(hf, sbp_hf_attention(hf, q, k, v, pow((double)(g->hidden / g->heads), -0.5), 0));
@@ -63,10 +58,9 @@ static sbp_value layer(const gpt2 *g, sbp_value x, int64_t number) {
     x = sbp_build2(b, SBP_OP_add, x, y);
     sbp_build_name(b, x, "attn_residual");
     const char *mlp = b->node = sbp_hf_path(hf, "%s.mlp", block);
-    y = layer_norm(g, "mlp_norm", x, sbp_hf_path(hf, "%s.ln_2", block));
+    y = sbp_hf_normalize(hf, &g->norm, "mlp_norm", x, sbp_hf_path(hf, "%s.ln_2", block), g->hidden);
     y = conv1d_module(g, "up", y, sbp_hf_path(hf, "%s.c_fc", mlp), g->hidden, g->inner);
-    y = sbp_build(b, SBP_OP_gelu, "act", &y, 1, (sbp_attr[]){sbp_attr_symbol("approximate", "tanh")}, 1,
-                  NULL);
+    y = sbp_hf_activate(hf, g->activation, "act", y);
     y = conv1d_module(g, "mlp_proj", y, sbp_hf_path(hf, "%s.c_proj", mlp), g->inner, g->hidden);
     x = sbp_build2(b, SBP_OP_add, x, y);
     sbp_build_name(b, x, "mlp_residual");
@@ -83,10 +77,9 @@ static void build_gpt2(sbp_hf *hf) {
     gpt2 g = {.hf = hf,
               .hidden = sbp_hf_size(hf, "n_embd", 768),
               .heads = sbp_hf_size(hf, "n_head", 12),
-              .eps = sbp_hf_double(hf, "layer_norm_epsilon", 1e-5)};
+              .activation = sbp_hf_string(hf, "activation_function", "gelu_new"),
+              .norm = {SBP_HF_LAYER_NORM, sbp_hf_double(hf, "layer_norm_epsilon", 1e-5)}};
     g.inner = sbp_hf_size(hf, "n_inner", 4 * g.hidden);
-    require(hf, strcmp(sbp_hf_string(hf, "activation_function", "gelu_new"), "gelu_new") == 0,
-            "activation_function", "gelu_new");
     bool tied = sbp_hf_bool(hf, "tie_word_embeddings", true);
     require(hf, sbp_hf_bool(hf, "scale_attn_weights", true), "scale_attn_weights", "true");
     require(hf, g.hidden % g.heads == 0, "n_head", "a divisor of n_embd");
@@ -107,10 +100,9 @@ static void build_gpt2(sbp_hf *hf) {
     for (int64_t i = 0; i < layers && b->status == SBP_OK; i++)
         x = layer(&g, x, i);
     b->node = "lm_head";
-    x = layer_norm(&g, "final_norm", x, "transformer.ln_f");
+    x = sbp_hf_normalize(hf, &g.norm, "final_norm", x, "transformer.ln_f", g.hidden);
     sbp_value head = sbp_hf_head_matrix(hf, "lm_head.weight", wte, tied);
-    sbp_hf_finish(hf, sbp_build(b, SBP_OP_linear, "logits", (sbp_value[]){x, head}, 2,
-                                (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL));
+    sbp_hf_finish(hf, sbp_hf_logits(hf, x, head));
 }
 
 /* ---- 8< ---- and this line in registry.def: ARCHITECTURE("gpt2", build_gpt2) ---- 8< ---------------- */
@@ -171,10 +163,28 @@ static void test_errors(void **state) {
     options.set = (const char *const[]){"activation_function=\"relu\""};
     options.set_count = 1;
     check_fails(&f, sbp_model_load(f.arena, f.diag, "tests/golden/gpt2/model", &options, &model), SBP_INPUT,
-                "activation_function: only gelu_new is built");
+                "the activation 'relu' is not built; supported: silu, gelu");
     options.set = (const char *const[]){"scale_attn_by_inverse_layer_idx=true"};
     check_fails(&f, sbp_model_load(f.arena, f.diag, "tests/golden/gpt2/model", &options, &model), SBP_INPUT,
                 "scale_attn_by_inverse_layer_idx: true: model_type gpt2 is built without this field");
+    fixture_destroy(&f);
+}
+
+/* A newcomer's first mistake has a message of its own. */
+static void build_unfinished(sbp_hf *hf) {
+    sbp_hf_table(hf, "embed.weight", sbp_hf_size(hf, "vocab_size", 7), 4);
+}
+
+static void test_unfinished(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    static const sbp_architecture unfinished = {"gpt2", build_unfinished};
+    sbp_model_options options = sbp_model_options_for(SBP_F64);
+    options.extra = &unfinished;
+    options.extra_count = 1;
+    sbp_model model;
+    check_fails(&f, sbp_model_load(f.arena, f.diag, "tests/golden/gpt2/model", &options, &model),
+                SBP_INTERNAL, "the function that builds model_type gpt2 does not end in sbp_hf_finish");
     fixture_destroy(&f);
 }
 
@@ -183,6 +193,7 @@ int main(void) {
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_freezing_a_fused_tensor),
         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_unfinished),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

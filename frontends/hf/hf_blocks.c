@@ -1,0 +1,130 @@
+/* hf_blocks.c: the pieces of graph that the layers of several families are made of: projections, norms,
+ * activations, attention. Rotation: hf_rope.c. */
+#include "frontends/hf/hf.h"
+
+#include <string.h>
+
+/* ---- projections ---------------------------------------------------------------------------------- */
+
+static sbp_value build_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_value w, sbp_value bias) {
+    return sbp_build(&hf->builder, SBP_OP_linear, name, (sbp_value[]){x, w, bias}, 3, NULL, 0, NULL);
+}
+
+sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
+                        int64_t in, bool bias) {
+    sbp_value w = sbp_hf_matrix(hf, sbp_hf_path(hf, "%s.weight", module), out, in), c = SBP_NO_VALUE;
+    if (bias)
+        c = sbp_hf_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, out);
+    return build_linear(hf, name, x, w, c);
+}
+
+sbp_value sbp_hf_linear_part(sbp_hf *hf, const char *name, sbp_value x, const char *module, const char *part,
+                             int64_t out, int64_t in, int64_t start, int64_t length, bool bias) {
+    int64_t dims[] = {out, in};
+    sbp_value w = sbp_hf_part(hf, sbp_hf_path(hf, "%s.%s.weight", module, part),
+                              sbp_hf_path(hf, "%s.weight", module), SBP_INIT_NORMAL, 2, dims, 0, start,
+                              length),
+              c = SBP_NO_VALUE;
+    if (bias)
+        c = sbp_hf_part(hf, sbp_hf_path(hf, "%s.%s.bias", module, part), sbp_hf_path(hf, "%s.bias", module),
+                        SBP_INIT_ZEROS, 1, dims, 0, start, length);
+    return build_linear(hf, name, x, w, c);
+}
+
+/* ---- inside a row ---------------------------------------------------------------------------------- */
+
+sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name, sbp_value x,
+                           const char *module, int64_t n) {
+    bool plus_one = norm->style == SBP_HF_RMS_NORM_PLUS_ONE;
+    sbp_value w =
+        sbp_hf_vector(hf, sbp_hf_path(hf, "%s.weight", module), plus_one ? SBP_INIT_ZEROS : SBP_INIT_ONES, n);
+    if (norm->style == SBP_HF_LAYER_NORM) {
+        sbp_value bias = sbp_hf_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, n);
+        return sbp_build(&hf->builder, SBP_OP_layer_norm, name, (sbp_value[]){x, w, bias}, 3,
+                         (sbp_attr[]){sbp_attr_double("eps", norm->eps)}, 1, NULL);
+    }
+    const char *cast = norm->style == SBP_HF_RMS_NORM ? "before" : "after";
+    return sbp_build(&hf->builder, SBP_OP_rms_norm, name, (sbp_value[]){x, w}, 2,
+                     (sbp_attr[]){sbp_attr_double("eps", norm->eps),
+                                  sbp_attr_double("offset", plus_one ? 1 : 0), sbp_attr_symbol("cast", cast)},
+                     3, NULL);
+}
+
+/* The op, and its kind of gelu. */
+typedef struct activation {
+    const char *name;
+    sbp_opcode alone, gated;
+    const char *approximate; /* NULL: no gelu */
+} activation;
+
+static const activation *find_activation(sbp_hf *hf, const char *name) {
+    static const activation known[] = {
+        {"silu", SBP_OP_silu, SBP_OP_swiglu, NULL},
+        {"swish", SBP_OP_silu, SBP_OP_swiglu, NULL},
+        {"gelu", SBP_OP_gelu, SBP_OP_geglu, "none"},
+        {"gelu_pytorch_tanh", SBP_OP_gelu, SBP_OP_geglu, "tanh"},
+        {"gelu_new", SBP_OP_gelu, SBP_OP_geglu, "tanh"},
+        {"gelu_fast", SBP_OP_gelu, SBP_OP_geglu, "fast"},
+    };
+    for (int32_t i = 0; i < SBP_COUNT(known); i++)
+        if (strcmp(name, known[i].name) == 0)
+            return &known[i];
+    sbp_hf_fail(
+        hf, NULL,
+        "the activation '%s' is not built; supported: silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast",
+        name);
+    return NULL;
+}
+
+static sbp_value build_activation(sbp_hf *hf, const activation *a, sbp_opcode code, const char *name,
+                                  const sbp_value *operands, int32_t count) {
+    return sbp_build(&hf->builder, code, name, operands, count,
+                     (sbp_attr[]){sbp_attr_symbol("approximate", a->approximate ? a->approximate : "")},
+                     a->approximate ? 1 : 0, NULL);
+}
+
+sbp_value sbp_hf_activate(sbp_hf *hf, const char *kind, const char *name, sbp_value x) {
+    const activation *a = find_activation(hf, kind);
+    return a ? build_activation(hf, a, a->alone, name, &x, 1) : SBP_NO_VALUE;
+}
+
+sbp_value sbp_hf_gate(sbp_hf *hf, const char *kind, const char *name, sbp_value gate, sbp_value up) {
+    const activation *a = find_activation(hf, kind);
+    return a ? build_activation(hf, a, a->gated, name, (sbp_value[]){gate, up}, 2) : SBP_NO_VALUE;
+}
+
+sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale) {
+    sbp_builder *b = &hf->builder;
+    sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
+    if (scale == 1 || b->status != SBP_OK)
+        return x;
+    sbp_value y = sbp_build_cast(b, x, wide);
+    y = sbp_build2(b, SBP_OP_mul, y, sbp_build_const(b, wide, sbp_round_to(wide, scale)));
+    y = sbp_build_cast(b, y, hf->compute);
+    sbp_build_name(b, y, name);
+    return y;
+}
+
+/* ---- heads ------------------------------------------------------------------------------------------ */
+
+sbp_value sbp_hf_split_heads(sbp_hf *hf, sbp_value x, int64_t heads, int64_t d) {
+    return sbp_build_reshape(&hf->builder, x, (int64_t[]){heads, d}, 2);
+}
+
+sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x) {
+    if (hf->builder.status != SBP_OK)
+        return SBP_NO_VALUE;
+    return sbp_build_reshape(&hf->builder, x,
+                             (int64_t[]){sbp_type_row_elems(sbp_build_type(&hf->builder, x))}, 1);
+}
+
+sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window) {
+    sbp_value first = sbp_hf_row(hf, "first"), shared_end = sbp_hf_row(hf, "shared_end"),
+              own = sbp_hf_row(hf, "own");
+    sbp_value operands[] = {q, k, v, first, shared_end, own};
+    sbp_value out[2];
+    sbp_build(&hf->builder, SBP_OP_attention, "attn_out", operands, SBP_COUNT(operands),
+              (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_int("window", window)}, 2, out);
+    sbp_build_name(&hf->builder, out[1], "lse");
+    return out[0];
+}

@@ -1,0 +1,273 @@
+"""config.json of a small model of every family, and of every rope_type: what the cases change."""
+
+
+def llama(**changes):
+    """Two small layers; 12-wide heads on a hidden size of 18, so head_dim != hidden / heads."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 61,
+        "hidden_size": 18,
+        "intermediate_size": 25,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 12,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def mistral(**changes):
+    return {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "vocab_size": 61,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "rope_theta": 300.0,
+        "torch_dtype": "float32",
+        **changes,
+    }
+
+
+def qwen2(**changes):
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "vocab_size": 59,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "rope_theta": 60.0,
+        "torch_dtype": "float32",
+        **changes,
+    }
+
+
+def qwen3(**changes):
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": 67,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 10,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "rope_theta": 500.0,
+        "rope_scaling": None,
+        "torch_dtype": "float32",
+        **changes,
+    }
+
+
+def gemma3(**changes):
+    return {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "vocab_size": 73,
+        "hidden_size": 20,
+        "intermediate_size": 27,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "query_pre_attn_scalar": 13,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "attention_bias": False,
+        "sliding_window": 6,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": [1, 3],
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def olmo2(**changes):
+    return {
+        "architectures": ["Olmo2ForCausalLM"],
+        "model_type": "olmo2",
+        "vocab_size": 53,
+        "hidden_size": 24,
+        "intermediate_size": 23,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+        "rope_theta": 400.0,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def phi3(**changes):
+    return {
+        "architectures": ["Phi3ForCausalLM"],
+        "model_type": "phi3",
+        "vocab_size": 57,
+        "hidden_size": 24,
+        "intermediate_size": 19,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+        "rope_theta": 300.0,
+        "torch_dtype": "float32",
+        **changes,
+    }
+
+
+def granite(**changes):
+    return {
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "vocab_size": 51,
+        "hidden_size": 24,
+        "intermediate_size": 21,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "embedding_multiplier": 1.7,
+        "attention_multiplier": 0.33,
+        "residual_multiplier": 0.62,
+        "logits_scaling": 1.3,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+        "rope_theta": 200.0,
+        "rope_scaling": None,
+        "dtype": "float32",
+        **changes,
+    }
+
+
+def gpt_neox(**changes):
+    """Heads of 12 elements."""
+    return {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "model_type": "gpt_neox",
+        "vocab_size": 55,
+        "hidden_size": 24,
+        "intermediate_size": 37,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "hidden_act": "gelu",
+        "max_position_embeddings": 128,
+        "layer_norm_eps": 1e-5,
+        "rotary_emb_base": 100,
+        "tie_word_embeddings": False,
+        "use_parallel_residual": True,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "torch_dtype": "float32",
+        **changes,
+    }
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 600.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 40,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 20.0, "factor": 4.0, "original_max_position_embeddings": 512}
+YARN_MSCALE = {
+    **YARN,
+    "rope_theta": 120.0,
+    "original_max_position_embeddings": 32,
+    "mscale": 1.3,
+    "mscale_all_dim": 0.6,
+    "beta_fast": 2,
+    "beta_slow": 1,
+}
+YARN_UNTRUNCATED = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": None,
+    "original_max_position_embeddings": 48,
+    "truncate": False,
+    "beta_fast": 5.0,
+    "beta_slow": 0.7,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 300.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 24,
+    "short_factor": [1.0, 1.0, 1.1, 1.2, 1.4, 1.5],
+    "long_factor": [1.0, 1.3, 1.9, 2.7, 3.4, 4.0],
+}
+PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 300.0, "factor": 2.0, "partial_rotary_factor": 0.5}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 200.0, "factor": 2.0}
+
+GEMMA_ROPE = {
+    "full_attention": {
+        "rope_type": "llama3",
+        "rope_theta": 50.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 9.0,
+    },
+    "sliding_attention": {
+        "rope_type": "yarn",
+        "rope_theta": 30.0,
+        "factor": 4.0,
+        "beta_fast": 3.3,
+        "beta_slow": 0.4,
+        "truncate": False,
+    },
+}
