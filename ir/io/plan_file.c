@@ -113,14 +113,24 @@ sbp_status sbp_plan_file_write(sbp_diag *diag, const char *path, const sbp_plan_
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
-bool sbp_plan_file_probe(const char *path) {
-    char begin[sizeof magic];
+/* Of at least `bytes`; false as well when the file is no plan. */
+static bool read_header(const char *path, unsigned char header[HEADER_BYTES], ssize_t bytes) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    ssize_t got = pread(fd, begin, sizeof begin, 0);
+    ssize_t got = pread(fd, header, HEADER_BYTES, 0);
     close(fd);
-    return got == (ssize_t)sizeof begin && memcmp(begin, magic, sizeof magic) == 0;
+    return got >= bytes && memcmp(header, magic, sizeof magic) == 0;
+}
+
+bool sbp_plan_file_probe(const char *path) {
+    unsigned char header[HEADER_BYTES];
+    return read_header(path, header, sizeof magic);
+}
+
+uint64_t sbp_plan_file_checksum(const char *path) {
+    unsigned char header[HEADER_BYTES];
+    return read_header(path, header, HEADER_BYTES) ? get_u64(header + AT_CHECKSUM) : 0;
 }
 
 /* Header and table, before any section is touched. */

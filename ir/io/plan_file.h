@@ -44,6 +44,8 @@ sbp_status sbp_plan_file_write(sbp_diag *diag, const char *path, const sbp_plan_
                                int32_t count) SBP_CHECKED;
 /* Whether a file begins as a plan does; false as well when it cannot be read. */
 bool sbp_plan_file_probe(const char *path);
+/* The checksum of everything in a plan, as its header has it (unchecked); 0 when it cannot be read. */
+uint64_t sbp_plan_file_checksum(const char *path);
 /* Reads and checks everything. Needs no guard by the caller. */
 sbp_status sbp_plan_file_read(sbp_arena *arena, sbp_diag *diag, const char *path,
                               const sbp_plan_file **out) SBP_CHECKED;

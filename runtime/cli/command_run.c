@@ -154,7 +154,7 @@ static void print_command(sbp_run *run, const char *const *args) {
 
 /* `sbprun MODEL ...` as it would be with the plan, where that stays. */
 static void print_own_command(sbp_run *run) {
-    if (!run->out)
+    if (!run->out || sbp_options_on(run->options, "resume"))
         return;
     const char **args = NULL, **given;
     int32_t count = 0, capacity = 0, given_count;
@@ -174,6 +174,9 @@ static sbp_status compile_model(sbp_run *run) {
     bool dry = sbp_options_on(run->options, "dry-run");
     sbp_choice choice;
     SBP_TRY(check_model(run));
+    SBP_TRY(sbp_run_reuse_plan(run));
+    if (run->plan_path)
+        return SBP_OK;
     SBP_TRY(sbp_child_find(run->arena, run->diag, &sbpc));
     SBP_TRY(choose_backend(run, &choice));
     if (!sbp_options_given(run->options, "seq-len") && sbp_options_list_count(run->options, "data") > 0)
@@ -225,7 +228,7 @@ static sbp_status print_information(sbp_run *run, bool *done) {
     return *done ? sbp_print(run->diag, text.data, text.length) : SBP_OK;
 }
 
-static sbp_status check_usage(const sbp_run *run) {
+static sbp_status check_arguments(const sbp_run *run) {
     const sbp_options *o = run->options;
     bool data = sbp_options_list_count(o, "data") > 0;
     if (sbp_options_arg_count(o) != 1)
@@ -233,22 +236,31 @@ static sbp_status check_usage(const sbp_run *run) {
             run->diag, SBP_USAGE, "expected one plan or model, found %d arguments%s; see sbprun --help",
             sbp_options_arg_count(o),
             sbp_options_arg_count(o) > 1 && !data ? " (rows are given with --data FILE.jsonl)" : "");
+    if (!sbp_options_on(o, "resume"))
+        return SBP_OK;
+    if (sbp_options_is(o, "out", "none"))
+        return sbp_fail(run->diag, SBP_USAGE, "--resume needs --out DIR, where the checkpoints are");
+    if (sbp_options_on(o, "overwrite"))
+        return sbp_fail(run->diag, SBP_USAGE, "--resume and --overwrite: give one of them");
+    return SBP_OK;
+}
+
+static sbp_status check_usage(const sbp_run *run) {
+    const sbp_options *o = run->options;
+    bool data = sbp_options_list_count(o, "data") > 0;
     if (!data && sbp_options_list_count(o, "eval") == 0)
         return sbp_fail(run->diag, SBP_USAGE, "--data FILE.jsonl is missing");
     static const char *const need_data[] = {"score", "dump-gradients", "dry-run", "steps"};
     for (int i = 0; i < SBP_COUNT(need_data); i++)
         if (!data && sbp_options_given(o, need_data[i]))
             return sbp_fail(run->diag, SBP_USAGE, "--%s needs --data", need_data[i]);
-    if (sbp_options_on(o, "resume") && sbp_options_is(o, "out", "none"))
-        return sbp_fail(run->diag, SBP_USAGE, "--resume needs --out DIR, where the checkpoints are");
-    if (sbp_options_on(o, "resume") && sbp_options_on(o, "overwrite"))
-        return sbp_fail(run->diag, SBP_USAGE, "--resume and --overwrite: give one of them");
     if (sbp_options_given(o, "eval-every") && sbp_options_list_count(o, "eval") == 0)
         return sbp_fail(run->diag, SBP_USAGE, "--eval-every needs --eval FILE");
     return SBP_OK;
 }
 
 static sbp_status open_plan(sbp_run *run) {
+    run->plan_checksum = sbp_plan_file_checksum(run->plan_path);
     SBP_TRY(sbp_plan_open(run->arena, run->diag, run->plan_path, &run->plan));
     return sbp_plan_info_read(run->diag, run->plan, &run->info);
 }
@@ -262,9 +274,10 @@ static sbp_status run_body(void *user) {
     if (done)
         return SBP_OK;
     const sbp_options *o = run->options;
-    SBP_TRY(check_usage(run));
+    SBP_TRY(check_arguments(run));
     const char *first = sbp_options_arg(o, 0);
-    run->train = sbp_options_list_count(o, "data") > 0 && !sbp_options_given(o, "dump-gradients") &&
+    bool data = sbp_options_list_count(o, "data") > 0 || sbp_options_on(o, "resume");
+    run->train = data && !sbp_options_given(o, "dump-gradients") &&
                  (!sbp_options_given(o, "score") || sbp_options_given(o, "steps"));
     if (access(first, F_OK) != 0)
         return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", first, strerror(errno));
@@ -274,10 +287,12 @@ static sbp_status run_body(void *user) {
     run->plan_path = is_plan ? first : NULL;
     if (is_plan) {
         SBP_TRY(open_plan(run));
-        SBP_TRY(sbp_plan_check_options(run->diag, run->plan, &run->info, run->options, run->arena));
+        SBP_TRY(sbp_plan_check_options(run->diag, run->plan, run->options, run->arena));
     }
     SBP_TRY(sbp_run_choose_out(run));
     SBP_TRY(sbp_run_open_out(run, dry ? SBP_RUNDIR_LOOK : SBP_RUNDIR_EXISTS));
+    SBP_TRY(sbp_run_inherit(run));
+    SBP_TRY(check_usage(run));
     SBP_TRY(sbp_run_check_results(run));
     if (!is_plan)
         SBP_TRY(compile_model(run));
@@ -285,6 +300,7 @@ static sbp_status run_body(void *user) {
         return sbp_run_print_dry(run);
     if (!is_plan)
         SBP_TRY(open_plan(run));
+    SBP_TRY(sbp_run_check_plan(run));
     SBP_TRY(sbp_plan_set_defaults(run->diag, &run->info, run->options, run->arena));
     SBP_TRY(sbp_run_load_data(run));
     sbp_sampler_close(&run->sampler);

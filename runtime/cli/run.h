@@ -25,8 +25,12 @@ typedef struct sbp_run {
     int64_t seq_len;      /* of a model, as the data or the user want it */
     char *temporary_plan; /* removed at the end */
     const sbp_plan *plan;
+    uint64_t plan_checksum;
     sbp_plan_info info;
-    const char *out; /* NULL: none */
+    const sbp_json *compiled;   /* with --resume: what run.json says of the plan that the run began with */
+    const char *began_checksum; /* of that */
+    int64_t began_steps;        /* how many it was to have, 0: unknown */
+    const char *out;            /* NULL: none */
     bool out_is_default;
     sbp_rundir dir;    /* out, from when it is there */
     sbp_dataset *data; /* NULL: none */
@@ -68,6 +72,20 @@ sbp_status sbp_run_open_out(sbp_run *run, sbp_rundir_mode mode) SBP_CHECKED;
 sbp_status sbp_run_check_results(const sbp_run *run) SBP_CHECKED;
 /* Everything was checked: the first that is written there, run.json and plan.bin; says where it goes. */
 sbp_status sbp_run_begin_out(sbp_run *run, const char *resumed) SBP_CHECKED;
+
+/* Name of a model by its path. Whether path exists and is the directory, or lies in it. */
+char *sbp_run_model_name(sbp_arena *arena, const char *path);
+bool sbp_run_lies_in(const char *path, const char *directory);
+
+/* ---- run_resume.c ------------------------------------------------------------------------------------ */
+
+/* With --resume: the options of run.json for what was not given; SBP_USAGE where what was given differs. */
+sbp_status sbp_run_inherit(sbp_run *run) SBP_CHECKED;
+/* That a plan computes what the run's did; says so when it is another. */
+sbp_status sbp_run_check_plan(const sbp_run *run) SBP_CHECKED;
+/* With --resume and a model: run->plan_path is the run's own plan, or, where that is gone or another schedule
+ * is asked for, options get the values it was compiled with. */
+sbp_status sbp_run_reuse_plan(sbp_run *run) SBP_CHECKED;
 
 /* ---- run_report.c ------------------------------------------------------------------------------------ */
 

@@ -12,7 +12,7 @@
 /* ---- the name --------------------------------------------------------------------------------------- */
 
 /* "path/to/SmolLM2.gguf" is "SmolLM2". */
-static char *model_name(sbp_arena *arena, const char *path) {
+char *sbp_run_model_name(sbp_arena *arena, const char *path) {
     char resolved[4096];
     if (realpath(path, resolved))
         path = resolved;
@@ -41,7 +41,7 @@ sbp_status sbp_run_choose_out(sbp_run *run) {
     if (given || !run->train)
         return SBP_OK;
     const char *name =
-        run->plan && run->info.name ? run->info.name : model_name(run->arena, sbp_options_arg(o, 0));
+        run->plan && run->info.name ? run->info.name : sbp_run_model_name(run->arena, sbp_options_arg(o, 0));
     const sbp_json *objective = run->plan ? sbp_json_member(run->plan->meta, "objective") : NULL;
     const char *goal = objective && objective->kind == SBP_JSON_STRING ? objective->string
                                                                        : sbp_options_text(o, "objective");
@@ -53,7 +53,7 @@ sbp_status sbp_run_choose_out(sbp_run *run) {
 /* ---- what is read ----------------------------------------------------------------------------------- */
 
 /* Whether both exist and path is the directory or lies in it. */
-static bool lies_in(const char *path, const char *directory) {
+bool sbp_run_lies_in(const char *path, const char *directory) {
     char a[4096], b[4096];
     if (!path || !realpath(path, a) || !realpath(directory, b))
         return false;
@@ -84,7 +84,7 @@ static sbp_status check_result(const sbp_run *run, const char *option) {
             if (sbp_same_file(path, sbp_options_list_at(o, lists[l], i)))
                 read = sbp_options_list_at(o, lists[l], i);
     for (int i = 0; i < SBP_COUNT(sources); i++)
-        if (sources[i] && lies_in(path, sources[i]))
+        if (sources[i] && sbp_run_lies_in(path, sources[i]))
             read = sources[i];
     if (run->plan_path && sbp_same_file(path, run->plan_path))
         read = run->plan_path;
@@ -110,7 +110,7 @@ static sbp_status check_contents(const sbp_run *run) {
     SBP_TRY(sbp_rundir_look(&run->dir, run->diag, &c));
     list_sources(run, sources);
     for (int i = 0; i < SBP_COUNT(sources); i++)
-        if (lies_in(sources[i], run->out))
+        if (sbp_run_lies_in(sources[i], run->out))
             return sbp_fail(run->diag, SBP_USAGE,
                             "'%s' is where the model is read from ('%s'): choose another --out", run->out,
                             sources[i]);

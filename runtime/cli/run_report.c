@@ -185,7 +185,8 @@ sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
     }
     sbp_text_add(&out, "],\n  \"plan\": ");
     add_string(&out, run->plan_path);
-    sbp_text_add(&out, ",\n  \"resumed_from\": ");
+    sbp_text_add(&out, ",\n  \"plan_checksum\": \"%016llx\",\n  \"resumed_from\": ",
+                 (unsigned long long)run->plan_checksum);
     add_string(&out, resumed);
     sbp_text_add(&out, ",\n  \"options\": {");
     sbp_options_print_json(&out, run->options, SBP_PHASE_RUN);

@@ -66,6 +66,16 @@ static sbp_status evaluate(sbp_run *run) {
     return SBP_OK;
 }
 
+/* A signal outside of training. */
+static sbp_status say_interrupted(const sbp_run *run, sbp_status status, const char *what) {
+    if (status != SBP_INTERRUPTED)
+        return status;
+    sbp_progress_break();
+    sbp_note(run->diag, "interrupted while %s%s", what,
+             run->train && run->out && run->state.step > 0 ? "; --resume goes on from there" : "");
+    return sbp_interrupt_status();
+}
+
 typedef struct score_writer {
     sbp_run *run;
     sbp_file_out *out;
@@ -158,6 +168,13 @@ static bool is_evaluated(const sbp_run *run) {
     return run->eval_count > 0 && (step == 0 || (every > 0 && step % every == 0 && step < run->total_steps));
 }
 
+/* The last whose lines stay in metrics.jsonl: what will be evaluated (again) goes. */
+static int64_t last_evaluation(const sbp_run *run) {
+    if (run->state.step == run->total_steps)
+        return run->state.step - 1;
+    return is_evaluated(run) ? run->state.evaluated : run->state.step;
+}
+
 /* SBP_INTERRUPTED or SBP_TERMINATED when a signal came; weights are then those after state.step steps. */
 static sbp_status train(sbp_run *run) {
     int64_t save_every = sbp_options_int(run->options, "save-every");
@@ -186,10 +203,10 @@ static sbp_status train(sbp_run *run) {
 
 static sbp_status train_and_save(sbp_run *run) {
     if (is_evaluated(run) && run->state.evaluated < run->state.step) /* or a signal came between */
-        SBP_TRY(evaluate(run));
+        SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
     SBP_TRY(train(run));
     if (run->eval_count > 0 && run->state.step > 0)
-        SBP_TRY(evaluate(run));
+        SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
     if (!run->out || run->state.step == 0)
         return SBP_OK;
     return sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out);
@@ -264,6 +281,9 @@ static sbp_status begin(sbp_run *run, const char **resumed) {
     run->resumed_after = run->state.step;
     sbp_sampler_seek(&run->sampler, run->state.epoch, run->state.at);
     sbp_note(run->diag, "going on after step %lld, from '%s'", (long long)run->state.step, found);
+    if (run->began_steps > 0 && run->began_steps != run->total_steps)
+        sbp_note(run->diag, "the run had %lld steps, now %lld: learning rates are those of %lld from here on",
+                 (long long)run->began_steps, (long long)run->total_steps, (long long)run->total_steps);
     return SBP_OK;
 }
 
@@ -286,15 +306,15 @@ static sbp_status act(sbp_run *run, const char *resumed) {
                            ? sbp_file_join(run->arena, run->out, "metrics.jsonl")
                            : NULL;
     SBP_TRY(sbp_metrics_open(&run->metrics, run->diag, &run->trainer, path, resumed ? run->state.step : -1,
-                             run->state.evaluated, run->total_steps));
+                             last_evaluation(run), run->total_steps));
     run->metrics.loss_sum = run->state.loss_sum;
     run->metrics.loss_count = run->state.loss_count;
     if (run->train)
         SBP_TRY(train_and_save(run));
     else if (run->eval_count > 0)
-        SBP_TRY(evaluate(run));
+        SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
     if (scores)
-        SBP_TRY(score(run, scores));
+        SBP_TRY(say_interrupted(run, score(run, scores), "scoring"));
     SBP_TRY(sbp_metrics_close(&run->metrics));
     return sbp_run_print_summary(run);
 }

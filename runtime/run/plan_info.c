@@ -65,49 +65,30 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
 
 /* ---- options ---------------------------------------------------------------------------------------- */
 
-/* Whether a value asks for what the plan has; "auto" asks for nothing. */
-static bool same_as_plan(sbp_arena *arena, const sbp_option *option, const char *text,
-                         const sbp_json *value) {
-    sbp_text mine, plans;
-    if (strcmp(text, "auto") == 0)
-        return true;
-    if (!value || option->kind == SBP_OPTION_LIST)
-        return false;
-    sbp_text_init(&mine, arena);
-    sbp_text_init(&plans, arena);
-    sbp_option_value_json(&mine, option, text);
-    if (value->kind == SBP_JSON_INT || value->kind == SBP_JSON_REAL)
-        sbp_text_add_double(&plans, value->kind == SBP_JSON_INT ? (double)value->integer : value->real);
-    else
-        sbp_json_add_value(&plans, value);
-    return strcmp(mine.data, plans.data) == 0;
-}
-
-/* What the plan has, resolved: the schedule knows what "auto" became, meta what was not given. */
-static const sbp_json *plan_value(const sbp_plan *plan, const sbp_plan_info *info, const sbp_option *option,
-                                  sbp_arena *arena) {
+const sbp_json *sbp_plan_value(const sbp_json *meta, const sbp_option *option, sbp_arena *arena) {
     char *name = sbp_arena_strdup(arena, option->name);
     for (char *at = strchr(name, '-'); at; at = strchr(at, '-'))
         *at = '_';
-    const sbp_json *resolved = sbp_json_member(sbp_json_member(plan->meta, "schedule"), name);
+    const sbp_json *resolved = sbp_json_member(sbp_json_member(meta, "schedule"), name);
     if (resolved && resolved->kind == SBP_JSON_INT)
         return resolved;
-    const sbp_json *given = info->options ? sbp_json_member(info->options, option->name) : NULL;
+    const sbp_json *given = sbp_json_member(sbp_json_member(meta, "options"), option->name);
     bool open = !given || given->kind == SBP_JSON_NULL ||
                 (given->kind == SBP_JSON_STRING && strcmp(given->string, "auto") == 0);
-    const sbp_json *became = open ? sbp_json_member(plan->meta, name) : NULL;
+    const sbp_json *became = open ? sbp_json_member(meta, name) : NULL;
     return became ? became : given;
 }
 
-sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sbp_plan_info *info,
-                                  const sbp_options *options, sbp_arena *arena) {
+sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sbp_options *options,
+                                  sbp_arena *arena) {
     const sbp_option *option;
     int32_t at = 0;
     while ((option = sbp_options_next_given(options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, &at))) {
-        const sbp_json *value = plan_value(plan, info, option, arena);
+        const sbp_json *value = sbp_plan_value(plan->meta, option, arena);
         const char *config = sbp_options_from_config(options, option->name);
-        const char *text = sbp_options_text(options, option->name);
-        if (config && same_as_plan(arena, option, text, value))
+        bool asks =
+            option->kind == SBP_OPTION_LIST || strcmp(sbp_options_text(options, option->name), "auto") != 0;
+        if (config && (!asks || sbp_options_same(options, option, value)))
             continue;
         sbp_text plans;
         sbp_text_init(&plans, arena);

@@ -29,10 +29,14 @@ typedef struct sbp_plan_info {
 /* Everything lives as long as the plan. */
 sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_info *out) SBP_CHECKED;
 
+/* What a plan has for an option of sbpc compile, resolved: the schedule knows what "auto" became, meta what
+ * was not given. NULL: nothing. Below a guard. */
+const sbp_json *sbp_plan_value(const sbp_json *meta, const sbp_option *option, sbp_arena *arena);
+
 /* SBP_USAGE for an option of sbpc compile that was given although the plan is there, naming the plan's value.
  * From a config file, which may serve both programs, a value equal to the plan's is fine. Below a guard. */
-sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sbp_plan_info *info,
-                                  const sbp_options *options, sbp_arena *arena) SBP_CHECKED;
+sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sbp_options *options,
+                                  sbp_arena *arena) SBP_CHECKED;
 
 /* The plan's defaults for options of the run that were not given. Below a guard. */
 sbp_status sbp_plan_set_defaults(sbp_diag *diag, const sbp_plan_info *info, sbp_options *options,

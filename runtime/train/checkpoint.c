@@ -3,11 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "runtime/train/checksums.h"
 
 enum { PIECE_ELEMS = 1 << 17 };
 
@@ -147,6 +150,16 @@ static sbp_status close_mover(mover *m, const sbp_tensor_entry *tensor, sbp_stat
     return status;
 }
 
+/* A state that is not a number would make the next loss one, which the data are not to blame for. */
+static sbp_status check_numbers(const checkpoint_job *job, const sbp_weight *weight, sbp_dtype dtype,
+                                int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (isnan(sbp_element_get(job->staging, dtype, i)))
+            return sbp_fail(job->diag, SBP_INPUT, "'%s': '%.200s' in optimizer.safetensors is not a number",
+                            job->path, weight->name);
+    return SBP_OK;
+}
+
 /* All pieces of an extra, one way or the other. */
 static sbp_status move_pieces(checkpoint_job *job, const extra *e, mover *movers, const sbp_weight *weight) {
     int64_t unit = sbp_dtype_bytes(e->dtype);
@@ -154,6 +167,8 @@ static sbp_status move_pieces(checkpoint_job *job, const extra *e, mover *movers
         int64_t count = e->source->elems - at < PIECE_ELEMS ? e->source->elems - at : PIECE_ELEMS;
         if (weight)
             SBP_TRY(sbp_weights_read(job->weights, weight, at, count, e->dtype, job->staging, job->diag));
+        if (weight)
+            SBP_TRY(check_numbers(job, weight, e->dtype, count));
         else
             memset(job->staging, 0, (size_t)(count * unit));
         for (int32_t k = 0; k < e->source->count; k++) {
@@ -340,6 +355,7 @@ static sbp_status save_body(void *user) {
     SBP_TRY(sbp_output_save_model(job->diag, job->executor, job->plan, job->info, job->path));
     SBP_TRY(save_extras(job));
     SBP_TRY(save_state(job));
+    SBP_TRY(sbp_checksums_write(job->arena, job->diag, job->path));
     SBP_TRY(sync_directory(job->diag, job->path));
     int error = sbp_rundir_discard(job->directory, job->state->step);
     if (error)
@@ -386,6 +402,7 @@ static sbp_status load_body(void *user) {
     checkpoint_job *job = user;
     sbp_weights *weights;
     job->staging = sbp_arena_array(job->arena, PIECE_ELEMS, sizeof(double));
+    SBP_TRY(sbp_checksums_verify(job->arena, job->diag, job->path));
     SBP_TRY(load_state(job));
     SBP_TRY(sbp_weights_open(job->arena, job->diag, job->path, &weights));
     sbp_status status = sbp_params_load(job->executor, job->plan, weights, 0, job->diag);

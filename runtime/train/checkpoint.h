@@ -1,9 +1,10 @@
 /* checkpoint.h: checkpoints from which a run goes on bit for bit.
  *
- * OUT/checkpoint-STEP/ is a model directory (runtime/train/output.h) with two more files:
+ * OUT/checkpoint-STEP/ is a model directory (runtime/train/output.h) with three more files:
  *   optimizer.safetensors   optimizer states "<source>.exp_avg" ..., in the layout of the source; and
  *                           "<source>.exact", parameters whose recipe changes values, as they are in memory
  *   trainer_state.json      step, position in the data, sums for metrics, and what must be the same on resume
+ *   checksums.json          of all the others (runtime/train/checksums.h), verified before one is read
  * It is written under a temporary name, synced and renamed, so a name checkpoint-STEP is always whole.
  */
 #ifndef SBP_RUNTIME_TRAIN_CHECKPOINT_H

@@ -70,6 +70,134 @@ static void test_stopped_and_resumed(void **state) {
         stop_and_resume(f, signals[i].name, signals[i].status, epoch, total);
 }
 
+/* ---- the same run ----------------------------------------------------------------------------------- */
+
+/* What is not given is as it was when the run began, the data and the plan too. */
+static void test_resume_takes_the_options_of_the_run(void **state) {
+    io_fixture *f = *state;
+    static const char begin[] = " --data $D/t.jsonl --lr 0.003 --schedule cosine --warmup 2 --batch-size 3 "
+                                "--weight-decay 0.1 --betas 0.8,0.99 --seed 7 --steps 9 ";
+    cli_ok(f, COMPILE "; head -24 $G/stories260k_trl/train.jsonl >$D/t.jsonl");
+    static const char *const sources[] = {"$D/p", "$S --chunk 40"}, *const again[] = {"$D/p", "$S"};
+    for (int i = 0; i < 2; i++) {
+        cli_ok(f,
+               sbp_arena_printf(f->arena, "rm -rf $D/whole $D/o; $R %s%s--out $D/whole", sources[i], begin));
+        assert_int_equal(
+            cli(f, sbp_arena_printf(f->arena, AT "SBP_AT=TERM@fflush:4:metrics $R %s%s--out $D/o", sources[i],
+                                    begin)),
+            143);
+        cli_fails(f, 2, "it had --batch-size 3, --lr 0.003, --betas [0.8,0.99];",
+                  sbp_arena_printf(f->arena,
+                                   "$R %s --resume --out $D/o --lr 1e-4 --betas 0.9,0.999 --batch-size 8",
+                                   again[i]));
+        if (i == 1) { /* the plan that is there, were there memory for another or not; or made again */
+            cli_ok(f,
+                   "cp -r $D/o $D/o2; rm $D/o2/plan.bin; $R $S --resume --out $D/o2 --memory 1GiB --lr 3e-3");
+            assert_non_null(strstr(cli_text(f, "err"), "compile tests/data/stories260K -o "));
+            cli_same(f, "whole/model.safetensors", "o2/model.safetensors");
+        }
+        cli_ok(f, sbp_arena_printf(f->arena, "$R %s --resume --out $D/o --save-every 2 --keep 1", again[i]));
+        assert_null(strstr(cli_text(f, "err"), "compile"));
+        assert_non_null(strstr(cli_text(f, "err"), "note: 5 of 9 steps in "));
+        cli_same(f, "whole/model.safetensors", "o/model.safetensors");
+        cli_ok(f, "test \"$(ls -d $D/o/checkpoint-*)\" = $D/o/checkpoint-9");
+    }
+    cli_fails(f, 2, "it had the model 'stories260K';", "$R $G/llama_plain/model --resume --out $D/o");
+    cli_fails(f, 2, "but it had --dtype fp32;", "$R $S --resume --out $D/o --dtype bf16");
+    cli_fails(f, 2, "but it had --dtype fp32;",
+              "$C compile $S -o $D/q --dtype bf16; $R $D/q --resume --out $D/o");
+    cli_fails(f, 2, "but it had --freeze [];", "$R $S --resume --out $D/o --freeze '*embed*'");
+    cli_ok(f, "$R $S --resume --out $D/o --dtype fp32 --steps 10 --chunk 20"); /* as it was; may change */
+    assert_non_null(strstr(cli_text(f, "err"), "that had --chunk 40"));
+}
+
+/* More steps than the run was to have: on from where it ended. */
+static void test_a_run_goes_on_beyond_its_end(void **state) {
+    io_fixture *f = *state;
+    int count;
+    cli_ok(f, COMPILE);
+    cli_ok(f, TRAIN " --eval $G/stories260k_trl/train.jsonl --eval-every 4 --steps 6 --out $D/o");
+    cli_ok(f, "$R $D/p --out $D/o --resume --steps 8 --json");
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "steps"), 8);
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "resumed_after"), 6);
+    assert_non_null(strstr(cli_text(f, "err"), "the run had 6 steps, now 8"));
+    cli_ok(f, "$R $D/p --out $D/o --resume"); /* nothing is left to do: the same again */
+    static const int steps[] = {0, 1, 2, 3, 4, 4, 5, 6, 6, 7, 8, 8};
+    const sbp_json **lines = cli_lines(f, "o/metrics.jsonl", &count);
+    assert_int_equal(count, SBP_COUNT(steps));
+    for (int i = 0; i < count; i++)
+        assert_int_equal(cli_number(f, lines[i], "step"), steps[i]);
+    cli_ok(f, "cmp $D/o/model.safetensors $D/o/checkpoint-8/model.safetensors");
+}
+
+/* A signal in an evaluation: it is made again, and metrics.jsonl has it once. */
+static void test_stopped_in_an_evaluation(void **state) {
+    io_fixture *f = *state;
+    int count;
+    static const int flushes[] = {2, 6, 7,
+                                  9}; /* in the 2nd before the run, both after step 3, and at the end */
+    static const int steps[] = {0, 0, 1, 2, 3, 3, 3, 4, 4, 4};
+    cli_ok(f, COMPILE "; head -24 $G/stories260k_trl/train.jsonl >$D/t.jsonl");
+    for (int i = 0; i < SBP_COUNT(flushes); i++) {
+        const char *run =
+            "$R $D/p --data $D/t.jsonl --eval $D/t.jsonl --eval $D/t.jsonl --eval-every 3 --steps 4 "
+            "--out $D/o --resume";
+        cli_ok(f, "rm -rf $D/o");
+        assert_int_equal(
+            cli(f, sbp_arena_printf(f->arena, AT "SBP_AT=TERM@fflush:%d:metrics %s", flushes[i], run)), 143);
+        cli_ok(f, run);
+        const sbp_json **lines = cli_lines(f, "o/metrics.jsonl", &count);
+        assert_int_equal(count, SBP_COUNT(steps));
+        for (int k = 0; k < count; k++)
+            assert_int_equal(cli_number(f, lines[k], "step"), steps[k]);
+    }
+}
+
+/* ---- damaged checkpoints ---------------------------------------------------------------------------- */
+
+/* One bit of one file: which is named. */
+static void test_damage_is_named(void **state) {
+    io_fixture *f = *state;
+    int count = 0;
+    cli_ok(f, COMPILE
+           "; head -24 $G/stories260k_trl/train.jsonl >$D/t.jsonl; $R $D/p --data $D/t.jsonl --steps 4 "
+           "--save-every 2 --out $D/o; ls $D/o/checkpoint-4");
+    char *names = sbp_arena_strdup(f->arena, cli_text(f, "out"));
+    for (char *name = strtok(names, "\n"); name; name = strtok(NULL, "\n")) {
+        if (strcmp(name, "checksums.json") == 0)
+            continue;
+        count++;
+        cli_fails(f, 1, sbp_arena_printf(f->arena, "checkpoint-4/%s' is damaged", name),
+                  sbp_arena_printf(
+                      f->arena,
+                      "rm -rf $D/c; cp -r $D/o $D/c; F=$D/c/checkpoint-4/%s; S=$(stat -c %%s $F); "
+                      "B=$(od -An -tu1 -j$((S / 2)) -N1 $F); printf \"\\\\$(printf %%o $((B ^ 4)))\" | dd "
+                      "of=$F bs=1 seek=$((S / 2)) conv=notrunc status=none; cmp -l $F "
+                      "$D/o/checkpoint-4/%s | wc -l >$D/changed; $R $D/p --resume --out $D/c",
+                      name, name));
+        assert_int_equal(atoi(cli_text(f, "changed")), 1);
+        cli_ok(f, "cmp $D/o/model.safetensors $D/c/model.safetensors"); /* nothing was begun */
+    }
+    assert_true(count >= 5);
+    cli_ok(f, "rm -r $D/c/checkpoint-4; $R $D/p --resume --out $D/c"); /* from the one before */
+    assert_non_null(strstr(cli_text(f, "err"), "note: 2 of 4 steps"));
+    cli_same(f, "o/model.safetensors", "c/model.safetensors");
+    cli_fails(f, 4, "checkpoint-4/config.json",
+              "rm $D/c/checkpoint-4/config.json; $R $D/p --resume --out $D/c");
+}
+
+/* A state that is not a number is found before it makes a loss that is none. */
+static void test_states_that_are_no_numbers(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE
+           "; head -24 $G/stories260k_trl/train.jsonl >$D/t.jsonl; $R $D/p --data $D/t.jsonl --steps 4 "
+           "--save-every 2 --out $D/o; rm -r $D/o/checkpoint-4 $D/o/checkpoint-2/checksums.json; "
+           "F=$D/o/checkpoint-2/optimizer.safetensors; printf '\\377\\377\\377\\377' | dd of=$F bs=1 "
+           "seek=$(($(stat -c %s $F) - 4)) conv=notrunc status=none");
+    cli_fails(f, 1, "in optimizer.safetensors is not a number", "$R $D/p --resume --out $D/o");
+    assert_null(strstr(cli_text(f, "err"), "row"));
+}
+
 static void test_resume_asks_for_the_same_run(void **state) {
     io_fixture *f = *state;
     cli_ok(f, COMPILE);
@@ -78,16 +206,19 @@ static void test_resume_asks_for_the_same_run(void **state) {
     cli_fails(f, 1, "had other data",
               "head -50 $G/stories260k_trl/train.jsonl >$D/d.jsonl; $R $D/p --data $D/d.jsonl "
               "--shuffle off --out $D/o --resume");
+    cli_fails(f, 2, "it had --seed 42;", TRAIN " --out $D/o --resume --seed 7");
+    cli_ok(f, "mv $D/o/run.json $D/run.json; mv $D/o/model.safetensors $D/o/config.json $D/o/tokenizer* $D");
     cli_fails(f, 1, "had --seed 42, this one has 7", TRAIN " --out $D/o --resume --seed 7");
     cli_fails(f, 1, "had --batch-size 8, this one has 4", TRAIN " --out $D/o --resume --batch-size 4");
+    cli_ok(f, "mv $D/run.json $D/o");
     cli_fails(f, 2, "--resume needs --out", TRAIN " --out none --resume");
     cli_fails(f, 1, "trainer_state.json",
               "rm -r $D/o/checkpoint-20; echo '{}' >$D/o/checkpoint-15/trainer_state.json; " TRAIN
               " --out $D/o --resume");
     cli_fails(f, 1, "num_tokens: 9223372036854775807 is not a count: 0 .. 2^53",
               "sed 's/\"num_tokens\": [0-9]*/\"num_tokens\": 9223372036854775807/' "
-              "$D/o/checkpoint-10/trainer_state.json >$D/o/checkpoint-15/trainer_state.json; " TRAIN
-              " --out $D/o --resume");
+              "$D/o/checkpoint-10/trainer_state.json >$D/o/checkpoint-15/trainer_state.json; "
+              "rm $D/o/checkpoint-15/checksums.json; " TRAIN " --out $D/o --resume");
     cli_fails(f, 1, "optimizer.safetensors",
               "rm -r $D/o/checkpoint-15; truncate -s 1000 $D/o/checkpoint-10/optimizer.safetensors; " TRAIN
               " --out $D/o --resume");
@@ -99,6 +230,11 @@ static void test_resume_asks_for_the_same_run(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stopped_and_resumed, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_resume_takes_the_options_of_the_run, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_a_run_goes_on_beyond_its_end, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_stopped_in_an_evaluation, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_damage_is_named, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_states_that_are_no_numbers, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resume_asks_for_the_same_run, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

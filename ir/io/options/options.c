@@ -281,6 +281,8 @@ static sbp_status check_range(const value_check *c, double value) {
     const char *name = shown(c->o, c->setting, c->setting->key);
     if (value < option->least && option->least == SBP_ABOVE_ZERO)
         return sbp_fail(c->diag, SBP_USAGE, "%s: %s: %s is not above 0", c->setting->where, name, c->text);
+    if (value > option->most && option->most == SBP_BELOW_ONE)
+        return sbp_fail(c->diag, SBP_USAGE, "%s: %s: %s is not below 1", c->setting->where, name, c->text);
     if (option->kind == SBP_OPTION_SIZE && value < option->least) /* most likely a unit is missing */
         return sbp_fail(c->diag, SBP_USAGE,
                         "%s: %s: found '%.100s', which is too small; expected a size such as 80GiB or 24GB",

@@ -21,6 +21,7 @@
 #include "ir/base.h"
 
 #define SBP_ABOVE_ZERO 2.2250738585072014e-308 /* least normal double */
+#define SBP_BELOW_ONE 0x1.fffffffffffffp-1     /* greatest double below 1 */
 
 typedef enum sbp_phase {
 #define PHASE(id, bit, title) SBP_PHASE_##id = bit,
@@ -59,6 +60,7 @@ int32_t sbp_option_count(void);
 const sbp_option *sbp_option_at(int32_t index);
 
 typedef struct sbp_options sbp_options;
+struct sbp_json; /* ir/io/json.h */
 
 /* argv: what follows the command, argc of them; not copied, like everything that is text here. Accepts
  * options of any of `phases`; `program` is for messages. Needs no guard. */
@@ -95,6 +97,13 @@ const char *sbp_options_list_at(const sbp_options *options, const char *name, in
 /* Another default than the table's, for what was not given; checked like any value. Below a guard. */
 sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, const char *name,
                                    const char *text) SBP_CHECKED;
+
+/* Takes a member of a JSON object as a line of a config file `path`, for an option that was not given. Below
+ * a guard. */
+sbp_status sbp_options_inherit(sbp_options *options, sbp_diag *diag, const char *path,
+                               const struct sbp_json *member) SBP_CHECKED;
+/* Whether the value is this one, as print_json wrote it; NULL and null: there is none. Below a guard. */
+bool sbp_options_same(const sbp_options *options, const sbp_option *option, const struct sbp_json *value);
 
 /* The options given that belong to one of `phases` and to none of `not_phases`: one line of the table after
  * the other; NULL after the last. *at begins as 0. */

@@ -71,31 +71,37 @@ static sbp_status take_array(config_reader *r, const char *where, const sbp_json
     return pair ? take(r, where, array->key, sbp_arena_printf(arena, "%s,%s", texts[0], texts[1])) : SBP_OK;
 }
 
+static sbp_status take_member(config_reader *r, const sbp_json *member) {
+    option_target t = sbp_options_find(member->key, strlen(member->key));
+    option_setting setting = {.where = r->path, .config = r->path, .key = member->key};
+    if (t.index < 0 && !t.reason)
+        return sbp_options_unknown(r->o, r->diag, &setting);
+    if (member->kind == SBP_JSON_NULL)
+        return SBP_OK;
+    if (member->kind == SBP_JSON_ARRAY)
+        return take_array(r, r->path, member);
+    const char *value = json_text(r->o->arena, member);
+    if (!value)
+        value = t.reason ? "" : NULL; /* an object as a refused key: its reason says more */
+    if (!value)
+        return sbp_json_fail(r->diag, member, "expected a number, a string or true or false, found %s",
+                             sbp_json_kind_name(member->kind));
+    return take(r, r->path, member->key, value);
+}
+
 static sbp_status read_json(config_reader *r, const char *text, size_t length) {
     const sbp_json *root;
     SBP_TRY(sbp_json_parse(r->o->arena, r->diag, r->path, text, length, SBP_JSON_COMMENTS, &root));
     SBP_TRY(sbp_json_as_object(r->diag, root, &root));
-    for (int64_t i = 0; i < root->count; i++) {
-        const sbp_json *member = &root->items[i];
-        option_target t = sbp_options_find(member->key, strlen(member->key));
-        option_setting setting = {.where = r->path, .config = r->path, .key = member->key};
-        if (t.index < 0 && !t.reason)
-            return sbp_options_unknown(r->o, r->diag, &setting);
-        if (member->kind == SBP_JSON_NULL)
-            continue;
-        if (member->kind == SBP_JSON_ARRAY) {
-            SBP_TRY(take_array(r, r->path, member));
-            continue;
-        }
-        const char *value = json_text(r->o->arena, member);
-        if (!value)
-            value = t.reason ? "" : NULL; /* an object as a refused key: its reason says more */
-        if (!value)
-            return sbp_json_fail(r->diag, member, "expected a number, a string or true or false, found %s",
-                                 sbp_json_kind_name(member->kind));
-        SBP_TRY(take(r, r->path, member->key, value));
-    }
+    for (int64_t i = 0; i < root->count; i++)
+        SBP_TRY(take_member(r, &root->items[i]));
     return SBP_OK;
+}
+
+sbp_status sbp_options_inherit(sbp_options *o, sbp_diag *diag, const char *path, const sbp_json *member) {
+    config_reader r = {.o = o, .diag = diag, .path = path};
+    r.seen = SBP_NEW_ARRAY(o->arena, bool, sbp_option_count());
+    return take_member(&r, member);
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------ */

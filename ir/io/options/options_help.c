@@ -166,6 +166,20 @@ static void add_value_json(sbp_text *out, const sbp_option *option, const option
     }
 }
 
+bool sbp_options_same(const sbp_options *o, const sbp_option *option, const sbp_json *value) {
+    sbp_text mine, other;
+    const sbp_json *parsed;
+    sbp_text_init(&mine, o->arena);
+    sbp_text_init(&other, o->arena);
+    add_value_json(&mine, option, &o->values[option - sbp_option_at(0)]);
+    if (!value || sbp_json_parse(o->arena, NULL, "value", mine.data, mine.length, 0, &parsed) != SBP_OK)
+        return strcmp(mine.data, "null") == 0;
+    sbp_text_init(&mine, o->arena);
+    sbp_json_add_value(&mine, parsed); /* both by one printer */
+    sbp_json_add_value(&other, value);
+    return strcmp(mine.data, other.data) == 0;
+}
+
 void sbp_options_print_json(sbp_text *out, const sbp_options *o, unsigned phases) {
     bool first = true;
     for (int32_t i = 0; i < sbp_option_count(); i++) {

@@ -1,0 +1,128 @@
+/* checksums.c: checksums of the files of a directory. */
+#include "runtime/train/checksums.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ir/io/json.h"
+
+#define FILE_NAME "checksums.json"
+
+enum { PIECE_BYTES = 1 << 16 };
+
+typedef struct file_sum {
+    int64_t bytes;
+    uint64_t sum;
+} file_sum;
+
+static sbp_status sum_open_file(sbp_diag *diag, int fd, const char *path, unsigned char *piece,
+                                file_sum *out) {
+    struct stat info;
+    *out = (file_sum){0};
+    if (fstat(fd, &info) != 0)
+        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
+    while (out->bytes < info.st_size) {
+        int64_t left = info.st_size - out->bytes, count = left < PIECE_BYTES ? left : PIECE_BYTES;
+        SBP_TRY(sbp_file_pread(diag, fd, path, piece, count, out->bytes));
+        out->sum = sbp_hash_bytes(piece, (size_t)count, out->sum);
+        out->bytes += count;
+    }
+    return SBP_OK;
+}
+
+static sbp_status sum_file(sbp_diag *diag, const char *path, unsigned char *piece, file_sum *out) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
+    sbp_status status = sum_open_file(diag, fd, path, piece, out);
+    close(fd);
+    return status;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names are collected before anything else is done, so that nothing is owned when the arena unwinds. */
+typedef struct name_list {
+    sbp_arena *arena;
+    DIR *dir;
+    const char **names;
+    int32_t count, capacity;
+} name_list;
+
+static sbp_status list_body(void *user) {
+    name_list *l = user;
+    struct dirent *entry;
+    while ((entry = readdir(l->dir)))
+        if (entry->d_name[0] != '.' && strcmp(entry->d_name, FILE_NAME) != 0)
+            SBP_PUSH(l->arena, l->names, l->count, l->capacity, sbp_arena_strdup(l->arena, entry->d_name));
+    return SBP_OK;
+}
+
+static sbp_status list_names(sbp_diag *diag, const char *directory, name_list *l) {
+    l->dir = opendir(directory);
+    if (!l->dir)
+        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", directory, strerror(errno));
+    sbp_status status = sbp_guard(l->arena, diag, list_body, l);
+    closedir(l->dir);
+    if (status == SBP_OK && l->count > 0)
+        qsort(l->names, (size_t)l->count, sizeof *l->names, by_name);
+    return status;
+}
+
+sbp_status sbp_checksums_write(sbp_arena *arena, sbp_diag *diag, const char *directory) {
+    name_list l = {.arena = arena};
+    unsigned char *piece = sbp_arena_alloc(arena, PIECE_BYTES);
+    sbp_text out;
+    sbp_text_init(&out, arena);
+    SBP_TRY(list_names(diag, directory, &l));
+    for (int32_t i = 0; i < l.count; i++) {
+        file_sum s;
+        SBP_TRY(sum_file(diag, sbp_file_join(arena, directory, l.names[i]), piece, &s));
+        sbp_text_add(&out, "%s\n  ", i ? "," : "{");
+        sbp_json_add_string(&out, l.names[i], strlen(l.names[i]));
+        sbp_text_add(&out, ": {\"bytes\": %lld, \"checksum\": \"%016llx\"}", (long long)s.bytes,
+                     (unsigned long long)s.sum);
+    }
+    sbp_text_add(&out, l.count ? "\n}\n" : "{}\n");
+    return sbp_file_write(diag, sbp_file_join(arena, directory, FILE_NAME), out.data, out.length);
+}
+
+sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *directory) {
+    const char *path = sbp_file_join(arena, directory, FILE_NAME);
+    unsigned char *piece = sbp_arena_alloc(arena, PIECE_BYTES);
+    const sbp_json *root;
+    if (!sbp_file_exists(path)) {
+        sbp_note(diag, "'%s' has no " FILE_NAME ": damage to its files would not be seen", directory);
+        return SBP_OK;
+    }
+    SBP_TRY(sbp_json_read(arena, diag, path, 0, &root));
+    SBP_TRY(sbp_json_as_object(diag, root, &root));
+    for (int64_t i = 0; i < root->count; i++) {
+        const sbp_json *entry;
+        const char *expected;
+        int64_t bytes;
+        char found[20];
+        file_sum s;
+        SBP_TRY(sbp_json_as_object(diag, &root->items[i], &entry));
+        SBP_TRY(sbp_json_get_i64(diag, entry, "bytes", SBP_JSON_REQUIRED, &bytes));
+        SBP_TRY(sbp_json_get_string(diag, entry, "checksum", SBP_JSON_REQUIRED, &expected));
+        SBP_TRY(sum_file(diag, sbp_file_join(arena, directory, root->items[i].key), piece, &s));
+        snprintf(found, sizeof found, "%016llx", (unsigned long long)s.sum);
+        if (s.bytes != bytes || strcmp(found, expected) != 0)
+            return sbp_fail(
+                diag, SBP_INPUT,
+                "'%s/%s' is damaged: %lld bytes with checksum %s, where %lld with %.20s were written; "
+                "without '%s', --resume goes on from the checkpoint before",
+                directory, root->items[i].key, (long long)s.bytes, found, (long long)bytes, expected,
+                directory);
+    }
+    return SBP_OK;
+}
