@@ -37,6 +37,18 @@ const char *sbp_command_name(sbp_command_kind kind) {
     return commands[kind].name;
 }
 
+const char *const sbp_space_names[SBP_SPACE_COUNT] = {"device", "host", "disk"};
+const char *const sbp_queue_names[SBP_QUEUE_COUNT] = {"compute", "in", "out", "host", "disk"};
+
+sbp_queue sbp_queue_of_copy(sbp_space to, sbp_space from) {
+    static const sbp_queue queues[SBP_SPACE_COUNT][SBP_SPACE_COUNT] = {
+        [SBP_DEVICE] = {SBP_QUEUE_COMPUTE, SBP_QUEUE_IN, SBP_QUEUE_COUNT},
+        [SBP_HOST] = {SBP_QUEUE_OUT, SBP_QUEUE_HOST, SBP_QUEUE_DISK},
+        [SBP_DISK] = {SBP_QUEUE_COUNT, SBP_QUEUE_DISK, SBP_QUEUE_COUNT},
+    };
+    return queues[to][from];
+}
+
 /* The operand lists of commands.def, taken apart once per process. */
 static struct {
     char text[MAX_OPERAND_TEXT];

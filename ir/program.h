@@ -17,7 +17,7 @@
  *
  * Commands (operands: ir/commands.def; all sums over floats in at least fp32, see the devices' contract):
  *   fill         dst = value
- *   copy         dst = src, same dtype and shape, possibly of another memory space
+ *   copy         dst = src, same dtype and shape; between memory spaces on the queue that leads there
  *   gemm         d = alpha op(a) op(b) + beta c + bias; op transposes when ta / tb; bias: one row, added
  *                to every row. d may be the memory of c, never of a or b. Without c, beta counts as 0.
  *                dtypes may differ: products are summed in fp32 (fp64 when d is f64); where a and b are bf16,
@@ -42,7 +42,16 @@
  *   collective   over ranks: all_reduce, reduce_scatter, all_gather, broadcast; src may be dst
  *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
  *
- * Order. Within a queue commands may overlap or be reordered unless a fence stands between them.
+ * Spaces and queues. A buffer lives in the device's memory, the host's, or a file (disk), each an arena. A
+ * command runs on one queue, and its operands lie where that queue reaches:
+ *   compute      every command; all operands on the device
+ *   in, out      copy from host to device, from device to host
+ *   host         the host's own cores: fill, copy, row, colsum, reduce, all operands on the host; with the
+ * bits that the CPU device computes them to disk         copy between host and disk, either way. Nothing else
+ * touches a buffer on disk, whose elements begin at multiples of SBP_DISK_ALIGNMENT.
+ *
+ * Order. Within a queue commands may overlap or be reordered unless a fence stands between them. Queues run
+ * beside each other.
  *
  * Programs are untrusted when they come from a plan: sbp_program_verify() must pass before use.
  */
@@ -51,7 +60,18 @@
 
 #include "ir/rowkernel.h"
 
-typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_SPACE_COUNT } sbp_space;
+typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_space;
+
+enum { SBP_DISK_ALIGNMENT = 4096 }; /* bytes: of a file's blocks, for transfers around the page cache */
+
+typedef enum sbp_queue {
+    SBP_QUEUE_COMPUTE,
+    SBP_QUEUE_IN,
+    SBP_QUEUE_OUT,
+    SBP_QUEUE_HOST,
+    SBP_QUEUE_DISK,
+    SBP_QUEUE_COUNT
+} sbp_queue;
 
 typedef enum sbp_role {
 #define ROLE(id, text, category) SBP_ROLE_##id,
@@ -125,7 +145,7 @@ typedef struct sbp_attention_attrs {
 
 typedef struct sbp_command {
     sbp_command_kind kind;
-    int32_t queue;  /* 0 compute, 1 copies */
+    int32_t queue;  /* sbp_queue; of a fence: compute, it is of those that it names */
     int32_t kernel; /* row: number of the kernel */
     sbp_view views[SBP_MAX_COMMAND_OPERANDS];
     int32_t view_count;
@@ -279,6 +299,11 @@ typedef struct sbp_command_operand {
 const char *sbp_role_name(sbp_role role);
 const char *sbp_role_category(sbp_role role);
 const char *sbp_command_name(sbp_command_kind kind);
+extern const char *const sbp_space_names[SBP_SPACE_COUNT]; /* device, host, disk */
+extern const char *const sbp_queue_names[SBP_QUEUE_COUNT]; /* compute, in, out, host, disk */
+/* The queue on which a copy runs that leads from one space to another; SBP_QUEUE_COUNT between device and
+ * disk and within the disk, where none does. */
+sbp_queue sbp_queue_of_copy(sbp_space to, sbp_space from);
 /* Operand list of a command; for `row`, of its kernel. Writes at most SBP_MAX_COMMAND_OPERANDS, returns the
  * count. */
 int32_t sbp_command_operands(const sbp_program *program, const sbp_command *command,

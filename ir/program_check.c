@@ -157,6 +157,18 @@ uint8_t sbp_checker_touched(const sbp_checker *c, int32_t function, int32_t buff
     return c->touched.keys[at] ? c->touched.access[at] : 0;
 }
 
+/* A bit per space in which operand k may be (see "Spaces and queues" in program.h). */
+static uint8_t spaces_of(const sbp_command *command, int32_t k) {
+    enum { DEVICE = 1 << SBP_DEVICE, HOST = 1 << SBP_HOST, DISK = 1 << SBP_DISK };
+    static const uint8_t spaces[SBP_QUEUE_COUNT][2] = {/* the first operand of a command, the others */
+                                                       [SBP_QUEUE_COMPUTE] = {DEVICE, DEVICE},
+                                                       [SBP_QUEUE_IN] = {DEVICE, HOST},
+                                                       [SBP_QUEUE_OUT] = {HOST, DEVICE},
+                                                       [SBP_QUEUE_HOST] = {HOST, HOST},
+                                                       [SBP_QUEUE_DISK] = {HOST | DISK, HOST | DISK}};
+    return spaces[command->queue][k > 0];
+}
+
 static sbp_status check_operand(subject *s, int32_t k) {
     sbp_checker *c = s->c;
     const sbp_view *view = &s->command->views[k];
@@ -167,15 +179,17 @@ static sbp_status check_operand(subject *s, int32_t k) {
         const sbp_formal *formal = &c->function->formals[~view->ref];
         if (writes && formal->access == SBP_READ)
             return FAIL(s, "c21", "%.60s writes formal '%.80s', which is only read", name, formal->name);
-        if (s->command->kind != SBP_CMD_COPY)
-            c->facts[c->function_index].device_only[~view->ref] = true;
+        c->facts[c->function_index].spaces[~view->ref] &= spaces_of(s->command, k);
+        if (s->command->queue == SBP_QUEUE_DISK)
+            return FAIL(s, "c23", "%.60s: formal '%.80s' in queue disk", name, formal->name);
         return SBP_OK;
     }
     const sbp_buffer *b = &c->program->buffers[view->ref];
     if (writes && c->input_of[view->ref] >= 0)
         return FAIL(s, "c21", "%.60s writes row input '%.80s'", name, b->name);
-    if (b->space != SBP_DEVICE && s->command->kind != SBP_CMD_COPY)
-        return FAIL(s, "c23", "%.60s: buffer '%.80s' is in host memory", name, b->name);
+    if (!(spaces_of(s->command, k) >> b->space & 1))
+        return FAIL(s, "c23", "%.60s: buffer '%.80s' is on the %s, where queue %s may not use it so", name,
+                    b->name, sbp_space_names[b->space], sbp_queue_names[s->command->queue]);
     if (c->function)
         touch(c, view->ref, writes ? 2 : 1);
     return SBP_OK;
@@ -375,15 +389,32 @@ static sbp_status check_attributes(const subject *s) {
 }
 
 static sbp_status check_queue(const subject *s) {
-    enum { QUEUES = 2 };
+    enum { FILL = 1 << SBP_CMD_FILL, COPY = 1 << SBP_CMD_COPY, ROW = 1 << SBP_CMD_ROW };
+    static const unsigned kinds[SBP_QUEUE_COUNT] = {
+        [SBP_QUEUE_COMPUTE] = (1u << SBP_CMD_COUNT) - 1,
+        [SBP_QUEUE_IN] = COPY,
+        [SBP_QUEUE_OUT] = COPY,
+        [SBP_QUEUE_HOST] = FILL | COPY | ROW | 1 << SBP_CMD_COLSUM | 1 << SBP_CMD_REDUCE,
+        [SBP_QUEUE_DISK] = COPY};
     const sbp_command *command = s->command;
-    bool may_leave =
-        command->kind == SBP_CMD_COPY || command->kind == SBP_CMD_FILL || command->kind == SBP_CMD_COLLECTIVE;
-    if (command->queue < 0 || command->queue >= QUEUES || (command->queue != 0 && !may_leave))
-        return FAIL(s, "c24", "may not run in queue %d", command->queue);
-    if (command->kind == SBP_CMD_FENCE && (command->u.fence.from < 0 || command->u.fence.from >= QUEUES ||
-                                           command->u.fence.to < 0 || command->u.fence.to >= QUEUES))
+    if (command->queue < 0 || command->queue >= SBP_QUEUE_COUNT)
+        return FAIL(s, "c24", "no queue %d", command->queue);
+    if (!(kinds[command->queue] >> command->kind & 1))
+        return FAIL(s, "c24", "may not run in queue %s", sbp_queue_names[command->queue]);
+    if (command->kind == SBP_CMD_FENCE &&
+        (command->u.fence.from < 0 || command->u.fence.from >= SBP_QUEUE_COUNT || command->u.fence.to < 0 ||
+         command->u.fence.to >= SBP_QUEUE_COUNT))
         return FAIL(s, "c24", "a fence from queue %d to %d", command->u.fence.from, command->u.fence.to);
+    return SBP_OK;
+}
+
+/* Behind c23: both operands are on the host or on disk. */
+static sbp_status check_disk_copy(const subject *s) {
+    const sbp_view *v = s->command->views;
+    const sbp_buffer *buffers = s->c->program->buffers;
+    if (s->command->queue == SBP_QUEUE_DISK && buffers[v[0].ref].space == buffers[v[1].ref].space)
+        return FAIL(s, "c23", "a copy within the %s, in queue disk",
+                    sbp_space_names[buffers[v[0].ref].space]);
     return SBP_OK;
 }
 
@@ -600,12 +631,13 @@ static sbp_status check_rows(subject *s) {
 sbp_status sbp_check_command(sbp_checker *c, const sbp_command *command) {
     subject s = {.c = c, .command = command};
     SBP_TRY(check_structure(&s));
+    SBP_TRY(check_queue(&s));
     for (int32_t k = 0; k < s.count; k++)
         if (present(&s, k))
             SBP_TRY(check_operand(&s, k));
+    SBP_TRY(check_disk_copy(&s));
     SBP_TRY(check_attributes(&s));
     SBP_TRY(check_shapes(&s));
-    SBP_TRY(check_queue(&s));
     SBP_TRY(check_inputs(&s));
     SBP_TRY(check_rows(&s));
     return check_flush(&s);

@@ -15,7 +15,7 @@ typedef struct sbp_position_list {
 
 /* What calls of a function must know of it. */
 typedef struct sbp_function_facts {
-    bool *device_only; /* per formal: some command other than copy uses it */
+    uint8_t *spaces; /* per formal: a bit per space in which its commands let it be */
 } sbp_function_facts;
 
 /* Buffers that a function touches itself: an open hash set of (function, buffer). */

@@ -23,11 +23,10 @@ static sbp_status check_actual(const sbp_checker *c, const sbp_call *call, int32
     if (formal->access != SBP_READ && c->input_of[view->ref] >= 0)
         return sbp_checker_fail(c, "c13", callee->name, "formal '%.80s' is written; '%.80s' is a row input",
                                 formal->name, b->name);
-    if (b->space != SBP_DEVICE && c->facts[call->function].device_only[k])
+    if (!(c->facts[call->function].spaces[k] >> b->space & 1))
         return sbp_checker_fail(c, "c13", callee->name,
-                                "formal '%.80s' is not only copied; '%.80s' is in "
-                                "host memory",
-                                formal->name, b->name);
+                                "'%.80s' is on the %s, where the queues that use formal '%.80s' do not reach",
+                                b->name, sbp_space_names[b->space], formal->name);
     uint8_t touched = sbp_checker_touched(c, call->function, view->ref);
     if ((touched & 2) || (touched && formal->access != SBP_READ))
         return sbp_checker_fail(c, "c14", callee->name,

@@ -106,7 +106,10 @@ static sbp_status read_sizes(sbp_program_parser *p) {
 static sbp_status read_arena(sbp_program_parser *p) {
     SBP_TRY(read_field(p, "device", &p->program->arena_bytes[SBP_DEVICE]));
     SBP_TRY(sbp_lexer_expect(&p->lexer, ","));
-    return read_field(p, "host", &p->program->arena_bytes[SBP_HOST]);
+    SBP_TRY(read_field(p, "host", &p->program->arena_bytes[SBP_HOST]));
+    bool disk;
+    SBP_TRY(sbp_lexer_accept(&p->lexer, ",", &disk));
+    return disk ? read_field(p, "disk", &p->program->arena_bytes[SBP_DISK]) : SBP_OK;
 }
 
 static sbp_status read_scalar_names(sbp_program_parser *p) {
@@ -175,7 +178,6 @@ static sbp_status read_data(sbp_program_parser *p, sbp_buffer *b) {
 }
 
 static sbp_status read_buffer(sbp_program_parser *p) {
-    static const char *const spaces[] = {"device", "host"};
     static const char *const role_words[] = {
 #define ROLE(id, text, category) text,
 #include "ir/roles.def"
@@ -194,7 +196,7 @@ static sbp_status read_buffer(sbp_program_parser *p) {
     }
     SBP_TRY(sbp_parser_word(p, role_words, SBP_COUNT(role_words), "a role", &word));
     b.role = (sbp_role)word;
-    SBP_TRY(sbp_parser_word(p, spaces, SBP_COUNT(spaces), "a memory space", &word));
+    SBP_TRY(sbp_parser_word(p, sbp_space_names, SBP_SPACE_COUNT, "a memory space", &word));
     b.space = (sbp_space)word;
     SBP_TRY(read_shape(p, &b.dtype, &b.rows, &b.cols));
     SBP_TRY(sbp_lexer_accept(&p->lexer, "of", &given));

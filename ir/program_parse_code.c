@@ -210,7 +210,7 @@ static sbp_status read_gradient(sbp_program_parser *p, sbp_command *c, const sbp
 typedef enum attr_type {
     ATTR_FLAG,
     ATTR_INT,
-    ATTR_INT32,
+    ATTR_QUEUE,
     ATTR_DOUBLE,
     ATTR_REDUCE,
     ATTR_COLLECTIVE
@@ -263,14 +263,21 @@ static int command_attrs(sbp_command *c, attr *out) {
         ATTR("op", ATTR_COLLECTIVE, &c->u.collective);
         break;
     case SBP_CMD_FENCE:
-        ATTR("from", ATTR_INT32, &c->u.fence.from);
-        ATTR("to", ATTR_INT32, &c->u.fence.to);
+        ATTR("from", ATTR_QUEUE, &c->u.fence.from);
+        ATTR("to", ATTR_QUEUE, &c->u.fence.to);
         break;
     default:
         break;
     }
 #undef ATTR
     return n;
+}
+
+static sbp_status read_queue(sbp_program_parser *p, int32_t *out) {
+    int word = 0;
+    SBP_TRY(sbp_parser_word(p, sbp_queue_names, SBP_QUEUE_COUNT, "a queue", &word));
+    *out = word;
+    return SBP_OK;
 }
 
 static sbp_status read_attr_value(sbp_program_parser *p, const attr *a) {
@@ -285,8 +292,8 @@ static sbp_status read_attr_value(sbp_program_parser *p, const attr *a) {
     switch (a->type) {
     case ATTR_INT:
         return sbp_lexer_int(&p->lexer, a->field);
-    case ATTR_INT32:
-        return sbp_parser_int32(p, INT32_MIN, INT32_MAX, a->field);
+    case ATTR_QUEUE:
+        return read_queue(p, a->field);
     case ATTR_DOUBLE:
         return sbp_lexer_double(&p->lexer, a->field);
     case ATTR_REDUCE:
@@ -315,7 +322,7 @@ static sbp_status read_attrs(sbp_program_parser *p, sbp_command *c, const sbp_co
         SBP_TRY(sbp_parser_name(p, &name));
         if (strcmp(name, "queue") == 0) {
             SBP_TRY(sbp_lexer_expect(&p->lexer, "="));
-            SBP_TRY(sbp_parser_int32(p, INT32_MIN, INT32_MAX, &c->queue));
+            SBP_TRY(read_queue(p, &c->queue));
         } else if (strcmp(name, "flushes") == 0) {
             SBP_TRY(sbp_lexer_expect(&p->lexer, "="));
             SBP_TRY(sbp_parser_known_name(p, &p->buffers, "buffer", &c->flushes));

@@ -10,7 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const space_names[SBP_SPACE_COUNT] = {"device", "host"};
 static const char *const access_names[] = {"in", "out", "inout"};
 static const char *const access_signs[] = {"=", ":=", "+="};
 static const char *const reduce_names[SBP_REDUCE_COUNT] = {"sum", "max", "sumsq"};
@@ -192,6 +191,10 @@ static void print_word_attr(sbp_text *out, bool *any, const char *name, const ch
     sbp_text_add(out, " = %s", word);
 }
 
+static const char *queue_name(int32_t queue) {
+    return queue >= 0 && queue < SBP_QUEUE_COUNT ? sbp_queue_names[queue] : "?";
+}
+
 static void print_attrs(printer *p, const sbp_command *c, const sbp_command_operand *operands,
                         int32_t operand_count) {
     sbp_text *out = p->out;
@@ -232,13 +235,14 @@ static void print_attrs(printer *p, const sbp_command *c, const sbp_command_oper
                         c->u.collective < SBP_COLLECTIVE_COUNT ? collective_names[c->u.collective] : "?");
         break;
     case SBP_CMD_FENCE:
-        print_int_attr(out, &any, "from", c->u.fence.from, INT64_MIN);
-        print_int_attr(out, &any, "to", c->u.fence.to, INT64_MIN);
+        print_word_attr(out, &any, "from", queue_name(c->u.fence.from));
+        print_word_attr(out, &any, "to", queue_name(c->u.fence.to));
         break;
     default:
         break;
     }
-    print_int_attr(out, &any, "queue", c->queue, 0);
+    if (c->queue != SBP_QUEUE_COMPUTE)
+        print_word_attr(out, &any, "queue", queue_name(c->queue));
     if (c->flushes >= 0) {
         begin_attr(out, &any, "flushes = ");
         print_ref(out, buffer_name(p->program, c->flushes), c->flushes);
@@ -335,8 +339,9 @@ static void print_header(sbp_text *out, const sbp_program *program) {
                  (long long)program->t_max, (long long)program->s_max, (long long)program->chunk,
                  (long long)program->head_chunk);
     for (int space = 0; space < SBP_SPACE_COUNT; space++)
-        sbp_text_add(out, "%s%s %lld", space ? ", " : "", space_names[space],
-                     (long long)program->arena_bytes[space]);
+        if (space != SBP_DISK || program->arena_bytes[space] != 0)
+            sbp_text_add(out, "%s%s %lld", space ? ", " : "", sbp_space_names[space],
+                         (long long)program->arena_bytes[space]);
     sbp_text_add(out, "\nscalars");
     for (int32_t s = 0; s < program->scalar_count; s++) {
         sbp_text_add(out, s ? ", " : " ");
@@ -367,7 +372,7 @@ static void print_buffer(sbp_text *out, const sbp_program *program, const sbp_bu
     print_name(out, buffer->name);
     if (buffer->count != 1)
         sbp_text_add(out, "[%d]", buffer->count);
-    sbp_text_add(out, " %s %s ", sbp_role_name(buffer->role), space_names[buffer->space]);
+    sbp_text_add(out, " %s %s ", sbp_role_name(buffer->role), sbp_space_names[buffer->space]);
     print_shape(out, buffer->dtype, buffer->rows, buffer->cols);
     if (buffer->function >= 0) {
         sbp_text_add(out, " of @");

@@ -2,26 +2,41 @@
  * calls (c13, c14) in program_check_calls.c, commands (c15 to c27) in program_check.c.
  *
  *   c1   sizes are positive (s_max may be 0) and below 2^40
- *   c2   names are there, and unique among their kind; a function's own buffers differ from the program's
+ *   c2   names are there, and unique among their kind; a function's own buffers differ from the
+ *        program's
  *   c3   the scalars begin with T, S
  *   c4   a table steps by C or H and lists each window once
  *   c5   a buffer's fields are in range; its rows grow with T and S; its size fits in 62 bits; only a
- * constant has data c6   no scratch or workspace buffer has a T axis, but for a few elements per row c7 after
- * the memory pass: offset and stride are aligned to the dtype, elements of an array do not overlap, all lie
- * inside the arena c8   results are f64; an output names an element of one c9   a row input is a buffer of
- * role rows, one number per row or group, an order i32 per row; it belongs to an integer column c10  kernels
- * verify (rowkernel_c..) c11  formals' fields are in range c12  a loop is over a table or a scalar; at most 2
- * deep; not two tables c13  calls stand in entries; a view per formal, of its dtype, rows and columns; what
- * the function writes is no row input; a buffer in host memory goes only to formals that are but copied c14
- * what a call writes is not passed twice nor touched by the function itself c15  a command's kind, kernel,
- * operands and scalars exist c16  a view's buffer is visible, its slot, columns and table column exist c17  a
- * view stays inside its buffer c18  the rows of operands agree (program_rules.c) c19  the columns of operands
- * agree c20  dtypes are legal for the command c21  formals are used as they are declared; row inputs are not
- * written c22  a written operand shares no memory with another, except where the command allows it c23  only
- * copy touches host memory c24  queues exist, only copy, fill and collective leave queue 0, fences name
- * queues c25  a flush stands in an entry, outside loops over tables, and reads the whole gradient of a
- * parameter c26  attributes are in range c27  index, perm, segment, first, shared_end and own are row inputs,
- * of the right column
+ *        constant has data
+ *   c6   no scratch or workspace buffer has a T axis, but for a few elements per row
+ *   c7   after the memory pass: offset and stride are aligned to the dtype, on disk to
+ *        SBP_DISK_ALIGNMENT; elements of an array do not overlap; all lie inside the arena
+ *   c8   results are f64; an output names an element of one
+ *   c9   a row input is a buffer of role rows, one number per row or group, an order i32 per row; it
+ *        belongs to an integer column
+ *   c10  kernels verify (rowkernel_c..)
+ *   c11  formals' fields are in range
+ *   c12  a loop is over a table or a scalar; at most 2 deep; not two tables
+ *   c13  calls stand in entries; a view per formal, of its dtype, rows and columns; what the function
+ *        writes is no row input; a buffer lies in a space that all queues reach in which the function
+ *        uses the formal
+ *   c14  what a call writes is not passed twice nor touched by the function itself
+ *   c15  a command's kind, kernel, operands and scalars exist
+ *   c16  a view's buffer is visible, its slot, columns and table column exist
+ *   c17  a view stays inside its buffer
+ *   c18  the rows of operands agree (program_rules.c)
+ *   c19  the columns of operands agree
+ *   c20  dtypes are legal for the command
+ *   c21  formals are used as they are declared; row inputs are not written
+ *   c22  a written operand shares no memory with another, except where the command allows it
+ *   c23  operands lie where the command's queue reaches (program.h, "Spaces and queues"); queue disk
+ *        copies between buffers of the host and of the disk, not formals
+ *   c24  queues exist and run the command's kind: compute all, in, out and disk copy, host fill,
+ *        copy, row, colsum and reduce; fences name queues
+ *   c25  a flush stands in an entry, outside loops over tables, and reads the whole gradient of a
+ *        parameter
+ *   c26  attributes are in range
+ *   c27  index, perm, segment, first, shared_end and own are row inputs, of the right column
  */
 #include "ir/program_check.h"
 
@@ -179,14 +194,14 @@ static sbp_status verify_buffer(const sbp_checker *c, const sbp_buffer *b, int64
 }
 
 static sbp_status verify_placement(const sbp_checker *c, const sbp_buffer *b, int64_t bytes) {
-    int64_t unit = sbp_dtype_bytes(b->dtype), end;
+    int64_t unit = b->space == SBP_DISK ? SBP_DISK_ALIGNMENT : sbp_dtype_bytes(b->dtype), end;
     if (!c->placed)
         return SBP_OK;
     if (b->offset == -1)
         return fail(c, "c7", "buffer '%.80s' has no offset, others have", b->name);
     if (b->offset < 0 || b->offset % unit != 0 || b->stride < 0 || b->stride % unit != 0)
-        return fail(c, "c7", "buffer '%.80s': offset %lld, stride %lld; the dtype takes %lld bytes", b->name,
-                    (long long)b->offset, (long long)b->stride, (long long)unit);
+        return fail(c, "c7", "buffer '%.80s': offset %lld, stride %lld; both must be multiples of %lld bytes",
+                    b->name, (long long)b->offset, (long long)b->stride, (long long)unit);
     if (b->count > 1 && b->stride < bytes)
         return fail(c, "c7", "buffer '%.80s': stride %lld, but an element takes %lld bytes", b->name,
                     (long long)b->stride, (long long)bytes);
@@ -399,7 +414,8 @@ static sbp_status verify_function(sbp_checker *c, int32_t index) {
                         "rows or columns are out of range",
                         formal->name, f->name);
     }
-    c->facts[index].device_only = SBP_NEW_ARRAY(c->arena, bool, f->formal_count);
+    c->facts[index].spaces = SBP_NEW_ARRAY(c->arena, uint8_t, f->formal_count + 1);
+    memset(c->facts[index].spaces, (1 << SBP_SPACE_COUNT) - 1, (size_t)f->formal_count);
     c->function = f;
     c->function_index = index;
     c->place = f->name;

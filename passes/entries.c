@@ -220,7 +220,8 @@ static void copy_item(entry_builder *e, const saved_store *s, int32_t slot, bool
     sbp_view device = sbp_view_buffer(e->p->program, s->device, slot % 2);
     sbp_view host = sbp_view_buffer(e->p->program, s->host, slot);
     if (!e->rehearsal)
-        sbp_lower_copy(e->p, &e->body, to_host ? host : device, to_host ? device : host, 1);
+        sbp_lower_copy(e->p, &e->body, to_host ? host : device, to_host ? device : host,
+                       to_host ? SBP_QUEUE_OUT : SBP_QUEUE_IN);
 }
 
 /* After the forward of a call: what will have to come back goes to the host. */
@@ -263,7 +264,8 @@ static void copy_checkpoint(entry_builder *e, int32_t group, bool to_host) {
         return;
     sbp_view device = sbp_view_buffer(e->p->program, e->checkpoints, group % 2);
     sbp_view host = sbp_view_buffer(e->p->program, e->checkpoints_host, group);
-    sbp_lower_copy(e->p, &e->body, to_host ? host : device, to_host ? device : host, 1);
+    sbp_lower_copy(e->p, &e->body, to_host ? host : device, to_host ? device : host,
+                   to_host ? SBP_QUEUE_OUT : SBP_QUEUE_IN);
 }
 
 /* One call of a segment's function. input: SBP_NO_VIEW when there is none; output: y, or G. */

@@ -141,11 +141,12 @@ static sbp_status cpu_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp
     cpu_command command;
     SBP_TRY(cpu_core_resolve(&device->core, dispatch, &command, diag));
     if (dispatch->command->kind == SBP_CMD_FENCE) {
-        if (dispatch->command->u.fence.from == 1 && dispatch->command->u.fence.to == 0)
+        if (dispatch->command->u.fence.from != SBP_QUEUE_COMPUTE &&
+            dispatch->command->u.fence.to == SBP_QUEUE_COMPUTE)
             drain(device);
         return SBP_OK;
     }
-    if (dispatch->command->queue == 1)
+    if (dispatch->command->queue != SBP_QUEUE_COMPUTE)
         return enqueue(device, &command, diag);
     cpu_core_run(&device->core, &device->core.lane, &command);
     return SBP_OK;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUEUES = 2 };
+enum { QUEUES = SBP_QUEUE_COUNT };
 
 typedef struct held {
     cpu_command command;
@@ -43,8 +43,10 @@ static void flush(shuffle_device *device) {
         uint64_t candidates = 0;
         for (int32_t i = 0; i < device->count; i++) {
             held *h = &device->commands[i];
-            if (!h->done && h->after[0] <= first[0] && h->after[1] <= first[1] &&
-                next_random(device) % ++candidates == 0)
+            bool may_run = !h->done;
+            for (int q = 0; q < QUEUES; q++)
+                may_run = may_run && h->after[q] <= first[q];
+            if (may_run && next_random(device) % ++candidates == 0)
                 chosen = h;
         }
         if (!chosen)
@@ -102,7 +104,7 @@ static sbp_status shuffle_read(sbp_device *base, sbp_space space, int64_t offset
 
 static sbp_status shuffle_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
     shuffle_device *device = (shuffle_device *)base;
-    held h = {.queue = dispatch->command->queue == 1};
+    held h = {.queue = dispatch->command->queue};
     SBP_TRY(cpu_core_resolve(&device->core, dispatch, &h.command, diag));
     if (dispatch->command->kind == SBP_CMD_FENCE) {
         int from = dispatch->command->u.fence.from, to = dispatch->command->u.fence.to;

@@ -164,7 +164,7 @@ static sbp_status record_kernels(vulkan_device *d, int32_t stream, const sbp_dis
 }
 
 static int32_t stream_of(const vulkan_device *d, int32_t queue) {
-    return queue == 1 && d->separate ? VULKAN_COPIES : VULKAN_COMPUTE;
+    return queue != SBP_QUEUE_COMPUTE && d->separate ? VULKAN_COPIES : VULKAN_COMPUTE;
 }
 
 sbp_status vulkan_command_record(vulkan_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {

@@ -3,10 +3,10 @@
  * validation, which sees missing barriers between transfers (and none between dispatches that use addresses).
  * What it objects to fails the next wait.
  *
- * The layer follows one queue, so a queue of the program is a stage of that one: queue 0 the transfers, queue
- * 1 compute shaders that copy between descriptors, which the layer sees as it does transfers. A fence is a
- * barrier from the stage of the one queue to that of the other, and orders nothing else. Bytes are SCALE
- * times as far apart as in the program, so that descriptors may begin at any.
+ * The layer follows one queue, so a queue of the program is a stage of that one: compute the transfers, the
+ * others, as one, compute shaders that copy between descriptors, which the layer sees as it does transfers. A
+ * fence is a barrier from the stage of the one queue to that of the other, and orders nothing else. Bytes are
+ * SCALE times as far apart as in the program, so that descriptors may begin at any.
  *
  * A command that both reads and writes bytes is recorded as writing them: whatever conflicts with the read
  * conflicts with the write. */

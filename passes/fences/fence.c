@@ -204,15 +204,15 @@ static void strip(sbp_body *body) {
 }
 
 static void write_gap(sbp_fence_pass *pass, sbp_body *body, int32_t gap) {
-    for (int32_t from = 0; from < SBP_FENCE_QUEUES; from++)
-        for (int32_t to = 0; to < SBP_FENCE_QUEUES; to++) {
+    for (int32_t from = 0; from < pass->queue_count; from++)
+        for (int32_t to = 0; to < pass->queue_count; to++) {
             if (!(pass->fences[gap] & sbp_fence_bit(from, to)))
                 continue;
             sbp_command *fence = SBP_NEW(pass->arena, sbp_command);
             fence->kind = SBP_CMD_FENCE;
             fence->kernel = fence->flushes = fence->gradient = -1;
-            fence->u.fence.from = from;
-            fence->u.fence.to = to;
+            fence->u.fence.from = pass->queues[from];
+            fence->u.fence.to = pass->queues[to];
             for (int32_t k = 0; k < SBP_MAX_COMMAND_OPERANDS; k++)
                 fence->views[k] = sbp_view_none();
             sbp_node node = {.kind = SBP_NODE_COMMAND, .u.command = fence};
@@ -233,8 +233,18 @@ static void write_fences(sbp_fence_pass *pass, const sbp_fence_region *region) {
     *region->body = body;
 }
 
+static void number_queues(sbp_fence_pass *pass) {
+    for (int32_t q = 0; q < SBP_FENCE_QUEUES; q++)
+        if (pass->number_of[q] >= 0) {
+            pass->number_of[q] = pass->queue_count;
+            pass->queues[pass->queue_count++] = q;
+        }
+}
+
 static sbp_status prepare(sbp_fence_pass *pass) {
     sbp_program *program = pass->program;
+    for (int32_t q = 0; q < SBP_FENCE_QUEUES; q++)
+        pass->number_of[q] = q == SBP_QUEUE_COMPUTE ? 0 : -1;
     pass->functions = SBP_NEW_ARRAY(pass->arena, sbp_fence_region *, program->function_count + 1);
     pass->entries = SBP_NEW_ARRAY(pass->arena, sbp_fence_region *, program->entry_count + 1);
     pass->called = SBP_NEW_ARRAY(pass->arena, bool, program->function_count + 1);
@@ -250,6 +260,7 @@ static sbp_status prepare(sbp_fence_pass *pass) {
     if (pass->trip_scalar_count > MAX_TRIP_SCALARS)
         return sbp_fail(pass->p->diag, SBP_INTERNAL, "fence: %d scalars count the trips of loops; at most %d",
                         pass->trip_scalar_count, MAX_TRIP_SCALARS);
+    number_queues(pass);
     pass->trips = SBP_NEW_ARRAY(pass->arena, int32_t, pass->trip_scalar_count + 1);
     return SBP_OK;
 }

@@ -2,16 +2,19 @@
  * a body executes, fence_solve.c finds hazards in that and puts fences in the gaps.
  *
  * A gap is a place where a fence may stand: before a node of a body, or at its end. `fences` holds a set of
- * fences per gap: bit sbp_fence_bit(from, to). */
+ * fences per gap: bit sbp_fence_bit(from, to). Queues are numbered here from 0 on, without those that the
+ * program does not use, so that it costs what it uses; compute is 0. */
 #ifndef SBP_PASSES_FENCES_FENCE_H
 #define SBP_PASSES_FENCES_FENCE_H
 
 #include "passes/passes.h"
 
-enum { SBP_FENCE_QUEUES = 2, SBP_FENCE_KINDS = SBP_FENCE_QUEUES * SBP_FENCE_QUEUES };
+enum { SBP_FENCE_QUEUES = SBP_QUEUE_COUNT };
 
-static inline uint8_t sbp_fence_bit(int32_t from, int32_t to) {
-    return (uint8_t)(1u << (from * SBP_FENCE_QUEUES + to));
+_Static_assert(SBP_FENCE_QUEUES *SBP_FENCE_QUEUES <= 32, "a set of fences is a word");
+
+static inline uint32_t sbp_fence_bit(int32_t from, int32_t to) {
+    return 1u << (from * SBP_FENCE_QUEUES + to);
 }
 
 /* ---- bodies ------------------------------------------------------------------------------------------ */
@@ -48,7 +51,7 @@ typedef enum sbp_fence_step_kind {
 typedef struct sbp_fence_step {
     uint8_t kind;  /* sbp_fence_step_kind */
     uint8_t queue; /* of a command */
-    uint8_t mask;
+    uint32_t mask;
     int32_t gap;
     /* Compared with commands of its own queue: the first access_count; of others: the first far_count, all of
      * the call for the first command of one, so that a call waits once. */
@@ -64,7 +67,7 @@ typedef struct sbp_fence_trace {
     sbp_fence_step *steps;
     int32_t count, capacity;
     int32_t latest[SBP_FENCE_QUEUES]; /* the last command so far */
-    struct sbp_fence_clocks *clocks;  /* per step, before it: what the solver found last */
+    int32_t *clocks;                  /* per step, before it: what the solver found last */
 } sbp_fence_trace;
 
 /* What a call looks like from outside, at one size: the function's first gap, then commands, joined where no
@@ -79,11 +82,12 @@ typedef struct sbp_fence_pass {
     sbp_arena *arena; /* of the pipeline for regions and gaps, then one of the pass's own */
     sbp_program *program;
     sbp_fence_region **functions, **entries;
-    bool *called;     /* per function */
-    bool many_queues; /* some command runs in another queue than 0 */
-    int32_t gaps;     /* of all bodies */
-    int32_t *depth;   /* per gap: loops around it */
-    uint8_t *fences;
+    bool *called;                                  /* per function */
+    int32_t queues[SBP_FENCE_QUEUES], queue_count; /* those that are used, as sbp_queue */
+    int32_t number_of[SBP_FENCE_QUEUES];           /* the other way round; -1: not used */
+    int32_t gaps;                                  /* of all bodies */
+    int32_t *depth;                                /* per gap: loops around it */
+    uint32_t *fences;
     int32_t gap_capacity;
     /* Scalars that count the trips of loops, and how often these loops run in the trace at hand. */
     int32_t *trip_scalars, *trips;
@@ -107,7 +111,7 @@ sbp_status sbp_fence_summarize(sbp_fence_pass *pass, int32_t function, int64_t t
 
 typedef struct sbp_fence_placed {
     int32_t gap;
-    uint8_t bit;
+    uint32_t bit;
 } sbp_fence_placed;
 
 /* Fences in the order in which they were put into gaps. */
@@ -116,7 +120,7 @@ typedef struct sbp_fence_list {
     int32_t count, capacity;
 } sbp_fence_list;
 
-void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint8_t bit);
+void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint32_t bit);
 
 /* Puts fences into open gaps until no trace has a hazard. */
 sbp_status sbp_fence_place(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count,

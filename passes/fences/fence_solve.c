@@ -8,32 +8,61 @@
 
 #include <string.h>
 
-/* Before a step: commands of queue f at steps below know[q][f] are done before the next command of queue q
- * starts; last[q] is what the last command of queue q knew. */
-typedef struct sbp_fence_clocks {
-    int32_t know[SBP_FENCE_QUEUES][SBP_FENCE_QUEUES], last[SBP_FENCE_QUEUES][SBP_FENCE_QUEUES];
-} sbp_fence_clocks;
+/* know: of queue q at [q n + f], n the number of queues: commands of queue f at steps below it are done
+ * before the next command of queue q starts. last: likewise, what the last command of queue q knew. */
+typedef struct clock_set {
+    int32_t know[SBP_FENCE_QUEUES * SBP_FENCE_QUEUES], last[SBP_FENCE_QUEUES * SBP_FENCE_QUEUES];
+} clock_set;
 
-static void apply(sbp_fence_clocks *clocks, uint8_t fences, int32_t now) {
-    for (int32_t from = 0; from < SBP_FENCE_QUEUES; from++)
-        for (int32_t to = 0; to < SBP_FENCE_QUEUES; to++) {
-            if (!(fences & sbp_fence_bit(from, to)))
-                continue;
-            for (int32_t q = 0; q < SBP_FENCE_QUEUES; q++)
-                if (clocks->know[to][q] < clocks->last[from][q])
-                    clocks->know[to][q] = clocks->last[from][q];
-            clocks->know[to][from] = now;
-        }
+/* In a trace both halves lie one behind the other, as many numbers as are used. */
+static int32_t half_of(const sbp_fence_pass *pass) {
+    return pass->queue_count * pass->queue_count;
 }
 
-static void advance(const sbp_fence_pass *pass, sbp_fence_clocks *clocks, const sbp_fence_step *step,
-                    int32_t now) {
+static int32_t *clocks_at(const sbp_fence_pass *pass, const sbp_fence_trace *trace, int32_t s) {
+    return trace->clocks + (int64_t)s * 2 * half_of(pass);
+}
+
+static void keep_clocks(const sbp_fence_pass *pass, sbp_fence_trace *trace, int32_t s,
+                        const clock_set *clocks) {
+    size_t bytes = (size_t)half_of(pass) * sizeof(int32_t);
+    memcpy(clocks_at(pass, trace, s), clocks->know, bytes);
+    memcpy(clocks_at(pass, trace, s) + half_of(pass), clocks->last, bytes);
+}
+
+static void load_clocks(const sbp_fence_pass *pass, const sbp_fence_trace *trace, int32_t s,
+                        clock_set *clocks) {
+    size_t bytes = (size_t)half_of(pass) * sizeof(int32_t);
+    memcpy(clocks->know, clocks_at(pass, trace, s), bytes);
+    memcpy(clocks->last, clocks_at(pass, trace, s) + half_of(pass), bytes);
+}
+
+static bool same_clocks(const sbp_fence_pass *pass, const sbp_fence_trace *trace, int32_t s,
+                        const clock_set *clocks) {
+    size_t bytes = (size_t)half_of(pass) * sizeof(int32_t);
+    return memcmp(clocks->know, clocks_at(pass, trace, s), bytes) == 0 &&
+           memcmp(clocks->last, clocks_at(pass, trace, s) + half_of(pass), bytes) == 0;
+}
+
+static void apply(const sbp_fence_pass *pass, clock_set *clocks, uint32_t fences, int32_t now) {
+    int32_t n = pass->queue_count;
+    for (; fences; fences &= fences - 1) {
+        int32_t bit = __builtin_ctz(fences), from = bit / SBP_FENCE_QUEUES, to = bit % SBP_FENCE_QUEUES;
+        for (int32_t q = 0; q < n; q++)
+            if (clocks->know[to * n + q] < clocks->last[from * n + q])
+                clocks->know[to * n + q] = clocks->last[from * n + q];
+        clocks->know[to * n + from] = now;
+    }
+}
+
+static void advance(const sbp_fence_pass *pass, clock_set *clocks, const sbp_fence_step *step, int32_t now) {
+    int32_t n = pass->queue_count;
     if (step->kind == SBP_FENCE_COMMAND)
-        memcpy(clocks->last[step->queue], clocks->know[step->queue], sizeof clocks->last[0]);
+        memcpy(clocks->last + step->queue * n, clocks->know + step->queue * n, (size_t)n * sizeof(int32_t));
     else if (step->kind == SBP_FENCE_FIXED)
-        apply(clocks, step->mask, now);
+        apply(pass, clocks, step->mask, now);
     else if (pass->fences[step->gap])
-        apply(clocks, pass->fences[step->gap], now);
+        apply(pass, clocks, pass->fences[step->gap], now);
 }
 
 /* ---- conflicts --------------------------------------------------------------------------------------- */
@@ -73,10 +102,11 @@ typedef struct hazard {
     int32_t step, against, from; /* queue of `against` */
 } hazard;
 
-static bool has_hazard(sbp_fence_trace *trace, const sbp_fence_clocks *clocks, int32_t s, hazard *out) {
-    int32_t q = trace->steps[s].queue;
-    for (int32_t f = 0; f < SBP_FENCE_QUEUES; f++) {
-        int32_t against = latest_conflict(trace, s, f, clocks->know[q][f]);
+static bool has_hazard(const sbp_fence_pass *pass, sbp_fence_trace *trace, const clock_set *clocks, int32_t s,
+                       hazard *out) {
+    int32_t q = trace->steps[s].queue, n = pass->queue_count;
+    for (int32_t f = 0; f < n; f++) {
+        int32_t against = latest_conflict(trace, s, f, clocks->know[q * n + f]);
         if (against < 0)
             continue;
         *out = (hazard){s, against, f};
@@ -124,25 +154,25 @@ static int32_t first_step_of(const sbp_fence_trace *trace, int32_t gap) {
     return -1;
 }
 
-void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint8_t bit) {
+void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint32_t bit) {
     pass->fences[gap] |= bit;
     SBP_PUSH(pass->arena, list->items, list->count, list->capacity, (sbp_fence_placed){gap, bit});
 }
 
 static sbp_status place(sbp_fence_pass *pass, sbp_fence_trace *trace, sbp_fence_list *list) {
-    sbp_fence_clocks clocks = {0};
+    clock_set clocks = {0};
     for (int32_t s = 0; s < trace->count; s++) {
-        trace->clocks[s] = clocks;
+        keep_clocks(pass, trace, s, &clocks);
         hazard h;
-        while (trace->steps[s].kind == SBP_FENCE_COMMAND && has_hazard(trace, &clocks, s, &h)) {
+        while (trace->steps[s].kind == SBP_FENCE_COMMAND && has_hazard(pass, trace, &clocks, s, &h)) {
             int32_t at = choose_gap(pass, trace, &h);
-            uint8_t bit = sbp_fence_bit(h.from, trace->steps[s].queue);
+            uint32_t bit = sbp_fence_bit(h.from, trace->steps[s].queue);
             if (at < 0 || (pass->fences[trace->steps[at].gap] & bit))
                 return sbp_fail(pass->p->diag, SBP_INTERNAL, "fence: a hazard with no place for a fence");
             int32_t gap = trace->steps[at].gap;
             sbp_fence_add(pass, list, gap, bit);
             s = first_step_of(trace, gap); /* again from there, where the new fence stands first */
-            clocks = trace->clocks[s];
+            load_clocks(pass, trace, s, &clocks);
         }
         advance(pass, &clocks, &trace->steps[s], s);
     }
@@ -151,42 +181,40 @@ static sbp_status place(sbp_fence_pass *pass, sbp_fence_trace *trace, sbp_fence_
 
 /* ---- removing ---------------------------------------------------------------------------------------- */
 
-static bool same_clocks(const sbp_fence_clocks *a, const sbp_fence_clocks *b) {
-    return memcmp(a, b, sizeof *a) == 0;
-}
-
 /* Whether the trace has no hazard, when all that changed since `clocks` was written are the fences of a gap.
  * With keep, writes the clocks. */
 static bool still_holds(sbp_fence_pass *pass, sbp_fence_trace *trace, int32_t gap, bool keep) {
     int32_t first = first_step_of(trace, gap);
     if (first < 0)
         return true;
-    sbp_fence_clocks clocks = trace->clocks[first];
+    clock_set clocks;
+    load_clocks(pass, trace, first, &clocks);
     bool same = true; /* as before; until the next step of the gap they stay so */
     for (int32_t s = first; s < trace->count; s++) {
         const sbp_fence_step *step = &trace->steps[s];
         hazard h;
-        if (!same && same_clocks(&clocks, &trace->clocks[s]))
+        if (!same && same_clocks(pass, trace, s, &clocks))
             same = true;
         bool at_gap = (step->kind == SBP_FENCE_GAP || step->kind == SBP_FENCE_PASSED) && step->gap == gap;
         if (same && !at_gap) {
             if (s + 1 < trace->count)
-                clocks = trace->clocks[s + 1];
+                load_clocks(pass, trace, s + 1, &clocks);
             continue;
         }
         same = false;
         if (keep)
-            trace->clocks[s] = clocks;
-        if (step->kind == SBP_FENCE_COMMAND && has_hazard(trace, &clocks, s, &h))
+            keep_clocks(pass, trace, s, &clocks);
+        if (step->kind == SBP_FENCE_COMMAND && has_hazard(pass, trace, &clocks, s, &h))
             return false;
         advance(pass, &clocks, step, s);
     }
     return true;
 }
 
-static void take_out(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count, int32_t gap, uint8_t bit) {
+static void take_out(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count, int32_t gap,
+                     uint32_t bit) {
     bool holds = true;
-    pass->fences[gap] &= (uint8_t)~bit;
+    pass->fences[gap] &= ~bit;
     for (int32_t t = 0; t < count && holds; t++)
         holds = still_holds(pass, &traces[t], gap, false);
     if (!holds) {
@@ -198,16 +226,16 @@ static void take_out(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t coun
 }
 
 static void write_clocks(sbp_fence_pass *pass, sbp_fence_trace *trace) {
-    sbp_fence_clocks clocks = {0};
+    clock_set clocks = {0};
     for (int32_t s = 0; s < trace->count; s++) {
-        trace->clocks[s] = clocks;
+        keep_clocks(pass, trace, s, &clocks);
         advance(pass, &clocks, &trace->steps[s], s);
     }
 }
 
 static void make_clocks(sbp_fence_pass *pass, sbp_fence_trace *trace) {
     if (!trace->clocks)
-        trace->clocks = SBP_NEW_ARRAY(pass->arena, sbp_fence_clocks, trace->count + 1);
+        trace->clocks = SBP_NEW_ARRAY(pass->arena, int32_t, (int64_t)(trace->count + 1) * 2 * half_of(pass));
 }
 
 sbp_status sbp_fence_place(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count,

@@ -109,7 +109,7 @@ static sbp_status make_region(sbp_fence_pass *pass, sbp_body *body, const sbp_fu
     for (int32_t n = 0; n < body->count; n++) {
         const sbp_node *node = &body->nodes[n];
         if (node->kind == SBP_NODE_COMMAND) {
-            pass->many_queues |= node->u.command->queue != 0;
+            pass->number_of[node->u.command->queue] = 0; /* its number comes later */
             SBP_TRY(find_most(pass, function, table, node->u.command, &region->most[n]));
         }
         if (node->kind == SBP_NODE_CALL)
@@ -133,13 +133,13 @@ sbp_status sbp_fence_region_make(sbp_fence_pass *pass, sbp_body *body, const sbp
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
-static void start(sbp_fence_trace *trace) {
-    for (int q = 0; q < SBP_FENCE_QUEUES; q++)
+static void start(const sbp_fence_pass *pass, sbp_fence_trace *trace) {
+    for (int q = 0; q < pass->queue_count; q++)
         trace->latest[q] = -1;
 }
 
 static void push_step(sbp_fence_pass *pass, sbp_fence_trace *trace, sbp_fence_step step) {
-    for (int q = 0; q < SBP_FENCE_QUEUES; q++) {
+    for (int q = 0; q < pass->queue_count; q++) {
         step.before[q] = step.unseen[q] = trace->latest[q];
         step.conflict[q] = -1;
     }
@@ -167,7 +167,7 @@ static sbp_status push_command(sbp_fence_pass *pass, sbp_fence_trace *trace, con
     }
     push_step(pass, trace,
               (sbp_fence_step){.kind = SBP_FENCE_COMMAND,
-                               .queue = (uint8_t)command->queue,
+                               .queue = (uint8_t)pass->number_of[command->queue],
                                .accesses = accesses,
                                .access_count = count,
                                .far_count = count});
@@ -274,14 +274,14 @@ static sbp_status walk(sbp_fence_pass *pass, const sbp_fence_region *region, con
 
 sbp_status sbp_fence_trace_body(sbp_fence_pass *pass, const sbp_fence_region *region,
                                 const sbp_function *function, int64_t t, sbp_fence_trace *trace) {
-    start(trace);
+    start(pass, trace);
     sbp_position position = position_at(pass, t);
     return walk(pass, region, function, &position, trace);
 }
 
 void sbp_fence_trace_append(sbp_fence_pass *pass, sbp_fence_trace *trace, const sbp_fence_trace *more) {
     if (trace->count == 0)
-        start(trace);
+        start(pass, trace);
     for (int32_t s = 0; s < more->count; s++)
         push_step(pass, trace, more->steps[s]);
 }
@@ -327,7 +327,7 @@ static void push_joined(sbp_fence_pass *pass, sbp_fence_summary *summary, const 
     sbp_fence_step step = {.kind = SBP_FENCE_COMMAND};
     join_steps(pass, &list, trace, begin, end);
     step.access_count = list.count;
-    if (first && pass->many_queues) {
+    if (first && pass->queue_count > 1) {
         join_steps(pass, &list, trace, end, trace->count);
         step.far_count = list.count;
     }
@@ -336,7 +336,7 @@ static void push_joined(sbp_fence_pass *pass, sbp_fence_summary *summary, const 
         SBP_PUSH(pass->arena, summary->steps, summary->count, summary->capacity, step);
 }
 
-static void push_fixed(sbp_fence_pass *pass, sbp_fence_summary *summary, uint8_t mask) {
+static void push_fixed(sbp_fence_pass *pass, sbp_fence_summary *summary, uint32_t mask) {
     SBP_PUSH(pass->arena, summary->steps, summary->count, summary->capacity,
              (sbp_fence_step){.kind = SBP_FENCE_FIXED, .mask = mask});
 }
@@ -382,7 +382,7 @@ sbp_status sbp_fence_summarize(sbp_fence_pass *pass, int32_t function, int64_t t
         return SBP_OK;
     push_fixed(pass, summary, sbp_fence_bit(0, 0));
     if (last > first) {
-        if (pass->many_queues) /* queue 0 has fences on both sides */
+        if (pass->queue_count > 1) /* queue 0 has fences on both sides */
             push_joined(pass, summary, &trace, first, last, false);
         push_fixed(pass, summary, sbp_fence_bit(0, 0));
     }

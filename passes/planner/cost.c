@@ -60,12 +60,12 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
         flops = sbp_attention_flops(attention_pairs(m, &c->views[backward ? 3 : 2], a->window),
                                     (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward);
         seconds += flops / t->attention_flops;
-    } else if (c->kind == SBP_CMD_COPY && c->queue == 1) {
+    } else if (c->kind == SBP_CMD_COPY && c->queue != SBP_QUEUE_COMPUTE) {
         seconds += bytes / 2 / t->host_link_bytes;
     } else if (c->kind != SBP_CMD_FENCE) {
         seconds += bytes / t->memory_bytes;
     }
-    m->seconds[c->queue == 1] += seconds * times;
+    m->seconds[c->queue != SBP_QUEUE_COMPUTE] += seconds * times;
     m->flops += flops * times;
     m->commands += (int64_t)times;
 }

@@ -13,8 +13,8 @@ typedef struct sbp_cost {
 } sbp_cost;
 
 /* A whole optimizer step of one micro-batch of t rows in one document: `step`, or `accumulate` and `update`;
- * `score` when nothing trains. program->chunk and head_chunk as they are. Copies on queue 1 overlap with what
- * runs on queue 0; the longer of the two counts. */
+ * `score` when nothing trains. program->chunk and head_chunk as they are. What the other queues run overlaps
+ * with what runs on compute; the longer of the two counts. */
 void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, const sbp_target_info *target,
                    sbp_cost *out);
 /* The entry of those that runs once per micro-batch. */

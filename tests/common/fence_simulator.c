@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUEUES = 2, NOBODY = -1 };
+enum { QUEUES = SBP_QUEUE_COUNT, NOBODY = -1 };
 
 /* Bytes [begin, end) of a space, as cells: pieces between the ends of all intervals of the stream. */
 typedef struct touch {
@@ -265,13 +265,13 @@ int64_t fence_stream_fences(const fence_stream *stream) {
 static const char *describe(sbp_arena *arena, const fence_stream *s, const event *e, const touch *t) {
     const sbp_program *p = s->program;
     const sbp_buffer *b = &p->buffers[s->buffer_of[t->element]];
-    return sbp_arena_printf(arena, "%s%s%s of %s (queue %d, iteration %lld) %s %s@%d, bytes %lld to %lld",
-                            sbp_command_name(e->command->kind), e->command->kind == SBP_CMD_ROW ? " @" : "",
-                            e->command->kind == SBP_CMD_ROW ? p->kernels[e->command->kernel]->name : "",
-                            e->function >= 0 ? p->functions[e->function].name : "an entry", e->command->queue,
-                            (long long)e->i, t->writes ? "writes" : "reads", b->name,
-                            t->element - s->first_element[s->buffer_of[t->element]], (long long)t->begin,
-                            (long long)t->end);
+    return sbp_arena_printf(
+        arena, "%s%s%s of %s (queue %s, iteration %lld) %s %s@%d, bytes %lld to %lld",
+        sbp_command_name(e->command->kind), e->command->kind == SBP_CMD_ROW ? " @" : "",
+        e->command->kind == SBP_CMD_ROW ? p->kernels[e->command->kernel]->name : "",
+        e->function >= 0 ? p->functions[e->function].name : "an entry", sbp_queue_names[e->command->queue],
+        (long long)e->i, t->writes ? "writes" : "reads", b->name,
+        t->element - s->first_element[s->buffer_of[t->element]], (long long)t->begin, (long long)t->end);
 }
 
 /* The touch of an event through which it met a cell. */
@@ -341,6 +341,13 @@ static int32_t unordered(const order_check *c, const started *x, const cell_user
     return -1;
 }
 
+static cell_users written_by(int32_t number) {
+    cell_users users = {.writer = number};
+    for (int q = 0; q < QUEUES; q++)
+        users.readers[q] = NOBODY;
+    return users;
+}
+
 static const char *check_command(sbp_arena *arena, order_check *c, int32_t number) {
     const fence_stream *s = c->stream;
     const started *x = &c->commands[number];
@@ -361,7 +368,7 @@ static const char *check_command(sbp_arena *arena, order_check *c, int32_t numbe
         for (int32_t cell = e->touches[k].cell; cell < e->touches[k].cell_end; cell++) {
             cell_users *users = &c->cells[e->touches[k].space][cell];
             if (e->touches[k].writes)
-                *users = (cell_users){.writer = number, .readers = {NOBODY, NOBODY}};
+                *users = written_by(number);
             else if (users->writer != number)
                 users->readers[x->queue] = number;
         }
@@ -380,7 +387,7 @@ const char *fence_stream_check_order(sbp_arena *arena, const fence_stream *s, co
     for (int space = 0; space < SBP_SPACE_COUNT; space++) {
         c.cells[space] = SBP_NEW_ARRAY(own, cell_users, s->cells[space] + 1);
         for (int32_t k = 0; k < s->cells[space]; k++)
-            c.cells[space][k] = (cell_users){NOBODY, {NOBODY, NOBODY}};
+            c.cells[space][k] = written_by(NOBODY);
     }
     for (int32_t e = 0; e < s->count && !message; e++) {
         const sbp_command *command = s->events[e].command;

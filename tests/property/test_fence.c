@@ -116,18 +116,18 @@ static bool hazard_when(bench *b, const sbp_command *changed, bool earlier) {
     return false;
 }
 
-/* Leaves out each fence in turn: some stream must then have a hazard. So must it when a fence 1 -> 0 does not
- * wait for the last copy before it: commands wait for no copy in vain. */
+/* Leaves out each fence in turn: some stream must then have a hazard. So must it when a fence to compute from
+ * another queue does not wait for the last copy before it: commands wait for no copy in vain. */
 static int check_mutants(bench *b) {
     int survivors = 0;
     for (int32_t f = 0; f < b->fences.count; f++) {
         const sbp_command *fence = b->fences.items[f];
         bool needed = hazard_when(b, fence, false);
-        bool waits = fence->u.fence.from == 1 && fence->u.fence.to == 0;
+        bool waits = fence->u.fence.from != SBP_QUEUE_COMPUTE && fence->u.fence.to == SBP_QUEUE_COMPUTE;
         bool tight = !waits || hazard_when(b, fence, true);
         if (!(needed && tight) && ++survivors <= 5)
-            print_message("%s: fence %d (%d -> %d) %s\n", b->name, (int)f, (int)fence->u.fence.from,
-                          (int)fence->u.fence.to,
+            print_message("%s: fence %d (%s -> %s) %s\n", b->name, (int)f,
+                          sbp_queue_names[fence->u.fence.from], sbp_queue_names[fence->u.fence.to],
                           needed ? "waits for a copy in vain" : "is not needed by any stream");
         totals.killed += needed;
         totals.waits += waits;

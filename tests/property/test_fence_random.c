@@ -1,4 +1,4 @@
-/* test_fence_random.c: fences of random programs. No compiler would write such programs: copies in both
+/* test_fence_random.c: fences of random programs. No compiler would write such programs: copies in all
  * queues inside functions and loops, buffers placed over each other at random, conditionals. The fences must
  * order all conflicts at every size (tests/common/fence_simulator.h). That no fence is too many is promised
  * only for programs that the passes make; here most must be needed. */
@@ -32,7 +32,7 @@ typedef struct maker {
     sbp_program *p;
     int32_t function; /* -1: in an entry */
     int32_t table;    /* of the loop around, -1 */
-    bool copies;      /* queue 1 is used */
+    bool copies;      /* not all is on the device and in queue compute */
 } maker;
 
 static int32_t add_buffer(maker *m, sbp_role role, sbp_space space, sbp_extent rows, int32_t count,
@@ -132,7 +132,16 @@ static sbp_command *add_command(maker *m, sbp_body *body, sbp_command_kind kind)
     return command;
 }
 
-/* fill, copy, or colsum (which updates); host memory only for copies, as the verifier wants. */
+/* Of a buffer its own, of a formal any: what the verifier does not like is taken out later. */
+static sbp_space space_of(const maker *m, const sbp_view *view) {
+    return view->ref >= 0 ? m->p->buffers[view->ref].space : m->copies && chance(50) ? SBP_HOST : SBP_DEVICE;
+}
+
+static int32_t queue_of(const maker *m, const sbp_view *view) {
+    return space_of(m, view) == SBP_HOST ? SBP_QUEUE_HOST : SBP_QUEUE_COMPUTE;
+}
+
+/* fill, copy, or colsum (which updates). */
 static void make_command(maker *m, sbp_body *body) {
     shape from = (shape)pick(CONSTANT);
     sbp_view src = any_view(m, from), dst = any_view(m, chance(50) || from == SEEN ? from : CHUNK);
@@ -143,14 +152,14 @@ static void make_command(maker *m, sbp_body *body) {
         sbp_command *fill = add_command(m, body, SBP_CMD_FILL);
         fill->views[0] = dst;
         fill->view_count = 1;
-        fill->queue = m->copies && chance(20);
+        fill->queue = queue_of(m, &dst);
     } else if (kind < 8) {
         src.cols = dst.cols = src.cols < dst.cols ? src.cols : dst.cols;
         sbp_command *copy = add_command(m, body, SBP_CMD_COPY);
         copy->views[0] = dst;
         copy->views[1] = src;
         copy->view_count = 2;
-        copy->queue = m->copies && chance(50);
+        copy->queue = (int32_t)sbp_queue_of_copy(space_of(m, &dst), space_of(m, &src));
     } else {
         dst = any_view(m, CONSTANT);
         src.cols = dst.cols = src.cols < dst.cols ? src.cols : dst.cols;
@@ -159,6 +168,7 @@ static void make_command(maker *m, sbp_body *body) {
         sum->views[1] = src;
         sum->view_count = 2;
         sum->u.reduce.beta = 1;
+        sum->queue = queue_of(m, &dst);
     }
 }
 
@@ -273,9 +283,12 @@ static void place(maker *m) {
                 continue;
             if (!sbp_buffer_bytes(buffer, &most, &buffer->stride))
                 abort();
+            int64_t unit = buffer->space == SBP_DISK ? SBP_DISK_ALIGNMENT : 4;
+            buffer->stride = sbp_round_up(buffer->stride, unit);
             int64_t *end = &p->arena_bytes[buffer->space], base = begin[part][buffer->space];
-            int64_t back = part > 0 && dense && chance(50) && *end > base ? 4 * pick((int)((*end - base) / 4))
-                                                                          : *end - base;
+            int64_t back = part > 0 && dense && chance(50) && *end > base
+                               ? unit * pick((int)((*end - base) / unit))
+                               : *end - base;
             buffer->offset = base + back;
             int64_t last = buffer->offset + buffer->stride * buffer->count;
             *end = last > *end ? last : *end;
@@ -299,8 +312,12 @@ static sbp_program *make_program(sbp_arena *arena) {
         add_buffer(&m, SBP_ROLE_STREAM, SBP_DEVICE, sbp_extent_symbol(SBP_T, 1), 1 + pick(2), 1 + pick(COLS));
     for (int k = 1 + pick(2); k > 0; k--)
         add_buffer(&m, SBP_ROLE_ACCUM, SBP_DEVICE, sbp_extent_const(1), 1, 1 + pick(COLS));
-    if (m.copies)
-        add_buffer(&m, SBP_ROLE_STREAM, SBP_HOST, sbp_extent_symbol(SBP_T, 1), 2, COLS);
+    if (m.copies) {
+        for (int k = 1 + pick(3); k > 0; k--)
+            add_buffer(&m, SBP_ROLE_STREAM, SBP_HOST, sbp_extent_symbol(SBP_T, 1), 1 + pick(2), COLS);
+        add_buffer(&m, SBP_ROLE_ACCUM, SBP_HOST, sbp_extent_const(1), 1, 1 + pick(COLS));
+        add_buffer(&m, SBP_ROLE_STREAM, SBP_DISK, sbp_extent_symbol(SBP_T, 1), 1 + pick(2), COLS);
+    }
     for (int k = 1 + pick(3); k > 0; k--)
         make_function(&m);
     for (int k = 1 + pick(3); k > 0; k--) {

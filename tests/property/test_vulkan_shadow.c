@@ -106,9 +106,10 @@ static void examine(const char *name, bool offload, bool save_all) {
         bool seen = noticed(&b, fences.items[f]);
         totals.noticed += seen;
         if (!seen)
-            print_message("%s%s: nobody misses fence %d of %d, from queue %d to %d\n", name,
-                          offload ? ", offload" : "", f, fences.count, fences.items[f]->u.fence.from,
-                          fences.items[f]->u.fence.to);
+            print_message("%s%s: nobody misses fence %d of %d, from queue %s to %s\n", name,
+                          offload ? ", offload" : "", f, fences.count,
+                          sbp_queue_names[fences.items[f]->u.fence.from],
+                          sbp_queue_names[fences.items[f]->u.fence.to]);
         totals.between += fences.items[f]->u.fence.from != fences.items[f]->u.fence.to;
     }
     totals.fences += fences.count;

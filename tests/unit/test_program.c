@@ -105,7 +105,7 @@ static void round_trip_of_odd_forms(void **state) {
                                "    copy(dst := X[i*(-1*C) for 0], src = Y@0[i*(2*C) for blocks])\n"
                                "  }\n"
                                "  loop below \"x y\" {\n"
-                               "    reduce(dst += X, src = X) {op = max, beta = 1e-05, queue = 1}\n"
+                               "    reduce(dst += X, src = X) {op = max, beta = 1e-05, queue = host}\n"
                                "  }\n"
                                "}\n";
     job j = parsed(text);
@@ -197,7 +197,7 @@ static void parse_errors_name_the_line(void **state) {
         {"with s = lr", "with t = lr", "expected scalar 's', found 't'"},
         {"with s = lr", "with s = rl", "no scalar 'rl'"},
         {"{tb}", "{tb, tb}", "unknown or repeated attribute 'tb'"},
-        {"{tb}", "{tb, queue = 99999999999}", "is not within"},
+        {"{tb}", "{tb, queue = 1}", "expected a queue"},
         {"call @nothing", "call @something", "no function before this line 'something'"},
         {"(x = X@0, y := X@1, w = W)", "(x = X@0, w = W)", "expected formal 'y', found 'w'"},
         {"loop below last {",
@@ -279,7 +279,7 @@ static void constraints_that_text_can_break(void **state) {
         {"y := X@1, w = W)", "y := X@1[*, 0 for 2], w = W)", "program_c13"},
         {"x = X@0, y := X@1", "x = away, y := X@1",
          "program_c13: entry 'accumulate', command 3 "
-         "(layer.fwd): formal 'x' is not only copied; 'away'"},
+         "(layer.fwd): 'away' is on the host"},
         {"x = X@0, y := X@1", "x = X@1, y := X@1",
          "program_c14: entry 'accumulate', command 3 "
          "(layer.fwd): formals 'y' and 'x' share memory"},
@@ -346,11 +346,15 @@ static void constraints_that_text_can_break(void **state) {
         {"a = %x[i*C for C], b = %w) {tb}", "a = q[0 for rows], b = %w) {tb}",
          "program_c22: function 'layer.fwd', command 0 (gemm): d overlaps a"},
         {"w = W, g = dW, v := W", "w = dW, g = W, v := W", ""}, /* elementwise: either may be the result */
-        {"copy(dst := away, src = X@0)", "copy(dst := X@0, src = X@0)", "program_c22"},
-        {"copy(dst := away, src = X@0)", "copy(dst := X@0[0 until T-1], src = X@0[1 until T])",
+        {"copy(dst := away, src = X@0) {queue = out}", "copy(dst := X@0, src = X@0)", "program_c22"},
+        {"copy(dst := away, src = X@0) {queue = out}", "copy(dst := X@0[0 until T-1], src = X@0[1 until T])",
          "program_c22"},
-        {"scale = 0.5}\n    row @bias", "scale = 0.5, queue = 1}\n    row @bias", "program_c24"},
-        {"{from = 1, to = 0}", "{from = 1, to = 2}", "program_c24"},
+        {"src = X@0) {queue = out}", "src = X@0)", "program_c23"},
+        {"src = X@0) {queue = out}", "src = X@0) {queue = in}", "program_c23"},
+        {"src = X@0) {queue = out}", "src = X@0) {queue = disk}", "program_c23"},
+        {"call @layer.fwd(x = X@0", "call @layer.fwd(x = away", "program_c13"},
+        {"scale = 0.5}\n    row @bias", "scale = 0.5, queue = host}\n    row @bias", "program_c24"},
+        {"{from = out, to = compute}", "{from = out, to = network}", "expected a queue"},
         {"flushes = W", "flushes = dW", "program_c25: entry 'update', command 0 (sgd): flushes buffer"},
         {"gradient = g", "gradient = v", "program_c25"},
         {"flushes = W", "flushes = E", "program_c25: entry 'update', command 0 (sgd): gradient g is not"},
@@ -378,6 +382,71 @@ static void constraints_that_text_can_break(void **state) {
             expect_text(&j, cases[k].want);
         close_job(&j);
         free(text);
+    }
+}
+
+/* Each queue runs some commands on operands of some spaces, see program.h. */
+static void spaces_and_queues(void **state) {
+    (void)state;
+    static const char text[] = "program p\ntarget t\nsizes t_max 4, s_max 0, chunk 4, head_chunk 4\n"
+                               "arena device 0, host 0, disk 1\nscalars T, S\n"
+                               "buffer d[2] state device f32[4, 4]\n"
+                               "buffer h[2] state host f32[4, 4]\n"
+                               "buffer k[2] state disk f32[4, 4]\n"
+                               "buffer s result host f64[1, 1]\n"
+                               "kernel @twice f32 heads 1 n 4 { in x : f32 [row elem] length 4\n"
+                               "out y : f32 [row elem] length 4 %0 = load x %1 = add %0, %0 store y, %1 }\n"
+                               "function @keep(in x f32[4, 4], out y f32[4, 4]) {\n"
+                               "  copy(dst := %y, src = %x) {queue = out}\n}\n"
+                               "entry e {\n  COMMAND\n}\n";
+    static const struct {
+        const char *command, *want;
+    } cases[] = {
+        {"copy(dst := d@0, src = d@1)", NULL},
+        {"copy(dst := d@0, src = h@1) {queue = in}", NULL},
+        {"copy(dst := h@0, src = d@1) {queue = out}", NULL},
+        {"copy(dst := h@0, src = h@1) {queue = host}", NULL},
+        {"copy(dst := h@0, src = k@1) {queue = disk}", NULL},
+        {"copy(dst := k@0, src = h@1) {queue = disk}", NULL},
+        {"fill(dst := h@0) {value = 1, queue = host}", NULL},
+        {"row @twice(x = h@0, y := h@1) {queue = host}", NULL},
+        {"colsum(dst += h@0[0 for 1], src = h@1) {queue = host}", NULL},
+        {"reduce(dst += s, src = h@1) {op = sum, queue = host}", NULL},
+        {"fence {from = disk, to = host}", NULL},
+        {"call @keep(x = d@0, y := h@0)", NULL},
+        {"copy(dst := d@0, src = k@1) {queue = in}",
+         "program_c23: entry 'e', command 0 (copy): src: buffer 'k'"},
+        {"copy(dst := k@0, src = d@1) {queue = out}", "program_c23"},
+        {"copy(dst := k@0, src = k@1) {queue = disk}",
+         "program_c23: entry 'e', command 0 (copy): a copy within"},
+        {"copy(dst := h@0, src = h@1) {queue = disk}", "program_c23"},
+        {"copy(dst := d@0, src = h@1) {queue = host}", "program_c23"},
+        {"copy(dst := d@0, src = h@1) {queue = out}", "program_c23"},
+        {"row @twice(x = d@0, y := h@1) {queue = host}", "program_c23"},
+        {"row @twice(x = h@0, y := h@1)", "program_c23"},
+        {"fill(dst := k@0) {value = 1, queue = disk}", "program_c24"},
+        {"fill(dst := d@0) {value = 1, queue = in}", "program_c24"},
+        {"gemm(d := h@0, a = h@1, b = h@1) {queue = host}", "program_c24"},
+        {"collective(dst += h@0, src = h@0) {op = all_reduce, queue = host}", "program_c24"},
+        {"fence {from = disk, to = host, queue = host}", "program_c24"},
+        {"call @keep(x = h@0, y := h@1)", "program_c13"},
+        {"call @keep(x = d@0, y := k@1)", "program_c13"},
+    };
+    for (int k = 0; k < SBP_COUNT(cases); k++) {
+        char *with = replaced(text, "COMMAND", cases[k].command);
+        job j = parsed(with);
+        sbp_text out;
+        sbp_text_init(&out, j.arena);
+        sbp_program_print(&out, j.program);
+        assert_string_equal(strstr(out.data, "entry e"), strstr(with, "entry e"));
+        assert_non_null(strstr(out.data, "arena device 0, host 0, disk 1\n"));
+        sbp_status status = sbp_program_verify(j.program, j.diag);
+        if (status != (cases[k].want ? SBP_INPUT : SBP_OK))
+            fail_msg("%s: status %d, %s", cases[k].command, (int)status, sbp_diag_text(j.diag, SBP_ERROR));
+        if (cases[k].want)
+            expect_text(&j, cases[k].want);
+        close_job(&j);
+        free(with);
     }
 }
 
@@ -592,6 +661,7 @@ int main(void) {
         cmocka_unit_test(built_programs_round_trip),
         cmocka_unit_test(parse_errors_name_the_line),
         cmocka_unit_test(constraints_that_text_can_break),
+        cmocka_unit_test(spaces_and_queues),
         cmocka_unit_test(placement_and_other_memory_forms),
         cmocka_unit_test(views_resolve),
         cmocka_unit_test(mutated_texts_are_safe),
