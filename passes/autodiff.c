@@ -237,6 +237,7 @@ sbp_status sbp_pass_autodiff(sbp_pipeline *p) {
     sbp_module *m = p->module;
     sbp_lowering *l = p->lowering = SBP_NEW(p->arena, sbp_lowering);
     sbp_map_init(&l->buffer_names, p->arena);
+    sbp_map_init(&l->labels, p->arena);
     sbp_map_init(&l->kernel_texts, p->arena);
     l->kinds = SBP_NEW_ARRAY(p->arena, sbp_segment_kind, m->func_count);
     l->first_trainable = m->call_count;

@@ -349,8 +349,7 @@ static sbp_status add_vectors(head_builder *h) {
             return sbp_fail(p->diag, SBP_INTERNAL, "head: output %d of @%s is no named vector", i,
                             h->head->name);
         h->names[h->outputs] = result->name;
-        h->vectors[h->outputs] = sbp_lower_buffer(p, result->name, SBP_ROLE_VECTOR, SBP_DEVICE, type->dtype,
-                                                  1, sbp_extent_symbol(SBP_T, 1), 1, -1);
+        h->vectors[h->outputs] = sbp_lower_output_buffer(p, result->name, type->dtype);
         h->slopes[h->outputs] = -1;
         if (!h->one_pass && slope_of(h, result->name) != SBP_NO_VALUE)
             h->slopes[h->outputs] =

@@ -7,14 +7,59 @@ sbp_dtype sbp_lower_wide(sbp_dtype dtype) {
     return dtype == SBP_F64 ? SBP_F64 : SBP_F32;
 }
 
-int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_space space, sbp_dtype dtype,
-                         int32_t count, sbp_extent rows, int64_t cols, int32_t function) {
+/* ---- buffers and their names -------------------------------------------------------------------------- */
+
+/* What the runtime knows of a parameter besides its weights: buffers called "<parameter>.<what>". */
+static const char *const of_parameters[] = {"grad", "exp_avg", "exp_avg_sq"};
+
+enum { KEPT = INT32_MAX }; /* in labels: for a buffer that is still to be made */
+
+/* Whether a parameter could be called so: the name, and those of what belongs to it, are free. */
+static bool is_free(const sbp_pipeline *p, const char *label) {
+    const sbp_map *labels = &p->lowering->labels;
+    bool taken = sbp_map_get(labels, label) >= 0;
+    for (int i = 0; i < SBP_COUNT(of_parameters); i++)
+        taken |= sbp_map_get(labels, sbp_arena_printf(p->arena, "%s.%s", label, of_parameters[i])) >= 0;
+    return !taken;
+}
+
+static void keep_param(sbp_pipeline *p, int32_t param, const char *label) {
+    sbp_lowering *l = p->lowering;
+    l->param_labels[param] = label;
+    sbp_map_set(&l->labels, label, KEPT);
+    for (int i = 0; i < SBP_COUNT(of_parameters); i++)
+        sbp_map_set(&l->labels, sbp_arena_printf(p->arena, "%s.%s", label, of_parameters[i]), KEPT);
+}
+
+void sbp_lower_keep_names(sbp_pipeline *p) {
+    const sbp_module *m = p->module;
+    sbp_lowering *l = p->lowering;
+    const sbp_func *head = m->funcs[m->calls[m->call_count - 1].func];
+    for (int32_t i = 0; i < head->result_count; i++)
+        if (head->results[i].name)
+            sbp_map_set(&l->labels, head->results[i].name, KEPT);
+    l->param_labels = SBP_NEW_ARRAY(p->arena, const char *, m->param_count + 1);
+    for (int32_t i = 0; i < m->param_count; i++)
+        if (is_free(p, m->params[i].name))
+            keep_param(p, i, m->params[i].name);
+    for (int32_t i = 0; i < m->param_count; i++) {
+        const char *label = NULL;
+        for (int32_t n = 2; !l->param_labels[i] && (!label || !is_free(p, label)); n++)
+            label = sbp_arena_printf(p->arena, "%s.%d", m->params[i].name, n);
+        if (label)
+            keep_param(p, i, label);
+    }
+}
+
+const char *sbp_param_label(const sbp_pipeline *p, int32_t param) {
+    return p->lowering->param_labels[param];
+}
+
+static int32_t add_buffer(sbp_pipeline *p, const char *label, sbp_role role, sbp_space space, sbp_dtype dtype,
+                          int32_t count, sbp_extent rows, int64_t cols, int32_t function) {
     sbp_program *prog = p->program;
-    const char *unique = sbp_arena_strdup(p->arena, name);
-    for (int32_t n = 2; sbp_lower_find_buffer(p, unique) >= 0; n++)
-        unique = sbp_arena_printf(p->arena, "%s.%d", name, n);
     SBP_PUSH(p->arena, prog->buffers, prog->buffer_count, prog->buffer_capacity,
-             (sbp_buffer){.name = unique,
+             (sbp_buffer){.name = label,
                           .role = role,
                           .space = space,
                           .dtype = dtype,
@@ -23,12 +68,57 @@ int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_s
                           .cols = cols,
                           .function = function,
                           .offset = -1});
-    sbp_map_set(&p->lowering->buffer_names, unique, prog->buffer_count - 1);
+    sbp_map_set(&p->lowering->labels, label, prog->buffer_count - 1);
     return prog->buffer_count - 1;
+}
+
+static const char *free_label(const sbp_pipeline *p, const char *name) {
+    const char *label = sbp_arena_strdup(p->arena, name);
+    for (int32_t n = 2; sbp_map_get(&p->lowering->labels, label) >= 0; n++)
+        label = sbp_arena_printf(p->arena, "%s.%d", name, n);
+    return label;
+}
+
+int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_space space, sbp_dtype dtype,
+                         int32_t count, sbp_extent rows, int64_t cols, int32_t function) {
+    int32_t buffer = add_buffer(p, free_label(p, name), role, space, dtype, count, rows, cols, function);
+    if (sbp_map_get(&p->lowering->buffer_names, name) < 0)
+        sbp_map_set(&p->lowering->buffer_names, sbp_arena_strdup(p->arena, name), buffer);
+    return buffer;
 }
 
 int32_t sbp_lower_find_buffer(const sbp_pipeline *p, const char *name) {
     return sbp_map_get(&p->lowering->buffer_names, name);
+}
+
+/* A buffer by the name that was kept for it; made on first use. */
+static int32_t kept_buffer(sbp_pipeline *p, const char *label, sbp_role role, sbp_dtype dtype,
+                           sbp_extent rows, int64_t cols) {
+    int32_t found = sbp_map_get(&p->lowering->labels, label);
+    if (found < 0) {
+        p->lowering->failed = true;
+        found = KEPT;
+        (void)sbp_fail(p->diag, SBP_INTERNAL, "lower: no name was kept for '%s'", label);
+    }
+    return found != KEPT ? found : add_buffer(p, label, role, SBP_DEVICE, dtype, 1, rows, cols, -1);
+}
+
+int32_t sbp_lower_output_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype) {
+    return kept_buffer(p, name, SBP_ROLE_VECTOR, dtype, sbp_extent_symbol(SBP_T, 1), 1);
+}
+
+int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param) {
+    const sbp_param *source = &p->module->params[param];
+    sbp_extent rows;
+    int64_t cols;
+    sbp_lower_shape(&source->type, SBP_C, &rows, &cols);
+    return kept_buffer(p, p->lowering->param_labels[param], SBP_ROLE_PARAM, source->storage, rows, cols);
+}
+
+int32_t sbp_lower_buffer_of_param(sbp_pipeline *p, int32_t param, const char *what, sbp_role role,
+                                  sbp_dtype dtype, sbp_extent rows, int64_t cols) {
+    const char *label = sbp_arena_printf(p->arena, "%s.%s", p->program->buffers[param].name, what);
+    return kept_buffer(p, label, role, dtype, rows, cols);
 }
 
 sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind) {
@@ -97,8 +187,8 @@ static int32_t find_input(const sbp_program *prog, sbp_row_input_kind kind, cons
 
 static int32_t add_input(sbp_pipeline *p, const char *name, sbp_row_input_kind kind, const char *column,
                          sbp_dtype dtype, sbp_symbol chunk) {
-    int32_t buffer =
-        sbp_lower_buffer(p, name, SBP_ROLE_ROWS, SBP_DEVICE, dtype, 1, sbp_extent_symbol(SBP_T, 1), 1, -1);
+    int32_t buffer = add_buffer(p, free_label(p, name), SBP_ROLE_ROWS, SBP_DEVICE, dtype, 1,
+                                sbp_extent_symbol(SBP_T, 1), 1, -1); /* found by what it is, not by a name */
     sbp_program *prog = p->program;
     SBP_PUSH(p->arena, prog->row_inputs, prog->row_input_count, prog->row_input_capacity,
              (sbp_row_input){.kind = kind, .buffer = buffer, .column = column, .chunk = chunk});
@@ -132,17 +222,6 @@ int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant) {
     buffer = sbp_lower_buffer(p, name, SBP_ROLE_CONST, SBP_DEVICE, c->type.dtype, 1, rows, cols, -1);
     p->program->buffers[buffer].data = c->data;
     return buffer;
-}
-
-int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param) {
-    const sbp_param *source = &p->module->params[param];
-    int32_t buffer = sbp_lower_find_buffer(p, source->name);
-    if (buffer >= 0)
-        return buffer;
-    sbp_extent rows;
-    int64_t cols;
-    sbp_lower_shape(&source->type, SBP_C, &rows, &cols);
-    return sbp_lower_buffer(p, source->name, SBP_ROLE_PARAM, SBP_DEVICE, source->storage, 1, rows, cols, -1);
 }
 
 /* ---- functions and stages ---------------------------------------------------------------------------- */

@@ -124,7 +124,9 @@ typedef struct sbp_lowering {
     sbp_function_lowering **functions;
     int32_t function_count, function_capacity;
     int32_t chunk_table, head_table;
-    sbp_map buffer_names; /* of the program: there are thousands, one search each would be quadratic */
+    sbp_map buffer_names;              /* what the passes call a buffer of their own -> its number */
+    sbp_map labels;                    /* names of buffers in the program -> number, or that one is kept */
+    const char **param_labels;         /* per parameter of the module: the name of its buffer */
     const struct sbp_update **updates; /* per parameter of the module: its optimizer rule (passes/update.h) */
     sbp_map kernel_texts;              /* of the optimizer's kernels: their numbers in the program */
     sbp_segment_kind *kinds;           /* per function of the module */
@@ -136,10 +138,18 @@ typedef struct sbp_lowering {
 
 /* ---- shared by the passes that build program pieces ------------------------------------------------ */
 
-/* Adds a buffer to the program and returns its number. */
+/* Names. The source's names are anybody's: a parameter may be called as the passes call a buffer. In the
+ * program a parameter has the name that it has in the source, unless that is what the runtime calls something
+ * else ("logp", the gradient of another parameter); then it gets a number, and only the tensor table knows.
+ * Buffers of the passes step aside for all of these, and are found by what the passes call them. */
+
+/* Keeps names for what the runtime looks for: parameters, what belongs to them, outputs of the head. Before
+ * the first buffer. */
+void sbp_lower_keep_names(sbp_pipeline *p);
+/* Adds a buffer of the passes to the program and returns its number. */
 int32_t sbp_lower_buffer(sbp_pipeline *p, const char *name, sbp_role role, sbp_space space, sbp_dtype dtype,
                          int32_t count, sbp_extent rows, int64_t cols, int32_t function);
-/* The number of a buffer by name, -1 when there is none. */
+/* The first buffer that was added by this name, -1 when there is none. */
 int32_t sbp_lower_find_buffer(const sbp_pipeline *p, const char *name);
 /* Adds an empty command to a body. */
 sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind);
@@ -154,6 +164,11 @@ int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_inpu
                                sbp_symbol chunk);
 int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant);
 int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param);
+/* What belongs to a parameter (param: its buffer), "<parameter>.<what>"; made on first use. */
+int32_t sbp_lower_buffer_of_param(sbp_pipeline *p, int32_t param, const char *what, sbp_role role,
+                                  sbp_dtype dtype, sbp_extent rows, int64_t cols);
+/* The vector of a per-row output of the head; made on first use. */
+int32_t sbp_lower_output_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype);
 /* A stage for a body; places of row inputs and constants are filled in. */
 sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, int32_t table, bool descending);
 sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole);

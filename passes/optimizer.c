@@ -268,11 +268,7 @@ void sbp_lower_update(sbp_pipeline *p, sbp_body *body, const sbp_update *update,
 
 /* A state's buffer, "<parameter>.<suffix>"; made on first use. */
 static int32_t state_buffer(sbp_pipeline *p, int32_t param, const sbp_update_operand *o) {
-    const char *name = sbp_arena_printf(p->arena, "%s.%s", p->program->buffers[param].name, o->suffix);
-    int32_t found = sbp_lower_find_buffer(p, name);
-    return found >= 0
-               ? found
-               : sbp_lower_buffer(p, name, SBP_ROLE_STATE, SBP_DEVICE, o->dtype, 1, o->rows, o->cols, -1);
+    return sbp_lower_buffer_of_param(p, param, o->suffix, SBP_ROLE_STATE, o->dtype, o->rows, o->cols);
 }
 
 void sbp_lower_update_of(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad, int32_t clip) {
@@ -340,12 +336,8 @@ void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
 
 int32_t sbp_lower_grad_buffer(sbp_pipeline *p, int32_t param) {
     const sbp_buffer *w = &p->program->buffers[param];
-    const char *name = sbp_arena_printf(p->arena, "%s.grad", w->name);
-    int32_t found = sbp_lower_find_buffer(p, name);
-    if (found >= 0)
-        return found;
-    return sbp_lower_buffer(p, name, SBP_ROLE_GRAD, SBP_DEVICE, p->options.grad_dtype, 1, w->rows, w->cols,
-                            -1);
+    return sbp_lower_buffer_of_param(p, param, "grad", SBP_ROLE_GRAD, p->options.grad_dtype, w->rows,
+                                     w->cols);
 }
 
 static sbp_entry *add_entry(sbp_pipeline *p, const char *name) {

@@ -68,6 +68,9 @@ const char *sbp_pass_name(int index);
 #include "passes/passes.def"
 #undef PASS
 
+/* The buffer that holds a parameter of the module, by its name in the program; after the passes ran. */
+const char *sbp_param_label(const sbp_pipeline *pipeline, int32_t param);
+
 /* ---- the saved set, after the passes ran ----------------------------------------------------------- */
 
 /* Names of what the plan keeps for the backward, each once, joined by `separator`; nothing when it keeps

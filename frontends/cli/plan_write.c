@@ -22,7 +22,7 @@ static sbp_status tensor_section(const sbp_compilation *c, sbp_text *out) {
     sbp_tensor_table table = {0};
     for (int32_t i = 0; i < m->param_count; i++) {
         const sbp_param *param = &m->params[i];
-        sbp_tensor_entry tensor = {.buffer = param->name,
+        sbp_tensor_entry tensor = {.buffer = sbp_param_label(&c->pipeline, i),
                                    .trainable = param->trainable,
                                    .decay = param->decay,
                                    .init = param->init,
