@@ -14,11 +14,6 @@ sbp_model_options sbp_model_options_for(sbp_dtype compute) {
 
 /* ---- which parameters are trained ------------------------------------------------------------------ */
 
-/* What the user calls a parameter: the tensor of the files that it is, or is a part of. */
-static const char *source_name(const sbp_param *param) {
-    return param->recipe ? param->recipe->source : param->name;
-}
-
 static bool matches(const char *const *globs, int32_t count, const char *name) {
     for (int32_t i = 0; i < count; i++)
         if (fnmatch(globs[i], name, 0) == 0)
@@ -32,7 +27,7 @@ static sbp_status check_globs(const sbp_loading *l, const char *option, const ch
     for (int32_t i = 0; i < count; i++) {
         bool any = false;
         for (int32_t p = 0; p < m->param_count; p++)
-            any |= fnmatch(globs[i], source_name(&m->params[p]), 0) == 0;
+            any |= fnmatch(globs[i], sbp_loading_source_name(&m->params[p]), 0) == 0;
         if (!any)
             return sbp_fail(l->diag, SBP_USAGE,
                             "%s '%s' matches none of the %d parameters (the first is %s, the last %s)",
@@ -51,7 +46,7 @@ static void list_frozen(const sbp_loading *l) {
         if (m->params[p].trainable)
             continue;
         if (count++ < 8)
-            sbp_text_add(&names, "%s%s", count > 1 ? ", " : "", source_name(&m->params[p]));
+            sbp_text_add(&names, "%s%s", count > 1 ? ", " : "", sbp_loading_source_name(&m->params[p]));
     }
     if (count > 0)
         sbp_note(l->diag, "%d of %d parameters are frozen: %s%s", count, m->param_count, names.data,
@@ -68,10 +63,10 @@ static sbp_status choose_trainable(sbp_loading *l) {
     SBP_TRY(check_globs(l, "--train", o->train, o->train_count));
     SBP_TRY(check_globs(l, "--freeze", o->freeze, o->freeze_count));
     for (int32_t p = 0; p < m->param_count; p++)
-        m->params[p].trainable =
-            m->params[p].trainable &&
-            (o->train_count == 0 || matches(o->train, o->train_count, source_name(&m->params[p]))) &&
-            !matches(o->freeze, o->freeze_count, source_name(&m->params[p]));
+        m->params[p].trainable = m->params[p].trainable &&
+                                 (o->train_count == 0 || matches(o->train, o->train_count,
+                                                                 sbp_loading_source_name(&m->params[p]))) &&
+                                 !matches(o->freeze, o->freeze_count, sbp_loading_source_name(&m->params[p]));
     for (int32_t f = 0; f < m->func_count; f++) {
         sbp_func *func = m->funcs[f];
         for (int32_t a = 0; a < func->arg_count; a++) {
@@ -85,19 +80,6 @@ static sbp_status choose_trainable(sbp_loading *l) {
 }
 
 /* ---- weights --------------------------------------------------------------------------------------- */
-
-sbp_status sbp_loading_open_weights(sbp_loading *l) {
-    if (l->weights || !l->model->weights)
-        return SBP_OK;
-    return sbp_weights_open(l->arena, l->diag, l->model->weights, &l->weights);
-}
-
-const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *param) {
-    const sbp_weight *w = sbp_weights_find(weights, source_name(param));
-    for (int32_t i = 0; !w && i < param->alias_count; i++)
-        w = sbp_weights_find(weights, param->aliases[i]);
-    return w;
-}
 
 /* The tensor of the open weights that a parameter is read from, and its recipe (NULL: as it is). NULL when
  * the weights do not have it. */
@@ -174,7 +156,7 @@ static sbp_status check_weights(const sbp_loading *l) {
         const sbp_recipe *recipe;
         SBP_TRY(check_tensor(l, &m->params[p]));
         if (!source_of(l, &m->params[p], &recipe) && missing++ == 0)
-            first = source_name(&m->params[p]);
+            first = sbp_loading_source_name(&m->params[p]);
     }
     list_unused(l);
     if (missing > 0)

@@ -21,6 +21,8 @@ typedef struct sbp_loading {
 
 /* Opens model->weights when it is set and not open yet. */
 sbp_status sbp_loading_open_weights(sbp_loading *l) SBP_CHECKED;
+/* What the user calls a parameter: the tensor of the files that it is, or is a part of. */
+const char *sbp_loading_source_name(const sbp_param *param);
 /* What a parameter is read from as it was published: the tensor of its name, or of the first alias that is
  * there; NULL. */
 const sbp_weight *sbp_loading_find(const sbp_weights *weights, const sbp_param *param);

@@ -3,7 +3,7 @@
  * A command becomes a dispatch of a pipeline (command.c), recorded into the open batch of a stream
  * (stream.c); batches are submitted when full or when somebody waits. Fences of the program become pipeline
  * barriers within a stream and semaphore waits between streams; nothing else orders commands. Arenas are
- * VkBuffers with device addresses (memory.c).
+ * VkBuffers with device addresses (arena.c).
  *
  * Environment, for tests: SBP_VULKAN_VALIDATION=on|gpu|sync runs under VK_LAYER_KHRONOS_validation, and what
  * it finds fails the next wait; SBP_VULKAN_TEST is a list of words: "staging" treats no arena as the host's
@@ -108,7 +108,8 @@ void vulkan_matrix_link(const vulkan_physical *physical, vulkan_features *f);
 /* Fills in f16 and bf16; has_matrix becomes false when something else that it needs is missing. */
 sbp_status vulkan_matrix_find(const vulkan_api *api, vulkan_physical *physical, sbp_diag *diag) SBP_CHECKED;
 
-/* ---- memory.c --------------------------------------------------------------------------------------- */
+/* ---- buffer.c, arena.c
+ * --------------------------------------------------------------------------------------- */
 
 /* A buffer with memory of its own. */
 typedef struct vulkan_buffer {
@@ -183,7 +184,7 @@ typedef struct vulkan_pipeline {
     VkPipeline pipeline;
 } vulkan_pipeline;
 
-/* ---- device.c --------------------------------------------------------------------------------------- */
+/* ---- open.c --------------------------------------------------------------------------------------- */
 
 typedef struct vulkan_device {
     sbp_device base;

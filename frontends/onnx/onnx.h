@@ -1,6 +1,7 @@
 /* onnx.h: ONNX models in protobuf's JSON mapping, opset 18 to 25; private to frontends/.
  *
  *   onnx_json.c    the JSON of ModelProto as structures
+ *   onnx_node.c    errors, operands, attributes and results of a node
  *   onnx_import.c  inputs, parameters, what is trained, nodes in order, the result `logits`
  *   onnx_shape.c   ONNX shapes against those of the graph IR
  *   onnx_ops.c     one function per operator (onnx_ops.def); onnx_layers.c: those with parameters, and
@@ -140,6 +141,10 @@ sbp_status sbp_onnx_attrs_known(sbp_onnx *o, const char *const *names) SBP_CHECK
 
 /* Defines output `index` of the node. */
 void sbp_onnx_define(sbp_onnx *o, int32_t index, const sbp_onnx_value *value);
+/* A value by its own name. */
+void sbp_onnx_add_value(sbp_onnx *o, const sbp_onnx_value *value);
+/* Whether some node, or the result, reads what has this name. */
+bool sbp_onnx_is_read(const sbp_onnx *o, const char *name);
 /* As a VALUE of this ONNX shape; the IR shape of `value` must be the one that sbp_onnx_ir_dims gives. */
 void sbp_onnx_define_value(sbp_onnx *o, int32_t index, sbp_value value, sbp_onnx_type type, int32_t rank,
                            const int64_t *dim);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # House rules that a script can see: tests/layering/check.sh ROOT [BUILD]. A line for each violation, "FILE:LINE: rule:
 # what"; exit status 1 when there is one. With a build folder, the symbols of its libraries are looked at as well.
-# Needs bash, grep, sed, awk, find and nm.
+# Needs bash, grep, sed, awk, find, nm and objdump.
 set -uo pipefail
 root=$1
 build=${2:+$(cd "$2" && pwd)}
@@ -187,6 +187,64 @@ check_names() {
     done
 }
 
+# ---- circles ---------------------------------------------------------------------------------------------------------
+
+# Files that call each other in a circle can only be understood together: none crosses a folder, and no more than two files
+# (a module in two) are in one. A table of functions, as registries are, is data and no call.
+check_circles() {
+    [ -z "$build" ] && return
+    local object source
+    (cd "$build" && find . -path '*/CMakeFiles/*.dir/*.c.o' ! -path './tests/*') | sort | while read -r object; do
+        source=${object/CMakeFiles\/*.dir\//}
+        [ -f "${source%.o}" ] && echo "$object" # not what an earlier build left
+    done > "$work/objects"
+    (cd "$build" && xargs -r objdump -t -r < "$work/objects") | awk '
+        / file format / {
+            file = $1
+            sub(/:$/, "", file)
+            sub(/^\.\//, "", file)
+            sub(/CMakeFiles\/[^\/]*\.dir\//, "", file)
+            sub(/\.o$/, "", file)
+        }
+        /^SYMBOL TABLE/ { part = "symbols" }
+        /^RELOCATION RECORDS/ { part = $4 ~ /^\[\.text/ ? "code" : "data" }
+        part == "symbols" && $2 == "g" && !/\*UND\*/ && !($NF in home) { home[$NF] = file }
+        part == "code" && $2 ~ /^R_/ {
+            sub(/[-+]0x[0-9a-f]+$/, "", $3)
+            if (!((file, $3) in seen)) {
+                seen[file, $3]
+                calls[file] = calls[file] " " $3
+            }
+        }
+        function visit(at,    list, n, i, to, members, count, first, folder, wide) { # Tarjan
+            number[at] = low[at] = ++visited
+            stack[++depth] = at
+            open[at] = 1
+            n = split(calls[at], list, " ")
+            for (i = 1; i <= n; i++) {
+                to = home[list[i]]
+                if (to == "" || to == at) continue
+                if (!(to in number)) {
+                    visit(to)
+                    if (low[to] < low[at]) low[at] = low[to]
+                } else if (open[to] && number[to] < low[at]) low[at] = number[to]
+            }
+            if (low[at] != number[at]) return
+            first = folder = at
+            sub(/\/[^\/]*$/, "", folder)
+            do {
+                to = stack[depth--]
+                open[to] = 0
+                members = members " " to
+                count++
+                if (to < first) first = to
+                if (substr(to, 1, length(folder) + 1) != folder "/" || index(substr(to, length(folder) + 2), "/")) wide = 1
+            } while (to != at)
+            if (count > 2 || wide) print first ":1: circle: these call each other:" members
+        }
+        END { for (file in calls) if (!(file in number)) visit(file) }'
+}
+
 # ---- size, tolerances ------------------------------------------------------------------------------------------------
 
 check_length() {
@@ -215,6 +273,7 @@ trap 'rm -rf "$work"' EXIT
     check_calls
     check_families
     check_names
+    check_circles
     check_length
     check_tolerances
 } > "$work/found"

@@ -61,8 +61,26 @@ mkdir -p "$work/build/passes"
 printf 'int other_name(void);\nint other_name(void) { return 1; }\nint sbp_fine(void);\nint sbp_fine(void) { return 1; }\n' > "$work/x.c"
 if ${CC:-cc} -c "$work/x.c" -o "$work/x.o" && ar rc "$work/build/passes/libsbp_x.a" "$work/x.o" 2> /dev/null; then
     planted+=('passes/libsbp_x.a:[0-9]+: symbol: other_name')
+    # A circle over three files, one over two folders, and one that is allowed: through a table, or between two files.
+    compile() { # FILE CODE
+        local object="$work/build/${1%/*}/CMakeFiles/sbp.dir/${1##*/}.o"
+        mkdir -p "${object%/*}"
+        printf '%s\n' "$2" > "$1"
+        "${CC:-cc}" -c "$1" -o "$object"
+    }
+    compile passes/x1.c 'void sbp_x2(void); void sbp_x1(void) { sbp_x2(); }'
+    compile passes/x2.c 'void sbp_x3(void); void sbp_x2(void) { sbp_x3(); }'
+    compile passes/x3.c 'void sbp_x1(void); void sbp_x3(void) { sbp_x1(); }'
+    compile runtime/x4.c 'void sbp_x5(void); void sbp_x4(void) { sbp_x5(); }'
+    compile runtime/cli/x5.c 'void sbp_x4(void); void sbp_x5(void) { sbp_x4(); }'
+    compile ir/x6.c 'void sbp_x7(void); void (*const sbp_x6[])(void) = {sbp_x7};'
+    compile ir/io/x7.c 'extern void (*const sbp_x6[])(void); void sbp_x7(void) { sbp_x6[0](); }'
+    compile ir/x8.c 'void sbp_x9(void); void sbp_x8(void) { sbp_x9(); }'
+    compile ir/x9.c 'void sbp_x8(void); void sbp_x9(void) { sbp_x8(); }'
+    planted+=('passes/x1.c:1: circle: these call each other:( passes/x[123].c){3}$')
+    planted+=('runtime/cli/x5.c:1: circle: these call each other:( runtime/(cli/x5|x4).c){2}$')
 else
-    echo "skipped: no compiler for the rule on symbols"
+    echo "skipped: no compiler for the rules on symbols and circles"
 fi
 
 "$here/check.sh" "$work/tree" "$work/build" > "$work/found" && { echo "the planted violations were not seen"; exit 1; }

@@ -256,10 +256,8 @@ sbp_status sbp_gguf_add(sbp_weights *w, sbp_diag *diag, const char *path) {
 sbp_status sbp_gguf_open(sbp_arena *arena, sbp_diag *diag, const char *path, const sbp_gguf **out) {
     sbp_weights *w;
     /* The tensor entries are checked as well; they are part of the head. */
-    SBP_TRY(sbp_weights_open(arena, diag, path, &w));
+    SBP_TRY(sbp_weights_open_as(arena, diag, path, sbp_gguf_add, &w));
     sbp_weights_close(w);
-    if (!w->gguf)
-        return sbp_fail(diag, SBP_INPUT, "%s: not a GGUF file", path);
     *out = w->gguf;
     return SBP_OK;
 }

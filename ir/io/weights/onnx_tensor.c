@@ -261,7 +261,7 @@ static sbp_status locate(sbp_arena *arena, sbp_diag *diag, const char *path, con
     if (t->offset >= 0 || !is_safetensors(path))
         return SBP_OK;
     sbp_weights *file;
-    SBP_TRY(sbp_weights_open(arena, diag, path, &file));
+    SBP_TRY(sbp_weights_open_as(arena, diag, path, sbp_safetensors_add, &file));
     sbp_weights_close(file); /* the entries stay */
     const sbp_weight *w = sbp_weights_find(file, t->name);
     if (!w)

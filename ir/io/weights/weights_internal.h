@@ -27,6 +27,11 @@ struct sbp_weights {
     const struct sbp_gguf *gguf;
 };
 
+/* Opens files and adds their tensors, below a guard. */
+typedef sbp_status (*sbp_weights_adder)(sbp_weights *w, sbp_diag *diag, const char *path);
+/* What sbp_weights_open does, of what `add` knows. */
+sbp_status sbp_weights_open_as(sbp_arena *arena, sbp_diag *diag, const char *path, sbp_weights_adder add,
+                               sbp_weights **out) SBP_CHECKED;
 /* Opens one more file, below a guard. */
 sbp_status sbp_weights_add_file(sbp_weights *w, sbp_diag *diag, const char *path, int32_t *index) SBP_CHECKED;
 /* Adds a tensor; a name that is there already is an error. */
