@@ -23,6 +23,7 @@ struct sbp_arena {
 
 static _Atomic int64_t fail_countdown;
 static _Atomic bool count_pieces;
+static _Atomic int64_t allocated_bytes;
 
 int64_t sbp_test_fail_allocation(int64_t n) {
     return atomic_exchange(&fail_countdown, n);
@@ -38,11 +39,21 @@ static bool allocation_fails(void) {
     return atomic_fetch_sub(&fail_countdown, 1) == 1;
 }
 
+int64_t sbp_test_allocated_bytes(void) {
+    return atomic_load(&allocated_bytes);
+}
+
+static void count_bytes(size_t bytes) {
+    atomic_fetch_add_explicit(&allocated_bytes, (int64_t)bytes, memory_order_relaxed);
+}
+
 void *sbp_malloc(size_t bytes) {
+    count_bytes(bytes);
     return allocation_fails() ? NULL : malloc(bytes ? bytes : 1);
 }
 
 void *sbp_realloc(void *old, size_t bytes) {
+    count_bytes(bytes);
     return allocation_fails() ? NULL : realloc(old, bytes ? bytes : 1);
 }
 

@@ -117,6 +117,9 @@ size_t sbp_arena_bytes(const sbp_arena *arena);
  * Counts arena blocks, sbp_malloc and sbp_realloc. Returns what was left of the count before, so that a huge
  * n measures how many allocations there are. */
 int64_t sbp_test_fail_allocation(int64_t n);
+/* For tests: bytes that were allocated so far in the ways that fail_allocation counts, freed ones included.
+ */
+int64_t sbp_test_allocated_bytes(void);
 /* For tests: whether every piece that an arena hands out counts as well, as if it needed a block. */
 void sbp_test_count_pieces(bool on);
 

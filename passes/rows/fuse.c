@@ -438,7 +438,7 @@ static sbp_status build_kernels(sbp_fuser *z, bool *again) {
         const sbp_row_group *group = &z->groups[g];
         const char *name =
             sbp_arena_printf(z->p->arena, "%s.%s", z->stage->name, z->f->values[group->roots[0]].name);
-        sbp_row_build(z->p, z->stage, z->materialized, group, name, &z->kernels[g], &culprit);
+        sbp_row_build(z->p, z->stage, z->row_work, z->materialized, group, name, &z->kernels[g], &culprit);
         if (culprit == SBP_NO_VALUE)
             continue;
         *again = true;
@@ -460,6 +460,7 @@ static sbp_status build_kernels(sbp_fuser *z, bool *again) {
 sbp_status sbp_fuse_stage(sbp_pipeline *p, sbp_stage *stage) {
     int32_t n = stage->body->value_count + 1;
     sbp_fuser z = {.p = p, .stage = stage, .f = stage->body};
+    z.row_work = sbp_row_work_create(p->arena, stage->body);
     z.materialized = SBP_NEW_ARRAY(p->arena, bool, n);
     z.alone = SBP_NEW_ARRAY(p->arena, bool, n);
     z.uses = SBP_NEW_ARRAY(p->arena, int32_t, n);

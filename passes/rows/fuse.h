@@ -15,6 +15,7 @@ typedef struct sbp_fuser {
     sbp_pipeline *p;
     sbp_stage *stage;
     const sbp_func *f;
+    sbp_row_work *row_work;
     bool *materialized; /* lives in memory */
     int32_t *uses;
     sbp_value *addend;      /* product results: what is added to them, SBP_NO_VALUE: nothing */

@@ -7,29 +7,65 @@
  *
  * A value of a 16-bit type that is computed is rounded there and then (`round`), so that its bits are the
  * same as if it had gone through memory.
+ *
+ * What a kernel computes may be a graph of any depth in which values are used many times: every walk goes to
+ * a value once and keeps its own stack. Only `emit` calls itself, MAX_DEPTH deep: what is deeper is too large
+ * for one kernel and is cut in the middle, like what has too many instructions or operands.
  */
 #include "passes/rows/rowbuild.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+    MAX_DEPTH = SBP_ROWKERNEL_MAX_INSTRS,      /* of `emit` */
+    MAX_RANGES = 64 * SBP_ROWKERNEL_MAX_INSTRS /* that find_cuts looks at, over all values */
+};
+
+/* In place of the value to be cut off. */
+enum { CULPRIT_LEAF = SBP_NO_VALUE - 1, CULPRIT_TOO_LARGE = SBP_NO_VALUE - 2 };
+
+/* The instruction that holds a range of a value. */
 typedef struct memo {
     sbp_value value;
     bool split;
     int64_t a, b;
     int32_t instr;
+    int32_t next; /* of the same value, -1 */
 } memo;
+
+/* A range of a value that find_cuts looks at; shift maps to the numbering of who asked. */
+typedef struct piece {
+    sbp_value value;
+    int64_t a, b, shift;
+    int32_t next; /* of the same value, -1 */
+} piece;
+
+/* Arrays over the values of a body, made once for all its kernels. Between kernels `own` is false, the
+ * numbers are -1. */
+struct sbp_row_work {
+    bool *own;         /* values that the kernel computes although they are materialized */
+    int32_t *memo_of;  /* the latest memo of a value */
+    int32_t *piece_of; /* the latest piece of a value */
+    int32_t *seen;     /* the number of the last survey that saw the value */
+    int32_t survey;    /* the number of the present one */
+    sbp_value *list;   /* values that the survey saw */
+    int32_t list_count;
+    memo *memos;
+    int32_t memo_count, memo_capacity;
+    piece *pieces;
+    int32_t piece_count, piece_capacity;
+};
 
 typedef struct emitter {
     sbp_pipeline *p;
     const sbp_stage *stage;
     const sbp_func *f;
     const bool *materialized;
-    const bool *own; /* values that this kernel computes although they are materialized */
+    sbp_row_work *work;
     sbp_rowkernel *k;
     int64_t heads;
-    memo *memos;
-    int32_t memo_count, memo_capacity;
+    int32_t depth;
     struct {
         sbp_value value, like; /* base, and the value whose shape it was loaded in */
         bool split;
@@ -55,7 +91,7 @@ static const sbp_op *def(const emitter *e, sbp_value v) {
 
 static bool is_leaf(const emitter *e, sbp_value v) {
     sbp_value base = e->stage->base[v];
-    return e->materialized[base] && !e->own[base];
+    return e->materialized[base] && !e->work->own[base];
 }
 
 static int32_t give_up(emitter *e, sbp_value culprit) {
@@ -83,50 +119,76 @@ static bool reads_range(const emitter *e, sbp_value o) {
     return n > 1 || heads > 1;
 }
 
-/* Places inside [a, b) of v where concat or pad change from one source to another. shift maps to the caller's
- * numbering. */
-static void find_cuts(emitter *e, sbp_value v, int64_t a, int64_t b, int64_t shift, cuts *c) {
+/* Asks for the places inside a range of a value, once. */
+static void look_at(emitter *e, sbp_value v, int64_t a, int64_t b, int64_t shift) {
+    sbp_row_work *w = e->work;
     const sbp_op *op = def(e, v);
     if (is_leaf(e, v) || !op || sbp_opcode_class(op->code) != SBP_CLASS_ROWWISE)
         return;
+    for (int32_t i = w->piece_of[v]; i >= 0; i = w->pieces[i].next)
+        if (w->pieces[i].a == a && w->pieces[i].b == b && w->pieces[i].shift == shift)
+            return;
+    if (w->piece_count >= MAX_RANGES) {
+        (void)give_up(e, CULPRIT_TOO_LARGE);
+        return;
+    }
+    piece p = {.value = v, .a = a, .b = b, .shift = shift, .next = w->piece_of[v]};
+    w->piece_of[v] = w->piece_count;
+    SBP_PUSH(e->p->arena, w->pieces, w->piece_count, w->piece_capacity, p);
+}
+
+/* One step of find_cuts: the places that the op of a value brings, and ranges of its operands. */
+static void cut_piece(emitter *e, piece p, cuts *c) {
+    const sbp_op *op = def(e, p.value);
+    int64_t heads, n, a = p.a, b = p.b;
     cuts local = {0};
     switch (op->code) {
-    case SBP_OP_slice:
-        find_cuts(e, op->operands[0], a + sbp_op_int(op, "start"), b + sbp_op_int(op, "start"),
-                  shift - sbp_op_int(op, "start"), c);
-        return;
-    case SBP_OP_concat: {
-        int64_t heads, na;
-        sbp_row_form(&e->f->values[op->operands[0]].type, &heads, &na);
-        add_cut(e, &local, na, a, b);
-        if (a < na)
-            find_cuts(e, op->operands[0], a, b < na ? b : na, shift, c);
-        if (b > na)
-            find_cuts(e, op->operands[1], a > na ? a - na : 0, b - na, shift + na, c);
+    case SBP_OP_slice: {
+        int64_t start = sbp_op_int(op, "start");
+        look_at(e, op->operands[0], a + start, b + start, p.shift - start);
         break;
     }
+    case SBP_OP_concat:
+        sbp_row_form(&e->f->values[op->operands[0]].type, &heads, &n);
+        add_cut(e, &local, n, a, b);
+        if (a < n)
+            look_at(e, op->operands[0], a, b < n ? b : n, p.shift);
+        if (b > n)
+            look_at(e, op->operands[1], a > n ? a - n : 0, b - n, p.shift + n);
+        break;
     case SBP_OP_pad: {
-        int64_t heads, n, before = sbp_op_int(op, "before");
+        int64_t before = sbp_op_int(op, "before");
         sbp_row_form(&e->f->values[op->operands[0]].type, &heads, &n);
         add_cut(e, &local, before, a, b);
         add_cut(e, &local, before + n, a, b);
         int64_t lo = a > before ? a - before : 0, hi = b - before < n ? b - before : n;
         if (lo < hi)
-            find_cuts(e, op->operands[0], lo, hi, shift + before, c);
+            look_at(e, op->operands[0], lo, hi, p.shift + before);
         break;
     }
     case SBP_OP_row_sum:
     case SBP_OP_row_max:
     case SBP_OP_row_min:
-        return;
+        break;
     default:
         for (int32_t k = 0; k < op->operand_count; k++)
             if (op->operands[k] != SBP_NO_VALUE && reads_range(e, op->operands[k]))
-                find_cuts(e, op->operands[k], a, b, shift, c);
+                look_at(e, op->operands[k], a, b, p.shift);
         break;
     }
     for (int32_t i = 0; i < local.count; i++)
-        SBP_PUSH(e->p->arena, c->at, c->count, c->capacity, local.at[i] + shift);
+        SBP_PUSH(e->p->arena, c->at, c->count, c->capacity, local.at[i] + p.shift);
+}
+
+/* Places inside [a, b) of v where concat or pad change from one source to another. */
+static void find_cuts(emitter *e, sbp_value v, int64_t a, int64_t b, cuts *c) {
+    sbp_row_work *w = e->work;
+    look_at(e, v, a, b, 0);
+    for (int32_t i = 0; i < w->piece_count; i++)
+        cut_piece(e, w->pieces[i], c);
+    for (int32_t i = 0; i < w->piece_count; i++)
+        w->piece_of[w->pieces[i].value] = -1;
+    w->piece_count = 0;
 }
 
 static int compare_i64(const void *x, const void *y) {
@@ -138,7 +200,7 @@ static int compare_i64(const void *x, const void *y) {
 static int32_t ranges(emitter *e, sbp_value v, int64_t a, int64_t b, int64_t **bounds) {
     cuts c = {0};
     SBP_PUSH(e->p->arena, c.at, c.count, c.capacity, a);
-    find_cuts(e, v, a, b, 0, &c);
+    find_cuts(e, v, a, b, &c);
     SBP_PUSH(e->p->arena, c.at, c.count, c.capacity, b);
     qsort(c.at, (size_t)c.count, sizeof *c.at, compare_i64);
     int32_t kept = 0;
@@ -152,6 +214,8 @@ static int32_t ranges(emitter *e, sbp_value v, int64_t a, int64_t b, int64_t **b
 /* ---- instructions ------------------------------------------------------------------------------------ */
 
 static int32_t add(emitter *e, sbp_rk_instr instr) {
+    if (e->k->instr_count >= SBP_ROWKERNEL_MAX_INSTRS)
+        return give_up(e, CULPRIT_TOO_LARGE);
     return sbp_rowkernel_add(e->p->arena, e->k, &instr);
 }
 
@@ -177,6 +241,8 @@ static int32_t add_operand(emitter *e, sbp_value v, bool split, sbp_rk_mode mode
         vary |= SBP_VARY_HEAD;
     if (n > 1)
         vary |= SBP_VARY_ELEM;
+    if (e->k->operand_count >= SBP_ROWKERNEL_MAX_OPERANDS)
+        return give_up(e, CULPRIT_TOO_LARGE);
     SBP_PUSH(e->p->arena, e->out->operands, e->out->operand_count, e->out->operand_capacity,
              mode == SBP_RK_PARTIAL ? v : e->stage->base[v]);
     return sbp_rowkernel_add_operand(
@@ -200,6 +266,8 @@ static int32_t emit_load(emitter *e, sbp_value v, bool split, int64_t a, int64_t
         for (int32_t i = 0; i < e->k->scalar_count; i++)
             if (strcmp(e->k->scalars[i], name) == 0)
                 scalar.index = i;
+        if (scalar.index < 0 && e->k->scalar_count >= SBP_ROWKERNEL_MAX_SCALARS)
+            return give_up(e, CULPRIT_TOO_LARGE);
         if (scalar.index < 0)
             scalar.index = sbp_rowkernel_add_scalar(e->p->arena, e->k, name);
         return add(e, scalar);
@@ -207,7 +275,7 @@ static int32_t emit_load(emitter *e, sbp_value v, bool split, int64_t a, int64_t
     int64_t heads, n;
     sbp_row_form(&info->type, &heads, &n);
     if (!split && heads > 1 && heads != e->heads)
-        return give_up(e, SBP_NO_VALUE - 1); /* a leaf: its reader has to be cut off instead */
+        return give_up(e, CULPRIT_LEAF); /* its reader has to be cut off instead */
     sbp_rk_instr load = blank(SBP_RK_LOAD);
     for (int32_t i = 0; i < e->load_count; i++)
         if (e->loads[i].value == e->stage->base[v] && e->loads[i].split == split &&
@@ -215,6 +283,8 @@ static int32_t emit_load(emitter *e, sbp_value v, bool split, int64_t a, int64_t
             load.index = e->loads[i].operand;
     if (load.index < 0) {
         load.index = add_operand(e, v, split, SBP_RK_IN, info->type.dtype);
+        if (e->culprit != SBP_NO_VALUE)
+            return 0;
         e->loads =
             e->load_count >= e->load_capacity
                 ? sbp_array_grow(e->p->arena, e->loads, &e->load_capacity, sizeof *e->loads, e->load_count)
@@ -420,13 +490,32 @@ static int32_t emit_op(emitter *e, const sbp_op *op, sbp_value v, bool split, in
     }
 }
 
+static void remember(emitter *e, memo m) {
+    sbp_row_work *w = e->work;
+    m.next = w->memo_of[m.value];
+    w->memo_of[m.value] = w->memo_count;
+    SBP_PUSH(e->p->arena, w->memos, w->memo_count, w->memo_capacity, m);
+}
+
+/* Forgets memos of instructions from `instr` on. */
+static void forget(emitter *e, int32_t instr) {
+    sbp_row_work *w = e->work;
+    int32_t count = w->memo_count;
+    for (int32_t i = 0; i < count; i++)
+        w->memo_of[w->memos[i].value] = -1;
+    w->memo_count = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (w->memos[i].instr < instr)
+            remember(e, w->memos[i]);
+}
+
 /* The instruction that holds [a, b) of v. */
 static int32_t emit(emitter *e, sbp_value v, bool split, int64_t a, int64_t b) {
     if (e->culprit != SBP_NO_VALUE)
         return 0;
-    for (int32_t i = 0; i < e->memo_count; i++) {
-        const memo *m = &e->memos[i];
-        if (m->value == v && m->split == split && m->a == a && m->b == b)
+    for (int32_t i = e->work->memo_of[v]; i >= 0; i = e->work->memos[i].next) {
+        const memo *m = &e->work->memos[i];
+        if (m->split == split && m->a == a && m->b == b)
             return m->instr;
     }
     const sbp_op *op = def(e, v);
@@ -434,13 +523,16 @@ static int32_t emit(emitter *e, sbp_value v, bool split, int64_t a, int64_t b) {
     sbp_row_form(&e->f->values[v].type, &heads, &n);
     bool leaf = is_leaf(e, v) || !op;
     if (!split && heads > 1 && heads != e->heads)
-        return give_up(e, leaf ? SBP_NO_VALUE - 1 : v);
+        return give_up(e, leaf ? CULPRIT_LEAF : v);
+    if (e->depth >= MAX_DEPTH)
+        return give_up(e, CULPRIT_TOO_LARGE);
+    e->depth++;
     int32_t instr = leaf ? emit_load(e, v, split, a, b) : emit_op(e, op, v, split, a, b);
     if (!leaf && is_short(e->f->values[v].type.dtype) && computes(op))
         instr = emit_round(e, instr, e->f->values[v].type.dtype);
+    e->depth--;
     if (e->culprit == SBP_NO_VALUE)
-        SBP_PUSH(e->p->arena, e->memos, e->memo_count, e->memo_capacity,
-                 (memo){.value = v, .split = split, .a = a, .b = b, .instr = instr});
+        remember(e, (memo){.value = v, .split = split, .a = a, .b = b, .instr = instr});
     return instr;
 }
 
@@ -449,13 +541,16 @@ static int32_t emit(emitter *e, sbp_value v, bool split, int64_t a, int64_t b) {
 typedef struct survey {
     int64_t heads; /* the one count above 1 that occurs, or 1 */
     bool has_f64;
-    bool *seen;
 } survey;
 
-static void look(emitter *e, sbp_value v, survey *s) {
-    if (s->seen[v])
+static void see(sbp_row_work *w, sbp_value v) {
+    if (w->seen[v] == w->survey)
         return;
-    s->seen[v] = true;
+    w->seen[v] = w->survey;
+    w->list[w->list_count++] = v;
+}
+
+static void look(emitter *e, sbp_value v, survey *s) {
     const sbp_value_info *info = &e->f->values[v];
     int64_t heads, n;
     sbp_row_form(&info->type, &heads, &n);
@@ -469,7 +564,7 @@ static void look(emitter *e, sbp_value v, survey *s) {
         s->has_f64 = true;
     for (int32_t k = 0; !leaf && k < op->operand_count; k++)
         if (op->operands[k] != SBP_NO_VALUE)
-            look(e, op->operands[k], s);
+            see(e->work, op->operands[k]);
 }
 
 /* The value a root stands for: what a sum over rows adds up, or itself. */
@@ -494,11 +589,7 @@ static void emit_root(emitter *e, sbp_value root, sbp_rk_instr **stores, int32_t
         if (e->culprit != culprit) {
             e->culprit = culprit;
             e->k->instr_count = before;
-            int32_t kept = 0;
-            for (int32_t i = 0; i < e->memo_count; i++)
-                if (e->memos[i].instr < before)
-                    e->memos[kept++] = e->memos[i];
-            e->memo_count = kept;
+            forget(e, before);
         }
     }
     sbp_dtype dtype = e->f->values[root].type.dtype;
@@ -553,17 +644,36 @@ static void store_unrounded(emitter *e, sbp_rk_instr *stores, int32_t count) {
         stores[i].a = number[stores[i].a];
 }
 
-/* Of a kernel that has become too large: a value in the middle of what it computes. */
-static sbp_value middle(const emitter *e, const bool *seen, const sbp_row_group *group) {
-    sbp_value *list = SBP_NEW_ARRAY(e->p->arena, sbp_value, e->f->value_count + 1);
-    int32_t count = 0;
-    for (int32_t i = 0; i < e->f->op_count; i++) {
-        sbp_value v = e->f->ops[i].results[0];
-        if (seen[v] && !e->materialized[e->stage->base[v]] && e->stage->base[v] == v &&
-            e->f->values[v].type.dtype != SBP_BOOL && v != summand(e, group->roots[0]))
-            list[count++] = v;
+static int compare_i32(const void *x, const void *y) {
+    int32_t a = *(const int32_t *)x, b = *(const int32_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* Of a kernel that has become too large: a value of rows in the middle of what it computes. */
+static sbp_value middle(const emitter *e, const sbp_row_group *group) {
+    int32_t *ops = SBP_NEW_ARRAY(e->p->arena, int32_t, e->work->list_count + 1), count = 0;
+    for (int32_t i = 0; i < e->work->list_count; i++) {
+        sbp_value v = e->work->list[i];
+        if (def(e, v) && def(e, v)->results[0] == v && !e->materialized[e->stage->base[v]] &&
+            e->stage->base[v] == v && e->f->values[v].type.dtype != SBP_BOOL &&
+            sbp_type_rows(&e->f->values[v].type) != SBP_ONE && v != summand(e, group->roots[0]))
+            ops[count++] = e->f->values[v].op;
     }
-    return count > 0 ? list[count / 2] : group->roots[0];
+    qsort(ops, (size_t)count, sizeof *ops, compare_i32);
+    return count > 0 ? e->f->ops[ops[count / 2]].results[0] : group->roots[0];
+}
+
+/* A leaf cannot be cut: the first row-wise reader with other heads. */
+static sbp_value other_heads(const emitter *e) {
+    sbp_value first = CULPRIT_LEAF;
+    for (int32_t i = 0; i < e->work->list_count; i++) {
+        sbp_value v = e->work->list[i];
+        int64_t heads, n;
+        sbp_row_form(&e->f->values[v].type, &heads, &n);
+        if (!e->materialized[v] && heads > 1 && heads != e->heads && (first < 0 || v < first))
+            first = v;
+    }
+    return first;
 }
 
 static bool too_large(const sbp_rowkernel *k, int32_t stores) {
@@ -571,22 +681,44 @@ static bool too_large(const sbp_rowkernel *k, int32_t stores) {
            k->instr_count + stores > SBP_ROWKERNEL_MAX_INSTRS;
 }
 
-void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, const bool *materialized,
+sbp_row_work *sbp_row_work_create(sbp_arena *arena, const sbp_func *body) {
+    int32_t n = body->value_count + 1;
+    sbp_row_work *w = SBP_NEW(arena, sbp_row_work);
+    w->own = SBP_NEW_ARRAY(arena, bool, n);
+    w->memo_of = SBP_NEW_ARRAY(arena, int32_t, n);
+    w->piece_of = SBP_NEW_ARRAY(arena, int32_t, n);
+    w->seen = SBP_NEW_ARRAY(arena, int32_t, n);
+    w->list = SBP_NEW_ARRAY(arena, sbp_value, n);
+    for (int32_t v = 0; v < n; v++)
+        w->memo_of[v] = w->piece_of[v] = -1;
+    return w;
+}
+
+/* All values that the roots are computed from, in w->list. */
+static void survey_group(emitter *e, const sbp_row_group *group, survey *s) {
+    sbp_row_work *w = e->work;
+    w->survey++;
+    w->list_count = 0;
+    for (int32_t i = 0; i < group->root_count; i++)
+        see(w, summand(e, group->roots[i]));
+    for (int32_t i = 0; i < w->list_count; i++)
+        look(e, w->list[i], s);
+}
+
+void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, sbp_row_work *work, const bool *materialized,
                    const sbp_row_group *group, const char *name, sbp_row_kernel *out, sbp_value *culprit) {
     sbp_row_kernel kernel = {0};
-    bool *own = SBP_NEW_ARRAY(p->arena, bool, stage->body->value_count + 1);
     emitter e = {.p = p,
                  .stage = stage,
                  .f = stage->body,
                  .materialized = materialized,
-                 .own = own,
+                 .work = work,
                  .out = &kernel,
                  .culprit = SBP_NO_VALUE};
-    survey s = {.heads = 1, .seen = SBP_NEW_ARRAY(p->arena, bool, stage->body->value_count + 1)};
+    survey s = {.heads = 1};
     for (int32_t i = 0; i < group->root_count; i++)
-        own[group->roots[i]] = true;
-    for (int32_t i = 0; i < group->root_count; i++)
-        look(&e, summand(&e, group->roots[i]), &s);
+        work->own[group->roots[i]] = true;
+    survey_group(&e, group, &s);
     e.heads = s.heads;
     e.k = kernel.kernel = sbp_rowkernel_create(p->arena, name, s.has_f64 ? SBP_F64 : SBP_F32);
     e.k->heads = e.heads;
@@ -594,18 +726,15 @@ void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, const bool *material
     int32_t count = 0, capacity = 0;
     for (int32_t i = 0; i < group->root_count && e.culprit == SBP_NO_VALUE; i++)
         emit_root(&e, group->roots[i], &stores, &count, &capacity);
-    if (e.culprit ==
-        SBP_NO_VALUE - 1) /* a leaf cannot be cut: cut at its first row-wise reader with other heads */
-        for (int32_t v = 0; v < stage->body->value_count && e.culprit == SBP_NO_VALUE - 1; v++) {
-            int64_t heads, n;
-            sbp_row_form(&stage->body->values[v].type, &heads, &n);
-            if (s.seen[v] && !materialized[v] && heads > 1 && heads != e.heads)
-                e.culprit = v;
-        }
     if (e.culprit == SBP_NO_VALUE)
         store_unrounded(&e, stores, count);
-    if (e.culprit == SBP_NO_VALUE && too_large(e.k, count))
-        e.culprit = middle(&e, s.seen, group);
+    forget(&e, 0);
+    for (int32_t i = 0; i < group->root_count; i++)
+        work->own[group->roots[i]] = false;
+    if (e.culprit == CULPRIT_LEAF)
+        e.culprit = other_heads(&e);
+    if (e.culprit == CULPRIT_TOO_LARGE || (e.culprit == SBP_NO_VALUE && too_large(e.k, count)))
+        e.culprit = middle(&e, group);
     *culprit = e.culprit;
     if (e.culprit != SBP_NO_VALUE)
         return;

@@ -17,10 +17,14 @@ typedef struct sbp_row_kernel {
     int32_t operand_count, operand_capacity;
 } sbp_row_kernel;
 
+/* What building the kernels of one body needs; made once for all of them. */
+typedef struct sbp_row_work sbp_row_work;
+sbp_row_work *sbp_row_work_create(sbp_arena *arena, const sbp_func *body);
+
 /* materialized: per value of the body, whether it is read from memory. On a combination that one kernel
  * cannot hold (heads of different counts, slices across heads, too many operands), *culprit is a value that
  * must be materialized first, and *out is untouched. */
-void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, const bool *materialized,
+void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, sbp_row_work *work, const bool *materialized,
                    const sbp_row_group *group, const char *name, sbp_row_kernel *out, sbp_value *culprit);
 
 /* Elements along heads and along the last axis of a value, without its row axis. */

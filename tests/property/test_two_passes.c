@@ -1,363 +1,29 @@
 /* test_two_passes.c: the head in two passes, in numbers: small models with an objective that reads whole
- * documents (objective_test_group.h), through all passes and on the CPU device, against a reference that
- * shares neither head nor schedule with them: @model as one function over all rows, evaluated in double; the
- * objective and its derivative by the formulas of that header, in C; the reverse sweep of the whole @model
- * with that as cotangent. The reference itself is compared with difference quotients of the objective. */
-#include "backends/cpu/cpu_device.h"
-#include "frontends/frontend.h"
-#include "ir/io/weights/weights.h"
-#include "runtime/run/executor.h"
+ * documents, in many settings of the schedule (whole_step.h). */
 #include "tests/common/compile_model.h"
-#include "tests/common/graphs.h"
-#include "tests/tolerance.h"
-#include "tests/unit/objective_test_group.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
+#include "tests/common/whole_step.h"
 
 #define GOLDEN "tests/golden/"
 
-enum { T_MAX = 17, MAX_PARAMS = 64, VOCABULARY = 50 };
-
-/* Micro-batches of the step: documents of 2, 1, 8 and 6 rows; of 2, 1 and 2; a row alone; none that counts.
- */
-static const int64_t batch_rows[] = {T_MAX, 5, 1, 4};
-enum { BATCHES = 4, MASKED = 3 };
-
-typedef struct batch {
-    int64_t rows, documents;
-    int32_t tok[T_MAX], pos[T_MAX], first[T_MAX], label[T_MAX], doc[T_MAX];
-    double weight[T_MAX];
-} batch;
-
-static void make_batches(batch *batches, double *labels) {
-    sbp_rng rng = {5};
-    *labels = 0;
-    for (int n = 0; n < BATCHES; n++) {
-        batch *b = &batches[n];
-        *b = (batch){.rows = batch_rows[n]};
-        for (int32_t r = 0; r < b->rows; r++) {
-            bool begins = r == 0 || r == 2 || r == 3 || r == 11;
-            b->documents += begins;
-            b->doc[r] = (int32_t)b->documents - 1;
-            b->first[r] = begins ? r : b->first[r - 1];
-            b->pos[r] = r - b->first[r];
-            b->tok[r] = (int32_t)sbp_rng_below(&rng, VOCABULARY);
-            b->label[r] = (int32_t)sbp_rng_below(&rng, VOCABULARY);
-            b->weight[r] = n != MASKED && sbp_rng_below(&rng, 5) > 0;
-            *labels += b->weight[r];
-        }
-    }
-    assert_true(*labels > 10);
-}
-
-/* As the model has them. */
-static double *param_values(testing *t, const sbp_weights *weights, const sbp_param *param, int64_t elems) {
-    const sbp_weight *w = sbp_weights_find(weights, param->name);
-    double *out = SBP_NEW_ARRAY(t->arena, double, elems);
-    assert_true(w && w->elems == elems && !param->recipe);
-    testing_check(t, sbp_weights_read(weights, w, 0, elems, SBP_F64, out, t->diag));
-    return out;
-}
-
-/* ---- the reference ------------------------------------------------------------------------------------ */
-
-typedef struct reference {
-    testing *t;
-    const sbp_module *module;
-    const sbp_func *value, *derivative; /* of @model */
-    double *params[MAX_PARAMS], *gradients[MAX_PARAMS];
-    int64_t elems[MAX_PARAMS];
-    double loss, entropy, accuracy;
-    batch batches[BATCHES];
-    double labels;
-} reference;
-
-static double row_value(const batch *b, const char *name, int64_t r) {
-    const struct {
-        const char *name;
-        const int32_t *data;
-    } columns[] = {{"tok", b->tok},          {"pos", b->pos},   {"first", b->first},
-                   {"shared_end", b->first}, {"own", b->first}, {"label", b->label}};
-    for (int i = 0; i < SBP_COUNT(columns); i++)
-        if (strcmp(columns[i].name, name) == 0)
-            return columns[i].data[r];
-    fail_msg("no row input '%s'", name);
-    return 0;
-}
-
-/* dlogp: cotangent of logp, for the derivative. */
-static sbp_tensor **evaluate(const reference *ref, sbp_arena *arena, const sbp_func *f, const batch *b,
-                             const double *dlogp) {
-    sbp_eval_env env = {.arena = arena, .diag = ref->t->diag};
-    for (int s = 0; s < SBP_SYMBOL_COUNT; s++)
-        env.sizes.v[s] = s == SBP_ONE ? 1 : s == SBP_S ? b->documents : b->rows;
-    sbp_tensor **inputs = SBP_NEW_ARRAY(arena, sbp_tensor *, f->arg_count + 1);
-    for (int32_t i = 0; i < f->arg_count; i++) {
-        const sbp_value_info *info = &f->values[f->args[i]];
-        if (info->role == SBP_VALUE_CONST)
-            continue;
-        sbp_tensor *x = inputs[i] = sbp_tensor_create(arena, &info->type, &env.sizes);
-        if (info->role == SBP_VALUE_PARAM) {
-            assert_int_equal(x->elems, ref->elems[info->binding]);
-            memcpy(x->data, ref->params[info->binding], (size_t)x->elems * sizeof(double));
-        } else if (info->role == SBP_VALUE_COTANGENT && strcmp(info->name, "d_logp") == 0) {
-            memcpy(x->data, dlogp, (size_t)x->elems * sizeof(double));
-        } else if (info->role == SBP_VALUE_ROW) {
-            for (int64_t r = 0; r < b->rows; r++)
-                x->data[r] = row_value(b, ref->module->rows[info->binding].name, r);
-        }
-    }
-    return graph_evaluate(ref->t, arena, ref->module, f, &env, inputs);
-}
-
-static const double *result_named(const sbp_func *f, sbp_tensor *const *values, const char *name) {
-    for (int32_t r = 0; r < f->result_count; r++)
-        if (f->results[r].role == SBP_RESULT_VALUE && strcmp(f->results[r].name, name) == 0)
-            return values[f->results[r].value]->data;
-    fail_msg("no result '%s'", name);
-    return NULL;
-}
-
-/* s_d = sum of m_t logp_t / N over the rows of document d; the loss of the micro-batch is the sum of s_d^2.
- */
-static double objective(const reference *ref, const batch *b, const double *logp, double *dlogp) {
-    double s[T_MAX] = {0}, loss = 0;
-    for (int64_t r = 0; r < b->rows; r++)
-        s[b->doc[r]] += b->weight[r] * logp[r] / ref->labels;
-    for (int64_t d = 0; d < b->documents; d++)
-        loss += s[d] * s[d];
-    for (int64_t r = 0; dlogp && r < b->rows; r++)
-        dlogp[r] = 2 * b->weight[r] / ref->labels * s[b->doc[r]];
-    return loss;
-}
-
-static double loss_of_step(const reference *ref) {
-    double loss = 0;
-    for (int n = 0; n < BATCHES; n++) {
-        sbp_arena *arena = sbp_arena_create();
-        sbp_tensor **values = evaluate(ref, arena, ref->value, &ref->batches[n], NULL);
-        loss += objective(ref, &ref->batches[n], result_named(ref->value, values, "logp"), NULL);
-        sbp_arena_destroy(arena);
-    }
-    return loss;
-}
-
-static void make_reference(testing *t, const char *path, reference *ref) {
-    sbp_model model;
-    sbp_model_options options = sbp_model_options_for(SBP_F64);
-    *ref = (reference){.t = t};
-    testing_check(t, sbp_model_load(t->arena, t->diag, path, &options, &model));
-    ref->module = model.module;
-    ref->value = sbp_module_find_func(model.module, "model");
-    sbp_func *expanded, *derived, *late;
-    testing_check(t, sbp_expand_func(model.module, ref->value, false, t->diag, &expanded));
-    for (int32_t r = 0; r < expanded->result_count; r++) /* the loss reads logp alone */
-        if (strcmp(expanded->results[r].name, "logp") != 0)
-            expanded->results[r].role = SBP_RESULT_SAVED;
-    testing_check(t, sbp_autodiff_func(model.module, expanded, false, t->diag, &derived));
-    testing_check(t, sbp_expand_func(model.module, derived, true, t->diag, &late));
-    ref->derivative = late;
-    make_batches(ref->batches, &ref->labels);
-    assert_true(model.module->param_count <= MAX_PARAMS);
-    sbp_weights *weights;
-    testing_check(t, sbp_weights_open(t->arena, t->diag, model.weights, &weights));
-    const sbp_sizes none = {{1}};
-    for (int32_t p = 0; p < model.module->param_count; p++) {
-        const sbp_param *param = &model.module->params[p];
-        assert_true(param->trainable);
-        ref->elems[p] = sbp_tensor_create(t->arena, &param->type, &none)->elems;
-        ref->params[p] = param_values(t, weights, param, ref->elems[p]);
-        ref->gradients[p] = SBP_NEW_ARRAY(t->arena, double, ref->elems[p]);
-    }
-    sbp_weights_close(weights);
-    for (int n = 0; n < BATCHES; n++) {
-        const batch *b = &ref->batches[n];
-        double dlogp[T_MAX];
-        sbp_tensor **forward = evaluate(ref, t->arena, ref->value, b, NULL);
-        ref->loss += objective(ref, b, result_named(ref->value, forward, "logp"), dlogp);
-        for (int64_t r = 0; r < b->rows; r++) {
-            ref->entropy += b->weight[r] / ref->labels * result_named(ref->value, forward, "entropy")[r];
-            ref->accuracy += b->weight[r] / ref->labels * result_named(ref->value, forward, "hit")[r];
-        }
-        sbp_tensor **values = evaluate(ref, t->arena, late, b, dlogp);
-        for (int32_t r = 0; r < late->result_count; r++) {
-            const sbp_result *result = &late->results[r];
-            if (result->role != SBP_RESULT_GRADIENT)
-                continue;
-            int32_t p = late->values[result->target].binding;
-            for (int64_t i = 0; i < ref->elems[p]; i++)
-                ref->gradients[p][i] += values[result->value]->data[i];
-        }
-    }
-}
-
-/* Slope of the loss of the whole step along a direction of one parameter: its gradient (of length 1) plus as
- * much of something random, so that too long, too short and wrongly directed gradients all show. */
-static double check_slope(reference *ref, int32_t p) {
-    static const double factors[] = {-2, -1, 1, 2}, weights[] = {1. / 12, -8. / 12, 8. / 12, -1. / 12};
-    const double step = 1e-4; /* five points: truncation is of fourth order */
-    int64_t n = ref->elems[p];
-    double *x = ref->params[p], *at = SBP_NEW_ARRAY(ref->t->arena, double, n),
-           *direction = SBP_NEW_ARRAY(ref->t->arena, double, n), slope = 0, want = 0;
-    double norm = testing_norm(ref->gradients[p], n);
-    assert_true(norm * 1e6 > 1); /* else the slope would be noise */
-    for (int64_t i = 0; i < n; i++)
-        direction[i] = testing_uniform(ref->t, -1, 1);
-    double random = testing_norm(direction, n);
-    memcpy(at, x, (size_t)n * sizeof *at);
-    for (int64_t i = 0; i < n; i++) {
-        direction[i] = ref->gradients[p][i] / norm + direction[i] / random;
-        want += direction[i] * ref->gradients[p][i];
-    }
-    for (int k = 0; k < SBP_COUNT(factors); k++) {
-        for (int64_t i = 0; i < n; i++)
-            x[i] = at[i] + factors[k] * step * direction[i];
-        slope += weights[k] * loss_of_step(ref) / step;
-    }
-    memcpy(x, at, (size_t)n * sizeof *at);
-    double error = fabs(slope - want) / norm;
-    if (!(error <= SBP_TOLERANCE_DIFFERENCES))
-        fail_msg("%s: slope %.12g, gradient %.12g (relative %g)", ref->module->params[p].name, slope, want,
-                 error);
-    return error;
-}
-
-/* ---- the program --------------------------------------------------------------------------------------- */
-
-typedef struct setting {
-    const char *name;
-    int64_t segment, every;
-    bool save_all, offload;
-} setting;
-
-static const setting settings[] = {
-    {"recompute", .segment = 1, .every = 1},                  /* stream; checkpoint when C is T */
-    {"save all", .segment = 1, .every = 1, .save_all = true}, /* standard when C is T */
-    {"g 2, k 2, offload", .segment = 2, .every = 2, .offload = true},
-};
-
-static int32_t calls_of(const sbp_program *p, const char *entry, const char *function) {
-    const sbp_body *body = &sbp_program_find_entry(p, entry)->body;
-    int32_t count = 0;
-    for (int32_t i = 0; i < body->count; i++)
-        count += body->nodes[i].kind == SBP_NODE_CALL &&
-                 strcmp(p->functions[body->nodes[i].u.call->function].name, function) == 0;
-    return count;
-}
-
-static void bind(testing *t, sbp_executor *e, const batch *b) {
-    const sbp_column columns[] = {
-        {"tok", SBP_I32, b->tok, b->rows},       {"pos", SBP_I32, b->pos, b->rows},
-        {"first", SBP_I32, b->first, b->rows},   {"shared_end", SBP_I32, b->first, b->rows},
-        {"own", SBP_I32, b->first, b->rows},     {"label", SBP_I32, b->label, b->rows},
-        {"weight", SBP_F64, b->weight, b->rows}, {"doc", SBP_I32, b->doc, b->rows},
-    };
-    testing_check(t, sbp_executor_bind(e, b->rows, b->documents, columns, SBP_COUNT(columns), t->diag));
-}
-
-static void expect_output(testing *t, sbp_executor *e, const char *name, double want, double tolerance) {
-    double got;
-    testing_check(t, sbp_executor_output(e, name, &got, t->diag));
-    if (!(fabs(got - want) <= tolerance * fmax(1, fabs(want))))
-        fail_msg("%s is %.17g, expected %.17g", name, got, want);
-}
-
-/* All micro-batches; every gradient against the reference. Returns the largest relative error. */
-static double run_program(const reference *ref, const char *path, sbp_dtype compute, int64_t chunk,
-                          int64_t head_chunk, const setting *s) {
-    testing t = testing_open(1);
-    compile_wish wish = compile_wish_for(path, T_MAX, chunk, head_chunk);
-    wish.compute = wish.options.grad_dtype = wish.options.state_dtype = compute;
-    wish.options.schedule.segment = s->segment;
-    wish.options.schedule.checkpoint_every = s->every;
-    wish.options.schedule.save_all = s->save_all;
-    wish.options.schedule.offload = s->offload;
-    wish.objective = objective_test_group;
-    sbp_program *p;
-    testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
-    testing_check(&t, sbp_program_verify(p, t.diag));
-    assert_int_equal(calls_of(p, "accumulate", "head.score"), 1); /* first pass */
-    assert_int_equal(calls_of(p, "accumulate", "objective.gradient"), 1);
-    assert_int_equal(calls_of(p, "accumulate", "head.backward"), 1); /* second pass */
-    sbp_executor *e;
-    sbp_device_options options = {.threads = 1};
-    testing_check(&t, sbp_executor_create(t.diag, &sbp_cpu_device, &options, p, &e));
-    sbp_executor_set_scalar(e, "labels", ref->labels);
-    testing_check(&t, sbp_executor_fill_role(e, SBP_ROLE_GRAD, 0, t.diag));
-    testing_check(&t, sbp_executor_fill_role(e, SBP_ROLE_RESULT, 0, t.diag));
-    for (int32_t i = 0; i < ref->module->param_count; i++)
-        testing_check(&t, sbp_executor_write(e, sbp_program_find_buffer(p, ref->module->params[i].name), 0, 0,
-                                             ref->elems[i], SBP_F64, ref->params[i], t.diag));
-    for (int n = 0; n < BATCHES; n++) {
-        bind(&t, e, &ref->batches[n]);
-        testing_check(&t, sbp_executor_run(e, "accumulate", t.diag));
-    }
-    double worst = 0, tolerance = sbp_tolerance(compute);
-    for (int32_t i = 0; i < ref->module->param_count; i++) {
-        const char *name = ref->module->params[i].name;
-        int64_t n = ref->elems[i];
-        double *got = SBP_NEW_ARRAY(t.arena, double, n);
-        int32_t buffer = sbp_program_find_buffer(p, sbp_arena_printf(t.arena, "%s.grad", name));
-        assert_true(buffer >= 0);
-        testing_check(&t, sbp_executor_read(e, buffer, 0, 0, n, SBP_F64, got, t.diag));
-        double error = testing_relative_error(got, ref->gradients[i], n);
-        if (!(error <= tolerance))
-            fail_msg("%s, C %lld, C_head %lld, %s: gradient of %s: relative error %g", path, (long long)chunk,
-                     (long long)head_chunk, s->name, name, error);
-        worst = fmax(worst, error);
-    }
-    expect_output(&t, e, "loss", ref->loss, tolerance);
-    expect_output(&t, e, "entropy", ref->entropy, tolerance);
-    expect_output(&t, e, "mean_token_accuracy", ref->accuracy, tolerance);
-    sbp_executor_destroy(e);
-    testing_close(&t);
-    return worst;
-}
-
-static const int64_t chunks[] = {1, 7, T_MAX}, head_chunks[] = {1, 5, T_MAX};
-
-static void check_model(const char *path) {
-    testing t = testing_open(1);
-    reference ref;
-    make_reference(&t, path, &ref);
-    double slope = 0, f64 = 0, f32 = 0;
-    int programs = 0;
-    for (int32_t p = 0; p < ref.module->param_count; p++)
-        slope = fmax(slope, check_slope(&ref, p));
-    for (int s = 0; s < SBP_COUNT(settings); s++)
-        for (int c = 0; c < SBP_COUNT(chunks); c++) {
-            for (int h = 0; h < SBP_COUNT(head_chunks); h++, programs++)
-                f64 = fmax(f64, run_program(&ref, path, SBP_F64, chunks[c], head_chunks[h], &settings[s]));
-            f32 = fmax(f32, run_program(&ref, path, SBP_F32, chunks[c], head_chunks[c], &settings[s]));
-            programs++;
-        }
-    printf("  %s: %d programs, %d gradients each: fp64 within %.1e, fp32 %.1e; reference %.1e of difference "
-           "quotients\n",
-           path, programs, ref.module->param_count, f64, f32, slope);
-    testing_close(&t);
-}
-
 static void untied_head(void **state) {
     (void)state;
-    check_model(GOLDEN "llama_bias/model");
+    whole_step_check(GOLDEN "llama_bias/model", false);
 }
 
 static void tied_head(void **state) {
     (void)state;
-    check_model(GOLDEN "qwen3_tied/model");
+    whole_step_check(GOLDEN "qwen3_tied/model", false);
 }
 
 static void capped_logits_and_windows(void **state) {
     (void)state;
-    check_model(GOLDEN "gemma3_softcap/model");
+    whole_step_check(GOLDEN "gemma3_softcap/model", false);
 }
 
 /* Parameters whose gradients are one value, parameters used twice, keys that are values. */
 static void odd_layers(void **state) {
     (void)state;
-    check_model("tests/data/onnx/odd_layers.json");
+    whole_step_check("tests/data/onnx/odd_layers.json", false);
 }
 
 /* The head reads another width than the layers pass on: it takes in the projection between them, and there
@@ -365,25 +31,25 @@ static void odd_layers(void **state) {
 static void odd_head(void **state) {
     (void)state;
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for("tests/data/onnx/odd_head.json", T_MAX, 7, 5);
+    compile_wish wish = compile_wish_for("tests/data/onnx/odd_head.json", WHOLE_STEP_ROWS, 7, 5);
     sbp_program *p;
     testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
-    assert_int_equal(calls_of(p, "accumulate", "layer0.backward"), 3);
+    assert_int_equal(whole_step_calls(p, "accumulate", "layer0.backward"), 3);
     testing_close(&t);
-    check_model("tests/data/onnx/odd_head.json");
-    check_model("tests/data/onnx/two_widths.json");
+    whole_step_check("tests/data/onnx/odd_head.json", false);
+    whole_step_check("tests/data/onnx/two_widths.json", false);
 }
 
 /* The same models need one pass when the loss is a sum over tokens. */
 static void sums_over_tokens_need_one_pass(void **state) {
     (void)state;
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for(GOLDEN "qwen3_tied/model", T_MAX, 7, 5);
+    compile_wish wish = compile_wish_for(GOLDEN "qwen3_tied/model", WHOLE_STEP_ROWS, 7, 5);
     sbp_program *p;
     testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
-    assert_int_equal(calls_of(p, "accumulate", "head.score"), 0);
-    assert_int_equal(calls_of(p, "accumulate", "objective.gradient"), 0);
-    assert_int_equal(calls_of(p, "accumulate", "head.backward"), 1);
+    assert_int_equal(whole_step_calls(p, "accumulate", "head.score"), 0);
+    assert_int_equal(whole_step_calls(p, "accumulate", "objective.gradient"), 0);
+    assert_int_equal(whole_step_calls(p, "accumulate", "head.backward"), 1);
     testing_close(&t);
 }
 
