@@ -1,7 +1,9 @@
 /* attention_bwd_body.h: the gradients of attention, in one type of arithmetic. See real.h, attention.h.
  *
  *   s = k q^T;  p = 2^(s - lse);  dp = v do^T;  delta = sum_d do o;  ds = p (dp - delta) [(1 - (s/cap)^2)]
- *   dv += p do;  dk += ds q;  dq^T = k^T ds                   (s and lse times log2 e, see query_scale)
+ *   dv += p do;  dk += ds q;  dq^T = k^T ds                   (s and lse times log2 e, see find_scale)
+ *
+ * Of bf16, p and ds are rounded for the products of the second line.
  *
  * An item is (kv head, key group): key tiles group, group + groups, ... . It alone adds into the dk and dv of
  * these keys, block of positions after block. Its share of dq goes to copy `group` of the workspace; a second
@@ -20,12 +22,15 @@ typedef struct real_backward_block {
     int64_t j, positions, kv;
     visible *see;
     int32_t *limits;
-    REAL *q, *d_o;                /* [d, lanes] */
-    REAL *q_rows, *d_o_rows;      /* [lanes, d rounded up to whole vectors] */
-    REAL *lse, *delta;            /* [lanes] */
-    REAL *dq;                     /* [d_qk, lanes] */
-    REAL *s, *ds;                 /* [keys, lanes] */
-    REAL *k_copy, *v_copy, *sums; /* [keys, d] */
+    OPERAND *q, *d_o;                     /* [d, lanes] */
+    OPERAND *q_rows, *d_o_rows;           /* [lanes, d rounded up to whole vectors] */
+    REAL *lse, *delta;                    /* [lanes] */
+    REAL *dq;                             /* [d_qk, lanes] */
+    REAL *s, *ds;                         /* [keys, lanes] */
+    REAL *ds_keys;                        /* of bf16: ds for products over keys */
+    REAL *sums;                           /* [keys, d] */
+    OPERAND *k_copy, *k_columns, *v_copy; /* [keys, d] */
+    real_score_scale scale;
 } real_backward_block;
 
 static void real_load_block(const real_backward *b, real_backward_block *x) {
@@ -34,19 +39,21 @@ static void real_load_block(const real_backward *b, real_backward_block *x) {
     for (int64_t p = 0; p < x->positions; p++)
         x->see[p] = attention_visible(a, x->j + p);
     real_lane_limits(a, x->see, x->positions, x->limits);
-    real_load_lanes(a, a->q, x->j, x->positions, x->kv * a->group * d_qk, d_qk, real_query_scale(a), x->q,
+    real_load_lanes(a, a->q, x->j, x->positions, x->kv * a->group * d_qk, d_qk, x->scale.query, x->q,
                     x->q_rows, sbp_round_up(d_qk, VL));
     real_load_lanes(a, b->d_o, x->j, x->positions, x->kv * a->group * d_v, d_v, R(1), x->d_o, x->d_o_rows,
                     sbp_round_up(d_v, VL));
     for (int64_t p = 0; p < x->positions; p++)
         for (int64_t h = 0; h < a->group; h++, lane++) {
             int64_t row = x->j + p, head = x->kv * a->group + h;
-            REAL line[ATTENTION_MOST_DIMENSIONS];
+            REAL line[ATTENTION_MOST_DIMENSIONS], d_o[ATTENTION_MOST_DIMENSIONS];
             const char *o = b->o->data + (row * b->o->stride + head * d_v) * sbp_dtype_bytes(b->o->dtype);
             for (int64_t ahead = 0; ahead < d_v * sbp_dtype_bytes(b->o->dtype); ahead += 64)
                 __builtin_prefetch(o + 2 * b->o->stride * sbp_dtype_bytes(b->o->dtype) + ahead);
             real_load_row(line, o, b->o->dtype, d_v);
-            const REAL *d_o = x->d_o_rows + lane * sbp_round_up(d_v, VL);
+            real_load_row(d_o,
+                          b->d_o->data + (row * b->d_o->stride + head * d_v) * sbp_dtype_bytes(b->d_o->dtype),
+                          b->d_o->dtype, d_v);
             double delta = 0;
             for (int64_t d = 0; d < d_v; d++)
                 delta += (double)line[d] * (double)d_o[d];
@@ -64,11 +71,11 @@ static void real_load_block(const real_backward *b, real_backward_block *x) {
 }
 
 /* s becomes p, dp becomes ds. */
-static void real_score_gradients(REAL *restrict s, REAL *restrict ds, int64_t keys, int64_t lanes,
+static void real_score_gradients(REAL *restrict s, REAL *restrict ds, int64_t keys, int64_t lanes, REAL scale,
                                  const REAL *restrict lse, const REAL *restrict delta) {
     for (int64_t i = 0; i < keys; i++, s += lanes, ds += lanes)
         for (int64_t lane = 0; lane < lanes; lane++) {
-            REAL p = real_power_of_2(s[lane] - lse[lane]);
+            REAL p = real_power_of_2(real_score(s[lane], scale) - lse[lane]);
             s[lane] = p;
             ds[lane] = p * (ds[lane] - delta[lane]);
         }
@@ -101,25 +108,28 @@ static void real_backward_tile(const real_backward *b, const real_backward_block
     int64_t d_qk_row = sbp_round_up(d_qk, VL), d_v_row = sbp_round_up(d_v, VL);
     real_tile_operand k = real_key_rows(a->k, tile.lo, tile.hi, x->kv * d_qk, d_qk, x->k_copy);
     real_tile_operand v = real_key_rows(a->v, tile.lo, tile.hi, x->kv * d_v, d_v, x->v_copy);
-    real_tiles(keys, lanes, d_qk, k, x->q, lanes, x->s, lanes, false);
-    real_tiles(keys, lanes, d_v, v, x->d_o, lanes, x->ds, lanes, false);
+    real_tiles(keys, lanes, real_steps(d_qk), k, x->q, lanes, x->s, lanes, false);
+    real_tiles(keys, lanes, real_steps(d_v), v, x->d_o, lanes, x->ds, lanes, false);
     if (a->attrs.softcap > 0)
-        real_soften(x->s, keys * lanes, a->attrs.softcap);
+        real_soften(x->s, keys * lanes, x->scale.soft, a->attrs.softcap);
     if (!tile.whole) /* far below: p is 0 */
         real_mask(a, x->limits, tile.lo, keys, x->s, R(-1e30));
     if (a->attrs.softcap > 0)
         real_soft_score_gradients(x->s, x->ds, keys, lanes, x->lse, x->delta, a->attrs.softcap);
     else
-        real_score_gradients(x->s, x->ds, keys, lanes, x->lse, x->delta);
+        real_score_gradients(x->s, x->ds, keys, lanes, x->scale.score, x->lse, x->delta);
     if (a->attrs.softcap > 0 && !tile.whole) /* 0 times a square that overflowed */
         real_mask(a, x->limits, tile.lo, keys, x->ds, 0);
-    real_tiles(keys, d_v_row, lanes, real_tile_matrix(x->s, lanes, 1), x->d_o_rows, d_v_row, x->sums, d_v_row,
-               false);
+    const OPERAND *ds_keys = real_key_operand(x->ds, keys, lanes, x->ds_keys);
+    real_tiles(keys, d_v_row, real_steps(lanes), real_lane_operand(x->s, keys, lanes), x->d_o_rows, d_v_row,
+               x->sums, d_v_row, false);
     real_add_rows(b->dv, tile.lo, keys, x->kv * d_v, d_v, x->sums, d_v_row, R(1));
-    real_tiles(keys, d_qk_row, lanes, real_tile_matrix(x->ds, lanes, 1), x->q_rows, d_qk_row, x->sums,
-               d_qk_row, false);
+    real_tiles(keys, d_qk_row, real_steps(lanes), real_lane_operand(x->ds, keys, lanes), x->q_rows, d_qk_row,
+               x->sums, d_qk_row, false);
     real_add_rows(b->dk, tile.lo, keys, x->kv * d_qk, d_qk, x->sums, d_qk_row, R(a->attrs.scale));
-    real_tiles(d_qk, lanes, keys, real_transposed(k), x->ds, lanes, x->dq, lanes, true);
+    real_tile_operand k_columns =
+        real_key_columns(&k, a->k, tile.lo, tile.hi, x->kv * d_qk, d_qk, x->k_columns);
+    real_tiles(d_qk, lanes, real_steps(keys), k_columns, ds_keys, lanes, x->dq, lanes, true);
 }
 
 static void real_store_dq(const real_backward *b, const REAL *dq, int64_t row_lanes, int64_t kv, int64_t j,
@@ -147,23 +157,27 @@ static void real_backward_item(void *arg, int64_t item, char *scratch) {
     const real_backward *b = arg;
     const attention *a = &b->base;
     int64_t d_qk = a->attrs.d_qk, d_v = a->attrs.d_v, lanes = a->lanes, keys = a->tile_keys + TILE_ROWS;
-    real_backward_block x = {.kv = item / b->groups};
+    real_backward_block x = {.kv = item / b->groups, .scale = real_find_scale(a)};
     int64_t group = item % b->groups;
     x.see = (visible *)(void *)scratch;
     scratch += sbp_round_up(a->positions * (int64_t)sizeof *x.see, 64);
     x.limits = (int32_t *)(void *)scratch;
     scratch += sbp_round_up(4 * lanes * (int64_t)sizeof *x.limits, 64);
-    x.q = real_take(&scratch, d_qk * lanes);
-    x.d_o = real_take(&scratch, d_v * lanes);
-    x.q_rows = real_take(&scratch, sbp_round_up(d_qk, VL) * lanes);
-    x.d_o_rows = real_take(&scratch, sbp_round_up(d_v, VL) * lanes);
+    x.q = real_take_operands(&scratch, real_steps(d_qk) * lanes);
+    x.d_o = real_take_operands(&scratch, real_steps(d_v) * lanes);
+    x.q_rows = real_take_operands(&scratch, sbp_round_up(d_qk, VL) * real_steps(lanes));
+    x.d_o_rows = real_take_operands(&scratch, sbp_round_up(d_v, VL) * real_steps(lanes));
     x.lse = real_take(&scratch, lanes);
     x.delta = real_take(&scratch, lanes);
     x.dq = real_take(&scratch, sbp_round_up(d_qk, TILE_ROWS) * lanes);
     x.s = real_take(&scratch, keys * lanes);
     x.ds = real_take(&scratch, keys * lanes);
-    x.k_copy = real_take(&scratch, keys * d_qk);
-    x.v_copy = real_take(&scratch, keys * d_v);
+#if PRODUCTS_OF_BF16
+    x.ds_keys = real_take(&scratch, real_steps(keys) * lanes);
+    x.k_columns = real_take_operands(&scratch, real_steps(keys) * d_qk);
+#endif
+    x.k_copy = real_take_operands(&scratch, keys * real_steps(d_qk));
+    x.v_copy = real_take_operands(&scratch, keys * real_steps(d_v));
     x.sums = real_take(&scratch, keys * sbp_round_up(d_qk > d_v ? d_qk : d_v, VL));
     for (x.j = 0; x.j < a->q->rows; x.j += a->positions) {
         x.positions = a->q->rows - x.j < a->positions ? a->q->rows - x.j : a->positions;

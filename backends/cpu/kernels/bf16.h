@@ -14,7 +14,7 @@ typedef float bf16_operand;
 #define BF16_STEPS 2
 #endif
 
-enum { BF16_MOST_COLUMNS = 128 };
+enum { BF16_MOST_COLUMNS = 512 };
 static const uint16_t bf16_zeros[BF16_MOST_COLUMNS];
 
 /* Two rows of n elements, k and k + 1: out[step][j], steps `row` operands apart. */
@@ -47,6 +47,55 @@ INLINE void bf16_pair_elements(bf16_operand *restrict out, const uint16_t *restr
         out[n - 1] = 0;
         out[n] = from_bf16(in[n - 1]);
     }
+#endif
+}
+
+/* Numbers of fp32 are rounded to nearest, ties to even, whole vectors of them. Memory is that of floats: a
+ * pair takes as much. */
+
+#if !CPU_HAS_DOT
+INLINE vec_f32 bf16_round(vec_f32 x) {
+    vec_i32 u = (vec_i32)x, nan = (u & 0x7fffffff) > 0x7f800000;
+    vec_i32 rounded = (u + 0x7fff + ((u >> 16) & 1)) & ~0xffff;
+    return (vec_f32)((~nan & rounded) | (nan & ((u | 0x400000) & ~0xffff)));
+}
+#endif
+
+/* Two rows, k and k + 1, into steps `row` floats apart, as bf16_pair_rows. out may be even. */
+INLINE void bf16_round_rows(float *out, int64_t row, const float *even, const float *odd, int64_t n) {
+    for (int64_t j = 0; j < n; j += CPU_VECTOR_BYTES / 4) {
+        vec_f32 x = *(const vec_f32_memory *)(even + j), y = *(const vec_f32_memory *)(odd + j);
+#if CPU_HAS_DOT
+        const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                             7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+        (void)row;
+        __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x); /* x in the lower half */
+        *(vec_f32_memory *)(out + j) = (vec_f32)_mm512_permutexvar_epi16(zip, both);
+#else
+        *(vec_f32_memory *)(out + j) = bf16_round(y);
+        *(vec_f32_memory *)(out + row + j) = bf16_round(x);
+#endif
+    }
+}
+
+/* n numbers that follow each other along k, in place, as bf16_pair_elements. */
+INLINE void bf16_round_elements(float *x, int64_t n) {
+    int64_t step = CPU_VECTOR_BYTES / 4;
+#if CPU_HAS_DOT
+    int64_t j = 0;
+    for (; j + 2 * step <= n; j += 2 * step) {
+        vec_f32 a = *(const vec_f32_memory *)(x + j), b = *(const vec_f32_memory *)(x + j + step);
+        *(vec_f32_memory *)(x + j / 2) = (vec_f32)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a);
+    }
+    if (j < n)
+        _mm256_storeu_si256((__m256i *)(void *)(x + j / 2),
+                            (__m256i)_mm512_cvtneps_pbh(*(const __m512_u *)(const void *)(x + j)));
+#else
+    vec_i32 swap;
+    for (int l = 0; l < CPU_VECTOR_BYTES / 4; l++)
+        swap[l] = l ^ 1;
+    for (int64_t j = 0; j < n; j += step)
+        *(vec_f32_memory *)(x + j) = __builtin_shuffle(bf16_round(*(const vec_f32_memory *)(x + j)), swap);
 #endif
 }
 

@@ -49,26 +49,8 @@ typedef struct real_gemm {
     bool c_last;   /* beta c is added at the end */
 } real_gemm;
 
-/* Steps of a tile along k that `depth` elements take. */
-INLINE int64_t real_steps(int64_t depth) {
-#if PRODUCTS_OF_BF16
-    return (depth + 1) / 2 * (2 / PER_OPERAND);
-#else
-    return depth;
-#endif
-}
-
 INLINE char *real_element(const cpu_view *view, int64_t row, int64_t column) {
     return view->data + (row * view->stride + column) * sbp_dtype_bytes(view->dtype);
-}
-
-/* Whether a view's rows can be read as OPERANDs where they lie. */
-static bool real_is_operand(const cpu_view *view) {
-#if PRODUCTS_OF_BF16
-    return CPU_HAS_DOT && view->stride % 2 == 0 && (uintptr_t)view->data % sizeof(OPERAND) == 0;
-#else
-    return view->dtype == REAL_DTYPE;
-#endif
 }
 
 /* out[i][j] = in[j][i], in: PANEL rows of `count` elements `stride` apart, out: [count][PANEL]. */

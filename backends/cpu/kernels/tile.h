@@ -19,6 +19,24 @@ INLINE real_tile_operand real_tile_matrix(const OPERAND *data, int64_t row, int6
     return (real_tile_operand){data, row, column, TILE_ROWS * row};
 }
 
+/* Steps of a tile along k that `depth` elements take. */
+INLINE int64_t real_steps(int64_t depth) {
+#if PRODUCTS_OF_BF16
+    return (depth + 1) / 2 * (2 / PER_OPERAND);
+#else
+    return depth;
+#endif
+}
+
+/* Whether a view's rows can be read as OPERANDs where they lie. */
+static inline bool real_is_operand(const cpu_view *view) {
+#if PRODUCTS_OF_BF16
+    return CPU_HAS_DOT && view->stride % 2 == 0 && (uintptr_t)view->data % sizeof(OPERAND) == 0;
+#else
+    return view->dtype == REAL_DTYPE;
+#endif
+}
+
 INLINE VEC real_splat(OPERAND x) {
 #if PER_OPERAND > 1
     return (VEC)_mm512_set1_epi32((int32_t)x);
