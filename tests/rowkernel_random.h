@@ -30,6 +30,7 @@ typedef struct sbp_random_kernel_options {
     sbp_dtype compute;
     int64_t heads, n; /* n even, or 1 */
     bool smooth; /* only functions whose results compare within a tolerance: no comparisons, no division */
+    bool rounds; /* to 16 bits too, where smooth: results that differ in their last bits may round apart */
     bool only_compute; /* all operands of the compute type */
 } sbp_random_kernel_options;
 
@@ -108,7 +109,7 @@ static inline void sbp_random_compute(sbp_rng *rng, sbp_arena *arena, sbp_rowker
     if (what == 0) {
         static const sbp_dtype to[] = {SBP_F64, SBP_F32, SBP_BF16, SBP_F16};
         instr.op = SBP_RK_ROUND;
-        instr.dtype = to[sbp_rng_below(rng, options->smooth ? 1 : 4)];
+        instr.dtype = to[sbp_rng_below(rng, options->smooth && !options->rounds ? 1 : 4)];
     } else if (what <= 2 && reducible) {
         instr.op = what == 1 ? SBP_RK_SUM : sbp_rng_below(rng, 2) ? SBP_RK_MAX : SBP_RK_MIN;
         instr.axes = (uint8_t)(reducible & (1 + sbp_rng_below(rng, 7)));

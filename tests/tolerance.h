@@ -25,10 +25,10 @@
 #define SBP_TOLERANCE_BF16 0x1p-8
 #define SBP_TOLERANCE_F16 0x1p-11
 
-/* Attention of bf16 with results in fp32, where p and ds are rounded to bf16 before they are multiplied: the
- * loops round them too, and what fp32 computes a few 2^-24 beside them is now and then (one of 10^3 to 10^4)
- * rounded to the neighbour, 2^-8 away. Without rounding, or with p rounded otherwise, 10^-3. */
-#define SBP_TOLERANCE_ROUNDED_FACTORS 2e-4
+/* Results in fp32 of what rounds to 16 bits on its way (attention of bf16: p and ds; row kernels). The
+ * reference rounds there too, and what fp32 computes a few 2^-24 beside it is now and then (one of 10^3 to
+ * 10^4) rounded to the neighbour, 2^-8 away. With a rounding left out or added: 10^-3. */
+#define SBP_TOLERANCE_ROUNDED_INSIDE 2e-4
 
 /* Gradients of a whole step whose activations or weights are kept as bf16, against fp64. On the same cases
  * transformers in bf16 is off by up to 0.13 (tensors whose terms nearly cancel). Tells bf16 from garbage, no

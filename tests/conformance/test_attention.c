@@ -212,16 +212,16 @@ static void check_attention(const char *name, const setting *t, int64_t total, i
         m.out_lse = lse->values;
         reference(c, t, &s, &m);
         if (t->dtype == SBP_BF16)
-            dk->tolerance = dv->tolerance = SBP_TOLERANCE_ROUNDED_FACTORS;
+            dk->tolerance = dv->tolerance = SBP_TOLERANCE_ROUNDED_INSIDE;
         if (t->dtype == SBP_BF16 && t->wide)
-            dq->tolerance = SBP_TOLERANCE_ROUNDED_FACTORS;
+            dq->tolerance = SBP_TOLERANCE_ROUNDED_INSIDE;
     } else {
         suite_expect(c, o);
         suite_expect(c, lse);
         reference(c, t, &s, &m);
         memcpy(o->expected, m.o, (size_t)(rows * o->cols) * sizeof(double));
         if (t->dtype == SBP_BF16 && t->wide)
-            o->tolerance = SBP_TOLERANCE_ROUNDED_FACTORS;
+            o->tolerance = SBP_TOLERANCE_ROUNDED_INSIDE;
         memcpy(lse->expected, m.lse, (size_t)(rows * a->heads) * sizeof(double));
     }
     c->same_bits = t->dtype == SBP_BF16;

@@ -26,6 +26,14 @@ static void mark_written(const suite_case *c, int32_t operand, suite_tensor *t) 
     }
 }
 
+/* Instructions that round to 16 bits. */
+static int32_t count_rounds(const sbp_rowkernel *k) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < k->instr_count; i++)
+        count += k->instrs[i].op == SBP_RK_ROUND && sbp_dtype_bytes(k->instrs[i].dtype) == 2;
+    return count;
+}
+
 /* Adds tensors for the operands of c->kernel, expects what the reference gives, and checks. `alias` pairs out
  * operands with in operands of the same memory (-1: none). */
 static void check_kernel(suite_case *c, const int32_t *alias) {
@@ -63,6 +71,8 @@ static void check_kernel(suite_case *c, const int32_t *alias) {
         for (int64_t j = 0; j < t->rows * t->cols; j++)
             t->expected[j] = sbp_element_get(views[i].data, t->dtype, j);
         t->tolerance = fmax(sbp_tolerance(t->dtype), sbp_tolerance(k->compute));
+        if (k->compute == SBP_F32 && count_rounds(k) > 0)
+            t->tolerance = fmax(t->tolerance, SBP_TOLERANCE_ROUNDED_INSIDE);
     }
     suite_check(c);
 }
@@ -81,6 +91,7 @@ static void test_row_random(void **state) {
     (void)state;
     static const int64_t rows[] = {0, 1, 7, 63, 64, 65, 130}, lengths[] = {1, 2, 6, 64, 96, 256, 258, 600};
     sbp_rng rng = {1};
+    int32_t rounds = 0;
     for (int i = 0; i < 1500; i++) {
         char name[64];
         snprintf(name, sizeof name, "random kernel %d", i);
@@ -89,8 +100,10 @@ static void test_row_random(void **state) {
                                              .heads = (int64_t[]){1, 1, 2, 3, 9}[sbp_rng_below(&rng, 5)],
                                              .n = lengths[sbp_rng_below(&rng, SBP_COUNT(lengths))],
                                              .smooth = true,
+                                             .rounds = true,
                                              .only_compute = sbp_rng_below(&rng, 2)};
         c->kernel = sbp_random_kernel(&rng, c->arena, &options);
+        rounds += count_rounds(c->kernel);
         c->rows = rows[sbp_rng_below(&rng, SBP_COUNT(rows))];
         c->row0 = sbp_rng_below(&rng, 2) ? 0 : INT64_C(6000000000);
         c->scalars[0] = (double)sbp_rng_below(&rng, INT64_C(1) << 53);
@@ -112,6 +125,7 @@ static void test_row_random(void **state) {
         check_kernel(c, alias);
         suite_end(c);
     }
+    assert_true(rounds > 500);
 }
 
 /* ---- every function ------------------------------------------------------------------------------- */
