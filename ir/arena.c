@@ -1,5 +1,6 @@
 /* arena.c: arenas, guards, and the allocation hook of the fault tests. */
 #include "ir/base.h"
+#include "ir/machine.h"
 
 #include <setjmp.h>
 #include <stdatomic.h>
@@ -113,10 +114,12 @@ sbp_status sbp_guard(sbp_arena *arena, sbp_diag *diag, sbp_status (*body)(void *
     jmp_buf *outer = arena->guard;
     arena->guard = &here;
     sbp_status status;
+    char limit[100];
     if (setjmp(here) == 0)
         status = body(user);
     else
-        status = sbp_fail(diag, SBP_MACHINE, "out of memory (%zu bytes of compiler data held)", arena->bytes);
+        status = sbp_fail(diag, SBP_MACHINE, "out of memory (%zu bytes of compiler data held; %s)",
+                          arena->bytes, sbp_machine_memory_text(limit, sizeof limit));
     arena->guard = outer;
     return status;
 }

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,16 +19,20 @@ static int64_t read_number(const char *path) {
     return value;
 }
 
-int64_t sbp_machine_memory(void) {
+/* A limit of memory: so much, of which so much is in use. */
+typedef struct limit {
+    const char *before, *behind; /* what it is, around its bytes */
+    int64_t bytes, used;
+} limit;
+
+enum { MAX_LIMITS = 4 };
+
+static int64_t physical_memory(void) {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    int64_t memory = pages > 0 && page > 0 ? (int64_t)pages * page : 0;
-    int64_t limit = read_number("/sys/fs/cgroup/memory.max");
-    if (limit == 0)
-        limit = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-    return limit > 0 && (memory == 0 || limit < memory) ? limit : memory;
+    return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
-int64_t sbp_machine_memory_available(void) {
+static int64_t free_memory(void) {
     char line[256];
     long long kib = 0;
     FILE *file = fopen("/proc/meminfo", "re");
@@ -36,12 +41,84 @@ int64_t sbp_machine_memory_available(void) {
             kib = 0;
     if (file)
         fclose(file);
-    int64_t available = (int64_t)kib * 1024;
-    int64_t limit = read_number("/sys/fs/cgroup/memory.max"),
+    return (int64_t)kib * 1024;
+}
+
+/* Pages of the address space, and of data and stacks, in use. */
+static void process_memory(int64_t *all, int64_t *data) {
+    long long pages = 0, data_pages = 0, page = sysconf(_SC_PAGESIZE);
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file && fscanf(file, "%lld %*d %*d %*d %*d %lld", &pages, &data_pages) != 2)
+        pages = data_pages = 0;
+    if (file)
+        fclose(file);
+    *all = pages * page;
+    *data = data_pages * page;
+}
+
+static int find_limits(limit *out) {
+    int count = 0;
+    int64_t memory = physical_memory(), available = free_memory(), all, data;
+    if (memory > 0)
+        out[count++] = (limit){"free of this machine's ", "", memory,
+                               available > 0 && available < memory ? memory - available : 0};
+    int64_t group = read_number("/sys/fs/cgroup/memory.max"),
             used = read_number("/sys/fs/cgroup/memory.current");
-    if (limit > 0 && limit - used < available)
-        available = limit > used ? limit - used : 0;
-    return available;
+    if (group == 0) {
+        group = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+        used = read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
+    }
+    if (group > 0)
+        out[count++] = (limit){"left of the control group's ", "", group, used};
+    struct rlimit process;
+    process_memory(&all, &data);
+    if (getrlimit(RLIMIT_AS, &process) == 0 && process.rlim_cur < (rlim_t)INT64_MAX)
+        out[count++] = (limit){"left of ", " (ulimit -v)", (int64_t)process.rlim_cur, all};
+    if (getrlimit(RLIMIT_DATA, &process) == 0 && process.rlim_cur < (rlim_t)INT64_MAX)
+        out[count++] = (limit){"left of ", " (ulimit -d)", (int64_t)process.rlim_cur, data};
+    return count;
+}
+
+static int64_t left_of(const limit *l) {
+    return l->used < l->bytes ? l->bytes - l->used : 0;
+}
+
+int64_t sbp_machine_memory(void) {
+    limit limits[MAX_LIMITS];
+    int64_t least = 0;
+    for (int i = find_limits(limits) - 1; i >= 0; i--)
+        least = least == 0 || limits[i].bytes < least ? limits[i].bytes : least;
+    return least;
+}
+
+/* The limit that leaves the least; NULL: none is known. */
+static const limit *nearest(const limit *limits, int count) {
+    const limit *found = NULL;
+    for (int i = 0; i < count; i++)
+        if (!found || left_of(&limits[i]) < left_of(found))
+            found = &limits[i];
+    return found;
+}
+
+int64_t sbp_machine_memory_available(void) {
+    limit limits[MAX_LIMITS];
+    const limit *found = nearest(limits, find_limits(limits));
+    return found ? left_of(found) : 0;
+}
+
+static double mebibytes(int64_t bytes) {
+    return (double)bytes / 1048576;
+}
+
+const char *sbp_machine_memory_text(char *out, size_t size) {
+    limit limits[MAX_LIMITS];
+    const limit *found = nearest(limits, find_limits(limits));
+    if (found)
+        snprintf(out, size, "%.2f MiB are %s%.2f MiB%s", mebibytes(left_of(found)), found->before,
+                 mebibytes(found->bytes), found->behind);
+    else
+        snprintf(out, size, "the limits are not known");
+    return out;
 }
 
 /* The quota of the control group (version 2, then 1), in cores rounded up; 0 when there is none. */

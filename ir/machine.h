@@ -1,14 +1,20 @@
 /* machine.h: memory, in bytes, cores and the clock of this machine, for planning and for messages. Linux;
- * limits of the control group count (version 2, else 1). Thread safe. */
+ * limits of the control group (version 2, else 1) and of the process (ulimit -v, -d) count. Thread safe. */
 #ifndef SBP_IR_MACHINE_H
 #define SBP_IR_MACHINE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* What a process may have at most; 0 when that is not known. */
 int64_t sbp_machine_memory(void);
 /* What is free now, for another process; 0 when that is not known. */
 int64_t sbp_machine_memory_available(void);
+/* Which limit is the nearest and what it leaves, for messages that memory is lacking, into out, which is
+ * returned: "3092.48 MiB are free of this machine's 24104.96 MiB", "12.10 MiB are left of 97.66 MiB (ulimit
+ * -v)".
+ */
+const char *sbp_machine_memory_text(char *out, size_t size);
 /* That a process may use at once; at least 1. */
 int32_t sbp_machine_cores(void);
 /* Seconds of a clock that never goes back. */

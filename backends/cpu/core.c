@@ -54,13 +54,17 @@ void cpu_lane_free(cpu_lane *lane) {
 
 sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, const sbp_device_options *options,
                            sbp_diag *diag) {
+    char need[32], limit[100];
     core->base.class = class;
     core->kernels = cpu_kernels_choose();
     core->threads = options && options->threads > 0 ? options->threads : sbp_machine_cores();
     if (core->threads > 1024)
         return sbp_fail(diag, SBP_USAGE, "%d threads: at most 1024", core->threads);
     if (!cpu_lane_init(&core->lane, core->threads))
-        return sbp_fail(diag, SBP_MACHINE, "cannot start %d threads", core->threads);
+        return sbp_fail(diag, SBP_MACHINE,
+                        "cannot start %d threads with their stacks and %s of memory each: %s", core->threads,
+                        sbp_format_bytes(need, sizeof need, CPU_SCRATCH_BYTES),
+                        sbp_machine_memory_text(limit, sizeof limit));
     return SBP_OK;
 }
 
@@ -89,22 +93,23 @@ void cpu_core_info(const cpu_core *core, sbp_device_info *out) {
 }
 
 static sbp_status map_arena(cpu_core *core, sbp_space space, int64_t bytes, sbp_diag *diag) {
-    int64_t limit = sbp_machine_memory();
-    char need[32], have[32];
+    int64_t most = sbp_machine_memory();
+    char need[32], limit[100];
     if (bytes == 0)
         return SBP_OK;
-    if (limit == 0 || bytes <= limit)
+    if (most == 0 || bytes <= most)
         core->arena[space] = cpu_map_pages((size_t)bytes);
     if (!core->arena[space])
-        return sbp_fail(diag, SBP_MACHINE, "the plan needs %s of memory, this process may use %s",
+        return sbp_fail(diag, SBP_MACHINE, "the plan needs %s of memory: %s",
                         sbp_format_bytes(need, sizeof need, (double)bytes),
-                        sbp_format_bytes(have, sizeof have, (double)limit));
+                        sbp_machine_memory_text(limit, sizeof limit));
     core->arena_bytes[space] = (size_t)bytes;
     cpu_touch_pages(core->lane.pool, core->arena[space], (size_t)bytes);
     return SBP_OK;
 }
 
 sbp_status cpu_core_load(cpu_core *core, const sbp_program *program, sbp_diag *diag) {
+    char need[32], limit[100];
     if (core->program)
         return sbp_fail(diag, SBP_INTERNAL, "cpu: a second program on the same device");
     core->program = program;
@@ -121,8 +126,9 @@ sbp_status cpu_core_load(cpu_core *core, const sbp_program *program, sbp_diag *d
             core->scratch_bytes = (size_t)core->plans[i]->scratch_bytes;
     }
     if (!cpu_pool_reserve(core->lane.pool, core->scratch_bytes))
-        return sbp_fail(diag, SBP_MACHINE, "out of memory: %zu bytes of scratch memory per thread",
-                        core->scratch_bytes);
+        return sbp_fail(diag, SBP_MACHINE, "out of memory: %s of scratch memory per thread; %s",
+                        sbp_format_bytes(need, sizeof need, (double)core->scratch_bytes),
+                        sbp_machine_memory_text(limit, sizeof limit));
     return SBP_OK;
 }
 

@@ -3,6 +3,7 @@
  * done when submit returns, and each queue runs in order. */
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/cpu_device.h"
+#include "ir/machine.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -56,6 +57,7 @@ static void drain(cpu_device *device) {
 }
 
 static sbp_status enqueue(cpu_device *device, const cpu_command *command, sbp_diag *diag) {
+    char limit[100];
     pending *p = sbp_malloc(sizeof *p);
     if (!p)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
@@ -65,7 +67,8 @@ static sbp_status enqueue(cpu_device *device, const cpu_command *command, sbp_di
                           pthread_create(&device->thread, NULL, run_copies, device) == 0;
         if (!device->started) {
             free(p);
-            return sbp_fail(diag, SBP_MACHINE, "cannot start the thread of queue 1");
+            return sbp_fail(diag, SBP_MACHINE, "cannot start the thread of queue 1: %s",
+                            sbp_machine_memory_text(limit, sizeof limit));
         }
     }
     p->command = *command;

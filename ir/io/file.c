@@ -103,6 +103,17 @@ sbp_status sbp_file_pread(sbp_diag *diag, int fd, const char *path, void *out, i
     return SBP_OK;
 }
 
+sbp_status sbp_file_open_regular(sbp_diag *diag, const char *path, int *fd) {
+    struct stat info;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0)
+        return sbp_fail(diag, SBP_IO, "cannot open '%s': %s", path, strerror(errno));
+    if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode))
+        return SBP_OK;
+    close(*fd);
+    return sbp_fail(diag, SBP_IO, "cannot read '%s': it is not a regular file", path);
+}
+
 static sbp_status read_open_file(sbp_arena *arena, sbp_diag *diag, int fd, const char *path,
                                  const char **data, size_t *length) {
     struct stat info;

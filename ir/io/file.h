@@ -13,6 +13,8 @@
 sbp_status sbp_file_read(sbp_arena *arena, sbp_diag *diag, const char *path, const char **data,
                          size_t *length) SBP_CHECKED;
 
+/* Opens a regular file for reading; anything else (a pipe would block) is SBP_IO. The caller closes *fd. */
+sbp_status sbp_file_open_regular(sbp_diag *diag, const char *path, int *fd) SBP_CHECKED;
 bool sbp_file_exists(const char *path);
 bool sbp_directory_exists(const char *path);
 /* Whether both are there and are one file or directory, by whatever names. */

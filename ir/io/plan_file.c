@@ -115,8 +115,8 @@ sbp_status sbp_plan_file_write(sbp_diag *diag, const char *path, const sbp_plan_
 
 /* Of at least `bytes`; false as well when the file is no plan. */
 static bool read_header(const char *path, unsigned char header[HEADER_BYTES], ssize_t bytes) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    int fd;
+    if (sbp_file_open_regular(NULL, path, &fd) != SBP_OK)
         return false;
     ssize_t got = pread(fd, header, HEADER_BYTES, 0);
     close(fd);

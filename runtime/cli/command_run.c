@@ -1,5 +1,4 @@
 /* command_run.c: `sbprun PLAN --data ...` and `sbprun MODEL --data ...`. */
-#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -51,18 +50,20 @@ static int64_t find_seq_len(sbp_run *run) {
 /* Whether what is no plan begins as a model does: a directory with config.json, a GGUF file, or JSON, before
  * which lines may be comments. sbpc finds out the rest; this comes before the data are read. */
 static sbp_status check_model(const sbp_run *run) {
-    char head[4] = "";
+    char head[4096] = "";
     if (sbp_file_exists(sbp_file_join(run->arena, run->model, "config.json")))
         return SBP_OK;
-    FILE *file = fopen(run->model, "rbe");
-    if (!file)
-        return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", run->model, strerror(errno));
-    bool directory = fread(head, 1, 1, file) == 0 && ferror(file);
-    while (isspace((unsigned char)head[0]) && fread(head, 1, 1, file) == 1)
-        ;
-    bool gguf = head[0] == 'G' && fread(head + 1, 1, 3, file) == 3 && memcmp(head, "GGUF", 4) == 0;
-    fclose(file);
-    if (gguf || head[0] == '{' || head[0] == '/')
+    bool directory = sbp_directory_exists(run->model);
+    if (!directory) {
+        int fd;
+        SBP_TRY(sbp_file_open_regular(run->diag, run->model, &fd));
+        ssize_t got = read(fd, head, sizeof head - 1);
+        close(fd);
+        if (got < 0)
+            return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", run->model, strerror(errno));
+    }
+    const char *begin = head + strspn(head, " \t\r\n");
+    if (strncmp(begin, "GGUF", 4) == 0 || *begin == '{' || *begin == '/')
         return SBP_OK;
     return sbp_fail(run->diag, SBP_INPUT,
                     "'%s' %s: a plan.bin, a Hugging Face model directory, a model.json or a .gguf file is "

@@ -6,6 +6,7 @@
 
 #include "ir/io/options/options.h"
 #include "ir/io/plan_file.h"
+#include "ir/machine.h"
 #include "runtime/cli/commands.h"
 #include "runtime/data/tokenize.h"
 
@@ -117,6 +118,18 @@ static sbp_status put_error(void *user) {
     return SBP_OK;
 }
 
+/* What is not the line's fault: why, as far as there was memory to say it. */
+static void fail_line(const tokenize_job *all, const line_job *job, sbp_status status) {
+    const char *text = job->diag ? sbp_diag_text(job->diag, SBP_ERROR) : "";
+    char limit[100];
+    if (*text)
+        sbp_fail(all->diag, status, "standard input:%lld: %.*s", (long long)job->line,
+                 (int)strcspn(text, "\n") - 7, text + 7); /* behind "error: " */
+    else if (status == SBP_MACHINE)
+        sbp_fail(all->diag, status, "standard input:%lld: out of memory: %s", (long long)job->line,
+                 sbp_machine_memory_text(limit, sizeof limit));
+}
+
 static sbp_status visit_line(void *user, const char *path, int64_t line, const char *text, size_t length) {
     tokenize_job *all = user;
     (void)path;
@@ -140,7 +153,7 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
     if (status == SBP_OK)
         status = sbp_print(all->diag, "\n", 1);
     else
-        sbp_fail(all->diag, status, "standard input:%lld: cannot be handled", (long long)line);
+        fail_line(all, &job, status);
     sbp_arena_destroy(job.arena);
     sbp_diag_destroy(job.diag);
     return status;

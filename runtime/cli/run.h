@@ -95,7 +95,7 @@ sbp_status sbp_run_print_dry(sbp_run *run) SBP_CHECKED;
 sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) SBP_CHECKED;
 /* The end: a line on stderr, or with --json an object on standard output. */
 sbp_status sbp_run_print_summary(sbp_run *run) SBP_CHECKED;
-/* --threads, else the cores of this machine. */
+/* --threads, at most four for each core (16 are always allowed), else the cores of this machine. */
 int32_t sbp_run_threads(const sbp_run *run);
 /* What the plan says, for the threads of this run. */
 int64_t sbp_run_peak_planned(const sbp_run *run);

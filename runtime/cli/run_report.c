@@ -136,8 +136,10 @@ sbp_status sbp_run_print_dry(sbp_run *run) {
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
 int32_t sbp_run_threads(const sbp_run *run) {
+    enum { LEAST_CAP = 16 };
     int64_t asked = sbp_options_int(run->options, "threads");
-    return asked > 0 ? (int32_t)asked : sbp_machine_cores();
+    int64_t cores = sbp_machine_cores(), most = cores * 4 < LEAST_CAP ? LEAST_CAP : cores * 4;
+    return (int32_t)(asked <= 0 ? cores : asked < most ? asked : most);
 }
 
 int64_t sbp_run_peak_planned(const sbp_run *run) {

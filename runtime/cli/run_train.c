@@ -221,7 +221,7 @@ static sbp_status open_device(sbp_run *run) {
                                   .index = (int32_t)sbp_options_int(run->options, "device"),
                                   .code = run->plan->kernels,
                                   .code_bytes = run->plan->kernels_bytes};
-    char need[32], have[32];
+    char need[32], have[32], limit[100];
     if (!class)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on",
                         run->plan_path, run->info.backend);
@@ -229,9 +229,13 @@ static sbp_status open_device(sbp_run *run) {
         return sbp_fail(run->diag, SBP_MACHINE, "--device %d: there is one %s device, number 0",
                         options.index, class->name);
     if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && planned > available)
-        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory, %s are free", run->plan_path,
+        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory: %s", run->plan_path,
                         sbp_format_bytes(need, sizeof need, (double)planned),
-                        sbp_format_bytes(have, sizeof have, (double)available));
+                        sbp_machine_memory_text(limit, sizeof limit));
+    if (sbp_options_int(run->options, "threads") > options.threads)
+        sbp_note(run->diag, "--threads %lld: %d are used, more would only wait for the %d core%s",
+                 (long long)sbp_options_int(run->options, "threads"), options.threads, sbp_machine_cores(),
+                 sbp_machine_cores() == 1 ? "" : "s");
     if (run->info.memory_bytes > 0 && planned > run->info.memory_bytes &&
         options.threads > run->info.threads && run->info.thread_bytes > 0)
         sbp_note(run->diag,

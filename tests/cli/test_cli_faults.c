@@ -278,6 +278,57 @@ static void test_memory(void **state) {
     assert_false(cli_exists(f, "o/run.json"));
 }
 
+/* What is lacking is said by the limit that is the nearest. */
+static void test_limits_of_the_process(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        int kib;
+        const char *command, *message;
+    } cases[] = {
+        {24000, "$R $D/p --data " DATA " --out none", "' needs "},
+        {60000, "$R $D/p --data " DATA " --out none --steps 1",
+         "cannot start 8 threads with their stacks and"},
+        {30000, "$C compile $S -o $D/q --seq-len 300", "out of memory ("},
+        {40000, "yes aaaaaaaa | head -c 10000000 | tr -d '\\n' | sed 's/.*/\"&\"/' | $R tokenize $S",
+         "standard input:1: out of memory"},
+    };
+    cli_ok(f, COMPILE " --chunk 64");
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_fails(f, 3, cases[i].message,
+                  sbp_arena_printf(f->arena, "ulimit -v %d; %s%s", cases[i].kib, cases[i].command,
+                                   i == 1 ? " --threads 8" : ""));
+        assert_true(i == 3 || strstr(cli_text(f, "err"), " (ulimit -v)"));
+    }
+}
+
+static void test_more_threads_than_help(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE " --chunk 64");
+    cli_ok(f, "$R $D/p --data " DATA " --steps 2 --out $D/a --threads 2");
+    cli_ok(f, "$R $D/p --data " DATA " --steps 2 --out $D/b --threads 1000");
+    static const char begin[] = "note: --threads 1000: ";
+    const char *note = strstr(sbp_arena_strdup(f->arena, cli_text(f, "err")), begin);
+    assert_non_null(note);
+    int used = atoi(note + strlen(begin));
+    assert_true(used >= 16 && used < 1000);
+    cli_same(f, "a/model.safetensors", "b/model.safetensors");
+}
+
+/* Nobody ever writes into this pipe. */
+static void test_pipes_do_not_block(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE);
+    cli_ok(
+        f,
+        "mkfifo $D/w.safetensors && mkdir $D/m && cp $S/config.json $D/m && mkfifo $D/m/model.safetensors");
+    cli_fails(f, 4, "w.safetensors': it is not a regular file",
+              "timeout 20 $R $D/p --data " DATA " --out none --weights $D/w.safetensors");
+    cli_fails(f, 4, "w.safetensors': it is not a regular file",
+              "timeout 20 $R $D/w.safetensors --data " DATA);
+    cli_fails(f, 4, "m/model.safetensors': it is not a regular file",
+              "timeout 20 $C compile $D/m -o $D/q --seq-len 300");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_usage, cli_setup, io_teardown),
@@ -290,6 +341,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_weights, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_numbers_that_are_not_finite, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_limits_of_the_process, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_more_threads_than_help, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_pipes_do_not_block, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

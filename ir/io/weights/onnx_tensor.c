@@ -283,9 +283,8 @@ sbp_status sbp_onnx_tensor_load(sbp_arena *arena, sbp_diag *diag, const char *mo
     int64_t offset;
     SBP_TRY(locate(arena, diag, path, t, &offset));
     uint8_t *data = sbp_arena_alloc(arena, (size_t)t->bytes); /* before the file is open: it may not return */
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return sbp_fail(diag, SBP_IO, "cannot open '%s': %s", path, strerror(errno));
+    int fd;
+    SBP_TRY(sbp_file_open_regular(diag, path, &fd));
     sbp_status status = sbp_file_pread(diag, fd, path, data, t->bytes, offset);
     close(fd);
     t->data = data;

@@ -15,14 +15,12 @@ sbp_status sbp_weights_add_file(sbp_weights *w, sbp_diag *diag, const char *path
     *index = w->file_count;
     SBP_PUSH(w->arena, w->files, w->file_count, w->file_capacity, (weights_file){.path = path, .fd = -1});
     weights_file *file = &w->files[*index];
-    file->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (file->fd < 0)
-        return sbp_fail(diag, SBP_IO, "cannot open '%s': %s", path, strerror(errno));
     struct stat info;
+    int fd;
+    SBP_TRY(sbp_file_open_regular(diag, path, &fd));
+    file->fd = fd;
     if (fstat(file->fd, &info) != 0)
         return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
-    if (!S_ISREG(info.st_mode))
-        return sbp_fail(diag, SBP_IO, "cannot read '%s': it is not a regular file", path);
     file->bytes = info.st_size;
     return SBP_OK;
 }

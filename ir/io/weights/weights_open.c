@@ -58,8 +58,8 @@ static sbp_status open_directory(sbp_weights *w, sbp_diag *diag, const char *dir
 /* By content, so that a file of any name is recognized. */
 static bool begins_with_gguf(const char *path) {
     char magic[4] = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    int fd;
+    if (sbp_file_open_regular(NULL, path, &fd) != SBP_OK)
         return false; /* reported when it is opened for good */
     bool found = read(fd, magic, 4) == 4 && memcmp(magic, "GGUF", 4) == 0;
     close(fd);
