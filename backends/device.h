@@ -1,15 +1,19 @@
 /* device.h: what runs a program. One implementation per backend; the runtime knows only this header.
  *
- * A device owns one arena per memory space; everything a program touches lies in it. Commands are given
- * in program order with their operands resolved to spans; a device may run them later, but in an order
- * that the fences allow, and `read`, `write` and `wait` see everything submitted before.
+ * A device owns one arena per space, that of the disk a file; everything a program touches lies in it. To the
+ * runtime it is one object; inside, queues run beside each other (composite/composite.h), and submitting
+ * waits for none of them. Commands are given in program order with their operands resolved to spans; a device
+ * may run them later, but in an order that the fences allow, and `read`, `write` and `wait` see everything
+ * submitted before.
  *
  * Numbers: with the same program, data and device model, results are bit for bit the same from run to
  * run and for any number of threads. Sums of products and of rows are accumulated in fp32 or better
  * (fp64 for f64 operands).
  *
  * Threads: a device is used by one thread at a time. Errors: SBP_MACHINE when the machine lacks memory,
- * driver or feature; SBP_INTERNAL when a command breaks the contract of ir/program.h.
+ * driver, feature or room for the file of the disk; SBP_IO when that file cannot be read or written;
+ * SBP_INTERNAL when a command breaks the contract of ir/program.h. A command may fail later than its submit:
+ * then what is called next says so, and commands behind it do not run.
  */
 #ifndef SBP_BACKENDS_DEVICE_H
 #define SBP_BACKENDS_DEVICE_H
@@ -26,6 +30,13 @@ typedef struct sbp_device_options {
      * "kernels"); NULL: none. Untrusted as data. Used until load returns; the CPU has no use for it. */
     const void *code;
     int64_t code_bytes;
+    /* Directory for the file of the disk arena, which has no name there and ends with the process; NULL:
+     * none. */
+    const char *offload_dir;
+    /* Bytes per second that a queue moves at most, to rehearse another machine's links; 0: as fast as it
+     * goes. SBP_TEST_RATES=in:2e9,disk:5e8 in the environment sets them too. Of queues that the host serves.
+     */
+    double rates[SBP_QUEUE_COUNT];
 } sbp_device_options;
 
 /* An operand, resolved: rows x cols elements of `dtype`; element (0, 0) is `offset` bytes into the arena of
@@ -55,8 +66,9 @@ typedef struct sbp_device_info {
     int64_t used_bytes;       /* by this process, as the driver or kernel reports it; 0 unknown */
     int64_t available_bytes;  /* that it may still take, likewise; 0 unknown */
     int64_t allocation_bytes; /* most of one allocation; 0: no limit */
-    int32_t threads;          /* 0: not of the host */
-    bool software;            /* a driver that runs on the host's processor, for tests */
+    int64_t disk_read_bytes, disk_written_bytes; /* so far, of the disk arena */
+    int32_t threads;                             /* 0: not of the host */
+    bool software;                               /* a driver that runs on the host's processor, for tests */
 } sbp_device_info;
 
 typedef struct sbp_device_class {
@@ -70,14 +82,15 @@ typedef struct sbp_device_class {
     /* Allocates the arenas and prepares the kernels of a verified program, once. The program must outlive
      * the device. Arena contents are undefined until written. */
     sbp_status (*load)(sbp_device *device, const sbp_program *program, sbp_diag *diag);
-    /* Copies between the caller's memory and an arena; waits for commands that touch it. */
+    /* Copies between the caller's memory and an arena of any space; waits for commands that touch it. */
     sbp_status (*write)(sbp_device *device, sbp_space space, int64_t offset, const void *data, int64_t bytes,
                         sbp_diag *diag);
     sbp_status (*read)(sbp_device *device, sbp_space space, int64_t offset, void *data, int64_t bytes,
                        sbp_diag *diag);
     sbp_status (*submit)(sbp_device *device, const sbp_dispatch *dispatch, sbp_diag *diag);
     sbp_status (*wait)(sbp_device *device, sbp_diag *diag);
-    /* Direct pointer to arena bytes where the host reaches them as fast as its own, else NULL: weights are
+    /* Direct pointer to arena bytes where the host reaches them as fast as its own (always those of SBP_HOST,
+     * never those of SBP_DISK), else NULL: weights are
      * read in place. Waits as read does; later commands need another wait. Valid for the bytes of one buffer.
      * NULL also when the device has failed: the next call says how. */
     void *(*map)(sbp_device *device, sbp_space space, int64_t offset);

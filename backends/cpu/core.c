@@ -1,4 +1,5 @@
-/* core.c: what the two CPU devices share: arenas, prepared kernels, resolving of operands. */
+/* core.c: what the CPU device and the cores of queue host share: arenas, prepared kernels, resolving of
+ * operands. */
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/rows.h"
 #include "ir/machine.h"
@@ -52,12 +53,11 @@ void cpu_lane_free(cpu_lane *lane) {
     *lane = (cpu_lane){0};
 }
 
-sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, const sbp_device_options *options,
-                           sbp_diag *diag) {
+sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, int32_t threads, sbp_diag *diag) {
     char need[32], limit[100];
     core->base.class = class;
     core->kernels = cpu_kernels_choose();
-    core->threads = options && options->threads > 0 ? options->threads : sbp_machine_cores();
+    core->threads = threads > 0 ? threads : sbp_machine_cores();
     if (core->threads > 1024)
         return sbp_fail(diag, SBP_USAGE, "%d threads: at most 1024", core->threads);
     if (!cpu_lane_init(&core->lane, core->threads))
@@ -109,12 +109,16 @@ static sbp_status map_arena(cpu_core *core, sbp_space space, int64_t bytes, sbp_
 }
 
 sbp_status cpu_core_load(cpu_core *core, const sbp_program *program, sbp_diag *diag) {
-    char need[32], limit[100];
     if (core->program)
         return sbp_fail(diag, SBP_INTERNAL, "cpu: a second program on the same device");
+    SBP_TRY(map_arena(core, SBP_DEVICE, program->arena_bytes[SBP_DEVICE], diag));
+    SBP_TRY(map_arena(core, SBP_HOST, program->arena_bytes[SBP_HOST], diag));
+    return cpu_core_prepare(core, program, diag);
+}
+
+sbp_status cpu_core_prepare(cpu_core *core, const sbp_program *program, sbp_diag *diag) {
+    char need[32], limit[100];
     core->program = program;
-    for (int s = 0; s < SBP_SPACE_COUNT; s++)
-        SBP_TRY(map_arena(core, (sbp_space)s, program->arena_bytes[s], diag));
     core->plans = sbp_malloc(((size_t)program->kernel_count + 1) * sizeof(cpu_row_plan *));
     if (!core->plans)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
@@ -171,8 +175,17 @@ static sbp_status resolve_span(const cpu_core *core, const sbp_span *span, cpu_v
         (!sbp_mul_i64(span->rows - 1, span->stride, &before) || !sbp_add_i64(before, span->cols, &bytes) ||
          !sbp_mul_i64(bytes, sbp_dtype_bytes(span->dtype), &bytes)))
         return sbp_fail(diag, SBP_INTERNAL, "cpu: the size of an operand overflows");
-    SBP_TRY(check_range(core, span->space, span->offset, bytes, diag));
-    *out = (cpu_view){.data = core->arena[span->space] + span->offset,
+    char *data;
+    if (core->address && span->space == SBP_HOST) {
+        data = core->address(core->address_user, span->offset, bytes);
+        if (!data)
+            return sbp_fail(diag, SBP_INTERNAL, "cpu: bytes %lld to %lld of the host arena",
+                            (long long)span->offset, (long long)(span->offset + bytes));
+    } else {
+        SBP_TRY(check_range(core, span->space, span->offset, bytes, diag));
+        data = core->arena[span->space] + span->offset;
+    }
+    *out = (cpu_view){.data = data,
                       .dtype = span->dtype,
                       .rows = span->rows,
                       .cols = span->cols,

@@ -85,11 +85,11 @@ typedef struct cpu_kernels {
 /* The best that this machine has. SBP_CPU_ISA=base|v3|v4 in the environment asks for less, for tests. */
 const cpu_kernels *cpu_kernels_choose(void);
 
-/* ---- device.c ------------------------------------------------------------------------------------- */
+/* ---- core.c --------------------------------------------------------------------------------------- */
 
 typedef struct cpu_core {
     sbp_device base;
-    cpu_lane lane; /* queue 0 */
+    cpu_lane lane; /* all threads */
     const cpu_kernels *kernels;
     const sbp_program *program;
     char *arena[SBP_SPACE_COUNT];
@@ -98,13 +98,18 @@ typedef struct cpu_core {
     int32_t plan_count;
     size_t scratch_bytes; /* per thread: what the program's kernels need */
     int threads;
+    /* Where bytes of SBP_HOST lie when that arena is another device's (cpu_cores.h); NULL: it is its own. */
+    char *(*address)(void *user, int64_t offset, int64_t bytes);
+    void *address_user;
 } cpu_core;
 
-/* What both devices are made of. */
-sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, const sbp_device_options *options,
+/* What the device proper and the cores of queue host are made of. threads: 0 all that the process may use. */
+sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, int32_t threads,
                            sbp_diag *diag) SBP_CHECKED;
 void cpu_core_destroy(cpu_core *core);
 void cpu_core_info(const cpu_core *core, sbp_device_info *out);
+/* The kernels of a program; `load`: and its arenas, but for that of the disk. */
+sbp_status cpu_core_prepare(cpu_core *core, const sbp_program *program, sbp_diag *diag) SBP_CHECKED;
 sbp_status cpu_core_load(cpu_core *core, const sbp_program *program, sbp_diag *diag) SBP_CHECKED;
 /* Bounds-checks a dispatch and turns it into a command. */
 sbp_status cpu_core_resolve(const cpu_core *core, const sbp_dispatch *dispatch, cpu_command *out,

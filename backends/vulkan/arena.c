@@ -125,9 +125,8 @@ static sbp_status create_arena(vulkan_device *d, sbp_space space, sbp_diag *diag
 
 sbp_status vulkan_arenas_create(vulkan_device *d, sbp_diag *diag) {
     SBP_TRY(check_memory(d, diag));
-    for (int space = 0; space < SBP_SPACE_COUNT; space++)
-        SBP_TRY(create_arena(d, (sbp_space)space, diag));
-    return SBP_OK;
+    SBP_TRY(create_arena(d, SBP_DEVICE, diag));
+    return create_arena(d, SBP_HOST, diag);
 }
 
 void vulkan_arena_destroy(vulkan_device *d, vulkan_arena *arena) {

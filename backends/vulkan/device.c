@@ -1,4 +1,6 @@
 /* device.c: the Vulkan device as backends/device.h wants it. */
+#include "backends/composite/composite.h"
+#include "backends/cpu/cpu_cores.h"
 #include "backends/vulkan/vulkan.h"
 #include "backends/vulkan/vulkan_device.h"
 
@@ -27,7 +29,7 @@ static sbp_status vulkan_create(const sbp_device_options *options, sbp_diag *dia
     if (!d)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     memset(d, 0, sizeof *d);
-    d->base.class = &sbp_vulkan_device;
+    d->base.class = &vulkan_proper;
     if (options) {
         d->code = options->code;
         d->code_bytes = options->code_bytes;
@@ -108,14 +110,22 @@ static void *vulkan_map(sbp_device *base, sbp_space space, int64_t offset) {
     return block->buffer.mapped + (offset - block->start);
 }
 
-const sbp_device_class sbp_vulkan_device = {.name = "vulkan",
-                                            .count = vulkan_count,
-                                            .create = vulkan_create,
-                                            .destroy = vulkan_destroy,
-                                            .info = vulkan_info,
-                                            .load = vulkan_load,
-                                            .write = vulkan_write,
-                                            .read = vulkan_read,
-                                            .submit = vulkan_submit,
-                                            .wait = vulkan_wait,
-                                            .map = vulkan_map};
+const sbp_device_class vulkan_proper = {.name = "vulkan",
+                                        .count = vulkan_count,
+                                        .create = vulkan_create,
+                                        .destroy = vulkan_destroy,
+                                        .info = vulkan_info,
+                                        .load = vulkan_load,
+                                        .write = vulkan_write,
+                                        .read = vulkan_read,
+                                        .submit = vulkan_submit,
+                                        .wait = vulkan_wait,
+                                        .map = vulkan_map};
+
+static sbp_status create_composite(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
+    const composite_parts parts = {.name = "vulkan", .proper = &vulkan_proper, .cores = &cpu_cores};
+    return composite_create(&parts, &sbp_vulkan_device, options, diag, out);
+}
+
+const sbp_device_class sbp_vulkan_device = {
+    .name = "vulkan", .count = vulkan_count, .create = create_composite, COMPOSITE_CLASS};

@@ -209,6 +209,9 @@ typedef struct vulkan_device {
     uint64_t allocated_bytes; /* of the heap of the device space, by us */
 } vulkan_device;
 
+/* The device without queues host and disk (backends/composite). */
+extern const sbp_device_class vulkan_proper;
+
 /* Library, physical and logical device; no streams. Zeroed before; closed by vulkan_device_close in any case.
  */
 sbp_status vulkan_device_open(vulkan_device *d, const sbp_device_options *options, const char *validation,

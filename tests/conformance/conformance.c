@@ -181,16 +181,18 @@ static bool is_left_out(const sbp_dispatch *dispatch) {
     return false;
 }
 
-/* False when the case is not run under validation. */
-static bool run_on(const suite_case *c, sbp_program *program, int threads, const unsigned char *before,
-                   unsigned char *after, int runs) {
+/* On queue host, everything lies in the host's arena. False when the case is not run under validation. */
+static bool run_on(suite_case *c, sbp_program *program, sbp_queue queue, int threads,
+                   const unsigned char *before, unsigned char *after, int runs) {
+    sbp_space space = queue == SBP_QUEUE_HOST ? SBP_HOST : SBP_DEVICE;
     sbp_diag *diag = sbp_diag_create();
     sbp_device_options options = {.threads = threads, .shuffle_seed = 1};
-    int64_t bytes = program->arena_bytes[SBP_DEVICE];
+    int64_t bytes = program->arena_bytes[space];
     sbp_span spans[SUITE_MOST_TENSORS];
+    c->command.queue = (int32_t)queue;
     for (int32_t i = 0; i < c->tensor_count; i++) {
         const suite_tensor *t = &c->tensors[i];
-        spans[i] = (sbp_span){.space = t->absent ? SBP_SPACE_COUNT : SBP_DEVICE,
+        spans[i] = (sbp_span){.space = t->absent ? SBP_SPACE_COUNT : space,
                               .dtype = t->dtype,
                               .offset = t->offset,
                               .rows = t->rows,
@@ -211,10 +213,10 @@ static bool run_on(const suite_case *c, sbp_program *program, int threads, const
     }
     sbp_device *device = suite_open(under_test, &options, c->arena, program, &dispatch, 1, diag);
     for (int run = 0; run < runs; run++) {
-        CHECK_OK(under_test->write(device, SBP_DEVICE, 0, before, bytes, diag), diag);
+        CHECK_OK(under_test->write(device, space, 0, before, bytes, diag), diag);
         CHECK_OK(under_test->submit(device, &dispatch, diag), diag);
         CHECK_OK(under_test->wait(device, diag), diag);
-        CHECK_OK(under_test->read(device, SBP_DEVICE, 0, after + run * bytes, bytes, diag), diag);
+        CHECK_OK(under_test->read(device, space, 0, after + run * bytes, bytes, diag), diag);
     }
     under_test->destroy(device);
     sbp_diag_destroy(diag);
@@ -259,7 +261,7 @@ static void check_tensor(const suite_case *c, int32_t index, const unsigned char
 }
 
 /* What the narrower instruction sets give, against `after`. */
-static void check_instruction_sets(const suite_case *c, sbp_program *program, int64_t bytes,
+static void check_instruction_sets(suite_case *c, sbp_program *program, int64_t bytes,
                                    const unsigned char *before, const unsigned char *after,
                                    unsigned char *other) {
     static const char *const sets[] = {"v4", "v3", "base"};
@@ -267,7 +269,7 @@ static void check_instruction_sets(const suite_case *c, sbp_program *program, in
     char *kept = set ? strdup(set) : NULL;
     for (int i = 0; i < SBP_COUNT(sets); i++) {
         setenv("SBP_CPU_ISA", sets[i], 1);
-        assert_true(run_on(c, program, 2, before, other, 1));
+        assert_true(run_on(c, program, SBP_QUEUE_COMPUTE, 2, before, other, 1));
         if (memcmp(after, other, (size_t)bytes) != 0)
             fail_msg("%s: results in %s differ", c->name, sets[i]);
     }
@@ -277,18 +279,31 @@ static void check_instruction_sets(const suite_case *c, sbp_program *program, in
     free(kept);
 }
 
+static bool runs_on_host(const suite_case *c) {
+    switch (c->command.kind) {
+    case SBP_CMD_FILL:
+    case SBP_CMD_COPY:
+    case SBP_CMD_ROW:
+    case SBP_CMD_COLSUM:
+    case SBP_CMD_REDUCE:
+        return true;
+    default:
+        return false;
+    }
+}
+
 void suite_check(suite_case *c) {
     static const int threads[] = {1, 2, 3, 5};
     int64_t bytes = lay_out(c);
     sbp_program *program = sbp_program_create(c->arena, "conformance");
-    program->arena_bytes[SBP_DEVICE] = bytes;
+    program->arena_bytes[SBP_DEVICE] = program->arena_bytes[SBP_HOST] = bytes;
     if (c->kernel)
         c->command.kernel = sbp_program_add_kernel(c->arena, program, c->kernel);
     c->command.view_count = c->tensor_count;
     unsigned char *before = suite_alloc(c, bytes, 1), *after = suite_alloc(c, 2 * bytes, 1);
     unsigned char *other = suite_alloc(c, 2 * bytes, 1), *owned = suite_alloc(c, bytes, 1);
     fill_arena(c, before, bytes);
-    if (!run_on(c, program, threads[0], before, after, 2))
+    if (!run_on(c, program, SBP_QUEUE_COMPUTE, threads[0], before, after, 2))
         return;
     if (memcmp(after, after + bytes, (size_t)bytes) != 0)
         fail_msg("%s: two runs differ", c->name);
@@ -299,9 +314,14 @@ void suite_check(suite_case *c) {
             fail_msg("%s: byte %lld, which is no output, was overwritten", c->name, (long long)i);
     bool threaded = strncmp(under_test->name, "cpu", 3) == 0;
     for (int i = 1; i < SBP_COUNT(threads) && threaded; i++) {
-        assert_true(run_on(c, program, threads[i], before, other, 1));
+        assert_true(run_on(c, program, SBP_QUEUE_COMPUTE, threads[i], before, other, 1));
         if (memcmp(after, other, (size_t)bytes) != 0)
             fail_msg("%s: results with %d threads differ", c->name, threads[i]);
+    }
+    if (threaded && runs_on_host(c)) {
+        assert_true(run_on(c, program, SBP_QUEUE_HOST, 2, before, other, 1));
+        if (memcmp(after, other, (size_t)bytes) != 0)
+            fail_msg("%s: results of queue host differ", c->name);
     }
     if (threaded && c->same_bits)
         check_instruction_sets(c, program, bytes, before, after, other);

@@ -1,0 +1,315 @@
+/* composite.c: sends commands to the part of the device that runs their queue. */
+#include "backends/composite/composite.h"
+#include "backends/composite/disk.h"
+#include "backends/composite/engines.h"
+#include "backends/composite/shuffle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A piece of the host arena that is one piece of memory. */
+typedef struct host_piece {
+    int64_t begin, end;
+    char *data;
+} host_piece;
+
+typedef struct composite {
+    sbp_device base;
+    composite_parts parts;
+    int32_t threads;
+    double rates[SBP_QUEUE_COUNT];
+    char *offload_dir;
+    const sbp_program *program;
+    sbp_device *proper;
+    composite_engines *engines; /* from the first command on that is not for compute */
+    composite_shuffle *shuffle;
+    composite_disk *disk; /* when the program has a disk arena */
+    void *cores;          /* from the first command of queue host on */
+    host_piece *pieces;   /* sorted */
+    int32_t piece_count;
+} composite;
+
+static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag *diag);
+
+/* ---- opening ---------------------------------------------------------------------------------------- */
+
+/* "in:2e9,disk:5e8": bytes per second and queue, over what the options say. */
+static sbp_status read_rates(double rates[SBP_QUEUE_COUNT], sbp_diag *diag) {
+    const char *text = getenv("SBP_TEST_RATES"), *at = text;
+    while (at && *at) {
+        size_t length = strcspn(at, ":");
+        int q = 0;
+        while (q < SBP_QUEUE_COUNT &&
+               (strlen(sbp_queue_names[q]) != length || strncmp(at, sbp_queue_names[q], length) != 0))
+            q++;
+        char *end = NULL;
+        double rate = at[length] ? strtod(at + length + 1, &end) : 0;
+        if (q == SBP_QUEUE_COUNT || !(rate > 0) || (*end && *end != ','))
+            return sbp_fail(diag, SBP_USAGE,
+                            "SBP_TEST_RATES is '%.60s'; it gives bytes per second of queues: in:2e9,disk:5e8",
+                            text);
+        rates[q] = rate;
+        at = *end ? end + 1 : end;
+    }
+    return SBP_OK;
+}
+
+static sbp_status create_parts(composite *c, const sbp_device_options *options, sbp_diag *diag) {
+    SBP_TRY(read_rates(c->rates, diag));
+    if (c->parts.shuffled) {
+        c->shuffle = composite_shuffle_create(options ? options->shuffle_seed : 0, run_command, c);
+        if (!c->shuffle)
+            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    }
+    if (options && options->offload_dir) {
+        c->offload_dir = sbp_malloc(strlen(options->offload_dir) + 1);
+        if (!c->offload_dir)
+            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        strcpy(c->offload_dir, options->offload_dir);
+    }
+    return c->parts.proper->create(options, diag, &c->proper);
+}
+
+sbp_status composite_create(const composite_parts *parts, const sbp_device_class *class,
+                            const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
+    *out = NULL;
+    composite *c = sbp_malloc(sizeof *c);
+    if (!c)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    *c = (composite){.base.class = class, .parts = *parts, .threads = options ? options->threads : 0};
+    for (int q = 0; options && q < SBP_QUEUE_COUNT; q++)
+        c->rates[q] = options->rates[q];
+    sbp_status status = create_parts(c, options, diag);
+    if (status != SBP_OK)
+        composite_destroy(&c->base);
+    else
+        *out = &c->base;
+    return status;
+}
+
+void composite_destroy(sbp_device *base) {
+    composite *c = (composite *)base;
+    composite_engines_destroy(c->engines);
+    composite_shuffle_destroy(c->shuffle);
+    if (c->cores)
+        c->parts.cores->destroy(c->cores);
+    composite_disk_destroy(c->disk);
+    if (c->proper)
+        c->proper->class->destroy(c->proper);
+    free(c->pieces);
+    free(c->offload_dir);
+    free(c);
+}
+
+void composite_info(sbp_device *base, sbp_device_info *out) {
+    composite *c = (composite *)base;
+    c->proper->class->info(c->proper, out);
+    if (c->disk)
+        composite_disk_counts(c->disk, &out->disk_read_bytes, &out->disk_written_bytes);
+}
+
+/* ---- the host arena --------------------------------------------------------------------------------- */
+
+static int by_begin(const void *a, const void *b) {
+    const host_piece *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* `map` promises the bytes of a buffer; buffers that follow each other in memory become one piece. */
+static sbp_status find_pieces(composite *c, sbp_diag *diag) {
+    const sbp_program *p = c->program;
+    sbp_sizes most = sbp_program_sizes(p, p->t_max, p->s_max);
+    int32_t count = 0;
+    c->pieces = sbp_malloc(((size_t)p->buffer_count + 1) * sizeof *c->pieces);
+    if (!c->pieces)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    for (int32_t i = 0; i < p->buffer_count; i++) {
+        const sbp_buffer *b = &p->buffers[i];
+        int64_t bytes;
+        if (b->space != SBP_HOST || b->offset < 0 || !sbp_buffer_bytes(b, &most, &bytes))
+            continue;
+        c->pieces[count++] = (host_piece){b->offset, b->offset + (b->count - 1) * b->stride + bytes, NULL};
+    }
+    if (count == 0)
+        c->pieces[count++] = (host_piece){0, p->arena_bytes[SBP_HOST], NULL};
+    qsort(c->pieces, (size_t)count, sizeof *c->pieces, by_begin);
+    for (int32_t i = 0; i < count; i++) {
+        host_piece piece = c->pieces[i];
+        piece.data = c->proper->class->map(c->proper, SBP_HOST, piece.begin);
+        if (!piece.data)
+            return sbp_fail(diag, SBP_INTERNAL, "%s: the host does not reach its own arena", c->parts.name);
+        host_piece *last = c->piece_count > 0 ? &c->pieces[c->piece_count - 1] : NULL;
+        if (last && piece.begin <= last->end && last->data + (piece.begin - last->begin) == piece.data)
+            last->end = piece.end > last->end ? piece.end : last->end;
+        else
+            c->pieces[c->piece_count++] = piece;
+    }
+    return SBP_OK;
+}
+
+static char *find_host(void *user, int64_t offset, int64_t bytes) {
+    const composite *c = user;
+    int32_t low = 0, high = c->piece_count;
+    while (high - low > 1) {
+        int32_t middle = low + (high - low) / 2;
+        if (c->pieces[middle].begin <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    if (c->piece_count == 0 || offset < c->pieces[low].begin || bytes < 0 || offset > c->pieces[low].end ||
+        bytes > c->pieces[low].end - offset)
+        return NULL;
+    return c->pieces[low].data + (offset - c->pieces[low].begin);
+}
+
+sbp_status composite_load(sbp_device *base, const sbp_program *program, sbp_diag *diag) {
+    composite *c = (composite *)base;
+    if (c->program)
+        return sbp_fail(diag, SBP_INTERNAL, "%s: a second program on the same device", c->parts.name);
+    c->program = program;
+    if (program->arena_bytes[SBP_DISK] > 0) { /* first, as it is what the machine may lack */
+        if (!c->offload_dir)
+            return sbp_fail(diag, SBP_USAGE,
+                            "the plan keeps data in a file: a directory for it is needed (--offload-dir)");
+        SBP_TRY(composite_disk_create(c->offload_dir, program->arena_bytes[SBP_DISK], diag, &c->disk));
+    }
+    SBP_TRY(c->proper->class->load(c->proper, program, diag));
+    return program->arena_bytes[SBP_HOST] > 0 ? find_pieces(c, diag) : SBP_OK;
+}
+
+/* ---- running ---------------------------------------------------------------------------------------- */
+
+/* The bytes of a span; false when its rows have others between them. */
+static bool dense_bytes(const sbp_span *span, int64_t *row_bytes, int64_t *all_bytes) {
+    int64_t unit = sbp_dtype_bytes(span->dtype);
+    *row_bytes = span->cols * unit;
+    *all_bytes = span->rows > 0 ? ((span->rows - 1) * span->stride + span->cols) * unit : 0;
+    return span->rows <= 1 || span->stride == span->cols;
+}
+
+static sbp_status move_rows(composite *c, const sbp_span *to, const sbp_span *from, sbp_diag *diag) {
+    bool writes = to->space == SBP_DISK;
+    const sbp_span *disk = writes ? to : from, *host = writes ? from : to;
+    int64_t row_bytes, host_bytes, disk_bytes;
+    if (!c->disk || disk->space != SBP_DISK || host->space != SBP_HOST || to->dtype != from->dtype ||
+        to->rows != from->rows || to->cols != from->cols || to->cols < 1)
+        return sbp_fail(diag, SBP_INTERNAL, "%s: queue disk: not a copy between host and disk",
+                        c->parts.name);
+    bool dense = dense_bytes(disk, &row_bytes, &disk_bytes);
+    dense = dense_bytes(host, &row_bytes, &host_bytes) && dense;
+    char *data = find_host(c, host->offset, host_bytes);
+    if (!data)
+        return sbp_fail(diag, SBP_INTERNAL, "%s: bytes %lld to %lld of the host arena", c->parts.name,
+                        (long long)host->offset, (long long)(host->offset + host_bytes));
+    int64_t unit = sbp_dtype_bytes(to->dtype), rows = dense ? 1 : to->rows;
+    for (int64_t r = 0; r < rows && host_bytes > 0; r++) {
+        char *at = data + r * host->stride * unit;
+        int64_t offset = disk->offset + r * disk->stride * unit, bytes = dense ? host_bytes : row_bytes;
+        SBP_TRY(writes ? composite_disk_write(c->disk, offset, at, bytes, diag)
+                       : composite_disk_read(c->disk, offset, at, bytes, diag));
+    }
+    return SBP_OK;
+}
+
+/* By the thread of the command's queue. */
+static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    composite *c = user;
+    switch (dispatch->command->queue) {
+    case SBP_QUEUE_HOST:
+        return c->parts.cores->run(c->cores, dispatch, diag);
+    case SBP_QUEUE_DISK:
+        if (dispatch->command->kind != SBP_CMD_COPY || dispatch->span_count != 2)
+            return sbp_fail(diag, SBP_INTERNAL, "%s: queue disk only copies", c->parts.name);
+        return move_rows(c, &dispatch->spans[0], &dispatch->spans[1], diag);
+    default:
+        return c->proper->class->submit(c->proper, dispatch, diag);
+    }
+}
+
+/* Whether the device proper puts the commands of a queue in order itself. */
+static bool orders(const composite *c, int32_t queue) {
+    return !c->parts.waits && queue <= SBP_QUEUE_OUT;
+}
+
+static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    int32_t from = dispatch->command->u.fence.from, to = dispatch->command->u.fence.to;
+    if (from < 0 || from >= SBP_QUEUE_COUNT || to < 0 || to >= SBP_QUEUE_COUNT)
+        return sbp_fail(diag, SBP_INTERNAL, "%s: a fence from queue %d to %d", c->parts.name, from, to);
+    if (c->shuffle) {
+        composite_shuffle_fence(c->shuffle, from, to);
+        return SBP_OK;
+    }
+    if (orders(c, from) && orders(c, to))
+        return c->proper->class->submit(c->proper, dispatch, diag);
+    if (!c->engines) /* nothing has run anywhere else yet, and what did is done where it waits */
+        return orders(c, from) ? c->proper->class->wait(c->proper, diag) : SBP_OK;
+    if (orders(c, from))
+        return c->proper->class->wait(c->proper, diag);
+    if (orders(c, to))
+        return composite_engines_wait(c->engines, from, diag);
+    composite_engines_fence(c->engines, from, to);
+    return SBP_OK;
+}
+
+static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
+    if (!c->shuffle && !c->engines)
+        SBP_TRY(composite_engines_create(run_command, c, c->rates, diag, &c->engines));
+    if (queue == SBP_QUEUE_HOST && !c->cores)
+        return c->parts.cores->create(c->threads, c->program, find_host, c, diag, &c->cores);
+    return SBP_OK;
+}
+
+sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    composite *c = (composite *)base;
+    int32_t queue = dispatch->command->queue;
+    if (dispatch->command->kind == SBP_CMD_FENCE)
+        return submit_fence(c, dispatch, diag);
+    if (queue < 0 || queue >= SBP_QUEUE_COUNT || dispatch->span_count < 0 ||
+        dispatch->span_count > SBP_MAX_COMMAND_OPERANDS)
+        return sbp_fail(diag, SBP_INTERNAL, "%s: a command of %d operands in queue %d", c->parts.name,
+                        dispatch->span_count, queue);
+    if (!c->shuffle && (orders(c, queue) || (!c->engines && queue == SBP_QUEUE_COMPUTE)))
+        return c->proper->class->submit(c->proper, dispatch, diag);
+    SBP_TRY(start(c, queue, diag));
+    return c->shuffle ? composite_shuffle_submit(c->shuffle, dispatch, diag)
+                      : composite_engines_submit(c->engines, dispatch, diag);
+}
+
+/* Until all queues are done. */
+static sbp_status drain(composite *c, sbp_diag *diag) {
+    if (c->shuffle)
+        return composite_shuffle_wait(c->shuffle, diag);
+    return c->engines ? composite_engines_wait(c->engines, SBP_QUEUE_COUNT, diag) : SBP_OK;
+}
+
+sbp_status composite_wait(sbp_device *base, sbp_diag *diag) {
+    composite *c = (composite *)base;
+    SBP_TRY(drain(c, diag));
+    return c->proper->class->wait(c->proper, diag);
+}
+
+sbp_status composite_write(sbp_device *base, sbp_space space, int64_t offset, const void *data, int64_t bytes,
+                           sbp_diag *diag) {
+    composite *c = (composite *)base;
+    SBP_TRY(drain(c, diag));
+    if (space == SBP_DISK && c->disk)
+        return composite_disk_write(c->disk, offset, data, bytes, diag);
+    return c->proper->class->write(c->proper, space, offset, data, bytes, diag);
+}
+
+sbp_status composite_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                          sbp_diag *diag) {
+    composite *c = (composite *)base;
+    SBP_TRY(drain(c, diag));
+    if (space == SBP_DISK && c->disk)
+        return composite_disk_read(c->disk, offset, data, bytes, diag);
+    return c->proper->class->read(c->proper, space, offset, data, bytes, diag);
+}
+
+void *composite_map(sbp_device *base, sbp_space space, int64_t offset) {
+    composite *c = (composite *)base;
+    if (space == SBP_DISK || drain(c, NULL) != SBP_OK)
+        return NULL;
+    return c->proper->class->map(c->proper, space, offset);
+}
