@@ -62,10 +62,11 @@ static sbp_status create_parts(composite *c, const sbp_device_options *options, 
             return sbp_fail(diag, SBP_MACHINE, "out of memory");
     }
     if (options && options->offload_dir) {
-        c->offload_dir = sbp_malloc(strlen(options->offload_dir) + 1);
+        size_t length = strlen(options->offload_dir) + 1;
+        c->offload_dir = sbp_malloc(length);
         if (!c->offload_dir)
             return sbp_fail(diag, SBP_MACHINE, "out of memory");
-        strcpy(c->offload_dir, options->offload_dir);
+        memcpy(c->offload_dir, options->offload_dir, length);
     }
     return c->parts.proper->create(options, diag, &c->proper);
 }

@@ -17,8 +17,8 @@ enum { BLOCK = SBP_DISK_ALIGNMENT, DIRECT_LEAST = 1 << 20, BOUNCE_BYTES = 4 << 2
 
 struct composite_disk {
     char *directory;
-    int file, direct; /* descriptors; direct -1: not to be had */
-    char *bounce;     /* BOUNCE_BYTES, of `direct` */
+    int file, direct;      /* descriptors; direct -1: not to be had */
+    char *memory, *bounce; /* for `direct`: BOUNCE_BYTES at a block border in it */
     int64_t bytes;
     _Atomic int64_t read_bytes, written_bytes;
 };
@@ -52,20 +52,31 @@ static sbp_status reserve(composite_disk *disk, sbp_diag *diag) {
 }
 
 static sbp_status open_file(composite_disk *disk, sbp_diag *diag) {
+    static const char pattern[] = "/sbp-offload-XXXXXX";
     char path[64], *name;
-    if (asprintf(&name, "%s/sbp-offload-XXXXXX", disk->directory) < 0)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    disk->file = mkostemp(name, O_CLOEXEC);
-    int error = errno;
-    if (disk->file >= 0)
-        unlink(name);
-    free(name);
-    if (disk->file < 0)
-        return fail_io(disk, "make", error, diag);
+    disk->file = open(disk->directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (disk->file < 0) { /* not every file system can */
+        size_t bytes = strlen(disk->directory) + sizeof pattern;
+        name = sbp_malloc(bytes);
+        if (!name)
+            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        snprintf(name, bytes, "%s%s", disk->directory, pattern);
+        disk->file = mkostemp(name, O_CLOEXEC);
+        int error = errno;
+        if (disk->file >= 0)
+            unlink(name);
+        free(name);
+        if (disk->file < 0)
+            return fail_io(disk, "make", error, diag);
+    }
     snprintf(path, sizeof path, "/proc/self/fd/%d", disk->file);
     disk->direct = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
-    if (disk->direct >= 0 && posix_memalign((void **)&disk->bounce, BLOCK, BOUNCE_BYTES) != 0)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    if (disk->direct >= 0) {
+        disk->memory = sbp_malloc(BOUNCE_BYTES + BLOCK);
+        if (!disk->memory)
+            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        disk->bounce = disk->memory + (BLOCK - (uintptr_t)disk->memory % BLOCK) % BLOCK;
+    }
     return reserve(disk, diag);
 }
 
@@ -75,12 +86,13 @@ sbp_status composite_disk_create(const char *directory, int64_t bytes, sbp_diag 
     if (!disk)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     *disk = (composite_disk){.file = -1, .direct = -1, .bytes = sbp_round_up(bytes, BLOCK)};
-    disk->directory = sbp_malloc(strlen(directory) + 1);
+    size_t length = strlen(directory) + 1;
+    disk->directory = sbp_malloc(length);
     if (!disk->directory) {
         composite_disk_destroy(disk);
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     }
-    strcpy(disk->directory, directory);
+    memcpy(disk->directory, directory, length);
     sbp_status status = open_file(disk, diag);
     if (status != SBP_OK)
         composite_disk_destroy(disk);
@@ -96,7 +108,7 @@ void composite_disk_destroy(composite_disk *disk) {
         close(disk->direct);
     if (disk->file >= 0)
         close(disk->file);
-    free(disk->bounce);
+    free(disk->memory);
     free(disk->directory);
     free(disk);
 }

@@ -45,9 +45,10 @@ typedef struct sbp_run {
     sbp_trainer trainer;
     sbp_metrics metrics;
     sbp_run_state state;
-    int64_t resumed_after; /* steps that a checkpoint had, 0: none */
-    double eval_loss;      /* of the last evaluation of the first file; NaN: none */
-    double seconds;        /* of training */
+    int64_t resumed_after;                         /* steps that a checkpoint had, 0: none */
+    int64_t disk_read_before, disk_written_before; /* bytes of the disk arena before the first step */
+    double eval_loss;                              /* of the last evaluation of the first file; NaN: none */
+    double seconds;                                /* of training */
 } sbp_run;
 
 /* ---- run_data.c -------------------------------------------------------------------------------------- */
@@ -100,6 +101,18 @@ int32_t sbp_run_threads(const sbp_run *run);
 /* What the plan says, for the threads of this run. */
 int64_t sbp_run_peak_planned(const sbp_run *run);
 int64_t sbp_run_peak_measured(const sbp_run *run); /* 0: the driver does not report it */
+
+/* ---- run_disk.c --------------------------------------------------------------------------------------- */
+
+/* --offload-dir, else --out, else the current directory. */
+const char *sbp_run_offload_dir(const sbp_run *run);
+/* SBP_MACHINE when the checkpoints and the model to come do not fit where --out is. The file of the disk
+ * arena has its space already. */
+sbp_status sbp_run_check_space(const sbp_run *run) SBP_CHECKED;
+/* Of the disk arena, since the run's first step. */
+void sbp_run_disk_traffic(const sbp_run *run, int64_t *read_bytes, int64_t *written_bytes);
+/* Says what a step reads and writes, and how long a drive lasts at that; nothing where nothing is on disk. */
+void sbp_run_note_disk(const sbp_run *run);
 
 /* ---- run_train.c ------------------------------------------------------------------------------------- */
 

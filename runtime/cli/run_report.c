@@ -238,9 +238,16 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
         add_number(&out, run->seconds);
         sbp_text_add(&out, ", \"peak_bytes_planned\": %lld, \"peak_bytes_measured\": ", (long long)planned);
         if (measured > 0)
-            sbp_text_add(&out, "%lld}\n", (long long)measured);
+            sbp_text_add(&out, "%lld", (long long)measured);
         else
-            sbp_text_add(&out, "null}\n");
+            sbp_text_add(&out, "null");
+        if (run->plan->program->arena_bytes[SBP_DISK] > 0) {
+            int64_t read_bytes, written_bytes;
+            sbp_run_disk_traffic(run, &read_bytes, &written_bytes);
+            sbp_text_add(&out, ", \"disk_bytes_read\": %lld, \"disk_bytes_written\": %lld",
+                         (long long)read_bytes, (long long)written_bytes);
+        }
+        sbp_text_add(&out, "}\n");
         return sbp_print(run->diag, out.data, out.length);
     }
     char a[32], b[32], done[80];
@@ -252,6 +259,7 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
                  measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
                  measured > 0 ? " measured" : "", run->out ? "; the model is in " : "",
                  run->out ? run->out : "");
+    sbp_run_note_disk(run);
     if (measured > planned + planned / 100)
         sbp_note(run->diag, "the %s device holds %s more than was planned", run->info.backend,
                  sbp_format_bytes(a, sizeof a, (double)(measured - planned)));

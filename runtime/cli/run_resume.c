@@ -12,10 +12,10 @@
 static const char *const may_change[] = {"data",       "steps", "epochs",    "eval",
                                          "eval-every", "keep",  "save-every"};
 /* About one start, not about the run. */
-static const char *const of_a_start[] = {"out",     "resume",         "overwrite",  "dry-run",       "json",
-                                         "config",  "help",           "version",    "devices",       "device",
-                                         "threads", "dump-gradients", "score",      "help-markdown", "output",
-                                         "svg",     "stop-after",     "print-after"};
+static const char *const of_a_start[] = {
+    "out",           "resume",  "overwrite", "dry-run",     "json",       "config",         "help",
+    "version",       "devices", "device",    "offload-dir", "threads",    "dump-gradients", "score",
+    "help-markdown", "output",  "svg",       "stop-after",  "print-after"};
 /* Of sbpc: where things are computed and kept. Another value is another plan, whose sums round differently.
  */
 static const char *const of_the_schedule[] = {

@@ -220,7 +220,8 @@ static sbp_status open_device(sbp_run *run) {
     sbp_device_options options = {.threads = sbp_run_threads(run),
                                   .index = (int32_t)sbp_options_int(run->options, "device"),
                                   .code = run->plan->kernels,
-                                  .code_bytes = run->plan->kernels_bytes};
+                                  .code_bytes = run->plan->kernels_bytes,
+                                  .offload_dir = sbp_run_offload_dir(run)};
     char need[32], have[32], limit[100];
     if (!class)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on",
@@ -335,5 +336,7 @@ sbp_status sbp_run_on_device(sbp_run *run) {
             "evaluate, score and dump gradients",
             run->plan_path);
     SBP_TRY(begin(run, &resumed));
+    SBP_TRY(sbp_run_check_space(run));
+    sbp_run_disk_traffic(run, &run->disk_read_before, &run->disk_written_before);
     return act(run, resumed);
 }

@@ -29,6 +29,7 @@ int main(int argc, char **argv) {
         return SBP_MACHINE;
     }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
     sbp_diag_set_sink(diag, print_message, NULL);
     sbp_status status = dispatch(diag, argc, argv);
     if (fflush(stdout) != 0 && status == SBP_OK)

@@ -44,7 +44,8 @@ void sbp_profile_print(sbp_profile *p, FILE *out) {
     for (int32_t i = 0; i < p->count; i++)
         all += p->timings[i].seconds;
     qsort(p->timings, (size_t)p->count, sizeof *p->timings, by_seconds);
-    fprintf(out, "%9s %6s %8s %9s %8s  command\n", "seconds", "share", "count", "GFLOP/s", "GB/s");
+    fprintf(out, "%9s %6s %8s %9s %8s  command (one after the other; @queue where not compute)\n", "seconds",
+            "share", "count", "GFLOP/s", "GB/s");
     for (int32_t i = 0; i < p->count; i++) {
         const timing *t = &p->timings[i];
         char rate[32] = "";
@@ -119,6 +120,9 @@ sbp_status sbp_profile_run(sbp_profile *p, const sbp_device_class *class, sbp_de
                            const sbp_dispatch *dispatch, sbp_diag *diag) {
     char name[NAME_BYTES] = "";
     double flops = describe(dispatch, name), begun = sbp_seconds();
+    size_t length = strlen(name);
+    if (dispatch->command->queue != SBP_QUEUE_COMPUTE)
+        snprintf(name + length, sizeof name - length, " @%s", sbp_queue_names[dispatch->command->queue]);
     SBP_TRY(class->submit(device, dispatch, diag));
     SBP_TRY(class->wait(device, diag));
     double seconds = sbp_seconds() - begun;

@@ -16,7 +16,7 @@ static void place(sbp_program *p) {
         int64_t bytes = 0;
         assert_true(sbp_buffer_bytes(buffer, &most, &bytes));
         buffer->offset = p->arena_bytes[buffer->space];
-        buffer->stride = sbp_round_up(bytes, 64);
+        buffer->stride = sbp_round_up(bytes, buffer->space == SBP_DISK ? SBP_DISK_ALIGNMENT : 64);
         p->arena_bytes[buffer->space] += buffer->stride * buffer->count;
     }
 }
