@@ -1,56 +1,106 @@
-/* entries: the bodies of `score`, `accumulate` and `step`: one call per segment, checkpoints every k
- * segments, the saved set, offloading, and what happens to each finished gradient.
+/* entries: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`.
  *
- * requires  streambp, head, optimizer
+ * requires  streambp, head, optimizer, schedule
  * preserves everything there is
  * breaks    nothing
  *
  * Layers are the calls between the first (embedding) and the last (head). I_l is the input of layer l; I_L
  * the head's, which becomes the gradient stream G in place. Every k-th I_l is a checkpoint, the k - 1 behind
- * it live in slots that all groups share; before a group's backward its layers but the last run forward again
- * (the last group's are still there). Offloaded checkpoints pass through two device slots; saved values
- * likewise, one slot being read while the next is fetched. What is still in its slot when it is read neither
- * comes back nor went to the host for that.
+ * it live in buffers that all groups share; before a group's backward its layers but the last run forward
+ * again (the last group's are still there). `step` is: the gradient of a parameter is complete, so it is
+ * updated.
+ *
+ * Nothing here knows where anything lives: acts name items, and reside brings them.
  */
 #include <string.h>
 
+#include "passes/residency/residency.h"
 #include "passes/update.h"
+
+const char *const sbp_item_class_names[SBP_ITEM_CLASS_COUNT] = {"checkpoints", "saved", "states", "gradients",
+                                                                "params"};
 
 typedef struct entry_builder {
     sbp_pipeline *p;
-    sbp_body body;  /* of the entry being built */
-    int32_t layers; /* L */
+    sbp_residency *r;
+    sbp_call_list *list; /* being built */
+    int32_t layers;      /* L */
     int32_t groups;
     int64_t k;
-    int32_t checkpoints, temporaries, gradient; /* buffers: device slots, k - 1 slots, G; -1: none */
-    int32_t checkpoints_host;                   /* offloaded: one slot per group */
-    struct saved_store *stores;
-    int32_t store_count;
+    int32_t *checkpoints;          /* per group: item */
+    int32_t temporaries, gradient; /* buffers: k - 1 inputs, G; -1: none */
     int32_t max_saved;
-    int32_t *saved_slot;  /* per call and saved value (call * max_saved + i): item in its store */
-    int32_t *saved_store; /* likewise: which store */
-    bool *fetched;        /* per call and saved value: comes back from the host at some time */
-    int32_t *sequence;    /* calls in the order in which the backward reads what they saved */
-    int32_t *accums;      /* per parameter: buffer of its accumulator, -1 */
-    int32_t *uses;        /* per parameter: calls of the backward still to come */
-    int32_t sequence_count, sequence_capacity, at;
-    bool rehearsal; /* nothing is emitted: finds out what is fetched */
-    bool step, offload;
+    int32_t *saved;                             /* per call and saved value (call * max_saved + i): item */
+    int32_t *params, *grads;                    /* per parameter: item, -1 */
+    int32_t (*states)[SBP_MAX_UPDATE_OPERANDS]; /* per parameter and operand of its update: item */
+    int32_t clip, norms;                        /* items, -1 */
+    int32_t *accums;                            /* per parameter: item of its accumulator, -1 */
+    int32_t *uses;                              /* per parameter: calls of the backward still to come */
+    sbp_map accum_items;                        /* by name: accumulators that calls of a kind share */
+    bool step;
 } entry_builder;
-
-/* All values of one name and shape that calls save: an array on the device, or on the host with two slots
- * here. */
-typedef struct saved_store {
-    const sbp_saved *saved;
-    int32_t count, device, host;
-    int32_t resident[2]; /* which item each of the two slots holds, -1: none */
-} saved_store;
 
 static const sbp_segment_kind *kind_of(const entry_builder *e, int32_t call) {
     return &e->p->lowering->kinds[e->p->module->calls[call].func];
 }
 
-/* ---- buffers ----------------------------------------------------------------------------------------- */
+static sbp_space home_of(const entry_builder *e, sbp_item_class class) {
+    return class < SBP_ITEM_CLASS_COUNT ? e->p->options.schedule.homes[class] : SBP_DEVICE;
+}
+
+/* ---- items ------------------------------------------------------------------------------------------- */
+
+static int32_t add_item(entry_builder *e, sbp_resident item) {
+    SBP_PUSH(e->p->arena, e->r->items, e->r->item_count, e->r->item_capacity, item);
+    return e->r->item_count - 1;
+}
+
+/* An item whose home is a buffer that is there already; the buffer moves to where its class lives. */
+static int32_t add_buffer_item(entry_builder *e, sbp_item_class class, int32_t buffer, sbp_dtype computed,
+                               bool lasts) {
+    sbp_buffer *b = &e->p->program->buffers[buffer];
+    b->space = home_of(e, class);
+    const char *pool =
+        sbp_arena_printf(e->p->arena, "%s.%s.%lldx%lld", sbp_role_name(b->role), sbp_dtype_name(b->dtype),
+                         (long long)sbp_extent_as_const(b->rows), (long long)b->cols);
+    return add_item(e, (sbp_resident){.class = class,
+                                      .role = b->role,
+                                      .pool = pool,
+                                      .buffer = buffer,
+                                      .space = b->space,
+                                      .stored = b->dtype,
+                                      .computed = computed,
+                                      .rows = b->rows,
+                                      .cols = b->cols,
+                                      .lasts = lasts});
+}
+
+/* `count` items of T rows in one array. Away from the device they have an array there, and slots here; when
+ * there are no more of them than slots, nothing ever leaves. `kept` false: each is read soon after it was
+ * written, two slots serve all. Returns the first. */
+static int32_t add_array(entry_builder *e, sbp_item_class class, const char *name, sbp_role role,
+                         sbp_dtype dtype, int64_t cols, int32_t count, bool kept) {
+    sbp_space space = home_of(e, class);
+    sbp_extent t = sbp_extent_symbol(SBP_T, 1);
+    int32_t buffer = -1, first = e->r->item_count;
+    if (kept && (space == SBP_DEVICE || count > 2))
+        buffer = sbp_lower_buffer(
+            e->p,
+            space == SBP_DEVICE ? name : sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]),
+            role, space, dtype, count, t, cols, -1);
+    for (int32_t i = 0; i < count; i++)
+        add_item(e, (sbp_resident){.class = class,
+                                   .role = role,
+                                   .pool = name,
+                                   .buffer = buffer,
+                                   .element = i,
+                                   .space = buffer >= 0 ? space : SBP_DEVICE,
+                                   .stored = dtype,
+                                   .computed = dtype,
+                                   .rows = t,
+                                   .cols = cols});
+    return first;
+}
 
 static void make_streams(entry_builder *e, bool backward) {
     sbp_pipeline *p = e->p;
@@ -58,16 +108,11 @@ static void make_streams(entry_builder *e, bool backward) {
     const sbp_type *x = &kind_of(e, 0)->output;
     int64_t cols = sbp_type_row_elems(x);
     e->gradient = sbp_lower_buffer(p, "G", SBP_ROLE_STREAM, SBP_DEVICE, x->dtype, 1, t, cols, -1);
-    int32_t slots = backward ? e->groups : 2;
-    e->checkpoints_host = -1;
-    if (e->offload && slots > 2) {
-        e->checkpoints_host =
-            sbp_lower_buffer(p, "X.host", SBP_ROLE_STREAM, SBP_HOST, x->dtype, slots, t, cols, -1);
-        slots = 2;
-    }
-    e->checkpoints = e->layers > 0
-                         ? sbp_lower_buffer(p, "X", SBP_ROLE_STREAM, SBP_DEVICE, x->dtype, slots, t, cols, -1)
-                         : -1;
+    e->checkpoints = SBP_NEW_ARRAY(p->arena, int32_t, e->groups + 1);
+    int32_t first =
+        add_array(e, SBP_ITEM_CHECKPOINT, "X", SBP_ROLE_STREAM, x->dtype, cols, e->groups, backward);
+    for (int32_t i = 0; i < e->groups; i++)
+        e->checkpoints[i] = first + i;
     e->temporaries = -1;
     if (backward && e->k > 1 && e->layers > 1)
         e->temporaries =
@@ -75,98 +120,165 @@ static void make_streams(entry_builder *e, bool backward) {
                              (int32_t)(e->k < e->layers ? e->k - 1 : e->layers - 1), t, cols, -1);
 }
 
+/* All values of one name and shape that calls save are items of one array. */
+typedef struct saved_array {
+    const sbp_saved *saved;
+    int32_t count, first;
+} saved_array;
+
 static void make_saved(entry_builder *e) {
     sbp_pipeline *p = e->p;
-    int32_t calls = p->module->call_count;
+    int32_t calls = p->module->call_count, array_count = 0;
     for (int32_t c = 0; c + 1 < calls; c++)
         e->max_saved = kind_of(e, c)->saved_count > e->max_saved ? kind_of(e, c)->saved_count : e->max_saved;
-    e->saved_slot = SBP_NEW_ARRAY(p->arena, int32_t, calls * e->max_saved + 1);
-    e->saved_store = SBP_NEW_ARRAY(p->arena, int32_t, calls * e->max_saved + 1);
-    e->fetched = SBP_NEW_ARRAY(p->arena, bool, calls * e->max_saved + 1);
-    e->stores = SBP_NEW_ARRAY(p->arena, saved_store, calls * e->max_saved + 1);
+    e->saved = SBP_NEW_ARRAY(p->arena, int32_t, calls * e->max_saved + 1);
+    int32_t *array_of = SBP_NEW_ARRAY(p->arena, int32_t, calls * e->max_saved + 1);
+    saved_array *arrays = SBP_NEW_ARRAY(p->arena, saved_array, calls * e->max_saved + 1);
     for (int32_t c = 0; c + 1 < calls; c++)
         for (int32_t i = 0; i < kind_of(e, c)->saved_count; i++) {
             const sbp_saved *s = &kind_of(e, c)->saved[i];
-            int32_t found = -1;
-            for (int32_t j = 0; j < e->store_count; j++)
-                if (strcmp(e->stores[j].saved->name, s->name) == 0 && e->stores[j].saved->cols == s->cols &&
-                    e->stores[j].saved->dtype == s->dtype)
-                    found = j;
-            if (found < 0) {
-                found = e->store_count++;
-                e->stores[found] = (saved_store){.saved = s};
-            }
-            e->saved_store[c * e->max_saved + i] = found;
-            e->saved_slot[c * e->max_saved + i] = e->stores[found].count++;
+            int32_t found = 0;
+            while (found < array_count &&
+                   (strcmp(arrays[found].saved->name, s->name) != 0 || arrays[found].saved->cols != s->cols ||
+                    arrays[found].saved->dtype != s->dtype))
+                found++;
+            if (found == array_count)
+                arrays[array_count++] = (saved_array){.saved = s};
+            array_of[c * e->max_saved + i] = found;
+            e->saved[c * e->max_saved + i] = arrays[found].count++;
         }
-    for (int32_t j = 0; j < e->store_count; j++) {
-        saved_store *s = &e->stores[j];
-        bool away = e->offload && s->count > 2;
-        const char *name = sbp_arena_printf(p->arena, "saved.%s", s->saved->name);
-        sbp_extent t = sbp_extent_symbol(SBP_T, 1);
-        s->device = sbp_lower_buffer(p, name, SBP_ROLE_SAVED, SBP_DEVICE, s->saved->dtype,
-                                     away ? 2 : s->count, t, s->saved->cols, -1);
-        s->host = away ? sbp_lower_buffer(p, sbp_arena_printf(p->arena, "%s.host", name), SBP_ROLE_SAVED,
-                                          SBP_HOST, s->saved->dtype, s->count, t, s->saved->cols, -1)
-                       : -1;
-    }
+    for (int32_t j = 0; j < array_count; j++)
+        arrays[j].first =
+            add_array(e, SBP_ITEM_SAVED, sbp_arena_printf(p->arena, "saved.%s", arrays[j].saved->name),
+                      SBP_ROLE_SAVED, arrays[j].saved->dtype, arrays[j].saved->cols, arrays[j].count, true);
+    for (int32_t c = 0; c + 1 < calls; c++)
+        for (int32_t i = 0; i < kind_of(e, c)->saved_count; i++)
+            e->saved[c * e->max_saved + i] += arrays[array_of[c * e->max_saved + i]].first;
 }
 
-/* ---- parameters -------------------------------------------------------------------------------------- */
-
-/* The parameter as the function wants it: in its compute type, converted before each call when it is kept in
- * another. */
-static sbp_view param_view(entry_builder *e, int32_t call, int32_t i) {
+static void make_lasting(entry_builder *e) {
     sbp_pipeline *p = e->p;
-    int32_t param = p->module->calls[call].params[i];
-    const sbp_param *source = &p->module->params[param];
-    int32_t buffer = sbp_lower_param_buffer(p, param);
-    sbp_view view = sbp_view_buffer(p->program, buffer, 0);
-    if (source->storage == source->type.dtype)
-        return view;
-    const char *name =
-        sbp_arena_printf(p->arena, "compute.%s.p%d", p->module->funcs[p->module->calls[call].func]->name, i);
-    int32_t copy = sbp_lower_find_buffer(p, name);
-    if (copy < 0)
-        copy = sbp_lower_buffer(p, name, SBP_ROLE_WORKSPACE, SBP_DEVICE, source->type.dtype, 1,
-                                p->program->buffers[buffer].rows, p->program->buffers[buffer].cols, -1);
-    sbp_view to = sbp_view_buffer(p->program, copy, 0);
-    sbp_lower_convert(p, &e->body, to, source->type.dtype, view, source->storage);
-    return to;
+    const sbp_lowering *l = p->lowering;
+    int32_t count = p->module->param_count;
+    e->params = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
+    e->grads = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
+    e->states = sbp_arena_array(p->arena, (size_t)count + 1, sizeof *e->states);
+    e->accums = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
+    e->uses = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
+    for (int32_t i = 0; i < count; i++) {
+        e->params[i] =
+            add_buffer_item(e, SBP_ITEM_PARAM, l->param_buffers[i], p->module->params[i].type.dtype, true);
+        e->grads[i] = -1;
+        if (l->grad_buffers && l->grad_buffers[i] >= 0)
+            e->grads[i] = add_buffer_item(e, SBP_ITEM_GRAD, l->grad_buffers[i],
+                                          p->program->buffers[l->grad_buffers[i]].dtype, true);
+        const sbp_update *update = l->updates ? l->updates[i] : NULL;
+        for (int32_t o = 0; update && o < update->operand_count; o++) {
+            int32_t buffer = l->state_buffers[i * SBP_MAX_UPDATE_OPERANDS + o];
+            e->states[i][o] = buffer >= 0 ? add_buffer_item(e, SBP_ITEM_STATE, buffer,
+                                                            p->program->buffers[buffer].dtype, true)
+                                          : -1;
+        }
+    }
+    e->clip = e->norms = -1;
+    if (l->clip >= 0)
+        e->clip = add_buffer_item(e, SBP_ITEM_OTHER, l->clip, SBP_F64, true);
+    if (l->norms >= 0)
+        e->norms = add_buffer_item(e, SBP_ITEM_OTHER, l->norms, SBP_F64, true);
 }
+
+/* ---- acts -------------------------------------------------------------------------------------------- */
+
+static sbp_operand stored(int32_t item, sbp_access access) {
+    return (sbp_operand){.item = item, .access = access, .form = SBP_FORM_STORED};
+}
+
+static sbp_act *add_act(entry_builder *e, sbp_act_kind kind, const sbp_operand *operands, int32_t count) {
+    sbp_act act = {.kind = kind, .function = -1, .param = -1, .operand_count = count};
+    act.operands = SBP_NEW_ARRAY(e->p->arena, sbp_operand, count + 1);
+    if (count > 0)
+        memcpy(act.operands, operands, (size_t)count * sizeof *operands);
+    SBP_PUSH(e->p->arena, e->list->acts, e->list->act_count, e->list->act_capacity, act);
+    return &e->list->acts[e->list->act_count - 1];
+}
+
+static void add_call(entry_builder *e, int32_t function, const sbp_operand *operands, int32_t count) {
+    add_act(e, SBP_ACT_CALL, operands, count)->function = function;
+}
+
+static void fill(entry_builder *e, int32_t item) {
+    add_act(e, SBP_ACT_FILL, (sbp_operand[]){stored(item, SBP_WRITE)}, 1);
+}
+
+static void sum_squares(entry_builder *e, int32_t param, int32_t gradient) {
+    sbp_operand operands[] = {stored(e->norms, SBP_UPDATE), stored(gradient, SBP_READ)};
+    sbp_act *act = add_act(e, SBP_ACT_SUM_SQUARES, operands, 2);
+    act->param = param;
+    act->on_host = e->p->options.schedule.host_update;
+}
+
+static void finish_norm(entry_builder *e) {
+    sbp_operand operands[] = {stored(e->norms, SBP_READ), stored(e->clip, SBP_WRITE)};
+    add_act(e, SBP_ACT_NORM, operands, e->clip >= 0 ? 2 : 1);
+}
+
+static void update(entry_builder *e, int32_t param, int32_t gradient) {
+    const sbp_update *rule = sbp_update_of(e->p, param);
+    sbp_operand operands[SBP_MAX_UPDATE_OPERANDS];
+    for (int32_t i = 0; i < rule->operand_count; i++) {
+        sbp_update_operand_kind kind = rule->operands[i].kind;
+        operands[i] = stored(kind == SBP_UPDATE_GRAD    ? gradient
+                             : kind == SBP_UPDATE_CLIP  ? e->clip
+                             : kind == SBP_UPDATE_PARAM ? e->params[param]
+                                                        : e->states[param][i],
+                             rule->operands[i].access);
+    }
+    sbp_act *act = add_act(e, SBP_ACT_UPDATE, operands, rule->operand_count);
+    act->param = param;
+    act->on_host = e->p->options.schedule.host_update;
+}
+
+/* ---- accumulators ------------------------------------------------------------------------------------ */
 
 static sbp_dtype accum_dtype(const sbp_param *param) {
     return sbp_lower_wide(param->type.dtype);
 }
 
-/* Gradients can add up where they stay when the types agree and nothing happens to them on the way. */
+/* Gradients can add up where they are kept when the types agree and nothing happens to them on the way. */
 static bool accumulates_in_place(const entry_builder *e, const sbp_param *param) {
     return !e->step && e->p->options.grad_dtype == accum_dtype(param);
 }
 
 /* The accumulator of a parameter in this call. Those of parameters used once are shared by all calls of the
  * kind. */
-static sbp_view accum_view(entry_builder *e, int32_t call, int32_t i) {
+static int32_t accum_item(entry_builder *e, int32_t call, int32_t i) {
     sbp_pipeline *p = e->p;
     int32_t param = p->module->calls[call].params[i];
     const sbp_param *source = &p->module->params[param];
-    int32_t w = sbp_lower_param_buffer(p, param);
     if (accumulates_in_place(e, source))
-        return sbp_view_buffer(p->program, sbp_lower_grad_buffer(p, w), 0);
+        return e->grads[param];
     if (e->accums[param] >= 0)
-        return sbp_view_buffer(p->program, e->accums[param], 0);
+        return e->accums[param];
     const char *name =
         e->uses[param] > 1
             ? sbp_arena_printf(p->arena, "A.%s", source->name)
             : sbp_arena_printf(p->arena, "A.%s.p%d", p->module->funcs[p->module->calls[call].func]->name, i);
-    int32_t buffer = sbp_lower_find_buffer(p, name);
-    if (buffer < 0)
-        buffer = sbp_lower_buffer(p, name, SBP_ROLE_ACCUM, SBP_DEVICE, accum_dtype(source), 1,
-                                  p->program->buffers[w].rows, p->program->buffers[w].cols, -1);
-    e->accums[param] = buffer;
-    sbp_view view = sbp_view_buffer(p->program, buffer, 0);
-    sbp_lower_fill(p, &e->body, view, 0);
-    return view;
+    int32_t item = sbp_map_get(&e->accum_items, name);
+    if (item < 0) {
+        const sbp_buffer *w = &p->program->buffers[p->lowering->param_buffers[param]];
+        int32_t buffer = sbp_lower_buffer(p, name, SBP_ROLE_ACCUM, SBP_DEVICE, accum_dtype(source), 1,
+                                          w->rows, w->cols, -1);
+        item = add_buffer_item(e, SBP_ITEM_OTHER, buffer, accum_dtype(source), false);
+        sbp_map_set(&e->accum_items, name, item);
+    }
+    e->accums[param] = item;
+    fill(e, item);
+    return item;
+}
+
+static void flush(entry_builder *e, int32_t param) {
+    sbp_operand operands[] = {stored(e->grads[param], SBP_UPDATE), stored(e->accums[param], SBP_READ)};
+    add_act(e, SBP_ACT_FLUSH, operands, 2);
 }
 
 /* After a backward call: gradients that are complete leave their accumulators. */
@@ -174,145 +286,84 @@ static void flush_call(entry_builder *e, int32_t call) {
     sbp_pipeline *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
     for (int32_t i = 0; i < c->param_count; i++) {
-        const sbp_param *param = &p->module->params[c->params[i]];
-        if (!param->trainable || e->uses[c->params[i]] <= 0)
+        int32_t param = c->params[i];
+        if (!p->module->params[param].trainable || e->uses[param] <= 0)
             continue;
         bool again = false; /* the same parameter twice in one call counts once */
         for (int32_t j = 0; j < i; j++)
-            again |= c->params[j] == c->params[i];
-        if (again || --e->uses[c->params[i]] > 0 || accumulates_in_place(e, param))
+            again |= c->params[j] == param;
+        if (again || --e->uses[param] > 0 || accumulates_in_place(e, &p->module->params[param]))
             continue;
-        int32_t w = sbp_lower_param_buffer(p, c->params[i]);
-        sbp_view accum = sbp_view_buffer(p->program, e->accums[c->params[i]], 0);
         if (e->step) {
-            sbp_lower_sumsq(p, &e->body, c->params[i], accum);
-            sbp_lower_update_of(p, &e->body, c->params[i], accum, -1);
+            sum_squares(e, param, e->accums[param]);
+            update(e, param, e->accums[param]);
         } else {
-            sbp_lower_flush(p, &e->body, sbp_view_buffer(p->program, sbp_lower_grad_buffer(p, w), 0),
-                            p->options.grad_dtype, accum, accum_dtype(param));
+            flush(e, param);
         }
-        e->accums[c->params[i]] = -1;
+        e->accums[param] = -1;
     }
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------- */
 
-/* Where the input of layer l lives on the device. */
-static sbp_view input_view(const entry_builder *e, int32_t l) {
-    const sbp_program *prog = e->p->program;
+static sbp_operand fixed(const entry_builder *e, int32_t buffer, int32_t slot) {
+    sbp_view *view = SBP_NEW(e->p->arena, sbp_view);
+    *view = sbp_view_buffer(e->p->program, buffer, slot);
+    return (sbp_operand){.item = -1, .view = view};
+}
+
+/* The input of layer l. */
+static sbp_operand input_of(const entry_builder *e, int32_t l) {
     if (l == e->layers)
-        return sbp_view_buffer(prog, e->gradient, 0);
-    int32_t group = (int32_t)(l / e->k), within = (int32_t)(l % e->k);
+        return fixed(e, e->gradient, 0);
+    int32_t within = (int32_t)(l % e->k);
     if (within > 0)
-        return sbp_view_buffer(prog, e->temporaries, within - 1);
-    return sbp_view_buffer(prog, e->checkpoints, group % prog->buffers[e->checkpoints].count);
+        return fixed(e, e->temporaries, within - 1);
+    return stored(e->checkpoints[l / e->k], SBP_READ);
 }
 
-static void add_saved_views(entry_builder *e, int32_t call, sbp_view *views, int32_t *count) {
-    for (int32_t i = 0; i < kind_of(e, call)->saved_count; i++) {
-        const saved_store *s = &e->stores[e->saved_store[call * e->max_saved + i]];
-        int32_t slot = e->saved_slot[call * e->max_saved + i];
-        views[(*count)++] = sbp_view_buffer(e->p->program, s->device, s->host >= 0 ? slot % 2 : slot);
-    }
-}
-
-static void copy_item(entry_builder *e, const saved_store *s, int32_t slot, bool to_host) {
-    sbp_view device = sbp_view_buffer(e->p->program, s->device, slot % 2);
-    sbp_view host = sbp_view_buffer(e->p->program, s->host, slot);
-    if (!e->rehearsal)
-        sbp_lower_copy(e->p, &e->body, to_host ? host : device, to_host ? device : host,
-                       to_host ? SBP_QUEUE_OUT : SBP_QUEUE_IN);
-}
-
-/* After the forward of a call: what will have to come back goes to the host. */
-static void keep_saved(entry_builder *e, int32_t call) {
-    for (int32_t i = 0; i < kind_of(e, call)->saved_count; i++) {
-        int32_t at = call * e->max_saved + i, slot = e->saved_slot[at];
-        saved_store *s = &e->stores[e->saved_store[at]];
-        if (s->host < 0)
-            continue;
-        s->resident[slot % 2] = slot;
-        if (e->fetched[at])
-            copy_item(e, s, slot, true);
-    }
-}
-
-/* Whether what `call` saved into a store is in the slot that `slot` would take. */
-static bool occupies(const entry_builder *e, int32_t call, int32_t store, int32_t slot) {
-    for (int32_t i = 0; call >= 0 && i < kind_of(e, call)->saved_count; i++)
-        if (e->saved_store[call * e->max_saved + i] == store &&
-            e->saved_slot[call * e->max_saved + i] % 2 == slot % 2)
-            return true;
-    return false;
-}
-
-/* Brings back what a call saved and is not there any more; not into slots that `reader` is going to read. */
-static void fetch_saved(entry_builder *e, int32_t call, int32_t reader) {
-    for (int32_t i = 0; i < kind_of(e, call)->saved_count; i++) {
-        int32_t at = call * e->max_saved + i, slot = e->saved_slot[at], store = e->saved_store[at];
-        saved_store *s = &e->stores[store];
-        if (s->host < 0 || s->resident[slot % 2] == slot || occupies(e, reader, store, slot))
-            continue;
-        s->resident[slot % 2] = slot;
-        e->fetched[at] = true;
-        copy_item(e, s, slot, false);
-    }
-}
-
-static void copy_checkpoint(entry_builder *e, int32_t group, bool to_host) {
-    if (e->checkpoints_host < 0)
-        return;
-    sbp_view device = sbp_view_buffer(e->p->program, e->checkpoints, group % 2);
-    sbp_view host = sbp_view_buffer(e->p->program, e->checkpoints_host, group);
-    sbp_lower_copy(e->p, &e->body, to_host ? host : device, to_host ? device : host,
-                   to_host ? SBP_QUEUE_OUT : SBP_QUEUE_IN);
-}
-
-/* One call of a segment's function. input: SBP_NO_VIEW when there is none; output: y, or G. */
-static sbp_status call_segment(entry_builder *e, int32_t call, int32_t function, sbp_view input,
-                               sbp_view output, bool backward) {
+/* One call of a segment's function. input, output (y, or G): NULL when there is none. */
+static sbp_status call_segment(entry_builder *e, int32_t call, int32_t function, const sbp_operand *input,
+                               const sbp_operand *output, bool backward) {
     sbp_pipeline *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
     const sbp_func *f = p->module->funcs[c->func];
-    int32_t count = 0, number = 0;
     if (function < 0)
-        return sbp_fail(p->diag, SBP_INTERNAL, "entries: call %d, of @%s, needs a function that was not made",
-                        call, f->name);
-    sbp_view *views = SBP_NEW_ARRAY(p->arena, sbp_view, p->program->functions[function].formal_count + 1);
-    if (input.ref != SBP_NO_VIEW)
-        views[count++] = input;
-    if (output.ref != SBP_NO_VIEW)
-        views[count++] = output;
+        return sbp_fail(p->diag, SBP_INTERNAL, "entries: segment '%s' has no function for a call", f->name);
+    const sbp_function *callee = &p->program->functions[function];
+    int32_t saved = call + 1 < p->module->call_count ? kind_of(e, call)->saved_count : 0;
+    int32_t count = 0, number = 0;
+    sbp_operand *operands =
+        SBP_NEW_ARRAY(p->arena, sbp_operand, 2 + 2 * c->param_count + f->arg_count + saved + 1);
+    if (input)
+        operands[count++] = *input;
+    if (output)
+        operands[count++] = *output;
     for (int32_t i = 0; i < c->param_count; i++)
-        views[count++] = param_view(e, call, i);
+        operands[count++] = (sbp_operand){.item = e->params[c->params[i]], .form = SBP_FORM_COMPUTED};
     for (int32_t i = 0; backward && i < f->arg_count; i++) {
         const sbp_value_info *info = &f->values[f->args[i]];
         if (info->role != SBP_VALUE_PARAM)
             continue;
         if (info->trainable)
-            views[count++] = accum_view(e, call, number);
+            operands[count++] = stored(accum_item(e, call, number), SBP_UPDATE);
         number++;
     }
-    if (call + 1 < p->module->call_count)
-        add_saved_views(e, call, views, &count);
-    if (count != p->program->functions[function].formal_count)
+    for (int32_t i = 0; i < saved; i++)
+        operands[count++] = stored(e->saved[call * e->max_saved + i], SBP_READ);
+    if (count != callee->formal_count)
         return sbp_fail(p->diag, SBP_INTERNAL, "entries: %d views for the %d formals of @%s", count,
-                        p->program->functions[function].formal_count, p->program->functions[function].name);
-    sbp_lower_call(p, &e->body, function, views);
+                        callee->formal_count, callee->name);
+    for (int32_t i = 0; i < count; i++)
+        operands[i].access = callee->formals[i].access;
+    add_call(e, function, operands, count);
     return SBP_OK;
 }
 
-static sbp_status forward(entry_builder *e, bool backward_follows) {
-    SBP_TRY(call_segment(e, 0, kind_of(e, 0)->forward, sbp_view_none(), input_view(e, 0), false));
-    if (backward_follows)
-        keep_saved(e, 0);
-    for (int32_t l = 0; l < e->layers; l++) {
-        if (backward_follows && l % e->k == 0 && l / e->k + 2 < e->groups) /* the last two stay */
-            copy_checkpoint(e, (int32_t)(l / e->k), true);
-        SBP_TRY(call_segment(e, l + 1, kind_of(e, l + 1)->forward, input_view(e, l), input_view(e, l + 1),
-                             false));
-        if (backward_follows)
-            keep_saved(e, l + 1);
+static sbp_status forward(entry_builder *e) {
+    for (int32_t call = 0; call <= e->layers; call++) {
+        sbp_operand input = input_of(e, call > 0 ? call - 1 : 0), output = input_of(e, call);
+        SBP_TRY(call_segment(e, call, kind_of(e, call)->forward, call > 0 ? &input : NULL, &output, false));
     }
     return SBP_OK;
 }
@@ -322,76 +373,25 @@ static bool runs(const entry_builder *e, int32_t call) {
     return call >= e->p->lowering->first_trainable;
 }
 
-/* Layers of a group. */
-static void group_layers(const entry_builder *e, int32_t group, int32_t *first, int32_t *last) {
-    *first = (int32_t)(group * e->k);
-    *last = (int32_t)((group + 1) * e->k);
-    *last = *last < e->layers ? *last : e->layers;
-}
-
-static void list_sequence(entry_builder *e) {
-    int32_t first, last;
-    e->sequence_count = 0;
-    for (int32_t group = e->groups - 1; group >= 0; group--) {
-        group_layers(e, group, &first, &last);
-        if (!runs(e, last))
-            break;
-        for (int32_t l = first; l + 1 < last && group + 1 < e->groups; l++)
-            SBP_PUSH(e->p->arena, e->sequence, e->sequence_count, e->sequence_capacity, l + 1);
-        for (int32_t l = last - 1; l >= first && runs(e, l + 1); l--)
-            SBP_PUSH(e->p->arena, e->sequence, e->sequence_count, e->sequence_capacity, l + 1);
-    }
-    if (runs(e, 0))
-        SBP_PUSH(e->p->arena, e->sequence, e->sequence_count, e->sequence_capacity, 0);
-}
-
-/* Before the next call of the sequence: its saved values are there, and those of the one after it come while
- * it runs. */
-static void next_saved(entry_builder *e) {
-    int32_t call = e->sequence[e->at++];
-    fetch_saved(e, call, -1);
-    if (e->at < e->sequence_count)
-        fetch_saved(e, e->sequence[e->at], call);
-}
-
-/* Goes through forward and backward without emitting anything: afterwards it is known what is fetched. */
-static void rehearse(entry_builder *e) {
-    list_sequence(e);
-    e->rehearsal = true;
-    memset(e->fetched, 0, (size_t)(e->p->module->call_count * e->max_saved) * sizeof *e->fetched);
-    for (int32_t j = 0; j < e->store_count; j++)
-        e->stores[j].resident[0] = e->stores[j].resident[1] = -1;
-    for (int32_t call = 0; call <= e->layers; call++)
-        keep_saved(e, call);
-    for (e->at = 0; e->at < e->sequence_count;)
-        next_saved(e);
-    e->at = 0;
-    e->rehearsal = false;
-}
-
 static sbp_status backward(entry_builder *e) {
-    sbp_view g = sbp_view_buffer(e->p->program, e->gradient, 0);
-    int32_t first, last;
+    sbp_operand g = fixed(e, e->gradient, 0);
     for (int32_t group = e->groups - 1; group >= 0; group--) {
-        group_layers(e, group, &first, &last);
+        int32_t first = (int32_t)(group * e->k), last = (int32_t)((group + 1) * e->k);
+        last = last < e->layers ? last : e->layers;
         if (!runs(e, last))
             break;
-        if (group > 0 && group + 1 < e->groups && runs(e, first))
-            copy_checkpoint(e, group - 1, false);
         for (int32_t l = first; l + 1 < last && group + 1 < e->groups; l++) {
-            next_saved(e);
-            SBP_TRY(call_segment(e, l + 1, kind_of(e, l + 1)->again, input_view(e, l), input_view(e, l + 1),
-                                 false));
+            sbp_operand input = input_of(e, l), output = input_of(e, l + 1);
+            SBP_TRY(call_segment(e, l + 1, kind_of(e, l + 1)->again, &input, &output, false));
         }
         for (int32_t l = last - 1; l >= first && runs(e, l + 1); l--) {
-            next_saved(e);
-            SBP_TRY(call_segment(e, l + 1, kind_of(e, l + 1)->backward, input_view(e, l), g, true));
+            sbp_operand input = input_of(e, l);
+            SBP_TRY(call_segment(e, l + 1, kind_of(e, l + 1)->backward, &input, &g, true));
             flush_call(e, l + 1);
         }
     }
     if (runs(e, 0)) {
-        next_saved(e);
-        SBP_TRY(call_segment(e, 0, kind_of(e, 0)->backward, sbp_view_none(), g, true));
+        SBP_TRY(call_segment(e, 0, kind_of(e, 0)->backward, NULL, &g, true));
         flush_call(e, 0);
     }
     return SBP_OK;
@@ -400,20 +400,22 @@ static sbp_status backward(entry_builder *e) {
 static sbp_status head(entry_builder *e, bool backward_follows) {
     const sbp_head_lowering *h = &e->p->lowering->head;
     int32_t call = e->layers + 1;
-    sbp_view stream = input_view(e, e->layers);
+    sbp_operand stream = input_of(e, e->layers);
     if (!backward_follows || h->first >= 0)
-        SBP_TRY(call_segment(e, call, h->score, stream, sbp_view_none(), false));
+        SBP_TRY(call_segment(e, call, h->score, &stream, NULL, false));
     if (backward_follows && h->first < 0)
-        SBP_TRY(call_segment(e, call, h->backward, stream, sbp_view_none(), true));
-    sbp_lower_call(e->p, &e->body, h->objective, NULL);
+        SBP_TRY(call_segment(e, call, h->backward, &stream, NULL, true));
+    add_call(e, h->objective, NULL, 0);
     if (backward_follows && h->first >= 0) {
-        sbp_lower_call(e->p, &e->body, h->gradient, NULL);
-        SBP_TRY(call_segment(e, call, h->backward, stream, sbp_view_none(), true));
+        add_call(e, h->gradient, NULL, 0);
+        SBP_TRY(call_segment(e, call, h->backward, &stream, NULL, true));
     }
     if (backward_follows)
         flush_call(e, call);
     return SBP_OK;
 }
+
+/* ---- entries ----------------------------------------------------------------------------------------- */
 
 static void count_uses(entry_builder *e) {
     const sbp_module *m = e->p->module;
@@ -429,52 +431,77 @@ static void count_uses(entry_builder *e) {
     }
 }
 
-static void add_entry(sbp_pipeline *p, const char *name, sbp_body body) {
-    SBP_PUSH(p->arena, p->program->entries, p->program->entry_count, p->program->entry_capacity,
-             (sbp_entry){.name = name, .body = body});
+static void begin_list(entry_builder *e, const char *entry) {
+    SBP_PUSH(e->p->arena, e->r->lists, e->r->list_count, e->r->list_capacity,
+             (sbp_call_list){.entry = entry});
+    e->list = &e->r->lists[e->r->list_count - 1];
 }
 
-static sbp_status build_entry(entry_builder *e, const char *name, bool backward_follows) {
-    e->body = (sbp_body){0};
+static sbp_status build_training(entry_builder *e) {
+    begin_list(e, e->step ? "step" : "accumulate");
     count_uses(e);
-    if (backward_follows)
-        rehearse(e);
-    SBP_TRY(forward(e, backward_follows));
-    SBP_TRY(head(e, backward_follows));
-    if (backward_follows)
-        SBP_TRY(backward(e));
+    SBP_TRY(forward(e));
+    SBP_TRY(head(e, true));
+    SBP_TRY(backward(e));
     if (e->step)
-        sbp_lower_norm(e->p, &e->body, -1);
-    add_entry(e->p, name, e->body);
+        finish_norm(e);
     return SBP_OK;
+}
+
+/* The norm over all gradients and its clipping factor, then the optimizer's rule for each parameter;
+ * gradients are cleared. Where gradients stay, each of the three goes over all parameters: its commands are
+ * independent. */
+static void build_update(entry_builder *e) {
+    const sbp_module *m = e->p->module;
+    bool away = home_of(e, SBP_ITEM_GRAD) != SBP_DEVICE;
+    begin_list(e, "update");
+    for (int pass = 0; pass < (away ? 2 : 3); pass++) {
+        for (int32_t i = 0; i < m->param_count; i++) {
+            if (!m->params[i].trainable)
+                continue;
+            if (pass == 0)
+                sum_squares(e, i, e->grads[i]);
+            if (pass == 1)
+                update(e, i, e->grads[i]);
+            if (pass == (away ? 1 : 2))
+                fill(e, e->grads[i]);
+        }
+        if (pass == 0)
+            finish_norm(e);
+    }
+}
+
+sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) {
+    bool trains = p->lowering->head.backward >= 0, optimizes = p->options.optimizer != SBP_OPTIMIZER_NONE;
+    *out = (sbp_residency){0};
+    entry_builder e = {.p = p,
+                       .r = out,
+                       .layers = p->module->call_count - 2,
+                       .k = p->options.schedule.checkpoint_every,
+                       .step = trains && p->options.step && optimizes};
+    if (e.layers < 0)
+        return sbp_fail(p->diag, SBP_INPUT,
+                        "the model has no place to cut between its embedding and its head");
+    e.k = e.k < 1 || !trains ? 1 : e.k;
+    e.groups = (int32_t)sbp_ceil_div(e.layers, e.k);
+    sbp_map_init(&e.accum_items, p->arena);
+    make_lasting(&e);
+    make_streams(&e, trains);
+    make_saved(&e);
+    if (trains && !e.step && optimizes)
+        build_update(&e);
+    if (trains)
+        SBP_TRY(build_training(&e));
+    e.step = false;
+    begin_list(&e, "score");
+    SBP_TRY(forward(&e));
+    SBP_TRY(head(&e, false));
+    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
 }
 
 sbp_status sbp_pass_entries(sbp_pipeline *p) {
     if (!p->program)
         return SBP_OK;
-    bool trains = p->lowering->head.backward >= 0;
-    entry_builder e = {.p = p,
-                       .layers = p->module->call_count - 2,
-                       .k = p->options.schedule.checkpoint_every,
-                       .offload = p->options.schedule.offload && trains};
-    e.k = e.k < 1 ? 1 : e.k;
-    e.groups = (int32_t)sbp_ceil_div(e.layers, e.k);
-    e.accums = SBP_NEW_ARRAY(p->arena, int32_t, p->module->param_count + 1);
-    e.uses = SBP_NEW_ARRAY(p->arena, int32_t, p->module->param_count + 1);
-    for (int32_t i = 0; i < p->module->param_count; i++) /* tensor table first: in the order of the model */
-        sbp_lower_param_buffer(p, i);
-    if (e.layers < 0)
-        return sbp_fail(p->diag, SBP_INPUT,
-                        "the model has no place to cut between its embedding and its head");
-    make_streams(&e, trains);
-    make_saved(&e);
-    if (trains) {
-        e.step = p->options.step && p->options.optimizer != SBP_OPTIMIZER_NONE;
-        SBP_TRY(build_entry(&e, e.step ? "step" : "accumulate", true));
-        e.step = false;
-    } else if (e.k > 1) {
-        e.k = 1;
-    }
-    SBP_TRY(build_entry(&e, "score", false));
-    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
+    p->lowering->residency = SBP_NEW(p->arena, sbp_residency);
+    return sbp_residency_lists(p, p->lowering->residency);
 }

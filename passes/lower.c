@@ -158,6 +158,25 @@ void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from,
     copy->queue = queue;
 }
 
+void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
+                      int32_t flushes, int32_t gradient) {
+    for (int32_t n = 0; n < commands->count; n++) {
+        sbp_command *to = sbp_lower_command(p, body, SBP_CMD_FILL);
+        *to = *commands->nodes[n].u.command;
+        for (int32_t i = 0; i < to->view_count; i++) {
+            if (to->views[i].ref >= 0 || to->views[i].ref == SBP_NO_VIEW)
+                continue;
+            int32_t operand = ~to->views[i].ref;
+            to->views[i].ref = views[operand].ref;
+            to->views[i].slot = views[operand].slot;
+            if (flushes >= 0 && operand == gradient) {
+                to->flushes = flushes;
+                to->gradient = i;
+            }
+        }
+    }
+}
+
 void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols) {
     sbp_symbol symbol = sbp_type_rows(type);
     *cols = sbp_type_row_elems(type);

@@ -128,8 +128,13 @@ typedef struct sbp_lowering {
     sbp_map labels;                    /* names of buffers in the program -> number, or that one is kept */
     const char **param_labels;         /* per parameter of the module: the name of its buffer */
     const struct sbp_update **updates; /* per parameter of the module: its optimizer rule (passes/update.h) */
-    sbp_map kernel_texts;              /* of the optimizer's kernels: their numbers in the program */
-    sbp_segment_kind *kinds;           /* per function of the module */
+    /* Buffers: per parameter, where it and its gradient are kept; per operand of its rule, its state; the
+     * sums of squares per parameter, their sum, its root, the factor that clips. -1: none. */
+    int32_t *param_buffers, *grad_buffers, *state_buffers;
+    int32_t norms, norm_squared, grad_norm, clip;
+    struct sbp_residency *residency; /* between entries and reside */
+    sbp_map kernel_texts;            /* of the optimizer's kernels: their numbers in the program */
+    sbp_segment_kind *kinds;         /* per function of the module */
     sbp_head_lowering head;
     bool failed; /* a kernel text of ours did not parse: the message is in the diagnostics */
     int32_t
@@ -156,6 +161,10 @@ sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind
 void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp_view *views);
 void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value);
 void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue);
+/* Appends the commands of a body whose views ~i stand for views[i]. With flushes >= 0, the one that reads
+ * operand `gradient` is marked as what flushes that parameter. */
+void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
+                      int32_t flushes, int32_t gradient);
 /* Rows and columns of a value: a row axis, then everything else; [n] is one row, [m, n] m rows. */
 void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols);
 /* The buffer of a row input or constant of the module; made on first use. */

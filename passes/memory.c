@@ -23,6 +23,7 @@ bool sbp_memory_is_persistent(sbp_role role) {
     case SBP_ROLE_ACCUM:
     case SBP_ROLE_CARRY:
     case SBP_ROLE_SCRATCH:
+    case SBP_ROLE_SLOT:
     case SBP_ROLE_WORKSPACE:
         return false;
     default:
@@ -145,24 +146,49 @@ static int32_t walk_all(sbp_arena *arena, const sbp_program *program, const sbp_
 
 /* Buffers of the program that functions name directly (row data, vectors) are persistent, so that calls tell
  * all. */
-void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liveness *out) {
-    size_t n = (size_t)program->buffer_count, entries = (size_t)program->entry_count;
-    out->entry_count = program->entry_count;
+void sbp_memory_frames(sbp_arena *arena, const sbp_program *program, int32_t entries, sbp_liveness *out) {
+    size_t n = (size_t)program->buffer_count;
+    out->entry_count = entries;
     out->lengths = SBP_NEW_ARRAY(arena, int32_t, entries + 1);
-    out->buffers = SBP_NEW_ARRAY(arena, sbp_live_set, entries * n + 1);
-    out->calls = SBP_NEW_ARRAY(arena, sbp_live_set, entries * (size_t)program->function_count + 1);
+    out->buffers = SBP_NEW_ARRAY(arena, sbp_live_set, (size_t)entries * n + 1);
+    out->calls = SBP_NEW_ARRAY(arena, sbp_live_set, (size_t)entries * (size_t)program->function_count + 1);
     out->frames = SBP_NEW_ARRAY(arena, sbp_live_set, n + 1);
     out->function_lengths = SBP_NEW_ARRAY(arena, int32_t, program->function_count + 1);
+    sbp_live_set *sets = SBP_NEW_ARRAY(arena, sbp_live_set, n + 1);
     for (int32_t f = 0; f < program->function_count; f++) {
-        sbp_live_set *sets = SBP_NEW_ARRAY(arena, sbp_live_set, n + 1);
+        memset(sets, 0, n * sizeof *sets);
         out->function_lengths[f] = walk_all(arena, program, &program->functions[f].body, sets, NULL);
         for (size_t b = 0; b < n; b++)
             if (program->buffers[b].function == f)
                 out->frames[b] = sets[b];
     }
-    for (size_t e = 0; e < entries; e++)
+}
+
+void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liveness *out) {
+    size_t n = (size_t)program->buffer_count;
+    sbp_memory_frames(arena, program, program->entry_count, out);
+    for (size_t e = 0; e < (size_t)program->entry_count; e++)
         out->lengths[e] = walk_all(arena, program, &program->entries[e].body, out->buffers + e * n,
                                    out->calls + e * (size_t)program->function_count);
+}
+
+void sbp_memory_touch(sbp_arena *arena, const sbp_program *program, sbp_liveness *live, int32_t entry,
+                      const sbp_view *views, const sbp_access *accesses, int32_t count, int32_t function) {
+    walk w = {.arena = arena,
+              .program = program,
+              .buffers = live->buffers + (size_t)entry * (size_t)program->buffer_count,
+              .position = live->lengths[entry]};
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < count; i++) {
+            bool writes = accesses[i] == SBP_WRITE;
+            if (views[i].ref >= 0 && writes == (pass == 1))
+                touch(&w, views[i].ref, w.position, writes && is_whole(&w, &views[i]));
+        }
+    if (function >= 0) {
+        sbp_live_set *set = &live->calls[(size_t)entry * (size_t)program->function_count + (size_t)function];
+        SBP_PUSH(arena, set->ranges, set->count, set->capacity, (sbp_live_range){w.position, w.position});
+    }
+    live->lengths[entry]++;
 }
 
 static bool is_live(const sbp_live_set *set, int32_t position) {
@@ -293,7 +319,7 @@ static sbp_status pack_space(const packer *p, const sbp_liveness *live, const in
                              sbp_space space, int64_t base) {
     sbp_program *prog = p->program;
     parcel *parcels = NULL;
-    int32_t count = 0, capacity = 0, n = prog->buffer_count, entries = prog->entry_count;
+    int32_t count = 0, capacity = 0, n = prog->buffer_count, entries = live->entry_count;
     for (int32_t b = 0; b < n; b++) {
         const sbp_buffer *buffer = &prog->buffers[b];
         if (buffer->function >= 0 || buffer->space != space || sbp_memory_is_persistent(buffer->role))
@@ -388,6 +414,7 @@ sbp_program *sbp_memory_resize(sbp_arena *arena, const sbp_program *program, int
     copy->chunk = chunk;
     copy->head_chunk = head_chunk;
     copy->buffers = SBP_NEW_ARRAY(arena, sbp_buffer, copy->buffer_count);
+    copy->buffer_capacity = copy->buffer_count;
     memcpy(copy->buffers, program->buffers, (size_t)copy->buffer_count * sizeof *copy->buffers);
     for (int32_t f = 0; f < copy->function_count; f++)
         resize_blocks(copy, &copy->functions[f].body, chunk);

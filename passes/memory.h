@@ -44,6 +44,13 @@ typedef struct sbp_liveness {
 
 void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liveness *out);
 
+/* The same without bodies of entries: the frames of functions first, then position by position what each of
+ * `entries` entries touches there, calling `function` or (-1) none. All buffers are there at the beginning.
+ */
+void sbp_memory_frames(sbp_arena *arena, const sbp_program *program, int32_t entries, sbp_liveness *out);
+void sbp_memory_touch(sbp_arena *arena, const sbp_program *program, sbp_liveness *live, int32_t entry,
+                      const sbp_view *views, const sbp_access *accesses, int32_t count, int32_t function);
+
 bool sbp_memory_is_persistent(sbp_role role);
 
 /* A copy of a program for other sizes, with a buffer list of its own: what is sized by the chunks follows.

@@ -1,11 +1,11 @@
-/* optimizer: the entry `update`, and the row kernels that consume a finished gradient.
+/* optimizer: the rules that consume finished gradients, and the buffers that last: parameters, gradients,
+ * states.
  *
  * requires  head
  * preserves everything there is
  * breaks    nothing
  *
- * update: the norm over all gradients, its clipping factor, then per parameter the optimizer's row kernel;
- * gradients are cleared. AdamW as torch.optim.AdamW: p -= lr wd p; m += (1-b1)(g - m); v = b2 v + (1-b2) g^2;
+ * AdamW as torch.optim.AdamW: p -= lr wd p; m += (1-b1)(g - m); v = b2 v + (1-b2) g^2;
  * p -= lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps). 1-b1 and 1-b2 come from the host, where they are
  * computed in double: 1 - 0.999f is off by 2e-5. Weight decay only where the parameter is marked for it. SGD:
  * p -= lr (g + wd p).
@@ -122,14 +122,16 @@ static void add_rule_operand(rule *r, const sbp_param *param, sbp_update_operand
  */
 static void finish_rule(sbp_pipeline *p, rule *r) {
     sbp_view views[2 * SBP_MAX_UPDATE_OPERANDS];
+    sbp_formal formals[SBP_MAX_UPDATE_OPERANDS];
     int32_t count = 0;
+    for (int32_t i = 0; i < r->update->operand_count; i++)
+        formals[i] = (sbp_formal){.rows = r->update->operands[i].rows, .cols = r->update->operands[i].cols};
     for (int pass = 0; pass < 2; pass++)
         for (int32_t i = 0; i < r->update->operand_count; i++) {
             const sbp_update_operand *o = &r->update->operands[i];
             if (pass == 1 && o->access != SBP_UPDATE)
                 continue;
-            views[count] = sbp_view_none();
-            views[count++].ref = ~i;
+            views[count++] = sbp_view_formal(&(sbp_function){.formals = formals}, i);
         }
     emit(p, &r->update->body, r->text.data, views);
 }
@@ -247,53 +249,15 @@ const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param) {
     return p->lowering->updates[param];
 }
 
-void sbp_lower_update(sbp_pipeline *p, sbp_body *body, const sbp_update *update, const sbp_view *views,
-                      int32_t queue, int32_t param) {
-    for (int32_t n = 0; n < update->body.count; n++) {
-        sbp_command *to = sbp_lower_command(p, body, SBP_CMD_ROW);
-        *to = *update->body.nodes[n].u.command;
-        to->queue = queue;
-        for (int32_t i = 0; i < to->view_count; i++) {
-            if (to->views[i].ref >= 0 || to->views[i].ref == SBP_NO_VIEW)
-                continue;
-            int32_t operand = ~to->views[i].ref;
-            to->views[i] = views[operand];
-            if (update->operands[operand].kind == SBP_UPDATE_GRAD) {
-                to->flushes = param;
-                to->gradient = i;
-            }
-        }
-    }
-}
-
-/* A state's buffer, "<parameter>.<suffix>"; made on first use. */
-static int32_t state_buffer(sbp_pipeline *p, int32_t param, const sbp_update_operand *o) {
-    return sbp_lower_buffer_of_param(p, param, o->suffix, SBP_ROLE_STATE, o->dtype, o->rows, o->cols);
-}
-
-void sbp_lower_update_of(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad, int32_t clip) {
-    const sbp_update *update = sbp_update_of(p, param);
-    int32_t w = sbp_lower_param_buffer(p, param);
-    sbp_view views[SBP_MAX_UPDATE_OPERANDS];
-    for (int32_t i = 0; i < update->operand_count; i++) {
-        const sbp_update_operand *o = &update->operands[i];
-        int32_t buffer = o->kind == SBP_UPDATE_CLIP    ? clip
-                         : o->kind == SBP_UPDATE_STATE ? state_buffer(p, w, o)
-                                                       : w;
-        views[i] = o->kind == SBP_UPDATE_GRAD ? grad : sbp_view_buffer(p->program, buffer, 0);
-    }
-    sbp_lower_update(p, body, update, views, 0, w);
-}
-
 /* Every trainable parameter has a place of its own, so that the sums wait for nothing but their gradients. */
-void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad) {
+void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view norms, sbp_view grad) {
     int32_t column = 0;
     for (int32_t i = 0; i < param; i++)
         column += p->module->params[i].trainable;
     sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
-    reduce->views[0] = sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norms"), 0);
-    reduce->views[0].col = column;
-    reduce->views[0].cols = 1;
+    norms.col = column;
+    norms.cols = 1;
+    reduce->views[0] = norms;
     reduce->views[1] = grad;
     reduce->view_count = 2;
     reduce->u.reduce.op = SBP_REDUCE_SUMSQ;
@@ -301,7 +265,7 @@ void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view gr
 
 /* grad_norm = sqrt(norm_squared); clip = min(1, max_grad_norm / (grad_norm + 1e-6)). Without clipping the
  * host sets max_grad_norm to infinity. */
-void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
+void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, sbp_view norms, sbp_view clip) {
     static const char *const with_clip = "kernel @norm f64 heads 1 n 1 {\n"
                                          "  in norm_squared : f64 [row]\n"
                                          "  out grad_norm : f64 [row]\n"
@@ -323,65 +287,69 @@ void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip) {
                                        "  %0 = load norm_squared\n"
                                        "  %1 = sqrt %0\n"
                                        "  store grad_norm, %1\n}\n";
-    sbp_view views[3] = {sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norm_squared"), 0),
-                         sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "grad_norm"), 0),
-                         clip >= 0 ? sbp_view_buffer(p->program, clip, 0) : sbp_view_none()};
+    sbp_view views[3] = {sbp_view_buffer(p->program, p->lowering->norm_squared, 0),
+                         sbp_view_buffer(p->program, p->lowering->grad_norm, 0), clip};
     sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
     reduce->views[0] = views[0];
-    reduce->views[1] = sbp_view_buffer(p->program, sbp_lower_find_buffer(p, "norms"), 0);
+    reduce->views[1] = norms;
     reduce->view_count = 2;
     reduce->u.reduce.op = SBP_REDUCE_SUM;
-    emit(p, body, clip >= 0 ? with_clip : without, views);
+    emit(p, body, clip.ref != SBP_NO_VIEW ? with_clip : without, views);
 }
 
-int32_t sbp_lower_grad_buffer(sbp_pipeline *p, int32_t param) {
-    const sbp_buffer *w = &p->program->buffers[param];
-    return sbp_lower_buffer_of_param(p, param, "grad", SBP_ROLE_GRAD, p->options.grad_dtype, w->rows,
-                                     w->cols);
+/* ---- homes ------------------------------------------------------------------------------------------- */
+
+static int32_t result_buffer(sbp_pipeline *p, const char *name, int64_t cols) {
+    return sbp_lower_buffer(p, name, SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, sbp_extent_const(1), cols, -1);
 }
 
-static sbp_entry *add_entry(sbp_pipeline *p, const char *name) {
-    SBP_PUSH(p->arena, p->program->entries, p->program->entry_count, p->program->entry_capacity,
-             (sbp_entry){.name = name});
-    return &p->program->entries[p->program->entry_count - 1];
+/* Where gradients and states are kept between calls; reside may move them. */
+static void make_homes(sbp_pipeline *p) {
+    sbp_lowering *l = p->lowering;
+    int32_t count = p->module->param_count;
+    l->grad_buffers = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
+    l->state_buffers = SBP_NEW_ARRAY(p->arena, int32_t, count * SBP_MAX_UPDATE_OPERANDS + 1);
+    bool keeps = !p->options.step || p->options.optimizer == SBP_OPTIMIZER_NONE;
+    for (int32_t i = 0; i < count; i++) {
+        const sbp_buffer w = p->program->buffers[l->param_buffers[i]];
+        const sbp_update *update = l->updates[i];
+        bool trainable = p->module->params[i].trainable;
+        l->grad_buffers[i] = trainable && keeps
+                                 ? sbp_lower_buffer_of_param(p, l->param_buffers[i], "grad", SBP_ROLE_GRAD,
+                                                             p->options.grad_dtype, w.rows, w.cols)
+                                 : -1;
+        for (int32_t o = 0; o < SBP_MAX_UPDATE_OPERANDS; o++) {
+            const sbp_update_operand *operand = &update->operands[o];
+            bool state = update && o < update->operand_count && operand->kind == SBP_UPDATE_STATE;
+            l->state_buffers[i * SBP_MAX_UPDATE_OPERANDS + o] =
+                state ? sbp_lower_buffer_of_param(p, l->param_buffers[i], operand->suffix, SBP_ROLE_STATE,
+                                                  operand->dtype, operand->rows, operand->cols)
+                      : -1;
+        }
+    }
 }
 
 sbp_status sbp_pass_optimizer(sbp_pipeline *p) {
-    if (!p->program || p->lowering->head.backward < 0)
+    if (!p->program)
         return SBP_OK;
-    sbp_program *prog = p->program;
-    sbp_extent one = sbp_extent_const(1);
+    sbp_lowering *l = p->lowering;
+    l->param_buffers = SBP_NEW_ARRAY(p->arena, int32_t, p->module->param_count + 1);
+    for (int32_t i = 0; i < p->module->param_count; i++)
+        l->param_buffers[i] = sbp_lower_param_buffer(p, i);
+    l->norms = l->norm_squared = l->grad_norm = l->clip = -1;
+    if (l->head.backward < 0)
+        return SBP_OK;
     int64_t trainable = 0;
     for (int32_t i = 0; i < p->module->param_count; i++)
         trainable += p->module->params[i].trainable;
-    sbp_lower_buffer(p, "norms", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, trainable, -1);
-    sbp_lower_buffer(p, "norm_squared", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, 1, -1);
-    int32_t norm = sbp_lower_buffer(p, "grad_norm", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, 1, -1);
-    SBP_PUSH(p->arena, prog->outputs, prog->output_count, prog->output_capacity,
-             (sbp_output){.name = "grad_norm", .buffer = norm, .index = 0});
+    l->norms = result_buffer(p, "norms", trainable);
+    l->norm_squared = result_buffer(p, "norm_squared", 1);
+    l->grad_norm = result_buffer(p, "grad_norm", 1);
+    SBP_PUSH(p->arena, p->program->outputs, p->program->output_count, p->program->output_capacity,
+             (sbp_output){.name = "grad_norm", .buffer = l->grad_norm, .index = 0});
     SBP_TRY(make_rules(p));
-    if (p->options.step || p->options.optimizer == SBP_OPTIMIZER_NONE)
-        return SBP_OK;
-    int32_t clip = sbp_lower_buffer(p, "clip", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1, one, 1, -1);
-    sbp_body body = {0};
-    for (int pass = 0; pass < 3;
-         pass++) { /* norms, updates, clearing: each loop's commands are independent */
-        for (int32_t i = 0; i < p->module->param_count; i++) {
-            const sbp_param *param = &p->module->params[i];
-            if (!param->trainable)
-                continue;
-            int32_t w = sbp_lower_param_buffer(p, i);
-            sbp_view grad = sbp_view_buffer(prog, sbp_lower_grad_buffer(p, w), 0);
-            if (pass == 0)
-                sbp_lower_sumsq(p, &body, i, grad);
-            else if (pass == 1)
-                sbp_lower_update_of(p, &body, i, grad, clip);
-            else
-                sbp_lower_fill(p, &body, grad, 0);
-        }
-        if (pass == 0)
-            sbp_lower_norm(p, &body, clip);
-    }
-    add_entry(p, "update")->body = body;
-    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
+    make_homes(p);
+    if (!p->options.step && p->options.optimizer != SBP_OPTIMIZER_NONE)
+        l->clip = result_buffer(p, "clip", 1);
+    return l->failed ? SBP_INTERNAL : SBP_OK;
 }

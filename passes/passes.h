@@ -19,6 +19,19 @@
 
 typedef enum sbp_optimizer { SBP_OPTIMIZER_NONE, SBP_OPTIMIZER_SGD, SBP_OPTIMIZER_ADAMW } sbp_optimizer;
 
+/* What outlives a call, by class: each has a home in some memory space (RESIDENCY in passes/README.md). */
+typedef enum sbp_item_class {
+    SBP_ITEM_CHECKPOINT,
+    SBP_ITEM_SAVED,
+    SBP_ITEM_STATE,
+    SBP_ITEM_GRAD,
+    SBP_ITEM_PARAM,
+    SBP_ITEM_CLASS_COUNT,
+    SBP_ITEM_OTHER = SBP_ITEM_CLASS_COUNT /* accumulators and the like: always on the device */
+} sbp_item_class;
+
+extern const char *const sbp_item_class_names[SBP_ITEM_CLASS_COUNT]; /* as --offload takes them */
+
 /* Settings of the one schedule. The presets of --backward are values of these, nothing else. */
 typedef struct sbp_schedule_options {
     int64_t chunk;            /* C, rows */
@@ -28,7 +41,8 @@ typedef struct sbp_schedule_options {
     bool save_all;            /* saved set: everything the backward reads, or ... */
     const char *const *saved; /* ... these values, by name */
     int32_t saved_count;
-    bool offload; /* checkpoints and saved values live in host memory */
+    sbp_space homes[SBP_ITEM_CLASS_COUNT];
+    bool host_update; /* the optimizer's rules run on the host's cores */
 } sbp_schedule_options;
 
 typedef struct sbp_pass_options {

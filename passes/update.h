@@ -35,14 +35,6 @@ typedef struct sbp_update {
 
 /* The rule for parameter number `param` of the module, which is trained; owned by the pipeline's arena. */
 const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param);
-/* Appends the rule's commands, operand i being views[i], a whole buffer. The one that reads the gradient is
- * marked as what flushes the parameter, which is buffer `param`. */
-void sbp_lower_update(sbp_pipeline *p, sbp_body *body, const sbp_update *update, const sbp_view *views,
-                      int32_t queue, int32_t param);
-
-/* The same with every state on the device; clip: buffer of the factor, -1: none. */
-void sbp_lower_update_of(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad, int32_t clip);
-
 /* grad += accum, rounded once. */
 void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype, sbp_view accum,
                      sbp_dtype accum_dtype);
@@ -50,10 +42,8 @@ void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype g
 void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
                        sbp_dtype from_dtype);
 /* The sum of squares of the gradient of parameter number `param` of the module, into its place in `norms`. */
-void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view grad);
-/* The norm of all of them; with clip >= 0, the factor on the gradients. */
-void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, int32_t clip);
-/* The gradient buffer of a parameter buffer. */
-int32_t sbp_lower_grad_buffer(sbp_pipeline *p, int32_t param);
+void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view norms, sbp_view grad);
+/* The norm of all of them; where `clip` is not absent, the factor on the gradients. */
+void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, sbp_view norms, sbp_view clip);
 
 #endif

@@ -32,6 +32,8 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .attention_flops = 190e9,
                              .memory_bytes = 20e9,
                              .host_link_bytes = 20e9,
+                             .host_bytes = 20e9,
+                             .disk_bytes = 1e9,
                              .gemm_half_rows = 20,
                              .command_seconds = 2e-6};
     out->supports[SBP_F64] = out->supports[SBP_F32] = out->supports[SBP_BF16] = true;

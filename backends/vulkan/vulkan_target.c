@@ -25,6 +25,8 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .attention_flops = 2e12,
                              .memory_bytes = 300e9,
                              .host_link_bytes = 12e9,
+                             .host_bytes = 20e9,
+                             .disk_bytes = 1e9,
                              .gemm_half_rows = 128,
                              .command_seconds = 20e-6};
     out->supports[SBP_F64] = out->supports[SBP_F32] = out->supports[SBP_BF16] = true;

@@ -95,7 +95,35 @@ static int64_t number_or_auto(const sbp_options *o, const char *name) {
     return sbp_options_int(o, name) > 0 ? sbp_options_int(o, name) : SBP_AUTO;
 }
 
-static void read_wish(sbp_compilation *c) {
+/* "auto", "none", "host", or classes joined by "+", each with ":disk" or ":host" behind it. */
+static sbp_status read_offload(sbp_compilation *c) {
+    const char *text = sbp_options_text(c->options, "offload");
+    sbp_wish *w = &c->wish;
+    w->offload = strcmp(text, "auto") == 0   ? SBP_OFFLOAD_AUTO
+                 : strcmp(text, "none") == 0 ? SBP_OFFLOAD_OFF
+                 : strcmp(text, "host") == 0 ? SBP_OFFLOAD_ON
+                                             : SBP_OFFLOAD_GIVEN;
+    for (const char *at = text; *at && w->offload == SBP_OFFLOAD_GIVEN;) {
+        size_t length = strcspn(at, "+"), name = strcspn(at, "+:");
+        int class = 0;
+        while (class < SBP_ITEM_CLASS_COUNT && (strlen(sbp_item_class_names[class]) != name ||
+                                                strncmp(sbp_item_class_names[class], at, name) != 0))
+            class ++;
+        bool disk = length == name + 5 && strncmp(at + name, ":disk", 5) == 0,
+             host = length == name || (length == name + 5 && strncmp(at + name, ":host", 5) == 0);
+        if (class == SBP_ITEM_CLASS_COUNT || !(disk || host))
+            return sbp_fail(
+                c->diag, SBP_USAGE,
+                "--offload %s: '%.*s' is none of auto, none, host, or of checkpoints, saved, states, "
+                "gradients, params, joined by '+', each with ':disk' behind it if it is to live there",
+                text, (int)length, at);
+        w->homes[class] = disk ? SBP_DISK : SBP_HOST;
+        at += length + (at[length] == '+');
+    }
+    return SBP_OK;
+}
+
+static sbp_status read_wish(sbp_compilation *c) {
     const sbp_options *o = c->options;
     bool standard = sbp_options_is(o, "backward", "standard"),
          checkpoint = sbp_options_is(o, "backward", "checkpoint");
@@ -115,13 +143,12 @@ static void read_wish(sbp_compilation *c) {
     w->save_all = standard && strcmp(save, "auto") == 0;
     if (strcmp(save, "auto") != 0 && strcmp(save, "none") != 0)
         split_names(c, save);
-    w->offload = sbp_options_is(o, "offload", "host")   ? SBP_OFFLOAD_ON
-                 : sbp_options_is(o, "offload", "none") ? SBP_OFFLOAD_OFF
-                                                        : SBP_OFFLOAD_AUTO;
+    SBP_TRY(read_offload(c));
     if (w->whole && w->offload == SBP_OFFLOAD_AUTO)
         w->offload = SBP_OFFLOAD_OFF;
     w->memory_bytes = sbp_options_int(o, "memory") > 0 ? sbp_options_int(o, "memory") : 0;
     w->host_memory_bytes = sbp_options_int(o, "host-memory") > 0 ? sbp_options_int(o, "host-memory") : 0;
+    return SBP_OK;
 }
 
 static void read_training(sbp_compilation *c) {
@@ -252,7 +279,7 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(choose_types(c));
     SBP_TRY(load_model(c));
     size_process(c);
-    read_wish(c);
+    SBP_TRY(read_wish(c));
     read_training(c);
     SBP_TRY(run_passes(c));
     if (c->pipeline.stopped)

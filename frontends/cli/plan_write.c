@@ -63,12 +63,13 @@ static const char *absolute_path(const sbp_compilation *c, const char *path) {
 
 static void add_schedule(const sbp_compilation *c, sbp_text *out) {
     const sbp_schedule_options *s = &c->estimate.schedule;
+    const char *homes = sbp_planner_homes(c->arena, s, "");
     sbp_text_add(
         out,
         ", \"schedule\": {\"seq_len\": %lld, \"chunk\": %lld, \"head_chunk\": %lld, \"segment\": %lld, "
-        "\"checkpoint_every\": %lld, \"offload\": %s, \"saved\": [",
+        "\"checkpoint_every\": %lld, \"offload\": \"%s\", \"host_update\": %s, \"saved\": [",
         (long long)c->estimate.t_max, (long long)s->chunk, (long long)s->head_chunk, (long long)s->segment,
-        (long long)s->checkpoint_every, s->offload ? "true" : "false");
+        (long long)s->checkpoint_every, *homes ? homes : "none", s->host_update ? "true" : "false");
     sbp_text names;
     sbp_text_init(&names, c->arena);
     sbp_saved_list(&c->pipeline, ",", &names);

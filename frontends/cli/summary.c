@@ -12,7 +12,7 @@ typedef struct change {
     sbp_plan_estimate estimate;
 } change;
 
-enum { MAX_CHANGES = 8 };
+enum { MAX_CHANGES = 16 };
 
 typedef struct changes {
     sbp_compilation *c;
@@ -51,9 +51,10 @@ static sbp_status add_saved_set(changes *ch) {
                   .segment = s->segment,
                   .checkpoint_every = s->checkpoint_every,
                   .save_mode = SBP_SAVE_AUTO,
-                  .offload = s->offload ? SBP_OFFLOAD_ON : SBP_OFFLOAD_OFF,
+                  .offload = SBP_OFFLOAD_GIVEN,
                   .memory_bytes = room(c),
                   .host_memory_bytes = c->wish.host_memory_bytes};
+    memcpy(w.homes, s->homes, sizeof w.homes);
     sbp_plan_estimate bare;
     sbp_schedule_options none = *s;
     none.save_all = false;
@@ -87,11 +88,14 @@ static sbp_status find_changes(changes *ch) {
         SBP_TRY(add_change(ch, "--save none", &o, false));
     }
     o = *s;
-    o.offload = true;
-    if (!s->offload && target->has_copy_queue && !target->shared_memory)
-        SBP_TRY(add_change(ch, "--offload host", &o, false));
+    for (int class = 0; class < SBP_ITEM_CLASS_COUNT && target->has_copy_queue && !target->shared_memory;
+         class ++)
+        if (s->homes[class] == SBP_DEVICE) {
+            o.homes[class] = SBP_HOST;
+            SBP_TRY(add_change(ch, sbp_planner_homes(c->arena, &o, "--offload "), &o, false));
+        }
     o = *s;
-    if (!w->whole && !s->offload) {
+    if (!w->whole && s->homes[SBP_ITEM_CHECKPOINT] == SBP_DEVICE) {
         o.checkpoint_every = s->checkpoint_every > 1 ? 1 : 4;
         SBP_TRY(add_change(ch, s->checkpoint_every > 1 ? "--checkpoint-every 1" : "--checkpoint-every 4", &o,
                            false));
@@ -162,7 +166,9 @@ static void schedule_line(const sbp_compilation *c, sbp_text *out) {
         out, "schedule   %s: chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld, saved: %s%s\n",
         sbp_options_text(c->options, "backward"), (long long)s->chunk, (long long)s->head_chunk,
         (long long)s->segment, (long long)s->checkpoint_every, *saved.data ? saved.data : "layer inputs only",
-        s->offload ? ", offloaded to the host" : "");
+        sbp_planner_homes(c->arena, s, ", offloaded: "));
+    if (s->host_update)
+        sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
 }
 
 static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {

@@ -2,14 +2,31 @@
  * attention is counted by the pairs of rows that see each other; everything else by the bytes it moves. */
 #include "passes/planner/cost.h"
 
+#include "passes/planner/makespan.h"
+
 #include <string.h>
+
+/* Bytes per second: moved by the commands of compute and of the host's cores, or copied. */
+double sbp_cost_rate(const sbp_target_info *target, int32_t queue) {
+    switch (queue) {
+    case SBP_QUEUE_IN:
+    case SBP_QUEUE_OUT:
+        return target->host_link_bytes;
+    case SBP_QUEUE_HOST:
+        return target->host_bytes;
+    case SBP_QUEUE_DISK:
+        return target->disk_bytes;
+    default:
+        return target->memory_bytes;
+    }
+}
 
 typedef struct meter {
     const sbp_program *program;
     const sbp_target_info *target;
     sbp_position position;
     const sbp_function *function;
-    double seconds[2], flops;
+    double seconds, flops;
     int64_t commands;
 } meter;
 
@@ -60,12 +77,13 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
         flops = sbp_attention_flops(attention_pairs(m, &c->views[backward ? 3 : 2], a->window),
                                     (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward);
         seconds += flops / t->attention_flops;
-    } else if (c->kind == SBP_CMD_COPY && c->queue != SBP_QUEUE_COMPUTE) {
-        seconds += bytes / 2 / t->host_link_bytes;
     } else if (c->kind != SBP_CMD_FENCE) {
-        seconds += bytes / t->memory_bytes;
+        seconds +=
+            bytes /
+            (c->kind == SBP_CMD_COPY && c->queue != SBP_QUEUE_COMPUTE && c->queue != SBP_QUEUE_HOST ? 2 : 1) /
+            sbp_cost_rate(t, c->queue);
     }
-    m->seconds[c->queue != SBP_QUEUE_COMPUTE] += seconds * times;
+    m->seconds += seconds * times;
     m->flops += flops * times;
     m->commands += (int64_t)times;
 }
@@ -101,40 +119,61 @@ static void measure_body(meter *m, const sbp_body *body, double times) {
             measure_loop(m, body->nodes[i].u.loop, times);
 }
 
-static bool ends_with(const char *name, const char *suffix) {
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
+void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, const sbp_target_info *target,
+                       sbp_cost *out) {
+    meter m = {.program = program, .target = target, .function = &program->functions[function]};
+    m.position.sizes = sbp_program_sizes(program, t, 1);
+    m.position.table = -1;
+    measure_body(&m, &m.function->body, 1);
+    *out = (sbp_cost){.seconds = m.seconds, .flops = m.flops, .commands = m.commands};
 }
 
-/* suffix NULL: everything, the entry's own commands included. */
-static void measure_entry(sbp_arena *arena, const sbp_program *program, const char *name, const char *suffix,
-                          int64_t t, const sbp_target_info *target, sbp_cost *out) {
+/* A loop around commands of an entry runs once here. */
+static void run_body(meter *m, const sbp_body *body, const sbp_cost *functions, sbp_makespan *span) {
+    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
+    sbp_access accesses[SBP_MAX_COMMAND_OPERANDS];
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_LOOP) {
+            run_body(m, &node->u.loop->body, functions, span);
+        } else if (node->kind == SBP_NODE_CALL) {
+            const sbp_call *call = node->u.call;
+            const sbp_function *f = &m->program->functions[call->function];
+            sbp_access *formals = SBP_NEW_ARRAY(span->arena, sbp_access, f->formal_count + 1);
+            for (int32_t k = 0; k < f->formal_count; k++)
+                formals[k] = f->formals[k].access;
+            sbp_makespan_run(span, SBP_QUEUE_COMPUTE, functions[call->function].seconds, call->views, formals,
+                             f->formal_count);
+            m->flops += functions[call->function].flops;
+            m->commands += functions[call->function].commands;
+        } else if (node->u.command->kind != SBP_CMD_FENCE) {
+            const sbp_command *c = node->u.command;
+            int32_t count = sbp_command_operands(m->program, c, operands);
+            for (int32_t k = 0; k < count; k++)
+                accesses[k] = operands[k].access;
+            m->seconds = 0;
+            measure_command(m, c, 1);
+            sbp_makespan_run(span, c->queue, m->seconds, c->views, accesses, c->view_count);
+        }
+    }
+}
+
+static void measure_entry(sbp_arena *arena, const sbp_program *program, const char *name, int64_t t,
+                          const sbp_target_info *target, const sbp_cost *functions, sbp_cost *out) {
     const sbp_entry *entry = sbp_program_find_entry(program, name);
-    double *calls = SBP_NEW_ARRAY(arena, double, program->function_count + 1);
     meter m = {.program = program, .target = target};
     m.position.sizes = sbp_program_sizes(program, t, 1);
     m.position.table = -1;
-    *out = (sbp_cost){0};
     if (!entry)
         return;
-    if (!suffix)
-        measure_body(&m, &entry->body, 1);
-    for (int32_t i = 0; i < entry->body.count; i++)
-        if (entry->body.nodes[i].kind == SBP_NODE_CALL)
-            calls[entry->body.nodes[i].u.call->function]++;
-    for (int32_t f = 0; f < program->function_count; f++) {
-        m.function = &program->functions[f];
-        if (calls[f] > 0 && (!suffix || ends_with(m.function->name, suffix)))
-            measure_body(&m, &m.function->body, calls[f]);
-    }
-    out->seconds = m.seconds[0] > m.seconds[1] ? m.seconds[0] : m.seconds[1];
-    out->flops = m.flops;
-    out->commands = m.commands;
-}
-
-void sbp_cost_functions(sbp_arena *arena, const sbp_program *program, const char *entry, const char *suffix,
-                        int64_t t, const sbp_target_info *target, sbp_cost *out) {
-    measure_entry(arena, program, entry, suffix, t, target, out);
+    sbp_makespan span;
+    sbp_makespan_begin(arena, program, &span);
+    run_body(&m, &entry->body, functions, &span);
+    out->seconds += sbp_makespan_end(&span);
+    for (int q = 0; q < SBP_QUEUE_COUNT; q++)
+        out->busy[q] += span.busy[q];
+    out->flops += m.flops;
+    out->commands += m.commands;
 }
 
 const char *sbp_cost_training_entry(const sbp_program *program) {
@@ -147,10 +186,10 @@ const char *sbp_cost_training_entry(const sbp_program *program) {
 
 void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, const sbp_target_info *target,
                    sbp_cost *out) {
-    sbp_cost update;
-    measure_entry(arena, program, sbp_cost_training_entry(program), NULL, t, target, out);
-    measure_entry(arena, program, "update", NULL, t, target, &update);
-    out->seconds += update.seconds;
-    out->flops += update.flops;
-    out->commands += update.commands;
+    sbp_cost *functions = SBP_NEW_ARRAY(arena, sbp_cost, program->function_count + 1);
+    for (int32_t f = 0; f < program->function_count; f++)
+        sbp_cost_function(program, f, t, target, &functions[f]);
+    *out = (sbp_cost){0};
+    measure_entry(arena, program, sbp_cost_training_entry(program), t, target, functions, out);
+    measure_entry(arena, program, "update", t, target, functions, out);
 }

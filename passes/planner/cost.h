@@ -8,20 +8,23 @@
 
 typedef struct sbp_cost {
     double seconds;
-    double flops; /* as executed, recomputation included */
+    double busy[SBP_QUEUE_COUNT]; /* of these, per queue; of whole steps */
+    double flops;                 /* as executed, recomputation included */
     int64_t commands;
 } sbp_cost;
 
 /* A whole optimizer step of one micro-batch of t rows in one document: `step`, or `accumulate` and `update`;
- * `score` when nothing trains. program->chunk and head_chunk as they are. What the other queues run overlaps
- * with what runs on compute; the longer of the two counts. */
+ * `score` when nothing trains. program->chunk and head_chunk as they are. Queues run beside each other as far
+ * as what they read and write allows (makespan.h). */
 void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, const sbp_target_info *target,
                    sbp_cost *out);
 /* The entry of those that runs once per micro-batch. */
 const char *sbp_cost_training_entry(const sbp_program *program);
 
-/* The part of an entry in functions whose name ends with `suffix`. */
-void sbp_cost_functions(sbp_arena *arena, const sbp_program *program, const char *entry, const char *suffix,
-                        int64_t t, const sbp_target_info *target, sbp_cost *out);
+/* One call of a function. */
+void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, const sbp_target_info *target,
+                       sbp_cost *out);
+/* Bytes per second of a queue: read and written by commands, copied by copies between spaces. */
+double sbp_cost_rate(const sbp_target_info *target, int32_t queue);
 
 #endif

@@ -3,178 +3,12 @@
 
 #include <string.h>
 
-#include "passes/lowering.h"
-#include "passes/memory.h"
-#include "passes/planner/cost.h"
-#include "passes/planner/worth.h"
-
-/* A program of one structure, to be evaluated at any size. Where all layers are of one kind, one that was
- * made with k = 2 stands for every k that leaves three groups or more: only the slots and the number of calls
- * differ. */
-typedef struct skeleton {
-    int64_t k;  /* what it was made for; EVERY_K */
-    bool mixed; /* layers of several kinds */
-    sbp_pipeline pipeline;
-    sbp_program *program;
-    sbp_lowering *lowering;
-    sbp_liveness live;
-    sbp_schedule_options schedule;
-    int32_t layers;   /* L, in segments */
-    sbp_worth *worth; /* what could be kept, at worth_rows */
-    int32_t worth_count;
-    int64_t worth_rows;
-    struct skeleton *next;
-} skeleton;
-
-enum { EVERY_K = 0 };
-
-typedef struct planner {
-    const sbp_pipeline *base;
-    sbp_arena *arena;
-    sbp_diag *diag;
-    skeleton *skeletons;
-    sbp_arena *scratch; /* during one evaluation */
-} planner;
-
-/* ---- skeletons --------------------------------------------------------------------------------------- */
-
-static bool same_structure(const skeleton *s, const sbp_schedule_options *o, int64_t k) {
-    if (s->k != k || s->schedule.segment != o->segment || s->schedule.save_all != o->save_all ||
-        s->schedule.offload != o->offload || s->schedule.saved_count != o->saved_count)
-        return false;
-    for (int32_t i = 0; i < o->saved_count; i++)
-        if (strcmp(s->schedule.saved[i], o->saved[i]) != 0)
-            return false;
-    return true;
-}
-
-static bool has_mixed_layers(const sbp_module *m) {
-    for (int32_t c = 2; c + 1 < m->call_count; c++)
-        if (m->calls[c].func != m->calls[1].func)
-            return true;
-    return false;
-}
-
-static sbp_status find_skeleton(planner *pl, const sbp_schedule_options *o, int64_t t, int64_t k,
-                                skeleton **out) {
-    for (skeleton *s = pl->skeletons; s; s = s->next)
-        if (same_structure(s, o, k)) {
-            *out = s;
-            return SBP_OK;
-        }
-    sbp_pipeline p = *pl->base;
-    p.module = sbp_module_copy(pl->arena, pl->base->module);
-    p.program = NULL;
-    p.lowering = NULL;
-    p.printed = NULL;
-    p.print_after = NULL;
-    p.stop_after = "schedule";
-    p.options.t_max = t;
-    p.options.list_keepable = false;
-    p.options.schedule = *o;
-    p.options.schedule.checkpoint_every = k == EVERY_K ? 2 : k;
-    SBP_TRY(sbp_pipeline_run(&p));
-    skeleton *s = SBP_NEW(pl->arena, skeleton);
-    *s = (skeleton){.k = k,
-                    .mixed = has_mixed_layers(p.module),
-                    .pipeline = p,
-                    .program = p.program,
-                    .lowering = p.lowering,
-                    .schedule = *o,
-                    .layers = p.module->call_count - 2,
-                    .next = pl->skeletons};
-    sbp_memory_liveness(pl->arena, p.program, &s->live);
-    pl->skeletons = *out = s;
-    return SBP_OK;
-}
-
-static void set_count(const skeleton *s, sbp_program *copy, const char *name, int64_t count) {
-    int32_t buffer = sbp_map_get(&s->lowering->buffer_names, name);
-    if (buffer >= 0)
-        copy->buffers[buffer].count = (int32_t)count;
-}
-
-/* The skeleton's program at other sizes. */
-static sbp_program *resize(planner *pl, const skeleton *s, int64_t t, const sbp_schedule_options *o) {
-    sbp_program *copy = sbp_memory_resize(pl->scratch, s->program, t, o->chunk, o->head_chunk);
-    if (s->k != EVERY_K)
-        return copy;
-    int64_t groups = sbp_ceil_div(s->layers, o->checkpoint_every);
-    bool away = sbp_map_get(&s->lowering->buffer_names, "X.host") >= 0;
-    set_count(s, copy, away ? "X.host" : "X", groups);
-    set_count(s, copy, "X.again", o->checkpoint_every - 1);
-    return copy;
-}
-
-/* Seconds of a step of one micro-batch (or of scoring, when nothing trains) with k checkpoints. */
-static void estimate_time(planner *pl, const skeleton *s, const sbp_program *sized,
-                          const sbp_schedule_options *o, sbp_plan_estimate *out) {
-    sbp_cost cost;
-    sbp_cost_step(pl->scratch, sized, out->t_max, &pl->base->target, &cost);
-    out->seconds = cost.seconds;
-    out->flops = cost.flops;
-    if (s->k != EVERY_K)
-        return;
-    /* the skeleton runs (layers/2 rounded up - 1) layers again; this setting (groups - 1)(k - 1) */
-    int64_t groups = sbp_ceil_div(s->layers, o->checkpoint_every);
-    double here = (double)((groups - 1) * (o->checkpoint_every - 1)),
-           there = (double)(sbp_ceil_div(s->layers, 2) - 1);
-    sbp_cost again;
-    sbp_cost_functions(pl->scratch, sized, sbp_cost_training_entry(sized), ".again", out->t_max,
-                       &pl->base->target, &again);
-    double factor = there > 0 ? here / there - 1 : 0;
-    out->seconds += again.seconds * factor;
-    out->flops += again.flops * factor;
-}
-
-/* One evaluation, in an arena of its own: a search makes tens of thousands. */
-typedef struct evaluation {
-    planner *pl;
-    const skeleton *s;
-    bool timed;
-    sbp_plan_estimate *out;
-} evaluation;
-
-static sbp_status evaluate_body(void *user) {
-    evaluation *e = user;
-    sbp_program *sized = resize(e->pl, e->s, e->out->t_max, &e->out->schedule);
-    SBP_TRY(sbp_memory_pack(e->pl->scratch, e->pl->diag, sized, &e->s->live, &e->pl->base->target));
-    e->out->device_bytes = sized->arena_bytes[SBP_DEVICE];
-    e->out->host_bytes = sized->arena_bytes[SBP_HOST];
-    if (e->timed)
-        estimate_time(e->pl, e->s, sized, &e->out->schedule, e->out);
-    return SBP_OK;
-}
-
-static sbp_status evaluate(planner *pl, int64_t t, const sbp_schedule_options *o, bool timed,
-                           sbp_plan_estimate *out) {
-    skeleton *s;
-    SBP_TRY(find_skeleton(pl, o, t, 1, &s));
-    if (o->checkpoint_every > 1) {
-        bool typical = !s->mixed && sbp_ceil_div(s->layers, o->checkpoint_every) >= 3;
-        SBP_TRY(find_skeleton(pl, o, t, typical ? EVERY_K : o->checkpoint_every, &s));
-    }
-    *out = (sbp_plan_estimate){.t_max = t, .schedule = *o};
-    evaluation e = {.pl = pl, .s = s, .timed = timed, .out = out};
-    pl->scratch = sbp_arena_create();
-    if (!pl->scratch)
-        return sbp_fail(pl->diag, SBP_MACHINE, "out of memory");
-    sbp_status status = sbp_guard(pl->scratch, pl->diag, evaluate_body, &e);
-    sbp_arena_destroy(pl->scratch);
-    pl->scratch = NULL;
-    return status;
-}
-
-sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
-                                const sbp_schedule_options *schedule, sbp_plan_estimate *out) {
-    planner pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag};
-    return evaluate(&pl, t_max, schedule, true, out);
-}
+#include "passes/planner/evaluate.h"
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
 
 typedef struct search {
-    planner pl;
+    sbp_evaluator pl;
     const sbp_wish *wish;
     bool longest;     /* maximise t_max instead of speed */
     int64_t quarters; /* of the target's chunk sizes */
@@ -203,7 +37,7 @@ static int64_t clamp_chunk(int64_t chunk, int64_t t) {
 static sbp_status try_at(search *s, sbp_schedule_options o, int64_t t, bool timed, sbp_plan_estimate *e) {
     o.chunk = clamp_chunk(o.chunk, t);
     o.head_chunk = clamp_chunk(o.head_chunk, t);
-    SBP_TRY(evaluate(&s->pl, t, &o, timed, e));
+    SBP_TRY(sbp_evaluator_run(&s->pl, t, &o, timed, e));
     const sbp_target_info *target = &s->pl.base->target;
     if (s->smallest.device_bytes == 0 || needed_bytes(target, e) < needed_bytes(target, &s->smallest))
         s->smallest = *e;
@@ -266,8 +100,9 @@ static room room_left(const search *s, const sbp_plan_estimate *e) {
 static bool claim(const search *s, const sbp_schedule_options *o, const sbp_worth *step, room *r) {
     double t = (double)s->wish->t_max, all = (double)step->row_bytes * t,
            slots = (double)step->call_row_bytes * t * 2;
-    double device = o->offload ? slots + (s->pl.base->target.shared_memory ? all : 0) : all,
-           host = o->offload ? all : 0;
+    bool away = o->homes[SBP_ITEM_SAVED] != SBP_DEVICE;
+    double device = away ? slots + (s->pl.base->target.shared_memory ? all : 0) : all,
+           host = o->homes[SBP_ITEM_SAVED] == SBP_HOST ? all : 0;
     if (device > (double)r->device || host > (double)r->host)
         return false;
     r->device -= (int64_t)device;
@@ -289,8 +124,8 @@ static void name_saved(search *s, const sbp_worth *steps, const bool *taken, int
 /* Leaves out names that others made unneeded: nothing is kept under them. */
 static sbp_status drop_unneeded(search *s, sbp_plan_estimate *e) {
     sbp_schedule_options *o = &e->schedule;
-    skeleton *made;
-    SBP_TRY(find_skeleton(&s->pl, o, e->t_max, 1, &made));
+    sbp_skeleton *made;
+    SBP_TRY(sbp_evaluator_skeleton(&s->pl, o, e->t_max, &made));
     const char **names = SBP_NEW_ARRAY(s->pl.arena, const char *, o->saved_count + 1);
     int32_t n = 0;
     for (int32_t i = 0; i < o->saved_count; i++)
@@ -303,7 +138,7 @@ static sbp_status drop_unneeded(search *s, sbp_plan_estimate *e) {
 
 /* A choice of steps for the room that a schedule leaves. */
 typedef struct filling {
-    skeleton *base;
+    sbp_skeleton *base;
     int32_t *order; /* numbers of all steps, in the order in which they claimed their room */
     bool *taken;
     double seconds; /* of a step of training with them, by the steps' own estimates */
@@ -314,8 +149,8 @@ typedef struct filling {
  * for it. `bare` is the schedule's estimate with nothing saved. */
 static sbp_status claim_steps(search *s, const sbp_plan_estimate *bare, bool largest_first, filling *out) {
     const sbp_schedule_options *o = &bare->schedule;
-    skeleton *base;
-    SBP_TRY(find_skeleton(&s->pl, o, bare->t_max, 1, &base));
+    sbp_skeleton *base;
+    SBP_TRY(sbp_evaluator_skeleton(&s->pl, o, bare->t_max, &base));
     if (base->worth_rows != bare->t_max) {
         sbp_saved_worth(&base->pipeline, bare->t_max, &base->worth, &base->worth_count);
         base->worth_rows = bare->t_max;
@@ -490,20 +325,48 @@ static sbp_status try_checkpoints(search *s, sbp_schedule_options o, int32_t lay
 
 static sbp_status count_layers(search *s, int32_t *out) {
     sbp_schedule_options o = {.chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1};
-    skeleton *found;
-    SBP_TRY(find_skeleton(&s->pl, &o, 64, 1, &found));
+    sbp_skeleton *found;
+    SBP_TRY(sbp_evaluator_skeleton(&s->pl, &o, 64, &found));
     *out = found->layers;
     return SBP_OK;
 }
 
-/* Whether plans with, or without, offloading are to be looked at. */
-static bool offload_allowed(const search *s, bool offload) {
+/* What may live away from the device, in the order in which ties are decided: the less the better. */
+static const struct {
+    bool checkpoints, states, gradients, params;
+} homes_tried[] = {
+    {false, false, false, false}, {true, false, false, false}, {false, true, false, false},
+    {true, true, false, false},   {true, true, true, false},   {true, true, true, true},
+};
+
+/* Choice number i of homes, and of where updates run; false: not to be looked at. */
+static bool pick_homes(const search *s, int32_t i, sbp_schedule_options *o) {
+    const sbp_wish *w = s->wish;
     const sbp_target_info *t = &s->pl.base->target;
-    sbp_offload_mode mode = s->wish->offload;
-    if (!offload)
-        return mode != SBP_OFFLOAD_ON;
-    return t->has_copy_queue && (mode == SBP_OFFLOAD_ON || (mode == SBP_OFFLOAD_AUTO &&
-                                                            s->wish->memory_bytes > 0 && !t->shared_memory));
+    const sbp_pass_options *p = &s->pl.base->options;
+    int32_t choice = i / 2;
+    o->host_update = i % 2 == 1;
+    if (w->offload == SBP_OFFLOAD_GIVEN) {
+        if (choice > 0)
+            return false;
+        memcpy(o->homes, w->homes, sizeof o->homes);
+    } else {
+        bool states = homes_tried[choice].states, gradients = homes_tried[choice].gradients,
+             none = choice == 0;
+        o->homes[SBP_ITEM_CHECKPOINT] = o->homes[SBP_ITEM_SAVED] =
+            homes_tried[choice].checkpoints ? SBP_HOST : SBP_DEVICE;
+        o->homes[SBP_ITEM_STATE] = states ? SBP_HOST : SBP_DEVICE;
+        o->homes[SBP_ITEM_GRAD] = gradients ? SBP_HOST : SBP_DEVICE;
+        o->homes[SBP_ITEM_PARAM] = homes_tried[choice].params ? SBP_HOST : SBP_DEVICE;
+        if (none ? w->offload == SBP_OFFLOAD_ON
+                 : w->offload == SBP_OFFLOAD_OFF || !t->has_copy_queue ||
+                       (w->offload == SBP_OFFLOAD_AUTO && (w->memory_bytes == 0 || t->shared_memory)))
+            return false;
+        if ((states && p->optimizer != SBP_OPTIMIZER_ADAMW) ||
+            (gradients && p->step && !homes_tried[choice].params))
+            return false; /* there are none: an earlier choice says the same */
+    }
+    return !o->host_update || (o->homes[SBP_ITEM_STATE] != SBP_DEVICE && t->has_copy_queue);
 }
 
 static sbp_status try_all(search *s) {
@@ -512,12 +375,12 @@ static sbp_status try_all(search *s) {
     int32_t layers = 1;
     if (limited)
         SBP_TRY(count_layers(s, &layers));
-    for (int offload = 0; offload < 2; offload++) {
-        if (!offload_allowed(s, offload == 1))
+    for (int32_t i = 0; i < 2 * SBP_COUNT(homes_tried); i++) {
+        sbp_schedule_options o = {0};
+        if (!pick_homes(s, i, &o))
             continue;
         for (int64_t g = 1; g <= 4; g *= 2) {
-            sbp_schedule_options o = {.segment = w->segment != SBP_AUTO ? w->segment : g,
-                                      .offload = offload == 1};
+            o.segment = w->segment != SBP_AUTO ? w->segment : g;
             if (g > 1 && (w->segment != SBP_AUTO || !limited || g > layers))
                 break;
             if (w->save_mode == SBP_SAVE_GIVEN) {
@@ -581,6 +444,7 @@ static bool would_fit(const search *s, const sbp_pipeline *base, const sbp_wish 
                  .all = all,
                  .schedule = s->smallest.schedule};
     sbp_status status = sbp_guard(s->pl.arena, p.diag, run_attempt, &a);
+    sbp_evaluator_end(&a.search.pl);
     sbp_diag_destroy(p.diag);
     *out = a.search.best;
     return status == SBP_OK && a.search.found;
@@ -646,7 +510,7 @@ static sbp_status refuse(const search *s) {
         "the plan needs %s, --memory is %s: %s too much. This is the least of all settings that were allowed "
         "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
         need, have, over, (long long)e->t_max, (long long)e->schedule.chunk, (long long)e->schedule.segment,
-        (long long)e->schedule.checkpoint_every, e->schedule.offload ? ", offloaded" : "",
+        (long long)e->schedule.checkpoint_every, sbp_planner_homes(s->pl.arena, &e->schedule, ", "),
         remedies.length > 0
             ? "What would fit: "
             : "Even one row does not fit: parameters, gradients and optimizer states are too large; --freeze "
@@ -661,74 +525,20 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
     search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
                 .wish = wish,
                 .longest = wish->t_max == SBP_AUTO};
-    SBP_TRY(search_plans(&s));
-    if (!s.found)
-        return refuse(&s);
+    sbp_status status = search_plans(&s);
+    if (status == SBP_OK && !s.found)
+        status = refuse(&s);
+    sbp_evaluator_end(&s.pl);
     *out = s.best;
-    return SBP_OK;
-}
-
-/* Chunks of the program for t rows: one that held all rows still does. */
-static int64_t scaled_chunk(const sbp_program *program, int64_t chunk, int64_t t) {
-    return chunk >= program->t_max ? t : clamp_chunk(chunk, t);
-}
-
-typedef struct sized {
-    const sbp_program *program;
-    const sbp_liveness *live;
-    const sbp_target_info *target;
-    sbp_diag *diag;
-    sbp_arena *arena;
-    int64_t t, bytes[SBP_SPACE_COUNT];
-} sized;
-
-static sbp_status pack_sized(void *user) {
-    sized *s = user;
-    sbp_program *copy =
-        sbp_memory_resize(s->arena, s->program, s->t, scaled_chunk(s->program, s->program->chunk, s->t),
-                          scaled_chunk(s->program, s->program->head_chunk, s->t));
-    SBP_TRY(sbp_memory_pack(s->arena, s->diag, copy, s->live, s->target));
-    memcpy(s->bytes, copy->arena_bytes, sizeof s->bytes);
-    return SBP_OK;
-}
-
-static sbp_status bytes_at(sized *s, int64_t t) {
-    s->t = t;
-    s->arena = sbp_arena_create();
-    if (!s->arena)
-        return sbp_fail(s->diag, SBP_MACHINE, "out of memory");
-    sbp_status status = sbp_guard(s->arena, s->diag, pack_sized, s);
-    sbp_arena_destroy(s->arena);
     return status;
 }
 
-sbp_status sbp_planner_longest(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
-                               const sbp_target_info *target, int64_t device_bytes, int64_t host_bytes,
-                               int64_t *out) {
-    sbp_liveness live;
-    sbp_memory_liveness(arena, program, &live);
-    sized s = {.program = program, .live = &live, .target = target, .diag = diag};
-    int64_t low = 0, high = (int64_t)1 << 32;
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        SBP_TRY(bytes_at(&s, middle));
-        bool ok = s.bytes[SBP_DEVICE] <= device_bytes && s.bytes[SBP_HOST] <= host_bytes;
-        *(ok ? &low : &high) = middle;
-    }
-    *out = low;
-    return SBP_OK;
-}
-
-sbp_status sbp_planner_bytes_per_token(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
-                                       const sbp_target_info *target, double *device, double *host) {
-    sbp_liveness live;
-    sbp_memory_liveness(arena, program, &live);
-    sized s = {.program = program, .live = &live, .target = target, .diag = diag};
-    int64_t t = (int64_t)1 << 24, at_t[SBP_SPACE_COUNT];
-    SBP_TRY(bytes_at(&s, t));
-    memcpy(at_t, s.bytes, sizeof at_t);
-    SBP_TRY(bytes_at(&s, 2 * t));
-    *device = (double)(s.bytes[SBP_DEVICE] - at_t[SBP_DEVICE]) / (double)t;
-    *host = (double)(s.bytes[SBP_HOST] - at_t[SBP_HOST]) / (double)t;
-    return SBP_OK;
+const char *sbp_planner_homes(sbp_arena *arena, const sbp_schedule_options *o, const char *before) {
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    for (int i = 0; i < SBP_ITEM_CLASS_COUNT; i++)
+        if (o->homes[i] != SBP_DEVICE)
+            sbp_text_add(&text, "%s%s%s", text.length > 0 ? "+" : before, sbp_item_class_names[i],
+                         o->homes[i] == SBP_DISK ? ":disk" : "");
+    return text.length > 0 ? text.data : "";
 }

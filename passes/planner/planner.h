@@ -12,7 +12,13 @@
 enum { SBP_AUTO = -1 };
 
 typedef enum sbp_save_mode { SBP_SAVE_AUTO, SBP_SAVE_GIVEN } sbp_save_mode;
-typedef enum sbp_offload_mode { SBP_OFFLOAD_AUTO, SBP_OFFLOAD_OFF, SBP_OFFLOAD_ON } sbp_offload_mode;
+/* AUTO: what lives on the host is chosen, with a limit on memory; ON: chosen, but something does. */
+typedef enum sbp_offload_mode {
+    SBP_OFFLOAD_AUTO,
+    SBP_OFFLOAD_OFF,
+    SBP_OFFLOAD_ON,
+    SBP_OFFLOAD_GIVEN
+} sbp_offload_mode;
 
 /* What the user asked for; SBP_AUTO where it is left to the planner. */
 typedef struct sbp_wish {
@@ -24,15 +30,16 @@ typedef struct sbp_wish {
     const char *const *saved; /* ... these */
     int32_t saved_count;
     sbp_offload_mode offload;
-    int64_t memory_bytes;      /* all the process may use on the device; 0: no limit */
-    int64_t host_memory_bytes; /* for offloading; 0: no limit */
+    sbp_space homes[SBP_ITEM_CLASS_COUNT]; /* with SBP_OFFLOAD_GIVEN */
+    int64_t memory_bytes;                  /* all the process may use on the device; 0: no limit */
+    int64_t host_memory_bytes;             /* for offloading; 0: no limit */
 } sbp_wish;
 
 typedef struct sbp_plan_estimate {
     int64_t t_max;
     sbp_schedule_options schedule;
-    int64_t device_bytes, host_bytes; /* arenas */
-    double seconds;                   /* of the training entry, one document of t_max rows */
+    int64_t device_bytes, host_bytes, disk_bytes; /* arenas */
+    double seconds;                               /* of the training entry, one document of t_max rows */
     double flops;
 } sbp_plan_estimate;
 
@@ -55,5 +62,9 @@ sbp_status sbp_planner_longest(sbp_arena *arena, sbp_diag *diag, const sbp_progr
 sbp_status sbp_planner_bytes_per_token(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
                                        const sbp_target_info *target, double *device,
                                        double *host) SBP_CHECKED;
+
+/* "checkpoints+states:disk": what lives away from the device, as --offload takes it, behind `before`; nothing
+ * when nothing does. */
+const char *sbp_planner_homes(sbp_arena *arena, const sbp_schedule_options *schedule, const char *before);
 
 #endif

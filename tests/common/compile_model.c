@@ -46,6 +46,11 @@ static sbp_status compile(void *user) {
     return SBP_OK;
 }
 
+void compile_offload(compile_wish *wish, bool offload) {
+    wish->options.schedule.homes[SBP_ITEM_CHECKPOINT] = wish->options.schedule.homes[SBP_ITEM_SAVED] =
+        offload ? SBP_HOST : SBP_DEVICE;
+}
+
 sbp_status compile_model(sbp_arena *arena, sbp_diag *diag, const compile_wish *wish, sbp_program **out) {
     work w = {.arena = arena, .diag = diag, .wish = wish};
     SBP_TRY(sbp_guard(arena, diag, compile, &w));

@@ -18,6 +18,9 @@ typedef struct compile_wish {
 /* SFT in fp32 with AdamW: stream, everything else 1; the caller changes what it wants otherwise. */
 compile_wish compile_wish_for(const char *model, int64_t t_max, int64_t chunk, int64_t head_chunk);
 
+/* Checkpoints and saved values live on the host, or not. */
+void compile_offload(compile_wish *wish, bool offload);
+
 /* For the CPU; everything lives in the arena. */
 sbp_status compile_model(sbp_arena *arena, sbp_diag *diag, const compile_wish *wish,
                          sbp_program **out) SBP_CHECKED;

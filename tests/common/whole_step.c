@@ -268,7 +268,7 @@ static double run_program(const reference *ref, const char *path, sbp_dtype comp
     wish.options.schedule.segment = s->segment;
     wish.options.schedule.checkpoint_every = s->every;
     wish.options.schedule.save_all = s->save_all;
-    wish.options.schedule.offload = s->offload;
+    compile_offload(&wish, s->offload);
     wish.objective = objective_test_group;
     sbp_program *p;
     testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));

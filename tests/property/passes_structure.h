@@ -46,6 +46,7 @@ void after_autodiff(bench *b);
 void after_streambp(bench *b);
 void after_head(bench *b);
 void after_entries(bench *b);
+void after_reside(bench *b);
 void after_fuse(bench *b);
 void before_schedule(bench *b);
 void after_schedule(bench *b);

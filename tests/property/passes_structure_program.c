@@ -1,4 +1,5 @@
 /* passes_structure_program.c: entries, instructions and the program: entries .. fence. */
+#include "passes/residency/residency.h"
 #include "tests/property/passes_structure.h"
 
 /* ---- entries ------------------------------------------------------------------------------------------- */
@@ -7,7 +8,8 @@ typedef struct ledger {
     bench *b;
     const sbp_program *program;
     const char *entry;
-    int32_t *source; /* per buffer: the parameter whose values it holds, itself or a converted copy; -1 */
+    int32_t *first;  /* per buffer: number of its element 0 */
+    int32_t *source; /* per element: the parameter whose values it holds, itself or a converted copy; -1 */
     int32_t *owner;  /* per accumulator: the parameter that adds up in it, -1 */
     bool *cleared;   /* per accumulator: zero */
     int32_t *target; /* per parameter buffer: where it adds up, -1 */
@@ -17,15 +19,30 @@ typedef struct ledger {
 static ledger open_ledger(bench *b, const char *entry) {
     const sbp_program *p = b->p.program;
     ledger l = {.b = b, .program = p, .entry = entry};
-    int32_t **lists[] = {&l.source, &l.owner, &l.target, &l.flushed, &l.normed, &l.filled};
+    int32_t elements = 0;
+    l.first = SBP_NEW_ARRAY(b->t.arena, int32_t, p->buffer_count + 1);
+    for (int32_t i = 0; i < p->buffer_count; i++) {
+        l.first[i] = elements;
+        elements += p->buffers[i].count;
+    }
+    l.source = SBP_NEW_ARRAY(b->t.arena, int32_t, elements + 1);
+    for (int32_t i = 0; i < elements; i++)
+        l.source[i] = -1;
+    int32_t **lists[] = {&l.owner, &l.target, &l.flushed, &l.normed, &l.filled};
     for (int i = 0; i < SBP_COUNT(lists); i++)
         *lists[i] = SBP_NEW_ARRAY(b->t.arena, int32_t, p->buffer_count + 1);
     l.cleared = SBP_NEW_ARRAY(b->t.arena, bool, p->buffer_count + 1);
     for (int32_t i = 0; i < p->buffer_count; i++) {
-        l.source[i] = p->buffers[i].role == SBP_ROLE_PARAM ? i : -1;
+        if (p->buffers[i].role == SBP_ROLE_PARAM)
+            l.source[l.first[i]] = i;
         l.owner[i] = l.target[i] = -1;
     }
     return l;
+}
+
+/* The parameter that a view is of. */
+static int32_t *source_of(const ledger *l, const sbp_view *view) {
+    return &l->source[l->first[view->ref] + view->slot];
 }
 
 /* The parameter whose gradient buffer this is. */
@@ -75,8 +92,8 @@ static void note_command(ledger *l, const sbp_command *command) {
         int32_t param = -1, accum = -1, grad = -1, count = sbp_command_operands(p, command, operands);
         for (int32_t i = 0; i < count; i++) {
             int32_t ref = command->views[i].ref;
-            if (operands[i].access == SBP_READ && p->buffers[ref].role == SBP_ROLE_PARAM)
-                param = ref;
+            if (operands[i].access == SBP_READ && *source_of(l, &command->views[i]) >= 0)
+                param = *source_of(l, &command->views[i]);
             if (operands[i].access == SBP_READ && p->buffers[ref].role == SBP_ROLE_ACCUM)
                 accum = ref;
             if (operands[i].access == SBP_READ && p->buffers[ref].role == SBP_ROLE_GRAD)
@@ -86,8 +103,8 @@ static void note_command(ledger *l, const sbp_command *command) {
             int32_t ref = command->views[i].ref;
             if (operands[i].access == SBP_READ)
                 continue;
-            if (p->buffers[ref].role == SBP_ROLE_WORKSPACE) /* converted */
-                l->source[ref] = param;
+            if (p->buffers[ref].role == SBP_ROLE_SLOT) /* converted */
+                *source_of(l, &command->views[i]) = param;
             if (p->buffers[ref].role == SBP_ROLE_GRAD) { /* rounded, once */
                 ensure(b, accum >= 0 && grad == ref, "@%s: %s does not add up", l->entry,
                        p->buffers[ref].name);
@@ -110,7 +127,7 @@ static void parameters_of_one_call(ledger *l, const sbp_call *call) {
         for (int32_t i = 0; i < f->formal_count; i++) {
             if (f->formals[i].name[0] != 'p')
                 continue;
-            int32_t param = l->source[call->views[i].ref];
+            int32_t param = *source_of(l, &call->views[i]);
             found &= param >= 0 && count < m->calls[c].param_count &&
                      strcmp(m->params[m->calls[c].params[count]].name, l->program->buffers[param].name) == 0;
             count++;
@@ -130,7 +147,7 @@ static void note_call(ledger *l, const sbp_call *call) {
         int32_t param = -1, to = call->views[i].ref;
         for (int32_t k = 0; k < f->formal_count; k++)
             if (f->formals[k].name[0] == 'p' && strcmp(f->formals[k].name + 1, f->formals[i].name + 1) == 0)
-                param = l->source[call->views[k].ref];
+                param = *source_of(l, &call->views[k]);
         ensure(b, param >= 0, "@%s: %s of @%s adds up for nobody", l->entry, f->formals[i].name, f->name);
         if (param < 0)
             return;
@@ -179,7 +196,23 @@ static void examine_entry(bench *b, const sbp_entry *entry) {
     }
 }
 
+/* There are lists of acts; nothing is emitted, nothing is copied, and no act names a slot. */
 void after_entries(bench *b) {
+    const sbp_residency *r = b->p.lowering->residency;
+    ensure(b, r != NULL, "there are no call lists");
+    if (!r)
+        return;
+    ensure(b, b->p.program->entry_count == 0, "entries makes %d entries", b->p.program->entry_count);
+    for (int32_t l = 0; l < r->list_count; l++)
+        for (int32_t a = 0; a < r->lists[l].act_count; a++)
+            for (int32_t i = 0; i < r->lists[l].acts[a].operand_count; i++) {
+                const sbp_operand *o = &r->lists[l].acts[a].operands[i];
+                ensure(b, o->item < r->item_count && (o->item >= 0) != (o->view != NULL),
+                       "@%s: act %d, operand %d", r->lists[l].entry, a, i);
+            }
+}
+
+void after_reside(bench *b) {
     const sbp_program *p = b->p.program;
     bool optimizer = b->p.options.optimizer != SBP_OPTIMIZER_NONE, step = b->p.options.step;
     ensure(b, (sbp_program_find_entry(p, "step") != NULL) == step, "entry step");

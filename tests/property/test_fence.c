@@ -291,7 +291,7 @@ static int examine_mode(const char *model, const mode *m) {
     snprintf(path, sizeof path, GOLDEN "%s/model", model);
     compile_wish wish = compile_wish_for(path, 14, 4, 3);
     wish.options.schedule.save_all = m->save_all;
-    wish.options.schedule.offload = m->offload;
+    compile_offload(&wish, m->offload);
     wish.options.schedule.checkpoint_every = m->every > 0 ? m->every : 1;
     wish.options.step = m->step;
     wish.compute = m->bf16 ? SBP_BF16 : SBP_F32;
@@ -361,7 +361,7 @@ static void pass_survives_lack_of_memory(void **unused) {
     (void)unused;
     compile_wish wish = compile_wish_for(GOLDEN "llama_plain/model", 14, 4, 3);
     wish.stop_after = "memory";
-    wish.options.schedule.offload = true;
+    compile_offload(&wish, true);
     sbp_arena *arena = sbp_arena_create();
     sbp_diag *diag = sbp_diag_create();
     sbp_pipeline p = {.arena = arena, .diag = diag};

@@ -42,7 +42,8 @@ static void nothing(bench *b) {
 #define before_optimizer nothing
 #define before_entries nothing
 #define before_fuse nothing
-#define after_optimizer nothing /* its entry is looked at with the others */
+#define before_reside nothing
+#define after_optimizer nothing /* its rules are looked at where they are used */
 
 /* A new pass does not compile here before somebody writes down what it promises. */
 static const struct {
@@ -72,22 +73,23 @@ static bench open_bench(const char *name, const char *path, const char *set, con
     else
         testing_check(&b.t, sbp_objective_add(model.module, b.t.diag, "sft", NULL));
     b.vocabulary = model.vocab_size;
-    b.p =
-        (sbp_pipeline){.arena = b.t.arena,
-                       .diag = b.t.diag,
-                       .module = model.module,
-                       .target = {.name = "cpu", .alignment_bytes = 64, .attention_partials = 4},
-                       .options = {.t_max = t,
-                                   .schedule = {.chunk = mode->whole ? t : t / 8,
-                                                .head_chunk = mode->whole ? t : t / 16,
-                                                .segment = mode->segment > 0 ? mode->segment : 1,
-                                                .checkpoint_every = mode->every > 0 ? mode->every : 1,
-                                                .save_all = mode->save_all,
-                                                .offload = mode->offload},
-                                   .grad_dtype = mode->bf16_gradients ? SBP_BF16 : SBP_F32,
-                                   .state_dtype = SBP_F32,
-                                   .optimizer = mode->no_optimizer ? SBP_OPTIMIZER_NONE : SBP_OPTIMIZER_ADAMW,
-                                   .step = mode->step}};
+    b.p = (sbp_pipeline){
+        .arena = b.t.arena,
+        .diag = b.t.diag,
+        .module = model.module,
+        .target = {.name = "cpu", .alignment_bytes = 64, .attention_partials = 4},
+        .options = {.t_max = t,
+                    .schedule = {.chunk = mode->whole ? t : t / 8,
+                                 .head_chunk = mode->whole ? t : t / 16,
+                                 .segment = mode->segment > 0 ? mode->segment : 1,
+                                 .checkpoint_every = mode->every > 0 ? mode->every : 1,
+                                 .save_all = mode->save_all,
+                                 .homes = {[SBP_ITEM_CHECKPOINT] = mode->offload ? SBP_HOST : SBP_DEVICE,
+                                           [SBP_ITEM_SAVED] = mode->offload ? SBP_HOST : SBP_DEVICE}},
+                    .grad_dtype = mode->bf16_gradients ? SBP_BF16 : SBP_F32,
+                    .state_dtype = SBP_F32,
+                    .optimizer = mode->no_optimizer ? SBP_OPTIMIZER_NONE : SBP_OPTIMIZER_ADAMW,
+                    .step = mode->step}};
     return b;
 }
 
@@ -236,14 +238,14 @@ static void broken_sums_are_noticed(void **state) {
             continue;
         body->nodes[i].u.command = &fence;
         b.broken[0] = 0;
-        after_entries(&b);
+        after_reside(&b);
         if (!b.broken[0])
             fail_msg("nobody noticed that %s is missing", sbp_command_name(node.u.command->kind));
         body->nodes[i] = node;
         commands++;
     }
     b.broken[0] = 0;
-    after_entries(&b);
+    after_reside(&b);
     assert_false(b.broken[0]);
     printf("  %d products, %d commands\n", gemms, commands);
     assert_true(gemms == 8 && commands > 40); /* seven products of a layer, one of the head */

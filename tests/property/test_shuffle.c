@@ -206,7 +206,7 @@ static void examine_modes(sbp_dtype compute) {
         wish.compute = wish.options.grad_dtype = wish.options.state_dtype = compute;
         wish.options.schedule.segment = cases[k].segment;
         wish.options.schedule.checkpoint_every = cases[k].every;
-        wish.options.schedule.offload = cases[k].offload;
+        compile_offload(&wish, cases[k].offload);
         wish.options.schedule.save_all = cases[k].save_all;
         wish.options.step = cases[k].step;
         wish.set = cases[k].offload ? "num_hidden_layers=5" : NULL;

@@ -89,7 +89,7 @@ static void examine(const char *name, bool offload, bool save_all) {
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = name};
     snprintf(path, sizeof path, GOLDEN "%s/model", name);
     compile_wish wish = compile_wish_for(path, T_MAX, CHUNK, HEAD_CHUNK);
-    wish.options.schedule.offload = offload;
+    compile_offload(&wish, offload);
     wish.options.schedule.save_all = save_all;
     wish.set = offload ? "num_hidden_layers=7" : NULL;
     check(&b, compile_model(b.arena, b.diag, &wish, &b.program));

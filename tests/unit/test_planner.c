@@ -107,22 +107,24 @@ static void estimates_equal_plans(bench *b) {
     static const struct {
         int64_t t, chunk, head_chunk, segment, k;
         int saved; /* 0 nothing, 1 attention, 2 everything */
-        bool offload;
-    } cases[] = {
-        {1000, 512, 512, 1, 1, 0, false}, {1000, 64, 128, 1, 2, 0, false},  {777, 100, 50, 1, 3, 0, false},
-        {4096, 512, 256, 1, 6, 0, false}, {4096, 512, 256, 2, 3, 0, false}, {999, 64, 64, 2, 1, 1, false},
-        {640, 640, 640, 1, 1, 2, false},  {640, 64, 64, 1, 1, 0, true},     {2000, 128, 128, 1, 3, 0, true},
-        {500, 70, 30, 4, 1, 0, false},    {1, 1, 1, 1, 1, 0, false},        {900, 128, 64, 1, 2, 1, true}};
+        sbp_space offload;
+    } cases[] = {{1000, 512, 512, 1, 1, 0, SBP_DEVICE}, {1000, 64, 128, 1, 2, 0, SBP_DEVICE},
+                 {777, 100, 50, 1, 3, 0, SBP_DEVICE},   {4096, 512, 256, 1, 6, 0, SBP_DEVICE},
+                 {4096, 512, 256, 2, 3, 0, SBP_DEVICE}, {999, 64, 64, 2, 1, 1, SBP_DEVICE},
+                 {640, 640, 640, 1, 1, 2, SBP_DEVICE},  {640, 64, 64, 1, 1, 0, SBP_HOST},
+                 {2000, 128, 128, 1, 3, 0, SBP_HOST},   {500, 70, 30, 4, 1, 0, SBP_DEVICE},
+                 {1, 1, 1, 1, 1, 0, SBP_DEVICE},        {900, 128, 64, 1, 2, 1, SBP_HOST}};
     sbp_pipeline p = pipeline_for(b, c->model, SBP_F32, c->step);
     for (int i = c->step; i < SBP_COUNT(cases); i += 2) {
-        sbp_schedule_options s = {.chunk = cases[i].chunk,
-                                  .head_chunk = cases[i].head_chunk,
-                                  .segment = cases[i].segment,
-                                  .checkpoint_every = cases[i].k,
-                                  .save_all = cases[i].saved == 2,
-                                  .saved = attention,
-                                  .saved_count = cases[i].saved == 1,
-                                  .offload = cases[i].offload};
+        sbp_schedule_options s = {
+            .chunk = cases[i].chunk,
+            .head_chunk = cases[i].head_chunk,
+            .segment = cases[i].segment,
+            .checkpoint_every = cases[i].k,
+            .save_all = cases[i].saved == 2,
+            .saved = attention,
+            .saved_count = cases[i].saved == 1,
+            .homes = {[SBP_ITEM_CHECKPOINT] = cases[i].offload, [SBP_ITEM_SAVED] = cases[i].offload}};
         sbp_plan_estimate e;
         require(b, sbp_planner_estimate(&p, cases[i].t, &s, &e));
         sbp_program *real = compile(b, &p, cases[i].t, &s);
@@ -158,7 +160,10 @@ static const mode modes[] = {
     {"stream g1 k1", {.segment = 1, .checkpoint_every = 1}},
     {"stream g1 k6", {.segment = 1, .checkpoint_every = 6}},
     {"stream g2 k3", {.segment = 2, .checkpoint_every = 3}},
-    {"stream offload", {.segment = 1, .checkpoint_every = 1, .offload = true}},
+    {"stream offload",
+     {.segment = 1,
+      .checkpoint_every = 1,
+      .homes = {[SBP_ITEM_CHECKPOINT] = SBP_HOST, [SBP_ITEM_SAVED] = SBP_HOST}}},
     {"stream +attention", {.segment = 1, .checkpoint_every = 1, .saved = attention, .saved_count = 1}},
     {"checkpoint", {.chunk = INT64_MAX, .head_chunk = INT64_MAX, .segment = 1, .checkpoint_every = 1}},
     {"standard",
@@ -287,7 +292,7 @@ static void choices(bench *b) {
     assert_int_equal(roomy.schedule.segment, 1);
     assert_int_equal(roomy.schedule.checkpoint_every, 1);
     assert_int_equal(roomy.schedule.saved_count, 0);
-    assert_false(roomy.schedule.save_all || roomy.schedule.offload);
+    assert_false(roomy.schedule.save_all || *sbp_planner_homes(b->arena, &roomy.schedule, ""));
     assert_true(roomy.schedule.chunk >= p.target.chunk && roomy.schedule.chunk <= p.target.chunk_most);
 
     w = free_wish(4096, (int64_t)64 << 30);
@@ -320,7 +325,7 @@ static void limits(bench *b) {
     assert_true(beyond.device_bytes + p.target.runtime_bytes > w.memory_bytes);
 
     int errors = sbp_diag_count(b->diag, SBP_ERROR);
-    w = free_wish(65536, (int64_t)1 << 30);
+    w = free_wish(65536, (int64_t)1 << 28);
     assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_MACHINE);
     assert_int_equal(sbp_diag_count(b->diag, SBP_ERROR), errors + 1);
     assert_non_null(strstr(sbp_diag_text(b->diag, SBP_ERROR), "too much"));

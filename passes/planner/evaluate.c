@@ -1,0 +1,235 @@
+/* evaluate.c: skeletons, structures, and their bytes and seconds at given sizes. */
+#include "passes/planner/evaluate.h"
+
+#include <string.h>
+
+#include "passes/planner/cost.h"
+#include "passes/planner/makespan.h"
+#include "passes/update.h"
+
+void sbp_evaluator_end(sbp_evaluator *pl) {
+    for (int i = 0; i < SBP_STRUCTURES; i++)
+        sbp_arena_destroy(pl->structures[i].arena);
+    memset(pl->structures, 0, sizeof pl->structures);
+}
+
+/* ---- skeletons --------------------------------------------------------------------------------------- */
+
+static bool same_functions(const sbp_skeleton *s, const sbp_schedule_options *o) {
+    if (s->schedule.segment != o->segment || s->schedule.save_all != o->save_all ||
+        s->schedule.saved_count != o->saved_count)
+        return false;
+    for (int32_t i = 0; i < o->saved_count; i++)
+        if (strcmp(s->schedule.saved[i], o->saved[i]) != 0)
+            return false;
+    return true;
+}
+
+sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t,
+                                  sbp_skeleton **out) {
+    for (sbp_skeleton *s = pl->skeletons; s; s = s->next)
+        if (same_functions(s, o)) {
+            *out = s;
+            return SBP_OK;
+        }
+    sbp_pipeline p = *pl->base;
+    p.module = sbp_module_copy(pl->arena, pl->base->module);
+    p.program = NULL;
+    p.lowering = NULL;
+    p.printed = NULL;
+    p.print_after = NULL;
+    p.stop_after = "schedule";
+    p.options.t_max = t;
+    p.options.list_keepable = false;
+    p.options.schedule = *o;
+    p.options.schedule.checkpoint_every = 2; /* then there are functions for every k */
+    SBP_TRY(sbp_pipeline_run(&p));
+    sbp_skeleton *s = SBP_NEW(pl->arena, sbp_skeleton);
+    *s = (sbp_skeleton){
+        .pipeline = p, .schedule = *o, .layers = p.module->call_count - 2, .next = pl->skeletons};
+    pl->skeletons = *out = s;
+    return SBP_OK;
+}
+
+/* ---- structures -------------------------------------------------------------------------------------- */
+
+static bool same_calls(const sbp_structure *s, const sbp_skeleton *of, const sbp_schedule_options *o) {
+    return s->arena && s->skeleton == of && s->schedule.checkpoint_every == o->checkpoint_every &&
+           s->schedule.host_update == o->host_update &&
+           memcmp(s->schedule.homes, o->homes, sizeof o->homes) == 0;
+}
+
+/* What entries and reside would do, on a copy of the program that has a list of buffers of its own; and what
+ * that touches, position by position. */
+static sbp_status build_structure(void *user) {
+    sbp_structure *s = user;
+    sbp_pipeline *p = &s->pipeline;
+    const sbp_pipeline *base = &s->skeleton->pipeline;
+    *p = *base;
+    p->arena = s->arena;
+    p->options.schedule = s->schedule;
+    p->program = sbp_memory_resize(s->arena, base->program, base->program->t_max, base->program->chunk,
+                                   base->program->head_chunk);
+    p->lowering = SBP_NEW(s->arena, sbp_lowering);
+    *p->lowering = *base->lowering;
+    sbp_map_init(&p->lowering->buffer_names, s->arena); /* of the new ones */
+    sbp_map_init(&p->lowering->labels, s->arena);
+    SBP_TRY(sbp_residency_lists(p, &s->residency));
+    SBP_TRY(sbp_residency_walk(p, &s->residency, &s->walks));
+    sbp_memory_frames(s->arena, p->program, s->residency.list_count, &s->live);
+    for (int32_t l = 0; l < s->residency.list_count; l++) {
+        const sbp_walk *w = &s->walks[l];
+        for (int32_t a = -1, m = 0; a < w->list->act_count; a++) {
+            const sbp_act *act = a >= 0 ? &w->list->acts[a] : NULL;
+            sbp_access *accesses = SBP_NEW_ARRAY(s->arena, sbp_access, act ? act->operand_count + 1 : 1);
+            for (int32_t i = 0; act && i < act->operand_count; i++)
+                accesses[i] = act->operands[i].access;
+            if (act)
+                sbp_memory_touch(s->arena, p->program, &s->live, l, w->views[a], accesses, act->operand_count,
+                                 act->function);
+            for (; m < w->move_count && w->moves[m].after <= a; m++)
+                sbp_memory_touch(s->arena, p->program, &s->live, l,
+                                 (sbp_view[]){w->moves[m].to, w->moves[m].from},
+                                 (sbp_access[]){SBP_WRITE, SBP_READ}, 2, -1);
+        }
+    }
+    return SBP_OK;
+}
+
+static sbp_status find_structure(sbp_evaluator *pl, const sbp_skeleton *of, const sbp_schedule_options *o,
+                                 sbp_structure **out) {
+    sbp_structure *oldest = &pl->structures[0];
+    for (int i = 0; i < SBP_STRUCTURES; i++) {
+        sbp_structure *s = &pl->structures[i];
+        if (same_calls(s, of, o)) {
+            s->age = ++pl->clock;
+            *out = s;
+            return SBP_OK;
+        }
+        oldest = s->age < oldest->age ? s : oldest;
+    }
+    sbp_arena_destroy(oldest->arena);
+    *oldest =
+        (sbp_structure){.arena = sbp_arena_create(), .skeleton = of, .schedule = *o, .age = ++pl->clock};
+    if (!oldest->arena)
+        return sbp_fail(pl->diag, SBP_MACHINE, "out of memory");
+    *out = oldest;
+    sbp_status status = sbp_guard(oldest->arena, pl->diag, build_structure, oldest);
+    if (status != SBP_OK) {
+        sbp_arena_destroy(oldest->arena);
+        *oldest = (sbp_structure){0};
+    }
+    return status;
+}
+
+/* One evaluation, in an arena of its own: a search makes tens of thousands. */
+typedef struct evaluation {
+    sbp_evaluator *pl;
+    sbp_arena *arena;
+    const sbp_structure *s;
+    bool timed;
+    sbp_plan_estimate *out;
+} evaluation;
+
+/* Seconds of an act that is no call: what it moves, at the rate of its queue. */
+static double act_seconds(const evaluation *e, const sbp_program *sized, const sbp_act *act,
+                          const sbp_view *views) {
+    const sbp_target_info *target = &e->pl->base->target;
+    double bytes = 0, commands = 1;
+    for (int32_t i = 0; i < act->operand_count; i++) {
+        const sbp_buffer *b = &sized->buffers[views[i].ref];
+        int64_t rows = sbp_extent_as_const(b->rows);
+        double times = act->operands[i].access == SBP_UPDATE ? 2 : 1;
+        if (act->kind != SBP_ACT_SUM_SQUARES || i > 0) /* of the norms it writes one */
+            bytes += times * (double)(rows * b->cols * sbp_dtype_bytes(b->dtype));
+    }
+    if (act->kind == SBP_ACT_UPDATE)
+        commands = sbp_update_of(&e->s->pipeline, act->param)->body.count;
+    return commands * target->command_seconds +
+           bytes / sbp_cost_rate(target, act->on_host ? SBP_QUEUE_HOST : SBP_QUEUE_COMPUTE);
+}
+
+static double move_seconds(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
+    const sbp_target_info *target = &e->pl->base->target;
+    const sbp_buffer *b = &sized->buffers[move->to.ref];
+    sbp_sizes sizes = sbp_program_sizes(sized, sized->t_max, 1);
+    int64_t rows = 0;
+    (void)sbp_extent_eval(b->rows, &sizes, &rows);
+    double elems = (double)rows * (double)b->cols, bytes = elems * (double)sbp_dtype_bytes(move->to_dtype);
+    if (move->queue == SBP_QUEUE_COMPUTE)
+        bytes += elems * (double)sbp_dtype_bytes(move->from_dtype);
+    return target->command_seconds + bytes / sbp_cost_rate(target, move->queue);
+}
+
+static double walk_seconds(const evaluation *e, const sbp_program *sized, const sbp_walk *w,
+                           const sbp_cost *functions) {
+    sbp_makespan span;
+    sbp_makespan_begin(e->arena, sized, &span);
+    for (int32_t a = -1, m = 0; a < w->list->act_count; a++) {
+        const sbp_act *act = a >= 0 ? &w->list->acts[a] : NULL;
+        if (act) {
+            sbp_access *accesses = SBP_NEW_ARRAY(e->arena, sbp_access, act->operand_count + 1);
+            for (int32_t i = 0; i < act->operand_count; i++)
+                accesses[i] = act->operands[i].access;
+            double seconds = act->kind == SBP_ACT_CALL ? functions[act->function].seconds
+                                                       : act_seconds(e, sized, act, w->views[a]);
+            sbp_makespan_run(&span, act->on_host ? SBP_QUEUE_HOST : SBP_QUEUE_COMPUTE, seconds, w->views[a],
+                             accesses, act->operand_count);
+            if (act->kind == SBP_ACT_CALL)
+                e->out->flops += functions[act->function].flops;
+        }
+        for (; m < w->move_count && w->moves[m].after <= a; m++)
+            sbp_makespan_run(&span, w->moves[m].queue, move_seconds(e, sized, &w->moves[m]),
+                             (sbp_view[]){w->moves[m].to, w->moves[m].from},
+                             (sbp_access[]){SBP_WRITE, SBP_READ}, 2);
+    }
+    return sbp_makespan_end(&span);
+}
+
+/* Seconds of a step of one micro-batch, or of scoring when nothing trains. */
+static void estimate_time(const evaluation *e, const sbp_program *sized) {
+    const sbp_residency *r = &e->s->residency;
+    sbp_cost *functions = SBP_NEW_ARRAY(e->arena, sbp_cost, sized->function_count + 1);
+    for (int32_t f = 0; f < sized->function_count; f++)
+        sbp_cost_function(sized, f, sized->t_max, &e->pl->base->target, &functions[f]);
+    for (int32_t l = 0; l < r->list_count; l++)
+        if (r->list_count == 1 || strcmp(r->lists[l].entry, "score") != 0)
+            e->out->seconds += walk_seconds(e, sized, &e->s->walks[l], functions);
+}
+
+static sbp_status evaluate_body(void *user) {
+    evaluation *e = user;
+    const sbp_schedule_options *o = &e->out->schedule;
+    sbp_program *sized =
+        sbp_memory_resize(e->arena, e->s->pipeline.program, e->out->t_max, o->chunk, o->head_chunk);
+    SBP_TRY(sbp_memory_pack(e->arena, e->pl->diag, sized, &e->s->live, &e->pl->base->target));
+    e->out->device_bytes = sized->arena_bytes[SBP_DEVICE];
+    e->out->host_bytes = sized->arena_bytes[SBP_HOST];
+    e->out->disk_bytes = sized->arena_bytes[SBP_DISK];
+    if (e->timed)
+        estimate_time(e, sized);
+    return SBP_OK;
+}
+
+sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_options *o, bool timed,
+                             sbp_plan_estimate *out) {
+    sbp_skeleton *functions;
+    sbp_structure *s = NULL;
+    SBP_TRY(sbp_evaluator_skeleton(pl, o, t, &functions));
+    SBP_TRY(find_structure(pl, functions, o, &s));
+    *out = (sbp_plan_estimate){.t_max = t, .schedule = *o};
+    evaluation e = {.pl = pl, .arena = sbp_arena_create(), .s = s, .timed = timed, .out = out};
+    if (!e.arena)
+        return sbp_fail(pl->diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(e.arena, pl->diag, evaluate_body, &e);
+    sbp_arena_destroy(e.arena);
+    return status;
+}
+
+sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
+                                const sbp_schedule_options *schedule, sbp_plan_estimate *out) {
+    sbp_evaluator pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag};
+    sbp_status status = sbp_evaluator_run(&pl, t_max, schedule, true, out);
+    sbp_evaluator_end(&pl);
+    return status;
+}

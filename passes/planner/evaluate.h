@@ -1,0 +1,56 @@
+/* evaluate.h: exact bytes and modelled time of settings, thousands of them in a second.
+ *
+ * Functions depend on segment and saved set alone: the passes up to the one before `entries` run once for
+ * each (skeleton). What is called and where it lives depends on k and homes: entries and reside walk, without
+ * making commands (structure). Sizes are filled in last: packing, and the makespan of the walks. */
+#ifndef SBP_PASSES_PLANNER_EVALUATE_H
+#define SBP_PASSES_PLANNER_EVALUATE_H
+
+#include "passes/memory.h"
+#include "passes/planner/planner.h"
+#include "passes/planner/worth.h"
+#include "passes/residency/residency.h"
+
+/* The functions of one (segment, saved set), to be evaluated at any size and with any calls. */
+typedef struct sbp_skeleton {
+    sbp_pipeline pipeline; /* up to the pass before entries */
+    sbp_schedule_options schedule;
+    int32_t layers;   /* L, in segments */
+    sbp_worth *worth; /* what could be kept, at worth_rows */
+    int32_t worth_count;
+    int64_t worth_rows;
+    struct sbp_skeleton *next;
+} sbp_skeleton;
+
+/* What is called and where everything lives, for one skeleton, k and homes: at any size. */
+typedef struct sbp_structure {
+    sbp_arena *arena; /* its own */
+    const sbp_skeleton *skeleton;
+    sbp_schedule_options schedule;
+    sbp_pipeline pipeline;
+    sbp_residency residency;
+    sbp_walk *walks;
+    sbp_liveness live;
+    int64_t age;
+} sbp_structure;
+
+enum { SBP_STRUCTURES = 16 }; /* that are kept: a search tries the chunks of one before it goes on */
+
+typedef struct sbp_evaluator {
+    const sbp_pipeline *base;
+    sbp_arena *arena;
+    sbp_diag *diag;
+    sbp_skeleton *skeletons;
+    sbp_structure structures[SBP_STRUCTURES];
+    int64_t clock;
+} sbp_evaluator;
+
+/* Frees what was built along the way; skeletons live in the arena. */
+void sbp_evaluator_end(sbp_evaluator *pl);
+sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t,
+                                  sbp_skeleton **out) SBP_CHECKED;
+/* One setting, for micro-batches of t rows; timed: with seconds and flops. */
+sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_options *o, bool timed,
+                        sbp_plan_estimate *out) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,48 @@
+/* makespan.c: queues that run beside each other, simulated. */
+#include "passes/planner/makespan.h"
+
+void sbp_makespan_begin(sbp_arena *arena, const sbp_program *program, sbp_makespan *out) {
+    *out = (sbp_makespan){.arena = arena, .program = program};
+    out->first = SBP_NEW_ARRAY(arena, int32_t, program->buffer_count + 1);
+    int32_t elements = 0;
+    for (int32_t b = 0; b < program->buffer_count; b++) {
+        out->first[b] = elements;
+        elements += program->buffers[b].count;
+    }
+    out->written = SBP_NEW_ARRAY(arena, double, elements + 1);
+    out->read = SBP_NEW_ARRAY(arena, double, elements + 1);
+}
+
+static double later(double a, double b) {
+    return a > b ? a : b;
+}
+
+void sbp_makespan_run(sbp_makespan *span, int32_t queue, double seconds, const sbp_view *views,
+                      const sbp_access *accesses, int32_t count) {
+    double start = span->clock[queue];
+    for (int32_t i = 0; i < count; i++) {
+        if (views[i].ref < 0)
+            continue;
+        int32_t element = span->first[views[i].ref] + views[i].slot;
+        start = later(start, span->written[element]);
+        if (accesses[i] != SBP_READ)
+            start = later(start, span->read[element]);
+    }
+    double end = start + seconds;
+    for (int32_t i = 0; i < count; i++) {
+        if (views[i].ref < 0)
+            continue;
+        int32_t element = span->first[views[i].ref] + views[i].slot;
+        double *done = accesses[i] == SBP_READ ? span->read : span->written;
+        done[element] = later(done[element], end);
+    }
+    span->clock[queue] = end;
+    span->busy[queue] += seconds;
+}
+
+double sbp_makespan_end(const sbp_makespan *span) {
+    double end = 0;
+    for (int q = 0; q < SBP_QUEUE_COUNT; q++)
+        end = later(end, span->clock[q]);
+    return end;
+}

@@ -1,0 +1,114 @@
+/* reside: brings what calls read to where they read it, and back home: the one place with copies between
+ * spaces, conversions between types, and slots.
+ *
+ * requires  entries
+ * preserves everything there is
+ * breaks    nothing; later passes make no buffer with rows of T, and insert no copy
+ *
+ * slots.c decides along each call list what stands where and which moves that takes; here lists become the
+ * bodies of entries: each act, and behind it the moves that may begin once it is done. Their order is the
+ * order of their queues. Entries follow each other in any order: between them everything that lasts is at
+ * home.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "passes/residency/slots.h"
+#include "passes/update.h"
+
+static int by_position(const void *x, const void *y) {
+    const sbp_move *a = x, *b = y;
+    return a->after != b->after ? (a->after < b->after ? -1 : 1)
+                                : (a->order > b->order) - (a->order < b->order);
+}
+
+static void emit_move(sbp_pipeline *p, sbp_body *body, const sbp_move *m) {
+    if (m->from_dtype == m->to_dtype)
+        sbp_lower_copy(p, body, m->to, m->from, m->queue);
+    else
+        sbp_lower_convert(p, body, m->to, m->to_dtype, m->from, m->from_dtype);
+}
+
+static void emit_update(sbp_pipeline *p, sbp_body *body, int32_t param, const sbp_view *views) {
+    const sbp_update *rule = sbp_update_of(p, param);
+    int32_t gradient = 0;
+    while (rule->operands[gradient].kind != SBP_UPDATE_GRAD)
+        gradient++;
+    sbp_lower_inline(p, body, &rule->body, views, p->lowering->param_buffers[param], gradient);
+}
+
+static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const sbp_view *views) {
+    int32_t first = body->count;
+    switch (act->kind) {
+    case SBP_ACT_CALL:
+        sbp_lower_call(p, body, act->function, views);
+        break;
+    case SBP_ACT_FILL:
+        sbp_lower_fill(p, body, views[0], 0);
+        break;
+    case SBP_ACT_FLUSH:
+        sbp_lower_flush(p, body, views[0], p->program->buffers[views[0].ref].dtype, views[1],
+                        p->program->buffers[views[1].ref].dtype);
+        break;
+    case SBP_ACT_SUM_SQUARES:
+        sbp_lower_sumsq(p, body, act->param, views[0], views[1]);
+        break;
+    case SBP_ACT_NORM:
+        sbp_lower_norm(p, body, views[0], act->operand_count > 1 ? views[1] : sbp_view_none());
+        break;
+    case SBP_ACT_UPDATE:
+        emit_update(p, body, act->param, views);
+        break;
+    }
+    for (int32_t n = first; n < body->count && act->on_host; n++)
+        body->nodes[n].u.command->queue = SBP_QUEUE_HOST;
+}
+
+static void emit_walk(sbp_pipeline *p, const sbp_walk *w) {
+    sbp_body body = {0};
+    for (int32_t a = -1, m = 0; a < w->list->act_count; a++) {
+        if (a >= 0)
+            emit_act(p, &body, &w->list->acts[a], w->views[a]);
+        for (; m < w->move_count && w->moves[m].after <= a; m++)
+            emit_move(p, &body, &w->moves[m]);
+    }
+    SBP_PUSH(p->arena, p->program->entries, p->program->entry_count, p->program->entry_capacity,
+             (sbp_entry){.name = w->list->entry, .body = body});
+}
+
+static sbp_status walk_list(sbp_slots *s, const sbp_call_list *list, sbp_walk *out) {
+    sbp_arena *arena = s->p->arena;
+    *out = (sbp_walk){.list = list, .views = SBP_NEW_ARRAY(arena, sbp_view *, list->act_count + 1)};
+    sbp_slots_begin(s, list);
+    for (int32_t a = 0; a < list->act_count; a++) {
+        out->views[a] = SBP_NEW_ARRAY(arena, sbp_view, list->acts[a].operand_count + 1);
+        SBP_TRY(sbp_slots_act(s, a, out->views[a]));
+    }
+    SBP_TRY(sbp_slots_end(s));
+    out->moves = s->moves;
+    out->move_count = s->move_count;
+    if (s->move_count > 0)
+        qsort(s->moves, (size_t)s->move_count, sizeof *s->moves, by_position);
+    return SBP_OK;
+}
+
+sbp_status sbp_residency_walk(sbp_pipeline *p, const sbp_residency *r, sbp_walk **walks) {
+    sbp_slots slots;
+    SBP_TRY(sbp_slots_make(p, r, &slots));
+    *walks = SBP_NEW_ARRAY(p->arena, sbp_walk, r->list_count + 1);
+    for (int32_t l = 0; l < r->list_count; l++)
+        SBP_TRY(walk_list(&slots, &r->lists[l], &(*walks)[l]));
+    return SBP_OK;
+}
+
+sbp_status sbp_pass_reside(sbp_pipeline *p) {
+    if (!p->program)
+        return SBP_OK;
+    sbp_walk *walks;
+    if (!p->lowering->residency)
+        return sbp_fail(p->diag, SBP_INTERNAL, "reside: there are no call lists");
+    SBP_TRY(sbp_residency_walk(p, p->lowering->residency, &walks));
+    for (int32_t l = 0; l < p->lowering->residency->list_count; l++)
+        emit_walk(p, &walks[l]);
+    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
+}

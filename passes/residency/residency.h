@@ -1,0 +1,95 @@
+/* residency.h: what is called (entries.c), and where everything lives that outlives one call (reside.c).
+ *
+ * An item is a parameter, a gradient, an optimizer state, a checkpoint, a saved value, an accumulator. It has
+ * a home: a buffer in some space, in the type it is kept in. Acts want it in a space and a form: on the
+ * device in the type that functions compute in, or as it is stored; on the host as it is stored. Where that
+ * is not its home, it stands in a slot meanwhile. Acts say which items they read and write, never where these
+ * are.
+ */
+#ifndef SBP_PASSES_RESIDENCY_RESIDENCY_H
+#define SBP_PASSES_RESIDENCY_RESIDENCY_H
+
+#include "passes/lowering.h"
+
+typedef struct sbp_resident {
+    sbp_item_class class;
+    sbp_role role;    /* of the home; slots of what lasts have a role of their own */
+    const char *pool; /* items of one pool share slots; they have equal shapes and types */
+    int32_t buffer;   /* home; -1: none, what is given up before it was read for the last time is lost */
+    int32_t element;
+    sbp_space space; /* of the home */
+    sbp_dtype stored, computed;
+    sbp_extent rows;
+    int64_t cols;
+    bool lasts; /* beyond the entry: comes from its home, and is back there at the end */
+} sbp_resident;
+
+typedef enum sbp_form {
+    SBP_FORM_STORED,
+    SBP_FORM_COMPUTED /* on the device only, and only read */
+} sbp_form;
+
+/* What an act touches: an item, or with item < 0 a fixed view. */
+typedef struct sbp_operand {
+    int32_t item;
+    sbp_access access; /* SBP_WRITE: all of it, nothing of what it was remains */
+    sbp_form form;
+    const sbp_view *view;
+} sbp_operand;
+
+typedef enum sbp_act_kind {
+    SBP_ACT_CALL,        /* of `function`: operands in the order of its formals */
+    SBP_ACT_FILL,        /* operand 0 = 0 */
+    SBP_ACT_FLUSH,       /* gradient (operand 0) += accumulator (1) */
+    SBP_ACT_SUM_SQUARES, /* the place of `param` in the norms (0) = of its gradient (1) */
+    SBP_ACT_NORM,        /* of all norms (0); the clipping factor (1), where there is one */
+    SBP_ACT_UPDATE       /* the optimizer's rule for `param`: operands in the order of the rule */
+} sbp_act_kind;
+
+typedef struct sbp_act {
+    sbp_act_kind kind;
+    int32_t function; /* CALL */
+    int32_t param;    /* number in the module */
+    sbp_operand *operands;
+    int32_t operand_count;
+    bool on_host; /* runs on the host's cores: operands are items, wanted in host memory */
+} sbp_act;
+
+typedef struct sbp_call_list {
+    const char *entry;
+    sbp_act *acts;
+    int32_t act_count, act_capacity;
+} sbp_call_list;
+
+typedef struct sbp_residency {
+    sbp_resident *items;
+    int32_t item_count, item_capacity;
+    sbp_call_list *lists;
+    int32_t list_count, list_capacity;
+} sbp_residency;
+
+/* A copy between spaces, or a conversion, of an item. It follows act `after` (-1: it precedes all), and all
+ * that was decided before it (`order`) for the same place. */
+typedef struct sbp_move {
+    int32_t item, after, order;
+    sbp_view from, to;
+    sbp_dtype from_dtype, to_dtype;
+    int32_t queue;
+} sbp_move;
+
+/* A list with everything in its place: views of each act's operands, and moves in the order they are given to
+ * their queues. */
+typedef struct sbp_walk {
+    const sbp_call_list *list;
+    sbp_view **views; /* per act */
+    sbp_move *moves;
+    int32_t move_count;
+} sbp_walk;
+
+/* Call lists for the schedule of the pipeline's options; p->program gets the buffers of the streams, and
+ * homes get the spaces that the options name. */
+sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) SBP_CHECKED;
+/* Walks every list; p->program gets the buffers of slots. walks: one per list, in p->arena. */
+sbp_status sbp_residency_walk(sbp_pipeline *p, const sbp_residency *r, sbp_walk **walks) SBP_CHECKED;
+
+#endif

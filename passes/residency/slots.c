@@ -1,0 +1,391 @@
+/* slots.c: which item stands in which slot, and the moves between places.
+ *
+ * The future is known: of the items of a pool the one that is wanted last gives up its slot (Belady); those
+ * that the act at hand wants never do. A fetch is issued as early as its slot is free and its source there,
+ * but not before a fetch of the same queue that is needed earlier: queues are first in, first out. What is
+ * written goes home when its slot is given up, right behind the act that wrote it, unless nobody reads it
+ * again. */
+#include "passes/residency/slots.h"
+
+#include <string.h>
+
+typedef struct use {
+    int32_t act;
+    bool overwrites; /* all of it, reading nothing */
+} use;
+
+typedef struct sbp_standing {
+    int32_t pool[SBP_PLACE_COUNT];  /* -1: never there */
+    int32_t slot[SBP_PLACE_COUNT];  /* -1: not there */
+    bool valid[SBP_PLACE_COUNT];    /* holds the item as it is now */
+    int32_t since[SBP_PLACE_COUNT]; /* valid behind this act */
+    int32_t dirty;                  /* the one place that is newer than home; HOME: none */
+    use *uses;                      /* in the list being walked, ascending */
+    int32_t use_count, use_capacity, next_use;
+} sbp_standing;
+
+/* ---- places ------------------------------------------------------------------------------------------ */
+
+/* Where content comes from on its way from home. */
+static sbp_place_kind before(const sbp_resident *item, sbp_place_kind place) {
+    if (place == SBP_PLACE_COMPUTED)
+        return item->space == SBP_DEVICE ? SBP_PLACE_HOME : SBP_PLACE_DEVICE;
+    return place == SBP_PLACE_DEVICE && item->space == SBP_DISK ? SBP_PLACE_HOST : SBP_PLACE_HOME;
+}
+
+static sbp_place_kind wanted_place(const sbp_resident *item, const sbp_act *act, const sbp_operand *operand) {
+    if (act->on_host)
+        return item->space == SBP_HOST ? SBP_PLACE_HOME : SBP_PLACE_HOST;
+    if (operand->form == SBP_FORM_COMPUTED && item->computed != item->stored)
+        return SBP_PLACE_COMPUTED;
+    return item->space == SBP_DEVICE && item->buffer >= 0 ? SBP_PLACE_HOME : SBP_PLACE_DEVICE;
+}
+
+static sbp_space space_of(const sbp_resident *item, sbp_place_kind place) {
+    return place == SBP_PLACE_HOME ? item->space : place == SBP_PLACE_HOST ? SBP_HOST : SBP_DEVICE;
+}
+
+static sbp_dtype dtype_at(const sbp_resident *item, sbp_place_kind place) {
+    return place == SBP_PLACE_COMPUTED ? item->computed : item->stored;
+}
+
+static sbp_view view_at(const sbp_slots *s, int32_t item, sbp_place_kind place) {
+    const sbp_standing *st = &s->standing[item];
+    const sbp_resident *it = &s->r->items[item];
+    return place == SBP_PLACE_HOME
+               ? sbp_view_buffer(s->p->program, it->buffer, it->element)
+               : sbp_view_buffer(s->p->program, s->pools[st->pool[place]].buffer, st->slot[place]);
+}
+
+/* ---- pools ------------------------------------------------------------------------------------------- */
+
+static int32_t find_pool(sbp_slots *s, sbp_map *known, int32_t item, sbp_place_kind place) {
+    static const char *const suffixes[] = {"", ".here", "", ".computed"};
+    const sbp_resident *it = &s->r->items[item];
+    bool own = it->lasts || it->class == SBP_ITEM_OTHER;
+    const char *name = sbp_arena_printf(s->p->arena, "%s%s%s", own ? "slot." : "", it->pool, suffixes[place]);
+    if (own && place == SBP_PLACE_COMPUTED) /* equal shapes in different compute types do not meet */
+        name = sbp_arena_printf(s->p->arena, "%s.%s", name, sbp_dtype_name(it->computed));
+    int32_t found = sbp_map_get(known, name);
+    if (found < 0) {
+        SBP_PUSH(s->p->arena, s->pools, s->pool_count, s->pool_capacity,
+                 (sbp_slot_pool){.name = name,
+                                 .place = place,
+                                 .role = own ? SBP_ROLE_SLOT : it->role,
+                                 .dtype = dtype_at(it, place),
+                                 .rows = it->rows,
+                                 .cols = it->cols,
+                                 .buffer = -1});
+        found = s->pool_count - 1;
+        sbp_map_set(known, name, found);
+    }
+    return found;
+}
+
+static bool names_before(const sbp_act *act, int32_t operand) {
+    for (int32_t i = 0; i < operand; i++)
+        if (act->operands[i].item == act->operands[operand].item &&
+            act->operands[i].form == act->operands[operand].form)
+            return true;
+    return false;
+}
+
+/* How many items of each pool an act wants, and reads. */
+typedef struct demand {
+    int32_t wants, reads;
+} demand;
+
+static void count_act(sbp_slots *s, sbp_map *known, const sbp_act *act, demand *demands) {
+    for (int32_t i = 0; i < act->operand_count; i++) {
+        const sbp_operand *operand = &act->operands[i];
+        if (operand->item < 0 || names_before(act, i))
+            continue;
+        const sbp_resident *it = &s->r->items[operand->item];
+        sbp_standing *st = &s->standing[operand->item];
+        for (sbp_place_kind at = wanted_place(it, act, operand); at != SBP_PLACE_HOME; at = before(it, at)) {
+            if (st->pool[at] < 0) {
+                st->pool[at] = find_pool(s, known, operand->item, at);
+                s->pools[st->pool[at]].items++;
+            }
+            demands[st->pool[at]].wants++;
+            demands[st->pool[at]].reads += operand->access != SBP_WRITE;
+            if (it->buffer < 0)
+                break;
+        }
+    }
+}
+
+static int32_t max_i32(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
+
+static int32_t min_i32(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s) {
+    *s = (sbp_slots){.p = p, .r = r};
+    s->standing = SBP_NEW_ARRAY(p->arena, sbp_standing, r->item_count + 1);
+    for (int32_t i = 0; i < r->item_count; i++)
+        for (int k = 0; k < SBP_PLACE_COUNT; k++)
+            s->standing[i].pool[k] = -1;
+    sbp_map known;
+    sbp_map_init(&known, p->arena);
+    demand *demands = SBP_NEW_ARRAY(p->arena, demand, r->item_count * SBP_PLACE_COUNT + 1);
+    for (int32_t l = 0; l < r->list_count; l++)
+        for (int32_t a = 0; a < r->lists[l].act_count; a++) {
+            count_act(s, &known, &r->lists[l].acts[a], demands);
+            for (int32_t k = 0; k < s->pool_count; k++) {
+                s->pools[k].most = max_i32(s->pools[k].most, demands[k].wants);
+                s->pools[k].fetched = max_i32(s->pools[k].fetched, demands[k].reads);
+                demands[k] = (demand){0};
+            }
+        }
+    for (int32_t k = 0; k < s->pool_count; k++) {
+        sbp_slot_pool *pool = &s->pools[k];
+        /* twice what one act reads: the next one's come while it runs; a conversion runs in its own queue */
+        pool->count = pool->place == SBP_PLACE_COMPUTED ? pool->most : max_i32(pool->most, 2 * pool->fetched);
+        pool->count = min_i32(pool->items, pool->count);
+        pool->tenant = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
+        pool->free_after = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
+        pool->buffer =
+            sbp_lower_buffer(p, pool->name, pool->role, pool->place == SBP_PLACE_HOST ? SBP_HOST : SBP_DEVICE,
+                             pool->dtype, pool->count, pool->rows, pool->cols, -1);
+    }
+    return SBP_OK;
+}
+
+/* ---- walking ----------------------------------------------------------------------------------------- */
+
+void sbp_slots_begin(sbp_slots *s, const sbp_call_list *list) {
+    s->list = list;
+    s->moves = NULL;
+    s->move_count = s->move_capacity = 0;
+    for (int q = 0; q < SBP_QUEUE_COUNT; q++)
+        s->latest[q] = -1;
+    for (int32_t k = 0; k < s->pool_count; k++)
+        for (int32_t i = 0; i < s->pools[k].count; i++)
+            s->pools[k].tenant[i] = s->pools[k].free_after[i] = -1;
+    for (int32_t i = 0; i < s->r->item_count; i++) {
+        sbp_standing *st = &s->standing[i];
+        st->use_count = st->next_use = 0;
+        st->dirty = SBP_PLACE_HOME;
+        for (int k = 0; k < SBP_PLACE_COUNT; k++) {
+            st->slot[k] = st->since[k] = -1;
+            st->valid[k] = false;
+        }
+        st->valid[SBP_PLACE_HOME] = s->r->items[i].lasts;
+    }
+    for (int32_t a = 0; a < list->act_count; a++)
+        for (int32_t i = 0; i < list->acts[a].operand_count; i++) {
+            const sbp_operand *o = &list->acts[a].operands[i];
+            if (o->item < 0)
+                continue;
+            sbp_standing *st = &s->standing[o->item];
+            if (st->use_count > 0 && st->uses[st->use_count - 1].act == a)
+                st->uses[st->use_count - 1].overwrites &= o->access == SBP_WRITE;
+            else
+                SBP_PUSH(s->p->arena, st->uses, st->use_count, st->use_capacity,
+                         (use){.act = a, .overwrites = o->access == SBP_WRITE});
+        }
+}
+
+/* The use after act `at`; NULL when there is none. */
+static const use *next_use(sbp_standing *st, int32_t at) {
+    while (st->next_use < st->use_count && st->uses[st->next_use].act <= at)
+        st->next_use++;
+    return st->next_use < st->use_count ? &st->uses[st->next_use] : NULL;
+}
+
+static void touch(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t after) {
+    const sbp_standing *st = &s->standing[item];
+    if (place == SBP_PLACE_HOME)
+        return;
+    int32_t *free_after = &s->pools[st->pool[place]].free_after[st->slot[place]];
+    *free_after = *free_after > after ? *free_after : after;
+}
+
+static void add_move(sbp_slots *s, int32_t item, sbp_place_kind from, sbp_place_kind to, int32_t after) {
+    const sbp_resident *it = &s->r->items[item];
+    int32_t queue = (int32_t)sbp_queue_of_copy(space_of(it, to), space_of(it, from));
+    sbp_move move = {.item = item,
+                     .after = after,
+                     .order = s->move_count,
+                     .from = view_at(s, item, from),
+                     .to = view_at(s, item, to),
+                     .from_dtype = dtype_at(it, from),
+                     .to_dtype = dtype_at(it, to),
+                     .queue = queue};
+    SBP_PUSH(s->p->arena, s->moves, s->move_count, s->move_capacity, move);
+    touch(s, item, from, after);
+    touch(s, item, to, after);
+    s->standing[item].since[to] = after;
+    s->standing[item].valid[to] = true;
+}
+
+/* Gives the item a slot at a place, for act `at`. */
+static sbp_status take_slot(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t at);
+
+/* The newest content, step by step from where it was written to its home. */
+static sbp_status write_home(sbp_slots *s, int32_t item, int32_t at) {
+    const sbp_resident *it = &s->r->items[item];
+    sbp_standing *st = &s->standing[item];
+    while (st->dirty != SBP_PLACE_HOME) {
+        sbp_place_kind from = (sbp_place_kind)st->dirty, to = before(it, from);
+        if (to != SBP_PLACE_HOME && st->slot[to] < 0)
+            SBP_TRY(take_slot(s, item, to, at));
+        int32_t after = st->since[from];
+        if (to != SBP_PLACE_HOME) {
+            int32_t free_after = s->pools[st->pool[to]].free_after[st->slot[to]];
+            after = after > free_after ? after : free_after;
+        }
+        add_move(s, item, from, to, after);
+        st->dirty = (int32_t)to;
+    }
+    return SBP_OK;
+}
+
+/* Whether somebody reads the item behind act `at` as it is then. */
+static bool is_read_later(const sbp_slots *s, int32_t item, int32_t at) {
+    const use *next = next_use(&s->standing[item], at);
+    return next ? !next->overwrites : s->r->items[item].lasts;
+}
+
+static sbp_status give_up(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t at) {
+    sbp_standing *st = &s->standing[item];
+    if (st->dirty == (int32_t)place) {
+        /* the act at hand may be the one that reads it: it is pinned then, and not here */
+        if (is_read_later(s, item, at - 1)) {
+            if (s->r->items[item].buffer < 0)
+                return sbp_fail(s->p->diag, SBP_INTERNAL, "reside: '%s' is given up before it was read",
+                                s->r->items[item].pool);
+            SBP_TRY(write_home(s, item, at));
+        } else {
+            st->dirty = SBP_PLACE_HOME;
+        }
+    }
+    s->pools[st->pool[place]].tenant[st->slot[place]] = -1;
+    st->slot[place] = -1;
+    st->valid[place] = false;
+    return SBP_OK;
+}
+
+static bool is_wanted_by(const sbp_act *act, int32_t item) {
+    for (int32_t i = 0; i < act->operand_count; i++)
+        if (act->operands[i].item == item)
+            return true;
+    return false;
+}
+
+static sbp_status take_slot(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t at) {
+    sbp_standing *st = &s->standing[item];
+    sbp_slot_pool *pool = &s->pools[st->pool[place]];
+    int32_t best = -1, best_key = -1;
+    for (int32_t i = 0; i < pool->count; i++) {
+        int32_t tenant = pool->tenant[i], key;
+        if (tenant < 0) { /* of free slots, the one that was free first; before any that is not */
+            key = INT32_MAX - 1 - pool->free_after[i] / 2;
+        } else {
+            if (at < s->list->act_count && is_wanted_by(&s->list->acts[at], tenant))
+                continue;
+            const use *next = next_use(&s->standing[tenant], at - 1);
+            key = next ? next->act : s->list->act_count;
+        }
+        if (best < 0 || key > best_key) {
+            best = i;
+            best_key = key;
+        }
+    }
+    if (best < 0)
+        return sbp_fail(s->p->diag, SBP_INTERNAL, "reside: act %d of %s finds no slot in %s", at,
+                        s->list->entry, pool->name);
+    if (pool->tenant[best] >= 0)
+        SBP_TRY(give_up(s, pool->tenant[best], place, at));
+    pool->tenant[best] = item;
+    st->slot[place] = best;
+    return SBP_OK;
+}
+
+/* Makes the item stand at a place for act `at`; with content when it is going to be read. */
+static sbp_status realise(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t at, bool content) {
+    const sbp_resident *it = &s->r->items[item];
+    sbp_standing *st = &s->standing[item];
+    if (place == SBP_PLACE_HOME) {
+        if (content && !st->valid[place])
+            SBP_TRY(write_home(s, item, at));
+        return SBP_OK;
+    }
+    if (st->slot[place] >= 0 && (st->valid[place] || !content))
+        return SBP_OK;
+    sbp_place_kind from = before(it, place);
+    bool anywhere = false;
+    for (int k = 0; k < SBP_PLACE_COUNT; k++)
+        anywhere |= st->valid[k];
+    content = content && (it->lasts || anywhere); /* what is written and read in one call begins empty */
+    if (content) {
+        if (it->buffer < 0)
+            return sbp_fail(s->p->diag, SBP_INTERNAL, "reside: '%s' is read where it is not", it->pool);
+        SBP_TRY(realise(s, item, from, at, true));
+        if (st->valid[place]) /* it was newer elsewhere, and passed here on its way home */
+            return SBP_OK;
+    }
+    if (st->slot[place] < 0)
+        SBP_TRY(take_slot(s, item, place, at));
+    if (!content)
+        return SBP_OK;
+    int32_t free_after = s->pools[st->pool[place]].free_after[st->slot[place]], after = st->since[from];
+    int32_t queue = (int32_t)sbp_queue_of_copy(space_of(it, place), space_of(it, from));
+    after = after > free_after ? after : free_after;
+    if (queue == SBP_QUEUE_COMPUTE)
+        after = at - 1; /* converting early would wait for the copy, and everything behind it with it */
+    after = after > s->latest[queue] ? after : s->latest[queue];
+    s->latest[queue] = after;
+    add_move(s, item, from, place, after);
+    return SBP_OK;
+}
+
+/* The act wrote the item at a place: it is nowhere else as it is now. */
+static sbp_status wrote(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t at) {
+    sbp_standing *st = &s->standing[item];
+    st->dirty = SBP_PLACE_HOME;
+    for (int k = 0; k < SBP_PLACE_COUNT; k++)
+        if (k != (int)place) {
+            st->valid[k] = false;
+            if (k != SBP_PLACE_HOME && st->slot[k] >= 0)
+                SBP_TRY(give_up(s, item, (sbp_place_kind)k, at));
+        }
+    st->valid[place] = true;
+    st->since[place] = at;
+    st->dirty = (int32_t)place;
+    return SBP_OK;
+}
+
+sbp_status sbp_slots_act(sbp_slots *s, int32_t at, sbp_view *views) {
+    const sbp_act *act = &s->list->acts[at];
+    for (int32_t i = 0; i < act->operand_count; i++) {
+        const sbp_operand *o = &act->operands[i];
+        if (o->item < 0) {
+            views[i] = *o->view;
+            continue;
+        }
+        sbp_place_kind place = wanted_place(&s->r->items[o->item], act, o);
+        SBP_TRY(realise(s, o->item, place, at, o->access != SBP_WRITE));
+        views[i] = view_at(s, o->item, place);
+    }
+    for (int32_t i = 0; i < act->operand_count; i++)
+        if (act->operands[i].item >= 0)
+            touch(s, act->operands[i].item,
+                  wanted_place(&s->r->items[act->operands[i].item], act, &act->operands[i]), at);
+    for (int32_t i = 0; i < act->operand_count; i++)
+        if (act->operands[i].item >= 0 && act->operands[i].access != SBP_READ)
+            SBP_TRY(wrote(s, act->operands[i].item,
+                          wanted_place(&s->r->items[act->operands[i].item], act, &act->operands[i]), at));
+    return SBP_OK;
+}
+
+sbp_status sbp_slots_end(sbp_slots *s) {
+    for (int32_t i = 0; i < s->r->item_count; i++)
+        if (s->r->items[i].lasts)
+            SBP_TRY(write_home(s, i, s->list->act_count));
+    return SBP_OK;
+}

@@ -1,0 +1,55 @@
+/* slots.h: what stands where while a call list is walked, and the moves that this takes. reside.c walks and
+ * emits; slots.c decides. */
+#ifndef SBP_PASSES_RESIDENCY_SLOTS_H
+#define SBP_PASSES_RESIDENCY_SLOTS_H
+
+#include "passes/residency/residency.h"
+
+/* Where an item may stand. Its home is one of these places too, under the name HOME. Content comes to a place
+ * from the one before it on the way from home: disk, host, device, computed; home device, host. */
+typedef enum sbp_place_kind {
+    SBP_PLACE_HOME,
+    SBP_PLACE_HOST,
+    SBP_PLACE_DEVICE,
+    SBP_PLACE_COMPUTED,
+    SBP_PLACE_COUNT
+} sbp_place_kind;
+
+typedef struct sbp_slot_pool {
+    const char *name;
+    sbp_place_kind place;
+    sbp_role role;
+    sbp_dtype dtype;
+    sbp_extent rows;
+    int64_t cols;
+    int32_t items;   /* that may stand in it */
+    int32_t most;    /* that one act wants there at once */
+    int32_t fetched; /* that one act reads there */
+    int32_t buffer;  /* of `count` slots */
+    int32_t count;
+    int32_t *tenant;     /* per slot: item, -1 */
+    int32_t *free_after; /* per slot: the last act, or move behind that act, that touches what was in it */
+} sbp_slot_pool;
+
+typedef struct sbp_slots {
+    sbp_pipeline *p;
+    const sbp_residency *r;
+    sbp_slot_pool *pools;
+    int32_t pool_count, pool_capacity;
+    struct sbp_standing *standing; /* per item */
+    sbp_move *moves;               /* of the list being walked, in the order decided */
+    int32_t move_count, move_capacity;
+    const sbp_call_list *list;
+    int32_t latest[SBP_QUEUE_COUNT]; /* per queue: `after` of its last fetch; fetches keep their order */
+} sbp_slots;
+
+/* Pools for all items and lists, with buffers for their slots. */
+sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *out) SBP_CHECKED;
+/* Every item is at home, what lasts with content. */
+void sbp_slots_begin(sbp_slots *s, const sbp_call_list *list);
+/* Brings what act number `at` of the list wants; views: one per operand. */
+sbp_status sbp_slots_act(sbp_slots *s, int32_t at, sbp_view *views) SBP_CHECKED;
+/* What lasts goes home. */
+sbp_status sbp_slots_end(sbp_slots *s) SBP_CHECKED;
+
+#endif
