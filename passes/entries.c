@@ -82,23 +82,26 @@ static int32_t add_array(entry_builder *e, sbp_item_class class, const char *nam
                          sbp_dtype dtype, int64_t cols, int32_t count, bool kept) {
     sbp_space space = home_of(e, class);
     sbp_extent t = sbp_extent_symbol(SBP_T, 1);
-    int32_t buffer = -1, first = e->r->item_count;
-    if (kept && (space == SBP_DEVICE || count > 2))
-        buffer = sbp_lower_buffer(
-            e->p,
-            space == SBP_DEVICE ? name : sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]),
-            role, space, dtype, count, t, cols, -1);
-    for (int32_t i = 0; i < count; i++)
+    const char *array =
+        space == SBP_DEVICE ? name : sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]);
+    bool home = kept && (space == SBP_DEVICE || count > 2);
+    int32_t first = e->r->item_count, buffer = -1,
+            piece = sbp_residency_piece(e->p, space, dtype, t, cols, count);
+    for (int32_t i = 0; i < count; i++) {
+        if (home && i % piece == 0)
+            buffer = sbp_lower_buffer(e->p, array, role, space, dtype, count - i < piece ? count - i : piece,
+                                      t, cols, -1);
         add_item(e, (sbp_resident){.class = class,
                                    .role = role,
                                    .pool = name,
                                    .buffer = buffer,
-                                   .element = i,
-                                   .space = buffer >= 0 ? space : SBP_DEVICE,
+                                   .element = i % piece,
+                                   .space = home ? space : SBP_DEVICE,
                                    .stored = dtype,
                                    .computed = dtype,
                                    .rows = t,
                                    .cols = cols});
+    }
     return first;
 }
 

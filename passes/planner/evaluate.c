@@ -53,9 +53,12 @@ sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options 
 
 /* ---- structures -------------------------------------------------------------------------------------- */
 
-static bool same_calls(const sbp_structure *s, const sbp_skeleton *of, const sbp_schedule_options *o) {
-    return s->arena && s->skeleton == of && s->schedule.checkpoint_every == o->checkpoint_every &&
-           s->schedule.host_update == o->host_update &&
+static bool same_calls(const sbp_structure *s, const sbp_skeleton *of, const sbp_schedule_options *o,
+                       int64_t t) {
+    bool cut =
+        s->skeleton && s->skeleton->pipeline.target.max_allocation_bytes > 0; /* arrays, by their bytes */
+    return s->arena && s->skeleton == of && (!cut || s->pipeline.options.t_max == t) &&
+           s->schedule.checkpoint_every == o->checkpoint_every && s->schedule.host_update == o->host_update &&
            memcmp(s->schedule.homes, o->homes, sizeof o->homes) == 0;
 }
 
@@ -65,11 +68,13 @@ static sbp_status build_structure(void *user) {
     sbp_structure *s = user;
     sbp_pipeline *p = &s->pipeline;
     const sbp_pipeline *base = &s->skeleton->pipeline;
+    int64_t t = p->options.t_max;
     *p = *base;
+    p->options.t_max = t;
     p->arena = s->arena;
     p->options.schedule = s->schedule;
-    p->program = sbp_memory_resize(s->arena, base->program, base->program->t_max, base->program->chunk,
-                                   base->program->head_chunk);
+    p->program =
+        sbp_memory_resize(s->arena, base->program, t, base->program->chunk, base->program->head_chunk);
     p->lowering = SBP_NEW(s->arena, sbp_lowering);
     *p->lowering = *base->lowering;
     sbp_map_init(&p->lowering->buffer_names, s->arena); /* of the new ones */
@@ -97,11 +102,11 @@ static sbp_status build_structure(void *user) {
 }
 
 static sbp_status find_structure(sbp_evaluator *pl, const sbp_skeleton *of, const sbp_schedule_options *o,
-                                 sbp_structure **out) {
+                                 int64_t t, sbp_structure **out) {
     sbp_structure *oldest = &pl->structures[0];
     for (int i = 0; i < SBP_STRUCTURES; i++) {
         sbp_structure *s = &pl->structures[i];
-        if (same_calls(s, of, o)) {
+        if (same_calls(s, of, o, t)) {
             s->age = ++pl->clock;
             *out = s;
             return SBP_OK;
@@ -111,6 +116,7 @@ static sbp_status find_structure(sbp_evaluator *pl, const sbp_skeleton *of, cons
     sbp_arena_destroy(oldest->arena);
     *oldest =
         (sbp_structure){.arena = sbp_arena_create(), .skeleton = of, .schedule = *o, .age = ++pl->clock};
+    oldest->pipeline.options.t_max = t;
     if (!oldest->arena)
         return sbp_fail(pl->diag, SBP_MACHINE, "out of memory");
     *out = oldest;
@@ -216,7 +222,7 @@ sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_op
     sbp_skeleton *functions;
     sbp_structure *s = NULL;
     SBP_TRY(sbp_evaluator_skeleton(pl, o, t, &functions));
-    SBP_TRY(find_structure(pl, functions, o, &s));
+    SBP_TRY(find_structure(pl, functions, o, t, &s));
     *out = (sbp_plan_estimate){.t_max = t, .schedule = *o};
     evaluation e = {.pl = pl, .arena = sbp_arena_create(), .s = s, .timed = timed, .out = out};
     if (!e.arena)

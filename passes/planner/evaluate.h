@@ -51,6 +51,6 @@ sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options 
                                   sbp_skeleton **out) SBP_CHECKED;
 /* One setting, for micro-batches of t rows; timed: with seconds and flops. */
 sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_options *o, bool timed,
-                        sbp_plan_estimate *out) SBP_CHECKED;
+                             sbp_plan_estimate *out) SBP_CHECKED;
 
 #endif

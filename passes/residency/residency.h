@@ -92,4 +92,9 @@ sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) SBP_CHECKED;
 /* Walks every list; p->program gets the buffers of slots. walks: one per list, in p->arena. */
 sbp_status sbp_residency_walk(sbp_pipeline *p, const sbp_residency *r, sbp_walk **walks) SBP_CHECKED;
 
+/* How many of `count` such elements one buffer may hold: an array is cut where the target allocates no more
+ * at once. At least 1. */
+int32_t sbp_residency_piece(const sbp_pipeline *p, sbp_space space, sbp_dtype dtype, sbp_extent rows,
+                            int64_t cols, int32_t count);
+
 #endif

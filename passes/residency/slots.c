@@ -49,12 +49,15 @@ static sbp_dtype dtype_at(const sbp_resident *item, sbp_place_kind place) {
     return place == SBP_PLACE_COMPUTED ? item->computed : item->stored;
 }
 
+static sbp_view slot_view(const sbp_slots *s, const sbp_slot_pool *pool, int32_t slot) {
+    return sbp_view_buffer(s->p->program, pool->buffer + slot / pool->piece, slot % pool->piece);
+}
+
 static sbp_view view_at(const sbp_slots *s, int32_t item, sbp_place_kind place) {
     const sbp_standing *st = &s->standing[item];
     const sbp_resident *it = &s->r->items[item];
-    return place == SBP_PLACE_HOME
-               ? sbp_view_buffer(s->p->program, it->buffer, it->element)
-               : sbp_view_buffer(s->p->program, s->pools[st->pool[place]].buffer, st->slot[place]);
+    return place == SBP_PLACE_HOME ? sbp_view_buffer(s->p->program, it->buffer, it->element)
+                                   : slot_view(s, &s->pools[st->pool[place]], st->slot[place]);
 }
 
 /* ---- pools ------------------------------------------------------------------------------------------- */
@@ -123,6 +126,17 @@ static int32_t min_i32(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
+int32_t sbp_residency_piece(const sbp_pipeline *p, sbp_space space, sbp_dtype dtype, sbp_extent rows,
+                            int64_t cols, int32_t count) {
+    int64_t most = p->target.max_allocation_bytes, bytes;
+    sbp_sizes sizes = sbp_program_sizes(p->program, p->options.t_max, p->options.t_max);
+    sbp_buffer one = {.dtype = dtype, .count = 1, .rows = rows, .cols = cols};
+    if (most <= 0 || space != SBP_DEVICE || count < 2 || !sbp_buffer_bytes(&one, &sizes, &bytes))
+        return max_i32(count, 1);
+    int64_t fit = most / sbp_round_up(bytes > 0 ? bytes : 1, p->target.alignment_bytes);
+    return fit < 1 ? 1 : fit < count ? (int32_t)fit : count;
+}
+
 sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s) {
     *s = (sbp_slots){.p = p, .r = r};
     s->standing = SBP_NEW_ARRAY(p->arena, sbp_standing, r->item_count + 1);
@@ -148,9 +162,12 @@ sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s)
         pool->count = min_i32(pool->items, pool->count);
         pool->tenant = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
         pool->free_after = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
-        pool->buffer =
-            sbp_lower_buffer(p, pool->name, pool->role, pool->place == SBP_PLACE_HOST ? SBP_HOST : SBP_DEVICE,
-                             pool->dtype, pool->count, pool->rows, pool->cols, -1);
+        sbp_space space = pool->place == SBP_PLACE_HOST ? SBP_HOST : SBP_DEVICE;
+        pool->piece = sbp_residency_piece(p, space, pool->dtype, pool->rows, pool->cols, pool->count);
+        pool->buffer = p->program->buffer_count;
+        for (int32_t i = 0; i < pool->count; i += pool->piece)
+            sbp_lower_buffer(p, pool->name, pool->role, space, pool->dtype,
+                             min_i32(pool->piece, pool->count - i), pool->rows, pool->cols, -1);
     }
     return SBP_OK;
 }

@@ -25,7 +25,8 @@ typedef struct sbp_slot_pool {
     int32_t items;   /* that may stand in it */
     int32_t most;    /* that one act wants there at once */
     int32_t fetched; /* that one act reads there */
-    int32_t buffer;  /* of `count` slots */
+    int32_t buffer;  /* of the first `piece` of `count` slots; the others follow */
+    int32_t piece;
     int32_t count;
     int32_t *tenant;     /* per slot: item, -1 */
     int32_t *free_after; /* per slot: the last act, or move behind that act, that touches what was in it */
