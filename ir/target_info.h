@@ -28,9 +28,9 @@ typedef struct sbp_target_info {
     int64_t chunk_most; /* beyond this products do not get faster; 0: chunk */
     /* Rates of the cost model, per second: multiply-adds count as two operations. */
     double gemm_flops, attention_flops, memory_bytes;
-    double host_link_bytes;        /* between host and device, each direction */
-    double host_bytes;             /* read and written by row kernels on the host's cores */
-    double disk_bytes;             /* read or written, of the drive behind --offload-dir */
+    double host_link_bytes; /* between host and device, each direction */
+    double host_bytes;      /* read and written by row kernels on the host's cores */
+    double disk_bytes;      /* read or written, of the drive behind --offload-dir */
     double gemm_half_rows;  /* rows at which a product reaches half of gemm_flops */
     double command_seconds; /* per command */
 } sbp_target_info;
