@@ -2,13 +2,12 @@
  * plan, which modules a command needs, with how many workgroups they are dispatched, and where they find
  * their operands.
  *
- * A command is one to SBP_VULKAN_STEPS dispatches ("steps"). Each uses one module, found by name:
- * "row.<kernel number>", or a key made of the command and the dtypes of its operands
- * ("gemm.nt.f32.f32.f32.x.x.tiled"). Only what a program uses is compiled. Products come in several variants,
- * a module each (sbp_vulkan_gemm); a device takes those that sbp_vulkan_local_size() wants and leaves the
- * others. Modules that compute in double have a second one, ".no64", for devices without
- * shaderFloat64, unless the plan is one in fp64: reduce sums pairs of floats there, and row kernels compute
- * in fp32.
+ * A command is one to SBP_VULKAN_STEPS dispatches ("steps"). Each uses one module, found by its key: the
+ * kind of command, and what the code depends on of its attributes and the dtypes of its operands. Only what a
+ * program uses is compiled. Products come in several variants, a module each (sbp_vulkan_gemm); a device
+ * takes those that sbp_vulkan_local_size() wants and leaves the others. Modules that compute in double have a
+ * second one, no64, for devices without shaderFloat64, unless the plan is one in fp64: reduce sums pairs of
+ * floats there, and row kernels compute in fp32.
  *
  * Every module has the entry point "main", no descriptors, one push constant block of 8 bytes (the device
  * address of an sbp_vulkan_args record, aligned to 16), and the specialisation constant 0: local_size_x, as
@@ -25,14 +24,15 @@
 #include "backends/device.h"
 
 enum {
-    SBP_VULKAN_NAME = 96, /* longest name of a module, with its zero */
+    SBP_VULKAN_NAME = 96, /* longest text of a key, with its zero */
+    SBP_VULKAN_KEY_DTYPES = 12,
     SBP_VULKAN_STEPS = 2,
     SBP_VULKAN_PUSH_BYTES = 8,
     SBP_VULKAN_VARIANTS = 5,
     SBP_VULKAN_GEMM_OPERANDS = 5 /* d, a, b, c, bias */
 };
 
-/* Ways to compute a product; the last part of a module's name. */
+/* Ways to compute a product. */
 typedef enum sbp_vulkan_gemm {
     SBP_VULKAN_DIRECT,      /* 8 x 8 per invocation, straight from memory: software drivers */
     SBP_VULKAN_TILED,       /* 64 x 64 per workgroup, through shared memory */
@@ -42,8 +42,8 @@ typedef enum sbp_vulkan_gemm {
     SBP_VULKAN_ANY          /* what fits the device and the product */
 } sbp_vulkan_gemm;
 extern const char *const sbp_vulkan_gemm_names[SBP_VULKAN_ANY]; /* "direct", "tiled", ... */
-/* By the first `length` characters of a name; SBP_VULKAN_ANY when there is none of it. */
-sbp_vulkan_gemm sbp_vulkan_gemm_named(const char *name, size_t length);
+/* SBP_VULKAN_ANY when there is none of that name. */
+sbp_vulkan_gemm sbp_vulkan_gemm_named(const char *name);
 /* Rows and columns of d that a workgroup (direct: an invocation) computes. */
 int32_t sbp_vulkan_gemm_side(sbp_vulkan_gemm gemm);
 /* Whether by cooperative matrices. */
@@ -61,27 +61,49 @@ typedef enum sbp_vulkan_feature {
 
 /* ---- the plan's section "kernels" ------------------------------------------------------------------ */
 
+/* Which module it is. No padding: equal keys are equal bytes. */
+typedef struct sbp_vulkan_key {
+    uint8_t kind;                          /* sbp_command_kind; a collective of one rank is a copy */
+    uint8_t step;                          /* of the command */
+    uint8_t gemm;                          /* gemm: sbp_vulkan_gemm */
+    uint8_t ta, tb;                        /* gemm: transposed */
+    uint8_t reduce;                        /* reduce: sbp_reduce_op */
+    uint8_t bytes;                         /* fill, copy: of an element */
+    uint8_t no64;                          /* for devices without shaderFloat64 */
+    int32_t kernel;                        /* row: number in the program */
+    int32_t d_qk, d_v;                     /* attention */
+    uint8_t dtypes[SBP_VULKAN_KEY_DTYPES]; /* of operands that count; SBP_DTYPE_COUNT: absent, or does not */
+} sbp_vulkan_key;
+
+/* For messages: "row.3", "gemm.nt.f32.f32.f32.x.x.tiled". */
+void sbp_vulkan_key_text(const sbp_vulkan_key *key, char text[SBP_VULKAN_NAME]);
+/* Below 0, 0 or above: an order of keys. */
+int sbp_vulkan_key_compare(const sbp_vulkan_key *a, const sbp_vulkan_key *b);
+/* Whether it can be one: of keys out of a file. */
+bool sbp_vulkan_key_possible(const sbp_vulkan_key *key);
+
 typedef struct sbp_vulkan_module {
-    const char *name;
+    sbp_vulkan_key key;
     const uint32_t *words; /* SPIR-V */
     int64_t word_count;
     uint32_t features; /* sbp_vulkan_feature bits */
 } sbp_vulkan_module;
 
 typedef struct sbp_vulkan_modules {
-    const sbp_vulkan_module *items; /* sorted by name */
+    const sbp_vulkan_module *items; /* sorted by key */
     int32_t count;
 } sbp_vulkan_modules;
 
-/* Bytes of a container; modules are sorted by name. Below a guard (the arena's errors jump). */
+/* Bytes of a container; modules are sorted by key. Below a guard (the arena's errors jump). */
 void sbp_vulkan_modules_write(sbp_arena *arena, const sbp_vulkan_module *modules, int32_t count,
                               const void **data, int64_t *bytes);
 /* Reads one; `data` is untrusted. Words are copied into the arena, so they are aligned. SBP_INPUT when it is
  * no container, is of another version or is damaged. Below a guard. */
 sbp_status sbp_vulkan_modules_read(sbp_arena *arena, sbp_diag *diag, const void *data, int64_t bytes,
                                    sbp_vulkan_modules *out) SBP_CHECKED;
-/* NULL when there is none of that name. */
-const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modules, const char *name);
+/* NULL when there is none of that key. */
+const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modules,
+                                                 const sbp_vulkan_key *key);
 
 /* ---- commands -------------------------------------------------------------------------------------- */
 
@@ -118,18 +140,18 @@ typedef enum sbp_vulkan_row_mode {
 
 sbp_vulkan_row_mode sbp_vulkan_row_mode_of(const sbp_rowkernel *kernel);
 
-/* Names of the modules that a command (no fence, no collective, no empty ones) may need on some machine: at
- * most SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS. dtypes: one per operand, SBP_DTYPE_COUNT where it is absent.
- * Returns the count. */
-int32_t sbp_vulkan_module_names(const sbp_command *command, const sbp_dtype *dtypes,
-                                char names[][SBP_VULKAN_NAME]);
+/* The modules that a command (no fence, no empty ones) may need on some machine: at most SBP_VULKAN_STEPS *
+ * SBP_VULKAN_VARIANTS, without no64. dtypes: one per operand, SBP_DTYPE_COUNT where it is absent. Returns the
+ * count. */
+int32_t sbp_vulkan_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_vulkan_key *keys);
+/* Those of its steps, with this variant of products. */
+int32_t sbp_vulkan_step_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_vulkan_gemm gemm,
+                             sbp_vulkan_key *keys);
+/* Whether there are modules of this variant for products of these types (d, a, b). */
+bool sbp_vulkan_gemm_exists(sbp_vulkan_gemm gemm, const sbp_dtype *dtypes);
 
-/* What ends the names of modules for devices without shaderFloat64. */
-#define SBP_VULKAN_NO64 ".no64"
-/* Whether the modules of a command (kernel: of a row command) compute in double, so that these are needed. */
+/* Whether the modules of a command (kernel: of a row command) compute in double, so that no64 is needed. */
 bool sbp_vulkan_uses_f64(const sbp_command *command, const sbp_rowkernel *kernel);
-/* The name of the other module, into the same memory. */
-void sbp_vulkan_name_no64(char name[SBP_VULKAN_NAME]);
 
 /* Rows and columns that one workgroup (direct gemm: one invocation) computes; shared with the shaders. */
 enum {
@@ -146,29 +168,18 @@ enum {
 };
 
 /* Invocations per workgroup (specialisation constant 0) of a module on this machine; 0: this machine does not
- * use it (or it has no such name). */
-uint32_t sbp_vulkan_local_size(const sbp_program *program, const char *name,
+ * use it (or the program has no such kernel). */
+uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_vulkan_key *key,
                                const sbp_vulkan_machine *machine);
 
 /* Whether cooperative matrices of this shape can be used for products: they must divide what a subgroup
  * computes. */
 bool sbp_vulkan_shape_fits(const sbp_vulkan_shape *shape);
 /* Specialisation constants 1 to 5 of a module; zeros when it has none. */
-sbp_vulkan_matrix sbp_vulkan_matrix_of(const char *name, const sbp_vulkan_machine *machine);
-
-/* What the name of a product's module says. */
-typedef struct sbp_vulkan_product {
-    sbp_vulkan_gemm gemm;
-    bool ta, tb;
-    sbp_dtype dtypes[SBP_VULKAN_GEMM_OPERANDS]; /* SBP_DTYPE_COUNT: absent */
-} sbp_vulkan_product;
-/* False when the module is no product. */
-bool sbp_vulkan_product_of(const char *name, sbp_vulkan_product *out);
-/* The other way. */
-void sbp_vulkan_product_name(const sbp_vulkan_product *product, char name[SBP_VULKAN_NAME]);
+sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_vulkan_key *key, const sbp_vulkan_machine *machine);
 
 typedef struct sbp_vulkan_step {
-    char name[SBP_VULKAN_NAME];
+    sbp_vulkan_key key;
     uint32_t groups[3]; /* each below 65536 */
     bool waits;         /* reads what the step before it wrote: a barrier stands between them */
 } sbp_vulkan_step;

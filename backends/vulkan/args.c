@@ -1,182 +1,9 @@
-/* args.c: which modules a command needs, how many workgroups of them, and the record of its arguments. */
+/* args.c: how many workgroups of its modules a command needs, and the record of its arguments. */
 #include "backends/vulkan/abi.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- names ---------------------------------------------------------------------------------------- */
-
-static const char *dtype_text(sbp_dtype dtype) {
-    return dtype < SBP_DTYPE_COUNT ? sbp_dtype_name(dtype) : "x";
-}
-
-/* prefix, then ".<dtype>" for operands from..to-1, then suffix */
-static void name_of(char *out, const char *prefix, const sbp_dtype *dtypes, int32_t from, int32_t to,
-                    const char *suffix) {
-    int at = snprintf(out, SBP_VULKAN_NAME, "%s", prefix);
-    for (int32_t i = from; i < to && at < SBP_VULKAN_NAME; i++)
-        at += snprintf(out + at, (size_t)(SBP_VULKAN_NAME - at), ".%s", dtype_text(dtypes[i]));
-    if (at < SBP_VULKAN_NAME)
-        snprintf(out + at, (size_t)(SBP_VULKAN_NAME - at), "%s", suffix);
-}
-
-static const char *const reduce_names[SBP_REDUCE_COUNT] = {
-    [SBP_REDUCE_SUM] = "sum", [SBP_REDUCE_MAX] = "max", [SBP_REDUCE_SUMSQ] = "sumsq"};
-
-const char *const sbp_vulkan_gemm_names[SBP_VULKAN_ANY] = {[SBP_VULKAN_DIRECT] = "direct",
-                                                           [SBP_VULKAN_TILED] = "tiled",
-                                                           [SBP_VULKAN_WIDE] = "wide",
-                                                           [SBP_VULKAN_MATRIX] = "matrix",
-                                                           [SBP_VULKAN_MATRIX_WIDE] = "matrix_wide"};
-
-static bool is_word(const char *word, const char *text, size_t length) {
-    return strlen(word) == length && memcmp(word, text, length) == 0;
-}
-
-sbp_vulkan_gemm sbp_vulkan_gemm_named(const char *name, size_t length) {
-    int gemm = 0;
-    while (gemm < SBP_VULKAN_ANY && !is_word(sbp_vulkan_gemm_names[gemm], name, length))
-        gemm++;
-    return (sbp_vulkan_gemm)gemm;
-}
-
-int32_t sbp_vulkan_gemm_side(sbp_vulkan_gemm gemm) {
-    switch (gemm) {
-    case SBP_VULKAN_DIRECT:
-        return SBP_VULKAN_GEMM_DIRECT;
-    case SBP_VULKAN_WIDE:
-    case SBP_VULKAN_MATRIX_WIDE:
-        return SBP_VULKAN_GEMM_WIDE;
-    default:
-        return SBP_VULKAN_GEMM_TILED;
-    }
-}
-
-bool sbp_vulkan_gemm_is_matrix(sbp_vulkan_gemm gemm) {
-    return gemm == SBP_VULKAN_MATRIX || gemm == SBP_VULKAN_MATRIX_WIDE;
-}
-
-/* "gemm.nt.f32.bf16.bf16.x.f32.matrix" */
-bool sbp_vulkan_product_of(const char *name, sbp_vulkan_product *out) {
-    *out = (sbp_vulkan_product){.gemm = SBP_VULKAN_ANY};
-    if (strncmp(name, "gemm.", 5) != 0 || strlen(name) < 8)
-        return false;
-    out->ta = name[5] == 't';
-    out->tb = name[6] == 't';
-    const char *at = name + 7;
-    for (int i = 0; i < SBP_VULKAN_GEMM_OPERANDS; i++) {
-        if (*at++ != '.')
-            return false;
-        size_t length = strcspn(at, ".");
-        int type = 0;
-        while (type < SBP_DTYPE_COUNT && !is_word(sbp_dtype_name((sbp_dtype)type), at, length))
-            type++;
-        out->dtypes[i] = (sbp_dtype)type;
-        at += length;
-    }
-    out->gemm = *at == '.' ? sbp_vulkan_gemm_named(at + 1, strlen(at + 1)) : SBP_VULKAN_ANY;
-    return out->gemm != SBP_VULKAN_ANY;
-}
-
-void sbp_vulkan_product_name(const sbp_vulkan_product *product, char name[SBP_VULKAN_NAME]) {
-    char prefix[64], suffix[16];
-    snprintf(prefix, sizeof prefix, "gemm.%c%c", product->ta ? 't' : 'n', product->tb ? 't' : 'n');
-    snprintf(suffix, sizeof suffix, ".%s", sbp_vulkan_gemm_names[product->gemm]);
-    name_of(name, prefix, product->dtypes, 0, SBP_VULKAN_GEMM_OPERANDS, suffix);
-}
-
-/* Whether there is such a module for products of these types (d, a, b). */
-static bool gemm_exists(sbp_vulkan_gemm gemm, const sbp_dtype *dtypes) {
-    switch (gemm) {
-    case SBP_VULKAN_WIDE:
-        return dtypes[0] != SBP_F64 && dtypes[1] != SBP_F64 && dtypes[2] != SBP_F64;
-    case SBP_VULKAN_MATRIX:
-    case SBP_VULKAN_MATRIX_WIDE:
-        return dtypes[0] != SBP_F64 && dtypes[1] == dtypes[2] &&
-               (dtypes[1] == SBP_F16 || dtypes[1] == SBP_BF16);
-    default:
-        return true;
-    }
-}
-
-/* Names of the steps; gemm: the variant of products. */
-static int32_t step_names(const sbp_command *command, const sbp_dtype *dtypes, sbp_vulkan_gemm gemm,
-                          char names[][SBP_VULKAN_NAME]) {
-    const sbp_attention_attrs *at = &command->u.attention;
-    char prefix[64];
-    sbp_vulkan_product product = {gemm, command->u.gemm.ta, command->u.gemm.tb, {0}};
-    switch (command->kind) {
-    case SBP_CMD_FILL:
-    case SBP_CMD_COPY:
-    case SBP_CMD_COLLECTIVE: /* one rank: a copy */
-        snprintf(names[0], SBP_VULKAN_NAME, "%s.%d", command->kind == SBP_CMD_FILL ? "fill" : "copy",
-                 (int)sbp_dtype_bytes(dtypes[0]));
-        return 1;
-    case SBP_CMD_GEMM:
-        memcpy(product.dtypes, dtypes, sizeof product.dtypes);
-        sbp_vulkan_product_name(&product, names[0]);
-        return 1;
-    case SBP_CMD_ROW:
-        snprintf(names[0], SBP_VULKAN_NAME, "row.%d", command->kernel);
-        return 1;
-    case SBP_CMD_COLSUM:
-        name_of(names[0], "colsum", dtypes, 0, 2, "");
-        return 1;
-    case SBP_CMD_GATHER:
-        name_of(names[0], "gather", dtypes, 0, 3, "");
-        return 1;
-    case SBP_CMD_SCATTER_ADD:
-        name_of(names[0], "scatter_add", dtypes, 0, 5, "");
-        return 1;
-    case SBP_CMD_ATTN_FWD:
-        snprintf(prefix, sizeof prefix, "attn_fwd.%d.%d", (int)at->d_qk, (int)at->d_v);
-        name_of(names[0], prefix, dtypes, 0, 8, "");
-        return 1;
-    case SBP_CMD_ATTN_BWD:
-        snprintf(prefix, sizeof prefix, "attn_dq.%d.%d", (int)at->d_qk, (int)at->d_v);
-        name_of(names[0], prefix, dtypes, 0, 12, "");
-        snprintf(prefix, sizeof prefix, "attn_dkv.%d.%d", (int)at->d_qk, (int)at->d_v);
-        name_of(names[1], prefix, dtypes, 0, 12, "");
-        return 2;
-    case SBP_CMD_REDUCE:
-        snprintf(names[0], SBP_VULKAN_NAME, "reduce.%s.%s", reduce_names[command->u.reduce.op],
-                 dtype_text(dtypes[1]));
-        snprintf(names[1], SBP_VULKAN_NAME, "reduce_end.%s", reduce_names[command->u.reduce.op]);
-        return 2;
-    case SBP_CMD_FENCE:
-    case SBP_CMD_COUNT:
-        break;
-    }
-    return 0;
-}
-
-int32_t sbp_vulkan_module_names(const sbp_command *command, const sbp_dtype *dtypes,
-                                char names[][SBP_VULKAN_NAME]) {
-    int32_t count = 0;
-    if (command->kind != SBP_CMD_GEMM)
-        return step_names(command, dtypes, SBP_VULKAN_DIRECT, names);
-    for (sbp_vulkan_gemm gemm = SBP_VULKAN_DIRECT; gemm < SBP_VULKAN_ANY; gemm++)
-        if (gemm_exists(gemm, dtypes))
-            count += step_names(command, dtypes, gemm, names + count);
-    return count;
-}
-
-bool sbp_vulkan_uses_f64(const sbp_command *command, const sbp_rowkernel *kernel) {
-    bool uses = command->kind == SBP_CMD_REDUCE;
-    if (command->kind == SBP_CMD_ROW) {
-        uses = kernel->compute == SBP_F64;
-        for (int32_t i = 0; i < kernel->operand_count; i++)
-            uses |= kernel->operands[i].dtype == SBP_F64;
-    }
-    return uses;
-}
-
-void sbp_vulkan_name_no64(char name[SBP_VULKAN_NAME]) {
-    size_t length = strlen(name);
-    snprintf(name + length, SBP_VULKAN_NAME - length, SBP_VULKAN_NO64);
-}
 
 /* ---- sizes ---------------------------------------------------------------------------------------- */
 
@@ -258,7 +85,8 @@ static sbp_vulkan_gemm choose_gemm(const sbp_vulkan_machine *machine, const sbp_
             wanted = large || !wide;
         if (wide && depth > SBP_VULKAN_GEMM_CHAIN)
             wanted = false;
-        if (wanted && gemm_exists(order[i], dtypes) && gemm_local_size(machine, order[i], dtypes[1]) > 0)
+        if (wanted && sbp_vulkan_gemm_exists(order[i], dtypes) &&
+            gemm_local_size(machine, order[i], dtypes[1]) > 0)
             return order[i];
     }
     return SBP_VULKAN_TILED;
@@ -272,13 +100,11 @@ static int64_t gemm_groups(const sbp_vulkan_machine *machine, sbp_vulkan_gemm ge
 }
 
 /* Modules that choose_gemm() can choose; where tests ask for one variant, that and what replaces it. */
-static uint32_t named_gemm_local_size(const sbp_vulkan_machine *machine, const char *name) {
-    sbp_vulkan_product product;
-    sbp_vulkan_gemm asked = machine->gemm;
-    if (!sbp_vulkan_product_of(name, &product) || product.dtypes[1] == SBP_DTYPE_COUNT)
+static uint32_t module_gemm_size(const sbp_vulkan_machine *machine, const sbp_vulkan_key *key) {
+    sbp_vulkan_gemm asked = machine->gemm, gemm = (sbp_vulkan_gemm)key->gemm;
+    sbp_dtype dtype = (sbp_dtype)key->dtypes[1];
+    if (dtype == SBP_DTYPE_COUNT)
         return 0;
-    sbp_vulkan_gemm gemm = product.gemm;
-    sbp_dtype dtype = product.dtypes[1];
     if (machine->software && asked == SBP_VULKAN_ANY)
         asked = SBP_VULKAN_DIRECT;
     bool staged = asked != SBP_VULKAN_DIRECT && gemm_local_size(machine, SBP_VULKAN_TILED, dtype) > 0;
@@ -288,14 +114,10 @@ static uint32_t named_gemm_local_size(const sbp_vulkan_machine *machine, const c
     return wanted ? gemm_local_size(machine, gemm, dtype) : 0;
 }
 
-sbp_vulkan_matrix sbp_vulkan_matrix_of(const char *name, const sbp_vulkan_machine *machine) {
-    sbp_vulkan_product product;
-    return sbp_vulkan_product_of(name, &product) ? matrix_for(machine, product.gemm, product.dtypes[1])
-                                                 : (sbp_vulkan_matrix){0};
-}
-
-static bool starts_with(const char *name, const char *prefix) {
-    return strncmp(name, prefix, strlen(prefix)) == 0;
+sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_vulkan_key *key, const sbp_vulkan_machine *machine) {
+    return key->kind == SBP_CMD_GEMM
+               ? matrix_for(machine, (sbp_vulkan_gemm)key->gemm, (sbp_dtype)key->dtypes[1])
+               : (sbp_vulkan_matrix){0};
 }
 
 /* ---- how often loops run in one invocation ----
@@ -408,26 +230,34 @@ bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     return machine->software && sbp_vulkan_iterations(dispatch, machine) > SOFTWARE_ITERATIONS;
 }
 
-uint32_t sbp_vulkan_local_size(const sbp_program *program, const char *name,
+uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_vulkan_key *key,
                                const sbp_vulkan_machine *machine) {
     uint32_t size = machine->software ? 64 : 128;
-    if (starts_with(name, "row.")) {
-        char *end;
-        long kernel = strtol(name + 4, &end, 10);
-        if (end == name + 4 || (*end && strcmp(end, SBP_VULKAN_NO64) != 0) || kernel < 0 ||
-            kernel >= program->kernel_count)
+    switch ((sbp_command_kind)key->kind) {
+    case SBP_CMD_ROW:
+        if (key->kernel < 0 || key->kernel >= program->kernel_count)
             return 0;
-        size = row_local_size(program->kernels[kernel], machine);
-    } else if (starts_with(name, "gemm.")) {
-        size = named_gemm_local_size(machine, name);
-    } else if (starts_with(name, "attn_")) {
+        size = row_local_size(program->kernels[key->kernel], machine);
+        break;
+    case SBP_CMD_GEMM:
+        size = module_gemm_size(machine, key);
+        break;
+    case SBP_CMD_ATTN_FWD:
+    case SBP_CMD_ATTN_BWD:
         size = 128; /* the shaders count on it */
-    } else if (starts_with(name, "colsum.")) {
+        break;
+    case SBP_CMD_COLSUM:
         size = machine->software ? 32 : 256; /* a multiple of SBP_VULKAN_COLSUM_COLUMNS */
-    } else if (starts_with(name, "reduce")) {
+        break;
+    case SBP_CMD_REDUCE:
         size = machine->software ? 8 : 256;
-    } else if (!starts_with(name, "fill.") && !starts_with(name, "copy.") && !starts_with(name, "gather.") &&
-               !starts_with(name, "scatter_add.")) {
+        break;
+    case SBP_CMD_FILL:
+    case SBP_CMD_COPY:
+    case SBP_CMD_GATHER:
+    case SBP_CMD_SCATTER_ADD:
+        break;
+    default:
         return 0;
     }
     return size <= machine->max_local_size ? size : 0;
@@ -466,7 +296,7 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     const sbp_command *command = dispatch->command;
     const sbp_span *v = dispatch->spans;
     const sbp_attention_attrs *at = &command->u.attention;
-    char names[SBP_VULKAN_STEPS][SBP_VULKAN_NAME];
+    sbp_vulkan_key keys[SBP_VULKAN_STEPS];
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
     int64_t groups[SBP_VULKAN_STEPS] = {0};
     sbp_vulkan_gemm gemm = SBP_VULKAN_DIRECT;
@@ -476,10 +306,9 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         dtypes[i] = i < dispatch->span_count && v[i].space != SBP_SPACE_COUNT ? v[i].dtype : SBP_DTYPE_COUNT;
     if (command->kind == SBP_CMD_GEMM)
         gemm = choose_gemm(machine, dtypes, v[0].rows, v[0].cols, command->u.gemm.ta ? v[1].rows : v[1].cols);
-    int32_t count = step_names(command, dtypes, gemm, names);
-    for (int32_t i = 0; i < count && machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);
-         i++)
-        sbp_vulkan_name_no64(names[i]);
+    int32_t count = sbp_vulkan_step_keys(command, dtypes, gemm, keys);
+    for (int32_t i = 0; i < count; i++)
+        keys[i].no64 = machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);
     int64_t local = machine->software ? 64 : 128; /* as in sbp_vulkan_local_size */
     switch (command->kind) {
     case SBP_CMD_FILL:
@@ -522,7 +351,7 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
         if (groups[i] == 0)
             continue;
         sbp_vulkan_step *step = &steps[used];
-        memcpy(step->name, names[i], SBP_VULKAN_NAME);
+        step->key = keys[i];
         set_groups(step, groups[i]);
         step->waits = used > 0 && waits;
         used++;

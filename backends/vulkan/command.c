@@ -107,6 +107,12 @@ static sbp_status record_fill(vulkan_device *d, int32_t stream, const sbp_span *
 
 /* ---- dispatches ------------------------------------------------------------------------------------- */
 
+static sbp_status no_kernel(const sbp_vulkan_key *key, sbp_diag *diag) {
+    char text[SBP_VULKAN_NAME];
+    sbp_vulkan_key_text(key, text);
+    return sbp_fail(diag, SBP_INPUT, "vulkan: the plan has no kernel '%s'", text);
+}
+
 static sbp_status dispatch_steps(vulkan_device *d, int32_t stream, const sbp_dispatch *dispatch,
                                  const place *places, const sbp_vulkan_step *steps, int32_t count,
                                  int64_t scratch_bytes, sbp_diag *diag) {
@@ -124,9 +130,9 @@ static sbp_status dispatch_steps(vulkan_device *d, int32_t stream, const sbp_dis
     memcpy(record, &args, (size_t)bytes);
     vulkan_stream *s = &d->streams[stream];
     for (int32_t i = 0; i < count; i++) {
-        const vulkan_pipeline *pipeline = vulkan_pipeline_find(d, steps[i].name);
+        const vulkan_pipeline *pipeline = vulkan_pipeline_find(d, &steps[i].key);
         if (!pipeline)
-            return sbp_fail(diag, SBP_INPUT, "vulkan: the plan has no kernel '%s'", steps[i].name);
+            return no_kernel(&steps[i].key, diag);
         if (steps[i].waits)
             vulkan_barrier(d, commands, false);
         if (s->bound != pipeline->pipeline)

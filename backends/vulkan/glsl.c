@@ -59,20 +59,22 @@ static sbp_status finish(void *user) {
 
 sbp_status sbp_vulkan_compiler_run(sbp_vulkan_compiler *c, sbp_arena *arena, sbp_diag *diag,
                                    const sbp_vulkan_shader *shader, sbp_vulkan_module *out) {
+    char name[SBP_VULKAN_NAME];
+    sbp_vulkan_key_text(&shader->key, name);
     shaderc_compilation_result_t result =
         shaderc_compile_into_spv(c->compiler, shader->text, strlen(shader->text), shaderc_glsl_compute_shader,
-                                 shader->name, "main", c->options);
+                                 name, "main", c->options);
     if (!result)
         return sbp_fail(diag, SBP_MACHINE, "out of memory in shaderc");
     if (shaderc_result_get_compilation_status(result) != shaderc_compilation_status_success) {
-        sbp_status status = sbp_fail(diag, SBP_INTERNAL, "shader '%s' does not compile: %.2000s",
-                                     shader->name, shaderc_result_get_error_message(result));
+        sbp_status status = sbp_fail(diag, SBP_INTERNAL, "shader '%s' does not compile: %.2000s", name,
+                                     shaderc_result_get_error_message(result));
         shaderc_result_release(result);
         return status;
     }
     /* The arena may unwind, but not past what shaderc owns. */
     finishing job = {.arena = arena, .diag = diag, .result = result, .shader = shader, .out = out};
-    out->name = shader->name;
+    out->key = shader->key;
     sbp_status status = sbp_guard(arena, diag, finish, &job);
     shaderc_result_release(result);
     return status;

@@ -1,7 +1,7 @@
 /* modules.c: the container of SPIR-V modules that a plan carries:
  *
- *   "SBPSPIRV" | u32 version | u32 count | count entries | names and words
- *   entry: u32 name offset | u32 name bytes (without zero) | u32 words offset | u32 word count | u32 features
+ *   "SBPSPIRV" | u32 version | u32 count | count entries | words
+ *   entry: key | u32 words offset | u32 word count | u32 features
  *
  * Offsets count from the start; words are aligned to 4. Little endian, as SPIR-V is written here. */
 #include "backends/vulkan/abi.h"
@@ -9,12 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAGIC_BYTES = 8, HEADER_BYTES = 16, ENTRY_WORDS = 5, VERSION = 2 };
+enum {
+    MAGIC_BYTES = 8,
+    HEADER_BYTES = 16,
+    KEY_BYTES = (int)sizeof(sbp_vulkan_key),
+    ENTRY_BYTES = KEY_BYTES + 12,
+    VERSION = 3
+};
 
 static const char magic[MAGIC_BYTES] = {'S', 'B', 'P', 'S', 'P', 'I', 'R', 'V'};
 
 static int compare_modules(const void *a, const void *b) {
-    return strcmp(((const sbp_vulkan_module *)a)->name, ((const sbp_vulkan_module *)b)->name);
+    return sbp_vulkan_key_compare(&((const sbp_vulkan_module *)a)->key, &((const sbp_vulkan_module *)b)->key);
 }
 
 static void put_u32(char *at, int64_t value) {
@@ -31,10 +37,10 @@ static uint32_t get_u32(const char *at) {
 void sbp_vulkan_modules_write(sbp_arena *arena, const sbp_vulkan_module *modules, int32_t count,
                               const void **data, int64_t *bytes) {
     sbp_vulkan_module *sorted = SBP_NEW_ARRAY(arena, sbp_vulkan_module, count);
-    int64_t size = HEADER_BYTES + (int64_t)count * ENTRY_WORDS * 4;
+    int64_t size = HEADER_BYTES + (int64_t)count * ENTRY_BYTES;
     for (int32_t i = 0; i < count; i++) {
         sorted[i] = modules[i];
-        size += sbp_round_up((int64_t)strlen(modules[i].name), 4) + modules[i].word_count * 4;
+        size += modules[i].word_count * 4;
     }
     if (count > 1)
         qsort(sorted, (size_t)count, sizeof *sorted, compare_modules);
@@ -42,18 +48,14 @@ void sbp_vulkan_modules_write(sbp_arena *arena, const sbp_vulkan_module *modules
     memcpy(out, magic, MAGIC_BYTES);
     put_u32(out + 8, VERSION);
     put_u32(out + 12, count);
-    int64_t at = HEADER_BYTES + (int64_t)count * ENTRY_WORDS * 4;
+    int64_t at = HEADER_BYTES + (int64_t)count * ENTRY_BYTES;
     for (int32_t i = 0; i < count; i++) {
         const sbp_vulkan_module *m = &sorted[i];
-        char *entry = out + HEADER_BYTES + i * ENTRY_WORDS * 4;
-        size_t length = strlen(m->name);
-        put_u32(entry, at);
-        put_u32(entry + 4, (int64_t)length);
-        memcpy(out + at, m->name, length);
-        at += sbp_round_up((int64_t)length, 4);
-        put_u32(entry + 8, at);
-        put_u32(entry + 12, m->word_count);
-        put_u32(entry + 16, m->features);
+        char *entry = out + HEADER_BYTES + (int64_t)i * ENTRY_BYTES;
+        memcpy(entry, &m->key, KEY_BYTES);
+        put_u32(entry + KEY_BYTES, at);
+        put_u32(entry + KEY_BYTES + 4, m->word_count);
+        put_u32(entry + KEY_BYTES + 8, m->features);
         memcpy(out + at, m->words, (size_t)m->word_count * 4);
         at += m->word_count * 4;
     }
@@ -67,22 +69,19 @@ static sbp_status damaged(sbp_diag *diag, const char *what) {
 
 static sbp_status read_entry(sbp_arena *arena, sbp_diag *diag, const char *data, int64_t bytes,
                              const char *entry, sbp_vulkan_module *out) {
-    int64_t name_at = get_u32(entry), name_bytes = get_u32(entry + 4);
-    int64_t words_at = get_u32(entry + 8), word_count = get_u32(entry + 12);
-    if (name_bytes < 1 || name_bytes >= SBP_VULKAN_NAME || name_at > bytes - name_bytes)
-        return damaged(diag, "a name lies outside");
-    if (memchr(data + name_at, 0, (size_t)name_bytes))
-        return damaged(diag, "a name holds a zero byte");
+    int64_t words_at = get_u32(entry + KEY_BYTES), word_count = get_u32(entry + KEY_BYTES + 4);
+    sbp_vulkan_key key;
+    memcpy(&key, entry, sizeof key);
+    if (!sbp_vulkan_key_possible(&key))
+        return damaged(diag, "a key is none");
     if (word_count < 5 || words_at > bytes || word_count > (bytes - words_at) / 4)
         return damaged(diag, "a module lies outside");
     uint32_t *words = SBP_NEW_ARRAY(arena, uint32_t, word_count);
     memcpy(words, data + words_at, (size_t)word_count * 4);
     if (words[0] != 0x07230203u)
         return damaged(diag, "a module is not SPIR-V");
-    *out = (sbp_vulkan_module){.name = sbp_arena_strndup(arena, data + name_at, (size_t)name_bytes),
-                               .words = words,
-                               .word_count = word_count,
-                               .features = get_u32(entry + 16)};
+    *out = (sbp_vulkan_module){
+        .key = key, .words = words, .word_count = word_count, .features = get_u32(entry + KEY_BYTES + 8)};
     return SBP_OK;
 }
 
@@ -97,21 +96,22 @@ sbp_status sbp_vulkan_modules_read(sbp_arena *arena, sbp_diag *diag, const void 
                         "the plan's Vulkan kernels are of version %u, this program reads %d: compile again",
                         (unsigned)get_u32(in + 8), VERSION);
     int64_t count = get_u32(in + 12);
-    if (count > (bytes - HEADER_BYTES) / (ENTRY_WORDS * 4))
+    if (count > (bytes - HEADER_BYTES) / ENTRY_BYTES)
         return damaged(diag, "fewer modules than it says");
     sbp_vulkan_module *items = SBP_NEW_ARRAY(arena, sbp_vulkan_module, count);
     for (int64_t i = 0; i < count; i++) {
-        SBP_TRY(read_entry(arena, diag, in, bytes, in + HEADER_BYTES + i * ENTRY_WORDS * 4, &items[i]));
-        if (i > 0 && strcmp(items[i - 1].name, items[i].name) >= 0)
-            return damaged(diag, "names are not in order");
+        SBP_TRY(read_entry(arena, diag, in, bytes, in + HEADER_BYTES + i * ENTRY_BYTES, &items[i]));
+        if (i > 0 && compare_modules(&items[i - 1], &items[i]) >= 0)
+            return damaged(diag, "keys are not in order");
     }
     *out = (sbp_vulkan_modules){.items = items, .count = (int32_t)count};
     return SBP_OK;
 }
 
-const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modules, const char *name) {
+const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modules,
+                                                 const sbp_vulkan_key *key) {
     if (modules->count == 0)
         return NULL;
-    const sbp_vulkan_module key = {.name = name};
-    return bsearch(&key, modules->items, (size_t)modules->count, sizeof key, compare_modules);
+    const sbp_vulkan_module wanted = {.key = *key};
+    return bsearch(&wanted, modules->items, (size_t)modules->count, sizeof wanted, compare_modules);
 }

@@ -104,7 +104,7 @@ static sbp_status wanted_gemm(sbp_vulkan_gemm *out, sbp_diag *diag) {
     *out = SBP_VULKAN_ANY;
     if (!name || !*name)
         return SBP_OK;
-    *out = sbp_vulkan_gemm_named(name, strlen(name));
+    *out = sbp_vulkan_gemm_named(name);
     if (*out != SBP_VULKAN_ANY)
         return SBP_OK;
     return sbp_fail(diag, SBP_USAGE,

@@ -121,14 +121,15 @@ static void save_cache(vulkan_device *d, char *directory, const char *path, size
 static sbp_status create_pipeline(vulkan_device *d, const sbp_vulkan_module *module, uint32_t local_size,
                                   sbp_diag *diag) {
     vulkan_pipeline *out = &d->pipelines[d->pipeline_count];
+    char name[SBP_VULKAN_NAME];
     VkShaderModule shader;
+    sbp_vulkan_key_text(&module->key, name);
     VkShaderModuleCreateInfo source = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
                                        .codeSize = (size_t)module->word_count * sizeof *module->words,
                                        .pCode = module->words};
-    SBP_TRY(
-        vulkan_physical_check_module(&d->physical, module->name, module->words, module->word_count, diag));
+    SBP_TRY(vulkan_physical_check_module(&d->physical, name, module->words, module->word_count, diag));
     VULKAN_TRY(d, diag, CreateShaderModule(d->device, &source, NULL, &shader));
-    sbp_vulkan_matrix matrix = sbp_vulkan_matrix_of(module->name, &d->machine);
+    sbp_vulkan_matrix matrix = sbp_vulkan_matrix_of(&module->key, &d->machine);
     uint32_t values[] = {local_size, matrix.m, matrix.n, matrix.k, matrix.rows, matrix.cols};
     VkSpecializationMapEntry entries[SBP_COUNT(values)];
     for (uint32_t i = 0; i < SBP_COUNT(values); i++)
@@ -151,14 +152,14 @@ static sbp_status create_pipeline(vulkan_device *d, const sbp_vulkan_module *mod
     d->vk.DestroyShaderModule(d->device, shader, NULL);
     if (result != VK_SUCCESS && matrix.m > 0 && result != VK_ERROR_DEVICE_LOST) {
         sbp_warn(diag, "vulkan: %s: no pipeline for '%s', by cooperative matrices: %s; going on without them",
-                 d->physical.properties.deviceName, module->name, vulkan_result_text(result));
+                 d->physical.properties.deviceName, name, vulkan_result_text(result));
         *(module->features & SBP_VULKAN_BFLOAT16 ? &d->machine.bf16 : &d->machine.f16) =
             (sbp_vulkan_shape){0};
         return SBP_OK;
     }
     if (result != VK_SUCCESS)
-        return vulkan_fail(d, result, module->name, diag);
-    out->name = module->name;
+        return vulkan_fail(d, result, name, diag);
+    out->key = module->key;
     d->pipeline_count++;
     return SBP_OK;
 }
@@ -166,13 +167,11 @@ static sbp_status create_pipeline(vulkan_device *d, const sbp_vulkan_module *mod
 /* Whether the plan has two of this module, and this is not the one for the device. */
 static bool is_other_variant(const vulkan_device *d, const sbp_vulkan_modules *modules,
                              const sbp_vulkan_module *module) {
-    char name[SBP_VULKAN_NAME];
-    size_t length = strlen(module->name), suffix = strlen(SBP_VULKAN_NO64);
-    if (length > suffix && strcmp(module->name + length - suffix, SBP_VULKAN_NO64) == 0)
+    sbp_vulkan_key other = module->key;
+    other.no64 = true;
+    if (module->key.no64)
         return !d->machine.lacks_float64;
-    snprintf(name, sizeof name, "%s", module->name);
-    sbp_vulkan_name_no64(name);
-    return d->machine.lacks_float64 && sbp_vulkan_modules_find(modules, name);
+    return d->machine.lacks_float64 && sbp_vulkan_modules_find(modules, &other);
 }
 
 static sbp_status create_all(vulkan_device *d, const sbp_vulkan_modules *modules, sbp_diag *diag) {
@@ -180,7 +179,7 @@ static sbp_status create_all(vulkan_device *d, const sbp_vulkan_modules *modules
     if (!d->pipelines)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     for (int32_t i = 0; i < modules->count; i++) {
-        uint32_t local_size = sbp_vulkan_local_size(d->program, modules->items[i].name, &d->machine);
+        uint32_t local_size = sbp_vulkan_local_size(d->program, &modules->items[i].key, &d->machine);
         if (local_size > 0 && !is_other_variant(d, modules, &modules->items[i]))
             SBP_TRY(create_pipeline(d, &modules->items[i], local_size, diag));
     }
@@ -231,11 +230,11 @@ void vulkan_pipelines_destroy(vulkan_device *d) {
         d->vk.DestroyPipelineLayout(d->device, d->layout, NULL);
 }
 
-const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const char *name) {
+const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const sbp_vulkan_key *key) {
     int32_t low = 0, high = d->pipeline_count;
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
-        int order = strcmp(d->pipelines[middle].name, name);
+        int order = sbp_vulkan_key_compare(&d->pipelines[middle].key, key);
         if (order == 0)
             return &d->pipelines[middle];
         if (order < 0)

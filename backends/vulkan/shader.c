@@ -56,15 +56,6 @@ static void define_operands(sbp_text *out, const sbp_program *program, const sbp
         define_operand(out, operands[i].name, i, dtypes[i]);
 }
 
-static bool starts_with(const char *name, const char *prefix) {
-    return strncmp(name, prefix, strlen(prefix)) == 0;
-}
-
-static bool is_no64(const char *name) {
-    size_t length = strlen(name), suffix = strlen(SBP_VULKAN_NO64);
-    return length > suffix && strcmp(name + length - suffix, SBP_VULKAN_NO64) == 0;
-}
-
 static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
     bool f64 = kernel->compute == SBP_F64, use_f64 = f64;
     sbp_rowkernel narrow = *kernel;
@@ -123,20 +114,20 @@ static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtyp
 }
 
 sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
-                                  const sbp_command *command, const sbp_dtype *dtypes, const char *name,
-                                  sbp_vulkan_shader *out) {
+                                  const sbp_command *command, const sbp_dtype *dtypes,
+                                  const sbp_vulkan_key *key, sbp_vulkan_shader *out) {
     sbp_text text;
     sbp_text_init(&text, arena);
-    *out = (sbp_vulkan_shader){.name = sbp_arena_strdup(arena, name), .exact = true};
+    *out = (sbp_vulkan_shader){.key = *key, .exact = true};
     if (command->kind == SBP_CMD_ROW) {
-        make_row(&text, program->kernels[command->kernel], is_no64(name));
+        make_row(&text, program->kernels[command->kernel], key->no64);
         out->text = text.data;
         return SBP_OK;
     }
-    bool no64 = is_no64(name), real_f64 = sums_in_f64(command, dtypes) && !no64;
+    bool no64 = key->no64, real_f64 = sums_in_f64(command, dtypes) && !no64;
     bool attention = command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
-    sbp_vulkan_product product;
-    out->matrix = sbp_vulkan_product_of(name, &product) && sbp_vulkan_gemm_is_matrix(product.gemm);
+    sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->gemm;
+    out->matrix = command->kind == SBP_CMD_GEMM && sbp_vulkan_gemm_is_matrix(gemm);
     sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
                            attention, out->matrix);
     sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
@@ -150,7 +141,7 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         sbp_vulkan_add_text(&text, "copy.comp");
         break;
     case SBP_CMD_GEMM:
-        make_gemm(&text, command, dtypes, product.gemm, out);
+        make_gemm(&text, command, dtypes, gemm, out);
         break;
     case SBP_CMD_GATHER:
         if (dtypes[0] == dtypes[1])
@@ -170,23 +161,23 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         sbp_text_add(&text, "#define OP %d\n#define GROUP group_%s\n", (int)command->u.reduce.op,
                      command->u.reduce.op == SBP_REDUCE_MAX ? "max" : "sum");
         if (no64) {
-            sbp_text_add(&text, "%s%s", starts_with(name, "reduce_end.") ? "#define END\n" : "",
+            sbp_text_add(&text, "%s%s", key->step > 0 ? "#define END\n" : "",
                          dtypes[1] == SBP_F64 ? "#define FROM_F64\n" : "");
             sbp_vulkan_add_text(&text, "pairs.glsl");
             sbp_vulkan_add_text(&text, "reduce_pairs.comp");
             break;
         }
         sbp_vulkan_add_text(&text, "group.glsl");
-        sbp_vulkan_add_text(&text, starts_with(name, "reduce_end.") ? "reduce_end.comp" : "reduce.comp");
+        sbp_vulkan_add_text(&text, key->step > 0 ? "reduce_end.comp" : "reduce.comp");
         break;
     case SBP_CMD_ATTN_FWD:
         make_attention(&text, command, "attn_fwd.comp");
         break;
     case SBP_CMD_ATTN_BWD:
-        make_attention(&text, command, starts_with(name, "attn_dq.") ? "attn_dq.comp" : "attn_dkv.comp");
+        make_attention(&text, command, key->step == 0 ? "attn_dq.comp" : "attn_dkv.comp");
         break;
     default:
-        return sbp_fail(diag, SBP_INTERNAL, "no shader for '%s'", name);
+        return sbp_fail(diag, SBP_INTERNAL, "no shader for '%s'", sbp_command_name(command->kind));
     }
     out->text = text.data;
     return SBP_OK;

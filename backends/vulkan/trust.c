@@ -18,7 +18,7 @@ enum {
     OPERAND_BYTES = 32 << 10
 };
 
-static void shape_of(const sbp_vulkan_product *p, int operand, int32_t *rows, int32_t *cols) {
+static void shape_of(const sbp_vulkan_key *p, int operand, int32_t *rows, int32_t *cols) {
     *rows = operand == 1   ? (p->ta ? TEST_DEPTH : TEST_ROWS)
             : operand == 2 ? (p->tb ? TEST_COLS : TEST_DEPTH)
             : operand == 4 ? 1
@@ -29,7 +29,7 @@ static void shape_of(const sbp_vulkan_product *p, int operand, int32_t *rows, in
 }
 
 /* Numbers that look random, in -1 .. 1. */
-static void fill_operands(const sbp_vulkan_product *p, char *memory) {
+static void fill_operands(const sbp_vulkan_key *p, char *memory) {
     uint64_t state = 1;
     for (int i = 1; i < OPERANDS; i++) {
         int32_t rows, cols;
@@ -39,14 +39,13 @@ static void fill_operands(const sbp_vulkan_product *p, char *memory) {
         for (int64_t e = 0; e < (int64_t)rows * cols; e++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             double x = (double)(state >> 40) * 0x1p-23 - 1;
-            sbp_element_set(memory + i * OPERAND_BYTES, p->dtypes[i], e, x);
+            sbp_element_set(memory + i * OPERAND_BYTES, (sbp_dtype)p->dtypes[i], e, x);
         }
     }
 }
 
-static sbp_status record_product(vulkan_device *d, const sbp_vulkan_product *p,
-                                 const vulkan_pipeline *pipeline, const vulkan_buffer *memory,
-                                 int64_t result_at, sbp_diag *diag) {
+static sbp_status record_product(vulkan_device *d, const sbp_vulkan_key *p, const vulkan_pipeline *pipeline,
+                                 const vulkan_buffer *memory, int64_t result_at, sbp_diag *diag) {
     VkCommandBuffer commands;
     VkDeviceAddress address;
     void *record;
@@ -62,7 +61,7 @@ static sbp_status record_product(vulkan_device *d, const sbp_vulkan_product *p,
         o->stride = o->cols;
         o->address = memory->address + (uint64_t)(i == 0 ? result_at : (int64_t)i * OPERAND_BYTES);
     }
-    int64_t side = sbp_vulkan_gemm_side(p->gemm);
+    int64_t side = sbp_vulkan_gemm_side((sbp_vulkan_gemm)p->gemm);
     SBP_TRY(vulkan_stream_begin(d, VULKAN_COMPUTE, sizeof args, &commands, &record, &address, diag));
     memcpy(record, &args, sizeof args);
     d->vk.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
@@ -75,10 +74,11 @@ static sbp_status record_product(vulkan_device *d, const sbp_vulkan_product *p,
 
 /* Relative to the norm of the result. Sums in fp32 of 53 products of numbers below 1 differ by a few 2^-24;
  * sums in fp16 would by 2^-11; a result in 16 bits may be rounded to its neighbour. */
-static bool agree(const sbp_vulkan_product *p, const char *one, const char *two) {
-    double error = 0, norm = 0, tolerance = p->dtypes[0] == SBP_F32 ? 0x1p-16 : 0x1p-8;
+static bool agree(const sbp_vulkan_key *p, const char *one, const char *two) {
+    sbp_dtype dtype = (sbp_dtype)p->dtypes[0];
+    double error = 0, norm = 0, tolerance = dtype == SBP_F32 ? 0x1p-16 : 0x1p-8;
     for (int64_t e = 0; e < TEST_ROWS * TEST_COLS; e++) {
-        double x = sbp_element_get(one, p->dtypes[0], e), y = sbp_element_get(two, p->dtypes[0], e);
+        double x = sbp_element_get(one, dtype, e), y = sbp_element_get(two, dtype, e);
         error += (x - y) * (x - y);
         norm += y * y;
     }
@@ -86,14 +86,11 @@ static bool agree(const sbp_vulkan_product *p, const char *one, const char *two)
 }
 
 /* *same stays as it is when there is nothing to compare. */
-static sbp_status compare(vulkan_device *d, const sbp_vulkan_product *product,
-                          const vulkan_pipeline *pipeline, vulkan_buffer *memory, bool *same,
-                          sbp_diag *diag) {
-    char name[SBP_VULKAN_NAME];
-    sbp_vulkan_product plain = *product;
+static sbp_status compare(vulkan_device *d, const sbp_vulkan_key *product, const vulkan_pipeline *pipeline,
+                          vulkan_buffer *memory, bool *same, sbp_diag *diag) {
+    sbp_vulkan_key plain = *product;
     plain.gemm = SBP_VULKAN_TILED;
-    sbp_vulkan_product_name(&plain, name);
-    const vulkan_pipeline *other = vulkan_pipeline_find(d, name);
+    const vulkan_pipeline *other = vulkan_pipeline_find(d, &plain);
     if (!other)
         return SBP_OK;
     memset(memory->mapped, 0xff, (size_t)memory->bytes);
@@ -109,19 +106,21 @@ static void check_type(vulkan_device *d, sbp_dtype dtype, sbp_vulkan_shape *shap
                        sbp_diag *diag, sbp_status *status) {
     for (int32_t i = 0; i < d->pipeline_count && *status == SBP_OK && shape->m > 0; i++) {
         const vulkan_pipeline *pipeline = &d->pipelines[i];
-        sbp_vulkan_product product;
+        const sbp_vulkan_key *key = &pipeline->key;
+        char name[SBP_VULKAN_NAME];
         bool same = true;
-        if (!sbp_vulkan_product_of(pipeline->name, &product) || !sbp_vulkan_gemm_is_matrix(product.gemm) ||
-            product.dtypes[1] != dtype)
+        if (key->kind != SBP_CMD_GEMM || !sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)key->gemm) ||
+            key->dtypes[1] != dtype)
             continue;
-        *status = compare(d, &product, pipeline, memory, &same, diag);
+        *status = compare(d, key, pipeline, memory, &same, diag);
         if (*status != SBP_OK || same)
             continue;
+        sbp_vulkan_key_text(key, name);
         sbp_warn(diag,
                  "vulkan: %s: products of %s by cooperative matrices of %u x %u x %u differ from plain ones "
                  "('%s'); going on without them",
                  d->physical.properties.deviceName, sbp_dtype_name(dtype), shape->m, shape->n, shape->k,
-                 pipeline->name);
+                 name);
         *shape = (sbp_vulkan_shape){0};
     }
 }

@@ -180,7 +180,7 @@ typedef struct vulkan_stream {
 /* ---- pipeline.c ------------------------------------------------------------------------------------- */
 
 typedef struct vulkan_pipeline {
-    const char *name; /* of its module */
+    sbp_vulkan_key key; /* of its module */
     VkPipeline pipeline;
 } vulkan_pipeline;
 
@@ -204,7 +204,7 @@ typedef struct vulkan_device {
     vulkan_arena arenas[SBP_SPACE_COUNT];
     VkPipelineLayout layout;
     VkPipelineCache cache;
-    vulkan_pipeline *pipelines; /* sorted by name */
+    vulkan_pipeline *pipelines; /* sorted by key */
     int32_t pipeline_count;
     uint64_t allocated_bytes; /* of the heap of the device space, by us */
 } vulkan_device;
@@ -260,8 +260,8 @@ void vulkan_barrier(const vulkan_device *d, VkCommandBuffer commands, bool to_ho
 sbp_status vulkan_pipelines_create(vulkan_device *d, const void *code, int64_t bytes,
                                    sbp_diag *diag) SBP_CHECKED;
 void vulkan_pipelines_destroy(vulkan_device *d);
-/* NULL when the plan has no module of that name. */
-const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const char *name);
+/* NULL when the plan has no such module. */
+const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const sbp_vulkan_key *key);
 
 /* trust.c: computes a product in every way that uses cooperative matrices; warns, and takes them out of
  * d->machine, when one is wrong. Behind vulkan_pipelines_create. */

@@ -72,32 +72,33 @@ static bool is_wide(const sbp_program *program) {
 }
 
 static sbp_status collect_module(collector *c, const sbp_command *command, const sbp_dtype *dtypes,
-                                 const char *name) {
+                                 const sbp_vulkan_key *key) {
     sbp_vulkan_shader shader;
     sbp_vulkan_module module = {0};
+    char name[SBP_VULKAN_NAME];
+    sbp_vulkan_key_text(key, name);
     if (sbp_map_get(&c->names, name) >= 0)
         return SBP_OK;
-    SBP_TRY(sbp_vulkan_shader_make(c->arena, c->diag, c->program, command, dtypes, name, &shader));
+    SBP_TRY(sbp_vulkan_shader_make(c->arena, c->diag, c->program, command, dtypes, key, &shader));
     SBP_TRY(sbp_vulkan_compiler_run(c->compiler, c->arena, c->diag, &shader, &module));
-    sbp_map_set(&c->names, module.name, c->count);
+    sbp_map_set(&c->names, sbp_arena_strdup(c->arena, name), c->count);
     SBP_PUSH(c->arena, c->modules, c->count, c->capacity, module);
     return SBP_OK;
 }
 
 static sbp_status collect_command(collector *c, const sbp_function *function, const sbp_command *command) {
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
-    char names[SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS][SBP_VULKAN_NAME];
+    sbp_vulkan_key keys[SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS];
     for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
         dtypes[i] = i < command->view_count ? dtype_of(c, function, &command->views[i]) : SBP_DTYPE_COUNT;
-    int32_t count = sbp_vulkan_module_names(command, dtypes, names);
+    int32_t count = sbp_vulkan_keys(command, dtypes, keys);
     const sbp_rowkernel *kernel = command->kind == SBP_CMD_ROW ? c->program->kernels[command->kernel] : NULL;
     bool twice = !c->wide && sbp_vulkan_uses_f64(command, kernel);
     for (int32_t i = 0; i < count; i++) {
-        SBP_TRY(collect_module(c, command, dtypes, names[i]));
-        if (twice) {
-            sbp_vulkan_name_no64(names[i]);
-            SBP_TRY(collect_module(c, command, dtypes, names[i]));
-        }
+        SBP_TRY(collect_module(c, command, dtypes, &keys[i]));
+        keys[i].no64 = twice;
+        if (twice)
+            SBP_TRY(collect_module(c, command, dtypes, &keys[i]));
     }
     return SBP_OK;
 }

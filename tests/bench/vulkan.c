@@ -100,13 +100,13 @@ static void choose_cases(results *r, bool quick, bool software) {
     }
 }
 
-/* The last part of the name of the module that the device runs: "direct", "tiled" .. */
+/* The variant of products that the device runs: "direct", "tiled" .. */
 static void find_variant(const bench *b, const sbp_dispatch *dispatch, char out[16]) {
     sbp_vulkan_step steps[SBP_VULKAN_STEPS];
     int64_t scratch_bytes;
     out[0] = 0;
     if (sbp_vulkan_steps(dispatch, &((const vulkan_device *)b->device)->machine, steps, &scratch_bytes) > 0)
-        snprintf(out, 16, "%.15s", strrchr(steps[0].name, '.') + 1);
+        snprintf(out, 16, "%.15s", sbp_vulkan_gemm_names[steps[0].key.gemm]);
 }
 
 /* Whether an earlier way ran the same variant already. */

@@ -86,11 +86,17 @@ static bool can_validate(const sbp_vulkan_module *module) {
     return !(module->features & SBP_VULKAN_BFLOAT16) || is_known(5116, "SPV_KHR_bfloat16");
 }
 
+static const char *text_of(const sbp_vulkan_module *module) {
+    static char text[SBP_VULKAN_NAME];
+    sbp_vulkan_key_text(&module->key, text);
+    return text;
+}
+
 static void check_module(const char *model, const sbp_vulkan_module *module) {
     for (int64_t at = 5; at < module->word_count; at += module->words[at] >> 16)
         if ((module->words[at] & 0xffff) == OP_CAPABILITY &&
             !is_allowed(module->words[at + 1], module->features))
-            fail_msg("%s: module '%s' uses capability %u", model, module->name,
+            fail_msg("%s: module '%s' uses capability %u", model, text_of(module),
                      (unsigned)module->words[at + 1]);
     if (!can_validate(module)) {
         not_validated++;
@@ -103,7 +109,7 @@ static void check_module(const char *model, const sbp_vulkan_module *module) {
     spv_const_binary_t binary = {module->words, (size_t)module->word_count};
     spv_diagnostic message = NULL;
     if (spvValidateWithOptions(context, options, &binary, &message) != SPV_SUCCESS)
-        fail_msg("%s: module '%s': %s", model, module->name, message ? message->error : "invalid");
+        fail_msg("%s: module '%s': %s", model, text_of(module), message ? message->error : "invalid");
     spvDiagnosticDestroy(message);
     spvValidatorOptionsDestroy(options);
     spvContextDestroy(context);
@@ -123,9 +129,10 @@ static int check_program(const char *model, const compile_wish *wish) {
     for (int32_t i = 0; i < modules.count; i++)
         check_module(model, &modules.items[i]);
     for (int32_t i = 0; i < program->kernel_count; i++) {
-        char name[SBP_VULKAN_NAME];
-        snprintf(name, sizeof name, "row.%d", i);
-        assert_non_null(sbp_vulkan_modules_find(&modules, name));
+        sbp_vulkan_key key;
+        const sbp_command row = {.kind = SBP_CMD_ROW, .kernel = i};
+        assert_int_equal(sbp_vulkan_keys(&row, NULL, &key), 1);
+        assert_non_null(sbp_vulkan_modules_find(&modules, &key));
         const sbp_vulkan_machine lavapipe = {
             .software = true, .max_local_size = 1024, .shared_bytes = 1 << 15};
         const sbp_command command = {.kind = SBP_CMD_ROW, .kernel = i};
@@ -228,13 +235,17 @@ static sbp_status read_modules(void *user) {
     return sbp_vulkan_modules_read(t->arena, t->diag, job[1], *(int64_t *)job[2], job[3]);
 }
 
+static sbp_vulkan_key row_key(int32_t kernel) {
+    return (sbp_vulkan_key){.kind = SBP_CMD_ROW, .kernel = kernel};
+}
+
 static void container(void **state) {
     (void)state;
     testing t = testing_open(1);
     uint32_t words[3][7] = {{0x07230203u, 1}, {0x07230203u, 2}, {0x07230203u, 3}};
-    const sbp_vulkan_module in[] = {{.name = "row.10", .words = words[0], .word_count = 7},
-                                    {.name = "a", .words = words[1], .word_count = 5, .features = 1},
-                                    {.name = "row.2", .words = words[2], .word_count = 6}};
+    const sbp_vulkan_module in[] = {{.key = row_key(10), .words = words[0], .word_count = 7},
+                                    {.key = row_key(0), .words = words[1], .word_count = 5, .features = 1},
+                                    {.key = row_key(2), .words = words[2], .word_count = 6}};
     const void *data;
     int64_t bytes;
     sbp_vulkan_modules out;
@@ -242,13 +253,13 @@ static void container(void **state) {
     testing_check(&t, sbp_vulkan_modules_read(t.arena, t.diag, data, bytes, &out));
     assert_int_equal(out.count, SBP_COUNT(in));
     for (int i = 0; i < SBP_COUNT(in); i++) {
-        const sbp_vulkan_module *found = sbp_vulkan_modules_find(&out, in[i].name);
+        const sbp_vulkan_module *found = sbp_vulkan_modules_find(&out, &in[i].key);
         assert_non_null(found);
         assert_int_equal(found->word_count, in[i].word_count);
         assert_int_equal(found->features, in[i].features);
         assert_memory_equal(found->words, in[i].words, (size_t)in[i].word_count * 4);
     }
-    assert_null(sbp_vulkan_modules_find(&out, "row.1"));
+    assert_null(sbp_vulkan_modules_find(&out, &(sbp_vulkan_key){.kind = SBP_CMD_ROW, .kernel = 1}));
     /* cut anywhere, in memory of exactly that size, so that reading on is seen */
     for (int64_t length = 0; length < bytes; length++) {
         void *cut = malloc(length > 0 ? (size_t)length : 1);
@@ -259,7 +270,7 @@ static void container(void **state) {
     }
     /* every bit of the directory */
     unsigned char *bent = malloc((size_t)bytes);
-    for (int64_t bit = 0; bit < (16 + 3 * 20) * 8; bit++) {
+    for (int64_t bit = 0; bit < (16 + 3 * ((int64_t)sizeof(sbp_vulkan_key) + 12)) * 8; bit++) {
         memcpy(bent, data, (size_t)bytes);
         bent[bit / 8] ^= (unsigned char)(1 << bit % 8);
         void *job[] = {&t, bent, &bytes, &out};
@@ -299,7 +310,7 @@ static void half_products(void **state) {
         assert_int_equal(modules.count, SBP_VULKAN_ANY);
         for (int32_t m = 0; m < modules.count; m++) {
             bool has = modules.items[m].features & SBP_VULKAN_COOPMAT;
-            assert_int_equal(has, strstr(modules.items[m].name, ".matrix") != NULL);
+            assert_int_equal(has, sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)modules.items[m].key.gemm));
             assert_int_equal(has && type == SBP_BF16, (modules.items[m].features & SBP_VULKAN_BFLOAT16) != 0);
             matrix += has;
             check_module("product", &modules.items[m]);
