@@ -10,7 +10,7 @@
  * Tables go to standard output, JSON to FILE or tests/bench/results/vulkan_<device>.json. --quick: tiny
  * sizes, which say nothing about speed, and no file but FILE. Exit status 3 without a driver, 0 and "skipped"
  * with --quick. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 #include "backends/vulkan/vulkan_device.h"
 #include "ir/io/json.h"
 #include "tests/bench/bench.h"

@@ -218,7 +218,7 @@ static VKAPI_ATTR void VKAPI_CALL look_GetPhysicalDeviceFeatures2(VkPhysicalDevi
 #define FEATURE(chain, member, capability, use)                                                              \
     if (is_said("hide", #member))                                                                            \
         f.chain.member = VK_FALSE;
-#include "backends/vulkan/features.def"
+#include "backends/vulkan/device/features.def"
 #undef FEATURE
 #undef base
 #undef v11

@@ -7,7 +7,7 @@
 #include "backends/target.h"
 #include "tests/common/dispatch_add.h"
 #ifdef SBP_HAVE_VULKAN_TARGET
-#include "backends/vulkan/shaders.h"
+#include "backends/vulkan/target/shaders.h"
 #endif
 #ifdef SBP_HAS_VULKAN
 #include "backends/vulkan/abi.h"

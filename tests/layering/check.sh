@@ -56,6 +56,8 @@ allowed() {
         frontends/cli/*) echo 'frontends/* passes/* backends/target.h backends/choice.h ir/*' ;;
         frontends/*) echo 'frontends/[!c]* ir/*' ;;
         backends/target.c) echo 'backends/target.h backends/*/*_target.h' ;;
+        backends/vulkan/target/*) echo 'backends/target.h backends/rowmath.h backends/vulkan/[!d]* ir/*' ;; # not device/
+        backends/vulkan/device/*) echo 'backends/device.h backends/choice.h backends/composite/* backends/cpu/cpu_cores.h backends/vulkan/[!t]* ir/base.h ir/machine.h ir/types.h ir/rowkernel.h ir/program.h' ;;
         backends/*/*_target.*) echo "backends/target.h backends/rowmath.h ${1%/*}/* ir/*" ;;
         backends/*/*) echo "backends/device.h backends/rowmath.h ${1%/*}/* $(dirname "$(dirname "$1")")/* ir/base.h ir/machine.h ir/types.h ir/rowkernel.h ir/program.h" ;;
         backends/*) echo 'backends/*.h ir/base.h ir/machine.h ir/types.h ir/target_info.h ir/program.h ir/rowkernel.h' ;;

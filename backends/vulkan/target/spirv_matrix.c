@@ -6,7 +6,7 @@
  * different types, as they are when rows and columns are specialised), loads and stores name the layout by an
  * integer in place of a bool, and the numbers of instructions, capability and extension differ
  * (specifications SPV_NV_cooperative_matrix, SPV_KHR_cooperative_matrix, SPV_KHR_bfloat16). */
-#include "backends/vulkan/shaders.h"
+#include "backends/vulkan/target/shaders.h"
 
 #include <string.h>
 

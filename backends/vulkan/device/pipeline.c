@@ -2,7 +2,7 @@
  *
  * The cache is a file per driver in $XDG_CACHE_HOME/streambp (or ~/.cache/streambp): 16 bytes of magic and
  * checksum, then what the driver gave. Whatever is wrong with it, it is as if it were not there. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* command.c: a command of the program becomes one of Vulkan: copies and most fills transfers, all else
  * dispatches as abi.h says. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* api.c: libvulkan, an instance, and its functions. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -112,7 +112,7 @@ static sbp_status create_instance(vulkan_api *api, const char *validation, sbp_d
 #define INSTANCE(name)                                                                                       \
     if (!(api->name = (PFN_vk##name)get(api->instance, "vk" #name)))                                         \
         return sbp_fail(diag, SBP_MACHINE, "vulkan: libvulkan.so.1 has no vk" #name);
-#include "backends/vulkan/symbols.def"
+#include "backends/vulkan/device/symbols.def"
     if (info.enabledLayerCount && api->CreateDebugUtilsMessengerEXT)
         (void)api->CreateDebugUtilsMessengerEXT(api->instance, &messenger, NULL, &api->messenger);
     return SBP_OK;
@@ -130,7 +130,7 @@ sbp_status vulkan_api_open(vulkan_api *api, const char *validation, sbp_diag *di
 #define GLOBAL(name)                                                                                         \
     if (!(api->name = (PFN_vk##name)get(NULL, "vk" #name)))                                                  \
         return sbp_fail(diag, SBP_MACHINE, "vulkan: libvulkan.so.1 is older than Vulkan 1.3");
-#include "backends/vulkan/symbols.def"
+#include "backends/vulkan/device/symbols.def"
     uint32_t version = 0;
     VkResult result = api->EnumerateInstanceVersion(&version);
     if (result != VK_SUCCESS)
@@ -146,7 +146,7 @@ sbp_status vulkan_api_open_device(vulkan_api *api, VkDevice device, sbp_diag *di
 #define DEVICE(name)                                                                                         \
     if (!(api->name = (PFN_vk##name)api->GetDeviceProcAddr(device, "vk" #name)))                             \
         return sbp_fail(diag, SBP_MACHINE, "vulkan: the driver has no vk" #name);
-#include "backends/vulkan/symbols.def"
+#include "backends/vulkan/device/symbols.def"
     return SBP_OK;
 }
 

@@ -19,7 +19,7 @@
 
 #include "backends/device.h"
 #include "backends/vulkan/abi.h"
-#include "backends/vulkan/newer.h"
+#include "backends/vulkan/device/newer.h"
 
 /* ---- api.c ------------------------------------------------------------------------------------------ */
 
@@ -28,7 +28,7 @@ typedef struct vulkan_api {
 #define INSTANCE(name) PFN_vk##name name;
 #define OPTIONAL(name) PFN_vk##name name;
 #define DEVICE(name) PFN_vk##name name;
-#include "backends/vulkan/symbols.def"
+#include "backends/vulkan/device/symbols.def"
     void *library;
     VkInstance instance;
     VkDebugUtilsMessengerEXT messenger;
@@ -54,7 +54,7 @@ bool vulkan_test_asks(const char *word);
 
 enum {
 #define FEATURE(chain, member, capability, use) VULKAN_FEATURE_##member,
-#include "backends/vulkan/features.def"
+#include "backends/vulkan/device/features.def"
 #undef FEATURE
     VULKAN_FEATURE_COUNT
 };

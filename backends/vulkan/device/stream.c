@@ -4,7 +4,7 @@
  * the device, where barriers reach back over earlier batches; a batch that must come after those of another
  * stream waits for its value. A batch is only ever made to wait for what is submitted already, so that
  * streams may share a queue. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* shader.c: the text of the module of a command: definitions, prelude, and a file of shaders/. */
-#include "backends/vulkan/shaders.h"
+#include "backends/vulkan/target/shaders.h"
 
 #include <string.h>
 

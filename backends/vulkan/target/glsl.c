@@ -1,5 +1,5 @@
 /* glsl.c: GLSL to SPIR-V with shaderc. */
-#include "backends/vulkan/shaders.h"
+#include "backends/vulkan/target/shaders.h"
 
 #include <shaderc/shaderc.h>
 #include <stdlib.h>

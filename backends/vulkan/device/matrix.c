@@ -1,5 +1,5 @@
 /* matrix.c: which cooperative matrices a driver offers. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 #include "backends/vulkan/vulkan_device.h"
 
 #include <stdlib.h>

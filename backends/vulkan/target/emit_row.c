@@ -15,7 +15,7 @@
  *
  * In the text, v<k> is the value of instruction k, h the head, j the element, i the number of the element
  * among those of this invocation. */
-#include "backends/vulkan/shaders.h"
+#include "backends/vulkan/target/shaders.h"
 
 #include <stdio.h>
 #include <string.h>

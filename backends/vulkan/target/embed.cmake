@@ -1,6 +1,6 @@
 # cmake -DOUT=file.c -DFILES=a;b -P embed.cmake: the files as C strings in the table sbp_vulkan_texts. In rowmath.h
 # SBP_D(number) becomes `numberlf`, which GLSL's preprocessor cannot make.
-set(text "/* made by embed.cmake */\n#include \"backends/vulkan/shaders.h\"\n")
+set(text "/* made by embed.cmake */\n#include \"backends/vulkan/target/shaders.h\"\n")
 set(table "")
 set(number 0)
 foreach(file IN LISTS FILES)

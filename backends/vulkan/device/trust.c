@@ -3,7 +3,7 @@
  * Drivers of many makers list many shapes, and few could be tried here. So when a plan is loaded, each
  * product by cooperative matrices is computed once beside the same by plain arithmetic; where they disagree,
  * the device does without. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 
 #include <math.h>
 #include <stdio.h>

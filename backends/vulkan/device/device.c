@@ -1,7 +1,7 @@
 /* device.c: the Vulkan device as backends/device.h wants it. */
 #include "backends/composite/composite.h"
 #include "backends/cpu/cpu_cores.h"
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 #include "backends/vulkan/vulkan_device.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* vulkan_target.c: what the passes know of the Vulkan backend, and its device code. */
 #include "backends/vulkan/vulkan_target.h"
 
-#include "backends/vulkan/shaders.h"
+#include "backends/vulkan/target/shaders.h"
 
 /* No --arch: modules carry a variant for every kind of device, and the device picks (abi.h). Rates are those
  * of a middling discrete GPU; they only rank plans, results do not depend on them. */

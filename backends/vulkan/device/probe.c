@@ -1,5 +1,5 @@
 /* probe.c: the devices as candidates for --backend auto. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 #include "backends/vulkan/vulkan_probe.h"
 #include "ir/machine.h"
 

@@ -1,5 +1,5 @@
 /* physical.c: the devices of this machine and what they offer. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const struct {
     int use;
 } features[] = {
 #define FEATURE(chain, member, capability, use) {#member, capability, use},
-#include "backends/vulkan/features.def"
+#include "backends/vulkan/device/features.def"
 #undef FEATURE
 };
 
@@ -37,7 +37,7 @@ void vulkan_features_wanted(const vulkan_physical *physical, vulkan_features *ou
         physical->has_matrix && physical->has_bfloat16;
 #define FEATURE(chain, member, capability, use)                                                              \
     out->chain.member = physical->features[VULKAN_FEATURE_##member];
-#include "backends/vulkan/features.def"
+#include "backends/vulkan/device/features.def"
 #undef FEATURE
 }
 
@@ -52,7 +52,7 @@ static void read_features(const vulkan_api *api, vulkan_physical *p) {
     p->has_bfloat16 = p->has_matrix && p->has_bfloat16 && f.bfloat16.shaderBFloat16Type &&
                       f.bfloat16.shaderBFloat16CooperativeMatrix;
 #define FEATURE(chain, member, capability, use) p->features[VULKAN_FEATURE_##member] = f.chain.member;
-#include "backends/vulkan/features.def"
+#include "backends/vulkan/device/features.def"
 #undef FEATURE
 }
 

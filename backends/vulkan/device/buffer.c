@@ -1,5 +1,5 @@
 /* buffer.c: a buffer with memory of its own, of the type that suits its use. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  * An arena is one allocation where the device allows it, else several: cut where no buffer of the program
  * lies (the memory pass keeps buffers out of the way of the cuts of its target). */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  *
  * A command that both reads and writes bytes is recorded as writing them: whatever conflicts with the read
  * conflicts with the write. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 #include "backends/vulkan/vulkan_device.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* open.c: one device of a driver with its queues, and what a failed call means. */
-#include "backends/vulkan/vulkan.h"
+#include "backends/vulkan/device/vulkan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* spirv.c: the last pass over a module (SPIR-V specification, section 2.3 for the layout of instructions). It
  * takes out what no driver needs, so that plans stay small, and marks arithmetic that must not be contracted:
  * `precise` in the text would have to stand at every variable of rowmath.h. */
-#include "backends/vulkan/shaders.h"
+#include "backends/vulkan/target/shaders.h"
 
 #include <string.h>
 
