@@ -447,6 +447,24 @@ static void test_offloading_moves_bytes(void **state) {
     }
 }
 
+/* Rotary tables that depend on the longest document take that of the whole evaluation, not of the micro-batch
+ * at hand: with room for little more than that document the others are apart from it. */
+static void test_evaluations_know_the_longest_document(void **state) {
+    static const char *const cases[] = {"llama_rope_longrope_long", "llama_rope_dynamic", "phi3_su_long"};
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        const sbp_json *expect;
+        const char *path = sbp_arena_printf(f->arena, "tests/golden/%s/expect.json", cases[i]);
+        assert_ok(f, sbp_json_read(f->arena, f->diag, path, 0, &expect));
+        cli_ok(f, sbp_arena_printf(f->arena, "$C compile $G/%s/model -o $D/p --dtype fp64 --seq-len 45",
+                                   cases[i]));
+        cli_ok(f, sbp_arena_printf(f->arena, "$R $D/p --eval $G/%s/train.jsonl --json", cases[i]));
+        double got = cli_number(f, cli_json(f, "out"), "eval_loss"), want = cli_number(f, expect, "loss");
+        if (!(fabs(got - want) <= SBP_TOLERANCE_F64 * want))
+            fail_msg("%s: eval_loss is %.17g, expected %.17g", cases[i], got, want);
+    }
+}
+
 /* A model whose weights are bf16 numbers already loses nothing by --param-dtype bf16. */
 static void test_weights_that_are_bf16(void **state) {
     io_fixture *f = *state;
@@ -481,6 +499,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_nothing_works_without_streambp, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_presets_are_settings, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_offloading_moves_bytes, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_evaluations_know_the_longest_document, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_weights_that_are_bf16, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

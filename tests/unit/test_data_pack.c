@@ -207,6 +207,9 @@ static void test_best_fit(void **state) {
                 assert_int_equal(p.parts[i].docs[j], want[i][j]);
     assert_int_equal(p.parts[2].rows, 9);
     assert_int_equal(p.rows, 29);
+    assert_int_equal(p.longest, 8);
+    assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 4, 2}, 3));
+    assert_int_equal(p.longest, 4); /* of this step */
     sbp_packer_close(&p);
     sbp_dataset_destroy(d);
 }
