@@ -1,4 +1,5 @@
 /* sbpc.c: the compiler's main. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -59,6 +60,7 @@ int main(int argc, char **argv) {
         fputs("sbpc: error: out of memory\n", stderr);
         return SBP_MACHINE;
     }
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails and says where */
     sbp_diag_set_sink(diag, print_message, NULL);
     invocation in = {.arena = arena, .diag = diag, .argc = argc, .argv = argv};
     sbp_status status = sbp_guard(arena, diag, dispatch, &in);

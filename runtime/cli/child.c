@@ -2,15 +2,14 @@
 #include "runtime/cli/child.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-
-sbp_status sbp_child_find(sbp_arena *arena, sbp_diag *diag, const char **out) {
+sbp_status sbp_child_find(sbp_arena *arena, sbp_diag *diag, const char *name, const char **out) {
     char self[4096];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length <= 0)
@@ -18,7 +17,7 @@ sbp_status sbp_child_find(sbp_arena *arena, sbp_diag *diag, const char **out) {
     self[length] = 0;
     char *slash = strrchr(self, '/');
     *slash = 0;
-    const char *path = sbp_arena_printf(arena, "%s/sbpc", self);
+    const char *path = sbp_arena_printf(arena, "%s/%s", self, name);
     if (access(path, X_OK) != 0)
         return sbp_fail(diag, SBP_MACHINE,
                         "to train a model that is no plan, sbpc must lie beside sbprun: '%s': %s", path,
@@ -45,25 +44,87 @@ void sbp_child_print(sbp_text *out, const char *const *args) {
     }
 }
 
-sbp_status sbp_child_run(sbp_diag *diag, const char *const *args) {
-    posix_spawn_file_actions_t actions;
-    pid_t pid;
+/* ---- running ---------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t child, caught; /* child: its process, 0: none */
+
+static void pass_on(int number) {
+    int saved = errno;
+    caught = number;
+    if (child > 0)
+        kill((pid_t)child, number);
+    errno = saved;
+}
+
+/* In the child, after fork. Where it fails, the reason goes into the pipe. */
+static _Noreturn void become(const char *const *args, pid_t parent, int pipe_end, const sigset_t *mask) {
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent) /* or it has ended already */
+        execv(args[0], (char *const *)(uintptr_t)args);
+    int reason = errno;
+    (void)!write(pipe_end, &reason, sizeof reason);
+    _exit(127);
+}
+
+/* Starts the child with the two signals blocked. */
+static sbp_status start(sbp_diag *diag, const char *const *args, const sigset_t *mask) {
+    int ends[2], reason;
+    pid_t parent = getpid();
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return sbp_fail(diag, SBP_MACHINE, "cannot start '%s': %s", args[0], strerror(errno));
+    pid_t pid = fork();
+    if (pid == 0)
+        become(args, parent, ends[1], mask);
+    reason = errno;
+    close(ends[1]);
+    bool failed = pid < 0 || read(ends[0], &reason, sizeof reason) == (ssize_t)sizeof reason;
+    close(ends[0]);
+    child = pid > 0 ? pid : 0;
+    if (!failed)
+        return SBP_OK;
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
+    child = 0;
+    return sbp_fail(diag, SBP_MACHINE, "cannot start '%s': %s", args[0], strerror(reason));
+}
+
+static sbp_status wait_for(sbp_diag *diag, const char *program) {
     int state;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    int failed = posix_spawn(&pid, args[0], &actions, NULL, (char *const *)(uintptr_t)args, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed)
-        return sbp_fail(diag, SBP_MACHINE, "cannot start '%s': %s", args[0], strerror(failed));
-    while (waitpid(pid, &state, 0) < 0)
+    while (waitpid((pid_t)child, &state, 0) < 0)
         if (errno != EINTR)
-            return sbp_fail(diag, SBP_INTERNAL, "cannot wait for '%s': %s", args[0], strerror(errno));
-    if (WIFSIGNALED(state)) {
-        if (WTERMSIG(state) == SIGINT)
-            return SBP_INTERRUPTED;
-        if (WTERMSIG(state) == SIGTERM)
-            return SBP_TERMINATED;
-        return sbp_fail(diag, SBP_INTERNAL, "'%s' was ended by signal %d", args[0], WTERMSIG(state));
-    }
+            return sbp_fail(diag, SBP_INTERNAL, "cannot wait for '%s': %s", program, strerror(errno));
+    int signal_number = caught ? caught : WIFSIGNALED(state) ? WTERMSIG(state) : 0;
+    if (signal_number == SIGINT)
+        return SBP_INTERRUPTED;
+    if (signal_number == SIGTERM)
+        return SBP_TERMINATED;
+    if (signal_number)
+        return sbp_fail(diag, SBP_INTERNAL, "'%s' was ended by signal %d", program, signal_number);
     return (sbp_status)WEXITSTATUS(state); /* it has said why */
+}
+
+/* Signals come before the child is there, or while it is waited for, never between. */
+sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, long *pid) {
+    static const int numbers[] = {SIGINT, SIGTERM};
+    struct sigaction action = {.sa_handler = pass_on}, old[SBP_COUNT(numbers)];
+    sigset_t both, mask;
+    sigemptyset(&both);
+    for (int i = 0; i < SBP_COUNT(numbers); i++)
+        sigaddset(&both, numbers[i]);
+    sigprocmask(SIG_BLOCK, &both, &mask);
+    caught = 0;
+    sbp_status status = start(diag, args, &mask);
+    *pid = (long)child;
+    for (int i = 0; i < SBP_COUNT(numbers); i++)
+        sigaction(numbers[i], &action, &old[i]);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    if (status == SBP_OK)
+        status = wait_for(diag, args[0]);
+    child = 0;
+    for (int i = 0; i < SBP_COUNT(numbers); i++)
+        sigaction(numbers[i], &old[i], NULL);
+    return status;
 }

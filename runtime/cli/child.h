@@ -4,12 +4,15 @@
 
 #include "ir/base.h"
 
-/* Path of the sbpc beside this program, in the arena; SBP_MACHINE when it is not there. Below a guard. */
-sbp_status sbp_child_find(sbp_arena *arena, sbp_diag *diag, const char **out) SBP_CHECKED;
+/* Path of the program of that name beside this one, in the arena; SBP_MACHINE when it is not there. Below a
+ * guard. */
+sbp_status sbp_child_find(sbp_arena *arena, sbp_diag *diag, const char *name, const char **out) SBP_CHECKED;
 /* A command line as one would type it. Below a guard. */
 void sbp_child_print(sbp_text *out, const char *const *args);
 /* Runs args[0] with args (NULL at the end), its standard output going to standard error, and waits. The
- * result is its exit status as an sbp_status. */
-sbp_status sbp_child_run(sbp_diag *diag, const char *const *args) SBP_CHECKED;
+ * result is its exit status as an sbp_status. SIGINT and SIGTERM that this process gets end the child too,
+ * and are the result; the child ends, however this process does. *pid: that it had, for what it may have
+ * left. */
+sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, long *pid) SBP_CHECKED;
 
 #endif

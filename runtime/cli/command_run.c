@@ -89,8 +89,9 @@ static sbp_status choose_plan_path(sbp_run *run) {
         return sbp_fail(run->diag, SBP_USAGE,
                         "--output is an option of sbpc compile; the plan goes to --out DIR");
     const char *tmp = getenv("TMPDIR");
-    SBP_TRY(sbp_run_open_out(run, SBP_RUNDIR_CREATE));
-    if (run->out) { /* as sbp_file_is_temporary knows it, so that it goes when this process is killed */
+    bool stays = run->out && !sbp_options_on(run->options, "dry-run");
+    if (stays) { /* as sbp_file_is_temporary knows it, so that it goes when this process is killed */
+        SBP_TRY(sbp_run_open_out(run, SBP_RUNDIR_CREATE));
         run->plan_path = run->temporary_plan =
             sbp_arena_printf(run->arena, "%s/plan.bin.%ld.0.tmp", run->out, (long)getpid());
         return SBP_OK;
@@ -154,12 +155,14 @@ static void print_command(sbp_run *run, const char *const *args) {
 }
 
 /* `sbprun MODEL ...` as it would be with the plan, where that stays. */
-static void print_own_command(sbp_run *run) {
-    if (!run->out || sbp_options_on(run->options, "resume"))
-        return;
+static sbp_status print_own_command(sbp_run *run) {
+    const char *sbprun;
+    if (!run->out || sbp_options_on(run->options, "resume") || sbp_options_on(run->options, "dry-run"))
+        return SBP_OK;
     const char **args = NULL, **given;
     int32_t count = 0, capacity = 0, given_count;
-    push(run, &args, &count, &capacity, "sbprun");
+    SBP_TRY(sbp_child_find(run->arena, run->diag, "sbprun", &sbprun));
+    push(run, &args, &count, &capacity, sbprun);
     push(run, &args, &count, &capacity, sbp_file_join(run->arena, run->out, "plan.bin"));
     sbp_options_to_args(run->options, SBP_PHASE_RUN, 0, run->arena, &given, &given_count);
     for (int32_t i = 0; i < given_count; i++)
@@ -167,37 +170,32 @@ static void print_own_command(sbp_run *run) {
             push(run, &args, &count, &capacity, given[i]);
     push(run, &args, &count, &capacity, NULL);
     print_command(run, args);
+    return SBP_OK;
 }
 
 static sbp_status compile_model(sbp_run *run) {
-    const char *sbpc;
+    const char *sbpc, *temporary;
     int64_t seq_len = 0;
-    bool dry = sbp_options_on(run->options, "dry-run");
+    long pid = 0;
     sbp_choice choice;
     SBP_TRY(check_model(run));
     SBP_TRY(sbp_run_reuse_plan(run));
     if (run->plan_path)
         return SBP_OK;
-    SBP_TRY(sbp_child_find(run->arena, run->diag, &sbpc));
+    SBP_TRY(sbp_child_find(run->arena, run->diag, "sbpc", &sbpc));
     SBP_TRY(choose_backend(run, &choice));
     if (!sbp_options_given(run->options, "seq-len") && sbp_options_list_count(run->options, "data") > 0)
         SBP_TRY(measure_data(run, &seq_len));
-    else if (dry) {
-        SBP_TRY(sbp_run_load_raw(run));
-        SBP_TRY(sbp_run_plan_steps(run));
-    }
-    run->seq_len = seq_len > 0 ? seq_len : sbp_options_int(run->options, "seq-len");
-    if (dry) {
-        run->plan_path = "plan.bin";
-        print_command(run, compile_args(run, sbpc, &choice, seq_len));
-        return SBP_OK;
-    }
     SBP_TRY(choose_plan_path(run));
     const char **args = compile_args(run, sbpc, &choice, seq_len);
     print_command(run, args);
-    SBP_TRY(sbp_child_run(run->diag, args));
-    print_own_command(run);
-    return SBP_OK;
+    sbp_status status = sbp_child_run(run->diag, args, &pid);
+    if (status == SBP_OK)
+        return print_own_command(run);
+    temporary = sbp_arena_printf(run->arena, "%s.%ld.0.tmp", run->plan_path, pid);
+    if (sbp_file_is_temporary(temporary)) /* as sbp_file_out makes them; of a child that was ended */
+        unlink(temporary);
+    return status;
 }
 
 /* ---- the command ------------------------------------------------------------------------------------ */
@@ -297,8 +295,6 @@ static sbp_status run_body(void *user) {
     SBP_TRY(sbp_run_check_results(run));
     if (!is_plan)
         SBP_TRY(compile_model(run));
-    if (dry && run->model)
-        return sbp_run_print_dry(run);
     if (!is_plan)
         SBP_TRY(open_plan(run));
     SBP_TRY(sbp_run_check_plan(run));

@@ -22,7 +22,6 @@ typedef struct sbp_run {
     sbp_options *options;
     const char *model; /* the first argument, when it is no plan */
     const char *plan_path;
-    int64_t seq_len;      /* of a model, as the data or the user want it */
     char *temporary_plan; /* removed at the end */
     const sbp_plan *plan;
     uint64_t plan_checksum;
@@ -53,8 +52,6 @@ typedef struct sbp_run {
 
 /* ---- run_data.c -------------------------------------------------------------------------------------- */
 
-/* Tokenizer of a model that is no plan; NULL when it has none. */
-sbp_status sbp_run_model_tokenizer(sbp_run *run, const sbp_tokenizer **out) SBP_CHECKED;
 /* --data and --eval. The data may be there already (`sbprun MODEL`); then only ids are checked. */
 sbp_status sbp_run_load_data(sbp_run *run) SBP_CHECKED;
 /* --data of a model, before it is compiled: into run->data. */
@@ -90,7 +87,7 @@ sbp_status sbp_run_reuse_plan(sbp_run *run) SBP_CHECKED;
 
 /* ---- run_report.c ------------------------------------------------------------------------------------ */
 
-/* --dry-run, to standard output. */
+/* --dry-run, to standard output; ends as the run would. */
 sbp_status sbp_run_print_dry(sbp_run *run) SBP_CHECKED;
 /* run.json */
 sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) SBP_CHECKED;
@@ -116,6 +113,9 @@ void sbp_run_note_disk(const sbp_run *run);
 
 /* ---- run_train.c ------------------------------------------------------------------------------------- */
 
+/* What can be said without touching the device: whether it is there, and has the memory; whether the plan can
+ * train; whether there are weights. */
+sbp_status sbp_run_check_start(const sbp_run *run) SBP_CHECKED;
 /* Everything that needs the device. */
 sbp_status sbp_run_on_device(sbp_run *run) SBP_CHECKED;
 

@@ -116,10 +116,6 @@ static sbp_status model_tokenizer(sbp_run *run, sbp_arena *arena, const sbp_toke
     return sbp_tokenizer_load_optional(arena, run->diag, path, out);
 }
 
-sbp_status sbp_run_model_tokenizer(sbp_run *run, const sbp_tokenizer **out) {
-    return model_tokenizer(run, run->arena, out);
-}
-
 static sbp_status load_raw_body(void *user) {
     load_job *job = user;
     SBP_TRY(model_tokenizer(job->run, job->arena, &job->tokenizer));

@@ -10,6 +10,13 @@
 
 enum { SHOWN_ROWS = 3, SHOWN_TOKENS = 400 };
 
+static void add_number(sbp_text *out, double value) {
+    if (isfinite(value))
+        sbp_text_add_double(out, value);
+    else
+        sbp_text_add(out, "null");
+}
+
 /* ---- dry run ---------------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b) {
@@ -66,13 +73,38 @@ static sbp_status add_document(sbp_run *run, sbp_text *out, const sbp_tokenizer 
     return SBP_OK;
 }
 
+/* The middle one, or between the two. */
+static double median(const int64_t *sorted, int64_t count) {
+    return ((double)sorted[(count - 1) / 2] + (double)sorted[count / 2]) / 2;
+}
+
+/* The least that 95 % do not exceed. */
+static int64_t most_of_95(const int64_t *sorted, int64_t count) {
+    return sorted[(count * 95 + 99) / 100 - 1];
+}
+
+static const char *format_seconds(char *out, size_t size, double seconds) {
+    const char *unit = seconds < 120 ? "s" : seconds < 7200 ? "min" : seconds < 2 * 86400 ? "h" : "days";
+    double divisor = seconds < 120 ? 1 : seconds < 7200 ? 60 : seconds < 2 * 86400 ? 3600 : 86400;
+    snprintf(out, size, "%.3g %s", seconds / divisor, unit);
+    return out;
+}
+
+/* By the planner's cost model, of a micro-batch with as many rows as there is room for; NaN: unknown. */
+static double micro_batch_seconds(const sbp_run *run) {
+    double seconds = NAN;
+    if (sbp_json_get_double(NULL, sbp_json_member(run->plan->meta, "estimate"), "seconds", SBP_JSON_REQUIRED,
+                            &seconds) != SBP_OK)
+        return NAN;
+    return seconds;
+}
+
 /* Micro-batches of one epoch. */
 static sbp_status count_parts(sbp_run *run, int64_t *out) {
     sbp_packer packer;
     sbp_status status = SBP_OK;
-    int64_t most = run->plan ? run->plan->program->t_max : run->seq_len;
     *out = 0;
-    sbp_packer_init(&packer, most > run->data->longest ? most : run->data->longest, NULL);
+    sbp_packer_init(&packer, run->plan->program->t_max, run->plan->program);
     for (int64_t step = 0; step < run->steps_per_epoch && status == SBP_OK; step++) {
         int64_t count;
         const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
@@ -90,18 +122,26 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
     sbp_text_add(out, "data       %lld rows, %lld documents, %lld tokens, %lld of them trained (%.1f %%)\n",
                  (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
                  (long long)d->label_count, 100.0 * (double)d->label_count / (double)d->token_count);
-    sbp_text_add(out, "lengths    shortest %lld, median %lld, mean %.1f, 95 %% below %lld, longest %lld\n",
-                 (long long)lengths[0], (long long)lengths[d->doc_count / 2],
-                 (double)d->token_count / (double)d->doc_count,
-                 (long long)lengths[(int64_t)(0.95 * (double)(d->doc_count - 1))], (long long)d->longest);
+    sbp_text_add(out, "lengths    shortest %lld, median %g, mean %.1f, 95 %% at most %lld, longest %lld\n",
+                 (long long)lengths[0], median(lengths, d->doc_count),
+                 (double)d->token_count / (double)d->doc_count, (long long)most_of_95(lengths, d->doc_count),
+                 (long long)d->longest);
     sbp_text_add(out, "steps      %lld in all, %lld per epoch, %.2f micro-batches each\n",
                  (long long)run->total_steps, (long long)run->steps_per_epoch,
                  (double)parts / (double)run->steps_per_epoch);
-    if (run->plan && run->plan->tokenizer_bytes > 0)
+    double seconds = micro_batch_seconds(run), all = seconds * (double)parts / (double)run->steps_per_epoch;
+    char a[32], b[32];
+    sbp_text_add(out, "memory     %s planned, %s backend\n",
+                 sbp_format_bytes(a, sizeof a, (double)sbp_run_peak_planned(run)), run->info.backend);
+    if (isfinite(seconds))
+        sbp_text_add(out,
+                     "time       about %s for a micro-batch of %lld rows by the cost model, at most %s for "
+                     "all steps\n",
+                     format_seconds(a, sizeof a, seconds), (long long)run->plan->program->t_max,
+                     format_seconds(b, sizeof b, all * (double)run->total_steps));
+    if (run->plan->tokenizer_bytes > 0)
         SBP_TRY(sbp_tokenizer_from_json(run->arena, run->diag, run->plan->path, run->plan->tokenizer,
                                         (size_t)run->plan->tokenizer_bytes, &tokenizer));
-    else if (run->model)
-        SBP_TRY(sbp_run_model_tokenizer(run, &tokenizer));
     int64_t count;
     const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
     sbp_text_add(out, "first rows of the first step, trained tokens in [[ ]]:\n");
@@ -119,18 +159,22 @@ sbp_status sbp_run_print_dry(sbp_run *run) {
     int64_t parts, *lengths = sorted_lengths(run);
     sbp_text_init(&out, run->arena);
     SBP_TRY(count_parts(run, &parts));
-    if (sbp_options_on(run->options, "json"))
+    if (sbp_options_on(run->options, "json")) {
         sbp_text_add(
             &out,
             "{\"rows\": %lld, \"documents\": %lld, \"tokens\": %lld, \"trained_tokens\": %lld, \"longest\": "
-            "%lld, \"median\": %lld, \"steps\": %lld, \"steps_per_epoch\": %lld, "
-            "\"micro_batches_per_epoch\": %lld}\n",
+            "%lld, \"median\": %g, \"at_most_95_percent\": %lld, \"steps\": %lld, \"steps_per_epoch\": %lld, "
+            "\"micro_batches_per_epoch\": %lld, \"peak_bytes_planned\": %lld, \"micro_batch_seconds\": ",
             (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
-            (long long)d->label_count, (long long)d->longest, (long long)lengths[d->doc_count / 2],
-            (long long)run->total_steps, (long long)run->steps_per_epoch, (long long)parts);
-    else
+            (long long)d->label_count, (long long)d->longest, median(lengths, d->doc_count),
+            (long long)most_of_95(lengths, d->doc_count), (long long)run->total_steps,
+            (long long)run->steps_per_epoch, (long long)parts, (long long)sbp_run_peak_planned(run));
+        add_number(&out, micro_batch_seconds(run));
+        sbp_text_add(&out, "}\n");
+    } else
         SBP_TRY(dry_text(run, &out, lengths, parts));
-    return sbp_print(run->diag, out.data, out.length);
+    SBP_TRY(sbp_print(run->diag, out.data, out.length));
+    return sbp_run_check_start(run);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
@@ -215,13 +259,6 @@ sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------- */
-
-static void add_number(sbp_text *out, double value) {
-    if (isfinite(value))
-        sbp_text_add_double(out, value);
-    else
-        sbp_text_add(out, "null");
-}
 
 sbp_status sbp_run_print_summary(sbp_run *run) {
     double loss = sbp_metrics_train_loss(&run->metrics);

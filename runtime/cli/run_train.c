@@ -10,26 +10,33 @@
 
 /* ---- weights ---------------------------------------------------------------------------------------- */
 
-/* "random:SEED" */
-static sbp_status random_weights(sbp_run *run, const char *text) {
+/* Where the first weights come from: a path, or NULL and a seed. */
+static sbp_status find_weights(const sbp_run *run, const char **path, uint64_t *seed) {
+    static const char random[] = "random:";
+    const char *given = sbp_options_text(run->options, "weights");
     char *end;
-    unsigned long long seed = strtoull(text, &end, 10);
-    if (!*text || *end || *text == '-')
-        return sbp_fail(run->diag, SBP_USAGE, "--weights random:%s: expected a whole number as seed", text);
-    return sbp_params_randomize(run->executor, run->plan, seed, sbp_run_threads(run), run->diag);
-}
-
-static sbp_status load_weights(sbp_run *run) {
-    const char *path = sbp_options_text(run->options, "weights");
-    sbp_weights *weights;
-    if (path && strncmp(path, "random:", 7) == 0)
-        return random_weights(run, path + 7);
-    if (!path)
-        path = run->info.weights;
-    if (!path)
+    *path = given ? given : run->info.weights;
+    if (!*path)
         return sbp_fail(run->diag, SBP_INPUT, "'%s' %s: give --weights DIR, FILE or random:SEED",
                         run->model ? run->model : run->plan_path,
                         run->model ? "has no weights" : "was compiled without weights");
+    if (!given || strncmp(given, random, strlen(random)) != 0)
+        return SBP_OK;
+    given += strlen(random);
+    *path = NULL;
+    *seed = strtoull(given, &end, 10);
+    if (!*given || *end || *given == '-')
+        return sbp_fail(run->diag, SBP_USAGE, "--weights random:%s: expected a whole number as seed", given);
+    return SBP_OK;
+}
+
+static sbp_status load_weights(sbp_run *run) {
+    const char *path;
+    uint64_t seed;
+    sbp_weights *weights;
+    SBP_TRY(find_weights(run, &path, &seed));
+    if (!path)
+        return sbp_params_randomize(run->executor, run->plan, seed, sbp_run_threads(run), run->diag);
     sbp_arena *arena = sbp_arena_create();
     if (!arena)
         return sbp_fail(run->diag, SBP_MACHINE, "out of memory");
@@ -214,25 +221,65 @@ static sbp_status train_and_save(sbp_run *run) {
 
 /* ---- the device ------------------------------------------------------------------------------------- */
 
-static sbp_status open_device(sbp_run *run) {
+static sbp_status check_device(const sbp_run *run) {
     const sbp_device_class *class = sbp_device_find(run->info.backend);
     int64_t available = sbp_machine_memory_available(), planned = sbp_run_peak_planned(run);
+    int64_t device = sbp_options_int(run->options, "device");
+    char need[32], limit[100];
+    if (!class)
+        return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on",
+                        run->plan_path, run->info.backend);
+    if (device > 0 && !class->count)
+        return sbp_fail(run->diag, SBP_MACHINE, "--device %lld: there is one %s device, number 0",
+                        (long long)device, class->name);
+    if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && planned > available)
+        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory: %s", run->plan_path,
+                        sbp_format_bytes(need, sizeof need, (double)planned),
+                        sbp_machine_memory_text(limit, sizeof limit));
+    return SBP_OK;
+}
+
+static sbp_status check_optimizer(const sbp_run *run) {
+    if (!run->train || sbp_trainer_can_step(run->plan->program))
+        return SBP_OK;
+    return sbp_fail(
+        run->diag, SBP_USAGE,
+        "'%s' has no optimizer (it was compiled with --optimizer none, or trains nothing): it can only "
+        "evaluate, score and dump gradients",
+        run->plan_path);
+}
+
+/* Whether there is something to begin with. */
+static sbp_status check_weights(const sbp_run *run) {
+    const char *path;
+    uint64_t seed;
+    sbp_weights *weights;
+    if (sbp_options_on(run->options, "resume") && run->dir.fd >= 0 &&
+        sbp_rundir_newest(&run->dir, INT64_MAX) >= 0)
+        return SBP_OK;
+    SBP_TRY(find_weights(run, &path, &seed));
+    if (!path)
+        return SBP_OK;
+    SBP_TRY(sbp_weights_open(run->arena, run->diag, path, &weights));
+    sbp_weights_close(weights);
+    return SBP_OK;
+}
+
+sbp_status sbp_run_check_start(const sbp_run *run) {
+    SBP_TRY(check_device(run));
+    SBP_TRY(check_optimizer(run));
+    return check_weights(run);
+}
+
+static sbp_status open_device(sbp_run *run) {
+    const sbp_device_class *class = sbp_device_find(run->info.backend);
+    int64_t planned = sbp_run_peak_planned(run);
     sbp_device_options options = {.threads = sbp_run_threads(run),
                                   .index = (int32_t)sbp_options_int(run->options, "device"),
                                   .code = run->plan->kernels,
                                   .code_bytes = run->plan->kernels_bytes,
                                   .offload_dir = sbp_run_offload_dir(run)};
-    char need[32], have[32], limit[100];
-    if (!class)
-        return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on",
-                        run->plan_path, run->info.backend);
-    if (options.index > 0 && !class->count)
-        return sbp_fail(run->diag, SBP_MACHINE, "--device %d: there is one %s device, number 0",
-                        options.index, class->name);
-    if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && planned > available)
-        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory: %s", run->plan_path,
-                        sbp_format_bytes(need, sizeof need, (double)planned),
-                        sbp_machine_memory_text(limit, sizeof limit));
+    char need[32], have[32];
     if (sbp_options_int(run->options, "threads") > options.threads)
         sbp_note(run->diag, "--threads %lld: %d are used, more would only wait for the %d core%s",
                  (long long)sbp_options_int(run->options, "threads"), options.threads, sbp_machine_cores(),
@@ -295,7 +342,7 @@ static sbp_status begin(sbp_run *run, const char **resumed) {
 static sbp_status dump_gradients(sbp_run *run, const char *path) {
     int64_t count;
     const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
-    if (!sbp_trainer_has_gradients(&run->trainer))
+    if (!sbp_trainer_has_gradients(run->plan->program))
         return sbp_fail(run->diag, SBP_INPUT, "'%s' trains nothing: there are no gradients", run->plan_path);
     return sbp_trainer_dump_gradients(&run->trainer, run->diag, run->plan, run->data, rows, count, path,
                                       sbp_output_dtype(&run->info));
@@ -327,14 +374,10 @@ static sbp_status act(sbp_run *run, const char *resumed) {
 sbp_status sbp_run_on_device(sbp_run *run) {
     const char *resumed;
     sbp_interrupt_install();
+    SBP_TRY(check_device(run));
     SBP_TRY(open_device(run));
     SBP_TRY(prepare_trainer(run));
-    if (run->train && !sbp_trainer_can_step(&run->trainer))
-        return sbp_fail(
-            run->diag, SBP_USAGE,
-            "'%s' has no optimizer (it was compiled with --optimizer none, or trains nothing): it can only "
-            "evaluate, score and dump gradients",
-            run->plan_path);
+    SBP_TRY(check_optimizer(run));
     SBP_TRY(begin(run, &resumed));
     SBP_TRY(sbp_run_check_space(run));
     sbp_run_disk_traffic(run, &run->disk_read_before, &run->disk_written_before);

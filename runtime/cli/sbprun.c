@@ -28,8 +28,8 @@ int main(int argc, char **argv) {
         fputs("sbprun: error: out of memory\n", stderr);
         return SBP_MACHINE;
     }
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
+    signal(SIGPIPE, SIG_IGN); /* a write that fails says so itself, with the file's name */
+    signal(SIGXFSZ, SIG_IGN);
     sbp_diag_set_sink(diag, print_message, NULL);
     sbp_status status = dispatch(diag, argc, argv);
     if (fflush(stdout) != 0 && status == SBP_OK)

@@ -39,16 +39,16 @@ void sbp_trainer_close(sbp_trainer *t) {
     t->results = t->row = NULL;
 }
 
-static bool has_entry(const sbp_trainer *t, const char *name) {
-    return sbp_program_find_entry(t->program, name) != NULL;
+static bool has_entry(const sbp_program *program, const char *name) {
+    return sbp_program_find_entry(program, name) != NULL;
 }
 
-bool sbp_trainer_can_step(const sbp_trainer *t) {
-    return has_entry(t, "step") || (has_entry(t, "accumulate") && has_entry(t, "update"));
+bool sbp_trainer_can_step(const sbp_program *program) {
+    return has_entry(program, "step") || (has_entry(program, "accumulate") && has_entry(program, "update"));
 }
 
-bool sbp_trainer_has_gradients(const sbp_trainer *t) {
-    return has_entry(t, "step") || has_entry(t, "accumulate");
+bool sbp_trainer_has_gradients(const sbp_program *program) {
+    return has_entry(program, "step") || has_entry(program, "accumulate");
 }
 
 sbp_status sbp_trainer_reset(sbp_trainer *t, sbp_diag *diag) {
@@ -133,7 +133,7 @@ static void set_step_scalars(sbp_trainer *t, int64_t number, double lr) {
 
 sbp_status sbp_trainer_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                             int64_t row_count, int64_t number, double lr) {
-    bool at_once = has_entry(t, "step");
+    bool at_once = has_entry(t->program, "step");
     SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
     set_step_scalars(t, number, lr);
     SBP_TRY(clear_results(t, diag));
@@ -167,7 +167,7 @@ static sbp_status take_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan 
 
 static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
                                     const sbp_dataset *data, sbp_gradient_dump *dump) {
-    bool at_once = has_entry(t, "step");
+    bool at_once = has_entry(t->program, "step");
     set_step_scalars(t, 1, 0);
     SBP_TRY(clear_results(t, diag));
     SBP_TRY(run_parts(t, diag, data, at_once ? "step" : "accumulate"));
@@ -175,7 +175,7 @@ static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_pl
     SBP_TRY(check_finite(t, diag, t->loss, "the loss"));
     if (at_once)
         return SBP_OK;
-    if (!has_entry(t, "update"))
+    if (!has_entry(t->program, "update"))
         return take_gradients(t, diag, plan, dump);
     SBP_TRY(sbp_executor_run(t->executor, "update", diag));
     return read_results(t, diag);
@@ -289,7 +289,7 @@ sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_datase
                                 sbp_score_visitor visit, void *user) {
     scoring s = {.t = t, .diag = diag, .data = data, .visit = visit, .user = user};
     s.vector = sbp_program_find_buffer(t->program, "logp");
-    if (!has_entry(t, "score") || (visit && s.vector < 0))
+    if (!has_entry(t->program, "score") || (visit && s.vector < 0))
         return sbp_fail(diag, SBP_INPUT, "the plan cannot score: it has no %s",
                         s.vector < 0 ? "vector 'logp'" : "entry 'score'");
     if (visit && (t->program->buffers[s.vector].cols != 1 || t->program->buffers[s.vector].count != 1 ||

@@ -37,9 +37,9 @@ typedef struct sbp_trainer {
 sbp_status sbp_trainer_init(sbp_trainer *trainer, sbp_diag *diag, sbp_executor *executor) SBP_CHECKED;
 void sbp_trainer_close(sbp_trainer *trainer);
 
-/* Whether the program can take optimizer steps, and whether it has gradients at all. */
-bool sbp_trainer_can_step(const sbp_trainer *trainer);
-bool sbp_trainer_has_gradients(const sbp_trainer *trainer);
+/* Whether a program can take optimizer steps, and whether it has gradients at all. */
+bool sbp_trainer_can_step(const sbp_program *program);
+bool sbp_trainer_has_gradients(const sbp_program *program);
 
 /* Zeros gradients and optimizer states: before the first step. */
 sbp_status sbp_trainer_reset(sbp_trainer *trainer, sbp_diag *diag) SBP_CHECKED;

@@ -458,22 +458,6 @@ static void test_a_model_in_one_command(void **state) {
               "$R $G/README.md --data $G/stories260k_trl/train.jsonl --seq-len 100"); /* sbpc's own message */
 }
 
-static void test_a_dry_run(void **state) {
-    io_fixture *f = *state;
-    cli_put(f, "pc.jsonl", "{\"prompt\": \"Once upon a time,\", \"completion\": \" a cat sat.\"}\n");
-    cli_ok(f, COMPILE);
-    cli_ok(f, "$R $D/p --data $D/pc.jsonl --dry-run --weights /nowhere");
-    assert_non_null(strstr(cli_text(f, "out"), "row 0: <s> Once upon a time,[[ a cat sat.</s>]]"));
-    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --dry-run --json --epochs 2.5");
-    const sbp_json *dry = cli_json(f, "out");
-    assert_int_equal(cli_number(f, dry, "rows"), 200);
-    assert_int_equal(cli_number(f, dry, "tokens"), 12996);
-    assert_int_equal(cli_number(f, dry, "trained_tokens"), 12796);
-    assert_int_equal(cli_number(f, dry, "steps"), 63);                  /* ceil(2.5 * 25) */
-    cli_ok(f, "$R $S --data $G/stories260k_trl/train.jsonl --dry-run"); /* without a plan */
-    assert_non_null(strstr(cli_text(f, "out"), "steps      75 in all"));
-}
-
 /* test_cli_train [vulkan [TEST]] */
 int main(int argc, char **argv) {
     const struct CMUnitTest vulkan[] = {
@@ -498,7 +482,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_sgd_and_random_weights, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_profile, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_model_in_one_command, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_a_dry_run, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,14 @@
 /* signal_at.c: a library for LD_PRELOAD that sends a process a signal exactly before its N-th call that
  * changes a file, so that tests of interrupted runs do not depend on how fast the machine is.
  *
- *   SBP_AT=SIGNAL@CALL:N[:TEXT]   before the N-th (from 1) CALL on a path that contains TEXT. SIGNAL: KILL,
- * TERM, INT, STOP, or PARENT (TERM to the parent; then this process sleeps a second). CALL: open (for
- * writing), mkdir, rename, unlink, rmdir, fsync, write, fflush, or any SBP_AT_IN=NAME                in
- * programs of this name; without it, in sbprun SBP_CALLS=FILE                appends a line "PID CALL PATH"
- * for each of these calls
+ *   SBP_AT=SIGNAL@CALL:N[:TEXT]
+ *       before the N-th (from 1) CALL on a path that contains TEXT.
+ *       SIGNAL: KILL, TERM, INT or STOP; PARENT-KILL ..: to the parent, and this process sleeps a second.
+ *       CALL: open (for writing), mkdir, rename, unlink, rmdir, fsync, write, fflush, or any of them.
+ *   SBP_AT_IN=NAME
+ *       in programs of this name; without it, in sbprun.
+ *   SBP_CALLS=FILE
+ *       appends a line "PID CALL PATH" for each of these calls.
  *
  * A step ends with a flush of metrics.jsonl, so TERM@fflush:3:metrics comes in step 3. One thread calls.
  */
@@ -42,13 +45,13 @@ static void send_signal(const char *spec) {
         const char *name;
         int number;
     } signals[] = {{"KILL@", SIGKILL}, {"TERM@", SIGTERM}, {"INT@", SIGINT}, {"STOP@", SIGSTOP}};
+    bool parent = strncmp(spec, "PARENT-", 7) == 0;
+    spec += parent ? 7 : 0;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (strncmp(spec, signals[i].name, strlen(signals[i].name)) == 0)
-            kill(getpid(), signals[i].number);
-    if (strncmp(spec, "PARENT@", 7) == 0) {
-        kill(getppid(), SIGTERM);
+            kill(parent ? getppid() : getpid(), signals[i].number);
+    if (parent)
         sleep(1);
-    }
 }
 
 static void before(const char *call, const char *path) {
