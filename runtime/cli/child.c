@@ -57,8 +57,11 @@ static void pass_on(int number) {
 }
 
 /* In the child, after fork. Where it fails, the reason goes into the pipe. */
-static _Noreturn void become(const char *const *args, pid_t parent, int pipe_end, const sigset_t *mask) {
+static _Noreturn void become(const char *const *args, pid_t parent, int kept, int pipe_end,
+                             const sigset_t *mask) {
     dup2(STDERR_FILENO, STDOUT_FILENO);
+    if (kept >= 0)
+        fcntl(kept, F_SETFD, 0);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     sigprocmask(SIG_SETMASK, mask, NULL);
@@ -70,14 +73,14 @@ static _Noreturn void become(const char *const *args, pid_t parent, int pipe_end
 }
 
 /* Starts the child with the two signals blocked. */
-static sbp_status start(sbp_diag *diag, const char *const *args, const sigset_t *mask) {
+static sbp_status start(sbp_diag *diag, const char *const *args, int kept, const sigset_t *mask) {
     int ends[2], reason;
     pid_t parent = getpid();
     if (pipe2(ends, O_CLOEXEC) != 0)
         return sbp_fail(diag, SBP_MACHINE, "cannot start '%s': %s", args[0], strerror(errno));
     pid_t pid = fork();
     if (pid == 0)
-        become(args, parent, ends[1], mask);
+        become(args, parent, kept, ends[1], mask);
     reason = errno;
     close(ends[1]);
     bool failed = pid < 0 || read(ends[0], &reason, sizeof reason) == (ssize_t)sizeof reason;
@@ -107,7 +110,7 @@ static sbp_status wait_for(sbp_diag *diag, const char *program) {
 }
 
 /* Signals come before the child is there, or while it is waited for, never between. */
-sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, long *pid) {
+sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, int kept, long *pid) {
     static const int numbers[] = {SIGINT, SIGTERM};
     struct sigaction action = {.sa_handler = pass_on}, old[SBP_COUNT(numbers)];
     sigset_t both, mask;
@@ -116,7 +119,7 @@ sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, long *pid) {
         sigaddset(&both, numbers[i]);
     sigprocmask(SIG_BLOCK, &both, &mask);
     caught = 0;
-    sbp_status status = start(diag, args, &mask);
+    sbp_status status = start(diag, args, kept, &mask);
     *pid = (long)child;
     for (int i = 0; i < SBP_COUNT(numbers); i++)
         sigaction(numbers[i], &action, &old[i]);

@@ -11,8 +11,8 @@ sbp_status sbp_child_find(sbp_arena *arena, sbp_diag *diag, const char *name, co
 void sbp_child_print(sbp_text *out, const char *const *args);
 /* Runs args[0] with args (NULL at the end), its standard output going to standard error, and waits. The
  * result is its exit status as an sbp_status. SIGINT and SIGTERM that this process gets end the child too,
- * and are the result; the child ends, however this process does. *pid: that it had, for what it may have
- * left. */
-sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, long *pid) SBP_CHECKED;
+ * and are the result; the child ends, however this process does. kept: a descriptor that stays open in the
+ * child, with the locks on it; -1: none. *pid: what the child had, for what it may have left. */
+sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, int kept, long *pid) SBP_CHECKED;
 
 #endif

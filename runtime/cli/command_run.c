@@ -189,7 +189,7 @@ static sbp_status compile_model(sbp_run *run) {
     SBP_TRY(choose_plan_path(run));
     const char **args = compile_args(run, sbpc, &choice, seq_len);
     print_command(run, args);
-    sbp_status status = sbp_child_run(run->diag, args, &pid);
+    sbp_status status = sbp_child_run(run->diag, args, run->dir.lock, &pid);
     if (status == SBP_OK)
         return print_own_command(run);
     temporary = sbp_arena_printf(run->arena, "%s.%ld.0.tmp", run->plan_path, pid);
@@ -303,8 +303,10 @@ static sbp_status run_body(void *user) {
     sbp_sampler_close(&run->sampler);
     if (run->data)
         SBP_TRY(sbp_run_plan_steps(run));
-    if (dry)
-        return sbp_run_print_dry(run);
+    if (dry) {
+        SBP_TRY(sbp_run_print_dry(run));
+        return sbp_run_check_start(run);
+    }
     SBP_TRY(sbp_run_open_out(run, SBP_RUNDIR_CREATE));
     return sbp_run_on_device(run);
 }

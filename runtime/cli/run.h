@@ -87,7 +87,7 @@ sbp_status sbp_run_reuse_plan(sbp_run *run) SBP_CHECKED;
 
 /* ---- run_report.c ------------------------------------------------------------------------------------ */
 
-/* --dry-run, to standard output; ends as the run would. */
+/* --dry-run, to standard output. */
 sbp_status sbp_run_print_dry(sbp_run *run) SBP_CHECKED;
 /* run.json */
 sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) SBP_CHECKED;

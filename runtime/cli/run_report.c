@@ -173,8 +173,7 @@ sbp_status sbp_run_print_dry(sbp_run *run) {
         sbp_text_add(&out, "}\n");
     } else
         SBP_TRY(dry_text(run, &out, lengths, parts));
-    SBP_TRY(sbp_print(run->diag, out.data, out.length));
-    return sbp_run_check_start(run);
+    return sbp_print(run->diag, out.data, out.length);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */

@@ -221,19 +221,24 @@ static sbp_status train_and_save(sbp_run *run) {
 
 /* ---- the device ------------------------------------------------------------------------------------- */
 
+/* What was given, for messages: a plan, or a model, whose plan has a passing name. */
+static const char *given(const sbp_run *run) {
+    return run->model ? run->model : run->plan_path;
+}
+
 static sbp_status check_device(const sbp_run *run) {
     const sbp_device_class *class = sbp_device_find(run->info.backend);
     int64_t available = sbp_machine_memory_available(), planned = sbp_run_peak_planned(run);
     int64_t device = sbp_options_int(run->options, "device");
     char need[32], limit[100];
     if (!class)
-        return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on",
-                        run->plan_path, run->info.backend);
+        return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on", given(run),
+                        run->info.backend);
     if (device > 0 && !class->count)
         return sbp_fail(run->diag, SBP_MACHINE, "--device %lld: there is one %s device, number 0",
                         (long long)device, class->name);
     if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && planned > available)
-        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory: %s", run->plan_path,
+        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory: %s", given(run),
                         sbp_format_bytes(need, sizeof need, (double)planned),
                         sbp_machine_memory_text(limit, sizeof limit));
     return SBP_OK;
@@ -246,7 +251,7 @@ static sbp_status check_optimizer(const sbp_run *run) {
         run->diag, SBP_USAGE,
         "'%s' has no optimizer (it was compiled with --optimizer none, or trains nothing): it can only "
         "evaluate, score and dump gradients",
-        run->plan_path);
+        given(run));
 }
 
 /* Whether there is something to begin with. */
@@ -268,7 +273,8 @@ static sbp_status check_weights(const sbp_run *run) {
 sbp_status sbp_run_check_start(const sbp_run *run) {
     SBP_TRY(check_device(run));
     SBP_TRY(check_optimizer(run));
-    return check_weights(run);
+    SBP_TRY(check_weights(run));
+    return sbp_run_check_space(run);
 }
 
 static sbp_status open_device(sbp_run *run) {

@@ -156,12 +156,20 @@ static sbp_status fail_locked(const sbp_rundir *dir, sbp_diag *diag, long pid) {
                     dir->path, who);
 }
 
+/* There are two: byte 0 belongs to the process and tells its number, byte 1 to the open file, and so to a
+ * child as well, which may live a moment longer. */
+static struct flock lock_of(int byte) {
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+}
+
 /* Whether somebody else has the lock of an open file: its process, 0 unknown, -1 nobody. */
 static long holder(int fd) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK)
-        return -1;
-    return lock.l_pid > 0 ? (long)lock.l_pid : 0;
+    for (int byte = 0; byte < 2; byte++) {
+        struct flock lock = lock_of(byte);
+        if (fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK)
+            return lock.l_pid > 0 ? (long)lock.l_pid : 0;
+    }
+    return -1;
 }
 
 /* Who ends removes the file while it holds the lock, so a lock counts only while its file has the name. */
@@ -173,12 +181,13 @@ static bool has_name(const sbp_rundir *dir, int fd) {
 
 /* One attempt: SBP_OK with *pid -1, or who has it. */
 static sbp_status try_lock(sbp_rundir *dir, sbp_diag *diag, long *pid) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct flock own = lock_of(0), shared = lock_of(1);
     int fd = openat(dir->fd, LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     *pid = -1;
     if (fd < 0)
         return sbp_fail(diag, SBP_IO, "cannot write to '%s': %s", dir->path, strerror(errno));
-    bool locked = fcntl(fd, F_SETLK, &lock) == 0, held = !locked && (errno == EACCES || errno == EAGAIN);
+    bool locked = fcntl(fd, F_SETLK, &own) == 0 && fcntl(fd, F_OFD_SETLK, &shared) == 0,
+         held = !locked && (errno == EACCES || errno == EAGAIN);
     if (!locked && !held)
         sbp_warn(diag, "'%s' cannot be locked (%s): a second run in it would not be noticed", dir->path,
                  strerror(errno));

@@ -441,7 +441,7 @@ static void test_a_model_in_one_command(void **state) {
     assert_non_null(strstr(err, "compile tests/data/stories260K -o "));
     assert_non_null(strstr(err, "--chunk=100"));
     assert_non_null(strstr(err, "--memory="));
-    assert_non_null(strstr(err, "+ sbprun "));
+    assert_non_null(strstr(err, "/sbprun "));
     assert_true(cli_exists(f, "o/plan.bin"));
     const sbp_json **got = cli_lines(f, "o/metrics.jsonl", &count), *want;
     assert_ok(f, sbp_json_get_array(f->diag, trl(f), "trl", SBP_JSON_REQUIRED, &want));

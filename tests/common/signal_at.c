@@ -8,7 +8,7 @@
  *   SBP_AT_IN=NAME
  *       in programs of this name; without it, in sbprun.
  *   SBP_CALLS=FILE
- *       appends a line "PID CALL PATH" for each of these calls.
+ *       appends a line "PID CALL PATH" for each of these calls; those of sbpc as its parent's.
  *
  * A step ends with a flush of metrics.jsonl, so TERM@fflush:3:metrics comes in step 3. One thread calls.
  */
@@ -28,6 +28,11 @@
 #define REAL(name) ((__typeof__(&name))(uintptr_t)dlsym(RTLD_NEXT, #name))
 
 static long matched;
+static long process; /* of sbprun: sbpc counts as the one that started it */
+
+static __attribute__((constructor)) void begin(void) {
+    process = strcmp(program_invocation_short_name, "sbpc") == 0 ? (long)getppid() : (long)getpid();
+}
 
 static bool is_wanted(const char *call, const char *path, long *number) {
     const char *spec = getenv("SBP_AT"), *program = getenv("SBP_AT_IN");
@@ -61,7 +66,7 @@ static void before(const char *call, const char *path) {
     if (log) {
         char line[600];
         int fd = REAL(open)(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-        int length = snprintf(line, sizeof line, "%ld %s %.500s\n", (long)getpid(), call, path);
+        int length = snprintf(line, sizeof line, "%ld %s %.500s\n", process, call, path);
         if (fd < 0 || write(fd, line, (size_t)length) != length)
             abort();
         close(fd);
