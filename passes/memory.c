@@ -38,6 +38,8 @@ sbp_status sbp_memory_buffer_bytes(const sbp_program *program, int32_t buffer, i
     int64_t bytes;
     if (!sbp_buffer_bytes(b, &sizes, &bytes) || bytes > INT64_MAX / 2 - alignment)
         return sbp_fail(diag, SBP_MACHINE, "buffer '%s' is larger than 2^62 bytes", b->name);
+    if (b->space == SBP_DISK && alignment < SBP_DISK_ALIGNMENT)
+        alignment = SBP_DISK_ALIGNMENT;
     *out = sbp_round_up(bytes, alignment);
     return SBP_OK;
 }
@@ -372,7 +374,7 @@ sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *progra
                 continue;
             int64_t bytes = 0;
             SBP_TRY(whole_bytes(&p, b, &bytes));
-            at = within_block(at, bytes, target->max_allocation_bytes);
+            at = within_block(at, bytes, space == SBP_DISK ? 0 : target->max_allocation_bytes);
             buffer->offset = at;
             if (!sbp_add_i64(at, bytes, &at))
                 return sbp_fail(diag, SBP_MACHINE, "the plan needs more than 2^63 bytes");
