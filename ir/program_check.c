@@ -264,6 +264,7 @@ static sbp_status check_gemm_operands(const subject *s) {
     bool ta = s->command->u.gemm.ta, tb = s->command->u.gemm.tb;
     for (int32_t k = 0; k < s->count; k++)
         SBP_TRY(float_dtype(s, k));
+    SBP_TRY(same_dtype(s, A, B)); /* operands of one product have one type; its result may have another */
     if (!ta && tb)
         SBP_TRY(same_cols(s, A, B)); /* the inner size; else one of them is rows, see program_rules.c */
     if (!tb)
@@ -281,13 +282,10 @@ static sbp_status check_attention_operands(const subject *s, int32_t q, int32_t 
     SBP_TRY(exact_cols(s, q + 2, a->kv_heads * a->d_v));
     SBP_TRY(exact_cols(s, o, a->heads * a->d_v));
     SBP_TRY(exact_cols(s, lse, a->heads));
-    for (int32_t k = q; k < q + 3; k++) {
-        SBP_TRY(float_dtype(s, k));
-        if ((dtype_of(s, k) == SBP_F64) != (dtype_of(s, q) == SBP_F64))
-            return FAIL(s, "c20", "%s is %s beside q of %s", s->operands[k].name,
-                        sbp_dtype_name(dtype_of(s, k)), sbp_dtype_name(dtype_of(s, q)));
-    }
-    SBP_TRY(float_dtype(s, o));
+    SBP_TRY(float_dtype(s, q));
+    SBP_TRY(same_dtype(s, q + 1, q));
+    SBP_TRY(same_dtype(s, q + 2, q));
+    SBP_TRY(same_dtype(s, o, q));
     SBP_TRY(wide_dtype(s, lse, q));
     for (int32_t k = first; k < first + 3; k++)
         SBP_TRY(index_column(s, k));
@@ -301,8 +299,8 @@ static sbp_status check_attention_backward(const subject *s) {
     SBP_TRY(same_cols(s, DK, K));
     SBP_TRY(same_cols(s, DV, V));
     SBP_TRY(same_cols(s, DO, O));
-    SBP_TRY(float_dtype(s, DQ));
-    SBP_TRY(float_dtype(s, DO));
+    SBP_TRY(same_dtype(s, DQ, Q));
+    SBP_TRY(same_dtype(s, DO, Q));
     SBP_TRY(wide_dtype(s, DK, Q));
     return wide_dtype(s, DV, Q);
 }

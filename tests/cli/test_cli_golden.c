@@ -45,12 +45,6 @@ static const setting settings[] = {
      false, 0},
     {"bf16 gradients", "--grad-dtype bf16", SBP_F32, false, SBP_TOLERANCE_BF16},
     {"bf16 gradients, consumed at once", "--grad-dtype bf16 --clip none --accumulate 1", SBP_F32, false, 0},
-    {"bf16 weights", "--param-dtype bf16", SBP_F32, false, SBP_TOLERANCE_BF16_STEP},
-    {"bf16", "", SBP_BF16, false, SBP_TOLERANCE_BF16_STEP},
-    {"bf16, C 7, offload", "--chunk 7 --head-chunk 5 --checkpoint-every 2 --offload host", SBP_BF16, false,
-     SBP_TOLERANCE_BF16_STEP},
-    {"bf16, standard", "--backward standard", SBP_BF16, false, SBP_TOLERANCE_BF16_STEP},
-    {"bf16 throughout", "--param-dtype bf16 --grad-dtype bf16", SBP_BF16, false, SBP_TOLERANCE_BF16_STEP},
 };
 
 #define VULKAN "--backend vulkan "

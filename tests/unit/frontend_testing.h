@@ -26,10 +26,11 @@
 typedef struct fixture {
     sbp_arena *arena;
     sbp_diag *diag;
+    bool round; /* values are rounded to their types, parameters first to the type they are kept in */
 } fixture;
 
 static inline fixture fixture_create(void) {
-    fixture f = {sbp_arena_create(), sbp_diag_create()};
+    fixture f = {sbp_arena_create(), sbp_diag_create(), false};
     assert_non_null(f.arena);
     assert_non_null(f.diag);
     return f;
@@ -162,6 +163,13 @@ static inline void read_param(fixture *f, const sbp_weights *weights, const sbp_
         out[i] = sbp_recipe_load_value(recipe, source[sbp_recipe_source_index(&map, i)]);
 }
 
+static inline void round_param(fixture *f, const sbp_weights *weights, const sbp_param *param,
+                               sbp_tensor *t) {
+    read_param(f, weights, param, t->data, t->elems);
+    for (int64_t i = 0; f->round && i < t->elems; i++)
+        t->data[i] = sbp_round_to(param->type.dtype, sbp_round_to(param->storage, t->data[i]));
+}
+
 static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
     const struct {
         const char *name;
@@ -187,7 +195,7 @@ static inline double scalar_of(const batch *b, const char *name) {
  * argument called `wrt` ("d_loss"), 0 for others. */
 static inline sbp_tensor **run(fixture *f, const sbp_module *m, const sbp_func *func, const batch *b,
                                const sbp_weights *weights, const char *wrt) {
-    sbp_eval_env env = {.arena = f->arena, .diag = f->diag};
+    sbp_eval_env env = {.arena = f->arena, .diag = f->diag, .round = f->round};
     env.sizes.v[SBP_ONE] = 1;
     env.sizes.v[SBP_T] = env.sizes.v[SBP_C] = env.sizes.v[SBP_H] = b->rows;
     env.sizes.v[SBP_S] = b->documents;
@@ -201,7 +209,7 @@ static inline sbp_tensor **run(fixture *f, const sbp_module *m, const sbp_func *
         if (info->role == SBP_VALUE_ROW)
             fill_row(t, b, m->rows[info->binding].name);
         else if (info->role == SBP_VALUE_PARAM)
-            read_param(f, weights, &m->params[info->binding], t->data, t->elems);
+            round_param(f, weights, &m->params[info->binding], t);
         else if (info->role == SBP_VALUE_SCALAR)
             t->data[0] = scalar_of(b, m->scalars[info->binding]);
         else if (wrt && info->role == SBP_VALUE_COTANGENT && strcmp(info->name, wrt) == 0)
@@ -286,11 +294,18 @@ static inline bool add_gradient(fixture *f, const sbp_module *m, const sbp_func 
     return any;
 }
 
-/* Every tensor of the file is the gradient of trainable parameters, and nothing else is trainable. Returns
- * the largest relative error. */
-static inline double compare_gradients(fixture *f, const sbp_module *m, const sbp_func *func,
-                                       sbp_tensor **values, const sbp_weights *golden, double tolerance) {
-    double worst = 0;
+/* What a tensor of the file differs by from the gradient of the parameters that it is, added up. */
+typedef struct gradient_errors {
+    double worst, whole; /* relative: the largest of any tensor, and of all of them as one vector */
+    const char *tensor;  /* the worst */
+} gradient_errors;
+
+/* Every tensor of the file is the gradient of trainable parameters, and nothing else is trainable. */
+static inline gradient_errors measure_gradients(fixture *f, const sbp_module *m, const sbp_func *func,
+                                                sbp_tensor **values, const sbp_weights *golden,
+                                                double tolerance) {
+    gradient_errors errors = {0};
+    double difference = 0, norm = 0;
     int32_t compared = 0, trainable = 0;
     for (int32_t i = 0; i < sbp_weights_count(golden); i++) {
         const sbp_weight *w = sbp_weights_at(golden, i);
@@ -305,12 +320,20 @@ static inline double compare_gradients(fixture *f, const sbp_module *m, const sb
         double error = relative_error(got, want, w->elems);
         if (!(error <= tolerance))
             fail_msg("gradient of '%s': relative error %g", w->name, error);
-        worst = error > worst ? error : worst;
+        if (error >= errors.worst) {
+            errors.worst = error;
+            errors.tensor = w->name;
+        }
+        for (int64_t k = 0; k < w->elems; k++) {
+            difference += (got[k] - want[k]) * (got[k] - want[k]);
+            norm += want[k] * want[k];
+        }
     }
     for (int32_t p = 0; p < m->param_count; p++)
         trainable += m->params[p].trainable;
     assert_int_equal(compared, trainable);
-    return worst;
+    errors.whole = norm > 0 ? sqrt(difference / norm) : 0;
+    return errors;
 }
 
 /* logprobs of expect.json: per document, of every next token. Returns the largest difference. */
@@ -369,7 +392,7 @@ static inline void compare_case(fixture *f, const char *directory, sbp_model *mo
     const sbp_tensor *logp = values[sbp_map_get(&func->names, "logp")];
     double worst_logp =
         compare_logprobs(logp, b, sbp_json_member(expect, "logprobs"), SBP_TOLERANCE_LOGP_F64);
-    double worst = compare_gradients(f, model->module, func, values, golden, SBP_TOLERANCE_F64);
+    double worst = measure_gradients(f, model->module, func, values, golden, SBP_TOLERANCE_F64).worst;
     printf("  %-46s logp %.1e, gradients %.1e of %d parameters\n", directory, worst_logp, worst,
            model->module->param_count);
     sbp_weights_close(weights);

@@ -1,0 +1,287 @@
+/* test_cli_bf16.c: what a type means, through the real programs: gradients in bf16 against the double
+ * evaluator with the same roundings (ir/evaluate.h), and the same bits whatever is kept, fused, recomputed or
+ * moved. Beside it the errors against float64 are printed, ours and those of transformers in bf16
+ * (tests/golden/bf16.json): they say what bf16 costs, and are no test. */
+#include "tests/cli/cli_testing.h"
+#include "tests/unit/frontend_testing.h"
+
+/* A golden case, its rows, and the graph of its step. */
+typedef struct golden {
+    io_fixture *io;
+    fixture f;
+    const char *path, *name;
+    sbp_model model;
+    sbp_func *step;
+    batch *rows;
+    sbp_weights *weights;
+} golden;
+
+static const char *const cases[] = {
+    "llama_plain",    "llama_bias",         "llama_tied_pad",  "llama_gelu",
+    "llama_dft",      "llama_mqa",          "llama_rope_yarn", "llama_rope_llama3",
+    "mistral_window", "qwen2_sliding",      "qwen2_tied",      "qwen3_plain",
+    "qwen3_bias",     "gemma3_layer_types", "gemma3_softcap",  "gemma3_untied_bias"};
+
+static golden golden_open(io_fixture *io, const char *name, const sbp_model_options *options) {
+    golden g = {.io = io, .f = fixture_create(), .name = name};
+    fixture *f = &g.f;
+    f->round = true;
+    g.path = sbp_file_join(f->arena, "tests/golden", name);
+    check(f, sbp_model_load(f->arena, f->diag, sbp_file_join(f->arena, g.path, "model"), options, &g.model));
+    append_objective(f, g.model.module, sbp_objective_find("sft"), loss_type_of(f, g.path));
+    g.step = differentiate(f, g.model.module, sbp_module_find_func(g.model.module, "model"));
+    g.rows = batch_read(f, sbp_file_join(f->arena, g.path, "train.jsonl"));
+    check(f, sbp_weights_open(f->arena, f->diag, g.model.weights, &g.weights));
+    return g;
+}
+
+static void golden_close(golden *g) {
+    sbp_weights_close(g->weights);
+    test_free(g->rows);
+    fixture_destroy(&g->f);
+}
+
+/* Gradients of the case by the real programs, to $D/g.safetensors. */
+static void dump(golden *g, const char *compile) {
+    const sbp_json *args = read_json(&g->f, sbp_file_join(g->f.arena, g->path, "args.json"));
+    const char *text[2] = {"", ""};
+    for (int i = 0; i < 2; i++) {
+        const sbp_json *list = sbp_json_member(args, i == 0 ? "compile" : "run");
+        for (int64_t k = 0; k < list->count; k++)
+            text[i] = sbp_arena_printf(g->f.arena, "%s '%s'", text[i], list->items[k].string);
+    }
+    cli_ok(g->io,
+           sbp_arena_printf(g->f.arena, "$C compile %s/model -o $D/p %s %s", g->path, text[0], compile));
+    cli_ok(g->io,
+           sbp_arena_printf(g->f.arena, "$R $D/p --data %s/train.jsonl %s --dump-gradients $D/g.safetensors",
+                            g->path, text[1]));
+}
+
+static gradient_errors against_oracle(golden *g, double tolerance) {
+    sbp_weights *got;
+    sbp_tensor **values = run(&g->f, g->model.module, g->step, g->rows, g->weights, "d_loss");
+    check(&g->f, sbp_weights_open(g->f.arena, g->f.diag, io_path(g->io, "g.safetensors"), &got));
+    gradient_errors e = measure_gradients(&g->f, g->model.module, g->step, values, got, tolerance);
+    sbp_weights_close(got);
+    return e;
+}
+
+/* Errors of the dump against the golden gradients in float64. */
+static gradient_errors against_float64(golden *g) {
+    gradient_errors e = {0};
+    double difference = 0, norm = 0;
+    sbp_weights *got, *want;
+    check(&g->f, sbp_weights_open(g->f.arena, g->f.diag, io_path(g->io, "g.safetensors"), &got));
+    check(&g->f, sbp_weights_open(g->f.arena, g->f.diag,
+                                  sbp_file_join(g->f.arena, g->path, "grads.safetensors"), &want));
+    for (int32_t i = 0; i < sbp_weights_count(want); i++) {
+        const sbp_weight *w = sbp_weights_at(want, i);
+        double *x = cli_read_tensor(g->io, got, sbp_weights_find(got, w->name)),
+               *y = cli_read_tensor(g->io, want, w), error = relative_error(x, y, w->elems);
+        e.worst = error > e.worst ? error : e.worst;
+        for (int64_t k = 0; k < w->elems; k++) {
+            difference += (x[k] - y[k]) * (x[k] - y[k]);
+            norm += y[k] * y[k];
+        }
+        free(x);
+        free(y);
+    }
+    e.whole = sqrt(difference / norm);
+    sbp_weights_close(got);
+    sbp_weights_close(want);
+    return e;
+}
+
+/* "1.2e-02/3.4e-02": of the worst tensor, and of all as one. */
+static const char *errors_text(golden *g, double worst, double whole) {
+    return sbp_arena_printf(g->f.arena, "%.1e/%.1e", worst, whole);
+}
+
+static const char *transformers_text(golden *g, const char *way) {
+    const sbp_json *all = sbp_json_member(read_json(&g->f, "tests/golden/bf16.json"), "cases");
+    const sbp_json *e = sbp_json_member(sbp_json_member(all, g->name), way);
+    return e ? errors_text(g, cli_number(g->io, e, "worst"), cli_number(g->io, e, "whole")) : "-";
+}
+
+static bool everything(void) {
+    const char *all = getenv("SBP_TEST_ALL");
+    return all && strcmp(all, "1") == 0;
+}
+
+typedef struct way {
+    const char *name, *compile;
+    sbp_dtype compute, storage;
+    double tolerance;
+} way;
+
+/* The last rounds the finished gradients too. */
+static const way ways[] = {
+    {"bf16", "--dtype bf16", SBP_BF16, SBP_F32, SBP_TOLERANCE_BF16_STEP},
+    {"bf16 weights", "--dtype fp32 --param-dtype bf16", SBP_F32, SBP_BF16, SBP_TOLERANCE_F32},
+    {"bf16 throughout", "--dtype bf16 --param-dtype bf16 --grad-dtype bf16", SBP_BF16, SBP_BF16,
+     SBP_TOLERANCE_BF16_STEP},
+};
+
+/* Every case agrees with the evaluator to what one rounding that fell the other way makes of a step, and in
+ * a quarter of them, where none did, to fp32. A rounding too many or too few shows in all of them. step: of
+ * the cases, every so many. */
+static void against_the_evaluator(io_fixture *io, const way *w, int step) {
+    int agree = 0, all = 0;
+    for (int c = 0; c < SBP_COUNT(cases); c += step, all++) {
+        sbp_model_options options = sbp_model_options_for(w->compute);
+        options.trainable_storage = w->storage;
+        golden g = golden_open(io, cases[c], &options);
+        dump(&g, w->compile);
+        gradient_errors e = against_oracle(&g, w->tolerance), exact = against_float64(&g);
+        agree += e.worst <= SBP_TOLERANCE_F32;
+        print_message("%-15s %-18s %s (%s); against float64 %s, transformers in bf16 %s, autocast %s\n",
+                      w->name, g.name, errors_text(&g, e.worst, e.whole), e.tensor,
+                      errors_text(&g, exact.worst, exact.whole), transformers_text(&g, "loaded"),
+                      transformers_text(&g, "autocast"));
+        golden_close(&g);
+    }
+    print_message("%s: %d of %d cases without a rounding that fell the other way\n", w->name, agree, all);
+    if (!strstr(w->compile, "--grad-dtype bf16"))
+        assert_true(4 * agree >= all);
+}
+
+static void test_against_the_evaluator(void **state) {
+    for (int w = 0; w < SBP_COUNT(ways); w++)
+        against_the_evaluator(*state, &ways[w], w > 0 && !everything() ? 3 : 1);
+}
+
+/* ---- the same bits ----------------------------------------------------------------------------------- */
+
+#define SAVED "attn_norm+q+k+v+attn_out+lse+gate+up"
+
+static const char *const schedules[] = {
+    "--save none",
+    "--save " SAVED,
+    "--save attn_residual+mlp_norm+act",
+    "--segment 2",
+    "--segment 3 --save attn_out+lse+up",
+    "--checkpoint-every 2",
+    "--checkpoint-every 3 --offload host",
+    "--segment 2 --checkpoint-every 2 --offload host --save gate+q+lse",
+    "--clip none --accumulate 1",
+};
+
+/* With the same chunks, nothing else that the schedule decides changes a bit. */
+static void same_bits(io_fixture *io, const char *name, const char *chunks) {
+    sbp_model_options options = sbp_model_options_for(SBP_BF16);
+    golden g = golden_open(io, name, &options);
+    for (int i = 0; i < SBP_COUNT(schedules); i++) {
+        dump(&g, sbp_arena_printf(g.f.arena, "--dtype bf16 %s %s", chunks, schedules[i]));
+        if (i == 0)
+            cli_ok(io, "mv $D/g.safetensors $D/first.safetensors");
+        else
+            cli_same(io, "first.safetensors", "g.safetensors");
+    }
+    golden_close(&g);
+}
+
+static void test_same_bits(void **state) {
+    static const char *const few[] = {"llama_plain", "gemma3_layer_types", "qwen2_sliding"};
+    for (int i = 0; i < SBP_COUNT(few); i++)
+        same_bits(*state, few[i], "--chunk 7 --head-chunk 5");
+    for (int i = 0; everything() && i < SBP_COUNT(cases); i++)
+        same_bits(*state, cases[i], "--chunk 16 --head-chunk 64");
+}
+
+static void test_same_bits_of_stories(void **state) {
+    io_fixture *io = *state;
+    for (int i = 0; i < SBP_COUNT(schedules); i++) {
+        cli_ok(io,
+               sbp_arena_printf(io->arena,
+                                "$C compile $S -o $D/p --dtype bf16 --seq-len 512 --chunk 96 --head-chunk "
+                                "64 %s && $R $D/p --data $G/stories260k_trl/train.jsonl --batch-size 2 "
+                                "--dump-gradients $D/g.safetensors",
+                                schedules[i]));
+        if (i == 0)
+            cli_ok(io, "mv $D/g.safetensors $D/first.safetensors");
+        else
+            cli_same(io, "first.safetensors", "g.safetensors");
+    }
+}
+
+static void test_same_bits_on_vulkan(void **state) {
+    if (!cli_has_vulkan(*state, "gradients in bf16"))
+        skip();
+    same_bits(*state, "llama_plain", "--backend vulkan --chunk 7 --head-chunk 5");
+}
+
+/* The evaluator's roundings are no other device's: Vulkan's gradients against it. */
+static void test_against_the_evaluator_on_vulkan(void **state) {
+    static const way w = {"bf16", "--backend vulkan --dtype bf16", SBP_BF16, SBP_F32,
+                          SBP_TOLERANCE_BF16_STEP};
+    if (!cli_has_vulkan(*state, "gradients in bf16"))
+        skip();
+    against_the_evaluator(*state, &w, everything() ? 1 : 3);
+}
+
+/* ---- norms ------------------------------------------------------------------------------------------- */
+
+/* rms_norm with the roundings that transformers' modules have, element by element: in the op's own rule and
+ * in its expansion. w: the type of the weight. */
+static void check_norm(fixture *f, const sbp_json *norms, const char *key, const char *cast, sbp_dtype w) {
+    const sbp_json *x = sbp_json_member(norms, "x"), *weight = sbp_json_member(norms, "w"),
+                   *want = sbp_json_member(norms, key);
+    int64_t rows = x->count, n = weight->count;
+    sbp_module *m = sbp_module_create(f->arena, "norm");
+    sbp_func *func = sbp_module_add_func(m, "f"), *expanded;
+    sbp_builder b = sbp_builder_on(m, func, f->diag);
+    sbp_type type = {.dtype = SBP_BF16, .rank = 2, .dim = {sbp_dim_symbol(SBP_T), sbp_dim_const(n)}};
+    sbp_type vector = {.dtype = w, .rank = 1, .dim = {sbp_dim_const(n)}};
+    sbp_value in[] = {sbp_func_add_arg(func, SBP_VALUE_STREAM, "x", &type, -1),
+                      sbp_func_add_arg(func, SBP_VALUE_PARAM, "w", &vector, -1)};
+    sbp_value y = sbp_build(&b, SBP_OP_rms_norm, "y", in, 2,
+                            (sbp_attr[]){sbp_attr_double("eps", sbp_json_member(norms, "eps")->real),
+                                         sbp_attr_double("offset", strcmp(cast, "after") == 0),
+                                         sbp_attr_symbol("cast", cast)},
+                            3, NULL);
+    sbp_func_add_result(func, y, SBP_RESULT_VALUE, SBP_NO_VALUE, "y");
+    check(f, b.status);
+    check(f, sbp_expand_func(m, func, false, f->diag, &expanded));
+    sbp_eval_env env = {.arena = f->arena, .diag = f->diag, .round = true};
+    env.sizes.v[SBP_ONE] = 1;
+    env.sizes.v[SBP_T] = rows;
+    for (int e = 0; e < 2; e++) {
+        const sbp_func *how = e == 0 ? func : expanded;
+        sbp_tensor **values = SBP_NEW_ARRAY(f->arena, sbp_tensor *, how->value_count + 1);
+        sbp_tensor *tx = values[how->args[0]] = sbp_tensor_create(f->arena, &type, &env.sizes);
+        sbp_tensor *tw = values[how->args[1]] = sbp_tensor_create(f->arena, &vector, &env.sizes);
+        for (int64_t i = 0; i < rows * n; i++)
+            tx->data[i] = x->items[i / n].items[i % n].real;
+        for (int64_t j = 0; j < n; j++)
+            tw->data[j] = weight->items[j].real;
+        check(f, sbp_evaluate(m, how, &env, values));
+        const sbp_tensor *got = values[how->results[0].value];
+        assert_int_equal(got->type.dtype, w);
+        for (int64_t i = 0; i < rows * n; i++) {
+            double expected = want->items[i / n].items[i % n].real;
+            if (!(fabs(got->data[i] - expected) <= sbp_tolerance(w == SBP_BF16 ? SBP_F64 : SBP_F32)))
+                fail_msg("%s: element %lld is %.9g, transformers has %.9g", key, (long long)i, got->data[i],
+                         expected);
+        }
+    }
+}
+
+static void test_norms_of_transformers(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    const sbp_json *norms = sbp_json_member(read_json(&f, "tests/golden/bf16.json"), "norms");
+    check_norm(&f, norms, "before bfloat16", "before", SBP_BF16);
+    check_norm(&f, norms, "before float32", "before", SBP_F32);
+    check_norm(&f, norms, "after bfloat16", "after", SBP_BF16);
+    fixture_destroy(&f);
+}
+
+int main(int argc, char **argv) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, cli_setup, io_teardown)
+    const struct CMUnitTest tests[] = {TEST(test_against_the_evaluator), TEST(test_same_bits),
+                                       TEST(test_same_bits_of_stories), TEST(test_norms_of_transformers)};
+    const struct CMUnitTest vulkan[] = {TEST(test_against_the_evaluator_on_vulkan),
+                                        TEST(test_same_bits_on_vulkan)};
+    return argc > 1 && strcmp(argv[1], "vulkan") == 0 ? cmocka_run_group_tests(vulkan, NULL, NULL)
+                                                      : cmocka_run_group_tests(tests, NULL, NULL);
+}
