@@ -8,8 +8,10 @@
 #include "ir/io/weights/recipe.h"
 
 sbp_model_options sbp_model_options_for(sbp_dtype compute) {
-    return (sbp_model_options){
-        .compute = compute, .trainable_storage = SBP_DTYPE_COUNT, .frozen_storage = SBP_DTYPE_COUNT};
+    return (sbp_model_options){.compute = compute,
+                               .residual = SBP_DTYPE_COUNT,
+                               .trainable_storage = SBP_DTYPE_COUNT,
+                               .frozen_storage = SBP_DTYPE_COUNT};
 }
 
 /* ---- which parameters are trained ------------------------------------------------------------------ */
@@ -299,8 +301,13 @@ sbp_status sbp_model_load(sbp_arena *arena, sbp_diag *diag, const char *path,
     if (options->compute != SBP_F64 && options->compute != SBP_F32 && options->compute != SBP_BF16)
         return sbp_fail(diag, SBP_USAGE, "models compute in f64, f32 or bf16, not in %s",
                         sbp_dtype_name(options->compute));
+    sbp_dtype residual = options->residual == SBP_DTYPE_COUNT ? options->compute : options->residual;
+    if (residual != options->compute && !(options->compute == SBP_BF16 && residual == SBP_F32))
+        return sbp_fail(diag, SBP_USAGE, "the residual stream of a model that computes in %s cannot be %s",
+                        sbp_dtype_name(options->compute), sbp_dtype_name(residual));
     sbp_loading l = {.arena = arena,
                      .diag = diag,
+                     .residual = residual,
                      .path = path,
                      .options = options,
                      .model = out,

@@ -26,7 +26,10 @@ typedef struct sbp_architecture {
 } sbp_architecture;
 
 typedef struct sbp_model_options {
-    sbp_dtype compute; /* F64, F32 or BF16: in what activations and products are computed */
+    sbp_dtype compute; /* F64, F32 or BF16: of operands and results of products and attention */
+    /* Of the residual stream; SBP_DTYPE_COUNT: the compute type. Beside BF16 it may be F32, as autocast keeps
+     * it. */
+    sbp_dtype residual;
     /* How parameters are kept; SBP_DTYPE_COUNT: F32 for trainable ones, and for frozen ones the type the
      * source has them in. Computing in F64 keeps everything in F64 whatever is said here. */
     sbp_dtype trainable_storage, frozen_storage;

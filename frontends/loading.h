@@ -11,6 +11,7 @@ typedef struct sbp_loading {
     const char *path;
     const sbp_model_options *options;
     sbp_model *model;
+    sbp_dtype residual;    /* as options->residual, decided */
     sbp_weights *weights;  /* of model->weights; open, or NULL; closed by sbp_model_load */
     sbp_weights *source;   /* of a model that is a file of weights itself; likewise */
     bool own_initializers; /* weights are an ONNX model's own */

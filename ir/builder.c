@@ -120,6 +120,17 @@ sbp_value sbp_build_cast(sbp_builder *b, sbp_value x, sbp_dtype to) {
     return sbp_build(b, SBP_OP_cast, NULL, &x, 1, (sbp_attr[]){sbp_attr_dtype("to", to)}, 1, NULL);
 }
 
+sbp_value sbp_build_rounded(sbp_builder *b, sbp_value x, sbp_dtype to) {
+    if (b->status != SBP_OK || x == SBP_NO_VALUE || b->func->values[x].type.dtype == to)
+        return x;
+    for (int32_t i = b->func->values[x].op + 1; i < b->func->op_count; i++) {
+        const sbp_op *op = &b->func->ops[i];
+        if (op->code == SBP_OP_cast && op->operands[0] == x && sbp_op_int(op, "to") == (int64_t)to)
+            return op->results[0];
+    }
+    return sbp_build_cast(b, x, to);
+}
+
 sbp_value sbp_build_reshape(sbp_builder *b, sbp_value x, const int64_t *dims, int32_t count) {
     return sbp_build(b, SBP_OP_reshape, NULL, &x, 1, (sbp_attr[]){sbp_attr_list("dims", dims, count)}, 1,
                      NULL);

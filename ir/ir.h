@@ -284,8 +284,11 @@ sbp_value sbp_build2(sbp_builder *builder, sbp_opcode code, sbp_value a, sbp_val
 sbp_value sbp_build3(sbp_builder *builder, sbp_opcode code, sbp_value a, sbp_value b, sbp_value c);
 /* A scalar of the given type, to be broadcast. */
 sbp_value sbp_build_const(sbp_builder *builder, sbp_dtype dtype, double value);
-sbp_value sbp_build_cast(sbp_builder *builder, sbp_value x,
-                         sbp_dtype to); /* x itself when it has that type */
+sbp_value sbp_build_cast(sbp_builder *builder, sbp_value x, sbp_dtype to);
+/* The same, as one value for all readers: the cotangents that come from them add up before they are rounded.
+ */
+sbp_value sbp_build_rounded(sbp_builder *builder, sbp_value x,
+                            sbp_dtype to); /* x itself when it has that type */
 /* dims: the constant dimensions of the result. */
 sbp_value sbp_build_reshape(sbp_builder *builder, sbp_value x, const int64_t *dims, int32_t count);
 /* Broadcast to the shape of `like`. */

@@ -30,13 +30,14 @@
  * 10^4) rounded to the neighbour, 2^-8 away. With a rounding left out or added: 10^-3. */
 #define SBP_TOLERANCE_ROUNDED_INSIDE 2e-4
 
-/* Gradients of a step computed in bf16, any tensor, against the double evaluator with the same roundings.
- * Where the order of sums moves a number over a rounding's edge (in a few of 10^5 roundings of these cases),
- * one element is off by 2^-8, and the roundings behind it spread that: seen are at most 1.3e-2 in a tensor
- * whose terms nearly cancel and 8.3e-3 of all tensors together; where none fell the other way, 1e-7. Without
- * the roundings inside of row kernels it is 3.3e-2 to 9.8e-2. Against fp64 both this project and transformers
- * are off by up to 0.1 there. */
-#define SBP_TOLERANCE_BF16_STEP 0x1p-6
+/* Gradients of a step computed in bf16, the worst tensor, against the double evaluator with the same
+ * roundings. Where none of its 10^5 roundings is decided by the order of a sum, a case agrees to 1e-7. Where
+ * one is, an element is off by 2^-8, and the roundings behind it spread that. STEP: what most cases keep
+ * (seen: 14 of 16); ANY: all of them, also tensors whose terms nearly cancel (seen: 2.7e-2). Without the
+ * roundings inside of row kernels every case is at 3.3e-2 to 9.8e-2. Against fp64 this project and
+ * transformers are both off by up to 0.1. */
+#define SBP_TOLERANCE_BF16_STEP 0x1p-7
+#define SBP_TOLERANCE_BF16_ANY 0x1p-5
 
 /* Gradients in fp32 of a model of which some weights were rounded to bf16, against fp64 without: seen are
  * 0.09. Tells rounded weights from garbage, no more. */

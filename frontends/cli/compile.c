@@ -46,6 +46,10 @@ static sbp_status choose_types(sbp_compilation *c) {
     sbp_dtype wide = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     c->grad_dtype = dtype_option(c->options, "grad-dtype", wide);
     c->state_dtype = dtype_option(c->options, "state-dtype", wide);
+    sbp_dtype residual = dtype_option(c->options, "residual-dtype", c->dtype);
+    if (residual != c->dtype && c->dtype != SBP_BF16)
+        return sbp_fail(c->diag, SBP_USAGE, "--residual-dtype %s: it is a choice for --dtype bf16 only",
+                        sbp_options_text(c->options, "residual-dtype"));
     static const char *const kept[] = {"param-dtype", "grad-dtype", "state-dtype"};
     for (int i = 0; i < SBP_COUNT(kept); i++)
         if (c->dtype == SBP_F64 && sbp_options_given(c->options, kept[i]) &&
@@ -65,6 +69,7 @@ static const char *const *list_option(sbp_compilation *c, const char *name, int3
 
 static sbp_status load_model(sbp_compilation *c) {
     sbp_model_options o = sbp_model_options_for(c->dtype);
+    o.residual = dtype_option(c->options, "residual-dtype", SBP_DTYPE_COUNT);
     o.trainable_storage = dtype_option(c->options, "param-dtype", SBP_DTYPE_COUNT);
     o.set = list_option(c, "set", &o.set_count);
     o.train = list_option(c, "train", &o.train_count);

@@ -19,7 +19,9 @@ typedef struct sbp_hf {
     sbp_arena *arena;
     sbp_diag *diag;
     const sbp_json *config; /* the whole file, overrides applied */
-    sbp_dtype compute;
+    sbp_dtype compute;      /* of operands and results of products and attention */
+    sbp_dtype residual; /* of the stream between layers, and of what scales or shifts rows outside of products
+                           (norms): `compute`, or wide */
     sbp_builder builder; /* on @model */
     sbp_model *model;    /* facts to be filled in */
     sbp_map read;        /* names of top-level fields that were read */
@@ -97,10 +99,16 @@ typedef struct sbp_hf_turn {
 } sbp_hf_turn;
 
 sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope);
-/* x: [T, heads, head_dim] */
+/* x: [T, heads, head_dim]; the result is an operand of attention */
 sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn turn);
 
-/* ---- graph ---------------------------------------------------------------------------------------- */
+/* ---- graph ----------------------------------------------------------------------------------------
+ *
+ * Types (ir/README.md: a type is a rounding). Products and attention read and give the compute type; the
+ * pieces below that multiply or attend cast what they are given. What works inside a row is computed in fp32
+ * and rounded once to the type of what it reads. Branches join the stream by sbp_hf_add, in the residual
+ * type.
+ */
 
 /* Row inputs of the batch: "tok", "pos", ... */
 sbp_value sbp_hf_row(sbp_hf *hf, const char *name);
@@ -108,6 +116,8 @@ sbp_value sbp_hf_row(sbp_hf *hf, const char *name);
  * are not decayed). For `zeros` and `ones` see the init rules of sbp_param. */
 sbp_value sbp_hf_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims);
 sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n);
+/* One that rows are scaled or shifted by outside of products, in the residual type. */
+sbp_value sbp_hf_row_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n);
 sbp_value sbp_hf_matrix(sbp_hf *hf, const char *name, int64_t rows, int64_t columns);
 /* A matrix with a row per token; that of the padding token starts as zeros. */
 sbp_value sbp_hf_table(sbp_hf *hf, const char *name, int64_t vocab, int64_t columns);
@@ -122,6 +132,12 @@ sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init
 sbp_value sbp_hf_head_matrix(sbp_hf *hf, const char *name, sbp_value table, bool tied);
 /* Another name under which files may keep the parameter that a value is. */
 void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias);
+/* Rows of a table by row input ("tok", "pos"), in the residual type. name: may be NULL. */
+sbp_value sbp_hf_embed(sbp_hf *hf, const char *name, sbp_value table, const char *row);
+/* x + y in the residual type: the stream with a branch added. */
+sbp_value sbp_hf_add(sbp_hf *hf, const char *name, sbp_value x, sbp_value y);
+/* x as an operand of a product that the file builds itself. */
+sbp_value sbp_hf_operand(sbp_hf *hf, sbp_value x);
 /* y = x W^T (+ bias): parameters <module>.weight [out, in] and, if asked for, <module>.bias. */
 sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
                         int64_t in, bool bias);
@@ -134,7 +150,7 @@ sbp_value sbp_hf_split_heads(sbp_hf *hf, sbp_value x, int64_t heads, int64_t d);
 sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x);
 
 typedef enum sbp_hf_norm_style {
-    SBP_HF_RMS_NORM,          /* x / rms, rounded to the compute type, times w: Llama */
+    SBP_HF_RMS_NORM,          /* x / rms, rounded to the type of x, times w: Llama */
     SBP_HF_RMS_NORM_WIDE,     /* x / rms times w, then rounded: OLMo 2 */
     SBP_HF_RMS_NORM_PLUS_ONE, /* x / rms times 1 + w, then rounded: Gemma */
     SBP_HF_LAYER_NORM         /* (x - mean) / deviation times w, plus bias: GPT-2, GPT-NeoX */
@@ -153,7 +169,7 @@ sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name
  * gelu_new, gelu_fast, gelu_pytorch_tanh. Others are errors. */
 sbp_value sbp_hf_activate(sbp_hf *hf, const char *activation, const char *name, sbp_value x);
 sbp_value sbp_hf_gate(sbp_hf *hf, const char *activation, const char *name, sbp_value gate, sbp_value up);
-/* x times a number that is not rounded to the type of x first; x itself for 1. */
+/* x times a number that is not rounded to the type of x first, in the type of x; x itself for 1. */
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale);
 /* Causal attention inside each document; names the results attn_out and lse. */
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window);

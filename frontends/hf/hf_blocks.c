@@ -6,8 +6,13 @@
 
 /* ---- projections ---------------------------------------------------------------------------------- */
 
+sbp_value sbp_hf_operand(sbp_hf *hf, sbp_value x) {
+    return sbp_build_rounded(&hf->builder, x, hf->compute);
+}
+
 static sbp_value build_linear(sbp_hf *hf, const char *name, sbp_value x, sbp_value w, sbp_value bias) {
-    return sbp_build(&hf->builder, SBP_OP_linear, name, (sbp_value[]){x, w, bias}, 3, NULL, 0, NULL);
+    sbp_value operands[] = {sbp_hf_operand(hf, x), w, bias};
+    return sbp_build(&hf->builder, SBP_OP_linear, name, operands, 3, NULL, 0, NULL);
 }
 
 sbp_value sbp_hf_linear(sbp_hf *hf, const char *name, sbp_value x, const char *module, int64_t out,
@@ -36,10 +41,10 @@ sbp_value sbp_hf_linear_part(sbp_hf *hf, const char *name, sbp_value x, const ch
 sbp_value sbp_hf_normalize(sbp_hf *hf, const sbp_hf_norm *norm, const char *name, sbp_value x,
                            const char *module, int64_t n) {
     bool plus_one = norm->style == SBP_HF_RMS_NORM_PLUS_ONE;
-    sbp_value w =
-        sbp_hf_vector(hf, sbp_hf_path(hf, "%s.weight", module), plus_one ? SBP_INIT_ZEROS : SBP_INIT_ONES, n);
+    sbp_value w = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.weight", module),
+                                    plus_one ? SBP_INIT_ZEROS : SBP_INIT_ONES, n);
     if (norm->style == SBP_HF_LAYER_NORM) {
-        sbp_value bias = sbp_hf_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, n);
+        sbp_value bias = sbp_hf_row_vector(hf, sbp_hf_path(hf, "%s.bias", module), SBP_INIT_ZEROS, n);
         return sbp_build(&hf->builder, SBP_OP_layer_norm, name, (sbp_value[]){x, w, bias}, 3,
                          (sbp_attr[]){sbp_attr_double("eps", norm->eps)}, 1, NULL);
     }
@@ -95,14 +100,33 @@ sbp_value sbp_hf_gate(sbp_hf *hf, const char *kind, const char *name, sbp_value 
 
 sbp_value sbp_hf_scale(sbp_hf *hf, const char *name, sbp_value x, double scale) {
     sbp_builder *b = &hf->builder;
-    sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32;
+    sbp_dtype wide = hf->compute == SBP_F64 ? SBP_F64 : SBP_F32, type = sbp_build_type(b, x)->dtype;
     if (scale == 1 || b->status != SBP_OK)
         return x;
     sbp_value y = sbp_build_cast(b, x, wide);
     y = sbp_build2(b, SBP_OP_mul, y, sbp_build_const(b, wide, sbp_round_to(wide, scale)));
-    y = sbp_build_cast(b, y, hf->compute);
+    y = sbp_build_cast(b, y, type);
     sbp_build_name(b, y, name);
     return y;
+}
+
+/* ---- the residual stream ---------------------------------------------------------------------------- */
+
+sbp_value sbp_hf_embed(sbp_hf *hf, const char *name, sbp_value table, const char *row) {
+    sbp_value index = sbp_hf_row(hf, row);
+    sbp_value x = sbp_build2(&hf->builder, SBP_OP_gather, table, index);
+    x = sbp_build_cast(&hf->builder, x, hf->residual);
+    if (name)
+        sbp_build_name(&hf->builder, x, name);
+    return x;
+}
+
+sbp_value sbp_hf_add(sbp_hf *hf, const char *name, sbp_value x, sbp_value y) {
+    x = sbp_build_cast(&hf->builder, x, hf->residual);
+    y = sbp_build_cast(&hf->builder, y, hf->residual);
+    sbp_value sum = sbp_build2(&hf->builder, SBP_OP_add, x, y);
+    sbp_build_name(&hf->builder, sum, name);
+    return sum;
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------ */
@@ -121,6 +145,9 @@ sbp_value sbp_hf_join_heads(sbp_hf *hf, sbp_value x) {
 sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, double scale, int64_t window) {
     sbp_value first = sbp_hf_row(hf, "first"), shared_end = sbp_hf_row(hf, "shared_end"),
               own = sbp_hf_row(hf, "own");
+    q = sbp_hf_operand(hf, q);
+    k = sbp_hf_operand(hf, k);
+    v = sbp_hf_operand(hf, v);
     sbp_value operands[] = {q, k, v, first, shared_end, own};
     sbp_value out[2];
     sbp_build(&hf->builder, SBP_OP_attention, "attn_out", operands, SBP_COUNT(operands),

@@ -145,19 +145,19 @@ static void add_other_names(sbp_hf *hf, sbp_param *param, const char *source) {
         add_alias(hf, param, sbp_hf_path(hf, "language_model.%s", source));
 }
 
-static sbp_value build_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims,
-                             const sbp_recipe *recipe) {
+static sbp_value build_param(sbp_hf *hf, const char *name, sbp_dtype dtype, sbp_init init, int32_t rank,
+                             const int64_t *dims, const sbp_recipe *recipe) {
     if (hf->builder.status != SBP_OK)
         return SBP_NO_VALUE;
     int32_t number = sbp_module_find_param(hf->builder.module, name);
     if (number >= 0)
         return sbp_build_param(&hf->builder, number);
-    sbp_type type = {.dtype = hf->compute, .rank = rank};
+    sbp_type type = {.dtype = dtype, .rank = rank};
     for (int32_t d = 0; d < rank; d++)
         type.dim[d] = sbp_dim_const(dims[d]);
     sbp_param param = {.name = name,
                        .type = type,
-                       .storage = hf->compute,
+                       .storage = dtype,
                        .trainable = true,
                        .decay = init == SBP_INIT_NORMAL && decays(hf, recipe ? recipe->source : name),
                        .init = init,
@@ -171,7 +171,7 @@ static sbp_value build_param(sbp_hf *hf, const char *name, sbp_init init, int32_
 }
 
 sbp_value sbp_hf_param(sbp_hf *hf, const char *name, sbp_init init, int32_t rank, const int64_t *dims) {
-    return build_param(hf, name, init, rank, dims, NULL);
+    return build_param(hf, name, hf->compute, init, rank, dims, NULL);
 }
 
 sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init init, int32_t rank,
@@ -189,11 +189,15 @@ sbp_value sbp_hf_part(sbp_hf *hf, const char *name, const char *source, sbp_init
         recipe->dim[d] = source_dims[d];
         dims[d] = d == axis ? length : source_dims[d];
     }
-    return build_param(hf, name, init, rank, dims, recipe);
+    return build_param(hf, name, hf->compute, init, rank, dims, recipe);
 }
 
 sbp_value sbp_hf_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n) {
     return sbp_hf_param(hf, name, init, 1, (int64_t[]){n});
+}
+
+sbp_value sbp_hf_row_vector(sbp_hf *hf, const char *name, sbp_init init, int64_t n) {
+    return build_param(hf, name, hf->residual, init, 1, (int64_t[]){n}, NULL);
 }
 
 sbp_value sbp_hf_matrix(sbp_hf *hf, const char *name, int64_t rows, int64_t columns) {
@@ -249,7 +253,7 @@ void sbp_hf_alias(sbp_hf *hf, sbp_value param, const char *alias) {
 }
 
 sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix) {
-    return sbp_build(&hf->builder, SBP_OP_linear, "logits", (sbp_value[]){x, matrix}, 2,
+    return sbp_build(&hf->builder, SBP_OP_linear, "logits", (sbp_value[]){sbp_hf_operand(hf, x), matrix}, 2,
                      (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL);
 }
 

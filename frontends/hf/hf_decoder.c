@@ -191,9 +191,7 @@ static const char *enter(const decoder *c, int64_t layer, const char *module) {
 static sbp_value add_branch(const decoder *c, const char *name, sbp_value x, sbp_value y, int64_t layer) {
     c->b->node = sbp_hf_path(c->hf, "model.layers.%lld", (long long)layer);
     y = sbp_hf_scale(c->hf, "scaled_branch", y, c->d->branch_scale);
-    x = sbp_build2(c->b, SBP_OP_add, x, y);
-    sbp_build_name(c->b, x, name);
-    return x;
+    return sbp_hf_add(c->hf, name, x, y);
 }
 
 static sbp_value build_layer(const decoder *c, sbp_value x, int64_t n) {
@@ -241,8 +239,7 @@ void sbp_hf_decoder_build(sbp_hf *hf, const sbp_hf_decoder *d) {
             c.turn[r] = sbp_hf_rope_tables(hf, &d->rope[r]);
     c.b->node = "model.embed_tokens";
     sbp_value table = sbp_hf_table(hf, "model.embed_tokens.weight", d->vocab, d->hidden);
-    sbp_value tok = sbp_hf_row(hf, "tok");
-    sbp_value x = sbp_build(c.b, SBP_OP_gather, "embed", (sbp_value[]){table, tok}, 2, NULL, 0, NULL);
+    sbp_value x = sbp_hf_embed(hf, "embed", table, "tok");
     x = sbp_hf_scale(hf, "scaled_embed", x, d->embed_scale);
     for (int64_t i = 0; i < d->layers && c.b->status == SBP_OK; i++)
         x = build_layer(&c, x, i);

@@ -61,7 +61,7 @@ void sbp_hf_gemma3_text(sbp_hf *hf) {
     d.output_norms = true;
     d.qk_norm = SBP_HF_QK_NORM_HEAD;
     d.qkv_bias = d.o_bias = sbp_hf_bool(hf, "attention_bias", false);
-    d.embed_scale = sbp_round_to(hf->compute, sqrt((double)d.hidden)); /* a tensor of the compute type */
+    d.embed_scale = sbp_round_to(hf->residual, sqrt((double)d.hidden)); /* a tensor of that type */
     d.score_scale = pow(sbp_hf_double(hf, "query_pre_attn_scalar", 256), -0.5);
     d.final_softcap = sbp_hf_double(hf, "final_logit_softcapping", 0);
     sbp_hf_field(hf, "attn_logit_softcapping"); /* transformers reads and never applies it */

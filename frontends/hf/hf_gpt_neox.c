@@ -38,13 +38,6 @@ static sbp_value build_mlp(const neox *g, sbp_value x, const char *module) {
                          true);
 }
 
-static sbp_value add(const neox *g, const char *name, sbp_value x, sbp_value y) {
-    sbp_value sum = sbp_build2(&g->hf->builder, SBP_OP_add, x, y);
-    if (name)
-        sbp_build_name(&g->hf->builder, sum, name);
-    return sum;
-}
-
 static sbp_value build_layer(const neox *g, sbp_value x, int64_t number) {
     sbp_hf *hf = g->hf;
     const char *layer = sbp_hf_path(hf, "gpt_neox.layers.%lld", (long long)number);
@@ -53,14 +46,14 @@ static sbp_value build_layer(const neox *g, sbp_value x, int64_t number) {
                                    g->hidden);
     y = build_attention(g, y, hf->builder.node);
     if (!g->parallel)
-        x = add(g, "attn_residual", x, y);
+        x = sbp_hf_add(hf, "attn_residual", x, y);
     hf->builder.node = sbp_hf_path(hf, "%s.mlp", layer);
     sbp_value z = sbp_hf_normalize(hf, &g->norm, "mlp_norm", x,
                                    sbp_hf_path(hf, "%s.post_attention_layernorm", layer), g->hidden);
     z = build_mlp(g, z, hf->builder.node);
     if (g->parallel)
-        z = add(g, NULL, z, y); /* transformers adds the branches first */
-    return add(g, "mlp_residual", z, x);
+        z = sbp_build2(&hf->builder, SBP_OP_add, z, y); /* transformers adds the branches first */
+    return sbp_hf_add(hf, "mlp_residual", z, x);
 }
 
 static neox read_neox(sbp_hf *hf) {
@@ -98,8 +91,7 @@ void sbp_hf_gpt_neox(sbp_hf *hf) {
     g.turn = sbp_hf_rope_tables(hf, &rope);
     b->node = "gpt_neox.embed_in";
     sbp_value table = sbp_hf_table(hf, "gpt_neox.embed_in.weight", vocab, g.hidden);
-    sbp_value x = sbp_build2(b, SBP_OP_gather, table, sbp_hf_row(hf, "tok"));
-    sbp_build_name(b, x, "embed");
+    sbp_value x = sbp_hf_embed(hf, "embed", table, "tok");
     for (int64_t i = 0; i < layers && b->status == SBP_OK; i++)
         x = build_layer(&g, x, i);
     b->node = "lm_head";

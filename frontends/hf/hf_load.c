@@ -213,6 +213,7 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored sto
                  .diag = l->diag,
                  .config = config,
                  .compute = l->options->compute,
+                 .residual = l->residual,
                  .model = l->model,
                  .pad_row = -1,
                  .weights = l->weights,

@@ -472,5 +472,7 @@ sbp_hf_turn sbp_hf_rope_tables(sbp_hf *hf, const sbp_hf_rope *rope) {
 }
 
 sbp_value sbp_hf_rotate(sbp_hf *hf, const char *name, sbp_value x, sbp_hf_turn turn) {
-    return sbp_build(&hf->builder, SBP_OP_rope, name, (sbp_value[]){x, turn.cos, turn.sin}, 3, NULL, 0, NULL);
+    sbp_value y = sbp_hf_operand(hf, sbp_build3(&hf->builder, SBP_OP_rope, x, turn.cos, turn.sin));
+    sbp_build_name(&hf->builder, y, name);
+    return y;
 }

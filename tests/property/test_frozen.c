@@ -127,7 +127,7 @@ static void draw_types(bench *b, draw *d) {
     static const char *const kept[] = {"", "--param-dtype bf16", "--grad-dtype bf16", "--param-dtype fp64"};
     int64_t way = below(b, is_one_file(d) ? 6 : 8);
     d->dtype = way < 6 ? SBP_F64 : way == 6 ? SBP_F32 : SBP_BF16;
-    d->tolerance = d->dtype == SBP_BF16 ? SBP_TOLERANCE_BF16_STEP : sbp_tolerance(d->dtype);
+    d->tolerance = d->dtype == SBP_BF16 ? SBP_TOLERANCE_BF16_ANY : sbp_tolerance(d->dtype);
     add(d, "--dtype %s", d->dtype == SBP_F64 ? "fp64" : d->dtype == SBP_F32 ? "fp32" : "bf16");
     if (d->dtype == SBP_F64)
         return;

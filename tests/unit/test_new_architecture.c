@@ -18,8 +18,8 @@ typedef struct gpt2 {
 
 /* y = x W + bias, W [in, out]: what Hugging Face calls Conv1D. */
 static sbp_value conv1d(const gpt2 *g, const char *name, sbp_value x, sbp_value w, sbp_value bias) {
-    return sbp_build(&g->hf->builder, SBP_OP_linear, name, (sbp_value[]){x, w, bias}, 3,
-                     (sbp_attr[]){sbp_attr_symbol("layout", "in_out")}, 1, NULL);
+    return sbp_build(&g->hf->builder, SBP_OP_linear, name, (sbp_value[]){sbp_hf_operand(g->hf, x), w, bias},
+                     3, (sbp_attr[]){sbp_attr_symbol("layout", "in_out")}, 1, NULL);
 }
 
 static sbp_value conv1d_module(const gpt2 *g, const char *name, sbp_value x, const char *module, int64_t in,
@@ -55,16 +55,13 @@ static sbp_value layer(const gpt2 *g, sbp_value x, int64_t number) {
               v = projection(g, "v", y, attn, 2);
     y = sbp_hf_join_heads(hf, sbp_hf_attention(hf, q, k, v, pow((double)(g->hidden / g->heads), -0.5), 0));
     y = conv1d_module(g, "attn_proj", y, sbp_hf_path(hf, "%s.c_proj", attn), g->hidden, g->hidden);
-    x = sbp_build2(b, SBP_OP_add, x, y);
-    sbp_build_name(b, x, "attn_residual");
+    x = sbp_hf_add(hf, "attn_residual", x, y);
     const char *mlp = b->node = sbp_hf_path(hf, "%s.mlp", block);
     y = sbp_hf_normalize(hf, &g->norm, "mlp_norm", x, sbp_hf_path(hf, "%s.ln_2", block), g->hidden);
     y = conv1d_module(g, "up", y, sbp_hf_path(hf, "%s.c_fc", mlp), g->hidden, g->inner);
     y = sbp_hf_activate(hf, g->activation, "act", y);
     y = conv1d_module(g, "mlp_proj", y, sbp_hf_path(hf, "%s.c_proj", mlp), g->inner, g->hidden);
-    x = sbp_build2(b, SBP_OP_add, x, y);
-    sbp_build_name(b, x, "mlp_residual");
-    return x;
+    return sbp_hf_add(hf, "mlp_residual", x, y);
 }
 
 static void require(sbp_hf *hf, bool holds, const char *field, const char *expected) {
@@ -92,10 +89,9 @@ static void build_gpt2(sbp_hf *hf) {
     b->node = "transformer.wte";
     sbp_value wte = sbp_hf_table(hf, "transformer.wte.weight", vocab, g.hidden);
     sbp_value wpe = sbp_hf_matrix(hf, "transformer.wpe.weight", positions, g.hidden);
-    sbp_value token = sbp_build2(b, SBP_OP_gather, wte, sbp_hf_row(hf, "tok"));
-    sbp_value position = sbp_build2(b, SBP_OP_gather, wpe, sbp_hf_row(hf, "pos"));
-    sbp_value x = sbp_build2(b, SBP_OP_add, token, position);
-    sbp_build_name(b, x, "embed");
+    sbp_value token = sbp_hf_embed(hf, NULL, wte, "tok");
+    sbp_value position = sbp_hf_embed(hf, NULL, wpe, "pos");
+    sbp_value x = sbp_hf_add(hf, "embed", token, position);
     int64_t layers = sbp_hf_size(hf, "n_layer", 12);
     for (int64_t i = 0; i < layers && b->status == SBP_OK; i++)
         x = layer(&g, x, i);
