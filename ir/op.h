@@ -86,6 +86,7 @@ typedef struct sbp_eval_env {
     int64_t row0;    /* first row of this chunk */
     bool round;      /* every value is rounded to its type (f32 is not): what a device computes, but for the
                         order of sums. Else all is exact, whatever the types */
+    bool round_factors; /* and so are p and ds inside of attention, as devices may (ir/program.h) */
     sbp_diag *diag;
 } sbp_eval_env;
 

@@ -180,6 +180,11 @@ static double capped(const scores *s, double score) {
     return s->cap > 0 ? s->cap * tanh(score / s->cap) : score;
 }
 
+/* A factor that attention makes itself, as an operand of a product (sbp_eval_env.round_factors). */
+static double factor(const sbp_eval *eval, double x) {
+    return eval->env->round_factors ? sbp_rule_rounded(eval, eval->in[0]->type.dtype, x) : x;
+}
+
 sbp_status sbp_eval_attention(const sbp_eval *eval) {
     scores s = scores_of(eval, 3);
     sbp_tensor *o = eval->out[0], *lse = eval->out[1];
@@ -193,11 +198,13 @@ sbp_status sbp_eval_attention(const sbp_eval *eval) {
             for (int64_t c = 0; c < s.keys; c++)
                 if (sees(&s, j, c))
                     sum += exp(capped(&s, raw_score(&s, j, h, c)) - top);
-            double log_sum = top + log(sum);
+            double log_sum = top + log(sum), whole = log(2) * nearbyint(top / log(2)); /* a power of two */
             lse->data[j * s.heads + h] = log_sum;
             for (int64_t c = 0; c < s.keys; c++)
                 if (sees(&s, j, c)) {
-                    double p = exp(capped(&s, raw_score(&s, j, h, c)) - log_sum);
+                    double score = capped(&s, raw_score(&s, j, h, c)), p = exp(score - log_sum);
+                    if (eval->env->round_factors)
+                        p = factor(eval, exp(score - whole)) * exp(whole - log_sum);
                     for (int64_t i = 0; i < s.d_v; i++)
                         o->data[(j * s.heads + h) * s.d_v + i] +=
                             p * s.v->data[(c * s.kv_heads + kv) * s.d_v + i];
@@ -228,11 +235,12 @@ sbp_status sbp_eval_attention_vjp(const sbp_eval *eval) {
                 double score = capped(&s, raw_score(&s, j, h, c)), p = exp(score - lse->data[qh]), dp = 0;
                 for (int64_t i = 0; i < s.d_v; i++) {
                     dp += dout->data[qh * s.d_v + i] * s.v->data[ck * s.d_v + i];
-                    dv->data[ck * s.d_v + i] += p * dout->data[qh * s.d_v + i];
+                    dv->data[ck * s.d_v + i] += factor(eval, p) * dout->data[qh * s.d_v + i];
                 }
                 double ds = p * (dp - delta);
                 if (s.cap > 0)
                     ds *= 1 - (score / s.cap) * (score / s.cap);
+                ds = factor(eval, ds);
                 for (int64_t i = 0; i < s.d_qk; i++) {
                     dq->data[qh * s.d_qk + i] += s.scale * ds * s.k->data[ck * s.d_qk + i];
                     dk->data[ck * s.d_qk + i] += s.scale * ds * s.q->data[qh * s.d_qk + i];

@@ -26,11 +26,12 @@
 typedef struct fixture {
     sbp_arena *arena;
     sbp_diag *diag;
-    bool round; /* values are rounded to their types, parameters first to the type they are kept in */
+    bool round;         /* values are rounded to their types, parameters first to the type they are kept in */
+    bool round_factors; /* ir/op.h */
 } fixture;
 
 static inline fixture fixture_create(void) {
-    fixture f = {sbp_arena_create(), sbp_diag_create(), false};
+    fixture f = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
     assert_non_null(f.arena);
     assert_non_null(f.diag);
     return f;
@@ -195,7 +196,8 @@ static inline double scalar_of(const batch *b, const char *name) {
  * argument called `wrt` ("d_loss"), 0 for others. */
 static inline sbp_tensor **run(fixture *f, const sbp_module *m, const sbp_func *func, const batch *b,
                                const sbp_weights *weights, const char *wrt) {
-    sbp_eval_env env = {.arena = f->arena, .diag = f->diag, .round = f->round};
+    sbp_eval_env env = {
+        .arena = f->arena, .diag = f->diag, .round = f->round, .round_factors = f->round_factors};
     env.sizes.v[SBP_ONE] = 1;
     env.sizes.v[SBP_T] = env.sizes.v[SBP_C] = env.sizes.v[SBP_H] = b->rows;
     env.sizes.v[SBP_S] = b->documents;
