@@ -172,7 +172,7 @@ const char *in_process_output(const io_fixture *f, const char *which, char *out,
 }
 
 void in_process_clean(const io_fixture *f, const char *kept) {
-    char command[400];
+    char command[1200];
     snprintf(command, sizeof command,
              "cd %s && for f in * .[!.]*; do case ' %s ' in *\" $f \"*) ;; *) rm -rf \"$f\";; esac; done",
              f->directory, kept);

@@ -298,9 +298,9 @@ static void try_draw(bench *b, const draw *d) {
     char command[1800];
     sbp_text kept;
     sbp_text_init(&kept, b->f->arena);
-    sbp_text_add(&kept, "rows.jsonl ");
+    sbp_text_add(&kept, "rows.jsonl");
     for (int i = 0; i < SBP_COUNT(subjects); i++)
-        sbp_text_add(&kept, "%s %s ", reference_name(b, i, SBP_F64), reference_name(b, i, SBP_BF16));
+        sbp_text_add(&kept, " %s %s", reference_name(b, i, SBP_F64), reference_name(b, i, SBP_BF16));
     in_process_clean(b->f, kept.data);
     snprintf(command, sizeof command, "sbpc compile %s -o $D/p%s", d->s->model, d->words);
     outcome o = in_process(b->f, command, NULL, 0, NULL);
