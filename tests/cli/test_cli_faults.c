@@ -183,6 +183,15 @@ static void test_files(void **state) {
     assert_null(strstr(cli_text(f, "out"), "XX"));
 }
 
+/* Checkpoints are counted before the first step; where they do not fit, nothing is left behind. */
+static void test_no_room_for_checkpoints(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, COMPILE);
+    cli_fails(f, 3, "--keep, --save-every and --out",
+              "$R $D/p --data " DATA " --out $D/o --steps 1000000000000 --save-every 1 --keep all");
+    cli_ok(f, "test ! -e $D/o");
+}
+
 /* Every part of a plan is covered by a checksum; a prefix of it is no plan. */
 static void test_broken_plans(void **state) {
     io_fixture *f = *state;
@@ -337,6 +346,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_tokenizers_that_cannot_be_used, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_long_documents, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_files, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_no_room_for_checkpoints, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_broken_plans, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_weights, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_numbers_that_are_not_finite, cli_setup, io_teardown),
