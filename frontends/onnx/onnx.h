@@ -111,7 +111,8 @@ typedef struct sbp_onnx {
     const sbp_onnx_model *model;
     const sbp_onnx_node *node; /* being imported */
     sbp_builder builder;
-    sbp_dtype compute, wide; /* of activations; of rotary tables and of what follows the last product */
+    sbp_dtype residual;      /* of embeddings, and of sums of two activations */
+    sbp_dtype compute, wide; /* of products and attention; of what is row by row */
     sbp_map names;           /* value name -> index */
     sbp_onnx_value *values;
     int32_t value_count, value_capacity;

@@ -388,6 +388,7 @@ sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) {
                   .diag = l->diag,
                   .model = &model,
                   .compute = l->options->compute,
+                  .residual = l->residual,
                   .wide = l->options->compute == SBP_F64 ? SBP_F64 : SBP_F32};
     o.builder = sbp_builder_on(l->model->module, sbp_module_add_func(l->model->module, "model"), l->diag);
     sbp_map_init(&o.names, l->arena);

@@ -12,14 +12,14 @@ static sbp_status matrix_operand(sbp_onnx *o, const sbp_onnx_value *x, sbp_value
     if (x->kind != SBP_ONNX_VALUE || rows < 0 || rows != x->rank - 2 || x->rank > 3)
         return sbp_onnx_fail(o, "'%s' is %s; [1,T,n] is expected", x->name, sbp_onnx_shape_text(o, x));
     SBP_TRY(sbp_onnx_as_shape(o, x->value, x->rank, x->dim, out));
-    *out = sbp_build_cast(&o->builder, *out, o->compute);
+    *out = sbp_build_rounded(&o->builder, *out, o->compute);
     return o->builder.status;
 }
 
-/* A vector of n numbers that belongs to a parameter or constant, in the compute type. `init`: how it starts
- * when weights are drawn at random. */
+/* A vector of n numbers that belongs to a parameter or constant. `init`: how it starts when weights are drawn
+ * at random. */
 static sbp_status vector_operand(sbp_onnx *o, const sbp_onnx_value *v, int64_t n, sbp_init init,
-                                 sbp_value *out) {
+                                 sbp_dtype dtype, sbp_value *out) {
     if (sbp_onnx_rows_axis(v) >= 0 || v->rank != 1 || v->dim[0] != n)
         return sbp_onnx_fail(o, "'%s' is %s; [%lld] is expected", v->name, sbp_onnx_shape_text(o, v),
                              (long long)n);
@@ -27,7 +27,7 @@ static sbp_status vector_operand(sbp_onnx *o, const sbp_onnx_value *v, int64_t n
         o->builder.module->params[v->param].init = init;
         o->builder.module->params[v->param].init_std = 0;
     }
-    SBP_TRY(sbp_onnx_materialize(o, v, o->compute, out));
+    SBP_TRY(sbp_onnx_materialize(o, v, dtype, out));
     if (sbp_build_type(&o->builder, *out)->rank == 0) /* a constant of one element */
         *out = sbp_build_reshape(&o->builder, *out, (int64_t[]){1}, 1);
     return o->builder.status;
@@ -53,9 +53,9 @@ static sbp_status define_linear(sbp_onnx *o, const sbp_onnx_value *x, const sbp_
         return sbp_onnx_fail(o, "inner size differs: '%s' is %s, '%s' is %s%s", x->name,
                              sbp_onnx_shape_text(o, x), w->name, sbp_onnx_shape_text(o, w),
                              transposed ? ", transposed" : "");
-    operands[1] = sbp_build_param(&o->builder, w->param);
+    operands[1] = sbp_build_cast(&o->builder, sbp_build_param(&o->builder, w->param), o->compute);
     if (bias)
-        SBP_TRY(vector_operand(o, bias, out, SBP_INIT_ZEROS, &operands[2]));
+        SBP_TRY(vector_operand(o, bias, out, SBP_INIT_ZEROS, o->compute, &operands[2]));
     bool out_in = w->transposed != transposed, wide = o->wide_node[o->node - o->model->nodes];
     sbp_value y = sbp_build(
         &o->builder, SBP_OP_linear, NULL, operands, 3,
@@ -122,6 +122,7 @@ sbp_status sbp_onnx_gather(sbp_onnx *o) {
     }
     sbp_value w = sbp_build_param(&o->builder, table->param);
     sbp_value y = sbp_build2(&o->builder, SBP_OP_gather, w, index->value);
+    y = sbp_build_cast(&o->builder, y, o->residual);
     int64_t dim[SBP_MAX_RANK];
     memcpy(dim, index->dim, sizeof dim);
     dim[index->rank] = table->dim[1];
@@ -132,7 +133,13 @@ sbp_status sbp_onnx_gather(sbp_onnx *o) {
 /* ---- norms, activations ----------------------------------------------------------------------------------
  */
 
-/* x, normalised over its last axis, in the compute type, and eps. */
+/* The type of what scales and shifts a normalised x: its own, or wide beside a wide residual stream. */
+static sbp_dtype norm_dtype(const sbp_onnx *o, sbp_value x) {
+    sbp_dtype dtype = sbp_build_type(&o->builder, x)->dtype;
+    return dtype == o->compute ? o->residual : dtype;
+}
+
+/* x, normalised over its last axis, and eps. */
 static sbp_status norm_operands(sbp_onnx *o, const sbp_onnx_value **x, sbp_value *operands, double *eps) {
     static const char *const known[] = {"axis", "epsilon", "stash_type", NULL};
     const sbp_onnx_value *scale;
@@ -151,8 +158,9 @@ static sbp_status norm_operands(sbp_onnx *o, const sbp_onnx_value **x, sbp_value
                              sbp_onnx_shape_text(o, *x));
     if (stash != 1)
         return sbp_onnx_fail(o, "stash_type %lld; only 1 is built", (long long)stash);
-    operands[0] = sbp_build_cast(&o->builder, (*x)->value, o->compute);
-    return vector_operand(o, scale, (*x)->dim[(*x)->rank - 1], SBP_INIT_ONES, &operands[1]);
+    operands[0] = (*x)->value;
+    return vector_operand(o, scale, (*x)->dim[(*x)->rank - 1], SBP_INIT_ONES, norm_dtype(o, operands[0]),
+                          &operands[1]);
 }
 
 sbp_status sbp_onnx_rms_norm(sbp_onnx *o) {
@@ -172,7 +180,8 @@ sbp_status sbp_onnx_layer_norm(sbp_onnx *o) {
     double eps;
     SBP_TRY(norm_operands(o, &x, operands, &eps));
     if (bias)
-        SBP_TRY(vector_operand(o, bias, x->dim[x->rank - 1], SBP_INIT_ZEROS, &operands[2]));
+        SBP_TRY(vector_operand(o, bias, x->dim[x->rank - 1], SBP_INIT_ZEROS, norm_dtype(o, operands[0]),
+                               &operands[2]));
     if (sbp_onnx_has_output(o, 1) || sbp_onnx_has_output(o, 2))
         return sbp_onnx_fail(o, "its mean or its deviation is used");
     sbp_value y = sbp_build(&o->builder, SBP_OP_layer_norm, NULL, operands, 3,
@@ -198,7 +207,7 @@ static sbp_status heads_operand(sbp_onnx *o, const sbp_onnx_value *x, int64_t he
     *out_heads = split ? x->dim[1] : heads;
     *d = split ? x->dim[3] : x->dim[2] / heads;
     SBP_TRY(sbp_onnx_as_shape(o, x->value, x->rank, x->dim, out));
-    *out = sbp_build_cast(&o->builder, *out, o->compute);
+    *out = sbp_build_rounded(&o->builder, *out, o->compute);
     if (flat)
         *out = sbp_onnx_with_dims(o, *out, (int64_t[]){*out_heads, *d}, 2);
     return o->builder.status;
@@ -218,13 +227,14 @@ static sbp_status rotary_table(sbp_onnx *o, int32_t input, const sbp_onnx_value 
         o->loading->model->max_positions = table->dim[0];
         sbp_value w = sbp_build_param(&o->builder, table->param);
         *out = sbp_build2(&o->builder, SBP_OP_gather, w, positions->value);
+        *out = sbp_build_cast(&o->builder, *out, o->wide);
         *n = table->dim[1];
         return o->builder.status;
     }
     if (table->kind != SBP_ONNX_VALUE || table->rank != 3 || sbp_onnx_rows_axis(table) != 1)
         return sbp_onnx_fail(o, "'%s' is %s; [1,T,n] is expected", table->name,
                              sbp_onnx_shape_text(o, table));
-    *out = sbp_build_cast(&o->builder, table->value, o->compute);
+    *out = sbp_build_cast(&o->builder, table->value, o->wide);
     *n = table->dim[2];
     return o->builder.status;
 }

@@ -91,6 +91,16 @@ sbp_status sbp_onnx_swish(sbp_onnx *o) {
     return o->builder.status;
 }
 
+/* Whether a sum is one of two activations [1, T, n], as where a branch joins the residual stream. */
+static bool joins_streams(const sbp_onnx *o, const sbp_onnx_value *const *in, int32_t rank,
+                          const int64_t *dim) {
+    bool same = rank == 3 && !o->wide_node[o->node - o->model->nodes];
+    for (int32_t i = 0; i < 2; i++)
+        same &= in[i]->kind == SBP_ONNX_VALUE && sbp_onnx_rows_axis(in[i]) == 1 && in[i]->rank == rank &&
+                memcmp(in[i]->dim, dim, (size_t)rank * sizeof *dim) == 0;
+    return same;
+}
+
 sbp_status sbp_onnx_binary(sbp_onnx *o) {
     static const struct {
         const char *op;
@@ -105,9 +115,12 @@ sbp_status sbp_onnx_binary(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_required(o, 1, &in[1]));
     SBP_TRY(sbp_onnx_broadcast(o, in, 2, value, &rank, dim));
     for (int32_t i = 0; i < SBP_COUNT(codes); i++)
-        if (strcmp(codes[i].op, o->node->op) == 0)
-            sbp_onnx_define_value(o, 0, sbp_build2(&o->builder, codes[i].code, value[0], value[1]),
-                                  in[0]->type, rank, dim);
+        if (strcmp(codes[i].op, o->node->op) == 0) {
+            sbp_value y = sbp_build2(&o->builder, codes[i].code, value[0], value[1]);
+            if (codes[i].code == SBP_OP_add && joins_streams(o, in, rank, dim))
+                y = sbp_build_cast(&o->builder, y, o->residual);
+            sbp_onnx_define_value(o, 0, y, in[0]->type, rank, dim);
+        }
     return o->builder.status;
 }
 
@@ -485,7 +498,7 @@ sbp_status sbp_onnx_concat(sbp_onnx *o) {
         const sbp_onnx_value *x;
         SBP_TRY(sbp_onnx_required(o, i, &x));
         SBP_TRY(check_last_axis(o, x, axis));
-        sbp_value value = sbp_build_cast(&o->builder, x->value, o->compute);
+        sbp_value value = sbp_build_cast(&o->builder, x->value, o->wide);
         bool same = !first ||
                     (x->rank == first->rank && memcmp(x->dim, dim, (size_t)(x->rank - 1) * sizeof *dim) == 0);
         if (!same)

@@ -105,6 +105,18 @@ static int64_t elements(const sbp_onnx_value *v) {
     return n;
 }
 
+/* A parameter that is read for the first time has the type in which it is read: no cast stands between. */
+static sbp_value parameter_of_type(sbp_onnx *o, int32_t param, sbp_dtype dtype) {
+    const sbp_func *func = o->builder.func;
+    bool read = false;
+    for (int32_t i = 0; i < func->arg_count; i++)
+        read |= func->values[func->args[i]].role == SBP_VALUE_PARAM &&
+                func->values[func->args[i]].binding == param;
+    if (!read)
+        o->builder.module->params[param].type.dtype = dtype;
+    return sbp_build_param(&o->builder, param);
+}
+
 sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
     sbp_dtype declared;
     if (v->kind == SBP_ONNX_MASK)
@@ -120,7 +132,7 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
     case SBP_ONNX_PARAMETER:
         if (v->transposed)
             return sbp_onnx_fail(o, "the transpose of parameter '%s' is used outside of a product", v->name);
-        *out = sbp_build_cast(&o->builder, sbp_build_param(&o->builder, v->param), dtype);
+        *out = sbp_build_cast(&o->builder, parameter_of_type(o, v->param, dtype), dtype);
         break;
     case SBP_ONNX_VALUE:
         *out = sbp_build_cast(&o->builder, v->value, dtype);
@@ -132,24 +144,6 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
 }
 
 /* ---- broadcasting -------------------------------------------------------------------------------------- */
-
-/* Activations decide: one in the compute type makes the result so, else rotary tables stay wide. Without any
- * activation: wide, unless a parameter is among the operands. */
-static sbp_dtype common_dtype(const sbp_onnx *o, const sbp_onnx_value *const *in, int32_t count) {
-    bool narrow_rows = false, rows = false, narrow = false;
-    if (o->wide_node[o->node - o->model->nodes])
-        return o->wide;
-    for (int32_t i = 0; i < count; i++) {
-        bool has_rows = sbp_onnx_rows_axis(in[i]) >= 0;
-        bool is_narrow =
-            in[i]->kind == SBP_ONNX_PARAMETER ||
-            (in[i]->kind == SBP_ONNX_VALUE && sbp_build_type(&o->builder, in[i]->value)->dtype == o->compute);
-        rows |= has_rows;
-        narrow |= is_narrow;
-        narrow_rows |= has_rows && is_narrow;
-    }
-    return (rows ? narrow_rows : narrow) ? o->compute : o->wide;
-}
 
 /* An operand's shape in the frame of the result: ones put before it. */
 static void frame(const sbp_onnx_value *v, int32_t rank, int64_t *dim) {
@@ -202,11 +196,10 @@ static sbp_status place_static(sbp_onnx *o, const sbp_onnx_value *v, int32_t ran
 
 sbp_status sbp_onnx_broadcast(sbp_onnx *o, const sbp_onnx_value *const *in, int32_t count, sbp_value *out,
                               int32_t *rank, int64_t *dim) {
-    sbp_dtype dtype = common_dtype(o, in, count);
     SBP_TRY(result_shape(o, in, count, rank, dim));
     int32_t rows = rows_axis(*rank, dim);
     for (int32_t i = 0; i < count; i++) {
-        SBP_TRY(sbp_onnx_materialize(o, in[i], dtype, &out[i]));
+        SBP_TRY(sbp_onnx_materialize(o, in[i], o->wide, &out[i]));
         if (rows < 0 || sbp_build_type(&o->builder, out[i])->rank == 0)
             continue;
         int64_t framed[SBP_MAX_RANK];
