@@ -253,12 +253,12 @@ static int64_t within_block(int64_t offset, int64_t bytes, int64_t block) {
 /* Places the parcels from `base` on; returns the end. */
 static int64_t pack(sbp_arena *arena, parcel *parcels, int32_t count, int32_t timelines, int64_t base,
                     int64_t block) {
-    parcel **placed = SBP_NEW_ARRAY(arena, parcel *, count + 1);
+    parcel **placed = SBP_NEW_ARRAY(arena, parcel *, count + 1),
+           **near = SBP_NEW_ARRAY(arena, parcel *, count + 1);
     int64_t end = base;
     qsort(parcels, (size_t)count, sizeof *parcels, by_size);
     for (int32_t i = 0; i < count; i++) {
         int32_t neighbours = 0;
-        parcel **near = SBP_NEW_ARRAY(arena, parcel *, i + 1);
         for (int32_t j = 0; j < i; j++)
             if (meet(&parcels[i], placed[j], timelines))
                 near[neighbours++] = placed[j];

@@ -1,5 +1,5 @@
-/* fuse.h: the state of the fuse pass, shared by its two files: fuse.c decides, fuse_emit.c writes
- * instructions. */
+/* fuse.h: the state of the fuse pass, shared by its files: fuse.c decides what lives in memory, group.c which
+ * row-wise ops share a kernel, fuse_emit.c writes instructions. */
 #ifndef SBP_PASSES_ROWS_FUSE_H
 #define SBP_PASSES_ROWS_FUSE_H
 
@@ -19,6 +19,7 @@ typedef struct sbp_fuser {
     bool *materialized; /* lives in memory */
     int32_t *uses;
     sbp_value *addend;      /* product results: what is added to them, SBP_NO_VALUE: nothing */
+    sbp_value *sum_of;      /* the inverse: product results */
     sbp_value *product_of;  /* sums that are computed by a product: that product's result */
     sbp_value *accumulates; /* gradients of parameters that go straight into an accumulator: the parameter
                                argument */
@@ -28,14 +29,24 @@ typedef struct sbp_fuser {
     int32_t *group_of; /* roots: their row kernel, -1 */
     sbp_row_group *groups;
     sbp_row_kernel *kernels; /* per group */
-    int64_t *group_heads;
-    sbp_value **group_leaves; /* per group: values in memory that its roots read, without its roots */
-    int32_t *group_leaf_count, *group_leaf_capacity;
-    int32_t group_count;
+    int32_t group_count, group_capacity;
+    struct sbp_grouping *grouping; /* group.c's own */
 } sbp_fuser;
 
 sbp_status sbp_fuse_stage(sbp_pipeline *p, sbp_stage *stage) SBP_CHECKED;
 sbp_status sbp_fuse_emit(sbp_fuser *fuser) SBP_CHECKED;
+
+/* Makes what grouping needs. */
+void sbp_fuse_group_begin(sbp_fuser *fuser);
+/* Groups the roots, row-wise values in memory, by kernels; cuts before what no kernel could hold. */
+void sbp_fuse_group(sbp_fuser *fuser);
+/* Puts values into memory that several kernels would compute. True when there were some, and groups are to be
+ * found again. */
+bool sbp_fuse_keep_shared(sbp_fuser *fuser);
+/* A result that takes an argument's place is stored after all readers of the argument: those must not wait
+ * for what the same kernel computes besides. True when roots were set alone and groups are to be found again.
+ */
+bool sbp_fuse_separate(sbp_fuser *fuser);
 
 /* Whether a sum over rows (to a vector) adds up a value in memory as it stands: no row kernel is needed. */
 bool sbp_fuse_sums_memory(const sbp_fuser *fuser, sbp_value sum);

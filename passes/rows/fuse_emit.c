@@ -62,12 +62,8 @@ static void emit_linear(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_term addend = no_term();
     if (z->addend[result] != SBP_NO_VALUE) {
         addend = value_term(z, z->addend[result]);
-        for (int32_t i = position; i < z->f->op_count; i++)
-            if (z->product_of[z->f->ops[i].results[0]] == op->results[0]) {
-                result = z->f->ops[i].results[0];
-                position = i;
-                break;
-            }
+        result = z->sum_of[result];
+        position = z->f->values[result].op;
     }
     sbp_term terms[] = {value_term(z, result), value_term(z, op->operands[0]), value_term(z, op->operands[1]),
                         addend, op->operands[2] == SBP_NO_VALUE ? no_term() : value_term(z, op->operands[2])};

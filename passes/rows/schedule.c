@@ -34,17 +34,16 @@ sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term) {
 /* ---- dependences ------------------------------------------------------------------------------------- */
 
 typedef struct edges {
-    int32_t *list; /* instructions that must run before */
+    int32_t *list; /* instructions that must run after it */
     int32_t count, capacity;
 } edges;
 
-static void add_edge(sbp_arena *arena, edges *e, int32_t before, int32_t self) {
+/* `self` waits for `before`; it may do so several times. */
+static void add_edge(sbp_arena *arena, edges *after, int32_t *waiting, int32_t before, int32_t self) {
     if (before == self)
         return;
-    for (int32_t i = 0; i < e->count; i++)
-        if (e->list[i] == before)
-            return;
-    SBP_PUSH(arena, e->list, e->count, e->capacity, before);
+    SBP_PUSH(arena, after[before].list, after[before].count, after[before].capacity, self);
+    waiting[self]++;
 }
 
 typedef struct writers {
@@ -52,11 +51,12 @@ typedef struct writers {
     int32_t count, capacity;
 } writers;
 
-static edges *find_dependences(sbp_scheduler *s) {
+/* waiting: per instruction, how many edges lead to it. */
+static edges *find_dependences(sbp_scheduler *s, int32_t *waiting) {
     sbp_stage *stage = s->stage;
     sbp_arena *arena = s->p->arena;
     int32_t n = stage->instr_count, values = stage->body->value_count;
-    edges *before = SBP_NEW_ARRAY(arena, edges, n + 1);
+    edges *after = SBP_NEW_ARRAY(arena, edges, n + 1);
     writers *written = SBP_NEW_ARRAY(arena, writers, values + 1),
             *read = SBP_NEW_ARRAY(arena, writers, values + 1);
     writers *temp_written = SBP_NEW_ARRAY(arena, writers, stage->temp_count + 1);
@@ -87,7 +87,7 @@ static edges *find_dependences(sbp_scheduler *s) {
             sbp_access access = sbp_schedule_access(instr, t);
             if (term->kind == SBP_TERM_TEMP && access == SBP_READ)
                 for (int32_t w = 0; w < temp_written[term->value].count; w++)
-                    add_edge(arena, &before[i], temp_written[term->value].list[w], i);
+                    add_edge(arena, after, waiting, temp_written[term->value].list[w], i);
             if (term->kind != SBP_TERM_VALUE || access == SBP_WRITE)
                 continue;
             sbp_value from = stage->defined_by[term->value];
@@ -95,45 +95,66 @@ static edges *find_dependences(sbp_scheduler *s) {
                 int32_t writer = written[from].list[w];
                 bool both_update = access == SBP_UPDATE && writer > i; /* updates keep their order */
                 if (!both_update)
-                    add_edge(arena, &before[i], writer, i);
+                    add_edge(arena, after, waiting, writer, i);
             }
         }
         for (int a = 0; a < SBP_COUNT(instr->after); a++)
             if (instr->after[a] != SBP_NO_VALUE)
                 for (int32_t w = 0; w < written[instr->after[a]].count; w++)
-                    add_edge(arena, &before[i], written[instr->after[a]].list[w], i);
+                    add_edge(arena, after, waiting, written[instr->after[a]].list[w], i);
     }
     /* A result that takes the place of an argument waits for the argument's readers. */
+    int32_t placed = 0;
+    sbp_value *results = SBP_NEW_ARRAY(arena, sbp_value, values + 1);
+    for (int32_t v = 0; v < values; v++)
+        if (written[v].count > 0 && stage->places[v].ref != SBP_NO_VIEW)
+            results[placed++] = v;
     for (int32_t a = 0; a < stage->body->arg_count; a++) {
         sbp_value arg = stage->body->args[a];
-        for (int32_t v = 0; v < values; v++)
-            if (v != arg && written[v].count > 0 &&
-                sbp_view_same_start(&stage->places[arg], &stage->places[v]))
-                for (int32_t w = 0; w < written[v].count; w++)
+        for (int32_t p = 0; p < placed && read[arg].count > 0; p++)
+            if (results[p] != arg && sbp_view_same_start(&stage->places[arg], &stage->places[results[p]]))
+                for (int32_t w = 0; w < written[results[p]].count; w++)
                     for (int32_t r = 0; r < read[arg].count; r++)
-                        add_edge(arena, &before[written[v].list[w]], read[arg].list[r], written[v].list[w]);
+                        add_edge(arena, after, waiting, read[arg].list[r], written[results[p]].list[w]);
     }
-    return before;
+    return after;
 }
 
 /* ---- order ------------------------------------------------------------------------------------------- */
 
-static int64_t bytes_of(const sbp_scheduler *s, sbp_value v) {
+static int64_t bytes_of(const sbp_scheduler *s, const sbp_sizes *sizes, sbp_value v) {
     const sbp_value_info *info = &s->stage->body->values[v];
     if (info->role != SBP_VALUE_OP || s->stage->places[v].ref != SBP_NO_VIEW)
         return 0; /* memory that is there anyway */
     sbp_extent rows;
     int64_t cols, n = 0;
     sbp_lower_shape(&info->type, s->stage->rows, &rows, &cols);
-    sbp_sizes sizes = sbp_program_sizes(s->p->program, s->p->program->t_max, s->p->program->s_max);
-    if (!sbp_extent_eval(rows, &sizes, &n))
+    if (!sbp_extent_eval(rows, sizes, &n))
         return 0;
     return n * cols * sbp_dtype_bytes(info->type.dtype);
 }
 
+/* An instruction that could run next, as it was when it was put there. */
+typedef struct ready {
+    int64_t growth;
+    int32_t position, instr;
+} ready;
+
+typedef struct ordering {
+    sbp_scheduler *s;
+    int64_t *bytes;   /* per value */
+    int32_t *left;    /* per value: readers and writers to come */
+    bool *there;      /* per value */
+    edges *users;     /* per value: instructions that name it, each once */
+    int32_t *waiting; /* per instruction: edges from instructions that did not run yet */
+    int64_t *growth;  /* per instruction: as last put into the heap */
+    bool *done;
+    ready *heap; /* the first is the best; what changed was put there again */
+    int32_t count, capacity;
+} ordering;
+
 /* Memory an instruction takes minus what is free after it. */
-static int64_t growth(const sbp_scheduler *s, const sbp_instr *instr, const int32_t *readers_left,
-                      const bool *there) {
+static int64_t growth(const ordering *o, const sbp_instr *instr) {
     int64_t bytes = 0;
     for (int32_t t = 0; t < instr->term_count; t++) {
         const sbp_term *term = &instr->terms[t];
@@ -144,68 +165,130 @@ static int64_t growth(const sbp_scheduler *s, const sbp_instr *instr, const int3
             repeated |= instr->terms[u].kind == SBP_TERM_VALUE && instr->terms[u].value == term->value;
         if (repeated)
             continue;
-        if (!there[term->value])
-            bytes += bytes_of(s, term->value);
-        else if (readers_left[term->value] == 1)
-            bytes -= bytes_of(s, term->value);
+        if (!o->there[term->value])
+            bytes += o->bytes[term->value];
+        else if (o->left[term->value] == 1)
+            bytes -= o->bytes[term->value];
     }
     return bytes;
 }
 
-static bool reads(const sbp_instr *instr, sbp_value v) {
-    for (int32_t t = 0; t < instr->term_count; t++)
-        if (instr->terms[t].kind == SBP_TERM_VALUE && instr->terms[t].value == v)
-            return true;
-    return false;
+/* What frees most goes first; where nothing is freed, the order of the body. */
+static bool is_better(const ready *a, const ready *b) {
+    int64_t x = a->growth < 0 ? a->growth : 0, y = b->growth < 0 ? b->growth : 0;
+    if (x != y)
+        return x < y;
+    if (x == 0 && a->position != b->position)
+        return a->position < b->position;
+    return a->instr < b->instr;
+}
+
+static void put(ordering *o, int32_t instr) {
+    o->growth[instr] = growth(o, &o->s->stage->instrs[instr]);
+    ready r = {o->growth[instr], o->s->stage->instrs[instr].position, instr};
+    SBP_PUSH(o->s->p->arena, o->heap, o->count, o->capacity, r);
+    int32_t at = o->count - 1;
+    for (; at > 0 && is_better(&r, &o->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        o->heap[at] = o->heap[(at - 1) / 2];
+    o->heap[at] = r;
+}
+
+static ready take(ordering *o) {
+    ready first = o->heap[0], last = o->heap[--o->count];
+    int32_t at = 0;
+    for (int32_t child = 1; child < o->count; child = 2 * at + 1) {
+        if (child + 1 < o->count && is_better(&o->heap[child + 1], &o->heap[child]))
+            child++;
+        if (!is_better(&o->heap[child], &last))
+            break;
+        o->heap[at] = o->heap[child];
+        at = child;
+    }
+    o->heap[at] = last;
+    return first;
+}
+
+static bool is_ready(const ordering *o, int32_t instr) {
+    return !o->done[instr] && o->waiting[instr] == 0;
+}
+
+/* The growth of those that use a value may have changed. */
+static void look_again(ordering *o, sbp_value v) {
+    for (int32_t u = 0; u < o->users[v].count; u++) {
+        int32_t instr = o->users[v].list[u];
+        if (is_ready(o, instr) && growth(o, &o->s->stage->instrs[instr]) != o->growth[instr])
+            put(o, instr);
+    }
+}
+
+static void run_instr(ordering *o, int32_t number, const edges *after) {
+    const sbp_instr *instr = &o->s->stage->instrs[number];
+    o->done[number] = true;
+    for (int32_t k = 0; k < instr->term_count; k++) {
+        const sbp_term *term = &instr->terms[k];
+        if (term->kind != SBP_TERM_VALUE)
+            continue;
+        sbp_value v = term->value;
+        bool changes = !o->there[v] || o->left[v] <= 2;
+        o->there[v] = true;
+        o->left[v]--;
+        if (changes)
+            look_again(o, v);
+    }
+    for (int32_t e = 0; e < after[number].count; e++)
+        if (--o->waiting[after[number].list[e]] == 0)
+            put(o, after[number].list[e]);
+}
+
+static void begin_order(ordering *o) {
+    sbp_stage *stage = o->s->stage;
+    sbp_arena *arena = o->s->p->arena;
+    int32_t n = stage->instr_count, values = stage->body->value_count;
+    sbp_sizes sizes = sbp_program_sizes(o->s->p->program, o->s->p->program->t_max, o->s->p->program->s_max);
+    o->bytes = SBP_NEW_ARRAY(arena, int64_t, values + 1);
+    o->left = SBP_NEW_ARRAY(arena, int32_t, values + 1);
+    o->there = SBP_NEW_ARRAY(arena, bool, values + 1);
+    o->users = SBP_NEW_ARRAY(arena, edges, values + 1);
+    o->waiting = SBP_NEW_ARRAY(arena, int32_t, n + 1);
+    o->growth = SBP_NEW_ARRAY(arena, int64_t, n + 1);
+    o->done = SBP_NEW_ARRAY(arena, bool, n + 1);
+    for (int32_t v = 0; v < values; v++)
+        o->bytes[v] = bytes_of(o->s, &sizes, v);
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t t = 0; t < stage->instrs[i].term_count; t++) {
+            const sbp_term *term = &stage->instrs[i].terms[t];
+            if (term->kind != SBP_TERM_VALUE)
+                continue;
+            edges *users = &o->users[term->value];
+            if (users->count > 0 && users->list[users->count - 1] == i)
+                continue; /* named twice */
+            SBP_PUSH(arena, users->list, users->count, users->capacity, i);
+            o->left[term->value]++;
+        }
 }
 
 static sbp_status choose_order(sbp_scheduler *s) {
     sbp_stage *stage = s->stage;
-    sbp_arena *arena = s->p->arena;
     int32_t n = stage->instr_count;
-    edges *before = find_dependences(s);
-    int32_t *waiting = SBP_NEW_ARRAY(arena, int32_t, n + 1),
-            *left = SBP_NEW_ARRAY(arena, int32_t, stage->body->value_count + 1);
-    bool *done = SBP_NEW_ARRAY(arena, bool, n + 1),
-         *there = SBP_NEW_ARRAY(arena, bool, stage->body->value_count + 1);
-    for (int32_t i = 0; i < n; i++) {
-        waiting[i] = before[i].count;
-        for (int32_t v = 0; v < stage->body->value_count; v++)
-            left[v] += reads(&stage->instrs[i], v);
-    }
-    s->order = SBP_NEW_ARRAY(arena, int32_t, n + 1);
-    s->time = SBP_NEW_ARRAY(arena, int32_t, n + 1);
+    ordering o = {.s = s};
+    begin_order(&o);
+    const edges *after = find_dependences(s, o.waiting);
+    s->order = SBP_NEW_ARRAY(s->p->arena, int32_t, n + 1);
+    s->time = SBP_NEW_ARRAY(s->p->arena, int32_t, n + 1);
+    for (int32_t i = 0; i < n; i++)
+        if (o.waiting[i] == 0)
+            put(&o, i);
     for (int32_t t = 0; t < n; t++) {
-        int32_t best = -1;
-        int64_t best_growth = 0;
-        for (int32_t i = 0; i < n; i++) {
-            if (done[i] || waiting[i] > 0)
-                continue;
-            int64_t g = growth(s, &stage->instrs[i], left, there);
-            bool better =
-                best < 0 || (g < 0 && g < best_growth) ||
-                (g >= 0 && best_growth >= 0 && stage->instrs[i].position < stage->instrs[best].position);
-            if (better) {
-                best = i;
-                best_growth = g;
-            }
-        }
-        if (best < 0)
-            return sbp_fail(s->p->diag, SBP_INTERNAL, "schedule: the instructions of %s wait for each other",
-                            stage->name);
-        done[best] = true;
-        s->order[t] = best;
-        s->time[best] = t;
-        for (int32_t k = 0; k < stage->instrs[best].term_count; k++) {
-            const sbp_term *term = &stage->instrs[best].terms[k];
-            if (term->kind != SBP_TERM_VALUE)
-                continue;
-            there[term->value] = true;
-            left[term->value]--;
-        }
-        for (int32_t i = 0; i < n; i++)
-            for (int32_t b = 0; b < before[i].count; b++)
-                waiting[i] -= before[i].list[b] == best;
+        ready best;
+        do {
+            if (o.count == 0)
+                return sbp_fail(s->p->diag, SBP_INTERNAL,
+                                "schedule: the instructions of %s wait for each other", stage->name);
+            best = take(&o);
+        } while (!is_ready(&o, best.instr) || best.growth != o.growth[best.instr]);
+        s->order[t] = best.instr;
+        s->time[best.instr] = t;
+        run_instr(&o, best.instr, after);
     }
     return SBP_OK;
 }
