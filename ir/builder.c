@@ -220,9 +220,7 @@ void sbp_build_name(sbp_builder *b, sbp_value value, const char *name) {
     if (b->status != SBP_OK || value == SBP_NO_VALUE)
         return;
     sbp_func *func = b->func;
-    const char *unique = sbp_arena_strdup(func->arena, name);
-    for (int32_t n = 2; sbp_map_get(&func->names, unique) >= 0; n++)
-        unique = sbp_arena_printf(func->arena, "%s.%d", name, n);
+    const char *unique = sbp_func_free_name(func, name);
     func->values[value].name = unique;
     sbp_map_set(&func->names, unique, value);
 }

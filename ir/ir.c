@@ -95,17 +95,18 @@ sbp_func *sbp_func_create(sbp_arena *arena, const char *name) {
     func->arena = arena;
     func->name = sbp_arena_strdup(arena, name);
     sbp_map_init(&func->names, arena);
+    sbp_map_init(&func->numbers, arena);
     return func;
 }
 
-/* A name that no other value of the function has: `name`, or name.2, name.3, ...; numbered when NULL. */
-static const char *unique_name(sbp_func *func, const char *name) {
-    if (!name)
-        return sbp_arena_printf(func->arena, "t%d", func->value_count);
+const char *sbp_func_free_name(sbp_func *func, const char *name) {
     if (sbp_map_get(&func->names, name) < 0)
         return sbp_arena_strdup(func->arena, name);
-    for (int32_t n = 2;; n++) {
+    int32_t last = sbp_map_get(&func->numbers, name);
+    const char *key = last < 0 ? sbp_arena_strdup(func->arena, name) : name;
+    for (int32_t n = last < 2 ? 2 : last + 1;; n++) {
         const char *candidate = sbp_arena_printf(func->arena, "%s.%d", name, n);
+        sbp_map_set(&func->numbers, key, n);
         if (sbp_map_get(&func->names, candidate) < 0)
             return candidate;
     }
@@ -114,7 +115,8 @@ static const char *unique_name(sbp_func *func, const char *name) {
 static sbp_value add_value(sbp_func *func, const sbp_value_info *info) {
     SBP_PUSH(func->arena, func->values, func->value_count, func->value_capacity, *info);
     sbp_value value = func->value_count - 1;
-    const char *name = unique_name(func, info->name);
+    const char *name = info->name ? sbp_func_free_name(func, info->name)
+                                  : sbp_arena_printf(func->arena, "t%d", func->value_count);
     while (sbp_map_get(&func->names, name) >= 0) /* a number that someone gave as a name */
         name = sbp_arena_printf(func->arena, "%s.t", name);
     func->values[value].name = name;

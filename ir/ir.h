@@ -136,6 +136,7 @@ typedef struct sbp_func {
     sbp_result *results;
     int32_t result_count, result_capacity;
     sbp_map names;
+    sbp_map numbers; /* per name: the last number that was put behind it to make another */
 } sbp_func;
 
 struct sbp_recipe;
@@ -259,6 +260,9 @@ int32_t sbp_func_add_op(sbp_func *func, const sbp_op *op, const sbp_type *result
 /* Copies ops of `from` into `to`. map: value of `to` per value of `from`, SBP_NO_VALUE where not yet defined;
  * filled in for the results of every copied op. keep: per op of `from`, or NULL for all. */
 void sbp_func_copy_ops(const sbp_func *from, sbp_func *to, sbp_value *map, const bool *keep);
+/* `name` when no value of the function has it, else name.2, name.3 ... */
+const char *sbp_func_free_name(sbp_func *func, const char *name);
+
 /* Removes ops that no result needs. */
 void sbp_func_prune(sbp_func *func);
 

@@ -35,6 +35,8 @@ typedef struct cutter {
     sbp_func **funcs;
     int32_t func_count, func_capacity;
     int32_t *model_value; /* per value of @model: number between calls, -1 */
+    int32_t *last_reader; /* per value of @model: the last op that reads it, -1 */
+    sbp_value *map;       /* of the outline at hand; SBP_NO_VALUE between them */
 } cutter;
 
 static bool is_activation(const sbp_value_info *info) {
@@ -203,6 +205,7 @@ static void import_value(outline *o, sbp_value v) {
 static void restore_names(outline *o, int32_t begin, int32_t end) {
     sbp_func *f = o->func;
     sbp_map_init(&f->names, f->arena);
+    sbp_map_init(&f->numbers, f->arena);
     for (int32_t i = 0; i < f->arg_count; i++)
         sbp_map_set(&f->names, f->values[f->args[i]].name, f->args[i]);
     for (int32_t i = begin; i < end; i++)
@@ -214,42 +217,44 @@ static void restore_names(outline *o, int32_t begin, int32_t end) {
                 length--;
             bool suffixed = length > 0 && length < strlen(full) && full[length - 1] == '.';
             const char *base = suffixed ? sbp_arena_strndup(f->arena, full, length - 1) : full;
-            const char *name = base;
-            for (int32_t n = 2; sbp_map_get(&f->names, name) >= 0; n++)
-                name = sbp_arena_printf(f->arena, "%s.%d", base, n);
+            const char *name = sbp_func_free_name(f, base);
             f->values[v].name = name;
             sbp_map_set(&f->names, name, v);
         }
 }
 
+/* Between outlines. */
+static void clear_map(outline *o, int32_t begin, int32_t end) {
+    const sbp_func *from = o->c->func;
+    for (int32_t i = begin; i < end; i++) {
+        for (int32_t k = 0; k < from->ops[i].operand_count; k++)
+            if (from->ops[i].operands[k] != SBP_NO_VALUE)
+                o->map[from->ops[i].operands[k]] = SBP_NO_VALUE;
+        for (int32_t r = 0; r < from->ops[i].result_count; r++)
+            o->map[from->ops[i].results[r]] = SBP_NO_VALUE;
+    }
+}
+
 static sbp_status outline_segment(cutter *c, int32_t begin, int32_t end, int32_t number) {
     sbp_arena *arena = c->p->arena;
     const sbp_func *from = c->func;
-    outline o = {.c = c, .func = sbp_func_create(arena, "segment")};
-    o.map = SBP_NEW_ARRAY(arena, sbp_value, from->value_count);
-    for (int32_t v = 0; v < from->value_count; v++)
-        o.map[v] = SBP_NO_VALUE;
-    bool *keep = SBP_NEW_ARRAY(arena, bool, from->op_count + 1);
-    for (int32_t i = begin; i < end; i++) {
-        keep[i] = true;
+    outline o = {.c = c, .func = sbp_func_create(arena, "segment"), .map = c->map};
+    for (int32_t i = begin; i < end; i++)
         for (int32_t k = 0; k < from->ops[i].operand_count; k++) {
             sbp_value v = from->ops[i].operands[k];
             bool inside = v != SBP_NO_VALUE && from->values[v].op >= begin && from->values[v].op < end;
             if (v != SBP_NO_VALUE && !inside && o.map[v] == SBP_NO_VALUE)
                 import_value(&o, v);
         }
-    }
-    sbp_func_copy_ops(from, o.func, o.map, keep);
+    sbp_func part = *from;
+    part.ops += begin;
+    part.op_count = end - begin;
+    sbp_func_copy_ops(&part, o.func, o.map, NULL);
     restore_names(&o, begin, end);
-    bool *used_later = SBP_NEW_ARRAY(arena, bool, from->value_count + 1);
-    for (int32_t i = end; i < from->op_count; i++)
-        for (int32_t k = 0; k < from->ops[i].operand_count; k++)
-            if (from->ops[i].operands[k] != SBP_NO_VALUE)
-                used_later[from->ops[i].operands[k]] = true;
     for (int32_t i = begin; i < end; i++)
         for (int32_t r = 0; r < from->ops[i].result_count; r++) {
             sbp_value v = from->ops[i].results[r];
-            if (!used_later[v])
+            if (c->last_reader[v] < end)
                 continue;
             sbp_func_add_result(o.func, o.map[v], SBP_RESULT_VALUE, -1, NULL);
             SBP_PUSH(arena, o.call.outputs, o.call.output_count, o.output_capacity, model_value(c, v));
@@ -261,6 +266,7 @@ static sbp_status outline_segment(cutter *c, int32_t begin, int32_t end, int32_t
         sbp_func_add_result(o.func, o.map[v], SBP_RESULT_VALUE, -1, from->results[i].name);
         SBP_PUSH(arena, o.call.outputs, o.call.output_count, o.output_capacity, model_value(c, v));
     }
+    clear_map(&o, begin, end);
     sbp_func *segment;
     SBP_TRY(sbp_canonicalize_func(c->p->module, o.func, c->p->diag, &segment)); /* merges what sink cloned */
     sbp_text text;
@@ -285,8 +291,16 @@ sbp_status sbp_pass_segment(sbp_pipeline *p) {
     cutter c = {.p = p, .func = sbp_module_find_func(m, "model")};
     sbp_map_init(&c.functions, p->arena);
     c.model_value = SBP_NEW_ARRAY(p->arena, int32_t, c.func->value_count + 1);
-    for (int32_t v = 0; v < c.func->value_count; v++)
-        c.model_value[v] = -1;
+    c.last_reader = SBP_NEW_ARRAY(p->arena, int32_t, c.func->value_count + 1);
+    c.map = SBP_NEW_ARRAY(p->arena, sbp_value, c.func->value_count + 1);
+    for (int32_t v = 0; v < c.func->value_count; v++) {
+        c.model_value[v] = c.last_reader[v] = -1;
+        c.map[v] = SBP_NO_VALUE;
+    }
+    for (int32_t i = 0; i < c.func->op_count; i++)
+        for (int32_t k = 0; k < c.func->ops[i].operand_count; k++)
+            if (c.func->ops[i].operands[k] != SBP_NO_VALUE)
+                c.last_reader[c.func->ops[i].operands[k]] = i;
     find_atoms(&c);
     choose_segments(&c);
     for (int32_t i = 0; i < c.start_count; i++) {

@@ -34,36 +34,53 @@ static bool is_row_wise(const sbp_func *f, sbp_value v) {
     return sbp_opcode_class(f->ops[f->values[v].op].code) == SBP_CLASS_ROWWISE;
 }
 
-/* A forward value that the reverse sweep reads: it, or what it is computed from row by row. */
-static void mark_read(builder *b, sbp_value v, bool by_product) {
+/* A forward value that the reverse sweep reads: it is kept; or, row-wise, is computed from others, which are
+ * read then. */
+static bool is_computed_again(builder *b, sbp_value *value, bool by_product) {
     const sbp_func *d = b->d;
+    sbp_value v = *value;
     while (v != SBP_NO_VALUE && d->values[v].role == SBP_VALUE_OP &&
            (d->ops[d->values[v].op].code == SBP_OP_reshape ||
             d->ops[d->values[v].op].code == SBP_OP_stop_gradient))
         v = d->ops[d->values[v].op].operands[0]; /* the same memory */
     if (v == SBP_NO_VALUE || d->values[v].role != SBP_VALUE_OP || d->values[v].op >= b->forward_ops)
-        return;
+        return false;
+    *value = v;
     sbp_value root = sbp_body_carry_root(d, v);
     if (root != SBP_NO_VALUE) {
         b->carry_saved[root] = true;
-        return;
+        return false;
     }
-    if (!is_row_wise(d, v) || by_product) {
-        if (sbp_type_rows(&d->values[v].type) == SBP_C)
-            b->saved[v] = true;
-        return;
+    if (is_row_wise(d, v) && !by_product)
+        return true;
+    if (sbp_type_rows(&d->values[v].type) == SBP_C)
+        b->saved[v] = true;
+    return false;
+}
+
+/* Marks a value and what it is computed from; `seen` are those whose operands were looked at. */
+static void mark_read(builder *b, sbp_value value, bool by_product, bool *seen, sbp_value *stack) {
+    int32_t count = 0;
+    for (bool first = true; first || count > 0; first = false) {
+        sbp_value v = first ? value : stack[--count];
+        if (!is_computed_again(b, &v, first && by_product) || seen[v])
+            continue;
+        seen[v] = true;
+        const sbp_op *op = &b->d->ops[b->d->values[v].op];
+        for (int32_t k = 0; k < op->operand_count; k++)
+            if (op->operands[k] != SBP_NO_VALUE && !seen[op->operands[k]])
+                stack[count++] = op->operands[k];
     }
-    const sbp_op *op = &d->ops[d->values[v].op];
-    for (int32_t k = 0; k < op->operand_count; k++)
-        mark_read(b, op->operands[k], false);
 }
 
 static void save_everything(builder *b) {
+    bool *seen = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
+    sbp_value *stack = SBP_NEW_ARRAY(b->p->arena, sbp_value, SBP_MAX_OPERANDS * (b->d->op_count + 1));
     for (int32_t i = b->forward_ops; i < b->d->op_count; i++) {
         const sbp_op *op = &b->d->ops[i];
         bool product = sbp_opcode_class(op->code) != SBP_CLASS_ROWWISE && op->code != SBP_OP_sum_rows;
         for (int32_t k = 0; k < op->operand_count; k++)
-            mark_read(b, op->operands[k], product);
+            mark_read(b, op->operands[k], product, seen, stack);
     }
 }
 

@@ -62,12 +62,15 @@ typedef struct sbp_fence_step {
     int32_t before[SBP_FENCE_QUEUES], unseen[SBP_FENCE_QUEUES], conflict[SBP_FENCE_QUEUES];
 } sbp_fence_step;
 
+typedef struct sbp_fence_index sbp_fence_index;
+
 /* Commands in the order in which they are given to the device, at one size T. */
 typedef struct sbp_fence_trace {
     sbp_fence_step *steps;
     int32_t count, capacity;
     int32_t latest[SBP_FENCE_QUEUES]; /* the last command so far */
     int32_t *clocks;                  /* per step, before it: what the solver found last */
+    sbp_fence_index *index;           /* of what the steps touch, once the trace is complete */
 } sbp_fence_trace;
 
 /* What a call looks like from outside, at one size: the function's first gap, then commands, joined where no
@@ -106,6 +109,14 @@ void sbp_fence_trace_append(sbp_fence_pass *pass, sbp_fence_trace *trace, const 
 
 /* The summary of a function with the fences it has now. */
 sbp_status sbp_fence_summarize(sbp_fence_pass *pass, int32_t function, int64_t t) SBP_CHECKED;
+
+/* ---- what touches the same memory -------------------------------------------------------------------- */
+
+sbp_fence_index *sbp_fence_index_make(sbp_fence_pass *pass, const sbp_fence_trace *trace);
+/* The last command of a queue at a step below `bound` that may touch what one of the accesses may; -1: none.
+ */
+int32_t sbp_fence_index_before(const sbp_fence_index *index, const sbp_fence_access *accesses, int32_t count,
+                               int32_t queue, int32_t bound);
 
 /* ---- solving ----------------------------------------------------------------------------------------- */
 

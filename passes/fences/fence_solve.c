@@ -73,9 +73,14 @@ static bool overlap(const sbp_fence_access *a, const sbp_fence_access *b) {
     return a->ref >= 0 && b->ref >= 0 && a->space == b->space && a->low < b->high && b->low < a->high;
 }
 
+/* Accesses of a step that are compared with commands of a queue. */
+static int32_t compared(const sbp_fence_step *step, int32_t queue) {
+    return step->queue == queue ? step->access_count : step->far_count;
+}
+
 /* Whether x conflicts with the earlier command y. */
 static bool conflict(const sbp_fence_step *x, const sbp_fence_step *y) {
-    int32_t count = x->queue == y->queue ? x->access_count : x->far_count;
+    int32_t count = compared(x, y->queue);
     for (int32_t i = 0; i < count; i++)
         for (int32_t j = 0; j < y->access_count; j++)
             if ((x->accesses[i].writes || y->accesses[j].writes) && overlap(&x->accesses[i], &y->accesses[j]))
@@ -92,7 +97,8 @@ static int32_t latest_conflict(sbp_fence_trace *trace, int32_t s, int32_t f, int
         if (conflict(step, &trace->steps[other]))
             step->conflict[f] = other;
         else
-            step->unseen[f] = trace->steps[other].before[f];
+            step->unseen[f] =
+                sbp_fence_index_before(trace->index, step->accesses, compared(step, f), f, other);
     }
     return step->conflict[f] >= bound ? step->conflict[f] : -1;
 }
@@ -234,6 +240,8 @@ static void write_clocks(sbp_fence_pass *pass, sbp_fence_trace *trace) {
 }
 
 static void make_clocks(sbp_fence_pass *pass, sbp_fence_trace *trace) {
+    if (!trace->index)
+        trace->index = sbp_fence_index_make(pass, trace);
     if (!trace->clocks)
         trace->clocks = SBP_NEW_ARRAY(pass->arena, int32_t, (int64_t)(trace->count + 1) * 2 * half_of(pass));
 }

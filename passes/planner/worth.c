@@ -13,10 +13,11 @@ typedef struct item {
 typedef struct segment {
     const sbp_func *d;
     int32_t forward_ops, calls;
-    int32_t *item; /* per value of d: its item, -1 */
-    bool *kept;    /* per value of d */
-    bool *visited; /* per op */
-    bool *needed;  /* per op: the last search found it, where keeping its results would spare it */
+    int32_t *item;  /* per value of d: its item, -1 */
+    bool *kept;     /* per value of d */
+    bool *visited;  /* per op */
+    int32_t *stack; /* of ops */
+    bool *needed;   /* per op: the last search found it, where keeping its results would spare it */
 } segment;
 
 typedef struct ranking {
@@ -54,19 +55,35 @@ static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) 
     return row_bytes(out) / (4 * target->memory_bytes); /* fused: about one value in four goes to memory */
 }
 
-/* Seconds per row to have a value, and marks what that takes. */
-static double need(const ranking *r, segment *s, sbp_value v) {
+/* An op that has to run for a value to be there, and was not counted yet; -1: none. */
+static int32_t missing_op(const segment *s, sbp_value v) {
     if (v == SBP_NO_VALUE || s->d->values[v].role != SBP_VALUE_OP || s->d->values[v].op >= s->forward_ops ||
         s->kept[v] || s->visited[s->d->values[v].op])
+        return -1;
+    return s->d->values[v].op;
+}
+
+/* Seconds per row to have a value, and marks what that takes. */
+static double need(const ranking *r, segment *s, sbp_value v) {
+    int32_t count = 0, first = missing_op(s, v);
+    double seconds = 0;
+    if (first < 0)
         return 0;
-    int32_t number = s->d->values[v].op;
-    const sbp_op *op = &s->d->ops[number];
-    s->visited[number] = true;
-    if (op->code == SBP_OP_append) /* the carry is full already */
-        return 0;
-    double seconds = op_seconds(r, s->d, op);
-    for (int32_t k = 0; k < op->operand_count; k++)
-        seconds += need(r, s, op->operands[k]);
+    s->visited[first] = true;
+    s->stack[count++] = first;
+    while (count > 0) {
+        const sbp_op *op = &s->d->ops[s->stack[--count]];
+        if (op->code == SBP_OP_append) /* the carry is full already */
+            continue;
+        seconds += op_seconds(r, s->d, op);
+        for (int32_t k = 0; k < op->operand_count; k++) {
+            int32_t next = missing_op(s, op->operands[k]);
+            if (next < 0)
+                continue;
+            s->visited[next] = true;
+            s->stack[count++] = next;
+        }
+    }
     return seconds;
 }
 
@@ -142,6 +159,7 @@ static void add_segments(ranking *r) {
         s.item = SBP_NEW_ARRAY(r->p->arena, int32_t, s.d->value_count);
         s.kept = SBP_NEW_ARRAY(r->p->arena, bool, s.d->value_count);
         s.visited = SBP_NEW_ARRAY(r->p->arena, bool, s.d->op_count);
+        s.stack = SBP_NEW_ARRAY(r->p->arena, int32_t, s.d->op_count + 1);
         s.needed = SBP_NEW_ARRAY(r->p->arena, bool, s.d->op_count);
         const bool *dependent = find_dependent(r, &s);
         for (int32_t v = 0; v < s.d->value_count; v++) {

@@ -148,15 +148,6 @@ static void fold_addends(sbp_fuser *z) {
     }
 }
 
-bool sbp_fuse_sums_memory(const sbp_fuser *z, sbp_value v) {
-    const sbp_op *op = def(z, v);
-    sbp_value x = op->operands[0];
-    int64_t heads, n;
-    sbp_row_form(&z->f->values[x].type, &heads, &n);
-    return z->materialized[z->stage->base[x]] &&
-           (sbp_op_int(op, "rank") == z->f->values[x].type.rank - 1 || heads == 1);
-}
-
 /* ---- driver ------------------------------------------------------------------------------------------ */
 
 /* Builds the kernels of all groups. What cannot be built is taken apart, in all groups at once, and *again

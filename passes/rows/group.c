@@ -76,6 +76,15 @@ static bool is_root(const sbp_fuser *z, sbp_value v) {
            z->product_of[v] == SBP_NO_VALUE;
 }
 
+bool sbp_fuse_sums_memory(const sbp_fuser *z, sbp_value v) {
+    const sbp_op *op = def(z, v);
+    sbp_value x = op->operands[0];
+    int64_t heads, n;
+    sbp_row_form(&z->f->values[x].type, &heads, &n);
+    return z->materialized[z->stage->base[x]] &&
+           (sbp_op_int(op, "rank") == z->f->values[x].type.rank - 1 || heads == 1);
+}
+
 static bool is_partial(const sbp_fuser *z, sbp_value v) {
     const sbp_op *op = def(z, v);
     return op && op->code == SBP_OP_sum_rows && sbp_op_int(op, "rank") > 0 && !sbp_fuse_sums_memory(z, v);
@@ -146,9 +155,8 @@ static sbp_symbol rows_of(const sbp_fuser *z, sbp_value root) {
 /* ---- what no kernel could hold ------------------------------------------------------------------------- */
 
 static bool can_be_cut(const sbp_fuser *z, sbp_value v) {
-    const sbp_value_info *info = &z->f->values[v];
-    return row_wise_op(def(z, v)) && z->stage->base[v] == v && info->type.dtype != SBP_BOOL &&
-           sbp_type_rows(&info->type) != SBP_ONE && z->product_of[v] == SBP_NO_VALUE;
+    return row_wise_op(def(z, v)) && z->stage->base[v] == v && z->product_of[v] == SBP_NO_VALUE &&
+           sbp_row_can_be_stored(&z->f->values[v].type);
 }
 
 static int compare_i32(const void *x, const void *y) {

@@ -84,6 +84,11 @@ void sbp_row_form(const sbp_type *type, int64_t *heads, int64_t *n) {
         *heads *= type->dim[d].n;
 }
 
+bool sbp_row_can_be_stored(const sbp_type *type) {
+    return type->dtype != SBP_BOOL && sbp_type_rows(type) != SBP_ONE &&
+           (type->rank == 1 || sbp_type_row_elems(type) > 1);
+}
+
 static const sbp_op *def(const emitter *e, sbp_value v) {
     const sbp_value_info *info = &e->f->values[v];
     return info->role == SBP_VALUE_OP && info->op >= 0 ? &e->f->ops[info->op] : NULL;
@@ -655,8 +660,8 @@ static sbp_value middle(const emitter *e, const sbp_row_group *group) {
     for (int32_t i = 0; i < e->work->list_count; i++) {
         sbp_value v = e->work->list[i];
         if (def(e, v) && def(e, v)->results[0] == v && !e->materialized[e->stage->base[v]] &&
-            e->stage->base[v] == v && e->f->values[v].type.dtype != SBP_BOOL &&
-            sbp_type_rows(&e->f->values[v].type) != SBP_ONE && v != summand(e, group->roots[0]))
+            e->stage->base[v] == v && sbp_row_can_be_stored(&e->f->values[v].type) &&
+            v != summand(e, group->roots[0]))
             ops[count++] = e->f->values[v].op;
     }
     qsort(ops, (size_t)count, sizeof *ops, compare_i32);

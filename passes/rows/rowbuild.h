@@ -27,6 +27,10 @@ sbp_row_work *sbp_row_work_create(sbp_arena *arena, const sbp_func *body);
 void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, sbp_row_work *work, const bool *materialized,
                    const sbp_row_group *group, const char *name, sbp_row_kernel *out, sbp_value *culprit);
 
+/* Whether a value that a kernel computes on its way may be stored instead: not a slice of one element, which
+ * is loaded as an element of a vector and would be stored as a number of the row. */
+bool sbp_row_can_be_stored(const sbp_type *type);
+
 /* Elements along heads and along the last axis of a value, without its row axis. */
 void sbp_row_form(const sbp_type *type, int64_t *heads, int64_t *n);
 
