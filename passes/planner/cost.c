@@ -1,5 +1,9 @@
 /* cost.c: time and work of a program. Products run at the target's rate, less what short chunks lose;
- * attention is counted by the pairs of rows that see each other; everything else by the bytes it moves. */
+ * attention is counted by the pairs of rows that see each other; everything else by the bytes it moves,
+ * gather and scatter by those of the rows they touch.
+ *
+ * The full chunks of a loop are alike but for attention, and its pairs are counted over a run of chunks at
+ * once: so a loop is measured at its first chunk, for all full ones, and at its last. */
 #include "passes/planner/cost.h"
 
 #include "passes/planner/makespan.h"
@@ -26,6 +30,7 @@ typedef struct meter {
     const sbp_target_info *target;
     sbp_position position;
     const sbp_function *function;
+    int64_t chunks; /* that stand for each other, from the present one on */
     double seconds, flops;
     int64_t commands;
 } meter;
@@ -48,20 +53,43 @@ static double view_bytes(const meter *m, const sbp_view *view) {
     return view->ref == SBP_NO_VIEW ? 0 : view_elems(m, view) * (double)sbp_dtype_bytes(view_dtype(m, view));
 }
 
-/* In one document; q: the rows of the chunk. */
+/* Of all chunks of the run, in one document; q: the rows of the chunk. */
 static double attention_pairs(const meter *m, const sbp_view *q, int64_t window) {
     sbp_range range;
     if (!sbp_view_resolve(m->program, m->function, q, &m->position, &range))
         return 0;
-    return sbp_attention_pairs(m->position.table >= 0 ? m->position.columns[SBP_COLUMN_ROW0] : 0, range.rows,
-                               window);
+    return sbp_attention_pairs(m->position.table >= 0 ? m->position.columns[SBP_COLUMN_ROW0] : 0,
+                               range.rows * m->chunks, window);
 }
 
+/* Of a view of which a command touches a row for each row of another. */
+static double touched_bytes(const meter *m, const sbp_view *table, const sbp_view *rows) {
+    sbp_range all, some;
+    if (!sbp_view_resolve(m->program, m->function, table, &m->position, &all) ||
+        !sbp_view_resolve(m->program, m->function, rows, &m->position, &some))
+        return 0;
+    double touched = (double)(some.rows < all.rows ? some.rows : all.rows);
+    return touched * (double)table->cols * (double)sbp_dtype_bytes(view_dtype(m, table));
+}
+
+/* The view of which a command touches some rows only, and one with as many rows; false: there is none. */
+static bool touches_some(const sbp_command *c, int32_t *table, int32_t *rows) {
+    *table = c->kind == SBP_CMD_GATHER ? 1 : 0;
+    *rows = 1 - *table;
+    return c->kind == SBP_CMD_GATHER || c->kind == SBP_CMD_SCATTER_ADD;
+}
+
+/* A command that runs `times` in each chunk of the run. */
 static void measure_command(meter *m, const sbp_command *c, double times) {
     const sbp_target_info *t = m->target;
+    if (c->kind == SBP_CMD_FENCE) /* plans have them, the programs that candidates are measured on do not */
+        return;
     double seconds = t->command_seconds, flops = 0, bytes = 0;
+    int32_t table, rows_of;
+    bool some = touches_some(c, &table, &rows_of);
     for (int32_t i = 0; i < c->view_count; i++)
-        bytes += view_bytes(m, &c->views[i]);
+        bytes += some && i == table ? touched_bytes(m, &c->views[i], &c->views[rows_of])
+                                    : view_bytes(m, &c->views[i]);
     if (c->kind == SBP_CMD_GEMM) {
         double d = view_elems(m, &c->views[0]), a = view_elems(m, &c->views[1]),
                b = view_elems(m, &c->views[2]);
@@ -75,9 +103,10 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
         const sbp_attention_attrs *a = &c->u.attention;
         bool backward = c->kind == SBP_CMD_ATTN_BWD;
         flops = sbp_attention_flops(attention_pairs(m, &c->views[backward ? 3 : 2], a->window),
-                                    (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward);
+                                    (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward) /
+                (double)m->chunks; /* of a chunk, in the mean */
         seconds += flops / t->attention_flops;
-    } else if (c->kind != SBP_CMD_FENCE) {
+    } else {
         seconds +=
             bytes /
             (c->kind == SBP_CMD_COPY && c->queue != SBP_QUEUE_COMPUTE && c->queue != SBP_QUEUE_HOST ? 2 : 1) /
@@ -90,25 +119,25 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
 
 static void measure_body(meter *m, const sbp_body *body, double times);
 
-/* The first chunks are alike but for attention, which grows along the sequence: measure the loop at its
- * first and last full chunk and the short one, and take the mean (attention is linear in the position). */
 static void measure_loop(meter *m, const sbp_loop *loop, double times) {
     if (loop->table < 0) {
         measure_body(m, &loop->body, times);
         return;
     }
-    int64_t rows = sbp_table_rows(m->program, loop->table, &m->position.sizes);
-    sbp_position outer = m->position;
-    int64_t samples[2] = {0, rows > 1 ? rows - 2 : 0}, full = rows > 1 ? rows - 1 : 0;
-    for (int i = 0; i < 2 && full > 0; i++) {
-        sbp_position_set(&m->position, m->program, loop->table, samples[i]);
-        measure_body(m, &loop->body, times * (double)full / 2);
+    int64_t chunks = sbp_table_rows(m->program, loop->table, &m->position.sizes);
+    meter outer = *m;
+    if (chunks > 1) {
+        m->chunks = chunks - 1;
+        sbp_position_set(&m->position, m->program, loop->table, 0);
+        measure_body(m, &loop->body, times * (double)(chunks - 1));
     }
-    if (rows > 0) {
-        sbp_position_set(&m->position, m->program, loop->table, rows - 1);
+    m->chunks = 1;
+    if (chunks > 0) {
+        sbp_position_set(&m->position, m->program, loop->table, chunks - 1);
         measure_body(m, &loop->body, times);
     }
-    m->position = outer;
+    m->position = outer.position;
+    m->chunks = outer.chunks;
 }
 
 static void measure_body(meter *m, const sbp_body *body, double times) {
@@ -121,7 +150,7 @@ static void measure_body(meter *m, const sbp_body *body, double times) {
 
 void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, const sbp_target_info *target,
                        sbp_cost *out) {
-    meter m = {.program = program, .target = target, .function = &program->functions[function]};
+    meter m = {.program = program, .target = target, .function = &program->functions[function], .chunks = 1};
     m.position.sizes = sbp_program_sizes(program, t, 1);
     m.position.table = -1;
     measure_body(&m, &m.function->body, 1);
@@ -161,7 +190,7 @@ static void run_body(meter *m, const sbp_body *body, const sbp_cost *functions, 
 static void measure_entry(sbp_arena *arena, const sbp_program *program, const char *name, int64_t t,
                           const sbp_target_info *target, const sbp_cost *functions, sbp_cost *out) {
     const sbp_entry *entry = sbp_program_find_entry(program, name);
-    meter m = {.program = program, .target = target};
+    meter m = {.program = program, .target = target, .chunks = 1};
     m.position.sizes = sbp_program_sizes(program, t, 1);
     m.position.table = -1;
     if (!entry)

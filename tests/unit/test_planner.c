@@ -2,6 +2,7 @@
  *
  * tests/golden/memory/bytes_per_token.txt is refreshed with SBP_UPDATE_GOLDENS=1 and reviewed like code. */
 #include <dirent.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,9 @@
 #include "frontends/objectives/objective.h"
 #include "ir/io/file.h"
 #include "passes/memory.h"
+#include "passes/planner/cost.h"
 #include "passes/planner/planner.h"
+#include "tests/tolerance.h"
 
 #define CONFIGS "tests/data/configs"
 #define GOLDEN "tests/golden/memory/bytes_per_token.txt"
@@ -132,6 +135,11 @@ static void estimates_equal_plans(bench *b) {
             fail_msg("%s case %d: estimated %lld + %lld bytes, the plan has %lld + %lld", c->model, i,
                      (long long)e.device_bytes, (long long)e.host_bytes,
                      (long long)real->arena_bytes[SBP_DEVICE], (long long)real->arena_bytes[SBP_HOST]);
+        sbp_cost cost;
+        sbp_cost_step(b->arena, real, cases[i].t, &p.target, &cost);
+        if (fabs(e.flops - cost.flops) > SBP_TOLERANCE_F64 * cost.flops)
+            fail_msg("%s case %d: estimated %.17g flops, the plan takes %.17g", c->model, i, e.flops,
+                     cost.flops);
         c->compared++;
     }
 }

@@ -1,0 +1,211 @@
+/* test_cost.c: the cost model against counts that somebody could make by hand: every multiplication of every
+ * product in every iteration of every loop, every pair of rows that see each other; and the rows that gather
+ * and scatter touch. */
+#include "passes/planner/cost.h"
+#include "tests/common/compile_model.h"
+#include "tests/common/testing.h"
+#include "tests/tolerance.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GOLDEN "tests/golden/"
+
+/* ---- by hand ------------------------------------------------------------------------------------------ */
+
+typedef struct count {
+    double flops;
+    int64_t pairs, attentions, commands;
+} count;
+
+static int64_t rows_of(const sbp_program *p, const sbp_function *f, const sbp_view *view,
+                       const sbp_position *at) {
+    sbp_range range;
+    assert_true(sbp_view_resolve(p, f, view, at, &range));
+    return range.rows;
+}
+
+/* A document of T rows: row r sees its own and the window - 1 before it. */
+static int64_t visible_pairs(int64_t row0, int64_t rows, int64_t window) {
+    int64_t pairs = 0;
+    for (int64_t r = row0; r < row0 + rows; r++)
+        for (int64_t key = 0; key <= r; key++)
+            pairs += window == 0 || r - key < window;
+    return pairs;
+}
+
+static void count_command(const sbp_program *p, const sbp_function *f, const sbp_command *c,
+                          const sbp_position *at, count *out) {
+    if (c->kind ==
+        SBP_CMD_GEMM) { /* d = a b + ..: one multiplication and addition per element of d and of depth */
+        const sbp_view *a = &c->views[1];
+        int64_t depth = c->u.gemm.ta ? rows_of(p, f, a, at) : a->cols;
+        out->flops +=
+            2.0 * (double)rows_of(p, f, &c->views[0], at) * (double)c->views[0].cols * (double)depth;
+    } else if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD) {
+        const sbp_attention_attrs *a = &c->u.attention;
+        bool backward = c->kind == SBP_CMD_ATTN_BWD;
+        int64_t row0 = at->table >= 0 ? at->columns[SBP_COLUMN_ROW0] : 0;
+        int64_t pairs = visible_pairs(row0, rows_of(p, f, &c->views[backward ? 3 : 2], at), a->window);
+        /* q k and p v; backward: these once more, then dp = do v, dv = p do, dq = ds k, dk = ds q */
+        int64_t qk = 2 * a->heads * a->d_qk, v = 2 * a->heads * a->d_v;
+        out->flops += (double)(pairs * (backward ? 3 * qk + 2 * v : qk + v));
+        out->pairs += pairs;
+        out->attentions++;
+    }
+    out->commands += c->kind != SBP_CMD_FENCE;
+}
+
+static void count_body(const sbp_program *p, const sbp_function *f, const sbp_body *body, sbp_position *at,
+                       count *out) {
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        sbp_position outer = *at;
+        if (node->kind == SBP_NODE_COMMAND)
+            count_command(p, f, node->u.command, at, out);
+        else if (node->kind == SBP_NODE_CALL)
+            count_body(p, &p->functions[node->u.call->function], &p->functions[node->u.call->function].body,
+                       at, out);
+        for (int64_t k = 0;
+             node->kind == SBP_NODE_LOOP && k < sbp_table_rows(p, node->u.loop->table, &at->sizes); k++) {
+            sbp_position_set(at, p, node->u.loop->table, k);
+            count_body(p, f, &node->u.loop->body, at, out);
+            *at = outer;
+        }
+    }
+}
+
+static count count_entry(const sbp_program *p, const char *entry, int64_t t) {
+    count out = {0};
+    sbp_position at = {.sizes = sbp_program_sizes(p, t, 1), .table = -1};
+    count_body(p, NULL, &sbp_program_find_entry(p, entry)->body, &at, &out);
+    return out;
+}
+
+static count count_function(const sbp_program *p, int32_t function, int64_t t) {
+    count out = {0};
+    sbp_position at = {.sizes = sbp_program_sizes(p, t, 1), .table = -1};
+    count_body(p, &p->functions[function], &p->functions[function].body, &at, &out);
+    return out;
+}
+
+/* ---- tests -------------------------------------------------------------------------------------------- */
+
+/* Rates that make seconds of one kind of work visible. */
+static const sbp_target_info rates = {.name = "cpu",
+                                      .gemm_flops = 1e9,
+                                      .attention_flops = 1e9,
+                                      .memory_bytes = 1e9,
+                                      .host_link_bytes = 1e9,
+                                      .host_bytes = 1e9,
+                                      .disk_bytes = 1e9};
+
+static sbp_program *program_of(testing *t, const char *model, int64_t rows, int64_t chunk, int64_t k) {
+    compile_wish wish = compile_wish_for(model, rows, chunk, chunk);
+    wish.options.schedule.checkpoint_every = k;
+    sbp_program *p;
+    testing_check(t, compile_model(t->arena, t->diag, &wish, &p));
+    return p;
+}
+
+static void flops_are_counted(void **state) {
+    (void)state;
+    static const char *const models[] = {GOLDEN "llama_bias/model", GOLDEN "mistral_window/model",
+                                         GOLDEN "gemma3_layer_types/model", GOLDEN "qwen2_sliding/model"};
+    static const struct { int64_t rows, chunk; } sizes[] = {{1, 1}, {50, 50}, {50, 7}, {48, 8}, {64, 3}};
+    int compared = 0;
+    int64_t attentions = 0;
+    for (int m = 0; m < SBP_COUNT(models); m++)
+        for (int s = 0; s < SBP_COUNT(sizes); s++) {
+            testing t = testing_open(1);
+            sbp_program *p = program_of(&t, models[m], sizes[s].rows, sizes[s].chunk, 1);
+            for (int64_t rows = sizes[s].rows; rows > 0; rows -= 13) { /* shorter micro-batches, too */
+                for (int32_t f = 0; f < p->function_count; f++, compared++) {
+                    count want = count_function(p, f, rows);
+                    sbp_cost got;
+                    sbp_cost_function(p, f, rows, &rates, &got);
+                    attentions += want.attentions;
+                    if (fabs(got.flops - want.flops) > SBP_TOLERANCE_F64 * want.flops ||
+                        got.commands != want.commands)
+                        fail_msg("%s, @%s, %lld rows in chunks of %lld: %.17g flops and %lld commands, by "
+                                 "hand %.17g "
+                                 "and %lld (%lld pairs)",
+                                 models[m], p->functions[f].name, (long long)rows, (long long)sizes[s].chunk,
+                                 got.flops, (long long)got.commands, want.flops, (long long)want.commands,
+                                 (long long)want.pairs);
+                }
+            }
+            testing_close(&t);
+        }
+    assert_true(attentions > 0);
+    printf("  %d functions\n", compared);
+}
+
+/* Twice the rows: all but attention doubles, and attention grows with their square. Chunks are such that the
+ * last is full. */
+static void attention_grows_with_the_square(void **state) {
+    (void)state;
+    testing t = testing_open(1);
+    enum { N = 256 };
+    sbp_program *p = program_of(&t, GOLDEN "llama_bias/model", 2 * N, 16, 1);
+    sbp_cost once, twice;
+    sbp_cost_step(t.arena, p, N, &rates, &once);
+    sbp_cost_step(t.arena, p, 2 * N, &rates, &twice);
+    count a = count_entry(p, "accumulate", N), b = count_entry(p, "accumulate", 2 * N);
+    double more = b.flops - 2 * a.flops; /* of attention */
+    assert_true(more > 0.1 * a.flops);
+    assert_true(fabs(twice.flops - 2 * once.flops - more) <= SBP_TOLERANCE_F64 * twice.flops);
+    double seconds = twice.seconds - 2 * once.seconds, want = more / rates.attention_flops;
+    double fixed = once.seconds; /* what does not grow: fills and the update of parameters */
+    assert_true(seconds < want && seconds > want - fixed);
+    testing_close(&t);
+}
+
+/* Rows of a table that nobody looks up cost nothing: seconds do not change with the number of tokens there
+ * are. */
+static void gathers_cost_what_they_touch(void **state) {
+    (void)state;
+    double seconds[2] = {0};
+    for (int large = 0; large < 2; large++) {
+        testing t = testing_open(1);
+        sbp_program *p = program_of(&t, GOLDEN "llama_bias/model", 64, 8, 1);
+        sbp_target_info target = rates;
+        target.memory_bytes = 1; /* a byte a second */
+        int32_t tables = 0;
+        for (int32_t f = 0; f < p->function_count; f++) { /* as many more words */
+            const sbp_body *body = &p->functions[f].body;
+            for (int32_t i = 0; i < body->count; i++)
+                for (int32_t k = 0;
+                     body->nodes[i].kind == SBP_NODE_LOOP && k < body->nodes[i].u.loop->body.count; k++) {
+                    const sbp_command *c = body->nodes[i].u.loop->body.nodes[k].u.command;
+                    bool gather = c->kind == SBP_CMD_GATHER;
+                    if (!gather && c->kind != SBP_CMD_SCATTER_ADD)
+                        continue;
+                    const sbp_view *table = &c->views[gather ? 1 : 0];
+                    assert_true(table->ref < 0); /* a formal */
+                    if (large) {
+                        p->functions[f].formals[~table->ref].rows.c[SBP_ONE] *= 1000;
+                        ((sbp_command *)c)->views[gather ? 1 : 0].length.base.c[SBP_ONE] *= 1000;
+                    }
+                    tables++;
+                }
+        }
+        assert_true(tables >= 2);
+        for (int32_t f = 0; f < p->function_count; f++) {
+            sbp_cost cost;
+            sbp_cost_function(p, f, 64, &target, &cost);
+            if (strncmp(p->functions[f].name, "embed.", 6) == 0)
+                seconds[large] += cost.seconds;
+        }
+        testing_close(&t);
+    }
+    assert_true(seconds[0] > 0 && seconds[0] == seconds[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(flops_are_counted),
+                                       cmocka_unit_test(attention_grows_with_the_square),
+                                       cmocka_unit_test(gathers_cost_what_they_touch)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
