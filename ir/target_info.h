@@ -11,11 +11,12 @@ typedef struct sbp_target_info {
     int64_t max_allocation_bytes; /* no buffer may be larger or lie across a multiple of it in an arena; 0: no
                                      limit */
     /* Measured: what the process needs on the device beside the arena. runtime_bytes for a tiny model; then
-     * per parameter tensor (the program and its prepared commands); for packed operands of products twice the
-     * bytes of the largest tensor, at most runtime_product_bytes; and per thread, twice that where a head has
-     * more than runtime_head_elems elements. sbpc adds these to runtime_bytes, for as many threads as
-     * --threads says. */
-    int64_t runtime_bytes, runtime_tensor_bytes, runtime_product_bytes, runtime_thread_bytes;
+     * per parameter tensor (the program and its prepared commands), more where it is converted; for packed
+     * operands of products what the largest layer and chunk need, each at most runtime_product_bytes, in
+     * whole runtime_page_bytes; and per thread, twice that where a head has more than runtime_head_elems
+     * elements. sbpc adds these to runtime_bytes, for as many threads as --threads says. */
+    int64_t runtime_bytes, runtime_tensor_bytes, runtime_converted_bytes;
+    int64_t runtime_product_bytes, runtime_page_bytes, runtime_thread_bytes;
     int64_t runtime_head_elems;
     int32_t attention_partials; /* dq partial sums of attn_bwd, each as large as dq; 0: none */
     bool has_copy_queue;

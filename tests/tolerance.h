@@ -76,6 +76,10 @@
 /* Memory of a process on the CPU, in bytes, planned against measured: one huge page, of which scratch memory
  * is made; the system gives them whole or not at all. */
 #define SBP_TOLERANCE_PROCESS_BYTES (2 << 20)
+/* And by how much it may be more than was planned: pages of libraries, which the system brings in as it
+ * likes.
+ */
+#define SBP_TOLERANCE_PROCESS_EXCESS_BYTES (512 << 10)
 
 /* What a driver says a process uses of a device against what was planned, relative. */
 #define SBP_TOLERANCE_USED_MEMORY 0.01

@@ -18,7 +18,7 @@ typedef struct cpu_pool cpu_pool;
 typedef void (*cpu_task)(void *arg, int64_t item, char *scratch);
 
 /* threads - 1 workers are started; the caller of cpu_pool_run is the last one. NULL when threads or memory
- * run out. scratch_bytes of lazily touched memory per thread. */
+ * run out. scratch_bytes of memory per thread, touched as needed but for its first page. */
 cpu_pool *cpu_pool_create(int threads, size_t scratch_bytes);
 void cpu_pool_destroy(cpu_pool *pool);
 /* Runs items 0 .. items-1, in any order, and returns when all are done. One caller at a time. */
@@ -64,7 +64,7 @@ typedef struct cpu_lane {
 } cpu_lane;
 
 enum {
-    CPU_SHARED_BYTES = 24 << 20, /* see kernels/gemm_body.h */
+    CPU_SHARED_BYTES = 16 << 20, /* see kernels/gemm_body.h */
     CPU_SCRATCH_BYTES = 4 << 20  /* per thread: attention tiles are the largest user */
 };
 

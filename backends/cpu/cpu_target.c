@@ -16,9 +16,11 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
     *out = (sbp_target_info){.name = "cpu",
                              .alignment_bytes = 64,
                              .max_allocation_bytes = 0,
-                             .runtime_bytes = 9900 << 10,
-                             .runtime_tensor_bytes = 44 << 10,
-                             .runtime_product_bytes = 12 << 20,
+                             .runtime_bytes = 8900 << 10,
+                             .runtime_tensor_bytes = 29 << 10,
+                             .runtime_converted_bytes = 18 << 10,
+                             .runtime_product_bytes = 7 << 20,
+                             .runtime_page_bytes = 2 << 20,
                              .runtime_thread_bytes = 2090 << 10, /* a huge page of scratch memory, a stack */
                              .runtime_head_elems = 160,          /* tiles of attention that fit into it */
                              .attention_partials = 4,

@@ -112,11 +112,20 @@ void cpu_pool_run(cpu_pool *pool, int64_t items, cpu_task task, void *arg) {
     }
 }
 
+/* The first page is taken at once: what a process holds shall not depend on which thread was in time for
+ * what. */
+static char *map_scratch(size_t bytes) {
+    char *scratch = cpu_map_pages(bytes);
+    if (scratch)
+        *(volatile char *)scratch = 0;
+    return scratch;
+}
+
 bool cpu_pool_reserve(cpu_pool *pool, size_t scratch_bytes) {
     if (scratch_bytes <= pool->scratch_bytes)
         return true;
     for (int i = 0; i < pool->threads; i++) {
-        char *scratch = cpu_map_pages(scratch_bytes);
+        char *scratch = map_scratch(scratch_bytes);
         if (!scratch)
             return false;
         cpu_unmap_pages(pool->workers[i].scratch, pool->scratch_bytes);
@@ -141,12 +150,12 @@ cpu_pool *cpu_pool_create(int threads, size_t scratch_bytes) {
     memset(pool->workers, 0, (size_t)threads * sizeof *pool->workers);
     pool->threads = 1; /* so far */
     pool->scratch_bytes = scratch_bytes;
-    pool->workers[0].scratch = cpu_map_pages(scratch_bytes);
+    pool->workers[0].scratch = map_scratch(scratch_bytes);
     bool ok = pool->workers[0].scratch != NULL;
     while (ok && pool->threads < threads) {
         worker *last = &pool->workers[pool->threads - 1], *caller = last + 1;
         last->pool = pool;
-        caller->scratch = cpu_map_pages(scratch_bytes);
+        caller->scratch = map_scratch(scratch_bytes);
         ok = caller->scratch && pthread_create(&last->thread, NULL, work, last) == 0;
         if (ok)
             pool->threads++;

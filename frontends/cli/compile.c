@@ -186,22 +186,46 @@ static int64_t widest_head(const sbp_module *module) {
     return widest;
 }
 
-/* runtime_bytes of the target for this model and so many threads. */
-static void size_process(sbp_compilation *c) {
-    sbp_target_info *target = &c->pipeline.target;
+/* What packed operands of products take: a weight matrix, or the two factors of its gradient, which is a sum
+ * over a chunk of so many rows; of the widest, that of the head. */
+static int64_t product_bytes(const sbp_compilation *c, const sbp_target_info *target,
+                             const sbp_schedule_options *chunks) {
     const sbp_module *module = c->model.module;
-    int64_t threads = sbp_options_int(c->options, "threads");
-    int64_t largest = 0;
+    int64_t largest = 0, widest = 0, bytes = sbp_dtype_bytes(c->dtype), page = target->runtime_page_bytes;
+    int64_t most = target->runtime_product_bytes / bytes; /* of one operand */
     for (int32_t i = 0; i < module->param_count; i++) {
-        int64_t bytes = sbp_type_row_elems(&module->params[i].type) * sbp_dtype_bytes(c->dtype);
-        largest = bytes > largest ? bytes : largest;
+        const sbp_type *type = &module->params[i].type;
+        widest = type->rank > 1 && type->dim[0].n > widest ? type->dim[0].n : widest;
     }
-    largest = 2 * largest < target->runtime_product_bytes ? 2 * largest : target->runtime_product_bytes;
+    for (int32_t i = 0; i < module->param_count; i++) {
+        const sbp_type *type = &module->params[i].type;
+        int64_t out = type->rank > 1 ? type->dim[0].n : 0, in = type->rank > 1 ? type->dim[1].n : 0;
+        int64_t rows = out == widest ? chunks->head_chunk : chunks->chunk;
+        rows = rows < target->chunk_most ? rows : target->chunk_most;
+        int64_t weight = out * in < most ? out * in : most;
+        int64_t gradient = (out * rows < most ? out * rows : most) + (in * rows < most ? in * rows : most);
+        largest = largest > weight ? largest : weight;
+        largest = largest > gradient ? largest : gradient;
+    }
+    return page > 0 ? sbp_round_up(largest * bytes, page) : largest * bytes;
+}
+
+/* runtime_bytes of the target for this model, so many threads and rows per chunk. */
+static sbp_status size_process(sbp_compilation *c, const sbp_schedule_options *chunks) {
+    sbp_target_info *target = &c->pipeline.target, fresh;
+    const sbp_module *module = c->model.module;
+    int64_t threads = sbp_options_int(c->options, "threads"), converted = 0;
+    SBP_TRY(c->target->describe(NULL, c->diag, &fresh));
+    for (int32_t i = 0; i < module->param_count; i++)
+        converted += module->params[i].storage != module->params[i].type.dtype;
     if (widest_head(module) > target->runtime_head_elems)
-        target->runtime_thread_bytes *= 2;
+        fresh.runtime_thread_bytes *= 2;
     c->threads = threads > 0 ? threads : USUAL_THREADS;
-    target->runtime_bytes += module->param_count * target->runtime_tensor_bytes + largest +
-                             c->threads * target->runtime_thread_bytes;
+    target->runtime_thread_bytes = fresh.runtime_thread_bytes;
+    target->runtime_bytes = fresh.runtime_bytes + module->param_count * target->runtime_tensor_bytes +
+                            converted * target->runtime_converted_bytes + product_bytes(c, target, chunks) +
+                            c->threads * target->runtime_thread_bytes;
+    return SBP_OK;
 }
 
 static sbp_status check_length(const sbp_compilation *c, int64_t t) {
@@ -283,10 +307,12 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(choose_target(c));
     SBP_TRY(choose_types(c));
     SBP_TRY(load_model(c));
-    size_process(c);
+    SBP_TRY(size_process(c, &(sbp_schedule_options){.chunk = c->pipeline.target.chunk_most,
+                                                    .head_chunk = c->pipeline.target.chunk}));
     SBP_TRY(read_wish(c));
     read_training(c);
     SBP_TRY(run_passes(c));
+    SBP_TRY(size_process(c, &c->pipeline.options.schedule));
     if (c->pipeline.stopped)
         return SBP_OK;
     SBP_TRY(sbp_program_verify(c->pipeline.program, c->diag));

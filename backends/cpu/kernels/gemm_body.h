@@ -27,7 +27,10 @@ enum {
 };
 #define PANEL (TILE_VECTORS * VL)
 #define ITEM_COLUMNS (ITEM_PANELS * PANEL)
-#define SHARED_ELEMS ((int64_t)(CPU_SHARED_BYTES / 3 / sizeof(REAL))) /* each of a, b, acc */
+/* Of a, b, and acc: CPU_SHARED_BYTES in all. They lie one after the other, so that small ones share a page.
+ */
+#define OPERAND_ELEMS ((int64_t)(CPU_SHARED_BYTES / 16 * 7 / sizeof(REAL)))
+#define ACC_ELEMS ((int64_t)(CPU_SHARED_BYTES / 16 * 2 / sizeof(REAL)))
 #endif
 
 typedef struct real_gemm {
@@ -177,9 +180,9 @@ static void real_gemm_compute(void *arg, int64_t item, char *scratch) {
             real_gemm_store(g, m + i, n, sums + i * ITEM_COLUMNS, columns);
 }
 
-/* The largest multiple of `unit` up to `count` (rounded up) so that each takes `elems` of SHARED_ELEMS. */
-static int64_t real_fitting(int64_t count, int64_t unit, int64_t elems) {
-    int64_t all = sbp_round_up(count, unit), most = SHARED_ELEMS / (elems > 0 ? elems : 1) / unit * unit;
+/* The largest multiple of `unit` up to `count` (rounded up) so that each takes `elems` of `space`. */
+static int64_t real_fitting(int64_t count, int64_t unit, int64_t elems, int64_t space) {
+    int64_t all = sbp_round_up(count, unit), most = space / (elems > 0 ? elems : 1) / unit * unit;
     return all < most ? all : most;
 }
 
@@ -204,9 +207,6 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
     g.k = g.ta ? g.a->rows : g.a->cols;
     if (g.m == 0 || g.n == 0)
         return;
-    g.a_packed = (OPERAND *)(void *)lane->shared; /* OPERANDs are as large as REALs */
-    g.b_packed = g.a_packed + SHARED_ELEMS;
-    g.acc = (REAL *)(void *)lane->shared + 2 * SHARED_ELEMS;
     /* Rows a multiple of 4 KiB apart fall into the same sets of the cache: better copied. */
     g.pack_a = g.ta || !real_is_operand(g.a) || g.k % PER_OPERAND != 0 ||
                (g.m > TILE_ROWS && g.a->stride * sbp_dtype_bytes(g.a->dtype) % 4096 == 0);
@@ -218,13 +218,17 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
     int64_t macro = g.k < GEMM_MACRO ? g.k : GEMM_MACRO;
     g.use_acc = g.k > GEMM_MACRO && (g.d->dtype != REAL_DTYPE || g.c_last); /* c may be d */
     g.a_stride = real_steps(macro) + 16;
-    int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro)), block_m = g.m;
+    int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro), OPERAND_ELEMS), block_m = g.m;
     if (g.pack_a)
-        block_m = real_fitting(g.m, PACK_ROWS, g.a_stride);
+        block_m = real_fitting(g.m, PACK_ROWS, g.a_stride, OPERAND_ELEMS);
     if (g.use_acc) {
-        int64_t most = real_fitting(g.m, PACK_ROWS, block_n);
+        int64_t most = real_fitting(g.m, PACK_ROWS, block_n, ACC_ELEMS);
         block_m = block_m < most ? block_m : most;
     }
+    int64_t a_elems = g.pack_a ? sbp_round_up(block_m, PACK_ROWS) * g.a_stride : 0;
+    g.a_packed = (OPERAND *)(void *)lane->shared; /* OPERANDs are as large as REALs */
+    g.b_packed = g.a_packed + a_elems;
+    g.acc = (REAL *)(void *)lane->shared + (g.b_packed - g.a_packed) + block_n * real_steps(macro);
     for (g.n0 = 0; g.n0 < g.n; g.n0 += block_n) {
         g.columns = g.n - g.n0 < block_n ? g.n - g.n0 : block_n;
         for (g.m0 = 0; g.m0 < g.m; g.m0 += block_m) {
