@@ -1,8 +1,9 @@
 """One optimizer step of SmolLM2-135M's shape in PyTorch: what cpu_step and ./run-demo compare with.
 
-    torch_step.py --rows 2048 --mode standard|checkpoint [--config config.json] [--threads 2] [--limit-gib 22]
+    torch_step.py --rows 2048 --mode standard|checkpoint [--dtype fp32|bf16] [--config config.json] [--threads 2] [--limit-gib 22]
 
-Random weights, random tokens, one document, fp32, transformers' Llama with scaled-dot-product attention, AdamW (fused).
+Random weights, random tokens, one document, transformers' Llama with scaled-dot-product attention, AdamW (fused). Weights are
+fp32; bf16 is torch.autocast over forward and loss, as TRL trains with bf16.
 Prints one JSON object: the faster of two steps, the peak of the process, and what stays resident (weights, gradients, Adam).
 """
 import argparse
@@ -14,6 +15,7 @@ import time
 parser = argparse.ArgumentParser()
 parser.add_argument("--rows", type=int, required=True)
 parser.add_argument("--mode", choices=("standard", "checkpoint"), default="standard")
+parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
 parser.add_argument("--config", default=os.path.join(os.path.dirname(__file__), "..", "data", "configs", "SmolLM2-135M.json"))
 parser.add_argument("--threads", type=int, default=os.cpu_count())
 parser.add_argument("--limit-gib", type=float, default=0, help="memory the process may map; 0: no limit")
@@ -38,7 +40,8 @@ tokens = torch.randint(0, config.vocab_size, (1, arguments.rows))
 seconds = []
 for _ in range(2):
     began = time.perf_counter()
-    loss = model(input_ids=tokens, labels=tokens).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=arguments.dtype == "bf16"):
+        loss = model(input_ids=tokens, labels=tokens).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -50,6 +53,7 @@ print(
         {
             "tool": f"torch {torch.__version__}, transformers {transformers.__version__}",
             "mode": arguments.mode,
+            "dtype": arguments.dtype,
             "rows": arguments.rows,
             "threads": arguments.threads,
             "seconds": min(seconds),
