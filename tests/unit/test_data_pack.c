@@ -1,6 +1,8 @@
 /* Data in memory: overlong documents, order of the rows, packing, columns. */
 #include "tests/unit/io_testing.h"
 
+#include <math.h>
+
 #include "runtime/data/pack.h"
 
 /* A file of rows with input_ids of these lengths; row r holds ids r*20 + i, every third label is masked. */
@@ -181,6 +183,19 @@ static void test_steps_by_tokens(void **state) {
             assert_true(tokens + sbp_dataset_row_tokens(d, s.order[s.at]) > 20);
     }
     assert_int_equal(steps, total);
+    /* Epochs differ in steps: a fraction is one of the epoch that it is of. */
+    int64_t each[3];
+    for (int e = 0; e < 3; e++)
+        each[e] = sbp_sampler_epoch_steps(&s, e);
+    for (int k = 1; k < 30; k++) {
+        double epochs = k / 10.0;
+        int64_t want = 0;
+        for (int e = 0; e < 3; e++) {
+            double share = epochs - e;
+            want += share >= 1 ? each[e] : share > 0 ? (int64_t)ceil(share * (double)each[e]) : 0;
+        }
+        assert_int_equal(sbp_sampler_total_steps(&s, epochs), want);
+    }
     sbp_sampler_close(&s);
     assert_ok(f, sbp_sampler_init(&s, f->diag, d, 7, true, 8, 1)); /* smaller than any row: one at a time */
     assert_true(sbp_sampler_epoch_steps(&s, 0) == 60);

@@ -106,6 +106,21 @@ static void test_the_first_row_decides(void **state) {
     assert_ok(f, parse(&job, "{\"input_ids\": [1], \"labels\": [1]}"));
     assert_fails(f, SBP_INPUT, "'input_ids'; the first row has 'input_ids', 'labels'",
                  parse(&job, "{\"input_ids\": [1]}"));
+    static const char *const masks[] = {"completion_mask", "assistant_masks"};
+    for (int i = 0; i < SBP_COUNT(masks); i++) {
+        char line[80], message[80];
+        snprintf(line, sizeof line, "{\"input_ids\": [1], \"%s\": [1]}", masks[i]);
+        job = start(f);
+        assert_ok(f, parse(&job, line));
+        snprintf(message, sizeof message, "a row with 'input_ids'; the first row has 'input_ids', '%s'",
+                 masks[i]);
+        assert_fails(f, SBP_INPUT, message, parse(&job, "{\"input_ids\": [1]}"));
+        job = start(f);
+        assert_ok(f, parse(&job, "{\"input_ids\": [1]}"));
+        snprintf(message, sizeof message, "a row with 'input_ids', '%s'; the first row has 'input_ids'",
+                 masks[i]);
+        assert_fails(f, SBP_INPUT, message, parse(&job, line));
+    }
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------ */

@@ -78,6 +78,7 @@ typedef struct bench {
     sbp_arena *arena;
     sbp_diag *diag;
     char directory[64];
+    const char *program, *tensors; /* texts */
     const sbp_plan *plan;
     sbp_executor *executor;
 } bench;
@@ -105,9 +106,9 @@ static void expect_text(bench *b, const char *want) {
 static sbp_status lay_out(void *user) {
     bench *b = user;
     static char text[8192];
-    const char *entry = strstr(program_text, "entry update");
-    snprintf(text, sizeof text, "%.*sbuffer norm result device f64[1, 1]\n%s", (int)(entry - program_text),
-             program_text, entry);
+    const char *entry = strstr(b->program, "entry update");
+    snprintf(text, sizeof text, "%.*sbuffer norm result device f64[1, 1]\n%s", (int)(entry - b->program),
+             b->program, entry);
     sbp_program *program;
     SBP_TRY(sbp_program_parse(b->arena, b->diag, "test", text, strlen(text), &program));
     place(program);
@@ -116,15 +117,16 @@ static sbp_status lay_out(void *user) {
     sbp_program_print(&out, program);
     const sbp_plan_section sections[] = {
         {SBP_PLAN_PROGRAM, out.data, (int64_t)out.length},
-        {SBP_PLAN_TENSORS, tensors_text, (int64_t)strlen(tensors_text)},
+        {SBP_PLAN_TENSORS, b->tensors, (int64_t)strlen(b->tensors)},
         {SBP_PLAN_META, "{\"model\": \"test\"}", 17},
         {SBP_PLAN_TEMPLATE, "{{ x }}", 7},
     };
     return sbp_plan_file_write(b->diag, path(b, "plan.bin"), sections, SBP_COUNT(sections));
 }
 
-static bench open_bench(bool map) {
-    bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
+static bench open_bench_of(const char *program, const char *tensors, bool map) {
+    bench b = {
+        .arena = sbp_arena_create(), .diag = sbp_diag_create(), .program = program, .tensors = tensors};
     strcpy(b.directory, "/tmp/sbp_weights_XXXXXX");
     assert_non_null(mkdtemp(b.directory));
     expect_ok(&b, sbp_guard(b.arena, b.diag, lay_out, &b));
@@ -133,6 +135,10 @@ static bench open_bench(bool map) {
     sbp_device_options options = {0};
     expect_ok(&b, sbp_executor_create(b.diag, recorder_class(map), &options, b.plan->program, &b.executor));
     return b;
+}
+
+static bench open_bench(bool map) {
+    return open_bench_of(program_text, tensors_text, map);
 }
 
 static void close_bench(bench *b) {
@@ -233,6 +239,38 @@ static void parameters_are_loaded_through_recipes(void **state) {
             for (int64_t c = 0; c < 6; c++)
                 assert_true((c < 2 ? at(&b, "columns_a", r * 2 + c) : at(&b, "columns_b", r * 4 + c - 2)) ==
                             500 + (double)(r * 6 + c));
+        close_bench(&b);
+    }
+}
+
+/* Tensors are read in pieces of 131,072 elements, and each goes to its place. */
+static void parameters_are_loaded_in_pieces(void **state) {
+    (void)state;
+    enum { ROWS = 401, COLS = 1003 };
+    static const char program[] =
+        "program p\ntarget cpu\nsizes t_max 8, s_max 1, chunk 4, head_chunk 4\narena device 0, host 0\n"
+        "scalars T, S\nbuffer large param device f32[1003, 401]\nbuffer halves param device f32[1003, 200]\n"
+        "buffer rest param device f32[1003, 201]\n"
+        "buffer g_large grad device f32[1003, 401]\n"
+        "entry update {\n"
+        "  reduce(dst += norm, src = g_large) {op = sumsq, flushes = large, gradient = src}\n}\n";
+    static const char tensors[] =
+        "{\"tensors\": [{\"buffer\": \"large\", \"trainable\": true, \"decay\": true, \"recipes\": "
+        "[{\"source\": \"large\", \"shape\": [401, 1003], \"steps\": [{\"transpose\": true}]}]},"
+        "{\"buffer\": \"halves\", \"trainable\": false, \"decay\": true, \"recipes\": "
+        "[{\"source\": \"halves\", \"shape\": [1003, 401], \"steps\": [{\"slice\": [1, 201, 200]}]}]},"
+        "{\"buffer\": \"rest\", \"trainable\": false, \"decay\": true, \"recipes\": "
+        "[{\"source\": \"halves\", \"shape\": [1003, 401], \"steps\": [{\"slice\": [1, 0, 201]}]}]}]}";
+    static const file_tensor file[] = {{"large", 2, {ROWS, COLS}, 1}, {"halves", 2, {COLS, ROWS}, 5}};
+    for (int map = 0; map < 2; map++) {
+        bench b = open_bench_of(program, tensors, map);
+        expect_ok(&b, load(&b, file, SBP_COUNT(file), 0));
+        for (int64_t k = 0; k < (int64_t)ROWS * COLS; k += 97)
+            assert_true(at(&b, "large", k) == 1 + (double)(k % ROWS * COLS + k / ROWS));
+        for (int64_t k = 0; k < (int64_t)COLS * 200; k += 61)
+            assert_true(at(&b, "halves", k) == 5 + (double)(k / 200 * ROWS + 201 + k % 200));
+        for (int64_t k = 0; k < (int64_t)COLS * 201; k += 59)
+            assert_true(at(&b, "rest", k) == 5 + (double)(k / 201 * ROWS + k % 201));
         close_bench(&b);
     }
 }
@@ -564,6 +602,7 @@ static void running_out_of_memory_is_reported(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_loaded_through_recipes),
+        cmocka_unit_test(parameters_are_loaded_in_pieces),
         cmocka_unit_test(bad_files_are_named),
         cmocka_unit_test(saving_inverts_loading),
         cmocka_unit_test(gradients_are_dumped_under_source_names),
