@@ -1,6 +1,7 @@
 /* inspect.c: sbpc inspect: what a plan needs and does. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "frontends/cli/cli.h"
 #include "ir/io/json.h"
@@ -158,6 +159,10 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     const char *svg = sbp_options_text(options, "svg");
     if (svg && sbp_same_file(svg, in.path))
         return sbp_fail(diag, SBP_USAGE, "--svg '%s' is the plan, which is read: choose another name", svg);
+    const char *dot = svg ? strrchr(svg, '.') : NULL;
+    if (dot && (strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".pdf") == 0 || strcasecmp(dot, ".jpg") == 0))
+        return sbp_fail(diag, SBP_USAGE,
+                        "--svg '%s': what is written is SVG: name it so (rsvg-convert makes others)", svg);
     if (svg) {
         sbp_text picture;
         sbp_text_init(&picture, arena);

@@ -1,4 +1,5 @@
 /* command_run.c: `sbprun PLAN --data ...` and `sbprun MODEL --data ...`. */
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -69,6 +70,45 @@ static sbp_status check_model(const sbp_run *run) {
                     "'%s' %s: a plan.bin, a Hugging Face model directory, a model.json or a .gguf file is "
                     "expected",
                     run->model, directory ? "has no config.json" : "is neither a plan nor a model");
+}
+
+/* Where the local cache of the Hugging Face Hub has a model; NULL: nowhere. */
+static const char *find_in_cache(sbp_run *run, const char *owner, int owner_length, const char *name) {
+    const char *hub = getenv("HF_HUB_CACHE"), *home = getenv("HF_HOME"), *user = getenv("HOME");
+    if (!hub)
+        hub = home ? sbp_file_join(run->arena, home, "hub")
+                   : sbp_file_join(run->arena, user ? user : "", ".cache/huggingface/hub");
+    const char *snapshots =
+        sbp_arena_printf(run->arena, "%s/models--%.*s--%s/snapshots", hub, owner_length, owner, name);
+    const char *found = NULL;
+    DIR *dir = opendir(snapshots);
+    struct dirent *entry;
+    while (dir && !found && (entry = readdir(dir))) {
+        const char *path = sbp_file_join(run->arena, snapshots, entry->d_name);
+        if (entry->d_name[0] != '.' && sbp_file_exists(sbp_file_join(run->arena, path, "config.json")))
+            found = path;
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+/* "organisation/name" is most likely meant for the Hub. */
+static sbp_status no_such_model(sbp_run *run, const char *path, const char *reason) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    size_t owner = strspn(path, letters), name = path[owner] == '/' ? strspn(path + owner + 1, letters) : 0;
+    if (owner == 0 || name == 0 || path[owner + 1 + name] || path[0] == '.')
+        return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", path, reason);
+    const char *cached = find_in_cache(run, path, (int)owner, path + owner + 1);
+    if (cached)
+        return sbp_fail(run->diag, SBP_IO,
+                        "cannot read '%s': %s; the Hugging Face cache has it: sbprun %s ...", path, reason,
+                        cached);
+    return sbp_fail(
+        run->diag, SBP_IO,
+        "cannot read '%s': %s. Nothing is downloaded here: hf download %s --local-dir %s, then sbprun "
+        "%s ...",
+        path, reason, path, path + owner + 1, path + owner + 1);
 }
 
 /* Sizes that the data decide; the data stay. */
@@ -279,7 +319,7 @@ static sbp_status run_body(void *user) {
     run->train = data && !sbp_options_given(o, "dump-gradients") &&
                  (!sbp_options_given(o, "score") || sbp_options_given(o, "steps"));
     if (access(first, F_OK) != 0)
-        return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", first, strerror(errno));
+        return no_such_model(run, first, strerror(errno));
     bool dry = sbp_options_on(o, "dry-run");
     bool is_plan = sbp_plan_file_probe(first);
     run->model = is_plan ? NULL : first;

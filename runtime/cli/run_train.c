@@ -373,6 +373,11 @@ static sbp_status act(sbp_run *run, const char *resumed) {
         SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
     if (scores)
         SBP_TRY(say_interrupted(run, score(run, scores), "scoring"));
+    if (scores)
+        sbp_note(run->diag, "the log-probabilities of %lld documents are in %s",
+                 (long long)run->data->doc_count, scores);
+    if (run->train && run->total_steps == 0)
+        sbp_note(run->diag, "0 steps: nothing was trained, no model is written");
     SBP_TRY(sbp_metrics_close(&run->metrics));
     return sbp_run_print_summary(run);
 }

@@ -8,7 +8,10 @@
 
 static void print_message(void *user, sbp_severity severity, const char *text) {
     static const char *const names[] = {"note: ", "warning: ", "error: "};
+    static const char self[] = "sbprun: ";
     (void)user;
+    if (strncmp(text, self, strlen(self)) == 0) /* of an option on the command line */
+        text += strlen(self);
     sbp_progress_break();
     fflush(stdout);
     fprintf(stderr, "sbprun: %s%s\n", names[severity], text);
@@ -19,6 +22,8 @@ static sbp_status dispatch(sbp_diag *diag, int argc, char **argv) {
         return sbp_command_tokenize(diag, argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "export") == 0)
         return sbp_fail(diag, SBP_USAGE, "sbprun export is not built yet");
+    if (argc == 2 && strcmp(argv[1], "help") == 0)
+        argv[1] = "--help";
     return sbp_command_run(diag, argc - 1, argv + 1);
 }
 

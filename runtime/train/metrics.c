@@ -168,7 +168,7 @@ sbp_status sbp_metrics_step(sbp_metrics *m, const sbp_step_report *r) {
     show(m, r);
     if (!m->file)
         return SBP_OK;
-    fprintf(m->file, "{\"step\": %lld", (long long)r->step);
+    fprintf(m->file, "{\"step\": %lld, \"kind\": \"train\"", (long long)r->step);
     put_number(m->file, "", "epoch", r->epoch);
     put_outputs(m, "", true);
     put_number(m->file, "", "learning_rate", r->learning_rate);
@@ -191,7 +191,7 @@ sbp_status sbp_metrics_evaluation(sbp_metrics *m, int64_t step, double epoch, co
     if (!m->file)
         return SBP_OK;
 
-    fprintf(m->file, "{\"step\": %lld", (long long)step);
+    fprintf(m->file, "{\"step\": %lld, \"kind\": \"eval\"", (long long)step);
     put_number(m->file, "", "epoch", epoch);
     fputs(", \"eval_file\": \"", m->file);
     for (const char *p = file; *p; p++) /* as JSON */

@@ -32,13 +32,20 @@ static void test_usage(void **state) {
         {"$R $D/p " DATA, "rows are given with --data FILE.jsonl"},
         {"$C compile $S -o $D/p --memory 16",
          "--memory: found '16', which is too small; expected a size such as 80GiB"},
+        {"$R $D/p --data " DATA " --bf16", "--bf16: types are chosen by --dtype"},
+        {"$R $D/p --data " DATA " --use_peft --lr 1", "--use_peft: LoRA is not built yet"},
+        {"$R $D/p --data " DATA " --lora_r 16", "--lora_r: LoRA is not built yet"},
+        {"$R $D/p --data " DATA " --run_name x", "--run_name: a run is named by its directory"},
+        {"$C inspect $D/p --svg $D/x.png", "what is written is SVG"},
         {"$R tokenize", "expected one model or plan, found 0"},
         {"$R tokenize $S --render", "not built yet"},
         {"$R tokenize $S --lr 1", "--lr is an option of sbprun"},
         {"echo '{\"messages\": []}' | $R $D/p --data -", "not built yet"},
     };
-    for (int i = 0; i < SBP_COUNT(cases); i++)
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
         cli_fails(f, 2, cases[i].message, cases[i].command);
+        assert_null(strstr(cli_text(f, "err"), "error: sbprun: ")); /* said once */
+    }
     cli_ok(f, COMPILE " --optimizer none");
     cli_fails(f, 2, "has no optimizer", "$R $D/p --data " DATA);
     cli_ok(f, "$R $D/p --data " DATA " --score $D/s.jsonl");
@@ -82,8 +89,9 @@ static void test_rows(void **state) {
         {"{\"text\": \"a\"}\n{\"input_ids\": [1]}\n", "d:2: found a row with 'input_ids'"},
         {"{\"text\": \"a\"\n", "d:1:12: no JSON: '}' expected"},
         {"{\"text\": \"a\"}\nhello\n", "d:2:5: no JSON: invalid token near 'hello'"},
-        {"[\n{\"text\": \"a\"}\n]\n", "note: rows are JSON objects, each on a line of its own"},
-        {"[{\"text\": \"a\"}]\n", "note: rows are JSON objects, each on a line of its own"},
+        {"[\n{\"text\": \"a\"}\n]\n", "is one JSON array; rows are JSON objects, one a line: "},
+        {"[{\"text\": \"a\"}]\n", "is one JSON array; rows are JSON objects, one a line: "},
+        {"[1]\n", "note: rows are JSON objects, each on a line of its own"},
         {"{\"input_ids\": [1, 512]}\n",
          "d:1: input_ids[1]: expected an id below the vocabulary's 512, found 512"},
         {"{\"input_ids\": [1, 2], \"labels\": [1]}\n", "labels: expected as many items"},
@@ -287,6 +295,35 @@ static void test_memory(void **state) {
     assert_false(cli_exists(f, "o/run.json"));
 }
 
+/* Data in other formats, and models that are not here: what makes of them what is read. */
+static void test_other_formats_and_places(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        int status;
+        const char *command, *message;
+    } cases[] = {
+        {1, "(printf PAR1; head -c 100 /dev/zero) >$D/d.parquet; $R $D/p --data $D/d.parquet",
+         "d.parquet' is Parquet; rows are JSON objects, one a line: python3 -c"},
+        {1, "gzip -c " DATA " >$D/d.gz; $R $D/p --data $D/d.gz", "is compressed by gzip: zcat '"},
+        {1, "printf '\\n [{\"text\": \"a\"}]' >$D/d.json; $R $D/p --data $D/d.json",
+         "is one JSON array; rows are"},
+        {1, "printf 'text,n\\nx,1\\n' >$D/d.csv; $R $D/p --data $D/d.csv", "read_csv('"},
+        {4, "HF_HUB_CACHE=$D/hub $R org/name --data " DATA, "hf download org/name --local-dir name"},
+        {4,
+         "mkdir -p $D/hub/models--org--name/snapshots/abc; cp $S/config.json "
+         "$D/hub/models--org--name/snapshots/abc; "
+         "HF_HUB_CACHE=$D/hub $R org/name --data " DATA,
+         "snapshots/abc ..."},
+        {0, "$R help", ""},
+        {0, "$R $D/p --data " DATA " --steps 0 --out none", "0 steps: nothing was trained"},
+        {0, "head -3 " DATA " | $R $D/p --data - --score $D/s.jsonl",
+         "the log-probabilities of 3 documents are in"},
+    };
+    cli_ok(f, COMPILE);
+    for (int i = 0; i < SBP_COUNT(cases); i++)
+        cli_fails(f, cases[i].status, cases[i].message, cases[i].command);
+}
+
 /* What is lacking is said by the limit that is the nearest. */
 static void test_limits_of_the_process(void **state) {
     io_fixture *f = *state;
@@ -351,6 +388,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_weights, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_numbers_that_are_not_finite, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_other_formats_and_places, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_limits_of_the_process, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_more_threads_than_help, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_pipes_do_not_block, cli_setup, io_teardown),

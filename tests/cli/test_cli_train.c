@@ -276,6 +276,9 @@ static void test_evaluations_and_the_written_model(void **state) {
     const sbp_json *summary = cli_json(f, "out");
     const sbp_json **lines = cli_lines(f, "o/metrics.jsonl", &count);
     assert_int_equal(count, 20 + 4); /* before, after 8 and 16, at the end */
+    for (int i = 0; i < count; i++)
+        assert_string_equal(sbp_json_member(lines[i], "kind")->string,
+                            sbp_json_member(lines[i], "eval_loss") ? "eval" : "train");
     assert_int_equal(cli_number(f, lines[0], "step"), 0);
     assert_int_equal(cli_number(f, lines[9], "step"), 8);
     assert_int_equal(cli_number(f, lines[count - 1], "step"), 20);

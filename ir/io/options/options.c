@@ -509,10 +509,14 @@ static sbp_status parse_option(parse_job *job, int *i) {
         value = "on";
     if (!value) {
         const char *next = *i < job->argc ? job->argv[*i] : NULL;
-        if (!next || strncmp(next, "--", 2) == 0)
+        if (next && strncmp(next, "--", 2) != 0) {
+            value = next;
+            (*i)++;
+        } else if (target.reason) {
+            value = "true"; /* a flag of TRL: what takes its place is said below */
+        } else {
             return sbp_fail(job->diag, SBP_USAGE, "%s: %s needs a value", job->program, arg);
-        value = next;
-        (*i)++;
+        }
     }
     return sbp_options_assign(o, job->diag, &setting, &target, value);
 }
