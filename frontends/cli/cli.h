@@ -49,7 +49,8 @@ typedef struct sbp_category {
 sbp_status sbp_cli_categories(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
                               sbp_category out[SBP_ROLE_COUNT + 1], int32_t *count) SBP_CHECKED;
 
-/* A picture: positions of the training entry from left to right, addresses from bottom to top. */
-void sbp_cli_memory_svg(sbp_arena *arena, const sbp_program *program, sbp_text *out);
+/* A picture: positions of the training entry from left to right, addresses of what comes and goes from bottom
+ * to top; below them, folded and not to scale, what is there all the time by category, and the process. */
+void sbp_cli_memory_svg(sbp_arena *arena, const sbp_program *program, int64_t process_bytes, sbp_text *out);
 
 #endif

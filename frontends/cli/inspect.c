@@ -166,7 +166,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     if (svg) {
         sbp_text picture;
         sbp_text_init(&picture, arena);
-        sbp_cli_memory_svg(arena, in.program, &picture);
+        sbp_cli_memory_svg(arena, in.program, in.info.runtime_bytes, &picture);
         SBP_TRY(sbp_file_write(diag, svg, picture.data, picture.length));
     }
     SBP_TRY(sbp_options_on(options, "json") ? print_json(&in, &text) : print_text(&in, &text));

@@ -242,6 +242,33 @@ static void test_frozen_parts(void **state) {
     cli_fails(f, 2, "--train '*none*' matches none", "$C compile $S -o $D/p --train '*none*'");
 }
 
+/* The picture of who holds the memory: what comes and goes fills its field, the rest is in bands with sizes.
+ */
+static void test_the_picture_of_memory(void **state) {
+    io_fixture *f = *state;
+    static const char *const texts[] = {
+        ">parameters 1015.",     ">gradients 1015.", ">optimizer state 1.98 MiB",
+        ">process and threads ", "(not to scale)",   " come and go<"};
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 1024 --chunk 64 && $C inspect $D/p --svg $D/m.svg");
+    const char *svg = sbp_arena_strdup(f->arena, text_of(f, "m.svg"));
+    double least = 1e9, most = 0;
+    int count = 0;
+    for (int i = 0; i < SBP_COUNT(texts); i++)
+        assert_non_null(strstr(svg, texts[i]));
+    for (const char *at = strstr(svg, "<rect x="); at; at = strstr(at + 1, "<rect x=")) {
+        double x, y, width, height;
+        if (sscanf(at, "<rect x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\"", &x, &y, &width, &height) !=
+                4 ||
+            !strstr(at, "<title>") || strcspn(at, "\n") < (size_t)(strstr(at, "<title>") - at))
+            continue;
+        least = y < least ? y : least;
+        most = y + height > most ? y + height : most;
+        count++;
+    }
+    assert_true(count > 50);
+    assert_true(least >= 59.99 && least < 60.01 && most < 540.01 && most > 500); /* pixels, as printed */
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -253,6 +280,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_layers_that_are_not_cut, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_picture_of_memory, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
