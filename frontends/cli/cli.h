@@ -4,6 +4,7 @@
 
 #include "backends/choice.h"
 #include "backends/target.h"
+#include "frontends/cli/profile.h"
 #include "frontends/frontend.h"
 #include "ir/io/options/options.h"
 #include "passes/planner/planner.h"
@@ -14,8 +15,9 @@ typedef struct sbp_compilation {
     sbp_diag *diag;
     const sbp_options *options;
     const char *model_path, *output;
-    const sbp_target *target;
-    sbp_choice choice; /* of the target */
+    const sbp_target *target; /* NULL: a machine that is not here, only estimated */
+    sbp_profile profile;      /* of that machine */
+    sbp_choice choice;        /* of the target */
     sbp_model model;
     const char *objective, *loss_type;
     sbp_dtype dtype, grad_dtype, state_dtype;
@@ -37,6 +39,11 @@ sbp_status sbp_cli_write_plan(const sbp_compilation *c) SBP_CHECKED;
 /* At most 12 lines: schedule, memory by category, headroom, longest sequence, time, the change that buys
  * most. */
 sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) SBP_CHECKED;
+
+/* The same for scripts: one JSON object. After the summary. */
+sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) SBP_CHECKED;
+/* ", \"schedule\": {...}" of the estimate. */
+void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out);
 
 /* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ...". */
 sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,

@@ -21,7 +21,21 @@ static sbp_dtype dtype_option(const sbp_options *o, const char *name, sbp_dtype 
     return fallback;
 }
 
+/* A machine that is not here: its memory is the limit unless another is given. */
+static sbp_status choose_profile(sbp_compilation *c, const char *name) {
+    if (sbp_options_given(c->options, "backend"))
+        return sbp_fail(c->diag, SBP_USAGE, "--device-profile says what to plan for: leave out --backend");
+    SBP_TRY(sbp_profile_find(c->arena, c->diag, name, &c->profile));
+    c->pipeline.target = c->profile.info;
+    c->choice.backend = c->profile.name;
+    snprintf(c->choice.reason, sizeof c->choice.reason, "--device-profile; an estimate, nothing runs on it");
+    return SBP_OK;
+}
+
 static sbp_status choose_target(sbp_compilation *c) {
+    const char *profile = sbp_options_text(c->options, "device-profile");
+    if (profile && *profile)
+        return choose_profile(c, profile);
     const sbp_choice_wish wish = {.backend = sbp_options_text(c->options, "backend"),
                                   .fp64 = sbp_options_is(c->options, "dtype", "fp64")};
     if (strcmp(wish.backend, "auto") == 0)
@@ -42,7 +56,11 @@ static sbp_status choose_types(sbp_compilation *c) {
     c->dtype = dtype_option(c->options, "dtype", c->pipeline.target.default_compute);
     if (!c->pipeline.target.supports[c->dtype])
         return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not compute in it",
-                        sbp_options_text(c->options, "dtype"), c->target->name);
+                        sbp_options_text(c->options, "dtype"), c->pipeline.target.name);
+    if (!c->target && c->dtype == SBP_F32) {
+        c->pipeline.target.gemm_flops = c->profile.fp32_flops;
+        c->pipeline.target.attention_flops = c->profile.fp32_attention;
+    }
     sbp_dtype wide = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     c->grad_dtype = dtype_option(c->options, "grad-dtype", wide);
     c->state_dtype = dtype_option(c->options, "state-dtype", wide);
@@ -152,6 +170,8 @@ static sbp_status read_wish(sbp_compilation *c) {
     if (w->whole && w->offload == SBP_OFFLOAD_AUTO)
         w->offload = SBP_OFFLOAD_OFF;
     w->memory_bytes = sbp_options_int(o, "memory") > 0 ? sbp_options_int(o, "memory") : 0;
+    if (w->memory_bytes == 0 && !c->target)
+        w->memory_bytes = c->profile.memory_bytes;
     w->host_memory_bytes = sbp_options_int(o, "host-memory") > 0 ? sbp_options_int(o, "host-memory") : 0;
     return SBP_OK;
 }
@@ -319,8 +339,15 @@ static sbp_status compile(sbp_compilation *c) {
     sbp_text summary;
     sbp_text_init(&summary, c->arena);
     SBP_TRY(sbp_cli_summary(c, &summary));
-    SBP_TRY(sbp_cli_write_plan(c));
+    if (c->target)
+        SBP_TRY(sbp_cli_write_plan(c));
     fputs(summary.data, stderr);
+    if (!sbp_options_on(c->options, "json"))
+        return SBP_OK;
+    sbp_text json;
+    sbp_text_init(&json, c->arena);
+    SBP_TRY(sbp_cli_summary_json(c, &json));
+    fputs(json.data, stdout);
     return SBP_OK;
 }
 
@@ -359,7 +386,8 @@ sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
                                                             : "more than one MODEL was given");
     c->model_path = sbp_options_arg(options, 0);
     c->output = sbp_options_text(options, "output");
-    if (!c->output && !sbp_options_text(options, "stop-after"))
+    const char *profile = sbp_options_text(options, "device-profile");
+    if (!c->output && !sbp_options_text(options, "stop-after") && !(profile && *profile))
         return sbp_fail(diag, SBP_USAGE, "no output was given: -o plan.bin");
     SBP_TRY(check_output(c));
     return compile(c);

@@ -61,7 +61,7 @@ static const char *absolute_path(const sbp_compilation *c, const char *path) {
     return path && realpath(path, resolved) ? sbp_arena_strdup(c->arena, resolved) : path;
 }
 
-static void add_schedule(const sbp_compilation *c, sbp_text *out) {
+void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out) {
     const sbp_schedule_options *s = &c->estimate.schedule;
     const char *homes = sbp_planner_homes(c->arena, s, "");
     sbp_text_add(
@@ -109,7 +109,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, ", \"runtime_bytes\": %lld, \"threads\": %lld, \"thread_bytes\": %lld",
                  (long long)target->runtime_bytes, (long long)c->threads,
                  (long long)target->runtime_thread_bytes);
-    add_schedule(c, out);
+    sbp_cli_add_schedule(c, out);
     sbp_text_add(out, ", \"estimate\": {\"seconds\": ");
     sbp_text_add_double(out, c->estimate.seconds);
     sbp_text_add(out, ", \"flops\": ");

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "frontends/cli/cli.h"
+#include "ir/io/json.h"
 #include "ir/machine.h"
 
 /* ---- the one change that would buy most -------------------------------------------------------------- */
@@ -185,6 +186,20 @@ static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
     return SBP_OK;
 }
 
+/* "134.5M", "32.8B" */
+static const char *count_text(const sbp_compilation *c, int64_t n) {
+    return n < 1000000000 ? sbp_arena_printf(c->arena, "%.1fM", (double)n / 1e6)
+                          : sbp_arena_printf(c->arena, "%.1fB", (double)n / 1e9);
+}
+
+/* "5.43 s", "2.1 h", "6.8 days" */
+static const char *time_text(const sbp_compilation *c, double seconds) {
+    return seconds < 600      ? sbp_arena_printf(c->arena, "%.3g s", seconds)
+           : seconds < 7200   ? sbp_arena_printf(c->arena, "%.3g s (%.0f min)", seconds, seconds / 60)
+           : seconds < 172800 ? sbp_arena_printf(c->arena, "%.3g s (%.1f h)", seconds, seconds / 3600)
+                              : sbp_arena_printf(c->arena, "%.3g s (%.1f days)", seconds, seconds / 86400);
+}
+
 sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     const sbp_program *program = c->pipeline.program;
     const sbp_target_info *target = &c->pipeline.target;
@@ -196,8 +211,9 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
         trained += c->model.module->params[i].trainable ? n : 0;
     }
     SBP_TRY(find_advice(c));
-    sbp_text_add(out, "%s: %s (%s), %.1fM parameters, %.1fM trained; %s\n", c->output, c->model.name,
-                 c->model.model_type, (double)parameters / 1e6, (double)trained / 1e6, c->objective);
+    sbp_text_add(out, "%s: %s (%s), %s parameters, %s trained; %s\n", c->target ? c->output : "no plan",
+                 c->model.name, c->model.model_type, count_text(c, parameters), count_text(c, trained),
+                 c->objective);
     sbp_text_add(out, "backend    %s (%s), %s; up to %lld rows in a micro-batch\n", target->name,
                  c->choice.reason,
                  c->dtype == SBP_F64    ? "fp64"
@@ -210,9 +226,11 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
                  sbp_format_bytes(spare, sizeof spare, (double)target->runtime_bytes));
     if (target->runtime_thread_bytes > 0)
         sbp_text_add(out, " with %lld thread%s", (long long)c->threads, c->threads == 1 ? "" : "s");
-    if (program->arena_bytes[SBP_HOST] > 0)
-        sbp_text_add(out, "; %s on the host",
-                     sbp_format_bytes(host, sizeof host, (double)program->arena_bytes[SBP_HOST]));
+    for (int space = SBP_HOST; space < SBP_SPACE_COUNT; space++)
+        if (program->arena_bytes[space] > 0)
+            sbp_text_add(out, "; %s on %s",
+                         sbp_format_bytes(host, sizeof host, (double)program->arena_bytes[space]),
+                         space == SBP_HOST ? "the host" : "disk");
     sbp_text_add(out, "\n           ");
     SBP_TRY(sbp_cli_memory_line(c->arena, c->diag, program, target->alignment_bytes, out));
     sbp_text_add(out, "\n");
@@ -222,11 +240,43 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
                      sbp_format_bytes(size, sizeof size, (double)c->wish.memory_bytes));
     SBP_TRY(longest_line(c, out));
     sbp_text_add(out,
-                 "time       about %.3g s a step of one full micro-batch (%.3g tokens/s, %.3g TFLOP), by the "
+                 "time       about %s a step of one full micro-batch (%.3g tokens/s, %.3g TFLOP), by the "
                  "cost model\n",
-                 c->estimate.seconds,
+                 time_text(c, c->estimate.seconds),
                  c->estimate.seconds > 0 ? (double)c->estimate.t_max / c->estimate.seconds : 0,
                  c->estimate.flops / 1e12);
     sbp_text_add(out, "most       %s\n", c->advice);
+    return SBP_OK;
+}
+
+sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
+    const sbp_program *program = c->pipeline.program;
+    sbp_category categories[SBP_ROLE_COUNT + 1];
+    int32_t count = 0;
+    SBP_TRY(sbp_cli_categories(c->arena, c->diag, program, c->pipeline.target.alignment_bytes, categories,
+                               &count));
+    sbp_text_add(out, "{\"model\": ");
+    sbp_json_add_string(out, c->model.name, strlen(c->model.name));
+    sbp_text_add(out, ", \"backend\": ");
+    sbp_json_add_string(out, c->pipeline.target.name, strlen(c->pipeline.target.name));
+    sbp_text_add(out, ", \"plan\": ");
+    if (c->target)
+        sbp_json_add_string(out, c->output, strlen(c->output));
+    else
+        sbp_text_add(out, "null");
+    sbp_text_add(out,
+                 ", \"seconds\": %.6g, \"flops\": %.6g, \"peak_bytes\": {\"device\": %lld, \"host\": %lld, "
+                 "\"disk\": %lld}, \"categories\": {",
+                 c->estimate.seconds, c->estimate.flops,
+                 (long long)(program->arena_bytes[SBP_DEVICE] + c->pipeline.target.runtime_bytes),
+                 (long long)program->arena_bytes[SBP_HOST], (long long)program->arena_bytes[SBP_DISK]);
+    for (int32_t i = 0; i < count; i++)
+        sbp_text_add(out, "%s\"%s\": %lld", i ? ", " : "", categories[i].name,
+                     (long long)categories[i].bytes);
+    sbp_text_add(out, "}");
+    sbp_cli_add_schedule(c, out);
+    sbp_text_add(out, ", \"advice\": ");
+    sbp_json_add_string(out, c->advice, strlen(c->advice));
+    sbp_text_add(out, "}\n");
     return SBP_OK;
 }

@@ -1,0 +1,113 @@
+/* profile.c: profiles by name or from files. */
+#include "frontends/cli/profile.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/io/file.h"
+
+static const struct {
+    const char *name, *text;
+} profiles[] = {
+#define PROFILE(name, text) {name, text},
+#include "frontends/cli/profiles.def"
+#undef PROFILE
+};
+
+typedef enum value_kind { BYTES, ROWS, RATE } value_kind;
+
+/* Where a value goes, and what it may be. */
+typedef struct key {
+    const char *name;
+    value_kind kind;
+    void *to;
+    bool optional, given;
+} key;
+
+static sbp_status read_value(sbp_diag *diag, const char *from, key *k, const char *word) {
+    int64_t whole;
+    char *end;
+    double number = strtod(word, &end);
+    if (k->kind == BYTES && sbp_parse_bytes(NULL, word, &whole) == SBP_OK) {
+        *(int64_t *)k->to = whole;
+    } else if (k->kind == ROWS && *end == 0 && number >= 1 && number <= 1e9) {
+        *(int64_t *)k->to = (int64_t)number;
+    } else if (k->kind == RATE && *end == 0 && number > 0 && number < 1e30) {
+        *(double *)k->to = number;
+    } else {
+        return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no %s", from, k->name, word,
+                        k->kind == BYTES ? "size like 80GiB" : "positive number");
+    }
+    k->given = true;
+    return SBP_OK;
+}
+
+static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, const char *text,
+                        sbp_profile *out) {
+    sbp_target_info *i = &out->info;
+    *out = (sbp_profile){.name = from};
+    *i = (sbp_target_info){
+        .name = from, .alignment_bytes = 256, .has_copy_queue = true, .default_compute = SBP_BF16};
+    i->supports[SBP_BF16] = i->supports[SBP_F32] = true;
+    key keys[] = {{"memory", BYTES, &out->memory_bytes, false, false},
+                  {"process", BYTES, &i->runtime_bytes, false, false},
+                  {"allocation", BYTES, &i->max_allocation_bytes, true, false},
+                  {"bf16_flops", RATE, &i->gemm_flops, false, false},
+                  {"fp32_flops", RATE, &out->fp32_flops, false, false},
+                  {"bf16_attention", RATE, &i->attention_flops, false, false},
+                  {"fp32_attention", RATE, &out->fp32_attention, false, false},
+                  {"memory_bytes", RATE, &i->memory_bytes, false, false},
+                  {"link_bytes", RATE, &i->host_link_bytes, false, false},
+                  {"host_bytes", RATE, &i->host_bytes, false, false},
+                  {"disk_bytes", RATE, &i->disk_bytes, false, false},
+                  {"half_rows", RATE, &i->gemm_half_rows, false, false},
+                  {"command_seconds", RATE, &i->command_seconds, false, false},
+                  {"chunk", ROWS, &i->chunk, false, false},
+                  {"head_chunk", ROWS, &i->head_chunk, false, false},
+                  {"chunk_most", ROWS, &i->chunk_most, true, false}};
+    key *open = NULL;
+    for (const char *at = text; *at;) {
+        at += strspn(at, " \t\r\n");
+        if (*at == '#') {
+            at += strcspn(at, "\n");
+            continue;
+        }
+        size_t length = strcspn(at, " \t\r\n");
+        if (length == 0)
+            break;
+        const char *word = sbp_arena_strndup(arena, at, length);
+        at += length;
+        if (open) {
+            SBP_TRY(read_value(diag, from, open, word));
+            open = NULL;
+            continue;
+        }
+        for (int k = 0; k < SBP_COUNT(keys); k++)
+            if (strcmp(keys[k].name, word) == 0)
+                open = &keys[k];
+        if (!open)
+            return sbp_fail(diag, SBP_INPUT, "%s: '%s' is no key of a device profile", from, word);
+    }
+    for (int k = 0; k < SBP_COUNT(keys); k++)
+        if (!keys[k].given && !keys[k].optional)
+            return sbp_fail(diag, SBP_INPUT, "%s: a device profile needs '%s'", from, keys[k].name);
+    return SBP_OK;
+}
+
+sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *name, sbp_profile *out) {
+    for (int p = 0; p < SBP_COUNT(profiles); p++)
+        if (strcmp(profiles[p].name, name) == 0)
+            return parse(arena, diag, name, profiles[p].text, out);
+    if (!sbp_file_exists(name)) {
+        sbp_text names;
+        sbp_text_init(&names, arena);
+        for (int p = 0; p < SBP_COUNT(profiles); p++)
+            sbp_text_add(&names, " %s", profiles[p].name);
+        return sbp_fail(diag, SBP_USAGE, "--device-profile %s: neither a file nor one of%s", name,
+                        names.data);
+    }
+    const char *text;
+    size_t length;
+    SBP_TRY(sbp_file_read(arena, diag, name, &text, &length));
+    return parse(arena, diag, name, text, out);
+}
