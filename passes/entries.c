@@ -55,14 +55,27 @@ static int32_t add_item(entry_builder *e, sbp_resident item) {
     return e->r->item_count - 1;
 }
 
+/* The pool of this description; there are few, many items have the same. */
+static int32_t pool_of(entry_builder *e, sbp_resident_pool pool) {
+    sbp_residency *r = e->r;
+    for (int32_t i = r->pool_count - 1; i >= 0; i--) {
+        const sbp_resident_pool *q = &r->pools[i];
+        if (q->name == pool.name && q->role == pool.role && q->stored == pool.stored &&
+            q->computed == pool.computed && q->cols == pool.cols && sbp_extent_equal(q->rows, pool.rows))
+            return i;
+    }
+    SBP_PUSH(e->p->arena, r->pools, r->pool_count, r->pool_capacity, pool);
+    return r->pool_count - 1;
+}
+
 /* An item whose home is a buffer that is there already; the buffer moves to where its class lives. */
 static int32_t add_buffer_item(entry_builder *e, sbp_item_class class, int32_t buffer, sbp_dtype computed,
                                bool lasts) {
     sbp_buffer *b = &e->p->program->buffers[buffer];
     b->space = home_of(e, class);
-    const char *pool =
-        sbp_arena_printf(e->p->arena, "%s.%s.%lldx%lld", sbp_role_name(b->role), sbp_dtype_name(b->dtype),
-                         (long long)sbp_extent_as_const(b->rows), (long long)b->cols);
+    int32_t pool = pool_of(
+        e, (sbp_resident_pool){
+               .role = b->role, .stored = b->dtype, .computed = computed, .rows = b->rows, .cols = b->cols});
     return add_item(e, (sbp_resident){.class = class,
                                       .role = b->role,
                                       .pool = pool,
@@ -86,14 +99,15 @@ static int32_t add_array(entry_builder *e, sbp_item_class class, const char *nam
         space == SBP_DEVICE ? name : sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]);
     bool home = kept && (space == SBP_DEVICE || count > 2);
     int32_t first = e->r->item_count, buffer = -1,
-            piece = sbp_residency_piece(e->p, space, dtype, t, cols, count);
+            piece = sbp_residency_piece(e->p, space, dtype, t, cols, count),
+            pool = pool_of(e, (sbp_resident_pool){name, role, dtype, dtype, t, cols});
     for (int32_t i = 0; i < count; i++) {
         if (home && i % piece == 0)
             buffer = sbp_lower_buffer(e->p, array, role, space, dtype, count - i < piece ? count - i : piece,
                                       t, cols, -1);
         add_item(e, (sbp_resident){.class = class,
                                    .role = role,
-                                   .pool = name,
+                                   .pool = pool,
                                    .buffer = buffer,
                                    .element = i % piece,
                                    .space = home ? space : SBP_DEVICE,

@@ -339,13 +339,11 @@ static const struct {
     {true, true, false, false},   {true, true, true, false},   {true, true, true, true},
 };
 
-/* Choice number i of homes, and of where updates run; false: not to be looked at. */
-static bool pick_homes(const search *s, int32_t i, sbp_schedule_options *o) {
+/* Choice number i of homes; false: not to be looked at. */
+static bool pick_homes(const search *s, int32_t choice, sbp_schedule_options *o) {
     const sbp_wish *w = s->wish;
     const sbp_target_info *t = &s->pl.base->target;
     const sbp_pass_options *p = &s->pl.base->options;
-    int32_t choice = i / 2;
-    o->host_update = i % 2 == 1;
     if (w->offload == SBP_OFFLOAD_GIVEN) {
         if (choice > 0)
             return false;
@@ -366,7 +364,25 @@ static bool pick_homes(const search *s, int32_t i, sbp_schedule_options *o) {
             (gradients && p->step && !homes_tried[choice].params))
             return false; /* there are none: an earlier choice says the same */
     }
-    return !o->host_update || (o->homes[SBP_ITEM_STATE] != SBP_DEVICE && t->has_copy_queue);
+    return true;
+}
+
+/* Where updates run: where the simplest schedule with these homes is faster. */
+static sbp_status pick_update(search *s, sbp_schedule_options *o) {
+    const sbp_target_info *t = &s->pl.base->target;
+    sbp_plan_estimate here, host;
+    sbp_schedule_options simple = *o;
+    if (o->homes[SBP_ITEM_STATE] == SBP_DEVICE || !t->has_copy_queue)
+        return SBP_OK;
+    simple.segment = simple.checkpoint_every = 1;
+    simple.chunk = t->chunk;
+    simple.head_chunk = t->head_chunk;
+    int64_t rows = s->longest ? 4 * t->chunk : s->wish->t_max;
+    SBP_TRY(try_at(s, simple, rows, true, &here));
+    simple.host_update = true;
+    SBP_TRY(try_at(s, simple, rows, true, &host));
+    o->host_update = host.seconds < here.seconds;
+    return SBP_OK;
 }
 
 static sbp_status try_all(search *s) {
@@ -375,10 +391,11 @@ static sbp_status try_all(search *s) {
     int32_t layers = 1;
     if (limited)
         SBP_TRY(count_layers(s, &layers));
-    for (int32_t i = 0; i < 2 * SBP_COUNT(homes_tried); i++) {
+    for (int32_t i = 0; i < SBP_COUNT(homes_tried); i++) {
         sbp_schedule_options o = {0};
         if (!pick_homes(s, i, &o))
             continue;
+        SBP_TRY(pick_update(s, &o));
         for (int64_t g = 1; g <= 4; g *= 2) {
             o.segment = w->segment != SBP_AUTO ? w->segment : g;
             if (g > 1 && (w->segment != SBP_AUTO || !limited || g > layers))

@@ -13,9 +13,9 @@
 
 typedef struct sbp_resident {
     sbp_item_class class;
-    sbp_role role;    /* of the home; slots of what lasts have a role of their own */
-    const char *pool; /* items of one pool share slots; they have equal shapes and types */
-    int32_t buffer;   /* home; -1: none, what is given up before it was read for the last time is lost */
+    sbp_role role;  /* of the home; slots of what lasts have a role of their own */
+    int32_t pool;   /* items of one pool share slots: number in sbp_residency */
+    int32_t buffer; /* home; -1: none, what is given up before it was read for the last time is lost */
     int32_t element;
     sbp_space space; /* of the home */
     sbp_dtype stored, computed;
@@ -61,7 +61,18 @@ typedef struct sbp_call_list {
     int32_t act_count, act_capacity;
 } sbp_call_list;
 
+/* Items of equal shapes and types. */
+typedef struct sbp_resident_pool {
+    const char *name; /* NULL: of what lasts, named after its shape */
+    sbp_role role;
+    sbp_dtype stored, computed;
+    sbp_extent rows;
+    int64_t cols;
+} sbp_resident_pool;
+
 typedef struct sbp_residency {
+    sbp_resident_pool *pools;
+    int32_t pool_count, pool_capacity;
     sbp_resident *items;
     int32_t item_count, item_capacity;
     sbp_call_list *lists;

@@ -62,27 +62,29 @@ static sbp_view view_at(const sbp_slots *s, int32_t item, sbp_place_kind place) 
 
 /* ---- pools ------------------------------------------------------------------------------------------- */
 
-static int32_t find_pool(sbp_slots *s, sbp_map *known, int32_t item, sbp_place_kind place) {
+/* Slots of a pool at a place; made when the first item needs one. by_place: per pool and place, -1. */
+static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_place_kind place) {
     static const char *const suffixes[] = {"", ".here", "", ".computed"};
     const sbp_resident *it = &s->r->items[item];
-    bool own = it->lasts || it->class == SBP_ITEM_OTHER;
-    const char *name = sbp_arena_printf(s->p->arena, "%s%s%s", own ? "slot." : "", it->pool, suffixes[place]);
-    if (own && place == SBP_PLACE_COMPUTED) /* equal shapes in different compute types do not meet */
-        name = sbp_arena_printf(s->p->arena, "%s.%s", name, sbp_dtype_name(it->computed));
-    int32_t found = sbp_map_get(known, name);
-    if (found < 0) {
-        SBP_PUSH(s->p->arena, s->pools, s->pool_count, s->pool_capacity,
-                 (sbp_slot_pool){.name = name,
-                                 .place = place,
-                                 .role = own ? SBP_ROLE_SLOT : it->role,
-                                 .dtype = dtype_at(it, place),
-                                 .rows = it->rows,
-                                 .cols = it->cols,
-                                 .buffer = -1});
-        found = s->pool_count - 1;
-        sbp_map_set(known, name, found);
-    }
-    return found;
+    const sbp_resident_pool *pool = &s->r->pools[it->pool];
+    int32_t *found = &by_place[it->pool * SBP_PLACE_COUNT + (int)place];
+    if (*found >= 0)
+        return *found;
+    const char *name =
+        pool->name ? pool->name
+                   : sbp_arena_printf(s->p->arena, "slot.%s.%s.%lldx%lld", sbp_role_name(pool->role),
+                                      sbp_dtype_name(dtype_at(it, place)),
+                                      (long long)sbp_extent_as_const(pool->rows), (long long)pool->cols);
+    SBP_PUSH(s->p->arena, s->pools, s->pool_count, s->pool_capacity,
+             (sbp_slot_pool){.name = sbp_arena_printf(s->p->arena, "%s%s", name, suffixes[place]),
+                             .place = place,
+                             .role = pool->name ? it->role : SBP_ROLE_SLOT,
+                             .dtype = dtype_at(it, place),
+                             .rows = it->rows,
+                             .cols = it->cols,
+                             .buffer = -1});
+    *found = s->pool_count - 1;
+    return *found;
 }
 
 static bool names_before(const sbp_act *act, int32_t operand) {
@@ -98,7 +100,7 @@ typedef struct demand {
     int32_t wants, reads;
 } demand;
 
-static void count_act(sbp_slots *s, sbp_map *known, const sbp_act *act, demand *demands) {
+static void count_act(sbp_slots *s, int32_t *by_place, const sbp_act *act, demand *demands) {
     for (int32_t i = 0; i < act->operand_count; i++) {
         const sbp_operand *operand = &act->operands[i];
         if (operand->item < 0 || names_before(act, i))
@@ -107,7 +109,7 @@ static void count_act(sbp_slots *s, sbp_map *known, const sbp_act *act, demand *
         sbp_standing *st = &s->standing[operand->item];
         for (sbp_place_kind at = wanted_place(it, act, operand); at != SBP_PLACE_HOME; at = before(it, at)) {
             if (st->pool[at] < 0) {
-                st->pool[at] = find_pool(s, known, operand->item, at);
+                st->pool[at] = find_pool(s, by_place, operand->item, at);
                 s->pools[st->pool[at]].items++;
             }
             demands[st->pool[at]].wants++;
@@ -143,12 +145,14 @@ sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s)
     for (int32_t i = 0; i < r->item_count; i++)
         for (int k = 0; k < SBP_PLACE_COUNT; k++)
             s->standing[i].pool[k] = -1;
-    sbp_map known;
-    sbp_map_init(&known, p->arena);
-    demand *demands = SBP_NEW_ARRAY(p->arena, demand, r->item_count * SBP_PLACE_COUNT + 1);
+    int32_t places = r->pool_count * SBP_PLACE_COUNT;
+    int32_t *by_place = SBP_NEW_ARRAY(p->arena, int32_t, places + 1);
+    demand *demands = SBP_NEW_ARRAY(p->arena, demand, places + 1);
+    for (int32_t i = 0; i < places; i++)
+        by_place[i] = -1;
     for (int32_t l = 0; l < r->list_count; l++)
         for (int32_t a = 0; a < r->lists[l].act_count; a++) {
-            count_act(s, &known, &r->lists[l].acts[a], demands);
+            count_act(s, by_place, &r->lists[l].acts[a], demands);
             for (int32_t k = 0; k < s->pool_count; k++) {
                 s->pools[k].most = max_i32(s->pools[k].most, demands[k].wants);
                 s->pools[k].fetched = max_i32(s->pools[k].fetched, demands[k].reads);
@@ -214,6 +218,11 @@ static const use *next_use(sbp_standing *st, int32_t at) {
     return st->next_use < st->use_count ? &st->uses[st->next_use] : NULL;
 }
 
+static const char *pool_name(const sbp_slots *s, int32_t item) {
+    const char *name = s->r->pools[s->r->items[item].pool].name;
+    return name ? name : s->p->program->buffers[s->r->items[item].buffer].name;
+}
+
 static void touch(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t after) {
     const sbp_standing *st = &s->standing[item];
     if (place == SBP_PLACE_HOME)
@@ -275,7 +284,7 @@ static sbp_status give_up(sbp_slots *s, int32_t item, sbp_place_kind place, int3
         if (is_read_later(s, item, at - 1)) {
             if (s->r->items[item].buffer < 0)
                 return sbp_fail(s->p->diag, SBP_INTERNAL, "reside: '%s' is given up before it was read",
-                                s->r->items[item].pool);
+                                pool_name(s, item));
             SBP_TRY(write_home(s, item, at));
         } else {
             st->dirty = SBP_PLACE_HOME;
@@ -341,7 +350,8 @@ static sbp_status realise(sbp_slots *s, int32_t item, sbp_place_kind place, int3
     content = content && (it->lasts || anywhere); /* what is written and read in one call begins empty */
     if (content) {
         if (it->buffer < 0)
-            return sbp_fail(s->p->diag, SBP_INTERNAL, "reside: '%s' is read where it is not", it->pool);
+            return sbp_fail(s->p->diag, SBP_INTERNAL, "reside: '%s' is read where it is not",
+                            pool_name(s, item));
         SBP_TRY(realise(s, item, from, at, true));
         if (st->valid[place]) /* it was newer elsewhere, and passed here on its way home */
             return SBP_OK;
