@@ -212,7 +212,32 @@ static void test_depth(void **state) {
         fail_msg("kernels or functions of 64 layers differ from those of 2");
     make_model(f, model);
     compile(f, "--seq-len 4096");
-    assert_non_null(strstr(text_of(f, "err"), "32762.1M parameters"));
+    assert_non_null(strstr(text_of(f, "err"), "32.8B parameters"));
+}
+
+/* A machine that is not here: an estimate in its memory, by name or from a file; no plan. */
+static void test_device_profile(void **state) {
+    io_fixture *f = *state;
+    make_model(f, "tests/data/configs/Qwen3-32B.json");
+    cli_ok(f, "$C compile $D/m --device-profile h100-80gb --seq-len 131072 --clip none --accumulate 1 --json "
+              "-o $D/none");
+    assert_non_null(strstr(text_of(f, "err"), "no plan: m (qwen3), 32.8B parameters"));
+    const sbp_json *root = cli_json(f, "out");
+    double device = cli_number(f, sbp_json_member(root, "peak_bytes"), "device"),
+           host = cli_number(f, sbp_json_member(root, "peak_bytes"), "host");
+    assert_true(device > 0 && device <= 80.0 * (1 << 30) && host > 300e9); /* weights, states on the host */
+    assert_true(cli_number(f, root, "seconds") > 0);
+    assert_false(cli_exists(f, "none"));
+    cli_put(f, "small",
+            "memory 24GiB process 500MiB bf16_flops 1e14 fp32_flops 5e13 # made up\n"
+            "bf16_attention 8e13 fp32_attention 3e13 memory_bytes 8e11 link_bytes 2e10 host_bytes 6e10\n"
+            "disk_bytes 5e9 half_rows 128 command_seconds 4e-6 chunk 4096 head_chunk 1024\n");
+    cli_ok(f, "$C compile $D/m --device-profile $D/small --seq-len 4096 --clip none --accumulate 1");
+    cli_fails(f, 3, "too much", "$C compile $D/m --device-profile $D/small --seq-len 4096 --offload none");
+    cli_put(f, "bad", "memory 24GiB speed 3\n");
+    cli_fails(f, 1, "'speed' is no key", "$C compile $D/m --device-profile $D/bad");
+    cli_fails(f, 2, "h200", "$C compile $D/m --device-profile nothing");
+    cli_fails(f, 2, "leave out --backend", "$C compile $D/m --device-profile h200 --backend cpu");
 }
 
 /* Layers that no segment can begin with are told of. */
@@ -278,6 +303,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_longest, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_remedies, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_device_profile, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_layers_that_are_not_cut, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_picture_of_memory, cli_setup, io_teardown),
