@@ -235,7 +235,10 @@ static sbp_status size_process(sbp_compilation *c, const sbp_schedule_options *c
     sbp_target_info *target = &c->pipeline.target, fresh;
     const sbp_module *module = c->model.module;
     int64_t threads = sbp_options_int(c->options, "threads"), converted = 0;
-    SBP_TRY(c->target->describe(NULL, c->diag, &fresh));
+    if (c->target)
+        SBP_TRY(c->target->describe(NULL, c->diag, &fresh));
+    else
+        fresh = c->profile.info;
     for (int32_t i = 0; i < module->param_count; i++)
         converted += module->params[i].storage != module->params[i].type.dtype;
     if (widest_head(module) > target->runtime_head_elems)

@@ -25,7 +25,7 @@ typedef struct changes {
 static int64_t room(const sbp_compilation *c) {
     if (c->wish.memory_bytes > 0)
         return c->wish.memory_bytes;
-    return strcmp(c->target->name, "cpu") == 0 ? sbp_machine_memory() : c->choice.memory_bytes;
+    return c->target && strcmp(c->target->name, "cpu") == 0 ? sbp_machine_memory() : c->choice.memory_bytes;
 }
 
 static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e) {
