@@ -278,7 +278,7 @@ static int32_t accum_item(entry_builder *e, int32_t call, int32_t i) {
         return e->accums[param];
     const char *name =
         e->uses[param] > 1
-            ? sbp_arena_printf(p->arena, "A.%s", source->name)
+            ? sbp_arena_printf(p->arena, "A:%s", source->name) /* no function is called so */
             : sbp_arena_printf(p->arena, "A.%s.p%d", p->module->funcs[p->module->calls[call].func]->name, i);
     int32_t item = sbp_map_get(&e->accum_items, name);
     if (item < 0) {

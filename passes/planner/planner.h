@@ -1,8 +1,9 @@
-/* planner.h: chooses chunk sizes, segment, checkpoints, the saved set and offloading for a memory limit.
+/* planner.h: chooses chunk sizes, segment, checkpoints, the saved set and homes for a memory limit.
  *
- * Bytes are exact: the model of a candidate is a program of the same structure, made once per (segment, saved
- * set, offloading), whose sizes and slot counts are then replaced and packed again; what it says equals
- * arena_bytes of the real plan (a unit test compares them to the byte). Time is the cost model of cost.h.
+ * Bytes are exact: the passes run once per (segment, saved set), calls and slots are walked once per (k,
+ * homes), and packed again at every size; what that says equals arena_bytes of the real plan (a unit test
+ * compares them to the byte). Time is the makespan of the queues over the call list, by the rates of the
+ * target.
  */
 #ifndef SBP_PASSES_PLANNER_PLANNER_H
 #define SBP_PASSES_PLANNER_PLANNER_H
