@@ -499,6 +499,19 @@ static void list_remedies(const search *s, sbp_text *out) {
     if (!base->options.step && base->options.optimizer != SBP_OPTIMIZER_NONE &&
         would_fit(s, &other, &w, false, &e))
         add_remedy(s, "--clip none --accumulate 1", &e, out);
+    static const sbp_item_class on_disk[] = {SBP_ITEM_STATE, SBP_ITEM_GRAD, SBP_ITEM_PARAM};
+    w.offload = SBP_OFFLOAD_GIVEN;
+    for (int i = 0;
+         i < SBP_COUNT(on_disk) && s->wish->offload == SBP_OFFLOAD_AUTO && base->target.has_copy_queue; i++) {
+        sbp_schedule_options named = {0};
+        w.homes[on_disk[i]] = SBP_DISK;
+        memcpy(named.homes, w.homes, sizeof named.homes);
+        if (would_fit(s, base, &w, true, &e)) {
+            add_remedy(s, sbp_planner_homes(s->pl.arena, &named, "--offload "), &e, out);
+            break;
+        }
+    }
+    w = *s->wish;
     other = *base;
     other.options.optimizer = SBP_OPTIMIZER_SGD;
     if (base->options.optimizer == SBP_OPTIMIZER_ADAMW && would_fit(s, &other, &w, false, &e))
@@ -527,7 +540,8 @@ static sbp_status refuse(const search *s) {
         "the plan needs %s, --memory is %s: %s too much. This is the least of all settings that were allowed "
         "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
         need, have, over, (long long)e->t_max, (long long)e->schedule.chunk, (long long)e->schedule.segment,
-        (long long)e->schedule.checkpoint_every, sbp_planner_homes(s->pl.arena, &e->schedule, ", "),
+        (long long)e->schedule.checkpoint_every,
+        sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "),
         remedies.length > 0
             ? "What would fit: "
             : "Even one row does not fit: parameters, gradients and optimizer states are too large; --freeze "
