@@ -136,10 +136,11 @@ static void finish_rule(sbp_pipeline *p, rule *r) {
     emit(p, &r->update->body, r->text.data, views);
 }
 
-static void adamw(sbp_pipeline *p, const sbp_param *param, sbp_dtype grad_dtype, bool clip, rule *r) {
-    sbp_dtype state = p->options.state_dtype;
-    sbp_text *k = &r->text;
-    *k = begin(p, "adamw", r->compute, r->cols);
+/* What every rule has: gradient, factor, parameter; then its states. Everything but the first two is written.
+ */
+static void begin_rule(sbp_pipeline *p, const char *name, const sbp_param *param, sbp_dtype grad_dtype,
+                       bool clip, const char *const *states, int state_count, rule *r) {
+    r->text = begin(p, name, r->compute, r->cols);
     add_rule_operand(r, param, (sbp_update_operand){SBP_UPDATE_GRAD, .dtype = grad_dtype, .access = SBP_READ},
                      "grad");
     if (clip)
@@ -148,15 +149,20 @@ static void adamw(sbp_pipeline *p, const sbp_param *param, sbp_dtype grad_dtype,
     add_rule_operand(r, param,
                      (sbp_update_operand){SBP_UPDATE_PARAM, .dtype = param->storage, .access = SBP_UPDATE},
                      "param");
+    for (int i = 0; i < state_count; i++)
+        add_rule_operand(r, param,
+                         (sbp_update_operand){SBP_UPDATE_STATE, .suffix = states[i],
+                                              .dtype = p->options.state_dtype, .access = SBP_UPDATE},
+                         states[i]);
+    add_operand(&r->text, "out", "param", param->storage, true, r->cols);
+    for (int i = 0; i < state_count; i++)
+        add_operand(&r->text, "out", states[i], p->options.state_dtype, true, r->cols);
+}
+
+static void adamw(sbp_pipeline *p, const sbp_param *param, sbp_dtype grad_dtype, bool clip, rule *r) {
     static const char *const states[] = {"exp_avg", "exp_avg_sq"};
-    for (int i = 0; i < 2; i++)
-        add_rule_operand(
-            r, param,
-            (sbp_update_operand){SBP_UPDATE_STATE, .suffix = states[i], .dtype = state, .access = SBP_UPDATE},
-            states[i]);
-    add_operand(k, "out", "param", param->storage, true, r->cols);
-    for (int i = 0; i < 2; i++)
-        add_operand(k, "out", states[i], state, true, r->cols);
+    sbp_text *k = &r->text;
+    begin_rule(p, "adamw", param, grad_dtype, clip, states, SBP_COUNT(states), r);
     sbp_text_add(
         k, "  scalar lr\n  scalar weight_decay\n  scalar one_minus_beta1\n  scalar beta2\n"
            "  scalar one_minus_beta2\n  scalar bias1\n  scalar bias2_sqrt\n  scalar eps\n"
@@ -190,16 +196,7 @@ static void adamw(sbp_pipeline *p, const sbp_param *param, sbp_dtype grad_dtype,
 
 static void sgd(sbp_pipeline *p, const sbp_param *param, sbp_dtype grad_dtype, bool clip, rule *r) {
     sbp_text *k = &r->text;
-    *k = begin(p, "sgd", r->compute, r->cols);
-    add_rule_operand(r, param, (sbp_update_operand){SBP_UPDATE_GRAD, .dtype = grad_dtype, .access = SBP_READ},
-                     "grad");
-    if (clip)
-        add_rule_operand(r, param,
-                         (sbp_update_operand){SBP_UPDATE_CLIP, .dtype = SBP_F64, .access = SBP_READ}, "clip");
-    add_rule_operand(r, param,
-                     (sbp_update_operand){SBP_UPDATE_PARAM, .dtype = param->storage, .access = SBP_UPDATE},
-                     "param");
-    add_operand(k, "out", "param", param->storage, true, r->cols);
+    begin_rule(p, "sgd", param, grad_dtype, clip, NULL, 0, r);
     sbp_text_add(
         k, "  scalar lr\n  scalar weight_decay\n"
            "  %%0 = load grad\n  %%1 = load param_in\n  %%2 = scalar lr\n  %%3 = scalar weight_decay\n");
