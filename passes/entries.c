@@ -48,6 +48,22 @@ static sbp_space home_of(const entry_builder *e, sbp_item_class class) {
     return class < SBP_ITEM_CLASS_COUNT ? e->p->options.schedule.homes[class] : SBP_DEVICE;
 }
 
+/* Whether the backward of a call runs: of the lowest one with a trained parameter, and of those above it. */
+static bool runs(const entry_builder *e, int32_t call) {
+    return call >= e->p->lowering->first_trainable;
+}
+
+/* The layer behind a group's last; the call of its last layer has the same number. */
+static int32_t end_of_group(const entry_builder *e, int32_t group) {
+    int64_t end = (group + 1) * e->k;
+    return (int32_t)(end < e->layers ? end : e->layers);
+}
+
+/* Whether the backward, or a second forward, reads what this call saves. */
+static bool is_read_again(const entry_builder *e, int32_t call) {
+    return runs(e, call == 0 ? 0 : end_of_group(e, (int32_t)((call - 1) / e->k)));
+}
+
 /* ---- items ------------------------------------------------------------------------------------------- */
 
 static int32_t add_item(entry_builder *e, sbp_resident item) {
@@ -126,8 +142,12 @@ static void make_streams(entry_builder *e, bool backward) {
     int64_t cols = sbp_type_row_elems(x);
     e->gradient = sbp_lower_buffer(p, "G", SBP_ROLE_STREAM, SBP_DEVICE, x->dtype, 1, t, cols, -1);
     e->checkpoints = SBP_NEW_ARRAY(p->arena, int32_t, e->groups + 1);
-    int32_t first =
-        add_array(e, SBP_ITEM_CHECKPOINT, "X", SBP_ROLE_STREAM, x->dtype, cols, e->groups, backward);
+    int32_t below = 0; /* groups that only the forward reads */
+    while (below < e->groups && !(backward && runs(e, end_of_group(e, below))))
+        below++;
+    int32_t first = add_array(e, SBP_ITEM_CHECKPOINT, below < e->groups ? "X.below" : "X", SBP_ROLE_STREAM,
+                              x->dtype, cols, below, false);
+    (void)add_array(e, SBP_ITEM_CHECKPOINT, "X", SBP_ROLE_STREAM, x->dtype, cols, e->groups - below, true);
     for (int32_t i = 0; i < e->groups; i++)
         e->checkpoints[i] = first + i;
     e->temporaries = -1;
@@ -140,6 +160,7 @@ static void make_streams(entry_builder *e, bool backward) {
 /* All values of one name and shape that calls save are items of one array. */
 typedef struct saved_array {
     const sbp_saved *saved;
+    bool kept; /* somebody reads it again */
     int32_t count, first;
 } saved_array;
 
@@ -157,17 +178,18 @@ static void make_saved(entry_builder *e) {
             int32_t found = 0;
             while (found < array_count &&
                    (strcmp(arrays[found].saved->name, s->name) != 0 || arrays[found].saved->cols != s->cols ||
-                    arrays[found].saved->dtype != s->dtype))
+                    arrays[found].saved->dtype != s->dtype || arrays[found].kept != is_read_again(e, c)))
                 found++;
             if (found == array_count)
-                arrays[array_count++] = (saved_array){.saved = s};
+                arrays[array_count++] = (saved_array){.saved = s, .kept = is_read_again(e, c)};
             array_of[c * e->max_saved + i] = found;
             e->saved[c * e->max_saved + i] = arrays[found].count++;
         }
     for (int32_t j = 0; j < array_count; j++)
-        arrays[j].first =
-            add_array(e, SBP_ITEM_SAVED, sbp_arena_printf(p->arena, "saved.%s", arrays[j].saved->name),
-                      SBP_ROLE_SAVED, arrays[j].saved->dtype, arrays[j].saved->cols, arrays[j].count, true);
+        arrays[j].first = add_array(
+            e, SBP_ITEM_SAVED,
+            sbp_arena_printf(p->arena, "saved.%s%s", arrays[j].saved->name, arrays[j].kept ? "" : ".below"),
+            SBP_ROLE_SAVED, arrays[j].saved->dtype, arrays[j].saved->cols, arrays[j].count, arrays[j].kept);
     for (int32_t c = 0; c + 1 < calls; c++)
         for (int32_t i = 0; i < kind_of(e, c)->saved_count; i++)
             e->saved[c * e->max_saved + i] += arrays[array_of[c * e->max_saved + i]].first;
@@ -385,16 +407,10 @@ static sbp_status forward(entry_builder *e) {
     return SBP_OK;
 }
 
-/* Whether the backward of some layer of this group, or below it, runs. */
-static bool runs(const entry_builder *e, int32_t call) {
-    return call >= e->p->lowering->first_trainable;
-}
-
 static sbp_status backward(entry_builder *e) {
     sbp_operand g = fixed(e, e->gradient, 0);
     for (int32_t group = e->groups - 1; group >= 0; group--) {
-        int32_t first = (int32_t)(group * e->k), last = (int32_t)((group + 1) * e->k);
-        last = last < e->layers ? last : e->layers;
+        int32_t first = (int32_t)(group * e->k), last = end_of_group(e, group);
         if (!runs(e, last))
             break;
         for (int32_t l = first; l + 1 < last && group + 1 < e->groups; l++) {

@@ -260,6 +260,12 @@ static void test_frozen_parts(void **state) {
     make_model(f, MODEL);
     for (int i = 0; i < SBP_COUNT(options); i++)
         compile(f, options[i]);
+    /* below the lowest trained layer nothing is kept: three inputs of 28, 29 and the head, and two that take
+     * turns */
+    cli_ok(f, "$C compile $D/m -o $D/p --seq-len 8192 --train '*layers.2[89]*' --json");
+    double kept =
+        cli_number(f, sbp_json_member(cli_json(f, "out"), "categories"), "activations (checkpoints)");
+    assert_true(kept <= 5.0 * 8192 * 576 * 4);
     cli_ok(f, "$C compile $S -o $D/p --segment 1 --train '*layers.[34]*'");
     cli_ok(f, "$C compile $S -o $D/p --segment 3 --train '*q_proj*'");
     cli_ok(f, "$C compile $S -o $D/p --freeze '*'");
