@@ -330,9 +330,13 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(choose_target(c));
     SBP_TRY(choose_types(c));
     SBP_TRY(load_model(c));
-    SBP_TRY(size_process(c, &(sbp_schedule_options){.chunk = c->pipeline.target.chunk_most,
-                                                    .head_chunk = c->pipeline.target.chunk}));
     SBP_TRY(read_wish(c));
+    sbp_schedule_options largest = {.chunk = c->wish.chunk, .head_chunk = c->wish.head_chunk};
+    if (largest.chunk == SBP_AUTO) /* what the planner may choose */
+        largest.chunk = c->pipeline.target.chunk_most;
+    if (largest.head_chunk == SBP_AUTO)
+        largest.head_chunk = c->pipeline.target.chunk;
+    SBP_TRY(size_process(c, &largest));
     read_training(c);
     SBP_TRY(run_passes(c));
     SBP_TRY(size_process(c, &c->pipeline.options.schedule));
