@@ -251,6 +251,7 @@ static void parameters_are_loaded_in_pieces(void **state) {
         "program p\ntarget cpu\nsizes t_max 8, s_max 1, chunk 4, head_chunk 4\narena device 0, host 0\n"
         "scalars T, S\nbuffer large param device f32[1003, 401]\nbuffer halves param device f32[1003, 200]\n"
         "buffer rest param device f32[1003, 201]\n"
+        "buffer plain param device f32[401, 1003]\n"
         "buffer g_large grad device f32[1003, 401]\n"
         "entry update {\n"
         "  reduce(dst += norm, src = g_large) {op = sumsq, flushes = large, gradient = src}\n}\n";
@@ -260,13 +261,18 @@ static void parameters_are_loaded_in_pieces(void **state) {
         "{\"buffer\": \"halves\", \"trainable\": false, \"decay\": true, \"recipes\": "
         "[{\"source\": \"halves\", \"shape\": [1003, 401], \"steps\": [{\"slice\": [1, 201, 200]}]}]},"
         "{\"buffer\": \"rest\", \"trainable\": false, \"decay\": true, \"recipes\": "
-        "[{\"source\": \"halves\", \"shape\": [1003, 401], \"steps\": [{\"slice\": [1, 0, 201]}]}]}]}";
-    static const file_tensor file[] = {{"large", 2, {ROWS, COLS}, 1}, {"halves", 2, {COLS, ROWS}, 5}};
+        "[{\"source\": \"halves\", \"shape\": [1003, 401], \"steps\": [{\"slice\": [1, 0, 201]}]}]},"
+        "{\"buffer\": \"plain\", \"trainable\": false, \"decay\": true, \"recipes\": "
+        "[{\"source\": \"plain\", \"shape\": [401, 1003]}]}]}";
+    static const file_tensor file[] = {
+        {"large", 2, {ROWS, COLS}, 1}, {"halves", 2, {COLS, ROWS}, 5}, {"plain", 2, {ROWS, COLS}, 9}};
     for (int map = 0; map < 2; map++) {
         bench b = open_bench_of(program, tensors, map);
         expect_ok(&b, load(&b, file, SBP_COUNT(file), 0));
         for (int64_t k = 0; k < (int64_t)ROWS * COLS; k += 97)
             assert_true(at(&b, "large", k) == 1 + (double)(k % ROWS * COLS + k / ROWS));
+        for (int64_t k = 0; k < (int64_t)ROWS * COLS; k += 89)
+            assert_true(at(&b, "plain", k) == 9 + (double)k);
         for (int64_t k = 0; k < (int64_t)COLS * 200; k += 61)
             assert_true(at(&b, "halves", k) == 5 + (double)(k / 200 * ROWS + 201 + k % 200));
         for (int64_t k = 0; k < (int64_t)COLS * 201; k += 59)

@@ -158,6 +158,10 @@ def variants(made):
               AddedToken("<mask>", lstrip=True, special=True, normalized=False), AddedToken("Hello", rstrip=True, normalized=False)]
     yield "added", "gpt2", {**part(normalizer=normalizers.Lowercase()), "add": tokens}
     yield "added, sentencepiece", "llama2", {"add": tokens}
+    first = pre_tokenizers.Metaspace("▁", "first", True)
+    yield "metaspace first, text put in", "llama2", {
+        **part(normalizer=normalizers.Replace(Regex("^[^t]"), "twob"), pre_tokenizer=first, decoder=decoders.Metaspace("▁", "first", True)),
+        "add": [AddedToken("two", normalized=True)]}
     merges = compact(made["gpt2"])["model"]["merges"]
     yield "merges again, backwards", "gpt2", {"model": {"merges": merges + merges[::-1]}}
 
