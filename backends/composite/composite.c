@@ -88,6 +88,10 @@ sbp_status composite_create(const composite_parts *parts, const sbp_device_class
     return status;
 }
 
+sbp_device *composite_proper(sbp_device *device) {
+    return ((composite *)device)->proper;
+}
+
 void composite_destroy(sbp_device *base) {
     composite *c = (composite *)base;
     composite_engines_destroy(c->engines);

@@ -36,6 +36,8 @@ typedef struct composite_parts {
 sbp_status composite_create(const composite_parts *parts, const sbp_device_class *class,
                             const sbp_device_options *options, sbp_diag *diag, sbp_device **out) SBP_CHECKED;
 void composite_destroy(sbp_device *device);
+/* The device proper, for who measures it. */
+sbp_device *composite_proper(sbp_device *device);
 void composite_info(sbp_device *device, sbp_device_info *out);
 sbp_status composite_load(sbp_device *device, const sbp_program *program, sbp_diag *diag);
 sbp_status composite_write(sbp_device *device, sbp_space space, int64_t offset, const void *data,

@@ -11,6 +11,7 @@
  * sizes, which say nothing about speed, and no file but FILE. Exit status 3 without a driver, 0 and "skipped"
  * with --quick. */
 #include "backends/vulkan/device/vulkan.h"
+#include "backends/composite/composite.h"
 #include "backends/vulkan/vulkan_device.h"
 #include "ir/io/json.h"
 #include "tests/bench/bench.h"
@@ -22,6 +23,10 @@
 #include <string.h>
 
 enum { MOST_PRODUCTS = 160, MOST_ATTENTION = 16, SMALL_COMMANDS = 2, FIRST_COMMANDS = 16 };
+
+static const vulkan_device *vulkan_of(sbp_device *device) {
+    return (const vulkan_device *)composite_proper(device);
+}
 
 /* Variants of products that the device is asked for (SBP_VULKAN_GEMM); NULL: its own choice. */
 static const char *const ways[] = {NULL, "tiled", "wide", "matrix"};
@@ -105,7 +110,7 @@ static void find_variant(const bench *b, const sbp_dispatch *dispatch, char out[
     sbp_vulkan_step steps[SBP_VULKAN_STEPS];
     int64_t scratch_bytes;
     out[0] = 0;
-    if (sbp_vulkan_steps(dispatch, &((const vulkan_device *)b->device)->machine, steps, &scratch_bytes) > 0)
+    if (sbp_vulkan_steps(dispatch, &vulkan_of(b->device)->machine, steps, &scratch_bytes) > 0)
         snprintf(out, 16, "%.15s", sbp_vulkan_gemm_names[steps[0].key.gemm]);
 }
 
@@ -206,8 +211,8 @@ static void measure(const options *o, results *r, sbp_vulkan_machine *machine, v
         run_cases(&b, r, with, kernel, o->quick);
         bench_open(&b, &(sbp_device_options){.index = o->device});
         run_cases(&b, r, with, kernel, o->quick);
-        *machine = ((vulkan_device *)b.device)->machine;
-        *physical = ((vulkan_device *)b.device)->physical;
+        *machine = vulkan_of(b.device)->machine;
+        *physical = vulkan_of(b.device)->physical;
         bench_close(&b);
         unsetenv("SBP_VULKAN_GEMM");
     }
@@ -401,7 +406,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     bench_check(&b, status);
-    machine = ((vulkan_device *)device)->machine;
+    machine = vulkan_of(device)->machine;
     sbp_vulkan_device.destroy(device);
     choose_cases(&r, o.quick, machine.software);
     measure(&o, &r, &machine, &physical);
