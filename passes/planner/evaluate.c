@@ -232,10 +232,25 @@ sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_op
     return status;
 }
 
+typedef struct single {
+    sbp_evaluator pl;
+    int64_t t_max;
+    const sbp_schedule_options *schedule;
+    sbp_plan_estimate *out;
+} single;
+
+static sbp_status estimate(void *user) {
+    single *s = user;
+    return sbp_evaluator_run(&s->pl, s->t_max, s->schedule, true, s->out);
+}
+
 sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
                                 const sbp_schedule_options *schedule, sbp_plan_estimate *out) {
-    sbp_evaluator pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag};
-    sbp_status status = sbp_evaluator_run(&pl, t_max, schedule, true, out);
-    sbp_evaluator_end(&pl);
+    single s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
+                .t_max = t_max,
+                .schedule = schedule,
+                .out = out};
+    sbp_status status = sbp_guard(pipeline->arena, pipeline->diag, estimate, &s);
+    sbp_evaluator_end(&s.pl);
     return status;
 }

@@ -549,6 +549,12 @@ static sbp_status refuse(const search *s) {
         remedies.length > 0 ? remedies.data : "");
 }
 
+static sbp_status choose(void *user) {
+    search *s = user;
+    SBP_TRY(search_plans(s));
+    return s->found ? SBP_OK : refuse(s);
+}
+
 sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish, sbp_plan_estimate *out) {
     if (wish->t_max == SBP_AUTO && wish->memory_bytes == 0)
         return sbp_fail(pipeline->diag, SBP_USAGE,
@@ -556,9 +562,7 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
     search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
                 .wish = wish,
                 .longest = wish->t_max == SBP_AUTO};
-    sbp_status status = search_plans(&s);
-    if (status == SBP_OK && !s.found)
-        status = refuse(&s);
+    sbp_status status = sbp_guard(pipeline->arena, pipeline->diag, choose, &s);
     sbp_evaluator_end(&s.pl);
     *out = s.best;
     return status;
