@@ -19,7 +19,7 @@
 
 typedef enum sbp_optimizer { SBP_OPTIMIZER_NONE, SBP_OPTIMIZER_SGD, SBP_OPTIMIZER_ADAMW } sbp_optimizer;
 
-/* What outlives a call, by class: each has a home in some memory space (RESIDENCY in passes/README.md). */
+/* What outlives a call, by class: each has a home in some memory space (residency/). */
 typedef enum sbp_item_class {
     SBP_ITEM_CHECKPOINT,
     SBP_ITEM_SAVED,

@@ -11,7 +11,6 @@
  * home.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "passes/residency/slots.h"
 #include "passes/update.h"

@@ -7,8 +7,6 @@
  * again. */
 #include "passes/residency/slots.h"
 
-#include <string.h>
-
 typedef struct use {
     int32_t act;
     bool overwrites; /* all of it, reading nothing */
@@ -389,24 +387,23 @@ static sbp_status wrote(sbp_slots *s, int32_t item, sbp_place_kind place, int32_
 
 sbp_status sbp_slots_act(sbp_slots *s, int32_t at, sbp_view *views) {
     const sbp_act *act = &s->list->acts[at];
+    sbp_place_kind *places = SBP_NEW_ARRAY(s->p->arena, sbp_place_kind, act->operand_count + 1);
     for (int32_t i = 0; i < act->operand_count; i++) {
         const sbp_operand *o = &act->operands[i];
         if (o->item < 0) {
             views[i] = *o->view;
             continue;
         }
-        sbp_place_kind place = wanted_place(&s->r->items[o->item], act, o);
-        SBP_TRY(realise(s, o->item, place, at, o->access != SBP_WRITE));
-        views[i] = view_at(s, o->item, place);
+        places[i] = wanted_place(&s->r->items[o->item], act, o);
+        SBP_TRY(realise(s, o->item, places[i], at, o->access != SBP_WRITE));
+        views[i] = view_at(s, o->item, places[i]);
     }
     for (int32_t i = 0; i < act->operand_count; i++)
         if (act->operands[i].item >= 0)
-            touch(s, act->operands[i].item,
-                  wanted_place(&s->r->items[act->operands[i].item], act, &act->operands[i]), at);
+            touch(s, act->operands[i].item, places[i], at);
     for (int32_t i = 0; i < act->operand_count; i++)
         if (act->operands[i].item >= 0 && act->operands[i].access != SBP_READ)
-            SBP_TRY(wrote(s, act->operands[i].item,
-                          wanted_place(&s->r->items[act->operands[i].item], act, &act->operands[i]), at));
+            SBP_TRY(wrote(s, act->operands[i].item, places[i], at));
     return SBP_OK;
 }
 

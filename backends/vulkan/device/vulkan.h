@@ -7,10 +7,10 @@
  *
  * Environment, for tests: SBP_VULKAN_VALIDATION=on|gpu|sync runs under VK_LAYER_KHRONOS_validation, and what
  * it finds fails the next wait; SBP_VULKAN_TEST is a list of words: "staging" treats no arena as the host's
- * own memory, "streams" gives queue 1 a stream of its own whatever the hardware, "blocks" allocates no more
- * than 64 KiB at once where buffers allow it, "distrust" makes products by cooperative matrices look wrong
- * when a plan is loaded. SBP_VULKAN_GEMM=direct|tiled|wide|matrix|matrix_wide asks for one variant of
- * products, wherever there is such a one. */
+ * own memory, "streams" gives queues in and out a stream of their own whatever the hardware, "blocks"
+ * allocates no more than 64 KiB at once where buffers allow it, "distrust" makes products by cooperative
+ * matrices look wrong when a plan is loaded. SBP_VULKAN_GEMM=direct|tiled|wide|matrix|matrix_wide asks for
+ * one variant of products, wherever there is such a one. */
 #ifndef SBP_BACKENDS_VULKAN_H
 #define SBP_BACKENDS_VULKAN_H
 
@@ -194,7 +194,7 @@ typedef struct vulkan_device {
     int32_t family_count;
     uint32_t families[2]; /* that buffers are shared by */
     vulkan_stream streams[VULKAN_STREAMS];
-    bool separate;   /* queue 1 is the stream VULKAN_COPIES */
+    bool separate;   /* queues in and out are the stream VULKAN_COPIES */
     VkResult broken; /* what a call failed with: nothing runs after it. VK_SUCCESS: none did */
     sbp_vulkan_machine machine;
     const sbp_program *program;
