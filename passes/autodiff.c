@@ -238,7 +238,7 @@ sbp_status sbp_pass_autodiff(sbp_pipeline *p) {
     sbp_lowering *l = p->lowering = SBP_NEW(p->arena, sbp_lowering);
     sbp_map_init(&l->buffer_names, p->arena);
     sbp_map_init(&l->labels, p->arena);
-    sbp_map_init(&l->kernel_texts, p->arena);
+    sbp_map_init(&l->rule_keys, p->arena);
     l->kinds = SBP_NEW_ARRAY(p->arena, sbp_segment_kind, m->func_count);
     l->first_trainable = m->call_count;
     for (int32_t c = m->call_count - 1; c >= 0; c--)

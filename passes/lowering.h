@@ -133,10 +133,14 @@ typedef struct sbp_lowering {
     int32_t *param_buffers, *grad_buffers, *state_buffers;
     int32_t norms, norm_squared, grad_norm, clip;
     struct sbp_residency *residency; /* between entries and reside */
-    sbp_map kernel_texts;            /* of the optimizer's kernels: their numbers in the program */
-    sbp_segment_kind *kinds;         /* per function of the module */
+    struct sbp_rule **rules; /* flush, conversions and the like (passes/rule.h), found by their keys */
+    int32_t rule_count, rule_capacity;
+    sbp_map rule_keys;
+    sbp_stage **rule_stages; /* of all rules: their graphs, for --print-after */
+    int32_t rule_stage_count, rule_stage_capacity;
+    sbp_segment_kind *kinds; /* per function of the module */
     sbp_head_lowering head;
-    bool failed; /* a kernel text of ours did not parse: the message is in the diagnostics */
+    bool failed; /* a rule of ours could not be lowered: the message is in the diagnostics */
     int32_t
         first_trainable; /* call that holds the lowest trainable parameter; call_count when there is none */
 } sbp_lowering;

@@ -17,7 +17,13 @@
 
 #define SBP_SAVE_ATTENTION "@attention" /* in a saved set: outputs and log-sum-exps of attention */
 
-typedef enum sbp_optimizer { SBP_OPTIMIZER_NONE, SBP_OPTIMIZER_SGD, SBP_OPTIMIZER_ADAMW } sbp_optimizer;
+typedef enum sbp_optimizer {
+    SBP_OPTIMIZER_NONE,
+#define OPTIMIZER(id, name, description) SBP_OPTIMIZER_##id,
+#include "passes/optimizers/optimizers.def"
+#undef OPTIMIZER
+    SBP_OPTIMIZER_COUNT
+} sbp_optimizer;
 
 /* What outlives a call, by class: each has a home in some memory space (residency/). */
 typedef enum sbp_item_class {

@@ -44,6 +44,8 @@ static void print_state(sbp_pipeline *p) {
         for (int32_t i = 0; i < p->lowering->functions[f]->item_count; i++)
             if (p->lowering->functions[f]->items[i].stage)
                 sbp_stage_print(p->printed, p, p->lowering->functions[f]->items[i].stage);
+    for (int32_t r = 0; r < p->lowering->rule_stage_count; r++)
+        sbp_func_print(p->printed, p->module, p->lowering->rule_stages[r]->body, false);
     if (p->program->entry_count > 0)
         sbp_program_print(p->printed, p->program);
 }

@@ -1,8 +1,11 @@
-/* update.h: what consumes finished gradients (optimizer.c), for the passes that place it.
+/* update.h: what consumes finished gradients (update.c), for the passes that place it.
  *
  * The optimizer's rule for one parameter is a list of operands and a body of commands over them. The rule
  * says what a parameter needs beside it (states, and later parts of a master); where these live, and where
- * the commands run, is not its business: reside binds the operands to buffers or slots. */
+ * the commands run, is not its business: reside binds the operands to buffers or slots.
+ *
+ * The graph of a rule (--print-after optimizer) is the optimizer's own (optimizers/), with casts around it:
+ * in what a parameter and its states are kept is no variant of the optimizer. */
 #ifndef SBP_PASSES_UPDATE_H
 #define SBP_PASSES_UPDATE_H
 
@@ -33,6 +36,10 @@ typedef struct sbp_update {
     sbp_body body;
 } sbp_update;
 
+/* The rule for a trained parameter: the same for all with equal `key`, a text that is written into the arena.
+ */
+const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param);
+sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) SBP_CHECKED;
 /* The rule for parameter number `param` of the module, which is trained; owned by the pipeline's arena. */
 const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param);
 /* grad += accum, rounded once. */

@@ -157,8 +157,9 @@ static sbp_status build_kernels(sbp_fuser *z, bool *again) {
     for (int32_t g = 0; g < z->group_count; g++) {
         sbp_value culprit;
         const sbp_row_group *group = &z->groups[g];
-        const char *name =
-            sbp_arena_printf(z->p->arena, "%s.%s", z->stage->name, z->f->values[group->roots[0]].name);
+        const char *name = z->group_count == 1 ? z->stage->name
+                                               : sbp_arena_printf(z->p->arena, "%s.%s", z->stage->name,
+                                                                  z->f->values[group->roots[0]].name);
         sbp_row_build(z->p, z->stage, z->row_work, z->materialized, group, name, &z->kernels[g], &culprit);
         if (culprit == SBP_NO_VALUE)
             continue;

@@ -12,10 +12,9 @@
 
 /* Fixed memory may be written when the caller gave it for that, or when it is the function's own. */
 static bool is_writable(const sbp_scheduler *s, const sbp_view *view) {
-    const sbp_program *prog = s->p->program;
     if (view->ref < 0)
-        return prog->functions[s->function].formals[~view->ref].access != SBP_READ;
-    sbp_role role = prog->buffers[view->ref].role;
+        return s->code->formals[~view->ref].access != SBP_READ;
+    sbp_role role = s->p->program->buffers[view->ref].role;
     return role == SBP_ROLE_CARRY || role == SBP_ROLE_SCRATCH;
 }
 

@@ -555,6 +555,14 @@ static void see(sbp_row_work *w, sbp_value v) {
     w->list[w->list_count++] = v;
 }
 
+/* One number in memory that is cast to fp32: a load of a kernel that computes in fp32 rounds it. */
+static bool loads_as_f32(const emitter *e, const sbp_op *op) {
+    if (op->code != SBP_OP_cast || sbp_op_int(op, "to") != SBP_F32 || !is_leaf(e, op->operands[0]))
+        return false;
+    const sbp_type *from = &e->f->values[op->operands[0]].type;
+    return from->dtype == SBP_F64 && sbp_type_rows(from) == SBP_ONE && sbp_type_row_elems(from) == 1;
+}
+
 static void look(emitter *e, sbp_value v, survey *s) {
     const sbp_value_info *info = &e->f->values[v];
     int64_t heads, n;
@@ -568,7 +576,7 @@ static void look(emitter *e, sbp_value v, survey *s) {
         !(op && op->code == SBP_OP_cast && e->f->values[op->operands[0]].role == SBP_VALUE_SCALAR))
         s->has_f64 = true;
     for (int32_t k = 0; !leaf && k < op->operand_count; k++)
-        if (op->operands[k] != SBP_NO_VALUE)
+        if (op->operands[k] != SBP_NO_VALUE && !loads_as_f32(e, op))
             see(e->work, op->operands[k]);
 }
 

@@ -303,11 +303,9 @@ static sbp_view scratch_view(sbp_scheduler *s, int32_t home) {
         int64_t cols;
         sbp_lower_shape(&info->type, s->stage->rows, &rows, &cols);
         bool vector = rows.c[SBP_T] != 0 || rows.c[SBP_S] != 0;
-        h->buffer = sbp_lower_buffer(
-            s->p,
-            sbp_arena_printf(s->p->arena, "%s.%s", s->p->program->functions[s->function].name, info->name),
-            vector ? SBP_ROLE_VECTOR : SBP_ROLE_SCRATCH, SBP_DEVICE, info->type.dtype, 1, rows, cols,
-            s->function);
+        h->buffer = sbp_lower_buffer(s->p, sbp_arena_printf(s->p->arena, "%s.%s", s->code->name, info->name),
+                                     vector ? SBP_ROLE_VECTOR : SBP_ROLE_SCRATCH, SBP_DEVICE,
+                                     info->type.dtype, 1, rows, cols, s->function);
     }
     return sbp_view_buffer(s->p->program, h->buffer, 0);
 }
@@ -318,8 +316,8 @@ static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
         int64_t chunk = s->stage->rows == SBP_H ? s->p->program->head_chunk : s->p->program->chunk;
         sbp_extent rows = t->blocks ? sbp_extent_const(sbp_ceil_div(chunk, SBP_PARTIAL_ROWS))
                                     : sbp_extent_symbol(s->stage->rows, 1);
-        const char *name = sbp_arena_printf(s->p->arena, "%s.%s", s->p->program->functions[s->function].name,
-                                            t->blocks ? "partial" : "work");
+        const char *name =
+            sbp_arena_printf(s->p->arena, "%s.%s", s->code->name, t->blocks ? "partial" : "work");
         s->temp_buffers[temp] =
             sbp_lower_buffer(s->p, name, t->blocks ? SBP_ROLE_SCRATCH : SBP_ROLE_WORKSPACE, SBP_DEVICE,
                              t->dtype, 1, rows, t->cols, s->function);
@@ -352,10 +350,16 @@ static void emit_command(sbp_scheduler *s, sbp_body *body, const sbp_instr *inst
     command->kernel = sbp_program_add_kernel(s->p->arena, s->p->program, instr->kernel);
 }
 
-static sbp_status schedule_stage(sbp_pipeline *p, int32_t function, sbp_stage *stage, sbp_body *body) {
-    sbp_scheduler s = {.p = p, .stage = stage, .function = function};
+sbp_status sbp_schedule_stage(sbp_pipeline *p, const sbp_function *code, int32_t function, sbp_stage *stage,
+                              sbp_body *body) {
+    sbp_scheduler s = {.p = p, .stage = stage, .code = code, .function = function};
     SBP_TRY(choose_order(&s));
     SBP_TRY(sbp_place_values(&s));
+    bool scratch = stage->temp_count > 0;
+    for (int32_t h = 0; h < s.home_count; h++)
+        scratch |= s.homes[h].view.ref == SBP_NO_VIEW;
+    if (scratch && function < 0)
+        return sbp_fail(p->diag, SBP_INTERNAL, "schedule: rule '%s' keeps values in memory", code->name);
     s.temp_buffers = SBP_NEW_ARRAY(p->arena, int32_t, stage->temp_count + 1);
     for (int32_t t = 0; t < stage->temp_count; t++)
         s.temp_buffers[t] = -1;
@@ -383,7 +387,8 @@ sbp_status sbp_pass_schedule(sbp_pipeline *p) {
         sbp_body body = {0};
         for (int32_t j = 0; j < f->item_count; j++)
             if (f->items[j].stage)
-                SBP_TRY(schedule_stage(p, f->function, f->items[j].stage, &body));
+                SBP_TRY(sbp_schedule_stage(p, &p->program->functions[f->function], f->function,
+                                           f->items[j].stage, &body));
             else
                 SBP_PUSH(p->arena, body.nodes, body.count, body.capacity, f->items[j].node);
         p->program->functions[f->function].body = body;

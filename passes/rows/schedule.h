@@ -19,9 +19,10 @@ typedef struct sbp_home {
 typedef struct sbp_scheduler {
     sbp_pipeline *p;
     sbp_stage *stage;
-    int32_t function;
-    int32_t *order; /* instructions in the order they run */
-    int32_t *time;  /* per instruction */
+    const sbp_function *code; /* whose body the stage belongs to: formals, name */
+    int32_t function;         /* its number in the program; -1: a rule, which has no scratch */
+    int32_t *order;           /* instructions in the order they run */
+    int32_t *time;            /* per instruction */
     int32_t *born, *dies;
     int32_t *home_of; /* -1: none yet */
     sbp_home *homes;
@@ -31,6 +32,10 @@ typedef struct sbp_scheduler {
 
 /* Access of a term, from the command's operand list. */
 sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term);
+
+/* Orders the instructions of a stage of `code` and appends its commands to `body`. */
+sbp_status sbp_schedule_stage(sbp_pipeline *p, const sbp_function *code, int32_t function, sbp_stage *stage,
+                              sbp_body *body) SBP_CHECKED;
 
 /* Gives every value a home, sharing memory where an instruction may write over what it reads. */
 sbp_status sbp_place_values(sbp_scheduler *s) SBP_CHECKED;

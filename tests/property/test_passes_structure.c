@@ -231,8 +231,11 @@ static void broken_sums_are_noticed(void **state) {
     for (int32_t i = 0; i < body->count; i++) {
         sbp_command fence = {.kind = SBP_CMD_FENCE};
         sbp_node node = body->nodes[i];
-        bool flush = node.kind == SBP_NODE_COMMAND && node.u.command->kind == SBP_CMD_ROW &&
-                     p->buffers[node.u.command->views[0].ref].role == SBP_ROLE_ACCUM;
+        bool flush = false;
+        for (int32_t k = 0; node.kind == SBP_NODE_COMMAND && node.u.command->kind == SBP_CMD_ROW &&
+                            k < node.u.command->view_count;
+             k++)
+            flush |= p->buffers[node.u.command->views[k].ref].role == SBP_ROLE_ACCUM;
         bool clear = node.kind == SBP_NODE_COMMAND && node.u.command->kind == SBP_CMD_FILL;
         if (!flush && !clear)
             continue;

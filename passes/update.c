@@ -1,0 +1,253 @@
+/* update.c: the graphs of what happens to gradients: flush, norm, the optimizer's rule for a parameter with
+ * casts around it; and conversions.
+ *
+ * Clipping as torch.nn.utils.clip_grad_norm_: factor min(1, max_grad_norm / (norm + 1e-6)). */
+#include "passes/update.h"
+
+#include <string.h>
+
+#include "passes/optimizers/optimizer.h"
+
+/* ---- rules without states ------------------------------------------------------------------------------ */
+
+/* A rule that was made before, by its key; NULL. */
+static const sbp_rule *find_rule(const sbp_pipeline *p, const char *key) {
+    int32_t found = sbp_map_get(&p->lowering->rule_keys, key);
+    return found >= 0 ? p->lowering->rules[found] : NULL;
+}
+
+/* Lowers a rule and remembers it. What fails is our own; the pass reports it. */
+static const sbp_rule *finish_rule(sbp_rule *rule, const char *key) {
+    sbp_pipeline *p = rule->p;
+    sbp_lowering *l = p->lowering;
+    sbp_rule *kept = SBP_NEW(p->arena, sbp_rule);
+    if (sbp_rule_end(rule) != SBP_OK) {
+        l->failed = true;
+        rule->code.body = (sbp_body){0};
+    }
+    *kept = *rule;
+    sbp_map_set(&l->rule_keys, key, l->rule_count);
+    SBP_PUSH(p->arena, l->rules, l->rule_count, l->rule_capacity, kept);
+    return kept;
+}
+
+static void inline_rule(sbp_pipeline *p, sbp_body *body, const sbp_rule *rule, const sbp_view *views) {
+    sbp_lower_inline(p, body, &rule->code.body, views, -1, -1);
+}
+
+/* What a rule between two buffers of one shape is called. */
+static const char *key_of(sbp_pipeline *p, const char *name, sbp_dtype to, sbp_dtype from, sbp_view shape) {
+    sbp_text key;
+    sbp_text_init(&key, p->arena);
+    sbp_text_add(&key, "%s %d %d %lld ", name, to, from, (long long)shape.cols);
+    sbp_extent_print(&key, p->program->buffers[shape.ref].rows);
+    return key.data;
+}
+
+void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype, sbp_view accum,
+                     sbp_dtype accum_dtype) {
+    const char *key = key_of(p, "flush", grad_dtype, accum_dtype, grad);
+    sbp_extent rows = p->program->buffers[grad.ref].rows;
+    const sbp_rule *rule = find_rule(p, key);
+    if (!rule) {
+        sbp_rule r;
+        sbp_dtype wide = sbp_lower_wide(accum_dtype);
+        sbp_rule_begin(p, "flush", &r);
+        sbp_value a = sbp_rule_operand(&r, "accum", SBP_READ, accum_dtype, rows, accum.cols);
+        sbp_value g = sbp_rule_operand(&r, "grad", SBP_UPDATE, grad_dtype, rows, grad.cols);
+        sbp_rule_store(&r, 1,
+                       sbp_build2(&r.builder, SBP_OP_add, sbp_build_cast(&r.builder, g, wide),
+                                  sbp_build_cast(&r.builder, a, wide)));
+        rule = finish_rule(&r, key);
+    }
+    inline_rule(p, body, rule, (sbp_view[]){accum, grad});
+}
+
+void sbp_lower_convert(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_dtype to_dtype, sbp_view from,
+                       sbp_dtype from_dtype) {
+    const char *key = key_of(p, "convert", to_dtype, from_dtype, from);
+    sbp_extent rows = p->program->buffers[from.ref].rows;
+    const sbp_rule *rule = find_rule(p, key);
+    if (!rule) {
+        sbp_rule r;
+        sbp_rule_begin(p, "convert", &r);
+        sbp_value x = sbp_rule_operand(&r, "from", SBP_READ, from_dtype, rows, from.cols);
+        sbp_rule_operand(&r, "to", SBP_WRITE, to_dtype, rows, to.cols);
+        sbp_rule_store(&r, 1, x);
+        rule = finish_rule(&r, key);
+    }
+    inline_rule(p, body, rule, (sbp_view[]){from, to});
+}
+
+/* Every trainable parameter has a place of its own, so that the sums wait for nothing but their gradients. */
+void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view norms, sbp_view grad) {
+    int32_t column = 0;
+    for (int32_t i = 0; i < param; i++)
+        column += p->module->params[i].trainable;
+    sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
+    norms.col = column;
+    norms.cols = 1;
+    reduce->views[0] = norms;
+    reduce->views[1] = grad;
+    reduce->view_count = 2;
+    reduce->u.reduce.op = SBP_REDUCE_SUMSQ;
+}
+
+/* grad_norm = sqrt(norm_squared); clip = min(1, max_grad_norm / (grad_norm + 1e-6)). Without clipping the
+ * host sets max_grad_norm to infinity. */
+static const sbp_rule *norm_rule(sbp_pipeline *p, bool clips) {
+    const char *key = clips ? "norm clip" : "norm";
+    const sbp_rule *found = find_rule(p, key);
+    if (found)
+        return found;
+    sbp_rule r;
+    sbp_extent one = sbp_extent_const(1);
+    sbp_rule_begin(p, "norm", &r);
+    sbp_builder *b = &r.builder;
+    sbp_value square = sbp_rule_operand(&r, "norm_squared", SBP_READ, SBP_F64, one, 1);
+    sbp_rule_operand(&r, "grad_norm", SBP_WRITE, SBP_F64, one, 1);
+    sbp_value norm = sbp_build1(b, SBP_OP_sqrt, square);
+    sbp_rule_store(&r, 1, norm);
+    if (clips) {
+        sbp_rule_operand(&r, "clip", SBP_WRITE, SBP_F64, one, 1);
+        sbp_value below = sbp_build2(b, SBP_OP_add, norm, sbp_build_const(b, SBP_F64, 1e-6));
+        sbp_value factor = sbp_build2(b, SBP_OP_div, sbp_build_scalar(b, "max_grad_norm"), below);
+        sbp_rule_store(&r, 2, sbp_build2(b, SBP_OP_min, sbp_build_const(b, SBP_F64, 1), factor));
+    }
+    return finish_rule(&r, key);
+}
+
+void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, sbp_view norms, sbp_view clip) {
+    sbp_view views[3] = {sbp_view_buffer(p->program, p->lowering->norm_squared, 0),
+                         sbp_view_buffer(p->program, p->lowering->grad_norm, 0), clip};
+    sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
+    reduce->views[0] = views[0];
+    reduce->views[1] = norms;
+    reduce->view_count = 2;
+    reduce->u.reduce.op = SBP_REDUCE_SUM;
+    inline_rule(p, body, norm_rule(p, clip.ref != SBP_NO_VIEW), views);
+}
+
+/* ---- the optimizer's rule ------------------------------------------------------------------------------ */
+
+typedef struct sbp_update_maker {
+    const sbp_param *param;
+    sbp_rule rule; /* its formals are the operands of the update, in the same order */
+    sbp_update *update;
+    sbp_extent rows;
+    int64_t cols;
+    int32_t weight;                          /* operand */
+    int32_t states[SBP_MAX_UPDATE_OPERANDS]; /* operand of each */
+    int32_t state_count;
+} sbp_update_maker;
+
+static const char *const optimizer_names[] = {
+    "none",
+#define OPTIMIZER(id, name, description) #name,
+#include "passes/optimizers/optimizers.def"
+#undef OPTIMIZER
+};
+
+static void (*const optimizer_rules[])(sbp_optimizer_rule *) = {
+    NULL,
+#define OPTIMIZER(id, name, description) sbp_optimizer_##name,
+#include "passes/optimizers/optimizers.def"
+#undef OPTIMIZER
+};
+
+/* Adds an operand of the parameter's shape and returns what it reads, as it is kept. */
+static sbp_value add_operand(sbp_update_maker *m, sbp_update_operand_kind kind, const char *suffix,
+                             sbp_dtype dtype, sbp_access access) {
+    static const char *const names[] = {
+        [SBP_UPDATE_GRAD] = "grad", [SBP_UPDATE_CLIP] = "clip", [SBP_UPDATE_PARAM] = "param"};
+    sbp_update *u = m->update;
+    if (u->operand_count >= SBP_MAX_UPDATE_OPERANDS) {
+        m->rule.builder.status =
+            sbp_fail(m->rule.p->diag, SBP_INTERNAL, "the rule '%s' has too many operands", m->rule.code.name);
+        return SBP_NO_VALUE;
+    }
+    bool number = kind == SBP_UPDATE_CLIP;
+    u->operands[u->operand_count++] = (sbp_update_operand){.kind = kind,
+                                                           .suffix = suffix,
+                                                           .dtype = dtype,
+                                                           .rows = number ? sbp_extent_const(1) : m->rows,
+                                                           .cols = number ? 1 : m->cols,
+                                                           .access = access};
+    const char *name = suffix ? suffix : names[kind];
+    return number ? sbp_rule_number(&m->rule, name, dtype)
+                  : sbp_rule_operand(&m->rule, name, access, dtype, m->rows, m->cols);
+}
+
+sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, const char *suffix, sbp_state_sign sign) {
+    sbp_update_maker *m = r->maker;
+    (void)sign;
+    m->states[m->state_count++] = m->update->operand_count;
+    sbp_value kept = add_operand(m, SBP_UPDATE_STATE, suffix, m->rule.p->options.state_dtype, SBP_UPDATE);
+    return sbp_build_cast(r->b, kept, r->compute);
+}
+
+void sbp_optimizer_set_state(sbp_optimizer_rule *r, int32_t state, sbp_value value) {
+    sbp_rule_store(&r->maker->rule, r->maker->states[state], value);
+}
+
+void sbp_optimizer_set_weight(sbp_optimizer_rule *r, sbp_value value) {
+    sbp_rule_store(&r->maker->rule, r->maker->weight, value);
+}
+
+sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *r, const char *name) {
+    return sbp_build_cast(r->b, sbp_build_scalar(r->b, name), r->compute);
+}
+
+sbp_value sbp_optimizer_decayed(sbp_optimizer_rule *r) {
+    if (!r->decay)
+        return r->weight;
+    sbp_value rate =
+        sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "lr"), sbp_optimizer_scalar(r, "weight_decay"));
+    return sbp_build2(r->b, SBP_OP_sub, r->weight, sbp_build2(r->b, SBP_OP_mul, rate, r->weight));
+}
+
+sbp_value sbp_optimizer_regularized(sbp_optimizer_rule *r) {
+    if (!r->decay)
+        return r->grad;
+    return sbp_build2(r->b, SBP_OP_add, r->grad,
+                      sbp_build2(r->b, SBP_OP_mul, sbp_optimizer_scalar(r, "weight_decay"), r->weight));
+}
+
+const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param) {
+    sbp_extent rows;
+    int64_t cols;
+    sbp_lower_shape(&param->type, SBP_C, &rows, &cols);
+    return sbp_arena_printf(p->arena, "%lld %lld %d %d %d", (long long)rows.c[SBP_ONE], (long long)cols,
+                            param->storage, param->type.dtype, param->decay);
+}
+
+sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) {
+    sbp_update_maker m = {.param = param, .update = SBP_NEW(p->arena, sbp_update)};
+    bool step = p->options.step;
+    sbp_lower_shape(&param->type, SBP_C, &m.rows, &m.cols);
+    sbp_rule_begin(p, sbp_arena_printf(p->arena, "update.%s", optimizer_names[p->options.optimizer]),
+                   &m.rule);
+    sbp_optimizer_rule r = {.b = &m.rule.builder,
+                            .compute = param->storage == SBP_F64 ? SBP_F64 : SBP_F32,
+                            .decay = param->decay,
+                            .maker = &m};
+    sbp_value grad = add_operand(&m, SBP_UPDATE_GRAD, NULL,
+                                 step ? sbp_lower_wide(param->type.dtype) : p->options.grad_dtype, SBP_READ);
+    r.grad = sbp_build_cast(r.b, grad, r.compute);
+    if (!step)
+        r.grad = sbp_build2(
+            r.b, SBP_OP_mul, r.grad,
+            sbp_build_cast(r.b, add_operand(&m, SBP_UPDATE_CLIP, NULL, SBP_F64, SBP_READ), r.compute));
+    m.weight = m.update->operand_count;
+    r.weight =
+        sbp_build_cast(r.b, add_operand(&m, SBP_UPDATE_PARAM, NULL, param->storage, SBP_UPDATE), r.compute);
+    optimizer_rules[p->options.optimizer](&r);
+    SBP_TRY(sbp_rule_end(&m.rule));
+    m.update->body = m.rule.code.body;
+    *out = m.update;
+    return SBP_OK;
+}
+
+const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param) {
+    return p->lowering->updates[param];
+}
