@@ -145,6 +145,21 @@ int32_t sbp_machine_cores(void) {
     return cores > 0 ? cores : 1;
 }
 
+const char *sbp_machine_processor(char *out, size_t size) {
+    char line[256], name[128] = "unknown processor";
+    int family = -1, model = -1;
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    while (file && fgets(line, sizeof line, file) && line[0] != '\n') { /* of the first one */
+        (void)sscanf(line, "model name : %127[^\n]", name);
+        (void)sscanf(line, "cpu family : %d", &family);
+        (void)sscanf(line, "model : %d", &model);
+    }
+    if (file)
+        fclose(file);
+    snprintf(out, size, "%s, family %d model %d", name, family, model);
+    return out;
+}
+
 double sbp_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -17,6 +17,9 @@ int64_t sbp_machine_memory_available(void);
 const char *sbp_machine_memory_text(char *out, size_t size);
 /* That a process may use at once; at least 1. */
 int32_t sbp_machine_cores(void);
+/* The processor as it names itself, with its family and model, which tell apart what goes by one name, into
+ * out, which is returned: "AMD EPYC, family 26 model 2". */
+const char *sbp_machine_processor(char *out, size_t size);
 /* Seconds of a clock that never goes back. */
 double sbp_seconds(void);
 

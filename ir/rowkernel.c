@@ -143,6 +143,45 @@ int32_t sbp_rowkernel_add(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_
 
 /* ---- levels and aliasing -------------------------------------------------------------------------- */
 
+static double instr_ops(const sbp_rk_instr *instr) {
+    switch (instr->op) {
+    case SBP_RK_CONST:
+    case SBP_RK_SCALAR:
+    case SBP_RK_INDEX:
+        return 0;
+    case SBP_RK_RANDOM:
+        return 3 * SBP_ROWKERNEL_FUNCTION_OPS;
+    case SBP_RK_MAP:
+        switch (instr->map) {
+        case SBP_ROWOP_exp:
+        case SBP_ROWOP_log:
+        case SBP_ROWOP_tanh:
+        case SBP_ROWOP_erf:
+        case SBP_ROWOP_sin:
+        case SBP_ROWOP_cos:
+        case SBP_ROWOP_sigmoid:
+        case SBP_ROWOP_log_sigmoid:
+            return SBP_ROWKERNEL_FUNCTION_OPS;
+        default:
+            return 1;
+        }
+    default:
+        return 1;
+    }
+}
+
+double sbp_rowkernel_ops(const sbp_rowkernel *kernel) {
+    double ops = 0;
+    for (int32_t i = 0; i < kernel->instr_count; i++) {
+        const sbp_rk_instr *instr = &kernel->instrs[i];
+        bool reduction = is_reduction(instr->op); /* as many as it takes in */
+        const sbp_rk_instr *shape = reduction ? &kernel->instrs[instr->a] : instr;
+        ops += instr_ops(instr) * (double)(shape->vary & SBP_VARY_HEAD ? kernel->heads : 1) *
+               (double)(shape->vary & SBP_VARY_ELEM ? shape->length : 1);
+    }
+    return ops;
+}
+
 void sbp_rowkernel_levels(const sbp_rowkernel *kernel, int32_t *levels) {
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         const sbp_rk_instr *instr = &kernel->instrs[i];

@@ -115,6 +115,12 @@ typedef struct sbp_rowkernel {
 /* Checks everything a backend relies on; messages name the kernel and the constraint ("rowkernel_c3"). */
 sbp_status sbp_rowkernel_verify(const sbp_rowkernel *kernel, sbp_diag *diag) SBP_CHECKED;
 
+/* Scalar operations of one row, for estimates: a load, a store, an addition count as one, functions that are
+ * not a processor's own as SBP_ROWKERNEL_FUNCTION_OPS. What does not vary with the row counts as if it did,
+ * constants do not count. */
+enum { SBP_ROWKERNEL_FUNCTION_OPS = 8 };
+double sbp_rowkernel_ops(const sbp_rowkernel *kernel);
+
 /* The level of each instruction (see above); levels has instr_count elements. A store or partial has the
  * level of the value it stores. */
 void sbp_rowkernel_levels(const sbp_rowkernel *kernel, int32_t *levels);

@@ -3,7 +3,7 @@
 #ifndef SBP_IR_TARGET_INFO_H
 #define SBP_IR_TARGET_INFO_H
 
-#include "ir/types.h"
+#include "ir/rates.h"
 
 typedef struct sbp_target_info {
     const char *name;             /* "cpu", "cuda:sm_90a" */
@@ -27,13 +27,7 @@ typedef struct sbp_target_info {
      * limit a chunk grows to at most chunk_most where that does not raise the peak. */
     int64_t chunk, head_chunk;
     int64_t chunk_most; /* beyond this products do not get faster; 0: chunk */
-    /* Rates of the cost model, per second: multiply-adds count as two operations. */
-    double gemm_flops, attention_flops, memory_bytes;
-    double host_link_bytes; /* between host and device, each direction */
-    double host_bytes;      /* read and written by row kernels on the host's cores */
-    double disk_bytes;      /* read or written, of the drive behind --offload-dir */
-    double gemm_half_rows;  /* rows at which a product reaches half of gemm_flops */
-    double command_seconds; /* per command */
+    sbp_rates rates;    /* of the cost model */
 } sbp_target_info;
 
 #endif

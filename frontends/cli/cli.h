@@ -3,9 +3,11 @@
 #define SBP_FRONTENDS_CLI_H
 
 #include "backends/choice.h"
+#include "backends/devices.h"
 #include "backends/target.h"
 #include "frontends/cli/profile.h"
 #include "frontends/frontend.h"
+#include "ir/io/json.h"
 #include "ir/io/options/options.h"
 #include "passes/planner/planner.h"
 
@@ -18,6 +20,7 @@ typedef struct sbp_compilation {
     const sbp_target *target; /* NULL: a machine that is not here, only estimated */
     sbp_profile profile;      /* of that machine */
     sbp_choice choice;        /* of the target */
+    const char *rates_source; /* of the target's rates: "table", or where they come from */
     sbp_model model;
     const char *objective, *loss_type;
     sbp_dtype dtype, grad_dtype, state_dtype;
@@ -32,6 +35,13 @@ typedef struct sbp_compilation {
 /* The two commands; what follows the command is argv. */
 sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
+
+/* Rates as --rates says, in place of the target's. */
+sbp_status sbp_cli_choose_rates(sbp_compilation *c) SBP_CHECKED;
+/* ", \"rates\": {...}" of a plan, and back; a plan without them leaves all as it is. */
+void sbp_cli_add_rates(sbp_text *out, const char *source, const sbp_rates *rates);
+sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *out,
+                              const char **source) SBP_CHECKED;
 
 /* Writes plan.bin: program, tensor table, meta, tokenizer, device code. */
 sbp_status sbp_cli_write_plan(const sbp_compilation *c) SBP_CHECKED;

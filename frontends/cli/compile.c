@@ -57,10 +57,6 @@ static sbp_status choose_types(sbp_compilation *c) {
     if (!c->pipeline.target.supports[c->dtype])
         return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not compute in it",
                         sbp_options_text(c->options, "dtype"), c->pipeline.target.name);
-    if (!c->target && c->dtype == SBP_F32) {
-        c->pipeline.target.gemm_flops = c->profile.fp32_flops;
-        c->pipeline.target.attention_flops = c->profile.fp32_attention;
-    }
     sbp_dtype wide = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     c->grad_dtype = dtype_option(c->options, "grad-dtype", wide);
     c->state_dtype = dtype_option(c->options, "state-dtype", wide);
@@ -328,6 +324,7 @@ static sbp_status run_passes(sbp_compilation *c) {
 
 static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(choose_target(c));
+    SBP_TRY(sbp_cli_choose_rates(c));
     SBP_TRY(choose_types(c));
     SBP_TRY(load_model(c));
     SBP_TRY(read_wish(c));

@@ -17,6 +17,7 @@ typedef struct inspection {
     const sbp_json *meta, *schedule;
     const sbp_target *target;
     sbp_target_info info;
+    const char *rates_source;
 } inspection;
 
 static sbp_status section(const inspection *in, const sbp_plan_file *file, const char *name,
@@ -43,6 +44,8 @@ static sbp_status open_plan(inspection *in) {
         return sbp_fail(in->diag, SBP_INPUT, "%s: made for backend '%s', which this build does not have",
                         in->path, backend);
     SBP_TRY(in->target->describe(NULL, in->diag, &in->info));
+    in->rates_source = "table";
+    SBP_TRY(sbp_cli_read_rates(in->diag, in->meta, &in->info.rates, &in->rates_source));
     return sbp_json_get_i64(in->diag, in->meta, "runtime_bytes", SBP_JSON_NULLABLE, &in->info.runtime_bytes);
 }
 
@@ -84,6 +87,7 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     sbp_text_add_double(out, cost.flops);
     sbp_text_add(out, ", \"seconds\": ");
     sbp_text_add_double(out, cost.seconds);
+    sbp_cli_add_rates(out, in->rates_source, &in->info.rates);
     sbp_text_add(out, ", \"seq_len\": %lld, \"commands\": %lld}\n", (long long)p->t_max,
                  (long long)cost.commands);
     return SBP_OK;
@@ -129,6 +133,9 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                  "time       about %.3g s a step of one full micro-batch (%.3g TFLOP, %lld commands), by the "
                  "cost model\n",
                  cost.seconds, cost.flops / 1e12, (long long)cost.commands);
+    sbp_text_add(out, "rates      %s: ", in->rates_source);
+    sbp_rates_describe(out, &in->info.rates, "\n           ");
+    sbp_text_add(out, "\n");
     int64_t machine = in->info.shared_memory ? sbp_machine_memory() : 0, longest = 0;
     if (machine > in->info.runtime_bytes) {
         SBP_TRY(sbp_planner_longest(in->arena, in->diag, p, &in->info, machine - in->info.runtime_bytes,

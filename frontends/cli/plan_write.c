@@ -115,6 +115,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, ", \"flops\": ");
     sbp_text_add_double(out, c->estimate.flops);
     sbp_text_add(out, "}");
+    sbp_cli_add_rates(out, c->rates_source, &target->rates);
     add_text(out, "advice", c->advice);
     sbp_text_add(out, ", \"defaults\": {}}\n");
 }

@@ -14,7 +14,7 @@ static const struct {
 #undef PROFILE
 };
 
-typedef enum value_kind { BYTES, ROWS, RATE } value_kind;
+typedef enum value_kind { BYTES, ROWS } value_kind;
 
 /* Where a value goes, and what it may be. */
 typedef struct key {
@@ -32,8 +32,6 @@ static sbp_status read_value(sbp_diag *diag, const char *from, key *k, const cha
         *(int64_t *)k->to = whole;
     } else if (k->kind == ROWS && *end == 0 && number >= 1 && number <= 1e9) {
         *(int64_t *)k->to = (int64_t)number;
-    } else if (k->kind == RATE && *end == 0 && number > 0 && number < 1e30) {
-        *(double *)k->to = number;
     } else {
         return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no %s", from, k->name, word,
                         k->kind == BYTES ? "size like 80GiB" : "positive number");
@@ -52,46 +50,30 @@ static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, cons
     key keys[] = {{"memory", BYTES, &out->memory_bytes, false, false},
                   {"process", BYTES, &i->runtime_bytes, false, false},
                   {"allocation", BYTES, &i->max_allocation_bytes, true, false},
-                  {"bf16_flops", RATE, &i->gemm_flops, false, false},
-                  {"fp32_flops", RATE, &out->fp32_flops, false, false},
-                  {"bf16_attention", RATE, &i->attention_flops, false, false},
-                  {"fp32_attention", RATE, &out->fp32_attention, false, false},
-                  {"memory_bytes", RATE, &i->memory_bytes, false, false},
-                  {"link_bytes", RATE, &i->host_link_bytes, false, false},
-                  {"host_bytes", RATE, &i->host_bytes, false, false},
-                  {"disk_bytes", RATE, &i->disk_bytes, false, false},
-                  {"half_rows", RATE, &i->gemm_half_rows, false, false},
-                  {"command_seconds", RATE, &i->command_seconds, false, false},
                   {"chunk", ROWS, &i->chunk, false, false},
                   {"head_chunk", ROWS, &i->head_chunk, false, false},
                   {"chunk_most", ROWS, &i->chunk_most, true, false}};
-    key *open = NULL;
-    for (const char *at = text; *at;) {
-        at += strspn(at, " \t\r\n");
-        if (*at == '#') {
-            at += strcspn(at, "\n");
-            continue;
-        }
-        size_t length = strcspn(at, " \t\r\n");
-        if (length == 0)
-            break;
-        const char *word = sbp_arena_strndup(arena, at, length);
-        at += length;
-        if (open) {
-            SBP_TRY(read_value(diag, from, open, word));
-            open = NULL;
-            continue;
-        }
+    for (const char *at = text, *word; (word = sbp_rates_word(arena, &at)) != NULL;) {
+        const char *value = sbp_rates_word(arena, &at);
+        key *open = NULL;
         for (int k = 0; k < SBP_COUNT(keys); k++)
             if (strcmp(keys[k].name, word) == 0)
                 open = &keys[k];
-        if (!open)
+        char *end = NULL;
+        double number = value ? strtod(value, &end) : 0;
+        if (open)
+            SBP_TRY(read_value(diag, from, open, value ? value : ""));
+        else if (!sbp_rates_set(&i->rates, word, number))
             return sbp_fail(diag, SBP_INPUT, "%s: '%s' is no key of a device profile", from, word);
+        else if (!value || *end || !(number > 0 && number < 1e30))
+            return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no positive number", from, word,
+                            value ? value : "");
     }
-    for (int k = 0; k < SBP_COUNT(keys); k++)
+    const char *missing = sbp_rates_missing(&i->rates);
+    for (int k = 0; k < SBP_COUNT(keys) && !missing; k++)
         if (!keys[k].given && !keys[k].optional)
-            return sbp_fail(diag, SBP_INPUT, "%s: a device profile needs '%s'", from, keys[k].name);
-    return SBP_OK;
+            missing = keys[k].name;
+    return missing ? sbp_fail(diag, SBP_INPUT, "%s: a device profile needs '%s'", from, missing) : SBP_OK;
 }
 
 sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *name, sbp_profile *out) {

@@ -239,12 +239,19 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
                      sbp_format_bytes(spare, sizeof spare, (double)(c->wish.memory_bytes - device)),
                      sbp_format_bytes(size, sizeof size, (double)c->wish.memory_bytes));
     SBP_TRY(longest_line(c, out));
-    sbp_text_add(out,
-                 "time       about %s a step of one full micro-batch (%.3g tokens/s, %.3g TFLOP), by the "
-                 "cost model\n",
-                 time_text(c, c->estimate.seconds),
-                 c->estimate.seconds > 0 ? (double)c->estimate.t_max / c->estimate.seconds : 0,
-                 c->estimate.flops / 1e12);
+    sbp_text_add(
+        out,
+        "time       about %s a step of one full micro-batch (%.3g tokens/s, %.3g TFLOP), by the "
+        "cost model%s\n",
+        time_text(c, c->estimate.seconds),
+        c->estimate.seconds > 0 ? (double)c->estimate.t_max / c->estimate.seconds : 0,
+        c->estimate.flops / 1e12,
+        !c->target || strcmp(c->rates_source, "table") != 0 ? "" : " (--rates measured: for this machine)");
+    if (c->target && strcmp(c->rates_source, "table") != 0) {
+        sbp_text_add(out, "rates      %s: ", c->rates_source);
+        sbp_rates_describe(out, &target->rates, "\n           ");
+        sbp_text_add(out, "\n");
+    }
     sbp_text_add(out, "most       %s\n", c->advice);
     return SBP_OK;
 }
@@ -275,6 +282,7 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
                      (long long)categories[i].bytes);
     sbp_text_add(out, "}");
     sbp_cli_add_schedule(c, out);
+    sbp_cli_add_rates(out, c->rates_source, &c->pipeline.target.rates);
     sbp_text_add(out, ", \"advice\": ");
     sbp_json_add_string(out, c->advice, strlen(c->advice));
     sbp_text_add(out, "}\n");

@@ -10,19 +10,27 @@
 
 #include <string.h>
 
-/* Bytes per second: moved by the commands of compute and of the host's cores, or copied. */
-double sbp_cost_rate(const sbp_target_info *target, int32_t queue) {
-    switch (queue) {
+double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from, double bytes) {
+    const sbp_rates *r = &target->rates;
+    switch (sbp_queue_of_copy(to, from)) {
     case SBP_QUEUE_IN:
+        return r->command_seconds + bytes / r->in;
     case SBP_QUEUE_OUT:
-        return target->host_link_bytes;
-    case SBP_QUEUE_HOST:
-        return target->host_bytes;
+        return r->command_seconds + bytes / r->out;
     case SBP_QUEUE_DISK:
-        return target->disk_bytes;
+        return r->command_seconds + bytes / (to == SBP_DISK ? r->disk_write : r->disk_read);
+    case SBP_QUEUE_HOST: /* read and written */
+        return r->command_seconds + 2 * bytes / r->host;
     default:
-        return target->memory_bytes;
+        return r->command_seconds + 2 * bytes / r->memory;
     }
+}
+
+double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops) {
+    const sbp_rates *r = &target->rates;
+    double moving = bytes / (on_host ? r->host : r->memory),
+           computing = ops / (on_host ? r->host_ops : r->row_ops);
+    return moving > computing ? moving : computing;
 }
 
 typedef struct meter {
@@ -72,6 +80,20 @@ static double touched_bytes(const meter *m, const sbp_view *table, const sbp_vie
     return touched * (double)table->cols * (double)sbp_dtype_bytes(view_dtype(m, table));
 }
 
+static sbp_space view_space(const meter *m, const sbp_view *view) {
+    return view->ref >= 0 ? m->program->buffers[view->ref].space : SBP_DEVICE;
+}
+
+/* Scalar operations of a row kernel, over the rows of the command. */
+static double row_ops(const meter *m, const sbp_command *c) {
+    const sbp_rowkernel *kernel = m->program->kernels[c->kernel];
+    int32_t operand = sbp_command_rows_operand(m->program, c);
+    sbp_range range = {.rows = 1};
+    if (operand >= 0 && !sbp_view_resolve(m->program, m->function, &c->views[operand], &m->position, &range))
+        return 0;
+    return sbp_rowkernel_ops(kernel) * (double)range.rows;
+}
+
 /* The view of which a command touches some rows only, and one with as many rows; false: there is none. */
 static bool touches_some(const sbp_command *c, int32_t *table, int32_t *rows) {
     *table = c->kind == SBP_CMD_GATHER ? 1 : 0;
@@ -81,36 +103,37 @@ static bool touches_some(const sbp_command *c, int32_t *table, int32_t *rows) {
 
 /* A command that runs `times` in each chunk of the run. */
 static void measure_command(meter *m, const sbp_command *c, double times) {
-    const sbp_target_info *t = m->target;
+    const sbp_rates *r = &m->target->rates;
     if (c->kind == SBP_CMD_FENCE) /* plans have them, the programs that candidates are measured on do not */
         return;
-    double seconds = t->command_seconds, flops = 0, bytes = 0;
+    double seconds = r->command_seconds, flops = 0, bytes = 0;
     int32_t table, rows_of;
     bool some = touches_some(c, &table, &rows_of);
     for (int32_t i = 0; i < c->view_count; i++)
         bytes += some && i == table ? touched_bytes(m, &c->views[i], &c->views[rows_of])
                                     : view_bytes(m, &c->views[i]);
     if (c->kind == SBP_CMD_GEMM) {
-        double d = view_elems(m, &c->views[0]), a = view_elems(m, &c->views[1]),
-               b = view_elems(m, &c->views[2]);
+        double d = view_elems(m, &c->views[0]), b = view_elems(m, &c->views[2]);
         double depth = c->views[0].cols > 0
                            ? (c->u.gemm.tb ? (double)c->views[2].cols : b / (double)c->views[0].cols)
                            : 0;
-        double rows = c->u.gemm.ta ? depth : c->views[1].cols > 0 ? a / (double)c->views[1].cols : 0;
+        double rows = c->views[0].cols > 0 ? d / (double)c->views[0].cols : 0;
         flops = 2 * d * depth;
-        seconds += rows > 0 ? flops / t->gemm_flops * (rows + t->gemm_half_rows) / rows : 0;
+        double rate = sbp_rates_product(r, view_dtype(m, &c->views[1]));
+        seconds += rows > 0 ? flops / rate * (rows + r->half_rows) / rows : 0;
     } else if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD) {
         const sbp_attention_attrs *a = &c->u.attention;
         bool backward = c->kind == SBP_CMD_ATTN_BWD;
         flops = sbp_attention_flops(attention_pairs(m, &c->views[backward ? 3 : 2], a->window),
                                     (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward) /
                 (double)m->chunks; /* of a chunk, in the mean */
-        seconds += flops / t->attention_flops;
+        seconds += flops / sbp_rates_attention(r, view_dtype(m, &c->views[backward ? 3 : 2]));
+    } else if (c->kind == SBP_CMD_COPY) {
+        seconds =
+            sbp_cost_copy(m->target, view_space(m, &c->views[0]), view_space(m, &c->views[1]), bytes / 2);
     } else {
-        seconds +=
-            bytes /
-            (c->kind == SBP_CMD_COPY && c->queue != SBP_QUEUE_COMPUTE && c->queue != SBP_QUEUE_HOST ? 2 : 1) /
-            sbp_cost_rate(t, c->queue);
+        seconds += sbp_cost_rows(m->target, c->queue == SBP_QUEUE_HOST, bytes,
+                                 c->kind == SBP_CMD_ROW ? row_ops(m, c) : 0);
     }
     m->seconds += seconds * times;
     m->flops += flops * times;

@@ -24,7 +24,9 @@ const char *sbp_cost_training_entry(const sbp_program *program);
 /* One call of a function. */
 void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, const sbp_target_info *target,
                        sbp_cost *out);
-/* Bytes per second of a queue: read and written by commands, copied by copies between spaces. */
-double sbp_cost_rate(const sbp_target_info *target, int32_t queue);
+/* Seconds of a copy of so many bytes. */
+double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from, double bytes);
+/* Seconds of row kernels that read and write so many bytes and take so many scalar operations. */
+double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops);
 
 #endif

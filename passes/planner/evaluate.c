@@ -137,11 +137,24 @@ typedef struct evaluation {
     sbp_plan_estimate *out;
 } evaluation;
 
+/* Scalar operations of the row kernels of an update. */
+static double update_ops(const evaluation *e, const sbp_update *update) {
+    double ops = 0;
+    for (int32_t i = 0; i < update->body.count; i++) {
+        const sbp_command *c =
+            update->body.nodes[i].kind == SBP_NODE_COMMAND ? update->body.nodes[i].u.command : NULL;
+        if (c && c->kind == SBP_CMD_ROW && c->views[0].ref < 0)
+            ops += sbp_rowkernel_ops(e->s->pipeline.program->kernels[c->kernel]) *
+                   (double)sbp_extent_as_const(update->operands[~c->views[0].ref].rows);
+    }
+    return ops;
+}
+
 /* Seconds of an act that is no call: what it moves, at the rate of its queue. */
 static double act_seconds(const evaluation *e, const sbp_program *sized, const sbp_act *act,
                           const sbp_view *views) {
     const sbp_target_info *target = &e->pl->base->target;
-    double bytes = 0, commands = 1;
+    double bytes = 0, commands = 1, ops = 0;
     for (int32_t i = 0; i < act->operand_count; i++) {
         const sbp_buffer *b = &sized->buffers[views[i].ref];
         int64_t rows = sbp_extent_as_const(b->rows);
@@ -149,10 +162,12 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
         if (act->kind != SBP_ACT_SUM_SQUARES || i > 0) /* of the norms it writes one */
             bytes += times * (double)(rows * b->cols * sbp_dtype_bytes(b->dtype));
     }
-    if (act->kind == SBP_ACT_UPDATE)
-        commands = sbp_update_of(&e->s->pipeline, act->param)->body.count;
-    return commands * target->command_seconds +
-           bytes / sbp_cost_rate(target, act->on_host ? SBP_QUEUE_HOST : SBP_QUEUE_COMPUTE);
+    if (act->kind == SBP_ACT_UPDATE) {
+        const sbp_update *update = sbp_update_of(&e->s->pipeline, act->param);
+        commands = update->body.count;
+        ops = update_ops(e, update);
+    }
+    return commands * target->rates.command_seconds + sbp_cost_rows(target, act->on_host, bytes, ops);
 }
 
 static double move_seconds(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
@@ -161,10 +176,15 @@ static double move_seconds(const evaluation *e, const sbp_program *sized, const 
     sbp_sizes sizes = sbp_program_sizes(sized, sized->t_max, 1);
     int64_t rows = 0;
     (void)sbp_extent_eval(b->rows, &sizes, &rows);
-    double elems = (double)rows * (double)b->cols, bytes = elems * (double)sbp_dtype_bytes(move->to_dtype);
-    if (move->queue == SBP_QUEUE_COMPUTE)
-        bytes += elems * (double)sbp_dtype_bytes(move->from_dtype);
-    return target->command_seconds + bytes / sbp_cost_rate(target, move->queue);
+    double elems = (double)rows * (double)b->cols;
+    if (move->from_dtype != move->to_dtype) /* a kernel that loads and stores */
+        return target->rates.command_seconds +
+               sbp_cost_rows(
+                   target, move->queue == SBP_QUEUE_HOST,
+                   elems * (double)(sbp_dtype_bytes(move->to_dtype) + sbp_dtype_bytes(move->from_dtype)),
+                   2 * elems);
+    return sbp_cost_copy(target, b->space, sized->buffers[move->from.ref].space,
+                         elems * (double)sbp_dtype_bytes(move->to_dtype));
 }
 
 static double walk_seconds(const evaluation *e, const sbp_program *sized, const sbp_walk *w,

@@ -37,22 +37,24 @@ static double row_bytes(const sbp_type *type) {
 
 /* Seconds per row. */
 static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) {
-    const sbp_target_info *target = &r->p->target;
+    const sbp_rates *rates = &r->p->target.rates;
     const sbp_type *out = &f->values[op->results[0]].type;
     if (op->code == SBP_OP_linear) {
-        double in = (double)sbp_type_row_elems(&f->values[op->operands[0]].type);
-        return 2 * in * (double)sbp_type_row_elems(out) / target->gemm_flops;
+        const sbp_type *in = &f->values[op->operands[0]].type;
+        return 2 * (double)sbp_type_row_elems(in) * (double)sbp_type_row_elems(out) /
+               sbp_rates_product(rates, in->dtype);
     }
     if (op->code == SBP_OP_attention) {
         double pairs = sbp_attention_pairs(0, r->t, sbp_op_int(op, "window")) / (double)r->t;
-        double q_elems = (double)sbp_type_row_elems(&f->values[op->operands[0]].type);
-        return sbp_attention_flops(pairs, q_elems, (double)sbp_type_row_elems(out), false) /
-               target->attention_flops;
+        const sbp_type *q = &f->values[op->operands[0]].type;
+        return sbp_attention_flops(pairs, (double)sbp_type_row_elems(q), (double)sbp_type_row_elems(out),
+                                   false) /
+               sbp_rates_attention(rates, q->dtype);
     }
     if (op->code == SBP_OP_reshape || op->code == SBP_OP_stop_gradient || op->code == SBP_OP_append ||
         sbp_type_rows(out) != SBP_C)
         return 0;
-    return row_bytes(out) / (4 * target->memory_bytes); /* fused: about one value in four goes to memory */
+    return row_bytes(out) / (4 * rates->memory); /* fused: about one value in four goes to memory */
 }
 
 /* An op that has to run for a value to be there, and was not counted yet; -1: none. */

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/devices.h"
 #include "ir/machine.h"
 #include "runtime/cli/interrupt.h"
 #include "runtime/cli/run.h"
-#include "runtime/run/devices.h"
 
 /* ---- weights ---------------------------------------------------------------------------------------- */
 

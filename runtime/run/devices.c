@@ -1,27 +1,11 @@
-/* devices.c: the table of devices. */
+/* devices.c: what devices there are, in words. */
 #include "runtime/run/devices.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/cpu/cpu_device.h"
-#ifdef SBP_HAS_VULKAN
-#include "backends/vulkan/vulkan_device.h"
-#endif
+#include "backends/devices.h"
 #include "ir/io/json.h"
-
-static const sbp_device_class *const classes[] = {
-#ifdef SBP_HAS_VULKAN
-    &sbp_vulkan_device,
-#endif
-    &sbp_cpu_device};
-
-const sbp_device_class *sbp_device_find(const char *backend) {
-    for (int i = 0; i < SBP_COUNT(classes); i++)
-        if (strcmp(classes[i]->name, backend) == 0)
-            return classes[i];
-    return NULL;
-}
 
 /* ---- listing ---------------------------------------------------------------------------------------- */
 
@@ -108,11 +92,12 @@ sbp_status sbp_devices_print(sbp_text *out, bool json, sbp_diag *diag) {
     int32_t listed = 0;
     if (json)
         sbp_text_add(out, "[");
-    for (int i = 0; i < SBP_COUNT(classes); i++) {
+    const sbp_device_class *class;
+    for (int32_t i = 0; (class = sbp_device_at(i)) != NULL; i++) {
         sbp_diag *reason = sbp_diag_create();
         if (!reason)
             return sbp_fail(diag, SBP_MACHINE, "out of memory");
-        sbp_status status = list_class(out, json, classes[i], reason, &listed);
+        sbp_status status = list_class(out, json, class, reason, &listed);
         if (status != SBP_OK)
             sbp_fail(diag, status, "%s", sbp_diag_text(reason, SBP_ERROR));
         sbp_diag_destroy(reason);

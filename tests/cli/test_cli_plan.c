@@ -230,7 +230,9 @@ static void test_device_profile(void **state) {
     assert_false(cli_exists(f, "none"));
     cli_put(f, "small",
             "memory 24GiB process 500MiB bf16_flops 1e14 fp32_flops 5e13 # made up\n"
-            "bf16_attention 8e13 fp32_attention 3e13 memory_bytes 8e11 link_bytes 2e10 host_bytes 6e10\n"
+            "bf16_attention 8e13 fp32_attention 3e13 memory_bytes 8e11 row_ops 1e13 link_bytes 2e10 "
+            "host_bytes 6e10 "
+            "host_ops 1e11\n"
             "disk_bytes 5e9 half_rows 128 command_seconds 4e-6 chunk 4096 head_chunk 1024\n");
     cli_ok(f, "$C compile $D/m --device-profile $D/small --seq-len 4096 --clip none --accumulate 1");
     cli_fails(f, 3, "too much", "$C compile $D/m --device-profile $D/small --seq-len 4096 --offload none");

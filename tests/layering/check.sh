@@ -53,15 +53,15 @@ allowed() {
         ir/*) echo 'ir/[!i]* ir/ir.h ir/infer.h ir/ops/*' ;; # the languages know nothing of files
         passes/planner/*) echo 'passes/* ir/[!i]* ir/ir.h ir/infer.h' ;;
         passes/*) echo 'passes/[!p]* passes/passes.* ir/[!i]* ir/ir.h ir/infer.h' ;; # the planner uses the passes, not they it
-        frontends/cli/*) echo 'frontends/* passes/* backends/target.h backends/choice.h ir/*' ;;
+        frontends/cli/*) echo 'frontends/* passes/* backends/target.h backends/choice.h backends/devices.h backends/measure.h ir/*' ;;
         frontends/*) echo 'frontends/[!c]* ir/*' ;;
         backends/target.c) echo 'backends/target.h backends/*/*_target.h' ;;
+        backends/devices.c) echo 'backends/devices.h backends/*/*_device.h' ;;
         backends/vulkan/target/*) echo 'backends/target.h backends/rowmath.h backends/vulkan/[!d]* ir/*' ;; # not device/
         backends/vulkan/device/*) echo 'backends/device.h backends/choice.h backends/composite/* backends/cpu/cpu_cores.h backends/vulkan/[!t]* ir/base.h ir/machine.h ir/types.h ir/rowkernel.h ir/program.h' ;;
         backends/*/*_target.*) echo "backends/target.h backends/rowmath.h ${1%/*}/* ir/*" ;;
         backends/*/*) echo "backends/device.h backends/rowmath.h ${1%/*}/* $(dirname "$(dirname "$1")")/* ir/base.h ir/machine.h ir/types.h ir/rowkernel.h ir/program.h" ;;
-        backends/*) echo 'backends/*.h ir/base.h ir/machine.h ir/types.h ir/target_info.h ir/program.h ir/rowkernel.h' ;;
-        runtime/run/devices.c) echo 'runtime/run/* backends/*/*_device.h ir/io/*' ;;
+        backends/*) echo 'backends/*.h ir/base.h ir/lex.h ir/machine.h ir/types.h ir/rates.h ir/target_info.h ir/program.h ir/rowkernel.h' ;;
         runtime/*)
             local rooms='runtime/*' # cli > train > data > run
             case $1 in
@@ -69,7 +69,7 @@ allowed() {
                 runtime/data/*) rooms='runtime/data/* runtime/run/*' ;;
                 runtime/train/*) rooms='runtime/[!c]*' ;;
             esac
-            echo "$rooms backends/device.h backends/choice.h ir/base.h ir/machine.h ir/types.h ir/lex.h ir/rowkernel.h ir/program.h ir/io/*" ;;
+            echo "$rooms backends/device.h backends/devices.h backends/choice.h ir/base.h ir/machine.h ir/types.h ir/lex.h ir/rowkernel.h ir/program.h ir/io/*" ;;
         examples/*) echo 'ir/*' ;;
         *) echo '*' ;;
     esac

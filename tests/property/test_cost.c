@@ -94,12 +94,17 @@ static count count_function(const sbp_program *p, int32_t function, int64_t t) {
 
 /* Rates that make seconds of one kind of work visible. */
 static const sbp_target_info rates = {.name = "cpu",
-                                      .gemm_flops = 1e9,
-                                      .attention_flops = 1e9,
-                                      .memory_bytes = 1e9,
-                                      .host_link_bytes = 1e9,
-                                      .host_bytes = 1e9,
-                                      .disk_bytes = 1e9};
+                                      .rates = {.product = {[SBP_F32] = 1e9},
+                                                .attention = {[SBP_F32] = 1e9},
+                                                .half_rows = 0,
+                                                .memory = 1e9,
+                                                .row_ops = 1e9,
+                                                .in = 1e9,
+                                                .out = 1e9,
+                                                .host = 1e9,
+                                                .host_ops = 1e9,
+                                                .disk_read = 1e9,
+                                                .disk_write = 1e9}};
 
 static sbp_program *program_of(testing *t, const char *model, int64_t rows, int64_t chunk, int64_t k) {
     compile_wish wish = compile_wish_for(model, rows, chunk, chunk);
@@ -156,7 +161,7 @@ static void attention_grows_with_the_square(void **state) {
     double more = b.flops - 2 * a.flops; /* of attention */
     assert_true(more > 0.1 * a.flops);
     assert_true(fabs(twice.flops - 2 * once.flops - more) <= SBP_TOLERANCE_F64 * twice.flops);
-    double seconds = twice.seconds - 2 * once.seconds, want = more / rates.attention_flops;
+    double seconds = twice.seconds - 2 * once.seconds, want = more / rates.rates.attention[SBP_F32];
     double fixed = once.seconds; /* what does not grow: fills and the update of parameters */
     assert_true(seconds < want && seconds > want - fixed);
     testing_close(&t);
@@ -171,7 +176,7 @@ static void gathers_cost_what_they_touch(void **state) {
         testing t = testing_open(1);
         sbp_program *p = program_of(&t, GOLDEN "llama_bias/model", 64, 8, 1);
         sbp_target_info target = rates;
-        target.memory_bytes = 1; /* a byte a second */
+        target.rates.memory = 1; /* a byte a second */
         int32_t tables = 0;
         for (int32_t f = 0; f < p->function_count; f++) { /* as many more words */
             const sbp_body *body = &p->functions[f].body;

@@ -21,14 +21,18 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .chunk = 1024,
                              .head_chunk = 512,
                              .chunk_most = 4096,
-                             .gemm_flops = 5e12,
-                             .attention_flops = 2e12,
-                             .memory_bytes = 300e9,
-                             .host_link_bytes = 12e9,
-                             .host_bytes = 20e9,
-                             .disk_bytes = 1e9,
-                             .gemm_half_rows = 128,
-                             .command_seconds = 20e-6};
+                             .rates = {.product = {[SBP_F32] = 5e12, [SBP_BF16] = 5e12},
+                                       .attention = {[SBP_F32] = 2e12, [SBP_BF16] = 2e12},
+                                       .half_rows = 128,
+                                       .memory = 300e9,
+                                       .row_ops = 2e12,
+                                       .in = 12e9,
+                                       .out = 12e9,
+                                       .host = 20e9,
+                                       .host_ops = 20e9,
+                                       .disk_read = 1e9,
+                                       .disk_write = 1e9,
+                                       .command_seconds = 20e-6}};
     out->supports[SBP_F64] = out->supports[SBP_F32] = out->supports[SBP_BF16] = true;
     return SBP_OK;
 }

@@ -1,0 +1,12 @@
+/* devices.h: the kinds of device that this build can run plans on. Threads: no state. */
+#ifndef SBP_BACKENDS_DEVICES_H
+#define SBP_BACKENDS_DEVICES_H
+
+#include "backends/device.h"
+
+/* By the name that a plan carries ("cpu"); NULL when this build has none. */
+const sbp_device_class *sbp_device_find(const char *backend);
+/* NULL after the last. */
+const sbp_device_class *sbp_device_at(int32_t index);
+
+#endif
