@@ -213,6 +213,49 @@ sbp_view sbp_view_none(void) {
     return (sbp_view){.ref = SBP_NO_VIEW, .start = {.column = -1}, .length = {.column = -1}};
 }
 
+bool sbp_view_shape(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                    sbp_extent *rows, int64_t *cols) {
+    if (view->ref >= 0) {
+        *rows = program->buffers[view->ref].rows;
+        *cols = program->buffers[view->ref].cols;
+    } else {
+        *rows = function->formals[~view->ref].rows;
+        *cols = function->formals[~view->ref].cols;
+    }
+    if (view->width == 0)
+        return true;
+    int64_t count = sbp_extent_as_const(*rows), elems;
+    if (view->width < 0 || count < 0 || !sbp_mul_i64(count, *cols, &elems) || elems % view->width != 0)
+        return false;
+    *rows = sbp_extent_const(elems / view->width);
+    *cols = view->width;
+    return true;
+}
+
+sbp_view sbp_view_wide(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                       int64_t width) {
+    sbp_extent rows;
+    int64_t cols;
+    sbp_view out = {.ref = view->ref, .slot = view->slot};
+    (void)sbp_view_shape(program, function, &out, &rows, &cols);
+    out.width = width == cols ? 0 : width;
+    (void)sbp_view_shape(program, function, &out, &rows, &cols);
+    width = out.width;
+    out = whole_view(view->ref, view->slot, rows, cols);
+    out.width = width;
+    return out;
+}
+
+bool sbp_view_is_whole(const sbp_program *program, const sbp_function *function, const sbp_view *view) {
+    sbp_extent rows;
+    int64_t cols;
+    if (!sbp_view_shape(program, function, view, &rows, &cols))
+        return false;
+    sbp_view whole = whole_view(view->ref, view->slot, rows, cols);
+    whole.width = view->width;
+    return sbp_view_equal(view, &whole);
+}
+
 sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step) {
     sbp_view view = whole;
     view.start = (sbp_index){.step = sbp_extent_symbol(step, 1), .column = -1};
@@ -234,8 +277,8 @@ static bool index_equal(const sbp_index *a, const sbp_index *b) {
 }
 
 static bool same_start(const sbp_view *a, const sbp_view *b) {
-    return a->ref == b->ref && a->slot == b->slot && a->col == b->col && a->until == b->until &&
-           index_equal(&a->start, &b->start);
+    return a->ref == b->ref && a->slot == b->slot && a->col == b->col && a->width == b->width &&
+           a->until == b->until && index_equal(&a->start, &b->start);
 }
 
 bool sbp_view_equal(const sbp_view *a, const sbp_view *b) {
@@ -284,8 +327,8 @@ static bool eval_index(const sbp_index *index, const sbp_sizes *sizes, const sbp
 
 bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,
                       const sbp_position *position, sbp_range *out) {
-    const sbp_extent *extent =
-        view->ref >= 0 ? &program->buffers[view->ref].rows : &function->formals[~view->ref].rows;
+    sbp_extent extent;
+    int64_t cols;
     sbp_sizes chunk_sizes = position->sizes;
     sbp_symbol step = SBP_ONE;
     if (position->table >= 0) {
@@ -293,7 +336,8 @@ bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, 
         chunk_sizes.v[step] = position->columns[SBP_COLUMN_ROWS];
     }
     int64_t total, start, end;
-    if (!sbp_extent_eval(*extent, &position->sizes, &total) ||
+    if (!sbp_view_shape(program, function, view, &extent, &cols) ||
+        !sbp_extent_eval(extent, &position->sizes, &total) ||
         !eval_index(&view->start, &position->sizes, position, &start) ||
         !eval_index(&view->length, &chunk_sizes, position, &end) ||
         (!view->until && !sbp_add_i64(start, end, &end)))
@@ -302,7 +346,7 @@ bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, 
         end = total;
     if (start < 0 || end < start)
         return false;
-    bool local = step != SBP_ONE && extent->c[step] != 0 && extent->c[SBP_T] == 0 && extent->c[SBP_S] == 0;
+    bool local = step != SBP_ONE && extent.c[step] != 0 && extent.c[SBP_T] == 0 && extent.c[SBP_S] == 0;
     *out = (sbp_range){start, end - start, start + (local ? position->columns[SBP_COLUMN_ROW0] : 0)};
     return true;
 }

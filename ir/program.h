@@ -13,7 +13,10 @@
  * of the current chunk, so [0 for C] of chunk scratch is exact in the last chunk too; everywhere else it is
  * the nominal chunk size. The end is clamped to the rows of the buffer. Everything is row-major; the stride
  * from row to row is the buffer's column count. Buffers whose rows name C or H but neither T nor S are local
- * to the chunk: their row r is row row0 + r of the sequence (`first_row` of spans).
+ * to the chunk: their row r is row row0 + r of the sequence (`first_row` of spans). A view with a `width`
+ * sees the element, whose rows are constant, as a row-major matrix of so many columns instead, whatever its
+ * own are: start, length and columns count in that matrix (text: w/256[0 for 4]). Of a formal it sees what
+ * the call passes, which therefore has whole rows and a fixed first one (program_c28).
  *
  * Commands (operands: ir/commands.def; all sums over floats in at least fp32, see the devices' contract):
  *   fill         dst = value
@@ -123,6 +126,7 @@ typedef struct sbp_view {
     sbp_index length;
     bool until; /* `length` is the end row */
     int64_t col, cols;
+    int64_t width; /* columns of the matrix that the view sees; 0: the buffer's or formal's own */
 } sbp_view;
 
 #define SBP_NO_VIEW INT32_MIN
@@ -331,6 +335,15 @@ bool sbp_buffer_bytes(const sbp_buffer *buffer, const sbp_sizes *sizes, int64_t 
 sbp_view sbp_view_buffer(const sbp_program *program, int32_t buffer, int32_t slot);
 sbp_view sbp_view_formal(const sbp_function *function, int32_t formal);
 sbp_view sbp_view_none(void);
+/* All of the element that a view is of, as rows of `width` columns; the width must fit (sbp_view_shape). */
+sbp_view sbp_view_wide(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                       int64_t width);
+/* Rows and columns of the matrix that a view counts in; false when its width does not fit: the rows are not
+ * constant, or their elements no multiple of it. function: where the view stands, NULL for an entry. */
+bool sbp_view_shape(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                    sbp_extent *rows, int64_t *cols);
+/* Whether a view is of all rows and columns of that matrix. */
+bool sbp_view_is_whole(const sbp_program *program, const sbp_function *function, const sbp_view *view);
 /* Narrows a whole view to the rows of the current chunk: [i*step for step]. */
 sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step);
 /* Narrows a whole view to the partial rows of the current chunk: [0 for blocks]. */

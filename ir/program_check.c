@@ -47,10 +47,12 @@ static int64_t cols_of(const subject *s, int32_t k) {
     return s->command->views[k].cols;
 }
 
-/* ---- views (c16, c17) -------------------------------------------------------------------------------- */
+/* ---- views (c16, c17, c28) --------------------------------------------------------------------------------
+ */
 
 sbp_status sbp_check_view(const sbp_checker *c, const char *what, const char *name, const sbp_view *view) {
     const sbp_program *p = c->program;
+    sbp_extent rows;
     int64_t cols;
     int32_t count = 1;
     if (view->ref >= 0) {
@@ -60,13 +62,16 @@ sbp_status sbp_check_view(const sbp_checker *c, const char *what, const char *na
         if (b->function != -1 && b->function != c->function_index)
             return sbp_checker_fail(c, "c16", what, "%.60s: buffer '%.80s' is of another function", name,
                                     b->name);
-        cols = b->cols;
         count = b->count;
     } else {
         if (!c->function || ~view->ref >= c->function->formal_count)
             return sbp_checker_fail(c, "c16", what, "%.60s: no formal %d", name, ~view->ref);
-        cols = c->function->formals[~view->ref].cols;
     }
+    if (!sbp_view_shape(p, c->function, view, &rows, &cols))
+        return sbp_checker_fail(c, "c28", what,
+                                "%.60s: no width of %lld: its rows are not constant, or their "
+                                "elements no multiple",
+                                name, (long long)view->width);
     if (view->slot < 0 || view->slot >= count)
         return sbp_checker_fail(c, "c16", what, "%.60s: element %d of %d", name, view->slot, count);
     if (view->cols < 1 || view->col < 0 || view->cols > cols || view->col > cols - view->cols)
@@ -82,6 +87,13 @@ sbp_status sbp_check_view(const sbp_checker *c, const char *what, const char *na
             return sbp_checker_fail(c, "c16", what, "%.60s: uses i outside a loop over a table", name);
     }
     return SBP_OK;
+}
+
+int64_t sbp_check_width(const sbp_checker *c, const sbp_view *view) {
+    sbp_extent rows;
+    int64_t cols = 0;
+    (void)sbp_view_shape(c->program, c->function, view, &rows, &cols);
+    return cols;
 }
 
 /* ---- structure (c15), access (c21), space (c23) ------------------------------------------------------- */
@@ -180,6 +192,7 @@ static sbp_status check_operand(subject *s, int32_t k) {
         if (writes && formal->access == SBP_READ)
             return FAIL(s, "c21", "%.60s writes formal '%.80s', which is only read", name, formal->name);
         c->facts[c->function_index].spaces[~view->ref] &= spaces_of(s->command, k);
+        c->facts[c->function_index].wide[~view->ref] |= view->width != 0;
         if (s->command->queue == SBP_QUEUE_DISK)
             return FAIL(s, "c23", "%.60s: formal '%.80s' in queue disk", name, formal->name);
         return SBP_OK;
@@ -435,9 +448,12 @@ static sbp_status check_flush(const subject *s) {
     const sbp_position *position = &s->c->positions[0].items[0];
     sbp_range range;
     int64_t rows;
+    bool wide = command->views[k].width != 0; /* then as many elements, one after the other */
     if (!sbp_view_resolve(p, NULL, &command->views[k], position, &range) ||
-        !sbp_extent_eval(parameter->rows, &position->sizes, &rows) || range.rows != rows ||
-        cols_of(s, k) != parameter->cols)
+        !sbp_extent_eval(parameter->rows, &position->sizes, &rows) ||
+        (wide ? cols_of(s, k) != command->views[k].width ||
+                    range.rows * cols_of(s, k) != rows * parameter->cols
+              : range.rows != rows || cols_of(s, k) != parameter->cols))
         return FAIL(s, "c25", "gradient %.60s is not of the shape of parameter '%.80s'", s->operands[k].name,
                     parameter->name);
     return SBP_OK;
@@ -555,6 +571,16 @@ static bool same_region(const sbp_view *a, const sbp_view *b, const sbp_range *r
     return a->col == b->col && a->cols == b->cols && ra->start == rb->start && ra->rows == rb->rows;
 }
 
+/* The same for views of different widths, of which the elements from the first to the last count. */
+static bool elems_overlap(const sbp_view *a, const sbp_view *b, const sbp_range *ra, const sbp_range *rb,
+                          int64_t a_width, int64_t b_width) {
+    if (ra->rows == 0 || rb->rows == 0)
+        return false;
+    int64_t a_begin = ra->start * a_width + a->col, b_begin = rb->start * b_width + b->col;
+    return a_begin < b_begin + (rb->rows - 1) * b_width + b->cols &&
+           b_begin < a_begin + (ra->rows - 1) * a_width + a->cols;
+}
+
 /* Whether two different buffers, as placed by the memory pass, share bytes in these elements. */
 static bool placed_together(const sbp_checker *c, const sbp_view *a, const sbp_view *b) {
     if (!c->placed || a->ref < 0 || b->ref < 0)
@@ -586,7 +612,7 @@ static sbp_status find_pairs(subject *s, overlap_pair *pairs, int32_t *count) {
                 continue;
             const sbp_view *x = &s->command->views[a], *y = &s->command->views[b];
             if (x->ref == y->ref && x->slot == y->slot) {
-                if (cols_overlap(x, y))
+                if (sbp_check_width(s->c, x) != sbp_check_width(s->c, y) || cols_overlap(x, y))
                     pairs[(*count)++] = (overlap_pair){a, b};
             } else if (x->ref != y->ref && placed_together(s->c, x, y)) {
                 return FAIL(s, "c22", "%.60s and %.60s are different buffers at the same memory",
@@ -617,8 +643,11 @@ static sbp_status check_rows(subject *s) {
         for (int32_t k = 0; k < pair_count; k++) {
             int32_t a = pairs[k].written, b = pairs[k].other;
             const sbp_view *x = &command->views[a], *y = &command->views[b];
-            if (rows_overlap(&ranges[a], &ranges[b]) &&
-                !(same_region(x, y, &ranges[a], &ranges[b]) && may_be_same(s, a, b)))
+            int64_t x_width = sbp_check_width(s->c, x), y_width = sbp_check_width(s->c, y);
+            bool overlap = x_width == y_width ? rows_overlap(&ranges[a], &ranges[b])
+                                              : elems_overlap(x, y, &ranges[a], &ranges[b], x_width, y_width);
+            if (overlap &&
+                !(x_width == y_width && same_region(x, y, &ranges[a], &ranges[b]) && may_be_same(s, a, b)))
                 return FAIL(s, "c22", "%.60s overlaps %.60s for T %lld, i %lld", s->operands[a].name,
                             s->operands[b].name, (long long)position->sizes.v[SBP_T], (long long)position->i);
         }

@@ -16,6 +16,7 @@ typedef struct sbp_position_list {
 /* What calls of a function must know of it. */
 typedef struct sbp_function_facts {
     uint8_t *spaces; /* per formal: a bit per space in which its commands let it be */
+    bool *wide;      /* per formal: seen with a width */
 } sbp_function_facts;
 
 /* Buffers that a function touches itself: an open hash set of (function, buffer). */
@@ -51,6 +52,8 @@ sbp_status sbp_checker_fail(const sbp_checker *c, const char *constraint, const 
 /* A view's reference, slot, column range and use of the table. name: of the operand, for messages. */
 sbp_status sbp_check_view(const sbp_checker *c, const char *what, const char *name,
                           const sbp_view *view) SBP_CHECKED;
+/* The columns of the matrix that a view counts in, of one that was checked. */
+int64_t sbp_check_width(const sbp_checker *c, const sbp_view *view);
 /* Its rows at a position; c17. */
 sbp_status sbp_check_resolve(const sbp_checker *c, const char *what, const char *name, const sbp_view *view,
                              const sbp_position *position, sbp_range *out) SBP_CHECKED;

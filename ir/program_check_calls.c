@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one actual (c13) -------------------------------------------------------------------------------- */
+/* ---- one actual (c13, c28) --------------------------------------------------------------------------------
+ */
 
 static sbp_status check_actual(const sbp_checker *c, const sbp_call *call, int32_t k) {
     const sbp_function *callee = &c->program->functions[call->function];
@@ -27,6 +28,13 @@ static sbp_status check_actual(const sbp_checker *c, const sbp_call *call, int32
         return sbp_checker_fail(c, "c13", callee->name,
                                 "'%.80s' is on the %s, where the queues that use formal '%.80s' do not reach",
                                 b->name, sbp_space_names[b->space], formal->name);
+    if (c->facts[call->function].wide[k] &&
+        (view->col != 0 || view->cols != sbp_check_width(c, view) || view->start.column >= 0 ||
+         !sbp_extent_equal(view->start.step, sbp_extent_const(0)) ||
+         sbp_extent_as_const(view->start.base) < 0))
+        return sbp_checker_fail(
+            c, "c28", callee->name,
+            "formal '%.80s' is seen with a width, but gets no whole rows from a fixed one", formal->name);
     uint8_t touched = sbp_checker_touched(c, call->function, view->ref);
     if ((touched & 2) || (touched && formal->access != SBP_READ))
         return sbp_checker_fail(c, "c14", callee->name,
@@ -157,6 +165,7 @@ static int32_t place_of(const int64_t *sorted, int32_t count, int64_t number) {
 typedef struct sweep {
     const actual *list;
     int32_t count, *first, *last;
+    bool flat; /* of different widths: rows are elements, of which those from the first to the last count */
     int32_t edge_count;
     edge *edges;
     counter firsts[2], lasts[2]; /* of the actuals at this row: read, written */
@@ -181,18 +190,20 @@ static void change(sweep *s, int32_t number, int32_t by) {
 
 static void begin_sweep(const sbp_checker *c, sweep *s, const actual *list, int32_t count) {
     *s = (sweep){.list = list, .count = count};
+    for (int32_t i = 1; i < count; i++)
+        s->flat |= sbp_check_width(c, &list[i].view) != sbp_check_width(c, &list[0].view);
     int64_t *columns = SBP_NEW_ARRAY(c->arena, int64_t, 2 * count);
     s->first = SBP_NEW_ARRAY(c->arena, int32_t, count);
     s->last = SBP_NEW_ARRAY(c->arena, int32_t, count);
     s->edges = SBP_NEW_ARRAY(c->arena, edge, 2 * count);
     for (int32_t i = 0; i < count; i++) {
-        columns[2 * i] = list[i].view.col;
-        columns[2 * i + 1] = list[i].view.col + list[i].view.cols;
+        columns[2 * i] = s->flat ? 0 : list[i].view.col;
+        columns[2 * i + 1] = s->flat ? 1 : list[i].view.col + list[i].view.cols;
     }
     qsort(columns, (size_t)(2 * count), sizeof *columns, by_number);
     for (int32_t i = 0; i < count; i++) {
-        s->first[i] = place_of(columns, 2 * count, list[i].view.col);
-        s->last[i] = place_of(columns, 2 * count, list[i].view.col + list[i].view.cols);
+        s->first[i] = place_of(columns, 2 * count, s->flat ? 0 : list[i].view.col);
+        s->last[i] = place_of(columns, 2 * count, s->flat ? 1 : list[i].view.col + list[i].view.cols);
     }
     for (int k = 0; k < 2; k++) {
         s->firsts[k] = s->lasts[k] = (counter){.size = 2 * count};
@@ -207,8 +218,14 @@ static void add_edges(const sbp_checker *c, sweep *s, const sbp_position *positi
         sbp_range range;
         if (!sbp_view_resolve(c->program, NULL, &s->list[i].view, position, &range) || range.rows < 1)
             continue;
-        s->edges[s->edge_count++] = (edge){range.start, true, i};
-        s->edges[s->edge_count++] = (edge){range.start + range.rows, false, i};
+        int64_t begin = range.start, end = range.start + range.rows;
+        if (s->flat) {
+            int64_t width = sbp_check_width(c, &s->list[i].view);
+            begin = begin * width + s->list[i].view.col;
+            end = (end - 1) * width + s->list[i].view.col + s->list[i].view.cols;
+        }
+        s->edges[s->edge_count++] = (edge){begin, true, i};
+        s->edges[s->edge_count++] = (edge){end, false, i};
     }
     qsort(s->edges, (size_t)s->edge_count, sizeof *s->edges, by_row);
 }

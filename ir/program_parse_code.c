@@ -121,8 +121,28 @@ static sbp_status read_view_base(sbp_program_parser *p, sbp_view *out) {
     return slot ? sbp_parser_int32(p, 0, INT32_MAX, &out->slot) : SBP_OK;
 }
 
+/* [/width], behind which the view is of all rows of that width */
+static sbp_status read_width(sbp_program_parser *p, sbp_view *view) {
+    bool wide;
+    int64_t width, cols;
+    sbp_extent rows;
+    SBP_TRY(sbp_lexer_accept(&p->lexer, "/", &wide));
+    if (!wide)
+        return SBP_OK;
+    SBP_TRY(sbp_lexer_int(&p->lexer, &width));
+    view->width = width;
+    if (width < 1 || !sbp_view_shape(p->program, p->function, view, &rows, &cols))
+        return sbp_lexer_fail(&p->lexer,
+                              "no width of %lld here: rows must be constant, their elements a multiple",
+                              (long long)width);
+    view->length.base = rows;
+    view->cols = cols;
+    return SBP_OK;
+}
+
 static sbp_status read_view(sbp_program_parser *p, sbp_view *out) {
     SBP_TRY(read_view_base(p, out));
+    SBP_TRY(read_width(p, out));
     bool some, all, until, columns;
     SBP_TRY(sbp_lexer_accept(&p->lexer, "[", &some));
     if (!some)

@@ -116,29 +116,25 @@ static void print_index(sbp_text *out, const sbp_index *index) {
 }
 
 static void print_view(printer *p, const sbp_view *view) {
-    sbp_view whole = {0};
+    bool known = view->ref >= 0 ? view->ref < p->program->buffer_count
+                                : p->function && ~view->ref < p->function->formal_count;
     if (view->ref >= 0) {
         print_ref(p->out, buffer_name(p->program, view->ref), view->ref);
-        if (view->ref < p->program->buffer_count)
-            whole = sbp_view_buffer(p->program, view->ref, view->slot);
-        if (view->slot != 0 || (view->ref < p->program->buffer_count && //
-                                p->program->buffers[view->ref].count > 1))
-            sbp_text_add(p->out, "@%d", view->slot);
     } else {
-        int32_t formal = ~view->ref;
-        bool known = p->function && formal < p->function->formal_count;
         sbp_text_add(p->out, "%%");
-        print_ref(p->out, known ? p->function->formals[formal].name : NULL, formal);
-        if (known)
-            whole = sbp_view_formal(p->function, formal);
-        if (view->slot != 0)
-            sbp_text_add(p->out, "@%d", view->slot);
+        print_ref(p->out, known ? p->function->formals[~view->ref].name : NULL, ~view->ref);
     }
-    bool all_rows = extent_is_zero(view->start.base) && extent_is_zero(view->start.step) &&
+    if (view->slot != 0 || (known && view->ref >= 0 && p->program->buffers[view->ref].count > 1))
+        sbp_text_add(p->out, "@%d", view->slot);
+    if (view->width != 0)
+        sbp_text_add(p->out, "/%lld", (long long)view->width);
+    sbp_extent rows;
+    int64_t cols;
+    known = known && sbp_view_shape(p->program, p->function, view, &rows, &cols);
+    bool all_rows = known && extent_is_zero(view->start.base) && extent_is_zero(view->start.step) &&
                     view->start.column < 0 && !view->until && view->length.column < 0 &&
-                    extent_is_zero(view->length.step) &&
-                    sbp_extent_equal(view->length.base, whole.length.base);
-    bool all_cols = view->col == 0 && view->cols == whole.cols;
+                    extent_is_zero(view->length.step) && sbp_extent_equal(view->length.base, rows);
+    bool all_cols = known && view->col == 0 && view->cols == cols;
     if (all_rows && all_cols)
         return;
     sbp_text_add(p->out, "[");

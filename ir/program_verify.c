@@ -1,5 +1,5 @@
 /* program_verify.c: the constraints on programs. Declarations (c1 to c11) and loops (c12) are checked here,
- * calls (c13, c14) in program_check_calls.c, commands (c15 to c27) in program_check.c.
+ * calls (c13, c14, c28) in program_check_calls.c, commands (c15 to c28) in program_check.c.
  *
  *   c1   sizes are positive (s_max may be 0) and below 2^40
  *   c2   names are there, and unique among their kind; a function's own buffers differ from the
@@ -37,6 +37,8 @@
  *        parameter
  *   c26  attributes are in range
  *   c27  index, perm, segment, first, shared_end and own are row inputs, of the right column
+ *   c28  a view's width fits: the rows of its buffer or formal are constant, their elements a multiple of it;
+ *        of a formal that the function sees with a width, a call passes whole rows from a fixed one on
  */
 #include "ir/program_check.h"
 
@@ -415,6 +417,7 @@ static sbp_status verify_function(sbp_checker *c, int32_t index) {
                         formal->name, f->name);
     }
     c->facts[index].spaces = SBP_NEW_ARRAY(c->arena, uint8_t, f->formal_count + 1);
+    c->facts[index].wide = SBP_NEW_ARRAY(c->arena, bool, f->formal_count + 1);
     memset(c->facts[index].spaces, (1 << SBP_SPACE_COUNT) - 1, (size_t)f->formal_count);
     c->function = f;
     c->function_index = index;

@@ -75,8 +75,7 @@ static void stretch(walk *w, int32_t buffer, int32_t begin, int32_t end) {
 }
 
 static bool is_whole(const walk *w, const sbp_view *view) {
-    sbp_view whole = sbp_view_buffer(w->program, view->ref, view->slot);
-    return sbp_view_equal(view, &whole);
+    return sbp_view_is_whole(w->program, NULL, view); /* of a buffer: no function is asked */
 }
 
 static void walk_command(walk *w, const sbp_command *command, bool in_loop) {

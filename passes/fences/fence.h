@@ -20,10 +20,13 @@ static inline uint32_t sbp_fence_bit(int32_t from, int32_t to) {
 /* ---- bodies ------------------------------------------------------------------------------------------ */
 
 /* What one operand of a command touches. Rows and columns are those of the buffer element (of the formal, for
- * ref < 0); `most` are the rows it may touch at any size and in any iteration. low, high: the bytes of that
- * in the arena of the space, for ref >= 0. */
+ * ref < 0), or with `wide` of the matrix of `width` columns that the view sees, where columns may begin in
+ * one row and end in the next; `most` are the rows it may touch at any size and in any iteration. low, high:
+ * the bytes of that in the arena of the space, for ref >= 0. */
 typedef struct sbp_fence_access {
     int32_t ref, slot;
+    int64_t width; /* elements from row to row */
+    bool wide;
     int64_t row, row_end, col, col_end;
     int64_t most, most_end;
     int64_t low, high;

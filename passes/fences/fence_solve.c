@@ -68,8 +68,12 @@ static void advance(const sbp_fence_pass *pass, clock_set *clocks, const sbp_fen
 /* ---- conflicts --------------------------------------------------------------------------------------- */
 
 static bool overlap(const sbp_fence_access *a, const sbp_fence_access *b) {
-    if (a->ref == b->ref && a->slot == b->slot)
-        return a->row < b->row_end && b->row < a->row_end && a->col < b->col_end && b->col < a->col_end;
+    if (a->ref == b->ref && a->slot == b->slot) {
+        if (a->width == b->width && a->col_end <= a->width && b->col_end <= b->width)
+            return a->row < b->row_end && b->row < a->row_end && a->col < b->col_end && b->col < a->col_end;
+        return a->row * a->width + a->col < (b->row_end - 1) * b->width + b->col_end &&
+               b->row * b->width + b->col < (a->row_end - 1) * a->width + a->col_end;
+    }
     return a->ref >= 0 && b->ref >= 0 && a->space == b->space && a->low < b->high && b->low < a->high;
 }
 

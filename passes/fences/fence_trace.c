@@ -43,8 +43,8 @@ static void find_bytes(const sbp_program *program, sbp_fence_access *a) {
     const sbp_buffer *b = &program->buffers[a->ref];
     int64_t unit = sbp_dtype_bytes(b->dtype), element = b->offset + a->slot * b->stride;
     a->space = b->space;
-    a->low = element + (a->most * b->cols + a->col) * unit;
-    a->high = element + ((a->most_end - 1) * b->cols + a->col_end) * unit;
+    a->low = element + (a->most * a->width + a->col) * unit;
+    a->high = element + ((a->most_end - 1) * a->width + a->col_end) * unit;
 }
 
 /* The first and the last iteration at t_max tell how far views reach at any size: they grow with T, and are
@@ -62,6 +62,10 @@ static sbp_status find_most(sbp_fence_pass *pass, const sbp_function *function, 
         most[k].ref = view->ref;
         if (view->ref == SBP_NO_VIEW)
             continue;
+        sbp_extent rows;
+        if (!sbp_view_shape(program, function, view, &rows, &most[k].width))
+            return fail_view(pass, command);
+        most[k].wide = view->width != 0;
         most[k].slot = view->slot;
         most[k].col = view->col;
         most[k].col_end = view->col + view->cols;
@@ -181,18 +185,28 @@ static sbp_status bind_access(const sbp_fence_pass *pass, const sbp_call *call, 
                               sbp_fence_access *a) {
     if (a->ref < 0) {
         const sbp_view *view = &call->views[~a->ref];
-        int64_t row, row_end, most = 0, most_end;
+        int64_t row, row_end, most = 0, most_end, total, width;
+        sbp_extent rows;
         sbp_position widest = position_at(pass, pass->program->t_max);
-        if (!resolve(pass, NULL, view, position, &row, &row_end) ||
+        if (!sbp_view_shape(pass->program, NULL, view, &rows, &width) ||
+            !resolve(pass, NULL, view, position, &row, &row_end) ||
             (position->table < 0 && !resolve(pass, NULL, view, &widest, &most, &most_end)) ||
-            !sbp_extent_eval(pass->program->buffers[view->ref].rows, &widest.sizes, &row_end))
+            !sbp_extent_eval(rows, &widest.sizes, &total))
             return sbp_fail(pass->p->diag, SBP_INTERNAL, "fence: an argument of a call leaves its buffer");
+        int64_t col = view->col;
+        if (a->wide) { /* the call passes whole rows from a fixed one (program_c28) */
+            int64_t before = row * width;
+            row = most = before / a->width;
+            col = before % a->width;
+        } else {
+            a->width = width;
+        }
         a->row += row;
         a->row_end += row;
         a->most += most;
-        a->most_end = position->table < 0 ? a->most_end + most : row_end; /* in a loop: anywhere */
-        a->col += view->col;
-        a->col_end += view->col;
+        a->most_end = position->table < 0 || a->wide ? a->most_end + most : total; /* in a loop: anywhere */
+        a->col += col;
+        a->col_end += col;
         a->ref = view->ref;
         a->slot = view->slot;
         find_bytes(pass->program, a);
@@ -297,8 +311,8 @@ typedef struct access_list {
 static void join_access(sbp_fence_pass *pass, access_list *list, int32_t begin, const sbp_fence_access *a) {
     for (int32_t k = begin; k < list->count; k++) {
         sbp_fence_access *b = &list->items[k];
-        if (b->ref != a->ref || b->slot != a->slot || b->writes != a->writes || b->col != a->col ||
-            b->col_end != a->col_end)
+        if (b->ref != a->ref || b->slot != a->slot || b->writes != a->writes || b->width != a->width ||
+            b->wide != a->wide || b->col != a->col || b->col_end != a->col_end)
             continue;
         b->row = a->row < b->row ? a->row : b->row;
         b->row_end = a->row_end > b->row_end ? a->row_end : b->row_end;

@@ -19,25 +19,25 @@ static void prepare_view(builder *b, const sbp_view *view, sbp_prepared_view *ou
     *out = (sbp_prepared_view){.formal = -1, .space = SBP_SPACE_COUNT};
     if (view->ref == SBP_NO_VIEW || (view->ref < 0 && !b->function)) /* entries have no formals (c16) */
         return;
+    int64_t cols = 0;
     out->view = view;
+    (void)sbp_view_shape(p, b->function, view, &out->rows, &cols); /* c28 */
     if (view->ref >= 0) {
         const sbp_buffer *buffer = &p->buffers[view->ref];
         out->space = buffer->space;
         out->dtype = buffer->dtype;
-        out->stride = buffer->cols;
+        out->stride = cols;
         out->offset = buffer->offset + view->slot * buffer->stride;
-        out->rows = &buffer->rows;
     } else {
-        const sbp_formal *formal = &b->function->formals[~view->ref];
         out->formal = ~view->ref;
-        out->dtype = formal->dtype;
-        out->rows = &formal->rows;
+        out->dtype = b->function->formals[~view->ref].dtype;
+        out->stride = view->width;
     }
     out->offset += view->col * sbp_dtype_bytes(out->dtype);
     if (b->table >= 0) {
         out->chunk_symbol = p->tables[b->table].step;
         out->local =
-            out->rows->c[out->chunk_symbol] != 0 && out->rows->c[SBP_T] == 0 && out->rows->c[SBP_S] == 0;
+            out->rows.c[out->chunk_symbol] != 0 && out->rows.c[SBP_T] == 0 && out->rows.c[SBP_S] == 0;
     }
     SBP_PUSH(x->arena, x->views, x->view_count, x->view_capacity, out);
 }
@@ -276,9 +276,11 @@ static inline bool resolve_view(const sbp_executor *x, const sbp_prepared_view *
     if (v->formal >= 0) {
         const sbp_frame *frame = &x->frames[v->formal];
         offset += frame->offset;
-        stride = frame->stride;
         space = frame->space;
-        first_row += frame->first_row;
+        if (stride == 0) { /* with a width of its own, rows are none of the actual's */
+            stride = frame->stride;
+            first_row += frame->first_row;
+        }
     }
     if (v->local)
         first_row += at->columns[SBP_COLUMN_ROW0];

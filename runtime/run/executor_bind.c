@@ -256,7 +256,7 @@ static bool eval_view(const sbp_executor *x, sbp_prepared_view *v) {
            sbp_extent_eval(view->start.step, sizes, &v->start_step) &&
            sbp_extent_eval(view->length.base, sizes, &v->length_base) &&
            sbp_extent_eval(view->length.step, sizes, &v->length_step) &&
-           sbp_extent_eval(*v->rows, sizes, &v->total);
+           sbp_extent_eval(v->rows, sizes, &v->total);
 }
 
 sbp_status sbp_executor_bind(sbp_executor *x, int64_t t, int64_t s, const sbp_column *columns,

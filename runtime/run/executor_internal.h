@@ -14,12 +14,12 @@ typedef struct sbp_prepared_view {
     sbp_space space;
     sbp_dtype dtype;
     int64_t offset;          /* bytes, of row 0 and the first column; without the formal's own */
-    int64_t stride;          /* elements from row to row; of the formal's buffer when formal >= 0 */
+    int64_t stride;          /* elements from row to row; 0: those of what is passed for the formal */
     bool local;              /* rows count from the chunk's row0 */
-    const sbp_extent *rows;  /* of the buffer or formal */
+    sbp_extent rows;         /* of the buffer or formal, seen with the view's width */
     sbp_symbol chunk_symbol; /* that stands for the rows at hand in `length`, or SBP_ONE */
     /* set by bind */
-    int64_t total; /* rows of the buffer or formal */
+    int64_t total; /* of `rows` */
     int64_t start_base, start_step, length_base, length_step;
     int64_t length_base_chunk, length_step_chunk; /* change per row that the chunk has fewer */
 } sbp_prepared_view;

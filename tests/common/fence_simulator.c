@@ -76,28 +76,31 @@ static sbp_status record_operand(recorder *r, event *e, const sbp_view *view, sb
     if (!sbp_view_resolve(r->program, function, view, &r->position, &range))
         return sbp_fail(r->diag, SBP_INTERNAL, "a view leaves its buffer");
     int32_t ref = view->ref, slot = view->slot;
-    int64_t row = range.start, col = view->col;
+    int64_t first = view->col, stride = view->width; /* elements: of the first; from row to row */
     if (ref < 0) { /* a formal: some rows and columns of what the call passes */
         const sbp_view *actual = &r->call->views[~ref];
         sbp_range outer;
         if (!sbp_view_resolve(r->program, NULL, actual, &r->call_site, &outer))
             return sbp_fail(r->diag, SBP_INTERNAL, "an argument leaves its buffer");
-        row += outer.start;
-        col += actual->col;
+        int64_t passed = actual->width ? actual->width : r->program->buffers[actual->ref].cols;
+        first += outer.start * passed + actual->col;
+        stride = stride ? stride : passed;
         ref = actual->ref;
         slot = actual->slot;
     }
     const sbp_buffer *b = &r->program->buffers[ref];
+    stride = stride ? stride : b->cols;
+    first += range.start * stride;
     int64_t unit = sbp_dtype_bytes(b->dtype), base = b->offset + slot * b->stride;
     int32_t element = r->stream->first_element[ref] + slot;
-    if (view->cols == b->cols) {
-        add_touch(r, e, b->space, base + row * b->cols * unit, base + (row + range.rows) * b->cols * unit,
-                  element, access);
+    if (view->cols == stride) {
+        add_touch(r, e, b->space, base + first * unit, base + (first + range.rows * stride) * unit, element,
+                  access);
         return SBP_OK;
     }
-    for (int64_t k = row; k < row + range.rows; k++)
-        add_touch(r, e, b->space, base + (k * b->cols + col) * unit,
-                  base + (k * b->cols + col + view->cols) * unit, element, access);
+    for (int64_t k = 0; k < range.rows; k++)
+        add_touch(r, e, b->space, base + (first + k * stride) * unit,
+                  base + (first + k * stride + view->cols) * unit, element, access);
     return SBP_OK;
 }
 

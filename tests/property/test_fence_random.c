@@ -12,7 +12,13 @@
 
 #include <cmocka.h>
 
-enum { T_MAX_MOST = 13, WINDOW = 3, COLS = 3, TRIPS_MOST = 3 };
+enum {
+    T_MAX_MOST = 13,
+    WINDOW = 3,
+    COLS = 3,
+    TRIPS_MOST = 3,
+    ELEMS = 12 /* of a buffer that is seen with widths */
+};
 
 static uint64_t state;
 
@@ -33,6 +39,7 @@ typedef struct maker {
     int32_t function; /* -1: in an entry */
     int32_t table;    /* of the loop around, -1 */
     bool copies;      /* not all is on the device and in queue compute */
+    bool wide;        /* all rows are constant, and seen with any width */
 } maker;
 
 static int32_t add_buffer(maker *m, sbp_role role, sbp_space space, sbp_extent rows, int32_t count,
@@ -60,7 +67,7 @@ static bool has_rows(const maker *m, int32_t ref, sbp_symbol symbol) {
 static int32_t pick_ref(const maker *m) {
     int32_t formals = m->function >= 0 ? m->p->functions[m->function].formal_count : 0;
     for (;;) {
-        int32_t k = pick(m->p->buffer_count + 2 * formals);
+        int32_t k = pick(m->p->buffer_count + (m->wide ? 6 : 2) * formals);
         if (k >= m->p->buffer_count)
             return ~((k - m->p->buffer_count) % formals);
         if (m->p->buffers[k].function == -1 || m->p->buffers[k].function == m->function)
@@ -68,7 +75,28 @@ static int32_t pick_ref(const maker *m) {
     }
 }
 
-typedef enum shape { WHOLE, CHUNK, SEEN, LOCAL, CONSTANT } shape;
+typedef enum shape { WHOLE, CHUNK, SEEN, LOCAL, WIDE, CONSTANT } shape;
+
+static bool is_constant(const maker *m, int32_t ref) {
+    sbp_extent rows = ref >= 0 ? m->p->buffers[ref].rows : m->p->functions[m->function].formals[~ref].rows;
+    return sbp_extent_as_const(rows) > 0;
+}
+
+/* Some rows of a buffer or formal of constant rows, maybe seen with another width. */
+static void wide_view(maker *m, sbp_view *view) {
+    static const int64_t widths[] = {1, 2, 3, 4, 6, 12};
+    const sbp_function *f = m->function >= 0 ? &m->p->functions[m->function] : NULL;
+    sbp_view wide = *view;
+    sbp_extent rows;
+    wide.width = widths[pick(SBP_COUNT(widths))];
+    if (chance(view->ref < 0 ? 90 : 70) && sbp_view_shape(m->p, f, &wide, &rows, &wide.cols))
+        *view = sbp_view_wide(m->p, f, view, wide.width);
+    if (chance(50)) {
+        int64_t count = sbp_extent_as_const(view->length.base), start = pick((int)count);
+        view->start.base = sbp_extent_const(start);
+        view->length.base = sbp_extent_const(1 + pick((int)(count - start)));
+    }
+}
 
 /* A view of that shape, if the buffer allows it. */
 static bool make_view(maker *m, int32_t ref, shape kind, sbp_view *out) {
@@ -97,8 +125,13 @@ static bool make_view(maker *m, int32_t ref, shape kind, sbp_view *out) {
             return false;
         break;
     case CONSTANT:
-        if (ref < 0 || sbp_extent_as_const(m->p->buffers[ref].rows) < 0)
+        if (ref < 0 || sbp_extent_as_const(m->p->buffers[ref].rows) != 1)
             return false;
+        break;
+    case WIDE:
+        if (!is_constant(m, ref))
+            return false;
+        wide_view(m, &view);
         break;
     }
     if (chance(30)) { /* some of the columns */
@@ -143,11 +176,16 @@ static int32_t queue_of(const maker *m, const sbp_view *view) {
 
 /* fill, copy, or colsum (which updates). */
 static void make_command(maker *m, sbp_body *body) {
-    shape from = (shape)pick(CONSTANT);
-    sbp_view src = any_view(m, from), dst = any_view(m, chance(50) || from == SEEN ? from : CHUNK);
+    shape from = m->wide ? WIDE : (shape)pick(CONSTANT);
+    sbp_view src = any_view(m, from),
+             dst = any_view(m, chance(50) || from == SEEN || from == WIDE ? from : CHUNK);
     int kind = pick(10);
     if (src.ref == SBP_NO_VIEW || dst.ref == SBP_NO_VIEW || !is_writable(m, &dst))
         return;
+    if (from == WIDE && kind >= 3 && kind < 8) {
+        int64_t a = sbp_extent_as_const(src.length.base), b = sbp_extent_as_const(dst.length.base);
+        src.length.base = dst.length.base = sbp_extent_const(a < b ? a : b);
+    }
     if (kind < 3) {
         sbp_command *fill = add_command(m, body, SBP_CMD_FILL);
         fill->views[0] = dst;
@@ -189,6 +227,28 @@ static void make_loop(maker *m, sbp_body *body, int depth) {
     SBP_PUSH(m->arena, body->nodes, body->count, body->capacity, node);
 }
 
+/* A view for a formal of constant rows. */
+static bool pass_wide(maker *m, const sbp_formal *formal, int32_t ref, sbp_view *view) {
+    if (ref < 0 || !is_constant(m, ref))
+        return false;
+    *view = sbp_view_buffer(m->p, ref, pick(m->p->buffers[ref].count));
+    int64_t elems = sbp_extent_as_const(m->p->buffers[ref].rows) * view->cols;
+    if (chance(60) && elems % formal->cols == 0) { /* whole rows, as a formal seen with a width wants them */
+        *view = sbp_view_wide(m->p, NULL, view, formal->cols);
+        view->start.base = sbp_extent_const(pick((int)sbp_extent_as_const(view->length.base)));
+        view->length.base.c[SBP_ONE] -= view->start.base.c[SBP_ONE];
+    } else {
+        wide_view(m, view);
+    }
+    int64_t start = sbp_extent_as_const(view->start.base), rows = sbp_extent_as_const(formal->rows);
+    if (start < 0 || sbp_extent_as_const(view->length.base) < rows || view->cols < formal->cols)
+        return false;
+    view->length.base = formal->rows;
+    view->col = pick((int)(view->cols - formal->cols) + 1);
+    view->cols = formal->cols;
+    return true;
+}
+
 static void make_call(maker *m, sbp_body *body) {
     sbp_call *call = SBP_NEW(m->arena, sbp_call);
     call->function = pick(m->p->function_count);
@@ -197,6 +257,11 @@ static void make_call(maker *m, sbp_body *body) {
     for (int32_t k = 0; k < f->formal_count; k++)
         for (int tries = 0; tries < 50; tries++) {
             int32_t ref = pick_ref(m);
+            if (sbp_extent_as_const(f->formals[k].rows) > 0) {
+                if (pass_wide(m, &f->formals[k], ref, &call->views[k]))
+                    break;
+                continue;
+            }
             if (ref < 0 || !has_rows(m, ref, SBP_T) || m->p->buffers[ref].cols < f->formals[k].cols)
                 continue;
             call->views[k] = sbp_view_buffer(m->p, ref, pick(m->p->buffers[ref].count));
@@ -212,7 +277,7 @@ static void make_body(maker *m, sbp_body *body, int length, int depth) {
     for (int k = 0; k < length; k++) {
         if (m->function < 0 && chance(50))
             make_call(m, body);
-        else if (depth < 2 && chance(m->function < 0 ? 20 : 40))
+        else if (depth < 2 && chance(m->function < 0 ? 20 : m->wide ? 10 : 40))
             make_loop(m, body, depth);
         else
             make_command(m, body);
@@ -228,14 +293,16 @@ static void add_table(maker *m, const char *name, sbp_symbol step, bool windows)
 
 static void make_function(maker *m) {
     sbp_function f = {.name = sbp_arena_printf(m->arena, "f%d", m->p->function_count)};
-    int formals = pick(4);
-    for (int k = 0; k < formals; k++)
+    int formals = m->wide ? 1 + pick(2) : pick(4);
+    for (int k = 0; k < formals; k++) {
+        bool constant = m->wide || chance(40);
         SBP_PUSH(m->arena, f.formals, f.formal_count, f.formal_capacity,
                  (sbp_formal){.name = sbp_arena_printf(m->arena, "x%d", k),
-                              .access = (sbp_access)pick(3),
+                              .access = m->wide ? SBP_UPDATE : (sbp_access)pick(3),
                               .dtype = SBP_F32,
-                              .rows = sbp_extent_symbol(SBP_T, 1),
+                              .rows = constant ? sbp_extent_const(1 + pick(6)) : sbp_extent_symbol(SBP_T, 1),
                               .cols = 1 + pick(COLS)});
+    }
     SBP_PUSH(m->arena, m->p->functions, m->p->function_count, m->p->function_capacity, f);
     m->function = m->p->function_count - 1;
     for (int k = 1 + pick(4); k > 0; k--) {
@@ -299,7 +366,8 @@ static void place(maker *m) {
 
 static sbp_program *make_program(sbp_arena *arena) {
     maker m = {.arena = arena, .p = sbp_program_create(arena, "random"), .function = -1, .table = -1};
-    m.copies = chance(60);
+    m.wide = chance(30);
+    m.copies = chance(m.wide ? 20 : 60);
     m.p->t_max = 1 + pick(T_MAX_MOST);
     m.p->s_max = 1;
     m.p->chunk = 1 + pick(6);
@@ -308,10 +376,15 @@ static sbp_program *make_program(sbp_arena *arena) {
     sbp_program_add_scalar(arena, m.p, "perhaps");
     add_table(&m, "chunk", SBP_C, true);
     add_table(&m, "piece", SBP_H, false);
-    for (int k = 2 + pick(5); k > 0; k--)
+    for (int k = m.wide ? 0 : 2 + pick(5); k > 0; k--)
         add_buffer(&m, SBP_ROLE_STREAM, SBP_DEVICE, sbp_extent_symbol(SBP_T, 1), 1 + pick(2), 1 + pick(COLS));
     for (int k = 1 + pick(2); k > 0; k--)
         add_buffer(&m, SBP_ROLE_ACCUM, SBP_DEVICE, sbp_extent_const(1), 1, 1 + pick(COLS));
+    for (int k = 2 * m.wide + pick(4); k > 0; k--) {
+        int64_t cols = 1 + pick(COLS + 1);
+        add_buffer(&m, SBP_ROLE_ACCUM, m.copies && chance(30) ? SBP_HOST : SBP_DEVICE,
+                   sbp_extent_const(ELEMS / cols), 1 + pick(2), cols);
+    }
     if (m.copies) {
         for (int k = 1 + pick(3); k > 0; k--)
             add_buffer(&m, SBP_ROLE_STREAM, SBP_HOST, sbp_extent_symbol(SBP_T, 1), 1 + pick(2), COLS);
@@ -376,8 +449,21 @@ typedef struct work {
     sbp_arena *arena;
     sbp_diag *diag;
     uint64_t seed;
-    int64_t fences, needed, commands;
+    int64_t fences, needed, commands, wide, formals; /* wide: views with a width; formals: those of formals */
 } work;
+
+static void count_wide(work *w, const sbp_body *body) {
+    for (int32_t n = 0; n < body->count; n++) {
+        const sbp_node *node = &body->nodes[n];
+        if (node->kind == SBP_NODE_LOOP)
+            count_wide(w, &node->u.loop->body);
+        for (int32_t k = 0; node->kind == SBP_NODE_COMMAND && k < node->u.command->view_count; k++) {
+            bool wide = node->u.command->views[k].width != 0;
+            w->wide += wide;
+            w->formals += wide && node->u.command->views[k].ref < 0;
+        }
+    }
+}
 
 static fence_stream *record(work *w, const sbp_program *p, int64_t t, int layout) {
     int64_t first[T_MAX_MOST], shared_end[T_MAX_MOST], own[T_MAX_MOST], trips[4];
@@ -428,6 +514,10 @@ static sbp_status examine(void *user) {
                 }
                 w->commands += fence_stream_commands(streams[count++]);
             }
+    for (int32_t f = 0; f < p->function_count; f++)
+        count_wide(w, &p->functions[f].body);
+    for (int32_t e = 0; e < p->entry_count; e++)
+        count_wide(w, &p->entries[e].body);
     fence_list fences = fence_list_make(w->arena, p);
     for (int32_t f = 0; f < fences.count; f++) {
         bool needed = false;
@@ -454,17 +544,78 @@ static void random_programs(void **unused) {
             fail_msg("seed %llu: %s", (unsigned long long)seed, sbp_diag_text(w.diag, SBP_ERROR));
         total.fences += w.fences;
         total.needed += w.needed;
+        total.wide += w.wide;
+        total.formals += w.formals;
         total.commands += w.commands;
         sbp_diag_destroy(w.diag);
         sbp_arena_destroy(w.arena);
     }
-    print_message("%lld commands in order; %lld fences, %lld of them needed\n", (long long)total.commands,
-                  (long long)total.fences, (long long)total.needed);
+    print_message("%lld commands in order; %lld fences, %lld of them needed; %lld views with a width, %lld "
+                  "of them of formals\n",
+                  (long long)total.commands, (long long)total.fences, (long long)total.needed,
+                  (long long)total.wide, (long long)total.formals);
     if (!from)
-        assert_true(total.fences > 300 && total.needed > total.fences * 9 / 10);
+        assert_true(total.wide > 100 && total.formals > 20 && total.fences > 300 &&
+                    total.needed > total.fences * 9 / 10);
+}
+
+/* A call fills some elements of a buffer, through a formal that both sides see with drawn widths; a command
+ * behind it fills others. There is a fence if and only if they share one. */
+typedef struct pair_work {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    char text[1200];
+    int fences;
+} pair_work;
+
+static sbp_status fence_pair(void *user) {
+    pair_work *w = user;
+    sbp_program *p;
+    SBP_TRY(sbp_program_parse(w->arena, w->diag, "pair", w->text, strlen(w->text), &p));
+    SBP_TRY(sbp_program_verify(p, w->diag));
+    sbp_pipeline pipeline = {.arena = w->arena, .diag = w->diag, .program = p};
+    SBP_TRY(sbp_pass_fence(&pipeline));
+    w->fences = fence_list_make(w->arena, p).count;
+    return SBP_OK;
+}
+
+static void formals_with_widths(void **unused) {
+    (void)unused;
+    static const int widths[] = {1, 2, 3, 4, 6, 12};
+    int found[2] = {0};
+    for (state = 1; found[0] + found[1] < 400;) {
+        int own = widths[pick(6)], passed = widths[pick(6)], seen = widths[pick(6)], other = widths[pick(6)];
+        int start = pick(ELEMS / passed), rows = 1 + pick(ELEMS / passed - start);
+        if (rows * passed % seen != 0)
+            continue;
+        int inner = pick(rows * passed / seen), inner_rows = 1 + pick(rows * passed / seen - inner);
+        int after = pick(ELEMS / other), after_rows = 1 + pick(ELEMS / other - after);
+        int begin = start * passed + inner * seen, end = begin + inner_rows * seen;
+        bool shared = begin < (after + after_rows) * other && after * other < end;
+        pair_work w = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
+        snprintf(
+            w.text, sizeof w.text,
+            "program pair\ntarget cpu\nsizes t_max 1, s_max 1, chunk 1, head_chunk 1\n"
+            "arena device 64, host 0\nscalars T, S\n"
+            "buffer B accum device f32[%d, %d] offset 0 stride 64\nfunction @f(inout e f32[%d, %d]) {\n"
+            "  fill(dst := %%e/%d[%d for %d]) {value = 0}\n}\n"
+            "entry e {\n  call @f(e += B/%d[%d for %d])\n  fill(dst := B/%d[%d for %d]) {value = 0}\n}\n",
+            ELEMS / own, own, rows, passed, seen, inner, inner_rows, passed, start, rows, other, after,
+            after_rows);
+        if (sbp_guard(w.arena, w.diag, fence_pair, &w) != SBP_OK)
+            fail_msg("%s\n%s", sbp_diag_text(w.diag, SBP_ERROR), w.text);
+        int at_end = 1; /* entries follow each other: the last fill before the next call, and before itself */
+        if (w.fences != at_end + shared)
+            fail_msg("%d fences\n%s", w.fences, w.text);
+        found[shared]++;
+        sbp_diag_destroy(w.diag);
+        sbp_arena_destroy(w.arena);
+    }
+    assert_true(found[0] > 50 && found[1] > 50);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_programs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_programs),
+                                       cmocka_unit_test(formals_with_widths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

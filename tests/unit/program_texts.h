@@ -117,6 +117,10 @@ static const char small_program[] =
     "}\n"
     "function @nothing {\n"
     "}\n"
+    "function @fold(inout e f32[2, 8], in r f32[3, 2]) {\n"
+    "  copy(dst := %e/4[3 for 1, 1 for 3], src = %r/3[1 for 1])\n"
+    "  copy(dst := %e[0 for 1, 4 for 4], src = %e/4[3 for 1])\n"
+    "}\n"
     "entry accumulate {\n"
     "  fill(dst := dW) {value = 0}\n"
     "  fill(dst := dE) {value = -inf}\n"
@@ -138,6 +142,8 @@ static const char small_program[] =
     "}\n"
     "entry update {\n"
     "  row @sgd(w = W, g = dW, v := W) with lr = lr {flushes = W, gradient = g}\n"
+    "  call @fold(e += E/8[3 for 2], r = E/2[0 for 3])\n"
+    "  copy(dst := dE/20[1 for 1, 5 for 4], src = E/10[3 for 1, 6 for 4])\n"
     "}\n";
 
 #endif

@@ -150,15 +150,15 @@ static sbp_span slow_span(walk *w, const sbp_view *view) {
         const sbp_buffer *buffer = &p->buffers[view->ref];
         span.space = buffer->space;
         span.dtype = buffer->dtype;
-        span.stride = buffer->cols;
+        span.stride = view->width ? view->width : buffer->cols;
         span.offset = buffer->offset + view->slot * buffer->stride;
     } else {
         const sbp_span *actual = &w->actuals[~view->ref];
         span.space = actual->space;
         span.dtype = actual->dtype;
-        span.stride = actual->stride;
+        span.stride = view->width ? view->width : actual->stride;
         span.offset = actual->offset;
-        span.first_row += actual->first_row;
+        span.first_row += view->width ? 0 : actual->first_row;
     }
     span.offset += (range.start * span.stride + view->col) * sbp_dtype_bytes(span.dtype);
     return span;
@@ -244,6 +244,9 @@ static void spans_are_those_of_the_views(void **state) {
             slow_body(&w, &b.program->entries[0].body);
             assert_int_equal(w.at, b.device->count);
             assert_int_equal(b.device->count, 11 + (t + 3) / 4 + (t + 7) / 8 * (7 + 5));
+            expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
+            slow_body(&w, &b.program->entries[1].body);
+            assert_int_equal(w.at, b.device->count);
             for (int32_t k = 0; k < b.device->count; k++)
                 if (b.device->records[k].command->scalar_count > 0)
                     assert_true(b.device->records[k].scalars[0] == 0.25);
@@ -465,10 +468,17 @@ static sbp_status on_flush(void *user, const sbp_gradient *gradient, bool *skip,
     return sbp_gradient_read(gradient, 0, 16, SBP_F64, h->gradient, diag);
 }
 
+/* The gradient comes in its order, however the command that flushes sees it. */
 static void flushes_call_the_hook(void **state) {
     (void)state;
-    for (int map = 0; map < 2; map++) {
-        bench b = open_bench(small_program, map);
+    enum { OTHERS = 3 /* commands of the entry */ };
+    for (int map = 0; map < 4; map++) {
+        static const char own[] = "w = W, g = dW, v := W)", wide[] = "w = W/8, g = dW/8, v := W/8)";
+        char text[sizeof small_program + sizeof wide];
+        const char *at = strstr(small_program, own), *end = at + sizeof own - 1;
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - small_program), small_program,
+                 map < 2 ? own : wide, end);
+        bench b = open_bench(text, map % 2);
         batch data;
         make_batch(&data, 3, 0, false);
         expect_ok(&b, sbp_executor_bind(b.executor, 3, 0, data.columns, data.count, b.diag));
@@ -482,10 +492,10 @@ static void flushes_call_the_hook(void **state) {
         sbp_executor_set_flush_hook(b.executor, on_flush, &h);
         b.device->count = 0;
         expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
-        assert_int_equal(b.device->count, 1);
+        assert_int_equal(b.device->count, 1 + OTHERS);
         h.skip = true;
         expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
-        assert_int_equal(b.device->count, 1);
+        assert_int_equal(b.device->count, 1 + 2 * OTHERS);
         assert_int_equal(h.calls, 2);
         assert_int_equal(h.parameter, sbp_program_find_buffer(b.program, "W"));
         for (int k = 0; k < 16; k++)

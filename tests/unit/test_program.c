@@ -213,6 +213,9 @@ static void parse_errors_name_the_line(void **state) {
          "of unknown function 'layer.bw'"},
         {"gather(dst := X@0", "gather(dst := %x", "a formal outside functions"},
         {"entry update", "entri update", "expected a declaration, found 'entri'"},
+        {"E/8[3 for 2]", "E/7[3 for 2]", "no width of 7 here"},
+        {"E/8[3 for 2]", "E/0[3 for 2]", "no width of 0 here"},
+        {"E/8[3 for 2]", "X/8[3 for 2]", "no width of 8 here"},
     };
     for (int k = 0; k < SBP_COUNT(cases); k++) {
         char *text = replaced(small_program, cases[k].from, cases[k].to);
@@ -302,6 +305,19 @@ static void constraints_that_text_can_break(void **state) {
          "leaves its buffer for T 40"},
         {"src = p)", "src = p[T+1 for 1])", "program_c17"},
         {"src = p)", "src = p[3 until 2])", "program_c17"},
+        {"E/10[3 for 1", "E/10[5 for 1", "program_c17: entry 'update', command 2 (copy): src"},
+        {"E/10[3 for 1, 6 for 4]", "E/10[3 for 1, 7 for 4]",
+         "program_c16: entry 'update', command 2 (copy): src: 4 columns from 7 on, of 10"},
+        {"r = E/2[0 for 3]", "r = E/2[11 for 3]",
+         "program_c14: entry 'update', command 1 (fold): formals 'e' and 'r' share memory"},
+        {"e += E/8[3 for 2]", "e += E[6 for 4]", "program_c13: entry 'update', command 1 (fold): formal 'e'"},
+        {"r = E/2[0 for 3]", "r = E[0 for 3, 1 for 2]",
+         "program_c28: entry 'update', command 1 (fold): formal 'r' is seen with a width"},
+        {"dst := %e[0 for 1, 4 for 4]", "dst := %e[1 for 1, 4 for 4]",
+         "program_c22: function 'fold', command 1 (copy): dst overlaps src"},
+        {"w = W, g = dW, v := W", "w = W/8, g = dW/8, v := W/8", ""},
+        {"w = W, g = dW, v := W", "w = W/4, g = dW, v := W", ""},
+        {"w = W, g = dW, v := W", "w = W/8[0 for 1], g = dW/8[0 for 1], v := W/8[0 for 1]", "program_c25"},
         {"gemm(d := q[0 for rows]", "gemm(d := q[0 for 8]",
          "program_c18: function 'layer.fwd', command 0 "
          "(gemm): d (8 rows from"},
@@ -531,6 +547,14 @@ static void placement_and_other_memory_forms(void **state) {
     first->views[0].ref = sbp_program_find_buffer(p, "q"); /* of a function */
     expect_verify(&j, "program_c16");
     first->views[0].ref = dw;
+    first->views[0].width = 3;
+    expect_verify(&j, "program_c28: entry 'accumulate', command 0 (fill): dst: no width of 3");
+    first->views[0].width = -4;
+    expect_verify(&j, "program_c28");
+    first->views[0] = sbp_view_wide(p, NULL, &first->views[0], 8);
+    expect_verify(&j, NULL);
+    first->views[0] = sbp_view_wide(p, NULL, &first->views[0], 4);
+    assert_int_equal(first->views[0].width, 0); /* its own */
     sbp_command *sgd = p->entries[1].body.nodes[0].u.command;
     sgd->scalars[0] = 77;
     expect_verify(&j, "program_c15");
@@ -579,6 +603,17 @@ static void views_resolve(void **state) {
     at.columns[SBP_COLUMN_LO] = 3;
     assert_true(sbp_view_resolve(p, NULL, &keys, &at, &r));
     assert_true(r.start == 3 && r.rows == 13 && r.first_row == 3);
+    sbp_view wide = sbp_view_buffer(p, sbp_program_find_buffer(p, "E"), 0); /* [10, 4] */
+    assert_true(sbp_view_is_whole(p, NULL, &wide));
+    wide = sbp_view_wide(p, NULL, &wide, 8);
+    assert_true(sbp_view_is_whole(p, NULL, &wide));
+    assert_true(sbp_view_resolve(p, NULL, &wide, &at, &r));
+    assert_true(wide.cols == 8 && r.start == 0 && r.rows == 5 && r.first_row == 0);
+    wide.start.base = sbp_extent_const(3);
+    assert_true(sbp_view_resolve(p, NULL, &wide, &at, &r) && r.rows == 2);
+    assert_false(sbp_view_is_whole(p, NULL, &wide));
+    wide.width = 7;
+    assert_false(sbp_view_resolve(p, NULL, &wide, &at, &r));
     keys.length.base = sbp_extent_const(INT64_MAX);
     assert_false(sbp_view_resolve(p, NULL, &keys, &at, &r));
     close_job(&j);

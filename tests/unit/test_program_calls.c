@@ -1,5 +1,6 @@
-/* test_program_calls.c: what a call may be given (c14): regions of one buffer against rectangles compared one
- * by one, buffers at one address, and calls of as many arguments as there may be. */
+/* test_program_calls.c: what a call may be given (c14): regions of one buffer, seen with one width or with
+ * several, against rectangles and elements compared one by one, buffers at one address, and calls of as many
+ * arguments as there may be. */
 #include "ir/program.h"
 #include "tests/rowkernel_random.h"
 #include "tests/unit/place.h"
@@ -49,12 +50,23 @@ static void begin(job *j, int64_t rows, int64_t cols, const char *buffers) {
 
 typedef struct region {
     int64_t row, rows, col, cols;
+    int64_t width; /* 0: that of the buffer */
     bool written;
 } region;
 
 static bool overlap(const region *a, const region *b) {
     return (a->written || b->written) && a->row < b->row + b->rows && b->row < a->row + a->rows &&
            a->col < b->col + b->cols && b->col < a->col + a->cols;
+}
+
+/* Elements that a region has, of a buffer of so many columns: marked in `in`, or only the first and the end.
+ */
+static void mark(const region *r, int64_t own, bool *in, int64_t *first, int64_t *end) {
+    int64_t width = r->width ? r->width : own;
+    for (int64_t row = r->row; row < r->row + r->rows; row++)
+        memset(in + row * width + r->col, true, (size_t)r->cols);
+    *first = r->row * width + r->col;
+    *end = (r->row + r->rows - 1) * width + r->col + r->cols;
 }
 
 /* A program with one call that passes these regions of B. */
@@ -65,10 +77,13 @@ static void write_call(job *j, const region *list, int count) {
         sbp_text_add(&j->text, "%s%s a%d f32[%lld, %lld]", i ? ", " : "", modes[list[i].written], i,
                      (long long)list[i].rows, (long long)list[i].cols);
     sbp_text_add(&j->text, ") {\n}\nentry e {\n  call @f(");
-    for (int i = 0; i < count; i++)
-        sbp_text_add(&j->text, "%sa%d %s B[%lld for %lld, %lld for %lld]", i ? ", " : "", i,
-                     list[i].written ? ":=" : "=", (long long)list[i].row, (long long)list[i].rows,
-                     (long long)list[i].col, (long long)list[i].cols);
+    for (int i = 0; i < count; i++) {
+        sbp_text_add(&j->text, "%sa%d %s B", i ? ", " : "", i, list[i].written ? ":=" : "=");
+        if (list[i].width)
+            sbp_text_add(&j->text, "/%lld", (long long)list[i].width);
+        sbp_text_add(&j->text, "[%lld for %lld, %lld for %lld]", (long long)list[i].row,
+                     (long long)list[i].rows, (long long)list[i].col, (long long)list[i].cols);
+    }
     sbp_text_add(&j->text, ")\n}\n");
 }
 
@@ -102,6 +117,52 @@ static void regions_are_compared(void **state) {
         close_job(&j);
     }
     assert_true(conflicts > ROUNDS / 5 && conflicts < ROUNDS * 4 / 5);
+}
+
+/* Seen with different widths, regions share memory that share elements; what lies between the first and the
+ * last element of both may count as shared, too. */
+static void widths_are_compared(void **state) {
+    (void)state;
+    enum { ROUNDS = 1500, SIDE = 12, ELEMS = SIDE * SIDE, MOST = 4 };
+    static const int64_t widths[] = {0, 6, 8, 12, 16, 18, 36, ELEMS};
+    sbp_rng rng = {5};
+    int conflicts = 0, accepted = 0;
+    for (int n = 0; n < ROUNDS; n++) {
+        region list[MOST];
+        int count = 2 + (int)sbp_rng_below(&rng, MOST - 1);
+        bool exact = false, between = false, has[MOST][ELEMS] = {{false}};
+        int64_t first[MOST], end[MOST];
+        for (int i = 0; i < count; i++) {
+            region *r = &list[i];
+            *r = (region){.width = widths[sbp_rng_below(&rng, SBP_COUNT(widths))]};
+            int64_t width = r->width ? r->width : SIDE, rows = ELEMS / width;
+            r->row = sbp_rng_below(&rng, rows);
+            r->rows = 1 + sbp_rng_below(&rng, n % 2 ? rows - r->row : 1);
+            r->col = sbp_rng_below(&rng, width);
+            r->cols = 1 + sbp_rng_below(&rng, n % 3 ? width - r->col : 1);
+            r->written = sbp_rng_below(&rng, 2) == 0;
+            mark(r, SIDE, has[i], &first[i], &end[i]);
+            for (int k = 0; k < i; k++) {
+                if (!r->written && !list[k].written)
+                    continue;
+                for (int e = 0; e < ELEMS; e++)
+                    exact |= has[i][e] && has[k][e];
+                between |= first[i] < end[k] && first[k] < end[i];
+            }
+        }
+        if (between && !exact)
+            continue;
+        job j = open_job();
+        begin(&j, SIDE, SIDE, "");
+        write_call(&j, list, count);
+        if (sbp_guard(j.arena, j.diag, parse, &j) != SBP_OK)
+            fail_msg("%s", sbp_diag_text(j.diag, SBP_ERROR));
+        expect(&j, sbp_program_verify(j.program, j.diag), exact);
+        conflicts += exact;
+        accepted += !exact;
+        close_job(&j);
+    }
+    assert_true(conflicts > ROUNDS / 5 && accepted > ROUNDS / 5);
 }
 
 /* Different buffers that the memory pass put at one place. */
@@ -156,8 +217,8 @@ static void many_arguments(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(regions_are_compared),
-                                       cmocka_unit_test(addresses_are_compared),
-                                       cmocka_unit_test(many_arguments)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(regions_are_compared), cmocka_unit_test(widths_are_compared),
+        cmocka_unit_test(addresses_are_compared), cmocka_unit_test(many_arguments)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
