@@ -130,6 +130,7 @@ typedef struct sbp_view {
 } sbp_view;
 
 #define SBP_NO_VIEW INT32_MIN
+#define SBP_LITERAL (-1) /* in place of a program scalar's number */
 
 typedef enum sbp_reduce_op {
     SBP_REDUCE_SUM,
@@ -157,7 +158,8 @@ typedef struct sbp_command {
     int32_t kernel; /* row: number of the kernel */
     sbp_view views[SBP_MAX_COMMAND_OPERANDS];
     int32_t view_count;
-    int32_t *scalars; /* row: program scalar per kernel scalar */
+    int32_t *scalars; /* row: per kernel scalar the program's, or SBP_LITERAL */
+    double *literals; /* per kernel scalar, where it is a literal: its value, 0 or more; NULL when none is */
     int32_t scalar_count;
     /* When >= 0: this command consumes the finished gradient of that parameter (buffer number): a flush or an
      * optimizer update. The runtime's one hook for dumping gradients. `gradient` is the operand that holds

@@ -122,7 +122,9 @@ static sbp_status check_structure(subject *s) {
     if (command->scalar_count != scalars)
         return FAIL(s, "c15", "%d scalars; it takes %d", command->scalar_count, scalars);
     for (int32_t k = 0; k < scalars; k++)
-        if (command->scalars[k] < 0 || command->scalars[k] >= p->scalar_count)
+        if (command->scalars[k] == SBP_LITERAL
+                ? !command->literals || !(command->literals[k] >= 0) || isinf(command->literals[k])
+                : (uint32_t)command->scalars[k] >= (uint32_t)p->scalar_count)
             return FAIL(s, "c15", "no scalar %d", command->scalars[k]);
     return SBP_OK;
 }

@@ -210,7 +210,14 @@ static sbp_status read_scalars(sbp_program_parser *p, sbp_command *c, const sbp_
             return sbp_lexer_fail(&p->lexer, "expected scalar '%.60s', found '%.60s'", kernel->scalars[s],
                                   name);
         SBP_TRY(sbp_lexer_expect(&p->lexer, "="));
-        SBP_TRY(sbp_parser_known_name(p, &p->scalars, "scalar", &c->scalars[s]));
+        if (p->lexer.token != SBP_TOKEN_INT && p->lexer.token != SBP_TOKEN_FLOAT) {
+            SBP_TRY(sbp_parser_known_name(p, &p->scalars, "scalar", &c->scalars[s]));
+            continue;
+        }
+        if (!c->literals)
+            c->literals = SBP_NEW_ARRAY(p->arena, double, kernel->scalar_count);
+        c->scalars[s] = SBP_LITERAL;
+        SBP_TRY(sbp_lexer_double(&p->lexer, &c->literals[s]));
     }
     return SBP_OK;
 }

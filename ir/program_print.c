@@ -277,7 +277,10 @@ static void print_command(printer *p, const sbp_command *c) {
                                           : NULL;
         print_ref(out, kernel && s < kernel->scalar_count ? kernel->scalars[s] : NULL, s);
         sbp_text_add(out, " = ");
-        print_ref(out, scalar_name(p->program, c->scalars[s]), c->scalars[s]);
+        if (c->scalars[s] == SBP_LITERAL && c->literals)
+            sbp_text_add_double(out, c->literals[s]);
+        else
+            print_ref(out, scalar_name(p->program, c->scalars[s]), c->scalars[s]);
     }
     print_attrs(p, c, operands, count);
     sbp_text_add(out, "\n");

@@ -10,7 +10,7 @@ sbp_dtype sbp_lower_wide(sbp_dtype dtype) {
 /* ---- buffers and their names -------------------------------------------------------------------------- */
 
 /* What the runtime knows of a parameter besides its weights: buffers called "<parameter>.<what>". */
-static const char *const of_parameters[] = {"grad", "exp_avg", "exp_avg_sq"};
+static const char *const of_parameters[] = {"grad", "exp_avg", "exp_avg_sq", "momentum_buffer"};
 
 enum { KEPT = INT32_MAX }; /* in labels: for a buffer that is still to be made */
 
@@ -159,10 +159,15 @@ void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from,
 }
 
 void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
-                      int32_t flushes, int32_t gradient) {
+                      int32_t flushes, int32_t gradient, double stream) {
     for (int32_t n = 0; n < commands->count; n++) {
         sbp_command *to = sbp_lower_command(p, body, SBP_CMD_FILL);
         *to = *commands->nodes[n].u.command;
+        if (to->literals) /* each its own */
+            to->literals = SBP_NEW_ARRAY(p->arena, double, to->scalar_count);
+        for (int32_t i = 0; i < to->scalar_count; i++)
+            if (to->scalars[i] == SBP_LITERAL)
+                to->literals[i] = stream;
         for (int32_t i = 0; i < to->view_count; i++) {
             if (to->views[i].ref >= 0 || to->views[i].ref == SBP_NO_VIEW)
                 continue;

@@ -165,10 +165,12 @@ sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind
 void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp_view *views);
 void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value);
 void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue);
-/* Appends the commands of a body whose views ~i stand for views[i]. With flushes >= 0, the one that reads
- * operand `gradient` is marked as what flushes that parameter. */
+/* Appends the commands of a rule, whose views ~i stand for views[i]. With flushes >= 0, the one that reads
+ * operand `gradient` is marked as what flushes that parameter. stream: what random numbers are of, in place
+ * of the kernels' scalar SBP_RULE_STREAM. */
+#define SBP_RULE_STREAM "stream"
 void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
-                      int32_t flushes, int32_t gradient);
+                      int32_t flushes, int32_t gradient, double stream);
 /* Rows and columns of a value: a row axis, then everything else; [n] is one row, [m, n] m rows. */
 void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols);
 /* The buffer of a row input or constant of the module; made on first use. */

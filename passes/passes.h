@@ -19,11 +19,13 @@
 
 typedef enum sbp_optimizer {
     SBP_OPTIMIZER_NONE,
-#define OPTIMIZER(id, name, description) SBP_OPTIMIZER_##id,
+#define OPTIMIZER(id, name, text, states) SBP_OPTIMIZER_##id,
 #include "passes/optimizers/optimizers.def"
 #undef OPTIMIZER
     SBP_OPTIMIZER_COUNT
 } sbp_optimizer;
+
+extern const char *const sbp_optimizer_names[SBP_OPTIMIZER_COUNT]; /* as --optimizer takes them */
 
 /* What outlives a call, by class: each has a home in some memory space (residency/). */
 typedef enum sbp_item_class {

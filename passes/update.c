@@ -32,7 +32,7 @@ static const sbp_rule *finish_rule(sbp_rule *rule, const char *key) {
 }
 
 static void inline_rule(sbp_pipeline *p, sbp_body *body, const sbp_rule *rule, const sbp_view *views) {
-    sbp_lower_inline(p, body, &rule->code.body, views, -1, -1);
+    sbp_lower_inline(p, body, &rule->code.body, views, -1, -1, 0);
 }
 
 /* What a rule between two buffers of one shape is called. */
@@ -141,19 +141,26 @@ typedef struct sbp_update_maker {
     int32_t state_count;
 } sbp_update_maker;
 
-static const char *const optimizer_names[] = {
+const char *const sbp_optimizer_names[SBP_OPTIMIZER_COUNT] = {
     "none",
-#define OPTIMIZER(id, name, description) #name,
+#define OPTIMIZER(id, name, text, states) text,
 #include "passes/optimizers/optimizers.def"
 #undef OPTIMIZER
 };
 
-static void (*const optimizer_rules[])(sbp_optimizer_rule *) = {
-    NULL,
-#define OPTIMIZER(id, name, description) sbp_optimizer_##name,
+static const struct {
+    void (*make)(sbp_optimizer_rule *);
+    int states;
+} optimizers[SBP_OPTIMIZER_COUNT] = {
+    {NULL, 0},
+#define OPTIMIZER(id, name, text, states) {sbp_optimizer_##name, states},
 #include "passes/optimizers/optimizers.def"
 #undef OPTIMIZER
 };
+
+bool sbp_update_keeps_states(const sbp_pipeline *p) {
+    return optimizers[p->options.optimizer].states > 0;
+}
 
 /* Adds an operand of the parameter's shape and returns what it reads, as it is kept. */
 static sbp_value add_operand(sbp_update_maker *m, sbp_update_operand_kind kind, const char *suffix,
@@ -225,7 +232,7 @@ sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_up
     sbp_update_maker m = {.param = param, .update = SBP_NEW(p->arena, sbp_update)};
     bool step = p->options.step;
     sbp_lower_shape(&param->type, SBP_C, &m.rows, &m.cols);
-    sbp_rule_begin(p, sbp_arena_printf(p->arena, "update.%s", optimizer_names[p->options.optimizer]),
+    sbp_rule_begin(p, sbp_arena_printf(p->arena, "update.%s", sbp_optimizer_names[p->options.optimizer]),
                    &m.rule);
     sbp_optimizer_rule r = {.b = &m.rule.builder,
                             .compute = param->storage == SBP_F64 ? SBP_F64 : SBP_F32,
@@ -241,7 +248,7 @@ sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_up
     m.weight = m.update->operand_count;
     r.weight =
         sbp_build_cast(r.b, add_operand(&m, SBP_UPDATE_PARAM, NULL, param->storage, SBP_UPDATE), r.compute);
-    optimizer_rules[p->options.optimizer](&r);
+    optimizers[p->options.optimizer].make(&r);
     SBP_TRY(sbp_rule_end(&m.rule));
     m.update->body = m.rule.code.body;
     *out = m.update;
@@ -250,4 +257,9 @@ sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_up
 
 const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param) {
     return p->lowering->updates[param];
+}
+
+double sbp_update_stream(const sbp_pipeline *p, int32_t param) {
+    const char *name = p->module->params[param].name;
+    return (double)(sbp_hash_bytes(name, strlen(name), 0) & 0xffffff);
 }

@@ -42,6 +42,11 @@ const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param);
 sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) SBP_CHECKED;
 /* The rule for parameter number `param` of the module, which is trained; owned by the pipeline's arena. */
 const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param);
+/* Whether updates read something that lasts besides the parameters. */
+bool sbp_update_keeps_states(const sbp_pipeline *p);
+/* The stream of random numbers of a parameter, below 2^24: of its name, so that neither what else is trained
+ * nor where it stands changes its numbers. */
+double sbp_update_stream(const sbp_pipeline *p, int32_t param);
 /* grad += accum, rounded once. */
 void sbp_lower_flush(sbp_pipeline *p, sbp_body *body, sbp_view grad, sbp_dtype grad_dtype, sbp_view accum,
                      sbp_dtype accum_dtype);

@@ -175,9 +175,9 @@ static sbp_status read_wish(sbp_compilation *c) {
 static void read_training(sbp_compilation *c) {
     const sbp_options *o = c->options;
     sbp_pass_options *p = &c->pipeline.options;
-    p->optimizer = sbp_options_is(o, "optimizer", "none")  ? SBP_OPTIMIZER_NONE
-                   : sbp_options_is(o, "optimizer", "sgd") ? SBP_OPTIMIZER_SGD
-                                                           : SBP_OPTIMIZER_ADAMW;
+    for (int i = 0; i < SBP_OPTIMIZER_COUNT; i++)
+        if (sbp_options_is(o, "optimizer", sbp_optimizer_names[i]))
+            p->optimizer = (sbp_optimizer)i;
     p->grad_dtype = c->grad_dtype;
     p->state_dtype = c->state_dtype;
     c->step = sbp_options_is(o, "clip", "none") && sbp_options_int(o, "accumulate") == 1 &&

@@ -30,7 +30,7 @@ void sbp_optimizer_set_weight(sbp_optimizer_rule *rule, sbp_value value);
 /* A scalar of the step, set by the runtime (runtime/train/trainer.c), in the compute type. */
 sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *rule, const char *name);
 
-#define OPTIMIZER(id, name, description) void sbp_optimizer_##name(sbp_optimizer_rule *rule);
+#define OPTIMIZER(id, name, text, states) void sbp_optimizer_##name(sbp_optimizer_rule *rule);
 #include "passes/optimizers/optimizers.def"
 #undef OPTIMIZER
 

@@ -1,5 +1,6 @@
 /* planner.c: candidates, their bytes and time, and the choice among them. */
 #include "passes/planner/planner.h"
+#include "passes/update.h"
 
 #include <string.h>
 
@@ -360,7 +361,7 @@ static bool pick_homes(const search *s, int32_t choice, sbp_schedule_options *o)
                  : w->offload == SBP_OFFLOAD_OFF || !t->has_copy_queue ||
                        (w->offload == SBP_OFFLOAD_AUTO && (w->memory_bytes == 0 || t->shared_memory)))
             return false;
-        if ((states && p->optimizer != SBP_OPTIMIZER_ADAMW) ||
+        if ((states && !sbp_update_keeps_states(s->pl.base)) ||
             (gradients && p->step && !homes_tried[choice].params))
             return false; /* there are none: an earlier choice says the same */
     }
@@ -514,7 +515,7 @@ static void list_remedies(const search *s, sbp_text *out) {
     w = *s->wish;
     other = *base;
     other.options.optimizer = SBP_OPTIMIZER_SGD;
-    if (base->options.optimizer == SBP_OPTIMIZER_ADAMW && would_fit(s, &other, &w, false, &e))
+    if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e))
         add_remedy(s, "--optimizer sgd", &e, out);
 }
 

@@ -33,7 +33,8 @@ static void emit_update(sbp_pipeline *p, sbp_body *body, int32_t param, const sb
     int32_t gradient = 0;
     while (rule->operands[gradient].kind != SBP_UPDATE_GRAD)
         gradient++;
-    sbp_lower_inline(p, body, &rule->body, views, p->lowering->param_buffers[param], gradient);
+    sbp_lower_inline(p, body, &rule->body, views, p->lowering->param_buffers[param], gradient,
+                     sbp_update_stream(p, param));
 }
 
 static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const sbp_view *views) {

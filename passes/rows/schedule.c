@@ -345,8 +345,14 @@ static void emit_command(sbp_scheduler *s, sbp_body *body, const sbp_instr *inst
         return;
     command->scalar_count = instr->kernel->scalar_count;
     command->scalars = SBP_NEW_ARRAY(s->p->arena, int32_t, command->scalar_count);
-    for (int32_t i = 0; i < command->scalar_count; i++)
-        command->scalars[i] = sbp_program_add_scalar(s->p->arena, s->p->program, instr->kernel->scalars[i]);
+    for (int32_t i = 0; i < command->scalar_count; i++) {
+        const char *name = instr->kernel->scalars[i];
+        bool literal = s->function < 0 && strcmp(name, SBP_RULE_STREAM) == 0; /* the rule's user knows it */
+        if (literal)
+            command->literals = SBP_NEW_ARRAY(s->p->arena, double, command->scalar_count);
+        command->scalars[i] =
+            literal ? SBP_LITERAL : sbp_program_add_scalar(s->p->arena, s->p->program, name);
+    }
     command->kernel = sbp_program_add_kernel(s->p->arena, s->p->program, instr->kernel);
 }
 

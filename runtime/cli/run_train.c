@@ -317,6 +317,7 @@ static sbp_status prepare_trainer(sbp_run *run) {
     t->beta1 = betas[0];
     t->beta2 = betas[1];
     t->eps = sbp_options_double(run->options, "eps");
+    t->momentum = sbp_options_double(run->options, "momentum");
     t->weight_decay = sbp_options_double(run->options, "weight-decay");
     t->max_grad_norm = run->info.max_grad_norm;
     t->most_parts = run->info.most_parts;

@@ -358,7 +358,10 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
     sbp_dispatch dispatch = {.command = command, .spans = spans, .span_count = command->view_count};
     if (command->kind == SBP_CMD_ROW) {
         for (int32_t k = 0; k < command->scalar_count; k++)
-            SBP_TRY(read_scalar(x, command->scalars[k], &scalars[k]));
+            if (command->scalars[k] == SBP_LITERAL)
+                scalars[k] = command->literals[k];
+            else
+                SBP_TRY(read_scalar(x, command->scalars[k], &scalars[k]));
         dispatch.kernel = x->program->kernels[command->kernel];
         dispatch.scalars = scalars;
         dispatch.rows = c->rows_operand >= 0 ? ranges[c->rows_operand].rows : 1;

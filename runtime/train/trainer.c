@@ -23,6 +23,7 @@ sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *execut
                        .program = program,
                        .beta1 = 0.9,
                        .beta2 = 0.999,
+                       .momentum = 0.9,
                        .eps = 1e-8,
                        .max_grad_norm = INFINITY,
                        .loss = find_output(program, "loss"),
@@ -118,10 +119,12 @@ static void set_step_scalars(sbp_trainer *t, int64_t number, double lr) {
         double value;
     } scalars[] = {
         {"lr", lr},
+        {"beta1", t->beta1},
         {"one_minus_beta1", 1 - t->beta1},
         {"beta2", t->beta2},
         {"one_minus_beta2", 1 - t->beta2},
         {"eps", t->eps},
+        {"momentum", t->momentum},
         {"weight_decay", t->weight_decay},
         {"bias1", 1 - pow(t->beta1, (double)number)},
         {"bias2_sqrt", sqrt(1 - pow(t->beta2, (double)number))},

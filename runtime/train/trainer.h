@@ -7,8 +7,8 @@
  *
  * Scalars that are set where the program has them: labels (counted labels of the step, at least 1), longest
  * (tokens of the longest document of the step; in an evaluation or a scoring, of all its data), lr,
- * one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay, bias1 = 1 - beta1^t, bias2_sqrt =
- * sqrt(1 - beta2^t), max_grad_norm.
+ * beta1, one_minus_beta1, beta2, one_minus_beta2, eps, momentum, weight_decay, bias1 = 1 - beta1^t,
+ * bias2_sqrt = sqrt(1 - beta2^t), max_grad_norm.
  *
  * Threads: one thread at a time. Errors: SBP_NOT_FINITE when the loss (before weights change) or the gradient
  * norm is not finite; SBP_INPUT when a step needs more micro-batches than the plan allows.
@@ -23,12 +23,13 @@ typedef struct sbp_trainer {
     sbp_executor *executor;
     const sbp_program *program;
     sbp_packer packer;
-    int64_t most_parts;                                    /* of a step; 0: any */
-    double beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm: infinity without clipping */
-    bool (*interrupted)(void);                             /* asked between micro-batches; NULL: never */
-    double *results;         /* [output_count] of the latest step, evaluation or scoring */
-    int32_t loss, grad_norm; /* outputs, -1: none */
-    double *row;             /* of scores */
+    int64_t most_parts; /* of a step; 0: any */
+    double beta1, beta2, eps, momentum, weight_decay,
+        max_grad_norm;         /* max_grad_norm: infinity without clipping */
+    bool (*interrupted)(void); /* asked between micro-batches; NULL: never */
+    double *results;           /* [output_count] of the latest step, evaluation or scoring */
+    int32_t loss, grad_norm;   /* outputs, -1: none */
+    double *row;               /* of scores */
     int64_t row_capacity;
 } sbp_trainer;
 

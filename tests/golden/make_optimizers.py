@@ -19,6 +19,24 @@ import reference_float64 as reference
 HERE = pathlib.Path(__file__).resolve().parent
 CASE = HERE / "llama_bias"
 STEPS, CLIP = 5, 0.5
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of "Symbolic Discovery of Optimization Algorithms" (Chen et al. 2023)."""
+
+    def __init__(self, groups, lr, betas):
+        super().__init__(groups, {"lr": lr, "betas": betas})
+
+    def step(self):
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for p in group["params"]:
+                momentum = self.state[p].setdefault("m", torch.zeros_like(p))
+                direction = torch.sign(momentum * first + p.grad * (1 - first))
+                p.data -= group["lr"] * (direction + group["weight_decay"] * p.data)
+                momentum.copy_(momentum * second + p.grad * (1 - second))
+
+
 # sbprun's options, torch's class and its arguments.
 RUNS = [
     ("adamw", "--betas 0.8,0.95 --eps 0.01 --weight-decay 0.1", torch.optim.AdamW,
@@ -27,6 +45,8 @@ RUNS = [
      {"lr": 0.02, "betas": (0.5, 0.6), "eps": 1e-4}, 0.0),
     ("sgd", "--weight-decay 0", torch.optim.SGD, {"lr": 0.5}, 0.0),
     ("sgd", "--weight-decay 0.3", torch.optim.SGD, {"lr": 0.5}, 0.3),
+    ("sgd-momentum", "--momentum 0.8 --weight-decay 0.3", torch.optim.SGD, {"lr": 0.2, "momentum": 0.8}, 0.3),
+    ("lion", "--betas 0.9,0.95 --weight-decay 0.1", Lion, {"lr": 0.01, "betas": (0.9, 0.95)}, 0.1),
 ]
 
 
