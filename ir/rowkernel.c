@@ -422,8 +422,8 @@ static sbp_status verify_source(const verifier *v, const sbp_rk_instr *instr) {
 }
 
 /* c8: values of a map that vary along n have equal lengths; axes and length of a map or rounding follow from
- * its values. c9: a rounding is to a float type. c10: a reduction is over the head or element axis, both, and
- * only axes of its value; axes is 0 elsewhere. */
+ * its values. c9: a rounding is to no bool and no i64. c10: a reduction is over the head or element axis,
+ * both, and only axes of its value; axes is 0 elsewhere. */
 static sbp_status verify_compute(const verifier *v, const sbp_rk_instr *instr) {
     const sbp_rowkernel *kernel = v->kernel;
     if (is_reduction(instr->op)) {
@@ -434,7 +434,7 @@ static sbp_status verify_compute(const verifier *v, const sbp_rk_instr *instr) {
         return fail(v, "c10", "axes on what is no reduction");
     }
     if (instr->op == SBP_RK_ROUND &&
-        ((unsigned)instr->dtype >= SBP_DTYPE_COUNT || !sbp_dtype_is_float(instr->dtype)))
+        ((unsigned)instr->dtype >= SBP_DTYPE_COUNT || instr->dtype == SBP_BOOL || instr->dtype == SBP_I64))
         return fail(v, "c9", "rounds to type number %d", (int)instr->dtype);
     if (instr->op != SBP_RK_MAP && instr->op != SBP_RK_ROUND && !is_reduction(instr->op))
         return SBP_OK;

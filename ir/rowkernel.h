@@ -10,8 +10,7 @@
  * Operands are 2-D views [rows, columns] given by the command. Element (row, head, j) of an operand is at
  * column head * head_stride + j of that row. An operand that does not vary with the row is read at row 0
  * of its view. Values are computed in `compute` (f32 or f64); loads widen, stores round to the operand's
- * dtype, to nearest, ties to even; integer stores saturate, NaN becomes 0; a bool is whether the value
- * is not 0. Integers load as numbers (exact up to 2^24 in f32).
+ * dtype as sbp_element_set() does (types.h). Integers load as numbers (exact up to 2^24 in f32).
  *
  * Order. For one (row, head) the instructions mean: all loads, then all stores. An out operand may be the
  * same memory as an in operand when sbp_rowkernel_may_alias() says so; nothing else may overlap.
@@ -79,7 +78,7 @@ typedef enum sbp_rk_op {
                       2^53, low and high 32 bits); counter = (absolute row low, row high, head, offset + j);
                       first word >> 8 */
     SBP_RK_MAP,    /* map(a, b, c); operands broadcast to the varying axes of the result */
-    SBP_RK_ROUND,  /* a rounded to `dtype` (bf16, f16, f32; f64 leaves it) */
+    SBP_RK_ROUND,  /* a as `dtype` has it, as if it were stored and loaded; neither bool nor i64 */
     SBP_RK_SUM,    /* over `axes` (HEAD, ELEM or both) */
     SBP_RK_MAX,    /* likewise; NaN wins. `axes` are axes that a varies with */
     SBP_RK_MIN,

@@ -94,26 +94,12 @@ static double evaluate(const run *r, const sbp_rk_instr *instr, int64_t head, in
     return (double)NAN;
 }
 
-/* Integers are rounded to nearest and saturate; NaN becomes 0. */
-static void store_element(void *data, sbp_dtype dtype, int64_t index, double value) {
-    double low = 0, high = 0;
-    if (dtype == SBP_I8)
-        low = INT8_MIN, high = INT8_MAX;
-    else if (dtype == SBP_I32)
-        low = INT32_MIN, high = INT32_MAX;
-    else if (dtype == SBP_I64)
-        low = (double)INT64_MIN, high = 0x1.fffffffffffffp62;
-    if (high > 0)
-        value = isnan(value) ? 0 : value < low ? low : value > high ? high : rint(value);
-    sbp_element_set(data, dtype, index, value);
-}
-
 static void run_store(const run *r, const sbp_rk_instr *instr) {
     const sbp_rk_operand *operand = &r->kernel->operands[instr->index];
     for (int64_t head = 0; head < value_heads(r, instr); head++)
         for (int64_t j = 0; j < instr->length; j++)
-            store_element(r->views[instr->index].data, operand->dtype, element_of(r, instr, head, j),
-                          value_at(r, instr->a, head, j));
+            sbp_element_set(r->views[instr->index].data, operand->dtype, element_of(r, instr, head, j),
+                            value_at(r, instr->a, head, j));
 }
 
 /* Adds this row to the sums of its block, which are kept in values[] (the instruction has no value). */
@@ -131,8 +117,8 @@ static void run_partial(const run *r, int32_t index, int64_t rows) {
             for (int64_t h = 0; h < summed; h++)
                 *sum += value_at(r, instr->a, head + h, j);
             if (ends)
-                store_element(r->views[instr->index].data, r->kernel->operands[instr->index].dtype,
-                              element_of(r, instr, head, j), *sum);
+                sbp_element_set(r->views[instr->index].data, r->kernel->operands[instr->index].dtype,
+                                element_of(r, instr, head, j), *sum);
         }
 }
 

@@ -1,6 +1,8 @@
 /* types.c: element types, tensor types, extents. */
 #include "ir/types.h"
 
+#include "ir/dynamic.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -24,6 +26,10 @@ int64_t sbp_dtype_bytes(sbp_dtype dtype) {
 
 bool sbp_dtype_is_float(sbp_dtype dtype) {
     return dtypes[dtype].class == 'F';
+}
+
+bool sbp_dtype_is_dynamic(sbp_dtype dtype) {
+    return dtypes[dtype].class == 'D';
 }
 
 bool sbp_dtype_from_name(const char *name, size_t length, sbp_dtype *out) {
@@ -91,12 +97,18 @@ double sbp_element_get(const void *data, sbp_dtype dtype, int64_t index) {
         return (double)sbp_f32_from_f16(((const uint16_t *)data)[index]);
     case SBP_I8:
         return (double)((const int8_t *)data)[index];
+    case SBP_I16:
+        return (double)((const int16_t *)data)[index];
     case SBP_I32:
         return (double)((const int32_t *)data)[index];
     case SBP_I64:
         return (double)((const int64_t *)data)[index];
     case SBP_BOOL:
         return ((const uint8_t *)data)[index] ? 1 : 0;
+    case SBP_D8:
+        return (double)sbp_d8_numbers[((const uint8_t *)data)[index]];
+    case SBP_UD8:
+        return (double)sbp_ud8_numbers[((const uint8_t *)data)[index]];
     case SBP_DTYPE_COUNT:
         break;
     }
@@ -115,6 +127,10 @@ static float to_odd_f32(double value) {
     return bits & 1 ? low : high;
 }
 
+static double to_integer(double value, double low, double high) {
+    return isnan(value) ? 0 : value < low ? low : value > high ? high : rint(value);
+}
+
 void sbp_element_set(void *data, sbp_dtype dtype, int64_t index, double value) {
     switch (dtype) {
     case SBP_F64:
@@ -130,16 +146,26 @@ void sbp_element_set(void *data, sbp_dtype dtype, int64_t index, double value) {
         ((uint16_t *)data)[index] = sbp_f16_from_f32(to_odd_f32(value));
         break;
     case SBP_I8:
-        ((int8_t *)data)[index] = (int8_t)value;
+        ((int8_t *)data)[index] = (int8_t)to_integer(value, INT8_MIN, INT8_MAX);
+        break;
+    case SBP_I16:
+        ((int16_t *)data)[index] = (int16_t)to_integer(value, INT16_MIN, INT16_MAX);
         break;
     case SBP_I32:
-        ((int32_t *)data)[index] = (int32_t)value;
+        ((int32_t *)data)[index] = (int32_t)to_integer(value, INT32_MIN, INT32_MAX);
         break;
     case SBP_I64:
-        ((int64_t *)data)[index] = (int64_t)value;
+        ((int64_t *)data)[index] =
+            value >= 0x1p63 ? INT64_MAX : (int64_t)to_integer(value, (double)INT64_MIN, 0x1p63);
         break;
     case SBP_BOOL:
         ((uint8_t *)data)[index] = value != 0;
+        break;
+    case SBP_D8:
+        ((uint8_t *)data)[index] = sbp_d8_from_f32((float)value);
+        break;
+    case SBP_UD8:
+        ((uint8_t *)data)[index] = sbp_ud8_from_f32((float)value);
         break;
     case SBP_DTYPE_COUNT:
         break;

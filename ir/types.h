@@ -19,6 +19,8 @@ typedef enum sbp_dtype {
 const char *sbp_dtype_name(sbp_dtype dtype);
 int64_t sbp_dtype_bytes(sbp_dtype dtype);
 bool sbp_dtype_is_float(sbp_dtype dtype);
+/* d8, ud8. */
+bool sbp_dtype_is_dynamic(sbp_dtype dtype);
 bool sbp_dtype_from_name(const char *name, size_t length, sbp_dtype *out);
 
 /* Conversions of single values; rounding is to nearest, ties to even. NaN stays NaN. */
@@ -26,10 +28,11 @@ uint16_t sbp_bf16_from_f32(float value);
 float sbp_f32_from_bf16(uint16_t bits);
 uint16_t sbp_f16_from_f32(float value);
 float sbp_f32_from_f16(uint16_t bits);
-/* Element `index` of an array of `dtype`, as a double, and back (rounded to the type). */
+/* Element `index` of an array of `dtype`, as a double, and back: rounded to nearest, ties to even (d8, ud8:
+ * ir/dynamic.h); integers saturate, NaN becomes 0 in them; a bool is whether the value is not 0. */
 double sbp_element_get(const void *data, sbp_dtype dtype, int64_t index);
 void sbp_element_set(void *data, sbp_dtype dtype, int64_t index, double value);
-/* value rounded to the nearest number of a float dtype. */
+/* value as an element of that type has it. */
 double sbp_round_to(sbp_dtype dtype, double value);
 
 /* How a parameter begins when no file holds it. */

@@ -74,6 +74,10 @@ static bool holds_all(sbp_dtype to, sbp_dtype from) {
     case SBP_F32:
     case SBP_I32:
         return to == SBP_F64;
+    case SBP_I16:
+    case SBP_D8:
+    case SBP_UD8:
+        return to == SBP_F32 || to == SBP_F64;
     case SBP_I8:
     case SBP_BOOL:
         return sbp_dtype_is_float(to);

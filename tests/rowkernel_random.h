@@ -37,9 +37,10 @@ typedef struct sbp_random_kernel_options {
 /* Axes, length and stride of a random operand. */
 static inline sbp_rk_operand sbp_random_operand(sbp_rng *rng, const sbp_random_kernel_options *options,
                                                 sbp_rk_mode mode) {
-    static const sbp_dtype types[] = {SBP_F32, SBP_F32, SBP_F64, SBP_BF16, SBP_F16, SBP_I32};
+    static const sbp_dtype types[] = {SBP_F32, SBP_F32, SBP_F64, SBP_BF16, SBP_F16,
+                                      SBP_I32, SBP_I16, SBP_D8,  SBP_UD8};
     sbp_rk_operand operand = {.mode = mode, .length = 1};
-    operand.dtype = types[sbp_rng_below(rng, mode == SBP_RK_IN ? 6 : 5)];
+    operand.dtype = types[sbp_rng_below(rng, mode == SBP_RK_IN ? SBP_COUNT(types) : 5)];
     if (options->only_compute || (mode == SBP_RK_PARTIAL && operand.dtype != SBP_F64))
         operand.dtype = options->compute;
     operand.vary = (uint8_t)sbp_rng_below(rng, 8);

@@ -84,6 +84,9 @@
 /* What a driver says a process uses of a device against what was planned, relative. */
 #define SBP_TOLERANCE_USED_MEMORY 0.01
 
+/* Results that are the same number, where 0 would mean the tolerance of the type. */
+#define SBP_TOLERANCE_NONE 1e-300
+
 static inline double sbp_tolerance(sbp_dtype dtype) {
     switch (dtype) {
     case SBP_F32:

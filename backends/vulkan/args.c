@@ -1,7 +1,6 @@
 /* args.c: how many workgroups of its modules a command needs, and the record of its arguments. */
 #include "backends/vulkan/abi.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -373,23 +372,6 @@ bool sbp_vulkan_fits(const sbp_dispatch *dispatch) {
 
 /* What fill writes, as the bits of one element. */
 static void fill_bits(sbp_dtype dtype, double value, int32_t out[2]) {
-    if (!sbp_dtype_is_float(dtype) && value != value)
-        value = 0;
-    switch (dtype) { /* integer stores saturate */
-    case SBP_I8:
-        value = fmin(fmax(rint(value), INT8_MIN), INT8_MAX);
-        break;
-    case SBP_I32:
-        value = fmin(fmax(rint(value), INT32_MIN), INT32_MAX);
-        break;
-    default:
-        break;
-    }
-    if (dtype == SBP_I64) {
-        int64_t wide = value >= 0x1p63 ? INT64_MAX : value <= -0x1p63 ? INT64_MIN : (int64_t)llrint(value);
-        memcpy(out, &wide, sizeof wide);
-        return;
-    }
     out[0] = out[1] = 0;
     sbp_element_set(out, dtype, 0, value);
 }

@@ -14,7 +14,7 @@ enum {
     HEADER_BYTES = 16,
     KEY_BYTES = (int)sizeof(sbp_vulkan_key),
     ENTRY_BYTES = KEY_BYTES + 12,
-    VERSION = 3
+    VERSION = 4
 };
 
 static const char magic[MAGIC_BYTES] = {'S', 'B', 'P', 'S', 'P', 'I', 'R', 'V'};

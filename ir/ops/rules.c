@@ -66,7 +66,8 @@ sbp_dtype sbp_cotangent_dtype(const sbp_type *type) {
 }
 
 double sbp_rule_rounded(const sbp_eval *eval, sbp_dtype dtype, double value) {
-    return eval->env->round && sbp_dtype_bytes(dtype) == 2 ? sbp_round_to(dtype, value) : value;
+    bool wide = dtype == SBP_F32 || dtype == SBP_F64;
+    return eval->env->round && !wide ? sbp_round_to(dtype, value) : value;
 }
 
 sbp_axis_split sbp_rule_split_axis(const sbp_tensor *tensor, int32_t axis) {

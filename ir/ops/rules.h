@@ -13,7 +13,7 @@ int64_t sbp_rule_broadcast_index(const sbp_tensor *in, const sbp_tensor *out, co
 /* Moves to the next element in row-major order. */
 void sbp_rule_next_index(const sbp_tensor *tensor, int64_t *index);
 
-/* value as a value of this type has it: rounded to bf16 or f16, when the evaluator rounds at all. */
+/* value as a value of this type has it, when the evaluator rounds at all; f32 is not rounded to. */
 double sbp_rule_rounded(const sbp_eval *eval, sbp_dtype dtype, double value);
 
 /* Product of the dimensions before `axis`, that dimension, and the product of those after it. */

@@ -4,12 +4,10 @@
  *   slice          x[.., start : start + length] of the last axis
  *   concat         a and b joined along the last axis
  *   pad            zeros before and after along the last axis
- *   cast           rounded to another float type; integers and truth values become numbers
- *   constant       a scalar
- *   iota           0 .. n-1
- *   stop_gradient  x, with no derivative
- *   broadcast      x repeated along dimensions of size 1, missing leading dimensions and, with rows, over
- * rows
+ *   cast           rounded to another type: a float, an integer of at most 32 bits, d8, ud8; integers and
+ * truth values become numbers constant       a scalar iota           0 .. n-1 stop_gradient  x, with no
+ * derivative broadcast      x repeated along dimensions of size 1, missing leading dimensions and, with rows,
+ * over rows
  */
 #include "ir/ops/rules.h"
 
@@ -228,8 +226,8 @@ bool sbp_examples_pad(int32_t index, sbp_example *out) {
 sbp_status sbp_shape_cast(sbp_shape *shape) {
     shape->out[0] = shape->in[0];
     shape->out[0].dtype = (sbp_dtype)sbp_op_int(shape->op, "to");
-    SBP_SHAPE_REQUIRE(shape, 1, sbp_dtype_is_float(shape->out[0].dtype), "cast to %s; float types only",
-                      sbp_dtype_name(shape->out[0].dtype));
+    SBP_SHAPE_REQUIRE(shape, 1, shape->out[0].dtype != SBP_BOOL && shape->out[0].dtype != SBP_I64,
+                      "cast to %s", sbp_dtype_name(shape->out[0].dtype));
     return SBP_OK;
 }
 
@@ -248,11 +246,19 @@ sbp_status sbp_eval_cast(const sbp_eval *eval) {
 }
 
 bool sbp_examples_cast(int32_t index, sbp_example *out) {
-    if (index >= 2)
+    static const struct {
+        const char *from;
+        sbp_dtype to;
+        double limit;
+    } cases[] = {{"f64[T,3]", SBP_F64, 1}, {"i32[T]", SBP_F64, 9},   {"f64[T,3]", SBP_D8, 1},
+                 {"ud8[3]", SBP_F64, 1},   {"f64[T]", SBP_I16, 300}, {"i16[T,2,3]", SBP_F64, 9}};
+    if (index >= SBP_COUNT(cases))
         return false;
-    out->in[0] = index == 0 ? sbp_example_float("f64[T,3]", -1, 1) : sbp_example_int("i32[T]", 0, 9);
+    bool integers = cases[index].from[0] == 'i';
+    out->in[0] = integers ? sbp_example_int(cases[index].from, -9, 9)
+                          : sbp_example_float(cases[index].from, -cases[index].limit, cases[index].limit);
     out->in_count = 1;
-    out->attrs[0] = sbp_attr_dtype("to", SBP_F64);
+    out->attrs[0] = sbp_attr_dtype("to", cases[index].to);
     out->attr_count = 1;
     return true;
 }

@@ -5,8 +5,8 @@
  * head becomes loads and stores at an offset. A flat value [rows, heads * n] next to values with heads is
  * seen as [heads, n] ("split").
  *
- * A value of a 16-bit type that is computed is rounded there and then (`round`), so that its bits are the
- * same as if it had gone through memory.
+ * A value of a type narrower than f32 that is computed is rounded there and then (`round`), so that its bits
+ * are the same as if it had gone through memory.
  *
  * What a kernel computes may be a graph of any depth in which values are used many times: every walk goes to
  * a value once and keeps its own stack. Only `emit` calls itself, MAX_DEPTH deep: what is deeper is too large
@@ -402,8 +402,8 @@ static int32_t emit_reshape(emitter *e, const sbp_op *op, bool split, int64_t a,
     return give_up(e, x);
 }
 
-static bool is_short(sbp_dtype dtype) {
-    return dtype == SBP_BF16 || dtype == SBP_F16;
+static bool is_narrow(sbp_dtype dtype) {
+    return dtype != SBP_F64 && dtype != SBP_F32 && dtype != SBP_I64 && dtype != SBP_BOOL;
 }
 
 static int32_t emit_round(emitter *e, int32_t value, sbp_dtype dtype) {
@@ -418,7 +418,7 @@ static int32_t emit_cast(emitter *e, const sbp_op *op, bool split, int64_t a, in
     sbp_dtype to = (sbp_dtype)sbp_op_int(op, "to"), from = e->f->values[op->operands[0]].type.dtype;
     bool narrows = sbp_dtype_is_float(from) && sbp_dtype_bytes(to) < sbp_dtype_bytes(from) &&
                    sbp_dtype_bytes(to) < sbp_dtype_bytes(e->k->compute);
-    if (!narrows || is_short(to) || e->f->values[op->operands[0]].role == SBP_VALUE_SCALAR)
+    if (!narrows || is_narrow(to) || e->f->values[op->operands[0]].role == SBP_VALUE_SCALAR)
         return x;
     return emit_round(e, x, to);
 }
@@ -533,7 +533,7 @@ static int32_t emit(emitter *e, sbp_value v, bool split, int64_t a, int64_t b) {
         return give_up(e, CULPRIT_TOO_LARGE);
     e->depth++;
     int32_t instr = leaf ? emit_load(e, v, split, a, b) : emit_op(e, op, v, split, a, b);
-    if (!leaf && is_short(e->f->values[v].type.dtype) && computes(op))
+    if (!leaf && is_narrow(e->f->values[v].type.dtype) && computes(op))
         instr = emit_round(e, instr, e->f->values[v].type.dtype);
     e->depth--;
     if (e->culprit == SBP_NO_VALUE)

@@ -61,7 +61,9 @@ suite_tensor *suite_add(suite_case *c, sbp_dtype dtype, int64_t rows, int64_t co
     *t = (suite_tensor){.dtype = dtype, .rows = rows, .cols = cols, .same_as = -1};
     t->values = suite_alloc(c, rows * cols, sizeof(double));
     for (int64_t i = 0; i < rows * cols; i++)
-        t->values[i] = sbp_dtype_is_float(dtype) ? sbp_round_to(dtype, sbp_rng_unit(&c->rng)) : 0;
+        t->values[i] = sbp_dtype_is_float(dtype) || sbp_dtype_is_dynamic(dtype)
+                           ? sbp_round_to(dtype, sbp_rng_unit(&c->rng))
+                           : 0;
     return t;
 }
 
@@ -403,6 +405,7 @@ int main(int argc, char **argv) {
     } groups[] = {{suite_simple_tests, &suite_simple_count},
                   {suite_gemm_tests, &suite_gemm_count},
                   {suite_row_tests, &suite_row_count},
+                  {suite_number_tests, &suite_number_count},
                   {suite_attention_tests, &suite_attention_count},
                   {suite_order_tests, &suite_order_count}};
     struct CMUnitTest all[64] = {cmocka_unit_test(test_suite_can_fail)};

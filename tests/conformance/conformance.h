@@ -68,7 +68,7 @@ sbp_device *suite_open(const sbp_device_class *class, const sbp_device_options *
 
 suite_case *suite_begin(const char *name, uint64_t seed);
 void suite_end(suite_case *c);
-/* A tensor of random numbers in [-1, 1) (integers: 0), rounded to the type. */
+/* A tensor of random numbers in [-1, 1) (integers: 0; ud8: its numbers), rounded to the type. */
 suite_tensor *suite_add(suite_case *c, sbp_dtype dtype, int64_t rows, int64_t cols);
 suite_tensor *suite_add_absent(suite_case *c);
 /* Makes t an output: expected starts as a copy of values. */
@@ -83,9 +83,10 @@ void *suite_alloc(suite_case *c, int64_t count, int64_t size);
             fail_msg("%s: %s", #call, sbp_diag_text(diag, SBP_NOTE));                                        \
     } while (0)
 
-extern const struct CMUnitTest suite_simple_tests[], suite_gemm_tests[], suite_row_tests[];
+extern const struct CMUnitTest suite_simple_tests[], suite_gemm_tests[], suite_row_tests[],
+    suite_number_tests[];
 extern const struct CMUnitTest suite_attention_tests[], suite_order_tests[];
-extern const int suite_simple_count, suite_gemm_count, suite_row_count, suite_attention_count,
-    suite_order_count;
+extern const int suite_simple_count, suite_gemm_count, suite_row_count, suite_number_count,
+    suite_attention_count, suite_order_count;
 
 #endif

@@ -8,18 +8,20 @@ static const sbp_dtype floats[] = {SBP_F32, SBP_BF16, SBP_F16, SBP_F64};
 
 static void test_fill(void **state) {
     (void)state;
-    static const sbp_dtype types[] = {SBP_F64, SBP_F32, SBP_BF16, SBP_F16,
-                                      SBP_I8,  SBP_I32, SBP_I64,  SBP_BOOL};
+    static const sbp_dtype types[] = {SBP_F64, SBP_F32, SBP_BF16, SBP_F16, SBP_I8, SBP_I16,
+                                      SBP_I32, SBP_I64, SBP_BOOL, SBP_D8,  SBP_UD8};
     for (int d = 0; d < SBP_COUNT(types); d++)
         for (int r = 0; r < SBP_COUNT(row_counts); r++)
             for (uint64_t seed = 0; seed < 2; seed++) {
                 suite_case *c = suite_begin("fill", seed);
                 suite_tensor *t = suite_add(c, types[d], row_counts[r], d == 1 ? 700 : 13);
                 c->command.kind = SBP_CMD_FILL;
-                c->command.u.fill = types[d] == SBP_BOOL ? 1 : -3;
+                c->command.u.fill = types[d] == SBP_BOOL || types[d] == SBP_UD8 ? 1 : -3;
+                if (sbp_dtype_is_dynamic(types[d]))
+                    c->command.u.fill *= (double)seed;
                 suite_expect(c, t);
                 for (int64_t i = 0; i < t->rows * t->cols; i++)
-                    t->expected[i] = c->command.u.fill;
+                    t->expected[i] = sbp_round_to(types[d], c->command.u.fill);
                 suite_check(c);
                 suite_end(c);
             }
@@ -27,7 +29,7 @@ static void test_fill(void **state) {
 
 static void test_copy(void **state) {
     (void)state;
-    static const sbp_dtype types[] = {SBP_F64, SBP_F32, SBP_BF16, SBP_I8, SBP_I32};
+    static const sbp_dtype types[] = {SBP_F64, SBP_F32, SBP_BF16, SBP_I8, SBP_I32, SBP_I16, SBP_D8};
     for (int d = 0; d < SBP_COUNT(types); d++)
         for (int r = 0; r < SBP_COUNT(row_counts); r++)
             for (uint64_t seed = 0; seed < 4; seed++) {

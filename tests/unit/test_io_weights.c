@@ -156,6 +156,41 @@ static void writes_what_the_library_writes(void **state) {
     sbp_weights_close(from);
 }
 
+/* Bytes of dynamic maps are U8 to others, and nothing is made of them but bytes of such a map. */
+static void keeps_states(void **state) {
+    io_fixture *f = *state;
+    char path[200];
+    snprintf(path, sizeof path, "%s", io_path(f, "states.safetensors"));
+    int64_t dims[] = {3};
+    sbp_tensor_spec specs[] = {{"low", SBP_I16, 1, dims}, {"m", SBP_D8, 1, dims}, {"v", SBP_UD8, 1, dims}};
+    static const int16_t low[] = {-32768, 1, 32767};
+    sbp_safetensors_writer *writer;
+    assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, path, specs, 3, format_pt, 1, 0, &writer));
+    assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, low, 6));
+    assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, "\0\200\377", 3));
+    assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, "\1\2\3", 3));
+    assert_ok(f, sbp_safetensors_writer_commit(writer, f->diag));
+    sbp_weights *w = open_weights(f, path);
+    int16_t back[3];
+    int32_t wide[3];
+    uint8_t bytes[3];
+    float floats[3];
+    assert_string_equal(find(w, "m")->encoding, "U8");
+    assert_ok(f, sbp_weights_read(w, find(w, "low"), 0, 3, SBP_I16, back, f->diag));
+    assert_memory_equal(back, low, sizeof low);
+    assert_ok(f, sbp_weights_read(w, find(w, "low"), 0, 3, SBP_I32, wide, f->diag));
+    assert_true(wide[0] == -32768 && wide[2] == 32767);
+    assert_ok(f, sbp_weights_read(w, find(w, "m"), 0, 3, SBP_D8, bytes, f->diag));
+    assert_memory_equal(bytes, "\0\200\377", 3);
+    assert_ok(f, sbp_weights_read(w, find(w, "v"), 1, 2, SBP_UD8, bytes, f->diag));
+    assert_memory_equal(bytes, "\2\3", 2);
+    assert_fails(f, SBP_INPUT, "tensor 'm' is U8, expected f32",
+                 sbp_weights_read(w, find(w, "m"), 0, 3, SBP_F32, floats, f->diag));
+    assert_fails(f, SBP_INPUT, "tensor 'low' is I16, expected ud8",
+                 sbp_weights_read(w, find(w, "low"), 0, 3, SBP_UD8, bytes, f->diag));
+    sbp_weights_close(w);
+}
+
 static void cuts_into_shards(void **state) {
     io_fixture *f = *state;
     char single[200], index[220];
@@ -438,6 +473,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(reads_what_the_library_wrote, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(writes_what_the_library_writes, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(keeps_states, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(cuts_into_shards, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(checks_the_index, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(an_aborted_write_leaves_nothing, io_setup, io_teardown),

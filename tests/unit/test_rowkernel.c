@@ -263,7 +263,8 @@ BROKEN(index_varies, k->instrs[3].vary = SBP_VARY_ELEM | SBP_VARY_HEAD)
 BROKEN(random_fixed, k->instrs[16].vary = SBP_VARY_ELEM)
 BROKEN(map_axes, k->instrs[12].vary = SBP_VARY_ELEM)
 BROKEN(map_lengths, (k->instrs[3].length = 16, k->instrs[5].length = 16, k->instrs[6].length = 16))
-BROKEN(bad_round, k->instrs[18].dtype = SBP_I32)
+BROKEN(bad_round, k->instrs[18].dtype = SBP_I64)
+BROKEN(bad_round_to_bool, k->instrs[18].dtype = SBP_BOOL)
 BROKEN(no_axes, k->instrs[20].axes = 0)
 BROKEN(axes_of_row, k->instrs[20].axes = SBP_VARY_ROW)
 BROKEN(axes_not_there, k->instrs[20].a = 2)
@@ -320,6 +321,7 @@ static void test_verifier(void **state) {
                                    {"c8", map_axes},
                                    {"c8", map_lengths},
                                    {"c9", bad_round},
+                                   {"c9", bad_round_to_bool},
                                    {"c10", no_axes},
                                    {"c10", axes_of_row},
                                    {"c10", axes_not_there},

@@ -124,10 +124,17 @@ static void elements_of_every_type(void **state) {
         int64_t bytes;
         bool is_float;
         double value;
-    } cases[] = {{SBP_F64, "f64", 8, true, 0.1},     {SBP_F32, "f32", 4, true, -0.25},
-                 {SBP_BF16, "bf16", 2, true, 1.5},   {SBP_F16, "f16", 2, true, -3},
-                 {SBP_I8, "i8", 1, false, -128},     {SBP_I32, "i32", 4, false, -2147483648.0},
-                 {SBP_I64, "i64", 8, false, 0x1p60}, {SBP_BOOL, "bool", 1, false, 1}};
+    } cases[] = {{SBP_F64, "f64", 8, true, 0.1},
+                 {SBP_F32, "f32", 4, true, -0.25},
+                 {SBP_BF16, "bf16", 2, true, 1.5},
+                 {SBP_F16, "f16", 2, true, -3},
+                 {SBP_I8, "i8", 1, false, -128},
+                 {SBP_I16, "i16", 2, false, -32768},
+                 {SBP_I32, "i32", 4, false, -2147483648.0},
+                 {SBP_I64, "i64", 8, false, 0x1p60},
+                 {SBP_BOOL, "bool", 1, false, 1},
+                 {SBP_D8, "d8", 1, false, 1},
+                 {SBP_UD8, "ud8", 1, false, 1}};
     assert_int_equal(SBP_COUNT(cases), SBP_DTYPE_COUNT);
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         unsigned char data[5 * 8];

@@ -1,9 +1,10 @@
-/* convert.h: element types to and from the two types that are computed in, a row at a time. Loops vectorise;
- * rounding is to nearest, ties to even, as in ir/types.h. */
+/* convert.h: element types to and from the two types that are computed in, a row at a time. Loops over what
+ * is stored often vectorise; rounding is as in ir/types.h. */
 #ifndef SBP_CPU_KERNELS_CONVERT_H
 #define SBP_CPU_KERNELS_CONVERT_H
 
 #include "backends/cpu/kernels/isa.h"
+#include "ir/dynamic.h"
 #include "ir/types.h"
 
 #include <math.h>
@@ -53,6 +54,57 @@ INLINE uint16_t to_f16(float x) {
     return (uint16_t)(h | (u >> 16 & 0x8000));
 }
 
+/* Integers of few bits: adding 1.5 2^23 leaves no fraction. */
+INLINE int32_t to_short(float x, float low, float high) {
+    x = x != x ? 0 : x;
+    x = x < low ? low : x;
+    x = x > high ? high : x;
+    return (int32_t)(x + 0x1.8p23f - 0x1.8p23f);
+}
+
+/* 2^e + f of ir/dynamic.h (`zero` where the magnitude is 0). border: of k, which is 2^e + f - less. The
+ * decade is found by comparing, the part in it by a line that is too low by less than a part; then a border
+ * decides. */
+#define DECADE(x, border, e, less, scale, base)                                                              \
+    {                                                                                                        \
+        bool above = (x) > (border)[(1 << (e)) - 1 - (less)];                                                \
+        base = above ? (float)(1 << (e)) : base;                                                             \
+        scale = above ? PARTS_PER_ONE(e, less) : scale;                                                      \
+    }
+#define PARTS_PER_ONE(e, less) ((float)(1e6 / 0.9 * (1 << (less)) / POWER_OF_5((e) - (less))))
+#define POWER_OF_5(e)                                                                                        \
+    ((e) == 0 ? 1 : (e) == 1 ? 5 : (e) == 2 ? 25 : (e) == 3 ? 125 : (e) == 4 ? 625 : (e) == 5 ? 3125 : 15625)
+#define DYNAMIC_MAGNITUDE(name, border, less)                                                                \
+    INLINE int32_t name(float x) {                                                                           \
+        float base = 1 << (less), scale = PARTS_PER_ONE(less, less);                                         \
+        DECADE(x, border, 1 + (less), less, scale, base)                                                     \
+        DECADE(x, border, 2 + (less), less, scale, base)                                                     \
+        DECADE(x, border, 3 + (less), less, scale, base)                                                     \
+        DECADE(x, border, 4 + (less), less, scale, base)                                                     \
+        DECADE(x, border, 5 + (less), less, scale, base)                                                     \
+        DECADE(x, border, 6 + (less), less, scale, base)                                                     \
+        float at = x * scale + (base * (float)(8 / 9.0) - 1e-3f), last = 2 * base - 1;                       \
+        at = at > base ? at : base;                                                                          \
+        int32_t k = (int32_t)(at < last ? at : last) - (less);                                               \
+        k += x > (border)[k];                                                                                \
+        return x > (border)[0] ? k : 0;                                                                      \
+    }
+DYNAMIC_MAGNITUDE(d8_magnitude, sbp_d8_borders, 0)
+DYNAMIC_MAGNITUDE(ud8_magnitude, sbp_ud8_borders, 1)
+#undef DECADE
+#undef PARTS_PER_ONE
+#undef POWER_OF_5
+#undef DYNAMIC_MAGNITUDE
+
+INLINE uint8_t to_d8(float x) {
+    int32_t k = d8_magnitude(x < 0 ? -x : x), below = k < 1 ? 1 : k > 127 ? 127 : k;
+    return (uint8_t)(x < 0 ? below | 0x80 : k);
+}
+
+INLINE uint8_t to_ud8(float x) {
+    return (uint8_t)ud8_magnitude(x);
+}
+
 #define CONVERT_LOOP(type, expression)                                                                       \
     {                                                                                                        \
         const type *restrict s = (const type *)(const void *)source;                                         \
@@ -75,12 +127,18 @@ static inline void load_row_f32(float *restrict out, const char *source, sbp_dty
         CONVERT_LOOP(uint16_t, from_f16(s[i]))
     case SBP_I8:
         CONVERT_LOOP(int8_t, (float)s[i])
+    case SBP_I16:
+        CONVERT_LOOP(int16_t, (float)s[i])
     case SBP_I32:
         CONVERT_LOOP(int32_t, (float)s[i])
     case SBP_I64:
         CONVERT_LOOP(int64_t, (float)s[i])
     case SBP_BOOL:
         CONVERT_LOOP(uint8_t, (float)(s[i] != 0))
+    case SBP_D8:
+        CONVERT_LOOP(uint8_t, sbp_d8_numbers[s[i]])
+    case SBP_UD8:
+        CONVERT_LOOP(uint8_t, sbp_ud8_numbers[s[i]])
     case SBP_DTYPE_COUNT:
         break;
     }
@@ -99,24 +157,21 @@ static inline void load_row_f64(double *restrict out, const char *source, sbp_dt
         CONVERT_LOOP(uint16_t, (double)from_f16(s[i]))
     case SBP_I8:
         CONVERT_LOOP(int8_t, (double)s[i])
+    case SBP_I16:
+        CONVERT_LOOP(int16_t, (double)s[i])
     case SBP_I32:
         CONVERT_LOOP(int32_t, (double)s[i])
     case SBP_I64:
         CONVERT_LOOP(int64_t, (double)s[i])
     case SBP_BOOL:
         CONVERT_LOOP(uint8_t, (double)(s[i] != 0))
+    case SBP_D8:
+        CONVERT_LOOP(uint8_t, (double)sbp_d8_numbers[s[i]])
+    case SBP_UD8:
+        CONVERT_LOOP(uint8_t, (double)sbp_ud8_numbers[s[i]])
     case SBP_DTYPE_COUNT:
         break;
     }
-}
-
-/* Integers saturate; NaN becomes 0. */
-static inline void store_integer(char *out, sbp_dtype dtype, int64_t i, double value) {
-    double low = dtype == SBP_I8 ? INT8_MIN : dtype == SBP_I32 ? INT32_MIN : (double)INT64_MIN;
-    double high = dtype == SBP_I8 ? INT8_MAX : dtype == SBP_I32 ? INT32_MAX : 0x1.fffffffffffffp62;
-    if (dtype != SBP_BOOL)
-        value = value != value ? 0 : value < low ? low : value > high ? high : rint(value);
-    sbp_element_set(out, dtype, i, value);
 }
 
 #define STORE_LOOP(type, expression)                                                                         \
@@ -138,9 +193,17 @@ static inline void store_row_f32(char *out, sbp_dtype dtype, const float *restri
         STORE_LOOP(uint16_t, to_bf16(s[i]))
     case SBP_F16:
         STORE_LOOP(uint16_t, to_f16(s[i]))
+    case SBP_I8:
+        STORE_LOOP(int8_t, (int8_t)to_short(s[i], INT8_MIN, INT8_MAX))
+    case SBP_I16:
+        STORE_LOOP(int16_t, (int16_t)to_short(s[i], INT16_MIN, INT16_MAX))
+    case SBP_D8:
+        STORE_LOOP(uint8_t, to_d8(s[i]))
+    case SBP_UD8:
+        STORE_LOOP(uint8_t, to_ud8(s[i]))
     default:
         for (int64_t i = 0; i < n; i++)
-            store_integer(out, dtype, i, (double)s[i]);
+            sbp_element_set(out, dtype, i, (double)s[i]);
     }
 }
 
@@ -151,14 +214,9 @@ static inline void store_row_f64(char *out, sbp_dtype dtype, const double *restr
     case SBP_F64:
         memcpy(out, s, (size_t)n * sizeof *s);
         break;
-    case SBP_BF16:
-    case SBP_F16: /* rounded once, not by way of fp32 */
+    default: /* bf16 and f16 too: rounded once, not by way of fp32 */
         for (int64_t i = 0; i < n; i++)
             sbp_element_set(out, dtype, i, s[i]);
-        break;
-    default:
-        for (int64_t i = 0; i < n; i++)
-            store_integer(out, dtype, i, s[i]);
     }
 }
 

@@ -201,16 +201,13 @@ static void real_step_round(const real_rows_run *run, const row_step *step) {
                 real_step_length(run, step->shape, step->length);
     const REAL *restrict a = run->at[step->a];
     REAL *restrict y = run->at[step->dst];
-    switch (step->instr->dtype) {
+    sbp_dtype dtype = step->instr->dtype;
+    _Alignas(CPU_VECTOR_BYTES) char stored[ROW_BLOCK * sizeof(double)];
+    switch (dtype) {
 #if REAL_IS_F64
     case SBP_F32:
         for (int64_t i = 0; i < n; i++)
             y[i] = (double)(float)a[i];
-        break;
-    case SBP_BF16:
-    case SBP_F16:
-        for (int64_t i = 0; i < n; i++)
-            y[i] = sbp_round_to(step->instr->dtype, a[i]);
         break;
 #else
     case SBP_BF16:
@@ -221,9 +218,17 @@ static void real_step_round(const real_rows_run *run, const row_step *step) {
         for (int64_t i = 0; i < n; i++)
             y[i] = from_f16(to_f16(a[i]));
         break;
+    case SBP_F32:
 #endif
-    default:
+    case SBP_F64:
         memcpy(y, a, (size_t)n * sizeof *y);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i += ROW_BLOCK) {
+            int64_t some = n - i < ROW_BLOCK ? n - i : ROW_BLOCK;
+            real_store_row(stored, dtype, a + i, some);
+            real_load_row(y + i, stored, dtype, some);
+        }
     }
 }
 

@@ -60,10 +60,7 @@ static void fill_item(void *arg, int64_t item, char *scratch) {
     part p = block_part(m->dst, m->blocks, item);
     char *first = row_at(m->dst, p.row, p.column);
     int64_t bytes = element_bytes(m->dst);
-    if (sbp_dtype_is_float(m->dst->dtype))
-        sbp_element_set(first, m->dst->dtype, 0, m->value);
-    else
-        store_integer(first, m->dst->dtype, 0, m->value);
+    sbp_element_set(first, m->dst->dtype, 0, m->value);
     for (int64_t j = 1; j < p.columns;) { /* by doubling */
         int64_t more = j < p.columns - j ? j : p.columns - j;
         memcpy(first + j * bytes, first, (size_t)(more * bytes));

@@ -17,6 +17,9 @@
  * among those of this invocation. */
 #include "backends/vulkan/target/shaders.h"
 
+#include "ir/dynamic.h"
+
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -116,6 +119,19 @@ static void round_text(const emitter *e, char *out, size_t size, const sbp_rk_in
         break;
     case SBP_F32:
         snprintf(out, size, e->kernel->compute == SBP_F64 ? "REAL(float(v%d))" : "v%d", instr->a);
+        break;
+    case SBP_I8:
+        snprintf(out, size, "REAL(clamp(to_i32(v%d), -128, 127))", instr->a);
+        break;
+    case SBP_I16:
+        snprintf(out, size, "REAL(clamp(to_i32(v%d), -32768, 32767))", instr->a);
+        break;
+    case SBP_I32:
+        snprintf(out, size, "REAL(to_i32(v%d))", instr->a);
+        break;
+    case SBP_D8:
+    case SBP_UD8:
+        snprintf(out, size, "from_%1$s(to_%1$s(v%2$d))", sbp_dtype_name(instr->dtype), instr->a);
         break;
     default:
         snprintf(out, size, "v%d", instr->a);
@@ -468,6 +484,87 @@ static const char random_text[] =
     "    return REAL(c.x >> 8) * REAL(5.9604644775390625e-8);\n"
     "}\n";
 
+/* Bits of a float. */
+static unsigned bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* The top 12 bits of x. */
+static double twelve_bits(double x) {
+    int exponent;
+    double fraction = frexp(x, &exponent);
+    return ldexp(floor(fraction * 0x1p12), exponent - 12);
+}
+
+/* Loads, stores, and to_<type>, a byte, of d8 or ud8 (ir/dynamic.h). A table of 256 numbers takes a software
+ * driver seconds to compile, so they are computed: with m = 2^e + f a number is (2^(e+1) + 9 (2 f + 1)) 10^-i
+ * 2^-(e+1), i = 7 - e or 8 - e; the integer has 12 bits, so that products with parts of 12 bits of 10^-i are
+ * exact and only their sum is rounded. The magnitude is found as on the CPU (backends/cpu/kernels/convert.h):
+ * the decade, then a part of it, too low by less than one, then a border. */
+static void add_dynamic(sbp_text *out, sbp_dtype dtype) {
+    const char *type = sbp_dtype_name(dtype);
+    bool has_sign = dtype == SBP_D8;
+    const float *borders = has_sign ? sbp_d8_borders : sbp_ud8_borders;
+    int32_t less = has_sign ? 0 : 1; /* of what m has more than the magnitude */
+    sbp_text_add(out,
+                 "float %s_number(int k) {\n    int m = k + %d, e = clamp(findMSB(m), 0, 7);\n"
+                 "    float a = 0.0, b = 0.0, c = 0.0;\n",
+                 type, less);
+    for (int32_t e = less; e <= 6 + less; e++) {
+        double ten = pow(10, e - 7 - less), a = twelve_bits(ten), b = twelve_bits(ten - a);
+        sbp_text_add(out,
+                     "    if (e == %d) {\n        a = uintBitsToFloat(0x%xu);\n"
+                     "        b = uintBitsToFloat(0x%xu);\n        c = uintBitsToFloat(0x%xu);\n    }\n",
+                     e, bits_of((float)a), bits_of((float)b), bits_of((float)(ten - a - b)));
+    }
+    sbp_text_add(out,
+                 "    float n = float((2 << e) + 9 * (2 * (m - (1 << e)) + 1));\n"
+                 "    float y = (n * a + (n * b + n * c)) * uintBitsToFloat(uint(126 - e) << 23);\n"
+                 "    return k == 0 ? 0.0 : k == %d ? 1.0 : y;\n}\n",
+                 has_sign ? 128 : 255);
+    sbp_text_add(out,
+                 "uint to_%s(REAL value) {\n"
+                 "    float y = float(value), x = is_nan(y) ? 0.0 : abs(y), base = %d.0;\n",
+                 type, 1 << less);
+    double scale = 1e6 / 0.9 * (1 << less);
+    sbp_text_add(out, "    float scale = uintBitsToFloat(0x%xu);\n", bits_of((float)scale));
+    for (int32_t e = 1 + less; e <= 6 + less; e++) {
+        scale /= 5;
+        sbp_text_add(out,
+                     "    if (x > uintBitsToFloat(0x%xu)) {\n        base = %d.0;\n"
+                     "        scale = uintBitsToFloat(0x%xu);\n    }\n",
+                     bits_of(borders[(1 << e) - 1 - less]), 1 << e, bits_of((float)scale));
+    }
+    sbp_text_add(out,
+                 "    float at = x * scale + (base * uintBitsToFloat(0x%xu) - uintBitsToFloat(0x%xu));\n"
+                 "    int k = int(clamp(at, base, 2.0 * base - 1.0)) - %d;\n"
+                 "    k += x > 0.5 * (%s_number(k) + %s_number(k + 1)) ? 1 : 0;\n"
+                 "    k = x > uintBitsToFloat(0x%xu) ? k : 0;\n",
+                 bits_of((float)(8 / 9.0)), bits_of(1e-3f), less, type, type, bits_of(borders[0]));
+    sbp_text_add(out, has_sign ? "    return y < 0.0 ? uint(clamp(k, 1, 127)) | 0x80u : uint(k);\n}\n"
+                               : "    return y < 0.0 ? 0u : uint(k);\n}\n");
+    sbp_text_add(out, "REAL from_%s(uint byte) {\n", type);
+    sbp_text_add(out, has_sign ? "    float y = d8_number(byte == 0x80u ? 128 : int(byte & 0x7fu));\n"
+                                 "    return REAL(byte > 0x80u ? -y : y);\n}\n"
+                               : "    return REAL(ud8_number(int(byte)));\n}\n");
+    sbp_text_add(out, "REAL load_%1$s(uint64_t at, int i) {\n    return from_%1$s(uint(M_u8(at).v[i]));\n}\n",
+                 type);
+    sbp_text_add(
+        out, "void store_%1$s(uint64_t at, int i, REAL x) {\n    M_u8(at).v[i] = uint8_t(to_%1$s(x));\n}\n",
+        type);
+}
+
+static bool uses_type(const sbp_rowkernel *kernel, sbp_dtype dtype) {
+    bool uses = false;
+    for (int32_t i = 0; i < kernel->operand_count; i++)
+        uses |= kernel->operands[i].dtype == dtype;
+    for (int32_t i = 0; i < kernel->instr_count; i++)
+        uses |= kernel->instrs[i].op == SBP_RK_ROUND && kernel->instrs[i].dtype == dtype;
+    return uses;
+}
+
 static void declare_shared(emitter *e) {
     for (int32_t k = 0; k < e->kernel->instr_count; k++) {
         const sbp_rk_instr *instr = &e->kernel->instrs[k];
@@ -480,6 +577,9 @@ void sbp_vulkan_add_row(sbp_text *out, const sbp_rowkernel *kernel) {
     emitter e = {.out = out, .kernel = kernel, .mode = sbp_vulkan_row_mode_of(kernel)};
     sbp_rowkernel_levels(kernel, e.levels);
     line(&e, "const int HEADS = %lld;", (long long)kernel->heads);
+    for (sbp_dtype dtype = SBP_D8; dtype <= SBP_UD8; dtype++)
+        if (uses_type(kernel, dtype))
+            add_dynamic(out, dtype);
     for (int32_t k = 0; k < kernel->instr_count; k++)
         if (kernel->instrs[k].op == SBP_RK_RANDOM) {
             sbp_text_add(out, "%s", random_text);

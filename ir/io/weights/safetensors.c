@@ -7,18 +7,19 @@
 /* The library refuses larger headers too: a wrong size must not make us read all of a file as JSON. */
 enum { MAX_HEADER_BYTES = 100000000 };
 
-/* The spellings, those of dtypes.def first and in its order; bits is 0 for what no check is made of. */
+/* The spellings, those of dtypes.def first and in its order; bits is 0 for what no check is made of. Bytes of
+ * dynamic maps are U8, which is read as bytes of either (sbp_weights_read). */
 static const struct {
     const char *name;
     int32_t bits;
     int32_t dtype;
 } encodings[] = {
-    {"F64", 64, SBP_F64},   {"F32", 32, SBP_F32},   {"BF16", 16, SBP_BF16}, {"F16", 16, SBP_F16},
-    {"I8", 8, SBP_I8},      {"I32", 32, SBP_I32},   {"I64", 64, SBP_I64},   {"BOOL", 8, SBP_BOOL},
-    {"U8", 8, -1},          {"I16", 16, -1},        {"U16", 16, -1},        {"U32", 32, -1},
-    {"U64", 64, -1},        {"F8_E5M2", 8, -1},     {"F8_E4M3", 8, -1},     {"F8_E8M0", 8, -1},
-    {"F8_E4M3FNUZ", 8, -1}, {"F8_E5M2FNUZ", 8, -1}, {"C64", 64, -1},        {"F6_E2M3", 6, -1},
-    {"F6_E3M2", 6, -1},     {"F4", 4, -1},
+    {"F64", 64, SBP_F64},  {"F32", 32, SBP_F32},   {"BF16", 16, SBP_BF16}, {"F16", 16, SBP_F16},
+    {"I8", 8, SBP_I8},     {"I16", 16, SBP_I16},   {"I32", 32, SBP_I32},   {"I64", 64, SBP_I64},
+    {"BOOL", 8, SBP_BOOL}, {"U8", 8, SBP_D8},      {"U8", 8, SBP_UD8},     {"U16", 16, -1},
+    {"U32", 32, -1},       {"U64", 64, -1},        {"F8_E5M2", 8, -1},     {"F8_E4M3", 8, -1},
+    {"F8_E8M0", 8, -1},    {"F8_E4M3FNUZ", 8, -1}, {"F8_E5M2FNUZ", 8, -1}, {"C64", 64, -1},
+    {"F6_E2M3", 6, -1},    {"F6_E3M2", 6, -1},     {"F4", 4, -1},
 };
 
 const char *sbp_safetensors_dtype(sbp_dtype dtype) {

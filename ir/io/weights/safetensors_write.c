@@ -38,8 +38,8 @@ struct sbp_safetensors_writer {
 
 /* The order in which the safetensors library places dtypes: an alignment never falls short. */
 static int placement(sbp_dtype dtype) {
-    static const sbp_dtype order[] = {SBP_I64,  SBP_F64, SBP_F32, SBP_I32,
-                                      SBP_BF16, SBP_F16, SBP_I8,  SBP_BOOL};
+    static const sbp_dtype order[] = {SBP_I64, SBP_F64, SBP_F32, SBP_I32, SBP_BF16, SBP_F16,
+                                      SBP_I16, SBP_I8,  SBP_UD8, SBP_D8,  SBP_BOOL};
     int at = 0;
     while (order[at] != dtype)
         at++;

@@ -193,6 +193,8 @@ static int64_t integer_at(const void *in, sbp_dtype dtype, int64_t i) {
     switch (dtype) {
     case SBP_I8:
         return ((const int8_t *)in)[i];
+    case SBP_I16:
+        return ((const int16_t *)in)[i];
     case SBP_I32:
         return ((const int32_t *)in)[i];
     case SBP_BOOL:
@@ -208,6 +210,9 @@ static bool integer_store(void *out, sbp_dtype dtype, int64_t i, int64_t value) 
     case SBP_I8:
         ((int8_t *)out)[i] = (int8_t)value;
         return value >= INT8_MIN && value <= INT8_MAX;
+    case SBP_I16:
+        ((int16_t *)out)[i] = (int16_t)value;
+        return value >= INT16_MIN && value <= INT16_MAX;
     case SBP_I32:
         ((int32_t *)out)[i] = (int32_t)value;
         return value >= INT32_MIN && value <= INT32_MAX;
@@ -308,7 +313,10 @@ sbp_status sbp_weights_read(const sbp_weights *w, const sbp_weight *t, int64_t f
         return sbp_fail(diag, SBP_INTERNAL,
                         "%s: tensor '%s' has %lld elements; %lld from %lld on were asked for", t->path,
                         t->name, (long long)t->elems, (long long)count, (long long)first);
-    if (sbp_dtype_is_float(t->dtype) && !sbp_dtype_is_float(dtype))
+    if (sbp_dtype_is_dynamic(t->dtype) && sbp_dtype_is_dynamic(dtype))
+        dtype = t->dtype;
+    if ((sbp_dtype_is_float(t->dtype) && !sbp_dtype_is_float(dtype)) ||
+        (dtype != t->dtype && (sbp_dtype_is_dynamic(t->dtype) || sbp_dtype_is_dynamic(dtype))))
         return sbp_fail(diag, SBP_INPUT, "%s: tensor '%s' is %s, expected %s", t->path, t->name, t->encoding,
                         sbp_dtype_name(dtype));
     if (count == 0)

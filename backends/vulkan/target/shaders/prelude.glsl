@@ -46,6 +46,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer M_f32x4 { ve
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer M_u8 { uint8_t v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer M_i8 { int8_t v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 2) buffer M_u16 { uint16_t v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 2) buffer M_i16 { int16_t v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer M_u32 { uint v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer M_i32 { int v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer M_u64 { uint64_t v[]; };
@@ -155,6 +156,9 @@ REAL load_f16(uint64_t at, int i) {
 REAL load_i8(uint64_t at, int i) {
     return REAL(int(M_i8(at).v[i]));
 }
+REAL load_i16(uint64_t at, int i) {
+    return REAL(int(M_i16(at).v[i]));
+}
 REAL load_bool(uint64_t at, int i) {
     return uint(M_u8(at).v[i]) != 0u ? REAL(1.0) : REAL(0.0);
 }
@@ -184,6 +188,9 @@ int to_i32(REAL x) {
 }
 void store_i8(uint64_t at, int i, REAL x) {
     M_i8(at).v[i] = int8_t(clamp(to_i32(x), -128, 127));
+}
+void store_i16(uint64_t at, int i, REAL x) {
+    M_i16(at).v[i] = int16_t(clamp(to_i32(x), -32768, 32767));
 }
 void store_i32(uint64_t at, int i, REAL x) {
     M_i32(at).v[i] = to_i32(x);

@@ -1,0 +1,127 @@
+/* test_numbers.c: what row kernels do with the bits of numbers, exactly: loads, stores and roundings of every
+ * type, on every instruction set of the CPU device, against the reference interpreter. */
+#include "tests/conformance/conformance.h"
+
+#include "ir/dynamic.h"
+#include "ir/lex.h"
+
+#include <math.h>
+
+/* A kernel of operands in1 .. (f32 unless a line says otherwise), from its text. */
+static void begin(suite_case **out, const char *text, uint64_t seed) {
+    suite_case *c = *out = suite_begin("", seed);
+    sbp_diag *diag = sbp_diag_create();
+    sbp_lexer lexer;
+    CHECK_OK(sbp_lexer_init(&lexer, c->arena, diag, "kernel", text, strlen(text)), diag);
+    CHECK_OK(sbp_rowkernel_parse(&lexer, c->arena, &c->kernel), diag);
+    CHECK_OK(sbp_rowkernel_verify(c->kernel, diag), diag);
+    sbp_diag_destroy(diag);
+    c->name = c->kernel->name;
+    c->command.kind = SBP_CMD_ROW;
+    c->same_bits = true;
+}
+
+/* Expects the reference's bits of what the tensors hold; the last tensors are outputs. */
+static void expect_reference(suite_case *c) {
+    const sbp_rowkernel *k = c->kernel;
+    sbp_rk_view views[SBP_ROWKERNEL_MAX_OPERANDS];
+    for (int32_t i = 0; i < k->operand_count; i++) {
+        const suite_tensor *t = &c->tensors[i];
+        views[i] = (sbp_rk_view){.data = suite_alloc(c, t->rows * t->cols + 1, 8), .stride = t->cols};
+        for (int64_t j = 0; j < t->rows * t->cols; j++)
+            sbp_element_set(views[i].data, t->dtype, j, t->values[j]);
+    }
+    assert_int_equal(sbp_rowkernel_run_reference(k, c->rows, c->row0, views, c->scalars), SBP_OK);
+    for (int32_t i = 0; i < k->operand_count; i++) {
+        suite_tensor *t = &c->tensors[i];
+        if (k->operands[i].mode == SBP_RK_IN)
+            continue;
+        suite_expect(c, t);
+        t->tolerance = SBP_TOLERANCE_NONE;
+        for (int64_t j = 0; j < t->rows * t->cols; j++)
+            t->expected[j] = sbp_element_get(views[i].data, t->dtype, j);
+    }
+}
+
+/* Numbers of all sizes, and those where roundings change. */
+static double any_number(suite_case *c) {
+    static const double special[] = {
+        0,          -0.0, 1,      -1,      127.5, -128.5,           32767.5,
+        2.5,        3e38, 0x1p31, -0x1p40, 1e-40, (double)INFINITY, -(double)INFINITY,
+        (double)NAN};
+    float x;
+    uint32_t bits = (uint32_t)sbp_rng_next(&c->rng);
+    switch (sbp_rng_below(&c->rng, 5)) {
+    case 0:
+        return (double)(float)special[sbp_rng_below(&c->rng, SBP_COUNT(special))];
+    case 1: /* a border of a dynamic map, or beside it */
+        x = sbp_rng_below(&c->rng, 2) ? sbp_d8_borders[bits % 128] : sbp_ud8_borders[bits % 255];
+        x = sbp_rng_below(&c->rng, 2) ? -x : x;
+        return (double)(sbp_rng_below(&c->rng, 3) ? nextafterf(x, sbp_rng_below(&c->rng, 2) ? 2 : -2) : x);
+    case 2: /* any bits */
+        memcpy(&x, &bits, sizeof x);
+        return (double)x;
+    default:
+        return (double)(float)(pow(10, 6 * sbp_rng_unit(&c->rng) - 2) * sbp_rng_unit(&c->rng));
+    }
+}
+
+static const sbp_dtype formats[] = {SBP_F64, SBP_F32, SBP_BF16, SBP_F16, SBP_I8,
+                                    SBP_I16, SBP_I32, SBP_D8,   SBP_UD8};
+
+/* x as it is stored; and rounded there and then. */
+static void test_number_stores(void **state) {
+    (void)state;
+    for (int d = 0; d < SBP_COUNT(formats); d++)
+        for (int wide = 0; wide < 2; wide++)
+            for (int64_t n = 1; n < 2000; n = n * 40 + 3) {
+                suite_case *c;
+                char text[512];
+                const char *type = sbp_dtype_name(formats[d]), *compute = wide ? "f64" : "f32";
+                snprintf(text, sizeof text,
+                         "kernel @store_%1$s %2$s heads 1 n %3$d { in x : f32 [row elem] length %3$d "
+                         "out y : %1$s [row elem] length %3$d out z : %2$s [row elem] length %3$d "
+                         "%%0 = load x %%1 = round %1$s %%0 store y, %%0 store z, %%1 }",
+                         type, compute, (int)n);
+                begin(&c, text, (uint64_t)(d + n));
+                c->rows = n == 1 ? 70 : 5;
+                suite_add(c, SBP_F32, c->rows, n);
+                suite_add(c, formats[d], c->rows, n);
+                suite_add(c, wide ? SBP_F64 : SBP_F32, c->rows, n);
+                for (int64_t i = 0; i < c->rows * n; i++)
+                    c->tensors[0].values[i] = any_number(c);
+                expect_reference(c);
+                suite_check(c);
+                suite_end(c);
+            }
+}
+
+/* Every byte of the dynamic maps as it is read, and half of it stored in its place. */
+static void test_number_dynamic(void **state) {
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        suite_case *c;
+        char text[512];
+        sbp_dtype dtype = d ? SBP_UD8 : SBP_D8;
+        snprintf(text, sizeof text,
+                 "kernel @load_%1$s f32 heads 1 n 64 { in x : %1$s [row elem] length 64 "
+                 "out y : f32 [row elem] length 64 out z : %1$s [row elem] length 64 "
+                 "%%0 = load x %%1 = const 0.5 %%2 = mul %%0, %%1 store y, %%0 store z, %%2 }",
+                 sbp_dtype_name(dtype));
+        begin(&c, text, 0);
+        c->rows = 4;
+        suite_add(c, dtype, c->rows, 64);
+        suite_add(c, SBP_F32, c->rows, 64);
+        suite_add(c, dtype, c->rows, 64)->same_as = 0;
+        for (int byte = 0; byte < 256; byte++)
+            c->tensors[0].values[byte] = d ? (double)sbp_ud8_numbers[byte] : (double)sbp_d8_numbers[byte];
+        c->tensors[2].values = c->tensors[0].values;
+        expect_reference(c);
+        suite_check(c);
+        suite_end(c);
+    }
+}
+
+const struct CMUnitTest suite_number_tests[] = {cmocka_unit_test(test_number_stores),
+                                                cmocka_unit_test(test_number_dynamic)};
+const int suite_number_count = SBP_COUNT(suite_number_tests);
