@@ -312,7 +312,58 @@ SBP_FN float sbp_cos_f32(float x) {
 
 /* ---- fp64 ----------------------------------------------------------------------------------------- */
 
+/* ---- bf16 by its bits (ir/rowkernel.h) ---------------------------------------------------------------- */
+
+SBP_FN bool sbp_bits_are_nan(sbp_uint u) {
+    return (u & 0x7fffffffu) > 0x7f800000u;
+}
+
+SBP_FN float sbp_bf16_high_f32(float a) {
+    sbp_uint u = SBP_BITS(a), high = (u + 0x8000u) & 0xffff0000u;
+    return SBP_FROM_BITS(sbp_bits_are_nan(u) ? u : high);
+}
+
+SBP_FN float sbp_bf16_low_f32(float a) {
+    sbp_uint u = SBP_BITS(a), low = u & 0xffffu;
+    low = sbp_bits_are_nan(u) ? 0u : low;
+    return SBP_FLOAT(SBP_INT(low) - SBP_INT((low & 0x8000u) << 1));
+}
+
+/* Adding 1.5 * 2^23 rounds to an integer. */
+SBP_FN float sbp_bf16_join_f32(float high, float low) {
+    sbp_uint u = SBP_BITS(high);
+    low = sbp_bits_are_nan(SBP_BITS(low)) ? 0.0f : low;
+    low = low < -32768.0f ? -32768.0f : low;
+    low = low > 32767.0f ? 32767.0f : low;
+    sbp_uint joined = u + (SBP_BITS(low + 12582912.0f) - 0x4b400000u);
+    return SBP_FROM_BITS(sbp_bits_are_nan(u) ? u : joined);
+}
+
+SBP_FN float sbp_bf16_random_f32(float a, float u) {
+    float units = u * 65536.0f;
+    units = units > 0.0f ? units : 0.0f;
+    units = units < 65535.0f ? units : 65535.0f;
+    sbp_uint v = SBP_BITS(a), rounded = (v + SBP_UINT(SBP_INT(units))) & 0xffff0000u;
+    return SBP_FROM_BITS(sbp_bits_are_nan(v) ? v : rounded);
+}
+
 #ifndef SBP_ROWMATH_NO_F64
+
+SBP_FN double sbp_bf16_high_f64(double a) {
+    return SBP_DOUBLE(sbp_bf16_high_f32(SBP_FLOAT(a)));
+}
+
+SBP_FN double sbp_bf16_low_f64(double a) {
+    return SBP_DOUBLE(sbp_bf16_low_f32(SBP_FLOAT(a)));
+}
+
+SBP_FN double sbp_bf16_join_f64(double high, double low) {
+    return SBP_DOUBLE(sbp_bf16_join_f32(SBP_FLOAT(high), SBP_FLOAT(low)));
+}
+
+SBP_FN double sbp_bf16_random_f64(double a, double u) {
+    return SBP_DOUBLE(sbp_bf16_random_f32(SBP_FLOAT(a), SBP_FLOAT(u)));
+}
 
 #define SBP_INF64 SBP_FROM_HIGH(0x7ff00000u)
 #define SBP_NAN64 SBP_FROM_HIGH(0x7ff80000u)

@@ -16,6 +16,39 @@ static const struct {
 #undef ROWOP
 };
 
+/* Bits of (float)a. */
+static uint32_t bits_of(double a) {
+    float narrow = (float)a;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    return bits;
+}
+
+static double from_bits(uint32_t bits) {
+    float narrow;
+    memcpy(&narrow, &bits, sizeof narrow);
+    return (double)narrow;
+}
+
+double sbp_bf16_high(double a) {
+    return isnan(a) ? a : from_bits((bits_of(a) + 0x8000) & 0xffff0000);
+}
+
+double sbp_bf16_low(double a) {
+    return isnan(a) ? 0 : (double)(int16_t)(uint16_t)bits_of(a);
+}
+
+double sbp_bf16_join(double high, double low) {
+    int32_t offset = (int32_t)sbp_round_to(SBP_I16, (double)(float)low);
+    return isnan(high) ? high : from_bits(bits_of(high) + (uint32_t)offset);
+}
+
+double sbp_bf16_random(double a, double u) {
+    double units = floor((double)(float)u * 65536);
+    uint32_t added = units >= 65535 ? 65535 : units > 0 ? (uint32_t)units : 0;
+    return isnan(a) ? a : from_bits((bits_of(a) + added) & 0xffff0000);
+}
+
 const char *sbp_rowop_name(sbp_rowop op) {
     return rowops[op].name;
 }

@@ -58,6 +58,20 @@ double sbp_rowop_eval(sbp_rowop op, double a, double b, double c);
 /* SBP_ROWOP_COUNT when there is none of that name. */
 sbp_rowop sbp_rowop_from_name(const char *name);
 
+/* bf16 by its bits. An fp32 number is a bf16 one and 16 bits, with which a weight in bf16 has an exact
+ * master: high(a) has the bits (bits(a) + 0x8000) & 0xffff0000, so it is a rounded, halves away from 0, and
+ * infinite where that is too large; low(a) is the sign-extended low half of bits(a), -32768 .. 32767;
+ * join(high, low) has the bits bits(high) + low, so that join(high(a), low(a)) is a, bit by bit, for all a
+ * but NaN. NaN has a high of NaN and a low of 0 and is joined to NaN. A low that is no such integer becomes
+ * the nearest. random(a, u) is a rounded to bf16 upwards in magnitude with the probability of what is lost,
+ * for u uniform in [0, 1): its bits are (bits(a) + floor(65536 u)) & 0xffff0000, infinity beyond the largest;
+ * infinity and NaN stay. A u outside becomes the nearest of 0 and 65535 / 65536, NaN 0. Operands are fp32;
+ * what computes in fp64 rounds them to it first. */
+double sbp_bf16_high(double a);
+double sbp_bf16_low(double a);
+double sbp_bf16_join(double high, double low);
+double sbp_bf16_random(double a, double u);
+
 typedef enum sbp_rk_mode { SBP_RK_IN, SBP_RK_OUT, SBP_RK_PARTIAL } sbp_rk_mode;
 
 typedef struct sbp_rk_operand {

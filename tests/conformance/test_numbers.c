@@ -122,6 +122,45 @@ static void test_number_dynamic(void **state) {
     }
 }
 
+/* Taken apart and joined again: the number itself, to the bit. */
+static void test_number_halves(void **state) {
+    (void)state;
+    static const char halves_text[] =
+        "kernel @halves %1$s heads 1 n 300 { in x : f32 [row elem] length 300 "
+        "out high : bf16 [row elem] length 300 out low : i16 [row elem] length 300 "
+        "%%0 = load x %%1 = bf16_high %%0 %%2 = bf16_low %%0 store high, %%1 store low, %%2 }";
+    static const char join_text[] = "kernel @join %1$s heads 1 n 300 { in high : bf16 [row elem] length 300 "
+                                    "in low : i16 [row elem] length 300 out x : f32 [row elem] length 300 "
+                                    "%%0 = load high %%1 = load low %%2 = bf16_join %%0, %%1 store x, %%2 }";
+    for (int wide = 0; wide < 2; wide++) {
+        suite_case *parts, *whole;
+        char text[512];
+        snprintf(text, sizeof text, halves_text, wide ? "f64" : "f32");
+        begin(&parts, text, 3);
+        snprintf(text, sizeof text, join_text, wide ? "f64" : "f32");
+        begin(&whole, text, 3);
+        parts->rows = whole->rows = 7;
+        suite_tensor *x = suite_add(parts, SBP_F32, 7, 300);
+        for (int64_t i = 0; i < 7 * 300; i++)
+            x->values[i] = any_number(parts);
+        suite_add(parts, SBP_BF16, 7, 300);
+        suite_add(parts, SBP_I16, 7, 300);
+        expect_reference(parts);
+        suite_check(parts);
+        suite_tensor *high = suite_add(whole, SBP_BF16, 7, 300), *low = suite_add(whole, SBP_I16, 7, 300);
+        suite_tensor *joined = suite_add(whole, SBP_F32, 7, 300);
+        memcpy(high->values, parts->tensors[1].expected, 7 * 300 * sizeof(double));
+        memcpy(low->values, parts->tensors[2].expected, 7 * 300 * sizeof(double));
+        suite_expect(whole, joined);
+        joined->tolerance = SBP_TOLERANCE_NONE;
+        memcpy(joined->expected, x->values, 7 * 300 * sizeof(double));
+        suite_check(whole);
+        suite_end(whole);
+        suite_end(parts);
+    }
+}
+
 const struct CMUnitTest suite_number_tests[] = {cmocka_unit_test(test_number_stores),
-                                                cmocka_unit_test(test_number_dynamic)};
+                                                cmocka_unit_test(test_number_dynamic),
+                                                cmocka_unit_test(test_number_halves)};
 const int suite_number_count = SBP_COUNT(suite_number_tests);

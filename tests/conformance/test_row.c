@@ -143,6 +143,10 @@ static bool is_exact(sbp_rowop op) {
     case SBP_ROWOP_or:
     case SBP_ROWOP_not:
     case SBP_ROWOP_select:
+    case SBP_ROWOP_bf16_high:
+    case SBP_ROWOP_bf16_low:
+    case SBP_ROWOP_bf16_join:
+    case SBP_ROWOP_bf16_random:
         return true;
     default:
         return false;

@@ -465,9 +465,9 @@ static void every_constraint(void **state) {
 
 /* Ops whose results hold zeros for other reasons than that nothing was written. */
 static bool makes_zeros(sbp_opcode code) {
-    static const sbp_opcode list[] = {SBP_OP_eq,          SBP_OP_lt,        SBP_OP_le,      SBP_OP_and,
-                                      SBP_OP_or,          SBP_OP_not,       SBP_OP_pad,     SBP_OP_iota,
-                                      SBP_OP_scatter_add, SBP_OP_group_sum, SBP_OP_log_prob};
+    static const sbp_opcode list[] = {SBP_OP_eq,          SBP_OP_lt,        SBP_OP_le,       SBP_OP_and,
+                                      SBP_OP_or,          SBP_OP_not,       SBP_OP_pad,      SBP_OP_iota,
+                                      SBP_OP_scatter_add, SBP_OP_group_sum, SBP_OP_log_prob, SBP_OP_bf16_low};
     for (int i = 0; i < SBP_COUNT(list); i++)
         if (list[i] == code)
             return true;

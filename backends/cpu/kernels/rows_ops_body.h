@@ -69,6 +69,10 @@ BINARY(and, a != 0 && b != 0 ? R(1) : R(0))
 BINARY(or, a != 0 || b != 0 ? R(1) : R(0))
 UNARY(not, a == 0 ? R(1) : R(0))
 TERNARY(select, a != 0 ? b : c)
+UNARY(bf16_high, NAME(sbp_bf16_high)(a))
+UNARY(bf16_low, NAME(sbp_bf16_low)(a))
+BINARY(bf16_join, NAME(sbp_bf16_join)(a, b))
+BINARY(bf16_random, NAME(sbp_bf16_random)(a, b))
 
 /* By function, then by the bits of row_step.scalars. A function of rowops.def without a line here leaves a
  * NULL, which test_rowops of the conformance suite would meet. */
@@ -80,10 +84,12 @@ TERNARY(select, a != 0 ? b : c)
         [0] = NAME(name##_vvv), [2] = NAME(name##_vsv), [4] = NAME(name##_vvs), [6] = NAME(name##_vss)}
 
 static const NAME(map_loop) NAME(map_loops)[SBP_ROWOP_COUNT][8] = {
-    TABLE1(neg), TABLE1(abs), TABLE1(exp), TABLE1(log),   TABLE1(sqrt),    TABLE1(rsqrt),       TABLE1(tanh),
-    TABLE1(erf), TABLE1(sin), TABLE1(cos), TABLE1(not ),  TABLE1(sigmoid), TABLE1(log_sigmoid), TABLE2(add),
-    TABLE2(sub), TABLE2(mul), TABLE2(div), TABLE2(max),   TABLE2(min),     TABLE2(eq),          TABLE2(lt),
-    TABLE2(le),  TABLE2(and), TABLE2(or),  TABLE3(select)};
+    TABLE1(neg),       TABLE1(abs),      TABLE1(exp),         TABLE1(log),        TABLE1(sqrt),
+    TABLE1(rsqrt),     TABLE1(tanh),     TABLE1(erf),         TABLE1(sin),        TABLE1(cos),
+    TABLE1(not ),      TABLE1(sigmoid),  TABLE1(log_sigmoid), TABLE2(add),        TABLE2(sub),
+    TABLE2(mul),       TABLE2(div),      TABLE2(max),         TABLE2(min),        TABLE2(eq),
+    TABLE2(lt),        TABLE2(le),       TABLE2(and),         TABLE2(or),         TABLE3(select),
+    TABLE1(bf16_high), TABLE1(bf16_low), TABLE2(bf16_join),   TABLE2(bf16_random)};
 
 #undef LOOP
 #undef GET_v

@@ -199,7 +199,8 @@ static void value(emitter *e, int32_t k) {
         if (map_texts[instr->map])
             expand(text, sizeof text, map_texts[instr->map], instr);
         else
-            snprintf(text, sizeof text, "sbp_%s_%s(v%d)", sbp_rowop_name(instr->map), type, instr->a);
+            snprintf(text, sizeof text, instr->b < 0 ? "sbp_%s_%s(v%d)" : "sbp_%s_%s(v%d, v%d)",
+                     sbp_rowop_name(instr->map), type, instr->a, instr->b);
         break;
     case SBP_RK_ROUND:
         round_text(e, text, sizeof text, instr);
