@@ -249,10 +249,10 @@ static sbp_status fill_operands(const measure *m, const sbp_command *c) {
     return SBP_OK;
 }
 
-/* Seconds of one command: the fastest of bursts of some milliseconds, so that the way to the device counts
+/* Seconds of one command: the fastest of bursts of some commands, so that the way to the device counts
  * little. */
 static sbp_status time_case(measure *m, int32_t number, double *out) {
-    const double burst = 2e-3, enough = 12e-3;
+    const double burst = 0.3e-3, enough = 15e-3;
     const sbp_command *c = m->cases[number];
     double first, all = 0, seconds;
     SBP_TRY(fill_operands(m, c));
@@ -260,7 +260,7 @@ static sbp_status time_case(measure *m, int32_t number, double *out) {
     SBP_TRY(time_burst(m, c, 1, &first));
     int32_t n = first < burst ? (int32_t)(burst / (first > 1e-7 ? first : 1e-7)) + 1 : 1;
     *out = first;
-    for (int i = 0; i < 2 || (all < enough && i < 20); i++) {
+    for (int i = 0; i < 2 || (all < enough && i < 50); i++) {
         SBP_TRY(time_burst(m, c, n, &seconds));
         all += seconds;
         *out = seconds / n < *out ? seconds / n : *out;

@@ -77,6 +77,8 @@ typedef struct sbp_pipeline {
     int32_t uncut_layers; /* out: layers that stay with what is before them: no cut of the stream's width */
     /* --print-after, --stop-after: names of passes, NULL; text is added to `printed`. */
     const char *print_after, *stop_after;
+    const char
+        *start_after; /* `module` is what this pass, at most split, left behind; NULL: all passes run */
     sbp_text *printed;
     bool stopped;
 } sbp_pipeline;

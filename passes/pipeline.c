@@ -69,7 +69,11 @@ static sbp_status verify_state(sbp_pipeline *p) {
 }
 
 sbp_status sbp_pipeline_run(sbp_pipeline *p) {
-    for (int i = 0; i < SBP_COUNT(passes); i++) {
+    int first = 0;
+    for (int i = 0; p->start_after && i < SBP_COUNT(passes); i++)
+        if (strcmp(p->start_after, passes[i].name) == 0)
+            first = i + 1;
+    for (int i = first; i < SBP_COUNT(passes); i++) {
         SBP_TRY(passes[i].run(p));
         bool stop = p->stop_after && strcmp(p->stop_after, passes[i].name) == 0;
         if (p->printed && (stop || (p->print_after && strcmp(p->print_after, passes[i].name) == 0)))

@@ -1,4 +1,5 @@
 /* sbpc.c: the compiler's main. */
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +55,9 @@ static sbp_status dispatch(void *user) {
 }
 
 int main(int argc, char **argv) {
+    /* The planner makes and drops what it tries by the hundred: that memory is not given back in between. */
+    (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    (void)mallopt(M_TRIM_THRESHOLD, 256 << 20);
     sbp_arena *arena = sbp_arena_create();
     sbp_diag *diag = sbp_diag_create();
     if (!arena || !diag) {

@@ -74,6 +74,9 @@ typedef struct sbp_fence_trace {
     int32_t latest[SBP_FENCE_QUEUES]; /* the last command so far */
     int32_t *clocks;                  /* per step, before it: what the solver found last */
     sbp_fence_index *index;           /* of what the steps touch, once the trace is complete */
+    /* Likewise: where gaps are, from number gap_low on: the first step of each, and per step the next of the
+     * same gap; -1: none. */
+    int32_t gap_low, gap_count, *first_of_gap, *next_of_gap;
 } sbp_fence_trace;
 
 /* What a call looks like from outside, at one size: the function's first gap, then commands, joined where no

@@ -156,12 +156,36 @@ static int32_t choose_gap(const sbp_fence_pass *pass, const sbp_fence_trace *tra
     return best;
 }
 
+static bool is_gap(const sbp_fence_step *step) {
+    return step->kind == SBP_FENCE_GAP || step->kind == SBP_FENCE_PASSED;
+}
+
+/* -1: the trace does not come by the gap. */
 static int32_t first_step_of(const sbp_fence_trace *trace, int32_t gap) {
+    int32_t number = gap - trace->gap_low;
+    return number >= 0 && number < trace->gap_count ? trace->first_of_gap[number] : -1;
+}
+
+static void index_gaps(sbp_fence_pass *pass, sbp_fence_trace *trace) {
+    int32_t low = INT32_MAX, high = -1;
     for (int32_t s = 0; s < trace->count; s++)
-        if (trace->steps[s].kind != SBP_FENCE_COMMAND && trace->steps[s].kind != SBP_FENCE_FIXED &&
-            trace->steps[s].gap == gap)
-            return s;
-    return -1;
+        if (is_gap(&trace->steps[s])) {
+            low = trace->steps[s].gap < low ? trace->steps[s].gap : low;
+            high = trace->steps[s].gap > high ? trace->steps[s].gap : high;
+        }
+    trace->gap_low = low;
+    trace->gap_count = high < low ? 0 : high - low + 1;
+    trace->first_of_gap = SBP_NEW_ARRAY(pass->arena, int32_t, trace->gap_count + 1);
+    trace->next_of_gap = SBP_NEW_ARRAY(pass->arena, int32_t, trace->count + 1);
+    for (int32_t g = 0; g < trace->gap_count; g++)
+        trace->first_of_gap[g] = -1;
+    for (int32_t s = trace->count - 1; s >= 0; s--) {
+        if (!is_gap(&trace->steps[s]))
+            continue;
+        int32_t *first = &trace->first_of_gap[trace->steps[s].gap - low];
+        trace->next_of_gap[s] = *first;
+        *first = s;
+    }
 }
 
 void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint32_t bit) {
@@ -194,29 +218,26 @@ static sbp_status place(sbp_fence_pass *pass, sbp_fence_trace *trace, sbp_fence_
 /* Whether the trace has no hazard, when all that changed since `clocks` was written are the fences of a gap.
  * With keep, writes the clocks. */
 static bool still_holds(sbp_fence_pass *pass, sbp_fence_trace *trace, int32_t gap, bool keep) {
-    int32_t first = first_step_of(trace, gap);
-    if (first < 0)
-        return true;
+    int32_t next = first_step_of(trace, gap); /* step of the gap, from s on */
     clock_set clocks;
-    load_clocks(pass, trace, first, &clocks);
-    bool same = true; /* as before; until the next step of the gap they stay so */
-    for (int32_t s = first; s < trace->count; s++) {
+    if (next >= 0)
+        load_clocks(pass, trace, next, &clocks);
+    for (int32_t s = next; s >= 0 && s < trace->count;) {
         const sbp_fence_step *step = &trace->steps[s];
         hazard h;
-        if (!same && same_clocks(pass, trace, s, &clocks))
-            same = true;
-        bool at_gap = (step->kind == SBP_FENCE_GAP || step->kind == SBP_FENCE_PASSED) && step->gap == gap;
-        if (same && !at_gap) {
-            if (s + 1 < trace->count)
-                load_clocks(pass, trace, s + 1, &clocks);
+        if (s == next) {
+            next = trace->next_of_gap[s];
+        } else if (same_clocks(pass, trace, s, &clocks)) { /* until the next step of the gap they stay so */
+            if (next >= 0)
+                load_clocks(pass, trace, next, &clocks);
+            s = next;
             continue;
         }
-        same = false;
         if (keep)
             keep_clocks(pass, trace, s, &clocks);
         if (step->kind == SBP_FENCE_COMMAND && has_hazard(pass, trace, &clocks, s, &h))
             return false;
-        advance(pass, &clocks, step, s);
+        advance(pass, &clocks, step, s++);
     }
     return true;
 }
@@ -244,8 +265,10 @@ static void write_clocks(sbp_fence_pass *pass, sbp_fence_trace *trace) {
 }
 
 static void make_clocks(sbp_fence_pass *pass, sbp_fence_trace *trace) {
-    if (!trace->index)
+    if (!trace->index) {
         trace->index = sbp_fence_index_make(pass, trace);
+        index_gaps(pass, trace);
+    }
     if (!trace->clocks)
         trace->clocks = SBP_NEW_ARRAY(pass->arena, int32_t, (int64_t)(trace->count + 1) * 2 * half_of(pass));
 }

@@ -25,11 +25,10 @@ static bool same_functions(const sbp_skeleton *s, const sbp_schedule_options *o)
     return true;
 }
 
-sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t,
-                                  sbp_skeleton **out) {
-    for (sbp_skeleton *s = pl->skeletons; s; s = s->next)
-        if (same_functions(s, o)) {
-            *out = s;
+static sbp_status find_cut(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t, const sbp_cut **out) {
+    for (sbp_cut *c = pl->cuts; c; c = c->next)
+        if (c->segment == o->segment) {
+            *out = c;
             return SBP_OK;
         }
     sbp_pipeline p = *pl->base;
@@ -38,6 +37,29 @@ sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options 
     p.lowering = NULL;
     p.printed = NULL;
     p.print_after = NULL;
+    p.stop_after = "split";
+    p.options.t_max = t;
+    p.options.schedule = *o;
+    SBP_TRY(sbp_pipeline_run(&p));
+    sbp_cut *c = SBP_NEW(pl->arena, sbp_cut);
+    *c = (sbp_cut){.segment = o->segment, .pipeline = p, .next = pl->cuts};
+    *out = pl->cuts = c;
+    return SBP_OK;
+}
+
+sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t,
+                                  sbp_skeleton **out) {
+    for (sbp_skeleton *s = pl->skeletons; s; s = s->next)
+        if (same_functions(s, o)) {
+            *out = s;
+            return SBP_OK;
+        }
+    const sbp_cut *cut;
+    SBP_TRY(find_cut(pl, o, t, &cut));
+    sbp_pipeline p = cut->pipeline;
+    p.module = sbp_module_copy(pl->arena, p.module);
+    p.stopped = false;
+    p.start_after = p.stop_after;
     p.stop_after = "schedule";
     p.options.t_max = t;
     p.options.list_keepable = false;
@@ -170,13 +192,18 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
     return commands * target->rates.command_seconds + sbp_cost_rows(target, act->on_host, bytes, ops);
 }
 
-static double move_seconds(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
-    const sbp_target_info *target = &e->pl->base->target;
+static double move_elems(const sbp_program *sized, const sbp_move *move) {
     const sbp_buffer *b = &sized->buffers[move->to.ref];
     sbp_sizes sizes = sbp_program_sizes(sized, sized->t_max, 1);
     int64_t rows = 0;
     (void)sbp_extent_eval(b->rows, &sizes, &rows);
-    double elems = (double)rows * (double)b->cols;
+    return (double)rows * (double)b->cols;
+}
+
+static double move_seconds(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
+    const sbp_target_info *target = &e->pl->base->target;
+    const sbp_buffer *b = &sized->buffers[move->to.ref];
+    double elems = move_elems(sized, move);
     if (move->from_dtype != move->to_dtype) /* a kernel that loads and stores */
         return target->rates.command_seconds +
                sbp_cost_rows(
@@ -185,6 +212,20 @@ static double move_seconds(const evaluation *e, const sbp_program *sized, const 
                    2 * elems);
     return sbp_cost_copy(target, b->space, sized->buffers[move->from.ref].space,
                          elems * (double)sbp_dtype_bytes(move->to_dtype));
+}
+
+static void add_traffic(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
+    const sbp_buffer *to = &sized->buffers[move->to.ref], *from = &sized->buffers[move->from.ref];
+    sbp_item_class class = e->s->residency.items[move->item].class;
+    /* of the others only accumulators leave the device, as finished gradients */
+    sbp_traffic *t = &e->out->traffic[class == SBP_ITEM_OTHER ? SBP_ITEM_GRAD : class];
+    double bytes = move_elems(sized, move) * (double)sbp_dtype_bytes(move->to_dtype);
+    if (to->space == SBP_DISK)
+        t->written += bytes;
+    else if (from->space == SBP_DISK)
+        t->read += bytes;
+    else if (to->space != from->space)
+        *(to->space == SBP_DEVICE ? &t->in : &t->out) += bytes;
 }
 
 static double walk_seconds(const evaluation *e, const sbp_program *sized, const sbp_walk *w,
@@ -204,11 +245,15 @@ static double walk_seconds(const evaluation *e, const sbp_program *sized, const 
             if (act->kind == SBP_ACT_CALL)
                 e->out->flops += functions[act->function].flops;
         }
-        for (; m < w->move_count && w->moves[m].after <= a; m++)
+        for (; m < w->move_count && w->moves[m].after <= a; m++) {
+            add_traffic(e, sized, &w->moves[m]);
             sbp_makespan_run(&span, w->moves[m].queue, move_seconds(e, sized, &w->moves[m]),
                              (sbp_view[]){w->moves[m].to, w->moves[m].from},
                              (sbp_access[]){SBP_WRITE, SBP_READ}, 2);
+        }
     }
+    for (int q = 0; q < SBP_QUEUE_COUNT; q++)
+        e->out->busy[q] += span.busy[q];
     return sbp_makespan_end(&span);
 }
 

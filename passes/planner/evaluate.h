@@ -11,6 +11,13 @@
 #include "passes/planner/worth.h"
 #include "passes/residency/residency.h"
 
+/* The model cut into segments of so many layers: what all saved sets begin with. */
+typedef struct sbp_cut {
+    int64_t segment;
+    sbp_pipeline pipeline; /* up to split: what it holds is its module */
+    struct sbp_cut *next;
+} sbp_cut;
+
 /* The functions of one (segment, saved set), to be evaluated at any size and with any calls. */
 typedef struct sbp_skeleton {
     sbp_pipeline pipeline; /* up to the pass before entries */
@@ -40,6 +47,7 @@ typedef struct sbp_evaluator {
     const sbp_pipeline *base;
     sbp_arena *arena;
     sbp_diag *diag;
+    sbp_cut *cuts;
     sbp_skeleton *skeletons;
     sbp_structure structures[SBP_STRUCTURES];
     int64_t clock;

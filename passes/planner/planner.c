@@ -8,6 +8,12 @@
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
 
+/* The least bytes and the least seconds of a structure (g, k, homes) that saves nothing. */
+typedef struct bounds {
+    sbp_schedule_options structure;
+    sbp_plan_estimate small, large; /* with the smallest chunks; with the largest, timed */
+} bounds;
+
 typedef struct search {
     sbp_evaluator pl;
     const sbp_wish *wish;
@@ -15,6 +21,8 @@ typedef struct search {
     int64_t quarters; /* of the target's chunk sizes */
     bool refine;      /* look at all sizes */
     bool found;
+    bounds *tried; /* those of the first round, for the second */
+    int32_t tried_count, tried_capacity;
     sbp_plan_estimate best, smallest; /* smallest: least device memory of all, for messages */
 } search;
 
@@ -137,6 +145,9 @@ static sbp_status drop_unneeded(search *s, sbp_plan_estimate *e) {
     return SBP_OK;
 }
 
+/* How far below an estimate from steps the seconds of the real program may be. */
+#define ROUGH 0.97
+
 /* A choice of steps for the room that a schedule leaves. */
 typedef struct filling {
     sbp_skeleton *base;
@@ -186,7 +197,7 @@ static sbp_status fill_in_order(search *s, const sbp_plan_estimate *bare, bool l
     sbp_schedule_options o = bare->schedule;
     filling f;
     SBP_TRY(claim_steps(s, bare, largest_first, &f));
-    if (s->found && f.seconds * 0.97 > s->best.seconds) /* 0.97: the estimate is rough */
+    if (s->found && f.seconds * ROUGH > s->best.seconds)
         return SBP_OK;
     for (int32_t last = f.base->worth_count - 1; last >= 0; last--) {
         if (!f.taken[f.order[last]])
@@ -244,25 +255,54 @@ static bool pick_chunks(const search *s, int i, int j, sbp_schedule_options *o) 
            (w->head_chunk != SBP_AUTO || o->head_chunk <= most_rows(t, t->head_chunk));
 }
 
+static void pick_largest(const search *s, sbp_schedule_options *o) {
+    int most = CHUNK_STEPS - 1;
+    while (most > 0 && !pick_chunks(s, most, most, o))
+        most--;
+}
+
+static sbp_status find_bounds(search *s, sbp_schedule_options o, bounds *out) {
+    out->structure = o;
+    (void)pick_chunks(s, 0, 0, &o);
+    SBP_TRY(try_at(s, o, s->wish->t_max, false, &out->small));
+    pick_largest(s, &o);
+    return try_at(s, o, s->wish->t_max, true, &out->large);
+}
+
+static const bounds *known_bounds(const search *s, const sbp_schedule_options *o) {
+    for (int32_t i = 0; i < s->tried_count; i++) {
+        const sbp_schedule_options *other = &s->tried[i].structure;
+        if (other->segment == o->segment && other->checkpoint_every == o->checkpoint_every &&
+            other->host_update == o->host_update && memcmp(other->homes, o->homes, sizeof o->homes) == 0)
+            return &s->tried[i];
+    }
+    return NULL;
+}
+
 /* Whether chunks of other sizes could make a structure the best: with the memory of the smallest and the time
  * of the largest. */
 static sbp_status has_hope(search *s, sbp_schedule_options o, bool *out) {
-    sbp_plan_estimate small, large;
-    int most = CHUNK_STEPS - 1;
-    (void)pick_chunks(s, 0, 0, &o);
-    SBP_TRY(try_at(s, o, s->wish->t_max, false, &small));
+    bounds b;
+    const bounds *known = known_bounds(s, &o);
+    if (known)
+        b = *known;
+    else
+        SBP_TRY(find_bounds(s, o, &b));
     *out = false;
-    if (!fits(s, &small))
+    if (!fits(s, &b.small))
         return SBP_OK;
-    while (most > 0 && !pick_chunks(s, most, most, &o))
-        most--;
-    bool fill = s->wish->save_mode == SBP_SAVE_AUTO;
-    for (int largest_first = 0; !*out && largest_first <= (fill ? 1 : 0); largest_first++) {
-        if (fill) {
-            filling f;
-            SBP_TRY(claim_steps(s, &small, largest_first == 1, &f));
-            name_saved(s, f.base->worth, f.taken, f.base->worth_count, &o);
-        }
+    pick_largest(s, &o);
+    *out = b.large.seconds < s->best.seconds;
+    if (s->wish->save_mode != SBP_SAVE_AUTO)
+        return SBP_OK;
+    b.small.seconds = b.large.seconds; /* for what the steps leave of it */
+    for (int largest_first = 0; !*out && largest_first <= 1; largest_first++) {
+        filling f;
+        sbp_plan_estimate large;
+        SBP_TRY(claim_steps(s, &b.small, largest_first == 1, &f));
+        if (f.seconds * ROUGH > s->best.seconds)
+            continue;
+        name_saved(s, f.base->worth, f.taken, f.base->worth_count, &o);
         SBP_TRY(try_at(s, o, s->wish->t_max, true, &large));
         *out = large.seconds < s->best.seconds;
     }
@@ -289,6 +329,11 @@ static sbp_status try_chunks(search *s, sbp_schedule_options o) {
         return refine_chunks(s, o);
     o.chunk = pick(w->chunk, w->whole, t->chunk, s->quarters);
     o.head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, s->quarters);
+    if (s->quarters == 4 && !s->longest && !w->whole && w->memory_bytes > 0) { /* while it is built */
+        bounds b;
+        SBP_TRY(find_bounds(s, o, &b));
+        SBP_PUSH(s->pl.arena, s->tried, s->tried_count, s->tried_capacity, b);
+    }
     return try_candidate(s, &o);
 }
 

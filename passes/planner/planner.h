@@ -36,12 +36,20 @@ typedef struct sbp_wish {
     int64_t host_memory_bytes;             /* for offloading; 0: no limit */
 } sbp_wish;
 
+/* Bytes of a class of items that are copied in a step. */
+typedef struct sbp_traffic {
+    double in, out;       /* to the device, from it */
+    double read, written; /* of the disk */
+} sbp_traffic;
+
 typedef struct sbp_plan_estimate {
     int64_t t_max;
     sbp_schedule_options schedule;
     int64_t device_bytes, host_bytes, disk_bytes; /* arenas */
     double seconds;                               /* of the training entry, one document of t_max rows */
     double flops;
+    double busy[SBP_QUEUE_COUNT]; /* of the seconds, per queue */
+    sbp_traffic traffic[SBP_ITEM_CLASS_COUNT];
 } sbp_plan_estimate;
 
 /* `pipeline` holds module, target and options other than schedule and t_max; it is not changed. A wish that

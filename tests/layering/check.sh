@@ -126,7 +126,7 @@ check_system() {
                 jansson.h:ir/io/json.c | pcre2.h:ir/io/* | utf8proc.h:ir/io/* | xxhash.h:ir/base.c) ;;
                 cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | sched.h:ir/machine.c | malloc.h:backends/cpu/*) ;;
                 vulkan/vulkan_core.h:backends/vulkan/* | dlfcn.h:backends/*) ;;
-                pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/cli/run_data.c | stdatomic.h:*) ;;
+                pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/cli/run_data.c | malloc.h:frontends/cli/sbpc.c | stdatomic.h:*) ;;
                 sys/wait.h:runtime/cli/child.c | signal.h:runtime/* | signal.h:frontends/cli/sbpc.c | dirent.h:runtime/* | sys/*) ;;
                 jansson.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \
                     pthread.h:* | spawn.h:* | signal.h:* | dirent.h:* | */*.h:*)
