@@ -420,6 +420,10 @@ double sbp_attention_flops(double pairs, double qk_elems, double v_elems, bool b
  * name function or entry, command and constraint ("program_c7"). */
 sbp_status sbp_program_verify(const sbp_program *program, sbp_diag *diag) SBP_CHECKED;
 
+/* "weights bf16 + exact master (4 bytes each), states int8 (2.03 bytes)": how what is trained is kept, in
+ * bytes per parameter. false, and nothing, of a program that trains nothing. */
+bool sbp_program_describe_kept(sbp_arena *arena, const sbp_program *program, sbp_text *out);
+
 /* Text form; printing and parsing round-trip exactly. */
 void sbp_program_print(sbp_text *out, const sbp_program *program);
 sbp_status sbp_program_parse(sbp_arena *arena, sbp_diag *diag, const char *name, const char *text,

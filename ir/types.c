@@ -50,6 +50,20 @@ uint16_t sbp_bf16_from_f32(float value) {
     return (uint16_t)(bits >> 16);
 }
 
+void sbp_f32_split(float value, uint16_t *high, int16_t *low) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    *high = (uint16_t)((bits + 0x8000) >> 16);
+    *low = (int16_t)(uint16_t)bits;
+}
+
+float sbp_f32_join(uint16_t high, int16_t low) {
+    uint32_t bits = ((uint32_t)high << 16) + (uint32_t)(int32_t)low;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
 float sbp_f32_from_bf16(uint16_t bits) {
     uint32_t wide = (uint32_t)bits << 16;
     float value;

@@ -28,6 +28,10 @@ uint16_t sbp_bf16_from_f32(float value);
 float sbp_f32_from_bf16(uint16_t bits);
 uint16_t sbp_f16_from_f32(float value);
 float sbp_f32_from_f16(uint16_t bits);
+/* A number in two halves: value = bits(high << 16) + low, both added as integers, `high` a bf16 that is
+ * nearest (halves away from 0). Each number has one such pair, and each pair is one number. */
+void sbp_f32_split(float value, uint16_t *high, int16_t *low);
+float sbp_f32_join(uint16_t high, int16_t low);
 /* Element `index` of an array of `dtype`, as a double, and back: rounded to nearest, ties to even (d8, ud8:
  * ir/dynamic.h); integers saturate, NaN becomes 0 in them; a bool is whether the value is not 0. */
 double sbp_element_get(const void *data, sbp_dtype dtype, int64_t index);

@@ -124,6 +124,10 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                          100.0 * (double)categories[i].bytes / (double)p->arena_bytes[SBP_DEVICE]);
     sbp_text_add(out, "           %-28s %12s\n", "the process itself",
                  sbp_format_bytes(size, sizeof size, (double)in->info.runtime_bytes));
+    sbp_text kept;
+    sbp_text_init(&kept, in->arena);
+    if (sbp_program_describe_kept(in->arena, p, &kept))
+        sbp_text_add(out, "trained    %s\n", kept.data);
     sbp_text_add(out, "per row    %.0f bytes on the device, %.0f on the host\n", device, away);
     sbp_text_add(out, "schedule   chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld\n",
                  (long long)schedule_number(in, "chunk"), (long long)schedule_number(in, "head_chunk"),

@@ -267,6 +267,10 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "\n           ");
     SBP_TRY(sbp_cli_memory_line(c->arena, c->diag, program, target->alignment_bytes, out));
     sbp_text_add(out, "\n");
+    sbp_text kept;
+    sbp_text_init(&kept, c->arena);
+    if (sbp_program_describe_kept(c->arena, program, &kept))
+        sbp_text_add(out, "trained    %s\n", kept.data);
     if (c->wish.memory_bytes > 0)
         sbp_text_add(out, "headroom   %s of --memory %s\n",
                      sbp_format_bytes(spare, sizeof spare, (double)(c->wish.memory_bytes - device)),

@@ -44,7 +44,8 @@ sbp_status sbp_run_check_space(const sbp_run *run) {
     if (!run->out || !run->train || statvfs(run->out, &fs) != 0)
         return SBP_OK;
     const sbp_program *p = run->plan->program;
-    int64_t model = role_bytes(p, SBP_ROLE_PARAM), states = role_bytes(p, SBP_ROLE_STATE), need;
+    int64_t model = role_bytes(p, SBP_ROLE_PARAM),
+            states = role_bytes(p, SBP_ROLE_STATE) + role_bytes(p, SBP_ROLE_MASTER), need;
     int64_t count = checkpoints_to_come(run), free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
     char a[32], b[32];
     if (!sbp_mul_i64(count, model + states, &need) || !sbp_add_i64(need, model, &need))

@@ -60,6 +60,32 @@ static sbp_status bind_tensor(const loader *l, sbp_plan *plan, const sbp_map *na
     return SBP_OK;
 }
 
+/* The low halves of a parameter: as many, beside bf16. */
+static sbp_status bind_masters(const loader *l, sbp_plan *plan, const sbp_map *names, int32_t *masters) {
+    const sbp_program *p = plan->program;
+    int32_t bound = 0, there = 0;
+    for (int32_t t = 0; t < plan->tensors->count; t++) {
+        const sbp_buffer *high = &p->buffers[plan->buffers[t]];
+        int32_t b = sbp_map_get(names, sbp_arena_printf(l->arena, "%s.master_lo", high->name));
+        masters[t] = b >= 0 && p->buffers[b].role == SBP_ROLE_MASTER ? b : -1;
+        if (masters[t] < 0)
+            continue;
+        const sbp_buffer *low = &p->buffers[b];
+        if (high->dtype != SBP_BF16 || low->dtype != SBP_I16 || low->count != 1 || low->cols != high->cols ||
+            !sbp_extent_equal(low->rows, high->rows))
+            return sbp_fail(l->diag, SBP_INPUT,
+                            "%s: section '%s': '%.200s' is not the i16 half of a bf16 one", l->file->path,
+                            SBP_PLAN_PROGRAM, low->name);
+        bound++;
+    }
+    for (int32_t b = 0; b < p->buffer_count; b++)
+        there += p->buffers[b].role == SBP_ROLE_MASTER;
+    if (there != bound)
+        return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': %d buffers of role master, of %d parameters",
+                        l->file->path, SBP_PLAN_PROGRAM, there, bound);
+    return SBP_OK;
+}
+
 static sbp_status load_tensors(const loader *l, sbp_plan *plan) {
     const sbp_plan_section *text;
     sbp_tensor_table *table;
@@ -84,7 +110,9 @@ static sbp_status load_tensors(const loader *l, sbp_plan *plan) {
         if (plan->program->buffers[b].role == SBP_ROLE_PARAM && tensor_of[b] < 0)
             return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': nothing for parameter '%.200s'",
                             l->file->path, SBP_PLAN_TENSORS, plan->program->buffers[b].name);
-    return SBP_OK;
+    int32_t *masters = SBP_NEW_ARRAY(l->arena, int32_t, table->count);
+    plan->masters = masters;
+    return bind_masters(l, plan, &names, masters);
 }
 
 /* Text that may be absent; a NUL byte inside is an error. */

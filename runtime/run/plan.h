@@ -16,6 +16,8 @@ typedef struct sbp_plan {
     const sbp_program *program; /* verified, with offsets */
     const sbp_tensor_table *tensors;
     const int32_t *buffers; /* [tensors->count] program buffer of each tensor: role param, as many elements */
+    const int32_t
+        *masters; /* [tensors->count] the low halves of its numbers: "<parameter>.master_lo", -1: none */
     const int32_t *tensor_of; /* [buffer_count] tensor of each buffer, -1: none */
     const sbp_json *meta;     /* an object: compile options, model info, defaults of run-time scalars */
     const char *tokenizer;    /* text of tokenizer.json, NUL after its bytes; "" when the plan has none */

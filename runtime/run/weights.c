@@ -13,15 +13,43 @@ enum { PIECE_ELEMS = 1 << 17, MAX_THREADS = 64 };
 typedef struct target {
     sbp_executor *x;
     sbp_diag *diag;
-    int32_t buffer;
-    sbp_dtype dtype;
+    int32_t buffer, master; /* master: of the low halves, -1: none */
+    sbp_dtype dtype;        /* of the parameter's numbers */
     unsigned char
         *memory; /* its elements: mapped, or a copy that is written at the end, or NULL: written by piece */
     bool is_copy;
 } target;
 
+static target target_of(sbp_executor *x, const sbp_plan *plan, int32_t tensor, sbp_diag *diag) {
+    target t = {.x = x, .diag = diag, .buffer = plan->buffers[tensor], .master = plan->masters[tensor]};
+    t.dtype = t.master >= 0 ? SBP_F32 : plan->program->buffers[t.buffer].dtype;
+    return t;
+}
+
+static sbp_status write_halves(const target *t, int64_t first, int64_t count, sbp_dtype dtype,
+                               const void *data) {
+    enum { PART = 4096 };
+    uint16_t high[PART];
+    int16_t low[PART];
+    for (int64_t at = 0; at < count; at += PART) {
+        int64_t n = count - at < PART ? count - at : PART;
+        for (int64_t k = 0; k < n; k++)
+            sbp_f32_split((float)sbp_element_get(data, dtype, at + k), &high[k], &low[k]);
+        SBP_TRY(sbp_executor_write(t->x, t->buffer, 0, first + at, n, SBP_BF16, high, t->diag));
+        SBP_TRY(sbp_executor_write(t->x, t->master, 0, first + at, n, SBP_I16, low, t->diag));
+    }
+    return SBP_OK;
+}
+
+/* Numbers of any float type to elements first .. of the parameter. */
+static sbp_status write_target(const target *t, int64_t first, int64_t count, sbp_dtype dtype,
+                               const void *data) {
+    return t->master >= 0 ? write_halves(t, first, count, dtype, data)
+                          : sbp_executor_write(t->x, t->buffer, 0, first, count, dtype, data, t->diag);
+}
+
 static sbp_status open_target(target *t, bool needs_all) {
-    t->memory = sbp_executor_map(t->x, t->buffer, 0);
+    t->memory = t->master >= 0 ? NULL : sbp_executor_map(t->x, t->buffer, 0);
     t->is_copy = false;
     if (t->memory)
         return sbp_executor_wait(t->x, t->diag);
@@ -36,8 +64,7 @@ static sbp_status open_target(target *t, bool needs_all) {
 static sbp_status close_target(target *t, sbp_status status) {
     if (t->is_copy) {
         if (status == SBP_OK)
-            status = sbp_executor_write(t->x, t->buffer, 0, 0, sbp_executor_elems(t->x, t->buffer), t->dtype,
-                                        t->memory, t->diag);
+            status = write_target(t, 0, sbp_executor_elems(t->x, t->buffer), t->dtype, t->memory);
         free(t->memory);
     }
     return status;
@@ -72,15 +99,25 @@ static int64_t first_not_finite(const void *data, sbp_dtype dtype, int64_t count
     return -1;
 }
 
+/* The first element whose high half is not finite. */
+static int64_t first_too_large(const void *data, sbp_dtype dtype, int64_t count) {
+    for (int64_t k = 0; k < count; k++)
+        if (!(fabs(sbp_element_get(data, dtype, k)) < 0x1.ffp127))
+            return k;
+    return -1;
+}
+
 static sbp_status check_finite(const load *l, const void *data, sbp_dtype dtype, int64_t first,
                                int64_t count) {
     int64_t bad = first_not_finite(data, dtype, count);
+    bool large = bad < 0 && l->to.master >= 0 && (bad = first_too_large(data, dtype, count)) >= 0;
     if (bad < 0)
         return SBP_OK;
+    double value = sbp_element_get(data, dtype, bad);
     return sbp_fail(l->to.diag, SBP_INPUT,
                     "%s: tensor '%.200s': element %lld is %g as %s, expected a finite number",
                     l->weight->path, l->weight->name, (long long)(first + bad),
-                    sbp_element_get(data, dtype, bad), sbp_dtype_name(dtype));
+                    large ? copysign(INFINITY, value) : value, sbp_dtype_name(large ? SBP_BF16 : dtype));
 }
 
 /* Source elements first .. first + count - 1 become the same number of target elements from `to` on. */
@@ -91,7 +128,7 @@ static sbp_status load_run(load *l, int64_t first, int64_t to, int64_t count) {
     SBP_TRY(check_finite(l, out, l->to.dtype, first, count));
     if (l->to.memory)
         return SBP_OK;
-    return sbp_executor_write(l->to.x, l->to.buffer, 0, to, count, l->to.dtype, out, l->to.diag);
+    return write_target(&l->to, to, count, l->to.dtype, out);
 }
 
 static sbp_status scatter(void *user, const sbp_recipe_run *run) {
@@ -255,6 +292,7 @@ static sbp_status randomize_tensor(sbp_executor *x, const sbp_plan *plan, int32_
                                    int32_t threads, double *staging, sbp_diag *diag) {
     const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
     const sbp_recipe *recipe = &tensor->recipes[0];
+    const target to = target_of(x, plan, t, diag);
     draw d = {.tensor = tensor,
               .seed = seed,
               .name_hash = sbp_hash_bytes(recipe->source, strlen(recipe->source), 0),
@@ -267,7 +305,7 @@ static sbp_status randomize_tensor(sbp_executor *x, const sbp_plan *plan, int32_
         if (tensor->map.changes_values)
             for (int64_t k = 0; k < d.count; k++)
                 d.out[k] = sbp_recipe_load_value(recipe, d.out[k]);
-        SBP_TRY(sbp_executor_write(x, plan->buffers[t], 0, d.first, d.count, SBP_F64, d.out, diag));
+        SBP_TRY(write_target(&to, d.first, d.count, SBP_F64, d.out));
     }
     return SBP_OK;
 }
@@ -303,8 +341,7 @@ sbp_status sbp_params_load(sbp_executor *x, const sbp_plan *plan, const sbp_weig
     for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++) {
         const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
         load l = {.weights = weights, .staging = staging};
-        l.to = (target){.x = x, .diag = diag, .buffer = plan->buffers[t]};
-        l.to.dtype = plan->program->buffers[plan->buffers[t]].dtype;
+        l.to = target_of(x, plan, t, diag);
         l.weight = find_source(weights, tensor, &l.recipe);
         if (l.weight)
             status = load_tensor(&l);

@@ -2,6 +2,9 @@
  * random initialisation, saving, and dumping gradients. Every name and shape in a file is that of the
  * source; recipes (ir/io/weights/recipe.h) translate.
  *
+ * Halves. A parameter in bf16 with a master (plan.h) is an fp32 number in two buffers (sbp_f32_split), and
+ * here it is that number: files and random numbers fill both, and what is read is both, joined.
+ *
  * Memory. Files are read and written in pieces of a few MiB, straight into and out of the arena where the
  * device maps it. Where it does not, a parameter whose elements change places passes through a host copy of
  * its own size.
@@ -28,7 +31,7 @@ sbp_status sbp_params_load(sbp_executor *executor, const sbp_plan *plan, const s
 sbp_status sbp_params_randomize(sbp_executor *executor, const sbp_plan *plan, uint64_t seed, int32_t threads,
                                 sbp_diag *diag) SBP_CHECKED;
 
-/* Reads elements of a parameter as F32 or F64, in place of its buffer (a plan may keep it in two halves). */
+/* Reads elements of a parameter as F32 or F64, in place of its buffers. */
 typedef sbp_status (*sbp_param_reader)(void *user, int32_t tensor, int64_t first, int64_t count,
                                        sbp_dtype dtype, void *out, sbp_diag *diag);
 

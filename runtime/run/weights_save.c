@@ -73,15 +73,35 @@ typedef struct saver {
     const char *path;
     const sbp_save_options *options;
     sbp_diag *diag;
+    sbp_dtype to; /* of the tensor that is being written */
     sbp_tensor_source *sources;
     int32_t source_count;
     sbp_safetensors_writer *writer;
     void *staging, *converted; /* [PIECE_ELEMS] doubles */
 } saver;
 
+/* What a parameter's two halves are together. */
+static sbp_status read_halves(const saver *s, int32_t tensor, int64_t first, int64_t count, sbp_dtype dtype,
+                              void *out, sbp_diag *diag) {
+    enum { PART = 4096 };
+    uint16_t high[PART];
+    int16_t low[PART];
+    for (int64_t at = 0; at < count; at += PART) {
+        int64_t n = count - at < PART ? count - at : PART;
+        SBP_TRY(sbp_executor_read(s->x, s->plan->buffers[tensor], 0, first + at, n, SBP_BF16, high, diag));
+        SBP_TRY(sbp_executor_read(s->x, s->plan->masters[tensor], 0, first + at, n, SBP_I16, low, diag));
+        for (int64_t k = 0; k < n; k++)
+            sbp_element_set(out, dtype, at + k, (double)sbp_f32_join(high[k], low[k]));
+    }
+    return SBP_OK;
+}
+
+/* A file in bf16 has the high half, which is the weight that the model computes with. */
 static sbp_status read_buffer(void *user, int32_t tensor, int64_t first, int64_t count, sbp_dtype dtype,
                               void *out, sbp_diag *diag) {
     const saver *s = user;
+    if (s->plan->masters[tensor] >= 0 && s->to != SBP_BF16)
+        return read_halves(s, tensor, first, count, dtype, out, diag);
     return sbp_executor_read(s->x, s->plan->buffers[tensor], 0, first, count, dtype, out, diag);
 }
 
@@ -123,6 +143,7 @@ static sbp_status save_source(saver *s, const sbp_tensor_source *source) {
     const sbp_save_options *o = s->options;
     sbp_dtype dtype = o->own_dtype ? source->recipe->dtype : o->dtype;
     part *parts = SBP_NEW_ARRAY(s->arena, part, source->count);
+    s->to = dtype;
     sbp_status status = SBP_OK;
     for (int32_t k = 0; k < source->count && status == SBP_OK; k++) {
         parts[k] = (part){.tensor = source->tensors[k],

@@ -14,11 +14,15 @@
 
 enum { PIECE_ELEMS = 1 << 17 };
 
-/* Something that has the shape of a parameter: its states, or itself. */
+/* A tensor of optimizer.safetensors: what has the shape of a parameter, its states, or itself, in the layout
+ * of the source; or a buffer as it is. */
 typedef struct extra {
-    const sbp_tensor_source *source;
-    const char *suffix; /* "exp_avg" */
+    const sbp_tensor_source *source; /* NULL: a buffer as it is */
+    const char *suffix;              /* "exp_avg"; of a buffer its name */
     sbp_dtype dtype;
+    int32_t rank;
+    int64_t elems;
+    const int64_t *dim;
     int32_t *buffers; /* per tensor of the source: the buffer, -1: none */
 } extra;
 
@@ -46,11 +50,17 @@ static int32_t tensor_number(const checkpoint_job *job, const sbp_tensor_source 
     return (int32_t)(source->tensors[k] - job->plan->tensors->tensors);
 }
 
-static extra *find_extra(checkpoint_job *job, const sbp_tensor_source *source, const char *suffix) {
+static extra *find_extra(checkpoint_job *job, const sbp_tensor_source *source, const char *suffix,
+                         sbp_dtype dtype) {
     for (int32_t i = 0; i < job->extra_count; i++)
         if (job->extras[i].source == source && strcmp(job->extras[i].suffix, suffix) == 0)
             return &job->extras[i];
-    extra fresh = {.source = source, .suffix = suffix, .dtype = SBP_DTYPE_COUNT};
+    extra fresh = {.source = source,
+                   .suffix = suffix,
+                   .dtype = dtype,
+                   .rank = source->recipe->rank,
+                   .dim = source->recipe->dim,
+                   .elems = source->elems};
     fresh.buffers = SBP_NEW_ARRAY(job->arena, int32_t, source->count);
     for (int32_t k = 0; k < source->count; k++)
         fresh.buffers[k] = -1;
@@ -58,45 +68,61 @@ static extra *find_extra(checkpoint_job *job, const sbp_tensor_source *source, c
     return &job->extras[job->extra_count - 1];
 }
 
-static sbp_status add_extra(checkpoint_job *job, const sbp_tensor_source *source, int32_t k,
-                            const char *suffix, int32_t buffer) {
+static void add_buffer(checkpoint_job *job, int32_t buffer) {
     const sbp_buffer *b = &job->plan->program->buffers[buffer];
-    extra *e = find_extra(job, source, suffix);
-    if ((e->dtype != SBP_DTYPE_COUNT && e->dtype != b->dtype) || !sbp_dtype_is_float(b->dtype) ||
-        sbp_executor_elems(job->executor, buffer) != source->tensors[k]->map.elems)
-        return sbp_fail(job->diag, SBP_INPUT,
-                        "buffer '%.200s' of the plan does not have the shape of its parameter", b->name);
-    e->dtype = b->dtype;
-    e->buffers[k] = buffer;
-    return SBP_OK;
+    extra e = {
+        .suffix = b->name, .dtype = b->dtype, .rank = 2, .elems = sbp_executor_elems(job->executor, buffer)};
+    int64_t *dim = SBP_NEW_ARRAY(job->arena, int64_t, 2);
+    dim[0] = e.elems / b->cols;
+    dim[1] = b->cols;
+    e.dim = dim;
+    e.buffers = SBP_NEW_ARRAY(job->arena, int32_t, 1);
+    e.buffers[0] = buffer;
+    SBP_PUSH(job->arena, job->extras, job->extra_count, job->extra_capacity, e);
 }
 
-/* State buffers are named "<parameter buffer>.<what>". */
-static sbp_status add_states(checkpoint_job *job, const sbp_tensor_source *source, int32_t k) {
+/* In the layout of the source, where an element is one of the parameter. */
+static void add_extra(checkpoint_job *job, const sbp_tensor_source *source, int32_t k, const char *suffix,
+                      int32_t buffer) {
+    const sbp_buffer *b = &job->plan->program->buffers[buffer];
+    bool of_blocks = !sbp_dtype_is_float(b->dtype) && b->dtype != SBP_I16;
+    if (of_blocks || b->count != 1 ||
+        sbp_executor_elems(job->executor, buffer) != source->tensors[k]->map.elems) {
+        add_buffer(job, buffer);
+        return;
+    }
+    extra *e = find_extra(job, source, suffix, b->dtype);
+    if (e->dtype == b->dtype)
+        e->buffers[k] = buffer;
+    else
+        add_buffer(job, buffer);
+}
+
+/* Buffers of states and masters are named "<parameter buffer>.<what>". */
+static void add_states(checkpoint_job *job, const sbp_tensor_source *source, int32_t k) {
     const sbp_program *p = job->plan->program;
     const char *param = p->buffers[job->plan->buffers[tensor_number(job, source, k)]].name;
     size_t length = strlen(param);
     for (int32_t b = 0; b < p->buffer_count; b++) {
         const char *name = p->buffers[b].name;
-        if (p->buffers[b].role == SBP_ROLE_STATE && strncmp(name, param, length) == 0 &&
-            name[length] == '.' && !strchr(name + length + 1, '.'))
-            SBP_TRY(add_extra(job, source, k, name + length + 1, b));
+        bool kept = p->buffers[b].role == SBP_ROLE_STATE || p->buffers[b].role == SBP_ROLE_MASTER;
+        if (kept && strncmp(name, param, length) == 0 && name[length] == '.' &&
+            !strchr(name + length + 1, '.'))
+            add_extra(job, source, k, name + length + 1, b);
     }
-    return SBP_OK;
 }
 
-static sbp_status list_extras(checkpoint_job *job) {
+static void list_extras(checkpoint_job *job) {
     sbp_tensor_source *sources;
     int32_t count;
     sbp_tensor_table_sources(job->arena, job->plan->tensors, false, &sources, &count);
     for (int32_t i = 0; i < count; i++)
         for (int32_t k = 0; k < sources[i].count; k++) {
-            SBP_TRY(add_states(job, &sources[i], k));
+            add_states(job, &sources[i], k);
             if (sources[i].tensors[k]->map.changes_values)
-                SBP_TRY(add_extra(job, &sources[i], k, "exact",
-                                  job->plan->buffers[tensor_number(job, &sources[i], k)]));
+                add_extra(job, &sources[i], k, "exact",
+                          job->plan->buffers[tensor_number(job, &sources[i], k)]);
         }
-    return SBP_OK;
 }
 
 /* ---- moving them ------------------------------------------------------------------------------------ */
@@ -153,6 +179,8 @@ static sbp_status close_mover(mover *m, const sbp_tensor_entry *tensor, sbp_stat
 /* A state that is not a number would make the next loss one, which the data are not to blame for. */
 static sbp_status check_numbers(const checkpoint_job *job, const sbp_weight *weight, sbp_dtype dtype,
                                 int64_t count) {
+    if (!sbp_dtype_is_float(dtype))
+        return SBP_OK;
     for (int64_t i = 0; i < count; i++)
         if (isnan(sbp_element_get(job->staging, dtype, i)))
             return sbp_fail(job->diag, SBP_INPUT, "'%s': '%.200s' in optimizer.safetensors is not a number",
@@ -185,8 +213,29 @@ static sbp_status move_pieces(checkpoint_job *job, const extra *e, mover *movers
     return SBP_OK;
 }
 
+/* A buffer as it is. */
+static sbp_status move_buffer(checkpoint_job *job, const extra *e, const sbp_weight *weight) {
+    for (int64_t at = 0; at < e->elems; at += PIECE_ELEMS) {
+        int64_t count = e->elems - at < PIECE_ELEMS ? e->elems - at : PIECE_ELEMS;
+        if (!weight) {
+            SBP_TRY(sbp_executor_read(job->executor, e->buffers[0], 0, at, count, e->dtype, job->staging,
+                                      job->diag));
+            SBP_TRY(sbp_safetensors_writer_write(job->writer, job->diag, job->staging,
+                                                 count * sbp_dtype_bytes(e->dtype)));
+            continue;
+        }
+        SBP_TRY(sbp_weights_read(job->weights, weight, at, count, e->dtype, job->staging, job->diag));
+        SBP_TRY(check_numbers(job, weight, e->dtype, count));
+        SBP_TRY(sbp_executor_write(job->executor, e->buffers[0], 0, at, count, e->dtype, job->staging,
+                                   job->diag));
+    }
+    return SBP_OK;
+}
+
 /* weight: where to load from; NULL: save. */
 static sbp_status move_extra(checkpoint_job *job, const extra *e, const sbp_weight *weight) {
+    if (!e->source)
+        return move_buffer(job, e, weight);
     mover *movers = SBP_NEW_ARRAY(job->arena, mover, e->source->count);
     sbp_status status = SBP_OK;
     for (int32_t k = 0; k < e->source->count && status == SBP_OK; k++) {
@@ -202,19 +251,20 @@ static sbp_status move_extra(checkpoint_job *job, const extra *e, const sbp_weig
 }
 
 static const char *extra_name(const checkpoint_job *job, const extra *e) {
-    return sbp_arena_printf(job->arena, "%s.%s", e->source->recipe->source, e->suffix);
+    return e->source ? sbp_arena_printf(job->arena, "%s.%s", e->source->recipe->source, e->suffix)
+                     : e->suffix;
 }
 
 static sbp_status save_extras(checkpoint_job *job) {
-    SBP_TRY(list_extras(job));
+    list_extras(job);
     if (job->extra_count == 0)
         return SBP_OK;
     sbp_tensor_spec *specs = SBP_NEW_ARRAY(job->arena, sbp_tensor_spec, job->extra_count);
     for (int32_t i = 0; i < job->extra_count; i++)
         specs[i] = (sbp_tensor_spec){.name = extra_name(job, &job->extras[i]),
                                      .dtype = job->extras[i].dtype,
-                                     .rank = job->extras[i].source->recipe->rank,
-                                     .dim = job->extras[i].source->recipe->dim};
+                                     .rank = job->extras[i].rank,
+                                     .dim = job->extras[i].dim};
     SBP_TRY(sbp_safetensors_writer_create(job->arena, job->diag,
                                           sbp_file_join(job->arena, job->path, "optimizer.safetensors"),
                                           specs, job->extra_count, NULL, 0, 0, &job->writer));
@@ -223,22 +273,51 @@ static sbp_status save_extras(checkpoint_job *job) {
     return sbp_safetensors_writer_commit(job->writer, job->diag);
 }
 
-static sbp_status load_extras(checkpoint_job *job) {
-    SBP_TRY(list_extras(job));
-    if (job->extra_count == 0)
-        return SBP_OK;
-    SBP_TRY(sbp_weights_open(job->arena, job->diag,
-                             sbp_file_join(job->arena, job->path, "optimizer.safetensors"), &job->weights));
-    for (int32_t i = 0; i < job->extra_count; i++) {
-        const extra *e = &job->extras[i];
-        const sbp_weight *weight = sbp_weights_find(job->weights, extra_name(job, e));
-        if (!weight || weight->elems != e->source->elems || weight->dtype != e->dtype)
-            return sbp_fail(job->diag, SBP_INPUT,
-                            "%s: optimizer.safetensors has no tensor '%.200s' that fits the plan", job->path,
-                            extra_name(job, e));
-        SBP_TRY(move_extra(job, e, weight));
+/* What the run kept and the plan does not would be lost without a word. */
+static sbp_status check_known(const checkpoint_job *job) {
+    sbp_map known;
+    sbp_map_init(&known, job->arena);
+    for (int32_t i = 0; i < job->extra_count; i++)
+        sbp_map_set(&known, extra_name(job, &job->extras[i]), i);
+    for (int32_t i = 0; i < sbp_weights_count(job->weights); i++) {
+        const sbp_weight *weight = sbp_weights_at(job->weights, i);
+        if (sbp_map_get(&known, weight->name) < 0)
+            return sbp_fail(
+                job->diag, SBP_INPUT,
+                "%s: optimizer.safetensors has '%.200s' as %s, this plan keeps nothing of that name: "
+                "it must keep weights and states in the types of the run that is to go on",
+                job->path, weight->name, weight->encoding);
     }
     return SBP_OK;
+}
+
+static sbp_status load_extra(checkpoint_job *job, const extra *e) {
+    const char *name = extra_name(job, e), *wanted = sbp_safetensors_dtype(e->dtype);
+    const sbp_weight *weight = sbp_weights_find(job->weights, name);
+    if (!weight)
+        return sbp_fail(
+            job->diag, SBP_INPUT,
+            "%s: optimizer.safetensors has no '%.200s', which this plan keeps as %s: it must keep "
+            "weights and states in the types of the run that is to go on",
+            job->path, name, wanted);
+    if (weight->elems != e->elems || strcmp(weight->encoding, wanted) != 0)
+        return sbp_fail(
+            job->diag, SBP_INPUT,
+            "%s: optimizer.safetensors has '%.200s' as %s, %lld elements; this plan keeps it as %s, "
+            "%lld elements: it must keep weights and states in the types of the run that is to go on",
+            job->path, name, weight->encoding, (long long)weight->elems, wanted, (long long)e->elems);
+    return move_extra(job, e, weight);
+}
+
+static sbp_status load_extras(checkpoint_job *job) {
+    const char *path = sbp_file_join(job->arena, job->path, "optimizer.safetensors");
+    list_extras(job);
+    if (job->extra_count == 0 && !sbp_file_exists(path))
+        return SBP_OK;
+    SBP_TRY(sbp_weights_open(job->arena, job->diag, path, &job->weights));
+    for (int32_t i = 0; i < job->extra_count; i++)
+        SBP_TRY(load_extra(job, &job->extras[i]));
+    return check_known(job);
 }
 
 /* ---- trainer_state.json ----------------------------------------------------------------------------- */

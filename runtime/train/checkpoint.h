@@ -1,8 +1,11 @@
 /* checkpoint.h: checkpoints from which a run goes on bit for bit.
  *
  * OUT/checkpoint-STEP/ is a model directory (runtime/train/output.h) with three more files:
- *   optimizer.safetensors   optimizer states "<source>.exp_avg" ..., in the layout of the source; and
- *                           "<source>.exact", parameters whose recipe changes values, as they are in memory
+ *   optimizer.safetensors   optimizer states "<source>.exp_avg" ..., in the layout of the source, bit for bit
+ * in the type that the plan keeps them in; "<source>.master_lo", the low halves of weights (sbp_f32_split);
+ * "<source>.exact", parameters whose recipe changes values, as they are in memory. States in blocks, their
+ * codes and scales, as they are in memory too:
+ *                           "<parameter>.exp_avg" ...
  *   trainer_state.json      step, position in the data, sums for metrics, and what must be the same on resume
  *   checksums.json          of all the others (runtime/train/checksums.h), verified before one is read
  * It is written under a temporary name, synced and renamed, so a name checkpoint-STEP is always whole.

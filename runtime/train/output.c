@@ -36,12 +36,16 @@ sbp_dtype sbp_output_dtype(const sbp_plan_info *info) {
     return info->dtype && strcmp(info->dtype, "fp64") == 0 ? SBP_F64 : SBP_F32;
 }
 
-/* bf16 weights are written as bf16: nothing would be gained by wider files. */
+/* The type in which transformers would have loaded the model for what was trained, and so writes it: bf16
+ * where all weights are kept in bf16, unless their masters are of a source that has more; else what is
+ * computed in. */
 static sbp_dtype model_dtype(const output_job *job) {
     const sbp_plan *plan = job->plan;
     bool narrow = plan->tensors->count > 0;
-    for (int32_t t = 0; t < plan->tensors->count; t++)
+    for (int32_t t = 0; t < plan->tensors->count; t++) {
         narrow &= plan->program->buffers[plan->buffers[t]].dtype == SBP_BF16;
+        narrow &= plan->masters[t] < 0 || plan->tensors->tensors[t].recipes[0].dtype == SBP_BF16;
+    }
     return narrow ? SBP_BF16 : sbp_output_dtype(job->info);
 }
 

@@ -113,6 +113,22 @@ sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
+double sbp_trainer_random(uint64_t seed, int64_t number, const char *name) {
+    const uint64_t of_step[] = {seed, (uint64_t)number};
+    uint64_t hash = sbp_hash_bytes(name, strlen(name), sbp_hash_bytes(of_step, sizeof of_step, 0));
+    return (double)(hash >> 11);
+}
+
+/* Keys of stochastic rounding, of which the program says which it has. */
+static void set_random_scalars(sbp_trainer *t, int64_t number) {
+    static const char prefix[] = "random_";
+    for (int32_t s = 0; s < t->program->scalar_count; s++) {
+        const char *name = t->program->scalars[s];
+        if (strncmp(name, prefix, sizeof prefix - 1) == 0)
+            sbp_executor_set_scalar(t->executor, name, sbp_trainer_random(t->seed, number, name));
+    }
+}
+
 static void set_step_scalars(sbp_trainer *t, int64_t number, double lr) {
     const struct {
         const char *name;
@@ -132,6 +148,7 @@ static void set_step_scalars(sbp_trainer *t, int64_t number, double lr) {
     };
     for (int i = 0; i < SBP_COUNT(scalars); i++)
         sbp_executor_set_scalar(t->executor, scalars[i].name, scalars[i].value);
+    set_random_scalars(t, number);
 }
 
 sbp_status sbp_trainer_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,

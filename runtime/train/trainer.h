@@ -26,6 +26,7 @@ typedef struct sbp_trainer {
     int64_t most_parts; /* of a step; 0: any */
     double beta1, beta2, eps, momentum, weight_decay,
         max_grad_norm;         /* max_grad_norm: infinity without clipping */
+    uint64_t seed;             /* of random numbers in steps */
     bool (*interrupted)(void); /* asked between micro-batches; NULL: never */
     double *results;           /* [output_count] of the latest step, evaluation or scoring */
     int32_t loss, grad_norm;   /* outputs, -1: none */
@@ -34,7 +35,7 @@ typedef struct sbp_trainer {
 } sbp_trainer;
 
 /* What is not in the signature is set by the caller afterwards; the AdamW numbers begin as 0.9, 0.999, 1e-8,
- * 0, infinity. */
+ * 0, infinity, the seed as 0. */
 sbp_status sbp_trainer_init(sbp_trainer *trainer, sbp_diag *diag, sbp_executor *executor) SBP_CHECKED;
 void sbp_trainer_close(sbp_trainer *trainer);
 
@@ -44,6 +45,10 @@ bool sbp_trainer_has_gradients(const sbp_program *program);
 
 /* Zeros gradients and optimizer states: before the first step. */
 sbp_status sbp_trainer_reset(sbp_trainer *trainer, sbp_diag *diag) SBP_CHECKED;
+
+/* What step number t sets a scalar of the program to whose name begins with "random_": an integer below 2^53,
+ * a hash of seed, t and name, so that a run that goes on has the numbers of one that was not interrupted. */
+double sbp_trainer_random(uint64_t seed, int64_t t, const char *name);
 
 /* Packs the rows of a step into trainer->packer, and checks how many micro-batches that takes. */
 sbp_status sbp_trainer_pack(sbp_trainer *trainer, sbp_diag *diag, const sbp_dataset *data,

@@ -422,6 +422,7 @@ static bool is_kept(const sbp_buffer *b) {
     case SBP_ROLE_CONST:
     case SBP_ROLE_GRAD:
     case SBP_ROLE_STATE:
+    case SBP_ROLE_MASTER:
     case SBP_ROLE_ROWS:
     case SBP_ROLE_RESULT:
         return b->function < 0;
