@@ -54,7 +54,7 @@ typedef struct sbp_dispatch {
     const sbp_command *command;
     const sbp_rowkernel *kernel; /* row commands */
     int64_t rows;                /* row commands: rows to run over, maybe 0 */
-    int64_t row0;                /* row commands: absolute row of row 0 */
+    int64_t row0;                /* row commands: absolute row of row 0; sbp_rowkernel_rows_fit() */
     const sbp_span *spans;       /* in the order of the operand list */
     int32_t span_count;
     const double *scalars; /* row commands: one per kernel scalar */

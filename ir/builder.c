@@ -151,6 +151,17 @@ sbp_value sbp_build_broadcast(sbp_builder *b, sbp_value x, const sbp_type *like)
                      2, NULL);
 }
 
+sbp_value sbp_build_random(sbp_builder *b, const sbp_type *like, sbp_value stream, sbp_value key) {
+    int64_t dims[SBP_MAX_RANK];
+    int32_t count = 0;
+    for (int32_t i = 1; i < like->rank; i++)
+        dims[count++] = like->dim[i].n;
+    return sbp_build(b, SBP_OP_random, NULL, (sbp_value[]){stream, key}, 2,
+                     (sbp_attr[]){sbp_attr_list("dims", dims, count),
+                                  sbp_attr_symbol("rows", sbp_symbol_name(sbp_type_rows(like)))},
+                     2, NULL);
+}
+
 sbp_value sbp_build_slice(sbp_builder *b, sbp_value x, int64_t start, int64_t length) {
     return sbp_build(b, SBP_OP_slice, NULL, &x, 1,
                      (sbp_attr[]){sbp_attr_int("start", start), sbp_attr_int("length", length)}, 2, NULL);

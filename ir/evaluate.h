@@ -1,6 +1,6 @@
 /* evaluate.h: runs graph functions in double precision, op by op: the oracle of tests, never of a run. Exact,
- * or with env.round every value of a type narrower than f32 rounded to it, as devices do: then what a device computes
- * differs by the rounding of its sums only. Arguments are taken as they are given.
+ * or with env.round every value of a type narrower than f32 rounded to it, as devices do: then what a device
+ * computes differs by the rounding of its sums only. Arguments are taken as they are given.
  *
  * Tensors live in the arena. In a chunk function (rows C), env.sizes.v[SBP_C] rows beginning at env.row0
  * are computed; carries have T rows. */

@@ -297,6 +297,8 @@ sbp_value sbp_build_rounded(sbp_builder *builder, sbp_value x,
 sbp_value sbp_build_reshape(sbp_builder *builder, sbp_value x, const int64_t *dims, int32_t count);
 /* Broadcast to the shape of `like`. */
 sbp_value sbp_build_broadcast(sbp_builder *builder, sbp_value x, const sbp_type *like);
+/* f32 random numbers of the shape of `like`, which has rows (ops/random.c). */
+sbp_value sbp_build_random(sbp_builder *builder, const sbp_type *like, sbp_value stream, sbp_value key);
 sbp_value sbp_build_slice(sbp_builder *builder, sbp_value x, int64_t start, int64_t length);
 /* Arguments; the existing one when the function has it already. */
 sbp_value sbp_build_row(sbp_builder *builder, const char *row, sbp_dtype dtype, sbp_symbol rows);

@@ -114,8 +114,9 @@ static int value_count(const sbp_rk_instr *instr) {
     case SBP_RK_CONST:
     case SBP_RK_SCALAR:
     case SBP_RK_INDEX:
-    case SBP_RK_RANDOM:
         return 0;
+    case SBP_RK_RANDOM:
+        return instr->a >= 0 ? 1 : 0; /* the stream */
     case SBP_RK_MAP:
         return rowops[instr->map].arity;
     default:
@@ -433,7 +434,7 @@ static sbp_status verify_shape(const verifier *v, const sbp_rk_instr *instr) {
 
 /* c6: a load has the operand's axes, or all but the element axis when it picks one column; loads, stores and
  * partials stay inside the operand's length. c7: a constant and a scalar vary with nothing, an index with the
- * elements only, a random number with the row at least. */
+ * elements only, a random number with the row at least and its stream with nothing. */
 static sbp_status verify_source(const verifier *v, const sbp_rk_instr *instr) {
     if (instr->op == SBP_RK_LOAD || is_store(instr->op)) {
         const sbp_rk_operand *o = &v->kernel->operands[instr->index];
@@ -451,6 +452,8 @@ static sbp_status verify_source(const verifier *v, const sbp_rk_instr *instr) {
         return fail(v, "c7", "an index that does not vary with the elements alone");
     if (instr->op == SBP_RK_RANDOM && !(instr->vary & SBP_VARY_ROW))
         return fail(v, "c7", "a random number that does not vary with the row");
+    if (instr->op == SBP_RK_RANDOM && instr->a >= 0 && v->kernel->instrs[instr->a].vary != 0)
+        return fail(v, "c7", "a random number of a stream that varies");
     return SBP_OK;
 }
 

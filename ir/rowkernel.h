@@ -89,8 +89,10 @@ typedef enum sbp_rk_op {
     SBP_RK_SCALAR, /* the kernel's scalar number `index`, set per command */
     SBP_RK_INDEX,  /* element index along n: offset + j */
     SBP_RK_RANDOM, /* uniform in [0,1), 24 bits: Philox4x32-10; key = scalar number `index` (an integer below
-                      2^53, low and high 32 bits); counter = (absolute row low, row high, head, offset + j);
-                      first word >> 8 */
+                      2^53, low and high 32 bits); counter = (absolute row, stream, head, e / 4) for element
+                      e = offset + j, whose word is number e mod 4, >> 8. stream: the value a, which varies
+                      with nothing, an integer below 2^32 (what is none is 0); 0 without a. Rows are below
+                      2^32. */
     SBP_RK_MAP,    /* map(a, b, c); operands broadcast to the varying axes of the result */
     SBP_RK_ROUND,  /* a as `dtype` has it, as if it were stored and loaded; neither bool nor i64 */
     SBP_RK_SUM,    /* over `axes` (HEAD, ELEM or both) */
@@ -150,14 +152,14 @@ typedef struct sbp_rk_view {
 } sbp_rk_view;
 
 /* Runs a verified kernel in double precision, slowly and readably; the oracle of every backend.
- * views: one per operand; row0: absolute index of row 0 (for random numbers). */
+ * views: one per operand; row0: absolute index of row 0 (for random numbers). SBP_INPUT when rows do not fit.
+ */
 sbp_status sbp_rowkernel_run_reference(const sbp_rowkernel *kernel, int64_t rows, int64_t row0,
                                        const sbp_rk_view *views, const double *scalars) SBP_CHECKED;
 
-/* First word of Philox4x32-10 (Salmon et al., SC'11), the one random source of all backends.
- * Inline, so that loops over it vectorise. */
-__attribute__((always_inline)) static inline uint32_t sbp_philox_word(uint32_t c0, uint32_t c1, uint32_t c2,
-                                                                      uint32_t c3, uint32_t k0, uint32_t k1) {
+/* Philox4x32-10 (Salmon et al., SC'11), the one random source of all backends. */
+static inline void sbp_philox_words(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]) {
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
@@ -167,12 +169,24 @@ __attribute__((always_inline)) static inline uint32_t sbp_philox_word(uint32_t c
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return c0;
+    words[0] = c0;
+    words[1] = c1;
+    words[2] = c2;
+    words[3] = c3;
 }
 
+/* Its first word. */
 static inline uint32_t sbp_philox(const uint32_t counter[4], const uint32_t key[2]) {
-    return sbp_philox_word(counter[0], counter[1], counter[2], counter[3], key[0], key[1]);
+    uint32_t words[4];
+    sbp_philox_words(counter, key, words);
+    return words[0];
 }
+
+/* The number that SBP_RK_RANDOM gives for an element; key and stream as they come out of scalars and memory.
+ */
+double sbp_random_at(double key, double stream, int64_t row, int64_t head, int64_t element);
+/* Whether a kernel may run over these rows: they are 0 .. 2^32 - 1. */
+bool sbp_rowkernel_rows_fit(int64_t row0, int64_t rows);
 
 /* Text form: printing and parsing round-trip exactly. The parser starts at `kernel` (ir/lex.h). */
 void sbp_rowkernel_print(sbp_text *out, const sbp_rowkernel *kernel);

@@ -36,12 +36,22 @@ static int64_t element_of(const run *r, const sbp_rk_instr *instr, int64_t head,
     return row * r->views[instr->index].stride + head * operand->head_stride + instr->offset + j;
 }
 
-static double random_at(const run *r, const sbp_rk_instr *instr, int64_t head, int64_t j) {
-    uint64_t key = (uint64_t)r->scalars[instr->index], row = (uint64_t)(r->row0 + r->row);
-    uint32_t counter[4] = {(uint32_t)row, (uint32_t)(row >> 32), (uint32_t)head,
-                           (uint32_t)(instr->offset + j)};
-    uint32_t keys[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
-    return (double)(sbp_philox(counter, keys) >> 8) * 0x1p-24;
+/* An integer below `limit`, or 0. */
+static uint64_t integer_of(double value, double limit) {
+    return value >= 0 && value < limit ? (uint64_t)value : 0;
+}
+
+double sbp_random_at(double key, double stream, int64_t row, int64_t head, int64_t element) {
+    uint64_t k = integer_of(key, 0x1p63);
+    uint32_t keys[2] = {(uint32_t)k, (uint32_t)(k >> 32)}, words[4];
+    uint32_t counter[4] = {(uint32_t)row, (uint32_t)integer_of(stream, 0x1p32), (uint32_t)head,
+                           (uint32_t)(element / 4)};
+    sbp_philox_words(counter, keys, words);
+    return (double)(words[element % 4] >> 8) * 0x1p-24;
+}
+
+bool sbp_rowkernel_rows_fit(int64_t row0, int64_t rows) {
+    return row0 >= 0 && rows >= 0 && rows <= INT64_C(1) << 32 && row0 <= (INT64_C(1) << 32) - rows;
 }
 
 static double reduce(sbp_rk_op op, double sum, double value) {
@@ -76,7 +86,8 @@ static double evaluate(const run *r, const sbp_rk_instr *instr, int64_t head, in
     case SBP_RK_INDEX:
         return (double)(instr->offset + j);
     case SBP_RK_RANDOM:
-        return random_at(r, instr, head, j);
+        return sbp_random_at(r->scalars[instr->index], instr->a < 0 ? 0 : value_at(r, instr->a, 0, 0),
+                             r->row0 + r->row, instr->vary & SBP_VARY_HEAD ? head : 0, instr->offset + j);
     case SBP_RK_MAP:
         return sbp_rowop_eval(instr->map, value_at(r, instr->a, head, j),
                               instr->b < 0 ? 0 : value_at(r, instr->b, head, j),
@@ -141,6 +152,8 @@ sbp_status sbp_rowkernel_run_reference(const sbp_rowkernel *kernel, int64_t rows
                                        const sbp_rk_view *views, const double *scalars) {
     run r = {.kernel = kernel, .views = views, .scalars = scalars, .row0 = row0};
     size_t bytes = (size_t)kernel->instr_count * sizeof(double *);
+    if (!sbp_rowkernel_rows_fit(row0, rows))
+        return SBP_INPUT;
     for (int32_t i = 0; i < kernel->instr_count; i++) {
         int64_t elements;
         if (!sbp_mul_i64(value_heads(&r, &kernel->instrs[i]), kernel->instrs[i].length, &elements) ||

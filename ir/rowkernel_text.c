@@ -11,7 +11,7 @@
  *     %3 = scalar eps
  *     %4 = const 0.5
  *     %5 = index 0:576
- *     %6 = random eps [row elem] 0:576
+ *     %6 = random eps [row elem] 0:576        # also: .., %3, a stream
  *     %7 = round bf16 %0
  *     store y[0:32], %7
  *     accumulate dw, %1 }
@@ -112,6 +112,8 @@ static void print_instr(sbp_text *out, const sbp_rowkernel *kernel, int32_t inde
         print_axes(out, instr->vary);
         sbp_text_add(out, " ");
         print_range(out, instr);
+        if (instr->a >= 0)
+            sbp_text_add(out, ", %%%d", instr->a);
         break;
     case SBP_RK_MAP:
         sbp_text_add(out, "%s %%%d", sbp_rowop_name(instr->map), instr->a);
@@ -304,7 +306,10 @@ static sbp_status parse_definition(parser *p, sbp_rk_instr *instr) {
         instr->op = SBP_RK_RANDOM;
         SBP_TRY(parse_scalar(p, &instr->index));
         SBP_TRY(parse_axes(p, &instr->vary));
-        return parse_range(p, instr);
+        SBP_TRY(parse_range(p, instr));
+        bool stream;
+        SBP_TRY(sbp_lexer_accept(p->lexer, ",", &stream));
+        return stream ? parse_value(p, &instr->a) : SBP_OK;
     }
     if (strcmp(name, "round") == 0) {
         instr->op = SBP_RK_ROUND;

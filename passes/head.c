@@ -158,7 +158,7 @@ static sbp_status inline_slope(head_builder *h, sbp_rewrite *rw, sbp_value *slop
         int32_t count = sbp_opcode_attrs(op.code, schema);
         for (int32_t a = 0; a < count; a++) {
             attrs[a] = op.attrs[a];
-            if (op.code == SBP_OP_broadcast && strcmp(attrs[a].name, "rows") == 0 &&
+            if (attrs[a].kind == SBP_ATTR_S && strcmp(attrs[a].name, "rows") == 0 &&
                 strcmp(attrs[a].symbol, "T") == 0)
                 attrs[a].symbol = "C";
         }

@@ -116,7 +116,7 @@ sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *di
                 operands[k] = carries[op.operands[k]][earlier_reads(func, &op, k)].state;
         for (int32_t a = 0; a < attr_count; a++) {
             attrs[a] = op.attrs[a];
-            if (op.code == SBP_OP_broadcast && strcmp(attrs[a].name, "rows") == 0 &&
+            if (attrs[a].kind == SBP_ATTR_S && strcmp(attrs[a].name, "rows") == 0 &&
                 strcmp(attrs[a].symbol, "T") == 0)
                 attrs[a].symbol = "C";
         }

@@ -197,6 +197,8 @@ static inline sbp_rowkernel *sbp_random_kernel(sbp_rng *rng, sbp_arena *arena,
     sbp_rk_instr instr = {.op = SBP_RK_CONST, .a = -1, .b = -1, .c = -1, .index = -1};
     instr.imm = sbp_rng_unit(rng);
     sbp_rowkernel_add(arena, kernel, &instr);
+    instr.imm = (double)sbp_rng_below(rng, 3);
+    int32_t stream = sbp_rowkernel_add(arena, kernel, &instr);
     instr.op = SBP_RK_SCALAR;
     instr.imm = 0;
     instr.index = 1;
@@ -207,7 +209,9 @@ static inline sbp_rowkernel *sbp_random_kernel(sbp_rng *rng, sbp_arena *arena,
         instr.vary = (uint8_t)(SBP_VARY_ROW | sbp_rng_below(rng, 8));
         instr.length = instr.vary & SBP_VARY_ELEM ? options->n : 1;
         instr.offset = sbp_rng_below(rng, 5);
+        instr.a = sbp_rng_below(rng, 2) ? stream : -1;
         sbp_rowkernel_add(arena, kernel, &instr);
+        instr.a = -1;
     }
     if (!options->smooth) {
         instr.op = SBP_RK_INDEX;

@@ -37,6 +37,8 @@ static sbp_status check_gemm(const cpu_command *c, sbp_diag *diag) {
 }
 
 static sbp_status check_row(const cpu_command *c, const sbp_rowkernel *kernel, sbp_diag *diag) {
+    if (!sbp_rowkernel_rows_fit(c->row0, c->rows))
+        return wrong(c, diag, "rows beyond 2^32");
     for (int32_t i = 0; i < kernel->operand_count; i++) {
         const sbp_rk_operand *o = &kernel->operands[i];
         const cpu_view *view = &c->views[i];

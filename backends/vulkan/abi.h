@@ -223,7 +223,8 @@ int64_t sbp_vulkan_args_fill(const sbp_dispatch *dispatch, const uint64_t addres
 bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine);
 /* A bound of those iterations. */
 int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine);
-/* Whether a dispatch keeps to what shaders can count: rows, columns and strides below 2^31. */
+/* Whether a dispatch keeps to what shaders can count: rows, columns and strides below 2^31, absolute rows
+ * below 2^32. */
 bool sbp_vulkan_fits(const sbp_dispatch *dispatch);
 
 #endif

@@ -367,7 +367,8 @@ bool sbp_vulkan_fits(const sbp_dispatch *dispatch) {
                                             s->stride > INT32_MAX || s->first_row > INT32_MAX - 4096))
             return false;
     }
-    return dispatch->rows <= INT32_MAX - 4096;
+    return dispatch->rows <= INT32_MAX - 4096 &&
+           (dispatch->command->kind != SBP_CMD_ROW || sbp_rowkernel_rows_fit(dispatch->row0, dispatch->rows));
 }
 
 /* What fill writes, as the bits of one element. */

@@ -7,6 +7,11 @@
 /* The common type of broadcast operands (ir.h) into *out; dtype is that of operand 0. */
 sbp_status sbp_rule_broadcast(const sbp_shape *shape, int32_t count, sbp_type *out) SBP_CHECKED;
 
+/* Dimensions of a result from the op's attributes: `dims` behind the row axis (constraints 1 and 2), and
+ * `rows`, a symbol's name; SBP_ONE when it is none. */
+sbp_status sbp_rule_with_dims(const sbp_shape *shape, sbp_symbol rows, sbp_type *out) SBP_CHECKED;
+sbp_symbol sbp_rule_rows_attr(const sbp_op *op);
+
 /* Flat index into `in` of element `index` (per dimension) of a result that `in` broadcasts to. */
 int64_t sbp_rule_broadcast_index(const sbp_tensor *in, const sbp_tensor *out, const int64_t *index);
 

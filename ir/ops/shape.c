@@ -15,7 +15,8 @@
 
 /* ---- reshape -------------------------------------------------------------------------------------- */
 
-static sbp_status with_dims(const sbp_shape *shape, const sbp_attr *dims, sbp_symbol rows, sbp_type *out) {
+sbp_status sbp_rule_with_dims(const sbp_shape *shape, sbp_symbol rows, sbp_type *out) {
+    const sbp_attr *dims = sbp_op_attr(shape->op, "dims");
     out->rank = 0;
     if (rows != SBP_ONE)
         out->dim[out->rank++] = sbp_dim_symbol(rows);
@@ -31,7 +32,7 @@ sbp_status sbp_shape_reshape(sbp_shape *shape) {
     const sbp_type *x = &shape->in[0];
     sbp_type *y = &shape->out[0];
     y->dtype = x->dtype;
-    SBP_TRY(with_dims(shape, sbp_op_attr(shape->op, "dims"), sbp_type_rows(x), y));
+    SBP_TRY(sbp_rule_with_dims(shape, sbp_type_rows(x), y));
     SBP_SHAPE_REQUIRE(shape, 3, sbp_type_row_elems(x) == sbp_type_row_elems(y),
                       "%s has %lld elements a row, %s has %lld", sbp_shape_text(x),
                       (long long)sbp_type_row_elems(x), sbp_shape_text(y), (long long)sbp_type_row_elems(y));
@@ -340,7 +341,7 @@ bool sbp_examples_stop_gradient(int32_t index, sbp_example *out) {
 
 /* ---- broadcast ------------------------------------------------------------------------------------ */
 
-static sbp_symbol rows_attr(const sbp_op *op) {
+sbp_symbol sbp_rule_rows_attr(const sbp_op *op) {
     for (int s = 1; s < SBP_SYMBOL_COUNT; s++)
         if (sbp_op_symbol_is(op, "rows", sbp_symbol_name((sbp_symbol)s)))
             return (sbp_symbol)s;
@@ -350,9 +351,9 @@ static sbp_symbol rows_attr(const sbp_op *op) {
 sbp_status sbp_shape_broadcast(sbp_shape *shape) {
     const sbp_type *x = &shape->in[0];
     sbp_type *y = &shape->out[0];
-    sbp_symbol rows = rows_attr(shape->op);
+    sbp_symbol rows = sbp_rule_rows_attr(shape->op);
     y->dtype = x->dtype;
-    SBP_TRY(with_dims(shape, sbp_op_attr(shape->op, "dims"), rows, y));
+    SBP_TRY(sbp_rule_with_dims(shape, rows, y));
     int32_t shift = y->rank - x->rank;
     SBP_SHAPE_REQUIRE(shape, 3,
                       shift >= 0 && (sbp_type_rows(x) == rows || (sbp_type_rows(x) == SBP_ONE && shift > 0)),

@@ -263,19 +263,23 @@ static int32_t add_operand(emitter *e, sbp_value v, bool split, sbp_rk_mode mode
 
 static int32_t emit(emitter *e, sbp_value v, bool split, int64_t a, int64_t b);
 
+/* The number of a scalar of the step in the kernel. */
+static int32_t scalar_number(emitter *e, sbp_value v) {
+    const char *name = e->p->module->scalars[e->f->values[v].binding];
+    for (int32_t i = 0; i < e->k->scalar_count; i++)
+        if (strcmp(e->k->scalars[i], name) == 0)
+            return i;
+    if (e->k->scalar_count >= SBP_ROWKERNEL_MAX_SCALARS)
+        return give_up(e, CULPRIT_TOO_LARGE);
+    return sbp_rowkernel_add_scalar(e->p->arena, e->k, name);
+}
+
 static int32_t emit_load(emitter *e, sbp_value v, bool split, int64_t a, int64_t b) {
     const sbp_value_info *info = &e->f->values[v];
     if (info->role == SBP_VALUE_SCALAR) {
         sbp_rk_instr scalar = blank(SBP_RK_SCALAR);
-        const char *name = e->p->module->scalars[info->binding];
-        for (int32_t i = 0; i < e->k->scalar_count; i++)
-            if (strcmp(e->k->scalars[i], name) == 0)
-                scalar.index = i;
-        if (scalar.index < 0 && e->k->scalar_count >= SBP_ROWKERNEL_MAX_SCALARS)
-            return give_up(e, CULPRIT_TOO_LARGE);
-        if (scalar.index < 0)
-            scalar.index = sbp_rowkernel_add_scalar(e->p->arena, e->k, name);
-        return add(e, scalar);
+        scalar.index = scalar_number(e, v);
+        return e->culprit == SBP_NO_VALUE ? add(e, scalar) : 0;
     }
     int64_t heads, n;
     sbp_row_form(&info->type, &heads, &n);
@@ -423,6 +427,26 @@ static int32_t emit_cast(emitter *e, const sbp_op *op, bool split, int64_t a, in
     return emit_round(e, x, to);
 }
 
+/* Elements count inside a head, so a range is an offset; seen with other heads it would be other numbers. */
+static int32_t emit_random(emitter *e, const sbp_op *op, sbp_value v, bool split, int64_t a, int64_t b) {
+    sbp_rk_instr random = blank(SBP_RK_RANDOM);
+    sbp_value stream = op->operands[0], key = op->operands[1];
+    int64_t heads, n;
+    sbp_row_form(&e->f->values[v].type, &heads, &n);
+    if (split || e->f->values[key].role != SBP_VALUE_SCALAR)
+        return give_up(e, v);
+    random.index = scalar_number(e, key);
+    random.a = emit(e, stream, false, 0, 1);
+    random.vary = SBP_VARY_ROW;
+    if (heads > 1)
+        random.vary |= SBP_VARY_HEAD;
+    if (n > 1)
+        random.vary |= SBP_VARY_ELEM;
+    random.length = n > 1 ? b - a : 1;
+    random.offset = n > 1 ? a : 0;
+    return e->culprit == SBP_NO_VALUE ? add(e, random) : 0;
+}
+
 /* Whether the op may compute numbers that are none of its operands' and not yet of its result's type. */
 static bool computes(const sbp_op *op) {
     switch (op->code) {
@@ -461,6 +485,8 @@ static int32_t emit_op(emitter *e, const sbp_op *op, sbp_value v, bool split, in
         instr.vary = b - a > 1 || sbp_op_int(op, "n") > 1 ? SBP_VARY_ELEM : 0;
         instr.length = b - a;
         return add(e, instr);
+    case SBP_OP_random:
+        return emit_random(e, op, v, split, a, b);
     case SBP_OP_reshape:
         return emit_reshape(e, op, split, a, b);
     case SBP_OP_stop_gradient:

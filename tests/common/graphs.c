@@ -16,6 +16,8 @@ static const double difference_step = 1e-5;
 static sbp_dtype dtype_of(sbp_opcode code, int32_t operand, sbp_dtype declared, sbp_dtype dtype) {
     if (declared != SBP_F64)
         return declared;
+    if (code == SBP_OP_random)
+        return declared;
     if ((code == SBP_OP_attention_vjp && operand == 4) || (code == SBP_OP_rope && operand > 0))
         return sbp_rule_wide(dtype);
     return dtype;

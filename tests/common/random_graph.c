@@ -59,12 +59,12 @@ static bool streams(sbp_opcode code) {
 
 static bool is_smooth(sbp_opcode code) {
     static const sbp_opcode rough[] = {
-        SBP_OP_eq,       SBP_OP_lt,        SBP_OP_le,         SBP_OP_and,
-        SBP_OP_or,       SBP_OP_not,       SBP_OP_abs,        SBP_OP_max,
-        SBP_OP_min,      SBP_OP_select,    SBP_OP_exp,        SBP_OP_log,
-        SBP_OP_div,      SBP_OP_row_max,   SBP_OP_row_min,    SBP_OP_stop_gradient,
-        SBP_OP_sqrt,     SBP_OP_rsqrt,     SBP_OP_log_prob,   SBP_OP_bf16_high,
-        SBP_OP_bf16_low, SBP_OP_bf16_join, SBP_OP_bf16_random};
+        SBP_OP_eq,       SBP_OP_lt,        SBP_OP_le,          SBP_OP_and,
+        SBP_OP_or,       SBP_OP_not,       SBP_OP_abs,         SBP_OP_max,
+        SBP_OP_min,      SBP_OP_select,    SBP_OP_exp,         SBP_OP_log,
+        SBP_OP_div,      SBP_OP_row_max,   SBP_OP_row_min,     SBP_OP_stop_gradient,
+        SBP_OP_sqrt,     SBP_OP_rsqrt,     SBP_OP_log_prob,    SBP_OP_bf16_high,
+        SBP_OP_bf16_low, SBP_OP_bf16_join, SBP_OP_bf16_random, SBP_OP_random};
     for (int i = 0; i < SBP_COUNT(rough); i++)
         if (rough[i] == code)
             return false;

@@ -160,7 +160,80 @@ static void test_number_halves(void **state) {
     }
 }
 
-const struct CMUnitTest suite_number_tests[] = {cmocka_unit_test(test_number_stores),
-                                                cmocka_unit_test(test_number_dynamic),
-                                                cmocka_unit_test(test_number_halves)};
+/* Random numbers of a stream that memory holds, from an element on that is no multiple of 4, with heads and
+ * without, up to the last row there can be. */
+static void test_number_random(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 3, 64, 70, 1500};
+    static const double streams[] = {0, 5, 16777215, -3, (double)NAN};
+    for (int l = 0; l < SBP_COUNT(lengths); l++)
+        for (int wide = 0; wide < 2; wide++)
+            for (int heads = 1; heads < 4; heads += 2) {
+                suite_case *c;
+                char text[600], stride[32] = "";
+                int n = lengths[l];
+                if (heads > 1)
+                    snprintf(stride, sizeof stride, "stride %d", n);
+                snprintf(
+                    text, sizeof text,
+                    "kernel @random %1$s heads %4$d n %2$d { in stream : f32 [] "
+                    "out y : %1$s [row %5$s elem] length %2$d %6$s out z : f32 [row] scalar key scalar other "
+                    "%%0 = load stream %%1 = random key [row %5$s elem] %3$d:%7$d, %%0 "
+                    "%%2 = random other [row] 2:3 store y, %%1 store z, %%2 }",
+                    wide ? "f64" : "f32", n, l, heads, heads > 1 ? "head" : "", stride, n + l);
+                begin(&c, text, (uint64_t)l);
+                c->rows = l % 2 ? 3 : 70;
+                c->row0 = wide ? (INT64_C(1) << 32) - c->rows : 17;
+                c->scalars[0] = 0x1.fffffp52;
+                c->scalars[1] = 1;
+                suite_add(c, SBP_F32, 1, 1)->values[0] = streams[l];
+                suite_add(c, wide ? SBP_F64 : SBP_F32, c->rows, heads * n);
+                suite_add(c, SBP_F32, c->rows, 1);
+                expect_reference(c);
+                const suite_tensor *y = &c->tensors[1];
+                for (int64_t i = 0; i < y->rows * y->cols; i++)
+                    assert_true(y->expected[i] == sbp_random_at(c->scalars[0], streams[l],
+                                                                c->row0 + i / y->cols, i % y->cols / n,
+                                                                l + i % n));
+                suite_check(c);
+                suite_end(c);
+            }
+}
+
+/* A device refuses rows beyond 2^32, which would have the numbers of others. */
+static void test_number_rows(void **state) {
+    (void)state;
+    suite_case *c;
+    begin(
+        &c,
+        "kernel @rows f32 heads 1 n 1 { out y : f32 [row] scalar key %0 = random key [row] 0:1 store y, %0 }",
+        0);
+    sbp_diag *diag = sbp_diag_create();
+    const sbp_device_options options = {.threads = 1};
+    sbp_program *program = sbp_program_create(c->arena, "rows");
+    program->arena_bytes[SBP_DEVICE] = 4096;
+    c->command.kernel = sbp_program_add_kernel(c->arena, program, c->kernel);
+    c->command.view_count = 1;
+    sbp_span span = {.space = SBP_DEVICE, .dtype = SBP_F32, .rows = 2, .cols = 1, .stride = 1};
+    sbp_dispatch dispatch = {.command = &c->command,
+                             .kernel = c->kernel,
+                             .rows = 2,
+                             .spans = &span,
+                             .span_count = 1,
+                             .scalars = c->scalars};
+    sbp_device *device = suite_open(suite_device(), &options, c->arena, program, &dispatch, 1, diag);
+    for (int64_t over = 0; over < 2; over++) {
+        dispatch.row0 = (INT64_C(1) << 32) - 2 + over;
+        assert_true((suite_device()->submit(device, &dispatch, diag) == SBP_OK) == (over == 0));
+    }
+    CHECK_OK(suite_device()->wait(device, diag), diag);
+    suite_device()->destroy(device);
+    sbp_diag_destroy(diag);
+    suite_end(c);
+}
+
+const struct CMUnitTest suite_number_tests[] = {
+    cmocka_unit_test(test_number_stores), cmocka_unit_test(test_number_dynamic),
+    cmocka_unit_test(test_number_halves), cmocka_unit_test(test_number_random),
+    cmocka_unit_test(test_number_rows)};
 const int suite_number_count = SBP_COUNT(suite_number_tests);

@@ -53,7 +53,7 @@ static const char rope_text[] = "kernel @rope f32 heads 3 n 32 {\n"
                                 "  %13 = mul %0, %9\n"
                                 "  %14 = mul %1, %8\n"
                                 "  %15 = add %13, %14\n"
-                                "  %16 = random seed [row elem] 3:35\n"
+                                "  %16 = random seed [row elem] 3:35, %4\n"
                                 "  %17 = add %15, %16\n"
                                 "  %18 = round bf16 %17\n"
                                 "  %19 = load x[7]\n"
@@ -261,6 +261,8 @@ BROKEN(store_beyond, k->instrs[24].offset = 40)
 BROKEN(const_varies, k->instrs[4].vary = SBP_VARY_ROW)
 BROKEN(index_varies, k->instrs[3].vary = SBP_VARY_ELEM | SBP_VARY_HEAD)
 BROKEN(random_fixed, k->instrs[16].vary = SBP_VARY_ELEM)
+BROKEN(stream_varies, k->instrs[16].a = 2)
+BROKEN(stream_of_later, k->instrs[16].a = 17)
 BROKEN(map_axes, k->instrs[12].vary = SBP_VARY_ELEM)
 BROKEN(map_lengths, (k->instrs[3].length = 16, k->instrs[5].length = 16, k->instrs[6].length = 16))
 BROKEN(bad_round, k->instrs[18].dtype = SBP_I64)
@@ -318,6 +320,8 @@ static void test_verifier(void **state) {
                                    {"c7", const_varies},
                                    {"c7", index_varies},
                                    {"c7", random_fixed},
+                                   {"c7", stream_varies},
+                                   {"c3", stream_of_later},
                                    {"c8", map_axes},
                                    {"c8", map_lengths},
                                    {"c9", bad_round},
@@ -377,9 +381,11 @@ static double stream_value(const streamer *s, int32_t index, int64_t head, int64
     case SBP_RK_INDEX:
         return (double)(i->offset + j);
     case SBP_RK_RANDOM: {
-        uint32_t counter[4] = {(uint32_t)s->row, 0, (uint32_t)head, (uint32_t)(i->offset + j)};
+        uint32_t stream = i->a < 0 ? 0 : (uint32_t)stream_value(s, i->a, 0, 0), words[4];
+        uint32_t counter[4] = {(uint32_t)s->row, stream, (uint32_t)head, (uint32_t)(i->offset + j) / 4};
         uint32_t key[2] = {(uint32_t)s->scalars[i->index], 0};
-        return (double)(sbp_philox(counter, key) >> 8) * 0x1p-24;
+        sbp_philox_words(counter, key, words);
+        return (double)(words[(i->offset + j) % 4] >> 8) * 0x1p-24;
     }
     case SBP_RK_MAP:
         return sbp_rowop_eval(i->map, stream_value(s, i->a, head, j),
@@ -625,9 +631,29 @@ static void test_philox(void **state) {
     uint32_t zero[4] = {0}, ones[4] = {~0u, ~0u, ~0u, ~0u};
     uint32_t pi[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
     uint32_t pi_key[2] = {0xa4093822, 0x299f31d0};
-    assert_int_equal(sbp_philox(zero, zero), 0x6627e8d5);
-    assert_int_equal(sbp_philox(ones, ones), 0x408f276d);
-    assert_int_equal(sbp_philox(pi, pi_key), 0xd16cfe09);
+    static const uint32_t answers[3][4] = {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+                                           {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+                                           {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}};
+    const uint32_t *counters[] = {zero, ones, pi}, *keys[] = {zero, ones, pi_key};
+    for (int i = 0; i < 3; i++) {
+        uint32_t words[4];
+        sbp_philox_words(counters[i], keys[i], words);
+        assert_memory_equal(words, answers[i], sizeof words);
+        assert_int_equal(sbp_philox(counters[i], keys[i]), words[0]);
+    }
+    /* element 4 n + w of a stream is word w of counter n */
+    double key = 0x299f3 * 0x1p32 + 0xa4093822;
+    const uint32_t counter[4] = {0x243f6a88, 7, 3, 5}, parts[2] = {0xa4093822, 0x299f3};
+    uint32_t words[4];
+    sbp_philox_words(counter, parts, words);
+    for (int w = 0; w < 4; w++)
+        assert_true(sbp_random_at(key, 7, 0x243f6a88, 3, 20 + w) == (words[w] >> 8) * 0x1p-24);
+    for (int i = 0; i < 3; i++) /* what is no integer below 2^32 is stream 0 */
+        assert_true(sbp_random_at(1, (double[]){NAN, -1, 0x1p32}[i], 1, 2, 3) ==
+                    sbp_random_at(1, 0, 1, 2, 3));
+    assert_true(sbp_rowkernel_rows_fit(0xffffffff, 1) && sbp_rowkernel_rows_fit(INT64_C(1) << 32, 0));
+    assert_false(sbp_rowkernel_rows_fit(0xffffffff, 2) || sbp_rowkernel_rows_fit(-1, 1) ||
+                 sbp_rowkernel_rows_fit(0, INT64_MAX) || sbp_rowkernel_rows_fit(INT64_MAX, 1));
 }
 
 /* Every allocation of parsing may fail: the arena's guard reports it. */

@@ -2,6 +2,7 @@
 #include "backends/cpu/rows.h"
 #include "backends/cpu/kernels/convert.h"
 #include "backends/cpu/kernels/kernels.h"
+#include "backends/cpu/kernels/random.h"
 #include "backends/rowmath.h"
 
 enum { SUM_LANES = 64, ROW_AHEAD = 16, ROW_AHEAD_LINES = 8 };

@@ -182,16 +182,25 @@ static void real_step_index(const real_rows_run *run, const row_step *step) {
 static void real_step_random(const real_rows_run *run, const row_step *step) {
     REAL *out = run->at[step->dst];
     int64_t n = real_step_length(run, step->shape, step->length);
-    uint64_t key = (uint64_t)run->command->scalars[step->instr->index];
-    uint32_t first = (uint32_t)(step->instr->offset + (step->shape & SBP_VARY_ELEM ? run->elem : 0));
+    double scalar = run->command->scalars[step->instr->index];
+    double number = step->a < 0 ? 0 : (double)*run->at[step->a];
+    uint64_t key = scalar >= 0 && scalar < 0x1p63 ? (uint64_t)scalar : 0;
+    uint32_t stream = number >= 0 && number < 0x1p32 ? (uint32_t)number : 0, words[RANDOM_WORDS];
+    int64_t first = step->instr->offset + (step->shape & SBP_VARY_ELEM ? run->elem : 0);
+    int64_t skipped = first % 4; /* words of the first counter that belong to elements before */
     for (int64_t r = 0; r < real_shape_rows(run, step->shape); r++)
         for (int64_t h = 0; h < real_shape_heads(run, step->shape); h++, out += n) {
-            uint64_t row = (uint64_t)(run->command->row0 + run->row + r);
+            uint32_t row = (uint32_t)(run->command->row0 + run->row + r);
             uint32_t head = step->instr->vary & SBP_VARY_HEAD ? (uint32_t)(run->head + h) : 0;
-            for (int64_t j = 0; j < n; j++) {
-                uint32_t word = sbp_philox_word((uint32_t)row, (uint32_t)(row >> 32), head,
-                                                first + (uint32_t)j, (uint32_t)key, (uint32_t)(key >> 32));
-                out[j] = (REAL)(int32_t)(word >> 8) * R(0x1p-24);
+            for (int64_t j = -skipped; j < n; j += RANDOM_WORDS) {
+                int64_t from = j < 0 ? skipped : 0, end = n - j < RANDOM_WORDS ? n - j : RANDOM_WORDS;
+                random_words(words, row, stream, head, (uint32_t)((first + j) / 4), key);
+                if (end - from == RANDOM_WORDS)
+                    for (int64_t i = 0; i < RANDOM_WORDS; i++)
+                        out[j + i] = (REAL)(int32_t)(words[i] >> 8) * R(0x1p-24);
+                else
+                    for (int64_t i = from; i < end; i++)
+                        out[j + i] = (REAL)(int32_t)(words[i] >> 8) * R(0x1p-24);
             }
         }
 }

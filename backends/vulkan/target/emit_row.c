@@ -191,7 +191,8 @@ static void value(emitter *e, int32_t k) {
                  instr->vary & SBP_VARY_ELEM ? "j" : "0");
         break;
     case SBP_RK_RANDOM:
-        snprintf(text, sizeof text, "random(%d, row, %s, %lld + %s)", instr->index,
+        snprintf(element, sizeof element, instr->a < 0 ? "REAL(0.0)" : "v%d", instr->a);
+        snprintf(text, sizeof text, "random(%d, %s, row, %s, %lld + %s)", instr->index, element,
                  instr->vary & SBP_VARY_HEAD ? "h" : "0", (long long)instr->offset,
                  instr->vary & SBP_VARY_ELEM ? "j" : "0");
         break;
@@ -470,9 +471,9 @@ static void flat(emitter *e) {
 }
 
 static const char random_text[] =
-    "REAL random(int key, int row, int head, int j) { // Philox4x32-10, ir/rowkernel.h\n"
-    "    uint64_t at = uint64_t(args.row0 + int64_t(row));\n"
-    "    uvec4 c = uvec4(uint(at), uint(at >> 32), uint(head), uint(j));\n"
+    "REAL random(int key, REAL number, int row, int head, int j) { // Philox4x32-10, ir/rowkernel.h\n"
+    "    uint stream = number >= REAL(0.0) && number < REAL(4294967296.0) ? uint(number) : 0u;\n"
+    "    uvec4 c = uvec4(uint(args.row0 + int64_t(row)), stream, uint(head), uint(j) / 4u);\n"
     "    uint k0 = args.keys[2 * key], k1 = args.keys[2 * key + 1];\n"
     "    for (int round = 0; round < 10; round++) {\n"
     "        uint high0, low0, high1, low1;\n"
@@ -482,7 +483,8 @@ static const char random_text[] =
     "        k0 += 0x9e3779b9u;\n"
     "        k1 += 0xbb67ae85u;\n"
     "    }\n"
-    "    return REAL(c.x >> 8) * REAL(5.9604644775390625e-8);\n"
+    "    uint k = uint(j) & 3u, word = k == 0u ? c.x : k == 1u ? c.y : k == 2u ? c.z : c.w;\n"
+    "    return REAL(word >> 8) * REAL(5.9604644775390625e-8);\n"
     "}\n";
 
 /* Bits of a float. */
