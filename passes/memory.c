@@ -216,13 +216,6 @@ static int by_size(const void *x, const void *y) {
     return a->order - b->order;
 }
 
-static int by_offset(const void *x, const void *y) {
-    const parcel *a = *(const parcel *const *)x, *b = *(const parcel *const *)y;
-    if (a->offset != b->offset)
-        return a->offset < b->offset ? -1 : 1;
-    return a->order - b->order;
-}
-
 static bool overlap(const sbp_live_set *a, const sbp_live_set *b) {
     for (int32_t i = 0, j = 0; i < a->count && j < b->count;) {
         if (a->ranges[i].begin <= b->ranges[j].end && b->ranges[j].begin <= a->ranges[i].end)
@@ -252,22 +245,22 @@ static int64_t within_block(int64_t offset, int64_t bytes, int64_t block) {
 /* Places the parcels from `base` on; returns the end. */
 static int64_t pack(sbp_arena *arena, parcel *parcels, int32_t count, int32_t timelines, int64_t base,
                     int64_t block) {
-    parcel **placed = SBP_NEW_ARRAY(arena, parcel *, count + 1),
-           **near = SBP_NEW_ARRAY(arena, parcel *, count + 1);
+    parcel **placed = SBP_NEW_ARRAY(arena, parcel *, count + 1); /* by offset */
     int64_t end = base;
     qsort(parcels, (size_t)count, sizeof *parcels, by_size);
     for (int32_t i = 0; i < count; i++) {
-        int32_t neighbours = 0;
-        for (int32_t j = 0; j < i; j++)
-            if (meet(&parcels[i], placed[j], timelines))
-                near[neighbours++] = placed[j];
-        qsort(near, (size_t)neighbours, sizeof(parcel *), by_offset);
         int64_t at = within_block(base, parcels[i].bytes, block);
-        for (int32_t j = 0; j < neighbours; j++)
-            if (near[j]->offset < at + parcels[i].bytes && at < near[j]->offset + near[j]->bytes)
-                at = within_block(near[j]->offset + near[j]->bytes, parcels[i].bytes, block);
+        for (int32_t j = 0; j < i; j++) {
+            const parcel *other = placed[j];
+            if (other->offset < at + parcels[i].bytes && at < other->offset + other->bytes &&
+                meet(&parcels[i], other, timelines))
+                at = within_block(other->offset + other->bytes, parcels[i].bytes, block);
+        }
         parcels[i].offset = at;
-        placed[i] = &parcels[i];
+        int32_t place = i;
+        for (; place > 0 && placed[place - 1]->offset > at; place--)
+            placed[place] = placed[place - 1];
+        placed[place] = &parcels[i];
         end = at + parcels[i].bytes > end ? at + parcels[i].bytes : end;
     }
     return end;

@@ -18,8 +18,11 @@ enum { MAX_CHANGES = 16 };
 typedef struct changes {
     sbp_compilation *c;
     sbp_pipeline base; /* before the passes */
-    change list[MAX_CHANGES];
+    change list[2 * MAX_CHANGES];
     int32_t count;
+    sbp_schedule_options schedules[MAX_CHANGES]; /* to be estimated */
+    const char *texts[MAX_CHANGES];
+    int32_t scheduled;
 } changes;
 
 static int64_t room(const sbp_compilation *c) {
@@ -33,13 +36,18 @@ static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e
     return e->device_bytes + target->runtime_bytes + (target->shared_memory ? e->host_bytes : 0);
 }
 
-/* A change of the schedule, or with `step` of how gradients are consumed. */
-static sbp_status add_change(changes *ch, const char *text, const sbp_schedule_options *s, bool step) {
-    sbp_pipeline p = ch->base;
-    p.options.step |= step;
-    change *next = &ch->list[ch->count++];
-    next->text = text;
-    return sbp_planner_estimate(&p, ch->c->estimate.t_max, s, &next->estimate);
+/* A change of the schedule; estimated with the others of its kind. */
+static void add_change(changes *ch, const char *text, const sbp_schedule_options *s) {
+    ch->schedules[ch->scheduled] = *s;
+    ch->texts[ch->scheduled++] = text;
+}
+
+static sbp_status estimate_changes(changes *ch) {
+    sbp_plan_estimate estimates[MAX_CHANGES];
+    SBP_TRY(sbp_planner_estimate(&ch->base, ch->c->estimate.t_max, ch->schedules, ch->scheduled, estimates));
+    for (int32_t i = 0; i < ch->scheduled; i++)
+        ch->list[ch->count++] = (change){.text = ch->texts[i], .estimate = estimates[i]};
+    return SBP_OK;
 }
 
 /* "--save a+b": what the planner would keep in the memory there is, all else as it is. */
@@ -60,7 +68,7 @@ static sbp_status add_saved_set(changes *ch) {
     sbp_schedule_options none = *s;
     none.save_all = false;
     none.saved_count = 0;
-    SBP_TRY(sbp_planner_estimate(&ch->base, w.t_max, &none, &bare));
+    SBP_TRY(sbp_planner_estimate(&ch->base, w.t_max, &none, 1, &bare));
     if (w.memory_bytes == 0 || device_bytes(c, &bare) > w.memory_bytes)
         return SBP_OK;
     change *next = &ch->list[ch->count];
@@ -86,21 +94,21 @@ static sbp_status find_changes(changes *ch) {
     if (!w->whole && (s->save_all || s->saved_count > 0)) {
         o.save_all = false;
         o.saved_count = 0;
-        SBP_TRY(add_change(ch, "--save none", &o, false));
+        add_change(ch, "--save none", &o);
     }
     o = *s;
     for (int class = 0; class < SBP_ITEM_CLASS_COUNT && target->has_copy_queue && !target->shared_memory;
          class ++)
         if (s->homes[class] == SBP_DEVICE) {
             o.homes[class] = SBP_HOST;
-            SBP_TRY(add_change(ch, sbp_planner_homes(c->arena, &o, "--offload "), &o, false));
+            add_change(ch, sbp_planner_homes(c->arena, &o, "--offload "), &o);
         }
     o = *s;
     if (!w->whole && s->homes[SBP_ITEM_CHECKPOINT] == SBP_DEVICE) {
         o.checkpoint_every = s->checkpoint_every > 1 ? 1 : 4;
-        SBP_TRY(add_change(ch, s->checkpoint_every > 1 ? "--checkpoint-every 1" : "--checkpoint-every 4", &o,
-                           false));
+        add_change(ch, s->checkpoint_every > 1 ? "--checkpoint-every 1" : "--checkpoint-every 4", &o);
     }
+    SBP_TRY(estimate_changes(ch));
     if (w->whole && c->estimate.t_max > target->chunk) {
         sbp_wish stream = {.t_max = c->estimate.t_max,
                            .chunk = SBP_AUTO,
@@ -113,8 +121,13 @@ static sbp_status find_changes(changes *ch) {
         SBP_TRY(sbp_planner_choose(&ch->base, &stream, &ch->list[ch->count].estimate));
         ch->count++;
     }
-    if (!c->step && c->pipeline.options.optimizer != SBP_OPTIMIZER_NONE)
-        SBP_TRY(add_change(ch, "--clip none --accumulate 1", s, true));
+    if (!c->step && c->pipeline.options.optimizer != SBP_OPTIMIZER_NONE) {
+        sbp_pipeline p = ch->base;
+        change *next = &ch->list[ch->count++];
+        p.options.step = true;
+        next->text = "--clip none --accumulate 1";
+        SBP_TRY(sbp_planner_estimate(&p, c->estimate.t_max, s, 1, &next->estimate));
+    }
     return SBP_OK;
 }
 
@@ -271,6 +284,9 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     sbp_text_init(&kept, c->arena);
     if (sbp_program_describe_kept(c->arena, program, &kept))
         sbp_text_add(out, "trained    %s\n", kept.data);
+    double row, row_host;
+    SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, target, &row, &row_host));
+    sbp_text_add(out, "per row    %.1f KB on the device, %.1f on the host\n", row / 1e3, row_host / 1e3);
     if (c->wish.memory_bytes > 0)
         sbp_text_add(out, "headroom   %s of --memory %s\n",
                      sbp_format_bytes(spare, sizeof spare, (double)(c->wish.memory_bytes - device)),
@@ -320,6 +336,9 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
                      (long long)categories[i].bytes);
     sbp_text_add(out, "}");
     sbp_cli_add_schedule(c, out);
+    double row, row_host;
+    SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, &c->pipeline.target, &row, &row_host));
+    sbp_text_add(out, ", \"bytes_per_token\": {\"device\": %.6g, \"host\": %.6g}", row, row_host);
     sbp_text_add(out, ", \"busy\": {");
     for (int q = 0; q < SBP_QUEUE_COUNT; q++)
         sbp_text_add(out, "%s\"%s\": %.6g", q > 0 ? ", " : "", sbp_queue_names[q], c->estimate.busy[q]);

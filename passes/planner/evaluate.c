@@ -297,24 +297,29 @@ sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_op
     return status;
 }
 
-typedef struct single {
+typedef struct settings {
     sbp_evaluator pl;
     int64_t t_max;
-    const sbp_schedule_options *schedule;
+    const sbp_schedule_options *schedules;
+    int32_t count;
     sbp_plan_estimate *out;
-} single;
+} settings;
 
 static sbp_status estimate(void *user) {
-    single *s = user;
-    return sbp_evaluator_run(&s->pl, s->t_max, s->schedule, true, s->out);
+    settings *s = user;
+    for (int32_t i = 0; i < s->count; i++)
+        SBP_TRY(sbp_evaluator_run(&s->pl, s->t_max, &s->schedules[i], true, &s->out[i]));
+    return SBP_OK;
 }
 
 sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
-                                const sbp_schedule_options *schedule, sbp_plan_estimate *out) {
-    single s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
-                .t_max = t_max,
-                .schedule = schedule,
-                .out = out};
+                                const sbp_schedule_options *schedules, int32_t count,
+                                sbp_plan_estimate *out) {
+    settings s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
+                  .t_max = t_max,
+                  .schedules = schedules,
+                  .count = count,
+                  .out = out};
     sbp_status status = sbp_guard(pipeline->arena, pipeline->diag, estimate, &s);
     sbp_evaluator_end(&s.pl);
     return status;

@@ -57,9 +57,10 @@ typedef struct sbp_plan_estimate {
 sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish,
                               sbp_plan_estimate *out) SBP_CHECKED;
 
-/* Exact bytes and modelled time of one setting. */
+/* Exact bytes and modelled time of `count` settings; those that share functions cost little together. */
 sbp_status sbp_planner_estimate(const sbp_pipeline *pipeline, int64_t t_max,
-                                const sbp_schedule_options *schedule, sbp_plan_estimate *out) SBP_CHECKED;
+                                const sbp_schedule_options *schedules, int32_t count,
+                                sbp_plan_estimate *out) SBP_CHECKED;
 
 /* The longest t for which a finished program, chunks as they are, stays within the given arena bytes; 0:
  * none. */

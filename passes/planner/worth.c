@@ -7,7 +7,15 @@
 typedef struct item {
     const char *name;
     bool kept;
+    struct holder *holders;
+    int32_t holder_count, holder_capacity;
 } item;
+
+/* A value under that name, in a segment; those of one segment follow each other. */
+typedef struct holder {
+    int32_t segment;
+    sbp_value value;
+} holder;
 
 /* One kind of segment that is differentiated. */
 typedef struct segment {
@@ -18,6 +26,8 @@ typedef struct segment {
     bool *visited;  /* per op */
     int32_t *stack; /* of ops */
     bool *needed;   /* per op: the last search found it, where keeping its results would spare it */
+    double seconds; /* per row, of the last search over all segments */
+    int32_t trial;  /* the last that it was part of */
 } segment;
 
 typedef struct ranking {
@@ -27,6 +37,7 @@ typedef struct ranking {
     int32_t segment_count;
     item *items;
     int32_t item_count, item_capacity;
+    int32_t trial;
 } ranking;
 
 /* ---- cost of computing ops again --------------------------------------------------------------------- */
@@ -111,8 +122,10 @@ static double segment_seconds(const ranking *r, segment *s) {
 
 static double all_seconds(const ranking *r) {
     double seconds = 0;
-    for (int32_t i = 0; i < r->segment_count; i++)
-        seconds += segment_seconds(r, &r->segments[i]) * r->segments[i].calls;
+    for (int32_t i = 0; i < r->segment_count; i++) {
+        r->segments[i].seconds = segment_seconds(r, &r->segments[i]);
+        seconds += r->segments[i].seconds * r->segments[i].calls;
+    }
     return seconds * (double)r->t;
 }
 
@@ -170,38 +183,40 @@ static void add_segments(ranking *r) {
                 continue;
             const char *full = s.d->values[v].name;
             const char *name = sbp_arena_strndup(r->p->arena, full, sbp_saved_base_length(full));
+            holder here = {.segment = r->segment_count, .value = v};
             s.item[v] = sbp_map_get(&names, name);
             if (s.item[v] < 0) {
                 s.item[v] = r->item_count;
                 SBP_PUSH(r->p->arena, r->items, r->item_count, r->item_capacity, (item){.name = name});
                 sbp_map_set(&names, name, s.item[v]);
             }
+            item *it = &r->items[s.item[v]];
+            SBP_PUSH(r->p->arena, it->holders, it->holder_count, it->holder_capacity, here);
         }
         r->segments[r->segment_count++] = s;
     }
 }
 
 static void set_kept(ranking *r, int32_t number, bool kept) {
-    r->items[number].kept = kept;
-    for (int32_t i = 0; i < r->segment_count; i++)
-        for (int32_t v = 0; v < r->segments[i].d->value_count; v++)
-            if (r->segments[i].item[v] == number)
-                r->segments[i].kept[v] = kept;
+    item *it = &r->items[number];
+    it->kept = kept;
+    for (int32_t h = 0; h < it->holder_count; h++)
+        r->segments[it->holders[h].segment].kept[it->holders[h].value] = kept;
 }
 
 /* Adds an item that is not kept yet; its bytes per row as far as the last search needed its values. */
 static void add_item(const ranking *r, int32_t number, sbp_worth *step) {
     if (r->items[number].kept)
         return;
-    step->names[step->name_count++] = r->items[number].name;
-    for (int32_t i = 0; i < r->segment_count; i++) {
-        const segment *s = &r->segments[i];
-        int64_t bytes = 0;
-        for (int32_t v = 0; v < s->d->value_count; v++)
-            if (s->item[v] == number && s->needed[s->d->values[v].op])
-                bytes += (int64_t)row_bytes(&s->d->values[v].type);
-        step->row_bytes += bytes * s->calls;
-        step->call_row_bytes += bytes;
+    const item *it = &r->items[number];
+    step->names[step->name_count++] = it->name;
+    for (int32_t h = 0; h < it->holder_count; h++) {
+        const segment *s = &r->segments[it->holders[h].segment];
+        const sbp_value_info *value = &s->d->values[it->holders[h].value];
+        if (!s->needed[value->op])
+            continue;
+        step->row_bytes += (int64_t)row_bytes(&value->type) * s->calls;
+        step->call_row_bytes += (int64_t)row_bytes(&value->type);
     }
 }
 
@@ -233,6 +248,27 @@ static int32_t list_candidates(const ranking *r, candidate *out) {
     return n;
 }
 
+/* By keeping the items as well; since the last search over all segments. */
+static double seconds_spared(ranking *r, const candidate *c) {
+    double seconds = 0;
+    for (int32_t k = 0; k < c->count; k++)
+        set_kept(r, c->items[k], true);
+    r->trial++;
+    for (int32_t k = 0; k < c->count; k++) {
+        const item *it = &r->items[c->items[k]];
+        for (int32_t h = 0; h < it->holder_count; h++) {
+            segment *s = &r->segments[it->holders[h].segment];
+            if (s->trial == r->trial)
+                continue;
+            s->trial = r->trial;
+            seconds += (s->seconds - segment_seconds(r, s)) * s->calls;
+        }
+    }
+    for (int32_t k = 0; k < c->count; k++)
+        set_kept(r, c->items[k], false);
+    return seconds * (double)r->t;
+}
+
 void sbp_saved_worth(const sbp_pipeline *p, int64_t t, sbp_worth **out, int32_t *count) {
     ranking r = {.p = p, .t = t};
     int32_t capacity = 0;
@@ -257,11 +293,7 @@ void sbp_saved_worth(const sbp_pipeline *p, int64_t t, sbp_worth **out, int32_t 
             sbp_worth *step = &steps[i];
             if (step->name_count < list[i].count || step->row_bytes == 0)
                 continue;
-            for (int32_t k = 0; k < list[i].count; k++)
-                set_kept(&r, list[i].items[k], true);
-            step->seconds = now - all_seconds(&r);
-            for (int32_t k = 0; k < list[i].count; k++)
-                set_kept(&r, list[i].items[k], false);
+            step->seconds = seconds_spared(&r, &list[i]);
             if (step->seconds > first * 1e-3 && /* less is not worth a name */
                 (chosen < 0 || step->seconds / (double)step->row_bytes >
                                    steps[chosen].seconds / (double)steps[chosen].row_bytes * (1 + 1e-9)))

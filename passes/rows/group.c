@@ -59,6 +59,9 @@ struct sbp_grouping {
     int32_t info_capacity;
     int32_t *candidates;
     int32_t candidate_count, candidate_capacity;
+    /* Per op i: an op up to i; when it is i itself, no group has roots on both sides of i (before i, and i or
+     * behind it). See barrier_before. */
+    int32_t *barrier;
 };
 
 static const sbp_op *def(const sbp_fuser *z, sbp_value v) {
@@ -239,18 +242,41 @@ static void cut_large_roots(sbp_fuser *z) {
 typedef struct search {
     const sbp_fuser *z;
     int32_t group, pending;
-    int32_t visits; /* left */
+    int32_t visits;  /* left */
+    int32_t barrier; /* ops before it do not wait for the group */
 } search;
+
+/* The last op up to `op` that no group lies across: what is before it waits for nothing that is not. */
+static int32_t barrier_before(const sbp_fuser *z, int32_t op) {
+    int32_t *barrier = z->grouping->barrier, found = op;
+    while (barrier[found] != found)
+        found = barrier[found];
+    while (barrier[op] != found) {
+        int32_t next = barrier[op];
+        barrier[op] = found;
+        op = next;
+    }
+    return found;
+}
+
+static int32_t op_of(const sbp_fuser *z, sbp_value v) {
+    return z->f->values[v].role == SBP_VALUE_OP ? z->f->values[v].op : -1;
+}
 
 static search begin_search(const sbp_fuser *z, int32_t group, int32_t visits) {
     z->grouping->walk++;
-    return (search){.z = z, .group = group, .visits = visits};
+    return (search){.z = z,
+                    .group = group,
+                    .visits = visits,
+                    .barrier = barrier_before(z, op_of(z, z->groups[group].roots[0]))};
 }
 
 static void ask(search *s, sbp_value v) {
     if (v == SBP_NO_VALUE)
         return;
     v = s->z->stage->defined_by[s->z->stage->base[v]];
+    if (op_of(s->z, v) < s->barrier)
+        return;
     if (first_visit(s->z, v))
         s->z->grouping->stack[s->pending++] = v;
 }
@@ -400,6 +426,9 @@ static void join(sbp_fuser *z, sbp_value root, int32_t chosen, int32_t leaf_coun
     sbp_row_group *group = &z->groups[chosen];
     group_info *info = &g->info[chosen];
     SBP_PUSH(z->p->arena, group->roots, group->root_count, group->root_capacity, root);
+    int32_t first = op_of(z, group->roots[0]); /* the group lies across all ops from behind it up to root's */
+    for (int32_t op = barrier_before(z, op_of(z, root)); op > first; op = barrier_before(z, op))
+        g->barrier[op] = op - 1;
     for (int32_t i = 0; i < leaf_count; i++) {
         sbp_value leaf = g->leaves[i];
         if (!is_new_operand(z, chosen, leaf))
@@ -416,6 +445,8 @@ void sbp_fuse_group(sbp_fuser *z) {
     struct sbp_grouping *g = z->grouping;
     cut_large_roots(z);
     z->group_count = 0;
+    for (int32_t i = 0; i < z->f->op_count; i++)
+        g->barrier[i] = i;
     for (int32_t v = 0; v < z->f->value_count; v++) {
         z->group_of[v] = -1;
         g->readers[v].count = 0;
@@ -538,6 +569,7 @@ void sbp_fuse_group_begin(sbp_fuser *z) {
     g->list = SBP_NEW_ARRAY(arena, sbp_value, n);
     g->leaves = SBP_NEW_ARRAY(arena, sbp_value, n);
     g->replaces = SBP_NEW_ARRAY(arena, sbp_value, n);
+    g->barrier = SBP_NEW_ARRAY(arena, int32_t, z->f->op_count + 1);
     g->readers = SBP_NEW_ARRAY(arena, reader_list, n);
     g->computed_by = SBP_NEW_ARRAY(arena, int32_t, n);
     z->group_of = SBP_NEW_ARRAY(arena, int32_t, n);

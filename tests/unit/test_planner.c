@@ -129,7 +129,7 @@ static void estimates_equal_plans(bench *b) {
             .saved_count = cases[i].saved == 1,
             .homes = {[SBP_ITEM_CHECKPOINT] = cases[i].offload, [SBP_ITEM_SAVED] = cases[i].offload}};
         sbp_plan_estimate e;
-        require(b, sbp_planner_estimate(&p, cases[i].t, &s, &e));
+        require(b, sbp_planner_estimate(&p, cases[i].t, &s, 1, &e));
         sbp_program *real = compile(b, &p, cases[i].t, &s);
         if (e.device_bytes != real->arena_bytes[SBP_DEVICE] || e.host_bytes != real->arena_bytes[SBP_HOST])
             fail_msg("%s case %d: estimated %lld + %lld bytes, the plan has %lld + %lld", c->model, i,
@@ -310,7 +310,7 @@ static void choices(bench *b) {
     sbp_schedule_options everything = rich.schedule;
     everything.save_all = true;
     sbp_plan_estimate all;
-    require(b, sbp_planner_estimate(&p, rich.t_max, &everything, &all));
+    require(b, sbp_planner_estimate(&p, rich.t_max, &everything, 1, &all));
     assert_true(rich.seconds < all.seconds * 1.005);
 
     w = free_wish(65536, (int64_t)4 << 30);
@@ -329,7 +329,7 @@ static void limits(bench *b) {
     assert_true(longest.t_max > 65536);
     assert_true(longest.device_bytes + p.target.runtime_bytes <= w.memory_bytes);
     sbp_plan_estimate beyond;
-    require(b, sbp_planner_estimate(&p, longest.t_max + longest.t_max / 100, &longest.schedule, &beyond));
+    require(b, sbp_planner_estimate(&p, longest.t_max + longest.t_max / 100, &longest.schedule, 1, &beyond));
     assert_true(beyond.device_bytes + p.target.runtime_bytes > w.memory_bytes);
 
     int errors = sbp_diag_count(b->diag, SBP_ERROR);
@@ -370,7 +370,7 @@ static void nothing_listed_beats_the_choice(bench *b) {
                                           .checkpoint_every = structure == 2 ? 2 : 1,
                                           .saved = sets[set].names,
                                           .saved_count = sets[set].count};
-                require(b, sbp_planner_estimate(&p, w.t_max, &o, &e));
+                require(b, sbp_planner_estimate(&p, w.t_max, &o, 1, &e));
                 bool fits = e.device_bytes + e.host_bytes + p.target.runtime_bytes <= w.memory_bytes;
                 fitting += fits;
                 not_fitting += !fits;
