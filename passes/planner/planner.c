@@ -20,6 +20,7 @@ typedef struct search {
     bool longest;     /* maximise t_max instead of speed */
     int64_t quarters; /* of the target's chunk sizes */
     bool refine;      /* look at all sizes */
+    bool slow_update; /* updates run where they take longer: it may be where there is room */
     bool found;
     bounds *tried; /* those of the first round, for the second */
     int32_t tried_count, tried_capacity;
@@ -427,7 +428,7 @@ static sbp_status pick_update(search *s, sbp_schedule_options *o) {
     SBP_TRY(try_at(s, simple, rows, true, &here));
     simple.host_update = true;
     SBP_TRY(try_at(s, simple, rows, true, &host));
-    o->host_update = host.seconds < here.seconds;
+    o->host_update = (host.seconds < here.seconds) != s->slow_update;
     return SBP_OK;
 }
 
@@ -457,11 +458,21 @@ static sbp_status try_all(search *s) {
     return SBP_OK;
 }
 
+/* With the usual chunks, then with smaller ones. */
+static sbp_status search_usual(search *s) {
+    for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
+        SBP_TRY(try_all(s));
+    return SBP_OK;
+}
+
 /* Structures with the usual chunks, then those that might do better with others. The longest sequence is
  * found step by step: there only for the structure that won. */
 static sbp_status search_plans(search *s) {
-    for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
-        SBP_TRY(try_all(s));
+    SBP_TRY(search_usual(s));
+    if (!s->found && s->pl.base->target.has_copy_queue) {
+        s->slow_update = true;
+        SBP_TRY(search_usual(s));
+    }
     if (!s->found || s->wish->whole)
         return SBP_OK;
     if (s->wish->memory_bytes == 0)

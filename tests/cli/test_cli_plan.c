@@ -236,6 +236,12 @@ static void test_device_profile(void **state) {
             "disk_bytes 5e9 half_rows 128 command_seconds 4e-6 chunk 4096 head_chunk 1024\n");
     cli_ok(f, "$C compile $D/m --device-profile $D/small --seq-len 4096 --clip none --accumulate 1");
     cli_fails(f, 3, "too much", "$C compile $D/m --device-profile $D/small --seq-len 4096 --offload none");
+    /* updates on the device, which are faster here, would need more than there is */
+    cli_ok(f,
+           "$C compile $D/m --device-profile rtx4090-24gb --memory 16GiB --seq-len 8192 --param-dtype bf16 "
+           "--clip none --accumulate 1 --offload checkpoints+saved+states:disk+params:disk");
+    assert_non_null(strstr(text_of(f, "err"), "updates run on the host's cores"));
+    assert_non_null(strstr(text_of(f, "err"), "disk bounds it"));
     cli_put(f, "bad", "memory 24GiB speed 3\n");
     cli_fails(f, 1, "'speed' is no key", "$C compile $D/m --device-profile $D/bad");
     cli_fails(f, 2, "h200", "$C compile $D/m --device-profile nothing");
