@@ -306,5 +306,8 @@ void bench_row_make(bench *b, int32_t number, int64_t rows, bench_command *out, 
                                    .kernel = k,
                                    .rows = rows,
                                    .spans = out->spans,
-                                   .span_count = k->operand_count};
+                                   .span_count = k->operand_count,
+                                   .scalars = out->scalars};
+    for (int32_t i = 0; i < k->scalar_count; i++)
+        out->scalars[i] = i + 1;
 }

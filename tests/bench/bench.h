@@ -33,6 +33,7 @@ typedef struct bench_command {
     sbp_dispatch dispatch;
     int cold; /* operand that moves from run to run through `copies` of it, so that no cache holds it; -1 */
     int64_t copies;
+    double scalars[SBP_ROWKERNEL_MAX_SCALARS]; /* row commands: 1, 2, .. */
 } bench_command;
 
 /* A product of a layer: d[m, n] = op(a) op(b), or += in fp32 when `add`. All in dtype but a sum. */
