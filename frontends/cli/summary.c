@@ -213,7 +213,7 @@ static void traffic_lines(const sbp_compilation *c, sbp_text *out) {
         bool any = false;
         for (int w = 0; w < SBP_COUNT(ways); w++)
             if (ways[w].bytes > 0) {
-                sbp_text_add(out, "%s%s %s %s", any ? ", " : before, any ? "" : sbp_item_class_names[class],
+                sbp_text_add(out, "%s%s %s %s", any ? "," : before, any ? "" : sbp_item_class_names[class],
                              sbp_format_bytes(size, sizeof size, ways[w].bytes), ways[w].way);
                 any = true;
                 before = "; ";

@@ -34,7 +34,7 @@ ROWS = [  # name, model, profile, options, goal: tokens at least, or KB per toke
     ("8B, fp32 Adam, H200", "Qwen3-8B", "h200", FULL + NONE + MAX, {"tokens": 350e3}),
     ("Llama 8B, H200, 128 GiB of host memory", "Llama-3.1-8B", "h200", FULL + MAX + ["--host-memory", "128GiB"], {"tokens": 700e3}),
     ("32B at 128k", "Qwen3-32B", "h100-80gb", FULL + ["--seq-len", "131072", "--host-memory", "1TiB"], {"tokens": 131072}),
-    ("8B, g = 1", "Qwen3-8B", "h100-80gb", EXACT + NONE + ["--seq-len", "65536", "--segment", "1", "--checkpoint-every", "1", "--save", "none"], {"kb": 316}),
+    ("8B, g = 1", "Qwen3-8B", "h100-80gb", EXACT + NONE + ["--seq-len", "32768", "--segment", "1", "--checkpoint-every", "1", "--save", "none"], {"kb": 316}),
     ("123B at 32k, 24 GB, NVMe", "Mistral-Large-Instruct-2407", "rtx4090-24gb",
      FULL + ["--seq-len", "32768", "--host-memory", "256GB", "--offload", "checkpoints+saved+states:disk+gradients:disk+params:disk"], {"tokens": 32768}),
     ("123B at 128k, H200, 1.5 TiB", "Mistral-Large-Instruct-2407", "h200", FULL + ["--seq-len", "131072", "--host-memory", "1536GiB"], {"tokens": 131072}),
