@@ -167,6 +167,35 @@ static void attention_grows_with_the_square(void **state) {
     testing_close(&t);
 }
 
+/* With everything else at once, a function takes as long as its operations at the rates of the type. */
+static void work_is_timed_at_the_rate_of_its_type(void **state) {
+    (void)state;
+    static const sbp_dtype types[] = {SBP_F32, SBP_BF16, SBP_F64};
+    for (int d = 0; d < SBP_COUNT(types); d++) {
+        testing t = testing_open(1);
+        compile_wish wish = compile_wish_for(GOLDEN "llama_bias/model", 64, 16, 16);
+        wish.compute = types[d];
+        sbp_program *p;
+        testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
+        sbp_target_info target = {.name = "cpu"};
+        sbp_rates *r = &target.rates;
+        for (int i = 0; i < SBP_DTYPE_COUNT; i++)
+            r->product[i] = r->attention[i] = i == (int)types[d] ? 1e9 : 1e30;
+        r->memory = r->row_ops = r->in = r->out = r->host = r->host_ops = r->disk_read = r->disk_write = 1e30;
+        int compared = 0;
+        for (int32_t f = 0; f < p->function_count; f++) {
+            sbp_cost cost;
+            sbp_cost_function(p, f, 64, &target, &cost);
+            if (fabs(cost.seconds - cost.flops / 1e9) > SBP_TOLERANCE_F64 * cost.seconds + 1e-20)
+                fail_msg("%s, @%s: %.17g s for %g flops", sbp_dtype_name(types[d]), p->functions[f].name,
+                         cost.seconds, cost.flops);
+            compared += cost.flops > 0;
+        }
+        assert_true(compared >= 3);
+        testing_close(&t);
+    }
+}
+
 /* Rows of a table that nobody looks up cost nothing: seconds do not change with the number of tokens there
  * are. */
 static void gathers_cost_what_they_touch(void **state) {
@@ -209,8 +238,8 @@ static void gathers_cost_what_they_touch(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(flops_are_counted),
-                                       cmocka_unit_test(attention_grows_with_the_square),
-                                       cmocka_unit_test(gathers_cost_what_they_touch)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(flops_are_counted), cmocka_unit_test(work_is_timed_at_the_rate_of_its_type),
+        cmocka_unit_test(attention_grows_with_the_square), cmocka_unit_test(gathers_cost_what_they_touch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
