@@ -167,6 +167,15 @@ static sbp_status check_weights(const sbp_loading *l) {
     return SBP_OK;
 }
 
+/* As the source keeps a parameter: its file, or what config.json says of one. */
+static sbp_dtype source_dtype(const sbp_loading *l, const sbp_param *param) {
+    const sbp_recipe *recipe;
+    const sbp_weight *w = source_of(l, param, &recipe);
+    if (w && w->readable && !w->quantized && sbp_dtype_is_float(w->dtype))
+        return w->dtype;
+    return l->published != SBP_DTYPE_COUNT ? l->published : SBP_F32;
+}
+
 static sbp_dtype storage_of(const sbp_loading *l, const sbp_param *param) {
     const sbp_model_options *o = l->options;
     if (o->compute == SBP_F64)
@@ -175,7 +184,7 @@ static sbp_dtype storage_of(const sbp_loading *l, const sbp_param *param) {
     if (asked != SBP_DTYPE_COUNT)
         return asked;
     if (param->trainable)
-        return SBP_F32;
+        return o->trainable_as_computed ? param->type.dtype : SBP_F32;
     const sbp_recipe *recipe;
     const sbp_weight *w = source_of(l, param, &recipe);
     if (w)
@@ -290,8 +299,10 @@ static sbp_status load_guarded(void *user) {
     SBP_TRY(choose_trainable(l));
     SBP_TRY(check_weights(l));
     sbp_module *m = l->model->module;
-    for (int32_t p = 0; p < m->param_count; p++)
+    for (int32_t p = 0; p < m->param_count; p++) {
         m->params[p].storage = storage_of(l, &m->params[p]);
+        m->params[p].source = source_dtype(l, &m->params[p]);
+    }
     return sbp_module_verify(m, l->diag);
 }
 

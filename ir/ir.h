@@ -145,6 +145,7 @@ typedef struct sbp_param {
     const char *name;  /* as the source calls it */
     sbp_type type;     /* dtype: the compute type */
     sbp_dtype storage; /* as it is kept; equal to type.dtype unless storage differs */
+    sbp_dtype source;  /* as the source keeps it, which a master in two halves gives back */
     bool trainable;
     bool decay; /* weight decay applies */
     sbp_init init;

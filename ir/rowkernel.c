@@ -262,8 +262,13 @@ static bool read_in_time(const sbp_rowkernel *kernel, const int32_t *levels, int
         uint8_t chain = kernel->instrs[instr->a].vary;
         if (is_store(instr->op))
             chain |= instr->vary;
-        bool again = apart || (chain & (SBP_VARY_HEAD | SBP_VARY_ELEM) & ~own) != 0;
+        unsigned more = chain & (SBP_VARY_HEAD | SBP_VARY_ELEM) & ~own;
+        bool again = apart || more != 0;
         int32_t level = levels[instr->a];
+        /* In a kernel of several passes a store that does not vary with the element comes last in its pass.
+         */
+        if (!apart && more == SBP_VARY_ELEM && levels[store] > 0)
+            again = false;
         if (again ? level >= levels[store] : level > levels[store])
             return false;
     }

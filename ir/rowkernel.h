@@ -18,7 +18,8 @@
  * Levels. A device that does not keep a whole row at hand runs a row in passes: the level of a value is
  * the number of reductions on the longest path to it (sbp_rowkernel_levels). Pass p computes, element by
  * element, the values that the reductions, stores and partials of level p need, loading operands again
- * where it has to; for each element (or block of elements) its loads come before its stores. What
+ * where it has to; for each element (or block of elements) its loads come before its stores; in passes after
+ * the first, stores that do not vary with the element come when all elements are done. What
  * may_alias() allows is right for every device that runs stores in the pass of their level or later, all
  * stores later or none.
  *

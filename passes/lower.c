@@ -10,7 +10,9 @@ sbp_dtype sbp_lower_wide(sbp_dtype dtype) {
 /* ---- buffers and their names -------------------------------------------------------------------------- */
 
 /* What the runtime knows of a parameter besides its weights: buffers called "<parameter>.<what>". */
-static const char *const of_parameters[] = {"grad", "exp_avg", "exp_avg_sq", "momentum_buffer"};
+static const char *const of_parameters[] = {
+    "grad",       "master_lo",         "exp_avg",         "exp_avg_absmax",
+    "exp_avg_sq", "exp_avg_sq_absmax", "momentum_buffer", "momentum_buffer_absmax"};
 
 enum { KEPT = INT32_MAX }; /* in labels: for a buffer that is still to be made */
 

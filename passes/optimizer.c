@@ -52,11 +52,13 @@ static void make_homes(sbp_pipeline *p) {
                                  : -1;
         for (int32_t o = 0; o < SBP_MAX_UPDATE_OPERANDS; o++) {
             const sbp_update_operand *operand = update ? &update->operands[o] : NULL;
+            bool master = operand && o < update->operand_count && operand->kind == SBP_UPDATE_MASTER;
             bool state = operand && o < update->operand_count && operand->kind == SBP_UPDATE_STATE;
             l->state_buffers[i * SBP_MAX_UPDATE_OPERANDS + o] =
-                state ? sbp_lower_buffer_of_param(p, l->param_buffers[i], operand->suffix, SBP_ROLE_STATE,
-                                                  operand->dtype, operand->rows, operand->cols)
-                      : -1;
+                state || master ? sbp_lower_buffer_of_param(p, l->param_buffers[i], operand->suffix,
+                                                            master ? SBP_ROLE_MASTER : SBP_ROLE_STATE,
+                                                            operand->dtype, operand->rows, operand->cols)
+                                : -1;
         }
     }
 }

@@ -57,7 +57,9 @@ typedef struct sbp_pass_options {
     int64_t t_max;
     sbp_schedule_options schedule;
     sbp_dtype grad_dtype;  /* of gradient buffers */
-    sbp_dtype state_dtype; /* of optimizer states */
+    sbp_dtype state_dtype; /* of optimizer states; SBP_D8: 8 bits in blocks of 256 (passes/update.h) */
+    bool master;     /* trained weights in bf16 are the high half of fp32 ones; else they are all there is */
+    bool stochastic; /* how weights in bf16 without a master are rounded: at random, or to nearest */
     sbp_optimizer optimizer;
     bool step;          /* gradients consumed per segment: no clipping, no accumulation */
     bool list_keepable; /* when a name of the saved set keeps nothing, find out which would: slow */

@@ -12,6 +12,7 @@ void sbp_rule_begin(sbp_pipeline *p, const char *name, sbp_rule *out) {
     out->builder = sbp_builder_on(p->module, sbp_func_create(p->arena, copy), p->diag);
     out->values = SBP_NEW_ARRAY(p->arena, sbp_value, SBP_MAX_RULE_OPERANDS);
     out->results = SBP_NEW_ARRAY(p->arena, sbp_value, SBP_MAX_RULE_OPERANDS);
+    out->widths = SBP_NEW_ARRAY(p->arena, int64_t, SBP_MAX_RULE_OPERANDS);
 }
 
 static int32_t add_formal(sbp_rule *r, const char *name, sbp_access access, sbp_dtype dtype, sbp_extent rows,
@@ -28,8 +29,15 @@ static int32_t add_formal(sbp_rule *r, const char *name, sbp_access access, sbp_
 
 sbp_value sbp_rule_operand(sbp_rule *r, const char *name, sbp_access access, sbp_dtype dtype, sbp_extent rows,
                            int64_t cols) {
+    return sbp_rule_blocks(r, name, access, dtype, rows, cols, 0);
+}
+
+sbp_value sbp_rule_blocks(sbp_rule *r, const char *name, sbp_access access, sbp_dtype dtype, sbp_extent rows,
+                          int64_t cols, int64_t width) {
     int32_t formal = add_formal(r, name, access, dtype, rows, cols);
-    sbp_type type = {.dtype = dtype, .rank = 2, .dim = {sbp_dim_symbol(SBP_T), sbp_dim_const(cols)}};
+    sbp_type type = {
+        .dtype = dtype, .rank = 2, .dim = {sbp_dim_symbol(SBP_T), sbp_dim_const(width > 0 ? width : cols)}};
+    r->widths[formal] = width;
     r->results[formal] = r->values[formal] = SBP_NO_VALUE;
     if (access != SBP_WRITE)
         r->values[formal] = sbp_func_add_arg(r->builder.func, SBP_VALUE_STREAM, name, &type, -1);
@@ -60,6 +68,8 @@ sbp_status sbp_rule_end(sbp_rule *r) {
     sbp_stage *stage = r->stage = sbp_lower_stage(r->p, r->code.name, f, -1, false);
     for (int32_t i = 0; i < r->code.formal_count; i++) {
         sbp_view view = sbp_view_formal(&r->code, i);
+        if (r->widths[i] > 0)
+            view = sbp_view_wide(NULL, &r->code, &view, r->widths[i]);
         if (r->values[i] != SBP_NO_VALUE)
             stage->places[r->values[i]] = view;
         if (r->results[i] != SBP_NO_VALUE)

@@ -136,10 +136,28 @@ typedef struct sbp_update_maker {
     sbp_update *update;
     sbp_extent rows;
     int64_t cols;
-    int32_t weight;                          /* operand */
-    int32_t states[SBP_MAX_UPDATE_OPERANDS]; /* operand of each */
+    int64_t block;       /* operands are seen as rows of so many elements, 0: as they are */
+    int32_t weight, low; /* operands; low: of an exact master, -1 */
+    struct {
+        int32_t operand, absmax; /* absmax: of 8-bit states, -1 */
+        const char *suffix;
+    } states[SBP_MAX_UPDATE_OPERANDS];
     int32_t state_count;
 } sbp_update_maker;
+
+static int64_t elems_of(const sbp_param *param) {
+    return sbp_type_row_elems(&param->type);
+}
+
+static bool has_master(const sbp_pipeline *p, const sbp_param *param) {
+    return param->storage == SBP_BF16 && p->options.master;
+}
+
+/* Whether the states of a parameter are in 8 bits. */
+static bool in_blocks(const sbp_pipeline *p, const sbp_param *param) {
+    return p->options.state_dtype == SBP_D8 && elems_of(param) >= SBP_BLOCK_LEAST &&
+           elems_of(param) % SBP_BLOCK == 0;
+}
 
 const char *const sbp_optimizer_names[SBP_OPTIMIZER_COUNT] = {
     "none",
@@ -159,12 +177,15 @@ static const struct {
 };
 
 bool sbp_update_keeps_states(const sbp_pipeline *p) {
-    return optimizers[p->options.optimizer].states > 0;
+    bool master = false;
+    for (int32_t i = 0; i < p->module->param_count; i++)
+        master |= p->module->params[i].trainable && has_master(p, &p->module->params[i]);
+    return optimizers[p->options.optimizer].states > 0 ||
+           (master && p->options.optimizer != SBP_OPTIMIZER_NONE);
 }
 
-/* Adds an operand of the parameter's shape and returns what it reads, as it is kept. */
-static sbp_value add_operand(sbp_update_maker *m, sbp_update_operand_kind kind, const char *suffix,
-                             sbp_dtype dtype, sbp_access access) {
+/* Adds an operand and returns what it reads, as it is kept. */
+static sbp_value add_operand(sbp_update_maker *m, sbp_update_operand operand) {
     static const char *const names[] = {
         [SBP_UPDATE_GRAD] = "grad", [SBP_UPDATE_CLIP] = "clip", [SBP_UPDATE_PARAM] = "param"};
     sbp_update *u = m->update;
@@ -173,32 +194,123 @@ static sbp_value add_operand(sbp_update_maker *m, sbp_update_operand_kind kind, 
             sbp_fail(m->rule.p->diag, SBP_INTERNAL, "the rule '%s' has too many operands", m->rule.code.name);
         return SBP_NO_VALUE;
     }
-    bool number = kind == SBP_UPDATE_CLIP;
-    u->operands[u->operand_count++] = (sbp_update_operand){.kind = kind,
-                                                           .suffix = suffix,
-                                                           .dtype = dtype,
-                                                           .rows = number ? sbp_extent_const(1) : m->rows,
-                                                           .cols = number ? 1 : m->cols,
-                                                           .access = access};
-    const char *name = suffix ? suffix : names[kind];
-    return number ? sbp_rule_number(&m->rule, name, dtype)
-                  : sbp_rule_operand(&m->rule, name, access, dtype, m->rows, m->cols);
+    u->operands[u->operand_count++] = operand;
+    const char *name = operand.suffix ? operand.suffix : names[operand.kind];
+    return operand.kind == SBP_UPDATE_CLIP
+               ? sbp_rule_number(&m->rule, name, operand.dtype)
+               : sbp_rule_blocks(&m->rule, name, operand.access, operand.dtype, operand.rows, operand.cols,
+                                 operand.cols > 1 ? m->block : 0);
+}
+
+/* An operand of the parameter's shape. */
+static sbp_value add_like_param(sbp_update_maker *m, sbp_update_operand_kind kind, const char *suffix,
+                                sbp_dtype dtype, sbp_access access) {
+    return add_operand(m, (sbp_update_operand){.kind = kind,
+                                               .suffix = suffix,
+                                               .dtype = dtype,
+                                               .rows = m->rows,
+                                               .cols = m->cols,
+                                               .access = access});
+}
+
+/* A value rounded to bf16 at random, by the draw of that name. */
+static sbp_value round_at_random(sbp_rule *r, sbp_value value, const char *name) {
+    sbp_builder *b = &r->builder;
+    sbp_value stream = sbp_build_cast(b, sbp_build_scalar(b, SBP_RULE_STREAM), SBP_F32),
+              key = sbp_build_scalar(b, sbp_arena_printf(r->p->arena, "random_%s", name));
+    const sbp_type like = *sbp_build_type(b, value);
+    return sbp_build2(b, SBP_OP_bf16_random, value, sbp_build_random(b, &like, stream, key));
 }
 
 sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, const char *suffix, sbp_state_sign sign) {
     sbp_update_maker *m = r->maker;
-    (void)sign;
-    m->states[m->state_count++] = m->update->operand_count;
-    sbp_value kept = add_operand(m, SBP_UPDATE_STATE, suffix, m->rule.p->options.state_dtype, SBP_UPDATE);
-    return sbp_build_cast(r->b, kept, r->compute);
+    sbp_dtype dtype = m->rule.p->options.state_dtype;
+    bool bytes = dtype == SBP_D8 && m->block > 0;
+    if (dtype == SBP_D8)
+        dtype = !bytes ? SBP_F32 : sign == SBP_STATE_SIGNED ? SBP_D8 : SBP_UD8;
+    int32_t state = m->state_count++;
+    m->states[state].suffix = suffix;
+    m->states[state].operand = m->update->operand_count;
+    sbp_value kept =
+        sbp_build_cast(r->b, add_like_param(m, SBP_UPDATE_STATE, suffix, dtype, SBP_UPDATE), r->compute);
+    m->states[state].absmax = -1;
+    if (!bytes)
+        return kept;
+    m->states[state].absmax = m->update->operand_count;
+    sbp_value absmax =
+        add_operand(m, (sbp_update_operand){.kind = SBP_UPDATE_STATE,
+                                            .suffix = sbp_arena_printf(m->rule.p->arena, "%s_absmax", suffix),
+                                            .dtype = SBP_F32,
+                                            .rows = sbp_extent_const(elems_of(m->param) / SBP_BLOCK),
+                                            .cols = 1,
+                                            .access = SBP_UPDATE});
+    return sbp_build2(r->b, SBP_OP_mul, kept, absmax);
+}
+
+/* value / absmax, and the absmax of each block; a block of zeros stays one. */
+static void store_bytes(sbp_optimizer_rule *r, int32_t operand, int32_t absmax, sbp_value value) {
+    sbp_value zero = sbp_build_const(r->b, r->compute, 0);
+    sbp_value largest = sbp_build1(r->b, SBP_OP_row_max, sbp_build1(r->b, SBP_OP_abs, value));
+    sbp_value share = sbp_build3(r->b, SBP_OP_select, sbp_build2(r->b, SBP_OP_lt, zero, largest),
+                                 sbp_build2(r->b, SBP_OP_div, value, largest), zero);
+    sbp_rule_store(&r->maker->rule, operand, share);
+    sbp_rule_store(&r->maker->rule, absmax, largest);
 }
 
 void sbp_optimizer_set_state(sbp_optimizer_rule *r, int32_t state, sbp_value value) {
-    sbp_rule_store(&r->maker->rule, r->maker->states[state], value);
+    sbp_update_maker *m = r->maker;
+    int32_t operand = m->states[state].operand;
+    if (m->states[state].absmax >= 0)
+        store_bytes(r, operand, m->states[state].absmax, value);
+    else if (m->update->operands[operand].dtype == SBP_BF16)
+        sbp_rule_store(&m->rule, operand, round_at_random(&m->rule, value, m->states[state].suffix));
+    else
+        sbp_rule_store(&m->rule, operand, value);
 }
 
 void sbp_optimizer_set_weight(sbp_optimizer_rule *r, sbp_value value) {
-    sbp_rule_store(&r->maker->rule, r->maker->weight, value);
+    sbp_update_maker *m = r->maker;
+    const sbp_pass_options *o = &m->rule.p->options;
+    if (m->low >= 0) {
+        sbp_rule_store(&m->rule, m->low, sbp_build1(r->b, SBP_OP_bf16_low, value));
+        value = sbp_build1(r->b, SBP_OP_bf16_high, value);
+    } else if (m->param->storage == SBP_BF16 && o->stochastic) {
+        value = round_at_random(&m->rule, value, "param");
+    }
+    sbp_rule_store(&m->rule, m->weight, value);
+}
+
+/* The weight, all of it. */
+static sbp_value read_weight(sbp_optimizer_rule *r) {
+    sbp_update_maker *m = r->maker;
+    m->weight = m->update->operand_count;
+    sbp_value weight = sbp_build_cast(
+        r->b, add_like_param(m, SBP_UPDATE_PARAM, NULL, m->param->storage, SBP_UPDATE), r->compute);
+    m->low = -1;
+    if (!has_master(m->rule.p, m->param))
+        return weight;
+    m->low = m->update->operand_count;
+    sbp_value low = add_like_param(m, SBP_UPDATE_MASTER, "master_lo", SBP_I16, SBP_UPDATE);
+    return sbp_build2(r->b, SBP_OP_bf16_join, weight, sbp_build_cast(r->b, low, r->compute));
+}
+
+/* The gradient, clipped. */
+static sbp_value read_gradient(sbp_optimizer_rule *r) {
+    sbp_update_maker *m = r->maker;
+    const sbp_pass_options *o = &m->rule.p->options;
+    sbp_value grad = sbp_build_cast(
+        r->b,
+        add_like_param(m, SBP_UPDATE_GRAD, NULL,
+                       o->step ? sbp_lower_wide(m->param->type.dtype) : o->grad_dtype, SBP_READ),
+        r->compute);
+    if (o->step)
+        return grad;
+    sbp_value clip = add_operand(m, (sbp_update_operand){.kind = SBP_UPDATE_CLIP,
+                                                         .dtype = SBP_F64,
+                                                         .rows = sbp_extent_const(1),
+                                                         .cols = 1,
+                                                         .access = SBP_READ});
+    return sbp_build2(r->b, SBP_OP_mul, grad, sbp_build_cast(r->b, clip, r->compute));
 }
 
 sbp_value sbp_optimizer_scalar(sbp_optimizer_rule *r, const char *name) {
@@ -230,24 +342,16 @@ const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param) {
 
 sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) {
     sbp_update_maker m = {.param = param, .update = SBP_NEW(p->arena, sbp_update)};
-    bool step = p->options.step;
     sbp_lower_shape(&param->type, SBP_C, &m.rows, &m.cols);
+    m.block = in_blocks(p, param) ? SBP_BLOCK : 0;
     sbp_rule_begin(p, sbp_arena_printf(p->arena, "update.%s", sbp_optimizer_names[p->options.optimizer]),
                    &m.rule);
     sbp_optimizer_rule r = {.b = &m.rule.builder,
                             .compute = param->storage == SBP_F64 ? SBP_F64 : SBP_F32,
                             .decay = param->decay,
                             .maker = &m};
-    sbp_value grad = add_operand(&m, SBP_UPDATE_GRAD, NULL,
-                                 step ? sbp_lower_wide(param->type.dtype) : p->options.grad_dtype, SBP_READ);
-    r.grad = sbp_build_cast(r.b, grad, r.compute);
-    if (!step)
-        r.grad = sbp_build2(
-            r.b, SBP_OP_mul, r.grad,
-            sbp_build_cast(r.b, add_operand(&m, SBP_UPDATE_CLIP, NULL, SBP_F64, SBP_READ), r.compute));
-    m.weight = m.update->operand_count;
-    r.weight =
-        sbp_build_cast(r.b, add_operand(&m, SBP_UPDATE_PARAM, NULL, param->storage, SBP_UPDATE), r.compute);
+    r.grad = read_gradient(&r);
+    r.weight = read_weight(&r);
     optimizers[p->options.optimizer].make(&r);
     SBP_TRY(sbp_rule_end(&m.rule));
     m.update->body = m.rule.code.body;

@@ -15,19 +15,34 @@ typedef enum sbp_update_operand_kind {
     SBP_UPDATE_GRAD,  /* the finished gradient, in the type it is kept in (`step`: its accumulator) */
     SBP_UPDATE_CLIP,  /* f64 [1, 1]: the factor on the gradient; absent in `step` */
     SBP_UPDATE_PARAM, /* the parameter as it is stored */
-    SBP_UPDATE_STATE  /* kept between steps, cleared before the first: "<parameter>.<suffix>" */
+    SBP_UPDATE_STATE, /* kept between steps, cleared before the first: "<parameter>.<suffix>" */
+    SBP_UPDATE_MASTER /* "<parameter>.master_lo": the low halves of its numbers, kept beside them */
 } sbp_update_operand_kind;
 
 typedef struct sbp_update_operand {
     sbp_update_operand_kind kind;
-    const char *suffix; /* of a state: "exp_avg"; else NULL */
+    const char *suffix; /* of a state or master: "exp_avg"; else NULL */
     sbp_dtype dtype;
     sbp_extent rows; /* constant */
     int64_t cols;
     sbp_access access;
 } sbp_update_operand;
 
-enum { SBP_MAX_UPDATE_OPERANDS = 8 };
+enum { SBP_MAX_UPDATE_OPERANDS = 10 };
+
+/* How a trained parameter and its states are kept:
+ *
+ *   master    a bf16 weight is the high half of an fp32 one, rounded with halves away from zero; the low half
+ *             is an operand of its own, i16: nothing is lost. Without, the new weight is rounded to bf16: at
+ *             random (stochastic), so that small updates count on average, or to nearest.
+ *   bf16      states, always rounded at random.
+ *   8 bits    states in blocks of 256 numbers, as in bitsandbytes: a number of the dynamic map (d8, ud8)
+ * times the largest of its block ("<suffix>_absmax", f32); of parameters of SBP_BLOCK_LEAST elements or more
+ * in whole blocks, the others' are fp32. Weights are updated with the new states before these are rounded.
+ *
+ * Random numbers are of the seed and step (scalars random_<what>, set by the runtime), of the parameter
+ * (sbp_update_stream) and of the element. */
+enum { SBP_BLOCK = 256, SBP_BLOCK_LEAST = 4096 };
 
 /* The rule for parameters of one shape, type and decay. In `body` a view's ref ~i stands for operand i. */
 typedef struct sbp_update {

@@ -24,6 +24,8 @@ typedef struct sbp_compilation {
     sbp_model model;
     const char *objective, *loss_type;
     sbp_dtype dtype, grad_dtype, state_dtype;
+    bool halves; /* trained weights that are computed with in bf16 are kept so, too, with a master or without
+                  */
     bool step;
     int64_t threads;       /* of the process that will run the plan, for its memory */
     sbp_pipeline pipeline; /* finished: the program is in it */

@@ -18,6 +18,8 @@ static sbp_dtype dtype_option(const sbp_options *o, const char *name, sbp_dtype 
         return SBP_F32;
     if (sbp_options_is(o, name, "bf16"))
         return SBP_BF16;
+    if (sbp_options_is(o, name, "int8"))
+        return SBP_D8;
     return fallback;
 }
 
@@ -64,6 +66,15 @@ static sbp_status choose_types(sbp_compilation *c) {
     if (residual != c->dtype && c->dtype != SBP_BF16)
         return sbp_fail(c->diag, SBP_USAGE, "--residual-dtype %s: it is a choice for --dtype bf16 only",
                         sbp_options_text(c->options, "residual-dtype"));
+    bool none = sbp_options_is(c->options, "master", "none");
+    c->halves = c->dtype == SBP_BF16 && !sbp_options_is(c->options, "optimizer", "none") &&
+                !sbp_options_given(c->options, "param-dtype");
+    if (none && !c->halves && !sbp_options_is(c->options, "param-dtype", "bf16"))
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--master none: it is about trained weights in bf16; say --param-dtype bf16 too");
+    if (!none && sbp_options_is(c->options, "rounding", "nearest"))
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--rounding nearest: with an exact master nothing is lost; it is for --master none");
     static const char *const kept[] = {"param-dtype", "grad-dtype", "state-dtype"};
     for (int i = 0; i < SBP_COUNT(kept); i++)
         if (c->dtype == SBP_F64 && sbp_options_given(c->options, kept[i]) &&
@@ -85,6 +96,7 @@ static sbp_status load_model(sbp_compilation *c) {
     sbp_model_options o = sbp_model_options_for(c->dtype);
     o.residual = dtype_option(c->options, "residual-dtype", SBP_DTYPE_COUNT);
     o.trainable_storage = dtype_option(c->options, "param-dtype", SBP_DTYPE_COUNT);
+    o.trainable_as_computed = c->halves;
     o.set = list_option(c, "set", &o.set_count);
     o.train = list_option(c, "train", &o.train_count);
     o.freeze = list_option(c, "freeze", &o.freeze_count);
@@ -180,6 +192,8 @@ static void read_training(sbp_compilation *c) {
             p->optimizer = (sbp_optimizer)i;
     p->grad_dtype = c->grad_dtype;
     p->state_dtype = c->state_dtype;
+    p->master = !sbp_options_is(o, "master", "none");
+    p->stochastic = sbp_options_is(o, "rounding", "stochastic");
     c->step = sbp_options_is(o, "clip", "none") && sbp_options_int(o, "accumulate") == 1 &&
               p->optimizer != SBP_OPTIMIZER_NONE;
     p->step = c->step;

@@ -10,7 +10,9 @@
 
 static void add_recipe(const sbp_compilation *c, sbp_tensor_entry *tensor, const sbp_param *param,
                        const sbp_recipe *recipe) {
-    sbp_recipe own = {.source = param->name, .dtype = param->storage, .rank = param->type.rank};
+    bool wider = sbp_dtype_bytes(param->source) > sbp_dtype_bytes(param->storage);
+    sbp_recipe own = {
+        .source = param->name, .dtype = wider ? param->source : param->storage, .rank = param->type.rank};
     for (int32_t d = 0; d < param->type.rank; d++)
         own.dim[d] = param->type.dim[d].n;
     SBP_PUSH(c->arena, tensor->recipes, tensor->recipe_count, tensor->recipe_capacity,

@@ -569,6 +569,18 @@ static void list_remedies(const search *s, sbp_text *out) {
         }
     }
     w = *s->wish;
+    static const struct {
+        sbp_dtype dtype;
+        const char *option;
+    } smaller[] = {{SBP_BF16, "--state-dtype bf16"}, {SBP_D8, "--state-dtype int8"}};
+    for (int i = 0; i < SBP_COUNT(smaller) && base->options.state_dtype == SBP_F32; i++) {
+        other = *base;
+        other.options.state_dtype = smaller[i].dtype;
+        if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e)) {
+            add_remedy(s, smaller[i].option, &e, out);
+            break;
+        }
+    }
     other = *base;
     other.options.optimizer = SBP_OPTIMIZER_SGD;
     if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e))

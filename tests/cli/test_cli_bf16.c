@@ -119,8 +119,9 @@ static const way ways[] = {
     {"bf16", "--dtype bf16", SBP_BF16, SBP_BF16, SBP_F32, SBP_TOLERANCE_BF16_ANY},
     {"fp32 residual", "--dtype bf16 --residual-dtype fp32", SBP_BF16, SBP_F32, SBP_F32,
      SBP_TOLERANCE_BF16_ANY},
-    {"bf16 weights", "--dtype fp32 --param-dtype bf16", SBP_F32, SBP_F32, SBP_BF16, SBP_TOLERANCE_F32},
-    {"bf16 throughout", "--dtype bf16 --param-dtype bf16 --grad-dtype bf16", SBP_BF16, SBP_BF16, SBP_BF16,
+    {"bf16 weights", "--dtype fp32 --param-dtype bf16 --master none", SBP_F32, SBP_F32, SBP_BF16,
+     SBP_TOLERANCE_F32},
+    {"bf16 throughout", "--dtype bf16 --master none --grad-dtype bf16", SBP_BF16, SBP_BF16, SBP_BF16,
      SBP_TOLERANCE_BF16_ANY},
 };
 

@@ -37,21 +37,26 @@ static void train(io_fixture *f, const char *settings, const char *homes, const 
 static void test_homes_change_no_bit(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {19};
-    int draws = getenv("SBP_TEST_ALL") ? 200 : 8, disk = 0, host = 0, states = 0;
+    int draws = getenv("SBP_TEST_ALL") ? 200 : 12, disk = 0, host = 0, states = 0;
     cli_put(f, "d.jsonl",
             "{\"text\":\"Once upon a time there was a little dog who liked to run.\"}\n"
             "{\"text\":\"Lily and Tom saw a big red ball.\"}\n"
             "{\"text\":\"The sun was hot. Sam drank water.\"}\n"
             "{\"text\":\"One day a bird sang in the tree.\"}\n");
     for (int i = 0; i < draws; i++) {
-        const char *types =
-            PICK(&rng, "", "--grad-dtype bf16", "--dtype bf16", "--dtype bf16 --param-dtype bf16");
+        const char *types = sbp_arena_printf(f->arena, "%s %s",
+                                             PICK(&rng, "", "--grad-dtype bf16", "--dtype bf16",
+                                                  "--dtype bf16 --param-dtype fp32", "--param-dtype bf16",
+                                                  "--dtype bf16 --master none",
+                                                  "--dtype bf16 --master none --rounding nearest"),
+                                             PICK(&rng, "", "--state-dtype bf16", "--state-dtype int8"));
         const char *settings =
             sbp_arena_printf(f->arena, "--chunk %s --segment %s --checkpoint-every %s --save %s %s %s %s",
                              PICK(&rng, "16", "96", "7"), PICK(&rng, "1", "2", "3"),
                              PICK(&rng, "1", "2", "3"), PICK(&rng, "none", "gate+up", "attn_out+lse"), types,
                              PICK(&rng, "", "--clip none --accumulate 1"),
-                             PICK(&rng, "", "--optimizer sgd", "--freeze '*mlp*'"));
+                             PICK(&rng, "", "--optimizer sgd", "--optimizer sgd-momentum", "--optimizer lion",
+                                  "--freeze '*mlp*'"));
         const char *homes = draw_homes(f, &rng);
         printf("  %s %s\n", settings, homes); /* ctest shows it when the test fails */
         train(f, settings, "--offload none", "here");

@@ -29,8 +29,8 @@ static void expect_way(io_fixture *f, const sbp_weights *from, const sbp_weights
     expect_near(want->key, 1, along / sqrt(length), cli_number(f, want, "along"), SBP_TOLERANCE_F64 * norm);
 }
 
-/* Betas, eps and decay, which norms and biases do not have, of AdamW, SGD, its momentum and Lion with clipping; each way to
- * consume gradients. */
+/* Betas, eps and decay, which norms and biases do not have, of AdamW, SGD, its momentum and Lion with
+ * clipping; each way to consume gradients. */
 static void test_the_optimizers_of_torch(void **state) {
     io_fixture *f = *state;
     const sbp_json *root = NULL, *runs, *moved;
@@ -71,6 +71,57 @@ static void test_the_optimizers_of_torch(void **state) {
         sbp_weights_close(to);
     }
     sbp_weights_close(from);
+}
+
+/* ---- masters ------------------------------------------------------------------------------------------ */
+
+/* Weights in two halves are the weights in fp32: the same steps, but for a half bit of bf16 that is rounded
+ * away from zero and not to even; what is written in the end is all of them. Without the low halves updates
+ * are lost, unless they are rounded at random. */
+static void test_masters(void **state) {
+    io_fixture *f = *state;
+    static const char *const formats[] = {"--param-dtype fp32", "", "--master none",
+                                          "--master none --rounding nearest"};
+    enum { FORMATS = SBP_COUNT(formats), STEPS = 12 };
+    double losses[FORMATS], moved[FORMATS] = {0}, apart[FORMATS] = {0};
+    sbp_weights *from, *to[FORMATS];
+    for (int i = 0; i < FORMATS; i++) {
+        int count;
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile $S -o $D/p --seq-len 933 --dtype bf16 %s; $R $D/p --data " ROWS
+                                   " --steps %d --lr 2e-4 --schedule constant --out $D/m%d",
+                                   formats[i], STEPS, i));
+        const sbp_json **lines = cli_lines(f, sbp_arena_printf(f->arena, "m%d/metrics.jsonl", i), &count);
+        losses[i] = cli_number(f, lines[STEPS - 1], "loss");
+        assert_ok(
+            f, sbp_weights_open(f->arena, f->diag, io_path(f, sbp_arena_printf(f->arena, "m%d", i)), &to[i]));
+    }
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, "tests/data/stories260K", &from));
+    for (int32_t w = 0; w < sbp_weights_count(from); w++) {
+        const sbp_weight *first = sbp_weights_at(from, w);
+        double *x = cli_read_tensor(f, from, first), *all = NULL;
+        for (int i = 0; i < FORMATS; i++) {
+            double *y = cli_read_tensor(f, to[i], sbp_weights_find(to[i], first->name));
+            for (int64_t k = 0; k < first->elems; k++) {
+                moved[i] += (y[k] - x[k]) * (y[k] - x[k]);
+                apart[i] += i > 0 ? (y[k] - all[k]) * (y[k] - all[k]) : 0;
+            }
+            if (i > 0)
+                free(y);
+            else
+                all = y;
+        }
+        free(x);
+        free(all);
+    }
+    for (int i = 0; i < FORMATS; i++) {
+        printf("  %-32s loss %.6f, moved %.4f, apart %.2e\n", formats[i], losses[i], sqrt(moved[i]),
+               sqrt(apart[i] / moved[0]));
+        sbp_weights_close(to[i]);
+    }
+    sbp_weights_close(from);
+    assert_true(sqrt(apart[1] / moved[0]) < SBP_TOLERANCE_BF16_MASTER);
+    assert_true(apart[2] < apart[3] || losses[2] < losses[3]);
 }
 
 /* ---- steps without a label ---------------------------------------------------------------------------- */
@@ -183,6 +234,7 @@ static void test_steps_of_fractional_epochs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_the_optimizers_of_torch, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_masters, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_steps_without_a_label, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scores_of_many_rows, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_several_files_to_evaluate, cli_setup, io_teardown),

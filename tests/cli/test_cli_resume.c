@@ -70,6 +70,31 @@ static void test_stopped_and_resumed(void **state) {
         stop_and_resume(f, signals[i].name, signals[i].status, epoch, total);
 }
 
+/* Whatever weights and states are kept in, and however they are rounded: killed after two of five steps. */
+static void test_resumed_in_every_format(void **state) {
+    io_fixture *f = *state;
+    static const char *const formats[] = {"--dtype bf16",
+                                          "--dtype bf16 --master none",
+                                          "--dtype bf16 --master none --rounding nearest --state-dtype int8",
+                                          "--param-dtype bf16 --state-dtype bf16",
+                                          "--state-dtype int8 --clip none --accumulate 1",
+                                          "--dtype bf16 --optimizer lion --state-dtype int8",
+                                          "--optimizer sgd-momentum --state-dtype bf16"};
+    cli_ok(f, "head -6 $G/stories260k_trl/train.jsonl >$D/t.jsonl");
+    for (int i = 0; i < SBP_COUNT(formats); i++) {
+        static const char run[] =
+            "$R $D/p --data $D/t.jsonl --lr 0.001 --batch-size 2 --steps 5 --save-every 2 ";
+        cli_ok(f, sbp_arena_printf(f->arena, COMPILE " %s; rm -rf $D/whole $D/o; %s --out $D/whole",
+                                   formats[i], run));
+        assert_int_equal(
+            cli(f, sbp_arena_printf(f->arena, AT "SBP_AT=KILL@fflush:4:metrics.jsonl %s --out $D/o", run)),
+            137);
+        cli_ok(f, sbp_arena_printf(f->arena, "%s --out $D/o --resume", run));
+        cli_same(f, "whole/model.safetensors", "o/model.safetensors");
+        cli_same(f, "whole/checkpoint-4/optimizer.safetensors", "o/checkpoint-4/optimizer.safetensors");
+    }
+}
+
 /* ---- the same run ----------------------------------------------------------------------------------- */
 
 /* What is not given is as it was when the run began, the data and the plan too. */
@@ -230,6 +255,7 @@ static void test_resume_asks_for_the_same_run(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stopped_and_resumed, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_resumed_in_every_format, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resume_takes_the_options_of_the_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_run_goes_on_beyond_its_end, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_stopped_in_an_evaluation, cli_setup, io_teardown),

@@ -285,6 +285,25 @@ static const char int8_text[] =
     "i32 [row] "
     "scalar s %0 = load x %1 = const 300 %2 = mul %0, %1 %3 = max[elem] %2 store q, %2 store e, %3 }";
 
+/* Numbers of a block times the largest of it, both written over: the factor is read until the last. */
+static const char scaled_text[] =
+    "kernel @scaled f32 heads 1 n %d { in x : f32 [row elem] length %d in s : f32 [row] "
+    "out y : f32 [row elem] length %d out t : f32 [row] scalar b "
+    "%%0 = load x %%1 = load s %%2 = mul %%0, %%1 %%3 = scalar b %%4 = add %%2, %%3 %%5 = abs %%4 %%6 = "
+    "max[elem] %%5 "
+    "%%7 = div %%4, %%6 %%8 = mul %%7, %%1 store y, %%8 store t, %%6 }";
+
+static void test_row_in_place(void **state) {
+    (void)state;
+    static const int32_t alias[] = {-1, -1, 0, 1};
+    static const int lengths[] = {2, 64, 256, 600, 5003};
+    for (int i = 0; i < SBP_COUNT(lengths); i++) {
+        char text[1024];
+        snprintf(text, sizeof text, scaled_text, lengths[i], lengths[i], lengths[i]);
+        check_text(text, 130, alias, (uint64_t)i, 0.25);
+    }
+}
+
 static void test_row_model(void **state) {
     (void)state;
     static const int64_t rows[] = {0, 1, 7, 64, 150};
@@ -307,7 +326,7 @@ static void test_row_model(void **state) {
         }
 }
 
-const struct CMUnitTest suite_row_tests[] = {cmocka_unit_test(test_row_random),
-                                             cmocka_unit_test(test_row_functions),
-                                             cmocka_unit_test(test_row_model)};
+const struct CMUnitTest suite_row_tests[] = {
+    cmocka_unit_test(test_row_random), cmocka_unit_test(test_row_functions),
+    cmocka_unit_test(test_row_in_place), cmocka_unit_test(test_row_model)};
 const int suite_row_count = SBP_COUNT(suite_row_tests);

@@ -365,13 +365,15 @@ static void store_summed(emitter *e, int32_t k) {
 }
 
 /* Stores (op STORE) or partials (PARTIAL_ADD) of a level, those with equal axes and length in one loop.
- * Partials come first: a store may overwrite what they read. */
-static void stores_of(emitter *e, int32_t level, sbp_rk_op op) {
+ * Of those that vary with `axes` and not with `but`. Partials come first: a store may overwrite what they
+ * read. */
+static void stores_of(emitter *e, int32_t level, sbp_rk_op op, uint8_t axes, uint8_t but) {
     const sbp_rowkernel *kernel = e->kernel;
     bool emitted[SBP_ROWKERNEL_MAX_INSTRS] = {false};
     for (int32_t k = 0; k < kernel->instr_count; k++) {
         const sbp_rk_instr *first = &kernel->instrs[k];
-        if (first->op != op || e->levels[k] != level || emitted[k])
+        if (first->op != op || e->levels[k] != level || emitted[k] || (first->vary & axes) != axes ||
+            (first->vary & but))
             continue;
         bool elems = first->vary & SBP_VARY_ELEM, heads = first->vary & SBP_VARY_HEAD;
         int32_t group[SBP_ROWKERNEL_MAX_INSTRS], count = 0;
@@ -415,8 +417,17 @@ static void stores_of(emitter *e, int32_t level, sbp_rk_op op) {
 }
 
 static void stores(emitter *e, int32_t level) {
-    stores_of(e, level, SBP_RK_PARTIAL_ADD);
-    stores_of(e, level, SBP_RK_STORE);
+    bool elems = false, others = false;
+    for (int32_t k = 0; k < e->kernel->instr_count; k++)
+        if (e->kernel->instrs[k].op == SBP_RK_STORE && e->levels[k] == level) {
+            elems |= (e->kernel->instrs[k].vary & SBP_VARY_ELEM) != 0;
+            others |= !(e->kernel->instrs[k].vary & SBP_VARY_ELEM);
+        }
+    stores_of(e, level, SBP_RK_PARTIAL_ADD, 0, 0);
+    stores_of(e, level, SBP_RK_STORE, SBP_VARY_ELEM, 0);
+    if (level > 0 && elems && others) /* what all elements read may be overwritten now */
+        line(e, "barrier();");
+    stores_of(e, level, SBP_RK_STORE, 0, SBP_VARY_ELEM);
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------------- */
