@@ -129,6 +129,10 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
     sbp_text_add(out, "steps      %lld in all, %lld per epoch, %.2f micro-batches each\n",
                  (long long)run->total_steps, (long long)run->steps_per_epoch,
                  (double)parts / (double)run->steps_per_epoch);
+    sbp_text kept;
+    sbp_text_init(&kept, run->arena);
+    if (sbp_program_describe_kept(run->arena, run->plan->program, &kept))
+        sbp_text_add(out, "trained    %s\n", kept.data);
     double seconds = micro_batch_seconds(run), all = seconds * (double)parts / (double)run->steps_per_epoch;
     char a[32], b[32];
     sbp_text_add(out, "memory     %s planned, %s backend\n",
