@@ -24,7 +24,7 @@ typedef struct composite {
     composite_engines *engines; /* from the first command on that is not for compute */
     composite_shuffle *shuffle;
     composite_disk *disk; /* when the program has a disk arena */
-    void *cores;          /* from the first command of queue host on */
+    void *cores;          /* of parts.cores, from the first command of queue host on */
     host_piece *pieces;   /* sorted */
     int32_t piece_count;
 } composite;
@@ -222,7 +222,9 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
     composite *c = user;
     switch (dispatch->command->queue) {
     case SBP_QUEUE_HOST:
-        return c->parts.cores->run(c->cores, dispatch, diag);
+        if (c->parts.cores)
+            return c->parts.cores->run(c->cores, dispatch, diag);
+        return c->proper->class->submit(c->proper, dispatch, diag);
     case SBP_QUEUE_DISK:
         if (dispatch->command->kind != SBP_CMD_COPY || dispatch->span_count != 2)
             return sbp_fail(diag, SBP_INTERNAL, "%s: queue disk only copies", c->parts.name);
@@ -260,7 +262,7 @@ static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_d
 static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
     if (!c->shuffle && !c->engines)
         SBP_TRY(composite_engines_create(run_command, c, c->rates, diag, &c->engines));
-    if (queue == SBP_QUEUE_HOST && !c->cores)
+    if (queue == SBP_QUEUE_HOST && c->parts.cores && !c->cores)
         return c->parts.cores->create(c->threads, c->program, find_host, c, diag, &c->cores);
     return SBP_OK;
 }

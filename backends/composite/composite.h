@@ -1,5 +1,6 @@
 /* composite.h: a device of the runtime (backends/device.h) made of what has hands of its own: the device
- * proper for queues compute, in and out, the host's cores for queue host, a file for queue disk. Each backend
+ * proper for queues compute, in and out, the host's cores for queue host (the CPU is both), a file for queue
+ * disk. Each backend
  * says what its device proper is; this room knows none of them.
  *
  * As long as a program submits to compute alone, commands go straight to the device proper. */
@@ -23,11 +24,11 @@ typedef struct composite_cores {
 
 typedef struct composite_parts {
     const char *name;
-    /* Has no queues host and disk, and no arena for SBP_DISK; its `map` reaches all of SBP_HOST. */
+    /* Has no queue disk, and no arena for SBP_DISK; its `map` reaches all of SBP_HOST. */
     const sbp_device_class *proper;
-    const composite_cores *cores;
-    /* submit of the device proper returns when the command is done, fences mean nothing to it, and compute,
-     * in and out may be submitted from a thread each. Else it has queues itself and one thread submits. */
+    const composite_cores *cores; /* NULL: the device proper is the host's cores and runs queue host too */
+    /* submit of the device proper returns when the command is done, fences mean nothing to it, and its
+     * queues may be submitted from a thread each. Else it has queues itself and one thread submits. */
     bool waits;
     bool shuffled; /* commands run in random order, as far as fences allow (options.shuffle_seed); with waits
                     */

@@ -13,7 +13,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { BLOCK = SBP_DISK_ALIGNMENT, DIRECT_LEAST = 1 << 20, BOUNCE_BYTES = 4 << 20 };
+enum { BLOCK = SBP_DISK_ALIGNMENT, DIRECT_LEAST = 1 << 20, BOUNCE_BYTES = 1 << 20 };
 
 struct composite_disk {
     char *directory;

@@ -8,7 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_PENDING = 4096 };
+/* Of one queue. What waits takes memory that no plan could count exactly, so it is little; enough that
+ * a queue has work while the thread that submits wakes up. */
+enum { MOST_PENDING = 128 };
 
 typedef struct engine {
     composite_engines *engines;
@@ -207,8 +209,9 @@ sbp_status composite_engines_submit(composite_engines *engines, const sbp_dispat
     e->started = true;
     memcpy(item->after, e->fences, sizeof item->after);
     pthread_mutex_lock(&engines->mutex);
-    while (e->submitted - e->done >= MOST_PENDING)
-        sleep_until_change(engines);
+    if (e->submitted - e->done >= MOST_PENDING)
+        while (e->submitted - e->done > MOST_PENDING / 2) /* not a switch of threads for every command */
+            sleep_until_change(engines);
     sbp_status status = failure(engines, diag);
     if (status == SBP_OK) {
         if (e->head)

@@ -1,6 +1,6 @@
 /* engines.h: queues that run beside each other: each a thread, in order, with a count of what it has done. A
  * fence is a count of one queue that later commands of another wait for; the thread that submits waits for
- * none, unless a queue is thousands of commands behind. Used by one thread at a time. */
+ * none, unless a queue is many commands behind. Used by one thread at a time. */
 #ifndef SBP_BACKENDS_COMPOSITE_ENGINES_H
 #define SBP_BACKENDS_COMPOSITE_ENGINES_H
 

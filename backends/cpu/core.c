@@ -38,19 +38,19 @@ const cpu_kernels *cpu_kernels_choose(void) {
     return &cpu_kernels_base;
 }
 
-bool cpu_lane_init(cpu_lane *lane, int threads) {
+static void cpu_lane_free(cpu_lane *lane) {
+    cpu_pool_destroy(lane->pool);
+    cpu_unmap_pages(lane->shared, CPU_SHARED_BYTES);
+    *lane = (cpu_lane){0};
+}
+
+static bool cpu_lane_init(cpu_lane *lane, int threads) {
     lane->shared = cpu_map_pages(CPU_SHARED_BYTES);
     lane->pool = cpu_pool_create(threads, CPU_SCRATCH_BYTES);
     if (lane->shared && lane->pool)
         return true;
     cpu_lane_free(lane);
     return false;
-}
-
-void cpu_lane_free(cpu_lane *lane) {
-    cpu_pool_destroy(lane->pool);
-    cpu_unmap_pages(lane->shared, CPU_SHARED_BYTES);
-    *lane = (cpu_lane){0};
 }
 
 sbp_status cpu_core_create(cpu_core *core, const sbp_device_class *class, int32_t threads, sbp_diag *diag) {

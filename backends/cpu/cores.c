@@ -1,5 +1,5 @@
-/* cores.c: queue host: the kernels of the CPU device, on threads of its own, over memory that is not its own.
- */
+/* cores.c: queue host of another device: the kernels of the CPU device, on threads of their own, over memory
+ * that is not theirs. */
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/cpu_cores.h"
 

@@ -120,7 +120,5 @@ sbp_status cpu_core_write(const cpu_core *core, sbp_space space, int64_t offset,
                           int64_t bytes, sbp_diag *diag) SBP_CHECKED;
 sbp_status cpu_core_read(const cpu_core *core, sbp_space space, int64_t offset, void *data, int64_t bytes,
                          sbp_diag *diag) SBP_CHECKED;
-bool cpu_lane_init(cpu_lane *lane, int threads);
-void cpu_lane_free(cpu_lane *lane);
 
 #endif

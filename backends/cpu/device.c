@@ -1,25 +1,33 @@
-/* device.c: the CPU device proper: each command runs in submit, those of compute over all threads, copies on
- * the thread that submits them. */
+/* device.c: the CPU device proper: each command runs in submit, those of compute and host over all threads,
+ * copies on the thread that submits them. Compute and host have the same cores, so they have the same pool
+ * and scratch memory, a command at a time, in the order in which they come: queue host gets its turn while
+ * compute is busy, or what waits for it (the disk) would stand still. */
 #include "backends/composite/composite.h"
 #include "backends/cpu/cpu.h"
-#include "backends/cpu/cpu_cores.h"
 #include "backends/cpu/cpu_device.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct cpu_device {
     cpu_core core;
-    cpu_lane copies[SBP_QUEUE_COUNT]; /* of in and out, from their first command on */
+    cpu_pool *copier;      /* one thread without scratch memory: of in and out, at once */
+    pthread_mutex_t mutex; /* guards what follows */
+    pthread_cond_t turn;
+    int64_t tickets, served; /* for core.lane */
 } cpu_device;
+
+enum { COPIER_BYTES = 4096 }; /* copies use none of it */
 
 static const sbp_device_class proper;
 
 static void cpu_destroy(sbp_device *base) {
     cpu_device *device = (cpu_device *)base;
-    for (int q = 0; q < SBP_QUEUE_COUNT; q++)
-        cpu_lane_free(&device->copies[q]);
+    cpu_pool_destroy(device->copier);
     cpu_core_destroy(&device->core);
+    pthread_cond_destroy(&device->turn);
+    pthread_mutex_destroy(&device->mutex);
     free(device);
 }
 
@@ -29,7 +37,11 @@ static sbp_status cpu_create(const sbp_device_options *options, sbp_diag *diag, 
     if (!device)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     memset(device, 0, sizeof *device);
+    pthread_mutex_init(&device->mutex, NULL);
+    pthread_cond_init(&device->turn, NULL);
     sbp_status status = cpu_core_create(&device->core, &proper, options ? options->threads : 0, diag);
+    if (status == SBP_OK && !(device->copier = cpu_pool_create(1, COPIER_BYTES)))
+        status = sbp_fail(diag, SBP_MACHINE, "out of memory");
     if (status != SBP_OK)
         cpu_destroy(&device->core.base);
     else
@@ -55,15 +67,38 @@ static sbp_status cpu_read(sbp_device *base, sbp_space space, int64_t offset, vo
     return cpu_core_read(&((cpu_device *)base)->core, space, offset, data, bytes, diag);
 }
 
+static void take_turn(cpu_device *device) {
+    pthread_mutex_lock(&device->mutex);
+    int64_t ticket = device->tickets++;
+    while (device->served != ticket)
+        pthread_cond_wait(&device->turn, &device->mutex);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+static void pass_turn(cpu_device *device) {
+    pthread_mutex_lock(&device->mutex);
+    device->served++;
+    bool awaited = device->served != device->tickets;
+    pthread_mutex_unlock(&device->mutex);
+    if (awaited)
+        pthread_cond_broadcast(&device->turn);
+}
+
 static sbp_status cpu_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
     cpu_device *device = (cpu_device *)base;
     int32_t queue = dispatch->command->queue;
-    cpu_lane *lane = queue == SBP_QUEUE_COMPUTE ? &device->core.lane : &device->copies[queue];
     cpu_command command;
     SBP_TRY(cpu_core_resolve(&device->core, dispatch, &command, diag));
-    if (!lane->pool && !cpu_lane_init(lane, 1))
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    cpu_core_run(&device->core, lane, &command);
+    if (queue == SBP_QUEUE_IN || queue == SBP_QUEUE_OUT) {
+        cpu_lane copies = {.pool = device->copier};
+        if (dispatch->command->kind != SBP_CMD_COPY)
+            return sbp_fail(diag, SBP_INTERNAL, "cpu: queue %s only copies", sbp_queue_names[queue]);
+        cpu_core_run(&device->core, &copies, &command);
+        return SBP_OK;
+    }
+    take_turn(device);
+    cpu_core_run(&device->core, &device->core.lane, &command);
+    pass_turn(device);
     return SBP_OK;
 }
 
@@ -90,13 +125,12 @@ static const sbp_device_class proper = {.name = "cpu",
                                         .map = cpu_map};
 
 static sbp_status create_device(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
-    const composite_parts parts = {.name = "cpu", .proper = &proper, .cores = &cpu_cores, .waits = true};
+    const composite_parts parts = {.name = "cpu", .proper = &proper, .waits = true};
     return composite_create(&parts, &sbp_cpu_device, options, diag, out);
 }
 
 static sbp_status create_shuffle(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
-    const composite_parts parts = {
-        .name = "cpu-shuffle", .proper = &proper, .cores = &cpu_cores, .waits = true, .shuffled = true};
+    const composite_parts parts = {.name = "cpu-shuffle", .proper = &proper, .waits = true, .shuffled = true};
     return composite_create(&parts, &sbp_cpu_shuffle_device, options, diag, out);
 }
 
