@@ -16,10 +16,52 @@ sbp_status sbp_lexer_fail(sbp_lexer *lexer, const char *format, ...) {
     return sbp_fail(lexer->diag, SBP_INPUT, "%s:%d: %s", lexer->name, lexer->line, message);
 }
 
+/* ---- words ------------------------------------------------------------------------------------------ */
+
+/* Names and marks, each kept once however often it stands there: a program of many layers has some thousand
+ * of them, a hundred times each. By hash. */
+struct sbp_lexer_words {
+    const char **texts;
+    uint32_t count, capacity;
+};
+
+/* Where a word is, or where it would go. */
+static const char **find_word(const struct sbp_lexer_words *words, const char *text, size_t length) {
+    uint32_t mask = words->capacity - 1, at = (uint32_t)sbp_hash_bytes(text, length, 0) & mask;
+    while (words->texts[at] && (strncmp(words->texts[at], text, length) != 0 || words->texts[at][length]))
+        at = (at + 1) & mask;
+    return &words->texts[at];
+}
+
+static void make_room(struct sbp_lexer_words *words, sbp_arena *arena) {
+    enum { LEAST = 64 };
+    const struct sbp_lexer_words old = *words;
+    if (4 * old.count < 3 * old.capacity)
+        return;
+    words->capacity = old.capacity > 0 ? 2 * old.capacity : LEAST;
+    words->texts = SBP_NEW_ARRAY(arena, const char *, words->capacity);
+    for (uint32_t k = 0; k < old.capacity; k++)
+        if (old.texts[k])
+            *find_word(words, old.texts[k], strlen(old.texts[k])) = old.texts[k];
+}
+
+static const char *keep_word(sbp_lexer *lexer, const char *text, size_t length) {
+    make_room(lexer->words, lexer->arena);
+    const char **word = find_word(lexer->words, text, length);
+    if (!*word) {
+        *word = sbp_arena_strndup(lexer->arena, text, length);
+        lexer->words->count++;
+    }
+    return *word;
+}
+
+/* ---- tokens ----------------------------------------------------------------------------------------- */
+
 sbp_status sbp_lexer_init(sbp_lexer *lexer, sbp_arena *arena, sbp_diag *diag, const char *name,
                           const char *text, size_t length) {
     *lexer =
         (sbp_lexer){.arena = arena, .diag = diag, .name = name, .at = text, .end = text + length, .line = 1};
+    lexer->words = SBP_NEW(arena, struct sbp_lexer_words);
     return sbp_lexer_next(lexer);
 }
 
@@ -150,7 +192,7 @@ sbp_status sbp_lexer_next(sbp_lexer *lexer) {
         at++;
         lexer->token = SBP_TOKEN_PUNCT;
     }
-    lexer->text = sbp_arena_strndup(lexer->arena, lexer->at, (size_t)(at - lexer->at));
+    lexer->text = keep_word(lexer, lexer->at, (size_t)(at - lexer->at));
     lexer->at = at;
     return SBP_OK;
 }

@@ -21,9 +21,10 @@ typedef struct sbp_lexer {
     const char *at, *end;
     int line;
     sbp_token token;  /* the current token */
-    const char *text; /* its characters, NUL-terminated in the arena (name, string, punct) */
+    const char *text; /* its characters, NUL-terminated; as long as the arena (name, string, punct) */
     int64_t integer;
-    double number; /* INT and FLOAT */
+    double number;                 /* INT and FLOAT */
+    struct sbp_lexer_words *words; /* copies of a lexer share them */
 } sbp_lexer;
 
 /* Positions the lexer on the first token. `#` starts a comment to the end of the line. */

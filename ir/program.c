@@ -209,6 +209,16 @@ sbp_view sbp_view_formal(const sbp_function *function, int32_t formal) {
     return whole_view(~formal, 0, f->rows, f->cols);
 }
 
+sbp_command *sbp_command_create(sbp_arena *arena, sbp_command_kind kind, int32_t view_capacity) {
+    sbp_command *command = SBP_NEW(arena, sbp_command);
+    command->kind = kind;
+    command->kernel = command->flushes = command->gradient = -1;
+    command->views = SBP_NEW_ARRAY(arena, sbp_view, view_capacity);
+    for (int32_t k = 0; k < view_capacity; k++)
+        command->views[k] = sbp_view_none();
+    return command;
+}
+
 sbp_view sbp_view_none(void) {
     return (sbp_view){.ref = SBP_NO_VIEW, .start = {.column = -1}, .length = {.column = -1}};
 }

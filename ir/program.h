@@ -156,7 +156,7 @@ typedef struct sbp_command {
     sbp_command_kind kind;
     int32_t queue;  /* sbp_queue; of a fence: compute, it is of those that it names */
     int32_t kernel; /* row: number of the kernel */
-    sbp_view views[SBP_MAX_COMMAND_OPERANDS];
+    sbp_view *views;
     int32_t view_count;
     int32_t *scalars; /* row: per kernel scalar the program's, or SBP_LITERAL */
     double *literals; /* per kernel scalar, where it is a literal: its value, 0 or more; NULL when none is */
@@ -346,6 +346,8 @@ bool sbp_view_shape(const sbp_program *program, const sbp_function *function, co
                     sbp_extent *rows, int64_t *cols);
 /* Whether a view is of all rows and columns of that matrix. */
 bool sbp_view_is_whole(const sbp_program *program, const sbp_function *function, const sbp_view *view);
+/* Of queue compute, without kernel and flush; room for so many views, of which none is there yet. */
+sbp_command *sbp_command_create(sbp_arena *arena, sbp_command_kind kind, int32_t view_capacity);
 /* Narrows a whole view to the rows of the current chunk: [i*step for step]. */
 sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step);
 /* Narrows a whole view to the partial rows of the current chunk: [0 for blocks]. */

@@ -373,16 +373,17 @@ static sbp_status read_attrs(sbp_program_parser *p, sbp_command *c, const sbp_co
 }
 
 static sbp_status read_command(sbp_program_parser *p, sbp_command_kind kind, sbp_command **out) {
-    sbp_command *c = SBP_NEW(p->arena, sbp_command);
-    c->kind = kind;
-    c->flushes = -1;
-    c->gradient = c->kernel = -1;
+    int32_t kernel = -1;
     if (kind == SBP_CMD_ROW) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, "@"));
-        SBP_TRY(sbp_parser_known_name(p, &p->kernels, "kernel", &c->kernel));
+        SBP_TRY(sbp_parser_known_name(p, &p->kernels, "kernel", &kernel));
     }
     sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
-    c->view_count = sbp_command_operands(p->program, c, operands);
+    int32_t count =
+        sbp_command_operands(p->program, &(sbp_command){.kind = kind, .kernel = kernel}, operands);
+    sbp_command *c = sbp_command_create(p->arena, kind, count);
+    c->kernel = kernel;
+    c->view_count = count;
     SBP_TRY(read_operands(p, operands, c->view_count, c->views));
     if (kind == SBP_CMD_ROW)
         SBP_TRY(read_scalars(p, c, p->program->kernels[c->kernel]));

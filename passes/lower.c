@@ -123,15 +123,16 @@ int32_t sbp_lower_buffer_of_param(sbp_pipeline *p, int32_t param, const char *wh
     return kept_buffer(p, label, role, dtype, rows, cols);
 }
 
-sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind) {
-    sbp_command *command = SBP_NEW(p->arena, sbp_command);
-    command->kind = kind;
-    command->kernel = command->flushes = command->gradient = -1;
-    for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
-        command->views[i] = sbp_view_none();
+static sbp_command *add_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind,
+                                int32_t view_capacity) {
+    sbp_command *command = sbp_command_create(p->arena, kind, view_capacity);
     sbp_node node = {.kind = SBP_NODE_COMMAND, .u.command = command};
     SBP_PUSH(p->arena, body->nodes, body->count, body->capacity, node);
     return command;
+}
+
+sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind kind) {
+    return add_command(p, body, kind, SBP_MAX_COMMAND_OPERANDS);
 }
 
 void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp_view *views) {
@@ -146,14 +147,14 @@ void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp
 }
 
 void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value) {
-    sbp_command *fill = sbp_lower_command(p, body, SBP_CMD_FILL);
+    sbp_command *fill = add_command(p, body, SBP_CMD_FILL, 1);
     fill->views[0] = view;
     fill->view_count = 1;
     fill->u.fill = value;
 }
 
 void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue) {
-    sbp_command *copy = sbp_lower_command(p, body, SBP_CMD_COPY);
+    sbp_command *copy = add_command(p, body, SBP_CMD_COPY, 2);
     copy->views[0] = to;
     copy->views[1] = from;
     copy->view_count = 2;
@@ -163,8 +164,11 @@ void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from,
 void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
                       int32_t flushes, int32_t gradient, double stream) {
     for (int32_t n = 0; n < commands->count; n++) {
-        sbp_command *to = sbp_lower_command(p, body, SBP_CMD_FILL);
-        *to = *commands->nodes[n].u.command;
+        const sbp_command *from = commands->nodes[n].u.command;
+        sbp_command *to = add_command(p, body, from->kind, from->view_count);
+        sbp_view *own = to->views;
+        *to = *from;
+        to->views = memcpy(own, from->views, (size_t)from->view_count * sizeof *own);
         if (to->literals) /* each its own */
             to->literals = SBP_NEW_ARRAY(p->arena, double, to->scalar_count);
         for (int32_t i = 0; i < to->scalar_count; i++)

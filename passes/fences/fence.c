@@ -208,13 +208,9 @@ static void write_gap(sbp_fence_pass *pass, sbp_body *body, int32_t gap) {
         for (int32_t to = 0; to < pass->queue_count; to++) {
             if (!(pass->fences[gap] & sbp_fence_bit(from, to)))
                 continue;
-            sbp_command *fence = SBP_NEW(pass->arena, sbp_command);
-            fence->kind = SBP_CMD_FENCE;
-            fence->kernel = fence->flushes = fence->gradient = -1;
+            sbp_command *fence = sbp_command_create(pass->arena, SBP_CMD_FENCE, 0);
             fence->u.fence.from = pass->queues[from];
             fence->u.fence.to = pass->queues[to];
-            for (int32_t k = 0; k < SBP_MAX_COMMAND_OPERANDS; k++)
-                fence->views[k] = sbp_view_none();
             sbp_node node = {.kind = SBP_NODE_COMMAND, .u.command = fence};
             SBP_PUSH(pass->arena, body->nodes, body->count, body->capacity, node);
         }

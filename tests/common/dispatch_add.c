@@ -3,6 +3,7 @@
 void dispatch_add(sbp_arena *arena, sbp_program *program, const sbp_dispatch *dispatch) {
     sbp_command *command = SBP_NEW(arena, sbp_command);
     *command = *dispatch->command;
+    command->views = SBP_NEW_ARRAY(arena, sbp_view, dispatch->span_count);
     command->view_count = dispatch->span_count;
     for (int32_t i = 0; i < dispatch->span_count; i++) {
         const sbp_span *span = &dispatch->spans[i];

@@ -155,11 +155,7 @@ static bool is_writable(const maker *m, const sbp_view *view) {
 }
 
 static sbp_command *add_command(maker *m, sbp_body *body, sbp_command_kind kind) {
-    sbp_command *command = SBP_NEW(m->arena, sbp_command);
-    command->kind = kind;
-    command->kernel = command->flushes = command->gradient = -1;
-    for (int32_t k = 0; k < SBP_MAX_COMMAND_OPERANDS; k++)
-        command->views[k] = sbp_view_none();
+    sbp_command *command = sbp_command_create(m->arena, kind, SBP_MAX_COMMAND_OPERANDS);
     sbp_node node = {.kind = SBP_NODE_COMMAND, .u.command = command};
     SBP_PUSH(m->arena, body->nodes, body->count, body->capacity, node);
     return command;

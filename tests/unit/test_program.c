@@ -148,9 +148,8 @@ static sbp_status build(void *user) {
                     .function = -1,
                     .offset = -1};
     SBP_PUSH(arena, p->buffers, p->buffer_count, p->buffer_capacity, x);
-    sbp_command *row = SBP_NEW(arena, sbp_command);
-    row->kind = SBP_CMD_ROW;
-    row->flushes = row->gradient = -1;
+    sbp_command *row = sbp_command_create(arena, SBP_CMD_ROW, 2);
+    row->kernel = 0;
     row->view_count = 2;
     row->views[0] = row->views[1] = sbp_view_chunk(sbp_view_buffer(p, 0, 0), SBP_C);
     sbp_loop *loop = SBP_NEW(arena, sbp_loop);
