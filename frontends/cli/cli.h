@@ -9,6 +9,7 @@
 #include "frontends/frontend.h"
 #include "ir/io/json.h"
 #include "ir/io/options/options.h"
+#include "ir/io/tokenizer/tokenizer.h"
 #include "passes/planner/planner.h"
 
 /* Everything sbpc knows about a compilation. */
@@ -22,6 +23,9 @@ typedef struct sbp_compilation {
     sbp_choice choice;        /* of the target */
     const char *rates_source; /* of the target's rates: "table", or where they come from */
     sbp_model model;
+    const sbp_tokenizer *tokenizer; /* that the plan will carry, as the text of tokenizer.json; NULL: none */
+    const char *tokenizer_text;
+    size_t tokenizer_bytes;
     const char *objective, *loss_type;
     sbp_dtype dtype, grad_dtype, state_dtype;
     bool halves; /* trained weights that are computed with in bf16 are kept so, too, with a master or without

@@ -108,6 +108,16 @@ static sbp_status load_model(sbp_compilation *c) {
     return SBP_OK;
 }
 
+/* For the plan; the runs keep its text in memory. */
+static sbp_status load_tokenizer(sbp_compilation *c) {
+    if (!c->target || !c->model.tokenizer)
+        return SBP_OK;
+    SBP_TRY(sbp_tokenizer_load_optional(c->arena, c->diag, c->model.tokenizer, &c->tokenizer));
+    if (!c->tokenizer)
+        return SBP_OK;
+    return sbp_tokenizer_to_json(c->tokenizer, c->arena, c->diag, &c->tokenizer_text, &c->tokenizer_bytes);
+}
+
 /* "attn_out+lse" */
 static void split_names(sbp_compilation *c, const char *names) {
     const char **list = NULL;
@@ -341,6 +351,7 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(sbp_cli_choose_rates(c));
     SBP_TRY(choose_types(c));
     SBP_TRY(load_model(c));
+    SBP_TRY(load_tokenizer(c));
     SBP_TRY(read_wish(c));
     sbp_schedule_options largest = {.chunk = c->wish.chunk, .head_chunk = c->wish.head_chunk};
     if (largest.chunk == SBP_AUTO) /* what the planner may choose */

@@ -5,7 +5,6 @@
 #include "frontends/cli/cli.h"
 #include "ir/io/json.h"
 #include "ir/io/plan_file.h"
-#include "ir/io/tokenizer/tokenizer.h"
 #include "ir/io/weights/tensor_table.h"
 
 static void add_recipe(const sbp_compilation *c, sbp_tensor_entry *tensor, const sbp_param *param,
@@ -102,7 +101,16 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     add_text(out, "weights", absolute_path(c, m->weights));
     add_text(out, "tokenizer", absolute_path(c, m->tokenizer));
     add_text(out, "config", m->config);
-    sbp_text_add(out, "}");
+    sbp_text_add(out, ", \"special_tokens\": {");
+    for (int32_t i = 0; c->tokenizer && i < sbp_tokenizer_named_count(c->tokenizer); i++) {
+        const char *name, *value;
+        sbp_tokenizer_named_at(c->tokenizer, i, &name, &value);
+        sbp_text_add(out, "%s", i ? ", " : "");
+        sbp_json_add_string(out, name, strlen(name));
+        sbp_text_add(out, ": ");
+        sbp_json_add_string(out, value, strlen(value));
+    }
+    sbp_text_add(out, "}}");
     add_text(out, "objective", c->objective);
     add_text(out, "loss_type", c->loss_type);
     add_text(out, "backend", c->target->name);
@@ -122,18 +130,6 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, ", \"defaults\": {}}\n");
 }
 
-static sbp_status tokenizer_section(const sbp_compilation *c, const char **text, size_t *length) {
-    const sbp_tokenizer *tokenizer;
-    *text = NULL;
-    *length = 0;
-    if (!c->model.tokenizer)
-        return SBP_OK;
-    SBP_TRY(sbp_tokenizer_load_optional(c->arena, c->diag, c->model.tokenizer, &tokenizer));
-    if (!tokenizer)
-        return SBP_OK;
-    return sbp_tokenizer_to_json(tokenizer, c->arena, c->diag, text, length);
-}
-
 sbp_status sbp_cli_write_plan(const sbp_compilation *c) {
     sbp_text program, tensors, meta;
     sbp_text_init(&program, c->arena);
@@ -142,9 +138,6 @@ sbp_status sbp_cli_write_plan(const sbp_compilation *c) {
     sbp_program_print(&program, c->pipeline.program);
     SBP_TRY(tensor_section(c, &tensors));
     meta_section(c, &meta);
-    const char *tokenizer;
-    size_t tokenizer_bytes;
-    SBP_TRY(tokenizer_section(c, &tokenizer, &tokenizer_bytes));
     const void *kernels = NULL;
     int64_t kernel_bytes = 0;
     if (c->target->compile)
@@ -153,7 +146,7 @@ sbp_status sbp_cli_write_plan(const sbp_compilation *c) {
         {SBP_PLAN_PROGRAM, program.data, (int64_t)program.length},
         {SBP_PLAN_TENSORS, tensors.data, (int64_t)tensors.length},
         {SBP_PLAN_META, meta.data, (int64_t)meta.length},
-        {SBP_PLAN_TOKENIZER, tokenizer, (int64_t)tokenizer_bytes},
+        {SBP_PLAN_TOKENIZER, c->tokenizer_text, (int64_t)c->tokenizer_bytes},
         {SBP_PLAN_TEMPLATE, NULL, 0},
         {SBP_PLAN_KERNELS, kernels, kernel_bytes},
     };

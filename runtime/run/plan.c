@@ -115,11 +115,20 @@ static sbp_status load_tensors(const loader *l, sbp_plan *plan) {
     return bind_masters(l, plan, &names, masters);
 }
 
+/* Bytes in the plan's arena, which the file's need not be; a NUL byte follows. */
+static const void *keep(const loader *l, const sbp_plan_section *section) {
+    if (!section || section->length == 0)
+        return NULL;
+    char *copy = sbp_arena_alloc(l->arena, (size_t)section->length + 1);
+    return memcpy(copy, section->data, (size_t)section->length);
+}
+
 /* Text that may be absent; a NUL byte inside is an error. */
 static sbp_status load_text(const loader *l, const char *name, const char **out, int64_t *bytes) {
     const sbp_plan_section *section = sbp_plan_file_find(l->file, name);
-    *out = section && section->length > 0 ? section->data : "";
-    *bytes = section ? section->length : 0;
+    const char *text = keep(l, section);
+    *out = text ? text : "";
+    *bytes = text ? section->length : 0;
     if (memchr(*out, 0, (size_t)*bytes))
         return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s' holds a zero byte", l->file->path, name);
     return SBP_OK;
@@ -128,7 +137,7 @@ static sbp_status load_text(const loader *l, const char *name, const char **out,
 sbp_status sbp_plan_load(sbp_arena *arena, sbp_diag *diag, const sbp_plan_file *file, const sbp_plan **out) {
     const loader l = {arena, diag, file, out};
     sbp_plan *plan = SBP_NEW(arena, sbp_plan);
-    plan->path = file->path;
+    plan->path = sbp_arena_strdup(arena, file->path);
     SBP_TRY(load_program(&l, plan));
     SBP_TRY(load_tensors(&l, plan));
     const sbp_plan_section *meta, *kernels = sbp_plan_file_find(file, SBP_PLAN_KERNELS);
@@ -139,10 +148,8 @@ sbp_status sbp_plan_load(sbp_arena *arena, sbp_diag *diag, const sbp_plan_file *
     int64_t template_bytes;
     SBP_TRY(load_text(&l, SBP_PLAN_TOKENIZER, &plan->tokenizer, &plan->tokenizer_bytes));
     SBP_TRY(load_text(&l, SBP_PLAN_TEMPLATE, &plan->chat_template, &template_bytes));
-    if (kernels && kernels->length > 0) {
-        plan->kernels = kernels->data;
-        plan->kernels_bytes = kernels->length;
-    }
+    plan->kernels = keep(&l, kernels);
+    plan->kernels_bytes = kernels ? kernels->length : 0;
     *out = plan;
     return SBP_OK;
 }
@@ -154,6 +161,12 @@ static sbp_status load_body(void *user) {
 
 sbp_status sbp_plan_open(sbp_arena *arena, sbp_diag *diag, const char *path, const sbp_plan **out) {
     loader l = {arena, diag, NULL, out};
-    SBP_TRY(sbp_plan_file_read(arena, diag, path, &l.file));
-    return sbp_guard(arena, diag, load_body, &l);
+    sbp_arena *bytes = sbp_arena_create(); /* of the file: gone when what is kept has been read from them */
+    if (!bytes)
+        return sbp_fail(diag, SBP_MACHINE, "%s: out of memory", path);
+    sbp_status status = sbp_plan_file_read(bytes, diag, path, &l.file);
+    if (status == SBP_OK)
+        status = sbp_guard(arena, diag, load_body, &l);
+    sbp_arena_destroy(bytes);
+    return status;
 }

@@ -3,9 +3,9 @@
  *
  * meta: {"sbpc": version, "options": {every option of sbpc compile, resolved, by name}, "model": {"name",
  * "model_type", "vocab_size", "max_positions", "eos_id", "eos_ids", "bos_id", "pad_id", "weights": path,
- * "tokenizer": path, "config": text}, "objective", "loss_type", "backend", "dtype", "runtime_bytes": the
- * process beyond the arenas with "threads" threads, "thread_bytes" for each more or less of them, "defaults":
- * {option of the run: value}}. What is missing counts as null.
+ * "tokenizer": path, "config": text, "special_tokens": {"eos_token": text ..}}, "objective", "loss_type",
+ * "backend", "dtype", "runtime_bytes": the process beyond the arenas with "threads" threads, "thread_bytes"
+ * for each more or less of them, "defaults": {option of the run: value}}. What is missing counts as null.
  */
 #ifndef SBP_RUNTIME_RUN_PLAN_INFO_H
 #define SBP_RUNTIME_RUN_PLAN_INFO_H
@@ -18,6 +18,7 @@ typedef struct sbp_plan_info {
     const char *backend;                             /* "cpu" */
     const char *dtype;                               /* "fp32" */
     const char *name, *weights, *tokenizer, *config; /* NULL: none; config: text of config.json */
+    const sbp_json *special_tokens;                  /* of the tokenizer: object of texts, or NULL */
     int64_t vocab_size;                              /* 0: unknown */
     int64_t runtime_bytes, threads, thread_bytes;
     const sbp_json *options, *defaults; /* objects or NULL */

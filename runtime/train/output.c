@@ -1,9 +1,12 @@
 /* output.c: a directory that transformers loads. */
 #include "runtime/train/output.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include "ir/io/tokenizer/tokenizer.h"
+#include "ir/io/file.h"
 
 static const int64_t SHARD_BYTES = 5000000000; /* as huggingface_hub cuts */
 
@@ -82,17 +85,16 @@ static sbp_status write_config(const output_job *job) {
 /* ---- the tokenizer ---------------------------------------------------------------------------------- */
 
 /* {"tokenizer_class", "bos_token", ...}: what AutoTokenizer asks for beside tokenizer.json. */
-static sbp_status write_tokenizer_config(const output_job *job, const sbp_tokenizer *tokenizer) {
+static sbp_status write_tokenizer_config(const output_job *job) {
+    const sbp_json *tokens = job->info->special_tokens;
     sbp_text out;
     sbp_text_init(&out, job->arena);
     sbp_text_add(&out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"");
-    for (int32_t i = 0; i < sbp_tokenizer_named_count(tokenizer); i++) {
-        const char *name, *value;
-        sbp_tokenizer_named_at(tokenizer, i, &name, &value);
+    for (int64_t i = 0; tokens && i < tokens->count; i++) {
         sbp_text_add(&out, ",\n  ");
-        sbp_json_add_string(&out, name, strlen(name));
+        sbp_json_add_string(&out, tokens->items[i].key, strlen(tokens->items[i].key));
         sbp_text_add(&out, ": ");
-        sbp_json_add_string(&out, value, strlen(value));
+        sbp_json_add_value(&out, &tokens->items[i]);
     }
     sbp_text_add(&out, "\n}\n");
     return sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "tokenizer_config.json"),
@@ -100,15 +102,43 @@ static sbp_status write_tokenizer_config(const output_job *job, const sbp_tokeni
 }
 
 static sbp_status write_plan_tokenizer(const output_job *job) {
-    const sbp_tokenizer *tokenizer;
     const sbp_plan *plan = job->plan;
     if (plan->tokenizer_bytes == 0)
         return SBP_OK;
-    SBP_TRY(sbp_tokenizer_from_json(job->arena, job->diag, plan->path, plan->tokenizer,
-                                    (size_t)plan->tokenizer_bytes, &tokenizer));
     SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "tokenizer.json"),
                            plan->tokenizer, (size_t)plan->tokenizer_bytes));
-    return write_tokenizer_config(job, tokenizer);
+    return write_tokenizer_config(job);
+}
+
+enum { PIECE_BYTES = 1 << 16 };
+
+/* A piece at a time: a tokenizer may have 30 MB. */
+static sbp_status copy_pieces(const output_job *job, int from, const char *path, int64_t bytes, char *piece,
+                              sbp_file_out *to) {
+    for (int64_t at = 0; at < bytes; at += PIECE_BYTES) {
+        int64_t count = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        SBP_TRY(sbp_file_pread(job->diag, from, path, piece, count, at));
+        SBP_TRY(sbp_file_out_write(to, job->diag, piece, count));
+    }
+    return SBP_OK;
+}
+
+static sbp_status copy_file(const output_job *job, const char *path, const char *target) {
+    struct stat info;
+    sbp_file_out *to = NULL;
+    int from;
+    char *piece = sbp_arena_alloc(job->arena, PIECE_BYTES); /* first: it may not come back */
+    SBP_TRY(sbp_file_open_regular(job->diag, path, &from));
+    sbp_status status = fstat(from, &info) == 0
+                            ? sbp_file_out_open(job->diag, target, &to)
+                            : sbp_fail(job->diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
+    if (status == SBP_OK)
+        status = copy_pieces(job, from, path, info.st_size, piece, to);
+    close(from);
+    if (status == SBP_OK)
+        return sbp_file_out_commit(to, job->diag);
+    sbp_file_out_abort(to);
+    return status;
 }
 
 static sbp_status carry_files(const output_job *job) {
@@ -123,13 +153,9 @@ static sbp_status carry_files(const output_job *job) {
     if (sbp_same_file(source, job->directory))
         return SBP_OK;
     for (int i = 0; i < SBP_COUNT(carried); i++) {
-        const char *path = sbp_file_join(job->arena, source, carried[i]), *data;
-        size_t length;
-        if (!sbp_file_exists(path))
-            continue;
-        SBP_TRY(sbp_file_read(job->arena, job->diag, path, &data, &length));
-        SBP_TRY(
-            sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, carried[i]), data, length));
+        const char *path = sbp_file_join(job->arena, source, carried[i]);
+        if (sbp_file_exists(path))
+            SBP_TRY(copy_file(job, path, sbp_file_join(job->arena, job->directory, carried[i])));
     }
     return SBP_OK;
 }
