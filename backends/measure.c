@@ -69,8 +69,9 @@ static void begin_case(measure *m) {
 /* The number of the case. */
 static int32_t add_case(measure *m, sbp_queue queue, sbp_command_kind kind, const sbp_view *views,
                         int32_t view_count) {
-    sbp_command *c = SBP_NEW(m->arena, sbp_command);
-    *c = (sbp_command){.kind = kind, .queue = queue, .view_count = view_count, .flushes = -1};
+    sbp_command *c = sbp_command_create(m->arena, kind, view_count);
+    c->queue = queue;
+    c->view_count = view_count;
     memcpy(c->views, views, (size_t)view_count * sizeof *views);
     m->cases[m->count] = c;
     sbp_body *body = &m->program->entries[0].body;

@@ -81,6 +81,9 @@
  */
 #define SBP_TOLERANCE_PROCESS_EXCESS_BYTES (512 << 10)
 
+/* Likewise where that is more than those, relative: of a process whose arenas are all but everything. */
+#define SBP_TOLERANCE_PROCESS 0.005
+
 /* How far weights in two halves end from the same in fp32, relative to the way of training: one weight in
  * 2^16 stands exactly between two bf16 numbers and is seen as the other of them, and from there on gradients
  * in bf16 are rounded otherwise, which Adam makes large where they are small (12 steps: 0.028; without low

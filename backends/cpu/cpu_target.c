@@ -17,9 +17,10 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
     *out = (sbp_target_info){.name = "cpu",
                              .alignment_bytes = 64,
                              .max_allocation_bytes = 0,
-                             .runtime_bytes = 8900 << 10,
-                             .runtime_tensor_bytes = 29 << 10,
-                             .runtime_converted_bytes = 18 << 10,
+                             .runtime_bytes = 7750 << 10,
+                             .runtime_tensor_bytes = 6700,
+                             .runtime_view_bytes = 340,
+                             .runtime_disk_bytes = 1 << 20,
                              .runtime_product_bytes = 7 << 20,
                              .runtime_page_bytes = 2 << 20,
                              .runtime_thread_bytes = 2090 << 10, /* a huge page of scratch memory, a stack */

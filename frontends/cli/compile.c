@@ -7,7 +7,6 @@
 #include "frontends/objectives/objective.h"
 #include "ir/io/plan_file.h"
 
-enum { USUAL_THREADS = 2 }; /* a plan does not depend on the machine that it is made on */
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
@@ -210,67 +209,6 @@ static void read_training(sbp_compilation *c) {
     p->skip_streambp = sbp_options_on(o, "skip-streambp");
 }
 
-/* Elements of the widest head of attention. */
-static int64_t widest_head(const sbp_module *module) {
-    int64_t widest = 0;
-    for (int32_t f = 0; f < module->func_count; f++)
-        for (int32_t i = 0; i < module->funcs[f]->op_count; i++) {
-            const sbp_func *func = module->funcs[f];
-            const sbp_op *op = &func->ops[i];
-            for (int32_t k = 0; op->code == SBP_OP_attention && k < 3; k++) { /* q, k, v */
-                const sbp_type *type = &func->values[op->operands[k]].type;
-                int64_t elems = type->rank > 0 ? type->dim[type->rank - 1].n : 0;
-                widest = elems > widest ? elems : widest;
-            }
-        }
-    return widest;
-}
-
-/* What packed operands of products take: a weight matrix, or the two factors of its gradient, which is a sum
- * over a chunk of so many rows; of the widest, that of the head. */
-static int64_t product_bytes(const sbp_compilation *c, const sbp_target_info *target,
-                             const sbp_schedule_options *chunks) {
-    const sbp_module *module = c->model.module;
-    int64_t largest = 0, widest = 0, bytes = sbp_dtype_bytes(c->dtype), page = target->runtime_page_bytes;
-    int64_t most = target->runtime_product_bytes / bytes; /* of one operand */
-    for (int32_t i = 0; i < module->param_count; i++) {
-        const sbp_type *type = &module->params[i].type;
-        widest = type->rank > 1 && type->dim[0].n > widest ? type->dim[0].n : widest;
-    }
-    for (int32_t i = 0; i < module->param_count; i++) {
-        const sbp_type *type = &module->params[i].type;
-        int64_t out = type->rank > 1 ? type->dim[0].n : 0, in = type->rank > 1 ? type->dim[1].n : 0;
-        int64_t rows = out == widest ? chunks->head_chunk : chunks->chunk;
-        rows = rows < target->chunk_most ? rows : target->chunk_most;
-        int64_t weight = out * in < most ? out * in : most;
-        int64_t gradient = (out * rows < most ? out * rows : most) + (in * rows < most ? in * rows : most);
-        largest = largest > weight ? largest : weight;
-        largest = largest > gradient ? largest : gradient;
-    }
-    return page > 0 ? sbp_round_up(largest * bytes, page) : largest * bytes;
-}
-
-/* runtime_bytes of the target for this model, so many threads and rows per chunk. */
-static sbp_status size_process(sbp_compilation *c, const sbp_schedule_options *chunks) {
-    sbp_target_info *target = &c->pipeline.target, fresh;
-    const sbp_module *module = c->model.module;
-    int64_t threads = sbp_options_int(c->options, "threads"), converted = 0;
-    if (c->target)
-        SBP_TRY(c->target->describe(NULL, c->diag, &fresh));
-    else
-        fresh = c->profile.info;
-    for (int32_t i = 0; i < module->param_count; i++)
-        converted += module->params[i].storage != module->params[i].type.dtype;
-    if (widest_head(module) > target->runtime_head_elems)
-        fresh.runtime_thread_bytes *= 2;
-    c->threads = threads > 0 ? threads : USUAL_THREADS;
-    target->runtime_thread_bytes = fresh.runtime_thread_bytes;
-    target->runtime_bytes = fresh.runtime_bytes + module->param_count * target->runtime_tensor_bytes +
-                            converted * target->runtime_converted_bytes + product_bytes(c, target, chunks) +
-                            c->threads * target->runtime_thread_bytes;
-    return SBP_OK;
-}
-
 static sbp_status check_length(const sbp_compilation *c, int64_t t) {
     int64_t limit = c->model.max_positions;
     if (limit <= 0 || t <= limit)
@@ -358,10 +296,10 @@ static sbp_status compile(sbp_compilation *c) {
         largest.chunk = c->pipeline.target.chunk_most;
     if (largest.head_chunk == SBP_AUTO)
         largest.head_chunk = c->pipeline.target.chunk;
-    SBP_TRY(size_process(c, &largest));
+    SBP_TRY(sbp_cli_size_process(c, &largest));
     read_training(c);
     SBP_TRY(run_passes(c));
-    SBP_TRY(size_process(c, &c->pipeline.options.schedule));
+    SBP_TRY(sbp_cli_size_process(c, &c->pipeline.options.schedule));
     if (c->pipeline.stopped)
         return SBP_OK;
     SBP_TRY(sbp_program_verify(c->pipeline.program, c->diag));

@@ -289,7 +289,8 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "per row    %.1f KB on the device, %.1f on the host\n", row / 1e3, row_host / 1e3);
     if (c->wish.memory_bytes > 0)
         sbp_text_add(out, "headroom   %s of --memory %s\n",
-                     sbp_format_bytes(spare, sizeof spare, (double)(c->wish.memory_bytes - device)),
+                     sbp_format_bytes(spare, sizeof spare,
+                                      (double)(c->wish.memory_bytes - device_bytes(c, &c->estimate))),
                      sbp_format_bytes(size, sizeof size, (double)c->wish.memory_bytes));
     SBP_TRY(longest_line(c, out));
     sbp_text_add(

@@ -1,30 +1,7 @@
 /* test_cli_homes.c: where things live changes no bit. Settings are drawn, with a home for every class
  * (device, host, disk); weights after two steps, and optimizer states, are those of the same settings with
  * everything on the device. */
-#include "tests/cli/cli_testing.h"
-#include "tests/rowkernel_random.h"
-
-static const char *const classes[] = {"checkpoints", "saved", "states", "gradients", "params"};
-
-/* "--offload saved+states:disk"; at least one class is away. */
-static const char *draw_homes(io_fixture *f, sbp_rng *rng) {
-    sbp_text text;
-    sbp_text_init(&text, f->arena);
-    while (text.length == 0)
-        for (int i = 0; i < SBP_COUNT(classes); i++) {
-            int64_t home = sbp_rng_below(rng, 3);
-            if (home > 0)
-                sbp_text_add(&text, "%s%s%s", text.length > 0 ? "+" : "--offload ", classes[i],
-                             home == 2 ? ":disk" : "");
-        }
-    return text.data;
-}
-
-static const char *pick(sbp_rng *rng, const char *const *list, int count) {
-    return list[sbp_rng_below(rng, count)];
-}
-#define PICK(rng, ...)                                                                                       \
-    pick((rng), (const char *const[]){__VA_ARGS__}, SBP_COUNT(((const char *const[]){__VA_ARGS__})))
+#include "tests/cli/drawing.h"
 
 static void train(io_fixture *f, const char *settings, const char *homes, const char *out) {
     cli_ok(f, sbp_arena_printf(

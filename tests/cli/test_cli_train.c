@@ -337,46 +337,6 @@ static void test_the_summary_and_run_json(void **state) {
     assert_int_equal(cli_number(f, cli_json(f, "out"), "steps"), 1); /* the command line wins */
 }
 
-/* Runs two steps of the plan in $D/p; returns its planned peak. */
-static double run_near_planned_peak(io_fixture *f, int threads) {
-    cli_ok(f, sbp_arena_printf(f->arena,
-                               "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 2 --json --threads %d "
-                               "--overwrite --out $D/memory",
-                               threads));
-    const sbp_json *summary = cli_json(f, "out");
-    double planned = cli_number(f, summary, "peak_bytes_planned");
-    double measured = cli_number(f, summary, "peak_bytes_measured");
-    expect_near("peak with so many threads:", threads, measured, planned, SBP_TOLERANCE_PROCESS_BYTES);
-    if (measured > planned + SBP_TOLERANCE_PROCESS_EXCESS_BYTES)
-        fail_msg("%d threads hold %.0f bytes, %.0f were planned", threads, measured, planned);
-    return planned;
-}
-
-/* Threads need memory of their own: a plan counts them, a run with others counts those. */
-static void test_memory_is_planned_for_the_threads(void **state) {
-    static const int threads[] = {1, 2, 8};
-    static const char *const types[] = {"--dtype fp32", "--dtype bf16", "--dtype bf16 --param-dtype bf16"};
-    io_fixture *f = *state;
-    double planned[SBP_COUNT(threads)];
-    if (system("grep -qF '[never]' /sys/kernel/mm/transparent_hugepage/enabled") == 0) {
-        printf("skipped: planned against measured memory: this system has no huge pages\n");
-        return;
-    }
-    for (int t = 0; t < SBP_COUNT(types); t++)
-        for (int i = 0; i < SBP_COUNT(threads); i++) {
-            cli_ok(f, sbp_arena_printf(f->arena, COMPILE " --threads %d %s", threads[i], types[t]));
-            planned[i] = run_near_planned_peak(f, threads[i]);
-        }
-    cli_ok(f, "$C compile $S -o $D/p --seq-len 3356 --dtype bf16 --memory 55MiB");
-    assert_true(run_near_planned_peak(f, 2) < 55 << 20);
-    assert_true(planned[2] - planned[0] > 7.0 * SBP_TOLERANCE_PROCESS_BYTES); /* or nothing was seen */
-    cli_ok(f, COMPILE " --memory 60MiB");
-    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 1 --threads 2 --out none");
-    assert_null(strstr(cli_text(f, "err"), "threads"));
-    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 1 --threads 64 --out none");
-    assert_non_null(strstr(cli_text(f, "err"), "made for --memory 60.00 MiB and 2 threads"));
-}
-
 /* The options that run.json records, given back as a config file, make the same run. */
 static void test_run_json_reproduces_the_run(void **state) {
     io_fixture *f = *state;
@@ -490,7 +450,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_scores_of_llama2c, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_evaluations_and_the_written_model, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_summary_and_run_json, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_memory_is_planned_for_the_threads, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_run_json_reproduces_the_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_one_entry_for_all, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sgd_and_random_weights, cli_setup, io_teardown),

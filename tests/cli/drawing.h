@@ -1,0 +1,29 @@
+/* drawing.h: settings drawn for the black-box tests: the same for the same seed. */
+#ifndef SBP_TESTS_CLI_DRAWING_H
+#define SBP_TESTS_CLI_DRAWING_H
+
+#include "tests/cli/cli_testing.h"
+#include "tests/rowkernel_random.h"
+
+static inline const char *draw_one(sbp_rng *rng, const char *const *list, int count) {
+    return list[sbp_rng_below(rng, count)];
+}
+#define PICK(rng, ...)                                                                                       \
+    draw_one((rng), (const char *const[]){__VA_ARGS__}, SBP_COUNT(((const char *const[]){__VA_ARGS__})))
+
+/* "--offload saved+states:disk"; at least one class is away. */
+static inline const char *draw_homes(io_fixture *f, sbp_rng *rng) {
+    static const char *const classes[] = {"checkpoints", "saved", "states", "gradients", "params"};
+    sbp_text text;
+    sbp_text_init(&text, f->arena);
+    while (text.length == 0)
+        for (int i = 0; i < SBP_COUNT(classes); i++) {
+            int64_t home = sbp_rng_below(rng, 3);
+            if (home > 0)
+                sbp_text_add(&text, "%s%s%s", text.length > 0 ? "+" : "--offload ", classes[i],
+                             home == 2 ? ":disk" : "");
+        }
+    return text.data;
+}
+
+#endif

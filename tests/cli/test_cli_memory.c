@@ -1,0 +1,158 @@
+/* test_cli_memory.c: what a plan says a process will take is what it takes (VmHWM), whatever lives on the
+ * host or on disk, in every type, with steps, evaluations and checkpoints; and limits are kept. */
+#include "tests/cli/drawing.h"
+
+#define DATA "tests/golden/stories260k_trl/train.jsonl"
+
+static bool has_huge_pages(const char *what) {
+    if (system("grep -qF '[never]' /sys/kernel/mm/transparent_hugepage/enabled") != 0)
+        return true;
+    printf("skipped: %s: this system has no huge pages\n", what);
+    return false;
+}
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+/* Runs two steps of the plan in $D/p; returns its planned peak. */
+static double run_near_planned_peak(io_fixture *f, const char *options) {
+    cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/o; $R $D/p --steps 2 --json --out $D/o %s", options));
+    const sbp_json *summary = cli_json(f, "out");
+    double planned = cli_number(f, summary, "peak_bytes_planned");
+    double measured = cli_number(f, summary, "peak_bytes_measured");
+    double share = SBP_TOLERANCE_PROCESS * planned;
+    printf("    %.2f MiB planned, %+.2f measured\n", planned / (1 << 20), (measured - planned) / (1 << 20));
+    if (measured > planned + larger(share, SBP_TOLERANCE_PROCESS_EXCESS_BYTES) ||
+        measured < planned - larger(share, SBP_TOLERANCE_PROCESS_BYTES))
+        fail_msg("the process holds %.0f bytes, %.0f were planned", measured, planned);
+    return planned;
+}
+
+/* Threads need memory of their own: a plan counts them, a run with others counts those. */
+static void test_memory_is_planned_for_the_threads(void **state) {
+    static const int threads[] = {1, 2, 8};
+    static const char *const types[] = {"--dtype fp32", "--dtype bf16", "--dtype bf16 --param-dtype bf16"};
+    io_fixture *f = *state;
+    double planned[SBP_COUNT(threads)];
+    if (!has_huge_pages("planned against measured memory"))
+        return;
+    for (int t = 0; t < SBP_COUNT(types); t++)
+        for (int i = 0; i < SBP_COUNT(threads); i++) {
+            cli_ok(f, sbp_arena_printf(f->arena, "$C compile $S -o $D/p --seq-len 933 --threads %d %s",
+                                       threads[i], types[t]));
+            planned[i] = run_near_planned_peak(
+                f, sbp_arena_printf(f->arena, "--data " DATA " --threads %d", threads[i]));
+        }
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 3356 --dtype bf16 --memory 55MiB");
+    assert_true(run_near_planned_peak(f, "--data " DATA " --threads 2") < 55 << 20);
+    assert_true(planned[2] - planned[0] > 7.0 * SBP_TOLERANCE_PROCESS_BYTES); /* or nothing was seen */
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 933 --memory 60MiB");
+    cli_ok(f, "$R $D/p --data " DATA " --steps 1 --threads 2 --out none");
+    assert_null(strstr(cli_text(f, "err"), "threads"));
+    cli_ok(f, "$R $D/p --data " DATA " --steps 1 --threads 64 --out none");
+    assert_non_null(strstr(cli_text(f, "err"), "made for --memory 60.00 MiB and 2 threads"));
+}
+
+/* A model without weights; deep ones have long programs, wide ones large tensors. */
+static void put_model(io_fixture *f, const char *name, int width, int layers, int vocabulary) {
+    cli_ok(f, sbp_arena_printf(f->arena, "mkdir -p $D/%s", name));
+    cli_put(f, sbp_arena_printf(f->arena, "%s/config.json", name),
+            sbp_arena_printf(f->arena,
+                             "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", "
+                             "\"hidden_size\": %d, \"intermediate_size\": %d, \"num_hidden_layers\": %d, "
+                             "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": %d, "
+                             "\"rms_norm_eps\": 1e-5, \"rope_theta\": 1e4, \"max_position_embeddings\": "
+                             "2048, \"tie_word_embeddings\": false, \"hidden_act\": \"silu\"}",
+                             width, 3 * width, layers, vocabulary));
+}
+
+/* Rows of token ids below 500. */
+static void put_rows(io_fixture *f) {
+    sbp_text rows;
+    sbp_text_init(&rows, f->arena);
+    for (int r = 0; r < 8; r++) {
+        sbp_text_add(&rows, "{\"input_ids\": [1");
+        for (int i = 1; i < 90; i++)
+            sbp_text_add(&rows, ", %d", 3 + (i * 31 + r * 17) % 490);
+        sbp_text_add(&rows, "]}\n");
+    }
+    cli_put(f, "rows.jsonl", rows.data);
+}
+
+static void test_memory_with_homes_elsewhere(void **state) {
+    io_fixture *f = *state;
+    sbp_rng rng = {5};
+    int draws = getenv("SBP_TEST_ALL") ? 150 : 9, large = 0, disk = 0;
+    if (!has_huge_pages("planned against measured memory of homes"))
+        return;
+    put_rows(f);
+    put_model(f, "deep", 64, 40, 500);
+    put_model(f, "wide", 256, 4, 12000);
+    for (int i = 0; i < draws; i++) {
+        const char *model = PICK(&rng, "$S", "$D/deep --weights", "$D/wide --weights", "$D/wide --weights");
+        bool random = strstr(model, " --weights") != NULL;
+        const char *path = sbp_arena_strndup(f->arena, model, strcspn(model, " "));
+        const char *homes = draw_homes(f, &rng);
+        const char *settings = sbp_arena_printf(
+            f->arena, "--chunk %s --segment %s --save %s %s %s %s", PICK(&rng, "16", "96"),
+            PICK(&rng, "1", "2"), PICK(&rng, "none", "gate+up"),
+            PICK(&rng, "", "--dtype bf16", "--dtype bf16 --param-dtype bf16", "--grad-dtype bf16"),
+            PICK(&rng, "", "--clip none --accumulate 1"), PICK(&rng, "", "", "--optimizer sgd"));
+        const char *run = sbp_arena_printf(
+            f->arena, "--data $D/rows.jsonl --batch-size %s %s %s %s",
+            strstr(settings, "--accumulate") ? "1" : "3", PICK(&rng, "", "--save-every 1"),
+            PICK(&rng, "", "--eval $D/rows.jsonl --eval-every 1"), random ? "--weights random:3" : "");
+        printf("  %s %s %s; %s\n", path, settings, homes, run); /* ctest shows it when the test fails */
+        cli_ok(f,
+               sbp_arena_printf(f->arena, "$C compile %s -o $D/p --seq-len 96 %s %s", path, settings, homes));
+        double planned = run_near_planned_peak(f, run);
+        large += SBP_TOLERANCE_PROCESS * planned > SBP_TOLERANCE_PROCESS_EXCESS_BYTES;
+        disk += strstr(homes, ":disk") != NULL;
+    }
+    assert_true(large > 0 && disk > 0);
+}
+
+/* Of what the plan says, no byte more than it was given; of the machine, what above allows. */
+static void test_limits_are_kept_with_homes_elsewhere(void **state) {
+    io_fixture *f = *state;
+    sbp_rng rng = {11};
+    int draws = getenv("SBP_TEST_ALL") ? 40 : 4, refused = 0, fitting = 0;
+    put_rows(f);
+    put_model(f, "wide", 256, 4, 12000);
+    for (int i = 0; i < draws; i++) {
+        const char *homes = draw_homes(f, &rng);
+        int memory = 80 + 20 * (int)sbp_rng_below(&rng, 12), host = 20 * (int)sbp_rng_below(&rng, 10) + 10;
+        const char *compile = sbp_arena_printf(
+            f->arena,
+            "$C compile $D/wide -o $D/p --seq-len 96 --json --memory %dMiB --host-memory %dMiB %s %s", memory,
+            host, PICK(&rng, "", "--dtype bf16"), homes);
+        printf("  %s\n", compile);
+        int status = cli(f, compile);
+        if (status == 3) {
+            const char *text = cli_text(f, "err");
+            assert_true(strstr(text, "--memory") || strstr(text, "--host-memory"));
+            refused++;
+            continue;
+        }
+        assert_int_equal(status, 0);
+        const sbp_json *bytes = sbp_json_member(cli_json(f, "out"), "peak_bytes");
+        double here = cli_number(f, bytes, "device"), there = cli_number(f, bytes, "host");
+        assert_true(there <= (double)host * (1 << 20) && here + there <= (double)memory * (1 << 20));
+        if (has_huge_pages("measured memory of a limit")) {
+            double planned =
+                run_near_planned_peak(f, "--data $D/rows.jsonl --batch-size 1 --weights random:3");
+            assert_true(planned <= (double)memory * (1 << 20));
+        }
+        fitting++;
+    }
+    assert_true(refused > 0 && fitting > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_memory_is_planned_for_the_threads, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_memory_with_homes_elsewhere, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_limits_are_kept_with_homes_elsewhere, cli_setup, io_teardown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
