@@ -50,8 +50,9 @@ sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *o
                               const char **source) SBP_CHECKED;
 
 /* runtime_bytes and runtime_thread_bytes of the pipeline's target: for this model, the program if it is there
- * (else what it can come to), --threads and so many rows per chunk. */
-sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *chunks) SBP_CHECKED;
+ * (else the most, or the least, that it can come to), --threads and so many rows per chunk. */
+sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *chunks,
+                                bool most) SBP_CHECKED;
 
 /* Writes plan.bin: program, tensor table, meta, tokenizer, device code. */
 sbp_status sbp_cli_write_plan(const sbp_compilation *c) SBP_CHECKED;

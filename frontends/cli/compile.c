@@ -7,7 +7,6 @@
 #include "frontends/objectives/objective.h"
 #include "ir/io/plan_file.h"
 
-
 /* ---- options ----------------------------------------------------------------------------------------- */
 
 static sbp_dtype dtype_option(const sbp_options *o, const char *name, sbp_dtype fallback) {
@@ -259,7 +258,6 @@ static sbp_status run_passes(sbp_compilation *c) {
         return sbp_fail(c->diag, SBP_USAGE, "no pass is called '%s'; the passes are%s",
                         stop_known ? after : stop, names.data);
     }
-    SBP_TRY(sbp_planner_choose(p, &c->wish, &c->estimate));
     SBP_TRY(check_length(c, c->estimate.t_max));
     p->options.t_max = c->estimate.t_max;
     p->options.schedule = c->estimate.schedule;
@@ -284,6 +282,52 @@ static sbp_status run_passes(sbp_compilation *c) {
     return p->stopped ? SBP_OK : check_saved_names(c);
 }
 
+/* All that the process will hold where --memory counts. */
+static int64_t needed_bytes(const sbp_compilation *c) {
+    const sbp_target_info *target = &c->pipeline.target;
+    return c->estimate.device_bytes + target->runtime_bytes +
+           (target->shared_memory ? c->estimate.host_bytes : 0);
+}
+
+/* A schedule, where the process takes as little as it may come to; a refusal is that of as much as it may
+ * come to, and names what fits for certain. */
+static sbp_status choose(sbp_compilation *c, const sbp_schedule_options *largest) {
+    const sbp_pipeline before = c->pipeline;
+    c->pipeline.diag = NULL;
+    sbp_status status = sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
+    c->pipeline.diag = c->diag;
+    if (status == SBP_OK)
+        return SBP_OK;
+    c->pipeline = before;
+    if (status == SBP_MACHINE)
+        SBP_TRY(sbp_cli_size_process(c, largest, true));
+    return sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
+}
+
+/* The process is known when the program is there. Where that makes the difference to --memory, it is planned
+ * again with less room. */
+static sbp_status plan(sbp_compilation *c) {
+    enum { MOST_TRIES = 3 };
+    sbp_schedule_options largest = {.chunk = c->wish.chunk, .head_chunk = c->wish.head_chunk};
+    if (largest.chunk == SBP_AUTO) /* what the planner may choose */
+        largest.chunk = c->pipeline.target.chunk_most;
+    if (largest.head_chunk == SBP_AUTO)
+        largest.head_chunk = c->pipeline.target.chunk;
+    SBP_TRY(sbp_cli_size_process(c, &largest, false));
+    const sbp_pipeline before = c->pipeline;
+    for (int tries = 1;; tries++) {
+        SBP_TRY(choose(c, &largest));
+        SBP_TRY(run_passes(c));
+        SBP_TRY(sbp_cli_size_process(c, &c->pipeline.options.schedule, false));
+        if (c->pipeline.stopped || c->wish.memory_bytes == 0 || needed_bytes(c) <= c->wish.memory_bytes ||
+            tries == MOST_TRIES)
+            return SBP_OK;
+        int64_t process = c->pipeline.target.runtime_bytes;
+        c->pipeline = before;
+        c->pipeline.target.runtime_bytes = process;
+    }
+}
+
 static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(choose_target(c));
     SBP_TRY(sbp_cli_choose_rates(c));
@@ -291,15 +335,8 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(load_model(c));
     SBP_TRY(load_tokenizer(c));
     SBP_TRY(read_wish(c));
-    sbp_schedule_options largest = {.chunk = c->wish.chunk, .head_chunk = c->wish.head_chunk};
-    if (largest.chunk == SBP_AUTO) /* what the planner may choose */
-        largest.chunk = c->pipeline.target.chunk_most;
-    if (largest.head_chunk == SBP_AUTO)
-        largest.head_chunk = c->pipeline.target.chunk;
-    SBP_TRY(sbp_cli_size_process(c, &largest));
     read_training(c);
-    SBP_TRY(run_passes(c));
-    SBP_TRY(sbp_cli_size_process(c, &c->pipeline.options.schedule));
+    SBP_TRY(plan(c));
     if (c->pipeline.stopped)
         return SBP_OK;
     SBP_TRY(sbp_program_verify(c->pipeline.program, c->diag));

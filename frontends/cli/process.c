@@ -24,27 +24,27 @@ static int64_t count_views(const sbp_program *program, const sbp_body *body) {
 }
 
 /* Operands of all commands, as they stand in the text of the program and lie prepared in memory. Before there
- * is a program: as many as it can come to, most of them by tensor: its calls, its update, and the copies
- * between homes and slots with what orders them. */
-static int64_t program_views(const sbp_compilation *c) {
-    enum { OF_A_PROGRAM = 4000, AT_HOME = 40, BY_HOST = 75, BY_DISK = 135 };
+ * is a program: the least or the most that it can come to, most of them by tensor: its calls, its update, and
+ * the copies between homes and slots with what orders them. */
+static int64_t program_views(const sbp_compilation *c, bool most) {
+    static const struct {
+        int64_t of_a_program, of_a_tensor[SBP_SPACE_COUNT]; /* where most is that is kept for it */
+    } bounds[] = {{800, {18, 35, 50}}, {4000, {40, 75, 135}}};
     const sbp_program *program = c->pipeline.program;
-    int64_t views = 0, each = AT_HOME;
+    int64_t views = 0;
+    int farthest = SBP_DEVICE;
     for (int32_t f = 0; program && f < program->function_count; f++)
         views += count_views(program, &program->functions[f].body);
     for (int32_t e = 0; program && e < program->entry_count; e++)
         views += count_views(program, &program->entries[e].body);
     if (program)
         return views;
-    for (int class = SBP_ITEM_STATE; class < SBP_ITEM_CLASS_COUNT; class ++) {
-        bool disk = c->wish.offload == SBP_OFFLOAD_GIVEN && c->wish.homes[class] == SBP_DISK;
-        bool host = c->wish.offload == SBP_OFFLOAD_GIVEN && c->wish.homes[class] == SBP_HOST;
-        host |= c->wish.offload == SBP_OFFLOAD_ON ||
-                (c->wish.offload == SBP_OFFLOAD_AUTO && !c->pipeline.target.shared_memory);
-        int64_t by = disk ? BY_DISK : host ? BY_HOST : AT_HOME;
-        each = each > by ? each : by;
-    }
-    return OF_A_PROGRAM + each * c->model.module->param_count;
+    if (most && c->wish.offload != SBP_OFFLOAD_OFF && c->wish.offload != SBP_OFFLOAD_GIVEN)
+        farthest = SBP_HOST;
+    for (int class = SBP_ITEM_STATE; class < SBP_ITEM_CLASS_COUNT; class ++)
+        if (c->wish.offload == SBP_OFFLOAD_GIVEN && (int)c->wish.homes[class] > farthest)
+            farthest = (int)c->wish.homes[class];
+    return bounds[most].of_a_program + bounds[most].of_a_tensor[farthest] * c->model.module->param_count;
 }
 
 /* ---- buffers ---------------------------------------------------------------------------------------- */
@@ -119,7 +119,7 @@ static int64_t product_bytes(const sbp_compilation *c, const sbp_target_info *ta
 
 /* ---- the sum ---------------------------------------------------------------------------------------- */
 
-sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *chunks) {
+sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *chunks, bool most) {
     sbp_target_info *target = &c->pipeline.target, fresh;
     int64_t threads = sbp_options_int(c->options, "threads"), reordered;
     if (c->target)
@@ -136,8 +136,8 @@ sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *
         return SBP_OK;
     SBP_TRY(reordered_bytes(c, &reordered));
     target->runtime_bytes += c->model.module->param_count * target->runtime_tensor_bytes +
-                             program_views(c) * target->runtime_view_bytes + (int64_t)c->tokenizer_bytes +
-                             reordered;
+                             program_views(c, most) * target->runtime_view_bytes +
+                             (int64_t)c->tokenizer_bytes + reordered;
     if (has_on_disk(c, target->runtime_disk_bytes))
         target->runtime_bytes += target->runtime_disk_bytes;
     return SBP_OK;
