@@ -49,8 +49,89 @@ static void test_homes_change_no_bit(void **state) {
     assert_true(disk > 0 && host > 0 && states > 0);
 }
 
-int main(void) {
+/* ---- gradients and weights of real architectures, everything away ------------------------------------- */
+
+#define ALL_ON(where)                                                                                        \
+    "--offload checkpoints:" where "+saved:" where "+states:" where "+gradients:" where "+params:" where
+
+/* Gradients of the first step, and weights after two, in $D/NAME.safetensors and $D/NAME. */
+static void train_model(io_fixture *f, const char *model, const char *compile, const char *run,
+                        const char *name) {
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile '%s' -o $D/p %s", model, compile));
+    cli_ok(f, sbp_arena_printf(f->arena, "$R $D/p %s --dump-gradients $D/%s.safetensors --offload-dir $D",
+                               run, name));
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "rm -rf $D/%s; $R $D/p %s --steps 2 --lr 1e-3 --save-every never --out $D/%s",
+                               name, run, name));
+}
+
+static void compare_homes(io_fixture *f, const char *model, const char *compile, const char *run,
+                          const char *const *homes, int count) {
+    train_model(f, model, compile, run, "here");
+    for (int i = 0; i < count; i++) {
+        train_model(f, model, sbp_arena_printf(f->arena, "%s %s", compile, homes[i]), run, "away");
+        cli_same(f, "here.safetensors", "away.safetensors");
+        cli_ok(f, "cd $D/here && for file in *.safetensors; do cmp $file ../away/$file || exit 1; done");
+    }
+}
+
+/* Every golden model, everything on the host or everything on disk in turn; with SBP_TEST_ALL both, for
+ * each. */
+static void test_every_golden_with_everything_away(void **state) {
+    static const char *const homes[] = {ALL_ON("host"), ALL_ON("disk")};
+    io_fixture *f = *state;
+    bool both = getenv("SBP_TEST_ALL") != NULL;
+    int cases = 0;
+    cli_ok(f, "ls -d $G/*/grads.safetensors");
+    for (char *line = strtok(sbp_arena_strdup(f->arena, cli_text(f, "out")), "\n"); line;
+         line = strtok(NULL, "\n")) {
+        const char *path = sbp_arena_strndup(f->arena, line, strlen(line) - strlen("/grads.safetensors"));
+        if (strstr(path, "/gpt2")) /* only an example of how an architecture is added */
+            continue;
+        printf("  %s\n", path);
+        compare_homes(
+            f, sbp_arena_printf(f->arena, "%s/model", path),
+            sbp_arena_printf(f->arena, "--chunk 7 %s", cases % 3 == 0 ? "--clip none --accumulate 1" : ""),
+            sbp_arena_printf(f->arena, "--data %s/train.jsonl --batch-size 1", path),
+            both ? homes : &homes[cases % 2], both ? 2 : 1);
+        cases++;
+    }
+    assert_true(cases > 40);
+}
+
+/* Likewise a real one; with SBP_TEST_ALL, and where there is one. */
+static void test_a_real_model_with_everything_away(void **state) {
+    static const char *const homes[] = {ALL_ON("host"), ALL_ON("disk")};
+    io_fixture *f = *state;
+    const char *model = getenv("SBP_MODEL");
+    sbp_text row;
+    if (!model)
+        model = "demo-out/SmolLM2-135M-Instruct.Q4_1.gguf";
+    if (!getenv("SBP_TEST_ALL") || !sbp_file_exists(model)) {
+        print_message("skipped: homes of a real model: it takes minutes (SBP_TEST_ALL=1) and %s (./run-demo "
+                      "brings it; SBP_MODEL names another)\n",
+                      model);
+        skip();
+    }
+    sbp_text_init(&row, f->arena);
+    for (int r = 0; r < 2; r++) {
+        sbp_text_add(&row, "{\"input_ids\": [1");
+        for (int i = 1; i < 128; i++)
+            sbp_text_add(&row, ", %d", (i * 30011 + r) % 49152);
+        sbp_text_add(&row, "]}\n");
+    }
+    cli_put(f, "row.jsonl", row.data);
+    compare_homes(f, model, "--seq-len 128", "--data $D/row.jsonl --batch-size 1", homes, 2);
+    compare_homes(f, model, "--seq-len 128 --clip none --accumulate 1", "--data $D/row.jsonl --batch-size 1",
+                  homes, 2);
+}
+
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_homes_change_no_bit, cli_setup, io_teardown)};
+        cmocka_unit_test_setup_teardown(test_homes_change_no_bit, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_every_golden_with_everything_away, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_a_real_model_with_everything_away, cli_setup, io_teardown)};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

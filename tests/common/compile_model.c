@@ -51,6 +51,12 @@ void compile_offload(compile_wish *wish, bool offload) {
         offload ? SBP_HOST : SBP_DEVICE;
 }
 
+void compile_away(compile_wish *wish, sbp_space home) {
+    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++)
+        wish->options.schedule.homes[class] = home;
+    wish->options.schedule.host_update = home != SBP_DEVICE;
+}
+
 sbp_status compile_model(sbp_arena *arena, sbp_diag *diag, const compile_wish *wish, sbp_program **out) {
     work w = {.arena = arena, .diag = diag, .wish = wish};
     SBP_TRY(sbp_guard(arena, diag, compile, &w));

@@ -74,7 +74,7 @@ static bench open_bench(const char *name, const compile_wish *wish, const sbp_de
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .name = name};
     check(&b, compile_model(b.arena, b.diag, wish, &b.program));
     check(&b, sbp_program_verify(b.program, b.diag));
-    sbp_device_options options = {.threads = threads, .shuffle_seed = seed};
+    sbp_device_options options = {.threads = threads, .shuffle_seed = seed, .offload_dir = "."};
     check(&b, sbp_executor_create(b.diag, class, &options, b.program, &b.executor));
     fill(&b);
     return b;
@@ -188,6 +188,7 @@ static void examine_modes(sbp_dtype compute) {
         const char *model, *mode;
         bool offload, save_all, step, two_pass;
         int64_t segment, every;
+        sbp_space away; /* where everything lives; SBP_DEVICE: as `offload` says */
     } cases[] = {
         {"llama_plain", "stream", .segment = 1, .every = 1},
         {"qwen2_sliding", "offload", .offload = true, .segment = 1, .every = 1},
@@ -196,6 +197,9 @@ static void examine_modes(sbp_dtype compute) {
         {"gemma3_layer_types", "g 2", .segment = 2, .every = 1},
         {"llama_tied_pad", "step, offload", .offload = true, .step = true, .segment = 1, .every = 1},
         {"qwen3_plain", "two passes, k 2", .two_pass = true, .segment = 1, .every = 2},
+        {"llama_tied_pad", "all on the host", .away = SBP_HOST, .save_all = true, .segment = 1, .every = 1},
+        {"qwen2_sliding", "all on disk, k 2", .away = SBP_DISK, .segment = 1, .every = 2},
+        {"llama_plain", "all on disk, step", .away = SBP_DISK, .step = true, .segment = 1, .every = 1},
     };
     int64_t compared = 0;
     for (int k = 0; k < SBP_COUNT(cases); k++) {
@@ -207,6 +211,8 @@ static void examine_modes(sbp_dtype compute) {
         wish.options.schedule.segment = cases[k].segment;
         wish.options.schedule.checkpoint_every = cases[k].every;
         compile_offload(&wish, cases[k].offload);
+        if (cases[k].away != SBP_DEVICE)
+            compile_away(&wish, cases[k].away);
         wish.options.schedule.save_all = cases[k].save_all;
         wish.options.step = cases[k].step;
         wish.set = cases[k].offload ? "num_hidden_layers=5" : NULL;
