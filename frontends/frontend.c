@@ -290,12 +290,38 @@ static sbp_status load_source(sbp_loading *l) {
     return load_json(l);
 }
 
+/* What a directory has of a chat template: a file of its own, or a field of tokenizer_config.json. */
+static sbp_status read_template(sbp_loading *l) {
+    const char *from = l->model->tokenizer, *text, *path;
+    const sbp_json *root;
+    size_t length;
+    if (l->model->chat_template || !from || !sbp_directory_exists(from))
+        return SBP_OK;
+    path = sbp_file_join(l->arena, from, "chat_template.jinja");
+    if (sbp_file_exists(path)) {
+        SBP_TRY(sbp_file_read(l->arena, l->diag, path, &text, &length));
+        l->model->chat_template = sbp_arena_strndup(l->arena, text, length);
+        return SBP_OK;
+    }
+    path = sbp_file_join(l->arena, from, "tokenizer_config.json");
+    if (!sbp_file_exists(path))
+        return SBP_OK;
+    SBP_TRY(sbp_json_read(l->arena, l->diag, path, 0, &root));
+    SBP_TRY(sbp_json_as_object(l->diag, root, &root));
+    const sbp_json *field = sbp_json_member(root, "chat_template");
+    if (field &&
+        field->kind == SBP_JSON_STRING) /* a list of named ones is for `transformers` to choose from */
+        l->model->chat_template = field->string;
+    return SBP_OK;
+}
+
 static sbp_status load_guarded(void *user) {
     sbp_loading *l = user;
     l->model->name = name_of(l->arena, l->path);
     l->model->weights = l->options->weights ? sbp_arena_strdup(l->arena, l->options->weights) : NULL;
     l->path = sbp_arena_strdup(l->arena, l->path);
     SBP_TRY(load_source(l));
+    SBP_TRY(read_template(l));
     SBP_TRY(choose_trainable(l));
     SBP_TRY(check_weights(l));
     sbp_module *m = l->model->module;

@@ -61,8 +61,9 @@ typedef struct sbp_model {
     const int32_t *eos_ids;
     int32_t eos_count;
     double initializer_range;
-    const char *weights;   /* for sbp_weights_open at run time; NULL: the model came without values */
-    const char *tokenizer; /* for sbp_tokenizer_load; NULL: none beside the model */
+    const char *weights;       /* for sbp_weights_open at run time; NULL: the model came without values */
+    const char *tokenizer;     /* for sbp_tokenizer_load; NULL: none beside the model */
+    const char *chat_template; /* Jinja, as the tokenizer has it; NULL: none */
     const char *config; /* text of a config.json that describes the model as it was built (overrides included,
                            made up for GGUF); NULL for ONNX */
 } sbp_model;

@@ -142,12 +142,13 @@ sbp_status sbp_cli_write_plan(const sbp_compilation *c) {
     int64_t kernel_bytes = 0;
     if (c->target->compile)
         SBP_TRY(c->target->compile(c->arena, c->diag, c->pipeline.program, &kernels, &kernel_bytes));
+    const char *template = c->model.chat_template;
     const sbp_plan_section sections[] = {
         {SBP_PLAN_PROGRAM, program.data, (int64_t)program.length},
         {SBP_PLAN_TENSORS, tensors.data, (int64_t)tensors.length},
         {SBP_PLAN_META, meta.data, (int64_t)meta.length},
         {SBP_PLAN_TOKENIZER, c->tokenizer_text, (int64_t)c->tokenizer_bytes},
-        {SBP_PLAN_TEMPLATE, NULL, 0},
+        {SBP_PLAN_TEMPLATE, template, template ? (int64_t)strlen(template) : 0},
         {SBP_PLAN_KERNELS, kernels, kernel_bytes},
     };
     return sbp_plan_file_write(c->diag, c->output, sections, SBP_COUNT(sections));

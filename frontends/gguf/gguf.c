@@ -32,6 +32,8 @@ sbp_status sbp_load_gguf(sbp_loading *l) {
         l->model->weights = l->path;
     SBP_TRY(sbp_loading_open_weights(l));
     const char *name;
+    SBP_TRY(sbp_gguf_get_string(l->diag, s.keys, "tokenizer.chat_template", SBP_JSON_OPTIONAL,
+                                &l->model->chat_template));
     SBP_TRY(sbp_gguf_get_string(l->diag, s.keys, "general.architecture", SBP_JSON_REQUIRED, &name));
     for (int32_t i = 0; i < SBP_COUNT(architectures); i++)
         if (strcmp(architectures[i].name, name) == 0)

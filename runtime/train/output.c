@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "ir/io/file.h"
+#include "ir/io/tokenizer/tokenizer.h"
 
 static const int64_t SHARD_BYTES = 5000000000; /* as huggingface_hub cuts */
 
@@ -101,12 +102,30 @@ static sbp_status write_tokenizer_config(const output_job *job) {
                           out.data, out.length);
 }
 
+/* tokenizer.json without what the plan's text carries in it; tokenizer_config.json has that. */
+static sbp_status write_tokenizer(const output_job *job) {
+    const char *text = job->plan->tokenizer;
+    size_t length = (size_t)job->plan->tokenizer_bytes, begin = length, end = length;
+    sbp_file_out *to;
+    (void)sbp_tokenizer_carrier(text, length, &begin, &end);
+    SBP_TRY(sbp_file_out_open(job->diag, sbp_file_join(job->arena, job->directory, "tokenizer.json"), &to));
+    sbp_status status = sbp_file_out_write(to, job->diag, text, (int64_t)begin);
+    if (status == SBP_OK)
+        status = sbp_file_out_write(to, job->diag, text + end, (int64_t)(length - end));
+    if (status == SBP_OK)
+        return sbp_file_out_commit(to, job->diag);
+    sbp_file_out_abort(to);
+    return status;
+}
+
 static sbp_status write_plan_tokenizer(const output_job *job) {
     const sbp_plan *plan = job->plan;
     if (plan->tokenizer_bytes == 0)
         return SBP_OK;
-    SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "tokenizer.json"),
-                           plan->tokenizer, (size_t)plan->tokenizer_bytes));
+    SBP_TRY(write_tokenizer(job));
+    if (plan->chat_template[0])
+        SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "chat_template.jinja"),
+                               plan->chat_template, strlen(plan->chat_template)));
     return write_tokenizer_config(job);
 }
 

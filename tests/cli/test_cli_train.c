@@ -303,6 +303,34 @@ static void test_evaluations_and_the_written_model(void **state) {
     assert_null(sbp_json_member(config, "torch_dtype"));
 }
 
+/* What a plan carries of a model's tokenizer and chat template, where the model is no longer there: they are
+ * written as Hugging Face has them, and are the same tokenizer. */
+static void test_the_tokenizer_of_the_plan(void **state) {
+    io_fixture *f = *state;
+    static const char *const templates[] = {"echo -n '{{ bos_token }}{% for m in messages %}{{ m.content "
+                                            "}}{% endfor %}' >$D/m/chat_template.jinja",
+                                            "echo '{\"bos_token\": \"<s>\", \"chat_template\": \"{{ "
+                                            "bos_token }}{% for m in messages %}{{ m.content }}"
+                                            "{% endfor %}\"}' >$D/m/tokenizer_config.json"};
+    for (int i = 0; i < SBP_COUNT(templates); i++) {
+        cli_ok(f, "rm -rf $D/m $D/o $D/t; cp -rL $S $D/m");
+        cli_ok(f, templates[i]);
+        cli_ok(f, "$C compile $D/m -o $D/p --seq-len 933");
+        cli_ok(f, "mkdir $D/t; mv $D/m/tokenizer* $D/t; rm -f $D/m/chat_template.jinja");
+        cli_ok(f, TRAIN " --steps 1 --out $D/o");
+        assert_string_equal(cli_text(f, "o/chat_template.jinja"),
+                            "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}");
+        assert_null(strstr(cli_text(f, "o/tokenizer.json"), "sbp_"));
+        assert_string_equal(sbp_json_member(cli_json(f, "o/tokenizer_config.json"), "bos_token")->string,
+                            "<s>");
+        cli_ok(f, "$C compile $D/o -o $D/p2 --seq-len 300");
+        cli_ok(
+            f,
+            "echo '\"Once upon a time\"' >$D/x; $R tokenize $D/p <$D/x >$D/a; $R tokenize $D/p2 <$D/x >$D/b");
+        cli_same(f, "a", "b");
+    }
+}
+
 static void test_the_summary_and_run_json(void **state) {
     io_fixture *f = *state;
     int count;
@@ -449,6 +477,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_scores, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scores_of_llama2c, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_evaluations_and_the_written_model, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_tokenizer_of_the_plan, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_summary_and_run_json, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_run_json_reproduces_the_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_one_entry_for_all, cli_setup, io_teardown),

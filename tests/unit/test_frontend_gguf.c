@@ -320,6 +320,19 @@ static void wrong_type(conversion *c) {
     key_f32(&c->w, "llama.expert_count", 2.5);
 }
 
+static void test_template(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    conversion c = {.f = &f};
+    sbp_model model;
+    convert(&c, "tests/golden/llama_plain");
+    key_string(&c.w, "tokenizer.chat_template", "{{ messages }}");
+    write_file(&f, &c.w, file);
+    check(&f, load_file(&f, &model));
+    assert_string_equal(model.chat_template, "{{ messages }}");
+    fixture_destroy(&f);
+}
+
 static void test_errors(void **state) {
     (void)state;
     static const char plain[] = "tests/golden/llama_plain";
@@ -436,10 +449,8 @@ static void test_mutations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_stories),
-        cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_goldens), cmocka_unit_test(test_template),  cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_stories), cmocka_unit_test(test_mutations),
     };
     int failures = cmocka_run_group_tests(tests, make_directory, remove_directory);
     printf("%lld comparisons skipped\n", (long long)skipped);

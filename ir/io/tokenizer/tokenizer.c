@@ -313,6 +313,28 @@ int32_t sbp_tokenizer_role(const sbp_tokenizer *t, sbp_token_role role) {
     return t->roles[role];
 }
 
+bool sbp_tokenizer_carrier(const char *text, size_t length, size_t *begin, size_t *end) {
+    const char *head = length > 0 ? memmem(text, length, TOK_NAMED_HEAD, strlen(TOK_NAMED_HEAD)) : NULL;
+    bool quoted = false;
+    if (!head)
+        return false;
+    size_t at = (size_t)(head - text) + strlen(TOK_NAMED_HEAD);
+    for (; at < length && (quoted || text[at] != '}'); at++) {
+        if (text[at] == '"')
+            quoted = !quoted;
+        at += quoted && text[at] == '\\';
+    }
+    if (at + 2 > length || text[at + 1] != '}')
+        return false;
+    *begin = (size_t)(head - text);
+    *end = at + 2;
+    if (*begin > 0 && text[*begin - 1] == ',')
+        --*begin;
+    else if (*end < length && text[*end] == ',')
+        ++*end;
+    return true;
+}
+
 int32_t sbp_tokenizer_named_count(const sbp_tokenizer *t) {
     return t->named_count;
 }
