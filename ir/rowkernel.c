@@ -31,11 +31,17 @@ static double from_bits(uint32_t bits) {
 }
 
 double sbp_bf16_high(double a) {
-    return isnan(a) ? a : from_bits((bits_of(a) + 0x8000) & 0xffff0000);
+    uint16_t high;
+    int16_t low;
+    sbp_f32_split((float)a, &high, &low);
+    return isnan(a) ? a : (double)sbp_f32_from_bf16(high);
 }
 
 double sbp_bf16_low(double a) {
-    return isnan(a) ? 0 : (double)(int16_t)(uint16_t)bits_of(a);
+    uint16_t high;
+    int16_t low;
+    sbp_f32_split((float)a, &high, &low);
+    return isnan(a) ? 0 : low;
 }
 
 double sbp_bf16_join(double high, double low) {

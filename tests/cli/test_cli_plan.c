@@ -246,6 +246,10 @@ static void test_device_profile(void **state) {
     cli_fails(f, 1, "'speed' is no key", "$C compile $D/m --device-profile $D/bad");
     cli_fails(f, 2, "h200", "$C compile $D/m --device-profile nothing");
     cli_fails(f, 2, "leave out --backend", "$C compile $D/m --device-profile h200 --backend cpu");
+    cli_ok(f, "$C compile $S --device-profile cpu --memory 1GiB --seq-len 256 --json -o $D/none");
+    double there = cli_number(f, cli_json(f, "out"), "seconds");
+    cli_ok(f, "$C compile $S --backend cpu --memory 1GiB --seq-len 256 --json -o $D/p");
+    assert_true(there == cli_number(f, cli_json(f, "out"), "seconds") && !cli_exists(f, "none"));
 }
 
 /* Layers that no segment can begin with are told of. */
