@@ -224,9 +224,11 @@ static void test_number_rows(void **state) {
     sbp_device *device = suite_open(suite_device(), &options, c->arena, program, &dispatch, 1, diag);
     for (int64_t over = 0; over < 2; over++) {
         dispatch.row0 = (INT64_C(1) << 32) - 2 + over;
-        assert_true((suite_device()->submit(device, &dispatch, diag) == SBP_OK) == (over == 0));
+        bool runs = suite_device()->submit(device, &dispatch, diag) == SBP_OK &&
+                    suite_device()->wait(device, diag) ==
+                        SBP_OK; /* which of the two refuses is the device's affair */
+        assert_true(runs == (over == 0));
     }
-    CHECK_OK(suite_device()->wait(device, diag), diag);
     suite_device()->destroy(device);
     sbp_diag_destroy(diag);
     suite_end(c);
