@@ -102,11 +102,35 @@ static void test_no_float64(void **state) {
 #undef DUMP
 }
 
+/* Three steps with weights and states in other forms than fp32: the losses of the CPU. */
+static void test_formats(void **state) {
+    io_fixture *f = *state;
+    static const char *const formats[] = {
+        "--param-dtype bf16 --state-dtype bf16",
+        "--param-dtype bf16 --master none --optimizer lion --state-dtype int8"};
+    for (int i = 0; i < SBP_COUNT(formats); i++) {
+        double loss[2];
+        for (int vulkan = 0; vulkan < 2; vulkan++) {
+            cli_ok(f, sbp_arena_printf(f->arena,
+                                       "$C compile $S -o $D/p --seq-len 300 --dtype fp32 --backend %s %s",
+                                       vulkan ? "vulkan" : "cpu", formats[i]));
+            cli_ok(
+                f,
+                "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 3 --lr 1e-3 --schedule constant --out "
+                "none --json");
+            loss[vulkan] = cli_number(f, cli_json(f, "out"), "train_loss");
+        }
+        if (!(fabs(loss[1] - loss[0]) <= SBP_TOLERANCE_F32 * loss[0]))
+            fail_msg("%s: %.9g, on the CPU %.9g", formats[i], loss[1], loss[0]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_auto, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_models, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_used_memory, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_no_float64, cli_setup, io_teardown)};
+        cmocka_unit_test_setup_teardown(test_no_float64, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_formats, cli_setup, io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
