@@ -143,6 +143,7 @@ typedef struct sbp_update_maker {
         const char *suffix;
     } states[SBP_MAX_UPDATE_OPERANDS];
     int32_t state_count;
+    sbp_value next_weight, largest; /* largest: of the last 8-bit state's blocks, SBP_NO_VALUE */
 } sbp_update_maker;
 
 static int64_t elems_of(const sbp_param *param) {
@@ -255,6 +256,7 @@ static void store_bytes(sbp_optimizer_rule *r, int32_t operand, int32_t absmax, 
                                  sbp_build2(r->b, SBP_OP_div, value, largest), zero);
     sbp_rule_store(&r->maker->rule, operand, share);
     sbp_rule_store(&r->maker->rule, absmax, largest);
+    r->maker->largest = largest;
 }
 
 void sbp_optimizer_set_state(sbp_optimizer_rule *r, int32_t state, sbp_value value) {
@@ -269,8 +271,19 @@ void sbp_optimizer_set_state(sbp_optimizer_rule *r, int32_t state, sbp_value val
 }
 
 void sbp_optimizer_set_weight(sbp_optimizer_rule *r, sbp_value value) {
+    r->maker->next_weight = value;
+}
+
+/* With states in blocks the weight is stored when the largest of the block is known: what is stored after
+ * that is computed again from everything that was read, and so must find the weight as it was. */
+static void store_weight(sbp_optimizer_rule *r) {
     sbp_update_maker *m = r->maker;
     const sbp_pass_options *o = &m->rule.p->options;
+    sbp_value value = m->next_weight;
+    if (m->largest != SBP_NO_VALUE) {
+        sbp_value known = sbp_build2(r->b, SBP_OP_le, sbp_build_const(r->b, r->compute, 0), m->largest);
+        value = sbp_build3(r->b, SBP_OP_select, known, value, m->largest); /* else it is no number */
+    }
     if (m->low >= 0) {
         sbp_rule_store(&m->rule, m->low, sbp_build1(r->b, SBP_OP_bf16_low, value));
         value = sbp_build1(r->b, SBP_OP_bf16_high, value);
@@ -341,7 +354,7 @@ const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param) {
 }
 
 sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) {
-    sbp_update_maker m = {.param = param, .update = SBP_NEW(p->arena, sbp_update)};
+    sbp_update_maker m = {.param = param, .update = SBP_NEW(p->arena, sbp_update), .largest = SBP_NO_VALUE};
     sbp_lower_shape(&param->type, SBP_C, &m.rows, &m.cols);
     m.block = in_blocks(p, param) ? SBP_BLOCK : 0;
     sbp_rule_begin(p, sbp_arena_printf(p->arena, "update.%s", sbp_optimizer_names[p->options.optimizer]),
@@ -353,6 +366,7 @@ sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_up
     r.grad = read_gradient(&r);
     r.weight = read_weight(&r);
     optimizers[p->options.optimizer].make(&r);
+    store_weight(&r);
     SBP_TRY(sbp_rule_end(&m.rule));
     m.update->body = m.rule.code.body;
     *out = m.update;

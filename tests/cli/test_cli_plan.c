@@ -252,6 +252,28 @@ static void test_device_profile(void **state) {
     assert_true(there == cli_number(f, cli_json(f, "out"), "seconds") && !cli_exists(f, "none"));
 }
 
+/* Every optimizer with every way to keep weights and states: one row kernel that writes over what it reads.
+ */
+static void test_every_format(void **state) {
+    io_fixture *f = *state;
+    static const char *const optimizers[] = {"adamw", "sgd", "sgd-momentum", "lion"};
+    static const char *const weights[] = {"--dtype fp32",
+                                          "--dtype bf16",
+                                          "--dtype bf16 --master none",
+                                          "--dtype bf16 --master none --rounding nearest",
+                                          "--dtype bf16 --param-dtype fp32",
+                                          "--param-dtype bf16 --grad-dtype bf16"};
+    static const char *const states[] = {"fp32", "bf16", "int8"};
+    for (int o = 0; o < SBP_COUNT(optimizers); o++)
+        for (int w = 0; w < SBP_COUNT(weights); w++)
+            for (int s = 0; s < SBP_COUNT(states); s++)
+                cli_ok(f, sbp_arena_printf(
+                              f->arena,
+                              "$C compile $S -o $D/p --seq-len 96 --optimizer %s %s --state-dtype %s %s",
+                              optimizers[o], weights[w], states[s],
+                              (o + w + s) % 2 ? "" : "--clip none --accumulate 1"));
+}
+
 /* Layers that no segment can begin with are told of. */
 static void test_layers_that_are_not_cut(void **state) {
     io_fixture *f = *state;
@@ -322,6 +344,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_remedies, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_device_profile, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_every_format, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_layers_that_are_not_cut, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_picture_of_memory, cli_setup, io_teardown),
