@@ -299,7 +299,7 @@ static sbp_status choose(sbp_compilation *c, const sbp_schedule_options *largest
     if (status == SBP_OK)
         return SBP_OK;
     c->pipeline = before;
-    if (status == SBP_MACHINE)
+    if (c->estimate.refused) /* not for lack of memory to plan in */
         SBP_TRY(sbp_cli_size_process(c, largest, true));
     return sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
 }

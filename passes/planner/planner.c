@@ -621,7 +621,8 @@ static sbp_status refuse(const search *s) {
 static sbp_status choose(void *user) {
     search *s = user;
     SBP_TRY(search_plans(s));
-    return s->found ? SBP_OK : refuse(s);
+    s->best.refused = !s->found;
+    return s->found ? SBP_OK : s->pl.diag ? refuse(s) : SBP_MACHINE;
 }
 
 sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish, sbp_plan_estimate *out) {

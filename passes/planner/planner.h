@@ -50,10 +50,12 @@ typedef struct sbp_plan_estimate {
     double flops;
     double busy[SBP_QUEUE_COUNT]; /* of the seconds, per queue */
     sbp_traffic traffic[SBP_ITEM_CLASS_COUNT];
+    bool refused; /* of a choice: nothing fits; the rest says nothing */
 } sbp_plan_estimate;
 
 /* `pipeline` holds module, target and options other than schedule and t_max; it is not changed. A wish that
- * cannot be met within memory is SBP_MACHINE, saying how much is needed at least and what would help. */
+ * cannot be met within memory is SBP_MACHINE, saying how much is needed at least and what would help (with
+ * diagnostics; without, it is refused at once), and out->refused. */
 sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish,
                               sbp_plan_estimate *out) SBP_CHECKED;
 
