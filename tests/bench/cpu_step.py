@@ -4,7 +4,7 @@
     tests/bench/cpu_step.py [--rows 512,1024,2048,4096,8192] [--modes stream,checkpoint,standard] [--torch standard,checkpoint]
     tests/bench/cpu_step.py --bf16 --python VENV/bin/python     the table of bf16: stream at 1k, 2k, 4k, fp32 and bf16, ours and PyTorch's in turns
 
-A mode may name its type, `stream:bf16`, `standard:bf16`; without, fp32. bf16 is --dtype bf16 (weights in fp32) here and torch.autocast there.
+A mode may name its type, `stream:bf16`, `standard:bf16`; without, fp32. bf16 is --dtype bf16 (weights in two halves, fp32 in all) here and torch.autocast there.
 The mode `fifth` is stream with what it may save within a fifth of the activation memory of PyTorch's standard backward at the
 same length (needs --torch standard): sbpc compile --memory chooses what that is.
 
