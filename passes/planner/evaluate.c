@@ -167,7 +167,7 @@ static double update_ops(const evaluation *e, const sbp_update *update) {
             update->body.nodes[i].kind == SBP_NODE_COMMAND ? update->body.nodes[i].u.command : NULL;
         if (c && c->kind == SBP_CMD_ROW && c->views[0].ref < 0)
             ops += sbp_rowkernel_ops(e->s->pipeline.program->kernels[c->kernel]) *
-                   (double)sbp_extent_as_const(update->operands[~c->views[0].ref].rows);
+                   (double)sbp_extent_as_const(c->views[0].length.base); /* of blocks, where it sees these */
     }
     return ops;
 }
