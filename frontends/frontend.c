@@ -167,13 +167,15 @@ static sbp_status check_weights(const sbp_loading *l) {
     return SBP_OK;
 }
 
-/* As the source keeps a parameter: its file, or what config.json says of one. */
-static sbp_dtype source_dtype(const sbp_loading *l, const sbp_param *param) {
+/* As the file keeps a parameter; `quantized`: where that is no float type. Without a file what config.json
+ * says of one, else `unknown`. */
+static sbp_dtype file_dtype(const sbp_loading *l, const sbp_param *param, sbp_dtype quantized,
+                            sbp_dtype unknown) {
     const sbp_recipe *recipe;
     const sbp_weight *w = source_of(l, param, &recipe);
-    if (w && w->readable && !w->quantized && sbp_dtype_is_float(w->dtype))
-        return w->dtype;
-    return l->published != SBP_DTYPE_COUNT ? l->published : SBP_F32;
+    if (w)
+        return w->readable && !w->quantized && sbp_dtype_is_float(w->dtype) ? w->dtype : quantized;
+    return l->published != SBP_DTYPE_COUNT ? l->published : unknown;
 }
 
 static sbp_dtype storage_of(const sbp_loading *l, const sbp_param *param) {
@@ -185,11 +187,7 @@ static sbp_dtype storage_of(const sbp_loading *l, const sbp_param *param) {
         return asked;
     if (param->trainable)
         return o->trainable_as_computed ? param->type.dtype : SBP_F32;
-    const sbp_recipe *recipe;
-    const sbp_weight *w = source_of(l, param, &recipe);
-    if (w)
-        return w->readable && !w->quantized && sbp_dtype_is_float(w->dtype) ? w->dtype : o->compute;
-    return l->published != SBP_DTYPE_COUNT ? l->published : o->compute;
+    return file_dtype(l, param, o->compute, o->compute);
 }
 
 /* ---- what is there --------------------------------------------------------------------------------- */
@@ -327,7 +325,8 @@ static sbp_status load_guarded(void *user) {
     sbp_module *m = l->model->module;
     for (int32_t p = 0; p < m->param_count; p++) {
         m->params[p].storage = storage_of(l, &m->params[p]);
-        m->params[p].source = source_dtype(l, &m->params[p]);
+        m->params[p].source =
+            file_dtype(l, &m->params[p], l->published != SBP_DTYPE_COUNT ? l->published : SBP_F32, SBP_F32);
     }
     return sbp_module_verify(m, l->diag);
 }

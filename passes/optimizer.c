@@ -50,13 +50,11 @@ static void make_homes(sbp_pipeline *p) {
                                  ? sbp_lower_buffer_of_param(p, l->param_buffers[i], "grad", SBP_ROLE_GRAD,
                                                              p->options.grad_dtype, w.rows, w.cols)
                                  : -1;
-        for (int32_t o = 0; o < SBP_MAX_UPDATE_OPERANDS; o++) {
-            const sbp_update_operand *operand = update ? &update->operands[o] : NULL;
-            bool master = operand && o < update->operand_count && operand->kind == SBP_UPDATE_MASTER;
-            bool state = operand && o < update->operand_count && operand->kind == SBP_UPDATE_STATE;
+        for (int32_t o = 0; update && o < update->operand_count; o++) {
+            const sbp_update_operand *operand = &update->operands[o];
+            sbp_role role = operand->kind == SBP_UPDATE_MASTER ? SBP_ROLE_MASTER : SBP_ROLE_STATE;
             l->state_buffers[i * SBP_MAX_UPDATE_OPERANDS + o] =
-                state || master ? sbp_lower_buffer_of_param(p, l->param_buffers[i], operand->suffix,
-                                                            master ? SBP_ROLE_MASTER : SBP_ROLE_STATE,
+                operand->suffix ? sbp_lower_buffer_of_param(p, l->param_buffers[i], operand->suffix, role,
                                                             operand->dtype, operand->rows, operand->cols)
                                 : -1;
         }

@@ -65,7 +65,7 @@ sbp_status sbp_rule_end(sbp_rule *r) {
     for (int32_t i = 0; i < r->code.formal_count; i++)
         if (r->results[i] != SBP_NO_VALUE)
             sbp_func_add_result(f, r->results[i], SBP_RESULT_VALUE, -1, r->code.formals[i].name);
-    sbp_stage *stage = r->stage = sbp_lower_stage(r->p, r->code.name, f, -1, false);
+    sbp_stage *stage = sbp_lower_stage(r->p, r->code.name, f, -1, false);
     for (int32_t i = 0; i < r->code.formal_count; i++) {
         sbp_view view = sbp_view_formal(&r->code, i);
         if (r->widths[i] > 0)

@@ -13,7 +13,6 @@ typedef struct sbp_rule {
     sbp_value *values;   /* per formal: the argument that reads it, SBP_NO_VALUE */
     sbp_value *results;  /* per formal: what is stored to it, SBP_NO_VALUE */
     int64_t *widths;     /* per formal: in which its views count columns, 0: as the buffer does */
-    sbp_stage *stage;    /* for --print-after */
 } sbp_rule;
 
 enum { SBP_MAX_RULE_OPERANDS = 16 };

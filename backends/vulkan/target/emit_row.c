@@ -364,9 +364,8 @@ static void store_summed(emitter *e, int32_t k) {
     line(e, "store_%s(%s, t%d);", type, element, k);
 }
 
-/* Stores (op STORE) or partials (PARTIAL_ADD) of a level, those with equal axes and length in one loop.
- * Of those that vary with `axes` and not with `but`. Partials come first: a store may overwrite what they
- * read. */
+/* Stores (op STORE) or partials (PARTIAL_ADD) of a level, that vary with `axes` and not with `but`;
+ * those with equal axes and length in one loop. */
 static void stores_of(emitter *e, int32_t level, sbp_rk_op op, uint8_t axes, uint8_t but) {
     const sbp_rowkernel *kernel = e->kernel;
     bool emitted[SBP_ROWKERNEL_MAX_INSTRS] = {false};
@@ -423,7 +422,7 @@ static void stores(emitter *e, int32_t level) {
             elems |= (e->kernel->instrs[k].vary & SBP_VARY_ELEM) != 0;
             others |= !(e->kernel->instrs[k].vary & SBP_VARY_ELEM);
         }
-    stores_of(e, level, SBP_RK_PARTIAL_ADD, 0, 0);
+    stores_of(e, level, SBP_RK_PARTIAL_ADD, 0, 0); /* a store may overwrite what they read */
     stores_of(e, level, SBP_RK_STORE, SBP_VARY_ELEM, 0);
     if (level > 0 && elems && others) /* what all elements read may be overwritten now */
         line(e, "barrier();");

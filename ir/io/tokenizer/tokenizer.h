@@ -95,7 +95,7 @@ int32_t sbp_tokenizer_role(const sbp_tokenizer *tokenizer, sbp_token_role role);
 int32_t sbp_tokenizer_named_count(const sbp_tokenizer *tokenizer);
 void sbp_tokenizer_named_at(const sbp_tokenizer *tokenizer, int32_t index, const char **name,
                             const char **value);
-/* Where text of ours (sbp_tokenizer_json) carries the named special tokens: bytes [*begin, *end), without
+/* Where text of ours (sbp_tokenizer_to_json) carries the named special tokens: bytes [*begin, *end), without
  * which it is tokenizer.json as Hugging Face writes it, beside a tokenizer_config.json that names them. False
  * when it carries none. */
 bool sbp_tokenizer_carrier(const char *text, size_t length, size_t *begin, size_t *end);
