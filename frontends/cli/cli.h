@@ -66,6 +66,12 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) SBP_CHE
 /* ", \"schedule\": {...}" of the estimate. */
 void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out);
 
+/* What homes cost: bytes per class that are copied in a step, seconds per queue and the one that bounds it,
+ * of all the step takes: two lines, none when nothing moves; and ", \"busy\": {..}, \"traffic\": {..}".
+ * traffic: one per class, busy: one per queue. */
+void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, double seconds, sbp_text *out);
+void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_text *out);
+
 /* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ...". */
 sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
                                int64_t alignment, sbp_text *out) SBP_CHECKED;

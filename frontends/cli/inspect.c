@@ -56,6 +56,19 @@ static int64_t schedule_number(const inspection *in, const char *key) {
     return value;
 }
 
+/* Where classes live that are away from the device, as --offload takes it; "none". */
+static const char *homes(const inspection *in) {
+    const char *text = NULL;
+    if (sbp_json_get_string(NULL, in->schedule, "offload", SBP_JSON_NULLABLE, &text) != SBP_OK || !text)
+        return "none";
+    return text;
+}
+
+static bool updates_on_host(const inspection *in) {
+    bool value = false;
+    return sbp_json_get_bool(NULL, in->schedule, "host_update", SBP_JSON_OPTIONAL, &value) == SBP_OK && value;
+}
+
 static sbp_status print_json(const inspection *in, sbp_text *out) {
     const sbp_program *p = in->program;
     sbp_category categories[SBP_ROLE_COUNT + 1];
@@ -65,9 +78,10 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &host));
     sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
-    sbp_text_add(out, "{\"peak_bytes\": {\"device\": %lld, \"host\": %lld}, \"categories\": {",
+    sbp_text_add(out,
+                 "{\"peak_bytes\": {\"device\": %lld, \"host\": %lld, \"disk\": %lld}, \"categories\": {",
                  (long long)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes),
-                 (long long)p->arena_bytes[SBP_HOST]);
+                 (long long)p->arena_bytes[SBP_HOST], (long long)p->arena_bytes[SBP_DISK]);
     for (int32_t i = 0; i < count; i++)
         sbp_text_add(out, "\"%s\": %lld, ", categories[i].name, (long long)categories[i].bytes);
     sbp_text_add(out, "\"process\": %lld}, \"bytes_per_token\": ", (long long)in->info.runtime_bytes);
@@ -83,10 +97,14 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
         sbp_json_add_value(out, saved);
     else
         sbp_text_add(out, "[]");
+    sbp_text_add(out, ", \"offload\": ");
+    sbp_json_add_string(out, homes(in), strlen(homes(in)));
+    sbp_text_add(out, ", \"host_update\": %s", updates_on_host(in) ? "true" : "false");
     sbp_text_add(out, ", \"flops\": ");
     sbp_text_add_double(out, cost.flops);
     sbp_text_add(out, ", \"seconds\": ");
     sbp_text_add_double(out, cost.seconds);
+    sbp_cli_add_traffic(cost.traffic, cost.busy, out);
     sbp_cli_add_rates(out, in->rates_source, &in->info.rates);
     sbp_text_add(out, ", \"seq_len\": %lld, \"commands\": %lld}\n", (long long)p->t_max,
                  (long long)cost.commands);
@@ -97,7 +115,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     const sbp_program *p = in->program;
     char size[32], host[32];
     const char *advice = NULL, *objective = "", *dtype = "";
-    double device, away;
+    double row, row_away;
     sbp_cost cost;
     const sbp_json *model = sbp_json_member(in->meta, "model");
     const char *name = p->name;
@@ -106,14 +124,18 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     SBP_TRY(sbp_json_get_string(in->diag, in->meta, "advice", SBP_JSON_NULLABLE, &advice));
     SBP_TRY(sbp_json_get_string(in->diag, in->meta, "objective", SBP_JSON_NULLABLE, &objective));
     SBP_TRY(sbp_json_get_string(in->diag, in->meta, "dtype", SBP_JSON_NULLABLE, &dtype));
-    SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &away));
+    SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &row, &row_away));
     sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
     sbp_text_add(out, "%s: %s, %s on %s in %s, up to %lld rows in a micro-batch\n", in->path, name, objective,
                  in->info.name, dtype, (long long)p->t_max);
     sbp_text_add(
-        out, "memory     %s on the device, %s on the host\n",
+        out, "memory     %s on the device, %s on the host",
         sbp_format_bytes(size, sizeof size, (double)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes)),
         sbp_format_bytes(host, sizeof host, (double)p->arena_bytes[SBP_HOST]));
+    if (p->arena_bytes[SBP_DISK] > 0)
+        sbp_text_add(out, ", %s on disk",
+                     sbp_format_bytes(size, sizeof size, (double)p->arena_bytes[SBP_DISK]));
+    sbp_text_add(out, "\n");
     sbp_category categories[SBP_ROLE_COUNT + 1];
     int32_t count;
     SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
@@ -128,15 +150,20 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     sbp_text_init(&kept, in->arena);
     if (sbp_program_describe_kept(in->arena, p, &kept))
         sbp_text_add(out, "trained    %s\n", kept.data);
-    sbp_text_add(out, "per row    %.0f bytes on the device, %.0f on the host\n", device, away);
-    sbp_text_add(out, "schedule   chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld\n",
+    sbp_text_add(out, "per row    %.0f bytes on the device, %.0f on the host\n", row, row_away);
+    bool away = strcmp(homes(in), "none") != 0;
+    sbp_text_add(out, "schedule   chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld%s%s\n",
                  (long long)schedule_number(in, "chunk"), (long long)schedule_number(in, "head_chunk"),
                  (long long)schedule_number(in, "segment"),
-                 (long long)schedule_number(in, "checkpoint_every"));
+                 (long long)schedule_number(in, "checkpoint_every"), away ? ", offloaded: " : "",
+                 away ? homes(in) : "");
+    if (updates_on_host(in))
+        sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
     sbp_text_add(out,
                  "time       about %.3g s a step of one full micro-batch (%.3g TFLOP, %lld commands), by the "
                  "cost model\n",
                  cost.seconds, cost.flops / 1e12, (long long)cost.commands);
+    sbp_cli_traffic_lines(cost.traffic, cost.busy, cost.seconds, out);
     sbp_text_add(out, "rates      %s: ", in->rates_source);
     sbp_rates_describe(out, &in->info.rates, "\n           ");
     sbp_text_add(out, "\n");

@@ -199,39 +199,6 @@ static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
     return SBP_OK;
 }
 
-/* What is copied in a step, by class, and what the step waits for. */
-static void traffic_lines(const sbp_compilation *c, sbp_text *out) {
-    const sbp_plan_estimate *e = &c->estimate;
-    const char *before = "traffic    ";
-    char size[32];
-    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
-        const sbp_traffic *t = &e->traffic[class];
-        const struct {
-            double bytes;
-            const char *way;
-        } ways[] = {{t->in, "in"}, {t->out, "out"}, {t->read, "from disk"}, {t->written, "to disk"}};
-        bool any = false;
-        for (int w = 0; w < SBP_COUNT(ways); w++)
-            if (ways[w].bytes > 0) {
-                sbp_text_add(out, "%s%s %s %s", any ? "," : before, any ? "" : sbp_item_class_names[class],
-                             sbp_format_bytes(size, sizeof size, ways[w].bytes), ways[w].way);
-                any = true;
-                before = "; ";
-            }
-    }
-    if (*before == 't')
-        return; /* nothing moves */
-    int most = 0;
-    sbp_text_add(out, " a step\n           busy: ");
-    for (int q = 0; q < SBP_QUEUE_COUNT; q++) {
-        most = e->busy[q] > e->busy[most] ? q : most;
-        if (e->busy[q] > 0)
-            sbp_text_add(out, "%s%s %.3g s", q > 0 ? ", " : "", sbp_queue_names[q], e->busy[q]);
-    }
-    sbp_text_add(out, "; %s bounds it (%.0f %% of the step)\n", sbp_queue_names[most],
-                 e->seconds > 0 ? 100 * e->busy[most] / e->seconds : 0);
-}
-
 /* "134.5M", "32.8B" */
 static const char *count_text(const sbp_compilation *c, int64_t n) {
     return n < 1000000000 ? sbp_arena_printf(c->arena, "%.1fM", (double)n / 1e6)
@@ -306,7 +273,7 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
         sbp_rates_describe(out, &target->rates, "\n           ");
         sbp_text_add(out, "\n");
     }
-    traffic_lines(c, out);
+    sbp_cli_traffic_lines(c->estimate.traffic, c->estimate.busy, c->estimate.seconds, out);
     sbp_text_add(out, "most       %s\n", c->advice);
     return SBP_OK;
 }
@@ -340,16 +307,7 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
     double row, row_host;
     SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, &c->pipeline.target, &row, &row_host));
     sbp_text_add(out, ", \"bytes_per_token\": {\"device\": %.6g, \"host\": %.6g}", row, row_host);
-    sbp_text_add(out, ", \"busy\": {");
-    for (int q = 0; q < SBP_QUEUE_COUNT; q++)
-        sbp_text_add(out, "%s\"%s\": %.6g", q > 0 ? ", " : "", sbp_queue_names[q], c->estimate.busy[q]);
-    sbp_text_add(out, "}, \"traffic\": {");
-    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
-        const sbp_traffic *t = &c->estimate.traffic[class];
-        sbp_text_add(out, "%s\"%s\": {\"in\": %.6g, \"out\": %.6g, \"read\": %.6g, \"written\": %.6g}",
-                     class > 0 ? ", " : "", sbp_item_class_names[class], t->in, t->out, t->read, t->written);
-    }
-    sbp_text_add(out, "}");
+    sbp_cli_add_traffic(c->estimate.traffic, c->estimate.busy, out);
     sbp_cli_add_rates(out, c->rates_source, &c->pipeline.target.rates);
     sbp_text_add(out, ", \"advice\": ");
     sbp_json_add_string(out, c->advice, strlen(c->advice));

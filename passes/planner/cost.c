@@ -210,8 +210,85 @@ static void run_body(meter *m, const sbp_body *body, const sbp_cost *functions, 
     }
 }
 
+/* ---- traffic ----------------------------------------------------------------------------------------- */
+
+void sbp_traffic_add(sbp_traffic *traffic, sbp_space to, sbp_space from, double bytes) {
+    if (to == SBP_DISK)
+        traffic->written += bytes;
+    else if (from == SBP_DISK)
+        traffic->read += bytes;
+    else if (to != from)
+        *(to == SBP_DEVICE ? &traffic->in : &traffic->out) += bytes;
+}
+
+/* The class of what a buffer is the home of; of others only accumulators, and what belongs to the norm, leave
+ * the device: as finished gradients. Slots serve one class, but do not say which. */
+static sbp_item_class class_of_role(sbp_role role) {
+    switch (role) {
+    case SBP_ROLE_PARAM:
+        return SBP_ITEM_PARAM;
+    case SBP_ROLE_STATE:
+    case SBP_ROLE_MASTER:
+        return SBP_ITEM_STATE;
+    case SBP_ROLE_STREAM:
+        return SBP_ITEM_CHECKPOINT;
+    case SBP_ROLE_SAVED:
+        return SBP_ITEM_SAVED;
+    case SBP_ROLE_SLOT:
+        return SBP_ITEM_CLASS_COUNT;
+    default:
+        return SBP_ITEM_GRAD;
+    }
+}
+
+/* Copies of a body: their slots get the class of the other side, where it has one; true: some did. */
+static bool class_slots(const sbp_body *body, sbp_item_class *classes) {
+    bool any = false;
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_command *c = body->nodes[i].kind == SBP_NODE_COMMAND ? body->nodes[i].u.command : NULL;
+        if (!c || c->kind != SBP_CMD_COPY || c->views[0].ref < 0 || c->views[1].ref < 0)
+            continue;
+        sbp_item_class *to = &classes[c->views[0].ref], *from = &classes[c->views[1].ref];
+        if ((*to == SBP_ITEM_CLASS_COUNT) != (*from == SBP_ITEM_CLASS_COUNT)) {
+            *(*to == SBP_ITEM_CLASS_COUNT ? to : from) = *to == SBP_ITEM_CLASS_COUNT ? *from : *to;
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Per buffer; SBP_ITEM_CLASS_COUNT: a slot that no copy leads to. What comes from disk passes through two
+ * slots. */
+static sbp_item_class *class_buffers(sbp_arena *arena, const sbp_program *program) {
+    sbp_item_class *classes = SBP_NEW_ARRAY(arena, sbp_item_class, program->buffer_count + 1);
+    bool any = true;
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        classes[b] = class_of_role(program->buffers[b].role);
+    while (any) {
+        any = false;
+        for (int32_t e = 0; e < program->entry_count; e++)
+            any |= class_slots(&program->entries[e].body, classes);
+    }
+    return classes;
+}
+
+static void add_traffic(const meter *m, const sbp_body *body, const sbp_item_class *classes, sbp_cost *out) {
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_command *c = body->nodes[i].kind == SBP_NODE_COMMAND ? body->nodes[i].u.command : NULL;
+        if (!c || c->kind != SBP_CMD_COPY || c->views[0].ref < 0)
+            continue;
+        sbp_item_class class = classes[c->views[0].ref];
+        sbp_traffic_add(&out->traffic[class == SBP_ITEM_CLASS_COUNT ? SBP_ITEM_GRAD : class],
+                        view_space(m, &c->views[0]), view_space(m, &c->views[1]),
+                        view_bytes(m, &c->views[0]));
+    }
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------- */
+
 static void measure_entry(sbp_arena *arena, const sbp_program *program, const char *name, int64_t t,
-                          const sbp_target_info *target, const sbp_cost *functions, sbp_cost *out) {
+                          const sbp_target_info *target, const sbp_cost *functions,
+                          const sbp_item_class *classes, sbp_cost *out) {
     const sbp_entry *entry = sbp_program_find_entry(program, name);
     meter m = {.program = program, .target = target, .chunks = 1};
     m.position.sizes = sbp_program_sizes(program, t, 1);
@@ -226,6 +303,7 @@ static void measure_entry(sbp_arena *arena, const sbp_program *program, const ch
         out->busy[q] += span.busy[q];
     out->flops += m.flops;
     out->commands += m.commands;
+    add_traffic(&m, &entry->body, classes, out);
 }
 
 const char *sbp_cost_training_entry(const sbp_program *program) {
@@ -241,7 +319,8 @@ void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, cons
     sbp_cost *functions = SBP_NEW_ARRAY(arena, sbp_cost, program->function_count + 1);
     for (int32_t f = 0; f < program->function_count; f++)
         sbp_cost_function(program, f, t, target, &functions[f]);
+    const sbp_item_class *classes = class_buffers(arena, program);
     *out = (sbp_cost){0};
-    measure_entry(arena, program, sbp_cost_training_entry(program), t, target, functions, out);
-    measure_entry(arena, program, "update", t, target, functions, out);
+    measure_entry(arena, program, sbp_cost_training_entry(program), t, target, functions, classes, out);
+    measure_entry(arena, program, "update", t, target, functions, classes, out);
 }

@@ -3,15 +3,24 @@
 #ifndef SBP_PASSES_PLANNER_COST_H
 #define SBP_PASSES_PLANNER_COST_H
 
-#include "ir/program.h"
-#include "ir/target_info.h"
+#include "passes/passes.h"
+
+/* Bytes of a class of items that are copied in a step. */
+typedef struct sbp_traffic {
+    double in, out;       /* to the device, from it */
+    double read, written; /* of the disk */
+} sbp_traffic;
 
 typedef struct sbp_cost {
     double seconds;
     double busy[SBP_QUEUE_COUNT]; /* of these, per queue; of whole steps */
     double flops;                 /* as executed, recomputation included */
     int64_t commands;
+    sbp_traffic traffic[SBP_ITEM_CLASS_COUNT]; /* of whole steps */
 } sbp_cost;
+
+/* Counts so many bytes that are copied between two spaces; within one nothing is counted. */
+void sbp_traffic_add(sbp_traffic *traffic, sbp_space to, sbp_space from, double bytes);
 
 /* A whole optimizer step of one micro-batch of t rows in one document: `step`, or `accumulate` and `update`;
  * `score` when nothing trains. program->chunk and head_chunk as they are. Queues run beside each other as far

@@ -177,12 +177,15 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
                           const sbp_view *views) {
     const sbp_target_info *target = &e->pl->base->target;
     double bytes = 0, commands = 1, ops = 0;
+    if (act->kind == SBP_ACT_NORM) /* the sum, its root, and with it the factor */
+        commands = act->operand_count + 1;
     for (int32_t i = 0; i < act->operand_count; i++) {
         const sbp_buffer *b = &sized->buffers[views[i].ref];
-        int64_t rows = sbp_extent_as_const(b->rows);
-        double times = act->operands[i].access == SBP_UPDATE ? 2 : 1;
-        if (act->kind != SBP_ACT_SUM_SQUARES || i > 0) /* of the norms it writes one */
-            bytes += times * (double)(rows * b->cols * sbp_dtype_bytes(b->dtype));
+        double times = act->operands[i].access == SBP_UPDATE ? 2 : 1,
+               elems = (double)(sbp_extent_as_const(b->rows) * b->cols);
+        if (act->kind == SBP_ACT_SUM_SQUARES && i == 0) /* of the norms it writes one */
+            times = elems = 1;
+        bytes += times * elems * (double)sbp_dtype_bytes(b->dtype);
     }
     if (act->kind == SBP_ACT_UPDATE) {
         const sbp_update *update = sbp_update_of(&e->s->pipeline, act->param);
@@ -215,17 +218,11 @@ static double move_seconds(const evaluation *e, const sbp_program *sized, const 
 }
 
 static void add_traffic(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
-    const sbp_buffer *to = &sized->buffers[move->to.ref], *from = &sized->buffers[move->from.ref];
     sbp_item_class class = e->s->residency.items[move->item].class;
     /* of the others only accumulators leave the device, as finished gradients */
-    sbp_traffic *t = &e->out->traffic[class == SBP_ITEM_OTHER ? SBP_ITEM_GRAD : class];
-    double bytes = move_elems(sized, move) * (double)sbp_dtype_bytes(move->to_dtype);
-    if (to->space == SBP_DISK)
-        t->written += bytes;
-    else if (from->space == SBP_DISK)
-        t->read += bytes;
-    else if (to->space != from->space)
-        *(to->space == SBP_DEVICE ? &t->in : &t->out) += bytes;
+    sbp_traffic_add(&e->out->traffic[class == SBP_ITEM_OTHER ? SBP_ITEM_GRAD : class],
+                    sized->buffers[move->to.ref].space, sized->buffers[move->from.ref].space,
+                    move_elems(sized, move) * (double)sbp_dtype_bytes(move->to_dtype));
 }
 
 static double walk_seconds(const evaluation *e, const sbp_program *sized, const sbp_walk *w,

@@ -8,7 +8,7 @@
 #ifndef SBP_PASSES_PLANNER_PLANNER_H
 #define SBP_PASSES_PLANNER_PLANNER_H
 
-#include "passes/passes.h"
+#include "passes/planner/cost.h"
 
 enum { SBP_AUTO = -1 };
 
@@ -35,12 +35,6 @@ typedef struct sbp_wish {
     int64_t memory_bytes;                  /* all the process may use on the device; 0: no limit */
     int64_t host_memory_bytes;             /* for offloading; 0: no limit */
 } sbp_wish;
-
-/* Bytes of a class of items that are copied in a step. */
-typedef struct sbp_traffic {
-    double in, out;       /* to the device, from it */
-    double read, written; /* of the disk */
-} sbp_traffic;
 
 typedef struct sbp_plan_estimate {
     int64_t t_max;

@@ -252,6 +252,61 @@ static void test_device_profile(void **state) {
     assert_true(there == cli_number(f, cli_json(f, "out"), "seconds") && !cli_exists(f, "none"));
 }
 
+/* The two lines from "traffic" on; "": nothing moves. */
+static const char *traffic_of(io_fixture *f, const char *name) {
+    const char *line = strstr(text_of(f, name), "\ntraffic ");
+    const char *end = line ? strchr(line + 1, '\n') : NULL;
+    end = end ? strchr(end + 1, '\n') : NULL;
+    return end ? sbp_arena_strndup(f->arena, line + 1, (size_t)(end - line - 1)) : "";
+}
+
+/* inspect counts the copies of the plan's program and lets its queues run; compile counted the moves it
+ * decided on. Both say what homes cost in the same words, and have the same numbers for scripts. */
+static void test_inspect_says_what_homes_cost(void **state) {
+    io_fixture *f = *state;
+    static const char *const homes[] = {"none", "host", "states:disk+params",
+                                        "checkpoints+saved+gradients:disk+params:disk",
+                                        "checkpoints:disk+saved:disk+states+gradients"};
+    static const char *const steps[] = {"", "--clip none --accumulate 1",
+                                        "--dtype bf16 --state-dtype int8 --checkpoint-every 2"};
+    int moved = 0;
+    for (int h = 0; h < SBP_COUNT(homes); h++)
+        for (int s = 0; s < SBP_COUNT(steps); s++) {
+            const char *compile = sbp_arena_printf(
+                f->arena, "$C compile $S -o $D/p --seq-len 96 --save gate+up --offload %s %s", homes[h],
+                steps[s]);
+            cli_ok(f, compile);
+            const char *said = traffic_of(f, "err"), *away = strstr(line_of(f, "schedule"), "offloaded: ");
+            cli_ok(f, "$C inspect $D/p");
+            if (strcmp(said, traffic_of(f, "out")) != 0)
+                fail_msg("%s: '%s'; inspect says '%s'", compile, said, traffic_of(f, "out"));
+            if (away && !strstr(text_of(f, "out"), away))
+                fail_msg("%s: inspect does not say '%s': %s", compile, away, text_of(f, "out"));
+            moved += *said != 0;
+            cli_ok(f, sbp_arena_printf(f->arena, "%s --json", compile));
+            const sbp_json *planned = cli_json(f, "out");
+            cli_ok(f, "$C inspect $D/p --json");
+            const sbp_json *found = cli_json(f, "out"), *traffic = sbp_json_member(found, "traffic");
+            assert_string_equal(sbp_json_member(sbp_json_member(planned, "schedule"), "offload")->string,
+                                sbp_json_member(found, "offload")->string);
+            for (int64_t c = 0; c < traffic->count; c++) {
+                const sbp_json *class = &traffic->items[c];
+                const sbp_json *wanted = sbp_json_member(sbp_json_member(planned, "traffic"), class->key);
+                for (int64_t w = 0; w < class->count; w++)
+                    assert_true(cli_number(f, class, class->items[w].key) ==
+                                cli_number(f, wanted, class->items[w].key));
+            }
+            const sbp_json *busy = sbp_json_member(found, "busy");
+            for (int64_t q = 0; q < busy->count; q++) {
+                double is = cli_number(f, busy, busy->items[q].key),
+                       was = cli_number(f, sbp_json_member(planned, "busy"), busy->items[q].key);
+                if (fabs(is - was) > SBP_TOLERANCE_F32 * was)
+                    fail_msg("%s: %s is busy for %g s, planned %g", compile, busy->items[q].key, is, was);
+            }
+        }
+    assert_true(moved == SBP_COUNT(steps) * (SBP_COUNT(homes) - 1));
+}
+
 /* Every optimizer with every way to keep weights and states: one row kernel that writes over what it reads.
  */
 static void test_every_format(void **state) {
@@ -344,6 +399,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_remedies, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_device_profile, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_inspect_says_what_homes_cost, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_every_format, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_layers_that_are_not_cut, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),

@@ -1,0 +1,46 @@
+/* traffic.c: what is copied in a step, by class, and what the step waits for: of compile and of inspect. */
+#include "frontends/cli/cli.h"
+
+void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, double seconds, sbp_text *out) {
+    const char *before = "traffic    ";
+    char size[32];
+    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
+        const sbp_traffic *t = &traffic[class];
+        const struct {
+            double bytes;
+            const char *way;
+        } ways[] = {{t->in, "in"}, {t->out, "out"}, {t->read, "from disk"}, {t->written, "to disk"}};
+        bool any = false;
+        for (int w = 0; w < SBP_COUNT(ways); w++)
+            if (ways[w].bytes > 0) {
+                sbp_text_add(out, "%s%s %s %s", any ? "," : before, any ? "" : sbp_item_class_names[class],
+                             sbp_format_bytes(size, sizeof size, ways[w].bytes), ways[w].way);
+                any = true;
+                before = "; ";
+            }
+    }
+    if (*before == 't')
+        return; /* nothing moves */
+    int most = 0;
+    sbp_text_add(out, " a step\n           busy: ");
+    for (int q = 0; q < SBP_QUEUE_COUNT; q++) {
+        most = busy[q] > busy[most] ? q : most;
+        if (busy[q] > 0)
+            sbp_text_add(out, "%s%s %.3g s", q > 0 ? ", " : "", sbp_queue_names[q], busy[q]);
+    }
+    sbp_text_add(out, "; %s bounds it (%.0f %% of the step)\n", sbp_queue_names[most],
+                 seconds > 0 ? 100 * busy[most] / seconds : 0);
+}
+
+void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_text *out) {
+    sbp_text_add(out, ", \"busy\": {");
+    for (int q = 0; q < SBP_QUEUE_COUNT; q++)
+        sbp_text_add(out, "%s\"%s\": %.6g", q > 0 ? ", " : "", sbp_queue_names[q], busy[q]);
+    sbp_text_add(out, "}, \"traffic\": {");
+    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
+        const sbp_traffic *t = &traffic[class];
+        sbp_text_add(out, "%s\"%s\": {\"in\": %.6g, \"out\": %.6g, \"read\": %.6g, \"written\": %.6g}",
+                     class > 0 ? ", " : "", sbp_item_class_names[class], t->in, t->out, t->read, t->written);
+    }
+    sbp_text_add(out, "}");
+}
