@@ -41,21 +41,23 @@
  *                q, k and v are all fp64 or none is. lse: [rows, heads], natural log of the sum of
  *                exponentials of the scores, fp64 where q is, else fp32. work: as many rows as q.
  *   attn_bwd     the gradients, given do: dq written, dk and dv (of lse's type) added to; no atomics.
- *                p = exp(score - lse), ds = p (v do - do o) (softcap's slope); dv += p^T do, dk += scale ds^T
- * q, dq = scale ds k. Both ways, where q, k, v (and do) are bf16, a device may round the factors p (forward:
- * times any power of two) and ds to bf16 before these products, so that all of them are products of bf16;
- * sums of p, delta and lse are not of rounded numbers. The CPU does so. reduce       dst[0,0] = beta dst +
- * sum | max | sumsq over all elements of src, in fp64; dst is f64 collective   over ranks: all_reduce,
- * reduce_scatter, all_gather, broadcast; src may be dst fence        commands of queue `to` after it start
- * only when those of queue `from` before it are done
+ *                p = exp(score - lse), ds = p (v do - do o) (softcap's slope); dv += p^T do,
+ *                dk += scale ds^T q, dq = scale ds k
+ *                Both ways, where q, k, v (and do) are bf16, a device may round the factors p (forward:
+ *                times any power of two) and ds to bf16 before these products, so that all of them are
+ *                products of bf16; sums of p, delta and lse are not of rounded numbers. The CPU does so.
+ *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
+ *   collective   over ranks: all_reduce, reduce_scatter, all_gather, broadcast; src may be dst
+ *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
  *
  * Spaces and queues. A buffer lives in the device's memory, the host's, or a file (disk), each an arena. A
  * command runs on one queue, and its operands lie where that queue reaches:
  *   compute      every command; all operands on the device
  *   in, out      copy from host to device, from device to host
- *   host         the host's own cores: fill, copy, row, colsum, reduce, all operands on the host; with the
- * bits that the CPU device computes them to disk         copy between host and disk, either way. Nothing else
- * touches a buffer on disk, whose elements begin at multiples of SBP_DISK_ALIGNMENT.
+ *   host         the host's own cores: fill, copy, row, colsum, reduce, all operands on the host; with
+ *                the bits that the CPU device computes them to
+ *   disk         copy between host and disk, either way. Nothing else touches a buffer on disk, whose
+ *                elements begin at multiples of SBP_DISK_ALIGNMENT.
  *
  * Order. Within a queue commands may overlap or be reordered unless a fence stands between them. Queues run
  * beside each other.

@@ -2,15 +2,14 @@
  * plan, which modules a command needs, with how many workgroups they are dispatched, and where they find
  * their operands.
  *
- * A command is one to SBP_VULKAN_STEPS dispatches ("steps"). Each uses one module, found by its key: the
- * kind of command, and what the code depends on of its attributes and the dtypes of its operands. Only what a
- * program uses is compiled. Products come in several variants, a module each (sbp_vulkan_gemm); a device
+ * A command is one to SBP_VULKAN_STEPS dispatches ("steps"), each of one module, found by its key
+ * (backends/gpu/gpu.h). Products come in several variants, a module each (sbp_vulkan_gemm); a device
  * takes those that sbp_vulkan_local_size() wants and leaves the others. Modules that compute in double have a
  * second one, no64, for devices without shaderFloat64, unless the plan is one in fp64: reduce sums pairs of
  * floats there, and row kernels compute in fp32.
  *
  * Every module has the entry point "main", no descriptors, one push constant block of 8 bytes (the device
- * address of an sbp_vulkan_args record, aligned to 16), and the specialisation constant 0: local_size_x, as
+ * address of an sbp_gpu_args record, aligned to 16), and the specialisation constant 0: local_size_x, as
  * sbp_vulkan_local_size() gives it. Those with cooperative matrices have five more, 1 to 5, as
  * sbp_vulkan_matrix_of() gives them. Everything else is reached by device addresses, in scalar layout. The
  * features that a module needs of the device beyond those of SBP_VULKAN_ALWAYS are listed with it.
@@ -21,11 +20,9 @@
 #ifndef SBP_VULKAN_ABI_H
 #define SBP_VULKAN_ABI_H
 
-#include "backends/device.h"
+#include "backends/gpu/gpu.h"
 
 enum {
-    SBP_VULKAN_NAME = 96, /* longest text of a key, with its zero */
-    SBP_VULKAN_KEY_DTYPES = 12,
     SBP_VULKAN_STEPS = 2,
     SBP_VULKAN_PUSH_BYTES = 8,
     SBP_VULKAN_VARIANTS = 5,
@@ -61,29 +58,11 @@ typedef enum sbp_vulkan_feature {
 
 /* ---- the plan's section "kernels" ------------------------------------------------------------------ */
 
-/* Which module it is. No padding: equal keys are equal bytes. */
-typedef struct sbp_vulkan_key {
-    uint8_t kind;                          /* sbp_command_kind; a collective of one rank is a copy */
-    uint8_t step;                          /* of the command */
-    uint8_t gemm;                          /* gemm: sbp_vulkan_gemm */
-    uint8_t ta, tb;                        /* gemm: transposed */
-    uint8_t reduce;                        /* reduce: sbp_reduce_op */
-    uint8_t bytes;                         /* fill, copy: of an element */
-    uint8_t no64;                          /* for devices without shaderFloat64 */
-    int32_t kernel;                        /* row: number in the program */
-    int32_t d_qk, d_v;                     /* attention */
-    uint8_t dtypes[SBP_VULKAN_KEY_DTYPES]; /* of operands that count; SBP_DTYPE_COUNT: absent, or does not */
-} sbp_vulkan_key;
-
-/* For messages: "row.3", "gemm.nt.f32.f32.f32.x.x.tiled". */
-void sbp_vulkan_key_text(const sbp_vulkan_key *key, char text[SBP_VULKAN_NAME]);
-/* Below 0, 0 or above: an order of keys. */
-int sbp_vulkan_key_compare(const sbp_vulkan_key *a, const sbp_vulkan_key *b);
-/* Whether it can be one: of keys out of a file. */
-bool sbp_vulkan_key_possible(const sbp_vulkan_key *key);
+/* The text of a key: "gemm.nt.f32.f32.f32.x.x.tiled". Variants are sbp_vulkan_gemm of products. */
+void sbp_vulkan_key_text(const sbp_gpu_key *key, char text[SBP_GPU_NAME]);
 
 typedef struct sbp_vulkan_module {
-    sbp_vulkan_key key;
+    sbp_gpu_key key;
     const uint32_t *words; /* SPIR-V */
     int64_t word_count;
     uint32_t features; /* sbp_vulkan_feature bits */
@@ -102,8 +81,7 @@ void sbp_vulkan_modules_write(sbp_arena *arena, const sbp_vulkan_module *modules
 sbp_status sbp_vulkan_modules_read(sbp_arena *arena, sbp_diag *diag, const void *data, int64_t bytes,
                                    sbp_vulkan_modules *out) SBP_CHECKED;
 /* NULL when there is none of that key. */
-const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modules,
-                                                 const sbp_vulkan_key *key);
+const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modules, const sbp_gpu_key *key);
 
 /* ---- commands -------------------------------------------------------------------------------------- */
 
@@ -130,23 +108,13 @@ typedef struct sbp_vulkan_machine {
     uint32_t shared_bytes;   /* maxComputeSharedMemorySize */
 } sbp_vulkan_machine;
 
-/* How the rows, heads and elements of a row kernel become workgroups. */
-typedef enum sbp_vulkan_row_mode {
-    SBP_VULKAN_ROW_FLAT,  /* one invocation per (row, head, element): neither reductions nor partials */
-    SBP_VULKAN_ROW_HEADS, /* one workgroup per (row, head) */
-    SBP_VULKAN_ROW_ROWS,  /* one workgroup per row */
-    SBP_VULKAN_ROW_BLOCKS /* one workgroup per SBP_PARTIAL_ROWS rows */
-} sbp_vulkan_row_mode;
-
-sbp_vulkan_row_mode sbp_vulkan_row_mode_of(const sbp_rowkernel *kernel);
-
 /* The modules that a command (no fence, no empty ones) may need on some machine: at most SBP_VULKAN_STEPS *
  * SBP_VULKAN_VARIANTS, without no64. dtypes: one per operand, SBP_DTYPE_COUNT where it is absent. Returns the
  * count. */
-int32_t sbp_vulkan_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_vulkan_key *keys);
+int32_t sbp_vulkan_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_gpu_key *keys);
 /* Those of its steps, with this variant of products. */
 int32_t sbp_vulkan_step_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_vulkan_gemm gemm,
-                             sbp_vulkan_key *keys);
+                             sbp_gpu_key *keys);
 /* Whether there are modules of this variant for products of these types (d, a, b). */
 bool sbp_vulkan_gemm_exists(sbp_vulkan_gemm gemm, const sbp_dtype *dtypes);
 
@@ -169,17 +137,17 @@ enum {
 
 /* Invocations per workgroup (specialisation constant 0) of a module on this machine; 0: this machine does not
  * use it (or the program has no such kernel). */
-uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_vulkan_key *key,
+uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *key,
                                const sbp_vulkan_machine *machine);
 
 /* Whether cooperative matrices of this shape can be used for products: they must divide what a subgroup
  * computes. */
 bool sbp_vulkan_shape_fits(const sbp_vulkan_shape *shape);
 /* Specialisation constants 1 to 5 of a module; zeros when it has none. */
-sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_vulkan_key *key, const sbp_vulkan_machine *machine);
+sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_gpu_key *key, const sbp_vulkan_machine *machine);
 
 typedef struct sbp_vulkan_step {
-    sbp_vulkan_key key;
+    sbp_gpu_key key;
     uint32_t groups[3]; /* each below 65536 */
     bool waits;         /* reads what the step before it wrote: a barrier stands between them */
 } sbp_vulkan_step;
@@ -190,41 +158,16 @@ typedef struct sbp_vulkan_step {
 int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine,
                          sbp_vulkan_step *steps, int64_t *scratch_bytes);
 
-/* ---- the argument record --------------------------------------------------------------------------- */
+/* ---- the argument record (gpu.h) ------------------------------------------------------------------- */
 
-/* An operand as shaders see it. */
-typedef struct sbp_vulkan_operand {
-    uint64_t address; /* of element (0, 0); 0 when absent */
-    int32_t rows, cols, stride, first_row;
-} sbp_vulkan_operand;
-
-/* Laid out alike here and in GLSL (scalar layout). What the numbers mean is said where they are written and
- * read: args.c and the shader. */
-typedef struct sbp_vulkan_args {
-    uint64_t scratch;
-    int64_t row0;       /* row */
-    int32_t rows;       /* row */
-    int32_t count;      /* of operands */
-    int32_t ints[10];   /* attributes */
-    float floats[16];   /* attributes; the scalars of row kernels */
-    double doubles[16]; /* the same */
-    uint32_t keys[32];  /* the same as integers, low and high word: keys of random numbers */
-    sbp_vulkan_operand operands[SBP_MAX_COMMAND_OPERANDS];
-} sbp_vulkan_args;
-
-/* Fills a record; addresses: of byte 0 of each arena (0: none); scratch: address of the scratch memory.
- * Returns the bytes of it that matter (operands beyond the last are left alone). sbp_vulkan_fits() must hold.
- */
+/* sbp_gpu_args_fill, and for reduce the workgroups of its first step in ints[8]. */
 int64_t sbp_vulkan_args_fill(const sbp_dispatch *dispatch, const uint64_t addresses[SBP_SPACE_COUNT],
-                             uint64_t scratch, sbp_vulkan_args *out);
+                             uint64_t scratch, sbp_gpu_args *out);
 /* Whether a software driver would silently stop its loops before the end: llvmpipe leaves all loops of an
  * invocation after 65535 iterations together (long attention, mostly). The device must refuse then,
  * SBP_MACHINE. */
 bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine);
 /* A bound of those iterations. */
 int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine);
-/* Whether a dispatch keeps to what shaders can count: rows, columns and strides below 2^31, absolute rows
- * below 2^32. */
-bool sbp_vulkan_fits(const sbp_dispatch *dispatch);
 
 #endif

@@ -1,27 +1,8 @@
-/* args.c: how many workgroups of its modules a command needs, and the record of its arguments. */
+/* args.c: how many workgroups of its modules a command needs. */
 #include "backends/vulkan/abi.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- sizes ---------------------------------------------------------------------------------------- */
-
-sbp_vulkan_row_mode sbp_vulkan_row_mode_of(const sbp_rowkernel *kernel) {
-    bool reduces = false, over_heads = false, headless_store = false;
-    for (int32_t i = 0; i < kernel->instr_count; i++) {
-        const sbp_rk_instr *instr = &kernel->instrs[i];
-        if (instr->op == SBP_RK_PARTIAL_ADD)
-            return SBP_VULKAN_ROW_BLOCKS;
-        if (instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN) {
-            reduces = true;
-            over_heads |= (instr->axes & SBP_VARY_HEAD) != 0;
-        }
-        headless_store |= instr->op == SBP_RK_STORE && !(instr->vary & SBP_VARY_HEAD);
-    }
-    if (!reduces)
-        return SBP_VULKAN_ROW_FLAT;
-    return kernel->heads > 1 && (over_heads || headless_store) ? SBP_VULKAN_ROW_ROWS : SBP_VULKAN_ROW_HEADS;
-}
 
 /* ---- variants of products ---- */
 
@@ -99,8 +80,8 @@ static int64_t gemm_groups(const sbp_vulkan_machine *machine, sbp_vulkan_gemm ge
 }
 
 /* Modules that choose_gemm() can choose; where tests ask for one variant, that and what replaces it. */
-static uint32_t module_gemm_size(const sbp_vulkan_machine *machine, const sbp_vulkan_key *key) {
-    sbp_vulkan_gemm asked = machine->gemm, gemm = (sbp_vulkan_gemm)key->gemm;
+static uint32_t module_gemm_size(const sbp_vulkan_machine *machine, const sbp_gpu_key *key) {
+    sbp_vulkan_gemm asked = machine->gemm, gemm = (sbp_vulkan_gemm)key->variant;
     sbp_dtype dtype = (sbp_dtype)key->dtypes[1];
     if (dtype == SBP_DTYPE_COUNT)
         return 0;
@@ -113,9 +94,9 @@ static uint32_t module_gemm_size(const sbp_vulkan_machine *machine, const sbp_vu
     return wanted ? gemm_local_size(machine, gemm, dtype) : 0;
 }
 
-sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_vulkan_key *key, const sbp_vulkan_machine *machine) {
+sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_gpu_key *key, const sbp_vulkan_machine *machine) {
     return key->kind == SBP_CMD_GEMM
-               ? matrix_for(machine, (sbp_vulkan_gemm)key->gemm, (sbp_dtype)key->dtypes[1])
+               ? matrix_for(machine, (sbp_vulkan_gemm)key->variant, (sbp_dtype)key->dtypes[1])
                : (sbp_vulkan_matrix){0};
 }
 
@@ -168,11 +149,11 @@ static int64_t row_iterations(const sbp_rowkernel *kernel, int64_t local) {
         if (first)
             total += loop_iterations(kernel, &kernel->instrs[i], local);
     }
-    return sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_BLOCKS ? SBP_PARTIAL_ROWS * total : total;
+    return sbp_gpu_row_mode_of(kernel) == SBP_GPU_ROW_BLOCKS ? SBP_PARTIAL_ROWS * total : total;
 }
 
 static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_machine *machine) {
-    bool flat = sbp_vulkan_row_mode_of(kernel) == SBP_VULKAN_ROW_FLAT;
+    bool flat = sbp_gpu_row_mode_of(kernel) == SBP_GPU_ROW_FLAT;
     uint32_t size = flat ? 64 : 8;
     if (machine->software) {
         for (uint32_t wider = size; !flat && wider <= machine->max_local_size; wider *= 2)
@@ -229,7 +210,7 @@ bool sbp_vulkan_too_long(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     return machine->software && sbp_vulkan_iterations(dispatch, machine) > SOFTWARE_ITERATIONS;
 }
 
-uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_vulkan_key *key,
+uint32_t sbp_vulkan_local_size(const sbp_program *program, const sbp_gpu_key *key,
                                const sbp_vulkan_machine *machine) {
     uint32_t size = machine->software ? 64 : 128;
     switch ((sbp_command_kind)key->kind) {
@@ -272,14 +253,14 @@ static void set_groups(sbp_vulkan_step *step, int64_t count) {
 
 static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
     const sbp_rowkernel *k = dispatch->kernel;
-    switch (sbp_vulkan_row_mode_of(k)) {
-    case SBP_VULKAN_ROW_FLAT:
+    switch (sbp_gpu_row_mode_of(k)) {
+    case SBP_GPU_ROW_FLAT:
         return sbp_ceil_div(dispatch->rows * k->heads * k->n, row_local_size(k, machine));
-    case SBP_VULKAN_ROW_HEADS:
+    case SBP_GPU_ROW_HEADS:
         return dispatch->rows * k->heads;
-    case SBP_VULKAN_ROW_ROWS:
+    case SBP_GPU_ROW_ROWS:
         return dispatch->rows;
-    case SBP_VULKAN_ROW_BLOCKS:
+    case SBP_GPU_ROW_BLOCKS:
         break;
     }
     return sbp_ceil_div(dispatch->rows, SBP_PARTIAL_ROWS);
@@ -295,7 +276,7 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     const sbp_command *command = dispatch->command;
     const sbp_span *v = dispatch->spans;
     const sbp_attention_attrs *at = &command->u.attention;
-    sbp_vulkan_key keys[SBP_VULKAN_STEPS];
+    sbp_gpu_key keys[SBP_VULKAN_STEPS];
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
     int64_t groups[SBP_VULKAN_STEPS] = {0};
     sbp_vulkan_gemm gemm = SBP_VULKAN_DIRECT;
@@ -358,99 +339,10 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     return used;
 }
 
-/* ---- the record ----------------------------------------------------------------------------------- */
-
-bool sbp_vulkan_fits(const sbp_dispatch *dispatch) {
-    for (int32_t i = 0; i < dispatch->span_count; i++) {
-        const sbp_span *s = &dispatch->spans[i];
-        if (s->space != SBP_SPACE_COUNT && (s->rows > INT32_MAX - 4096 || s->cols > INT32_MAX - 4096 ||
-                                            s->stride > INT32_MAX || s->first_row > INT32_MAX - 4096))
-            return false;
-    }
-    return dispatch->rows <= INT32_MAX - 4096 &&
-           (dispatch->command->kind != SBP_CMD_ROW || sbp_rowkernel_rows_fit(dispatch->row0, dispatch->rows));
-}
-
-/* What fill writes, as the bits of one element. */
-static void fill_bits(sbp_dtype dtype, double value, int32_t out[2]) {
-    out[0] = out[1] = 0;
-    sbp_element_set(out, dtype, 0, value);
-}
-
-static void fill_attributes(const sbp_dispatch *dispatch, sbp_vulkan_args *out) {
-    const sbp_command *command = dispatch->command;
-    const sbp_attention_attrs *at = &command->u.attention;
-    double numbers[4] = {0};
-    int32_t count = 0;
-    switch (command->kind) {
-    case SBP_CMD_FILL: /* ints: the bits */
-        fill_bits(dispatch->spans[0].dtype, command->u.fill, out->ints);
-        break;
-    case SBP_CMD_GEMM: /* floats: alpha, beta (0 without c) */
-        numbers[0] = command->u.gemm.alpha;
-        numbers[1] = dispatch->spans[3].space == SBP_SPACE_COUNT ? 0 : command->u.gemm.beta;
-        count = 2;
-        break;
-    case SBP_CMD_ATTN_FWD: /* ints: heads, kv_heads, window; floats: scale, softcap */
-    case SBP_CMD_ATTN_BWD:
-        out->ints[0] = (int32_t)at->heads;
-        out->ints[1] = (int32_t)at->kv_heads;
-        out->ints[2] = at->window > INT32_MAX ? INT32_MAX : (int32_t)at->window;
-        numbers[0] = at->scale;
-        numbers[1] = at->softcap;
-        count = 2;
-        break;
-    case SBP_CMD_COLSUM: /* floats: beta */
-        numbers[0] = command->u.reduce.beta;
-        count = 1;
-        break;
-    case SBP_CMD_REDUCE: /* ints: workgroups of the first step; floats: beta */
-        out->ints[0] = (int32_t)reduce_groups(&dispatch->spans[1]);
-        numbers[0] = command->u.reduce.beta;
-        count = 1;
-        break;
-    default:
-        break;
-    }
-    for (int32_t i = 0; i < count; i++) {
-        out->doubles[i] = numbers[i];
-        out->floats[i] = (float)numbers[i];
-    }
-}
-
-static void fill_scalars(const sbp_dispatch *dispatch, sbp_vulkan_args *out) {
-    out->row0 = dispatch->row0;
-    out->rows = (int32_t)dispatch->rows;
-    for (int32_t i = 0; i < dispatch->kernel->scalar_count; i++) {
-        double value = dispatch->scalars[i];
-        out->doubles[i] = value;
-        out->floats[i] = (float)value;
-        uint64_t key = value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
-        out->keys[2 * i] = (uint32_t)key;
-        out->keys[2 * i + 1] = (uint32_t)(key >> 32);
-    }
-}
-
 int64_t sbp_vulkan_args_fill(const sbp_dispatch *dispatch, const uint64_t addresses[SBP_SPACE_COUNT],
-                             uint64_t scratch, sbp_vulkan_args *out) {
-    memset(out, 0, offsetof(sbp_vulkan_args, operands));
-    out->scratch = scratch;
-    out->count = dispatch->span_count;
-    if (dispatch->command->kind == SBP_CMD_ROW)
-        fill_scalars(dispatch, out);
-    else
-        fill_attributes(dispatch, out);
-    for (int32_t i = 0; i < dispatch->span_count; i++) {
-        const sbp_span *s = &dispatch->spans[i];
-        out->operands[i] = (sbp_vulkan_operand){0};
-        if (s->space == SBP_SPACE_COUNT)
-            continue;
-        out->operands[i] = (sbp_vulkan_operand){.address = addresses[s->space] + (uint64_t)s->offset,
-                                                .rows = (int32_t)s->rows,
-                                                .cols = (int32_t)s->cols,
-                                                .stride = (int32_t)s->stride,
-                                                .first_row = (int32_t)s->first_row};
-    }
-    return (int64_t)offsetof(sbp_vulkan_args, operands) +
-           (int64_t)dispatch->span_count * (int64_t)sizeof(sbp_vulkan_operand);
+                             uint64_t scratch, sbp_gpu_args *out) {
+    int64_t bytes = sbp_gpu_args_fill(dispatch, addresses, scratch, out);
+    if (dispatch->command->kind == SBP_CMD_REDUCE) /* workgroups of the first step */
+        out->ints[8] = (int32_t)reduce_groups(&dispatch->spans[1]);
+    return bytes;
 }

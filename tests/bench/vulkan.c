@@ -111,7 +111,7 @@ static void find_variant(const bench *b, const sbp_dispatch *dispatch, char out[
     int64_t scratch_bytes;
     out[0] = 0;
     if (sbp_vulkan_steps(dispatch, &vulkan_of(b->device)->machine, steps, &scratch_bytes) > 0)
-        snprintf(out, 16, "%.15s", sbp_vulkan_gemm_names[steps[0].key.gemm]);
+        snprintf(out, 16, "%.15s", sbp_vulkan_gemm_names[steps[0].key.variant]);
 }
 
 /* Whether an earlier way ran the same variant already. */

@@ -87,7 +87,7 @@ static bool can_validate(const sbp_vulkan_module *module) {
 }
 
 static const char *text_of(const sbp_vulkan_module *module) {
-    static char text[SBP_VULKAN_NAME];
+    static char text[SBP_GPU_NAME];
     sbp_vulkan_key_text(&module->key, text);
     return text;
 }
@@ -129,7 +129,7 @@ static int check_program(const char *model, const compile_wish *wish) {
     for (int32_t i = 0; i < modules.count; i++)
         check_module(model, &modules.items[i]);
     for (int32_t i = 0; i < program->kernel_count; i++) {
-        sbp_vulkan_key key;
+        sbp_gpu_key key;
         const sbp_command row = {.kind = SBP_CMD_ROW, .kernel = i};
         assert_int_equal(sbp_vulkan_keys(&row, NULL, &key), 1);
         assert_non_null(sbp_vulkan_modules_find(&modules, &key));
@@ -235,8 +235,8 @@ static sbp_status read_modules(void *user) {
     return sbp_vulkan_modules_read(t->arena, t->diag, job[1], *(int64_t *)job[2], job[3]);
 }
 
-static sbp_vulkan_key row_key(int32_t kernel) {
-    return (sbp_vulkan_key){.kind = SBP_CMD_ROW, .kernel = kernel};
+static sbp_gpu_key row_key(int32_t kernel) {
+    return (sbp_gpu_key){.kind = SBP_CMD_ROW, .kernel = kernel};
 }
 
 static void container(void **state) {
@@ -259,7 +259,7 @@ static void container(void **state) {
         assert_int_equal(found->features, in[i].features);
         assert_memory_equal(found->words, in[i].words, (size_t)in[i].word_count * 4);
     }
-    assert_null(sbp_vulkan_modules_find(&out, &(sbp_vulkan_key){.kind = SBP_CMD_ROW, .kernel = 1}));
+    assert_null(sbp_vulkan_modules_find(&out, &(sbp_gpu_key){.kind = SBP_CMD_ROW, .kernel = 1}));
     /* cut anywhere, in memory of exactly that size, so that reading on is seen */
     for (int64_t length = 0; length < bytes; length++) {
         void *cut = malloc(length > 0 ? (size_t)length : 1);
@@ -270,7 +270,7 @@ static void container(void **state) {
     }
     /* every bit of the directory */
     unsigned char *bent = malloc((size_t)bytes);
-    for (int64_t bit = 0; bit < (16 + 3 * ((int64_t)sizeof(sbp_vulkan_key) + 12)) * 8; bit++) {
+    for (int64_t bit = 0; bit < (16 + 3 * ((int64_t)sizeof(sbp_gpu_key) + 20)) * 8; bit++) {
         memcpy(bent, data, (size_t)bytes);
         bent[bit / 8] ^= (unsigned char)(1 << bit % 8);
         void *job[] = {&t, bent, &bytes, &out};
@@ -310,7 +310,7 @@ static void half_products(void **state) {
         assert_int_equal(modules.count, SBP_VULKAN_ANY);
         for (int32_t m = 0; m < modules.count; m++) {
             bool has = modules.items[m].features & SBP_VULKAN_COOPMAT;
-            assert_int_equal(has, sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)modules.items[m].key.gemm));
+            assert_int_equal(has, sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)modules.items[m].key.variant));
             assert_int_equal(has && type == SBP_BF16, (modules.items[m].features & SBP_VULKAN_BFLOAT16) != 0);
             matrix += has;
             check_module("product", &modules.items[m]);

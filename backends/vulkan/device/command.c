@@ -107,8 +107,8 @@ static sbp_status record_fill(vulkan_device *d, int32_t stream, const sbp_span *
 
 /* ---- dispatches ------------------------------------------------------------------------------------- */
 
-static sbp_status no_kernel(const sbp_vulkan_key *key, sbp_diag *diag) {
-    char text[SBP_VULKAN_NAME];
+static sbp_status no_kernel(const sbp_gpu_key *key, sbp_diag *diag) {
+    char text[SBP_GPU_NAME];
     sbp_vulkan_key_text(key, text);
     return sbp_fail(diag, SBP_INPUT, "vulkan: the plan has no kernel '%s'", text);
 }
@@ -117,7 +117,7 @@ static sbp_status dispatch_steps(vulkan_device *d, int32_t stream, const sbp_dis
                                  const place *places, const sbp_vulkan_step *steps, int32_t count,
                                  int64_t scratch_bytes, sbp_diag *diag) {
     static const uint64_t none[SBP_SPACE_COUNT] = {0};
-    sbp_vulkan_args args;
+    sbp_gpu_args args;
     VkCommandBuffer commands;
     VkDeviceAddress address;
     void *record;
@@ -148,7 +148,7 @@ static sbp_status record_kernels(vulkan_device *d, int32_t stream, const sbp_dis
                                  const place *places, sbp_diag *diag) {
     sbp_vulkan_step steps[SBP_VULKAN_STEPS];
     int64_t scratch_bytes = 0;
-    if (!sbp_vulkan_fits(dispatch))
+    if (!sbp_gpu_fits(dispatch))
         return sbp_fail(diag, SBP_MACHINE, "vulkan: %s: rows, columns and strides must be below 2^31",
                         sbp_command_name(dispatch->command->kind));
     if (sbp_vulkan_too_long(dispatch, &d->machine))

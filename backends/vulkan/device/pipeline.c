@@ -121,7 +121,7 @@ static void save_cache(vulkan_device *d, char *directory, const char *path, size
 static sbp_status create_pipeline(vulkan_device *d, const sbp_vulkan_module *module, uint32_t local_size,
                                   sbp_diag *diag) {
     vulkan_pipeline *out = &d->pipelines[d->pipeline_count];
-    char name[SBP_VULKAN_NAME];
+    char name[SBP_GPU_NAME];
     VkShaderModule shader;
     sbp_vulkan_key_text(&module->key, name);
     VkShaderModuleCreateInfo source = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
@@ -167,7 +167,7 @@ static sbp_status create_pipeline(vulkan_device *d, const sbp_vulkan_module *mod
 /* Whether the plan has two of this module, and this is not the one for the device. */
 static bool is_other_variant(const vulkan_device *d, const sbp_vulkan_modules *modules,
                              const sbp_vulkan_module *module) {
-    sbp_vulkan_key other = module->key;
+    sbp_gpu_key other = module->key;
     other.no64 = true;
     if (module->key.no64)
         return !d->machine.lacks_float64;
@@ -230,11 +230,11 @@ void vulkan_pipelines_destroy(vulkan_device *d) {
         d->vk.DestroyPipelineLayout(d->device, d->layout, NULL);
 }
 
-const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const sbp_vulkan_key *key) {
+const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const sbp_gpu_key *key) {
     int32_t low = 0, high = d->pipeline_count;
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
-        int order = sbp_vulkan_key_compare(&d->pipelines[middle].key, key);
+        int order = sbp_gpu_key_compare(&d->pipelines[middle].key, key);
         if (order == 0)
             return &d->pipelines[middle];
         if (order < 0)

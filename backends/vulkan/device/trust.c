@@ -18,7 +18,7 @@ enum {
     OPERAND_BYTES = 32 << 10
 };
 
-static void shape_of(const sbp_vulkan_key *p, int operand, int32_t *rows, int32_t *cols) {
+static void shape_of(const sbp_gpu_key *p, int operand, int32_t *rows, int32_t *cols) {
     *rows = operand == 1   ? (p->ta ? TEST_DEPTH : TEST_ROWS)
             : operand == 2 ? (p->tb ? TEST_COLS : TEST_DEPTH)
             : operand == 4 ? 1
@@ -29,7 +29,7 @@ static void shape_of(const sbp_vulkan_key *p, int operand, int32_t *rows, int32_
 }
 
 /* Numbers that look random, in -1 .. 1. */
-static void fill_operands(const sbp_vulkan_key *p, char *memory) {
+static void fill_operands(const sbp_gpu_key *p, char *memory) {
     uint64_t state = 1;
     for (int i = 1; i < OPERANDS; i++) {
         int32_t rows, cols;
@@ -44,24 +44,24 @@ static void fill_operands(const sbp_vulkan_key *p, char *memory) {
     }
 }
 
-static sbp_status record_product(vulkan_device *d, const sbp_vulkan_key *p, const vulkan_pipeline *pipeline,
+static sbp_status record_product(vulkan_device *d, const sbp_gpu_key *p, const vulkan_pipeline *pipeline,
                                  const vulkan_buffer *memory, int64_t result_at, sbp_diag *diag) {
     VkCommandBuffer commands;
     VkDeviceAddress address;
     void *record;
-    sbp_vulkan_args args = {.count = OPERANDS, .floats = {-0.75f, 0.5f}, .doubles = {-0.75, 0.5}};
-    bool right = p->gemm == SBP_VULKAN_TILED || !vulkan_test_asks("distrust");
+    sbp_gpu_args args = {.count = OPERANDS, .floats = {-0.75f, 0.5f}, .doubles = {-0.75, 0.5}};
+    bool right = p->variant == SBP_VULKAN_TILED || !vulkan_test_asks("distrust");
     if (!right)
         args.floats[0] = -0.74f;
     for (int i = 0; i < OPERANDS; i++) {
-        sbp_vulkan_operand *o = &args.operands[i];
+        sbp_gpu_operand *o = &args.operands[i];
         if (p->dtypes[i] == SBP_DTYPE_COUNT)
             continue;
         shape_of(p, i, &o->rows, &o->cols);
         o->stride = o->cols;
         o->address = memory->address + (uint64_t)(i == 0 ? result_at : (int64_t)i * OPERAND_BYTES);
     }
-    int64_t side = sbp_vulkan_gemm_side((sbp_vulkan_gemm)p->gemm);
+    int64_t side = sbp_vulkan_gemm_side((sbp_vulkan_gemm)p->variant);
     SBP_TRY(vulkan_stream_begin(d, VULKAN_COMPUTE, sizeof args, &commands, &record, &address, diag));
     memcpy(record, &args, sizeof args);
     d->vk.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline->pipeline);
@@ -74,7 +74,7 @@ static sbp_status record_product(vulkan_device *d, const sbp_vulkan_key *p, cons
 
 /* Relative to the norm of the result. Sums in fp32 of 53 products of numbers below 1 differ by a few 2^-24;
  * sums in fp16 would by 2^-11; a result in 16 bits may be rounded to its neighbour. */
-static bool agree(const sbp_vulkan_key *p, const char *one, const char *two) {
+static bool agree(const sbp_gpu_key *p, const char *one, const char *two) {
     sbp_dtype dtype = (sbp_dtype)p->dtypes[0];
     double error = 0, norm = 0, tolerance = dtype == SBP_F32 ? 0x1p-16 : 0x1p-8;
     for (int64_t e = 0; e < TEST_ROWS * TEST_COLS; e++) {
@@ -86,10 +86,10 @@ static bool agree(const sbp_vulkan_key *p, const char *one, const char *two) {
 }
 
 /* *same stays as it is when there is nothing to compare. */
-static sbp_status compare(vulkan_device *d, const sbp_vulkan_key *product, const vulkan_pipeline *pipeline,
+static sbp_status compare(vulkan_device *d, const sbp_gpu_key *product, const vulkan_pipeline *pipeline,
                           vulkan_buffer *memory, bool *same, sbp_diag *diag) {
-    sbp_vulkan_key plain = *product;
-    plain.gemm = SBP_VULKAN_TILED;
+    sbp_gpu_key plain = *product;
+    plain.variant = SBP_VULKAN_TILED;
     const vulkan_pipeline *other = vulkan_pipeline_find(d, &plain);
     if (!other)
         return SBP_OK;
@@ -106,10 +106,10 @@ static void check_type(vulkan_device *d, sbp_dtype dtype, sbp_vulkan_shape *shap
                        sbp_diag *diag, sbp_status *status) {
     for (int32_t i = 0; i < d->pipeline_count && *status == SBP_OK && shape->m > 0; i++) {
         const vulkan_pipeline *pipeline = &d->pipelines[i];
-        const sbp_vulkan_key *key = &pipeline->key;
-        char name[SBP_VULKAN_NAME];
+        const sbp_gpu_key *key = &pipeline->key;
+        char name[SBP_GPU_NAME];
         bool same = true;
-        if (key->kind != SBP_CMD_GEMM || !sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)key->gemm) ||
+        if (key->kind != SBP_CMD_GEMM || !sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)key->variant) ||
             key->dtypes[1] != dtype)
             continue;
         *status = compare(d, key, pipeline, memory, &same, diag);

@@ -180,7 +180,7 @@ typedef struct vulkan_stream {
 /* ---- pipeline.c ------------------------------------------------------------------------------------- */
 
 typedef struct vulkan_pipeline {
-    sbp_vulkan_key key; /* of its module */
+    sbp_gpu_key key; /* of its module */
     VkPipeline pipeline;
 } vulkan_pipeline;
 
@@ -261,7 +261,7 @@ sbp_status vulkan_pipelines_create(vulkan_device *d, const void *code, int64_t b
                                    sbp_diag *diag) SBP_CHECKED;
 void vulkan_pipelines_destroy(vulkan_device *d);
 /* NULL when the plan has no such module. */
-const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const sbp_vulkan_key *key);
+const vulkan_pipeline *vulkan_pipeline_find(const vulkan_device *d, const sbp_gpu_key *key);
 
 /* trust.c: computes a product in every way that uses cooperative matrices; warns, and takes them out of
  * d->machine, when one is wrong. Behind vulkan_pipelines_create. */

@@ -1,6 +1,6 @@
 /* emit_row.c: a row kernel (ir/rowkernel.h) as GLSL.
  *
- * What an invocation does follows from the mode (abi.h, sbp_vulkan_row_mode):
+ * What an invocation does follows from the mode (abi.h, sbp_gpu_row_mode):
  *
  *   flat    one (row, head, element): loads, then stores
  *   heads   a workgroup per (row, head): in passes, each a loop over the elements, j = lane, lane + LOCAL, ..
@@ -26,7 +26,7 @@
 typedef struct emitter {
     sbp_text *out;
     const sbp_rowkernel *kernel;
-    sbp_vulkan_row_mode mode;
+    sbp_gpu_row_mode mode;
     int32_t levels[SBP_ROWKERNEL_MAX_INSTRS];
     bool done[SBP_ROWKERNEL_MAX_INSTRS]; /* v<k> exists in the scope at hand */
     int indent;
@@ -141,7 +141,7 @@ static void round_text(const emitter *e, char *out, size_t size, const sbp_rk_in
 /* Where the result of reduction k is found. */
 static void reduction_text(const emitter *e, char *out, size_t size, int32_t k) {
     const sbp_rk_instr *instr = &e->kernel->instrs[k];
-    bool per_head = (instr->vary & SBP_VARY_HEAD) && e->mode != SBP_VULKAN_ROW_HEADS;
+    bool per_head = (instr->vary & SBP_VARY_HEAD) && e->mode != SBP_GPU_ROW_HEADS;
     snprintf(out, size, "r%d%s", k, instr->vary & SBP_VARY_ELEM ? "[i]" : per_head ? "[h]" : "");
 }
 
@@ -216,7 +216,7 @@ static void value(emitter *e, int32_t k) {
 
 /* Opens a loop over the heads where this mode has one; else nothing is opened. */
 static bool open_heads(emitter *e, bool wanted) {
-    if (!wanted || e->mode == SBP_VULKAN_ROW_HEADS)
+    if (!wanted || e->mode == SBP_GPU_ROW_HEADS)
         return false;
     line(e, "for (int h = 0; h < HEADS; h++) {");
     open_scope(e);
@@ -387,7 +387,7 @@ static void stores_of(emitter *e, int32_t level, sbp_rk_op op, uint8_t axes, uin
         line(e, "{");
         open_scope(e);
         bool head_loop = false;
-        if (e->mode == SBP_VULKAN_ROW_FLAT) {
+        if (e->mode == SBP_GPU_ROW_FLAT) {
             line(e, "if (j < %lld && %s) {", (long long)(elems ? first->length : 1),
                  heads ? "true" : "h == 0");
             open_scope(e);
@@ -448,7 +448,7 @@ static void declare_reductions(emitter *e) {
             continue;
         if (instr->vary & SBP_VARY_ELEM)
             line(e, "REAL r%d[(%lldu + LOCAL - 1u) / LOCAL];", k, (long long)instr->length);
-        else if (!(instr->vary & SBP_VARY_HEAD) || e->mode == SBP_VULKAN_ROW_HEADS)
+        else if (!(instr->vary & SBP_VARY_HEAD) || e->mode == SBP_GPU_ROW_HEADS)
             line(e, "REAL r%d;", k);
     }
 }
@@ -463,7 +463,7 @@ static void one_row(emitter *e) {
         reductions(e, level);
         line(e, "barrier();");
         stores(e, level);
-        if (level < last || e->mode == SBP_VULKAN_ROW_BLOCKS)
+        if (level < last || e->mode == SBP_GPU_ROW_BLOCKS)
             line(e, "barrier();");
     }
 }
@@ -581,13 +581,13 @@ static bool uses_type(const sbp_rowkernel *kernel, sbp_dtype dtype) {
 static void declare_shared(emitter *e) {
     for (int32_t k = 0; k < e->kernel->instr_count; k++) {
         const sbp_rk_instr *instr = &e->kernel->instrs[k];
-        if (is_reduction(instr) && (instr->vary & INNER) == SBP_VARY_HEAD && e->mode != SBP_VULKAN_ROW_HEADS)
+        if (is_reduction(instr) && (instr->vary & INNER) == SBP_VARY_HEAD && e->mode != SBP_GPU_ROW_HEADS)
             line(e, "shared REAL r%d[HEADS];", k);
     }
 }
 
 void sbp_vulkan_add_row(sbp_text *out, const sbp_rowkernel *kernel) {
-    emitter e = {.out = out, .kernel = kernel, .mode = sbp_vulkan_row_mode_of(kernel)};
+    emitter e = {.out = out, .kernel = kernel, .mode = sbp_gpu_row_mode_of(kernel)};
     sbp_rowkernel_levels(kernel, e.levels);
     line(&e, "const int HEADS = %lld;", (long long)kernel->heads);
     for (sbp_dtype dtype = SBP_D8; dtype <= SBP_UD8; dtype++)
@@ -598,7 +598,7 @@ void sbp_vulkan_add_row(sbp_text *out, const sbp_rowkernel *kernel) {
             sbp_text_add(out, "%s", random_text);
             break;
         }
-    if (e.mode == SBP_VULKAN_ROW_FLAT) {
+    if (e.mode == SBP_GPU_ROW_FLAT) {
         line(&e, "void main() {");
         open_scope(&e);
         flat(&e);
@@ -610,13 +610,13 @@ void sbp_vulkan_add_row(sbp_text *out, const sbp_rowkernel *kernel) {
     line(&e, "void main() {");
     open_scope(&e);
     switch (e.mode) {
-    case SBP_VULKAN_ROW_HEADS:
+    case SBP_GPU_ROW_HEADS:
         line(&e, "int row = int(group_number() / uint(HEADS)), h = int(group_number() %% uint(HEADS));");
         line(&e, "if (row >= args.rows)");
         line(&e, "    return;");
         one_row(&e);
         break;
-    case SBP_VULKAN_ROW_ROWS:
+    case SBP_GPU_ROW_ROWS:
         line(&e, "int row = int(group_number());");
         line(&e, "if (row >= args.rows)");
         line(&e, "    return;");

@@ -59,7 +59,7 @@ static sbp_status finish(void *user) {
 
 sbp_status sbp_vulkan_compiler_run(sbp_vulkan_compiler *c, sbp_arena *arena, sbp_diag *diag,
                                    const sbp_vulkan_shader *shader, sbp_vulkan_module *out) {
-    char name[SBP_VULKAN_NAME];
+    char name[SBP_GPU_NAME];
     sbp_vulkan_key_text(&shader->key, name);
     shaderc_compilation_result_t result =
         shaderc_compile_into_spv(c->compiler, shader->text, strlen(shader->text), shaderc_glsl_compute_shader,

@@ -114,8 +114,8 @@ static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtyp
 }
 
 sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
-                                  const sbp_command *command, const sbp_dtype *dtypes,
-                                  const sbp_vulkan_key *key, sbp_vulkan_shader *out) {
+                                  const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_key *key,
+                                  sbp_vulkan_shader *out) {
     sbp_text text;
     sbp_text_init(&text, arena);
     *out = (sbp_vulkan_shader){.key = *key, .exact = true};
@@ -126,7 +126,7 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
     }
     bool no64 = key->no64, real_f64 = sums_in_f64(command, dtypes) && !no64;
     bool attention = command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
-    sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->gemm;
+    sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->variant;
     out->matrix = command->kind == SBP_CMD_GEMM && sbp_vulkan_gemm_is_matrix(gemm);
     sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
                            attention, out->matrix);

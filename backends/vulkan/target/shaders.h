@@ -16,7 +16,7 @@ extern const sbp_vulkan_text sbp_vulkan_texts[]; /* the last has no name */
 
 /* A shader as text. */
 typedef struct sbp_vulkan_shader {
-    sbp_vulkan_key key;
+    sbp_gpu_key key;
     const char *text;
     bool exact;  /* nothing may be contracted: rowmath.h and compensated sums count on it */
     bool matrix; /* uses cooperative matrices */
@@ -26,8 +26,8 @@ typedef struct sbp_vulkan_shader {
 /* The shader of a module of a command (sbp_vulkan_keys). Below a guard. SBP_MACHINE for what no
  * shader does: a head too large. */
 sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
-                                  const sbp_command *command, const sbp_dtype *dtypes,
-                                  const sbp_vulkan_key *key, sbp_vulkan_shader *out) SBP_CHECKED;
+                                  const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_key *key,
+                                  sbp_vulkan_shader *out) SBP_CHECKED;
 
 /* Appends a file of shaders/. */
 void sbp_vulkan_add_text(sbp_text *out, const char *name);

@@ -52,12 +52,6 @@ typedef struct collector {
     int64_t bytes;
 } collector;
 
-static sbp_dtype dtype_of(const collector *c, const sbp_function *function, const sbp_view *view) {
-    if (view->ref == SBP_NO_VIEW || (view->ref < 0 && !function)) /* entries have no formals */
-        return SBP_DTYPE_COUNT;
-    return view->ref >= 0 ? c->program->buffers[view->ref].dtype : function->formals[~view->ref].dtype;
-}
-
 /* A plan in fp64: what is kept over rows, or trained, is. */
 static bool is_wide(const sbp_program *program) {
     for (int32_t b = 0; b < program->buffer_count; b++)
@@ -76,10 +70,10 @@ static bool is_wide(const sbp_program *program) {
 }
 
 static sbp_status collect_module(collector *c, const sbp_command *command, const sbp_dtype *dtypes,
-                                 const sbp_vulkan_key *key) {
+                                 const sbp_gpu_key *key) {
     sbp_vulkan_shader shader;
     sbp_vulkan_module module = {0};
-    char name[SBP_VULKAN_NAME];
+    char name[SBP_GPU_NAME];
     sbp_vulkan_key_text(key, name);
     if (sbp_map_get(&c->names, name) >= 0)
         return SBP_OK;
@@ -90,11 +84,9 @@ static sbp_status collect_module(collector *c, const sbp_command *command, const
     return SBP_OK;
 }
 
-static sbp_status collect_command(collector *c, const sbp_function *function, const sbp_command *command) {
-    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
-    sbp_vulkan_key keys[SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS];
-    for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
-        dtypes[i] = i < command->view_count ? dtype_of(c, function, &command->views[i]) : SBP_DTYPE_COUNT;
+static sbp_status collect_command(void *user, const sbp_command *command, const sbp_dtype *dtypes) {
+    collector *c = user;
+    sbp_gpu_key keys[SBP_VULKAN_STEPS * SBP_VULKAN_VARIANTS];
     int32_t count = sbp_vulkan_keys(command, dtypes, keys);
     const sbp_rowkernel *kernel = command->kind == SBP_CMD_ROW ? c->program->kernels[command->kernel] : NULL;
     bool twice = !c->wide && sbp_vulkan_uses_f64(command, kernel);
@@ -107,25 +99,11 @@ static sbp_status collect_command(collector *c, const sbp_function *function, co
     return SBP_OK;
 }
 
-static sbp_status collect_body(collector *c, const sbp_function *function, const sbp_body *body) {
-    for (int32_t i = 0; i < body->count; i++) {
-        const sbp_node *node = &body->nodes[i];
-        if (node->kind == SBP_NODE_COMMAND)
-            SBP_TRY(collect_command(c, function, node->u.command));
-        else if (node->kind == SBP_NODE_LOOP)
-            SBP_TRY(collect_body(c, function, &node->u.loop->body));
-    }
-    return SBP_OK;
-}
-
 static sbp_status collect(void *user) {
     collector *c = user;
     sbp_map_init(&c->names, c->arena);
     c->wide = is_wide(c->program);
-    for (int32_t i = 0; i < c->program->function_count; i++)
-        SBP_TRY(collect_body(c, &c->program->functions[i], &c->program->functions[i].body));
-    for (int32_t i = 0; i < c->program->entry_count; i++)
-        SBP_TRY(collect_body(c, NULL, &c->program->entries[i].body));
+    SBP_TRY(sbp_gpu_each_command(c->program, collect_command, c));
     sbp_vulkan_modules_write(c->arena, c->modules, c->count, &c->data, &c->bytes);
     return SBP_OK;
 }

@@ -3,7 +3,7 @@
 
 void main() {
     Operand src = args.operands[src_OPERAND];
-    uint64_t count = uint64_t(src.rows) * uint64_t(src.cols), groups = uint64_t(args.ints[0]);
+    uint64_t count = uint64_t(src.rows) * uint64_t(src.cols), groups = uint64_t(args.ints[8]);
     uint64_t share = (count + groups - 1) / groups;
     uint64_t at = share * group_number(), end = min(at + share, count);
     at += LANE;

@@ -6,7 +6,7 @@ void main() {
 #else
     REAL result = REAL(0.0);
 #endif
-    for (uint k = LANE; k < uint(args.ints[0]); k += LOCAL)
+    for (uint k = LANE; k < uint(args.ints[8]); k += LOCAL)
 #if OP == 1
         result = larger(M_f64(args.scratch).v[k], result);
 #else

@@ -28,7 +28,7 @@ vec2 of_group(vec2 x) {
 #ifdef END
 void main() {
     vec2 result = NOTHING;
-    for (uint k = LANE; k < uint(args.ints[0]); k += LOCAL)
+    for (uint k = LANE; k < uint(args.ints[8]); k += LOCAL)
         result = combine(result, M_pair(args.scratch).v[k]);
     result = of_group(result);
     if (LANE != 0u)
@@ -54,7 +54,7 @@ vec2 element(uint64_t row, int column) {
 
 void main() {
     Operand src = args.operands[src_OPERAND];
-    uint64_t count = uint64_t(src.rows) * uint64_t(src.cols), groups = uint64_t(args.ints[0]);
+    uint64_t count = uint64_t(src.rows) * uint64_t(src.cols), groups = uint64_t(args.ints[8]);
     uint64_t share = (count + groups - 1) / groups;
     uint64_t at = share * group_number(), end = min(at + share, count);
     vec2 result = NOTHING;

@@ -1,0 +1,108 @@
+/* abi.h: what the CUDA target (compile) and device (run) agree on, beyond backends/gpu/gpu.h: for which
+ * architectures a plan carries which code, and how the kernels of a command are launched.
+ *
+ * Every kernel is `extern "C" __global__ void kernel(const __grid_constant__ Args args, ..)`, Args being
+ * sbp_gpu_args (kernels/prelude.cuh), by value, its operands' addresses absolute; those with tensor maps have
+ * them as further parameters of the same kind, in the order of sbp_cuda_step. An image is what NVRTC made of
+ * one kernel for one architecture: a cubin, and the PTX of the same compilation. Launch with kernelParams,
+ * never with a packed buffer: tensor maps are aligned to 64 bytes (the cubin says where they lie).
+ *
+ * Products are cuBLASLt's where it has them (sbp_cuda_blas_has), else a kernel of ours. No unordered atomics:
+ * equal inputs give equal bits on the same device, with the same libraries.
+ *
+ * Nothing here needs a driver, a compiler or a library of NVIDIA's. Threads: no state. */
+#ifndef SBP_CUDA_ABI_H
+#define SBP_CUDA_ABI_H
+
+#include "backends/gpu/gpu.h"
+
+/* ---- architectures ---------------------------------------------------------------------------------- */
+
+/* As NVRTC names them: sm_80, sm_90a. A number is 10 * major + minor (120 for 12.0). */
+typedef struct sbp_cuda_arch {
+    int32_t number;
+    bool specific; /* with the features of exactly this one ("a") */
+} sbp_cuda_arch;
+
+enum { SBP_CUDA_ARCHS = 16 };
+
+/* "sm_90a", or a list "sm_80,sm_90a", sorted and without doubles; false when it is none or too long. */
+bool sbp_cuda_archs_parse(const char *text, sbp_cuda_arch archs[SBP_CUDA_ARCHS], int32_t *count);
+/* "sm_90a" */
+void sbp_cuda_arch_text(sbp_cuda_arch arch, char text[16]);
+/* The best of a list for a device of compute capability `number`: the same number with "a" before the one
+ * without, else the highest below it of the same major that is not specific (cubins run on later minors);
+ * -1 when there is none. */
+int32_t sbp_cuda_arch_choose(const sbp_cuda_arch *archs, int32_t count, int32_t number);
+
+/* ---- images ----------------------------------------------------------------------------------------- */
+
+/* The format of the container, and the tag of an image: the architecture, and whether it is PTX. */
+extern const sbp_gpu_format sbp_cuda_format;
+uint32_t sbp_cuda_tag(sbp_cuda_arch arch, bool ptx);
+void sbp_cuda_tag_read(uint32_t tag, sbp_cuda_arch *arch, bool *ptx);
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
+enum {
+    SBP_CUDA_STEPS = 4,       /* most kernels of one command */
+    SBP_CUDA_TENSOR_MAPS = 8, /* most of one kernel */
+    SBP_CUDA_ENTRY_BYTES = 32
+};
+
+/* Ways to compute the same: sbp_gpu_key.variant. */
+typedef enum sbp_cuda_variant {
+    SBP_CUDA_PLAIN,  /* any shape and type: attention and products one thread per number or tile of threads */
+    SBP_CUDA_VECTOR, /* row kernels, copies, casts: 16 bytes at once; rows must begin at multiples of them */
+    SBP_CUDA_MMA,    /* attention by mma.sync, sm_80 and up */
+    SBP_CUDA_WGMMA,  /* attention by wgmma and TMA, sm_90a */
+    SBP_CUDA_VARIANTS
+} sbp_cuda_variant;
+extern const char *const sbp_cuda_variant_names[SBP_CUDA_VARIANTS]; /* "", "vector", "mma", "wgmma" */
+
+/* A box of a matrix in global memory, as cuTensorMapEncodeTiled wants it; dimensions innermost first, strides
+ * in bytes from dimension 1 on. Zeros are read outside. */
+typedef struct sbp_cuda_tensor_map {
+    uint64_t address;
+    sbp_dtype dtype;
+    int32_t rank, swizzle; /* of 0, 32, 64, 128 bytes */
+    uint64_t dims[5], strides[4];
+    uint32_t box[5];
+} sbp_cuda_tensor_map;
+
+typedef struct sbp_cuda_step {
+    sbp_gpu_key key;
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes; /* dynamic */
+    /* Bytes from `clear_from` of the scratch memory on that are zeros before the kernel runs; 0: none. */
+    int64_t clear_from, clear_bytes;
+    int32_t map_count;
+    sbp_cuda_tensor_map maps[SBP_CUDA_TENSOR_MAPS];
+} sbp_cuda_step;
+
+/* What launches depend on beside the command. */
+typedef struct sbp_cuda_machine {
+    sbp_cuda_arch arch; /* that of the images in use */
+    int32_t processors; /* SMs */
+    int32_t variant;    /* attention: no better one than this; tests. SBP_CUDA_VARIANTS: any */
+} sbp_cuda_machine;
+
+/* Whether cuBLASLt has a product of these types (d, a, b, c, bias; SBP_DTYPE_COUNT: absent). */
+bool sbp_cuda_blas_has(const sbp_dtype *dtypes);
+
+/* The keys that a command may need on some machine of this architecture, for the target: every variant that
+ * its shapes and types allow. At most SBP_CUDA_STEPS * SBP_CUDA_VARIANTS; returns their number. Products that
+ * cuBLASLt has need none. */
+int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const sbp_rowkernel *kernel,
+                      sbp_cuda_arch arch, sbp_gpu_key *keys);
+
+/* The launches of a command whose spans were checked, in order, one after the other on one stream; returns
+ * their number: 0 when there is nothing to do, for fences, and for products that cuBLASLt has. args is filled
+ * (sbp_gpu_args_fill) and gets what only the launch knows (ints[8], ints[9]). The scratch memory
+ * (sbp_cuda_scratch_bytes) is the stream's own. */
+int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine, sbp_gpu_args *args,
+                       sbp_cuda_step *steps);
+/* Bytes of scratch memory that its steps need, beginning at a multiple of 1024. */
+int64_t sbp_cuda_scratch_bytes(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine);
+
+#endif

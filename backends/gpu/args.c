@@ -1,0 +1,117 @@
+/* args.c: the argument record of a kernel, and how a row kernel becomes groups of threads. */
+#include "backends/gpu/gpu.h"
+
+#include <string.h>
+
+sbp_gpu_row_mode sbp_gpu_row_mode_of(const sbp_rowkernel *kernel) {
+    bool reduces = false, over_heads = false, headless_store = false;
+    for (int32_t i = 0; i < kernel->instr_count; i++) {
+        const sbp_rk_instr *instr = &kernel->instrs[i];
+        if (instr->op == SBP_RK_PARTIAL_ADD)
+            return SBP_GPU_ROW_BLOCKS;
+        if (instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN) {
+            reduces = true;
+            over_heads |= (instr->axes & SBP_VARY_HEAD) != 0;
+        }
+        headless_store |= instr->op == SBP_RK_STORE && !(instr->vary & SBP_VARY_HEAD);
+    }
+    if (!reduces)
+        return SBP_GPU_ROW_FLAT;
+    return kernel->heads > 1 && (over_heads || headless_store) ? SBP_GPU_ROW_ROWS : SBP_GPU_ROW_HEADS;
+}
+
+/* ---- the record ----------------------------------------------------------------------------------- */
+
+bool sbp_gpu_fits(const sbp_dispatch *dispatch) {
+    for (int32_t i = 0; i < dispatch->span_count; i++) {
+        const sbp_span *s = &dispatch->spans[i];
+        if (s->space != SBP_SPACE_COUNT && (s->rows > INT32_MAX - 4096 || s->cols > INT32_MAX - 4096 ||
+                                            s->stride > INT32_MAX || s->first_row > INT32_MAX - 4096))
+            return false;
+    }
+    return dispatch->rows <= INT32_MAX - 4096 &&
+           (dispatch->command->kind != SBP_CMD_ROW || sbp_rowkernel_rows_fit(dispatch->row0, dispatch->rows));
+}
+
+/* What fill writes, as the bits of one element. */
+static void fill_bits(sbp_dtype dtype, double value, int32_t out[2]) {
+    out[0] = out[1] = 0;
+    sbp_element_set(out, dtype, 0, value);
+}
+
+static void fill_attributes(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
+    const sbp_command *command = dispatch->command;
+    const sbp_attention_attrs *at = &command->u.attention;
+    double numbers[4] = {0};
+    int32_t count = 0;
+    switch (command->kind) {
+    case SBP_CMD_FILL: /* ints: the bits */
+        fill_bits(dispatch->spans[0].dtype, command->u.fill, out->ints);
+        break;
+    case SBP_CMD_GEMM: /* floats: alpha, beta (0 without c) */
+        numbers[0] = command->u.gemm.alpha;
+        numbers[1] = dispatch->spans[3].space == SBP_SPACE_COUNT ? 0 : command->u.gemm.beta;
+        count = 2;
+        break;
+    case SBP_CMD_ATTN_FWD: /* ints: heads, kv_heads, window; floats: scale, softcap */
+    case SBP_CMD_ATTN_BWD:
+        out->ints[0] = (int32_t)at->heads;
+        out->ints[1] = (int32_t)at->kv_heads;
+        out->ints[2] = at->window > INT32_MAX ? INT32_MAX : (int32_t)at->window;
+        numbers[0] = at->scale;
+        numbers[1] = at->softcap;
+        count = 2;
+        break;
+    case SBP_CMD_COLSUM: /* floats: beta */
+        numbers[0] = command->u.reduce.beta;
+        count = 1;
+        break;
+    case SBP_CMD_REDUCE: /* floats: beta */
+        numbers[0] = command->u.reduce.beta;
+        count = 1;
+        break;
+    default:
+        break;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        out->doubles[i] = numbers[i];
+        out->floats[i] = (float)numbers[i];
+    }
+}
+
+static void fill_scalars(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
+    out->row0 = dispatch->row0;
+    out->rows = (int32_t)dispatch->rows;
+    for (int32_t i = 0; i < dispatch->kernel->scalar_count; i++) {
+        double value = dispatch->scalars[i];
+        out->doubles[i] = value;
+        out->floats[i] = (float)value;
+        uint64_t key = value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
+        out->keys[2 * i] = (uint32_t)key;
+        out->keys[2 * i + 1] = (uint32_t)(key >> 32);
+    }
+}
+
+int64_t sbp_gpu_args_fill(const sbp_dispatch *dispatch, const uint64_t addresses[SBP_SPACE_COUNT],
+                          uint64_t scratch, sbp_gpu_args *out) {
+    memset(out, 0, offsetof(sbp_gpu_args, operands));
+    out->scratch = scratch;
+    out->count = dispatch->span_count;
+    if (dispatch->command->kind == SBP_CMD_ROW)
+        fill_scalars(dispatch, out);
+    else
+        fill_attributes(dispatch, out);
+    for (int32_t i = 0; i < dispatch->span_count; i++) {
+        const sbp_span *s = &dispatch->spans[i];
+        out->operands[i] = (sbp_gpu_operand){0};
+        if (s->space == SBP_SPACE_COUNT)
+            continue;
+        out->operands[i] = (sbp_gpu_operand){.address = addresses[s->space] + (uint64_t)s->offset,
+                                             .rows = (int32_t)s->rows,
+                                             .cols = (int32_t)s->cols,
+                                             .stride = (int32_t)s->stride,
+                                             .first_row = (int32_t)s->first_row};
+    }
+    return (int64_t)offsetof(sbp_gpu_args, operands) +
+           (int64_t)dispatch->span_count * (int64_t)sizeof(sbp_gpu_operand);
+}

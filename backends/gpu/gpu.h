@@ -1,0 +1,133 @@
+/* gpu.h: what backends share whose commands run as compiled kernels (vulkan/, cuda/): which kernel a command
+ * needs (its key), how a plan carries them (images), where a kernel finds its operands (the argument record),
+ * and how a row kernel becomes one (row modes; emit/ writes their text).
+ *
+ * A command is one or more launches ("steps"). Each uses one kernel, found by its key: the kind of command,
+ * and what the code depends on of its attributes and the dtypes of its operands. Only what a program uses is
+ * compiled. How many steps a command has, which variants of a kernel there are, and how many groups of
+ * threads are launched is the backend's own: vulkan/abi.h, cuda/abi.h.
+ *
+ * Nothing here needs a driver or a compiler. Threads: no state. */
+#ifndef SBP_BACKENDS_GPU_H
+#define SBP_BACKENDS_GPU_H
+
+#include "backends/device.h"
+
+/* ---- keys ------------------------------------------------------------------------------------------- */
+
+enum {
+    SBP_GPU_NAME = 96, /* longest text of a key, with its zero */
+    SBP_GPU_KEY_DTYPES = 12
+};
+
+/* Which kernel it is. No padding: equal keys are equal bytes. */
+typedef struct sbp_gpu_key {
+    uint8_t kind;                       /* sbp_command_kind; a collective of one rank is a copy */
+    uint8_t step;                       /* of the command */
+    uint8_t variant;                    /* the backend's own: ways to compute the same */
+    uint8_t ta, tb;                     /* gemm: transposed */
+    uint8_t reduce;                     /* reduce: sbp_reduce_op */
+    uint8_t bytes;                      /* fill, copy: of an element */
+    uint8_t no64;                       /* for devices without double */
+    int32_t kernel;                     /* row: number in the program */
+    int32_t d_qk, d_v;                  /* attention */
+    uint8_t dtypes[SBP_GPU_KEY_DTYPES]; /* of operands that count; SBP_DTYPE_COUNT: absent, or does not */
+} sbp_gpu_key;
+
+/* Of one step of a command (no fence). dtypes: one per operand, SBP_DTYPE_COUNT where it is absent. */
+sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, int32_t step,
+                           int32_t variant);
+/* For messages: "row.3", "gemm.nt.f32.f32.f32.x.x.tiled". variant: its name, NULL or "" when there is but
+ * one. */
+void sbp_gpu_key_text(const sbp_gpu_key *key, const char *variant, char text[SBP_GPU_NAME]);
+/* Below 0, 0 or above: an order of keys. */
+int sbp_gpu_key_compare(const sbp_gpu_key *a, const sbp_gpu_key *b);
+/* Whether it can be one of at most so many steps and variants: of keys out of a file. */
+bool sbp_gpu_key_possible(const sbp_gpu_key *key, int32_t steps, int32_t variants);
+
+/* The dtypes of the operands of a command about to run, as keys want them: SBP_MAX_COMMAND_OPERANDS of them.
+ */
+void sbp_gpu_dispatch_dtypes(const sbp_dispatch *dispatch, sbp_dtype *dtypes);
+
+/* Calls `visit` with every command of a program and the dtypes of its operands (SBP_MAX_COMMAND_OPERANDS of
+ * them), commands of functions and of entries alike; ends at the first failure. */
+typedef sbp_status sbp_gpu_visit(void *user, const sbp_command *command, const sbp_dtype *dtypes);
+sbp_status sbp_gpu_each_command(const sbp_program *program, sbp_gpu_visit *visit, void *user) SBP_CHECKED;
+
+/* ---- the plan's section "kernels" ------------------------------------------------------------------ */
+
+/* Code of one kernel. `tag` is the backend's own (features it needs, the architecture it is for); of one key
+ * there is one image per tag. */
+typedef struct sbp_gpu_image {
+    sbp_gpu_key key;
+    uint32_t tag;
+    const void *data;
+    int64_t bytes;
+} sbp_gpu_image;
+
+typedef struct sbp_gpu_images {
+    const sbp_gpu_image *items; /* sorted by key, then tag */
+    int32_t count;
+} sbp_gpu_images;
+
+/* What tells containers of one backend from those of others. */
+typedef struct sbp_gpu_format {
+    const char *magic;   /* 8 characters */
+    const char *backend; /* for messages: "Vulkan" */
+    int32_t version, steps, variants;
+} sbp_gpu_format;
+
+/* Bytes of a container. Below a guard (the arena's errors jump). */
+void sbp_gpu_images_write(sbp_arena *arena, const sbp_gpu_format *format, const sbp_gpu_image *images,
+                          int32_t count, const void **data, int64_t *bytes);
+/* Reads one; `data` is untrusted. Images are copied into the arena, so they are aligned to 16 bytes.
+ * SBP_INPUT when it is no container, is of another version or is damaged. Below a guard. */
+sbp_status sbp_gpu_images_read(sbp_arena *arena, sbp_diag *diag, const sbp_gpu_format *format,
+                               const void *data, int64_t bytes, sbp_gpu_images *out) SBP_CHECKED;
+/* The first image of that key, those of other tags behind it; NULL when there is none. */
+const sbp_gpu_image *sbp_gpu_images_find(const sbp_gpu_images *images, const sbp_gpu_key *key);
+
+/* ---- row kernels ------------------------------------------------------------------------------------ */
+
+/* How the rows, heads and elements of a row kernel become groups of threads. */
+typedef enum sbp_gpu_row_mode {
+    SBP_GPU_ROW_FLAT,  /* one thread per (row, head, element): neither reductions nor partials */
+    SBP_GPU_ROW_HEADS, /* one group per (row, head) */
+    SBP_GPU_ROW_ROWS,  /* one group per row */
+    SBP_GPU_ROW_BLOCKS /* one group per SBP_PARTIAL_ROWS rows */
+} sbp_gpu_row_mode;
+
+sbp_gpu_row_mode sbp_gpu_row_mode_of(const sbp_rowkernel *kernel);
+
+/* ---- the argument record --------------------------------------------------------------------------- */
+
+/* An operand as kernels see it. */
+typedef struct sbp_gpu_operand {
+    uint64_t address; /* of element (0, 0); 0 when absent */
+    int32_t rows, cols, stride, first_row;
+} sbp_gpu_operand;
+
+/* Laid out alike here, in GLSL (scalar layout) and in CUDA C. What the numbers mean is said where they are
+ * written (args.c). */
+typedef struct sbp_gpu_args {
+    uint64_t scratch;
+    int64_t row0;       /* row */
+    int32_t rows;       /* row */
+    int32_t count;      /* of operands */
+    int32_t ints[10];   /* attributes */
+    float floats[16];   /* attributes; the scalars of row kernels */
+    double doubles[16]; /* the same */
+    uint32_t keys[32];  /* the same as integers, low and high word: keys of random numbers */
+    sbp_gpu_operand operands[SBP_MAX_COMMAND_OPERANDS];
+} sbp_gpu_args;
+
+/* Fills a record; addresses: of byte 0 of each arena (0: none); scratch: address of the scratch memory.
+ * ints[8] and ints[9] are left 0, for what only the backend knows. Returns the bytes of it that matter
+ * (operands beyond the last are left alone). sbp_gpu_fits() must hold. */
+int64_t sbp_gpu_args_fill(const sbp_dispatch *dispatch, const uint64_t addresses[SBP_SPACE_COUNT],
+                          uint64_t scratch, sbp_gpu_args *out);
+/* Whether a dispatch keeps to what kernels can count: rows, columns and strides below 2^31, absolute rows
+ * below 2^32. */
+bool sbp_gpu_fits(const sbp_dispatch *dispatch);
+
+#endif

@@ -1,0 +1,142 @@
+/* key.c: which kernel a command needs, what it is called in messages, and all commands of a program. */
+#include "backends/gpu/gpu.h"
+
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert(sizeof(sbp_gpu_key) == 20 + SBP_GPU_KEY_DTYPES, "a key has no padding");
+
+/* The dtypes of operands from .. to - 1 count. */
+static void count_dtypes(sbp_gpu_key *key, const sbp_dtype *dtypes, int32_t from, int32_t to) {
+    for (int32_t i = from; i < to; i++)
+        key->dtypes[i] = (uint8_t)dtypes[i];
+}
+
+sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, int32_t step,
+                           int32_t variant) {
+    sbp_gpu_key key = {.kind = (uint8_t)command->kind, .step = (uint8_t)step, .variant = (uint8_t)variant};
+    memset(key.dtypes, SBP_DTYPE_COUNT, sizeof key.dtypes);
+    switch (command->kind) {
+    case SBP_CMD_FILL:
+    case SBP_CMD_COPY:
+    case SBP_CMD_COLLECTIVE: /* one rank: a copy */
+        key.kind = (uint8_t)(command->kind == SBP_CMD_FILL ? SBP_CMD_FILL : SBP_CMD_COPY);
+        key.bytes = (uint8_t)sbp_dtype_bytes(dtypes[0]);
+        break;
+    case SBP_CMD_GEMM:
+        count_dtypes(&key, dtypes, 0, 5);
+        key.ta = command->u.gemm.ta;
+        key.tb = command->u.gemm.tb;
+        break;
+    case SBP_CMD_ROW:
+        key.kernel = command->kernel;
+        break;
+    case SBP_CMD_COLSUM:
+        count_dtypes(&key, dtypes, 0, 2);
+        break;
+    case SBP_CMD_GATHER:
+        count_dtypes(&key, dtypes, 0, 3);
+        break;
+    case SBP_CMD_SCATTER_ADD:
+        count_dtypes(&key, dtypes, 0, 5);
+        break;
+    case SBP_CMD_ATTN_FWD:
+    case SBP_CMD_ATTN_BWD:
+        count_dtypes(&key, dtypes, 0, command->kind == SBP_CMD_ATTN_FWD ? 8 : 12);
+        key.d_qk = (int32_t)command->u.attention.d_qk;
+        key.d_v = (int32_t)command->u.attention.d_v;
+        break;
+    case SBP_CMD_REDUCE: /* parts, then their end */
+        count_dtypes(&key, dtypes, 1, step == 0 ? 2 : 1);
+        key.reduce = (uint8_t)command->u.reduce.op;
+        break;
+    case SBP_CMD_FENCE:
+    case SBP_CMD_COUNT:
+        break;
+    }
+    return key;
+}
+
+int sbp_gpu_key_compare(const sbp_gpu_key *a, const sbp_gpu_key *b) {
+    return memcmp(a, b, sizeof *a);
+}
+
+bool sbp_gpu_key_possible(const sbp_gpu_key *key, int32_t steps, int32_t variants) {
+    for (int32_t i = 0; i < SBP_GPU_KEY_DTYPES; i++)
+        if (key->dtypes[i] > SBP_DTYPE_COUNT)
+            return false;
+    return key->kind < SBP_CMD_COUNT && key->step < steps && key->variant < variants &&
+           key->reduce < SBP_REDUCE_COUNT;
+}
+
+void sbp_gpu_key_text(const sbp_gpu_key *key, const char *variant, char text[SBP_GPU_NAME]) {
+    int at = snprintf(text, SBP_GPU_NAME, "%s%s", sbp_command_name((sbp_command_kind)key->kind),
+                      key->step > 0 ? ".2" : "");
+#define ADD(...) at += at < SBP_GPU_NAME ? snprintf(text + at, (size_t)(SBP_GPU_NAME - at), __VA_ARGS__) : 0
+    if (key->kind == SBP_CMD_ROW)
+        ADD(".%d", (int)key->kernel);
+    if (key->kind == SBP_CMD_GEMM)
+        ADD(".%c%c", key->ta ? 't' : 'n', key->tb ? 't' : 'n');
+    if (key->kind == SBP_CMD_REDUCE)
+        ADD(".%d", (int)key->reduce);
+    if (key->bytes > 0)
+        ADD(".%d", (int)key->bytes);
+    if (key->d_qk > 0)
+        ADD(".%d.%d", (int)key->d_qk, (int)key->d_v);
+    int32_t last = SBP_GPU_KEY_DTYPES;
+    while (last > 0 && key->dtypes[last - 1] == SBP_DTYPE_COUNT)
+        last--;
+    for (int32_t i = 0; i < last; i++)
+        ADD(".%s", key->dtypes[i] < SBP_DTYPE_COUNT ? sbp_dtype_name((sbp_dtype)key->dtypes[i]) : "x");
+    if (variant && *variant)
+        ADD(".%s", variant);
+    if (key->no64)
+        ADD(".no64");
+#undef ADD
+}
+
+/* ---- commands --------------------------------------------------------------------------------------- */
+
+void sbp_gpu_dispatch_dtypes(const sbp_dispatch *dispatch, sbp_dtype *dtypes) {
+    const sbp_span *spans = dispatch->spans;
+    for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
+        dtypes[i] =
+            i < dispatch->span_count && spans[i].space != SBP_SPACE_COUNT ? spans[i].dtype : SBP_DTYPE_COUNT;
+}
+
+typedef struct walk {
+    const sbp_program *program;
+    sbp_gpu_visit *visit;
+    void *user;
+} walk;
+
+static sbp_dtype dtype_of(const walk *w, const sbp_function *function, const sbp_view *view) {
+    if (view->ref == SBP_NO_VIEW || (view->ref < 0 && !function)) /* entries have no formals */
+        return SBP_DTYPE_COUNT;
+    return view->ref >= 0 ? w->program->buffers[view->ref].dtype : function->formals[~view->ref].dtype;
+}
+
+static sbp_status walk_body(const walk *w, const sbp_function *function, const sbp_body *body) {
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
+    for (int32_t i = 0; i < body->count; i++) {
+        const sbp_node *node = &body->nodes[i];
+        if (node->kind == SBP_NODE_LOOP)
+            SBP_TRY(walk_body(w, function, &node->u.loop->body));
+        if (node->kind != SBP_NODE_COMMAND)
+            continue;
+        const sbp_command *command = node->u.command;
+        for (int32_t o = 0; o < SBP_MAX_COMMAND_OPERANDS; o++)
+            dtypes[o] = o < command->view_count ? dtype_of(w, function, &command->views[o]) : SBP_DTYPE_COUNT;
+        SBP_TRY(w->visit(w->user, command, dtypes));
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_gpu_each_command(const sbp_program *program, sbp_gpu_visit *visit, void *user) {
+    const walk w = {.program = program, .visit = visit, .user = user};
+    for (int32_t i = 0; i < program->function_count; i++)
+        SBP_TRY(walk_body(&w, &program->functions[i], &program->functions[i].body));
+    for (int32_t i = 0; i < program->entry_count; i++)
+        SBP_TRY(walk_body(&w, NULL, &program->entries[i].body));
+    return SBP_OK;
+}
