@@ -68,7 +68,7 @@ static sbp_status read_entry(sbp_arena *arena, sbp_diag *diag, const sbp_gpu_for
     memcpy(&size, entry + KEY_BYTES + 12, 8);
     if (!sbp_gpu_key_possible(&out->key, format->steps, format->variants))
         return damaged(diag, format, "a key is none");
-    if (at != *expected || size < 1 || at > bytes || size > bytes - at)
+    if (at != *expected || size < 1 || size > bytes || at > bytes - aligned(size))
         return damaged(diag, format, "a kernel lies outside, or not behind the one before");
     *expected = at + aligned(size);
     void *copy = sbp_arena_alloc(arena, (size_t)aligned(size));
