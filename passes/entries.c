@@ -378,8 +378,12 @@ static sbp_status call_segment(entry_builder *e, int32_t call, int32_t function,
         operands[count++] = *input;
     if (output)
         operands[count++] = *output;
-    for (int32_t i = 0; i < c->param_count; i++)
-        operands[count++] = (sbp_operand){.item = e->params[c->params[i]], .form = SBP_FORM_COMPUTED};
+    const sbp_function_lowering *lowering = p->lowering->functions[function];
+    for (int32_t i = 0; i < lowering->param_count; i++, count++) {
+        int32_t item = e->params[c->params[lowering->params[i]]];
+        bool kept = callee->formals[count].dtype == e->r->items[item].stored;
+        operands[count] = (sbp_operand){.item = item, .form = kept ? SBP_FORM_STORED : SBP_FORM_COMPUTED};
+    }
     for (int32_t i = 0; backward && i < f->arg_count; i++) {
         const sbp_value_info *info = &f->values[f->args[i]];
         if (info->role != SBP_VALUE_PARAM)
@@ -483,13 +487,15 @@ static sbp_status build_training(entry_builder *e) {
 
 /* The norm over all gradients and its clipping factor, then the optimizer's rule for each parameter;
  * gradients are cleared. Where gradients stay, each of the three goes over all parameters: its commands are
- * independent. */
+ * independent. Where they come and go, updates begin with what the norm
+ * ends with. */
 static void build_update(entry_builder *e) {
     const sbp_module *m = e->p->module;
     bool away = home_of(e, SBP_ITEM_GRAD) != SBP_DEVICE;
     begin_list(e, "update");
     for (int pass = 0; pass < (away ? 2 : 3); pass++) {
-        for (int32_t i = 0; i < m->param_count; i++) {
+        for (int32_t n = 0; n < m->param_count; n++) {
+            int32_t i = away && pass == 0 ? m->param_count - 1 - n : n;
             if (!m->params[i].trainable)
                 continue;
             if (pass == 0)

@@ -239,7 +239,8 @@ static sbp_status build_function(head_builder *h, const sbp_func *from, const ch
                      sbp_type_row_elems(x));
     int32_t *formal = SBP_NEW_ARRAY(p->arena, int32_t, h->head->value_count + 1);
     int32_t *accum = SBP_NEW_ARRAY(p->arena, int32_t, h->head->value_count + 1);
-    sbp_lower_param_formals(p, f, h->head, formal, backward ? accum : NULL);
+    sbp_lower_param_formals(p, function, h->head, p->module->calls[p->module->call_count - 1].func,
+                            (const sbp_func *const[]){cut.func}, 1, formal, backward ? accum : NULL);
     const sbp_function *fn = &p->program->functions[f];
     sbp_view stream = sbp_lower_rows_of(stage, sbp_view_formal(fn, 0));
     for (int32_t i = 0; i < cut.func->arg_count; i++) {

@@ -279,30 +279,94 @@ int32_t sbp_lower_formal(sbp_pipeline *p, int32_t function, const char *name, sb
     return f->formal_count - 1;
 }
 
-static void add_param_formals(sbp_pipeline *p, int32_t function, const sbp_func *body, bool accumulate,
-                              int32_t *out) {
-    int32_t number = 0;
-    for (int32_t i = 0; i < body->arg_count; i++) {
-        const sbp_value_info *info = &body->values[body->args[i]];
-        if (info->role != SBP_VALUE_PARAM)
-            continue;
-        sbp_extent rows;
-        int64_t cols;
-        sbp_lower_shape(&info->type, SBP_C, &rows, &cols);
-        if (!accumulate || info->trainable)
-            out[body->args[i]] = sbp_lower_formal(
-                p, function, sbp_arena_printf(p->arena, accumulate ? "A%d" : "p%d", number),
-                accumulate ? SBP_UPDATE : SBP_READ,
-                accumulate ? sbp_lower_wide(info->type.dtype) : info->type.dtype, rows, cols);
-        number++;
-    }
+/* How the ops of a body read a parameter. */
+typedef enum reading {
+    UNREAD,
+    GATHERED, /* some rows, by number */
+    WHOLE
+} reading;
+
+static reading reading_of(const sbp_func *body, const char *name) {
+    reading most = UNREAD;
+    sbp_value v = sbp_map_get(&body->names, name);
+    for (int32_t i = 0; v >= 0 && i < body->op_count; i++)
+        for (int32_t k = 0; k < body->ops[i].operand_count; k++)
+            if (body->ops[i].operands[k] == v)
+                most = body->ops[i].code == SBP_OP_gather && k == 0 && most != WHOLE ? GATHERED : WHOLE;
+    for (int32_t i = 0; v >= 0 && i < body->result_count; i++)
+        most = body->results[i].value == v ? WHOLE : most;
+    return most;
 }
 
-void sbp_lower_param_formals(sbp_pipeline *p, int32_t function, const sbp_func *body, int32_t *params,
-                             int32_t *accums) {
-    add_param_formals(p, function, body, false, params);
-    if (accums)
-        add_param_formals(p, function, body, true, accums);
+/* Whether a call of another segment has the parameter, too. */
+static bool is_shared(const sbp_module *m, int32_t segment, int32_t param) {
+    for (int32_t c = 0; c < m->call_count; c++)
+        for (int32_t i = 0; m->calls[c].func != segment && i < m->calls[c].param_count; i++)
+            if (m->calls[c].params[i] == param)
+                return true;
+    return false;
+}
+
+/* The type in which parameter number i of a segment is kept, when all its calls have it so; else the type
+ * that is computed with. So also for what is kept wider and converted for others anyway: it would be there
+ * twice. */
+static sbp_dtype gathered_type(const sbp_module *m, int32_t segment, int32_t i, sbp_dtype computed) {
+    int32_t found = -1;
+    for (int32_t c = 0; c < m->call_count; c++) {
+        if (m->calls[c].func != segment)
+            continue;
+        int32_t param = m->calls[c].params[i];
+        sbp_dtype kept = m->params[param].storage;
+        bool wider = sbp_dtype_bytes(kept) > sbp_dtype_bytes(computed);
+        if (!sbp_dtype_is_float(kept) || (found >= 0 && (sbp_dtype)found != kept) ||
+            (wider && is_shared(m, segment, param)))
+            return computed;
+        found = (int32_t)kept;
+    }
+    return found < 0 ? computed : (sbp_dtype)found;
+}
+
+static int32_t add_param_formal(sbp_pipeline *p, int32_t function, const char *name, int32_t number,
+                                sbp_access access, sbp_dtype dtype, const sbp_type *type) {
+    sbp_extent rows;
+    int64_t cols;
+    sbp_lower_shape(type, SBP_C, &rows, &cols);
+    return sbp_lower_formal(p, function, sbp_arena_printf(p->arena, "%s%d", name, number), access, dtype,
+                            rows, cols);
+}
+
+void sbp_lower_param_formals(sbp_pipeline *p, sbp_function_lowering *function, const sbp_func *from,
+                             int32_t segment, const sbp_func *const *bodies, int32_t body_count,
+                             int32_t *params, int32_t *accums) {
+    int32_t number = 0;
+    for (int32_t i = 0; i < from->arg_count; i++) {
+        const sbp_value_info *info = &from->values[from->args[i]];
+        reading most = UNREAD;
+        if (info->role != SBP_VALUE_PARAM)
+            continue;
+        for (int32_t b = 0; b < body_count; b++) {
+            reading here = reading_of(bodies[b], info->name);
+            most = here > most ? here : most;
+        }
+        if (most != UNREAD) {
+            sbp_dtype dtype = most == GATHERED ? gathered_type(p->module, segment, number, info->type.dtype)
+                                               : info->type.dtype;
+            params[from->args[i]] =
+                add_param_formal(p, function->function, "p", number, SBP_READ, dtype, &info->type);
+            SBP_PUSH(p->arena, function->params, function->param_count, function->param_capacity, number);
+        }
+        number++;
+    }
+    number = 0;
+    for (int32_t i = 0; accums && i < from->arg_count; i++) {
+        const sbp_value_info *info = &from->values[from->args[i]];
+        if (info->role != SBP_VALUE_PARAM)
+            continue;
+        if (info->trainable)
+            accums[from->args[i]] = add_param_formal(p, function->function, "A", number, SBP_UPDATE,
+                                                     sbp_lower_wide(info->type.dtype), &info->type);
+        number++;
+    }
 }
 
 sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole) {

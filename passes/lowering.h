@@ -80,6 +80,9 @@ typedef struct sbp_item {
 
 typedef struct sbp_function_lowering {
     int32_t function; /* in the program */
+    int32_t
+        *params; /* of a segment: those that it reads, among the segment's own, as its formals have them */
+    int32_t param_count, param_capacity;
     sbp_item *items;
     int32_t item_count, item_capacity;
 } sbp_function_lowering;
@@ -96,7 +99,8 @@ typedef struct sbp_saved {
  *   forward, again   [x] y params saved      again: forward once more, reading the saved set; forward itself
  *                                            where nothing is differentiated
  *   backward         [x] G params accumulators saved
- * x is absent when the segment has no stream argument; accumulators: one per trainable parameter. */
+ * x is absent when the segment has no stream argument; params: those that the function reads; accumulators:
+ * one per trainable parameter. */
 typedef struct sbp_segment_kind {
     sbp_func *func;       /* chunk function, forward only */
     sbp_func *derivative; /* with its reverse sweep; NULL when nothing in it is differentiated */
@@ -191,10 +195,13 @@ void sbp_lower_add_stage(sbp_pipeline *p, sbp_function_lowering *function, sbp_s
 sbp_function_lowering *sbp_lower_function(sbp_pipeline *p, const char *name);
 int32_t sbp_lower_formal(sbp_pipeline *p, int32_t function, const char *name, sbp_access access,
                          sbp_dtype dtype, sbp_extent rows, int64_t cols);
-/* A formal p0, p1, .. for every parameter among the arguments of `body`, into params; with accums != NULL
- * then A0, .. for the trainable ones, wide, to be added to. Both arrays are indexed by the value. */
-void sbp_lower_param_formals(sbp_pipeline *p, int32_t function, const sbp_func *body, int32_t *params,
-                             int32_t *accums);
+/* Formals for the parameters among the arguments of `from`, a function of segment number `segment`: p0, p1,
+ * .. for those that its bodies read, as they compute with them, or as they are kept where nothing but rows of
+ * them are gathered; with accums != NULL then A0, .. for the trainable ones, wide, to be added to. params and
+ * accums are indexed by the value. */
+void sbp_lower_param_formals(sbp_pipeline *p, sbp_function_lowering *function, const sbp_func *from,
+                             int32_t segment, const sbp_func *const *bodies, int32_t body_count,
+                             int32_t *params, int32_t *accums);
 /* Text of a stage: its body, or its instructions once there are any. */
 void sbp_stage_print(sbp_text *out, const sbp_pipeline *p, const sbp_stage *stage);
 /* Length of a value's name without the number that tells equal values of one segment apart ("gate.3": 4). */

@@ -19,6 +19,7 @@
 typedef struct builder {
     sbp_pipeline *p;
     sbp_segment_kind *kind;
+    int32_t number;          /* of it, in the module */
     const sbp_func *d;       /* the derivative, or the function itself */
     int32_t forward_ops;     /* ops of d that belong to the forward */
     bool *saved;             /* per value of d */
@@ -212,8 +213,10 @@ typedef struct formals {
     int32_t *saved; /* per saved value */
 } formals;
 
-static formals add_formals(builder *b, int32_t function, bool backward, sbp_access saved_access) {
+static formals add_formals(builder *b, sbp_function_lowering *lowering, const sbp_func *const *bodies,
+                           int32_t body_count, bool backward, sbp_access saved_access) {
     sbp_pipeline *p = b->p;
+    int32_t function = lowering->function;
     const sbp_func *d = b->d;
     formals f = {.input = -1, .output = -1};
     f.params = SBP_NEW_ARRAY(p->arena, int32_t, d->value_count + 1);
@@ -226,7 +229,8 @@ static formals add_formals(builder *b, int32_t function, bool backward, sbp_acce
                                    sbp_type_row_elems(&d->values[b->input].type));
     f.output = sbp_lower_formal(p, function, backward ? "G" : "y", backward ? SBP_UPDATE : SBP_WRITE,
                                 y->dtype, t, sbp_type_row_elems(y));
-    sbp_lower_param_formals(p, function, d, f.params, backward ? f.accums : NULL);
+    sbp_lower_param_formals(p, lowering, d, b->number, bodies, body_count, f.params,
+                            backward ? f.accums : NULL);
     for (int32_t i = 0; i < b->kind->saved_count; i++) {
         const sbp_saved *s = &b->kind->saved[i];
         sbp_access access = saved_access == SBP_WRITE && s->is_carry ? SBP_UPDATE : saved_access;
@@ -244,11 +248,13 @@ typedef struct stage_context {
     int32_t *dcarries;
 } stage_context;
 
-static stage_context begin_function(builder *b, const char *suffix, bool backward, sbp_access saved_access) {
+/* bodies: of the stages that the function will have. */
+static stage_context begin_function(builder *b, const char *suffix, const sbp_func *const *bodies,
+                                    int32_t body_count, bool backward, sbp_access saved_access) {
     sbp_pipeline *p = b->p;
     stage_context c = {.b = b};
     c.function = sbp_lower_function(p, sbp_arena_printf(p->arena, "%s.%s", b->name, suffix));
-    c.formals = add_formals(b, c.function->function, backward, saved_access);
+    c.formals = add_formals(b, c.function, bodies, body_count, backward, saved_access);
     c.carries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
     c.dcarries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
     for (int32_t v = 0; v < b->d->value_count; v++)
@@ -349,7 +355,7 @@ static sbp_status build_forward(builder *b) {
     bool *none = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
     sbp_body_cut cut;
     SBP_TRY(make_body(b, none, none, keeps_forward, "forward", &cut));
-    stage_context c = begin_function(b, "forward", false, SBP_WRITE);
+    stage_context c = begin_function(b, "forward", (const sbp_func *const[]){cut.func}, 1, false, SBP_WRITE);
     add_stage(&c, "chunk", &cut, false);
     b->kind->forward = c.function->function;
     return SBP_OK;
@@ -358,7 +364,7 @@ static sbp_status build_forward(builder *b) {
 static sbp_status build_again(builder *b) {
     sbp_body_cut cut;
     SBP_TRY(make_body(b, b->saved, b->carry_saved, keeps_output, "again", &cut));
-    stage_context c = begin_function(b, "again", false, SBP_READ);
+    stage_context c = begin_function(b, "again", (const sbp_func *const[]){cut.func}, 1, false, SBP_READ);
     add_stage(&c, "chunk", &cut, false);
     b->kind->again = c.function->function;
     return SBP_OK;
@@ -372,7 +378,8 @@ static sbp_status build_backward(builder *b) {
     sbp_body_cut main, carries;
     SBP_TRY(make_body(b, b->saved, all, keeps_backward, "backward", &main));
     SBP_TRY(make_body(b, b->saved, b->carry_saved, keeps_carries, "carries", &carries));
-    stage_context c = begin_function(b, "backward", true, SBP_READ);
+    stage_context c = begin_function(b, "backward", (const sbp_func *const[]){main.func, carries.func},
+                                     carries.func->op_count > 0 ? 2 : 1, true, SBP_READ);
     for (int32_t i = 0; i < main.func->arg_count; i++) {
         const sbp_value_info *info = &main.func->values[main.func->args[i]];
         if (info->role != SBP_VALUE_COTANGENT)
@@ -423,7 +430,7 @@ static sbp_status find_streams(builder *b) {
 }
 
 static sbp_status build_kind(sbp_pipeline *p, int32_t number) {
-    builder b = {.p = p, .kind = &p->lowering->kinds[number]};
+    builder b = {.p = p, .kind = &p->lowering->kinds[number], .number = number};
     b.d = b.kind->derivative ? b.kind->derivative : b.kind->func;
     b.forward_ops = b.kind->func->op_count;
     b.name = p->module->funcs[number]->name;

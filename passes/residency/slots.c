@@ -80,6 +80,7 @@ static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_plac
                              .dtype = dtype_at(it, place),
                              .rows = it->rows,
                              .cols = it->cols,
+                             .last_act = -1,
                              .buffer = -1});
     *found = s->pool_count - 1;
     return *found;
@@ -98,7 +99,28 @@ typedef struct demand {
     int32_t wants, reads;
 } demand;
 
-static void count_act(sbp_slots *s, int32_t *by_place, const sbp_act *act, demand *demands) {
+enum { CLOSE = 2 }; /* acts that are no further apart: no time to fetch in between */
+
+static bool is_wanted_by(const sbp_act *act, int32_t item) {
+    for (int32_t i = 0; i < act->operand_count; i++)
+        if (act->operands[i].item == item)
+            return true;
+    return false;
+}
+
+/* Act number `at` wants an item in a pool. */
+static void count_demand(const sbp_slots *s, sbp_slot_pool *pool, const sbp_call_list *list, int32_t at,
+                         const sbp_operand *operand, demand *d) {
+    bool reads = operand->access != SBP_WRITE, close = pool->last_act >= 0 && pool->last_act >= at - CLOSE,
+         lasts = s->r->items[operand->item].lasts; /* arrays of streams count on two slots (entries.c) */
+    d->wants++;
+    d->reads += reads;
+    pool->hurries |= !lasts || (reads && close && !is_wanted_by(&list->acts[pool->last_act], operand->item));
+}
+
+static void count_act(sbp_slots *s, int32_t *by_place, const sbp_call_list *list, int32_t act_number,
+                      demand *demands) {
+    const sbp_act *act = &list->acts[act_number];
     for (int32_t i = 0; i < act->operand_count; i++) {
         const sbp_operand *operand = &act->operands[i];
         if (operand->item < 0 || names_before(act, i))
@@ -110,8 +132,7 @@ static void count_act(sbp_slots *s, int32_t *by_place, const sbp_act *act, deman
                 st->pool[at] = find_pool(s, by_place, operand->item, at);
                 s->pools[st->pool[at]].items++;
             }
-            demands[st->pool[at]].wants++;
-            demands[st->pool[at]].reads += operand->access != SBP_WRITE;
+            count_demand(s, &s->pools[st->pool[at]], list, act_number, operand, &demands[st->pool[at]]);
             if (it->buffer < 0)
                 break;
         }
@@ -148,19 +169,25 @@ sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s)
     demand *demands = SBP_NEW_ARRAY(p->arena, demand, places + 1);
     for (int32_t i = 0; i < places; i++)
         by_place[i] = -1;
-    for (int32_t l = 0; l < r->list_count; l++)
+    for (int32_t l = 0; l < r->list_count; l++) {
+        for (int32_t k = 0; k < s->pool_count; k++)
+            s->pools[k].last_act = -1;
         for (int32_t a = 0; a < r->lists[l].act_count; a++) {
-            count_act(s, by_place, &r->lists[l].acts[a], demands);
+            count_act(s, by_place, &r->lists[l], a, demands);
             for (int32_t k = 0; k < s->pool_count; k++) {
                 s->pools[k].most = max_i32(s->pools[k].most, demands[k].wants);
                 s->pools[k].fetched = max_i32(s->pools[k].fetched, demands[k].reads);
+                s->pools[k].last_act = demands[k].wants > 0 ? a : s->pools[k].last_act;
                 demands[k] = (demand){0};
             }
         }
+    }
     for (int32_t k = 0; k < s->pool_count; k++) {
         sbp_slot_pool *pool = &s->pools[k];
-        /* twice what one act reads: the next one's come while it runs; a conversion runs in its own queue */
-        pool->count = pool->place == SBP_PLACE_COMPUTED ? pool->most : max_i32(pool->most, 2 * pool->fetched);
+        /* twice what one act reads: the next one's come while it runs, unless that is far away; a conversion
+         * runs in its own queue. On the host always: what goes to disk passes what comes from there. */
+        bool twice = pool->place == SBP_PLACE_HOST || (pool->place == SBP_PLACE_DEVICE && pool->hurries);
+        pool->count = twice ? max_i32(pool->most, 2 * pool->fetched) : pool->most;
         pool->count = min_i32(pool->items, pool->count);
         pool->tenant = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
         pool->free_after = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
@@ -294,13 +321,6 @@ static sbp_status give_up(sbp_slots *s, int32_t item, sbp_place_kind place, int3
     return SBP_OK;
 }
 
-static bool is_wanted_by(const sbp_act *act, int32_t item) {
-    for (int32_t i = 0; i < act->operand_count; i++)
-        if (act->operands[i].item == item)
-            return true;
-    return false;
-}
-
 static sbp_status take_slot(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t at) {
     sbp_standing *st = &s->standing[item];
     sbp_slot_pool *pool = &s->pools[st->pool[place]];
@@ -328,6 +348,15 @@ static sbp_status take_slot(sbp_slots *s, int32_t item, sbp_place_kind place, in
     pool->tenant[best] = item;
     st->slot[place] = best;
     return SBP_OK;
+}
+
+/* The last act before `at` that takes time. Converting earlier would wait for the copy, and everything behind
+ * it with it; behind fills, what they clear would be there beside what is converted. */
+static int32_t before_fills(const sbp_call_list *list, int32_t at) {
+    do
+        at--;
+    while (at >= 0 && list->acts[at].kind == SBP_ACT_FILL);
+    return at;
 }
 
 /* Makes the item stand at a place for act `at`; with content when it is going to be read. */
@@ -362,7 +391,7 @@ static sbp_status realise(sbp_slots *s, int32_t item, sbp_place_kind place, int3
     int32_t queue = (int32_t)sbp_queue_of_copy(space_of(it, place), space_of(it, from));
     after = after > free_after ? after : free_after;
     if (queue == SBP_QUEUE_COMPUTE)
-        after = at - 1; /* converting early would wait for the copy, and everything behind it with it */
+        after = max_i32(after, before_fills(s->list, at));
     after = after > s->latest[queue] ? after : s->latest[queue];
     s->latest[queue] = after;
     add_move(s, item, from, place, after);

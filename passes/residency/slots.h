@@ -22,10 +22,12 @@ typedef struct sbp_slot_pool {
     sbp_dtype dtype;
     sbp_extent rows;
     int64_t cols;
-    int32_t items;   /* that may stand in it */
-    int32_t most;    /* that one act wants there at once */
-    int32_t fetched; /* that one act reads there */
-    int32_t buffer;  /* of the first `piece` of `count` slots; the others follow */
+    int32_t items;    /* that may stand in it */
+    int32_t most;     /* that one act wants there at once */
+    int32_t fetched;  /* that one act reads there */
+    bool hurries;     /* acts close to each other read different ones */
+    int32_t last_act; /* while they are counted: the last one that wanted any */
+    int32_t buffer;   /* of the first `piece` of `count` slots; the others follow */
     int32_t piece;
     int32_t count;
     int32_t *tenant;     /* per slot: item, -1 */

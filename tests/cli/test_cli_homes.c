@@ -126,9 +126,57 @@ static void test_a_real_model_with_everything_away(void **state) {
                   homes, 2);
 }
 
+/* ---- what it takes on the device -------------------------------------------------------------------- */
+
+/* The text from `from` on has `first`, and behind it `then`. */
+static void in_order(const char *text, const char *from, const char *first, const char *then) {
+    const char *begin = strstr(text, from), *one = begin ? strstr(begin, first) : NULL;
+    if (!one || !strstr(one, then))
+        fail_msg("no '%s', '%s', '%s' in this order", from, first, then);
+}
+
+static int count_of(const char *text, const char *what) {
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, what)) != NULL; at++)
+        n++;
+    return n;
+}
+
+/* The tables of a model whose head has one of its own, 97 x 24. Rows are gathered from the embedding as it is
+ * kept: no converted copy, and none of it when its gradient is scattered. It and the head are far apart: one
+ * slot serves both, where layers, which follow each other, have two of each. What the head computes with is
+ * converted before its accumulator is cleared, so that the two tables need not be there at once. */
+static void test_tables_take_little(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile $G/llama_plain/model -o $D/p --seq-len 64 --chunk 7 --param-dtype bf16 --clip none "
+              "--accumulate 1 --offload states+params --print-after fence");
+    const char *text = sbp_arena_strdup(f->arena, cli_text(f, "out"));
+    assert_non_null(strstr(text, "function @embed.forward(out y f32[T, 24], in p0 bf16[97, 24])"));
+    assert_non_null(strstr(text, "function @embed.backward(inout G f32[T, 24], inout A0 f32[97, 24])"));
+    assert_non_null(strstr(text, "buffer slot.param.bf16.97x24 slot device bf16[97, 24]"));
+    assert_non_null(strstr(text, "buffer slot.param.f32.97x24.computed slot device f32[97, 24]"));
+    assert_non_null(strstr(text, "buffer slot.param.bf16.24x33[2] slot device bf16[24, 33]"));
+    in_order(text, "entry step", "row @convert(out0 := slot.param.f32.97x24.computed",
+             "fill(dst := A.head.p1)");
+    assert_int_equal(count_of(text, "out0 := slot.param.f32.97x24.computed"),
+                     2); /* the heads of step, score */
+    /* each is fetched once in a step, though there is one slot; once more in score */
+    assert_int_equal(count_of(text, "src = model.embed_tokens.weight) {queue = in}"), 2);
+    assert_int_equal(count_of(text, "src = lm_head.weight) {queue = in}"), 2);
+    /* kept wider than it is computed with and read by the head too, it is converted once, for both */
+    cli_ok(f, "$C compile $G/llama_tied_pad/model -o $D/p --seq-len 64 --dtype bf16 --param-dtype fp32 "
+              "--offload params --print-after fence");
+    assert_non_null(strstr(cli_text(f, "out"), "function @embed.forward(out y bf16[T, 18], in p0 bf16["));
+    cli_ok(f, "$C compile $G/llama_plain/model -o $D/p --seq-len 64 --dtype bf16 --param-dtype fp32 "
+              "--offload none --print-after fence");
+    assert_non_null(
+        strstr(cli_text(f, "out"), "function @embed.forward(out y bf16[T, 24], in p0 f32[97, 24])"));
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_homes_change_no_bit, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_tables_take_little, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_every_golden_with_everything_away, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_real_model_with_everything_away, cli_setup, io_teardown)};
     if (argc > 1)

@@ -1,4 +1,6 @@
 /* passes_structure_program.c: entries, instructions and the program: entries .. fence. */
+#include <stdlib.h>
+
 #include "passes/residency/residency.h"
 #include "tests/property/passes_structure.h"
 
@@ -115,39 +117,53 @@ static void note_command(ledger *l, const sbp_command *command) {
     }
 }
 
-/* The parameters that a call reads are those of one call of the model. */
-static void parameters_of_one_call(ledger *l, const sbp_call *call) {
+/* The function of the module whose segment this is a function of; -1: of none. */
+static int32_t segment_of(const bench *b, int32_t function) {
+    const sbp_lowering *l = b->p.lowering;
+    const sbp_module *m = b->p.module;
+    const sbp_head_lowering *h = &l->head;
+    for (int32_t f = 0; f < m->func_count; f++)
+        if (function == l->kinds[f].forward || function == l->kinds[f].again ||
+            function == l->kinds[f].backward)
+            return f;
+    return function == h->score || function == h->first || function == h->backward
+               ? m->calls[m->call_count - 1].func
+               : -1;
+}
+
+/* The call of the model whose parameters a call reads: p3 is the fourth. Those that it does not read have no
+ * formal. -1: of no segment. */
+static int32_t call_of_model(ledger *l, const sbp_call *call) {
     const sbp_function *f = &l->program->functions[call->function];
     const sbp_module *m = l->b->p.module;
-    bool found = false;
-    int32_t count = 0;
-    for (int32_t c = 0; c < m->call_count && !found; c++) {
-        found = true;
-        count = 0;
-        for (int32_t i = 0; i < f->formal_count; i++) {
+    int32_t segment = segment_of(l->b, call->function);
+    for (int32_t c = 0; c < m->call_count && segment >= 0; c++) {
+        bool found = m->calls[c].func == segment;
+        for (int32_t i = 0; i < f->formal_count && found; i++) {
             if (f->formals[i].name[0] != 'p')
                 continue;
-            int32_t param = *source_of(l, &call->views[i]);
-            found &= param >= 0 && count < m->calls[c].param_count &&
-                     strcmp(m->params[m->calls[c].params[count]].name, l->program->buffers[param].name) == 0;
-            count++;
+            int32_t param = *source_of(l, &call->views[i]), number = atoi(f->formals[i].name + 1);
+            found = param >= 0 && number < m->calls[c].param_count &&
+                    strcmp(m->params[m->calls[c].params[number]].name, l->program->buffers[param].name) == 0;
         }
-        found &= count == m->calls[c].param_count;
+        if (found)
+            return c;
     }
-    ensure(l->b, found || count == 0, "@%s: a call of @%s reads parameters of several", l->entry, f->name);
+    ensure(l->b, segment < 0, "@%s: a call of @%s reads parameters of several", l->entry, f->name);
+    return -1;
 }
 
 static void note_call(ledger *l, const sbp_call *call) {
     bench *b = l->b;
     const sbp_function *f = &l->program->functions[call->function];
-    parameters_of_one_call(l, call);
+    const sbp_module *m = b->p.module;
+    int32_t c = call_of_model(l, call);
     for (int32_t i = 0; i < f->formal_count; i++) {
         if (f->formals[i].name[0] != 'A')
             continue;
-        int32_t param = -1, to = call->views[i].ref;
-        for (int32_t k = 0; k < f->formal_count; k++)
-            if (f->formals[k].name[0] == 'p' && strcmp(f->formals[k].name + 1, f->formals[i].name + 1) == 0)
-                param = *source_of(l, &call->views[k]);
+        int32_t number = atoi(f->formals[i].name + 1), to = call->views[i].ref, param = -1;
+        if (c >= 0 && number < m->calls[c].param_count)
+            param = sbp_program_find_buffer(l->program, m->params[m->calls[c].params[number]].name);
         ensure(b, param >= 0, "@%s: %s of @%s adds up for nobody", l->entry, f->formals[i].name, f->name);
         if (param < 0)
             return;
@@ -319,7 +335,20 @@ static void accumulators_add_up(bench *b, const sbp_function *f, const sbp_body 
     }
 }
 
-/* No copies and no long buffers but vectors come into being; weight gradients add up, all of them. */
+static bool reads_formal(const sbp_body *body, int32_t formal) {
+    for (int32_t n = 0; n < body->count; n++) {
+        const sbp_node *node = &body->nodes[n];
+        if (node->kind == SBP_NODE_LOOP && reads_formal(&node->u.loop->body, formal))
+            return true;
+        for (int32_t i = 0; node->kind == SBP_NODE_COMMAND && i < node->u.command->view_count; i++)
+            if (node->u.command->views[i].ref == ~formal)
+                return true;
+    }
+    return false;
+}
+
+/* No copies and no long buffers but vectors come into being; weight gradients add up, all of them; no
+ * parameter is brought to a function that does not read it. */
 void after_schedule(bench *b) {
     const sbp_program *p = b->p.program;
     int32_t copies = 0;
@@ -328,6 +357,8 @@ void after_schedule(bench *b) {
         copies += count_copies(&f->body);
         for (int32_t i = 0; i < f->formal_count; i++) {
             int32_t writers = 0;
+            ensure(b, f->formals[i].name[0] != 'p' || reads_formal(&f->body, i), "@%s: nothing reads %s",
+                   f->name, f->formals[i].name);
             if (f->formals[i].name[0] != 'A')
                 continue;
             accumulators_add_up(b, f, &f->body, i, &writers);
