@@ -1,0 +1,84 @@
+/* test_attention_build.c: attention's kernels compile for every architecture without warnings, without
+ * spilled registers and without products that the compiler had to put in a row. Prints registers and the time
+ * that compilation took. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/cuda/attention/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool everything(void) {
+    const char *all = getenv("SBP_TEST_ALL");
+    return all && *all && strcmp(all, "0") != 0;
+}
+
+/* The number before `what` in the log; -1 when it does not say. */
+static int number_before(const char *log, const char *what) {
+    const char *at = strstr(log, what);
+    if (!at)
+        return -1;
+    while (at > log && (at[-1] == ' ' || (at[-1] >= '0' && at[-1] <= '9')))
+        at--;
+    return atoi(at);
+}
+
+static int failed;
+
+static void check_kernel(const sbp_gpu_key *key, sbp_cuda_arch arch) {
+    char name[SBP_GPU_NAME], *text = kernel_text(key, arch);
+    kernel_name(key, arch, name);
+    nvrtc_result r = kernel_compile(text, arch);
+    const char *log = r.log ? r.log : "";
+    if (!r.ok || strstr(log, "warning") || strstr(log, "C75") ||
+        number_before(log, " bytes spill stores") != 0 || number_before(log, " bytes spill loads") != 0)
+        print_message("%s:\n%s", name, log), failed++;
+    print_message("%s: %d registers\n", name, number_before(log, " registers"));
+    nvrtc_free(&r);
+    free(text);
+}
+
+static void check_all(bool backward, sbp_cuda_variant variant, int32_t d_qk, int32_t d_v,
+                      sbp_cuda_arch arch) {
+    sbp_gpu_key key = kernel_key(backward, variant, d_qk, d_v);
+    int32_t steps = sbp_cuda_attention_steps(&key, arch);
+    if (variant == SBP_CUDA_WGMMA ? arch.number != 90 : steps == 0)
+        assert_int_equal(steps, 0);
+    for (int32_t i = 0; i < steps; i++) {
+        key.step = (uint8_t)i;
+        check_kernel(&key, arch);
+    }
+}
+
+static const char *const archs[] = {"sm_80", "sm_90a", "sm_86", "sm_89", "sm_100", "sm_120"};
+static const int32_t sizes[][2] = {{128, 128}, {64, 64},   {256, 256}, {80, 80},
+                                   {96, 96},   {192, 128}, {16, 32},   {128, 256}};
+
+static void test_build(void **state) {
+    (void)state;
+    const char *reason;
+    if (!nvrtc_open(&reason)) {
+        print_message("skipped: %s\n", reason);
+        skip();
+    }
+    int arch_count = everything() ? SBP_COUNT(archs) : 2, size_count = everything() ? SBP_COUNT(sizes) : 3;
+    for (int a = 0; a < arch_count; a++)
+        for (int s = 0; s < size_count; s++)
+            for (int backward = 0; backward < 2; backward++)
+                for (int v = SBP_CUDA_PLAIN; v < SBP_CUDA_VARIANTS; v++)
+                    if (v != SBP_CUDA_PLAIN || s == 0)
+                        check_all(backward, (sbp_cuda_variant)v, sizes[s][0], sizes[s][1],
+                                  kernel_arch(archs[a]));
+    assert_int_equal(failed, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_build)};
+    return cmocka_run_group_tests_name("attention's kernels are built", tests, NULL, NULL);
+}
