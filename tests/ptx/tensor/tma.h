@@ -39,7 +39,7 @@ typedef struct {
     uint64_t strides[SBP_PTX_TMA_RANK - 1]; // bytes from one element of dimension i + 1 to the next
     uint16_t box[SBP_PTX_TMA_RANK];         // elements; 1 beyond rank
     uint8_t rank, type, swizzle_bytes;      // 1 .. 5; sbp_ptx_tma_type; 0, 32, 64, 128
-    uint8_t reserved[19];                   // zero
+    uint8_t reserved[27];                   // zero
 } sbp_ptx_tensor_map;
 
 _Static_assert(sizeof(sbp_ptx_tensor_map) == 128, "a CUtensorMap has 128 bytes");
