@@ -76,7 +76,7 @@ static double bound_of(sbp_ptx_approximation op, sbp_ptx_type type, double x, do
 
 // What the tables of special values give, zeros and infinities (no approximations), and what rounds to zero.
 static bool special(sbp_ptx_approximation op, double x, double exact) {
-    if (!isfinite(x) || !isfinite(exact) || fabs(exact) < 0x1p-150) {
+    if (!isfinite(x) || !isfinite(exact) || fabs(exact) < ldexp(1, -150)) {
         return true;
     }
     return x == 0 && (op == SBP_PTX_EX2 || op == SBP_PTX_COS);
