@@ -7,8 +7,9 @@
  * one kernel for one architecture: a cubin, and the PTX of the same compilation. Launch with kernelParams,
  * never with a packed buffer: tensor maps are aligned to 64 bytes (the cubin says where they lie).
  *
- * Products are cuBLASLt's where it has them (sbp_cuda_blas_has), else a kernel of ours. No unordered atomics:
- * equal inputs give equal bits on the same device, with the same libraries.
+ * Products are cuBLASLt's where the device opened it and it has them (sbp_cuda_blas_has), else a kernel of
+ * ours, which every plan has: slow, but any type and shape. No unordered atomics: equal inputs give equal
+ * bits on the same device, with the same libraries.
  *
  * Nothing here needs a driver, a compiler or a library of NVIDIA's. Threads: no state. */
 #ifndef SBP_CUDA_ABI_H
@@ -45,20 +46,27 @@ void sbp_cuda_tag_read(uint32_t tag, sbp_cuda_arch *arch, bool *ptx);
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
 enum {
-    SBP_CUDA_STEPS = 4,       /* most kernels of one command */
-    SBP_CUDA_TENSOR_MAPS = 8, /* most of one kernel */
-    SBP_CUDA_ENTRY_BYTES = 32
+    SBP_CUDA_STEPS = 4,      /* most kernels of one command */
+    SBP_CUDA_TENSOR_MAPS = 8 /* most of one kernel */
 };
 
 /* Ways to compute the same: sbp_gpu_key.variant. */
 typedef enum sbp_cuda_variant {
     SBP_CUDA_PLAIN,  /* any shape and type: attention and products one thread per number or tile of threads */
-    SBP_CUDA_VECTOR, /* row kernels, copies, casts: 16 bytes at once; rows must begin at multiples of them */
+    SBP_CUDA_VECTOR, /* row kernels: 16 bytes at once; rows must begin at multiples of them */
     SBP_CUDA_MMA,    /* attention by mma.sync, sm_80 and up */
     SBP_CUDA_WGMMA,  /* attention by wgmma and TMA, sm_90a */
     SBP_CUDA_VARIANTS
 } sbp_cuda_variant;
 extern const char *const sbp_cuda_variant_names[SBP_CUDA_VARIANTS]; /* "", "vector", "mma", "wgmma" */
+
+/* Shared with the kernels. */
+enum {
+    SBP_CUDA_GEMM_TILE = 64,        /* rows and columns of d that a block computes */
+    SBP_CUDA_COLSUM_COLUMNS = 32,   /* of a block */
+    SBP_CUDA_REDUCE_BLOCKS = 512,   /* most, each leaving one f64 in the scratch memory */
+    SBP_CUDA_REDUCE_ELEMS = 1 << 14 /* a block is worth it for so many */
+};
 
 /* A box of a matrix in global memory, as cuTensorMapEncodeTiled wants it; dimensions innermost first, strides
  * in bytes from dimension 1 on. Zeros are read outside. */
@@ -84,6 +92,7 @@ typedef struct sbp_cuda_step {
 typedef struct sbp_cuda_machine {
     sbp_cuda_arch arch; /* that of the images in use */
     int32_t processors; /* SMs */
+    bool blas;          /* there is cuBLASLt: its products have no launches */
     int32_t variant;    /* attention: no better one than this; tests. SBP_CUDA_VARIANTS: any */
 } sbp_cuda_machine;
 
@@ -91,8 +100,8 @@ typedef struct sbp_cuda_machine {
 bool sbp_cuda_blas_has(const sbp_dtype *dtypes);
 
 /* The keys that a command may need on some machine of this architecture, for the target: every variant that
- * its shapes and types allow. At most SBP_CUDA_STEPS * SBP_CUDA_VARIANTS; returns their number. Products that
- * cuBLASLt has need none. */
+ * its shapes and types allow. kernel: of a row command. At most SBP_CUDA_STEPS * SBP_CUDA_VARIANTS; returns
+ * their number, 0 for fences. */
 int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const sbp_rowkernel *kernel,
                       sbp_cuda_arch arch, sbp_gpu_key *keys);
 

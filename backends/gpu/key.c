@@ -70,9 +70,10 @@ bool sbp_gpu_key_possible(const sbp_gpu_key *key, int32_t steps, int32_t variant
 }
 
 void sbp_gpu_key_text(const sbp_gpu_key *key, const char *variant, char text[SBP_GPU_NAME]) {
-    int at = snprintf(text, SBP_GPU_NAME, "%s%s", sbp_command_name((sbp_command_kind)key->kind),
-                      key->step > 0 ? ".2" : "");
+    int at = snprintf(text, SBP_GPU_NAME, "%s", sbp_command_name((sbp_command_kind)key->kind));
 #define ADD(...) at += at < SBP_GPU_NAME ? snprintf(text + at, (size_t)(SBP_GPU_NAME - at), __VA_ARGS__) : 0
+    if (key->step > 0)
+        ADD(".%d", key->step + 1);
     if (key->kind == SBP_CMD_ROW)
         ADD(".%d", (int)key->kernel);
     if (key->kind == SBP_CMD_GEMM)

@@ -1,0 +1,55 @@
+/* keys.c: which kernels a command may need. */
+#include "backends/cuda/abi.h"
+#include "backends/cuda/attention.h"
+
+const char *const sbp_cuda_variant_names[SBP_CUDA_VARIANTS] = {
+    [SBP_CUDA_PLAIN] = "", [SBP_CUDA_VECTOR] = "vector", [SBP_CUDA_MMA] = "mma", [SBP_CUDA_WGMMA] = "wgmma"};
+
+/* cuBLASLt multiplies operands of one type, adds in fp32 (fp64 for f64), and writes their type or fp32; what
+ * is added and a bias have the type of the result. In fp64 it has no bias (cublasLtMatmul, tables of types).
+ */
+bool sbp_cuda_blas_has(const sbp_dtype *dtypes) {
+    sbp_dtype d = dtypes[0], a = dtypes[1], c = dtypes[3], bias = dtypes[4];
+    if (dtypes[2] != a || (c != SBP_DTYPE_COUNT && c != d) || (bias != SBP_DTYPE_COUNT && bias != d))
+        return false;
+    switch (a) {
+    case SBP_F64:
+        return d == SBP_F64 && bias == SBP_DTYPE_COUNT;
+    case SBP_F32:
+        return d == SBP_F32;
+    case SBP_BF16:
+    case SBP_F16:
+        return d == a || d == SBP_F32;
+    default:
+        return false;
+    }
+}
+
+static bool is_attention(sbp_command_kind kind) {
+    return kind == SBP_CMD_ATTN_FWD || kind == SBP_CMD_ATTN_BWD;
+}
+
+static int32_t attention_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_cuda_arch arch,
+                              sbp_gpu_key *keys) {
+    int32_t count = 0;
+    for (int32_t variant = 0; variant < SBP_CUDA_VARIANTS; variant++) {
+        sbp_gpu_key key = sbp_gpu_key_of(command, dtypes, 0, variant);
+        int32_t steps = sbp_cuda_attention_steps(&key, arch);
+        for (int32_t step = 0; step < steps; step++)
+            keys[count++] = sbp_gpu_key_of(command, dtypes, step, variant);
+    }
+    return count;
+}
+
+int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const sbp_rowkernel *kernel,
+                      sbp_cuda_arch arch, sbp_gpu_key *keys) {
+    int32_t steps = command->kind == SBP_CMD_REDUCE ? 2 : 1;
+    (void)kernel;
+    if (command->kind == SBP_CMD_FENCE)
+        return 0;
+    if (is_attention(command->kind))
+        return attention_keys(command, dtypes, arch, keys);
+    for (int32_t step = 0; step < steps; step++)
+        keys[step] = sbp_gpu_key_of(command, dtypes, step, SBP_CUDA_PLAIN);
+    return steps;
+}

@@ -1,0 +1,58 @@
+/* library.h: NVIDIA's libraries, opened when something needs them. Looked for, in this order:
+ *
+ *   1. the folders of LD_LIBRARY_PATH
+ *   2. where the loader looks by itself (its cache, the system's folders)
+ *   3. $CUDA_HOME, $CUDA_PATH, /usr/local/cuda: lib64, lib
+ *   4. $VIRTUAL_ENV and $CONDA_PREFIX: the lib folders of pip's packages, and lib
+ *
+ * The driver's library only in 1 and 2: a toolkit has stubs of that name. SBP_CUDA_LIBRARIES=DIR[:DIR..] in
+ * the environment, for tests: in these folders and nowhere else.
+ *
+ * Threads: opening may happen on any thread; the environment must not change meanwhile. */
+#ifndef SBP_CUDA_LIBRARY_H
+#define SBP_CUDA_LIBRARY_H
+
+#include "ir/base.h"
+
+typedef enum sbp_cuda_library_id {
+#define LIBRARY(id, file, beside, what, package) SBP_CUDA_##id,
+#include "backends/cuda/libraries.def"
+#undef LIBRARY
+    SBP_CUDA_LIBRARIES
+} sbp_cuda_library_id;
+
+/* All zeros: not open. */
+typedef struct sbp_cuda_library {
+    void *handle, *beside; /* of dlopen */
+    char path[4096];       /* of its file */
+} sbp_cuda_library;
+
+/* A function of a library, and where in a table of functions it belongs. From a .def file of
+ * SYMBOL(name, result, arguments):
+ *
+ *     struct api {
+ *     #define SYMBOL(name, result, ...) result (*name)(__VA_ARGS__);
+ *     ..
+ *     static const sbp_cuda_symbol symbols[] = {
+ *     #define SYMBOL(name, result, ...) {#name, offsetof(struct api, name)}, */
+typedef struct sbp_cuda_symbol {
+    const char *name;
+    size_t offset;
+} sbp_cuda_symbol;
+
+/* "libnvrtc.so.13"; "nvidia-cuda-nvrtc==13.0.88", "" when it comes with the driver. */
+const char *sbp_cuda_library_file(sbp_cuda_library_id id);
+const char *sbp_cuda_library_package(sbp_cuda_library_id id);
+
+/* SBP_MACHINE when there is none, or none that loads: every place that was tried, why it would not do, and
+ * what brings the library. */
+sbp_status sbp_cuda_library_open(sbp_cuda_library_id id, sbp_diag *diag, sbp_cuda_library *out) SBP_CHECKED;
+/* Fills a table of functions. SBP_MACHINE names the first that is missing and the file. */
+sbp_status sbp_cuda_library_symbols(const sbp_cuda_library *library, const sbp_cuda_symbol *symbols,
+                                    int32_t count, void *table, sbp_diag *diag) SBP_CHECKED;
+/* NULL when there is none of that name. */
+void *sbp_cuda_library_symbol(const sbp_cuda_library *library, const char *name);
+/* Of one that is not open: nothing. */
+void sbp_cuda_library_close(sbp_cuda_library *library);
+
+#endif

@@ -1,0 +1,187 @@
+/* steps.c: the launches of a command: which kernels, with how many threads. */
+#include "backends/cuda/abi.h"
+#include "backends/cuda/attention.h"
+
+enum {
+    THREADS = 256, /* of a block, but for row kernels and attention */
+    MOST_BLOCKS_Y = 65535,
+    UNIT = 16, /* bytes at once, where addresses allow it */
+    COLSUM_COLUMNS = SBP_CUDA_COLSUM_COLUMNS
+};
+
+/* ---- one thread per element ------------------------------------------------------------------------- */
+
+/* Threads side by side along columns first; kernels go on in strides of the whole grid. */
+static void spread(sbp_cuda_step *step, int64_t rows, int64_t cols) {
+    uint32_t wide = 1;
+    while (wide < THREADS && wide < cols)
+        wide *= 2;
+    int64_t down = sbp_ceil_div(rows, THREADS / wide);
+    step->block[0] = wide;
+    step->block[1] = THREADS / wide;
+    step->grid[0] = (uint32_t)sbp_ceil_div(cols, wide);
+    step->grid[1] = (uint32_t)(down < MOST_BLOCKS_Y ? down : MOST_BLOCKS_Y);
+}
+
+/* Whether every row begins at a multiple of 16 bytes. */
+static bool is_aligned(const sbp_gpu_operand *o, int64_t bytes) {
+    return o->address % UNIT == 0 && (o->rows == 1 || o->stride * bytes % UNIT == 0);
+}
+
+/* fill, copy, gather: `moved` operands from the first on have the same elements. One row where the memory is
+ * in one piece. */
+static void spread_units(sbp_cuda_step *step, sbp_gpu_args *args, int32_t moved, bool joins, int64_t bytes) {
+    sbp_gpu_operand *o = args->operands;
+    int64_t all = (int64_t)o[0].rows * o[0].cols;
+    bool whole = joins && all <= INT32_MAX, aligned = true;
+    for (int32_t i = 0; i < moved; i++)
+        whole &= o[i].rows == 1 || o[i].stride == o[i].cols;
+    for (int32_t i = 0; i < moved; i++) {
+        if (whole) {
+            o[i].rows = 1;
+            o[i].cols = o[i].stride = (int32_t)all;
+        }
+        aligned &= is_aligned(&o[i], bytes);
+    }
+    args->ints[8] = aligned;
+    spread(step, o[0].rows, aligned ? sbp_ceil_div(o[0].cols * bytes, UNIT) : o[0].cols);
+}
+
+/* ---- the others ------------------------------------------------------------------------------------- */
+
+static void set_blocks(sbp_cuda_step *step, int64_t blocks, uint32_t threads) {
+    step->grid[0] = (uint32_t)blocks;
+    step->block[0] = threads;
+}
+
+static int64_t reduce_blocks(const sbp_span *src) {
+    int64_t blocks = sbp_ceil_div(src->rows * src->cols, SBP_CUDA_REDUCE_ELEMS);
+    return blocks < 1 ? 1 : blocks < SBP_CUDA_REDUCE_BLOCKS ? blocks : SBP_CUDA_REDUCE_BLOCKS;
+}
+
+static uint32_t row_threads(const sbp_rowkernel *kernel) {
+    uint32_t threads = 32;
+    if (sbp_gpu_row_mode_of(kernel) == SBP_GPU_ROW_FLAT)
+        return 128;
+    while (threads < 256 && threads * 4 <= kernel->n)
+        threads *= 2;
+    return threads;
+}
+
+static int64_t row_blocks(const sbp_dispatch *dispatch) {
+    const sbp_rowkernel *k = dispatch->kernel;
+    switch (sbp_gpu_row_mode_of(k)) {
+    case SBP_GPU_ROW_FLAT:
+        return sbp_ceil_div(dispatch->rows * k->heads * k->n, row_threads(k));
+    case SBP_GPU_ROW_HEADS:
+        return dispatch->rows * k->heads;
+    case SBP_GPU_ROW_ROWS:
+        return dispatch->rows;
+    case SBP_GPU_ROW_BLOCKS:
+        break;
+    }
+    return sbp_ceil_div(dispatch->rows, SBP_PARTIAL_ROWS);
+}
+
+static bool is_attention(const sbp_command *command) {
+    return command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
+}
+
+/* The best variant for these operands; how it is launched is its own. */
+static sbp_gpu_key attention_key(const sbp_command *command, const sbp_dtype *dtypes,
+                                 const sbp_gpu_args *args, const sbp_cuda_machine *machine) {
+    sbp_gpu_key key = sbp_gpu_key_of(command, dtypes, 0, SBP_CUDA_PLAIN);
+    sbp_cuda_variant most =
+        machine->variant < SBP_CUDA_VARIANTS ? (sbp_cuda_variant)machine->variant : SBP_CUDA_WGMMA;
+    key.variant = (uint8_t)sbp_cuda_attention_choose(&key, machine->arch, args, most);
+    return key;
+}
+
+static bool is_empty(const sbp_span *span) {
+    return span->rows <= 0 || span->cols <= 0;
+}
+
+/* Whether a command has nothing to do. */
+static bool does_nothing(const sbp_dispatch *dispatch) {
+    switch (dispatch->command->kind) {
+    case SBP_CMD_FENCE:
+    case SBP_CMD_COUNT:
+        return true;
+    case SBP_CMD_ROW:
+        return dispatch->rows <= 0;
+    case SBP_CMD_SCATTER_ADD:
+        return is_empty(&dispatch->spans[1]);
+    default:
+        return is_empty(&dispatch->spans[0]);
+    }
+}
+
+int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine, sbp_gpu_args *args,
+                       sbp_cuda_step *steps) {
+    const sbp_command *command = dispatch->command;
+    const sbp_span *v = dispatch->spans;
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
+    int32_t count = command->kind == SBP_CMD_REDUCE ? 2 : 1;
+    sbp_gpu_dispatch_dtypes(dispatch, dtypes);
+    if (is_attention(command)) {
+        sbp_gpu_key key = attention_key(command, dtypes, args, machine);
+        return sbp_cuda_attention_launch(&key, machine->arch, args, steps);
+    }
+    if (does_nothing(dispatch) ||
+        (command->kind == SBP_CMD_GEMM && machine->blas && sbp_cuda_blas_has(dtypes)))
+        return 0;
+    for (int32_t i = 0; i < count; i++)
+        steps[i] = (sbp_cuda_step){
+            .key = sbp_gpu_key_of(command, dtypes, i, SBP_CUDA_PLAIN), .grid = {1, 1, 1}, .block = {1, 1, 1}};
+    switch (command->kind) {
+    case SBP_CMD_FILL:
+        spread_units(steps, args, 1, true, sbp_dtype_bytes(dtypes[0]));
+        break;
+    case SBP_CMD_COPY:
+    case SBP_CMD_COLLECTIVE:
+        spread_units(steps, args, 2, true, sbp_dtype_bytes(dtypes[0]));
+        break;
+    case SBP_CMD_GATHER:
+        if (dtypes[0] == dtypes[1])
+            spread_units(steps, args, 2, false, sbp_dtype_bytes(dtypes[0]));
+        else
+            spread(steps, v[0].rows, v[0].cols);
+        break;
+    case SBP_CMD_SCATTER_ADD:
+        spread(steps, v[1].rows, v[1].cols);
+        break;
+    case SBP_CMD_COLSUM:
+        set_blocks(steps, sbp_ceil_div(v[0].cols, COLSUM_COLUMNS), THREADS);
+        break;
+    case SBP_CMD_REDUCE:
+        args->ints[8] = (int32_t)reduce_blocks(&v[1]);
+        set_blocks(&steps[0], args->ints[8], THREADS);
+        set_blocks(&steps[1], 1, THREADS);
+        break;
+    case SBP_CMD_GEMM:
+        set_blocks(steps,
+                   sbp_ceil_div(v[0].rows, SBP_CUDA_GEMM_TILE) * sbp_ceil_div(v[0].cols, SBP_CUDA_GEMM_TILE),
+                   THREADS);
+        break;
+    case SBP_CMD_ROW:
+        set_blocks(steps, row_blocks(dispatch), row_threads(dispatch->kernel));
+        break;
+    default:
+        break;
+    }
+    return count;
+}
+
+int64_t sbp_cuda_scratch_bytes(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine) {
+    if (dispatch->command->kind == SBP_CMD_REDUCE)
+        return SBP_CUDA_REDUCE_BLOCKS * 8;
+    if (!is_attention(dispatch->command))
+        return 0;
+    const uint64_t addresses[SBP_SPACE_COUNT] = {0};
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
+    sbp_gpu_args args;
+    sbp_gpu_dispatch_dtypes(dispatch, dtypes);
+    sbp_gpu_args_fill(dispatch, addresses, 0, &args);
+    sbp_gpu_key key = attention_key(dispatch->command, dtypes, &args, machine);
+    return sbp_cuda_attention_scratch(&key, machine->arch, &args);
+}
