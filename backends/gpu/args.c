@@ -1,24 +1,7 @@
-/* args.c: the argument record of a kernel, and how a row kernel becomes groups of threads. */
+/* args.c: the argument record of a kernel. */
 #include "backends/gpu/gpu.h"
 
 #include <string.h>
-
-sbp_gpu_row_mode sbp_gpu_row_mode_of(const sbp_rowkernel *kernel) {
-    bool reduces = false, over_heads = false, headless_store = false;
-    for (int32_t i = 0; i < kernel->instr_count; i++) {
-        const sbp_rk_instr *instr = &kernel->instrs[i];
-        if (instr->op == SBP_RK_PARTIAL_ADD)
-            return SBP_GPU_ROW_BLOCKS;
-        if (instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN) {
-            reduces = true;
-            over_heads |= (instr->axes & SBP_VARY_HEAD) != 0;
-        }
-        headless_store |= instr->op == SBP_RK_STORE && !(instr->vary & SBP_VARY_HEAD);
-    }
-    if (!reduces)
-        return SBP_GPU_ROW_FLAT;
-    return kernel->heads > 1 && (over_heads || headless_store) ? SBP_GPU_ROW_ROWS : SBP_GPU_ROW_HEADS;
-}
 
 /* ---- the record ----------------------------------------------------------------------------------- */
 

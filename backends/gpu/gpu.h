@@ -1,6 +1,6 @@
 /* gpu.h: what backends share whose commands run as compiled kernels (vulkan/, cuda/): which kernel a command
- * needs (its key), how a plan carries them (images), where a kernel finds its operands (the argument record),
- * and how a row kernel becomes one (row modes; emit/ writes their text).
+ * needs (its key), how a plan carries them (images), where a kernel finds its operands (the argument record).
+ * How a row kernel becomes one: row.h.
  *
  * A command is one or more launches ("steps"). Each uses one kernel, found by its key: the kind of command,
  * and what the code depends on of its attributes and the dtypes of its operands. Only what a program uses is
@@ -86,18 +86,6 @@ sbp_status sbp_gpu_images_read(sbp_arena *arena, sbp_diag *diag, const sbp_gpu_f
                                const void *data, int64_t bytes, sbp_gpu_images *out) SBP_CHECKED;
 /* The first image of that key, those of other tags behind it; NULL when there is none. */
 const sbp_gpu_image *sbp_gpu_images_find(const sbp_gpu_images *images, const sbp_gpu_key *key);
-
-/* ---- row kernels ------------------------------------------------------------------------------------ */
-
-/* How the rows, heads and elements of a row kernel become groups of threads. */
-typedef enum sbp_gpu_row_mode {
-    SBP_GPU_ROW_FLAT,  /* one thread per (row, head, element): neither reductions nor partials */
-    SBP_GPU_ROW_HEADS, /* one group per (row, head) */
-    SBP_GPU_ROW_ROWS,  /* one group per row */
-    SBP_GPU_ROW_BLOCKS /* one group per SBP_PARTIAL_ROWS rows */
-} sbp_gpu_row_mode;
-
-sbp_gpu_row_mode sbp_gpu_row_mode_of(const sbp_rowkernel *kernel);
 
 /* ---- the argument record --------------------------------------------------------------------------- */
 

@@ -1,6 +1,8 @@
 /* args.c: how many workgroups of its modules a command needs. */
 #include "backends/vulkan/abi.h"
 
+#include "backends/gpu/row.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,7 +151,8 @@ static int64_t row_iterations(const sbp_rowkernel *kernel, int64_t local) {
         if (first)
             total += loop_iterations(kernel, &kernel->instrs[i], local);
     }
-    return sbp_gpu_row_mode_of(kernel) == SBP_GPU_ROW_BLOCKS ? SBP_PARTIAL_ROWS * total : total;
+    sbp_gpu_row_mode mode = sbp_gpu_row_mode_of(kernel);
+    return mode == SBP_GPU_ROW_BLOCKS || mode == SBP_GPU_ROW_COLUMNS ? SBP_PARTIAL_ROWS * total : total;
 }
 
 static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_machine *machine) {
@@ -260,6 +263,7 @@ static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine
         return dispatch->rows * k->heads;
     case SBP_GPU_ROW_ROWS:
         return dispatch->rows;
+    case SBP_GPU_ROW_COLUMNS:
     case SBP_GPU_ROW_BLOCKS:
         break;
     }

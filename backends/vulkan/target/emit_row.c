@@ -17,6 +17,7 @@
  * among those of this invocation. */
 #include "backends/vulkan/target/shaders.h"
 
+#include "backends/gpu/row.h"
 #include "ir/dynamic.h"
 
 #include <math.h>
@@ -588,6 +589,8 @@ static void declare_shared(emitter *e) {
 
 void sbp_vulkan_add_row(sbp_text *out, const sbp_rowkernel *kernel) {
     emitter e = {.out = out, .kernel = kernel, .mode = sbp_gpu_row_mode_of(kernel)};
+    if (e.mode == SBP_GPU_ROW_COLUMNS)
+        e.mode = SBP_GPU_ROW_BLOCKS;
     sbp_rowkernel_levels(kernel, e.levels);
     line(&e, "const int HEADS = %lld;", (long long)kernel->heads);
     for (sbp_dtype dtype = SBP_D8; dtype <= SBP_UD8; dtype++)
