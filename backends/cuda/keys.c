@@ -1,6 +1,8 @@
 /* keys.c: which kernels a command may need. */
 #include "backends/cuda/abi.h"
+
 #include "backends/cuda/attention.h"
+#include "backends/gpu/row.h"
 
 const char *const sbp_cuda_variant_names[SBP_CUDA_VARIANTS] = {
     [SBP_CUDA_PLAIN] = "", [SBP_CUDA_VECTOR] = "vector", [SBP_CUDA_MMA] = "mma", [SBP_CUDA_WGMMA] = "wgmma"};
@@ -44,12 +46,14 @@ static int32_t attention_keys(const sbp_command *command, const sbp_dtype *dtype
 int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const sbp_rowkernel *kernel,
                       sbp_cuda_arch arch, sbp_gpu_key *keys) {
     int32_t steps = command->kind == SBP_CMD_REDUCE ? 2 : 1;
-    (void)kernel;
+    sbp_gpu_row_shape shape;
     if (command->kind == SBP_CMD_FENCE)
         return 0;
     if (is_attention(command->kind))
         return attention_keys(command, dtypes, arch, keys);
     for (int32_t step = 0; step < steps; step++)
         keys[step] = sbp_gpu_key_of(command, dtypes, step, SBP_CUDA_PLAIN);
+    if (command->kind == SBP_CMD_ROW && sbp_gpu_row_shape_of(kernel, true, &shape))
+        keys[steps++] = sbp_gpu_key_of(command, dtypes, 0, SBP_CUDA_VECTOR);
     return steps;
 }

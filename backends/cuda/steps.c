@@ -1,6 +1,7 @@
 /* steps.c: the launches of a command: which kernels, with how many threads. */
 #include "backends/cuda/abi.h"
 #include "backends/cuda/attention.h"
+#include "backends/gpu/row.h"
 
 enum {
     THREADS = 256, /* of a block, but for row kernels and attention */
@@ -59,28 +60,15 @@ static int64_t reduce_blocks(const sbp_span *src) {
     return blocks < 1 ? 1 : blocks < SBP_CUDA_REDUCE_BLOCKS ? blocks : SBP_CUDA_REDUCE_BLOCKS;
 }
 
-static uint32_t row_threads(const sbp_rowkernel *kernel) {
-    uint32_t threads = 32;
-    if (sbp_gpu_row_mode_of(kernel) == SBP_GPU_ROW_FLAT)
-        return 128;
-    while (threads < 256 && threads * 4 <= kernel->n)
-        threads *= 2;
-    return threads;
-}
-
-static int64_t row_blocks(const sbp_dispatch *dispatch) {
-    const sbp_rowkernel *k = dispatch->kernel;
-    switch (sbp_gpu_row_mode_of(k)) {
-    case SBP_GPU_ROW_FLAT:
-        return sbp_ceil_div(dispatch->rows * k->heads * k->n, row_threads(k));
-    case SBP_GPU_ROW_HEADS:
-        return dispatch->rows * k->heads;
-    case SBP_GPU_ROW_ROWS:
-        return dispatch->rows;
-    case SBP_GPU_ROW_BLOCKS:
-        break;
-    }
-    return sbp_ceil_div(dispatch->rows, SBP_PARTIAL_ROWS);
+/* The variant for aligned operands where there is one and they are. */
+static void set_row(sbp_cuda_step *step, const sbp_dispatch *dispatch, const sbp_gpu_args *args) {
+    sbp_gpu_row_shape shape;
+    bool vector = sbp_gpu_row_shape_of(dispatch->kernel, true, &shape) &&
+                  sbp_gpu_row_suits(dispatch->kernel, &shape, args);
+    if (!vector)
+        (void)sbp_gpu_row_shape_of(dispatch->kernel, false, &shape);
+    step->key.variant = vector ? SBP_CUDA_VECTOR : SBP_CUDA_PLAIN;
+    set_blocks(step, sbp_gpu_row_groups(dispatch->kernel, &shape, dispatch->rows), (uint32_t)shape.threads);
 }
 
 static bool is_attention(const sbp_command *command) {
@@ -164,7 +152,7 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
                    THREADS);
         break;
     case SBP_CMD_ROW:
-        set_blocks(steps, row_blocks(dispatch), row_threads(dispatch->kernel));
+        set_row(steps, dispatch, args);
         break;
     default:
         break;
