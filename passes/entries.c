@@ -32,6 +32,7 @@ typedef struct entry_builder {
     int32_t max_saved;
     int32_t *saved;                             /* per call and saved value (call * max_saved + i): item */
     int32_t *params, *grads;                    /* per parameter: item, -1 */
+    int32_t *trained;                           /* per parameter: trained ones before it */
     int32_t (*states)[SBP_MAX_UPDATE_OPERANDS]; /* per parameter and operand of its update: item */
     int32_t clip, norms;                        /* items, -1 */
     int32_t *accums;                            /* per parameter: item of its accumulator, -1 */
@@ -44,8 +45,11 @@ static const sbp_segment_kind *kind_of(const entry_builder *e, int32_t call) {
     return &e->p->lowering->kinds[e->p->module->calls[call].func];
 }
 
-static sbp_space home_of(const entry_builder *e, sbp_item_class class) {
-    return class < SBP_ITEM_CLASS_COUNT ? e->p->options.schedule.homes[class] : SBP_DEVICE;
+/* Of item number n of a class. */
+static sbp_space home_of(const entry_builder *e, sbp_item_class class, int32_t n) {
+    const sbp_schedule_options *s = &e->p->options.schedule;
+    return class < SBP_ITEM_CLASS_COUNT && (s->first[class] <= 0 || n < s->first[class]) ? s->homes[class]
+                                                                                         : SBP_DEVICE;
 }
 
 /* Whether the backward of a call runs: of the lowest one with a trained parameter, and of those above it. */
@@ -84,11 +88,13 @@ static int32_t pool_of(entry_builder *e, sbp_resident_pool pool) {
     return r->pool_count - 1;
 }
 
-/* An item whose home is a buffer that is there already; the buffer moves to where its class lives. */
-static int32_t add_buffer_item(entry_builder *e, sbp_item_class class, int32_t buffer, sbp_dtype computed,
-                               bool lasts) {
+/* An item whose home is a buffer that is there already; the buffer moves to where number n of its class
+ * lives.
+ */
+static int32_t add_buffer_item(entry_builder *e, sbp_item_class class, int32_t n, int32_t buffer,
+                               sbp_dtype computed, bool lasts) {
     sbp_buffer *b = &e->p->program->buffers[buffer];
-    b->space = home_of(e, class);
+    b->space = home_of(e, class, n);
     int32_t pool = pool_of(
         e, (sbp_resident_pool){
                .role = b->role, .stored = b->dtype, .computed = computed, .rows = b->rows, .cols = b->cols});
@@ -104,34 +110,47 @@ static int32_t add_buffer_item(entry_builder *e, sbp_item_class class, int32_t b
                                       .lasts = lasts});
 }
 
-/* `count` items of T rows in one array. Away from the device they have an array there, and slots here; when
- * there are no more of them than slots, nothing ever leaves. `kept` false: each is read soon after it was
- * written, two slots serve all. Returns the first. */
-static int32_t add_array(entry_builder *e, sbp_item_class class, const char *name, sbp_role role,
-                         sbp_dtype dtype, int64_t cols, int32_t count, bool kept) {
-    sbp_space space = home_of(e, class);
-    sbp_extent t = sbp_extent_symbol(SBP_T, 1);
-    const char *array =
-        space == SBP_DEVICE ? name : sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]);
-    bool home = kept && (space == SBP_DEVICE || count > 2);
-    int32_t first = e->r->item_count, buffer = -1,
-            piece = sbp_residency_piece(e->p, space, dtype, t, cols, count),
-            pool = pool_of(e, (sbp_resident_pool){name, role, dtype, dtype, t, cols});
+/* `count` items of T rows, one kind of a pool, in an array of this name; homeless ones stand in slots.
+ * Returns the first. */
+static int32_t add_part(entry_builder *e, sbp_resident item, const char *array, int32_t count, bool home) {
+    int32_t first = e->r->item_count,
+            piece = sbp_residency_piece(e->p, item.space, item.stored, item.rows, item.cols, count);
     for (int32_t i = 0; i < count; i++) {
         if (home && i % piece == 0)
-            buffer = sbp_lower_buffer(e->p, array, role, space, dtype, count - i < piece ? count - i : piece,
-                                      t, cols, -1);
-        add_item(e, (sbp_resident){.class = class,
-                                   .role = role,
-                                   .pool = pool,
-                                   .buffer = buffer,
-                                   .element = i % piece,
-                                   .space = home ? space : SBP_DEVICE,
-                                   .stored = dtype,
-                                   .computed = dtype,
-                                   .rows = t,
-                                   .cols = cols});
+            item.buffer = sbp_lower_buffer(e->p, array, item.role, item.space, item.stored,
+                                           count - i < piece ? count - i : piece, item.rows, item.cols, -1);
+        item.element = i % piece;
+        add_item(e, item);
     }
+    return first;
+}
+
+/* `count` items of T rows, the first being number n of its class. Those away from the device have an array
+ * there, and slots here; when there are no more of them than slots, nothing ever leaves. `kept` false: each
+ * is read soon after it was written, two slots serve all. Returns the first. */
+static int32_t add_array(entry_builder *e, sbp_item_class class, int32_t n, const char *name, sbp_role role,
+                         sbp_dtype dtype, int64_t cols, int32_t count, bool kept) {
+    sbp_extent t = sbp_extent_symbol(SBP_T, 1);
+    int32_t away = 0;
+    while (away < count && home_of(e, class, n + away) != SBP_DEVICE)
+        away++;
+    sbp_space space = away > 0 ? home_of(e, class, n) : SBP_DEVICE;
+    bool home = kept && away > 2;
+    sbp_resident item = {.class = class,
+                         .role = role,
+                         .pool = pool_of(e, (sbp_resident_pool){name, role, dtype, dtype, t, cols}),
+                         .buffer = -1,
+                         .space = home ? space : SBP_DEVICE,
+                         .stored = dtype,
+                         .computed = dtype,
+                         .rows = t,
+                         .cols = cols};
+    const char *there = sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]);
+    int32_t first = add_part(e, item, there, away, home);
+    item.space = SBP_DEVICE;
+    if (away > 0)
+        name = sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[SBP_DEVICE]);
+    (void)add_part(e, item, name, count - away, kept);
     return first;
 }
 
@@ -145,9 +164,10 @@ static void make_streams(entry_builder *e, bool backward) {
     int32_t below = 0; /* groups that only the forward reads */
     while (below < e->groups && !(backward && runs(e, end_of_group(e, below))))
         below++;
-    int32_t first = add_array(e, SBP_ITEM_CHECKPOINT, below < e->groups ? "X.below" : "X", SBP_ROLE_STREAM,
+    int32_t first = add_array(e, SBP_ITEM_CHECKPOINT, 0, below < e->groups ? "X.below" : "X", SBP_ROLE_STREAM,
                               x->dtype, cols, below, false);
-    (void)add_array(e, SBP_ITEM_CHECKPOINT, "X", SBP_ROLE_STREAM, x->dtype, cols, e->groups - below, true);
+    (void)add_array(e, SBP_ITEM_CHECKPOINT, below, "X", SBP_ROLE_STREAM, x->dtype, cols, e->groups - below,
+                    true);
     for (int32_t i = 0; i < e->groups; i++)
         e->checkpoints[i] = first + i;
     e->temporaries = -1;
@@ -187,7 +207,7 @@ static void make_saved(entry_builder *e) {
         }
     for (int32_t j = 0; j < array_count; j++)
         arrays[j].first = add_array(
-            e, SBP_ITEM_SAVED,
+            e, SBP_ITEM_SAVED, 0,
             sbp_arena_printf(p->arena, "saved.%s%s", arrays[j].saved->name, arrays[j].kept ? "" : ".below"),
             SBP_ROLE_SAVED, arrays[j].saved->dtype, arrays[j].saved->cols, arrays[j].count, arrays[j].kept);
     for (int32_t c = 0; c + 1 < calls; c++)
@@ -204,26 +224,28 @@ static void make_lasting(entry_builder *e) {
     e->states = sbp_arena_array(p->arena, (size_t)count + 1, sizeof *e->states);
     e->accums = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     e->uses = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
-    for (int32_t i = 0; i < count; i++) {
+    e->trained = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
+    for (int32_t i = 0, n = 0; i < count; n += p->module->params[i++].trainable) {
+        e->trained[i] = n;
         e->params[i] =
-            add_buffer_item(e, SBP_ITEM_PARAM, l->param_buffers[i], p->module->params[i].type.dtype, true);
+            add_buffer_item(e, SBP_ITEM_PARAM, i, l->param_buffers[i], p->module->params[i].type.dtype, true);
         e->grads[i] = -1;
         if (l->grad_buffers && l->grad_buffers[i] >= 0)
-            e->grads[i] = add_buffer_item(e, SBP_ITEM_GRAD, l->grad_buffers[i],
+            e->grads[i] = add_buffer_item(e, SBP_ITEM_GRAD, n, l->grad_buffers[i],
                                           p->program->buffers[l->grad_buffers[i]].dtype, true);
         const sbp_update *update = l->updates ? l->updates[i] : NULL;
         for (int32_t o = 0; update && o < update->operand_count; o++) {
             int32_t buffer = l->state_buffers[i * SBP_MAX_UPDATE_OPERANDS + o];
-            e->states[i][o] = buffer >= 0 ? add_buffer_item(e, SBP_ITEM_STATE, buffer,
+            e->states[i][o] = buffer >= 0 ? add_buffer_item(e, SBP_ITEM_STATE, n, buffer,
                                                             p->program->buffers[buffer].dtype, true)
                                           : -1;
         }
     }
     e->clip = e->norms = -1;
     if (l->clip >= 0)
-        e->clip = add_buffer_item(e, SBP_ITEM_OTHER, l->clip, SBP_F64, true);
+        e->clip = add_buffer_item(e, SBP_ITEM_OTHER, 0, l->clip, SBP_F64, true);
     if (l->norms >= 0)
-        e->norms = add_buffer_item(e, SBP_ITEM_OTHER, l->norms, SBP_F64, true);
+        e->norms = add_buffer_item(e, SBP_ITEM_OTHER, 0, l->norms, SBP_F64, true);
 }
 
 /* ---- acts -------------------------------------------------------------------------------------------- */
@@ -249,11 +271,16 @@ static void fill(entry_builder *e, int32_t item) {
     add_act(e, SBP_ACT_FILL, (sbp_operand[]){stored(item, SBP_WRITE)}, 1);
 }
 
+/* Where the states of a parameter live its update runs, and what goes with it. */
+static bool updates_on_host(const entry_builder *e, int32_t param) {
+    return e->p->options.schedule.host_update && home_of(e, SBP_ITEM_STATE, e->trained[param]) != SBP_DEVICE;
+}
+
 static void sum_squares(entry_builder *e, int32_t param, int32_t gradient) {
     sbp_operand operands[] = {stored(e->norms, SBP_UPDATE), stored(gradient, SBP_READ)};
     sbp_act *act = add_act(e, SBP_ACT_SUM_SQUARES, operands, 2);
     act->param = param;
-    act->on_host = e->p->options.schedule.host_update;
+    act->on_host = updates_on_host(e, param);
 }
 
 static void finish_norm(entry_builder *e) {
@@ -274,7 +301,7 @@ static void update(entry_builder *e, int32_t param, int32_t gradient) {
     }
     sbp_act *act = add_act(e, SBP_ACT_UPDATE, operands, rule->operand_count);
     act->param = param;
-    act->on_host = e->p->options.schedule.host_update;
+    act->on_host = updates_on_host(e, param);
 }
 
 /* ---- accumulators ------------------------------------------------------------------------------------ */
@@ -307,7 +334,7 @@ static int32_t accum_item(entry_builder *e, int32_t call, int32_t i) {
         const sbp_buffer *w = &p->program->buffers[p->lowering->param_buffers[param]];
         int32_t buffer = sbp_lower_buffer(p, name, SBP_ROLE_ACCUM, SBP_DEVICE, accum_dtype(source), 1,
                                           w->rows, w->cols, -1);
-        item = add_buffer_item(e, SBP_ITEM_OTHER, buffer, accum_dtype(source), false);
+        item = add_buffer_item(e, SBP_ITEM_OTHER, 0, buffer, accum_dtype(source), false);
         sbp_map_set(&e->accum_items, name, item);
     }
     e->accums[param] = item;
@@ -491,7 +518,7 @@ static sbp_status build_training(entry_builder *e) {
  * ends with. */
 static void build_update(entry_builder *e) {
     const sbp_module *m = e->p->module;
-    bool away = home_of(e, SBP_ITEM_GRAD) != SBP_DEVICE;
+    bool away = home_of(e, SBP_ITEM_GRAD, 0) != SBP_DEVICE;
     begin_list(e, "update");
     for (int pass = 0; pass < (away ? 2 : 3); pass++) {
         for (int32_t n = 0; n < m->param_count; n++) {

@@ -50,7 +50,11 @@ typedef struct sbp_schedule_options {
     const char *const *saved; /* ... these values, by name */
     int32_t saved_count;
     sbp_space homes[SBP_ITEM_CLASS_COUNT];
-    bool host_update; /* the optimizer's rules run on the host's cores */
+    /* Per class: only its first so many items live there, the others on the device; 0: all. States and
+     * gradients are counted by trained parameter, saved values by name. */
+    int32_t first[SBP_ITEM_CLASS_COUNT];
+    bool host_update; /* the optimizer's rules run on the host's cores, for parameters whose states live away
+                       */
 } sbp_schedule_options;
 
 typedef struct sbp_pass_options {

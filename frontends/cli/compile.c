@@ -1,5 +1,7 @@
 /* compile.c: sbpc compile: from a model and options to a plan. */
+#include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -134,7 +136,31 @@ static int64_t number_or_auto(const sbp_options *o, const char *name) {
     return sbp_options_int(o, name) > 0 ? sbp_options_int(o, name) : SBP_AUTO;
 }
 
-/* "auto", "none", "host", or classes joined by "+", each with ":disk" or ":host" behind it. */
+/* "states", "states:disk", "states:host:12", of so many characters; false: none of these. */
+static bool read_home(sbp_wish *w, const char *text, size_t length) {
+    size_t name = strcspn(text, "+:");
+    int class = 0;
+    while (class < SBP_ITEM_CLASS_COUNT && (strlen(sbp_item_class_names[class]) != name ||
+                                            strncmp(sbp_item_class_names[class], text, name) != 0))
+        class ++;
+    if (class == SBP_ITEM_CLASS_COUNT)
+        return false;
+    bool disk = strncmp(text + name, ":disk", 5) == 0, host = strncmp(text + name, ":host", 5) == 0;
+    const char *rest = text + name + (disk || host ? 5 : 0);
+    int64_t first = 0;
+    if ((disk || host) && *rest == ':') {
+        char *end;
+        first = strtoll(rest + 1, &end, 10);
+        if (!isdigit((unsigned char)rest[1]) || first < 1 || first > INT32_MAX)
+            return false;
+        rest = end;
+    }
+    w->homes[class] = disk ? SBP_DISK : SBP_HOST;
+    w->first[class] = (int32_t)first;
+    return rest == text + length;
+}
+
+/* "auto", "none", "host", or classes with their homes joined by "+". */
 static sbp_status read_offload(sbp_compilation *c) {
     const char *text = sbp_options_text(c->options, "offload");
     sbp_wish *w = &c->wish;
@@ -143,20 +169,15 @@ static sbp_status read_offload(sbp_compilation *c) {
                  : strcmp(text, "host") == 0 ? SBP_OFFLOAD_ON
                                              : SBP_OFFLOAD_GIVEN;
     for (const char *at = text; *at && w->offload == SBP_OFFLOAD_GIVEN;) {
-        size_t length = strcspn(at, "+"), name = strcspn(at, "+:");
-        int class = 0;
-        while (class < SBP_ITEM_CLASS_COUNT && (strlen(sbp_item_class_names[class]) != name ||
-                                                strncmp(sbp_item_class_names[class], at, name) != 0))
-            class ++;
-        bool disk = length == name + 5 && strncmp(at + name, ":disk", 5) == 0,
-             host = length == name || (length == name + 5 && strncmp(at + name, ":host", 5) == 0);
-        if (class == SBP_ITEM_CLASS_COUNT || !(disk || host))
+        size_t length = strcspn(at, "+");
+        if (!read_home(w, at, length))
             return sbp_fail(
                 c->diag, SBP_USAGE,
                 "--offload %s: '%.*s' is none of auto, none, host, or of checkpoints, saved, states, "
-                "gradients, params, joined by '+', each with ':disk' behind it if it is to live there",
+                "gradients, params, joined by '+', each with ':disk' behind it if it is to live there, and "
+                "with "
+                "':host:12' if only its first 12 items do",
                 text, (int)length, at);
-        w->homes[class] = disk ? SBP_DISK : SBP_HOST;
         at += length + (at[length] == '+');
     }
     return SBP_OK;

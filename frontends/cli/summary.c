@@ -64,6 +64,7 @@ static sbp_status add_saved_set(changes *ch) {
                   .memory_bytes = room(c),
                   .host_memory_bytes = c->wish.host_memory_bytes};
     memcpy(w.homes, s->homes, sizeof w.homes);
+    memcpy(w.first, s->first, sizeof w.first);
     sbp_plan_estimate bare;
     sbp_schedule_options none = *s;
     none.save_all = false;

@@ -73,6 +73,11 @@ sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options 
     return SBP_OK;
 }
 
+bool sbp_same_homes(const sbp_schedule_options *a, const sbp_schedule_options *b) {
+    return a->host_update == b->host_update && memcmp(a->homes, b->homes, sizeof a->homes) == 0 &&
+           memcmp(a->first, b->first, sizeof a->first) == 0;
+}
+
 /* ---- structures -------------------------------------------------------------------------------------- */
 
 static bool same_calls(const sbp_structure *s, const sbp_skeleton *of, const sbp_schedule_options *o,
@@ -80,8 +85,7 @@ static bool same_calls(const sbp_structure *s, const sbp_skeleton *of, const sbp
     bool cut =
         s->skeleton && s->skeleton->pipeline.target.max_allocation_bytes > 0; /* arrays, by their bytes */
     return s->arena && s->skeleton == of && (!cut || s->pipeline.options.t_max == t) &&
-           s->schedule.checkpoint_every == o->checkpoint_every && s->schedule.host_update == o->host_update &&
-           memcmp(s->schedule.homes, o->homes, sizeof o->homes) == 0;
+           s->schedule.checkpoint_every == o->checkpoint_every && sbp_same_homes(&s->schedule, o);
 }
 
 /* What entries and reside would do, on a copy of the program that has a list of buffers of its own; and what

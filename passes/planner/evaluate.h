@@ -53,6 +53,8 @@ typedef struct sbp_evaluator {
     int64_t clock;
 } sbp_evaluator;
 
+/* Whether everything lives in the same place, and updates run there. */
+bool sbp_same_homes(const sbp_schedule_options *a, const sbp_schedule_options *b);
 /* Frees what was built along the way; skeletons live in the arena. */
 void sbp_evaluator_end(sbp_evaluator *pl);
 sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options *o, int64_t t,

@@ -274,7 +274,7 @@ static const bounds *known_bounds(const search *s, const sbp_schedule_options *o
     for (int32_t i = 0; i < s->tried_count; i++) {
         const sbp_schedule_options *other = &s->tried[i].structure;
         if (other->segment == o->segment && other->checkpoint_every == o->checkpoint_every &&
-            other->host_update == o->host_update && memcmp(other->homes, o->homes, sizeof o->homes) == 0)
+            sbp_same_homes(other, o))
             return &s->tried[i];
     }
     return NULL;
@@ -395,6 +395,7 @@ static bool pick_homes(const search *s, int32_t choice, sbp_schedule_options *o)
         if (choice > 0)
             return false;
         memcpy(o->homes, w->homes, sizeof o->homes);
+        memcpy(o->first, w->first, sizeof o->first);
     } else {
         bool states = homes_tried[choice].states, gradients = homes_tried[choice].gradients,
              none = choice == 0;
@@ -641,9 +642,14 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
 const char *sbp_planner_homes(sbp_arena *arena, const sbp_schedule_options *o, const char *before) {
     sbp_text text;
     sbp_text_init(&text, arena);
-    for (int i = 0; i < SBP_ITEM_CLASS_COUNT; i++)
-        if (o->homes[i] != SBP_DEVICE)
-            sbp_text_add(&text, "%s%s%s", text.length > 0 ? "+" : before, sbp_item_class_names[i],
-                         o->homes[i] == SBP_DISK ? ":disk" : "");
+    for (int i = 0; i < SBP_ITEM_CLASS_COUNT; i++) {
+        if (o->homes[i] == SBP_DEVICE)
+            continue;
+        sbp_text_add(&text, "%s%s", text.length > 0 ? "+" : before, sbp_item_class_names[i]);
+        if (o->homes[i] == SBP_DISK || o->first[i] > 0)
+            sbp_text_add(&text, ":%s", sbp_space_names[o->homes[i]]);
+        if (o->first[i] > 0)
+            sbp_text_add(&text, ":%d", o->first[i]);
+    }
     return text.length > 0 ? text.data : "";
 }

@@ -31,7 +31,8 @@ typedef struct sbp_wish {
     const char *const *saved; /* ... these */
     int32_t saved_count;
     sbp_offload_mode offload;
-    sbp_space homes[SBP_ITEM_CLASS_COUNT]; /* with SBP_OFFLOAD_GIVEN */
+    sbp_space homes[SBP_ITEM_CLASS_COUNT]; /* with SBP_OFFLOAD_GIVEN; */
+    int32_t first[SBP_ITEM_CLASS_COUNT];   /* of the first so many items, 0: of all */
     int64_t memory_bytes;                  /* all the process may use on the device; 0: no limit */
     int64_t host_memory_bytes;             /* for offloading; 0: no limit */
 } sbp_wish;
@@ -69,8 +70,8 @@ sbp_status sbp_planner_bytes_per_token(sbp_arena *arena, sbp_diag *diag, const s
                                        const sbp_target_info *target, double *device,
                                        double *host) SBP_CHECKED;
 
-/* "checkpoints+states:disk": what lives away from the device, as --offload takes it, behind `before`; nothing
- * when nothing does. */
+/* "checkpoints+states:disk+params:host:12": what lives away from the device, as --offload takes it, behind
+ * `before`; nothing when nothing does. */
 const char *sbp_planner_homes(sbp_arena *arena, const sbp_schedule_options *schedule, const char *before);
 
 #endif

@@ -51,9 +51,11 @@ void compile_offload(compile_wish *wish, bool offload) {
         offload ? SBP_HOST : SBP_DEVICE;
 }
 
-void compile_away(compile_wish *wish, sbp_space home) {
-    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++)
+void compile_away(compile_wish *wish, sbp_space home, int32_t first) {
+    for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
         wish->options.schedule.homes[class] = home;
+        wish->options.schedule.first[class] = first;
+    }
     wish->options.schedule.host_update = home != SBP_DEVICE;
 }
 

@@ -21,8 +21,9 @@ compile_wish compile_wish_for(const char *model, int64_t t_max, int64_t chunk, i
 /* Checkpoints and saved values live on the host, or not. */
 void compile_offload(compile_wish *wish, bool offload);
 
-/* All that outlives a call of a segment lives there, and the optimizer's rules run on the host's cores. */
-void compile_away(compile_wish *wish, sbp_space home);
+/* All that outlives a call of a segment lives there, or of each class the first items (0: all), and the
+ * optimizer's rules run on the host's cores. */
+void compile_away(compile_wish *wish, sbp_space home, int32_t first);
 
 /* For the CPU; everything lives in the arena. */
 sbp_status compile_model(sbp_arena *arena, sbp_diag *diag, const compile_wish *wish,

@@ -257,6 +257,7 @@ typedef struct mode {
     int64_t every;
     const char *set;
     sbp_space away; /* where everything lives; SBP_DEVICE: as `offload` says */
+    int32_t first;  /* only so many of each class, 0: all */
 } mode;
 
 #define SEVEN_LAYERS "num_hidden_layers=7"
@@ -292,6 +293,8 @@ static const mode modes[] = {
     {.name = "all on disk", .away = SBP_DISK},
     {.name = "all on disk, step, k 2", .away = SBP_DISK, .step = true, .every = 2},
     {.name = "all on disk, bf16", .away = SBP_DISK, .bf16 = true, .save_all = true},
+    {.name = "some on the host", .away = SBP_HOST, .first = 3, .save_all = true, .set = SEVEN_LAYERS},
+    {.name = "some on disk, step", .away = SBP_DISK, .first = 5, .step = true, .set = SEVEN_LAYERS},
 };
 
 static int examine_mode(const char *model, const mode *m) {
@@ -301,7 +304,7 @@ static int examine_mode(const char *model, const mode *m) {
     wish.options.schedule.save_all = m->save_all;
     compile_offload(&wish, m->offload);
     if (m->away != SBP_DEVICE)
-        compile_away(&wish, m->away);
+        compile_away(&wish, m->away, m->first);
     wish.options.schedule.checkpoint_every = m->every > 0 ? m->every : 1;
     wish.options.step = m->step;
     wish.compute = m->bf16 ? SBP_BF16 : SBP_F32;

@@ -189,6 +189,7 @@ static void examine_modes(sbp_dtype compute) {
         bool offload, save_all, step, two_pass;
         int64_t segment, every;
         sbp_space away; /* where everything lives; SBP_DEVICE: as `offload` says */
+        int32_t first;  /* only so many of each class, 0: all */
     } cases[] = {
         {"llama_plain", "stream", .segment = 1, .every = 1},
         {"qwen2_sliding", "offload", .offload = true, .segment = 1, .every = 1},
@@ -200,6 +201,10 @@ static void examine_modes(sbp_dtype compute) {
         {"llama_tied_pad", "all on the host", .away = SBP_HOST, .save_all = true, .segment = 1, .every = 1},
         {"qwen2_sliding", "all on disk, k 2", .away = SBP_DISK, .segment = 1, .every = 2},
         {"llama_plain", "all on disk, step", .away = SBP_DISK, .step = true, .segment = 1, .every = 1},
+        {"qwen3_plain", "some on the host", .away = SBP_HOST, .first = 3, .save_all = true, .segment = 1,
+         .every = 1},
+        {"llama_tied_pad", "some on disk, step", .away = SBP_DISK, .first = 9, .step = true, .segment = 1,
+         .every = 1},
     };
     int64_t compared = 0;
     for (int k = 0; k < SBP_COUNT(cases); k++) {
@@ -212,10 +217,10 @@ static void examine_modes(sbp_dtype compute) {
         wish.options.schedule.checkpoint_every = cases[k].every;
         compile_offload(&wish, cases[k].offload);
         if (cases[k].away != SBP_DEVICE)
-            compile_away(&wish, cases[k].away);
+            compile_away(&wish, cases[k].away, cases[k].first);
         wish.options.schedule.save_all = cases[k].save_all;
         wish.options.step = cases[k].step;
-        wish.set = cases[k].offload ? "num_hidden_layers=5" : NULL;
+        wish.set = cases[k].offload || cases[k].first > 0 ? "num_hidden_layers=5" : NULL;
         wish.objective = cases[k].two_pass ? objective_test_group : NULL;
         compared += examine(name, &wish);
     }

@@ -111,12 +111,15 @@ static void estimates_equal_plans(bench *b) {
         int64_t t, chunk, head_chunk, segment, k;
         int saved; /* 0 nothing, 1 attention, 2 everything */
         sbp_space offload;
-    } cases[] = {{1000, 512, 512, 1, 1, 0, SBP_DEVICE}, {1000, 64, 128, 1, 2, 0, SBP_DEVICE},
-                 {777, 100, 50, 1, 3, 0, SBP_DEVICE},   {4096, 512, 256, 1, 6, 0, SBP_DEVICE},
-                 {4096, 512, 256, 2, 3, 0, SBP_DEVICE}, {999, 64, 64, 2, 1, 1, SBP_DEVICE},
-                 {640, 640, 640, 1, 1, 2, SBP_DEVICE},  {640, 64, 64, 1, 1, 0, SBP_HOST},
-                 {2000, 128, 128, 1, 3, 0, SBP_HOST},   {500, 70, 30, 4, 1, 0, SBP_DEVICE},
-                 {1, 1, 1, 1, 1, 0, SBP_DEVICE},        {900, 128, 64, 1, 2, 1, SBP_HOST}};
+        int32_t first; /* of every class; 0: checkpoints and saved values, all of them */
+    } cases[] = {{1000, 512, 512, 1, 1, 0, SBP_DEVICE, 0}, {1000, 64, 128, 1, 2, 0, SBP_DEVICE, 0},
+                 {777, 100, 50, 1, 3, 0, SBP_DEVICE, 0},   {4096, 512, 256, 1, 6, 0, SBP_DEVICE, 0},
+                 {4096, 512, 256, 2, 3, 0, SBP_DEVICE, 0}, {999, 64, 64, 2, 1, 1, SBP_DEVICE, 0},
+                 {640, 640, 640, 1, 1, 2, SBP_DEVICE, 0},  {640, 64, 64, 1, 1, 0, SBP_HOST, 0},
+                 {2000, 128, 128, 1, 3, 0, SBP_HOST, 0},   {500, 70, 30, 4, 1, 0, SBP_DEVICE, 0},
+                 {1, 1, 1, 1, 1, 0, SBP_DEVICE, 0},        {900, 128, 64, 1, 2, 1, SBP_HOST, 0},
+                 {900, 128, 64, 1, 2, 1, SBP_HOST, 5},     {640, 64, 64, 1, 1, 0, SBP_HOST, 100},
+                 {640, 64, 64, 1, 1, 2, SBP_HOST, 1},      {900, 64, 64, 2, 3, 0, SBP_HOST, 7}};
     sbp_pipeline p = pipeline_for(b, c->model, SBP_F32, c->step);
     for (int i = c->step; i < SBP_COUNT(cases); i += 2) {
         sbp_schedule_options s = {
@@ -128,6 +131,11 @@ static void estimates_equal_plans(bench *b) {
             .saved = attention,
             .saved_count = cases[i].saved == 1,
             .homes = {[SBP_ITEM_CHECKPOINT] = cases[i].offload, [SBP_ITEM_SAVED] = cases[i].offload}};
+        for (int class = 0; class < SBP_ITEM_CLASS_COUNT && cases[i].first > 0; class ++) {
+            s.homes[class] = cases[i].offload;
+            s.first[class] = cases[i].first;
+        }
+        s.host_update = cases[i].first > 0 && i % 4 < 2;
         sbp_plan_estimate e;
         require(b, sbp_planner_estimate(&p, cases[i].t, &s, 1, &e));
         sbp_program *real = compile(b, &p, cases[i].t, &s);
@@ -154,7 +162,7 @@ static void test_estimates(void **state) {
             c.step = step == 1;
             run(estimates_equal_plans, &c);
         }
-    assert_int_equal(c.compared, 36);
+    assert_int_equal(c.compared, 48);
 }
 
 /* ---- bytes per token --------------------------------------------------------------------------------- */
