@@ -185,3 +185,62 @@ double sbp_ptx_sqrt_odd(double x) {
     const double root = sqrt(x);
     return to_odd(root, fma(-root, root, x));
 }
+
+// f16 as bits to float without branches: the exponent is moved by a product, which subnormals survive.
+static float f32_of_f16(uint32_t bits) {
+    const uint32_t magnitude = (bits & 0x7fff) << 13;
+    const float scaled = sbp_ptx_f32_of_bits(magnitude) * 0x1p112f;
+    const uint32_t finite = sbp_ptx_bits_of_f32(scaled), special = magnitude | 0x7f800000;
+    return sbp_ptx_f32_of_bits((magnitude >= 0x0f800000 ? special : finite) | (bits & 0x8000) << 16);
+}
+
+void sbp_ptx_values(sbp_ptx_type type, const uint32_t lanes[32], double out[4][32]) {
+    if (type == SBP_PTX_BF16) {
+        for (int lane = 0; lane < 32; lane++) {
+            out[0][lane] = sbp_ptx_f32_of_bits(lanes[lane] << 16);
+            out[1][lane] = sbp_ptx_f32_of_bits(lanes[lane] & 0xffff0000);
+        }
+    } else if (type == SBP_PTX_F16) {
+        for (int lane = 0; lane < 32; lane++) {
+            out[0][lane] = f32_of_f16(lanes[lane] & 0xffff);
+            out[1][lane] = f32_of_f16(lanes[lane] >> 16);
+        }
+    } else if (type == SBP_PTX_F32 || type == SBP_PTX_TF32) {
+        const uint32_t mask = type == SBP_PTX_F32 ? 0xffffffff : 0xffffe000;
+        for (int lane = 0; lane < 32; lane++) {
+            out[0][lane] = sbp_ptx_f32_of_bits(lanes[lane] & mask);
+        }
+    } else {
+        const int bits = sbp_ptx_type_bits(type);
+        for (int j = 0; j < 32 / bits; j++) {
+            for (int lane = 0; lane < 32; lane++) {
+                out[j][lane] = sbp_ptx_value(type, lanes[lane] >> (j * bits));
+            }
+        }
+    }
+}
+
+static uint32_t element_of(sbp_ptx_type type, double value) {
+    if (type == SBP_PTX_S32) {
+        return (uint32_t)(int32_t)value;
+    }
+    return (uint32_t)sbp_ptx_round(type, value, SBP_PTX_RN, 0);
+}
+
+void sbp_ptx_rounded(sbp_ptx_type type, const double values[4][32], uint32_t lanes[32]) {
+    if (type == SBP_PTX_F32) {
+        for (int lane = 0; lane < 32; lane++) {
+            const uint32_t bits = sbp_ptx_bits_of_f32((float)values[0][lane]);
+            lanes[lane] = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fffffff : bits;
+        }
+        return;
+    }
+    const int bits = sbp_ptx_type_bits(type);
+    for (int lane = 0; lane < 32; lane++) {
+        uint32_t word = 0;
+        for (int j = 0; j < 32 / bits; j++) {
+            word |= element_of(type, values[j][lane]) << (j * bits);
+        }
+        lanes[lane] = word;
+    }
+}

@@ -68,6 +68,12 @@ double sbp_ptx_fma_odd(double x, double y, double z);
 double sbp_ptx_div_odd(double x, double y);
 double sbp_ptx_sqrt_odd(double x);
 
+/* A register of 32 lanes taken apart: out[j][lane] is element j (from the lowest bits) of the lane, 32 / bits
+ * of them. Types of at most 32 bits. The same values as sbp_ptx_value, quicker. */
+void sbp_ptx_values(sbp_ptx_type type, const uint32_t lanes[32], double out[4][32]);
+// The opposite, each element rounded to nearest; floating types and S32 (of values that fit).
+void sbp_ptx_rounded(sbp_ptx_type type, const double values[4][32], uint32_t lanes[32]);
+
 // The usual conversions, short: equal to sbp_ptx_round and sbp_ptx_value with mode RN and no flag.
 static inline float sbp_ptx_f32_of_bits(uint32_t bits) {
     float value;

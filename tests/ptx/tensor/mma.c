@@ -86,7 +86,7 @@ sbp_ptx_place sbp_ptx_mma_c(const sbp_ptx_mma *op, int lane, int element) {
 
 sbp_ptx_accumulation sbp_ptx_accumulation_of(uint64_t seed) {
     static const sbp_ptx_accumulation ways[SBP_PTX_ACCUMULATIONS] = {{0, 0}, {4, 0}, {8, 1}, {16, 2}};
-    return ways[seed ? sbp_ptx_hash(seed, 'm', 'm', 'a') % SBP_PTX_ACCUMULATIONS : 0];
+    return ways[seed > 1 ? sbp_ptx_hash(seed, 'm', 'm', 'a') % SBP_PTX_ACCUMULATIONS : 0];
 }
 
 // The sum of count terms, each cut off `guard` bits below the 24 of the largest, and then cut off to 24 bits.
@@ -130,42 +130,71 @@ static double result_of(double sum, sbp_ptx_type cd) {
     return cd == SBP_PTX_F32 ? (double)(float)sum : sbp_ptx_value(cd, sbp_ptx_round(cd, sum, SBP_PTX_RN, 0));
 }
 
-// Sixteen sums side by side, whatever the instruction set: the bits are the same, since nothing is reordered.
-enum { STRIP = 16 };
+/* One row of sums: sums[j] = a[0] * b[0][j] + a[1] * b[1][j] + ..., one after another; n: a multiple of 8.
+ * Compiled for several instruction sets: what is done side by side are different sums, so the bits are the
+ * same. */
+#define SUM_STRIP(width)                                                                                     \
+    for (; first + (width) <= n; first += (width)) {                                                         \
+        double strip[width] = {0};                                                                           \
+        for (int kk = 0; kk < k; kk++) {                                                                     \
+            for (int j = 0; j < (width); j++) {                                                              \
+                strip[j] += a[kk] * b[kk * n + first + j];                                                   \
+            }                                                                                                \
+        }                                                                                                    \
+        memcpy(sums + first, strip, sizeof strip);                                                           \
+    }
+#define SUM_ROW                                                                                              \
+    int first = 0;                                                                                           \
+    SUM_STRIP(32)                                                                                            \
+    SUM_STRIP(8)
 
-static void multiply_row(int n, int k, const double *a, const double *b, double *sums) {
-    int first = 0;
-    for (; first + STRIP <= n; first += STRIP) {
-        double strip[STRIP] = {0};
-        for (int kk = 0; kk < k; kk++) {
-            for (int j = 0; j < STRIP; j++) {
-                strip[j] += a[kk] * b[kk * n + first + j];
-            }
-        }
-        memcpy(sums + first, strip, sizeof strip);
-    }
-    for (; first < n; first += 8) {
-        double strip[8] = {0};
-        for (int kk = 0; kk < k; kk++) {
-            for (int j = 0; j < 8; j++) {
-                strip[j] += a[kk] * b[kk * n + first + j];
-            }
-        }
-        memcpy(sums + first, strip, sizeof strip);
-    }
+typedef void sum_row_fn(int n, int k, const double *a, const double *b, double *sums);
+
+static void sum_row_plain(int n, int k, const double *a, const double *b, double *sums) {
+    SUM_ROW
 }
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static void sum_row_avx2(int n, int k, const double *a, const double *b,
+                                                         double *sums) {
+    SUM_ROW
+}
+
+__attribute__((target("avx512f,prefer-vector-width=512"))) static void sum_row_avx512(int n, int k,
+                                                                                      const double *a,
+                                                                                      const double *b,
+                                                                                      double *sums) {
+    SUM_ROW
+}
+
+static sum_row_fn *best_sum_row(void) {
+    return __builtin_cpu_supports("avx512f") ? sum_row_avx512
+           : __builtin_cpu_supports("avx2")  ? sum_row_avx2
+                                             : sum_row_plain;
+}
+#else
+static sum_row_fn *best_sum_row(void) {
+    return sum_row_plain;
+}
+#endif
 
 void sbp_ptx_multiply(int m, int n, int k, const double *a, const double *b, const double *c, double *d,
                       sbp_ptx_type cd, sbp_ptx_accumulation way) {
+    sum_row_fn *const sum_row = best_sum_row();
     for (int i = 0; i < m; i++) {
         double sums[256];
         if (way.chunk == 0) {
-            multiply_row(n, k, a + i * k, b, sums);
+            sum_row(n, k, a + i * k, b, sums);
         }
         for (int j = 0; j < n; j++) {
-            const double sum =
-                way.chunk == 0 ? sums[j] + c[i * n + j] : cut_dot(n, k, a + i * k, b + j, c[i * n + j], way);
-            d[i * n + j] = result_of(sum, cd);
+            if (way.chunk != 0) {
+                sums[j] = cut_dot(n, k, a + i * k, b + j, c[i * n + j], way);
+            } else {
+                sums[j] += c[i * n + j];
+            }
+        }
+        for (int j = 0; j < n; j++) {
+            d[i * n + j] = result_of(sums[j], cd);
         }
     }
 }
@@ -173,38 +202,40 @@ void sbp_ptx_multiply(int m, int n, int k, const double *a, const double *b, con
 // ---- a warp
 // ---------------------------------------------------------------------------------------------------------
 
-// The bits of element e of a lane, of registers of 32 bits.
-static uint32_t element_bits(const uint32_t *const *registers, sbp_ptx_type type, int lane, int e) {
-    const int w = width_of(type), bits = sbp_ptx_type_bits(type);
-    const uint32_t word = registers[e / w][lane];
-    return bits == 32 ? word : word >> (e % w * bits) & ((1U << bits) - 1);
-}
-
 typedef sbp_ptx_place place_fn(const sbp_ptx_mma *op, int lane, int element);
 
 // Registers to a row-major matrix of `cols` columns.
 static void gather(const sbp_ptx_mma *op, place_fn *place, sbp_ptx_type type, int regs, int cols,
                    const uint32_t *const *registers, double *out) {
-    for (int e = 0; e < regs * width_of(type); e++) {
-        for (int lane = 0; lane < 32; lane++) {
-            const sbp_ptx_place at = place(op, lane, e);
-            out[at.row * cols + at.col] = sbp_ptx_value(type, element_bits(registers, type, lane, e));
+    const int w = width_of(type);
+    for (int r = 0; r < regs; r++) {
+        double values[4][32];
+        sbp_ptx_values(type, registers[r], values);
+        for (int j = 0; j < w; j++) {
+            // What lane 0 holds, and how far the elements of lanes 1 and 4 are from it, say where all are.
+            const sbp_ptx_place at = place(op, 0, r * w + j), next = place(op, 1, r * w + j),
+                                down = place(op, 4, r * w + j);
+            const int start = at.row * cols + at.col, step = next.row * cols + next.col - start;
+            const int group = down.row * cols + down.col - start;
+            for (int lane = 0; lane < 32; lane++) {
+                out[start + lane % 4 * step + lane / 4 * group] = values[j][lane];
+            }
         }
     }
 }
 
 static void scatter_d(const sbp_ptx_mma *op, const double *values, uint32_t *const *d) {
-    const int w = width_of(op->cd), bits = sbp_ptx_type_bits(op->cd);
+    const int w = width_of(op->cd);
     for (int r = 0; r < op->cd_regs; r++) {
-        for (int lane = 0; lane < 32; lane++) {
-            uint32_t word = 0;
-            for (int j = 0; j < w; j++) {
-                const sbp_ptx_place at = sbp_ptx_mma_c(op, lane, r * w + j);
-                const double value = values[at.row * op->n + at.col];
-                word |= (uint32_t)sbp_ptx_round(op->cd, value, SBP_PTX_RN, 0) << (j * bits);
+        double parts[4][32];
+        for (int j = 0; j < w; j++) {
+            const sbp_ptx_place at = sbp_ptx_mma_c(op, 0, r * w + j);
+            const double *start = values + at.row * op->n + at.col;
+            for (int lane = 0; lane < 32; lane++) {
+                parts[j][lane] = start[lane / 4 * op->n + lane % 4 * 2];
             }
-            d[r][lane] = word;
         }
+        sbp_ptx_rounded(op->cd, parts, d[r]);
     }
 }
 

@@ -42,8 +42,8 @@ sbp_ptx_place sbp_ptx_mma_c(const sbp_ptx_mma *op, int lane, int element);
  * registers as any of the others (everything is read before anything is written). For cd other than F64.
  *
  * The PTX ISA promises for floating types products and sums "with at least single precision" and nothing of
- * order, rounding or subnormals. seed 0: products are exact, added in double in the order of k, C last;
- * rounded once to nearest: within 2^-24 (f16: 2^-11) of the exact result, but for 2^-49 of the sum of
+ * order, rounding or subnormals. Seeds 0 and 1: products are exact, added in double in the order of k, C
+ * last; rounded once to nearest: within 2^-24 (f16: 2^-11) of the exact result, but for 2^-49 of the sum of
  * magnitudes. Other seeds pick one of SBP_PTX_ACCUMULATIONS ways, the first of which is that one; the others
  * model what was measured of tensor cores (Fasi, Higham, Mikaitis, Pranesh 2021, "Numerical behavior of
  * NVIDIA tensor cores"): the accumulator and `chunk` exact products at a time are aligned to the largest, cut

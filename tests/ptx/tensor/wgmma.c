@@ -127,45 +127,55 @@ static bool read_matrix(uint64_t bits, bool mn_major, sbp_ptx_type type, int siz
     return true;
 }
 
-// Element e of a register file of the group, `regs` registers of 32 bits per thread.
-static uint32_t group_bits(const uint32_t *const *registers, int regs, sbp_ptx_type type, int thread, int e) {
-    const int bits = sbp_ptx_type_bits(type), w = 32 / bits;
-    const uint32_t word = registers[thread / 32 * regs + e / w][thread % 32];
-    return bits == 32 ? word : word >> (e % w * bits) & ((1U << bits) - 1);
-}
-
 static void gather_a(const sbp_ptx_wgmma *op, const uint32_t *const *a, double *out) {
-    for (int e = 0; e < op->a_regs * 32 / sbp_ptx_type_bits(op->a); e++) {
-        for (int thread = 0; thread < 128; thread++) {
-            const sbp_ptx_place at = sbp_ptx_wgmma_a(op, thread, e);
-            const double value = sbp_ptx_value(op->a, group_bits(a, op->a_regs, op->a, thread, e));
-            out[at.row * op->k + at.col] = op->a_minus ? -value : value;
+    const int w = 32 / sbp_ptx_type_bits(op->a);
+    for (int warp = 0; warp < 4; warp++) {
+        for (int r = 0; r < op->a_regs; r++) {
+            double values[4][32];
+            sbp_ptx_values(op->a, a[warp * op->a_regs + r], values);
+            for (int e = 0; e < 32 * w; e++) {
+                const sbp_ptx_place at = sbp_ptx_wgmma_a(op, warp * 32 + e % 32, r * w + e / 32);
+                out[at.row * op->k + at.col] = op->a_minus ? -values[e / 32][e % 32] : values[e / 32][e % 32];
+            }
         }
     }
+}
+
+// Where register r of a warp begins in D, element j of it: of lane 0; see sbp_ptx_wgmma_d.
+static double *d_start(const sbp_ptx_wgmma *op, double *matrix, int warp, int element) {
+    const sbp_ptx_place at = sbp_ptx_wgmma_d(op, warp * 32, element);
+    return matrix + at.row * op->n + at.col;
 }
 
 static void gather_d(const sbp_ptx_wgmma *op, uint32_t *const *d, double *out) {
-    for (int e = 0; e < op->n / 2; e++) {
-        for (int thread = 0; thread < 128; thread++) {
-            const sbp_ptx_place at = sbp_ptx_wgmma_d(op, thread, e);
-            const uint32_t bits = group_bits((const uint32_t *const *)d, op->d_regs, op->d, thread, e);
-            out[at.row * op->n + at.col] = op->keep_d ? sbp_ptx_value(op->d, bits) : 0;
+    const int w = 32 / sbp_ptx_type_bits(op->d);
+    if (!op->keep_d) {
+        memset(out, 0, sizeof *out * 64 * (size_t)op->n);
+        return;
+    }
+    for (int i = 0; i < 4 * op->d_regs; i++) {
+        double values[4][32];
+        sbp_ptx_values(op->d, d[i], values);
+        for (int j = 0; j < w; j++) {
+            double *start = d_start(op, out, i / op->d_regs, i % op->d_regs * w + j);
+            for (int lane = 0; lane < 32; lane++) {
+                start[lane / 4 * op->n + lane % 4 * 2] = values[j][lane];
+            }
         }
     }
 }
 
-static void scatter_d(const sbp_ptx_wgmma *op, const double *values, uint32_t *const *d) {
-    const int bits = sbp_ptx_type_bits(op->d), w = 32 / bits;
-    for (int r = 0; r < op->d_regs; r++) {
-        for (int thread = 0; thread < 128; thread++) {
-            uint32_t word = 0;
-            for (int j = 0; j < w; j++) {
-                const sbp_ptx_place at = sbp_ptx_wgmma_d(op, thread, r * w + j);
-                const double value = values[at.row * op->n + at.col];
-                word |= (uint32_t)sbp_ptx_round(op->d, value, SBP_PTX_RN, 0) << (j * bits);
+static void scatter_d(const sbp_ptx_wgmma *op, double *values, uint32_t *const *d) {
+    const int w = 32 / sbp_ptx_type_bits(op->d);
+    for (int i = 0; i < 4 * op->d_regs; i++) {
+        double parts[4][32];
+        for (int j = 0; j < w; j++) {
+            const double *start = d_start(op, values, i / op->d_regs, i % op->d_regs * w + j);
+            for (int lane = 0; lane < 32; lane++) {
+                parts[j][lane] = start[lane / 4 * op->n + lane % 4 * 2];
             }
-            d[thread / 32 * op->d_regs + r][thread % 32] = word;
         }
+        sbp_ptx_rounded(op->d, parts, d[i]);
     }
 }
 
