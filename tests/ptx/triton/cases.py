@@ -9,7 +9,7 @@ import kernels_attention as attention
 import kernels_products as products
 import kernels_rows as rows
 
-TRITON = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "i32": "i32"}
+TRITON = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "i32": "i32", "e4m3": "fp8e4nv"}
 
 
 @dataclasses.dataclass
@@ -74,8 +74,21 @@ class Case:
     archs: tuple = ("sm80", "sm90a")
 
 
+E4M3 = np.array([(m / 8 if e == 0 else 1 + m / 8) * 2.0 ** (max(e, 1) - 7) for e in range(16) for m in range(8)][:-1])
+
+
+def e4m3_codes(values):
+    """Nearest codes; of two that are equally near the even one."""
+    size = np.abs(values)[..., None]
+    distance = np.abs(size - E4M3) + (np.arange(127) % 2) * 1e-12
+    return (distance.argmin(-1) | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)
+
+
 def rounded(values, dtype):
     """What a buffer of this type holds of these values, as float64."""
+    if dtype == "e4m3":
+        codes = e4m3_codes(values)
+        return np.where(codes & 0x80, -1.0, 1.0) * E4M3[codes & 0x7F]
     if dtype == "bf16":
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
         bits = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32)
@@ -101,6 +114,7 @@ def wanted(dtype, values, error, begin=None):
 # Largest error of the whole tensor: roundings of each type, and of sums that are formed in no certain order.
 SINGLE, BF16, F16 = 2e-6, 4e-3, 5e-4
 TF32 = 1e-3  # operands of 11 bits
+FP8 = 1e-3  # sums on Hopper keep fewer bits than float32
 ATTENTION = 8e-3  # probabilities and their gradients rounded to bf16 between two products
 
 
@@ -244,6 +258,7 @@ def products_by_pointers():
     yield matmul("matmul_odd", (37, 29, 51), (32, 32, 32), "bf16", "f32", SINGLE, stages=2, warps=2, archs=("sm80",))
     yield matmul("matmul_tf32", (50, 36, 48), (64, 32, 32), "f32", "f32", TF32, stages=2)
     yield matmul("matmul_f16_groups", (101, 40, 64), (128, 64, 32), "f16", "f16", F16, warps=8, archs=("sm90a",))
+    yield matmul("matmul_e4m3", (70, 24, 96), (64, 32, 32), "e4m3", "f32", FP8, b_t=True, stages=2, archs=("sm90a",))
 
 
 def matmul_split():

@@ -24,11 +24,13 @@ import cases
 
 HERE = pathlib.Path(__file__).resolve().parent
 ARCHS = {"sm80": 80, "sm90a": 90}
-BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4}
+BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4, "e4m3": 1}
 
 
 def encoded(values, dtype):
-    """The bytes of an array in a format; bf16 rounds to nearest even."""
+    """The bytes of an array in a format, rounded to nearest even."""
+    if dtype == "e4m3":
+        return cases.e4m3_codes(values).tobytes()
     if dtype == "bf16":
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
         return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes()
