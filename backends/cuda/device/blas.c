@@ -1,0 +1,345 @@
+/* blas.c: products by cuBLASLt.
+ *
+ * It counts in columns where the program counts in rows: a row-major matrix is its transpose there, so
+ * d = op(a) op(b) is asked for as d' = op(b)' op(a)', with b as its first factor. d' is n x m; the bias, a
+ * number per column of d, is then one per row, which is what its epilogue adds.
+ *
+ * Equal products give equal bits: sums are not split (no scheme of reduction is allowed), the memory that it
+ * works in is the stream's own, and the algorithm is a function of shape, strides, types and alignments. It
+ * sums in fp32 (f64: fp64), never in TF32. */
+#include "backends/cuda/device/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { A_FACTOR, B_FACTOR, ADDEND, RESULT, LAYOUTS, MOST_ALIGNMENT = 8 /* log2 */ };
+
+static const sbp_cuda_symbol symbols[] = {
+#define SYMBOL(name, ...) {#name, offsetof(cublas_calls, name)},
+#include "backends/cuda/device/cublaslt.def"
+#undef SYMBOL
+};
+
+/* ---- opening ---------------------------------------------------------------------------------------- */
+
+static const char *status_text(cublas_status status) {
+    switch (status) {
+    case CUBLAS_NOT_INITIALIZED:
+        return "it cannot be initialised on this device";
+    case CUBLAS_ALLOC_FAILED:
+        return "out of memory";
+    case CUBLAS_INVALID_VALUE:
+        return "an invalid value";
+    case CUBLAS_ARCH_MISMATCH:
+        return "it has no code for this device";
+    case CUBLAS_EXECUTION_FAILED:
+        return "a kernel of it failed";
+    case CUBLAS_NOT_SUPPORTED:
+        return "not supported";
+    default:
+        return "an error of its own";
+    }
+}
+
+static sbp_status blas_fail(cuda_device *d, cublas_status status, const char *what, sbp_diag *diag) {
+    bool ours = status == CUBLAS_INVALID_VALUE;
+    d->broken = CUDA_UNKNOWN;
+    return sbp_fail(diag, ours ? SBP_INTERNAL : SBP_MACHINE, "cuda: %s: cuBLASLt: %s (%d, in %.*s)",
+                    d->physical.name, status_text(status), (int)status, (int)strcspn(what, "("), what);
+}
+
+#define BLAS_TRY(d, diag, call)                                                                              \
+    do {                                                                                                     \
+        cublas_status blas_status_ = (d)->blas.calls.call;                                                   \
+        if (blas_status_ != CUBLAS_OK)                                                                       \
+            return blas_fail(d, blas_status_, #call, diag);                                                  \
+    } while (0)
+
+static sbp_status find_product(void *user, const sbp_command *command, const sbp_dtype *dtypes) {
+    bool *found = user;
+    *found |= command->kind == SBP_CMD_GEMM && sbp_cuda_blas_has(dtypes);
+    return SBP_OK;
+}
+
+/* The library, or what is against it: a plan has kernels of its own for all products. */
+static bool open_library(cuda_device *d, sbp_diag *diag) {
+    sbp_diag *why = sbp_diag_create();
+    if (!why)
+        return false;
+    bool good = sbp_cuda_library_open(SBP_CUDA_CUBLASLT, why, &d->blas.library) == SBP_OK &&
+                sbp_cuda_library_symbols(&d->blas.library, symbols, SBP_COUNT(symbols), &d->blas.calls,
+                                         why) == SBP_OK;
+    if (!good) {
+        const char *text = sbp_diag_text(why, SBP_ERROR);
+        size_t skip = strncmp(text, "error: ", 7) == 0 ? 7 : 0;
+        sbp_warn(diag, "cuda: products by this program's own kernels, which are slower: %.*s",
+                 (int)strcspn(text + skip, "\n"), text + skip);
+        sbp_cuda_library_close(&d->blas.library);
+    }
+    sbp_diag_destroy(why);
+    return good;
+}
+
+sbp_status cuda_blas_create(cuda_device *d, sbp_diag *diag) {
+    const size_t cache_bytes = CUDA_BLAS_CACHE * sizeof *d->blas.cache;
+    bool wanted = false;
+    SBP_TRY(sbp_gpu_each_command(d->program, find_product, &wanted));
+    if (!wanted || !open_library(d, diag))
+        return SBP_OK;
+    d->blas.cache = sbp_malloc(cache_bytes);
+    if (!d->blas.cache)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    memset(d->blas.cache, 0, cache_bytes);
+    SBP_TRY(cuda_memory_alloc(d, CUDA_BLAS_WORKSPACE_BYTES, "cuBLASLt", &d->blas.workspace, diag));
+    BLAS_TRY(d, diag, cublasLtCreate(&d->blas.handle));
+    d->machine.blas = true;
+    return SBP_OK;
+}
+
+void cuda_blas_destroy(cuda_device *d) {
+    if (d->blas.handle)
+        (void)d->blas.calls.cublasLtDestroy(d->blas.handle);
+    if (d->blas.workspace)
+        (void)d->api.calls.cuMemFree(d->blas.workspace);
+    sbp_cuda_library_close(&d->blas.library);
+    free(d->blas.cache);
+    d->blas = (cuda_blas){0};
+}
+
+/* ---- what is asked for ------------------------------------------------------------------------------ */
+
+/* What a product is described by while it is asked for and run. */
+typedef struct description {
+    cublas_product product;
+    cublas_layout layouts[LAYOUTS];
+    cublas_preference preference;
+} description;
+
+typedef struct product {
+    cuda_blas_shape shape;
+    cuda_address a, b, c, d, bias; /* as the program has them; c is d where there is none */
+    double alpha, beta;
+} product;
+
+static int32_t blas_type(sbp_dtype dtype) {
+    switch (dtype) {
+    case SBP_F64:
+        return CUBLAS_R_64F;
+    case SBP_BF16:
+        return CUBLAS_R_16BF;
+    case SBP_F16:
+        return CUBLAS_R_16F;
+    default:
+        return CUBLAS_R_32F;
+    }
+}
+
+/* log2 of the bytes that all rows of a matrix begin at multiples of. */
+static uint8_t alignment_of(cuda_address address, int64_t stride, int64_t unit) {
+    uint64_t bits = address | (uint64_t)(stride * unit);
+    uint8_t log = 0;
+    while (log < MOST_ALIGNMENT && !(bits >> log & 1))
+        log++;
+    return log;
+}
+
+static cuda_address address_of(const cuda_device *d, const sbp_span *span) {
+    return span->space == SBP_SPACE_COUNT ? 0 : d->memory + (uint64_t)span->offset;
+}
+
+/* A matrix of one row has no stride, but the library wants one. */
+static int64_t stride_of(const sbp_span *span) {
+    return span->stride < span->cols || span->rows <= 1 ? span->cols : span->stride;
+}
+
+static product describe(const cuda_device *dev, const sbp_dispatch *dispatch) {
+    const sbp_command *command = dispatch->command;
+    const sbp_span *d = &dispatch->spans[0], *a = &dispatch->spans[1], *b = &dispatch->spans[2],
+                   *c = &dispatch->spans[3], *bias = &dispatch->spans[4];
+    bool has_c = c->space != SBP_SPACE_COUNT, has_bias = bias->space != SBP_SPACE_COUNT;
+    const sbp_span *addend = has_c ? c : d;
+    product p = {.a = address_of(dev, a),
+                 .b = address_of(dev, b),
+                 .c = address_of(dev, addend),
+                 .d = address_of(dev, d),
+                 .bias = address_of(dev, bias),
+                 .alpha = command->u.gemm.alpha,
+                 .beta = has_c ? command->u.gemm.beta : 0};
+    memset(&p.shape, 0, sizeof p.shape);
+    p.shape.m = d->rows;
+    p.shape.n = d->cols;
+    p.shape.k = command->u.gemm.ta ? a->rows : a->cols;
+    p.shape.a_stride = stride_of(a);
+    p.shape.b_stride = stride_of(b);
+    p.shape.c_stride = stride_of(addend);
+    p.shape.d_stride = stride_of(d);
+    p.shape.ta = command->u.gemm.ta;
+    p.shape.tb = command->u.gemm.tb;
+    p.shape.in = (uint8_t)a->dtype;
+    p.shape.out = (uint8_t)d->dtype;
+    p.shape.has_c = has_c;
+    p.shape.has_bias = has_bias;
+    const int64_t in = sbp_dtype_bytes(a->dtype), out = sbp_dtype_bytes(d->dtype);
+    p.shape.alignment[0] = alignment_of(p.a, p.shape.a_stride, in);
+    p.shape.alignment[1] = alignment_of(p.b, p.shape.b_stride, in);
+    p.shape.alignment[2] = alignment_of(p.c, p.shape.c_stride, out);
+    p.shape.alignment[3] = alignment_of(p.d, p.shape.d_stride, out);
+    return p;
+}
+
+static sbp_status create_layout(cuda_device *d, sbp_dtype dtype, int64_t rows, int64_t cols, int64_t stride,
+                                cublas_layout *out, sbp_diag *diag) {
+    BLAS_TRY(d, diag,
+             cublasLtMatrixLayoutCreate(out, blas_type(dtype), (uint64_t)rows, (uint64_t)cols, stride));
+    return SBP_OK;
+}
+
+/* Row-major [rows, cols] is a matrix of `cols` rows here. */
+static sbp_status create_layouts(cuda_device *d, const cuda_blas_shape *s, description *out, sbp_diag *diag) {
+    const sbp_dtype in = (sbp_dtype)s->in, result = (sbp_dtype)s->out;
+    cublas_layout *l = out->layouts;
+    SBP_TRY(create_layout(d, in, s->tb ? s->k : s->n, s->tb ? s->n : s->k, s->b_stride, &l[A_FACTOR], diag));
+    SBP_TRY(create_layout(d, in, s->ta ? s->m : s->k, s->ta ? s->k : s->m, s->a_stride, &l[B_FACTOR], diag));
+    SBP_TRY(create_layout(d, result, s->n, s->m, s->c_stride, &l[ADDEND], diag));
+    return create_layout(d, result, s->n, s->m, s->d_stride, &l[RESULT], diag);
+}
+
+static sbp_status set_attribute(cuda_device *d, cublas_product of, int32_t attribute, const void *value,
+                                size_t bytes, sbp_diag *diag) {
+    BLAS_TRY(d, diag, cublasLtMatmulDescSetAttribute(of, attribute, value, bytes));
+    return SBP_OK;
+}
+
+static sbp_status create_product(cuda_device *d, const product *p, description *out, sbp_diag *diag) {
+    const cuda_blas_shape *s = &p->shape;
+    const bool wide = s->out == SBP_F64;
+    const int32_t first = s->tb ? CUBLAS_TRANSPOSED : CUBLAS_AS_IS,
+                  second = s->ta ? CUBLAS_TRANSPOSED : CUBLAS_AS_IS;
+    const uint32_t epilogue = CUBLAS_EPILOGUE_BIAS;
+    BLAS_TRY(d, diag,
+             cublasLtMatmulDescCreate(&out->product, wide ? CUBLAS_SUM_64F : CUBLAS_SUM_32F,
+                                      wide ? CUBLAS_R_64F : CUBLAS_R_32F));
+    SBP_TRY(set_attribute(d, out->product, CUBLAS_PRODUCT_TRANSA, &first, sizeof first, diag));
+    SBP_TRY(set_attribute(d, out->product, CUBLAS_PRODUCT_TRANSB, &second, sizeof second, diag));
+    if (!s->has_bias)
+        return SBP_OK;
+    SBP_TRY(set_attribute(d, out->product, CUBLAS_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue, diag));
+    return set_attribute(d, out->product, CUBLAS_PRODUCT_BIAS_POINTER, &p->bias, sizeof p->bias, diag);
+}
+
+static sbp_status prefer(cuda_device *d, cublas_preference of, int32_t attribute, const void *value,
+                         size_t bytes, sbp_diag *diag) {
+    BLAS_TRY(d, diag, cublasLtMatmulPreferenceSetAttribute(of, attribute, value, bytes));
+    return SBP_OK;
+}
+
+static sbp_status create_preference(cuda_device *d, const cuda_blas_shape *s, cublas_preference *out,
+                                    sbp_diag *diag) {
+    static const int32_t attributes[] = {CUBLAS_PREFER_ALIGNMENT_B, CUBLAS_PREFER_ALIGNMENT_A,
+                                         CUBLAS_PREFER_ALIGNMENT_C, CUBLAS_PREFER_ALIGNMENT_D};
+    const uint64_t workspace = CUDA_BLAS_WORKSPACE_BYTES;
+    const uint32_t schemes = CUBLAS_REDUCTION_NONE;
+    BLAS_TRY(d, diag, cublasLtMatmulPreferenceCreate(out));
+    SBP_TRY(prefer(d, *out, CUBLAS_PREFER_WORKSPACE_BYTES, &workspace, sizeof workspace, diag));
+    SBP_TRY(prefer(d, *out, CUBLAS_PREFER_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes, diag));
+    for (int i = 0; i < SBP_COUNT(attributes); i++) {
+        const uint32_t bytes = 1u << s->alignment[i];
+        SBP_TRY(prefer(d, *out, attributes[i], &bytes, sizeof bytes, diag));
+    }
+    return SBP_OK;
+}
+
+static void destroy_description(cuda_device *d, description *x) {
+    const cublas_calls *calls = &d->blas.calls;
+    if (x->preference)
+        (void)calls->cublasLtMatmulPreferenceDestroy(x->preference);
+    for (int i = 0; i < LAYOUTS; i++)
+        if (x->layouts[i])
+            (void)calls->cublasLtMatrixLayoutDestroy(x->layouts[i]);
+    if (x->product)
+        (void)calls->cublasLtMatmulDescDestroy(x->product);
+}
+
+/* ---- algorithms ------------------------------------------------------------------------------------- */
+
+/* The place of a shape in the cache; one that is free when it is not in it. */
+static cuda_blas_entry *find_entry(cuda_blas *blas, const cuda_blas_shape *shape) {
+    uint64_t at = sbp_hash_bytes(shape, sizeof *shape, 0);
+    if (blas->cached > CUDA_BLAS_CACHE / 2) { /* shapes of tails come and go */
+        memset(blas->cache, 0, CUDA_BLAS_CACHE * sizeof *blas->cache);
+        blas->cached = 0;
+    }
+    while (blas->cache[at % CUDA_BLAS_CACHE].used &&
+           memcmp(&blas->cache[at % CUDA_BLAS_CACHE].shape, shape, sizeof *shape) != 0)
+        at++;
+    return &blas->cache[at % CUDA_BLAS_CACHE];
+}
+
+/* *out is NULL when the library has no algorithm for this product. */
+static sbp_status choose_algorithm(cuda_device *d, const product *p, description *x, cuda_blas_entry **out,
+                                   sbp_diag *diag) {
+    cuda_blas_entry *entry = find_entry(&d->blas, &p->shape);
+    cublas_choice choice;
+    int32_t found = 0;
+    *out = entry;
+    if (entry->used)
+        return SBP_OK;
+    *out = NULL;
+    memset(&choice, 0, sizeof choice);
+    SBP_TRY(create_preference(d, &p->shape, &x->preference, diag));
+    cublas_status status = d->blas.calls.cublasLtMatmulAlgoGetHeuristic(
+        d->blas.handle, x->product, x->layouts[A_FACTOR], x->layouts[B_FACTOR], x->layouts[ADDEND],
+        x->layouts[RESULT], x->preference, 1, &choice, &found);
+    if (status != CUBLAS_OK && status != CUBLAS_NOT_SUPPORTED)
+        return blas_fail(d, status, "cublasLtMatmulAlgoGetHeuristic", diag);
+    if (status != CUBLAS_OK || found < 1 || choice.state != CUBLAS_OK ||
+        choice.workspace_bytes > CUDA_BLAS_WORKSPACE_BYTES)
+        return SBP_OK;
+    *entry = (cuda_blas_entry){.shape = p->shape,
+                               .algorithm = choice.algorithm,
+                               .workspace_bytes = choice.workspace_bytes,
+                               .used = true};
+    d->blas.cached++;
+    *out = entry;
+    return SBP_OK;
+}
+
+static sbp_status multiply(cuda_device *d, const product *p, description *x, bool *done, sbp_diag *diag) {
+    const float narrow[2] = {(float)p->alpha, (float)p->beta};
+    const double wide[2] = {p->alpha, p->beta};
+    const bool is_wide = p->shape.out == SBP_F64;
+    cuda_blas_entry *entry;
+    SBP_TRY(create_product(d, p, x, diag));
+    SBP_TRY(create_layouts(d, &p->shape, x, diag));
+    SBP_TRY(choose_algorithm(d, p, x, &entry, diag));
+    *done = entry != NULL;
+    if (!entry)
+        return SBP_OK;
+    BLAS_TRY(d, diag,
+             cublasLtMatmul(d->blas.handle, x->product, is_wide ? (const void *)&wide[0] : &narrow[0], p->b,
+                            x->layouts[A_FACTOR], p->a, x->layouts[B_FACTOR],
+                            is_wide ? (const void *)&wide[1] : &narrow[1], p->c, x->layouts[ADDEND], p->d,
+                            x->layouts[RESULT], &entry->algorithm, (void *)(uintptr_t)d->blas.workspace,
+                            CUDA_BLAS_WORKSPACE_BYTES, d->streams[CUDA_COMPUTE]));
+    return SBP_OK;
+}
+
+bool cuda_blas_takes(const cuda_device *d, const sbp_dispatch *dispatch) {
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
+    sbp_gpu_dispatch_dtypes(dispatch, dtypes);
+    return d->machine.blas && sbp_cuda_blas_has(dtypes);
+}
+
+sbp_status cuda_blas_product(cuda_device *d, const sbp_dispatch *dispatch, bool *done, sbp_diag *diag) {
+    product p = describe(d, dispatch);
+    description x = {0};
+    *done = false;
+    if (p.shape.k == 0) /* what the library makes of a sum without terms is not said */
+        return SBP_OK;
+    *done = true;
+    if (p.shape.m == 0 || p.shape.n == 0)
+        return SBP_OK;
+    sbp_status status = multiply(d, &p, &x, done, diag);
+    destroy_description(d, &x);
+    return status;
+}

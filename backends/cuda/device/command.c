@@ -1,0 +1,172 @@
+/* command.c: a command of the program becomes calls of the driver on the stream of its queue: copies and most
+ * fills are the driver's own, products cuBLASLt's where it has them, all else kernels as abi.h says. */
+#include "backends/cuda/device/cuda.h"
+
+#include <string.h>
+
+/* The driver's 2D calls take a pitch below 2^31. */
+enum { MOST_PITCH = INT32_MAX };
+
+static bool is_empty(const sbp_span *span) {
+    return span->space == SBP_SPACE_COUNT || span->rows == 0 || span->cols == 0;
+}
+
+static sbp_status check_span(const cuda_device *d, const sbp_span *span, sbp_diag *diag) {
+    int64_t bytes, before;
+    if (is_empty(span))
+        return SBP_OK;
+    if (span->rows < 0 || span->cols < 0 || span->stride < 0 || (unsigned)span->dtype >= SBP_DTYPE_COUNT ||
+        (span->rows > 1 && span->stride < span->cols))
+        return sbp_fail(diag, SBP_INTERNAL, "cuda: an operand of %lld x %lld, stride %lld",
+                        (long long)span->rows, (long long)span->cols, (long long)span->stride);
+    if (!sbp_mul_i64(span->rows - 1, span->stride, &before) || !sbp_add_i64(before, span->cols, &bytes) ||
+        !sbp_mul_i64(bytes, sbp_dtype_bytes(span->dtype), &bytes))
+        return sbp_fail(diag, SBP_INTERNAL, "cuda: the size of an operand overflows");
+    return cuda_memory_check(d, span->space, span->offset, bytes, diag);
+}
+
+static bool is_dense(const sbp_span *span) {
+    return span->rows == 1 || span->stride == span->cols;
+}
+
+/* ---- copies ----------------------------------------------------------------------------------------- */
+
+/* Rows that follow each other. */
+static sbp_status copy_bytes(cuda_device *d, cuda_stream stream, const sbp_span *to, int64_t to_offset,
+                             const sbp_span *from, int64_t from_offset, int64_t bytes, sbp_diag *diag) {
+    size_t n = (size_t)bytes;
+    cuda_address to_device = d->memory + (uint64_t)to_offset, from_device = d->memory + (uint64_t)from_offset;
+    if (to->space == SBP_DEVICE && from->space == SBP_DEVICE)
+        CUDA_TRY(d, diag, cuMemcpyDtoDAsync(to_device, from_device, n, stream));
+    else if (to->space == SBP_DEVICE)
+        CUDA_TRY(d, diag, cuMemcpyHtoDAsync(to_device, d->host + from_offset, n, stream));
+    else
+        CUDA_TRY(d, diag, cuMemcpyDtoHAsync(d->host + to_offset, from_device, n, stream));
+    return SBP_OK;
+}
+
+static sbp_status copy_rows(cuda_device *d, cuda_stream stream, const sbp_span *to, const sbp_span *from,
+                            sbp_diag *diag) {
+    const int64_t unit = sbp_dtype_bytes(to->dtype);
+    cuda_copy_2d copy = {.from_type = from->space == SBP_DEVICE ? CUDA_MEMORY_DEVICE : CUDA_MEMORY_HOST,
+                         .from_host = from->space == SBP_HOST ? d->host + from->offset : NULL,
+                         .from_device = from->space == SBP_DEVICE ? d->memory + (uint64_t)from->offset : 0,
+                         .from_pitch = (size_t)(from->stride * unit),
+                         .to_type = to->space == SBP_DEVICE ? CUDA_MEMORY_DEVICE : CUDA_MEMORY_HOST,
+                         .to_host = to->space == SBP_HOST ? d->host + to->offset : NULL,
+                         .to_device = to->space == SBP_DEVICE ? d->memory + (uint64_t)to->offset : 0,
+                         .to_pitch = (size_t)(to->stride * unit),
+                         .width_bytes = (size_t)(to->cols * unit),
+                         .height = (size_t)to->rows};
+    CUDA_TRY(d, diag, cuMemcpy2DAsync(&copy, stream));
+    return SBP_OK;
+}
+
+static sbp_status copy(cuda_device *d, cuda_stream stream, const sbp_span *to, const sbp_span *from,
+                       sbp_diag *diag) {
+    if (to->rows != from->rows || to->cols != from->cols || to->dtype != from->dtype ||
+        (to->space == SBP_HOST && from->space == SBP_HOST))
+        return sbp_fail(diag, SBP_INTERNAL, "cuda: copy: shapes, types or spaces");
+    const int64_t unit = sbp_dtype_bytes(to->dtype);
+    if (is_empty(to))
+        return SBP_OK;
+    if (is_dense(to) && is_dense(from))
+        return copy_bytes(d, stream, to, to->offset, from, from->offset, to->rows * to->cols * unit, diag);
+    if (to->stride * unit <= MOST_PITCH && from->stride * unit <= MOST_PITCH)
+        return copy_rows(d, stream, to, from, diag);
+    for (int64_t r = 0; r < to->rows; r++)
+        SBP_TRY(copy_bytes(d, stream, to, to->offset + r * to->stride * unit, from,
+                           from->offset + r * from->stride * unit, to->cols * unit, diag));
+    return SBP_OK;
+}
+
+/* ---- fills ------------------------------------------------------------------------------------------ */
+
+/* Of elements that the driver can set: up to 4 bytes, or 8 whose halves are equal. */
+static bool can_fill(const sbp_span *span, double value, uint32_t *bits, int64_t *unit) {
+    uint32_t words[2] = {0};
+    sbp_element_set(words, span->dtype, 0, value);
+    *bits = words[0];
+    *unit = sbp_dtype_bytes(span->dtype);
+    if (*unit == 8 && words[0] != words[1])
+        return false;
+    *unit = *unit == 8 ? 4 : *unit;
+    return is_dense(span) || span->stride * sbp_dtype_bytes(span->dtype) <= MOST_PITCH;
+}
+
+static sbp_status fill(cuda_device *d, cuda_stream stream, const sbp_span *span, uint32_t bits, int64_t unit,
+                       sbp_diag *diag) {
+    const int64_t scale = sbp_dtype_bytes(span->dtype) / unit;
+    bool dense = is_dense(span);
+    size_t width = (size_t)(span->cols * scale * (dense ? span->rows : 1)),
+           height = dense ? 1 : (size_t)span->rows;
+    size_t pitch = dense ? width * (size_t)unit : (size_t)(span->stride * scale * unit);
+    cuda_address at = d->memory + (uint64_t)span->offset;
+    if (bits == 0 && dense)
+        CUDA_TRY(d, diag, cuMemsetD8Async(at, 0, width * (size_t)unit, stream));
+    else if (unit == 1)
+        CUDA_TRY(d, diag, cuMemsetD2D8Async(at, pitch, (uint8_t)bits, width, height, stream));
+    else if (unit == 2)
+        CUDA_TRY(d, diag, cuMemsetD2D16Async(at, pitch, (uint16_t)bits, width, height, stream));
+    else
+        CUDA_TRY(d, diag, cuMemsetD2D32Async(at, pitch, bits, width, height, stream));
+    return SBP_OK;
+}
+
+/* ---- commands --------------------------------------------------------------------------------------- */
+
+static sbp_status run_product(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    sbp_cuda_machine machine = d->machine;
+    bool done = false;
+    if (cuda_blas_takes(d, dispatch))
+        SBP_TRY(cuda_blas_product(d, dispatch, &done, diag));
+    machine.blas = false;
+    return done ? SBP_OK : cuda_kernels_launch(d, dispatch, &machine, diag);
+}
+
+static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    const sbp_command *command = dispatch->command;
+    const sbp_span *spans = dispatch->spans;
+    cuda_stream stream = d->streams[command->queue];
+    uint32_t bits;
+    int64_t unit;
+    switch (command->kind) {
+    case SBP_CMD_COLLECTIVE: /* of one rank */
+        if (spans[0].space == spans[1].space && spans[0].offset == spans[1].offset)
+            return SBP_OK;
+        return copy(d, stream, &spans[0], &spans[1], diag);
+    case SBP_CMD_COPY:
+        return copy(d, stream, &spans[0], &spans[1], diag);
+    case SBP_CMD_FILL:
+        if (is_empty(&spans[0]))
+            return SBP_OK;
+        if (can_fill(&spans[0], command->u.fill, &bits, &unit))
+            return fill(d, stream, &spans[0], bits, unit, diag);
+        return cuda_kernels_launch(d, dispatch, &d->machine, diag);
+    case SBP_CMD_GEMM:
+        return run_product(d, dispatch, diag);
+    default:
+        return cuda_kernels_launch(d, dispatch, &d->machine, diag);
+    }
+}
+
+sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    const sbp_command *command = dispatch->command;
+    SBP_TRY(cuda_enter(d, diag));
+    if (command->kind == SBP_CMD_FENCE)
+        return cuda_order(d, command->u.fence.from, command->u.fence.to, diag);
+    if (dispatch->span_count < 0 || dispatch->span_count > SBP_MAX_COMMAND_OPERANDS || command->queue < 0 ||
+        command->queue >= CUDA_STREAMS)
+        return sbp_fail(diag, SBP_INTERNAL, "cuda: a command of %d operands in queue %d",
+                        dispatch->span_count, command->queue);
+    bool copies = command->kind == SBP_CMD_COPY;
+    if (command->queue != CUDA_COMPUTE && !copies)
+        return sbp_fail(diag, SBP_INTERNAL, "cuda: queues in and out only copy");
+    for (int32_t i = 0; i < dispatch->span_count; i++) {
+        if (dispatch->spans[i].space == SBP_HOST && !copies)
+            return sbp_fail(diag, SBP_INTERNAL, "cuda: %s: an operand in the host's memory",
+                            sbp_command_name(command->kind));
+        SBP_TRY(check_span(d, &dispatch->spans[i], diag));
+    }
+    return run(d, dispatch, diag);
+}

@@ -1,0 +1,177 @@
+/* cuda.h: what the files of the CUDA device share.
+ *
+ * Each queue of the program that is ours (compute, in, out) is a stream. A fence between two of them is an
+ * event that is recorded on the one and waited for by the other; within a stream everything is in order
+ * anyway, so fences there cost nothing. Arenas are one allocation each, that of the host pinned where the
+ * system allows it.
+ *
+ * A failure of the driver may belong to something submitted long before; whichever call reports it, nothing
+ * runs behind it (cuda_device.broken).
+ *
+ * Environment, for tests: SBP_CUDA_IMAGE=ptx loads PTX of the architecture where a cubin would do;
+ * SBP_CUDA_VARIANT=plain|vector|mma|wgmma takes no better variant of kernels than this. */
+#ifndef SBP_CUDA_CUDA_H
+#define SBP_CUDA_CUDA_H
+
+#include "backends/cuda/abi.h"
+#include "backends/cuda/device/cuda_api.h"
+#include "backends/cuda/library.h"
+#include "backends/device.h"
+
+/* ---- api.c ------------------------------------------------------------------------------------------ */
+
+typedef struct cuda_api {
+    cuda_calls calls;
+    sbp_cuda_library library;
+    int32_t version; /* of CUDA that the driver is made for: 13000 */
+} cuda_api;
+
+/* The driver, initialised. Zeroed when it fails. SBP_MACHINE: there is none, it is too old, it sees no
+ * device.
+ */
+sbp_status cuda_api_open(cuda_api *api, sbp_diag *diag) SBP_CHECKED;
+void cuda_api_close(cuda_api *api);
+/* Devices, at least one. */
+sbp_status cuda_api_count(const cuda_api *api, sbp_diag *diag, int32_t *out) SBP_CHECKED;
+/* "out of memory" */
+const char *cuda_result_text(const cuda_api *api, cuda_result result);
+/* Whether the machine, or its driver, is at fault and not we. */
+bool cuda_result_is_machine(cuda_result result);
+
+/* A device as the driver describes it. */
+typedef struct cuda_physical {
+    int32_t handle;
+    char name[96];
+    int32_t capability; /* 10 * major + minor */
+    int32_t processors, shared_bytes;
+    int64_t memory_bytes;
+} cuda_physical;
+
+sbp_status cuda_physical_read(const cuda_api *api, int32_t index, sbp_diag *diag,
+                              cuda_physical *out) SBP_CHECKED;
+
+/* ---- kernels.c -------------------------------------------------------------------------------------- */
+
+typedef struct cuda_kernel {
+    sbp_gpu_key key;
+    cuda_module module;
+    cuda_function function;
+    int32_t shared_bytes; /* dynamic, that it was allowed */
+} cuda_kernel;
+
+/* ---- blas.c ----------------------------------------------------------------------------------------- */
+
+enum { CUDA_BLAS_WORKSPACE_BYTES = 32 << 20, CUDA_BLAS_CACHE = 1024 };
+
+/* A product as cuBLASLt is asked for it: what its choice of an algorithm depends on. No padding. */
+typedef struct cuda_blas_shape {
+    int64_t m, n, k; /* of row-major d [m, n] */
+    int64_t a_stride, b_stride, c_stride, d_stride;
+    uint8_t ta, tb, in, out, has_c, has_bias;
+    uint8_t alignment[4]; /* log2 of bytes, of a, b, c, d */
+    uint8_t unused[6];
+} cuda_blas_shape;
+
+typedef struct cuda_blas_entry {
+    cuda_blas_shape shape;
+    cublas_algorithm algorithm;
+    uint64_t workspace_bytes;
+    bool used;
+} cuda_blas_entry;
+
+typedef struct cuda_blas {
+    sbp_cuda_library library;
+    cublas_calls calls;
+    cublas_handle handle; /* NULL: the program has no products for it */
+    cuda_address workspace;
+    cuda_blas_entry *cache; /* CUDA_BLAS_CACHE, by hash; filled again from the beginning when full */
+    int32_t cached;
+} cuda_blas;
+
+/* ---- the device ------------------------------------------------------------------------------------- */
+
+enum { CUDA_COMPUTE, CUDA_IN, CUDA_OUT, CUDA_STREAMS }; /* as sbp_queue has them */
+
+typedef struct cuda_device {
+    sbp_device base;
+    cuda_api api;
+    cuda_physical physical;
+    cuda_context context; /* the device's primary one */
+    cuda_stream streams[CUDA_STREAMS];
+    cuda_event events[CUDA_STREAMS]; /* of fences: a wait is for the last record before it */
+    cuda_result broken;              /* what a call failed with; CUDA_OK: none did */
+    int64_t free_bytes;              /* of the device, before anything was allocated */
+    const sbp_program *program;
+    const void *code;
+    int64_t code_bytes;
+    sbp_arena *arena;    /* of the images */
+    cuda_address memory; /* of the device's arena */
+    char *host;          /* of the host's */
+    bool pinned;
+    cuda_address scratch;
+    int64_t scratch_bytes;
+    sbp_cuda_machine machine;
+    cuda_kernel *kernels; /* sorted by key */
+    int32_t kernel_count;
+    cuda_blas blas;
+} cuda_device;
+
+/* The device without queues host and disk (backends/composite). */
+extern const sbp_device_class cuda_proper;
+
+/* open.c. Driver, context, streams. Zeroed before; closed by cuda_device_close in any case. */
+sbp_status cuda_device_open(cuda_device *d, const sbp_device_options *options, sbp_diag *diag) SBP_CHECKED;
+void cuda_device_close(cuda_device *d);
+/* Before memory and modules go: nothing runs any more, whatever has failed. With a context. */
+void cuda_device_idle(cuda_device *d);
+/* Fails with what a call of the driver returned; from then on commands are refused. */
+sbp_status cuda_fail(cuda_device *d, cuda_result result, const char *what, sbp_diag *diag);
+/* The context is the calling thread's, and nothing has failed. */
+sbp_status cuda_enter(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+/* Leaves the calling function unless the call succeeded. */
+#define CUDA_TRY(d, diag, call)                                                                              \
+    do {                                                                                                     \
+        cuda_result cuda_result_ = (d)->api.calls.call;                                                      \
+        if (cuda_result_ != CUDA_OK)                                                                         \
+            return cuda_fail(d, cuda_result_, #call, diag);                                                  \
+    } while (0)
+sbp_status cuda_wait_all(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+/* Commands of `to` after this start when those of `from` before it are done. */
+sbp_status cuda_order(cuda_device *d, int32_t from, int32_t to, sbp_diag *diag) SBP_CHECKED;
+
+/* memory.c */
+sbp_status cuda_arenas_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+/* Device memory beside the arena; said to be what it is for when there is none. */
+sbp_status cuda_memory_alloc(cuda_device *d, int64_t bytes, const char *what, cuda_address *out,
+                             sbp_diag *diag) SBP_CHECKED;
+void cuda_memory_destroy(cuda_device *d);
+/* Whether bytes lie in an arena that is ours; SBP_INTERNAL when they do not. */
+sbp_status cuda_memory_check(const cuda_device *d, sbp_space space, int64_t offset, int64_t bytes,
+                             sbp_diag *diag) SBP_CHECKED;
+sbp_status cuda_memory_write(cuda_device *d, sbp_space space, int64_t offset, const void *data, int64_t bytes,
+                             sbp_diag *diag) SBP_CHECKED;
+sbp_status cuda_memory_read(cuda_device *d, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                            sbp_diag *diag) SBP_CHECKED;
+/* Scratch memory of the compute stream: at least so many bytes, beginning at a multiple of 1024. */
+sbp_status cuda_scratch(cuda_device *d, int64_t bytes, cuda_address *out, sbp_diag *diag) SBP_CHECKED;
+
+/* kernels.c: the images of the plan that fit the device. */
+sbp_status cuda_kernels_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+void cuda_kernels_destroy(cuda_device *d);
+/* machine: d->machine, or that without something. */
+sbp_status cuda_kernels_launch(cuda_device *d, const sbp_dispatch *dispatch, const sbp_cuda_machine *machine,
+                               sbp_diag *diag) SBP_CHECKED;
+
+/* blas.c: products by cuBLASLt, opened when the program has one for it. */
+sbp_status cuda_blas_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+void cuda_blas_destroy(cuda_device *d);
+/* Whether a product is of types that it has. */
+bool cuda_blas_takes(const cuda_device *d, const sbp_dispatch *dispatch);
+/* *done: false when it has no way to compute this one, and nothing was submitted. */
+sbp_status cuda_blas_product(cuda_device *d, const sbp_dispatch *dispatch, bool *done,
+                             sbp_diag *diag) SBP_CHECKED;
+
+/* command.c */
+sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,135 @@
+/* memory.c: arenas, and how the host reaches them. */
+#include "backends/cuda/device/cuda.h"
+#include "ir/machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- allocating ------------------------------------------------------------------------------------- */
+
+/* "12.00 GiB of device memory are needed for WHAT; of the 79.10 GiB of NVIDIA H100, 3.20 GiB are free" */
+static sbp_status no_memory(cuda_device *d, int64_t bytes, const char *what, sbp_diag *diag) {
+    char a[32], b[32], c[32];
+    size_t free_bytes = 0, total_bytes = 0;
+    d->broken = CUDA_OUT_OF_MEMORY;
+    bool known = d->api.calls.cuMemGetInfo(&free_bytes, &total_bytes) == CUDA_OK;
+    return sbp_fail(diag, SBP_MACHINE, "cuda: %s needs %s of device memory; of the %s of %s, %s are free",
+                    what, sbp_format_bytes(a, sizeof a, (double)bytes),
+                    sbp_format_bytes(b, sizeof b, (double)d->physical.memory_bytes), d->physical.name,
+                    known ? sbp_format_bytes(c, sizeof c, (double)free_bytes) : "an unknown part");
+}
+
+sbp_status cuda_memory_alloc(cuda_device *d, int64_t bytes, const char *what, cuda_address *out,
+                             sbp_diag *diag) {
+    cuda_result result = d->api.calls.cuMemAlloc(out, (size_t)bytes);
+    if (result == CUDA_OK)
+        return SBP_OK;
+    *out = 0;
+    return result == CUDA_OUT_OF_MEMORY ? no_memory(d, bytes, what, diag)
+                                        : cuda_fail(d, result, "cuMemAlloc", diag);
+}
+
+/* Pinned, so that copies run beside everything else; else as it comes, which is right but slower. */
+static sbp_status create_host(cuda_device *d, int64_t bytes, sbp_diag *diag) {
+    char need[32], limit[100];
+    void *memory = NULL;
+    cuda_result result = d->api.calls.cuMemHostAlloc(&memory, (size_t)bytes, CUDA_HOST_ALLOC_PORTABLE);
+    if (result != CUDA_OK && result != CUDA_OUT_OF_MEMORY && result != CUDA_NOT_PERMITTED &&
+        result != CUDA_OPERATING_SYSTEM)
+        return cuda_fail(d, result, "cuMemHostAlloc", diag);
+    d->pinned = result == CUDA_OK;
+    d->host = d->pinned ? memory : sbp_malloc((size_t)bytes);
+    if (!d->host)
+        return sbp_fail(diag, SBP_MACHINE, "cuda: the plan keeps %s in the host's memory; %s",
+                        sbp_format_bytes(need, sizeof need, (double)bytes),
+                        sbp_machine_memory_text(limit, sizeof limit));
+    if (!d->pinned)
+        sbp_warn(diag,
+                 "cuda: the %s of the plan in the host's memory cannot be pinned (%s): copies will be slower",
+                 sbp_format_bytes(need, sizeof need, (double)bytes), cuda_result_text(&d->api, result));
+    return SBP_OK;
+}
+
+sbp_status cuda_arenas_create(cuda_device *d, sbp_diag *diag) {
+    const int64_t *bytes = d->program->arena_bytes;
+    if (bytes[SBP_DEVICE] > 0)
+        SBP_TRY(cuda_memory_alloc(d, bytes[SBP_DEVICE], "the plan", &d->memory, diag));
+    return bytes[SBP_HOST] > 0 ? create_host(d, bytes[SBP_HOST], diag) : SBP_OK;
+}
+
+void cuda_memory_destroy(cuda_device *d) {
+    const cuda_calls *calls = &d->api.calls;
+    if (d->memory)
+        (void)calls->cuMemFree(d->memory);
+    if (d->scratch)
+        (void)calls->cuMemFree(d->scratch);
+    if (d->host && d->pinned)
+        (void)calls->cuMemFreeHost(d->host);
+    else
+        free(d->host);
+    d->memory = d->scratch = 0;
+    d->host = NULL;
+}
+
+/* The stream may still use the smaller one, which is behind what waits for it then. */
+sbp_status cuda_scratch(cuda_device *d, int64_t bytes, cuda_address *out, sbp_diag *diag) {
+    if (bytes > d->scratch_bytes) {
+        if (d->scratch) {
+            CUDA_TRY(d, diag, cuStreamSynchronize(d->streams[CUDA_COMPUTE]));
+            CUDA_TRY(d, diag, cuMemFree(d->scratch));
+        }
+        d->scratch = 0;
+        d->scratch_bytes = 0;
+        int64_t rounded = sbp_round_up(bytes, 1 << 20);
+        SBP_TRY(cuda_memory_alloc(d, rounded + 1024, "scratch memory of a kernel", &d->scratch, diag));
+        d->scratch_bytes = rounded;
+    }
+    *out = (d->scratch + 1023) / 1024 * 1024;
+    return SBP_OK;
+}
+
+/* ---- the host's side -------------------------------------------------------------------------------- */
+
+sbp_status cuda_memory_check(const cuda_device *d, sbp_space space, int64_t offset, int64_t bytes,
+                             sbp_diag *diag) {
+    int64_t size =
+        d->program && (space == SBP_DEVICE || space == SBP_HOST) ? d->program->arena_bytes[space] : 0;
+    if (offset >= 0 && bytes >= 0 && offset <= size && bytes <= size - offset)
+        return SBP_OK;
+    return sbp_fail(diag, SBP_INTERNAL, "cuda: bytes %lld to %lld of arena %d, which has %lld",
+                    (long long)offset, (long long)offset + bytes, (int)space, (long long)size);
+}
+
+/* Memory of the caller is not pinned: a copy may return before the device has it, so it is in the stream, and
+ * the stream is waited for. */
+sbp_status cuda_memory_write(cuda_device *d, sbp_space space, int64_t offset, const void *data, int64_t bytes,
+                             sbp_diag *diag) {
+    SBP_TRY(cuda_memory_check(d, space, offset, bytes, diag));
+    SBP_TRY(cuda_wait_all(d, diag));
+    if (bytes == 0)
+        return SBP_OK;
+    if (space == SBP_HOST) {
+        memcpy(d->host + offset, data, (size_t)bytes);
+        return SBP_OK;
+    }
+    CUDA_TRY(d, diag,
+             cuMemcpyHtoDAsync(d->memory + (uint64_t)offset, data, (size_t)bytes, d->streams[CUDA_COMPUTE]));
+    CUDA_TRY(d, diag, cuStreamSynchronize(d->streams[CUDA_COMPUTE]));
+    return SBP_OK;
+}
+
+sbp_status cuda_memory_read(cuda_device *d, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                            sbp_diag *diag) {
+    SBP_TRY(cuda_memory_check(d, space, offset, bytes, diag));
+    SBP_TRY(cuda_wait_all(d, diag));
+    if (bytes == 0)
+        return SBP_OK;
+    if (space == SBP_HOST) {
+        memcpy(data, d->host + offset, (size_t)bytes);
+        return SBP_OK;
+    }
+    CUDA_TRY(d, diag,
+             cuMemcpyDtoHAsync(data, d->memory + (uint64_t)offset, (size_t)bytes, d->streams[CUDA_COMPUTE]));
+    CUDA_TRY(d, diag, cuStreamSynchronize(d->streams[CUDA_COMPUTE]));
+    return SBP_OK;
+}

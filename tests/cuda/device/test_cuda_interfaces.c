@@ -1,0 +1,87 @@
+/* test_cuda_interfaces.c: our tables of NVIDIA's functions against the libraries themselves, where they are
+ * installed: the toolkit's stub of the driver, which has every symbol, and cuBLASLt, whose descriptions need
+ * no driver. */
+#include "tests/cuda/device/testing.h"
+
+#include "backends/cuda/library.h"
+
+#define STUB "/usr/local/cuda/lib64/stubs/libcuda.so"
+
+static const char *const driver_symbols[] = {
+#define SYMBOL(name, suffix, ...) #name #suffix,
+#include "backends/cuda/device/cuda.def"
+#undef SYMBOL
+    "cuGetProcAddress_v2"};
+
+static void test_driver_symbols(void **state) {
+    (void)state;
+    void *stub = dlopen(STUB, RTLD_NOW | RTLD_LOCAL);
+    if (!stub) {
+        print_message("skipped: the driver's names: there is no " STUB "\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof driver_symbols / sizeof *driver_symbols; i++)
+        if (!dlsym(stub, driver_symbols[i]))
+            fail_msg("no %s", driver_symbols[i]);
+    dlclose(stub);
+}
+
+static const sbp_cuda_symbol blas_symbols[] = {
+#define SYMBOL(name, ...) {#name, offsetof(cublas_calls, name)},
+#include "backends/cuda/device/cublaslt.def"
+#undef SYMBOL
+};
+
+#define WORKS(call) assert_int_equal(call, CUBLAS_OK)
+
+/* Attributes have the sizes that we give them, and no others. */
+static void test_blas_descriptions(void **state) {
+    (void)state;
+    sbp_diag *diag = sbp_diag_create();
+    sbp_cuda_library library;
+    cublas_calls blas;
+    cublas_product product;
+    cublas_layout layout;
+    cublas_preference preference;
+    const int32_t transposed = CUBLAS_TRANSPOSED;
+    const uint32_t epilogue = CUBLAS_EPILOGUE_BIAS, none = CUBLAS_REDUCTION_NONE, alignment = 2;
+    const uint64_t bytes = 32 << 20;
+    const cuda_address bias = 4096;
+    /* the real one, wherever it is, and not the fake, which has been asked for by every other test */
+    unsetenv("SBP_CUDA_LIBRARIES");
+    if (sbp_cuda_library_open(SBP_CUDA_CUBLASLT, diag, &library) != SBP_OK) {
+        print_message("skipped: descriptions of cuBLASLt: %s", sbp_diag_text(diag, SBP_ERROR));
+        sbp_diag_destroy(diag);
+        skip();
+    }
+    assert_int_equal(sbp_cuda_library_symbols(&library, blas_symbols, SBP_COUNT(blas_symbols), &blas, diag),
+                     SBP_OK);
+    WORKS(blas.cublasLtMatmulDescCreate(&product, CUBLAS_SUM_32F, CUBLAS_R_32F));
+    WORKS(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_TRANSA, &transposed, 4));
+    WORKS(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_TRANSB, &transposed, 4));
+    WORKS(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_EPILOGUE, &epilogue, 4));
+    WORKS(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_BIAS_POINTER, &bias, 8));
+    assert_int_not_equal(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_BIAS_POINTER, &bias, 4),
+                         0);
+    assert_int_not_equal(blas.cublasLtMatmulDescSetAttribute(product, CUBLAS_PRODUCT_TRANSA, &bytes, 8), 0);
+    WORKS(blas.cublasLtMatrixLayoutCreate(&layout, CUBLAS_R_16BF, 128, 64, 136));
+    WORKS(blas.cublasLtMatmulPreferenceCreate(&preference));
+    WORKS(blas.cublasLtMatmulPreferenceSetAttribute(preference, CUBLAS_PREFER_WORKSPACE_BYTES, &bytes, 8));
+    WORKS(
+        blas.cublasLtMatmulPreferenceSetAttribute(preference, CUBLAS_PREFER_REDUCTION_SCHEME_MASK, &none, 4));
+    for (int32_t a = CUBLAS_PREFER_ALIGNMENT_A; a <= CUBLAS_PREFER_ALIGNMENT_D; a++)
+        WORKS(blas.cublasLtMatmulPreferenceSetAttribute(preference, a, &alignment, 4));
+    assert_int_not_equal(
+        blas.cublasLtMatmulPreferenceSetAttribute(preference, CUBLAS_PREFER_ALIGNMENT_A, &bytes, 8), 0);
+    WORKS(blas.cublasLtMatmulPreferenceDestroy(preference));
+    WORKS(blas.cublasLtMatrixLayoutDestroy(layout));
+    WORKS(blas.cublasLtMatmulDescDestroy(product));
+    sbp_cuda_library_close(&library);
+    sbp_diag_destroy(diag);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_driver_symbols),
+                                       cmocka_unit_test(test_blas_descriptions)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,230 @@
+/* streams.c: streams and events of the fake driver. A stream is a list of what is still to do; it is done
+ * when somebody waits, in a random order between streams that the events allow. */
+#include "tests/cuda/fake/driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_STREAMS = 64, MOST_EVENTS = 64, MOST_QUEUED = 4096, DATA_ALIGNMENT = 64 };
+
+/* A record of an event: who waits for the event waits for its last record before that. */
+typedef struct record {
+    bool done;
+    int32_t users; /* the event, the stream that comes to it, streams that wait */
+} record;
+
+typedef enum kind { WORK, RECORD, WAIT } kind;
+
+typedef struct item {
+    struct item *next;
+    kind kind;
+    record *record;
+    fake_cuda_work *work;
+    _Alignas(DATA_ALIGNMENT) unsigned char data[];
+} item;
+
+struct cuda_stream_handle {
+    int32_t id; /* 0: free */
+    item *head, *tail;
+};
+
+struct cuda_event_handle {
+    int32_t id;
+    record *last;
+};
+
+static struct cuda_stream_handle streams[MOST_STREAMS];
+static struct cuda_event_handle events[MOST_EVENTS];
+static int32_t queued;
+
+static void leave(record *r) {
+    if (r && --r->users == 0)
+        free(r);
+}
+
+static void drop_head(cuda_stream stream) {
+    item *x = stream->head;
+    stream->head = x->next;
+    if (!stream->head)
+        stream->tail = NULL;
+    leave(x->record);
+    free(x);
+    queued--;
+}
+
+void fake_streams_reset(void) {
+    for (int s = 0; s < MOST_STREAMS; s++) {
+        while (streams[s].head)
+            drop_head(&streams[s]);
+        streams[s].id = 0;
+    }
+    for (int e = 0; e < MOST_EVENTS; e++) {
+        leave(events[e].last);
+        events[e] = (struct cuda_event_handle){0};
+    }
+}
+
+static bool is_event(cuda_event event) {
+    return event >= events && event < events + MOST_EVENTS && event->id > 0;
+}
+
+int32_t fake_cuda_stream(cuda_stream stream) {
+    return stream >= streams && stream < streams + MOST_STREAMS ? stream->id : 0;
+}
+
+/* ---- running ---------------------------------------------------------------------------------------- */
+
+static bool may_run(const struct cuda_stream_handle *stream) {
+    return stream->head && (stream->head->kind != WAIT || stream->head->record->done);
+}
+
+static void run_head(cuda_stream stream) {
+    item *x = stream->head;
+    if (x->kind == RECORD)
+        x->record->done = true;
+    if (x->kind == WORK && fake.sticky == CUDA_OK)
+        fake.sticky = x->work(x->data);
+    drop_head(stream);
+}
+
+static cuda_stream any_that_may_run(void) {
+    cuda_stream found = NULL;
+    uint64_t seen = 0;
+    for (int s = 0; s < MOST_STREAMS; s++)
+        if (may_run(&streams[s]) && fake_random() % ++seen == 0)
+            found = &streams[s];
+    return found;
+}
+
+/* The stream that must go on before this one can: a record always stands before those who wait for it. */
+static cuda_stream needed_for(cuda_stream stream) {
+    while (!may_run(stream)) {
+        const record *wanted = stream->head->record;
+        cuda_stream found = NULL;
+        for (int s = 0; s < MOST_STREAMS; s++)
+            for (const item *x = streams[s].head; x; x = x->next)
+                if (x->kind == RECORD && x->record == wanted)
+                    found = &streams[s];
+        stream = found;
+    }
+    return stream;
+}
+
+static cuda_result drain(cuda_stream stream) {
+    bool late = fake_number("late", -1) >= 0;
+    while (stream->head)
+        run_head(!late && fake_random() % 2 ? any_that_may_run() : needed_for(stream));
+    return fake.sticky;
+}
+
+static cuda_result push(cuda_stream stream, const item *what, const void *data, size_t bytes) {
+    size_t size = (sizeof *what + bytes + DATA_ALIGNMENT - 1) / DATA_ALIGNMENT * DATA_ALIGNMENT;
+    item *x = aligned_alloc(DATA_ALIGNMENT, size);
+    if (!x)
+        return CUDA_OUT_OF_MEMORY;
+    memcpy(x, what, sizeof *x);
+    if (bytes > 0)
+        memcpy(x->data, data, bytes);
+    if (stream->tail)
+        stream->tail->next = x;
+    else
+        stream->head = x;
+    stream->tail = x;
+    if (x->record)
+        x->record->users++;
+    if (++queued > MOST_QUEUED) /* a driver's lists are not endless either */
+        while (queued > MOST_QUEUED / 2)
+            run_head(any_that_may_run());
+    return CUDA_OK;
+}
+
+cuda_result fake_cuda_enqueue(cuda_stream stream, fake_cuda_work *work, const void *data, size_t bytes) {
+    if (fake_cuda_stream(stream) == 0)
+        return fake_cuda_wrong(CUDA_INVALID_HANDLE, "no such stream, or the default one");
+    return push(stream, &(item){.kind = WORK, .work = work}, data, bytes);
+}
+
+/* ---- the driver's functions ------------------------------------------------------------------------- */
+
+cuda_result cuStreamCreate(cuda_stream *stream, uint32_t flags) {
+    FAKE_ENTER(true);
+    for (int s = 0; s < MOST_STREAMS; s++)
+        if (streams[s].id == 0) {
+            streams[s] = (struct cuda_stream_handle){.id = ++fake.ids};
+            *stream = &streams[s];
+            fake_cuda_count(1);
+            fake_cuda_log("cuStreamCreate -> s%d, flags %u", streams[s].id, flags);
+            return CUDA_OK;
+        }
+    return CUDA_OUT_OF_MEMORY;
+}
+
+/* What is in it still runs, as with a driver. */
+cuda_result cuStreamDestroy(cuda_stream stream) {
+    cuda_result result = fake_cuda_enter(__func__, true);
+    if (fake_cuda_stream(stream) == 0)
+        return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuStreamDestroy: no such stream");
+    (void)drain(stream);
+    fake_cuda_log("cuStreamDestroy s%d", stream->id);
+    stream->id = 0;
+    fake_cuda_count(-1);
+    return result;
+}
+
+/* A device that is lost does nothing more, but what ran has come to an end. */
+cuda_result cuStreamSynchronize(cuda_stream stream) {
+    cuda_result result = fake_cuda_enter(__func__, true);
+    if (fake_cuda_stream(stream) == 0)
+        return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuStreamSynchronize: no such stream");
+    fake_cuda_log("cuStreamSynchronize s%d", stream->id);
+    cuda_result drained = drain(stream);
+    return result != CUDA_OK ? result : drained;
+}
+
+cuda_result cuEventCreate(cuda_event *event, uint32_t flags) {
+    FAKE_ENTER(true);
+    for (int e = 0; e < MOST_EVENTS; e++)
+        if (events[e].id == 0) {
+            events[e] = (struct cuda_event_handle){.id = ++fake.ids};
+            *event = &events[e];
+            fake_cuda_count(1);
+            fake_cuda_log("cuEventCreate -> e%d, flags %u", events[e].id, flags);
+            return CUDA_OK;
+        }
+    return CUDA_OUT_OF_MEMORY;
+}
+
+cuda_result cuEventDestroy(cuda_event event) {
+    cuda_result result = fake_cuda_enter(__func__, true);
+    if (!is_event(event))
+        return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuEventDestroy: no such event");
+    fake_cuda_log("cuEventDestroy e%d", event->id);
+    leave(event->last);
+    *event = (struct cuda_event_handle){0};
+    fake_cuda_count(-1);
+    return result;
+}
+
+cuda_result cuEventRecord(cuda_event event, cuda_stream stream) {
+    FAKE_ENTER(true);
+    if (!is_event(event) || fake_cuda_stream(stream) == 0)
+        return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuEventRecord: no such event or stream");
+    record *r = calloc(1, sizeof *r);
+    if (!r)
+        return CUDA_OUT_OF_MEMORY;
+    leave(event->last);
+    event->last = r;
+    r->users = 1;
+    fake_cuda_log("cuEventRecord e%d, s%d", event->id, stream->id);
+    return push(stream, &(item){.kind = RECORD, .record = r}, NULL, 0);
+}
+
+cuda_result cuStreamWaitEvent(cuda_stream stream, cuda_event event, uint32_t flags) {
+    FAKE_ENTER(true);
+    if (!is_event(event) || fake_cuda_stream(stream) == 0 || flags != 0)
+        return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuStreamWaitEvent: no such event or stream");
+    fake_cuda_log("cuStreamWaitEvent s%d, e%d", stream->id, event->id);
+    if (!event->last) /* never recorded: nothing to wait for */
+        return CUDA_OK;
+    return push(stream, &(item){.kind = WAIT, .record = event->last}, NULL, 0);
+}
