@@ -143,7 +143,8 @@ void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint
 sbp_status sbp_fence_place(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count,
                            sbp_fence_list *list) SBP_CHECKED;
 
-/* Takes those fences of the list out again that the others make redundant; those in loops first. */
+/* Takes those fences of the list out again that the others make redundant; those in loops first, of these the
+ * last. */
 void sbp_fence_reduce(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count,
                       const sbp_fence_list *list);
 

@@ -289,8 +289,10 @@ void sbp_fence_reduce(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t cou
         write_clocks(pass, &traces[t]);
     for (int32_t i = 0; i < list->count; i++)
         deepest = pass->depth[list->items[i].gap] > deepest ? pass->depth[list->items[i].gap] : deepest;
+    /* The last one first: one between queues was put behind what it is for, and covers what an earlier one is
+     * for, too; but then that is waited for together with copies that came after it. */
     for (int32_t depth = deepest; depth >= 0; depth--)
-        for (int32_t i = 0; i < list->count; i++)
+        for (int32_t i = list->count - 1; i >= 0; i--)
             if (pass->depth[list->items[i].gap] == depth)
                 take_out(pass, traces, count, list->items[i].gap, list->items[i].bit);
 }

@@ -117,9 +117,7 @@ static bool hazard_when(bench *b, const sbp_command *changed, bool earlier) {
 }
 
 /* Leaves out each fence in turn: some stream must then have a hazard. So must it when a fence to compute from
- * another queue does not wait for the last copy before it: commands wait for no copy in vain. That is not
- * asked of programs with a disk: there a copy that came through it may stand before a fence that is for the
- * copy before, because a fence stands at one place for both of its queues. */
+ * another queue does not wait for the last copy before it: commands wait for no copy in vain. */
 static int check_mutants(bench *b) {
     int survivors = 0;
     for (int32_t f = 0; f < b->fences.count; f++) {
@@ -127,8 +125,7 @@ static int check_mutants(bench *b) {
         bool needed = hazard_when(b, fence, false);
         bool waits = fence->u.fence.from != SBP_QUEUE_COMPUTE && fence->u.fence.to == SBP_QUEUE_COMPUTE;
         bool tight = !waits || hazard_when(b, fence, true);
-        bool asked = b->program->arena_bytes[SBP_DISK] == 0;
-        if (!(needed && (tight || !asked)) && ++survivors <= 5)
+        if (!(needed && tight) && ++survivors <= 5)
             print_message("%s: fence %d (%s -> %s) %s\n", b->name, (int)f,
                           sbp_queue_names[fence->u.fence.from], sbp_queue_names[fence->u.fence.to],
                           needed ? "waits for a copy in vain" : "is not needed by any stream");
