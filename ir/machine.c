@@ -3,7 +3,10 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -158,6 +161,26 @@ const char *sbp_machine_processor(char *out, size_t size) {
         fclose(file);
     snprintf(out, size, "%s, family %d model %d", name, family, model);
     return out;
+}
+
+bool sbp_cache_path(const char *name, char *out, size_t size) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = cache && *cache == '/' ? snprintf(out, size, "%s/streambp/%s", cache, name)
+            : home && *home == '/' ? snprintf(out, size, "%s/.cache/streambp/%s", home, name)
+                                   : -1;
+    return n >= 0 && (size_t)n < size;
+}
+
+void sbp_make_directories_above(const char *path) {
+    char above[4096];
+    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        size_t length = (size_t)(slash - path);
+        if (length >= sizeof above)
+            return;
+        memcpy(above, path, length);
+        above[length] = 0;
+        (void)mkdir(above, 0700);
+    }
 }
 
 double sbp_seconds(void) {

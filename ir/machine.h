@@ -1,8 +1,10 @@
-/* machine.h: memory, in bytes, cores and the clock of this machine, for planning and for messages. Linux;
- * limits of the control group (version 2, else 1) and of the process (ulimit -v, -d) count. Thread safe. */
+/* machine.h: memory, in bytes, cores, the clock and the cache directory of this machine, for planning and for
+ * messages. Linux; limits of the control group (version 2, else 1) and of the process (ulimit -v, -d) count.
+ * Thread safe. */
 #ifndef SBP_IR_MACHINE_H
 #define SBP_IR_MACHINE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +22,12 @@ int32_t sbp_machine_cores(void);
 /* The processor as it names itself, with its family and model, which tell apart what goes by one name, into
  * out, which is returned: "AMD EPYC, family 26 model 2". */
 const char *sbp_machine_processor(char *out, size_t size);
+/* The path of a file of this name among what programs of this project keep for the next time,
+ * $XDG_CACHE_HOME/streambp or ~/.cache/streambp, into out; false: there is no place for it. */
+bool sbp_cache_path(const char *name, char *out, size_t size);
+/* Makes the directories above a path that are missing, for this user alone. What could not be made shows when
+ * the file is written. */
+void sbp_make_directories_above(const char *path);
 /* Seconds of a clock that never goes back. */
 double sbp_seconds(void);
 

@@ -45,13 +45,10 @@ static sbp_status describe_machine(const sbp_compilation *c, const sbp_device_cl
 
 /* NULL: there is no place for it. */
 static const char *cache_path(const sbp_compilation *c, const char *machine) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    uint64_t hash = sbp_hash_bytes(machine, strlen(machine), 0);
-    if (cache && *cache == '/')
-        return sbp_arena_printf(c->arena, "%s/streambp/rates-%016llx", cache, (unsigned long long)hash);
-    if (home && *home == '/')
-        return sbp_arena_printf(c->arena, "%s/.cache/streambp/rates-%016llx", home, (unsigned long long)hash);
-    return NULL;
+    char path[4096];
+    const char *name = sbp_arena_printf(c->arena, "rates-%016llx",
+                                        (unsigned long long)sbp_hash_bytes(machine, strlen(machine), 0));
+    return sbp_cache_path(name, path, sizeof path) ? sbp_arena_strdup(c->arena, path) : NULL;
 }
 
 static bool read_cache(const sbp_compilation *c, const char *path, const char *machine, sbp_rates *out) {
@@ -75,8 +72,7 @@ static void write_cache(const sbp_compilation *c, const char *path, const char *
         sbp_diag_destroy(none);
         return;
     }
-    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/'))
-        (void)mkdir(sbp_arena_strndup(c->arena, path, (size_t)(slash - path)), 0700);
+    sbp_make_directories_above(path);
     sbp_text_init(&text, c->arena);
     sbp_text_add(&text, "# %s\n", machine);
     sbp_rates_print(&text, rates, "", " ", "\n");

@@ -9,10 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "ir/base.h"
+#include "ir/machine.h"
 
 static uint64_t seed = 1;
 
@@ -379,6 +382,34 @@ static void sizes_do_not_overflow(void **state) {
     assert_int_equal(sbp_round_up(64, 64), 64);
 }
 
+static void what_is_kept_has_a_place(void **unused) {
+    (void)unused;
+    char top[64], path[128], want[128], small[8];
+    struct stat made;
+    snprintf(top, sizeof top, "/tmp/sbp-test-base-%d", (int)getpid());
+    snprintf(want, sizeof want, "%s/a/streambp/name", top);
+    snprintf(path, sizeof path, "%s/a", top);
+    setenv("XDG_CACHE_HOME", path, 1);
+    assert_true(sbp_cache_path("name", path, sizeof path));
+    assert_string_equal(path, want);
+    assert_false(sbp_cache_path("name", small, sizeof small));
+    for (int twice = 0; twice < 2; twice++)
+        sbp_make_directories_above(path);
+    assert_int_equal(stat(path, &made), -1);
+    *strrchr(path, '/') = 0;
+    assert_int_equal(stat(path, &made), 0);
+    assert_true(S_ISDIR(made.st_mode) && (made.st_mode & 0777) == 0700);
+    for (; strlen(path) >= strlen(top); *strrchr(path, '/') = 0)
+        assert_int_equal(rmdir(path), 0);
+    setenv("XDG_CACHE_HOME", "relative", 1);
+    setenv("HOME", "/home/x", 1);
+    assert_true(sbp_cache_path("name", path, sizeof path));
+    assert_string_equal(path, "/home/x/.cache/streambp/name");
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("HOME");
+    assert_false(sbp_cache_path("name", path, sizeof path));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arenas_give_zeroed_memory),
@@ -392,6 +423,7 @@ int main(void) {
         cmocka_unit_test(doubles_are_short_and_exact),
         cmocka_unit_test(bytes_for_people),
         cmocka_unit_test(maps_keep_what_they_were_told),
+        cmocka_unit_test(what_is_kept_has_a_place),
         cmocka_unit_test(sizes_do_not_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

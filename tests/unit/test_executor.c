@@ -1,6 +1,7 @@
 /* test_executor.c: what the executor hands to a device: spans, rows, order, scalars; chunk tables and scatter
  * orders; errors of plan and caller. The device here only records. */
 #include "runtime/run/executor.h"
+#include "tests/common/expect.h"
 #include "tests/unit/mutate.h"
 #include "tests/unit/place.h"
 #include "tests/unit/program_texts.h"
@@ -48,18 +49,6 @@ static void close_bench(bench *b) {
     sbp_executor_destroy(b->executor);
     sbp_diag_destroy(b->diag);
     sbp_arena_destroy(b->arena);
-}
-
-static void expect_ok(bench *b, sbp_status status) {
-    if (status != SBP_OK)
-        fail_msg("status %d: %s", (int)status, sbp_diag_text(b->diag, SBP_ERROR));
-}
-
-static void expect_text(bench *b, const char *want) {
-    const char *text = sbp_diag_text(b->diag, SBP_ERROR);
-    if (!strstr(text, want))
-        fail_msg("expected a message with '%s', got '%s'", want, text);
-    sbp_diag_clear(b->diag);
 }
 
 /* ---- row data --------------------------------------------------------------------------------------- */
@@ -236,15 +225,15 @@ static void spans_are_those_of_the_views(void **state) {
             batch data;
             int64_t s = t % 6;
             make_batch(&data, t, s, false);
-            expect_ok(&b, sbp_executor_bind(b.executor, t, s, data.columns, data.count, b.diag));
+            expect_ok(b.diag, sbp_executor_bind(b.executor, t, s, data.columns, data.count, b.diag));
             b.device->count = 0;
-            expect_ok(&b, sbp_executor_run(b.executor, "accumulate", b.diag));
+            expect_ok(b.diag, sbp_executor_run(b.executor, "accumulate", b.diag));
             walk w = {.b = &b, .data = &data};
             w.position = (sbp_position){.sizes = sbp_program_sizes(b.program, t, s), .table = -1};
             slow_body(&w, &b.program->entries[0].body);
             assert_int_equal(w.at, b.device->count);
             assert_int_equal(b.device->count, 11 + (t + 3) / 4 + (t + 7) / 8 * (7 + 5));
-            expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
+            expect_ok(b.diag, sbp_executor_run(b.executor, "update", b.diag));
             slow_body(&w, &b.program->entries[1].body);
             assert_int_equal(w.at, b.device->count);
             for (int32_t k = 0; k < b.device->count; k++)
@@ -263,17 +252,17 @@ static void columns_are_converted_and_written(void **state) {
         bench b = open_bench(small_program, map);
         batch data;
         make_batch(&data, 21, 3, false);
-        expect_ok(&b, sbp_executor_bind(b.executor, 21, 3, data.columns, data.count, b.diag));
+        expect_ok(b.diag, sbp_executor_bind(b.executor, 21, 3, data.columns, data.count, b.diag));
         int32_t first[21], tok[21];
         double gain[3], numbers[4];
-        expect_ok(&b, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "tok"), 0, 0, 21,
-                                        SBP_I32, tok, b.diag));
-        expect_ok(&b, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "first"), 0, 0, 21,
-                                        SBP_I32, first, b.diag));
-        expect_ok(&b, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "gain"), 0, 0, 3,
-                                        SBP_F64, gain, b.diag));
-        expect_ok(&b, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "table"), 0, 0, 4,
-                                        SBP_F64, numbers, b.diag));
+        expect_ok(b.diag, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "tok"), 0, 0, 21,
+                                            SBP_I32, tok, b.diag));
+        expect_ok(b.diag, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "first"), 0, 0, 21,
+                                            SBP_I32, first, b.diag));
+        expect_ok(b.diag, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "gain"), 0, 0, 3,
+                                            SBP_F64, gain, b.diag));
+        expect_ok(b.diag, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "table"), 0, 0, 4,
+                                            SBP_F64, numbers, b.diag));
         for (int r = 0; r < 21; r++) {
             assert_int_equal(tok[r], data.tok[r]);
             assert_int_equal(first[r], data.first[r]);
@@ -303,12 +292,12 @@ static void scatter_orders_are_sorted_and_stable(void **state) {
             for (int64_t t = 1; t <= 40; t += 3) {
                 batch data;
                 make_batch(&data, t, 0, false);
-                expect_ok(&b, sbp_executor_bind(b.executor, t, 0, data.columns, data.count, b.diag));
+                expect_ok(b.diag, sbp_executor_bind(b.executor, t, 0, data.columns, data.count, b.diag));
                 int32_t order[40], segment[40];
-                expect_ok(&b, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "order"), 0, 0,
-                                                t, SBP_I32, order, b.diag));
-                expect_ok(&b, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "segment"), 0,
-                                                0, t, SBP_I32, segment, b.diag));
+                expect_ok(b.diag, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "order"),
+                                                    0, 0, t, SBP_I32, order, b.diag));
+                expect_ok(b.diag, sbp_executor_read(b.executor, sbp_program_find_buffer(b.program, "segment"),
+                                                    0, 0, t, SBP_I32, segment, b.diag));
                 for (int64_t row0 = 0; row0 < t; row0 += sizes[k]) {
                     int64_t n = t - row0 < sizes[k] ? t - row0 : sizes[k], next = 0;
                     bool seen[40] = {false};
@@ -359,9 +348,9 @@ static void lo_is_the_first_row_that_is_seen(void **state) {
         int64_t t = 1 + pick(40);
         batch data;
         make_batch(&data, t, 0, round % 4 != 0);
-        expect_ok(&b, sbp_executor_bind(b.executor, t, 0, data.columns, data.count, b.diag));
+        expect_ok(b.diag, sbp_executor_bind(b.executor, t, 0, data.columns, data.count, b.diag));
         b.device->count = 0;
-        expect_ok(&b, sbp_executor_run(b.executor, "accumulate", b.diag));
+        expect_ok(b.diag, sbp_executor_run(b.executor, "accumulate", b.diag));
         walk w = {.b = &b, .data = &data};
         w.position = (sbp_position){.sizes = sbp_program_sizes(b.program, t, 0), .table = -1};
         slow_body(&w, &b.program->entries[0].body);
@@ -377,47 +366,47 @@ static void errors_say_what_is_wrong(void **state) {
     bench b = open_bench(small_program, true);
     batch data;
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INTERNAL);
-    expect_text(&b, "before a micro-batch is bound");
+    expect_text(b.diag, "before a micro-batch is bound");
     make_batch(&data, 20, 2, false);
     assert_int_equal(sbp_executor_bind(b.executor, 41, 2, data.columns, data.count, b.diag), SBP_INTERNAL);
-    expect_text(&b, "41 rows and 2 groups; the plan takes 40 and 5");
+    expect_text(b.diag, "41 rows and 2 groups; the plan takes 40 and 5");
     assert_int_equal(sbp_executor_bind(b.executor, 19, 2, data.columns, data.count, b.diag), SBP_INTERNAL);
-    expect_text(&b, "column 'tok': 20 numbers, the program takes 19");
+    expect_text(b.diag, "column 'tok': 20 numbers, the program takes 19");
     assert_int_equal(sbp_executor_bind(b.executor, 20, 2, data.columns, 1, b.diag), SBP_INTERNAL);
-    expect_text(&b, "column 'first'");
+    expect_text(b.diag, "column 'first'");
     data.first[7] = 8;
     assert_int_equal(sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag), SBP_INTERNAL);
-    expect_text(&b, "row 7: first 8");
+    expect_text(b.diag, "row 7: first 8");
     data.first[7] = INT64_C(1) << 40;
     assert_int_equal(sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag), SBP_INTERNAL);
-    expect_text(&b, "column 'first': the number in row 7 is no i32");
+    expect_text(b.diag, "column 'first': the number in row 7 is no i32");
     make_batch(&data, 20, 2, false);
     data.columns[0] = (sbp_column){"tok", SBP_F64, (double[20]){0, 1.5}, 20};
     assert_int_equal(sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag), SBP_INTERNAL);
-    expect_text(&b, "column 'tok': the number in row 1 is no i32");
+    expect_text(b.diag, "column 'tok': the number in row 1 is no i32");
     make_batch(&data, 20, 2, false);
     data.tok[11] = 10;
-    expect_ok(&b, sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag));
+    expect_ok(b.diag, sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag));
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);
-    expect_text(&b, "column 'tok': 10 in row 11 is not below the 10 rows of its table");
+    expect_text(b.diag, "column 'tok': 10 in row 11 is not below the 10 rows of its table");
     data.tok[11] = -1;
-    expect_ok(&b, sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag));
+    expect_ok(b.diag, sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag));
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);
-    expect_text(&b, "column 'tok': -1 is negative");
+    expect_text(b.diag, "column 'tok': -1 is negative");
     data.tok[11] = 9;
-    expect_ok(&b, sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag));
+    expect_ok(b.diag, sbp_executor_bind(b.executor, 20, 2, data.columns, data.count, b.diag));
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);
-    expect_text(&b, "scalar 'lr' is used but was never set");
+    expect_text(b.diag, "scalar 'lr' is used but was never set");
     sbp_executor_set_scalar(b.executor, "lr", 1);
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);
-    expect_text(&b, "scalar 'last' is used but was never set");
+    expect_text(b.diag, "scalar 'last' is used but was never set");
     sbp_executor_set_scalar(b.executor, "last", 0.5);
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);
-    expect_text(&b, "scalar 'last' is 0.5");
+    expect_text(b.diag, "scalar 'last' is 0.5");
     sbp_executor_set_scalar(b.executor, "last", 0);
-    expect_ok(&b, sbp_executor_run(b.executor, "accumulate", b.diag));
+    expect_ok(b.diag, sbp_executor_run(b.executor, "accumulate", b.diag));
     assert_int_equal(sbp_executor_run(b.executor, "score", b.diag), SBP_INPUT);
-    expect_text(&b, "no entry 'score'");
+    expect_text(b.diag, "no entry 'score'");
     double out;
     assert_int_equal(sbp_executor_output(b.executor, "nothing", &out, b.diag), SBP_INPUT);
     assert_int_equal(sbp_executor_read(b.executor, 0, 3, 0, 1, SBP_F64, &out, b.diag), SBP_INTERNAL);
@@ -434,15 +423,15 @@ static void the_plan_cannot_leave_its_buffers_at_run_time(void **state) {
     make_batch(&data, 30, 2, false);
     sbp_command *gather = b.program->entries[0].body.nodes[2].u.command;
     gather->views[0].start.base = sbp_extent_const(1);
-    expect_ok(&b, sbp_executor_bind(b.executor, 30, 2, data.columns, data.count, b.diag));
+    expect_ok(b.diag, sbp_executor_bind(b.executor, 30, 2, data.columns, data.count, b.diag));
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);
-    expect_text(&b, "the plan breaks its contract: gather, operand dst has the wrong rows (T 30, S 2");
+    expect_text(b.diag, "the plan breaks its contract: gather, operand dst has the wrong rows (T 30, S 2");
     gather->views[0].start.base = sbp_extent_const(-1);
-    expect_ok(&b, sbp_executor_bind(b.executor, 30, 2, data.columns, data.count, b.diag));
+    expect_ok(b.diag, sbp_executor_bind(b.executor, 30, 2, data.columns, data.count, b.diag));
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);
-    expect_text(&b, "gather, operand dst leaves its buffer");
+    expect_text(b.diag, "gather, operand dst leaves its buffer");
     gather->views[0].start.base = sbp_extent_const(INT64_MAX);
-    expect_ok(&b, sbp_executor_bind(b.executor, 30, 2, data.columns, data.count, b.diag));
+    expect_ok(b.diag, sbp_executor_bind(b.executor, 30, 2, data.columns, data.count, b.diag));
     assert_int_equal(sbp_executor_run(b.executor, "accumulate", b.diag), SBP_INPUT);
     gather->views[0].start.base = sbp_extent_symbol(SBP_T, INT64_MAX);
     assert_int_equal(sbp_executor_bind(b.executor, 30, 2, data.columns, data.count, b.diag), SBP_INPUT);
@@ -481,20 +470,20 @@ static void flushes_call_the_hook(void **state) {
         bench b = open_bench(text, map % 2);
         batch data;
         make_batch(&data, 3, 0, false);
-        expect_ok(&b, sbp_executor_bind(b.executor, 3, 0, data.columns, data.count, b.diag));
+        expect_ok(b.diag, sbp_executor_bind(b.executor, 3, 0, data.columns, data.count, b.diag));
         float numbers[16];
         for (int k = 0; k < 16; k++)
             numbers[k] = (float)k;
-        expect_ok(&b, sbp_executor_write(b.executor, sbp_program_find_buffer(b.program, "dW"), 0, 0, 16,
-                                         SBP_F32, numbers, b.diag));
+        expect_ok(b.diag, sbp_executor_write(b.executor, sbp_program_find_buffer(b.program, "dW"), 0, 0, 16,
+                                             SBP_F32, numbers, b.diag));
         hook_state h = {0};
         sbp_executor_set_scalar(b.executor, "lr", 1);
         sbp_executor_set_flush_hook(b.executor, on_flush, &h);
         b.device->count = 0;
-        expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
+        expect_ok(b.diag, sbp_executor_run(b.executor, "update", b.diag));
         assert_int_equal(b.device->count, 1 + OTHERS);
         h.skip = true;
-        expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
+        expect_ok(b.diag, sbp_executor_run(b.executor, "update", b.diag));
         assert_int_equal(b.device->count, 1 + 2 * OTHERS);
         assert_int_equal(h.calls, 2);
         assert_int_equal(h.parameter, sbp_program_find_buffer(b.program, "W"));
@@ -516,22 +505,22 @@ static void buffers_are_read_written_and_filled(void **state) {
         double in[160], out[160];
         for (int k = 0; k < 160; k++)
             in[k] = k * 0.125;
-        expect_ok(&b, sbp_executor_write(b.executor, x, 2, 0, 160, SBP_F64, in, b.diag));
-        expect_ok(&b, sbp_executor_write(b.executor, away, 0, 1, 159, SBP_F64, in, b.diag));
-        expect_ok(&b, sbp_executor_read(b.executor, x, 2, 10, 150, SBP_F64, out, b.diag));
+        expect_ok(b.diag, sbp_executor_write(b.executor, x, 2, 0, 160, SBP_F64, in, b.diag));
+        expect_ok(b.diag, sbp_executor_write(b.executor, away, 0, 1, 159, SBP_F64, in, b.diag));
+        expect_ok(b.diag, sbp_executor_read(b.executor, x, 2, 10, 150, SBP_F64, out, b.diag));
         assert_memory_equal(out, in + 10, 150 * sizeof *out);
-        expect_ok(&b, sbp_executor_read(b.executor, away, 0, 1, 159, SBP_F64, out, b.diag));
+        expect_ok(b.diag, sbp_executor_read(b.executor, away, 0, 1, 159, SBP_F64, out, b.diag));
         assert_memory_equal(out, in, 159 * sizeof *out);
-        expect_ok(&b, sbp_executor_fill_role(b.executor, SBP_ROLE_STREAM, 1.5, b.diag));
+        expect_ok(b.diag, sbp_executor_fill_role(b.executor, SBP_ROLE_STREAM, 1.5, b.diag));
         for (int32_t slot = 0; slot < 3; slot++) {
-            expect_ok(&b, sbp_executor_read(b.executor, x, slot, 0, 160, SBP_F64, out, b.diag));
+            expect_ok(b.diag, sbp_executor_read(b.executor, x, slot, 0, 160, SBP_F64, out, b.diag));
             for (int k = 0; k < 160; k++)
                 assert_true(out[k] == 1.5);
         }
         double result[2] = {3, 4}, loss = 0;
-        expect_ok(&b, sbp_executor_write(b.executor, sbp_program_find_buffer(b.program, "result"), 0, 0, 2,
-                                         SBP_F64, result, b.diag));
-        expect_ok(&b, sbp_executor_output(b.executor, "loss", &loss, b.diag));
+        expect_ok(b.diag, sbp_executor_write(b.executor, sbp_program_find_buffer(b.program, "result"), 0, 0,
+                                             2, SBP_F64, result, b.diag));
+        expect_ok(b.diag, sbp_executor_output(b.executor, "loss", &loss, b.diag));
         assert_true(loss == 3);
         close_bench(&b);
     }
@@ -607,13 +596,13 @@ static void overhead(void **state) {
     make_batch(&data, 40, 2, false);
     sbp_executor_set_scalar(b.executor, "last", 1);
     sbp_executor_set_scalar(b.executor, "lr", 1);
-    expect_ok(&b, sbp_executor_bind(b.executor, 40, 2, data.columns, data.count, b.diag));
+    expect_ok(b.diag, sbp_executor_bind(b.executor, 40, 2, data.columns, data.count, b.diag));
     b.device->keep = false;
     b.device->count = 0;
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
     for (int k = 0; k < 2000; k++)
-        expect_ok(&b, sbp_executor_run(b.executor, "accumulate", b.diag));
+        expect_ok(b.diag, sbp_executor_run(b.executor, "accumulate", b.diag));
     clock_gettime(CLOCK_MONOTONIC, &to);
     double ns = (double)(to.tv_sec - from.tv_sec) * 1e9 + (double)(to.tv_nsec - from.tv_nsec);
     print_message("%.0f ns per command\n", ns / b.device->count);

@@ -4,6 +4,7 @@
 #include "runtime/run/weights.h"
 #include "runtime/train/checkpoint.h"
 #include "runtime/train/trainer.h"
+#include "tests/common/expect.h"
 #include "tests/unit/place.h"
 #include "tests/unit/recorder.h"
 
@@ -63,18 +64,6 @@ typedef struct bench {
     sbp_executor *executor;
 } bench;
 
-static void expect_ok(bench *b, sbp_status status) {
-    if (status != SBP_OK)
-        fail_msg("status %d: %s", (int)status, sbp_diag_text(b->diag, SBP_ERROR));
-}
-
-static void expect_text(bench *b, const char *want) {
-    const char *text = sbp_diag_text(b->diag, SBP_ERROR);
-    if (!strstr(text, want))
-        fail_msg("expected a message with '%s', got '%s'", want, text);
-    sbp_diag_clear(b->diag);
-}
-
 static const char *filled_in(bench *b, const char *text, const char *dtype) {
     sbp_text out;
     sbp_text_init(&out, b->arena);
@@ -116,15 +105,16 @@ static sbp_status try_bench(bench *b, const char *dtype, const char *source, con
 
 static bench open_bench(const char *dtype, const char *source, const char *more, bool map) {
     bench b;
-    expect_ok(&b, try_bench(&b, dtype, source, more));
+    expect_ok(b.diag, try_bench(&b, dtype, source, more));
     sbp_device_options options = {0};
-    expect_ok(&b, sbp_executor_create(b.diag, recorder_class(map), &options, b.plan->program, &b.executor));
+    expect_ok(b.diag,
+              sbp_executor_create(b.diag, recorder_class(map), &options, b.plan->program, &b.executor));
     return b;
 }
 
 static void close_bench(bench *b) {
     sbp_rundir dir = {.fd = -1, .lock = -1};
-    expect_ok(b, sbp_rundir_open(&dir, b->diag, b->directory, SBP_RUNDIR_EXISTS));
+    expect_ok(b->diag, sbp_rundir_open(&dir, b->diag, b->directory, SBP_RUNDIR_EXISTS));
     (void)sbp_rundir_remove(&dir, "checkpoint-3");
     for (int k = 0; k < 3; k++)
         (void)sbp_rundir_remove(&dir, ((const char *[]){"plan.bin", "w.safetensors", "out.safetensors"})[k]);
@@ -168,7 +158,7 @@ static uint32_t draw_bits(void) {
 static void read_as(bench *b, const char *buffer, int64_t count, sbp_dtype dtype, void *out) {
     int32_t id = sbp_program_find_buffer(b->plan->program, buffer);
     assert_true(id >= 0 && sbp_executor_elems(b->executor, id) == count);
-    expect_ok(b, sbp_executor_read(b->executor, id, 0, 0, count, dtype, out, b->diag));
+    expect_ok(b->diag, sbp_executor_read(b->executor, id, 0, 0, count, dtype, out, b->diag));
 }
 
 /* ---- files ------------------------------------------------------------------------------------------ */
@@ -207,8 +197,8 @@ static sbp_status write_model(void *user) {
 static sbp_status load_model(bench *b, const model *m, sbp_dtype dtype) {
     job j = {b, m, dtype};
     sbp_weights *weights;
-    expect_ok(b, sbp_guard(b->arena, b->diag, write_model, &j));
-    expect_ok(b, sbp_weights_open(b->arena, b->diag, path(b, "w.safetensors"), &weights));
+    expect_ok(b->diag, sbp_guard(b->arena, b->diag, write_model, &j));
+    expect_ok(b->diag, sbp_weights_open(b->arena, b->diag, path(b, "w.safetensors"), &weights));
     sbp_status status = sbp_params_load(b->executor, b->plan, weights, 1, b->diag);
     sbp_weights_close(weights);
     return status;
@@ -241,10 +231,10 @@ static void expect_halves(bench *b, const char *name, int64_t count, const uint3
 static void expect_file(bench *b, const char *name, sbp_dtype dtype, int64_t count, const uint32_t *bits) {
     static unsigned char data[PLAIN * 4];
     sbp_weights *weights;
-    expect_ok(b, sbp_weights_open(b->arena, b->diag, path(b, "out.safetensors"), &weights));
+    expect_ok(b->diag, sbp_weights_open(b->arena, b->diag, path(b, "out.safetensors"), &weights));
     const sbp_weight *w = sbp_weights_find(weights, name);
     assert_true(w && w->elems == count && w->dtype == dtype);
-    expect_ok(b, sbp_weights_read(weights, w, 0, count, dtype, data, b->diag));
+    expect_ok(b->diag, sbp_weights_read(weights, w, 0, count, dtype, data, b->diag));
     sbp_weights_close(weights);
     for (int64_t k = 0; k < count; k++) {
         uint32_t want = dtype == SBP_F32 ? bits[k] : (bits[k] + 0x8000) >> 16, got = 0;
@@ -270,7 +260,7 @@ static void files_fill_both_halves(void **unused) {
             for (int k = 0; k < PLAIN; k++)
                 m.plain[k] &= 0xffff0000u, m.fused[k % FUSED] &= 0xffff0000u,
                     m.gamma[k % GAMMA] &= 0xffff0000u;
-        expect_ok(&b, load_model(&b, &m, round < 2 ? SBP_F32 : SBP_BF16));
+        expect_ok(b.diag, load_model(&b, &m, round < 2 ? SBP_F32 : SBP_BF16));
         uint32_t upper[240], lower[160], gamma[GAMMA];
         for (int r = 0; r < 100; r++)
             for (int c = 0; c < 4; c++)
@@ -281,17 +271,17 @@ static void files_fill_both_halves(void **unused) {
         expect_halves(&b, "gamma", GAMMA, gamma);
         expect_halves(&b, "plain", PLAIN, m.plain);
         sbp_save_options options = {.dtype = SBP_F32};
-        expect_ok(&b, sbp_params_save(b.executor, b.plan, path(&b, "out.safetensors"), &options, b.diag));
+        expect_ok(b.diag, sbp_params_save(b.executor, b.plan, path(&b, "out.safetensors"), &options, b.diag));
         expect_file(&b, "fused", SBP_F32, FUSED, m.fused);
         expect_file(&b, "plain", SBP_F32, PLAIN, m.plain);
         options.dtype = SBP_BF16;
-        expect_ok(&b, sbp_params_save(b.executor, b.plan, path(&b, "out.safetensors"), &options, b.diag));
+        expect_ok(b.diag, sbp_params_save(b.executor, b.plan, path(&b, "out.safetensors"), &options, b.diag));
         expect_file(&b, "fused", SBP_BF16, FUSED, m.fused);
         expect_file(&b, "plain", SBP_BF16, PLAIN, m.plain);
         m.plain[5] = 0x7f7f8000;
         if (round < 2) {
             assert_int_equal(load_model(&b, &m, SBP_F32), SBP_INPUT);
-            expect_text(&b, "tensor 'plain': element 5 is inf as bf16, expected a finite number");
+            expect_text(b.diag, "tensor 'plain': element 5 is inf as bf16, expected a finite number");
         }
         close_bench(&b);
     }
@@ -307,8 +297,8 @@ static void random_numbers_fill_both_halves(void **unused) {
         int64_t count;
     } params[] = {{"upper", 240}, {"lower", 160}, {"gamma", GAMMA}, {"plain", PLAIN}};
     bench wide = open_bench("f32", "f32", "", true), halves = open_bench("bf16", "f32", masters, false);
-    expect_ok(&wide, sbp_params_randomize(wide.executor, wide.plan, 7, 2, wide.diag));
-    expect_ok(&halves, sbp_params_randomize(halves.executor, halves.plan, 7, 1, halves.diag));
+    expect_ok(wide.diag, sbp_params_randomize(wide.executor, wide.plan, 7, 2, wide.diag));
+    expect_ok(halves.diag, sbp_params_randomize(halves.executor, halves.plan, 7, 1, halves.diag));
     for (int k = 0; k < SBP_COUNT(params); k++) {
         read_as(&wide, params[k].name, params[k].count, SBP_F32, numbers);
         memcpy(bits, numbers, sizeof numbers);
@@ -332,7 +322,7 @@ static void plans_of_bad_masters_are_refused(void **unused) {
     for (int k = 0; k < SBP_COUNT(cases); k++) {
         bench b;
         assert_int_equal(try_bench(&b, cases[k].dtype, "f32", cases[k].more), SBP_INPUT);
-        expect_text(&b, cases[k].want);
+        expect_text(b.diag, cases[k].want);
         close_bench(&b);
     }
 }
@@ -346,8 +336,8 @@ static sbp_status move_checkpoint(bench *b, const char *directory, bool save) {
                                    sbp_arena_printf(b->arena, "%s/checkpoint-3", directory), &s);
     sbp_plan_info info;
     sbp_rundir dir = {.fd = -1, .lock = -1};
-    expect_ok(b, sbp_plan_info_read(b->diag, b->plan, &info));
-    expect_ok(b, sbp_rundir_open(&dir, b->diag, directory, SBP_RUNDIR_EXISTS));
+    expect_ok(b->diag, sbp_plan_info_read(b->diag, b->plan, &info));
+    expect_ok(b->diag, sbp_rundir_open(&dir, b->diag, directory, SBP_RUNDIR_EXISTS));
     sbp_status status = sbp_checkpoint_save(b->diag, b->executor, b->plan, &info, &dir, &s, 0);
     sbp_rundir_close(&dir);
     return status;
@@ -370,9 +360,9 @@ static void fill_all(bench *b) {
             numbers[e] = (double)float_of(draw_bits()) * 0x1.000001p0;
         }
         if (lasts(buffer))
-            expect_ok(
-                b, sbp_executor_write(b->executor, k, 0, 0, sbp_executor_elems(b->executor, k), buffer->dtype,
-                                      buffer->dtype == SBP_F64 ? (void *)numbers : (void *)bits, b->diag));
+            expect_ok(b->diag, sbp_executor_write(
+                                   b->executor, k, 0, 0, sbp_executor_elems(b->executor, k), buffer->dtype,
+                                   buffer->dtype == SBP_F64 ? (void *)numbers : (void *)bits, b->diag));
     }
 }
 
@@ -383,8 +373,8 @@ static void expect_same_bits(bench *a, bench *b) {
         int64_t elems = sbp_executor_elems(a->executor, k);
         if (!lasts(buffer))
             continue;
-        expect_ok(a, sbp_executor_read(a->executor, k, 0, 0, elems, buffer->dtype, x, a->diag));
-        expect_ok(b, sbp_executor_read(b->executor, k, 0, 0, elems, buffer->dtype, y, b->diag));
+        expect_ok(a->diag, sbp_executor_read(a->executor, k, 0, 0, elems, buffer->dtype, x, a->diag));
+        expect_ok(b->diag, sbp_executor_read(b->executor, k, 0, 0, elems, buffer->dtype, y, b->diag));
         if (memcmp(x, y, (size_t)(elems * sbp_dtype_bytes(buffer->dtype))) != 0)
             fail_msg("%s of a checkpoint has other bits", buffer->name);
     }
@@ -405,8 +395,8 @@ static void checkpoints_keep_all_bits(void **unused) {
         bench b = open_bench(has_masters ? "bf16" : "f32", source, more, !map);
         fill_all(&a);
         fill_all(&b);
-        expect_ok(&a, move_checkpoint(&a, a.directory, true));
-        expect_ok(&b, move_checkpoint(&b, a.directory, false));
+        expect_ok(a.diag, move_checkpoint(&a, a.directory, true));
+        expect_ok(b.diag, move_checkpoint(&b, a.directory, false));
         expect_same_bits(&a, &b);
         close_bench(&b);
         close_bench(&a);
@@ -439,9 +429,9 @@ static void checkpoints_of_other_types_are_refused(void **unused) {
         bench a = open_bench(cases[k].dtype, "f32", cases[k].more, true);
         bench b = open_bench(cases[k].other_dtype, "f32", cases[k].other, true);
         fill_all(&a);
-        expect_ok(&a, move_checkpoint(&a, a.directory, true));
+        expect_ok(a.diag, move_checkpoint(&a, a.directory, true));
         assert_int_equal(move_checkpoint(&b, a.directory, false), SBP_INPUT);
-        expect_text(&b, cases[k].want);
+        expect_text(b.diag, cases[k].want);
         close_bench(&b);
         close_bench(&a);
     }

@@ -1,6 +1,7 @@
 /* test_plan_file.c: the container of plan.bin, recipes, and the tensor table. */
 #include "ir/io/plan_file.h"
 #include "ir/io/weights/tensor_table.h"
+#include "tests/common/expect.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -33,13 +34,6 @@ static int tear_down(void **state) {
     sbp_diag_destroy(t->diag);
     free(t);
     return 0;
-}
-
-static void expect_text(tools *t, const char *want) {
-    const char *text = sbp_diag_text(t->diag, SBP_ERROR);
-    if (!strstr(text, want))
-        fail_msg("expected a message with '%s', got '%s'", want, text);
-    sbp_diag_clear(t->diag);
 }
 
 /* ---- plan files ------------------------------------------------------------------------------------- */
@@ -104,13 +98,13 @@ static void every_flipped_bit_is_found(void **state) {
         copy[bit / 8] = (char)(copy[bit / 8] ^ (1 << bit % 8));
         parse_job j = {t, copy, length, NULL};
         assert_int_equal(sbp_guard(t->arena, t->diag, parse_body, &j), SBP_INPUT);
-        expect_text(t, "error: plan.bin: ");
+        expect_text(t->diag, "error: plan.bin: ");
         free(copy);
     }
     bytes[length - 1] ^= 1;
     parse_job j = {t, bytes, length, NULL};
     assert_int_equal(sbp_guard(t->arena, t->diag, parse_body, &j), SBP_INPUT);
-    expect_text(t, "plan.bin: section 'kernels': checksum");
+    expect_text(t->diag, "plan.bin: section 'kernels': checksum");
     free(bytes);
 }
 
@@ -123,7 +117,7 @@ static void every_truncation_is_found(void **state) {
         memcpy(copy, bytes, n);
         parse_job j = {t, copy, n, NULL};
         assert_int_equal(sbp_guard(t->arena, t->diag, parse_body, &j), SBP_INPUT);
-        expect_text(t, "error: plan.bin: ");
+        expect_text(t->diag, "error: plan.bin: ");
         free(copy);
     }
     char *longer = malloc(length + 1);
@@ -131,7 +125,7 @@ static void every_truncation_is_found(void **state) {
     longer[length] = 0;
     parse_job j = {t, longer, length + 1, NULL};
     assert_int_equal(sbp_guard(t->arena, t->diag, parse_body, &j), SBP_INPUT);
-    expect_text(t, "bytes long, expected");
+    expect_text(t->diag, "bytes long, expected");
     free(longer);
     free(bytes);
 }
@@ -322,7 +316,7 @@ static void bad_recipes_are_refused(void **state) {
         sbp_recipe r = recipe(2, (const int64_t[]){24, 10}, &steps[k], 1);
         sbp_recipe_map map;
         assert_int_equal(sbp_recipe_compile(t->diag, &r, &map), SBP_INPUT);
-        expect_text(t, "tensor 'w'");
+        expect_text(t->diag, "tensor 'w'");
     }
     sbp_recipe huge = recipe(2, (const int64_t[]){INT64_C(1) << 40, INT64_C(1) << 40}, NULL, 0);
     sbp_recipe_map map;
@@ -420,7 +414,7 @@ static void bad_tensor_tables_are_refused(void **state) {
                          at + strlen(cases[k].from));
         table_job j = {.t = t, .text = text, .length = (size_t)n};
         assert_int_equal(sbp_guard(t->arena, t->diag, table_body, &j), SBP_INPUT);
-        expect_text(t, cases[k].want);
+        expect_text(t->diag, cases[k].want);
     }
 }
 

@@ -1,5 +1,6 @@
 /* test_program.c: text form, verifier and view arithmetic of the program IR. */
 #include "ir/program.h"
+#include "tests/common/expect.h"
 #include "tests/unit/mutate.h"
 #include "tests/unit/place.h"
 #include "tests/unit/program_texts.h"
@@ -60,12 +61,6 @@ static char *replaced(const char *text, const char *from, const char *to) {
     char *out = malloc(strlen(text) + strlen(to) + 1);
     sprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
     return out;
-}
-
-static void expect_text(job *j, const char *want) {
-    const char *text = sbp_diag_text(j->diag, SBP_ERROR);
-    if (!strstr(text, want))
-        fail_msg("expected a message with '%s', got '%s'", want, text);
 }
 
 /* Equal, or fails with the first line that differs. */
@@ -220,7 +215,7 @@ static void parse_errors_name_the_line(void **state) {
         char *text = replaced(small_program, cases[k].from, cases[k].to);
         job j = open_job(text, strlen(text));
         assert_int_equal(run(&j), SBP_INPUT);
-        expect_text(&j, cases[k].want);
+        expect_text(j.diag, cases[k].want);
         close_job(&j);
         free(text);
     }
@@ -402,7 +397,7 @@ static void constraints_that_text_can_break(void **state) {
             fail_msg("'%s' -> '%s': status %d, wanted '%s', got '%s'", cases[k].from, cases[k].to,
                      (int)status, cases[k].want, sbp_diag_text(j.diag, SBP_ERROR));
         if (cases[k].want[0])
-            expect_text(&j, cases[k].want);
+            expect_text(j.diag, cases[k].want);
         close_job(&j);
         free(text);
     }
@@ -467,7 +462,7 @@ static void spaces_and_queues(void **state) {
         if (status != (cases[k].want ? SBP_INPUT : SBP_OK))
             fail_msg("%s: status %d, %s", cases[k].command, (int)status, sbp_diag_text(j.diag, SBP_ERROR));
         if (cases[k].want)
-            expect_text(&j, cases[k].want);
+            expect_text(j.diag, cases[k].want);
         close_job(&j);
         free(with);
     }
@@ -480,7 +475,7 @@ static void expect_verify(job *j, const char *want) {
         fail_msg("status %d, wanted '%s', got '%s'", (int)status, want ? want : "none",
                  sbp_diag_text(j->diag, SBP_ERROR));
     if (want)
-        expect_text(j, want);
+        expect_text(j->diag, want);
 }
 
 static void placement_and_other_memory_forms(void **state) {

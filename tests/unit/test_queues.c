@@ -4,6 +4,7 @@
 #include "backends/cpu/cpu_device.h"
 #include "passes/passes.h"
 #include "runtime/run/executor.h"
+#include "tests/common/expect.h"
 #include "tests/unit/place.h"
 
 #include <dirent.h>
@@ -73,11 +74,6 @@ typedef struct bench {
     sbp_executor *executor;
 } bench;
 
-static void expect_ok(const bench *b, sbp_status status) {
-    if (status != SBP_OK)
-        fail_msg("status %d: %s", (int)status, sbp_diag_text(b->diag, SBP_ERROR));
-}
-
 static sbp_status add_fences(void *user) {
     return sbp_pass_fence(user);
 }
@@ -85,11 +81,11 @@ static sbp_status add_fences(void *user) {
 /* Parsed, placed, fenced and verified; no device. */
 static bench prepare(const char *text) {
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create()};
-    expect_ok(&b, sbp_program_parse(b.arena, b.diag, "queues", text, strlen(text), &b.program));
+    expect_ok(b.diag, sbp_program_parse(b.arena, b.diag, "queues", text, strlen(text), &b.program));
     place(b.program);
     sbp_pipeline pipeline = {.arena = b.arena, .diag = b.diag, .program = b.program};
-    expect_ok(&b, sbp_guard(b.arena, b.diag, add_fences, &pipeline));
-    expect_ok(&b, sbp_program_verify(b.program, b.diag));
+    expect_ok(b.diag, sbp_guard(b.arena, b.diag, add_fences, &pipeline));
+    expect_ok(b.diag, sbp_program_verify(b.program, b.diag));
     return b;
 }
 
@@ -109,21 +105,22 @@ static int32_t buffer(const bench *b, const char *name) {
 }
 
 static void start(bench *b, const float *weights) {
-    expect_ok(b, sbp_executor_write(b->executor, buffer(b, "W"), 0, 0, ELEMS, SBP_F32, weights, b->diag));
-    expect_ok(b, sbp_executor_fill_role(b->executor, SBP_ROLE_STATE, 0.5, b->diag));
-    expect_ok(b, sbp_executor_bind(b->executor, 1, 0, NULL, 0, b->diag));
+    expect_ok(b->diag,
+              sbp_executor_write(b->executor, buffer(b, "W"), 0, 0, ELEMS, SBP_F32, weights, b->diag));
+    expect_ok(b->diag, sbp_executor_fill_role(b->executor, SBP_ROLE_STATE, 0.5, b->diag));
+    expect_ok(b->diag, sbp_executor_bind(b->executor, 1, 0, NULL, 0, b->diag));
     assert_true(sbp_executor_set_scalar(b->executor, "lr", 0.125));
 }
 
 static void run(const char *text, const sbp_device_class *class, uint64_t seed, const float *weights,
                 float *w, double *m) {
     bench b = prepare(text);
-    expect_ok(&b, open_on(&b, class, seed, "."));
+    expect_ok(b.diag, open_on(&b, class, seed, "."));
     start(&b, weights);
     for (int k = 0; k < STEPS; k++)
-        expect_ok(&b, sbp_executor_run(b.executor, "step", b.diag));
-    expect_ok(&b, sbp_executor_read(b.executor, buffer(&b, "W"), 0, 0, ELEMS, SBP_F32, w, b.diag));
-    expect_ok(&b, sbp_executor_read(b.executor, buffer(&b, "M"), 0, 0, ELEMS, SBP_F64, m, b.diag));
+        expect_ok(b.diag, sbp_executor_run(b.executor, "step", b.diag));
+    expect_ok(b.diag, sbp_executor_read(b.executor, buffer(&b, "W"), 0, 0, ELEMS, SBP_F32, w, b.diag));
+    expect_ok(b.diag, sbp_executor_read(b.executor, buffer(&b, "M"), 0, 0, ELEMS, SBP_F64, m, b.diag));
     sbp_device_info info;
     class->info(sbp_executor_device(b.executor), &info);
     if (b.program->arena_bytes[SBP_DISK] > 0) { /* filled, then read and written once a step, then read */
@@ -185,14 +182,15 @@ static void each_fence_is_needed(void **unused) {
         fences++;
         bool differs = false;
         for (uint64_t seed = 1; seed < 40 && !differs; seed++) {
-            expect_ok(&b, open_on(&b, &sbp_cpu_shuffle_device, seed, "."));
+            expect_ok(b.diag, open_on(&b, &sbp_cpu_shuffle_device, seed, "."));
             start(&b, weights);
             for (int k = 0; k < 2; k++) { /* all that was submitted is shuffled */
-                expect_ok(&b, sbp_executor_run(b.executor, "step", b.diag));
-                expect_ok(&b, sbp_executor_run(b.executor, "step", b.diag));
+                expect_ok(b.diag, sbp_executor_run(b.executor, "step", b.diag));
+                expect_ok(b.diag, sbp_executor_run(b.executor, "step", b.diag));
             }
-            expect_ok(&b, sbp_executor_read(b.executor, buffer(&b, "W"), 0, 0, ELEMS, SBP_F32, got, b.diag));
-            expect_ok(&b,
+            expect_ok(b.diag,
+                      sbp_executor_read(b.executor, buffer(&b, "W"), 0, 0, ELEMS, SBP_F32, got, b.diag));
+            expect_ok(b.diag,
                       sbp_executor_read(b.executor, buffer(&b, "M"), 0, 0, ELEMS, SBP_F64, other, b.diag));
             differs = memcmp(want, got, ELEMS * sizeof *got) != 0 || memcmp(m, other, ELEMS * sizeof *m) != 0;
             sbp_executor_destroy(b.executor);
@@ -222,13 +220,13 @@ static void hook_sees_gradients_on_the_host(void **unused) {
     (void)unused;
     float *weights = make_weights(), *got = malloc(ELEMS * sizeof *got);
     bench b = prepare(hooked);
-    expect_ok(&b, open_on(&b, &sbp_cpu_device, 0, NULL));
+    expect_ok(b.diag, open_on(&b, &sbp_cpu_device, 0, NULL));
     start(&b, weights);
     sbp_executor_set_flush_hook(b.executor, look_at_gradient, got);
-    expect_ok(&b, sbp_executor_run(b.executor, "step", b.diag));
+    expect_ok(b.diag, sbp_executor_run(b.executor, "step", b.diag));
     for (int k = 0; k < ELEMS; k++)
         assert_true(got[k] == 2 * weights[k]);
-    expect_ok(&b, sbp_executor_read(b.executor, buffer(&b, "W"), 0, 0, ELEMS, SBP_F32, got, b.diag));
+    expect_ok(b.diag, sbp_executor_read(b.executor, buffer(&b, "W"), 0, 0, ELEMS, SBP_F32, got, b.diag));
     assert_memory_equal(weights, got, ELEMS * sizeof *got); /* it was skipped */
     close_bench(&b);
     free(weights);
@@ -269,11 +267,11 @@ static void files_that_may_not_grow(void **unused) {
 
     b = prepare(elsewhere);
     float *weights = make_weights();
-    expect_ok(&b, open_on(&b, &sbp_cpu_device, 0, "."));
+    expect_ok(b.diag, open_on(&b, &sbp_cpu_device, 0, "."));
     start(&b, weights);
     free(weights);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
-    expect_ok(&b, sbp_executor_run(b.executor, "step", b.diag)); /* fails where nobody waits for it */
+    expect_ok(b.diag, sbp_executor_run(b.executor, "step", b.diag)); /* fails where nobody waits for it */
     status = sbp_executor_wait(b.executor, b.diag);
     sbp_status again = sbp_executor_run(b.executor, "step", NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
@@ -296,7 +294,7 @@ static void file_has_no_name(void **unused) {
     char directory[] = "/tmp/sbp-queues-XXXXXX";
     assert_non_null(mkdtemp(directory));
     bench b = prepare(elsewhere);
-    expect_ok(&b, open_on(&b, &sbp_cpu_device, 0, directory));
+    expect_ok(b.diag, open_on(&b, &sbp_cpu_device, 0, directory));
     assert_int_equal(count_files(directory), 0);
     close_bench(&b);
     assert_int_equal(rmdir(directory), 0);

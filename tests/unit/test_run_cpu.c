@@ -3,6 +3,7 @@
  * device, which runs commands in any order that the fences allow. */
 #include "backends/cpu/cpu_device.h"
 #include "runtime/run/executor.h"
+#include "tests/common/expect.h"
 #include "tests/tolerance.h"
 #include "tests/unit/mutate.h"
 #include "tests/unit/place.h"
@@ -99,11 +100,6 @@ typedef struct bench {
     sbp_executor *executor;
 } bench;
 
-static void expect_ok(bench *b, sbp_status status) {
-    if (status != SBP_OK)
-        fail_msg("status %d: %s", (int)status, sbp_diag_text(b->diag, SBP_ERROR));
-}
-
 static sbp_status parse(void *user) {
     bench *b = user;
     return sbp_program_parse(b->arena, b->diag, "toy", b->text, strlen(b->text), &b->program);
@@ -112,13 +108,13 @@ static sbp_status parse(void *user) {
 static bench open_bench(const sbp_device_class *class, int64_t chunk, int64_t head_chunk, int32_t threads,
                         uint64_t seed) {
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .text = program_text};
-    expect_ok(&b, sbp_guard(b.arena, b.diag, parse, &b));
+    expect_ok(b.diag, sbp_guard(b.arena, b.diag, parse, &b));
     b.program->chunk = chunk;
     b.program->head_chunk = head_chunk;
     place(b.program);
-    expect_ok(&b, sbp_program_verify(b.program, b.diag));
+    expect_ok(b.diag, sbp_program_verify(b.program, b.diag));
     sbp_device_options options = {.threads = threads, .shuffle_seed = seed};
-    expect_ok(&b, sbp_executor_create(b.diag, class, &options, b.program, &b.executor));
+    expect_ok(b.diag, sbp_executor_create(b.diag, class, &options, b.program, &b.executor));
     return b;
 }
 
@@ -209,23 +205,25 @@ static int32_t buffer(const bench *b, const char *name) {
 }
 
 static void write_weights(bench *b, const numbers *n) {
-    expect_ok(b, sbp_executor_write(b->executor, buffer(b, "E"), 0, 0, V * D, SBP_F64, n->e, b->diag));
-    expect_ok(b, sbp_executor_write(b->executor, buffer(b, "Wq"), 0, 0, D * D, SBP_F64, n->wq, b->diag));
-    expect_ok(b, sbp_executor_write(b->executor, buffer(b, "W"), 0, 0, D * D, SBP_F64, n->w, b->diag));
-    expect_ok(b, sbp_executor_fill_role(b->executor, SBP_ROLE_RESULT, 0, b->diag));
+    expect_ok(b->diag, sbp_executor_write(b->executor, buffer(b, "E"), 0, 0, V * D, SBP_F64, n->e, b->diag));
+    expect_ok(b->diag,
+              sbp_executor_write(b->executor, buffer(b, "Wq"), 0, 0, D * D, SBP_F64, n->wq, b->diag));
+    expect_ok(b->diag, sbp_executor_write(b->executor, buffer(b, "W"), 0, 0, D * D, SBP_F64, n->w, b->diag));
+    expect_ok(b->diag, sbp_executor_fill_role(b->executor, SBP_ROLE_RESULT, 0, b->diag));
 }
 
 static void run_batch(bench *b, const numbers *n, int64_t t) {
     const sbp_column columns[] = {{"tok", SBP_I32, n->tok, t}, {"first", SBP_I32, n->first, t}};
-    expect_ok(b, sbp_executor_bind(b->executor, t, 0, columns, 2, b->diag));
-    expect_ok(b, sbp_executor_run(b->executor, "accumulate", b->diag));
+    expect_ok(b->diag, sbp_executor_bind(b->executor, t, 0, columns, 2, b->diag));
+    expect_ok(b->diag, sbp_executor_run(b->executor, "accumulate", b->diag));
 }
 
 static void expect_close(bench *b, const char *name, int32_t slot, const double *want, int64_t count,
                          double scale) {
     double got[MOST_ELEMS];
     assert_true(count <= MOST_ELEMS);
-    expect_ok(b, sbp_executor_read(b->executor, buffer(b, name), slot, 0, count, SBP_F64, got, b->diag));
+    expect_ok(b->diag,
+              sbp_executor_read(b->executor, buffer(b, name), slot, 0, count, SBP_F64, got, b->diag));
     for (int64_t k = 0; k < count; k++)
         if (!(fabs(got[k] - want[k]) <= SBP_TOLERANCE_ELEMENT_F32 * scale))
             fail_msg("%s[%d] is %.9g, expected %.9g (chunk %lld)", name, (int)k, got[k], want[k],
@@ -252,10 +250,10 @@ static void results_are_those_of_plain_loops(void **unused) {
             expect_close(&b, "db", 0, n.db, D, 30);
         }
         double loss;
-        expect_ok(&b, sbp_executor_output(b.executor, "loss", &loss, b.diag));
+        expect_ok(b.diag, sbp_executor_output(b.executor, "loss", &loss, b.diag));
         assert_true(fabs(loss - n.loss) <= SBP_TOLERANCE_F32 * fabs(n.loss));
         sbp_executor_set_scalar(b.executor, "lr", 0.5);
-        expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
+        expect_ok(b.diag, sbp_executor_run(b.executor, "update", b.diag));
         for (int k = 0; k < D * D; k++)
             (&n.w[0][0])[k] -= 0.5 * (&n.dw[0][0])[k];
         expect_close(&b, "W", 0, &n.w[0][0], D * D, 30);
@@ -286,8 +284,10 @@ static void order_and_threads_do_not_matter(void **unused) {
                                     ? rows * plain.program->buffers[id].cols
                                     : sbp_executor_elems(plain.executor, id);
                 double a[T_MAX * D], c[T_MAX * D];
-                expect_ok(&plain, sbp_executor_read(plain.executor, id, 0, 0, count, SBP_F64, a, plain.diag));
-                expect_ok(&other, sbp_executor_read(other.executor, id, 0, 0, count, SBP_F64, c, other.diag));
+                expect_ok(plain.diag,
+                          sbp_executor_read(plain.executor, id, 0, 0, count, SBP_F64, a, plain.diag));
+                expect_ok(other.diag,
+                          sbp_executor_read(other.executor, id, 0, 0, count, SBP_F64, c, other.diag));
                 assert_memory_equal(a, c, (size_t)count * sizeof *a);
             }
             close_bench(&other);
@@ -388,12 +388,12 @@ static void types_that_verify_run(void **unused) {
                 sbp_text_add(&text, "%c", *c);
         }
         b.text = text.data;
-        expect_ok(&b, sbp_guard(b.arena, b.diag, parse, &b));
+        expect_ok(b.diag, sbp_guard(b.arena, b.diag, parse, &b));
         place(b.program);
         if (sbp_program_verify(b.program, b.diag) == SBP_OK) {
             const sbp_column columns[] = {{"tok", SBP_I32, n.tok, ROWS}, {"first", SBP_I32, n.first, ROWS}};
-            expect_ok(&b, sbp_executor_create(b.diag, &sbp_cpu_device, &options, b.program, &b.executor));
-            expect_ok(&b, sbp_executor_bind(b.executor, ROWS, 0, columns, 2, b.diag));
+            expect_ok(b.diag, sbp_executor_create(b.diag, &sbp_cpu_device, &options, b.program, &b.executor));
+            expect_ok(b.diag, sbp_executor_bind(b.executor, ROWS, 0, columns, 2, b.diag));
             sbp_status status = sbp_executor_run(b.executor, "accumulate", b.diag);
             if (status != SBP_OK)
                 fail_msg("status %d: %s\n%s", (int)status, sbp_diag_text(b.diag, SBP_ERROR), b.text);
@@ -427,11 +427,11 @@ static void blocks_are_seen_across_rows(void **unused) {
     (void)unused;
     enum { ELEMS = WIDE_ROWS * WIDE_COLS };
     bench b = {.arena = sbp_arena_create(), .diag = sbp_diag_create(), .text = wide_text};
-    expect_ok(&b, sbp_guard(b.arena, b.diag, parse, &b));
+    expect_ok(b.diag, sbp_guard(b.arena, b.diag, parse, &b));
     place(b.program);
-    expect_ok(&b, sbp_program_verify(b.program, b.diag));
+    expect_ok(b.diag, sbp_program_verify(b.program, b.diag));
     sbp_device_options options = {.threads = 2};
-    expect_ok(&b, sbp_executor_create(b.diag, &sbp_cpu_device, &options, b.program, &b.executor));
+    expect_ok(b.diag, sbp_executor_create(b.diag, &sbp_cpu_device, &options, b.program, &b.executor));
     double x[ELEMS], y[ELEMS], sums[2 * BLOCKS] = {0};
     for (int k = 0; k < ELEMS; k++)
         x[k] = (float)draw();
@@ -440,10 +440,10 @@ static void blocks_are_seen_across_rows(void **unused) {
     for (int k = 0; k < ELEMS; k++)
         y[k] = x[k] + sums[k / BLOCK];
     memcpy(sums + BLOCKS, sums, BLOCKS * sizeof *sums);
-    expect_ok(&b, sbp_executor_write(b.executor, buffer(&b, "W"), 0, 0, ELEMS, SBP_F64, x, b.diag));
-    expect_ok(&b, sbp_executor_bind(b.executor, 1, 0, NULL, 0, b.diag));
-    expect_ok(&b, sbp_executor_run(b.executor, "direct", b.diag));
-    expect_ok(&b, sbp_executor_run(b.executor, "called", b.diag));
+    expect_ok(b.diag, sbp_executor_write(b.executor, buffer(&b, "W"), 0, 0, ELEMS, SBP_F64, x, b.diag));
+    expect_ok(b.diag, sbp_executor_bind(b.executor, 1, 0, NULL, 0, b.diag));
+    expect_ok(b.diag, sbp_executor_run(b.executor, "direct", b.diag));
+    expect_ok(b.diag, sbp_executor_run(b.executor, "called", b.diag));
     expect_close(&b, "other", 1, y, ELEMS, 64);
     expect_close(&b, "flat", 0, y, ELEMS, 64);
     expect_close(&b, "sums", 0, sums, 2 * BLOCKS, 64);

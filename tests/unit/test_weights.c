@@ -1,6 +1,7 @@
 /* test_weights.c: plan.bin as a whole, and parameters from files into arenas and back: every kind of recipe,
  * devices that map their memory and devices that do not, bad files, and gradients. */
 #include "runtime/run/weights.h"
+#include "tests/common/expect.h"
 #include "tests/tolerance.h"
 #include "tests/unit/place.h"
 #include "tests/unit/recorder.h"
@@ -90,18 +91,6 @@ static const char *path(const bench *b, const char *name) {
     return path_text;
 }
 
-static void expect_ok(bench *b, sbp_status status) {
-    if (status != SBP_OK)
-        fail_msg("status %d: %s", (int)status, sbp_diag_text(b->diag, SBP_ERROR));
-}
-
-static void expect_text(bench *b, const char *want) {
-    const char *text = sbp_diag_text(b->diag, SBP_ERROR);
-    if (!strstr(text, want))
-        fail_msg("expected a message with '%s', got '%s'", want, text);
-    sbp_diag_clear(b->diag);
-}
-
 /* The program with a result buffer and offsets, as text. */
 static sbp_status lay_out(void *user) {
     bench *b = user;
@@ -129,11 +118,12 @@ static bench open_bench_of(const char *program, const char *tensors, bool map) {
         .arena = sbp_arena_create(), .diag = sbp_diag_create(), .program = program, .tensors = tensors};
     strcpy(b.directory, "/tmp/sbp_weights_XXXXXX");
     assert_non_null(mkdtemp(b.directory));
-    expect_ok(&b, sbp_guard(b.arena, b.diag, lay_out, &b));
-    expect_ok(&b, sbp_plan_open(b.arena, b.diag, path(&b, "plan.bin"), &b.plan));
+    expect_ok(b.diag, sbp_guard(b.arena, b.diag, lay_out, &b));
+    expect_ok(b.diag, sbp_plan_open(b.arena, b.diag, path(&b, "plan.bin"), &b.plan));
     unlink(path(&b, "plan.bin"));
     sbp_device_options options = {0};
-    expect_ok(&b, sbp_executor_create(b.diag, recorder_class(map), &options, b.plan->program, &b.executor));
+    expect_ok(b.diag,
+              sbp_executor_create(b.diag, recorder_class(map), &options, b.plan->program, &b.executor));
     return b;
 }
 
@@ -192,9 +182,9 @@ static sbp_status write_file(void *user) {
 
 static sbp_status load(bench *b, const file_tensor *tensors, int32_t count, double poison) {
     writing w = {b, tensors, count, poison};
-    expect_ok(b, sbp_guard(b->arena, b->diag, write_file, &w));
+    expect_ok(b->diag, sbp_guard(b->arena, b->diag, write_file, &w));
     sbp_weights *weights;
-    expect_ok(b, sbp_weights_open(b->arena, b->diag, path(b, "w.safetensors"), &weights));
+    expect_ok(b->diag, sbp_weights_open(b->arena, b->diag, path(b, "w.safetensors"), &weights));
     sbp_status status = sbp_params_load(b->executor, b->plan, weights, 1, b->diag);
     sbp_weights_close(weights);
     unlink(path(b, "w.safetensors"));
@@ -203,8 +193,8 @@ static sbp_status load(bench *b, const file_tensor *tensors, int32_t count, doub
 
 static double at(bench *b, const char *buffer, int64_t element) {
     double value;
-    expect_ok(b, sbp_executor_read(b->executor, sbp_program_find_buffer(b->plan->program, buffer), 0, element,
-                                   1, SBP_F64, &value, b->diag));
+    expect_ok(b->diag, sbp_executor_read(b->executor, sbp_program_find_buffer(b->plan->program, buffer), 0,
+                                         element, 1, SBP_F64, &value, b->diag));
     return value;
 }
 
@@ -217,7 +207,7 @@ static void parameters_are_loaded_through_recipes(void **state) {
         assert_string_equal(b.plan->chat_template, "{{ x }}");
         assert_string_equal(b.plan->tokenizer, "");
         assert_null(b.plan->kernels);
-        expect_ok(&b, load(&b, good, SBP_COUNT(good), 0));
+        expect_ok(b.diag, load(&b, good, SBP_COUNT(good), 0));
         for (int64_t k = 0; k < 24; k++)
             assert_true(at(&b, "fused_a", k) == (double)k);
         for (int64_t k = 0; k < 8; k++)
@@ -268,7 +258,7 @@ static void parameters_are_loaded_in_pieces(void **state) {
         {"large", 2, {ROWS, COLS}, 1}, {"halves", 2, {COLS, ROWS}, 5}, {"plain", 2, {ROWS, COLS}, 9}};
     for (int map = 0; map < 2; map++) {
         bench b = open_bench_of(program, tensors, map);
-        expect_ok(&b, load(&b, file, SBP_COUNT(file), 0));
+        expect_ok(b.diag, load(&b, file, SBP_COUNT(file), 0));
         for (int64_t k = 0; k < (int64_t)ROWS * COLS; k += 97)
             assert_true(at(&b, "large", k) == 1 + (double)(k % ROWS * COLS + k / ROWS));
         for (int64_t k = 0; k < (int64_t)ROWS * COLS; k += 89)
@@ -285,41 +275,41 @@ static void bad_files_are_named(void **state) {
     (void)state;
     bench b = open_bench(true);
     assert_int_equal(load(&b, good, SBP_COUNT(good), (double)NAN), SBP_INPUT);
-    expect_text(&b, "w.safetensors: tensor 'turned': element 7 is nan as f32, expected a finite number");
+    expect_text(b.diag, "w.safetensors: tensor 'turned': element 7 is nan as f32, expected a finite number");
     assert_int_equal(load(&b, good, SBP_COUNT(good), (double)INFINITY), SBP_INPUT);
-    expect_text(&b, "tensor 'turned': element 7 is inf");
+    expect_text(b.diag, "tensor 'turned': element 7 is inf");
     assert_int_equal(load(&b, good + 1, SBP_COUNT(good) - 1, 0), SBP_INPUT);
-    expect_text(&b, "w.safetensors: no tensor 'fused'; the file has 6 tensors");
+    expect_text(b.diag, "w.safetensors: no tensor 'fused'; the file has 6 tensors");
     file_tensor wrong[SBP_COUNT(good)];
     memcpy(wrong, good, sizeof good);
     wrong[3].name = "tail";
     assert_int_equal(load(&b, wrong, SBP_COUNT(good), 0), SBP_INPUT);
-    expect_text(&b, "no tensor 'embed' (nor 'nothing')");
+    expect_text(b.diag, "no tensor 'embed' (nor 'nothing')");
     memcpy(wrong, good, sizeof good);
     wrong[0].dim[1] = 5;
     assert_int_equal(load(&b, wrong, SBP_COUNT(good), 0), SBP_INPUT);
-    expect_text(&b, "w.safetensors: tensor 'fused': shape [8, 5], expected [8, 4]");
+    expect_text(b.diag, "w.safetensors: tensor 'fused': shape [8, 5], expected [8, 4]");
     memcpy(wrong, good, sizeof good);
     wrong[4] = (file_tensor){"gamma", 2, {2, 2}, 0};
     assert_int_equal(load(&b, wrong, SBP_COUNT(good), 0), SBP_INPUT);
-    expect_text(&b, "tensor 'gamma': shape [2, 2], expected [4]");
+    expect_text(b.diag, "tensor 'gamma': shape [2, 2], expected [4]");
     memcpy(wrong, good, sizeof good);
     wrong[4].start = 1e39;
     assert_int_equal(load(&b, wrong, SBP_COUNT(good), 0), SBP_INPUT);
-    expect_text(&b, "tensor 'gamma': element 0 is inf");
+    expect_text(b.diag, "tensor 'gamma': element 0 is inf");
     close_bench(&b);
 }
 
 static void expect_file(bench *b, const char *name, sbp_dtype dtype, double start, int64_t count,
                         int64_t zeros_from) {
     sbp_weights *weights;
-    expect_ok(b, sbp_weights_open(b->arena, b->diag, path(b, "out.safetensors"), &weights));
+    expect_ok(b->diag, sbp_weights_open(b->arena, b->diag, path(b, "out.safetensors"), &weights));
     const sbp_weight *w = sbp_weights_find(weights, name);
     assert_non_null(w);
     assert_int_equal(w->elems, count);
     assert_int_equal(w->dtype, dtype);
     double values[64];
-    expect_ok(b, sbp_weights_read(weights, w, 0, count, SBP_F64, values, b->diag));
+    expect_ok(b->diag, sbp_weights_read(weights, w, 0, count, SBP_F64, values, b->diag));
     for (int64_t k = 0; k < count; k++)
         if (values[k] != (k < zeros_from ? start + (double)k : 0))
             fail_msg("%s[%d] is %g", name, (int)k, values[k]);
@@ -331,26 +321,26 @@ static void saving_inverts_loading(void **state) {
     (void)state;
     for (int map = 0; map < 2; map++) {
         bench b = open_bench(map);
-        expect_ok(&b, load(&b, good, SBP_COUNT(good), 0));
+        expect_ok(b.diag, load(&b, good, SBP_COUNT(good), 0));
         sbp_save_options options = {.own_dtype = true};
-        expect_ok(&b, sbp_params_save(b.executor, b.plan, path(&b, "out.safetensors"), &options, b.diag));
+        expect_ok(b.diag, sbp_params_save(b.executor, b.plan, path(&b, "out.safetensors"), &options, b.diag));
         expect_file(&b, "fused", SBP_BF16, 0, 32, 32);
         expect_file(&b, "turned", SBP_F32, 100, 15, 15);
         expect_file(&b, "embed", SBP_F32, 300, 14, 14);
         expect_file(&b, "gamma", SBP_F32, 400, 4, 4);
         expect_file(&b, "columns", SBP_F32, 500, 18, 18);
         options = (sbp_save_options){.dtype = SBP_F64, .trainable_only = true};
-        expect_ok(&b, sbp_params_save(b.executor, b.plan, path(&b, "out.safetensors"), &options, b.diag));
+        expect_ok(b.diag, sbp_params_save(b.executor, b.plan, path(&b, "out.safetensors"), &options, b.diag));
         expect_file(&b, "fused", SBP_F64, 0, 32, 24);
         expect_file(&b, "turned", SBP_F64, 100, 15, 15);
         /* what was interleaved in the file is written under the canonical name, in its order */
         sbp_weights *weights;
-        expect_ok(&b, sbp_weights_open(b.arena, b.diag, path(&b, "out.safetensors"), &weights));
+        expect_ok(b.diag, sbp_weights_open(b.arena, b.diag, path(&b, "out.safetensors"), &weights));
         const sbp_weight *rope = sbp_weights_find(weights, "rope");
         assert_non_null(rope);
         assert_null(sbp_weights_find(weights, "blk.rope"));
         double values[24];
-        expect_ok(&b, sbp_weights_read(weights, rope, 0, 24, SBP_F64, values, b.diag));
+        expect_ok(b.diag, sbp_weights_read(weights, rope, 0, 24, SBP_F64, values, b.diag));
         for (int64_t k = 0; k < 24; k++)
             assert_true(values[k] == at(&b, "rope", k));
         sbp_weights_close(weights);
@@ -363,8 +353,8 @@ static void fill_gradient(bench *b, const char *buffer, int64_t count, double st
     double values[64];
     for (int64_t k = 0; k < count; k++)
         values[k] = start + (double)k;
-    expect_ok(b, sbp_executor_write(b->executor, sbp_program_find_buffer(b->plan->program, buffer), 0, 0,
-                                    count, SBP_F64, values, b->diag));
+    expect_ok(b->diag, sbp_executor_write(b->executor, sbp_program_find_buffer(b->plan->program, buffer), 0,
+                                          0, count, SBP_F64, values, b->diag));
 }
 
 static void gradients_are_dumped_under_source_names(void **state) {
@@ -372,7 +362,7 @@ static void gradients_are_dumped_under_source_names(void **state) {
     for (int map = 0; map < 2; map++) {
         bench b = open_bench(map);
         sbp_gradient_dump *dump;
-        expect_ok(&b, sbp_executor_bind(b.executor, 1, 0, NULL, 0, b.diag));
+        expect_ok(b.diag, sbp_executor_bind(b.executor, 1, 0, NULL, 0, b.diag));
         fill_gradient(&b, "g_fused_a", 24, 0);
         fill_gradient(&b, "g_rope", 24, 700);
         fill_gradient(&b, "g_tied", 14, 300);
@@ -387,21 +377,21 @@ static void gradients_are_dumped_under_source_names(void **state) {
                 *(k < 2 ? &a[r * 2 + k] : &c[r * 4 + k - 2]) = 500 + (double)(r * 6 + k);
         int32_t g_turned = sbp_program_find_buffer(b.plan->program, "g_turned");
         int32_t g_a = sbp_program_find_buffer(b.plan->program, "g_columns_a");
-        expect_ok(&b, sbp_executor_write(b.executor, g_turned, 0, 0, 15, SBP_F64, turned, b.diag));
-        expect_ok(&b, sbp_executor_write(b.executor, g_a, 0, 0, 6, SBP_F64, a, b.diag));
-        expect_ok(&b, sbp_executor_write(b.executor, g_a + 1, 0, 0, 12, SBP_F64, c, b.diag));
+        expect_ok(b.diag, sbp_executor_write(b.executor, g_turned, 0, 0, 15, SBP_F64, turned, b.diag));
+        expect_ok(b.diag, sbp_executor_write(b.executor, g_a, 0, 0, 6, SBP_F64, a, b.diag));
+        expect_ok(b.diag, sbp_executor_write(b.executor, g_a + 1, 0, 0, 12, SBP_F64, c, b.diag));
         for (int wide = 0; wide < 2; wide++) {
             sbp_dtype dtype = wide ? SBP_F64 : SBP_F32;
-            expect_ok(&b, sbp_gradient_dump_begin(b.executor, b.plan, path(&b, "out.safetensors"), dtype,
-                                                  b.diag, &dump));
-            expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
+            expect_ok(b.diag, sbp_gradient_dump_begin(b.executor, b.plan, path(&b, "out.safetensors"), dtype,
+                                                      b.diag, &dump));
+            expect_ok(b.diag, sbp_executor_run(b.executor, "update", b.diag));
             if (wide)
-                expect_ok(&b, sbp_gradient_dump_take(dump, sbp_program_find_buffer(b.plan->program, "extra"),
-                                                     sbp_program_find_buffer(b.plan->program, "g_extra"),
-                                                     b.diag));
+                expect_ok(b.diag, sbp_gradient_dump_take(
+                                      dump, sbp_program_find_buffer(b.plan->program, "extra"),
+                                      sbp_program_find_buffer(b.plan->program, "g_extra"), b.diag));
             else
-                expect_ok(&b, sbp_executor_run(b.executor, "more", b.diag));
-            expect_ok(&b, sbp_gradient_dump_end(dump, b.diag));
+                expect_ok(b.diag, sbp_executor_run(b.executor, "more", b.diag));
+            expect_ok(b.diag, sbp_gradient_dump_end(dump, b.diag));
             expect_file(&b, "fused", dtype, 0, 32, 24); /* the frozen part has none */
             expect_file(&b, "turned", dtype, 100, 15, 15);
             expect_file(&b, "rope", dtype, 700, 24, 24);
@@ -411,13 +401,13 @@ static void gradients_are_dumped_under_source_names(void **state) {
             expect_file(&b, "columns", dtype, 500, 18, 18);
         }
         unlink(path(&b, "out.safetensors"));
-        expect_ok(&b, sbp_gradient_dump_begin(b.executor, b.plan, path(&b, "out.safetensors"), SBP_F32,
-                                              b.diag, &dump));
-        expect_ok(&b, sbp_executor_run(b.executor, "update", b.diag));
+        expect_ok(b.diag, sbp_gradient_dump_begin(b.executor, b.plan, path(&b, "out.safetensors"), SBP_F32,
+                                                  b.diag, &dump));
+        expect_ok(b.diag, sbp_executor_run(b.executor, "update", b.diag));
         assert_int_equal(sbp_executor_run(b.executor, "update", b.diag), SBP_INPUT);
-        expect_text(&b, "gradient of 'turned': not of a trainable parameter, or a second one");
+        expect_text(b.diag, "gradient of 'turned': not of a trainable parameter, or a second one");
         assert_int_equal(sbp_gradient_dump_end(dump, b.diag), SBP_INPUT);
-        expect_text(&b, "the plan flushes no gradient of 'extra'");
+        expect_text(b.diag, "the plan flushes no gradient of 'extra'");
         assert_int_equal(
             sbp_gradient_dump_begin(b.executor, b.plan, "/nonexistent/x", SBP_F32, b.diag, &dump), SBP_IO);
         sbp_diag_clear(b.diag);
@@ -430,7 +420,8 @@ static void random_numbers_depend_on_nothing_but_the_seed(void **state) {
     double once[24] = {0}, sum = 0, squares = 0;
     for (int round = 0; round < 6; round++) {
         bench b = open_bench(round % 2);
-        expect_ok(&b, sbp_params_randomize(b.executor, b.plan, round < 5 ? 42 : 43, 1 + round * 3, b.diag));
+        expect_ok(b.diag,
+                  sbp_params_randomize(b.executor, b.plan, round < 5 ? 42 : 43, 1 + round * 3, b.diag));
         for (int64_t k = 0; k < 24; k++) {
             double value = at(&b, "rope", k);
             if (round == 0)
@@ -454,7 +445,7 @@ static void random_numbers_depend_on_nothing_but_the_seed(void **state) {
 
     /* the formula of the header, once by hand */
     bench b = open_bench(true);
-    expect_ok(&b, sbp_params_randomize(b.executor, b.plan, 42, 1, b.diag));
+    expect_ok(b.diag, sbp_params_randomize(b.executor, b.plan, 42, 1, b.diag));
     uint64_t hash = sbp_hash_bytes("rope", 4, 0);
     const uint32_t key[2] = {42, 0};
     double u[2];
@@ -522,12 +513,12 @@ static void plans_that_do_not_fit_together_are_refused(void **state) {
         {"{{ x }}", "", ""},
     };
     bench b = open_bench(true);
-    expect_ok(&b, sbp_guard(b.arena, b.diag, lay_out, &b));
+    expect_ok(b.diag, sbp_guard(b.arena, b.diag, lay_out, &b));
     for (int k = 0; k < SBP_COUNT(cases); k++) {
         broken job = {&b, cases[k].from, cases[k].to, SBP_OK};
         assert_int_equal(sbp_guard(b.arena, b.diag, open_broken, &job),
                          cases[k].want[0] ? SBP_INPUT : SBP_OK);
-        expect_text(&b, cases[k].want);
+        expect_text(b.diag, cases[k].want);
     }
     unlink(path(&b, "plan.bin"));
     const sbp_plan *plan;
@@ -544,7 +535,7 @@ static sbp_status write_good_file(bench *b) {
 static void opening_and_loading_survive_lack_of_memory(void **state) {
     (void)state;
     bench b = open_bench(false);
-    expect_ok(&b, sbp_guard(b.arena, b.diag, lay_out, &b));
+    expect_ok(b.diag, sbp_guard(b.arena, b.diag, lay_out, &b));
     bool done = false;
     for (int64_t n = 1; !done && n < 1000; n++) {
         sbp_arena *arena = sbp_arena_create();
@@ -558,9 +549,9 @@ static void opening_and_loading_survive_lack_of_memory(void **state) {
     }
     assert_true(done);
     unlink(path(&b, "plan.bin"));
-    expect_ok(&b, write_good_file(&b));
+    expect_ok(b.diag, write_good_file(&b));
     sbp_weights *weights;
-    expect_ok(&b, sbp_weights_open(b.arena, b.diag, path(&b, "w.safetensors"), &weights));
+    expect_ok(b.diag, sbp_weights_open(b.arena, b.diag, path(&b, "w.safetensors"), &weights));
     done = false;
     for (int64_t n = 1; !done && n < 100; n++) {
         sbp_test_fail_allocation(n);
@@ -579,7 +570,7 @@ static void opening_and_loading_survive_lack_of_memory(void **state) {
 static void running_out_of_memory_is_reported(void **state) {
     (void)state;
     bench b = open_bench(false);
-    expect_ok(&b, load(&b, good, SBP_COUNT(good), 0));
+    expect_ok(b.diag, load(&b, good, SBP_COUNT(good), 0));
     bool done = false;
     for (int64_t n = 1; !done && n < 200; n++) {
         sbp_save_options options = {.own_dtype = true};

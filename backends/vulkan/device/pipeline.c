@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ir/machine.h"
+
 #define CACHE_MAGIC "SBPVKC1\n"
 
 enum { CACHE_HEADER = 16, MOST_CACHE_BYTES = 256 << 20, PATH_BYTES = 4096 };
@@ -18,22 +20,13 @@ enum { CACHE_HEADER = 16, MOST_CACHE_BYTES = 256 << 20, PATH_BYTES = 4096 };
 /* ---- the cache -------------------------------------------------------------------------------------- */
 
 /* False when there is no place for it. */
-static bool cache_path(const vulkan_device *d, char *directory, char *path) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char uuid[2 * VK_UUID_SIZE + 1];
-    int n;
-    if (cache && *cache == '/')
-        n = snprintf(directory, PATH_BYTES, "%s/streambp", cache);
-    else if (home && *home == '/')
-        n = snprintf(directory, PATH_BYTES, "%s/.cache/streambp", home);
-    else
-        return false;
+static bool cache_path(const vulkan_device *d, char *path) {
+    char uuid[2 * VK_UUID_SIZE + 1], name[128];
     for (size_t i = 0; i < VK_UUID_SIZE; i++)
         snprintf(uuid + 2 * i, 3, "%02x", d->physical.properties.pipelineCacheUUID[i]);
-    int m = snprintf(path, PATH_BYTES, "%s/vulkan-%04x-%04x-%08x-%s.bin", directory,
-                     d->physical.properties.vendorID, d->physical.properties.deviceID,
-                     d->physical.properties.driverVersion, uuid);
-    return n > 0 && n < PATH_BYTES && m > 0 && m < PATH_BYTES;
+    snprintf(name, sizeof name, "vulkan-%04x-%04x-%08x-%s.bin", d->physical.properties.vendorID,
+             d->physical.properties.deviceID, d->physical.properties.driverVersion, uuid);
+    return sbp_cache_path(name, path, PATH_BYTES);
 }
 
 /* The driver's data, with `*bytes`; NULL when there is no good cache. Freed by the caller. */
@@ -63,21 +56,11 @@ static char *read_cache(const char *path, size_t *bytes) {
     return data;
 }
 
-/* Creates the folder and those above it that are missing. */
-static void make_directory(char *path) {
-    for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
-        *at = 0;
-        (void)mkdir(path, 0777);
-        *at = '/';
-    }
-    (void)mkdir(path, 0777);
-}
-
 /* Whole or not at all; a cache that cannot be written is not missed. */
-static void write_cache(char *directory, const char *path, const char *data, size_t bytes) {
+static void write_cache(const char *path, const char *data, size_t bytes) {
     char temporary[PATH_BYTES + 32];
     uint64_t sum = sbp_hash_bytes(data, bytes, 0);
-    make_directory(directory);
+    sbp_make_directories_above(path);
     snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
     FILE *file = fopen(temporary, "we");
     if (!file)
@@ -105,14 +88,14 @@ static sbp_status open_cache(vulkan_device *d, const char *path, size_t *bytes, 
 }
 
 /* loaded: bytes that it began with. */
-static void save_cache(vulkan_device *d, char *directory, const char *path, size_t loaded) {
+static void save_cache(vulkan_device *d, const char *path, size_t loaded) {
     size_t bytes = 0;
     if (d->vk.GetPipelineCacheData(d->device, d->cache, &bytes, NULL) != VK_SUCCESS || bytes == 0 ||
         bytes == loaded || bytes > MOST_CACHE_BYTES - CACHE_HEADER)
         return;
     char *data = sbp_malloc(bytes);
     if (data && d->vk.GetPipelineCacheData(d->device, d->cache, &bytes, data) == VK_SUCCESS)
-        write_cache(directory, path, data, bytes);
+        write_cache(path, data, bytes);
     free(data);
 }
 
@@ -201,8 +184,8 @@ static sbp_status read_modules(void *user) {
 }
 
 sbp_status vulkan_pipelines_create(vulkan_device *d, const void *code, int64_t bytes, sbp_diag *diag) {
-    char directory[PATH_BYTES], path[PATH_BYTES];
-    bool kept = cache_path(d, directory, path);
+    char path[PATH_BYTES];
+    bool kept = cache_path(d, path);
     size_t loaded = 0;
     VkPushConstantRange push = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = SBP_VULKAN_PUSH_BYTES};
     VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
@@ -214,7 +197,7 @@ sbp_status vulkan_pipelines_create(vulkan_device *d, const void *code, int64_t b
     SBP_TRY(open_cache(d, kept ? path : NULL, &loaded, diag));
     SBP_TRY(create_all(d, &r.modules, diag));
     if (kept)
-        save_cache(d, directory, path, loaded);
+        save_cache(d, path, loaded);
     return SBP_OK;
 }
 
