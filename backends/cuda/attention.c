@@ -13,7 +13,7 @@ enum { BWD_DQ, BWD_DK, BWD_DV, BWD_Q, BWD_K, BWD_V, BWD_O, BWD_LSE, BWD_DO, BWD_
 enum {
     PLAIN_WARPS = 4,   /* WARPS of scalar.cuh: rows of a block */
     PREPARE_WARPS = 4, /* WARPS_HERE of mma_prepare.cu */
-    PADDING = 128,     /* of mma_bwd.cuh */
+    PADDING = 128,     /* of mma_bwd.cuh: a multiple of every tile of queries */
     MOST_COLUMNS = 256 /* of a head that tiles are made for */
 };
 
@@ -125,6 +125,33 @@ static bool mma_has(const sbp_gpu_key *key, sbp_cuda_arch arch) {
            key_tile(key, arch).warps > 0;
 }
 
+/* ---- tiles by wgmma ---------------------------------------------------------------------------------- */
+
+enum { WGMMA_ROWS = 128, WGMMA_QUERIES = 64, WGMMA_THREADS = 384, WGMMA_BARRIERS = 9, SLAB_COLUMNS = 64 };
+
+/* Heads for which wgmma.cuh has products. */
+static bool wgmma_has(const sbp_gpu_key *key, sbp_cuda_arch arch) {
+    int32_t d = key->d_qk;
+    return mma_has(key, arch) && arch.number == 90 && arch.specific && d == key->d_v &&
+           (d == 64 || d == 80 || d == 96 || d == 128);
+}
+
+static int32_t slab_bytes(int32_t columns, int32_t rows) {
+    return (int32_t)sbp_round_up(columns, SLAB_COLUMNS) * 2 * rows;
+}
+
+/* Boxes of 64 columns of one head; the columns behind a head that is no multiple of 64 are outside, so zeros.
+ */
+static sbp_cuda_tensor_map head_map(const sbp_gpu_operand *o, int32_t columns, int32_t heads, int32_t rows) {
+    return (sbp_cuda_tensor_map){.address = o->address,
+                                 .dtype = SBP_BF16,
+                                 .rank = 3,
+                                 .swizzle = 128,
+                                 .dims = {(uint64_t)columns, (uint64_t)heads, (uint64_t)o->rows},
+                                 .strides = {(uint64_t)columns * 2, (uint64_t)o->stride * 2},
+                                 .box = {SLAB_COLUMNS, 1, (uint32_t)rows}};
+}
+
 /* ---- kernels ----------------------------------------------------------------------------------------- */
 
 static bool is_type(uint8_t dtype, bool index) {
@@ -154,6 +181,8 @@ int32_t sbp_cuda_attention_steps(const sbp_gpu_key *key, sbp_cuda_arch arch) {
         if (!mma_has(key, arch))
             return 0;
         return !is_backward(key) ? 1 : joins_dkv(key) ? 3 : 4;
+    case SBP_CUDA_WGMMA:
+        return !wgmma_has(key, arch) ? 0 : is_backward(key) ? 3 : 1;
     default:
         return 0;
     }
@@ -205,6 +234,21 @@ static void mma_source(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_atte
     set_files(out, 4, "common.cuh", "mma.cuh", "mma_bwd.cuh", part == PART_DQ ? "mma_dq.cu" : "mma_dkv.cu");
 }
 
+static void wgmma_source(const sbp_gpu_key *key, sbp_cuda_attention_source *out) {
+    if (!is_backward(key)) {
+        set_files(out, 4, "common.cuh", "mma.cuh", "wgmma.cuh", "wgmma_fwd.cu");
+        return;
+    }
+    define(out, "QUERIES", WGMMA_QUERIES);
+    if (key->step == 0)
+        set_files(out, 4, "common.cuh", "mma.cuh", "mma_bwd.cuh", "mma_prepare.cu");
+    else if (key->step == 1)
+        set_files(out, 6, "common.cuh", "mma.cuh", "mma_bwd.cuh", "wgmma_sums.cuh", "wgmma.cuh",
+                  "wgmma_bwd.cu");
+    else
+        set_files(out, 5, "common.cuh", "mma.cuh", "mma_bwd.cuh", "wgmma_sums.cuh", "wgmma_finish.cu");
+}
+
 void sbp_cuda_attention_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch,
                                   sbp_cuda_attention_source *out) {
     static const char *const forward[FWD_COUNT] = {"TYPE_O", "TYPE_LSE",   "TYPE_Q",          "TYPE_K",
@@ -217,7 +261,9 @@ void sbp_cuda_attention_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch,
     define(out, "D_V", key->d_v);
     for (int i = 0; i < (is_backward(key) ? BWD_COUNT : FWD_COUNT); i++)
         define(out, is_backward(key) ? backward[i] : forward[i], key->dtypes[i]);
-    if (key->variant == SBP_CUDA_MMA)
+    if (key->variant == SBP_CUDA_WGMMA)
+        wgmma_source(key, out);
+    else if (key->variant == SBP_CUDA_MMA)
         mma_source(key, arch, out);
     else
         set_files(out, 3, "common.cuh", "scalar.cuh",
@@ -261,14 +307,30 @@ sbp_cuda_variant sbp_cuda_attention_choose(const sbp_gpu_key *key, sbp_cuda_arch
     return SBP_CUDA_PLAIN;
 }
 
+/* Queries of a tile, of which bounds are kept. */
+static int32_t query_tile(const sbp_gpu_key *key, sbp_cuda_arch arch) {
+    return key->variant == SBP_CUDA_WGMMA ? WGMMA_QUERIES : key_tile(key, arch).moving;
+}
+
+/* delta, lse, limits, bounds: mma_bwd.cuh */
+static int64_t prepared_bytes(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args) {
+    int64_t padded = sbp_round_up(q_of(key, args)->rows, PADDING);
+    return (8 * args->ints[0] + 16) * padded + 32 * padded / query_tile(key, arch);
+}
+
+/* Sums of dq in fp32, counters, the ticket: wgmma_sums.cuh */
+static int64_t summed_bytes(const sbp_gpu_key *key, const sbp_gpu_args *args) {
+    int64_t tiles = sbp_round_up(q_of(key, args)->rows, PADDING) / WGMMA_QUERIES * args->ints[0];
+    return tiles * (4 * WGMMA_QUERIES * key->d_qk + 4) + 4;
+}
+
 int64_t sbp_cuda_attention_scratch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args) {
-    int64_t rows = q_of(key, args)->rows, heads = args->ints[0], padded = sbp_round_up(rows, PADDING);
     if (!is_backward(key))
         return 0;
     if (key->variant == SBP_CUDA_PLAIN) /* delta */
-        return rows * heads * sbp_dtype_bytes((sbp_dtype)key->dtypes[BWD_Q] == SBP_F64 ? SBP_F64 : SBP_F32);
-    /* delta, lse, limits, bounds: mma_bwd.cuh */
-    return 8 * heads * padded + 16 * padded + 32 * padded / key_tile(key, arch).moving;
+        return (int64_t)q_of(key, args)->rows * args->ints[0] *
+               sbp_dtype_bytes((sbp_dtype)key->dtypes[BWD_Q] == SBP_F64 ? SBP_F64 : SBP_F32);
+    return prepared_bytes(key, arch, args) + (key->variant == SBP_CUDA_WGMMA ? summed_bytes(key, args) : 0);
 }
 
 static int64_t plain_blocks(const sbp_gpu_key *key, const sbp_gpu_args *args) {
@@ -277,22 +339,57 @@ static int64_t plain_blocks(const sbp_gpu_key *key, const sbp_gpu_args *args) {
     return sbp_ceil_div(rows * args->ints[of_keys ? 1 : 0], PLAIN_WARPS);
 }
 
+static void prepare_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
+                           sbp_cuda_step *out) {
+    out->grid[0] =
+        (uint32_t)(sbp_round_up(q_of(key, args)->rows, PADDING) / query_tile(key, arch) * args->ints[0]);
+    out->block[0] = 32 * PREPARE_WARPS;
+}
+
 static void mma_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
                        sbp_cuda_step *out) {
-    int64_t rows = q_of(key, args)->rows, keys = k_of(key, args)->rows, heads = args->ints[0], blocks;
     products part = is_backward(key) ? backward_part(key) : PART_FORWARD;
     bool of_keys = part == PART_DKV || part == PART_DK || part == PART_DV;
     tile t = of_keys ? key_tile(key, arch) : find_tile(key, arch, part);
-    if (is_backward(key) && key->step == 0) {
-        blocks = sbp_round_up(rows, PADDING) / key_tile(key, arch).moving * heads;
-        out->block[0] = 32 * PREPARE_WARPS;
-        out->shared_bytes = 0;
-    } else {
-        blocks = sbp_ceil_div(of_keys ? keys : rows, 16 * t.warps) * (of_keys ? args->ints[1] : heads);
-        out->block[0] = (uint32_t)(32 * t.warps);
-        out->shared_bytes = (uint32_t)shared_bytes(key, part, t);
+    int64_t rows = of_keys ? k_of(key, args)->rows : q_of(key, args)->rows;
+    out->grid[0] = (uint32_t)(sbp_ceil_div(rows, 16 * t.warps) * args->ints[of_keys ? 1 : 0]);
+    out->block[0] = (uint32_t)(32 * t.warps);
+    out->shared_bytes = (uint32_t)shared_bytes(key, part, t);
+}
+
+static void wgmma_forward(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_cuda_step *out) {
+    const sbp_gpu_operand *q = q_of(key, args), *k = k_of(key, args), *v = k + 1;
+    int32_t heads = args->ints[0], kv_heads = args->ints[1], d = key->d_qk;
+    out->grid[0] = (uint32_t)(sbp_ceil_div(q->rows, WGMMA_ROWS) * heads);
+    out->block[0] = WGMMA_THREADS;
+    out->shared_bytes = (uint32_t)(5 * slab_bytes(d, WGMMA_ROWS) + 16 * WGMMA_ROWS + 8 * WGMMA_BARRIERS);
+    out->maps[out->map_count++] = head_map(q, d, heads, WGMMA_ROWS);
+    out->maps[out->map_count++] = head_map(k, d, kv_heads, WGMMA_ROWS);
+    out->maps[out->map_count++] = head_map(v, d, kv_heads, WGMMA_ROWS);
+}
+
+static void wgmma_backward(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
+                           sbp_cuda_step *out) {
+    const sbp_gpu_operand *q = q_of(key, args), *k = k_of(key, args), *v = k + 1,
+                          *d_o = &args->operands[BWD_DO];
+    int32_t heads = args->ints[0], kv_heads = args->ints[1], d = key->d_qk;
+    if (key->step == 2) {
+        out->grid[0] = (uint32_t)(sbp_round_up(q->rows, PADDING) / WGMMA_QUERIES * heads);
+        out->block[0] = 128;
+        return;
     }
-    out->grid[0] = (uint32_t)blocks;
+    out->grid[0] = (uint32_t)(sbp_ceil_div(k->rows, WGMMA_ROWS) * kv_heads);
+    out->block[0] = WGMMA_THREADS;
+    /* k, v; q and do twice; ds twice; dq; lse and delta twice; messages, barriers, the ticket */
+    out->shared_bytes = (uint32_t)(2 * slab_bytes(d, WGMMA_ROWS) + 4 * slab_bytes(d, WGMMA_QUERIES) +
+                                   2 * 2 * WGMMA_ROWS * WGMMA_QUERIES + 4 * WGMMA_QUERIES * d +
+                                   16 * WGMMA_QUERIES + 16 + 8 * WGMMA_BARRIERS + 4);
+    out->clear_from = prepared_bytes(key, arch, args);
+    out->clear_bytes = summed_bytes(key, args);
+    out->maps[out->map_count++] = head_map(q, d, heads, WGMMA_QUERIES);
+    out->maps[out->map_count++] = head_map(k, d, kv_heads, WGMMA_ROWS);
+    out->maps[out->map_count++] = head_map(v, d, kv_heads, WGMMA_ROWS);
+    out->maps[out->map_count++] = head_map(d_o, d, heads, WGMMA_QUERIES);
 }
 
 int32_t sbp_cuda_attention_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
@@ -309,8 +406,14 @@ int32_t sbp_cuda_attention_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, co
         if (key->variant == SBP_CUDA_PLAIN) {
             steps[i].grid[0] = (uint32_t)plain_blocks(&steps[i].key, args);
             steps[i].block[0] = 32 * PLAIN_WARPS;
-        } else {
+        } else if (is_backward(key) && i == 0) {
+            prepare_launch(&steps[i].key, arch, args, &steps[i]);
+        } else if (key->variant == SBP_CUDA_MMA) {
             mma_launch(&steps[i].key, arch, args, &steps[i]);
+        } else if (is_backward(key)) {
+            wgmma_backward(&steps[i].key, arch, args, &steps[i]);
+        } else {
+            wgmma_forward(&steps[i].key, args, &steps[i]);
         }
     }
     return count;

@@ -459,6 +459,60 @@ static sbp_status try_all(search *s) {
     return SBP_OK;
 }
 
+/* ---- a part of a class -------------------------------------------------------------------------------- */
+
+/* How many items of a class there are, at most, as they are counted in sbp_schedule_options. */
+static sbp_status count_items(search *s, const sbp_schedule_options *o, sbp_item_class class, int32_t *out) {
+    sbp_skeleton *found;
+    SBP_TRY(sbp_evaluator_skeleton(&s->pl, o, s->wish->t_max, &found));
+    const sbp_module *m = found->pipeline.module;
+    *out = class == SBP_ITEM_CHECKPOINT ? (int32_t)sbp_ceil_div(found->layers, o->checkpoint_every)
+           : class == SBP_ITEM_PARAM    ? m->param_count
+                                        : 0;
+    for (int32_t i = 0; i < m->param_count && (class == SBP_ITEM_STATE || class == SBP_ITEM_GRAD); i++)
+        *out += m->params[i].trainable;
+    return SBP_OK;
+}
+
+/* All of a class lives on the host, and that fits: the fewest of its items that need to. */
+static sbp_status try_part(search *s, sbp_schedule_options o, sbp_item_class class) {
+    sbp_plan_estimate e;
+    int32_t low = 0, high;
+    SBP_TRY(count_items(s, &o, class, &high));
+    if (high < 2)
+        return SBP_OK;
+    o.first[class] = 1;
+    SBP_TRY(try_at(s, o, s->wish->t_max, true, &e));
+    if (e.seconds >= s->best.seconds * 0.999) /* more would take longer still */
+        return SBP_OK;
+    while (high - low > 1) {
+        o.first[class] = low + (high - low) / 2;
+        SBP_TRY(try_at(s, o, s->wish->t_max, false, &e));
+        *(fits(s, &e) ? &high : &low) = o.first[class];
+    }
+    o.first[class] = high;
+    return try_candidate(s, &o);
+}
+
+/* Of the choice, what lives on the host as a whole though a part would do; with what it saves, and with that
+ * room, too. */
+static sbp_status try_parts(search *s) {
+    static const sbp_item_class classes[] = {SBP_ITEM_PARAM, SBP_ITEM_GRAD, SBP_ITEM_STATE,
+                                             SBP_ITEM_CHECKPOINT};
+    sbp_schedule_options chosen = s->best.schedule, bare = chosen;
+    if (s->wish->offload == SBP_OFFLOAD_GIVEN)
+        return SBP_OK;
+    bare.saved_count = 0;
+    for (int i = 0; i < SBP_COUNT(classes); i++) {
+        if (chosen.homes[classes[i]] != SBP_HOST)
+            continue;
+        SBP_TRY(try_part(s, chosen, classes[i]));
+        if (s->wish->save_mode == SBP_SAVE_AUTO && chosen.saved_count > 0)
+            SBP_TRY(try_part(s, bare, classes[i]));
+    }
+    return SBP_OK;
+}
+
 /* With the usual chunks, then with smaller ones. */
 static sbp_status search_usual(search *s) {
     for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
@@ -479,8 +533,10 @@ static sbp_status search_plans(search *s) {
     if (s->wish->memory_bytes == 0)
         return grow_chunk(s);
     s->refine = true;
-    if (!s->longest)
-        return try_all(s);
+    if (!s->longest) {
+        SBP_TRY(try_all(s));
+        return try_parts(s);
+    }
     sbp_schedule_options o = s->best.schedule;
     if (s->wish->save_mode == SBP_SAVE_AUTO) {
         o.saved = NULL;

@@ -394,9 +394,60 @@ static void nothing_listed_beats_the_choice(bench *b) {
     assert_true(fitting > 50 && not_fitting > 5);
 }
 
+/* With a slow way to the host, and memory for a part of what would have to go there: a part goes, only when
+ * less of it does not fit, and no choice of whole classes is faster. */
+static void a_part_is_away_where_it_is_enough(bench *b) {
+    static const bool whole[][SBP_ITEM_CLASS_COUNT] = {
+        {0},
+        {[SBP_ITEM_CHECKPOINT] = true, [SBP_ITEM_SAVED] = true},
+        {[SBP_ITEM_STATE] = true},
+        {true, true, true, false, false},
+        {true, true, true, true, false},
+        {true, true, true, true, true}};
+    static const int limits[] = {1800, 2100, 2400};
+    sbp_pipeline p = pipeline_for(b, "SmolLM2-135M", SBP_F32, false);
+    p.target.shared_memory = false;
+    p.target.rates.in = p.target.rates.out = 5e7;
+    p.target.rates.host = 1e8;
+    int parts = 0;
+    for (int i = 0; i < SBP_COUNT(limits); i++) {
+        sbp_plan_estimate choice, other;
+        sbp_wish w = free_wish(2048, (int64_t)limits[i] << 20);
+        require(b, sbp_planner_choose(&p, &w, &choice));
+        assert_true(choice.device_bytes + p.target.runtime_bytes <= w.memory_bytes);
+        sbp_program *real = compile(b, &p, choice.t_max, &choice.schedule);
+        assert_int_equal(real->arena_bytes[SBP_DEVICE], choice.device_bytes);
+        assert_int_equal(real->arena_bytes[SBP_HOST], choice.host_bytes);
+        for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
+            sbp_schedule_options fewer = choice.schedule;
+            if (choice.schedule.first[class] < 2)
+                continue;
+            parts++;
+            fewer.first[class]--;
+            require(b, sbp_planner_estimate(&p, w.t_max, &fewer, 1, &other));
+            assert_true(other.device_bytes + p.target.runtime_bytes > w.memory_bytes);
+        }
+        w.offload = SBP_OFFLOAD_GIVEN;
+        for (int h = 0; h < SBP_COUNT(whole); h++) {
+            sbp_diag *diag = p.diag;
+            for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++)
+                w.homes[class] = whole[h][class] ? SBP_HOST : SBP_DEVICE;
+            p.diag = NULL; /* it may not fit */
+            sbp_status status = sbp_planner_choose(&p, &w, &other);
+            p.diag = diag;
+            if (status == SBP_OK && other.seconds < choice.seconds * 0.998)
+                fail_msg("%d MiB: %.4g s with %s, %.4g s with %s", limits[i], other.seconds,
+                         sbp_planner_homes(b->arena, &other.schedule, ""), choice.seconds,
+                         sbp_planner_homes(b->arena, &choice.schedule, ""));
+        }
+    }
+    assert_true(parts > 0);
+}
+
 static void test_choices(void **state) {
     (void)state;
     run(nothing_listed_beats_the_choice, NULL);
+    run(a_part_is_away_where_it_is_enough, NULL);
     run(choices, NULL);
     run(limits, NULL);
 }

@@ -39,8 +39,13 @@ static double exact_result(sbp_ptx_approximation op, double x, double y) {
 
 // One unit in the last place of f32 at value: 2^-149 for what is subnormal.
 static double ulp_f32(double value) {
-    const int exponent = value == 0 ? -126 : ilogb(value);
-    return ldexp(1, (exponent < -126 ? -126 : exponent) - 23);
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint64_t biased = bits >> 52 & 2047, least = 1023 - 126;
+    const uint64_t ulp = (biased < least ? least : biased) - 23;
+    const uint64_t result = ulp << 52;
+    memcpy(&value, &result, sizeof value);
+    return value;
 }
 
 static double sine_bound(double x) {
@@ -82,19 +87,21 @@ static bool special(sbp_ptx_approximation op, double x, double exact) {
     return x == 0 && (op == SBP_PTX_EX2 || op == SBP_PTX_COS);
 }
 
+static double nearest(sbp_ptx_type type, double value) {
+    return type == SBP_PTX_F32 ? (double)(float)value
+                               : sbp_ptx_value(type, sbp_ptx_round(type, value, SBP_PTX_RN, 0));
+}
+
 // exact moved by `share` (-1 .. 1) of bound and rounded, then brought back inside where rounding led out of
 // it.
 static double moved(sbp_ptx_approximation op, sbp_ptx_type type, double exact, double bound, double share) {
-    double to = exact + share * bound;
     const bool within_one = op == SBP_PTX_SIN || op == SBP_PTX_COS || op == SBP_PTX_TANH;
-    for (int halvings = 0; halvings < 8; halvings++) {
-        const double rounded = sbp_ptx_value(type, sbp_ptx_round(type, to, SBP_PTX_RN, 0));
+    for (int halvings = 0; halvings < 8; halvings++, share /= 2) {
+        const double rounded = nearest(type, exact + share * bound);
         const bool same_side = rounded == 0 || op == SBP_PTX_LG2 || signbit(rounded) == signbit(exact);
         if (fabs(rounded - exact) <= bound && same_side && !(within_one && fabs(rounded) > 1)) {
             return rounded;
         }
-        share /= 2;
-        to = exact + share * bound;
     }
     return exact;
 }
@@ -125,6 +132,9 @@ uint32_t sbp_ptx_approx(sbp_ptx_approximation op, sbp_ptx_type type, uint32_t x,
         const uint64_t bits = sbp_ptx_hash(seed, (uint64_t)op << 8 | type, x, y);
         const double share = (double)(int64_t)bits * 0x1p-63;
         result = moved(op, type, result, bound_of(op, type, xv, result), share);
+    }
+    if (type == SBP_PTX_F32 && isfinite(result) && !ftz) {
+        return sbp_ptx_bits_of_f32((float)result);
     }
     return (uint32_t)sbp_ptx_round(type, result, SBP_PTX_RN, flags);
 }

@@ -160,17 +160,8 @@ __attribute__((target("avx2"))) static void sum_row_avx2(int n, int k, const dou
     SUM_ROW
 }
 
-__attribute__((target("avx512f,prefer-vector-width=512"))) static void sum_row_avx512(int n, int k,
-                                                                                      const double *a,
-                                                                                      const double *b,
-                                                                                      double *sums) {
-    SUM_ROW
-}
-
 static sum_row_fn *best_sum_row(void) {
-    return __builtin_cpu_supports("avx512f") ? sum_row_avx512
-           : __builtin_cpu_supports("avx2")  ? sum_row_avx2
-                                             : sum_row_plain;
+    return __builtin_cpu_supports("avx2") ? sum_row_avx2 : sum_row_plain;
 }
 #else
 static sum_row_fn *best_sum_row(void) {

@@ -37,7 +37,9 @@ __device__ constexpr int element_bytes(int type) {
 
 // Address of element (row, column).
 template <int TYPE> __device__ __forceinline__ char *element_address(const Operand &o, int row, int column) {
-    return (char *)o.address + ((long long)row * o.stride + column) * element_bytes(TYPE);
+    char *at = (char *)o.address + ((long long)row * o.stride + column) * element_bytes(TYPE);
+    __builtin_assume(__isGlobal(at)); // ld.global in place of ld
+    return at;
 }
 
 template <int TYPE> __device__ __forceinline__ Real load_real(const char *at) {
@@ -88,8 +90,8 @@ template <int TYPE> __device__ __forceinline__ int load_index(const Operand &o, 
 
 // ---- what a query row sees --------------------------------------------------------------------------------------------
 
-// Keys [own, own_end) and [shared, shared_end), as rows of k; the two do not overlap. A row that is not there sees
-// nothing.
+// Keys [own, own_end) and [shared, shared_end), as rows of k; the two do not overlap, no end lies before its beginning. A row
+// that is not there sees nothing.
 struct Limits {
     int own, own_end, shared, shared_end;
 };
@@ -108,14 +110,15 @@ __device__ __forceinline__ Limits row_limits(const Args &args, int row) {
     }
     Limits see;
     see.own = max(near - k.first_row, 0);
-    see.own_end = min(position + 1 - k.first_row, k.rows);
+    see.own_end = max(min(position + 1 - k.first_row, k.rows), see.own);
     see.shared = max(first - k.first_row, 0);
-    see.shared_end = min(min(end - k.first_row, see.own), k.rows);
+    see.shared_end = max(min(min(end - k.first_row, see.own), k.rows), see.shared);
     return see;
 }
 
 __device__ __forceinline__ bool sees(const Limits &see, int key) {
-    return (key >= see.own && key < see.own_end) || (key >= see.shared && key < see.shared_end);
+    bool own = (unsigned)(key - see.own) < (unsigned)(see.own_end - see.own);
+    return own | ((unsigned)(key - see.shared) < (unsigned)(see.shared_end - see.shared)); // no branch
 }
 
 // ---- warps ------------------------------------------------------------------------------------------------------------

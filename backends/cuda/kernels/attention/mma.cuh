@@ -299,4 +299,8 @@ template <int SIZE> struct KeyTiles {
     __device__ __forceinline__ int key(int i) const {
         return (i < here ? start + i : next + i - here) * SIZE;
     }
+    // The other way: of a tile that is in the list.
+    __device__ __forceinline__ int index(int tile) const {
+        return tile < start + here ? tile - start : here + tile - next;
+    }
 };

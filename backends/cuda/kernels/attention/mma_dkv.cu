@@ -11,16 +11,6 @@ constexpr int Q_BYTES = QUERIES * Tile<D_QK>::PITCH, DO_BYTES = QUERIES * Tile<D
 constexpr int ROW_BYTES = 2 * QUERIES * 4; // lse and delta of a tile
 constexpr int STAGE_BYTES = Q_BYTES + DO_BYTES + ROW_BYTES;
 
-// The first tile of queries from `tile` on that sees the keys; `tiles` when there is none. The same in all warps.
-__device__ __forceinline__ int next_tile(const Bounds *bounds, int tile, int tiles, int key0, int key1, int lane) {
-    for (; tile < tiles; tile += LANES) {
-        unsigned some = __ballot_sync(ALL_LANES, tile + lane < tiles && sees_some(bounds[tile + lane], key0, key1));
-        if (some != 0)
-            return tile + __ffs((int)some) - 1;
-    }
-    return tiles;
-}
-
 __device__ __forceinline__ void fill_stage(unsigned stage, const Args &args, const Scratch &scratch, int tile, int head) {
     int row0 = tile * QUERIES, thread = threadIdx.x;
     Tile<D_QK>::fill<QUERIES, THREADS>(stage, args.operands[Q], row0, head * D_QK);
@@ -32,35 +22,17 @@ __device__ __forceinline__ void fill_stage(unsigned stage, const Args &args, con
     }
 }
 
-// Where a query (column of s, limits of the first) does not see a key (row, from key0), s becomes -infinity.
-__device__ __forceinline__ void mask_columns(float (&s)[1][QUERIES / 8][4], const Limits *limits, int key0, int lane) {
+template <bool CAPPED>
+__device__ __forceinline__ void differentiate_columns(float (&s)[1][QUERIES / 8][4], float (&dp)[1][QUERIES / 8][4],
+                                                      const float *lse, const float *delta, const Scores &by, int lane) {
 #pragma unroll
-    for (int n = 0; n < QUERIES / 8; n++)
+    for (int n = 0; n < QUERIES / 8; n++) {
+        float2 row_lse = *(const float2 *)(lse + 8 * n + lane % 4 * 2);
+        float2 row_delta = *(const float2 *)(delta + 8 * n + lane % 4 * 2);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            Limits see = limits[8 * n + lane % 4 * 2 + i];
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                if (!sees(see, key0 + 8 * half + lane / 4))
-                    s[0][n][2 * half + i] = __int_as_float(0xff800000);
-        }
-}
-
-template <int SIZE>
-__device__ __forceinline__ void add(const Operand &to, const float (&sums)[1][SIZE / 8][4], float scale, int row0, int column,
-                                    int lane) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = row0 + 8 * half + lane / 4;
-        if (row >= to.rows)
-            continue;
-        float2 *at = (float2 *)element_address<F32>(to, row, column + lane % 4 * 2);
-#pragma unroll
-        for (int n = 0; n < SIZE / 8; n++) {
-            float2 x = at[4 * n];
-            x.x = fmaf(sums[0][n][2 * half], scale, x.x);
-            x.y = fmaf(sums[0][n][2 * half + 1], scale, x.y);
-            at[4 * n] = x;
+        for (int half = 0; half < 2; half++) {
+            differentiate<CAPPED>(s[0][n][2 * half], dp[0][n][2 * half], row_lse.x, row_delta.x, by);
+            differentiate<CAPPED>(s[0][n][2 * half + 1], dp[0][n][2 * half + 1], row_lse.y, row_delta.y, by);
         }
     }
 }
@@ -108,25 +80,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
         if (head < (kv + 1) * group)
             fill_stage(stages + stage * STAGE_BYTES, args, scratch, tile, head);
         copy_commit();
-        float s[1][QUERIES / 8][4], dp[1][QUERIES / 8][4];
+        float s[1][QUERIES / 8][4], dp[1][QUERIES / 8][4] = {};
         multiply_rows<D_QK>(s, k_tile, own_row, q_tile, lane);
         if (WANT_DK)
             multiply_rows<D_V>(dp, v_tile, own_row, do_tile, lane);
         prepare(s, by);
         if (!all)
             mask_columns(s, scratch.limits + row0, key0 + own_row, lane);
-#pragma unroll
-        for (int n = 0; n < QUERIES / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int column = 8 * n + lane % 4 * 2 + i;
-                float row_lse = lse[column], row_delta = WANT_DK ? delta[column] : 0.0f;
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    float none = 0;
-                    differentiate(s[0][n][2 * half + i], WANT_DK ? dp[0][n][2 * half + i] : none, row_lse, row_delta, by);
-                }
-            }
+        if (by.capped)
+            differentiate_columns<true>(s, dp, lse, delta, by, lane);
+        else
+            differentiate_columns<false>(s, dp, lse, delta, by, lane);
         unsigned packed[1][QUERIES / 16][4];
         if (WANT_DV) {
             pack_sums(packed, s);
@@ -139,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
     }
     copy_wait();
     if (WANT_DK)
-        add<D_QK>(args.operands[DK], dk, args.floats[0], key0 + own_row, kv * D_QK, lane);
+        add(args.operands[DK], dk, args.floats[0], key0 + own_row, kv * D_QK, lane);
     if (WANT_DV)
-        add<D_V>(args.operands[DV], dv, 1.0f, key0 + own_row, kv * D_V, lane);
+        add(args.operands[DV], dv, 1.0f, key0 + own_row, kv * D_V, lane);
 }

@@ -7,6 +7,16 @@
 constexpr int ROWS = 16 * WARPS, THREADS = LANES * WARPS;
 constexpr int K_BYTES = KEYS * Tile<D_QK>::PITCH, V_BYTES = KEYS * Tile<D_V>::PITCH;
 
+template <bool CAPPED>
+__device__ __forceinline__ void differentiate_rows(float (&s)[1][KEYS / 8][4], float (&dp)[1][KEYS / 8][4], const float (&lse)[2],
+                                                   const float (&delta)[2], const Scores &by) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            differentiate<CAPPED>(s[0][n][i], dp[0][n][i], lse[i / 2], delta[i / 2], by);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_constant__ Args args) {
     extern __shared__ __align__(1024) char memory[];
     const Operand &q = args.operands[Q], &k = args.operands[K], &v = args.operands[V];
@@ -57,11 +67,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
         prepare(s, by);
         if (!sees_all(bounds, key0, key0 + KEYS))
             mask(s, limits, key0, lane);
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i4 = 0; i4 < 4; i4++)
-                differentiate(s[0][n][i4], dp[0][n][i4], lse[i4 / 2], delta[i4 / 2], by);
+        if (by.capped)
+            differentiate_rows<true>(s, dp, lse, delta, by);
+        else
+            differentiate_rows<false>(s, dp, lse, delta, by);
         unsigned packed[1][KEYS / 16][4];
         pack_sums(packed, dp);
         multiply_packed<D_QK>(sums, packed, k_tiles + stage * K_BYTES, lane);
