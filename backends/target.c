@@ -4,10 +4,12 @@
 #include <string.h>
 
 #include "backends/cpu/cpu_target.h"
+#include "backends/cuda/cuda_target.h"
 #include "backends/vulkan/vulkan_target.h"
 
 static const sbp_target *const targets[] = {
     &sbp_cpu_target,
+    &sbp_cuda_target,
 #ifdef SBP_HAVE_VULKAN_TARGET
     &sbp_vulkan_target,
 #endif

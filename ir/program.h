@@ -280,7 +280,7 @@ typedef struct sbp_entry {
 
 typedef struct sbp_program {
     const char *name;
-    const char *target;
+    const char *target; /* "cpu"; "cuda:sm_80,sm_90a": a backend, and what it compiles for */
     int64_t t_max, s_max, chunk, head_chunk;
     const char **scalars; /* set by the host, f64: T, S first, then what the program needs */
     int32_t scalar_count, scalar_capacity;

@@ -461,7 +461,9 @@ sbp_status sbp_pass_streambp(sbp_pipeline *p) {
         return SBP_OK;
     sbp_module *m = p->module;
     p->program = sbp_program_create(p->arena, m->name);
-    p->program->target = p->target.name;
+    p->program->target = p->target.archs[0]
+                             ? sbp_arena_printf(p->arena, "%s:%s", p->target.name, p->target.archs)
+                             : p->target.name;
     p->program->t_max = p->program->s_max = p->options.t_max;
     p->program->chunk = p->options.schedule.chunk;
     p->program->head_chunk = p->options.schedule.head_chunk;

@@ -34,6 +34,10 @@ static sbp_status choose_profile(sbp_compilation *c, const char *name) {
     return SBP_OK;
 }
 
+const char *sbp_cli_arch(const sbp_compilation *c) {
+    return sbp_options_given(c->options, "arch") ? sbp_options_text(c->options, "arch") : NULL;
+}
+
 static sbp_status choose_target(sbp_compilation *c) {
     const char *profile = sbp_options_text(c->options, "device-profile");
     if (profile && *profile)
@@ -51,7 +55,7 @@ static sbp_status choose_target(sbp_compilation *c) {
                         strcmp(name, "vulkan") == 0
                             ? " (it was built without shaderc: libshaderc-dev, glslang-dev, spirv-tools)"
                             : "");
-    return c->target->describe(NULL, c->diag, &c->pipeline.target);
+    return c->target->describe(sbp_cli_arch(c), c->diag, &c->pipeline.target);
 }
 
 static sbp_status choose_types(sbp_compilation *c) {

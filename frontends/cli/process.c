@@ -123,7 +123,7 @@ sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *
     sbp_target_info *target = &c->pipeline.target, fresh;
     int64_t threads = sbp_options_int(c->options, "threads"), reordered;
     if (c->target)
-        SBP_TRY(c->target->describe(NULL, c->diag, &fresh));
+        SBP_TRY(c->target->describe(sbp_cli_arch(c), c->diag, &fresh));
     else
         fresh = c->profile.info;
     if (widest_head(c->model.module) > target->runtime_head_elems)

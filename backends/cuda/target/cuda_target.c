@@ -1,0 +1,186 @@
+/* cuda_target.c: what the passes know of the CUDA backend, and its device code. */
+#include "backends/cuda/cuda_target.h"
+
+#include "backends/cuda/target/target.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- architectures ---------------------------------------------------------------------------------- */
+
+typedef struct known_arch {
+    int32_t number;
+    bool by_default, has_specific;
+    const char *device;
+    double bf16, f32, f64, attention, f32_attention, half_rows, memory, row_ops, link;
+} known_arch;
+
+static const known_arch known[] = {
+#define ARCH(...) {__VA_ARGS__},
+#include "backends/cuda/target/archs.def"
+#undef ARCH
+};
+
+static const known_arch *find_arch(sbp_cuda_arch arch) {
+    for (int i = 0; i < SBP_COUNT(known); i++)
+        if (known[i].number == arch.number && (known[i].has_specific || !arch.specific))
+            return &known[i];
+    return NULL;
+}
+
+static sbp_status check_archs(sbp_diag *diag, const char *text, const sbp_cuda_arch *archs, int32_t count) {
+    char list[160] = "";
+    for (int i = 0, at = 0; i < SBP_COUNT(known); i++)
+        at += snprintf(list + at, sizeof list - (size_t)at, "%ssm_%d%s", i > 0 ? " " : "",
+                       (int)known[i].number, known[i].has_specific ? "[a]" : "");
+    if (count == 0)
+        return sbp_fail(diag, SBP_USAGE, "--arch '%s': it takes names like sm_80,sm_90a; there are: %s", text,
+                        list);
+    for (int32_t i = 0; i < count; i++) {
+        char name[16];
+        sbp_cuda_arch_text(archs[i], name);
+        if (!find_arch(archs[i]))
+            return sbp_fail(diag, SBP_USAGE, "--arch '%s': no kernels for %s; there are: %s", text, name,
+                            list);
+    }
+    return SBP_OK;
+}
+
+static sbp_status parse_archs(sbp_diag *diag, const char *text, sbp_cuda_arch archs[SBP_CUDA_ARCHS],
+                              int32_t *count) {
+    *count = 0;
+    if (text) {
+        (void)sbp_cuda_archs_parse(text, archs, count);
+        return check_archs(diag, text, archs, *count);
+    }
+    for (int i = 0; i < SBP_COUNT(known); i++) /* with what wgmma needs */
+        if (known[i].by_default)
+            archs[(*count)++] = (sbp_cuda_arch){.number = known[i].number, .specific = known[i].number == 90};
+    return SBP_OK;
+}
+
+/* ---- what the passes know ---------------------------------------------------------------------------- */
+
+enum {
+    MIB = 1 << 20,
+    CONTEXT_BYTES = 500 * MIB, /* what a driver takes for a context and its kernels: nvidia-smi shows 400 to
+                                  550 MiB for an idle process on A100 and H100 */
+    BLAS_BYTES = 32 * MIB, /* the workspace of cuBLASLt on the compute stream, which NVIDIA advises for Hopper
+                              (cublasSetWorkspace: 32 MiB) and which must not change for equal bits */
+    SCRATCH_BYTES = 68 * MIB /* of commands (abi.h): delta and limits of attention's backward, for 8,192 rows
+                                and 128 heads 9 MiB */
+};
+
+/* Rates of a plan for several architectures: those of the H100 where it is among them, else of the first. */
+static const known_arch *rated_arch(const sbp_cuda_arch *archs, int32_t count) {
+    for (int32_t i = 0; i < count; i++)
+        if (archs[i].number == 90)
+            return find_arch(archs[i]);
+    return find_arch(archs[0]);
+}
+
+static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
+    sbp_cuda_arch archs[SBP_CUDA_ARCHS];
+    int32_t count;
+    SBP_TRY(parse_archs(diag, arch, archs, &count));
+    const known_arch *k = rated_arch(archs, count);
+    *out =
+        (sbp_target_info){.name = "cuda",
+                          .alignment_bytes = 256,
+                          .max_allocation_bytes = 0,
+                          .runtime_bytes = CONTEXT_BYTES + BLAS_BYTES + SCRATCH_BYTES,
+                          .attention_partials = 0,
+                          .has_copy_queue = true,
+                          .shared_memory = false,
+                          .default_compute = SBP_BF16,
+                          .chunk = 4096,
+                          .head_chunk = 1024,
+                          .chunk_most = 16384,
+                          .rates = {.product = {[SBP_F32] = k->f32, [SBP_BF16] = k->bf16, [SBP_F64] = k->f64},
+                                    .attention = {[SBP_F32] = k->f32_attention, [SBP_BF16] = k->attention},
+                                    .half_rows = k->half_rows,
+                                    .memory = k->memory,
+                                    .row_ops = k->row_ops,
+                                    .in = k->link,
+                                    .out = k->link,
+                                    .host = 100e9,
+                                    .host_ops = 250e9,
+                                    .disk_read = 5e9,
+                                    .disk_write = 5e9,
+                                    .command_seconds = 4e-6}};
+    size_t at = 0;
+    for (int32_t i = 0; i < count; i++) {
+        char name[16];
+        sbp_cuda_arch_text(archs[i], name);
+        at += (size_t)snprintf(out->archs + at, sizeof out->archs - at, "%s%s", i > 0 ? "," : "", name);
+    }
+    out->supports[SBP_F64] = out->supports[SBP_F32] = out->supports[SBP_BF16] = true;
+    return SBP_OK;
+}
+
+/* ---- device code ------------------------------------------------------------------------------------- */
+
+typedef struct build {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const sbp_program *program;
+    sbp_cuda_arch archs[SBP_CUDA_ARCHS];
+    int32_t arch_count;
+    sbp_cuda_source *sources;
+    sbp_cuda_object *objects; /* their data is the caller's to free, whatever happens */
+    int32_t count;
+    const void *data;
+    int64_t bytes;
+} build;
+
+/* "cuda:sm_80,sm_90a"; a program of which nothing is said gets what there is without --arch. */
+static sbp_status find_archs(build *b) {
+    const char *target = b->program->target ? b->program->target : "", *list = strchr(target, ':');
+    return parse_archs(b->diag, list && list[1] ? list + 1 : NULL, b->archs, &b->arch_count);
+}
+
+static sbp_status make_sources(void *user) {
+    build *b = user;
+    SBP_TRY(find_archs(b));
+    return sbp_cuda_sources(b->arena, b->diag, b->program, b->archs, b->arch_count, &b->sources, &b->count);
+}
+
+static sbp_status write_images(void *user) {
+    build *b = user;
+    sbp_gpu_image *images = SBP_NEW_ARRAY(b->arena, sbp_gpu_image, 2 * (size_t)b->count);
+    for (int32_t i = 0; i < b->count; i++) {
+        const sbp_cuda_object *o = &b->objects[i];
+        sbp_gpu_image *cubin = &images[2 * i], *ptx = cubin + 1;
+        *cubin = *ptx = (sbp_gpu_image){.key = b->sources[i].key};
+        cubin->tag = sbp_cuda_tag(b->sources[i].arch, false);
+        cubin->data = o->data;
+        cubin->bytes = o->cubin_bytes;
+        ptx->tag = sbp_cuda_tag(b->sources[i].arch, true);
+        ptx->data = sbp_cuda_object_ptx(o);
+        ptx->bytes = o->ptx_bytes;
+    }
+    sbp_gpu_images_write(b->arena, &sbp_cuda_format, images, 2 * b->count, &b->data, &b->bytes);
+    return SBP_OK;
+}
+
+static sbp_status compile(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, const void **data,
+                          int64_t *bytes) {
+    build b = {.arena = arena, .diag = diag, .program = program};
+    int32_t compiled;
+    SBP_TRY(sbp_guard(arena, diag, make_sources, &b));
+    b.objects = sbp_malloc(((size_t)b.count + 1) * sizeof *b.objects);
+    if (!b.objects)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_cuda_compile_all(diag, b.sources, b.count, b.objects, &compiled);
+    if (status == SBP_OK)
+        status = sbp_guard(arena, diag, write_images, &b);
+    for (int32_t i = 0; i < b.count; i++)
+        free(b.objects[i].data);
+    free(b.objects);
+    *data = b.data;
+    *bytes = b.bytes;
+    return status;
+}
+
+const sbp_target sbp_cuda_target = {.name = "cuda", .describe = describe, .compile = compile};

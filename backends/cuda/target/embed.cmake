@@ -1,0 +1,18 @@
+# cmake -DOUT=file.c -DROOT=folder -DFILES=a;b -P embed.cmake: the files as C strings in the table sbp_cuda_files, named
+# by their paths below ROOT, or by their names when they are elsewhere.
+set(text "/* made by embed.cmake */\n#include \"backends/cuda/target/target.h\"\n")
+set(table "")
+set(number 0)
+foreach(file IN LISTS FILES)
+  file(RELATIVE_PATH name ${ROOT} ${file})
+  if(name MATCHES "^\\.\\.")
+    get_filename_component(name ${file} NAME)
+  endif()
+  file(READ ${file} hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  string(REGEX REPLACE "(0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,)" "\\1\n" bytes "${bytes}")
+  string(APPEND text "static const char text_${number}[] = {\n${bytes}0};\n")
+  string(APPEND table "    {\"${name}\", text_${number}},\n")
+  math(EXPR number "${number} + 1")
+endforeach()
+file(WRITE ${OUT} "${text}\nconst sbp_cuda_file sbp_cuda_files[] = {\n${table}    {NULL, NULL}};\n")

@@ -1,0 +1,145 @@
+/* text.c: the text of a kernel: definitions, the prelude, and files of kernels/. */
+#include "backends/cuda/attention.h"
+#include "backends/cuda/target/target.h"
+
+#include <string.h>
+
+static void add_file(sbp_text *out, const char *name) {
+    for (const sbp_cuda_file *file = sbp_cuda_files; file->name; file++)
+        if (strcmp(file->name, name) == 0) {
+            sbp_text_add_n(out, file->text, strlen(file->text));
+            return;
+        }
+}
+
+static void add_files(sbp_text *out, const char *const *names, int32_t count) {
+    for (int32_t i = 0; i < count && names[i]; i++)
+        add_file(out, names[i]);
+}
+
+/* What prelude.cuh compares its own record with. */
+static void add_prelude(sbp_text *out) {
+    sbp_text_add(out, "#define ARGS_BYTES %d\n#define ARGS_INTS %d\n#define ARGS_FLOATS %d\n",
+                 (int)sizeof(sbp_gpu_args), (int)offsetof(sbp_gpu_args, ints),
+                 (int)offsetof(sbp_gpu_args, floats));
+    sbp_text_add(out, "#define ARGS_DOUBLES %d\n#define ARGS_KEYS %d\n#define ARGS_OPERANDS %d\n",
+                 (int)offsetof(sbp_gpu_args, doubles), (int)offsetof(sbp_gpu_args, keys),
+                 (int)offsetof(sbp_gpu_args, operands));
+    sbp_text_add(out, "#define OPERAND_BYTES %d\n", (int)sizeof(sbp_gpu_operand));
+    add_file(out, "prelude.cuh");
+}
+
+/* "#define LOAD_<role> load_f32" and STORE, BYTES for an operand; nothing when it is absent. */
+static void define_operand(sbp_text *out, const char *role, int32_t index, sbp_dtype dtype) {
+    if (dtype == SBP_DTYPE_COUNT)
+        return;
+    const char *type = sbp_dtype_name(dtype);
+    sbp_text_add(out, "#define %s_OPERAND %d\n#define %s_BYTES %d\n", role, (int)index, role,
+                 (int)sbp_dtype_bytes(dtype));
+    sbp_text_add(out, "#define LOAD_%s load_%s\n#define STORE_%s store_%s\n", role, type, role, type);
+    if (dtype == SBP_I32 || dtype == SBP_I64)
+        sbp_text_add(out, "#define INDEX_%s index_%s\n", role, type);
+}
+
+static void define_operands(sbp_text *out, const sbp_program *program, const sbp_command *command,
+                            const sbp_dtype *dtypes) {
+    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
+    int32_t count = sbp_command_operands(program, command, operands);
+    for (int32_t i = 0; i < count; i++)
+        define_operand(out, operands[i].name, i, dtypes[i]);
+}
+
+/* Whether values are computed in double: the result is f64 (gemm), or any operand of a sum. */
+static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
+    switch (command->kind) {
+    case SBP_CMD_REDUCE:
+        return true;
+    case SBP_CMD_GEMM:
+        return dtypes[0] == SBP_F64;
+    case SBP_CMD_COLSUM:
+    case SBP_CMD_GATHER:
+    case SBP_CMD_SCATTER_ADD:
+        return dtypes[0] == SBP_F64 || dtypes[1] == SBP_F64;
+    default:
+        return false;
+    }
+}
+
+static void make_attention(sbp_text *text, const sbp_gpu_key *key, sbp_cuda_arch arch) {
+    sbp_cuda_attention_source source;
+    sbp_cuda_attention_source_of(key, arch, &source);
+    sbp_text_add_n(text, source.defines, strlen(source.defines));
+    for (int32_t i = 0; i < SBP_CUDA_ATTENTION_TEXTS && source.files[i]; i++) {
+        sbp_text name;
+        sbp_text_init(&name, text->arena);
+        sbp_text_add(&name, "attention/%s", source.files[i]);
+        add_file(text, name.data);
+    }
+}
+
+typedef struct recipe {
+    const char *files[5];
+} recipe;
+
+static const recipe recipes[SBP_CMD_COUNT] = {
+    [SBP_CMD_FILL] = {{"own.cuh", "units.cuh", "fill.cu"}},
+    [SBP_CMD_COPY] = {{"own.cuh", "units.cuh", "copy.cu"}},
+    [SBP_CMD_COLLECTIVE] = {{"own.cuh", "units.cuh", "copy.cu"}},
+    [SBP_CMD_GATHER] = {{"own.cuh", "units.cuh", "gather.cu"}},
+    [SBP_CMD_SCATTER_ADD] = {{"own.cuh", "sums.cuh", "scatter_add.cu"}},
+    [SBP_CMD_COLSUM] = {{"sums.cuh", "colsum.cu"}},
+    [SBP_CMD_GEMM] = {{"gemm.cu"}},
+    [SBP_CMD_REDUCE] = {{"group.cuh"}},
+};
+
+/* Definitions that not every kernel has. */
+static void define_more(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes) {
+    switch (command->kind) {
+    case SBP_CMD_GEMM:
+        sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n", command->u.gemm.ta,
+                     command->u.gemm.tb, SBP_CUDA_GEMM_TILE);
+        break;
+    case SBP_CMD_GATHER:
+        sbp_text_add(text, "%s", dtypes[0] == dtypes[1] ? "#define SAME\n" : "");
+        break;
+    case SBP_CMD_COLSUM:
+        sbp_text_add(text, "#define COLUMNS %d\n", SBP_CUDA_COLSUM_COLUMNS);
+        break;
+    case SBP_CMD_REDUCE:
+        sbp_text_add(text, "#define OP %d\n#define GROUP group_%s\n", (int)command->u.reduce.op,
+                     command->u.reduce.op == SBP_REDUCE_MAX ? "max" : "sum");
+        break;
+    default:
+        break;
+    }
+}
+
+sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
+                                const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_key *key,
+                                sbp_cuda_arch arch, sbp_cuda_source *out) {
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    *out = (sbp_cuda_source){.key = *key, .arch = arch, .exact = true};
+    add_prelude(&text);
+    if (command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD) {
+        out->exact = false;
+        make_attention(&text, key, arch);
+    } else if (recipes[command->kind].files[0]) {
+        out->exact = command->kind != SBP_CMD_GEMM;
+        if (computes_f64(command, dtypes))
+            sbp_text_add(&text, "#define REAL_F64\n");
+        add_file(&text, "elements.cuh");
+        sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
+        define_operands(&text, program, command, dtypes);
+        define_more(&text, command, dtypes);
+        add_files(&text, recipes[command->kind].files, SBP_COUNT(recipes[command->kind].files));
+        if (command->kind == SBP_CMD_REDUCE)
+            add_file(&text, key->step > 0 ? "reduce_end.cu" : "reduce.cu");
+    } else {
+        return sbp_fail(diag, SBP_MACHINE, "the CUDA backend has no kernel for '%s' yet",
+                        sbp_command_name(command->kind));
+    }
+    out->text = text.data;
+    out->bytes = text.length;
+    return SBP_OK;
+}

@@ -1,0 +1,125 @@
+/* kernel_testing.c: single commands, and their kernels compiled. */
+#include "tests/cuda/target/kernel_testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/common/dispatch_add.h"
+
+#define NONE SBP_DTYPE_COUNT
+#define MOVE(kind, d)                                                                                        \
+    { kind, {d, d, NONE, NONE, NONE}, false, false, 0 }
+#define GEMM(ta, tb, ...)                                                                                    \
+    { SBP_CMD_GEMM, {__VA_ARGS__}, ta, tb, 0 }
+#define SUM(op, d)                                                                                           \
+    { SBP_CMD_REDUCE, {SBP_F64, d, NONE, NONE, NONE}, false, false, op }
+#define OTHER(kind, ...)                                                                                     \
+    { kind, {__VA_ARGS__}, false, false, 0 }
+
+const kernel_case kernel_cases[] = {
+    MOVE(SBP_CMD_FILL, SBP_I8),
+    MOVE(SBP_CMD_FILL, SBP_BF16),
+    MOVE(SBP_CMD_FILL, SBP_F32),
+    MOVE(SBP_CMD_FILL, SBP_F64),
+    MOVE(SBP_CMD_COPY, SBP_I8),
+    MOVE(SBP_CMD_COPY, SBP_BF16),
+    MOVE(SBP_CMD_COPY, SBP_F32),
+    MOVE(SBP_CMD_COPY, SBP_F64),
+    GEMM(false, false, SBP_F32, SBP_F32, SBP_F32, NONE, NONE),
+    GEMM(false, true, SBP_BF16, SBP_BF16, SBP_BF16, NONE, SBP_BF16),
+    GEMM(true, false, SBP_F32, SBP_BF16, SBP_BF16, SBP_F32, NONE),
+    GEMM(true, true, SBP_F64, SBP_F64, SBP_F64, SBP_F64, SBP_F64),
+    GEMM(false, true, SBP_F32, SBP_F16, SBP_F32, SBP_BF16, SBP_F16),
+    GEMM(false, false, SBP_F64, SBP_F32, SBP_BF16, NONE, NONE),
+    OTHER(SBP_CMD_COLSUM, SBP_F32, SBP_BF16, NONE, NONE, NONE),
+    OTHER(SBP_CMD_COLSUM, SBP_F32, SBP_F32, NONE, NONE, NONE),
+    OTHER(SBP_CMD_COLSUM, SBP_F64, SBP_F64, NONE, NONE, NONE),
+    OTHER(SBP_CMD_GATHER, SBP_BF16, SBP_BF16, SBP_I32, NONE, NONE),
+    OTHER(SBP_CMD_GATHER, SBP_F32, SBP_BF16, SBP_I32, NONE, NONE),
+    OTHER(SBP_CMD_GATHER, SBP_F64, SBP_F16, SBP_I64, NONE, NONE),
+    OTHER(SBP_CMD_SCATTER_ADD, SBP_F32, SBP_BF16, SBP_I32, SBP_I32, SBP_I32),
+    OTHER(SBP_CMD_SCATTER_ADD, SBP_BF16, SBP_F32, SBP_I32, SBP_I64, SBP_I32),
+    OTHER(SBP_CMD_SCATTER_ADD, SBP_F64, SBP_F64, SBP_I64, SBP_I64, SBP_I64),
+    SUM(SBP_REDUCE_SUM, SBP_F32),
+    SUM(SBP_REDUCE_MAX, SBP_BF16),
+    SUM(SBP_REDUCE_SUMSQ, SBP_F32),
+    SUM(SBP_REDUCE_SUMSQ, SBP_F64),
+};
+const int32_t kernel_case_count = SBP_COUNT(kernel_cases);
+
+static int32_t operand_count(sbp_command_kind kind) {
+    switch (kind) {
+    case SBP_CMD_FILL:
+        return 1;
+    case SBP_CMD_GEMM:
+    case SBP_CMD_SCATTER_ADD:
+        return 5;
+    case SBP_CMD_GATHER:
+        return 3;
+    default:
+        return 2;
+    }
+}
+
+sbp_program *kernel_program(testing *t, const kernel_case *c) {
+    sbp_program *program = sbp_program_create(t->arena, "kernel");
+    sbp_command command = {.kind = c->kind, .flushes = -1, .view_count = operand_count(c->kind)};
+    sbp_span spans[5];
+    if (c->kind == SBP_CMD_GEMM) {
+        command.u.gemm.ta = c->ta;
+        command.u.gemm.tb = c->tb;
+        command.u.gemm.alpha = 1;
+    } else if (c->kind == SBP_CMD_REDUCE) {
+        command.u.reduce.op = c->op;
+    }
+    for (int32_t i = 0; i < command.view_count; i++)
+        spans[i] = (sbp_span){.space = c->dtypes[i] == NONE ? SBP_SPACE_COUNT : SBP_DEVICE,
+                              .dtype = c->dtypes[i],
+                              .rows = 1,
+                              .cols = 1,
+                              .stride = 1};
+    const sbp_dispatch dispatch = {.command = &command, .spans = spans, .span_count = command.view_count};
+    dispatch_add(t->arena, program, &dispatch);
+    return program;
+}
+
+bool kernels_can_compile(void) {
+    sbp_diag *diag = sbp_diag_create();
+    sbp_cuda_nvrtc *nvrtc;
+    assert_non_null(diag);
+    sbp_status status = sbp_cuda_nvrtc_open(diag, &nvrtc);
+    assert_true(status == SBP_OK || status == SBP_MACHINE);
+    if (status == SBP_OK)
+        sbp_cuda_nvrtc_close(nvrtc);
+    else
+        printf("skipped: kernels of CUDA: no NVRTC (tests/cuda_tools.sh brings it)\n");
+    sbp_diag_destroy(diag);
+    return status == SBP_OK;
+}
+
+kernel_set kernels_compile(testing *t, const sbp_program *program, const char *archs) {
+    kernel_set set = {0};
+    sbp_cuda_arch list[SBP_CUDA_ARCHS];
+    int32_t count;
+    assert_true(sbp_cuda_archs_parse(archs, list, &count));
+    testing_check(t, sbp_cuda_sources(t->arena, t->diag, program, list, count, &set.sources, &set.count));
+    set.objects = calloc((size_t)set.count + 1, sizeof *set.objects);
+    assert_non_null(set.objects);
+    testing_check(t, sbp_cuda_compile_all(t->diag, set.sources, set.count, set.objects, &set.compiled));
+    return set;
+}
+
+void kernels_free(kernel_set *set) {
+    for (int32_t i = 0; i < set->count; i++)
+        free(set->objects[i].data);
+    free(set->objects);
+    *set = (kernel_set){0};
+}
+
+void kernel_name(const sbp_cuda_source *source, char text[SBP_GPU_NAME + 16]) {
+    char name[SBP_GPU_NAME], arch[16];
+    sbp_gpu_key_text(&source->key, sbp_cuda_variant_names[source->key.variant], name);
+    sbp_cuda_arch_text(source->arch, arch);
+    snprintf(text, SBP_GPU_NAME + 16, "%.95s %s", name, arch);
+}

@@ -1,0 +1,38 @@
+/* kernel_testing.h: what tests of CUDA kernels share: single commands as programs, their kernels compiled. */
+#ifndef SBP_TESTS_CUDA_KERNEL_TESTING_H
+#define SBP_TESTS_CUDA_KERNEL_TESTING_H
+
+#include "backends/cuda/target/target.h"
+#include "tests/common/testing.h"
+
+/* A command of every kind but row and attention, with operands of some types: how they are called in the
+ * golden table follows from their keys. */
+typedef struct kernel_case {
+    sbp_command_kind kind;
+    sbp_dtype dtypes[5]; /* of its operands; SBP_DTYPE_COUNT: absent */
+    bool ta, tb;
+    sbp_reduce_op op;
+} kernel_case;
+
+extern const kernel_case kernel_cases[];
+extern const int32_t kernel_case_count;
+
+/* The program of such a command. */
+sbp_program *kernel_program(testing *t, const kernel_case *c);
+
+/* Prints "skipped: .." and is false where there is no NVRTC. */
+bool kernels_can_compile(void);
+
+/* The kernels of a program for these architectures ("sm_80,sm_90a"), all compiled; fails the test otherwise.
+ */
+typedef struct kernel_set {
+    sbp_cuda_source *sources;
+    sbp_cuda_object *objects;
+    int32_t count, compiled;
+} kernel_set;
+kernel_set kernels_compile(testing *t, const sbp_program *program, const char *archs);
+void kernels_free(kernel_set *set);
+/* "copy.2 sm_80" */
+void kernel_name(const sbp_cuda_source *source, char text[SBP_GPU_NAME + 16]);
+
+#endif

@@ -1,0 +1,171 @@
+/* test_cuda_kernels: every kernel of single commands compiles for every architecture, without spills or
+ * warnings, and takes what the golden table says (tests/cuda/target/registers.txt; SBP_UPDATE_GOLDENS=1
+ * writes it anew). */
+#include "tests/cuda/target/kernel_testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TABLE "tests/cuda/target/registers.txt"
+#define ARCHS "sm_80,sm_90a"
+
+static bool can_compile;
+
+static int look(void **state) {
+    (void)state;
+    can_compile = kernels_can_compile();
+    return 0;
+}
+
+static void add_lines(testing *t, const kernel_set *set, sbp_text *out) {
+    for (int32_t k = 0; k < set->count; k++) {
+        char name[SBP_GPU_NAME + 16];
+        sbp_cuda_resources r;
+        testing_check(
+            t, sbp_cuda_resources_read(t->diag, &set->sources[k], sbp_cuda_object_log(&set->objects[k]), &r));
+        kernel_name(&set->sources[k], name);
+        sbp_text_add(out, "%-44s %3d registers %5d B shared %3d B stack\n", name, (int)r.registers,
+                     (int)r.shared_bytes, (int)r.stack_bytes);
+    }
+}
+
+static char *read_text(const char *path) {
+    FILE *file = fopen(path, "r");
+    char *text = calloc(1, 1 << 16);
+    assert_non_null(file);
+    assert_non_null(text);
+    assert_true(fread(text, 1, (1 << 16) - 1, file) > 0);
+    fclose(file);
+    return text;
+}
+
+/* The table is of one version of NVRTC; others may take other registers, but never spill. */
+static void compare(testing *t, const char *lines) {
+    char *want = NULL;
+    sbp_cuda_nvrtc *nvrtc;
+    sbp_text text;
+    sbp_text_init(&text, t->arena);
+    testing_check(t, sbp_cuda_nvrtc_open(t->diag, &nvrtc));
+    sbp_text_add(&text, "%s\n%s", sbp_cuda_nvrtc_name(nvrtc), lines);
+    size_t version = strlen(sbp_cuda_nvrtc_name(nvrtc)) + 1;
+    sbp_cuda_nvrtc_close(nvrtc);
+    if (getenv("SBP_UPDATE_GOLDENS")) {
+        FILE *file = fopen(TABLE, "w");
+        assert_non_null(file);
+        assert_true(fputs(text.data, file) >= 0);
+        assert_int_equal(fclose(file), 0);
+    }
+    want = read_text(TABLE);
+    if (strncmp(want, text.data, version) == 0)
+        testing_same_text(text.data, want, TABLE);
+    else
+        printf("skipped: registers of CUDA kernels: the table is of %.*s, here is %.*s",
+               (int)strcspn(want, "\n"), want, (int)version, text.data);
+    free(want);
+}
+
+static void single_commands(void **state) {
+    (void)state;
+    testing all = testing_open(1);
+    sbp_text lines;
+    int kernels = 0, compiled = 0;
+    sbp_text_init(&lines, all.arena);
+    for (int32_t i = 0; can_compile && i < kernel_case_count; i++) {
+        testing t = testing_open(1);
+        sbp_program *program = kernel_program(&t, &kernel_cases[i]);
+        kernel_set set = kernels_compile(&t, program, ARCHS);
+        add_lines(&t, &set, &lines);
+        kernels += set.count;
+        compiled += set.compiled;
+        kernels_free(&set);
+        testing_close(&t);
+    }
+    printf("  %d kernels, %d of them compiled now\n", kernels, compiled);
+    if (can_compile) {
+        assert_true(kernels >= 2 * kernel_case_count);
+        compare(&all, lines.data);
+    }
+    testing_close(&all);
+}
+
+static void all_archs(void **state) {
+    (void)state;
+    int kernels = 0;
+    for (int32_t i = 0; can_compile && testing_sweep(0, 1) && i < kernel_case_count; i++) {
+        testing t = testing_open(1);
+        kernel_set set =
+            kernels_compile(&t, kernel_program(&t, &kernel_cases[i]),
+                            "sm_86,sm_87,sm_88,sm_89,sm_90,sm_100,sm_100a,sm_103,sm_110,sm_120,sm_121");
+        kernels += set.count;
+        kernels_free(&set);
+        testing_close(&t);
+    }
+    printf("  %d kernels\n", kernels);
+}
+
+/* A text that is none: an internal error that names the kernel, with the compiler's words. */
+static void broken_text(void **state) {
+    (void)state;
+    if (!can_compile)
+        return;
+    testing t = testing_open(1);
+    sbp_cuda_nvrtc *nvrtc;
+    sbp_cuda_object object;
+    const char *text = "extern \"C\" __global__ void kernel(int *a) { *a = nothing; }";
+    sbp_cuda_source source = {
+        .key = {.kind = SBP_CMD_COPY, .bytes = 4}, .arch = {80, false}, .text = text, .bytes = strlen(text)};
+    memset(source.key.dtypes, SBP_DTYPE_COUNT, sizeof source.key.dtypes);
+    testing_check(&t, sbp_cuda_nvrtc_open(t.diag, &nvrtc));
+    assert_int_equal(sbp_cuda_nvrtc_compile(nvrtc, t.diag, &source, &object), SBP_INTERNAL);
+    assert_null(object.data);
+    const char *message = sbp_diag_text(t.diag, SBP_ERROR);
+    assert_non_null(strstr(message, "kernel copy.4 for sm_80"));
+    assert_non_null(strstr(message, "\"nothing\" is undefined"));
+    sbp_cuda_nvrtc_close(nvrtc);
+    testing_close(&t);
+}
+
+/* What a log may say. */
+static void logs(void **state) {
+    (void)state;
+    static const struct {
+        const char *log;
+        sbp_status status;
+    } cases[] = {
+        {"ptxas . 8 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nUsed 40 registers, 1 "
+         "barriers, "
+         "128 bytes smem\n",
+         SBP_OK},
+        {"ptxas . 8 bytes stack frame, 4 bytes spill stores, 0 bytes spill loads\nUsed 40 registers\n",
+         SBP_INTERNAL},
+        {"ptxas . 8 bytes stack frame, 0 bytes spill stores, 12 bytes spill loads\nUsed 40 registers\n",
+         SBP_INTERNAL},
+        {"0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nUsed 40 registers\n(C7510) "
+         "Potential "
+         "Performance Loss: wgmma.mma_async instructions are serialized\n",
+         SBP_INTERNAL},
+        {"kernel.cu(3): warning #177-D: never used\n0 bytes stack frame, 0 bytes spill stores, 0 bytes spill "
+         "loads\nUsed 40 registers\n",
+         SBP_INTERNAL},
+        {"", SBP_INTERNAL},
+        {" registers", SBP_INTERNAL}};
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        testing t = testing_open(1);
+        sbp_cuda_source source = {.key = {.kind = SBP_CMD_COPY}, .arch = {80, false}};
+        sbp_cuda_resources r;
+        assert_int_equal(sbp_cuda_resources_read(t.diag, &source, cases[i].log, &r), cases[i].status);
+        if (cases[i].status == SBP_OK) {
+            assert_int_equal(r.registers, 40);
+            assert_int_equal(r.shared_bytes, 128);
+            assert_int_equal(r.stack_bytes, 8);
+        }
+        testing_close(&t);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logs), cmocka_unit_test(broken_text),
+                                       cmocka_unit_test(single_commands), cmocka_unit_test(all_archs)};
+    return cmocka_run_group_tests_name("cuda kernels", tests, look, NULL);
+}
