@@ -4,23 +4,30 @@
  *   onnx_node.c    errors, operands, attributes and results of a node
  *   onnx_import.c  inputs, parameters, what is trained, nodes in order, the result `logits`
  *   onnx_shape.c   ONNX shapes against those of the graph IR
- *   onnx_ops.c     one function per operator (onnx_ops.def); onnx_layers.c: those with parameters, and
- * attention
+ *   onnx_fold.c    nodes that only shapes, positions and constants reach; onnx_numbers.c: their expressions
+ *   onnx_positions.c  such numbers among activations
+ *   onnx_scores.c  attention spelled out as products, masks and softmax; onnx_mask.c: what a mask hides
+ *   onnx_ops.c     one function per operator (onnx_ops.def)
+ *   onnx_layers.c  those with parameters, and attention
  *
  * The graph describes one document: axis 0 of an activation is a batch of size 1, some axis is the tokens. In
  * the graph IR rows come first and there is no batch: an activation of ONNX shape [1, a, T, b] is [T, a, b].
- * Operators spelled out in small ones (attention as products and masks) are errors that say so.
+ * Exporters spell attention out in products, masks and softmax over [T,T]; the graph IR has no such values,
+ * so they are recognised here: a mask is worked out as an expression in positions, and must be causal or
+ * windowed.
  */
 #ifndef SBP_FRONTENDS_ONNX_ONNX_H
 #define SBP_FRONTENDS_ONNX_ONNX_H
 
 #include "frontends/loading.h"
+#include "frontends/onnx/onnx_numbers.h"
 #include "ir/io/protojson.h"
 #include "ir/io/weights/onnx_tensor.h"
 
 /* ---- the model as it is written (onnx_json.c) -------------------------------------------------------- */
 
-#define SBP_ONNX_ROWS (-1) /* dimension: the tokens */
+#define SBP_ONNX_ROWS (-1)  /* dimension: the tokens */
+#define SBP_ONNX_OTHER (-2) /* dimension: something else that depends on their number */
 
 typedef enum sbp_onnx_attr_kind {
     SBP_ONNX_ATTR_FLOAT,
@@ -89,19 +96,37 @@ typedef enum sbp_onnx_kind {
     SBP_ONNX_CONSTANT,  /* values known now */
     SBP_ONNX_PARAMETER, /* an initializer or float input whose values come at run time */
     SBP_ONNX_VALUE,     /* computed by the graph IR */
-    SBP_ONNX_MASK       /* attention_mask: all ones */
+    SBP_ONNX_NUMBERS,   /* follows from shapes and positions (onnx_fold.c) */
+    SBP_ONNX_SCORES,    /* of attention that is spelled out, or their softmax (onnx_scores.c) */
+    SBP_ONNX_NAN        /* where a softmax is NaN, which it never is here */
 } sbp_onnx_kind;
+
+/* Products of queries and keys on their way to an attention op. */
+typedef struct sbp_onnx_scores {
+    sbp_value q, k; /* [T, heads, d], [T, kv_heads, d] */
+    int64_t heads, kv_heads, d;
+    double scale, softcap;
+    bool tanh;            /* taken, and not yet multiplied by the cap */
+    bool masked, softmax; /* done */
+    int64_t window;       /* of the mask, 0: none */
+} sbp_onnx_scores;
 
 typedef struct sbp_onnx_value {
     const char *name;
     sbp_onnx_kind kind;
     sbp_onnx_type type;
     int32_t rank;
-    int64_t dim[SBP_MAX_RANK]; /* as in ONNX; SBP_ONNX_ROWS for the tokens */
-    const double *data;        /* CONSTANT, row-major */
-    int32_t param;             /* PARAMETER: number in the module */
-    bool transposed;           /* PARAMETER: read with its two axes exchanged */
-    sbp_value value;           /* VALUE */
+    int64_t dim[SBP_ONNX_MAX_RANK]; /* as in ONNX; SBP_ONNX_ROWS for the tokens */
+    const double *data;             /* CONSTANT, row-major */
+    int32_t param;                  /* PARAMETER: number in the module */
+    bool transposed;                /* PARAMETER: read with its two axes exchanged */
+    sbp_value value;                /* VALUE */
+    /* VALUE: axis `repeat_axis` stands for every head `repeat` times in a row (keys and values of a group);
+     * the IR value has it once. 0: none. */
+    int64_t repeat;
+    int32_t repeat_axis;
+    sbp_number_tensor numbers; /* NUMBERS */
+    const sbp_onnx_scores *scores;
 } sbp_onnx_value;
 
 typedef struct sbp_onnx {
@@ -119,6 +144,7 @@ typedef struct sbp_onnx {
     sbp_map read;    /* names that nodes read */
     bool *live;      /* per node: the logits need it */
     bool *wide_node; /* per node: between the last product and the logits */
+    sbp_numbers numbers;
 } sbp_onnx;
 
 /* An error at the node being imported: "FILE: node 'NAME' (OP): message"; sticks in builder.status. */
@@ -175,9 +201,35 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
 /* Operands of an element-wise op as IR values that broadcast, and the ONNX shape of the result. */
 sbp_status sbp_onnx_broadcast(sbp_onnx *o, const sbp_onnx_value *const *in, int32_t count, sbp_value *out,
                               int32_t *rank, int64_t *dim) SBP_CHECKED;
-/* Integers of a constant operand (shapes, axes). what: for messages. */
+/* Integers of an operand (shapes, axes), SBP_ONNX_TOKENS for T. what: for messages. */
+#define SBP_ONNX_TOKENS (INT64_MIN + 1)
 sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int64_t **out,
                          int64_t *count) SBP_CHECKED;
+
+/* ---- shapes, positions, masks (onnx_fold.c, onnx_mask.c, onnx_scores.c) ----------------------------------
+ */
+
+/* Defines the outputs of the node at hand when it is one of numbers; *folded: whether it was. */
+sbp_status sbp_onnx_fold(sbp_onnx *o, bool *folded) SBP_CHECKED;
+/* A CONSTANT or NUMBERS as a tensor. */
+void sbp_onnx_tensor_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_tensor *out);
+/* Whether v is the positions 0 .. T - 1 along its last axis, whatever it has before (sizes of 1). */
+bool sbp_onnx_is_positions(const sbp_onnx_value *v);
+/* NUMBERS as a VALUE of the wide type. */
+sbp_status sbp_onnx_numbers_value(sbp_onnx *o, const sbp_onnx_value *v, sbp_onnx_value *out) SBP_CHECKED;
+/* What a mask lets query i of key k see, v being numbers that broadcast to [.., T, T]: all up to itself
+ * (*window 0), or the last *window of them. BOOL: true is seen; else numbers that are added to scores. An
+ * error that says what it shows when it is no such mask. */
+sbp_status sbp_onnx_mask_window(sbp_onnx *o, const sbp_onnx_value *v, int64_t *window) SBP_CHECKED;
+/* The same beside is_causal, which hides what comes after a token. */
+sbp_status sbp_onnx_causal_mask_window(sbp_onnx *o, const sbp_onnx_value *v, int64_t *window) SBP_CHECKED;
+/* Defines the output of the node at hand when it is a step of attention that is spelled out. */
+sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) SBP_CHECKED;
+/* Queries, keys and values [T, heads, d] as IR values to the result of attention. */
+sbp_value sbp_onnx_build_attention(sbp_onnx *o, const sbp_value qkv[3], double scale, double softcap,
+                                   int64_t window);
+/* Dimensions of v as its IR value has them: each head once. */
+void sbp_onnx_own_dims(const sbp_onnx_value *v, int64_t *dim);
 
 /* ---- operators ---------------------------------------------------------------------------------------- */
 

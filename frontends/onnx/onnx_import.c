@@ -246,6 +246,19 @@ static sbp_status add_float_input(sbp_onnx *o, const sbp_onnx_info *info, const 
     return add_parameter(o, info->name, info->type, info->rank, info->dim, trainable);
 }
 
+/* Token ids are data; positions are 0 .. T - 1, and every token of the mask is there. */
+static void add_token_input(sbp_onnx *o, const char *name, bool ids, bool positions) {
+    sbp_onnx_value v = {.name = name, .type = SBP_ONNX_INT64, .rank = 2, .dim = {1, SBP_ONNX_ROWS}};
+    v.kind = ids ? SBP_ONNX_VALUE : SBP_ONNX_NUMBERS;
+    if (ids && sbp_onnx_is_read(o, name))
+        v.value = sbp_build_row(&o->builder, "tok", SBP_I32, SBP_T);
+    v.numbers = (sbp_number_tensor){.rank = 2};
+    v.numbers.size[0] = sbp_number_constant(&o->numbers, 1);
+    v.numbers.size[1] = sbp_number_tokens(&o->numbers);
+    v.numbers.element = positions ? sbp_number_axis(&o->numbers, 1) : v.numbers.size[0];
+    sbp_onnx_add_value(o, &v);
+}
+
 static sbp_status add_inputs(sbp_onnx *o, const sbp_map *trained) {
     static const char *const tokens[] = {"input_ids", "position_ids", "attention_mask"};
     bool has_ids = false;
@@ -261,11 +274,7 @@ static sbp_status add_inputs(sbp_onnx *o, const sbp_map *trained) {
         }
         SBP_TRY(check_token_input(o, info));
         has_ids |= known == 0;
-        sbp_onnx_value v = {.name = info->name, .type = SBP_ONNX_INT64, .rank = 2, .dim = {1, SBP_ONNX_ROWS}};
-        v.kind = known == 2 ? SBP_ONNX_MASK : SBP_ONNX_VALUE;
-        if (known < 2 && sbp_onnx_is_read(o, info->name))
-            v.value = sbp_build_row(&o->builder, known == 0 ? "tok" : "pos", SBP_I32, SBP_T);
-        sbp_onnx_add_value(o, &v);
+        add_token_input(o, info->name, known == 0, known == 1);
     }
     return has_ids ? SBP_OK : sbp_onnx_fail(o, "the graph has no input 'input_ids'");
 }
@@ -288,35 +297,22 @@ static sbp_status check_outputs(sbp_onnx *o) {
 /* ---- nodes ------------------------------------------------------------------------------------------------
  */
 
-/* Operators that exports spell larger ones out with. */
-static bool needs_raise(const char *op) {
-    /* clang-format off */
-    static const char *const names[] = {
-        "And", "ArgMax", "Clip", "ConstantOfShape", "CumSum", "Einsum", "Equal", "Expand",
-        "Flatten", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "If", "IsInf",
-        "IsNaN", "Less", "LessOrEqual", "LogSoftmax", "Loop", "Max", "Min", "Mod", "Not", "Or",
-        "Pad", "Range", "ReduceMax", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu",
-        "ScatterND", "Shape", "Size", "Softmax", "Softplus", "Tile", "TopK", "Trilu",
-        "Where", "Xor", NULL};
-    /* clang-format on */
-    return is_one_of(op, names);
-}
-
 static sbp_status import_node(sbp_onnx *o) {
     if (o->node->domain[0] != 0 && strcmp(o->node->domain, "ai.onnx") != 0)
         return sbp_onnx_fail(o, "operators of domain '%s' are not built", o->node->domain);
+    bool done;
+    o->builder.node = o->node->name;
+    SBP_TRY(sbp_onnx_fold(o, &done));
+    if (!done)
+        SBP_TRY(sbp_onnx_scores_node(o, &done));
+    if (done)
+        return o->builder.status;
     const sbp_onnx_op *op = sbp_onnx_find_op(o->node->op);
     if (!op)
-        return sbp_onnx_fail(
-            o, "%s",
-            needs_raise(o->node->op)
-                ? "this operator needs the raise pass, which is not built yet; write the model "
-                  "with RMSNormalization, RotaryEmbedding and Attention (opset 23)"
-                : "this operator is not built");
+        return sbp_onnx_fail(o, "this operator is not built for activations");
     if (op->since > o->model->opset)
         return sbp_onnx_fail(o, "the operator came with opset %d, the model declares opset %lld", op->since,
                              (long long)o->model->opset);
-    o->builder.node = o->node->name;
     SBP_TRY(op->import(o));
     return o->builder.status;
 }
@@ -392,6 +388,7 @@ sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) {
                   .wide = l->options->compute == SBP_F64 ? SBP_F64 : SBP_F32};
     o.builder = sbp_builder_on(l->model->module, sbp_module_add_func(l->model->module, "model"), l->diag);
     sbp_map_init(&o.names, l->arena);
+    sbp_numbers_init(&o.numbers, l->arena);
     SBP_TRY(import_model(&o));
     return sbp_loading_open_weights(l);
 }

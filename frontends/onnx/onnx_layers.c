@@ -40,10 +40,6 @@ static sbp_status vector_operand(sbp_onnx *o, const sbp_onnx_value *v, int64_t n
 static sbp_status define_linear(sbp_onnx *o, const sbp_onnx_value *x, const sbp_onnx_value *w,
                                 bool transposed, const sbp_onnx_value *bias) {
     sbp_value operands[3] = {SBP_NO_VALUE, SBP_NO_VALUE, SBP_NO_VALUE};
-    if (sbp_onnx_rows_axis(w) >= 0)
-        return sbp_onnx_fail(
-            o, "a product of two activations (attention spelled out) needs the raise pass, which is not "
-               "built yet");
     if (w->kind != SBP_ONNX_PARAMETER || w->rank != 2)
         return sbp_onnx_fail(o, "'%s' is %s; a parameter that is a matrix is expected", w->name,
                              sbp_onnx_shape_text(o, w));
@@ -95,10 +91,17 @@ sbp_status sbp_onnx_gemm(sbp_onnx *o) {
     return define_linear(o, x, w, trans_b != 0, bias);
 }
 
-/* input_ids or position_ids, [1, T]. */
-static bool is_row_input(const sbp_onnx *o, const sbp_onnx_value *v) {
-    return v->kind == SBP_ONNX_VALUE && sbp_build_type(&o->builder, v->value)->dtype == SBP_I32 &&
-           v->rank == 2 && v->dim[0] == 1;
+/* Token ids, or positions, [1, T] (positions also [T]), as a row of the graph; false when it is neither. */
+static bool row_input(sbp_onnx *o, const sbp_onnx_value *v, bool *positions, sbp_value *out) {
+    *positions = sbp_onnx_is_positions(v) && v->rank <= 2;
+    if (*positions)
+        *out = sbp_build_row(&o->builder, "pos", SBP_I32, SBP_T);
+    else if (v->kind == SBP_ONNX_VALUE && sbp_build_type(&o->builder, v->value)->dtype == SBP_I32 &&
+             v->rank == 2)
+        *out = v->value;
+    else
+        return false;
+    return v->rank == 1 || v->dim[0] == 1;
 }
 
 /* Rows of a matrix by token or by position. */
@@ -114,14 +117,16 @@ sbp_status sbp_onnx_gather(sbp_onnx *o) {
         return sbp_onnx_fail(o,
                              "axis %lld of '%s' %s; rows (axis 0) of a parameter that is a matrix are built",
                              (long long)axis, table->name, sbp_onnx_shape_text(o, table));
-    if (!is_row_input(o, index))
-        return sbp_onnx_fail(o, "the index '%s' is not input_ids or position_ids", index->name);
-    if (strcmp(o->builder.func->values[index->value].name, "pos") == 0) {
+    bool positions;
+    sbp_value rows;
+    if (!row_input(o, index, &positions, &rows))
+        return sbp_onnx_fail(o, "the index '%s' is not input_ids or positions", index->name);
+    if (positions) {
         o->loading->model->learned_positions = true;
         o->loading->model->max_positions = table->dim[0];
     }
     sbp_value w = sbp_build_param(&o->builder, table->param);
-    sbp_value y = sbp_build2(&o->builder, SBP_OP_gather, w, index->value);
+    sbp_value y = sbp_build2(&o->builder, SBP_OP_gather, w, rows);
     y = sbp_build_cast(&o->builder, y, o->residual);
     int64_t dim[SBP_MAX_RANK];
     memcpy(dim, index->dim, sizeof dim);
@@ -198,6 +203,9 @@ static sbp_status heads_operand(sbp_onnx *o, const sbp_onnx_value *x, int64_t he
                                 int64_t *out_heads, int64_t *d) {
     int32_t rows = sbp_onnx_rows_axis(x);
     bool flat = x->rank == 3 && rows == 1, split = x->rank == 4 && rows == 2;
+    if (x->repeat > 1 && (!split || x->repeat_axis != 1))
+        return sbp_onnx_fail(o, "'%s' %s has its heads repeated elsewhere", x->name,
+                             sbp_onnx_shape_text(o, x));
     if (x->kind != SBP_ONNX_VALUE || !(flat || split) || x->dim[0] != 1)
         return sbp_onnx_fail(o, "'%s' is %s; [1,T,heads*d] or [1,heads,T,d] is expected", x->name,
                              sbp_onnx_shape_text(o, x));
@@ -206,7 +214,9 @@ static sbp_status heads_operand(sbp_onnx *o, const sbp_onnx_value *x, int64_t he
                              (long long)heads);
     *out_heads = split ? x->dim[1] : heads;
     *d = split ? x->dim[3] : x->dim[2] / heads;
-    SBP_TRY(sbp_onnx_as_shape(o, x->value, x->rank, x->dim, out));
+    int64_t own[SBP_ONNX_MAX_RANK];
+    sbp_onnx_own_dims(x, own);
+    SBP_TRY(sbp_onnx_as_shape(o, x->value, x->rank, own, out));
     *out = sbp_build_rounded(&o->builder, *out, o->compute);
     if (flat)
         *out = sbp_onnx_with_dims(o, *out, (int64_t[]){*out_heads, *d}, 2);
@@ -220,13 +230,15 @@ static sbp_status rotary_table(sbp_onnx *o, int32_t input, const sbp_onnx_value 
     SBP_TRY(sbp_onnx_required(o, input, &table));
     if (positions) {
         bool fits = table->kind == SBP_ONNX_PARAMETER && table->rank == 2 && !table->transposed;
-        if (!fits || !is_row_input(o, positions))
+        bool are_positions;
+        sbp_value index;
+        if (!fits || !row_input(o, positions, &are_positions, &index))
             return sbp_onnx_fail(o, "'%s' %s by '%s': a table of parameters by position_ids is expected",
                                  table->name, sbp_onnx_shape_text(o, table), positions->name);
         o->loading->model->learned_positions = true; /* as hard a limit as learned ones */
         o->loading->model->max_positions = table->dim[0];
         sbp_value w = sbp_build_param(&o->builder, table->param);
-        *out = sbp_build2(&o->builder, SBP_OP_gather, w, positions->value);
+        *out = sbp_build2(&o->builder, SBP_OP_gather, w, index);
         *out = sbp_build_cast(&o->builder, *out, o->wide);
         *n = table->dim[1];
         return o->builder.status;
@@ -268,7 +280,7 @@ sbp_status sbp_onnx_rotary(sbp_onnx *o) {
 }
 
 static sbp_status attention_attributes(sbp_onnx *o, int64_t *q_heads, int64_t *kv_heads, double *scale,
-                                       double *softcap) {
+                                       double *softcap, int64_t *window) {
     static const char *const known[] = {
         "is_causal", "kv_num_heads", "q_num_heads",       "qk_matmul_output_mode",
         "scale",     "softcap",      "softmax_precision", NULL};
@@ -281,12 +293,16 @@ static sbp_status attention_attributes(sbp_onnx *o, int64_t *q_heads, int64_t *k
     SBP_TRY(sbp_onnx_attr_int(o, "kv_num_heads", kv_heads));
     SBP_TRY(sbp_onnx_attr_float(o, "scale", scale));
     SBP_TRY(sbp_onnx_attr_float(o, "softcap", softcap));
-    for (int32_t i = 3; i < o->node->input_count; i++)
+    for (int32_t i = 4; i < o->node->input_count; i++)
         if (o->node->inputs[i][0])
-            return sbp_onnx_fail(
-                o, "%s is given%s", i < SBP_COUNT(inputs) ? inputs[i] : "a further input",
-                i == 3 ? "; masks need the raise pass, which is not built yet: is_causal is enough" : "");
-    if (causal != 1)
+            return sbp_onnx_fail(o, "%s is given", i < SBP_COUNT(inputs) ? inputs[i] : "a further input");
+    const sbp_onnx_value *mask = sbp_onnx_input(o, 3);
+    *window = 0;
+    if (mask && causal != 1)
+        SBP_TRY(sbp_onnx_mask_window(o, mask, window));
+    else if (mask)
+        SBP_TRY(sbp_onnx_causal_mask_window(o, mask, window));
+    else if (causal != 1)
         return sbp_onnx_fail(o, "is_causal is %lld: without a mask every token sees every other",
                              (long long)causal);
     for (int32_t i = 1; i < o->node->output_count; i++)
@@ -297,10 +313,10 @@ static sbp_status attention_attributes(sbp_onnx *o, int64_t *q_heads, int64_t *k
 
 sbp_status sbp_onnx_attention(sbp_onnx *o) {
     const sbp_onnx_value *x[3];
-    sbp_value operands[6], out[2];
-    int64_t given[3] = {0, 0, 0}, heads[3], d[3];
+    sbp_value operands[3];
+    int64_t given[3] = {0, 0, 0}, heads[3], d[3], window;
     double scale = 0, softcap = 0;
-    SBP_TRY(attention_attributes(o, &given[0], &given[1], &scale, &softcap));
+    SBP_TRY(attention_attributes(o, &given[0], &given[1], &scale, &softcap, &window));
     given[2] = given[1];
     for (int32_t i = 0; i < 3; i++) {
         SBP_TRY(sbp_onnx_required(o, i, &x[i]));
@@ -308,13 +324,7 @@ sbp_status sbp_onnx_attention(sbp_onnx *o) {
     }
     if (scale == 0)
         scale = pow((double)d[0], -0.5);
-    operands[3] = sbp_build_row(&o->builder, "first", SBP_I32, SBP_T);
-    operands[4] = sbp_build_row(&o->builder, "shared_end", SBP_I32, SBP_T);
-    operands[5] = sbp_build_row(&o->builder, "own", SBP_I32, SBP_T);
-    sbp_build(&o->builder, SBP_OP_attention, "attn_out", operands, 6,
-              (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_double("softcap", softcap)}, 2, out);
-    sbp_build_name(&o->builder, out[1], "lse");
-    sbp_value y = out[0];
+    sbp_value y = sbp_onnx_build_attention(o, operands, scale, softcap, window);
     int64_t dim[SBP_MAX_RANK];
     memcpy(dim, x[0]->dim, sizeof dim);
     dim[x[0]->rank - 1] = x[0]->rank == 3 ? heads[0] * d[2] : d[2];

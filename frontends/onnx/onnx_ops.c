@@ -171,8 +171,6 @@ sbp_status sbp_onnx_cast(sbp_onnx *o) {
     if (!to_float && !(to_int && !from_float))
         return sbp_onnx_fail(o, "a cast of %s to %s is not built", sbp_onnx_type_name(x->type),
                              sbp_onnx_type_name(type));
-    if (x->kind == SBP_ONNX_MASK)
-        return sbp_onnx_fail(o, "attention_mask is used; masks need the raise pass, which is not built yet");
     if (x->kind == SBP_ONNX_VALUE && to_float) {
         bool wide = !from_float || to_dtype == SBP_F32 || to_dtype == SBP_F64;
         copy.value = sbp_build_cast(&o->builder, x->value, wide ? o->wide : o->compute);
@@ -257,6 +255,8 @@ sbp_status sbp_onnx_dropout(sbp_onnx *o) {
     sbp_onnx_define(o, 0, x);
     return o->builder.status;
 }
+
+static sbp_status check_last_axis(sbp_onnx *o, const sbp_onnx_value *x, int64_t axis) SBP_CHECKED;
 
 /* ---- shapes
  * ------------------------------------------------------------------------------------------------ */
@@ -367,10 +367,10 @@ static sbp_status asked_shape(sbp_onnx *o, const sbp_onnx_value *x, int64_t *dim
                              SBP_MAX_RANK);
     *rank = (int32_t)count;
     for (int32_t d = 0; d < *rank; d++) {
-        bool copy = shape[d] == 0 && !allow_zero;
-        if ((copy && d >= x->rank) || shape[d] < -1 || (shape[d] == -1 && open >= 0))
+        bool copy = shape[d] == 0 && !allow_zero, tokens = shape[d] == SBP_ONNX_TOKENS;
+        if ((copy && d >= x->rank) || (shape[d] < -1 && !tokens) || (shape[d] == -1 && open >= 0))
             return sbp_onnx_fail(o, "%lld at place %d of the shape", (long long)shape[d], d);
-        dim[d] = copy ? x->dim[d] : shape[d];
+        dim[d] = copy ? x->dim[d] : tokens ? SBP_ONNX_ROWS : shape[d];
         if (shape[d] == -1)
             open = d;
         else if (dim[d] == SBP_ONNX_ROWS)
@@ -385,6 +385,33 @@ static sbp_status asked_shape(sbp_onnx *o, const sbp_onnx_value *x, int64_t *dim
     return SBP_OK;
 }
 
+/* Elements of the axes up to `last`, tokens left out. */
+static int64_t elements_up_to(int32_t last, const int64_t *dim) {
+    int64_t n = 1;
+    for (int32_t d = 0; d <= last; d++)
+        n *= dim[d] == SBP_ONNX_ROWS ? 1 : dim[d];
+    return n;
+}
+
+/* Of keys or values that are repeated: their heads and the copies of each become one axis, or stay it. */
+static sbp_status reshape_repeated(sbp_onnx *o, const sbp_onnx_value *x, int32_t rank, const int64_t *dim) {
+    sbp_onnx_value copy = *x;
+    int64_t up_to = elements_up_to(x->repeat_axis, x->dim);
+    for (int32_t d = 0; d < rank; d++) {
+        sizes from = sizes_of(x->rank, x->dim), to = sizes_of(rank, dim);
+        if (dim[d] < 1 || dim[d] % x->repeat != 0 || elements_up_to(d, dim) != up_to ||
+            from.before != to.before || from.after != to.after)
+            continue;
+        copy.rank = rank;
+        copy.repeat_axis = d;
+        memcpy(copy.dim, dim, (size_t)rank * sizeof *dim);
+        sbp_onnx_define(o, 0, &copy);
+        return o->builder.status;
+    }
+    return sbp_onnx_fail(o, "heads repeated for their groups, %s, are reshaped in a way that is not built",
+                         sbp_onnx_shape_text(o, x));
+}
+
 sbp_status sbp_onnx_reshape(sbp_onnx *o) {
     static const char *const known[] = {"allowzero", NULL};
     const sbp_onnx_value *x;
@@ -393,6 +420,8 @@ sbp_status sbp_onnx_reshape(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attrs_known(o, known));
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     SBP_TRY(asked_shape(o, x, dim, &rank));
+    if (x->repeat > 1)
+        return reshape_repeated(o, x, rank, dim);
     sizes from = sizes_of(x->rank, x->dim), to = sizes_of(rank, dim);
     bool fits = from.before == to.before && from.after == to.after && (from.rows < 0) == (to.rows < 0);
     if (!fits) {
@@ -402,6 +431,61 @@ sbp_status sbp_onnx_reshape(sbp_onnx *o) {
                              sbp_onnx_shape_text(o, &asked));
     }
     return define_reshaped(o, x, rank, dim);
+}
+
+/* Heads repeated for the queries of their group: one axis of size 1, after theirs, becomes larger. */
+sbp_status sbp_onnx_expand(sbp_onnx *o) {
+    const sbp_onnx_value *x;
+    const int64_t *shape;
+    int64_t count;
+    SBP_TRY(no_attributes(o));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_ints(o, 1, "the shape", &shape, &count));
+    sbp_onnx_value copy = *x;
+    int32_t larger = 0;
+    for (int32_t d = 0; count == x->rank && d < x->rank; d++) {
+        int64_t size = shape[d] == SBP_ONNX_TOKENS ? SBP_ONNX_ROWS : shape[d];
+        if (size == 1 || size == x->dim[d] || (size == -1 && shape[d] == -1))
+            continue;
+        copy.dim[d] = size;
+        copy.repeat = size;
+        copy.repeat_axis = d;
+        larger += x->dim[d] == 1 && size > 1 ? 1 : 2;
+    }
+    if (count != x->rank || larger > 1 || (larger == 1 && (x->kind != SBP_ONNX_VALUE || x->repeat > 1)))
+        return sbp_onnx_fail(o, "'%s' %s is repeated in a way that is not built", x->name,
+                             sbp_onnx_shape_text(o, x));
+    sbp_onnx_define(o, 0, &copy);
+    return o->builder.status;
+}
+
+/* Sum or mean of a row's last axis, which stays as size 1. */
+sbp_status sbp_onnx_reduce(sbp_onnx *o) {
+    static const char *const known[] = {"keepdims", "noop_with_empty_axes", NULL};
+    const sbp_onnx_value *x;
+    const int64_t *axes;
+    int64_t count, keep = 1, dim[SBP_MAX_RANK];
+    int32_t rank;
+    sbp_value value;
+    SBP_TRY(sbp_onnx_attrs_known(o, known));
+    SBP_TRY(sbp_onnx_attr_int(o, "keepdims", &keep));
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_ints(o, 1, "axes", &axes, &count));
+    SBP_TRY(check_last_axis(o, x, count == 1 ? axes[0] : 0));
+    if (keep != 1)
+        return sbp_onnx_fail(o, "keepdims 0 is not built");
+    SBP_TRY(sbp_onnx_broadcast(o, &x, 1, &value, &rank, dim));
+    sbp_value y = sbp_build1(&o->builder, SBP_OP_row_sum, value);
+    if (strcmp(o->node->op, "ReduceMean") == 0) {
+        sbp_value n = sbp_build_const(&o->builder, o->wide, (double)dim[rank - 1]);
+        y = sbp_build2(&o->builder, SBP_OP_div, y, n);
+    }
+    int64_t dims[SBP_MAX_RANK];
+    int32_t dim_count;
+    dim[rank - 1] = 1;
+    SBP_TRY(sbp_onnx_ir_dims(o, rank, dim, dims, &dim_count));
+    sbp_onnx_define_value(o, 0, sbp_onnx_with_dims(o, y, dims, dim_count), x->type, rank, dim);
+    return o->builder.status;
 }
 
 /* ---- parts of the last axis -------------------------------------------------------------------------------
@@ -528,6 +612,7 @@ sbp_status sbp_onnx_transpose(sbp_onnx *o) {
     if (perm && (perm->kind != SBP_ONNX_ATTR_INTS || perm->count != x->rank))
         return sbp_onnx_fail(o, "perm has not one entry per axis of %s", sbp_onnx_shape_text(o, x));
     bool used[SBP_MAX_RANK] = {false}, identity = true, moves = false;
+    int32_t repeat_axis = 0;
     int64_t last = -1; /* the last axis seen that has elements side by side */
     for (int32_t d = 0; d < x->rank; d++) {
         int64_t axis = perm ? perm->ints[d] : x->rank - 1 - d;
@@ -536,6 +621,8 @@ sbp_status sbp_onnx_transpose(sbp_onnx *o) {
         used[axis] = true;
         identity &= axis == d;
         dim[d] = x->dim[axis];
+        if (axis == x->repeat_axis)
+            repeat_axis = d;
         if (dim[d] == SBP_ONNX_ROWS || dim[d] == 1)
             continue;
         moves |= axis < last;
@@ -549,8 +636,13 @@ sbp_status sbp_onnx_transpose(sbp_onnx *o) {
         return o->builder.status;
     }
     if (moves)
-        return sbp_onnx_fail(
-            o, "exchanging axes of %s other than the tokens' needs the raise pass, which is not built yet",
-            sbp_onnx_shape_text(o, x));
+        return sbp_onnx_fail(o, "axes of %s other than the tokens' are exchanged", sbp_onnx_shape_text(o, x));
+    if (x->repeat > 1) {
+        sbp_onnx_value copy = *x;
+        copy.repeat_axis = repeat_axis;
+        memcpy(copy.dim, dim, sizeof dim);
+        sbp_onnx_define(o, 0, &copy);
+        return o->builder.status;
+    }
     return define_reshaped(o, x, x->rank, dim);
 }

@@ -15,6 +15,8 @@ const char *sbp_onnx_shape_text(sbp_onnx *o, const sbp_onnx_value *v) {
         sbp_text_add(&text, d ? "," : "");
         if (v->dim[d] == SBP_ONNX_ROWS)
             sbp_text_add(&text, "T");
+        else if (v->dim[d] == SBP_ONNX_OTHER)
+            sbp_number_print(&text, v->numbers.size[d]);
         else
             sbp_text_add(&text, "%lld", (long long)v->dim[d]);
     }
@@ -37,11 +39,8 @@ sbp_status sbp_onnx_ir_dims(sbp_onnx *o, int32_t rank, const int64_t *dim, int64
     int32_t rows = rows_axis(rank, dim);
     int64_t elems = 1;
     *count = 0;
-    if (rows > 0 && dim[0] != 1)
-        return sbp_onnx_fail(
-            o, "axis 0 of a result has size %lld; a batch of size 1, or the tokens, are expected there",
-            (long long)dim[0]);
-    for (int32_t d = rows > 0 ? 1 : 0; d < rank; d++) {
+    /* without a batch, as where heads were merged with it */
+    for (int32_t d = rows > 0 && dim[0] == 1 ? 1 : 0; d < rank; d++) {
         if (d == rows)
             continue;
         if (dim[d] == SBP_ONNX_ROWS)
@@ -83,6 +82,12 @@ sbp_status sbp_onnx_as_shape(sbp_onnx *o, sbp_value value, int32_t rank, const i
     return o->builder.status;
 }
 
+void sbp_onnx_own_dims(const sbp_onnx_value *v, int64_t *dim) {
+    memcpy(dim, v->dim, (size_t)v->rank * sizeof *dim);
+    if (v->repeat > 1)
+        dim[v->repeat_axis] /= v->repeat;
+}
+
 /* ---- operands as IR values ---------------------------------------------------------------------------- */
 
 static sbp_value constant_argument(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype) {
@@ -119,11 +124,20 @@ static sbp_value parameter_of_type(sbp_onnx *o, int32_t param, sbp_dtype dtype) 
 
 sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
     sbp_dtype declared;
-    if (v->kind == SBP_ONNX_MASK)
-        return sbp_onnx_fail(o, "attention_mask is used; masks need the raise pass, which is not built yet");
+    if (v->kind == SBP_ONNX_SCORES || v->kind == SBP_ONNX_NAN)
+        return sbp_onnx_fail(o, "'%s', scores of attention, are used in a way that is not built", v->name);
+    if (v->repeat > 1)
+        return sbp_onnx_fail(o, "'%s', heads repeated for their groups, is used outside of attention",
+                             v->name);
     if (!sbp_onnx_type_float(v->type, &declared))
         return sbp_onnx_fail(o, "'%s' is %s; arithmetic on integers is not built", v->name,
                              sbp_onnx_type_name(v->type));
+    if (v->kind == SBP_ONNX_NUMBERS) {
+        sbp_onnx_value value;
+        SBP_TRY(sbp_onnx_numbers_value(o, v, &value));
+        *out = sbp_build_cast(&o->builder, value.value, dtype);
+        return o->builder.status;
+    }
     switch (v->kind) {
     case SBP_ONNX_CONSTANT:
         *out = elements(v) == 1 ? sbp_build_const(&o->builder, dtype, v->data[0])
@@ -137,7 +151,9 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
     case SBP_ONNX_VALUE:
         *out = sbp_build_cast(&o->builder, v->value, dtype);
         break;
-    case SBP_ONNX_MASK:
+    case SBP_ONNX_NUMBERS:
+    case SBP_ONNX_SCORES:
+    case SBP_ONNX_NAN:
         break;
     }
     return o->builder.status;
@@ -217,12 +233,31 @@ sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int
     SBP_TRY(sbp_onnx_required(o, input, &v));
     if (v->type != SBP_ONNX_INT64 && v->type != SBP_ONNX_INT32)
         return sbp_onnx_fail(o, "%s '%s' is %s, INT64 expected", what, v->name, sbp_onnx_type_name(v->type));
-    if (v->kind != SBP_ONNX_CONSTANT || v->rank > 1)
-        return sbp_onnx_fail(o, "%s '%s' is computed; only constants are built (others need the raise pass)",
-                             what, v->name);
+    if ((v->kind != SBP_ONNX_CONSTANT && v->kind != SBP_ONNX_NUMBERS) || v->rank > 1 ||
+        (v->rank == 1 && v->dim[0] < 0))
+        return sbp_onnx_fail(o, "%s '%s' is computed from activations, or is no list", what, v->name);
     int64_t n = elements(v), *ints = SBP_NEW_ARRAY(o->arena, int64_t, n);
-    for (int64_t i = 0; i < n; i++)
-        ints[i] = (int64_t)v->data[i];
+    for (int64_t i = 0; i < n; i++) {
+        if (v->kind == SBP_ONNX_CONSTANT) {
+            ints[i] = v->data[i] >= 0x1p63   ? INT64_MAX
+                      : v->data[i] < -0x1p62 ? -(INT64_C(1) << 62)
+                                             : (int64_t)v->data[i];
+            continue;
+        }
+        const sbp_number *with[1] = {sbp_number_constant(&o->numbers, (double)i)};
+        const sbp_number *item = sbp_number_substitute(&o->numbers, v->numbers.element, with, v->rank);
+        double c;
+        if (item->kind == SBP_NUMBER_TOKENS)
+            ints[i] = SBP_ONNX_TOKENS;
+        else if (sbp_number_is_constant(item, &c))
+            ints[i] = (int64_t)c;
+        else {
+            sbp_text text;
+            sbp_text_init(&text, o->arena);
+            sbp_number_print(&text, item);
+            return sbp_onnx_fail(o, "%s '%s' depends on the number of tokens: %s", what, v->name, text.data);
+        }
+    }
     *out = ints;
     *count = n;
     return SBP_OK;

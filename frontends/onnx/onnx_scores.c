@@ -1,0 +1,287 @@
+/* onnx_scores.c: attention spelled out. A product of queries and transposed keys becomes SCORES, which
+ * nothing computes; scale, softcap, mask, softmax and a guard against NaN are noted on it, and the product
+ * with the values is the attention op. */
+#include "frontends/onnx/onnx.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- operands ------------------------------------------------------------------------------------------ */
+
+/* x without a product by one constant number, which *factor takes. */
+static sbp_value without_factor(sbp_onnx *o, sbp_value x, double *factor) {
+    const sbp_func *func = o->builder.func;
+    int32_t number = func->values[x].op;
+    const sbp_op *op = number >= 0 ? &func->ops[number] : NULL;
+    for (int k = 0; op && op->code == SBP_OP_mul && k < 2; k++) {
+        const sbp_value *c = &op->operands[k];
+        int32_t made = func->values[*c].op;
+        const sbp_type *type = &func->values[op->operands[1 - k]].type;
+        if (made >= 0 && func->ops[made].code == SBP_OP_constant && type->rank == func->values[x].type.rank) {
+            *factor *= sbp_op_double(&func->ops[made], "value");
+            return op->operands[1 - k];
+        }
+    }
+    return x;
+}
+
+/* x [.., heads, T, d] (keys: [.., heads, d, T]) as [T, own heads, d] of the compute type; a factor on it
+ * joins *scale. */
+static sbp_status heads_of(sbp_onnx *o, const sbp_onnx_value *x, bool transposed, double *scale,
+                           sbp_value *out, int64_t *heads, int64_t *own_heads, int64_t *d) {
+    int64_t own[SBP_ONNX_MAX_RANK];
+    int32_t rows = sbp_onnx_rows_axis(x), n = x->rank;
+    bool fits = x->kind == SBP_ONNX_VALUE && n >= 3 && n <= 4 && rows == (transposed ? n - 1 : n - 2) &&
+                (n == 3 || x->dim[0] == 1) && (x->repeat < 2 || x->repeat_axis == n - 3);
+    if (!fits)
+        return sbp_onnx_fail(o, "'%s' is %s; %s is expected", x->name, sbp_onnx_shape_text(o, x),
+                             transposed ? "[1,heads,d,T]" : "[1,heads,T,d]");
+    sbp_onnx_own_dims(x, own);
+    *heads = x->dim[n - 3];
+    *own_heads = own[n - 3];
+    *d = own[transposed ? n - 2 : n - 1];
+    sbp_value value = without_factor(o, x->value, scale);
+    value = sbp_onnx_with_dims(o, value, (int64_t[]){*own_heads, *d}, 2);
+    if (scale)
+        value = without_factor(o, value, scale);
+    *out = sbp_build_rounded(&o->builder, value, o->compute);
+    return o->builder.status;
+}
+
+static const sbp_onnx_value *operand(sbp_onnx *o, int32_t i) {
+    int32_t value = i < o->node->input_count ? sbp_map_get(&o->names, o->node->inputs[i]) : -1;
+    return value >= 0 ? &o->values[value] : NULL;
+}
+
+static bool is_kind(const sbp_onnx_value *v, sbp_onnx_kind kind) {
+    return v && v->kind == kind;
+}
+
+/* A value that is one number everywhere, after broadcasting. */
+static bool one_number(sbp_onnx *o, const sbp_onnx_value *v, double *out) {
+    sbp_number_tensor t;
+    if (!is_kind(v, SBP_ONNX_CONSTANT) && !is_kind(v, SBP_ONNX_NUMBERS))
+        return false;
+    sbp_onnx_tensor_of(o, v, &t);
+    return sbp_number_is_constant(t.element, out);
+}
+
+/* Output 0: s instead of the scores that it comes from. */
+static sbp_status define_scores(sbp_onnx *o, const sbp_onnx_value *from, const sbp_onnx_scores *s) {
+    sbp_onnx_scores *copy = SBP_NEW(o->arena, sbp_onnx_scores);
+    *copy = *s;
+    sbp_onnx_value v = *from;
+    v.scores = copy;
+    sbp_onnx_define(o, 0, &v);
+    return o->builder.status;
+}
+
+/* ---- products ------------------------------------------------------------------------------------------ */
+
+static sbp_status scores_of(sbp_onnx *o, const sbp_onnx_value *q, const sbp_onnx_value *k) {
+    sbp_onnx_scores s = {.scale = 1};
+    int64_t k_heads, own, k_d;
+    SBP_TRY(heads_of(o, q, false, &s.scale, &s.q, &s.heads, &own, &s.d));
+    SBP_TRY(heads_of(o, k, true, &s.scale, &s.k, &k_heads, &s.kv_heads, &k_d));
+    if (own != s.heads || k_heads != s.heads || k_d != s.d || q->rank != k->rank)
+        return sbp_onnx_fail(o, "queries %s and keys %s do not fit", sbp_onnx_shape_text(o, q),
+                             sbp_onnx_shape_text(o, k));
+    sbp_onnx_value v = {.kind = SBP_ONNX_SCORES, .type = q->type, .rank = q->rank};
+    memcpy(v.dim, q->dim, sizeof v.dim);
+    v.dim[v.rank - 1] = SBP_ONNX_ROWS;
+    return define_scores(o, &v, &s);
+}
+
+sbp_value sbp_onnx_build_attention(sbp_onnx *o, const sbp_value qkv[3], double scale, double softcap,
+                                   int64_t window) {
+    sbp_value operands[6] = {qkv[0], qkv[1], qkv[2]}, out[2];
+    operands[3] = sbp_build_row(&o->builder, "first", SBP_I32, SBP_T);
+    operands[4] = sbp_build_row(&o->builder, "shared_end", SBP_I32, SBP_T);
+    operands[5] = sbp_build_row(&o->builder, "own", SBP_I32, SBP_T);
+    sbp_build(&o->builder, SBP_OP_attention, "attn_out", operands, 6,
+              (sbp_attr[]){sbp_attr_double("scale", scale), sbp_attr_int("window", window),
+                           sbp_attr_double("softcap", softcap)},
+              3, out);
+    sbp_build_name(&o->builder, out[1], "lse");
+    return out[0];
+}
+
+static sbp_status values_of(sbp_onnx *o, const sbp_onnx_value *p, const sbp_onnx_value *x) {
+    const sbp_onnx_scores *s = p->scores;
+    sbp_value qkv[3] = {s->q, s->k};
+    int64_t heads, kv_heads, d, dim[SBP_ONNX_MAX_RANK];
+    double factor = 1;
+    if (!s->softmax)
+        return sbp_onnx_fail(o, "scores of attention are multiplied without a softmax");
+    SBP_TRY(heads_of(o, x, false, &factor, &qkv[2], &heads, &kv_heads, &d));
+    if (heads != s->heads || kv_heads != s->kv_heads || x->rank != p->rank)
+        return sbp_onnx_fail(o, "values %s do not fit %lld heads", sbp_onnx_shape_text(o, x),
+                             (long long)s->heads);
+    sbp_value y = sbp_onnx_build_attention(o, qkv, s->scale, s->softcap, s->window);
+    if (factor != 1)
+        y = sbp_build2(&o->builder, SBP_OP_mul, y,
+                       sbp_build_const(&o->builder, sbp_build_type(&o->builder, y)->dtype, factor));
+    memcpy(dim, p->dim, sizeof dim);
+    dim[p->rank - 1] = d;
+    sbp_onnx_define_value(o, 0, y, x->type, p->rank, dim);
+    return o->builder.status;
+}
+
+static sbp_status product(sbp_onnx *o, bool *done) {
+    const sbp_onnx_value *a = operand(o, 0), *b = operand(o, 1);
+    bool activations = is_kind(a, SBP_ONNX_VALUE) && is_kind(b, SBP_ONNX_VALUE) && sbp_onnx_rows_axis(b) >= 0;
+    *done = true;
+    if (activations)
+        return scores_of(o, a, b);
+    if (is_kind(a, SBP_ONNX_SCORES) && is_kind(b, SBP_ONNX_VALUE))
+        return values_of(o, a, b);
+    *done = false;
+    return SBP_OK;
+}
+
+/* ---- steps on the way ---------------------------------------------------------------------------------- */
+
+/* Scale, or what a tanh is multiplied by. */
+static sbp_status multiply(sbp_onnx *o, const sbp_onnx_value *x, double factor) {
+    sbp_onnx_scores s = *x->scores;
+    if (s.masked || s.softmax)
+        return sbp_onnx_fail(o, "scores are scaled after the mask or the softmax");
+    if (s.tanh) { /* c tanh(scale / c ..) */
+        s.softcap = factor;
+        s.scale *= factor;
+        s.tanh = false;
+    } else if (s.softcap > 0) {
+        return sbp_onnx_fail(o, "scores are scaled after their softcap");
+    } else {
+        s.scale *= factor;
+    }
+    return define_scores(o, x, &s);
+}
+
+static sbp_status take_tanh(sbp_onnx *o, const sbp_onnx_value *x) {
+    sbp_onnx_scores s = *x->scores;
+    if (s.tanh || s.softcap > 0 || s.masked || s.softmax)
+        return sbp_onnx_fail(o, "tanh of scores after another, a mask or a softmax");
+    s.tanh = true;
+    return define_scores(o, x, &s);
+}
+
+static sbp_status mask_scores(sbp_onnx *o, const sbp_onnx_value *x, const sbp_onnx_value *mask) {
+    sbp_onnx_scores s = *x->scores;
+    int64_t window;
+    if (s.softmax)
+        return sbp_onnx_fail(o, "a mask after the softmax");
+    SBP_TRY(sbp_onnx_mask_window(o, mask, &window));
+    if (s.masked && s.window > 0 && (window == 0 || s.window < window))
+        window = s.window;
+    s.masked = true;
+    s.window = window;
+    return define_scores(o, x, &s);
+}
+
+static sbp_status softmax(sbp_onnx *o, const sbp_onnx_value *x) {
+    sbp_onnx_scores s = *x->scores;
+    int64_t axis = -1;
+    SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
+    if ((axis != -1 && axis != x->rank - 1) || s.tanh || s.softmax)
+        return sbp_onnx_fail(o, "a softmax over axis %lld of scores%s", (long long)axis,
+                             s.tanh      ? ", of a tanh that nothing multiplies"
+                             : s.softmax ? ", a second one"
+                                         : "");
+    if (!s.masked)
+        return sbp_onnx_fail(o, "no mask hides from a token what comes after it");
+    s.softmax = true;
+    return define_scores(o, x, &s);
+}
+
+/* Where(condition, a, b): a mask, or the guard against rows that see nothing. */
+static sbp_status choose(sbp_onnx *o, bool *done) {
+    const sbp_onnx_value *c = operand(o, 0), *a = operand(o, 1), *b = operand(o, 2);
+    double number;
+    *done = true;
+    if (is_kind(c, SBP_ONNX_NAN) && is_kind(b, SBP_ONNX_SCORES)) { /* never NaN: a token sees itself */
+        sbp_onnx_define(o, 0, b);
+        return o->builder.status;
+    }
+    if (is_kind(a, SBP_ONNX_SCORES) && one_number(o, b, &number) && number <= -1e4)
+        return mask_scores(o, a, c);
+    *done = false;
+    return SBP_OK;
+}
+
+/* Keys or values, repeated for their groups, times a number. */
+static sbp_status scale_repeated(sbp_onnx *o, const sbp_onnx_value *x, double factor) {
+    sbp_onnx_value copy = *x;
+    sbp_dtype dtype = sbp_build_type(&o->builder, x->value)->dtype;
+    if (factor != 1)
+        copy.value =
+            sbp_build2(&o->builder, SBP_OP_mul, x->value, sbp_build_const(&o->builder, dtype, factor));
+    sbp_onnx_define(o, 0, &copy);
+    return o->builder.status;
+}
+
+static bool is_repeated(const sbp_onnx_value *v) {
+    return is_kind(v, SBP_ONNX_VALUE) && v->repeat > 1;
+}
+
+static sbp_status binary(sbp_onnx *o, bool *done) {
+    const sbp_onnx_value *x = operand(o, 0), *y = operand(o, 1);
+    const char *op = o->node->op;
+    double number;
+    *done = true;
+    if ((is_kind(y, SBP_ONNX_SCORES) || is_repeated(y)) && strcmp(op, "Div") != 0 && strcmp(op, "Sub") != 0) {
+        const sbp_onnx_value *swap = x;
+        x = y;
+        y = swap;
+    }
+    if (is_repeated(x) && one_number(o, y, &number)) {
+        if (strcmp(op, "Mul") == 0)
+            return scale_repeated(o, x, number);
+        if (strcmp(op, "Div") == 0 && number != 0)
+            return scale_repeated(o, x, 1 / number);
+    }
+    if (is_kind(x, SBP_ONNX_SCORES) && y) {
+        if (strcmp(op, "Mul") == 0 && one_number(o, y, &number))
+            return multiply(o, x, number);
+        if (strcmp(op, "Div") == 0 && one_number(o, y, &number) && number != 0)
+            return multiply(o, x, 1 / number);
+        if (strcmp(op, "Add") == 0)
+            return mask_scores(o, x, y);
+    }
+    *done = false;
+    return SBP_OK;
+}
+
+sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) {
+    const char *op = o->node->op;
+    const sbp_onnx_value *x = operand(o, 0);
+    *done = false;
+    if (strcmp(op, "MatMul") == 0)
+        return product(o, done);
+    if (strcmp(op, "Where") == 0)
+        return choose(o, done);
+    if (strcmp(op, "Mul") == 0 || strcmp(op, "Div") == 0 || strcmp(op, "Add") == 0)
+        return binary(o, done);
+    if (is_repeated(x) && strcmp(op, "Cast") == 0) { /* between float types */
+        *done = true;
+        return scale_repeated(o, x, 1);
+    }
+    if (!is_kind(x, SBP_ONNX_SCORES))
+        return SBP_OK;
+    *done = true;
+    if (strcmp(op, "Tanh") == 0)
+        return take_tanh(o, x);
+    if (strcmp(op, "Softmax") == 0)
+        return softmax(o, x);
+    if (strcmp(op, "IsNaN") == 0 && x->scores->softmax) {
+        sbp_onnx_value v = *x;
+        v.kind = SBP_ONNX_NAN;
+        v.type = SBP_ONNX_BOOL;
+        sbp_onnx_define(o, 0, &v);
+        return o->builder.status;
+    }
+    *done = strcmp(op, "Cast") == 0 || strcmp(op, "Identity") == 0;
+    if (*done)
+        sbp_onnx_define(o, 0, x);
+    return o->builder.status;
+}
