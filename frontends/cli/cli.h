@@ -42,7 +42,7 @@ typedef struct sbp_compilation {
 sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 
-/* What --arch says; NULL when it was not given. */
+/* What --arch says, else what the device that was chosen has; NULL: neither. */
 const char *sbp_cli_arch(const sbp_compilation *c);
 /* Rates as --rates says, in place of the target's. */
 sbp_status sbp_cli_choose_rates(sbp_compilation *c) SBP_CHECKED;

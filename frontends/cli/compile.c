@@ -35,7 +35,9 @@ static sbp_status choose_profile(sbp_compilation *c, const char *name) {
 }
 
 const char *sbp_cli_arch(const sbp_compilation *c) {
-    return sbp_options_given(c->options, "arch") ? sbp_options_text(c->options, "arch") : NULL;
+    if (sbp_options_given(c->options, "arch"))
+        return sbp_options_text(c->options, "arch");
+    return c->choice.arch[0] ? c->choice.arch : NULL;
 }
 
 static sbp_status choose_target(sbp_compilation *c) {
@@ -47,7 +49,7 @@ static sbp_status choose_target(sbp_compilation *c) {
     if (strcmp(wish.backend, "auto") == 0)
         SBP_TRY(sbp_choice_find(&wish, c->diag, &c->choice));
     else /* compiling needs no device */
-        sbp_choice_make(&wish, NULL, 0, "", true, 0, &c->choice);
+        sbp_choice_make(&wish, NULL, 0, 0, &c->choice);
     const char *name = c->choice.backend;
     c->target = sbp_target_find(name);
     if (!c->target)

@@ -178,6 +178,8 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
              sbp_arena_printf(run->arena, "--seq-len=%lld", (long long)seq_len));
     if (!sbp_options_given(run->options, "backend"))
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--backend=%s", choice->backend));
+    if (choice->arch[0] && !sbp_options_given(run->options, "arch"))
+        push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--arch=%s", choice->arch));
     int64_t available = choice->memory_bytes / 100 * 95 >> 20; /* MiB; the rest is for the system */
     if (!sbp_options_given(run->options, "memory") && available > 0)
         push(run, &args, &count, &capacity,

@@ -101,7 +101,13 @@ static void test_choices(void **state) {
             devices[count] = *e->devices[count];
             count++;
         }
-        sbp_choice_make(&e->wish, devices, count, e->none, !e->cannot_compile, 5, &choice);
+        const sbp_choice_backend vulkan = {.name = "vulkan",
+                                           .title = "Vulkan",
+                                           .compiles = !e->cannot_compile,
+                                           .devices = devices,
+                                           .count = count,
+                                           .none = e->none};
+        sbp_choice_make(&e->wish, &vulkan, 1, 5, &choice);
         if (strcmp(choice.backend, e->backend) != 0 || choice.memory_bytes != e->memory_bytes ||
             strcmp(choice.reason, e->reason) != 0)
             fail_msg("choice %zu: %s, %lld bytes, '%s'; expected %s, %lld, '%s'", i, choice.backend,
@@ -120,12 +126,69 @@ static void test_long_names(void **state) {
         memset(devices[i].name, 'x', sizeof devices[i].name - 1);
     }
     const sbp_choice_wish wish = {.backend = "auto"};
-    sbp_choice_make(&wish, devices, 16, "", true, 5, &choice);
+    const sbp_choice_backend vulkan = {
+        .name = "vulkan", .title = "Vulkan", .compiles = true, .devices = devices, .count = 16};
+    sbp_choice_make(&wish, &vulkan, 1, 5, &choice);
     assert_string_equal(choice.backend, "cpu");
     assert_int_equal(strlen(choice.reason), sizeof choice.reason - 1);
 }
 
+/* Two backends: the better one first, and what is said when neither has a device. */
+static void test_two_backends(void **state) {
+    static const sbp_candidate hopper = {.name = "H", .arch = "sm_90a", .fp64 = true, .free_bytes = 80 * GIB};
+    static const sbp_candidate bare = {
+        .name = "H", .arch = "sm_90a", .fp64 = true, .missing = "without a compiler"};
+    const sbp_choice_backend vulkan = {
+        .name = "vulkan", .title = "Vulkan", .compiles = true, .devices = &big, .count = 1};
+    const sbp_choice_backend software = {
+        .name = "vulkan", .title = "Vulkan", .compiles = true, .devices = &llvmpipe, .count = 1};
+    const sbp_choice_backend cuda = {
+        .name = "cuda", .title = "CUDA", .compiles = true, .devices = &hopper, .count = 1};
+    const sbp_choice_backend lacks = {
+        .name = "cuda", .title = "CUDA", .compiles = true, .devices = &bare, .count = 1};
+    const sbp_choice_backend absent = {
+        .name = "cuda", .title = "CUDA", .compiles = true, .absent = true, .none = "no driver"};
+    const sbp_choice_backend silent = {.name = "vulkan", .title = "Vulkan", .none = "nothing"};
+    const struct {
+        sbp_choice_wish wish;
+        sbp_choice_backend backends[2];
+        const char *backend, *arch, *reason;
+        int64_t memory_bytes;
+    } list[] = {
+        {{.backend = "auto"}, {cuda, vulkan}, "cuda", "sm_90a", "H", 80 * GIB},
+        {{.backend = "auto"}, {absent, vulkan}, "vulkan", "", "Big GPU", 80 * GIB},
+        {{.backend = "auto"}, {lacks, vulkan}, "vulkan", "", "Big GPU", 80 * GIB},
+        {{.backend = "auto"},
+         {lacks, software},
+         "cpu",
+         "",
+         "no CUDA GPU: only H, without a compiler; no Vulkan GPU: only llvmpipe, which is software",
+         5},
+        {{.backend = "auto"},
+         {absent, software},
+         "cpu",
+         "",
+         "no Vulkan GPU: only llvmpipe, which is software",
+         5},
+        {{.backend = "auto"}, {absent, silent}, "cpu", "", "no CUDA GPU: no driver", 5},
+        {{.backend = "vulkan"}, {cuda, vulkan}, "vulkan", "", "asked for", 80 * GIB},
+        {{.backend = "cuda"}, {cuda, vulkan}, "cuda", "sm_90a", "asked for", 80 * GIB},
+        {{.backend = "cuda"}, {absent, vulkan}, "cuda", "", "asked for", 0},
+        {{.backend = "cpu"}, {cuda, vulkan}, "cpu", "", "asked for", 5},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        sbp_choice choice;
+        sbp_choice_make(&list[i].wish, list[i].backends, 2, 5, &choice);
+        assert_string_equal(choice.backend, list[i].backend);
+        assert_string_equal(choice.arch, list[i].arch);
+        assert_string_equal(choice.reason, list[i].reason);
+        assert_int_equal(choice.memory_bytes, list[i].memory_bytes);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices), cmocka_unit_test(test_long_names)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices), cmocka_unit_test(test_two_backends),
+                                       cmocka_unit_test(test_long_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OLDEST_CAPABILITY = 75 }; /* that the compiler of CUDA 13 knows */
+enum { OLDEST_CAPABILITY = 80 }; /* that kernels are written for */
 
 static void describe(const cuda_physical *p, sbp_candidate *out) {
     *out = (sbp_candidate){.fp64 = true, .free_bytes = p->memory_bytes};
     snprintf(out->name, sizeof out->name, "%.100s", p->name);
+    snprintf(out->arch, sizeof out->arch, "sm_%d%s", (int)p->capability, p->capability == 90 ? "a" : "");
     if (p->capability < OLDEST_CAPABILITY)
         snprintf(out->missing, sizeof out->missing,
                  "which is of compute capability %d.%d; %d.%d is the least", p->capability / 10,

@@ -334,13 +334,13 @@ static void test_info(void **state) {
     sbp_device_info info;
     int32_t count = 0;
     opened o;
-    fake_reset("devices=2,memory=1000000,taken=300000,capability=75");
+    fake_reset("devices=2,memory=1000000,taken=300000,capability=86");
     begin(&o);
     CHECK_OK(sbp_cuda_device.count(o.diag, &count), o.diag);
     assert_int_equal(count, 2);
     load(&o);
     sbp_cuda_device.info(o.device, &info);
-    assert_string_equal(info.name, "Fake GPU (sm_75, CUDA 13.0)");
+    assert_string_equal(info.name, "Fake GPU (sm_86, CUDA 13.0)");
     assert_int_equal(info.memory_bytes, 1000000);
     assert_int_equal(info.used_bytes, ARENA);
     assert_int_equal(info.available_bytes, 700000 - ARENA);
@@ -349,6 +349,7 @@ static void test_info(void **state) {
     assert_int_equal(count, 2);
     assert_string_equal(found[1].name, "Fake GPU");
     assert_string_equal(found[1].missing, "");
+    assert_string_equal(found[1].arch, "sm_86");
     free(found);
     end(&o);
     fake_is_clean();
