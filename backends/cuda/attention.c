@@ -8,7 +8,7 @@
 
 /* Operands, in the order of ir/commands.def. */
 enum { FWD_O, FWD_LSE, FWD_Q, FWD_K, FWD_V, FWD_COUNT = 8 };
-enum { BWD_DQ, BWD_DK, BWD_DV, BWD_Q, BWD_K, BWD_V, BWD_O, BWD_LSE, BWD_DO, BWD_COUNT = 12 };
+enum { BWD_DQ, BWD_DK, BWD_DV, BWD_Q, BWD_K, BWD_V, BWD_O, BWD_LSE, BWD_DO, BWD_COUNT = 12, BWD_WORK = 12 };
 
 enum {
     PLAIN_WARPS = 4,   /* WARPS of scalar.cuh: rows of a block */
@@ -75,11 +75,11 @@ static int32_t sum_registers(const sbp_gpu_key *key, products part, int32_t movi
 
 /* The most of those with which none is spilled: tests/cuda/attention/test_attention_build.c. */
 static int32_t most_registers(const sbp_gpu_key *key, sbp_cuda_arch arch, products part) {
-    if (part >= PART_DKV || arch.number < 100)
-        return part == PART_FORWARD ? 144 : 160;
     if (part == PART_FORWARD)
-        return 136;
-    return key->d_qk > 128 ? key->d_qk / 2 + 16 : 144;
+        return arch.number < 100 ? 144 : 136;
+    if (part == PART_DQ && arch.number >= 90)
+        return key->d_qk > 128 ? key->d_qk / 2 + 16 : 144;
+    return 160;
 }
 
 /* The largest tiles that fit; query tiles of all backward kernels agree with those of PART_DKV. */
@@ -292,7 +292,7 @@ static bool is_aligned(const sbp_gpu_key *key, const sbp_gpu_args *args) {
         if (i != (is_backward(key) ? BWD_LSE : FWD_LSE) && (o->address % 16 != 0 || step % 16 != 0))
             return false;
     }
-    return true;
+    return !is_backward(key) || args->count <= BWD_WORK || args->operands[BWD_WORK].address % 16 == 0;
 }
 
 sbp_cuda_variant sbp_cuda_attention_choose(const sbp_gpu_key *key, sbp_cuda_arch arch,
@@ -318,10 +318,25 @@ static int64_t prepared_bytes(const sbp_gpu_key *key, sbp_cuda_arch arch, const 
     return (8 * args->ints[0] + 16) * padded + 32 * padded / query_tile(key, arch);
 }
 
-/* Sums of dq in fp32, counters, the ticket: wgmma_sums.cuh */
+/* Tiles of queries of a head. */
+static int64_t wgmma_tiles(const sbp_gpu_key *key, const sbp_gpu_args *args) {
+    return sbp_ceil_div(q_of(key, args)->rows, WGMMA_QUERIES);
+}
+
+/* Counters and the ticket: wgmma_sums.cuh. */
+static int64_t counter_bytes(const sbp_gpu_key *key, const sbp_gpu_args *args) {
+    return sbp_round_up(4 * args->ints[0] * wgmma_tiles(key, args) + 4, 16);
+}
+
+/* Sums of dq in fp32 that do not lie in the operand `work`. */
 static int64_t summed_bytes(const sbp_gpu_key *key, const sbp_gpu_args *args) {
-    int64_t tiles = sbp_round_up(q_of(key, args)->rows, PADDING) / WGMMA_QUERIES * args->ints[0];
-    return tiles * (4 * WGMMA_QUERIES * key->d_qk + 4) + 4;
+    const sbp_gpu_operand *work = &args->operands[BWD_WORK];
+    int64_t tiles = wgmma_tiles(key, args), rows = q_of(key, args)->rows, heads = args->ints[0];
+    bool usable = args->count > BWD_WORK && work->rows >= rows && work->stride == work->cols &&
+                  work->cols >= heads * key->d_qk;
+    if (usable)
+        tiles -= rows / WGMMA_QUERIES;
+    return 4 * heads * tiles * WGMMA_QUERIES * key->d_qk;
 }
 
 int64_t sbp_cuda_attention_scratch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args) {
@@ -330,7 +345,8 @@ int64_t sbp_cuda_attention_scratch(const sbp_gpu_key *key, sbp_cuda_arch arch, c
     if (key->variant == SBP_CUDA_PLAIN) /* delta */
         return (int64_t)q_of(key, args)->rows * args->ints[0] *
                sbp_dtype_bytes((sbp_dtype)key->dtypes[BWD_Q] == SBP_F64 ? SBP_F64 : SBP_F32);
-    return prepared_bytes(key, arch, args) + (key->variant == SBP_CUDA_WGMMA ? summed_bytes(key, args) : 0);
+    return prepared_bytes(key, arch, args) +
+           (key->variant == SBP_CUDA_WGMMA ? counter_bytes(key, args) + summed_bytes(key, args) : 0);
 }
 
 static int64_t plain_blocks(const sbp_gpu_key *key, const sbp_gpu_args *args) {
@@ -374,7 +390,7 @@ static void wgmma_backward(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp
                           *d_o = &args->operands[BWD_DO];
     int32_t heads = args->ints[0], kv_heads = args->ints[1], d = key->d_qk;
     if (key->step == 2) {
-        out->grid[0] = (uint32_t)(sbp_round_up(q->rows, PADDING) / WGMMA_QUERIES * heads);
+        out->grid[0] = (uint32_t)(wgmma_tiles(key, args) * heads);
         out->block[0] = 128;
         return;
     }
@@ -385,7 +401,7 @@ static void wgmma_backward(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp
                                    2 * 2 * WGMMA_ROWS * WGMMA_QUERIES + 4 * WGMMA_QUERIES * d +
                                    16 * WGMMA_QUERIES + 16 + 8 * WGMMA_BARRIERS + 4);
     out->clear_from = prepared_bytes(key, arch, args);
-    out->clear_bytes = summed_bytes(key, args);
+    out->clear_bytes = counter_bytes(key, args);
     out->maps[out->map_count++] = head_map(q, d, heads, WGMMA_QUERIES);
     out->maps[out->map_count++] = head_map(k, d, kv_heads, WGMMA_ROWS);
     out->maps[out->map_count++] = head_map(v, d, kv_heads, WGMMA_ROWS);

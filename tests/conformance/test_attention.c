@@ -18,9 +18,11 @@ typedef struct setting {
     bool wide;  /* o and dq in fp32, whatever dtype is */
 } setting;
 
-/* A factor that attention makes itself, p or ds: of bf16 the CPU rounds it (ir/program.h), others may. */
+/* A factor that attention makes itself, p or ds: of bf16 the CPU and CUDA round it (ir/program.h), others
+ * may. */
 static double factor(const setting *t, double x) {
-    bool rounds = t->dtype == SBP_BF16 && strncmp(suite_device()->name, "cpu", 3) == 0;
+    const char *name = suite_device()->name;
+    bool rounds = t->dtype == SBP_BF16 && (strncmp(name, "cpu", 3) == 0 || strcmp(name, "cuda") == 0);
     return rounds ? sbp_round_to(SBP_BF16, x) : x;
 }
 

@@ -207,6 +207,10 @@ void attention_case_make(attention_case *c) {
         m.d_o = add(c, &rng, c->dtype, c->rows, o_cols, 1);
     }
     add_indices(c, &rng);
+    if (c->backward && c->work) {
+        add(c, &rng, real, c->rows, q_cols, 1);
+        c->operands[c->count - 1].stride = q_cols;
+    }
     double *p = take(c->keys, sizeof(double));
     for (int64_t j = 0; j < c->rows; j++)
         for (int64_t h = 0; h < a->heads; h++)

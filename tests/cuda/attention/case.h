@@ -11,7 +11,7 @@
 
 #include "backends/gpu/gpu.h"
 
-enum { CASE_OPERANDS = 12 };
+enum { CASE_OPERANDS = 13 };
 
 typedef enum case_layout {
     CASE_DENSE,
@@ -30,6 +30,7 @@ typedef struct attention_case {
     bool wide;       /* o (forward) and dq in fp32 */
     case_layout layout;
     sbp_dtype index; /* SBP_I32, SBP_I64 */
+    bool work;       /* backward: with the operand of that name */
     uint64_t seed;
     /* made by attention_case_make() */
     int64_t row0, lo, keys;

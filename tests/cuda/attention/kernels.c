@@ -9,6 +9,28 @@
 
 #include <cmocka.h>
 
+static sbp_cuda_nvrtc *nvrtc;
+static sbp_diag *diag;
+
+bool kernels_open(void) {
+    if (nvrtc)
+        return true;
+    diag = diag ? diag : sbp_diag_create();
+    assert_non_null(diag);
+    if (sbp_cuda_nvrtc_open(diag, &nvrtc) == SBP_OK)
+        return true;
+    print_message("skipped: %s\n", sbp_diag_text(diag, SBP_NOTE));
+    return false;
+}
+
+void kernels_close(void) {
+    if (nvrtc)
+        sbp_cuda_nvrtc_close(nvrtc);
+    sbp_diag_destroy(diag);
+    nvrtc = NULL;
+    diag = NULL;
+}
+
 sbp_gpu_key kernel_key(bool backward, sbp_cuda_variant variant, int32_t d_qk, int32_t d_v) {
     static const uint8_t fwd[] = {SBP_BF16, SBP_F32, SBP_BF16, SBP_BF16, SBP_BF16, SBP_I32, SBP_I32, SBP_I32};
     static const uint8_t bwd[] = {SBP_BF16, SBP_F32, SBP_F32,  SBP_BF16, SBP_BF16, SBP_BF16,
@@ -26,38 +48,29 @@ sbp_cuda_arch kernel_arch(const char *name) {
     return (sbp_cuda_arch){.number = atoi(name + 3), .specific = name[strlen(name) - 1] == 'a'};
 }
 
-static size_t append_file(char **text, size_t bytes, const char *path) {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        fail_msg("%s is missing", path);
-    *text = realloc(*text, bytes + (1 << 20));
-    assert_non_null(*text);
-    bytes += fread(*text + bytes, 1, (1 << 20) - 1, file);
-    (*text)[bytes] = 0;
-    fclose(file);
-    return bytes;
-}
-
 char *kernel_text(const sbp_gpu_key *key, sbp_cuda_arch arch) {
-    sbp_cuda_attention_source source;
-    sbp_cuda_attention_source_of(key, arch, &source);
-    size_t bytes = strlen(source.defines);
-    char *text = malloc(bytes + 1);
+    sbp_arena *arena = sbp_arena_create();
+    sbp_command command = {.kind = (sbp_command_kind)key->kind};
+    sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS] = {0};
+    sbp_cuda_source source;
+    assert_non_null(arena);
+    if (sbp_cuda_source_make(arena, diag, NULL, &command, dtypes, key, arch, &source) != SBP_OK)
+        fail_msg("%s", sbp_diag_text(diag, SBP_NOTE));
+    char *text = strdup(source.text);
     assert_non_null(text);
-    strcpy(text, source.defines);
-    bytes = append_file(&text, bytes, "tests/cuda/attention/prelude.cuh");
-    for (int i = 0; i < SBP_CUDA_ATTENTION_TEXTS && source.files[i]; i++) {
-        char path[128];
-        snprintf(path, sizeof path, "backends/cuda/kernels/attention/%s", source.files[i]);
-        bytes = append_file(&text, bytes, path);
-    }
+    sbp_arena_destroy(arena);
     return text;
 }
 
-nvrtc_result kernel_compile(const char *text, sbp_cuda_arch arch) {
-    char name[16];
-    snprintf(name, sizeof name, "%d%s", (int)arch.number, arch.specific ? "a" : "");
-    return nvrtc_compile(text, name);
+bool kernel_compile(const char *text, const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_object *out,
+                    sbp_cuda_resources *resources, const char **message) {
+    sbp_cuda_source source = {.key = *key, .arch = arch, .text = text, .bytes = strlen(text)};
+    sbp_diag_clear(diag);
+    *out = (sbp_cuda_object){0};
+    bool right = sbp_cuda_nvrtc_compile(nvrtc, diag, &source, out) == SBP_OK &&
+                 sbp_cuda_resources_read(diag, &source, sbp_cuda_object_log(out), resources) == SBP_OK;
+    *message = sbp_diag_text(diag, SBP_NOTE);
+    return right;
 }
 
 void kernel_name(const sbp_gpu_key *key, sbp_cuda_arch arch, char name[SBP_GPU_NAME]) {

@@ -10,35 +10,41 @@
 enum { MOST_TEXTS = 512 };
 
 static struct {
-    char *text, *ptx;
+    char *text;
+    sbp_cuda_object object;
     int32_t arch;
 } compiled[MOST_TEXTS];
 static int compiled_count;
 
 /* The PTX of a text, which it takes; NULL, and why in run->text. */
-static const char *find_ptx(attention_run *run, char *text) {
+static const char *find_ptx(attention_run *run, const sbp_gpu_key *key, char *text) {
+    const char *message;
+    sbp_cuda_object object;
+    sbp_cuda_resources resources;
     for (int i = 0; i < compiled_count; i++)
         if (compiled[i].arch == run->arch.number && strcmp(compiled[i].text, text) == 0) {
             free(text);
-            return compiled[i].ptx;
+            return sbp_cuda_object_ptx(&compiled[i].object);
         }
-    nvrtc_result r = kernel_compile(text, run->arch);
-    if (!r.ok || compiled_count == MOST_TEXTS) {
-        snprintf(run->text, sizeof run->text, "does not compile: %s", r.log ? r.log : "");
-        nvrtc_free(&r);
+    if (!kernel_compile(text, key, run->arch, &object, &resources, &message) &&
+        (!run->edit || !object.data)) {
+        snprintf(run->text, sizeof run->text, "does not compile: %s", message);
+        free(object.data);
         free(text);
         return NULL;
     }
-    free(r.log);
+    if (compiled_count == MOST_TEXTS)
+        attention_run_end();
     compiled[compiled_count].text = text;
     compiled[compiled_count].arch = run->arch.number;
-    return compiled[compiled_count++].ptx = r.ptx;
+    compiled[compiled_count].object = object;
+    return sbp_cuda_object_ptx(&compiled[compiled_count++].object);
 }
 
 void attention_run_end(void) {
     for (int i = 0; i < compiled_count; i++) {
         free(compiled[i].text);
-        free(compiled[i].ptx);
+        free(compiled[i].object.data);
     }
     compiled_count = 0;
 }
@@ -58,7 +64,7 @@ static bool launch(attention_run *run, sbp_ptx_memory *memory, const sbp_cuda_st
     char *text = kernel_text(&step->key, run->arch);
     if (run->edit)
         text = run->edit(&step->key, text);
-    const char *ptx = find_ptx(run, text);
+    const char *ptx = find_ptx(run, &step->key, text);
     if (!ptx) {
         run->status = SBP_PTX_REFUSED;
         return false;

@@ -19,28 +19,19 @@ static bool everything(void) {
     return all && *all && strcmp(all, "0") != 0;
 }
 
-/* The number before `what` in the log; -1 when it does not say. */
-static int number_before(const char *log, const char *what) {
-    const char *at = strstr(log, what);
-    if (!at)
-        return -1;
-    while (at > log && (at[-1] == ' ' || (at[-1] >= '0' && at[-1] <= '9')))
-        at--;
-    return atoi(at);
-}
-
 static int failed;
 
 static void check_kernel(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     char name[SBP_GPU_NAME], *text = kernel_text(key, arch);
+    const char *message;
+    sbp_cuda_object object;
+    sbp_cuda_resources resources = {0};
     kernel_name(key, arch, name);
-    nvrtc_result r = kernel_compile(text, arch);
-    const char *log = r.log ? r.log : "";
-    if (!r.ok || strstr(log, "warning") || strstr(log, "C75") ||
-        number_before(log, " bytes spill stores") != 0 || number_before(log, " bytes spill loads") != 0)
-        print_message("%s:\n%s", name, log), failed++;
-    print_message("%s: %d registers\n", name, number_before(log, " registers"));
-    nvrtc_free(&r);
+    bool right = kernel_compile(text, key, arch, &object, &resources, &message);
+    print_message("%s: %d registers%s%s\n", name, (int)resources.registers, right ? "" : ": ", message);
+    failed += !right || resources.spill_store_bytes != 0 || resources.spill_load_bytes != 0 ||
+              strstr(message, "warning");
+    free(object.data);
     free(text);
 }
 
@@ -62,11 +53,8 @@ static const int32_t sizes[][2] = {{128, 128}, {64, 64},   {256, 256}, {80, 80},
 
 static void test_build(void **state) {
     (void)state;
-    const char *reason;
-    if (!nvrtc_open(&reason)) {
-        print_message("skipped: %s\n", reason);
+    if (!kernels_open())
         skip();
-    }
     int arch_count = everything() ? SBP_COUNT(archs) : 2, size_count = everything() ? SBP_COUNT(sizes) : 3;
     for (int a = 0; a < arch_count; a++)
         for (int s = 0; s < size_count; s++)
@@ -75,6 +63,7 @@ static void test_build(void **state) {
                     if (v != SBP_CUDA_PLAIN || s == 0)
                         check_all(backward, (sbp_cuda_variant)v, sizes[s][0], sizes[s][1],
                                   kernel_arch(archs[a]));
+    kernels_close();
     assert_int_equal(failed, 0);
 }
 

@@ -185,7 +185,7 @@ __device__ __forceinline__ void pack_sums(unsigned (&packed)[M][STEPS][4], const
 // How products become scores times log2(e): s * rate. Where that takes more than a positive factor, prepare() has done it
 // and rate is 1.
 struct Scores {
-    float rate, scale, softcap;
+    float rate, scale, softcap, inverse; // inverse: 1 / (softcap log2(e))
     bool capped, awkward;
 };
 
@@ -193,6 +193,7 @@ __device__ __forceinline__ Scores scores_of(const Args &args) {
     Scores by;
     by.softcap = args.floats[1];
     by.capped = by.softcap > 0;
+    by.inverse = 1.0f / (by.softcap * (float)LOG2_E);
     by.scale = by.capped ? args.floats[0] / by.softcap : args.floats[0] * (float)LOG2_E;
     by.awkward = by.capped || !(by.scale > 0);
     by.rate = by.awkward ? 1.0f : by.scale;

@@ -27,7 +27,7 @@ __device__ __forceinline__ Scratch scratch_of(const Args &args) {
 
 // softcap's slope at a prepared score, softcap log2(e) tanh; it is -infinity where it is not seen.
 __device__ __forceinline__ float slope_of(float s, const Scores &by) {
-    float t = fmaxf(s / (by.softcap * (float)LOG2_E), -1.0f);
+    float t = fmaxf(s * by.inverse, -1.0f);
     return 1.0f - t * t;
 }
 

@@ -101,7 +101,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
             multiply_packed<D_QK>(dk, packed, q_tile, lane);
         }
     }
-    copy_wait();
     if (WANT_DK)
         add(args.operands[DK], dk, args.floats[0], key0 + own_row, kv * D_QK, lane);
     if (WANT_DV)

@@ -75,7 +75,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
         pack_sums(packed, dp);
         multiply_packed<D_QK>(sums, packed, k_tiles + stage * K_BYTES, lane);
     }
-    copy_wait();
     float scale = args.floats[0];
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -127,6 +127,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
         pack_sums(packed, s);
         multiply_packed<D_V, STRIPS, KEYS / 16>(sums.out, packed, v_tiles + stage * V_BYTES, lane);
     }
-    copy_wait();
     store(args, sums, row0 + own_row, head, lane);
 }

@@ -9,8 +9,8 @@
 //
 // Each warpgroup computes 64 columns of dq (the second what is left of them) over all 128 keys.
 //
-// Grid: kv_heads * ceil(keys / 128) blocks of 384. Dynamic shared memory: SHARED_BYTES. Maps: q, k, v, do. Scratch behind that of
-// mma_bwd.cuh, cleared: sums [heads][PADDED / 64][64 D_QK] fp32 in the order of registers, counters [heads][PADDED / 64], the ticket.
+// Grid: kv_heads * ceil(keys / 128) blocks of 384. Dynamic shared memory: Shared, and the ticket. Maps: q, k, v, do. Cleared:
+// counters and ticket, wgmma_sums.cuh.
 
 constexpr int KEYS = 128, GROUP = 128, COLUMNS = D_QK < 64 ? D_QK : 64;
 constexpr int K_BYTES = Slabs<D_QK, KEYS>::BYTES, Q_BYTES = Slabs<D_QK, QUERIES>::BYTES, DS_BYTES = KEYS * 128;
@@ -114,14 +114,18 @@ __device__ __forceinline__ void add_dq(const Shared &at, const Sums &sums, Walk 
         if (walk.lane == 0) {
             long long number = sums.number(walk.head, walk.tile);
             KeyTiles<KEYS> list(walk.bounds[walk.tile]);
+            unsigned long long to = __cvta_generic_to_global(sums.of(walk.head, walk.tile));
             unsigned turn = list.count - 1 - list.index(walk.key0 / KEYS);
             barrier_wait(at.barrier(DQ_FULL), i % 2);
             wait_for_turn(sums.counters + number, turn);
             asm volatile("fence.proxy.async;" ::: "memory"); // the turn was taken by another proxy than adds
-            asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
-                             __cvta_generic_to_global(sums.dq + number * (QUERIES * D_QK))),
-                         "r"(at.dq), "r"(DQ_BYTES)
-                         : "memory");
+            if (turn == 0)
+                asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(at.dq), "r"(DQ_BYTES)
+                             : "memory");
+            else
+                asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(at.dq),
+                             "r"(DQ_BYTES)
+                             : "memory");
             asm volatile("cp.async.bulk.commit_group;" ::: "memory");
             asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
             barrier_arrive(at.barrier(DQ_FREE));

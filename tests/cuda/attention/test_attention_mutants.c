@@ -1,0 +1,114 @@
+/* test_attention_mutants.c: the proof of the proof. Each mutant of mutants.def must be reported by the PTX
+ * machine, or give numbers that are off. Prints what caught which. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/cuda/attention/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct mutant {
+    const char *name;
+    bool backward;
+    sbp_cuda_variant variant;
+    int step;
+    const char *from, *to;
+    bool always;
+} mutant;
+
+static const mutant mutants[] = {
+#define MUTANT(name, backward, variant, step, from, to)                                                      \
+    {name, backward, SBP_CUDA_##variant, step, from, to, false},
+#define ALWAYS(name, backward, variant, step, from, to)                                                      \
+    {name, backward, SBP_CUDA_##variant, step, from, to, true},
+#include "tests/cuda/attention/mutants.def"
+#undef MUTANT
+#undef ALWAYS
+};
+
+static const mutant *current;
+
+static char *edit(const sbp_gpu_key *key, char *text) {
+    char *at = strstr(text, current->from);
+    if (key->step != current->step)
+        return text;
+    if (!at)
+        fail_msg("mutant '%s': the text is not in the kernel", current->name);
+    char *edited = malloc(strlen(text) + strlen(current->to) + 1);
+    assert_non_null(edited);
+    memcpy(edited, text, (size_t)(at - text));
+    sprintf(edited + (at - text), "%s%s", current->to, at + strlen(current->from));
+    free(text);
+    return edited;
+}
+
+#define HEADS(h, k, d) .attrs.heads = h, .attrs.kv_heads = k, .attrs.d_qk = d, .attrs.d_v = d
+
+/* What no mutant survives all of. The first is causal over several tiles, with a tile of its own at the end;
+ * the second has documents with shared prompts, a window and a softcap, and rows that are not there. */
+static const attention_case cases[] = {
+    {HEADS(2, 1, 128), .attrs.scale = 0.08, .total = 450, .rows = 200, .wide = true, .dtype = SBP_BF16,
+     .index = SBP_I32},
+    {HEADS(2, 1, 64), .attrs.scale = 0.12, .attrs.window = 90, .attrs.softcap = 4, .total = 500, .rows = 330,
+     .documents = true, .wide = true, .dtype = SBP_BF16, .index = SBP_I32, .layout = CASE_FUSED,
+     .all_keys = true},
+};
+
+enum { SEEDS = 5 };
+
+/* What caught it, in run->text; false: nothing did. */
+static bool is_caught(const mutant *m, attention_run *run) {
+    current = m;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++)
+        for (int i = 0; i < SBP_COUNT(cases); i++) {
+            attention_case c = cases[i];
+            *run = (attention_run){.variant = m->variant,
+                                   .arch = kernel_arch(m->variant == SBP_CUDA_WGMMA ? "sm_90a" : "sm_80"),
+                                   .options.seed = seed,
+                                   .edit = edit};
+            c.backward = m->backward;
+            c.seed = seed;
+            attention_case_make(&c);
+            bool right = attention_run_case(run, &c);
+            attention_case_free(&c);
+            if (!right)
+                return true;
+        }
+    return false;
+}
+
+static void test_mutants(void **state) {
+    (void)state;
+    const char *all = getenv("SBP_TEST_ALL"), *only = getenv("SBP_MUTANT");
+    int caught = 0, count = 0;
+    if (!kernels_open())
+        skip();
+    for (int i = 0; i < SBP_COUNT(mutants); i++) {
+        attention_run run;
+        if (only ? !strstr(mutants[i].name, only) : !mutants[i].always && !(all && strcmp(all, "0") != 0))
+            continue;
+        count++;
+        bool found = is_caught(&mutants[i], &run);
+        caught += found;
+        print_message("%s: %s: %.*s\n", mutants[i].name,
+                      !found                          ? "NOT CAUGHT"
+                      : run.status == SBP_PTX_FAULT   ? "reported"
+                      : run.status == SBP_PTX_REFUSED ? "refused"
+                                                      : "wrong",
+                      found ? (int)strcspn(run.text, "\n") : 0, run.text);
+        attention_run_end();
+    }
+    print_message("%d of %d caught\n", caught, count);
+    assert_int_equal(caught, count);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mutants)};
+    return cmocka_run_group_tests_name("mutants of attention's kernels", tests, NULL, NULL);
+}

@@ -1,0 +1,74 @@
+/* test_attention_order.c: whatever order blocks run in, and however few of them at a time, attention ends and
+ * leaves the same bits. Of wgmma's backward pass, whose blocks wait for each other, that is no matter of
+ * course. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/cuda/attention/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define HEADS(h, k, d) .attrs.heads = h, .attrs.kv_heads = k, .attrs.d_qk = d, .attrs.d_v = d
+
+static const attention_case cases[] = {
+    {HEADS(2, 1, 64), .attrs.scale = 0.12, .total = 700, .rows = 300, .documents = true, .wide = true,
+     .dtype = SBP_BF16, .index = SBP_I32, .backward = true},
+    {HEADS(4, 2, 128), .attrs.scale = 0.08, .total = 600, .rows = 192, .wide = true, .dtype = SBP_BF16,
+     .index = SBP_I32, .backward = true},
+};
+
+/* Runs a case with this seed and so many blocks at a time; the hash of what it left. */
+static uint64_t hash_of(const attention_case *from, sbp_cuda_variant variant, const char *arch, uint64_t seed,
+                        int resident) {
+    attention_case c = *from;
+    attention_run run = {
+        .variant = variant, .arch = kernel_arch(arch), .options.seed = seed, .options.resident = resident};
+    c.seed = 3;
+    attention_case_make(&c);
+    bool right = attention_run_case(&run, &c);
+    attention_case_free(&c);
+    if (!right)
+        fail_msg("seed %d, %d blocks at a time: %s", (int)seed, resident, run.text);
+    return run.hash;
+}
+
+static void check(sbp_cuda_variant variant, const char *arch, int seeds) {
+    static const int residents[] = {1, 2, 3, 0, -1};
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        uint64_t hash = hash_of(&cases[i], variant, arch, 1, 0);
+        for (int r = 0; r < SBP_COUNT(residents); r++)
+            for (int seed = 0; seed < seeds; seed++)
+                assert_true(hash_of(&cases[i], variant, arch, (uint64_t)(100 * r + seed + 1), residents[r]) ==
+                            hash);
+    }
+    attention_run_end();
+}
+
+static bool everything(void) {
+    const char *all = getenv("SBP_TEST_ALL");
+    return all && *all && strcmp(all, "0") != 0;
+}
+
+static void test_wgmma(void **state) {
+    (void)state;
+    if (!kernels_open())
+        skip();
+    check(SBP_CUDA_WGMMA, "sm_90a", everything() ? 20 : 1);
+}
+
+static void test_mma(void **state) {
+    (void)state;
+    if (!kernels_open())
+        skip();
+    check(SBP_CUDA_MMA, "sm_80", everything() ? 4 : 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wgmma), cmocka_unit_test(test_mma)};
+    return cmocka_run_group_tests_name("attention in any order", tests, NULL, NULL);
+}
