@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "io_testing.h"
-#include "runtime/data/template/template.h"
+#include "ir/io/template/template.h"
 
 static const char date[] = "2026-03-01";
 

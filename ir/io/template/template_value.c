@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 enum { TABLE_FROM = 12 }; /* entries from which on a hash table pays */
 
@@ -106,7 +106,7 @@ bool sbp_tpl_number(const tpl_value *value, double *out) {
     return true;
 }
 
-/* ---- comparing --------------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------------------------- */
 
 /* Sign of a - b, both numbers; 2 when they have no order (a NaN). Exact for whole numbers against others. */
 static int compare_numbers(const tpl_value *a, const tpl_value *b) {
@@ -266,8 +266,7 @@ sbp_status sbp_tpl_contains(tpl_eval *e, const tpl_value *in, const tpl_value *v
     return sbp_tpl_charge(e, count);
 }
 
-/* ---- items ------------------------------------------------------------------------------------------------
- */
+/* ---- items ----------------------------------------------------------------------------------------- */
 
 static sbp_status iterate_text(tpl_eval *e, tpl_text text, tpl_value **items, int64_t *count) {
     *count = sbp_tpl_chars(text);
@@ -313,6 +312,17 @@ sbp_status sbp_tpl_iterate(tpl_eval *e, const tpl_value *value, tpl_value **item
     default:
         return sbp_tpl_fail(e, "%s has no items to go through", sbp_tpl_type(value));
     }
+}
+
+sbp_status sbp_tpl_copy_items(tpl_eval *e, const tpl_value *self, tpl_value *out) {
+    tpl_value *items;
+    int64_t count;
+    SBP_TRY(sbp_tpl_iterate(e, self, &items, &count));
+    SBP_TRY(sbp_tpl_charge(e, count));
+    *out = sbp_tpl_sequence(e, TPL_LIST, count);
+    if (count)
+        memcpy(out->sequence->items, items, (size_t)count * sizeof *items);
+    return SBP_OK;
 }
 
 bool sbp_tpl_is_iterable(const tpl_value *value) {

@@ -1,8 +1,8 @@
 /* template_filters.h: how filters are written, and those of template_sequences.c. */
-#ifndef SBP_RUNTIME_DATA_TEMPLATE_TEMPLATE_FILTERS_H
-#define SBP_RUNTIME_DATA_TEMPLATE_TEMPLATE_FILTERS_H
+#ifndef SBP_IR_IO_TEMPLATE_TEMPLATE_FILTERS_H
+#define SBP_IR_IO_TEMPLATE_TEMPLATE_FILTERS_H
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 #define TPL_PARAMETERS                                                                                       \
     tpl_eval *e, const tpl_value *self, const tpl_value *values, tpl_args *rest, tpl_value *out

@@ -2,13 +2,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 const sbp_template_limits sbp_template_default_limits = {
     .steps = 20000000, .memory_bytes = 1 << 28, .output_bytes = 1 << 26};
 
-/* ---- scopes -----------------------------------------------------------------------------------------------
- */
+/* ---- scopes ---------------------------------------------------------------------------------------- */
 
 void sbp_tpl_set(tpl_eval *e, int32_t symbol, tpl_value value) {
     tpl_scope *scope = e->scope;

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 uint32_t sbp_tpl_decode(const char *text, int *bytes) {
     const unsigned char *p = (const unsigned char *)text;

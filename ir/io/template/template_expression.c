@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
-/* ---- tokens ------------------------------------------------------------------------------------------ */
+/* ---- tokens ---------------------------------------------------------------------------------------- */
 
 sbp_status sbp_tpl_parse_fail(const tpl_parser *p, const tpl_token *at, const char *format, ...) {
     char text[600];
@@ -91,7 +91,7 @@ int32_t sbp_tpl_symbol(tpl_parser *p, tpl_text name) {
     return symbol;
 }
 
-/* ---- parts --------------------------------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------------------------- */
 
 static sbp_status parse_or(tpl_parser *p, tpl_node **out);
 static sbp_status parse_unary(tpl_parser *p, bool with_filters, tpl_node **out);
@@ -202,7 +202,7 @@ static sbp_status parse_primary(tpl_parser *p, tpl_node **out) {
     return sbp_tpl_parse_fail(p, token, "expected an expression, found %s", sbp_tpl_describe(p, token));
 }
 
-/* ---- what stands behind ----------------------------------------------------------------------------- */
+/* ---- what stands behind ---------------------------------------------------------------------------- */
 
 static sbp_status parse_argument(tpl_parser *p, tpl_node *call, tpl_node ***items, tpl_node ***named) {
     const tpl_token *at = p->tokens;
@@ -389,7 +389,7 @@ static sbp_status parse_filters_and_tests(tpl_parser *p, tpl_node **node) {
     }
 }
 
-/* ---- operators ----------------------------------------------------------------------------------------- */
+/* ---- operators ------------------------------------------------------------------------------------- */
 
 static sbp_status parse_unary(tpl_parser *p, bool with_filters, tpl_node **out) {
     const tpl_token *at = p->tokens;
@@ -564,8 +564,7 @@ sbp_status sbp_tpl_parse_expression(tpl_parser *p, bool with_condition, tpl_node
     return SBP_OK;
 }
 
-/* ---- tuples and targets ---------------------------------------------------------------------------------
- */
+/* ---- tuples and targets ---------------------------------------------------------------------------- */
 
 static bool at_tuple_end(const tpl_parser *p, const char *end) {
     return p->tokens->kind == TPL_TOKEN_VARIABLE_END || p->tokens->kind == TPL_TOKEN_BLOCK_END ||

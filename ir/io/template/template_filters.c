@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/data/template/template_filters.h"
+#include "ir/io/template/template_filters.h"
 
 /* ---- texts
  * -------------------------------------------------------------------------------------------------- */

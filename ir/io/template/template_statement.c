@@ -1,7 +1,7 @@
 /* template_statement.c: tags and what stands between them. */
 #include <string.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 static sbp_status parse_block(tpl_parser *p, const char *const *ends, tpl_node **out);
 

@@ -6,14 +6,14 @@
  *
  * All functions here but the two of template.h are called below a guard on the arena that they use.
  */
-#ifndef SBP_RUNTIME_DATA_TEMPLATE_TEMPLATE_INTERNAL_H
-#define SBP_RUNTIME_DATA_TEMPLATE_TEMPLATE_INTERNAL_H
+#ifndef SBP_IR_IO_TEMPLATE_TEMPLATE_INTERNAL_H
+#define SBP_IR_IO_TEMPLATE_TEMPLATE_INTERNAL_H
 
 #include <time.h>
 
-#include "runtime/data/template/template.h"
+#include "ir/io/template/template.h"
 
-/* ---- values ----------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------------- */
 
 typedef enum tpl_kind {
     TPL_MISSING, /* no value: an argument that was not given */
@@ -79,7 +79,7 @@ typedef struct tpl_dict {
     int32_t table_size;
 } tpl_dict;
 
-/* ---- the tree ------------------------------------------------------------------------------------------ */
+/* ---- the tree -------------------------------------------------------------------------------------- */
 
 typedef enum tpl_node_kind {
     TPL_CONST,
@@ -152,7 +152,7 @@ struct sbp_template {
     const char **symbols;
 };
 
-/* ---- tokens ------------------------------------------------------------------------------------------ */
+/* ---- tokens ---------------------------------------------------------------------------------------- */
 
 typedef enum tpl_token_kind {
     TPL_TOKEN_END,
@@ -215,7 +215,7 @@ int32_t sbp_tpl_symbol(tpl_parser *p, tpl_text name);
 /* A token as messages name it. */
 const char *sbp_tpl_describe(const tpl_parser *p, const tpl_token *token);
 
-/* ---- rendering ---------------------------------------------------------------------------------------- */
+/* ---- rendering ------------------------------------------------------------------------------------- */
 
 typedef struct tpl_binding {
     int32_t symbol;
@@ -353,6 +353,8 @@ sbp_status sbp_tpl_contains(tpl_eval *e, const tpl_value *in, const tpl_value *v
 /* What a loop over the value sees; a generator is used up by it. */
 sbp_status sbp_tpl_iterate(tpl_eval *e, const tpl_value *value, tpl_value **items,
                            int64_t *count) SBP_CHECKED;
+/* The same as a new list. */
+sbp_status sbp_tpl_copy_items(tpl_eval *e, const tpl_value *value, tpl_value *out) SBP_CHECKED;
 bool sbp_tpl_is_iterable(const tpl_value *value);
 sbp_status sbp_tpl_length(tpl_eval *e, const tpl_value *value, int64_t *out) SBP_CHECKED;
 tpl_value sbp_tpl_dict(tpl_eval *e);
@@ -364,7 +366,7 @@ bool sbp_tpl_hashable(const tpl_value *value); /* as far as its own kind says */
 sbp_status sbp_tpl_from_json(tpl_eval *e, const sbp_json *json, int64_t first_items,
                              tpl_value *out) SBP_CHECKED;
 
-/* template_operate.c */
+/* template_operate.c, template_access.c */
 sbp_status sbp_tpl_binary(tpl_eval *e, int op, const tpl_value *a, const tpl_value *b,
                           tpl_value *out) SBP_CHECKED;
 sbp_status sbp_tpl_attribute(tpl_eval *e, const tpl_value *of, tpl_text name, tpl_value *out) SBP_CHECKED;
@@ -405,6 +407,8 @@ sbp_status sbp_tpl_str_format(tpl_eval *e, tpl_text format, tpl_args *args, tpl_
 /* template_lines.c: parts of texts, as str.split, str.splitlines and changes of case have them */
 typedef enum tpl_case { TPL_UPPER, TPL_LOWER, TPL_CAPITALIZE, TPL_TITLE, TPL_TITLE_WORDS, TPL_SWAP } tpl_case;
 sbp_status sbp_tpl_change_case(tpl_eval *e, const tpl_value *text, tpl_case to, tpl_value *out) SBP_CHECKED;
+/* str.islower and str.isupper. */
+sbp_status sbp_tpl_has_case(tpl_eval *e, const tpl_value *value, bool upper, tpl_value *out) SBP_CHECKED;
 sbp_status sbp_tpl_split_lines(tpl_eval *e, tpl_text text, bool keep_ends, tpl_value *out) SBP_CHECKED;
 /* by NULL: at runs of blanks; most < 0: all. */
 sbp_status sbp_tpl_split(tpl_eval *e, tpl_text text, const tpl_text *by, int64_t most, bool from_right,

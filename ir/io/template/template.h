@@ -15,8 +15,8 @@
  * Ownership. A parsed template lives in its arena, with the text it was made from; rendered text in the arena
  * of the call. Threads: a parsed template is constant, any number of threads may render it.
  */
-#ifndef SBP_RUNTIME_DATA_TEMPLATE_TEMPLATE_H
-#define SBP_RUNTIME_DATA_TEMPLATE_TEMPLATE_H
+#ifndef SBP_IR_IO_TEMPLATE_TEMPLATE_H
+#define SBP_IR_IO_TEMPLATE_TEMPLATE_H
 
 #include "ir/io/json.h"
 

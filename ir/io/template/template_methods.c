@@ -2,7 +2,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "runtime/data/template/template_filters.h"
+#include "ir/io/template/template_filters.h"
 
 static sbp_status want_text(tpl_eval *e, const tpl_value *value, tpl_text *out) {
     *out = (tpl_text){"", 0};
@@ -387,14 +387,15 @@ ALL(method_isdigit, is_decimal, false)
 ALL(method_isalnum, is_alphanumeric, false)
 ALL(method_isascii, is_ascii, true)
 
-#define BY_TEST(name, test)                                                                                  \
-    TPL_WORK(name) {                                                                                         \
-        TPL_UNUSED;                                                                                          \
-        return sbp_tpl_call_builtin(e, sbp_tpl_find_test((tpl_text){test, 5}), "method", self, rest, out);   \
-    }
+TPL_WORK(method_islower) {
+    TPL_UNUSED;
+    return sbp_tpl_has_case(e, self, false, out);
+}
 
-BY_TEST(method_islower, "lower")
-BY_TEST(method_isupper, "upper")
+TPL_WORK(method_isupper) {
+    TPL_UNUSED;
+    return sbp_tpl_has_case(e, self, true, out);
+}
 
 /* ---- lists and dicts
  * ---------------------------------------------------------------------------------------------------- */
@@ -425,7 +426,8 @@ TPL_WORK(list_count) {
 }
 
 TPL_WORK(list_copy) {
-    return sbp_tpl_filter_list(e, self, values, rest, out);
+    TPL_UNUSED;
+    return sbp_tpl_copy_items(e, self, out);
 }
 
 static sbp_status view(tpl_eval *e, const tpl_value *self, const char *what, tpl_value *out) {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 sbp_status sbp_tpl_add(tpl_eval *e, sbp_text *out, tpl_text text) {
     if ((int64_t)(out->length + text.length) > e->limits.output_bytes)
@@ -29,24 +29,23 @@ sbp_status sbp_tpl_text_value(tpl_eval *e, const sbp_text *text, bool safe, tpl_
 void sbp_tpl_format_float(char out[40], double value) {
     char digits[40];
     if (isnan(value) || isinf(value)) {
-        strcpy(out, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+        snprintf(out, 40, "%s", isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
         return;
     }
     int precision = 0;
     do
         snprintf(digits, sizeof digits, "%.*e", precision, value);
     while (strtod(digits, NULL) != value && precision++ < 17);
-    int exponent = atoi(strchr(digits, 'e') + 1);
+    int exponent = (int)strtol(strchr(digits, 'e') + 1, NULL, 10);
     if (exponent < -4 || exponent >= 16) {
         snprintf(out, 40, "%s", digits); /* both write at least two digits of an exponent */
         return;
     }
-    snprintf(out, 40, "%.*f", precision - exponent > 0 ? precision - exponent : 0, value);
-    if (!strchr(out, '.'))
-        strcat(out, ".0");
+    /* at least one digit behind the point: those are zeros where the shortest form has none */
+    snprintf(out, 40, "%.*f", precision - exponent > 0 ? precision - exponent : 1, value);
 }
 
-/* ---- repr ---------------------------------------------------------------------------------------------- */
+/* ---- repr ------------------------------------------------------------------------------------------ */
 
 static sbp_status add_char(tpl_eval *e, sbp_text *out, const char *at, int bytes, uint32_t code, char quote) {
     char text[16];
@@ -168,8 +167,7 @@ sbp_status sbp_tpl_add_repr(tpl_eval *e, sbp_text *out, const tpl_value *value) 
     return SBP_OK;
 }
 
-/* ---- str ------------------------------------------------------------------------------------------------
- */
+/* ---- str ------------------------------------------------------------------------------------------- */
 
 sbp_status sbp_tpl_add_str(tpl_eval *e, sbp_text *out, const tpl_value *value) {
     if (value->kind == TPL_STRING)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 typedef struct lexer {
     sbp_arena *arena;
@@ -88,7 +88,7 @@ static void push_data(lexer *l, size_t begin, size_t end, char sign, bool is_var
         push(l, TPL_TOKEN_DATA, begin, data);
 }
 
-/* ---- inside of tags ------------------------------------------------------------------------------------ */
+/* ---- inside of tags -------------------------------------------------------------------------------- */
 
 static bool is_digit(char c) {
     return c >= '0' && c <= '9';
@@ -322,8 +322,7 @@ static sbp_status lex_tag(lexer *l, bool block) {
     }
 }
 
-/* ---- outside of tags ------------------------------------------------------------------------------------
- */
+/* ---- outside of tags ------------------------------------------------------------------------------- */
 
 static char sign_at(const lexer *l, size_t at) {
     char c = peek(l, at);

@@ -1,11 +1,11 @@
 /* template_format.c: "%s and %d" % (a, b) and "{} and {name}".format(a, name=b), as far as templates go: no
- * alignment of texts in format(), no * for widths. */
+ * alignment, attributes or items in format(), no * for widths. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 typedef struct spec {
     char flags[8];
@@ -175,12 +175,8 @@ sbp_status sbp_tpl_percent(tpl_eval *e, const tpl_value *format, const tpl_value
 /* ---- format
  * ------------------------------------------------------------------------------------------------------- */
 
-/* The value of a field: "", "0", "name", with .attribute behind it. */
-static sbp_status field_value(tpl_eval *e, tpl_text field, tpl_args *args, int32_t *next, tpl_value *out) {
-    const char *dot = memchr(field.data, '.', field.length);
-    tpl_text name = {field.data, dot ? (size_t)(dot - field.data) : field.length};
-    if (memchr(field.data, '[', field.length))
-        return sbp_tpl_fail(e, "format: '[' in a field is not supported");
+/* The value of a field: "", "0", "name". */
+static sbp_status field_value(tpl_eval *e, tpl_text name, tpl_args *args, int32_t *next, tpl_value *out) {
     bool digits = name.length > 0 && name.length < 9 && strspn(name.data, "0123456789") >= name.length;
     int32_t index = digits ? (int32_t)strtol(name.data, NULL, 10) : -1;
     if (name.length == 0)
@@ -190,14 +186,9 @@ static sbp_status field_value(tpl_eval *e, tpl_text field, tpl_args *args, int32
         if (sbp_tpl_same(name, (tpl_text){args->named[i].name, args->named[i].length}))
             found = &args->named[i].value;
     if (!found)
-        return sbp_tpl_fail(e, "format: no value for a field");
+        return sbp_tpl_fail(e, "format: no value for '%.*s' (attributes and items are not supported here)",
+                            (int)(name.length < 60 ? name.length : 60), name.data);
     *out = *found;
-    while (dot) {
-        const char *begin = dot + 1, *end = field.data + field.length;
-        dot = memchr(begin, '.', (size_t)(end - begin));
-        tpl_value of = *out;
-        SBP_TRY(sbp_tpl_attribute(e, &of, (tpl_text){begin, (size_t)((dot ? dot : end) - begin)}, out));
-    }
     return SBP_OK;
 }
 

@@ -2,7 +2,7 @@
  */
 #include <string.h>
 
-#include "runtime/data/template/template_filters.h"
+#include "ir/io/template/template_filters.h"
 
 /* ---- attributes of items
  * ------------------------------------------------------------------------------------- */
@@ -84,20 +84,9 @@ sbp_status sbp_tpl_filter_last(TPL_PARAMETERS) {
     return SBP_OK;
 }
 
-static sbp_status copy_items(tpl_eval *e, const tpl_value *self, tpl_value *out) {
-    tpl_value *items;
-    int64_t count;
-    SBP_TRY(sbp_tpl_iterate(e, self, &items, &count));
-    SBP_TRY(sbp_tpl_charge(e, count));
-    *out = sbp_tpl_sequence(e, TPL_LIST, count);
-    if (count)
-        memcpy(out->sequence->items, items, (size_t)count * sizeof *items);
-    return SBP_OK;
-}
-
 sbp_status sbp_tpl_filter_list(TPL_PARAMETERS) {
     TPL_UNUSED;
-    return copy_items(e, self, out);
+    return sbp_tpl_copy_items(e, self, out);
 }
 
 sbp_status sbp_tpl_filter_reverse(TPL_PARAMETERS) {
@@ -106,7 +95,7 @@ sbp_status sbp_tpl_filter_reverse(TPL_PARAMETERS) {
         tpl_value bounds[3] = {{.kind = TPL_MISSING}, {.kind = TPL_MISSING}, sbp_tpl_int(-1)};
         return sbp_tpl_slice(e, self, bounds, out);
     }
-    SBP_TRY(copy_items(e, self, out));
+    SBP_TRY(sbp_tpl_copy_items(e, self, out));
     tpl_sequence *s = out->sequence;
     for (int64_t i = 0; i < s->count / 2; i++) {
         tpl_value swap = s->items[i];
@@ -215,7 +204,7 @@ static sbp_status map_attribute(tpl_eval *e, const tpl_args *args, tpl_value *it
 
 sbp_status sbp_tpl_filter_map(TPL_PARAMETERS) {
     TPL_UNUSED;
-    SBP_TRY(copy_items(e, self, out));
+    SBP_TRY(sbp_tpl_copy_items(e, self, out));
     *out = generator(*out);
     tpl_value *items = out->sequence->items;
     if (rest->count == 0)
@@ -276,7 +265,7 @@ static sbp_status sort_key(tpl_eval *e, const tpl_value *item, const tpl_value *
 
 sbp_status sbp_tpl_filter_sort(TPL_PARAMETERS) {
     TPL_UNUSED;
-    SBP_TRY(copy_items(e, self, out));
+    SBP_TRY(sbp_tpl_copy_items(e, self, out));
     int64_t count = out->sequence->count;
     tpl_value *keys = SBP_NEW_ARRAY(e->arena, tpl_value, count);
     for (int64_t i = 0; i < count; i++)
@@ -294,7 +283,7 @@ sbp_status sbp_tpl_filter_dictsort(TPL_PARAMETERS) {
     if (!by_value && values[1].kind != TPL_MISSING &&
         !(values[1].kind == TPL_STRING && sbp_tpl_is(values[1].string, "key")))
         return sbp_tpl_fail(e, "dictsort: expected 'key' or 'value'");
-    SBP_TRY(copy_items(e, &pairs, out));
+    SBP_TRY(sbp_tpl_copy_items(e, &pairs, out));
     int64_t count = out->sequence->count;
     tpl_value *keys = SBP_NEW_ARRAY(e->arena, tpl_value, count);
     for (int64_t i = 0; i < count; i++) {
@@ -399,7 +388,7 @@ static sbp_status cut(tpl_eval *e, const tpl_value *self, int64_t parts, int64_t
 
 static sbp_status read_count(tpl_eval *e, const tpl_value *self, const tpl_value *value, tpl_value *list,
                              int64_t *out) {
-    SBP_TRY(copy_items(e, self, list));
+    SBP_TRY(sbp_tpl_copy_items(e, self, list));
     if (!sbp_tpl_integer(value, out) || *out < 1 || *out > 100000)
         return sbp_tpl_fail(e, "expected a number from 1 to 100000");
     return SBP_OK;

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 #define FUNCTION(name)                                                                                       \
     static sbp_status name(tpl_eval *e, const tpl_value *self, const tpl_value *values, tpl_args *rest,      \
@@ -90,20 +90,21 @@ FUNCTION(raise_exception) {
                         (int)(text.length < 500 ? text.length : 500), text.data);
 }
 
-/* %f, %z and %Z are Python's own: no microseconds, no time zone. */
+/* %f, %z and %Z are Python's own: no microseconds, no time zone. `to` has room for three times the length. */
 static void own_directives(const char *format, size_t length, char *to) {
     for (size_t i = 0; i < length; i++) {
-        bool own = format[i] == '%' && i + 1 < length && format[i + 1] && strchr("fzZs", format[i + 1]);
-        if (own) {
-            i++;
-            to += format[i] == 'f' ? sprintf(to, "000000") : 0;
-        } else {
+        char next = format[i] == '%' && i + 1 < length ? format[i + 1] : '\0';
+        if (next == 'f') {
+            memcpy(to, "000000", 6);
+            to += 6;
+        } else if (!next || !strchr("zZs", next)) {
             *to++ = format[i];
-            if (format[i] == '%' && i + 1 < length)
-                *to++ = format[++i];
+            if (next)
+                *to++ = next;
         }
+        i += next != '\0';
     }
-    strcpy(to, "|"); /* so that the result is never empty */
+    memcpy(to, "|", 2); /* so that the result is never empty */
 }
 
 FUNCTION(strftime_now) {

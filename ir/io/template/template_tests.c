@@ -1,9 +1,8 @@
 /* template_tests.c: what may stand behind `is`. */
 #include <math.h>
 #include <string.h>
-#include <utf8proc.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 #define TEST(name)                                                                                           \
     static sbp_status name(tpl_eval *e, const tpl_value *self, const tpl_value *values, tpl_args *rest,      \
@@ -60,29 +59,14 @@ TEST(is_even) {
     return parity(e, self, 0, out);
 }
 
-static sbp_status all_of_case(tpl_eval *e, const tpl_value *self, bool upper, tpl_value *out) {
-    tpl_text text;
-    bool some = false, all = true;
-    SBP_TRY(sbp_tpl_str(e, self, &text));
-    for (size_t at = 0; at < text.length;) {
-        int bytes;
-        utf8proc_int32_t code = (utf8proc_int32_t)sbp_tpl_decode(text.data + at, &bytes);
-        some |= upper ? utf8proc_isupper(code) != 0 : utf8proc_islower(code) != 0;
-        all &= upper ? utf8proc_islower(code) == 0 : utf8proc_isupper(code) == 0;
-        at += (size_t)bytes;
-    }
-    *out = sbp_tpl_bool(some && all);
-    return sbp_tpl_charge_text(e, text.length);
-}
-
 TEST(is_lower) {
     UNUSED();
-    return all_of_case(e, self, false, out);
+    return sbp_tpl_has_case(e, self, false, out);
 }
 
 TEST(is_upper) {
     UNUSED();
-    return all_of_case(e, self, true, out);
+    return sbp_tpl_has_case(e, self, true, out);
 }
 
 TEST(is_equal) {
@@ -149,18 +133,6 @@ TEST(is_same) {
     return SBP_OK;
 }
 
-TEST(is_filter) {
-    UNUSED();
-    *out = sbp_tpl_bool(self->kind == TPL_STRING && sbp_tpl_find_filter(self->string));
-    return SBP_OK;
-}
-
-TEST(is_test) {
-    UNUSED();
-    *out = sbp_tpl_bool(self->kind == TPL_STRING && sbp_tpl_find_test(self->string));
-    return SBP_OK;
-}
-
 static const tpl_builtin tests[] = {
     {"defined", "", is_defined, 0},
     {"undefined", "", is_undefined, 0},
@@ -182,8 +154,6 @@ static const tpl_builtin tests[] = {
     {"divisibleby", "num", is_divisible, 0},
     {"lower", "", is_lower, 0},
     {"upper", "", is_upper, 0},
-    {"filter", "", is_filter, 0},
-    {"test", "", is_test, 0},
     {"sameas", "other", is_same, 0},
     {"in", "seq", is_in, 0},
     {"==", "other", is_equal, 0},

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 typedef struct part_list {
     tpl_value *items;
@@ -171,4 +171,19 @@ sbp_status sbp_tpl_change_case(tpl_eval *e, const tpl_value *value, tpl_case to,
         at += (size_t)bytes;
     }
     return sbp_tpl_text_value(e, &result, value->safe, out);
+}
+
+sbp_status sbp_tpl_has_case(tpl_eval *e, const tpl_value *value, bool upper, tpl_value *out) {
+    tpl_text text;
+    bool some = false, all = true;
+    SBP_TRY(sbp_tpl_str(e, value, &text));
+    for (size_t at = 0; at < text.length;) {
+        int bytes;
+        utf8proc_int32_t code = (utf8proc_int32_t)sbp_tpl_decode(text.data + at, &bytes);
+        some |= upper ? utf8proc_isupper(code) != 0 : utf8proc_islower(code) != 0;
+        all &= upper ? utf8proc_islower(code) == 0 : utf8proc_isupper(code) == 0;
+        at += (size_t)bytes;
+    }
+    *out = sbp_tpl_bool(some && all);
+    return sbp_tpl_charge_text(e, text.length);
 }

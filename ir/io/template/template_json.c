@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/data/template/template_internal.h"
+#include "ir/io/template/template_internal.h"
 
 static sbp_status add(tpl_eval *e, sbp_text *out, const char *text) {
     return sbp_tpl_add(e, out, (tpl_text){text, strlen(text)});
@@ -134,8 +134,7 @@ sbp_status sbp_tpl_add_json(tpl_eval *e, sbp_text *out, const tpl_value *value, 
     return SBP_OK;
 }
 
-/* ---- sorting ---------------------------------------------------------------------------------------------
- */
+/* ---- sorting --------------------------------------------------------------------------------------- */
 
 typedef struct sort_job {
     tpl_eval *e;
