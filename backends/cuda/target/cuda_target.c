@@ -134,10 +134,12 @@ typedef struct build {
     int64_t bytes;
 } build;
 
-/* "cuda:sm_80,sm_90a"; a program of which nothing is said gets what there is without --arch. */
+/* "cuda:sm_80,sm_90a"; a program of which nothing is said, as tests have them, gets what SBP_CUDA_ARCHS in
+ * the environment says, else what there is without --arch. */
 static sbp_status find_archs(build *b) {
     const char *target = b->program->target ? b->program->target : "", *list = strchr(target, ':');
-    return parse_archs(b->diag, list && list[1] ? list + 1 : NULL, b->archs, &b->arch_count);
+    return parse_archs(b->diag, list && list[1] ? list + 1 : getenv("SBP_CUDA_ARCHS"), b->archs,
+                       &b->arch_count);
 }
 
 static sbp_status make_sources(void *user) {
