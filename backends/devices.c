@@ -4,11 +4,17 @@
 #include <string.h>
 
 #include "backends/cpu/cpu_device.h"
+#ifdef SBP_HAS_CUDA
+#include "backends/cuda/cuda_device.h"
+#endif
 #ifdef SBP_HAS_VULKAN
 #include "backends/vulkan/vulkan_device.h"
 #endif
 
 static const sbp_device_class *const classes[] = {
+#ifdef SBP_HAS_CUDA
+    &sbp_cuda_device,
+#endif
 #ifdef SBP_HAS_VULKAN
     &sbp_vulkan_device,
 #endif

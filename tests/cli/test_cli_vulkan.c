@@ -20,17 +20,17 @@ static void test_auto(void **state) {
     io_fixture *f = *state;
     if (!cli_has_vulkan(f, "choosing a device"))
         skip();
-    says(f, "backend    cpu (no Vulkan GPU: only llvmpipe", COMPILE);
+    says(f, "no Vulkan GPU: only llvmpipe", COMPILE);
     says(f, "which is software), fp32", COMPILE);
-    says(f, "backend    cpu (no Vulkan GPU: ", "VK_ICD_FILENAMES=/nonexistent " COMPILE);
+    says(f, "no Vulkan GPU: ", "VK_ICD_FILENAMES=/nonexistent " COMPILE);
     says(f, "no usable Vulkan driver is installed", "VK_ICD_FILENAMES=/nonexistent " COMPILE);
     says(f, "backend    vulkan (Pretended GPU), fp32", "SBP_PROXY=gpu " COMPILE);
     says(f, "backend    vulkan (Pretended GPU), fp64", "SBP_PROXY=gpu " COMPILE "--dtype fp64");
-    says(f, "backend    cpu (no Vulkan GPU: only Pretended GPU, which does not compute in fp64), fp64",
+    says(f, "no Vulkan GPU: only Pretended GPU, which does not compute in fp64), fp64",
          "SBP_PROXY=gpu,hide=shaderFloat64 " COMPILE "--dtype fp64");
     says(
         f,
-        "backend    cpu (no Vulkan GPU: only Pretended GPU, which lacks shaderInt64, which every plan needs)",
+        "no Vulkan GPU: only Pretended GPU, which lacks shaderInt64, which every plan needs)",
         "SBP_PROXY=gpu,hide=shaderInt64 " COMPILE);
     says(f, "no Vulkan GPU: devices cannot be listed: out of device memory",
          "SBP_PROXY=gpu,fail=1,call=EnumeratePhysicalDevices " COMPILE);
@@ -42,7 +42,7 @@ static void test_models(void **state) {
     io_fixture *f = *state;
     if (!cli_has_vulkan(f, "choosing a device"))
         skip();
-    says(f, "note: backend cpu: no Vulkan GPU: only llvmpipe", "$R " MODEL " " TRAIN);
+    says(f, "no Vulkan GPU: only llvmpipe", "$R " MODEL " " TRAIN);
     says(f, "--backend=vulkan --memory=2717MiB",
          "SBP_PROXY=gpu,heap=3000000000 $R " MODEL " " TRAIN "--out $D/o");
     assert_non_null(strstr(cli_text(f, "err"), "note: backend vulkan: Pretended GPU"));

@@ -1,6 +1,6 @@
 /* conformance.c: the suite's main program and what conformance.h promises.
  *
- *     conformance [DEVICE [TEST]]     DEVICE: cpu (default), cpu-shuffle, vulkan */
+ *     conformance [DEVICE [TEST]]     DEVICE: cpu (default), cpu-shuffle, cuda, vulkan */
 #include "tests/conformance/conformance.h"
 
 #include "backends/cpu/cpu_device.h"
@@ -8,6 +8,9 @@
 #include "tests/common/dispatch_add.h"
 #ifdef SBP_HAVE_VULKAN_TARGET
 #include "backends/vulkan/target/shaders.h"
+#endif
+#ifdef SBP_HAS_CUDA
+#include "backends/cuda/cuda_device.h"
 #endif
 #ifdef SBP_HAS_VULKAN
 #include "backends/vulkan/abi.h"
@@ -18,6 +21,9 @@
 #include <stdlib.h>
 
 static const sbp_device_class *const devices[] = {&sbp_cpu_device, &sbp_cpu_shuffle_device,
+#ifdef SBP_HAS_CUDA
+                                                  &sbp_cuda_device,
+#endif
 #ifdef SBP_HAS_VULKAN
                                                   &sbp_vulkan_device
 #endif

@@ -47,8 +47,6 @@ static void test_blas_descriptions(void **state) {
     const uint32_t epilogue = CUBLAS_EPILOGUE_BIAS, none = CUBLAS_REDUCTION_NONE, alignment = 2;
     const uint64_t bytes = 32 << 20;
     const cuda_address bias = 4096;
-    /* the real one, wherever it is, and not the fake, which has been asked for by every other test */
-    unsetenv("SBP_CUDA_LIBRARIES");
     if (sbp_cuda_library_open(SBP_CUDA_CUBLASLT, diag, &library) != SBP_OK) {
         print_message("skipped: descriptions of cuBLASLt: %s", sbp_diag_text(diag, SBP_ERROR));
         sbp_diag_destroy(diag);

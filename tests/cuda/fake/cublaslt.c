@@ -9,7 +9,7 @@
 
 #include "ir/types.h"
 
-enum { ALIVE = 0x5b1a5, WORKSPACE = 1 << 20, MOST_ALIGNMENT = 256, MATRICES = 4 };
+enum { ALIVE = 0x5b1a5, WORKSPACE = 1 << 20, TERMS = 256, MOST_ALIGNMENT = 256, MATRICES = 4 };
 
 struct cublas_handle_handle {
     int32_t alive;
@@ -316,18 +316,24 @@ static double *unpack(const matrix *m, const void *data) {
     return out;
 }
 
-static void add_products(const double *a, const double *b, const uint64_t n[3], double *out, bool wide) {
+/* In fp32, of so many terms at a time; as tiles do. */
+static void add_narrow(const double *a, const double *b, const uint64_t n[3], double *out, float *sums) {
     for (uint64_t i = 0; i < n[0]; i++)
-        for (uint64_t k = 0; k < n[2]; k++) {
-            const double x = a[i * n[2] + k], *row = b + k * n[1];
-            double *to = out + i * n[1];
-            if (wide)
+        for (uint64_t k0 = 0; k0 < n[2]; k0 += TERMS) {
+            memset(sums, 0, n[1] * sizeof *sums);
+            for (uint64_t k = k0; k < n[2] && k < k0 + TERMS; k++)
                 for (uint64_t j = 0; j < n[1]; j++)
-                    to[j] += x * row[j];
-            else
-                for (uint64_t j = 0; j < n[1]; j++)
-                    to[j] = (float)to[j] + (float)x * (float)row[j];
+                    sums[j] += (float)a[i * n[2] + k] * (float)b[k * n[1] + j];
+            for (uint64_t j = 0; j < n[1]; j++)
+                out[i * n[1] + j] += (double)sums[j];
         }
+}
+
+static void add_wide(const double *a, const double *b, const uint64_t n[3], double *out) {
+    for (uint64_t i = 0; i < n[0]; i++)
+        for (uint64_t k = 0; k < n[2]; k++)
+            for (uint64_t j = 0; j < n[1]; j++)
+                out[i * n[1] + j] += a[i * n[2] + k] * b[k * n[1] + j];
 }
 
 static cublas_status store(const multiplying *m, const double *sums, const void *const *memory) {
@@ -369,14 +375,19 @@ static cuda_result multiply_now(void *data) {
     memset(workspace, 0xee, WORKSPACE);
     double *a = unpack(&x->m[0], memory[0]), *b = unpack(&x->m[1], memory[1]);
     double *sums = calloc(x->n[0] * x->n[1], sizeof *sums);
+    float *row = malloc(x->n[1] * sizeof *row);
     cublas_status status = CUBLAS_ALLOC_FAILED;
-    if (a && b && sums) {
-        add_products(a, b, x->n, sums, x->compute_type == CUBLAS_SUM_64F);
+    if (a && b && sums && row) {
+        if (x->compute_type == CUBLAS_SUM_64F)
+            add_wide(a, b, x->n, sums);
+        else
+            add_narrow(a, b, x->n, sums, row);
         status = store(m, sums, memory);
     }
     free(a);
     free(b);
     free(sums);
+    free(row);
     return status == CUBLAS_OK ? CUDA_OK : CUDA_LAUNCH_FAILED;
 }
 

@@ -37,7 +37,8 @@ static cuda_module modules;
 static void unload(cuda_module *at) {
     cuda_module module = *at;
     *at = module->next;
-    sbp_ptx_module_unload(module->ptx);
+    if (module->ptx)
+        sbp_ptx_module_unload(module->ptx);
     free(module);
 }
 
@@ -87,13 +88,11 @@ cuda_result cuModuleLoadDataEx(cuda_module *out, const void *image, uint32_t opt
         return fake_cuda_wrong(CUDA_NO_BINARY, "cuModuleLoadDataEx: a cubin, which nothing here can run");
     if (!is_for_device(text))
         return CUDA_NO_BINARY;
-    if (!sbp_ptx_module_load)
-        return CUDA_NOT_SUPPORTED;
     cuda_module module = calloc(1, sizeof *module);
     if (!module)
         return CUDA_OUT_OF_MEMORY;
-    module->ptx = sbp_ptx_module_load(fake.memory, text, strlen(text), &report);
-    if (!module->ptx) {
+    module->ptx = sbp_ptx_module_load ? sbp_ptx_module_load(fake.memory, text, strlen(text), &report) : NULL;
+    if (sbp_ptx_module_load && !module->ptx) {
         free(module);
         write_log(option_count, options, values, report.text);
         return fake_cuda_wrong(CUDA_INVALID_PTX, "cuModuleLoadDataEx: %s", report.text);
@@ -123,8 +122,8 @@ cuda_result cuModuleGetFunction(cuda_function *out, cuda_module module, const ch
     FAKE_ENTER(true);
     if (!*find_module(module))
         return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuModuleGetFunction: no such module");
-    const sbp_ptx_entry *entry = sbp_ptx_module_entry(module->ptx, name);
-    if (!entry)
+    const sbp_ptx_entry *entry = module->ptx ? sbp_ptx_module_entry(module->ptx, name) : NULL;
+    if (!entry && module->ptx)
         return CUDA_NOT_FOUND;
     module->function = (struct cuda_function_handle){module, entry, CUDA_SHARED_BYTES_ALWAYS};
     *out = &module->function;
@@ -133,7 +132,7 @@ cuda_result cuModuleGetFunction(cuda_function *out, cuda_module module, const ch
 
 static bool is_function(cuda_function function) {
     for (cuda_module m = modules; m; m = m->next)
-        if (function == &m->function && function->entry)
+        if (function == &m->function && function->module)
             return true;
     return false;
 }
@@ -217,6 +216,8 @@ cuda_result cuLaunchKernel(cuda_function function, uint32_t grid_x, uint32_t gri
     FAKE_ENTER(true);
     if (!is_function(function) || extra || !parameters)
         return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuLaunchKernel: no such function, or no parameters");
+    if (!function->entry)
+        return CUDA_NOT_SUPPORTED;
     launching l = {.function = function,
                    .module = function->module,
                    .id = function->module->id,
