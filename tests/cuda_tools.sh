@@ -15,18 +15,20 @@ wheel() {
         python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: -d "$work" "$1"
     else
         python3 - "$1" "$work" << 'END'
-import json, os, platform, sys, urllib.request
+import hashlib, os, platform, re, sys, urllib.parse, urllib.request
 name, version = sys.argv[1].split("==")
-with urllib.request.urlopen(f"https://pypi.org/pypi/{name}/{version}/json", timeout=60) as reply:
-    files = json.load(reply)["urls"]
-fit = [f for f in files if f["filename"].endswith(platform.machine() + ".whl")]
+index = f"https://pypi.org/simple/{name}/"
+page = urllib.request.urlopen(index, timeout=60).read().decode()
+files = re.findall(r'href="([^"#]*/([^"#/]*)\.whl)#sha256=([0-9a-f]{64})"', page)
+start, end = f"{name.replace('-', '_')}-{version}-", "_" + platform.machine()
+fit = [(url, file, digest) for url, file, digest in files if file.startswith(start) and file.endswith(end)]
 if not fit:
-    sys.exit(f"no wheel of {name} for {platform.machine()}")
-import hashlib
-data = urllib.request.urlopen(fit[0]["url"], timeout=600).read()
-if hashlib.sha256(data).hexdigest() != fit[0]["digests"]["sha256"]:
+    sys.exit(f"no wheel of {name} {version} for {platform.machine()}")
+url, file, digest = fit[0]
+data = urllib.request.urlopen(urllib.parse.urljoin(index, url), timeout=600).read()
+if hashlib.sha256(data).hexdigest() != digest:
     sys.exit(f"{name}: damaged on its way")
-with open(os.path.join(sys.argv[2], fit[0]["filename"]), "wb") as out:
+with open(os.path.join(sys.argv[2], file + ".whl"), "wb") as out:
     out.write(data)
 END
     fi

@@ -8,14 +8,25 @@
 #include "tests/common/dispatch_add.h"
 
 #define NONE SBP_DTYPE_COUNT
-#define MOVE(kind, d)                                                                                        \
-    { kind, {d, d, NONE, NONE, NONE}, false, false, 0 }
-#define GEMM(ta, tb, ...)                                                                                    \
-    { SBP_CMD_GEMM, {__VA_ARGS__}, ta, tb, 0 }
-#define SUM(op, d)                                                                                           \
-    { SBP_CMD_REDUCE, {SBP_F64, d, NONE, NONE, NONE}, false, false, op }
-#define OTHER(kind, ...)                                                                                     \
-    { kind, {__VA_ARGS__}, false, false, 0 }
+#define MOVE(k, d)                                                                                           \
+    {                                                                                                        \
+        .kind = k, .dtypes = { d, d }                                                                        \
+    }
+#define GEMM(a, b, ...)                                                                                      \
+    { .kind = SBP_CMD_GEMM, .dtypes = {__VA_ARGS__}, .ta = a, .tb = b }
+#define SUM(o, d)                                                                                            \
+    { .kind = SBP_CMD_REDUCE, .dtypes = {SBP_F64, d}, .op = o }
+#define OTHER(k, ...)                                                                                        \
+    {                                                                                                        \
+        .kind = k, .dtypes = { __VA_ARGS__ }                                                                 \
+    }
+#define FORWARD(d, lse, columns)                                                                             \
+    { .kind = SBP_CMD_ATTN_FWD, .dtypes = {d, lse, d, d, d, SBP_I32, SBP_I32, SBP_I32}, .head = columns }
+#define BACKWARD(d, lse, columns)                                                                            \
+    {                                                                                                        \
+        .kind = SBP_CMD_ATTN_BWD, .dtypes = {d, lse, lse, d, d, d, d, lse, d, SBP_I32, SBP_I32, SBP_I32},    \
+        .head = columns                                                                                      \
+    }
 
 const kernel_case kernel_cases[] = {
     MOVE(SBP_CMD_FILL, SBP_I8),
@@ -32,9 +43,9 @@ const kernel_case kernel_cases[] = {
     GEMM(true, true, SBP_F64, SBP_F64, SBP_F64, SBP_F64, SBP_F64),
     GEMM(false, true, SBP_F32, SBP_F16, SBP_F32, SBP_BF16, SBP_F16),
     GEMM(false, false, SBP_F64, SBP_F32, SBP_BF16, NONE, NONE),
-    OTHER(SBP_CMD_COLSUM, SBP_F32, SBP_BF16, NONE, NONE, NONE),
-    OTHER(SBP_CMD_COLSUM, SBP_F32, SBP_F32, NONE, NONE, NONE),
-    OTHER(SBP_CMD_COLSUM, SBP_F64, SBP_F64, NONE, NONE, NONE),
+    OTHER(SBP_CMD_COLSUM, SBP_F32, SBP_BF16),
+    OTHER(SBP_CMD_COLSUM, SBP_F32, SBP_F32),
+    OTHER(SBP_CMD_COLSUM, SBP_F64, SBP_F64),
     OTHER(SBP_CMD_GATHER, SBP_BF16, SBP_BF16, SBP_I32, NONE, NONE),
     OTHER(SBP_CMD_GATHER, SBP_F32, SBP_BF16, SBP_I32, NONE, NONE),
     OTHER(SBP_CMD_GATHER, SBP_F64, SBP_F16, SBP_I64, NONE, NONE),
@@ -45,6 +56,10 @@ const kernel_case kernel_cases[] = {
     SUM(SBP_REDUCE_MAX, SBP_BF16),
     SUM(SBP_REDUCE_SUMSQ, SBP_F32),
     SUM(SBP_REDUCE_SUMSQ, SBP_F64),
+    FORWARD(SBP_BF16, SBP_F32, 128),
+    FORWARD(SBP_F32, SBP_F32, 64),
+    BACKWARD(SBP_BF16, SBP_F32, 128),
+    BACKWARD(SBP_F64, SBP_F64, 64),
 };
 const int32_t kernel_case_count = SBP_COUNT(kernel_cases);
 
@@ -57,6 +72,10 @@ static int32_t operand_count(sbp_command_kind kind) {
         return 5;
     case SBP_CMD_GATHER:
         return 3;
+    case SBP_CMD_ATTN_FWD:
+        return 8;
+    case SBP_CMD_ATTN_BWD:
+        return 12;
     default:
         return 2;
     }
@@ -65,13 +84,16 @@ static int32_t operand_count(sbp_command_kind kind) {
 sbp_program *kernel_program(testing *t, const kernel_case *c) {
     sbp_program *program = sbp_program_create(t->arena, "kernel");
     sbp_command command = {.kind = c->kind, .flushes = -1, .view_count = operand_count(c->kind)};
-    sbp_span spans[5];
+    sbp_span spans[12];
     if (c->kind == SBP_CMD_GEMM) {
         command.u.gemm.ta = c->ta;
         command.u.gemm.tb = c->tb;
         command.u.gemm.alpha = 1;
     } else if (c->kind == SBP_CMD_REDUCE) {
         command.u.reduce.op = c->op;
+    } else if (c->head > 0) {
+        command.u.attention =
+            (sbp_attention_attrs){.heads = 1, .kv_heads = 1, .d_qk = c->head, .d_v = c->head, .scale = 1};
     }
     for (int32_t i = 0; i < command.view_count; i++)
         spans[i] = (sbp_span){.space = c->dtypes[i] == NONE ? SBP_SPACE_COUNT : SBP_DEVICE,

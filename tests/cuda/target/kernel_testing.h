@@ -5,13 +5,14 @@
 #include "backends/cuda/target/target.h"
 #include "tests/common/testing.h"
 
-/* A command of every kind but row and attention, with operands of some types: how they are called in the
+/* A command of every kind but row, with operands of some types: how they are called in the
  * golden table follows from their keys. */
 typedef struct kernel_case {
     sbp_command_kind kind;
-    sbp_dtype dtypes[5]; /* of its operands; SBP_DTYPE_COUNT: absent */
+    sbp_dtype dtypes[12]; /* of its operands; SBP_DTYPE_COUNT: absent */
     bool ta, tb;
     sbp_reduce_op op;
+    int32_t head; /* attention: columns of one */
 } kernel_case;
 
 extern const kernel_case kernel_cases[];

@@ -82,11 +82,7 @@ static void rates(void **state) {
 /* ---- images ------------------------------------------------------------------------------------------ */
 
 static sbp_program *small_program(testing *t, const char *name) {
-    static const kernel_case c = {SBP_CMD_COPY,
-                                  {SBP_F32, SBP_F32, SBP_DTYPE_COUNT, SBP_DTYPE_COUNT, SBP_DTYPE_COUNT},
-                                  false,
-                                  false,
-                                  SBP_REDUCE_SUM};
+    static const kernel_case c = {.kind = SBP_CMD_COPY, .dtypes = {SBP_F32, SBP_F32}};
     sbp_program *program = kernel_program(t, &c);
     program->target = name;
     return program;
