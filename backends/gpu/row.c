@@ -98,11 +98,13 @@ static int32_t lanes_for(int64_t vectors) {
 
 /* Bytes of shared memory of a team: a number per column that its row adds. */
 static int64_t summed_bytes(const sbp_rowkernel *kernel) {
-    int64_t columns = 0;
-    for (int32_t i = 0; i < kernel->instr_count; i++)
-        if (kernel->instrs[i].op == SBP_RK_PARTIAL_ADD)
-            columns += kernel->instrs[i].length;
-    return columns * sbp_dtype_bytes(kernel->compute);
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < kernel->instr_count; i++) {
+        const sbp_rk_instr *instr = &kernel->instrs[i];
+        if (instr->op == SBP_RK_PARTIAL_ADD)
+            bytes += instr->length * sbp_dtype_bytes(kernel->operands[instr->index].dtype);
+    }
+    return bytes;
 }
 
 /* Numbers that a row has for each thread of a group. */
@@ -139,7 +141,10 @@ bool sbp_gpu_row_shape_of(const sbp_rowkernel *kernel, bool vector, sbp_gpu_row_
     traits t = traits_of(kernel);
     bool by_head = kernel->heads > 1 && !t.over_heads && !t.headless_store && !t.headed_partial;
     *out = (sbp_gpu_row_shape){.mode = sbp_gpu_row_mode_of(kernel), .width = vector ? width_of(kernel) : 1};
-    if (vector && out->width == 1)
+    bool loops =
+        out->mode == SBP_GPU_ROW_ROWS || (out->mode == SBP_GPU_ROW_BLOCKS && kernel->heads > 1 && !by_head);
+    if (vector &&
+        (out->width == 1 || loops)) /* where a team loops over heads it takes one element at a time */
         return false;
     switch (out->mode) {
     case SBP_GPU_ROW_FLAT:
@@ -147,16 +152,13 @@ bool sbp_gpu_row_shape_of(const sbp_rowkernel *kernel, bool vector, sbp_gpu_row_
         out->threads = flat_threads(places_of(kernel, out));
         break;
     case SBP_GPU_ROW_BLOCKS:
-        out->heads_apart = by_head;
-        if (kernel->heads == 1 || by_head) {
-            set_teams(kernel, out);
-            break;
-        } /* fall through */
+        out->heads_apart = by_head; /* fall through */
     case SBP_GPU_ROW_ROWS:
-        out->threads = round_up(lanes_for(sbp_ceil_div(kernel->n, out->width)), WARP);
-        break;
     case SBP_GPU_ROW_HEADS:
-        set_teams(kernel, out);
+        if (loops)
+            out->threads = round_up(lanes_for(sbp_ceil_div(kernel->n, out->width)), WARP);
+        else
+            set_teams(kernel, out);
         break;
     }
     return true;

@@ -119,7 +119,7 @@ static bool is_store(const sbp_rk_instr *instr) {
     return instr->op == SBP_RK_STORE || instr->op == SBP_RK_PARTIAL_ADD;
 }
 
-/* Whether emit_row.c puts both into the same loops. */
+/* Whether the emitter (backends/gpu/emit) puts both into the same loops. */
 static bool share_loops(const sbp_rowkernel *kernel, const int32_t *levels, int32_t one, int32_t other) {
     const sbp_rk_instr *a = &kernel->instrs[one], *b = &kernel->instrs[other];
     if (is_store(a) ? a->op != b->op : !is_reduction(b))
@@ -140,8 +140,18 @@ static int64_t loop_iterations(const sbp_rowkernel *kernel, const sbp_rk_instr *
     return heads * (1 + pieces + (is_reduction(instr) ? local / 8 : 0)) + pieces;
 }
 
+/* Whether a thread has elements or columns to itself. */
+static bool is_flat(const sbp_rowkernel *kernel) {
+    sbp_gpu_row_mode mode = sbp_gpu_row_mode_of(kernel);
+    return mode == SBP_GPU_ROW_FLAT || mode == SBP_GPU_ROW_COLUMNS;
+}
+
 static int64_t row_iterations(const sbp_rowkernel *kernel, int64_t local) {
     int64_t total = 1;
+    if (sbp_gpu_row_mode_of(kernel) == SBP_GPU_ROW_COLUMNS)
+        return SBP_PARTIAL_ROWS * (2 + kernel->heads);
+    if (is_flat(kernel))
+        return total;
     int32_t levels[SBP_ROWKERNEL_MAX_INSTRS];
     sbp_rowkernel_levels(kernel, levels);
     for (int32_t i = 0; i < kernel->instr_count; i++) {
@@ -151,12 +161,11 @@ static int64_t row_iterations(const sbp_rowkernel *kernel, int64_t local) {
         if (first)
             total += loop_iterations(kernel, &kernel->instrs[i], local);
     }
-    sbp_gpu_row_mode mode = sbp_gpu_row_mode_of(kernel);
-    return mode == SBP_GPU_ROW_BLOCKS || mode == SBP_GPU_ROW_COLUMNS ? SBP_PARTIAL_ROWS * total : total;
+    return sbp_gpu_row_mode_of(kernel) == SBP_GPU_ROW_BLOCKS ? SBP_PARTIAL_ROWS * total : total;
 }
 
 static uint32_t row_local_size(const sbp_rowkernel *kernel, const sbp_vulkan_machine *machine) {
-    bool flat = sbp_gpu_row_mode_of(kernel) == SBP_GPU_ROW_FLAT;
+    bool flat = is_flat(kernel);
     uint32_t size = flat ? 64 : 8;
     if (machine->software) {
         for (uint32_t wider = size; !flat && wider <= machine->max_local_size; wider *= 2)
@@ -255,19 +264,9 @@ static void set_groups(sbp_vulkan_step *step, int64_t count) {
 }
 
 static int64_t row_groups(const sbp_dispatch *dispatch, const sbp_vulkan_machine *machine) {
-    const sbp_rowkernel *k = dispatch->kernel;
-    switch (sbp_gpu_row_mode_of(k)) {
-    case SBP_GPU_ROW_FLAT:
-        return sbp_ceil_div(dispatch->rows * k->heads * k->n, row_local_size(k, machine));
-    case SBP_GPU_ROW_HEADS:
-        return dispatch->rows * k->heads;
-    case SBP_GPU_ROW_ROWS:
-        return dispatch->rows;
-    case SBP_GPU_ROW_COLUMNS:
-    case SBP_GPU_ROW_BLOCKS:
-        break;
-    }
-    return sbp_ceil_div(dispatch->rows, SBP_PARTIAL_ROWS);
+    int32_t local = (int32_t)row_local_size(dispatch->kernel, machine);
+    const sbp_gpu_row_shape shape = sbp_gpu_row_shape_plain(dispatch->kernel, local);
+    return sbp_gpu_row_groups(dispatch->kernel, &shape, dispatch->rows);
 }
 
 static int64_t reduce_groups(const sbp_span *src) {

@@ -1,6 +1,8 @@
 /* shader.c: the text of the module of a command: definitions, prelude, and a file of shaders/. */
 #include "backends/vulkan/target/shaders.h"
 
+#include "backends/gpu/emit/emit.h"
+
 #include <string.h>
 
 void sbp_vulkan_add_text(sbp_text *out, const char *name) {
@@ -65,7 +67,10 @@ static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
     sbp_vulkan_add_prelude(out, use_f64 && !no64, f64 && !no64, true, false);
     if (no64)
         sbp_vulkan_add_text(out, "pairs.glsl");
-    sbp_vulkan_add_row(out, &narrow);
+    const sbp_gpu_row_shape shape = sbp_gpu_row_shape_plain(&narrow, 0);
+    if (shape.mode != SBP_GPU_ROW_FLAT && shape.mode != SBP_GPU_ROW_COLUMNS)
+        sbp_vulkan_add_text(out, "group.glsl");
+    sbp_gpu_emit_row(out, &narrow, &shape, &sbp_gpu_glsl);
 }
 
 /* Whether sums are in double: the result is f64 (gemm), or any operand of a sum. */

@@ -1,7 +1,7 @@
 /* shaders.h: the parts of the Vulkan target. Private to backends/vulkan.
  *
- * A module is made in three steps: GLSL text (shader.c picks and joins what the command needs, emit_row.c
- * writes row kernels), shaderc (glsl.c), and a last pass over the SPIR-V (spirv.c). */
+ * A module is made in three steps: GLSL text (shader.c picks and joins what the command needs,
+ * backends/gpu/emit writes row kernels), shaderc (glsl.c), and a last pass over the SPIR-V (spirv.c). */
 #ifndef SBP_VULKAN_SHADERS_H
 #define SBP_VULKAN_SHADERS_H
 
@@ -34,9 +34,6 @@ void sbp_vulkan_add_text(sbp_text *out, const char *name);
 /* Begins a module: version, definitions, rowmath.h and the extensions of cooperative matrices when wanted,
  * prelude. */
 void sbp_vulkan_add_prelude(sbp_text *out, bool use_f64, bool real_f64, bool rowmath, bool matrix);
-
-/* Appends the body of a row kernel. */
-void sbp_vulkan_add_row(sbp_text *out, const sbp_rowkernel *kernel);
 
 /* GLSL to SPIR-V, by one compiler kept for many shaders. */
 typedef struct sbp_vulkan_compiler sbp_vulkan_compiler;
