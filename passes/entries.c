@@ -33,6 +33,7 @@ typedef struct entry_builder {
     int32_t *saved;                             /* per call and saved value (call * max_saved + i): item */
     int32_t *params, *grads;                    /* per parameter: item, -1 */
     int32_t *trained;                           /* per parameter: trained ones before it */
+    bool *small;                                /* per parameter: nothing of it leaves the device */
     int32_t (*states)[SBP_MAX_UPDATE_OPERANDS]; /* per parameter and operand of its update: item */
     int32_t clip, norms;                        /* items, -1 */
     int32_t *accums;                            /* per parameter: item of its accumulator, -1 */
@@ -88,13 +89,11 @@ static int32_t pool_of(entry_builder *e, sbp_resident_pool pool) {
     return r->pool_count - 1;
 }
 
-/* An item whose home is a buffer that is there already; the buffer moves to where number n of its class
- * lives.
- */
-static int32_t add_buffer_item(entry_builder *e, sbp_item_class class, int32_t n, int32_t buffer,
+/* An item whose home is a buffer that is there already; the buffer moves to where the item lives. */
+static int32_t add_buffer_item(entry_builder *e, sbp_item_class class, sbp_space space, int32_t buffer,
                                sbp_dtype computed, bool lasts) {
     sbp_buffer *b = &e->p->program->buffers[buffer];
-    b->space = home_of(e, class, n);
+    b->space = space;
     int32_t pool = pool_of(
         e, (sbp_resident_pool){
                .role = b->role, .stored = b->dtype, .computed = computed, .rows = b->rows, .cols = b->cols});
@@ -215,6 +214,26 @@ static void make_saved(entry_builder *e) {
             e->saved[c * e->max_saved + i] += arrays[array_of[c * e->max_saved + i]].first;
 }
 
+enum { SMALL = 64 }; /* an item with so many times fewer elements than those of its class have in the mean */
+
+/* Norms and biases are many and nothing: a command that moves one takes time, and saves no memory. They stay
+ * on the device. */
+static void find_small(entry_builder *e) {
+    const sbp_module *m = e->p->module;
+    double sum = 0;
+    e->small = SBP_NEW_ARRAY(e->p->arena, bool, m->param_count + 1);
+    for (int32_t i = 0; i < m->param_count; i++)
+        sum += (double)sbp_type_row_elems(&m->params[i].type);
+    for (int32_t i = 0; i < m->param_count; i++)
+        e->small[i] = (double)sbp_type_row_elems(&m->params[i].type) * SMALL * m->param_count < sum;
+}
+
+/* Of what belongs to a parameter. */
+static sbp_space home_with(const entry_builder *e, sbp_item_class class, int32_t param) {
+    int32_t n = class == SBP_ITEM_PARAM ? param : e->trained[param];
+    return e->small[param] ? SBP_DEVICE : home_of(e, class, n);
+}
+
 static void make_lasting(entry_builder *e) {
     sbp_pipeline *p = e->p;
     const sbp_lowering *l = p->lowering;
@@ -225,27 +244,30 @@ static void make_lasting(entry_builder *e) {
     e->accums = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     e->uses = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     e->trained = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
-    for (int32_t i = 0, n = 0; i < count; n += p->module->params[i++].trainable) {
-        e->trained[i] = n;
-        e->params[i] =
-            add_buffer_item(e, SBP_ITEM_PARAM, i, l->param_buffers[i], p->module->params[i].type.dtype, true);
+    find_small(e);
+    for (int32_t i = 0; i < count; i++) {
+        e->trained[i] = i > 0 ? e->trained[i - 1] + p->module->params[i - 1].trainable : 0;
+        e->params[i] = add_buffer_item(e, SBP_ITEM_PARAM, home_with(e, SBP_ITEM_PARAM, i),
+                                       l->param_buffers[i], p->module->params[i].type.dtype, true);
         e->grads[i] = -1;
         if (l->grad_buffers && l->grad_buffers[i] >= 0)
-            e->grads[i] = add_buffer_item(e, SBP_ITEM_GRAD, n, l->grad_buffers[i],
-                                          p->program->buffers[l->grad_buffers[i]].dtype, true);
+            e->grads[i] =
+                add_buffer_item(e, SBP_ITEM_GRAD, home_with(e, SBP_ITEM_GRAD, i), l->grad_buffers[i],
+                                p->program->buffers[l->grad_buffers[i]].dtype, true);
         const sbp_update *update = l->updates ? l->updates[i] : NULL;
         for (int32_t o = 0; update && o < update->operand_count; o++) {
             int32_t buffer = l->state_buffers[i * SBP_MAX_UPDATE_OPERANDS + o];
-            e->states[i][o] = buffer >= 0 ? add_buffer_item(e, SBP_ITEM_STATE, n, buffer,
-                                                            p->program->buffers[buffer].dtype, true)
-                                          : -1;
+            e->states[i][o] = buffer >= 0
+                                  ? add_buffer_item(e, SBP_ITEM_STATE, home_with(e, SBP_ITEM_STATE, i),
+                                                    buffer, p->program->buffers[buffer].dtype, true)
+                                  : -1;
         }
     }
     e->clip = e->norms = -1;
     if (l->clip >= 0)
-        e->clip = add_buffer_item(e, SBP_ITEM_OTHER, 0, l->clip, SBP_F64, true);
+        e->clip = add_buffer_item(e, SBP_ITEM_OTHER, SBP_DEVICE, l->clip, SBP_F64, true);
     if (l->norms >= 0)
-        e->norms = add_buffer_item(e, SBP_ITEM_OTHER, 0, l->norms, SBP_F64, true);
+        e->norms = add_buffer_item(e, SBP_ITEM_OTHER, SBP_DEVICE, l->norms, SBP_F64, true);
 }
 
 /* ---- acts -------------------------------------------------------------------------------------------- */
@@ -271,16 +293,14 @@ static void fill(entry_builder *e, int32_t item) {
     add_act(e, SBP_ACT_FILL, (sbp_operand[]){stored(item, SBP_WRITE)}, 1);
 }
 
-/* Where the states of a parameter live its update runs, and what goes with it. */
-static bool updates_on_host(const entry_builder *e, int32_t param) {
-    return e->p->options.schedule.host_update && home_of(e, SBP_ITEM_STATE, e->trained[param]) != SBP_DEVICE;
-}
-
+/* The norms of gradients whose class is updated on the host are taken there, also of small ones: they stand
+ * beside each other. */
 static void sum_squares(entry_builder *e, int32_t param, int32_t gradient) {
     sbp_operand operands[] = {stored(e->norms, SBP_UPDATE), stored(gradient, SBP_READ)};
     sbp_act *act = add_act(e, SBP_ACT_SUM_SQUARES, operands, 2);
     act->param = param;
-    act->on_host = updates_on_host(e, param);
+    act->on_host =
+        e->p->options.schedule.host_update && home_of(e, SBP_ITEM_STATE, e->trained[param]) != SBP_DEVICE;
 }
 
 static void finish_norm(entry_builder *e) {
@@ -301,7 +321,7 @@ static void update(entry_builder *e, int32_t param, int32_t gradient) {
     }
     sbp_act *act = add_act(e, SBP_ACT_UPDATE, operands, rule->operand_count);
     act->param = param;
-    act->on_host = updates_on_host(e, param);
+    act->on_host = e->p->options.schedule.host_update && home_with(e, SBP_ITEM_STATE, param) != SBP_DEVICE;
 }
 
 /* ---- accumulators ------------------------------------------------------------------------------------ */
@@ -334,7 +354,7 @@ static int32_t accum_item(entry_builder *e, int32_t call, int32_t i) {
         const sbp_buffer *w = &p->program->buffers[p->lowering->param_buffers[param]];
         int32_t buffer = sbp_lower_buffer(p, name, SBP_ROLE_ACCUM, SBP_DEVICE, accum_dtype(source), 1,
                                           w->rows, w->cols, -1);
-        item = add_buffer_item(e, SBP_ITEM_OTHER, 0, buffer, accum_dtype(source), false);
+        item = add_buffer_item(e, SBP_ITEM_OTHER, SBP_DEVICE, buffer, accum_dtype(source), false);
         sbp_map_set(&e->accum_items, name, item);
     }
     e->accums[param] = item;

@@ -173,10 +173,34 @@ static void test_tables_take_little(void **state) {
         strstr(cli_text(f, "out"), "function @embed.forward(out y bf16[T, 24], in p0 f32[97, 24])"));
 }
 
+/* Norms are many and small: nothing of them leaves the device, so that a step moves matrices only. */
+static void test_what_is_small_stays(void **state) {
+    io_fixture *f = *state;
+    static const char *const steps[] = {"", "--clip none --accumulate 1"};
+    for (int s = 0; s < SBP_COUNT(steps); s++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile $S -o $D/p --seq-len 96 --offload "
+                                   "states:disk+gradients+params --print-after fence %s",
+                                   steps[s]));
+        const char *text = cli_text(f, "out");
+        assert_non_null(strstr(text, "buffer model.layers.0.input_layernorm.weight param device f32[1, 64]"));
+        assert_non_null(
+            strstr(text, "buffer model.layers.0.input_layernorm.weight.exp_avg state device f32[1, 64]"));
+        assert_non_null(strstr(text, "buffer model.layers.0.self_attn.o_proj.weight param host f32[64, 64]"));
+        assert_non_null(
+            strstr(text, "buffer model.layers.0.self_attn.o_proj.weight.exp_avg state disk f32[64, 64]"));
+        assert_true(count_of(text, "src = model.layers.0.self_attn.o_proj.weight)") > 0);
+        assert_int_equal(count_of(text, "src = model.layers.0.input_layernorm.weight)"), 0);
+        assert_null(strstr(text, "slot.param.f32.1x64"));
+        assert_null(strstr(text, "slot.state.f32.1x64"));
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_homes_change_no_bit, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_tables_take_little, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_small_stays, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_every_golden_with_everything_away, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_real_model_with_everything_away, cli_setup, io_teardown)};
     if (argc > 1)
