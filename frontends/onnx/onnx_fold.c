@@ -342,6 +342,9 @@ static sbp_status squeeze_like(fold *f, sbp_number_tensor *out) {
     const sbp_number_tensor *x = &f->in[0];
     const sbp_number *with[SBP_NUMBERS_RANK] = {NULL};
     int32_t d = 0;
+    out->element = x->element;
+    if (x->element->axes == 0) /* the same number everywhere */
+        return SBP_OK;
     for (int32_t i = 0; i < x->rank; i++) {
         if (sbp_number_equals(x->size[i], 1)) {
             with[i] = number(f, 0);
@@ -390,6 +393,21 @@ static sbp_status reshape_node(fold *f) {
             return sbp_onnx_fail(f->o, "axes of '%s' are joined or split", f->o->node->inputs[0]);
         return sbp_onnx_fail(f->o, "constants are reshaped in a way that is not built");
     }
+    return define(f, 0, f->v[0]->type, &out);
+}
+
+static sbp_status flatten_node(fold *f) {
+    const sbp_number_tensor *x = &f->in[0];
+    sbp_number_tensor out = {.rank = 2};
+    int64_t at = 1;
+    SBP_TRY(sbp_onnx_attr_int(f->o, "axis", &at));
+    at = at < 0 ? at + x->rank : at;
+    for (int32_t half = 0; half < 2; half++)
+        out.size[half] = number(f, 1);
+    for (int32_t d = 0; d < x->rank; d++)
+        out.size[d >= at] = sbp_number_multiply(f->n, out.size[d >= at], x->size[d]);
+    if (squeeze_like(f, &out) != SBP_OK)
+        return sbp_onnx_fail(f->o, "axes of '%s' are joined", f->o->node->inputs[0]);
     return define(f, 0, f->v[0]->type, &out);
 }
 
@@ -705,12 +723,22 @@ static sbp_status unsqueeze_rule(fold *f) {
 static const struct {
     const char *op;
     node_rule *rule;
-} node_rules[] = {
-    {"Cast", cast_node},           {"Reshape", reshape_node}, {"Squeeze", squeeze_rule},
-    {"Unsqueeze", unsqueeze_rule}, {"Expand", expand_node},   {"Transpose", transpose_node},
-    {"Slice", slice_node},         {"Gather", gather_node},   {"GatherND", gather_nd_node},
-    {"Concat", concat_node},       {"Range", range_node},     {"ConstantOfShape", constant_of_shape_node},
-    {"CumSum", cumsum_node},       {"Trilu", trilu_node},     {"MatMul", matmul_node}};
+} node_rules[] = {{"Cast", cast_node},
+                  {"Reshape", reshape_node},
+                  {"Squeeze", squeeze_rule},
+                  {"Flatten", flatten_node},
+                  {"Unsqueeze", unsqueeze_rule},
+                  {"Expand", expand_node},
+                  {"Transpose", transpose_node},
+                  {"Slice", slice_node},
+                  {"Gather", gather_node},
+                  {"GatherND", gather_nd_node},
+                  {"Concat", concat_node},
+                  {"Range", range_node},
+                  {"ConstantOfShape", constant_of_shape_node},
+                  {"CumSum", cumsum_node},
+                  {"Trilu", trilu_node},
+                  {"MatMul", matmul_node}};
 
 /* Whether the node's operands are all numbers, found in f. */
 static bool operands(fold *f, const sbp_onnx_node *node) {

@@ -182,10 +182,82 @@ static bool is_vector(int32_t rank, const int64_t *dim) {
     return true;
 }
 
-static sbp_status add_initializers(sbp_onnx *o, const sbp_map *trained) {
+/* ---- one matrix stored twice ----
+ *
+ * Exporters that fold transposes store an embedding that is also the head twice: as it is, and transposed.
+ * Both are one parameter, or training would take them apart. */
+
+static bool is_gathered(const sbp_onnx *o, const char *name) {
+    for (int32_t i = 0; i < o->model->node_count; i++) {
+        const sbp_onnx_node *node = &o->model->nodes[i];
+        if (o->live[i] && strcmp(node->op, "Gather") == 0 && node->input_count > 0 &&
+            strcmp(node->inputs[0], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whether b has the values of a, transposed or not. What cannot be read is no tie. */
+static bool same_values(sbp_onnx *o, const sbp_onnx_tensor *a, const sbp_onnx_tensor *b, bool transposed) {
+    enum { SAMPLE = 1021 };
+    sbp_onnx_tensor x = *a, y = *b;
+    sbp_diag *quiet = sbp_diag_create();
+    bool same = quiet && sbp_onnx_tensor_load(o->arena, quiet, o->model->path, &x) == SBP_OK &&
+                sbp_onnx_tensor_load(o->arena, quiet, o->model->path, &y) == SBP_OK;
+    sbp_diag_destroy(quiet);
+    int64_t cols = x.dim[1];
+    for (int64_t stride = x.elems > SAMPLE ? x.elems / SAMPLE : 1; same; stride = 1) { /* a few, then all */
+        for (int64_t i = 0; same && i < x.elems; i += stride) {
+            int64_t k = transposed ? i % cols * x.dim[0] + i / cols : i;
+            same = sbp_onnx_tensor_at(&x, i) == sbp_onnx_tensor_at(&y, k);
+        }
+        if (stride == 1)
+            break;
+    }
+    return same;
+}
+
+/* The gathered parameter that t is a copy of; -1: none. */
+static int32_t find_tie(sbp_onnx *o, const sbp_onnx_tensor *t, bool *transposed) {
+    for (int32_t i = 0; i < o->model->initializer_count; i++) {
+        const sbp_onnx_tensor *table = &o->model->initializers[i];
+        int32_t value = sbp_map_get(&o->names, table->name);
+        if (table == t || table->rank != 2 || table->type != t->type || value < 0 ||
+            o->values[value].kind != SBP_ONNX_PARAMETER || !is_gathered(o, table->name))
+            continue;
+        for (int way = 0; way < 2; way++) {
+            *transposed = way == 0;
+            if (t->dim[0] == table->dim[way == 0] && t->dim[1] == table->dim[way != 0] &&
+                same_values(o, table, t, *transposed))
+                return value;
+        }
+    }
+    return -1;
+}
+
+static sbp_status add_matrix(sbp_onnx *o, const sbp_onnx_tensor *t) {
+    bool transposed = false;
+    int32_t tie = t->rank == 2 && !is_gathered(o, t->name) ? find_tie(o, t, &transposed) : -1;
+    if (tie < 0)
+        return add_parameter(o, t->name, t->type, t->rank, t->dim, true);
+    sbp_note(o->diag, "%s: initializer '%s' is '%s'%s: they are trained as one parameter, '%s'",
+             o->model->path, t->name, o->values[tie].name, transposed ? " transposed" : "",
+             o->values[tie].name);
+    sbp_onnx_value v = o->values[tie];
+    v.name = t->name;
+    v.transposed = transposed;
+    memcpy(v.dim, t->dim, (size_t)t->rank * sizeof *t->dim);
+    sbp_onnx_add_value(o, &v);
+    return SBP_OK;
+}
+
+/* Tables that are gathered come first, so that copies of them are seen. */
+static sbp_status add_initializers_of(sbp_onnx *o, const sbp_map *trained, bool gathered) {
     for (int32_t i = 0; i < o->model->initializer_count; i++) {
         const sbp_onnx_tensor *t = &o->model->initializers[i];
         sbp_dtype dtype;
+        if (is_gathered(o, t->name) != gathered)
+            continue;
         if (sbp_map_get(&o->names, t->name) >= 0)
             return sbp_onnx_fail(o, "initializer '%s' is given twice", t->name);
         if (!sbp_onnx_is_read(o, t->name)) {
@@ -199,6 +271,8 @@ static sbp_status add_initializers(sbp_onnx *o, const sbp_map *trained) {
             SBP_TRY(add_constant(o, t));
         else if (!is_float)
             return sbp_onnx_fail(o, "initializer '%s' has rank %d", t->name, t->rank);
+        else if (trainable)
+            SBP_TRY(add_matrix(o, t));
         else
             SBP_TRY(add_parameter(o, t->name, t->type, t->rank, t->dim, trainable));
     }
@@ -352,7 +426,8 @@ static sbp_status import_model(sbp_onnx *o) {
     SBP_TRY(check_outputs(o));
     mark_needed(o, o->live, &trained);
     mark_wide(o);
-    SBP_TRY(add_initializers(o, &trained));
+    SBP_TRY(add_initializers_of(o, &trained, true));
+    SBP_TRY(add_initializers_of(o, &trained, false));
     SBP_TRY(add_inputs(o, &trained));
     for (int32_t i = 0; i < m->node_count; i++) {
         o->node = &m->nodes[i];
