@@ -1,0 +1,322 @@
+/* ld and st in all spaces. */
+#include "tests/ptx/decode.h"
+#include "tests/ptx/machine.h"
+
+#include "tests/ptx/exec_mem.h"
+
+uint64_t ptx_lane_address(const ptx_warp *w, const ptx_operand *o, int lane) {
+    uint64_t base = 0;
+    if (o->place != PTX_NO_PLACE) {
+        base = ptx_lane_value(w, o->place, o->bytes, lane);
+    }
+    return base + (uint64_t)o->value;
+}
+
+ptx_space ptx_resolve(ptx_space space, uint64_t *inout_address) {
+    if (space != PTX_GENERIC) {
+        return space;
+    }
+    const uint64_t a = *inout_address;
+    if (a < PTX_PARAM_WINDOW) {
+        return PTX_GLOBAL;
+    }
+    if (a - PTX_SHARED_WINDOW < PTX_WINDOW_BYTES) {
+        *inout_address = a - PTX_SHARED_WINDOW;
+        return PTX_SHARED;
+    }
+    if (a - PTX_LOCAL_WINDOW < PTX_WINDOW_BYTES) {
+        *inout_address = a - PTX_LOCAL_WINDOW;
+        return PTX_LOCAL;
+    }
+    if (a - PTX_PARAM_WINDOW < PTX_WINDOW_BYTES) {
+        *inout_address = a - PTX_PARAM_WINDOW;
+        return PTX_PARAM;
+    }
+    return PTX_GLOBAL;
+}
+
+uint32_t ptx_shared_address(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address) {
+    if (address - PTX_SHARED_WINDOW < PTX_WINDOW_BYTES) { // where an instruction takes generic addresses
+        address -= PTX_SHARED_WINDOW;
+    }
+    if (address > UINT32_MAX) {
+        ptx_fault(w, i, lane, "0x%llx is no address of shared memory", (unsigned long long)address);
+    }
+    return (uint32_t)address;
+}
+
+// Local memory and parameters: nobody else's.
+static uint8_t *private_at(ptx_warp *w, const ptx_insn *i, int lane, ptx_space space, uint64_t address,
+                           uint32_t bytes) {
+    const bool local = space == PTX_LOCAL;
+    const uint64_t size = local ? w->entry->local_bytes : w->entry->param_bytes;
+    if (!local && address >= PTX_CALL_PARAM) {
+        ptx_unable(w, i, "calls are not executed here");
+    }
+    if (address & (bytes - 1)) {
+        ptx_fault(w, i, lane, "%s address 0x%llx is no multiple of %u", local ? "local" : "parameter",
+                  (unsigned long long)address, bytes);
+    }
+    if (address > size || bytes > size - address) {
+        ptx_fault(w, i, lane, "%s address 0x%llx, %u bytes: out of bounds, there are %llu bytes",
+                  local ? "local" : "parameter", (unsigned long long)address, bytes,
+                  (unsigned long long)size);
+    }
+    return local ? w->local + (uint64_t)lane * w->entry->local_bytes + address : w->launch->params + address;
+}
+
+static const ptx_operand *part(const ptx_operand *o, int k) {
+    return o->kind == PTX_VECTOR ? &o->parts[k] : o;
+}
+
+// ---- loads
+// --------------------------------------------------------------------------------------------------
+
+static void to_registers(const ptx_warp *w, const ptx_insn *i, int lane, const uint8_t *data) {
+    const int bytes = i->elem_bytes;
+    for (int k = 0; k < i->vector; k++) {
+        const ptx_operand *d = part(&i->op[0], k);
+        uint64_t value = 0;
+        memcpy(&value, data + k * bytes, (size_t)bytes);
+        if (i->flag) { // signed
+            const int shift = 64 - 8 * bytes;
+            value = (uint64_t)((int64_t)(value << shift) >> shift);
+        }
+        if (d->kind == PTX_REGISTER) {
+            ptx_lane_set(w, d->place, d->bytes, lane, value);
+        }
+    }
+}
+
+static void load_shared(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
+    const uint32_t bytes = (uint32_t)i->elem_bytes * i->vector;
+    uint32_t at[PTX_LANES], left = mask;
+    PTX_EACH_LANE(l, mask) {
+        at[l] = ptx_shared_address(w, i, (int)l, ptx_lane_address(w, &i->op[1], (int)l));
+    }
+    while (left) { // lanes that read the same bytes, together
+        const uint32_t address = at[__builtin_ctz(left)];
+        uint32_t same = 0;
+        PTX_EACH_LANE(m, left) {
+            same |= (uint32_t)(at[m] == address) << m;
+        }
+        ptx_shared_read(w, i, same, address, bytes, bytes);
+        left &= ~same;
+    }
+    PTX_EACH_LANE(n, mask) {
+        to_registers(w, i, (int)n, w->block->shared.data + at[n]);
+    }
+    if (w->launch->line_counts) {
+        ptx_count_shared(w->launch, i, at, mask, (int)bytes);
+    }
+}
+
+static void exec_ld(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
+    const uint32_t bytes = (uint32_t)i->elem_bytes * i->vector;
+    if (i->space == PTX_SHARED && i->sem == PTX_WEAK) {
+        load_shared(w, i, mask);
+        return;
+    }
+    uint64_t at[PTX_LANES];
+    uint32_t global = 0;
+    PTX_EACH_LANE(l, mask) {
+        at[l] = ptx_lane_address(w, &i->op[1], (int)l);
+        const ptx_space space = ptx_resolve(i->space, &at[l]);
+        const ptx_access access = i->sem == PTX_WEAK ? PTX_READ : PTX_STRONG_READ;
+        const uint8_t *data;
+        if (space == PTX_SHARED) {
+            const uint32_t address = ptx_shared_address(w, i, (int)l, at[l]);
+            ptx_shared_access(w, i, (int)l, address, bytes, bytes, access, NULL);
+            data = w->block->shared.data + address;
+        } else if (space == PTX_GLOBAL || space == PTX_CONST) {
+            data = ptx_global_access(w, i, (int)l, at[l], bytes, bytes, access, NULL);
+            global |= 1U << l;
+        } else {
+            data = private_at(w, i, (int)l, space, at[l], bytes);
+        }
+        if (access == PTX_STRONG_READ) {
+            ptx_strong(w, (int)l, space == PTX_SHARED, at[l], true, false, i->sem, i->scope);
+        }
+        to_registers(w, i, (int)l, data);
+    }
+    if (w->launch->line_counts && global) {
+        ptx_count_global(w->launch, i, at, global, (int)bytes);
+    }
+}
+
+// ---- stores
+// -------------------------------------------------------------------------------------------------
+
+static void from_registers(const ptx_warp *w, const ptx_insn *i, int lane, uint8_t *data) {
+    const int bytes = i->elem_bytes;
+    for (int k = 0; k < i->vector; k++) {
+        const int from = i->form ? (bytes == 1 ? 2 : bytes) : part(&i->op[1], k)->bytes;
+        const ptx_operand *s = part(&i->op[1], k);
+        const uint32_t *places = i->more;
+        const uint64_t value = ptx_lane_value(w, places[k], s->kind == PTX_REGISTER ? s->bytes : from, lane);
+        memcpy(data + k * bytes, &value, (size_t)bytes);
+    }
+}
+
+static void exec_st(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
+    const uint32_t bytes = (uint32_t)i->elem_bytes * i->vector;
+    uint64_t at[PTX_LANES];
+    uint32_t shared_at[PTX_LANES], global = 0, shared = 0;
+    PTX_EACH_LANE(l, mask) {
+        uint8_t data[32];
+        from_registers(w, i, (int)l, data);
+        at[l] = ptx_lane_address(w, &i->op[0], (int)l);
+        const ptx_space space = ptx_resolve(i->space, &at[l]);
+        const ptx_access access = i->sem == PTX_WEAK ? PTX_WRITE : PTX_ATOMIC;
+        uint8_t *to;
+        if (space == PTX_SHARED) {
+            shared_at[l] = ptx_shared_address(w, i, (int)l, at[l]);
+            ptx_shared_access(w, i, (int)l, shared_at[l], bytes, bytes, access, data);
+            to = w->block->shared.data + shared_at[l];
+            shared |= 1U << l;
+        } else if (space == PTX_GLOBAL) {
+            to = ptx_global_access(w, i, (int)l, at[l], bytes, bytes, access, data);
+            global |= 1U << l;
+        } else if (space == PTX_LOCAL) {
+            to = private_at(w, i, (int)l, space, at[l], bytes);
+        } else {
+            if (at[l] >= PTX_CALL_PARAM && space == PTX_PARAM) {
+                ptx_unable(w, i, "calls are not executed here");
+            }
+            ptx_fault(w, i, (int)l, "writes to parameters or constants");
+        }
+        if (access == PTX_ATOMIC) {
+            ptx_strong(w, (int)l, space == PTX_SHARED, at[l], false, true, i->sem, i->scope);
+        }
+        memcpy(to, data, bytes);
+    }
+    if (shared) {
+        ptx_progress(w->launch);
+    }
+    if (w->launch->line_counts && global) {
+        ptx_count_global(w->launch, i, at, global, (int)bytes);
+    }
+    if (w->launch->line_counts && shared) {
+        ptx_count_shared(w->launch, i, shared_at, shared, (int)bytes);
+    }
+}
+
+// ---- decoders
+// -----------------------------------------------------------------------------------------------
+
+ptx_space ptx_take_space(ptx_mods *mods) {
+    static const char *const names[] = {"global", "shared",       "shared::cta", "shared::cluster", "local",
+                                        "param",  "param::entry", "param::func", "const",           NULL};
+    static const ptx_space spaces[] = {PTX_GENERIC, PTX_GLOBAL, PTX_SHARED, PTX_SHARED, PTX_SHARED,
+                                       PTX_LOCAL,   PTX_PARAM,  PTX_PARAM,  PTX_PARAM,  PTX_CONST};
+    return spaces[ptx_take_one(mods, names)];
+}
+
+bool ptx_take_hints(ptx_mods *mods) {
+    static const char *const hints[] = {"ca",
+                                        "cg",
+                                        "cs",
+                                        "lu",
+                                        "cv",
+                                        "wb",
+                                        "wt",
+                                        "nc",
+                                        "unified",
+                                        "L1::evict_normal",
+                                        "L1::evict_unchanged",
+                                        "L1::evict_first",
+                                        "L1::evict_last",
+                                        "L1::no_allocate",
+                                        "L2::64B",
+                                        "L2::128B",
+                                        "L2::256B",
+                                        "L2::evict_first",
+                                        "L2::evict_last",
+                                        "L2::evict_normal",
+                                        NULL};
+    while (ptx_take_one(mods, hints)) {
+    }
+    return ptx_take(mods, "L2::cache_hint");
+}
+
+static void take_common(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
+    static const char *const vectors[] = {"v2", "v4", "v8", NULL};
+    const ptx_type type = ptx_one_type(p, i, mods);
+    const bool is_volatile = ptx_take(mods, "volatile");
+    const bool scoped = ptx_take_scope(i, mods);
+    ptx_take_sem(i, mods, is_volatile ? PTX_RELAXED : PTX_WEAK);
+    i->scope = is_volatile || !scoped ? PTX_SCOPE_GPU : i->scope;
+    i->space = (uint8_t)ptx_take_space(mods);
+    const bool hint = ptx_take_hints(mods);
+    const int vector = ptx_take_one(mods, vectors);
+    i->vector = (uint8_t)(vector ? 1 << vector : 1);
+    i->elem_bytes = (uint8_t)ptx_type_bytes(type);
+    i->type = (uint8_t)type;
+    i->flag = ptx_type_kind(type) == 's';
+    ptx_need_ops(p, i, 2, 2 + hint);
+    if (i->elem_bytes == 0 || i->elem_bytes > 8 || i->elem_bytes * i->vector > 32 ||
+        (i->sem != PTX_WEAK && i->space == PTX_CONST)) {
+        ptx_refuse(p, "unknown form of %s", i->name);
+    }
+}
+
+static ptx_class class_of(int space) {
+    return space == PTX_SHARED                        ? PTX_CLASS_SHARED
+           : space == PTX_LOCAL                       ? PTX_CLASS_LOCAL
+           : space == PTX_PARAM || space == PTX_CONST ? PTX_CLASS_PARAM
+                                                      : PTX_CLASS_GLOBAL;
+}
+
+static void check_vector(ptx_parser *p, const ptx_insn *i, const ptx_operand *o) {
+    if ((o->kind == PTX_VECTOR ? o->count : 1) != i->vector) {
+        ptx_refuse(p, "%s with a vector of %d", i->name, o->count);
+    }
+}
+
+void ptx_decode_ld(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
+    take_common(p, i, mods);
+    check_vector(p, i, &i->op[0]);
+    (void)ptx_address_register(p, &i->op[1]);
+    for (int k = 0; k < i->vector; k++) {
+        const ptx_operand *d = part(&i->op[0], k);
+        if (d->kind != PTX_SINK && (d->kind != PTX_REGISTER || d->special || d->bytes < i->elem_bytes)) {
+            ptx_refuse(p, "%s: the result needs a register that is large enough", i->name);
+        }
+    }
+    ptx_use_exec(i, exec_ld, class_of(i->space), 1);
+}
+
+void ptx_decode_st(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
+    take_common(p, i, mods);
+    check_vector(p, i, &i->op[1]);
+    (void)ptx_address_register(p, &i->op[0]);
+    uint32_t *places = ptx_parser_alloc(p, sizeof *places * i->vector);
+    for (int k = 0; k < i->vector; k++) {
+        const ptx_operand *s = part(&i->op[1], k);
+        if (s->kind == PTX_REGISTER && s->bytes < i->elem_bytes) {
+            ptx_refuse(p, "%s: a register is too small", i->name);
+        }
+        places[k] = s->kind == PTX_REGISTER ? s->place : ptx_source(p, s, (ptx_type)i->type);
+    }
+    i->more = places;
+    i->form = 1;
+    ptx_use_exec(i, exec_st, class_of(i->space), 0);
+}
+
+static void exec_discard(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
+    PTX_EACH_LANE(l, mask) {
+        const uint64_t at = ptx_lane_address(w, &i->op[0], (int)l);
+        (void)ptx_global_access(w, i, (int)l, at, 128, 128, PTX_WRITE, NULL);
+        (void)sbp_ptx_memory_mark(w->launch->memory, at, 128, false);
+    }
+}
+
+void ptx_decode_discard(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
+    (void)ptx_take(mods, "global");
+    ptx_need_ops(p, i, 2, 2);
+    if (!ptx_take(mods, "L2") || ptx_integer(p, &i->op[1]) != 128) {
+        ptx_refuse(p, "unknown form of %s", i->name);
+    }
+    (void)ptx_address_register(p, &i->op[0]);
+    ptx_use_exec(i, exec_discard, PTX_CLASS_GLOBAL, 0);
+}
