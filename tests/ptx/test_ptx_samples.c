@@ -2,6 +2,7 @@
  * a fault; any other must give what expect.json says. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const roots[] = {"tests/ptx/triton", "../shared/ptx"};
+static const char *const roots[] = {"../shared/ptx"};
 static char out_folder[] = "/tmp/sbp_ptx_XXXXXX";
 
 static int run_case(const char *folder, const char *seed) {
