@@ -87,7 +87,10 @@ static void trace_one(ptx_warp *w, const ptx_insn *i, int lane, ptx_trace *t, ui
         return;
     }
     const bool pending = t->write_time > w->launch->begin && t->writer & PENDING;
-    if (!same || pending) { // the same value: whoever comes last
+    // The same value, or lanes of one instruction: whoever comes last.
+    const bool mates =
+        t->write_time == ptx_now(w->launch) && (t->writer & THREAD) / PTX_LANES == (who & THREAD) / PTX_LANES;
+    if ((!same && !mates) || pending) {
         check_writer(w, i, lane, t, address, who, "writes");
     }
     check_readers(w, i, lane, t, address, strong);

@@ -200,10 +200,7 @@ static void exec_wait(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     PTX_EACH_LANE(l, mask) {
         ptx_mbarrier *m = ptx_mbarrier_at(w, i, (int)l, address_of(w, i, (int)l, &i->op[1]));
         const uint64_t what = ptx_lane_value(w, i->src[0], i->flag2 ? 4 : 8, (int)l);
-        if (i->flag2 && what > 1) {
-            ptx_fault(w, i, (int)l, "parity %llu", (unsigned long long)what);
-        }
-        const bool complete = i->flag2 ? (m->phase & 1) != what : m->phase > what >> 32;
+        const bool complete = i->flag2 ? (m->phase & 1) != (what & 1) : m->phase > what >> 32;
         if (!complete || refused >> l & 1) {
             continue;
         }

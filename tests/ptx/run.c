@@ -207,11 +207,13 @@ static void branch(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     }
 }
 
-static void flush_lanes(float out[PTX_LANES], const float *in) {
+static void flush_lanes(float *out, const float *in) {
+    uint32_t bits[PTX_LANES];
+    memcpy(bits, in, sizeof bits);
     for (int l = 0; l < PTX_LANES; l++) {
-        const float x = in[l];
-        out[l] = __builtin_fabsf(x) < 0x1p-126F ? __builtin_copysignf(0, x) : x;
+        bits[l] = bits[l] & 0x7f800000 ? bits[l] : bits[l] & 0x80000000;
     }
+    memcpy(out, bits, sizeof bits);
 }
 
 // .ftz and .sat of f32.

@@ -193,7 +193,10 @@ static void check_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, bo
     }
     if ((s->write_time[b] > w->block->settled || state & PTX_BYTE_AGENT) &&
         !(strong && state & PTX_BYTE_ATOMIC)) {
-        const bool same = value && s->write_line[b] == (uint32_t)i->line && s->data[b] == *value;
+        /* Lanes of one instruction: one of them wins. Compilers let all lanes of a warp store what is the
+         * same but for the rounding of fused sums. Of several warps: what is the same to the bit. */
+        const bool mates = s->writer[b] / PTX_LANES == w->index && s->write_time[b] == ptx_now(w->launch);
+        const bool same = value && s->write_line[b] == (uint32_t)i->line && (mates || s->data[b] == *value);
         const bool me = s->writer[b] == (uint32_t)(w->index * PTX_LANES + lane);
         if (!me && !same && !ptx_knows(w, lane, w->block->number, s->writer[b], s->write_time[b])) {
             race(w, i, lane, b, "writes");
