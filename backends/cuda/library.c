@@ -184,6 +184,12 @@ sbp_status sbp_cuda_library_symbols(const sbp_cuda_library *library, const sbp_c
     return SBP_OK;
 }
 
+void sbp_cuda_library_keep(const sbp_cuda_library *library) {
+    void *again = dlopen(library->path, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+    if (again)
+        dlclose(again);
+}
+
 void sbp_cuda_library_close(sbp_cuda_library *library) {
     if (library->handle)
         dlclose(library->handle);

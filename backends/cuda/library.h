@@ -52,6 +52,9 @@ sbp_status sbp_cuda_library_symbols(const sbp_cuda_library *library, const sbp_c
                                     int32_t count, void *table, sbp_diag *diag) SBP_CHECKED;
 /* NULL when there is none of that name. */
 void *sbp_cuda_library_symbol(const sbp_cuda_library *library, const char *name);
+/* From now on it stays loaded when it is closed, until the process ends: some leak what they allocate when
+ * they are loaded. */
+void sbp_cuda_library_keep(const sbp_cuda_library *library);
 /* Of one that is not open: nothing. */
 void sbp_cuda_library_close(sbp_cuda_library *library);
 

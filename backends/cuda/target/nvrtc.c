@@ -20,7 +20,7 @@ struct sbp_cuda_nvrtc {
     uint64_t identity; /* of the library */
 };
 
-enum { OPTIONS = 3, OPTION_BYTES = 48, NAME_BYTES = SBP_GPU_NAME + 24 };
+enum { OPTIONS = 4, OPTION_BYTES = 48, NAME_BYTES = SBP_GPU_NAME + 24 };
 
 /* A real architecture, so that cubin and PTX come from one compilation. The language is C++17 as NVRTC has
  * it; no folder of headers is given. */
@@ -29,8 +29,12 @@ static int32_t make_options(const sbp_cuda_source *source, char options[OPTIONS]
     sbp_cuda_arch_text(source->arch, arch);
     snprintf(options[0], OPTION_BYTES, "--gpu-architecture=%s", arch);
     snprintf(options[1], OPTION_BYTES, "--ptxas-options=-v");
-    snprintf(options[2], OPTION_BYTES, "--fmad=false");
-    return source->exact ? 3 : 2;
+    int32_t count = 2;
+    if (source->exact)
+        snprintf(options[count++], OPTION_BYTES, "--fmad=false");
+    if (source->key.kind == SBP_CMD_ROW) /* text that is made declares more than each kernel uses */
+        snprintf(options[count++], OPTION_BYTES, "--diag-suppress=177");
+    return count;
 }
 
 /* ---- the library ------------------------------------------------------------------------------------- */
@@ -64,6 +68,7 @@ sbp_status sbp_cuda_nvrtc_open(sbp_diag *diag, sbp_cuda_nvrtc **out) {
         sbp_cuda_nvrtc_close(nvrtc);
         return status;
     }
+    sbp_cuda_library_keep(&nvrtc->library);
     snprintf(nvrtc->name, sizeof nvrtc->name, "NVRTC %d.%d", major, minor);
     nvrtc->identity = identity_of(nvrtc);
     *out = nvrtc;

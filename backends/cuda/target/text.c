@@ -1,6 +1,7 @@
 /* text.c: the text of a kernel: definitions, the prelude, and files of kernels/. */
 #include "backends/cuda/attention.h"
 #include "backends/cuda/target/target.h"
+#include "backends/gpu/emit/emit.h"
 
 #include <string.h>
 
@@ -77,6 +78,18 @@ static void make_attention(sbp_text *text, const sbp_gpu_key *key, sbp_cuda_arch
     }
 }
 
+/* As sbp_cuda_keys has it: of this variant there is one. */
+static void make_row(sbp_text *text, const sbp_rowkernel *kernel, const sbp_gpu_key *key) {
+    sbp_gpu_row_shape shape;
+    (void)sbp_gpu_row_shape_of(kernel, key->variant == SBP_CUDA_VECTOR, &shape);
+    if (kernel->compute == SBP_F64)
+        sbp_text_add(text, "#define REAL_F64\n");
+    add_file(text, "elements.cuh");
+    add_file(text, "rowmath.h");
+    add_file(text, "rows.cuh");
+    sbp_gpu_emit_row(text, kernel, &shape, &sbp_gpu_cuda);
+}
+
 typedef struct recipe {
     const char *files[5];
 } recipe;
@@ -124,6 +137,8 @@ sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_prog
     if (command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD) {
         out->exact = false;
         make_attention(&text, key, arch);
+    } else if (command->kind == SBP_CMD_ROW) {
+        make_row(&text, program->kernels[command->kernel], key);
     } else if (recipes[command->kind].files[0]) {
         out->exact = command->kind != SBP_CMD_GEMM;
         if (computes_f64(command, dtypes))
