@@ -71,9 +71,7 @@ DEVICE u32 f16_from(double x) {
 // ---- elements: address of a row, number of the element in it ------------------------------------------------------------
 
 template <typename T> DEVICE T *at_element(u64 at, int i) {
-    T *p = (T *)at + i;
-    __builtin_assume(__isGlobal(p)); // ld.global in place of ld
-    return p;
+    return (T *)__cvta_global_to_generic(at) + i; // ld.global in place of ld
 }
 
 DEVICE REAL load_f64(u64 at, int i) {

@@ -52,22 +52,43 @@ static int32_t reduction_count(const emitter *e) {
 
 /* ---- a thread's own elements ------------------------------------------------------------------------ */
 
+/* Several rows in a group. */
+static void side_by_side(emitter *e, const char *row) {
+    emit_line(e, "if (uint(thread) >= ROWS * PLACES)");
+    emit_line(e, "    return;");
+    emit_line(e, "%s_number = group_number() * ROWS + uint(thread) / PLACES;", row);
+    emit_line(e, "place = uint(thread) %% PLACES;");
+}
+
+/* Several groups in a row. */
+static void in_slices(emitter *e, const char *row) {
+    emit_line(e, "const uint SLICES = (PLACES + uint(THREADS) - 1u) / uint(THREADS);");
+    emit_line(e, "%s_number = group_number() / SLICES;", row);
+    emit_line(e, "place = group_number() %% SLICES * uint(THREADS) + uint(thread);");
+    emit_line(e, "if (place >= PLACES)");
+    emit_line(e, "    return;");
+}
+
 /* `row` (or block) and `place`, the number of this thread among those that have a row. */
 static void place_of(emitter *e, const char *row, int64_t places) {
+    int32_t threads = e->shape->threads;
     emit_line(e, "const uint PLACES = %lldu, ROWS = uint(THREADS) / PLACES;", (long long)places);
     emit_line(e, "uint %s_number, place;", row);
-    emit_line(e, "if (ROWS > 0u) { // rows side by side");
-    emit_line(e, "    if (uint(thread) >= ROWS * PLACES)");
-    emit_line(e, "        return;");
-    emit_line(e, "    %s_number = group_number() * ROWS + uint(thread) / PLACES;", row);
-    emit_line(e, "    place = uint(thread) %% PLACES;");
-    emit_line(e, "} else { // slices of a row");
-    emit_line(e, "    const uint SLICES = (PLACES + uint(THREADS) - 1u) / uint(THREADS);");
-    emit_line(e, "    %s_number = group_number() / SLICES;", row);
-    emit_line(e, "    place = group_number() %% SLICES * uint(THREADS) + uint(thread);");
-    emit_line(e, "    if (place >= PLACES)");
-    emit_line(e, "        return;");
-    emit_line(e, "}");
+    if (threads == 0) {
+        emit_line(e, "if (ROWS > 0u) {");
+        emit_open(e);
+    }
+    if (threads == 0 || threads >= places)
+        side_by_side(e, row);
+    if (threads == 0) {
+        emit_close(e);
+        emit_line(e, "else {");
+        emit_open(e);
+    }
+    if (threads < places)
+        in_slices(e, row);
+    if (threads == 0)
+        emit_close(e);
     emit_line(e, "int %s = int(%s_number);", row, row);
 }
 
