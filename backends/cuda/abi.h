@@ -90,10 +90,11 @@ typedef struct sbp_cuda_step {
 
 /* What launches depend on beside the command. */
 typedef struct sbp_cuda_machine {
-    sbp_cuda_arch arch; /* that of the images in use */
-    int32_t processors; /* SMs */
-    bool blas;          /* there is cuBLASLt: its products have no launches */
-    int32_t variant;    /* attention: no better one than this; tests. SBP_CUDA_VARIANTS: any */
+    sbp_cuda_arch arch;   /* that of the images in use */
+    int32_t processors;   /* SMs */
+    int32_t shared_bytes; /* that a block may have, dynamic; 0: not known */
+    bool blas;            /* there is cuBLASLt: its products have no launches */
+    int32_t variant;      /* attention: no better one than this; tests. SBP_CUDA_VARIANTS: any */
 } sbp_cuda_machine;
 
 /* Whether cuBLASLt has a product of these types (d, a, b, c, bias; SBP_DTYPE_COUNT: absent). */

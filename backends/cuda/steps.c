@@ -75,13 +75,23 @@ static bool is_attention(const sbp_command *command) {
     return command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
 }
 
-/* The best variant for these operands; how it is launched is its own. */
+/* The best variant for these operands whose blocks have the shared memory they want; how it is launched is
+ * its own. */
 static sbp_gpu_key attention_key(const sbp_command *command, const sbp_dtype *dtypes,
                                  const sbp_gpu_args *args, const sbp_cuda_machine *machine) {
     sbp_gpu_key key = sbp_gpu_key_of(command, dtypes, 0, SBP_CUDA_PLAIN);
-    sbp_cuda_variant most =
-        machine->variant < SBP_CUDA_VARIANTS ? (sbp_cuda_variant)machine->variant : SBP_CUDA_WGMMA;
-    key.variant = (uint8_t)sbp_cuda_attention_choose(&key, machine->arch, args, most);
+    int32_t most = machine->variant < SBP_CUDA_VARIANTS ? machine->variant : SBP_CUDA_WGMMA;
+    for (; most > SBP_CUDA_PLAIN; most = key.variant - 1) {
+        sbp_cuda_step steps[SBP_CUDA_STEPS];
+        bool fits = true;
+        key.variant = (uint8_t)sbp_cuda_attention_choose(&key, machine->arch, args, (sbp_cuda_variant)most);
+        int32_t count = sbp_cuda_attention_launch(&key, machine->arch, args, steps);
+        for (int32_t i = 0; i < count && machine->shared_bytes > 0; i++)
+            fits &= steps[i].shared_bytes <= (uint32_t)machine->shared_bytes;
+        if (fits)
+            return key;
+    }
+    key.variant = SBP_CUDA_PLAIN;
     return key;
 }
 

@@ -160,6 +160,7 @@ sbp_status cuda_kernels_create(cuda_device *d, sbp_diag *diag) {
     reading r = {.d = d, .diag = diag};
     uint32_t tag;
     d->machine.arch = (sbp_cuda_arch){.number = d->physical.capability};
+    d->machine.shared_bytes = d->physical.shared_bytes;
     if (d->code_bytes == 0)
         return SBP_OK;
     SBP_TRY(sbp_guard(d->arena, diag, read_images, &r));
