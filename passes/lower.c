@@ -171,7 +171,7 @@ void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands,
         to->views = memcpy(own, from->views, (size_t)from->view_count * sizeof *own);
         if (to->literals) /* each its own */
             to->literals = SBP_NEW_ARRAY(p->arena, double, to->scalar_count);
-        for (int32_t i = 0; i < to->scalar_count; i++)
+        for (int32_t i = 0; to->literals && i < to->scalar_count; i++)
             if (to->scalars[i] == SBP_LITERAL)
                 to->literals[i] = stream;
         for (int32_t i = 0; i < to->view_count; i++) {

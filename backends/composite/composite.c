@@ -44,7 +44,7 @@ static sbp_status read_rates(double rates[SBP_QUEUE_COUNT], sbp_diag *diag) {
             q++;
         char *end = NULL;
         double rate = at[length] ? strtod(at + length + 1, &end) : 0;
-        if (q == SBP_QUEUE_COUNT || !(rate > 0) || (*end && *end != ','))
+        if (q == SBP_QUEUE_COUNT || !end || !(rate > 0) || (*end && *end != ','))
             return sbp_fail(diag, SBP_USAGE,
                             "SBP_TEST_RATES is '%.60s'; it gives bytes per second of queues: in:2e9,disk:5e8",
                             text);

@@ -21,8 +21,8 @@ typedef enum value_kind { BYTES, ROWS } value_kind;
 /* Where a value goes, and what it may be. */
 typedef struct key {
     const char *name;
-    value_kind kind;
     void *to;
+    value_kind kind;
     bool optional, given;
 } key;
 
@@ -49,12 +49,12 @@ static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, cons
     *i = (sbp_target_info){
         .name = from, .alignment_bytes = 256, .has_copy_queue = true, .default_compute = SBP_BF16};
     i->supports[SBP_BF16] = i->supports[SBP_F32] = true;
-    key keys[] = {{"memory", BYTES, &out->memory_bytes, false, false},
-                  {"process", BYTES, &i->runtime_bytes, false, false},
-                  {"allocation", BYTES, &i->max_allocation_bytes, true, false},
-                  {"chunk", ROWS, &i->chunk, false, false},
-                  {"head_chunk", ROWS, &i->head_chunk, false, false},
-                  {"chunk_most", ROWS, &i->chunk_most, true, false}};
+    key keys[] = {{"memory", &out->memory_bytes, BYTES, false, false},
+                  {"process", &i->runtime_bytes, BYTES, false, false},
+                  {"allocation", &i->max_allocation_bytes, BYTES, true, false},
+                  {"chunk", &i->chunk, ROWS, false, false},
+                  {"head_chunk", &i->head_chunk, ROWS, false, false},
+                  {"chunk_most", &i->chunk_most, ROWS, true, false}};
     for (const char *at = text, *word; (word = sbp_rates_word(arena, &at)) != NULL;) {
         const char *value = sbp_rates_word(arena, &at);
         key *open = NULL;

@@ -184,9 +184,9 @@ static void add_segments(ranking *r) {
             const char *full = s.d->values[v].name;
             const char *name = sbp_arena_strndup(r->p->arena, full, sbp_saved_base_length(full));
             holder here = {.segment = r->segment_count, .value = v};
-            s.item[v] = sbp_map_get(&names, name);
-            if (s.item[v] < 0) {
-                s.item[v] = r->item_count;
+            int32_t known = sbp_map_get(&names, name);
+            s.item[v] = known >= 0 && known < r->item_count ? known : r->item_count;
+            if (s.item[v] == r->item_count) {
                 SBP_PUSH(r->p->arena, r->items, r->item_count, r->item_capacity, (item){.name = name});
                 sbp_map_set(&names, name, s.item[v]);
             }

@@ -78,6 +78,14 @@ INLINE void bf16_round_rows(float *out, int64_t row, const float *even, const fl
     }
 }
 
+#if CPU_VECTOR_BYTES == 64
+#define BF16_SWAPPED 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14
+#elif CPU_VECTOR_BYTES == 32
+#define BF16_SWAPPED 1, 0, 3, 2, 5, 4, 7, 6
+#else
+#define BF16_SWAPPED 1, 0, 3, 2
+#endif
+
 /* n numbers that follow each other along k, in place, as bf16_pair_elements. */
 INLINE void bf16_round_elements(float *x, int64_t n) {
     int64_t step = CPU_VECTOR_BYTES / 4;
@@ -91,11 +99,10 @@ INLINE void bf16_round_elements(float *x, int64_t n) {
         _mm256_storeu_si256((__m256i *)(void *)(x + j / 2),
                             (__m256i)_mm512_cvtneps_pbh(*(const __m512_u *)(const void *)(x + j)));
 #else
-    vec_i32 swap;
-    for (int l = 0; l < CPU_VECTOR_BYTES / 4; l++)
-        swap[l] = l ^ 1;
-    for (int64_t j = 0; j < n; j += step)
-        *(vec_f32_memory *)(x + j) = __builtin_shuffle(bf16_round(*(const vec_f32_memory *)(x + j)), swap);
+    for (int64_t j = 0; j < n; j += step) {
+        vec_f32 rounded = bf16_round(*(const vec_f32_memory *)(x + j));
+        *(vec_f32_memory *)(x + j) = __builtin_shufflevector(rounded, rounded, BF16_SWAPPED);
+    }
 #endif
 }
 
