@@ -252,7 +252,7 @@ def matmul(name, shape, tile, dtype, out, error, a_t=False, b_t=False, pad=(0, 0
 
 
 def products_by_pointers():
-    yield matmul("matmul_bf16", (70, 40, 112), (64, 32, 32), "bf16", "f32", SINGLE, stages=4)
+    yield matmul("matmul_bf16", (60, 48, 112), (64, 32, 32), "bf16", "f32", SINGLE, stages=4)
     yield matmul("matmul_f16_a_t", (80, 40, 64), (64, 64, 32), "f16", "f16", F16, a_t=True, pad=(0, 8, 8), stages=2)
     yield matmul("matmul_bf16_b_t", (33, 67, 96), (64, 64, 32), "bf16", "bf16", BF16, b_t=True, pad=(0, 0, 1), stages=3)
     yield matmul("matmul_odd", (37, 29, 51), (32, 32, 32), "bf16", "f32", SINGLE, stages=2, warps=2, archs=("sm80",))
