@@ -284,25 +284,25 @@ def matmul_tma(name, shape, tile, dtype, out, error, b_t, **options):
 
 
 def products_by_tma():
-    yield matmul_tma("matmul_tma_bf16", (70, 72, 136), (64, 64, 64), "bf16", "bf16", BF16, False, stages=3)
-    yield matmul_tma("matmul_tma_f16_span64", (72, 40, 80), (64, 32, 32), "f16", "f16", F16, True, stages=4)
-    yield matmul_tma("matmul_tma_span32", (64, 24, 40), (64, 16, 16), "bf16", "f32", SINGLE, True, stages=2)
+    yield matmul_tma("matmul_tma_bf16", (35, 72, 264), (64, 64, 64), "bf16", "bf16", BF16, False, stages=3)
+    yield matmul_tma("matmul_tma_f16_span64", (41, 40, 200), (64, 32, 32), "f16", "f16", F16, True, stages=4)
+    yield matmul_tma("matmul_tma_span32", (65, 24, 72), (64, 16, 16), "bf16", "f32", SINGLE, True, stages=2)
 
 
 def matmul_split_tma():
     rng = np.random.default_rng(13)
-    m, n, k = 70, 36, 112
+    m, n, k = 40, 36, 240
     a, b = drawn(rng, "bf16", m, k), drawn(rng, "bf16", k, n + 4)
     c = wanted("f32", a.values @ b.values[:, :n], SINGLE, begin=0.0)
     b = Map(b, (32, 32))
-    return Case("matmul_split_tma", products.matmul_split_tma, (2, 2, 2),
+    return Case("matmul_split_tma", products.matmul_split_tma, (1, 2, 2),
                 {"a_map": Map(a, (64, 32)), "b_map": b, "c_map": Map(c, (64, 32)), "k": Scalar(k), "BM": Constant(64),
                  "BN": Constant(32), "BK": Constant(32)}, archs=("sm90a",), stages=2)
 
 
 def matmul_persistent(specialize):
     rng = np.random.default_rng(10)
-    m, n, k = 130, 72, 72
+    m, n, k = 70, 72, 136
     a, b = drawn(rng, "bf16", m, k), drawn(rng, "bf16", n, k)
     c = wanted("bf16", a.values @ b.values.T, BF16)
     return Case("matmul_specialized" if specialize else "matmul_persistent", products.matmul_persistent, (2, 1, 1),
@@ -349,7 +349,7 @@ def attention_cases():
     outs = {"dk_ptr": wanted("bf16", t["dk"], ATTENTION), "dv_ptr": wanted("bf16", t["dv"], ATTENTION)}
     yield Case("attention_dkdv", attention.attention_dkdv, (2, heads, 1),
                inputs | outs | scalars | {"BM": Constant(32), "BN": Constant(64)}, stages=2)
-    count, d = 75, 64
+    count, d = 77, 64
     t = attention_reference(1, count, d, 12)
     maps = {f"{x}_map": Map(given("bf16", t[x][0]), (64 if x == "q" else 32, d)) for x in ("q", "k", "v")}
     outs = {"out_map": Map(wanted("bf16", t["out"][0], ATTENTION), (64, d))}
