@@ -300,15 +300,15 @@ def matmul_split_tma():
                  "BN": Constant(32), "BK": Constant(32)}, archs=("sm90a",), stages=2)
 
 
-def matmul_persistent(specialize):
+def matmul_persistent():
     rng = np.random.default_rng(10)
     m, n, k = 70, 72, 136
     a, b = drawn(rng, "bf16", m, k), drawn(rng, "bf16", n, k)
     c = wanted("bf16", a.values @ b.values.T, BF16)
-    return Case("matmul_specialized" if specialize else "matmul_persistent", products.matmul_persistent, (2, 1, 1),
+    return Case("matmul_persistent", products.matmul_persistent, (2, 1, 1),
                 {"a_map": Map(a, (64, 32)), "b_map": Map(b, (64, 32)), "c_map": Map(c, (64, 64)), "m": Scalar(m),
                  "n": Scalar(n), "k": Scalar(k), "BM": Constant(64), "BN": Constant(64), "BK": Constant(32),
-                 "BLOCKS": Constant(2), "SPECIALIZE": Constant(specialize)}, archs=("sm90a",), stages=3)
+                 "BLOCKS": Constant(2)}, archs=("sm90a",), stages=3)
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -351,9 +351,9 @@ def attention_cases():
                inputs | outs | scalars | {"BM": Constant(32), "BN": Constant(64)}, stages=2)
     count, d = 77, 64
     t = attention_reference(1, count, d, 12)
-    maps = {f"{x}_map": Map(given("bf16", t[x][0]), (64 if x == "q" else 32, d)) for x in ("q", "k", "v")}
+    maps = {f"{x}_map": Map(given("bf16", t[x][0]), (64 if x == "q" else 16, d)) for x in ("q", "k", "v")}
     outs = {"out_map": Map(wanted("bf16", t["out"][0], ATTENTION), (64, d))}
-    scalars = {"rows": Scalar(count), "scale": Scalar(math.log2(math.e) / math.sqrt(d)), "D": Constant(d), "BM": Constant(64), "BN": Constant(32)}
+    scalars = {"rows": Scalar(count), "scale": Scalar(math.log2(math.e) / math.sqrt(d)), "D": Constant(d), "BM": Constant(64), "BN": Constant(16)}
     yield Case("attention_forward_tma", attention.attention_forward_tma, (2, 1, 1), maps | outs | scalars,
                archs=("sm90a",), stages=3)
 
@@ -365,6 +365,5 @@ def all_cases():
     yield matmul_split()
     yield matmul_split_tma()
     yield from products_by_tma()
-    yield matmul_persistent(False)
-    yield matmul_persistent(True)
+    yield matmul_persistent()
     yield from attention_cases()

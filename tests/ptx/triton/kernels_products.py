@@ -73,11 +73,11 @@ def matmul_split_tma(a_map, b_map, c_map, k, BM: tl.constexpr, BN: tl.constexpr,
 
 @triton.jit
 def matmul_persistent(a_map, b_map, c_map, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-                      BLOCKS: tl.constexpr, SPECIALIZE: tl.constexpr):
-    """BLOCKS blocks take tiles of c in turn; with SPECIALIZE other warps copy than compute."""
+                      BLOCKS: tl.constexpr):
+    """BLOCKS blocks take tiles of c in turn."""
     tiles_m = tl.cdiv(m, BM)
     tiles = tiles_m * tl.cdiv(n, BN)
-    for tile in tl.range(tl.program_id(0), tiles, BLOCKS, warp_specialize=SPECIALIZE):
+    for tile in tl.range(tl.program_id(0), tiles, BLOCKS):
         first_m = tile % tiles_m * BM
         first_n = tile // tiles_m * BN
         total = tl.zeros([BM, BN], tl.float32)

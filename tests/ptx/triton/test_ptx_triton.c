@@ -265,14 +265,11 @@ static void the_kernel_gives_what_is_wanted(void **state) {
     (void)state;
     char case_file[PATH_MAX + 16];
     snprintf(case_file, sizeof case_file, "%s/case.json", folder);
-    json_t *record = read_json("case.json");
-    const bool damaged = json_object_get(record, "twin") != NULL;
-    json_decref(record);
     for (int seed = 0; seed <= last_seed(); seed += seed ? 1 : 2) { // 0: the default
         double worst = 0;
         const int status = judged(case_file, seed, &worst);
         print_message("seed %d: status %d, error %.2f of what is allowed %s\n", seed, status, worst, said());
-        assert_int_equal(status, damaged ? 1 : 0);
+        assert_int_equal(status, 0);
     }
 }
 
@@ -300,7 +297,8 @@ static void the_comparison_can_fail(void **state) {
     json_decref(expect);
 }
 
-// "NAME | outcome | edits": outcome `reported` (status 1) or `wrong` (no report, not what is wanted).
+/* "NAME | outcome | edits": outcome `reported` (status 1) or `wrong` (no report, not what is wanted).
+ * "+NAME": only with SBP_TEST_ALL=1. */
 static void every_mutant_is_noticed(void **state) {
     (void)state;
     size_t bytes;
@@ -309,6 +307,7 @@ static void every_mutant_is_noticed(void **state) {
     int count = 0, missed = 0;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char name[128], outcome[32], orders[1024], case_file[PATH_MAX];
+        line += line[0] == '+' && getenv("SBP_TEST_ALL");
         if (line[0] == '#' ||
             sscanf(line, " %127[^ |] | %31[^ |] | %1023[^\n]", name, outcome, orders) != 3 ||
             strcmp(name, case_name) != 0) {
