@@ -36,7 +36,7 @@ __device__ __forceinline__ Real score_of(const Scaling &by, Real product, Real &
     Real s = product * by.scale;
     slope = 1;
     if (by.softcap > 0) {
-        Real t = tanh(s / by.softcap);
+        Real e = exp2(R(-2 * LOG2_E) * fabs(s / by.softcap)), t = copysign((1 - e) / (1 + e), s); // tanh
         slope = 1 - t * t;
         s = by.softcap * t;
     }

@@ -24,6 +24,13 @@ __device__ __forceinline__ void barrier_arrive(unsigned at) {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(at) : "memory");
 }
 
+// One arrival for all of a warp.
+__device__ __forceinline__ void barrier_arrive_warp(unsigned at, int lane) {
+    __syncwarp();
+    if (lane == 0)
+        barrier_arrive(at);
+}
+
 // Arrives, and lets the phase last until so many bytes have come.
 __device__ __forceinline__ void barrier_expect(unsigned at, int bytes) {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(at), "r"(bytes)

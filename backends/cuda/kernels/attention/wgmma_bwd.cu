@@ -236,8 +236,7 @@ __device__ __forceinline__ void consume(const Args &args, const Shared &at, char
             products_commit();
         }
         products_wait<0>();
-        if (lane == 0)
-            barrier_arrive(at.barrier(FREE + stage));
+        barrier_arrive_warp(at.barrier(FREE + stage), lane);
         if constexpr (MINE > 0) {
             barrier_wait(at.barrier(DQ_FREE), i % 2 ^ 1);
             float *to = (float *)(memory + (at.dq - at.k)) + group * (QUERIES * 64) + thread;
@@ -247,9 +246,7 @@ __device__ __forceinline__ void consume(const Args &args, const Shared &at, char
                 for (int e = 0; e < 4; e++)
                     to[(4 * n + e) * GROUP] = dq[n][e];
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // dq was written by another proxy than adds
-            __syncwarp();
-            if (lane == 0)
-                barrier_arrive(at.barrier(DQ_FULL));
+            barrier_arrive_warp(at.barrier(DQ_FULL), lane);
         }
     }
     if (i == 0) // no query sees these keys

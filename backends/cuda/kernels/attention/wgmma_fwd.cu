@@ -122,8 +122,7 @@ __device__ __forceinline__ void consume(const Args &args, const Shared &at, cons
         if (group == 0 || list.count > 1) // as many turns are passed as are waited for
             turn_pass(2 - group, 2 * GROUP);
         products_wait<0>();
-        if (lane == 0)
-            barrier_arrive(at.barrier(K_FREE));
+        barrier_arrive_warp(at.barrier(K_FREE), lane);
         prepare(s, by);
         if (!sees_all(bounds, list.key(0), list.key(0) + KEYS))
             mask(s, limits + warp_row, list.key(0), lane);
@@ -143,15 +142,13 @@ __device__ __forceinline__ void consume(const Args &args, const Shared &at, cons
         if (group == 0 || i + 1 < list.count)
             turn_pass(2 - group, 2 * GROUP);
         products_wait<1>();
-        if (lane == 0)
-            barrier_arrive(at.barrier(K_FREE + stage));
+        barrier_arrive_warp(at.barrier(K_FREE + stage), lane);
         prepare(s, by);
         if (!sees_all(bounds, key0, key0 + KEYS))
             mask(s, limits + warp_row, key0, lane);
         soften(s, largest, sum, factor, by.rate);
         products_wait<0>();
-        if (lane == 0)
-            barrier_arrive(at.barrier(V_FREE + before));
+        barrier_arrive_warp(at.barrier(V_FREE + before), lane);
         if (__any_sync(ALL_LANES, factor[0] != 1.0f || factor[1] != 1.0f)) // rare after the first tiles
 #pragma unroll
             for (int n = 0; n < D_V / 8; n++)
