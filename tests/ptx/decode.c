@@ -5,6 +5,8 @@
 #include "tests/ptx/machine.h"
 #include "tests/ptx/tensor/approx.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 // ---- helpers
@@ -299,6 +301,26 @@ static void exec_approx(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     }
 }
 
+/* rcp and rsqrt.approx.ftz.f64, "gross approximations": of the upper 32 bits of the operand alone, to the
+ * upper 32 bits of the result; the last of those is drawn. */
+static void exec_approx_f64(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
+    uint64_t *d = ptx_at(w, i->dst);
+    const uint64_t *x = ptx_at(w, i->src[0]);
+    PTX_EACH_LANE(l, mask) {
+        const uint64_t upper = x[l] & ~UINT64_C(0xffffffff);
+        double a, r;
+        memcpy(&a, &upper, sizeof a);
+        a = fabs(a) < DBL_MIN ? copysign(0.0, a) : a;
+        r = i->form == SBP_PTX_RCP ? 1.0 / a : 1.0 / sqrt(a);
+        r = fabs(r) < DBL_MIN ? copysign(0.0, r) : r;
+        memcpy(&d[l], &r, sizeof r);
+        d[l] &= ~UINT64_C(0xffffffff);
+        if (isfinite(r) && r != 0) {
+            d[l] ^= (sbp_ptx_hash(w->launch->options.seed, i->form, upper, 64) & 1) << 32;
+        }
+    }
+}
+
 void ptx_decode_approx(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     static const struct {
         const char *name;
@@ -311,6 +333,14 @@ void ptx_decode_approx(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     size_t n = 0;
     while (n < sizeof table / sizeof table[0] && strcmp(table[n].name, mods->opcode) != 0) {
         n++;
+    }
+    if (type == PTX_f64 && n < 3 && table[n].op != SBP_PTX_SQRT && approx && ptx_take(mods, "ftz")) {
+        i->form = (uint8_t)table[n].op;
+        ptx_need_ops(p, i, 2, 2);
+        i->dst = ptx_target(p, &i->op[0], 8);
+        i->src[0] = ptx_source(p, &i->op[1], type);
+        ptx_use_exec(i, exec_approx_f64, PTX_CLASS_SPECIAL, 1);
+        return;
     }
     const bool halves = type == PTX_f16 || type == PTX_bf16 || type == PTX_f16x2 || type == PTX_bf16x2;
     const bool exists =
