@@ -145,3 +145,51 @@ void kernel_name(const sbp_cuda_source *source, char text[SBP_GPU_NAME + 16]) {
     sbp_cuda_arch_text(source->arch, arch);
     snprintf(text, SBP_GPU_NAME + 16, "%.95s %s", name, arch);
 }
+
+/* ---- the golden table ------------------------------------------------------------------------------- */
+
+void kernels_describe(testing *t, const kernel_set *set, sbp_text *out) {
+    for (int32_t k = 0; k < set->count; k++) {
+        char name[SBP_GPU_NAME + 16];
+        sbp_cuda_resources r;
+        testing_check(
+            t, sbp_cuda_resources_read(t->diag, &set->sources[k], sbp_cuda_object_log(&set->objects[k]), &r));
+        kernel_name(&set->sources[k], name);
+        sbp_text_add(out, "%-44s %3d registers %5d B shared %3d B stack\n", name, (int)r.registers,
+                     (int)r.shared_bytes, (int)r.stack_bytes);
+    }
+}
+
+static char *read_text(const char *path) {
+    FILE *file = fopen(path, "r");
+    char *text = calloc(1, 1 << 16);
+    assert_non_null(file);
+    assert_non_null(text);
+    assert_true(fread(text, 1, (1 << 16) - 1, file) > 0);
+    fclose(file);
+    return text;
+}
+
+void kernels_compare(testing *t, const char *lines, const char *table) {
+    char *want = NULL;
+    sbp_cuda_nvrtc *nvrtc;
+    sbp_text text;
+    sbp_text_init(&text, t->arena);
+    testing_check(t, sbp_cuda_nvrtc_open(t->diag, &nvrtc));
+    sbp_text_add(&text, "%s\n%s", sbp_cuda_nvrtc_name(nvrtc), lines);
+    size_t version = strlen(sbp_cuda_nvrtc_name(nvrtc)) + 1;
+    sbp_cuda_nvrtc_close(nvrtc);
+    if (getenv("SBP_UPDATE_GOLDENS")) {
+        FILE *file = fopen(table, "w");
+        assert_non_null(file);
+        assert_true(fputs(text.data, file) >= 0);
+        assert_int_equal(fclose(file), 0);
+    }
+    want = read_text(table);
+    if (strncmp(want, text.data, version) == 0)
+        testing_same_text(text.data, want, table);
+    else
+        printf("skipped: registers of CUDA kernels: the table is of %.*s, here is %.*s",
+               (int)strcspn(want, "\n"), want, (int)version, text.data);
+    free(want);
+}

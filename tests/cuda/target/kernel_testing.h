@@ -33,6 +33,11 @@ typedef struct kernel_set {
 } kernel_set;
 kernel_set kernels_compile(testing *t, const sbp_program *program, const char *archs);
 void kernels_free(kernel_set *set);
+/* What kernels take, a line each, in the order of sources; and the lines against a file, which
+ * SBP_UPDATE_GOLDENS=1 writes anew. The table is of one version of NVRTC; others may take other registers,
+ * but never spill. */
+void kernels_describe(testing *t, const kernel_set *set, sbp_text *out);
+void kernels_compare(testing *t, const char *lines, const char *table);
 /* "copy.2 sm_80" */
 void kernel_name(const sbp_cuda_source *source, char text[SBP_GPU_NAME + 16]);
 

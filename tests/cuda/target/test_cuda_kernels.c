@@ -18,53 +18,6 @@ static int look(void **state) {
     return 0;
 }
 
-static void add_lines(testing *t, const kernel_set *set, sbp_text *out) {
-    for (int32_t k = 0; k < set->count; k++) {
-        char name[SBP_GPU_NAME + 16];
-        sbp_cuda_resources r;
-        testing_check(
-            t, sbp_cuda_resources_read(t->diag, &set->sources[k], sbp_cuda_object_log(&set->objects[k]), &r));
-        kernel_name(&set->sources[k], name);
-        sbp_text_add(out, "%-44s %3d registers %5d B shared %3d B stack\n", name, (int)r.registers,
-                     (int)r.shared_bytes, (int)r.stack_bytes);
-    }
-}
-
-static char *read_text(const char *path) {
-    FILE *file = fopen(path, "r");
-    char *text = calloc(1, 1 << 16);
-    assert_non_null(file);
-    assert_non_null(text);
-    assert_true(fread(text, 1, (1 << 16) - 1, file) > 0);
-    fclose(file);
-    return text;
-}
-
-/* The table is of one version of NVRTC; others may take other registers, but never spill. */
-static void compare(testing *t, const char *lines) {
-    char *want = NULL;
-    sbp_cuda_nvrtc *nvrtc;
-    sbp_text text;
-    sbp_text_init(&text, t->arena);
-    testing_check(t, sbp_cuda_nvrtc_open(t->diag, &nvrtc));
-    sbp_text_add(&text, "%s\n%s", sbp_cuda_nvrtc_name(nvrtc), lines);
-    size_t version = strlen(sbp_cuda_nvrtc_name(nvrtc)) + 1;
-    sbp_cuda_nvrtc_close(nvrtc);
-    if (getenv("SBP_UPDATE_GOLDENS")) {
-        FILE *file = fopen(TABLE, "w");
-        assert_non_null(file);
-        assert_true(fputs(text.data, file) >= 0);
-        assert_int_equal(fclose(file), 0);
-    }
-    want = read_text(TABLE);
-    if (strncmp(want, text.data, version) == 0)
-        testing_same_text(text.data, want, TABLE);
-    else
-        printf("skipped: registers of CUDA kernels: the table is of %.*s, here is %.*s",
-               (int)strcspn(want, "\n"), want, (int)version, text.data);
-    free(want);
-}
-
 static void single_commands(void **state) {
     (void)state;
     testing all = testing_open(1);
@@ -76,7 +29,7 @@ static void single_commands(void **state) {
         sbp_program *program = kernel_program(&t, &kernel_cases[i]);
         kernel_set set = kernels_compile(&t, program, ARCHS);
         if (kernel_cases[i].head == 0) /* those of attention: tests/cuda/attention */
-            add_lines(&t, &set, &lines);
+            kernels_describe(&t, &set, &lines);
         kernels += set.count;
         compiled += set.compiled;
         kernels_free(&set);
@@ -85,7 +38,7 @@ static void single_commands(void **state) {
     printf("  %d kernels, %d of them compiled now\n", kernels, compiled);
     if (can_compile) {
         assert_true(kernels >= 2 * kernel_case_count);
-        compare(&all, lines.data);
+        kernels_compare(&all, lines.data, TABLE);
     }
     testing_close(&all);
 }

@@ -1,7 +1,7 @@
 // scalar_dkv.cu: attention backward, dk and dv, a warp per (key, kv head); after scalar_dq.cu, which leaves delta.
 // Grid: ceil(keys kv_heads / WARPS) blocks of 32 WARPS. Lanes have query rows for scores, columns for sums.
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) kernel(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) kernel(const __grid_constant__ Args args) {
     const Operand &q = args.operands[Q], &k = args.operands[K];
     int heads = args.ints[0], kv_heads = args.ints[1], group = heads / kv_heads, lane = threadIdx.x % 32;
     long long item = (long long)blockIdx.x * WARPS + threadIdx.x / 32;

@@ -1,7 +1,7 @@
 // scalar_dq.cu: attention backward, dq, a warp per (query row, head); leaves delta = sum of do o at scratch[row heads + head]
 // for scalar_dkv.cu. Grid: ceil(rows heads / WARPS) blocks of 32 WARPS. Scratch: rows heads of Real.
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) kernel(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) kernel(const __grid_constant__ Args args) {
     const Operand &q = args.operands[Q];
     int heads = args.ints[0], lane = threadIdx.x % 32;
     long long item = (long long)blockIdx.x * WARPS + threadIdx.x / 32;

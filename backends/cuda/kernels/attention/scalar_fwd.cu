@@ -1,6 +1,6 @@
 // scalar_fwd.cu: attention forward, a warp per (query row, head). Grid: ceil(rows heads / WARPS) blocks of 32 WARPS.
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) kernel(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) kernel(const __grid_constant__ Args args) {
     const Operand &q = args.operands[Q];
     int heads = args.ints[0], lane = threadIdx.x % 32;
     long long item = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
