@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 #include <string.h>
 
+#include "ir/io/template/template_source.h"
 #include "ir/io/weights/recipe.h"
 
 sbp_model_options sbp_model_options_for(sbp_dtype compute) {
@@ -288,28 +289,14 @@ static sbp_status load_source(sbp_loading *l) {
     return load_json(l);
 }
 
-/* What a directory has of a chat template: a file of its own, or a field of tokenizer_config.json. */
+/* What a directory has of a chat template. */
 static sbp_status read_template(sbp_loading *l) {
-    const char *from = l->model->tokenizer, *text, *path;
-    const sbp_json *root;
-    size_t length;
+    const char *from = l->model->tokenizer;
+    sbp_template_source source;
     if (l->model->chat_template || !from || !sbp_directory_exists(from))
         return SBP_OK;
-    path = sbp_file_join(l->arena, from, "chat_template.jinja");
-    if (sbp_file_exists(path)) {
-        SBP_TRY(sbp_file_read(l->arena, l->diag, path, &text, &length));
-        l->model->chat_template = sbp_arena_strndup(l->arena, text, length);
-        return SBP_OK;
-    }
-    path = sbp_file_join(l->arena, from, "tokenizer_config.json");
-    if (!sbp_file_exists(path))
-        return SBP_OK;
-    SBP_TRY(sbp_json_read(l->arena, l->diag, path, 0, &root));
-    SBP_TRY(sbp_json_as_object(l->diag, root, &root));
-    const sbp_json *field = sbp_json_member(root, "chat_template");
-    if (field &&
-        field->kind == SBP_JSON_STRING) /* a list of named ones is for `transformers` to choose from */
-        l->model->chat_template = field->string;
+    SBP_TRY(sbp_template_source_of_model(l->arena, l->diag, from, &source));
+    l->model->chat_template = source.text;
     return SBP_OK;
 }
 

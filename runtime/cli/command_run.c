@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backends/choice.h"
@@ -20,8 +21,8 @@ static const char usage[] =
     "compile too\n"
     "       sbprun tokenize MODEL|PLAN                     texts and rows to token ids\n"
     "       sbprun --devices                               what this machine can run on\n\n"
-    "Rows are JSON objects, one a line: {\"text\"}, {\"prompt\", \"completion\"}, {\"input_ids\", "
-    "\"labels\"} or\n"
+    "Rows are JSON objects, one a line: {\"text\"}, {\"messages\"}, {\"prompt\", \"completion\"}, "
+    "{\"input_ids\", \"labels\"} or\n"
     "{\"prompt_ids\", \"completion_ids\"}. Exit status: 0 done, 1 input at fault, 2 wrong usage, 3 the "
     "machine lacks\n"
     "something, 4 a file could not be read or written, 5 loss or gradient not finite, 130 or 143 "
@@ -306,6 +307,22 @@ static sbp_status open_plan(sbp_run *run) {
     return sbp_plan_info_read(run->diag, run->plan, &run->info);
 }
 
+/* What templates see as today: once for a run, so that it can be told and resumed. */
+static sbp_status choose_date(sbp_run *run) {
+    char date[32] = "";
+    time_t now = time(NULL);
+    struct tm day;
+    int year, month, number, end = 0;
+    if (localtime_r(&now, &day))
+        strftime(date, sizeof date, "%Y-%m-%d", &day);
+    SBP_TRY(sbp_options_set_default(run->options, run->diag, "date", sbp_arena_strdup(run->arena, date)));
+    const char *text = sbp_options_text(run->options, "date");
+    if (sscanf(text, "%4d-%2d-%2d%n", &year, &month, &number, &end) == 3 && text[end] == '\0' && month >= 1 &&
+        month <= 12 && number >= 1 && number <= 31)
+        return SBP_OK;
+    return sbp_fail(run->diag, SBP_USAGE, "--date: expected a day as 2026-03-01, found '%s'", text);
+}
+
 static sbp_status run_body(void *user) {
     sbp_run *run = user;
     bool done;
@@ -333,6 +350,7 @@ static sbp_status run_body(void *user) {
     SBP_TRY(sbp_run_choose_out(run));
     SBP_TRY(sbp_run_open_out(run, dry ? SBP_RUNDIR_LOOK : SBP_RUNDIR_EXISTS));
     SBP_TRY(sbp_run_inherit(run));
+    SBP_TRY(choose_date(run));
     SBP_TRY(check_usage(run));
     SBP_TRY(sbp_run_check_results(run));
     if (!is_plan)

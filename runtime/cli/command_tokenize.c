@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ir/io/options/options.h"
 #include "ir/io/plan_file.h"
@@ -10,14 +11,16 @@
 #include "runtime/cli/commands.h"
 #include "runtime/data/tokenize.h"
 
-static const char usage[] = "usage: sbprun tokenize MODEL_DIR|FILE.gguf|PLAN [options]\n\n"
-                            "Reads lines from standard input and writes a line for each. A JSON string "
-                            "becomes its ids as a JSON array; a\n"
-                            "row becomes {\"input_ids\", \"labels\"} as in training, labels not shifted, "
-                            "-100 where there is none. With\n"
-                            "--decode arrays of ids become JSON strings. A line that fails gives "
-                            "{\"error\"}, and exit status 1 at the\n"
-                            "end.\n";
+static const char usage[] =
+    "usage: sbprun tokenize MODEL_DIR|FILE.gguf|PLAN [options]\n\n"
+    "Reads lines from standard input and writes a line for each. A JSON string "
+    "becomes its ids as a JSON array; a\n"
+    "row becomes {\"input_ids\", \"labels\"} as in training, labels not shifted, "
+    "-100 where there is none. With\n"
+    "--render conversations become the text of the chat template, as JSON strings; with\n"
+    "--decode arrays of ids become JSON strings. A line that fails gives "
+    "{\"error\"}, and exit status 1 at the\n"
+    "end.\n";
 
 typedef struct tokenize_job {
     sbp_arena *arena;
@@ -26,6 +29,7 @@ typedef struct tokenize_job {
     char *const *argv;
     sbp_options *options;
     const sbp_tokenizer *tokenizer;
+    sbp_chat_options chat;
     int64_t lines, failed;
 } tokenize_job;
 
@@ -69,6 +73,7 @@ static sbp_status decode(line_job *job, const sbp_json *root) {
 static sbp_loss_on loss_on(const sbp_options *o) {
     return sbp_options_is(o, "loss-on", "all")          ? SBP_LOSS_ALL
            : sbp_options_is(o, "loss-on", "completion") ? SBP_LOSS_COMPLETION
+           : sbp_options_is(o, "loss-on", "assistant")  ? SBP_LOSS_ASSISTANT
                                                         : SBP_LOSS_AUTO;
 }
 
@@ -77,9 +82,18 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
     sbp_row_form form = {0};
     sbp_row row;
     sbp_document d;
-    sbp_document_maker maker = {
-        .tokenizer = job->all->tokenizer, .loss_on = loss_on(job->all->options), .diag = job->diag};
+    sbp_document_maker maker = {.tokenizer = job->all->tokenizer,
+                                .loss_on = loss_on(job->all->options),
+                                .diag = job->diag,
+                                .chat_options = &job->all->chat};
     SBP_TRY(sbp_row_read(job->arena, job->diag, where, root, &options, &form, &row));
+    if (sbp_options_on(job->all->options, "render")) {
+        sbp_rendering text;
+        SBP_TRY(sbp_row_render(&maker, job->arena, &row,
+                               sbp_options_on(job->all->options, "add-generation-prompt"), &text));
+        sbp_json_add_string(&job->out, text.text, text.length);
+        return SBP_OK;
+    }
     SBP_TRY(sbp_document_make(&maker, job->arena, &row, &d));
     sbp_text_add(&job->out, "{\"input_ids\": ");
     add_ids(&job->out, d.ids, d.count);
@@ -98,7 +112,7 @@ static sbp_status handle_body(void *user) {
     SBP_TRY(sbp_json_parse(job->arena, job->diag, where, job->text, job->length, SBP_JSON_ROW, &root));
     if (sbp_options_on(job->all->options, "decode"))
         return decode(job, root);
-    if (root->kind != SBP_JSON_STRING)
+    if (root->kind != SBP_JSON_STRING || sbp_options_on(job->all->options, "render"))
         return encode_row(job, where, root);
     SBP_TRY(sbp_tokenizer_encode(job->all->tokenizer, job->arena, job->diag, root->string,
                                  (size_t)root->count, SBP_ADD_SPECIAL_TOKENS, &encoding));
@@ -161,16 +175,47 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
 
 /* ---- the command ------------------------------------------------------------------------------------ */
 
+static const char *today(sbp_arena *arena) {
+    char date[32] = "";
+    time_t now = time(NULL);
+    struct tm day;
+    if (localtime_r(&now, &day))
+        strftime(date, sizeof date, "%Y-%m-%d", &day);
+    return sbp_arena_strdup(arena, date);
+}
+
+/* plan: of a plan, its section; NULL: a model at path. */
+static sbp_status find_template(tokenize_job *job, const char *path, const sbp_plan_section *plan) {
+    const char *wish = sbp_options_text(job->options, "chat-template"),
+               *date = sbp_options_text(job->options, "date");
+    sbp_template_source *source = &job->chat.source;
+    job->chat.date = date ? date : today(job->arena);
+    job->chat.tokenizer = job->tokenizer;
+    job->chat.assistant = loss_on(job->options) == SBP_LOSS_ASSISTANT;
+    job->chat.quiet = true;
+    if (wish)
+        return sbp_template_source_find(job->arena, job->diag, wish, plan ? NULL : path, source);
+    if (!plan)
+        return sbp_template_source_of_model(job->arena, job->diag, path, source);
+    if (plan->length > 0)
+        *source = (sbp_template_source){.text = plan->data, .length = (size_t)plan->length, .name = path};
+    return SBP_OK;
+}
+
 static sbp_status load_tokenizer(tokenize_job *job, const char *path) {
-    if (!sbp_plan_file_probe(path))
-        return sbp_tokenizer_load(job->arena, job->diag, path, &job->tokenizer);
+    if (!sbp_plan_file_probe(path)) {
+        SBP_TRY(sbp_tokenizer_load(job->arena, job->diag, path, &job->tokenizer));
+        return find_template(job, path, NULL);
+    }
     const sbp_plan_file *file;
     SBP_TRY(sbp_plan_file_read(job->arena, job->diag, path, &file));
     const sbp_plan_section *section = sbp_plan_file_find(file, SBP_PLAN_TOKENIZER);
     if (!section || section->length == 0)
         return sbp_fail(job->diag, SBP_INPUT, "%s: the plan has no tokenizer", path);
-    return sbp_tokenizer_from_json(job->arena, job->diag, path, section->data, (size_t)section->length,
-                                   &job->tokenizer);
+    SBP_TRY(sbp_tokenizer_from_json(job->arena, job->diag, path, section->data, (size_t)section->length,
+                                    &job->tokenizer));
+    const sbp_plan_section *template = sbp_plan_file_find(file, SBP_PLAN_TEMPLATE), empty = {0};
+    return find_template(job, path, template ? template : &empty);
 }
 
 static sbp_status command_body(void *user) {

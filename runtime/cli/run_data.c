@@ -11,11 +11,13 @@ typedef struct load_job {
     sbp_run *run;
     sbp_arena *arena;
     const sbp_tokenizer *tokenizer;
+    sbp_chat_options chat;
 } load_job;
 
 static sbp_loss_on loss_on(const sbp_options *o) {
     return sbp_options_is(o, "loss-on", "all")          ? SBP_LOSS_ALL
            : sbp_options_is(o, "loss-on", "completion") ? SBP_LOSS_COMPLETION
+           : sbp_options_is(o, "loss-on", "assistant")  ? SBP_LOSS_ASSISTANT
                                                         : SBP_LOSS_AUTO;
 }
 
@@ -26,8 +28,11 @@ static sbp_overlong overlong(const sbp_options *o) {
                                                      : SBP_OVERLONG_ERROR;
 }
 
-static sbp_dataset_options options_of(const sbp_run *run, const sbp_tokenizer *tokenizer) {
-    return (sbp_dataset_options){.tokenizer = tokenizer,
+static sbp_dataset_options options_of(const load_job *job) {
+    const sbp_run *run = job->run;
+    return (sbp_dataset_options){.tokenizer = job->tokenizer,
+                                 .chat = &job->chat,
+                                 .skip_bad_rows = sbp_options_is(run->options, "on-bad-row", "skip"),
                                  .loss_on = loss_on(run->options),
                                  .text_field = sbp_options_text(run->options, "text-field"),
                                  .vocab_size = run->info.vocab_size,
@@ -36,16 +41,18 @@ static sbp_dataset_options options_of(const sbp_run *run, const sbp_tokenizer *t
 }
 
 /* Files [first, first + count) of a list option as one dataset. */
-static sbp_status load_files(const load_job *job, const char *option, int32_t first, int32_t count,
+static sbp_status load_files(load_job *job, const char *option, int32_t first, int32_t count,
                              sbp_dataset **out) {
     sbp_run *run = job->run;
-    sbp_dataset_options o = options_of(run, job->tokenizer);
+    sbp_dataset_options o = options_of(job);
     const char **files = SBP_NEW_ARRAY(job->arena, const char *, count);
     for (int32_t i = 0; i < count; i++)
         files[i] = sbp_options_list_at(run->options, option, first + i);
     o.files = files;
     o.file_count = count;
-    return sbp_dataset_load(run->diag, &o, out);
+    SBP_TRY(sbp_dataset_load(run->diag, &o, out));
+    job->chat.quiet = true; /* it was said */
+    return SBP_OK;
 }
 
 /* Data that were read before the plan was there. */
@@ -65,12 +72,42 @@ static sbp_status check_ids(const sbp_run *run) {
     return SBP_OK;
 }
 
+/* The template of conversations: what the user gave, else the model's. model: a directory or file, NULL:
+ * unknown. */
+static sbp_status find_template(load_job *job, const char *model) {
+    sbp_run *run = job->run;
+    const char *wish = sbp_options_text(run->options, "chat-template");
+    sbp_template_source *source = &job->chat.source;
+    job->chat.date = sbp_options_text(run->options, "date");
+    job->chat.tokenizer = job->tokenizer;
+    job->chat.assistant = loss_on(run->options) == SBP_LOSS_ASSISTANT;
+    if (wish) {
+        SBP_TRY(sbp_template_source_find(job->arena, run->diag, wish, model, source));
+        run->info.user_template = sbp_arena_strndup(run->arena, source->text, source->length);
+        return SBP_OK;
+    }
+    if (model)
+        SBP_TRY(sbp_template_source_of_model(job->arena, run->diag, model, source));
+    if (run->plan && run->plan->chat_template[0]) { /* it may be all that is left of the model */
+        source->text = run->plan->chat_template;
+        source->length = strlen(source->text);
+        source->name = run->plan->path;
+    }
+    return SBP_OK;
+}
+
+static const char *known_model(const char *path) {
+    return path && (sbp_directory_exists(path) || sbp_file_exists(path)) ? path : NULL;
+}
+
 static sbp_status load_body(void *user) {
     load_job *job = user;
     sbp_run *run = job->run;
+    job->chat.quiet = run->data != NULL; /* it was said before */
     if (run->plan->tokenizer_bytes > 0)
         SBP_TRY(sbp_tokenizer_from_json(job->arena, run->diag, run->plan->path, run->plan->tokenizer,
                                         (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
+    SBP_TRY(find_template(job, known_model(run->info.tokenizer)));
     int32_t files = sbp_options_list_count(run->options, "data");
     if (run->data)
         SBP_TRY(check_ids(run));
@@ -119,6 +156,7 @@ static sbp_status model_tokenizer(sbp_run *run, sbp_arena *arena, const sbp_toke
 static sbp_status load_raw_body(void *user) {
     load_job *job = user;
     SBP_TRY(model_tokenizer(job->run, job->arena, &job->tokenizer));
+    SBP_TRY(find_template(job, job->run->model));
     return load_files(job, "data", 0, sbp_options_list_count(job->run->options, "data"), &job->run->data);
 }
 

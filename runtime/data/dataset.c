@@ -14,7 +14,10 @@ typedef struct dataset_loader {
     int64_t overlong_count; /* with SBP_OVERLONG_ERROR */
     char overlong_where[512];
     int64_t overlong_first, overlong_most;
+    sbp_diag *row_diag; /* where rows may be wrong: their messages, before it is known what becomes of them */
 } dataset_loader;
+
+enum { SHOWN_BAD_ROWS = 5 };
 
 /* One line on its way to a document. */
 typedef struct line_job {
@@ -73,13 +76,17 @@ static sbp_status add_document(dataset_loader *l, const sbp_document *d, int64_t
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
+static sbp_diag *diag_of(const dataset_loader *l) {
+    return l->row_diag ? l->row_diag : l->diag;
+}
+
 static sbp_status check_ids(const line_job *job) {
     const sbp_document *d = &job->document;
     int64_t vocab = job->loader->options->vocab_size;
     for (int64_t i = 0; vocab > 0 && i < d->count; i++)
         if (d->ids[i] >= vocab)
             return sbp_fail(
-                job->loader->diag, SBP_INPUT,
+                diag_of(job->loader), SBP_INPUT,
                 "%s: token %lld is id %d ('%.40s'), which is not below the model's vocabulary of %lld",
                 job->where, (long long)i, d->ids[i],
                 job->loader->options->tokenizer
@@ -145,10 +152,19 @@ static sbp_status make_row(void *user) {
     dataset_loader *l = job->loader;
     sbp_row row;
     job->where = sbp_arena_printf(job->arena, "%s:%lld", job->path, (long long)job->line);
-    SBP_TRY(sbp_row_parse(job->arena, l->diag, job->where, job->text, job->length, &l->row_options, &l->form,
-                          &row));
+    SBP_TRY(sbp_row_parse(job->arena, diag_of(l), job->where, job->text, job->length, &l->row_options,
+                          &l->form, &row));
     SBP_TRY(sbp_document_make(&l->maker, job->arena, &row, &job->document));
     return check_ids(job);
+}
+
+/* What rows say that are not wrong goes on; of those that are, a warning for the first ones. */
+static void forward(void *user, sbp_severity severity, const char *text) {
+    dataset_loader *l = user;
+    if (severity == SBP_NOTE)
+        sbp_note(l->diag, "%s", text);
+    else if (severity == SBP_WARNING || l->data->bad < SHOWN_BAD_ROWS)
+        sbp_warn(l->diag, "%s%s", text, severity == SBP_ERROR ? " (row left out)" : "");
 }
 
 static sbp_status visit_line(void *user, const char *path, int64_t line, const char *text, size_t length) {
@@ -158,9 +174,16 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
     if (!job.arena)
         return out_of_memory(l);
     int64_t docs = l->data->doc_count;
+    sbp_row_form form = l->form;
     sbp_status status = sbp_guard(job.arena, l->diag, make_row, &job);
-    if (status == SBP_OK)
+    if (status == SBP_INPUT && l->row_diag) {
+        l->data->bad++;
+        l->form = form;
+        status = SBP_OK;
+        sbp_diag_clear(l->row_diag);
+    } else if (status == SBP_OK) {
         status = place_document(l, &job);
+    }
     if (status == SBP_OK && l->data->doc_count > docs) {
         if (reserve(&l->data->rows, &l->data->row_capacity, l->data->row_count + 2, sizeof *l->data->rows)) {
             l->data->rows[l->data->row_count++] = docs;
@@ -198,6 +221,7 @@ static sbp_status check_all(const dataset_loader *l) {
         o->overlong == SBP_OVERLONG_DROP ? "left out: too long"
                                          : "left out: no label within the greatest length");
     say(l, d->empty, "left out: no tokens");
+    say(l, d->bad, "left out: they are wrong");
     if (d->row_count == 0)
         return sbp_fail(l->diag, SBP_INPUT, "%s%s: no rows%s", o->file_count ? o->files[0] : "data",
                         o->file_count > 1 ? " ..." : "", d->read_count ? " are left" : "");
@@ -215,6 +239,8 @@ static void hash_all(sbp_dataset *d) {
 }
 
 static sbp_status load_files(dataset_loader *l) {
+    if (l->options->skip_bad_rows)
+        sbp_diag_set_sink(l->row_diag, forward, l);
     for (int32_t i = 0; i < l->options->file_count; i++)
         SBP_TRY(sbp_lines_read(l->diag, l->options->files[i], visit_line, l));
     SBP_TRY(check_all(l));
@@ -223,16 +249,27 @@ static sbp_status load_files(dataset_loader *l) {
 }
 
 sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options, sbp_dataset **out) {
-    dataset_loader l = {
-        .diag = diag,
-        .options = options,
-        .row_options = {options->text_field, options->vocab_size},
-        .maker = {.tokenizer = options->tokenizer, .loss_on = options->loss_on, .diag = diag}};
+    dataset_loader l = {.diag = diag,
+                        .options = options,
+                        .row_options = {options->text_field, options->vocab_size},
+                        .row_diag = options->skip_bad_rows ? sbp_diag_create() : NULL,
+                        .maker = {.tokenizer = options->tokenizer,
+                                  .loss_on = options->loss_on,
+                                  .diag = diag,
+                                  .chat_options = options->chat,
+                                  .chat_arena = sbp_arena_create()}};
     l.data = sbp_malloc(sizeof *l.data);
-    if (!l.data)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory for the data");
-    memset(l.data, 0, sizeof *l.data);
-    sbp_status status = load_files(&l);
+    sbp_status status = SBP_MACHINE;
+    if (l.data)
+        memset(l.data, 0, sizeof *l.data);
+    if (!l.data || !l.maker.chat_arena || (options->skip_bad_rows && !l.row_diag)) {
+        status = sbp_fail(diag, SBP_MACHINE, "out of memory for the data");
+    } else {
+        l.maker.diag = diag_of(&l);
+        status = load_files(&l);
+    }
+    sbp_arena_destroy(l.maker.chat_arena);
+    sbp_diag_destroy(l.row_diag);
     if (status == SBP_OK)
         *out = l.data;
     else

@@ -33,6 +33,8 @@ typedef struct sbp_dataset_options {
     int64_t vocab_size; /* 0: unknown */
     int64_t max_tokens; /* of a document; 0: any */
     sbp_overlong overlong;
+    const sbp_chat_options *chat; /* NULL: there is no template for conversations */
+    bool skip_bad_rows;           /* a row that is wrong is left out, with a warning, and counted */
 } sbp_dataset_options;
 
 typedef struct sbp_doc {
@@ -52,7 +54,7 @@ typedef struct sbp_dataset {
     int64_t label_count;
     int64_t longest;    /* tokens of the longest document */
     int64_t read_count; /* rows in the files */
-    int64_t dropped, truncated, split, empty;
+    int64_t dropped, truncated, split, empty, bad;
     uint64_t hash; /* of everything above */
 } sbp_dataset;
 

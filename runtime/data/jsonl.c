@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/data/messages.h"
+
 typedef struct row_reader {
     sbp_arena *arena;
     sbp_diag *diag;
@@ -28,6 +30,10 @@ static const char *type_name(const row_reader *r, const sbp_row_form *form) {
         return "'prompt_ids', 'completion_ids'";
     case SBP_ROW_PROMPT:
         return "'prompt', 'completion'";
+    case SBP_ROW_MESSAGES:
+        return "'messages'";
+    case SBP_ROW_PROMPT_MESSAGES:
+        return "'prompt', 'completion' of messages";
     case SBP_ROW_TEXT:
         return sbp_arena_printf(r->arena, "'%s'", r->options->text_field);
     default:
@@ -69,25 +75,26 @@ static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
     if (has(r, "chosen") || has(r, "rejected") || has(r, "chosen_ids") || has(r, "rejected_ids"))
         return not_built(r, "rows with chosen and rejected answers");
     if (has(r, "prompt") && has(r, "completion")) {
-        if (sbp_json_member(r->root, "prompt")->kind == SBP_JSON_ARRAY ||
-            sbp_json_member(r->root, "completion")->kind == SBP_JSON_ARRAY)
-            return not_built(r, "conversations (lists of messages)");
-        form->type = SBP_ROW_PROMPT;
+        bool messages = sbp_json_member(r->root, "prompt")->kind == SBP_JSON_ARRAY ||
+                        sbp_json_member(r->root, "completion")->kind == SBP_JSON_ARRAY;
+        form->type = messages ? SBP_ROW_PROMPT_MESSAGES : SBP_ROW_PROMPT;
         return SBP_OK;
     }
-    if (has(r, "messages") || has(r, "conversations"))
-        return not_built(r, "conversations (lists of messages)");
+    if (has(r, "messages") || has(r, "conversations")) {
+        form->type = SBP_ROW_MESSAGES;
+        return SBP_OK;
+    }
     if (has(r, r->options->text_field)) {
         form->type = SBP_ROW_TEXT;
         return SBP_OK;
     }
     if (has(r, "end_of_step"))
         return not_built(r, "rows that end a step");
-    return sbp_fail(
-        r->diag, SBP_INPUT,
-        "%s: found %s, expected '%s', 'prompt' and 'completion', 'input_ids', or 'prompt_ids' and "
-        "'completion_ids'; --text-field names another key of the text",
-        r->where, keys_of(r), r->options->text_field);
+    return sbp_fail(r->diag, SBP_INPUT,
+                    "%s: found %s, expected '%s', 'messages', 'prompt' and 'completion', 'input_ids', or "
+                    "'prompt_ids' and "
+                    "'completion_ids'; --text-field names another key of the text",
+                    r->where, keys_of(r), r->options->text_field);
 }
 
 static bool same_form(const sbp_row_form *a, const sbp_row_form *b) {
@@ -153,6 +160,20 @@ static sbp_status read_mask(const row_reader *r, const char *key, const int8_t *
     return SBP_OK;
 }
 
+/* What belongs to messages: tools and chat_template_kwargs. */
+static sbp_status read_settings(const row_reader *r) {
+    SBP_TRY(sbp_tools_read(r->arena, r->diag, r->where, sbp_json_member(r->root, "tools"), &r->row->tools));
+    if (has(r, "chat_template_kwargs"))
+        SBP_TRY(sbp_json_get_object(r->diag, r->root, "chat_template_kwargs", SBP_JSON_REQUIRED,
+                                    &r->row->template_kwargs));
+    return SBP_OK;
+}
+
+static sbp_status read_messages(const row_reader *r, const char *key, bool may_be_empty,
+                                const sbp_json **out) {
+    return sbp_messages_read(r->arena, r->diag, sbp_json_member(r->root, key), may_be_empty, out);
+}
+
 static sbp_status read_fields(const row_reader *r) {
     sbp_row *row = r->row;
     switch (row->form.type) {
@@ -175,6 +196,13 @@ static sbp_status read_fields(const row_reader *r) {
     case SBP_ROW_PROMPT:
         SBP_TRY(read_text(r, "prompt", &row->text));
         return read_text(r, "completion", &row->completion);
+    case SBP_ROW_MESSAGES:
+        SBP_TRY(read_settings(r));
+        return read_messages(r, has(r, "messages") ? "messages" : "conversations", false, &row->messages);
+    case SBP_ROW_PROMPT_MESSAGES:
+        SBP_TRY(read_settings(r));
+        SBP_TRY(read_messages(r, "prompt", true, &row->messages));
+        return read_messages(r, "completion", false, &row->completion_messages);
     default:
         return read_text(r, r->options->text_field, &row->text);
     }

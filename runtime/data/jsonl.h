@@ -1,10 +1,12 @@
 /* jsonl.h: rows of data: one JSON object a line, of a known type.
  *
  * Types, by the keys of the first row: {"input_ids"} with "labels" or the masks "completion_mask" and
- * "assistant_masks"; {"prompt_ids", "completion_ids"}; {"prompt", "completion"} as strings; {"text"} (or
- * another key). The first row decides for all files that are read together; every further row is checked
- * against it. Other keys are ignored. Ids are token ids as they are: nothing is tokenized or appended.
- * Conversations and preferences are recognised and refused: not built yet.
+ * "assistant_masks"; {"prompt_ids", "completion_ids"}; {"prompt", "completion"}, both strings or both lists
+ * of messages; {"messages"}, or the older {"conversations"} of {"from", "value"}; {"text"} (or another key).
+ * Rows of messages may have "tools" and "chat_template_kwargs" (messages.h). The first row decides for all
+ * files that are read together; every further row is checked against it. Other keys are ignored. Ids are
+ * token ids as they are: nothing is tokenized or appended. Preferences are recognised and refused: not built
+ * yet.
  *
  * Errors: SBP_INPUT, "FILE:LINE: field: expected .., found ..". A row type that is not built yet is
  * SBP_USAGE. Threads: none of this keeps state.
@@ -19,7 +21,9 @@ typedef enum sbp_row_type {
     SBP_ROW_INPUT_IDS,
     SBP_ROW_PROMPT_IDS,
     SBP_ROW_PROMPT,
-    SBP_ROW_TEXT
+    SBP_ROW_TEXT,
+    SBP_ROW_MESSAGES,
+    SBP_ROW_PROMPT_MESSAGES
 } sbp_row_type;
 
 /* What the first row has. */
@@ -45,6 +49,8 @@ typedef struct sbp_row {
     sbp_row_ids ids, completion_ids;
     int32_t *labels;                                 /* [ids.count] or NULL; -100: none */
     const int8_t *completion_mask, *assistant_masks; /* [ids.count] or NULL; 0 or 1 */
+    const sbp_json *messages, *completion_messages;  /* messages: the prompt where there is one */
+    const sbp_json *tools, *template_kwargs;         /* NULL: none */
 } sbp_row;
 
 typedef struct sbp_row_options {

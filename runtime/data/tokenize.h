@@ -3,7 +3,11 @@
  * Strings: the text of the end-of-sequence token is appended to a text or completion unless it ends with it;
  * the tokenizer adds its special tokens. prompt + completion: the completion begins where the tokens of
  * `prompt` and of `prompt + completion` first differ; the input is always the tokens of the joined text.
- * Labels are not shifted: labels[i] names token i, -100 stands for none.
+ * Conversations are rendered by the chat template (chat.h), which writes what begins and ends a text itself:
+ * nothing is added or appended. A prompt is rendered with the generation prompt, then prompt and completion
+ * together without; the completion begins where their tokens differ. What the assistant said
+ * (SBP_LOSS_ASSISTANT) is every token that has a character of it. Labels are not shifted: labels[i] names
+ * token i, -100 stands for none.
  *
  * Threads: a maker is used by one thread at a time.
  */
@@ -11,10 +15,12 @@
 #define SBP_RUNTIME_DATA_TOKENIZE_H
 
 #include "ir/io/tokenizer/tokenizer.h"
+#include "runtime/data/chat.h"
 #include "runtime/data/jsonl.h"
 
-/* Which tokens count. auto: the completion where rows have prompt and completion, else all. */
-typedef enum sbp_loss_on { SBP_LOSS_AUTO, SBP_LOSS_ALL, SBP_LOSS_COMPLETION } sbp_loss_on;
+/* Which tokens count. auto: the completion where rows have prompt and completion, else all. assistant: what
+ * the assistant said, of completions where there are some. */
+typedef enum sbp_loss_on { SBP_LOSS_AUTO, SBP_LOSS_ALL, SBP_LOSS_COMPLETION, SBP_LOSS_ASSISTANT } sbp_loss_on;
 
 typedef struct sbp_document {
     int32_t *ids, *labels; /* [count] */
@@ -28,11 +34,18 @@ typedef struct sbp_document_maker {
     sbp_loss_on loss_on;
     sbp_diag *diag; /* of warnings and errors */
     bool warned_eos, warned_border, warned_mask;
+    const sbp_chat_options *chat_options; /* NULL: there is no template */
+    sbp_arena *chat_arena; /* where the template goes, which is opened by the first conversation */
+    sbp_chat *chat;
 } sbp_document_maker;
 
 /* In the arena. Needs no guard. */
 sbp_status sbp_document_make(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
                              sbp_document *out) SBP_CHECKED;
+
+/* The text of a conversation, of prompt and completion together. Below a guard. */
+sbp_status sbp_row_render(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
+                          bool add_generation_prompt, sbp_rendering *out) SBP_CHECKED;
 
 /* Text of the end-of-sequence token; NULL when the tokenizer has none. */
 const char *sbp_eos_text(const sbp_tokenizer *tokenizer);

@@ -186,6 +186,10 @@ static sbp_status save_body(void *user) {
     sbp_save_options options = {.dtype = model_dtype(job), .max_shard_bytes = SHARD_BYTES};
     SBP_TRY(write_config(job));
     SBP_TRY(carry_files(job));
+    const char *template = job->info->user_template;
+    if (template)
+        SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "chat_template.jinja"),
+                               template, strlen(template)));
     return sbp_params_save(job->executor, job->plan,
                            sbp_file_join(job->arena, job->directory, "model.safetensors"), &options,
                            job->diag);

@@ -155,8 +155,8 @@ static void test_names_of_trl(void **state) {
         f, parse(f, SBP_PHASE_RUN, "--train_sampling_strategy sequential --assistant_only_loss false", &o));
     assert_false(sbp_options_on(o, "shuffle"));
     assert_false(sbp_options_given(o, "loss-on"));
-    assert_fails(f, SBP_USAGE, "assistant is not built yet",
-                 parse(f, SBP_PHASE_RUN, "--assistant_only_loss true", &o));
+    assert_ok(f, parse(f, SBP_PHASE_RUN, "--assistant_only_loss true", &o));
+    assert_true(sbp_options_is(o, "loss-on", "assistant"));
     assert_ok(f, parse(f, SBP_PHASE_RUN, "--seed 3", &o));
     assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, "--overlong split --max_length 64", &o));
     assert_true(sbp_options_is(o, "overlong", "split"));

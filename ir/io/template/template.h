@@ -36,7 +36,6 @@ typedef struct sbp_template_variable {
     const sbp_json *json;
     const char *text; /* UTF-8 */
     bool boolean;
-    int64_t first_items; /* of a json array: only so many of its items; 0: all */
 } sbp_template_variable;
 
 typedef struct sbp_template_limits {

@@ -61,8 +61,7 @@ sbp_status sbp_tpl_call(tpl_eval *e, const tpl_value *callee, tpl_args *args, tp
     }
 }
 
-/* ---- parts
- * ------------------------------------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------------------------- */
 
 static sbp_status eval_name(tpl_eval *e, const tpl_node *node, tpl_value *out) {
     for (const tpl_scope *scope = e->scope; scope; scope = scope->outer)

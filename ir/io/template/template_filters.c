@@ -7,8 +7,7 @@
 
 #include "ir/io/template/template_filters.h"
 
-/* ---- texts
- * -------------------------------------------------------------------------------------------------- */
+/* ---- texts ----------------------------------------------------------------------------------------- */
 
 static sbp_status cased(tpl_eval *e, const tpl_value *self, tpl_case to, tpl_value *out) {
     tpl_value text;
@@ -155,8 +154,7 @@ TPL_WORK(filter_truncate) {
     return sbp_tpl_binary(e, '+', &left, &end, out);
 }
 
-/* ---- numbers
- * -------------------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------------- */
 
 /* Text of a number without blanks around it and single underscores inside; NULL: too long, or none. */
 static const char *number_text(tpl_text text, char out[80]) {
@@ -277,8 +275,7 @@ TPL_WORK(filter_round) {
     return SBP_OK;
 }
 
-/* ---- others
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- others ---------------------------------------------------------------------------------------- */
 
 TPL_WORK(filter_default) {
     TPL_UNUSED;
@@ -328,8 +325,7 @@ TPL_WORK(filter_tojson) {
     return sbp_tpl_text_value(e, &text, false, out);
 }
 
-/* ---- all of them
- * ------------------------------------------------------------------------------------------------ */
+/* ---- all of them ----------------------------------------------------------------------------------- */
 
 static const tpl_builtin filters[] = {
     {"abs", "", filter_abs, 0},

@@ -172,8 +172,7 @@ sbp_status sbp_tpl_percent(tpl_eval *e, const tpl_value *format, const tpl_value
     return sbp_tpl_text_value(e, &text, format->safe, out);
 }
 
-/* ---- format
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- format ---------------------------------------------------------------------------------------- */
 
 /* The value of a field: "", "0", "name". */
 static sbp_status field_value(tpl_eval *e, tpl_text name, tpl_args *args, int32_t *next, tpl_value *out) {

@@ -363,8 +363,7 @@ sbp_status sbp_tpl_dict_set(tpl_eval *e, tpl_dict *dict, tpl_value key, tpl_valu
 sbp_status sbp_tpl_dict_get(tpl_eval *e, const tpl_dict *dict, const tpl_value *key,
                             const tpl_value **out) SBP_CHECKED;
 bool sbp_tpl_hashable(const tpl_value *value); /* as far as its own kind says */
-sbp_status sbp_tpl_from_json(tpl_eval *e, const sbp_json *json, int64_t first_items,
-                             tpl_value *out) SBP_CHECKED;
+sbp_status sbp_tpl_from_json(tpl_eval *e, const sbp_json *json, tpl_value *out) SBP_CHECKED;
 
 /* template_operate.c, template_access.c */
 sbp_status sbp_tpl_binary(tpl_eval *e, int op, const tpl_value *a, const tpl_value *b,

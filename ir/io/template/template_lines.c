@@ -47,8 +47,7 @@ sbp_status sbp_tpl_split_lines(tpl_eval *e, tpl_text text, bool keep_ends, tpl_v
     return finish(e, &parts, false, out);
 }
 
-/* ---- split
- * -------------------------------------------------------------------------------------------------- */
+/* ---- split ----------------------------------------------------------------------------------------- */
 
 static sbp_status split_blanks(tpl_eval *e, tpl_text rest, int64_t most, bool right, part_list *parts) {
     for (;;) {
@@ -138,8 +137,7 @@ sbp_status sbp_tpl_replace(tpl_eval *e, tpl_text text, tpl_text old, tpl_text by
     return sbp_tpl_text_value(e, &result, false, out);
 }
 
-/* ---- cases
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------------------------- */
 
 static sbp_status add_cased(tpl_eval *e, sbp_text *out, uint32_t code, bool upper) {
     char bytes[4];

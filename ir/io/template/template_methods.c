@@ -23,8 +23,7 @@ static sbp_status want_integer(tpl_eval *e, const tpl_value *value, int64_t othe
     return SBP_OK;
 }
 
-/* ---- strings: ends
- * --------------------------------------------------------------------------------------------- */
+/* ---- strings: ends --------------------------------------------------------------------------------- */
 
 static sbp_status strip(tpl_eval *e, const tpl_value *self, const tpl_value *chars, bool left, bool right,
                         tpl_value *out) {
@@ -121,8 +120,7 @@ TPL_WORK(method_removesuffix) {
     return SBP_OK;
 }
 
-/* ---- strings: parts
- * ---------------------------------------------------------------------------------------------- */
+/* ---- strings: parts -------------------------------------------------------------------------------- */
 
 static sbp_status split(tpl_eval *e, const tpl_value *self, const tpl_value *values, bool right,
                         tpl_value *out) {
@@ -241,8 +239,7 @@ TPL_WORK(method_count) {
     return SBP_OK;
 }
 
-/* ---- strings: other texts
- * ------------------------------------------------------------------------------------------ */
+/* ---- strings: other texts -------------------------------------------------------------------------- */
 
 #define CASE(name, to)                                                                                       \
     TPL_WORK(name) {                                                                                         \
@@ -347,8 +344,7 @@ TPL_WORK(method_format) {
     return sbp_tpl_str_format(e, self->string, rest, out);
 }
 
-/* ---- strings: what they are
- * ------------------------------------------------------------------------------------------ */
+/* ---- strings: what they are ------------------------------------------------------------------------ */
 
 static bool is_decimal(uint32_t c) {
     return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_ND;
@@ -397,8 +393,7 @@ TPL_WORK(method_isupper) {
     return sbp_tpl_has_case(e, self, true, out);
 }
 
-/* ---- lists and dicts
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- lists and dicts ------------------------------------------------------------------------------- */
 
 TPL_WORK(list_index) {
     TPL_UNUSED;
@@ -478,9 +473,7 @@ TPL_WORK(dict_copy) {
     return SBP_OK;
 }
 
-/* ---- loops
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- loops ----------------------------------------------------------------------------------------- */
 
 TPL_WORK(loop_cycle) {
     TPL_UNUSED;
@@ -504,9 +497,7 @@ TPL_WORK(loop_changed) {
     return SBP_OK;
 }
 
-/* ---- all of them
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- all of them ----------------------------------------------------------------------------------- */
 
 /* Without work: it would change the value, which the sandbox does not allow. */
 static const tpl_builtin methods[] = {

@@ -109,8 +109,7 @@ static sbp_status reals(tpl_eval *e, int op, double a, double b, tpl_value *out)
     return SBP_OK;
 }
 
-/* ---- strings and lists
- * ------------------------------------------------------------------------------------- */
+/* ---- strings and lists ----------------------------------------------------------------------------- */
 
 static sbp_status add_strings(tpl_eval *e, const tpl_value *a, const tpl_value *b, tpl_value *out) {
     tpl_text left = a->string, right = b->string;
@@ -186,8 +185,7 @@ sbp_status sbp_tpl_binary(tpl_eval *e, int op, const tpl_value *a, const tpl_val
     return sbp_tpl_fail(e, "%s %s %s: not possible", sbp_tpl_type(a), text, sbp_tpl_type(b));
 }
 
-/* ---- slices
- * -------------------------------------------------------------------------------------------------- */
+/* ---- slices ---------------------------------------------------------------------------------------- */
 
 /* One bound as slice.indices has it: given or not, clamped. */
 static int64_t bound(const tpl_value *value, int64_t count, int64_t least, int64_t most, int64_t otherwise) {

@@ -79,8 +79,7 @@ static sbp_status assign(tpl_eval *e, const tpl_node *target, const tpl_value *v
     return sbp_tpl_dict_set(e, space.dict, target->value, *value);
 }
 
-/* ---- loops
- * ------------------------------------------------------------------------------------------------- */
+/* ---- loops ----------------------------------------------------------------------------------------- */
 
 /* Items for which the condition of the loop holds. */
 static sbp_status select_items(tpl_eval *e, const tpl_node *node, tpl_value **items, int64_t *count) {
@@ -142,8 +141,7 @@ static sbp_status run_for(tpl_eval *e, const tpl_node *node) {
     return count > 0 ? run_items(e, node, items, count) : run_inner(e, node->other);
 }
 
-/* ---- macros
- * ------------------------------------------------------------------------------------------------- */
+/* ---- macros ---------------------------------------------------------------------------------------- */
 
 static sbp_status unexpected_name(tpl_eval *e, const tpl_macro *macro, const tpl_named *named) {
     return sbp_tpl_fail(e, "macro '%s' has no parameter '%.*s'",
@@ -267,8 +265,7 @@ static sbp_status run_call_block(tpl_eval *e, const tpl_node *node) {
     return sbp_tpl_add_str(e, e->out, &result);
 }
 
-/* ---- generation
- * ---------------------------------------------------------------------------------------------- */
+/* ---- generation ------------------------------------------------------------------------------------ */
 
 /* As transformers has it: the span begins where the result ends now, also inside of a macro, whose text is
  * not there yet. */
@@ -290,8 +287,7 @@ static sbp_status run_generation(tpl_eval *e, const tpl_node *node) {
     return sbp_tpl_add(e, e->out, text.string);
 }
 
-/* ---- statements
- * ------------------------------------------------------------------------------------------------ */
+/* ---- statements ------------------------------------------------------------------------------------ */
 
 static sbp_status run_if(tpl_eval *e, const tpl_node *node) {
     for (;;) {
@@ -379,8 +375,7 @@ sbp_status sbp_tpl_run(tpl_eval *e, const tpl_node *body) {
     return SBP_OK;
 }
 
-/* ---- the whole
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------------- */
 
 typedef struct parse_job {
     sbp_arena *arena;
@@ -436,7 +431,7 @@ static sbp_status set_variables(tpl_eval *e, const sbp_template_call *call) {
         if (symbol == e->template->symbol_count)
             continue; /* the template does not ask for it */
         if (v->json)
-            SBP_TRY(sbp_tpl_from_json(e, v->json, v->first_items, &value));
+            SBP_TRY(sbp_tpl_from_json(e, v->json, &value));
         else
             value = v->text ? sbp_tpl_literal(v->text) : sbp_tpl_bool(v->boolean);
         if (value.kind == TPL_STRING && !sbp_tpl_valid_utf8(value.string))

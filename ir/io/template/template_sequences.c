@@ -4,8 +4,7 @@
 
 #include "ir/io/template/template_filters.h"
 
-/* ---- attributes of items
- * ------------------------------------------------------------------------------------- */
+/* ---- attributes of items --------------------------------------------------------------------------- */
 
 /* item.a.0.b by "a.0.b", or item[3] by 3; attribute MISSING or NONE: the item. fallback may be NULL. */
 static sbp_status get_path(tpl_eval *e, const tpl_value *item, const tpl_value *attribute,
@@ -51,8 +50,7 @@ static tpl_value generator(tpl_value list) {
     return list;
 }
 
-/* ---- ends and lengths
- * ------------------------------------------------------------------------------------------ */
+/* ---- ends and lengths ------------------------------------------------------------------------------ */
 
 sbp_status sbp_tpl_filter_length(TPL_PARAMETERS) {
     int64_t length;
@@ -122,8 +120,7 @@ sbp_status sbp_tpl_filter_items(TPL_PARAMETERS) {
     return SBP_OK;
 }
 
-/* ---- choosing
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- choosing -------------------------------------------------------------------------------------- */
 
 /* items for which a test holds; with an attribute, of that. */
 static sbp_status choose(tpl_eval *e, const tpl_value *self, tpl_args *args, bool with_attribute, bool wanted,
@@ -242,8 +239,7 @@ sbp_status sbp_tpl_filter_unique(TPL_PARAMETERS) {
     return SBP_OK;
 }
 
-/* ---- orders
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- orders ---------------------------------------------------------------------------------------- */
 
 /* One key, or with "a,b" a list of them. */
 static sbp_status sort_key(tpl_eval *e, const tpl_value *item, const tpl_value *attribute, bool sensitive,
@@ -323,8 +319,7 @@ sbp_status sbp_tpl_filter_max(TPL_PARAMETERS) {
     return extreme(e, self, values, '>', out);
 }
 
-/* ---- together
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- together -------------------------------------------------------------------------------------- */
 
 sbp_status sbp_tpl_filter_join(TPL_PARAMETERS) {
     tpl_value *items;

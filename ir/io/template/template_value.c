@@ -355,8 +355,7 @@ sbp_status sbp_tpl_length(tpl_eval *e, const tpl_value *value, int64_t *out) {
     }
 }
 
-/* ---- dicts
- * ------------------------------------------------------------------------------------------------- */
+/* ---- dicts ----------------------------------------------------------------------------------------- */
 
 tpl_value sbp_tpl_dict(tpl_eval *e) {
     return (tpl_value){.kind = TPL_DICT, .dict = SBP_NEW(e->arena, tpl_dict)};
@@ -461,13 +460,12 @@ sbp_status sbp_tpl_dict_get(tpl_eval *e, const tpl_dict *dict, const tpl_value *
     return SBP_OK;
 }
 
-/* ---- from JSON
- * --------------------------------------------------------------------------------------------- */
+/* ---- from JSON ------------------------------------------------------------------------------------- */
 
-static sbp_status items_from_json(tpl_eval *e, const sbp_json *json, int64_t count, tpl_value *out) {
-    *out = sbp_tpl_sequence(e, TPL_LIST, count);
-    for (int64_t i = 0; i < count; i++)
-        SBP_TRY(sbp_tpl_from_json(e, &json->items[i], 0, &out->sequence->items[i]));
+static sbp_status items_from_json(tpl_eval *e, const sbp_json *json, tpl_value *out) {
+    *out = sbp_tpl_sequence(e, TPL_LIST, json->count);
+    for (int64_t i = 0; i < json->count; i++)
+        SBP_TRY(sbp_tpl_from_json(e, &json->items[i], &out->sequence->items[i]));
     return SBP_OK;
 }
 
@@ -475,13 +473,13 @@ static sbp_status members_from_json(tpl_eval *e, const sbp_json *json, tpl_value
     *out = sbp_tpl_dict(e);
     for (int64_t i = 0; i < json->count; i++) {
         tpl_value value;
-        SBP_TRY(sbp_tpl_from_json(e, &json->items[i], 0, &value));
+        SBP_TRY(sbp_tpl_from_json(e, &json->items[i], &value));
         SBP_TRY(sbp_tpl_dict_set(e, out->dict, sbp_tpl_literal(json->items[i].key), value));
     }
     return SBP_OK;
 }
 
-sbp_status sbp_tpl_from_json(tpl_eval *e, const sbp_json *json, int64_t first_items, tpl_value *out) {
+sbp_status sbp_tpl_from_json(tpl_eval *e, const sbp_json *json, tpl_value *out) {
     sbp_status status = SBP_OK;
     SBP_TRY(sbp_tpl_charge(e, 1));
     SBP_TRY(sbp_tpl_deeper(e));
@@ -502,8 +500,7 @@ sbp_status sbp_tpl_from_json(tpl_eval *e, const sbp_json *json, int64_t first_it
         *out = sbp_tpl_string(json->string, (size_t)json->count);
         break;
     case SBP_JSON_ARRAY:
-        status = items_from_json(e, json,
-                                 first_items && first_items < json->count ? first_items : json->count, out);
+        status = items_from_json(e, json, out);
         break;
     case SBP_JSON_OBJECT:
         status = members_from_json(e, json, out);

@@ -1,0 +1,79 @@
+/* Conversations as a user meets them: the template of a model, of a plan or given; what is trained; what the
+ * result has; the day that templates see, kept when a run goes on. */
+#include "tests/cli/cli_testing.h"
+
+#define TEMPLATE "tests/golden/chat/chatml.jinja"
+
+static void put_rows(io_fixture *f) {
+    cli_put(f, "d.jsonl",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"Who is Lily?\"}, {\"role\": \"assistant\", "
+            "\"content\": "
+            "\"A girl.\"}]}\n"
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"Where is she?\"}, {\"role\": \"assistant\", "
+            "\"content\": "
+            "\"In the park.\"}, {\"role\": \"user\", \"content\": \"Why?\"}, {\"role\": \"assistant\", "
+            "\"content\": \"To "
+            "play.\"}]}\n");
+    cli_put(f, "today.jinja",
+            "{{ strftime_now('%Y-%m-%d') }}{% for m in messages %}{{ m.content }}{% endfor %}");
+}
+
+static void test_render(void **state) {
+    io_fixture *f = *state;
+    put_rows(f);
+    cli_ok(f, "$R tokenize $S --render --chat-template " TEMPLATE " <$D/d.jsonl");
+    assert_string_equal(strtok(sbp_arena_strdup(f->arena, cli_text(f, "out")), "\n"),
+                        "\"<|user|>\\nWho is Lily?\\n<|assistant|>\\nA girl.</s>\\n\"");
+    cli_ok(f, "$R tokenize $S --render --add-generation-prompt --chat-template " TEMPLATE " <$D/d.jsonl");
+    assert_non_null(strstr(cli_text(f, "out"), "A girl.</s>\\n<|assistant|>\\n\"\n"));
+    cli_ok(f, "$R tokenize $S --render --chat-template $D/today.jinja --date 2020-02-29 <$D/d.jsonl");
+    assert_int_equal(0, strncmp(cli_text(f, "out"), "\"2020-02-29Who", 14));
+    cli_fails(f, 1, "lines failed", "$R tokenize $S --render <$D/d.jsonl");
+    assert_non_null(strstr(cli_text(f, "out"), "the model has no chat template"));
+    cli_fails(f, 2, "no file, no directory with a template",
+              "$R tokenize $S --chat-template nothing <$D/d.jsonl");
+}
+
+static void test_train(void **state) {
+    io_fixture *f = *state;
+    put_rows(f);
+    cli_ok(f,
+           "$R $S --data $D/d.jsonl --steps 4 --batch-size 1 --out $D/o --loss-on assistant --save-every 2 "
+           "--date 2020-02-29 --chat-template " TEMPLATE);
+    assert_non_null(strstr(cli_text(f, "err"), "chat template: " TEMPLATE "; answers: as it marks them"));
+    cli_ok(f, "cmp $D/o/chat_template.jinja " TEMPLATE);
+    cli_ok(f, "$R $S --data $D/d.jsonl --dry-run --loss-on assistant --chat-template " TEMPLATE);
+    assert_non_null(strstr(cli_text(f, "out"), "[[")); /* the first label of a document is none of these */
+    const sbp_json *options = sbp_json_member(cli_json(f, "o/run.json"), "options");
+    assert_string_equal(sbp_json_member(options, "date")->string, "2020-02-29");
+    cli_ok(f, "$R $S --out $D/o --resume --steps 5");
+    options = sbp_json_member(cli_json(f, "o/run.json"), "options");
+    assert_string_equal(sbp_json_member(options, "date")->string, "2020-02-29");
+    cli_fails(f, 2, "--date 2020-02-29", "$R $S --out $D/o --resume --steps 6 --date 2021-01-01");
+    cli_fails(f, 2, "expected a day as 2026-03-01", "$R $S --data $D/d.jsonl --out none --date yesterday");
+    cli_ok(f, "mkdir $D/m && cp $S/* $D/m && cp " TEMPLATE
+              " $D/m/chat_template.jinja && $C compile $D/m -o $D/p "
+              "--seq-len 300 && rm -r $D/m && $R tokenize $D/p --render <$D/d.jsonl");
+    assert_non_null(strstr(cli_text(f, "out"), "A girl.</s>"));
+}
+
+static void test_bad_rows(void **state) {
+    io_fixture *f = *state;
+    put_rows(f);
+    cli_ok(f, "echo '{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}' >>$D/d.jsonl");
+    cli_fails(f, 1, "d.jsonl:3: no token counts",
+              "$R $S --data $D/d.jsonl --dry-run --loss-on assistant --chat-template " TEMPLATE);
+    cli_ok(
+        f,
+        "$R $S --data $D/d.jsonl --dry-run --loss-on assistant --on-bad-row skip --chat-template " TEMPLATE);
+    assert_non_null(strstr(cli_text(f, "err"), "1 of 3 rows left out: they are wrong"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_render, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_train, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_bad_rows, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
