@@ -33,7 +33,7 @@ static int32_t make_options(const sbp_cuda_source *source, char options[OPTIONS]
     if (source->exact)
         snprintf(options[count++], OPTION_BYTES, "--fmad=false");
     if (source->key.kind == SBP_CMD_ROW) /* text that is made declares more than each kernel uses */
-        snprintf(options[count++], OPTION_BYTES, "--diag-suppress=177,186");
+        snprintf(options[count++], OPTION_BYTES, "--diag-suppress=177,186,550");
     return count;
 }
 

@@ -43,10 +43,11 @@ static void declare_shared(emitter *e) {
     emit_sums_shared(e);
 }
 
-static int32_t reduction_count(const emitter *e) {
+/* Reductions over the threads of a team. */
+static int32_t team_reductions(const emitter *e) {
     int32_t count = 0;
     for (int32_t k = 0; k < e->kernel->instr_count; k++)
-        count += emit_is_reduction(&e->kernel->instrs[k]);
+        count += emit_is_reduction(&e->kernel->instrs[k]) && (e->kernel->instrs[k].axes & SBP_VARY_ELEM);
     return count;
 }
 
@@ -191,7 +192,7 @@ static void blocks_by_unit(emitter *e) {
     if (apart) {
         emit_close(e);
         emit_sums_combine(e);
-    } else if (reduction_count(e) == 1 && e->dialect->reductions_meet) { /* its memory is used again */
+    } else if (team_reductions(e) == 1 && e->dialect->reductions_meet) { /* its memory is used again */
         emit_line(e, "%s", e->dialect->team_barrier);
     }
     emit_close(e);
