@@ -1,40 +1,19 @@
 /* planner.c: candidates, their bytes and time, and the choice among them. */
-#include "passes/planner/planner.h"
-#include "passes/update.h"
+#include "passes/planner/search.h"
 
 #include <string.h>
 
-#include "passes/planner/evaluate.h"
+#include "passes/update.h"
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
 
-/* The least bytes and the least seconds of a structure (g, k, homes) that saves nothing. */
-typedef struct bounds {
-    sbp_schedule_options structure;
-    sbp_plan_estimate small, large; /* with the smallest chunks; with the largest, timed */
-} bounds;
-
-typedef struct search {
-    sbp_evaluator pl;
-    const sbp_wish *wish;
-    bool longest;     /* maximise t_max instead of speed */
-    int64_t quarters; /* of the target's chunk sizes */
-    bool refine;      /* look at all sizes */
-    bool slow_update; /* updates run where they take longer: it may be where there is room */
-    bool found;
-    bounds *tried; /* those of the first round, for the second */
-    int32_t tried_count, tried_capacity;
-    sbp_plan_estimate best, smallest; /* smallest: least device memory of all, for messages */
-} search;
-
-/* What --memory limits: the arena and the process beside it; both arenas where they share memory. */
-static int64_t needed_bytes(const sbp_target_info *target, const sbp_plan_estimate *e) {
+int64_t sbp_search_needed_bytes(const sbp_target_info *target, const sbp_plan_estimate *e) {
     return e->device_bytes + target->runtime_bytes + (target->shared_memory ? e->host_bytes : 0);
 }
 
-static bool fits(const search *s, const sbp_plan_estimate *e) {
+static bool fits(const sbp_search *s, const sbp_plan_estimate *e) {
     const sbp_wish *w = s->wish;
-    int64_t device = needed_bytes(&s->pl.base->target, e);
+    int64_t device = sbp_search_needed_bytes(&s->pl.base->target, e);
     return (w->memory_bytes == 0 || device <= w->memory_bytes) &&
            (w->host_memory_bytes == 0 || e->host_bytes <= w->host_memory_bytes);
 }
@@ -44,17 +23,18 @@ static int64_t clamp_chunk(int64_t chunk, int64_t t) {
     return chunk < 1 ? 1 : chunk > t ? t : chunk;
 }
 
-static sbp_status try_at(search *s, sbp_schedule_options o, int64_t t, bool timed, sbp_plan_estimate *e) {
+static sbp_status try_at(sbp_search *s, sbp_schedule_options o, int64_t t, bool timed, sbp_plan_estimate *e) {
     o.chunk = clamp_chunk(o.chunk, t);
     o.head_chunk = clamp_chunk(o.head_chunk, t);
     SBP_TRY(sbp_evaluator_run(&s->pl, t, &o, timed, e));
     const sbp_target_info *target = &s->pl.base->target;
-    if (s->smallest.device_bytes == 0 || needed_bytes(target, e) < needed_bytes(target, &s->smallest))
+    if (s->smallest.device_bytes == 0 ||
+        sbp_search_needed_bytes(target, e) < sbp_search_needed_bytes(target, &s->smallest))
         s->smallest = *e;
     return SBP_OK;
 }
 
-static bool better(const search *s, const sbp_plan_estimate *e) {
+static bool better(const sbp_search *s, const sbp_plan_estimate *e) {
     if (!s->found)
         return true;
     if (s->longest && e->t_max != s->best.t_max)
@@ -62,15 +42,20 @@ static bool better(const search *s, const sbp_plan_estimate *e) {
     return e->seconds < s->best.seconds * 0.999; /* earlier candidates win ties */
 }
 
-static void consider(search *s, const sbp_plan_estimate *e) {
-    if (!fits(s, e) || !better(s, e))
+static void consider(sbp_search *s, const sbp_plan_estimate *e) {
+    if (!fits(s, e))
+        return;
+    sbp_plan_estimate *own = &s->best_of[s->homes];
+    if (own->t_max == 0 || e->seconds < own->seconds)
+        *own = *e;
+    if (!better(s, e))
         return;
     s->best = *e;
     s->found = true;
 }
 
 /* The longest t at which the schedule fits. */
-static sbp_status try_longest(search *s, const sbp_schedule_options *o) {
+static sbp_status try_longest(sbp_search *s, const sbp_schedule_options *o) {
     sbp_plan_estimate e;
     int64_t low = 0, high = 1;
     for (; high < (int64_t)1 << 32; high *= 2) {
@@ -98,16 +83,17 @@ typedef struct room {
     int64_t device, host;
 } room;
 
-static room room_left(const search *s, const sbp_plan_estimate *e) {
+static room room_left(const sbp_search *s, const sbp_plan_estimate *e) {
     const sbp_wish *w = s->wish;
-    room r = {.device = w->memory_bytes > 0 ? w->memory_bytes - needed_bytes(&s->pl.base->target, e)
-                                            : INT64_MAX / 4,
+    room r = {.device = w->memory_bytes > 0
+                            ? w->memory_bytes - sbp_search_needed_bytes(&s->pl.base->target, e)
+                            : INT64_MAX / 4,
               .host = w->host_memory_bytes > 0 ? w->host_memory_bytes - e->host_bytes : INT64_MAX / 4};
     return r;
 }
 
 /* Takes a step's bytes from the room when they are there. */
-static bool claim(const search *s, const sbp_schedule_options *o, const sbp_worth *step, room *r) {
+static bool claim(const sbp_search *s, const sbp_schedule_options *o, const sbp_worth *step, room *r) {
     double t = (double)s->wish->t_max, all = (double)step->row_bytes * t,
            slots = (double)step->call_row_bytes * t * 2;
     bool away = o->homes[SBP_ITEM_SAVED] != SBP_DEVICE;
@@ -120,7 +106,7 @@ static bool claim(const search *s, const sbp_schedule_options *o, const sbp_wort
     return true;
 }
 
-static void name_saved(search *s, const sbp_worth *steps, const bool *taken, int32_t count,
+static void name_saved(sbp_search *s, const sbp_worth *steps, const bool *taken, int32_t count,
                        sbp_schedule_options *o) {
     const char **names = NULL;
     int32_t n = 0, capacity = 0;
@@ -132,7 +118,7 @@ static void name_saved(search *s, const sbp_worth *steps, const bool *taken, int
 }
 
 /* Leaves out names that others made unneeded: nothing is kept under them. */
-static sbp_status drop_unneeded(search *s, sbp_plan_estimate *e) {
+static sbp_status drop_unneeded(sbp_search *s, sbp_plan_estimate *e) {
     sbp_schedule_options *o = &e->schedule;
     sbp_skeleton *made;
     SBP_TRY(sbp_evaluator_skeleton(&s->pl, o, e->t_max, &made));
@@ -160,7 +146,8 @@ typedef struct filling {
 /* Steps too large for what is left are passed over. Those that buy most time per byte come first, or those
  * that buy most time at all: a large one may fill the room better than several small ones that leave no place
  * for it. `bare` is the schedule's estimate with nothing saved. */
-static sbp_status claim_steps(search *s, const sbp_plan_estimate *bare, bool largest_first, filling *out) {
+static sbp_status claim_steps(sbp_search *s, const sbp_plan_estimate *bare, bool largest_first,
+                              filling *out) {
     const sbp_schedule_options *o = &bare->schedule;
     sbp_skeleton *base;
     SBP_TRY(sbp_evaluator_skeleton(&s->pl, o, bare->t_max, &base));
@@ -194,7 +181,7 @@ static sbp_status claim_steps(search *s, const sbp_plan_estimate *bare, bool lar
 
 /* Fills the room that a schedule leaves. Sizes of steps come from the graph, so that what was chosen is
  * measured, and gives way from its end until it fits. */
-static sbp_status fill_in_order(search *s, const sbp_plan_estimate *bare, bool largest_first) {
+static sbp_status fill_in_order(sbp_search *s, const sbp_plan_estimate *bare, bool largest_first) {
     sbp_schedule_options o = bare->schedule;
     filling f;
     SBP_TRY(claim_steps(s, bare, largest_first, &f));
@@ -216,12 +203,12 @@ static sbp_status fill_in_order(search *s, const sbp_plan_estimate *bare, bool l
     return SBP_OK;
 }
 
-static sbp_status fill_room(search *s, const sbp_plan_estimate *bare) {
+static sbp_status fill_room(sbp_search *s, const sbp_plan_estimate *bare) {
     SBP_TRY(fill_in_order(s, bare, false));
     return fill_in_order(s, bare, true);
 }
 
-static sbp_status try_candidate(search *s, const sbp_schedule_options *o) {
+sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) {
     if (s->longest)
         return try_longest(s, o);
     sbp_plan_estimate e;
@@ -247,7 +234,7 @@ static int64_t most_rows(const sbp_target_info *t, int64_t usual) {
 enum { CHUNK_STEPS = 5 }; /* a quarter of what the target likes, half of it, .. four times as much */
 
 /* Chunks of step i, of the head of step j; false: more than the target has a use for. */
-static bool pick_chunks(const search *s, int i, int j, sbp_schedule_options *o) {
+static bool pick_chunks(const sbp_search *s, int i, int j, sbp_schedule_options *o) {
     const sbp_wish *w = s->wish;
     const sbp_target_info *t = &s->pl.base->target;
     o->chunk = pick(w->chunk, w->whole, t->chunk, INT64_C(1) << i);
@@ -256,13 +243,13 @@ static bool pick_chunks(const search *s, int i, int j, sbp_schedule_options *o) 
            (w->head_chunk != SBP_AUTO || o->head_chunk <= most_rows(t, t->head_chunk));
 }
 
-static void pick_largest(const search *s, sbp_schedule_options *o) {
+static void pick_largest(const sbp_search *s, sbp_schedule_options *o) {
     int most = CHUNK_STEPS - 1;
     while (most > 0 && !pick_chunks(s, most, most, o))
         most--;
 }
 
-static sbp_status find_bounds(search *s, sbp_schedule_options o, bounds *out) {
+static sbp_status find_bounds(sbp_search *s, sbp_schedule_options o, sbp_bounds *out) {
     out->structure = o;
     (void)pick_chunks(s, 0, 0, &o);
     SBP_TRY(try_at(s, o, s->wish->t_max, false, &out->small));
@@ -270,7 +257,7 @@ static sbp_status find_bounds(search *s, sbp_schedule_options o, bounds *out) {
     return try_at(s, o, s->wish->t_max, true, &out->large);
 }
 
-static const bounds *known_bounds(const search *s, const sbp_schedule_options *o) {
+static const sbp_bounds *known_bounds(const sbp_search *s, const sbp_schedule_options *o) {
     for (int32_t i = 0; i < s->tried_count; i++) {
         const sbp_schedule_options *other = &s->tried[i].structure;
         if (other->segment == o->segment && other->checkpoint_every == o->checkpoint_every &&
@@ -282,9 +269,9 @@ static const bounds *known_bounds(const search *s, const sbp_schedule_options *o
 
 /* Whether chunks of other sizes could make a structure the best: with the memory of the smallest and the time
  * of the largest. */
-static sbp_status has_hope(search *s, sbp_schedule_options o, bool *out) {
-    bounds b;
-    const bounds *known = known_bounds(s, &o);
+static sbp_status has_hope(sbp_search *s, sbp_schedule_options o, bool *out) {
+    sbp_bounds b;
+    const sbp_bounds *known = known_bounds(s, &o);
     if (known)
         b = *known;
     else
@@ -311,19 +298,19 @@ static sbp_status has_hope(search *s, sbp_schedule_options o, bool *out) {
 }
 
 /* One structure, with chunks of all sizes: what small ones free may hold more values. */
-static sbp_status refine_chunks(search *s, sbp_schedule_options o) {
+static sbp_status refine_chunks(sbp_search *s, sbp_schedule_options o) {
     bool hope = true;
     if (!s->longest)
         SBP_TRY(has_hope(s, o, &hope));
     for (int i = 0; hope && i < (s->wish->chunk == SBP_AUTO ? CHUNK_STEPS : 1); i++)
         for (int j = 0; j < (s->wish->head_chunk == SBP_AUTO ? CHUNK_STEPS : 1); j++)
             if (pick_chunks(s, i, j, &o))
-                SBP_TRY(try_candidate(s, &o));
+                SBP_TRY(sbp_search_try(s, &o));
     return SBP_OK;
 }
 
 /* One structure, with chunks of so many quarters of what the target likes, or of all sizes. */
-static sbp_status try_chunks(search *s, sbp_schedule_options o) {
+static sbp_status try_chunks(sbp_search *s, sbp_schedule_options o) {
     const sbp_wish *w = s->wish;
     const sbp_target_info *t = &s->pl.base->target;
     if (s->refine)
@@ -331,15 +318,15 @@ static sbp_status try_chunks(search *s, sbp_schedule_options o) {
     o.chunk = pick(w->chunk, w->whole, t->chunk, s->quarters);
     o.head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, s->quarters);
     if (s->quarters == 4 && !s->longest && !w->whole && w->memory_bytes > 0) { /* while it is built */
-        bounds b;
+        sbp_bounds b;
         SBP_TRY(find_bounds(s, o, &b));
         SBP_PUSH(s->pl.arena, s->tried, s->tried_count, s->tried_capacity, b);
     }
-    return try_candidate(s, &o);
+    return sbp_search_try(s, &o);
 }
 
 /* Without a limit: larger chunks as long as they cost no memory. */
-static sbp_status grow_chunk(search *s) {
+static sbp_status grow_chunk(sbp_search *s) {
     const sbp_target_info *t = &s->pl.base->target;
     sbp_plan_estimate e;
     if (s->wish->chunk != SBP_AUTO)
@@ -357,7 +344,7 @@ static sbp_status grow_chunk(search *s) {
     return SBP_OK;
 }
 
-static sbp_status try_checkpoints(search *s, sbp_schedule_options o, int32_t layers) {
+static sbp_status try_checkpoints(sbp_search *s, sbp_schedule_options o, int32_t layers) {
     const sbp_wish *w = s->wish;
     for (int64_t k = 1; k <= 16; k++) {
         o.checkpoint_every = w->checkpoint_every != SBP_AUTO ? w->checkpoint_every : k;
@@ -370,7 +357,7 @@ static sbp_status try_checkpoints(search *s, sbp_schedule_options o, int32_t lay
     return SBP_OK;
 }
 
-static sbp_status count_layers(search *s, int32_t *out) {
+static sbp_status count_layers(sbp_search *s, int32_t *out) {
     sbp_schedule_options o = {.chunk = 1, .head_chunk = 1, .segment = 1, .checkpoint_every = 1};
     sbp_skeleton *found;
     SBP_TRY(sbp_evaluator_skeleton(&s->pl, &o, 64, &found));
@@ -381,13 +368,13 @@ static sbp_status count_layers(search *s, int32_t *out) {
 /* What may live away from the device, in the order in which ties are decided: the less the better. */
 static const struct {
     bool checkpoints, states, gradients, params;
-} homes_tried[] = {
+} homes_tried[SBP_SEARCH_HOMES] = {
     {false, false, false, false}, {true, false, false, false}, {false, true, false, false},
     {true, true, false, false},   {true, true, true, false},   {true, true, true, true},
 };
 
 /* Choice number i of homes; false: not to be looked at. */
-static bool pick_homes(const search *s, int32_t choice, sbp_schedule_options *o) {
+static bool pick_homes(const sbp_search *s, int32_t choice, sbp_schedule_options *o) {
     const sbp_wish *w = s->wish;
     const sbp_target_info *t = &s->pl.base->target;
     const sbp_pass_options *p = &s->pl.base->options;
@@ -416,7 +403,7 @@ static bool pick_homes(const search *s, int32_t choice, sbp_schedule_options *o)
 }
 
 /* Where updates run: where the simplest schedule with these homes is faster. */
-static sbp_status pick_update(search *s, sbp_schedule_options *o) {
+static sbp_status pick_update(sbp_search *s, sbp_schedule_options *o) {
     const sbp_target_info *t = &s->pl.base->target;
     sbp_plan_estimate here, host;
     sbp_schedule_options simple = *o;
@@ -433,7 +420,7 @@ static sbp_status pick_update(search *s, sbp_schedule_options *o) {
     return SBP_OK;
 }
 
-static sbp_status try_all(search *s) {
+static sbp_status try_all(sbp_search *s) {
     const sbp_wish *w = s->wish;
     bool limited = w->memory_bytes > 0;
     int32_t layers = 1;
@@ -443,6 +430,7 @@ static sbp_status try_all(search *s) {
         sbp_schedule_options o = {0};
         if (!pick_homes(s, i, &o))
             continue;
+        s->homes = i;
         SBP_TRY(pick_update(s, &o));
         for (int64_t g = 1; g <= 4; g *= 2) {
             o.segment = w->segment != SBP_AUTO ? w->segment : g;
@@ -462,7 +450,8 @@ static sbp_status try_all(search *s) {
 /* ---- a part of a class -------------------------------------------------------------------------------- */
 
 /* How many items of a class there are, at most, as they are counted in sbp_schedule_options. */
-static sbp_status count_items(search *s, const sbp_schedule_options *o, sbp_item_class class, int32_t *out) {
+static sbp_status count_items(sbp_search *s, const sbp_schedule_options *o, sbp_item_class class,
+                              int32_t *out) {
     sbp_skeleton *found;
     SBP_TRY(sbp_evaluator_skeleton(&s->pl, o, s->wish->t_max, &found));
     const sbp_module *m = found->pipeline.module;
@@ -475,7 +464,7 @@ static sbp_status count_items(search *s, const sbp_schedule_options *o, sbp_item
 }
 
 /* All of a class lives on the host, and that fits: the fewest of its items that need to. */
-static sbp_status try_part(search *s, sbp_schedule_options o, sbp_item_class class) {
+static sbp_status try_part(sbp_search *s, sbp_schedule_options o, sbp_item_class class) {
     sbp_plan_estimate e;
     int32_t low = 0, high;
     SBP_TRY(count_items(s, &o, class, &high));
@@ -491,17 +480,15 @@ static sbp_status try_part(search *s, sbp_schedule_options o, sbp_item_class cla
         *(fits(s, &e) ? &high : &low) = o.first[class];
     }
     o.first[class] = high;
-    return try_candidate(s, &o);
+    return sbp_search_try(s, &o);
 }
 
-/* Of the choice, what lives on the host as a whole though a part would do; with what it saves, and with that
+/* What lives on the host as a whole in a schedule though a part would do; with what it saves, and with that
  * room, too. */
-static sbp_status try_parts(search *s) {
+static sbp_status try_parts_of(sbp_search *s, sbp_schedule_options chosen) {
     static const sbp_item_class classes[] = {SBP_ITEM_PARAM, SBP_ITEM_GRAD, SBP_ITEM_STATE,
                                              SBP_ITEM_CHECKPOINT};
-    sbp_schedule_options chosen = s->best.schedule, bare = chosen;
-    if (s->wish->offload == SBP_OFFLOAD_GIVEN)
-        return SBP_OK;
+    sbp_schedule_options bare = chosen;
     bare.saved_count = 0;
     for (int i = 0; i < SBP_COUNT(classes); i++) {
         if (chosen.homes[classes[i]] != SBP_HOST)
@@ -513,8 +500,21 @@ static sbp_status try_parts(search *s) {
     return SBP_OK;
 }
 
+/* Of the choice, and of the fastest with each choice of homes. */
+static sbp_status try_parts(sbp_search *s) {
+    if (s->wish->offload == SBP_OFFLOAD_GIVEN)
+        return SBP_OK;
+    sbp_plan_estimate whole[SBP_SEARCH_HOMES];
+    memcpy(whole, s->best_of, sizeof whole);
+    SBP_TRY(try_parts_of(s, s->best.schedule));
+    for (int h = 0; h < SBP_SEARCH_HOMES; h++)
+        if (whole[h].t_max > 0)
+            SBP_TRY(try_parts_of(s, whole[h].schedule));
+    return SBP_OK;
+}
+
 /* With the usual chunks, then with smaller ones. */
-static sbp_status search_usual(search *s) {
+static sbp_status search_usual(sbp_search *s) {
     for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
         SBP_TRY(try_all(s));
     return SBP_OK;
@@ -522,7 +522,7 @@ static sbp_status search_usual(search *s) {
 
 /* Structures with the usual chunks, then those that might do better with others. The longest sequence is
  * found step by step: there only for the structure that won. */
-static sbp_status search_plans(search *s) {
+sbp_status sbp_search_plans(sbp_search *s) {
     SBP_TRY(search_usual(s));
     if (!s->found && s->pl.base->target.has_copy_queue) {
         s->slow_update = true;
@@ -546,149 +546,20 @@ static sbp_status search_plans(search *s) {
     return refine_chunks(s, o);
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------------- */
-
-/* Attempts at another wish or with other options, under the same limit. */
-typedef struct attempt {
-    search search;
-    bool all; /* a whole search, or this one schedule */
-    sbp_schedule_options schedule;
-} attempt;
-
-static sbp_status run_attempt(void *user) {
-    attempt *a = user;
-    if (a->all)
-        return search_plans(&a->search);
-    return try_candidate(&a->search, &a->schedule);
-}
-
-/* Whether it fits; if so *out is what was found. Its messages are dropped: a failed attempt is no remedy. */
-static bool would_fit(const search *s, const sbp_pipeline *base, const sbp_wish *wish, bool all,
-                      sbp_plan_estimate *out) {
-    sbp_pipeline p = *base;
-    p.diag = sbp_diag_create();
-    if (!p.diag)
-        return false;
-    attempt a = {.search = {.pl = {.base = &p, .arena = s->pl.arena, .diag = p.diag},
-                            .wish = wish,
-                            .longest = wish->t_max == SBP_AUTO},
-                 .all = all,
-                 .schedule = s->smallest.schedule};
-    sbp_status status = sbp_guard(s->pl.arena, p.diag, run_attempt, &a);
-    sbp_evaluator_end(&a.search.pl);
-    sbp_diag_destroy(p.diag);
-    *out = a.search.best;
-    return status == SBP_OK && a.search.found;
-}
-
-static void add_remedy(const search *s, const char *option, const sbp_plan_estimate *e, sbp_text *out) {
-    char size[32];
-    sbp_text_add(out, "%s%s (%s)", out->length > 0 ? ", or " : "", option,
-                 sbp_format_bytes(size, sizeof size, (double)needed_bytes(&s->pl.base->target, e)));
-}
-
-/* Changes that fit, each tried. */
-static void list_remedies(const search *s, sbp_text *out) {
-    const sbp_pipeline *base = s->pl.base;
-    sbp_wish w = *s->wish;
-    sbp_plan_estimate e;
-    w.chunk = w.head_chunk = w.segment = w.checkpoint_every = SBP_AUTO;
-    w.whole = false;
-    w.save_mode = SBP_SAVE_AUTO;
-    w.offload = SBP_OFFLOAD_AUTO;
-    bool fixed = s->wish->whole || s->wish->chunk != SBP_AUTO || s->wish->head_chunk != SBP_AUTO ||
-                 s->wish->segment != SBP_AUTO || s->wish->checkpoint_every != SBP_AUTO ||
-                 s->wish->save_mode != SBP_SAVE_AUTO ||
-                 (s->wish->offload == SBP_OFFLOAD_OFF && !base->target.shared_memory);
-    if (fixed && would_fit(s, base, &w, true, &e))
-        add_remedy(s, s->wish->whole ? "--backward stream" : "leaving the schedule to the planner", &e, out);
-    w = *s->wish;
-    w.t_max = SBP_AUTO;
-    w.save_mode = SBP_SAVE_GIVEN; /* the schedule is given as a whole */
-    if (!s->longest && would_fit(s, base, &w, false, &e))
-        add_remedy(s, sbp_arena_printf(s->pl.arena, "--seq-len %lld", (long long)e.t_max), &e, out);
-    w.t_max = s->wish->t_max;
-    sbp_pipeline other = *base;
-    other.options.step = true;
-    if (!base->options.step && base->options.optimizer != SBP_OPTIMIZER_NONE &&
-        would_fit(s, &other, &w, false, &e))
-        add_remedy(s, "--clip none --accumulate 1", &e, out);
-    static const sbp_item_class on_disk[] = {SBP_ITEM_STATE, SBP_ITEM_GRAD, SBP_ITEM_PARAM};
-    w.offload = SBP_OFFLOAD_GIVEN;
-    for (int i = 0;
-         i < SBP_COUNT(on_disk) && s->wish->offload == SBP_OFFLOAD_AUTO && base->target.has_copy_queue; i++) {
-        sbp_schedule_options named = {0};
-        w.homes[on_disk[i]] = SBP_DISK;
-        memcpy(named.homes, w.homes, sizeof named.homes);
-        if (would_fit(s, base, &w, true, &e)) {
-            add_remedy(s, sbp_planner_homes(s->pl.arena, &named, "--offload "), &e, out);
-            break;
-        }
-    }
-    w = *s->wish;
-    static const struct {
-        sbp_dtype dtype;
-        const char *option;
-    } smaller[] = {{SBP_BF16, "--state-dtype bf16"}, {SBP_D8, "--state-dtype int8"}};
-    for (int i = 0; i < SBP_COUNT(smaller) && base->options.state_dtype == SBP_F32; i++) {
-        other = *base;
-        other.options.state_dtype = smaller[i].dtype;
-        if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e)) {
-            add_remedy(s, smaller[i].option, &e, out);
-            break;
-        }
-    }
-    other = *base;
-    other.options.optimizer = SBP_OPTIMIZER_SGD;
-    if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e))
-        add_remedy(s, "--optimizer sgd", &e, out);
-}
-
-static sbp_status refuse(const search *s) {
-    const sbp_wish *w = s->wish;
-    const sbp_plan_estimate *e = &s->smallest;
-    int64_t device = needed_bytes(&s->pl.base->target, e);
-    char need[32], have[32], over[32];
-    sbp_format_bytes(need, sizeof need, (double)device);
-    sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);
-    sbp_format_bytes(over, sizeof over, (double)(device - w->memory_bytes));
-    if (w->memory_bytes == 0 || device <= w->memory_bytes) {
-        sbp_format_bytes(need, sizeof need, (double)e->host_bytes);
-        sbp_format_bytes(have, sizeof have, (double)w->host_memory_bytes);
-        return sbp_fail(s->pl.diag, SBP_MACHINE, "offloading needs %s of host memory, --host-memory is %s",
-                        need, have);
-    }
-    sbp_text remedies;
-    sbp_text_init(&remedies, s->pl.arena);
-    list_remedies(s, &remedies);
-    return sbp_fail(
-        s->pl.diag, SBP_MACHINE,
-        "the plan needs %s, --memory is %s: %s too much. This is the least of all settings that were allowed "
-        "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
-        need, have, over, (long long)e->t_max, (long long)e->schedule.chunk, (long long)e->schedule.segment,
-        (long long)e->schedule.checkpoint_every,
-        sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "),
-        remedies.length > 0
-            ? "What would fit: "
-            : "Even one row does not fit: parameters, gradients and optimizer states are too large; --freeze "
-              "makes the last two smaller",
-        remedies.length > 0 ? remedies.data : "");
-}
-
 static sbp_status choose(void *user) {
-    search *s = user;
-    SBP_TRY(search_plans(s));
+    sbp_search *s = user;
+    SBP_TRY(sbp_search_plans(s));
     s->best.refused = !s->found;
-    return s->found ? SBP_OK : s->pl.diag ? refuse(s) : SBP_MACHINE;
+    return s->found ? SBP_OK : s->pl.diag ? sbp_search_refuse(s) : SBP_MACHINE;
 }
 
 sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish, sbp_plan_estimate *out) {
     if (wish->t_max == SBP_AUTO && wish->memory_bytes == 0)
         return sbp_fail(pipeline->diag, SBP_USAGE,
                         "--seq-len max needs --memory: the longest sequence depends on it");
-    search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
-                .wish = wish,
-                .longest = wish->t_max == SBP_AUTO};
+    sbp_search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
+                    .wish = wish,
+                    .longest = wish->t_max == SBP_AUTO};
     sbp_status status = sbp_guard(pipeline->arena, pipeline->diag, choose, &s);
     sbp_evaluator_end(&s.pl);
     *out = s.best;

@@ -1,0 +1,134 @@
+/* refuse.c: why nothing fits, and what would: each remedy is tried before it is named. */
+#include "passes/planner/search.h"
+
+#include <string.h>
+
+#include "passes/update.h"
+
+/* Attempts at another wish or with other options, under the same limit. */
+typedef struct attempt {
+    sbp_search search;
+    bool all; /* a whole search, or this one schedule */
+    sbp_schedule_options schedule;
+} attempt;
+
+static sbp_status run_attempt(void *user) {
+    attempt *a = user;
+    if (a->all)
+        return sbp_search_plans(&a->search);
+    return sbp_search_try(&a->search, &a->schedule);
+}
+
+/* Whether it fits; if so *out is what was found. Its messages are dropped: a failed attempt is no remedy. */
+static bool would_fit(const sbp_search *s, const sbp_pipeline *base, const sbp_wish *wish, bool all,
+                      sbp_plan_estimate *out) {
+    sbp_pipeline p = *base;
+    p.diag = sbp_diag_create();
+    if (!p.diag)
+        return false;
+    attempt a = {.search = {.pl = {.base = &p, .arena = s->pl.arena, .diag = p.diag},
+                            .wish = wish,
+                            .longest = wish->t_max == SBP_AUTO},
+                 .all = all,
+                 .schedule = s->smallest.schedule};
+    sbp_status status = sbp_guard(s->pl.arena, p.diag, run_attempt, &a);
+    sbp_evaluator_end(&a.search.pl);
+    sbp_diag_destroy(p.diag);
+    *out = a.search.best;
+    return status == SBP_OK && a.search.found;
+}
+
+static void add_remedy(const sbp_search *s, const char *option, const sbp_plan_estimate *e, sbp_text *out) {
+    char size[32];
+    sbp_text_add(
+        out, "%s%s (%s)", out->length > 0 ? ", or " : "", option,
+        sbp_format_bytes(size, sizeof size, (double)sbp_search_needed_bytes(&s->pl.base->target, e)));
+}
+
+/* Changes that fit, each tried. */
+static void list_remedies(const sbp_search *s, sbp_text *out) {
+    const sbp_pipeline *base = s->pl.base;
+    sbp_wish w = *s->wish;
+    sbp_plan_estimate e;
+    w.chunk = w.head_chunk = w.segment = w.checkpoint_every = SBP_AUTO;
+    w.whole = false;
+    w.save_mode = SBP_SAVE_AUTO;
+    w.offload = SBP_OFFLOAD_AUTO;
+    bool fixed = s->wish->whole || s->wish->chunk != SBP_AUTO || s->wish->head_chunk != SBP_AUTO ||
+                 s->wish->segment != SBP_AUTO || s->wish->checkpoint_every != SBP_AUTO ||
+                 s->wish->save_mode != SBP_SAVE_AUTO ||
+                 (s->wish->offload == SBP_OFFLOAD_OFF && !base->target.shared_memory);
+    if (fixed && would_fit(s, base, &w, true, &e))
+        add_remedy(s, s->wish->whole ? "--backward stream" : "leaving the schedule to the planner", &e, out);
+    w = *s->wish;
+    w.t_max = SBP_AUTO;
+    w.save_mode = SBP_SAVE_GIVEN; /* the schedule is given as a whole */
+    if (!s->longest && would_fit(s, base, &w, false, &e))
+        add_remedy(s, sbp_arena_printf(s->pl.arena, "--seq-len %lld", (long long)e.t_max), &e, out);
+    w.t_max = s->wish->t_max;
+    sbp_pipeline other = *base;
+    other.options.step = true;
+    if (!base->options.step && base->options.optimizer != SBP_OPTIMIZER_NONE &&
+        would_fit(s, &other, &w, false, &e))
+        add_remedy(s, "--clip none --accumulate 1", &e, out);
+    static const sbp_item_class on_disk[] = {SBP_ITEM_STATE, SBP_ITEM_GRAD, SBP_ITEM_PARAM};
+    w.offload = SBP_OFFLOAD_GIVEN;
+    for (int i = 0;
+         i < SBP_COUNT(on_disk) && s->wish->offload == SBP_OFFLOAD_AUTO && base->target.has_copy_queue; i++) {
+        sbp_schedule_options named = {0};
+        w.homes[on_disk[i]] = SBP_DISK;
+        memcpy(named.homes, w.homes, sizeof named.homes);
+        if (would_fit(s, base, &w, true, &e)) {
+            add_remedy(s, sbp_planner_homes(s->pl.arena, &named, "--offload "), &e, out);
+            break;
+        }
+    }
+    w = *s->wish;
+    static const struct {
+        sbp_dtype dtype;
+        const char *option;
+    } smaller[] = {{SBP_BF16, "--state-dtype bf16"}, {SBP_D8, "--state-dtype int8"}};
+    for (int i = 0; i < SBP_COUNT(smaller) && base->options.state_dtype == SBP_F32; i++) {
+        other = *base;
+        other.options.state_dtype = smaller[i].dtype;
+        if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e)) {
+            add_remedy(s, smaller[i].option, &e, out);
+            break;
+        }
+    }
+    other = *base;
+    other.options.optimizer = SBP_OPTIMIZER_SGD;
+    if (sbp_update_keeps_states(base) && would_fit(s, &other, &w, false, &e))
+        add_remedy(s, "--optimizer sgd", &e, out);
+}
+
+sbp_status sbp_search_refuse(const sbp_search *s) {
+    const sbp_wish *w = s->wish;
+    const sbp_plan_estimate *e = &s->smallest;
+    int64_t device = sbp_search_needed_bytes(&s->pl.base->target, e);
+    char need[32], have[32], over[32];
+    sbp_format_bytes(need, sizeof need, (double)device);
+    sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);
+    sbp_format_bytes(over, sizeof over, (double)(device - w->memory_bytes));
+    if (w->memory_bytes == 0 || device <= w->memory_bytes) {
+        sbp_format_bytes(need, sizeof need, (double)e->host_bytes);
+        sbp_format_bytes(have, sizeof have, (double)w->host_memory_bytes);
+        return sbp_fail(s->pl.diag, SBP_MACHINE, "offloading needs %s of host memory, --host-memory is %s",
+                        need, have);
+    }
+    sbp_text remedies;
+    sbp_text_init(&remedies, s->pl.arena);
+    list_remedies(s, &remedies);
+    return sbp_fail(
+        s->pl.diag, SBP_MACHINE,
+        "the plan needs %s, --memory is %s: %s too much. This is the least of all settings that were allowed "
+        "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
+        need, have, over, (long long)e->t_max, (long long)e->schedule.chunk, (long long)e->schedule.segment,
+        (long long)e->schedule.checkpoint_every,
+        sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "),
+        remedies.length > 0
+            ? "What would fit: "
+            : "Even one row does not fit: parameters, gradients and optimizer states are too large; --freeze "
+              "makes the last two smaller",
+        remedies.length > 0 ? remedies.data : "");
+}

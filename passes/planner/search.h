@@ -1,0 +1,40 @@
+/* search.h: the search for the fastest schedule that fits. planner.c tries candidates, refuse.c says what
+ * would help when there is none. */
+#ifndef SBP_PASSES_PLANNER_SEARCH_H
+#define SBP_PASSES_PLANNER_SEARCH_H
+
+#include "passes/planner/evaluate.h"
+
+/* The least bytes and the least seconds of a structure (g, k, homes) that saves nothing. */
+typedef struct sbp_bounds {
+    sbp_schedule_options structure;
+    sbp_plan_estimate small, large; /* with the smallest chunks; with the largest, timed */
+} sbp_bounds;
+
+enum { SBP_SEARCH_HOMES = 6 };
+
+typedef struct sbp_search {
+    sbp_evaluator pl;
+    const sbp_wish *wish;
+    bool longest;     /* maximise t_max instead of speed */
+    int64_t quarters; /* of the target's chunk sizes */
+    bool refine;      /* look at all sizes */
+    bool slow_update; /* updates run where they take longer: it may be where there is room */
+    bool found;
+    sbp_bounds *tried; /* those of the first round, for the second */
+    int32_t tried_count, tried_capacity;
+    int32_t homes;                               /* number in homes_tried, of what is being tried */
+    sbp_plan_estimate best_of[SBP_SEARCH_HOMES]; /* per choice of homes; t_max 0: none fits */
+    sbp_plan_estimate best, smallest;            /* smallest: least device memory of all, for messages */
+} sbp_search;
+
+/* What --memory limits: the arena and the process beside it; both arenas where they share memory. */
+int64_t sbp_search_needed_bytes(const sbp_target_info *target, const sbp_plan_estimate *e);
+/* All that the wish allows; s->found, s->best. */
+sbp_status sbp_search_plans(sbp_search *s) SBP_CHECKED;
+/* One schedule, and what could be saved with it; the longest sequence, when that is asked for. */
+sbp_status sbp_search_try(sbp_search *s, const sbp_schedule_options *o) SBP_CHECKED;
+/* SBP_MACHINE with how much is needed, and what would fit. */
+sbp_status sbp_search_refuse(const sbp_search *s) SBP_CHECKED;
+
+#endif
