@@ -176,7 +176,7 @@ static const sbp_number *multiply(sbp_numbers *n, const sbp_number *a, const sbp
         return scaled(n, b, c);
     if (sbp_number_is_constant(b, &c))
         return scaled(n, a, c);
-    const sbp_number *first = a->id <= b->id ? a : b;
+    const sbp_number *first = b && b->id < a->id ? b : a;
     return make(n, &(sbp_number){.kind = SBP_NUMBER_PRODUCT, .a = first, .b = first == a ? b : a});
 }
 

@@ -83,15 +83,19 @@ static sbp_status parse_if(tpl_parser *p, const tpl_token *at, tpl_node **out) {
 }
 
 static sbp_status parse_with(tpl_parser *p, const tpl_token *at, tpl_node **out) {
-    tpl_node *node = *out = sbp_tpl_node(p, TPL_WITH, at), **end = &node->named;
+    tpl_node *node = *out = sbp_tpl_node(p, TPL_WITH, at), *last = NULL;
     while (p->tokens->kind != TPL_TOKEN_BLOCK_END) {
-        if (node->named)
+        if (last)
             SBP_TRY(sbp_tpl_expect_operator(p, ','));
-        tpl_node *set = *end = sbp_tpl_node(p, TPL_SET, p->tokens);
+        tpl_node *set = sbp_tpl_node(p, TPL_SET, p->tokens);
         SBP_TRY(sbp_tpl_parse_target(p, false, NULL, &set->a));
         SBP_TRY(sbp_tpl_expect_operator(p, '='));
         SBP_TRY(sbp_tpl_parse_expression(p, true, &set->b));
-        end = &set->next;
+        if (last)
+            last->next = set;
+        else
+            node->named = set;
+        last = set;
     }
     return parse_to(p, at, "endwith", &node->items);
 }
