@@ -11,6 +11,8 @@ typedef struct sbp_target_info {
     const char *name;             /* "cpu", "cuda" */
     char archs[SBP_TARGET_ARCHS]; /* that a plan carries code for, as --arch takes them: "sm_80,sm_90a"; "":
                                      the backend has none */
+    const char *driver; /* what a machine needs to run the code, for people: "NVIDIA's driver 580 or newer";
+                           NULL: nothing to say */
     int64_t alignment_bytes;      /* of every buffer */
     int64_t max_allocation_bytes; /* no buffer may be larger or lie across a multiple of it in an arena; 0: no
                                      limit */

@@ -18,6 +18,7 @@ typedef struct inspection {
     const sbp_target *target;
     sbp_target_info info;
     const char *rates_source;
+    int64_t kernel_bytes;
 } inspection;
 
 static sbp_status section(const inspection *in, const sbp_plan_file *file, const char *name,
@@ -43,7 +44,12 @@ static sbp_status open_plan(inspection *in) {
     if (!in->target)
         return sbp_fail(in->diag, SBP_INPUT, "%s: made for backend '%s', which this build does not have",
                         in->path, backend);
-    SBP_TRY(in->target->describe(NULL, in->diag, &in->info));
+    const char *archs = strchr(in->program->target, ':'); /* "cuda:sm_80,sm_90a" */
+    if (in->target->describe(archs ? archs + 1 : NULL, NULL, &in->info) != SBP_OK)
+        return sbp_fail(in->diag, SBP_INPUT, "%s: made for '%s', which this build does not know", in->path,
+                        in->program->target);
+    const sbp_plan_section *kernels = sbp_plan_file_find(file, SBP_PLAN_KERNELS);
+    in->kernel_bytes = kernels ? kernels->length : 0;
     in->rates_source = "table";
     SBP_TRY(sbp_cli_read_rates(in->diag, in->meta, &in->info.rates, &in->rates_source));
     return sbp_json_get_i64(in->diag, in->meta, "runtime_bytes", SBP_JSON_NULLABLE, &in->info.runtime_bytes);
@@ -106,6 +112,8 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     sbp_text_add_double(out, cost.seconds);
     sbp_cli_add_traffic(cost.traffic, cost.busy, out);
     sbp_cli_add_rates(out, in->rates_source, &in->info.rates);
+    sbp_text_add(out, ", \"kernel_bytes\": %lld, \"archs\": \"%s\"", (long long)in->kernel_bytes,
+                 in->info.archs);
     sbp_text_add(out, ", \"seq_len\": %lld, \"commands\": %lld}\n", (long long)p->t_max,
                  (long long)cost.commands);
     return SBP_OK;
@@ -151,6 +159,11 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     if (sbp_program_describe_kept(in->arena, p, &kept))
         sbp_text_add(out, "trained    %s\n", kept.data);
     sbp_text_add(out, "per row    %.0f bytes on the device, %.0f on the host\n", row, row_away);
+    if (in->kernel_bytes > 0)
+        sbp_text_add(out, "kernels    %s%s%s%s%s\n",
+                     sbp_format_bytes(size, sizeof size, (double)in->kernel_bytes),
+                     in->info.archs[0] ? " for " : "", in->info.archs, in->info.driver ? "; they need " : "",
+                     in->info.driver ? in->info.driver : "");
     bool away = strcmp(homes(in), "none") != 0;
     sbp_text_add(out, "schedule   chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld%s%s\n",
                  (long long)schedule_number(in, "chunk"), (long long)schedule_number(in, "head_chunk"),

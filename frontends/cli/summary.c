@@ -234,6 +234,8 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
                  : c->dtype == SBP_BF16 ? "bf16"
                                         : "fp32",
                  (long long)c->estimate.t_max);
+    if (c->target && target->archs[0])
+        sbp_text_add(out, "kernels    for %s; they need %s\n", target->archs, target->driver);
     schedule_line(c, out);
     sbp_text_add(out, "memory     %s on the device, %s of it the process itself",
                  sbp_format_bytes(size, sizeof size, (double)device),

@@ -87,6 +87,7 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
     const known_arch *k = rated_arch(archs, count);
     *out =
         (sbp_target_info){.name = "cuda",
+                          .driver = "NVIDIA's driver 580 or newer", /* release notes of CUDA 13.0 */
                           .alignment_bytes = 256,
                           .max_allocation_bytes = 0,
                           .runtime_bytes = CONTEXT_BYTES + BLAS_BYTES + SCRATCH_BYTES,
