@@ -6,10 +6,12 @@ enum { FORM_SYNC, FORM_ARRIVE, FORM_RED };
 
 static void complete(ptx_block *b, ptx_barrier *bar) {
     ptx_launch *L = b->launch;
-    uint32_t everyone = 0;
+    // Where all threads take part, whatever was done until now is known to everyone. Threads that left told
+    // nobody.
+    bool all = true;
     for (int k = 0; k < b->warp_count; k++) {
         ptx_warp *w = &b->warps[k];
-        everyone |= (uint32_t)(w->live != 0) << k;
+        all &= w->live == w->exists && bar->waiting >> k & 1;
         if (!(bar->waiting >> k & 1)) {
             continue;
         }
@@ -28,8 +30,6 @@ static void complete(ptx_block *b, ptx_barrier *bar) {
             }
         }
     }
-    // Where all took part, whatever was done until now is known to everyone, but for copies under way.
-    const bool all = (bar->waiting & everyone) == everyone;
     const uint32_t now = ptx_tick(L);
     if (all) {
         b->settled = now;

@@ -22,6 +22,17 @@ static ptx_allocation *find(ptx_warp *w, const ptx_insn *i, int lane, uint64_t a
     if (!a || address < a->base || address - a->base >= a->bytes) {
         a = ptx_memory_at(L->memory, address);
         if (!a) {
+            uint64_t back = 1; // perhaps shortly behind one
+            while (back < 65536 && !(a = ptx_memory_at(L->memory, address - back))) {
+                back += back < 256 ? 1 : 256;
+            }
+            if (a) {
+                ptx_fault(w, i, lane,
+                          "global address 0x%llx is in no allocation: %llu bytes behind one of %llu bytes at "
+                          "0x%llx",
+                          (unsigned long long)address, (unsigned long long)(address - a->base - a->bytes),
+                          (unsigned long long)a->bytes, (unsigned long long)a->base);
+            }
             ptx_fault(w, i, lane, "global address 0x%llx is in no allocation", (unsigned long long)address);
         }
         L->near = a;
