@@ -65,7 +65,8 @@ static inline void half_lanes(operation op, sbp_ptx_type type, int elements, voi
     X(type, ADD, "add", 2)                                                                                   \
     X(type, SUB, "sub", 2)                                                                                   \
     X(type, MUL, "mul", 2)                                                                                   \
-    X(type, FMA, "fma", 3) X(type, FMA_RELU, "fma.relu", 3) X(type, MIN, "min", 2) X(type, MAX, "max", 2)    \
+    X(type, FMA, "fma", 3)                                                                                   \
+    X(type, FMA_RELU, "fma.relu", 3) X(type, MIN, "min", 2) X(type, MAX, "max", 2)                           \
         X(type, MIN_NAN, "min.NaN", 2) X(type, MAX_NAN, "max.NaN", 2) X(type, ABS, "abs", 1)                 \
             X(type, NEG, "neg", 1)
 
@@ -141,8 +142,7 @@ static inline void f64_lanes(rounded op, int mode, void *d_, const void *const *
     MODES(X, R_ADD, "add", 2)                                                                                \
     MODES(X, R_SUB, "sub", 2)                                                                                \
     MODES(X, R_MUL, "mul", 2)                                                                                \
-    MODES(X, R_FMA, "fma", 3) MODES(X, R_DIV, "div", 2) MODES(X, R_RCP, "rcp", 1)                            \
-        MODES(X, R_SQRT, "sqrt", 1)
+    MODES(X, R_FMA, "fma", 3) MODES(X, R_DIV, "div", 2) MODES(X, R_RCP, "rcp", 1) MODES(X, R_SQRT, "sqrt", 1)
 #define ROUNDED_FUNCTION(op, key, n, mode, mode32, mode64)                                                   \
     static void run_##op##_##mode##_f32(void *d, const void *const *s, uint32_t mask, uint32_t extra) {      \
         (void)extra;                                                                                         \
@@ -161,10 +161,10 @@ ROUNDED(ROUNDED_FUNCTION)
     X(type, lt, a < b)                                                                                       \
     X(type, le, a <= b)                                                                                      \
     X(type, gt, a > b)                                                                                       \
-    X(type, ge, a >= b) X(type, eq, a == b) X(type, ne, a<b || a> b) X(type, ltu, !(a >= b))                 \
-        X(type, leu, !(a > b)) X(type, gtu, !(a <= b)) X(type, geu, !(a < b))                                \
-            X(type, equ, !(a < b || a > b)) X(type, neu, a != b) X(type, num, a == a && b == b)              \
-                X(type, nan, a != a || b != b)
+    X(type, ge, a >= b)                                                                                      \
+    X(type, eq, a == b) X(type, ne, a<b || a> b) X(type, ltu, !(a >= b)) X(type, leu, !(a > b))              \
+        X(type, gtu, !(a <= b)) X(type, geu, !(a < b)) X(type, equ, !(a < b || a > b)) X(type, neu, a != b)  \
+            X(type, num, a == a && b == b) X(type, nan, a != a || b != b)
 #define COMPARISON(type, name, condition)                                                                    \
     static uint32_t compare_##name##_##type(const void *a_, const void *b_) {                                \
         uint32_t holds = 0;                                                                                  \

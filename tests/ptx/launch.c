@@ -113,7 +113,7 @@ static void block_begin(ptx_launch *L, int slot, uint32_t number) {
     b->id[2] = number / L->grid[0] / L->grid[1];
     b->settled = L->begin;
     b->live_threads = L->dim[0] * L->dim[1] * L->dim[2];
-    ptx_shared_create(b, L->entry->dynamic_at + L->dynamic_bytes);
+    ptx_shared_create(b, L->dynamic_bytes ? L->entry->dynamic_at + L->dynamic_bytes : L->entry->shared_bytes);
     b->warps = calloc(L->threads / PTX_LANES, sizeof *b->warps);
     ptx_view *nothing = ptx_view_create(number, L->slots);
     if (!b->warps || !nothing) {
@@ -359,6 +359,7 @@ sbp_ptx_status sbp_ptx_launch(const sbp_ptx_entry *entry, const uint32_t grid[3]
     if (L->options.counts) {
         ptx_count_launch(L);
     }
+    report->instructions = L->executed;
     const sbp_ptx_status status = report->status;
     launch_free(L);
     return status;

@@ -25,8 +25,9 @@ typedef enum {
 /* What was wrong, as text: kernel, line of the PTX, thread, address or register. */
 typedef struct {
     sbp_ptx_status status;
-    int line;        // of the PTX, from 1; 0: none
-    char text[2048]; // lines, the first says what; no newline at the end
+    int line;              // of the PTX, from 1; 0: none
+    char text[2048];       // lines, the first says what; no newline at the end
+    uint64_t instructions; // warp instructions that a launch executed
 } sbp_ptx_report;
 
 // ---- device memory

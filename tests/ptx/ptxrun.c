@@ -258,7 +258,7 @@ static int launch(run_case *c, const sbp_ptx_entry *entry, const arguments *a) {
         return SBP_PTX_REFUSED;
     }
     sbp_ptx_options options = a->options;
-    sbp_ptx_counts *counts = a->counts || a->time ? sbp_ptx_counts_create() : NULL;
+    sbp_ptx_counts *counts = a->counts ? sbp_ptx_counts_create() : NULL;
     options.counts = counts;
     const double begin = seconds();
     const sbp_ptx_status status =
@@ -274,7 +274,7 @@ static int launch(run_case *c, const sbp_ptx_entry *entry, const arguments *a) {
         sbp_ptx_counts_print(counts, stdout);
     }
     if (a->time) {
-        const double n = (double)sbp_ptx_counts_instructions(counts);
+        const double n = (double)report.instructions;
         (void)printf("%.0f warp instructions in %.3f s: %.2f million/s\n", n, took, n / took * 1e-6);
     }
     sbp_ptx_counts_destroy(counts);
