@@ -76,7 +76,9 @@ static void one_lane(ptx_warp *w, const ptx_insn *i, int lane) {
         ptx_shared_access(w, i, lane, address, all, all, PTX_ATOMIC, NULL);
         data = w->block->shared.data + address;
     } else if (space == PTX_GLOBAL) {
+        const uint64_t progress = w->launch->progress_at; // only a change is progress
         data = ptx_global_access(w, i, lane, at, all, all, PTX_ATOMIC, NULL);
+        w->launch->progress_at = progress;
     } else {
         ptx_fault(w, i, lane, "an atomic operation on memory that is neither global nor shared");
     }
@@ -106,17 +108,13 @@ static void one_lane(ptx_warp *w, const ptx_insn *i, int lane) {
 static void exec_atom(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     // Lanes in an order that nobody promised.
     const uint32_t turn = (uint32_t)ptx_random(w->launch) % PTX_LANES;
-    const uint64_t progress = w->launch->progress_at;
     for (uint32_t k = 0; k < PTX_LANES; k++) {
         const uint32_t lane = (k + turn) % PTX_LANES;
         if (mask >> lane & 1) {
             one_lane(w, i, (int)lane);
         }
     }
-    if (i->form == OP_CAS || i->form == OP_EXCH) { // polling, perhaps: only a change is progress
-        w->launch->progress_at =
-            w->launch->progress_at == w->launch->executed ? w->launch->progress_at : progress;
-    }
+    w->yield |= i->form == OP_CAS || i->form == OP_EXCH; // perhaps it polls
 }
 
 void ptx_decode_atom(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {

@@ -135,6 +135,7 @@ static void exec_ld(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
             data = private_at(w, i, (int)l, space, at[l], bytes);
         }
         if (access == PTX_STRONG_READ) {
+            w->yield = true; // perhaps it polls
             ptx_strong(w, (int)l, space == PTX_SHARED, at[l], true, false, i->sem, i->scope);
         }
         to_registers(w, i, (int)l, data);

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 enum { DEFAULT_RESIDENT = 4, SLICE = 192 };
-// Instructions without anything moving, and idle turns, after which nothing will.
-#define STILL_INSTRUCTIONS UINT64_C(20000000)
-#define STILL_TURNS UINT64_C(20000)
+// Instructions without anything moving, and turns of nothing but waiting, after which nothing will.
+#define STILL_INSTRUCTIONS UINT64_C(100000000)
+#define STILL_TURNS UINT64_C(100000)
 
 // ---- blocks
 // -------------------------------------------------------------------------------------------------
@@ -240,9 +240,9 @@ static void run(ptx_launch *L) {
             idle = 0;
             continue;
         }
-        idle = L->progress_at == seen ? idle + 1 : 0;
-        const bool still = L->executed - L->progress_at > STILL_INSTRUCTIONS || (!w && idle > STILL_TURNS) ||
-                           (idle > STILL_TURNS && L->executed - L->progress_at > STILL_TURNS * 8);
+        const bool waits = !w || w->yield;
+        idle = L->progress_at == seen ? idle + waits : 0;
+        const bool still = L->executed - L->progress_at > STILL_INSTRUCTIONS || idle > STILL_TURNS;
         seen = L->progress_at;
         if (still && !b->late) {
             deadlock(L);
