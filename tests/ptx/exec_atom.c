@@ -166,8 +166,7 @@ void ptx_decode_atom(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_use_exec(i, exec_atom, PTX_CLASS_ATOMIC, i->flag);
 }
 
-// ---- fences
-// -------------------------------------------------------------------------------------------------
+// ---- fences -----------------------------------------------------------------------------------------------
 
 static void exec_fence(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     ptx_fence(w, mask, i->scope);

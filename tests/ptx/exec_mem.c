@@ -69,8 +69,7 @@ static const ptx_operand *part(const ptx_operand *o, int k) {
     return o->kind == PTX_VECTOR ? &o->parts[k] : o;
 }
 
-// ---- loads
-// --------------------------------------------------------------------------------------------------
+// ---- loads ------------------------------------------------------------------------------------------------
 
 static void to_registers(const ptx_warp *w, const ptx_insn *i, int lane, const uint8_t *data) {
     const int bytes = i->elem_bytes;
@@ -145,8 +144,7 @@ static void exec_ld(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     }
 }
 
-// ---- stores
-// -------------------------------------------------------------------------------------------------
+// ---- stores -----------------------------------------------------------------------------------------------
 
 static void from_registers(const ptx_warp *w, const ptx_insn *i, int lane, uint8_t *data) {
     const int bytes = i->elem_bytes;
@@ -202,8 +200,7 @@ static void exec_st(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     }
 }
 
-// ---- decoders
-// -----------------------------------------------------------------------------------------------
+// ---- decoders ---------------------------------------------------------------------------------------------
 
 ptx_space ptx_take_space(ptx_mods *mods) {
     static const char *const names[] = {"global", "shared",       "shared::cta", "shared::cluster", "local",

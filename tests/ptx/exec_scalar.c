@@ -5,8 +5,7 @@
 
 #include <math.h>
 
-// ---- mov
-// ----------------------------------------------------------------------------------------------------
+// ---- mov --------------------------------------------------------------------------------------------------
 
 // d = {a, b, ..}: the parts side by side, the first lowest.
 static void exec_pack(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
@@ -127,8 +126,7 @@ void ptx_decode_mov(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     i->class = PTX_CLASS_INTEGER;
 }
 
-// ---- set, bfi, testp
-// ----------------------------------------------------------------------------------------
+// ---- set, bfi, testp --------------------------------------------------------------------------------------
 
 static void exec_set(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     uint32_t holds = ((ptx_compare_fn *)i->more)(ptx_at(w, i->src[0]), ptx_at(w, i->src[1]));
@@ -218,8 +216,7 @@ void ptx_decode_testp(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_use_exec(i, exec_testp, PTX_CLASS_FLOAT, 1);
 }
 
-// ---- spaces
-// -------------------------------------------------------------------------------------------------
+// ---- spaces -----------------------------------------------------------------------------------------------
 
 static uint64_t window_of(ptx_space space) {
     return space == PTX_SHARED  ? PTX_SHARED_WINDOW
@@ -313,8 +310,7 @@ void ptx_decode_mapa(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_use_exec(i, exec_mapa, PTX_CLASS_INTEGER, 1);
 }
 
-// ---- control and hints
-// --------------------------------------------------------------------------------------
+// ---- control and hints ------------------------------------------------------------------------------------
 
 static void exec_brx(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     const uint32_t *index = ptx_at(w, i->src[0]);

@@ -38,8 +38,7 @@ static bool whole_warp(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     return ptx_gather(w, i, mask, PTX_FULL);
 }
 
-// ---- shfl
-// ---------------------------------------------------------------------------------------------------
+// ---- shfl -------------------------------------------------------------------------------------------------
 
 enum { SHFL_UP = 1, SHFL_DOWN, SHFL_BFLY, SHFL_IDX };
 
@@ -97,8 +96,7 @@ void ptx_decode_shfl(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_use_exec(i, exec_shfl, PTX_CLASS_WARP, 1);
 }
 
-// ---- votes
-// --------------------------------------------------------------------------------------------------
+// ---- votes ------------------------------------------------------------------------------------------------
 
 enum { VOTE_ALL = 1, VOTE_ANY, VOTE_UNI, VOTE_BALLOT };
 
@@ -258,8 +256,7 @@ void ptx_decode_elect(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_use_exec(i, exec_elect, PTX_CLASS_WARP, 1);
 }
 
-// ---- matrices
-// -----------------------------------------------------------------------------------------------
+// ---- matrices ---------------------------------------------------------------------------------------------
 
 static void need_full(ptx_warp *w, const ptx_insn *i) {
     if (w->live != PTX_FULL) {
@@ -360,8 +357,7 @@ void ptx_decode_stmatrix(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     decode_matrix(p, i, mods, 0, exec_stmatrix);
 }
 
-// ---- mma
-// ----------------------------------------------------------------------------------------------------
+// ---- mma --------------------------------------------------------------------------------------------------
 
 typedef struct {
     sbp_ptx_mma op;

@@ -7,8 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-// ---- 16 bits
-// ------------------------------------------------------------------------------------------------
+// ---- 16 bits ----------------------------------------------------------------------------------------------
 
 typedef enum { ADD, SUB, MUL, FMA, FMA_RELU, MIN, MAX, MIN_NAN, MAX_NAN, ABS, NEG } operation;
 
@@ -68,8 +67,9 @@ static inline void half_lanes(operation op, sbp_ptx_type type, int elements, voi
     X(type, FMA, "fma", 3)                                                                                   \
     X(type, FMA_RELU, "fma.relu", 3)                                                                         \
     X(type, MIN, "min", 2)                                                                                   \
-    X(type, MAX, "max", 2) X(type, MIN_NAN, "min.NaN", 2) X(type, MAX_NAN, "max.NaN", 2)                     \
-        X(type, ABS, "abs", 1) X(type, NEG, "neg", 1)
+    X(type, MAX, "max", 2)                                                                                   \
+    X(type, MIN_NAN, "min.NaN", 2) X(type, MAX_NAN, "max.NaN", 2) X(type, ABS, "abs", 1)                     \
+        X(type, NEG, "neg", 1)
 
 #define FUNCTION(type, op, key, n)                                                                           \
     static void run_##op##_##type(void *d, const void *const *s, uint32_t mask, uint32_t extra) {            \
@@ -84,8 +84,7 @@ OPERATIONS(FUNCTION, bf16)
 OPERATIONS(FUNCTION, f16x2)
 OPERATIONS(FUNCTION, bf16x2)
 
-// ---- directed rounding
-// --------------------------------------------------------------------------------------
+// ---- directed rounding ------------------------------------------------------------------------------------
 
 typedef enum { R_ADD, R_SUB, R_MUL, R_FMA, R_DIV, R_RCP, R_SQRT } rounded;
 
@@ -155,8 +154,7 @@ static inline void f64_lanes(rounded op, int mode, void *d_, const void *const *
     }
 ROUNDED(ROUNDED_FUNCTION)
 
-// ---- comparisons in 16 bits
-// ---------------------------------------------------------------------------------
+// ---- comparisons in 16 bits -------------------------------------------------------------------------------
 
 #define COMPARISONS(X, type)                                                                                 \
     X(type, lt, a < b)                                                                                       \
@@ -165,9 +163,9 @@ ROUNDED(ROUNDED_FUNCTION)
     X(type, ge, a >= b)                                                                                      \
     X(type, eq, a == b)                                                                                      \
     X(type, ne, a<b || a> b)                                                                                 \
-    X(type, ltu, !(a >= b)) X(type, leu, !(a > b)) X(type, gtu, !(a <= b)) X(type, geu, !(a < b))            \
-        X(type, equ, !(a < b || a > b)) X(type, neu, a != b) X(type, num, a == a && b == b)                  \
-            X(type, nan, a != a || b != b)
+    X(type, ltu, !(a >= b))                                                                                  \
+    X(type, leu, !(a > b)) X(type, gtu, !(a <= b)) X(type, geu, !(a < b)) X(type, equ, !(a < b || a > b))    \
+        X(type, neu, a != b) X(type, num, a == a && b == b) X(type, nan, a != a || b != b)
 #define COMPARISON(type, name, condition)                                                                    \
     static uint32_t compare_##name##_##type(const void *a_, const void *b_) {                                \
         uint32_t holds = 0;                                                                                  \
@@ -181,8 +179,7 @@ ROUNDED(ROUNDED_FUNCTION)
 COMPARISONS(COMPARISON, f16)
 COMPARISONS(COMPARISON, bf16)
 
-// ---- tables
-// -------------------------------------------------------------------------------------------------
+// ---- tables -----------------------------------------------------------------------------------------------
 
 #define ROW(type, op, key, n)                                                                                \
     {key "." #type,       run_##op##_##type,                                                                 \

@@ -8,8 +8,7 @@ enum { DEFAULT_RESIDENT = 4, SLICE = 192 };
 #define STILL_INSTRUCTIONS UINT64_C(100000000)
 #define STILL_TURNS UINT64_C(100000)
 
-// ---- blocks
-// -------------------------------------------------------------------------------------------------
+// ---- blocks -----------------------------------------------------------------------------------------------
 
 static void special_fill(const ptx_warp *w, const ptx_special_use *use) {
     const ptx_launch *L = w->launch;
@@ -159,8 +158,7 @@ static void block_free(ptx_launch *L, int slot) {
     free(b);
 }
 
-// ---- scheduling
-// ---------------------------------------------------------------------------------------------
+// ---- scheduling -------------------------------------------------------------------------------------------
 
 static ptx_warp *pick_warp(ptx_block *b) {
     const int start = (int)(ptx_random(b->launch) % (uint64_t)b->warp_count);
@@ -250,8 +248,7 @@ static void run(ptx_launch *L) {
     }
 }
 
-// ---- launching
-// ----------------------------------------------------------------------------------------------
+// ---- launching --------------------------------------------------------------------------------------------
 
 static sbp_ptx_status refuse(sbp_ptx_report *report, const sbp_ptx_entry *entry, const char *why) {
     report->status = SBP_PTX_REFUSED;

@@ -72,8 +72,7 @@ void ptx_mbarriers_free(ptx_block *b) {
     }
 }
 
-// ---- instructions
-// -------------------------------------------------------------------------------------------
+// ---- instructions -----------------------------------------------------------------------------------------
 
 static uint32_t address_of(ptx_warp *w, const ptx_insn *i, int lane, const ptx_operand *o) {
     uint64_t address = ptx_lane_address(w, o, lane);
@@ -223,8 +222,7 @@ static void exec_pending_count(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     }
 }
 
-// ---- decoder
-// ------------------------------------------------------------------------------------------------
+// ---- decoder ----------------------------------------------------------------------------------------------
 
 static void decode_arrive(ptx_parser *p, ptx_insn *i, ptx_mods *mods, bool drops) {
     i->form = drops ? 'd' : 'a';

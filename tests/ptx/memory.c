@@ -215,8 +215,7 @@ bool sbp_ptx_memory_fill(sbp_ptx_memory *memory, uint64_t address, uint32_t valu
     return sbp_ptx_memory_mark(memory, address, count * (uint64_t)width, true);
 }
 
-// ---- traces
-// -------------------------------------------------------------------------------------------------
+// ---- traces -----------------------------------------------------------------------------------------------
 
 // Gives a page traces of smaller units, each with what its larger one had.
 static bool page_split(ptx_page *page, int shift) {

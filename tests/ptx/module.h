@@ -13,8 +13,7 @@ enum { PTX_LANES = 32, PTX_MAX_SHARED = 227 * 1024, PTX_ALL_LANES_MAX = 1024 };
 #define PTX_NO_PLACE UINT32_MAX
 #define PTX_CONSTANT UINT32_C(0x80000000) // of a place: in the module's constants, not the warp's registers
 
-// ---- types
-// --------------------------------------------------------------------------------------------------
+// ---- types ------------------------------------------------------------------------------------------------
 
 typedef enum {
     PTX_NO_TYPE,
@@ -28,8 +27,7 @@ char ptx_type_kind(ptx_type type); // 'b', 'u', 's', 'f' or 'p'
 const char *ptx_type_name(ptx_type type);
 ptx_type ptx_type_find(const char *name, size_t length); // PTX_NO_TYPE: no such type
 
-// ---- operands
-// -----------------------------------------------------------------------------------------------
+// ---- operands ---------------------------------------------------------------------------------------------
 
 typedef enum {
     PTX_OPERAND_NONE,
@@ -81,8 +79,7 @@ typedef enum {
 #undef PTX_SPECIAL
 } ptx_special_id;
 
-// ---- instructions
-// -------------------------------------------------------------------------------------------
+// ---- instructions -----------------------------------------------------------------------------------------
 
 typedef struct ptx_warp ptx_warp;
 typedef struct ptx_insn ptx_insn;
@@ -138,8 +135,7 @@ struct ptx_insn {
     const char *name; // opcode with modifiers
 };
 
-// ---- modules
-// ------------------------------------------------------------------------------------------------
+// ---- modules ----------------------------------------------------------------------------------------------
 
 typedef struct {
     uint32_t place; // of 32 lanes
@@ -188,8 +184,7 @@ struct sbp_ptx_module {
 // Memory until the module goes, zeroed; NULL: none.
 void *ptx_module_alloc(struct sbp_ptx_module *module, size_t bytes);
 
-// ---- reading
-// ------------------------------------------------------------------------------------------------
+// ---- reading ----------------------------------------------------------------------------------------------
 
 typedef struct ptx_parser ptx_parser;
 

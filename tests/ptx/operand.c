@@ -7,8 +7,7 @@
 
 enum { MAX_REGISTERS = 1 << 17, MAX_PARTS = 256 };
 
-// ---- registers
-// ----------------------------------------------------------------------------------------------
+// ---- registers --------------------------------------------------------------------------------------------
 
 static uint32_t take_places(ptx_parser *p, int bytes, uint32_t count) {
     if (count > MAX_REGISTERS - p->registers) {
@@ -124,8 +123,7 @@ bool ptx_special_find(ptx_parser *p, const char *name, int length, ptx_operand *
     return true;
 }
 
-// ---- symbols
-// ------------------------------------------------------------------------------------------------
+// ---- symbols ----------------------------------------------------------------------------------------------
 
 ptx_symbol *ptx_find_symbol(ptx_scope *scope, const char *name, int length) {
     for (; scope; scope = scope->up) {
@@ -156,8 +154,7 @@ ptx_symbol *ptx_declare(ptx_parser *p, const char *name, int length, ptx_symbol_
     return s;
 }
 
-// ---- operands
-// -----------------------------------------------------------------------------------------------
+// ---- operands ---------------------------------------------------------------------------------------------
 
 static void read_name(ptx_parser *p, ptx_operand *out) {
     int length;

@@ -8,8 +8,7 @@
 
 enum { MAX_CODE = 1 << 20, MAX_PARAMS = 256, MAX_PARAM_BYTES = 32764, MAX_SCOPES_DEEP = 64 };
 
-// ---- statements
-// ---------------------------------------------------------------------------------------------
+// ---- statements -------------------------------------------------------------------------------------------
 
 // Past the next occurrence of c outside of braces and strings.
 static void skip_past(ptx_parser *p, char c) {
@@ -294,8 +293,7 @@ static void resolve(ptx_parser *p) {
     }
 }
 
-// ---- entries
-// ------------------------------------------------------------------------------------------------
+// ---- entries ----------------------------------------------------------------------------------------------
 
 static void read_param(ptx_parser *p, sbp_ptx_param *out) {
     sbp_ptx_entry *e = p->entry;
@@ -463,8 +461,7 @@ static void read_entry(ptx_parser *p) {
     p->entry = NULL;
 }
 
-// ---- modules
-// ------------------------------------------------------------------------------------------------
+// ---- modules ----------------------------------------------------------------------------------------------
 
 // .func: only declarations matter; a body is skipped, for calls are refused when executed.
 static void read_function(ptx_parser *p) {

@@ -30,8 +30,7 @@ typedef struct {
     uint64_t instructions; // warp instructions that a launch executed
 } sbp_ptx_report;
 
-// ---- device memory
-// ------------------------------------------------------------------------------------------
+// ---- device memory ----------------------------------------------------------------------------------------
 
 /* Allocations at addresses of their own (a CUdeviceptr), never those of the host, multiples of 256, with gaps
  * between them; bounds are exact to the byte. Every byte knows whether it was ever written. */
@@ -64,8 +63,7 @@ bool sbp_ptx_memory_fill(sbp_ptx_memory *memory, uint64_t address, uint32_t valu
 void *sbp_ptx_memory_host(const sbp_ptx_memory *memory, uint64_t address, uint64_t bytes);
 bool sbp_ptx_memory_mark(sbp_ptx_memory *memory, uint64_t address, uint64_t bytes, bool initialised);
 
-// ---- modules
-// ------------------------------------------------------------------------------------------------
+// ---- modules ----------------------------------------------------------------------------------------------
 
 typedef struct sbp_ptx_module sbp_ptx_module;
 typedef struct sbp_ptx_entry sbp_ptx_entry; // owned by its module
@@ -93,8 +91,7 @@ sbp_ptx_param sbp_ptx_entry_param(const sbp_ptx_entry *entry, int index);
 uint32_t sbp_ptx_entry_shared_bytes(const sbp_ptx_entry *entry); // static
 uint32_t sbp_ptx_entry_max_threads(const sbp_ptx_entry *entry);  // .maxntid or .reqntid; 1024 without
 
-// ---- launches
-// -----------------------------------------------------------------------------------------------
+// ---- launches ---------------------------------------------------------------------------------------------
 
 typedef struct sbp_ptx_counts sbp_ptx_counts;
 
@@ -112,8 +109,7 @@ sbp_ptx_status sbp_ptx_launch(const sbp_ptx_entry *entry, const uint32_t grid[3]
                               uint32_t dynamic_shared_bytes, void *const *params,
                               const sbp_ptx_options *options, sbp_ptx_report *report);
 
-// ---- counts
-// -------------------------------------------------------------------------------------------------
+// ---- counts -----------------------------------------------------------------------------------------------
 
 /* What launches executed: warp instructions by class, and by line of the PTX wavefronts of shared memory and
  * 32-byte sectors of global memory beside the least that the same bytes could take. Exact and, but for loops

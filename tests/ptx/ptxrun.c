@@ -41,8 +41,7 @@ static bool complain(const char *format, ...) {
     return false;
 }
 
-// ---- files
-// --------------------------------------------------------------------------------------------------
+// ---- files ------------------------------------------------------------------------------------------------
 
 static bool path_of(const run_case *c, const char *name, char out[8192]) {
     const int n =
@@ -90,8 +89,7 @@ static bool write_file(const char *folder, const char *name, const void *data, s
                                                  : complain("cannot write %s: %s", path, strerror(errno));
 }
 
-// ---- the case
-// -----------------------------------------------------------------------------------------------
+// ---- the case ---------------------------------------------------------------------------------------------
 
 static bool get_u64(const json_t *value, uint64_t *out) {
     if (!json_is_integer(value)) {

@@ -3,8 +3,7 @@
 
 #include <stdarg.h>
 
-// ---- faults
-// -------------------------------------------------------------------------------------------------
+// ---- faults -----------------------------------------------------------------------------------------------
 
 const char *ptx_thread_name(const ptx_launch *L, uint32_t block, uint32_t thread, char text[96]) {
     const uint32_t x = L->dim[0], y = L->dim[1];
@@ -68,8 +67,7 @@ void ptx_fail(ptx_launch *L, const char *format, ...) {
     longjmp(L->fail, 1);
 }
 
-// ---- divergence
-// ---------------------------------------------------------------------------------------------
+// ---- divergence -------------------------------------------------------------------------------------------
 
 // No lane can run: each waits at a .sync instruction for lanes that wait elsewhere.
 _Noreturn static void torn(ptx_warp *w) {
@@ -188,8 +186,7 @@ void ptx_exit_lanes(ptx_warp *w, uint32_t mask) {
     ptx_barriers_check(w->block);
 }
 
-// ---- the loop
-// -----------------------------------------------------------------------------------------------
+// ---- the loop ---------------------------------------------------------------------------------------------
 
 static void branch(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     const bool back = i->target < w->pc;

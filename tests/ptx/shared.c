@@ -49,8 +49,7 @@ void ptx_shared_bounds(ptx_warp *w, const ptx_insn *i, int lane, uint32_t addres
     }
 }
 
-// ---- reads that are remembered
-// ------------------------------------------------------------------------------
+// ---- reads that are remembered ----------------------------------------------------------------------------
 
 static uint32_t lanes_of(const ptx_shared *s, int warp, uint32_t code) {
     return code < FIRST_SET ? 1U << code : code == ANY_LANE ? PTX_FULL : s->lane_sets[warp][code - FIRST_SET];
@@ -130,8 +129,7 @@ static void check_reads(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b) {
     }
 }
 
-// ---- accesses
-// -----------------------------------------------------------------------------------------------
+// ---- accesses ---------------------------------------------------------------------------------------------
 
 static void pending(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, const char *does) {
     ptx_fault(w, i, lane, "%s shared byte 0x%x, which the asynchronous copy of line %u still writes", does, b,
@@ -234,8 +232,7 @@ void ptx_shared_access(ptx_warp *w, const ptx_insn *i, int lane, uint32_t addres
     }
 }
 
-// ---- asynchronous operations
-// --------------------------------------------------------------------------------
+// ---- asynchronous operations ------------------------------------------------------------------------------
 
 void ptx_shared_async_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes) {
     ptx_shared *s = &w->block->shared;

@@ -178,8 +178,7 @@ void ptx_fence(ptx_warp *w, uint32_t mask, ptx_scope_id scope) {
     w->released = now;
 }
 
-// ---- signals
-// ------------------------------------------------------------------------------------------------
+// ---- signals ----------------------------------------------------------------------------------------------
 
 static uint32_t slot_of(const ptx_signals *s, uint64_t address) {
     return (uint32_t)(address * UINT64_C(0x9e3779b97f4a7c15) >> 40) & (s->slot_count - 1);

@@ -25,8 +25,7 @@ typedef struct ptx_flight {
     uint32_t group;
 } ptx_flight;
 
-// ---- registers
-// ----------------------------------------------------------------------------------------------
+// ---- registers --------------------------------------------------------------------------------------------
 
 static void touch(ptx_warp *w, const ptx_insn *i, const ptx_operand *o, bool write) {
     if (o->kind == PTX_VECTOR || o->kind == PTX_PAIR) {
@@ -62,8 +61,7 @@ void ptx_wgmma_registers(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     }
 }
 
-// ---- the product
-// --------------------------------------------------------------------------------------------
+// ---- the product ------------------------------------------------------------------------------------------
 
 static uint32_t piece_address(ptx_warp *w, const ptx_insn *i, const sbp_ptx_descriptor *d, bool mn, int bytes,
                               int x, int k) {
@@ -296,8 +294,7 @@ void ptx_wgmma_free(ptx_warp *w) {
     }
 }
 
-// ---- decoder
-// ------------------------------------------------------------------------------------------------
+// ---- decoder ----------------------------------------------------------------------------------------------
 
 static bool number_of(ptx_type type, sbp_ptx_type *out) {
     static const struct {
