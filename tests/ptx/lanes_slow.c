@@ -68,8 +68,8 @@ static inline void half_lanes(operation op, sbp_ptx_type type, int elements, voi
     X(type, FMA_RELU, "fma.relu", 3)                                                                         \
     X(type, MIN, "min", 2)                                                                                   \
     X(type, MAX, "max", 2)                                                                                   \
-    X(type, MIN_NAN, "min.NaN", 2) X(type, MAX_NAN, "max.NaN", 2) X(type, ABS, "abs", 1)                     \
-        X(type, NEG, "neg", 1)
+    X(type, MIN_NAN, "min.NaN", 2)                                                                           \
+    X(type, MAX_NAN, "max.NaN", 2) X(type, ABS, "abs", 1) X(type, NEG, "neg", 1)
 
 #define FUNCTION(type, op, key, n)                                                                           \
     static void run_##op##_##type(void *d, const void *const *s, uint32_t mask, uint32_t extra) {            \
@@ -164,8 +164,9 @@ ROUNDED(ROUNDED_FUNCTION)
     X(type, eq, a == b)                                                                                      \
     X(type, ne, a<b || a> b)                                                                                 \
     X(type, ltu, !(a >= b))                                                                                  \
-    X(type, leu, !(a > b)) X(type, gtu, !(a <= b)) X(type, geu, !(a < b)) X(type, equ, !(a < b || a > b))    \
-        X(type, neu, a != b) X(type, num, a == a && b == b) X(type, nan, a != a || b != b)
+    X(type, leu, !(a > b))                                                                                   \
+    X(type, gtu, !(a <= b)) X(type, geu, !(a < b)) X(type, equ, !(a < b || a > b)) X(type, neu, a != b)      \
+        X(type, num, a == a && b == b) X(type, nan, a != a || b != b)
 #define COMPARISON(type, name, condition)                                                                    \
     static uint32_t compare_##name##_##type(const void *a_, const void *b_) {                                \
         uint32_t holds = 0;                                                                                  \

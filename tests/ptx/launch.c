@@ -238,6 +238,12 @@ static void run(ptx_launch *L) {
             idle = 0;
             continue;
         }
+        if (L->options.instruction_limit && L->executed > L->options.instruction_limit) {
+            L->report->status = SBP_PTX_REFUSED;
+            (void)snprintf(L->report->text, sizeof L->report->text, "%s: more than %llu warp instructions",
+                           L->entry->name, (unsigned long long)L->options.instruction_limit);
+            longjmp(L->fail, 1);
+        }
         const bool waits = !w || w->yield;
         idle = L->progress_at == seen ? idle + waits : 0;
         const bool still = L->executed - L->progress_at > STILL_INSTRUCTIONS || idle > STILL_TURNS;

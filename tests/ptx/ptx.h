@@ -96,10 +96,11 @@ uint32_t sbp_ptx_entry_max_threads(const sbp_ptx_entry *entry);  // .maxntid or 
 typedef struct sbp_ptx_counts sbp_ptx_counts;
 
 typedef struct {
-    uint64_t seed;          // of everything that is random; default 1
-    int resident;           // blocks at a time; 0: some (4), -1: all
-    bool no_races;          // leave out races of global memory (shared memory is always watched)
-    sbp_ptx_counts *counts; // added to when not NULL
+    uint64_t seed;              // of everything that is random; default 1
+    uint64_t instruction_limit; // refused beyond so many warp instructions; 0: no limit
+    int resident;               // blocks at a time; 0: some (4), -1: all
+    bool no_races;              // leave out races of global memory (shared memory is always watched)
+    sbp_ptx_counts *counts;     // added to when not NULL
 } sbp_ptx_options;
 
 /* Runs a grid. params: as cuLaunchKernel's kernelParams, a pointer per parameter to its bytes (tensor maps:
