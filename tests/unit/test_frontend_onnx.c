@@ -343,6 +343,29 @@ static sbp_status run_gpt2(void *user) {
     return SBP_OK;
 }
 
+/* Golden models as torch's exporter writes them at opset 18, all in small ops (tests/golden/make_onnx.py): a
+ * window; windows and full attention, scales of 1 + w, softcaps; learned positions, LayerNorm, GELU. */
+static sbp_status run_exports(void *user) {
+    fixture *f = user;
+    static const char *const names[] = {"mistral_window", "gemma3_softcap", "gpt2"};
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        sbp_model_options options = sbp_model_options_for(SBP_F64);
+        sbp_model model;
+        const char *golden = sbp_arena_printf(f->arena, "tests/golden/%s", names[i]);
+        const char *path = sbp_file_join(f->arena, golden, "model/export18.json");
+        check(f, sbp_model_load(f->arena, f->diag, path, &options, &model));
+        compare_model(f, golden, &model);
+    }
+    return SBP_OK;
+}
+
+static void test_exports(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    assert_int_equal(sbp_guard(f.arena, f.diag, run_exports, &f), SBP_OK);
+    fixture_destroy(&f);
+}
+
 static void test_gpt2(void **state) {
     (void)state;
     fixture f = fixture_create();
@@ -787,12 +810,12 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decoders),    cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_samples),     cmocka_unit_test(test_refused_samples),
-        cmocka_unit_test(test_data),        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_form_errors), cmocka_unit_test(test_meaning_errors),
-        cmocka_unit_test(test_mutations),   cmocka_unit_test(test_rearrangements),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_decoders),        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_exports),         cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_refused_samples), cmocka_unit_test(test_data),
+        cmocka_unit_test(test_small),           cmocka_unit_test(test_form_errors),
+        cmocka_unit_test(test_meaning_errors),  cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_rearrangements),  cmocka_unit_test(test_no_memory),
     };
     int failures = cmocka_run_group_tests(tests, make_directory, remove_directory);
     printf("%lld samples skipped\n", (long long)skipped);
