@@ -402,4 +402,26 @@ static inline void compare_case(fixture *f, const char *directory, sbp_model *mo
     test_free(b);
 }
 
+/* The same loss, log-probabilities and gradients as the golden case, up to eps, which ONNX rounds to fp32. */
+static inline void compare_model(fixture *f, const char *golden, sbp_model *model) {
+    append_objective(f, model->module, sbp_objective_find("sft"), NULL);
+    check(f, sbp_module_verify(model->module, f->diag));
+    sbp_func *func = differentiate(f, model->module, sbp_module_find_func(model->module, "model"));
+    batch *b = batch_read(f, sbp_file_join(f->arena, golden, "train.jsonl"));
+    sbp_weights *weights, *grads;
+    check(f, sbp_weights_open(f->arena, f->diag, model->weights, &weights));
+    check(f,
+          sbp_weights_open(f->arena, f->diag, sbp_file_join(f->arena, golden, "grads.safetensors"), &grads));
+    sbp_tensor **values = run(f, model->module, func, b, weights, "d_loss");
+    const sbp_json *expect = read_json(f, sbp_file_join(f->arena, golden, "expect.json"));
+    double loss = result_of(func, values, "loss")->data[0], expected = sbp_json_member(expect, "loss")->real;
+    assert_true(fabs(loss - expected) <= SBP_TOLERANCE_FROM_F32 * expected);
+    double worst = measure_gradients(f, model->module, func, values, grads, SBP_TOLERANCE_FROM_F32).worst;
+    printf("  %-46s loss %.1e, gradients %.1e of %d parameters\n", golden, fabs(loss - expected), worst,
+           model->module->param_count);
+    sbp_weights_close(weights);
+    sbp_weights_close(grads);
+    test_free(b);
+}
+
 #endif

@@ -1,6 +1,5 @@
 /* test_frontend_onnx.c: ONNX models as JSON. Golden models of Hugging Face, written as ONNX in several ways,
- * must give the golden gradients; so must the samples of ../shared/onnx where they are present; and every
- * message for what is wrong or not built. */
+ * must give the golden gradients; and every message for what is wrong or not built. */
 #include "onnx_testing.h"
 
 #include <stdlib.h>
@@ -9,7 +8,6 @@
 
 static char directory[] = "/tmp/sbp_onnx_XXXXXX", file[sizeof directory + 20],
             weights_file[sizeof directory + 20];
-static int64_t skipped;
 
 static int make_directory(void **state) {
     (void)state;
@@ -159,28 +157,6 @@ static void load_in_bf16(fixture *f, const char *path, const char *weights) {
         check(f, sbp_module_verify(model.module, f->diag));
         differentiate(f, model.module, sbp_module_find_func(model.module, "model"));
     }
-}
-
-/* The same loss, log-probabilities and gradients as the golden case, up to eps, which ONNX rounds to fp32. */
-static void compare_model(fixture *f, const char *golden, sbp_model *model) {
-    append_objective(f, model->module, sbp_objective_find("sft"), NULL);
-    check(f, sbp_module_verify(model->module, f->diag));
-    sbp_func *func = differentiate(f, model->module, sbp_module_find_func(model->module, "model"));
-    batch *b = batch_read(f, sbp_file_join(f->arena, golden, "train.jsonl"));
-    sbp_weights *weights, *grads;
-    check(f, sbp_weights_open(f->arena, f->diag, model->weights, &weights));
-    check(f,
-          sbp_weights_open(f->arena, f->diag, sbp_file_join(f->arena, golden, "grads.safetensors"), &grads));
-    sbp_tensor **values = run(f, model->module, func, b, weights, "d_loss");
-    const sbp_json *expect = read_json(f, sbp_file_join(f->arena, golden, "expect.json"));
-    double loss = result_of(func, values, "loss")->data[0], expected = sbp_json_member(expect, "loss")->real;
-    assert_true(fabs(loss - expected) <= SBP_TOLERANCE_FROM_F32 * expected);
-    double worst = measure_gradients(f, model->module, func, values, grads, SBP_TOLERANCE_FROM_F32).worst;
-    printf("  %-46s loss %.1e, gradients %.1e of %d parameters\n", golden, fabs(loss - expected), worst,
-           model->module->param_count);
-    sbp_weights_close(weights);
-    sbp_weights_close(grads);
-    test_free(b);
 }
 
 static double number(const sbp_json *config, const char *key, double fallback) {
@@ -343,158 +319,10 @@ static sbp_status run_gpt2(void *user) {
     return SBP_OK;
 }
 
-/* Golden models as torch's exporter writes them at opset 18, all in small ops (tests/golden/make_onnx.py): a
- * window; windows and full attention, scales of 1 + w, softcaps; learned positions, LayerNorm, GELU. */
-static sbp_status run_exports(void *user) {
-    fixture *f = user;
-    static const char *const names[] = {"mistral_window", "gemma3_softcap", "gpt2"};
-    for (int i = 0; i < SBP_COUNT(names); i++) {
-        sbp_model_options options = sbp_model_options_for(SBP_F64);
-        sbp_model model;
-        const char *golden = sbp_arena_printf(f->arena, "tests/golden/%s", names[i]);
-        const char *path = sbp_file_join(f->arena, golden, "model/export18.json");
-        check(f, sbp_model_load(f->arena, f->diag, path, &options, &model));
-        compare_model(f, golden, &model);
-    }
-    return SBP_OK;
-}
-
-static void test_exports(void **state) {
-    (void)state;
-    fixture f = fixture_create();
-    assert_int_equal(sbp_guard(f.arena, f.diag, run_exports, &f), SBP_OK);
-    fixture_destroy(&f);
-}
-
 static void test_gpt2(void **state) {
     (void)state;
     fixture f = fixture_create();
     assert_int_equal(sbp_guard(f.arena, f.diag, run_gpt2, &f), SBP_OK);
-    fixture_destroy(&f);
-}
-
-/* ---- samples of others
- * ------------------------------------------------------------------------------------- */
-
-static void compare_sample(fixture *f, const char *path, const char *golden, const char *weights_path) {
-    sbp_model_options options = sbp_model_options_for(SBP_F64);
-    options.weights = weights_path;
-    sbp_model model;
-    check(f, sbp_model_load(f->arena, f->diag, path, &options, &model));
-    const sbp_json *expect = read_json(f, sbp_file_join(f->arena, golden, "expect.json"));
-    const sbp_func *plain = sbp_module_find_func(model.module, "model");
-    batch *b = batch_read(f, sbp_file_join(f->arena, golden, "train.jsonl"));
-    sbp_weights *weights;
-    check(f, sbp_weights_open(f->arena, f->diag, model.weights, &weights));
-    sbp_tensor **values = run(f, model.module, plain, b, weights, NULL);
-    const sbp_json *documents = sbp_json_member(expect, "documents"),
-                   *logits = sbp_json_member(expect, "first_document_last_row_logits");
-    for (int64_t d = 0; d < documents->count; d++) {
-        double nll = 0;
-        for (int64_t r = b->begin[d]; r < b->begin[d + 1]; r++)
-            nll -= b->weight[r] * result_of(plain, values, "logp")->data[r];
-        assert_true(fabs(nll - sbp_json_member(&documents->items[d], "nll_sum")->real) <=
-                    SBP_TOLERANCE_FROM_F32 * nll);
-    }
-    const sbp_tensor *z = values[sbp_map_get(&plain->names, "logits")];
-    for (int64_t j = 0; j < logits->count; j++)
-        assert_true(fabs(z->data[(b->begin[1] - 1) * z->dim[1] + j] - logits->items[j].real) <=
-                    SBP_TOLERANCE_FROM_F32);
-    sbp_weights_close(weights);
-    test_free(b);
-    compare_model(f, golden, &model);
-}
-
-static sbp_status run_samples(void *user) {
-    fixture *f = user;
-    static const char root[] = "../shared/onnx", golden[] = "../shared/onnx/llama_opset23_functions.expect";
-    if (!sbp_directory_exists(golden)) {
-        printf("  skipped: no %s\n", golden);
-        skipped++;
-        return SBP_OK;
-    }
-    compare_sample(f, sbp_file_join(f->arena, root, "llama_opset23_functions.json"), golden, NULL);
-    compare_sample(f, sbp_file_join(f->arena, root, "llama_opset23_functions_noweights.json"), golden,
-                   sbp_file_join(f->arena, root, "model.safetensors"));
-    /* exports as they come: masks spelled out, and with opset 18 attention and norms too */
-    static const char *const exports[] = {"llama_torch_export_opset23", "llama_torch_export_opset18"};
-    for (int i = 0; i < SBP_COUNT(exports); i++)
-        compare_sample(f, sbp_arena_printf(f->arena, "%s/%s.json", root, exports[i]),
-                       sbp_arena_printf(f->arena, "%s/%s.expect", root, exports[i]), NULL);
-    return SBP_OK;
-}
-
-static void test_samples(void **state) {
-    (void)state;
-    fixture f = fixture_create();
-    assert_int_equal(sbp_guard(f.arena, f.diag, run_samples, &f), SBP_OK);
-    fixture_destroy(&f);
-}
-
-static void expect_refusal(const char *path, const char *message) {
-    fixture f = fixture_create();
-    sbp_model_options options = sbp_model_options_for(SBP_F32);
-    sbp_model model;
-    check_fails(&f, sbp_model_load(f.arena, f.diag, path, &options, &model), SBP_INPUT, message);
-    fixture_destroy(&f);
-}
-
-/* Exports as they come, and models that are none. */
-static void test_refused_samples(void **state) {
-    (void)state;
-    static const struct {
-        const char *path, *message;
-    } cases[] = {
-        {"../shared/onnx/dim_param.json", "no output 'logits'"},
-        {"../shared/onnx/raw_data.json", "opset 16; 18 to 25 are supported"},
-        {"../shared/onnx/test_range_float_type_positive_delta_expanded.json", "opset"},
-    };
-    for (int i = 0; i < SBP_COUNT(cases); i++) {
-        if (access(cases[i].path, R_OK) == 0)
-            expect_refusal(cases[i].path, cases[i].message);
-        else
-            skipped++;
-    }
-}
-
-/* Every data type and storage: [1, 0, 1] in 12 types. */
-static sbp_status run_data(void *user) {
-    fixture *f = user;
-    static const char *const names[] = {"raw_data", "nonraw_data", "external_data"};
-    for (int i = 0; i < SBP_COUNT(names); i++) {
-        const char *path = sbp_arena_printf(f->arena, "../shared/onnx/%s.json", names[i]);
-        const sbp_json *root;
-        sbp_onnx_model model;
-        if (access(path, R_OK) != 0) {
-            printf("  skipped: no %s\n", path);
-            skipped++;
-            continue;
-        }
-        check(f, sbp_json_read(f->arena, f->diag, path, SBP_JSON_COMMENTS, &root));
-        check(f, sbp_onnx_parse(f->arena, f->diag, path, root, &model));
-        assert_int_equal(model.node_count, 12);
-        assert_int_equal(model.opset, 16);
-        int64_t offset = 0;
-        for (int32_t n = 0; n < model.node_count; n++) {
-            const sbp_onnx_tensor *t = &model.nodes[n].attributes[0].t;
-            assert_int_equal(t->elems, 3);
-            if (!t->data) { /* the file itself is not there */
-                assert_string_equal(t->location, "external_data.external");
-                assert_int_equal(t->offset, offset);
-                offset += t->bytes;
-                continue;
-            }
-            for (int64_t k = 0; k < 3; k++)
-                assert_true(sbp_onnx_tensor_at(t, k) == (k == 1 ? 0 : 1));
-        }
-    }
-    return SBP_OK;
-}
-
-static void test_data(void **state) {
-    (void)state;
-    fixture f = fixture_create();
-    assert_int_equal(sbp_guard(f.arena, f.diag, run_data, &f), SBP_OK);
     fixture_destroy(&f);
 }
 
@@ -810,14 +638,10 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decoders),        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_exports),         cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_refused_samples), cmocka_unit_test(test_data),
-        cmocka_unit_test(test_small),           cmocka_unit_test(test_form_errors),
-        cmocka_unit_test(test_meaning_errors),  cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_rearrangements),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_decoders),       cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_small),          cmocka_unit_test(test_form_errors),
+        cmocka_unit_test(test_meaning_errors), cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_rearrangements), cmocka_unit_test(test_no_memory),
     };
-    int failures = cmocka_run_group_tests(tests, make_directory, remove_directory);
-    printf("%lld samples skipped\n", (long long)skipped);
-    return failures;
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
