@@ -154,19 +154,25 @@ static inline double cli_compare(io_fixture *f, const char *what, const char *go
     return cli_compare_some(f, what, got_path, want_path, tolerance);
 }
 
-/* Whether this machine and this build can run and compile for Vulkan; says why not, and what is skipped. */
-static inline bool cli_has_vulkan(io_fixture *f, const char *what) {
-    const char *reason = "sbprun was built without Vulkan";
+/* Whether this machine and this build can run and compile for a backend; says why not, and what is skipped.
+ */
+static inline bool cli_has_device(io_fixture *f, const char *backend, const char *what) {
+    const char *reason = "sbprun was built without it";
     cli_ok(f, "$R --devices");
-    const char *line = strstr(sbp_arena_strdup(f->arena, cli_text(f, "out")), "vulkan");
-    if (line && !strstr(line, "vulkan 0: "))
+    const char *line = strstr(sbp_arena_strdup(f->arena, cli_text(f, "out")), backend);
+    if (line && !strstr(line, sbp_arena_printf(f->arena, "%s 0: ", backend)))
         reason = sbp_arena_strndup(f->arena, line, strcspn(line, "\n"));
-    else if (line && cli(f, "$C compile $G/llama_plain/model -o $D/p --backend vulkan") == 0)
+    else if (line && cli(f, sbp_arena_printf(f->arena, "$C compile $G/llama_plain/model -o $D/p --backend %s",
+                                             backend)) == 0)
         return true;
     else if (line)
         reason = sbp_arena_strdup(f->arena, cli_text(f, "err"));
-    print_message("skipped: %s on vulkan: %s\n", what, reason);
+    print_message("skipped: %s on %s: %s\n", what, backend, reason);
     return false;
+}
+
+static inline bool cli_has_vulkan(io_fixture *f, const char *what) {
+    return cli_has_device(f, "vulkan", what);
 }
 
 #endif

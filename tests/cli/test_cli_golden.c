@@ -2,7 +2,7 @@
  * micro-batches and the way gradients are consumed must not change them. SBP_TEST_ALL=1 runs every setting on
  * every case.
  *
- *     test_cli_golden [cpu|vulkan [TEST]]     the cpu (default), or what a Vulkan driver makes of it */
+ *     test_cli_golden [cpu|cuda|vulkan [TEST]]     the cpu (default), or what a driver makes of it */
 #include "tests/cli/cli_testing.h"
 
 #include <dirent.h>
@@ -47,33 +47,47 @@ static const setting settings[] = {
     {"bf16 gradients, consumed at once", "--grad-dtype bf16 --clip none --accumulate 1", SBP_F32, false, 0},
 };
 
-#define VULKAN "--backend vulkan "
-
-static const setting vulkan_settings[] = {
-    {"vulkan", VULKAN, SBP_F32, true, 0},
-    {"vulkan, C 7, C_head 5, g 2, k 2", VULKAN "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2",
+/* Other devices. */
+static const setting device_settings[] = {
+    {"fp32", "", SBP_F32, true, 0},
+    {"C 7, C_head 5, g 2, k 2", "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2", SBP_F32, false,
+     0},
+    {"C 1, C_head 1", "--chunk 1 --head-chunk 1", SBP_F32, false, 0},
+    {"checkpoint", "--backward checkpoint", SBP_F32, false, 0},
+    {"standard", "--backward standard", SBP_F32, false, 0},
+    {"offload, saved set, k 3", "--chunk 7 --offload host --checkpoint-every 3 --save q+k+v+attn_out+lse",
      SBP_F32, false, 0},
-    {"vulkan, C 1, C_head 1", VULKAN "--chunk 1 --head-chunk 1", SBP_F32, false, 0},
-    {"vulkan, checkpoint", VULKAN "--backward checkpoint", SBP_F32, false, 0},
-    {"vulkan, standard", VULKAN "--backward standard", SBP_F32, false, 0},
-    {"vulkan, offload, saved set, k 3",
-     VULKAN "--chunk 7 --offload host --checkpoint-every 3 --save q+k+v+attn_out+lse", SBP_F32, false, 0},
-    {"vulkan, one step, gradients consumed at once", VULKAN "--clip none --accumulate 1", SBP_F32, false, 0},
-    {"vulkan, micro-batches", VULKAN "--seq-len 45", SBP_F32, false, 0},
-    {"vulkan, bf16 gradients", VULKAN "--grad-dtype bf16", SBP_F32, false, SBP_TOLERANCE_BF16},
+    {"one step, gradients consumed at once", "--clip none --accumulate 1", SBP_F32, false, 0},
+    {"micro-batches", "--seq-len 45", SBP_F32, false, 0},
+    {"bf16 gradients", "--grad-dtype bf16", SBP_F32, false, SBP_TOLERANCE_BF16},
 };
 
 /* More, with SBP_TEST_ALL=1. */
-static const setting vulkan_sweep[] = {
-    {"vulkan, C 64", VULKAN "--chunk 64 --head-chunk 64", SBP_F32, false, 0},
-    {"vulkan, g 3, saved", VULKAN "--chunk 16 --segment 3 --save attn_out+lse+gate+up", SBP_F32, false, 0},
-    {"vulkan, saved, g 2, k 2", VULKAN "--chunk 7 --segment 2 --checkpoint-every 2 --save gate+q+lse",
-     SBP_F32, false, 0},
-    {"vulkan, saved, offload, k 2", VULKAN "--chunk 7 --checkpoint-every 2 --offload host --save " SAVED,
-     SBP_F32, false, 0},
-    {"vulkan, standard, offload", VULKAN "--backward standard --offload host", SBP_F32, false, 0},
-    {"vulkan, no optimizer", VULKAN "--optimizer none", SBP_F32, false, 0},
+static const setting device_sweep[] = {
+    {"C 64", "--chunk 64 --head-chunk 64", SBP_F32, false, 0},
+    {"g 3, saved", "--chunk 16 --segment 3 --save attn_out+lse+gate+up", SBP_F32, false, 0},
+    {"saved, g 2, k 2", "--chunk 7 --segment 2 --checkpoint-every 2 --save gate+q+lse", SBP_F32, false, 0},
+    {"saved, offload, k 2", "--chunk 7 --checkpoint-every 2 --offload host --save " SAVED, SBP_F32, false, 0},
+    {"standard, offload", "--backward standard --offload host", SBP_F32, false, 0},
+    {"no optimizer", "--optimizer none", SBP_F32, false, 0},
 };
+
+/* On the PTX machine a step takes seconds: what is run without SBP_TEST_ALL=1. */
+static const struct {
+    const char *name;
+    setting setting;
+} cuda_sample[] = {
+    {"llama_plain", {"fp32", "", SBP_F32, true, 0}},
+    {"llama_plain",
+     {"offload, saved set, k 3", "--chunk 7 --offload host --checkpoint-every 3 --save q+k+v+attn_out+lse",
+      SBP_F32, true, 0}},
+    {"llama_plain", {"standard", "--backward standard", SBP_F32, true, 0}},
+    {"llama_tied_pad", {"fp64", "", SBP_F64, true, 0}},
+    {"gemma3_layer_types", {"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0}},
+    {"qwen2_sliding", {"fp64, C 64", "--chunk 64 --head-chunk 64", SBP_F64, true, 0}},
+};
+
+static const char *backend = "cpu";
 
 /* Cases on which all settings run. */
 static const char *const thorough[] = {"llama_plain",   "gemma3_layer_types", "gemma3_untied_bias",
@@ -140,7 +154,8 @@ static void dump_case(io_fixture *f, const char *path, sbp_dtype dtype, const ch
     const sbp_json *args;
     assert_ok(f,
               sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/args.json", path), 0, &args));
-    cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --dtype %s %s %s", path,
+    cli_ok(f, sbp_arena_printf(f->arena, "$C compile %s/model -o $D/p --backend %s --dtype %s %s %s", path,
+                               strcmp(backend, "cuda") == 0 ? "cuda --arch sm_90a" : backend,
                                dtype == SBP_F64   ? "fp64"
                                : dtype == SBP_F32 ? "fp32"
                                                   : "bf16",
@@ -236,31 +251,41 @@ static void run_settings(io_fixture *f, const char *path) {
 }
 
 /* Rotary variants differ in tables: one setting of each tells, where not everything is asked for. */
-static void run_vulkan_settings(io_fixture *f, const char *path) {
+static void run_device_settings(io_fixture *f, const char *path) {
     if (!everything() && strncmp(strrchr(path, '/') + 1, "llama_rope", 10) == 0) {
-        run_case(f, path, &vulkan_settings[1]);
+        run_case(f, path, &device_settings[1]);
         return;
     }
-    run_all_of(f, path, vulkan_settings, SBP_COUNT(vulkan_settings));
+    run_all_of(f, path, device_settings, SBP_COUNT(device_settings));
     if (everything())
-        run_all_of(f, path, vulkan_sweep, SBP_COUNT(vulkan_sweep));
+        run_all_of(f, path, device_sweep, SBP_COUNT(device_sweep));
 }
 
 /* The dump of the last run again: the same bits. */
 static void run_again(io_fixture *f, const char *name) {
     const char *path = sbp_arena_printf(f->arena, "tests/golden/%s", name);
-    run_case(f, path, &vulkan_settings[1]);
+    run_case(f, path, &device_settings[1]);
     cli_ok(f, "mv $D/g.safetensors $D/first.safetensors");
-    run_case(f, path, &vulkan_settings[1]);
+    run_case(f, path, &device_settings[1]);
     cli_same(f, "first.safetensors", "g.safetensors");
 }
 
-static void test_golden_gradients_on_vulkan(void **state) {
-    if (!cli_has_vulkan(*state, "golden gradients"))
+static void test_golden_gradients_on_device(void **state) {
+    if (!cli_has_device(*state, backend, "golden gradients"))
         skip();
-    int cases = each_case(*state, "tests/golden", run_vulkan_settings);
+    int cases = each_case(*state, "tests/golden", run_device_settings);
     print_message("%d cases, %d runs; worst relative error in fp32: %.2g\n", cases, runs, worst);
     assert_true(cases >= CASES);
+}
+
+static void test_golden_sample(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_device(f, backend, "golden gradients"))
+        skip();
+    for (int i = 0; i < SBP_COUNT(cuda_sample); i++)
+        run_case(f, sbp_arena_printf(f->arena, "tests/golden/%s", cuda_sample[i].name),
+                 &cuda_sample[i].setting);
+    print_message("%d runs; worst relative error in fp32: %.2g\n", runs, worst);
 }
 
 /* Cases that somebody else made, where they are beside the sources. */
@@ -269,17 +294,17 @@ static void run_if_sft(io_fixture *f, const char *path) {
     assert_ok(f,
               sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/args.json", path), 0, &args));
     if (strstr(arguments(f, args, "compile"), "'sft'"))
-        run_vulkan_settings(f, path);
+        run_device_settings(f, path);
 }
 
-static void test_other_goldens_on_vulkan(void **state) {
+static void test_other_goldens_on_device(void **state) {
     static const char folder[] = "../shared/golden";
     io_fixture *f = *state;
     if (!sbp_file_exists(sbp_arena_printf(f->arena, "%s/README.md", folder))) {
         print_message("skipped: golden gradients of %s: it is missing\n", folder);
         skip();
     }
-    if (!cli_has_vulkan(f, "golden gradients of others"))
+    if (!cli_has_device(f, backend, "golden gradients of others"))
         skip();
     runs = 0;
     worst = 0;
@@ -288,8 +313,8 @@ static void test_other_goldens_on_vulkan(void **state) {
     assert_true(runs >= 3);
 }
 
-static void test_same_bits_on_vulkan(void **state) {
-    if (!cli_has_vulkan(*state, "golden gradients"))
+static void test_same_bits_on_device(void **state) {
+    if (!cli_has_device(*state, backend, "golden gradients"))
         skip();
     for (int i = 0; i < SBP_COUNT(thorough); i++)
         run_again(*state, thorough[i]);
@@ -484,16 +509,29 @@ static void test_weights_that_are_bf16(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest vulkan[] = {
-        cmocka_unit_test_setup_teardown(test_golden_gradients_on_vulkan, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_other_goldens_on_vulkan, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_same_bits_on_vulkan, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_golden_gradients_on_device, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_other_goldens_on_device, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_same_bits_on_device, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_ways_to_run_on_vulkan, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_plans_and_devices, cli_setup, io_teardown),
     };
+    const struct CMUnitTest cuda[] = {
+        cmocka_unit_test_setup_teardown(test_golden_sample, cli_setup, io_teardown),
+    };
+    const struct CMUnitTest all_of_cuda[] = {
+        cmocka_unit_test_setup_teardown(test_golden_sample, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_golden_gradients_on_device, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_other_goldens_on_device, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_same_bits_on_device, cli_setup, io_teardown),
+    };
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
-    if (argc > 1 && strcmp(argv[1], "vulkan") == 0)
+    backend = argc > 1 ? argv[1] : backend;
+    if (strcmp(backend, "vulkan") == 0)
         return cmocka_run_group_tests(vulkan, NULL, NULL);
+    if (strcmp(backend, "cuda") == 0)
+        return everything() ? cmocka_run_group_tests(all_of_cuda, NULL, NULL)
+                            : cmocka_run_group_tests(cuda, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),

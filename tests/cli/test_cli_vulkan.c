@@ -28,10 +28,8 @@ static void test_auto(void **state) {
     says(f, "backend    vulkan (Pretended GPU), fp64", "SBP_PROXY=gpu " COMPILE "--dtype fp64");
     says(f, "no Vulkan GPU: only Pretended GPU, which does not compute in fp64), fp64",
          "SBP_PROXY=gpu,hide=shaderFloat64 " COMPILE "--dtype fp64");
-    says(
-        f,
-        "no Vulkan GPU: only Pretended GPU, which lacks shaderInt64, which every plan needs)",
-        "SBP_PROXY=gpu,hide=shaderInt64 " COMPILE);
+    says(f, "no Vulkan GPU: only Pretended GPU, which lacks shaderInt64, which every plan needs)",
+         "SBP_PROXY=gpu,hide=shaderInt64 " COMPILE);
     says(f, "no Vulkan GPU: devices cannot be listed: out of device memory",
          "SBP_PROXY=gpu,fail=1,call=EnumeratePhysicalDevices " COMPILE);
     says(f, "backend    cpu (asked for)", "SBP_PROXY=gpu " COMPILE "--backend cpu");

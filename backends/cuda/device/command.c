@@ -94,17 +94,28 @@ static bool can_fill(const sbp_span *span, double value, uint32_t *bits, int64_t
     return is_dense(span) || span->stride * sbp_dtype_bytes(span->dtype) <= MOST_PITCH;
 }
 
+static sbp_status fill_bytes(cuda_device *d, cuda_stream stream, cuda_address at, uint32_t bits, int64_t unit,
+                             int64_t count, sbp_diag *diag) {
+    if (bits == 0)
+        CUDA_TRY(d, diag, cuMemsetD8Async(at, 0, (size_t)(count * unit), stream));
+    else if (unit == 1)
+        CUDA_TRY(d, diag, cuMemsetD8Async(at, (uint8_t)bits, (size_t)count, stream));
+    else if (unit == 2)
+        CUDA_TRY(d, diag, cuMemsetD16Async(at, (uint16_t)bits, (size_t)count, stream));
+    else
+        CUDA_TRY(d, diag, cuMemsetD32Async(at, bits, (size_t)count, stream));
+    return SBP_OK;
+}
+
 static sbp_status fill(cuda_device *d, cuda_stream stream, const sbp_span *span, uint32_t bits, int64_t unit,
                        sbp_diag *diag) {
     const int64_t scale = sbp_dtype_bytes(span->dtype) / unit;
-    bool dense = is_dense(span);
-    size_t width = (size_t)(span->cols * scale * (dense ? span->rows : 1)),
-           height = dense ? 1 : (size_t)span->rows;
-    size_t pitch = dense ? width * (size_t)unit : (size_t)(span->stride * scale * unit);
-    cuda_address at = d->memory + (uint64_t)span->offset;
-    if (bits == 0 && dense)
-        CUDA_TRY(d, diag, cuMemsetD8Async(at, 0, width * (size_t)unit, stream));
-    else if (unit == 1)
+    const size_t width = (size_t)(span->cols * scale), height = (size_t)span->rows;
+    const size_t pitch = (size_t)(span->stride * scale * unit);
+    const cuda_address at = d->memory + (uint64_t)span->offset;
+    if (is_dense(span))
+        return fill_bytes(d, stream, at, bits, unit, span->rows * span->cols * scale, diag);
+    if (unit == 1)
         CUDA_TRY(d, diag, cuMemsetD2D8Async(at, pitch, (uint8_t)bits, width, height, stream));
     else if (unit == 2)
         CUDA_TRY(d, diag, cuMemsetD2D16Async(at, pitch, (uint16_t)bits, width, height, stream));

@@ -355,9 +355,99 @@ static void test_info(void **state) {
     fake_is_clean();
 }
 
+/* ---- what the driver is asked ----------------------------------------------------------------------- */
+
+/* A layer's input comes, is multiplied, and the result goes: each call, with nothing that varies. */
+static const char *const expected_calls =
+    "cuDevicePrimaryCtxRetain device 0\n"
+    "cuStreamCreate -> s1, flags 1\n"
+    "cuEventCreate -> e2, flags 2\n"
+    "cuStreamCreate -> s3, flags 1\n"
+    "cuEventCreate -> e4, flags 2\n"
+    "cuStreamCreate -> s5, flags 1\n"
+    "cuEventCreate -> e6, flags 2\n"
+    "cuMemAlloc 65536 -> d1\n"
+    "cuMemHostAlloc 65536, flags 1 -> h2\n"
+    "cuMemAlloc 33554432 -> d3\n"
+    "cuStreamSynchronize s1\n" /* before the host's arena is mapped */
+    "cuStreamSynchronize s3\n"
+    "cuStreamSynchronize s5\n"
+    "cuMemcpyHtoDAsync d1+0 <- h2+0, 1 x 512, s3\n" /* on queue in */
+    "cuMemsetD8Async d1+4096, 1 x 256, 0x0, s1\n"
+    "cuEventRecord e4, s3\n" /* a fence from in to compute */
+    "cuStreamWaitEvent s1, e4\n"
+    "cublasLtMatmul d1+4096 = 2 d1+1024' d1+0 + 1 d1+4096, types 14 0, 8 x 8 x 32, s1\n"
+    "cuEventRecord e2, s1\n" /* from compute to out */
+    "cuStreamWaitEvent s5, e2\n"
+    "cuMemcpy2DAsync h2+0 <- d1+4096, 8 x 16, s5\n" /* half of each row */
+    "cuStreamSynchronize s1\n"
+    "cuStreamSynchronize s3\n"
+    "cuStreamSynchronize s5\n"
+    "cuStreamSynchronize s1\n"
+    "cuStreamSynchronize s3\n"
+    "cuStreamSynchronize s5\n"
+    "cuMemFree d3\n"
+    "cuMemFree d1\n"
+    "cuMemFreeHost h2\n"
+    "cuEventDestroy e2\n"
+    "cuStreamDestroy s1\n"
+    "cuEventDestroy e4\n"
+    "cuStreamDestroy s3\n"
+    "cuEventDestroy e6\n"
+    "cuStreamDestroy s5\n"
+    "cuDevicePrimaryCtxRelease device 0\n";
+
+static void test_calls(void **state) {
+    (void)state;
+    static char log[8000];
+    static const char path[] = "fake_cuda_calls.txt";
+    const sbp_span absent = {.space = SBP_SPACE_COUNT}, x = {SBP_DEVICE, SBP_BF16, 0, 8, 32, 32, 0},
+                   w = {SBP_DEVICE, SBP_BF16, 1024, 8, 32, 32, 0},
+                   y = {SBP_DEVICE, SBP_F32, 4096, 8, 8, 8, 0},
+                   half = {SBP_DEVICE, SBP_F32, 4096, 8, 4, 8, 0}, home = {SBP_HOST, SBP_F32, 0, 8, 4, 4, 0};
+    sbp_span host_x = x;
+    host_x.space = SBP_HOST;
+    sbp_command commands[] = {{.kind = SBP_CMD_COPY, .queue = SBP_QUEUE_IN, .flushes = -1},
+                              {.kind = SBP_CMD_FILL, .flushes = -1},
+                              {.kind = SBP_CMD_FENCE, .flushes = -1},
+                              {.kind = SBP_CMD_GEMM, .flushes = -1},
+                              {.kind = SBP_CMD_FENCE, .flushes = -1},
+                              {.kind = SBP_CMD_COPY, .queue = SBP_QUEUE_OUT, .flushes = -1}};
+    const sbp_span spans[6][5] = {{x, host_x}, {y}, {absent}, {y, x, w, y, absent}, {absent}, {home, half}};
+    static const int counts[] = {2, 1, 0, 5, 0, 2};
+    commands[2].u.fence.from = SBP_QUEUE_IN;
+    commands[3].u.gemm.alpha = 2;
+    commands[3].u.gemm.beta = 1;
+    commands[3].u.gemm.tb = true;
+    commands[4].u.fence.to = SBP_QUEUE_OUT;
+    opened o;
+    remove(path);
+    setenv("SBP_FAKE_CUDA_LOG", path, 1);
+    fake_reset("");
+    begin(&o);
+    const sbp_dispatch product = {.command = &commands[3], .spans = spans[3], .span_count = 5};
+    dispatch_add(o.arena, o.program, &product);
+    load(&o);
+    for (int i = 0; i < SBP_COUNT(commands); i++) {
+        const sbp_dispatch d = {.command = &commands[i], .spans = spans[i], .span_count = counts[i]};
+        CHECK_OK(sbp_cuda_device.submit(o.device, &d, o.diag), o.diag);
+    }
+    CHECK_OK(sbp_cuda_device.wait(o.device, o.diag), o.diag);
+    end(&o);
+    unsetenv("SBP_FAKE_CUDA_LOG");
+    fake_reset("");
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    log[fread(log, 1, sizeof log - 1, file)] = 0;
+    fclose(file);
+    remove(path);
+    assert_string_equal(log, expected_calls);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_copies),   cmocka_unit_test(test_fences),
                                        cmocka_unit_test(test_messages), cmocka_unit_test(test_pinned),
-                                       cmocka_unit_test(test_broken),   cmocka_unit_test(test_info)};
+                                       cmocka_unit_test(test_broken),   cmocka_unit_test(test_info),
+                                       cmocka_unit_test(test_calls)};
     return cmocka_run_group_tests(tests, fake_open, NULL);
 }

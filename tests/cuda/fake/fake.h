@@ -17,6 +17,7 @@
  *     taken=BYTES       of it, by others
  *     pinned=BYTES      of the host's memory that can be pinned (no limit)
  *     seed=N            order of the streams (1)
+ *     kernels=N         order of blocks and warps, and how approximations err (1); numbers depend on it
  *     late              nothing runs before it must; else a coin decides
  *     fail=N            the N-th call that can fail does (the first is 1), and no other
  *     call=NAME         counting calls of that function alone ("cuMemAlloc")

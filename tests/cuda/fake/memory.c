@@ -327,6 +327,16 @@ cuda_result cuMemsetD8Async(cuda_address to, uint8_t value, size_t count, cuda_s
     return fill(__func__, &(filling){to, count, count, 1, value, 1}, stream);
 }
 
+cuda_result cuMemsetD16Async(cuda_address to, uint16_t value, size_t count, cuda_stream stream) {
+    FAKE_ENTER(true);
+    return fill(__func__, &(filling){to, count, count, 1, value, 2}, stream);
+}
+
+cuda_result cuMemsetD32Async(cuda_address to, uint32_t value, size_t count, cuda_stream stream) {
+    FAKE_ENTER(true);
+    return fill(__func__, &(filling){to, count, count, 1, value, 4}, stream);
+}
+
 cuda_result cuMemsetD2D8Async(cuda_address to, size_t pitch, uint8_t value, size_t width, size_t height,
                               cuda_stream stream) {
     FAKE_ENTER(true);

@@ -7,16 +7,6 @@
 
 #include "tests/ptx/tensor/tma.h"
 
-#pragma weak sbp_ptx_module_load
-#pragma weak sbp_ptx_module_unload
-#pragma weak sbp_ptx_module_entry
-#pragma weak sbp_ptx_entry_param
-#pragma weak sbp_ptx_entry_params
-#pragma weak sbp_ptx_entry_max_threads
-#pragma weak sbp_ptx_entry_shared_bytes
-#pragma weak sbp_ptx_launch
-#pragma weak sbp_ptx_tensor_map_encode
-
 enum { MOST_PARAMETERS = 16, MOST_PARAMETER_BYTES = 4096, MAP_ALIGNMENT = 64 };
 
 struct cuda_function_handle {
@@ -37,8 +27,7 @@ static cuda_module modules;
 static void unload(cuda_module *at) {
     cuda_module module = *at;
     *at = module->next;
-    if (module->ptx)
-        sbp_ptx_module_unload(module->ptx);
+    sbp_ptx_module_unload(module->ptx);
     free(module);
 }
 
@@ -91,8 +80,8 @@ cuda_result cuModuleLoadDataEx(cuda_module *out, const void *image, uint32_t opt
     cuda_module module = calloc(1, sizeof *module);
     if (!module)
         return CUDA_OUT_OF_MEMORY;
-    module->ptx = sbp_ptx_module_load ? sbp_ptx_module_load(fake.memory, text, strlen(text), &report) : NULL;
-    if (sbp_ptx_module_load && !module->ptx) {
+    module->ptx = sbp_ptx_module_load(fake.memory, text, strlen(text), &report);
+    if (!module->ptx) {
         free(module);
         write_log(option_count, options, values, report.text);
         return fake_cuda_wrong(CUDA_INVALID_PTX, "cuModuleLoadDataEx: %s", report.text);
@@ -122,8 +111,8 @@ cuda_result cuModuleGetFunction(cuda_function *out, cuda_module module, const ch
     FAKE_ENTER(true);
     if (!*find_module(module))
         return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuModuleGetFunction: no such module");
-    const sbp_ptx_entry *entry = module->ptx ? sbp_ptx_module_entry(module->ptx, name) : NULL;
-    if (!entry && module->ptx)
+    const sbp_ptx_entry *entry = sbp_ptx_module_entry(module->ptx, name);
+    if (!entry)
         return CUDA_NOT_FOUND;
     module->function = (struct cuda_function_handle){module, entry, CUDA_SHARED_BYTES_ALWAYS};
     *out = &module->function;
@@ -216,15 +205,13 @@ cuda_result cuLaunchKernel(cuda_function function, uint32_t grid_x, uint32_t gri
     FAKE_ENTER(true);
     if (!is_function(function) || extra || !parameters)
         return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuLaunchKernel: no such function, or no parameters");
-    if (!function->entry)
-        return CUDA_NOT_SUPPORTED;
     launching l = {.function = function,
                    .module = function->module,
                    .id = function->module->id,
                    .grid = {grid_x, grid_y, grid_z},
                    .block = {block_x, block_y, block_z},
                    .shared_bytes = shared_bytes,
-                   .seed = fake_random() + 1};
+                   .seed = (uint64_t)fake_number("kernels", 1)};
     int count = sbp_ptx_entry_params(function->entry);
     if (count > MOST_PARAMETERS || !is_possible(l.grid, l.block, function->entry))
         return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuLaunchKernel: grid %u %u %u, block %u %u %u", grid_x,

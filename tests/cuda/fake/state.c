@@ -61,6 +61,10 @@ void fake_cuda_reset(const char *words) {
     memset(contexts, 0, sizeof contexts);
     snprintf(fake.words, sizeof fake.words, "%s", words ? words : "");
     fake.random = (uint64_t)fake_number("seed", 1);
+    const char *path = getenv("SBP_FAKE_CUDA_LOG");
+    if (log_file)
+        fclose(log_file);
+    log_file = path && *path ? fopen(path, "ae") : NULL;
 }
 
 void fake_cuda_look(fake_cuda_report *out) {
@@ -68,10 +72,7 @@ void fake_cuda_look(fake_cuda_report *out) {
 }
 
 __attribute__((constructor)) static void begin(void) {
-    const char *path = getenv("SBP_FAKE_CUDA_LOG");
     fake_cuda_reset(getenv("SBP_FAKE_CUDA"));
-    if (path && *path)
-        log_file = fopen(path, "ae");
 }
 
 /* ---- errors and the log ----------------------------------------------------------------------------- */
