@@ -144,9 +144,10 @@ static sbp_status choose(tpl_eval *e, const tpl_value *self, tpl_args *args, boo
     }
     for (int64_t i = 0; i < count; i++) {
         tpl_value of, holds;
-        tpl_args rest = *args;
-        rest.items += at;
-        rest.count -= at;
+        tpl_args rest = {.items = args->count > at ? args->items + at : NULL,
+                         .count = args->count - at,
+                         .named = args->named,
+                         .named_count = args->named_count};
         SBP_TRY(get_path(e, &items[i], &attribute, NULL, &of));
         if (test)
             SBP_TRY(sbp_tpl_call_builtin(e, test, "test", &of, &rest, &holds));
