@@ -200,17 +200,19 @@ static int64_t token_at(const sbp_encoding *all, int64_t byte) {
     return low;
 }
 
-/* Labels of tokens without a character of a span go. */
+/* Labels go, but of the tokens from that of a span's first character to that of its last: of several that
+ * share it the first, as in transformers. */
 static sbp_status keep_spans(const make_job *job, const sbp_encoding *all, const sbp_rendering *text) {
     sbp_document *d = job->out;
     bool *inside = SBP_NEW_ARRAY(job->arena, bool, all->count);
     int64_t kept = 0;
     for (int32_t s = 0; s < text->span_count; s++) {
-        int64_t token = token_at(all, text->spans[s][0]);
-        for (; token < all->count && all->offsets[token][0] < text->spans[s][1]; token++)
+        if (text->spans[s][0] >= text->spans[s][1])
+            continue;
+        int64_t token = token_at(all, text->spans[s][0]), last = token_at(all, text->spans[s][1] - 1);
+        for (; token < all->count && token <= last; token++)
             inside[token] = true;
-        if (text->spans[s][0] < text->spans[s][1])
-            check_end(job, all, text, token);
+        check_end(job, all, text, token);
     }
     for (int64_t i = 0; i < all->count; i++) {
         d->labels[i] = inside[i] ? d->labels[i] : -100;

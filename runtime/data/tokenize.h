@@ -6,8 +6,9 @@
  * Conversations are rendered by the chat template (chat.h), which writes what begins and ends a text itself:
  * nothing is added or appended. A prompt is rendered with the generation prompt, then prompt and completion
  * together without; the completion begins where their tokens differ. What the assistant said
- * (SBP_LOSS_ASSISTANT) is every token that has a character of it. Labels are not shifted: labels[i] names
- * token i, -100 stands for none.
+ * (SBP_LOSS_ASSISTANT) goes from the token of its first character to that of its last one, the first of
+ * several that share it, as transformers has it. Labels are not shifted: labels[i] names token i, -100 stands
+ * for none.
  *
  * Threads: a maker is used by one thread at a time.
  */
