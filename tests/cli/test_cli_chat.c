@@ -57,6 +57,36 @@ static void test_train(void **state) {
     assert_non_null(strstr(cli_text(f, "out"), "A girl.</s>"));
 }
 
+/* Twenty steps and the tokens of all rows against TRL's SFTTrainer with assistant_only_loss. */
+static void test_as_trl_trains(void **state) {
+    io_fixture *f = *state;
+    int count, row_count;
+    cli_ok(f, "$R $S --data $G/chat/trl/train.jsonl --loss-on assistant --chat-template " TEMPLATE
+              " --shuffle off --batch-size 4 --lr 1e-3 --steps 20 --out $D/o");
+    cli_ok(f, "$R tokenize $S --loss-on assistant --chat-template " TEMPLATE
+              " <$G/chat/trl/train.jsonl >$D/rows; cp $G/chat/trl/losses.json $D");
+    const sbp_json *want = cli_json(f, "losses.json"), **got = cli_lines(f, "o/metrics.jsonl", &count);
+    const sbp_json *steps = sbp_json_member(want, "steps"), *rows = sbp_json_member(want, "rows");
+    assert_int_equal(count, 20);
+    assert_int_equal(steps->count, 20);
+    for (int i = 0; i < count; i++) {
+        double loss = cli_number(f, &steps->items[i], "loss"),
+               norm = cli_number(f, &steps->items[i], "grad_norm");
+        assert_true(fabs(cli_number(f, got[i], "loss") - loss) <= SBP_TOLERANCE_F32 * loss);
+        assert_true(fabs(cli_number(f, got[i], "grad_norm") - norm) <= SBP_TOLERANCE_CURVE * norm);
+    }
+    const sbp_json **lines = cli_lines(f, "rows", &row_count);
+    assert_int_equal(row_count, rows->count);
+    for (int i = 0; i < row_count; i++) {
+        sbp_text a, b;
+        sbp_text_init(&a, f->arena);
+        sbp_text_init(&b, f->arena);
+        sbp_json_add_value(&a, lines[i]);
+        sbp_json_add_value(&b, &rows->items[i]);
+        assert_string_equal(a.data, b.data);
+    }
+}
+
 static void test_bad_rows(void **state) {
     io_fixture *f = *state;
     put_rows(f);
@@ -73,6 +103,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_render, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_train, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_as_trl_trains, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bad_rows, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

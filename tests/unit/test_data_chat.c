@@ -83,7 +83,7 @@ static void test_what_the_assistant_said(void **state) {
     assert_ok(f, make(&by_marks, TURNS));
     assert_ok(f, make(&by_differences, TURNS));
     assert_ok(f, make(&all, TURNS));
-    assert_string_equal(counted(&by_differences), "|yes</s> \n|no it is</s> \n");
+    assert_string_equal(counted(&by_differences), "|yes</s> |no it is</s> ");
     assert_int_equal(by_differences.document.count, all.document.count);
     assert_memory_equal(by_differences.document.ids, all.document.ids,
                         (size_t)all.document.count * sizeof(int32_t));

@@ -4,7 +4,7 @@
     make_trl_chat.py            versions: ../requirements.txt
 
 The template is chatml.jinja; float32 on the CPU, rows in file order. trl/losses.json has the loss of each step and, of
-each row, its ids and its assistant mask.
+each row, its ids and labels.
 """
 import json
 import os
@@ -58,7 +58,7 @@ def main():
             assistant_only_loss=True, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True)
         trainer = SFTTrainer(model=model, args=arguments, processing_class=tokenizer,
                              train_dataset=datasets.Dataset.from_list(data))
-        prepared = [{"input_ids": list(r["input_ids"]), "mask": list(r["assistant_masks"])}
+        prepared = [{"input_ids": list(r["input_ids"]), "labels": list(r["labels"])}
                     for r in trainer.train_dataset]
         trainer.train()
         steps = [{k: h[k] for k in ("step", "loss", "grad_norm", "learning_rate")}
