@@ -20,32 +20,42 @@ typedef struct mutant {
     int step;
     const char *from, *to;
     bool always;
+    const char *from2, *to2; /* a second edit; NULL: none */
 } mutant;
 
 static const mutant mutants[] = {
 #define MUTANT(name, backward, variant, step, from, to)                                                      \
-    {name, backward, SBP_CUDA_##variant, step, from, to, false},
+    {name, backward, SBP_CUDA_##variant, step, from, to, false, NULL, NULL},
 #define ALWAYS(name, backward, variant, step, from, to)                                                      \
-    {name, backward, SBP_CUDA_##variant, step, from, to, true},
+    {name, backward, SBP_CUDA_##variant, step, from, to, true, NULL, NULL},
+#define BOTH(name, backward, variant, step, from, to, from2, to2)                                            \
+    {name, backward, SBP_CUDA_##variant, step, from, to, false, from2, to2},
 #include "tests/cuda/attention/mutants.def"
+#undef BOTH
 #undef MUTANT
 #undef ALWAYS
 };
 
 static const mutant *current;
 
-static char *edit(const sbp_gpu_key *key, char *text) {
-    char *at = strstr(text, current->from);
-    if (key->step != current->step)
-        return text;
+/* The text, which it frees, with the first `from` as `to`. */
+static char *replace(char *text, const char *from, const char *to) {
+    char *at = strstr(text, from);
     if (!at)
         fail_msg("mutant '%s': the text is not in the kernel", current->name);
-    char *edited = malloc(strlen(text) + strlen(current->to) + 1);
+    char *edited = malloc(strlen(text) + strlen(to) + 1);
     assert_non_null(edited);
     memcpy(edited, text, (size_t)(at - text));
-    sprintf(edited + (at - text), "%s%s", current->to, at + strlen(current->from));
+    sprintf(edited + (at - text), "%s%s", to, at + strlen(from));
     free(text);
     return edited;
+}
+
+static char *edit(const sbp_gpu_key *key, char *text) {
+    if (key->step != current->step)
+        return text;
+    text = replace(text, current->from, current->to);
+    return current->from2 ? replace(text, current->from2, current->to2) : text;
 }
 
 #define HEADS(h, k, d) .attrs.heads = h, .attrs.kv_heads = k, .attrs.d_qk = d, .attrs.d_v = d
@@ -71,6 +81,7 @@ static bool is_caught(const mutant *m, attention_run *run) {
             *run = (attention_run){.variant = m->variant,
                                    .arch = kernel_arch(m->variant == SBP_CUDA_WGMMA ? "sm_90a" : "sm_80"),
                                    .options.seed = seed,
+                                   .options.resident = seed % 2 ? 0 : 1,
                                    .edit = edit};
             c.backward = m->backward;
             c.seed = seed;
