@@ -80,6 +80,15 @@ static const known_arch *rated_arch(const sbp_cuda_arch *archs, int32_t count) {
     return find_arch(archs[0]);
 }
 
+/* Whether attention's backward pass keeps sums of dq in fp32 (wgmma): in the operand `work`, so that plans
+ * count them. */
+static bool sums_dq(const sbp_cuda_arch *archs, int32_t count) {
+    bool found = false;
+    for (int32_t i = 0; i < count; i++)
+        found |= archs[i].number == 90 && archs[i].specific;
+    return found;
+}
+
 static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *out) {
     sbp_cuda_arch archs[SBP_CUDA_ARCHS];
     int32_t count;
@@ -91,7 +100,7 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                           .alignment_bytes = 256,
                           .max_allocation_bytes = 0,
                           .runtime_bytes = CONTEXT_BYTES + BLAS_BYTES + SCRATCH_BYTES,
-                          .attention_partials = 0,
+                          .attention_partials = sums_dq(archs, count) ? 1 : 0,
                           .has_copy_queue = true,
                           .shared_memory = false,
                           .default_compute = SBP_BF16,
