@@ -129,29 +129,34 @@ def vector_add():
                 {"x_ptr": x, "y_ptr": y, "z_ptr": z, "count": Scalar(507), "BLOCK": Constant(256)})
 
 
-def softmax():
-    x = drawn(np.random.default_rng(2), "f32", 5, 75)
+def width(columns):
+    """The power of two that holds this many."""
+    return Constant(1 << (columns - 1).bit_length())
+
+
+def softmax(count=5, columns=75):
+    x = drawn(np.random.default_rng(2), "f32", count, columns)
     power = np.exp(x.values - x.values.max(1, keepdims=True))
     y = wanted("f32", power / power.sum(1, keepdims=True), SINGLE)
-    return Case("softmax", rows.softmax, (5, 1, 1),
-                {"x_ptr": x, "y_ptr": y, "columns": Scalar(75), "BLOCK": Constant(128)})
+    return Case("softmax", rows.softmax, (count, 1, 1),
+                {"x_ptr": x, "y_ptr": y, "columns": Scalar(columns), "BLOCK": width(columns)})
 
 
-def layer_norm():
+def layer_norm(count=6, columns=300):
     rng = np.random.default_rng(3)
-    x, weight, bias = drawn(rng, "bf16", 6, 300), drawn(rng, "f32", 300), drawn(rng, "f32", 300)
+    x, weight, bias = drawn(rng, "bf16", count, columns), drawn(rng, "f32", columns), drawn(rng, "f32", columns)
     mean = x.values.mean(1)
     rstd = 1 / np.sqrt(x.values.var(1) + 1e-5)
     y = (x.values - mean[:, None]) * rstd[:, None] * weight.values + bias.values
-    return Case("layer_norm", rows.layer_norm, (6, 1, 1),
+    return Case("layer_norm", rows.layer_norm, (count, 1, 1),
                 {"x_ptr": x, "weight_ptr": weight, "bias_ptr": bias, "y_ptr": wanted("bf16", y, BF16),
                  "mean_ptr": wanted("f32", mean, SINGLE), "rstd_ptr": wanted("f32", rstd, SINGLE),
-                 "columns": Scalar(300), "epsilon": Scalar(1e-5), "BLOCK": Constant(128)}, warps=2)
+                 "columns": Scalar(columns), "epsilon": Scalar(1e-5), "BLOCK": Constant(128)}, warps=2)
 
 
-def rms_norm_backward():
+def rms_norm_backward(count=11, columns=100):
     rng = np.random.default_rng(4)
-    count, columns, groups = 11, 100, 3
+    groups = min(3, count)
     x, weight, dy = drawn(rng, "f32", count, columns), drawn(rng, "f32", columns), drawn(rng, "f32", count, columns)
     rstd = 1 / np.sqrt((x.values**2).mean(1, keepdims=True) + 1e-6)
     normed, scaled = x.values * rstd, dy.values * weight.values
@@ -162,7 +167,7 @@ def rms_norm_backward():
                 {"x_ptr": x, "weight_ptr": weight, "dy_ptr": dy, "dx_ptr": wanted("f32", dx, SINGLE),
                  "partial_ptr": wanted("f32", partial, SINGLE), "lock_ptr": wanted("i32", lock, 0.0, begin=0),
                  "columns": Scalar(columns), "epsilon": Scalar(1e-6), "GROUPS": Constant(groups),
-                 "BLOCK": Constant(128)})
+                 "BLOCK": width(columns)})
 
 
 def column_sums():
@@ -199,14 +204,14 @@ def dropout():
                  "BLOCK": Constant(512)})
 
 
-def cross_entropy():
+def cross_entropy(count=5, columns=500):
     rng = np.random.default_rng(7)
-    count, columns, scale = 5, 500, 0.25
+    scale = 0.25
     logits = given("bf16", 3 * rng.standard_normal((count, columns)))
-    label = np.array([3, 499, -100, 0, 256])
+    label = np.resize([3 % columns, columns - 1, -100, 0, columns // 2], count)
     log_sum = np.log(np.exp(logits.values).sum(1))
     counts = label >= 0
-    loss = np.where(counts, log_sum - logits.values[np.arange(count), label], 0)
+    loss = np.where(counts, log_sum - logits.values[np.arange(count), np.maximum(label, 0)], 0)
     one = (np.arange(columns) == label[:, None]).astype(float)
     dlogits = (np.exp(logits.values - log_sum[:, None]) - one) * np.where(counts, scale, 0)[:, None]
     return Case("cross_entropy", rows.cross_entropy, (count, 1, 1),
@@ -330,32 +335,43 @@ def attention_reference(heads, count, d, seed):
             "dq": dlogits @ k, "dk": dlogits.transpose(0, 2, 1) @ q, "dv": share.transpose(0, 2, 1) @ dout}
 
 
-def attention_cases():
-    heads, count, d = 1, 77, 32
+def attention_sizes(count, d, bm, bn):
+    return {"rows": Scalar(count), "scale": Scalar(math.log2(math.e) / math.sqrt(d)), "D": Constant(d),
+            "BM": Constant(bm), "BN": Constant(bn)}
+
+
+def attention_forward(heads, count, d, tile, step):
     t = attention_reference(heads, count, d, 11)
     inputs = {f"{x}_ptr": given("bf16", t[x]) for x in ("q", "k", "v")}
-    scalars = {"rows": Scalar(count), "scale": Scalar(math.log2(math.e) / math.sqrt(d)), "D": Constant(d)}
     outs = {"out_ptr": wanted("bf16", t["out"], ATTENTION), "lse_ptr": wanted("f32", t["lse"], 1e-5)}
-    tile = {"BM": Constant(64), "BN": Constant(32)}
-    yield Case("attention_forward", attention.attention_forward, (2, heads, 1), inputs | outs | scalars | tile, stages=3)
-    heads, count, d = 2, 67, 16
+    return Case("attention_forward", attention.attention_forward, (-(-count // tile), heads, 1),
+                inputs | outs | attention_sizes(count, d, tile, step), stages=3)
+
+
+def attention_gradients(heads, count, d, tile, step):
     t = attention_reference(heads, count, d, 14)
-    inputs = {f"{x}_ptr": given("bf16", t[x]) for x in ("q", "k", "v")}
-    scalars = {"rows": Scalar(count), "scale": Scalar(math.log2(math.e) / math.sqrt(d)), "D": Constant(d)}
-    inputs = inputs | {"dout_ptr": given("bf16", t["dout"]), "lse_ptr": given("f32", t["lse"]),
-                       "delta_ptr": given("f32", t["delta"])}
-    yield Case("attention_dq", attention.attention_dq, (2, heads, 1),
-               inputs | {"dq_ptr": wanted("bf16", t["dq"], ATTENTION)} | scalars | tile, stages=2)
+    inputs = {f"{x}_ptr": given("bf16", t[x]) for x in ("q", "k", "v", "dout")}
+    inputs |= {"lse_ptr": given("f32", t["lse"]), "delta_ptr": given("f32", t["delta"])}
+    grid = (-(-count // tile), heads, 1)
+    yield Case("attention_dq", attention.attention_dq, grid,
+               inputs | {"dq_ptr": wanted("bf16", t["dq"], ATTENTION)} | attention_sizes(count, d, tile, step), stages=2)
     outs = {"dk_ptr": wanted("bf16", t["dk"], ATTENTION), "dv_ptr": wanted("bf16", t["dv"], ATTENTION)}
-    yield Case("attention_dkdv", attention.attention_dkdv, (2, heads, 1),
-               inputs | outs | scalars | {"BM": Constant(32), "BN": Constant(64)}, stages=2)
-    count, d = 77, 64
+    yield Case("attention_dkdv", attention.attention_dkdv, grid,
+               inputs | outs | attention_sizes(count, d, step, tile), stages=2)
+
+
+def attention_forward_tma(count, d, tile, step):
     t = attention_reference(1, count, d, 12)
-    maps = {f"{x}_map": Map(given("bf16", t[x][0]), (64 if x == "q" else 16, d)) for x in ("q", "k", "v")}
-    outs = {"out_map": Map(wanted("bf16", t["out"][0], ATTENTION), (64, d))}
-    scalars = {"rows": Scalar(count), "scale": Scalar(math.log2(math.e) / math.sqrt(d)), "D": Constant(d), "BM": Constant(64), "BN": Constant(16)}
-    yield Case("attention_forward_tma", attention.attention_forward_tma, (2, 1, 1), maps | outs | scalars,
-               archs=("sm90a",), stages=3)
+    maps = {f"{x}_map": Map(given("bf16", t[x][0]), (tile if x == "q" else step, d)) for x in ("q", "k", "v")}
+    outs = {"out_map": Map(wanted("bf16", t["out"][0], ATTENTION), (tile, d))}
+    return Case("attention_forward_tma", attention.attention_forward_tma, (-(-count // tile), 1, 1),
+                maps | outs | attention_sizes(count, d, tile, step), archs=("sm90a",), stages=3)
+
+
+def attention_cases(heads, count, d, tile, step):
+    yield attention_forward(heads, count, d, tile, step)
+    yield from attention_gradients(heads, count, d, tile, step)
+    yield attention_forward_tma(count, d, tile, step)
 
 
 def all_cases():
@@ -366,4 +382,6 @@ def all_cases():
     yield matmul_split_tma()
     yield from products_by_tma()
     yield matmul_persistent()
-    yield from attention_cases()
+    yield attention_forward(1, 77, 32, 64, 32)
+    yield from attention_gradients(2, 67, 16, 64, 32)
+    yield attention_forward_tma(77, 64, 64, 16)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Many more kernels than are committed: tiles, stages, warps, types and layouts drawn, compiled into a folder of cases.
 
-sweep.py DIR COUNT [SEED]     then: for d in DIR/*; do test_ptx_triton $d; done
+sweep.py matmul|tma|attention|rows DIR COUNT [SEED]     then: for d in DIR/*; do test_ptx_triton $d; done
 """
 
+import dataclasses
 import pathlib
 import random
 import sys
@@ -35,10 +36,31 @@ def drawn_tma(pick, i):
                             warps=pick.choice([4, 4, 8]))
 
 
-def main(folder, count, seed=1):
+def drawn_attention(pick, i):
+    """One of the attention kernels, with other tiles and sizes than the committed ones."""
+    case = pick.choice(list(cases.attention_cases(heads=pick.choice([1, 2]), count=pick.randint(3, 150),
+                                                  d=pick.choice([16, 32, 64, 128]), tile=pick.choice([16, 32, 64, 128]),
+                                                  step=pick.choice([16, 32, 64]))))
+    return renamed(case, f"{case.name}_{i}", pick)
+
+
+def drawn_rows(pick, i):
+    case = pick.choice([cases.softmax, cases.layer_norm, cases.rms_norm_backward, cases.cross_entropy])(
+        count=pick.randint(1, 20), columns=pick.choice([1, 17, 64, 127, 200, 256, 1000]))
+    return renamed(case, f"{case.name}_{i}", pick)
+
+
+def renamed(case, name, pick):
+    return dataclasses.replace(case, name=name, warps=pick.choice([1, 2, 4, 4, 8]), stages=pick.randint(1, 4))
+
+
+KINDS = {"matmul": drawn_matmul, "tma": drawn_tma, "attention": drawn_attention, "rows": drawn_rows}
+
+
+def main(kind, folder, count, seed=1):
     pick = random.Random(seed)
     for i in range(count):
-        case = (drawn_tma if i % 3 == 2 else drawn_matmul)(pick, i)
+        case = KINDS[kind](pick, i)
         for arch in case.archs:
             target = pathlib.Path(folder) / f"{case.name}_{arch}"
             target.mkdir(parents=True, exist_ok=True)
@@ -46,4 +68,4 @@ def main(folder, count, seed=1):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
