@@ -157,25 +157,55 @@ static void from_registers(const ptx_warp *w, const ptx_insn *i, int lane, uint8
     }
 }
 
+/* Of lanes that store to one address the last one wins; the others leave no trace. So warps that all do the
+ * same agree to the bit, also where the lanes of each differ by the rounding of fused sums. */
+static uint32_t winners(const uint64_t at[PTX_LANES], uint32_t mask) {
+    uint32_t kept = mask, before = (uint32_t)__builtin_ctz(mask);
+    bool rising = true;
+    PTX_EACH_LANE(l, mask & (mask - 1)) {
+        rising = rising && at[l] > at[before];
+        before = l;
+    }
+    if (rising) {
+        return mask;
+    }
+    PTX_EACH_LANE(a, mask) {
+        PTX_EACH_LANE(b, mask) {
+            kept &= ~((uint32_t)(a < b && at[a] == at[b]) << a);
+        }
+    }
+    return kept;
+}
+
 static void exec_st(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     const uint32_t bytes = (uint32_t)i->elem_bytes * i->vector;
     uint64_t at[PTX_LANES];
     uint32_t shared_at[PTX_LANES], global = 0, shared = 0;
+    PTX_EACH_LANE(n, mask) {
+        at[n] = ptx_lane_address(w, &i->op[0], (int)n);
+    }
+    // A space of its own for each lane has no common address.
+    const bool common = i->sem == PTX_WEAK && (i->space == PTX_SHARED || i->space == PTX_GLOBAL);
+    const uint32_t stored = common ? winners(at, mask) : mask;
     PTX_EACH_LANE(l, mask) {
+        const ptx_space space = ptx_resolve(i->space, &at[l]);
+        if (space == PTX_SHARED) {
+            shared_at[l] = ptx_shared_address(w, i, (int)l, at[l]);
+        }
+        shared |= (uint32_t)(space == PTX_SHARED) << l;
+        global |= (uint32_t)(space == PTX_GLOBAL) << l;
+        if (!(stored >> l & 1)) {
+            continue;
+        }
         uint8_t data[32];
         from_registers(w, i, (int)l, data);
-        at[l] = ptx_lane_address(w, &i->op[0], (int)l);
-        const ptx_space space = ptx_resolve(i->space, &at[l]);
         const ptx_access access = i->sem == PTX_WEAK ? PTX_WRITE : PTX_ATOMIC;
         uint8_t *to;
         if (space == PTX_SHARED) {
-            shared_at[l] = ptx_shared_address(w, i, (int)l, at[l]);
             ptx_shared_access(w, i, (int)l, shared_at[l], bytes, bytes, access, data);
             to = w->block->shared.data + shared_at[l];
-            shared |= 1U << l;
         } else if (space == PTX_GLOBAL) {
             to = ptx_global_access(w, i, (int)l, at[l], bytes, bytes, access, data);
-            global |= 1U << l;
         } else if (space == PTX_LOCAL) {
             to = private_at(w, i, (int)l, space, at[l], bytes);
         } else {

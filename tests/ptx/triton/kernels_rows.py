@@ -75,6 +75,7 @@ def rms_norm_backward(x_ptr, weight_ptr, dy_ptr, dx_ptr, partial_ptr, lock_ptr, 
         tl.atomic_xchg(lock_ptr + GROUPS + group, 1)
     else:
         dweight += tl.load(mine, mask=inside)
+    tl.debug_barrier()  # several threads may hold an element, of which one stores it
     tl.store(mine, dweight, mask=inside)
     tl.debug_barrier()  # every thread's part is there before the lock is given back
     tl.atomic_xchg(lock_ptr + group, 0)

@@ -46,7 +46,7 @@ def drawn_attention(pick, i):
 
 def drawn_rows(pick, i):
     case = pick.choice([cases.softmax, cases.layer_norm, cases.rms_norm_backward, cases.cross_entropy])(
-        count=pick.randint(1, 20), columns=pick.choice([1, 17, 64, 127, 200, 256, 1000]))
+        count=pick.randint(1, 20), columns=pick.choice([2, 17, 64, 127, 200, 256, 1000]))
     return renamed(case, f"{case.name}_{i}", pick)
 
 
