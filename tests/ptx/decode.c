@@ -9,7 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-// ---- helpers ----------------------------------------------------------------------------------------------
+// ---- helpers
+// ------------------------------------------------------------------------------------------------
 
 static void drop(ptx_mods *mods, int at) {
     memmove(&mods->mods[at], &mods->mods[at + 1], (size_t)(mods->count - at - 1) * sizeof mods->mods[0]);
@@ -162,7 +163,8 @@ void ptx_decode(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_refuse(p, "unknown instruction %s", i->name);
 }
 
-// ---- arithmetic -------------------------------------------------------------------------------------------
+// ---- arithmetic
+// ---------------------------------------------------------------------------------------------
 
 // Logic of predicates.
 static void exec_logic(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
@@ -248,6 +250,10 @@ void ptx_decode_arith(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
             ptx_decode_approx(p, i, mods);
             return;
         }
+        if (strcmp(mods->mods[m], "cc") == 0) {
+            ptx_decode_carry(p, i, mods);
+            return;
+        }
     }
     if (type == PTX_pred) {
         decode_logic(p, i, mods);
@@ -276,7 +282,8 @@ void ptx_decode_arith(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     }
 }
 
-// ---- approximations ---------------------------------------------------------------------------------------
+// ---- approximations
+// -----------------------------------------------------------------------------------------
 
 static void exec_approx(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     const uint64_t seed = w->launch->options.seed;
@@ -360,7 +367,8 @@ void ptx_decode_approx(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_use_exec(i, exec_approx, PTX_CLASS_SPECIAL, 1);
 }
 
-// ---- comparisons and choices ------------------------------------------------------------------------------
+// ---- comparisons and choices
+// --------------------------------------------------------------------------------
 
 const char *ptx_take_comparison(ptx_mods *mods) {
     static const char *const names[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "lo",  "ls",  "hi", "hs",

@@ -13,7 +13,7 @@ ptx_decode_fn ptx_decode_arith, ptx_decode_approx, ptx_decode_setp, ptx_decode_s
     ptx_decode_cvt, ptx_decode_ld, ptx_decode_st, ptx_decode_discard, ptx_decode_atom, ptx_decode_fence,
     ptx_decode_shfl, ptx_decode_vote, ptx_decode_match, ptx_decode_activemask, ptx_decode_redux,
     ptx_decode_elect, ptx_decode_ldmatrix, ptx_decode_stmatrix, ptx_decode_mma, ptx_decode_bar,
-    ptx_decode_mbarrier, ptx_decode_cp, ptx_decode_wgmma;
+    ptx_decode_mbarrier, ptx_decode_cp, ptx_decode_wgmma, ptx_decode_carry;
 
 // An instruction that `exec` executes; `writes` operands from the first are written.
 void ptx_use_exec(ptx_insn *i, ptx_exec_fn *exec, ptx_class class, int writes);

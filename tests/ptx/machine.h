@@ -12,7 +12,8 @@ typedef struct ptx_block ptx_block;
 
 enum { PTX_MAX_WARPS = 32, PTX_MAX_AGENTS = 64, PTX_BARRIERS = 16 };
 
-// ---- shared memory ----------------------------------------------------------------------------------------
+// ---- shared memory
+// ------------------------------------------------------------------------------------------
 
 // Of each byte of shared memory.
 enum {
@@ -44,7 +45,8 @@ typedef enum {
     PTX_STRONG_READ,
 } ptx_access;
 
-// ---- synchronisation --------------------------------------------------------------------------------------
+// ---- synchronisation
+// ----------------------------------------------------------------------------------------
 
 // One of the 16 barriers of a block.
 typedef struct {
@@ -81,7 +83,8 @@ typedef struct {
     uint32_t slot_count, count;
 } ptx_signals;
 
-// ---- asynchronous copies ----------------------------------------------------------------------------------
+// ---- asynchronous copies
+// ------------------------------------------------------------------------------------
 
 typedef enum { PTX_COPY_CP, PTX_COPY_LOAD, PTX_COPY_STORE, PTX_COPY_ARRIVE } ptx_copy_kind;
 
@@ -103,7 +106,8 @@ typedef struct ptx_copy {
     bool committed, read_done, moved;
 } ptx_copy;
 
-// ---- warps ------------------------------------------------------------------------------------------------
+// ---- warps
+// --------------------------------------------------------------------------------------------------
 
 typedef enum { PTX_WARP_RUNS, PTX_WARP_AT_BARRIER, PTX_WARP_DONE } ptx_warp_state;
 
@@ -120,6 +124,7 @@ struct ptx_warp {
     uint32_t stuck;              // lanes that wait for others of their warp
     uint32_t lane_pc[PTX_LANES]; // of lanes that are not active
     uint32_t spins;              // jumps back since the others ran
+    uint32_t carry;              // CC.CF, a bit of each lane
     bool yield;
     int barrier; // where it waits
     uint8_t *local;

@@ -227,6 +227,28 @@ def running_sum():
                 {"x_ptr": x, "y_ptr": y, "columns": Scalar(99), "ROWS": Constant(8), "COLUMNS": Constant(128)})
 
 
+def elementary():
+    rng = np.random.default_rng(15)
+    x = given("f32", rng.standard_normal(301) * 10.0 ** rng.integers(-2, 7, 301))
+    v = x.values
+    small = v / (1 + np.abs(v))
+    erf = np.vectorize(math.erf)
+    y = np.stack([np.sin(v), np.cos(v), np.log(np.abs(v) + 1) * erf(small), np.sqrt(np.abs(v)) - np.floor(v) * 0.125,
+                  1 / (1 + np.exp(-small)) + 1 / (np.abs(v) + 2)])
+    outs = {f"y{i}_ptr": wanted("f32", y[i], SINGLE) for i in range(5)}
+    return Case("elementary", rows.elementary, (2, 1, 1),
+                {"x_ptr": x} | outs | {"count": Scalar(301), "BLOCK": Constant(256)}, archs=("sm80",))
+
+
+def sorted_row():
+    x = drawn(np.random.default_rng(16), "f32", 256)
+    bins = np.bincount((np.abs(x.values) * 4).astype(int) % 16, minlength=16)
+    return Case("sorted_row", rows.sorted_row, (1, 1, 1),
+                {"x_ptr": x, "sorted_ptr": wanted("f32", np.sort(x.values), 0.0),
+                 "gathered_ptr": wanted("f32", x.values[(np.arange(256) * 7 + 3) % 256], 0.0),
+                 "bins_ptr": wanted("i32", bins, 0.0), "N": Constant(256), "BINS": Constant(16)}, archs=("sm80",))
+
+
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
@@ -376,7 +398,7 @@ def attention_cases(heads, count, d, tile, step):
 
 def all_cases():
     yield from (vector_add(), softmax(), layer_norm(), rms_norm_backward(), column_sums(), dropout(), cross_entropy(),
-                running_sum())
+                running_sum(), elementary(), sorted_row())
     yield from products_by_pointers()
     yield matmul_split()
     yield matmul_split_tma()

@@ -147,3 +147,26 @@ def running_sum(x_ptr, y_ptr, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
     x = tl.load(x_ptr + r[:, None] * columns + c[None, :], mask=inside, other=0.0)
     y = tl.trans(tl.cumsum(x, axis=1))  # [COLUMNS, ROWS]
     tl.store(y_ptr + c[:, None] * ROWS + r[None, :], y, mask=(c < columns)[:, None])
+
+
+@triton.jit
+def elementary(x_ptr, y0_ptr, y1_ptr, y2_ptr, y3_ptr, y4_ptr, count, BLOCK: tl.constexpr):
+    """Functions of x, of which sine and cosine are exact for large arguments too (integers of many words)."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    x = tl.load(x_ptr + at, mask=inside, other=1.0)
+    small = x / (1.0 + tl.abs(x))
+    tl.store(y0_ptr + at, tl.sin(x), mask=inside)
+    tl.store(y1_ptr + at, tl.cos(x), mask=inside)
+    tl.store(y2_ptr + at, tl.log(tl.abs(x) + 1.0) * tl.erf(small), mask=inside)
+    tl.store(y3_ptr + at, tl.sqrt(tl.abs(x)) - tl.floor(x) * 0.125, mask=inside)
+    tl.store(y4_ptr + at, tl.sigmoid(small) + tl.math.div_rn(1.0, tl.abs(x) + 2.0), mask=inside)
+
+
+@triton.jit
+def sorted_row(x_ptr, sorted_ptr, gathered_ptr, bins_ptr, N: tl.constexpr, BINS: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.load(x_ptr + at)
+    tl.store(sorted_ptr + at, tl.sort(x))
+    tl.store(gathered_ptr + at, tl.gather(x, (at * 7 + 3) % N, 0))
+    tl.store(bins_ptr + tl.arange(0, BINS), tl.histogram((tl.abs(x) * 4).to(tl.int32) % BINS, BINS))
