@@ -88,7 +88,8 @@ void ptx_complete_one(ptx_block *b) {
     copies_free(c);
 }
 
-// ---- cp.async ---------------------------------------------------------------------------------------------
+// ---- cp.async
+// -----------------------------------------------------------------------------------------------
 
 static void exec_cp(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     const uint32_t size = i->elem_bytes;
@@ -117,7 +118,7 @@ static void exec_cp(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
             memcpy(data, ptx_global_access(w, i, lane, from[l], bytes, 1, PTX_READ, NULL), bytes);
             reads |= 1U << l;
         }
-        ptx_shared_async_write(w, i, lane, to[l], size);
+        ptx_shared_async_write(w, i, lane, to[l], size, false);
         memcpy(w->block->shared.data + to[l], data, size);
         ptx_copy *c = ptx_copy_add(w, i, lane, PTX_COPY_CP);
         c->shared = to[l];
@@ -229,7 +230,8 @@ static void exec_arrive(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     }
 }
 
-// ---- decoders ---------------------------------------------------------------------------------------------
+// ---- decoders
+// -----------------------------------------------------------------------------------------------
 
 static void decode_cp_async(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     const bool cache_global = ptx_take(mods, "cg"), ca = ptx_take(mods, "ca");

@@ -14,7 +14,8 @@ typedef struct {
     int shared, global, size, barrier;
 } roles;
 
-// ---- pieces -----------------------------------------------------------------------------------------------
+// ---- pieces
+// -------------------------------------------------------------------------------------------------
 
 // A copy as pieces: of 16 bytes of a tensor, or one of all that is linear.
 typedef struct {
@@ -128,7 +129,8 @@ void ptx_store_done(ptx_warp *w, ptx_copy *c) {
     (void)ptx_tick(w->launch);
 }
 
-// ---- instructions -----------------------------------------------------------------------------------------
+// ---- instructions
+// -------------------------------------------------------------------------------------------
 
 // The tensor map of an operand, and where in the tensor.
 static void take_map(ptx_warp *w, const ptx_insn *i, int lane, const ptx_operand *o, ptx_copy *c) {
@@ -198,7 +200,7 @@ static void exec_load(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
                 (void)ptx_global_async(w, i, (int)l, t.global, t.bytes, false, false, true);
             }
         }
-        ptx_shared_async_write(w, i, (int)l, c.shared, c.bytes);
+        ptx_shared_async_write(w, i, (int)l, c.shared, c.bytes, true);
         ptx_copy *kept = ptx_copy_add(w, i, (int)l, PTX_COPY_LOAD);
         kept->map = c.map;
         kept->global = c.global;
@@ -264,7 +266,8 @@ static void exec_prefetch(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     (void)mask;
 }
 
-// ---- decoder ----------------------------------------------------------------------------------------------
+// ---- decoder
+// ------------------------------------------------------------------------------------------------
 
 // .shared::cluster.global or .global.shared::cta: true when shared memory comes first.
 static bool take_direction(ptx_parser *p, const ptx_insn *i, ptx_mods *mods) {

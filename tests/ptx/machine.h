@@ -272,7 +272,8 @@ void ptx_shared_read(ptx_warp *w, const ptx_insn *i, uint32_t lanes, uint32_t ad
 void ptx_shared_bounds(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
                        uint32_t align);
 // Asynchronous operations of a lane: beginning to write; to read; what ended.
-void ptx_shared_async_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes);
+void ptx_shared_async_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
+                            bool proxy);
 void ptx_shared_async_read(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
                            bool proxy);
 void ptx_shared_write_done(ptx_block *b, uint32_t address, uint32_t bytes, uint32_t who, bool proxy);

@@ -49,7 +49,8 @@ void ptx_shared_bounds(ptx_warp *w, const ptx_insn *i, int lane, uint32_t addres
     }
 }
 
-// ---- reads that are remembered ----------------------------------------------------------------------------
+// ---- reads that are remembered
+// ------------------------------------------------------------------------------
 
 static uint32_t lanes_of(const ptx_shared *s, int warp, uint32_t code) {
     return code < FIRST_SET ? 1U << code : code == ANY_LANE ? PTX_FULL : s->lane_sets[warp][code - FIRST_SET];
@@ -129,7 +130,8 @@ static void check_reads(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b) {
     }
 }
 
-// ---- accesses ---------------------------------------------------------------------------------------------
+// ---- accesses
+// -----------------------------------------------------------------------------------------------
 
 static void pending(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, const char *does) {
     ptx_fault(w, i, lane, "%s shared byte 0x%x, which the asynchronous copy of line %u still writes", does, b,
@@ -232,19 +234,8 @@ void ptx_shared_access(ptx_warp *w, const ptx_insn *i, int lane, uint32_t addres
     }
 }
 
-// ---- asynchronous operations ------------------------------------------------------------------------------
-
-void ptx_shared_async_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes) {
-    ptx_shared *s = &w->block->shared;
-    const uint32_t now = ptx_now(w->launch);
-    for (uint32_t b = address; b < address + bytes; b++) {
-        check_write(w, i, lane, b, false, NULL);
-        s->state[b] = PTX_BYTE_PENDING;
-        s->write_time[b] = now;
-        s->write_line[b] = (uint32_t)i->line;
-        s->writer[b] = (uint16_t)(w->index * PTX_LANES + lane);
-    }
-}
+// ---- asynchronous operations
+// --------------------------------------------------------------------------------
 
 void ptx_shared_write_done(ptx_block *b, uint32_t address, uint32_t bytes, uint32_t who, bool proxy) {
     ptx_shared *s = &b->shared;
@@ -257,19 +248,44 @@ void ptx_shared_write_done(ptx_block *b, uint32_t address, uint32_t bytes, uint3
     }
 }
 
+// Generic writes that the async proxy reads or replaces.
+static void check_proxy(ptx_warp *w, const ptx_insn *i, int lane, int who, uint32_t b, const char *does) {
+    const ptx_shared *s = &w->block->shared;
+    if (s->state[b] & PTX_BYTE_WRITTEN && !(s->state[b] & PTX_BYTE_ASYNC) &&
+        !ptx_knows_proxy(w, who, w->block->number, s->writer[b], s->write_time[b])) {
+        char name[96];
+        ptx_fault(
+            w, i, lane,
+            "the async proxy %s shared byte 0x%x, written by %s at line %u, without a fence.proxy.async "
+            "between",
+            does, b, ptx_thread_name(w->launch, w->block->number, s->writer[b], name), s->write_line[b]);
+    }
+}
+
+void ptx_shared_async_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
+                            bool proxy) {
+    ptx_shared *s = &w->block->shared;
+    const uint32_t now = ptx_now(w->launch);
+    for (uint32_t b = address; b < address + bytes; b++) {
+        check_write(w, i, lane, b, false, NULL);
+        if (proxy) {
+            check_proxy(w, i, lane, lane, b, "replaces");
+        }
+        s->state[b] = PTX_BYTE_PENDING;
+        s->write_time[b] = now;
+        s->write_line[b] = (uint32_t)i->line;
+        s->writer[b] = (uint16_t)(w->index * PTX_LANES + lane);
+    }
+}
+
 void ptx_shared_async_read(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
                            bool proxy) {
     ptx_shared *s = &w->block->shared;
     const int who = lane < 0 ? __builtin_ctz(w->live) : lane;
     for (uint32_t b = address; b < address + bytes; b++) {
         check_read(w, i, who, b, false);
-        if (proxy && !(s->state[b] & PTX_BYTE_ASYNC) &&
-            !ptx_knows_proxy(w, who, w->block->number, s->writer[b], s->write_time[b])) {
-            char name[96];
-            ptx_fault(w, i, lane,
-                      "the async proxy reads shared byte 0x%x, written by %s at line %u, without a "
-                      "fence.proxy.async between",
-                      b, ptx_thread_name(w->launch, w->block->number, s->writer[b], name), s->write_line[b]);
+        if (proxy) {
+            check_proxy(w, i, lane, who, b, "reads");
         }
         if (s->readers[b] == UINT16_MAX) {
             ptx_unable(w, i, "more than 65535 operations under way read shared byte 0x%x", b);
