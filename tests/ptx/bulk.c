@@ -197,7 +197,7 @@ static void exec_load(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         for (uint32_t k = 0; k < piece_count(&c); k++) {
             const piece t = piece_at(&c, k);
             if (t.bytes) {
-                (void)ptx_global_async(w, i, (int)l, t.global, t.bytes, false, false, true);
+                (void)ptx_global_async(w, i, (int)l, t.global, t.bytes, false, false, NULL);
             }
         }
         ptx_shared_async_write(w, i, (int)l, c.shared, c.bytes, true);
@@ -246,7 +246,8 @@ static void exec_store(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         for (uint32_t k = 0; k < piece_count(&c); k++) {
             const piece t = piece_at(&c, k);
             if (t.bytes) {
-                (void)ptx_global_async(w, i, (int)l, t.global, t.bytes, true, i->form != 0, true);
+                const uint8_t *data = i->form ? NULL : w->block->shared.data + t.shared + t.skip;
+                (void)ptx_global_async(w, i, (int)l, t.global, t.bytes, true, i->form != 0, data);
             }
         }
         ptx_copy *kept = ptx_copy_add(w, i, (int)l, PTX_COPY_STORE);
@@ -257,6 +258,9 @@ static void exec_store(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         kept->type = c.type;
         kept->reduce = i->form;
         memcpy(kept->corner, c.corner, sizeof c.corner);
+        if (!i->form) { // at once: neither end may be touched until somebody waits
+            ptx_store_move(w, kept);
+        }
     }
 }
 

@@ -101,7 +101,7 @@ static void trace_one(ptx_warp *w, const ptx_insn *i, int lane, ptx_trace *t, ui
     // The same value, or lanes of one instruction: whoever comes last.
     const bool mates =
         t->write_time == ptx_now(w->launch) && (t->writer & THREAD) / PTX_LANES == (who & THREAD) / PTX_LANES;
-    if ((!same && !mates) || pending) {
+    if ((!same && !mates) || (pending && !(same && flags & PENDING))) {
         check_writer(w, i, lane, t, address, who, "writes");
     }
     check_readers(w, i, lane, t, address, strong);
@@ -188,7 +188,7 @@ static void check_proxy(ptx_warp *w, const ptx_insn *i, int lane, ptx_allocation
 }
 
 uint8_t *ptx_global_async(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes,
-                          bool write, bool reduce, bool proxy) {
+                          bool write, bool reduce, const void *data) {
     ptx_allocation *a = find(w, i, lane, address, bytes);
     const uint64_t offset = address - a->base;
     if ((!write || reduce) && !ptx_written(a, offset, bytes)) {
@@ -196,11 +196,11 @@ uint8_t *ptx_global_async(ptx_warp *w, const ptx_insn *i, int lane, uint64_t add
                   (unsigned long long)address, bytes);
     }
     if (w->launch->races) {
-        if (proxy && !write && a->pages) {
+        if (!write && a->pages) {
             check_proxy(w, i, lane, a, address, bytes);
         }
         const ptx_access access = !write ? PTX_READ : reduce ? PTX_ATOMIC : PTX_WRITE;
-        trace(w, i, lane, a, address, bytes, access, NULL, ASYNC | (write ? PENDING : 0));
+        trace(w, i, lane, a, address, bytes, access, data, ASYNC | (write ? PENDING : 0));
     }
     if (write) {
         ptx_mark_written(a, offset, bytes, true);

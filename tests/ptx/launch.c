@@ -6,7 +6,7 @@
 enum { DEFAULT_RESIDENT = 4, SLICE = 192 };
 // Instructions without anything moving, and turns of nothing but waiting, after which nothing will.
 #define STILL_INSTRUCTIONS UINT64_C(100000000)
-#define STILL_TURNS UINT64_C(100000)
+#define STILL_TURNS UINT64_C(40000)
 
 // ---- blocks -----------------------------------------------------------------------------------------------
 
@@ -312,6 +312,7 @@ static void launch_free(ptx_launch *L) {
         block_free(L, s);
     }
     ptx_signals_free(&L->signals);
+    ptx_view_drop(L->held);
     free(L->params);
     free(L->order);
     free(L->resident);

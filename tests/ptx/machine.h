@@ -185,6 +185,7 @@ struct ptx_launch {
     ptx_signals signals; // global memory
     bool races;
     ptx_allocation *near; // the last allocation that was accessed
+    ptx_view *held;       // of an instruction that may end in a fault
 };
 
 static inline uint64_t ptx_random(ptx_launch *L) {
@@ -302,9 +303,9 @@ void ptx_signals_free(ptx_signals *s);
  * having been written; races are looked for and remembered. */
 uint8_t *ptx_global_access(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes,
                            uint32_t align, ptx_access access, const void *data);
-// The same by the async proxy: reads of bulk copies; writes are pending until they are done.
+// The same by the async proxy: reads of bulk copies; writes, of `data`, are pending until they are done.
 uint8_t *ptx_global_async(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes,
-                          bool write, bool reduce, bool proxy);
+                          bool write, bool reduce, const void *data);
 void ptx_global_done(ptx_warp *w, int lane, uint64_t address, uint32_t bytes, bool reduce);
 
 // ---- async.c

@@ -169,9 +169,11 @@ static void exec_arrive(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         uint32_t address;
         const uint32_t same = same_address(w, i, mask, &i->op[i->flag], &address);
         ptx_view *view = i->sem == PTX_RELAXED ? NULL : ptx_release(w, same);
+        w->launch->held = view;
         PTX_EACH_LANE(l, same) {
             arrive_one(w, i, (int)l, ptx_mbarrier_at(w, i, (int)l, address), view);
         }
+        w->launch->held = NULL;
         ptx_view_drop(view);
         mask &= ~same;
     }

@@ -103,13 +103,27 @@ static void operand_pieces(ptx_warp *w, const ptx_insn *i, uint64_t a_desc, uint
     each_piece(w, i, &b, f->op.b_trans, bytes, 0, f->op.n, f->op.k, fn);
 }
 
-static double element(ptx_warp *w, const ptx_insn *i, const sbp_ptx_descriptor *d, bool mn, sbp_ptx_type type,
-                      int x, int k) {
+static double value_of(sbp_ptx_type type, uint64_t bits) {
+    return type == SBP_PTX_BF16 ? (double)sbp_ptx_f32_of_bf16((uint16_t)bits) : sbp_ptx_value(type, bits);
+}
+
+// Elements [from, to) x depth of an operand in shared memory: out[(x - from) * x_step + k * k_step].
+static void load_operand(ptx_warp *w, const ptx_insn *i, const sbp_ptx_descriptor *d, bool mn,
+                         sbp_ptx_type type, int from, int to, int depth, double *out, int x_step, int k_step,
+                         bool minus) {
     const int bytes = sbp_ptx_type_bits(type) / 8, per = 16 / bytes;
-    const uint32_t at = piece_address(w, i, d, mn, bytes, x, k) + (uint32_t)((mn ? x : k) % per * bytes);
-    uint64_t bits = 0;
-    memcpy(&bits, w->block->shared.data + at, (size_t)bytes);
-    return sbp_ptx_value(type, bits);
+    for (int x = from; x < to; x += mn ? per : 1) {
+        for (int k = 0; k < depth; k += mn ? 1 : per) {
+            const uint8_t *piece = w->block->shared.data + piece_address(w, i, d, mn, bytes, x, k);
+            double *at = out + (x - from) * x_step + k * k_step;
+            for (int e = 0; e < per; e++) {
+                uint64_t bits = 0;
+                memcpy(&bits, piece + e * bytes, (size_t)bytes);
+                const double v = value_of(type, bits);
+                at[e * (mn ? x_step : k_step)] = minus ? -v : v;
+            }
+        }
+    }
 }
 
 static void read_a(ptx_warp *w, const ptx_insn *i, uint64_t a_desc, double *a) {
@@ -126,11 +140,7 @@ static void read_a(ptx_warp *w, const ptx_insn *i, uint64_t a_desc, double *a) {
         }
     } else {
         const sbp_ptx_descriptor d = sbp_ptx_descriptor_decode(a_desc);
-        for (int r = 0; r < ROWS; r++) {
-            for (int k = 0; k < op->k; k++) {
-                a[r * op->k + k] = element(w, i, &d, op->a_trans, op->a, row + r, k);
-            }
-        }
+        load_operand(w, i, &d, op->a_trans, op->a, row, row + ROWS, op->k, a, op->k, 1, false);
     }
     for (int e = 0; op->a_minus && e < ROWS * op->k; e++) {
         a[e] = -a[e];
@@ -147,12 +157,7 @@ static void multiply(ptx_warp *w, const ptx_insn *i, uint64_t a_desc, uint64_t b
     double *c = b + op->n * op->k, *d = c + op->n * ROWS;
     read_a(w, i, a_desc, a);
     const sbp_ptx_descriptor bd = sbp_ptx_descriptor_decode(b_desc);
-    for (int n = 0; n < op->n; n++) {
-        for (int k = 0; k < op->k; k++) {
-            const double x = element(w, i, &bd, op->b_trans, op->b, n, k);
-            b[k * op->n + n] = op->b_minus ? -x : x;
-        }
-    }
+    load_operand(w, i, &bd, op->b_trans, op->b, 0, op->n, op->k, b, 1, op->n, op->b_minus);
     const bool halves = op->d == SBP_PTX_F16;
     const int elements = op->n / 2, per = halves ? 2 : 1;
     for (int l = 0; keep && l < PTX_LANES; l++) {
@@ -167,8 +172,9 @@ static void multiply(ptx_warp *w, const ptx_insn *i, uint64_t a_desc, uint64_t b
     for (int l = 0; l < PTX_LANES; l++) {
         for (int e = 0; e < elements; e++) {
             const sbp_ptx_place at = sbp_ptx_wgmma_d(op, w->index % 4 * PTX_LANES + l, e);
-            const uint32_t bits =
-                (uint32_t)sbp_ptx_round(op->d, d[at.row % ROWS * op->n + at.col], SBP_PTX_RN, 0);
+            const double x = d[at.row % ROWS * op->n + at.col]; // of f32 it is one already
+            const uint32_t bits = halves || x != x ? (uint32_t)sbp_ptx_round(op->d, x, SBP_PTX_RN, 0)
+                                                   : sbp_ptx_bits_of_f32((float)x);
             uint32_t *reg = &((uint32_t *)ptx_at(w, f->d[e / per]))[l];
             *reg = !halves ? bits : e % 2 ? (*reg & 0xffff) | bits << 16 : (*reg & 0xffff0000) | bits;
         }
