@@ -14,8 +14,8 @@ count() { # FILE..: lines of code
 
 printf '| backend | host code | kernels | all |\n|---|---|---|---|\n'
 for folder in */; do
-    host=$(find "$folder" -maxdepth 1 -type f ! -name '*.md' | sort)
-    kernels=$(find "$folder" -mindepth 2 -type f ! -name '*.md' | sort)
+    host=$(find "$folder" -type f ! -name '*.md' ! -path '*/kernels/*' ! -path '*/shaders/*' | sort)
+    kernels=$(find "$folder" -type f ! -name '*.md' \( -path '*/kernels/*' -o -path '*/shaders/*' \) | sort)
     a=$(count $host) b=$(count $kernels)
     printf '| %s | %d | %d | %d |\n' "$folder" "$a" "$b" "$((a + b))"
 done

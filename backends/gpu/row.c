@@ -116,13 +116,6 @@ static int64_t places_of(const sbp_rowkernel *kernel, const sbp_gpu_row_shape *s
     return across * kernel->heads;
 }
 
-/* Several rows in a group, or a row in equal slices. */
-static int32_t flat_threads(int64_t places) {
-    if (places <= FLAT_THREADS)
-        return round_up(FLAT_THREADS / places * places, WARP);
-    return round_up(sbp_ceil_div(places, sbp_ceil_div(places, FLAT_THREADS)), WARP);
-}
-
 static void set_teams(const sbp_rowkernel *kernel, sbp_gpu_row_shape *shape) {
     int32_t teams = 1;
     shape->lanes = lanes_for(sbp_ceil_div(kernel->n, shape->width), shape->width);
@@ -150,7 +143,7 @@ bool sbp_gpu_row_shape_of(const sbp_rowkernel *kernel, bool vector, sbp_gpu_row_
     switch (out->mode) {
     case SBP_GPU_ROW_FLAT:
     case SBP_GPU_ROW_COLUMNS:
-        out->threads = flat_threads(places_of(kernel, out));
+        out->threads = FLAT_THREADS;
         break;
     case SBP_GPU_ROW_BLOCKS:
         out->heads_apart = by_head; /* fall through */
@@ -182,8 +175,8 @@ int64_t sbp_gpu_row_groups(const sbp_rowkernel *kernel, const sbp_gpu_row_shape 
     case SBP_GPU_ROW_FLAT:
     case SBP_GPU_ROW_COLUMNS:
         places = places_of(kernel, shape);
-        if (shape->threads >= places)
-            return sbp_ceil_div(flat ? rows : blocks, shape->threads / places);
+        if (places < SBP_GPU_ROW_PACKED)
+            return sbp_ceil_div((flat ? rows : blocks) * places, shape->threads);
         return (flat ? rows : blocks) * sbp_ceil_div(places, shape->threads);
     case SBP_GPU_ROW_HEADS:
         return sbp_ceil_div(rows * kernel->heads, sbp_gpu_row_teams(shape));

@@ -19,6 +19,10 @@ typedef enum sbp_gpu_row_mode {
     SBP_GPU_ROW_BLOCKS   /* a group per SBP_PARTIAL_ROWS rows: reductions and partials */
 } sbp_gpu_row_mode;
 
+/* Flat rows and columns of fewer threads stand one after the other, whatever group they are in: their numbers
+ * within groups of up to 1024 threads fit into 32 bits. Longer ones begin in a group of their own. */
+enum { SBP_GPU_ROW_PACKED = 1 << 22 };
+
 sbp_gpu_row_mode sbp_gpu_row_mode_of(const sbp_rowkernel *kernel);
 
 typedef struct sbp_gpu_row_shape {

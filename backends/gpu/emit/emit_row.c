@@ -53,44 +53,22 @@ static int32_t team_reductions(const emitter *e) {
 
 /* ---- a thread's own elements ------------------------------------------------------------------------ */
 
-/* Several rows in a group. */
-static void side_by_side(emitter *e, const char *row) {
-    emit_line(e, "if (uint(thread) >= ROWS * PLACES)");
-    emit_line(e, "    return;");
-    emit_line(e, "%s_number = group_number() * ROWS + uint(thread) / PLACES;", row);
-    emit_line(e, "place = uint(thread) %% PLACES;");
-}
-
-/* Several groups in a row. */
-static void in_slices(emitter *e, const char *row) {
+/* `row` (or block) and `place`, the number of this thread among those that have a row: thread after thread,
+ * row after row, in 32 bits; of huge rows a group has a slice. */
+static void place_of(emitter *e, const char *row, int64_t places) {
+    emit_line(e, "const uint PLACES = %lldu;", (long long)places);
+    if (places < SBP_GPU_ROW_PACKED) {
+        emit_line(e, "uint part = group_number() %% PLACES * uint(THREADS);");
+        emit_line(e, "uint rest = part %% PLACES + uint(thread), place = rest %% PLACES;");
+        emit_line(e, "int %s = int(group_number() / PLACES * uint(THREADS) + part / PLACES + rest / PLACES);",
+                  row);
+        return;
+    }
     emit_line(e, "const uint SLICES = (PLACES + uint(THREADS) - 1u) / uint(THREADS);");
-    emit_line(e, "%s_number = group_number() / SLICES;", row);
-    emit_line(e, "place = group_number() %% SLICES * uint(THREADS) + uint(thread);");
+    emit_line(e, "int %s = int(group_number() / SLICES);", row);
+    emit_line(e, "uint place = group_number() %% SLICES * uint(THREADS) + uint(thread);");
     emit_line(e, "if (place >= PLACES)");
     emit_line(e, "    return;");
-}
-
-/* `row` (or block) and `place`, the number of this thread among those that have a row. */
-static void place_of(emitter *e, const char *row, int64_t places) {
-    int32_t threads = e->shape->threads;
-    emit_line(e, "const uint PLACES = %lldu, ROWS = uint(THREADS) / PLACES;", (long long)places);
-    emit_line(e, "uint %s_number, place;", row);
-    if (threads == 0) {
-        emit_line(e, "if (ROWS > 0u) {");
-        emit_open(e);
-    }
-    if (threads == 0 || threads >= places)
-        side_by_side(e, row);
-    if (threads == 0) {
-        emit_close(e);
-        emit_line(e, "else {");
-        emit_open(e);
-    }
-    if (threads < places)
-        in_slices(e, row);
-    if (threads == 0)
-        emit_close(e);
-    emit_line(e, "int %s = int(%s_number);", row, row);
 }
 
 static void head_and_element(emitter *e) {
@@ -252,7 +230,9 @@ void sbp_gpu_emit_row(sbp_text *out, const sbp_rowkernel *kernel, const sbp_gpu_
         sbp_text nowhere;
         sbp_text_init(&nowhere, out->arena);
         e->out = &nowhere;
+        e->counting = true;
         kernel_text(e);
+        e->counting = false;
         emit_choose_kept(e);
     }
     emit_functions(out, kernel, dialect);

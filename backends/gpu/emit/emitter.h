@@ -41,6 +41,7 @@ typedef struct emitter {
     bool alone;   /* in code that is for the first head alone: what it computes is not there for others */
     int indent;
     int declared[MOST]; /* indent of the scope that has v<k>; 0: none */
+    bool counting;      /* this is the first run, which nobody reads */
     /* rows in registers */
     bool kept;                                      /* loops over elements are unrolled */
     bool loads_kept[MOST];                          /* a<k> is loaded before all loops */
@@ -59,6 +60,11 @@ void emit_close(emitter *e);
 void emit_begin_elements(emitter *e, int64_t length);
 void emit_end_elements(emitter *e);
 int64_t emit_turns(const emitter *e, int64_t length);
+/* A loop over the elements that a thread has at once, q. */
+void emit_open_each(emitter *e);
+void emit_close_each(emitter *e);
+/* A loop over the heads where a team has them all; else nothing is opened. */
+bool emit_open_heads(emitter *e, bool wanted);
 
 static inline bool emit_is_reduction(const sbp_rk_instr *instr) {
     return instr->op == SBP_RK_SUM || instr->op == SBP_RK_MAX || instr->op == SBP_RK_MIN;
@@ -74,10 +80,31 @@ void emit_hoisted(emitter *e, int32_t k, uint8_t axes);
 void emit_loads(emitter *e, const int32_t *values, int32_t count);
 /* "p<operand>, column" of a load or store. */
 void emit_element(const emitter *e, char *out, size_t size, const sbp_rk_instr *instr);
+/* A loop over elements for these values; what varies with no more than the axes comes before it. */
+void emit_open_elements(emitter *e, int64_t length, const int32_t *values, int32_t count, uint8_t axes);
 /* Loads what is kept, before all loops; declares what will be. */
 void emit_kept(emitter *e);
 /* Chooses what is kept, after a first run that only counted. */
 void emit_choose_kept(emitter *e);
+
+/* ---- reductions.c ---- */
+
+/* Where a sum, a largest or a smallest value begins. */
+const char *emit_start_of(const emitter *e, sbp_rk_op op);
+/* t<k> and the element at hand. */
+void emit_accumulate(emitter *e, int32_t k);
+/* Of the threads of a team: an expression of t<k>. */
+void emit_combined(const emitter *e, char *out, size_t size, int32_t k);
+/* What the reductions of a group are of; their number. */
+int32_t emit_values_of(const emitter *e, const int32_t *group, int32_t count, int32_t *values);
+/* All reductions of values of a level. */
+void emit_reductions(emitter *e, int32_t level);
+
+/* ---- online.c ---- */
+
+/* The reductions of the first two levels in one loop, where the second level is of a row less its largest
+ * value. False: nothing was done. */
+bool emit_online(emitter *e);
 
 /* ---- passes.c ---- */
 

@@ -50,3 +50,26 @@ void emit_end_elements(emitter *e) {
     emit_close(e);
     e->unmet = true;
 }
+
+/* Opens the loop over elements that a thread has at once. */
+void emit_open_each(emitter *e) {
+    if (e->width == 1)
+        return;
+    emit_line(e, "%s", e->dialect->unroll);
+    emit_line(e, "for (int q = 0; q < WIDTH; q++) {");
+    emit_open(e);
+}
+
+void emit_close_each(emitter *e) {
+    if (e->width > 1)
+        emit_close(e);
+}
+
+/* Opens a loop over the heads where a team has them all; else nothing is opened. */
+bool emit_open_heads(emitter *e, bool wanted) {
+    if (!wanted || e->units)
+        return false;
+    emit_line(e, "for (int h = 0; h < HEADS; h++) {");
+    emit_open(e);
+    return true;
+}

@@ -8,192 +8,10 @@
 
 /* ---- loops ------------------------------------------------------------------------------------------ */
 
-/* Opens a loop over the heads where a team has them all; else nothing is opened. */
-static bool open_heads(emitter *e, bool wanted) {
-    if (!wanted || e->units)
-        return false;
-    emit_line(e, "for (int h = 0; h < HEADS; h++) {");
-    emit_open(e);
-    return true;
-}
-
-/* Opens the loop over elements that a thread has at once. */
-static void open_each(emitter *e) {
-    if (e->width == 1)
-        return;
-    emit_line(e, "%s", e->dialect->unroll);
-    emit_line(e, "for (int q = 0; q < WIDTH; q++) {");
-    emit_open(e);
-}
-
-static void close_each(emitter *e) {
-    if (e->width > 1)
-        emit_close(e);
-}
-
-/* Opens a loop over elements for values that the heads at hand (axes) and no element need, and what is
- * loaded. */
-static void open_elements(emitter *e, int64_t length, const int32_t *values, int32_t count, uint8_t axes) {
-    e->loop++;
-    for (int32_t i = 0; i < count; i++)
-        emit_hoisted(e, values[i], axes);
-    emit_begin_elements(e, length);
-    emit_loads(e, values, count);
-}
-
 /* All threads of a team have read what they read, and see what was written. */
 static void meet(emitter *e) {
     emit_line(e, "%s", e->dialect->team_barrier);
     e->unmet = e->unseen = false;
-}
-
-/* ---- reductions ------------------------------------------------------------------------------------- */
-
-static const char *start_of(const emitter *e, sbp_rk_op op) {
-    bool wide = e->kernel->compute == SBP_F64;
-    if (op == SBP_RK_SUM)
-        return "REAL(0.0)";
-    if (op == SBP_RK_MAX)
-        return wide ? "SBP_FROM_HIGH(0xfff00000u)" : "SBP_FROM_BITS(0xff800000u)";
-    return wide ? "SBP_FROM_HIGH(0x7ff00000u)" : "SBP_FROM_BITS(0x7f800000u)";
-}
-
-static void accumulate(emitter *e, int32_t k) {
-    const sbp_rk_instr *instr = &e->kernel->instrs[k];
-    emit_value(e, instr->a);
-    if (instr->op == SBP_RK_SUM)
-        emit_line(e, "t%d += v%d;", k, instr->a);
-    else
-        emit_line(e, "t%d = %s(v%d, t%d);", k, instr->op == SBP_RK_MAX ? "larger" : "smaller", instr->a, k);
-}
-
-/* Of the threads of a team. */
-static void combined_text(const emitter *e, char *out, size_t size, int32_t k) {
-    sbp_rk_op op = e->kernel->instrs[k].op;
-    char value[32];
-    snprintf(value, sizeof value, "t%d", k);
-    const char *format = op == SBP_RK_SUM   ? e->dialect->sum
-                         : op == SBP_RK_MAX ? e->dialect->max
-                                            : e->dialect->min;
-    size_t at = 0;
-    for (const char *p = format; *p && at + sizeof value < size; p++) {
-        if (*p == '@')
-            at += (size_t)snprintf(out + at, size - at, "%s", value);
-        else if (*p == '#')
-            at += (size_t)snprintf(out + at, size - at, "%d", k);
-        else
-            out[at++] = *p;
-    }
-    out[at] = 0;
-}
-
-/* Reductions that run in the same loops as reduction k. */
-static bool same_loops(const emitter *e, int32_t k, int32_t other) {
-    const sbp_rk_instr *a = &e->kernel->instrs[k], *b = &e->kernel->instrs[other];
-    if (!emit_is_reduction(b))
-        return false;
-    const sbp_rk_instr *va = &e->kernel->instrs[a->a], *vb = &e->kernel->instrs[b->a];
-    return e->levels[k] == e->levels[other] && a->axes == b->axes &&
-           (va->vary & INNER) == (vb->vary & INNER) && va->length == vb->length;
-}
-
-/* What the reductions of a group are of. */
-static int32_t values_of(const emitter *e, const int32_t *group, int32_t count, int32_t *values) {
-    for (int32_t g = 0; g < count; g++)
-        values[g] = e->kernel->instrs[group[g]].a;
-    return count;
-}
-
-static void declare_own(emitter *e, const int32_t *group, int32_t count) {
-    for (int32_t g = 0; g < count; g++)
-        emit_line(e, "REAL t%d = %s;", group[g], start_of(e, e->kernel->instrs[group[g]].op));
-}
-
-/* Over heads alone: each thread for its own elements. */
-static void reduce_heads(emitter *e, const int32_t *group, int32_t count) {
-    const sbp_rk_instr *a = &e->kernel->instrs[e->kernel->instrs[group[0]].a];
-    bool elems = a->vary & SBP_VARY_ELEM;
-    int32_t values[MOST] = {0};
-    values_of(e, group, count, values);
-    if (elems) {
-        open_elements(e, a->length, values, count, 0);
-        open_each(e);
-    }
-    declare_own(e, group, count);
-    bool heads = open_heads(e, true);
-    for (int32_t g = 0; g < count; g++)
-        accumulate(e, group[g]);
-    if (heads)
-        emit_close(e);
-    for (int32_t g = 0; g < count; g++)
-        emit_line(e, "r%d%s = t%d;", group[g],
-                  !elems         ? ""
-                  : e->width > 1 ? "[i * WIDTH + q]"
-                                 : "[i]",
-                  group[g]);
-    if (elems) {
-        close_each(e);
-        emit_end_elements(e);
-    }
-}
-
-/* Over elements, maybe over heads too: partial results per thread, then over the team. */
-static void reduce_elems(emitter *e, const int32_t *group, int32_t count) {
-    const sbp_rk_instr *first = &e->kernel->instrs[group[0]], *a = &e->kernel->instrs[first->a];
-    bool over_heads = first->axes & SBP_VARY_HEAD;
-    bool per_head = !over_heads && open_heads(e, (a->vary & SBP_VARY_HEAD) != 0);
-    int32_t values[MOST] = {0};
-    values_of(e, group, count, values);
-    declare_own(e, group, count);
-    bool inner = over_heads && open_heads(e, true);
-    open_elements(e, a->length, values, count, e->units || per_head || inner ? SBP_VARY_HEAD : 0);
-    open_each(e);
-    for (int32_t g = 0; g < count; g++)
-        accumulate(e, group[g]);
-    close_each(e);
-    emit_end_elements(e);
-    if (inner)
-        emit_close(e);
-    for (int32_t g = 0; g < count; g++) {
-        char text[96];
-        combined_text(e, text, sizeof text, group[g]);
-        e->unmet &= !e->dialect->reductions_meet;
-        if (!per_head) {
-            emit_line(e, "r%d = %s;", group[g], text);
-            continue;
-        }
-        emit_line(e, "t%d = %s;", group[g], text);
-        emit_line(e, "if (lane == 0)");
-        emit_line(e, "    r%d[h] = t%d;", group[g], group[g]);
-        e->unseen = true;
-    }
-    if (per_head) {
-        if (e->dialect->reductions_meet) /* the next head uses the same memory */
-            emit_line(e, "%s", e->dialect->team_barrier);
-        emit_close(e);
-    }
-}
-
-static void reductions(emitter *e, int32_t level) {
-    bool emitted[MOST] = {false};
-    for (int32_t k = 0; k < e->kernel->instr_count; k++) {
-        const sbp_rk_instr *instr = &e->kernel->instrs[k];
-        if (!emit_is_reduction(instr) || e->levels[k] != level + 1 || emitted[k])
-            continue;
-        int32_t group[MOST] = {0}, count = 0;
-        for (int32_t other = k; other < e->kernel->instr_count; other++)
-            if (same_loops(e, k, other)) {
-                group[count++] = other;
-                emitted[other] = true;
-            }
-        emit_line(e, "{");
-        emit_open(e);
-        if (instr->axes & SBP_VARY_ELEM)
-            reduce_elems(e, group, count);
-        else
-            reduce_heads(e, group, count);
-        emit_close(e);
-    }
 }
 
 /* ---- stores ----------------------------------------------------------------------------------------- */
@@ -239,7 +57,7 @@ static void store_summed(emitter *e, int32_t k) {
     emit_line(e, "REAL t%d = REAL(0.0);", k);
     emit_line(e, "if (!fresh)");
     emit_line(e, "    t%d = load_%s(%s);", k, type, element);
-    bool heads = open_heads(e, true);
+    bool heads = emit_open_heads(e, true);
     emit_value(e, instr->a);
     emit_line(e, "t%d += v%d;", k, instr->a);
     if (heads)
@@ -269,7 +87,7 @@ static void store_vectors(emitter *e, const int32_t *group, int32_t count) {
     for (int32_t g = 0; g < count; g++)
         if (at_once(e, group[g]))
             emit_line(e, "%s b%d[WIDTH];", emit_sum_type(e, group[g]), group[g]);
-    open_each(e);
+    emit_open_each(e);
     for (int32_t g = 0; g < count; g++)
         emit_value(e, e->kernel->instrs[group[g]].a);
     for (int32_t g = 0; g < count; g++)
@@ -278,7 +96,7 @@ static void store_vectors(emitter *e, const int32_t *group, int32_t count) {
                       e->kernel->instrs[group[g]].a);
         else
             store_one(e, group[g]);
-    close_each(e);
+    emit_close_each(e);
     for (int32_t g = 0; g < count; g++)
         if (at_once(e, group[g]))
             store_elements(e, group[g]);
@@ -312,7 +130,7 @@ static void store_group(emitter *e, const int32_t *group, int32_t count) {
     const sbp_rk_instr *first = &e->kernel->instrs[group[0]];
     bool elems = first->vary & SBP_VARY_ELEM, head_loop = false, alone = is_for_first(e, first);
     int32_t values[MOST] = {0};
-    values_of(e, group, count, values);
+    emit_values_of(e, group, count, values);
     if (is_flat(e)) {
         emit_line(e, "if (j < %lld%s) {", (long long)(elems ? first->length : 1), alone ? " && h == 0" : "");
         emit_open(e);
@@ -324,9 +142,9 @@ static void store_group(emitter *e, const int32_t *group, int32_t count) {
             emit_open(e);
         }
         e->alone = alone;
-        head_loop = open_heads(e, (first->vary & SBP_VARY_HEAD) != 0);
+        head_loop = emit_open_heads(e, (first->vary & SBP_VARY_HEAD) != 0);
         if (elems) {
-            open_elements(e, first->length, values, count, e->units || head_loop ? SBP_VARY_HEAD : 0);
+            emit_open_elements(e, first->length, values, count, e->units || head_loop ? SBP_VARY_HEAD : 0);
         } else {
             emit_line(e, "if (lane == 0) {");
             emit_open(e);
@@ -398,8 +216,10 @@ void emit_passes(emitter *e) {
     int32_t last = 0;
     for (int32_t k = 0; k < e->kernel->instr_count; k++)
         last = e->levels[k] > last ? e->levels[k] : last;
+    int32_t together = emit_online(e) ? 2 : 0; /* levels of reductions that are done */
     for (int32_t level = 0; level <= last; level++) {
-        reductions(e, level);
+        if (level >= together)
+            emit_reductions(e, level);
         if (e->unseen || (e->unmet && e->aliases))
             meet(e);
         stores(e, level);

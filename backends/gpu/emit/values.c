@@ -274,6 +274,16 @@ void emit_loads(emitter *e, const int32_t *values, int32_t count) {
         load_from(e, values[i], seen);
 }
 
+/* Opens a loop over elements for values that the heads at hand (axes) and no element need, and what is
+ * loaded. */
+void emit_open_elements(emitter *e, int64_t length, const int32_t *values, int32_t count, uint8_t axes) {
+    e->loop++;
+    for (int32_t i = 0; i < count; i++)
+        emit_hoisted(e, values[i], axes);
+    emit_begin_elements(e, length);
+    emit_loads(e, values, count);
+}
+
 /* ---- what is kept ----------------------------------------------------------------------------------- */
 
 void emit_kept(emitter *e) {

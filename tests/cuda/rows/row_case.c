@@ -8,6 +8,25 @@
 #include "backends/cpu/cpu_device.h"
 #include "tests/tolerance.h"
 
+int32_t row_add_kernel(testing *t, sbp_program *program, sbp_rowkernel *kernel) {
+    testing_check(t, sbp_rowkernel_verify(kernel, t->diag));
+    int32_t number = sbp_program_add_kernel(t->arena, program, kernel);
+    sbp_command *command = SBP_NEW(t->arena, sbp_command);
+    *command = (sbp_command){.kind = SBP_CMD_ROW, .flushes = -1, .kernel = number};
+    command->view_count = kernel->operand_count;
+    command->views = SBP_NEW_ARRAY(t->arena, sbp_view, kernel->operand_count + 1);
+    for (int32_t i = 0; i < kernel->operand_count; i++)
+        command->views[i] = sbp_view_none();
+    if (program->entry_count == 0) {
+        sbp_entry entry = {.name = "accumulate"};
+        SBP_PUSH(t->arena, program->entries, program->entry_count, program->entry_capacity, entry);
+    }
+    sbp_body *body = &program->entries[0].body;
+    sbp_node node = {.kind = SBP_NODE_COMMAND, .u.command = command};
+    SBP_PUSH(t->arena, body->nodes, body->count, body->capacity, node);
+    return number;
+}
+
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
 static int64_t rows_of(const row_case *c, const sbp_rk_operand *o) {
@@ -29,6 +48,27 @@ static double number_for(sbp_rng *rng, sbp_dtype dtype) {
         return sbp_round_to(dtype, sbp_rng_unit(rng));
     return dtype == SBP_BOOL ? (double)sbp_rng_below(rng, 2) : (double)sbp_rng_below(rng, 5) - 2;
 }
+
+/* Row 1: nothing but -inf; 2: a NaN; 3: some -inf; 4: an inf; 5: one number throughout; then the same again.
+ */
+static double special_for(double number, int64_t row, int64_t column) {
+    switch (row % 6) {
+    case 1:
+        return -INFINITY;
+    case 2:
+        return column == 77 ? NAN : number;
+    case 3:
+        return column % 3 == 0 || column < 2000 ? -INFINITY : number;
+    case 4:
+        return column == 1234 ? INFINITY : number;
+    case 5:
+        return 0.25;
+    default:
+        return number;
+    }
+}
+
+enum { LONG_ROW = 4096 };
 
 row_image row_image_make(testing *t, const row_case *c) {
     const sbp_rowkernel *k = c->kernel;
@@ -54,9 +94,12 @@ row_image row_image_make(testing *t, const row_case *c) {
     memset(image.bytes, 0xff, (size_t)at);
     for (int32_t i = 0; i < k->operand_count; i++)
         for (int64_t r = 0; r < image.spans[i].rows && !(c->alias && c->alias[i] >= 0); r++)
-            for (int64_t j = 0; j < image.spans[i].cols; j++)
-                sbp_element_set(image.bytes + place(&image.spans[i], r, j), image.spans[i].dtype, 0,
-                                number_for(&rng, image.spans[i].dtype));
+            for (int64_t j = 0; j < image.spans[i].cols; j++) {
+                double number = number_for(&rng, image.spans[i].dtype);
+                if (c->special && image.spans[i].cols > LONG_ROW)
+                    number = special_for(number, r, j);
+                sbp_element_set(image.bytes + place(&image.spans[i], r, j), image.spans[i].dtype, 0, number);
+            }
     return image;
 }
 

@@ -8,6 +8,9 @@
 #include "tests/ptx/ptx.h"
 #include "tests/rowkernel_random.h"
 
+/* Adds a kernel to a program, with a command that runs it; returns its number. */
+int32_t row_add_kernel(testing *t, sbp_program *program, sbp_rowkernel *kernel);
+
 typedef struct row_case {
     const sbp_rowkernel *kernel;
     int32_t number; /* of the kernel in the program */
@@ -15,6 +18,7 @@ typedef struct row_case {
     double scalars[SBP_ROWKERNEL_MAX_SCALARS];
     const int32_t *alias; /* in operand whose memory an out has, or -1; NULL: none */
     bool odd;             /* rows begin anywhere, else at multiples of 256 bytes */
+    bool special;         /* rows of long operands have infinities, NaN, the same number throughout */
     uint64_t seed;
 } row_case;
 

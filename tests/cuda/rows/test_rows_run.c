@@ -46,26 +46,6 @@ static bool has_order(const sbp_rowkernel *kernel) {
     return true;
 }
 
-/* A kernel; cases of it follow. */
-static int32_t add_kernel(batch *b, sbp_rowkernel *kernel) {
-    testing_check(&b->t, sbp_rowkernel_verify(kernel, b->t.diag));
-    int32_t number = sbp_program_add_kernel(b->t.arena, b->program, kernel);
-    sbp_command *command = SBP_NEW(b->t.arena, sbp_command);
-    *command = (sbp_command){.kind = SBP_CMD_ROW, .flushes = -1, .kernel = number};
-    command->view_count = kernel->operand_count;
-    command->views = SBP_NEW_ARRAY(b->t.arena, sbp_view, kernel->operand_count + 1);
-    for (int32_t i = 0; i < kernel->operand_count; i++)
-        command->views[i] = sbp_view_none();
-    if (b->program->entry_count == 0) {
-        sbp_entry entry = {.name = "accumulate"};
-        SBP_PUSH(b->t.arena, b->program->entries, b->program->entry_count, b->program->entry_capacity, entry);
-    }
-    sbp_body *body = &b->program->entries[0].body;
-    sbp_node node = {.kind = SBP_NODE_COMMAND, .u.command = command};
-    SBP_PUSH(b->t.arena, body->nodes, body->count, body->capacity, node);
-    return number;
-}
-
 /* Aligned and not. */
 static void add_cases(batch *b, int32_t number, int64_t rows, uint64_t seed, double scalar,
                       const int32_t *alias) {
@@ -132,8 +112,8 @@ static void random_kernels(void **state) {
                                              .rounds = i % 4 == 0};
         sbp_rowkernel *kernel = sbp_random_kernel(&rng, b->t.arena, &options);
         kernel->name = sbp_arena_printf(b->t.arena, "random %d", i);
-        add_cases(b, add_kernel(b, kernel), rows[sbp_rng_below(&rng, SBP_COUNT(rows))], sbp_rng_next(&rng),
-                  0.5, NULL);
+        add_cases(b, row_add_kernel(&b->t, b->program, kernel), rows[sbp_rng_below(&rng, SBP_COUNT(rows))],
+                  sbp_rng_next(&rng), 0.5, NULL);
     }
     run_all(b);
 }
@@ -165,12 +145,16 @@ static void add_model(batch *b, const char *path, sbp_dtype compute) {
         wish.options.grad_dtype = wish.options.state_dtype = SBP_F64;
     testing_check(&b->t, compile_model(b->t.arena, b->t.diag, &wish, &program));
     for (int32_t k = 0; k < program->kernel_count; k++) {
-        int32_t number = add_kernel(b, program->kernels[k]);
+        int32_t number = row_add_kernel(&b->t, b->program, program->kernels[k]);
         int64_t rows = program->kernels[k]->n > 4096 ? 2 : 70;
         const int32_t *alias = in_place(b->t.arena, program->kernels[k]);
         add_cases(b, number, rows, (uint64_t)k + 1, 0.25, NULL);
         if (alias)
             add_cases(b, number, rows, (uint64_t)k + 100, 0.25, alias);
+        if (program->kernels[k]->n > 4096) {
+            add_cases(b, number, 6, (uint64_t)k + 200, 0.25, NULL);
+            b->cases[b->count - 1].special = b->cases[b->count - 2].special = true;
+        }
     }
 }
 

@@ -1,0 +1,76 @@
+/* test_rows_build: every row kernel of the models of tests/data/configs, both variants, compiles for sm_80
+ * and sm_90a without a warning and with all of its registers in registers; three models, all with
+ * SBP_TEST_ALL=1. */
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/common/compile_model.h"
+#include "tests/cuda/rows/row_case.h"
+
+#define CONFIGS "tests/data/configs"
+
+static bool can_compile;
+
+static int look(void **state) {
+    (void)state;
+    can_compile = kernels_can_compile();
+    return 0;
+}
+
+typedef struct totals {
+    int kernels, vectors, most_registers, stack_bytes;
+} totals;
+
+static void check_model(const char *path, sbp_dtype compute, totals *sum) {
+    testing t = testing_open(1);
+    compile_wish wish = compile_wish_for(path, 8192, 4096, 512);
+    sbp_program *model, *rows = sbp_program_create(t.arena, "rows");
+    wish.compute = compute;
+    wish.options.step = true;
+    testing_check(&t, compile_model(t.arena, t.diag, &wish, &model));
+    for (int32_t k = 0; k < model->kernel_count; k++)
+        (void)row_add_kernel(&t, rows, model->kernels[k]);
+    kernel_set set = kernels_compile(&t, rows, "sm_80,sm_90a"); /* fails where registers do not suffice */
+    for (int32_t i = 0; i < set.count; i++) {
+        sbp_cuda_resources r;
+        testing_check(
+            &t, sbp_cuda_resources_read(t.diag, &set.sources[i], sbp_cuda_object_log(&set.objects[i]), &r));
+        sum->vectors += set.sources[i].key.variant == SBP_CUDA_VECTOR;
+        sum->most_registers = r.registers > sum->most_registers ? r.registers : sum->most_registers;
+        sum->stack_bytes += r.stack_bytes;
+    }
+    sum->kernels += set.count;
+    assert_true(set.count >= 2 * model->kernel_count);
+    kernels_free(&set);
+    testing_close(&t);
+}
+
+static void models(void **state) {
+    (void)state;
+    if (!can_compile)
+        return;
+    DIR *dir = opendir(CONFIGS);
+    totals sum = {0};
+    int programs = 0;
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        char path[300];
+        snprintf(path, sizeof path, CONFIGS "/%s", entry->d_name);
+        if (!strstr(path, ".json") || (testing_sweep(0, 1) == 0 && !strstr(path, "SmolLM2") &&
+                                       !strstr(path, "gemma-3-270m") && !strstr(path, "Qwen3-8B")))
+            continue;
+        for (int bf16 = 0; bf16 < 2; bf16++, programs++)
+            check_model(path, bf16 ? SBP_BF16 : SBP_F32, &sum);
+    }
+    closedir(dir);
+    printf("  %d programs: %d kernels, %d by vectors, at most %d registers, %d bytes of stack\n", programs,
+           sum.kernels, sum.vectors, sum.most_registers, sum.stack_bytes);
+    assert_int_equal(programs, testing_sweep(6, 34));
+    assert_int_equal(sum.stack_bytes, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(models)};
+    return cmocka_run_group_tests_name("cuda row kernels", tests, look, NULL);
+}
