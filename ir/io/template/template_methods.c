@@ -67,6 +67,11 @@ static sbp_status part(tpl_eval *e, const tpl_value *self, const tpl_value *from
         *out = *self;
         return SBP_OK;
     }
+    for (int i = 0; i < 2; i++) {
+        int64_t ignored;
+        if (!is_absent(&from[i]) && !sbp_tpl_integer(&from[i], &ignored))
+            return sbp_tpl_fail(e, "expected a whole number as argument, found %s", sbp_tpl_type(&from[i]));
+    }
     return sbp_tpl_slice(e, self, bounds, out);
 }
 
