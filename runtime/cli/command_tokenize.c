@@ -85,6 +85,7 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
     sbp_document_maker maker = {.tokenizer = job->all->tokenizer,
                                 .loss_on = loss_on(job->all->options),
                                 .diag = job->diag,
+                                .eos = job->all->chat.eos,
                                 .chat_options = &job->all->chat};
     SBP_TRY(sbp_row_read(job->arena, job->diag, where, root, &options, &form, &row));
     if (sbp_options_on(job->all->options, "render")) {
@@ -189,6 +190,10 @@ static sbp_status find_template(tokenize_job *job, const char *path, const sbp_p
     const char *wish = sbp_options_text(job->options, "chat-template"),
                *date = sbp_options_text(job->options, "date");
     sbp_template_source *source = &job->chat.source;
+    const char *eos = sbp_options_text(job->options, "eos-token");
+    if (eos && sbp_tokenizer_id(job->tokenizer, eos, strlen(eos)) < 0)
+        return sbp_fail(job->diag, SBP_USAGE, "--eos-token %s: the tokenizer has no such token", eos);
+    job->chat.eos = eos;
     job->chat.date = date ? date : today(job->arena);
     job->chat.tokenizer = job->tokenizer;
     job->chat.assistant = loss_on(job->options) == SBP_LOSS_ASSISTANT;

@@ -31,6 +31,7 @@ static sbp_overlong overlong(const sbp_options *o) {
 static sbp_dataset_options options_of(const load_job *job) {
     const sbp_run *run = job->run;
     return (sbp_dataset_options){.tokenizer = job->tokenizer,
+                                 .eos = job->chat.eos,
                                  .chat = &job->chat,
                                  .skip_bad_rows = sbp_options_is(run->options, "on-bad-row", "skip"),
                                  .loss_on = loss_on(run->options),
@@ -72,12 +73,29 @@ static sbp_status check_ids(const sbp_run *run) {
     return SBP_OK;
 }
 
+/* --eos-token: a token of the tokenizer. */
+static sbp_status find_eos(load_job *job) {
+    sbp_run *run = job->run;
+    const char *eos = sbp_options_text(run->options, "eos-token");
+    if (!eos)
+        return SBP_OK;
+    int32_t id = job->tokenizer ? sbp_tokenizer_id(job->tokenizer, eos, strlen(eos)) : -1;
+    if (id < 0)
+        return sbp_fail(run->diag, SBP_USAGE, "--eos-token %s: %s", eos,
+                        job->tokenizer ? "the tokenizer has no such token" : "there is no tokenizer");
+    job->chat.eos = eos;
+    run->info.user_eos = eos;
+    run->info.user_eos_id = id;
+    return SBP_OK;
+}
+
 /* The template of conversations: what the user gave, else the model's. model: a directory or file, NULL:
  * unknown. */
 static sbp_status find_template(load_job *job, const char *model) {
     sbp_run *run = job->run;
     const char *wish = sbp_options_text(run->options, "chat-template");
     sbp_template_source *source = &job->chat.source;
+    SBP_TRY(find_eos(job));
     job->chat.date = sbp_options_text(run->options, "date");
     job->chat.tokenizer = job->tokenizer;
     job->chat.assistant = loss_on(run->options) == SBP_LOSS_ASSISTANT;

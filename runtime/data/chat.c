@@ -127,12 +127,14 @@ static sbp_status render_body(void *user) {
     const sbp_tokenizer *tokenizer = job->chat->options->tokenizer;
     int32_t tokens = tokenizer ? sbp_tokenizer_named_count(tokenizer) : 0, count = 0;
     int64_t extra = talk->kwargs ? talk->kwargs->count : 0;
-    sbp_template_variable *list = SBP_NEW_ARRAY(job->arena, sbp_template_variable, tokens + extra + 4);
+    sbp_template_variable *list = SBP_NEW_ARRAY(job->arena, sbp_template_variable, tokens + extra + 5);
     sbp_json *messages = SBP_NEW(job->arena, sbp_json);
     *messages = *talk->messages;
     messages->count = job->messages;
     for (int32_t i = 0; i < tokens; i++, count++)
         sbp_tokenizer_named_at(tokenizer, i, &list[count].name, &list[count].text);
+    if (job->chat->options->eos)
+        list[count++] = (sbp_template_variable){.name = "eos_token", .text = job->chat->options->eos};
     list[count++] = (sbp_template_variable){.name = "messages", .json = messages};
     list[count++] = (sbp_template_variable){.name = "tools", .json = talk->tools ? talk->tools : &null_node};
     list[count++] = (sbp_template_variable){.name = "documents", .json = &null_node};

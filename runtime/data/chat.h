@@ -21,6 +21,7 @@ typedef struct sbp_chat_options {
     sbp_template_source source;     /* text NULL: the model has none */
     const char *date;               /* what templates see as today */
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
+    const char *eos;                /* in place of the tokenizer's eos_token; NULL: that */
     bool assistant;                 /* what the assistant said will be asked for */
     bool quiet;                     /* no notes about the source */
 } sbp_chat_options;

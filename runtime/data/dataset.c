@@ -256,6 +256,7 @@ sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options, 
                         .maker = {.tokenizer = options->tokenizer,
                                   .loss_on = options->loss_on,
                                   .diag = diag,
+                                  .eos = options->eos,
                                   .chat_options = options->chat,
                                   .chat_arena = sbp_arena_create()}};
     l.data = sbp_malloc(sizeof *l.data);

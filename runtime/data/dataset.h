@@ -33,6 +33,7 @@ typedef struct sbp_dataset_options {
     int64_t vocab_size; /* 0: unknown */
     int64_t max_tokens; /* of a document; 0: any */
     sbp_overlong overlong;
+    const char *eos;              /* of texts, in place of the tokenizer's; NULL: that */
     const sbp_chat_options *chat; /* NULL: there is no template for conversations */
     bool skip_bad_rows;           /* a row that is wrong is left out, with a warning, and counted */
 } sbp_dataset_options;

@@ -23,9 +23,13 @@ const char *sbp_eos_text(const sbp_tokenizer *tokenizer) {
     return id < 0 ? NULL : sbp_tokenizer_token(tokenizer, id, NULL);
 }
 
+static const char *eos_of(const sbp_document_maker *maker) {
+    return maker->eos ? maker->eos : sbp_eos_text(maker->tokenizer);
+}
+
 /* a + b, and the end-of-sequence text unless it is there. */
 static sbp_row_text join(const make_job *job, sbp_row_text a, sbp_row_text b) {
-    const char *eos = sbp_eos_text(job->maker->tokenizer);
+    const char *eos = eos_of(job->maker);
     size_t more = eos ? strlen(eos) : 0;
     const sbp_row_text *last = b.data ? &b : &a;
     if (last->length >= more && more > 0 && memcmp(last->data + last->length - more, eos, more) == 0)
@@ -316,7 +320,7 @@ static sbp_status make_body(void *user) {
         return make_messages(job);
     if (type == SBP_ROW_PROMPT_MESSAGES)
         return make_prompt_messages(job);
-    if (!maker->warned_eos && !sbp_eos_text(maker->tokenizer)) {
+    if (!maker->warned_eos && !eos_of(maker)) {
         maker->warned_eos = true;
         sbp_warn(maker->diag, "the model names no end-of-sequence token: nothing is appended to texts");
     }

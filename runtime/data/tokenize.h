@@ -35,6 +35,7 @@ typedef struct sbp_document_maker {
     sbp_loss_on loss_on;
     sbp_diag *diag; /* of warnings and errors */
     bool warned_eos, warned_border, warned_mask;
+    const char *eos;                      /* end-of-sequence text in place of the tokenizer's; NULL: that */
     const sbp_chat_options *chat_options; /* NULL: there is no template */
     sbp_arena *chat_arena; /* where the template goes, which is opened by the first conversation */
     sbp_chat *chat;

@@ -19,7 +19,9 @@ typedef struct sbp_plan_info {
     const char *dtype;                               /* "fp32" */
     const char *name, *weights, *tokenizer, *config; /* NULL: none; config: text of config.json */
     const sbp_json *special_tokens;                  /* of the tokenizer: object of texts, or NULL */
-    const char *user_template; /* not of the plan: the chat template that the run was given, NULL: none */
+    const char *user_eos; /* not of the plan: the token that ends texts, NULL: the tokenizer's */
+    int32_t user_eos_id;
+    const char *user_template; /* likewise: the chat template that the run was given, NULL: none */
     int64_t vocab_size;        /* 0: unknown */
     int64_t runtime_bytes, threads, thread_bytes;
     const sbp_json *options, *defaults; /* objects or NULL */

@@ -67,7 +67,8 @@ static sbp_status write_config(const output_job *job) {
     sbp_text_add(&out, "{");
     for (int64_t i = 0; i < root->count; i++) {
         const sbp_json *member = &root->items[i];
-        if (strcmp(member->key, "dtype") == 0 || strcmp(member->key, "torch_dtype") == 0)
+        if (strcmp(member->key, "dtype") == 0 || strcmp(member->key, "torch_dtype") == 0 ||
+            (job->info->user_eos && strcmp(member->key, "eos_token_id") == 0))
             continue;
         sbp_text_add(&out, "\n  ");
         sbp_json_add_string(&out, member->key, strlen(member->key));
@@ -75,6 +76,8 @@ static sbp_status write_config(const output_job *job) {
         sbp_json_add_value(&out, member);
         sbp_text_add(&out, ",");
     }
+    if (job->info->user_eos)
+        sbp_text_add(&out, "\n  \"eos_token_id\": %d,", job->info->user_eos_id);
     sbp_text_add(&out, "\n  \"dtype\": \"%s\"\n}\n",
                  dtype == SBP_F64    ? "float64"
                  : dtype == SBP_BF16 ? "bfloat16"
@@ -95,7 +98,14 @@ static sbp_status write_tokenizer_config(const output_job *job) {
         sbp_text_add(&out, ",\n  ");
         sbp_json_add_string(&out, tokens->items[i].key, strlen(tokens->items[i].key));
         sbp_text_add(&out, ": ");
-        sbp_json_add_value(&out, &tokens->items[i]);
+        if (job->info->user_eos && strcmp(tokens->items[i].key, "eos_token") == 0)
+            sbp_json_add_string(&out, job->info->user_eos, strlen(job->info->user_eos));
+        else
+            sbp_json_add_value(&out, &tokens->items[i]);
+    }
+    if (job->info->user_eos && !sbp_json_member(tokens, "eos_token")) {
+        sbp_text_add(&out, ",\n  \"eos_token\": ");
+        sbp_json_add_string(&out, job->info->user_eos, strlen(job->info->user_eos));
     }
     sbp_text_add(&out, "\n}\n");
     return sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "tokenizer_config.json"),
@@ -160,6 +170,50 @@ static sbp_status copy_file(const output_job *job, const char *path, const char 
     return status;
 }
 
+/* ---- another end-of-sequence token, in files that were carried over ---------------------------------- */
+
+/* The ids that end an answer: the given one first, then those that were there. */
+static void add_eos_ids(sbp_text *out, int32_t id, const sbp_json *before) {
+    bool list = before && before->kind == SBP_JSON_ARRAY, one = before && before->kind == SBP_JSON_INT;
+    sbp_text_add(out, "[%d", id);
+    for (int64_t i = 0; i < (list ? before->count : one); i++) {
+        const sbp_json *item = list ? &before->items[i] : before;
+        if (item->kind == SBP_JSON_INT && item->integer != id)
+            sbp_text_add(out, ", %lld", (long long)item->integer);
+    }
+    sbp_text_add(out, "]");
+}
+
+/* A file of the result with eos_token, or in generation_config.json eos_token_id, as the user wants it. */
+static sbp_status change_eos(const output_job *job, const char *name, bool ids) {
+    const char *path = sbp_file_join(job->arena, job->directory, name),
+               *key = ids ? "eos_token_id" : "eos_token";
+    const sbp_json *root;
+    sbp_text out;
+    if (!sbp_file_exists(path))
+        return SBP_OK;
+    SBP_TRY(sbp_json_read(job->arena, job->diag, path, 0, &root));
+    SBP_TRY(sbp_json_as_object(job->diag, root, &root));
+    sbp_text_init(&out, job->arena);
+    sbp_text_add(&out, "{");
+    for (int64_t i = 0; i < root->count; i++) {
+        if (strcmp(root->items[i].key, key) == 0)
+            continue;
+        sbp_text_add(&out, "\n  ");
+        sbp_json_add_string(&out, root->items[i].key, strlen(root->items[i].key));
+        sbp_text_add(&out, ": ");
+        sbp_json_add_value(&out, &root->items[i]);
+        sbp_text_add(&out, ",");
+    }
+    sbp_text_add(&out, "\n  \"%s\": ", key);
+    if (ids)
+        add_eos_ids(&out, job->info->user_eos_id, sbp_json_member(root, key));
+    else
+        sbp_json_add_string(&out, job->info->user_eos, strlen(job->info->user_eos));
+    sbp_text_add(&out, "\n}\n");
+    return sbp_file_write(job->diag, path, out.data, out.length);
+}
+
 static sbp_status carry_files(const output_job *job) {
     const char *source = job->info->tokenizer;
     if (!source || !sbp_directory_exists(source) ||
@@ -186,6 +240,11 @@ static sbp_status save_body(void *user) {
     sbp_save_options options = {.dtype = model_dtype(job), .max_shard_bytes = SHARD_BYTES};
     SBP_TRY(write_config(job));
     SBP_TRY(carry_files(job));
+    if (job->info->user_eos) {
+        SBP_TRY(change_eos(job, "tokenizer_config.json", false));
+        SBP_TRY(change_eos(job, "special_tokens_map.json", false));
+        SBP_TRY(change_eos(job, "generation_config.json", true));
+    }
     const char *template = job->info->user_template;
     if (template)
         SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "chat_template.jinja"),

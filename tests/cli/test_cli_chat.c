@@ -87,6 +87,31 @@ static void test_as_trl_trains(void **state) {
     }
 }
 
+static void test_another_end(void **state) {
+    io_fixture *f = *state;
+    put_rows(f);
+    cli_put(f, "t.jsonl", "{\"text\": \"The end.\"}\n");
+    cli_ok(f, "mkdir $D/m && cp $S/* $D/m && echo '{\"eos_token_id\": [2, 5], \"top_k\": 3}' "
+              ">$D/m/generation_config.json && "
+              "echo '{\"eos_token\": \"</s>\", \"bos_token\": \"<s>\"}' >$D/m/special_tokens_map.json");
+    cli_ok(f, "$R tokenize $D/m --eos-token '<s>' <$D/t.jsonl");
+    assert_non_null(strstr(cli_text(f, "out"), "426, 1], \"labels\""));
+    cli_ok(f, "head -1 $D/d.jsonl | $R tokenize $D/m --render --eos-token '<unk>' --chat-template " TEMPLATE);
+    assert_non_null(strstr(cli_text(f, "out"), "A girl.<unk>"));
+    cli_fails(f, 2, "the tokenizer has no such token", "$R tokenize $D/m --eos-token nonsense <$D/t.jsonl");
+    cli_fails(f, 2, "the tokenizer has no such token",
+              "$R $D/m --data $D/t.jsonl --out none --eos-token nonsense");
+    cli_ok(f, "$R $D/m --data $D/t.jsonl --steps 1 --out $D/o --eos-token '<s>'");
+    assert_int_equal(cli_number(f, cli_json(f, "o/config.json"), "eos_token_id"), 1);
+    const sbp_json *ids = sbp_json_member(cli_json(f, "o/generation_config.json"), "eos_token_id");
+    assert_int_equal(ids->count, 3);
+    assert_int_equal(ids->items[0].integer, 1);
+    assert_string_equal(sbp_json_member(cli_json(f, "o/special_tokens_map.json"), "eos_token")->string,
+                        "<s>");
+    cli_ok(f, "echo '\"x\"' | $R tokenize $D/o && $R tokenize $D/o <$D/t.jsonl");
+    assert_non_null(strstr(cli_text(f, "out"), "426, 1], \"labels\"")); /* the result has it */
+}
+
 static void test_bad_rows(void **state) {
     io_fixture *f = *state;
     put_rows(f);
@@ -104,6 +129,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_render, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_train, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_as_trl_trains, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_another_end, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bad_rows, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

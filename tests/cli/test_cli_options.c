@@ -95,7 +95,7 @@ static void test_what_is_not_built(void **state) {
     "--save_total_limit 1 --seed 3 --dataset_text_field text --completion_only_loss false "                  \
     "--assistant_only_loss false --train_sampling_strategy sequential --eval_steps 1 "                       \
     "--resume_from_checkpoint false --overwrite_output_dir true "                                            \
-    "--chat_template_path tests/golden/chat/chatml.jinja "
+    "--chat_template_path tests/golden/chat/chatml.jinja --eos_token '</s>' "
 
 static void test_names_of_trl(void **state) {
     io_fixture *f = *state;
