@@ -213,19 +213,27 @@ static void test_same_bits_of_stories(void **state) {
     }
 }
 
-static void test_same_bits_on_vulkan(void **state) {
-    if (!cli_has_vulkan(*state, "gradients in bf16"))
-        skip();
-    same_bits(*state, "llama_plain", "--backend vulkan --chunk 7 --head-chunk 5");
+static const char *backend = "cpu";
+
+static const char *backend_options(void) {
+    return strcmp(backend, "cuda") == 0 ? "--backend cuda --arch sm_90a" : "--backend vulkan";
 }
 
-/* The evaluator's roundings are no other device's: Vulkan's gradients against it. Weights in fp32, since one
+static void test_same_bits_on_device(void **state) {
+    char options[100];
+    if (!cli_has_device(*state, backend, "gradients in bf16"))
+        skip();
+    snprintf(options, sizeof options, "%s --chunk 7 --head-chunk 5", backend_options());
+    same_bits(*state, "llama_plain", options);
+}
+
+/* The evaluator's roundings are no other device's: its gradients against it. Weights in fp32, since one
  * of llama_gelu's is halfway between two bf16 numbers, where that of a master is the other one. */
-static void test_against_the_evaluator_on_vulkan(void **state) {
-    static const way w = {"bf16",   "--backend vulkan --dtype bf16 --param-dtype fp32",
-                          SBP_BF16, SBP_BF16,
-                          SBP_F32,  SBP_TOLERANCE_BF16_ANY};
-    if (!cli_has_vulkan(*state, "gradients in bf16"))
+static void test_against_the_evaluator_on_device(void **state) {
+    char compile[100];
+    snprintf(compile, sizeof compile, "%s --dtype bf16 --param-dtype fp32", backend_options());
+    const way w = {"bf16", compile, SBP_BF16, SBP_BF16, SBP_F32, SBP_TOLERANCE_BF16_ANY};
+    if (!cli_has_device(*state, backend, "gradients in bf16"))
         skip();
     against_the_evaluator(*state, &w, everything() ? 1 : 3);
 }
@@ -309,8 +317,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {TEST(test_against_the_evaluator), TEST(test_same_bits),
                                        TEST(test_same_bits_of_stories), TEST(test_residual_dtype),
                                        TEST(test_norms_of_transformers)};
-    const struct CMUnitTest vulkan[] = {TEST(test_against_the_evaluator_on_vulkan),
-                                        TEST(test_same_bits_on_vulkan)};
-    return argc > 1 && strcmp(argv[1], "vulkan") == 0 ? cmocka_run_group_tests(vulkan, NULL, NULL)
-                                                      : cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest device[] = {TEST(test_against_the_evaluator_on_device),
+                                        TEST(test_same_bits_on_device)};
+    backend = argc > 1 ? argv[1] : backend;
+    return strcmp(backend, "cpu") != 0 ? cmocka_run_group_tests(device, NULL, NULL)
+                                       : cmocka_run_group_tests(tests, NULL, NULL);
 }
