@@ -8,7 +8,8 @@ typedef struct {
     const char *kernel; // owned
     int line;
     char name[64];
-    uint64_t requests, wavefronts, least_wavefronts, sectors, least_sectors;
+    uint64_t shared, wavefronts, least_wavefronts; // requests, what they took
+    uint64_t global, sectors, least_sectors;
 } line_count;
 
 struct sbp_ptx_counts {
@@ -67,7 +68,7 @@ void ptx_count_shared(ptx_launch *L, const ptx_insn *i, const uint32_t addresses
                       int bytes) {
     line_count *l = line_at(L, i);
     const int lanes = __builtin_popcount(mask), phase = bytes >= 16 ? 8 : bytes == 8 ? 16 : 32;
-    l->requests++;
+    l->shared++;
     l->wavefronts += (uint64_t)sbp_ptx_wavefronts(addresses, mask, bytes > 16 ? 16 : bytes);
     l->least_wavefronts += (uint64_t)((lanes + phase - 1) / phase);
 }
@@ -97,7 +98,7 @@ void ptx_count_global(ptx_launch *L, const ptx_insn *i, const uint64_t addresses
             distinct[addresses_count++] = addresses[lane];
         }
     }
-    l->requests++;
+    l->global++;
     l->sectors += (uint64_t)count;
     l->least_sectors += (uint64_t)((addresses_count * bytes + 31) / 32);
 }
@@ -135,14 +136,15 @@ void sbp_ptx_counts_print(const sbp_ptx_counts *counts, FILE *out) {
     qsort(counts->lines, (size_t)counts->count, sizeof *counts->lines, by_place);
     for (int k = 0; k < counts->count; k++) {
         const line_count *l = &counts->lines[k];
-        (void)fprintf(out, "%s line %d %s: %llu requests", l->kernel, l->line, l->name,
-                      (unsigned long long)l->requests);
-        if (l->wavefronts) {
-            (void)fprintf(out, ", %llu wavefronts (least %llu)", (unsigned long long)l->wavefronts,
+        (void)fprintf(out, "%s line %d %s:", l->kernel, l->line, l->name);
+        if (l->shared) {
+            (void)fprintf(out, " shared %llu requests, %llu wavefronts (least %llu)",
+                          (unsigned long long)l->shared, (unsigned long long)l->wavefronts,
                           (unsigned long long)l->least_wavefronts);
         }
-        if (l->sectors) {
-            (void)fprintf(out, ", %llu sectors (least %llu)", (unsigned long long)l->sectors,
+        if (l->global) {
+            (void)fprintf(out, " global %llu requests, %llu sectors (least %llu)",
+                          (unsigned long long)l->global, (unsigned long long)l->sectors,
                           (unsigned long long)l->least_sectors);
         }
         (void)fprintf(out, "\n");

@@ -129,6 +129,9 @@ static void exec_ld(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
             data = w->block->shared.data + address;
         } else if (space == PTX_GLOBAL || space == PTX_CONST) {
             data = ptx_global_access(w, i, (int)l, at[l], bytes, bytes, access, NULL);
+            if (i->flag2) { // .nc
+                ptx_global_unwritten(w, i, (int)l, at[l], bytes);
+            }
             global |= 1U << l;
         } else {
             data = private_at(w, i, (int)l, space, at[l], bytes);
@@ -275,6 +278,7 @@ static void take_common(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_take_sem(i, mods, is_volatile ? PTX_RELAXED : PTX_WEAK);
     i->scope = is_volatile || !scoped ? PTX_SCOPE_GPU : i->scope;
     i->space = (uint8_t)ptx_take_space(mods);
+    i->flag2 = ptx_take(mods, "nc");
     const bool hint = ptx_take_hints(mods);
     const int vector = ptx_take_one(mods, vectors);
     i->vector = (uint8_t)(vector ? 1 << vector : 1);

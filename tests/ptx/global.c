@@ -187,6 +187,19 @@ static void check_proxy(ptx_warp *w, const ptx_insn *i, int lane, ptx_allocation
     }
 }
 
+void ptx_global_unwritten(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes) {
+    ptx_allocation *a = find(w, i, lane, address, bytes);
+    int count = 0;
+    const ptx_trace *t = w->launch->races ? ptx_traces(a, address - a->base, bytes, &count) : NULL;
+    for (int k = 0; t && k < count; k++) {
+        if (t[k].write_time > w->launch->begin) {
+            ptx_fault(w, i, lane,
+                      "a non-coherent load of global address 0x%llx, which this kernel has written",
+                      (unsigned long long)address);
+        }
+    }
+}
+
 uint8_t *ptx_global_async(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes,
                           bool write, bool reduce, const void *data) {
     ptx_allocation *a = find(w, i, lane, address, bytes);

@@ -303,6 +303,8 @@ void ptx_signals_free(ptx_signals *s);
  * having been written; races are looked for and remembered. */
 uint8_t *ptx_global_access(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes,
                            uint32_t align, ptx_access access, const void *data);
+// A load through a cache that sees no writes of this launch: there may be none.
+void ptx_global_unwritten(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes);
 // The same by the async proxy: reads of bulk copies; writes, of `data`, are pending until they are done.
 uint8_t *ptx_global_async(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes,
                           bool write, bool reduce, const void *data);
