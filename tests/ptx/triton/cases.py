@@ -298,7 +298,7 @@ def matmul_split():
                  "BM": Constant(64), "BN": Constant(64), "BK": Constant(32), "SPLIT": Constant(2)}, stages=2)
 
 
-def matmul_tma(name, shape, tile, dtype, out, error, b_t, **options):
+def matmul_tma(name, shape, tile, dtype, out, error, b_t, specialize=False, **options):
     m, n, k = shape
     rng = np.random.default_rng(list(map(ord, name)))
     a, b = drawn(rng, dtype, m, k), drawn(rng, dtype, *((n, k) if b_t else (k, n)))
@@ -306,13 +306,14 @@ def matmul_tma(name, shape, tile, dtype, out, error, b_t, **options):
     bm, bn, bk = tile
     return Case(name, products.matmul_tma, (-(-m // bm), -(-n // bn), 1),
                 {"a_map": Map(a, (bm, bk)), "b_map": Map(b, (bn, bk) if b_t else (bk, bn)), "c_map": Map(c, (bm, bn)),
-                 "k": Scalar(k), "B_T": Constant(b_t), "BM": Constant(bm), "BN": Constant(bn), "BK": Constant(bk)},
-                archs=("sm90a",), **options)
+                 "k": Scalar(k), "B_T": Constant(b_t), "BM": Constant(bm), "BN": Constant(bn), "BK": Constant(bk),
+                 "SPECIALIZE": Constant(specialize)}, archs=("sm90a",), **options)
 
 
 def products_by_tma():
     yield matmul_tma("matmul_tma_bf16", (35, 72, 264), (64, 64, 64), "bf16", "bf16", BF16, False, stages=3)
     yield matmul_tma("matmul_tma_f16_span64", (41, 40, 200), (64, 32, 32), "f16", "f16", F16, True, stages=4)
+    yield matmul_tma("matmul_specialized", (70, 40, 200), (64, 64, 32), "bf16", "bf16", BF16, True, specialize=True)
     yield matmul_tma("matmul_tma_span32", (65, 24, 72), (64, 16, 16), "bf16", "f32", SINGLE, True, stages=2)
 
 

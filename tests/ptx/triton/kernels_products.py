@@ -46,12 +46,14 @@ def matmul_split(a_ptr, b_ptr, c_ptr, m, n, k, BM: tl.constexpr, BN: tl.constexp
 
 
 @triton.jit
-def matmul_tma(a_map, b_map, c_map, k, B_T: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """The same with tensor descriptors: a [m, k], b [k, n] or with B_T [n, k], c [m, n]; boxes BM x BK, ..."""
+def matmul_tma(a_map, b_map, c_map, k, B_T: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+               SPECIALIZE: tl.constexpr):
+    """The same with tensor descriptors: a [m, k], b [k, n] or with B_T [n, k], c [m, n]; boxes BM x BK, ... With SPECIALIZE
+    other warps copy than compute (and Triton 3.9 lets two groups of warps compute and store the same)."""
     first_m = tl.program_id(0) * BM
     first_n = tl.program_id(1) * BN
     total = tl.zeros([BM, BN], tl.float32)
-    for first in range(0, k, BK):
+    for first in tl.range(0, k, BK, warp_specialize=SPECIALIZE):
         a = a_map.load([first_m, first])
         if B_T:
             total = tl.dot(a, b_map.load([first_n, first]).T, total)
