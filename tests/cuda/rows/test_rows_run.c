@@ -3,6 +3,7 @@
 #include "tests/cuda/rows/row_case.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/common/compile_model.h"
@@ -23,6 +24,8 @@ typedef struct batch {
     sbp_program *program;
     row_case cases[MOST_CASES];
     int32_t count, vectors, plain, same_bits;
+    int64_t sectors, least;
+    bool small_rows; /* which may begin within a sector */
 } batch;
 
 static batch *batch_open(void) {
@@ -65,6 +68,29 @@ static void add_cases(batch *b, int32_t number, int64_t rows, uint64_t seed, dou
     }
 }
 
+/* Sectors of 32 bytes that vectors in global memory touched, and the least that hold them. */
+static void add_sectors(batch *b, const sbp_ptx_counts *counts) {
+    char *text = NULL, line[256];
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    sbp_ptx_counts_print(counts, out);
+    assert_int_equal(fclose(out), 0);
+    FILE *in = fmemopen(text, size, "r");
+    assert_non_null(in);
+    while (fgets(line, sizeof line, in)) {
+        unsigned long long sectors, least;
+        const char *at = strstr(line, "requests, ");
+        if ((strstr(line, ".global.v4") || strstr(line, ".global.v2")) && at &&
+            sscanf(at, "requests, %llu sectors (least %llu)", &sectors, &least) == 2) {
+            b->sectors += (int64_t)sectors;
+            b->least += (int64_t)least;
+        }
+    }
+    (void)fclose(in);
+    free(text);
+}
+
 static void run_all(batch *b) {
     kernel_set set = kernels_compile(&b->t, b->program, "sm_80");
     for (int32_t i = 0; i < b->count; i++) {
@@ -72,7 +98,7 @@ static void run_all(batch *b) {
         testing t = testing_open(1);
         char name[64];
         bool vector = false;
-        const sbp_ptx_options options = {.seed = 1 + (uint64_t)i};
+        const sbp_ptx_options options = {.seed = 1 + (uint64_t)i, .counts = sbp_ptx_counts_create()};
         snprintf(name, sizeof name, "case %d, %s", (int)i, c->odd ? "odd" : "aligned");
         row_image in = row_image_make(&t, c);
         row_image expected = row_run_reference(&t, c, &in);
@@ -83,12 +109,17 @@ static void run_all(batch *b) {
             row_same_bits(c, &cpu, &found, name);
             b->same_bits++;
         }
+        add_sectors(b, options.counts);
+        sbp_ptx_counts_destroy(options.counts);
         b->vectors += vector;
         b->plain += !vector;
         testing_close(&t);
     }
     printf("  %d kernels: %d runs plain, %d by vectors; %d with the bits of the CPU\n",
            (int)b->program->kernel_count, (int)b->plain, (int)b->vectors, (int)b->same_bits);
+    printf("  vectors touched %lld sectors, the least is %lld\n", (long long)b->sectors, (long long)b->least);
+    if (!b->small_rows)
+        assert_int_equal(b->sectors, b->least);
     kernels_free(&set);
     testing t = b->t;
     testing_close(&t);
@@ -103,6 +134,7 @@ static void random_kernels(void **state) {
     if (!can_compile)
         return;
     batch *b = batch_open();
+    b->small_rows = true;
     sbp_rng rng = {7};
     for (int i = 0; i < testing_sweep(40, 180); i++) {
         sbp_random_kernel_options options = {.compute = sbp_rng_below(&rng, 3) ? SBP_F32 : SBP_F64,
@@ -136,13 +168,14 @@ static const int32_t *in_place(sbp_arena *arena, const sbp_rowkernel *k) {
     return any ? alias : NULL;
 }
 
-static void add_model(batch *b, const char *path, sbp_dtype compute) {
+static void add_model(batch *b, const char *path, sbp_dtype compute, sbp_dtype states) {
     compile_wish wish = compile_wish_for(path, 64, 16, 8);
     sbp_program *program;
     wish.compute = compute;
     wish.options.step = true;
+    wish.options.state_dtype = states;
     if (compute == SBP_F64)
-        wish.options.grad_dtype = wish.options.state_dtype = SBP_F64;
+        wish.options.grad_dtype = SBP_F64;
     testing_check(&b->t, compile_model(b->t.arena, b->t.diag, &wish, &program));
     for (int32_t k = 0; k < program->kernel_count; k++) {
         int32_t number = row_add_kernel(&b->t, b->program, program->kernels[k]);
@@ -164,13 +197,16 @@ static void model_kernels(void **state) {
         return;
     static const struct {
         const char *path;
-        sbp_dtype compute;
-    } models[] = {{"tests/data/configs/Qwen3-0.6B.json", SBP_BF16},
-                  {"tests/golden/gemma3_softcap/model", SBP_F64},
-                  {"tests/data/configs/SmolLM2-135M.json", SBP_F32}};
-    for (int i = 0; i < testing_sweep(2, SBP_COUNT(models)); i++) {
+        sbp_dtype compute, states;
+    } models[] = {{"tests/data/configs/Qwen3-0.6B.json", SBP_BF16, SBP_F32},
+                  {"tests/golden/gemma3_softcap/model", SBP_F64, SBP_F64},
+                  {"tests/golden/llama_plain/model", SBP_BF16, SBP_D8},
+                  {"tests/golden/llama_plain/model", SBP_F32, SBP_BF16},
+                  {"tests/data/configs/SmolLM2-135M.json", SBP_F32, SBP_F32}};
+    for (int i = 0; i < testing_sweep(3, SBP_COUNT(models)); i++) {
         batch *b = batch_open();
-        add_model(b, models[i].path, models[i].compute);
+        b->small_rows = strstr(models[i].path, "golden") != NULL;
+        add_model(b, models[i].path, models[i].compute, models[i].states);
         run_all(b);
     }
 }
