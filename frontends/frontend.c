@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ir/io/template/template_source.h"
+#include "ir/io/weights/onnx_file.h"
 #include "ir/io/weights/recipe.h"
 
 sbp_model_options sbp_model_options_for(sbp_dtype compute) {
@@ -207,7 +208,7 @@ static const char *name_of(sbp_arena *arena, const char *path) {
     while (begin > 0 && path[begin - 1] != '/')
         begin--;
     char *name = sbp_arena_strndup(arena, path + begin, end - begin);
-    static const char *const suffixes[] = {".json", ".gguf"};
+    static const char *const suffixes[] = {".json", ".onnx", ".gguf"};
     for (int32_t i = 0; i < SBP_COUNT(suffixes); i++)
         if (has_suffix(name, suffixes[i]))
             name[strlen(name) - strlen(suffixes[i])] = 0;
@@ -249,7 +250,7 @@ static sbp_status load_hf_file(sbp_loading *l, const sbp_json *config, const cha
 
 static sbp_status load_json(sbp_loading *l) {
     const sbp_json *root;
-    SBP_TRY(sbp_json_read(l->arena, l->diag, l->path, SBP_JSON_COMMENTS, &root));
+    SBP_TRY(sbp_onnx_file_read(l->arena, l->diag, l->path, &root));
     const char *directory = directory_of(l->arena, l->path);
     if (sbp_json_member(root, "graph")) {
         if (l->options->set_count > 0)
@@ -278,11 +279,6 @@ static sbp_status load_source(sbp_loading *l) {
         return load_directory(l);
     if (has_suffix(l->path, ".gguf"))
         return sbp_load_gguf(l);
-    if (has_suffix(l->path, ".onnx"))
-        return sbp_fail(l->diag, SBP_INPUT,
-                        "'%s': ONNX is read as JSON (google.protobuf.json_format.MessageToJson of the "
-                        "model), not as protobuf",
-                        l->path);
     if (has_suffix(l->path, ".safetensors"))
         return sbp_fail(l->diag, SBP_INPUT,
                         "'%s' holds weights only: give the directory with its config.json", l->path);

@@ -237,7 +237,7 @@ sbp_status sbp_json_read(sbp_arena *arena, sbp_diag *diag, const char *path, uns
 
 const char *sbp_json_kind_name(sbp_json_kind kind) {
     static const char *const names[] = {"null",     "a boolean", "an integer", "a number",
-                                        "a string", "an array",  "an object"};
+                                        "a string", "an array",  "an object",  "bytes"};
     return names[kind];
 }
 
@@ -434,6 +434,9 @@ void sbp_json_add_value(sbp_text *out, const sbp_json *node) {
     }
     case SBP_JSON_STRING:
         sbp_json_add_string(out, node->string, (size_t)node->count);
+        break;
+    case SBP_JSON_BYTES: /* no text of JSON */
+        sbp_text_add(out, "null");
         break;
     case SBP_JSON_ARRAY:
     case SBP_JSON_OBJECT:

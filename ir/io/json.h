@@ -19,7 +19,8 @@ typedef enum sbp_json_kind {
     SBP_JSON_REAL,
     SBP_JSON_STRING,
     SBP_JSON_ARRAY,
-    SBP_JSON_OBJECT
+    SBP_JSON_OBJECT,
+    SBP_JSON_BYTES /* of no JSON text: what a binary file has where JSON has base64 (protowire.h) */
 } sbp_json_kind;
 
 typedef struct sbp_json {
@@ -32,7 +33,7 @@ typedef struct sbp_json {
         bool boolean;
         int64_t integer;
         double real;
-        const char *string; /* UTF-8, NUL after count bytes; may contain NUL */
+        const char *string; /* UTF-8, NUL after count bytes; may contain NUL. BYTES: just count bytes */
         struct {
             const struct sbp_json *items; /* of an array, or the members of an object in file order */
             const int32_t *table;         /* finds members of large objects; NULL in small ones */

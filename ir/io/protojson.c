@@ -137,6 +137,11 @@ static int digit(char c) {
 
 sbp_status sbp_proto_bytes(sbp_arena *arena, sbp_diag *diag, const sbp_json *node, const uint8_t **out,
                            int64_t *length) {
+    if (node->kind == SBP_JSON_BYTES) {
+        *out = (const uint8_t *)node->string;
+        *length = node->count;
+        return SBP_OK;
+    }
     if (node->kind != SBP_JSON_STRING)
         return wrong(diag, node, "base64");
     int64_t n = node->count;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NAME/model/export18.json: the golden models of three kinds as torch's exporter writes them at opset 18, all in small ops.
+"""NAME/model/export18.json (of gpt2 export18.onnx too): the golden models of three kinds as torch's exporter writes them at opset 18, all in small ops.
 
     tests/golden/make_onnx.py [NAME ..]
 
@@ -41,4 +41,9 @@ for name in sys.argv[1:] or NAMES:
         file.write("// made by tests/golden/make_onnx.py\n")
         json.dump(model, file, separators=(",", ":"))
         file.write("\n")
+    if name == "gpt2":  # in the wire format too
+        import onnx
+        from google.protobuf import json_format
+        with open(path.replace(".json", ".onnx"), "wb") as file:
+            file.write(json_format.Parse(json.dumps(model), onnx.ModelProto()).SerializeToString())
     print(path, os.path.getsize(path), "bytes,", len(graph["node"]), "nodes")

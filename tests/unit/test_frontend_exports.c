@@ -3,7 +3,10 @@
  * ../shared/onnx where they are present. */
 #include "frontend_testing.h"
 
+#include <stdlib.h>
+
 #include "frontends/onnx/onnx.h"
+#include "tests/rowkernel_random.h"
 
 static int64_t skipped;
 
@@ -11,12 +14,17 @@ static int64_t skipped;
  * window; windows and full attention, scales of 1 + w, softcaps; learned positions, LayerNorm, GELU. */
 static sbp_status run_exports(void *user) {
     fixture *f = user;
-    static const char *const names[] = {"mistral_window", "gemma3_softcap", "gpt2"};
-    for (int i = 0; i < SBP_COUNT(names); i++) {
+    static const struct {
+        const char *name, *file;
+    } exports[] = {{"mistral_window", "model/export18.json"},
+                   {"gemma3_softcap", "model/export18.json"},
+                   {"gpt2", "model/export18.json"},
+                   {"gpt2", "model/export18.onnx"}};
+    for (int i = 0; i < SBP_COUNT(exports); i++) {
         sbp_model_options options = sbp_model_options_for(SBP_F64);
         sbp_model model;
-        const char *golden = sbp_arena_printf(f->arena, "tests/golden/%s", names[i]);
-        const char *path = sbp_file_join(f->arena, golden, "model/export18.json");
+        const char *golden = sbp_arena_printf(f->arena, "tests/golden/%s", exports[i].name);
+        const char *path = sbp_file_join(f->arena, golden, exports[i].file);
         check(f, sbp_model_load(f->arena, f->diag, path, &options, &model));
         compare_model(f, golden, &model);
     }
@@ -155,9 +163,64 @@ static void test_data(void **state) {
     fixture_destroy(&f);
 }
 
+/* ---- binary files that are damaged ----------------------------------------------------------------------
+ */
+
+static char directory[] = "/tmp/sbp_exports_XXXXXX";
+
+/* Loads, or is refused as input; nothing else. */
+static bool load_bytes(const char *data, size_t length) {
+    fixture f = fixture_create();
+    sbp_model_options options = sbp_model_options_for(SBP_F32);
+    sbp_model model;
+    const char *path = sbp_file_join(f.arena, directory, "model.onnx");
+    check(&f, sbp_file_write(f.diag, path, data, length));
+    sbp_status status = sbp_model_load(f.arena, f.diag, path, &options, &model);
+    assert_true(status == SBP_OK || status == SBP_INPUT || status == SBP_IO);
+    unlink(path);
+    fixture_destroy(&f);
+    return status == SBP_OK;
+}
+
+static int try_damage(const char *data, size_t length) {
+    int loaded = 0;
+    char *bent = malloc(length);
+    assert_non_null(bent);
+    assert_true(load_bytes(data, length));
+    for (size_t cut = 0; cut < length; cut += 41)
+        loaded += load_bytes(data, cut);
+    sbp_rng rng = {5};
+    for (int i = 0; i < 400; i++) {
+        memcpy(bent, data, length);
+        for (int64_t edits = 1 + sbp_rng_below(&rng, 3); edits > 0; edits--)
+            bent[sbp_rng_below(&rng, (int64_t)length)] = (char)sbp_rng_below(&rng, 256);
+        loaded += load_bytes(bent, length);
+    }
+    free(bent);
+    return loaded;
+}
+
+static void test_damaged(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    const char *data, *weights;
+    size_t length, weights_length;
+    assert_non_null(mkdtemp(directory));
+    const char *beside = sbp_file_join(f.arena, directory, "model.safetensors");
+    check(&f, sbp_file_read(f.arena, f.diag, "tests/golden/gpt2/model/export18.onnx", &data, &length));
+    check(&f, sbp_file_read(f.arena, f.diag, "tests/golden/gpt2/model/model.safetensors", &weights,
+                            &weights_length));
+    check(&f, sbp_file_write(f.diag, beside, weights, weights_length));
+    printf("  %d damaged files loaded\n", try_damage(data, length));
+    unlink(beside);
+    rmdir(directory);
+    fixture_destroy(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_exports), cmocka_unit_test(test_samples),
-                                       cmocka_unit_test(test_refused_samples), cmocka_unit_test(test_data)};
+                                       cmocka_unit_test(test_refused_samples), cmocka_unit_test(test_data),
+                                       cmocka_unit_test(test_damaged)};
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     printf("%lld samples skipped\n", (long long)skipped);
     return failures;

@@ -496,6 +496,7 @@ sbp_status sbp_tpl_from_json(tpl_eval *e, const sbp_json *json, tpl_value *out) 
     case SBP_JSON_REAL:
         *out = sbp_tpl_float(json->real);
         break;
+    case SBP_JSON_BYTES: /* of no row */
     case SBP_JSON_STRING:
         *out = sbp_tpl_string(json->string, (size_t)json->count);
         break;

@@ -1,5 +1,6 @@
 /* onnx_tensor.c: TensorProto in JSON, and model.json as a file of weights. */
 #include "ir/io/weights/onnx_tensor.h"
+#include "ir/io/weights/onnx_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -336,7 +337,7 @@ static sbp_status add_tensor(sbp_weights *w, sbp_diag *diag, const char *model, 
 sbp_status sbp_onnx_add(sbp_weights *w, sbp_diag *diag, const char *path) {
     const sbp_json *root, *items;
     int64_t count;
-    SBP_TRY(sbp_json_read(w->arena, diag, path, SBP_JSON_COMMENTS, &root));
+    SBP_TRY(sbp_onnx_file_read(w->arena, diag, path, &root));
     const sbp_json *graph = sbp_proto_field(root, "graph");
     if (!graph)
         return sbp_json_fail(diag, root, "no ONNX model: the field 'graph' is missing");

@@ -76,7 +76,7 @@ static sbp_status open_any(sbp_weights *w, sbp_diag *diag, const char *path) {
         const char *directory = slash ? sbp_arena_strndup(w->arena, path, (size_t)(slash - path) + 1) : ".";
         return open_index(w, diag, directory, path);
     }
-    if (has_suffix(path, ".json"))
+    if (has_suffix(path, ".json") || has_suffix(path, ".onnx"))
         return sbp_onnx_add(w, diag, path);
     return sbp_safetensors_add(w, diag, path);
 }
