@@ -125,6 +125,8 @@ static sbp_status probe(probe_function *function, sbp_diag *diag, probed *p, sbp
 static bool has_library(sbp_cuda_library_id id) {
     sbp_cuda_library library;
     bool has = sbp_cuda_library_open(id, NULL, &library) == SBP_OK;
+    if (has)
+        sbp_cuda_library_keep(&library);
     sbp_cuda_library_close(&library);
     return has;
 }

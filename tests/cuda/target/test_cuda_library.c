@@ -57,6 +57,8 @@ static sbp_status open_library(char text[8192]) {
     sbp_cuda_library library;
     sbp_status status = sbp_cuda_library_open(SBP_CUDA_NVRTC, diag, &library);
     snprintf(text, 8192, "%s", status == SBP_OK ? library.path : sbp_diag_text(diag, SBP_ERROR));
+    if (status == SBP_OK && strncmp(text, "/tmp/", 5) != 0 && !strstr(text, SBP_FAKE_FOLDER))
+        sbp_cuda_library_keep(&library); /* the real one */
     sbp_cuda_library_close(&library);
     sbp_diag_destroy(diag);
     return status;
