@@ -38,9 +38,9 @@ static void test_usage(void **state) {
         {"$R $D/p --data " DATA " --run_name x", "--run_name: a run is named by its directory"},
         {"$C inspect $D/p --svg $D/x.png", "what is written is SVG"},
         {"$R tokenize", "expected one model or plan, found 0"},
-        {"$R tokenize $S --render", "not built yet"},
+        {"$R tokenize $S --chat-template nothing", "no file, no directory with a template"},
         {"$R tokenize $S --lr 1", "--lr is an option of sbprun"},
-        {"echo '{\"messages\": []}' | $R $D/p --data -", "not built yet"},
+        {"echo '{\"chosen\": \"a\", \"rejected\": \"b\"}' | $R $D/p --data -", "not built yet"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         cli_fails(f, 2, cases[i].message, cases[i].command);
@@ -96,7 +96,7 @@ static void test_rows(void **state) {
          "d:1: input_ids[1]: expected an id below the vocabulary's 512, found 512"},
         {"{\"input_ids\": [1, 2], \"labels\": [1]}\n", "labels: expected as many items"},
         {"", "no rows"},
-        {"{\"prompt\": \"a\"}\n", "expected 'text', 'prompt' and 'completion'"},
+        {"{\"prompt\": \"a\"}\n", "expected 'text', 'messages', 'prompt' and 'completion'"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         cli_put(f, "d", cases[i].rows);
