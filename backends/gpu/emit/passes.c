@@ -201,7 +201,7 @@ static void stores(emitter *e, int32_t level) {
         }
     stores_of(e, level, SBP_RK_PARTIAL_ADD, 0, 0); /* a store may overwrite what they read */
     stores_of(e, level, SBP_RK_STORE, SBP_VARY_ELEM, 0);
-    if (level > 0 && elems && others && e->aliases) /* what all elements read may be overwritten now */
+    if (!is_flat(e) && elems && others && e->aliases) /* what all elements read may be overwritten now */
         meet(e);
     stores_of(e, level, SBP_RK_STORE, 0, SBP_VARY_ELEM);
 }
