@@ -42,7 +42,7 @@ static sbp_status read_spec(tpl_eval *e, tpl_text in, size_t *at, spec *out) {
 }
 
 static sbp_status add_number(tpl_eval *e, sbp_text *out, const spec *s, const tpl_value *value) {
-    char format[40], text[2 * MOST_WIDTH + 400], width[16] = "", precision[16] = "";
+    char format[64], text[2 * MOST_WIDTH + 400], width[16] = "", precision[16] = "";
     double real;
     int64_t integer;
     if (s->width >= 0)
