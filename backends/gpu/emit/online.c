@@ -235,7 +235,7 @@ static void combine(emitter *e, const online *o) {
             emit_line(e, "t%d *= factor;", o->rules[i].k);
     for (int32_t i = 0; i < o->count; i++)
         result(e, o->rules[i].k);
-    e->unmet &= !e->dialect->reductions_meet;
+    e->unmet &= !emit_reductions_meet(e);
 }
 
 bool emit_online(emitter *e) {

@@ -58,6 +58,8 @@ int32_t emit_values_of(const emitter *e, const int32_t *group, int32_t count, in
     return count;
 }
 
+enum { WARP = 32 }; /* threads that shuffle: no barrier is needed for that, and none orders their memory */
+
 static void declare_own(emitter *e, const int32_t *group, int32_t count) {
     for (int32_t g = 0; g < count; g++)
         emit_line(e, "REAL t%d = %s;", group[g], emit_start_of(e, e->kernel->instrs[group[g]].op));
@@ -89,6 +91,7 @@ static void reduce_heads(emitter *e, const int32_t *group, int32_t count) {
         emit_close_each(e);
         emit_end_elements(e);
     }
+    e->unmet = true; /* every thread has read all heads */
 }
 
 /* Over elements, maybe over heads too: partial results per thread, then over the team. */
@@ -111,7 +114,7 @@ static void reduce_elems(emitter *e, const int32_t *group, int32_t count) {
     for (int32_t g = 0; g < count; g++) {
         char text[96];
         emit_combined(e, text, sizeof text, group[g]);
-        e->unmet &= !e->dialect->reductions_meet;
+        e->unmet &= !emit_reductions_meet(e);
         if (!per_head) {
             emit_line(e, "r%d = %s;", group[g], text);
             continue;
@@ -126,6 +129,11 @@ static void reduce_elems(emitter *e, const int32_t *group, int32_t count) {
             emit_line(e, "%s", e->dialect->team_barrier);
         emit_close(e);
     }
+}
+
+bool emit_reductions_meet(const emitter *e) {
+    int32_t lanes = e->shape->lanes > 0 ? e->shape->lanes : e->shape->threads;
+    return e->dialect->reductions_meet && lanes > WARP;
 }
 
 void emit_reductions(emitter *e, int32_t level) {
