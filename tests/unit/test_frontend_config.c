@@ -467,7 +467,7 @@ static void test_errors(void **state) {
     expect("tests/golden/llama_plain/args.json", NULL, SBP_INPUT,
            "neither an ONNX model (field 'graph') nor");
     expect("tests/golden/llama_plain/grads.safetensors", NULL, SBP_INPUT, "holds weights only");
-    expect("model.onnx", NULL, SBP_INPUT, "ONNX is read as JSON");
+    expect("model.onnx", NULL, SBP_IO, "model.onnx");
 }
 
 /* The part of a head that turns: what config.json says must be what the family turns, and pairs. */
