@@ -76,9 +76,11 @@ static void one_lane(ptx_warp *w, const ptx_insn *i, int lane) {
         ptx_shared_access(w, i, lane, address, all, all, PTX_ATOMIC, NULL);
         data = w->block->shared.data + address;
     } else if (space == PTX_GLOBAL) {
-        const uint64_t progress = w->launch->progress_at; // only a change is progress
+        const uint64_t progress = w->launch->progress_at,
+                       world = w->launch->world_at; // only a change is progress
         data = ptx_global_access(w, i, lane, at, all, all, PTX_ATOMIC, NULL);
         w->launch->progress_at = progress;
+        w->launch->world_at = world;
     } else {
         ptx_fault(w, i, lane, "an atomic operation on memory that is neither global nor shared");
     }
@@ -102,6 +104,9 @@ static void one_lane(ptx_warp *w, const ptx_insn *i, int lane) {
     ptx_strong(w, lane, space == PTX_SHARED, at, true, !failed, i->sem, i->scope);
     if (changes) {
         ptx_progress(w->launch);
+        if (space == PTX_GLOBAL) {
+            w->launch->world_at = w->launch->executed;
+        }
     }
 }
 

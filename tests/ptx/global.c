@@ -152,6 +152,7 @@ uint8_t *ptx_global_access(ptx_warp *w, const ptx_insn *i, int lane, uint64_t ad
     if (writes) {
         ptx_mark_written(a, offset, bytes, true);
         ptx_progress(w->launch);
+        w->launch->world_at = w->launch->executed;
     }
     return a->host + offset;
 }
@@ -218,6 +219,7 @@ uint8_t *ptx_global_async(ptx_warp *w, const ptx_insn *i, int lane, uint64_t add
     if (write) {
         ptx_mark_written(a, offset, bytes, true);
         ptx_progress(w->launch);
+        w->launch->world_at = w->launch->executed;
     }
     return a->host + offset;
 }

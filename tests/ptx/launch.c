@@ -7,6 +7,9 @@ enum { DEFAULT_RESIDENT = 4, SLICE = 192 };
 // Instructions without anything moving, and turns of nothing but waiting, after which nothing will.
 #define STILL_INSTRUCTIONS UINT64_C(100000000)
 #define STILL_TURNS UINT64_C(40000)
+// Without a write to global memory, a block's beginning or its end: blocks only turn, as around a lock that
+// nobody frees.
+#define TURNING_INSTRUCTIONS UINT64_C(20000000)
 
 // ---- blocks -----------------------------------------------------------------------------------------------
 
@@ -236,6 +239,7 @@ static void run(ptx_launch *L) {
             block_end(L, slot);
             left -= L->resident[slot] == NULL;
             idle = 0;
+            L->world_at = L->executed;
             continue;
         }
         if (L->options.instruction_limit && L->executed > L->options.instruction_limit) {
@@ -250,6 +254,12 @@ static void run(ptx_launch *L) {
         seen = L->progress_at;
         if (still && !b->late) {
             deadlock(L);
+        }
+        if (L->executed - L->world_at > TURNING_INSTRUCTIONS && !b->late) {
+            ptx_fail(L,
+                     "livelock: %llu warp instructions in which nothing was written to global memory and no "
+                     "block ended",
+                     (unsigned long long)TURNING_INSTRUCTIONS);
         }
     }
 }

@@ -177,6 +177,7 @@ struct ptx_launch {
     uint8_t *params;
     uint32_t begin; // time
     uint64_t random, executed, progress_at;
+    uint64_t world_at;     // when global memory was last written, or a block began or ended
     uint64_t *line_counts; // by instruction, when counted
     ptx_block **resident;
     int resident_count;
