@@ -141,9 +141,10 @@ typedef struct sbp_onnx {
     sbp_map names;           /* value name -> index */
     sbp_onnx_value *values;
     int32_t value_count, value_capacity;
-    sbp_map read;    /* names that nodes read */
-    bool *live;      /* per node: the logits need it */
-    bool *wide_node; /* per node: between the last product and the logits */
+    sbp_map read;     /* names that nodes read */
+    sbp_map gathered; /* tables that live nodes gather from */
+    bool *live;       /* per node: the logits need it */
+    bool *wide_node;  /* per node: between the last product and the logits */
     sbp_numbers numbers;
 } sbp_onnx;
 

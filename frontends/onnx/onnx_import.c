@@ -187,38 +187,69 @@ static bool is_vector(int32_t rank, const int64_t *dim) {
  * Exporters that fold transposes store an embedding that is also the head twice: as it is, and transposed.
  * Both are one parameter, or training would take them apart. */
 
-static bool is_gathered(const sbp_onnx *o, const char *name) {
+static void collect_gathered(sbp_onnx *o) {
+    sbp_map_init(&o->gathered, o->arena);
     for (int32_t i = 0; i < o->model->node_count; i++) {
         const sbp_onnx_node *node = &o->model->nodes[i];
-        if (o->live[i] && strcmp(node->op, "Gather") == 0 && node->input_count > 0 &&
-            strcmp(node->inputs[0], name) == 0)
-            return true;
+        if (o->live[i] && strcmp(node->op, "Gather") == 0 && node->input_count > 0)
+            sbp_map_set(&o->gathered, node->inputs[0], 1);
     }
-    return false;
 }
 
-/* Whether b has the values of a, transposed or not. What cannot be read is no tie. */
-static bool same_values(sbp_onnx *o, const sbp_onnx_tensor *a, const sbp_onnx_tensor *b, bool transposed) {
-    enum { SAMPLE = 1021 };
-    sbp_onnx_tensor x = *a, y = *b;
-    sbp_diag *quiet = sbp_diag_create();
-    bool same = quiet && sbp_onnx_tensor_load(o->arena, quiet, o->model->path, &x) == SBP_OK &&
-                sbp_onnx_tensor_load(o->arena, quiet, o->model->path, &y) == SBP_OK;
-    sbp_diag_destroy(quiet);
-    int64_t cols = x.dim[1];
-    for (int64_t stride = x.elems > SAMPLE ? x.elems / SAMPLE : 1; same; stride = 1) { /* a few, then all */
-        for (int64_t i = 0; same && i < x.elems; i += stride) {
-            int64_t k = transposed ? i % cols * x.dim[0] + i / cols : i;
-            same = sbp_onnx_tensor_at(&x, i) == sbp_onnx_tensor_at(&y, k);
+static bool is_gathered(const sbp_onnx *o, const char *name) {
+    return sbp_map_get(&o->gathered, name) >= 0;
+}
+
+/* Two matrices: whether b has the values of a, transposed or not. */
+typedef struct comparison {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const char *model;
+    const sbp_onnx_tensor *a, *b;
+    bool transposed, same;
+} comparison;
+
+/* Of the first rows and columns of both, below `limit`. */
+static sbp_status compare_part(comparison *c, int64_t limit) {
+    sbp_onnx_tensor x = *c->a, y = *c->b;
+    SBP_TRY(sbp_onnx_tensor_load_rows(c->arena, c->diag, c->model, limit, &x));
+    SBP_TRY(sbp_onnx_tensor_load_rows(c->arena, c->diag, c->model, limit, &y));
+    int64_t cols = x.dim[1] < limit ? x.dim[1] : limit;
+    c->same = true;
+    for (int64_t i = 0; c->same && i < x.dim[0]; i++)
+        for (int64_t k = 0; c->same && k < cols; k++) {
+            int64_t there = c->transposed ? k * y.dim[1] + i : i * y.dim[1] + k;
+            c->same = sbp_onnx_tensor_at(&x, i * x.dim[1] + k) == sbp_onnx_tensor_at(&y, there);
         }
-        if (stride == 1)
-            break;
-    }
-    return same;
+    return SBP_OK;
 }
 
-/* The gathered parameter that t is a copy of; -1: none. */
-static int32_t find_tie(sbp_onnx *o, const sbp_onnx_tensor *t, bool *transposed) {
+/* A corner first: of matrices that differ not much more is read. */
+static sbp_status compare(void *user) {
+    comparison *c = user;
+    SBP_TRY(compare_part(c, 16));
+    return c->same ? compare_part(c, INT64_MAX) : SBP_OK;
+}
+
+/* What cannot be read is no tie; its error comes when weights are read. */
+static sbp_status same_values(sbp_onnx *o, const sbp_onnx_tensor *a, const sbp_onnx_tensor *b,
+                              bool transposed, bool *same) {
+    comparison c = {.arena = sbp_arena_create(),
+                    .diag = sbp_diag_create(),
+                    .model = o->model->path,
+                    .a = a,
+                    .b = b,
+                    .transposed = transposed};
+    sbp_status status = c.arena && c.diag ? sbp_guard(c.arena, c.diag, compare, &c) : SBP_MACHINE;
+    sbp_arena_destroy(c.arena);
+    sbp_diag_destroy(c.diag);
+    *same = status == SBP_OK && c.same;
+    return status == SBP_MACHINE ? sbp_fail(o->diag, SBP_MACHINE, "out of memory") : SBP_OK;
+}
+
+/* *out: the gathered parameter that t is a copy of; -1: none. */
+static sbp_status find_tie(sbp_onnx *o, const sbp_onnx_tensor *t, bool *transposed, int32_t *out) {
+    *out = -1;
     for (int32_t i = 0; i < o->model->initializer_count; i++) {
         const sbp_onnx_tensor *table = &o->model->initializers[i];
         int32_t value = sbp_map_get(&o->names, table->name);
@@ -227,17 +258,23 @@ static int32_t find_tie(sbp_onnx *o, const sbp_onnx_tensor *t, bool *transposed)
             continue;
         for (int way = 0; way < 2; way++) {
             *transposed = way == 0;
-            if (t->dim[0] == table->dim[way == 0] && t->dim[1] == table->dim[way != 0] &&
-                same_values(o, table, t, *transposed))
-                return value;
+            bool same = t->dim[0] == table->dim[way == 0] && t->dim[1] == table->dim[way != 0];
+            if (same)
+                SBP_TRY(same_values(o, table, t, *transposed, &same));
+            if (same) {
+                *out = value;
+                return SBP_OK;
+            }
         }
     }
-    return -1;
+    return SBP_OK;
 }
 
 static sbp_status add_matrix(sbp_onnx *o, const sbp_onnx_tensor *t) {
     bool transposed = false;
-    int32_t tie = t->rank == 2 && !is_gathered(o, t->name) ? find_tie(o, t, &transposed) : -1;
+    int32_t tie = -1;
+    if (t->rank == 2 && !is_gathered(o, t->name))
+        SBP_TRY(find_tie(o, t, &transposed, &tie));
     if (tie < 0)
         return add_parameter(o, t->name, t->type, t->rank, t->dim, true);
     sbp_note(o->diag, "%s: initializer '%s' is '%s'%s: they are trained as one parameter, '%s'",
@@ -426,6 +463,7 @@ static sbp_status import_model(sbp_onnx *o) {
     SBP_TRY(check_outputs(o));
     mark_needed(o, o->live, &trained);
     mark_wide(o);
+    collect_gathered(o);
     SBP_TRY(add_initializers_of(o, &trained, true));
     SBP_TRY(add_initializers_of(o, &trained, false));
     SBP_TRY(add_inputs(o, &trained));

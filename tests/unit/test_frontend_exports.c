@@ -163,6 +163,43 @@ static void test_data(void **state) {
     fixture_destroy(&f);
 }
 
+/* ---- a head that is the embedding, stored transposed ------------------------------------------------------
+ */
+
+/* Parameters of logits = E[input_ids] H, E being 1 .. 6 in rows of 2. */
+static int32_t count_parameters(const char *head_dims, const char *head) {
+    fixture f = fixture_create();
+    sbp_model_options options = sbp_model_options_for(SBP_F64);
+    sbp_model model;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/sbp_tied_%d.json", (int)getpid());
+    const char *text = sbp_arena_printf(
+        f.arena,
+        "{\"opsetImport\":[{\"version\":18}],\"graph\":{\"node\":["
+        "{\"opType\":\"Gather\",\"input\":[\"E\",\"input_ids\"],\"output\":[\"x\"]},"
+        "{\"opType\":\"MatMul\",\"input\":[\"x\",\"H\"],\"output\":[\"logits\"]}],\"initializer\":["
+        "{\"name\":\"H\",\"dims\":[%s],\"dataType\":1,\"floatData\":[%s]},"
+        "{\"name\":\"E\",\"dims\":[3,2],\"dataType\":1,\"floatData\":[1,2,3,4,5,6]}],\"input\":["
+        "{\"name\":\"input_ids\",\"type\":{\"tensorType\":{\"elemType\":7,\"shape\":{\"dim\":[{\"dimValue\":"
+        "1},{"
+        "\"dimParam\":\"T\"}]}}}}],\"output\":[{\"name\":\"logits\"}]}}",
+        head_dims, head);
+    check(&f, sbp_file_write(f.diag, path, text, strlen(text)));
+    check(&f, sbp_model_load(f.arena, f.diag, path, &options, &model));
+    int32_t count = model.module->param_count;
+    check_no_memory(path); /* no tie is missed for lack of it */
+    unlink(path);
+    fixture_destroy(&f);
+    return count;
+}
+
+static void test_tied_head(void **state) {
+    (void)state;
+    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,6"), 1);
+    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,7"), 2); /* all but one number */
+    assert_int_equal(count_parameters("2,3", "1,2,3,4,5,6"), 2); /* in another order */
+}
+
 /* ---- binary files that are damaged ----------------------------------------------------------------------
  */
 
@@ -218,9 +255,10 @@ static void test_damaged(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exports), cmocka_unit_test(test_samples),
-                                       cmocka_unit_test(test_refused_samples), cmocka_unit_test(test_data),
-                                       cmocka_unit_test(test_damaged)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exports),         cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_refused_samples), cmocka_unit_test(test_data),
+        cmocka_unit_test(test_damaged),         cmocka_unit_test(test_tied_head)};
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     printf("%lld samples skipped\n", (long long)skipped);
     return failures;

@@ -277,12 +277,29 @@ static sbp_status locate(sbp_arena *arena, sbp_diag *diag, const char *path, con
     return SBP_OK;
 }
 
+/* Leaves the first `rows` of axis 0. */
+static void cut(sbp_onnx_tensor *t, int64_t rows) {
+    if (t->rank == 0 || rows >= t->dim[0])
+        return;
+    t->elems = t->elems / t->dim[0] * rows;
+    t->bytes = t->bytes / t->dim[0] * rows;
+    t->dim[0] = rows;
+}
+
 sbp_status sbp_onnx_tensor_load(sbp_arena *arena, sbp_diag *diag, const char *model, sbp_onnx_tensor *t) {
-    if (t->data)
+    return sbp_onnx_tensor_load_rows(arena, diag, model, INT64_MAX, t);
+}
+
+sbp_status sbp_onnx_tensor_load_rows(sbp_arena *arena, sbp_diag *diag, const char *model, int64_t rows,
+                                     sbp_onnx_tensor *t) {
+    if (t->data) {
+        cut(t, rows);
         return SBP_OK;
+    }
     const char *path = beside(arena, model, t->location);
     int64_t offset;
     SBP_TRY(locate(arena, diag, path, t, &offset));
+    cut(t, rows);
     uint8_t *data = sbp_arena_alloc(arena, (size_t)t->bytes); /* before the file is open: it may not return */
     int fd;
     SBP_TRY(sbp_file_open_regular(diag, path, &fd));

@@ -62,6 +62,9 @@ sbp_status sbp_onnx_tensor_parse(sbp_arena *arena, sbp_diag *diag, const sbp_jso
 /* Reads external values, so that tensor->data is there. model: path of the model.json. Below a guard. */
 sbp_status sbp_onnx_tensor_load(sbp_arena *arena, sbp_diag *diag, const char *model,
                                 sbp_onnx_tensor *tensor) SBP_CHECKED;
+/* The same, of the first `rows` of axis 0 alone: *tensor becomes that part of itself. */
+sbp_status sbp_onnx_tensor_load_rows(sbp_arena *arena, sbp_diag *diag, const char *model, int64_t rows,
+                                     sbp_onnx_tensor *tensor) SBP_CHECKED;
 /* Element i of a loaded tensor. Integers beyond 2^53 are rounded. */
 double sbp_onnx_tensor_at(const sbp_onnx_tensor *tensor, int64_t i);
 
