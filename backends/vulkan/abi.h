@@ -71,6 +71,7 @@ typedef struct sbp_vulkan_module {
 typedef struct sbp_vulkan_modules {
     const sbp_vulkan_module *items; /* sorted by key */
     int32_t count;
+    sbp_gpu_images images; /* what they were read from, in the same order */
 } sbp_vulkan_modules;
 
 /* Bytes of a container; modules are sorted by key. Below a guard (the arena's errors jump). */

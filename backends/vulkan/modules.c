@@ -34,19 +34,11 @@ sbp_status sbp_vulkan_modules_read(sbp_arena *arena, sbp_diag *diag, const void 
         items[i] = (sbp_vulkan_module){
             .key = image->key, .words = words, .word_count = image->bytes / 4, .features = image->tag};
     }
-    *out = (sbp_vulkan_modules){.items = items, .count = images.count};
+    *out = (sbp_vulkan_modules){.items = items, .count = images.count, .images = images};
     return SBP_OK;
 }
 
 const sbp_vulkan_module *sbp_vulkan_modules_find(const sbp_vulkan_modules *modules, const sbp_gpu_key *key) {
-    int32_t low = 0, high = modules->count;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (sbp_gpu_key_compare(&modules->items[middle].key, key) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    bool found = low < modules->count && sbp_gpu_key_compare(&modules->items[low].key, key) == 0;
-    return found ? &modules->items[low] : NULL;
+    const sbp_gpu_image *image = sbp_gpu_images_find(&modules->images, key);
+    return image ? &modules->items[image - modules->images.items] : NULL;
 }
