@@ -81,7 +81,7 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
     sbp_row_options options = {.text_field = sbp_options_text(job->all->options, "text-field")};
     sbp_row_form form = {0};
     sbp_row row;
-    sbp_document d;
+    sbp_documents made;
     sbp_document_maker maker = {.tokenizer = job->all->tokenizer,
                                 .loss_on = loss_on(job->all->options),
                                 .diag = job->diag,
@@ -95,11 +95,11 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
         sbp_json_add_string(&job->out, text.text, text.length);
         return SBP_OK;
     }
-    SBP_TRY(sbp_document_make(&maker, job->arena, &row, &d));
+    SBP_TRY(sbp_documents_make(&maker, job->arena, &row, &made));
     sbp_text_add(&job->out, "{\"input_ids\": ");
-    add_ids(&job->out, d.ids, d.count);
+    add_ids(&job->out, made.documents->ids, made.documents->count);
     sbp_text_add(&job->out, ", \"labels\": ");
-    add_ids(&job->out, d.labels, d.count);
+    add_ids(&job->out, made.documents->labels, made.documents->count);
     sbp_text_add(&job->out, "}");
     return SBP_OK;
 }

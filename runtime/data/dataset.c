@@ -27,7 +27,7 @@ typedef struct line_job {
     int64_t line;
     size_t length;
     const char *where;
-    sbp_document document;
+    sbp_documents documents;
 } line_job;
 
 /* ---- growing ---------------------------------------------------------------------------------------- */
@@ -80,8 +80,7 @@ static sbp_diag *diag_of(const dataset_loader *l) {
     return l->row_diag ? l->row_diag : l->diag;
 }
 
-static sbp_status check_ids(const line_job *job) {
-    const sbp_document *d = &job->document;
+static sbp_status check_ids(const line_job *job, const sbp_document *d) {
     int64_t vocab = job->loader->options->vocab_size;
     for (int64_t i = 0; vocab > 0 && i < d->count; i++)
         if (d->ids[i] >= vocab)
@@ -104,8 +103,7 @@ static bool has_label(const sbp_document *d) {
 }
 
 /* What becomes of a document, as documents of one row. */
-static sbp_status place_document(dataset_loader *l, const line_job *job) {
-    sbp_document d = job->document;
+static sbp_status place_document(dataset_loader *l, const line_job *job, sbp_document d) {
     int64_t most = l->options->max_tokens;
     if (d.count == 0) {
         l->data->empty++;
@@ -154,8 +152,10 @@ static sbp_status make_row(void *user) {
     job->where = sbp_arena_printf(job->arena, "%s:%lld", job->path, (long long)job->line);
     SBP_TRY(sbp_row_parse(job->arena, diag_of(l), job->where, job->text, job->length, &l->row_options,
                           &l->form, &row));
-    SBP_TRY(sbp_document_make(&l->maker, job->arena, &row, &job->document));
-    return check_ids(job);
+    SBP_TRY(sbp_documents_make(&l->maker, job->arena, &row, &job->documents));
+    for (int32_t i = 0; i < job->documents.count; i++)
+        SBP_TRY(check_ids(job, &job->documents.documents[i]));
+    return SBP_OK;
 }
 
 /* What rows say that are not wrong goes on; of those that are, a warning for the first ones. */
@@ -181,8 +181,9 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
         l->form = form;
         status = SBP_OK;
         sbp_diag_clear(l->row_diag);
-    } else if (status == SBP_OK) {
-        status = place_document(l, &job);
+    } else {
+        for (int32_t i = 0; status == SBP_OK && i < job.documents.count; i++)
+            status = place_document(l, &job, job.documents.documents[i]);
     }
     if (status == SBP_OK && l->data->doc_count > docs) {
         if (reserve(&l->data->rows, &l->data->row_capacity, l->data->row_count + 2, sizeof *l->data->rows)) {

@@ -9,7 +9,8 @@ typedef struct make_job {
     sbp_document_maker *maker;
     sbp_arena *arena;
     const sbp_row *row;
-    sbp_document *out;
+    sbp_documents *all;
+    sbp_document *out; /* the one that is made */
 } make_job;
 
 const char *sbp_eos_text(const sbp_tokenizer *tokenizer) {
@@ -109,7 +110,7 @@ static sbp_status make_prompt(const make_job *job) {
         common++;
     if (common < prompt.count && !job->maker->warned_border)
         SBP_TRY(warn_border(job, &prompt, common));
-    *job->out = (sbp_document){.ids = all.ids, .count = all.count, .part = "completion"};
+    *job->out = (sbp_document){.ids = all.ids, .count = all.count, .prompt = common, .part = "completion"};
     label_from(job, only_completion(job) ? common : 0);
     return SBP_OK;
 }
@@ -139,8 +140,10 @@ static sbp_status make_input_ids(const make_job *job) {
 static sbp_status make_prompt_ids(const make_job *job) {
     const sbp_row_ids *prompt = &job->row->ids, *completion = &job->row->completion_ids;
     int64_t count = prompt->count + completion->count;
-    *job->out = (sbp_document){
-        .ids = SBP_NEW_ARRAY(job->arena, int32_t, count), .count = count, .part = "completion"};
+    *job->out = (sbp_document){.ids = SBP_NEW_ARRAY(job->arena, int32_t, count),
+                               .count = count,
+                               .prompt = prompt->count,
+                               .part = "completion"};
     for (int64_t i = 0; i < count; i++)
         job->out->ids[i] = i < prompt->count ? prompt->data[i] : completion->data[i - prompt->count];
     label_from(job, only_completion(job) ? prompt->count : 0);
@@ -252,7 +255,8 @@ static sbp_status make_rendered(const make_job *job, const sbp_json *messages, c
         common++;
     if (prompt && common < prompt->count && !maker->warned_border)
         SBP_TRY(warn_border(job, prompt, common));
-    *job->out = (sbp_document){.ids = all.ids, .count = all.count, .part = prompt ? "completion" : "text"};
+    *job->out = (sbp_document){
+        .ids = all.ids, .count = all.count, .prompt = common, .part = prompt ? "completion" : "text"};
     label_from(job, only_completion(job) ? common : 0);
     return marked ? keep_spans(job, &all, &text) : SBP_OK;
 }
@@ -299,8 +303,10 @@ sbp_status sbp_row_render(sbp_document_maker *maker, sbp_arena *arena, const sbp
 /* ---- any row ---------------------------------------------------------------------------------------- */
 
 static sbp_status make_body(void *user) {
-    const make_job *job = user;
+    make_job *job = user;
     sbp_document_maker *maker = job->maker;
+    *job->all = (sbp_documents){.documents = SBP_NEW(job->arena, sbp_document), .count = 1};
+    job->out = job->all->documents;
     sbp_row_type type = job->row->form.type;
     if (type == SBP_ROW_INPUT_IDS)
         return make_input_ids(job);
@@ -327,8 +333,8 @@ static sbp_status make_body(void *user) {
     return type == SBP_ROW_PROMPT ? make_prompt(job) : make_text(job);
 }
 
-sbp_status sbp_document_make(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
-                             sbp_document *out) {
-    make_job job = {.maker = maker, .arena = arena, .row = row, .out = out};
+sbp_status sbp_documents_make(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
+                              sbp_documents *out) {
+    make_job job = {.maker = maker, .arena = arena, .row = row, .all = out};
     return sbp_guard(arena, maker->diag, make_body, &job);
 }

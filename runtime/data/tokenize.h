@@ -23,11 +23,39 @@
  * the assistant said, of completions where there are some. */
 typedef enum sbp_loss_on { SBP_LOSS_AUTO, SBP_LOSS_ALL, SBP_LOSS_COMPLETION, SBP_LOSS_ASSISTANT } sbp_loss_on;
 
+enum { SBP_DOCUMENT_COLUMNS = 4, SBP_DOCUMENT_NUMBERS = 8 };
+
+/* A number for each token, about it as a label: [i] names token i, 0 where rows have none. In double
+ * precision, as log-probabilities of files have more digits than fit in 32 bits. */
+typedef struct sbp_document_column {
+    const char *name;     /* static: "old_logps", "ref_logps", "sampling_logps" */
+    const double *values; /* [count] of the document */
+} sbp_document_column;
+
+/* A number about the document as a whole. */
+typedef struct sbp_document_number {
+    const char *name; /* static: "advantage", "reward", "ref_logps_sum", "wanted" */
+    double value;
+} sbp_document_number;
+
 typedef struct sbp_document {
     int32_t *ids, *labels; /* [count] */
     int64_t count;
-    const char *part; /* "text" or "completion": what is scored */
+    int64_t prompt;   /* tokens before the completion; 0 where there is no prompt */
+    const char *part; /* static: "text", "completion", "chosen", "rejected" or "prompt": what is scored */
+    sbp_document_column columns[SBP_DOCUMENT_COLUMNS];
+    int32_t column_count;
+    sbp_document_number numbers[SBP_DOCUMENT_NUMBERS];
+    int32_t number_count;
 } sbp_document;
+
+/* What a row of data becomes. Names and order of columns and numbers are those of the form that all rows of
+ * the data have, so they are equal for the same part of any two rows. */
+typedef struct sbp_documents {
+    sbp_document *documents; /* in the order of parts: chosen before rejected */
+    int32_t count;           /* at least 1 */
+    uint64_t group; /* neighbouring rows with the same key are one group, which stays in one step; 0: alone */
+} sbp_documents;
 
 /* Turns rows into documents and warns once about each oddity. */
 typedef struct sbp_document_maker {
@@ -42,8 +70,8 @@ typedef struct sbp_document_maker {
 } sbp_document_maker;
 
 /* In the arena. Needs no guard. */
-sbp_status sbp_document_make(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
-                             sbp_document *out) SBP_CHECKED;
+sbp_status sbp_documents_make(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
+                              sbp_documents *out) SBP_CHECKED;
 
 /* The text of a conversation, of prompt and completion together. Below a guard. */
 sbp_status sbp_row_render(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,

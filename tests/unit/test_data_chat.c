@@ -32,10 +32,13 @@ static sbp_status case_body(void *user) {
     sbp_row_options options = {.text_field = "text"};
     sbp_row_form form = {0};
     sbp_row row;
+    sbp_documents made;
     SBP_TRY(sbp_row_parse(c->f->arena, c->f->diag, "d:7", c->line, strlen(c->line), &options, &form, &row));
     if (c->render)
         return sbp_row_render(&c->maker, c->f->arena, &row, c->prompt, &c->text);
-    return sbp_document_make(&c->maker, c->f->arena, &row, &c->document);
+    SBP_TRY(sbp_documents_make(&c->maker, c->f->arena, &row, &made));
+    c->document = *made.documents;
+    return SBP_OK;
 }
 
 static sbp_status make(chat_case *c, const char *line) {

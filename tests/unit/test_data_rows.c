@@ -180,11 +180,12 @@ static const sbp_tokenizer *load_tokenizer(io_fixture *f) {
 
 static sbp_document make(io_fixture *f, sbp_document_maker *maker, const char *line) {
     row_job job = start(f);
-    sbp_document d;
+    sbp_documents made;
     job.options.vocab_size = 512;
     assert_ok(f, parse(&job, line));
-    assert_ok(f, sbp_document_make(maker, f->arena, &job.row, &d));
-    return d;
+    assert_ok(f, sbp_documents_make(maker, f->arena, &job.row, &made));
+    assert_int_equal(made.count, 1);
+    return *made.documents;
 }
 
 static void expect_ids(io_fixture *f, const sbp_document *d, const sbp_tokenizer *tokenizer,
@@ -218,11 +219,13 @@ static void test_texts(void **state) {
     d = make(f, &maker, "{\"text\": \"\"}");
     assert_int_equal(d.count, 2);
     row_job job = start(f);
+    sbp_documents made;
     assert_ok(f, parse(&job, "{\"text\": \"a\"}"));
     maker.loss_on = SBP_LOSS_COMPLETION;
-    assert_fails(f, SBP_INPUT, "rows have no completion", sbp_document_make(&maker, f->arena, &job.row, &d));
+    assert_fails(f, SBP_INPUT, "rows have no completion",
+                 sbp_documents_make(&maker, f->arena, &job.row, &made));
     maker = (sbp_document_maker){.diag = f->diag};
-    assert_fails(f, SBP_INPUT, "need a tokenizer", sbp_document_make(&maker, f->arena, &job.row, &d));
+    assert_fails(f, SBP_INPUT, "need a tokenizer", sbp_documents_make(&maker, f->arena, &job.row, &made));
 }
 
 static void test_prompts(void **state) {
@@ -235,6 +238,7 @@ static void test_prompts(void **state) {
                                       &prompt));
     expect_ids(f, &d, tokenizer, "One day, a cat</s>");
     expect_labels(&d, prompt.count);
+    assert_int_equal(d.prompt, prompt.count);
     assert_string_equal(d.part, "completion");
     assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 0);
 
@@ -269,6 +273,7 @@ static void test_ids(void **state) {
     assert_int_equal(d.labels[2], -100);
     d = make(f, &maker, "{\"prompt_ids\": [5, 6], \"completion_ids\": [7, 8]}");
     assert_int_equal(d.count, 4);
+    assert_int_equal(d.prompt, 2);
     expect_labels(&d, 2);
     d = make(f, &maker, "{\"input_ids\": [5, 6, 7], \"assistant_masks\": [0, 1, 0]}");
     assert_int_equal(d.labels[0], -100);
