@@ -43,9 +43,10 @@
  *   attn_bwd     the gradients, given do: dq written, dk and dv (of lse's type) added to; no atomics.
  *                p = exp(score - lse), ds = p (v do - do o) (softcap's slope); dv += p^T do,
  *                dk += scale ds^T q, dq = scale ds k
- *                Both ways, where q, k, v (and do) are bf16, a device may round the factors p (forward:
- *                times any power of two) and ds to bf16 before these products, so that all of them are
- *                products of bf16; sums of p, delta and lse are not of rounded numbers. The CPU does so.
+ *                Both ways, where q, k, v (and do) are all bf16, or all f16, a device may round the factors
+ *                p (forward: times any power of two) and ds to that type before these products, so that all
+ *                of them are products of one type; sums of p, delta and lse are not of rounded numbers.
+ *                The CPU does so of bf16.
  *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
  *   collective   over ranks: all_reduce, reduce_scatter, all_gather, broadcast; src may be dst
  *   fence        commands of queue `to` after it start only when those of queue `from` before it are done

@@ -29,6 +29,8 @@
  * reference rounds there too, and what fp32 computes a few 2^-24 beside it is now and then (one of 10^3 to
  * 10^4) rounded to the neighbour, 2^-8 away. With a rounding left out or added: 10^-3. */
 #define SBP_TOLERANCE_ROUNDED_INSIDE 2e-4
+/* Of f16 the neighbour is 2^-11 away; without a rounding: 10^-4. */
+#define SBP_TOLERANCE_ROUNDED_INSIDE_F16 (SBP_TOLERANCE_ROUNDED_INSIDE / 8)
 
 /* Gradients of a step computed in bf16, the worst tensor, against the double evaluator with the same
  * roundings. Where none of its 10^5 roundings is decided by the order of a sum, a case agrees to 1e-7. Where

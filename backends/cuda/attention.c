@@ -105,24 +105,22 @@ static tile key_tile(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     return dk.warps < dv.warps || (dk.warps == dv.warps && dk.moving < dv.moving) ? dk : dv;
 }
 
-static bool is_float16(sbp_dtype dtype) {
-    return dtype == SBP_BF16 || dtype == SBP_F32;
-}
-
-/* bf16 times bf16; what is written whole in bf16 or fp32, the rest in fp32. */
+/* Products of bf16 or of fp16; what is written or read whole of that type or fp32, the rest in fp32. */
 static bool mma_has(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     const uint8_t *t = key->dtypes;
     if (arch.number < 80 || key->d_qk % 16 != 0 || key->d_v % 16 != 0 || key->d_qk > MOST_COLUMNS ||
         key->d_v > MOST_COLUMNS || key->d_qk <= 0 || key->d_v <= 0)
         return false;
+    uint8_t half = t[is_backward(key) ? BWD_Q : FWD_Q];
+    if (half != SBP_BF16 && half != SBP_F16)
+        return false;
     if (!is_backward(key))
-        return t[FWD_Q] == SBP_BF16 && t[FWD_K] == SBP_BF16 && t[FWD_V] == SBP_BF16 &&
-               is_float16((sbp_dtype)t[FWD_O]) && t[FWD_LSE] == SBP_F32 &&
-               find_tile(key, arch, PART_FORWARD).warps > 0;
-    return t[BWD_Q] == SBP_BF16 && t[BWD_K] == SBP_BF16 && t[BWD_V] == SBP_BF16 && t[BWD_DO] == SBP_BF16 &&
-           is_float16((sbp_dtype)t[BWD_O]) && is_float16((sbp_dtype)t[BWD_DQ]) && t[BWD_DK] == SBP_F32 &&
-           t[BWD_DV] == SBP_F32 && t[BWD_LSE] == SBP_F32 && find_tile(key, arch, PART_DQ).warps > 0 &&
-           key_tile(key, arch).warps > 0;
+        return t[FWD_K] == half && t[FWD_V] == half && (t[FWD_O] == half || t[FWD_O] == SBP_F32) &&
+               t[FWD_LSE] == SBP_F32 && find_tile(key, arch, PART_FORWARD).warps > 0;
+    return t[BWD_K] == half && t[BWD_V] == half && t[BWD_DO] == half &&
+           (t[BWD_O] == half || t[BWD_O] == SBP_F32) && (t[BWD_DQ] == half || t[BWD_DQ] == SBP_F32) &&
+           t[BWD_DK] == SBP_F32 && t[BWD_DV] == SBP_F32 && t[BWD_LSE] == SBP_F32 &&
+           find_tile(key, arch, PART_DQ).warps > 0 && key_tile(key, arch).warps > 0;
 }
 
 /* ---- tiles by wgmma ---------------------------------------------------------------------------------- */
@@ -142,9 +140,10 @@ static int32_t slab_bytes(int32_t columns, int32_t rows) {
 
 /* Boxes of 64 columns of one head; the columns behind a head that is no multiple of 64 are outside, so zeros.
  */
-static sbp_cuda_tensor_map head_map(const sbp_gpu_operand *o, int32_t columns, int32_t heads, int32_t rows) {
+static sbp_cuda_tensor_map head_map(const sbp_gpu_key *key, const sbp_gpu_operand *o, int32_t columns,
+                                    int32_t heads, int32_t rows) {
     return (sbp_cuda_tensor_map){.address = o->address,
-                                 .dtype = SBP_BF16,
+                                 .dtype = (sbp_dtype)key->dtypes[is_backward(key) ? BWD_Q : FWD_Q],
                                  .rank = 3,
                                  .swizzle = 128,
                                  .dims = {(uint64_t)columns, (uint64_t)heads, (uint64_t)o->rows},
@@ -379,9 +378,9 @@ static void wgmma_forward(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_
     out->grid[0] = (uint32_t)(sbp_ceil_div(q->rows, WGMMA_ROWS) * heads);
     out->block[0] = WGMMA_THREADS;
     out->shared_bytes = (uint32_t)(5 * slab_bytes(d, WGMMA_ROWS) + 16 * WGMMA_ROWS + 8 * WGMMA_BARRIERS);
-    out->maps[out->map_count++] = head_map(q, d, heads, WGMMA_ROWS);
-    out->maps[out->map_count++] = head_map(k, d, kv_heads, WGMMA_ROWS);
-    out->maps[out->map_count++] = head_map(v, d, kv_heads, WGMMA_ROWS);
+    out->maps[out->map_count++] = head_map(key, q, d, heads, WGMMA_ROWS);
+    out->maps[out->map_count++] = head_map(key, k, d, kv_heads, WGMMA_ROWS);
+    out->maps[out->map_count++] = head_map(key, v, d, kv_heads, WGMMA_ROWS);
 }
 
 static void wgmma_backward(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
@@ -402,10 +401,10 @@ static void wgmma_backward(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp
                                    16 * WGMMA_QUERIES + 16 + 8 * WGMMA_BARRIERS + 4);
     out->clear_from = prepared_bytes(key, arch, args);
     out->clear_bytes = counter_bytes(key, args);
-    out->maps[out->map_count++] = head_map(q, d, heads, WGMMA_QUERIES);
-    out->maps[out->map_count++] = head_map(k, d, kv_heads, WGMMA_ROWS);
-    out->maps[out->map_count++] = head_map(v, d, kv_heads, WGMMA_ROWS);
-    out->maps[out->map_count++] = head_map(d_o, d, heads, WGMMA_QUERIES);
+    out->maps[out->map_count++] = head_map(key, q, d, heads, WGMMA_QUERIES);
+    out->maps[out->map_count++] = head_map(key, k, d, kv_heads, WGMMA_ROWS);
+    out->maps[out->map_count++] = head_map(key, v, d, kv_heads, WGMMA_ROWS);
+    out->maps[out->map_count++] = head_map(key, d_o, d, heads, WGMMA_QUERIES);
 }
 
 int32_t sbp_cuda_attention_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,

@@ -2,9 +2,9 @@
  * kernels and their tiles: kernels/attention/README.md.
  *
  * A variant of attention (sbp_cuda_variant) is one to SBP_CUDA_STEPS kernels, launched one after the other:
- * key.step says which. PLAIN takes any shape, type and address. MMA and WGMMA take bf16 with heads of whole
- * steps of 16 columns, rows of all operands at multiples of 16 bytes. Which of them runs depends on addresses
- * too, so the target compiles every variant that there is.
+ * key.step says which. PLAIN takes any shape, type and address. MMA and WGMMA take bf16 or fp16 with heads of
+ * whole steps of 16 columns, rows of all operands at multiples of 16 bytes. Which of them runs depends on
+ * addresses too, so the target compiles every variant that there is.
  *
  * Needs no driver and no compiler. Threads: no state. */
 #ifndef SBP_CUDA_ATTENTION_H

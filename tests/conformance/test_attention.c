@@ -18,12 +18,16 @@ typedef struct setting {
     bool wide;  /* o and dq in fp32, whatever dtype is */
 } setting;
 
-/* A factor that attention makes itself, p or ds: of bf16 the CPU and CUDA round it (ir/program.h), others
- * may. */
+/* A factor that attention makes itself, p or ds: of bf16 the CPU and CUDA round it, of f16 CUDA does; others
+ * may (ir/program.h). */
 static double factor(const setting *t, double x) {
     const char *name = suite_device()->name;
-    bool rounds = t->dtype == SBP_BF16 && (strncmp(name, "cpu", 3) == 0 || strcmp(name, "cuda") == 0);
-    return rounds ? sbp_round_to(SBP_BF16, x) : x;
+    bool cuda = strcmp(name, "cuda") == 0, rounds = cuda || strncmp(name, "cpu", 3) == 0;
+    return (rounds && t->dtype == SBP_BF16) || (cuda && t->dtype == SBP_F16) ? sbp_round_to(t->dtype, x) : x;
+}
+
+static double rounded_inside(const setting *t) {
+    return t->dtype == SBP_BF16 ? SBP_TOLERANCE_ROUNDED_INSIDE : SBP_TOLERANCE_ROUNDED_INSIDE_F16;
 }
 
 /* Documents of random lengths; some are several completions of one prompt (it comes first, then each). */
@@ -152,6 +156,7 @@ static void check_attention(const char *name, const setting *t, int64_t total, i
     int64_t keys = s.total - s.lo;
     sbp_dtype real = t->dtype == SBP_F64 ? SBP_F64 : SBP_F32, index = seed % 3 ? SBP_I32 : SBP_I64;
     sbp_dtype result = t->wide ? SBP_F32 : t->dtype;
+    bool half = t->dtype == SBP_BF16 || t->dtype == SBP_F16;
     suite_tensor *dq = NULL, *dk = NULL, *dv = NULL, *o = NULL, *lse = NULL;
     if (backward) {
         dq = suite_add(c, result, rows, a->heads * a->d_qk);
@@ -213,17 +218,17 @@ static void check_attention(const char *name, const setting *t, int64_t total, i
         m.out = o->values;
         m.out_lse = lse->values;
         reference(c, t, &s, &m);
-        if (t->dtype == SBP_BF16)
-            dk->tolerance = dv->tolerance = SBP_TOLERANCE_ROUNDED_INSIDE;
-        if (t->dtype == SBP_BF16 && t->wide)
-            dq->tolerance = SBP_TOLERANCE_ROUNDED_INSIDE;
+        if (half)
+            dk->tolerance = dv->tolerance = rounded_inside(t);
+        if (half && t->wide)
+            dq->tolerance = rounded_inside(t);
     } else {
         suite_expect(c, o);
         suite_expect(c, lse);
         reference(c, t, &s, &m);
         memcpy(o->expected, m.o, (size_t)(rows * o->cols) * sizeof(double));
-        if (t->dtype == SBP_BF16 && t->wide)
-            o->tolerance = SBP_TOLERANCE_ROUNDED_INSIDE;
+        if (half && t->wide)
+            o->tolerance = rounded_inside(t);
         memcpy(lse->expected, m.lse, (size_t)(rows * a->heads) * sizeof(double));
     }
     c->same_bits = t->dtype == SBP_BF16;
@@ -259,7 +264,8 @@ static const setting settings[] = {
      3,
      .wide = true},
     {{.heads = 2, .kv_heads = 1, .d_qk = 6, .d_v = 4, .scale = 0}, SBP_BF16, .copies = 0, .wide = true},
-    {{.heads = 4, .kv_heads = 2, .d_qk = 32, .d_v = 16, .scale = 0.2, .window = 30}, SBP_F16, .copies = 0}};
+    {{.heads = 4, .kv_heads = 2, .d_qk = 32, .d_v = 16, .scale = 0.2, .window = 30}, SBP_F16, .copies = 0},
+    {{.heads = 2, .kv_heads = 1, .d_qk = 64, .d_v = 64, .scale = 0.2}, SBP_F16, .copies = 2, .wide = true}};
 
 static void check_settings(bool backward) {
     static const int64_t rows[] = {0, 1, 7, 63, 64, 130};

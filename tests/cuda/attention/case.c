@@ -54,7 +54,7 @@ static bool sees(const attention_case *c, int64_t r, int64_t k) {
 }
 
 static double factor(const attention_case *c, double x) {
-    return c->dtype == SBP_BF16 ? sbp_round_to(SBP_BF16, x) : x;
+    return c->dtype == SBP_BF16 || c->dtype == SBP_F16 ? sbp_round_to(c->dtype, x) : x;
 }
 
 /* ---- the reference ----------------------------------------------------------------------------------- */
@@ -176,7 +176,9 @@ void attention_case_make(attention_case *c) {
     const sbp_attention_attrs *a = &c->attrs;
     make_sequence(c, &rng);
     sbp_dtype real = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32, result = c->wide ? SBP_F32 : c->dtype;
-    double inside = c->dtype == SBP_BF16 ? SBP_TOLERANCE_ROUNDED_INSIDE : sbp_tolerance(real);
+    double inside = c->dtype == SBP_BF16  ? SBP_TOLERANCE_ROUNDED_INSIDE
+                    : c->dtype == SBP_F16 ? SBP_TOLERANCE_ROUNDED_INSIDE_F16
+                                          : sbp_tolerance(real);
     double stored = result == real ? inside : sbp_tolerance(result);
     int64_t o_cols = a->heads * a->d_v, q_cols = a->heads * a->d_qk;
     matrices m = {0};

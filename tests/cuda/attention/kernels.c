@@ -75,7 +75,8 @@ bool kernel_compile(const char *text, const sbp_gpu_key *key, sbp_cuda_arch arch
 
 void kernel_name(const sbp_gpu_key *key, sbp_cuda_arch arch, char name[SBP_GPU_NAME]) {
     static const char *const variants[SBP_CUDA_VARIANTS] = {"plain", "vector", "mma", "wgmma"};
-    snprintf(name, SBP_GPU_NAME, "%s %s step %d, %d/%d, sm_%d%s",
-             key->kind == SBP_CMD_ATTN_BWD ? "attn_bwd" : "attn_fwd", variants[key->variant], key->step,
+    bool backward = key->kind == SBP_CMD_ATTN_BWD;
+    snprintf(name, SBP_GPU_NAME, "%s %s %s step %d, %d/%d, sm_%d%s", backward ? "attn_bwd" : "attn_fwd",
+             variants[key->variant], sbp_dtype_name((sbp_dtype)key->dtypes[backward ? 3 : 2]), key->step,
              (int)key->d_qk, (int)key->d_v, (int)arch.number, arch.specific ? "a" : "");
 }

@@ -71,9 +71,9 @@ static bool launch(attention_run *run, sbp_ptx_memory *memory, const sbp_cuda_st
     }
     for (int i = 0; i < step->map_count; i++) {
         const sbp_cuda_tensor_map *m = &step->maps[i];
-        const char *broken =
-            sbp_ptx_tensor_map_encode(&maps[i], SBP_PTX_TMA_BF16, (uint32_t)m->rank, m->address, m->dims,
-                                      m->strides, m->box, NULL, (uint32_t)m->swizzle);
+        const char *broken = sbp_ptx_tensor_map_encode(
+            &maps[i], m->dtype == SBP_F16 ? SBP_PTX_TMA_F16 : SBP_PTX_TMA_BF16, (uint32_t)m->rank, m->address,
+            m->dims, m->strides, m->box, NULL, (uint32_t)m->swizzle);
         if (broken)
             return fail(run, step, broken);
         params[1 + i] = &maps[i];

@@ -35,9 +35,11 @@ static void check_kernel(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     free(text);
 }
 
-static void check_all(bool backward, sbp_cuda_variant variant, int32_t d_qk, int32_t d_v,
+static void check_all(bool backward, sbp_cuda_variant variant, sbp_dtype dtype, int32_t d_qk, int32_t d_v,
                       sbp_cuda_arch arch) {
     sbp_gpu_key key = kernel_key(backward, variant, d_qk, d_v);
+    for (int i = 0; i < SBP_COUNT(key.dtypes); i++)
+        key.dtypes[i] = key.dtypes[i] == SBP_BF16 ? (uint8_t)dtype : key.dtypes[i];
     int32_t steps = sbp_cuda_attention_steps(&key, arch);
     if (variant == SBP_CUDA_WGMMA ? arch.number != 90 : steps == 0)
         assert_int_equal(steps, 0);
@@ -60,9 +62,10 @@ static void test_build(void **state) {
         for (int s = 0; s < size_count; s++)
             for (int backward = 0; backward < 2; backward++)
                 for (int v = SBP_CUDA_PLAIN; v < SBP_CUDA_VARIANTS; v++)
-                    if (v != SBP_CUDA_PLAIN || s == 0)
-                        check_all(backward, (sbp_cuda_variant)v, sizes[s][0], sizes[s][1],
-                                  kernel_arch(archs[a]));
+                    for (int half = 0; half < (everything() ? 2 : 1); half++)
+                        if (v != SBP_CUDA_PLAIN || s == 0)
+                            check_all(backward, (sbp_cuda_variant)v, half ? SBP_F16 : SBP_BF16, sizes[s][0],
+                                      sizes[s][1], kernel_arch(archs[a]));
     kernels_close();
     assert_int_equal(failed, 0);
 }

@@ -21,16 +21,20 @@ typedef struct mutant {
     const char *from, *to;
     bool always;
     const char *from2, *to2; /* a second edit; NULL: none */
+    sbp_dtype dtype;
 } mutant;
 
 static const mutant mutants[] = {
 #define MUTANT(name, backward, variant, step, from, to)                                                      \
-    {name, backward, SBP_CUDA_##variant, step, from, to, false, NULL, NULL},
+    {name, backward, SBP_CUDA_##variant, step, from, to, false, NULL, NULL, SBP_BF16},
 #define ALWAYS(name, backward, variant, step, from, to)                                                      \
-    {name, backward, SBP_CUDA_##variant, step, from, to, true, NULL, NULL},
+    {name, backward, SBP_CUDA_##variant, step, from, to, true, NULL, NULL, SBP_BF16},
 #define BOTH(name, backward, variant, step, from, to, from2, to2)                                            \
-    {name, backward, SBP_CUDA_##variant, step, from, to, false, from2, to2},
+    {name, backward, SBP_CUDA_##variant, step, from, to, false, from2, to2, SBP_BF16},
+#define HALVES(name, backward, variant, step, from, to)                                                      \
+    {name, backward, SBP_CUDA_##variant, step, from, to, false, NULL, NULL, SBP_F16},
 #include "tests/cuda/attention/mutants.def"
+#undef HALVES
 #undef BOTH
 #undef MUTANT
 #undef ALWAYS
@@ -63,11 +67,9 @@ static char *edit(const sbp_gpu_key *key, char *text) {
 /* What no mutant survives all of. The first is causal over several tiles, with a tile of its own at the end;
  * the second has documents with shared prompts, a window and a softcap, and rows that are not there. */
 static const attention_case cases[] = {
-    {HEADS(2, 1, 128), .attrs.scale = 0.08, .total = 450, .rows = 200, .wide = true, .dtype = SBP_BF16,
-     .index = SBP_I32},
+    {HEADS(2, 1, 128), .attrs.scale = 0.08, .total = 450, .rows = 200, .wide = true, .index = SBP_I32},
     {HEADS(2, 1, 64), .attrs.scale = 0.12, .attrs.window = 90, .attrs.softcap = 4, .total = 500, .rows = 330,
-     .documents = true, .wide = true, .dtype = SBP_BF16, .index = SBP_I32, .layout = CASE_FUSED,
-     .all_keys = true},
+     .documents = true, .wide = true, .index = SBP_I32, .layout = CASE_FUSED, .all_keys = true},
 };
 
 enum { SEEDS = 5 };
@@ -84,6 +86,7 @@ static bool is_caught(const mutant *m, attention_run *run) {
                                    .options.resident = seed % 2 ? 0 : 1,
                                    .edit = edit};
             c.backward = m->backward;
+            c.dtype = m->dtype;
             c.seed = seed;
             attention_case_make(&c);
             bool right = attention_run_case(run, &c);

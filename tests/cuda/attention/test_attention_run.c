@@ -21,6 +21,7 @@ static bool everything(void) {
 typedef struct setting {
     attention_case c;
     bool all;
+    bool half; /* in fp16 too without it */
 } setting;
 
 #define HEADS(h, k, qk, v) .attrs.heads = h, .attrs.kv_heads = k, .attrs.d_qk = qk, .attrs.d_v = v
@@ -36,16 +37,18 @@ static const setting plain_settings[] = {
            .all_keys = true}},
 };
 
-/* bf16, aligned: for both ways of tensor cores. */
+/* 16 bits, aligned: for both ways of tensor cores. */
 static const setting tile_settings[] = {
     {.c = {HEADS(2, 1, 128, 128), .attrs.scale = 0.08, .total = 300, .rows = 150, .documents = true,
-           .wide = true}},
+           .wide = true},
+     .half = true},
     {.c = {HEADS(2, 2, 64, 64), .attrs.scale = 0.12, .attrs.window = 70, .total = 333, .rows = 333,
            .wide = true, .layout = CASE_FUSED, .work = true}},
     {.c = {HEADS(3, 1, 80, 80), .attrs.scale = 0.1, .attrs.softcap = 2, .total = 200, .rows = 77,
            .documents = true, .wide = true, .layout = CASE_FUSED, .index = SBP_I64}},
     {.c = {HEADS(2, 1, 64, 64), .attrs.scale = -0.125, .total = 150, .rows = 150, .documents = true,
-           .all_keys = true}},
+           .all_keys = true},
+     .half = true},
     {.c = {HEADS(4, 2, 96, 96), .attrs.scale = 0.1, .attrs.window = 100, .attrs.softcap = 5, .total = 260,
            .rows = 129, .documents = true, .wide = true, .all_keys = true}},
     {.c = {HEADS(1, 1, 128, 128), .attrs.scale = 0, .total = 65, .rows = 1, .wide = true}},
@@ -111,9 +114,10 @@ static void check_settings(const setting *settings, int count, sbp_dtype dtype, 
     for (int i = 0; i < count; i++)
         for (int backward = 0; backward < 2; backward++) {
             setting s = settings[i];
-            if (dtype == SBP_BF16)
-                s.c.dtype = SBP_BF16;
-            for (uint64_t seed = 1; seed <= (everything() ? 4 : 1) && (!s.all || everything()); seed++)
+            bool wanted = everything() || (!s.all && (dtype != SBP_F16 || s.half));
+            if (dtype != SBP_F32)
+                s.c.dtype = dtype;
+            for (uint64_t seed = 1; wanted && seed <= (everything() ? 4 : 1); seed++)
                 check(&s, i, backward, variant, arch, seed);
         }
     attention_run_end();
@@ -128,6 +132,8 @@ static void test_mma(void **state) {
     (void)state;
     check_settings(tile_settings, SBP_COUNT(tile_settings), SBP_BF16, SBP_CUDA_MMA, "sm_80");
     check_settings(mma_settings, SBP_COUNT(mma_settings), SBP_BF16, SBP_CUDA_MMA, "sm_80");
+    check_settings(tile_settings, SBP_COUNT(tile_settings), SBP_F16, SBP_CUDA_MMA, "sm_80");
+    check_settings(mma_settings, SBP_COUNT(mma_settings), SBP_F16, SBP_CUDA_MMA, "sm_80");
     if (everything()) /* other tiles: less shared memory */
         check_settings(tile_settings, SBP_COUNT(tile_settings), SBP_BF16, SBP_CUDA_MMA, "sm_86");
 }
@@ -135,6 +141,7 @@ static void test_mma(void **state) {
 static void test_wgmma(void **state) {
     (void)state;
     check_settings(tile_settings, SBP_COUNT(tile_settings), SBP_BF16, SBP_CUDA_WGMMA, "sm_90a");
+    check_settings(tile_settings, SBP_COUNT(tile_settings), SBP_F16, SBP_CUDA_WGMMA, "sm_90a");
 }
 
 /* Whether accesses of this kind took no more wavefronts than their bytes need, in what sbp_ptx_counts_print()

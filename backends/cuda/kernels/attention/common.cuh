@@ -56,9 +56,13 @@ template <int TYPE> __device__ __forceinline__ Real load_real(const char *at) {
     }
 }
 
-__device__ __forceinline__ unsigned short bf16_bits(float x) {
+// Of a type of 16 bits.
+template <int TYPE> __device__ __forceinline__ unsigned short half_bits(float x) {
     unsigned short bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    if constexpr (TYPE == BF16)
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    else
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
 }
 
@@ -67,13 +71,8 @@ template <int TYPE> __device__ __forceinline__ void store_real(char *at, Real x)
         *(double *)at = (double)x;
     else if constexpr (TYPE == F32)
         *(float *)at = (float)x;
-    else if constexpr (TYPE == BF16)
-        *(unsigned short *)at = bf16_bits((float)x);
-    else {
-        unsigned short bits;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"((float)x));
-        *(unsigned short *)at = bits;
-    }
+    else
+        *(unsigned short *)at = half_bits<TYPE>((float)x);
 }
 
 template <int TYPE> __device__ __forceinline__ int load_index(const Operand &o, int row) {

@@ -1,11 +1,18 @@
 // mma.cuh: what the tensor-core kernels (sm_80 and up) are made of: tiles in shared memory, filled by cp.async and read by
-// ldmatrix without bank conflicts, and products of them by mma.sync m16n8k16 of bf16 with sums in fp32.
+// ldmatrix without bank conflicts, and products of them by mma.sync m16n8k16 with sums in fp32. Factors are bf16 or f16: the type
+// of q (HALF) is that of k, v and do.
 //
 // A warp owns STRIPS strips of 16 rows of a product. Of a strip, lane l holds in sums[n][0..3] the elements
 //   (l/4, 8n + 2(l%4)), the one right of it, and the same two of row l/4 + 8.
 // The sums of one product, packed in pairs, are the left operand of the next: so p and ds never leave registers.
 
 constexpr int LANES = 32;
+
+#if TYPE_Q == 3
+#define HALF "f16"
+#else
+#define HALF "bf16"
+#endif
 
 // ---- instructions -----------------------------------------------------------------------------------------------------
 
@@ -44,8 +51,8 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], unsi
 
 // sums[16 x 8] += a[16 x 16] b[16 x 8]
 __device__ __forceinline__ void multiply(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." HALF "." HALF ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                 "{%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -70,8 +77,16 @@ __device__ __forceinline__ float soft_tanh(float x) {
 
 __device__ __forceinline__ unsigned pack(float low, float high) {
     unsigned both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    asm("cvt.rn." HALF "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
+}
+
+// Two neighbours of a row, in fp32 or HALF.
+template <int TYPE> __device__ __forceinline__ void store_pair(char *to, float low, float high) {
+    if constexpr (TYPE == F32)
+        *(float2 *)to = make_float2(low, high);
+    else
+        *(unsigned *)to = pack(low, high);
 }
 
 // Over the four lanes that share rows of a strip.
@@ -87,7 +102,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 // ---- tiles in shared memory -------------------------------------------------------------------------------------------
 
-// Rows of SIZE bf16. The 8 rows that ldmatrix reads at once must lie in different banks: rows of whole 128 bytes have their
+// Rows of SIZE elements of 16 bits. The 8 rows that ldmatrix reads at once must lie in different banks: rows of whole 128 bytes have their
 // 16-byte pieces permuted by the row number, others have 16 bytes behind them, which makes an odd number of pieces.
 template <int SIZE> struct Tile {
     static_assert(SIZE % 16 == 0, "a head has whole steps of 16");
@@ -105,7 +120,7 @@ template <int SIZE> struct Tile {
             if (ROWS * PIECES % THREADS != 0 && i >= ROWS * PIECES)
                 break;
             bool there = row0 + row < from.rows;
-            const char *at_row = element_address<BF16>(from, there ? row0 + row : 0, column);
+            const char *at_row = element_address<TYPE_Q>(from, there ? row0 + row : 0, column);
             copy_async(tile + at(row, piece), at_row + 16 * piece, there);
         }
     }
@@ -168,7 +183,7 @@ __device__ __forceinline__ void multiply_packed(float (&sums)[M][SIZE / 8][4], c
         }
 }
 
-// Sums of a product as the left operand of the next, rounded to bf16.
+// Sums of a product as the left operand of the next, rounded to HALF.
 template <int M, int STEPS>
 __device__ __forceinline__ void pack_sums(unsigned (&packed)[M][STEPS][4], const float (&sums)[M][2 * STEPS][4]) {
 #pragma unroll

@@ -1,6 +1,6 @@
-// mma_dkv.cu: attention backward of bf16 by mma.sync, dk and dv. A block has KEYS keys of one kv head and takes the queries
+// mma_dkv.cu: attention backward of 16 bits by mma.sync, dk and dv. A block has KEYS keys of one kv head and takes the queries
 // that see them in tiles of QUERIES, head after head of the group: s^T = k q^T, dp^T = v do^T, dv += p^T do, dk += ds^T q. So
-// p and ds feed dv and dk from registers. Both are rounded to bf16. One addition to dk and dv in memory at the end.
+// p and ds feed dv and dk from registers. Both are rounded to HALF. One addition to dk and dv in memory at the end.
 //
 // Defined: WARPS, QUERIES, WANT_DK, WANT_DV (heads of which both sums do not fit the registers take two launches).
 // Grid: kv_heads * ceil(keys / KEYS) blocks of 32 WARPS; early keys, which most queries see, first.

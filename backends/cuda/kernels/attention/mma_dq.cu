@@ -1,5 +1,5 @@
-// mma_dq.cu: attention backward of bf16 by mma.sync, dq. A block has ROWS queries of one head and takes the keys they see in
-// tiles of KEYS, as mma_fwd.cu does: s = q k^T, dp = do v^T, dq += ds k. ds is rounded to bf16.
+// mma_dq.cu: attention backward of 16 bits by mma.sync, dq. A block has ROWS queries of one head and takes the keys they see in
+// tiles of KEYS, as mma_fwd.cu does: s = q k^T, dp = do v^T, dq += ds k. ds is rounded to HALF.
 //
 // Defined: WARPS, KEYS. Grid: kv_heads * ceil(rows / ROWS) * group blocks of 32 WARPS, as mma_fwd.cu.
 // Dynamic shared memory: (ROWS + 2 KEYS) (PITCH qk + PITCH v).
@@ -83,12 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) kernel(const __grid_con
             continue;
         char *to = element_address<TYPE_DQ>(args.operands[DQ], row, head * D_QK + lane % 4 * 2);
 #pragma unroll
-        for (int n = 0; n < D_QK / 8; n++, to += 8 * element_bytes(TYPE_DQ)) {
-            float x = sums[0][n][2 * half] * scale, y = sums[0][n][2 * half + 1] * scale;
-            if constexpr (TYPE_DQ == BF16)
-                *(unsigned *)to = pack(x, y);
-            else
-                *(float2 *)to = make_float2(x, y);
-        }
+        for (int n = 0; n < D_QK / 8; n++, to += 8 * element_bytes(TYPE_DQ))
+            store_pair<TYPE_DQ>(to, sums[0][n][2 * half] * scale, sums[0][n][2 * half + 1] * scale);
     }
 }

@@ -1,5 +1,5 @@
-// mma_fwd.cu: attention forward of bf16 by mma.sync. A block has ROWS queries of one head and takes the keys they see in
-// tiles of KEYS, two tiles in flight. Row sums are of unrounded p; p is rounded to bf16 for the product with v; the
+// mma_fwd.cu: attention forward of 16 bits by mma.sync. A block has ROWS queries of one head and takes the keys they see in
+// tiles of KEYS, two tiles in flight. Row sums are of unrounded p; p is rounded to HALF for the product with v; the
 // largest score is rounded to an integer (times log2(e)), so that p is exp(score) times a power of two.
 //
 // Defined: WARPS, STRIPS, KEYS. Grid: kv_heads * ceil(rows / ROWS) * group blocks of 32 WARPS; heavy tiles (late rows) first,
@@ -62,13 +62,8 @@ __device__ __forceinline__ void store(const Args &args, Sums &sums, int row0, in
                                      (sums.largest[m][half] + log2f(sum)) * (float)LOG_2);
             char *to = element_address<TYPE_O>(args.operands[O], row, head * D_V + lane % 4 * 2);
 #pragma unroll
-            for (int n = 0; n < D_V / 8; n++, to += 8 * element_bytes(TYPE_O)) {
-                float x = sums.out[m][n][2 * half] * inverse, y = sums.out[m][n][2 * half + 1] * inverse;
-                if constexpr (TYPE_O == BF16)
-                    *(unsigned *)to = pack(x, y);
-                else
-                    *(float2 *)to = make_float2(x, y);
-            }
+            for (int n = 0; n < D_V / 8; n++, to += 8 * element_bytes(TYPE_O))
+                store_pair<TYPE_O>(to, sums.out[m][n][2 * half] * inverse, sums.out[m][n][2 * half + 1] * inverse);
         }
 }
 

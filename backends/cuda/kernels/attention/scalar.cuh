@@ -2,21 +2,25 @@
 // where those cannot. A warp has one row; no shared memory, no atomics.
 //
 // Scores are kept times log2(e), and the largest of a row is rounded to an integer: so p is exp(score) times a power of
-// two. Where q, k, v (and do) are bf16, the factors p and ds are rounded to bf16 for the products that they go into, as in
-// mma.cuh, so that which of the kernels runs decides nothing beyond the order of sums.
+// two. Where q, k, v (and do) are of one type of 16 bits, the factors p and ds are rounded to it for the products that they go
+// into, as in mma.cuh, so that which of the kernels runs decides nothing beyond the order of sums.
 
 constexpr int WARPS = 4; // of a block; each has a row of its own
 enum { PIECES_QK = (D_QK + 31) / 32, PIECES_V = (D_V + 31) / 32 }; // a lane has columns lane, lane + 32, ..
 
 #ifdef TYPE_DQ
-constexpr bool ROUNDS = TYPE_Q == BF16 && TYPE_K == BF16 && TYPE_V == BF16 && TYPE_DO == BF16;
+constexpr bool SAME = TYPE_Q == TYPE_K && TYPE_Q == TYPE_V && TYPE_Q == TYPE_DO;
 #else
-constexpr bool ROUNDS = TYPE_Q == BF16 && TYPE_K == BF16 && TYPE_V == BF16;
+constexpr bool SAME = TYPE_Q == TYPE_K && TYPE_Q == TYPE_V;
 #endif
 
-// A factor of a product of bf16.
+// A factor of a product of 16 bits.
 __device__ __forceinline__ Real factor_of(Real x) {
-    return ROUNDS ? R(__uint_as_float((unsigned)bf16_bits((float)x) << 16)) : x;
+    if constexpr (SAME && (TYPE_Q == BF16 || TYPE_Q == F16)) {
+        unsigned short bits = half_bits<TYPE_Q>((float)x);
+        return load_real<TYPE_Q>((const char *)&bits);
+    }
+    return x;
 }
 
 struct Scaling {

@@ -135,7 +135,7 @@ template <int N> __device__ __forceinline__ void product_rows(float (&d)[N][4], 
 template <int N> __device__ __forceinline__ void product_packed(float (&d)[N][4], const unsigned (&a)[4], unsigned long long b);
 
 template <> __device__ __forceinline__ void product<8>(float (&d)[8][4], unsigned long long a, unsigned long long b, int add) {
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." HALF "." HALF " {"
          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
          "%24, %25, %26, %27, %28, %29, %30, %31"
          "}, %32, %33, add, 1, 1, 0, 0; }"
@@ -144,7 +144,7 @@ template <> __device__ __forceinline__ void product<8>(float (&d)[8][4], unsigne
 }
 
 template <> __device__ __forceinline__ void product_packed<8>(float (&d)[8][4], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." HALF "." HALF " {"
          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
          "%24, %25, %26, %27, %28, %29, %30, %31"
          "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
@@ -153,7 +153,7 @@ template <> __device__ __forceinline__ void product_packed<8>(float (&d)[8][4], 
 }
 
 template <> __device__ __forceinline__ void product_packed<10>(float (&d)[10][4], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+    asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32." HALF "." HALF " {"
          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
          "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
          "}, {%40, %41, %42, %43}, %44, 1, 1, 1, 1;"
@@ -162,7 +162,7 @@ template <> __device__ __forceinline__ void product_packed<10>(float (&d)[10][4]
 }
 
 template <> __device__ __forceinline__ void product_packed<12>(float (&d)[12][4], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+    asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32." HALF "." HALF " {"
          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
          "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
          "%46, %47"
@@ -172,7 +172,7 @@ template <> __device__ __forceinline__ void product_packed<12>(float (&d)[12][4]
 }
 
 template <> __device__ __forceinline__ void product<16>(float (&d)[16][4], unsigned long long a, unsigned long long b, int add) {
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." HALF "." HALF " {"
          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
          "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
          "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -182,7 +182,7 @@ template <> __device__ __forceinline__ void product<16>(float (&d)[16][4], unsig
 }
 
 template <> __device__ __forceinline__ void product_packed<16>(float (&d)[16][4], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." HALF "." HALF " {"
          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
          "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
          "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -193,7 +193,7 @@ template <> __device__ __forceinline__ void product_packed<16>(float (&d)[16][4]
 
 template <>
 __device__ __forceinline__ void product_rows<2>(float (&d)[2][4], unsigned long long a, unsigned long long b, int add) {
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32." HALF "." HALF " {"
          "%0, %1, %2, %3, %4, %5, %6, %7"
          "}, %8, %9, add, 1, 1, 1, 1; }"
          : S1(0), S1(1)
@@ -202,7 +202,7 @@ __device__ __forceinline__ void product_rows<2>(float (&d)[2][4], unsigned long 
 
 template <>
 __device__ __forceinline__ void product_rows<4>(float (&d)[4][4], unsigned long long a, unsigned long long b, int add) {
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32." HALF "." HALF " {"
          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
          "}, %16, %17, add, 1, 1, 1, 1; }"
          : S4(0)
@@ -211,7 +211,7 @@ __device__ __forceinline__ void product_rows<4>(float (&d)[4][4], unsigned long 
 
 template <>
 __device__ __forceinline__ void product_rows<8>(float (&d)[8][4], unsigned long long a, unsigned long long b, int add) {
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." HALF "." HALF " {"
          "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
          "%24, %25, %26, %27, %28, %29, %30, %31"
          "}, %32, %33, add, 1, 1, 1, 1; }"

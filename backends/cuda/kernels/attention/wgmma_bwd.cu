@@ -1,4 +1,4 @@
-// wgmma_bwd.cu: attention backward of bf16 on sm_90a, five products. A block has 128 keys of one kv head and takes the queries
+// wgmma_bwd.cu: attention backward of 16 bits on sm_90a, five products. A block has 128 keys of one kv head and takes the queries
 // that see them in tiles of 64, head after head of the group: one warp brings tiles by TMA, two warpgroups have 64 keys each.
 //
 //   s^T = k q^T; dp^T = v do^T; dv += p^T do; dk += ds^T q (p and ds from registers);  dq = ds k (ds through shared memory)

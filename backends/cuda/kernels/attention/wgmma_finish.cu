@@ -10,11 +10,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) kernel(const __grid_constan
             int row = row0 + 8 * half, at = n / 8 * (QUERIES * 64) + (n % 8 * 4 + 2 * half) * 128;
             if (row >= args.operands[Q].rows)
                 continue;
-            float x = from[at] * args.floats[0], y = from[at + 128] * args.floats[0];
             char *to = element_address<TYPE_DQ>(args.operands[DQ], row, head * D_QK + 8 * n + lane % 4 * 2);
-            if constexpr (TYPE_DQ == BF16)
-                *(unsigned *)to = pack(x, y);
-            else
-                *(float2 *)to = make_float2(x, y);
+            store_pair<TYPE_DQ>(to, from[at] * args.floats[0], from[at + 128] * args.floats[0]);
         }
 }

@@ -1,4 +1,4 @@
-// wgmma_fwd.cu: attention forward of bf16 on sm_90a. A block has 128 queries of one head: a warp that brings tiles of 128 keys
+// wgmma_fwd.cu: attention forward of 16 bits on sm_90a. A block has 128 queries of one head: a warp that brings tiles of 128 keys
 // by TMA, two of them in flight, and two warpgroups with 64 queries each that take turns: while one multiplies, the other
 // computes exponentials. Numbers as in mma_fwd.cu.
 //
@@ -87,13 +87,8 @@ __device__ __forceinline__ void store(const Args &args, float (&out)[D_V / 8][4]
                                  (largest[half] + log2f(sum)) * (float)LOG_2);
         char *to = element_address<TYPE_O>(args.operands[O], row, head * D_V + lane % 4 * 2);
 #pragma unroll
-        for (int n = 0; n < D_V / 8; n++, to += 8 * element_bytes(TYPE_O)) {
-            float x = out[n][2 * half] * inverse, y = out[n][2 * half + 1] * inverse;
-            if constexpr (TYPE_O == BF16)
-                *(unsigned *)to = pack(x, y);
-            else
-                *(float2 *)to = make_float2(x, y);
-        }
+        for (int n = 0; n < D_V / 8; n++, to += 8 * element_bytes(TYPE_O))
+            store_pair<TYPE_O>(to, out[n][2 * half] * inverse, out[n][2 * half + 1] * inverse);
     }
 }
 
