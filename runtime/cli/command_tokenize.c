@@ -1,5 +1,6 @@
 /* command_tokenize.c: `sbprun tokenize`: texts and rows to ids, and back, line by line. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "ir/io/plan_file.h"
 #include "ir/machine.h"
 #include "runtime/cli/commands.h"
+#include "runtime/data/jsonl.h"
 #include "runtime/data/tokenize.h"
 
 static const char usage[] =
@@ -16,7 +18,8 @@ static const char usage[] =
     "Reads lines from standard input and writes a line for each. A JSON string "
     "becomes its ids as a JSON array; a\n"
     "row becomes {\"input_ids\", \"labels\"} as in training, labels not shifted, "
-    "-100 where there is none. With\n"
+    "-100 where there is none, with what\n"
+    "is known of its tokens; a pair {\"chosen\": {..}, \"rejected\": {..}}. With\n"
     "--render conversations become the text of the chat template, as JSON strings; with\n"
     "--decode arrays of ids become JSON strings. A line that fails gives "
     "{\"error\"}, and exit status 1 at the\n"
@@ -77,8 +80,61 @@ static sbp_loss_on loss_on(const sbp_options *o) {
                                                         : SBP_LOSS_AUTO;
 }
 
+static void add_number(sbp_text *out, double value) {
+    sbp_json node = {.kind = isfinite(value) ? SBP_JSON_REAL : SBP_JSON_NULL, .real = value};
+    sbp_json_add_value(out, &node);
+}
+
+static void add_document(sbp_text *out, const sbp_document *d) {
+    sbp_text_add(out, "{\"input_ids\": ");
+    add_ids(out, d->ids, d->count);
+    sbp_text_add(out, ", \"labels\": ");
+    add_ids(out, d->labels, d->count);
+    for (int32_t k = 0; k < d->column_count; k++) {
+        sbp_text_add(out, ", \"%s\": [", d->columns[k].name);
+        for (int64_t i = 0; i < d->count; i++) {
+            sbp_text_add(out, "%s", i ? ", " : "");
+            add_number(out, d->columns[k].values[i]);
+        }
+        sbp_text_add(out, "]");
+    }
+    for (int32_t k = 0; k < d->number_count; k++) {
+        sbp_text_add(out, ", \"%s\": ", d->numbers[k].name);
+        add_number(out, d->numbers[k].value);
+    }
+    sbp_text_add(out, "}");
+}
+
+/* The documents of a row: one of a text or an answer as it is, others by the names of their parts. */
+static void add_documents(sbp_text *out, const sbp_documents *made) {
+    bool plain = made->count == 1 && strcmp(made->documents->part, "prompt") != 0;
+    for (int32_t i = 0; i < made->count; i++) {
+        if (!plain)
+            sbp_text_add(out, "%s\"%s\": ", i ? ", " : "{", made->documents[i].part);
+        add_document(out, &made->documents[i]);
+    }
+    if (!plain)
+        sbp_text_add(out, "}");
+}
+
+static sbp_status render_row(line_job *job, sbp_document_maker *maker, const sbp_row *row) {
+    bool pair = row->form.type == SBP_ROW_PAIR;
+    for (int32_t which = 0; which < (pair ? 2 : 1); which++) {
+        sbp_rendering text;
+        SBP_TRY(sbp_row_render(maker, job->arena, row, which,
+                               sbp_options_on(job->all->options, "add-generation-prompt"), &text));
+        if (pair)
+            sbp_text_add(&job->out, which ? ", \"rejected\": " : "{\"chosen\": ");
+        sbp_json_add_string(&job->out, text.text, text.length);
+    }
+    if (pair)
+        sbp_text_add(&job->out, "}");
+    return SBP_OK;
+}
+
 static sbp_status encode_row(line_job *job, const char *where, const sbp_json *root) {
-    sbp_row_options options = {.text_field = sbp_options_text(job->all->options, "text-field")};
+    sbp_row_options options = {.text_field = sbp_options_text(job->all->options, "text-field"),
+                               .fields = true};
     sbp_row_form form = {0};
     sbp_row row;
     sbp_documents made;
@@ -88,19 +144,10 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
                                 .eos = job->all->chat.eos,
                                 .chat_options = &job->all->chat};
     SBP_TRY(sbp_row_read(job->arena, job->diag, where, root, &options, &form, &row));
-    if (sbp_options_on(job->all->options, "render")) {
-        sbp_rendering text;
-        SBP_TRY(sbp_row_render(&maker, job->arena, &row,
-                               sbp_options_on(job->all->options, "add-generation-prompt"), &text));
-        sbp_json_add_string(&job->out, text.text, text.length);
-        return SBP_OK;
-    }
+    if (sbp_options_on(job->all->options, "render"))
+        return render_row(job, &maker, &row);
     SBP_TRY(sbp_documents_make(&maker, job->arena, &row, &made));
-    sbp_text_add(&job->out, "{\"input_ids\": ");
-    add_ids(&job->out, made.documents->ids, made.documents->count);
-    sbp_text_add(&job->out, ", \"labels\": ");
-    add_ids(&job->out, made.documents->labels, made.documents->count);
-    sbp_text_add(&job->out, "}");
+    add_documents(&job->out, &made);
     return SBP_OK;
 }
 

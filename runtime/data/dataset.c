@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/data/jsonl.h"
+
 typedef struct dataset_loader {
     sbp_diag *diag;
     const sbp_dataset_options *options;
@@ -252,7 +254,9 @@ static sbp_status load_files(dataset_loader *l) {
 sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options, sbp_dataset **out) {
     dataset_loader l = {.diag = diag,
                         .options = options,
-                        .row_options = {options->text_field, options->vocab_size},
+                        .row_options = {.text_field = options->text_field,
+                                        .vocab_size = options->vocab_size,
+                                        .no_pairs = "the objective trains on single texts"},
                         .row_diag = options->skip_bad_rows ? sbp_diag_create() : NULL,
                         .maker = {.tokenizer = options->tokenizer,
                                   .loss_on = options->loss_on,

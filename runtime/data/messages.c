@@ -128,6 +128,42 @@ sbp_status sbp_tools_read(sbp_arena *arena, sbp_diag *diag, const char *where, c
     return SBP_OK;
 }
 
+static double number_of(const sbp_json *node) {
+    return node->kind == SBP_JSON_BOOL  ? node->boolean
+           : node->kind == SBP_JSON_INT ? (double)node->integer
+                                        : node->real;
+}
+
+static bool is_number(const sbp_json *node) {
+    return node->kind == SBP_JSON_BOOL || node->kind == SBP_JSON_INT || node->kind == SBP_JSON_REAL;
+}
+
+bool sbp_messages_equal(const sbp_json *a, const sbp_json *b) {
+    if (a->kind == SBP_JSON_INT && b->kind == SBP_JSON_INT)
+        return a->integer == b->integer;
+    if (is_number(a) && is_number(b))
+        return number_of(a) == number_of(b);
+    if (a->kind != b->kind || a->count != b->count)
+        return false;
+    if (a->kind == SBP_JSON_STRING)
+        return memcmp(a->string, b->string, (size_t)a->count) == 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        const sbp_json *other =
+            a->kind == SBP_JSON_OBJECT ? sbp_json_member(b, a->items[i].key) : &b->items[i];
+        if (!other || !sbp_messages_equal(&a->items[i], other))
+            return false;
+    }
+    return true;
+}
+
+const sbp_json *sbp_messages_part(sbp_arena *arena, const sbp_json *list, int64_t from, int64_t to) {
+    sbp_json *part = SBP_NEW(arena, sbp_json);
+    *part = *list;
+    part->items = list->items + from;
+    part->count = to - from;
+    return part;
+}
+
 const sbp_json *sbp_messages_join(sbp_arena *arena, const sbp_json *a, const sbp_json *b) {
     sbp_json *both = SBP_NEW(arena, sbp_json), *items = SBP_NEW_ARRAY(arena, sbp_json, a->count + b->count);
     *both = *a;

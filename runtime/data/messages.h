@@ -18,6 +18,10 @@ sbp_status sbp_messages_read(sbp_arena *arena, sbp_diag *diag, const sbp_json *l
 /* "tools": a list of objects, or such a list as the text of JSON. NULL and null stay NULL. */
 sbp_status sbp_tools_read(sbp_arena *arena, sbp_diag *diag, const char *where, const sbp_json *node,
                           const sbp_json **out) SBP_CHECKED;
+/* Whether two values are equal; the order of members does not count, 1 equals 1.0. */
+bool sbp_messages_equal(const sbp_json *a, const sbp_json *b);
+/* Items [from, to) of a list. */
+const sbp_json *sbp_messages_part(sbp_arena *arena, const sbp_json *list, int64_t from, int64_t to);
 /* Both lists, one behind the other. */
 const sbp_json *sbp_messages_join(sbp_arena *arena, const sbp_json *a, const sbp_json *b);
 

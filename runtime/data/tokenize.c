@@ -58,14 +58,9 @@ static void label_from(const make_job *job, int64_t from) {
         d->labels[i] = i < from ? -100 : d->ids[i];
 }
 
-static bool has_completion(const make_job *job) {
-    sbp_row_type type = job->row->form.type;
-    return type == SBP_ROW_PROMPT || type == SBP_ROW_PROMPT_IDS || type == SBP_ROW_PROMPT_MESSAGES;
-}
-
 static bool only_completion(const make_job *job) {
     return job->maker->loss_on == SBP_LOSS_COMPLETION ||
-           (job->maker->loss_on != SBP_LOSS_ALL && has_completion(job));
+           (job->maker->loss_on != SBP_LOSS_ALL && job->row->form.type == SBP_ROW_COMPLETION);
 }
 
 static sbp_status no_completion(const make_job *job) {
@@ -77,14 +72,14 @@ static sbp_status make_text(const make_job *job) {
     if (job->maker->loss_on == SBP_LOSS_COMPLETION)
         return no_completion(job);
     sbp_encoding all;
-    SBP_TRY(encode(job, join(job, job->row->text, (sbp_row_text){0}), &all));
+    SBP_TRY(encode(job, join(job, job->row->text.text, (sbp_row_text){0}), &all));
     *job->out = (sbp_document){.ids = all.ids, .count = all.count, .part = "text"};
     label_from(job, 0);
     return SBP_OK;
 }
 
 /* "the rest of the prompt is not trained on" */
-static sbp_status warn_border(const make_job *job, const sbp_encoding *prompt, int64_t common) {
+static sbp_status warn_border(const make_job *job, const sbp_encoding *prompt, int64_t common, bool strings) {
     const char *text;
     size_t length;
     job->maker->warned_border = true;
@@ -92,32 +87,20 @@ static sbp_status warn_border(const make_job *job, const sbp_encoding *prompt, i
                                  prompt->count - common, false, &text, &length));
     sbp_warn(
         job->maker->diag,
-        "%s: the tokens of the prompt alone are not the first tokens of prompt and completion together: "
-        "tokens "
-        "merge across the border. The completion begins where they differ; the end of the prompt, '%.*s', is "
-        "not as the model sees it at inference. (Shown once; end prompts where a token ends.)",
-        job->row->where, (int)(length < 60 ? length : 60), text);
-    return SBP_OK;
-}
-
-static sbp_status make_prompt(const make_job *job) {
-    const sbp_row *row = job->row;
-    sbp_encoding prompt, all;
-    SBP_TRY(encode(job, row->text, &prompt));
-    SBP_TRY(encode(job, join(job, row->text, row->completion), &all));
-    int64_t common = 0;
-    while (common < prompt.count && common < all.count && prompt.ids[common] == all.ids[common])
-        common++;
-    if (common < prompt.count && !job->maker->warned_border)
-        SBP_TRY(warn_border(job, &prompt, common));
-    *job->out = (sbp_document){.ids = all.ids, .count = all.count, .prompt = common, .part = "completion"};
-    label_from(job, only_completion(job) ? common : 0);
+        "%s: the tokens of the prompt alone are not the first tokens of prompt and completion together: %s. "
+        "The completion begins where they differ; the end of the prompt, '%.*s', is not as the model sees it "
+        "at "
+        "inference. (Shown once; %s.)",
+        job->row->where,
+        strings ? "tokens merge across the border" : "the template writes the prompt alone differently",
+        (int)(length < 60 ? length : 60), text,
+        strings ? "end prompts where a token ends" : "--chat-template FILE takes another template");
     return SBP_OK;
 }
 
 static sbp_status make_input_ids(const make_job *job) {
     const sbp_row *row = job->row;
-    *job->out = (sbp_document){.ids = row->ids.data, .count = row->ids.count, .part = "text"};
+    *job->out = (sbp_document){.ids = row->text.ids.data, .count = row->text.ids.count, .part = "text"};
     if (row->labels) {
         job->out->labels = row->labels;
         return SBP_OK;
@@ -131,22 +114,9 @@ static sbp_status make_input_ids(const make_job *job) {
         job->maker->warned_mask = true;
         sbp_warn(job->maker->diag, "%s: completion_mask is only used with --loss-on completion", row->where);
     }
-    for (int64_t i = 0; i < row->ids.count; i++)
+    for (int64_t i = 0; i < row->text.ids.count; i++)
         if ((completion && !row->completion_mask[i]) || (row->assistant_masks && !row->assistant_masks[i]))
             job->out->labels[i] = -100;
-    return SBP_OK;
-}
-
-static sbp_status make_prompt_ids(const make_job *job) {
-    const sbp_row_ids *prompt = &job->row->ids, *completion = &job->row->completion_ids;
-    int64_t count = prompt->count + completion->count;
-    *job->out = (sbp_document){.ids = SBP_NEW_ARRAY(job->arena, int32_t, count),
-                               .count = count,
-                               .prompt = prompt->count,
-                               .part = "completion"};
-    for (int64_t i = 0; i < count; i++)
-        job->out->ids[i] = i < prompt->count ? prompt->data[i] : completion->data[i - prompt->count];
-    label_from(job, only_completion(job) ? prompt->count : 0);
     return SBP_OK;
 }
 
@@ -240,29 +210,22 @@ static sbp_conversation conversation(const make_job *job, const sbp_json *messag
                               .kwargs = job->row->template_kwargs};
 }
 
-/* The text of a conversation as the document; with a prompt, labels begin where its tokens end. */
-static sbp_status make_rendered(const make_job *job, const sbp_json *messages, const sbp_encoding *prompt) {
+/* Renders and encodes a conversation; with the loss on what an assistant said, its stretches are in text. */
+static sbp_status encode_messages(const make_job *job, const sbp_json *messages, bool prompt,
+                                  sbp_rendering *text, sbp_encoding *out) {
     sbp_document_maker *maker = job->maker;
     sbp_conversation talk = conversation(job, messages);
-    sbp_rendering text;
-    sbp_encoding all;
-    int64_t common = 0;
-    bool marked = maker->loss_on == SBP_LOSS_ASSISTANT;
-    SBP_TRY(marked ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, &text)
-                   : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, false, &text));
-    SBP_TRY(encode_rendering(job, &text, &all));
-    while (prompt && common < prompt->count && common < all.count && prompt->ids[common] == all.ids[common])
-        common++;
-    if (prompt && common < prompt->count && !maker->warned_border)
-        SBP_TRY(warn_border(job, prompt, common));
-    *job->out = (sbp_document){
-        .ids = all.ids, .count = all.count, .prompt = common, .part = prompt ? "completion" : "text"};
-    label_from(job, only_completion(job) ? common : 0);
-    return marked ? keep_spans(job, &all, &text) : SBP_OK;
+    SBP_TRY(open_chat(job));
+    SBP_TRY(!prompt && maker->loss_on == SBP_LOSS_ASSISTANT
+                ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, text)
+                : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, prompt, text));
+    return encode_rendering(job, text, out);
 }
 
 static sbp_status make_messages(const make_job *job) {
     sbp_document_maker *maker = job->maker;
+    sbp_rendering text;
+    sbp_encoding all;
     if (maker->loss_on == SBP_LOSS_COMPLETION)
         return no_completion(job);
     SBP_TRY(open_chat(job));
@@ -271,66 +234,245 @@ static sbp_status make_messages(const make_job *job) {
         sbp_note(maker->diag,
                  "all tokens of conversations count, as in TRL; --loss-on assistant: answers only");
     }
-    return make_rendered(job, job->row->messages, NULL);
+    SBP_TRY(encode_messages(job, job->row->text.messages, false, &text, &all));
+    *job->out = (sbp_document){.ids = all.ids, .count = all.count, .part = "text"};
+    label_from(job, 0);
+    return maker->loss_on == SBP_LOSS_ASSISTANT ? keep_spans(job, &all, &text) : SBP_OK;
 }
 
-static sbp_status make_prompt_messages(const make_job *job) {
-    sbp_document_maker *maker = job->maker;
-    sbp_conversation talk = conversation(job, job->row->messages);
-    sbp_rendering text;
-    sbp_encoding prompt;
-    SBP_TRY(open_chat(job));
-    SBP_TRY(sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, true, &text));
-    SBP_TRY(encode_rendering(job, &text, &prompt));
-    return make_rendered(
-        job, sbp_messages_join(job->arena, job->row->messages, job->row->completion_messages), &prompt);
+/* Of a pair the chosen answer, or (1) the rejected one. */
+static const sbp_row_value *answer(const sbp_row *row, int32_t which) {
+    return which == 0 ? &row->completion : &row->rejected;
 }
 
-sbp_status sbp_row_render(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
+static const sbp_json *whole_messages(sbp_arena *arena, const sbp_row *row, int32_t which) {
+    return sbp_messages_join(arena, row->text.messages, answer(row, which)->messages);
+}
+
+sbp_status sbp_row_render(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row, int32_t which,
                           bool add_generation_prompt, sbp_rendering *out) {
     make_job job = {.maker = maker, .arena = arena, .row = row};
-    if (!row->messages)
+    bool alone = row->form.type == SBP_ROW_TEXT || row->form.type == SBP_ROW_PROMPT;
+    if (row->form.values != SBP_VALUES_MESSAGES)
         return sbp_fail(maker->diag, SBP_INPUT, "%s: only conversations are rendered by a template",
                         row->where);
     SBP_TRY(open_chat(&job));
-    const sbp_json *all = row->messages;
-    if (row->completion_messages)
-        all = sbp_messages_join(arena, all, row->completion_messages);
-    sbp_conversation talk = conversation(&job, all);
+    sbp_conversation talk =
+        conversation(&job, alone ? row->text.messages : whole_messages(arena, row, which));
     return sbp_chat_render(maker->chat, arena, maker->diag, &talk, add_generation_prompt, out);
+}
+
+/* ---- prompts and answers ---------------------------------------------------------------------------- */
+
+static sbp_status encode_prompt(const make_job *job, sbp_encoding *out) {
+    const sbp_row *row = job->row;
+    sbp_rendering text;
+    switch (row->form.values) {
+    case SBP_VALUES_IDS:
+        *out = (sbp_encoding){.ids = row->text.ids.data, .count = row->text.ids.count};
+        return SBP_OK;
+    case SBP_VALUES_MESSAGES:
+        return encode_messages(job, row->text.messages, true, &text, out);
+    default:
+        return encode(job, row->text.text, out);
+    }
+}
+
+/* Prompt and answer together. text: of conversations. */
+static sbp_status encode_whole(const make_job *job, int32_t which, sbp_rendering *text, sbp_encoding *out) {
+    const sbp_row *row = job->row;
+    const sbp_row_ids *prompt = &row->text.ids, *ids = &answer(row, which)->ids;
+    switch (row->form.values) {
+    case SBP_VALUES_IDS:
+        out->count = prompt->count + ids->count;
+        out->ids = SBP_NEW_ARRAY(job->arena, int32_t, out->count);
+        for (int64_t i = 0; i < out->count; i++)
+            out->ids[i] = i < prompt->count ? prompt->data[i] : ids->data[i - prompt->count];
+        return SBP_OK;
+    case SBP_VALUES_MESSAGES:
+        return encode_messages(job, whole_messages(job->arena, row, which), false, text, out);
+    default:
+        return encode(job, join(job, row->text.text, answer(row, which)->text), out);
+    }
+}
+
+static int64_t common_prefix(const sbp_encoding *a, const sbp_encoding *b) {
+    int64_t common = 0;
+    while (common < a->count && common < b->count && a->ids[common] == b->ids[common])
+        common++;
+    return common;
+}
+
+static sbp_status check_pair(const make_job *job) {
+    if (job->maker->loss_on == SBP_LOSS_AUTO || job->maker->loss_on == SBP_LOSS_COMPLETION)
+        return SBP_OK;
+    return sbp_fail(
+        job->maker->diag, SBP_USAGE,
+        "%s: of rows with chosen and rejected answers these count, whole: --loss-on %s is not for them",
+        job->row->where, job->maker->loss_on == SBP_LOSS_ALL ? "all" : "assistant");
+}
+
+/* An answer, or both of a pair: they begin where the tokens of one of them part from the prompt's. */
+static sbp_status make_answers(make_job *job) {
+    const sbp_row *row = job->row;
+    static const char *const parts[] = {"chosen", "rejected"};
+    bool pair = row->form.type == SBP_ROW_PAIR, strings = row->form.values == SBP_VALUES_STRINGS;
+    int32_t count = pair ? 2 : 1;
+    sbp_rendering texts[2];
+    sbp_encoding prompt, wholes[2];
+    if (pair)
+        SBP_TRY(check_pair(job));
+    SBP_TRY(encode_prompt(job, &prompt));
+    int64_t common = prompt.count;
+    for (int32_t i = 0; i < count; i++) {
+        SBP_TRY(encode_whole(job, i, &texts[i], &wholes[i]));
+        int64_t here = common_prefix(&prompt, &wholes[i]);
+        common = here < common ? here : common;
+    }
+    if (common < prompt.count && !job->maker->warned_border)
+        SBP_TRY(warn_border(job, &prompt, common, strings));
+    job->all->documents = SBP_NEW_ARRAY(job->arena, sbp_document, count);
+    job->all->count = count;
+    for (int32_t i = 0; i < count; i++) {
+        job->out = &job->all->documents[i];
+        *job->out = (sbp_document){.ids = wholes[i].ids,
+                                   .count = wholes[i].count,
+                                   .prompt = common,
+                                   .part = pair ? parts[i] : "completion"};
+        if (pair && wholes[i].count == common)
+            return sbp_fail(job->maker->diag, SBP_INPUT,
+                            "%s: %s: expected an answer, found no token behind the prompt", row->where,
+                            answer(row, i)->key);
+        label_from(job, pair || only_completion(job) ? common : 0);
+        if (row->form.values == SBP_VALUES_MESSAGES && job->maker->loss_on == SBP_LOSS_ASSISTANT)
+            SBP_TRY(keep_spans(job, &wholes[i], &texts[i]));
+    }
+    return SBP_OK;
+}
+
+/* What answers will be written to: nothing counts. */
+static sbp_status make_prompt(const make_job *job) {
+    sbp_encoding prompt;
+    SBP_TRY(encode_prompt(job, &prompt));
+    *job->out =
+        (sbp_document){.ids = prompt.ids, .count = prompt.count, .prompt = prompt.count, .part = "prompt"};
+    label_from(job, prompt.count);
+    return SBP_OK;
+}
+
+/* ---- beside the texts ------------------------------------------------------------------------------- */
+
+static sbp_status check_length(const make_job *job, const char *key, int64_t found) {
+    const sbp_document *d = job->all->documents;
+    if (found == d->count - d->prompt)
+        return SBP_OK;
+    return sbp_fail(job->maker->diag, SBP_INPUT,
+                    "%s: %s: expected as many items as the completion has tokens (%lld), found %lld",
+                    job->row->where, key, (long long)(d->count - d->prompt), (long long)found);
+}
+
+static sbp_status add_list(const make_job *job, sbp_row_field field) {
+    sbp_document *d = job->all->documents;
+    const sbp_row_list *list = &job->row->lists[field];
+    SBP_TRY(check_length(job, list->node->key, list->count));
+    if (!only_completion(job))
+        return sbp_fail(job->maker->diag, SBP_USAGE,
+                        "%s: %s are of the completion: --loss-on %s is not for them", job->row->where,
+                        list->node->key, "all");
+    double *values = SBP_NEW_ARRAY(job->arena, double, d->count);
+    for (int64_t i = d->prompt; i < d->count; i++)
+        values[i] = list->data[i - d->prompt];
+    d->columns[d->column_count++] = (sbp_document_column){sbp_row_field_name(field), values};
+    return SBP_OK;
+}
+
+/* What the model did not write itself does not count. */
+static sbp_status mask_environment(const make_job *job) {
+    sbp_document *d = job->all->documents;
+    SBP_TRY(check_length(job, "env_mask", job->row->env_mask_count));
+    for (int64_t i = d->prompt; i < d->count; i++)
+        if (!job->row->env_mask[i - d->prompt])
+            d->labels[i] = -100;
+    return SBP_OK;
+}
+
+/* Rows of one prompt: what the file says, else equal tokens. */
+static uint64_t group_of(const make_job *job) {
+    const uint32_t rollouts = 1u << SBP_FIELD_ADVANTAGE | 1u << SBP_FIELD_REWARD | 1u << SBP_FIELD_OLD_LOGPS |
+                              1u << SBP_FIELD_REF_LOGPS | 1u << SBP_FIELD_SAMPLING_LOGPS;
+    const sbp_document *d = job->all->documents;
+    if (job->row->form.group || !(job->row->form.fields & rollouts))
+        return job->row->group;
+    uint64_t hash = sbp_hash_bytes(d->ids, (size_t)d->prompt * sizeof *d->ids, 3);
+    return hash ? hash : 1;
+}
+
+static sbp_status add_fields(const make_job *job) {
+    for (int i = 0; i < SBP_FIELD_COUNT; i++) {
+        const char *part = sbp_row_field_part(i);
+        if (!(job->row->form.fields >> i & 1))
+            continue;
+        if (sbp_row_field_is_list(i)) {
+            SBP_TRY(add_list(job, i));
+            continue;
+        }
+        for (int32_t k = 0; k < job->all->count; k++) {
+            sbp_document *d = &job->all->documents[k];
+            if (!part || strcmp(part, d->part) == 0)
+                d->numbers[d->number_count++] =
+                    (sbp_document_number){sbp_row_field_name(i), job->row->numbers[i]};
+        }
+    }
+    if (job->row->env_mask)
+        SBP_TRY(mask_environment(job));
+    job->all->group = group_of(job);
+    return SBP_OK;
 }
 
 /* ---- any row ---------------------------------------------------------------------------------------- */
 
-static sbp_status make_body(void *user) {
-    make_job *job = user;
+static sbp_status check_strings(const make_job *job) {
     sbp_document_maker *maker = job->maker;
-    *job->all = (sbp_documents){.documents = SBP_NEW(job->arena, sbp_document), .count = 1};
-    job->out = job->all->documents;
-    sbp_row_type type = job->row->form.type;
-    if (type == SBP_ROW_INPUT_IDS)
-        return make_input_ids(job);
-    if (type == SBP_ROW_PROMPT_IDS)
-        return make_prompt_ids(job);
-    if (!maker->tokenizer)
-        return sbp_fail(
-            maker->diag, SBP_INPUT,
-            "%s: rows of text need a tokenizer, and the model has none that can be used: give ids in "
-            "its place",
-            job->row->where);
-    if (maker->loss_on == SBP_LOSS_ASSISTANT && (type == SBP_ROW_PROMPT || type == SBP_ROW_TEXT))
+    if (maker->loss_on == SBP_LOSS_ASSISTANT)
         return sbp_fail(maker->diag, SBP_INPUT,
                         "%s: the loss is to be on what an assistant said, but rows are no conversations",
                         job->row->where);
-    if (type == SBP_ROW_MESSAGES)
-        return make_messages(job);
-    if (type == SBP_ROW_PROMPT_MESSAGES)
-        return make_prompt_messages(job);
-    if (!maker->warned_eos && !eos_of(maker)) {
+    if (!maker->warned_eos && !eos_of(maker) && job->row->form.type != SBP_ROW_PROMPT) {
         maker->warned_eos = true;
         sbp_warn(maker->diag, "the model names no end-of-sequence token: nothing is appended to texts");
     }
-    return type == SBP_ROW_PROMPT ? make_prompt(job) : make_text(job);
+    return SBP_OK;
+}
+
+static sbp_status make_documents(make_job *job) {
+    const sbp_row_form *form = &job->row->form;
+    if (form->values != SBP_VALUES_IDS && !job->maker->tokenizer)
+        return sbp_fail(
+            job->maker->diag, SBP_INPUT,
+            "%s: rows of text need a tokenizer, and the model has none that can be used: give ids in "
+            "its place",
+            job->row->where);
+    if (form->values == SBP_VALUES_STRINGS)
+        SBP_TRY(check_strings(job));
+    switch (form->type) {
+    case SBP_ROW_INPUT_IDS:
+        return make_input_ids(job);
+    case SBP_ROW_COMPLETION:
+    case SBP_ROW_PAIR:
+        return make_answers(job);
+    case SBP_ROW_PROMPT:
+        return make_prompt(job);
+    default:
+        return form->values == SBP_VALUES_MESSAGES ? make_messages(job) : make_text(job);
+    }
+}
+
+static sbp_status make_body(void *user) {
+    make_job *job = user;
+    *job->all = (sbp_documents){.documents = SBP_NEW(job->arena, sbp_document), .count = 1};
+    job->out = job->all->documents;
+    SBP_TRY(make_documents(job));
+    return add_fields(job);
 }
 
 sbp_status sbp_documents_make(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,

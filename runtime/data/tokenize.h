@@ -10,6 +10,10 @@
  * several that share it, as transformers has it. Labels are not shifted: labels[i] names token i, -100 stands
  * for none.
  *
+ * A pair gives two documents, chosen and rejected; both answers begin where the tokens of one of them first
+ * differ from the prompt's, and all their tokens count. A prompt alone gives a document of which none does.
+ * Of a rollout (an answer with what is known of it: row_fields.def) the tokens count that the model wrote.
+ *
  * Threads: a maker is used by one thread at a time.
  */
 #ifndef SBP_RUNTIME_DATA_TOKENIZE_H
@@ -17,7 +21,7 @@
 
 #include "ir/io/tokenizer/tokenizer.h"
 #include "runtime/data/chat.h"
-#include "runtime/data/jsonl.h"
+#include "runtime/data/rows.h"
 
 /* Which tokens count. auto: the completion where rows have prompt and completion, else all. assistant: what
  * the assistant said, of completions where there are some. */
@@ -73,8 +77,9 @@ typedef struct sbp_document_maker {
 sbp_status sbp_documents_make(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
                               sbp_documents *out) SBP_CHECKED;
 
-/* The text of a conversation, of prompt and completion together. Below a guard. */
-sbp_status sbp_row_render(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row,
+/* The text of a conversation, of prompt and completion together; of a pair the chosen, or (which 1) the
+ * rejected one. Below a guard. */
+sbp_status sbp_row_render(sbp_document_maker *maker, sbp_arena *arena, const sbp_row *row, int32_t which,
                           bool add_generation_prompt, sbp_rendering *out) SBP_CHECKED;
 
 /* Text of the end-of-sequence token; NULL when the tokenizer has none. */

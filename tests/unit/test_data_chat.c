@@ -35,7 +35,7 @@ static sbp_status case_body(void *user) {
     sbp_documents made;
     SBP_TRY(sbp_row_parse(c->f->arena, c->f->diag, "d:7", c->line, strlen(c->line), &options, &form, &row));
     if (c->render)
-        return sbp_row_render(&c->maker, c->f->arena, &row, c->prompt, &c->text);
+        return sbp_row_render(&c->maker, c->f->arena, &row, 0, c->prompt, &c->text);
     SBP_TRY(sbp_documents_make(&c->maker, c->f->arena, &row, &made));
     c->document = *made.documents;
     return SBP_OK;

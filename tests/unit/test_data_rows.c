@@ -25,7 +25,7 @@ static sbp_status parse(row_job *job, const char *line) {
 }
 
 static row_job start(io_fixture *f) {
-    return (row_job){.f = f, .options = {"text", 100}};
+    return (row_job){.f = f, .options = {.text_field = "text", .vocab_size = 100, .fields = true}};
 }
 
 static void test_types(void **state) {
@@ -33,22 +33,34 @@ static void test_types(void **state) {
     static const struct {
         const char *line;
         sbp_row_type type;
+        sbp_row_values values;
     } cases[] = {
-        {"{\"text\": \"a\"}", SBP_ROW_TEXT},
-        {"{\"prompt\": \"a\", \"completion\": \"b\", \"text\": \"c\", \"id\": 7}", SBP_ROW_PROMPT},
-        {"{\"input_ids\": [1, 2]}", SBP_ROW_INPUT_IDS},
-        {"{\"input_ids\": [1, 2], \"attention_mask\": [1, 1], \"labels\": [-100, 2]}", SBP_ROW_INPUT_IDS},
-        {"{\"prompt_ids\": [], \"completion_ids\": [3]}", SBP_ROW_PROMPT_IDS},
+        {"{\"text\": \"a\"}", SBP_ROW_TEXT, SBP_VALUES_STRINGS},
+        {"{\"prompt\": \"a\", \"completion\": \"b\", \"text\": \"c\", \"id\": 7}", SBP_ROW_COMPLETION,
+         SBP_VALUES_STRINGS},
+        {"{\"input_ids\": [1, 2]}", SBP_ROW_INPUT_IDS, SBP_VALUES_IDS},
+        {"{\"input_ids\": [1, 2], \"attention_mask\": [1, 1], \"labels\": [-100, 2]}", SBP_ROW_INPUT_IDS,
+         SBP_VALUES_IDS},
+        {"{\"prompt_ids\": [], \"completion_ids\": [3]}", SBP_ROW_COMPLETION, SBP_VALUES_IDS},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"messages\": [{\"role\": \"user\"}]}",
+         SBP_ROW_PAIR, SBP_VALUES_STRINGS},
+        {"{\"chosen\": [{\"role\": \"user\"}], \"rejected\": [{\"role\": \"user\"}]}", SBP_ROW_PAIR,
+         SBP_VALUES_MESSAGES},
+        {"{\"prompt_ids\": [1], \"chosen_ids\": [2], \"rejected_ids\": [3]}", SBP_ROW_PAIR, SBP_VALUES_IDS},
+        {"{\"prompt\": \"a\", \"answer\": \"b\"}", SBP_ROW_PROMPT, SBP_VALUES_STRINGS},
+        {"{\"prompt\": [{\"role\": \"user\"}]}", SBP_ROW_PROMPT, SBP_VALUES_MESSAGES},
+        {"{\"prompt_ids\": [1]}", SBP_ROW_PROMPT, SBP_VALUES_IDS},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         row_job job = start(f);
         assert_ok(f, parse(&job, cases[i].line));
         assert_int_equal(job.form.type, cases[i].type);
+        assert_int_equal(job.form.values, cases[i].values);
     }
     row_job job = start(f);
     job.options.text_field = "content";
     assert_ok(f, parse(&job, "{\"content\": \"a\\u0000b\"}"));
-    assert_int_equal(job.row.text.length, 3);
+    assert_int_equal(job.row.text.text.length, 3);
 }
 
 static void test_bad_rows(void **state) {
@@ -94,7 +106,32 @@ static void test_bad_rows(void **state) {
         {SBP_INPUT, "{\"messages\": [{\"role\": \"user\"}], \"tools\": [1]}", "tools[0]: expected an object"},
         {SBP_INPUT, "{\"messages\": [{\"role\": \"user\"}], \"chat_template_kwargs\": 1}",
          "expected an object"},
-        {SBP_USAGE, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}", "not built yet"},
+        {SBP_INPUT, "{\"chosen\": \"b\"}", "data.jsonl:7: expected 'rejected', found 'chosen'"},
+        {SBP_INPUT, "{\"chosen\": \"b\", \"rejected\": null}",
+         "expected 'rejected', found 'chosen', 'rejected' (null)"},
+        {SBP_INPUT, "{\"chosen\": \"\", \"rejected\": \"b\"}",
+         "chosen: expected prompt and answer, found an empty string"},
+        {SBP_INPUT, "{\"chosen\": [], \"rejected\": []}", "chosen: expected messages, found an empty list"},
+        {SBP_INPUT, "{\"chosen\": [{\"role\": \"user\"}], \"rejected\": \"b\"}",
+         "rejected: expected a list of messages"},
+        {SBP_INPUT, "{\"prompt\": [], \"chosen\": \"b\", \"rejected\": \"c\"}",
+         "prompt: expected a string, found an array"},
+        {SBP_INPUT, "{\"chosen_ids\": [1], \"rejected_ids\": [2]}",
+         "expected 'prompt_ids' beside 'chosen_ids'"},
+        {SBP_INPUT, "{\"prompt_ids\": [1], \"chosen_ids\": [100], \"rejected_ids\": [2]}",
+         "chosen_ids[0]: expected an id below"},
+        {SBP_INPUT, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"ref_chosen_logps\": [1]}",
+         "ref_chosen_logps: expected a number, found an array"},
+        {SBP_INPUT, "{\"prompt_ids\": [1], \"completion_ids\": [2], \"logprobs\": 1}",
+         "logprobs: expected an array"},
+        {SBP_INPUT, "{\"prompt_ids\": [1], \"completion_ids\": [2], \"logprobs\": [\"a\"]}",
+         "logprobs[0]: expected a number"},
+        {SBP_INPUT, "{\"prompt_ids\": [1], \"completion_ids\": [2], \"env_mask\": [2]}",
+         "env_mask[0]: expected 0 or 1"},
+        {SBP_INPUT, "{\"prompt_ids\": [1], \"completion_ids\": [2], \"group\": 1.5}",
+         "group: expected a string or an integer"},
+        {SBP_INPUT, "{\"prompt_ids\": [1], \"completion_ids\": [2], \"advantage\": \"1\"}",
+         "advantage: expected a number"},
         {SBP_USAGE, "{\"end_of_step\": true}", "not built yet"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
@@ -318,6 +355,223 @@ static void test_tokens_of_trl(void **state) {
     assert_int_equal(row, counts->count);
 }
 
+/* ---- pairs, prompts, rollouts ---------------------------------------------------------------------------
+ */
+
+static void test_where_pairs_part(void **state) {
+    (void)state;
+    static const struct {
+        const char *a, *b;
+        size_t split;
+    } cases[] = {
+        {"The sky is blue", "The sky is green", 10}, /* the space goes to the answers */
+        {"The sky isblue", "The sky isgreen", 10},
+        {"abc", "abd", 2},
+        {"abc", "xbc", 0},
+        {"abc ", "xbc ", 0}, /* TRL: 3 */
+        {"abc", "abcd", 2},  /* one begins the other: all but the last character */
+        {"abcd", "abc", 2},
+        {"abc", "abc", 2},
+        {"a", "a", 0},
+        {" a", " b", 0},
+        {"  a", "  b", 1},
+        {"ab ", "ab c", 2},            /* no break: the space is the last character, as it is */
+        {"d\xc3\xa9", "d\xc3\xa8", 1}, /* e with two accents: not within a character */
+        {"d\xc3\xa9", "d\xc3\xa9x", 1},
+        {"\xf0\x9f\x98\x80", "\xf0\x9f\x98\x81", 0},
+        {"x \xf0\x9f\x98\x80", "x \xf0\x9f\x98\x81", 1},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        sbp_row_text a = {cases[i].a, strlen(cases[i].a)}, b = {cases[i].b, strlen(cases[i].b)};
+        assert_int_equal(sbp_pair_split_texts(a, b), cases[i].split);
+    }
+}
+
+/* A conversation's answers: 'prompt' of the row that a list of messages is left of. */
+static void test_messages_of_pairs(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *chosen, *rejected;
+        int64_t prompt;
+    } cases[] = {
+        {"{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}",
+         "{\"content\": \"a\", \"role\": \"user\", \"name\": null}, {\"role\": \"assistant\", \"content\": "
+         "\"c\"}",
+         1},
+        {"{\"role\": \"user\", \"content\": \"a\"}", "{\"role\": \"user\", \"content\": \"b\"}", 0},
+        {"{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}",
+         "{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}", 1},
+        {"{\"role\": \"user\", \"content\": \"a\", \"x\": [1, {\"y\": true}]}, {\"role\": \"assistant\"}",
+         "{\"role\": \"user\", \"content\": \"a\", \"x\": [1.0, {\"y\": true}]}, {\"role\": \"tool\"}", 1},
+        {"{\"role\": \"user\", \"content\": \"a\", \"x\": [1]}, {\"role\": \"assistant\"}",
+         "{\"role\": \"user\", \"content\": \"a\", \"x\": [2]}, {\"role\": \"assistant\"}", 0},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        row_job job = start(f);
+        /* a prompt that is a string beside conversations is not read */
+        assert_ok(f, parse(&job, sbp_arena_printf(f->arena, "{%s\"chosen\": [%s], \"rejected\": [%s]}",
+                                                  i % 2 ? "\"prompt\": \"a\", " : "", cases[i].chosen,
+                                                  cases[i].rejected)));
+        assert_int_equal(job.row.text.messages->count, cases[i].prompt);
+        assert_true(job.row.completion.messages->count > 0);
+        assert_true(job.row.rejected.messages->count > 0);
+    }
+}
+
+static void test_pairs_where_none_is_wanted(void **state) {
+    io_fixture *f = *state;
+    row_job job = start(f);
+    job.options.no_pairs = "the plan is for others";
+    assert_fails(f, SBP_USAGE, "data.jsonl:7: rows with 'chosen', 'rejected', and the plan is for others",
+                 parse(&job, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}"));
+    assert_fails(f, SBP_USAGE, "rows with 'prompt' alone, and the plan", parse(&job, "{\"prompt\": \"a\"}"));
+    /* what else the row is counts then */
+    assert_ok(f, parse(&job, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"text\": \"d\"}"));
+    assert_int_equal(job.form.type, SBP_ROW_TEXT);
+    /* and what stands beside is not read, if not wanted */
+    job = start(f);
+    assert_ok(f, parse(&job, "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": true}"));
+    assert_fails(f, SBP_INPUT, "the first row has 'prompt', 'completion', 'label', and so must all",
+                 parse(&job, "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": \"x\"}"));
+    job = start(f);
+    job.options.fields = false;
+    assert_ok(f, parse(&job, "{\"prompt\": \"a\", \"completion\": \"b\", \"reward\": \"?\", \"group\": []}"));
+    assert_int_equal(job.form.fields, 0);
+}
+
+static sbp_documents make_all(io_fixture *f, sbp_document_maker *maker, const char *line) {
+    row_job job = start(f);
+    sbp_documents made;
+    job.options.vocab_size = 512;
+    assert_ok(f, parse(&job, line));
+    assert_ok(f, sbp_documents_make(maker, f->arena, &job.row, &made));
+    return made;
+}
+
+static void test_pairs(void **state) {
+    io_fixture *f = *state;
+    const sbp_tokenizer *tokenizer = load_tokenizer(f);
+    sbp_document_maker maker = {.tokenizer = tokenizer, .diag = f->diag};
+    sbp_documents made =
+        make_all(f, &maker,
+                 "{\"prompt\": \"One day,\", \"chosen\": \" a cat\", \"rejected\": \" a dog</s>\", "
+                 "\"ref_rejected_logps\": -2.5, \"ref_chosen_logps\": -1}");
+    sbp_encoding prompt;
+    assert_ok(f, sbp_tokenizer_encode(tokenizer, f->arena, f->diag, "One day,", 8, SBP_ADD_SPECIAL_TOKENS,
+                                      &prompt));
+    assert_int_equal(made.count, 2);
+    assert_int_equal(made.group, 0);
+    expect_ids(f, &made.documents[0], tokenizer, "One day, a cat</s>");
+    expect_ids(f, &made.documents[1], tokenizer, "One day, a dog</s>");
+    assert_string_equal(made.documents[0].part, "chosen");
+    assert_string_equal(made.documents[1].part, "rejected");
+    for (int i = 0; i < 2; i++) {
+        const sbp_document *d = &made.documents[i];
+        expect_labels(d, prompt.count);
+        assert_int_equal(d->prompt, prompt.count);
+        assert_int_equal(d->number_count, 1);
+        assert_string_equal(d->numbers[0].name, "ref_logps_sum");
+        assert_true(d->numbers[0].value == (i ? -2.5 : -1));
+    }
+    /* tokens merge across the border of one answer: both begin earlier */
+    made = make_all(f, &maker, "{\"prompt\": \"Once upon a ti\", \"chosen\": \"me\", \"rejected\": \" xx\"}");
+    assert_int_equal(sbp_diag_count(f->diag, SBP_WARNING), 1);
+    assert_int_equal(made.documents[0].prompt, made.documents[1].prompt);
+    assert_ok(f, sbp_tokenizer_encode(tokenizer, f->arena, f->diag, "Once upon a ti", 14,
+                                      SBP_ADD_SPECIAL_TOKENS, &prompt));
+    assert_true(made.documents[1].prompt < prompt.count);
+    assert_memory_equal(made.documents[1].ids, prompt.ids, (size_t)prompt.count * 4); /* alone it would not */
+    expect_labels(&made.documents[1], made.documents[0].prompt);
+    /* ids */
+    made = make_all(f, &maker, "{\"prompt_ids\": [5], \"chosen_ids\": [6, 7], \"rejected_ids\": [8]}");
+    assert_int_equal(made.documents[0].count, 3);
+    assert_int_equal(made.documents[1].ids[1], 8);
+    expect_labels(&made.documents[1], 1);
+
+    row_job job = start(f);
+    assert_ok(f, parse(&job, "{\"prompt_ids\": [5], \"chosen_ids\": [6], \"rejected_ids\": []}"));
+    assert_fails(f, SBP_INPUT, "data.jsonl:7: rejected_ids: expected an answer, found no token",
+                 sbp_documents_make(&maker, f->arena, &job.row, &made));
+    maker.loss_on = SBP_LOSS_ALL;
+    assert_fails(f, SBP_USAGE, "--loss-on all is not for them",
+                 sbp_documents_make(&maker, f->arena, &job.row, &made));
+}
+
+static void test_prompts_alone(void **state) {
+    io_fixture *f = *state;
+    const sbp_tokenizer *tokenizer = load_tokenizer(f);
+    sbp_document_maker maker = {.tokenizer = tokenizer, .diag = f->diag};
+    sbp_document d = make(f, &maker, "{\"prompt\": \"One day,\"}");
+    expect_ids(f, &d, tokenizer, "One day,");
+    expect_labels(&d, d.count);
+    assert_int_equal(d.prompt, d.count);
+    assert_string_equal(d.part, "prompt");
+}
+
+static void test_rollouts(void **state) {
+    io_fixture *f = *state;
+    const sbp_tokenizer *tokenizer = load_tokenizer(f);
+    sbp_document_maker maker = {.tokenizer = tokenizer, .diag = f->diag};
+    sbp_documents made = make_all(
+        f, &maker,
+        "{\"prompt_ids\": [5, 6], \"completion_ids\": [7, 8, 9], \"logprobs\": [-1, null, -3], \"env_mask\": "
+        "[1, 0, 1], "
+        "\"old_per_token_logps\": [-0.1, -0.2, -0.3], \"reward\": 2, \"advantage\": -0.5, \"group\": \"a\"}");
+    const sbp_document *d = made.documents;
+    assert_int_equal(made.count, 1);
+    assert_int_equal(d->column_count, 2);
+    assert_string_equal(d->columns[0].name, "old_logps");
+    assert_string_equal(d->columns[1].name, "sampling_logps");
+    static const double want[] = {0, 0, -0.1, -0.2, -0.3};
+    assert_memory_equal(d->columns[0].values, want, sizeof want);
+    assert_true(d->columns[1].values[2] == -1 && d->columns[1].values[4] == -3);
+    assert_true(d->columns[1].values[3] != d->columns[1].values[3]); /* null */
+    static const int32_t labels[] = {-100, -100, 7, -100, 9};
+    assert_memory_equal(d->labels, labels, sizeof labels);
+    assert_int_equal(d->number_count, 2);
+    assert_string_equal(d->numbers[0].name, "advantage");
+    assert_true(d->numbers[0].value == -0.5 && d->numbers[1].value == 2);
+
+    /* groups: by key; without one by the tokens of the prompt */
+    static const char row[] = "{\"prompt_ids\": [%d], \"completion_ids\": [7], \"reward\": 1%s}";
+    uint64_t groups[5];
+    static const struct {
+        int prompt;
+        const char *group;
+    } rows[] = {{5, ""}, {5, ""}, {6, ""}, {5, ", \"group\": 1"}, {6, ", \"group\": 1"}};
+    for (int i = 0; i < SBP_COUNT(rows); i++) {
+        groups[i] = make_all(f, &maker, sbp_arena_printf(f->arena, row, rows[i].prompt, rows[i].group)).group;
+        assert_true(groups[i] != 0);
+    }
+    assert_true(groups[0] == groups[1] && groups[0] != groups[2] && groups[3] == groups[4]);
+
+    static const struct {
+        const char *line, *message;
+    } bad[] = {
+        {"{\"prompt_ids\": [5], \"completion_ids\": [7], \"logprobs\": []}",
+         "logprobs: expected as many items as the completion has tokens (1), found 0"},
+        {"{\"prompt_ids\": [5], \"completion_ids\": [7], \"env_mask\": [1, 1]}",
+         "env_mask: expected as many items as the completion has tokens (1), found 2"},
+        {"{\"prompt\": \"One day,\", \"completion\": \" a\", \"ref_per_token_logps\": [1]}",
+         "ref_per_token_logps: expected as many items as the completion has tokens (2), found 1"},
+    };
+    for (int i = 0; i < SBP_COUNT(bad); i++) {
+        row_job job = start(f);
+        assert_ok(f, parse(&job, bad[i].line));
+        assert_fails(f, SBP_INPUT, bad[i].message, sbp_documents_make(&maker, f->arena, &job.row, &made));
+    }
+    maker.loss_on = SBP_LOSS_ALL;
+    row_job job = start(f);
+    assert_ok(f, parse(&job, "{\"prompt_ids\": [5], \"completion_ids\": [7], \"logprobs\": [1]}"));
+    assert_fails(f, SBP_USAGE, "logprobs are of the completion: --loss-on all",
+                 sbp_documents_make(&maker, f->arena, &job.row, &made));
+    /* an answer without a token is one that nothing is learnt from */
+    maker.loss_on = SBP_LOSS_AUTO;
+    made = make_all(f, &maker, "{\"prompt_ids\": [5], \"completion_ids\": [], \"reward\": 1}");
+    assert_int_equal(made.documents->count, 1);
+    assert_int_equal(made.documents->labels[0], -100);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_types, io_setup, io_teardown),
@@ -328,6 +582,12 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_prompts, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_ids, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_tokens_of_trl, io_setup, io_teardown),
+        cmocka_unit_test(test_where_pairs_part),
+        cmocka_unit_test_setup_teardown(test_messages_of_pairs, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_pairs_where_none_is_wanted, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_pairs, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_prompts_alone, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_rollouts, io_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
