@@ -176,12 +176,11 @@ static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
         find_fields(r, form);
         return SBP_OK;
     }
-    if (find_pair(r, form) || find_prompt(r, form)) {
-        if (!no_pairs)
-            return SBP_OK;
+    if (no_pairs && find_pair(r, form))
         return sbp_fail(r->diag, SBP_USAGE, "%s: rows with %s, and %s", r->where, value_names(form),
                         no_pairs);
-    }
+    if (!no_pairs && find_prompt(r, form))
+        return SBP_OK;
     if (has(r, "end_of_step"))
         return sbp_fail(r->diag, SBP_USAGE, "%s: rows that end a step are not built yet", r->where);
     return sbp_fail(

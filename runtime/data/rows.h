@@ -23,8 +23,8 @@
  * a space: not here.) A prompt that is a string beside answers that are conversations is not read: they have
  * it within.
  *
- * Errors: SBP_INPUT, "FILE:LINE: field: expected .., found ..". SBP_USAGE: pairs and prompts where they are
- * not wanted. Threads: none of this keeps state.
+ * Errors: SBP_INPUT, "FILE:LINE: field: expected .., found ..". SBP_USAGE: pairs where they are not
+ * wanted. Threads: none of this keeps state.
  */
 #ifndef SBP_RUNTIME_DATA_ROWS_H
 #define SBP_RUNTIME_DATA_ROWS_H

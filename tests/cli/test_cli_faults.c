@@ -40,7 +40,8 @@ static void test_usage(void **state) {
         {"$R tokenize", "expected one model or plan, found 0"},
         {"$R tokenize $S --chat-template nothing", "no file, no directory with a template"},
         {"$R tokenize $S --lr 1", "--lr is an option of sbprun"},
-        {"echo '{\"chosen\": \"a\", \"rejected\": \"b\"}' | $R $D/p --data -", "the objective trains on single texts"},
+        {"echo '{\"chosen\": \"a\", \"rejected\": \"b\"}' | $R $D/p --data -",
+         "the objective trains on single texts"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         cli_fails(f, 2, cases[i].message, cases[i].command);

@@ -424,7 +424,8 @@ static void test_pairs_where_none_is_wanted(void **state) {
     job.options.no_pairs = "the plan is for others";
     assert_fails(f, SBP_USAGE, "data.jsonl:7: rows with 'chosen', 'rejected', and the plan is for others",
                  parse(&job, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}"));
-    assert_fails(f, SBP_USAGE, "rows with 'prompt' alone, and the plan", parse(&job, "{\"prompt\": \"a\"}"));
+    assert_fails(f, SBP_INPUT, "data.jsonl:7: found 'prompt', expected 'text'",
+                 parse(&job, "{\"prompt\": \"a\"}"));
     /* what else the row is counts then */
     assert_ok(f, parse(&job, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"text\": \"d\"}"));
     assert_int_equal(job.form.type, SBP_ROW_TEXT);
