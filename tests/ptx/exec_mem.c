@@ -87,11 +87,117 @@ static void to_registers(const ptx_warp *w, const ptx_insn *i, int lane, const u
     }
 }
 
+#define MOVE_LANES(REGISTER, ELEMENT)                                                                        \
+    PTX_EACH_LANE(l, mask) {                                                                                 \
+        ELEMENT x;                                                                                           \
+        memcpy(&x, from[l] + at, sizeof x);                                                                  \
+        ((REGISTER *)d)[l] = (REGISTER)x;                                                                    \
+    }                                                                                                        \
+    break
+
+// The same for many lanes: from[lane] is where its data begin.
+static void lanes_to_registers(const ptx_warp *w, const ptx_insn *i, uint32_t mask,
+                               uint8_t *const from[PTX_LANES]) {
+    const bool single = i->vector == 1;
+    for (int k = 0; k < i->vector; k++) {
+        const ptx_operand *o = part(&i->op[0], k);
+        if (o->kind != PTX_REGISTER) {
+            continue;
+        }
+        void *d = ptx_lanes_of(w, o);
+        const size_t at = (size_t)k * i->elem_bytes;
+        switch (o->bytes * 100 + i->elem_bytes * 10 + i->flag) {
+        case 440:
+        case 441:
+            MOVE_LANES(uint32_t, uint32_t);
+        case 880:
+        case 881:
+            MOVE_LANES(uint64_t, uint64_t);
+        case 220:
+        case 221:
+            MOVE_LANES(uint16_t, uint16_t);
+        case 210:
+            MOVE_LANES(uint16_t, uint8_t);
+        case 420:
+            MOVE_LANES(uint32_t, uint16_t);
+        case 410:
+            MOVE_LANES(uint32_t, uint8_t);
+        default:
+            PTX_EACH_LANE(l, single ? mask : 0) {
+                to_registers(w, i, (int)l, from[l]);
+            }
+            PTX_EACH_LANE(m, single ? 0 : mask) {
+                uint64_t value = 0;
+                memcpy(&value, from[m] + at, i->elem_bytes);
+                const int shift = 64 - 8 * i->elem_bytes;
+                value = i->flag ? (uint64_t)((int64_t)(value << shift) >> shift) : value;
+                ptx_lane_set(w, o->place, o->bytes, (int)m, value);
+            }
+            break;
+        }
+    }
+}
+
+// What an address operand gives in all lanes.
+static void lane_addresses(const ptx_warp *w, const ptx_operand *o, uint64_t at[PTX_LANES]) {
+    const uint64_t by = (uint64_t)o->value;
+    if (o->place == PTX_NO_PLACE) {
+        for (int l = 0; l < PTX_LANES; l++) {
+            at[l] = by;
+        }
+    } else if (o->bytes == 8) {
+        const uint64_t *base = ptx_at(w, o->place);
+        for (int l = 0; l < PTX_LANES; l++) {
+            at[l] = base[l] + by;
+        }
+    } else if (o->bytes == 4) {
+        const uint32_t *base = ptx_at(w, o->place);
+        for (int l = 0; l < PTX_LANES; l++) {
+            at[l] = base[l] + by;
+        }
+    } else {
+        for (int l = 0; l < PTX_LANES; l++) {
+            at[l] = ptx_lane_address(w, o, l);
+        }
+    }
+}
+
+// Whether all lanes' addresses are in global memory, whatever space is written.
+static bool all_global(const ptx_insn *i, const uint64_t at[PTX_LANES], uint32_t mask) {
+    bool all = i->space == PTX_GLOBAL;
+    if (i->space == PTX_GENERIC) {
+        all = true;
+        PTX_EACH_LANE(l, mask) {
+            all &= at[l] < PTX_PARAM_WINDOW;
+        }
+    }
+    return all;
+}
+
+// No two lanes have one address, as far as a short look can tell.
+static bool all_apart(const uint32_t at[PTX_LANES], uint32_t mask, uint32_t bytes) {
+    const int shift = __builtin_ctz(bytes);
+    uint64_t seen[4] = {0};
+    bool twice = false;
+    PTX_EACH_LANE(l, mask) {
+        const uint32_t slot = at[l] >> shift & 255;
+        twice |= seen[slot / 64] >> slot % 64 & 1;
+        seen[slot / 64] |= UINT64_C(1) << slot % 64;
+    }
+    return !twice;
+}
+
 static void load_shared(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     const uint32_t bytes = (uint32_t)i->elem_bytes * i->vector;
+    uint64_t wide[PTX_LANES];
     uint32_t at[PTX_LANES], left = mask;
+    uint8_t *from[PTX_LANES];
+    lane_addresses(w, &i->op[1], wide);
     PTX_EACH_LANE(l, mask) {
-        at[l] = ptx_shared_address(w, i, (int)l, ptx_lane_address(w, &i->op[1], (int)l));
+        at[l] = wide[l] > UINT32_MAX ? ptx_shared_address(w, i, (int)l, wide[l]) : (uint32_t)wide[l];
+    }
+    if (all_apart(at, mask, bytes)) {
+        left = ptx_shared_warp(w, i, at, mask, bytes, false);
     }
     while (left) { // lanes that read the same bytes, together
         const uint32_t address = at[__builtin_ctz(left)];
@@ -103,8 +209,9 @@ static void load_shared(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         left &= ~same;
     }
     PTX_EACH_LANE(n, mask) {
-        to_registers(w, i, (int)n, w->block->shared.data + at[n]);
+        from[n] = w->block->shared.data + at[n];
     }
+    lanes_to_registers(w, i, mask, from);
     if (w->launch->line_counts) {
         ptx_count_shared(w->launch, i, at, mask, (int)bytes);
     }
@@ -117,9 +224,28 @@ static void exec_ld(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         return;
     }
     uint64_t at[PTX_LANES];
-    uint32_t global = 0;
-    PTX_EACH_LANE(l, mask) {
-        at[l] = ptx_lane_address(w, &i->op[1], (int)l);
+    uint32_t global = 0, left = mask;
+    lane_addresses(w, &i->op[1], at);
+    if (i->sem == PTX_WEAK && all_global(i, at, mask)) {
+        uint8_t *from[PTX_LANES];
+        bool same = true;
+        PTX_EACH_LANE(l, mask) {
+            same &= at[l] == at[__builtin_ctz(mask)];
+        }
+        // Of lanes that read the same bytes the last is remembered.
+        const uint32_t asked = same ? 1U << (31 - __builtin_clz(mask)) : mask;
+        left = ptx_global_warp(w, at, asked, bytes, false, from);
+        if (same && !left) {
+            PTX_EACH_LANE(m, mask) {
+                from[m] = from[31 - __builtin_clz(mask)];
+            }
+        } else if (same) {
+            left = mask;
+        }
+        lanes_to_registers(w, i, mask & ~left, from);
+        global = mask & ~left;
+    }
+    PTX_EACH_LANE(l, left) {
         const ptx_space space = ptx_resolve(i->space, &at[l]);
         const ptx_access access = i->sem == PTX_WEAK ? PTX_READ : PTX_STRONG_READ;
         const uint8_t *data;
@@ -160,6 +286,43 @@ static void from_registers(const ptx_warp *w, const ptx_insn *i, int lane, uint8
     }
 }
 
+#define STORE_LANES(REGISTER, ELEMENT)                                                                       \
+    PTX_EACH_LANE(l, mask) {                                                                                 \
+        const ELEMENT x = (ELEMENT)((const REGISTER *)s)[l];                                                 \
+        memcpy(to[l] + at, &x, sizeof x);                                                                    \
+    }                                                                                                        \
+    break
+
+// The same for many lanes, to where to[lane] says.
+static void lanes_from_registers(const ptx_warp *w, const ptx_insn *i, uint32_t mask,
+                                 uint8_t *const to[PTX_LANES]) {
+    const uint32_t *places = i->more;
+    for (int k = 0; k < i->vector; k++) {
+        const ptx_operand *o = part(&i->op[1], k);
+        const int bytes = o->kind == PTX_REGISTER ? o->bytes : i->elem_bytes == 1 ? 2 : i->elem_bytes;
+        const void *s = ptx_at(w, places[k]);
+        const size_t at = (size_t)k * i->elem_bytes;
+        switch (bytes * 10 + i->elem_bytes) {
+        case 44:
+            STORE_LANES(uint32_t, uint32_t);
+        case 88:
+            STORE_LANES(uint64_t, uint64_t);
+        case 22:
+            STORE_LANES(uint16_t, uint16_t);
+        case 21:
+            STORE_LANES(uint16_t, uint8_t);
+        case 41:
+            STORE_LANES(uint32_t, uint8_t);
+        default:
+            PTX_EACH_LANE(m, mask) {
+                const uint64_t value = ptx_lane_value(w, places[k], bytes, (int)m);
+                memcpy(to[m] + at, &value, i->elem_bytes);
+            }
+            break;
+        }
+    }
+}
+
 /* Of lanes that store to one address the last one wins; the others leave no trace. So warps that all do the
  * same agree to the bit, also where the lanes of each differ by the rounding of fused sums. */
 static uint32_t winners(const uint64_t at[PTX_LANES], uint32_t mask) {
@@ -180,16 +343,38 @@ static uint32_t winners(const uint64_t at[PTX_LANES], uint32_t mask) {
     return kept;
 }
 
+// Weak stores, no two of them to one address: those that raise no question. The lanes that are left.
+static uint32_t store_plain(ptx_warp *w, const ptx_insn *i, const uint64_t at[PTX_LANES], uint32_t mask) {
+    const uint32_t bytes = (uint32_t)i->elem_bytes * i->vector;
+    uint8_t *to[PTX_LANES];
+    uint32_t left = mask;
+    if (i->space == PTX_SHARED) {
+        uint32_t low[PTX_LANES];
+        uint64_t high = 0;
+        PTX_EACH_LANE(l, mask) {
+            low[l] = (uint32_t)at[l];
+            high |= at[l] >> 32;
+            to[l] = w->block->shared.data + low[l];
+        }
+        left = high ? mask : ptx_shared_warp(w, i, low, mask, bytes, true);
+    } else if (all_global(i, at, mask)) {
+        left = ptx_global_warp(w, at, mask, bytes, true, to);
+    }
+    lanes_from_registers(w, i, mask & ~left, to);
+    return left;
+}
+
 static void exec_st(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     const uint32_t bytes = (uint32_t)i->elem_bytes * i->vector;
     uint64_t at[PTX_LANES];
     uint32_t shared_at[PTX_LANES], global = 0, shared = 0;
-    PTX_EACH_LANE(n, mask) {
-        at[n] = ptx_lane_address(w, &i->op[0], (int)n);
-    }
+    lane_addresses(w, &i->op[0], at);
     // A space of its own for each lane has no common address.
     const bool common = i->sem == PTX_WEAK && (i->space == PTX_SHARED || i->space == PTX_GLOBAL);
-    const uint32_t stored = common ? winners(at, mask) : mask;
+    uint32_t left = common ? winners(at, mask) : mask;
+    if (common) {
+        left = store_plain(w, i, at, left);
+    }
     PTX_EACH_LANE(l, mask) {
         const ptx_space space = ptx_resolve(i->space, &at[l]);
         if (space == PTX_SHARED) {
@@ -197,7 +382,7 @@ static void exec_st(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         }
         shared |= (uint32_t)(space == PTX_SHARED) << l;
         global |= (uint32_t)(space == PTX_GLOBAL) << l;
-        if (!(stored >> l & 1)) {
+        if (!(left >> l & 1)) {
             continue;
         }
         uint8_t data[32];

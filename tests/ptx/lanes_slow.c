@@ -1,6 +1,7 @@
 /* Arithmetic in 16 bits and in f32 and f64 with directed rounding: lane by lane, through tensor/formats.h.
  * Also the search of all tables. */
 #include "tests/ptx/lanes.h"
+#include "tests/ptx/shadow.h"
 #include "tests/ptx/tensor/formats.h"
 
 #include <fenv.h>
@@ -166,8 +167,9 @@ ROUNDED(ROUNDED_FUNCTION)
     X(type, ltu, !(a >= b))                                                                                  \
     X(type, leu, !(a > b))                                                                                   \
     X(type, gtu, !(a <= b))                                                                                  \
-    X(type, geu, !(a < b)) X(type, equ, !(a < b || a > b)) X(type, neu, a != b)                              \
-        X(type, num, a == a && b == b) X(type, nan, a != a || b != b)
+    X(type, geu, !(a < b))                                                                                   \
+    X(type, equ, !(a < b || a > b)) X(type, neu, a != b) X(type, num, a == a && b == b)                      \
+        X(type, nan, a != a || b != b)
 #define COMPARISON(type, name, condition)                                                                    \
     static uint32_t compare_##name##_##type(const void *a_, const void *b_) {                                \
         uint32_t holds = 0;                                                                                  \
@@ -210,6 +212,15 @@ static int isa(void) {
     }
 #endif
     return 0;
+}
+
+const ptx_shadow_ops *ptx_shadow_best(void) {
+#ifdef PTX_HAS_ISAS
+    static const ptx_shadow_ops *const fast[] = {&ptx_shadow_base, &ptx_shadow_v3, &ptx_shadow_v4};
+    return fast[isa()];
+#else
+    return &ptx_shadow_base;
+#endif
 }
 
 const ptx_lanes_op *ptx_lanes_find(const char *key) {

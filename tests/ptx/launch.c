@@ -1,5 +1,6 @@
 /* Launches: blocks in any order, several at a time, warps in random order, and the end of all that waits. */
-#include "tests/ptx/machine.h"
+#include "tests/ptx/lanes.h"
+#include "tests/ptx/shadow.h"
 
 #include <stdlib.h>
 
@@ -362,6 +363,9 @@ sbp_ptx_status sbp_ptx_launch(const sbp_ptx_entry *entry, const uint32_t grid[3]
     if (L->memory->clock > UINT32_C(0xc0000000)) {
         ptx_memory_forget(L->memory);
     }
+    L->shadow = ptx_shadow_best();
+    L->flush = ptx_lanes_find("flush.f32")->fn;
+    L->saturate = ptx_lanes_find("saturate.f32")->fn;
     L->begin = ptx_tick(L);
     if (!prepare(L, params)) {
         launch_free(L);

@@ -185,8 +185,10 @@ struct ptx_launch {
     uint32_t next_block, block_count;
     ptx_signals signals; // global memory
     bool races;
-    ptx_allocation *near; // the last allocation that was accessed
-    ptx_view *held;       // of an instruction that may end in a fault
+    const struct ptx_shadow_ops *shadow;
+    ptx_lanes_fn *flush, *saturate; // of f32
+    ptx_allocation *near;           // the last allocation that was accessed
+    ptx_view *held;                 // of an instruction that may end in a fault
 };
 
 static inline uint64_t ptx_random(ptx_launch *L) {
@@ -273,6 +275,10 @@ void ptx_shared_read(ptx_warp *w, const ptx_insn *i, uint32_t lanes, uint32_t ad
                      uint32_t align);
 void ptx_shared_bounds(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
                        uint32_t align);
+/* Plain accesses of the lanes of a warp, no two to one address: those that raise no question are done. The
+ * lanes that are left. */
+uint32_t ptx_shared_warp(ptx_warp *w, const ptx_insn *i, const uint32_t at[PTX_LANES], uint32_t mask,
+                         uint32_t bytes, bool write);
 // Asynchronous operations of a lane: beginning to write; to read; what ended.
 void ptx_shared_async_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
                             bool proxy);
@@ -304,6 +310,10 @@ void ptx_signals_free(ptx_signals *s);
  * having been written; races are looked for and remembered. */
 uint8_t *ptx_global_access(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes,
                            uint32_t align, ptx_access access, const void *data);
+/* Plain accesses of the lanes of a warp, no two to one address: those that raise no question are done, and
+ * host[] says where their bytes are. The lanes that are left. */
+uint32_t ptx_global_warp(ptx_warp *w, const uint64_t at[PTX_LANES], uint32_t mask, uint32_t bytes, bool write,
+                         uint8_t *host[PTX_LANES]);
 // A load through a cache that sees no writes of this launch: there may be none.
 void ptx_global_unwritten(ptx_warp *w, const ptx_insn *i, int lane, uint64_t address, uint32_t bytes);
 // The same by the async proxy: reads of bulk copies; writes, of `data`, are pending until they are done.

@@ -20,7 +20,8 @@ sbp_ptx_memory *sbp_ptx_memory_create(uint64_t limit_bytes) {
 static void pages_free(ptx_allocation *a) {
     if (a->pages) {
         for (uint64_t i = 0; i <= a->bytes / PTX_PAGE_BYTES; i++) {
-            free(a->pages[i].traces);
+            free(a->pages[i].write_time);
+            free(a->pages[i].more);
         }
         free(a->pages);
         a->pages = NULL;
@@ -217,25 +218,32 @@ bool sbp_ptx_memory_fill(sbp_ptx_memory *memory, uint64_t address, uint32_t valu
 
 // ---- traces -----------------------------------------------------------------------------------------------
 
-// Gives a page traces of smaller units, each with what its larger one had.
+// Gives a page smaller units, each with what its larger one had.
 static bool page_split(ptx_page *page, int shift) {
     const size_t units = (size_t)PTX_PAGE_BYTES >> shift;
-    ptx_trace *traces = calloc(units, sizeof *traces);
-    if (!traces) {
+    uint32_t *all = calloc(4 * units, sizeof *all);
+    ptx_more_readers *more = page->more ? calloc(units, sizeof *more) : NULL;
+    if (!all || (page->more && !more)) {
+        free(all);
+        free(more);
         return false;
     }
-    if (page->traces) {
-        for (size_t i = 0; i < units; i++) {
-            traces[i] = page->traces[i >> (page->shift - shift)];
+    const int by = page->shift - shift;
+    for (size_t i = 0; page->write_time && i < units; i++) {
+        for (size_t k = 0; k < 4; k++) {
+            all[k * units + i] = page->write_time[k * (units >> by) + (i >> by)];
         }
-        free(page->traces);
+        if (more) {
+            more[i] = page->more[i >> by];
+        }
     }
-    page->traces = traces;
-    page->shift = shift;
+    free(page->write_time);
+    free(page->more);
+    *page = (ptx_page){shift, all, all + units, all + 2 * units, all + 3 * units, more};
     return true;
 }
 
-ptx_trace *ptx_traces(ptx_allocation *a, uint64_t offset, uint32_t bytes, int *out_count) {
+ptx_page *ptx_page_of(ptx_allocation *a, uint64_t offset, uint32_t bytes, uint32_t *first, uint32_t *count) {
     if (!a->pages) {
         a->pages = calloc(a->bytes / PTX_PAGE_BYTES + 1, sizeof *a->pages);
         if (!a->pages) {
@@ -245,11 +253,12 @@ ptx_trace *ptx_traces(ptx_allocation *a, uint64_t offset, uint32_t bytes, int *o
     ptx_page *page = &a->pages[offset / PTX_PAGE_BYTES];
     const uint32_t both = (uint32_t)offset | bytes;
     const int shift = both & 1 ? 0 : both & 2 ? 1 : 2;
-    if ((!page->traces || page->shift > shift) && !page_split(page, shift)) {
+    if ((!page->write_time || page->shift > shift) && !page_split(page, shift)) {
         return NULL;
     }
-    *out_count = (int)(bytes >> page->shift);
-    return page->traces + (offset % PTX_PAGE_BYTES >> page->shift);
+    *count = bytes >> page->shift;
+    *first = (uint32_t)(offset % PTX_PAGE_BYTES) >> page->shift;
+    return page;
 }
 
 void ptx_memory_forget(sbp_ptx_memory *memory) {

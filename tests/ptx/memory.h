@@ -5,19 +5,22 @@
 
 #include "tests/ptx/ptx.h"
 
-/* Who touched a unit of 1, 2 or 4 bytes of global memory last. A time is the memory's clock (which goes on
- * from launch to launch; 0: never), a thread is numbered through the grid, with flags above. */
-typedef struct {
-    uint32_t write_time, writer;
-    uint32_t read_time[2], reader[2]; // the last reader, and the last one of another block
-} ptx_trace;
-
 enum { PTX_PAGE_BYTES = 4096 };
 
-// Traces of a page: units of 1 << shift bytes.
+/* Other readers of a unit than the last: the last ones of two other blocks, and one of the last one's block
+ * before it. */
+typedef struct {
+    uint32_t time[3], who[3];
+} ptx_more_readers;
+
+/* Who touched each unit of 1 << shift (0, 1, 2) bytes of a page of global memory last. A time is the memory's
+ * clock (which goes on from launch to launch; 0: never), a thread is numbered through the grid, with flags
+ * above. */
 typedef struct {
     int shift;
-    ptx_trace *traces;
+    uint32_t *write_time; // one piece of memory with the next three; NULL: nothing yet
+    uint32_t *writer, *read_time, *reader;
+    ptx_more_readers *more; // NULL: nobody else
 } ptx_page;
 
 typedef struct {
@@ -41,9 +44,10 @@ ptx_allocation *ptx_memory_at(const sbp_ptx_memory *memory, uint64_t address);
 bool ptx_written(const ptx_allocation *allocation, uint64_t offset, uint64_t bytes);
 void ptx_mark_written(ptx_allocation *allocation, uint64_t offset, uint64_t bytes, bool written);
 
-/* The traces of [offset, offset + bytes), which lies in one page: their first, and in *out_count how many.
- * NULL: out of memory. */
-ptx_trace *ptx_traces(ptx_allocation *allocation, uint64_t offset, uint32_t bytes, int *out_count);
+/* The page of [offset, offset + bytes), which lies in one, with units that the range is whole ones of: *first
+ * is the first of them, *count how many. NULL: out of memory. */
+ptx_page *ptx_page_of(ptx_allocation *allocation, uint64_t offset, uint32_t bytes, uint32_t *first,
+                      uint32_t *count);
 // Forgets all traces and starts the clock anew.
 void ptx_memory_forget(sbp_ptx_memory *memory);
 

@@ -204,35 +204,28 @@ static void branch(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     }
 }
 
-static void flush_lanes(float *out, const float *in) {
-    uint32_t bits[PTX_LANES];
-    memcpy(bits, in, sizeof bits);
-    for (int l = 0; l < PTX_LANES; l++) {
-        bits[l] = bits[l] & 0x7f800000 ? bits[l] : bits[l] & 0x80000000;
-    }
-    memcpy(out, bits, sizeof bits);
+static void flush_lanes(const ptx_launch *L, void *out, const void *in) {
+    const void *s[3] = {in, NULL, NULL};
+    L->flush(out, s, PTX_FULL, 0);
 }
 
 // .ftz and .sat of f32.
 static void run_flushed(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
+    const ptx_launch *L = w->launch;
     float in[3][PTX_LANES], out[PTX_LANES];
-    const void *s[3] = {NULL, NULL, NULL};
+    const void *s[3] = {NULL, NULL, NULL}, *result[3] = {out, NULL, NULL};
     for (int k = 0; k < i->sources; k++) {
         s[k] = ptx_at(w, i->src[k]);
         if (i->flush) {
-            flush_lanes(in[k], s[k]);
+            flush_lanes(L, in[k], s[k]);
             s[k] = in[k];
         }
     }
     i->lanes(out, s, PTX_FULL, i->extra);
-    if (i->flush) {
-        flush_lanes(out, out);
+    if (i->flush && i->saturate) {
+        flush_lanes(L, out, out);
     }
-    float *d = ptx_at(w, i->dst);
-    PTX_EACH_LANE(l, mask) {
-        const float x = out[l];
-        d[l] = !i->saturate ? x : x > 1 ? 1 : x > 0 ? x : 0;
-    }
+    (i->saturate ? L->saturate : L->flush)(ptx_at(w, i->dst), result, mask, 0);
 }
 
 static void run_lanes(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
@@ -258,8 +251,8 @@ static void run_compare(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     float in[2][PTX_LANES];
     const void *a = ptx_at(w, i->src[0]), *b = ptx_at(w, i->src[1]);
     if (i->flush) {
-        flush_lanes(in[0], a);
-        flush_lanes(in[1], b);
+        flush_lanes(w->launch, in[0], a);
+        flush_lanes(w->launch, in[1], b);
         a = in[0];
         b = in[1];
     }

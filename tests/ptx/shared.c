@@ -1,5 +1,5 @@
 /* Shared memory: bounds, bytes that were never written or are pending, races by byte. */
-#include "tests/ptx/machine.h"
+#include "tests/ptx/shadow.h"
 
 #include <stdlib.h>
 
@@ -73,13 +73,13 @@ static uint32_t code_of(ptx_shared *s, int warp, uint32_t lanes) {
     return (uint32_t)(FIRST_SET + (*count)++);
 }
 
-static void remember_read(ptx_warp *w, uint32_t lanes, uint32_t address, uint32_t bytes) {
+// Room for reads of this warp at this time.
+static void make_reads(ptx_warp *w) {
     ptx_shared *s = &w->block->shared;
-    const int warp = w->index;
-    uint32_t now = ptx_now(w->launch);
-    if (!s->reads[warp]) {
-        s->reads[warp] = calloc(s->bytes + 16U, sizeof(uint32_t));
-        if (!s->reads[warp]) {
+    const uint32_t now = ptx_now(w->launch);
+    if (!s->reads[w->index]) {
+        s->reads[w->index] = calloc(s->bytes + 16U, sizeof(uint32_t));
+        if (!s->reads[w->index]) {
             ptx_no_memory(w->launch);
         }
     }
@@ -91,16 +91,29 @@ static void remember_read(ptx_warp *w, uint32_t lanes, uint32_t address, uint32_
         }
         s->read_base = now - 1;
     }
+}
+
+static void remember_read(ptx_warp *w, uint32_t lanes, uint32_t address, uint32_t bytes) {
+    ptx_shared *s = &w->block->shared;
+    const int warp = w->index;
+    const uint32_t now = ptx_now(w->launch);
+    make_reads(w);
     const uint32_t code = code_of(s, warp, lanes), record = (now - s->read_base) << 6 | code;
-    for (uint32_t b = address; b < address + bytes; b++) {
-        uint32_t *r = &s->reads[warp][b];
-        const uint32_t time = s->read_base + (*r >> 6);
-        uint32_t set = lanes;
-        if (*r && time > w->together && time > w->released) {
-            set |= lanes_of(s, warp, *r & 63);
+    uint32_t *r = &s->reads[warp][address], before = 0, after = record;
+    for (uint32_t k = 0; k < bytes; k++) {
+        if (r[k] != before) { // most bytes are like the one before
+            before = r[k];
+            const uint32_t time = s->read_base + (before >> 6);
+            uint32_t set = lanes;
+            if (before && time > w->together && time > w->released) {
+                set |= lanes_of(s, warp, before & 63);
+            }
+            after = set == lanes ? record : (record & ~63U) | code_of(s, warp, set);
         }
-        *r = set == lanes ? record : (record & ~63U) | code_of(s, warp, set);
-        s->last_read[b] = now;
+        r[k] = after;
+    }
+    for (uint32_t k = 0; k < bytes; k++) {
+        s->last_read[address + k] = now;
     }
 }
 
@@ -162,17 +175,17 @@ static void check_read(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, boo
     }
 }
 
+static uint32_t alike(const ptx_warp *w, uint32_t b, uint32_t end) {
+    return w->launch->shadow->alike(&w->block->shared, b, end - b);
+}
+
 void ptx_shared_read(ptx_warp *w, const ptx_insn *i, uint32_t lanes, uint32_t address, uint32_t bytes,
                      uint32_t align) {
     const ptx_shared *s = &w->block->shared;
-    const int lane = __builtin_ctz(lanes);
-    ptx_shared_bounds(w, i, lane, address, bytes, align);
-    for (uint32_t b = address, like = b; b < address + bytes; b++) {
-        const bool plain = s->state[b] == PTX_BYTE_WRITTEN && s->write_time[b] <= w->block->settled;
-        const bool alike = b > address && s->state[b] == s->state[like] && s->writer[b] == s->writer[like] &&
-                           s->write_time[b] == s->write_time[like]; // as the byte before
-        like = b;
-        if (!plain && !alike) {
+    const uint32_t end = address + bytes;
+    ptx_shared_bounds(w, i, __builtin_ctz(lanes), address, bytes, align);
+    for (uint32_t b = address; b < end; b += alike(w, b, end)) {
+        if (s->state[b] != PTX_BYTE_WRITTEN || s->write_time[b] > w->block->settled) {
             PTX_EACH_LANE(l, lanes) {
                 check_read(w, i, (int)l, b, false);
             }
@@ -207,31 +220,99 @@ static void check_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, bo
     }
 }
 
+// Whether each warp's reads of [b, b + n) are as those of b.
+static bool read_alike(const ptx_block *block, uint32_t b, uint32_t n) {
+    const ptx_shared *s = &block->shared;
+    uint32_t other = 0;
+    for (int r = 0; r < block->warp_count; r++) {
+        for (uint32_t k = 1; s->reads[r] && k < n; k++) {
+            other |= s->reads[r][b + k] ^ s->reads[r][b];
+        }
+    }
+    return !other;
+}
+
+/* Checks for a write of [address, end): bytes of one history once. value: what is written, or NULL. proxy: by
+ * the async proxy. */
+static void check_writes(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t end,
+                         bool strong, const uint8_t *value) {
+    const ptx_shared *s = &w->block->shared;
+    for (uint32_t b = address, n; b < end; b += n) {
+        n = alike(w, b, end);
+        const bool once = (s->last_read[b] <= w->block->settled || read_alike(w->block, b, n)) &&
+                          (!value || s->write_time[b] <= w->block->settled);
+        for (uint32_t k = b; k < (once ? b + 1 : b + n); k++) {
+            check_write(w, i, lane, k, strong, value ? value + (k - address) : NULL);
+        }
+    }
+}
+
+static void fill32(uint32_t *to, uint32_t value, uint32_t count) {
+    for (uint32_t k = 0; k < count; k++) {
+        to[k] = value;
+    }
+}
+
+static void fill16(uint16_t *to, uint16_t value, uint32_t count) {
+    for (uint32_t k = 0; k < count; k++) {
+        to[k] = value;
+    }
+}
+
+static void remember_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
+                           uint8_t state) {
+    ptx_shared *s = &w->block->shared;
+    memset(s->state + address, state, bytes);
+    fill32(s->write_time + address, ptx_now(w->launch), bytes);
+    fill32(s->write_line + address, (uint32_t)i->line, bytes);
+    fill16(s->writer + address, (uint16_t)(w->index * PTX_LANES + lane), bytes);
+}
+
 void ptx_shared_access(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
                        uint32_t align, ptx_access access, const void *data) {
-    ptx_shared *s = &w->block->shared;
     if (access == PTX_READ) {
         ptx_shared_read(w, i, 1U << lane, address, bytes, align);
         return;
     }
     ptx_shared_bounds(w, i, lane, address, bytes, align);
-    const bool strong = access != PTX_WRITE, writes = access != PTX_STRONG_READ;
-    const uint32_t now = ptx_now(w->launch);
+    const bool strong = access != PTX_WRITE;
     for (uint32_t b = address; b < address + bytes; b++) {
         if (access == PTX_STRONG_READ || (access == PTX_ATOMIC && !data)) {
             check_read(w, i, lane, b, true);
         }
-        if (writes) {
-            check_write(w, i, lane, b, strong, data ? (const uint8_t *)data + (b - address) : NULL);
-            s->state[b] = (uint8_t)(PTX_BYTE_WRITTEN | (strong ? PTX_BYTE_ATOMIC : 0));
-            s->write_time[b] = now;
-            s->write_line[b] = (uint32_t)i->line;
-            s->writer[b] = (uint16_t)(w->index * PTX_LANES + lane);
-        }
     }
     if (access == PTX_STRONG_READ) {
         remember_read(w, 1U << lane, address, bytes);
+        return;
     }
+    check_writes(w, i, lane, address, address + bytes, strong, data);
+    remember_write(w, i, lane, address, bytes, (uint8_t)(PTX_BYTE_WRITTEN | (strong ? PTX_BYTE_ATOMIC : 0)));
+}
+
+uint32_t ptx_shared_warp(ptx_warp *w, const ptx_insn *i, const uint32_t at[PTX_LANES], uint32_t mask,
+                         uint32_t bytes, bool write) {
+    ptx_shared *s = &w->block->shared;
+    if (bytes > s->bytes) {
+        return mask;
+    }
+    const uint32_t last = s->bytes - bytes;
+    uint32_t wrong = 0;
+    PTX_EACH_LANE(l, mask) {
+        wrong |= (at[l] & (bytes - 1)) | (at[l] > last);
+    }
+    if (wrong) {
+        return mask;
+    }
+    make_reads(w);
+    const ptx_shadow_lanes x = {.at = at,
+                                .mask = mask,
+                                .bytes = bytes,
+                                .now = ptx_now(w->launch),
+                                .before = w->block->settled,
+                                .known = w->together > w->released ? w->together : w->released,
+                                .line = (uint32_t)i->line,
+                                .warp = w->index};
+    return (write ? w->launch->shadow->write : w->launch->shadow->read)(s, &x);
 }
 
 // ---- asynchronous operations
@@ -239,13 +320,11 @@ void ptx_shared_access(ptx_warp *w, const ptx_insn *i, int lane, uint32_t addres
 
 void ptx_shared_write_done(ptx_block *b, uint32_t address, uint32_t bytes, uint32_t who, bool proxy) {
     ptx_shared *s = &b->shared;
-    const uint32_t now = ptx_now(b->launch);
-    for (uint32_t k = address; k < address + bytes; k++) {
-        s->state[k] = (uint8_t)(PTX_BYTE_WRITTEN | (proxy ? PTX_BYTE_ASYNC : 0) |
-                                (who >= b->launch->threads ? PTX_BYTE_AGENT : 0));
-        s->write_time[k] = now;
-        s->writer[k] = (uint16_t)who;
-    }
+    memset(s->state + address,
+           PTX_BYTE_WRITTEN | (proxy ? PTX_BYTE_ASYNC : 0) | (who >= b->launch->threads ? PTX_BYTE_AGENT : 0),
+           bytes);
+    fill32(s->write_time + address, ptx_now(b->launch), bytes);
+    fill16(s->writer + address, (uint16_t)who, bytes);
 }
 
 // Generic writes that the async proxy reads or replaces.
@@ -264,25 +343,20 @@ static void check_proxy(ptx_warp *w, const ptx_insn *i, int lane, int who, uint3
 
 void ptx_shared_async_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
                             bool proxy) {
-    ptx_shared *s = &w->block->shared;
-    const uint32_t now = ptx_now(w->launch);
-    for (uint32_t b = address; b < address + bytes; b++) {
-        check_write(w, i, lane, b, false, NULL);
-        if (proxy) {
-            check_proxy(w, i, lane, lane, b, "replaces");
-        }
-        s->state[b] = PTX_BYTE_PENDING;
-        s->write_time[b] = now;
-        s->write_line[b] = (uint32_t)i->line;
-        s->writer[b] = (uint16_t)(w->index * PTX_LANES + lane);
+    const uint32_t end = address + bytes;
+    check_writes(w, i, lane, address, end, false, NULL);
+    for (uint32_t b = address; proxy && b < end; b += alike(w, b, end)) {
+        check_proxy(w, i, lane, lane, b, "replaces");
     }
+    remember_write(w, i, lane, address, bytes, PTX_BYTE_PENDING);
 }
 
 void ptx_shared_async_read(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
                            bool proxy) {
     ptx_shared *s = &w->block->shared;
     const int who = lane < 0 ? __builtin_ctz(w->live) : lane;
-    for (uint32_t b = address; b < address + bytes; b++) {
+    const uint32_t end = address + bytes;
+    for (uint32_t b = address; b < end; b += alike(w, b, end)) {
         check_read(w, i, who, b, false);
         if (proxy) {
             check_proxy(w, i, lane, who, b, "reads");
@@ -290,6 +364,8 @@ void ptx_shared_async_read(ptx_warp *w, const ptx_insn *i, int lane, uint32_t ad
         if (s->readers[b] == UINT16_MAX) {
             ptx_unable(w, i, "more than 65535 operations under way read shared byte 0x%x", b);
         }
+    }
+    for (uint32_t b = address; b < end; b++) {
         s->readers[b]++;
     }
 }

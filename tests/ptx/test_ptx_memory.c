@@ -68,19 +68,21 @@ static void traces_split(void **state) {
     (void)state;
     sbp_ptx_memory *memory = sbp_ptx_memory_create(0);
     ptx_allocation *a = ptx_memory_at(memory, sbp_ptx_memory_alloc(memory, 10000));
-    int count;
-    ptx_trace *trace = ptx_traces(a, 4104, 8, &count);
+    uint32_t at, count;
+    const ptx_page *page = ptx_page_of(a, 4104, 8, &at, &count);
     assert_int_equal(count, 2);
-    trace[1].writer = 7;
-    trace = ptx_traces(a, 4106, 4, &count); // half a word
+    page->writer[at + 1] = 7;
+    page->reader[at] = 9;
+    page = ptx_page_of(a, 4106, 4, &at, &count); // half a word
     assert_int_equal(count, 2);
-    assert_true(trace[0].writer == 0 && trace[1].writer == 7);
-    trace = ptx_traces(a, 4107, 1, &count);
+    assert_true(page->writer[at] == 0 && page->writer[at + 1] == 7);
+    page = ptx_page_of(a, 4107, 1, &at, &count);
     assert_int_equal(count, 1);
-    trace = ptx_traces(a, 4104, 8, &count);
+    page = ptx_page_of(a, 4104, 8, &at, &count);
     assert_int_equal(count, 8);
-    for (int i = 0; i < 8; i++) {
-        assert_int_equal(trace[i].writer, i < 4 ? 0 : 7);
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(page->writer[at + i], i < 4 ? 0 : 7);
+        assert_int_equal(page->reader[at + i], i < 4 ? 9 : 0);
     }
     sbp_ptx_memory_destroy(memory);
 }
