@@ -398,7 +398,7 @@ static void exec_st(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
             to = private_at(w, i, (int)l, space, at[l], bytes);
         } else {
             if (at[l] >= PTX_CALL_PARAM && space == PTX_PARAM) {
-                ptx_unable(w, i, "calls are not executed here");
+                continue; // the call itself will say that it is not executed
             }
             ptx_fault(w, i, (int)l, "writes to parameters or constants");
         }

@@ -358,8 +358,10 @@ void ptx_decode_trap(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
 }
 
 static void exec_call(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
-    (void)mask;
-    ptx_unable(w, i, "calls are not executed here");
+    if (strcmp(i->more, "__assertfail") == 0) {
+        ptx_fault(w, i, __builtin_ctz(mask), "an assertion failed");
+    }
+    ptx_unable(w, i, "calls of functions are not executed here: %s", (const char *)i->more);
 }
 
 void ptx_decode_call(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
@@ -405,15 +407,39 @@ void ptx_decode_hint(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     ptx_use_exec(i, exec_nothing, PTX_CLASS_INTEGER, 0);
 }
 
+/* Registers that a warp gives back (dec) are its block's, for others to take (inc), who wait until there are
+ * enough. */
+static void exec_setmaxnreg(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
+    if (!ptx_gather(w, i, mask, PTX_FULL) || w->max_registers == 0) {
+        return;
+    }
+    const uint32_t have = w->max_registers, want = i->extra;
+    if (i->flag ? want < have : want > have) {
+        ptx_fault(w, i, -1, "%s registers of a thread from %u to %u", i->flag ? "increases" : "decreases",
+                  have, want);
+    }
+    if (i->flag && (want - have) * PTX_LANES > w->block->spare_registers) {
+        w->pc--;
+        w->yield = true;
+        return;
+    }
+    w->block->spare_registers += (have - want) * PTX_LANES; // or less of them
+    w->max_registers = want;
+    ptx_progress(w->launch);
+}
+
 void ptx_decode_setmaxnreg(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     static const char *const which[] = {"inc", "dec", NULL};
-    const bool right = ptx_take_one(mods, which) && ptx_take(mods, "sync") && ptx_take(mods, "aligned");
+    const int way = ptx_take_one(mods, which);
+    const bool right = way && ptx_take(mods, "sync") && ptx_take(mods, "aligned");
     ptx_need_ops(p, i, 1, 1);
     const int64_t count = ptx_integer(p, &i->op[0]);
     if (!right || ptx_one_type(p, i, mods) != PTX_u32 || count < 24 || count > 256 || count % 8) {
         ptx_refuse(p, "unknown form of %s", i->name);
     }
-    ptx_use_exec(i, exec_nothing, PTX_CLASS_BARRIER, 0);
+    i->flag = way == 1;
+    i->extra = (uint32_t)count;
+    ptx_use_exec(i, exec_setmaxnreg, PTX_CLASS_BARRIER, 0);
 }
 
 static void exec_createpolicy(ptx_warp *w, const ptx_insn *i, uint32_t mask) {

@@ -200,8 +200,8 @@ static bool trace_plain(ptx_warp *w, ptx_allocation *a, uint64_t offset, uint32_
                         uint32_t who, bool write) {
     uint32_t first, count;
     const ptx_launch *L = w->launch;
-    ptx_page *t = page_of(w, a, offset, bytes * threads, &first, &count);
-    return (write ? L->shadow->page_write : L->shadow->page_read)(t, first, count, count / threads, who,
+    ptx_page *t = page_of(w, a, offset, bytes, &first, &count); // units that fit each thread's bytes
+    return (write ? L->shadow->page_write : L->shadow->page_read)(t, first, count * threads, count, who,
                                                                   L->begin, ptx_now(L));
 }
 

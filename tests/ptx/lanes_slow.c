@@ -168,8 +168,8 @@ ROUNDED(ROUNDED_FUNCTION)
     X(type, leu, !(a > b))                                                                                   \
     X(type, gtu, !(a <= b))                                                                                  \
     X(type, geu, !(a < b))                                                                                   \
-    X(type, equ, !(a < b || a > b)) X(type, neu, a != b) X(type, num, a == a && b == b)                      \
-        X(type, nan, a != a || b != b)
+    X(type, equ, !(a < b || a > b))                                                                          \
+    X(type, neu, a != b) X(type, num, a == a && b == b) X(type, nan, a != a || b != b)
 #define COMPARISON(type, name, condition)                                                                    \
     static uint32_t compare_##name##_##type(const void *a_, const void *b_) {                                \
         uint32_t holds = 0;                                                                                  \

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { DEFAULT_RESIDENT = 4, SLICE = 192 };
+enum { DEFAULT_RESIDENT = 4, SLICE = 192, SM_REGISTERS = 65536 };
 // Instructions without anything moving, and turns of nothing but waiting, after which nothing will.
 #define STILL_INSTRUCTIONS UINT64_C(100000000)
 #define STILL_TURNS UINT64_C(40000)
@@ -64,6 +64,17 @@ static void special_fill(const ptx_warp *w, const ptx_special_use *use) {
     }
 }
 
+/* Registers of a thread when setmaxnreg is executed: as many as the bounds let a compiler take. 0: there are
+ * none, and compilers ignore setmaxnreg. */
+static uint32_t begin_registers(const sbp_ptx_entry *e) {
+    if (e->max_registers || !e->bounded) {
+        return e->max_registers;
+    }
+    const uint32_t warps = (e->max_threads + PTX_LANES - 1) / PTX_LANES;
+    const uint32_t share = SM_REGISTERS / (warps * PTX_LANES * (e->min_blocks ? e->min_blocks : 1)) / 8 * 8;
+    return share > 248 ? 248 : share;
+}
+
 static void warp_begin(ptx_block *b, int index, ptx_view *nothing) {
     ptx_launch *L = b->launch;
     const sbp_ptx_entry *e = L->entry;
@@ -77,6 +88,7 @@ static void warp_begin(ptx_block *b, int index, ptx_view *nothing) {
     w->live = w->active = w->exists;
     w->other_pc = UINT32_MAX;
     w->together = L->begin;
+    w->max_registers = begin_registers(e);
     for (int l = 0; l < PTX_LANES; l++) {
         w->view[l] = ptx_view_keep(nothing);
     }

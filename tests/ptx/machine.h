@@ -18,10 +18,11 @@ enum { PTX_MAX_WARPS = 32, PTX_MAX_AGENTS = 64, PTX_BARRIERS = 16 };
 // Of each byte of shared memory.
 enum {
     PTX_BYTE_WRITTEN = 1,
-    PTX_BYTE_PENDING = 2, // an asynchronous copy writes here
-    PTX_BYTE_ATOMIC = 4,  // last written by an atomic or strong access
-    PTX_BYTE_ASYNC = 8,   // last written by the async proxy
-    PTX_BYTE_AGENT = 16,  // last written by what an mbarrier waits for
+    PTX_BYTE_PENDING = 2,   // an asynchronous copy writes here
+    PTX_BYTE_ATOMIC = 4,    // last written by an atomic or strong access
+    PTX_BYTE_ASYNC = 8,     // last written by the async proxy
+    PTX_BYTE_AGENT = 16,    // last written by what an mbarrier waits for
+    PTX_BYTE_MBARRIER = 32, // of an mbarrier that is in use
 };
 
 typedef struct {
@@ -147,6 +148,7 @@ struct ptx_warp {
         wgmma_open; // groups committed, waited for; operations since the last commit
     struct ptx_flight *flights;
     bool fenced_once;
+    uint32_t max_registers; // of a thread, by setmaxnreg; 0: that is not counted
 };
 
 struct ptx_block {
@@ -163,6 +165,7 @@ struct ptx_block {
     int late_count;
     uint32_t settled; // every thread knows all accesses of the block up to this time
     uint32_t live_threads;
+    uint32_t spare_registers; // that warps have given back by setmaxnreg
 };
 
 struct ptx_launch {
@@ -270,6 +273,9 @@ void ptx_shared_destroy(ptx_shared *s);
  * written, or NULL. */
 void ptx_shared_access(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,
                        uint32_t align, ptx_access access, const void *data);
+// The 8 bytes of an mbarrier are one from now on, or not any more: then they may be read and written as
+// others.
+void ptx_shared_mbarrier(ptx_block *b, uint32_t address, bool in_use);
 // A read of the same bytes by several lanes.
 void ptx_shared_read(ptx_warp *w, const ptx_insn *i, uint32_t lanes, uint32_t address, uint32_t bytes,
                      uint32_t align);

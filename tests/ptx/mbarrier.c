@@ -21,7 +21,9 @@ ptx_mbarrier *ptx_mbarrier_at(ptx_warp *w, const ptx_insn *i, int lane, uint32_t
     if (!m) {
         ptx_fault(w, i, lane, "there is no mbarrier at shared address 0x%x", address);
     }
+    ptx_shared_mbarrier(w->block, address, false);
     ptx_shared_access(w, i, lane, address, 8, 8, PTX_STRONG_READ, NULL); // its init must have happened before
+    ptx_shared_mbarrier(w->block, address, true);
     return m;
 }
 
@@ -91,12 +93,13 @@ static void exec_init(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         if (count == 0 || count > MAX_COUNT) {
             ptx_fault(w, i, (int)l, "an mbarrier for %u arrivals", count);
         }
-        ptx_shared_access(w, i, (int)l, address, 8, 8, PTX_WRITE, zeros);
-        memset(b->shared.data + address, 0, 8);
         if (ptx_mbarrier_find(b, address)) {
             ptx_fault(w, i, (int)l, "there is an mbarrier at shared address 0x%x, which was not invalidated",
                       address);
         }
+        ptx_shared_access(w, i, (int)l, address, 8, 8, PTX_WRITE, zeros);
+        ptx_shared_mbarrier(b, address, true);
+        memset(b->shared.data + address, 0, 8);
         int k = 0; // the place of an earlier one at this address keeps its number, for its times go on
         while (k < b->mbarrier_count && b->mbarriers[k].address != address) {
             k++;
@@ -117,6 +120,7 @@ static void exec_inval(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     PTX_EACH_LANE(l, mask) {
         const uint32_t address = address_of(w, i, (int)l, &i->op[0]);
         ptx_mbarrier *m = ptx_mbarrier_at(w, i, (int)l, address);
+        ptx_shared_mbarrier(w->block, address, false);
         ptx_shared_access(w, i, (int)l, address, 8, 8, PTX_WRITE, zeros);
         for (const ptx_copy *c = w->block->late; c; c = c->next) {
             if (c->barrier == address) {

@@ -148,9 +148,11 @@ struct sbp_ptx_entry {
     sbp_ptx_param *params;
     int param_count;
     size_t param_bytes;
-    uint32_t max_threads, required[3]; // .reqntid; 0: not given
-    uint32_t shared_bytes;             // static, of the module's and its own variables
-    uint32_t dynamic_at;               // where dynamic shared memory begins
+    uint32_t max_threads, required[3];  // .reqntid; 0: not given
+    uint32_t max_registers, min_blocks; // .maxnreg, .minnctapersm; 0: not given
+    bool bounded;                       // .maxntid or .reqntid is there
+    uint32_t shared_bytes;              // static, of the module's and its own variables
+    uint32_t dynamic_at;                // where dynamic shared memory begins
     uint32_t local_bytes;
     ptx_insn *code; // ends with an exit
     int length;

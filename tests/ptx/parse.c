@@ -104,6 +104,20 @@ static void read_guard(ptx_parser *p, ptx_insn *insn) {
     insn->guard_not = negated;
 }
 
+// The operands of a call, of which only the name is kept: it is refused when executed, for code that is never
+// reached may print or assert.
+static void read_call(ptx_parser *p, ptx_insn *insn) {
+    if (ptx_accept(p, '(')) {
+        skip_past(p, ')');
+        (void)ptx_accept(p, ',');
+    }
+    ptx_skip(p);
+    int length;
+    const char *word = ptx_word(p, true, &length);
+    insn->more = ptx_copy(p, word, length);
+    skip_past(p, ';');
+}
+
 static void read_instruction(ptx_parser *p) {
     enum { MAX_OPS = 16 };
     ptx_skip(p);
@@ -121,7 +135,7 @@ static void read_instruction(ptx_parser *p) {
     ptx_operand ops[MAX_OPS];
     int count = 0;
     if (strcmp(mods.opcode, "call") == 0) {
-        skip_past(p, ';'); // refused when executed: code that is never reached may print or assert
+        read_call(p, insn);
     } else if (!ptx_accept(p, ';')) {
         do {
             if (count == MAX_OPS) {
@@ -355,6 +369,7 @@ static void read_directives(ptx_parser *p) {
         const char *word = ptx_word(p, false, &length);
         const bool required = ptx_word_is(word, length, "reqntid");
         uint32_t n[3] = {1, 1, 1};
+        const bool least = ptx_word_is(word, length, "minnctapersm");
         if (required || ptx_word_is(word, length, "maxntid")) {
             int i = 0;
             do {
@@ -365,6 +380,7 @@ static void read_directives(ptx_parser *p) {
             } while (ptx_accept(p, ','));
             const uint64_t threads = (uint64_t)n[0] * n[1] * n[2];
             e->max_threads = threads < e->max_threads ? (uint32_t)threads : e->max_threads;
+            e->bounded = true;
             if (required) {
                 memcpy(e->required, n, sizeof n);
             }
@@ -379,8 +395,9 @@ static void read_directives(ptx_parser *p) {
         } else if (ptx_word_is(word, length, "explicitcluster") ||
                    ptx_word_is(word, length, "blocksareclusters")) {
             // a cluster of one
-        } else if (ptx_word_is(word, length, "minnctapersm") || ptx_word_is(word, length, "maxnreg") ||
-                   ptx_word_is(word, length, "maxnctapersm") || ptx_word_is(word, length, "maxclusterrank")) {
+        } else if (least || ptx_word_is(word, length, "maxnreg")) {
+            *(least ? &e->min_blocks : &e->max_registers) = (uint32_t)ptx_count(p, 1 << 20);
+        } else if (ptx_word_is(word, length, "maxnctapersm") || ptx_word_is(word, length, "maxclusterrank")) {
             (void)ptx_count(p, 1 << 20);
         } else {
             ptx_refuse(p, "unknown directive .%.*s", length, word);

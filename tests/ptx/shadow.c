@@ -90,7 +90,7 @@ static inline bool write_range(ptx_shared *s, const ptx_shadow_lanes *x, uint32_
     uint16_t readers = 0, others = 0;
     uint32_t read = 0, latest = 0;
     for (uint32_t k = 0; k < n; k++) {
-        odd |= state[k] & (PTX_BYTE_PENDING | PTX_BYTE_AGENT);
+        odd |= state[k] & (PTX_BYTE_PENDING | PTX_BYTE_AGENT | PTX_BYTE_MBARRIER);
     }
     for (uint32_t k = 0; k < n; k++) {
         readers |= s->readers[b + k];

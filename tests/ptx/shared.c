@@ -151,6 +151,10 @@ static void pending(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, const 
               w->block->shared.write_line[b]);
 }
 
+static void mbarrier(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, const char *does) {
+    ptx_fault(w, i, lane, "%s shared byte 0x%x, which is of an mbarrier that was not invalidated", does, b);
+}
+
 static void race(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, const char *does) {
     char name[96];
     const ptx_shared *s = &w->block->shared;
@@ -164,6 +168,9 @@ static void check_read(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, boo
     const uint8_t state = s->state[b];
     if (state & PTX_BYTE_PENDING) {
         pending(w, i, lane, b, "reads");
+    }
+    if (state & PTX_BYTE_MBARRIER) {
+        mbarrier(w, i, lane, b, "reads");
     }
     if (!(state & PTX_BYTE_WRITTEN)) {
         ptx_fault(w, i, lane, "reads shared byte 0x%x, which was never written", b);
@@ -200,6 +207,9 @@ static void check_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t b, bo
     const uint8_t state = s->state[b];
     if (state & PTX_BYTE_PENDING) {
         pending(w, i, lane, b, "writes");
+    }
+    if (state & PTX_BYTE_MBARRIER) {
+        mbarrier(w, i, lane, b, "writes");
     }
     if (s->readers[b]) {
         ptx_fault(w, i, lane, "writes shared byte 0x%x while an asynchronous operation may still read it", b);
@@ -266,6 +276,13 @@ static void remember_write(ptx_warp *w, const ptx_insn *i, int lane, uint32_t ad
     fill32(s->write_time + address, ptx_now(w->launch), bytes);
     fill32(s->write_line + address, (uint32_t)i->line, bytes);
     fill16(s->writer + address, (uint16_t)(w->index * PTX_LANES + lane), bytes);
+}
+
+void ptx_shared_mbarrier(ptx_block *b, uint32_t address, bool in_use) {
+    for (uint32_t k = address; k < address + 8; k++) {
+        b->shared.state[k] = (uint8_t)(in_use ? b->shared.state[k] | PTX_BYTE_MBARRIER
+                                              : b->shared.state[k] & ~PTX_BYTE_MBARRIER);
+    }
 }
 
 void ptx_shared_access(ptx_warp *w, const ptx_insn *i, int lane, uint32_t address, uint32_t bytes,

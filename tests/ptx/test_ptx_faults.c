@@ -16,9 +16,9 @@ enum { BYTES = 4096, SEEDS = 5, MAX_TEXT = 16384, LEAST_CASES = 60 };
 
 static const char head[] =
     ".version 9.0\n.target sm_90a\n.address_size 64\n"
-    ".visible .entry k(.param .u64 pa, .param .u64 pb, .param .align 64 .b8 map[128])\n{\n"
+    ".visible .entry k(.param .u64 pa, .param .u64 pb, .param .align 64 .b8 map[128])\n.maxnreg 64\n{\n"
     ".reg .pred %p<10>;\n.reg .b32 %r<80>;\n.reg .b64 %rd<20>;\n"
-    ".reg .b32 %t, %sm, %mb, %c;\n.reg .b64 %a, %b, %map;\n"
+    ".reg .b32 %t, %sm, %mb, %c;\n.reg .b16 %h;\n.reg .b64 %a, %b, %map;\n"
     ".shared .align 1024 .b8 memory[8192];\n.shared .align 8 .b8 bars[16];\n"
     "mov.u32 %t, %tid.x;\nmov.u32 %c, %ctaid.x;\nmov.u32 %sm, memory;\nmov.u32 %mb, bars;\n"
     "ld.param.u64 %a, [pa];\nld.param.u64 %b, [pb];\nmov.b64 %map, map;\n"
