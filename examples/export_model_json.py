@@ -76,6 +76,25 @@ def export_legacy(wrapped, inputs, opset, folder):
     onnx.save(model, os.path.join(folder, "model.onnx"), save_as_external_data=True, location="model.onnx.data")
 
 
+def export(wrapped, takes_mask, out, opset=23, exporter="dynamo", keep_names=True):
+    """model.json of what load() returned, in the folder `out`; its path."""
+    os.makedirs(out, exist_ok=True)
+    wrapped.eval()
+    inputs = {"input_ids": torch.arange(5)[None] % 3}
+    if takes_mask:
+        inputs["attention_mask"] = torch.ones(1, 5, dtype=torch.int64)
+    with torch.no_grad():
+        if exporter == "dynamo":
+            export_dynamo(wrapped, inputs, opset, keep_names, out)
+        else:
+            export_legacy(wrapped, inputs, opset, out)
+    path = os.path.join(out, "model.onnx")
+    with open(os.path.join(out, "model.json"), "w", encoding="utf-8") as file:
+        file.write(MessageToJson(onnx.load(path, load_external_data=False)))
+    os.remove(path)
+    return os.path.join(out, "model.json")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -84,22 +103,8 @@ def main():
     parser.add_argument("--exporter", choices=["dynamo", "legacy"], default="dynamo")
     parser.add_argument("--keep-names", choices=["on", "off"], default="on")
     a = parser.parse_args()
-    os.makedirs(a.out, exist_ok=True)
     wrapped, takes_mask = load(a.model)
-    wrapped.eval()
-    inputs = {"input_ids": torch.arange(5)[None] % 3}
-    if takes_mask:
-        inputs["attention_mask"] = torch.ones(1, 5, dtype=torch.int64)
-    with torch.no_grad():
-        if a.exporter == "dynamo":
-            export_dynamo(wrapped, inputs, a.opset, a.keep_names == "on", a.out)
-        else:
-            export_legacy(wrapped, inputs, a.opset, a.out)
-    path = os.path.join(a.out, "model.onnx")
-    with open(os.path.join(a.out, "model.json"), "w", encoding="utf-8") as file:
-        file.write(MessageToJson(onnx.load(path, load_external_data=False)))
-    os.remove(path)
-    print(os.path.join(a.out, "model.json"))
+    print(export(wrapped, takes_mask, a.out, a.opset, a.exporter, a.keep_names == "on"))
     return 0
 
 

@@ -4,11 +4,12 @@
  *   onnx_node.c    errors, operands, attributes and results of a node
  *   onnx_import.c  inputs, parameters, what is trained, nodes in order, the result `logits`
  *   onnx_shape.c   ONNX shapes against those of the graph IR
- *   onnx_fold.c    nodes that only shapes, positions and constants reach; onnx_numbers.c: their expressions
- *   onnx_positions.c  such numbers among activations
- *   onnx_scores.c  attention spelled out as products, masks and softmax; onnx_mask.c: what a mask hides
- *   onnx_ops.c     one function per operator (onnx_ops.def)
- *   onnx_layers.c  those with parameters, and attention
+ *   onnx_fold.c    nodes that only shapes, positions and constants reach, onnx_fold_nodes.c: those that
+ * rearrange; onnx_numbers.c: their expressions; onnx_tables.c: constant tensors as such onnx_positions.c such
+ * numbers among activations onnx_scores.c  attention spelled out as products, masks and softmax; onnx_mask.c:
+ * what a mask hides onnx_ops.c     one function per operator (onnx_ops.def) onnx_parts.c   parts of values;
+ * onnx_rowwise.c: sums inside a row, activations, comparisons onnx_layers.c  those with parameters, and
+ * attention
  *
  * The graph describes one document: axis 0 of an activation is a batch of size 1, some axis is the tokens. In
  * the graph IR rows come first and there is no batch: an activation of ONNX shape [1, a, T, b] is [T, a, b].
@@ -127,7 +128,15 @@ typedef struct sbp_onnx_value {
     int32_t repeat_axis;
     sbp_number_tensor numbers; /* NUMBERS */
     const sbp_onnx_scores *scores;
+    const sbp_onnx_tensor
+        *frozen; /* PARAMETER that is not trained: its initializer; `param` is set at its first use */
 } sbp_onnx_value;
+
+/* A frozen tensor whose values were read. */
+typedef struct sbp_onnx_table {
+    const sbp_onnx_tensor *tensor;
+    const double *data;
+} sbp_onnx_table;
 
 typedef struct sbp_onnx {
     sbp_loading *loading;
@@ -146,6 +155,9 @@ typedef struct sbp_onnx {
     bool *live;       /* per node: the logits need it */
     bool *wide_node;  /* per node: between the last product and the logits */
     sbp_numbers numbers;
+    sbp_map frozen; /* frozen initializers that became parameters: name -> number in the module */
+    sbp_onnx_table *tables;
+    int32_t table_count, table_capacity;
 } sbp_onnx;
 
 /* An error at the node being imported: "FILE: node 'NAME' (OP): message"; sticks in builder.status. */
@@ -212,6 +224,22 @@ sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int
 
 /* Defines the outputs of the node at hand when it is one of numbers; *folded: whether it was. */
 sbp_status sbp_onnx_fold(sbp_onnx *o, bool *folded) SBP_CHECKED;
+/* The same for Shape, of any x. */
+sbp_status sbp_onnx_fold_shape(sbp_onnx *o, const sbp_onnx_value *x) SBP_CHECKED;
+/* The number of a PARAMETER in the module. */
+sbp_status sbp_onnx_param(sbp_onnx *o, const sbp_onnx_value *v, int32_t *out) SBP_CHECKED;
+/* Lets a parameter that nothing read yet have a matrix's shape: axes of length 1 of its tensor are left out.
+ */
+sbp_status sbp_onnx_squeeze_param(sbp_onnx *o, int32_t param) SBP_CHECKED;
+/* Numbers of a tensor by index, row-major: what masks and bands are becomes a comparison of indices. */
+const sbp_number *sbp_onnx_table_element(sbp_onnx *o, const double *data, const sbp_number_tensor *t,
+                                         const int64_t *dim);
+/* Reads a frozen PARAMETER. */
+sbp_status sbp_onnx_table_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_tensor *out) SBP_CHECKED;
+/* The table with these numbers, or NULL. */
+const sbp_onnx_table *sbp_onnx_find_table(const sbp_onnx *o, const double *data);
+/* From here on no document has more than `most` tokens; an error when it is below 1. */
+sbp_status sbp_onnx_at_most(sbp_onnx *o, double most) SBP_CHECKED;
 /* A CONSTANT or NUMBERS as a tensor. */
 void sbp_onnx_tensor_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_tensor *out);
 /* Whether v is the positions 0 .. T - 1 along its last axis, whatever it has before (sizes of 1). */
@@ -231,6 +259,10 @@ sbp_value sbp_onnx_build_attention(sbp_onnx *o, const sbp_value qkv[3], double s
                                    int64_t window);
 /* Dimensions of v as its IR value has them: each head once. */
 void sbp_onnx_own_dims(const sbp_onnx_value *v, int64_t *dim);
+
+/* Gather with a constant index along an axis of an activation. */
+sbp_status sbp_onnx_gather_part(sbp_onnx *o, const sbp_onnx_value *x, const sbp_onnx_value *index,
+                                int64_t axis) SBP_CHECKED;
 
 /* ---- operators ---------------------------------------------------------------------------------------- */
 

@@ -51,9 +51,9 @@ static bool is_one_of(const char *op, const char *const *names) {
 /* Whether the cotangent of this node's result reaches input k. */
 static bool differentiable(const sbp_onnx_node *node, int32_t k) {
     static const char *const never[] = {
-        "Cos",  "Sin",         "Shape",          "Size", "Range", "Equal", "Greater",
-        "Less", "LessOrEqual", "GreaterOrEqual", "Not",  "And",   "Or",    "ConstantOfShape",
-        NULL};
+        "Cos",  "Sin",         "Shape",          "Size",  "Range", "Equal", "Greater",
+        "Less", "LessOrEqual", "GreaterOrEqual", "Not",   "And",   "Or",    "ConstantOfShape",
+        "Sign", "Floor",       "Ceil",           "IsNaN", NULL};
     static const struct {
         const char *op;
         int32_t first, last;
@@ -69,7 +69,8 @@ static bool differentiable(const sbp_onnx_node *node, int32_t k) {
                 {"Slice", 1, 4},
                 {"Split", 1, 1},
                 {"Dropout", 1, 2},
-                {"Pow", 1, 1}};
+                {"Pow", 1, 1},
+                {"Clip", 1, 2}};
     if (is_one_of(node->op, never))
         return false;
     for (int32_t i = 0; i < SBP_COUNT(some); i++)
@@ -160,6 +161,19 @@ static sbp_status add_parameter(sbp_onnx *o, const char *name, sbp_onnx_type typ
     sbp_onnx_value v = {.name = name, .kind = SBP_ONNX_PARAMETER, .type = type, .rank = rank};
     memcpy(v.dim, dim, (size_t)rank * sizeof *dim);
     v.param = sbp_module_add_param(o->builder.module, &param);
+    sbp_onnx_add_value(o, &v);
+    return SBP_OK;
+}
+
+/* What is not trained: tables that the graph is built from, or a parameter from its first use on. */
+static sbp_status add_frozen(sbp_onnx *o, const sbp_onnx_tensor *t) {
+    sbp_onnx_value v = {.name = t->name, .kind = SBP_ONNX_PARAMETER, .type = t->type, .rank = t->rank};
+    if (t->rank > SBP_MAX_RANK || t->elems < 1 || t->elems > INT64_C(1) << 48)
+        return sbp_onnx_fail(o, "initializer '%s' has rank %d and %lld elements", t->name, t->rank,
+                             (long long)t->elems);
+    memcpy(v.dim, t->dim, (size_t)t->rank * sizeof *t->dim);
+    v.param = -1;
+    v.frozen = t;
     sbp_onnx_add_value(o, &v);
     return SBP_OK;
 }
@@ -311,7 +325,7 @@ static sbp_status add_initializers_of(sbp_onnx *o, const sbp_map *trained, bool 
         else if (trainable)
             SBP_TRY(add_matrix(o, t));
         else
-            SBP_TRY(add_parameter(o, t->name, t->type, t->rank, t->dim, trainable));
+            SBP_TRY(add_frozen(o, t));
     }
     return SBP_OK;
 }
@@ -501,6 +515,7 @@ sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) {
                   .wide = l->options->compute == SBP_F64 ? SBP_F64 : SBP_F32};
     o.builder = sbp_builder_on(l->model->module, sbp_module_add_func(l->model->module, "model"), l->diag);
     sbp_map_init(&o.names, l->arena);
+    sbp_map_init(&o.frozen, l->arena);
     sbp_numbers_init(&o.numbers, l->arena);
     SBP_TRY(import_model(&o));
     return sbp_loading_open_weights(l);

@@ -6,12 +6,15 @@
 
 /* ---- operands ------------------------------------------------------------------------------------------ */
 
-/* An activation [1, T, n] or [T, n] as a matrix of the compute type. */
+/* An activation [1, T, n], [T, n] or [T, 1, n] as a matrix of the compute type. */
 static sbp_status matrix_operand(sbp_onnx *o, const sbp_onnx_value *x, sbp_value *out) {
     int32_t rows = sbp_onnx_rows_axis(x);
-    if (x->kind != SBP_ONNX_VALUE || rows < 0 || rows != x->rank - 2 || x->rank > 3)
+    bool fits = x->kind == SBP_ONNX_VALUE && rows >= 0 && rows < x->rank - 1 && x->repeat < 2;
+    for (int32_t d = 0; d < x->rank - 1; d++)
+        fits = fits && (d == rows || x->dim[d] == 1);
+    if (!fits)
         return sbp_onnx_fail(o, "'%s' is %s; [1,T,n] is expected", x->name, sbp_onnx_shape_text(o, x));
-    SBP_TRY(sbp_onnx_as_shape(o, x->value, x->rank, x->dim, out));
+    *out = sbp_onnx_with_dims(o, x->value, &x->dim[x->rank - 1], 1);
     *out = sbp_build_rounded(&o->builder, *out, o->compute);
     return o->builder.status;
 }
@@ -24,8 +27,10 @@ static sbp_status vector_operand(sbp_onnx *o, const sbp_onnx_value *v, int64_t n
         return sbp_onnx_fail(o, "'%s' is %s; [%lld] is expected", v->name, sbp_onnx_shape_text(o, v),
                              (long long)n);
     if (v->kind == SBP_ONNX_PARAMETER) {
-        o->builder.module->params[v->param].init = init;
-        o->builder.module->params[v->param].init_std = 0;
+        int32_t param;
+        SBP_TRY(sbp_onnx_param(o, v, &param));
+        o->builder.module->params[param].init = init;
+        o->builder.module->params[param].init_std = 0;
     }
     SBP_TRY(sbp_onnx_materialize(o, v, dtype, out));
     if (sbp_build_type(&o->builder, *out)->rank == 0) /* a constant of one element */
@@ -49,7 +54,9 @@ static sbp_status define_linear(sbp_onnx *o, const sbp_onnx_value *x, const sbp_
         return sbp_onnx_fail(o, "inner size differs: '%s' is %s, '%s' is %s%s", x->name,
                              sbp_onnx_shape_text(o, x), w->name, sbp_onnx_shape_text(o, w),
                              transposed ? ", transposed" : "");
-    operands[1] = sbp_build_cast(&o->builder, sbp_build_param(&o->builder, w->param), o->compute);
+    int32_t param;
+    SBP_TRY(sbp_onnx_param(o, w, &param));
+    operands[1] = sbp_build_cast(&o->builder, sbp_build_param(&o->builder, param), o->compute);
     if (bias)
         SBP_TRY(vector_operand(o, bias, out, SBP_INIT_ZEROS, o->compute, &operands[2]));
     bool out_in = w->transposed != transposed, wide = o->wide_node[o->node - o->model->nodes];
@@ -60,6 +67,7 @@ static sbp_status define_linear(sbp_onnx *o, const sbp_onnx_value *x, const sbp_
     int64_t dim[SBP_MAX_RANK];
     memcpy(dim, x->dim, sizeof dim);
     dim[x->rank - 1] = out;
+    SBP_TRY(sbp_onnx_as_shape(o, y, x->rank, dim, &y));
     sbp_onnx_define_value(o, 0, y, x->type, x->rank, dim);
     return o->builder.status;
 }
@@ -113,6 +121,15 @@ sbp_status sbp_onnx_gather(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_required(o, 0, &table));
     SBP_TRY(sbp_onnx_required(o, 1, &index));
     SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
+    sbp_onnx_value vector = *table;
+    if (table->kind == SBP_ONNX_PARAMETER &&
+        (index->kind == SBP_ONNX_CONSTANT || index->kind == SBP_ONNX_NUMBERS) &&
+        (index->type == SBP_ONNX_INT64 || index->type == SBP_ONNX_INT32) && !sbp_onnx_is_positions(index)) {
+        SBP_TRY(sbp_onnx_materialize(o, table, o->wide, &vector.value));
+        vector.kind = SBP_ONNX_VALUE;
+    }
+    if (vector.kind == SBP_ONNX_VALUE)
+        return sbp_onnx_gather_part(o, &vector, index, axis);
     if (table->kind != SBP_ONNX_PARAMETER || table->rank != 2 || table->transposed || axis != 0)
         return sbp_onnx_fail(o,
                              "axis %lld of '%s' %s; rows (axis 0) of a parameter that is a matrix are built",
@@ -121,11 +138,11 @@ sbp_status sbp_onnx_gather(sbp_onnx *o) {
     sbp_value rows;
     if (!row_input(o, index, &positions, &rows))
         return sbp_onnx_fail(o, "the index '%s' is not input_ids or positions", index->name);
-    if (positions) {
-        o->loading->model->learned_positions = true;
-        o->loading->model->max_positions = table->dim[0];
-    }
-    sbp_value w = sbp_build_param(&o->builder, table->param);
+    if (positions)
+        SBP_TRY(sbp_onnx_at_most(o, (double)table->dim[0]));
+    int32_t param;
+    SBP_TRY(sbp_onnx_param(o, table, &param));
+    sbp_value w = sbp_build_param(&o->builder, param);
     sbp_value y = sbp_build2(&o->builder, SBP_OP_gather, w, rows);
     y = sbp_build_cast(&o->builder, y, o->residual);
     int64_t dim[SBP_MAX_RANK];
@@ -253,18 +270,22 @@ static sbp_status rotary_table(sbp_onnx *o, int32_t input, const sbp_onnx_value 
         if (!fits || !row_input(o, positions, &are_positions, &index))
             return sbp_onnx_fail(o, "'%s' %s by '%s': a table of parameters by position_ids is expected",
                                  table->name, sbp_onnx_shape_text(o, table), positions->name);
-        o->loading->model->learned_positions = true; /* as hard a limit as learned ones */
-        o->loading->model->max_positions = table->dim[0];
-        sbp_value w = sbp_build_param(&o->builder, table->param);
+        int32_t param;
+        SBP_TRY(sbp_onnx_at_most(o, (double)table->dim[0]));
+        SBP_TRY(sbp_onnx_param(o, table, &param));
+        sbp_value w = sbp_build_param(&o->builder, param);
         *out = sbp_build2(&o->builder, SBP_OP_gather, w, index);
         *out = sbp_build_cast(&o->builder, *out, o->wide);
         *n = table->dim[1];
         return o->builder.status;
     }
-    if (table->kind != SBP_ONNX_VALUE || table->rank != 3 || sbp_onnx_rows_axis(table) != 1)
+    sbp_onnx_value computed = *table;
+    if (table->kind == SBP_ONNX_NUMBERS)
+        SBP_TRY(sbp_onnx_numbers_value(o, table, &computed));
+    if (computed.kind != SBP_ONNX_VALUE || table->rank != 3 || sbp_onnx_rows_axis(table) != 1)
         return sbp_onnx_fail(o, "'%s' is %s; [1,T,n] is expected", table->name,
                              sbp_onnx_shape_text(o, table));
-    *out = sbp_build_cast(&o->builder, table->value, o->wide);
+    *out = sbp_build_cast(&o->builder, computed.value, o->wide);
     *n = table->dim[2];
     return o->builder.status;
 }

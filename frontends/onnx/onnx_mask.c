@@ -36,7 +36,8 @@ static sbp_status collect(mask *m, const sbp_number *a) {
     for (int32_t i = 0; a->kind == SBP_NUMBER_LINEAR && i < a->count; i++)
         SBP_TRY(collect(m, a->terms[i].value));
     if (a->kind == SBP_NUMBER_AXIS || a->kind == SBP_NUMBER_TOKENS || a->kind == SBP_NUMBER_TABLE ||
-        a->kind == SBP_NUMBER_FLOOR || a->kind == SBP_NUMBER_QUOTIENT)
+        a->kind == SBP_NUMBER_FLOOR || a->kind == SBP_NUMBER_QUOTIENT || a->kind == SBP_NUMBER_POWER ||
+        a->kind == SBP_NUMBER_FUNCTION)
         return refuse(m, "is more than a comparison of positions");
     if (a->kind != SBP_NUMBER_POSITIVE && a->kind != SBP_NUMBER_ZERO) {
         for (int i = 0; i < SBP_COUNT(parts); i++)

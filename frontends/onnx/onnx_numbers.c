@@ -13,7 +13,7 @@ static bool step(sbp_numbers *n) {
 }
 
 void sbp_numbers_init(sbp_numbers *n, sbp_arena *arena) {
-    *n = (sbp_numbers){.arena = arena};
+    *n = (sbp_numbers){.arena = arena, .most_tokens = INFINITY};
     sbp_map_init(&n->known, arena);
 }
 
@@ -184,6 +184,14 @@ const sbp_number *sbp_number_multiply(sbp_numbers *n, const sbp_number *a, const
     return by_cases(n, multiply, a, b);
 }
 
+/* Whether y divides the constant and every factor of a without rest. */
+static bool divides(double y, const sbp_number *a) {
+    bool whole = a->kind == SBP_NUMBER_LINEAR && fmod(a->constant, y) == 0;
+    for (int32_t i = 0; whole && i < a->count; i++)
+        whole = fmod(a->terms[i].factor, y) == 0;
+    return whole;
+}
+
 static const sbp_number *divide(sbp_numbers *n, const sbp_number *a, const sbp_number *b) {
     double x, y;
     if (sbp_number_is_constant(b, &y) && y != 0) {
@@ -191,6 +199,12 @@ static const sbp_number *divide(sbp_numbers *n, const sbp_number *a, const sbp_n
             return sbp_number_constant(n, x / y);
         if (fabs(y) == exp2(round(log2(fabs(y))))) /* exact */
             return scaled(n, a, 1 / y);
+        if (divides(y, a)) {
+            sbp_number_term *terms = SBP_NEW_ARRAY(n->arena, sbp_number_term, a->count);
+            for (int32_t i = 0; i < a->count; i++)
+                terms[i] = (sbp_number_term){a->terms[i].factor / y, a->terms[i].value};
+            return sum(n, a->constant / y, terms, a->count);
+        }
     }
     return make(n, &(sbp_number){.kind = SBP_NUMBER_QUOTIENT, .a = a, .b = b});
 }
@@ -220,6 +234,40 @@ static const sbp_number *floor_of(sbp_numbers *n, const sbp_number *a, const sbp
 
 const sbp_number *sbp_number_floor(sbp_numbers *n, const sbp_number *a) {
     return by_cases(n, floor_of, a, NULL);
+}
+
+const sbp_number *sbp_number_power(sbp_numbers *n, const sbp_number *a, const sbp_number *b) {
+    double x, y;
+    if (sbp_number_is_constant(a, &x) && sbp_number_is_constant(b, &y))
+        return sbp_number_constant(n, pow(x, y));
+    if (sbp_number_equals(b, 1))
+        return a;
+    return make(n, &(sbp_number){.kind = SBP_NUMBER_POWER, .a = a, .b = b});
+}
+
+static double function_value(sbp_number_function f, double x) {
+    switch (f) {
+    case SBP_NUMBER_COS:
+        return cos(x);
+    case SBP_NUMBER_SIN:
+        return sin(x);
+    case SBP_NUMBER_EXP:
+        return exp(x);
+    case SBP_NUMBER_LOG:
+        return log(x);
+    case SBP_NUMBER_TANH:
+        return tanh(x);
+    case SBP_NUMBER_FUNCTION_COUNT:
+        break;
+    }
+    return NAN;
+}
+
+const sbp_number *sbp_number_apply(sbp_numbers *n, sbp_number_function f, const sbp_number *a) {
+    double c;
+    if (sbp_number_is_constant(a, &c))
+        return sbp_number_constant(n, function_value(f, c));
+    return make(n, &(sbp_number){.kind = SBP_NUMBER_FUNCTION, .axis = (int32_t)f, .a = a});
 }
 
 static const sbp_number *positive(sbp_numbers *n, const sbp_number *a, const sbp_number *none) {
@@ -306,6 +354,10 @@ static const sbp_number *rebuild(sbp_numbers *n, const sbp_number *a, const sbp_
         return sbp_number_divide(n, parts[0], parts[1]);
     case SBP_NUMBER_FLOOR:
         return sbp_number_floor(n, parts[0]);
+    case SBP_NUMBER_POWER:
+        return sbp_number_power(n, parts[0], parts[1]);
+    case SBP_NUMBER_FUNCTION:
+        return sbp_number_apply(n, (sbp_number_function)a->axis, parts[0]);
     case SBP_NUMBER_POSITIVE:
         return sbp_number_positive(n, parts[0]);
     case SBP_NUMBER_ZERO:
@@ -345,8 +397,8 @@ const sbp_number *sbp_number_substitute(sbp_numbers *n, const sbp_number *a, con
 
 /* ---- what sizes decide -------------------------------------------------------------------------------- */
 
-/* Bounds of a for T >= 1 and indices below the sizes; a bound that depends on T in the wrong direction is
- * infinite. Only of sums of indices and T whose sizes are sums with T. */
+/* Bounds of a for T from 1 to the most and indices below the sizes; a bound that depends on a T without limit
+ * is infinite. Only of sums of indices and T whose sizes are sums with T. */
 static void bounds(sbp_numbers *n, const sbp_number_tensor *t, const sbp_number *a, double *low,
                    double *high) {
     for (int side = 0; side < 2; side++) {
@@ -377,8 +429,9 @@ static void bounds(sbp_numbers *n, const sbp_number_tensor *t, const sbp_number 
             known = false;
         double *out = side == 0 ? low : high;
         *out = side == 0 ? -INFINITY : INFINITY;
-        if (known && (side == 0 ? slope >= 0 : slope <= 0))
-            *out = constant + slope; /* at T = 1 */
+        bool at_1 = side == 0 ? slope >= 0 : slope <= 0;
+        if (known && (at_1 || n->most_tokens < INFINITY))
+            *out = constant + slope * (at_1 ? 1 : n->most_tokens);
     }
 }
 
@@ -498,6 +551,10 @@ double sbp_number_value(const sbp_number *a, const double *indices, double token
         return x / y;
     case SBP_NUMBER_FLOOR:
         return floor(sbp_number_value(a->a, indices, tokens));
+    case SBP_NUMBER_POWER:
+        return pow(sbp_number_value(a->a, indices, tokens), sbp_number_value(a->b, indices, tokens));
+    case SBP_NUMBER_FUNCTION:
+        return function_value((sbp_number_function)a->axis, sbp_number_value(a->a, indices, tokens));
     case SBP_NUMBER_POSITIVE:
         return sbp_number_value(a->a, indices, tokens) > 0;
     case SBP_NUMBER_ZERO:
@@ -522,8 +579,11 @@ static void print_sum(sbp_text *out, const sbp_number *a) {
 }
 
 void sbp_number_print(sbp_text *out, const sbp_number *a) {
-    static const char *const before[] = {[SBP_NUMBER_TABLE] = "table[", [SBP_NUMBER_FLOOR] = "floor("},
-                             *const between[] = {[SBP_NUMBER_PRODUCT] = " * ", [SBP_NUMBER_QUOTIENT] = " / "};
+    static const char
+        *const before[] = {[SBP_NUMBER_TABLE] = "table[", [SBP_NUMBER_FLOOR] = "floor("},
+               *const between[] =
+                   {[SBP_NUMBER_PRODUCT] = " * ", [SBP_NUMBER_QUOTIENT] = " / ", [SBP_NUMBER_POWER] = " ^ "},
+               *const functions[SBP_NUMBER_FUNCTION_COUNT] = {"cos", "sin", "exp", "log", "tanh"};
     switch (a->kind) {
     case SBP_NUMBER_LINEAR:
         print_sum(out, a);
@@ -540,8 +600,14 @@ void sbp_number_print(sbp_text *out, const sbp_number *a) {
         sbp_number_print(out, a->a);
         sbp_text_add(out, "%s", a->kind == SBP_NUMBER_TABLE ? "]" : ")");
         return;
+    case SBP_NUMBER_FUNCTION:
+        sbp_text_add(out, "%s(", functions[a->axis]);
+        sbp_number_print(out, a->a);
+        sbp_text_add(out, ")");
+        return;
     case SBP_NUMBER_PRODUCT:
     case SBP_NUMBER_QUOTIENT:
+    case SBP_NUMBER_POWER:
         sbp_text_add(out, "(");
         sbp_number_print(out, a->a);
         sbp_text_add(out, ")%s(", between[a->kind]);

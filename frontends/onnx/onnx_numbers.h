@@ -23,10 +23,21 @@ typedef enum sbp_number_kind {
     SBP_NUMBER_PRODUCT,  /* a b */
     SBP_NUMBER_QUOTIENT, /* a / b */
     SBP_NUMBER_FLOOR,    /* largest whole number not above a */
+    SBP_NUMBER_POWER,    /* a to the power of b */
+    SBP_NUMBER_FUNCTION, /* one of sbp_number_function of a */
     SBP_NUMBER_POSITIVE, /* a > 0 */
     SBP_NUMBER_ZERO,     /* a == 0 */
     SBP_NUMBER_CHOICE    /* a != 0 ? b : c */
 } sbp_number_kind;
+
+typedef enum sbp_number_function {
+    SBP_NUMBER_COS,
+    SBP_NUMBER_SIN,
+    SBP_NUMBER_EXP,
+    SBP_NUMBER_LOG,
+    SBP_NUMBER_TANH,
+    SBP_NUMBER_FUNCTION_COUNT
+} sbp_number_function;
 
 typedef struct sbp_number sbp_number;
 
@@ -38,7 +49,7 @@ typedef struct sbp_number_term {
 struct sbp_number {
     sbp_number_kind kind;
     int32_t id;    /* in the order they were made */
-    int32_t axis;  /* AXIS */
+    int32_t axis;  /* AXIS; the function of FUNCTION */
     uint32_t axes; /* bit set: indices it depends on */
     bool tokens;   /* depends on T */
     double constant;
@@ -53,8 +64,9 @@ typedef struct sbp_numbers {
     sbp_map known; /* text of a node -> its id */
     const sbp_number **all;
     int32_t count, capacity;
-    int64_t steps; /* of rewriting so far */
-    bool full;     /* too many: results are meaningless from then on */
+    double most_tokens; /* T is at most this, INFINITY at first: what runs with more is refused */
+    int64_t steps;      /* of rewriting so far */
+    bool full;          /* too many: results are meaningless from then on */
 } sbp_numbers;
 
 /* A tensor of rank axes: sizes, and an element by AXIS 0 .. rank - 1. */
@@ -76,6 +88,8 @@ const sbp_number *sbp_number_add(sbp_numbers *n, const sbp_number *a, double fac
 const sbp_number *sbp_number_multiply(sbp_numbers *n, const sbp_number *a, const sbp_number *b);
 const sbp_number *sbp_number_divide(sbp_numbers *n, const sbp_number *a, const sbp_number *b);
 const sbp_number *sbp_number_floor(sbp_numbers *n, const sbp_number *a);
+const sbp_number *sbp_number_power(sbp_numbers *n, const sbp_number *a, const sbp_number *b);
+const sbp_number *sbp_number_apply(sbp_numbers *n, sbp_number_function f, const sbp_number *a);
 const sbp_number *sbp_number_positive(sbp_numbers *n, const sbp_number *a);
 const sbp_number *sbp_number_zero(sbp_numbers *n, const sbp_number *a);
 const sbp_number *sbp_number_choose(sbp_numbers *n, const sbp_number *condition, const sbp_number *yes,
@@ -92,7 +106,7 @@ bool sbp_number_equals(const sbp_number *a, double value);
 const sbp_number *sbp_number_substitute(sbp_numbers *n, const sbp_number *a, const sbp_number *const *with,
                                         int32_t count);
 /* The same element, simpler where the sizes decide: conditions that always or never hold for indices
- * within them and any T >= 1, and indices of which a condition leaves but one value. */
+ * within them and any T from 1 to most_tokens, and indices of which a condition leaves but one value. */
 const sbp_number *sbp_number_refine(sbp_numbers *n, const sbp_number_tensor *t, const sbp_number *a);
 
 /* Its value for these indices and T. */

@@ -1,4 +1,5 @@
-/* onnx_ops.c: operators that work element by element, and those that only rearrange. */
+/* onnx_ops.c: operators that work element by element, and those that only rearrange. Parts of a value:
+ * onnx_parts.c. */
 #include "frontends/onnx/onnx.h"
 
 #include <string.h>
@@ -256,8 +257,6 @@ sbp_status sbp_onnx_dropout(sbp_onnx *o) {
     return o->builder.status;
 }
 
-static sbp_status check_last_axis(sbp_onnx *o, const sbp_onnx_value *x, int64_t axis) SBP_CHECKED;
-
 /* ---- shapes
  * ------------------------------------------------------------------------------------------------ */
 
@@ -271,8 +270,10 @@ static sbp_status define_reshaped(sbp_onnx *o, const sbp_onnx_value *x, int32_t 
     if (x->kind == SBP_ONNX_PARAMETER) {
         if (x->transposed)
             return sbp_onnx_fail(o, "the transpose of parameter '%s' is reshaped", x->name);
+        int32_t param;
+        SBP_TRY(sbp_onnx_param(o, x, &param));
         copy.kind = SBP_ONNX_VALUE;
-        copy.value = sbp_build_param(&o->builder, x->param);
+        copy.value = sbp_build_param(&o->builder, param);
     }
     sbp_dtype dtype;
     if (copy.kind == SBP_ONNX_VALUE &&
@@ -433,7 +434,8 @@ sbp_status sbp_onnx_reshape(sbp_onnx *o) {
     return define_reshaped(o, x, rank, dim);
 }
 
-/* Heads repeated for the queries of their group: one axis of size 1, after theirs, becomes larger. */
+/* Heads repeated for the queries of their group: one axis of size 1, after theirs, becomes larger. Tile says
+ * by how much. */
 sbp_status sbp_onnx_expand(sbp_onnx *o) {
     const sbp_onnx_value *x;
     const int64_t *shape;
@@ -445,6 +447,8 @@ sbp_status sbp_onnx_expand(sbp_onnx *o) {
     int32_t larger = 0;
     for (int32_t d = 0; count == x->rank && d < x->rank; d++) {
         int64_t size = shape[d] == SBP_ONNX_TOKENS ? SBP_ONNX_ROWS : shape[d];
+        if (strcmp(o->node->op, "Tile") == 0 && size > 1 && x->dim[d] > 1)
+            larger = 2;
         if (size == 1 || size == x->dim[d] || (size == -1 && shape[d] == -1))
             continue;
         copy.dim[d] = size;
@@ -459,146 +463,8 @@ sbp_status sbp_onnx_expand(sbp_onnx *o) {
     return o->builder.status;
 }
 
-/* Sum or mean of a row's last axis, which stays as size 1. */
-sbp_status sbp_onnx_reduce(sbp_onnx *o) {
-    static const char *const known[] = {"keepdims", "noop_with_empty_axes", NULL};
-    const sbp_onnx_value *x;
-    const int64_t *axes;
-    int64_t count, keep = 1, dim[SBP_MAX_RANK];
-    int32_t rank;
-    sbp_value value;
-    SBP_TRY(sbp_onnx_attrs_known(o, known));
-    SBP_TRY(sbp_onnx_attr_int(o, "keepdims", &keep));
-    SBP_TRY(sbp_onnx_required(o, 0, &x));
-    SBP_TRY(sbp_onnx_ints(o, 1, "axes", &axes, &count));
-    SBP_TRY(check_last_axis(o, x, count == 1 ? axes[0] : 0));
-    if (keep != 1)
-        return sbp_onnx_fail(o, "keepdims 0 is not built");
-    SBP_TRY(sbp_onnx_broadcast(o, &x, 1, &value, &rank, dim));
-    sbp_value y = sbp_build1(&o->builder, SBP_OP_row_sum, value);
-    if (strcmp(o->node->op, "ReduceMean") == 0) {
-        sbp_value n = sbp_build_const(&o->builder, o->wide, (double)dim[rank - 1]);
-        y = sbp_build2(&o->builder, SBP_OP_div, y, n);
-    }
-    int64_t dims[SBP_MAX_RANK];
-    int32_t dim_count;
-    dim[rank - 1] = 1;
-    SBP_TRY(sbp_onnx_ir_dims(o, rank, dim, dims, &dim_count));
-    sbp_onnx_define_value(o, 0, sbp_onnx_with_dims(o, y, dims, dim_count), x->type, rank, dim);
-    return o->builder.status;
-}
-
-/* ---- parts of the last axis -------------------------------------------------------------------------------
+/* ---- axes exchanged ---------------------------------------------------------------------------------------
  */
-
-/* The axis, which must be the last one of an activation. */
-static sbp_status check_last_axis(sbp_onnx *o, const sbp_onnx_value *x, int64_t axis) {
-    if (x->kind != SBP_ONNX_VALUE || x->rank == 0 || sbp_onnx_rows_axis(x) < 0 ||
-        sbp_onnx_rows_axis(x) == x->rank - 1 || (axis != -1 && axis != x->rank - 1))
-        return sbp_onnx_fail(o, "axis %lld of '%s' %s; only the last axis of an activation is built",
-                             (long long)axis, x->name, sbp_onnx_shape_text(o, x));
-    return SBP_OK;
-}
-
-static void define_slice(sbp_onnx *o, int32_t index, const sbp_onnx_value *x, int64_t start, int64_t length) {
-    int64_t dim[SBP_MAX_RANK];
-    memcpy(dim, x->dim, sizeof dim);
-    dim[x->rank - 1] = length;
-    sbp_onnx_define_value(o, index, sbp_build_slice(&o->builder, x->value, start, length), x->type, x->rank,
-                          dim);
-}
-
-sbp_status sbp_onnx_split(sbp_onnx *o) {
-    static const char *const known[] = {"axis", "num_outputs", NULL};
-    const sbp_onnx_value *x;
-    int64_t axis = 0, count = o->node->output_count, given, start = 0;
-    const int64_t *parts = NULL;
-    SBP_TRY(sbp_onnx_attrs_known(o, known));
-    SBP_TRY(sbp_onnx_required(o, 0, &x));
-    SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
-    SBP_TRY(sbp_onnx_attr_int(o, "num_outputs", &count));
-    SBP_TRY(check_last_axis(o, x, axis));
-    sbp_onnx_value whole = *x;
-    int64_t n = whole.dim[whole.rank - 1], equal = count > 0 ? sbp_ceil_div(n, count) : 0;
-    if (sbp_onnx_input(o, 1))
-        SBP_TRY(sbp_onnx_ints(o, 1, "the sizes of the parts", &parts, &given));
-    if (count != o->node->output_count || (parts && given != count))
-        return sbp_onnx_fail(o, "%d outputs for %lld parts", o->node->output_count,
-                             (long long)(parts ? given : count));
-    for (int64_t i = 0; i < count; i++) {
-        int64_t length = parts ? parts[i] : (n - start < equal ? n - start : equal);
-        if (length < 1 || length > n - start)
-            return sbp_onnx_fail(o, "part %lld has %lld of %lld elements", (long long)i, (long long)length,
-                                 (long long)n);
-        if (o->node->outputs[i][0])
-            define_slice(o, (int32_t)i, &whole, start, length);
-        start += length;
-    }
-    if (start != n)
-        return sbp_onnx_fail(o, "the parts have %lld of %lld elements", (long long)start, (long long)n);
-    return o->builder.status;
-}
-
-/* One constant number of an input; the fallback when it is absent. */
-static sbp_status number_input(sbp_onnx *o, int32_t input, const char *what, int64_t fallback, int64_t *out) {
-    const int64_t *ints = &fallback;
-    int64_t count = 1;
-    if (sbp_onnx_input(o, input))
-        SBP_TRY(sbp_onnx_ints(o, input, what, &ints, &count));
-    if (count != 1)
-        return sbp_onnx_fail(o, "%s has %lld numbers; slices of one axis are built", what, (long long)count);
-    *out = ints[0];
-    return SBP_OK;
-}
-
-sbp_status sbp_onnx_slice(sbp_onnx *o) {
-    const sbp_onnx_value *x;
-    int64_t start, end, axis, step;
-    SBP_TRY(no_attributes(o));
-    SBP_TRY(sbp_onnx_required(o, 0, &x));
-    SBP_TRY(number_input(o, 1, "starts", 0, &start));
-    SBP_TRY(number_input(o, 2, "ends", 0, &end));
-    SBP_TRY(number_input(o, 3, "axes", 0, &axis));
-    SBP_TRY(number_input(o, 4, "steps", 1, &step));
-    SBP_TRY(check_last_axis(o, x, axis));
-    int64_t n = x->dim[x->rank - 1];
-    start = start < 0 ? start + n : start;
-    end = end < 0 ? end + n : end > n ? n : end;
-    if (step != 1 || start < 0 || end <= start)
-        return sbp_onnx_fail(o, "elements %lld to %lld of %lld by steps of %lld", (long long)start,
-                             (long long)end, (long long)n, (long long)step);
-    define_slice(o, 0, x, start, end - start);
-    return o->builder.status;
-}
-
-sbp_status sbp_onnx_concat(sbp_onnx *o) {
-    static const char *const known[] = {"axis", NULL};
-    int64_t axis = 0, dim[SBP_MAX_RANK] = {0};
-    sbp_value joined = SBP_NO_VALUE;
-    const sbp_onnx_value *first = NULL;
-    SBP_TRY(sbp_onnx_attrs_known(o, known));
-    SBP_TRY(sbp_onnx_attr_int(o, "axis", &axis));
-    for (int32_t i = 0; i < o->node->input_count; i++) {
-        const sbp_onnx_value *x;
-        SBP_TRY(sbp_onnx_required(o, i, &x));
-        SBP_TRY(check_last_axis(o, x, axis));
-        sbp_value value = sbp_build_cast(&o->builder, x->value, o->wide);
-        bool same = !first ||
-                    (x->rank == first->rank && memcmp(x->dim, dim, (size_t)(x->rank - 1) * sizeof *dim) == 0);
-        if (!same)
-            return sbp_onnx_fail(o, "'%s' %s beside '%s' %s", x->name, sbp_onnx_shape_text(o, x), first->name,
-                                 sbp_onnx_shape_text(o, first));
-        int64_t before = first ? dim[x->rank - 1] : 0;
-        memcpy(dim, x->dim, sizeof dim);
-        dim[x->rank - 1] += before;
-        joined = first ? sbp_build2(&o->builder, SBP_OP_concat, joined, value) : value;
-        first = first ? first : x;
-    }
-    if (!first)
-        return sbp_onnx_fail(o, "no inputs");
-    sbp_onnx_define_value(o, 0, joined, first->type, first->rank, dim);
-    return o->builder.status;
-}
 
 /* Exchanging axes moves nothing in the graph IR as long as those other than tokens and batch keep their
  * order. */

@@ -205,6 +205,14 @@ static sbp_status choose(sbp_onnx *o, bool *done) {
     }
     if (is_kind(a, SBP_ONNX_SCORES) && one_number(o, b, &number) && number <= -1e4)
         return mask_scores(o, a, c);
+    if (is_kind(b, SBP_ONNX_SCORES) && one_number(o, a, &number) && number <= -1e4 && c &&
+        (is_kind(c, SBP_ONNX_CONSTANT) || is_kind(c, SBP_ONNX_NUMBERS)) && c->type == SBP_ONNX_BOOL) {
+        sbp_onnx_value shown = *c; /* where the condition does not hold */
+        sbp_onnx_tensor_of(o, c, &shown.numbers);
+        shown.kind = SBP_ONNX_NUMBERS;
+        shown.numbers.element = sbp_number_not(&o->numbers, shown.numbers.element);
+        return mask_scores(o, b, &shown);
+    }
     *done = false;
     return SBP_OK;
 }

@@ -122,13 +122,45 @@ static sbp_value parameter_of_type(sbp_onnx *o, int32_t param, sbp_dtype dtype) 
     return sbp_build_param(&o->builder, param);
 }
 
+/* v, which the graph IR has with each head once, with all its copies. */
+static sbp_status repeated(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
+    sbp_builder *b = &o->builder;
+    int64_t dims[SBP_MAX_RANK + 1], full[SBP_MAX_RANK + 1], own[SBP_ONNX_MAX_RANK];
+    int32_t count = 0, rows = sbp_onnx_rows_axis(v);
+    sbp_onnx_own_dims(v, own);
+    for (int32_t d = rows > 0 && v->dim[0] == 1 ? 1 : 0; d < v->rank; d++) {
+        if (d == rows)
+            continue;
+        if (count + 2 >= SBP_MAX_RANK)
+            return sbp_onnx_fail(o, "'%s' %s has too many axes to be repeated", v->name,
+                                 sbp_onnx_shape_text(o, v));
+        dims[count] = full[count] = own[d];
+        count++;
+        if (d == v->repeat_axis && own[d] != 1) {
+            dims[count] = 1;
+            full[count++] = v->repeat;
+        } else if (d == v->repeat_axis) {
+            full[count - 1] = v->repeat;
+        }
+    }
+    sbp_value x = sbp_onnx_with_dims(o, sbp_build_cast(b, v->value, dtype), dims, count);
+    if (b->status != SBP_OK)
+        return b->status;
+    sbp_type type = *sbp_build_type(b, x);
+    int32_t first = sbp_type_rows(&type) != SBP_ONE ? 1 : 0;
+    for (int32_t d = 0; d < count; d++)
+        type.dim[first + d] = sbp_dim_const(full[d]);
+    x = sbp_build_broadcast(b, x, &type);
+    return sbp_onnx_as_shape(o, x, v->rank, v->dim, out);
+}
+
 sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype dtype, sbp_value *out) {
     sbp_dtype declared;
+    int32_t param;
     if (v->kind == SBP_ONNX_SCORES || v->kind == SBP_ONNX_NAN)
         return sbp_onnx_fail(o, "'%s', scores of attention, are used in a way that is not built", v->name);
     if (v->repeat > 1)
-        return sbp_onnx_fail(o, "'%s', heads repeated for their groups, is used outside of attention",
-                             v->name);
+        return repeated(o, v, dtype, out);
     if (!sbp_onnx_type_float(v->type, &declared))
         return sbp_onnx_fail(o, "'%s' is %s; arithmetic on integers is not built", v->name,
                              sbp_onnx_type_name(v->type));
@@ -146,7 +178,8 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
     case SBP_ONNX_PARAMETER:
         if (v->transposed)
             return sbp_onnx_fail(o, "the transpose of parameter '%s' is used outside of a product", v->name);
-        *out = sbp_build_cast(&o->builder, parameter_of_type(o, v->param, dtype), dtype);
+        SBP_TRY(sbp_onnx_param(o, v, &param));
+        *out = sbp_build_cast(&o->builder, parameter_of_type(o, param, dtype), dtype);
         break;
     case SBP_ONNX_VALUE:
         *out = sbp_build_cast(&o->builder, v->value, dtype);

@@ -75,7 +75,9 @@ def gradients(build, model, work):
     status, text = run(os.path.join(build, "sbpc"), "compile", model, "-o", plan, "--dtype", "fp64", "--seq-len", 64, "--optimizer", "sgd")
     if status == 0:
         status, text = run(os.path.join(build, "sbprun"), plan, "--data", data, "--batch-size", len(ROWS), "--dump-gradients", out)
-    return (load_file(out), None) if status == 0 else (None, text.splitlines()[0] if text else f"exit status {status}")
+    if status == 0:
+        return load_file(out), None
+    return None, next((line for line in text.splitlines() if line.startswith("error")), text.splitlines()[-1] if text else f"exit status {status}")
 
 
 def torch_gradients(folder):
@@ -104,15 +106,16 @@ def exported_values(path):
 def compare(got, values, reference, weights):
     """Largest difference over the reference's parameters, each found among the export's by its values."""
     worst, missing = 0.0, []
+    least = 1e-6 * max(numpy.linalg.norm(g) for g in reference.values())  # some are zero but for rounding, as a bias of keys is
     for name, w in weights.items():
         if name not in reference:
             continue
         for key, value in values.items():
             offset = value.ndim == 1 and numpy.array_equal(value, w + numpy.float32(1))  # folded
             if key in got and value.shape == w.shape and (numpy.array_equal(value, w) or offset):
-                difference, norm = got[key] - reference[name], numpy.linalg.norm(reference[name])
+                difference, norm = got[key] - reference[name], max(numpy.linalg.norm(reference[name]), least)
             elif key in got and value.ndim == 2 and value.T.shape == w.shape and numpy.array_equal(value.T, w):
-                difference, norm = got[key].T - reference[name], numpy.linalg.norm(reference[name])
+                difference, norm = got[key].T - reference[name], max(numpy.linalg.norm(reference[name]), least)
             else:
                 continue
             worst = max(worst, float(numpy.linalg.norm(difference) / norm))

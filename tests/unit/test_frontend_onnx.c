@@ -459,7 +459,7 @@ static void test_meaning_errors(void **state) {
                  "node 'head' (MatMul): 'y' is [1,T,2]; [1,heads,d,T] is expected");
     expect_error("[\"y\",\"s\"]", "[\"y\",\"H\"]", "shapes [1,T,2] and [2,3] do not broadcast");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Softmax\"",
-                 "node 'z' (Softmax): this operator is not built for activations");
+                 "node 'z' (Softmax): 2 inputs; at most 1 are expected");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Conv\"", "node 'z' (Conv): this operator is not built");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Mul\",\"domain\":\"com.microsoft\"",
                  "operators of domain 'com.microsoft' are not built");
@@ -521,7 +521,7 @@ static const struct {
     {NODE("Split", "\"x\",\"s\"", "\"a\",\"y\"", "{\"name\":\"axis\",\"i\":2}"), INTS("s", "2", "1,4"),
      "part 1 has 4 of 4 elements", 0, 0, 0},
     {NODE("Split", "\"x\"", "\"a\",\"y\"", "{\"name\":\"axis\",\"i\":1}"), "",
-     "only the last axis of an activation is built", 0, 0, 0},
+     "the tokens' axis 1 of 'x' [1,T,4] is split", 0, 0, 0},
     {NODE("Reshape", "\"x\",\"s\"", "\"a\"", "") "," NODE("Reshape", "\"a\",\"t\"", "\"y\"", ""),
      INTS("s", "4", "1,-1,2,2") "," INTS("t", "3", "0,0,-1"), NULL, 0, 0, 0},
     {NODE("Reshape", "\"x\",\"s\"", "\"y\"", ""), INTS("s", "2", "-1,4"),
@@ -547,7 +547,7 @@ static const struct {
     {NODE("Unsqueeze", "\"x\",\"s\"", "\"y\"", ""), INTS("s", "1", "7"), "axis 7 of a tensor of rank 4", 0, 0,
      0},
     {NODE("Slice", "\"x\",\"s\",\"t\",\"t\"", "\"y\"", ""), INTS("s", "1", "0") "," INTS("t", "1", "1"),
-     "axis 1 of 'x' [1,T,4]; only the last axis", 0, 0, 0},
+     "tokens 0 to 1 by steps of 1 of 'x' [1,T,4] are taken; all are needed", 0, 0, 0},
     {NODE("Pow", "\"x\",\"s\"", "\"y\"", ""), "{\"name\":\"s\",\"dims\":[],\"dataType\":1,\"floatData\":[7]}",
      "the exponent is 7; 2, 3, 0.5 and -0.5 are built", 0, 0, 0},
     {NODE("Cast", "\"x\"", "\"y\"", "{\"name\":\"to\",\"i\":7}"), "", "a cast of FLOAT to INT64 is not built",

@@ -264,6 +264,23 @@ static void recipes_move_elements_as_they_say(void **state) {
         }
 }
 
+static void recipes_drop_axes(void **state) {
+    tools *t = *state;
+    const sbp_recipe_step one = {.op = SBP_RECIPE_SLICE, .axis = 0, .start = 4, .length = 1};
+    const sbp_recipe_step drop = {.op = SBP_RECIPE_SQUEEZE, .axis = 0},
+                          none = {.op = SBP_RECIPE_SQUEEZE, .axis = 1};
+    const sbp_recipe_step good[] = {one, drop}, wide[] = {one, none};
+    sbp_recipe r = recipe(2, (const int64_t[]){24, 10}, good, 2);
+    sbp_recipe_map map;
+    assert_int_equal(sbp_recipe_compile(t->diag, &r, &map), SBP_OK);
+    assert_int_equal(map.rank, 1);
+    assert_int_equal(map.dim[0], 10);
+    for (int64_t e = 0; e < 10; e++)
+        assert_int_equal(sbp_recipe_source_index(&map, e), 40 + e);
+    r = recipe(2, (const int64_t[]){24, 10}, wide, 2);
+    assert_int_equal(sbp_recipe_compile(t->diag, &r, &map), SBP_INPUT); /* 10 long */
+}
+
 static void plain_recipes_are_one_run(void **state) {
     tools *t = *state;
     const sbp_recipe_step slice0 = {.op = SBP_RECIPE_SLICE, .axis = 0, .start = 8, .length = 8};
@@ -425,6 +442,7 @@ int main(void) {
         cmocka_unit_test(every_truncation_is_found),
         cmocka_unit_test(bad_sections_are_our_bug),
         cmocka_unit_test(recipes_move_elements_as_they_say),
+        cmocka_unit_test(recipes_drop_axes),
         cmocka_unit_test(plain_recipes_are_one_run),
         cmocka_unit_test(recipes_change_values_and_back),
         cmocka_unit_test(bad_recipes_are_refused),

@@ -18,6 +18,7 @@ typedef struct shaper {
     sbp_diag *diag;
     const sbp_recipe *recipe;
     axis axes[SBP_MAX_RANK];
+    int32_t rank; /* after the steps so far */
     int64_t base;
 } shaper;
 
@@ -48,7 +49,7 @@ static sbp_status begin(shaper *s, int64_t *elems) {
 }
 
 static sbp_status apply_slice(shaper *s, const sbp_recipe_step *step) {
-    axis *a = step->axis >= 0 && step->axis < s->recipe->rank ? &s->axes[step->axis] : NULL;
+    axis *a = step->axis >= 0 && step->axis < s->rank ? &s->axes[step->axis] : NULL;
     if (!a || a->count != 1 || step->start < 0 || step->length < 1 || step->length > a->extent[0] ||
         step->start > a->extent[0] - step->length)
         return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': cannot take %lld from %lld on of axis %lld",
@@ -59,10 +60,20 @@ static sbp_status apply_slice(shaper *s, const sbp_recipe_step *step) {
     return SBP_OK;
 }
 
+static sbp_status apply_squeeze(shaper *s, const sbp_recipe_step *step) {
+    if (step->axis < 0 || step->axis >= s->rank || axis_length(&s->axes[step->axis]) != 1)
+        return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': axis %lld is not of length 1",
+                        s->recipe->source, (long long)step->axis);
+    s->rank--;
+    for (int32_t a = (int32_t)step->axis; a < s->rank; a++)
+        s->axes[a] = s->axes[a + 1];
+    return SBP_OK;
+}
+
 /* Target row (h, half, j) is source row (h, j, half). */
 static sbp_status apply_deinterleave(shaper *s, const sbp_recipe_step *step) {
     axis *a = &s->axes[0];
-    if (s->recipe->rank < 1 || a->count != 1 || step->heads < 1 || step->heads > a->extent[0] ||
+    if (s->rank < 1 || a->count != 1 || step->heads < 1 || step->heads > a->extent[0] ||
         a->extent[0] % step->heads != 0 || a->extent[0] / step->heads % 2 != 0)
         return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': cannot deinterleave %lld heads",
                         s->recipe->source, (long long)step->heads);
@@ -77,14 +88,16 @@ static sbp_status apply_step(shaper *s, const sbp_recipe_step *step) {
     case SBP_RECIPE_SLICE:
         return apply_slice(s, step);
     case SBP_RECIPE_TRANSPOSE: {
-        if (s->recipe->rank != 2)
+        if (s->rank != 2)
             return sbp_fail(s->diag, SBP_INPUT, "tensor '%.200s': cannot transpose rank %d",
-                            s->recipe->source, s->recipe->rank);
+                            s->recipe->source, s->rank);
         axis first = s->axes[0];
         s->axes[0] = s->axes[1];
         s->axes[1] = first;
         return SBP_OK;
     }
+    case SBP_RECIPE_SQUEEZE:
+        return apply_squeeze(s, step);
     case SBP_RECIPE_DEINTERLEAVE:
         return apply_deinterleave(s, step);
     case SBP_RECIPE_ADD:
@@ -113,15 +126,16 @@ static void add_outer(sbp_recipe_map *map, int64_t extent, int64_t source_stride
 }
 
 sbp_status sbp_recipe_compile(sbp_diag *diag, const sbp_recipe *recipe, sbp_recipe_map *out) {
-    shaper s = {.diag = diag, .recipe = recipe};
-    sbp_recipe_map map = {.elems = 1, .rank = recipe->rank};
+    shaper s = {.diag = diag, .recipe = recipe, .rank = recipe->rank};
+    sbp_recipe_map map = {.elems = 1};
     SBP_TRY(begin(&s, &map.source_elems));
     for (int32_t k = 0; k < recipe->step_count; k++) {
         SBP_TRY(apply_step(&s, &recipe->steps[k]));
         map.changes_values = map.changes_values || recipe->steps[k].op == SBP_RECIPE_ADD ||
                              recipe->steps[k].op == SBP_RECIPE_CAST;
     }
-    for (int32_t a = recipe->rank - 1; a >= 0; a--) {
+    map.rank = s.rank;
+    for (int32_t a = s.rank - 1; a >= 0; a--) {
         map.dim[a] = axis_length(&s.axes[a]);
         for (int32_t k = s.axes[a].count - 1; k >= 0; k--) {
             add_outer(&map, s.axes[a].extent[k], s.axes[a].stride[k], map.elems);

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const op_names[SBP_RECIPE_OP_COUNT] = {"slice", "transpose", "deinterleave", "add",
-                                                          "cast"};
+static const char *const op_names[SBP_RECIPE_OP_COUNT] = {"slice",        "transpose", "squeeze",
+                                                          "deinterleave", "add",       "cast"};
 
 /* ---- printing --------------------------------------------------------------------------------------- */
 
@@ -22,6 +22,9 @@ static void print_step(sbp_text *out, const sbp_recipe_step *step) {
         break;
     case SBP_RECIPE_TRANSPOSE:
         sbp_text_add(out, "true");
+        break;
+    case SBP_RECIPE_SQUEEZE:
+        sbp_text_add(out, "%lld", (long long)step->axis);
         break;
     case SBP_RECIPE_DEINTERLEAVE:
         sbp_text_add(out, "%lld", (long long)step->heads);
@@ -141,6 +144,8 @@ static sbp_status read_step(reader *r, const sbp_json *node, sbp_recipe_step *ou
     case SBP_RECIPE_TRANSPOSE:
         SBP_TRY(sbp_json_as_bool(r->diag, value, &flag));
         return flag ? SBP_OK : sbp_json_fail(r->diag, value, "expected true");
+    case SBP_RECIPE_SQUEEZE:
+        return sbp_json_as_i64(r->diag, value, &out->axis);
     case SBP_RECIPE_DEINTERLEAVE:
         return sbp_json_as_i64(r->diag, value, &out->heads);
     case SBP_RECIPE_ADD:
@@ -276,6 +281,9 @@ static void covered(const sbp_tensor_entry *tensor, int64_t low[SBP_MAX_RANK], i
             int first = axis_of[0];
             axis_of[0] = axis_of[1];
             axis_of[1] = first;
+        } else if (step->op == SBP_RECIPE_SQUEEZE) {
+            for (int32_t a = (int32_t)step->axis; a + 1 < recipe->rank; a++)
+                axis_of[a] = axis_of[a + 1];
         } else if (step->op == SBP_RECIPE_SLICE) {
             int a = axis_of[step->axis];
             low[a] += step->start;
