@@ -37,6 +37,7 @@ typedef struct sbp_device_options {
      * goes. SBP_TEST_RATES=in:2e9,disk:5e8 in the environment sets them too. Of queues that the host serves.
      */
     double rates[SBP_QUEUE_COUNT];
+    bool tf32; /* cuda: factors of products in fp32 may be rounded to 10 bits of mantissa */
 } sbp_device_options;
 
 /* An operand, resolved: rows x cols elements of `dtype`; element (0, 0) is `offset` bytes into the arena of
@@ -94,6 +95,17 @@ typedef struct sbp_device_class {
      * read in place. Waits as read does; later commands need another wait. Valid for the bytes of one buffer.
      * NULL also when the device has failed: the next call says how. */
     void *(*map)(sbp_device *device, sbp_space space, int64_t offset);
+    /* Ways to compute a command that a device chooses among by measuring. NULL, all three: it has one way for
+     * each. What was chosen decides bits. Between load and the first command:
+     * - tune_open takes what an earlier tune_text gave, of which `name` is told in messages; *count: choices.
+     *   SBP_USAGE where that is damaged or of another device or library; then nothing of it is used.
+     * - tune measures the ways to run a command, unless there is a choice for it. Its operands hold anything
+     *   afterwards.
+     * - tune_text adds all choices to `out`; nothing where there is nothing to choose. Below a guard. */
+    sbp_status (*tune_open)(sbp_device *device, const char *name, const void *text, int64_t bytes,
+                            int32_t *count, sbp_diag *diag);
+    sbp_status (*tune)(sbp_device *device, const sbp_dispatch *dispatch, sbp_diag *diag);
+    sbp_status (*tune_text)(sbp_device *device, sbp_text *out, int32_t *count, sbp_diag *diag);
 } sbp_device_class;
 
 /* Every implementation begins with this. */

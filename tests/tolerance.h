@@ -45,6 +45,10 @@
  * 0.09. Tells rounded weights from garbage, no more. */
 #define SBP_TOLERANCE_BF16_WEIGHTS 0.15
 
+/* Gradients of a step whose products are of factors in TF32, 2^-11 each, against fp32: seen are
+ * 6e-4 to 3e-3. */
+#define SBP_TOLERANCE_TF32 0x1p-7
+
 /* Log-probabilities of golden cases in fp64, absolute: values up to 20, through a few layers, summed in
  * another order than PyTorch's. */
 #define SBP_TOLERANCE_LOGP_F64 1e-11

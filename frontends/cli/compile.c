@@ -65,6 +65,14 @@ static sbp_status choose_types(sbp_compilation *c) {
     if (!c->pipeline.target.supports[c->dtype])
         return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not compute in it",
                         sbp_options_text(c->options, "dtype"), c->pipeline.target.name);
+    bool cuda = strcmp(c->pipeline.target.name, "cuda") == 0;
+    if (sbp_options_on(c->options, "tf32") && (!cuda || c->dtype != SBP_F32))
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--tf32 on: it is about products of fp32 on cuda: --backend cuda --dtype fp32");
+    if (sbp_options_text(c->options, "tune") && !cuda)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--tune: backend %s has one way to compute each product; leave it out",
+                        c->pipeline.target.name);
     sbp_dtype wide = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     c->grad_dtype = dtype_option(c->options, "grad-dtype", wide);
     c->state_dtype = dtype_option(c->options, "state-dtype", wide);

@@ -1,6 +1,7 @@
 /* plan_write.c: the sections of plan.bin. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "frontends/cli/cli.h"
 #include "ir/io/json.h"
@@ -60,6 +61,13 @@ static void add_id(sbp_text *out, const char *key, int32_t id) {
 static const char *absolute_path(const sbp_compilation *c, const char *path) {
     char resolved[4096];
     return path && realpath(path, resolved) ? sbp_arena_strdup(c->arena, resolved) : path;
+}
+
+/* --tune: the file may be still to come. */
+static const char *tune_path(const sbp_compilation *c) {
+    const char *path = sbp_options_text(c->options, "tune");
+    char here[4096];
+    return *path == '/' || !getcwd(here, sizeof here) ? path : sbp_file_join(c->arena, here, path);
 }
 
 void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out) {
@@ -127,7 +135,13 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "}");
     sbp_cli_add_rates(out, c->rates_source, &target->rates);
     add_text(out, "advice", c->advice);
-    sbp_text_add(out, ", \"defaults\": {}}\n");
+    sbp_text_add(out, ", \"defaults\": {");
+    if (sbp_options_text(c->options, "tune")) {
+        const char *path = tune_path(c);
+        sbp_text_add(out, "\"tune\": ");
+        sbp_json_add_string(out, path, strlen(path));
+    }
+    sbp_text_add(out, "}}\n");
 }
 
 sbp_status sbp_cli_write_plan(const sbp_compilation *c) {

@@ -43,6 +43,7 @@ typedef struct sbp_run {
     sbp_profile *profile; /* SBP_PROFILE; NULL: not wanted */
     sbp_trainer trainer;
     sbp_metrics metrics;
+    const char *products; /* how the device computes them, chosen by measuring; NULL: as it likes */
     sbp_run_state state;
     int64_t resumed_after;                         /* steps that a checkpoint had, 0: none */
     int64_t disk_read_before, disk_written_before; /* bytes of the disk arena before the first step */
@@ -110,6 +111,13 @@ sbp_status sbp_run_check_space(const sbp_run *run) SBP_CHECKED;
 void sbp_run_disk_traffic(const sbp_run *run, int64_t *read_bytes, int64_t *written_bytes);
 /* Says what a step reads and writes, and how long a drive lasts at that; nothing where nothing is on disk. */
 void sbp_run_note_disk(const sbp_run *run);
+
+/* ---- run_tune.c --------------------------------------------------------------------------------------- */
+
+/* --tune, before anything is on the device. */
+sbp_status sbp_run_tune(sbp_run *run) SBP_CHECKED;
+/* OUT/products.txt of a run that begins; one that was there and is not of this run goes. */
+sbp_status sbp_run_write_products(sbp_run *run, const char *resumed) SBP_CHECKED;
 
 /* ---- run_train.c ------------------------------------------------------------------------------------- */
 

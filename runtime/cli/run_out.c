@@ -170,6 +170,7 @@ sbp_status sbp_run_begin_out(sbp_run *run, const char *resumed) {
     if (!resumed && sbp_options_on(run->options, "overwrite"))
         sbp_rundir_remove_results(&run->dir, run->diag);
     SBP_TRY(sbp_run_write_json(run, resumed));
+    SBP_TRY(sbp_run_write_products(run, resumed));
     SBP_TRY(install_plan(run));
     sbp_rundir_begin(&run->dir, run->diag);
     return SBP_OK;

@@ -257,6 +257,9 @@ sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
     sbp_text_add(&out, ", \"threads\": %d, \"memory_bytes\": %lld},\n  \"compiled\": ", info.threads,
                  (long long)info.memory_bytes);
     sbp_json_add_value(&out, run->plan->meta);
+    if (run->products)
+        sbp_text_add(&out, ",\n  \"products\": {\"file\": \"products.txt\", \"hash\": \"%016llx\"}",
+                     (unsigned long long)run->state.products);
     sbp_text_add(&out, "\n}\n");
     return sbp_file_write(run->diag, sbp_file_join(run->arena, run->out, "run.json"), out.data, out.length);
 }

@@ -284,7 +284,8 @@ static sbp_status open_device(sbp_run *run) {
                                   .index = (int32_t)sbp_options_int(run->options, "device"),
                                   .code = run->plan->kernels,
                                   .code_bytes = run->plan->kernels_bytes,
-                                  .offload_dir = sbp_run_offload_dir(run)};
+                                  .offload_dir = sbp_run_offload_dir(run),
+                                  .tf32 = run->info.tf32};
     char need[32], have[32];
     if (sbp_options_int(run->options, "threads") > options.threads)
         sbp_note(run->diag, "--threads %lld: %d are used, more would only wait for the %d core%s",
@@ -337,7 +338,14 @@ static sbp_status begin(sbp_run *run, const char **resumed) {
         return load_weights(run);
     }
     *resumed = found;
+    uint64_t products = run->state.products;
     SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
+    if (run->state.products != products)
+        sbp_note(run->diag,
+                 "'%s' was computed with other choices of products (hash %016llx, here %016llx): "
+                 "sums round differently",
+                 found, (unsigned long long)run->state.products, (unsigned long long)products);
+    run->state.products = products;
     run->resumed_after = run->state.step;
     sbp_sampler_seek(&run->sampler, run->state.epoch, run->state.at);
     sbp_note(run->diag, "going on after step %lld, from '%s'", (long long)run->state.step, found);
@@ -389,6 +397,7 @@ sbp_status sbp_run_on_device(sbp_run *run) {
     sbp_interrupt_install();
     SBP_TRY(check_device(run));
     SBP_TRY(open_device(run));
+    SBP_TRY(sbp_run_tune(run));
     SBP_TRY(prepare_trainer(run));
     SBP_TRY(check_optimizer(run));
     SBP_TRY(begin(run, &resumed));

@@ -154,7 +154,7 @@ static sbp_status prepare(void *user) {
     return SBP_OK;
 }
 
-static sbp_status write_constants(sbp_executor *x, sbp_diag *diag) {
+sbp_status sbp_executor_write_constants(sbp_executor *x, sbp_diag *diag) {
     for (int32_t k = 0; k < x->program->buffer_count; k++)
         if (x->program->buffers[k].data)
             SBP_TRY(sbp_executor_write(x, k, 0, 0, sbp_executor_elems(x, k), SBP_F64,
@@ -171,7 +171,7 @@ static sbp_status create_in(sbp_arena *arena, sbp_diag *diag, const sbp_device_c
     SBP_TRY(class->create(options, diag, &x->device));
     SBP_TRY(class->load(x->device, program, diag));
     SBP_TRY(sbp_guard(arena, diag, prepare, x));
-    return write_constants(x, diag);
+    return sbp_executor_write_constants(x, diag);
 }
 
 sbp_status sbp_executor_create(sbp_diag *diag, const sbp_device_class *class,
@@ -349,13 +349,15 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
             return fail_command(x, command, c->rules[k].operand, "has the wrong rows");
     if (c->index >= 0)
         SBP_TRY(check_index(x, c, ranges));
-    if (command->flushes >= 0 && x->hook) {
+    if (command->flushes >= 0 && x->hook && !x->tuning) {
         bool skip = false;
         SBP_TRY(call_hook(x, command, spans, &skip));
         if (skip)
             return SBP_OK;
     }
     sbp_dispatch dispatch = {.command = command, .spans = spans, .span_count = command->view_count};
+    if (x->tuning)
+        return sbp_executor_tune_command(x, &dispatch);
     if (command->kind == SBP_CMD_ROW) {
         for (int32_t k = 0; k < command->scalar_count; k++)
             if (command->scalars[k] == SBP_LITERAL)
@@ -418,6 +420,8 @@ static sbp_status scalar_trips(const sbp_executor *x, int32_t scalar, int64_t *o
 static sbp_status run_loop(sbp_executor *x, const sbp_loop *loop, const sbp_prepared_body *body) {
     int64_t trips = 0;
     if (loop->table < 0) {
+        if (x->tuning)
+            return run_body(x, body);
         SBP_TRY(scalar_trips(x, loop->scalar, &trips));
         for (int64_t k = 0; k < trips; k++)
             SBP_TRY(run_body(x, body));

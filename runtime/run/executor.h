@@ -76,6 +76,15 @@ void sbp_executor_set_flush_hook(sbp_executor *executor, sbp_flush_hook hook, vo
 sbp_status sbp_gradient_read(const sbp_gradient *gradient, int64_t first, int64_t count, sbp_dtype dtype,
                              void *out, sbp_diag *diag) SBP_CHECKED;
 
+/* ---- choosing by measuring -------------------------------------------------------------------------- */
+
+/* Whether the device has ways to choose among (sbp_device_class.tune). */
+bool sbp_executor_can_tune(const sbp_executor *executor);
+/* Lets it measure them for the products of all entries at the most rows, last and shorter chunks left out.
+ * Before anything is written: arenas hold anything afterwards, but constants. A micro-batch must be bound
+ * anew. */
+sbp_status sbp_executor_tune(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
+
 /* ---- profile ---------------------------------------------------------------------------------------- */
 
 /* Times every command from now on; NULL ends it. The profile is the caller's. */

@@ -80,7 +80,7 @@ struct sbp_executor {
     int64_t **lo;             /* per table: [chunk * windows + window] */
     unsigned char *staging;
     int32_t *order; /* [t_max] when orders cannot be sorted in mapped memory */
-    bool bound;
+    bool bound, tuning;
     sbp_flush_hook hook;
     void *hook_user;
     sbp_profile *profile; /* NULL: none */
@@ -91,6 +91,10 @@ struct sbp_executor {
     sbp_diag *diag;
 };
 
+/* executor.c: buffers of which the program has the contents. */
+sbp_status sbp_executor_write_constants(sbp_executor *x, sbp_diag *diag) SBP_CHECKED;
+/* executor_tune.c: in place of running it. */
+sbp_status sbp_executor_tune_command(sbp_executor *x, const sbp_dispatch *dispatch) SBP_CHECKED;
 /* Bytes of the arena at `offset` written from or read into memory, direct where mapped. */
 sbp_status sbp_executor_put(sbp_executor *x, sbp_space space, int64_t offset, const void *data, int64_t bytes,
                             sbp_diag *diag) SBP_CHECKED;

@@ -52,6 +52,7 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
         SBP_TRY(sbp_json_get_i64(diag, model, "vocab_size", SBP_JSON_NULLABLE, &out->vocab_size));
     }
     if (out->options) {
+        SBP_TRY(sbp_json_get_bool(diag, out->options, "tf32", SBP_JSON_NULLABLE, &out->tf32));
         SBP_TRY(get_number(diag, out->options, "clip", &clip));
         SBP_TRY(get_number(diag, out->options, "accumulate", &accumulate));
         SBP_TRY(get_number(diag, out->options, "memory", &memory));

@@ -24,6 +24,7 @@ typedef struct sbp_plan_info {
     const char *user_template; /* likewise: the chat template that the run was given, NULL: none */
     int64_t vocab_size;        /* 0: unknown */
     int64_t runtime_bytes, threads, thread_bytes;
+    bool tf32;
     const sbp_json *options, *defaults; /* objects or NULL */
     int64_t most_parts;                 /* --accumulate; 0: any */
     int64_t memory_bytes;               /* --memory; 0: no limit */

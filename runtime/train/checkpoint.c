@@ -334,9 +334,12 @@ static sbp_status save_state(const checkpoint_job *job) {
     sbp_text_add_double(&out, s->loss_sum);
     sbp_text_add(&out,
                  ",\n  \"data_hash\": \"%016llx\",\n  \"seed\": %lld,\n  \"batch_rows\": %lld,\n"
-                 "  \"batch_tokens\": %lld,\n  \"shuffle\": %s\n}\n",
+                 "  \"batch_tokens\": %lld,\n  \"shuffle\": %s",
                  (unsigned long long)s->data_hash, (long long)s->seed, (long long)s->batch_rows,
                  (long long)s->batch_tokens, s->shuffle ? "true" : "false");
+    if (s->products)
+        sbp_text_add(&out, ",\n  \"products\": \"%016llx\"", (unsigned long long)s->products);
+    sbp_text_add(&out, "\n}\n");
     return sbp_file_write(job->diag, sbp_file_join(job->arena, job->path, "trainer_state.json"), out.data,
                           out.length);
 }
@@ -351,7 +354,7 @@ static sbp_status must_equal(const checkpoint_job *job, const char *what, int64_
 static sbp_status load_state(const checkpoint_job *job) {
     const sbp_json *root;
     sbp_run_state *s = job->state, saved = {0};
-    const char *hash = "";
+    const char *hash = "", *products = "";
     char expected[20];
     const struct {
         const char *name;
@@ -383,6 +386,8 @@ static sbp_status load_state(const checkpoint_job *job) {
         return sbp_fail(job->diag, SBP_INPUT,
                         "%s: the run that is to go on had other data (hash %.20s, now %s)", job->path, hash,
                         expected);
+    SBP_TRY(sbp_json_get_string(job->diag, root, "products", SBP_JSON_OPTIONAL, &products));
+    saved.products = strtoull(products, NULL, 16);
     SBP_TRY(must_equal(job, "--seed", saved.seed, s->seed));
     SBP_TRY(must_equal(job, "--batch-size", saved.batch_rows, s->batch_rows));
     SBP_TRY(must_equal(job, "--batch-tokens", saved.batch_tokens, s->batch_tokens));

@@ -28,6 +28,8 @@ typedef struct sbp_run_state {
     uint64_t data_hash;
     int64_t seed, batch_rows, batch_tokens;
     bool shuffle;
+    /* of products.txt beside the checkpoints, by which the device computed products; 0: it chose by itself */
+    uint64_t products;
 } sbp_run_state;
 
 /* Replaces an older one of the same step; afterwards all but the newest `keep` are removed (0: none); one

@@ -124,7 +124,7 @@ int64_t sbp_rundir_newest(const sbp_rundir *dir, int64_t below) {
 }
 
 sbp_status sbp_rundir_look(const sbp_rundir *dir, sbp_diag *diag, sbp_rundir_contents *out) {
-    static const char *const written[] = {LOCK, "metrics.jsonl", "plan.bin"};
+    static const char *const written[] = {LOCK, "metrics.jsonl", "plan.bin", "products.txt"};
     DIR *names = list(dir);
     struct dirent *entry;
     *out = (sbp_rundir_contents){.newest = -1};

@@ -109,6 +109,9 @@ TRIAL(dump, .compile = COMPILE " --offload host --checkpoint-every 2",
       .command = "sbprun $D/p --data " ROWS " --dump-gradients $D/g.safetensors", .whole = "g.safetensors",
       .result = "g.safetensors", .tries = 25)
 
+TRIAL(tune, .compile = COMPILE, .command = "sbprun $D/p --data " ROWS " --score $D/s --tune $D/t",
+      .whole = "s|t", .result = "s", .tries = 12)
+
 /* The first calls, which open and load, each with each error. */
 static void test_open(void **state) {
     io_fixture *f = *state;
@@ -190,7 +193,8 @@ static int open_fake(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_open),
-                                       cmocka_unit_test(test_train), cmocka_unit_test(test_dump)};
+                                       cmocka_unit_test(test_train), cmocka_unit_test(test_dump),
+                                       cmocka_unit_test(test_tune)};
     in_process_choose(argc, argv);
     return cmocka_run_group_tests(tests, open_fake, in_process_teardown);
 }

@@ -6,13 +6,14 @@
  *
  * Equal products give equal bits: sums are not split (no scheme of reduction is allowed), the memory that it
  * works in is the stream's own, and the algorithm is a function of shape, strides, types and alignments. It
- * sums in fp32 (f64: fp64), never in TF32. */
-#include "backends/cuda/device/cuda.h"
+ * sums in fp32 (f64: fp64); factors in fp32 are rounded to TF32 only where the plan asks for it (--tf32). */
+#include "backends/cuda/device/blas.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { A_FACTOR, B_FACTOR, ADDEND, RESULT, LAYOUTS, MOST_ALIGNMENT = 8 /* log2 */ };
+enum { MOST_ALIGNMENT = 8 /* log2 */ };
 
 static const sbp_cuda_symbol symbols[] = {
 #define SYMBOL(name, ...) {#name, offsetof(cublas_calls, name)},
@@ -41,19 +42,12 @@ static const char *status_text(cublas_status status) {
     }
 }
 
-static sbp_status blas_fail(cuda_device *d, cublas_status status, const char *what, sbp_diag *diag) {
+sbp_status cuda_blas_fail(cuda_device *d, cublas_status status, const char *what, sbp_diag *diag) {
     bool ours = status == CUBLAS_INVALID_VALUE;
     d->broken = CUDA_UNKNOWN;
     return sbp_fail(diag, ours ? SBP_INTERNAL : SBP_MACHINE, "cuda: %s: cuBLASLt: %s (%d, in %.*s)",
                     d->physical.name, status_text(status), (int)status, (int)strcspn(what, "("), what);
 }
-
-#define BLAS_TRY(d, diag, call)                                                                              \
-    do {                                                                                                     \
-        cublas_status blas_status_ = (d)->blas.calls.call;                                                   \
-        if (blas_status_ != CUBLAS_OK)                                                                       \
-            return blas_fail(d, blas_status_, #call, diag);                                                  \
-    } while (0)
 
 static sbp_status find_product(void *user, const sbp_command *command, const sbp_dtype *dtypes) {
     bool *found = user;
@@ -103,23 +97,11 @@ void cuda_blas_destroy(cuda_device *d) {
         (void)d->api.calls.cuMemFree(d->blas.workspace);
     sbp_cuda_library_close(&d->blas.library);
     free(d->blas.cache);
+    free(d->blas.choices);
     d->blas = (cuda_blas){0};
 }
 
 /* ---- what is asked for ------------------------------------------------------------------------------ */
-
-/* What a product is described by while it is asked for and run. */
-typedef struct description {
-    cublas_product product;
-    cublas_layout layouts[LAYOUTS];
-    cublas_preference preference;
-} description;
-
-typedef struct product {
-    cuda_blas_shape shape;
-    cuda_address a, b, c, d, bias; /* as the program has them; c is d where there is none */
-    double alpha, beta;
-} product;
 
 static int32_t blas_type(sbp_dtype dtype) {
     switch (dtype) {
@@ -152,19 +134,19 @@ static int64_t stride_of(const sbp_span *span) {
     return span->stride < span->cols || span->rows <= 1 ? span->cols : span->stride;
 }
 
-static product describe(const cuda_device *dev, const sbp_dispatch *dispatch) {
+blas_product cuda_blas_product_of(const cuda_device *dev, const sbp_dispatch *dispatch) {
     const sbp_command *command = dispatch->command;
     const sbp_span *d = &dispatch->spans[0], *a = &dispatch->spans[1], *b = &dispatch->spans[2],
                    *c = &dispatch->spans[3], *bias = &dispatch->spans[4];
     bool has_c = c->space != SBP_SPACE_COUNT, has_bias = bias->space != SBP_SPACE_COUNT;
     const sbp_span *addend = has_c ? c : d;
-    product p = {.a = address_of(dev, a),
-                 .b = address_of(dev, b),
-                 .c = address_of(dev, addend),
-                 .d = address_of(dev, d),
-                 .bias = address_of(dev, bias),
-                 .alpha = command->u.gemm.alpha,
-                 .beta = has_c ? command->u.gemm.beta : 0};
+    blas_product p = {.a = address_of(dev, a),
+                      .b = address_of(dev, b),
+                      .c = address_of(dev, addend),
+                      .d = address_of(dev, d),
+                      .bias = address_of(dev, bias),
+                      .alpha = command->u.gemm.alpha,
+                      .beta = has_c ? command->u.gemm.beta : 0};
     memset(&p.shape, 0, sizeof p.shape);
     p.shape.m = d->rows;
     p.shape.n = d->cols;
@@ -179,6 +161,7 @@ static product describe(const cuda_device *dev, const sbp_dispatch *dispatch) {
     p.shape.out = (uint8_t)d->dtype;
     p.shape.has_c = has_c;
     p.shape.has_bias = has_bias;
+    p.shape.tf32 = dev->blas.tf32 && a->dtype == SBP_F32;
     const int64_t in = sbp_dtype_bytes(a->dtype), out = sbp_dtype_bytes(d->dtype);
     p.shape.alignment[0] = alignment_of(p.a, p.shape.a_stride, in);
     p.shape.alignment[1] = alignment_of(p.b, p.shape.b_stride, in);
@@ -195,13 +178,16 @@ static sbp_status create_layout(cuda_device *d, sbp_dtype dtype, int64_t rows, i
 }
 
 /* Row-major [rows, cols] is a matrix of `cols` rows here. */
-static sbp_status create_layouts(cuda_device *d, const cuda_blas_shape *s, description *out, sbp_diag *diag) {
+static sbp_status create_layouts(cuda_device *d, const cuda_blas_shape *s, blas_description *out,
+                                 sbp_diag *diag) {
     const sbp_dtype in = (sbp_dtype)s->in, result = (sbp_dtype)s->out;
     cublas_layout *l = out->layouts;
-    SBP_TRY(create_layout(d, in, s->tb ? s->k : s->n, s->tb ? s->n : s->k, s->b_stride, &l[A_FACTOR], diag));
-    SBP_TRY(create_layout(d, in, s->ta ? s->m : s->k, s->ta ? s->k : s->m, s->a_stride, &l[B_FACTOR], diag));
-    SBP_TRY(create_layout(d, result, s->n, s->m, s->c_stride, &l[ADDEND], diag));
-    return create_layout(d, result, s->n, s->m, s->d_stride, &l[RESULT], diag);
+    SBP_TRY(
+        create_layout(d, in, s->tb ? s->k : s->n, s->tb ? s->n : s->k, s->b_stride, &l[BLAS_A_FACTOR], diag));
+    SBP_TRY(
+        create_layout(d, in, s->ta ? s->m : s->k, s->ta ? s->k : s->m, s->a_stride, &l[BLAS_B_FACTOR], diag));
+    SBP_TRY(create_layout(d, result, s->n, s->m, s->c_stride, &l[BLAS_ADDEND], diag));
+    return create_layout(d, result, s->n, s->m, s->d_stride, &l[BLAS_RESULT], diag);
 }
 
 static sbp_status set_attribute(cuda_device *d, cublas_product of, int32_t attribute, const void *value,
@@ -210,14 +196,18 @@ static sbp_status set_attribute(cuda_device *d, cublas_product of, int32_t attri
     return SBP_OK;
 }
 
-static sbp_status create_product(cuda_device *d, const product *p, description *out, sbp_diag *diag) {
+static sbp_status create_product(cuda_device *d, const blas_product *p, blas_description *out,
+                                 sbp_diag *diag) {
     const cuda_blas_shape *s = &p->shape;
     const bool wide = s->out == SBP_F64;
     const int32_t first = s->tb ? CUBLAS_TRANSPOSED : CUBLAS_AS_IS,
                   second = s->ta ? CUBLAS_TRANSPOSED : CUBLAS_AS_IS;
     const uint32_t epilogue = CUBLAS_EPILOGUE_BIAS;
     BLAS_TRY(d, diag,
-             cublasLtMatmulDescCreate(&out->product, wide ? CUBLAS_SUM_64F : CUBLAS_SUM_32F,
+             cublasLtMatmulDescCreate(&out->product,
+                                      wide      ? CUBLAS_SUM_64F
+                                      : s->tf32 ? CUBLAS_SUM_32F_FAST_TF32
+                                                : CUBLAS_SUM_32F,
                                       wide ? CUBLAS_R_64F : CUBLAS_R_32F));
     SBP_TRY(set_attribute(d, out->product, CUBLAS_PRODUCT_TRANSA, &first, sizeof first, diag));
     SBP_TRY(set_attribute(d, out->product, CUBLAS_PRODUCT_TRANSB, &second, sizeof second, diag));
@@ -249,21 +239,89 @@ static sbp_status create_preference(cuda_device *d, const cuda_blas_shape *s, cu
     return SBP_OK;
 }
 
-static void destroy_description(cuda_device *d, description *x) {
+void cuda_blas_description_destroy(cuda_device *d, blas_description *x) {
     const cublas_calls *calls = &d->blas.calls;
     if (x->preference)
         (void)calls->cublasLtMatmulPreferenceDestroy(x->preference);
-    for (int i = 0; i < LAYOUTS; i++)
+    for (int i = 0; i < BLAS_LAYOUTS; i++)
         if (x->layouts[i])
             (void)calls->cublasLtMatrixLayoutDestroy(x->layouts[i]);
     if (x->product)
         (void)calls->cublasLtMatmulDescDestroy(x->product);
 }
 
+sbp_status cuda_blas_describe(cuda_device *d, const blas_product *p, blas_description *out, sbp_diag *diag) {
+    SBP_TRY(create_product(d, p, out, diag));
+    return create_layouts(d, &p->shape, out, diag);
+}
+
 /* ---- algorithms ------------------------------------------------------------------------------------- */
 
+sbp_status cuda_blas_propose(cuda_device *d, const blas_product *p, blas_description *x, int32_t most,
+                             cublas_choice *out, int32_t *count, sbp_diag *diag) {
+    int32_t found = 0;
+    *count = 0;
+    memset(out, 0, (size_t)most * sizeof *out);
+    SBP_TRY(create_preference(d, &p->shape, &x->preference, diag));
+    cublas_status status = d->blas.calls.cublasLtMatmulAlgoGetHeuristic(
+        d->blas.handle, x->product, x->layouts[BLAS_A_FACTOR], x->layouts[BLAS_B_FACTOR],
+        x->layouts[BLAS_ADDEND], x->layouts[BLAS_RESULT], x->preference, most, out, &found);
+    if (status != CUBLAS_OK && status != CUBLAS_NOT_SUPPORTED)
+        return cuda_blas_fail(d, status, "cublasLtMatmulAlgoGetHeuristic", diag);
+    for (int32_t i = 0; status == CUBLAS_OK && i < found && i < most; i++)
+        if (out[i].state == CUBLAS_OK && out[i].workspace_bytes <= CUDA_BLAS_WORKSPACE_BYTES)
+            out[(*count)++] = out[i];
+    return SBP_OK;
+}
+
+const cuda_blas_choice *cuda_blas_find_choice(const cuda_blas *blas, const cuda_blas_shape *shape) {
+    for (int32_t i = 0; i < blas->choice_count; i++)
+        if (memcmp(&blas->choices[i].shape, shape, sizeof *shape) == 0)
+            return &blas->choices[i];
+    return NULL;
+}
+
+sbp_status cuda_blas_add_choice(cuda_device *d, const cuda_blas_choice *choice, sbp_diag *diag) {
+    cuda_blas *blas = &d->blas;
+    if (blas->choice_count == blas->choice_capacity) {
+        int32_t capacity = blas->choice_capacity > 0 ? 2 * blas->choice_capacity : 64;
+        cuda_blas_choice *more = sbp_realloc(blas->choices, (size_t)capacity * sizeof *more);
+        if (!more)
+            return sbp_fail(diag, SBP_MACHINE, "out of memory");
+        blas->choices = more;
+        blas->choice_capacity = capacity;
+    }
+    blas->choices[blas->choice_count++] = *choice;
+    return SBP_OK;
+}
+
+/* What was measured; *out is NULL where nothing was, or the library does not take it. */
+static sbp_status measured_choice(cuda_device *d, const blas_product *p, const blas_description *x,
+                                  const cuda_blas_choice **out, sbp_diag *diag) {
+    cublas_choice result;
+    *out = NULL;
+    const cuda_blas_choice *found = cuda_blas_find_choice(&d->blas, &p->shape);
+    if (!found)
+        return SBP_OK;
+    memset(&result, 0, sizeof result);
+    cublas_status status = d->blas.calls.cublasLtMatmulAlgoCheck(
+        d->blas.handle, x->product, x->layouts[BLAS_A_FACTOR], x->layouts[BLAS_B_FACTOR],
+        x->layouts[BLAS_ADDEND], x->layouts[BLAS_RESULT], &found->algorithm, &result);
+    if (status != CUBLAS_OK && status != CUBLAS_NOT_SUPPORTED && status != CUBLAS_INVALID_VALUE &&
+        status != CUBLAS_ARCH_MISMATCH)
+        return cuda_blas_fail(d, status, "cublasLtMatmulAlgoCheck", diag);
+    if (status == CUBLAS_OK && result.workspace_bytes <= CUDA_BLAS_WORKSPACE_BYTES)
+        *out = found;
+    else
+        sbp_warn(diag,
+                 "cuda: cuBLASLt does not take the algorithm that was chosen for the product %" PRId64
+                 " x %" PRId64 " x %" PRId64 " (%d): it takes its own, sums round differently",
+                 p->shape.m, p->shape.n, p->shape.k, (int)status);
+    return SBP_OK;
+}
+
 /* The place of a shape in the cache; one that is free when it is not in it. */
-static cuda_blas_entry *find_entry(cuda_blas *blas, const cuda_blas_shape *shape) {
+static cuda_blas_choice *find_entry(cuda_blas *blas, const cuda_blas_shape *shape) {
     uint64_t at = sbp_hash_bytes(shape, sizeof *shape, 0);
     if (blas->cached > CUDA_BLAS_CACHE / 2) { /* shapes of tails come and go */
         memset(blas->cache, 0, CUDA_BLAS_CACHE * sizeof *blas->cache);
@@ -275,53 +333,55 @@ static cuda_blas_entry *find_entry(cuda_blas *blas, const cuda_blas_shape *shape
     return &blas->cache[at % CUDA_BLAS_CACHE];
 }
 
-/* *out is NULL when the library has no algorithm for this product. */
-static sbp_status choose_algorithm(cuda_device *d, const product *p, description *x, cuda_blas_entry **out,
-                                   sbp_diag *diag) {
-    cuda_blas_entry *entry = find_entry(&d->blas, &p->shape);
-    cublas_choice choice;
-    int32_t found = 0;
+/* What was measured, else the library's first proposal; *out is NULL when it has no algorithm for this
+ * product. */
+static sbp_status choose_algorithm(cuda_device *d, const blas_product *p, blas_description *x,
+                                   const cuda_blas_choice **out, sbp_diag *diag) {
+    cuda_blas_choice *entry = find_entry(&d->blas, &p->shape);
+    const cuda_blas_choice *measured;
+    cublas_choice first;
+    int32_t found;
     *out = entry;
     if (entry->used)
         return SBP_OK;
     *out = NULL;
-    memset(&choice, 0, sizeof choice);
-    SBP_TRY(create_preference(d, &p->shape, &x->preference, diag));
-    cublas_status status = d->blas.calls.cublasLtMatmulAlgoGetHeuristic(
-        d->blas.handle, x->product, x->layouts[A_FACTOR], x->layouts[B_FACTOR], x->layouts[ADDEND],
-        x->layouts[RESULT], x->preference, 1, &choice, &found);
-    if (status != CUBLAS_OK && status != CUBLAS_NOT_SUPPORTED)
-        return blas_fail(d, status, "cublasLtMatmulAlgoGetHeuristic", diag);
-    if (status != CUBLAS_OK || found < 1 || choice.state != CUBLAS_OK ||
-        choice.workspace_bytes > CUDA_BLAS_WORKSPACE_BYTES)
-        return SBP_OK;
-    *entry = (cuda_blas_entry){.shape = p->shape,
-                               .algorithm = choice.algorithm,
-                               .workspace_bytes = choice.workspace_bytes,
-                               .used = true};
+    SBP_TRY(measured_choice(d, p, x, &measured, diag));
+    if (measured) {
+        *entry = *measured;
+    } else {
+        SBP_TRY(cuda_blas_propose(d, p, x, 1, &first, &found, diag));
+        if (found < 1)
+            return SBP_OK;
+        *entry = (cuda_blas_choice){
+            .shape = p->shape, .algorithm = first.algorithm, .workspace_bytes = first.workspace_bytes};
+    }
+    entry->used = true;
     d->blas.cached++;
     *out = entry;
     return SBP_OK;
 }
 
-static sbp_status multiply(cuda_device *d, const product *p, description *x, bool *done, sbp_diag *diag) {
+sbp_status cuda_blas_run(cuda_device *d, const blas_product *p, const blas_description *x,
+                         const cublas_algorithm *algorithm, sbp_diag *diag) {
     const float narrow[2] = {(float)p->alpha, (float)p->beta};
     const double wide[2] = {p->alpha, p->beta};
     const bool is_wide = p->shape.out == SBP_F64;
-    cuda_blas_entry *entry;
-    SBP_TRY(create_product(d, p, x, diag));
-    SBP_TRY(create_layouts(d, &p->shape, x, diag));
-    SBP_TRY(choose_algorithm(d, p, x, &entry, diag));
-    *done = entry != NULL;
-    if (!entry)
-        return SBP_OK;
     BLAS_TRY(d, diag,
              cublasLtMatmul(d->blas.handle, x->product, is_wide ? (const void *)&wide[0] : &narrow[0], p->b,
-                            x->layouts[A_FACTOR], p->a, x->layouts[B_FACTOR],
-                            is_wide ? (const void *)&wide[1] : &narrow[1], p->c, x->layouts[ADDEND], p->d,
-                            x->layouts[RESULT], &entry->algorithm, (void *)(uintptr_t)d->blas.workspace,
+                            x->layouts[BLAS_A_FACTOR], p->a, x->layouts[BLAS_B_FACTOR],
+                            is_wide ? (const void *)&wide[1] : &narrow[1], p->c, x->layouts[BLAS_ADDEND],
+                            p->d, x->layouts[BLAS_RESULT], algorithm, (void *)(uintptr_t)d->blas.workspace,
                             CUDA_BLAS_WORKSPACE_BYTES, d->streams[CUDA_COMPUTE]));
     return SBP_OK;
+}
+
+static sbp_status multiply(cuda_device *d, const blas_product *p, blas_description *x, bool *done,
+                           sbp_diag *diag) {
+    const cuda_blas_choice *choice;
+    SBP_TRY(cuda_blas_describe(d, p, x, diag));
+    SBP_TRY(choose_algorithm(d, p, x, &choice, diag));
+    *done = choice != NULL;
+    return choice ? cuda_blas_run(d, p, x, &choice->algorithm, diag) : SBP_OK;
 }
 
 bool cuda_blas_takes(const cuda_device *d, const sbp_dispatch *dispatch) {
@@ -331,8 +391,8 @@ bool cuda_blas_takes(const cuda_device *d, const sbp_dispatch *dispatch) {
 }
 
 sbp_status cuda_blas_product(cuda_device *d, const sbp_dispatch *dispatch, bool *done, sbp_diag *diag) {
-    product p = describe(d, dispatch);
-    description x = {0};
+    blas_product p = cuda_blas_product_of(d, dispatch);
+    blas_description x = {0};
     *done = false;
     if (p.shape.k == 0) /* what the library makes of a sum without terms is not said */
         return SBP_OK;
@@ -340,6 +400,6 @@ sbp_status cuda_blas_product(cuda_device *d, const sbp_dispatch *dispatch, bool 
     if (p.shape.m == 0 || p.shape.n == 0)
         return SBP_OK;
     sbp_status status = multiply(d, &p, &x, done, diag);
-    destroy_description(d, &x);
+    cuda_blas_description_destroy(d, &x);
     return status;
 }

@@ -161,11 +161,11 @@ static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *di
     }
 }
 
-sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
+sbp_status cuda_command_check(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_command *command = dispatch->command;
     SBP_TRY(cuda_enter(d, diag));
     if (command->kind == SBP_CMD_FENCE)
-        return cuda_order(d, command->u.fence.from, command->u.fence.to, diag);
+        return SBP_OK;
     if (dispatch->span_count < 0 || dispatch->span_count > SBP_MAX_COMMAND_OPERANDS || command->queue < 0 ||
         command->queue >= CUDA_STREAMS)
         return sbp_fail(diag, SBP_INTERNAL, "cuda: a command of %d operands in queue %d",
@@ -179,5 +179,13 @@ sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp
                             sbp_command_name(command->kind));
         SBP_TRY(check_span(d, &dispatch->spans[i], diag));
     }
+    return SBP_OK;
+}
+
+sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    const sbp_command *command = dispatch->command;
+    SBP_TRY(cuda_command_check(d, dispatch, diag));
+    if (command->kind == SBP_CMD_FENCE)
+        return cuda_order(d, command->u.fence.from, command->u.fence.to, diag);
     return run(d, dispatch, diag);
 }

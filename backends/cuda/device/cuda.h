@@ -67,25 +67,30 @@ enum { CUDA_BLAS_WORKSPACE_BYTES = 32 << 20, CUDA_BLAS_CACHE = 1024 };
 typedef struct cuda_blas_shape {
     int64_t m, n, k; /* of row-major d [m, n] */
     int64_t a_stride, b_stride, c_stride, d_stride;
-    uint8_t ta, tb, in, out, has_c, has_bias;
+    uint8_t ta, tb, in, out, has_c, has_bias, tf32;
     uint8_t alignment[4]; /* log2 of bytes, of a, b, c, d */
-    uint8_t unused[6];
+    uint8_t unused[5];
 } cuda_blas_shape;
 
-typedef struct cuda_blas_entry {
+typedef struct cuda_blas_choice {
     cuda_blas_shape shape;
     cublas_algorithm algorithm;
     uint64_t workspace_bytes;
-    bool used;
-} cuda_blas_entry;
+    float us, first_us; /* measured: a run of it, and of the library's first proposal */
+    int32_t timed;      /* how many proposals were; 0: it is the first, unmeasured */
+    bool used;          /* in the cache */
+} cuda_blas_choice;
 
 typedef struct cuda_blas {
     sbp_cuda_library library;
     cublas_calls calls;
     cublas_handle handle; /* NULL: the program has no products for it */
     cuda_address workspace;
-    cuda_blas_entry *cache; /* CUDA_BLAS_CACHE, by hash; filled again from the beginning when full */
+    cuda_blas_choice *cache; /* CUDA_BLAS_CACHE, by hash; filled again from the beginning when full */
     int32_t cached;
+    cuda_blas_choice *choices; /* measured ones */
+    int32_t choice_count, choice_capacity;
+    bool tf32; /* for products of fp32 */
 } cuda_blas;
 
 /* ---- the device ------------------------------------------------------------------------------------- */
@@ -171,7 +176,15 @@ bool cuda_blas_takes(const cuda_device *d, const sbp_dispatch *dispatch);
 sbp_status cuda_blas_product(cuda_device *d, const sbp_dispatch *dispatch, bool *done,
                              sbp_diag *diag) SBP_CHECKED;
 
+/* tune.c: as sbp_device_class has them. */
+sbp_status cuda_tune_open(cuda_device *d, const char *name, const void *text, int64_t bytes, int32_t *count,
+                          sbp_diag *diag) SBP_CHECKED;
+sbp_status cuda_tune(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
+sbp_status cuda_tune_text(cuda_device *d, sbp_text *out, int32_t *count, sbp_diag *diag) SBP_CHECKED;
+
 /* command.c */
+/* That a command is one for this device; SBP_INTERNAL when it is not. With a context. */
+sbp_status cuda_command_check(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 
 #endif

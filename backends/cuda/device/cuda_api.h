@@ -150,10 +150,11 @@ typedef enum cublas_status {
 } cublas_status;
 
 enum { CUBLAS_R_32F = 0, CUBLAS_R_64F = 1, CUBLAS_R_16F = 2, CUBLAS_R_16BF = 14 }; /* cudaDataType */
-enum { CUBLAS_SUM_32F = 68, CUBLAS_SUM_64F = 70 };                                 /* cublasComputeType_t */
+enum { CUBLAS_SUM_32F = 68, CUBLAS_SUM_64F = 70, CUBLAS_SUM_32F_FAST_TF32 = 77 };  /* cublasComputeType_t */
 enum { CUBLAS_AS_IS = 0, CUBLAS_TRANSPOSED = 1 };                                  /* cublasOperation_t */
 enum { CUBLAS_EPILOGUE_DEFAULT = 1, CUBLAS_EPILOGUE_BIAS = 4 };
 enum { CUBLAS_REDUCTION_NONE = 0 };
+enum { CUBLAS_MAJOR_VERSION, CUBLAS_MINOR_VERSION, CUBLAS_PATCH_LEVEL }; /* libraryPropertyType */
 
 enum {                                    /* cublasLtMatmulDescAttributes_t, with the size of their values */
        CUBLAS_PRODUCT_TRANSA = 3,         /* int32 */

@@ -30,6 +30,7 @@ static sbp_status cuda_create(const sbp_device_options *options, sbp_diag *diag,
     if (options) {
         d->code = options->code;
         d->code_bytes = options->code_bytes;
+        d->blas.tf32 = options->tf32;
     }
     sbp_status status = cuda_device_open(d, options, diag);
     if (status != SBP_OK)
@@ -93,6 +94,19 @@ static sbp_status cuda_wait(sbp_device *base, sbp_diag *diag) {
     return cuda_wait_all((cuda_device *)base, diag);
 }
 
+static sbp_status tune_open(sbp_device *base, const char *name, const void *text, int64_t bytes,
+                            int32_t *count, sbp_diag *diag) {
+    return cuda_tune_open((cuda_device *)composite_proper(base), name, text, bytes, count, diag);
+}
+
+static sbp_status tune(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    return cuda_tune((cuda_device *)composite_proper(base), dispatch, diag);
+}
+
+static sbp_status tune_text(sbp_device *base, sbp_text *out, int32_t *count, sbp_diag *diag) {
+    return cuda_tune_text((cuda_device *)composite_proper(base), out, count, diag);
+}
+
 static void *cuda_map(sbp_device *base, sbp_space space, int64_t offset) {
     cuda_device *d = (cuda_device *)base;
     if (space != SBP_HOST || !d->host || cuda_memory_check(d, space, offset, 0, NULL) != SBP_OK ||
@@ -118,5 +132,10 @@ static sbp_status create_composite(const sbp_device_options *options, sbp_diag *
     return composite_create(&parts, &sbp_cuda_device, options, diag, out);
 }
 
-const sbp_device_class sbp_cuda_device = {
-    .name = "cuda", .count = cuda_count, .create = create_composite, COMPOSITE_CLASS};
+const sbp_device_class sbp_cuda_device = {.name = "cuda",
+                                          .count = cuda_count,
+                                          .create = create_composite,
+                                          .tune_open = tune_open,
+                                          .tune = tune,
+                                          .tune_text = tune_text,
+                                          COMPOSITE_CLASS};

@@ -1,6 +1,9 @@
 /* cublaslt.c: a libcublasLt.so.13 that computes the product which it is asked for, by loops, when the stream
  * comes to it. It insists on what the headers say of attributes, sizes and alignments, and writes rubbish
- * into the workspace, as a real one may. Sums are fp32 (fp64 for R_64F), in the order of k. */
+ * into the workspace, as a real one may. Sums are fp32 (fp64 for R_64F), in the order of k; with
+ * COMPUTE_32F_FAST_TF32 of factors that are rounded to TF32. It proposes three algorithms for each product,
+ * whose sums are of pieces of different lengths, and a fourth that cannot be had; how long they take depends
+ * on the product alone (fake_cuda_take_time), and the first is seldom the fastest. */
 #include "tests/cuda/fake/fake.h"
 
 #include <math.h>
@@ -9,7 +12,10 @@
 
 #include "ir/types.h"
 
-enum { ALIVE = 0x5b1a5, WORKSPACE = 1 << 20, TERMS = 256, MOST_ALIGNMENT = 256, MATRICES = 4 };
+enum { ALIVE = 0x5b1a5, WORKSPACE = 1 << 20, MOST_ALIGNMENT = 256, MATRICES = 4, ALGORITHMS = 3 };
+
+/* Terms that are added before they go to the others. */
+static const uint64_t terms[ALGORITHMS] = {256, 16, 5};
 
 struct cublas_handle_handle {
     int32_t alive;
@@ -37,7 +43,8 @@ struct cublas_preference_handle {
 typedef struct promise {
     uint64_t what; /* hash of the description */
     uint32_t alignment[MATRICES];
-    uint64_t workspace_bytes, magic;
+    uint64_t workspace_bytes;
+    uint32_t magic, number;
 } promise;
 
 _Static_assert(sizeof(promise) <= sizeof(cublas_algorithm), "an algorithm has 64 bytes");
@@ -93,6 +100,16 @@ static cublas_status unmake(void *object) {
     return CUBLAS_OK;
 }
 
+cublas_status cublasLtGetProperty(int32_t property, int32_t *value) {
+    const char *words = getenv("SBP_FAKE_CUDA"), *patch = words ? strstr(words, "library=") : NULL;
+    ENTER(false);
+    *value = property == CUBLAS_MAJOR_VERSION   ? 13
+             : property == CUBLAS_MINOR_VERSION ? 1
+             : patch                            ? atoi(patch + 8)
+                                                : 0;
+    return CUBLAS_OK;
+}
+
 cublas_status cublasLtCreate(cublas_handle *handle) {
     ENTER(true);
     *handle = make(sizeof **handle);
@@ -107,7 +124,8 @@ cublas_status cublasLtDestroy(cublas_handle handle) {
 
 cublas_status cublasLtMatmulDescCreate(cublas_product *product, int32_t compute_type, int32_t scale_type) {
     ENTER(false);
-    bool narrow = compute_type == CUBLAS_SUM_32F && scale_type == CUBLAS_R_32F;
+    bool narrow = (compute_type == CUBLAS_SUM_32F || compute_type == CUBLAS_SUM_32F_FAST_TF32) &&
+                  scale_type == CUBLAS_R_32F;
     bool wide = compute_type == CUBLAS_SUM_64F && scale_type == CUBLAS_R_64F;
     if (!narrow && !wide)
         return wrong("a compute type that the device has no use for");
@@ -280,12 +298,34 @@ cublas_status cublasLtMatmulAlgoGetHeuristic(cublas_handle handle, cublas_produc
     memcpy(p.alignment, preference->alignment, sizeof p.alignment);
     p.workspace_bytes = WORKSPACE;
     p.magic = ALIVE;
-    memset(choices, 0, sizeof *choices);
-    memcpy(choices->algorithm.data, &p, sizeof p);
-    choices->workspace_bytes = WORKSPACE;
-    choices->state = CUBLAS_OK;
-    choices->waves = 1;
-    *found = 1;
+    for (; *found < wanted && *found <= ALGORITHMS; (*found)++) {
+        cublas_choice *choice = &choices[*found];
+        p.number = (uint32_t)*found;
+        memset(choice, 0, sizeof *choice);
+        memcpy(choice->algorithm.data, &p, sizeof p);
+        choice->workspace_bytes = WORKSPACE;
+        choice->state = p.number < ALGORITHMS ? CUBLAS_OK : CUBLAS_NOT_SUPPORTED;
+        choice->waves = 1;
+    }
+    return CUBLAS_OK;
+}
+
+cublas_status cublasLtMatmulAlgoCheck(cublas_handle handle, cublas_product product, cublas_layout a,
+                                      cublas_layout b, cublas_layout c, cublas_layout d,
+                                      const cublas_algorithm *algorithm, cublas_choice *result) {
+    described x;
+    promise p;
+    ENTER(true);
+    if (!handle || handle->alive != ALIVE || !algorithm || !result)
+        return wrong("no handle, or no algorithm to check");
+    if (!describe(product, (const cublas_layout[]){a, b, c, d}, &x))
+        return wrong("matrices that do not fit each other, or types that it does not have");
+    memcpy(&p, algorithm->data, sizeof p);
+    if (p.magic != ALIVE || p.number >= ALGORITHMS || p.what != sbp_hash_bytes(&x, sizeof x, 0))
+        return CUBLAS_NOT_SUPPORTED;
+    result->algorithm = *algorithm;
+    result->workspace_bytes = p.workspace_bytes;
+    result->state = CUBLAS_OK;
     return CUBLAS_OK;
 }
 
@@ -295,6 +335,8 @@ typedef struct multiplying {
     described x;
     double alpha, beta;
     cuda_address addresses[MATRICES], bias, workspace;
+    uint64_t terms;
+    double ms;
 } multiplying;
 
 static uint64_t bytes_of(const matrix *m) {
@@ -316,12 +358,25 @@ static double *unpack(const matrix *m, const void *data) {
     return out;
 }
 
+/* To 10 bits of mantissa, as tensor cores take numbers of fp32. */
+static void round_tf32(double *x, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        float f = (float)x[i];
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        bits = (bits + 0x1000) & 0xffffe000u;
+        memcpy(&f, &bits, sizeof bits);
+        x[i] = (double)f;
+    }
+}
+
 /* In fp32, of so many terms at a time; as tiles do. */
-static void add_narrow(const double *a, const double *b, const uint64_t n[3], double *out, float *sums) {
+static void add_narrow(const double *a, const double *b, const uint64_t n[3], uint64_t at_once, double *out,
+                       float *sums) {
     for (uint64_t i = 0; i < n[0]; i++)
-        for (uint64_t k0 = 0; k0 < n[2]; k0 += TERMS) {
+        for (uint64_t k0 = 0; k0 < n[2]; k0 += at_once) {
             memset(sums, 0, n[1] * sizeof *sums);
-            for (uint64_t k = k0; k < n[2] && k < k0 + TERMS; k++)
+            for (uint64_t k = k0; k < n[2] && k < k0 + at_once; k++)
                 for (uint64_t j = 0; j < n[1]; j++)
                     sums[j] += (float)a[i * n[2] + k] * (float)b[k * n[1] + j];
             for (uint64_t j = 0; j < n[1]; j++)
@@ -378,10 +433,15 @@ static cuda_result multiply_now(void *data) {
     float *row = malloc(x->n[1] * sizeof *row);
     cublas_status status = CUBLAS_ALLOC_FAILED;
     if (a && b && sums && row) {
+        if (x->compute_type == CUBLAS_SUM_32F_FAST_TF32 && x->m[0].type == CUBLAS_R_32F) {
+            round_tf32(a, x->n[0] * x->n[2]);
+            round_tf32(b, x->n[1] * x->n[2]);
+        }
         if (x->compute_type == CUBLAS_SUM_64F)
             add_wide(a, b, x->n, sums);
         else
-            add_narrow(a, b, x->n, sums, row);
+            add_narrow(a, b, x->n, m->terms, sums, row);
+        fake_cuda_take_time(m->ms);
         status = store(m, sums, memory);
     }
     free(a);
@@ -402,6 +462,12 @@ static bool is_aligned(const described *x, const cuda_address *addresses, const 
     return true;
 }
 
+/* Milliseconds: by the product, and up to twice that by the algorithm. */
+static double time_of(const described *x, uint32_t number) {
+    double products = (double)x->n[0] * (double)x->n[1] * (double)x->n[2];
+    return (0.004 + products * 1e-9) * (1 + (double)(sbp_hash_bytes(x, sizeof *x, number + 1) % 1000) / 1000);
+}
+
 cublas_status cublasLtMatmul(cublas_handle handle, cublas_product product, const void *alpha, cuda_address a,
                              cublas_layout a_layout, cuda_address b, cublas_layout b_layout, const void *beta,
                              cuda_address c, cublas_layout c_layout, cuda_address d, cublas_layout d_layout,
@@ -417,7 +483,7 @@ cublas_status cublasLtMatmul(cublas_handle handle, cublas_product product, const
         return wrong("matrices that do not fit each other");
     memcpy(&p, algorithm->data, sizeof p);
     memcpy(m.addresses, (const cuda_address[]){a, b, c, d}, sizeof m.addresses);
-    if (p.magic != ALIVE || p.what != sbp_hash_bytes(&m.x, sizeof m.x, 0))
+    if (p.magic != ALIVE || p.number >= ALGORITHMS || p.what != sbp_hash_bytes(&m.x, sizeof m.x, 0))
         return wrong("an algorithm that was chosen for something else");
     if (!is_aligned(&m.x, m.addresses, &p))
         return wrong("a matrix that is aligned less than was promised");
@@ -430,6 +496,8 @@ cublas_status cublasLtMatmul(cublas_handle handle, cublas_product product, const
     m.beta = wide ? *(const double *)beta : (double)*(const float *)beta;
     m.bias = product->bias;
     m.workspace = (cuda_address)(uintptr_t)workspace;
+    m.terms = terms[p.number];
+    m.ms = time_of(&m.x, p.number);
     fake_cuda_count_product();
     fake_cuda_log("cublasLtMatmul %s = %g %s%s %s%s + %g %s%s%s, types %d %d, %llu x %llu x %llu, s%d",
                   fake_cuda_place(d), m.alpha, fake_cuda_place(a), m.x.m[0].transposed ? "'" : "",

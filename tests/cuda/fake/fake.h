@@ -18,6 +18,7 @@
  *     pinned=BYTES      of the host's memory that can be pinned (no limit)
  *     seed=N            order of the streams (1)
  *     kernels=N         order of blocks and warps, and how approximations err (1); numbers depend on it
+ *     library=N         patch level of cuBLASLt 13.1 (0)
  *     late              nothing runs before it must; else a coin decides
  *     fail=N            the N-th call that can fail does (the first is 1), and no other
  *     call=NAME         counting calls of that function alone ("cuMemAlloc")
@@ -74,6 +75,8 @@ typedef cuda_result fake_cuda_work(void *data);
 FAKE_EXPORTED cuda_result fake_cuda_enqueue(cuda_stream stream, fake_cuda_work *work, const void *data,
                                             size_t bytes);
 FAKE_EXPORTED void fake_cuda_count_product(void);
+/* Work that runs takes so long, of the clock that events tell. */
+FAKE_EXPORTED void fake_cuda_take_time(double ms);
 
 /* Leaves the calling function when the call shall fail. */
 #define FAKE_ENTER(context)                                                                                  \

@@ -10,6 +10,7 @@ enum { MOST_STREAMS = 64, MOST_EVENTS = 64, MOST_QUEUED = 4096, DATA_ALIGNMENT =
 /* A record of an event: who waits for the event waits for its last record before that. */
 typedef struct record {
     bool done;
+    double ms;     /* when, by a clock that goes on as work says */
     int32_t users; /* the event, the stream that comes to it, streams that wait */
 } record;
 
@@ -30,12 +31,14 @@ struct cuda_stream_handle {
 
 struct cuda_event_handle {
     int32_t id;
+    uint32_t flags;
     record *last;
 };
 
 static struct cuda_stream_handle streams[MOST_STREAMS];
 static struct cuda_event_handle events[MOST_EVENTS];
 static int32_t queued;
+static double clock_ms;
 
 static void leave(record *r) {
     if (r && --r->users == 0)
@@ -80,8 +83,10 @@ static bool may_run(const struct cuda_stream_handle *stream) {
 
 static void run_head(cuda_stream stream) {
     item *x = stream->head;
-    if (x->kind == RECORD)
+    if (x->kind == RECORD) {
         x->record->done = true;
+        x->record->ms = clock_ms;
+    }
     if (x->kind == WORK && fake.sticky == CUDA_OK)
         fake.sticky = x->work(x->data);
     drop_head(stream);
@@ -186,6 +191,7 @@ cuda_result cuEventCreate(cuda_event *event, uint32_t flags) {
     for (int e = 0; e < MOST_EVENTS; e++)
         if (events[e].id == 0) {
             events[e] = (struct cuda_event_handle){.id = ++fake.ids};
+            events[e].flags = flags;
             *event = &events[e];
             fake_cuda_count(1);
             fake_cuda_log("cuEventCreate -> e%d, flags %u", events[e].id, flags);
@@ -217,6 +223,22 @@ cuda_result cuEventRecord(cuda_event event, cuda_stream stream) {
     r->users = 1;
     fake_cuda_log("cuEventRecord e%d, s%d", event->id, stream->id);
     return push(stream, &(item){.kind = RECORD, .record = r}, NULL, 0);
+}
+
+void fake_cuda_take_time(double ms) {
+    clock_ms += ms;
+}
+
+cuda_result cuEventElapsedTime(float *milliseconds, cuda_event from, cuda_event to) {
+    FAKE_ENTER(true);
+    if (!is_event(from) || !is_event(to) || ((from->flags | to->flags) & CUDA_EVENT_DISABLE_TIMING) ||
+        !from->last || !to->last)
+        return fake_cuda_wrong(CUDA_INVALID_HANDLE,
+                               "cuEventElapsedTime: no events of which the time is known");
+    if (!from->last->done || !to->last->done)
+        return CUDA_NOT_READY;
+    *milliseconds = (float)(to->last->ms - from->last->ms);
+    return CUDA_OK;
 }
 
 cuda_result cuStreamWaitEvent(cuda_stream stream, cuda_event event, uint32_t flags) {
