@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ir/io/template/template_source.h"
+#include "ir/io/tokenizer/tokenizer.h"
 #include "ir/io/weights/onnx_file.h"
 #include "ir/io/weights/recipe.h"
 
@@ -238,7 +239,7 @@ static void look_around(sbp_loading *l, const char *directory) {
                  "'%s' has no model.safetensors, and its %s is not read: without weights this plan can be "
                  "looked at, or run with --weights (transformers' save_pretrained writes model.safetensors)",
                  directory, other);
-    if (sbp_file_exists(sbp_file_join(l->arena, directory, "tokenizer.json")))
+    if (sbp_tokenizer_is_in(l->arena, directory))
         l->model->tokenizer = directory;
 }
 

@@ -166,7 +166,7 @@ static sbp_status model_tokenizer(sbp_run *run, sbp_arena *arena, const sbp_toke
         const char *slash = strrchr(path, '/');
         path = slash ? sbp_arena_strndup(arena, path, (size_t)(slash - path)) : ".";
     }
-    if (sbp_directory_exists(path) && !sbp_file_exists(sbp_file_join(arena, path, "tokenizer.json")))
+    if (sbp_directory_exists(path) && !sbp_tokenizer_is_in(arena, path))
         return SBP_OK;
     return sbp_tokenizer_load_optional(arena, run->diag, path, out);
 }

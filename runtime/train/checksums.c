@@ -53,6 +53,7 @@ static int by_name(const void *a, const void *b) {
 typedef struct name_list {
     sbp_arena *arena;
     DIR *dir;
+    const char *prefix; /* of the names of the folder at hand: "", or its own and a slash */
     const char **names;
     int32_t count, capacity;
 } name_list;
@@ -62,19 +63,39 @@ static sbp_status list_body(void *user) {
     struct dirent *entry;
     while ((entry = readdir(l->dir)))
         if (entry->d_name[0] != '.' && strcmp(entry->d_name, FILE_NAME) != 0)
-            SBP_PUSH(l->arena, l->names, l->count, l->capacity, sbp_arena_strdup(l->arena, entry->d_name));
+            SBP_PUSH(l->arena, l->names, l->count, l->capacity,
+                     sbp_arena_printf(l->arena, "%s%s", l->prefix, entry->d_name));
     return SBP_OK;
 }
 
-static sbp_status list_names(sbp_diag *diag, const char *directory, name_list *l) {
-    l->dir = opendir(directory);
+static sbp_status list_folder(sbp_diag *diag, const char *path, name_list *l) {
+    l->dir = opendir(path);
     if (!l->dir)
-        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", directory, strerror(errno));
+        return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
     sbp_status status = sbp_guard(l->arena, diag, list_body, l);
     closedir(l->dir);
-    if (status == SBP_OK && l->count > 0)
-        qsort(l->names, (size_t)l->count, sizeof *l->names, by_name);
     return status;
+}
+
+/* Files of the directory, and of the folders in it: their names follow where theirs was. */
+static sbp_status list_names(sbp_diag *diag, const char *directory, name_list *l) {
+    l->prefix = "";
+    SBP_TRY(list_folder(diag, directory, l));
+    for (int32_t i = 0, count = l->count; i < count;) {
+        const char *path = sbp_file_join(l->arena, directory, l->names[i]);
+        if (!sbp_directory_exists(path)) {
+            i++;
+            continue;
+        }
+        l->prefix = sbp_arena_printf(l->arena, "%s/", l->names[i]);
+        l->names[i] =
+            l->names[--count]; /* the last of the directory's own, and in its place the last of all */
+        l->names[count] = l->names[--l->count];
+        SBP_TRY(list_folder(diag, path, l));
+    }
+    if (l->count > 0)
+        qsort(l->names, (size_t)l->count, sizeof *l->names, by_name);
+    return SBP_OK;
 }
 
 sbp_status sbp_checksums_write(sbp_arena *arena, sbp_diag *diag, const char *directory) {

@@ -1,7 +1,9 @@
 /* output.c: a directory that transformers loads. */
 #include "runtime/train/output.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +22,7 @@ static const char *const carried[] = {
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
+    "tekken.json",
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",
@@ -214,14 +217,44 @@ static sbp_status change_eos(const output_job *job, const char *name, bool ids) 
     return sbp_file_write(job->diag, path, out.data, out.length);
 }
 
+enum { MOST_TEMPLATES = 64 };
+
+/* Templates beside the first one: additional_chat_templates/NAME.jinja. Names first, copies then: nothing is
+ * allocated while the folder is open. */
+static sbp_status carry_templates(const output_job *job, const char *source) {
+    const char *from = sbp_file_join(job->arena, source, "additional_chat_templates"),
+               *to = sbp_file_join(job->arena, job->directory, "additional_chat_templates");
+    char(*names)[NAME_MAX + 1] = sbp_arena_array(job->arena, MOST_TEMPLATES, sizeof *names);
+    int count = 0;
+    if (!sbp_directory_exists(from))
+        return SBP_OK;
+    if (mkdir(to, 0777) != 0 && errno != EEXIST)
+        return sbp_fail(job->diag, SBP_IO, "cannot make the folder '%s': %s", to, strerror(errno));
+    DIR *folder = opendir(from);
+    if (!folder)
+        return sbp_fail(job->diag, SBP_IO, "cannot read the folder '%s': %s", from, strerror(errno));
+    for (struct dirent *entry; count < MOST_TEMPLATES && (entry = readdir(folder));) {
+        size_t length = strlen(entry->d_name);
+        if (entry->d_name[0] != '.' && length > 6 && length <= NAME_MAX &&
+            strcmp(entry->d_name + length - 6, ".jinja") == 0)
+            memcpy(names[count++], entry->d_name, length + 1);
+    }
+    closedir(folder);
+    for (int i = 0; i < count; i++)
+        SBP_TRY(copy_file(job, sbp_file_join(job->arena, from, names[i]),
+                          sbp_file_join(job->arena, to, names[i])));
+    return SBP_OK;
+}
+
 static sbp_status carry_files(const output_job *job) {
     const char *source = job->info->tokenizer;
-    if (!source || !sbp_directory_exists(source) ||
-        !sbp_file_exists(sbp_file_join(job->arena, source, "tokenizer.json"))) {
+    if (!source || !sbp_tokenizer_is_in(job->arena, source)) {
         SBP_TRY(write_plan_tokenizer(job));
         source = job->info->weights; /* whose tokenizer may be of other files, that we do not read */
         if (job->plan->tokenizer_bytes > 0 || !source || !sbp_directory_exists(source))
             return SBP_OK;
+    } else if (!sbp_file_exists(sbp_file_join(job->arena, source, "tokenizer.json"))) {
+        SBP_TRY(write_plan_tokenizer(job)); /* of a tokenizer.model, say; the files beside it count more */
     }
     if (sbp_same_file(source, job->directory))
         return SBP_OK;
@@ -230,7 +263,7 @@ static sbp_status carry_files(const output_job *job) {
         if (sbp_file_exists(path))
             SBP_TRY(copy_file(job, path, sbp_file_join(job->arena, job->directory, carried[i])));
     }
-    return SBP_OK;
+    return carry_templates(job, source);
 }
 
 /* ---- the model -------------------------------------------------------------------------------------- */

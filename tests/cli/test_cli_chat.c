@@ -101,7 +101,13 @@ static void test_another_end(void **state) {
     cli_fails(f, 2, "the tokenizer has no such token", "$R tokenize $D/m --eos-token nonsense <$D/t.jsonl");
     cli_fails(f, 2, "the tokenizer has no such token",
               "$R $D/m --data $D/t.jsonl --out none --eos-token nonsense");
+    cli_ok(f,
+           "mkdir $D/m/additional_chat_templates && echo '{{ tools }}' "
+           ">$D/m/additional_chat_templates/tool_use.jinja && "
+           "echo x >$D/m/additional_chat_templates/rag.jinja && touch $D/m/additional_chat_templates/notes");
     cli_ok(f, "$R $D/m --data $D/t.jsonl --steps 1 --out $D/o --eos-token '<s>'");
+    cli_ok(f, "rm $D/m/additional_chat_templates/notes && diff -r $D/m/additional_chat_templates "
+              "$D/o/additional_chat_templates");
     assert_int_equal(cli_number(f, cli_json(f, "o/config.json"), "eos_token_id"), 1);
     const sbp_json *ids = sbp_json_member(cli_json(f, "o/generation_config.json"), "eos_token_id");
     assert_int_equal(ids->count, 3);

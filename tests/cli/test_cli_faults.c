@@ -120,10 +120,9 @@ static void test_rows(void **state) {
 /* A tokenizer of another kind: ids can still be trained on, and the model keeps its files. */
 static void test_tokenizers_that_cannot_be_used(void **state) {
     io_fixture *f = *state;
-    static const char kind[] =
-        "/m/tokenizer.json: model: the model type 'Unigram' is not supported, only BPE";
+    static const char kind[] = "/m/tokenizer.json: model: the model type 'Markov' is not supported, only BPE";
     cli_ok(f, "mkdir $D/m; cp $S/config.json $S/model.safetensors $D/m");
-    cli_put(f, "m/tokenizer.json", "{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0.0]]}}\n");
+    cli_put(f, "m/tokenizer.json", "{\"model\": {\"type\": \"Markov\", \"vocab\": {\"a\": 0}}}\n");
     cli_put(f, "t", "{\"text\": \"a\"}\n");
     cli_put(f, "d", "{\"input_ids\": [1, 2, 3]}\n");
     cli_ok(f, "$C compile $D/m -o $D/p");
@@ -136,6 +135,18 @@ static void test_tokenizers_that_cannot_be_used(void **state) {
     cli_ok(f, "$R $D/m --data $D/d --steps 1 --out $D/o; cmp $D/m/tokenizer.json $D/o/tokenizer.json");
     cli_ok(f, "mv $D/m/tokenizer.json $D/m/tokenizer.model; $R $D/m --data $D/d --steps 1 --out $D/o2");
     cli_ok(f, "cmp $D/m/tokenizer.model $D/o2/tokenizer.model");
+}
+
+/* A tokenizer.model alone: the result has what it was read as, too. */
+static void test_tokenizers_of_other_formats(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "mkdir $D/m; cp $S/config.json $S/model.safetensors $D/m; cp tests/data/tokenizers/llama.model "
+              "$D/m/tokenizer.model");
+    cli_put(f, "t", "{\"text\": \"One day a girl\"}\n");
+    cli_ok(f, "$C compile $D/m -o $D/p && $R $D/p --data $D/t --steps 1 --out $D/o");
+    cli_ok(f, "cmp $D/m/tokenizer.model $D/o/tokenizer.model && $R tokenize $D/m <$D/t >$D/a && rm "
+              "$D/o/tokenizer.model && "
+              "$R tokenize $D/o <$D/t >$D/b && cmp $D/a $D/b && grep -q '\"input_ids\": .1, ' $D/a");
 }
 
 static void test_long_documents(void **state) {
@@ -382,6 +393,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_help_and_version, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_rows, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_tokenizers_that_cannot_be_used, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_tokenizers_of_other_formats, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_long_documents, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_files, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_no_room_for_checkpoints, cli_setup, io_teardown),

@@ -218,7 +218,7 @@ static sbp_status construct(void *user) {
     construction *c = user;
     sbp_tokenizer *t = SBP_NEW(c->arena, sbp_tokenizer);
     const sbp_json *root, *model;
-    tok_extras none = {.role_ids = {-1, -1, -1, -1}};
+    tok_extras all = c->extras ? *c->extras : (tok_extras){.role_ids = {-1, -1, -1, -1}};
     t->arena = c->arena;
     t->aligned_until = -1;
     t->file = sbp_arena_strdup(c->arena, c->file);
@@ -234,11 +234,8 @@ static sbp_status construct(void *user) {
     SBP_TRY(sbp_model_parse(c->arena, c->diag, model, &t->model));
     SBP_TRY(sbp_tokenizer_parse_components(t, c->diag, root));
 
-    const tok_extras *extras = c->extras;
-    if (!extras) {
-        SBP_TRY(parse_named(c, root, &none));
-        extras = &none;
-    }
+    SBP_TRY(parse_named(c, root, &all)); /* names that other files give count first */
+    const tok_extras *extras = &all;
     adding a = {.t = t, .diag = c->diag, .next_id = t->model.count};
     sbp_map_init(&a.contents, c->scratch);
     SBP_TRY(parse_added(&a, root));

@@ -1,7 +1,9 @@
-/* tokenizer.h: byte-pair-encoding tokenizers, with the results of Hugging Face `tokenizers` 0.2x.
+/* tokenizer.h: tokenizers (BPE, unigram, WordPiece, WordLevel), with the results of Hugging Face `tokenizers`
+ * 0.23.
  *
  * Every tokenizer is described by the JSON of a tokenizer.json file. Other sources (the further files of
- * a Hugging Face directory, GGUF metadata) are first turned into that form; the names of special tokens
+ * a Hugging Face directory, GGUF metadata, SentencePiece's tokenizer.model, tekken.json, tiktoken's files)
+ * are first turned into that form; the names of special tokens
  * ("bos_token": "<s>") travel in an added token without content, which Hugging Face skips. What
  * sbp_tokenizer_to_json gives is self-contained, and Hugging Face loads it too. What is not supported is
  * an error naming the component, at load time.
@@ -20,21 +22,25 @@
 
 typedef struct sbp_tokenizer sbp_tokenizer;
 
-/* A Hugging Face directory, a .gguf file, or a file with tokenizer JSON. A directory must have
- * tokenizer.json. Further files are read where present:
+/* A Hugging Face directory, a .gguf file, or a file of a tokenizer: tokenizer JSON, tekken.json, a model of
+ * SentencePiece, lines "base64 rank" of tiktoken; told apart by what they begin with. Of a directory it is
+ * the first of tokenizer.json, tekken.json and tokenizer.model. Further files are read where present:
  *  - tokenizer_config.json: added_tokens_decoder, *_token, extra_special_tokens, tokenizer_class, legacy,
  *    add_prefix_space;
  *  - special_tokens_map.json: *_token that the former does not have;
  *  - config.json: eos_token_id (of a list the first) when neither names an end-of-sequence token, and
  *    bos_token_id, pad_token_id when neither file exists.
  * add_bos_token and add_eos_token are ignored beside a tokenizer.json, as transformers does: whether
- * encode adds tokens is up to its post_processor. Of tokenizer_class only LlamaTokenizer counts, where it
+ * encode adds tokens is up to its post_processor. Where there is none they count; a file of SentencePiece or
+ * tekken has its bos added unless they say otherwise. Of tokenizer_class only LlamaTokenizer counts, where it
  * does for AutoTokenizer of transformers 5 (not with model_type mistral or qwen2, nor where the file is
  * byte-level): it brings a pipeline of its own, which puts a space before the first text only, unless
  * `legacy` says otherwise.
  */
 sbp_status sbp_tokenizer_load(sbp_arena *arena, sbp_diag *diag, const char *path,
                               const sbp_tokenizer **out) SBP_CHECKED;
+/* Whether the path is a directory that has one; below a guard. */
+bool sbp_tokenizer_is_in(sbp_arena *arena, const char *path);
 /* The same for a model that may do without: what is wrong or not supported (SBP_INPUT) becomes a warning, and
  * *out NULL. Rows of ids need no tokenizer. */
 sbp_status sbp_tokenizer_load_optional(sbp_arena *arena, sbp_diag *diag, const char *path,

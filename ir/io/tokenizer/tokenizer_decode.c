@@ -176,6 +176,53 @@ static void decode_metaspace(decoding *d, const tok_decoder *decoder) {
     }
 }
 
+/* All `from` in a string as `to`, from the left. An empty `from` is before every character and at the end, as
+ * Rust has it. */
+static sbp_gguf_string replaced(decoding *d, sbp_gguf_string s, const char *from, int64_t from_length,
+                                const char *to) {
+    sbp_text text;
+    size_t size = strlen(to);
+    sbp_text_init(&text, d->scratch);
+    if (from_length > 0 && !memmem(s.data, (size_t)s.length, from, (size_t)from_length))
+        return s;
+    for (int64_t at = 0; at <= s.length;) {
+        bool here = s.length - at >= from_length && memcmp(s.data + at, from, (size_t)from_length) == 0;
+        uint32_t code;
+        if (here)
+            sbp_text_add_n(&text, to, size);
+        if (here && from_length > 0) {
+            at += from_length;
+            continue;
+        }
+        int64_t step = at < s.length ? sbp_utf8_get(s.data + at, &code) : 1;
+        if (at < s.length)
+            sbp_text_add_n(&text, s.data + at, (size_t)step);
+        at += step;
+    }
+    return (sbp_gguf_string){text.data, (int64_t)text.length};
+}
+
+static void decode_wordpiece(decoding *d, const tok_decoder *decoder) {
+    static const char *const clean[][2] = {
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+        {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    for (int64_t i = 0; i < d->n; i++) {
+        sbp_gguf_string *s = &d->list[i];
+        if (i > 0 && s->length >= decoder->length &&
+            memcmp(s->data, decoder->text, (size_t)decoder->length) == 0)
+            *s = (sbp_gguf_string){s->data + decoder->length, s->length - decoder->length};
+        else if (i > 0)
+            *s = join(d->scratch, (sbp_gguf_string[]){{" ", 1}, *s}, 2, "");
+        for (int k = 0; decoder->cleanup && k < SBP_COUNT(clean); k++)
+            *s = replaced(d, *s, clean[k][0], (int64_t)strlen(clean[k][0]), clean[k][1]);
+    }
+}
+
+static void decode_suffix(decoding *d, const tok_decoder *decoder) {
+    for (int64_t i = 0; i < d->n; i++)
+        d->list[i] = replaced(d, d->list[i], decoder->text, decoder->length, i + 1 == d->n ? "" : " ");
+}
+
 /* The spelling that decoders see: an added token that was matched in normalized text has its normalized form.
  */
 static sbp_gguf_string spelling(const sbp_tokenizer *t, int32_t id) {
@@ -221,6 +268,12 @@ static sbp_status decode_scratch(void *user) {
             break;
         case TOK_DECODE_METASPACE:
             decode_metaspace(d, decoder);
+            break;
+        case TOK_DECODE_WORDPIECE:
+            decode_wordpiece(d, decoder);
+            break;
+        case TOK_DECODE_SUFFIX:
+            decode_suffix(d, decoder);
             break;
         }
     }

@@ -16,7 +16,7 @@ typedef struct encoding_call {
     const int64_t *origin; /* [length + 1] when invalid bytes were replaced: offset in the given text */
     tok_work work;
     tok_tokens tokens;
-    tok_bpe bpe;
+    tok_buffers buffers;
     sbp_encoding out;
 } encoding_call;
 
@@ -103,7 +103,7 @@ static sbp_status encode_piece(void *user, tok_piece *piece) {
     encoding_call *c = user;
     int64_t from = c->tokens.count;
     if (piece->added < 0) {
-        SBP_TRY(sbp_model_encode(&c->work, &c->bpe, piece, &c->tokens));
+        SBP_TRY(sbp_model_encode(&c->work, &c->buffers, piece, &c->tokens));
     } else {
         tok_span span = {sbp_piece_span(piece, 0).begin, sbp_piece_span(piece, piece->length - 1).end};
         SBP_TRY(sbp_tokens_add(&c->work, &c->tokens, c->t->added[piece->added].id, span));
@@ -189,7 +189,7 @@ sbp_status sbp_tokenizer_encode(const sbp_tokenizer *t, sbp_arena *arena, sbp_di
     else
         sbp_fail(diag, status, "out of memory tokenizing %zu bytes", length);
     sbp_arena_destroy(c.scratch);
-    sbp_bpe_free(&c.bpe);
+    sbp_buffers_free(&c.buffers);
     if (status == SBP_OK)
         status = sbp_guard(arena, diag, encode_result, &c);
     sbp_arena_destroy(c.kept);

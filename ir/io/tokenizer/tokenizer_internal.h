@@ -51,8 +51,23 @@ typedef enum tok_normalizer_kind {
     TOK_NFKD,
     TOK_LOWERCASE,
     TOK_STRIP,
-    TOK_BYTES
+    TOK_BYTES,
+    TOK_CLEAN,      /* BERT: no control characters, all white space is ' ' */
+    TOK_SPACE_HAN,  /* BERT: a space around every ideograph */
+    TOK_DROP_MN,    /* BERT: behind NFD */
+    TOK_DROP_MARKS, /* StripAccents */
+    TOK_NMT,
+    TOK_CHARSMAP /* Precompiled */
 } tok_normalizer_kind;
+
+/* A precompiled map of SentencePiece: a double array whose leaves are where in `strings` the replacement
+ * begins, which goes to a NUL. */
+typedef struct tok_charsmap {
+    const uint8_t *units; /* [unit_count] of 32 bits, little endian */
+    int64_t unit_count;
+    const char *strings; /* UTF-8, NUL behind `length` bytes */
+    int64_t length;
+} tok_charsmap;
 
 typedef struct tok_normalizer {
     tok_normalizer_kind kind;
@@ -60,6 +75,7 @@ typedef struct tok_normalizer {
     const char *text;    /* prepend, replace */
     int64_t length;
     bool left, right; /* strip */
+    tok_charsmap map; /* charsmap */
 } tok_normalizer;
 
 typedef enum tok_behavior {
@@ -93,15 +109,18 @@ typedef enum tok_decoder_kind {
     TOK_DECODE_BYTE_FALLBACK,
     TOK_DECODE_FUSE,
     TOK_DECODE_STRIP,
-    TOK_DECODE_METASPACE
+    TOK_DECODE_METASPACE,
+    TOK_DECODE_WORDPIECE,
+    TOK_DECODE_SUFFIX /* BPEDecoder */
 } tok_decoder_kind;
 
 typedef struct tok_decoder {
     tok_decoder_kind kind;
     tok_pattern pattern; /* replace */
-    const char *text;    /* replace */
+    const char *text;    /* replace; wordpiece: the prefix; suffix: that */
     int64_t length;
     uint32_t code;       /* strip, metaspace */
+    bool cleanup;        /* wordpiece */
     int64_t start, stop; /* strip */
     bool keep_first;     /* metaspace: the first token keeps its spaces */
 } tok_decoder;
@@ -131,7 +150,17 @@ typedef struct tok_pairs {
     int64_t count;
 } tok_pairs;
 
+/* A node of the trie of a unigram model; its children lie together, by byte. */
+typedef struct tok_node {
+    int32_t first_child, id; /* id: of the token that ends here, or -1 */
+    uint16_t child_count;
+    uint8_t byte;
+} tok_node;
+
+typedef enum tok_model_kind { TOK_BPE, TOK_UNIGRAM, TOK_WORDPIECE, TOK_WORDLEVEL } tok_model_kind;
+
 typedef struct tok_model {
+    tok_model_kind kind;
     tok_string *tokens; /* [size], by id */
     int32_t size;       /* one more than the largest id of the model */
     int32_t count;      /* tokens in it */
@@ -151,12 +180,29 @@ typedef struct tok_model {
     int32_t unk;                  /* -1: none */
     const char *lost_unk;         /* an unk_token that the vocabulary lacks: only text that needs it fails */
     bool fuse_unk, byte_fallback, ignore_merges;
+    tok_string prefix, suffix; /* bpe: of characters that begin no word, or end one; wordpiece: prefix */
+    int64_t most_chars;        /* wordpiece: longer words are unknown */
+    double *scores;            /* unigram: [size] */
+    double unk_score;
+    tok_node *nodes; /* unigram; node 0 is the root */
 } tok_model;
 
 int32_t sbp_model_id(const tok_model *model, const char *text, int64_t length);
+/* The token of one character, or -1. */
+int32_t sbp_model_char_id(const tok_model *model, uint32_t code);
+/* A power of two of at least twice `count`. */
+uint32_t sbp_table_size(int64_t count);
 /* The "model" object of tokenizer.json; below a guard. */
 sbp_status sbp_model_parse(sbp_arena *arena, sbp_diag *diag, const sbp_json *json,
                            tok_model *out) SBP_CHECKED;
+/* {"token": id, ..}, or [["token", score], ..] whose ids are places, of the model object. */
+sbp_status sbp_vocab_parse(sbp_arena *arena, sbp_diag *diag, const sbp_json *json, tok_model *m) SBP_CHECKED;
+sbp_status sbp_vocab_parse_scored(sbp_arena *arena, sbp_diag *diag, const sbp_json *json,
+                                  tok_model *m) SBP_CHECKED;
+/* What only that kind has, behind the vocabulary. */
+sbp_status sbp_bpe_parse(sbp_arena *arena, sbp_diag *diag, const sbp_json *json, tok_model *m) SBP_CHECKED;
+sbp_status sbp_unigram_parse(sbp_arena *arena, sbp_diag *diag, const sbp_json *json,
+                             tok_model *m) SBP_CHECKED;
 
 /* ---- added tokens ---------------------------------------------------------------------------------- */
 
@@ -308,6 +354,32 @@ void sbp_piece_to_bytes(tok_work *work, tok_piece *piece);
 sbp_status sbp_piece_replace(tok_work *work, tok_piece *piece, const tok_pattern *pattern, const char *text,
                              int64_t length) SBP_CHECKED;
 sbp_status sbp_normalize(tok_work *work, tok_piece *piece) SBP_CHECKED;
+
+/* A new text of a piece under construction, with its alignment where that is kept. */
+typedef struct tok_builder {
+    sbp_arena *arena;
+    const tok_piece *piece;
+    char *text;
+    tok_span *align;
+    int64_t length, capacity;
+} tok_builder;
+
+tok_builder sbp_builder_start(const tok_work *work, const tok_piece *piece, int64_t capacity);
+void sbp_builder_add(tok_builder *b, const char *text, int64_t length, tok_span span);
+void sbp_builder_add_code(tok_builder *b, uint32_t code, tok_span span);
+/* Bytes begin .. end - 1 of the old text as they are. */
+void sbp_builder_copy(tok_builder *b, int64_t begin, int64_t end);
+/* What a character at byte `at` of the old text is aligned with, and one that is put in before it. */
+tok_span sbp_builder_span_at(const tok_builder *b, int64_t at);
+tok_span sbp_builder_span_before(const tok_builder *b, int64_t at);
+void sbp_builder_finish(tok_builder *b, tok_piece *piece);
+
+/* Character by character: TOK_CLEAN to TOK_NMT; TOK_CHARSMAP. */
+void sbp_map_characters(tok_work *work, tok_piece *piece, tok_normalizer_kind kind);
+void sbp_map_charsmap(tok_work *work, tok_piece *piece, const tok_charsmap *map);
+/* From what is stored: a 32-bit size, the double array, the strings. Below a guard. */
+sbp_status sbp_charsmap_parse(sbp_diag *diag, const sbp_json *json, const uint8_t *bytes, int64_t length,
+                              tok_charsmap *out) SBP_CHECKED;
 /* Cuts a piece by the splitters. */
 sbp_status sbp_pre_tokenize(tok_work *work, tok_piece *piece, tok_piece_sink sink, void *user) SBP_CHECKED;
 
@@ -331,17 +403,44 @@ typedef struct tok_candidate {
     int32_t rank, position;
 } tok_candidate;
 
-typedef struct tok_bpe {
+/* The best path of a unigram model that ends at a byte. */
+typedef struct tok_path {
+    double score;
+    int32_t from, next,
+        id; /* from: where its last token begins, -1: there is no path; next: set on the way back */
+} tok_path;
+
+typedef struct tok_buffers {
     tok_symbol *symbols;
     int32_t *lengths; /* bytes of a character; only where offsets are wanted */
     int64_t symbol_count, symbol_capacity;
     tok_candidate *heap;
     int64_t heap_count, heap_capacity;
-} tok_bpe;
+    tok_path *paths;
+    int64_t path_capacity;
+    char *text; /* with a prefix or a suffix */
+    int64_t text_capacity;
+} tok_buffers;
 
-void sbp_bpe_free(tok_bpe *bpe);
-/* Tokens of one piece. */
-sbp_status sbp_model_encode(tok_work *work, tok_bpe *bpe, const tok_piece *piece,
+void sbp_buffers_free(tok_buffers *buffers);
+/* Makes room for one more element; false when out of memory. */
+bool sbp_has_room(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes);
+sbp_status sbp_out_of_tokens(const tok_work *work);
+/* Where bytes begin .. end - 1 of the piece come from, when that is wanted. */
+tok_span sbp_tokens_span(const tok_work *work, const tok_piece *piece, int64_t begin, int64_t end);
+/* prefix + text + suffix in buffers->text; NULL: out of memory. */
+const char *sbp_buffers_affix(tok_buffers *buffers, const tok_string *prefix, const char *text,
+                              int64_t length, const tok_string *suffix, int64_t *out);
+/* The tokens of the piece's bytes begin .. end - 1, all with that span; *found false when one of them is
+ * none. */
+sbp_status sbp_model_bytes(tok_work *work, const tok_piece *piece, int64_t begin, int64_t end,
+                           tok_tokens *out, bool *found) SBP_CHECKED;
+/* Tokens of one piece, which is not empty; sbp_model_encode asks the model's kind. */
+sbp_status sbp_model_encode(tok_work *work, tok_buffers *b, const tok_piece *piece,
                             tok_tokens *out) SBP_CHECKED;
+sbp_status sbp_bpe_encode(tok_work *work, tok_buffers *b, const tok_piece *piece,
+                          tok_tokens *out) SBP_CHECKED;
+sbp_status sbp_unigram_encode(tok_work *work, tok_buffers *b, const tok_piece *piece,
+                              tok_tokens *out) SBP_CHECKED;
 
 #endif

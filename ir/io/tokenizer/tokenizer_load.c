@@ -1,5 +1,5 @@
 /* tokenizer_load.c: tokenizers from paths, with the files that lie beside tokenizer.json. */
-#include "ir/io/tokenizer/tokenizer_internal.h"
+#include "ir/io/tokenizer/tokenizer_convert.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@ typedef struct loading {
     const char *class;      /* tokenizer_class, or NULL */
     const char *model_type; /* or NULL */
     bool prefix_space, legacy;
+    int add_bos, add_eos; /* -1: nobody says */
     const sbp_tokenizer *t;
 } loading;
 
@@ -82,6 +83,12 @@ static void read_class(loading *l, const sbp_json *root) {
         l->prefix_space = prefix->boolean;
     if (legacy && legacy->kind == SBP_JSON_BOOL)
         l->legacy = legacy->boolean;
+    const sbp_json *bos = sbp_json_member(root, "add_bos_token"),
+                   *eos = sbp_json_member(root, "add_eos_token");
+    if (bos && bos->kind == SBP_JSON_BOOL)
+        l->add_bos = bos->boolean;
+    if (eos && eos->kind == SBP_JSON_BOOL)
+        l->add_eos = eos->boolean;
 }
 
 /* Every "..._token", and the tokens that models bring beyond the usual ones. */
@@ -244,47 +251,99 @@ static sbp_status apply_llama(const loading *l, const char *path, const char **t
     return SBP_OK;
 }
 
+/* ---- files of any kind -----------------------------------------------------------------------------------
+ */
+
+/* The text of a tokenizer.json for what the file has, told by how it begins: JSON (tekken.json by its
+ * "config"), a protobuf message, or lines. */
+static sbp_status convert(loading *l, const char *path, const char **text, size_t *length) {
+    size_t blank = strspn(*text, " \t\r\n");
+    sbp_text out;
+    if (blank < *length && (*text)[blank] == '{') {
+        if (!memmem(*text, *length, "\"token_bytes\"", 13))
+            return SBP_OK;
+        const sbp_json *root;
+        SBP_TRY(sbp_json_parse(l->scratch, l->diag, path, *text, *length, 0, &root));
+        if (!sbp_json_member(root, "config"))
+            return SBP_OK;
+        SBP_TRY(sbp_convert_tekken(l->scratch, l->diag, path, root, l->add_bos, l->add_eos, &out));
+    } else if (*length > 0 && **text == '\n') { /* field 1, a piece */
+        SBP_TRY(sbp_convert_sentencepiece(l->scratch, l->diag, path, *text, *length, l->add_bos, l->add_eos,
+                                          &out));
+    } else if (*length > 0 && !has_suffix(path, ".json")) {
+        SBP_TRY(sbp_convert_tiktoken(l->scratch, l->diag, path, *text, *length, &out));
+    } else {
+        return SBP_OK; /* the JSON parser says what is wrong */
+    }
+    *text = sbp_arena_strndup(l->arena, out.data, out.length);
+    *length = out.length;
+    return SBP_OK;
+}
+
+static sbp_status load_file(void *user) {
+    loading *l = user;
+    const char *text;
+    size_t length;
+    SBP_TRY(sbp_file_read(l->arena, l->diag, l->path, &text, &length));
+    SBP_TRY(convert(l, l->path, &text, &length));
+    return sbp_tokenizer_build(l->arena, l->diag, l->path, text, length, NULL, &l->t);
+}
+
+/* What a directory's tokenizer is read from; NULL: there is none. */
+static const char *file_of(sbp_arena *arena, const char *directory) {
+    static const char *const names[] = {"tokenizer.json", "tekken.json", "tokenizer.model"};
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        const char *path = sbp_file_join(arena, directory, names[i]);
+        if (sbp_file_exists(path))
+            return path;
+    }
+    return NULL;
+}
+
+bool sbp_tokenizer_is_in(sbp_arena *arena, const char *path) {
+    return sbp_directory_exists(path) && file_of(arena, path);
+}
+
 static sbp_status load_directory(void *user) {
     loading *l = user;
-    const char *path = sbp_file_join(l->scratch, l->path, "tokenizer.json");
-    if (!sbp_file_exists(path))
-        return sbp_fail(l->diag, SBP_IO, "'%s' has no tokenizer.json", l->path);
+    const char *path = file_of(l->scratch, l->path);
+    if (!path)
+        return sbp_fail(l->diag, SBP_IO, "'%s' has no tokenizer.json, tekken.json or tokenizer.model",
+                        l->path);
     SBP_TRY(read_special_file(l, "tokenizer_config.json", true));
     SBP_TRY(read_special_file(l, "special_tokens_map.json", false));
     SBP_TRY(read_config(l));
     const char *text;
     size_t length;
     SBP_TRY(sbp_file_read(l->arena, l->diag, path, &text, &length));
+    SBP_TRY(convert(l, path, &text, &length));
     if (is_llama_class(l))
         SBP_TRY(apply_llama(l, path, &text, &length));
     return sbp_tokenizer_build(l->arena, l->diag, path, text, length, &l->extras, &l->t);
 }
 
 sbp_status sbp_tokenizer_load(sbp_arena *arena, sbp_diag *diag, const char *path, const sbp_tokenizer **out) {
-    if (sbp_directory_exists(path)) {
-        loading l = {.arena = arena,
-                     .scratch = sbp_arena_create(),
-                     .diag = diag,
-                     .path = path,
-                     .prefix_space = true,
-                     .extras = {.role_ids = {-1, -1, -1, -1}}};
-        if (!l.scratch)
-            return sbp_fail(diag, SBP_MACHINE, "out of memory reading '%s'", path);
-        sbp_status status = sbp_guard(l.scratch, diag, load_directory, &l);
-        sbp_arena_destroy(l.scratch);
-        if (status == SBP_OK)
-            *out = l.t;
-        return status;
-    }
-    if (has_suffix(path, ".gguf")) {
+    bool directory = sbp_directory_exists(path);
+    if (!directory && has_suffix(path, ".gguf")) {
         const sbp_gguf *gguf;
         SBP_TRY(sbp_gguf_open(arena, diag, path, &gguf));
         return sbp_tokenizer_from_gguf(arena, diag, gguf, out);
     }
-    const char *text;
-    size_t length;
-    SBP_TRY(sbp_file_read(arena, diag, path, &text, &length));
-    return sbp_tokenizer_build(arena, diag, path, text, length, NULL, out);
+    loading l = {.arena = arena,
+                 .scratch = sbp_arena_create(),
+                 .diag = diag,
+                 .path = path,
+                 .prefix_space = true,
+                 .add_bos = -1,
+                 .add_eos = -1,
+                 .extras = {.role_ids = {-1, -1, -1, -1}}};
+    if (!l.scratch)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory reading '%s'", path);
+    sbp_status status = sbp_guard(l.scratch, diag, directory ? load_directory : load_file, &l);
+    sbp_arena_destroy(l.scratch);
+    if (status == SBP_OK)
+        *out = l.t;
+    return status;
 }
 
 /* Messages on their way: the last error is kept, until its status is known. */

@@ -32,24 +32,15 @@ tok_piece sbp_piece_slice(const tok_piece *piece, int64_t begin, int64_t end) {
     return slice;
 }
 
-/* A new text under construction, with its alignment where that is kept. */
-typedef struct builder {
-    sbp_arena *arena;
-    const tok_piece *piece;
-    char *text;
-    tok_span *align;
-    int64_t length, capacity;
-} builder;
-
-static builder builder_start(const tok_work *work, const tok_piece *piece, int64_t capacity) {
-    builder b = {.arena = work->arena, .piece = piece, .capacity = capacity < 16 ? 16 : capacity};
+tok_builder sbp_builder_start(const tok_work *work, const tok_piece *piece, int64_t capacity) {
+    tok_builder b = {.arena = work->arena, .piece = piece, .capacity = capacity < 16 ? 16 : capacity};
     b.text = sbp_arena_alloc(b.arena, (size_t)b.capacity);
     if (work->track)
         b.align = SBP_NEW_ARRAY(b.arena, tok_span, b.capacity);
     return b;
 }
 
-static void builder_reserve(builder *b, int64_t more) {
+static void builder_reserve(tok_builder *b, int64_t more) {
     if (b->length + more <= b->capacity)
         return;
     int64_t capacity = (b->length + more) * 2;
@@ -64,7 +55,7 @@ static void builder_reserve(builder *b, int64_t more) {
     b->capacity = capacity;
 }
 
-static void builder_add(builder *b, const char *text, int64_t length, tok_span span) {
+void sbp_builder_add(tok_builder *b, const char *text, int64_t length, tok_span span) {
     builder_reserve(b, length);
     memcpy(b->text + b->length, text, (size_t)length);
     if (b->align)
@@ -73,13 +64,13 @@ static void builder_add(builder *b, const char *text, int64_t length, tok_span s
     b->length += length;
 }
 
-static void builder_add_code(builder *b, uint32_t code, tok_span span) {
+void sbp_builder_add_code(tok_builder *b, uint32_t code, tok_span span) {
     char bytes[4];
-    builder_add(b, bytes, sbp_utf8_put(bytes, code), span);
+    sbp_builder_add(b, bytes, sbp_utf8_put(bytes, code), span);
 }
 
 /* Bytes begin .. end - 1 of the old text as they are. */
-static void builder_copy(builder *b, int64_t begin, int64_t end) {
+void sbp_builder_copy(tok_builder *b, int64_t begin, int64_t end) {
     builder_reserve(b, end - begin);
     memcpy(b->text + b->length, b->piece->text + begin, (size_t)(end - begin));
     if (b->align)
@@ -89,17 +80,17 @@ static void builder_copy(builder *b, int64_t begin, int64_t end) {
 }
 
 /* What a character put in at byte `at` of the old text is aligned with. */
-static tok_span span_before(const builder *b, int64_t at) {
+tok_span sbp_builder_span_before(const tok_builder *b, int64_t at) {
     if (!b->align)
         return (tok_span){0, 0};
     return at < 1 ? (tok_span){b->piece->begin, b->piece->begin} : sbp_piece_span(b->piece, at - 1);
 }
 
-static tok_span span_at(const builder *b, int64_t at) {
-    return b->align && at < b->piece->length ? sbp_piece_span(b->piece, at) : span_before(b, at);
+tok_span sbp_builder_span_at(const tok_builder *b, int64_t at) {
+    return b->align && at < b->piece->length ? sbp_piece_span(b->piece, at) : sbp_builder_span_before(b, at);
 }
 
-static void builder_finish(builder *b, tok_piece *piece) {
+void sbp_builder_finish(tok_builder *b, tok_piece *piece) {
     piece->text = b->text;
     piece->length = b->length;
     piece->align = b->align;
@@ -108,21 +99,21 @@ static void builder_finish(builder *b, tok_piece *piece) {
 void sbp_piece_prepend(tok_work *work, tok_piece *piece, const char *text, int64_t length) {
     if (piece->length == 0)
         return;
-    builder b = builder_start(work, piece, piece->length + length);
-    builder_add(&b, text, length, span_at(&b, 0));
-    builder_copy(&b, 0, piece->length);
-    builder_finish(&b, piece);
+    tok_builder b = sbp_builder_start(work, piece, piece->length + length);
+    sbp_builder_add(&b, text, length, sbp_builder_span_at(&b, 0));
+    sbp_builder_copy(&b, 0, piece->length);
+    sbp_builder_finish(&b, piece);
 }
 
 void sbp_piece_to_bytes(tok_work *work, tok_piece *piece) {
-    builder b = builder_start(work, piece, piece->length * 2);
+    tok_builder b = sbp_builder_start(work, piece, piece->length * 2);
     for (int64_t i = 0; i < piece->length; i++)
-        builder_add_code(&b, sbp_byte_to_char((uint8_t)piece->text[i]), span_at(&b, i));
-    builder_finish(&b, piece);
+        sbp_builder_add_code(&b, sbp_byte_to_char((uint8_t)piece->text[i]), sbp_builder_span_at(&b, i));
+    sbp_builder_finish(&b, piece);
 }
 
 typedef struct replacing {
-    builder b;
+    tok_builder b;
     const char *text;
     int64_t length;
     tok_work *work;
@@ -133,12 +124,12 @@ static sbp_status replace_match(void *user, tok_match m) {
     if (!r->b.text) { /* nothing was found so far */
         if (!m.is_match && m.begin == 0 && m.end == r->b.piece->length)
             return SBP_OK;
-        r->b = builder_start(r->work, r->b.piece, r->b.piece->length + r->b.piece->length / 2);
+        r->b = sbp_builder_start(r->work, r->b.piece, r->b.piece->length + r->b.piece->length / 2);
     }
     if (m.is_match)
-        builder_add(&r->b, r->text, r->length, span_before(&r->b, m.end));
+        sbp_builder_add(&r->b, r->text, r->length, sbp_builder_span_before(&r->b, m.end));
     else
-        builder_copy(&r->b, m.begin, m.end);
+        sbp_builder_copy(&r->b, m.begin, m.end);
     return SBP_OK;
 }
 
@@ -147,7 +138,7 @@ sbp_status sbp_piece_replace(tok_work *work, tok_piece *piece, const tok_pattern
     replacing r = {.b = {.piece = piece}, .text = text, .length = length, .work = work};
     SBP_TRY(sbp_find_matches(work, pattern, piece->text, piece->length, replace_match, &r));
     if (r.b.text)
-        builder_finish(&r.b, piece);
+        sbp_builder_finish(&r.b, piece);
     return SBP_OK;
 }
 
@@ -171,11 +162,12 @@ static void add_change(changes *c, uint32_t code, int32_t change) {
 }
 
 /* The characters of the old text from `at` on. */
-static void apply(builder *b, int64_t at, const changes *c) {
+static void apply(tok_builder *b, int64_t at, const changes *c) {
     uint32_t old;
     for (int32_t i = 0; i < c->count; i++) {
         changed ch = c->list[i];
-        builder_add_code(b, ch.code, ch.change > 0 ? span_before(b, at) : span_at(b, at));
+        sbp_builder_add_code(b, ch.code,
+                             ch.change > 0 ? sbp_builder_span_before(b, at) : sbp_builder_span_at(b, at));
         for (int32_t n = ch.change; n <= 0 && at < b->piece->length; n++)
             at += sbp_utf8_get(b->piece->text + at, &old);
     }
@@ -351,12 +343,12 @@ static int64_t stretch_end(const tok_piece *piece, int64_t begin) {
 static void to_normal_form(tok_work *work, tok_piece *piece, tok_normalizer_kind kind) {
     if (is_normal(piece->text, piece->length, kind))
         return;
-    builder b = builder_start(work, piece, piece->length + piece->length / 8);
+    tok_builder b = sbp_builder_start(work, piece, piece->length + piece->length / 8);
     changes parts = {.arena = work->arena}, whole = {.arena = work->arena};
     for (int64_t at = 0, end; at < piece->length; at = end) {
         end = stretch_end(piece, at);
         if (is_normal(piece->text + at, end - at, kind)) {
-            builder_copy(&b, at, end);
+            sbp_builder_copy(&b, at, end);
             continue;
         }
         parts.count = whole.count = 0;
@@ -365,25 +357,25 @@ static void to_normal_form(tok_work *work, tok_piece *piece, tok_normalizer_kind
             compose(&parts, &whole);
         apply(&b, at, kind == TOK_NFC || kind == TOK_NFKC ? &whole : &parts);
     }
-    builder_finish(&b, piece);
+    sbp_builder_finish(&b, piece);
 }
 
 /* ---- the others -------------------------------------------------------------------------------------- */
 
 static void to_lower(tok_work *work, tok_piece *piece) {
-    builder b = builder_start(work, piece, piece->length + piece->length / 8);
+    tok_builder b = sbp_builder_start(work, piece, piece->length + piece->length / 8);
     for (int64_t at = 0; at < piece->length;) {
         uint32_t code;
-        tok_span span = span_at(&b, at);
+        tok_span span = sbp_builder_span_at(&b, at);
         at += sbp_utf8_get(piece->text + at, &code);
         if (code == 0x130) { /* the one character whose lower case is two */
-            builder_add_code(&b, 'i', span);
-            builder_add_code(&b, 0x307, span_before(&b, at));
+            sbp_builder_add_code(&b, 'i', span);
+            sbp_builder_add_code(&b, 0x307, sbp_builder_span_before(&b, at));
         } else {
-            builder_add_code(&b, (uint32_t)utf8proc_tolower((utf8proc_int32_t)code), span);
+            sbp_builder_add_code(&b, (uint32_t)utf8proc_tolower((utf8proc_int32_t)code), span);
         }
     }
-    builder_finish(&b, piece);
+    sbp_builder_finish(&b, piece);
 }
 
 static void strip(tok_piece *piece, bool left, bool right) {
@@ -433,6 +425,12 @@ sbp_status sbp_normalize(tok_work *work, tok_piece *piece) {
             break;
         case TOK_BYTES:
             sbp_piece_to_bytes(work, piece);
+            break;
+        case TOK_CHARSMAP:
+            sbp_map_charsmap(work, piece, &n->map);
+            break;
+        default:
+            sbp_map_characters(work, piece, n->kind);
             break;
         }
     }

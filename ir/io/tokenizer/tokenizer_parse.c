@@ -1,7 +1,9 @@
 /* tokenizer_parse.c: normalizer, pre_tokenizer, post_processor and decoder of tokenizer.json. Nested
  * sequences become flat lists. What is not known here is refused by name. */
+#include "ir/io/protojson.h"
 #include "ir/io/tokenizer/tokenizer_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* GPT-2's pattern, which Hugging Face's ByteLevel has built in. */
@@ -88,6 +90,31 @@ static sbp_status each(parser *p, const sbp_json *json, const char *key,
 
 /* ---- normalizers ------------------------------------------------------------------------------------- */
 
+static void add_normalizer(parser *p, tok_normalizer n) {
+    SBP_PUSH(p->t->arena, p->t->normalizers, p->t->normalizer_count, p->t->normalizer_capacity, n);
+}
+
+static sbp_status parse_bert_normalizer(parser *p, const sbp_json *json) {
+    bool clean, han, lower, strip;
+    SBP_TRY(sbp_json_get_bool(p->diag, json, "clean_text", SBP_JSON_REQUIRED, &clean));
+    SBP_TRY(sbp_json_get_bool(p->diag, json, "handle_chinese_chars", SBP_JSON_REQUIRED, &han));
+    SBP_TRY(sbp_json_get_bool(p->diag, json, "lowercase", SBP_JSON_REQUIRED, &lower));
+    strip = lower; /* strip_accents null: as lowercase */
+    SBP_TRY(sbp_json_get_bool(p->diag, json, "strip_accents", SBP_JSON_NULLABLE, &strip));
+    const struct {
+        bool wanted;
+        tok_normalizer_kind kind;
+    } steps[] = {{clean, TOK_CLEAN},
+                 {han, TOK_SPACE_HAN},
+                 {strip, TOK_NFD},
+                 {strip, TOK_DROP_MN},
+                 {lower, TOK_LOWERCASE}};
+    for (int i = 0; i < SBP_COUNT(steps); i++)
+        if (steps[i].wanted)
+            add_normalizer(p, (tok_normalizer){.kind = steps[i].kind});
+    return SBP_OK;
+}
+
 static sbp_status parse_normalizer(parser *p, const sbp_json *json) {
     static const struct {
         const char *type;
@@ -97,11 +124,15 @@ static sbp_status parse_normalizer(parser *p, const sbp_json *json) {
                  {"NFKC", TOK_NFKC},
                  {"NFKD", TOK_NFKD},
                  {"Lowercase", TOK_LOWERCASE},
-                 {"ByteLevel", TOK_BYTES}};
+                 {"ByteLevel", TOK_BYTES},
+                 {"StripAccents", TOK_DROP_MARKS},
+                 {"Nmt", TOK_NMT}};
     const char *type;
     SBP_TRY(parse_type(p, json, &type));
     if (strcmp(type, "Sequence") == 0)
         return each(p, json, "normalizers", parse_normalizer);
+    if (strcmp(type, "BertNormalizer") == 0)
+        return parse_bert_normalizer(p, json);
     tok_normalizer n = {0};
     if (strcmp(type, "Prepend") == 0) {
         n.kind = TOK_PREPEND;
@@ -114,6 +145,15 @@ static sbp_status parse_normalizer(parser *p, const sbp_json *json) {
         n.kind = TOK_STRIP;
         SBP_TRY(sbp_json_get_bool(p->diag, json, "strip_left", SBP_JSON_REQUIRED, &n.left));
         SBP_TRY(sbp_json_get_bool(p->diag, json, "strip_right", SBP_JSON_REQUIRED, &n.right));
+    } else if (strcmp(type, "Precompiled") == 0) {
+        const sbp_json *map = sbp_json_member(json, "precompiled_charsmap");
+        const uint8_t *bytes;
+        int64_t length;
+        n.kind = TOK_CHARSMAP;
+        if (!map || map->kind != SBP_JSON_STRING)
+            return sbp_json_fail(p->diag, json, "expected a string 'precompiled_charsmap'");
+        SBP_TRY(sbp_proto_bytes(p->t->arena, p->diag, map, &bytes, &length));
+        SBP_TRY(sbp_charsmap_parse(p->diag, map, bytes, length, &n.map));
     } else {
         int at = 0;
         while (at < SBP_COUNT(plain) && strcmp(plain[at].type, type) != 0)
@@ -122,7 +162,7 @@ static sbp_status parse_normalizer(parser *p, const sbp_json *json) {
             return unsupported(p, json, "normalizer", type);
         n.kind = plain[at].kind;
     }
-    SBP_PUSH(p->t->arena, p->t->normalizers, p->t->normalizer_count, p->t->normalizer_capacity, n);
+    add_normalizer(p, n);
     return SBP_OK;
 }
 
@@ -176,11 +216,36 @@ static sbp_status parse_metaspace(const parser *p, const sbp_json *json, tok_pre
     "\\x{1e95e}-\\x{1e95f}"
 #define OLDER_PUNCTUATION "\\x{166d}\\x{111c9}"
 
+static sbp_status compile_punctuation(const parser *p, const sbp_json *json, tok_pattern *out) {
+    return compile_text(p, json, "(?![" NEWER_PUNCTUATION "])[!-/:-@\\[-`{-~\\p{P}" OLDER_PUNCTUATION "]",
+                        out);
+}
+
+static sbp_status add_splitter(parser *p, const sbp_json *json, tok_splitter s) {
+    if (p->t->splitter_count == TOK_MAX_SPLITTERS)
+        return sbp_json_fail(p->diag, json, "at most %d pre-tokenizers in a row are supported",
+                             TOK_MAX_SPLITTERS);
+    SBP_PUSH(p->t->arena, p->t->splitters, p->t->splitter_count, p->t->splitter_capacity, s);
+    return SBP_OK;
+}
+
+/* White space goes, then every punctuation character stands alone. */
+static sbp_status parse_bert_splitter(parser *p, const sbp_json *json) {
+    tok_splitter spaces = {.kind = TOK_SPLIT, .behavior = TOK_REMOVED};
+    tok_splitter marks = {.kind = TOK_SPLIT, .behavior = TOK_ISOLATED};
+    SBP_TRY(compile_text(p, json, "\\s", &spaces.pattern));
+    SBP_TRY(compile_punctuation(p, json, &marks.pattern));
+    SBP_TRY(add_splitter(p, json, spaces));
+    return add_splitter(p, json, marks);
+}
+
 static sbp_status parse_splitter(parser *p, const sbp_json *json) {
     const char *type;
     SBP_TRY(parse_type(p, json, &type));
     if (strcmp(type, "Sequence") == 0)
         return each(p, json, "pretokenizers", parse_splitter);
+    if (strcmp(type, "BertPreTokenizer") == 0)
+        return parse_bert_splitter(p, json);
     tok_splitter s = {.kind = TOK_SPLIT};
     bool flag = false;
     if (strcmp(type, "ByteLevel") == 0) {
@@ -225,16 +290,26 @@ static sbp_status parse_splitter(parser *p, const sbp_json *json) {
         s.behavior = TOK_ISOLATED;
         if (sbp_json_member(json, "behavior"))
             SBP_TRY(parse_behavior(p, json, &s.behavior));
-        SBP_TRY(compile_text(
-            p, json, "(?![" NEWER_PUNCTUATION "])[!-/:-@\\[-`{-~\\p{P}" OLDER_PUNCTUATION "]", &s.pattern));
+        SBP_TRY(compile_punctuation(p, json, &s.pattern));
+    } else if (strcmp(type, "CharDelimiterSplit") == 0) {
+        uint32_t code;
+        char bytes[4];
+        s.behavior = TOK_REMOVED;
+        SBP_TRY(parse_character(p, json, "delimiter", &code));
+        SBP_TRY(literal(p, json, bytes, sbp_utf8_put(bytes, code), &s.pattern));
+    } else if (strcmp(type, "FixedLength") == 0) {
+        int64_t length = 5;
+        char pattern[40];
+        SBP_TRY(sbp_json_get_i64(p->diag, json, "length", SBP_JSON_OPTIONAL, &length));
+        if (length < 1 || length > 65535)
+            return sbp_json_fail(p->diag, json, "length %lld is not in 1 .. 65535", (long long)length);
+        snprintf(pattern, sizeof pattern, "(?m:.{1,%d})", (int)length);
+        s.behavior = TOK_ISOLATED;
+        SBP_TRY(compile_text(p, json, pattern, &s.pattern));
     } else {
         return unsupported(p, json, "pre_tokenizer", type);
     }
-    if (p->t->splitter_count == TOK_MAX_SPLITTERS)
-        return sbp_json_fail(p->diag, json, "at most %d pre-tokenizers in a row are supported",
-                             TOK_MAX_SPLITTERS);
-    SBP_PUSH(p->t->arena, p->t->splitters, p->t->splitter_count, p->t->splitter_capacity, s);
-    return SBP_OK;
+    return add_splitter(p, json, s);
 }
 
 /* ---- post-processors --------------------------------------------------------------------------------- */
@@ -284,6 +359,27 @@ static sbp_status parse_template(parser *p, const sbp_json *json) {
     return SBP_OK;
 }
 
+/* BertProcessing, RobertaProcessing: "cls" before and "sep" behind, each [token, id]. */
+static sbp_status parse_pair_processor(parser *p, const sbp_json *json) {
+    static const char *const keys[] = {"cls", "sep"};
+    int64_t ids[2];
+    if (p->has_template)
+        return sbp_json_fail(p->diag, json, "a second post-processor that adds tokens is not supported");
+    p->has_template = true;
+    for (int i = 0; i < 2; i++) {
+        const sbp_json *pair;
+        SBP_TRY(sbp_json_get_array(p->diag, json, keys[i], SBP_JSON_REQUIRED, &pair));
+        if (pair->count != 2)
+            return sbp_json_fail(p->diag, pair, "expected a token and its id");
+        SBP_TRY(sbp_json_as_i64(p->diag, &pair->items[1], &ids[i]));
+        if (ids[i] < 0 || ids[i] > INT32_MAX)
+            return sbp_json_fail(p->diag, pair, "the id %lld is out of range", (long long)ids[i]);
+    }
+    SBP_PUSH(p->t->arena, p->t->before, p->t->before_count, p->t->before_capacity, (int32_t)ids[0]);
+    SBP_PUSH(p->t->arena, p->t->after, p->t->after_count, p->t->after_capacity, (int32_t)ids[1]);
+    return SBP_OK;
+}
+
 static sbp_status parse_processor(parser *p, const sbp_json *json) {
     const char *type;
     SBP_TRY(parse_type(p, json, &type));
@@ -291,7 +387,11 @@ static sbp_status parse_processor(parser *p, const sbp_json *json) {
         return each(p, json, "processors", parse_processor);
     if (strcmp(type, "TemplateProcessing") == 0)
         return parse_template(p, json);
-    if (strcmp(type, "ByteLevel") != 0)
+    if (strcmp(type, "BertProcessing") == 0)
+        return parse_pair_processor(p, json);
+    if (strcmp(type, "RobertaProcessing") == 0)
+        SBP_TRY(parse_pair_processor(p, json)); /* and trims, as the next */
+    else if (strcmp(type, "ByteLevel") != 0)
         return unsupported(p, json, "post_processor", type);
     bool trims = false;
     tok_trim trim = {0};
@@ -331,6 +431,13 @@ static sbp_status parse_decoder(parser *p, const sbp_json *json) {
         SBP_TRY(parse_character(p, json, "replacement", &d.code));
         SBP_TRY(parse_metaspace(p, json, &scheme));
         d.keep_first = scheme == TOK_NEVER;
+    } else if (strcmp(type, "WordPiece") == 0) {
+        d.kind = TOK_DECODE_WORDPIECE;
+        SBP_TRY(parse_text(p, json, "prefix", &d.text, &d.length));
+        SBP_TRY(sbp_json_get_bool(p->diag, json, "cleanup", SBP_JSON_REQUIRED, &d.cleanup));
+    } else if (strcmp(type, "BPEDecoder") == 0) {
+        d.kind = TOK_DECODE_SUFFIX;
+        SBP_TRY(parse_text(p, json, "suffix", &d.text, &d.length));
     } else {
         return unsupported(p, json, "decoder", type);
     }

@@ -3,11 +3,12 @@ awkward texts: NAME.json (tokenizer.json), texts.json, and expect.json, by token
 [ids with special tokens, their byte offsets, decoded text] with offsets flattened. variants.json has further
 pipelines over the model of gpt2.json or llama2.json, each with its own expectations.
 
-    python3 make.py        # in this directory; needs: pip install tokenizers==0.23.3
+    python3 make.py        # in this directory; needs: pip install tokenizers==0.23.3 sentencepiece==0.2.3
 """
 import json
-import sys
+import pathlib
 
+import make_charsmap
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -103,6 +104,39 @@ def sentencepiece(pre_space, extra=(), size=300):
     return t
 
 
+WORDS = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def kept(name, make):
+    """As it is in NAME.json: these trainers decide ties anew on every run."""
+    return Tokenizer.from_file(name + ".json") if pathlib.Path(name + ".json").exists() else make()
+
+
+def words(model, trainer, pre):
+    t = Tokenizer(model)
+    t.pre_tokenizer = pre
+    t.train_from_iterator(CORPUS * 2, trainer)
+    return t
+
+
+def unigram():
+    t = words(models.Unigram(), trainers.UnigramTrainer(vocab_size=260, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>",
+                                                        show_progress=False), pre_tokenizers.Metaspace())
+    t.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
+    t.decoder = decoders.Metaspace()
+    t.post_processor = bos(t)
+    return t
+
+
+def wordpiece():
+    t = words(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=30),
+              trainers.WordPieceTrainer(vocab_size=300, special_tokens=WORDS, show_progress=False), pre_tokenizers.BertPreTokenizer())
+    t.normalizer = normalizers.BertNormalizer()
+    t.decoder = decoders.WordPiece()
+    t.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    return t
+
+
 def tokenizers():
     gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
     yield "gpt2", byte_level("gpt2", gpt2, post=lambda t: processors.ByteLevel(trim_offsets=True))
@@ -113,6 +147,25 @@ def tokenizers():
     yield "smollm2", byte_level("smollm2", pre_tokenizers.Sequence([pre_tokenizers.Digits(True), gpt2]))
     yield "gemma3", sentencepiece(False, ["\n\n", "\n\n\n", "▁▁", "▁▁▁▁", "\t\t"])
     yield "llama2", sentencepiece(True)
+    yield "unigram", kept("unigram", unigram)
+    yield "wordpiece", kept("wordpiece", wordpiece)
+    yield "wordlevel", kept("wordlevel", lambda: words(models.WordLevel(unk_token="[UNK]"), trainers.WordLevelTrainer(
+        vocab_size=120, special_tokens=WORDS, show_progress=False), pre_tokenizers.Whitespace()))
+    suffix = kept("suffix", lambda: words(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), trainers.BpeTrainer(
+        vocab_size=300, special_tokens=WORDS, end_of_word_suffix="</w>", show_progress=False), pre_tokenizers.WhitespaceSplit()))
+    suffix.decoder = decoders.BPEDecoder()
+    yield "suffix", suffix
+    prefix = kept("prefix", lambda: words(models.BPE(unk_token="[UNK]", continuing_subword_prefix="##", fuse_unk=True), trainers.BpeTrainer(
+        vocab_size=300, special_tokens=WORDS, continuing_subword_prefix="##", show_progress=False), pre_tokenizers.BertPreTokenizer()))
+    prefix.decoder = decoders.WordPiece(cleanup=False)
+    yield "prefix", prefix
+
+
+def charsmap():
+    """Of a few rules; SentencePiece's own have 240 kB."""
+    rules = {"\t": " ", "\n": " ", "\u3000": " ", "\u00a0": " ", "\u200b": "", "\ufb01": "fi", "\uff21": "A", "e\u0301": "\u00e9",
+             "\u212b": "\u00c5", "\u00bd": "1/2", "\u01c4": "x"}
+    return make_charsmap.compile(rules)
 
 
 def variants(made):
@@ -162,6 +215,22 @@ def variants(made):
     yield "metaspace first, text put in", "llama2", {
         **part(normalizer=normalizers.Replace(Regex("^[^t]"), "twob"), pre_tokenizer=first, decoder=decoders.Metaspace("▁", "first", True)),
         "add": [AddedToken("two", normalized=True)]}
+    for on in range(4):
+        clean, chinese, lower = on % 2 == 0, on < 2, on != 1
+        yield f"bert {on}", "wordpiece", part(normalizer=normalizers.BertNormalizer(clean, chinese, [None, True, False, None][on], lower),
+                                              decoder=decoders.WordPiece("##", on == 1))
+    yield "accents", "gpt2", part(normalizer=normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents()]))
+    yield "nmt", "gpt2", part(normalizer=normalizers.Nmt())
+    yield "charsmap", "unigram", part(normalizer=normalizers.Sequence([normalizers.Precompiled(charsmap()), normalizers.Strip(False, True)]))
+    yield "unigram whole", "unigram", {"pre_tokenizer": None, "normalizer": None}
+    j = compact(made["unigram"])["model"]
+    plain = [v for v in j["vocab"] if v[0] in ("▁", "a") or len(v[0]) > 1] + [[f"<0x{b:02X}>", 0.0] for b in range(256)]
+    yield "unigram bytes", "unigram", {"model": {"vocab": plain, "byte_fallback": True}}
+    yield "unigram twice", "unigram", {"model": {"vocab": j["vocab"] + [["th", -2.5], ["e", -1.0], ["=", -3.000000000000001], ["==", -6.000000000000002]]}}
+    yield "delimiter", "wordlevel", part(pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.CharDelimiterSplit("e"), pre_tokenizers.WhitespaceSplit()]))
+    yield "fixed length", "wordpiece", part(pre_tokenizer=pre_tokenizers.FixedLength(3))
+    yield "roberta pairs", "gpt2", part(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True),
+                                        post_processor=processors.RobertaProcessing(("</s>", 1), ("<s>", 0)))
     merges = compact(made["gpt2"])["model"]["merges"]
     yield "merges again, backwards", "gpt2", {"model": {"merges": merges + merges[::-1]}}
 
@@ -192,6 +261,8 @@ def with_changes(base, changes):
 
 def compact(tokenizer):
     j = json.loads(tokenizer.to_str())
+    if "merges" not in j["model"]:
+        return j
     merges = [" ".join(m) for m in j["model"]["merges"]]
     if not any(" " in a or " " in b for a, b in j["model"]["merges"]):
         j["model"]["merges"] = merges
