@@ -111,6 +111,11 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
     return program;
 }
 
+int32_t sbp_buffer_memory(const sbp_program *program, int32_t buffer) {
+    int32_t bucket = program->buffers[buffer].part_of - 1;
+    return bucket >= 0 ? bucket : buffer;
+}
+
 int32_t sbp_program_find_buffer(const sbp_program *program, const char *name) {
     int32_t found = -1;
     for (int32_t b = 0; b < program->buffer_count; b++)

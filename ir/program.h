@@ -72,7 +72,8 @@
 
 typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_space;
 
-enum { SBP_DISK_ALIGNMENT = 4096 }; /* bytes: of a file's blocks, for transfers around the page cache */
+enum { SBP_DISK_ALIGNMENT = 4096 };   /* bytes: of a file's blocks, for transfers around the page cache */
+enum { SBP_BUCKET_ALIGNMENT = 4096 }; /* elements: where parts of a bucket begin, in every type and space */
 
 typedef enum sbp_queue {
     SBP_QUEUE_COMPUTE,
@@ -101,7 +102,12 @@ typedef enum sbp_access { SBP_READ, SBP_WRITE, SBP_UPDATE } sbp_access; /* modes
 
 enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
 
-/* A buffer, or an array of `count` of them with equal shapes, one after the other. */
+/* A buffer, or an array of `count` of them with equal shapes, one after the other.
+ *
+ * A bucket is a buffer in which others lie, its parts: each a matrix of its own inside every element of the
+ * bucket, of the bucket's space, type and count. Commands name either, so that what belongs together moves in
+ * one piece. Parts begin at multiples of SBP_BUCKET_ALIGNMENT elements and have constant rows;
+ * those of a slot may be of several things that stand in it at different times. */
 typedef struct sbp_buffer {
     const char *name;
     sbp_role role;
@@ -114,6 +120,8 @@ typedef struct sbp_buffer {
     int64_t offset;     /* bytes in the arena of its space; -1 before the memory pass */
     int64_t stride;     /* bytes from element to element of the array; 0 before the memory pass */
     const double *data; /* role const: its rows * cols numbers, written by the host at load; else NULL */
+    int32_t part_of;    /* 1 + number of the bucket that it lies in; 0: of none */
+    int64_t place;      /* elements from the beginning of that bucket's element */
 } sbp_buffer;
 
 /* base + step * i + tables[table].column at i */
@@ -333,6 +341,8 @@ int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program,
 int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowkernel *kernel);
 /* C, H, t_max and s_max with the given T and S. */
 sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s);
+/* The buffer whose memory a buffer is: its bucket, or itself. */
+int32_t sbp_buffer_memory(const sbp_program *program, int32_t buffer);
 /* Bytes of one element of a buffer at these sizes; false on overflow. */
 bool sbp_buffer_bytes(const sbp_buffer *buffer, const sbp_sizes *sizes, int64_t *out);
 

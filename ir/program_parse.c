@@ -204,6 +204,14 @@ static sbp_status read_buffer(sbp_program_parser *p) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, "@"));
         SBP_TRY(sbp_parser_name(p, &function));
     }
+    SBP_TRY(sbp_lexer_accept(&p->lexer, "in", &given));
+    if (given) {
+        sbp_parser_part part = {.buffer = program->buffer_count, .line = p->lexer.line};
+        SBP_TRY(sbp_parser_name(p, &part.bucket));
+        SBP_TRY(sbp_lexer_expect(&p->lexer, "at"));
+        SBP_TRY(sbp_lexer_int(&p->lexer, &b.place));
+        SBP_PUSH(p->arena, p->parts, p->part_count, p->part_capacity, part);
+    }
     SBP_TRY(sbp_lexer_accept(&p->lexer, "offset", &given));
     if (given)
         SBP_TRY(sbp_lexer_int(&p->lexer, &b.offset));
@@ -326,6 +334,18 @@ static sbp_status bind_scopes(sbp_program_parser *p) {
     return SBP_OK;
 }
 
+static sbp_status bind_parts(sbp_program_parser *p) {
+    for (int32_t i = 0; i < p->part_count; i++) {
+        const sbp_parser_part *part = &p->parts[i];
+        int32_t bucket = sbp_map_get(&p->buffers, part->bucket);
+        if (bucket < 0)
+            return sbp_fail(p->lexer.diag, SBP_INPUT, "%s:%d: buffer '%.80s' in unknown buffer '%.80s'",
+                            p->lexer.name, part->line, p->program->buffers[part->buffer].name, part->bucket);
+        p->program->buffers[part->buffer].part_of = bucket + 1;
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_program_parse(sbp_arena *arena, sbp_diag *diag, const char *name, const char *text,
                              size_t length, sbp_program **out) {
     static const struct {
@@ -365,6 +385,7 @@ sbp_status sbp_program_parse(sbp_arena *arena, sbp_diag *diag, const char *name,
         SBP_TRY(sections[k].read(p));
     }
     SBP_TRY(bind_scopes(p));
+    SBP_TRY(bind_parts(p));
     *out = p->program;
     return SBP_OK;
 }

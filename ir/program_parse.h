@@ -13,6 +13,12 @@ typedef struct sbp_parser_scope {
     int line;
 } sbp_parser_scope;
 
+typedef struct sbp_parser_part {
+    int32_t buffer;
+    const char *bucket;
+    int line;
+} sbp_parser_part;
+
 typedef struct sbp_program_parser {
     sbp_lexer lexer;
     sbp_arena *arena;
@@ -22,6 +28,8 @@ typedef struct sbp_program_parser {
     sbp_parser_scope *scopes; /* one per function that buffers name */
     int32_t scope_count, scope_capacity;
     int32_t *next_in_scope, next_count, next_capacity; /* per buffer */
+    struct sbp_parser_part *parts;                     /* buffers that lie in others, which may come later */
+    int32_t part_count, part_capacity;
     /* the function being read */
     const sbp_function *function;
     sbp_map formals, local_buffers;

@@ -377,6 +377,11 @@ static void print_buffer(sbp_text *out, const sbp_program *program, const sbp_bu
         sbp_text_add(out, " of @");
         print_ref(out, function_name(program, buffer->function), buffer->function);
     }
+    if (buffer->part_of > 0) {
+        sbp_text_add(out, " in ");
+        print_ref(out, buffer_name(program, buffer->part_of - 1), buffer->part_of - 1);
+        sbp_text_add(out, " at %lld", (long long)buffer->place);
+    }
     if (buffer->offset != -1)
         sbp_text_add(out, " offset %lld", (long long)buffer->offset);
     if (buffer->stride != 0)

@@ -1,5 +1,5 @@
-/* program_verify.c: the constraints on programs. Declarations (c1 to c11) and loops (c12) are checked here,
- * calls (c13, c14, c28) in program_check_calls.c, commands (c15 to c28) in program_check.c.
+/* program_verify.c: the constraints on programs. Declarations (c1 to c11, c29) and loops (c12) are checked
+ * here, calls (c13, c14, c28) in program_check_calls.c, commands (c15 to c28) in program_check.c.
  *
  *   c1   sizes are positive (s_max may be 0) and below 2^40
  *   c2   names are there, and unique among their kind; a function's own buffers differ from the
@@ -39,6 +39,9 @@
  *   c27  index, perm, segment, first, shared_end and own are row inputs, of the right column
  *   c28  a view's width fits: the rows of its buffer or formal are constant, their elements a multiple of it;
  *        of a formal that the function sees with a width, a call passes whole rows from a fixed one on
+ *   c29  a part of a bucket is of the program and has constant rows; its space, type and count are the
+ *        bucket's, which is no part itself; it lies inside, aligned; after the memory pass it is where the
+ * bucket has it
  */
 #include "ir/program_check.h"
 
@@ -214,6 +217,29 @@ static sbp_status verify_placement(const sbp_checker *c, const sbp_buffer *b, in
     return SBP_OK;
 }
 
+/* ---- buckets ---------------------------------------------------------------------------------------- */
+
+static sbp_status verify_part(const sbp_checker *c, const sbp_buffer *b) {
+    const sbp_program *p = c->program;
+    if (b->part_of < 0 || b->part_of > p->buffer_count)
+        return fail(c, "c29", "buffer '%.80s' is a part of no buffer", b->name);
+    const sbp_buffer *bucket = &p->buffers[b->part_of - 1];
+    if (bucket->part_of != 0 || bucket->function != -1 || b->function != -1 || bucket->space != b->space ||
+        bucket->dtype != b->dtype || bucket->count != b->count)
+        return fail(c, "c29", "buffer '%.80s' cannot be a part of '%.80s'", b->name, bucket->name);
+    int64_t rows = sbp_extent_as_const(b->rows), all = sbp_extent_as_const(bucket->rows), elems = 0, end = 0;
+    if (rows < 0 || all < 0 || !sbp_mul_i64(rows, b->cols, &elems) || !sbp_mul_i64(all, bucket->cols, &all) ||
+        b->place < 0 || b->place % SBP_BUCKET_ALIGNMENT != 0 || !sbp_add_i64(b->place, elems, &end) ||
+        end > all)
+        return fail(c, "c29", "buffer '%.80s': %lld elements at %lld of '%.80s', which has %lld", b->name,
+                    (long long)elems, (long long)b->place, bucket->name, (long long)all);
+    if (c->placed && (b->offset != bucket->offset + b->place * sbp_dtype_bytes(b->dtype) ||
+                      (b->count > 1 && b->stride != bucket->stride)))
+        return fail(c, "c29", "buffer '%.80s' at offset %lld is not where '%.80s' has it", b->name,
+                    (long long)b->offset, bucket->name);
+    return SBP_OK;
+}
+
 static sbp_status verify_buffers(sbp_checker *c) {
     for (int32_t b = 0; b < c->program->buffer_count; b++)
         c->placed = c->placed || c->program->buffers[b].offset != -1;
@@ -222,6 +248,9 @@ static sbp_status verify_buffers(sbp_checker *c) {
         SBP_TRY(verify_buffer(c, &c->program->buffers[b], &bytes));
         SBP_TRY(verify_placement(c, &c->program->buffers[b], bytes));
     }
+    for (int32_t b = 0; b < c->program->buffer_count; b++)
+        if (c->program->buffers[b].part_of != 0)
+            SBP_TRY(verify_part(c, &c->program->buffers[b]));
     return SBP_OK;
 }
 

@@ -30,15 +30,17 @@ typedef struct entry_builder {
     int32_t *checkpoints;          /* per group: item */
     int32_t temporaries, gradient; /* buffers: k - 1 inputs, G; -1: none */
     int32_t max_saved;
-    int32_t *saved;                             /* per call and saved value (call * max_saved + i): item */
-    int32_t *params, *grads;                    /* per parameter: item, -1 */
-    int32_t *trained;                           /* per parameter: trained ones before it */
-    bool *small;                                /* per parameter: nothing of it leaves the device */
-    int32_t (*states)[SBP_MAX_UPDATE_OPERANDS]; /* per parameter and operand of its update: item */
-    int32_t clip, norms;                        /* items, -1 */
-    int32_t *accums;                            /* per parameter: item of its accumulator, -1 */
-    int32_t *uses;                              /* per parameter: calls of the backward still to come */
-    sbp_map accum_items;                        /* by name: accumulators that calls of a kind share */
+    int32_t *saved;                /* per call and saved value (call * max_saved + i): item */
+    sbp_item_part *params, *grads; /* per parameter; item -1: none */
+    int32_t *trained;              /* per parameter: trained ones before it */
+    bool *small;                   /* per parameter: nothing of it leaves the device */
+    sbp_item_part (*states)[SBP_MAX_UPDATE_OPERANDS]; /* per parameter and operand of its update */
+    sbp_item_part clip, norms;                        /* item -1: none */
+    sbp_item_part *accums;                            /* per parameter: its accumulator; item -1: none now */
+    int32_t *call_of;    /* per parameter: the one call that uses it; negative: none, several */
+    int64_t largest;     /* elements of a layer's largest parameter, as part of a bucket */
+    int32_t *uses;       /* per parameter: calls of the backward still to come */
+    sbp_map accum_items; /* by name: accumulators that calls of a kind share */
     bool step;
 } entry_builder;
 
@@ -76,39 +78,6 @@ static int32_t add_item(entry_builder *e, sbp_resident item) {
     return e->r->item_count - 1;
 }
 
-/* The pool of this description; there are few, many items have the same. */
-static int32_t pool_of(entry_builder *e, sbp_resident_pool pool) {
-    sbp_residency *r = e->r;
-    for (int32_t i = r->pool_count - 1; i >= 0; i--) {
-        const sbp_resident_pool *q = &r->pools[i];
-        if (q->name == pool.name && q->role == pool.role && q->stored == pool.stored &&
-            q->computed == pool.computed && q->cols == pool.cols && sbp_extent_equal(q->rows, pool.rows))
-            return i;
-    }
-    SBP_PUSH(e->p->arena, r->pools, r->pool_count, r->pool_capacity, pool);
-    return r->pool_count - 1;
-}
-
-/* An item whose home is a buffer that is there already; the buffer moves to where the item lives. */
-static int32_t add_buffer_item(entry_builder *e, sbp_item_class class, sbp_space space, int32_t buffer,
-                               sbp_dtype computed, bool lasts) {
-    sbp_buffer *b = &e->p->program->buffers[buffer];
-    b->space = space;
-    int32_t pool = pool_of(
-        e, (sbp_resident_pool){
-               .role = b->role, .stored = b->dtype, .computed = computed, .rows = b->rows, .cols = b->cols});
-    return add_item(e, (sbp_resident){.class = class,
-                                      .role = b->role,
-                                      .pool = pool,
-                                      .buffer = buffer,
-                                      .space = b->space,
-                                      .stored = b->dtype,
-                                      .computed = computed,
-                                      .rows = b->rows,
-                                      .cols = b->cols,
-                                      .lasts = lasts});
-}
-
 /* `count` items of T rows, one kind of a pool, in an array of this name; homeless ones stand in slots.
  * Returns the first. */
 static int32_t add_part(entry_builder *e, sbp_resident item, const char *array, int32_t count, bool home) {
@@ -135,15 +104,16 @@ static int32_t add_array(entry_builder *e, sbp_item_class class, int32_t n, cons
         away++;
     sbp_space space = away > 0 ? home_of(e, class, n) : SBP_DEVICE;
     bool home = kept && away > 2;
-    sbp_resident item = {.class = class,
-                         .role = role,
-                         .pool = pool_of(e, (sbp_resident_pool){name, role, dtype, dtype, t, cols}),
-                         .buffer = -1,
-                         .space = home ? space : SBP_DEVICE,
-                         .stored = dtype,
-                         .computed = dtype,
-                         .rows = t,
-                         .cols = cols};
+    sbp_resident item = {
+        .class = class,
+        .role = role,
+        .pool = sbp_residency_pool(e->p, e->r, (sbp_resident_pool){name, role, dtype, dtype, t, cols, -1}),
+        .buffer = -1,
+        .space = home ? space : SBP_DEVICE,
+        .stored = dtype,
+        .computed = dtype,
+        .rows = t,
+        .cols = cols};
     const char *there = sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]);
     int32_t first = add_part(e, item, there, away, home);
     item.space = SBP_DEVICE;
@@ -234,46 +204,120 @@ static sbp_space home_with(const entry_builder *e, sbp_item_class class, int32_t
     return e->small[param] ? SBP_DEVICE : home_of(e, class, n);
 }
 
+/* Whether the rule of a parameter runs where its states live. */
+static bool updates_on_host(const entry_builder *e, int32_t param) {
+    return e->p->options.schedule.host_update && e->p->module->params[param].trainable &&
+           home_with(e, SBP_ITEM_STATE, param) != SBP_DEVICE;
+}
+
+/* Gradients can add up where they are kept when the types agree and nothing happens to them on the way. */
+static bool accumulates_in_place(const entry_builder *e, const sbp_param *param) {
+    return !e->step && e->p->options.grad_dtype == sbp_lower_wide(param->type.dtype);
+}
+
+/* How something of a parameter joins a bucket (bucket.c): not at all; all of its segment that a call wants;
+ * what comes to the host one by one. Tables of embedding and head stay alone: they share slots. */
+typedef enum joining { ALONE, SEGMENT, PIECE } joining;
+
+static joining find_joining(const entry_builder *e, sbp_item_class class, int32_t param, sbp_space space) {
+    if (e->call_of[param] < 1 || e->call_of[param] > e->layers || e->small[param])
+        return ALONE;
+    if (class == SBP_ITEM_PARAM && space != SBP_DEVICE)
+        return SEGMENT;
+    if (class == SBP_ITEM_GRAD && space != SBP_DEVICE)
+        return accumulates_in_place(e, &e->p->module->params[param]) ? SEGMENT : ALONE;
+    return updates_on_host(e, param) ? PIECE : ALONE;
+}
+
+enum { MOST_ELEMS = 250000000 }; /* a GB of fp32: 20 ms of a fast link, so that copies and updates overlap */
+
+/* Something of a parameter that lasts, in a buffer that is there already and moves to its home. */
+static void add_lasting(entry_builder *e, sbp_bucket_list *buckets, sbp_item_class class, int32_t param,
+                        int32_t operand, int32_t buffer, sbp_item_part *ref) {
+    const sbp_param *source = &e->p->module->params[param];
+    sbp_buffer *b = &e->p->program->buffers[buffer];
+    sbp_dtype computed = class == SBP_ITEM_PARAM ? source->type.dtype : b->dtype;
+    b->space = home_with(e, class, param);
+    sbp_bucket_key key = {.class = class,
+                          .call = e->call_of[param],
+                          .operand = operand,
+                          .updated = updates_on_host(e, param),
+                          .trained = source->trainable,
+                          .space = b->space,
+                          .stored = b->dtype,
+                          .computed = computed};
+    joining how = find_joining(e, class, param, b->space);
+    key.shared = how == PIECE && e->p->options.schedule.sparing;
+    key.most = key.shared ? e->largest : MOST_ELEMS;
+    if (how != ALONE)
+        sbp_bucket_add(e->p, buckets, &key, buffer, ref);
+    else
+        *ref = (sbp_item_part){sbp_residency_add(e->p, e->r, class, buffer, computed, true), -1};
+}
+
+static void find_calls(entry_builder *e) {
+    const sbp_module *m = e->p->module;
+    enum { SEVERAL = -2 };
+    e->call_of = SBP_NEW_ARRAY(e->p->arena, int32_t, m->param_count + 1);
+    for (int32_t i = 0; i < m->param_count; i++)
+        e->call_of[i] = -1;
+    for (int32_t c = 0; c < m->call_count; c++)
+        for (int32_t i = 0; i < m->calls[c].param_count; i++) {
+            int32_t *call = &e->call_of[m->calls[c].params[i]];
+            *call = *call == -1 || *call == c ? c : SEVERAL;
+        }
+    for (int32_t i = 0; i < m->param_count; i++) {
+        int64_t elems = sbp_round_up(sbp_type_row_elems(&m->params[i].type), SBP_BUCKET_ALIGNMENT);
+        if (e->call_of[i] > 0 && e->call_of[i] <= e->layers && elems > e->largest)
+            e->largest = elems;
+    }
+}
+
 static void make_lasting(entry_builder *e) {
+    static const sbp_item_part none = {-1, -1};
     sbp_pipeline *p = e->p;
     const sbp_lowering *l = p->lowering;
     int32_t count = p->module->param_count;
-    e->params = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
-    e->grads = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
+    sbp_bucket_list buckets = {0};
+    e->params = SBP_NEW_ARRAY(p->arena, sbp_item_part, count + 1);
+    e->grads = SBP_NEW_ARRAY(p->arena, sbp_item_part, count + 1);
     e->states = sbp_arena_array(p->arena, (size_t)count + 1, sizeof *e->states);
-    e->accums = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
+    e->accums = SBP_NEW_ARRAY(p->arena, sbp_item_part, count + 1);
     e->uses = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     e->trained = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     find_small(e);
-    for (int32_t i = 0; i < count; i++) {
+    find_calls(e);
+    for (int32_t i = 0; i < count; i++)
         e->trained[i] = i > 0 ? e->trained[i - 1] + p->module->params[i - 1].trainable : 0;
-        e->params[i] = add_buffer_item(e, SBP_ITEM_PARAM, home_with(e, SBP_ITEM_PARAM, i),
-                                       l->param_buffers[i], p->module->params[i].type.dtype, true);
-        e->grads[i] = -1;
+    for (int32_t i = 0; i < count; i++) {
+        add_lasting(e, &buckets, SBP_ITEM_PARAM, i, 0, l->param_buffers[i], &e->params[i]);
+        e->grads[i] = none;
         if (l->grad_buffers && l->grad_buffers[i] >= 0)
-            e->grads[i] =
-                add_buffer_item(e, SBP_ITEM_GRAD, home_with(e, SBP_ITEM_GRAD, i), l->grad_buffers[i],
-                                p->program->buffers[l->grad_buffers[i]].dtype, true);
+            add_lasting(e, &buckets, SBP_ITEM_GRAD, i, 0, l->grad_buffers[i], &e->grads[i]);
         const sbp_update *update = l->updates ? l->updates[i] : NULL;
         for (int32_t o = 0; update && o < update->operand_count; o++) {
             int32_t buffer = l->state_buffers[i * SBP_MAX_UPDATE_OPERANDS + o];
-            e->states[i][o] = buffer >= 0
-                                  ? add_buffer_item(e, SBP_ITEM_STATE, home_with(e, SBP_ITEM_STATE, i),
-                                                    buffer, p->program->buffers[buffer].dtype, true)
-                                  : -1;
+            e->states[i][o] = none;
+            if (buffer >= 0)
+                add_lasting(e, &buckets, SBP_ITEM_STATE, i, o, buffer, &e->states[i][o]);
         }
     }
-    e->clip = e->norms = -1;
+    sbp_bucket_finish(p, e->r, &buckets);
+    e->clip = e->norms = none;
     if (l->clip >= 0)
-        e->clip = add_buffer_item(e, SBP_ITEM_OTHER, SBP_DEVICE, l->clip, SBP_F64, true);
+        e->clip.item = sbp_residency_add(p, e->r, SBP_ITEM_OTHER, l->clip, SBP_F64, true);
     if (l->norms >= 0)
-        e->norms = add_buffer_item(e, SBP_ITEM_OTHER, SBP_DEVICE, l->norms, SBP_F64, true);
+        e->norms.item = sbp_residency_add(p, e->r, SBP_ITEM_OTHER, l->norms, SBP_F64, true);
 }
 
 /* ---- acts -------------------------------------------------------------------------------------------- */
 
-static sbp_operand stored(int32_t item, sbp_access access) {
-    return (sbp_operand){.item = item, .access = access, .form = SBP_FORM_STORED};
+static sbp_operand stored(sbp_item_part what, sbp_access access) {
+    return (sbp_operand){.item = what.item, .part = what.part, .access = access, .form = SBP_FORM_STORED};
+}
+
+static sbp_item_part whole(int32_t item) {
+    return (sbp_item_part){item, -1};
 }
 
 static sbp_act *add_act(entry_builder *e, sbp_act_kind kind, const sbp_operand *operands, int32_t count) {
@@ -290,12 +334,17 @@ static void add_call(entry_builder *e, int32_t function, const sbp_operand *oper
 }
 
 static void fill(entry_builder *e, int32_t item) {
-    add_act(e, SBP_ACT_FILL, (sbp_operand[]){stored(item, SBP_WRITE)}, 1);
+    add_act(e, SBP_ACT_FILL, (sbp_operand[]){stored(whole(item), SBP_WRITE)}, 1);
+}
+
+static bool is_last_part(const entry_builder *e, sbp_item_part what) {
+    const sbp_resident *item = &e->r->items[what.item];
+    return what.part < 0 || what.part + 1 == e->r->layouts[e->r->pools[item->pool].layout].count;
 }
 
 /* The norms of gradients whose class is updated on the host are taken there, also of small ones: they stand
  * beside each other. */
-static void sum_squares(entry_builder *e, int32_t param, int32_t gradient) {
+static void sum_squares(entry_builder *e, int32_t param, sbp_item_part gradient) {
     sbp_operand operands[] = {stored(e->norms, SBP_UPDATE), stored(gradient, SBP_READ)};
     sbp_act *act = add_act(e, SBP_ACT_SUM_SQUARES, operands, 2);
     act->param = param;
@@ -305,10 +354,10 @@ static void sum_squares(entry_builder *e, int32_t param, int32_t gradient) {
 
 static void finish_norm(entry_builder *e) {
     sbp_operand operands[] = {stored(e->norms, SBP_READ), stored(e->clip, SBP_WRITE)};
-    add_act(e, SBP_ACT_NORM, operands, e->clip >= 0 ? 2 : 1);
+    add_act(e, SBP_ACT_NORM, operands, e->clip.item >= 0 ? 2 : 1);
 }
 
-static void update(entry_builder *e, int32_t param, int32_t gradient) {
+static void update(entry_builder *e, int32_t param, sbp_item_part gradient) {
     const sbp_update *rule = sbp_update_of(e->p, param);
     sbp_operand operands[SBP_MAX_UPDATE_OPERANDS];
     for (int32_t i = 0; i < rule->operand_count; i++) {
@@ -321,45 +370,99 @@ static void update(entry_builder *e, int32_t param, int32_t gradient) {
     }
     sbp_act *act = add_act(e, SBP_ACT_UPDATE, operands, rule->operand_count);
     act->param = param;
-    act->on_host = e->p->options.schedule.host_update && home_with(e, SBP_ITEM_STATE, param) != SBP_DEVICE;
+    act->on_host = updates_on_host(e, param);
 }
 
 /* ---- accumulators ------------------------------------------------------------------------------------ */
 
-static sbp_dtype accum_dtype(const sbp_param *param) {
-    return sbp_lower_wide(param->type.dtype);
+/* What the accumulator of parameter `i` of a call's segment is called. Those of parameters used once are
+ * shared by all calls of the kind. */
+static const char *accum_name(const entry_builder *e, int32_t call, int32_t i) {
+    const sbp_module *m = e->p->module;
+    int32_t param = m->calls[call].params[i];
+    if (e->uses[param] > 1)
+        return sbp_arena_printf(e->p->arena, "A:%s", m->params[param].name); /* no function is called so */
+    return sbp_arena_printf(e->p->arena, "A.%s.p%d", m->funcs[m->calls[call].func]->name, i);
 }
 
-/* Gradients can add up where they are kept when the types agree and nothing happens to them on the way. */
-static bool accumulates_in_place(const entry_builder *e, const sbp_param *param) {
-    return !e->step && e->p->options.grad_dtype == accum_dtype(param);
-}
-
-/* The accumulator of a parameter in this call. Those of parameters used once are shared by all calls of the
- * kind. */
-static int32_t accum_item(entry_builder *e, int32_t call, int32_t i) {
+static int32_t accum_buffer(entry_builder *e, int32_t call, int32_t i) {
     sbp_pipeline *p = e->p;
     int32_t param = p->module->calls[call].params[i];
-    const sbp_param *source = &p->module->params[param];
-    if (accumulates_in_place(e, source))
-        return e->grads[param];
-    if (e->accums[param] >= 0)
-        return e->accums[param];
-    const char *name =
-        e->uses[param] > 1
-            ? sbp_arena_printf(p->arena, "A:%s", source->name) /* no function is called so */
-            : sbp_arena_printf(p->arena, "A.%s.p%d", p->module->funcs[p->module->calls[call].func]->name, i);
-    int32_t item = sbp_map_get(&e->accum_items, name);
+    const sbp_buffer *w = &p->program->buffers[p->lowering->param_buffers[param]];
+    return sbp_lower_buffer(p, accum_name(e, call, i), SBP_ROLE_ACCUM, SBP_DEVICE,
+                            sbp_lower_wide(p->module->params[param].type.dtype), 1, w->rows, w->cols, -1);
+}
+
+/* Those of a layer go to the host's cores in pieces. */
+static bool accumulates_in_bucket(const entry_builder *e, int32_t call, int32_t param) {
+    return e->step && e->call_of[param] == call &&
+           find_joining(e, SBP_ITEM_OTHER, param, SBP_DEVICE) == PIECE;
+}
+
+/* Begins the accumulators of parameters `members` of a call's segment: one bucket, or one alone. */
+static void begin_accums(entry_builder *e, int32_t call, const int32_t *members, int32_t count, bool bucket) {
+    sbp_pipeline *p = e->p;
+    const sbp_invocation *c = &p->module->calls[call];
+    const char *key = accum_name(e, call, members[0]);
+    for (int32_t k = 1; k < count; k++)
+        key = sbp_arena_printf(p->arena, "%s.p%d", key, members[k]);
+    const char *known = bucket ? sbp_arena_printf(p->arena, "%s together", key) : key;
+    int32_t item = sbp_map_get(&e->accum_items, known);
     if (item < 0) {
-        const sbp_buffer *w = &p->program->buffers[p->lowering->param_buffers[param]];
-        int32_t buffer = sbp_lower_buffer(p, name, SBP_ROLE_ACCUM, SBP_DEVICE, accum_dtype(source), 1,
-                                          w->rows, w->cols, -1);
-        item = add_buffer_item(e, SBP_ITEM_OTHER, SBP_DEVICE, buffer, accum_dtype(source), false);
-        sbp_map_set(&e->accum_items, name, item);
+        int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count);
+        for (int32_t k = 0; k < count; k++)
+            buffers[k] = accum_buffer(e, call, members[k]);
+        sbp_dtype dtype = p->program->buffers[buffers[0]].dtype;
+        item = bucket ? sbp_bucket_make(p, e->r, key, SBP_ROLE_ACCUM, dtype, buffers, count,
+                                        p->options.schedule.sparing)
+                      : sbp_residency_add(p, e->r, SBP_ITEM_OTHER, buffers[0], dtype, false);
+        sbp_map_set(&e->accum_items, known, item);
     }
-    e->accums[param] = item;
+    for (int32_t k = 0; k < count; k++)
+        e->accums[c->params[members[k]]] = (sbp_item_part){item, bucket ? k : -1};
     fill(e, item);
-    return item;
+}
+
+/* With all of the same call whose gradients go to the host, as many as one bucket has; each where the first
+ * with room for it is. */
+static void begin_accum_buckets(entry_builder *e, int32_t call) {
+    sbp_pipeline *p = e->p;
+    const sbp_invocation *c = &p->module->calls[call];
+    int32_t *members = SBP_NEW_ARRAY(p->arena, int32_t, c->param_count);
+    bool *taken = SBP_NEW_ARRAY(p->arena, bool, c->param_count), sparing = p->options.schedule.sparing;
+    for (int32_t count = 1; count > 0;) {
+        int64_t elems = 0;
+        count = 0;
+        for (int32_t i = 0; i < c->param_count; i++) {
+            const sbp_param *source = &p->module->params[c->params[i]];
+            sbp_dtype wide = sbp_lower_wide(source->type.dtype);
+            int64_t part = sbp_round_up(sbp_type_row_elems(&source->type), SBP_BUCKET_ALIGNMENT);
+            bool again = taken[i];
+            for (int32_t j = 0; j < i; j++)
+                again |= c->params[j] == c->params[i];
+            if (again || !accumulates_in_bucket(e, call, c->params[i]) ||
+                (count > 0 &&
+                 elems + part > sbp_bucket_most(p, wide, wide, sparing ? e->largest : MOST_ELEMS)))
+                continue;
+            members[count++] = i;
+            elems += part;
+            taken[i] = true;
+        }
+        if (count > 0)
+            begin_accums(e, call, members, count, sparing || count > 1);
+    }
+}
+
+/* The accumulator of parameter `i` of the call's segment. */
+static sbp_item_part accum_item(entry_builder *e, int32_t call, int32_t i) {
+    int32_t param = e->p->module->calls[call].params[i];
+    if (accumulates_in_place(e, &e->p->module->params[param]))
+        return e->grads[param];
+    if (e->accums[param].item < 0 && accumulates_in_bucket(e, call, param))
+        begin_accum_buckets(e, call);
+    if (e->accums[param].item < 0)
+        begin_accums(e, call, &i, 1, false);
+    return e->accums[param];
 }
 
 static void flush(entry_builder *e, int32_t param) {
@@ -386,7 +489,7 @@ static void flush_call(entry_builder *e, int32_t call) {
         } else {
             flush(e, param);
         }
-        e->accums[param] = -1;
+        e->accums[param].item = -1;
     }
 }
 
@@ -405,7 +508,7 @@ static sbp_operand input_of(const entry_builder *e, int32_t l) {
     int32_t within = (int32_t)(l % e->k);
     if (within > 0)
         return fixed(e, e->temporaries, within - 1);
-    return stored(e->checkpoints[l / e->k], SBP_READ);
+    return stored(whole(e->checkpoints[l / e->k]), SBP_READ);
 }
 
 /* One call of a segment's function. input, output (y, or G): NULL when there is none. */
@@ -427,9 +530,10 @@ static sbp_status call_segment(entry_builder *e, int32_t call, int32_t function,
         operands[count++] = *output;
     const sbp_function_lowering *lowering = p->lowering->functions[function];
     for (int32_t i = 0; i < lowering->param_count; i++, count++) {
-        int32_t item = e->params[c->params[lowering->params[i]]];
-        bool kept = callee->formals[count].dtype == e->r->items[item].stored;
-        operands[count] = (sbp_operand){.item = item, .form = kept ? SBP_FORM_STORED : SBP_FORM_COMPUTED};
+        sbp_item_part what = e->params[c->params[lowering->params[i]]];
+        bool kept = callee->formals[count].dtype == e->r->items[what.item].stored;
+        operands[count] = stored(what, SBP_READ);
+        operands[count].form = kept ? SBP_FORM_STORED : SBP_FORM_COMPUTED;
     }
     for (int32_t i = 0; backward && i < f->arg_count; i++) {
         const sbp_value_info *info = &f->values[f->args[i]];
@@ -440,7 +544,7 @@ static sbp_status call_segment(entry_builder *e, int32_t call, int32_t function,
         number++;
     }
     for (int32_t i = 0; i < saved; i++)
-        operands[count++] = stored(e->saved[call * e->max_saved + i], SBP_READ);
+        operands[count++] = stored(whole(e->saved[call * e->max_saved + i]), SBP_READ);
     if (count != callee->formal_count)
         return sbp_fail(p->diag, SBP_INTERNAL, "entries: %d views for the %d formals of @%s", count,
                         callee->formal_count, callee->name);
@@ -504,7 +608,7 @@ static sbp_status head(entry_builder *e, bool backward_follows) {
 static void count_uses(entry_builder *e) {
     const sbp_module *m = e->p->module;
     for (int32_t i = 0; i < m->param_count; i++) {
-        e->accums[i] = -1;
+        e->accums[i].item = -1;
         e->uses[i] = 0;
         for (int32_t c = 0; c < m->call_count; c++) {
             bool used = false;
@@ -549,8 +653,8 @@ static void build_update(entry_builder *e) {
                 sum_squares(e, i, e->grads[i]);
             if (pass == 1)
                 update(e, i, e->grads[i]);
-            if (pass == (away ? 1 : 2))
-                fill(e, e->grads[i]);
+            if (pass == (away ? 1 : 2) && is_last_part(e, e->grads[i]))
+                fill(e, e->grads[i].item);
         }
         if (pass == 0)
             finish_norm(e);

@@ -56,8 +56,11 @@ typedef struct walk {
     sbp_live_set *calls; /* per function; NULL inside functions */
 } walk;
 
-/* An access. A whole write begins a new interval, unless the memory is one of an array. */
+/* An access. A whole write begins a new interval, unless the memory is one of an array. What is done to a
+ * part is done to its bucket. */
 static void touch(walk *w, int32_t buffer, int32_t position, bool whole_write) {
+    whole_write = whole_write && w->program->buffers[buffer].part_of == 0;
+    buffer = sbp_buffer_memory(w->program, buffer);
     sbp_live_set *set = &w->buffers[buffer];
     if (set->count == 0 || (whole_write && w->program->buffers[buffer].count == 1))
         SBP_PUSH(w->arena, set->ranges, set->count, set->capacity, (sbp_live_range){position, position});
@@ -92,11 +95,12 @@ static void walk_command(walk *w, const sbp_command *command, bool in_loop) {
                 also_read |= command->views[k].ref == ref && operands[k].access != SBP_WRITE;
             bool whole = !reads && !also_read && is_whole(w, &command->views[i]);
             touch(w, ref, w->position, whole);
+            int32_t memory = sbp_buffer_memory(w->program, ref);
             bool chunk_local =
                 w->program->buffers[ref].rows.c[SBP_T] == 0 && w->program->buffers[ref].rows.c[SBP_S] == 0;
-            if (in_loop && !w->started[ref] && (reads || !chunk_local))
-                w->carried[ref] = true;
-            w->started[ref] = true;
+            if (in_loop && !w->started[memory] && (reads || !chunk_local))
+                w->carried[memory] = true;
+            w->started[memory] = true;
         }
     w->position++;
 }
@@ -316,7 +320,8 @@ static sbp_status pack_space(const packer *p, const sbp_liveness *live, const in
     int32_t count = 0, capacity = 0, n = prog->buffer_count, entries = live->entry_count;
     for (int32_t b = 0; b < n; b++) {
         const sbp_buffer *buffer = &prog->buffers[b];
-        if (buffer->function >= 0 || buffer->space != space || sbp_memory_is_persistent(buffer->role))
+        if (buffer->function >= 0 || buffer->space != space || buffer->part_of > 0 ||
+            sbp_memory_is_persistent(buffer->role))
             continue;
         parcel item = {
             .buffer = b, .order = count, .sets = SBP_NEW_ARRAY(p->arena, const sbp_live_set *, entries)};
@@ -351,6 +356,20 @@ static sbp_status pack_space(const packer *p, const sbp_liveness *live, const in
     return SBP_OK;
 }
 
+/* Parts lie where their buckets have them. */
+static sbp_status place_parts(const packer *p) {
+    for (int32_t b = 0; b < p->program->buffer_count; b++) {
+        sbp_buffer *part = &p->program->buffers[b];
+        if (part->part_of == 0)
+            continue;
+        const sbp_buffer *bucket = &p->program->buffers[part->part_of - 1];
+        SBP_TRY(sbp_memory_buffer_bytes(p->program, b, p->target->alignment_bytes, p->diag, &part->stride));
+        part->stride = part->count > 1 ? bucket->stride : part->stride;
+        part->offset = bucket->offset + part->place * sbp_dtype_bytes(part->dtype);
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *program, const sbp_liveness *live,
                            const sbp_target_info *target) {
     packer p = {.arena = arena, .diag = diag, .program = program, .target = target};
@@ -361,7 +380,7 @@ sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *progra
         int64_t at = 0;
         for (int32_t b = 0; b < program->buffer_count; b++) {
             sbp_buffer *buffer = &program->buffers[b];
-            if (buffer->function >= 0 || buffer->space != (sbp_space)space ||
+            if (buffer->function >= 0 || buffer->space != (sbp_space)space || buffer->part_of > 0 ||
                 !sbp_memory_is_persistent(buffer->role))
                 continue;
             int64_t bytes = 0;
@@ -373,7 +392,7 @@ sbp_status sbp_memory_pack(sbp_arena *arena, sbp_diag *diag, sbp_program *progra
         }
         SBP_TRY(pack_space(&p, live, frames, (sbp_space)space, at));
     }
-    return SBP_OK;
+    return place_parts(&p);
 }
 
 sbp_status sbp_pass_memory(sbp_pipeline *p) {
@@ -447,11 +466,16 @@ sbp_status sbp_memory_find_peak(sbp_arena *arena, const sbp_program *program, sb
         sbp_arena_array(arena, (size_t)program->function_count + 1, sizeof *functions);
     for (int32_t b = 0; b < n; b++) {
         SBP_TRY(sbp_memory_buffer_bytes(program, b, alignment, diag, &bytes[b]));
-        bytes[b] *= program->buffers[b].count;
-        if (program->buffers[b].space != space)
-            bytes[b] = 0;
-        if (program->buffers[b].function < 0 && sbp_memory_is_persistent(program->buffers[b].role))
-            fixed[program->buffers[b].role] += bytes[b];
+        const sbp_buffer *buffer = &program->buffers[b];
+        bytes[b] = buffer->space == space ? bytes[b] * buffer->count : 0;
+        if (buffer->part_of > 0) /* of its bucket's bytes, under its own role */
+            bytes[b] = buffer->space == space
+                           ? sbp_extent_as_const(buffer->rows) * buffer->cols * sbp_dtype_bytes(buffer->dtype)
+                           : 0;
+        if (buffer->function < 0 && sbp_memory_is_persistent(buffer->role))
+            fixed[buffer->role] += bytes[b];
+        if (buffer->part_of > 0 && sbp_memory_is_persistent(buffer->role))
+            fixed[SBP_ROLE_BUCKET] -= bytes[b];
     }
     for (int32_t f = 0; f < program->function_count; f++)
         SBP_TRY(function_peak(program, &live, f, bytes, functions[f]));

@@ -53,8 +53,9 @@ typedef struct sbp_schedule_options {
     /* Per class: only its first so many items live there, the others on the device; 0: all. States and
      * gradients are counted by trained parameter, saved values by name. */
     int32_t first[SBP_ITEM_CLASS_COUNT];
-    bool host_update; /* the optimizer's rules run on the host's cores, for parameters whose states live away
-                       */
+    /* The optimizer's rules run on the host's cores, for parameters whose states live away; sparing: through
+     * as little host memory as can be, not as fast (passes/residency/bucket.c). */
+    bool host_update, sparing;
 } sbp_schedule_options;
 
 typedef struct sbp_pass_options {

@@ -63,8 +63,9 @@ static bool is_folded(const sbp_buffer *buffer) {
     return buffer->function < 0 && buffer->space == SBP_DEVICE && sbp_memory_is_persistent(buffer->role);
 }
 
+/* Parts lie in a bucket, which is drawn and counted. */
 static int64_t bytes_of(const sbp_buffer *buffer) {
-    return buffer->stride * buffer->count;
+    return buffer->part_of > 0 ? 0 : buffer->stride * buffer->count;
 }
 
 /* An offset without the folded buffers below it. */
@@ -112,6 +113,15 @@ static void band(const picture *p, int number, const char *name, int64_t bytes, 
                  sbp_format_bytes(size, sizeof size, (double)bytes));
 }
 
+/* What a buffer adds to the category of a role: a part to its own, out of its bucket's. */
+static int64_t category_bytes(const sbp_buffer *buffer, sbp_role role) {
+    int64_t part = buffer->part_of > 0
+                       ? sbp_extent_as_const(buffer->rows) * buffer->cols * sbp_dtype_bytes(buffer->dtype)
+                       : 0;
+    bool own = strcmp(sbp_role_category(buffer->role), sbp_role_category(role)) == 0;
+    return (own ? bytes_of(buffer) + part : 0) - (role == SBP_ROLE_BUCKET ? part : 0);
+}
+
 /* The categories that are there all the time, and the process; returns how many. */
 static int bands(picture *p, int64_t process_bytes) {
     int number = 0;
@@ -120,9 +130,8 @@ static int bands(picture *p, int64_t process_bytes) {
         if (!is_first_of_category(r))
             continue;
         for (int32_t b = 0; b < p->program->buffer_count; b++)
-            if (is_folded(&p->program->buffers[b]) &&
-                strcmp(sbp_role_category(p->program->buffers[b].role), sbp_role_category((sbp_role)r)) == 0)
-                bytes += bytes_of(&p->program->buffers[b]);
+            if (is_folded(&p->program->buffers[b]))
+                bytes += category_bytes(&p->program->buffers[b], (sbp_role)r);
         if (bytes > 0)
             band(p, number++, sbp_role_category((sbp_role)r), bytes, colours[r % SBP_COUNT(colours)]);
     }

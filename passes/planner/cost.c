@@ -264,6 +264,9 @@ static sbp_item_class *class_buffers(sbp_arena *arena, const sbp_program *progra
     bool any = true;
     for (int32_t b = 0; b < program->buffer_count; b++)
         classes[b] = class_of_role(program->buffers[b].role);
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        if (program->buffers[b].part_of > 0)
+            classes[program->buffers[b].part_of - 1] = classes[b];
     while (any) {
         any = false;
         for (int32_t e = 0; e < program->entry_count; e++)

@@ -74,7 +74,8 @@ sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options 
 }
 
 bool sbp_same_homes(const sbp_schedule_options *a, const sbp_schedule_options *b) {
-    return a->host_update == b->host_update && memcmp(a->homes, b->homes, sizeof a->homes) == 0 &&
+    return a->host_update == b->host_update && a->sparing == b->sparing &&
+           memcmp(a->homes, b->homes, sizeof a->homes) == 0 &&
            memcmp(a->first, b->first, sizeof a->first) == 0;
 }
 
@@ -200,11 +201,10 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
 }
 
 static double move_elems(const sbp_program *sized, const sbp_move *move) {
-    const sbp_buffer *b = &sized->buffers[move->to.ref];
     sbp_sizes sizes = sbp_program_sizes(sized, sized->t_max, 1);
     int64_t rows = 0;
-    (void)sbp_extent_eval(b->rows, &sizes, &rows);
-    return (double)rows * (double)b->cols;
+    (void)sbp_extent_eval(move->to.length.base, &sizes, &rows); /* all of the item: a slot may be larger */
+    return (double)rows * (double)sized->buffers[move->to.ref].cols;
 }
 
 static double move_seconds(const evaluation *e, const sbp_program *sized, const sbp_move *move) {

@@ -7,8 +7,10 @@ void sbp_makespan_begin(sbp_arena *arena, const sbp_program *program, sbp_makesp
     int32_t elements = 0;
     for (int32_t b = 0; b < program->buffer_count; b++) {
         out->first[b] = elements;
-        elements += program->buffers[b].count;
+        elements += program->buffers[b].part_of > 0 ? 0 : program->buffers[b].count;
     }
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        out->first[b] = out->first[sbp_buffer_memory(program, b)];
     out->written = SBP_NEW_ARRAY(arena, double, elements + 1);
     out->read = SBP_NEW_ARRAY(arena, double, elements + 1);
 }

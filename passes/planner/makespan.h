@@ -1,7 +1,8 @@
 /* makespan.h: how long a program takes when queues run beside each other.
  *
  * Commands are given in program order. Each begins when its queue is free and what it touches is ready: what
- * it reads was written, what it writes was read and written before. Buffers are told apart by element. */
+ * it reads was written, what it writes was read and written before. Buffers are told apart by element; parts
+ * are their bucket. */
 #ifndef SBP_PASSES_PLANNER_MAKESPAN_H
 #define SBP_PASSES_PLANNER_MAKESPAN_H
 

@@ -402,7 +402,8 @@ static bool pick_homes(const sbp_search *s, int32_t choice, sbp_schedule_options
     return true;
 }
 
-/* Where updates run: where the simplest schedule with these homes is faster. */
+/* Where updates run: where the simplest schedule with these homes is faster. The longest sequence is the one
+ * with most memory left for it. */
 static sbp_status pick_update(sbp_search *s, sbp_schedule_options *o) {
     const sbp_target_info *t = &s->pl.base->target;
     sbp_plan_estimate here, host;
@@ -415,8 +416,10 @@ static sbp_status pick_update(sbp_search *s, sbp_schedule_options *o) {
     int64_t rows = s->longest ? 4 * t->chunk : s->wish->t_max;
     SBP_TRY(try_at(s, simple, rows, true, &here));
     simple.host_update = true;
+    simple.sparing = o->sparing = s->longest || s->sparing;
     SBP_TRY(try_at(s, simple, rows, true, &host));
     o->host_update = (host.seconds < here.seconds) != s->slow_update;
+    o->sparing &= o->host_update;
     return SBP_OK;
 }
 
@@ -524,8 +527,9 @@ static sbp_status search_usual(sbp_search *s) {
  * found step by step: there only for the structure that won. */
 sbp_status sbp_search_plans(sbp_search *s) {
     SBP_TRY(search_usual(s));
-    if (!s->found && s->pl.base->target.has_copy_queue) {
-        s->slow_update = true;
+    for (int i = 1; !s->found && i <= 3 && s->pl.base->target.has_copy_queue; i++) {
+        s->sparing = (i & 1) != 0;
+        s->slow_update = (i & 2) != 0;
         SBP_TRY(search_usual(s));
     }
     if (!s->found || s->wish->whole)

@@ -20,6 +20,7 @@ typedef struct sbp_search {
     int64_t quarters; /* of the target's chunk sizes */
     bool refine;      /* look at all sizes */
     bool slow_update; /* updates run where they take longer: it may be where there is room */
+    bool sparing;     /* through as little host memory as they can */
     bool found;
     sbp_bounds *tried; /* those of the first round, for the second */
     int32_t tried_count, tried_capacity;

@@ -5,11 +5,22 @@
  * device in the type that functions compute in, or as it is stored; on the host as it is stored. Where that
  * is not its home, it stands in a slot meanwhile. Acts say which items they read and write, never where these
  * are.
+ *
+ * Parameters of one segment and what belongs to them may be one item, a bucket (bucket.c): acts name its
+ * parts, and it moves in one piece.
  */
 #ifndef SBP_PASSES_RESIDENCY_RESIDENCY_H
 #define SBP_PASSES_RESIDENCY_RESIDENCY_H
 
 #include "passes/lowering.h"
+
+/* Matrices behind each other in a bucket: [rows, cols] each, from element `place` on. */
+typedef struct sbp_layout {
+    int32_t count;
+    sbp_extent *rows; /* constant */
+    int64_t *cols, *place;
+    int64_t elems; /* of the bucket: a multiple of SBP_BUCKET_ALIGNMENT, as its columns */
+} sbp_layout;
 
 typedef struct sbp_resident {
     sbp_item_class class;
@@ -17,6 +28,8 @@ typedef struct sbp_resident {
     int32_t pool;   /* items of one pool share slots: number in sbp_residency */
     int32_t buffer; /* home; -1: none, what is given up before it was read for the last time is lost */
     int32_t element;
+    int32_t *parts;  /* of a bucket: buffers, as its layout has them */
+    bool shared;     /* of a bucket: on the host it stands in slots that all such buckets of its role share */
     sbp_space space; /* of the home */
     sbp_dtype stored, computed;
     sbp_extent rows;
@@ -29,10 +42,15 @@ typedef enum sbp_form {
     SBP_FORM_COMPUTED /* on the device only, and only read */
 } sbp_form;
 
+/* An item, or a part of one: -1, all of it. */
+typedef struct sbp_item_part {
+    int32_t item, part;
+} sbp_item_part;
+
 /* What an act touches: an item, or with item < 0 a fixed view. */
 typedef struct sbp_operand {
-    int32_t item;
-    sbp_access access; /* SBP_WRITE: all of it, nothing of what it was remains */
+    int32_t item, part;
+    sbp_access access; /* SBP_WRITE: all of it (or of the part), nothing of what it was remains */
     sbp_form form;
     const sbp_view *view;
 } sbp_operand;
@@ -68,11 +86,14 @@ typedef struct sbp_resident_pool {
     sbp_dtype stored, computed;
     sbp_extent rows;
     int64_t cols;
+    int32_t layout; /* number in sbp_residency; -1: no buckets */
 } sbp_resident_pool;
 
 typedef struct sbp_residency {
     sbp_resident_pool *pools;
     int32_t pool_count, pool_capacity;
+    sbp_layout *layouts;
+    int32_t layout_count, layout_capacity;
     sbp_resident *items;
     int32_t item_count, item_capacity;
     sbp_call_list *lists;
@@ -102,6 +123,59 @@ typedef struct sbp_walk {
 sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) SBP_CHECKED;
 /* Walks every list; p->program gets the buffers of slots. walks: one per list, in p->arena. */
 sbp_status sbp_residency_walk(sbp_pipeline *p, const sbp_residency *r, sbp_walk **walks) SBP_CHECKED;
+
+/* The number of the pool of this description; there are few, many items have the same. */
+int32_t sbp_residency_pool(sbp_pipeline *p, sbp_residency *r, sbp_resident_pool pool);
+/* An item alone whose home is a buffer that is there already; returns its number. */
+int32_t sbp_residency_add(sbp_pipeline *p, sbp_residency *r, sbp_item_class class, int32_t buffer,
+                          sbp_dtype computed, bool lasts);
+
+/* ---- buckets (bucket.c) ------------------------------------------------------------------------------- */
+
+/* What parts of one bucket have in common. */
+typedef struct sbp_bucket_key {
+    sbp_item_class class;
+    int32_t call;    /* of the segment */
+    int32_t operand; /* class states: of the update; else 0 */
+    bool updated;    /* on the host's cores */
+    bool trained;
+    sbp_space space;
+    sbp_dtype stored, computed;
+    int64_t most; /* elements: no larger, but for one part that is */
+    bool shared;
+} sbp_bucket_key;
+
+typedef struct sbp_bucket_member {
+    int32_t buffer;
+    sbp_item_part *ref; /* where the number of its item is written */
+} sbp_bucket_member;
+
+/* A bucket while its parts come together. */
+typedef struct sbp_bucket_plan {
+    sbp_bucket_key key;
+    sbp_bucket_member *members;
+    int32_t count, capacity;
+    int64_t elems;
+} sbp_bucket_plan;
+
+typedef struct sbp_bucket_list {
+    sbp_bucket_plan *plans;
+    int32_t count, capacity;
+} sbp_bucket_list;
+
+/* Elements of a bucket at most: as many, and what the target allocates at once. */
+int64_t sbp_bucket_most(const sbp_pipeline *p, sbp_dtype stored, sbp_dtype computed, int64_t most);
+/* The buffer is to be a part of the bucket of this key, and *ref to name it. */
+void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, int32_t buffer,
+                    sbp_item_part *ref);
+/* Makes the items. One part alone is a bucket only where these share slots. */
+void sbp_bucket_finish(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_list *list);
+/* A bucket of this name of buffers that are there, of the space and type of the first; returns its item, of
+ * which the caller fills in the class. computed: the type that functions compute in. */
+int32_t sbp_bucket_make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
+                        sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared);
+/* Makes buffers for the parts of bucket number `bucket`, behind each other: as many as its layout has. */
+void sbp_bucket_parts(sbp_pipeline *p, int32_t bucket, const sbp_layout *layout);
 
 /* How many of `count` such elements one buffer may hold: an array is cut where the target allocates no more
  * at once. At least 1. */

@@ -47,18 +47,42 @@ static sbp_dtype dtype_at(const sbp_resident *item, sbp_place_kind place) {
     return place == SBP_PLACE_COMPUTED ? item->computed : item->stored;
 }
 
-static sbp_view slot_view(const sbp_slots *s, const sbp_slot_pool *pool, int32_t slot) {
-    return sbp_view_buffer(s->p->program, pool->buffer + slot / pool->piece, slot % pool->piece);
+enum { ALL = -1 }; /* in place of a part */
+
+static sbp_view slot_view(const sbp_slots *s, const sbp_slot_pool *pool, int32_t slot, int32_t item,
+                          int32_t part) {
+    const sbp_resident *it = &s->r->items[item];
+    int32_t first = part == ALL ? pool->buffer : pool->parts[s->r->pools[it->pool].layout] + part;
+    sbp_view view =
+        sbp_view_buffer(s->p->program, first + slot / pool->piece * pool->buffers, slot % pool->piece);
+    if (part == ALL)
+        view.length.base = it->rows;
+    return view;
 }
 
-static sbp_view view_at(const sbp_slots *s, int32_t item, sbp_place_kind place) {
+static sbp_view view_at(const sbp_slots *s, int32_t item, sbp_place_kind place, int32_t part) {
     const sbp_standing *st = &s->standing[item];
     const sbp_resident *it = &s->r->items[item];
-    return place == SBP_PLACE_HOME ? sbp_view_buffer(s->p->program, it->buffer, it->element)
-                                   : slot_view(s, &s->pools[st->pool[place]], st->slot[place]);
+    if (place == SBP_PLACE_HOME)
+        return sbp_view_buffer(s->p->program, part == ALL ? it->buffer : it->parts[part], it->element);
+    return slot_view(s, &s->pools[st->pool[place]], st->slot[place], item, part);
+}
+
+/* What an act reads of an item. What is written in parts is read as a whole: the other parts stay. */
+static bool is_read(const sbp_operand *operand) {
+    return operand->access != SBP_WRITE || operand->part != ALL;
 }
 
 /* ---- pools ------------------------------------------------------------------------------------------- */
+
+/* Slots that buckets share whatever their parts are. */
+static int32_t find_shared(const sbp_slots *s, const sbp_resident *it, sbp_place_kind place) {
+    for (int32_t k = 0; k < s->pool_count && place == SBP_PLACE_HOST && it->parts && it->shared; k++)
+        if (s->pools[k].shared && s->pools[k].place == place && s->pools[k].of == it->role &&
+            s->pools[k].dtype == it->stored)
+            return k;
+    return -1;
+}
 
 /* Slots of a pool at a place; made when the first item needs one. by_place: per pool and place, -1. */
 static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_place_kind place) {
@@ -66,6 +90,8 @@ static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_plac
     const sbp_resident *it = &s->r->items[item];
     const sbp_resident_pool *pool = &s->r->pools[it->pool];
     int32_t *found = &by_place[it->pool * SBP_PLACE_COUNT + (int)place];
+    if (*found < 0)
+        *found = find_shared(s, it, place);
     if (*found >= 0)
         return *found;
     const char *name =
@@ -76,6 +102,8 @@ static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_plac
     SBP_PUSH(s->p->arena, s->pools, s->pool_count, s->pool_capacity,
              (sbp_slot_pool){.name = sbp_arena_printf(s->p->arena, "%s%s", name, suffixes[place]),
                              .place = place,
+                             .of = pool->role,
+                             .shared = it->shared,
                              .role = pool->name ? it->role : SBP_ROLE_SLOT,
                              .dtype = dtype_at(it, place),
                              .rows = it->rows,
@@ -84,6 +112,20 @@ static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_plac
                              .buffer = -1});
     *found = s->pool_count - 1;
     return *found;
+}
+
+/* A bucket stands in a pool: there is room, and buffers for its parts. */
+static void add_layout(sbp_slots *s, sbp_slot_pool *pool, const sbp_resident *it) {
+    if (!it->parts)
+        return;
+    if (!pool->parts) {
+        pool->parts = SBP_NEW_ARRAY(s->p->arena, int32_t, s->r->layout_count);
+        for (int32_t i = 0; i < s->r->layout_count; i++)
+            pool->parts[i] = -1;
+    }
+    pool->parts[s->r->pools[it->pool].layout] = 0;
+    if (sbp_extent_as_const(it->rows) > sbp_extent_as_const(pool->rows))
+        pool->rows = it->rows;
 }
 
 static bool names_before(const sbp_act *act, int32_t operand) {
@@ -111,7 +153,7 @@ static bool is_wanted_by(const sbp_act *act, int32_t item) {
 /* Act number `at` wants an item in a pool. */
 static void count_demand(const sbp_slots *s, sbp_slot_pool *pool, const sbp_call_list *list, int32_t at,
                          const sbp_operand *operand, demand *d) {
-    bool reads = operand->access != SBP_WRITE, close = pool->last_act >= 0 && pool->last_act >= at - CLOSE,
+    bool reads = is_read(operand), close = pool->last_act >= 0 && pool->last_act >= at - CLOSE,
          lasts = s->r->items[operand->item].lasts; /* arrays of streams count on two slots (entries.c) */
     d->wants++;
     d->reads += reads;
@@ -131,6 +173,7 @@ static void count_act(sbp_slots *s, int32_t *by_place, const sbp_call_list *list
             if (st->pool[at] < 0) {
                 st->pool[at] = find_pool(s, by_place, operand->item, at);
                 s->pools[st->pool[at]].items++;
+                add_layout(s, &s->pools[st->pool[at]], it);
             }
             count_demand(s, &s->pools[st->pool[at]], list, act_number, operand, &demands[st->pool[at]]);
             if (it->buffer < 0)
@@ -156,6 +199,44 @@ int32_t sbp_residency_piece(const sbp_pipeline *p, sbp_space space, sbp_dtype dt
         return max_i32(count, 1);
     int64_t fit = most / sbp_round_up(bytes > 0 ? bytes : 1, p->target.alignment_bytes);
     return fit < 1 ? 1 : fit < count ? (int32_t)fit : count;
+}
+
+static bool is_new_shape(const sbp_slots *s, const sbp_slot_pool *pool, int32_t layout, int32_t part) {
+    const sbp_layout *l = &s->r->layouts[layout];
+    for (int32_t k = 0; k <= layout; k++) {
+        const sbp_layout *other = &s->r->layouts[k];
+        for (int32_t i = 0; pool->parts[k] >= 0 && i < (k < layout ? other->count : part); i++)
+            if (other->cols[i] == l->cols[part] && sbp_extent_equal(other->rows[i], l->rows[part]))
+                return false;
+    }
+    return true;
+}
+
+/* How many slots of the pool take no more than two of each shape that stands in it would: so many gradients
+ * of a layer are on their way while updates run. */
+static int64_t shared_slots(const sbp_slots *s, const sbp_slot_pool *pool) {
+    int64_t elems = 0;
+    for (int32_t k = 0; k < s->r->layout_count; k++)
+        for (int32_t i = 0; pool->parts[k] >= 0 && i < s->r->layouts[k].count; i++)
+            if (is_new_shape(s, pool, k, i))
+                elems += 2 * sbp_extent_as_const(s->r->layouts[k].rows[i]) * s->r->layouts[k].cols[i];
+    return elems / (sbp_extent_as_const(pool->rows) * pool->cols);
+}
+
+/* So many slots behind each other, with the parts of all that stand in them. */
+static void add_slots(sbp_slots *s, sbp_slot_pool *pool, sbp_space space, int32_t count) {
+    const sbp_program *program = s->p->program;
+    int32_t slots =
+        sbp_lower_buffer(s->p, pool->name, pool->role, space, pool->dtype, count, pool->rows, pool->cols, -1);
+    for (int32_t l = 0; pool->parts && l < s->r->layout_count; l++) {
+        if (pool->parts[l] < 0)
+            continue;
+        if (slots == pool->buffer)
+            pool->parts[l] = program->buffer_count;
+        sbp_bucket_parts(s->p, slots, &s->r->layouts[l]);
+    }
+    if (slots == pool->buffer)
+        pool->buffers = program->buffer_count - slots;
 }
 
 sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s) {
@@ -188,6 +269,8 @@ sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s)
          * runs in its own queue. On the host always: what goes to disk passes what comes from there. */
         bool twice = pool->place == SBP_PLACE_HOST || (pool->place == SBP_PLACE_DEVICE && pool->hurries);
         pool->count = twice ? max_i32(pool->most, 2 * pool->fetched) : pool->most;
+        if (pool->shared && pool->parts && pool->place == SBP_PLACE_HOST)
+            pool->count = max_i32(pool->count, (int32_t)(pool->fetched * shared_slots(s, pool)));
         pool->count = min_i32(pool->items, pool->count);
         pool->tenant = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
         pool->free_after = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
@@ -195,8 +278,7 @@ sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s)
         pool->piece = sbp_residency_piece(p, space, pool->dtype, pool->rows, pool->cols, pool->count);
         pool->buffer = p->program->buffer_count;
         for (int32_t i = 0; i < pool->count; i += pool->piece)
-            sbp_lower_buffer(p, pool->name, pool->role, space, pool->dtype,
-                             min_i32(pool->piece, pool->count - i), pool->rows, pool->cols, -1);
+            add_slots(s, pool, space, min_i32(pool->piece, pool->count - i));
     }
     return SBP_OK;
 }
@@ -229,10 +311,10 @@ void sbp_slots_begin(sbp_slots *s, const sbp_call_list *list) {
                 continue;
             sbp_standing *st = &s->standing[o->item];
             if (st->use_count > 0 && st->uses[st->use_count - 1].act == a)
-                st->uses[st->use_count - 1].overwrites &= o->access == SBP_WRITE;
+                st->uses[st->use_count - 1].overwrites &= !is_read(o);
             else
                 SBP_PUSH(s->p->arena, st->uses, st->use_count, st->use_capacity,
-                         (use){.act = a, .overwrites = o->access == SBP_WRITE});
+                         (use){.act = a, .overwrites = !is_read(o)});
         }
 }
 
@@ -262,8 +344,8 @@ static void add_move(sbp_slots *s, int32_t item, sbp_place_kind from, sbp_place_
     sbp_move move = {.item = item,
                      .after = after,
                      .order = s->move_count,
-                     .from = view_at(s, item, from),
-                     .to = view_at(s, item, to),
+                     .from = view_at(s, item, from, ALL),
+                     .to = view_at(s, item, to, ALL),
                      .from_dtype = dtype_at(it, from),
                      .to_dtype = dtype_at(it, to),
                      .queue = queue};
@@ -424,8 +506,8 @@ sbp_status sbp_slots_act(sbp_slots *s, int32_t at, sbp_view *views) {
             continue;
         }
         places[i] = wanted_place(&s->r->items[o->item], act, o);
-        SBP_TRY(realise(s, o->item, places[i], at, o->access != SBP_WRITE));
-        views[i] = view_at(s, o->item, places[i]);
+        SBP_TRY(realise(s, o->item, places[i], at, is_read(o)));
+        views[i] = view_at(s, o->item, places[i], o->part);
     }
     for (int32_t i = 0; i < act->operand_count; i++)
         if (act->operands[i].item >= 0)

@@ -18,16 +18,21 @@ typedef enum sbp_place_kind {
 typedef struct sbp_slot_pool {
     const char *name;
     sbp_place_kind place;
+    sbp_role of; /* of what stands in it */
+    bool shared; /* by all such buckets of that role */
     sbp_role role;
     sbp_dtype dtype;
     sbp_extent rows;
     int64_t cols;
-    int32_t items;    /* that may stand in it */
-    int32_t most;     /* that one act wants there at once */
-    int32_t fetched;  /* that one act reads there */
-    bool hurries;     /* acts close to each other read different ones */
+    int32_t *parts;  /* of buckets, per layout: buffer of the first part, in the first piece; -1: none here */
+    int32_t buffers; /* per piece: the slots themselves and all parts */
+    int32_t items;   /* that may stand in it */
+    int32_t most;    /* that one act wants there at once */
+    int32_t fetched; /* that one act reads there */
+    bool hurries;    /* acts close to each other read different ones */
     int32_t last_act; /* while they are counted: the last one that wanted any */
-    int32_t buffer;   /* of the first `piece` of `count` slots; the others follow */
+    int32_t buffer;   /* of the first `piece` of `count` slots; the others follow, each with its parts. Those
+                       * of buckets may be larger than what stands in them */
     int32_t piece;
     int32_t count;
     int32_t *tenant;     /* per slot: item, -1 */

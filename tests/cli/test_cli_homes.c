@@ -155,14 +155,15 @@ static void test_tables_take_little(void **state) {
     assert_non_null(strstr(text, "function @embed.backward(inout G f32[T, 24], inout A0 f32[97, 24])"));
     assert_non_null(strstr(text, "buffer slot.param.bf16.97x24 slot device bf16[97, 24]"));
     assert_non_null(strstr(text, "buffer slot.param.f32.97x24.computed slot device f32[97, 24]"));
-    assert_non_null(strstr(text, "buffer slot.param.bf16.24x33[2] slot device bf16[24, 33]"));
-    in_order(text, "entry step", "row @convert(out0 := slot.param.f32.97x24.computed",
-             "fill(dst := A.head.p1)");
+    assert_non_null(strstr(text, "buffer slot.param.bf16.9x4096[2] slot device bf16[9, 4096]"));
+    in_order(text, "entry step", "(out0 := slot.param.f32.97x24.computed", "fill(dst := A.head.p1)");
     assert_int_equal(count_of(text, "out0 := slot.param.f32.97x24.computed"),
                      2); /* the heads of step, score */
     /* each is fetched once in a step, though there is one slot; once more in score */
     assert_int_equal(count_of(text, "src = model.embed_tokens.weight) {queue = in}"), 2);
     assert_int_equal(count_of(text, "src = lm_head.weight) {queue = in}"), 2);
+    /* a layer's matrices in one piece: for forward and backward of the step, and in score */
+    assert_int_equal(count_of(text, "src = params.bf16.1) {queue = in}"), 3);
     /* kept wider than it is computed with and read by the head too, it is converted once, for both */
     cli_ok(f, "$C compile $G/llama_tied_pad/model -o $D/p --seq-len 64 --dtype bf16 --param-dtype fp32 "
               "--offload params --print-after fence");
@@ -186,10 +187,13 @@ static void test_what_is_small_stays(void **state) {
         assert_non_null(strstr(text, "buffer model.layers.0.input_layernorm.weight param device f32[1, 64]"));
         assert_non_null(
             strstr(text, "buffer model.layers.0.input_layernorm.weight.exp_avg state device f32[1, 64]"));
-        assert_non_null(strstr(text, "buffer model.layers.0.self_attn.o_proj.weight param host f32[64, 64]"));
-        assert_non_null(
-            strstr(text, "buffer model.layers.0.self_attn.o_proj.weight.exp_avg state disk f32[64, 64]"));
-        assert_true(count_of(text, "src = model.layers.0.self_attn.o_proj.weight)") > 0);
+        assert_non_null(strstr(text,
+                               "buffer model.layers.0.self_attn.o_proj.weight param host f32[64, 64] in "
+                               "params.f32.1 at "));
+        assert_non_null(strstr(text, "buffer model.layers.0.self_attn.o_proj.weight.exp_avg state disk "
+                                     "f32[64, 64] "));
+        assert_true(count_of(text, "src = params.f32.1)") > 0);
+        assert_int_equal(count_of(text, "src = model.layers.0.self_attn.o_proj.weight)"), 0);
         assert_int_equal(count_of(text, "src = model.layers.0.input_layernorm.weight)"), 0);
         assert_null(strstr(text, "slot.param.f32.1x64"));
         assert_null(strstr(text, "slot.state.f32.1x64"));

@@ -57,6 +57,7 @@ void compile_away(compile_wish *wish, sbp_space home, int32_t first) {
         wish->options.schedule.first[class] = first;
     }
     wish->options.schedule.host_update = home != SBP_DEVICE;
+    wish->options.schedule.sparing = first > 0;
 }
 
 sbp_status compile_model(sbp_arena *arena, sbp_diag *diag, const compile_wish *wish, sbp_program **out) {

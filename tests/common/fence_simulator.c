@@ -232,9 +232,11 @@ sbp_status fence_stream_record(sbp_arena *arena, sbp_diag *diag, const sbp_progr
         s->first_element[b] = s->elements;
         s->elements += program->buffers[b].count;
     }
+    for (int32_t b = 0; b < program->buffer_count; b++) /* a part's content is its bucket's */
+        s->first_element[b] = s->first_element[sbp_buffer_memory(program, b)];
     s->buffer_of = SBP_NEW_ARRAY(arena, int32_t, s->elements + 1);
     for (int32_t b = 0; b < program->buffer_count; b++)
-        for (int32_t k = 0; k < program->buffers[b].count; k++)
+        for (int32_t k = 0; k < program->buffers[b].count && program->buffers[b].part_of == 0; k++)
             s->buffer_of[s->first_element[b] + k] = b;
     for (int32_t n = 0; n < count; n++) {
         r.position = (sbp_position){.sizes = sbp_program_sizes(program, batch->t, batch->s), .table = -1};
@@ -423,6 +425,7 @@ static bool is_kept(const sbp_buffer *b) {
     case SBP_ROLE_GRAD:
     case SBP_ROLE_STATE:
     case SBP_ROLE_MASTER:
+    case SBP_ROLE_BUCKET:
     case SBP_ROLE_ROWS:
     case SBP_ROLE_RESULT:
         return b->function < 0;

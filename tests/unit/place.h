@@ -19,6 +19,14 @@ static void place(sbp_program *p) {
         buffer->stride = sbp_round_up(bytes, buffer->space == SBP_DISK ? SBP_DISK_ALIGNMENT : 64);
         p->arena_bytes[buffer->space] += buffer->stride * buffer->count;
     }
+    for (int32_t b = 0; b < p->buffer_count; b++) {
+        sbp_buffer *part = &p->buffers[b];
+        if (part->part_of == 0)
+            continue;
+        const sbp_buffer *bucket = &p->buffers[part->part_of - 1];
+        part->offset = bucket->offset + part->place * sbp_dtype_bytes(part->dtype);
+        part->stride = bucket->stride;
+    }
 }
 
 #endif

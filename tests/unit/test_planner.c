@@ -136,6 +136,7 @@ static void estimates_equal_plans(bench *b) {
             s.first[class] = cases[i].first;
         }
         s.host_update = cases[i].first > 0 && i % 4 < 2;
+        s.sparing = s.host_update && cases[i].first > 5;
         sbp_plan_estimate e;
         require(b, sbp_planner_estimate(&p, cases[i].t, &s, 1, &e));
         sbp_program *real = compile(b, &p, cases[i].t, &s);

@@ -478,6 +478,64 @@ static void expect_verify(job *j, const char *want) {
         expect_text(j->diag, want);
 }
 
+/* Parts come before or behind their bucket in the text; of an array of slots each has all parts. */
+static void parts_lie_in_their_buckets(void **state) {
+    (void)state;
+    static const char with[] = "buffer P1 grad host bf16[3, 1000] in B at 4096\n"
+                               "buffer B bucket host bf16[2, 4096]\n"
+                               "buffer P0 grad host bf16[8, 512] in B at 0\n"
+                               "buffer S[2] slot device f32[2, 4096]\n"
+                               "buffer S0[2] slot device f32[1, 6] in S at 0\n"
+                               "buffer S1[2] slot device f32[2, 6] in S at 0\n"
+                               "buffer E param";
+    static const struct {
+        const char *from, *to, *want;
+    } cases[] = {
+        {"in B at 4096", "in nothing at 4096", "test:9: buffer 'P1' in unknown buffer 'nothing'"},
+        {"in B at 4096", "in P0 at 0", "program_c29: buffer 'P1' cannot be a part of 'P0'"},
+        {"in B at 4096", "in B at 4095",
+         "program_c29: buffer 'P1': 3000 elements at 4095 of 'B', which has 8192"},
+        {"in B at 4096", "in B at 8192", "program_c29: buffer 'P1': 3000 elements at 8192"},
+        {"in B at 4096", "in B at -4096", "program_c29"},
+        {"host bf16[3, 1000]", "device bf16[3, 1000]", "program_c29: buffer 'P1' cannot be a part of 'B'"},
+        {"host bf16[3, 1000]", "host f32[3, 1000]", "program_c29"},
+        {"host bf16[3, 1000]", "host bf16[T, 1]", "program_c29"},
+        {"bucket host bf16[2, 4096]", "stream host bf16[T, 4096]", "program_c29"},
+        {"buffer S0[2]", "buffer S0", "program_c29: buffer 'S0' cannot be a part of 'S'"},
+    };
+    char *text = replaced(small_program, "buffer E param", with);
+    job j = parsed(text);
+    expect_verify(&j, NULL);
+    job again = parsed(j.printed);
+    expect_same(again.printed, j.printed);
+    sbp_program *p = j.program;
+    int32_t s0 = sbp_program_find_buffer(p, "S0"), b = sbp_program_find_buffer(p, "B");
+    assert_int_equal(sbp_buffer_memory(p, sbp_program_find_buffer(p, "P1")), b);
+    assert_int_equal(sbp_buffer_memory(p, b), b);
+    place(p);
+    expect_verify(&j, NULL);
+    p->buffers[s0].stride += 64;
+    expect_verify(&j, "program_c29: buffer 'S0' at offset");
+    p->buffers[s0].stride -= 64;
+    p->buffers[s0].offset += 64;
+    expect_verify(&j, "program_c29: buffer 'S0' at offset");
+    close_job(&again);
+    close_job(&j);
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        char *broken = replaced(text, cases[i].from, cases[i].to);
+        job k = open_job(broken, strlen(broken));
+        sbp_status status = run(&k);
+        if (status == SBP_OK)
+            status = sbp_program_verify(k.program, k.diag);
+        const char *got = sbp_diag_text(k.diag, SBP_ERROR);
+        if (status == SBP_OK || !strstr(got, cases[i].want))
+            fail_msg("'%s' gives '%s', not '%s'", cases[i].to, got, cases[i].want);
+        close_job(&k);
+        free(broken);
+    }
+    free(text);
+}
+
 static void placement_and_other_memory_forms(void **state) {
     (void)state;
     job j = parsed(small_program);
@@ -699,6 +757,7 @@ int main(void) {
         cmocka_unit_test(parse_errors_name_the_line),
         cmocka_unit_test(constraints_that_text_can_break),
         cmocka_unit_test(spaces_and_queues),
+        cmocka_unit_test(parts_lie_in_their_buckets),
         cmocka_unit_test(placement_and_other_memory_forms),
         cmocka_unit_test(views_resolve),
         cmocka_unit_test(mutated_texts_are_safe),

@@ -1,0 +1,181 @@
+/* bucket.c: items that are many buffers of one segment behind each other, so that they move in one piece.
+ *
+ * What a call wants all of: parameters, and gradients that it adds to where they are kept. And what comes to
+ * the host's cores: gradients, states from disk, weights that live on the device. Buckets are cut at 250 M
+ * elements, so that copies and updates of a large layer overlap. Where host memory is scarce (sparing), what
+ * comes to its cores is cut into buckets no larger than the largest matrix of a layer, and as many slots
+ * serve all of them as take what two for each shape of matrix would. An update on the device wants one
+ * parameter's states at a time: these move alone, slots for whole segments would be memory for nothing.
+ *
+ * Parts begin at multiples of SBP_BUCKET_ALIGNMENT elements, which are whole blocks of 8-bit states and of
+ * files in every type, and nothing is lost where matrices have so many elements times a number. The rules of
+ * an update see a part as its own matrix; what is converted is converted as one matrix of that many columns.
+ */
+#include "passes/residency/residency.h"
+
+/* ---- items -------------------------------------------------------------------------------------------- */
+
+int32_t sbp_residency_pool(sbp_pipeline *p, sbp_residency *r, sbp_resident_pool pool) {
+    for (int32_t i = r->pool_count - 1; i >= 0; i--) {
+        const sbp_resident_pool *q = &r->pools[i];
+        if (q->name == pool.name && q->role == pool.role && q->stored == pool.stored &&
+            q->computed == pool.computed && q->cols == pool.cols && q->layout == pool.layout &&
+            sbp_extent_equal(q->rows, pool.rows))
+            return i;
+    }
+    SBP_PUSH(p->arena, r->pools, r->pool_count, r->pool_capacity, pool);
+    return r->pool_count - 1;
+}
+
+static int32_t add_item(sbp_pipeline *p, sbp_residency *r, sbp_item_class class, sbp_role role,
+                        int32_t buffer, sbp_dtype computed, bool lasts, int32_t layout) {
+    const sbp_buffer *b = &p->program->buffers[buffer];
+    sbp_resident item = {.class = class,
+                         .role = role,
+                         .pool = sbp_residency_pool(p, r,
+                                                    (sbp_resident_pool){.role = role,
+                                                                        .stored = b->dtype,
+                                                                        .computed = computed,
+                                                                        .rows = b->rows,
+                                                                        .cols = b->cols,
+                                                                        .layout = layout}),
+                         .buffer = buffer,
+                         .space = b->space,
+                         .stored = b->dtype,
+                         .computed = computed,
+                         .rows = b->rows,
+                         .cols = b->cols,
+                         .lasts = lasts};
+    SBP_PUSH(p->arena, r->items, r->item_count, r->item_capacity, item);
+    return r->item_count - 1;
+}
+
+int32_t sbp_residency_add(sbp_pipeline *p, sbp_residency *r, sbp_item_class class, int32_t buffer,
+                          sbp_dtype computed, bool lasts) {
+    return add_item(p, r, class, p->program->buffers[buffer].role, buffer, computed, lasts, -1);
+}
+
+/* ---- layouts ------------------------------------------------------------------------------------------ */
+
+static int64_t elems_of(const sbp_buffer *b) {
+    return sbp_extent_as_const(b->rows) * b->cols;
+}
+
+static int64_t aligned(int64_t elems) {
+    return sbp_round_up(elems, SBP_BUCKET_ALIGNMENT);
+}
+
+static bool is_layout_of(const sbp_layout *l, const sbp_program *program, const int32_t *buffers,
+                         int32_t count) {
+    for (int32_t i = 0; l->count == count && i < count; i++)
+        if (l->cols[i] != program->buffers[buffers[i]].cols ||
+            !sbp_extent_equal(l->rows[i], program->buffers[buffers[i]].rows))
+            return false;
+    return l->count == count;
+}
+
+static int32_t find_layout(sbp_pipeline *p, sbp_residency *r, const int32_t *buffers, int32_t count) {
+    for (int32_t i = r->layout_count - 1; i >= 0; i--)
+        if (is_layout_of(&r->layouts[i], p->program, buffers, count))
+            return i;
+    sbp_layout l = {.count = count,
+                    .rows = SBP_NEW_ARRAY(p->arena, sbp_extent, count),
+                    .cols = SBP_NEW_ARRAY(p->arena, int64_t, count),
+                    .place = SBP_NEW_ARRAY(p->arena, int64_t, count)};
+    for (int32_t i = 0; i < count; i++) {
+        const sbp_buffer *b = &p->program->buffers[buffers[i]];
+        l.rows[i] = b->rows;
+        l.cols[i] = b->cols;
+        l.place[i] = l.elems;
+        l.elems += aligned(elems_of(b));
+    }
+    SBP_PUSH(p->arena, r->layouts, r->layout_count, r->layout_capacity, l);
+    return r->layout_count - 1;
+}
+
+void sbp_bucket_parts(sbp_pipeline *p, int32_t bucket, const sbp_layout *layout) {
+    sbp_buffer b = p->program->buffers[bucket];
+    for (int32_t i = 0; i < layout->count; i++) {
+        int32_t part = sbp_lower_buffer(p, sbp_arena_printf(p->arena, "%s.%d", b.name, i), b.role, b.space,
+                                        b.dtype, b.count, layout->rows[i], layout->cols[i], -1);
+        p->program->buffers[part].part_of = bucket + 1;
+        p->program->buffers[part].place = layout->place[i];
+    }
+}
+
+int32_t sbp_bucket_make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
+                        sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared) {
+    sbp_buffer first = p->program->buffers[buffers[0]];
+    int32_t layout = find_layout(p, r, buffers, count);
+    const sbp_layout *l = &r->layouts[layout];
+    bool lasts = role == SBP_ROLE_BUCKET;
+    int32_t bucket =
+        sbp_lower_buffer(p, name, role, first.space, first.dtype, 1,
+                         sbp_extent_const(l->elems / SBP_BUCKET_ALIGNMENT), SBP_BUCKET_ALIGNMENT, -1);
+    int32_t item = add_item(p, r, SBP_ITEM_OTHER, lasts ? first.role : role, bucket, computed, lasts, layout);
+    r->items[item].shared = shared;
+    r->items[item].parts = SBP_NEW_ARRAY(p->arena, int32_t, count);
+    for (int32_t i = 0; i < count; i++) {
+        p->program->buffers[buffers[i]].part_of = bucket + 1;
+        p->program->buffers[buffers[i]].place = l->place[i];
+        r->items[item].parts[i] = buffers[i];
+    }
+    return item;
+}
+
+/* ---- what lasts --------------------------------------------------------------------------------------- */
+
+static bool same_key(const sbp_bucket_key *a, const sbp_bucket_key *b) {
+    return a->class == b->class && a->call == b->call && a->operand == b->operand &&
+           a->updated == b->updated && a->trained == b->trained && a->space == b->space &&
+           a->stored == b->stored && a->computed == b->computed && a->most == b->most &&
+           a->shared == b->shared;
+}
+
+int64_t sbp_bucket_most(const sbp_pipeline *p, sbp_dtype stored, sbp_dtype computed, int64_t most) {
+    int64_t unit = sbp_dtype_bytes(stored) > sbp_dtype_bytes(computed) ? sbp_dtype_bytes(stored)
+                                                                       : sbp_dtype_bytes(computed),
+            bytes = p->target.max_allocation_bytes, fit = bytes > 0 ? bytes / unit : INT64_MAX;
+    return most > 0 && most < fit ? most : fit;
+}
+
+void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, int32_t buffer,
+                    sbp_item_part *ref) {
+    sbp_bucket_plan *found = NULL;
+    int64_t elems = aligned(elems_of(&p->program->buffers[buffer])),
+            most = sbp_bucket_most(p, key->stored, key->computed, key->most);
+    for (int32_t i = list->count - 1; i >= 0 && !found; i--)
+        if (same_key(&list->plans[i].key, key) && list->plans[i].elems <= most - elems)
+            found = &list->plans[i];
+    if (!found) {
+        SBP_PUSH(p->arena, list->plans, list->count, list->capacity, (sbp_bucket_plan){.key = *key});
+        found = &list->plans[list->count - 1];
+    }
+    found->elems += elems;
+    SBP_PUSH(p->arena, found->members, found->count, found->capacity,
+             (sbp_bucket_member){.buffer = buffer, .ref = ref});
+}
+
+static int32_t make_planned(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_plan *plan) {
+    const sbp_bucket_key *key = &plan->key;
+    int32_t first = plan->members[0].buffer, *buffers = SBP_NEW_ARRAY(p->arena, int32_t, plan->count);
+    if (plan->count == 1 && !key->shared)
+        return sbp_residency_add(p, r, key->class, first, key->computed, true);
+    for (int32_t i = 0; i < plan->count; i++)
+        buffers[i] = plan->members[i].buffer;
+    const char *name = sbp_arena_printf(p->arena, "%s.%s.%d", sbp_item_class_names[key->class],
+                                        sbp_dtype_name(key->stored), key->call);
+    int32_t item =
+        sbp_bucket_make(p, r, name, SBP_ROLE_BUCKET, key->computed, buffers, plan->count, key->shared);
+    r->items[item].class = key->class;
+    return item;
+}
+
+void sbp_bucket_finish(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_list *list) {
+    for (int32_t i = 0; i < list->count; i++) {
+        const sbp_bucket_plan *plan = &list->plans[i];
+        int32_t item = make_planned(p, r, plan);
+        for (int32_t k = 0; k < plan->count; k++)
+            *plan->members[k].ref = (sbp_item_part){item, r->items[item].parts ? k : -1};
+    }
+}
