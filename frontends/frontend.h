@@ -3,8 +3,8 @@
  *
  * The module has one function @model, without a batch axis:
  *   rows     i32 [T]: tok, pos, first, shared_end, own, label (those that the model reads)
- *   results  plain ones named logp, entropy, hit ([T], fp32; fp64 when computing in fp64): of the label of
- *            each row. The objective (objective.h) adds function @objective to the module.
+ *   results  what head.h makes of its logits: logp, entropy, hit. The objective (objective.h) adds function
+ *            @objective to the module.
  * Parameters carry the source's names and shapes; a tied matrix is one parameter.
  *
  * Errors: SBP_INPUT with file, field or node, what was found and what is expected; SBP_IO; SBP_USAGE for
@@ -14,7 +14,7 @@
 #ifndef SBP_FRONTENDS_FRONTEND_H
 #define SBP_FRONTENDS_FRONTEND_H
 
-#include "ir/ir.h"
+#include "frontends/head.h"
 
 struct sbp_hf;
 
@@ -43,6 +43,7 @@ typedef struct sbp_model_options {
     const char *const *freeze;
     int32_t freeze_count;
     const char *weights; /* directory or file that values are read from instead of the model's own; or NULL */
+    sbp_head_options head;         /* what the objective wants of the head */
     const sbp_architecture *extra; /* architectures besides the built-in ones */
     int32_t extra_count;
 } sbp_model_options;

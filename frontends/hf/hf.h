@@ -22,9 +22,10 @@ typedef struct sbp_hf {
     sbp_dtype compute;      /* of operands and results of products and attention */
     sbp_dtype residual; /* of the stream between layers, and of what scales or shifts rows outside of products
                            (norms): `compute`, or wide */
-    sbp_builder builder; /* on @model */
-    sbp_model *model;    /* facts to be filled in */
-    sbp_map read;        /* names of top-level fields that were read */
+    sbp_builder builder;   /* on @model */
+    sbp_model *model;      /* facts to be filled in */
+    sbp_head_options head; /* how @model ends */
+    sbp_map read;          /* names of top-level fields that were read */
     double initializer_range;
     sbp_dtype published; /* element type the model was published in (dtype, torch_dtype); F32 when not said */
     int64_t pad_row;     /* pad_token_id when it is a row of the embedding, else -1 */
@@ -176,7 +177,7 @@ sbp_value sbp_hf_attention(sbp_hf *hf, sbp_value q, sbp_value k, sbp_value v, do
 /* logits [T, vocab] of the last hidden states, in fp32 (fp64 when computing in fp64): the last product of
  * every model. matrix: [vocab, hidden] */
 sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix);
-/* The end of every model: log-probabilities of the labels and the results of @model. logits: [T, V]. */
+/* The end of every model: what head.h makes of the logits, [T, V]. */
 void sbp_hf_finish(sbp_hf *hf, sbp_value logits);
 /* "a.3.b" in the arena. */
 const char *sbp_hf_path(sbp_hf *hf, const char *format, ...) SBP_PRINTF(2, 3);

@@ -258,15 +258,5 @@ sbp_value sbp_hf_logits(sbp_hf *hf, sbp_value x, sbp_value matrix) {
 }
 
 void sbp_hf_finish(sbp_hf *hf, sbp_value logits) {
-    static const char *const names[] = {"logp", "entropy", "hit"};
-    sbp_value out[4];
-    sbp_build(&hf->builder, SBP_OP_log_prob, "logp", (sbp_value[]){logits, sbp_hf_row(hf, "label")}, 2, NULL,
-              0, out);
-    if (hf->builder.status != SBP_OK)
-        return;
-    for (int32_t i = 0; i < SBP_COUNT(names); i++) {
-        if (i > 0)
-            sbp_build_name(&hf->builder, out[i], names[i]);
-        sbp_func_add_result(hf->builder.func, out[i], SBP_RESULT_VALUE, SBP_NO_VALUE, names[i]);
-    }
+    sbp_head_finish(&hf->builder, hf->head, logits);
 }

@@ -215,6 +215,7 @@ sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored sto
                  .compute = l->options->compute,
                  .residual = l->residual,
                  .model = l->model,
+                 .head = l->options->head,
                  .pad_row = -1,
                  .weights = l->weights,
                  .stored = stored,

@@ -453,7 +453,8 @@ static sbp_status finish(sbp_onnx *o) {
     if (!fits)
         return sbp_onnx_fail(o, "logits is %s; [1,T,V] is expected", sbp_onnx_shape_text(o, logits));
     o->loading->model->vocab_size = logits->dim[2];
-    sbp_hf hf = {.arena = o->arena, .diag = o->diag, .builder = o->builder};
+    sbp_hf hf = {
+        .arena = o->arena, .diag = o->diag, .builder = o->builder, .head = o->loading->options->head};
     hf.builder.node = "logits";
     sbp_hf_finish(&hf, sbp_build_cast(&hf.builder, logits->value, o->wide));
     sbp_func_prune(hf.builder.func);

@@ -1,0 +1,24 @@
+/* head.h: what every model ends in: from the logits of each row to what objectives read.
+ *
+ *   logp     log-probability of the row's label (row input "label", i32)
+ *   entropy  of the distribution over the vocabulary, in nats
+ *   hit      1 where the label is the first maximum of the logits, else 0
+ * Each is a plain result of @model, [T], fp32 (fp64 when computing in fp64). Frontends build the graph up to
+ * the logits and know no objective; this is the one function that knows how a head ends.
+ *
+ * With a temperature the logits, after any softcap, are divided by the scalar "temperature" of the step
+ * first: log-probabilities, entropies and gradients are those of sampling at that temperature.
+ */
+#ifndef SBP_FRONTENDS_HEAD_H
+#define SBP_FRONTENDS_HEAD_H
+
+#include "ir/ir.h"
+
+typedef struct sbp_head_options {
+    bool temperature;
+} sbp_head_options;
+
+/* logits: [T, V]. Errors stick in builder->status. */
+void sbp_head_finish(sbp_builder *builder, sbp_head_options options, sbp_value logits);
+
+#endif
