@@ -7,6 +7,7 @@
 #include "backends/target.h"
 #include "frontends/cli/profile.h"
 #include "frontends/frontend.h"
+#include "frontends/objectives/objective.h"
 #include "ir/io/json.h"
 #include "ir/io/options/options.h"
 #include "ir/io/tokenizer/tokenizer.h"
@@ -27,6 +28,7 @@ typedef struct sbp_compilation {
     const char *tokenizer_text;
     size_t tokenizer_bytes;
     const char *objective, *loss_type;
+    sbp_objective_settings settings; /* of the objective */
     sbp_dtype dtype, grad_dtype, state_dtype;
     bool halves; /* trained weights that are computed with in bf16 are kept so, too, with a master or without
                   */

@@ -106,6 +106,25 @@ static const char *const *list_option(sbp_compilation *c, const char *name, int3
     return list;
 }
 
+/* Every setting of the objective is an option, and a number that was given is a setting of it. */
+static sbp_status check_settings(const sbp_compilation *c) {
+    for (int32_t k = 0; k < c->settings.count; k++)
+        if (!sbp_option_setting(c->settings.items[k].name))
+            return sbp_fail(c->diag, SBP_INTERNAL, "objective %s: its setting '%s' is no option",
+                            c->objective, c->settings.items[k].name);
+    for (int32_t i = 0; sbp_option_setting_at(i); i++) {
+        const sbp_option *option = sbp_option_setting_at(i);
+        bool has = false;
+        for (int32_t k = 0; k < c->settings.count; k++)
+            has |= sbp_option_setting(c->settings.items[k].name) == option;
+        if (sbp_options_chosen(c->options, option->name) && !has)
+            return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s has no such number", option->name,
+                            c->objective, c->loss_type ? " with --loss-type " : "",
+                            c->loss_type ? c->loss_type : "");
+    }
+    return SBP_OK;
+}
+
 static sbp_status load_model(sbp_compilation *c) {
     sbp_model_options o = sbp_model_options_for(c->dtype);
     o.residual = dtype_option(c->options, "residual-dtype", SBP_DTYPE_COUNT);
@@ -114,10 +133,15 @@ static sbp_status load_model(sbp_compilation *c) {
     o.set = list_option(c, "set", &o.set_count);
     o.train = list_option(c, "train", &o.train_count);
     o.freeze = list_option(c, "freeze", &o.freeze_count);
-    SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
     c->objective = sbp_options_text(c->options, "objective");
     c->loss_type = sbp_options_text(c->options, "loss-type");
-    SBP_TRY(sbp_objective_add(c->model.module, c->diag, c->objective, c->loss_type));
+    o.head = sbp_objective_head(c->objective);
+    SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
+    const sbp_objective_choice choice = {.name = c->objective,
+                                         .loss_type = c->loss_type,
+                                         .by_sequence = sbp_options_is(c->options, "importance", "sequence")};
+    SBP_TRY(sbp_objective_add(c->model.module, c->diag, &choice, &c->settings));
+    SBP_TRY(check_settings(c));
     c->pipeline.module = c->model.module;
     return SBP_OK;
 }

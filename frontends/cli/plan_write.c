@@ -136,10 +136,20 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     sbp_cli_add_rates(out, c->rates_source, &target->rates);
     add_text(out, "advice", c->advice);
     sbp_text_add(out, ", \"defaults\": {");
+    const char *separator = "";
     if (sbp_options_text(c->options, "tune")) {
         const char *path = tune_path(c);
         sbp_text_add(out, "\"tune\": ");
         sbp_json_add_string(out, path, strlen(path));
+        separator = ", ";
+    }
+    for (int32_t i = 0; i < c->settings.count; i++) { /* settings of the objective */
+        const sbp_setting *setting = &c->settings.items[i];
+        const char *name = sbp_option_setting(setting->name)->name;
+        sbp_text_add(out, "%s\"%s\": ", separator, name);
+        sbp_text_add_double(out, sbp_options_given(c->options, name) ? sbp_options_double(c->options, name)
+                                                                     : setting->value);
+        separator = ", ";
     }
     sbp_text_add(out, "}}\n");
 }

@@ -6,8 +6,9 @@
 static const struct {
     const char *name;
     sbp_objective_builder build;
+    sbp_head_options head;
 } objectives[] = {
-#define OBJECTIVE(name, function) {name, function},
+#define OBJECTIVE(name, function, ...) {name, function, __VA_ARGS__},
 #include "frontends/objectives/objectives.def"
 #undef OBJECTIVE
 };
@@ -16,21 +17,74 @@ const char *sbp_objective_name(int32_t index) {
     return index >= 0 && index < SBP_COUNT(objectives) ? objectives[index].name : NULL;
 }
 
-sbp_objective_builder sbp_objective_find(const char *name) {
+/* Place in the table; -1: none. */
+static int32_t find(const char *name) {
     for (int32_t i = 0; i < SBP_COUNT(objectives); i++)
-        if (strcmp(objectives[i].name, name) == 0)
-            return objectives[i].build;
-    return NULL;
+        if (name && strcmp(objectives[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+sbp_objective_builder sbp_objective_find(const char *name) {
+    int32_t found = find(name);
+    return found >= 0 ? objectives[found].build : NULL;
+}
+
+sbp_head_options sbp_objective_head(const char *name) {
+    int32_t found = find(name);
+    return found >= 0 ? objectives[found].head : (sbp_head_options){0};
 }
 
 /* ---- for builders ---------------------------------------------------------------------------------- */
 
 sbp_value sbp_objective_row(sbp_objective *o, const char *name) {
-    return sbp_build_cast(o->builder, sbp_build_row(o->builder, name, SBP_F32, SBP_T), o->dtype);
+    sbp_dtype dtype = o->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    return sbp_build_row(o->builder, name, dtype, SBP_T);
 }
 
 sbp_value sbp_objective_scalar(sbp_objective *o, const char *name) {
     return sbp_build_cast(o->builder, sbp_build_scalar(o->builder, name), o->dtype);
+}
+
+static sbp_dtype dtype_of(const sbp_objective *o, sbp_value like) {
+    return o->builder->status == SBP_OK ? sbp_build_type(o->builder, like)->dtype : o->dtype;
+}
+
+static void add_setting(sbp_objective *o, const char *name, double fallback) {
+    for (int32_t i = 0; i < o->setting_count; i++)
+        if (strcmp(o->settings[i].name, name) == 0)
+            return;
+    SBP_PUSH(o->builder->module->arena, o->settings, o->setting_count, o->setting_capacity,
+             (sbp_setting){.name = name, .value = fallback});
+}
+
+sbp_value sbp_objective_setting(sbp_objective *o, const char *name, double fallback, sbp_value like) {
+    add_setting(o, name, fallback);
+    return sbp_build_cast(o->builder, sbp_build_scalar(o->builder, name), dtype_of(o, like));
+}
+
+sbp_value sbp_objective_index(sbp_objective *o, const char *name) {
+    return sbp_build_row(o->builder, name, SBP_I32, SBP_T);
+}
+
+sbp_value sbp_objective_group(sbp_objective *o, const char *name) {
+    return sbp_build_row(o->builder, name, SBP_F64, SBP_S);
+}
+
+sbp_value sbp_objective_group_sum(sbp_objective *o, sbp_value term, sbp_value index) {
+    return sbp_build2(o->builder, SBP_OP_group_sum, term, index);
+}
+
+sbp_value sbp_objective_of_group(sbp_objective *o, sbp_value value, sbp_value index) {
+    return sbp_build_cast(o->builder, sbp_build2(o->builder, SBP_OP_group_take, value, index), o->dtype);
+}
+
+sbp_value sbp_objective_number(sbp_objective *o, double value, sbp_value like) {
+    return sbp_build_const(o->builder, dtype_of(o, like), value);
+}
+
+sbp_value sbp_objective_less(sbp_objective *o, sbp_value a, sbp_value b) {
+    return sbp_build_cast(o->builder, sbp_build2(o->builder, SBP_OP_lt, a, b), dtype_of(o, a));
 }
 
 void sbp_objective_result(sbp_objective *o, const char *name, sbp_value term) {
@@ -40,13 +94,21 @@ void sbp_objective_result(sbp_objective *o, const char *name, sbp_value term) {
         sbp_func_add_result(o->builder->func, sum, SBP_RESULT_VALUE, SBP_NO_VALUE, name);
 }
 
+void sbp_objective_refuse(sbp_objective *o, const char *name, const char *known) {
+    if (o->builder->status == SBP_OK)
+        o->builder->status =
+            sbp_fail(o->builder->diag, SBP_USAGE, "objective %s has no loss type '%s'; there are: %s", name,
+                     o->loss_type ? o->loss_type : "", known);
+}
+
 /* ---- building -------------------------------------------------------------------------------------- */
 
 typedef struct adding {
     sbp_module *module;
     sbp_diag *diag;
+    const sbp_objective_choice *choice;
     sbp_objective_builder build;
-    const char *loss_type;
+    sbp_objective_settings *settings;
 } adding;
 
 /* A stream argument for the result of @model of that name. */
@@ -59,7 +121,7 @@ static sbp_status add_stream(const adding *a, const sbp_func *model, sbp_func *f
         *out = sbp_func_add_arg(func, SBP_VALUE_STREAM, name, &model->values[result->value].type, -1);
         return SBP_OK;
     }
-    return sbp_fail(a->diag, SBP_INTERNAL, "objective: @model has no result '%s' (sbp_hf_finish adds it)",
+    return sbp_fail(a->diag, SBP_INTERNAL, "objective: @model has no result '%s' (sbp_head_finish adds it)",
                     name);
 }
 
@@ -71,30 +133,34 @@ static sbp_status add_guarded(void *user) {
                         a->module->name);
     sbp_func *func = sbp_module_add_func(a->module, "objective");
     sbp_builder builder = sbp_builder_on(a->module, func, a->diag);
-    sbp_objective o = {.builder = &builder, .loss_type = a->loss_type};
+    sbp_objective o = {
+        .builder = &builder, .loss_type = a->choice->loss_type, .by_sequence = a->choice->by_sequence};
     SBP_TRY(add_stream(a, model, func, "logp", &o.logp));
     SBP_TRY(add_stream(a, model, func, "entropy", &o.entropy));
     SBP_TRY(add_stream(a, model, func, "hit", &o.hit));
     o.dtype = func->values[o.logp].type.dtype;
     builder.node = "objective";
+    if (a->choice->name && sbp_objective_head(a->choice->name).temperature)
+        add_setting(&o, "temperature", 1); /* of the head, which divides by it */
     a->build(&o);
+    if (a->settings)
+        *a->settings = (sbp_objective_settings){.items = o.settings, .count = o.setting_count};
     return builder.status;
 }
 
-sbp_status sbp_objective_add_with(sbp_module *module, sbp_diag *diag, sbp_objective_builder build,
-                                  const char *loss_type) {
-    adding a = {.module = module, .diag = diag, .build = build, .loss_type = loss_type};
-    return sbp_guard(module->arena, diag, add_guarded, &a);
-}
-
-sbp_status sbp_objective_add(sbp_module *module, sbp_diag *diag, const char *name, const char *loss_type) {
-    sbp_objective_builder build = sbp_objective_find(name);
-    if (build)
-        return sbp_objective_add_with(module, diag, build, loss_type);
+sbp_status sbp_objective_add(sbp_module *module, sbp_diag *diag, const sbp_objective_choice *choice,
+                             sbp_objective_settings *settings) {
+    adding a = {.module = module,
+                .diag = diag,
+                .choice = choice,
+                .build = choice->build ? choice->build : sbp_objective_find(choice->name),
+                .settings = settings};
+    if (a.build)
+        return sbp_guard(module->arena, diag, add_guarded, &a);
     char known[200] = "";
     for (int32_t i = 0; i < SBP_COUNT(objectives); i++) {
         strncat(known, i ? ", " : "", sizeof known - strlen(known) - 1);
         strncat(known, objectives[i].name, sizeof known - strlen(known) - 1);
     }
-    return sbp_fail(diag, SBP_USAGE, "no objective '%s' is built; there are: %s", name, known);
+    return sbp_fail(diag, SBP_USAGE, "no objective '%s' is built; there are: %s", choice->name, known);
 }

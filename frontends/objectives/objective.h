@@ -1,37 +1,65 @@
 /* objective.h: losses: small graphs over one number per row.
  *
  * An objective becomes function @objective of the module:
- *   arguments  streams [T] named as the results of @model: logp, entropy, hit; row inputs and scalars of the
- *              step that the objective asks for (sft: row weight f32, 1 where the label counts; scalar
- * labels, the number of counted labels of the whole step, at least 1) results    plain, rank 0, fp64: "loss"
- * first, which is minimised, then metrics under TRL's names Every result is sum_rows of a term that is
- * already divided by its step-wide denominator: the results of the micro-batches of a step, and of ranks, add
- * up, and so do gradients.
+ *   arguments  streams [T] named as the results of @model: logp, entropy, hit; what it asks for of the data:
+ *              row inputs [T], numbers per group [S], scalars of the step
+ *   results    plain, rank 0, fp64: "loss" first, which is minimised, then metrics under TRL's names
+ * Every result is a sum over rows, or over groups of rows, of a term that is already divided by its step-wide
+ * denominator: the results of the micro-batches of a step, and of ranks, add up, and so do gradients.
+ *
+ * Rows and groups. S is the number of groups of a micro-batch, and an objective has one kind of them: an
+ * index [T] says which group a row is of (sbp_objective_index), sbp_objective_group_sum adds a term up over
+ * the rows of each, in fp64, and what is computed from such sums is [S] and fp64 too: a sum of 50,000
+ * log-probabilities has no digits to spare. Values [T] have the type of logp.
+ *
+ * Settings are numbers that the user may choose at compile time and again at each run (--beta): scalars of
+ * the step with a default.
  *
  * To add one: a file objective_<name>.c with one function, and its line in objectives.def.
  */
 #ifndef SBP_FRONTENDS_OBJECTIVES_OBJECTIVE_H
 #define SBP_FRONTENDS_OBJECTIVES_OBJECTIVE_H
 
+#include "frontends/head.h"
 #include "ir/ir.h"
+
+typedef struct sbp_setting {
+    const char *name; /* of the scalar; the option is called so too, with dashes */
+    double value;     /* the default */
+} sbp_setting;
 
 typedef struct sbp_objective {
     sbp_builder *builder;
     const char *loss_type; /* variant; NULL: the default */
+    bool by_sequence;      /* importance ratios are those of sequences, not of tokens */
     sbp_dtype dtype;       /* of logp, entropy, hit: fp32 or fp64 */
     sbp_value logp, entropy, hit;
+    sbp_setting *settings; /* that it has asked for */
+    int32_t setting_count, setting_capacity;
 } sbp_objective;
 
 /* Errors stick in objective->builder->status. */
 typedef void (*sbp_objective_builder)(sbp_objective *objective);
 
-/* Adds @objective to a module that has @model. An unknown name or variant is SBP_USAGE and lists what there
- * is. Needs no guard. */
-sbp_status sbp_objective_add(sbp_module *module, sbp_diag *diag, const char *name,
-                             const char *loss_type) SBP_CHECKED;
-/* The same with a builder that is not in the table. */
-sbp_status sbp_objective_add_with(sbp_module *module, sbp_diag *diag, sbp_objective_builder build,
-                                  const char *loss_type) SBP_CHECKED;
+/* Which objective. */
+typedef struct sbp_objective_choice {
+    const char *name;            /* in objectives.def, or .. */
+    sbp_objective_builder build; /* .. one that is not in the table */
+    const char *loss_type;
+    bool by_sequence;
+} sbp_objective_choice;
+
+typedef struct sbp_objective_settings {
+    const sbp_setting *items;
+    int32_t count;
+} sbp_objective_settings;
+
+/* Adds @objective to a module that has @model. settings: what it asked for, in the module's arena; NULL: not
+ * wanted. An unknown name or variant is SBP_USAGE and lists what there is. Needs no guard. */
+sbp_status sbp_objective_add(sbp_module *module, sbp_diag *diag, const sbp_objective_choice *choice,
+                             sbp_objective_settings *settings) SBP_CHECKED;
+/* What an objective wants of the head of the model; nothing, when there is none of that name. */
+sbp_head_options sbp_objective_head(const char *name);
 /* Names in the table; NULL after the last. */
 const char *sbp_objective_name(int32_t index);
 /* NULL when there is none of that name. */
@@ -39,14 +67,40 @@ sbp_objective_builder sbp_objective_find(const char *name);
 
 /* ---- for builders ---------------------------------------------------------------------------------- */
 
-/* A row input, and a scalar of the step, both in the dtype of the objective. */
+/* A number per row [T], and a scalar of the step, both in the dtype of the objective. */
 sbp_value sbp_objective_row(sbp_objective *objective, const char *name);
 sbp_value sbp_objective_scalar(sbp_objective *objective, const char *name);
-/* The result `name`: the sum of `term` [T] over all rows. */
+/* A setting, as scalar in the dtype of `like`, with which it is to be combined. */
+sbp_value sbp_objective_setting(sbp_objective *objective, const char *name, double fallback, sbp_value like);
+/* The group of each row, i32 [T]; a number per group, fp64 [S]. */
+sbp_value sbp_objective_index(sbp_objective *objective, const char *name);
+sbp_value sbp_objective_group(sbp_objective *objective, const char *name);
+/* Sums of a term [T] over the rows of each group, fp64 [S]. */
+sbp_value sbp_objective_group_sum(sbp_objective *objective, sbp_value term, sbp_value index);
+/* A value per group [S] for each row of it: [T], in the dtype of the objective. */
+sbp_value sbp_objective_of_group(sbp_objective *objective, sbp_value value, sbp_value index);
+/* A number in the type of `like`. */
+sbp_value sbp_objective_number(sbp_objective *objective, double value, sbp_value like);
+/* 1 where a < b, else 0, in their type. */
+sbp_value sbp_objective_less(sbp_objective *objective, sbp_value a, sbp_value b);
+/* The result `name`: the sum of `term`, [T] or [S]. */
 void sbp_objective_result(sbp_objective *objective, const char *name, sbp_value term);
+/* A message about loss_type, which sticks; `known` lists what there is. */
+void sbp_objective_refuse(sbp_objective *objective, const char *objective_name, const char *known);
 
-#define OBJECTIVE(name, function) void function(sbp_objective *objective);
+/* a op b. Short, because formulas are. */
+static inline sbp_value sbp_objective_op(sbp_objective *objective, sbp_opcode op, sbp_value a, sbp_value b) {
+    return sbp_build2(objective->builder, op, a, b);
+}
+
+#define OBJECTIVE(name, function, ...) void function(sbp_objective *objective);
 #include "frontends/objectives/objectives.def"
 #undef OBJECTIVE
+enum {
+    SBP_OBJECTIVE_COUNT = 0
+#define OBJECTIVE(...) +1
+#include "frontends/objectives/objectives.def"
+#undef OBJECTIVE
+};
 
 #endif

@@ -12,9 +12,7 @@ static bool is_dft(sbp_objective *o) {
     if (strcmp(type, "dft") == 0)
         return true;
     if (strcmp(type, "nll") != 0 && strcmp(type, "chunked_nll") != 0) /* the latter: an old name of nll */
-        o->builder->status =
-            sbp_fail(o->builder->diag, SBP_USAGE,
-                     "objective sft has no loss type '%s'; there are: nll (or chunked_nll), dft", type);
+        sbp_objective_refuse(o, "sft", "nll (or chunked_nll), dft");
     return false;
 }
 

@@ -310,10 +310,22 @@ static sbp_status open_device(sbp_run *run) {
     return SBP_OK;
 }
 
+/* Settings of the objective are scalars of the program that are called as options. */
+static void set_settings(sbp_run *run) {
+    const sbp_program *program = run->plan->program;
+    for (int32_t s = 0; s < program->scalar_count; s++) {
+        const sbp_option *option = sbp_option_setting(program->scalars[s]);
+        if (option)
+            sbp_executor_set_scalar(run->executor, program->scalars[s],
+                                    sbp_options_double(run->options, option->name));
+    }
+}
+
 static sbp_status prepare_trainer(sbp_run *run) {
     sbp_trainer *t = &run->trainer;
     double betas[2];
     SBP_TRY(sbp_trainer_init(t, run->diag, run->executor));
+    set_settings(run);
     sbp_options_pair(run->options, "betas", betas);
     t->beta1 = betas[0];
     t->beta2 = betas[1];

@@ -106,8 +106,20 @@ sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sb
     return SBP_OK;
 }
 
+/* A setting that the plan's objective does not have would be ignored. */
+static sbp_status check_settings(sbp_diag *diag, const sbp_plan_info *info, const sbp_options *options) {
+    for (int32_t i = 0; sbp_option_setting_at(i); i++) {
+        const char *name = sbp_option_setting_at(i)->name;
+        bool has = info->defaults && sbp_json_member(info->defaults, name);
+        if (sbp_options_chosen(options, name) && !has)
+            return sbp_fail(diag, SBP_USAGE, "--%s: the plan's objective has no such number", name);
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_plan_set_defaults(sbp_diag *diag, const sbp_plan_info *info, sbp_options *options,
                                  sbp_arena *arena) {
+    SBP_TRY(check_settings(diag, info, options));
     for (int64_t i = 0; info->defaults && i < info->defaults->count; i++) {
         const sbp_json *value = &info->defaults->items[i];
         sbp_text text;

@@ -43,7 +43,8 @@ const sbp_json *sbp_plan_value(const sbp_json *meta, const sbp_option *option, s
 sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sbp_options *options,
                                   sbp_arena *arena) SBP_CHECKED;
 
-/* The plan's defaults for options of the run that were not given. Below a guard. */
+/* The plan's defaults for options of the run that were not given. SBP_USAGE for a number of objectives that
+ * was given though the plan's objective does not have it. Below a guard. */
 sbp_status sbp_plan_set_defaults(sbp_diag *diag, const sbp_plan_info *info, sbp_options *options,
                                  sbp_arena *arena) SBP_CHECKED;
 

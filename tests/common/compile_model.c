@@ -31,10 +31,8 @@ static sbp_status compile(void *user) {
     options.freeze_count = w->wish->freeze != NULL;
     sbp_model model;
     SBP_TRY(sbp_model_load(w->arena, w->diag, w->wish->model, &options, &model));
-    if (w->wish->objective)
-        SBP_TRY(sbp_objective_add_with(model.module, w->diag, w->wish->objective, NULL));
-    else
-        SBP_TRY(sbp_objective_add(model.module, w->diag, "sft", NULL));
+    sbp_objective_choice choice = {.name = "sft", .build = w->wish->objective};
+    SBP_TRY(sbp_objective_add(model.module, w->diag, &choice, NULL));
     sbp_pipeline p = {.arena = w->arena,
                       .diag = w->diag,
                       .module = model.module,

@@ -68,10 +68,8 @@ static bench open_bench(const char *name, const char *path, const char *set, con
     options.freeze_count = mode->frozen;
     sbp_model model;
     testing_check(&b.t, sbp_model_load(b.t.arena, b.t.diag, path, &options, &model));
-    if (mode->two_pass)
-        testing_check(&b.t, sbp_objective_add_with(model.module, b.t.diag, objective_test_group, NULL));
-    else
-        testing_check(&b.t, sbp_objective_add(model.module, b.t.diag, "sft", NULL));
+    sbp_objective_choice choice = {.name = "sft", .build = mode->two_pass ? objective_test_group : NULL};
+    testing_check(&b.t, sbp_objective_add(model.module, b.t.diag, &choice, NULL));
     b.vocabulary = model.vocab_size;
     b.p = (sbp_pipeline){
         .arena = b.t.arena,

@@ -64,7 +64,7 @@ static void texts_are_those_of_the_files(void **state) {
     options.set_count = 1;
     sbp_model model;
     testing_check(&t, sbp_model_load(t.arena, t.diag, "tests/golden/llama_plain/model", &options, &model));
-    testing_check(&t, sbp_objective_add(model.module, t.diag, "sft", NULL));
+    testing_check(&t, sbp_objective_add(model.module, t.diag, &(sbp_objective_choice){.name = "sft"}, NULL));
     int passes = 0, files = 0;
     for (; sbp_pass_name(passes); passes++) {
         const char *name = sbp_pass_name(passes), *golden;

@@ -125,7 +125,7 @@ static void test_module_text(void **state) {
     static const char *const set[] = {"num_hidden_layers=1"};
     sbp_model model;
     load(&f, plain, SBP_F32, set, 1, &model);
-    check(&f, sbp_objective_add(model.module, f.diag, "sft", NULL));
+    check(&f, sbp_objective_add(model.module, f.diag, &(sbp_objective_choice){.name = "sft"}, NULL));
     sbp_text text, again;
     sbp_text_init(&text, f.arena);
     sbp_module_print(&text, model.module);

@@ -13,6 +13,10 @@ static void load_tiny(fixture *f, sbp_dtype compute, sbp_model *model) {
     check(f, sbp_model_load(f->arena, f->diag, "tests/golden/llama_plain/model", &options, model));
 }
 
+static sbp_status add(fixture *f, sbp_model *model, const sbp_objective_choice *choice) {
+    return sbp_objective_add(model->module, f->diag, choice, NULL);
+}
+
 /* The objective's function alone, differentiated with respect to its streams. */
 static sbp_func *derive(fixture *f, sbp_module *m) {
     sbp_func *out;
@@ -71,7 +75,7 @@ static sbp_status run_sft(void *user) {
     for (int dft = 0; dft < 2; dft++) {
         sbp_model model;
         load_tiny(f, SBP_F64, &model);
-        check(f, sbp_objective_add(model.module, f->diag, "sft", dft ? "dft" : NULL));
+        check(f, add(f, &model, &(sbp_objective_choice){.name = "sft", .loss_type = dft ? "dft" : NULL}));
         check(f, sbp_module_verify(model.module, f->diag));
         sbp_func *func = derive(f, model.module);
         sbp_tensor **values = evaluate(f, model.module, func);
@@ -103,7 +107,7 @@ static sbp_status run_group(void *user) {
     fixture *f = user;
     sbp_model model;
     load_tiny(f, SBP_F64, &model);
-    check(f, sbp_objective_add_with(model.module, f->diag, objective_test_group, NULL));
+    check(f, add(f, &model, &(sbp_objective_choice){.build = objective_test_group}));
     sbp_func *func = derive(f, model.module);
     sbp_tensor **values = evaluate(f, model.module, func);
     double s[3] = {0}, loss = 0;
@@ -157,7 +161,8 @@ static sbp_status run_dependence(void *user) {
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         sbp_model model;
         load_tiny(f, SBP_F32, &model);
-        check(f, sbp_objective_add_with(model.module, f->diag, cases[i].build, cases[i].loss_type));
+        check(f, add(f, &model,
+                     &(sbp_objective_choice){.build = cases[i].build, .loss_type = cases[i].loss_type}));
         sbp_func *func = derive(f, model.module);
         for (int32_t r = 0; r < func->result_count; r++)
             if (func->results[r].role == SBP_RESULT_GRADIENT &&
@@ -179,12 +184,12 @@ static void test_errors(void **state) {
     fixture f = fixture_create();
     sbp_model model;
     load_tiny(&f, SBP_F32, &model);
-    check_fails(&f, sbp_objective_add(model.module, f.diag, "kto", NULL), SBP_USAGE,
+    check_fails(&f, add(&f, &model, &(sbp_objective_choice){.name = "kto"}), SBP_USAGE,
                 "no objective 'kto' is built; there are: sft");
-    check_fails(&f, sbp_objective_add(model.module, f.diag, "sft", "focal"), SBP_USAGE,
+    check_fails(&f, add(&f, &model, &(sbp_objective_choice){.name = "sft", .loss_type = "focal"}), SBP_USAGE,
                 "objective sft has no loss type 'focal'; there are: nll (or chunked_nll), dft");
     assert_string_equal(sbp_objective_name(0), "sft");
-    assert_null(sbp_objective_name(1));
+    assert_null(sbp_objective_name(SBP_OBJECTIVE_COUNT));
     fixture_destroy(&f);
 }
 

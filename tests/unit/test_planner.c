@@ -75,7 +75,7 @@ static sbp_pipeline pipeline_for(bench *b, const char *config, sbp_dtype compute
     sbp_model model;
     sbp_model_options options = sbp_model_options_for(compute);
     require(b, sbp_model_load(b->arena, b->diag, dir, &options, &model));
-    require(b, sbp_objective_add(model.module, b->diag, "sft", NULL));
+    require(b, sbp_objective_add(model.module, b->diag, &(sbp_objective_choice){.name = "sft"}, NULL));
     remove_directory(b, dir);
     sbp_pipeline p = {.arena = b->arena, .diag = b->diag, .module = model.module};
     require(b, sbp_cpu_target.describe(NULL, b->diag, &p.target));

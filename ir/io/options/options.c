@@ -77,6 +77,22 @@ static bool same_name(const char *name, size_t name_length, const char *key, siz
     return true;
 }
 
+const sbp_option *sbp_option_setting_at(int32_t index) {
+    for (int32_t i = 0; i < SBP_COUNT(table); i++)
+        if (table[i].group == GROUP_OBJECTIVE && index-- == 0)
+            return &table[i];
+    return NULL;
+}
+
+const sbp_option *sbp_option_setting(const char *scalar) {
+    for (int32_t i = 0; sbp_option_setting_at(i); i++) {
+        const sbp_option *option = sbp_option_setting_at(i);
+        if (same_name(option->name, strlen(option->name), scalar, strlen(scalar)))
+            return option;
+    }
+    return NULL;
+}
+
 /* The next alias of a list, with what follows its name; false at the end. */
 static bool next_alias(const char **at, const char **name, size_t *length) {
     while (**at == ' ')

@@ -59,6 +59,11 @@ typedef struct sbp_option {
 int32_t sbp_option_count(void);
 const sbp_option *sbp_option_at(int32_t index);
 
+/* The option that is a setting of objectives under this name of a scalar ("epsilon_high"); NULL: none. Index
+ * counts through all of them instead: 0, 1, .. */
+const sbp_option *sbp_option_setting(const char *scalar);
+const sbp_option *sbp_option_setting_at(int32_t index);
+
 typedef struct sbp_options sbp_options;
 struct sbp_json; /* ir/io/json.h */
 

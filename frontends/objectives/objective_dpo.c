@@ -1,0 +1,236 @@
+/* objective_dpo.c: direct preference optimization (OBJECTIVES.md, "DPO"; TRL 1.16's dpo_trainer).
+ *
+ * A pair is two documents of one micro-batch, one group of rows. Per pair [S]:
+ *   s  = sum over the completion's rows of logp      r = s - s^ref     D = r_w - r_l (w: chosen, l: rejected)
+ *   D' = r_w / |y_w| - r_l / |y_l|                   f(x) = - log sigmoid(beta x)
+ * and the loss is the mean over the pairs of the step of
+ *   sigmoid       f(D)                               (without label smoothing, as TRL has it)
+ *   hinge         max(0, 1 - beta D)
+ *   ipo           (D' - 1 / (2 beta))^2
+ *   sigmoid_norm  f(D')
+ *   robust        ((1 - e) f(D) - e f(-D)) / (1 - 2 e)          e: label_smoothing, below 1/2
+ *   cdpo          (1 - e) f(D) + e f(-D)
+ *   apo_zero      1 - sigmoid(beta r_w) + sigmoid(beta r_l)
+ *   apo_down      sigmoid(beta r_w) + 1 - sigmoid(beta D)
+ *   sppo_hard     (r_w - 1 / (2 beta))^2 + (r_l + 1 / (2 beta))^2
+ *   sft           - mean of logp over the chosen completions' tokens of the step
+ * or of several, joined by '+', each with a weight behind a ':' ("sigmoid+sft:0.5").
+ *
+ * Of the data: weight (1 where the label counts: completions), unit (the pair), in.chosen; per pair
+ * ref_logps_sum.chosen and .rejected; of the step units (pairs), labels, labels.chosen. */
+#include "frontends/objectives/objective.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct dpo {
+    sbp_objective *o;
+    sbp_value pair;             /* [T] */
+    sbp_value won, lost;        /* [S] s */
+    sbp_value gain, loss;       /* [S] r */
+    sbp_value margin;           /* [S] D */
+    sbp_value chosen, rejected; /* [T] 1 at the counted rows of one of them */
+    sbp_value pairs;            /* scalar, fp64 */
+} dpo;
+
+/* In C it is not said which of two arguments is computed first: at most one of them builds. */
+static sbp_value op(const dpo *d, sbp_opcode code, sbp_value a, sbp_value b) {
+    return sbp_build2(d->o->builder, code, a, b);
+}
+
+static sbp_value number(const dpo *d, double value) {
+    return sbp_objective_number(d->o, value, d->margin);
+}
+
+static sbp_value plus(const dpo *d, sbp_value x, double value) {
+    return op(d, SBP_OP_add, x, number(d, value));
+}
+
+static sbp_value negative(const dpo *d, sbp_value x) {
+    return sbp_build1(d->o->builder, SBP_OP_neg, x);
+}
+
+static sbp_value square(const dpo *d, sbp_value x) {
+    return op(d, SBP_OP_mul, x, x);
+}
+
+static sbp_value beta(const dpo *d) {
+    return sbp_objective_setting(d->o, "beta", 0.1, d->margin);
+}
+
+/* sigmoid(beta x) */
+static sbp_value sigmoid(const dpo *d, sbp_value x) {
+    return sbp_build1(d->o->builder, SBP_OP_sigmoid, op(d, SBP_OP_mul, x, beta(d)));
+}
+
+/* f(x) */
+static sbp_value logistic(const dpo *d, sbp_value x) {
+    sbp_value y = op(d, SBP_OP_mul, x, beta(d));
+    return negative(d, sbp_build1(d->o->builder, SBP_OP_log_sigmoid, y));
+}
+
+/* 1 / (2 beta) */
+static sbp_value half_inverse(const dpo *d) {
+    sbp_value half = number(d, 0.5);
+    return op(d, SBP_OP_div, half, beta(d));
+}
+
+/* r / |y|; a completion without a counted token gives 0. */
+static sbp_value per_token(const dpo *d, sbp_value r, sbp_value counted) {
+    sbp_value count = sbp_objective_group_sum(d->o, counted, d->pair);
+    count = op(d, SBP_OP_max, count, number(d, 1));
+    return op(d, SBP_OP_div, r, count);
+}
+
+static sbp_value mean_margin(const dpo *d) {
+    sbp_value w = per_token(d, d->gain, d->chosen), l = per_token(d, d->loss, d->rejected);
+    return op(d, SBP_OP_sub, w, l);
+}
+
+static sbp_value loss_sigmoid(const dpo *d) {
+    return logistic(d, d->margin);
+}
+
+static sbp_value loss_hinge(const dpo *d) {
+    sbp_value scaled = op(d, SBP_OP_mul, d->margin, beta(d));
+    sbp_value slack = plus(d, negative(d, scaled), 1);
+    return op(d, SBP_OP_max, slack, number(d, 0));
+}
+
+static sbp_value loss_ipo(const dpo *d) {
+    sbp_value mean = mean_margin(d);
+    return square(d, op(d, SBP_OP_sub, mean, half_inverse(d)));
+}
+
+static sbp_value loss_sigmoid_norm(const dpo *d) {
+    return logistic(d, mean_margin(d));
+}
+
+/* (1 - e) f(D) + sign e f(-D) */
+static sbp_value smoothed(const dpo *d, sbp_value e, double sign) {
+    sbp_value right = logistic(d, d->margin), wrong = logistic(d, negative(d, d->margin));
+    right = op(d, SBP_OP_mul, right, plus(d, negative(d, e), 1));
+    wrong = op(d, SBP_OP_mul, wrong, e);
+    return op(d, sign < 0 ? SBP_OP_sub : SBP_OP_add, right, wrong);
+}
+
+static sbp_value smoothing(const dpo *d) {
+    return sbp_objective_setting(d->o, "label_smoothing", 0, d->margin);
+}
+
+static sbp_value loss_robust(const dpo *d) {
+    sbp_value e = smoothing(d), sum = smoothed(d, e, -1), twice = op(d, SBP_OP_add, e, e);
+    return op(d, SBP_OP_div, sum, plus(d, negative(d, twice), 1));
+}
+
+static sbp_value loss_cdpo(const dpo *d) {
+    return smoothed(d, smoothing(d), 1);
+}
+
+static sbp_value loss_apo_zero(const dpo *d) {
+    sbp_value w = sigmoid(d, d->gain), l = sigmoid(d, d->loss);
+    return plus(d, op(d, SBP_OP_sub, l, w), 1);
+}
+
+static sbp_value loss_apo_down(const dpo *d) {
+    sbp_value w = sigmoid(d, d->gain), both = sigmoid(d, d->margin);
+    return plus(d, op(d, SBP_OP_sub, w, both), 1);
+}
+
+static sbp_value loss_sppo_hard(const dpo *d) {
+    sbp_value wish = half_inverse(d);
+    sbp_value w = square(d, op(d, SBP_OP_sub, d->gain, wish));
+    return op(d, SBP_OP_add, w, square(d, op(d, SBP_OP_add, d->loss, wish)));
+}
+
+/* A mean over tokens where the others are means over pairs: the sum over pairs divides by their number. */
+static sbp_value loss_sft(const dpo *d) {
+    sbp_value factor = op(d, SBP_OP_div, d->pairs, sbp_build_scalar(d->o->builder, "labels.chosen"));
+    return op(d, SBP_OP_mul, negative(d, d->won), factor);
+}
+
+static const struct {
+    const char *name;
+    sbp_value (*build)(const dpo *d);
+} types[] = {
+    {"sigmoid", loss_sigmoid},
+    {"hinge", loss_hinge},
+    {"ipo", loss_ipo},
+    {"sigmoid_norm", loss_sigmoid_norm},
+    {"robust", loss_robust},
+    {"cdpo", loss_cdpo},
+    {"apo_zero", loss_apo_zero},
+    {"apo_down", loss_apo_down},
+    {"sppo_hard", loss_sppo_hard},
+    {"sft", loss_sft},
+};
+
+/* The term of one type, from its text "NAME" or "NAME:WEIGHT" of so many characters; false: no such type. */
+static bool add_term(const dpo *d, const char *text, size_t length, sbp_value *sum) {
+    size_t name = 0;
+    while (name < length && text[name] != ':')
+        name++;
+    for (int32_t i = 0; i < SBP_COUNT(types); i++) {
+        if (strlen(types[i].name) != name || memcmp(types[i].name, text, name) != 0)
+            continue;
+        sbp_value term = types[i].build(d);
+        if (name < length) {
+            char *end;
+            double weight = strtod(text + name + 1, &end);
+            if (end != text + length || name + 1 == length || !(weight > 0 && weight < 1e9))
+                return false;
+            term = op(d, SBP_OP_mul, term, number(d, weight));
+        }
+        *sum = *sum == SBP_NO_VALUE ? term : op(d, SBP_OP_add, *sum, term);
+        return true;
+    }
+    return false;
+}
+
+static sbp_value loss_of(const dpo *d) {
+    const char *at = d->o->loss_type ? d->o->loss_type : "sigmoid";
+    sbp_value sum = SBP_NO_VALUE;
+    for (bool more = true; more; at++) {
+        size_t length = strcspn(at, "+");
+        if (!add_term(d, at, length, &sum)) {
+            sbp_objective_refuse(
+                d->o, "dpo",
+                "sigmoid, hinge, ipo, sigmoid_norm, robust, cdpo, apo_zero, apo_down, sppo_hard, "
+                "sft; several joined by '+', each with ':WEIGHT' behind it if it has one");
+            return sum;
+        }
+        at += length;
+        more = *at == '+';
+    }
+    return sum;
+}
+
+/* The mean over pairs of a value per pair. */
+static void pair_mean(const dpo *d, const char *name, sbp_value x) {
+    sbp_objective_result(d->o, name, op(d, SBP_OP_div, x, d->pairs));
+}
+
+void sbp_objective_dpo(sbp_objective *o) {
+    sbp_builder *b = o->builder;
+    dpo d = {.o = o, .pair = sbp_objective_index(o, "unit"), .pairs = sbp_build_scalar(b, "units")};
+    sbp_value weight = sbp_objective_row(o, "weight"), chosen = sbp_objective_row(o, "in.chosen");
+    d.chosen = op(&d, SBP_OP_mul, weight, chosen);
+    d.rejected = op(&d, SBP_OP_sub, weight, d.chosen);
+    d.won = sbp_objective_group_sum(o, op(&d, SBP_OP_mul, d.chosen, o->logp), d.pair);
+    d.lost = sbp_objective_group_sum(o, op(&d, SBP_OP_mul, d.rejected, o->logp), d.pair);
+    d.gain = op(&d, SBP_OP_sub, d.won, sbp_objective_group(o, "ref_logps_sum.chosen"));
+    d.loss = op(&d, SBP_OP_sub, d.lost, sbp_objective_group(o, "ref_logps_sum.rejected"));
+    d.margin = op(&d, SBP_OP_sub, d.gain, d.loss);
+    pair_mean(&d, "loss", loss_of(&d));
+    sbp_value gain = op(&d, SBP_OP_mul, d.gain, beta(&d)), loss = op(&d, SBP_OP_mul, d.loss, beta(&d));
+    pair_mean(&d, "rewards/chosen", gain);
+    pair_mean(&d, "rewards/rejected", loss);
+    pair_mean(&d, "rewards/margins", op(&d, SBP_OP_sub, gain, loss));
+    pair_mean(&d, "rewards/accuracies", sbp_objective_less(o, loss, gain));
+    pair_mean(&d, "logps/chosen", d.won);
+    pair_mean(&d, "logps/rejected", d.lost);
+    sbp_value share = op(&d, SBP_OP_div, weight, sbp_objective_scalar(o, "labels"));
+    sbp_objective_result(o, "entropy", op(&d, SBP_OP_mul, share, o->entropy));
+    sbp_value of_chosen = op(&d, SBP_OP_div, d.chosen, sbp_objective_scalar(o, "labels.chosen"));
+    sbp_objective_result(o, "mean_token_accuracy", op(&d, SBP_OP_mul, of_chosen, o->hit));
+}

@@ -1,0 +1,149 @@
+/* test_objectives.c: every loss type against TRL's own code in float64, from tests/data/objectives.json
+ * (tests/golden/make_objectives.py): loss, its derivative with respect to every log-probability, metrics. */
+#include "frontend_testing.h"
+
+#include "frontends/objectives/objective.h"
+#include "ir/io/json.h"
+
+typedef struct objective_case {
+    fixture *f;
+    const sbp_json *inputs, *given; /* of the objective, and the case */
+    sbp_objective_settings settings;
+    const sbp_module *module;
+} objective_case;
+
+static const sbp_json *member(const sbp_json *object, const char *key) {
+    const sbp_json *found = sbp_json_member(object, key);
+    if (!found)
+        fail_msg("objectives.json: no '%s'", key);
+    return found;
+}
+
+static double number(fixture *f, const sbp_json *node) {
+    double value;
+    check(f, sbp_json_as_double(f->diag, node, &value));
+    return value;
+}
+
+static void fill(fixture *f, sbp_tensor *t, const sbp_json *list) {
+    assert_int_equal(t->elems, list->count);
+    for (int64_t i = 0; i < list->count; i++)
+        t->data[i] = number(f, &list->items[i]);
+}
+
+/* A scalar of the step: a count of the inputs, a setting of the case, or its default. */
+static double scalar(const objective_case *c, const char *name) {
+    const sbp_json *found = sbp_json_member(member(c->inputs, "scalars"), name);
+    if (!found)
+        found = sbp_json_member(member(c->given, "settings"), name);
+    if (found)
+        return number(c->f, found);
+    for (int32_t i = 0; i < c->settings.count; i++)
+        if (strcmp(c->settings.items[i].name, name) == 0)
+            return c->settings.items[i].value;
+    fail_msg("no value for scalar '%s'", name);
+    return 0;
+}
+
+static void bind(const objective_case *c, const sbp_value_info *info, sbp_tensor *t) {
+    const sbp_json *rows = member(c->inputs, "rows"), *groups = member(c->inputs, "groups"), *has_old;
+    if (info->role == SBP_VALUE_SCALAR) {
+        t->data[0] = scalar(c, info->name);
+    } else if (info->role == SBP_VALUE_COTANGENT) {
+        t->data[0] = strcmp(info->name, "d_loss") == 0;
+    } else if (strncmp(info->name, "has.", 4) == 0) {
+        has_old = sbp_json_member(c->given, "has_old");
+        bool has = strcmp(info->name, "has.old_logps") != 0 || (has_old && has_old->boolean);
+        for (int64_t i = 0; i < t->elems; i++)
+            t->data[i] = has;
+    } else {
+        const sbp_json *list = sbp_json_member(rows, info->name);
+        fill(c->f, t, list ? list : member(groups, info->name));
+    }
+}
+
+static void near_to(double got, double want, const char *what, const char *type) {
+    if (!(fabs(got - want) <= SBP_TOLERANCE_F64 * fmax(1, fabs(want))))
+        fail_msg("%s: %s is %.17g, expected %.17g", type, what, got, want);
+}
+
+static void compare(const objective_case *c, const sbp_func *func, sbp_tensor **values) {
+    const char *type = member(c->given, "loss_type")->string;
+    const sbp_json *dlogp = member(c->given, "dlogp"), *metrics = member(c->given, "metrics");
+    const sbp_tensor *slope = NULL;
+    double largest = 0;
+    for (int32_t r = 0; r < func->result_count; r++)
+        if (func->results[r].role == SBP_RESULT_GRADIENT &&
+            strcmp(func->values[func->results[r].target].name, "logp") == 0)
+            slope = values[func->results[r].value];
+    assert_non_null(slope);
+    near_to(result_of(func, values, "loss")->data[0], number(c->f, member(c->given, "loss")), "loss", type);
+    for (int64_t i = 0; i < dlogp->count; i++) {
+        double want = number(c->f, &dlogp->items[i]);
+        largest = fmax(largest, fabs(want));
+        near_to(slope->data[i], want, "dlogp", type);
+    }
+    assert_true(largest * 1000 > 1); /* the case says something */
+    for (int64_t i = 0; i < metrics->count; i++)
+        near_to(result_of(func, values, metrics->items[i].key)->data[0], number(c->f, &metrics->items[i]),
+                metrics->items[i].key, type);
+}
+
+static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
+    static const char *const tiny[] = {"num_hidden_layers=1"};
+    const char *name = member(given, "objective")->string;
+    const sbp_json *importance = sbp_json_member(given, "importance");
+    objective_case c = {.f = f, .given = given, .inputs = member(root, name)};
+    sbp_model model;
+    sbp_model_options options = sbp_model_options_for(SBP_F64);
+    options.set = tiny;
+    options.set_count = 1;
+    options.head = sbp_objective_head(name);
+    check(f, sbp_model_load(f->arena, f->diag, "tests/golden/llama_plain/model", &options, &model));
+    const sbp_objective_choice choice = {.name = name,
+                                         .loss_type = member(given, "loss_type")->string,
+                                         .by_sequence =
+                                             importance && strcmp(importance->string, "sequence") == 0};
+    check(f, sbp_objective_add(model.module, f->diag, &choice, &c.settings));
+    check(f, sbp_module_verify(model.module, f->diag));
+    c.module = model.module;
+    sbp_func *func;
+    check(f, sbp_autodiff_func(model.module, sbp_module_find_func(model.module, "objective"), true, f->diag,
+                               &func));
+    sbp_eval_env env = {.arena = f->arena, .diag = f->diag};
+    env.sizes.v[SBP_ONE] = 1;
+    env.sizes.v[SBP_T] = member(member(c.inputs, "rows"), "logp")->count;
+    env.sizes.v[SBP_S] = (int64_t)number(f, member(c.inputs, "group_count"));
+    sbp_tensor **values = SBP_NEW_ARRAY(f->arena, sbp_tensor *, func->value_count);
+    for (int32_t i = 0; i < func->arg_count; i++) {
+        const sbp_value_info *info = &func->values[func->args[i]];
+        values[func->args[i]] = sbp_tensor_create(f->arena, &info->type, &env.sizes);
+        bind(&c, info, values[func->args[i]]);
+    }
+    check(f, sbp_evaluate(model.module, func, &env, values));
+    compare(&c, func, values);
+}
+
+static sbp_status run_all(void *user) {
+    fixture *f = user;
+    const sbp_json *root;
+    check(f, sbp_json_read(f->arena, f->diag, "tests/data/objectives.json", 0, &root));
+    const sbp_json *cases = member(root, "cases");
+    for (int64_t i = 0; i < cases->count; i++)
+        run_case(f, root, &cases->items[i]);
+    printf("  %lld cases\n", (long long)cases->count);
+    assert_true(cases->count >= 26);
+    return SBP_OK;
+}
+
+static void test_trl(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    assert_int_equal(sbp_guard(f.arena, f.diag, run_all, &f), SBP_OK);
+    fixture_destroy(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trl)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
