@@ -34,6 +34,7 @@ static sbp_dataset_options options_of(const load_job *job) {
                                  .eos = job->chat.eos,
                                  .chat = &job->chat,
                                  .skip_bad_rows = sbp_options_is(run->options, "on-bad-row", "skip"),
+                                 .rows = run->plan ? sbp_pack_rows_wanted(run->plan->program) : SBP_ROWS_ANY,
                                  .loss_on = loss_on(run->options),
                                  .text_field = sbp_options_text(run->options, "text-field"),
                                  .vocab_size = run->info.vocab_size,
@@ -52,6 +53,8 @@ static sbp_status load_files(load_job *job, const char *option, int32_t first, i
     o.files = files;
     o.file_count = count;
     SBP_TRY(sbp_dataset_load(run->diag, &o, out));
+    if (run->plan)
+        SBP_TRY(sbp_pack_check_data(run->plan->program, run->diag, *out));
     job->chat.quiet = true; /* it was said */
     return SBP_OK;
 }
@@ -127,6 +130,10 @@ static sbp_status load_body(void *user) {
                                         (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
     SBP_TRY(find_template(job, known_model(run->info.tokenizer)));
     int32_t files = sbp_options_list_count(run->options, "data");
+    if (run->data && (!run->data->texts || sbp_pack_rows_wanted(run->plan->program) != SBP_ROWS_TEXTS)) {
+        sbp_dataset_destroy(run->data); /* what else it has to have was not known */
+        run->data = NULL;
+    }
     if (run->data)
         SBP_TRY(check_ids(run));
     else if (files > 0)

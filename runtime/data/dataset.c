@@ -1,6 +1,7 @@
 /* dataset.c: files of rows to documents in memory. */
 #include "runtime/data/dataset.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +15,8 @@ typedef struct dataset_loader {
     sbp_document_maker maker;
     sbp_dataset *data;
     int64_t overlong_count; /* with SBP_OVERLONG_ERROR */
-    char overlong_where[512];
-    int64_t overlong_first, overlong_most;
+    char overlong_where[512], overlong_what[80];
+    int64_t overlong_most;
     sbp_diag *row_diag; /* where rows may be wrong: their messages, before it is known what becomes of them */
 } dataset_loader;
 
@@ -55,6 +56,59 @@ static sbp_status out_of_memory(const dataset_loader *l) {
                     (long long)l->data->row_count, (long long)l->data->token_count);
 }
 
+/* Place of a name among those that the data know; -1: no room for another. */
+static int32_t place_of(const char **names, int32_t *count, int32_t most, const char *name) {
+    for (int32_t i = 0; i < *count; i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    if (*count == most)
+        return -1;
+    names[*count] = name;
+    return (*count)++;
+}
+
+/* Room in every array of numbers for what has been added; new places are 0. */
+static bool pad(double **values, int64_t *capacities, int32_t arrays, int64_t count, int64_t added) {
+    for (int32_t k = 0; k < arrays; k++) {
+        bool fresh = values[k] == NULL;
+        if (!reserve(&values[k], &capacities[k], count + added, sizeof **values))
+            return false;
+        int64_t from = fresh ? 0 : count;
+        memset(values[k] + from, 0, (size_t)(count + added - from) * sizeof **values);
+    }
+    return true;
+}
+
+/* What stands beside tokens [first, first + count) of a document that becomes number doc_count. */
+static sbp_status add_numbers(dataset_loader *l, const sbp_document *d, int64_t first, int64_t count,
+                              sbp_doc *doc) {
+    sbp_dataset *data = l->data;
+    int32_t columns[SBP_DOCUMENT_COLUMNS], numbers[SBP_DOCUMENT_NUMBERS];
+    bool room = true;
+    for (int32_t k = 0; k < d->column_count; k++)
+        room &= (columns[k] = place_of(data->column_names, &data->column_count, SBP_DATA_COLUMNS,
+                                       d->columns[k].name)) >= 0;
+    for (int32_t k = 0; k < d->number_count; k++)
+        room &= (numbers[k] = place_of(data->number_names, &data->number_count, SBP_DATA_NUMBERS,
+                                       d->numbers[k].name)) >= 0;
+    if (!room)
+        return sbp_fail(l->diag, SBP_INTERNAL, "more than %d columns or %d numbers of documents",
+                        SBP_DATA_COLUMNS, SBP_DATA_NUMBERS);
+    if (!pad(data->columns, data->column_capacity, data->column_count, data->token_count, count) ||
+        !pad(data->numbers, data->number_capacity, data->number_count, data->doc_count, 1))
+        return out_of_memory(l);
+    for (int32_t k = 0; k < d->column_count; k++) {
+        memcpy(data->columns[columns[k]] + data->token_count, d->columns[k].values + first,
+               (size_t)count * sizeof(double));
+        doc->columns |= 1u << columns[k];
+    }
+    for (int32_t k = 0; k < d->number_count; k++) {
+        data->numbers[numbers[k]][data->doc_count] = d->numbers[k].value;
+        doc->numbers |= 1u << numbers[k];
+    }
+    return SBP_OK;
+}
+
 static sbp_status add_document(dataset_loader *l, const sbp_document *d, int64_t first, int64_t count) {
     sbp_dataset *data = l->data;
     int64_t tokens = data->token_count, capacity = data->token_capacity, labels_capacity = capacity;
@@ -68,8 +122,10 @@ static sbp_status add_document(dataset_loader *l, const sbp_document *d, int64_t
     int64_t labels = 0;
     for (int64_t i = 1; i < count; i++)
         labels += d->labels[first + i] >= 0;
-    data->docs[data->doc_count++] = (sbp_doc){
+    sbp_doc doc = {
         .first = tokens, .count = count, .labels = labels, .row = data->read_count, .part = d->part};
+    SBP_TRY(add_numbers(l, d, first, count, &doc));
+    data->docs[data->doc_count++] = doc;
     data->token_count += count;
     data->label_count += labels;
     data->longest = count > data->longest ? count : data->longest;
@@ -104,6 +160,15 @@ static bool has_label(const sbp_document *d) {
     return false;
 }
 
+/* A row, or a document of one, that is too long for the plan, and must not be. */
+static void note_overlong(dataset_loader *l, const line_job *job, const char *what, int64_t count) {
+    if (l->overlong_count++ == 0) {
+        snprintf(l->overlong_where, sizeof l->overlong_where, "%s", job->where);
+        snprintf(l->overlong_what, sizeof l->overlong_what, "%s", what);
+    }
+    l->overlong_most = count > l->overlong_most ? count : l->overlong_most;
+}
+
 /* What becomes of a document, as documents of one row. */
 static sbp_status place_document(dataset_loader *l, const line_job *job, sbp_document d) {
     int64_t most = l->options->max_tokens;
@@ -136,15 +201,60 @@ static sbp_status place_document(dataset_loader *l, const line_job *job, sbp_doc
         l->data->dropped++;
         return SBP_OK;
     default:
-        if (l->overlong_count++ == 0) {
-            size_t length = strlen(job->where);
-            length = length < sizeof l->overlong_where ? length : sizeof l->overlong_where - 1;
-            memcpy(l->overlong_where, job->where, length);
-            l->overlong_first = d.count;
-        }
-        l->overlong_most = d.count > l->overlong_most ? d.count : l->overlong_most;
+        note_overlong(l, job, sbp_arena_printf(job->arena, "a document of %lld tokens", (long long)d.count),
+                      d.count);
         return SBP_OK;
     }
+}
+
+/* "documents of 12 + 30 tokens that belong together" */
+static const char *lengths_of(const line_job *job) {
+    sbp_text out;
+    sbp_text_init(&out, job->arena);
+    sbp_text_add(&out, "documents of ");
+    for (int32_t i = 0; i < job->documents.count; i++)
+        sbp_text_add(&out, "%s%lld", i ? " + " : "", (long long)job->documents.documents[i].count);
+    sbp_text_add(&out, " tokens that belong together");
+    return out.data;
+}
+
+/* A row whose documents belong together. Cut, each keeps its share of the greatest length; a document without
+ * a label then leaves the row out. */
+static sbp_status place_unit(dataset_loader *l, const line_job *job) {
+    const sbp_documents *all = &job->documents;
+    int64_t most = l->options->max_tokens, share = most / (all->count > 0 ? all->count : 1), total = 0;
+    bool truncate = l->options->overlong == SBP_OVERLONG_TRUNCATE && most > 0, cut = false, whole = true;
+    for (int32_t i = 0; i < all->count; i++) {
+        sbp_document *d = &all->documents[i];
+        cut |= truncate && d->count > share;
+        if (truncate && d->count > share)
+            d->count = share;
+        whole &= d->count > 0 && (!truncate || has_label(d));
+        total += d->count;
+    }
+    l->data->truncated += cut;
+    if (!whole || (most > 0 && total > most && l->options->overlong == SBP_OVERLONG_DROP)) {
+        l->data->dropped++;
+        return SBP_OK;
+    }
+    if (most > 0 && total > most) {
+        note_overlong(l, job, lengths_of(job), total);
+        return SBP_OK;
+    }
+    for (int32_t i = 0; i < all->count; i++)
+        SBP_TRY(add_document(l, &all->documents[i], 0, all->documents[i].count));
+    l->data->longest = total > l->data->longest ? total : l->data->longest;
+    return SBP_OK;
+}
+
+static sbp_status place_row(void *user) {
+    line_job *job = user;
+    dataset_loader *l = job->loader;
+    if (job->documents.count > 1)
+        return place_unit(l, job);
+    for (int32_t i = 0; i < job->documents.count; i++)
+        SBP_TRY(place_document(l, job, job->documents.documents[i]));
+    return SBP_OK;
 }
 
 static sbp_status make_row(void *user) {
@@ -154,6 +264,11 @@ static sbp_status make_row(void *user) {
     job->where = sbp_arena_printf(job->arena, "%s:%lld", job->path, (long long)job->line);
     SBP_TRY(sbp_row_parse(job->arena, diag_of(l), job->where, job->text, job->length, &l->row_options,
                           &l->form, &row));
+    l->data->texts &= row.form.type != SBP_ROW_PAIR && row.form.type != SBP_ROW_PROMPT;
+    if (l->options->rows == SBP_ROWS_PAIRS && row.form.type != SBP_ROW_PAIR)
+        return sbp_fail(diag_of(l), SBP_INPUT,
+                        "%s: the objective compares two answers: 'chosen' and 'rejected' are expected",
+                        job->where);
     SBP_TRY(sbp_documents_make(&l->maker, job->arena, &row, &job->documents));
     for (int32_t i = 0; i < job->documents.count; i++)
         SBP_TRY(check_ids(job, &job->documents.documents[i]));
@@ -184,8 +299,8 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
         status = SBP_OK;
         sbp_diag_clear(l->row_diag);
     } else {
-        for (int32_t i = 0; status == SBP_OK && i < job.documents.count; i++)
-            status = place_document(l, &job, job.documents.documents[i]);
+        if (status == SBP_OK)
+            status = sbp_guard(job.arena, l->diag, place_row, &job);
     }
     if (status == SBP_OK && l->data->doc_count > docs) {
         if (reserve(&l->data->rows, &l->data->row_capacity, l->data->row_count + 2, sizeof *l->data->rows)) {
@@ -211,13 +326,13 @@ static sbp_status check_all(const dataset_loader *l) {
     const sbp_dataset *d = l->data;
     const sbp_dataset_options *o = l->options;
     if (l->overlong_count > 0)
-        return sbp_fail(
-            l->diag, SBP_INPUT,
-            "%s: a document of %lld tokens, the plan has room for %lld; %lld such row%s, the longest "
-            "of %lld tokens: compile with --seq-len %lld, or give --overlong truncate, split or drop",
-            l->overlong_where, (long long)l->overlong_first, (long long)o->max_tokens,
-            (long long)l->overlong_count, l->overlong_count == 1 ? "" : "s", (long long)l->overlong_most,
-            (long long)l->overlong_most);
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "%s: %s, the plan has room for %lld; %lld such row%s, the longest "
+                        "of %lld tokens: compile with --seq-len %lld, or give --overlong truncate%s or drop",
+                        l->overlong_where, l->overlong_what, (long long)o->max_tokens,
+                        (long long)l->overlong_count, l->overlong_count == 1 ? "" : "s",
+                        (long long)l->overlong_most, (long long)l->overlong_most,
+                        strchr(l->overlong_what, '+') ? "" : ", split");
     say(l, d->truncated, "cut to the greatest length");
     say(l, d->split, "split at the greatest length");
     say(l, d->dropped,
@@ -238,6 +353,10 @@ static void hash_all(sbp_dataset *d) {
     hash = sbp_hash_bytes(d->labels, (size_t)d->token_count * sizeof *d->labels, hash);
     for (int64_t i = 0; i < d->doc_count; i++)
         hash = sbp_hash_bytes(&d->docs[i].count, sizeof d->docs[i].count, hash);
+    for (int32_t k = 0; k < d->column_count; k++)
+        hash = sbp_hash_bytes(d->columns[k], (size_t)d->token_count * sizeof(double), hash);
+    for (int32_t k = 0; k < d->number_count; k++)
+        hash = sbp_hash_bytes(d->numbers[k], (size_t)d->doc_count * sizeof(double), hash);
     d->hash = sbp_hash_bytes(d->rows, (size_t)d->row_count * sizeof *d->rows, hash);
 }
 
@@ -252,18 +371,22 @@ static sbp_status load_files(dataset_loader *l) {
 }
 
 sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options, sbp_dataset **out) {
-    dataset_loader l = {.diag = diag,
-                        .options = options,
-                        .row_options = {.text_field = options->text_field,
-                                        .vocab_size = options->vocab_size,
-                                        .no_pairs = "the objective trains on single texts"},
-                        .row_diag = options->skip_bad_rows ? sbp_diag_create() : NULL,
-                        .maker = {.tokenizer = options->tokenizer,
-                                  .loss_on = options->loss_on,
-                                  .diag = diag,
-                                  .eos = options->eos,
-                                  .chat_options = options->chat,
-                                  .chat_arena = sbp_arena_create()}};
+    dataset_loader l = {
+        .diag = diag,
+        .options = options,
+        .row_options = {.text_field = options->text_field,
+                        .vocab_size = options->vocab_size,
+                        .fields = options->rows == SBP_ROWS_SCORED || options->rows == SBP_ROWS_PAIRS,
+                        .no_pairs = options->rows == SBP_ROWS_TEXTS || options->rows == SBP_ROWS_SCORED
+                                        ? "the objective trains on single texts"
+                                        : NULL},
+        .row_diag = options->skip_bad_rows ? sbp_diag_create() : NULL,
+        .maker = {.tokenizer = options->tokenizer,
+                  .loss_on = options->loss_on,
+                  .diag = diag,
+                  .eos = options->eos,
+                  .chat_options = options->chat,
+                  .chat_arena = sbp_arena_create()}};
     l.data = sbp_malloc(sizeof *l.data);
     sbp_status status = SBP_MACHINE;
     if (l.data)
@@ -271,6 +394,7 @@ sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options, 
     if (!l.data || !l.maker.chat_arena || (options->skip_bad_rows && !l.row_diag)) {
         status = sbp_fail(diag, SBP_MACHINE, "out of memory for the data");
     } else {
+        l.data->texts = true;
         l.maker.diag = diag_of(&l);
         status = load_files(&l);
     }
@@ -289,6 +413,10 @@ void sbp_dataset_destroy(sbp_dataset *data) {
     free(data->tokens);
     free(data->labels);
     free(data->docs);
+    for (int32_t k = 0; k < SBP_DATA_COLUMNS; k++)
+        free(data->columns[k]);
+    for (int32_t k = 0; k < SBP_DATA_NUMBERS; k++)
+        free(data->numbers[k]);
     free(data->rows);
     free(data);
 }

@@ -1,6 +1,7 @@
 /* dataset.h: all rows of some files as tokens in memory, and the order in which steps take them.
  *
- * A row of data becomes one document (several when an overlong one is split). The label of a position is the
+ * A row of data becomes one document (several when an overlong one is split), or those of a preference, which
+ * belong together: such a row is used whole or not at all. The label of a position is the
  * next token of the same document; here labels still name their own token, as in the files, and the packer
  * shifts them. The first token of a document is never a label.
  *
@@ -10,7 +11,8 @@
  * A step takes the next --batch-size rows, or as many as have at most --batch-tokens tokens (at least one);
  * the last step of an epoch takes what is left.
  *
- * Memory: 8 bytes per token. Threads: a loaded dataset is constant; a sampler belongs to one thread.
+ * Memory: 8 bytes per token, and 8 for each number that rows have per token. Threads: a loaded dataset is
+ * constant; a sampler belongs to one thread.
  */
 #ifndef SBP_RUNTIME_DATA_DATASET_H
 #define SBP_RUNTIME_DATA_DATASET_H
@@ -24,10 +26,19 @@ typedef enum sbp_overlong {
     SBP_OVERLONG_DROP      /* leave the row out */
 } sbp_overlong;
 
+/* What rows have to be. */
+typedef enum sbp_rows_wanted {
+    SBP_ROWS_TEXTS,  /* single documents; numbers beside them are ignored like other keys */
+    SBP_ROWS_SCORED, /* single documents with the numbers that stand beside them */
+    SBP_ROWS_PAIRS,  /* two answers each, and their numbers */
+    SBP_ROWS_ANY     /* it is not known yet: any, without numbers */
+} sbp_rows_wanted;
+
 typedef struct sbp_dataset_options {
     const char *const *files;
     int32_t file_count;
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
+    sbp_rows_wanted rows;
     sbp_loss_on loss_on;
     const char *text_field;
     int64_t vocab_size; /* 0: unknown */
@@ -43,17 +54,28 @@ typedef struct sbp_doc {
     int64_t labels;       /* counted ones, positions 1 .. count - 1 */
     int64_t row;          /* of the files, all rows counted from 0 */
     const char *part;
+    uint32_t columns, numbers; /* which of the data's it has, by bit */
 } sbp_doc;
+
+enum { SBP_DATA_COLUMNS = 8, SBP_DATA_NUMBERS = 16 };
 
 typedef struct sbp_dataset {
     int32_t *tokens, *labels; /* [token_count]; labels: -100 none */
     int64_t token_count, token_capacity;
+    /* Numbers beside the tokens and documents, under the names that rows give them (tokenize.h); 0 where a
+     * document has none. */
+    const char *column_names[SBP_DATA_COLUMNS], *number_names[SBP_DATA_NUMBERS];
+    int32_t column_count, number_count;
+    double *columns[SBP_DATA_COLUMNS]; /* [token_count] each; [i] is about token i */
+    double *numbers[SBP_DATA_NUMBERS]; /* [doc_count] each */
+    int64_t column_capacity[SBP_DATA_COLUMNS], number_capacity[SBP_DATA_NUMBERS];
     sbp_doc *docs;
     int64_t doc_count, doc_capacity;
     int64_t *rows; /* [row_count + 1]: first document of each row that is used */
     int64_t row_count, row_capacity;
+    bool texts; /* every row is a single document, with what is trained on */
     int64_t label_count;
-    int64_t longest;    /* tokens of the longest document */
+    int64_t longest;    /* tokens of the longest document, or of documents that belong together */
     int64_t read_count; /* rows in the files */
     int64_t dropped, truncated, split, empty, bad;
     uint64_t hash; /* of everything above */

@@ -1,17 +1,28 @@
-/* pack.h: the documents of a step into micro-batches, and the columns of a micro-batch.
+/* pack.h: the documents of a step into micro-batches, and what a program wants to know of them.
  *
- * Best fit, longest first: documents by descending length (equal ones in order), each into the micro-batch
- * with the least space that suffices (of equal ones the oldest), a new one when there is none. None is split.
- * Inside a micro-batch documents keep the order of the data. Nothing here depends on anything but the
- * lengths.
+ * Best fit, longest first: units by descending length (equal ones in order), each into the micro-batch with
+ * the least space that suffices (of equal ones the oldest), a new one when there is none. None is split. A
+ * unit is a document; where the program asks for "unit", all documents of one row of data (a preference's two
+ * answers). Inside a micro-batch documents keep the order of the data. Nothing here depends on anything but
+ * the lengths.
  *
- * Columns, by row: tok; pos, counted from 0 in every document; first, the row where the document begins;
- * shared_end and own, the same (no prompt is shared); label, the next token of the document (0 in its last
- * row), and weight, 1 where that label counts, else 0; doc, the document's number in the micro-batch; sample,
- * its number in the data.
+ * The program declares what it wants by the names of its row inputs and scalars; nothing else is known here
+ * of objectives.
+ *   per row    tok; pos, counted from 0 in every document; first, the row where the document begins;
+ *              shared_end and own, the same (no prompt is shared); label, the next token of the document (0
+ *              in its last row), and weight, 1 where that label counts, else 0; doc and unit, the number of
+ *              the document and of the unit in the micro-batch; sample, the document's number in the data;
+ *              doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
+ *              ("in.chosen"); NAME, what rows give under that name for the token that is the row's label, or
+ *              for the document as a whole ("old_logps", "advantage"; tokenize.h), 0 where there is none;
+ *              has.NAME, 1 in documents that have it
+ *   per group  NAME.PART, the number NAME of the unit's document of that part ("ref_logps_sum.chosen"); NAME
+ *              where documents are the groups. S is the number of units of the micro-batch where the program
+ *              asks for unit, of documents where it asks for doc, else 0
+ *   scalars    of the whole step, at least 1: labels, those that count; labels.PART, those of documents of
+ *              that part; docs; units; longest, tokens of the longest document
  *
- * Memory: that of the columns which the program asks for, 4 bytes per row each, for the longest micro-batch
- * so far. Threads: one thread at a time.
+ * Memory: 8 bytes per row for each column, for the longest micro-batch so far. Threads: one thread at a time.
  */
 #ifndef SBP_RUNTIME_DATA_PACK_H
 #define SBP_RUNTIME_DATA_PACK_H
@@ -22,10 +33,13 @@
 typedef struct sbp_micro_batch {
     const int64_t *docs; /* of the dataset, ascending */
     int64_t count;
+    int64_t units;  /* rows of data that they are of; documents where these are packed on their own */
+    int64_t groups; /* S */
+    bool by_unit;   /* groups are units */
     int64_t rows, labels;
 } sbp_micro_batch;
 
-enum { SBP_PACK_COLUMNS = 9 };
+enum { SBP_PACK_COLUMNS = 32 };
 
 typedef struct sbp_packer {
     int64_t most_rows;
@@ -34,6 +48,9 @@ typedef struct sbp_packer {
     int32_t part_count, part_capacity;
     int64_t rows, labels, doc_count;
     int64_t longest; /* tokens of the longest document */
+    bool units;      /* documents of a row stay together */
+    bool groups;     /* the program has groups of rows: units, else documents */
+    bool too_many;   /* the program wants more columns than there is room for */
     /* memory */
     int64_t *docs, doc_capacity; /* what parts point into, and the order of packing */
     struct sbp_pack_item *items;
@@ -41,6 +58,7 @@ typedef struct sbp_packer {
     struct sbp_pack_bin *bins;
     int64_t bin_capacity;
     sbp_column columns[SBP_PACK_COLUMNS];
+    bool by_group[SBP_PACK_COLUMNS]; /* a number per group, not per row */
     int32_t column_count;
     int64_t row_capacity[SBP_PACK_COLUMNS];
     void *memory[SBP_PACK_COLUMNS];
@@ -57,5 +75,21 @@ sbp_status sbp_packer_check(const sbp_packer *packer, sbp_diag *diag, int64_t mo
 /* Fills packer->columns for one micro-batch, for sbp_executor_bind. */
 sbp_status sbp_packer_columns(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data,
                               const sbp_micro_batch *part) SBP_CHECKED;
+
+/* A number of a whole step, one of these rows, by its name as a scalar; rows NULL: the first row_count of the
+ * data. False: there is no such number. */
+bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_count, const char *name,
+                    double *out);
+
+/* What rows a program wants, by what it asks for. */
+sbp_rows_wanted sbp_pack_rows_wanted(const sbp_program *program);
+/* SBP_INPUT when a document lacks a number that the program reads and does not ask about with "has.". */
+sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag,
+                               const sbp_dataset *data) SBP_CHECKED;
+
+/* ---- between pack.c and pack_columns.c -------------------------------------------------------------- */
+
+void sbp_packer_want(sbp_packer *packer, const sbp_program *program);
+bool sbp_pack_grow(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes);
 
 #endif

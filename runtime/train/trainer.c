@@ -82,21 +82,23 @@ static bool stop_asked(const sbp_trainer *t) {
 }
 
 /* Numbers of the whole step, of which no micro-batch knows. */
-static void set_totals(sbp_trainer *t, int64_t labels, int64_t longest) {
-    sbp_executor_set_scalar(t->executor, "labels", labels > 1 ? (double)labels : 1);
-    sbp_executor_set_scalar(t->executor, "longest", (double)longest);
+static void set_totals(sbp_trainer *t, const sbp_dataset *data, const int64_t *rows, int64_t row_count) {
+    double value;
+    for (int32_t s = 0; s < t->program->scalar_count; s++)
+        if (sbp_pack_total(data, rows, row_count, t->program->scalars[s], &value))
+            sbp_executor_set_scalar(t->executor, t->program->scalars[s], value);
 }
 
 static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                            const sbp_micro_batch *part, const char *entry) {
     SBP_TRY(sbp_packer_columns(&t->packer, diag, data, part));
-    SBP_TRY(sbp_executor_bind(t->executor, part->rows, 0, t->packer.columns, t->packer.column_count, diag));
+    SBP_TRY(sbp_executor_bind(t->executor, part->rows, part->groups, t->packer.columns,
+                              t->packer.column_count, diag));
     return sbp_executor_run(t->executor, entry, diag);
 }
 
 /* All micro-batches of the packed step. */
 static sbp_status run_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const char *entry) {
-    set_totals(t, t->packer.labels, t->packer.longest);
     for (int32_t i = 0; i < t->packer.part_count; i++) {
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
@@ -108,6 +110,7 @@ static sbp_status run_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
 sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                             int64_t row_count) {
     SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
+    set_totals(t, data, rows, row_count);
     return sbp_packer_check(&t->packer, diag, t->most_parts);
 }
 
@@ -316,7 +319,7 @@ sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_datase
                   sbp_executor_elems(t->executor, s.vector) < t->program->t_max))
         return sbp_fail(diag, SBP_INPUT, "the plan cannot score: 'logp' is not one number per row");
     SBP_TRY(clear_results(t, diag));
-    set_totals(t, data->label_count, data->longest);
+    set_totals(t, data, NULL, data->row_count);
     SBP_TRY(score_rows(&s));
     return read_results(t, diag);
 }

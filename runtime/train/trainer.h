@@ -5,8 +5,8 @@
  * over the micro-batches of terms that were divided by step-wide denominators before, so nothing is rescaled
  * here. The names of outputs are the program's.
  *
- * Scalars that are set where the program has them: labels (counted labels of the step, at least 1), longest
- * (tokens of the longest document of the step; in an evaluation or a scoring, of all its data), lr,
+ * Scalars that are set where the program has them: the numbers of the whole step that pack.h knows (in an
+ * evaluation or a scoring, of all its data), lr,
  * beta1, one_minus_beta1, beta2, one_minus_beta2, eps, momentum, weight_decay, bias1 = 1 - beta1^t,
  * bias2_sqrt = sqrt(1 - beta2^t), max_grad_norm.
  *

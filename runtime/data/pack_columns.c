@@ -1,0 +1,324 @@
+/* pack_columns.c: what a program wants to know of each row, of each group of rows, and of a whole step; all
+ * by name (pack.h). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/data/pack.h"
+
+typedef enum source {
+    TOK,
+    POS,
+    FIRST,
+    LABEL,
+    WEIGHT,
+    DOC,
+    UNIT,
+    SAMPLE,
+    DOC_LABELS, /* counted labels of the row's document */
+    IN_PART,    /* 1 in documents of the part */
+    HAS,        /* 1 in documents that have the column or number */
+    COLUMN,
+    NUMBER,
+    OF_PART /* per group: the number of its document of that part */
+} source;
+
+static const struct {
+    const char *name;
+    source source;
+    sbp_dtype dtype;
+} fixed[] = {
+    {"tok", TOK, SBP_I32},
+    {"pos", POS, SBP_I32},
+    {"first", FIRST, SBP_I32},
+    {"shared_end", FIRST, SBP_I32},
+    {"own", FIRST, SBP_I32},
+    {"label", LABEL, SBP_I32},
+    {"weight", WEIGHT, SBP_F32},
+    {"doc", DOC, SBP_I32},
+    {"unit", UNIT, SBP_I32},
+    {"sample", SAMPLE, SBP_I32},
+    {"doc.labels", DOC_LABELS, SBP_F64},
+};
+
+static bool begins(const char *name, const char *prefix) {
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+static source source_of(const char *name, bool by_group) {
+    for (int i = 0; i < SBP_COUNT(fixed); i++)
+        if (!by_group && strcmp(fixed[i].name, name) == 0)
+            return fixed[i].source;
+    return by_group ? OF_PART : begins(name, "in.") ? IN_PART : begins(name, "has.") ? HAS : COLUMN;
+}
+
+static sbp_dtype dtype_of(const char *name) {
+    for (int i = 0; i < SBP_COUNT(fixed); i++)
+        if (strcmp(fixed[i].name, name) == 0)
+            return fixed[i].dtype;
+    return SBP_F64;
+}
+
+static bool want(sbp_packer *p, const char *name, bool by_group) {
+    for (int32_t c = 0; c < p->column_count; c++)
+        if (strcmp(p->columns[c].name, name) == 0)
+            return true;
+    if (p->column_count == SBP_PACK_COLUMNS)
+        return false;
+    p->by_group[p->column_count] = by_group;
+    p->columns[p->column_count++] = (sbp_column){.name = name, .dtype = dtype_of(name)};
+    return true;
+}
+
+void sbp_packer_want(sbp_packer *p, const sbp_program *program) {
+    if (!program)
+        for (int i = 0; i < SBP_COUNT(fixed); i++)
+            want(p, fixed[i].name, false);
+    else
+        want(p, "first", false); /* chunk tables always need it */
+    for (int32_t i = 0; program && i < program->row_input_count; i++) {
+        const sbp_row_input *input = &program->row_inputs[i];
+        bool by_group = program->buffers[input->buffer].rows.c[SBP_S] != 0;
+        if (input->kind == SBP_ROW_COLUMN)
+            p->too_many |= !want(p, input->column, by_group);
+        p->units |= strcmp(input->column, "unit") == 0;
+        p->groups |= strcmp(input->column, "unit") == 0 || strcmp(input->column, "doc") == 0;
+    }
+}
+
+/* ---- numbers of the data by name -------------------------------------------------------------------- */
+
+static int32_t find(const char *const *names, int32_t count, const char *name, size_t length) {
+    for (int32_t i = 0; i < count; i++)
+        if (strlen(names[i]) == length && memcmp(names[i], name, length) == 0)
+            return i;
+    return -1;
+}
+
+/* A document's column or number of this name, as one number per token; all 0 where it has none. */
+typedef struct beside {
+    int32_t column, number; /* of the data; -1: no such */
+} beside;
+
+static beside beside_of(const sbp_dataset *data, const char *name) {
+    size_t length = strlen(name);
+    return (beside){find(data->column_names, data->column_count, name, length),
+                    find(data->number_names, data->number_count, name, length)};
+}
+
+static bool has_column(const sbp_doc *doc, beside b) {
+    return b.column >= 0 && (doc->columns >> b.column & 1);
+}
+
+static bool has_number(const sbp_doc *doc, beside b) {
+    return b.number >= 0 && (doc->numbers >> b.number & 1);
+}
+
+/* ---- columns ---------------------------------------------------------------------------------------- */
+
+typedef struct filling {
+    const sbp_dataset *data;
+    const sbp_micro_batch *part;
+    const char *name;
+    source source;
+} filling;
+
+/* One document of a column of integers, which begins at row `row`. */
+static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, int64_t unit, int64_t row,
+                          int32_t *out) {
+    const int32_t *tokens = f->data->tokens + doc->first, *labels = f->data->labels + doc->first;
+    for (int64_t i = 0; i < doc->count; i++) {
+        bool last = i + 1 == doc->count;
+        switch (f->source) {
+        case TOK:
+            out[i] = tokens[i];
+            break;
+        case POS:
+            out[i] = (int32_t)i;
+            break;
+        case LABEL: /* of a position that does not count: the token that follows */
+            out[i] = last ? 0 : labels[i + 1] >= 0 ? labels[i + 1] : tokens[i + 1];
+            break;
+        case DOC:
+            out[i] = (int32_t)k;
+            break;
+        case UNIT:
+            out[i] = (int32_t)unit;
+            break;
+        case SAMPLE:
+            out[i] = (int32_t)f->part->docs[k];
+            break;
+        default: /* first, shared_end, own */
+            out[i] = (int32_t)row;
+        }
+    }
+}
+
+static void fill_weights(const filling *f, const sbp_doc *doc, float *out) {
+    const int32_t *labels = f->data->labels + doc->first;
+    for (int64_t i = 0; i < doc->count; i++)
+        out[i] = i + 1 < doc->count && labels[i + 1] >= 0 ? 1.0f : 0.0f;
+}
+
+/* A row's number is about the token that is its label: the next one. */
+static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
+    double all = 0;
+    const double *values = NULL;
+    beside b = beside_of(f->data, f->source == HAS ? f->name + strlen("has.") : f->name);
+    if (f->source == DOC_LABELS)
+        all = (double)doc->labels;
+    else if (f->source == IN_PART)
+        all = strcmp(doc->part, f->name + strlen("in.")) == 0;
+    else if (f->source == HAS)
+        all = has_column(doc, b) || has_number(doc, b);
+    else if (has_column(doc, b))
+        values = f->data->columns[b.column] + doc->first;
+    else if (has_number(doc, b))
+        all = f->data->numbers[b.number][doc - f->data->docs];
+    for (int64_t i = 0; i < doc->count; i++)
+        out[i] = !values ? all : i + 1 < doc->count ? values[i + 1] : 0;
+}
+
+/* "ref_logps_sum.chosen" */
+static void fill_group(const filling *f, double *out) {
+    const char *dot = strrchr(f->name, '.');
+    size_t length = dot ? (size_t)(dot - f->name) : strlen(f->name);
+    int32_t number = find(f->data->number_names, f->data->number_count, f->name, length);
+    for (int64_t k = 0, unit = -1; k < f->part->count; k++) {
+        const sbp_doc *doc = &f->data->docs[f->part->docs[k]];
+        if (k == 0 || !f->part->by_unit || doc->row != doc[-1].row)
+            out[++unit] = 0;
+        bool is_part = !dot || strcmp(doc->part, dot + 1) == 0;
+        if (is_part && number >= 0 && (doc->numbers >> number & 1))
+            out[unit] = f->data->numbers[number][doc - f->data->docs];
+    }
+}
+
+static void fill(const filling *f, sbp_dtype dtype, void *memory) {
+    int64_t row = 0, unit = -1;
+    if (f->source == OF_PART) {
+        fill_group(f, memory);
+        return;
+    }
+    for (int64_t k = 0; k < f->part->count; k++) {
+        const sbp_doc *doc = &f->data->docs[f->part->docs[k]];
+        unit += k == 0 || doc->row != f->data->docs[f->part->docs[k - 1]].row;
+        if (dtype == SBP_F64)
+            fill_doubles(f, doc, (double *)memory + row);
+        else if (dtype == SBP_F32)
+            fill_weights(f, doc, (float *)memory + row);
+        else
+            fill_integers(f, doc, k, unit, row, (int32_t *)memory + row);
+        row += doc->count;
+    }
+}
+
+sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *data,
+                              const sbp_micro_batch *part) {
+    if (p->too_many)
+        return sbp_fail(diag, SBP_INPUT, "the program wants more than %d columns of the data",
+                        SBP_PACK_COLUMNS);
+    for (int32_t c = 0; c < p->column_count; c++) {
+        sbp_column *column = &p->columns[c];
+        filling f = {data, part, column->name, source_of(column->name, p->by_group[c])};
+        column->count = p->by_group[c] ? part->groups : part->rows;
+        if (!sbp_pack_grow(&p->memory[c], &p->row_capacity[c], column->count, sizeof(double)))
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for the columns of %lld rows",
+                            (long long)part->rows);
+        fill(&f, column->dtype, p->memory[c]);
+        column->data = p->memory[c];
+    }
+    return SBP_OK;
+}
+
+/* ---- numbers of a step ------------------------------------------------------------------------------ */
+
+static bool is_total(const char *name) {
+    return strcmp(name, "labels") == 0 || strcmp(name, "docs") == 0 || strcmp(name, "units") == 0 ||
+           strcmp(name, "longest") == 0 || begins(name, "labels.");
+}
+
+bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_count, const char *name,
+                    double *out) {
+    int64_t sum = 0;
+    for (int64_t r = 0; is_total(name) && r < row_count; r++) {
+        int64_t row = rows ? rows[r] : r;
+        sum += strcmp(name, "units") == 0;
+        for (int64_t d = data->rows[row]; d < data->rows[row + 1]; d++) {
+            const sbp_doc *doc = &data->docs[d];
+            if (strcmp(name, "longest") == 0)
+                sum = doc->count > sum ? doc->count : sum;
+            else if (strcmp(name, "docs") == 0)
+                sum++;
+            else if (strcmp(name, "labels") == 0 ||
+                     (begins(name, "labels.") && strcmp(doc->part, name + strlen("labels.")) == 0))
+                sum += doc->labels;
+        }
+    }
+    *out = sum > 1 ? (double)sum : 1;
+    return is_total(name);
+}
+
+/* ---- what rows must have ---------------------------------------------------------------------------- */
+
+static bool asks_for(const sbp_program *program, const char *name) {
+    for (int32_t i = 0; i < program->row_input_count; i++)
+        if (program->row_inputs[i].kind == SBP_ROW_COLUMN && strcmp(program->row_inputs[i].column, name) == 0)
+            return true;
+    return false;
+}
+
+/* The name of a number beside tokens or documents in that of a row input; length 0: it is of another kind. */
+static size_t number_length(const sbp_program *program, const sbp_row_input *input, const char **part) {
+    bool by_group = program->buffers[input->buffer].rows.c[SBP_S] != 0;
+    const char *dot = by_group ? strrchr(input->column, '.') : NULL;
+    source of = source_of(input->column, by_group);
+    *part = dot ? dot + 1 : NULL;
+    if (input->kind != SBP_ROW_COLUMN || (of != COLUMN && of != OF_PART))
+        return 0;
+    return dot ? (size_t)(dot - input->column) : strlen(input->column);
+}
+
+sbp_rows_wanted sbp_pack_rows_wanted(const sbp_program *program) {
+    const char *part;
+    if (asks_for(program, "unit"))
+        return SBP_ROWS_PAIRS;
+    for (int32_t i = 0; i < program->row_input_count; i++)
+        if (number_length(program, &program->row_inputs[i], &part) > 0)
+            return SBP_ROWS_SCORED;
+    return SBP_ROWS_TEXTS;
+}
+
+/* What rows call a number of documents of this part. */
+static const char *key_of(const char *name, size_t length, const char *part) {
+    for (int f = 0; f < SBP_FIELD_COUNT; f++) {
+        const char *of = sbp_row_field_part((sbp_row_field)f), *called = sbp_row_field_name((sbp_row_field)f);
+        if (strlen(called) == length && memcmp(called, name, length) == 0 &&
+            (!part || !of ? part == of : strcmp(part, of) == 0))
+            return sbp_row_field_key((sbp_row_field)f);
+    }
+    return name;
+}
+
+sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag, const sbp_dataset *data) {
+    for (int32_t i = 0; i < program->row_input_count; i++) {
+        const char *name = program->row_inputs[i].column, *part;
+        size_t length = number_length(program, &program->row_inputs[i], &part);
+        char has[80];
+        snprintf(has, sizeof has, "has.%.*s", (int)length, name);
+        if (length == 0 || asks_for(program, has))
+            continue;
+        int32_t column = find(data->column_names, data->column_count, name, length);
+        int32_t number = find(data->number_names, data->number_count, name, length);
+        for (int64_t d = 0; d < data->doc_count; d++) {
+            const sbp_doc *doc = &data->docs[d];
+            bool there = (column >= 0 && (doc->columns >> column & 1)) ||
+                         (number >= 0 && (doc->numbers >> number & 1));
+            if (!there && (!part || strcmp(doc->part, part) == 0))
+                return sbp_fail(diag, SBP_INPUT,
+                                "data row %lld (from 1): '%s' is missing; the objective of the plan reads it",
+                                (long long)doc->row + 1, key_of(name, length, part));
+        }
+    }
+    return SBP_OK;
+}
