@@ -111,8 +111,9 @@ static int32_t add_attention(measure *m, sbp_dtype dtype, bool backward) {
         sbp_view dq = matrix(m, SBP_DEVICE, dtype, MANY, q_cols),
                  dk = matrix(m, SBP_DEVICE, sum, keys, k_cols), dv = matrix(m, SBP_DEVICE, sum, keys, k_cols),
                  d_o = matrix(m, SBP_DEVICE, dtype, MANY, q_cols), work = sbp_view_none();
-        if (m->info.attention_partials > 0)
-            work = matrix(m, SBP_DEVICE, sum, MANY, m->info.attention_partials * q_cols);
+        int64_t work_cols = sbp_target_work_columns(&m->info, HEADS, HEAD);
+        if (work_cols > 0)
+            work = matrix(m, SBP_DEVICE, sum, MANY + m->info.attention_more_rows, work_cols);
         sbp_view views[] = {dq, dk, dv, q, k, v, o, lse, d_o, first, first, first, work};
         number = add_case(m, SBP_QUEUE_COMPUTE, SBP_CMD_ATTN_BWD, views, SBP_COUNT(views));
     } else {

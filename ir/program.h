@@ -39,7 +39,7 @@
  *                score = scale q.k, then softcap tanh(score/softcap) when softcap > 0.
  *                Head h reads kv head h / (heads/kv_heads).
  *                q, k and v are all fp64 or none is. lse: [rows, heads], natural log of the sum of
- *                exponentials of the scores, fp64 where q is, else fp32. work: as many rows as q.
+ *                exponentials of the scores, fp64 where q is, else fp32. work: at least as many rows as q.
  *   attn_bwd     the gradients, given do: dq written, dk and dv (of lse's type) added to; no atomics.
  *                p = exp(score - lse), ds = p (v do - do o) (softcap's slope); dv += p^T do,
  *                dk += scale ds^T q, dq = scale ds k
@@ -398,6 +398,7 @@ bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, 
 /* What the rows of a command's operands must satisfy; columns and dtypes are static. */
 typedef enum sbp_row_relation {
     SBP_ROWS_SAME,     /* as many rows as `other` */
+    SBP_ROWS_NO_LESS,  /* as many rows as `other`, or more */
     SBP_ROWS_ALIGNED,  /* the same rows of the sequence as `other` */
     SBP_ROWS_EXACT,    /* n rows */
     SBP_ROWS_AT_LEAST, /* n rows or more */

@@ -517,6 +517,7 @@ static sbp_status fail_rule(const subject *s, const sbp_row_rule *rule, const sb
                             const sbp_position *position) {
     static const char *const texts[] = {
         [SBP_ROWS_SAME] = "must have the rows of",
+        [SBP_ROWS_NO_LESS] = "must have no fewer rows than",
         [SBP_ROWS_ALIGNED] = "must be the same rows of the sequence as",
         [SBP_ROWS_EXACT] = "must have exactly",
         [SBP_ROWS_AT_LEAST] = "must have at least",

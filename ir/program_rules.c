@@ -108,12 +108,14 @@ int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *com
         order_rule(&list, program, 3);
         break;
     case SBP_CMD_ATTN_FWD: /* o lse q k v first shared_end own work */
-        attention_rules(&list, (const int32_t[]){0, 1, 8, -1}, 2, 3, 4, 5);
+        attention_rules(&list, (const int32_t[]){0, 1, -1}, 2, 3, 4, 5);
+        add(&list, SBP_ROWS_NO_LESS, 8, 2, 0);
         break;
     case SBP_CMD_ATTN_BWD: /* dq dk dv q k v o lse do first shared_end own work */
-        attention_rules(&list, (const int32_t[]){0, 6, 7, 8, 12, -1}, 3, 4, 5, 9);
+        attention_rules(&list, (const int32_t[]){0, 6, 7, 8, -1}, 3, 4, 5, 9);
         add(&list, SBP_ROWS_ALIGNED, 1, 4, 0);
         add(&list, SBP_ROWS_ALIGNED, 2, 4, 0);
+        add(&list, SBP_ROWS_NO_LESS, 12, 3, 0);
         break;
     case SBP_CMD_FILL:
     case SBP_CMD_FENCE:
@@ -141,6 +143,8 @@ bool sbp_row_rule_holds(const sbp_program *program, const sbp_row_rule *rule, co
     switch (rule->relation) {
     case SBP_ROWS_SAME:
         return range->rows == other->rows;
+    case SBP_ROWS_NO_LESS:
+        return range->rows >= other->rows;
     case SBP_ROWS_ALIGNED:
         return range->rows == other->rows && range->first_row == other->first_row;
     case SBP_ROWS_EXACT:

@@ -25,7 +25,10 @@ typedef struct sbp_target_info {
     int64_t runtime_bytes, runtime_tensor_bytes, runtime_view_bytes, runtime_disk_bytes;
     int64_t runtime_product_bytes, runtime_page_bytes, runtime_thread_bytes;
     int64_t runtime_head_elems;
-    int32_t attention_partials; /* dq partial sums of attn_bwd, each as large as dq; 0: none */
+    /* Operand `work` of attn_bwd, in elements of the type of its sums: a row has attention_partials copies of
+     * dq's, attention_head_elems for each head and attention_row_elems more; it has attention_more_rows rows
+     * more than q. No columns: no workspace. */
+    int32_t attention_partials, attention_head_elems, attention_row_elems, attention_more_rows;
     bool has_copy_queue;
     bool shared_memory; /* host and device memory are the same: offloading saves nothing, limits count both */
     sbp_dtype default_compute;
@@ -36,5 +39,10 @@ typedef struct sbp_target_info {
     int64_t chunk_most; /* beyond this products do not get faster; 0: chunk */
     sbp_rates rates;    /* of the cost model */
 } sbp_target_info;
+
+/* Columns of attn_bwd's workspace; 0: there is none. */
+static inline int64_t sbp_target_work_columns(const sbp_target_info *info, int64_t heads, int64_t d_qk) {
+    return heads * (info->attention_partials * d_qk + info->attention_head_elems) + info->attention_row_elems;
+}
 
 #endif

@@ -45,7 +45,8 @@ typedef struct sbp_instr {
 typedef struct sbp_temp {
     sbp_dtype dtype;
     int64_t cols;
-    bool blocks; /* one row per SBP_PARTIAL_ROWS rows, not one per row */
+    bool blocks;       /* one row per SBP_PARTIAL_ROWS rows, not one per row */
+    int64_t more_rows; /* beyond one per row */
 } sbp_temp;
 
 /* A second place where a result must be stored. */

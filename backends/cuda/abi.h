@@ -43,6 +43,17 @@ extern const sbp_gpu_format sbp_cuda_format;
 uint32_t sbp_cuda_tag(sbp_cuda_arch arch, bool ptx);
 void sbp_cuda_tag_read(uint32_t tag, sbp_cuda_arch *arch, bool *ptx);
 
+/* ---- memory beside the arena ------------------------------------------------------------------------ */
+
+enum {
+    /* What a driver takes for a context and its kernels: nvidia-smi shows 400 to 550 MiB for an idle process
+     * on A100 and H100. */
+    SBP_CUDA_CONTEXT_BYTES = 500 << 20,
+    /* Of the compute stream, for what cuBLASLt and commands want beside their operands: as much as NVIDIA
+     * advises for Hopper (cublasSetWorkspace); the same every run, for equal bits. */
+    SBP_CUDA_WORKSPACE_BYTES = 32 << 20
+};
+
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
 enum {
@@ -108,11 +119,13 @@ int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const
 
 /* The launches of a command whose spans were checked, in order, one after the other on one stream; returns
  * their number: 0 when there is nothing to do, for fences, and for products that cuBLASLt has. args is filled
- * (sbp_gpu_args_fill) and gets what only the launch knows (ints[8], ints[9]). The scratch memory
- * (sbp_cuda_scratch_bytes) is the stream's own. */
+ * (sbp_gpu_args_fill) and gets what only the launch knows (ints[8], ints[9]). */
 int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine, sbp_gpu_args *args,
                        sbp_cuda_step *steps);
-/* Bytes of scratch memory that its steps need, beginning at a multiple of 1024. */
+/* Bytes of scratch memory that its steps need, from a multiple of 16 on. */
 int64_t sbp_cuda_scratch_bytes(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine);
+/* Where the program has planned it: an operand of the command. NULL: nowhere, then it is the workspace of the
+ * stream. */
+const sbp_span *sbp_cuda_scratch_planned(const sbp_dispatch *dispatch);
 
 #endif

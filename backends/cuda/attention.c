@@ -8,7 +8,7 @@
 
 /* Operands, in the order of ir/commands.def. */
 enum { FWD_O, FWD_LSE, FWD_Q, FWD_K, FWD_V, FWD_COUNT = 8 };
-enum { BWD_DQ, BWD_DK, BWD_DV, BWD_Q, BWD_K, BWD_V, BWD_O, BWD_LSE, BWD_DO, BWD_COUNT = 12, BWD_WORK = 12 };
+enum { BWD_DQ, BWD_DK, BWD_DV, BWD_Q, BWD_K, BWD_V, BWD_O, BWD_LSE, BWD_DO, BWD_COUNT = 12 };
 
 enum {
     PLAIN_WARPS = 4,   /* WARPS of scalar.cuh: rows of a block */
@@ -291,7 +291,7 @@ static bool is_aligned(const sbp_gpu_key *key, const sbp_gpu_args *args) {
         if (i != (is_backward(key) ? BWD_LSE : FWD_LSE) && (o->address % 16 != 0 || step % 16 != 0))
             return false;
     }
-    return !is_backward(key) || args->count <= BWD_WORK || args->operands[BWD_WORK].address % 16 == 0;
+    return true;
 }
 
 sbp_cuda_variant sbp_cuda_attention_choose(const sbp_gpu_key *key, sbp_cuda_arch arch,
@@ -327,15 +327,9 @@ static int64_t counter_bytes(const sbp_gpu_key *key, const sbp_gpu_args *args) {
     return sbp_round_up(4 * args->ints[0] * wgmma_tiles(key, args) + 4, 16);
 }
 
-/* Sums of dq in fp32 that do not lie in the operand `work`. */
+/* Sums of dq in fp32. */
 static int64_t summed_bytes(const sbp_gpu_key *key, const sbp_gpu_args *args) {
-    const sbp_gpu_operand *work = &args->operands[BWD_WORK];
-    int64_t tiles = wgmma_tiles(key, args), rows = q_of(key, args)->rows, heads = args->ints[0];
-    bool usable = args->count > BWD_WORK && work->rows >= rows && work->stride == work->cols &&
-                  work->cols >= heads * key->d_qk;
-    if (usable)
-        tiles -= rows / WGMMA_QUERIES;
-    return 4 * heads * tiles * WGMMA_QUERIES * key->d_qk;
+    return 4 * args->ints[0] * wgmma_tiles(key, args) * WGMMA_QUERIES * key->d_qk;
 }
 
 int64_t sbp_cuda_attention_scratch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args) {

@@ -32,7 +32,11 @@ void sbp_cuda_attention_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch, sb
 sbp_cuda_variant sbp_cuda_attention_choose(const sbp_gpu_key *key, sbp_cuda_arch arch,
                                            const sbp_gpu_args *args, sbp_cuda_variant most);
 
-/* Bytes of scratch memory of key->variant; args: heads (ints) and the rows of q and k count. */
+/* What a plan gives the backward pass as operand `work` (sbp_target_info): the scratch memory of every
+ * variant fits in. WGMMA's has sums of dq in fp32 beside that (attention_partials 1). */
+enum { SBP_CUDA_WORK_HEAD_ELEMS = 3, SBP_CUDA_WORK_ROW_ELEMS = 5, SBP_CUDA_WORK_MORE_ROWS = 127 };
+
+/* Bytes of scratch memory of key->variant; args: heads (ints) and the rows of q count. */
 int64_t sbp_cuda_attention_scratch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args);
 
 /* The launches of key->variant in order; returns their number, 0 without rows or keys. */

@@ -170,6 +170,14 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
     return count;
 }
 
+const sbp_span *sbp_cuda_scratch_planned(const sbp_dispatch *dispatch) {
+    enum { WORK = 12 }; /* of attn_bwd: ir/commands.def */
+    if (dispatch->command->kind != SBP_CMD_ATTN_BWD || dispatch->span_count <= WORK)
+        return NULL;
+    const sbp_span *work = &dispatch->spans[WORK];
+    return work->space == SBP_DEVICE && work->stride == work->cols ? work : NULL;
+}
+
 int64_t sbp_cuda_scratch_bytes(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine) {
     if (dispatch->command->kind == SBP_CMD_REDUCE)
         return SBP_CUDA_REDUCE_BLOCKS * 8;

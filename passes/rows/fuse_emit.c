@@ -29,9 +29,8 @@ static sbp_term value_term(const sbp_fuser *z, sbp_value v) {
     return (sbp_term){.kind = SBP_TERM_VALUE, .value = base, .view = sbp_view_none()};
 }
 
-static sbp_term temp_term(sbp_fuser *z, sbp_dtype dtype, int64_t cols, bool blocks) {
-    SBP_PUSH(z->p->arena, z->stage->temps, z->stage->temp_count, z->stage->temp_capacity,
-             (sbp_temp){.dtype = dtype, .cols = cols, .blocks = blocks});
+static sbp_term temp_term(sbp_fuser *z, sbp_temp temp) {
+    SBP_PUSH(z->p->arena, z->stage->temps, z->stage->temp_count, z->stage->temp_capacity, temp);
     return (sbp_term){.kind = SBP_TERM_TEMP, .value = z->stage->temp_count - 1, .view = sbp_view_none()};
 }
 
@@ -229,8 +228,9 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
     attention_attrs(z, op, &attrs);
     sbp_term dk = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[9])], window));
     sbp_term dv = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[10])], window));
-    sbp_dtype wide = sbp_lower_wide(z->f->values[op->operands[0]].type.dtype);
-    int64_t cols = z->p->target.attention_partials * attrs.heads * attrs.d_qk;
+    sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[op->operands[0]].type.dtype),
+                     .cols = sbp_target_work_columns(&z->p->target, attrs.heads, attrs.d_qk),
+                     .more_rows = z->p->target.attention_more_rows};
     sbp_term terms[] = {value_term(z, op->results[0]),
                         dk,
                         dv,
@@ -243,7 +243,7 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
                         value_term(z, op->operands[6]),
                         value_term(z, op->operands[7]),
                         value_term(z, op->operands[8]),
-                        cols > 0 ? temp_term(z, wide, cols, false) : no_term()};
+                        work.cols > 0 ? temp_term(z, work) : no_term()};
     sbp_instr *attn = add_instr(z, SBP_CMD_ATTN_BWD, position, terms, SBP_COUNT(terms));
     attn->attrs.u.attention = attrs;
     wait_for_append(z, op->operands[1], &attn->after[0]);
@@ -334,7 +334,8 @@ static void emit_group(sbp_fuser *z, int32_t group, extras *more) {
     for (int32_t o = 0; o < own; o++) {
         if (k->kernel->operands[o].mode == SBP_RK_PARTIAL) {
             int64_t cols = sbp_type_row_elems(&z->f->values[k->operands[o]].type);
-            partials[sum_count] = terms[o] = temp_term(z, k->kernel->operands[o].dtype, cols, true);
+            const sbp_temp partial = {.dtype = k->kernel->operands[o].dtype, .cols = cols, .blocks = true};
+            partials[sum_count] = terms[o] = temp_term(z, partial);
             sums[sum_count++] = k->operands[o];
         } else {
             terms[o] = value_term(z, k->operands[o]);

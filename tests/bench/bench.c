@@ -197,21 +197,21 @@ static attention_operands make_attention(bench *b, const bench_attention *at) {
         bench_check(b, target->describe(NULL, b->diag, &info));
     sbp_dtype sums = at->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     int64_t queries = at->heads * at->d, keys = at->kv_heads * at->d;
+    int64_t work_cols = sbp_target_work_columns(&info, at->heads, at->d);
     bench_begin(b);
-    return (attention_operands){.q = bench_matrix(b, at->dtype, at->rows, queries),
-                                .k = bench_matrix(b, at->dtype, at->rows, keys),
-                                .v = bench_matrix(b, at->dtype, at->rows, keys),
-                                .o = bench_matrix(b, at->dtype, at->rows, queries),
-                                .lse = bench_matrix(b, sums, at->rows, at->heads),
-                                .d_o = bench_matrix(b, at->dtype, at->rows, queries),
-                                .dq = bench_matrix(b, at->dtype, at->rows, queries),
-                                .dk = bench_matrix(b, sums, at->rows, keys),
-                                .dv = bench_matrix(b, sums, at->rows, keys),
-                                .first = bench_matrix(b, SBP_I32, at->rows, 1),
-                                .work =
-                                    info.attention_partials > 0
-                                        ? bench_matrix(b, sums, at->chunk, info.attention_partials * queries)
-                                        : bench_absent()};
+    return (attention_operands){
+        .q = bench_matrix(b, at->dtype, at->rows, queries),
+        .k = bench_matrix(b, at->dtype, at->rows, keys),
+        .v = bench_matrix(b, at->dtype, at->rows, keys),
+        .o = bench_matrix(b, at->dtype, at->rows, queries),
+        .lse = bench_matrix(b, sums, at->rows, at->heads),
+        .d_o = bench_matrix(b, at->dtype, at->rows, queries),
+        .dq = bench_matrix(b, at->dtype, at->rows, queries),
+        .dk = bench_matrix(b, sums, at->rows, keys),
+        .dv = bench_matrix(b, sums, at->rows, keys),
+        .first = bench_matrix(b, SBP_I32, at->rows, 1),
+        .work = work_cols > 0 ? bench_matrix(b, sums, at->chunk + info.attention_more_rows, work_cols)
+                              : bench_absent()};
 }
 
 /* Rows from .. from + rows of an operand that has a row per query. */
@@ -232,8 +232,6 @@ static void submit_attention(bench *b, const sbp_command *command, const attenti
                              int64_t rows) {
     sbp_span first = rows_of(m->first, row, rows), q = rows_of(m->q, row, rows), o = rows_of(m->o, row, rows);
     sbp_span lse = rows_of(m->lse, row, rows), k = until(m->k, row + rows), v = until(m->v, row + rows);
-    sbp_span work = m->work;
-    work.rows = work.space == SBP_SPACE_COUNT ? 0 : rows;
     if (command->kind == SBP_CMD_ATTN_FWD) {
         sbp_span spans[] = {o, lse, q, k, v, first, first, first, bench_absent()};
         bench_submit(b, &(sbp_dispatch){.command = command, .spans = spans, .span_count = 9});
@@ -250,7 +248,7 @@ static void submit_attention(bench *b, const sbp_command *command, const attenti
                             first,
                             first,
                             first,
-                            work};
+                            m->work};
         bench_submit(b, &(sbp_dispatch){.command = command, .spans = spans, .span_count = 13});
     }
     bench_fence(b);

@@ -162,11 +162,15 @@ static inline bool cli_has_device(io_fixture *f, const char *backend, const char
     const char *line = strstr(sbp_arena_strdup(f->arena, cli_text(f, "out")), backend);
     if (line && !strstr(line, sbp_arena_printf(f->arena, "%s 0: ", backend)))
         reason = sbp_arena_strndup(f->arena, line, strcspn(line, "\n"));
-    else if (line && cli(f, sbp_arena_printf(f->arena, "$C compile $G/llama_plain/model -o $D/p --backend %s",
-                                             backend)) == 0)
-        return true;
-    else if (line)
+    else if (line) {
+        int status = cli(
+            f, sbp_arena_printf(f->arena, "$C compile $G/llama_plain/model -o $D/p --backend %s", backend));
+        if (status == 0)
+            return true;
         reason = sbp_arena_strdup(f->arena, cli_text(f, "err"));
+        if (status != 3) /* not this machine's fault */
+            fail_msg("compiling for %s: %s", backend, reason);
+    }
     print_message("skipped: %s on %s: %s\n", what, backend, reason);
     return false;
 }

@@ -71,11 +71,47 @@ static void test_training(void **state) {
     cli_ok(f, "grep -q '\"backend\": \"cuda\", \"name\": \"Fake GPU' $D/o/run.json");
 }
 
+/* What is allocated on the device is what the plan says, less the context, which the driver has: all of it
+ * when the plan is loaded, the workspaces of attention's backward among it. */
+static void test_memory_is_planned(void **state) {
+    io_fixture *f = *state;
+    static const char *const ways[] = {
+        "--backward standard --dtype bf16 --arch sm_90a",
+        "--backward stream --chunk 7 --dtype bf16 --arch sm_90a",
+        "--backward checkpoint --dtype fp32 --arch sm_90a --offload host",
+        "--backward stream --chunk 33 --segment 2 --save q+attn_out+lse --dtype fp64 --arch sm_80",
+        "--backward standard --dtype bf16 --arch sm_80 --optimizer sgd"};
+    if (!cli_has_device(f, "cuda", "memory in use"))
+        skip();
+    for (int i = 0; i < SBP_COUNT(ways); i++) {
+        const char *capability = strstr(ways[i], "sm_80") ? "capability=80" : "capability=90";
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   COMPILE "--backend cuda %s && $C inspect $D/p --json > $D/plan.json",
+                                   ways[i]));
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "rm -f $D/log && SBP_FAKE_CUDA=%s SBP_FAKE_CUDA_LOG=$D/log $R $D/p --data " ROWS
+                      " --batch-tokens 94 --dump-gradients $D/g.safetensors && "
+                      "awk '/^cuMemAlloc/ {n += $2} END {printf \"{\\\"bytes\\\": %%d}\\n\", n}' "
+                      "$D/log > $D/used.json",
+                      capability));
+        const sbp_json *peak;
+        assert_ok(f, sbp_json_get_object(f->diag, cli_json(f, "plan.json"), "peak_bytes", SBP_JSON_REQUIRED,
+                                         &peak));
+        double planned = cli_number(f, peak, "device") - (500 << 20),
+               used = cli_number(f, cli_json(f, "used.json"), "bytes");
+        if (used != planned)
+            fail_msg("%s: %.0f bytes were allocated, planned are %.0f", ways[i], used, planned);
+        print_message("%s: %.0f bytes, as planned\n", ways[i], planned);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_auto, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits_in_any_order, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_training, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_memory_is_planned, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

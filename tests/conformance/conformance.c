@@ -256,6 +256,8 @@ static void check_tensor(const suite_case *c, int32_t index, const unsigned char
             continue;
         int64_t at = element_offset(t, i / t->cols, i % t->cols);
         memset(owned + at, 1, (size_t)sbp_dtype_bytes(t->dtype));
+        if (isinf(t->tolerance)) /* a workspace: whatever it holds */
+            continue;
         double value = sbp_element_get(after + at, t->dtype, 0), expected = t->expected[i];
         if (isnan(value) != isnan(expected) || isinf(value) != isinf(expected) ||
             (isinf(value) && value != expected))

@@ -160,7 +160,7 @@ static void test_messages(void **state) {
     expect(f, "version=11040", (const char *const[]){"made for CUDA 11.4; 12.0 is the least", NULL});
     expect(f, "memory=100000",
            (const char *const[]){"the plan needs ", " of device memory; of the 97.66 KiB of Fake GPU", NULL});
-    expect(f, "memory=30000000", (const char *const[]){"cuBLASLt needs 32.00 MiB of device memory", NULL});
+    expect(f, "memory=30000000", (const char *const[]){"a workspace needs 32.00 MiB of device memory", NULL});
     expect(f, "capability=80",
            (const char *const[]){"Fake GPU is of architecture sm_80, which the plan lacks (it has sm_90a)",
                                  "--arch sm_80", NULL});

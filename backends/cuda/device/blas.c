@@ -84,7 +84,6 @@ sbp_status cuda_blas_create(cuda_device *d, sbp_diag *diag) {
     if (!d->blas.cache)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     memset(d->blas.cache, 0, cache_bytes);
-    SBP_TRY(cuda_memory_alloc(d, CUDA_BLAS_WORKSPACE_BYTES, "cuBLASLt", &d->blas.workspace, diag));
     BLAS_TRY(d, diag, cublasLtCreate(&d->blas.handle));
     d->machine.blas = true;
     return SBP_OK;
@@ -93,8 +92,6 @@ sbp_status cuda_blas_create(cuda_device *d, sbp_diag *diag) {
 void cuda_blas_destroy(cuda_device *d) {
     if (d->blas.handle)
         (void)d->blas.calls.cublasLtDestroy(d->blas.handle);
-    if (d->blas.workspace)
-        (void)d->api.calls.cuMemFree(d->blas.workspace);
     sbp_cuda_library_close(&d->blas.library);
     free(d->blas.cache);
     free(d->blas.choices);
@@ -227,7 +224,7 @@ static sbp_status create_preference(cuda_device *d, const cuda_blas_shape *s, cu
                                     sbp_diag *diag) {
     static const int32_t attributes[] = {CUBLAS_PREFER_ALIGNMENT_B, CUBLAS_PREFER_ALIGNMENT_A,
                                          CUBLAS_PREFER_ALIGNMENT_C, CUBLAS_PREFER_ALIGNMENT_D};
-    const uint64_t workspace = CUDA_BLAS_WORKSPACE_BYTES;
+    const uint64_t workspace = SBP_CUDA_WORKSPACE_BYTES;
     const uint32_t schemes = CUBLAS_REDUCTION_NONE;
     BLAS_TRY(d, diag, cublasLtMatmulPreferenceCreate(out));
     SBP_TRY(prefer(d, *out, CUBLAS_PREFER_WORKSPACE_BYTES, &workspace, sizeof workspace, diag));
@@ -269,7 +266,7 @@ sbp_status cuda_blas_propose(cuda_device *d, const blas_product *p, blas_descrip
     if (status != CUBLAS_OK && status != CUBLAS_NOT_SUPPORTED)
         return cuda_blas_fail(d, status, "cublasLtMatmulAlgoGetHeuristic", diag);
     for (int32_t i = 0; status == CUBLAS_OK && i < found && i < most; i++)
-        if (out[i].state == CUBLAS_OK && out[i].workspace_bytes <= CUDA_BLAS_WORKSPACE_BYTES)
+        if (out[i].state == CUBLAS_OK && out[i].workspace_bytes <= SBP_CUDA_WORKSPACE_BYTES)
             out[(*count)++] = out[i];
     return SBP_OK;
 }
@@ -310,7 +307,7 @@ static sbp_status measured_choice(cuda_device *d, const blas_product *p, const b
     if (status != CUBLAS_OK && status != CUBLAS_NOT_SUPPORTED && status != CUBLAS_INVALID_VALUE &&
         status != CUBLAS_ARCH_MISMATCH)
         return cuda_blas_fail(d, status, "cublasLtMatmulAlgoCheck", diag);
-    if (status == CUBLAS_OK && result.workspace_bytes <= CUDA_BLAS_WORKSPACE_BYTES)
+    if (status == CUBLAS_OK && result.workspace_bytes <= SBP_CUDA_WORKSPACE_BYTES)
         *out = found;
     else
         sbp_warn(diag,
@@ -370,8 +367,8 @@ sbp_status cuda_blas_run(cuda_device *d, const blas_product *p, const blas_descr
              cublasLtMatmul(d->blas.handle, x->product, is_wide ? (const void *)&wide[0] : &narrow[0], p->b,
                             x->layouts[BLAS_A_FACTOR], p->a, x->layouts[BLAS_B_FACTOR],
                             is_wide ? (const void *)&wide[1] : &narrow[1], p->c, x->layouts[BLAS_ADDEND],
-                            p->d, x->layouts[BLAS_RESULT], algorithm, (void *)(uintptr_t)d->blas.workspace,
-                            CUDA_BLAS_WORKSPACE_BYTES, d->streams[CUDA_COMPUTE]));
+                            p->d, x->layouts[BLAS_RESULT], algorithm, (void *)(uintptr_t)d->workspace,
+                            SBP_CUDA_WORKSPACE_BYTES, d->streams[CUDA_COMPUTE]));
     return SBP_OK;
 }
 

@@ -61,7 +61,7 @@ typedef struct cuda_kernel {
 
 /* ---- blas.c ----------------------------------------------------------------------------------------- */
 
-enum { CUDA_BLAS_WORKSPACE_BYTES = 32 << 20, CUDA_BLAS_CACHE = 1024 };
+enum { CUDA_BLAS_CACHE = 1024 };
 
 /* A product as cuBLASLt is asked for it: what its choice of an algorithm depends on. No padding. */
 typedef struct cuda_blas_shape {
@@ -84,8 +84,7 @@ typedef struct cuda_blas_choice {
 typedef struct cuda_blas {
     sbp_cuda_library library;
     cublas_calls calls;
-    cublas_handle handle; /* NULL: the program has no products for it */
-    cuda_address workspace;
+    cublas_handle handle;    /* NULL: the program has no products for it */
     cuda_blas_choice *cache; /* CUDA_BLAS_CACHE, by hash; filled again from the beginning when full */
     int32_t cached;
     cuda_blas_choice *choices; /* measured ones */
@@ -113,8 +112,7 @@ typedef struct cuda_device {
     cuda_address memory; /* of the device's arena */
     char *host;          /* of the host's */
     bool pinned;
-    cuda_address scratch;
-    int64_t scratch_bytes;
+    cuda_address workspace; /* SBP_CUDA_WORKSPACE_BYTES of the compute stream's commands */
     sbp_cuda_machine machine;
     cuda_kernel *kernels; /* sorted by key */
     int32_t kernel_count;
@@ -157,8 +155,10 @@ sbp_status cuda_memory_write(cuda_device *d, sbp_space space, int64_t offset, co
                              sbp_diag *diag) SBP_CHECKED;
 sbp_status cuda_memory_read(cuda_device *d, sbp_space space, int64_t offset, void *data, int64_t bytes,
                             sbp_diag *diag) SBP_CHECKED;
-/* Scratch memory of the compute stream: at least so many bytes, beginning at a multiple of 1024. */
-sbp_status cuda_scratch(cuda_device *d, int64_t bytes, cuda_address *out, sbp_diag *diag) SBP_CHECKED;
+/* Scratch memory of a command, so many bytes: what the plan gives it, else the stream's workspace.
+ * SBP_INPUT when neither has as much: nothing is allocated after the plan was loaded. */
+sbp_status cuda_scratch(cuda_device *d, const sbp_dispatch *dispatch, int64_t bytes, cuda_address *out,
+                        sbp_diag *diag) SBP_CHECKED;
 
 /* kernels.c: the images of the plan that fit the device. */
 sbp_status cuda_kernels_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;

@@ -277,7 +277,7 @@ sbp_status cuda_kernels_launch(cuda_device *d, const sbp_dispatch *dispatch, con
                         sbp_command_name(dispatch->command->kind));
     int64_t scratch_bytes = sbp_cuda_scratch_bytes(dispatch, machine);
     if (scratch_bytes > 0)
-        SBP_TRY(cuda_scratch(d, scratch_bytes, &scratch, diag));
+        SBP_TRY(cuda_scratch(d, dispatch, scratch_bytes, &scratch, diag));
     memset(&args, 0, sizeof args); /* all of it is handed over */
     (void)sbp_gpu_args_fill(dispatch, addresses, scratch, &args);
     int32_t count = sbp_cuda_steps(dispatch, machine, &args, steps);

@@ -54,38 +54,39 @@ sbp_status cuda_arenas_create(cuda_device *d, sbp_diag *diag) {
     const int64_t *bytes = d->program->arena_bytes;
     if (bytes[SBP_DEVICE] > 0)
         SBP_TRY(cuda_memory_alloc(d, bytes[SBP_DEVICE], "the plan", &d->memory, diag));
-    return bytes[SBP_HOST] > 0 ? create_host(d, bytes[SBP_HOST], diag) : SBP_OK;
+    if (bytes[SBP_HOST] > 0)
+        SBP_TRY(create_host(d, bytes[SBP_HOST], diag));
+    return cuda_memory_alloc(d, SBP_CUDA_WORKSPACE_BYTES, "a workspace", &d->workspace, diag);
 }
 
 void cuda_memory_destroy(cuda_device *d) {
     const cuda_calls *calls = &d->api.calls;
     if (d->memory)
         (void)calls->cuMemFree(d->memory);
-    if (d->scratch)
-        (void)calls->cuMemFree(d->scratch);
+    if (d->workspace)
+        (void)calls->cuMemFree(d->workspace);
     if (d->host && d->pinned)
         (void)calls->cuMemFreeHost(d->host);
     else
         free(d->host);
-    d->memory = d->scratch = 0;
+    d->memory = d->workspace = 0;
     d->host = NULL;
 }
 
-/* The stream may still use the smaller one, which is behind what waits for it then. */
-sbp_status cuda_scratch(cuda_device *d, int64_t bytes, cuda_address *out, sbp_diag *diag) {
-    if (bytes > d->scratch_bytes) {
-        if (d->scratch) {
-            CUDA_TRY(d, diag, cuStreamSynchronize(d->streams[CUDA_COMPUTE]));
-            CUDA_TRY(d, diag, cuMemFree(d->scratch));
-        }
-        d->scratch = 0;
-        d->scratch_bytes = 0;
-        int64_t rounded = sbp_round_up(bytes, 1 << 20);
-        SBP_TRY(cuda_memory_alloc(d, rounded + 1024, "scratch memory of a kernel", &d->scratch, diag));
-        d->scratch_bytes = rounded;
-    }
-    *out = (d->scratch + 1023) / 1024 * 1024;
-    return SBP_OK;
+sbp_status cuda_scratch(cuda_device *d, const sbp_dispatch *dispatch, int64_t bytes, cuda_address *out,
+                        sbp_diag *diag) {
+    const sbp_span *planned = sbp_cuda_scratch_planned(dispatch);
+    int64_t has = planned ? planned->rows * planned->cols * sbp_dtype_bytes(planned->dtype) : 0;
+    char need[32], given[32], own[32];
+    *out = has >= bytes ? d->memory + (uint64_t)planned->offset : d->workspace;
+    if (has >= bytes || bytes <= SBP_CUDA_WORKSPACE_BYTES)
+        return SBP_OK;
+    return sbp_fail(diag, SBP_INPUT,
+                    "cuda: %s of %lld rows needs %s of workspace; the plan gives it %s, the stream has %s",
+                    sbp_command_name(dispatch->command->kind), (long long)dispatch->spans[0].rows,
+                    sbp_format_bytes(need, sizeof need, (double)bytes),
+                    sbp_format_bytes(given, sizeof given, (double)has),
+                    sbp_format_bytes(own, sizeof own, SBP_CUDA_WORKSPACE_BYTES));
 }
 
 /* ---- the host's side -------------------------------------------------------------------------------- */

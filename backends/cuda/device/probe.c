@@ -1,4 +1,6 @@
-/* probe.c: the devices as candidates for --backend auto. */
+/* probe.c: the devices as candidates for --backend auto. Each is opened for a moment: only so the driver
+ * tells what is free. */
+#include "backends/cuda/abi.h"
 #include "backends/cuda/cuda_probe.h"
 #include "backends/cuda/device/cuda.h"
 
@@ -18,6 +20,40 @@ static void describe(const cuda_physical *p, sbp_candidate *out) {
                  p->capability % 10, OLDEST_CAPABILITY / 10, OLDEST_CAPABILITY % 10);
 }
 
+enum { STEPS = 16, STEP_PARTS = 128 };
+
+/* Bytes that can be allocated in the current context: what is said to be free is not all to be had, so it is
+ * tried, and a little less each time. 0: nothing, or not known. */
+static int64_t allocatable(const cuda_calls *calls) {
+    size_t free_bytes, total_bytes;
+    cuda_address address;
+    if (calls->cuMemGetInfo(&free_bytes, &total_bytes) != CUDA_OK)
+        return 0;
+    for (size_t i = 0; i < STEPS && free_bytes > 0; i++) {
+        size_t bytes = free_bytes - free_bytes / STEP_PARTS * i;
+        cuda_result result = calls->cuMemAlloc(&address, bytes);
+        if (result == CUDA_OK)
+            return calls->cuMemFree(address) == CUDA_OK ? (int64_t)bytes : 0;
+        if (result != CUDA_OUT_OF_MEMORY)
+            return 0;
+    }
+    return 0;
+}
+
+/* What a process may take of a device: the context is there then, which plans count. Where the driver does
+ * not open the device, which a run will tell, all of its memory. */
+static int64_t free_bytes_of(const cuda_api *api, const cuda_physical *p) {
+    const cuda_calls *calls = &api->calls;
+    cuda_context context;
+    if (calls->cuDevicePrimaryCtxRetain(&context, p->handle) != CUDA_OK)
+        return p->memory_bytes;
+    int64_t bytes = calls->cuCtxSetCurrent(context) == CUDA_OK ? allocatable(calls) : 0;
+    (void)calls->cuCtxSetCurrent(NULL);
+    (void)calls->cuDevicePrimaryCtxRelease(p->handle);
+    bytes = bytes > 0 ? bytes + SBP_CUDA_CONTEXT_BYTES : p->memory_bytes;
+    return bytes < p->memory_bytes ? bytes : p->memory_bytes;
+}
+
 static sbp_status list(const cuda_api *api, sbp_diag *diag, sbp_candidate **out, int32_t *count) {
     SBP_TRY(cuda_api_count(api, diag, count));
     *out = sbp_malloc((size_t)*count * sizeof **out);
@@ -27,6 +63,8 @@ static sbp_status list(const cuda_api *api, sbp_diag *diag, sbp_candidate **out,
         cuda_physical physical;
         SBP_TRY(cuda_physical_read(api, i, diag, &physical));
         describe(&physical, &(*out)[i]);
+        if (physical.capability >= OLDEST_CAPABILITY)
+            (*out)[i].free_bytes = free_bytes_of(api, &physical);
     }
     return SBP_OK;
 }

@@ -1,6 +1,7 @@
 /* cuda_target.c: what the passes know of the CUDA backend, and its device code. */
 #include "backends/cuda/cuda_target.h"
 
+#include "backends/cuda/attention.h"
 #include "backends/cuda/target/target.h"
 
 #include <stdio.h>
@@ -62,16 +63,6 @@ static sbp_status parse_archs(sbp_diag *diag, const char *text, sbp_cuda_arch ar
 
 /* ---- what the passes know ---------------------------------------------------------------------------- */
 
-enum {
-    MIB = 1 << 20,
-    CONTEXT_BYTES = 500 * MIB, /* what a driver takes for a context and its kernels: nvidia-smi shows 400 to
-                                  550 MiB for an idle process on A100 and H100 */
-    BLAS_BYTES = 32 * MIB, /* the workspace of cuBLASLt on the compute stream, which NVIDIA advises for Hopper
-                              (cublasSetWorkspace: 32 MiB) and which must not change for equal bits */
-    SCRATCH_BYTES = 68 * MIB /* of commands (abi.h): delta and limits of attention's backward, for 8,192 rows
-                                and 128 heads 9 MiB */
-};
-
 /* Rates of a plan for several architectures: those of the H100 where it is among them, else of the first. */
 static const known_arch *rated_arch(const sbp_cuda_arch *archs, int32_t count) {
     for (int32_t i = 0; i < count; i++)
@@ -80,8 +71,7 @@ static const known_arch *rated_arch(const sbp_cuda_arch *archs, int32_t count) {
     return find_arch(archs[0]);
 }
 
-/* Whether attention's backward pass keeps sums of dq in fp32 (wgmma): in the operand `work`, so that plans
- * count them. */
+/* Whether attention's backward pass keeps sums of dq in fp32 (wgmma). */
 static bool sums_dq(const sbp_cuda_arch *archs, int32_t count) {
     bool found = false;
     for (int32_t i = 0; i < count; i++)
@@ -99,8 +89,11 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                           .driver = "NVIDIA's driver 580 or newer", /* release notes of CUDA 13.0 */
                           .alignment_bytes = 256,
                           .max_allocation_bytes = 0,
-                          .runtime_bytes = CONTEXT_BYTES + BLAS_BYTES + SCRATCH_BYTES,
+                          .runtime_bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES,
                           .attention_partials = sums_dq(archs, count) ? 1 : 0,
+                          .attention_head_elems = SBP_CUDA_WORK_HEAD_ELEMS,
+                          .attention_row_elems = SBP_CUDA_WORK_ROW_ELEMS,
+                          .attention_more_rows = SBP_CUDA_WORK_MORE_ROWS,
                           .has_copy_queue = true,
                           .shared_memory = false,
                           .default_compute = SBP_BF16,

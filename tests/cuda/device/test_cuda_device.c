@@ -334,24 +334,30 @@ static void test_info(void **state) {
     sbp_device_info info;
     int32_t count = 0;
     opened o;
-    fake_reset("devices=2,memory=1000000,taken=300000,capability=86");
+    fake_reset("devices=2,memory=100000000,taken=30000000,capability=86");
     begin(&o);
     CHECK_OK(sbp_cuda_device.count(o.diag, &count), o.diag);
     assert_int_equal(count, 2);
     load(&o);
     sbp_cuda_device.info(o.device, &info);
     assert_string_equal(info.name, "Fake GPU (sm_86, CUDA 13.0)");
-    assert_int_equal(info.memory_bytes, 1000000);
-    assert_int_equal(info.used_bytes, ARENA);
-    assert_int_equal(info.available_bytes, 700000 - ARENA);
+    assert_int_equal(info.memory_bytes, 100000000);
+    assert_int_equal(info.used_bytes, ARENA + (32 << 20)); /* all there is beside the context */
+    assert_int_equal(info.available_bytes, 70000000 - ARENA - (32 << 20));
     assert_false(info.software);
+    end(&o);
+    fake_is_clean();
+    fake_reset("devices=2,memory=8000000000,taken=3000000000,broken_up=100000000,capability=86");
+    o.diag = sbp_diag_create();
     CHECK_OK(sbp_cuda_probe(o.diag, &found, &count), o.diag);
     assert_int_equal(count, 2);
     assert_string_equal(found[1].name, "Fake GPU");
     assert_string_equal(found[1].missing, "");
     assert_string_equal(found[1].arch, "sm_86");
+    /* 5.1 GB are said to be free; tried are 128ths less of it; and the context that plans count is there */
+    assert_int_equal(found[1].free_bytes, 5100000000 - 3 * (5100000000 / 128) + (500 << 20));
     free(found);
-    end(&o);
+    sbp_diag_destroy(o.diag);
     fake_is_clean();
 }
 
@@ -386,8 +392,8 @@ static const char *const expected_calls =
     "cuStreamSynchronize s1\n"
     "cuStreamSynchronize s3\n"
     "cuStreamSynchronize s5\n"
-    "cuMemFree d3\n"
     "cuMemFree d1\n"
+    "cuMemFree d3\n"
     "cuMemFreeHost h2\n"
     "cuEventDestroy e2\n"
     "cuStreamDestroy s1\n"

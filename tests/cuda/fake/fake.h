@@ -15,6 +15,7 @@
  *     version=N         of CUDA that the driver is made for (13000)
  *     memory=BYTES      of a device (8 GiB)
  *     taken=BYTES       of it, by others
+ *     broken_up=BYTES   said to be free, and not to be had
  *     pinned=BYTES      of the host's memory that can be pinned (no limit)
  *     seed=N            order of the streams (1)
  *     kernels=N         order of blocks and warps, and how approximations err (1); numbers depend on it

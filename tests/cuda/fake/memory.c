@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_PLACES = 256 };
+/* LARGE: more than any test uses. Such an allocation has nothing behind it: somebody sees what can be had. */
+enum { MOST_PLACES = 256, LARGE = 1 << 30 };
 
 /* Pinned memory, and allocations of the device by number. */
 typedef struct host_memory {
@@ -88,13 +89,15 @@ void fake_cuda_written(cuda_address address, uint64_t bytes) {
 
 static uint64_t free_bytes(void) {
     uint64_t used = sbp_ptx_memory_used_bytes(fake.memory) + (uint64_t)fake_number("taken", 0);
+    for (int i = 0; i < MOST_PLACES; i++)
+        used += devices[i].bytes > LARGE ? devices[i].bytes : 0;
     uint64_t all = (uint64_t)fake_memory_bytes();
     return all > used ? all - used : 0;
 }
 
 cuda_result cuMemGetInfo(size_t *free_out, size_t *total) {
     FAKE_ENTER(true);
-    *free_out = (size_t)free_bytes();
+    *free_out = (size_t)(free_bytes() + (uint64_t)fake_number("broken_up", 0));
     *total = (size_t)fake_memory_bytes();
     return CUDA_OK;
 }
@@ -112,10 +115,13 @@ cuda_result cuMemAlloc(cuda_address *address, size_t bytes) {
         return fake_cuda_wrong(CUDA_INVALID_VALUE, "cuMemAlloc of no bytes");
     for (int i = 0; i < MOST_PLACES; i++)
         if (!devices[i].address) {
-            cuda_address found = bytes <= free_bytes() ? sbp_ptx_memory_alloc(fake.memory, bytes) : 0;
+            cuda_address found = 0;
+            if (bytes <= free_bytes())
+                found = bytes > LARGE ? (cuda_address)1 << 60 : sbp_ptx_memory_alloc(fake.memory, bytes);
             if (!found)
                 return CUDA_OUT_OF_MEMORY;
-            poison(found, bytes);
+            if (bytes <= LARGE)
+                poison(found, bytes);
             devices[i] = (device_memory){found, bytes, ++ids};
             fake_cuda_count(1);
             fake_cuda_log("cuMemAlloc %zu -> d%d", bytes, ids);
@@ -131,8 +137,9 @@ cuda_result cuMemFree(cuda_address address) {
     for (int i = 0; i < MOST_PLACES; i++)
         if (address && devices[i].address == address) {
             fake_cuda_log("cuMemFree d%d", devices[i].id);
+            if (devices[i].bytes <= LARGE)
+                (void)sbp_ptx_memory_free(fake.memory, address);
             devices[i] = (device_memory){0};
-            (void)sbp_ptx_memory_free(fake.memory, address);
             fake_cuda_count(-1);
             return result;
         }

@@ -120,15 +120,21 @@ bool kernels_can_compile(void) {
     return status == SBP_OK;
 }
 
-kernel_set kernels_compile(testing *t, const sbp_program *program, const char *archs) {
-    kernel_set set = {0};
+bool kernels_try(testing *t, const sbp_program *program, const char *archs, kernel_set *out) {
     sbp_cuda_arch list[SBP_CUDA_ARCHS];
     int32_t count;
+    *out = (kernel_set){0};
     assert_true(sbp_cuda_archs_parse(archs, list, &count));
-    testing_check(t, sbp_cuda_sources(t->arena, t->diag, program, list, count, &set.sources, &set.count));
-    set.objects = calloc((size_t)set.count + 1, sizeof *set.objects);
-    assert_non_null(set.objects);
-    testing_check(t, sbp_cuda_compile_all(t->diag, set.sources, set.count, set.objects, &set.compiled));
+    testing_check(t, sbp_cuda_sources(t->arena, t->diag, program, list, count, &out->sources, &out->count));
+    out->objects = calloc((size_t)out->count + 1, sizeof *out->objects);
+    assert_non_null(out->objects);
+    return sbp_cuda_compile_all(t->diag, out->sources, out->count, out->objects, &out->compiled) == SBP_OK;
+}
+
+kernel_set kernels_compile(testing *t, const sbp_program *program, const char *archs) {
+    kernel_set set;
+    if (!kernels_try(t, program, archs, &set))
+        fail_msg("%s", sbp_diag_text(t->diag, SBP_NOTE));
     return set;
 }
 

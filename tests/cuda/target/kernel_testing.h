@@ -24,13 +24,15 @@ sbp_program *kernel_program(testing *t, const kernel_case *c);
 /* Prints "skipped: .." and is false where there is no NVRTC. */
 bool kernels_can_compile(void);
 
-/* The kernels of a program for these architectures ("sm_80,sm_90a"), all compiled; fails the test otherwise.
- */
+/* The kernels of a program for these architectures ("sm_80,sm_90a"), all compiled; kernels_compile fails the
+ * test otherwise. */
 typedef struct kernel_set {
     sbp_cuda_source *sources;
     sbp_cuda_object *objects;
     int32_t count, compiled;
 } kernel_set;
+/* The same; false, and the diagnostics say why, when one does not compile. To be freed in any case. */
+bool kernels_try(testing *t, const sbp_program *program, const char *archs, kernel_set *out);
 kernel_set kernels_compile(testing *t, const sbp_program *program, const char *archs);
 void kernels_free(kernel_set *set);
 /* What kernels take, a line each, in the order of sources; and the lines against a file, which

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "backends/cuda/attention.h"
 #include "backends/target.h"
 
 static bool can_compile;
@@ -395,11 +396,59 @@ static void container(void **state) {
     testing_close(&t);
 }
 
+/* ---- workspaces ------------------------------------------------------------------------------------- */
+
+/* What plans give attention's backward holds the scratch memory of every variant, whatever the shapes. */
+static void workspaces(void **state) {
+    (void)state;
+    static const char *const archs[] = {"sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"};
+    static const sbp_dtype dtypes[] = {SBP_BF16, SBP_F32, SBP_F64, SBP_F16};
+    enum { BWD_Q = 3, BWD_K = 4, HEADS = 0 };
+    testing t = testing_open(77);
+    int32_t variants[SBP_CUDA_VARIANTS] = {0};
+    for (int round = 0; round < 20000; round++) {
+        sbp_target_info info;
+        sbp_cuda_arch list[SBP_CUDA_ARCHS];
+        int32_t count;
+        const char *name = archs[sbp_rng_below(&t.rng, SBP_COUNT(archs))];
+        sbp_dtype dtype = dtypes[sbp_rng_below(&t.rng, SBP_COUNT(dtypes))];
+        sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+        int32_t heads = 1 + (int32_t)sbp_rng_below(&t.rng, 128),
+                d = 16 * (1 + (int32_t)sbp_rng_below(&t.rng, 16));
+        int32_t rows = 1 + (int32_t)sbp_rng_below(&t.rng, sbp_rng_below(&t.rng, 2) ? 300 : 200000);
+        sbp_gpu_key key = {.kind = SBP_CMD_ATTN_BWD, .d_qk = d, .d_v = d};
+        const sbp_dtype types[12] = {dtype, wide, wide,  dtype,   dtype,   dtype,
+                                     dtype, wide, dtype, SBP_I32, SBP_I32, SBP_I32};
+        for (int i = 0; i < 12; i++)
+            key.dtypes[i] = (uint8_t)types[i];
+        sbp_gpu_args args = {.ints = {[HEADS] = heads},
+                             .operands = {[BWD_Q] = {.rows = rows}, [BWD_K] = {.rows = rows}}};
+        testing_check(&t, target()->describe(name, t.diag, &info));
+        assert_true(sbp_cuda_archs_parse(name, list, &count));
+        int64_t planned = (rows + info.attention_more_rows) * sbp_target_work_columns(&info, heads, d) *
+                          sbp_dtype_bytes(wide);
+        for (int v = 0; v < SBP_CUDA_VARIANTS; v++) {
+            key.variant = (uint8_t)v;
+            if (sbp_cuda_attention_steps(&key, list[0]) == 0)
+                continue;
+            int64_t bytes = sbp_cuda_attention_scratch(&key, list[0], &args);
+            variants[v]++;
+            if (bytes > planned || bytes <= 0)
+                fail_msg("%s, variant %d, %d rows, %d heads of %d: %lld bytes, %lld are planned", name, v,
+                         rows, heads, d, (long long)bytes, (long long)planned);
+        }
+    }
+    printf("  %d, %d and %d workspaces of plain, mma and wgmma\n", variants[SBP_CUDA_PLAIN],
+           variants[SBP_CUDA_MMA], variants[SBP_CUDA_WGMMA]);
+    assert_true(variants[SBP_CUDA_PLAIN] > 0 && variants[SBP_CUDA_MMA] > 0 && variants[SBP_CUDA_WGMMA] > 0);
+    testing_close(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(archs),         cmocka_unit_test(rates),    cmocka_unit_test(images),
-        cmocka_unit_test(no_compiler),   cmocka_unit_test(hits),     cmocka_unit_test(damaged),
-        cmocka_unit_test(no_place),      cmocka_unit_test(together), cmocka_unit_test(trimmed),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(container)};
+        cmocka_unit_test(archs),         cmocka_unit_test(rates),     cmocka_unit_test(images),
+        cmocka_unit_test(no_compiler),   cmocka_unit_test(hits),      cmocka_unit_test(damaged),
+        cmocka_unit_test(no_place),      cmocka_unit_test(together),  cmocka_unit_test(trimmed),
+        cmocka_unit_test(out_of_memory), cmocka_unit_test(container), cmocka_unit_test(workspaces)};
     return cmocka_run_group_tests_name("cuda target", tests, begin, end);
 }

@@ -24,7 +24,7 @@ typedef float Real;
 #define NOTHING_SEEN R(-1e30) // begins below every score; finite, so that no difference of two is NaN
 
 #ifdef TYPE_DQ
-enum { DQ, DK, DV, Q, K, V, O, LSE, DO, FIRST, SHARED_END, OWN, WORK };
+enum { DQ, DK, DV, Q, K, V, O, LSE, DO, FIRST, SHARED_END, OWN };
 #else
 enum { O, LSE, Q, K, V, FIRST, SHARED_END, OWN };
 #endif
