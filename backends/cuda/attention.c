@@ -23,10 +23,14 @@ static bool is_backward(const sbp_gpu_key *key) {
 
 /* ---- tiles by mma.sync ------------------------------------------------------------------------------- */
 
-/* Warps of 16 rows each that stay, and rows of the tiles that pass by; 0: nothing fits. */
+/* Warps whose rows stay, 16 in each strip of one, and rows of the tiles that pass by; 0: nothing fits. */
 typedef struct tile {
-    int32_t warps, moving;
+    int32_t warps, strips, moving;
 } tile;
+
+static int32_t rows_of(tile t) {
+    return 16 * t.strips * t.warps;
+}
 
 /* Bytes of a row in shared memory: Tile::PITCH of mma.cuh. */
 static int32_t pitch(int32_t columns) {
@@ -52,17 +56,18 @@ static int32_t shared_limit(sbp_cuda_arch arch) {
 typedef enum products { PART_FORWARD, PART_DQ, PART_DKV, PART_DK, PART_DV } products;
 
 static int32_t shared_bytes(const sbp_gpu_key *key, products part, tile t) {
-    int32_t row = pitch(key->d_qk) + pitch(key->d_v), still = 16 * t.warps;
+    int32_t row = pitch(key->d_qk) + pitch(key->d_v), still = rows_of(t);
     if (part == PART_FORWARD) /* q and limits; k and v twice */
         return still * (pitch(key->d_qk) + 16) + 2 * t.moving * row;
     return (still + 2 * t.moving) * row + (part == PART_DQ ? 0 : 16 * t.moving);
 }
 
 /* What the sums and the scores of a tile take of a thread's 255 registers, without what else it needs. */
-static int32_t sum_registers(const sbp_gpu_key *key, products part, int32_t moving) {
+static int32_t sum_registers(const sbp_gpu_key *key, products part, tile t) {
+    int32_t moving = t.moving;
     switch (part) {
     case PART_FORWARD:
-        return (key->d_v + moving) / 2;
+        return t.strips * (key->d_v + moving) / 2;
     case PART_DQ:
     case PART_DK:
         return key->d_qk / 2 + moving;
@@ -74,22 +79,32 @@ static int32_t sum_registers(const sbp_gpu_key *key, products part, int32_t movi
 }
 
 /* The most of those with which none is spilled: tests/cuda/attention/test_attention_build.c. */
-static int32_t most_registers(const sbp_gpu_key *key, sbp_cuda_arch arch, products part) {
+static int32_t most_registers(const sbp_gpu_key *key, sbp_cuda_arch arch, products part, tile t) {
     if (part == PART_FORWARD)
-        return arch.number < 100 ? 144 : 136;
-    if (part == PART_DQ && arch.number >= 90)
-        return key->d_qk > 128 ? key->d_qk / 2 + 16 : 144;
-    return 160;
+        return t.strips == 2 && t.moving == 64 ? 144 : 160;
+    if (part == PART_DQ && arch.number >= 100)
+        return key->d_qk > 128 ? key->d_qk / 2 + 32 : 144;
+    return part == PART_DKV && arch.number != 90 ? 192 : 160;
+}
+
+/* Two strips of rows share what a warp reads of the other side, where shared memory would be what everything
+ * waits for: on architectures whose tensor cores are fast. Blocks are half as many warps then, so that an SM
+ * must have two. */
+static bool takes_strips(const sbp_gpu_key *key, sbp_cuda_arch arch, products part, tile t) {
+    return part == PART_FORWARD && shared_limit(arch) > 128 << 10 &&
+           2 * (shared_bytes(key, part, t) + 1024) <= shared_limit(arch) + 1024;
 }
 
 /* The largest tiles that fit; query tiles of all backward kernels agree with those of PART_DKV. */
 static tile find_tile(const sbp_gpu_key *key, sbp_cuda_arch arch, products part) {
-    static const tile tiles[] = {{8, 64}, {8, 32}, {4, 64}, {4, 32}, {8, 16}, {4, 16}};
+    static const tile tiles[] = {{4, 2, 64}, {4, 2, 32}, {8, 1, 64}, {8, 1, 32},
+                                 {4, 1, 64}, {4, 1, 32}, {8, 1, 16}, {4, 1, 16}};
     for (int i = 0; i < SBP_COUNT(tiles); i++)
         if (shared_bytes(key, part, tiles[i]) <= shared_limit(arch) &&
-            sum_registers(key, part, tiles[i].moving) <= most_registers(key, arch, part))
+            sum_registers(key, part, tiles[i]) <= most_registers(key, arch, part, tiles[i]) &&
+            (tiles[i].strips == 1 || takes_strips(key, arch, part, tiles[i])))
             return tiles[i];
-    return (tile){0, 0};
+    return (tile){0};
 }
 
 /* Whether the sums of dk and dv fit the registers of one kernel. */
@@ -213,7 +228,7 @@ static void mma_source(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_atte
     if (!is_backward(key)) {
         tile t = find_tile(key, arch, PART_FORWARD);
         define(out, "WARPS", t.warps);
-        define(out, "STRIPS", 1);
+        define(out, "STRIPS", t.strips);
         define(out, "KEYS", t.moving);
         set_files(out, 3, "common.cuh", "mma.cuh", "mma_fwd.cu");
         return;
@@ -361,7 +376,7 @@ static void mma_launch(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu
     bool of_keys = part == PART_DKV || part == PART_DK || part == PART_DV;
     tile t = of_keys ? key_tile(key, arch) : find_tile(key, arch, part);
     int64_t rows = of_keys ? k_of(key, args)->rows : q_of(key, args)->rows;
-    out->grid[0] = (uint32_t)(sbp_ceil_div(rows, 16 * t.warps) * args->ints[of_keys ? 1 : 0]);
+    out->grid[0] = (uint32_t)(sbp_ceil_div(rows, rows_of(t)) * args->ints[of_keys ? 1 : 0]);
     out->block[0] = (uint32_t)(32 * t.warps);
     out->shared_bytes = (uint32_t)shared_bytes(key, part, t);
 }

@@ -9,7 +9,6 @@ enum {
     MOST_BYTES = 16,  /* of a load or store */
     WARP_VECTORS = 3, /* most per thread, of a row that one warp takes */
     BLOCK_THREADS = 512,
-    MOST_THREADS = 1024,
     SHARED_BYTES = 32 << 10 /* for the sums of teams (blocks) */
 };
 
@@ -84,9 +83,8 @@ static int32_t round_up(int64_t n, int64_t unit) {
 }
 
 /* Threads that share a row of so many vectors: the smallest power of two of a warp that takes two each, a
- * warp up to three, then whole warps: as many as keep the row in registers, or 16, which have registers
- * enough. */
-static int32_t lanes_for(int64_t vectors, int32_t width) {
+ * warp up to three, then whole warps of two each, up to 16: more have too few registers for large rows. */
+static int32_t lanes_for(int64_t vectors) {
     int32_t lanes = 4;
     while (lanes < WARP && lanes * 2 < vectors)
         lanes *= 2;
@@ -94,7 +92,7 @@ static int32_t lanes_for(int64_t vectors, int32_t width) {
         return lanes;
     if (vectors <= 2 * BLOCK_THREADS)
         return round_up(sbp_ceil_div(vectors, 2), WARP);
-    return width > 1 && vectors <= 4 * MOST_THREADS ? MOST_THREADS : BLOCK_THREADS;
+    return BLOCK_THREADS;
 }
 
 /* Bytes of shared memory of a team: a number per column that its row adds. */
@@ -118,7 +116,7 @@ static int64_t places_of(const sbp_rowkernel *kernel, const sbp_gpu_row_shape *s
 
 static void set_teams(const sbp_rowkernel *kernel, sbp_gpu_row_shape *shape) {
     int32_t teams = 1;
-    shape->lanes = lanes_for(sbp_ceil_div(kernel->n, shape->width), shape->width);
+    shape->lanes = lanes_for(sbp_ceil_div(kernel->n, shape->width));
     if (shape->lanes <= WARP)
         teams = TEAM_THREADS / shape->lanes;
     if (shape->mode == SBP_GPU_ROW_BLOCKS) {
@@ -150,7 +148,7 @@ bool sbp_gpu_row_shape_of(const sbp_rowkernel *kernel, bool vector, sbp_gpu_row_
     case SBP_GPU_ROW_ROWS:
     case SBP_GPU_ROW_HEADS:
         if (loops)
-            out->threads = round_up(lanes_for(sbp_ceil_div(kernel->n, out->width), out->width), WARP);
+            out->threads = round_up(lanes_for(sbp_ceil_div(kernel->n, out->width)), WARP);
         else
             set_teams(kernel, out);
         break;

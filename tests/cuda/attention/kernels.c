@@ -23,6 +23,10 @@ bool kernels_open(void) {
     return false;
 }
 
+const char *kernels_version(void) {
+    return sbp_cuda_nvrtc_name(nvrtc);
+}
+
 void kernels_close(void) {
     if (nvrtc)
         sbp_cuda_nvrtc_close(nvrtc);

@@ -8,6 +8,8 @@
 /* False, and "skipped: .." is printed, where there is no NVRTC. */
 bool kernels_open(void);
 void kernels_close(void);
+/* "NVRTC 13.0" */
+const char *kernels_version(void);
 
 /* bf16 in and out, sums and lse in fp32, indices of 32 bits. */
 sbp_gpu_key kernel_key(bool backward, sbp_cuda_variant variant, int32_t d_qk, int32_t d_v);

@@ -56,6 +56,16 @@ static bool fail(attention_run *run, const sbp_cuda_step *step, const char *what
     return false;
 }
 
+/* Counts are by kernel and line, and every kernel is called "kernel": each launch has its own. */
+static void keep_counts(attention_run *run, const sbp_cuda_step *step, sbp_ptx_counts *counts) {
+    size_t bytes;
+    FILE *out = open_memstream(&run->step_counts[step->key.step], &bytes);
+    if (!out)
+        return;
+    sbp_ptx_counts_print(counts, out);
+    fclose(out);
+}
+
 static bool launch(attention_run *run, sbp_ptx_memory *memory, const sbp_cuda_step *step,
                    sbp_gpu_args *args) {
     static sbp_ptx_report report; /* large */
@@ -84,8 +94,14 @@ static bool launch(attention_run *run, sbp_ptx_memory *memory, const sbp_cuda_st
     sbp_ptx_module *module = sbp_ptx_module_load(memory, ptx, strlen(ptx), &report);
     run->status = report.status;
     if (module) {
+        sbp_ptx_options options = run->options;
+        options.counts = run->counts ? sbp_ptx_counts_create() : NULL;
         run->status = sbp_ptx_launch(sbp_ptx_module_entry(module, "kernel"), step->grid, step->block,
-                                     step->shared_bytes, params, &run->options, &report);
+                                     step->shared_bytes, params, &options, &report);
+        if (run->counts) {
+            keep_counts(run, step, options.counts);
+            sbp_ptx_counts_destroy(options.counts);
+        }
         sbp_ptx_module_unload(module);
     }
     return run->status == SBP_PTX_OK || fail(run, step, report.text);

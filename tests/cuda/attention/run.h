@@ -11,12 +11,15 @@ typedef struct attention_run {
     sbp_cuda_variant variant;
     sbp_cuda_arch arch;
     sbp_ptx_options options;
+    bool counts; /* fills step_counts */
     char *(*edit)(const sbp_gpu_key *key,
                   char *text); /* changes a kernel's text (and may free it); NULL: does not */
     /* what came of it */
     sbp_ptx_status status;
     uint64_t hash; /* of all outputs */
     char text[2400];
+    /* What sbp_ptx_counts_print says of each step, to be freed by the caller; "" where there was none. */
+    char *step_counts[SBP_CUDA_STEPS];
 } attention_run;
 
 /* Runs every step and compares: true when the machine found no fault and every output is what it should be;

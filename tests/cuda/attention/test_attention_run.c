@@ -144,67 +144,8 @@ static void test_wgmma(void **state) {
     check_settings(tile_settings, SBP_COUNT(tile_settings), SBP_F16, SBP_CUDA_WGMMA, "sm_90a");
 }
 
-/* Whether accesses of this kind took no more wavefronts than their bytes need, in what sbp_ptx_counts_print()
- * says. */
-static void check_banks(char *printed, const char *instruction, const char *name) {
-    unsigned long long wavefronts = 0, least = 0, w, l;
-    for (char *line = strtok(printed, "\n"); line; line = strtok(NULL, "\n")) {
-        const char *at = strstr(line, "requests, ");
-        if (at && strstr(line, instruction) &&
-            sscanf(at, "requests, %llu wavefronts (least %llu)", &w, &l) == 2) {
-            wavefronts += w;
-            least += l;
-        }
-    }
-    if (wavefronts > 0)
-        print_message("%s: %s: %llu wavefronts\n", name, instruction, wavefronts);
-    if (wavefronts != least)
-        fail_msg("%s: %s: %llu wavefronts, where %llu would do", name, instruction, wavefronts, least);
-}
-
-/* No access to shared memory meets a bank twice. (The copies of heads that are no multiple of 64 do: 8 lanes
- * of 16 bytes go on to the next row.) */
-static void count_banks(sbp_cuda_variant variant, const char *arch, bool backward, int32_t d) {
-    static const char *const instructions[] = {"ldmatrix", "ld.shared", "st.shared", "cp.async.cg"};
-    attention_case c = {HEADS(2, 1, d, d), .attrs.scale = 0.1,   .total = 200,
-                        .rows = 150,       .wide = true,         .dtype = SBP_BF16,
-                        .index = SBP_I32,  .backward = backward, .seed = 1};
-    attention_run run = {.variant = variant, .arch = kernel_arch(arch), .options.seed = 1};
-    char name[SBP_GPU_NAME], *printed = NULL;
-    size_t bytes;
-    run.options.counts = sbp_ptx_counts_create();
-    attention_case_make(&c);
-    sbp_gpu_key key = attention_case_key(&c);
-    key.variant = (uint8_t)variant;
-    kernel_name(&key, run.arch, name);
-    assert_true(attention_run_case(&run, &c));
-    FILE *out = open_memstream(&printed, &bytes);
-    assert_non_null(out);
-    sbp_ptx_counts_print(run.options.counts, out);
-    fclose(out);
-    for (int i = 0; i < (d % 64 == 0 ? 4 : 3); i++) {
-        char *copy = strdup(printed);
-        check_banks(copy, instructions[i], name);
-        free(copy);
-    }
-    free(printed);
-    sbp_ptx_counts_destroy(run.options.counts);
-    attention_case_free(&c);
-}
-
-static void test_banks(void **state) {
-    (void)state;
-    require_nvrtc();
-    for (int backward = 0; backward < 2; backward++)
-        for (int d = 128; d >= 80; d -= 48) {
-            count_banks(SBP_CUDA_MMA, "sm_80", backward, d);
-            count_banks(SBP_CUDA_WGMMA, "sm_90a", backward, d);
-        }
-    attention_run_end();
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_mma),
-                                       cmocka_unit_test(test_wgmma), cmocka_unit_test(test_banks)};
+                                       cmocka_unit_test(test_wgmma)};
     return cmocka_run_group_tests_name("attention's kernels on the PTX machine", tests, NULL, NULL);
 }

@@ -111,29 +111,47 @@ template <int SIZE> struct Tile {
     static __device__ __forceinline__ unsigned at(int row, int piece) {
         return row * PITCH + (SWIZZLED ? piece ^ (row & 7) : piece) * 16;
     }
-    // Fills `rows` rows from row0 of an operand, a head's columns; rows that are not there become 0.
+    // Fills ROWS rows from row0 of an operand, a head's columns; rows that are not there become 0: nothing is read there.
     template <int ROWS, int THREADS>
     static __device__ __forceinline__ void fill(unsigned tile, const Operand &from, int row0, int column) {
+        int thread = threadIdx.x;
+        if constexpr (THREADS % PIECES == 0) { // a thread has one piece of every so many rows
+            constexpr int STEP = THREADS / PIECES;
+            int first = thread / PIECES, piece = thread % PIECES;
+            const char *next = element_address<TYPE_Q>(from, row0 + first, column) + 16 * piece;
 #pragma unroll
-        for (int base = 0; base < ROWS * PIECES; base += THREADS) {
-            int i = base + (int)threadIdx.x, row = i / PIECES, piece = i % PIECES;
-            if (ROWS * PIECES % THREADS != 0 && i >= ROWS * PIECES)
-                break;
-            bool there = row0 + row < from.rows;
-            const char *at_row = element_address<TYPE_Q>(from, there ? row0 + row : 0, column);
-            copy_async(tile + at(row, piece), at_row + 16 * piece, there);
+            for (int row = 0; row < ROWS; row += STEP) {
+                if (ROWS % STEP != 0 && first + row >= ROWS)
+                    break;
+                copy_async(tile + at(first + row, piece), next, row0 + first + row < from.rows);
+                next += (long long)from.stride * (2 * STEP);
+            }
+        } else { // one after the other, with the piece behind each row, which nobody fills, so that no bank is met twice
+            constexpr int PLACES = PITCH / 16;
+#pragma unroll
+            for (int base = 0; base < ROWS * PLACES; base += THREADS) {
+                int i = base + thread, row = i / PLACES, piece = i % PLACES;
+                if (i < ROWS * PLACES && piece < PIECES)
+                    copy_async(tile + at(row, piece), element_address<TYPE_Q>(from, row0 + row, column) + 16 * piece,
+                               row0 + row < from.rows);
+            }
         }
+    }
+    // From `base`, an address within rows 0 to 15 of a tile, `rows` rows (a multiple of 8) down and 16 `step` columns to the
+    // right. Where rows are swizzled they begin at multiples of 128, and what permutes them stays the same.
+    static __device__ __forceinline__ unsigned beside(unsigned base, int rows, int step) {
+        return (SWIZZLED ? (base ^ step % 4 * 32) + step / 4 * 128 : base + step * 32) + rows * PITCH;
     }
 };
 
-// Where this lane reads a 16 x 16 piece at (row, 16 step) for the left operand, or, transposed, for the right one.
-template <int SIZE> __device__ __forceinline__ unsigned left_address(unsigned tile, int row, int step, int lane) {
-    return tile + Tile<SIZE>::at(row + lane % 16, 2 * step + lane / 16);
+// Where this lane reads the 16 x 16 piece at the beginning of a tile for the left operand, or, transposed, for the right one.
+template <int SIZE> __device__ __forceinline__ unsigned left_address(unsigned tile, int lane) {
+    return tile + Tile<SIZE>::at(lane % 16, lane / 16);
 }
 
 // The same for a right operand whose rows are the columns of the product: 16 of them, 16 deep.
-template <int SIZE> __device__ __forceinline__ unsigned right_address(unsigned tile, int row, int step, int lane) {
-    return tile + Tile<SIZE>::at(row + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2);
+template <int SIZE> __device__ __forceinline__ unsigned right_address(unsigned tile, int lane) {
+    return tile + Tile<SIZE>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
 // ---- products ---------------------------------------------------------------------------------------------------------
@@ -146,16 +164,17 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[M][COLUMNS][4], unsi
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++)
             sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0;
+    unsigned left_base = left_address<SIZE>(a + row0 * Tile<SIZE>::PITCH, lane), right_base = right_address<SIZE>(b, lane);
 #pragma unroll
     for (int step = 0; step < SIZE / 16; step++) {
         unsigned left[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++)
-            load_matrices(left[m], left_address<SIZE>(a, row0 + 16 * m, step, lane));
+            load_matrices(left[m], Tile<SIZE>::beside(left_base, 16 * m, step));
 #pragma unroll
         for (int n = 0; n < COLUMNS; n += 2) {
             unsigned right[4];
-            load_matrices(right, right_address<SIZE>(b, 8 * n, step, lane));
+            load_matrices(right, Tile<SIZE>::beside(right_base, 8 * n, step));
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 multiply(sums[m][n], left[m], right[0], right[1]);
@@ -169,12 +188,13 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[M][COLUMNS][4], unsi
 template <int SIZE, int M, int STEPS>
 __device__ __forceinline__ void multiply_packed(float (&sums)[M][SIZE / 8][4], const unsigned (&packed)[M][STEPS][4],
                                                 unsigned b, int lane) {
+    unsigned base = left_address<SIZE>(b, lane);
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
 #pragma unroll
         for (int n = 0; n < SIZE / 8; n += 2) {
             unsigned right[4];
-            load_matrices_transposed(right, left_address<SIZE>(b, 16 * step, n / 2, lane));
+            load_matrices_transposed(right, Tile<SIZE>::beside(base, 16 * step, n / 2));
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 multiply(sums[m][n], packed[m][step], right[0], right[1]);
