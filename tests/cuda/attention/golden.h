@@ -6,9 +6,9 @@
 
 /* SBP_TEST_ALL=1 */
 bool golden_everything(void);
-/* Lines of which one is not in the file; they are printed. With SBP_UPDATE_GOLDENS and everything, the file
- * is written anew before. A file of another version of NVRTC is not compared: "skipped: ..". After
- * kernels_open(). */
-int golden_check(const char *path, const sbp_text *lines);
+/* How many lines are not in the file; they are printed. With SBP_UPDATE_GOLDENS and `whole` (these are all
+ * its lines) the file is written anew before. A file of another version of NVRTC is not compared: "skipped:
+ * ..". After kernels_open(). */
+int golden_check(const char *path, const sbp_text *lines, bool whole);
 
 #endif

@@ -1,6 +1,7 @@
 /* test_attention_build.c: attention's kernels compile for every architecture without warnings, without
- * spilled registers and without products that the compiler had to put in a row. Prints registers and the time
- * that compilation took. */
+ * spilled registers and without products that the compiler had to put in a row. What they take:
+ * registers.txt, which SBP_UPDATE_GOLDENS=1 writes anew. SBP_TEST_ALL=1: all sizes and architectures, of
+ * which the table has a few. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,20 +9,20 @@
 
 #include <cmocka.h>
 
+#include "tests/cuda/attention/golden.h"
 #include "tests/cuda/attention/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static bool everything(void) {
-    const char *all = getenv("SBP_TEST_ALL");
-    return all && *all && strcmp(all, "0") != 0;
-}
+#define TABLE "tests/cuda/attention/registers.txt"
+enum { TABLE_ARCHS = 2, TABLE_SIZES = 3 }; /* the first so many */
 
 static int failed;
 
-static void check_kernel(const sbp_gpu_key *key, sbp_cuda_arch arch) {
+/* lines: of the table; NULL: it does not have this one. */
+static void check_kernel(const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_text *lines) {
     char name[SBP_GPU_NAME], *text = kernel_text(key, arch);
     const char *message;
     sbp_cuda_object object;
@@ -29,14 +30,17 @@ static void check_kernel(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     kernel_name(key, arch, name);
     bool right = kernel_compile(text, key, arch, &object, &resources, &message);
     print_message("%s: %d registers%s%s\n", name, (int)resources.registers, right ? "" : ": ", message);
-    failed += !right || resources.spill_store_bytes != 0 || resources.spill_load_bytes != 0 ||
-              strstr(message, "warning");
+    if (lines)
+        sbp_text_add(lines, "%-46s %3d registers %5d B shared %3d B stack\n", name, (int)resources.registers,
+                     (int)resources.shared_bytes, (int)resources.stack_bytes);
+    failed += !right || resources.stack_bytes != 0 || resources.spill_store_bytes != 0 ||
+              resources.spill_load_bytes != 0 || strstr(message, "warning");
     free(object.data);
     free(text);
 }
 
 static void check_all(bool backward, sbp_cuda_variant variant, sbp_dtype dtype, int32_t d_qk, int32_t d_v,
-                      sbp_cuda_arch arch) {
+                      sbp_cuda_arch arch, sbp_text *lines) {
     sbp_gpu_key key = kernel_key(backward, variant, d_qk, d_v);
     for (int i = 0; i < SBP_COUNT(key.dtypes); i++)
         key.dtypes[i] = key.dtypes[i] == SBP_BF16 ? (uint8_t)dtype : key.dtypes[i];
@@ -45,7 +49,7 @@ static void check_all(bool backward, sbp_cuda_variant variant, sbp_dtype dtype, 
         assert_int_equal(steps, 0);
     for (int32_t i = 0; i < steps; i++) {
         key.step = (uint8_t)i;
-        check_kernel(&key, arch);
+        check_kernel(&key, arch, lines);
     }
 }
 
@@ -57,15 +61,21 @@ static void test_build(void **state) {
     (void)state;
     if (!kernels_open())
         skip();
-    int arch_count = everything() ? SBP_COUNT(archs) : 2, size_count = everything() ? SBP_COUNT(sizes) : 3;
-    for (int a = 0; a < arch_count; a++)
-        for (int s = 0; s < size_count; s++)
+    sbp_arena *arena = sbp_arena_create();
+    sbp_text lines;
+    assert_non_null(arena);
+    sbp_text_init(&lines, arena);
+    for (int a = 0; a < (golden_everything() ? SBP_COUNT(archs) : TABLE_ARCHS); a++)
+        for (int s = 0; s < (golden_everything() ? SBP_COUNT(sizes) : TABLE_SIZES); s++)
             for (int backward = 0; backward < 2; backward++)
                 for (int v = SBP_CUDA_PLAIN; v < SBP_CUDA_VARIANTS; v++)
-                    for (int half = 0; half < (everything() ? 2 : 1); half++)
+                    for (int half = 0; half < (golden_everything() ? 2 : 1); half++)
                         if (v != SBP_CUDA_PLAIN || s == 0)
                             check_all(backward, (sbp_cuda_variant)v, half ? SBP_F16 : SBP_BF16, sizes[s][0],
-                                      sizes[s][1], kernel_arch(archs[a]));
+                                      sizes[s][1], kernel_arch(archs[a]),
+                                      a < TABLE_ARCHS && s < TABLE_SIZES && !half ? &lines : NULL);
+    failed += golden_check(TABLE, &lines, true);
+    sbp_arena_destroy(arena);
     kernels_close();
     assert_int_equal(failed, 0);
 }
