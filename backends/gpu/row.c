@@ -123,7 +123,9 @@ static void set_teams(const sbp_rowkernel *kernel, sbp_gpu_row_shape *shape) {
         int64_t bytes = summed_bytes(kernel);
         while (teams > 1 && teams * bytes > SHARED_BYTES)
             teams /= 2;
-        if (shape->lanes > WARP && 2 * bytes <= SHARED_BYTES && shape->lanes <= BLOCK_THREADS)
+        /* one element at a time a large row leaves 1024 threads too few registers */
+        if (shape->lanes > WARP && 2 * bytes <= SHARED_BYTES &&
+            (shape->width > 1 || 2 * shape->lanes <= BLOCK_THREADS))
             teams = 2;
     }
     shape->threads = teams * shape->lanes;
