@@ -1,8 +1,8 @@
 /* fuzz_main.c: a target without libFuzzer: fuzz_NAME [--rounds N] [--write FOLDER] SEEDS...
  *
  * Runs each seed, then N drawn changes of seeds, the same ones on every run. --write only puts the seeds down
- * as files, for libFuzzer. An input that takes a minute ends the program; what it was is in fuzz-input, as
- * for any other crash. */
+ * as files, for libFuzzer. An input that takes a minute ends the program; what it was is in
+ * /tmp/sbp-fuzz-input, as for any other crash. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -82,7 +82,7 @@ static uint8_t *current;
 static size_t current_size;
 
 static void keep_input(void) {
-    int file = open("fuzz-input", O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    int file = open("/tmp/sbp-fuzz-input", O_WRONLY | O_CREAT | O_TRUNC, 0644);
     if (file >= 0 && write(file, current, current_size) >= 0)
         close(file);
 }

@@ -167,8 +167,11 @@ static sbp_status resolve_roles(sbp_tokenizer *t, sbp_diag *diag, const tok_extr
         const char *name = sbp_token_role_name((sbp_token_role)role);
         const char *value = named_value(t->named, t->named_count, name);
         int64_t id = extras->role_ids[role];
-        if (!value && role == SBP_TOKEN_UNK && id < 0)
-            id = t->model.unk;
+        if (!value && role == SBP_TOKEN_UNK &&
+            id < 0) { /* not named: its spelling in a text is no special token */
+            t->roles[role] = t->model.unk;
+            continue;
+        }
         if (!value && id >= 0) {
             value = id < t->size ? sbp_tokenizer_token(t, (int32_t)id, NULL) : NULL;
             if (!value)

@@ -431,8 +431,6 @@ void sbp_work_init(tok_work *work, const sbp_tokenizer *t, sbp_arena *scratch, s
     pcre2_general_context *general = pcre2_general_context_create(take, give, matching);
     work->match_data = pcre2_match_data_create(1, general);
     work->match_context = pcre2_match_context_create(general);
-    /* Enough for any pattern that is linear in the length of a line, while one that is exponential stops. */
-    pcre2_set_match_limit(work->match_context, 200000000);
     pcre2_set_depth_limit(work->match_context, UINT32_MAX);
     pcre2_set_heap_limit(work->match_context, UINT32_MAX);
 }
@@ -460,6 +458,10 @@ sbp_status sbp_find_matches(tok_work *work, const tok_pattern *p, const char *te
         return SBP_OK;
     if (!p->code)
         return find_literal(p, text, length, sink, user);
+    /* Enough for any pattern that is linear in what is left of the text, while one that is exponential stops.
+     */
+    int64_t most = 1000000 + 100 * length;
+    pcre2_set_match_limit(work->match_context, most > UINT32_MAX ? UINT32_MAX : (uint32_t)most);
     /* As rust-onig's find_iter: an empty match right behind the last match does not count. */
     int64_t previous = 0, from = 0, last_end = -1;
     while (from <= length) {
