@@ -24,7 +24,7 @@
  * stores later or none.
  *
  * Partials. A `partial` operand receives column sums over blocks of SBP_PARTIAL_ROWS consecutive rows:
- * its view has ceil(rows / SBP_PARTIAL_ROWS) rows, row b holding the sum over rows b*64 .. of the block,
+ * its view has ceil(rows / SBP_PARTIAL_ROWS) rows, row b holding the sum over rows b*16 .. of the block,
  * added in row order, then head order (when the value varies with the head and the operand does not; a
  * value without head is added once per row). Columns that no instruction adds to are left alone.
  *
@@ -36,7 +36,7 @@
 #include "ir/types.h"
 
 enum {
-    SBP_PARTIAL_ROWS = 64,
+    SBP_PARTIAL_ROWS = 16, /* few, so that a chunk has more blocks than a GPU has processors */
     SBP_ROWKERNEL_MAX_OPERANDS = 24,
     SBP_ROWKERNEL_MAX_SCALARS = 16,
     SBP_ROWKERNEL_MAX_INSTRS = 1024

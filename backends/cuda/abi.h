@@ -74,7 +74,7 @@ extern const char *const sbp_cuda_variant_names[SBP_CUDA_VARIANTS]; /* "", "vect
 /* Shared with the kernels. */
 enum {
     SBP_CUDA_GEMM_TILE = 64,        /* rows and columns of d that a block computes */
-    SBP_CUDA_COLSUM_COLUMNS = 32,   /* of a block */
+    SBP_CUDA_COLSUM_COLUMNS = 16,   /* of a block */
     SBP_CUDA_REDUCE_BLOCKS = 512,   /* most, each leaving one f64 in the scratch memory */
     SBP_CUDA_REDUCE_ELEMS = 1 << 14 /* a block is worth it for so many */
 };

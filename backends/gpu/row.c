@@ -120,7 +120,9 @@ static void set_teams(const sbp_rowkernel *kernel, sbp_gpu_row_shape *shape) {
     if (shape->lanes <= WARP)
         teams = TEAM_THREADS / shape->lanes;
     if (shape->mode == SBP_GPU_ROW_BLOCKS) {
-        int64_t bytes = summed_bytes(kernel);
+        int64_t bytes = summed_bytes(kernel), heads = shape->heads_apart ? kernel->heads : 1;
+        while (SBP_PARTIAL_ROWS * heads % teams != 0) /* all teams are in one block at a time */
+            teams /= 2;
         while (teams > 1 && teams * bytes > SHARED_BYTES)
             teams /= 2;
         /* one element at a time a large row leaves 1024 threads too few registers */

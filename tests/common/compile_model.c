@@ -25,6 +25,8 @@ typedef struct work {
 static sbp_status compile(void *user) {
     work *w = user;
     sbp_model_options options = sbp_model_options_for(w->wish->compute);
+    if (w->wish->bf16_weights)
+        options.trainable_storage = SBP_BF16;
     options.set = &w->wish->set;
     options.set_count = w->wish->set != NULL;
     options.freeze = &w->wish->freeze;

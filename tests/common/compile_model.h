@@ -11,6 +11,7 @@ typedef struct compile_wish {
     const char *set;                 /* KEY=JSON, changes config.json; NULL: nothing */
     const char *freeze;              /* glob over parameters; NULL: train all */
     sbp_objective_builder objective; /* NULL: sft */
+    bool bf16_weights;               /* trained weights are kept in bf16, else in fp32 (fp64) */
     const char *stop_after;          /* a pass, or NULL */
     sbp_pass_options options;
 } compile_wish;

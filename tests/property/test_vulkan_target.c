@@ -137,7 +137,7 @@ static int check_program(const char *model, const compile_wish *wish) {
             .software = true, .max_local_size = 1024, .shared_bytes = 1 << 15};
         const sbp_command command = {.kind = SBP_CMD_ROW, .kernel = i};
         const sbp_dispatch dispatch = {.command = &command, .kernel = program->kernels[i], .rows = 1};
-        /* 64 rows of more than 32 heads are too much for it, and refused */
+        /* a block of rows of many heads is too much for it, and refused */
         if (program->kernels[i]->heads <= 32 && sbp_vulkan_too_long(&dispatch, &lavapipe))
             fail_msg("%s: kernel '%s' loops up to %lld times on lavapipe", model, program->kernels[i]->name,
                      (long long)sbp_vulkan_iterations(&dispatch, &lavapipe));

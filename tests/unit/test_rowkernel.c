@@ -617,8 +617,8 @@ static void test_reference(void **state) {
                                    "partial p : f32 [elem] length 3\n"
                                    "%0 = load x %1 = load w %2 = mul %0, %1 %3 = sum[elem] %2\n"
                                    "%4 = max[head] %2 store s, %3 store t, %4 accumulate p, %2 }");
-    enum { ROWS = 130 };
-    float x[ROWS * 8], p[3 * 3];
+    enum { ROWS = 130, BLOCKS = (ROWS + SBP_PARTIAL_ROWS - 1) / SBP_PARTIAL_ROWS };
+    float x[ROWS * 8], p[BLOCKS * 3];
     int32_t w[3] = {1, 2, 300};
     double s[ROWS * 2];
     int8_t t[ROWS * 3];
@@ -626,18 +626,18 @@ static void test_reference(void **state) {
         x[i] = (float)(i % 13) - 6.5f;
     sbp_rk_view views[] = {{x, 8}, {w, 3}, {s, 2}, {t, 3}, {p, 3}};
     assert_int_equal(sbp_rowkernel_run_reference(k, ROWS, 0, views, NULL), SBP_OK);
-    double sums[3][3] = {{0}};
+    double sums[BLOCKS][3] = {{0}};
     for (int r = 0; r < ROWS; r++)
         for (int h = 0; h < 2; h++) {
             double sum = 0;
             for (int j = 0; j < 3; j++) {
                 double v = (double)x[r * 8 + h * 4 + j] * w[j];
                 sum += v;
-                sums[r / 64][j] += v;
+                sums[r / SBP_PARTIAL_ROWS][j] += v;
             }
             assert_true(s[r * 2 + h] == sum);
         }
-    for (int b = 0; b < 3; b++)
+    for (int b = 0; b < BLOCKS; b++)
         for (int j = 0; j < 3; j++)
             assert_true(p[b * 3 + j] == (float)sums[b][j]);
     assert_int_equal(t[0], x[0] > x[4] ? (int)rint((double)x[0]) : (int)rint((double)x[4]));

@@ -1,7 +1,7 @@
 // colsum.cu: dst[0, :] = beta dst[0, :] + sum over rows of src. A block sums COLUMNS columns in CHAINS chains of rows,
-// added up in order.
+// added up in order. A chain loads AHEAD rows before it adds the first: additions wait for each other, loads need not.
 
-enum { CHAINS = 256 / COLUMNS };
+enum { CHAINS = 256 / COLUMNS, AHEAD = 4 };
 static __shared__ REAL chains[CHAINS][COLUMNS];
 
 KERNEL(256) {
@@ -9,8 +9,17 @@ KERNEL(256) {
     int x = LANE % COLUMNS, chain = LANE / COLUMNS, column = group_number() * COLUMNS + x;
     Sum s = {0, 0};
     if (column < dst.cols)
-        for (int row = chain; row < src.rows; row += CHAINS)
-            add(s, LOAD_src(row_address(src, row, src_BYTES), column));
+        for (int row = chain; row < src.rows; row += AHEAD * CHAINS) {
+            REAL loaded[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (row + i * CHAINS < src.rows)
+                    loaded[i] = LOAD_src(row_address(src, row + i * CHAINS, src_BYTES), column);
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (row + i * CHAINS < src.rows)
+                    add(s, loaded[i]);
+        }
     chains[chain][x] = s.sum;
     __syncthreads();
     if (chain != 0 || column >= dst.cols)

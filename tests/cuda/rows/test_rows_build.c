@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/gpu/row.h"
 #include "tests/common/compile_model.h"
 #include "tests/cuda/rows/row_case.h"
 
@@ -19,18 +20,43 @@ static int look(void **state) {
 }
 
 typedef struct totals {
-    int kernels, vectors, most_registers, stack_bytes;
+    int kernels, vectors, most_registers, stack_bytes, busy;
+    int64_t fewest; /* groups of a kernel of Qwen3-8B that has work */
 } totals;
+
+enum { CHUNK = 4096, HEAD_CHUNK = 512, PROCESSORS = 132 /* of an H100 */ };
+
+/* A GPU has its processors busy: a kernel over a chunk of rows that has work for more than a microsecond (at
+ * 4 TB/s) has a block for each. */
+static void check_blocks(const char *path, const sbp_rowkernel *kernel, totals *sum) {
+    int64_t rows = kernel->n > 100000 ? HEAD_CHUNK : CHUNK, bytes = 0;
+    sbp_gpu_row_shape shape;
+    if (!sbp_gpu_row_shape_of(kernel, true, &shape))
+        (void)sbp_gpu_row_shape_of(kernel, false, &shape);
+    for (int32_t i = 0; i < kernel->operand_count; i++)
+        if (kernel->operands[i].vary & SBP_VARY_ROW)
+            bytes += rows * (kernel->operands[i].vary & SBP_VARY_HEAD ? kernel->heads : 1) *
+                     (kernel->operands[i].vary & SBP_VARY_ELEM ? kernel->operands[i].length : 1) *
+                     sbp_dtype_bytes(kernel->operands[i].dtype);
+    int64_t groups = sbp_gpu_row_groups(kernel, &shape, rows);
+    if (bytes > 4 << 20 && groups < PROCESSORS)
+        fail_msg("%s, kernel '%s': %lld groups for %lld bytes of %lld rows", path, kernel->name,
+                 (long long)groups, (long long)bytes, (long long)rows);
+    sum->busy += bytes > 4 << 20;
+    sum->fewest = bytes > 4 << 20 && groups < sum->fewest ? groups : sum->fewest;
+}
 
 static void check_model(const char *path, sbp_dtype compute, totals *sum) {
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for(path, 8192, 4096, 512);
+    compile_wish wish = compile_wish_for(path, 8192, CHUNK, HEAD_CHUNK);
     sbp_program *model, *rows = sbp_program_create(t.arena, "rows");
     wish.compute = compute;
     wish.options.step = true;
     testing_check(&t, compile_model(t.arena, t.diag, &wish, &model));
     for (int32_t k = 0; k < model->kernel_count; k++)
         (void)row_add_kernel(&t, rows, model->kernels[k]);
+    for (int32_t k = 0; k < model->kernel_count && strstr(path, "Qwen3-8B"); k++)
+        check_blocks(path, model->kernels[k], sum);
     kernel_set set = kernels_compile(&t, rows, "sm_80,sm_90a"); /* fails where registers do not suffice */
     for (int32_t i = 0; i < set.count; i++) {
         sbp_cuda_resources r;
@@ -51,7 +77,7 @@ static void models(void **state) {
     if (!can_compile)
         return;
     DIR *dir = opendir(CONFIGS);
-    totals sum = {0};
+    totals sum = {.fewest = INT64_MAX};
     int programs = 0;
     assert_non_null(dir);
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
@@ -68,6 +94,9 @@ static void models(void **state) {
            sum.kernels, sum.vectors, sum.most_registers, sum.stack_bytes);
     assert_int_equal(programs, testing_sweep(6, 34));
     assert_int_equal(sum.stack_bytes, 0);
+    printf("  Qwen3-8B: %d kernels have more than 4 MiB to move, in at least %lld groups\n", sum.busy,
+           (long long)sum.fewest);
+    assert_true(sum.busy > 10);
 }
 
 int main(void) {
