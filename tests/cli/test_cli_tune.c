@@ -34,6 +34,8 @@ static void test_kept(io_fixture *f) {
     cli_ok(f, "grep -q 'device sm_90 Fake GPU' $D/t && grep -q 'cublasLt 13.1.0' $D/t");
     cli_ok(f, "test $(grep -c '^product ' $D/t) -gt 8 && ! grep -qv "
               "'^product.* 3 [0-9a-f]*$\\|^products\\|^device\\|^cublas\\|^checksum' $D/t");
+    cli_ok(f,
+           "grep -q '^product 40 ' $D/t && ! grep -q '^product 14 ' $D/t"); /* 94 rows: a last chunk of 14 */
     cli_ok(f, "grep -q '\"products\": {\"file\": \"products.txt\", \"hash\"' $D/a/run.json");
     cli_ok(f, "grep -q '\"products\": \"[0-9a-f]*\"' $D/a/checkpoint-2/trainer_state.json");
     cli_ok(f, "SBP_FAKE_CUDA=seed=5 " RUN "--steps 4 --tune $D/t --out $D/b");
@@ -92,6 +94,33 @@ static void test_named_by_plan(io_fixture *f) {
               COMPILE "--backend cpu && " RUN "--steps 1 --tune $D/t --out $D/d");
 }
 
+/* Wherever things live, whatever they are kept in: a run that was interrupted has the bits of one that was
+ * not, from a file that another plan has filled before. */
+static void test_settings(void **state) {
+    io_fixture *f = *state;
+    static const char *const settings[] = {
+        "--dtype bf16 --offload host --save q+attn_out+lse --chunk 7 --head-chunk 16",
+        "--dtype fp32 --backward standard --accumulate 1 --clip none --optimizer sgd",
+        "--dtype bf16 --state-dtype int8 --param-dtype bf16 --master none --chunk 33 --checkpoint-every 2",
+        "--dtype fp32 --offload params+states --segment 2 --chunk 94 --freeze '*.mlp.*'",
+        "--dtype fp32 --tf32 on --backward checkpoint --head-chunk 5"};
+    const char *all = getenv("SBP_TEST_ALL");
+    int count = all && *all && strcmp(all, "0") != 0 ? SBP_COUNT(settings) : 2;
+    if (!cli_has_device(f, "cuda", "measured products"))
+        skip();
+    for (int i = 0; i < count; i++) {
+        cli_ok(f, sbp_arena_printf(f->arena, "$C compile " MODEL " -o $D/p --seq-len 94 " CUDA "%s",
+                                   settings[i]));
+        cli_ok(f, "rm -rf $D/a $D/b; " RUN "--steps 3 --tune $D/t --out $D/a");
+        expect(f, " products were measured in ");
+        cli_ok(f, RUN "--steps 2 --tune $D/t --out $D/b");
+        expect_not(f, "were measured");
+        cli_ok(f, RUN "--resume --steps 3 --out $D/b");
+        expect_not(f, "round differently");
+        cli_same(f, "a/model.safetensors", "b/model.safetensors");
+    }
+}
+
 static void test_tune(void **state) {
     io_fixture *f = *state;
     if (!cli_has_device(f, "cuda", "measured products"))
@@ -123,6 +152,7 @@ static void test_tf32(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_tune, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_settings, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_tf32, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
