@@ -60,6 +60,7 @@ typedef struct sbp_onnx_node {
     int32_t input_count, output_count;
     sbp_onnx_attribute *attributes;
     int32_t attribute_count;
+    bool raised; /* stands for several of the file (onnx_raise.c) */
     const sbp_json *json;
 } sbp_onnx_node;
 
@@ -128,8 +129,8 @@ typedef struct sbp_onnx_value {
     int32_t repeat_axis;
     sbp_number_tensor numbers; /* NUMBERS */
     const sbp_onnx_scores *scores;
-    const sbp_onnx_tensor
-        *frozen; /* PARAMETER that is not trained: its initializer; `param` is set at its first use */
+    const sbp_onnx_tensor *tensor; /* PARAMETER: its initializer, or NULL */
+    bool frozen;                   /* PARAMETER that is not trained: in the module from its first use on */
 } sbp_onnx_value;
 
 /* A frozen tensor whose values were read. */
@@ -155,6 +156,7 @@ typedef struct sbp_onnx {
     bool *live;       /* per node: the logits need it */
     bool *wide_node;  /* per node: between the last product and the logits */
     sbp_numbers numbers;
+    bool looks;     /* a first import, for what patterns want to know */
     sbp_map frozen; /* frozen initializers that became parameters: name -> number in the module */
     sbp_onnx_table *tables;
     int32_t table_count, table_capacity;
@@ -264,7 +266,20 @@ void sbp_onnx_own_dims(const sbp_onnx_value *v, int64_t *dim);
 sbp_status sbp_onnx_gather_part(sbp_onnx *o, const sbp_onnx_value *x, const sbp_onnx_value *index,
                                 int64_t axis) SBP_CHECKED;
 
+/* ---- import, in steps (onnx_import.c, onnx_raise.c) -----------------------------------------------------
+ */
+
+void sbp_onnx_create(sbp_onnx *o, sbp_loading *loading, const sbp_onnx_model *model, sbp_module *module);
+/* What the logits need; parameters, constants and inputs as values. */
+sbp_status sbp_onnx_begin(sbp_onnx *o) SBP_CHECKED;
+/* o->node. */
+sbp_status sbp_onnx_import_node(sbp_onnx *o) SBP_CHECKED;
+/* Puts single operators in place of what exporters spell out: o->model becomes a copy. */
+sbp_status sbp_onnx_raise(sbp_onnx *o) SBP_CHECKED;
+
 /* ---- operators ---------------------------------------------------------------------------------------- */
+
+#define SBP_ONNX_RAISED 1000 /* `since` of what only patterns make */
 
 typedef struct sbp_onnx_op {
     const char *name;

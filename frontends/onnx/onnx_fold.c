@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_CONSTANTS = 1 << 16 };
+enum { MOST_CONSTANTS = 1 << 16, MOST_LOOKED_AT = 1 << 23 };
 
 /* ---- tensors ------------------------------------------------------------------------------------------ */
 
@@ -292,11 +292,14 @@ static sbp_status by_element(sbp_fold *f, int32_t rule) {
 
 /* ---- the node ----------------------------------------------------------------------------------------- */
 
-/* Whether v is a frozen tensor that may be worked out here; matrices that are turned or copied may still be
- * weights. */
-static bool is_table(const sbp_onnx_value *v, const char *op) {
-    return v->kind == SBP_ONNX_PARAMETER && v->frozen && !v->transposed && strcmp(op, "Transpose") != 0 &&
-           strcmp(op, "Cast") != 0 && strcmp(op, "Identity") != 0;
+/* Whether v is a tensor that may be worked out here; matrices that are turned or copied may still be weights.
+ * A first import also looks at rows of trained ones, which may be found to be tables of cos and sin. */
+static bool is_table(const sbp_onnx *o, const sbp_onnx_value *v, const char *op) {
+    bool weight = strcmp(op, "Transpose") == 0 || strcmp(op, "Cast") == 0 || strcmp(op, "Identity") == 0,
+         rows = strcmp(op, "Slice") == 0 || strcmp(op, "Gather") == 0;
+    if (v->kind != SBP_ONNX_PARAMETER || !v->tensor || v->transposed)
+        return false;
+    return v->frozen ? !weight : o->looks && rows && v->tensor->elems <= MOST_LOOKED_AT;
 }
 
 /* Whether the node's operands are all numbers, found in f. */
@@ -309,7 +312,7 @@ static sbp_status operands(sbp_fold *f, const sbp_onnx_node *node, bool *known) 
         int32_t value = sbp_map_get(&f->o->names, node->inputs[i]);
         f->v[i] = value >= 0 ? &f->o->values[value] : NULL;
         *known = f->v[i] && (f->v[i]->kind == SBP_ONNX_CONSTANT || f->v[i]->kind == SBP_ONNX_NUMBERS ||
-                             is_table(f->v[i], node->op));
+                             is_table(f->o, f->v[i], node->op));
     }
     *known = *known && f->v[0];
     for (int32_t i = 0; *known && i < f->count; i++)

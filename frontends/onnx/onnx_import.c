@@ -57,20 +57,10 @@ static bool differentiable(const sbp_onnx_node *node, int32_t k) {
     static const struct {
         const char *op;
         int32_t first, last;
-    } some[] = {{"RotaryEmbedding", 1, 3},
-                {"Attention", 3, 9},
-                {"Where", 0, 0},
-                {"Gather", 1, 1},
-                {"GatherND", 1, 1},
-                {"Reshape", 1, 1},
-                {"Squeeze", 1, 1},
-                {"Unsqueeze", 1, 1},
-                {"Expand", 1, 1},
-                {"Slice", 1, 4},
-                {"Split", 1, 1},
-                {"Dropout", 1, 2},
-                {"Pow", 1, 1},
-                {"Clip", 1, 2}};
+    } some[] = {{"RotaryEmbedding", 1, 3}, {"RotaryHalves", 1, 2}, {"RotaryPairs", 1, 2}, {"Attention", 3, 9},
+                {"Where", 0, 0},           {"Gather", 1, 1},       {"GatherND", 1, 1},    {"Reshape", 1, 1},
+                {"Squeeze", 1, 1},         {"Unsqueeze", 1, 1},    {"Expand", 1, 1},      {"Slice", 1, 4},
+                {"Split", 1, 1},           {"Dropout", 1, 2},      {"Pow", 1, 1},         {"Clip", 1, 2}};
     if (is_one_of(node->op, never))
         return false;
     for (int32_t i = 0; i < SBP_COUNT(some); i++)
@@ -106,8 +96,8 @@ static void mark_needed(sbp_onnx *o, bool *live, sbp_map *trained) {
 
 /* Nodes from the logits back to the product that makes them: computed in fp32 also when the rest is bf16. */
 static void mark_wide(sbp_onnx *o) {
-    static const char *const through[] = {"Add",  "Sub",  "Mul",      "Div", "Neg",
-                                          "Tanh", "Cast", "Identity", NULL},
+    static const char *const through[] = {"Add",  "Sub",  "Mul",      "Div",     "Neg",
+                                          "Tanh", "Cast", "Identity", "Softcap", NULL},
                              *const product[] = {"MatMul", "Gemm", NULL};
     sbp_map wide;
     sbp_map_init(&wide, o->arena);
@@ -173,7 +163,8 @@ static sbp_status add_frozen(sbp_onnx *o, const sbp_onnx_tensor *t) {
                              (long long)t->elems);
     memcpy(v.dim, t->dim, (size_t)t->rank * sizeof *t->dim);
     v.param = -1;
-    v.frozen = t;
+    v.tensor = t;
+    v.frozen = true;
     sbp_onnx_add_value(o, &v);
     return SBP_OK;
 }
@@ -287,10 +278,13 @@ static sbp_status find_tie(sbp_onnx *o, const sbp_onnx_tensor *t, bool *transpos
 static sbp_status add_matrix(sbp_onnx *o, const sbp_onnx_tensor *t) {
     bool transposed = false;
     int32_t tie = -1;
-    if (t->rank == 2 && !is_gathered(o, t->name))
+    if (t->rank == 2 && !o->looks && !is_gathered(o, t->name))
         SBP_TRY(find_tie(o, t, &transposed, &tie));
-    if (tie < 0)
-        return add_parameter(o, t->name, t->type, t->rank, t->dim, true);
+    if (tie < 0) {
+        SBP_TRY(add_parameter(o, t->name, t->type, t->rank, t->dim, true));
+        o->values[o->value_count - 1].tensor = t;
+        return SBP_OK;
+    }
     sbp_note(o->diag, "%s: initializer '%s' is '%s'%s: they are trained as one parameter, '%s'",
              o->model->path, t->name, o->values[tie].name, transposed ? " transposed" : "",
              o->values[tie].name);
@@ -422,7 +416,7 @@ static sbp_status check_outputs(sbp_onnx *o) {
 /* ---- nodes ------------------------------------------------------------------------------------------------
  */
 
-static sbp_status import_node(sbp_onnx *o) {
+sbp_status sbp_onnx_import_node(sbp_onnx *o) {
     if (o->node->domain[0] != 0 && strcmp(o->node->domain, "ai.onnx") != 0)
         return sbp_onnx_fail(o, "operators of domain '%s' are not built", o->node->domain);
     bool done;
@@ -433,9 +427,9 @@ static sbp_status import_node(sbp_onnx *o) {
     if (done)
         return o->builder.status;
     const sbp_onnx_op *op = sbp_onnx_find_op(o->node->op);
-    if (!op)
+    if (!op || (op->since == SBP_ONNX_RAISED && !o->node->raised))
         return sbp_onnx_fail(o, "this operator is not built for activations");
-    if (op->since > o->model->opset)
+    if (op->since > o->model->opset && !o->node->raised)
         return sbp_onnx_fail(o, "the operator came with opset %d, the model declares opset %lld", op->since,
                              (long long)o->model->opset);
     SBP_TRY(op->import(o));
@@ -464,28 +458,49 @@ static sbp_status finish(sbp_onnx *o) {
 /* ---- the whole --------------------------------------------------------------------------------------------
  */
 
-static sbp_status import_model(sbp_onnx *o) {
+void sbp_onnx_create(sbp_onnx *o, sbp_loading *loading, const sbp_onnx_model *model, sbp_module *module) {
+    sbp_dtype compute = loading->options->compute;
+    *o = (sbp_onnx){.loading = loading,
+                    .arena = loading->arena,
+                    .diag = loading->diag,
+                    .model = model,
+                    .compute = compute,
+                    .residual = loading->residual,
+                    .wide = compute == SBP_F64 ? SBP_F64 : SBP_F32};
+    o->builder = sbp_builder_on(module, sbp_module_add_func(module, "model"), loading->diag);
+    sbp_map_init(&o->names, o->arena);
+    sbp_map_init(&o->frozen, o->arena);
+    sbp_numbers_init(&o->numbers, o->arena);
+}
+
+sbp_status sbp_onnx_begin(sbp_onnx *o) {
     const sbp_onnx_model *m = o->model;
-    if (m->opset < MIN_OPSET || m->opset > MAX_OPSET)
-        return sbp_onnx_fail(o, "opset %lld; %d to %d are supported", (long long)m->opset, MIN_OPSET,
-                             MAX_OPSET);
     o->live = SBP_NEW_ARRAY(o->arena, bool, m->node_count);
     o->wide_node = SBP_NEW_ARRAY(o->arena, bool, m->node_count);
     sbp_map trained;
     sbp_map_init(&trained, o->arena);
     collect_read(o);
-    SBP_TRY(check_outputs_differ(o));
-    SBP_TRY(check_outputs(o));
     mark_needed(o, o->live, &trained);
     mark_wide(o);
     collect_gathered(o);
     SBP_TRY(add_initializers_of(o, &trained, true));
     SBP_TRY(add_initializers_of(o, &trained, false));
-    SBP_TRY(add_inputs(o, &trained));
-    for (int32_t i = 0; i < m->node_count; i++) {
-        o->node = &m->nodes[i];
+    return add_inputs(o, &trained);
+}
+
+static sbp_status import_model(sbp_onnx *o) {
+    const sbp_onnx_model *m = o->model;
+    if (m->opset < MIN_OPSET || m->opset > MAX_OPSET)
+        return sbp_onnx_fail(o, "opset %lld; %d to %d are supported", (long long)m->opset, MIN_OPSET,
+                             MAX_OPSET);
+    SBP_TRY(check_outputs_differ(o));
+    SBP_TRY(check_outputs(o));
+    SBP_TRY(sbp_onnx_raise(o));
+    SBP_TRY(sbp_onnx_begin(o));
+    for (int32_t i = 0; i < o->model->node_count; i++) {
+        o->node = &o->model->nodes[i];
         if (o->live[i])
-            SBP_TRY(import_node(o));
+            SBP_TRY(sbp_onnx_import_node(o));
     }
     return finish(o);
 }
@@ -507,17 +522,8 @@ sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) {
     l->own_initializers = !l->model->weights && has_values(&model);
     if (l->own_initializers)
         l->model->weights = l->path;
-    sbp_onnx o = {.loading = l,
-                  .arena = l->arena,
-                  .diag = l->diag,
-                  .model = &model,
-                  .compute = l->options->compute,
-                  .residual = l->residual,
-                  .wide = l->options->compute == SBP_F64 ? SBP_F64 : SBP_F32};
-    o.builder = sbp_builder_on(l->model->module, sbp_module_add_func(l->model->module, "model"), l->diag);
-    sbp_map_init(&o.names, l->arena);
-    sbp_map_init(&o.frozen, l->arena);
-    sbp_numbers_init(&o.numbers, l->arena);
+    sbp_onnx o;
+    sbp_onnx_create(&o, l, &model, l->model->module);
     SBP_TRY(import_model(&o));
     return sbp_loading_open_weights(l);
 }

@@ -161,6 +161,26 @@ static sbp_dtype norm_dtype(const sbp_onnx *o, sbp_value x) {
     return dtype == o->compute ? o->residual : dtype;
 }
 
+/* Whether a scale is numbers that are all 1, of whatever shape broadcasts: then n of them. */
+static bool one_everywhere(sbp_onnx *o, const sbp_onnx_value *scale, int64_t n, sbp_onnx_value *out) {
+    sbp_number_tensor t;
+    if ((scale->kind != SBP_ONNX_CONSTANT && scale->kind != SBP_ONNX_NUMBERS) || n < 1 || n > 1 << 20)
+        return false;
+    sbp_onnx_tensor_of(o, scale, &t);
+    if (!sbp_number_equals(t.element, 1))
+        return false;
+    double *data = SBP_NEW_ARRAY(o->arena, double, n);
+    for (int64_t i = 0; i < n; i++)
+        data[i] = 1;
+    *out = (sbp_onnx_value){.name = sbp_arena_printf(o->arena, "ones.%lld", (long long)n),
+                            .kind = SBP_ONNX_CONSTANT,
+                            .type = SBP_ONNX_FLOAT,
+                            .rank = 1,
+                            .dim = {n},
+                            .data = data};
+    return true;
+}
+
 /* x, normalised over its last axis, and eps. */
 static sbp_status norm_operands(sbp_onnx *o, const sbp_onnx_value **x, sbp_value *operands, double *eps) {
     static const char *const known[] = {"axis", "epsilon", "stash_type", NULL};
@@ -181,6 +201,9 @@ static sbp_status norm_operands(sbp_onnx *o, const sbp_onnx_value **x, sbp_value
     if (stash != 1)
         return sbp_onnx_fail(o, "stash_type %lld; only 1 is built", (long long)stash);
     operands[0] = (*x)->value;
+    sbp_onnx_value ones;
+    if (one_everywhere(o, scale, (*x)->dim[(*x)->rank - 1], &ones))
+        scale = &ones;
     return vector_operand(o, scale, (*x)->dim[(*x)->rank - 1], SBP_INIT_ONES, norm_dtype(o, operands[0]),
                           &operands[1]);
 }

@@ -60,38 +60,6 @@ sbp_status sbp_onnx_reciprocal(sbp_onnx *o) {
     return o->builder.status;
 }
 
-sbp_status sbp_onnx_gelu(sbp_onnx *o) {
-    static const char *const known[] = {"approximate", NULL};
-    const sbp_onnx_value *x;
-    const char *approximate = "none";
-    sbp_value value;
-    int64_t dim[SBP_MAX_RANK];
-    SBP_TRY(sbp_onnx_attrs_known(o, known));
-    SBP_TRY(sbp_onnx_attr_string(o, "approximate", &approximate));
-    if (strcmp(approximate, "none") != 0 && strcmp(approximate, "tanh") != 0)
-        return sbp_onnx_fail(o, "approximate '%s'; none or tanh expected", approximate);
-    SBP_TRY(one_operand(o, &x, &value, dim));
-    sbp_value y = sbp_build(&o->builder, SBP_OP_gelu, NULL, &value, 1,
-                            (sbp_attr[]){sbp_attr_symbol("approximate", approximate)}, 1, NULL);
-    sbp_onnx_define_value(o, 0, y, x->type, x->rank, dim);
-    return o->builder.status;
-}
-
-sbp_status sbp_onnx_swish(sbp_onnx *o) {
-    static const char *const known[] = {"alpha", NULL};
-    const sbp_onnx_value *x;
-    double alpha = 1;
-    sbp_value value;
-    int64_t dim[SBP_MAX_RANK];
-    SBP_TRY(sbp_onnx_attrs_known(o, known));
-    SBP_TRY(sbp_onnx_attr_float(o, "alpha", &alpha));
-    if (alpha != 1)
-        return sbp_onnx_fail(o, "alpha %g; only 1 is built", alpha);
-    SBP_TRY(one_operand(o, &x, &value, dim));
-    sbp_onnx_define_value(o, 0, sbp_build1(&o->builder, SBP_OP_silu, value), x->type, x->rank, dim);
-    return o->builder.status;
-}
-
 /* Whether a sum is one of two activations [1, T, n], as where a branch joins the residual stream. */
 static bool joins_streams(const sbp_onnx *o, const sbp_onnx_value *const *in, int32_t rank,
                           const int64_t *dim) {

@@ -266,6 +266,19 @@ sbp_status sbp_onnx_concat(sbp_onnx *o) {
     return o->builder.status;
 }
 
+/* Rows picked by number: the last one alone, in models that only generate. */
+sbp_status sbp_onnx_gather_nd(sbp_onnx *o) {
+    const sbp_onnx_value *x;
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    if (sbp_onnx_rows_axis(x) >= 0)
+        return sbp_onnx_fail(
+            o,
+            "tokens of '%s' %s are picked by '%s'; all are needed, as of a model that returns the logits "
+            "of every token",
+            x->name, sbp_onnx_shape_text(o, x), o->node->inputs[o->node->input_count - 1]);
+    return sbp_onnx_fail(o, "'%s' %s is gathered by more than one index", x->name, sbp_onnx_shape_text(o, x));
+}
+
 /* ---- one of an axis -------------------------------------------------------------------------------------
  */
 

@@ -156,8 +156,12 @@ static const sbp_onnx_tensor *direct_rows(const sbp_onnx *o, const sbp_number *a
 
 /* The frozen matrix, of the wide type, its axes of length 1 left out. */
 static sbp_status wide_matrix(sbp_onnx *o, const sbp_onnx_tensor *t, sbp_value *out) {
-    sbp_onnx_value v = {
-        .name = t->name, .kind = SBP_ONNX_PARAMETER, .type = t->type, .rank = t->rank, .frozen = t};
+    sbp_onnx_value v = {.name = t->name,
+                        .kind = SBP_ONNX_PARAMETER,
+                        .type = t->type,
+                        .rank = t->rank,
+                        .tensor = t,
+                        .frozen = true};
     bool known = sbp_map_get(&o->frozen, t->name) >= 0;
     int32_t number;
     SBP_TRY(sbp_onnx_param(o, &v, &number));
@@ -315,8 +319,10 @@ sbp_status sbp_onnx_numbers_value(sbp_onnx *o, const sbp_onnx_value *v, sbp_onnx
     int32_t count;
     for (int32_t d = 0; d < v->rank; d++)
         if (v->dim[d] == SBP_ONNX_OTHER || (v->dim[d] == SBP_ONNX_ROWS && d != rows))
-            return sbp_onnx_fail(o, "'%s' is %s: a mask, or a shape, is used as an activation", v->name,
-                                 sbp_onnx_shape_text(o, v));
+            return sbp_onnx_fail(o,
+                                 "'%s' is %s: a mask (or a bias by distance, as of ALiBi), or a shape, is "
+                                 "used as an activation",
+                                 v->name, sbp_onnx_shape_text(o, v));
     *out = *v;
     out->kind = SBP_ONNX_VALUE;
     SBP_TRY(sbp_onnx_ir_dims(o, v->rank, v->dim, dims, &count));

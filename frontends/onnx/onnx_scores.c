@@ -139,6 +139,92 @@ static sbp_status product(sbp_onnx *o, bool *done) {
     return SBP_OK;
 }
 
+/* "bhqd,bhkd->bhqk": axes of the operands and the result, batch and heads first. */
+static bool read_equation(const char *text, char parts[3][8]) {
+    int32_t part = 0, n = 0;
+    memset(parts, 0, 3 * sizeof parts[0]);
+    for (; *text; text++) {
+        if (*text == ' ')
+            continue;
+        if (*text == ',' || (*text == '-' && text[1] == '>')) {
+            text += *text == '-';
+            n = 0;
+            if (++part > 2)
+                return false;
+            continue;
+        }
+        if (n == 7 || !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", *text))
+            return false;
+        parts[part][n++] = *text;
+    }
+    return part == 2;
+}
+
+/* x with the axes that `from` names in the order of `to`, which may only move the tokens' axis. */
+static sbp_status reordered(sbp_onnx *o, const sbp_onnx_value *x, const char *from, const char *to,
+                            sbp_onnx_value *out) {
+    int32_t last = -1;
+    *out = *x;
+    for (int32_t d = 0; d < x->rank; d++) {
+        const char *at = strchr(from, to[d]);
+        int32_t axis = at ? (int32_t)(at - from) : -1;
+        if (axis < 0)
+            return sbp_onnx_fail(o, "'%s' %s has no axis '%c'", x->name, sbp_onnx_shape_text(o, x), to[d]);
+        out->dim[d] = x->dim[axis];
+        if (x->repeat > 1 && axis == x->repeat_axis)
+            out->repeat_axis = d;
+        if (x->dim[axis] == SBP_ONNX_ROWS || x->dim[axis] == 1)
+            continue;
+        if (axis < last)
+            return sbp_onnx_fail(o, "axes of '%s' %s other than the tokens' are exchanged", x->name,
+                                 sbp_onnx_shape_text(o, x));
+        last = axis;
+    }
+    return SBP_OK;
+}
+
+/* Einsum of queries and keys, or of their softmax and values: as the product that it is. */
+static sbp_status einsum(sbp_onnx *o, bool *done) {
+    const sbp_onnx_value *a = operand(o, 0), *b = operand(o, 1);
+    const char *equation = "";
+    char e[3][8], order[8] = "";
+    sbp_onnx_value x, y;
+    *done = false;
+    SBP_TRY(sbp_onnx_attr_string(o, "equation", &equation));
+    bool scores = is_kind(a, SBP_ONNX_VALUE), fits = o->node->input_count == 2 && is_kind(b, SBP_ONNX_VALUE);
+    if (!fits || (!scores && !is_kind(a, SBP_ONNX_SCORES)) || !read_equation(equation, e))
+        return SBP_OK;
+    int32_t n = (int32_t)strlen(e[2]);
+    if (n < 3 || n > 4 || a->rank != n || b->rank != n || (int32_t)strlen(e[0]) != n ||
+        (int32_t)strlen(e[1]) != n)
+        return SBP_OK;
+    *done = true;
+    char q = e[2][n - 2], k = e[2][n - 1];
+    if (!scores) { /* [.., q, k], [.., k, d] -> [.., q, d] */
+        if (strncmp(e[0], e[2], (size_t)n - 1) != 0)
+            return sbp_onnx_fail(o, "'%s': the softmax has its axes in another order than the result",
+                                 equation);
+        memcpy(order, e[2], (size_t)n - 2);
+        order[n - 2] = e[0][n - 1];
+        order[n - 1] = k;
+        SBP_TRY(reordered(o, b, e[1], order, &y));
+        return values_of(o, a, &y);
+    }
+    char inner = 0; /* what both operands have and the result has not */
+    for (int32_t d = 0; d < n; d++)
+        inner = !strchr(e[2], e[0][d]) && strchr(e[1], e[0][d]) ? e[0][d] : inner;
+    if (!inner || !strchr(e[0], q) || !strchr(e[1], k))
+        return sbp_onnx_fail(o, "'%s' is no product of queries and keys", equation);
+    memcpy(order, e[2], (size_t)n - 2);
+    order[n - 2] = q;
+    order[n - 1] = inner;
+    SBP_TRY(reordered(o, a, e[0], order, &x));
+    order[n - 2] = inner;
+    order[n - 1] = k;
+    SBP_TRY(reordered(o, b, e[1], order, &y));
+    return scores_of(o, &x, &y);
+}
+
 /* ---- steps on the way ---------------------------------------------------------------------------------- */
 
 /* Scale, or what a tanh is multiplied by. */
@@ -266,6 +352,8 @@ sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) {
     *done = false;
     if (strcmp(op, "MatMul") == 0)
         return product(o, done);
+    if (strcmp(op, "Einsum") == 0)
+        return einsum(o, done);
     if (strcmp(op, "Where") == 0)
         return choose(o, done);
     if (strcmp(op, "Mul") == 0 || strcmp(op, "Div") == 0 || strcmp(op, "Add") == 0)

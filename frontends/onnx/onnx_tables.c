@@ -89,7 +89,7 @@ const sbp_onnx_table *sbp_onnx_find_table(const sbp_onnx *o, const double *data)
 
 sbp_status sbp_onnx_table_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_tensor *out) {
     const double *data = NULL;
-    const sbp_onnx_tensor *t = v->frozen;
+    const sbp_onnx_tensor *t = v->tensor;
     for (int32_t i = 0; i < o->table_count; i++)
         if (o->tables[i].tensor == t)
             data = o->tables[i].data;
@@ -116,7 +116,7 @@ sbp_status sbp_onnx_param(sbp_onnx *o, const sbp_onnx_value *v, int32_t *out) {
     *out = v->param;
     if (!v->frozen)
         return SBP_OK;
-    const sbp_onnx_tensor *t = v->frozen;
+    const sbp_onnx_tensor *t = v->tensor;
     *out = sbp_map_get(&o->frozen, t->name);
     if (*out >= 0)
         return SBP_OK;

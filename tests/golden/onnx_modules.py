@@ -9,6 +9,8 @@ from torch.nn import functional as F
 V, D, H, N, LAYERS, LONGEST = 61, 48, 4, 12, 2, 64  # vocabulary, width, heads, of each, layers, longest sequence
 
 MODULES, REFUSED = {}, {}
+# What the legacy exporter writes wrong, and what we say then: the length that it was traced with, as a constant.
+LEGACY_WRONG = {"torch_layers": "[5,4,12] does not keep one row per token"}
 
 
 def module(function):
@@ -260,7 +262,7 @@ class Pairs(nn.Module):
         t = x.shape[-2]
         cos, sin = self.cos[:t].view(1, 1, t, N // 2), self.sin[:t].view(1, 1, t, N // 2)
         a, b = x.float().reshape(x.shape[:-1] + (-1, 2)).unbind(-1) if x.dtype == torch.float32 else x.reshape(x.shape[:-1] + (-1, 2)).unbind(-1)
-        return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(3)
+        return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).reshape(x.shape)
 
 
 class Strided(nn.Module):
@@ -272,7 +274,7 @@ class Strided(nn.Module):
         angle = torch.einsum("i,j->ij", torch.arange(t, device=x.device).to(x.dtype), inverse)
         cos, sin = (torch.repeat_interleave(z, 2, dim=-1)[None, None] for z in (angle.cos(), angle.sin()))
         a, b = x[..., ::2], x[..., 1::2]
-        return x * cos + torch.stack((-b, a), dim=-1).flatten(3) * sin
+        return x * cos + torch.stack((-b, a), dim=4).reshape(x.shape) * sin
 
 
 class Computed(nn.Module):
@@ -532,7 +534,7 @@ def gated_branches():
 # ---- what must be refused ---------------------------------------------------------------------------------------
 
 
-@refused("distance")
+@refused("ALiBi")
 def alibi():
     def core(q, k, v):
         t = q.shape[-2]
