@@ -36,6 +36,7 @@ typedef struct suite_tensor {
     double *expected; /* [rows, cols]; NULL: the command must not write here */
     bool *written;    /* [rows, cols]; NULL: all of it when expected is there */
     double tolerance; /* relative, in the norm; 0: the type's */
+    int64_t head;     /* columns of which one group may be SBP_TOLERANCE_NEIGHBOUR of its norm off; 0: none */
     double terms;     /* size of the terms of an element's sum, which may cancel; 0: they do not */
     int32_t same_as;  /* shares memory with that tensor; -1: none */
     /* layout */

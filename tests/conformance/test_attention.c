@@ -218,17 +218,24 @@ static void check_attention(const char *name, const setting *t, int64_t total, i
         m.out = o->values;
         m.out_lse = lse->values;
         reference(c, t, &s, &m);
-        if (half)
+        if (half) {
             dk->tolerance = dv->tolerance = rounded_inside(t);
-        if (half && t->wide)
+            dk->head = a->d_qk;
+            dv->head = a->d_v;
+        }
+        if (half && t->wide) {
             dq->tolerance = rounded_inside(t);
+            dq->head = a->d_qk;
+        }
     } else {
         suite_expect(c, o);
         suite_expect(c, lse);
         reference(c, t, &s, &m);
         memcpy(o->expected, m.o, (size_t)(rows * o->cols) * sizeof(double));
-        if (half && t->wide)
+        if (half && t->wide) {
             o->tolerance = rounded_inside(t);
+            o->head = a->d_v;
+        }
         memcpy(lse->expected, m.lse, (size_t)(rows * a->heads) * sizeof(double));
     }
     c->same_bits = t->dtype == SBP_BF16;

@@ -120,6 +120,7 @@ void ptx_decode_mov(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
     i->src[0] = ptx_source(p, &i->op[1], type);
     const ptx_lanes_op *op = ptx_lanes_find(bytes == 8 ? "copy.8" : bytes == 4 ? "copy.4" : "copy.2");
     i->run = PTX_RUN_LANES;
+    i->copies = true;
     i->lanes = op->fn;
     i->sources = 1;
     i->writes = 1;

@@ -34,6 +34,11 @@ static inline double lesser64(double a, double b) {
     return a != a ? b : b != b ? a : less;
 }
 
+// x, with the sign that a * b would have.
+static inline float signed_as(float x, float a, float b) {
+    return !__builtin_signbit(a) == !__builtin_signbit(b) ? __builtin_fabsf(x) : -__builtin_fabsf(x);
+}
+
 static inline uint64_t reverse(uint64_t x) {
     x = (x >> 1 & 0x5555555555555555u) | (x & 0x5555555555555555u) << 1;
     x = (x >> 2 & 0x3333333333333333u) | (x & 0x3333333333333333u) << 2;

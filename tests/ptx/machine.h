@@ -147,8 +147,8 @@ struct ptx_warp {
     uint32_t wgmma_group, wgmma_done,
         wgmma_open; // groups committed, waited for; operations since the last commit
     struct ptx_flight *flights;
-    bool fenced_once;
-    uint32_t max_registers; // of a thread, by setmaxnreg; 0: that is not counted
+    bool fenced_once, fenced_since; // wgmma.fence: ever; since the last commit
+    uint32_t max_registers;         // of a thread, by setmaxnreg; 0: that is not counted
 };
 
 struct ptx_block {

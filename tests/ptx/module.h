@@ -117,6 +117,7 @@ struct ptx_insn {
     uint8_t combine_op, combine_not; // 0 none, 1 and, 2 or, 3 xor
     uint8_t flush, saturate;         // .ftz of f32 operands and result; .sat
     uint8_t writes;                  // operands, from the first, that are written
+    bool copies;                     // mov of one register or number
     uint32_t extra, target;
     union {
         ptx_lanes_fn *lanes;

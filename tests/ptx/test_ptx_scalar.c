@@ -243,6 +243,8 @@ EXPECT(sqrt_f, of_f32(sqrtf(F(a))))
 EXPECT(rcp_f, of_f32(1 / F(a)))
 EXPECT(fma_d, of_f64(fma(D(a), D(b), D(c))))
 EXPECT(sub_d, of_f64(D(a) - D(b)))
+EXPECT(min_xorsign_f, of_f32(copysignf(fminf(fabsf(F(a)), fabsf(F(b))), F(a ^ b))))
+EXPECT(max_xorsign_f, of_f32(copysignf(fmaxf(fabsf(F(a)), fabsf(F(b))), F(a ^ b))))
 EXPECT(copysign_f, (a & 0x80000000) | (b & 0x7fffffff))
 
 static uint64_t add_sat_f(operands o) {
@@ -353,6 +355,8 @@ static const instruction instructions[] = {
     {"sub.f64 D, A, B", 8, 8, 8, 0, sub_d},
     {"sqrt.rn.f32 D, A", 4, 4, 0, 0, sqrt_f},
     {"rcp.rn.f32 D, A", 4, 4, 0, 0, rcp_f},
+    {"min.xorsign.abs.f32 D, A, B", 4, 4, 4, 0, min_xorsign_f},
+    {"max.xorsign.abs.f32 D, A, B", 4, 4, 4, 0, max_xorsign_f},
     {"copysign.f32 D, A, B", 4, 4, 4, 0, copysign_f},
     {"cvt.rzi.s32.f32 D, A", 4, 4, 0, 0, s32_rzi_f32},
     {"cvt.rni.u32.f32 D, A", 4, 4, 0, 0, u32_rni_f32},

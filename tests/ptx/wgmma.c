@@ -7,6 +7,10 @@
 #include <stdlib.h>
 
 enum { ROWS = 16, MAX_N = 256, MAX_K = 32, MAX_D = 128 };
+/* Of dirty[]. Compilers put the zeros that sums begin with between wgmma.fence and wgmma (LLVM makes
+ * constants where they are needed), and hardware forgives: of these it is enough that there is a fence since
+ * the last group. */
+enum { COMPUTED = 1, ZEROED = 2 };
 #define SOURCE UINT32_C(0x80000000) // of flying[]: a register that is read, not written
 
 typedef struct {
@@ -14,7 +18,7 @@ typedef struct {
     uint32_t d[MAX_D], d_reg[MAX_D], a[4], a_reg[4];
     uint32_t a_desc, b_desc; // places
     uint32_t scale_d;        // place of the predicate, or PTX_NO_PLACE
-    bool scale_not, keep;
+    bool scale_not, keep, saturate;
 } form;
 
 // An operation whose reads of shared memory are not known to be over.
@@ -26,6 +30,15 @@ typedef struct ptx_flight {
 } ptx_flight;
 
 // ---- registers --------------------------------------------------------------------------------------------
+
+static bool moves_zero(const ptx_warp *w, const ptx_insn *i) {
+    uint32_t any = 0;
+    const uint32_t *from = ptx_at(w, i->src[0]);
+    for (int l = 0; i->op[0].bytes == 4 && l < PTX_LANES; l++) {
+        any |= from[l];
+    }
+    return i->op[0].bytes == 4 && !any;
+}
 
 static void touch(ptx_warp *w, const ptx_insn *i, const ptx_operand *o, bool write) {
     if (o->kind == PTX_VECTOR || o->kind == PTX_PAIR) {
@@ -45,7 +58,7 @@ static void touch(ptx_warp *w, const ptx_insn *i, const ptx_operand *o, bool wri
                   write ? "writes" : "reads", o->reg, flying & SOURCE ? "reads" : "writes");
     }
     if (write && o->kind == PTX_REGISTER) {
-        w->dirty[o->reg] = 1;
+        w->dirty[o->reg] = i->copies && moves_zero(w, i) ? ZEROED : COMPUTED;
     }
 }
 
@@ -172,14 +185,22 @@ static void multiply(ptx_warp *w, const ptx_insn *i, uint64_t a_desc, uint64_t b
     for (int l = 0; l < PTX_LANES; l++) {
         for (int e = 0; e < elements; e++) {
             const sbp_ptx_place at = sbp_ptx_wgmma_d(op, w->index % 4 * PTX_LANES + l, e);
-            const double x = d[at.row % ROWS * op->n + at.col]; // of f32 it is one already
-            const uint32_t bits = halves || x != x ? (uint32_t)sbp_ptx_round(op->d, x, SBP_PTX_RN, 0)
-                                                   : sbp_ptx_bits_of_f32((float)x);
+            double x = d[at.row % ROWS * op->n + at.col]; // of f32 it is one already
+            if (f->saturate) {
+                x = x < INT32_MIN ? INT32_MIN : x > INT32_MAX ? INT32_MAX : x;
+            }
+            const uint32_t bits = op->d == SBP_PTX_S32 ? (uint32_t)(int64_t)x
+                                  : halves || x != x   ? (uint32_t)sbp_ptx_round(op->d, x, SBP_PTX_RN, 0)
+                                                       : sbp_ptx_bits_of_f32((float)x);
             uint32_t *reg = &((uint32_t *)ptx_at(w, f->d[e / per]))[l];
             *reg = !halves ? bits : e % 2 ? (*reg & 0xffff) | bits << 16 : (*reg & 0xffff0000) | bits;
         }
     }
     free(b);
+}
+
+static bool unfenced(const ptx_warp *w, uint32_t reg) {
+    return w->dirty[reg] == COMPUTED || (w->dirty[reg] == ZEROED && !w->fenced_since);
 }
 
 static void check_registers(ptx_warp *w, const ptx_insn *i, bool keep) {
@@ -191,12 +212,12 @@ static void check_registers(ptx_warp *w, const ptx_insn *i, bool keep) {
         if (w->flying[f->d_reg[r]] & SOURCE) {
             ptx_fault(w, i, -1, "an accumulator that another wgmma still reads as A");
         }
-        if (keep && w->dirty[f->d_reg[r]]) {
+        if (keep && unfenced(w, f->d_reg[r])) {
             ptx_fault(w, i, -1, "register %d of D was written without a wgmma.fence since", r);
         }
     }
     for (int r = 0; f->op.a_from_registers && r < 4; r++) {
-        if (w->dirty[f->a_reg[r]]) {
+        if (unfenced(w, f->a_reg[r])) {
             ptx_fault(w, i, -1, "register %d of A was written without a wgmma.fence since", r);
         }
         if (w->flying[f->a_reg[r]] && !(w->flying[f->a_reg[r]] & SOURCE)) {
@@ -261,12 +282,14 @@ static void exec_fence(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
         return;
     }
     w->fenced_once = true;
+    w->fenced_since = true;
     memset(w->dirty, 0, w->entry->registers);
 }
 
 static void exec_commit(ptx_warp *w, const ptx_insn *i, uint32_t mask) {
     if (ptx_gather(w, i, mask, PTX_FULL)) {
         w->wgmma_group++;
+        w->fenced_since = false;
     }
 }
 
@@ -307,7 +330,8 @@ static bool number_of(ptx_type type, sbp_ptx_type *out) {
         ptx_type type;
         sbp_ptx_type number;
     } table[] = {{PTX_bf16, SBP_PTX_BF16}, {PTX_f16, SBP_PTX_F16},   {PTX_tf32, SBP_PTX_TF32},
-                 {PTX_e4m3, SBP_PTX_E4M3}, {PTX_e5m2, SBP_PTX_E5M2}, {PTX_f32, SBP_PTX_F32}};
+                 {PTX_e4m3, SBP_PTX_E4M3}, {PTX_e5m2, SBP_PTX_E5M2}, {PTX_f32, SBP_PTX_F32},
+                 {PTX_s8, SBP_PTX_S8},     {PTX_u8, SBP_PTX_U8},     {PTX_s32, SBP_PTX_S32}};
     for (size_t k = 0; k < sizeof table / sizeof table[0]; k++) {
         if (table[k].type == type) {
             *out = table[k].number;
@@ -338,14 +362,17 @@ static void decode_product(ptx_parser *p, ptx_insn *i, ptx_mods *mods) {
                        number_of(mods->types[1], &f->op.a) && number_of(mods->types[2], &f->op.b);
     f->op.n = n;
     const bool wide = right && sbp_ptx_type_bits(f->op.a) == 16;
+    const bool integers = right && f->op.d == SBP_PTX_S32; // these are not scaled
+    f->saturate = integers && ptx_take(mods, "satfinite");
     ptx_need_ops(p, i, 4, 8);
     f->op.a_from_registers = i->op[1].kind == PTX_VECTOR;
-    const int scales = 4, last = scales + 2 + (wide ? (f->op.a_from_registers ? 1 : 2) : 0);
+    const int scales = 4,
+              last = integers ? scales : scales + 2 + (wide ? (f->op.a_from_registers ? 1 : 2) : 0);
     if (!right || i->ops != last || i->op[0].kind != PTX_VECTOR) {
         ptx_refuse(p, "unknown form of %s", i->name);
     }
-    f->op.a_minus = sign(p, &i->op[4]) < 0;
-    f->op.b_minus = sign(p, &i->op[5]) < 0;
+    f->op.a_minus = !integers && sign(p, &i->op[4]) < 0;
+    f->op.b_minus = !integers && sign(p, &i->op[5]) < 0;
     if (wide && !f->op.a_from_registers) {
         f->op.a_trans = ptx_integer(p, &i->op[6]) != 0;
     }

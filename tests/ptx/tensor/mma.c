@@ -127,7 +127,9 @@ static double cut_dot(int n, int k, const double *a, const double *b, double c, 
 }
 
 static double result_of(double sum, sbp_ptx_type cd) {
-    return cd == SBP_PTX_F32 ? (double)(float)sum : sbp_ptx_value(cd, sbp_ptx_round(cd, sum, SBP_PTX_RN, 0));
+    return cd == SBP_PTX_S32   ? sum // exact; whoever keeps it wraps or clamps
+           : cd == SBP_PTX_F32 ? (double)(float)sum
+                               : sbp_ptx_value(cd, sbp_ptx_round(cd, sum, SBP_PTX_RN, 0));
 }
 
 /* One row of sums: sums[j] = a[0] * b[0][j] + a[1] * b[1][j] + ..., one after another; n: a multiple of 8.

@@ -60,16 +60,22 @@ static bool eight_bits(sbp_ptx_type type) {
     return type == SBP_PTX_E4M3 || type == SBP_PTX_E5M2;
 }
 
+static bool integer(sbp_ptx_type type) {
+    return type == SBP_PTX_S8 || type == SBP_PTX_U8;
+}
+
 const char *sbp_ptx_wgmma_make(sbp_ptx_wgmma *op) {
-    const bool sixteen = op->a == SBP_PTX_BF16 || op->a == SBP_PTX_F16;
-    if (!(sixteen || op->a == SBP_PTX_TF32 || eight_bits(op->a)) ||
-        !(op->a == op->b || (eight_bits(op->a) && eight_bits(op->b)))) {
+    const bool sixteen = op->a == SBP_PTX_BF16 || op->a == SBP_PTX_F16, integers = integer(op->a);
+    if (!(sixteen || op->a == SBP_PTX_TF32 || eight_bits(op->a) || integers) ||
+        !(op->a == op->b || (eight_bits(op->a) && eight_bits(op->b)) || (integers && integer(op->b)))) {
         return "no wgmma of these types of A and B";
     }
-    if (op->d != SBP_PTX_F32 && !(op->d == SBP_PTX_F16 && (op->a == SBP_PTX_F16 || eight_bits(op->a)))) {
+    if (integers ? op->d != SBP_PTX_S32
+                 : op->d != SBP_PTX_F32 &&
+                       !(op->d == SBP_PTX_F16 && (op->a == SBP_PTX_F16 || eight_bits(op->a)))) {
         return "no wgmma with this type of D";
     }
-    if (op->n < 8 || op->n > 256 || op->n % 8 != 0) {
+    if (op->n < 8 || op->n > 256 || op->n % 8 != 0 || (integers && op->n > 32 && op->n % 16 != 0)) {
         return "no wgmma of this n";
     }
     if ((op->a_trans || op->b_trans) && !sixteen) {

@@ -9,7 +9,8 @@ import kernels_attention as attention
 import kernels_products as products
 import kernels_rows as rows
 
-TRITON = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "i32": "i32", "e4m3": "fp8e4nv"}
+TRITON = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "i32": "i32", "i8": "i8", "e4m3": "fp8e4nv"}
+NUMPY = {"f16": np.float16, "f32": np.float32, "i32": np.int32, "i8": np.int8}
 
 
 @dataclasses.dataclass
@@ -93,7 +94,7 @@ def rounded(values, dtype):
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
         bits = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32)
         return bits.view(np.float32).astype(np.float64)
-    return np.asarray(values).astype({"f16": np.float16, "f32": np.float32, "i32": np.int32}[dtype]).astype(np.float64)
+    return np.asarray(values).astype(NUMPY[dtype]).astype(np.float64)
 
 
 def given(dtype, values):
@@ -249,6 +250,20 @@ def sorted_row():
                  "bins_ptr": wanted("i32", bins, 0.0), "N": Constant(256), "BINS": Constant(16)}, archs=("sm80",))
 
 
+def integers():
+    """Quotients, high halves of products and a clamp, which is made of min.xorsign.abs on Hopper."""
+    rng, n = np.random.default_rng(18), 333
+    x, y = rng.integers(-(2**30), 2**30, n), rng.integers(1, 5000, n) * rng.choice([-1, 1], n)
+    quotient = np.trunc(x / y).astype(np.int64)
+    high = ((x & 0xFFFFFFFF).astype(np.uint64) * (y & 0xFFFFFFFF).astype(np.uint64) >> np.uint64(32)).astype(np.uint32)
+    wide = (x.astype(np.int64) * 2654435761 >> 31) // 4096
+    clamped = high.view(np.int32) ^ np.clip(x, -100, 100).astype(np.int32) ^ (wide & 0x7FFFFFFF).astype(np.int32)
+    return Case("integers", rows.integers, (2, 1, 1),
+                {"x_ptr": given("i32", x), "y_ptr": given("i32", y), "quotient_ptr": wanted("i32", quotient & 0xFFFFF, 0.0),
+                 "rest_ptr": wanted("i32", x - quotient * y, 0.0), "mixed_ptr": wanted("i32", clamped & 0xFFFFF, 0.0),
+                 "count": Scalar(n), "BLOCK": Constant(256)}, archs=("sm90a",))
+
+
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
@@ -286,6 +301,26 @@ def products_by_pointers():
     yield matmul("matmul_tf32", (50, 36, 48), (64, 32, 32), "f32", "f32", TF32, stages=2)
     yield matmul("matmul_f16_groups", (101, 40, 64), (128, 64, 32), "f16", "f16", F16, warps=8, archs=("sm90a",))
     yield matmul("matmul_e4m3", (70, 24, 96), (64, 32, 32), "e4m3", "f32", FP8, b_t=True, stages=2, archs=("sm90a",))
+
+
+def matmul_i8():
+    rng = np.random.default_rng(19)
+    a, b = given("i8", rng.integers(-100, 100, (50, 96))), given("i8", rng.integers(-100, 100, (24, 96)))
+    m, k, n = 50, 96, 24
+    return Case("matmul_i8", products.matmul_i8, (1, 1, 1),
+                {"a_ptr": a, "b_ptr": b, "c_ptr": wanted("i32", a.values @ b.values.T, 0.0), "m": Scalar(m), "n": Scalar(n),
+                 "k": Scalar(k), "BM": Constant(64), "BN": Constant(32), "BK": Constant(32)}, stages=2)
+
+
+def matmul_grouped():
+    rng, sizes, n, k = np.random.default_rng(20), [33, 5, 70], 40, 64
+    a, b = drawn(rng, "bf16", sum(sizes), k), drawn(rng, "bf16", 3, k, n)
+    ends = np.cumsum(sizes)
+    c = np.concatenate([a.values[end - size : end] @ b.values[g] for g, (size, end) in enumerate(zip(sizes, ends))])
+    return Case("matmul_grouped", products.matmul_grouped, (2, 1, 1),
+                {"a_ptr": a, "b_ptr": b, "c_ptr": wanted("bf16", c, BF16), "sizes_ptr": given("i32", sizes),
+                 "GROUPS": Constant(3), "BLOCKS": Constant(2), "N": Constant(n), "K": Constant(k), "BM": Constant(64),
+                 "BN": Constant(32), "BK": Constant(32)})
 
 
 def matmul_split():
@@ -399,9 +434,11 @@ def attention_cases(heads, count, d, tile, step):
 
 def all_cases():
     yield from (vector_add(), softmax(), layer_norm(), rms_norm_backward(), column_sums(), dropout(), cross_entropy(),
-                running_sum(), elementary(), sorted_row())
+                running_sum(), elementary(), sorted_row(), integers())
     yield from products_by_pointers()
     yield matmul_split()
+    yield matmul_i8()
+    yield matmul_grouped()
     yield matmul_split_tma()
     yield from products_by_tma()
     yield matmul_persistent()

@@ -88,3 +88,42 @@ def matmul_persistent(a_map, b_map, c_map, m, n, k, BM: tl.constexpr, BN: tl.con
             b = b_map.load([first_n, first])
             total = tl.dot(a, b.T, total)
         c_map.store([first_m, first_n], total.to(c_map.dtype))
+
+
+@triton.jit
+def matmul_i8(a_ptr, b_ptr, c_ptr, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """c = a @ b^T of int8, summed in int32."""
+    rm, rn = tl.arange(0, BM), tl.arange(0, BN)
+    total = tl.zeros([BM, BN], tl.int32)
+    for first in range(0, k, BK):
+        rk = first + tl.arange(0, BK)
+        a = tl.load(a_ptr + rm[:, None] * k + rk[None, :], mask=(rm < m)[:, None], other=0)
+        b = tl.load(b_ptr + rn[None, :] * k + rk[:, None], mask=(rn < n)[None, :], other=0)
+        total = tl.dot(a, b, total)
+    tl.store(c_ptr + rm[:, None] * n + rn[None, :], total, mask=(rm < m)[:, None] & (rn < n)[None, :])
+
+
+@triton.jit
+def matmul_grouped(a_ptr, b_ptr, c_ptr, sizes_ptr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, N: tl.constexpr,
+                   K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Rows of a in groups of sizes[g], each times its own b[g]; every block takes each BLOCKS-th tile of all."""
+    tile = tl.program_id(0)
+    done = 0
+    row = 0
+    for g in range(GROUPS):
+        m = tl.load(sizes_ptr + g)
+        tiles = tl.cdiv(m, BM) * tl.cdiv(N, BN)
+        while tile >= done and tile < done + tiles:
+            rm = (tile - done) // tl.cdiv(N, BN) * BM + tl.arange(0, BM)
+            rn = (tile - done) % tl.cdiv(N, BN) * BN + tl.arange(0, BN)
+            total = tl.zeros([BM, BN], tl.float32)
+            for first in tl.range(0, K, BK):
+                rk = first + tl.arange(0, BK)
+                a = tl.load(a_ptr + (row + rm)[:, None] * K + rk[None, :], mask=(rm < m)[:, None], other=0.0)
+                b = tl.load(b_ptr + g * K * N + rk[:, None] * N + rn[None, :], mask=(rn < N)[None, :], other=0.0)
+                total = tl.dot(a, b, total)
+            inside = (rm < m)[:, None] & (rn < N)[None, :]
+            tl.store(c_ptr + (row + rm)[:, None] * N + rn[None, :], total.to(tl.bfloat16), mask=inside)
+            tile += BLOCKS
+        done += tiles
+        row += m

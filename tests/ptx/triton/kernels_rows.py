@@ -170,3 +170,17 @@ def sorted_row(x_ptr, sorted_ptr, gathered_ptr, bins_ptr, N: tl.constexpr, BINS:
     tl.store(sorted_ptr + at, tl.sort(x))
     tl.store(gathered_ptr + at, tl.gather(x, (at * 7 + 3) % N, 0))
     tl.store(bins_ptr + tl.arange(0, BINS), tl.histogram((tl.abs(x) * 4).to(tl.int32) % BINS, BINS))
+
+
+@triton.jit
+def integers(x_ptr, y_ptr, quotient_ptr, rest_ptr, mixed_ptr, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    x = tl.load(x_ptr + at, mask=inside, other=1)
+    y = tl.load(y_ptr + at, mask=inside, other=1)
+    tl.store(quotient_ptr + at, (x // y) & 0xFFFFF, mask=inside)
+    tl.store(rest_ptr + at, x % y, mask=inside)
+    wide = (x.to(tl.int64) * 2654435761 >> 31) >> 12
+    clamped = tl.clamp(x.to(tl.float32), -100.0, 100.0).to(tl.int32)
+    high = tl.umulhi(x.to(tl.uint32), y.to(tl.uint32)).to(tl.int32)
+    tl.store(mixed_ptr + at, (high ^ clamped ^ (wide & 0x7FFFFFFF).to(tl.int32)) & 0xFFFFF, mask=inside)

@@ -24,7 +24,7 @@ import cases
 
 HERE = pathlib.Path(__file__).resolve().parent
 ARCHS = {"sm80": 80, "sm90a": 90}
-BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4, "e4m3": 1}
+BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4, "i8": 1, "e4m3": 1}
 
 
 def encoded(values, dtype):
@@ -34,7 +34,7 @@ def encoded(values, dtype):
     if dtype == "bf16":
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
         return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes()
-    return np.ascontiguousarray(values, {"f16": np.float16, "f32": np.float32, "i32": np.int32}[dtype]).tobytes()
+    return np.ascontiguousarray(values, cases.NUMPY[dtype]).tobytes()
 
 
 def compiled(case, arch):
