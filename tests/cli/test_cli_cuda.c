@@ -69,6 +69,150 @@ static void test_training(void **state) {
             fail_msg("loss %d is %.9g, on the cpu %.9g", i + 1, cli_number(f, got[i], "loss"),
                      cli_number(f, want[i], "loss"));
     cli_ok(f, "grep -q '\"backend\": \"cuda\", \"name\": \"Fake GPU' $D/o/run.json");
+#undef RUN
+}
+
+/* ---- training a real model -------------------------------------------------------------------------- */
+
+#define STORIES "--data $G/stories260k_trl/train.jsonl --batch-size 8 --lr 0.001 --shuffle off "
+#define LINEAR STORIES "--schedule linear --warmup 0 --weight-decay 0 --steps 20 "
+
+/* What the driver says at the end of a run: everything was given back and nothing was wrong. */
+static void nothing_is_left(io_fixture *f) {
+    const char *clean = "at the end 0 objects, 0 contexts, 0 bytes of device memory, 0 misuses";
+    if (!strstr(cli_text(f, "err"), clean))
+        fail_msg("%s", cli_text(f, "err"));
+}
+
+static void same_curve(io_fixture *f, const char *a, const char *b, int steps) {
+    int n, m;
+    const sbp_json **x = cli_lines(f, a, &n), **y = cli_lines(f, b, &m);
+    double worst = 0;
+    assert_true(n == steps && m == steps);
+    for (int i = 0; i < n; i++)
+        worst = fmax(worst, fabs(cli_number(f, x[i], "loss") - cli_number(f, y[i], "loss")));
+    print_message("%d steps in fp32: losses at most %.2g from the cpu's\n", n, worst);
+    assert_true(worst <= SBP_TOLERANCE_CURVE);
+}
+
+static bool everything(void) {
+    const char *all = getenv("SBP_TEST_ALL");
+    return all && *all == '1';
+}
+
+/* stories260K in fp32: the curve of the CPU; 20 steps with SBP_TEST_ALL=1. */
+static void test_stories(void **state) {
+    io_fixture *f = *state;
+    int steps = everything() ? 20 : 2;
+    if (!cli_has_device(f, "cuda", "training stories260K"))
+        skip();
+#define RUN "$R $D/p " STORIES "--schedule constant "
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "$C compile $S -o $D/p --dtype fp32 --seq-len 933 --backend cpu && " RUN
+                               "--steps %d --out $D/cpu",
+                               steps));
+    cli_ok(f, "$C compile $S -o $D/p --dtype fp32 --seq-len 933 --backend cuda --arch sm_80,sm_90a");
+    cli_ok(f, sbp_arena_printf(f->arena, "SBP_FAKE_CUDA=report " RUN "--steps %d --out $D/cuda", steps));
+    nothing_is_left(f);
+    same_curve(f, "cpu/metrics.jsonl", "cuda/metrics.jsonl", steps);
+    if (!everything())
+        return;
+    /* stopped and resumed, and by other kernels (mma.sync): the same bits; the same curve */
+    cli_ok(f, RUN "--steps 3 --out $D/o && " RUN "--steps 5 --out $D/o --resume && " RUN
+                  "--steps 5 --out $D/again");
+    cli_same(f, "again/model.safetensors", "o/model.safetensors");
+    cli_ok(f, "SBP_FAKE_CUDA=capability=80 " RUN "--steps 20 --out $D/early");
+    same_curve(f, "cpu/metrics.jsonl", "early/metrics.jsonl", 20);
+#undef RUN
+}
+
+/* The loss of each step relative to that in float64; the farthest. */
+static double farthest(io_fixture *f, const sbp_json *const *got, int count) {
+    const sbp_json *root, *want;
+    double worst = 0;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/golden/stories260k_trl/trl.json", 0, &root));
+    assert_ok(f, sbp_json_get_array(f->diag, root, "float64", SBP_JSON_REQUIRED, &want));
+    for (int i = 0; i < count; i++) {
+        double exact = cli_number(f, &want->items[i], "loss");
+        worst = fmax(worst, fabs(cli_number(f, got[i], "loss") - exact) / exact);
+    }
+    return worst;
+}
+
+/* In bf16, with weights in fp32 and with weights in bf16 and exact masters, beside what transformers does
+ * under autocast and with a model in bfloat16: as far from float64 as that. */
+static void test_stories_in_bf16(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *theirs, *compile;
+    } ways[] = {{"autocast", "--dtype bf16 --param-dtype fp32 --residual-dtype fp32"},
+                {"bf16", "--dtype bf16 --param-dtype bf16 --master fp32"}};
+    const sbp_json *root, *curve;
+    int steps = everything() ? 20 : 1, count;
+    if (!cli_has_device(f, "cuda", "training stories260K in bf16"))
+        skip();
+    assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/golden/stories260k_trl/bf16.json", 0, &root));
+    for (int w = 0; w < (everything() ? SBP_COUNT(ways) : 1); w++) {
+        const sbp_json *items[20];
+        assert_ok(f, sbp_json_get_array(f->diag, root, ways[w].theirs, SBP_JSON_REQUIRED, &curve));
+        for (int i = 0; i < 20; i++)
+            items[i] = &curve->items[i];
+        cli_ok(f,
+               sbp_arena_printf(
+                   f->arena, "$C compile $S -o $D/p --seq-len 933 --clip 1 --backend cuda --arch sm_90a %s",
+                   ways[w].compile));
+        cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/o; SBP_FAKE_CUDA=report $R $D/p %s --out $D/o",
+                                   everything() ? LINEAR : STORIES "--steps 1 "));
+        nothing_is_left(f);
+        const sbp_json **got = cli_lines(f, "o/metrics.jsonl", &count);
+        assert_int_equal(count, steps);
+        double ours = farthest(f, got, count), theirs = farthest(f, items, 20);
+        print_message(
+            "%d steps in bf16 (%s): losses at most %.2g from float64's, relative; transformers' %.2g\n",
+            steps, ways[w].theirs, ours, theirs);
+        assert_true(ours <= SBP_TIMES_TRANSFORMERS_BF16 * theirs);
+    }
+}
+
+/* ---- where things live, and how the backward runs -------------------------------------------------- */
+
+#define EVERYTHING(where)                                                                                    \
+    "checkpoints:" where "+saved:" where "+states:" where "+gradients:" where "+params:" where
+
+/* Two steps each: what lives elsewhere changes no bit, nor does running again; every way has the CPU's
+ * losses. */
+static void test_homes_and_modes(void **state) {
+    io_fixture *f = *state;
+    static const char *const modes[] = {"stream", "checkpoint", "standard"};
+    static const char *const homes[] = {"--offload " EVERYTHING("host"), "--offload none",
+                                        "--offload " EVERYTHING("disk"),
+                                        "--offload states+gradients --clip none --accumulate 1"};
+    static const char *const types[] = {"fp32", "bf16"};
+    int runs = 0;
+    if (!cli_has_device(f, "cuda", "homes and modes"))
+        skip();
+    for (int t = 0; t < (everything() ? 2 : 1); t++)
+        for (int m = 0; m < (everything() ? 3 : 1); m++) {
+            for (int h = 0; h < (everything() ? SBP_COUNT(homes) : 2); h++) {
+                cli_ok(f, sbp_arena_printf(
+                              f->arena, COMPILE "--dtype %s --backend cuda --arch sm_90a --backward %s %s%s",
+                              types[t], modes[m], homes[h],
+                              strcmp(modes[m], "stream") == 0 ? " --chunk 16 --head-chunk 32" : ""));
+                cli_ok(f,
+                       sbp_arena_printf(f->arena,
+                                        "SBP_FAKE_CUDA=report,seed=%d $R $D/p --data " ROWS
+                                        " --steps 2 --batch-tokens 94 --lr 1e-3 --offload-dir $D --out $D/%s",
+                                        h + 1, h == 0 ? "first" : "other"));
+                nothing_is_left(f);
+                runs++;
+                if (h > 0 && h < 3)
+                    cli_same(f, "first/model.safetensors", "other/model.safetensors");
+                if (h > 0)
+                    cli_ok(f, "rm -r $D/other");
+            }
+            cli_ok(f, "rm -r $D/first");
+        }
+    print_message("%d runs\n", runs);
 }
 
 /* What is allocated on the device is what the plan says, less the context, which the driver has: all of it
@@ -112,6 +256,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_same_bits_in_any_order, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_training, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_is_planned, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_stories, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_stories_in_bf16, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_homes_and_modes, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

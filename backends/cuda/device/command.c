@@ -187,5 +187,7 @@ sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp
     SBP_TRY(cuda_command_check(d, dispatch, diag));
     if (command->kind == SBP_CMD_FENCE)
         return cuda_order(d, command->u.fence.from, command->u.fence.to, diag);
-    return run(d, dispatch, diag);
+    SBP_TRY(cuda_timeline_begin(d, dispatch, diag));
+    SBP_TRY(run(d, dispatch, diag));
+    return cuda_timeline_end(d, diag);
 }

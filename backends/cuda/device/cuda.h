@@ -117,6 +117,7 @@ typedef struct cuda_device {
     cuda_kernel *kernels; /* sorted by key */
     int32_t kernel_count;
     cuda_blas blas;
+    struct cuda_timeline *timeline; /* NULL: nobody asked */
 } cuda_device;
 
 /* The device without queues host and disk (backends/composite). */
@@ -141,6 +142,15 @@ sbp_status cuda_enter(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 sbp_status cuda_wait_all(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 /* Commands of `to` after this start when those of `from` before it are done. */
 sbp_status cuda_order(cuda_device *d, int32_t from, int32_t to, sbp_diag *diag) SBP_CHECKED;
+
+/* timeline.c: a line of JSON for each command in the file that SBP_CUDA_TIMELINE names; without it nothing is
+ * done. */
+sbp_status cuda_timeline_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+void cuda_timeline_destroy(cuda_device *d);
+sbp_status cuda_timeline_begin(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
+sbp_status cuda_timeline_end(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+/* Writes what has run; waits for it. */
+sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 
 /* memory.c */
 sbp_status cuda_arenas_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;

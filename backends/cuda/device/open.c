@@ -30,7 +30,7 @@ sbp_status cuda_wait_all(cuda_device *d, sbp_diag *diag) {
     SBP_TRY(cuda_enter(d, diag));
     for (int s = 0; s < CUDA_STREAMS; s++)
         CUDA_TRY(d, diag, cuStreamSynchronize(d->streams[s]));
-    return SBP_OK;
+    return cuda_timeline_flush(d, diag);
 }
 
 sbp_status cuda_order(cuda_device *d, int32_t from, int32_t to, sbp_diag *diag) {
@@ -89,7 +89,8 @@ sbp_status cuda_device_open(cuda_device *d, const sbp_device_options *options, s
     SBP_TRY(cuda_enter(d, diag));
     CUDA_TRY(d, diag, cuMemGetInfo(&free_bytes, &total_bytes));
     d->free_bytes = (int64_t)free_bytes;
-    return create_streams(d, diag);
+    SBP_TRY(create_streams(d, diag));
+    return cuda_timeline_create(d, diag);
 }
 
 void cuda_device_idle(cuda_device *d) {
@@ -101,6 +102,7 @@ void cuda_device_idle(cuda_device *d) {
 
 void cuda_device_close(cuda_device *d) {
     const cuda_calls *calls = &d->api.calls;
+    cuda_timeline_destroy(d);
     for (int s = 0; s < CUDA_STREAMS; s++) {
         if (d->events[s])
             (void)calls->cuEventDestroy(d->events[s]);

@@ -25,6 +25,7 @@
  *     call=NAME         counting calls of that function alone ("cuMemAlloc")
  *     from=N            the N-th and every later call fail: as with a lost device
  *     error=memory|lost|other   with what
+ *     report            at the end of the process standard error says what was not given back
  *
  * SBP_FAKE_CUDA_LOG=FILE appends a line for each call, without addresses: memory and handles are numbered.
  *

@@ -75,6 +75,18 @@ __attribute__((constructor)) static void begin(void) {
     fake_cuda_reset(getenv("SBP_FAKE_CUDA"));
 }
 
+/* What a process leaves behind when it ends. */
+__attribute__((destructor)) static void report(void) {
+    if (value_of("report"))
+        fprintf(stderr,
+                "fake cuda: at the end %lld objects, %lld contexts, %llu bytes of device memory, %lld "
+                "misuses; %lld "
+                "products\n",
+                (long long)fake.report.alive, (long long)fake.retained,
+                fake.memory ? (unsigned long long)sbp_ptx_memory_used_bytes(fake.memory) : 0,
+                (long long)fake.report.wrong, (long long)fake.report.products);
+}
+
 /* ---- errors and the log ----------------------------------------------------------------------------- */
 
 void fake_cuda_log(const char *format, ...) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STREAMS = 64, MOST_EVENTS = 64, MOST_QUEUED = 4096, DATA_ALIGNMENT = 64 };
+enum { MOST_STREAMS = 64, MOST_EVENTS = 4096, MOST_QUEUED = 4096, DATA_ALIGNMENT = 64 };
 
 /* A record of an event: who waits for the event waits for its last record before that. */
 typedef struct record {
