@@ -140,8 +140,9 @@ static sbp_status render_body(void *user) {
     list[count++] = (sbp_template_variable){.name = "documents", .json = &null_node};
     list[count++] = (sbp_template_variable){.name = "add_generation_prompt", .boolean = job->prompt};
     for (int64_t i = 0; i < extra; i++)
-        list[count++] =
-            (sbp_template_variable){.name = talk->kwargs->items[i].key, .json = &talk->kwargs->items[i]};
+        if (talk->kwargs->items[i].kind != SBP_JSON_NULL)
+            list[count++] =
+                (sbp_template_variable){.name = talk->kwargs->items[i].key, .json = &talk->kwargs->items[i]};
     const sbp_template_call call = {
         .where = talk->where, .variables = list, .variable_count = count, .date = job->chat->options->date};
     return sbp_template_render(talk->tools ? job->chat->tool_template : job->chat->template, job->arena,

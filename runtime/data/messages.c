@@ -110,7 +110,8 @@ sbp_status sbp_tools_read(sbp_arena *arena, sbp_diag *diag, const char *where, c
     *out = NULL;
     if (is_null(node))
         return SBP_OK;
-    if (node->kind == SBP_JSON_STRING)
+    bool text = node->kind == SBP_JSON_STRING;
+    if (text)
         SBP_TRY(sbp_json_parse(arena, diag, sbp_arena_printf(arena, "%s: the text of tools", where),
                                node->string, (size_t)node->count, SBP_JSON_ROW, &node));
     if (is_null(node))
@@ -122,6 +123,9 @@ sbp_status sbp_tools_read(sbp_arena *arena, sbp_diag *diag, const char *where, c
         if (node->items[i].kind != SBP_JSON_OBJECT)
             return sbp_json_fail(diag, &node->items[i], "expected an object that describes a tool, found %s",
                                  sbp_json_kind_name(node->items[i].kind));
+    *out = node;
+    if (text) /* its nulls were meant: no column of a table made them */
+        return SBP_OK;
     sbp_json *copy = SBP_NEW(arena, sbp_json);
     copy_without_nulls(arena, node, node->parent, copy);
     *out = copy;

@@ -15,7 +15,8 @@
 /* list: of the row; must have a message unless `may_be_empty`. */
 sbp_status sbp_messages_read(sbp_arena *arena, sbp_diag *diag, const sbp_json *list, bool may_be_empty,
                              const sbp_json **out) SBP_CHECKED;
-/* "tools": a list of objects, or such a list as the text of JSON. NULL and null stay NULL. */
+/* "tools": a list of objects, or such a list as the text of JSON, in which nulls stay. NULL and null stay
+ * NULL. */
 sbp_status sbp_tools_read(sbp_arena *arena, sbp_diag *diag, const char *where, const sbp_json *node,
                           const sbp_json **out) SBP_CHECKED;
 /* Whether two values are equal; the order of members does not count, 1 equals 1.0. */

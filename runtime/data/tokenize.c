@@ -178,7 +178,8 @@ static int64_t token_at(const sbp_encoding *all, int64_t byte) {
 }
 
 /* Labels go, but of the tokens from that of a span's first character to that of its last: of several that
- * share it the first, as in transformers. */
+ * share it the first, as in transformers. As in TRL it is wrong when the assistant says nothing in the whole,
+ * not when it does so in the prompt only. */
 static sbp_status keep_spans(const make_job *job, const sbp_encoding *all, const sbp_rendering *text) {
     sbp_document *d = job->out;
     bool *inside = SBP_NEW_ARRAY(job->arena, bool, all->count);
@@ -193,7 +194,7 @@ static sbp_status keep_spans(const make_job *job, const sbp_encoding *all, const
     }
     for (int64_t i = 0; i < all->count; i++) {
         d->labels[i] = inside[i] ? d->labels[i] : -100;
-        kept += d->labels[i] >= 0;
+        kept += inside[i];
     }
     if (kept == 0)
         return sbp_fail(job->maker->diag, SBP_INPUT,
@@ -399,7 +400,7 @@ static sbp_status mask_environment(const make_job *job) {
 /* Rows of one prompt: what the file says, else equal tokens. */
 static uint64_t group_of(const make_job *job) {
     const uint32_t rollouts = 1u << SBP_FIELD_ADVANTAGE | 1u << SBP_FIELD_REWARD | 1u << SBP_FIELD_OLD_LOGPS |
-                              1u << SBP_FIELD_REF_LOGPS | 1u << SBP_FIELD_SAMPLING_LOGPS;
+                              1u << SBP_FIELD_REF_LOGPS | 1u << SBP_FIELD_SAMPLING;
     const sbp_document *d = job->all->documents;
     if (job->row->form.group || !(job->row->form.fields & rollouts))
         return job->row->group;
