@@ -185,12 +185,15 @@ static sbp_status keep_spans(const make_job *job, const sbp_encoding *all, const
     bool *inside = SBP_NEW_ARRAY(job->arena, bool, all->count);
     int64_t kept = 0;
     for (int32_t s = 0; s < text->span_count; s++) {
-        if (text->spans[s][0] >= text->spans[s][1])
+        bool empty = text->spans[s][0] >= text->spans[s][1];
+        if (text->spans[s][1] == 0)
             continue;
+        /* one that is empty has a token only where it lies within one */
         int64_t token = token_at(all, text->spans[s][0]), last = token_at(all, text->spans[s][1] - 1);
         for (; token < all->count && token <= last; token++)
             inside[token] = true;
-        check_end(job, all, text, token);
+        if (!empty)
+            check_end(job, all, text, token);
     }
     for (int64_t i = 0; i < all->count; i++) {
         d->labels[i] = inside[i] ? d->labels[i] : -100;
@@ -409,7 +412,7 @@ static uint64_t group_of(const make_job *job) {
 }
 
 static sbp_status add_fields(const make_job *job) {
-    for (int i = 0; i < SBP_FIELD_COUNT; i++) {
+    for (sbp_row_field i = 0; i < SBP_FIELD_COUNT; i++) {
         const char *part = sbp_row_field_part(i);
         if (!(job->row->form.fields >> i & 1))
             continue;
