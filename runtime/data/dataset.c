@@ -15,7 +15,8 @@ typedef struct dataset_loader {
     sbp_document_maker maker;
     sbp_dataset *data;
     int64_t overlong_count; /* with SBP_OVERLONG_ERROR */
-    char overlong_where[512], overlong_what[80];
+    char overlong_what[700];
+    bool overlong_pairs;
     int64_t overlong_most;
     sbp_diag *row_diag; /* where rows may be wrong: their messages, before it is known what becomes of them */
 } dataset_loader;
@@ -79,10 +80,10 @@ static bool pad(double **values, int64_t *capacities, int32_t arrays, int64_t co
     return true;
 }
 
-/* What stands beside tokens [first, first + count) of a document that becomes number doc_count. */
-static sbp_status add_numbers(dataset_loader *l, const sbp_document *d, int64_t first, int64_t count,
-                              sbp_doc *doc) {
+/* What stands beside the tokens of a document that becomes number doc_count. */
+static sbp_status add_numbers(dataset_loader *l, const sbp_document *d, sbp_doc *doc) {
     sbp_dataset *data = l->data;
+    const int64_t count = d->count;
     int32_t columns[SBP_DOCUMENT_COLUMNS], numbers[SBP_DOCUMENT_NUMBERS];
     bool room = true;
     for (int32_t k = 0; k < d->column_count; k++)
@@ -98,7 +99,7 @@ static sbp_status add_numbers(dataset_loader *l, const sbp_document *d, int64_t 
         !pad(data->numbers, data->number_capacity, data->number_count, data->doc_count, 1))
         return out_of_memory(l);
     for (int32_t k = 0; k < d->column_count; k++) {
-        memcpy(data->columns[columns[k]] + data->token_count, d->columns[k].values + first,
+        memcpy(data->columns[columns[k]] + data->token_count, d->columns[k].values,
                (size_t)count * sizeof(double));
         doc->columns |= 1u << columns[k];
     }
@@ -109,22 +110,23 @@ static sbp_status add_numbers(dataset_loader *l, const sbp_document *d, int64_t 
     return SBP_OK;
 }
 
-static sbp_status add_document(dataset_loader *l, const sbp_document *d, int64_t first, int64_t count) {
+static sbp_status add_document(dataset_loader *l, const sbp_document *d) {
     sbp_dataset *data = l->data;
+    const int64_t count = d->count;
     int64_t tokens = data->token_count, capacity = data->token_capacity, labels_capacity = capacity;
     if (!reserve(&data->tokens, &capacity, tokens + count, sizeof *data->tokens) ||
         !reserve(&data->labels, &labels_capacity, tokens + count, sizeof *data->labels) ||
         !reserve(&data->docs, &data->doc_capacity, data->doc_count + 1, sizeof *data->docs))
         return out_of_memory(l);
     data->token_capacity = capacity;
-    memcpy(data->tokens + tokens, d->ids + first, (size_t)count * sizeof *d->ids);
-    memcpy(data->labels + tokens, d->labels + first, (size_t)count * sizeof *d->labels);
+    memcpy(data->tokens + tokens, d->ids, (size_t)count * sizeof *d->ids);
+    memcpy(data->labels + tokens, d->labels, (size_t)count * sizeof *d->labels);
     int64_t labels = 0;
     for (int64_t i = 1; i < count; i++)
-        labels += d->labels[first + i] >= 0;
+        labels += d->labels[i] >= 0;
     sbp_doc doc = {
         .first = tokens, .count = count, .labels = labels, .row = data->read_count, .part = d->part};
-    SBP_TRY(add_numbers(l, d, first, count, &doc));
+    SBP_TRY(add_numbers(l, d, &doc));
     data->docs[data->doc_count++] = doc;
     data->token_count += count;
     data->label_count += labels;
@@ -153,107 +155,35 @@ static sbp_status check_ids(const line_job *job, const sbp_document *d) {
     return SBP_OK;
 }
 
-static bool has_label(const sbp_document *d) {
-    for (int64_t i = 0; i < d->count; i++)
-        if (d->labels[i] >= 0)
-            return true;
-    return false;
+static void note_overlong(dataset_loader *l, const line_job *job, int64_t tokens) {
+    if (l->overlong_count++ == 0)
+        snprintf(l->overlong_what, sizeof l->overlong_what, "%.500s: %.150s", job->where,
+                 sbp_documents_lengths(job->arena, &job->documents));
+    l->overlong_pairs |= job->documents.count > 1;
+    l->overlong_most = tokens > l->overlong_most ? tokens : l->overlong_most;
 }
 
-/* A row, or a document of one, that is too long for the plan, and must not be. */
-static void note_overlong(dataset_loader *l, const line_job *job, const char *what, int64_t count) {
-    if (l->overlong_count++ == 0) {
-        snprintf(l->overlong_where, sizeof l->overlong_where, "%s", job->where);
-        snprintf(l->overlong_what, sizeof l->overlong_what, "%s", what);
-    }
-    l->overlong_most = count > l->overlong_most ? count : l->overlong_most;
-}
-
-/* What becomes of a document, as documents of one row. */
-static sbp_status place_document(dataset_loader *l, const line_job *job, sbp_document d) {
-    int64_t most = l->options->max_tokens;
-    if (d.count == 0) {
-        l->data->empty++;
-        return SBP_OK;
-    }
-    if (most == 0 || d.count <= most) {
-        if (l->options->overlong == SBP_OVERLONG_TRUNCATE && most > 0 && !has_label(&d)) {
-            l->data->dropped++;
-            return SBP_OK;
-        }
-        return add_document(l, &d, 0, d.count);
-    }
-    switch (l->options->overlong) {
-    case SBP_OVERLONG_TRUNCATE:
-        l->data->truncated++;
-        d.count = most;
-        if (!has_label(&d)) {
-            l->data->dropped++;
-            return SBP_OK;
-        }
-        return add_document(l, &d, 0, most);
-    case SBP_OVERLONG_SPLIT:
-        l->data->split++;
-        for (int64_t at = 0; at < d.count; at += most)
-            SBP_TRY(add_document(l, &d, at, d.count - at < most ? d.count - at : most));
-        return SBP_OK;
-    case SBP_OVERLONG_DROP:
-        l->data->dropped++;
-        return SBP_OK;
-    default:
-        note_overlong(l, job, sbp_arena_printf(job->arena, "a document of %lld tokens", (long long)d.count),
-                      d.count);
-        return SBP_OK;
-    }
-}
-
-/* "documents of 12 + 30 tokens that belong together" */
-static const char *lengths_of(const line_job *job) {
-    sbp_text out;
-    sbp_text_init(&out, job->arena);
-    sbp_text_add(&out, "documents of ");
-    for (int32_t i = 0; i < job->documents.count; i++)
-        sbp_text_add(&out, "%s%lld", i ? " + " : "", (long long)job->documents.documents[i].count);
-    sbp_text_add(&out, " tokens that belong together");
-    return out.data;
-}
-
-/* A row whose documents belong together. Cut, each keeps its share of the greatest length; a document without
- * a label then leaves the row out. */
-static sbp_status place_unit(dataset_loader *l, const line_job *job) {
-    const sbp_documents *all = &job->documents;
-    int64_t most = l->options->max_tokens, share = most / (all->count > 0 ? all->count : 1), total = 0;
-    bool truncate = l->options->overlong == SBP_OVERLONG_TRUNCATE && most > 0, cut = false, whole = true;
-    for (int32_t i = 0; i < all->count; i++) {
-        sbp_document *d = &all->documents[i];
-        cut |= truncate && d->count > share;
-        if (truncate && d->count > share)
-            d->count = share;
-        whole &= d->count > 0 && (!truncate || has_label(d));
-        total += d->count;
-    }
-    l->data->truncated += cut;
-    if (!whole || (most > 0 && total > most && l->options->overlong == SBP_OVERLONG_DROP)) {
-        l->data->dropped++;
-        return SBP_OK;
-    }
-    if (most > 0 && total > most) {
-        note_overlong(l, job, lengths_of(job), total);
-        return SBP_OK;
-    }
-    for (int32_t i = 0; i < all->count; i++)
-        SBP_TRY(add_document(l, &all->documents[i], 0, all->documents[i].count));
-    l->data->longest = total > l->data->longest ? total : l->data->longest;
-    return SBP_OK;
-}
-
+/* What becomes of the documents of a row. */
 static sbp_status place_row(void *user) {
     line_job *job = user;
     dataset_loader *l = job->loader;
-    if (job->documents.count > 1)
-        return place_unit(l, job);
+    sbp_fit fit =
+        sbp_documents_fit(job->arena, &job->documents, l->options->max_tokens, l->options->overlong);
+    int64_t tokens = sbp_documents_tokens(&job->documents);
+    if (fit == SBP_FIT_EMPTY || fit == SBP_FIT_CUT_AWAY || fit == SBP_FIT_DROPPED) {
+        *(fit == SBP_FIT_EMPTY ? &l->data->empty : &l->data->dropped) += 1;
+        return SBP_OK;
+    }
+    if (fit == SBP_FIT_OVERLONG) {
+        note_overlong(l, job, tokens);
+        return SBP_OK;
+    }
+    l->data->truncated += fit == SBP_FIT_CUT;
+    l->data->split += fit == SBP_FIT_SPLIT;
     for (int32_t i = 0; i < job->documents.count; i++)
-        SBP_TRY(place_document(l, job, job->documents.documents[i]));
+        SBP_TRY(add_document(l, &job->documents.documents[i]));
+    if (fit != SBP_FIT_SPLIT)
+        l->data->longest = tokens > l->data->longest ? tokens : l->data->longest;
     return SBP_OK;
 }
 
@@ -327,12 +257,11 @@ static sbp_status check_all(const dataset_loader *l) {
     const sbp_dataset_options *o = l->options;
     if (l->overlong_count > 0)
         return sbp_fail(l->diag, SBP_INPUT,
-                        "%s: %s, the plan has room for %lld; %lld such row%s, the longest "
-                        "of %lld tokens: compile with --seq-len %lld, or give --overlong truncate%s or drop",
-                        l->overlong_where, l->overlong_what, (long long)o->max_tokens,
-                        (long long)l->overlong_count, l->overlong_count == 1 ? "" : "s",
-                        (long long)l->overlong_most, (long long)l->overlong_most,
-                        strchr(l->overlong_what, '+') ? "" : ", split");
+                        "%s, the plan has room for %lld; %lld such row%s, the longest of %lld tokens: "
+                        "compile with --seq-len %lld, or give --overlong truncate%s or drop",
+                        l->overlong_what, (long long)o->max_tokens, (long long)l->overlong_count,
+                        l->overlong_count == 1 ? "" : "s", (long long)l->overlong_most,
+                        (long long)l->overlong_most, l->overlong_pairs ? "" : ", split");
     say(l, d->truncated, "cut to the greatest length");
     say(l, d->split, "split at the greatest length");
     say(l, d->dropped,

@@ -17,14 +17,7 @@
 #ifndef SBP_RUNTIME_DATA_DATASET_H
 #define SBP_RUNTIME_DATA_DATASET_H
 
-#include "runtime/data/tokenize.h"
-
-typedef enum sbp_overlong {
-    SBP_OVERLONG_ERROR,
-    SBP_OVERLONG_TRUNCATE, /* keep the first tokens; rows without a label are then left out */
-    SBP_OVERLONG_SPLIT,    /* pieces of the greatest length, each a document */
-    SBP_OVERLONG_DROP      /* leave the row out */
-} sbp_overlong;
+#include "runtime/data/fit.h"
 
 /* What rows have to be. */
 typedef enum sbp_rows_wanted {
