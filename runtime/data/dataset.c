@@ -214,6 +214,19 @@ static void forward(void *user, sbp_severity severity, const char *text) {
         sbp_warn(l->diag, "%s%s", text, severity == SBP_ERROR ? " (row left out)" : "");
 }
 
+/* The key of the row that is added; false when out of memory. */
+static bool add_group(sbp_dataset *d, uint64_t group) {
+    bool first = !d->groups;
+    if (first && group == 0)
+        return true;
+    if (!reserve(&d->groups, &d->group_capacity, d->row_count + 1, sizeof *d->groups))
+        return false;
+    if (first)
+        memset(d->groups, 0, (size_t)d->row_count * sizeof *d->groups);
+    d->groups[d->row_count] = group;
+    return true;
+}
+
 static sbp_status visit_line(void *user, const char *path, int64_t line, const char *text, size_t length) {
     dataset_loader *l = user;
     line_job job = {.loader = l, .path = path, .text = text, .line = line, .length = length};
@@ -233,7 +246,8 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
             status = sbp_guard(job.arena, l->diag, place_row, &job);
     }
     if (status == SBP_OK && l->data->doc_count > docs) {
-        if (reserve(&l->data->rows, &l->data->row_capacity, l->data->row_count + 2, sizeof *l->data->rows)) {
+        if (add_group(l->data, job.documents.group) &&
+            reserve(&l->data->rows, &l->data->row_capacity, l->data->row_count + 2, sizeof *l->data->rows)) {
             l->data->rows[l->data->row_count++] = docs;
             l->data->rows[l->data->row_count] = l->data->doc_count;
         } else {
@@ -287,6 +301,8 @@ static void hash_all(sbp_dataset *d) {
     for (int32_t k = 0; k < d->number_count; k++)
         hash = sbp_hash_bytes(d->numbers[k], (size_t)d->doc_count * sizeof(double), hash);
     d->hash = sbp_hash_bytes(d->rows, (size_t)d->row_count * sizeof *d->rows, hash);
+    if (d->groups)
+        d->hash = sbp_hash_bytes(d->groups, (size_t)d->row_count * sizeof *d->groups, d->hash);
 }
 
 static sbp_status load_files(dataset_loader *l) {
@@ -347,6 +363,7 @@ void sbp_dataset_destroy(sbp_dataset *data) {
     for (int32_t k = 0; k < SBP_DATA_NUMBERS; k++)
         free(data->numbers[k]);
     free(data->rows);
+    free(data->groups);
     free(data);
 }
 

@@ -9,7 +9,9 @@
  * (ir/rowkernel.h) with key (seed low, seed high) and counters (row low, row high, e, 0) and (row low, row
  * high, e, 1): any position of any epoch can be reached without a state. Without shuffling: file order.
  * A step takes the next --batch-size rows, or as many as have at most --batch-tokens tokens (at least one);
- * the last step of an epoch takes what is left.
+ * the last step of an epoch takes what is left. Groups (rollouts of one prompt) are never parted: they are
+ * what is sorted, by their number in place of a row's, their rows in the order of the file, and a step takes
+ * as many whole groups as have at most so many rows or tokens (at least one).
  *
  * Memory: 8 bytes per token, and 8 for each number that rows have per token. Threads: a loaded dataset is
  * constant; a sampler belongs to one thread.
@@ -66,6 +68,8 @@ typedef struct sbp_dataset {
     int64_t doc_count, doc_capacity;
     int64_t *rows; /* [row_count + 1]: first document of each row that is used */
     int64_t row_count, row_capacity;
+    uint64_t *groups; /* [row_count]: neighbours with the same key are a group, 0 alone; NULL: none has one */
+    int64_t group_capacity;
     bool texts; /* every row is a single document, with what is trained on */
     int64_t label_count;
     int64_t longest;    /* tokens of the longest document, or of documents that belong together */
@@ -92,7 +96,10 @@ typedef struct sbp_sampler {
     int64_t batch_rows, batch_tokens; /* batch_tokens 0: by rows */
     int64_t epoch, at;                /* the next step begins at order[at] of this epoch */
     int64_t *order;                   /* [row_count] of order_epoch */
-    int64_t order_epoch;              /* -1: none yet */
+    int64_t *firsts;                  /* [group_count + 1]: first row of each group; NULL: rows stand alone */
+    int64_t group_count;
+    void *keys;          /* of groups, while they are sorted */
+    int64_t order_epoch; /* -1: none yet */
 } sbp_sampler;
 
 sbp_status sbp_sampler_init(sbp_sampler *sampler, sbp_diag *diag, const sbp_dataset *data, uint64_t seed,

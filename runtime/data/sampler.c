@@ -19,13 +19,21 @@ static int compare_keys(const void *a, const void *b) {
     return x->row < y->row ? -1 : x->row > y->row;
 }
 
-/* The order of an epoch, in place: the keys lie in the same memory as the result. */
+/* Groups instead of rows, where there are any: sorted elsewhere, as rows may overtake their groups. */
+static void spread_groups(sbp_sampler *s, const shuffle_key *keys) {
+    int64_t at = 0;
+    for (int64_t g = 0; g < s->group_count; g++)
+        for (int64_t r = s->firsts[keys[g].row]; r < s->firsts[keys[g].row + 1]; r++)
+            s->order[at++] = r;
+}
+
+/* The order of an epoch. Without groups in place: the keys lie in the same memory as the result. */
 static void make_order(sbp_sampler *s, int64_t epoch) {
     if (s->order_epoch == epoch || (!s->shuffle && s->order_epoch >= 0))
         return;
-    shuffle_key *keys = (shuffle_key *)(void *)s->order;
+    int64_t n = s->firsts ? s->group_count : s->data->row_count;
+    shuffle_key *keys = (shuffle_key *)(void *)(s->firsts ? s->keys : s->order);
     const uint32_t key[2] = {(uint32_t)s->seed, (uint32_t)(s->seed >> 32)};
-    int64_t n = s->data->row_count;
     for (int64_t r = n - 1; r >= 0; r--) {
         uint32_t counter[4] = {(uint32_t)r, (uint32_t)((uint64_t)r >> 32), (uint32_t)epoch, 0};
         keys[r] = (shuffle_key){.row = r};
@@ -37,11 +45,33 @@ static void make_order(sbp_sampler *s, int64_t epoch) {
     }
     if (s->shuffle)
         qsort(keys, (size_t)n, sizeof *keys, compare_keys);
-    for (int64_t r = 0; r < n; r++) {
+    if (s->firsts)
+        spread_groups(s, keys);
+    for (int64_t r = 0; r < n && !s->firsts; r++) {
         int64_t row = keys[r].row; /* order[r] lies before keys[r + 1] */
         s->order[r] = row;
     }
     s->order_epoch = epoch;
+}
+
+static bool begins_group(const sbp_dataset *data, int64_t row) {
+    return row == 0 || data->groups[row] == 0 || data->groups[row] != data->groups[row - 1];
+}
+
+/* Where groups begin, and room for their keys; false when out of memory. */
+static bool find_groups(sbp_sampler *s) {
+    const sbp_dataset *data = s->data;
+    for (int64_t r = 0; r < data->row_count; r++)
+        s->group_count += begins_group(data, r);
+    s->firsts = sbp_malloc((size_t)(s->group_count + 1) * sizeof *s->firsts);
+    s->keys = sbp_malloc((size_t)s->group_count * sizeof(shuffle_key));
+    if (!s->firsts || !s->keys)
+        return false;
+    for (int64_t r = 0, g = 0; r < data->row_count; r++)
+        if (begins_group(data, r))
+            s->firsts[g++] = r;
+    s->firsts[s->group_count] = data->row_count;
+    return true;
 }
 
 sbp_status sbp_sampler_init(sbp_sampler *s, sbp_diag *diag, const sbp_dataset *data, uint64_t seed,
@@ -53,25 +83,42 @@ sbp_status sbp_sampler_init(sbp_sampler *s, sbp_diag *diag, const sbp_dataset *d
                        .batch_tokens = batch_tokens,
                        .order_epoch = -1};
     s->order = sbp_malloc((size_t)data->row_count * sizeof(shuffle_key));
-    return s->order ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory for the order of the data");
+    if (s->order && (!data->groups || find_groups(s)))
+        return SBP_OK;
+    sbp_sampler_close(s);
+    return sbp_fail(diag, SBP_MACHINE, "out of memory for the order of the data");
 }
 
 void sbp_sampler_close(sbp_sampler *s) {
     free(s->order);
-    s->order = NULL;
+    free(s->firsts);
+    free(s->keys);
+    s->order = s->firsts = NULL;
+    s->keys = NULL;
+}
+
+/* Rows from order[at] on that are not parted: of one group. */
+static int64_t group_rows(const sbp_sampler *s, int64_t at) {
+    int64_t rows = 1;
+    while (s->firsts && at + rows < s->data->row_count &&
+           s->order[at + rows] == s->order[at + rows - 1] + 1 && !begins_group(s->data, s->order[at + rows]))
+        rows++;
+    return rows;
 }
 
 /* Rows of the step that begins at `at`. */
 static int64_t step_rows(const sbp_sampler *s, int64_t at) {
     int64_t left = s->data->row_count - at;
-    if (s->batch_tokens == 0)
+    if (s->batch_tokens == 0 && !s->firsts)
         return left < s->batch_rows ? left : s->batch_rows;
-    int64_t rows = 1, tokens = sbp_dataset_row_tokens(s->data, s->order[at]);
+    int64_t rows = 0, tokens = 0;
     while (rows < left) {
-        tokens += sbp_dataset_row_tokens(s->data, s->order[at + rows]);
-        if (tokens > s->batch_tokens)
+        int64_t more = group_rows(s, at + rows);
+        for (int64_t r = rows; r < rows + more; r++)
+            tokens += s->batch_tokens > 0 ? sbp_dataset_row_tokens(s->data, s->order[at + r]) : 0;
+        if (rows > 0 && (s->batch_tokens > 0 ? tokens > s->batch_tokens : rows + more > s->batch_rows))
             break;
-        rows++;
+        rows += more;
     }
     return rows;
 }
@@ -92,9 +139,14 @@ void sbp_sampler_seek(sbp_sampler *s, int64_t epoch, int64_t at) {
     s->at = at;
 }
 
+/* Whether every step has as many rows as another, but for an epoch's last. */
+static bool is_even(const sbp_sampler *s) {
+    return s->batch_tokens == 0 && !s->firsts;
+}
+
 int64_t sbp_sampler_epoch_steps(sbp_sampler *s, int64_t epoch) {
     sbp_sampler_seek(s, epoch, 0);
-    if (s->batch_tokens == 0)
+    if (is_even(s))
         return sbp_ceil_div(s->data->row_count, s->batch_rows);
     make_order(s, epoch);
     int64_t steps = 0;
@@ -105,7 +157,7 @@ int64_t sbp_sampler_epoch_steps(sbp_sampler *s, int64_t epoch) {
 
 int64_t sbp_sampler_total_steps(sbp_sampler *s, double epochs) {
     double whole = floor(epochs), part = epochs - whole, total = 0;
-    if (s->batch_tokens == 0 || !s->shuffle)
+    if (is_even(s) || !s->shuffle)
         total = ceil(epochs * (double)sbp_sampler_epoch_steps(s, 0));
     else {
         for (int64_t e = 0; e < (int64_t)whole; e++)

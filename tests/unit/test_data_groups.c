@@ -1,0 +1,160 @@
+/* Rollouts of one prompt stay in one step: drawn groups, batches by rows and by tokens, shuffled or not. */
+#include "tests/unit/io_testing.h"
+
+#include "runtime/data/dataset.h"
+
+enum { MOST = 120 };
+
+/* Rows of groups[r] (0: without a key, each alone). */
+static sbp_dataset *load(io_fixture *f, const int *groups, const int *lengths, int count) {
+    FILE *file = fopen(io_path(f, "rows.jsonl"), "w");
+    assert_non_null(file);
+    for (int r = 0; r < count; r++) {
+        fprintf(file, "{\"prompt_ids\": [%d], \"completion_ids\": [7", 1 + r % 50);
+        for (int i = 1; i < lengths[r]; i++)
+            fprintf(file, ", 8");
+        fprintf(file, "], \"reward\": 1, \"group\": \"%d\"}\n", groups[r]);
+    }
+    fclose(file);
+    const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "rows.jsonl"))};
+    const sbp_dataset_options o = {
+        .files = files, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    sbp_dataset *data;
+    assert_ok(f, sbp_dataset_load(f->diag, &o, &data));
+    assert_int_equal(data->row_count, count);
+    return data;
+}
+
+/* One epoch: every row once, no group parted, no step that could have taken another group. */
+static int check_epoch(sbp_sampler *s, const int *groups, int count, int64_t *out) {
+    bool seen[MOST] = {false};
+    int steps = 0;
+    for (int at = 0; at < count; steps++) {
+        int64_t taken, tokens = 0, last_group = 0;
+        const int64_t *rows = sbp_sampler_next(s, &taken);
+        for (int64_t i = 0; i < taken; i++) {
+            int64_t r = rows[i];
+            assert_false(seen[r]);
+            seen[r] = true;
+            out[at + i] = r;
+            tokens += sbp_dataset_row_tokens(s->data, r);
+            bool begins = r == 0 || groups[r] != groups[r - 1];
+            assert_true(begins || (i > 0 && rows[i - 1] == r - 1)); /* whole, in the order of the file */
+            last_group = begins ? i : last_group;
+        }
+        int64_t end = rows[taken - 1] + 1;
+        assert_true(end == count || groups[end] != groups[end - 1]);
+        bool more = s->batch_tokens > 0 ? tokens > s->batch_tokens : taken > s->batch_rows;
+        assert_true(!more || last_group == 0); /* more than asked for: a single group */
+        at += (int)taken;
+    }
+    return steps;
+}
+
+static void test_groups_are_not_parted(void **state) {
+    io_fixture *f = *state;
+    uint64_t random = 11;
+    for (int round = 0; round < 40; round++) {
+        int groups[MOST], lengths[MOST], count = 1 + (int)(io_random(&random) % MOST), sizes = 1 + round % 9;
+        for (int r = 0, left = 0, key = 0; r < count; r++, left--) {
+            if (left == 0) {
+                left = 1 + (int)(io_random(&random) % (uint32_t)sizes);
+                key++;
+            }
+            groups[r] = key;
+            lengths[r] = 1 + (int)(io_random(&random) % 9);
+        }
+        sbp_dataset *d = load(f, groups, lengths, count);
+        for (int by = 0; by < 4; by++) {
+            sbp_sampler s;
+            int64_t first[MOST], again[MOST], batch = 1 + (int64_t)(io_random(&random) % 20);
+            assert_ok(f, sbp_sampler_init(&s, f->diag, d, 42, by % 2, batch, by < 2 ? 0 : batch * 4));
+            int64_t planned = sbp_sampler_epoch_steps(&s, 0);
+            sbp_sampler_seek(&s, 0, 0);
+            assert_int_equal(check_epoch(&s, groups, count, first), planned);
+            for (int i = 0; i < count && by % 2 == 0; i++)
+                assert_int_equal(first[i], i);
+            assert_int_equal(check_epoch(&s, groups, count, again), sbp_sampler_epoch_steps(&s, 1));
+            sbp_sampler_seek(&s, 0, 0);
+            check_epoch(&s, groups, count, again);
+            assert_memory_equal(first, again, (size_t)count * sizeof *first);
+            sbp_sampler_close(&s);
+        }
+        sbp_dataset_destroy(d);
+    }
+}
+
+/* Groups of one row are rows: the order of data without groups. */
+static void test_groups_of_one(void **state) {
+    io_fixture *f = *state;
+    int groups[MOST], lengths[MOST];
+    int64_t grouped[MOST], alone[MOST];
+    for (int r = 0; r < MOST; r++) {
+        groups[r] = r;
+        lengths[r] = 1 + r % 5;
+    }
+    sbp_dataset *d = load(f, groups, lengths, MOST);
+    assert_non_null(d->groups);
+    for (int k = 0; k < 2; k++) {
+        sbp_sampler s;
+        assert_ok(f, sbp_sampler_init(&s, f->diag, d, 42, true, 7, 0));
+        check_epoch(&s, groups, MOST, k ? alone : grouped);
+        sbp_sampler_close(&s);
+        free(d->groups);
+        d->groups = NULL;
+    }
+    assert_memory_equal(grouped, alone, sizeof alone);
+    sbp_dataset_destroy(d);
+}
+
+static void test_groups_come_from_prompts(void **state) {
+    io_fixture *f = *state;
+    static const char rows[] = "{\"prompt_ids\": [1, 2], \"completion_ids\": [3], \"reward\": 0}\n"
+                               "{\"prompt_ids\": [1, 2], \"completion_ids\": [4], \"reward\": 0}\n"
+                               "{\"prompt_ids\": [1], \"completion_ids\": [2, 3], \"reward\": 0}\n";
+    io_put(io_path(f, "rows.jsonl"), rows, sizeof rows - 1);
+    const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "rows.jsonl"))};
+    sbp_dataset_options o = {.files = files, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    sbp_dataset *d;
+    assert_ok(f, sbp_dataset_load(f->diag, &o, &d));
+    assert_true(d->groups[0] == d->groups[1] && d->groups[0] != d->groups[2]);
+    sbp_dataset_destroy(d);
+    o.rows = SBP_ROWS_TEXTS; /* what is not asked for is not there */
+    assert_ok(f, sbp_dataset_load(f->diag, &o, &d));
+    assert_null(d->groups);
+    sbp_dataset_destroy(d);
+}
+
+static sbp_status attempt(io_fixture *f, void *user) {
+    const char *files[] = {user};
+    const sbp_dataset_options o = {
+        .files = files, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    sbp_dataset *d;
+    sbp_sampler s;
+    int64_t count;
+    SBP_TRY(sbp_dataset_load(f->diag, &o, &d));
+    sbp_status status = sbp_sampler_init(&s, f->diag, d, 1, true, 2, 0);
+    if (status == SBP_OK)
+        sbp_sampler_next(&s, &count);
+    sbp_sampler_close(&s);
+    sbp_dataset_destroy(d);
+    return status;
+}
+
+static void test_memory_failures(void **state) {
+    io_fixture *f = *state;
+    char path[200];
+    sbp_dataset_destroy(load(f, (int[]){1, 1, 2, 3, 3}, (int[]){1, 2, 3, 4, 5}, 5));
+    snprintf(path, sizeof path, "%s", io_path(f, "rows.jsonl"));
+    assert_true(io_fail_allocations(f, attempt, path) > 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_groups_are_not_parted, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_groups_of_one, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_groups_come_from_prompts, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
