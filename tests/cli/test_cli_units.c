@@ -1,0 +1,301 @@
+/* What belongs together stays together: gradients of objectives over documents and pairs of them do not
+ * depend on micro-batches, and they would if a unit were split over two.
+ *
+ * The rows are drawn: pairs with the log-probabilities of a reference, and rollouts with those of an older
+ * policy. Plans differ in rows per micro-batch, chunks, groups of layers, checkpoints and offload; gradients
+ * are in double precision. */
+#include "tests/cli/drawing.h"
+
+#include "backends/devices.h"
+#include "runtime/run/weights.h"
+#include "runtime/train/trainer.h"
+
+enum { ROWS = 7, VOCABULARY = 61 };
+
+#define MODEL "$G/llama_mqa/model"
+
+static void add_ids(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
+    sbp_text_add(out, "\"%s\": [", key);
+    for (int64_t i = 0; i < count; i++)
+        sbp_text_add(out, "%s%d", i ? ", " : "", 3 + (int)sbp_rng_below(rng, VOCABULARY - 3));
+    sbp_text_add(out, "]");
+}
+
+static void add_numbers(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
+    sbp_text_add(out, ", \"%s\": [", key);
+    for (int64_t i = 0; i < count; i++)
+        sbp_text_add(out, "%s%.4f", i ? ", " : "", -1 - 0.001 * (double)sbp_rng_below(rng, 4000));
+    sbp_text_add(out, "]");
+}
+
+/* Writes $D/data; returns the tokens of all rows, in *longest those of the longest unit. */
+static int64_t write_rows(io_fixture *f, sbp_rng *rng, bool pairs, int64_t *longest) {
+    sbp_text out;
+    int64_t all = 0;
+    *longest = 0;
+    sbp_text_init(&out, f->arena);
+    for (int r = 0; r < ROWS; r++) {
+        int64_t prompt = sbp_rng_below(rng, 9), a = 1 + sbp_rng_below(rng, 12),
+                b = 1 + sbp_rng_below(rng, 12);
+        int64_t unit = pairs ? 2 * prompt + a + b : prompt + a;
+        all += unit;
+        *longest = unit > *longest ? unit : *longest;
+        sbp_text_add(&out, "{");
+        add_ids(rng, &out, "prompt_ids", prompt);
+        sbp_text_add(&out, ", ");
+        add_ids(rng, &out, pairs ? "chosen_ids" : "completion_ids", a);
+        if (pairs) {
+            sbp_text_add(&out, ", ");
+            add_ids(rng, &out, "rejected_ids", b);
+            sbp_text_add(&out, ", \"ref_chosen_logps\": %.3f, \"ref_rejected_logps\": %.3f", -4.0 * (double)a,
+                         -4.0 * (double)b);
+        } else {
+            sbp_text_add(&out, ", \"advantage\": %.3f", 0.001 * (double)sbp_rng_below(rng, 4000) - 2);
+            add_numbers(rng, &out, "old_per_token_logps", a);
+            add_numbers(rng, &out, "ref_per_token_logps", a);
+        }
+        sbp_text_add(&out, "}\n");
+    }
+    cli_put(f, "data", out.data);
+    return all;
+}
+
+static const struct {
+    const char *objective;
+    bool pairs;
+} objectives[] = {
+    {"--objective dpo", true},
+    {"--objective dpo --loss-type ipo", true},
+    {"--objective dpo --loss-type apo_down+sft:0.5", true},
+    {"--objective grpo --beta 0.1", false},
+    {"--objective grpo --loss-type grpo --importance token", false},
+    {"--objective grpo --importance sequence", false},
+};
+
+static const char *draw_schedule(io_fixture *f, sbp_rng *rng) {
+    return sbp_arena_printf(f->arena, "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s",
+                            1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 20),
+                            1 + (int)sbp_rng_below(rng, 2), 1 + (int)sbp_rng_below(rng, 2),
+                            PICK(rng, "", "--save attn_out", "--backward checkpoint"),
+                            PICK(rng, "", "--offload host", "--optimizer none --clip none"));
+}
+
+static void dump(io_fixture *f, const char *compile, int64_t rows, const char *run, const char *file) {
+    cli_ok(f,
+           sbp_arena_printf(f->arena,
+                            "$C compile " MODEL " -o $D/p --dtype fp64 %s --seq-len %lld && $R $D/p --data "
+                            "$D/data --batch-size %d --out none %s --dump-gradients $D/%s",
+                            compile, (long long)rows, ROWS, run, file));
+}
+
+static void test_micro_batches_change_nothing(void **state) {
+    io_fixture *f = *state;
+    double worst = 0;
+    for (int i = 0; i < SBP_COUNT(objectives); i++) {
+        sbp_rng rng = {.state = 100 + (uint64_t)i};
+        int64_t longest, all = write_rows(f, &rng, objectives[i].pairs, &longest);
+        dump(f, objectives[i].objective, all, "--shuffle off", "want.safetensors");
+        for (int draw = 0; draw < 2; draw++) {
+            int64_t rows = draw ? longest : longest + sbp_rng_below(&rng, all - longest);
+            const char *compile =
+                sbp_arena_printf(f->arena, "%s %s", objectives[i].objective, draw_schedule(f, &rng));
+            dump(f, compile, rows, draw ? "--shuffle on" : "--shuffle off", "got.safetensors");
+            double off =
+                cli_compare(f, compile, io_path(f, "got.safetensors"),
+                            sbp_arena_strdup(f->arena, io_path(f, "want.safetensors")), SBP_TOLERANCE_F64);
+            worst = off > worst ? off : worst;
+        }
+    }
+    print_message("worst tensor off by %.2g\n", worst);
+}
+
+/* ---- units split on purpose -----------------------------------------------------------------------------
+ */
+
+typedef struct split_job {
+    io_fixture *f;
+    const sbp_plan *plan;
+    sbp_executor *executor;
+    sbp_trainer trainer;
+    sbp_dataset *data;
+    double *gradient; /* of all parameters, one after the other */
+    int64_t elems;
+} split_job;
+
+static void open_split(split_job *job, bool pairs) {
+    io_fixture *f = job->f;
+    sbp_weights *weights;
+    const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "data"))};
+    assert_ok(f, sbp_plan_open(f->arena, f->diag, sbp_arena_strdup(f->arena, io_path(f, "p")), &job->plan));
+    const sbp_device_options options = {.threads = 1};
+    assert_ok(f, sbp_executor_create(f->diag, sbp_device_find("cpu"), &options, job->plan->program,
+                                     &job->executor));
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, "tests/golden/llama_mqa/model", &weights));
+    assert_ok(f, sbp_params_load(job->executor, job->plan, weights, 1, f->diag));
+    sbp_weights_close(weights);
+    assert_ok(f, sbp_trainer_init(&job->trainer, f->diag, job->executor));
+    const sbp_dataset_options rows = {.files = files,
+                                      .file_count = 1,
+                                      .text_field = "text",
+                                      .rows = sbp_pack_rows_wanted(job->plan->program)};
+    assert_int_equal(rows.rows, pairs ? SBP_ROWS_PAIRS : SBP_ROWS_SCORED);
+    assert_ok(f, sbp_dataset_load(f->diag, &rows, &job->data));
+    static const struct {
+        const char *name;
+        double value;
+    } settings[] = {{"beta", 0.1}, {"epsilon", 0.2},   {"epsilon_high", -1},
+                    {"delta", -1}, {"temperature", 1}, {"label_smoothing", 0}};
+    for (int i = 0; i < SBP_COUNT(settings); i++)
+        sbp_executor_set_scalar(job->executor, settings[i].name, settings[i].value);
+}
+
+static void close_split(split_job *job) {
+    sbp_trainer_close(&job->trainer);
+    sbp_dataset_destroy(job->data);
+    sbp_executor_destroy(job->executor);
+}
+
+static void run_part(split_job *job, const sbp_micro_batch *part) {
+    sbp_packer *p = &job->trainer.packer;
+    sbp_diag *diag = job->f->diag;
+    assert_ok(job->f, sbp_packer_columns(p, diag, job->data, part));
+    assert_ok(job->f,
+              sbp_executor_bind(job->executor, part->rows, part->groups, p->columns, p->column_count, diag));
+    assert_ok(job->f, sbp_executor_run(job->executor, "accumulate", diag));
+}
+
+/* A micro-batch of each document alone, as if it were a unit. */
+static void run_documents(split_job *job) {
+    for (int64_t d = 0; d < job->data->doc_count; d++) {
+        const sbp_micro_batch *whole = &job->trainer.packer.parts[0];
+        sbp_micro_batch part = {.docs = &d, .count = 1, .units = 1, .by_unit = whole->by_unit};
+        part.groups = whole->groups > 0;
+        part.rows = job->data->docs[d].count;
+        part.labels = job->data->docs[d].labels;
+        run_part(job, &part);
+    }
+}
+
+/* The gradients of one step of all rows; returns ||these - those before|| / ||those before||. */
+static double take_step(split_job *job, bool split) {
+    int64_t rows[ROWS], at = 0;
+    double off = 0, norm = 0;
+    for (int r = 0; r < ROWS; r++)
+        rows[r] = r;
+    assert_ok(job->f, sbp_trainer_pack(&job->trainer, job->f->diag, job->data, rows, ROWS));
+    assert_ok(job->f, sbp_executor_fill_role(job->executor, SBP_ROLE_GRAD, 0, job->f->diag));
+    assert_ok(job->f, sbp_executor_fill_role(job->executor, SBP_ROLE_RESULT, 0, job->f->diag));
+    for (int32_t i = 0; i < job->trainer.packer.part_count && !split; i++)
+        run_part(job, &job->trainer.packer.parts[i]);
+    if (split)
+        run_documents(job);
+    bool first = !job->gradient;
+    const sbp_program *program = job->plan->program;
+    for (int32_t b = 0; b < program->buffer_count; b++) {
+        if (program->buffers[b].role != SBP_ROLE_GRAD)
+            continue;
+        int64_t elems = sbp_executor_elems(job->executor, b);
+        double *now = calloc((size_t)elems, sizeof *now);
+        assert_ok(job->f, sbp_executor_read(job->executor, b, 0, 0, elems, SBP_F64, now, job->f->diag));
+        if (first) {
+            job->gradient = realloc(job->gradient, (size_t)(at + elems) * sizeof *now);
+            memcpy(job->gradient + at, now, (size_t)elems * sizeof *now);
+        }
+        for (int64_t i = 0; i < elems; i++, at++) {
+            off += (now[i] - job->gradient[at]) * (now[i] - job->gradient[at]);
+            norm += job->gradient[at] * job->gradient[at];
+        }
+        free(now);
+    }
+    assert_true(norm > 0);
+    return sqrt(off / norm);
+}
+
+/* Of what sums over pairs, a micro-batch with half a pair gives other gradients; of what sums over documents,
+ * none with a document alone. */
+static void test_split_units_are_seen(void **state) {
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(objectives); i++) {
+        sbp_rng rng = {.state = 300 + (uint64_t)i};
+        int64_t longest, all = write_rows(f, &rng, objectives[i].pairs, &longest);
+        split_job job = {.f = f};
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "$C compile " MODEL " -o $D/p --dtype fp64 %s --optimizer none --clip none "
+                                "--chunk 5 --seq-len %lld",
+                                objectives[i].objective, (long long)all));
+        open_split(&job, objectives[i].pairs);
+        take_step(&job, false);
+        assert_true(take_step(&job, false) == 0); /* the same bits */
+        double off = take_step(&job, true);
+        print_message("%s: each document on its own: off by %.2g\n", objectives[i].objective, off);
+        if (objectives[i].pairs)
+            assert_true(off > 1e-3);
+        else
+            assert_true(off < SBP_TOLERANCE_F64);
+        free(job.gradient);
+        close_split(&job);
+    }
+}
+
+/* ---- rows that do not fit, and are wrong ----------------------------------------------------------------
+ */
+
+static void test_pairs_without_room(void **state) {
+    io_fixture *f = *state;
+    static const char rows[] =
+        "{\"prompt_ids\": [5, 6, 7], \"chosen_ids\": [8, 9, 10, 11], \"rejected_ids\": [12], "
+        "\"ref_chosen_logps\": -9, \"ref_rejected_logps\": -3}\n"
+        "{\"prompt_ids\": [5], \"chosen_ids\": [8], \"rejected_ids\": [12], "
+        "\"ref_chosen_logps\": -2, \"ref_rejected_logps\": -3}\n";
+    cli_put(f, "data", rows);
+    cli_ok(f, "$C compile " MODEL " -o $D/p --objective dpo --seq-len 10");
+    cli_fails(f, 1,
+              "data:1: a pair of 7 + 4 tokens (chosen, rejected), the plan has room for 10; 1 such row, the "
+              "longest "
+              "of 11 tokens: compile with --seq-len 11, or give --overlong truncate or drop",
+              "$R $D/p --data $D/data --out none --steps 1");
+    cli_ok(f, "$R $D/p --data $D/data --out none --steps 1 --overlong drop");
+    assert_non_null(strstr(cli_text(f, "err"), "1 of 2 rows left out: too long"));
+    cli_ok(f, "$R $D/p --data $D/data --out none --steps 1 --overlong truncate");
+    assert_non_null(strstr(cli_text(f, "err"), "1 of 2 rows cut to the greatest length"));
+    cli_ok(f, "$C compile " MODEL " -o $D/p --objective dpo --seq-len 6");
+    cli_ok(f,
+           "$R $D/p --data $D/data --out none --steps 1 --overlong truncate"); /* 3 tokens each: all prompt */
+    assert_non_null(strstr(cli_text(f, "err"), "1 of 2 rows left out: no label within the greatest length"));
+}
+
+static void test_rows_that_are_wrong(void **state) {
+    io_fixture *f = *state;
+    static const char rows[] =
+        "{\"prompt_ids\": [5], \"chosen_ids\": [8], \"rejected_ids\": [12], \"ref_chosen_logps\": -2, "
+        "\"ref_rejected_logps\": -3}\n"
+        "{\"prompt_ids\": [5], \"chosen_ids\": [], \"rejected_ids\": [12], \"ref_chosen_logps\": -2, "
+        "\"ref_rejected_logps\": -3}\n"
+        "{\"prompt_ids\": [5], \"chosen_ids\": [8], \"rejected_ids\": [12], \"ref_chosen_logps\": -2}\n";
+    cli_put(f, "data", rows);
+    cli_ok(f, "$C compile " MODEL " -o $D/p --objective dpo --seq-len 20");
+    cli_fails(f, 1, "data:2: chosen_ids: expected an answer, found no token behind the prompt",
+              "$R $D/p --data $D/data --out none --steps 1");
+    cli_ok(f, "$R $D/p --data $D/data --out none --steps 1 --on-bad-row skip");
+    const char *err = cli_text(f, "err");
+    assert_non_null(strstr(err,
+                           "data:2: chosen_ids: expected an answer, found no token behind the prompt (row "
+                           "left out)"));
+    assert_non_null(strstr(err, "data:3: found a row with"));
+    assert_non_null(strstr(err, "2 of 3 rows left out: they are wrong"));
+    cli_fails(f, 2,
+              "data:1: rows with 'prompt_ids', 'chosen_ids', 'rejected_ids', and the objective trains on",
+              "$C compile " MODEL " -o $D/q --seq-len 20 && $R $D/q --data $D/data --out none --steps 1 "
+              "--on-bad-row skip");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_micro_batches_change_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_split_units_are_seen, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_pairs_without_room, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_rows_that_are_wrong, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
