@@ -86,6 +86,8 @@ sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options,
 void sbp_dataset_destroy(sbp_dataset *data);
 /* Tokens of all documents of a row. */
 int64_t sbp_dataset_row_tokens(const sbp_dataset *data, int64_t row);
+/* Whether a row is the first of its group; of rows that stand alone each is. */
+bool sbp_dataset_begins_group(const sbp_dataset *data, int64_t row);
 
 /* ---- order ------------------------------------------------------------------------------------------ */
 

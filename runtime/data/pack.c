@@ -103,12 +103,13 @@ static int64_t count_docs(const sbp_dataset *data, const int64_t *rows, int64_t 
     return count;
 }
 
-/* Documents to items, or those of a row to one. Returns the number of items. */
+/* Documents to items, or those of a row or of a group to one. Returns the number of items. */
 static int64_t make_items(sbp_packer *p, const sbp_dataset *data, const int64_t *rows, int64_t row_count) {
     int64_t items = 0;
     for (int64_t r = 0; r < row_count; r++)
-        for (int64_t d = data->rows[rows[r]]; d < data->rows[rows[r] + 1]; d++) {
-            bool joins = p->units && d > data->rows[rows[r]];
+        for (int64_t d = data->rows[rows[r]], first = d; d < data->rows[rows[r] + 1]; d++) {
+            bool joins =
+                d > first ? p->units || p->rollouts : p->rollouts && !sbp_dataset_begins_group(data, rows[r]);
             if (!joins)
                 p->items[items++] = (sbp_pack_item){.doc = d};
             p->items[items - 1].docs++;
@@ -136,8 +137,8 @@ static void make_parts(sbp_packer *p, const sbp_dataset *data, int64_t items) {
             part->labels += data->docs[d].labels;
             p->labels += data->docs[d].labels;
         }
-        part->by_unit = p->units;
-        part->groups = !p->groups ? 0 : p->units ? part->units : part->count;
+        part->by_unit = p->units && !p->rollouts;
+        part->groups = !p->groups ? 0 : p->units || p->rollouts ? part->units : part->count;
     }
 }
 

@@ -3,24 +3,25 @@
  * Best fit, longest first: units by descending length (equal ones in order), each into the micro-batch with
  * the least space that suffices (of equal ones the oldest), a new one when there is none. None is split. A
  * unit is a document; where the program asks for "unit", all documents of one row of data (a preference's two
- * answers). Inside a micro-batch documents keep the order of the data. Nothing here depends on anything but
- * the lengths.
+ * answers); where it asks for "group", those of all rows of a group (dataset.h). Inside a micro-batch
+ * documents keep the order of the data. Nothing here depends on anything but the lengths.
  *
  * The program declares what it wants by the names of its row inputs and scalars; nothing else is known here
  * of objectives.
  *   per row    tok; pos, counted from 0 in every document; first, the row where the document begins;
  *              shared_end and own, the same (no prompt is shared); label, the next token of the document (0
- *              in its last row), and weight, 1 where that label counts, else 0; doc and unit, the number of
- *              the document and of the unit in the micro-batch; sample, the document's number in the data;
- *              doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
+ *              in its last row), and weight, 1 where that label counts, else 0; doc, unit and group, the
+ * number of the document, row of data and group in the micro-batch; sample, the document's number in the
+ *              data; doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
  *              ("in.chosen"); NAME, what rows give under that name for the token that is the row's label, or
  *              for the document as a whole ("old_logps", "advantage"; tokenize.h), 0 where there is none;
  *              has.NAME, 1 in documents that have it
  *   per group  NAME.PART, the number NAME of the unit's document of that part ("ref_logps_sum.chosen"); NAME
- *              where documents are the groups. S is the number of units of the micro-batch where the program
- *              asks for unit, of documents where it asks for doc, else 0
+ *              where documents are the groups. S is the number of groups of the micro-batch where the program
+ *              asks for group (which then have no such numbers), of rows of data where it asks for unit, of
+ *              documents where it asks for doc, else 0
  *   scalars    of the whole step, at least 1: labels, those that count; labels.PART, those of documents of
- *              that part; docs; units; longest, tokens of the longest document
+ *              that part; docs; units, rows of data; groups; longest, tokens of the longest document
  *
  * Memory: 8 bytes per row for each column, for the longest micro-batch so far. Threads: one thread at a time.
  */
@@ -33,7 +34,7 @@
 typedef struct sbp_micro_batch {
     const int64_t *docs; /* of the dataset, ascending */
     int64_t count;
-    int64_t units;  /* rows of data that they are of; documents where these are packed on their own */
+    int64_t units;  /* how many items that are packed whole */
     int64_t groups; /* S */
     bool by_unit;   /* groups are units */
     int64_t rows, labels;
@@ -49,6 +50,7 @@ typedef struct sbp_packer {
     int64_t rows, labels, doc_count;
     int64_t longest; /* tokens of the longest document */
     bool units;      /* documents of a row stay together */
+    bool rollouts;   /* rows of a group too, and S counts groups */
     bool groups;     /* the program has groups of rows: units, else documents */
     bool too_many;   /* the program wants more columns than there is room for */
     /* memory */

@@ -14,6 +14,7 @@ typedef enum source {
     WEIGHT,
     DOC,
     UNIT,
+    GROUP,
     SAMPLE,
     DOC_LABELS, /* counted labels of the row's document */
     IN_PART,    /* 1 in documents of the part */
@@ -28,17 +29,10 @@ static const struct {
     source source;
     sbp_dtype dtype;
 } fixed[] = {
-    {"tok", TOK, SBP_I32},
-    {"pos", POS, SBP_I32},
-    {"first", FIRST, SBP_I32},
-    {"shared_end", FIRST, SBP_I32},
-    {"own", FIRST, SBP_I32},
-    {"label", LABEL, SBP_I32},
-    {"weight", WEIGHT, SBP_F32},
-    {"doc", DOC, SBP_I32},
-    {"unit", UNIT, SBP_I32},
-    {"sample", SAMPLE, SBP_I32},
-    {"doc.labels", DOC_LABELS, SBP_F64},
+    {"tok", TOK, SBP_I32},          {"pos", POS, SBP_I32},       {"first", FIRST, SBP_I32},
+    {"shared_end", FIRST, SBP_I32}, {"own", FIRST, SBP_I32},     {"label", LABEL, SBP_I32},
+    {"weight", WEIGHT, SBP_F32},    {"doc", DOC, SBP_I32},       {"unit", UNIT, SBP_I32},
+    {"group", GROUP, SBP_I32},      {"sample", SAMPLE, SBP_I32}, {"doc.labels", DOC_LABELS, SBP_F64},
 };
 
 static bool begins(const char *name, const char *prefix) {
@@ -82,7 +76,8 @@ void sbp_packer_want(sbp_packer *p, const sbp_program *program) {
         if (input->kind == SBP_ROW_COLUMN)
             p->too_many |= !want(p, input->column, by_group);
         p->units |= strcmp(input->column, "unit") == 0;
-        p->groups |= strcmp(input->column, "unit") == 0 || strcmp(input->column, "doc") == 0;
+        p->rollouts |= strcmp(input->column, "group") == 0;
+        p->groups |= p->rollouts || strcmp(input->column, "unit") == 0 || strcmp(input->column, "doc") == 0;
     }
 }
 
@@ -123,9 +118,26 @@ typedef struct filling {
     source source;
 } filling;
 
-/* One document of a column of integers, which begins at row `row`. */
-static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, int64_t unit, int64_t row,
-                          int32_t *out) {
+/* Where a document is in its micro-batch. */
+typedef struct counters {
+    int64_t row, unit, group;
+} counters;
+
+/* The row of data that a document is of, counted like data->rows. */
+static int64_t row_of(const sbp_dataset *data, int64_t doc) {
+    int64_t low = 0, high = data->row_count;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (data->rows[middle] <= doc)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* One document of a column of integers. */
+static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const counters *at, int32_t *out) {
     const int32_t *tokens = f->data->tokens + doc->first, *labels = f->data->labels + doc->first;
     for (int64_t i = 0; i < doc->count; i++) {
         bool last = i + 1 == doc->count;
@@ -143,13 +155,16 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, int64
             out[i] = (int32_t)k;
             break;
         case UNIT:
-            out[i] = (int32_t)unit;
+            out[i] = (int32_t)at->unit;
+            break;
+        case GROUP:
+            out[i] = (int32_t)at->group;
             break;
         case SAMPLE:
             out[i] = (int32_t)f->part->docs[k];
             break;
         default: /* first, shared_end, own */
-            out[i] = (int32_t)row;
+            out[i] = (int32_t)at->row;
         }
     }
 }
@@ -195,21 +210,24 @@ static void fill_group(const filling *f, double *out) {
 }
 
 static void fill(const filling *f, sbp_dtype dtype, void *memory) {
-    int64_t row = 0, unit = -1;
+    counters at = {.unit = -1, .group = -1};
     if (f->source == OF_PART) {
         fill_group(f, memory);
         return;
     }
     for (int64_t k = 0; k < f->part->count; k++) {
-        const sbp_doc *doc = &f->data->docs[f->part->docs[k]];
-        unit += k == 0 || doc->row != f->data->docs[f->part->docs[k - 1]].row;
+        int64_t number = f->part->docs[k], row = f->source == GROUP ? row_of(f->data, number) : 0;
+        const sbp_doc *doc = &f->data->docs[number];
+        at.unit += k == 0 || doc->row != f->data->docs[f->part->docs[k - 1]].row;
+        bool begins = number == f->data->rows[row] && sbp_dataset_begins_group(f->data, row);
+        at.group += k == 0 || begins;
         if (dtype == SBP_F64)
-            fill_doubles(f, doc, (double *)memory + row);
+            fill_doubles(f, doc, (double *)memory + at.row);
         else if (dtype == SBP_F32)
-            fill_weights(f, doc, (float *)memory + row);
+            fill_weights(f, doc, (float *)memory + at.row);
         else
-            fill_integers(f, doc, k, unit, row, (int32_t *)memory + row);
-        row += doc->count;
+            fill_integers(f, doc, k, &at, (int32_t *)memory + at.row);
+        at.row += doc->count;
     }
 }
 
@@ -235,7 +253,7 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
 
 static bool is_total(const char *name) {
     return strcmp(name, "labels") == 0 || strcmp(name, "docs") == 0 || strcmp(name, "units") == 0 ||
-           strcmp(name, "longest") == 0 || begins(name, "labels.");
+           strcmp(name, "groups") == 0 || strcmp(name, "longest") == 0 || begins(name, "labels.");
 }
 
 bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_count, const char *name,
@@ -244,6 +262,7 @@ bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_co
     for (int64_t r = 0; is_total(name) && r < row_count; r++) {
         int64_t row = rows ? rows[r] : r;
         sum += strcmp(name, "units") == 0;
+        sum += strcmp(name, "groups") == 0 && sbp_dataset_begins_group(data, row);
         for (int64_t d = data->rows[row]; d < data->rows[row + 1]; d++) {
             const sbp_doc *doc = &data->docs[d];
             if (strcmp(name, "longest") == 0)
@@ -286,7 +305,7 @@ sbp_rows_wanted sbp_pack_rows_wanted(const sbp_program *program) {
     for (int32_t i = 0; i < program->row_input_count; i++)
         if (number_length(program, &program->row_inputs[i], &part) > 0)
             return SBP_ROWS_SCORED;
-    return SBP_ROWS_TEXTS;
+    return asks_for(program, "group") ? SBP_ROWS_SCORED : SBP_ROWS_TEXTS;
 }
 
 /* What rows call a number of documents of this part. */
@@ -300,7 +319,32 @@ static const char *key_of(const char *name, size_t length, const char *part) {
     return name;
 }
 
+/* Groups that are packed whole have to fit, and have no numbers of their own. */
+static sbp_status check_groups(const sbp_program *program, sbp_diag *diag, const sbp_dataset *data) {
+    for (int32_t i = 0; i < program->row_input_count; i++)
+        if (program->buffers[program->row_inputs[i].buffer].rows.c[SBP_S] != 0)
+            return sbp_fail(diag, SBP_INPUT,
+                            "the program asks for '%.80s' of groups of rows, which have no numbers",
+                            program->row_inputs[i].column);
+    for (int64_t r = 0, tokens = 0, rows = 0; r < data->row_count; r++) {
+        bool begins = sbp_dataset_begins_group(data, r);
+        tokens = (begins ? 0 : tokens) + sbp_dataset_row_tokens(data, r);
+        rows = (begins ? 0 : rows) + 1;
+        bool ends = r + 1 == data->row_count || sbp_dataset_begins_group(data, r + 1);
+        if (ends && tokens > program->t_max)
+            return sbp_fail(
+                diag, SBP_INPUT,
+                "data row %lld (from 1) ends a group of %lld rows with %lld tokens, which stay together; the "
+                "plan has room for %lld: compile with --seq-len %lld",
+                (long long)data->docs[data->rows[r]].row + 1, (long long)rows, (long long)tokens,
+                (long long)program->t_max, (long long)tokens);
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag, const sbp_dataset *data) {
+    if (asks_for(program, "group"))
+        SBP_TRY(check_groups(program, diag, data));
     for (int32_t i = 0; i < program->row_input_count; i++) {
         const char *name = program->row_inputs[i].column, *part;
         size_t length = number_length(program, &program->row_inputs[i], &part);

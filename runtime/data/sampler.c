@@ -54,21 +54,17 @@ static void make_order(sbp_sampler *s, int64_t epoch) {
     s->order_epoch = epoch;
 }
 
-static bool begins_group(const sbp_dataset *data, int64_t row) {
-    return row == 0 || data->groups[row] == 0 || data->groups[row] != data->groups[row - 1];
-}
-
 /* Where groups begin, and room for their keys; false when out of memory. */
 static bool find_groups(sbp_sampler *s) {
     const sbp_dataset *data = s->data;
     for (int64_t r = 0; r < data->row_count; r++)
-        s->group_count += begins_group(data, r);
+        s->group_count += sbp_dataset_begins_group(data, r);
     s->firsts = sbp_malloc((size_t)(s->group_count + 1) * sizeof *s->firsts);
     s->keys = sbp_malloc((size_t)s->group_count * sizeof(shuffle_key));
     if (!s->firsts || !s->keys)
         return false;
     for (int64_t r = 0, g = 0; r < data->row_count; r++)
-        if (begins_group(data, r))
+        if (sbp_dataset_begins_group(data, r))
             s->firsts[g++] = r;
     s->firsts[s->group_count] = data->row_count;
     return true;
@@ -101,7 +97,8 @@ void sbp_sampler_close(sbp_sampler *s) {
 static int64_t group_rows(const sbp_sampler *s, int64_t at) {
     int64_t rows = 1;
     while (s->firsts && at + rows < s->data->row_count &&
-           s->order[at + rows] == s->order[at + rows - 1] + 1 && !begins_group(s->data, s->order[at + rows]))
+           s->order[at + rows] == s->order[at + rows - 1] + 1 &&
+           !sbp_dataset_begins_group(s->data, s->order[at + rows]))
         rows++;
     return rows;
 }

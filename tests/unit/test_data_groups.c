@@ -1,7 +1,8 @@
-/* Rollouts of one prompt stay in one step: drawn groups, batches by rows and by tokens, shuffled or not. */
+/* Rollouts of one prompt stay in one step: drawn groups, batches by rows and by tokens, shuffled or not; and
+ * in one micro-batch, where a program asks for groups. */
 #include "tests/unit/io_testing.h"
 
-#include "runtime/data/dataset.h"
+#include "runtime/data/pack.h"
 
 enum { MOST = 120 };
 
@@ -107,6 +108,87 @@ static void test_groups_of_one(void **state) {
     sbp_dataset_destroy(d);
 }
 
+/* ---- packing --------------------------------------------------------------------------------------------
+ */
+
+static const int32_t *ints(const sbp_packer *p, const char *name) {
+    for (int32_t c = 0; c < p->column_count; c++)
+        if (strcmp(p->columns[c].name, name) == 0)
+            return p->columns[c].data;
+    fail_msg("no column %s", name);
+    return NULL;
+}
+
+/* A program that asks for the group of each row has groups whole in a micro-batch, numbered as they come. */
+static void test_groups_as_units(void **state) {
+    io_fixture *f = *state;
+    uint64_t random = 17;
+    sbp_buffer buffers[] = {{.name = "group", .rows = sbp_extent_symbol(SBP_T, 1), .cols = 1}};
+    sbp_row_input inputs[] = {{.kind = SBP_ROW_COLUMN, .buffer = 0, .column = "group"}};
+    sbp_program program = {
+        .t_max = 60, .buffers = buffers, .buffer_count = 1, .row_inputs = inputs, .row_input_count = 1};
+    assert_int_equal(sbp_pack_rows_wanted(&program), SBP_ROWS_SCORED);
+    for (int round = 0; round < 30; round++) {
+        int groups[MOST], lengths[MOST], count = 1 + (int)(io_random(&random) % 40), keys = 0, most = 0;
+        int64_t rows[MOST];
+        for (int r = 0, left = 0, tokens = 0; r < count; r++, left--) {
+            if (left == 0) {
+                left = 1 + (int)(io_random(&random) % 5);
+                keys++;
+                tokens = 0;
+            }
+            groups[r] = keys;
+            lengths[r] = 1 + (int)(io_random(&random) % 9);
+            tokens += lengths[r] + 1; /* with the prompt */
+            most = tokens > most ? tokens : most;
+            rows[r] = r;
+        }
+        sbp_dataset *d = load(f, groups, lengths, count);
+        program.t_max = most;
+        assert_ok(f, sbp_pack_check_data(&program, f->diag, d));
+        double total;
+        assert_true(sbp_pack_total(d, rows, count, "groups", &total) && total == keys);
+        sbp_packer p;
+        sbp_packer_init(&p, most, &program);
+        assert_ok(f, sbp_packer_pack(&p, f->diag, d, rows, count));
+        int64_t documents = 0, seen = 0;
+        for (int32_t b = 0; b < p.part_count; b++) {
+            const sbp_micro_batch *part = &p.parts[b];
+            assert_true(part->rows <= most);
+            assert_ok(f, sbp_packer_columns(&p, f->diag, d, part));
+            const int32_t *group = ints(&p, "group");
+            int64_t at = 0, number = -1;
+            for (int64_t k = 0; k < part->count; k++) {
+                int64_t doc = part->docs[k]; /* a row has one here */
+                bool begins = doc == 0 || groups[doc] != groups[doc - 1];
+                assert_true(begins || part->docs[k - 1] == doc - 1);
+                number += begins;
+                for (int64_t i = 0; i < d->docs[doc].count; i++)
+                    assert_int_equal(group[at++], number);
+            }
+            int64_t last = part->docs[part->count - 1];
+            assert_true(last + 1 == count || groups[last + 1] != groups[last]);
+            assert_int_equal(part->groups, number + 1);
+            documents += part->count;
+            seen += part->groups;
+        }
+        assert_int_equal(documents, count);
+        assert_int_equal(seen, keys);
+        sbp_packer_close(&p);
+        if (most > 2) {
+            program.t_max = most - 1;
+            assert_fails(f, SBP_INPUT, "tokens, which stay together; the plan has room for",
+                         sbp_pack_check_data(&program, f->diag, d));
+        }
+        sbp_dataset_destroy(d);
+    }
+    buffers[0].rows = sbp_extent_symbol(SBP_S, 1); /* numbers of groups: there are none */
+    sbp_dataset *d = load(f, (int[]){1, 1}, (int[]){1, 1}, 2);
+    assert_fails(f, SBP_INPUT, "asks for 'group' of groups of rows",
+                 sbp_pack_check_data(&program, f->diag, d));
+    sbp_dataset_destroy(d);
+}
+
 static void test_groups_come_from_prompts(void **state) {
     io_fixture *f = *state;
     static const char rows[] = "{\"prompt_ids\": [1, 2], \"completion_ids\": [3], \"reward\": 0}\n"
@@ -153,6 +235,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_groups_are_not_parted, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_groups_of_one, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_groups_as_units, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_groups_come_from_prompts, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),
     };

@@ -292,7 +292,7 @@ static void test_columns(void **state) {
     assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2}, 3));
     assert_int_equal(p.part_count, 1);
     assert_ok(f, sbp_packer_columns(&p, f->diag, d, &p.parts[0]));
-    assert_int_equal(p.column_count, 11);
+    assert_int_equal(p.column_count, 12);
     static const int32_t tok[] = {0, 1, 2, 3, 20, 40, 41, 42}, pos[] = {0, 1, 2, 3, 0, 0, 1, 2},
                          first[] = {0, 0, 0, 0, 4, 5, 5, 5}, label[] = {1, 2, 3, 0, 0, 41, 42, 0},
                          doc[] = {0, 0, 0, 0, 1, 2, 2, 2};
@@ -305,6 +305,8 @@ static void test_columns(void **state) {
     assert_memory_equal(ints(&p, "label"), label, sizeof label);
     assert_memory_equal(ints(&p, "doc"), doc, sizeof doc);
     assert_memory_equal(ints(&p, "sample"), doc, sizeof doc);
+    assert_memory_equal(ints(&p, "unit"), doc, sizeof doc);
+    assert_memory_equal(ints(&p, "group"), doc, sizeof doc); /* each row alone */
     assert_memory_equal(ints(&p, "weight"), weight, sizeof weight);
     sbp_packer_close(&p);
     sbp_dataset_destroy(d);
