@@ -449,7 +449,7 @@ sbp_status sbp_row_parse(sbp_arena *arena, sbp_diag *diag, const char *where, co
 /* ---- pairs without a prompt ---------------------------------------------------------------------------- */
 
 size_t sbp_pair_split_texts(sbp_row_text a, sbp_row_text b) {
-    size_t shorter = a.length < b.length ? a.length : b.length, at = 0, previous = 0;
+    size_t shorter = a.length < b.length ? a.length : b.length, at = 0;
     const char *text = a.data;
     if (shorter == 0)
         return 0;
@@ -462,8 +462,7 @@ size_t sbp_pair_split_texts(sbp_row_text a, sbp_row_text b) {
         at--;
     if (at == 0 || begins)
         return at;
-    previous = at - 1;
-    return text[previous] == ' ' ? previous : at;
+    return text[at - 1] == ' ' ? at - 1 : at;
 }
 
 int64_t sbp_pair_split_messages(const sbp_json *a, const sbp_json *b) {
