@@ -72,8 +72,8 @@
 
 typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_space;
 
-enum { SBP_DISK_ALIGNMENT = 4096 };   /* bytes: of a file's blocks, for transfers around the page cache */
-enum { SBP_BUCKET_ALIGNMENT = 4096 }; /* elements: where parts of a bucket begin, in every type and space */
+enum { SBP_DISK_ALIGNMENT = 4096 };  /* bytes: of a file's blocks, for transfers around the page cache */
+enum { SBP_BUCKET_ALIGNMENT = 256 }; /* elements: where parts of a bucket begin, in every type */
 
 typedef enum sbp_queue {
     SBP_QUEUE_COMPUTE,

@@ -17,9 +17,6 @@
 #include "passes/residency/residency.h"
 #include "passes/update.h"
 
-const char *const sbp_item_class_names[SBP_ITEM_CLASS_COUNT] = {"checkpoints", "saved", "states", "gradients",
-                                                                "params"};
-
 typedef struct entry_builder {
     sbp_pipeline *p;
     sbp_residency *r;

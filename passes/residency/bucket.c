@@ -7,11 +7,14 @@
  * serve all of them as take what two for each shape of matrix would. An update on the device wants one
  * parameter's states at a time: these move alone, slots for whole segments would be memory for nothing.
  *
- * Parts begin at multiples of SBP_BUCKET_ALIGNMENT elements, which are whole blocks of 8-bit states and of
- * files in every type, and nothing is lost where matrices have so many elements times a number. The rules of
- * an update see a part as its own matrix; what is converted is converted as one matrix of that many columns.
+ * Parts begin at multiples of SBP_BUCKET_ALIGNMENT elements, which are whole blocks of 8-bit states, on disk
+ * of SBP_DISK_ALIGNMENT, which are whole blocks of a file in every type; most matrices have such numbers of
+ * elements. The rules of an update see a part as its own matrix; what is converted is converted as one.
  */
 #include "passes/residency/residency.h"
+
+const char *const sbp_item_class_names[SBP_ITEM_CLASS_COUNT] = {"checkpoints", "saved", "states", "gradients",
+                                                                "params"};
 
 /* ---- items -------------------------------------------------------------------------------------------- */
 
@@ -61,12 +64,15 @@ static int64_t elems_of(const sbp_buffer *b) {
     return sbp_extent_as_const(b->rows) * b->cols;
 }
 
-static int64_t aligned(int64_t elems) {
-    return sbp_round_up(elems, SBP_BUCKET_ALIGNMENT);
+/* On disk a part begins where a block of the file does, whatever its type. */
+static int64_t aligned(int64_t elems, sbp_space space) {
+    return sbp_round_up(elems, space == SBP_DISK ? SBP_DISK_ALIGNMENT : SBP_BUCKET_ALIGNMENT);
 }
 
 static bool is_layout_of(const sbp_layout *l, const sbp_program *program, const int32_t *buffers,
                          int32_t count) {
+    if (l->on_disk != (program->buffers[buffers[0]].space == SBP_DISK))
+        return false;
     for (int32_t i = 0; l->count == count && i < count; i++)
         if (l->cols[i] != program->buffers[buffers[i]].cols ||
             !sbp_extent_equal(l->rows[i], program->buffers[buffers[i]].rows))
@@ -79,6 +85,7 @@ static int32_t find_layout(sbp_pipeline *p, sbp_residency *r, const int32_t *buf
         if (is_layout_of(&r->layouts[i], p->program, buffers, count))
             return i;
     sbp_layout l = {.count = count,
+                    .on_disk = p->program->buffers[buffers[0]].space == SBP_DISK,
                     .rows = SBP_NEW_ARRAY(p->arena, sbp_extent, count),
                     .cols = SBP_NEW_ARRAY(p->arena, int64_t, count),
                     .place = SBP_NEW_ARRAY(p->arena, int64_t, count)};
@@ -87,7 +94,7 @@ static int32_t find_layout(sbp_pipeline *p, sbp_residency *r, const int32_t *buf
         l.rows[i] = b->rows;
         l.cols[i] = b->cols;
         l.place[i] = l.elems;
-        l.elems += aligned(elems_of(b));
+        l.elems += aligned(elems_of(b), b->space);
     }
     SBP_PUSH(p->arena, r->layouts, r->layout_count, r->layout_capacity, l);
     return r->layout_count - 1;
@@ -142,7 +149,7 @@ int64_t sbp_bucket_most(const sbp_pipeline *p, sbp_dtype stored, sbp_dtype compu
 void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, int32_t buffer,
                     sbp_item_part *ref) {
     sbp_bucket_plan *found = NULL;
-    int64_t elems = aligned(elems_of(&p->program->buffers[buffer])),
+    int64_t elems = aligned(elems_of(&p->program->buffers[buffer]), key->space),
             most = sbp_bucket_most(p, key->stored, key->computed, key->most);
     for (int32_t i = list->count - 1; i >= 0 && !found; i--)
         if (same_key(&list->plans[i].key, key) && list->plans[i].elems <= most - elems)

@@ -17,6 +17,7 @@
 /* Matrices behind each other in a bucket: [rows, cols] each, from element `place` on. */
 typedef struct sbp_layout {
     int32_t count;
+    bool on_disk;     /* of things whose home is there: parts begin at blocks of the file */
     sbp_extent *rows; /* constant */
     int64_t *cols, *place;
     int64_t elems; /* of the bucket: a multiple of SBP_BUCKET_ALIGNMENT, as its columns */
