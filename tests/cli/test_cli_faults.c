@@ -21,7 +21,7 @@ static void test_usage(void **state) {
         {"$R $D/p --data " DATA " --max_length 100", "--seq-len was decided when"},
         {"echo 'chunk: 32' >$D/c; $R $D/p --data " DATA " --config $D/c", "c: --chunk was decided when"},
         {"$R $D/p --data " DATA " --lora r=8", "--lora is not built yet"},
-        {"$R $D/p --data " DATA " --beta 0.1", "--beta is not built yet"},
+        {"$R $D/p --data " DATA " --beta 0.1", "--beta: the plan's objective has no such number"},
         {"$R export $D/o --to gguf", "not built yet"},
         {"$R $D/p --data " DATA " --num-cycles 2", "--num-cycles has no meaning with --schedule linear"},
         {"$R $D/p --data " DATA " --schedule cosine_with_min_lr", "needs one of --min-lr and --min-lr-rate"},
