@@ -83,7 +83,8 @@ static int32_t round_up(int64_t n, int64_t unit) {
 }
 
 /* Threads that share a row of so many vectors: the smallest power of two of a warp that takes two each, a
- * warp up to three, then whole warps of two each, up to 16: more have too few registers for large rows. */
+ * warp up to three, then whole warps of two each, up to 16: of 1024 threads each has 64 registers, which do
+ * not suffice for large rows. */
 static int32_t lanes_for(int64_t vectors) {
     int32_t lanes = 4;
     while (lanes < WARP && lanes * 2 < vectors)
@@ -125,9 +126,7 @@ static void set_teams(const sbp_rowkernel *kernel, sbp_gpu_row_shape *shape) {
             teams /= 2;
         while (teams > 1 && teams * bytes > SHARED_BYTES)
             teams /= 2;
-        /* one element at a time a large row leaves 1024 threads too few registers */
-        if (shape->lanes > WARP && 2 * bytes <= SHARED_BYTES &&
-            (shape->width > 1 || 2 * shape->lanes <= BLOCK_THREADS))
+        if (shape->lanes > WARP && 2 * bytes <= SHARED_BYTES && 2 * shape->lanes <= BLOCK_THREADS)
             teams = 2;
     }
     shape->threads = teams * shape->lanes;
