@@ -93,12 +93,14 @@ static void small_models(void **state) {
 /* Types that the passes compute in, as the target says. */
 static const sbp_dtype types[] = {SBP_BF16, SBP_F16, SBP_F32, SBP_F64};
 
-/* Every kernel of one model in one type; what is wrong is printed. */
-static bool sweep_model(const char *path, sbp_dtype dtype, int *kernels) {
+/* Every kernel of one model in one type; what is wrong is printed. standard: everything saved, one chunk. */
+static bool sweep_model(const char *path, sbp_dtype dtype, bool standard, int *kernels) {
     testing t = testing_open(1);
-    compile_wish wish = compile_wish_for(path, 4096, 512, 256);
+    compile_wish wish =
+        standard ? compile_wish_for(path, 4096, 4096, 4096) : compile_wish_for(path, 4096, 512, 256);
     sbp_program *program;
     wish.compute = dtype;
+    wish.options.schedule.save_all = standard;
     if (dtype == SBP_F64)
         wish.options.grad_dtype = wish.options.state_dtype = SBP_F64;
     testing_check(&t, compile_model(t.arena, t.diag, &wish, &program));
@@ -141,8 +143,9 @@ static void sweep_folder(const char *folder, const char *known, int *programs, i
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         for (int d = 0; d < SBP_COUNT(types); d++)
             if (info.supports[types[d]]) {
-                *wrong += !sweep_model(path, types[d], kernels);
-                ++*programs;
+                *wrong += !sweep_model(path, types[d], false, kernels);
+                *wrong += !sweep_model(path, types[d], true, kernels);
+                *programs += 2;
             }
         printf("  %s: %d kernels so far\n", entry->d_name, *kernels);
         fflush(stdout);
@@ -162,7 +165,7 @@ static void real_models(void **state) {
     printf("  %d programs, %d kernels\n", programs, kernels);
     assert_int_equal(wrong, 0);
     if (can_compile)
-        assert_true(programs >= testing_sweep(0, 48));
+        assert_true(programs >= testing_sweep(0, 96));
 }
 
 int main(void) {
