@@ -344,9 +344,53 @@ static sbp_status check_token_input(sbp_onnx *o, const sbp_onnx_info *info) {
     return SBP_OK;
 }
 
+/* Keys and values of tokens before the document: a batch, one axis of unknown length, of which there are
+ * none. */
+static bool is_cache(const sbp_onnx_info *info) {
+    sbp_dtype dtype;
+    int32_t open = 0;
+    for (int32_t d = 1; d < info->rank; d++)
+        open += info->dim[d] < 0;
+    return sbp_onnx_type_float(info->type, &dtype) && info->has_shape && info->rank >= 3 && open == 1 &&
+           (info->dim[0] == 1 || info->dim[0] == -1) && strstr(info->name, "past") != NULL;
+}
+
+static void add_cache(sbp_onnx *o, const sbp_onnx_info *info) {
+    sbp_onnx_value v = {
+        .name = info->name, .kind = SBP_ONNX_CONSTANT, .type = info->type, .rank = info->rank};
+    for (int32_t d = 0; d < info->rank; d++)
+        v.dim[d] = d == 0 ? 1 : info->dim[d] < 0 ? 0 : info->dim[d];
+    v.data = SBP_NEW_ARRAY(o->arena, double, 1);
+    sbp_onnx_add_value(o, &v);
+}
+
+/* Positions as one list [T]. */
+static void add_cache_position(sbp_onnx *o, const char *name) {
+    sbp_onnx_value v = {
+        .name = name, .kind = SBP_ONNX_NUMBERS, .type = SBP_ONNX_INT64, .rank = 1, .dim = {SBP_ONNX_ROWS}};
+    v.numbers = (sbp_number_tensor){.rank = 1};
+    v.numbers.size[0] = sbp_number_tokens(&o->numbers);
+    v.numbers.element = sbp_number_axis(&o->numbers, 0);
+    sbp_onnx_add_value(o, &v);
+}
+
 static sbp_status add_float_input(sbp_onnx *o, const sbp_onnx_info *info, const sbp_map *trained) {
     sbp_dtype dtype;
     int64_t elems = 1;
+    if (is_cache(info)) {
+        add_cache(o, info);
+        return SBP_OK;
+    }
+    if (strcmp(info->name, "cache_position") == 0 && info->has_shape && info->rank == 1) {
+        add_cache_position(o, info->name);
+        return SBP_OK;
+    }
+    if (strstr(info->name, "logits_to_keep"))
+        return sbp_onnx_fail(
+            o,
+            "input '%s' chooses the tokens whose logits are returned; export a model that returns those of "
+            "every token",
+            info->name);
     if (!sbp_onnx_type_float(info->type, &dtype))
         return sbp_onnx_fail(
             o,
@@ -400,12 +444,18 @@ static sbp_status add_inputs(sbp_onnx *o, const sbp_map *trained) {
 
 static sbp_status check_outputs(sbp_onnx *o) {
     bool found = false;
+    const char *first = NULL;
+    int32_t others = 0;
     for (int32_t i = 0; i < o->model->output_count; i++) {
         if (strcmp(o->model->outputs[i].name, "logits") == 0)
             found = true;
-        else
-            sbp_note(o->diag, "%s: output '%s' is ignored", o->model->path, o->model->outputs[i].name);
+        else if (others++ == 0)
+            first = o->model->outputs[i].name;
     }
+    if (others == 1)
+        sbp_note(o->diag, "%s: output '%s' is ignored", o->model->path, first);
+    else if (others > 1)
+        sbp_note(o->diag, "%s: output '%s' and %d others are ignored", o->model->path, first, others - 1);
     if (!found)
         return sbp_onnx_fail(o, "the graph has no output 'logits'%s%s",
                              o->model->output_count ? "; the first is " : "",
@@ -445,7 +495,11 @@ static sbp_status finish(sbp_onnx *o) {
     bool fits = logits->kind == SBP_ONNX_VALUE && logits->rank == 3 && logits->dim[0] == 1 &&
                 logits->dim[1] == SBP_ONNX_ROWS && logits->dim[2] >= 1;
     if (!fits)
-        return sbp_onnx_fail(o, "logits is %s; [1,T,V] is expected", sbp_onnx_shape_text(o, logits));
+        return sbp_onnx_fail(
+            o, "logits is %s; [1,T,V] is expected%s", sbp_onnx_shape_text(o, logits),
+            logits->rank == 3 && logits->dim[1] == 1
+                ? ": the graph keeps the logits of one token (logits_to_keep), all are needed"
+                : "");
     o->loading->model->vocab_size = logits->dim[2];
     sbp_hf hf = {
         .arena = o->arena, .diag = o->diag, .builder = o->builder, .head = o->loading->options->head};

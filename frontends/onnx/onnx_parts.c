@@ -235,6 +235,19 @@ sbp_status sbp_onnx_concat(sbp_onnx *o) {
     sbp_onnx_value out = {0};
     SBP_TRY(sbp_onnx_attrs_known(o, known));
     SBP_TRY(sbp_onnx_attr_int(o, "axis", &given));
+    const sbp_onnx_value *only = NULL;
+    int32_t present = 0;
+    for (int32_t i = 0; i < o->node->input_count; i++) {
+        const sbp_onnx_value *in;
+        SBP_TRY(sbp_onnx_required(o, i, &in));
+        SBP_TRY(normal_axis(o, in, given, &axis));
+        present += in->dim[axis] != 0;
+        only = in->dim[axis] != 0 ? in : only;
+    }
+    if (present == 1) {
+        sbp_onnx_define(o, 0, only);
+        return o->builder.status;
+    }
     for (int32_t i = 0; i < o->node->input_count; i++) {
         const sbp_onnx_value *in;
         axis_view view;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Exports of small random models to ONNX, compiled and differentiated in float64, beside the same weights from their directory.
 
-    tests/golden/check_onnx_exports.py [--build DIR] [--work DIR] [--models llama,..] [--exports dynamo:23:on,..] [--mutants]
+    tests/golden/check_onnx_exports.py [--build DIR] [--work DIR] [--models llama,..] [--exports dynamo:23:on,..] [--mutants] [--programs]
 
 Models: llama, qwen2, qwen3, mistral (window), gemma3 (windows, offsets), gpt2 (learned positions, LayerNorm). Exports: EXPORTER:OPSET:KEEP_NAMES
 of examples/export_model_json.py. Reference: sbpc on the directory; for gpt2, which has no frontend, torch in float64. Largest relative
@@ -11,6 +11,8 @@ rope_theta 256, where they are exact, but for gemma3's and the exporters' own co
 
 --mutants: the llama exports with one thing changed (another mask, a window, a scale, a rotation swapped, a missing softmax): each must
 be refused, or have gradients that agree with differences of its loss by onnx's reference implementation, within 2 %.
+
+--programs: commands, bytes and seconds (by the cost model) of the program of each export beside that of the directory.
 
 Needs torch, transformers, onnx, onnxscript, safetensors: a venv of its own.
 """
@@ -64,6 +66,10 @@ def run(*command):
     return result.returncode, (result.stderr or result.stdout).strip()
 
 
+def run_output(*command):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True).stdout
+
+
 def gradients(build, model, work):
     """Gradients of a model (directory or model.json) by this project, or the reason why not."""
     os.makedirs(work, exist_ok=True)
@@ -78,6 +84,30 @@ def gradients(build, model, work):
     if status == 0:
         return load_file(out), None
     return None, next((line for line in text.splitlines() if line.startswith("error")), text.splitlines()[-1] if text else f"exit status {status}")
+
+
+def program(build, model, work, dtype):
+    """Commands of a step's program, its bytes on the device and its seconds by the cost model."""
+    plan = os.path.join(work, "compared.bin")
+    status, text = run(os.path.join(build, "sbpc"), "compile", model, "-o", plan, "--dtype", dtype, "--seq-len", 64, "--chunk", 16, "--head-chunk", 16)
+    if status != 0:
+        return text
+    facts = json.loads(run_output(os.path.join(build, "sbpc"), "inspect", "--json", plan))
+    return {"commands": facts["commands"], "bytes": sum(facts["peak_bytes"].values()) if isinstance(facts["peak_bytes"], dict) else facts["peak_bytes"],
+            "Mflop": facts["flops"] / 1e6, "us": facts["seconds"] * 1e6}
+
+
+def compare_programs(arguments, name, export):
+    """The program of an export beside that of the directory, fp32 and bf16."""
+    folder = os.path.join(arguments.work, name)
+    out = os.path.join(arguments.work, "-".join([name, *export.split(":")]))
+    for dtype in ("fp32", "bf16"):
+        of = [program(arguments.build, m, out, dtype) for m in (folder, os.path.join(out, "model.json"))]
+        if not all(isinstance(p, dict) for p in of):
+            print(f"{name:8s} {export:14s} {dtype}: {next(p for p in of if not isinstance(p, dict))[:100]}")
+            continue
+        text = ", ".join(f"{key} {of[0][key]:.5g}" + ("" if of[0][key] == of[1][key] else f" / {of[1][key]:.5g}") for key in of[0])
+        print(f"{name:8s} {export:14s} {dtype}: {'the same' if of[0] == of[1] else 'differ (directory / export)'}: {text}", flush=True)
 
 
 def torch_gradients(folder):
@@ -269,6 +299,7 @@ def main():
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--exports", default=",".join(EXPORTS))
     parser.add_argument("--mutants", action="store_true")
+    parser.add_argument("--programs", action="store_true")
     a = parser.parse_args()
     good = True
     for name in a.models.split(","):
@@ -283,6 +314,8 @@ def main():
         for export in a.exports.split(","):
             result = check(a, name, export, reference, weights)
             good = good and result is not False
+            if a.programs and result is not None and name != "gpt2":
+                compare_programs(a, name, export)
             if a.mutants and name == "llama" and result is not None:
                 good = check_mutants(a, export, reference, weights) and good
     return 0 if good else 1
