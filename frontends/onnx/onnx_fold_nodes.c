@@ -57,6 +57,15 @@ static sbp_status cast_node(sbp_fold *f) {
     return sbp_fold_define(f, 0, type, &out);
 }
 
+static sbp_status cast_like_node(sbp_fold *f) {
+    sbp_number_tensor out = f->in[0];
+    if (f->count != 2 || !f->v[1])
+        return sbp_onnx_fail(f->o, "%d inputs; 2 are expected", f->count);
+    if (is_float(f->v[0]->type) && !is_float(f->v[1]->type))
+        out.element = sbp_number_floor(f->n, out.element);
+    return sbp_fold_define(f, 0, f->v[1]->type, &out);
+}
+
 /* ---- shapes ------------------------------------------------------------------------------------------- */
 
 sbp_status sbp_onnx_fold_shape(sbp_onnx *o, const sbp_onnx_value *x) {
@@ -465,6 +474,40 @@ static sbp_status tile_node(sbp_fold *f) {
     return sbp_fold_define(f, 0, f->v[0]->type, &out);
 }
 
+/* How many tokens each one sees: a sum of a mask's truth values over keys, which must be 0 and 1. */
+static sbp_status count_seen(sbp_fold *f) {
+    const sbp_number_tensor *x = &f->in[0];
+    sbp_onnx_value mask = *f->v[0];
+    sbp_number_tensor out = *x;
+    int64_t axes[SBP_NUMBERS_RANK] = {0}, keep = 1, window = 0;
+    int32_t count = 0, r = x->rank;
+    const sbp_number *tokens = sbp_number_tokens(f->n);
+    SBP_TRY(sbp_onnx_attr_int(f->o, "keepdims", &keep));
+    if (f->count > 1 && f->v[1])
+        SBP_TRY(whole_numbers(f, 1, "axes", axes, &count));
+    if (r < 2 || x->size[r - 1] != tokens || x->size[r - 2] != tokens || count != 1 ||
+        (axes[0] != -1 && axes[0] != r - 1))
+        return SBP_USAGE;
+    mask.type = SBP_ONNX_BOOL;
+    SBP_TRY(sbp_onnx_mask_window(f->o, &mask, &window));
+    for (int64_t q = 0; q <= window + 8; q += q < 8 || q > window - 2 ? 1
+                                              : window - 2 - q > 0    ? window - 2 - q
+                                                                      : 1)
+        for (int64_t k = 0; k <= q; k += q < 8 || k < 8 || k > q - 8 ? 1 : q - 15) {
+            double at[SBP_NUMBERS_RANK] = {0};
+            at[r - 2] = (double)q;
+            at[r - 1] = (double)k;
+            double value = sbp_number_value(x->element, at, (double)(q + 1));
+            if (value != 0 && value != 1)
+                return sbp_onnx_fail(f->o, "a mask of numbers other than 0 and 1 is summed");
+        }
+    const sbp_number *seen = sbp_number_add(f->n, sbp_fold_axis(f, r - 2), 1, sbp_fold_number(f, 1));
+    out.element = window > 0 ? sbp_fold_smaller(f, seen, sbp_fold_number(f, (double)window)) : seen;
+    out.size[r - 1] = sbp_fold_number(f, 1);
+    out.rank = keep ? r : r - 1;
+    return sbp_fold_define(f, 0, f->v[0]->type, &out);
+}
+
 /* Products (and sums, ..) of a short list, or of one number: what exporters count elements with. */
 static sbp_status reduce_node(sbp_fold *f) {
     const char *op = f->o->node->op;
@@ -472,6 +515,8 @@ static sbp_status reduce_node(sbp_fold *f) {
     double size = 1;
     int64_t keep = 1;
     SBP_TRY(sbp_onnx_attr_int(f->o, "keepdims", &keep));
+    if (f->in[0].rank > 1 && strcmp(op, "ReduceSum") == 0)
+        return count_seen(f);
     if (f->in[0].rank > 1 || (f->in[0].rank == 1 && !sbp_number_is_constant(f->in[0].size[0], &size)) ||
         size < 1 || size > 64)
         return SBP_USAGE;
@@ -674,15 +719,19 @@ static sbp_status unsqueeze_rule(sbp_fold *f) {
 static const struct {
     const char *op;
     sbp_fold_rule *rule;
-} node_rules[] = {
-    {"Cast", cast_node},           {"Reshape", reshape_node},     {"Squeeze", squeeze_rule},
-    {"Flatten", flatten_node},     {"Unsqueeze", unsqueeze_rule}, {"Expand", expand_node},
-    {"Transpose", transpose_node}, {"Slice", slice_node},         {"Split", split_node},
-    {"Tile", tile_node},           {"Einsum", einsum_node},       {"ReduceMax", reduce_node},
-    {"ReduceMin", reduce_node},    {"ReduceProd", reduce_node},   {"ReduceSum", reduce_node},
-    {"Size", size_node},           {"Gather", gather_node},       {"GatherND", gather_nd_node},
-    {"Concat", concat_node},       {"Range", range_node},         {"ConstantOfShape", constant_of_shape_node},
-    {"CumSum", cumsum_node},       {"Trilu", trilu_node},         {"MatMul", matmul_node}};
+} node_rules[] = {{"Cast", cast_node},           {"Reshape", reshape_node},
+                  {"Squeeze", squeeze_rule},     {"Flatten", flatten_node},
+                  {"Unsqueeze", unsqueeze_rule}, {"Expand", expand_node},
+                  {"Transpose", transpose_node}, {"Slice", slice_node},
+                  {"Split", split_node},         {"CastLike", cast_like_node},
+                  {"Tile", tile_node},           {"Einsum", einsum_node},
+                  {"ReduceMax", reduce_node},    {"ReduceMin", reduce_node},
+                  {"ReduceProd", reduce_node},   {"ReduceSum", reduce_node},
+                  {"Size", size_node},           {"Gather", gather_node},
+                  {"GatherND", gather_nd_node},  {"Concat", concat_node},
+                  {"Range", range_node},         {"ConstantOfShape", constant_of_shape_node},
+                  {"CumSum", cumsum_node},       {"Trilu", trilu_node},
+                  {"MatMul", matmul_node}};
 
 sbp_fold_rule *sbp_fold_find_rule(const char *op) {
     for (int32_t i = 0; i < SBP_COUNT(node_rules); i++)

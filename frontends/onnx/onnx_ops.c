@@ -151,6 +151,26 @@ sbp_status sbp_onnx_cast(sbp_onnx *o) {
     return o->builder.status;
 }
 
+/* To the type of input 1. */
+sbp_status sbp_onnx_cast_like(sbp_onnx *o) {
+    const sbp_onnx_value *x, *like;
+    sbp_dtype from, to;
+    SBP_TRY(sbp_onnx_required(o, 0, &x));
+    SBP_TRY(sbp_onnx_required(o, 1, &like));
+    bool number = x->kind == SBP_ONNX_CONSTANT || x->kind == SBP_ONNX_NUMBERS;
+    if (!sbp_onnx_type_float(like->type, &to) ||
+        (!number && (x->kind != SBP_ONNX_VALUE || !sbp_onnx_type_float(x->type, &from))))
+        return sbp_onnx_fail(o, "a cast of %s to %s is not built", sbp_onnx_type_name(x->type),
+                             sbp_onnx_type_name(like->type));
+    sbp_onnx_value copy = *x;
+    copy.type = like->type;
+    if (!number)
+        copy.value =
+            sbp_build_cast(&o->builder, x->value, to == SBP_F32 || to == SBP_F64 ? o->wide : o->compute);
+    sbp_onnx_define(o, 0, &copy);
+    return o->builder.status;
+}
+
 /* ---- constants and copies -------------------------------------------------------------------------------
  */
 

@@ -280,11 +280,26 @@ static sbp_status softmax(sbp_onnx *o, const sbp_onnx_value *x) {
     return define_scores(o, x, &s);
 }
 
+/* Whether x broadcasts to the shape of y. */
+static bool fits_into(const sbp_onnx_value *x, const sbp_onnx_value *y) {
+    bool fits = x->rank <= y->rank;
+    for (int32_t d = 0; fits && d < x->rank; d++)
+        fits = x->dim[d] == 1 || x->dim[d] == y->dim[d + y->rank - x->rank];
+    return fits;
+}
+
 /* Where(condition, a, b): a mask, or the guard against rows that see nothing. */
 static sbp_status choose(sbp_onnx *o, bool *done) {
     const sbp_onnx_value *c = operand(o, 0), *a = operand(o, 1), *b = operand(o, 2);
     double number;
     *done = true;
+    if (a && b && one_number(o, c, &number)) { /* a guard against tokens that see nothing */
+        const sbp_onnx_value *taken = number != 0 ? a : b, *left = number != 0 ? b : a;
+        if (is_kind(taken, SBP_ONNX_VALUE) && fits_into(left, taken) && fits_into(c, taken)) {
+            sbp_onnx_define(o, 0, taken);
+            return o->builder.status;
+        }
+    }
     if (is_kind(c, SBP_ONNX_NAN) && is_kind(b, SBP_ONNX_SCORES)) { /* never NaN: a token sees itself */
         sbp_onnx_define(o, 0, b);
         return o->builder.status;
@@ -358,7 +373,8 @@ sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) {
         return choose(o, done);
     if (strcmp(op, "Mul") == 0 || strcmp(op, "Div") == 0 || strcmp(op, "Add") == 0)
         return binary(o, done);
-    if (is_repeated(x) && strcmp(op, "Cast") == 0) { /* between float types */
+    bool cast = strcmp(op, "Cast") == 0 || strcmp(op, "CastLike") == 0;
+    if (is_repeated(x) && cast) { /* between float types */
         *done = true;
         return scale_repeated(o, x, 1);
     }
@@ -376,7 +392,7 @@ sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) {
         sbp_onnx_define(o, 0, &v);
         return o->builder.status;
     }
-    *done = strcmp(op, "Cast") == 0 || strcmp(op, "Identity") == 0;
+    *done = cast || strcmp(op, "Identity") == 0;
     if (*done)
         sbp_onnx_define(o, 0, x);
     return o->builder.status;
