@@ -47,11 +47,18 @@ static sbp_status load_files(load_job *job, const char *option, int32_t first, i
                              sbp_dataset **out) {
     sbp_run *run = job->run;
     sbp_dataset_options o = options_of(job);
-    const char **files = SBP_NEW_ARRAY(job->arena, const char *, count);
-    for (int32_t i = 0; i < count; i++)
-        files[i] = sbp_options_list_at(run->options, option, first + i);
+    const char **files = NULL;
+    int32_t capacity = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const char *const *some;
+        int32_t some_count;
+        SBP_TRY(sbp_source_expand(job->arena, run->diag, sbp_options_list_at(run->options, option, first + i),
+                                  &some, &some_count));
+        for (int32_t k = 0; k < some_count; k++)
+            SBP_PUSH(job->arena, files, o.file_count, capacity, some[k]);
+    }
     o.files = files;
-    o.file_count = count;
+    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
     SBP_TRY(sbp_dataset_load(run->diag, &o, out));
     if (run->plan)
         SBP_TRY(sbp_pack_check_data(run->plan->program, run->diag, *out));

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/data/jsonl.h"
 
 typedef struct dataset_loader {
     sbp_diag *diag;
@@ -23,13 +22,11 @@ typedef struct dataset_loader {
 
 enum { SHOWN_BAD_ROWS = 5 };
 
-/* One line on its way to a document. */
+/* One row on its way to documents. */
 typedef struct line_job {
     dataset_loader *loader;
     sbp_arena *arena;
-    const char *path, *text;
-    int64_t line;
-    size_t length;
+    const sbp_record *record;
     const char *where;
     sbp_documents documents;
 } line_job;
@@ -191,9 +188,10 @@ static sbp_status make_row(void *user) {
     line_job *job = user;
     dataset_loader *l = job->loader;
     sbp_row row;
-    job->where = sbp_arena_printf(job->arena, "%s:%lld", job->path, (long long)job->line);
-    SBP_TRY(sbp_row_parse(job->arena, diag_of(l), job->where, job->text, job->length, &l->row_options,
-                          &l->form, &row));
+    const sbp_json *tree;
+    SBP_TRY(sbp_record_parse(job->record, job->arena, diag_of(l), &tree));
+    SBP_TRY(sbp_columns_rename(&l->options->columns, job->arena, diag_of(l), job->where, tree, &tree));
+    SBP_TRY(sbp_row_read(job->arena, diag_of(l), job->where, tree, &l->row_options, &l->form, &row));
     l->data->texts &= row.form.type != SBP_ROW_PAIR && row.form.type != SBP_ROW_PROMPT;
     if (l->options->rows == SBP_ROWS_PAIRS && row.form.type != SBP_ROW_PAIR)
         return sbp_fail(diag_of(l), SBP_INPUT,
@@ -227,12 +225,9 @@ static bool add_group(sbp_dataset *d, uint64_t group) {
     return true;
 }
 
-static sbp_status visit_line(void *user, const char *path, int64_t line, const char *text, size_t length) {
-    dataset_loader *l = user;
-    line_job job = {.loader = l, .path = path, .text = text, .line = line, .length = length};
-    job.arena = sbp_arena_create();
-    if (!job.arena)
-        return out_of_memory(l);
+/* The arena is the record's. */
+static sbp_status visit_record(dataset_loader *l, sbp_arena *arena, const sbp_record *record) {
+    line_job job = {.loader = l, .arena = arena, .record = record, .where = record->where};
     int64_t docs = l->data->doc_count;
     sbp_row_form form = l->form;
     sbp_status status = sbp_guard(job.arena, l->diag, make_row, &job);
@@ -255,7 +250,21 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
         }
     }
     l->data->read_count++;
-    sbp_arena_destroy(job.arena);
+    return status;
+}
+
+static sbp_status read_file(dataset_loader *l, const char *path) {
+    sbp_source *source = NULL;
+    sbp_status status = sbp_source_open(l->diag, path, &source);
+    for (bool end = false; status == SBP_OK && !end;) {
+        sbp_record record;
+        sbp_arena *arena = sbp_arena_create();
+        status = arena ? sbp_source_read(source, arena, l->diag, &record, &end) : out_of_memory(l);
+        if (status == SBP_OK && !end)
+            status = visit_record(l, arena, &record);
+        sbp_arena_destroy(arena);
+    }
+    sbp_source_close(source);
     return status;
 }
 
@@ -309,7 +318,7 @@ static sbp_status load_files(dataset_loader *l) {
     if (l->options->skip_bad_rows)
         sbp_diag_set_sink(l->row_diag, forward, l);
     for (int32_t i = 0; i < l->options->file_count; i++)
-        SBP_TRY(sbp_lines_read(l->diag, l->options->files[i], visit_line, l));
+        SBP_TRY(read_file(l, l->options->files[i]));
     SBP_TRY(check_all(l));
     hash_all(l->data);
     return SBP_OK;

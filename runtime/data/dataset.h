@@ -20,6 +20,7 @@
 #define SBP_RUNTIME_DATA_DATASET_H
 
 #include "runtime/data/fit.h"
+#include "runtime/data/source/source.h"
 
 /* What rows have to be. */
 typedef enum sbp_rows_wanted {
@@ -32,6 +33,7 @@ typedef enum sbp_rows_wanted {
 typedef struct sbp_dataset_options {
     const char *const *files;
     int32_t file_count;
+    sbp_columns columns; /* names that they have otherwise */
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
     sbp_rows_wanted rows;
     sbp_loss_on loss_on;

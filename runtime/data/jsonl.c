@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "ir/io/file.h"
 
@@ -51,36 +50,6 @@ static sbp_status read_lines(sbp_diag *diag, FILE *file, const char *path, sbp_l
     return status;
 }
 
-/* Files that are no lines of JSON, known by how they begin, and what makes such lines of them. */
-static sbp_status check_format(sbp_diag *diag, FILE *file, const char *path) {
-    static const char python[] = "python3 -c \"import pandas as p; p.read_%s('%s').to_json('data.jsonl', "
-                                 "orient='records', lines=True, force_ascii=False)\"";
-    char head[512] = "", command[700];
-    size_t length = fread(head, 1, sizeof head - 1, file);
-    const char *begin = head + strspn(head, " \t\r\n"), *dot = strrchr(path, '.');
-    const char *what = NULL, *reader = NULL;
-    rewind(file);
-    if (length >= 4 && memcmp(head, "PAR1", 4) == 0) {
-        what = "Parquet";
-        reader = "parquet";
-    } else if (length >= 2 && memcmp(head, "\x1f\x8b", 2) == 0) {
-        return sbp_fail(diag, SBP_INPUT,
-                        "'%s' is compressed by gzip: zcat '%s' | sbprun ... --data - (or gunzip it)", path,
-                        path);
-    } else if (*begin == '[' && begin[1 + strspn(begin + 1, " \t\r\n")] == '{') {
-        what = "one JSON array";
-        reader = "json";
-    } else if (dot && (strcmp(dot, ".csv") == 0 || strcmp(dot, ".tsv") == 0) && *begin != '{') {
-        what = "CSV";
-        reader = "csv";
-    }
-    if (!what)
-        return SBP_OK;
-    snprintf(command, sizeof command, python, reader, path);
-    return sbp_fail(diag, SBP_INPUT, "'%s' is %s; rows are JSON objects, one a line: %s", path, what,
-                    command);
-}
-
 sbp_status sbp_lines_read(sbp_diag *diag, const char *path, sbp_line_visitor visit, void *user) {
     if (strcmp(path, "-") == 0)
         return read_lines(diag, stdin, "standard input", visit, user);
@@ -89,11 +58,7 @@ sbp_status sbp_lines_read(sbp_diag *diag, const char *path, sbp_line_visitor vis
     FILE *file = fopen(path, "re");
     if (!file)
         return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", path, strerror(errno));
-    struct stat info;
-    sbp_status status =
-        fstat(fileno(file), &info) == 0 && S_ISREG(info.st_mode) ? check_format(diag, file, path) : SBP_OK;
-    if (status == SBP_OK)
-        status = read_lines(diag, file, path, visit, user);
+    sbp_status status = read_lines(diag, file, path, visit, user);
     fclose(file);
     return status;
 }

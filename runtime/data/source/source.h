@@ -1,0 +1,74 @@
+/* source.h: files of rows, one row after the other, in whatever format they are: JSON lines, a JSON array,
+ * CSV, Parquet, Arrow; the first three as they are or compressed by gzip or zstd. What a file is is told by
+ * its content, never by its name.
+ *
+ * A row is read in two parts, so that the second can be done by other threads: sbp_source_read takes the next
+ * record from the file (text formats: its bytes; Parquet and Arrow: its tree), sbp_record_parse makes the
+ * tree of it. Trees are as ir/io/json.h has them, with "FILE:LINE" or "FILE: row N" as the name of their
+ * file. Numbers are exact: integers of 64 bits, floats as the double that they are. Members without a value
+ * are left out.
+ *
+ * Memory: a file is never held as a whole: of text the record at hand and a buffer, of Parquet a page of each
+ * column, of Arrow windows of 64 KiB (compressed buffers of one batch, and dictionaries, as a whole).
+ * Standard input and compressed files that hold Parquet or Arrow are first copied to a file without a name in
+ * TMPDIR.
+ *
+ * Errors: SBP_INPUT names file and place, or what the file is and one line that converts it. A record that is
+ * wrong in itself is an error of sbp_record_parse; the file can be read on. Threads: a source is used by one
+ * at a time.
+ */
+#ifndef SBP_RUNTIME_DATA_SOURCE_SOURCE_H
+#define SBP_RUNTIME_DATA_SOURCE_SOURCE_H
+
+#include "ir/io/json.h"
+
+typedef struct sbp_source sbp_source;
+
+typedef struct sbp_record {
+    const char *where; /* "FILE:LINE" or "FILE: row N" */
+    const char *text;  /* JSON; NULL: tree is there already */
+    size_t length;
+    const sbp_json *tree;
+    bool strings;      /* the members of the tree are strings, as CSV has them */
+    const char *error; /* what is wrong with it; NULL: nothing */
+} sbp_record;
+
+/* Opens a file ("-": standard input) and finds out what it is. The caller closes it. */
+sbp_status sbp_source_open(sbp_diag *diag, const char *path, sbp_source **out) SBP_CHECKED;
+/* NULL is allowed. */
+void sbp_source_close(sbp_source *source);
+/* "JSON lines", "Parquet" ...; for messages. */
+const char *sbp_source_format(const sbp_source *source);
+/* The next record, in the arena; *end: there is none. Needs no guard. */
+sbp_status sbp_source_read(sbp_source *source, sbp_arena *arena, sbp_diag *diag, sbp_record *out,
+                           bool *end) SBP_CHECKED;
+/* Its tree: an object, or whatever a line has. Below a guard. */
+sbp_status sbp_record_parse(const sbp_record *record, sbp_arena *arena, sbp_diag *diag,
+                            const sbp_json **out) SBP_CHECKED;
+
+/* The files that an argument of --data stands for, in the arena: a glob's in order of their names, a
+ * directory's (what `datasets` saved, or the shards that lie in it), else itself. Below a guard. */
+sbp_status sbp_source_expand(sbp_arena *arena, sbp_diag *diag, const char *argument, const char *const **out,
+                             int32_t *count) SBP_CHECKED;
+
+/* ---- columns ---------------------------------------------------------------------------------------- */
+
+/* Other names for columns: "prompt=question,completion=answer" (to=from). */
+typedef struct sbp_renaming {
+    const char *to, *from;
+} sbp_renaming;
+
+typedef struct sbp_columns {
+    const sbp_renaming *items;
+    int32_t count;
+} sbp_columns;
+
+/* SBP_USAGE when text is nothing of that kind. NULL: no columns. Below a guard. */
+sbp_status sbp_columns_parse(sbp_arena *arena, sbp_diag *diag, const char *text,
+                             sbp_columns *out) SBP_CHECKED;
+/* The tree with its members renamed; what had such a name before is left out. SBP_INPUT names a column that
+ * is not there, and those that are. Below a guard. */
+sbp_status sbp_columns_rename(const sbp_columns *columns, sbp_arena *arena, sbp_diag *diag, const char *where,
+                              const sbp_json *row, const sbp_json **out) SBP_CHECKED;
+
+#endif
