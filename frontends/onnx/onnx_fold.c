@@ -18,17 +18,6 @@ const sbp_number *sbp_fold_axis(sbp_fold *f, int32_t d) {
     return sbp_number_axis(f->n, d);
 }
 
-void sbp_onnx_tensor_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_tensor *out) {
-    if (v->kind == SBP_ONNX_NUMBERS) {
-        *out = v->numbers;
-        return;
-    }
-    *out = (sbp_number_tensor){.rank = v->rank};
-    for (int32_t d = 0; d < v->rank; d++)
-        out->size[d] = sbp_number_constant(&o->numbers, (double)v->dim[d]);
-    out->element = sbp_onnx_table_element(o, v->data, out, v->dim);
-}
-
 /* Output `index` of the node, in its simplest form. */
 sbp_status sbp_fold_define(sbp_fold *f, int32_t index, sbp_onnx_type type, sbp_number_tensor *t) {
     sbp_onnx *o = f->o;

@@ -77,6 +77,17 @@ const sbp_number *sbp_onnx_table_element(sbp_onnx *o, const double *data, const 
     return sbp_number_table(n, data, elems, place);
 }
 
+void sbp_onnx_tensor_of(sbp_onnx *o, const sbp_onnx_value *v, sbp_number_tensor *out) {
+    if (v->kind == SBP_ONNX_NUMBERS) {
+        *out = v->numbers;
+        return;
+    }
+    *out = (sbp_number_tensor){.rank = v->rank};
+    for (int32_t d = 0; d < v->rank; d++)
+        out->size[d] = sbp_number_constant(&o->numbers, (double)v->dim[d]);
+    out->element = sbp_onnx_table_element(o, v->data, out, v->dim);
+}
+
 /* ---- frozen initializers --------------------------------------------------------------------------------
  */
 
