@@ -17,6 +17,14 @@
 #include "passes/residency/residency.h"
 #include "passes/update.h"
 
+/* Accumulators of parameters `members` of a function's calls, or of one that several calls use. */
+typedef struct accums {
+    int32_t func, param; /* param -1: of those of func */
+    int32_t *members, count;
+    bool bucket;
+    int32_t item;
+} accums;
+
 typedef struct entry_builder {
     sbp_pipeline *p;
     sbp_residency *r;
@@ -34,10 +42,11 @@ typedef struct entry_builder {
     sbp_item_part (*states)[SBP_MAX_UPDATE_OPERANDS]; /* per parameter and operand of its update */
     sbp_item_part clip, norms;                        /* item -1: none */
     sbp_item_part *accums;                            /* per parameter: its accumulator; item -1: none now */
-    int32_t *call_of;    /* per parameter: the one call that uses it; negative: none, several */
-    int64_t largest;     /* elements of a layer's largest parameter, as part of a bucket */
-    int32_t *uses;       /* per parameter: calls of the backward still to come */
-    sbp_map accum_items; /* by name: accumulators that calls of a kind share */
+    int32_t *call_of; /* per parameter: the one call that uses it; negative: none, several */
+    int64_t largest;  /* elements of a layer's largest parameter, as part of a bucket */
+    int32_t *uses;    /* per parameter: calls of the backward still to come */
+    accums *sets;     /* accumulators that calls of a kind share */
+    int32_t set_count, set_capacity;
     bool step;
 } entry_builder;
 
@@ -310,7 +319,8 @@ static void make_lasting(entry_builder *e) {
 /* ---- acts -------------------------------------------------------------------------------------------- */
 
 static sbp_operand stored(sbp_item_part what, sbp_access access) {
-    return (sbp_operand){.item = what.item, .part = what.part, .access = access, .form = SBP_FORM_STORED};
+    return (sbp_operand){
+        .item = what.item, .part = what.part, .access = access, .form = SBP_FORM_STORED, .buffer = -1};
 }
 
 static sbp_item_part whole(int32_t item) {
@@ -396,24 +406,40 @@ static bool accumulates_in_bucket(const entry_builder *e, int32_t call, int32_t 
            find_joining(e, SBP_ITEM_OTHER, param, SBP_DEVICE) == PIECE;
 }
 
+/* The item of accumulators that were made for another call of the kind, or for this parameter; -1. */
+static int32_t find_accums(const entry_builder *e, int32_t call, const int32_t *members, int32_t count,
+                           bool bucket) {
+    const sbp_invocation *c = &e->p->module->calls[call];
+    int32_t param = e->uses[c->params[members[0]]] > 1 ? c->params[members[0]] : -1;
+    for (int32_t i = 0; i < e->set_count; i++) {
+        const accums *a = &e->sets[i];
+        if (a->param == param && a->bucket == bucket &&
+            (param >= 0 || (a->func == c->func && a->count == count &&
+                            memcmp(a->members, members, (size_t)count * sizeof *members) == 0)))
+            return a->item;
+    }
+    return -1;
+}
+
 /* Begins the accumulators of parameters `members` of a call's segment: one bucket, or one alone. */
 static void begin_accums(entry_builder *e, int32_t call, const int32_t *members, int32_t count, bool bucket) {
     sbp_pipeline *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
-    const char *key = accum_name(e, call, members[0]);
-    for (int32_t k = 1; k < count; k++)
-        key = sbp_arena_printf(p->arena, "%s.p%d", key, members[k]);
-    const char *known = bucket ? sbp_arena_printf(p->arena, "%s together", key) : key;
-    int32_t item = sbp_map_get(&e->accum_items, known);
+    int32_t item = find_accums(e, call, members, count, bucket);
     if (item < 0) {
         int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count);
         for (int32_t k = 0; k < count; k++)
             buffers[k] = accum_buffer(e, call, members[k]);
         sbp_dtype dtype = p->program->buffers[buffers[0]].dtype;
-        item = bucket ? sbp_bucket_make(p, e->r, key, SBP_ROLE_ACCUM, dtype, buffers, count,
+        const char *name = sbp_arena_printf(p->arena, "A.%s", p->module->funcs[c->func]->name);
+        item = bucket ? sbp_bucket_make(p, e->r, name, SBP_ROLE_ACCUM, dtype, buffers, count,
                                         p->options.schedule.sparing)
                       : sbp_residency_add(p, e->r, SBP_ITEM_OTHER, buffers[0], dtype, false);
-        sbp_map_set(&e->accum_items, known, item);
+        accums a = {.func = c->func, .count = count, .bucket = bucket, .item = item, .param = -1};
+        a.param = e->uses[c->params[members[0]]] > 1 ? c->params[members[0]] : -1;
+        a.members = SBP_NEW_ARRAY(p->arena, int32_t, count);
+        memcpy(a.members, members, (size_t)count * sizeof *members);
+        SBP_PUSH(p->arena, e->sets, e->set_count, e->set_capacity, a);
     }
     for (int32_t k = 0; k < count; k++)
         e->accums[c->params[members[k]]] = (sbp_item_part){item, bucket ? k : -1};
@@ -492,19 +518,17 @@ static void flush_call(entry_builder *e, int32_t call) {
 
 /* ---- calls ------------------------------------------------------------------------------------------- */
 
-static sbp_operand fixed(const entry_builder *e, int32_t buffer, int32_t slot) {
-    sbp_view *view = SBP_NEW(e->p->arena, sbp_view);
-    *view = sbp_view_buffer(e->p->program, buffer, slot);
-    return (sbp_operand){.item = -1, .view = view};
+static sbp_operand fixed(int32_t buffer, int32_t element) {
+    return (sbp_operand){.item = -1, .part = -1, .buffer = buffer, .element = element};
 }
 
 /* The input of layer l. */
 static sbp_operand input_of(const entry_builder *e, int32_t l) {
     if (l == e->layers)
-        return fixed(e, e->gradient, 0);
+        return fixed(e->gradient, 0);
     int32_t within = (int32_t)(l % e->k);
     if (within > 0)
-        return fixed(e, e->temporaries, within - 1);
+        return fixed(e->temporaries, within - 1);
     return stored(whole(e->checkpoints[l / e->k]), SBP_READ);
 }
 
@@ -560,7 +584,7 @@ static sbp_status forward(entry_builder *e) {
 }
 
 static sbp_status backward(entry_builder *e) {
-    sbp_operand g = fixed(e, e->gradient, 0);
+    sbp_operand g = fixed(e->gradient, 0);
     for (int32_t group = e->groups - 1; group >= 0; group--) {
         int32_t first = (int32_t)(group * e->k), last = end_of_group(e, group);
         if (!runs(e, last))
@@ -671,7 +695,6 @@ sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) {
                         "the model has no place to cut between its embedding and its head");
     e.k = e.k < 1 || !trains ? 1 : e.k;
     e.groups = (int32_t)sbp_ceil_div(e.layers, e.k);
-    sbp_map_init(&e.accum_items, p->arena);
     make_lasting(&e);
     make_streams(&e, trains);
     make_saved(&e);

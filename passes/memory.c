@@ -178,16 +178,16 @@ void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liven
 }
 
 void sbp_memory_touch(sbp_arena *arena, const sbp_program *program, sbp_liveness *live, int32_t entry,
-                      const sbp_view *views, const sbp_access *accesses, int32_t count, int32_t function) {
+                      const sbp_spot *spots, int32_t count, int32_t function) {
     walk w = {.arena = arena,
               .program = program,
               .buffers = live->buffers + (size_t)entry * (size_t)program->buffer_count,
               .position = live->lengths[entry]};
     for (int pass = 0; pass < 2; pass++)
         for (int32_t i = 0; i < count; i++) {
-            bool writes = accesses[i] == SBP_WRITE;
-            if (views[i].ref >= 0 && writes == (pass == 1))
-                touch(&w, views[i].ref, w.position, writes && is_whole(&w, &views[i]));
+            bool writes = spots[i].access == SBP_WRITE;
+            if (writes == (pass == 1))
+                touch(&w, spots[i].buffer, w.position, writes);
         }
     if (function >= 0) {
         sbp_live_set *set = &live->calls[(size_t)entry * (size_t)program->function_count + (size_t)function];

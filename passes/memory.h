@@ -5,6 +5,12 @@
 #include "ir/program.h"
 #include "ir/target_info.h"
 
+/* What is done to all of one element of a buffer. */
+typedef struct sbp_spot {
+    int32_t buffer, element;
+    sbp_access access;
+} sbp_spot;
+
 /* Bytes of one element of a buffer at t_max, rounded up to the alignment; all elements: times count. */
 sbp_status sbp_memory_buffer_bytes(const sbp_program *program, int32_t buffer, int64_t alignment,
                                    sbp_diag *diag, int64_t *out) SBP_CHECKED;
@@ -49,7 +55,7 @@ void sbp_memory_liveness(sbp_arena *arena, const sbp_program *program, sbp_liven
  */
 void sbp_memory_frames(sbp_arena *arena, const sbp_program *program, int32_t entries, sbp_liveness *out);
 void sbp_memory_touch(sbp_arena *arena, const sbp_program *program, sbp_liveness *live, int32_t entry,
-                      const sbp_view *views, const sbp_access *accesses, int32_t count, int32_t function);
+                      const sbp_spot *spots, int32_t count, int32_t function);
 
 bool sbp_memory_is_persistent(sbp_role role);
 

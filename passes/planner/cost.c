@@ -181,9 +181,14 @@ void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, 
 }
 
 /* A loop around commands of an entry runs once here. */
+static void add_spot(const sbp_view *view, sbp_access access, sbp_spot *spots, int32_t *count) {
+    if (view->ref >= 0)
+        spots[(*count)++] = (sbp_spot){view->ref, view->slot, access};
+}
+
 static void run_body(meter *m, const sbp_body *body, const sbp_cost *functions, sbp_makespan *span) {
     sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
-    sbp_access accesses[SBP_MAX_COMMAND_OPERANDS];
+    sbp_spot spots[SBP_MAX_COMMAND_OPERANDS];
     for (int32_t i = 0; i < body->count; i++) {
         const sbp_node *node = &body->nodes[i];
         if (node->kind == SBP_NODE_LOOP) {
@@ -191,21 +196,22 @@ static void run_body(meter *m, const sbp_body *body, const sbp_cost *functions, 
         } else if (node->kind == SBP_NODE_CALL) {
             const sbp_call *call = node->u.call;
             const sbp_function *f = &m->program->functions[call->function];
-            sbp_access *formals = SBP_NEW_ARRAY(span->arena, sbp_access, f->formal_count + 1);
+            sbp_spot *formals = SBP_NEW_ARRAY(span->arena, sbp_spot, f->formal_count + 1);
+            int32_t count = 0;
             for (int32_t k = 0; k < f->formal_count; k++)
-                formals[k] = f->formals[k].access;
-            sbp_makespan_run(span, SBP_QUEUE_COMPUTE, functions[call->function].seconds, call->views, formals,
-                             f->formal_count);
+                add_spot(&call->views[k], f->formals[k].access, formals, &count);
+            sbp_makespan_run(span, SBP_QUEUE_COMPUTE, functions[call->function].seconds, formals, count);
             m->flops += functions[call->function].flops;
             m->commands += functions[call->function].commands;
         } else if (node->u.command->kind != SBP_CMD_FENCE) {
             const sbp_command *c = node->u.command;
-            int32_t count = sbp_command_operands(m->program, c, operands);
-            for (int32_t k = 0; k < count; k++)
-                accesses[k] = operands[k].access;
+            int32_t count = 0;
+            sbp_command_operands(m->program, c, operands);
+            for (int32_t k = 0; k < c->view_count; k++)
+                add_spot(&c->views[k], operands[k].access, spots, &count);
             m->seconds = 0;
             measure_command(m, c, 1);
-            sbp_makespan_run(span, c->queue, m->seconds, c->views, accesses, c->view_count);
+            sbp_makespan_run(span, c->queue, m->seconds, spots, count);
         }
     }
 }

@@ -113,16 +113,12 @@ static sbp_status build_structure(void *user) {
         const sbp_walk *w = &s->walks[l];
         for (int32_t a = -1, m = 0; a < w->list->act_count; a++) {
             const sbp_act *act = a >= 0 ? &w->list->acts[a] : NULL;
-            sbp_access *accesses = SBP_NEW_ARRAY(s->arena, sbp_access, act ? act->operand_count + 1 : 1);
-            for (int32_t i = 0; act && i < act->operand_count; i++)
-                accesses[i] = act->operands[i].access;
             if (act)
-                sbp_memory_touch(s->arena, p->program, &s->live, l, w->views[a], accesses, act->operand_count,
+                sbp_memory_touch(s->arena, p->program, &s->live, l, w->spots[a], act->operand_count,
                                  act->function);
             for (; m < w->move_count && w->moves[m].after <= a; m++)
                 sbp_memory_touch(s->arena, p->program, &s->live, l,
-                                 (sbp_view[]){w->moves[m].to, w->moves[m].from},
-                                 (sbp_access[]){SBP_WRITE, SBP_READ}, 2, -1);
+                                 (sbp_spot[]){w->moves[m].to, w->moves[m].from}, 2, -1);
         }
     }
     return SBP_OK;
@@ -179,13 +175,13 @@ static double update_ops(const evaluation *e, const sbp_update *update) {
 
 /* Seconds of an act that is no call: what it moves, at the rate of its queue. */
 static double act_seconds(const evaluation *e, const sbp_program *sized, const sbp_act *act,
-                          const sbp_view *views) {
+                          const sbp_spot *spots) {
     const sbp_target_info *target = &e->pl->base->target;
     double bytes = 0, commands = 1, ops = 0;
     if (act->kind == SBP_ACT_NORM) /* the sum, its root, and with it the factor */
         commands = act->operand_count + 1;
     for (int32_t i = 0; i < act->operand_count; i++) {
-        const sbp_buffer *b = &sized->buffers[views[i].ref];
+        const sbp_buffer *b = &sized->buffers[spots[i].buffer];
         double times = act->operands[i].access == SBP_UPDATE ? 2 : 1,
                elems = (double)(sbp_extent_as_const(b->rows) * b->cols);
         if (act->kind == SBP_ACT_SUM_SQUARES && i == 0) /* of the norms it writes one */
@@ -200,24 +196,25 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
     return commands * target->rates.command_seconds + sbp_cost_rows(target, act->on_host, bytes, ops);
 }
 
-static double move_elems(const sbp_program *sized, const sbp_move *move) {
+static double move_elems(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
+    const sbp_resident *item = &e->s->residency.items[move->item];
     sbp_sizes sizes = sbp_program_sizes(sized, sized->t_max, 1);
     int64_t rows = 0;
-    (void)sbp_extent_eval(move->to.length.base, &sizes, &rows); /* all of the item: a slot may be larger */
-    return (double)rows * (double)sized->buffers[move->to.ref].cols;
+    (void)sbp_extent_eval(item->rows, &sizes, &rows);
+    return (double)rows * (double)item->cols;
 }
 
 static double move_seconds(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
     const sbp_target_info *target = &e->pl->base->target;
-    const sbp_buffer *b = &sized->buffers[move->to.ref];
-    double elems = move_elems(sized, move);
+    const sbp_buffer *b = &sized->buffers[move->to.buffer];
+    double elems = move_elems(e, sized, move);
     if (move->from_dtype != move->to_dtype) /* a kernel that loads and stores */
         return target->rates.command_seconds +
                sbp_cost_rows(
                    target, move->queue == SBP_QUEUE_HOST,
                    elems * (double)(sbp_dtype_bytes(move->to_dtype) + sbp_dtype_bytes(move->from_dtype)),
                    2 * elems);
-    return sbp_cost_copy(target, b->space, sized->buffers[move->from.ref].space,
+    return sbp_cost_copy(target, b->space, sized->buffers[move->from.buffer].space,
                          elems * (double)sbp_dtype_bytes(move->to_dtype));
 }
 
@@ -225,8 +222,8 @@ static void add_traffic(const evaluation *e, const sbp_program *sized, const sbp
     sbp_item_class class = e->s->residency.items[move->item].class;
     /* of the others only accumulators leave the device, as finished gradients */
     sbp_traffic_add(&e->out->traffic[class == SBP_ITEM_OTHER ? SBP_ITEM_GRAD : class],
-                    sized->buffers[move->to.ref].space, sized->buffers[move->from.ref].space,
-                    move_elems(sized, move) * (double)sbp_dtype_bytes(move->to_dtype));
+                    sized->buffers[move->to.buffer].space, sized->buffers[move->from.buffer].space,
+                    move_elems(e, sized, move) * (double)sbp_dtype_bytes(move->to_dtype));
 }
 
 static double walk_seconds(const evaluation *e, const sbp_program *sized, const sbp_walk *w,
@@ -236,21 +233,17 @@ static double walk_seconds(const evaluation *e, const sbp_program *sized, const 
     for (int32_t a = -1, m = 0; a < w->list->act_count; a++) {
         const sbp_act *act = a >= 0 ? &w->list->acts[a] : NULL;
         if (act) {
-            sbp_access *accesses = SBP_NEW_ARRAY(e->arena, sbp_access, act->operand_count + 1);
-            for (int32_t i = 0; i < act->operand_count; i++)
-                accesses[i] = act->operands[i].access;
             double seconds = act->kind == SBP_ACT_CALL ? functions[act->function].seconds
-                                                       : act_seconds(e, sized, act, w->views[a]);
-            sbp_makespan_run(&span, act->on_host ? SBP_QUEUE_HOST : SBP_QUEUE_COMPUTE, seconds, w->views[a],
-                             accesses, act->operand_count);
+                                                       : act_seconds(e, sized, act, w->spots[a]);
+            sbp_makespan_run(&span, act->on_host ? SBP_QUEUE_HOST : SBP_QUEUE_COMPUTE, seconds, w->spots[a],
+                             act->operand_count);
             if (act->kind == SBP_ACT_CALL)
                 e->out->flops += functions[act->function].flops;
         }
         for (; m < w->move_count && w->moves[m].after <= a; m++) {
             add_traffic(e, sized, &w->moves[m]);
             sbp_makespan_run(&span, w->moves[m].queue, move_seconds(e, sized, &w->moves[m]),
-                             (sbp_view[]){w->moves[m].to, w->moves[m].from},
-                             (sbp_access[]){SBP_WRITE, SBP_READ}, 2);
+                             (sbp_spot[]){w->moves[m].to, w->moves[m].from}, 2);
         }
     }
     for (int q = 0; q < SBP_QUEUE_COUNT; q++)

@@ -19,23 +19,19 @@ static double later(double a, double b) {
     return a > b ? a : b;
 }
 
-void sbp_makespan_run(sbp_makespan *span, int32_t queue, double seconds, const sbp_view *views,
-                      const sbp_access *accesses, int32_t count) {
+void sbp_makespan_run(sbp_makespan *span, int32_t queue, double seconds, const sbp_spot *spots,
+                      int32_t count) {
     double start = span->clock[queue];
     for (int32_t i = 0; i < count; i++) {
-        if (views[i].ref < 0)
-            continue;
-        int32_t element = span->first[views[i].ref] + views[i].slot;
+        int32_t element = span->first[spots[i].buffer] + spots[i].element;
         start = later(start, span->written[element]);
-        if (accesses[i] != SBP_READ)
+        if (spots[i].access != SBP_READ)
             start = later(start, span->read[element]);
     }
     double end = start + seconds;
     for (int32_t i = 0; i < count; i++) {
-        if (views[i].ref < 0)
-            continue;
-        int32_t element = span->first[views[i].ref] + views[i].slot;
-        double *done = accesses[i] == SBP_READ ? span->read : span->written;
+        int32_t element = span->first[spots[i].buffer] + spots[i].element;
+        double *done = spots[i].access == SBP_READ ? span->read : span->written;
         done[element] = later(done[element], end);
     }
     span->clock[queue] = end;

@@ -6,7 +6,7 @@
 #ifndef SBP_PASSES_PLANNER_MAKESPAN_H
 #define SBP_PASSES_PLANNER_MAKESPAN_H
 
-#include "ir/program.h"
+#include "passes/memory.h"
 
 typedef struct sbp_makespan {
     sbp_arena *arena;
@@ -19,9 +19,9 @@ typedef struct sbp_makespan {
 
 /* All buffers are there. */
 void sbp_makespan_begin(sbp_arena *arena, const sbp_program *program, sbp_makespan *out);
-/* views of buffers; accesses: one per view. */
-void sbp_makespan_run(sbp_makespan *span, int32_t queue, double seconds, const sbp_view *views,
-                      const sbp_access *accesses, int32_t count);
+/* A command that does this, or a call. */
+void sbp_makespan_run(sbp_makespan *span, int32_t queue, double seconds, const sbp_spot *spots,
+                      int32_t count);
 /* When all queues are done. */
 double sbp_makespan_end(const sbp_makespan *span);
 

@@ -151,11 +151,16 @@ void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key
     sbp_bucket_plan *found = NULL;
     int64_t elems = aligned(elems_of(&p->program->buffers[buffer]), key->space),
             most = sbp_bucket_most(p, key->stored, key->computed, key->most);
-    for (int32_t i = list->count - 1; i >= 0 && !found; i--)
+    if (!list->last)
+        list->last = SBP_NEW_ARRAY(p->arena, int32_t, p->module->call_count);
+    int32_t *last = &list->last[key->call];
+    for (int32_t i = *last - 1; i >= 0 && !found; i = list->plans[i].before)
         if (same_key(&list->plans[i].key, key) && list->plans[i].elems <= most - elems)
             found = &list->plans[i];
     if (!found) {
-        SBP_PUSH(p->arena, list->plans, list->count, list->capacity, (sbp_bucket_plan){.key = *key});
+        SBP_PUSH(p->arena, list->plans, list->count, list->capacity,
+                 (sbp_bucket_plan){.key = *key, .before = *last - 1});
+        *last = list->count;
         found = &list->plans[list->count - 1];
     }
     found->elems += elems;

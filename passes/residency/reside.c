@@ -21,11 +21,14 @@ static int by_position(const void *x, const void *y) {
                                 : (a->order > b->order) - (a->order < b->order);
 }
 
-static void emit_move(sbp_pipeline *p, sbp_body *body, const sbp_move *m) {
+static void emit_move(sbp_pipeline *p, const sbp_residency *r, sbp_body *body, const sbp_move *m) {
+    sbp_view to = sbp_view_buffer(p->program, m->to.buffer, m->to.element),
+             from = sbp_view_buffer(p->program, m->from.buffer, m->from.element);
+    to.length.base = from.length.base = r->items[m->item].rows;
     if (m->from_dtype == m->to_dtype)
-        sbp_lower_copy(p, body, m->to, m->from, m->queue);
+        sbp_lower_copy(p, body, to, from, m->queue);
     else
-        sbp_lower_convert(p, body, m->to, m->to_dtype, m->from, m->from_dtype);
+        sbp_lower_convert(p, body, to, m->to_dtype, from, m->from_dtype);
 }
 
 static void emit_update(sbp_pipeline *p, sbp_body *body, int32_t param, const sbp_view *views) {
@@ -64,13 +67,17 @@ static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const 
         body->nodes[n].u.command->queue = SBP_QUEUE_HOST;
 }
 
-static void emit_walk(sbp_pipeline *p, const sbp_walk *w) {
+static void emit_walk(sbp_pipeline *p, const sbp_residency *r, const sbp_walk *w) {
     sbp_body body = {0};
     for (int32_t a = -1, m = 0; a < w->list->act_count; a++) {
-        if (a >= 0)
-            emit_act(p, &body, &w->list->acts[a], w->views[a]);
+        const sbp_act *act = a >= 0 ? &w->list->acts[a] : NULL;
+        sbp_view *views = SBP_NEW_ARRAY(p->arena, sbp_view, act ? act->operand_count + 1 : 1);
+        for (int32_t i = 0; act && i < act->operand_count; i++)
+            views[i] = sbp_view_buffer(p->program, w->spots[a][i].buffer, w->spots[a][i].element);
+        if (act)
+            emit_act(p, &body, act, views);
         for (; m < w->move_count && w->moves[m].after <= a; m++)
-            emit_move(p, &body, &w->moves[m]);
+            emit_move(p, r, &body, &w->moves[m]);
     }
     SBP_PUSH(p->arena, p->program->entries, p->program->entry_count, p->program->entry_capacity,
              (sbp_entry){.name = w->list->entry, .body = body});
@@ -78,11 +85,11 @@ static void emit_walk(sbp_pipeline *p, const sbp_walk *w) {
 
 static sbp_status walk_list(sbp_slots *s, const sbp_call_list *list, sbp_walk *out) {
     sbp_arena *arena = s->p->arena;
-    *out = (sbp_walk){.list = list, .views = SBP_NEW_ARRAY(arena, sbp_view *, list->act_count + 1)};
+    *out = (sbp_walk){.list = list, .spots = SBP_NEW_ARRAY(arena, sbp_spot *, list->act_count + 1)};
     sbp_slots_begin(s, list);
     for (int32_t a = 0; a < list->act_count; a++) {
-        out->views[a] = SBP_NEW_ARRAY(arena, sbp_view, list->acts[a].operand_count + 1);
-        SBP_TRY(sbp_slots_act(s, a, out->views[a]));
+        out->spots[a] = SBP_NEW_ARRAY(arena, sbp_spot, list->acts[a].operand_count + 1);
+        SBP_TRY(sbp_slots_act(s, a, out->spots[a]));
     }
     SBP_TRY(sbp_slots_end(s));
     out->moves = s->moves;
@@ -109,6 +116,6 @@ sbp_status sbp_pass_reside(sbp_pipeline *p) {
         return sbp_fail(p->diag, SBP_INTERNAL, "reside: there are no call lists");
     SBP_TRY(sbp_residency_walk(p, p->lowering->residency, &walks));
     for (int32_t l = 0; l < p->lowering->residency->list_count; l++)
-        emit_walk(p, &walks[l]);
+        emit_walk(p, p->lowering->residency, &walks[l]);
     return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
 }

@@ -13,6 +13,7 @@
 #define SBP_PASSES_RESIDENCY_RESIDENCY_H
 
 #include "passes/lowering.h"
+#include "passes/memory.h"
 
 /* Matrices behind each other in a bucket: [rows, cols] each, from element `place` on. */
 typedef struct sbp_layout {
@@ -48,12 +49,12 @@ typedef struct sbp_item_part {
     int32_t item, part;
 } sbp_item_part;
 
-/* What an act touches: an item, or with item < 0 a fixed view. */
+/* What an act touches: an item, or with item < 0 an element of a buffer that stays. */
 typedef struct sbp_operand {
     int32_t item, part;
     sbp_access access; /* SBP_WRITE: all of it (or of the part), nothing of what it was remains */
     sbp_form form;
-    const sbp_view *view;
+    int32_t buffer, element; /* where item < 0; else buffer is -1 */
 } sbp_operand;
 
 typedef enum sbp_act_kind {
@@ -105,16 +106,16 @@ typedef struct sbp_residency {
  * that was decided before it (`order`) for the same place. */
 typedef struct sbp_move {
     int32_t item, after, order;
-    sbp_view from, to;
+    sbp_spot from, to; /* a slot may be larger than the item */
     sbp_dtype from_dtype, to_dtype;
     int32_t queue;
 } sbp_move;
 
-/* A list with everything in its place: views of each act's operands, and moves in the order they are given to
- * their queues. */
+/* A list with everything in its place: where each act's operands are, and moves in the order they are given
+ * to their queues. */
 typedef struct sbp_walk {
     const sbp_call_list *list;
-    sbp_view **views; /* per act */
+    sbp_spot **spots; /* per act and operand */
     sbp_move *moves;
     int32_t move_count;
 } sbp_walk;
@@ -157,11 +158,13 @@ typedef struct sbp_bucket_plan {
     sbp_bucket_member *members;
     int32_t count, capacity;
     int64_t elems;
+    int32_t before; /* the plan of the same call that was made before this; -1 */
 } sbp_bucket_plan;
 
 typedef struct sbp_bucket_list {
     sbp_bucket_plan *plans;
     int32_t count, capacity;
+    int32_t *last; /* per call: 1 + number of its latest plan; 0: none */
 } sbp_bucket_list;
 
 /* Elements of a bucket at most: as many, and what the target allocates at once. */

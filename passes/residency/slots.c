@@ -49,23 +49,19 @@ static sbp_dtype dtype_at(const sbp_resident *item, sbp_place_kind place) {
 
 enum { ALL = -1 }; /* in place of a part */
 
-static sbp_view slot_view(const sbp_slots *s, const sbp_slot_pool *pool, int32_t slot, int32_t item,
+static sbp_spot slot_spot(const sbp_slots *s, const sbp_slot_pool *pool, int32_t slot, int32_t item,
                           int32_t part) {
-    const sbp_resident *it = &s->r->items[item];
-    int32_t first = part == ALL ? pool->buffer : pool->parts[s->r->pools[it->pool].layout] + part;
-    sbp_view view =
-        sbp_view_buffer(s->p->program, first + slot / pool->piece * pool->buffers, slot % pool->piece);
-    if (part == ALL)
-        view.length.base = it->rows;
-    return view;
+    int32_t first =
+        part == ALL ? pool->buffer : pool->parts[s->r->pools[s->r->items[item].pool].layout] + part;
+    return (sbp_spot){.buffer = first + slot / pool->piece * pool->buffers, .element = slot % pool->piece};
 }
 
-static sbp_view view_at(const sbp_slots *s, int32_t item, sbp_place_kind place, int32_t part) {
+static sbp_spot spot_at(const sbp_slots *s, int32_t item, sbp_place_kind place, int32_t part) {
     const sbp_standing *st = &s->standing[item];
     const sbp_resident *it = &s->r->items[item];
     if (place == SBP_PLACE_HOME)
-        return sbp_view_buffer(s->p->program, part == ALL ? it->buffer : it->parts[part], it->element);
-    return slot_view(s, &s->pools[st->pool[place]], st->slot[place], item, part);
+        return (sbp_spot){.buffer = part == ALL ? it->buffer : it->parts[part], .element = it->element};
+    return slot_spot(s, &s->pools[st->pool[place]], st->slot[place], item, part);
 }
 
 /* What an act reads of an item. What is written in parts is read as a whole: the other parts stay. */
@@ -344,11 +340,13 @@ static void add_move(sbp_slots *s, int32_t item, sbp_place_kind from, sbp_place_
     sbp_move move = {.item = item,
                      .after = after,
                      .order = s->move_count,
-                     .from = view_at(s, item, from, ALL),
-                     .to = view_at(s, item, to, ALL),
+                     .from = spot_at(s, item, from, ALL),
+                     .to = spot_at(s, item, to, ALL),
                      .from_dtype = dtype_at(it, from),
                      .to_dtype = dtype_at(it, to),
                      .queue = queue};
+    move.from.access = SBP_READ;
+    move.to.access = SBP_WRITE;
     SBP_PUSH(s->p->arena, s->moves, s->move_count, s->move_capacity, move);
     touch(s, item, from, after);
     touch(s, item, to, after);
@@ -496,18 +494,19 @@ static sbp_status wrote(sbp_slots *s, int32_t item, sbp_place_kind place, int32_
     return SBP_OK;
 }
 
-sbp_status sbp_slots_act(sbp_slots *s, int32_t at, sbp_view *views) {
+sbp_status sbp_slots_act(sbp_slots *s, int32_t at, sbp_spot *spots) {
     const sbp_act *act = &s->list->acts[at];
     sbp_place_kind *places = SBP_NEW_ARRAY(s->p->arena, sbp_place_kind, act->operand_count + 1);
     for (int32_t i = 0; i < act->operand_count; i++) {
         const sbp_operand *o = &act->operands[i];
         if (o->item < 0) {
-            views[i] = *o->view;
+            spots[i] = (sbp_spot){o->buffer, o->element, o->access};
             continue;
         }
         places[i] = wanted_place(&s->r->items[o->item], act, o);
         SBP_TRY(realise(s, o->item, places[i], at, is_read(o)));
-        views[i] = view_at(s, o->item, places[i], o->part);
+        spots[i] = spot_at(s, o->item, places[i], o->part);
+        spots[i].access = o->access;
     }
     for (int32_t i = 0; i < act->operand_count; i++)
         if (act->operands[i].item >= 0)

@@ -55,8 +55,8 @@ typedef struct sbp_slots {
 sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *out) SBP_CHECKED;
 /* Every item is at home, what lasts with content. */
 void sbp_slots_begin(sbp_slots *s, const sbp_call_list *list);
-/* Brings what act number `at` of the list wants; views: one per operand. */
-sbp_status sbp_slots_act(sbp_slots *s, int32_t at, sbp_view *views) SBP_CHECKED;
+/* Brings what act number `at` of the list wants; spots: one per operand. */
+sbp_status sbp_slots_act(sbp_slots *s, int32_t at, sbp_spot *spots) SBP_CHECKED;
 /* What lasts goes home. */
 sbp_status sbp_slots_end(sbp_slots *s) SBP_CHECKED;
 

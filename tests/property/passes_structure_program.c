@@ -223,7 +223,7 @@ void after_entries(bench *b) {
         for (int32_t a = 0; a < r->lists[l].act_count; a++)
             for (int32_t i = 0; i < r->lists[l].acts[a].operand_count; i++) {
                 const sbp_operand *o = &r->lists[l].acts[a].operands[i];
-                ensure(b, o->item < r->item_count && (o->item >= 0) != (o->view != NULL),
+                ensure(b, o->item < r->item_count && (o->item >= 0) != (o->buffer >= 0),
                        "@%s: act %d, operand %d", r->lists[l].entry, a, i);
             }
 }
