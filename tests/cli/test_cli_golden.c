@@ -288,29 +288,22 @@ static void test_golden_sample(void **state) {
     print_message("%d runs; worst relative error in fp32: %.2g\n", runs, worst);
 }
 
-/* Cases that somebody else made, where they are beside the sources. */
-static void run_if_sft(io_fixture *f, const char *path) {
-    const sbp_json *args;
-    assert_ok(f,
-              sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/args.json", path), 0, &args));
-    if (strstr(arguments(f, args, "compile"), "'sft'"))
-        run_device_settings(f, path);
-}
-
-static void test_other_goldens_on_device(void **state) {
+/* Cases that somebody else made, of all objectives, where they are beside the sources. */
+static void test_other_goldens(void **state) {
     static const char folder[] = "../shared/golden";
     io_fixture *f = *state;
     if (!sbp_file_exists(sbp_arena_printf(f->arena, "%s/README.md", folder))) {
         print_message("skipped: golden gradients of %s: it is missing\n", folder);
         skip();
     }
-    if (!cli_has_device(f, backend, "golden gradients of others"))
+    bool cpu = strcmp(backend, "cpu") == 0;
+    if (!cpu && !cli_has_device(f, backend, "golden gradients of others"))
         skip();
     runs = 0;
     worst = 0;
-    each_case(f, folder, run_if_sft);
-    print_message("%d runs; worst relative error in fp32: %.2g\n", runs, worst);
-    assert_true(runs >= 3);
+    int cases = each_case(f, folder, cpu ? run_settings : run_device_settings);
+    print_message("%d cases, %d runs; worst relative error in fp32: %.2g\n", cases, runs, worst);
+    assert_true(cases >= 5 && runs >= cases);
 }
 
 static void test_same_bits_on_device(void **state) {
@@ -510,7 +503,7 @@ static void test_weights_that_are_bf16(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest vulkan[] = {
         cmocka_unit_test_setup_teardown(test_golden_gradients_on_device, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_other_goldens_on_device, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_other_goldens, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits_on_device, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_ways_to_run_on_vulkan, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_plans_and_devices, cli_setup, io_teardown),
@@ -521,7 +514,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest all_of_cuda[] = {
         cmocka_unit_test_setup_teardown(test_golden_sample, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_golden_gradients_on_device, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_other_goldens_on_device, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_other_goldens, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits_on_device, cli_setup, io_teardown),
     };
     if (argc > 2)
@@ -534,6 +527,7 @@ int main(int argc, char **argv) {
                             : cmocka_run_group_tests(cuda, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_golden_gradients, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_other_goldens, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_works_without_streambp, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_presets_are_settings, cli_setup, io_teardown),
