@@ -44,7 +44,7 @@ static const char program_text[] =
     "buffer q scratch device f32[C, 4] of @layer\n"
     "buffer o scratch device f32[C, 4] of @layer\n"
     "buffer lse scratch device f32[C, 2] of @layer\n"
-    "buffer part scratch device f32[1, 4] of @layer\n"
+    "buffer part scratch device f32[4, 4] of @layer\n"
     "input tok column tok\ninput order order tok chunk T\ninput segment segment tok chunk T\n"
     "input first column first\n"
     "output loss result 0\n"
