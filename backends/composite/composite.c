@@ -141,8 +141,12 @@ static sbp_status find_pieces(composite *c, sbp_diag *diag) {
     for (int32_t i = 0; i < count; i++) {
         host_piece piece = c->pieces[i];
         piece.data = c->proper->class->map(c->proper, SBP_HOST, piece.begin);
-        if (!piece.data)
-            return sbp_fail(diag, SBP_INTERNAL, "%s: the host does not reach its own arena", c->parts.name);
+        if (!piece.data) { /* it waits for the device, and cannot say what went wrong with that */
+            SBP_TRY(c->proper->class->wait(c->proper, diag));
+            return sbp_fail(diag, SBP_MACHINE,
+                            "%s: an error of its own, once, before the host could reach its memory",
+                            c->parts.name);
+        }
         host_piece *last = c->piece_count > 0 ? &c->pieces[c->piece_count - 1] : NULL;
         if (last && piece.begin <= last->end && last->data + (piece.begin - last->begin) == piece.data)
             last->end = piece.end > last->end ? piece.end : last->end;
