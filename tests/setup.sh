@@ -11,7 +11,7 @@ build_packages=(gcc:/usr/bin/gcc g++:/usr/bin/g++ cmake:/usr/bin/cmake ninja-bui
     pkg-config:/usr/bin/pkg-config libjansson-dev:/usr/include/jansson.h libxxhash-dev:/usr/include/xxhash.h
     libpcre2-dev:/usr/include/pcre2.h libutf8proc-dev:/usr/include/utf8proc.h
     libcmocka-dev:/usr/include/cmocka.h zlib1g-dev:/usr/include/zlib.h libzstd-dev:/usr/include/zstd.h
-    libsnappy-dev:/usr/include/snappy-c.h liblz4-dev:/usr/include/lz4frame.h)
+    'libsnappy1v5:/usr/lib/*/libsnappy.so.1' liblz4-dev:/usr/include/lz4frame.h)
 
 # What the Vulkan backend is built and tested with: shaderc (with what it was made of), headers, a software driver and
 # validation layers. Without them the build has no Vulkan backend, or its tests are skipped.

@@ -1,6 +1,7 @@
 /* parquet_page.c: a column of a row group, page after page: levels and values. */
+#include <dlfcn.h>
 #include <lz4.h>
-#include <snappy-c.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +110,28 @@ static sbp_status read_head(sbp_parquet_column *c, sbp_diag *diag, page_head *he
 
 /* ---- compression ------------------------------------------------------------------------------------ */
 
+/* libsnappy brings the runtime of C++, more than a megabyte that every run would hold: it is opened by the
+ * first page that needs it. Its C interface (snappy-c.h): 0 is success, lengths go through pointers. */
+typedef struct snappy {
+    int (*length)(const char *in, size_t length, size_t *out);
+    int (*uncompress)(const char *in, size_t length, char *out, size_t *out_length);
+} snappy;
+
+static snappy opened;
+static pthread_once_t open_once = PTHREAD_ONCE_INIT;
+
+static void open_snappy(void) {
+    void *library = dlopen("libsnappy.so.1", RTLD_NOW | RTLD_LOCAL); /* for good */
+    if (!library)
+        return;
+    void *length = dlsym(library, "snappy_uncompressed_length"),
+         *uncompress = dlsym(library, "snappy_uncompress");
+    if (!length || !uncompress)
+        return;
+    memcpy(&opened.length, &length, sizeof length); /* C has no cast between these */
+    memcpy(&opened.uncompress, &uncompress, sizeof uncompress);
+}
+
 static bool unzip(const char *in, int64_t length, char *out, int64_t bytes) {
     z_stream z = {.next_in = (unsigned char *)(uintptr_t)in,
                   .avail_in = (unsigned)length,
@@ -127,8 +150,13 @@ static sbp_status decompress(const sbp_parquet_column *c, sbp_diag *diag, const 
     bool good = false;
     switch (c->codec) {
     case CODEC_SNAPPY:
-        good = snappy_uncompressed_length(in, (size_t)length, &there) == SNAPPY_OK && there == got &&
-               snappy_uncompress(in, (size_t)length, out, &got) == SNAPPY_OK;
+        pthread_once(&open_once, open_snappy);
+        if (!opened.uncompress)
+            return sbp_fail(diag, SBP_MACHINE,
+                            "libsnappy.so.1, which decompresses this Parquet file, is not there (Debian: "
+                            "libsnappy1v5)");
+        good = opened.length(in, (size_t)length, &there) == 0 && there == got &&
+               opened.uncompress(in, (size_t)length, out, &got) == 0;
         break;
     case CODEC_GZIP:
         good = unzip(in, length, out, bytes);
