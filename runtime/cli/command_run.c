@@ -114,6 +114,10 @@ static sbp_status no_such_model(sbp_run *run, const char *path, const char *reas
 
 /* Sizes that the data decide; the data stay. */
 static sbp_status measure_data(sbp_run *run, int64_t *seq_len) {
+    if (sbp_options_is(run->options, "packing", "bfd"))
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "--packing bfd needs --seq-len N: the length of packed rows (max_length of TRL, 1024 there)");
     if (!sbp_options_is(run->options, "overlong", "error"))
         return sbp_fail(run->diag, SBP_USAGE,
                         "--overlong %s needs --seq-len, else the longest document decides",
@@ -298,6 +302,8 @@ static sbp_status check_usage(const sbp_run *run) {
             return sbp_fail(run->diag, SBP_USAGE, "--%s needs --data", need_data[i]);
     if (sbp_options_given(o, "eval-every") && sbp_options_list_count(o, "eval") == 0)
         return sbp_fail(run->diag, SBP_USAGE, "--eval-every needs --eval FILE");
+    if (sbp_options_is(o, "packing", "bfd") && sbp_options_given(o, "score"))
+        return sbp_fail(run->diag, SBP_USAGE, "--score goes by rows of the data: leave out --packing bfd");
     return SBP_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "ir/machine.h"
 #include "runtime/cli/commands.h"
 #include "runtime/data/jsonl.h"
+#include "runtime/data/source/source.h"
 #include "runtime/data/tokenize.h"
 
 static const char usage[] =
@@ -33,6 +34,7 @@ typedef struct tokenize_job {
     sbp_options *options;
     const sbp_tokenizer *tokenizer;
     sbp_chat_options chat;
+    sbp_columns columns; /* names that rows have otherwise */
     int64_t lines, failed;
 } tokenize_job;
 
@@ -143,6 +145,7 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
                                 .diag = job->diag,
                                 .eos = job->all->chat.eos,
                                 .chat_options = &job->all->chat};
+    SBP_TRY(sbp_columns_rename(&job->all->columns, job->arena, job->diag, where, root, &root));
     SBP_TRY(sbp_row_read(job->arena, job->diag, where, root, &options, &form, &row));
     if (sbp_options_on(job->all->options, "render"))
         return render_row(job, &maker, &row);
@@ -285,6 +288,8 @@ static sbp_status command_body(void *user) {
         return sbp_fail(job->diag, SBP_USAGE,
                         "expected one model or plan, found %d arguments; see sbprun tokenize --help",
                         sbp_options_arg_count(job->options));
+    SBP_TRY(
+        sbp_columns_parse(job->arena, job->diag, sbp_options_text(job->options, "columns"), &job->columns));
     SBP_TRY(load_tokenizer(job, sbp_options_arg(job->options, 0)));
     SBP_TRY(sbp_lines_read(job->diag, "-", visit_line, job));
     if (job->failed > 0)

@@ -1,8 +1,12 @@
 /* run_data.c: the data of a run, and its steps. */
 #include <malloc.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "ir/machine.h"
 #include "runtime/cli/run.h"
 
 /* The text of tokenizers and the trees that they are parsed from are freed before the arenas of the program
@@ -12,7 +16,16 @@ typedef struct load_job {
     sbp_arena *arena;
     const sbp_tokenizer *tokenizer;
     sbp_chat_options chat;
+    uint64_t tokenizer_hash; /* of what it was made of */
+    double started, shown;   /* of progress */
+    bool line_is_open;
 } load_job;
+
+static const char together[] = "--packing bfd is for single texts: pairs of answers and groups of rows stay "
+                               "together";
+
+/* Files of data from which on their tokens are kept for the next start. */
+enum { CACHE_FROM_BYTES = 8 << 20 };
 
 static sbp_loss_on loss_on(const sbp_options *o) {
     return sbp_options_is(o, "loss-on", "all")          ? SBP_LOSS_ALL
@@ -21,16 +34,53 @@ static sbp_loss_on loss_on(const sbp_options *o) {
                                                         : SBP_LOSS_AUTO;
 }
 
+static bool packed(const sbp_options *o) {
+    return sbp_options_is(o, "packing", "bfd");
+}
+
 static sbp_overlong overlong(const sbp_options *o) {
+    if (packed(o) && (!sbp_options_chosen(o, "overlong") || sbp_options_is(o, "overlong", "truncate")))
+        return SBP_OVERLONG_CUT; /* as packing has it */
     return sbp_options_is(o, "overlong", "truncate") ? SBP_OVERLONG_TRUNCATE
            : sbp_options_is(o, "overlong", "split")  ? SBP_OVERLONG_SPLIT
            : sbp_options_is(o, "overlong", "drop")   ? SBP_OVERLONG_DROP
                                                      : SBP_OVERLONG_ERROR;
 }
 
-static sbp_dataset_options options_of(const load_job *job) {
+/* One line that is rewritten on a terminal, else one every few seconds; nothing for what is quick. */
+static void show_progress(void *user, double share) {
+    load_job *job = user;
+    bool terminal = isatty(STDERR_FILENO);
+    double now = sbp_seconds(), passed = now - job->started;
+    if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10))
+        return;
+    job->shown = now;
+    fprintf(stderr, "%stokenizing: %.1f %%, %.0f s left%s", terminal ? "\r\033[K" : "", 100 * share,
+            share > 0 ? passed / share * (1 - share) : 0, terminal ? "" : "\n");
+    job->line_is_open = terminal;
+    fflush(stderr);
+}
+
+/* Where caches of tokens are; NULL: nowhere. */
+static const char *cache_directory(const load_job *job) {
+    const char *given = sbp_options_text(job->run->options, "data-cache");
+    char path[4096];
+    if (given)
+        return strcmp(given, "none") == 0 ? NULL : given;
+    return sbp_cache_path("tokens", path, sizeof path) ? sbp_arena_strdup(job->arena, path) : NULL;
+}
+
+static sbp_dataset_options options_of(load_job *job) {
     const sbp_run *run = job->run;
-    return (sbp_dataset_options){.tokenizer = job->tokenizer,
+    job->started = job->shown = sbp_seconds();
+    return (sbp_dataset_options){.threads = sbp_run_threads(run),
+                                 .cache = cache_directory(job),
+                                 .cache_from_bytes =
+                                     sbp_options_given(run->options, "data-cache") ? 0 : CACHE_FROM_BYTES,
+                                 .settings_hash = job->tokenizer_hash,
+                                 .progress = show_progress,
+                                 .progress_user = job,
+                                 .tokenizer = job->tokenizer,
                                  .eos = job->chat.eos,
                                  .chat = &job->chat,
                                  .skip_bad_rows = sbp_options_is(run->options, "on-bad-row", "skip"),
@@ -59,9 +109,19 @@ static sbp_status load_files(load_job *job, const char *option, int32_t first, i
     }
     o.files = files;
     SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
-    SBP_TRY(sbp_dataset_load(run->diag, &o, out));
+    if (packed(run->options) && run->plan && sbp_pack_keeps_rows(run->plan->program))
+        return sbp_fail(run->diag, SBP_USAGE, together);
+    sbp_status status = sbp_dataset_load(run->diag, &o, out);
+    if (job->line_is_open)
+        fputc('\n', stderr);
+    job->line_is_open = false;
+    SBP_TRY(status);
     if (run->plan)
         SBP_TRY(sbp_pack_check_data(run->plan->program, run->diag, *out));
+    if (packed(run->options) && (*out)->grouped)
+        return sbp_fail(run->diag, SBP_USAGE, together);
+    if (packed(run->options) && strcmp(option, "data") == 0 && run->plan)
+        SBP_TRY(sbp_dataset_pack(run->diag, *out, o.max_tokens));
     job->chat.quiet = true; /* it was said */
     return SBP_OK;
 }
@@ -69,6 +129,8 @@ static sbp_status load_files(load_job *job, const char *option, int32_t first, i
 /* Data that were read before the plan was there. */
 static sbp_status check_ids(const sbp_run *run) {
     const sbp_dataset *d = run->data;
+    if (d->greatest_id < run->info.vocab_size)
+        return SBP_OK;
     for (int64_t k = 0; k < d->doc_count; k++)
         for (int64_t i = 0; i < d->docs[k].count && run->info.vocab_size > 0; i++) {
             int32_t id = d->tokens[d->docs[k].first + i], label = d->labels[d->docs[k].first + i];
@@ -132,6 +194,7 @@ static sbp_status load_body(void *user) {
     load_job *job = user;
     sbp_run *run = job->run;
     job->chat.quiet = run->data != NULL; /* it was said before */
+    job->tokenizer_hash = sbp_hash_bytes(run->plan->tokenizer, (size_t)run->plan->tokenizer_bytes, 0);
     if (run->plan->tokenizer_bytes > 0)
         SBP_TRY(sbp_tokenizer_from_json(job->arena, run->diag, run->plan->path, run->plan->tokenizer,
                                         (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
@@ -185,8 +248,42 @@ static sbp_status model_tokenizer(sbp_run *run, sbp_arena *arena, const sbp_toke
     return sbp_tokenizer_load_optional(arena, run->diag, path, out);
 }
 
+/* Of what tokenizer and special tokens are read from: small files by their content, a GGUF by what the system
+ * knows. */
+static uint64_t hash_model(load_job *job) {
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "tokenizer.model",
+                                        "tekken.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "config.json",
+                                        "generation_config.json"};
+    const char *path = job->run->model, *slash = strrchr(path, '/');
+    struct stat s;
+    uint64_t hash = 1;
+    if (!sbp_directory_exists(path) && stat(path, &s) == 0) {
+        const int64_t known[] = {s.st_size,        s.st_mtim.tv_sec,  s.st_mtim.tv_nsec,
+                                 s.st_ctim.tv_sec, s.st_ctim.tv_nsec, (int64_t)s.st_ino};
+        hash = sbp_hash_bytes(known, sizeof known, hash);
+        path = slash ? sbp_arena_strndup(job->arena, path, (size_t)(slash - path)) : ".";
+    }
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        const char *text;
+        size_t length;
+        hash = hash * 31 + 1;
+        if (sbp_file_read(job->arena, NULL, sbp_file_join(job->arena, path, names[i]), &text, &length) ==
+            SBP_OK)
+            hash = sbp_hash_bytes(text, length, hash);
+    }
+    return hash;
+}
+
 static sbp_status load_raw_body(void *user) {
     load_job *job = user;
+    job->tokenizer_hash = hash_model(job);
     SBP_TRY(model_tokenizer(job->run, job->arena, &job->tokenizer));
     SBP_TRY(find_template(job, job->run->model));
     return load_files(job, "data", 0, sbp_options_list_count(job->run->options, "data"), &job->run->data);

@@ -151,8 +151,9 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
     sbp_text_add(out, "first rows of the first step, trained tokens in [[ ]]:\n");
     for (int64_t r = 0; r < count && r < SHOWN_ROWS; r++)
         for (int64_t k = d->rows[rows[r]]; k < d->rows[rows[r] + 1]; k++) {
-            sbp_text_add(out, "row %lld: ", (long long)d->docs[k].row);
-            SBP_TRY(add_document(run, out, tokenizer, &d->docs[k]));
+            const sbp_doc *doc = &d->docs[sbp_dataset_doc_at(d, k)];
+            sbp_text_add(out, "row %lld: ", (long long)doc->row);
+            SBP_TRY(add_document(run, out, tokenizer, doc));
         }
     return SBP_OK;
 }

@@ -96,7 +96,8 @@ static sbp_status write_score_body(void *user) {
     double sum = 0;
     sbp_text line;
     sbp_text_init(&line, w->arena);
-    sbp_text_add(&line, "{\"row\": %lld, \"part\": \"%s\", \"logps\": [", (long long)doc->row, doc->part);
+    sbp_text_add(&line, "{\"row\": %lld, \"part\": \"%s\", \"logps\": [", (long long)doc->row,
+                 sbp_doc_part(doc));
     for (int64_t i = 0; i < doc->labels; i++) {
         sbp_text_add(&line, i ? ", " : "");
         sbp_text_add_double(&line, w->score->logps[i]);
@@ -150,7 +151,8 @@ static sbp_status one_step(sbp_run *run) {
         sbp_trainer_step(&run->trainer, run->diag, run->data, rows, count, report.step, report.learning_rate);
     if (status == SBP_NOT_FINITE)
         sbp_fail(run->diag, status, "step %lld, with data from row %lld on: training ends%s",
-                 (long long)report.step, (long long)run->data->docs[run->data->rows[rows[0]]].row,
+                 (long long)report.step,
+                 (long long)run->data->docs[sbp_dataset_doc_at(run->data, run->data->rows[rows[0]])].row,
                  run->out && sbp_rundir_newest(&run->dir, INT64_MAX) >= 0 ? "; the last checkpoint stays"
                                                                           : "");
     SBP_TRY(status);

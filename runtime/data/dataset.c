@@ -1,55 +1,44 @@
-/* dataset.c: files of rows to documents in memory. */
+/* dataset.c: what becomes of the documents of rows: arrays, lengths, numbers beside them. */
 #include "runtime/data/dataset.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/data/load.h"
 
-typedef struct dataset_loader {
-    sbp_diag *diag;
-    const sbp_dataset_options *options;
-    sbp_row_options row_options;
-    sbp_row_form form;
-    sbp_document_maker maker;
-    sbp_dataset *data;
-    int64_t overlong_count; /* with SBP_OVERLONG_ERROR */
-    char overlong_what[700];
-    bool overlong_pairs;
-    int64_t overlong_most;
-    sbp_diag *row_diag; /* where rows may be wrong: their messages, before it is known what becomes of them */
-} dataset_loader;
-
-enum { SHOWN_BAD_ROWS = 5 };
-
-/* One row on its way to documents. */
-typedef struct line_job {
-    dataset_loader *loader;
+/* A row on its way into the data. */
+typedef struct place_job {
+    sbp_placer *placer;
     sbp_arena *arena;
-    const sbp_record *record;
     const char *where;
-    sbp_documents documents;
-} line_job;
+    sbp_documents *documents;
+} place_job;
 
 /* ---- growing ---------------------------------------------------------------------------------------- */
 
-/* Makes room for `count` elements; false when out of memory. */
-static bool reserve(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes) {
-    if (count <= *capacity)
-        return true;
-    int64_t wanted = *capacity + *capacity / 2;
-    wanted = wanted < count ? count : wanted;
-    wanted = wanted < 64 ? 64 : wanted;
-    void **array = pointer;
-    void *larger = sbp_realloc(*array, (size_t)wanted * element_bytes);
-    if (!larger)
-        return false;
-    *array = larger;
-    *capacity = wanted;
-    return true;
+static const char *const part_names[] = {"text", "completion", "chosen", "rejected", "prompt"};
+
+const char *sbp_doc_part(const sbp_doc *doc) {
+    return part_names[doc->part];
 }
 
-static sbp_status out_of_memory(const dataset_loader *l) {
+static uint8_t part_of(const char *name) {
+    uint8_t part = 0;
+    while (part + 1 < SBP_COUNT(part_names) && strcmp(part_names[part], name) != 0)
+        part++;
+    assert(strcmp(part_names[part], name) == 0);
+    return part;
+}
+
+static sbp_status out_of_memory(const sbp_placer *l) {
+    if (l->data->arrays.error)
+        return sbp_fail(l->diag, SBP_IO,
+                        "cannot keep tokens on disk, after %lld rows and %lld tokens: %s (--data-cache "
+                        "DIR for another place, none to hold them in memory)",
+                        (long long)l->data->row_count, (long long)l->data->token_count,
+                        strerror(l->data->arrays.error));
     return sbp_fail(l->diag, SBP_MACHINE, "out of memory for the data, after %lld rows and %lld tokens",
                     (long long)l->data->row_count, (long long)l->data->token_count);
 }
@@ -66,10 +55,13 @@ static int32_t place_of(const char **names, int32_t *count, int32_t most, const 
 }
 
 /* Room in every array of numbers for what has been added; new places are 0. */
-static bool pad(double **values, int64_t *capacities, int32_t arrays, int64_t count, int64_t added) {
-    for (int32_t k = 0; k < arrays; k++) {
+static bool pad(sbp_arrays *arrays, const char *what, double **values, int64_t *capacities,
+                int32_t count_of_arrays, int64_t count, int64_t added) {
+    for (int32_t k = 0; k < count_of_arrays; k++) {
+        char name[SBP_ARRAY_NAME];
         bool fresh = values[k] == NULL;
-        if (!reserve(&values[k], &capacities[k], count + added, sizeof **values))
+        snprintf(name, sizeof name, "%s.%d", what, k);
+        if (!sbp_arrays_reserve(arrays, name, &values[k], &capacities[k], count + added, sizeof **values))
             return false;
         int64_t from = fresh ? 0 : count;
         memset(values[k] + from, 0, (size_t)(count + added - from) * sizeof **values);
@@ -78,7 +70,7 @@ static bool pad(double **values, int64_t *capacities, int32_t arrays, int64_t co
 }
 
 /* What stands beside the tokens of a document that becomes number doc_count. */
-static sbp_status add_numbers(dataset_loader *l, const sbp_document *d, sbp_doc *doc) {
+static sbp_status add_numbers(sbp_placer *l, const sbp_document *d, sbp_doc *doc) {
     sbp_dataset *data = l->data;
     const int64_t count = d->count;
     int32_t columns[SBP_DOCUMENT_COLUMNS], numbers[SBP_DOCUMENT_NUMBERS];
@@ -92,81 +84,90 @@ static sbp_status add_numbers(dataset_loader *l, const sbp_document *d, sbp_doc 
     if (!room)
         return sbp_fail(l->diag, SBP_INTERNAL, "more than %d columns or %d numbers of documents",
                         SBP_DATA_COLUMNS, SBP_DATA_NUMBERS);
-    if (!pad(data->columns, data->column_capacity, data->column_count, data->token_count, count) ||
-        !pad(data->numbers, data->number_capacity, data->number_count, data->doc_count, 1))
+    if (!pad(&data->arrays, "column", data->columns, data->column_capacity, data->column_count,
+             data->token_count, count) ||
+        !pad(&data->arrays, "number", data->numbers, data->number_capacity, data->number_count,
+             data->doc_count, 1))
         return out_of_memory(l);
     for (int32_t k = 0; k < d->column_count; k++) {
         memcpy(data->columns[columns[k]] + data->token_count, d->columns[k].values,
                (size_t)count * sizeof(double));
-        doc->columns |= 1u << columns[k];
+        doc->columns = (uint8_t)(doc->columns | 1u << columns[k]);
     }
     for (int32_t k = 0; k < d->number_count; k++) {
         data->numbers[numbers[k]][data->doc_count] = d->numbers[k].value;
-        doc->numbers |= 1u << numbers[k];
+        doc->numbers = (uint16_t)(doc->numbers | 1u << numbers[k]);
     }
     return SBP_OK;
 }
 
-static sbp_status add_document(dataset_loader *l, const sbp_document *d) {
+static uint64_t hash_document(const sbp_document *d, const sbp_doc *doc, uint64_t hash) {
+    const int64_t shape[] = {doc->count, doc->part, doc->columns, doc->numbers};
+    size_t n = (size_t)d->count;
+    hash = sbp_hash_bytes(d->ids, n * sizeof *d->ids, hash);
+    hash = sbp_hash_bytes(d->labels, n * sizeof *d->labels, hash);
+    for (int32_t k = 0; k < d->column_count; k++)
+        hash = sbp_hash_bytes(d->columns[k].values, n * sizeof(double), hash);
+    for (int32_t k = 0; k < d->number_count; k++)
+        hash = sbp_hash_bytes(&d->numbers[k].value, sizeof(double), hash);
+    return sbp_hash_bytes(shape, sizeof shape, hash);
+}
+
+static sbp_status add_document(sbp_placer *l, const sbp_document *d) {
     sbp_dataset *data = l->data;
     const int64_t count = d->count;
     int64_t tokens = data->token_count, capacity = data->token_capacity, labels_capacity = capacity;
-    if (!reserve(&data->tokens, &capacity, tokens + count, sizeof *data->tokens) ||
-        !reserve(&data->labels, &labels_capacity, tokens + count, sizeof *data->labels) ||
-        !reserve(&data->docs, &data->doc_capacity, data->doc_count + 1, sizeof *data->docs))
+    if (count > INT32_MAX)
+        return sbp_fail(l->diag, SBP_INPUT, "a document of %lld tokens", (long long)count);
+    if (!sbp_arrays_reserve(&data->arrays, "tokens", &data->tokens, &capacity, tokens + count,
+                            sizeof *data->tokens) ||
+        !sbp_arrays_reserve(&data->arrays, "labels", &data->labels, &labels_capacity, tokens + count,
+                            sizeof *data->labels) ||
+        !sbp_arrays_reserve(&data->arrays, "docs", &data->docs, &data->doc_capacity, data->doc_count + 1,
+                            sizeof *data->docs))
         return out_of_memory(l);
-    data->token_capacity = capacity;
+    data->token_capacity = capacity < labels_capacity ? capacity : labels_capacity;
     memcpy(data->tokens + tokens, d->ids, (size_t)count * sizeof *d->ids);
     memcpy(data->labels + tokens, d->labels, (size_t)count * sizeof *d->labels);
-    int64_t labels = 0;
-    for (int64_t i = 1; i < count; i++)
-        labels += d->labels[i] >= 0;
-    sbp_doc doc = {
-        .first = tokens, .count = count, .labels = labels, .row = data->read_count, .part = d->part};
+    int32_t labels = 0, greatest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t id = d->ids[i], label = d->labels[i];
+        labels += i > 0 && label >= 0;
+        greatest = id > greatest ? id : greatest;
+        greatest = label > greatest ? label : greatest;
+    }
+    sbp_doc doc = {.first = tokens,
+                   .row = data->read_count,
+                   .count = (int32_t)count,
+                   .labels = labels,
+                   .part = part_of(d->part)};
     SBP_TRY(add_numbers(l, d, &doc));
     data->docs[data->doc_count++] = doc;
+    data->hash = hash_document(d, &doc, data->hash);
     data->token_count += count;
     data->label_count += labels;
     data->longest = count > data->longest ? count : data->longest;
+    data->greatest_id = greatest > data->greatest_id ? greatest : data->greatest_id;
     return SBP_OK;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
-static sbp_diag *diag_of(const dataset_loader *l) {
-    return l->row_diag ? l->row_diag : l->diag;
-}
-
-static sbp_status check_ids(const line_job *job, const sbp_document *d) {
-    int64_t vocab = job->loader->options->vocab_size;
-    for (int64_t i = 0; vocab > 0 && i < d->count; i++)
-        if (d->ids[i] >= vocab)
-            return sbp_fail(
-                diag_of(job->loader), SBP_INPUT,
-                "%s: token %lld is id %d ('%.40s'), which is not below the model's vocabulary of %lld",
-                job->where, (long long)i, d->ids[i],
-                job->loader->options->tokenizer
-                    ? sbp_tokenizer_token(job->loader->options->tokenizer, d->ids[i], NULL)
-                    : "?",
-                (long long)vocab);
-    return SBP_OK;
-}
-
-static void note_overlong(dataset_loader *l, const line_job *job, int64_t tokens) {
+static void note_overlong(sbp_placer *l, const place_job *job, int64_t tokens) {
     if (l->overlong_count++ == 0)
         snprintf(l->overlong_what, sizeof l->overlong_what, "%.500s: %.150s", job->where,
-                 sbp_documents_lengths(job->arena, &job->documents));
-    l->overlong_pairs |= job->documents.count > 1;
+                 sbp_documents_lengths(job->arena, job->documents));
+    l->overlong_pairs |= job->documents->count > 1;
     l->overlong_most = tokens > l->overlong_most ? tokens : l->overlong_most;
 }
 
 /* What becomes of the documents of a row. */
 static sbp_status place_row(void *user) {
-    line_job *job = user;
-    dataset_loader *l = job->loader;
-    sbp_fit fit =
-        sbp_documents_fit(job->arena, &job->documents, l->options->max_tokens, l->options->overlong);
-    int64_t tokens = sbp_documents_tokens(&job->documents);
+    place_job *job = user;
+    sbp_placer *l = job->placer;
+    sbp_documents *all = job->documents;
+    sbp_fit fit = sbp_documents_fit(job->arena, all, l->options->max_tokens, l->options->overlong);
+    int64_t tokens = sbp_documents_tokens(all);
     if (fit == SBP_FIT_EMPTY || fit == SBP_FIT_CUT_AWAY || fit == SBP_FIT_DROPPED) {
         *(fit == SBP_FIT_EMPTY ? &l->data->empty : &l->data->dropped) += 1;
         return SBP_OK;
@@ -177,105 +178,53 @@ static sbp_status place_row(void *user) {
     }
     l->data->truncated += fit == SBP_FIT_CUT;
     l->data->split += fit == SBP_FIT_SPLIT;
-    for (int32_t i = 0; i < job->documents.count; i++)
-        SBP_TRY(add_document(l, &job->documents.documents[i]));
+    for (int32_t i = 0; i < all->count; i++)
+        SBP_TRY(add_document(l, &all->documents[i]));
     if (fit != SBP_FIT_SPLIT)
         l->data->longest = tokens > l->data->longest ? tokens : l->data->longest;
     return SBP_OK;
 }
 
-static sbp_status make_row(void *user) {
-    line_job *job = user;
-    dataset_loader *l = job->loader;
-    sbp_row row;
-    const sbp_json *tree;
-    SBP_TRY(sbp_record_parse(job->record, job->arena, diag_of(l), &tree));
-    SBP_TRY(sbp_columns_rename(&l->options->columns, job->arena, diag_of(l), job->where, tree, &tree));
-    SBP_TRY(sbp_row_read(job->arena, diag_of(l), job->where, tree, &l->row_options, &l->form, &row));
-    l->data->texts &= row.form.type != SBP_ROW_PAIR && row.form.type != SBP_ROW_PROMPT;
-    if (l->options->rows == SBP_ROWS_PAIRS && row.form.type != SBP_ROW_PAIR)
-        return sbp_fail(diag_of(l), SBP_INPUT,
-                        "%s: the objective compares two answers: 'chosen' and 'rejected' are expected",
-                        job->where);
-    SBP_TRY(sbp_documents_make(&l->maker, job->arena, &row, &job->documents));
-    for (int32_t i = 0; i < job->documents.count; i++)
-        SBP_TRY(check_ids(job, &job->documents.documents[i]));
-    return SBP_OK;
-}
-
-/* What rows say that are not wrong goes on; of those that are, a warning for the first ones. */
-static void forward(void *user, sbp_severity severity, const char *text) {
-    dataset_loader *l = user;
-    if (severity == SBP_NOTE)
-        sbp_note(l->diag, "%s", text);
-    else if (severity == SBP_WARNING || l->data->bad < SHOWN_BAD_ROWS)
-        sbp_warn(l->diag, "%s%s", text, severity == SBP_ERROR ? " (row left out)" : "");
-}
-
-/* The key of the row that is added; false when out of memory. */
+/* The key of the row that is added; false when there is no room. */
 static bool add_group(sbp_dataset *d, uint64_t group) {
-    bool first = !d->groups;
-    if (first && group == 0)
+    if (!d->grouped && group == 0)
         return true;
-    if (!reserve(&d->groups, &d->group_capacity, d->row_count + 1, sizeof *d->groups))
+    if (!sbp_arrays_reserve(&d->arrays, "groups", &d->groups, &d->group_capacity, d->row_count + 1,
+                            sizeof *d->groups))
         return false;
-    if (first)
+    if (!d->grouped)
         memset(d->groups, 0, (size_t)d->row_count * sizeof *d->groups);
+    d->grouped = true;
     d->groups[d->row_count] = group;
     return true;
 }
 
-/* The arena is the record's. */
-static sbp_status visit_record(dataset_loader *l, sbp_arena *arena, const sbp_record *record) {
-    line_job job = {.loader = l, .arena = arena, .record = record, .where = record->where};
-    int64_t docs = l->data->doc_count;
-    sbp_row_form form = l->form;
-    sbp_status status = sbp_guard(job.arena, l->diag, make_row, &job);
-    if (status == SBP_INPUT && l->row_diag) {
-        l->data->bad++;
-        l->form = form;
-        status = SBP_OK;
-        sbp_diag_clear(l->row_diag);
-    } else {
-        if (status == SBP_OK)
-            status = sbp_guard(job.arena, l->diag, place_row, &job);
-    }
-    if (status == SBP_OK && l->data->doc_count > docs) {
-        if (add_group(l->data, job.documents.group) &&
-            reserve(&l->data->rows, &l->data->row_capacity, l->data->row_count + 2, sizeof *l->data->rows)) {
-            l->data->rows[l->data->row_count++] = docs;
-            l->data->rows[l->data->row_count] = l->data->doc_count;
-        } else {
-            status = out_of_memory(l);
-        }
-    }
-    l->data->read_count++;
-    return status;
-}
-
-static sbp_status read_file(dataset_loader *l, const char *path) {
-    sbp_source *source = NULL;
-    sbp_status status = sbp_source_open(l->diag, path, &source);
-    for (bool end = false; status == SBP_OK && !end;) {
-        sbp_record record;
-        sbp_arena *arena = sbp_arena_create();
-        status = arena ? sbp_source_read(source, arena, l->diag, &record, &end) : out_of_memory(l);
-        if (status == SBP_OK && !end)
-            status = visit_record(l, arena, &record);
-        sbp_arena_destroy(arena);
-    }
-    sbp_source_close(source);
-    return status;
+sbp_status sbp_placer_row(sbp_placer *l, sbp_arena *arena, const char *where, sbp_documents *documents) {
+    place_job job = {l, arena, where, documents};
+    sbp_dataset *data = l->data;
+    int64_t docs = data->doc_count;
+    SBP_TRY(sbp_guard(arena, l->diag, place_row, &job));
+    if (data->doc_count == docs)
+        return SBP_OK;
+    if (!add_group(data, documents->group) ||
+        !sbp_arrays_reserve(&data->arrays, "rows", &data->rows, &data->row_capacity, data->row_count + 2,
+                            sizeof *data->rows))
+        return out_of_memory(l);
+    data->rows[data->row_count++] = docs;
+    data->rows[data->row_count] = data->doc_count;
+    data->hash = sbp_hash_bytes(&docs, sizeof docs, data->hash);
+    data->hash = sbp_hash_bytes(&documents->group, sizeof documents->group, data->hash);
+    return SBP_OK;
 }
 
 /* ---- the whole -------------------------------------------------------------------------------------- */
 
-static void say(const dataset_loader *l, int64_t count, const char *what) {
+static void say(const sbp_placer *l, int64_t count, const char *what) {
     if (count > 0)
         sbp_note(l->diag, "%lld of %lld rows %s", (long long)count, (long long)l->data->read_count, what);
 }
 
-static sbp_status check_all(const dataset_loader *l) {
+sbp_status sbp_placer_end(const sbp_placer *l) {
     const sbp_dataset *d = l->data;
     const sbp_dataset_options *o = l->options;
     if (l->overlong_count > 0)
@@ -300,86 +249,24 @@ static sbp_status check_all(const dataset_loader *l) {
     return SBP_OK;
 }
 
-static void hash_all(sbp_dataset *d) {
-    uint64_t hash = sbp_hash_bytes(d->tokens, (size_t)d->token_count * sizeof *d->tokens, 0);
-    hash = sbp_hash_bytes(d->labels, (size_t)d->token_count * sizeof *d->labels, hash);
-    for (int64_t i = 0; i < d->doc_count; i++)
-        hash = sbp_hash_bytes(&d->docs[i].count, sizeof d->docs[i].count, hash);
-    for (int32_t k = 0; k < d->column_count; k++)
-        hash = sbp_hash_bytes(d->columns[k], (size_t)d->token_count * sizeof(double), hash);
-    for (int32_t k = 0; k < d->number_count; k++)
-        hash = sbp_hash_bytes(d->numbers[k], (size_t)d->doc_count * sizeof(double), hash);
-    d->hash = sbp_hash_bytes(d->rows, (size_t)d->row_count * sizeof *d->rows, hash);
-    if (d->groups)
-        d->hash = sbp_hash_bytes(d->groups, (size_t)d->row_count * sizeof *d->groups, d->hash);
-}
-
-static sbp_status load_files(dataset_loader *l) {
-    if (l->options->skip_bad_rows)
-        sbp_diag_set_sink(l->row_diag, forward, l);
-    for (int32_t i = 0; i < l->options->file_count; i++)
-        SBP_TRY(read_file(l, l->options->files[i]));
-    SBP_TRY(check_all(l));
-    hash_all(l->data);
-    return SBP_OK;
-}
-
-sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options, sbp_dataset **out) {
-    dataset_loader l = {
-        .diag = diag,
-        .options = options,
-        .row_options = {.text_field = options->text_field,
-                        .vocab_size = options->vocab_size,
-                        .fields = options->rows == SBP_ROWS_SCORED || options->rows == SBP_ROWS_PAIRS,
-                        .no_pairs = options->rows == SBP_ROWS_TEXTS || options->rows == SBP_ROWS_SCORED
-                                        ? "the objective trains on single texts"
-                                        : NULL},
-        .row_diag = options->skip_bad_rows ? sbp_diag_create() : NULL,
-        .maker = {.tokenizer = options->tokenizer,
-                  .loss_on = options->loss_on,
-                  .diag = diag,
-                  .eos = options->eos,
-                  .chat_options = options->chat,
-                  .chat_arena = sbp_arena_create()}};
-    l.data = sbp_malloc(sizeof *l.data);
-    sbp_status status = SBP_MACHINE;
-    if (l.data)
-        memset(l.data, 0, sizeof *l.data);
-    if (!l.data || !l.maker.chat_arena || (options->skip_bad_rows && !l.row_diag)) {
-        status = sbp_fail(diag, SBP_MACHINE, "out of memory for the data");
-    } else {
-        l.data->texts = true;
-        l.maker.diag = diag_of(&l);
-        status = load_files(&l);
-    }
-    sbp_arena_destroy(l.maker.chat_arena);
-    sbp_diag_destroy(l.row_diag);
-    if (status == SBP_OK)
-        *out = l.data;
-    else
-        sbp_dataset_destroy(l.data);
-    return status;
-}
-
 void sbp_dataset_destroy(sbp_dataset *data) {
     if (!data)
         return;
-    free(data->tokens);
-    free(data->labels);
-    free(data->docs);
-    for (int32_t k = 0; k < SBP_DATA_COLUMNS; k++)
-        free(data->columns[k]);
-    for (int32_t k = 0; k < SBP_DATA_NUMBERS; k++)
-        free(data->numbers[k]);
-    free(data->rows);
-    free(data->groups);
+    sbp_arrays_close(&data->arrays);
+    free(data->row_docs);
+    free(data->packed_rows);
+    sbp_arena_destroy(data->arena);
     free(data);
+}
+
+void sbp_dataset_release(const sbp_dataset *data) {
+    sbp_arrays_release(&data->arrays);
 }
 
 int64_t sbp_dataset_row_tokens(const sbp_dataset *data, int64_t row) {
     int64_t tokens = 0;
     for (int64_t d = data->rows[row]; d < data->rows[row + 1]; d++)
-        tokens += data->docs[d].count;
+        tokens += data->docs[sbp_dataset_doc_at(data, d)].count;
     return tokens;
 }
 

@@ -1,4 +1,4 @@
-/* dataset.h: all rows of some files as tokens in memory, and the order in which steps take them.
+/* dataset.h: all rows of some files as tokens, in memory or mapped, and the order in which steps take them.
  *
  * A row of data becomes one document (several when an overlong one is split), or those of a preference, which
  * belong together: such a row is used whole or not at all. The label of a position is the
@@ -13,12 +13,17 @@
  * what is sorted, by their number in place of a row's, their rows in the order of the file, and a step takes
  * as many whole groups as have at most so many rows or tokens (at least one).
  *
- * Memory: 8 bytes per token, and 8 for each number that rows have per token. Threads: a loaded dataset is
- * constant; a sampler belongs to one thread.
+ * Making it is the work of load.c (threads), cache.h (on disk) and dataset.c (what becomes of documents).
+ *
+ * Memory: 8 bytes per token, 32 per document, 8 per row, 8 more where there are groups, and 8 for each number
+ * that rows have per token or document; of mapped files where there is a cache. A sampler: 8 bytes per row, 8
+ * more and 16 per group where there are groups. Threads: a loaded dataset is constant; a sampler belongs to
+ * one thread.
  */
 #ifndef SBP_RUNTIME_DATA_DATASET_H
 #define SBP_RUNTIME_DATA_DATASET_H
 
+#include "runtime/data/arrays.h"
 #include "runtime/data/fit.h"
 #include "runtime/data/source/source.h"
 
@@ -33,7 +38,7 @@ typedef enum sbp_rows_wanted {
 typedef struct sbp_dataset_options {
     const char *const *files;
     int32_t file_count;
-    sbp_columns columns; /* names that they have otherwise */
+    sbp_columns columns;            /* names that they have otherwise */
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
     sbp_rows_wanted rows;
     sbp_loss_on loss_on;
@@ -44,14 +49,22 @@ typedef struct sbp_dataset_options {
     const char *eos;              /* of texts, in place of the tokenizer's; NULL: that */
     const sbp_chat_options *chat; /* NULL: there is no template for conversations */
     bool skip_bad_rows;           /* a row that is wrong is left out, with a warning, and counted */
+    int32_t threads;              /* that tokenize; 0: this one */
+    const char *cache;            /* directory of caches (cache.h); NULL: the data stay in memory */
+    int64_t cache_from_bytes;     /* of files, from which on there is one */
+    uint64_t settings_hash;       /* of what else decides what tokens come out: the tokenizer */
+    /* Told now and then, NULL: nobody: share of the files that was read, 0 to 1. */
+    void (*progress)(void *user, double share);
+    void *progress_user;
 } sbp_dataset_options;
 
+/* 32 bytes: there may be many millions, in files. */
 typedef struct sbp_doc {
-    int64_t first, count; /* tokens */
-    int64_t labels;       /* counted ones, positions 1 .. count - 1 */
-    int64_t row;          /* of the files, all rows counted from 0 */
-    const char *part;
-    uint32_t columns, numbers; /* which of the data's it has, by bit */
+    int64_t first;         /* token */
+    int64_t row;           /* of the files, all rows counted from 0 */
+    int32_t count, labels; /* tokens; counted labels, positions 1 .. count - 1 */
+    uint8_t part, columns; /* sbp_doc_part; which of the data's columns and numbers it has, by bit */
+    uint16_t numbers;
 } sbp_doc;
 
 enum { SBP_DATA_COLUMNS = 8, SBP_DATA_NUMBERS = 16 };
@@ -68,24 +81,43 @@ typedef struct sbp_dataset {
     int64_t column_capacity[SBP_DATA_COLUMNS], number_capacity[SBP_DATA_NUMBERS];
     sbp_doc *docs;
     int64_t doc_count, doc_capacity;
-    int64_t *rows; /* [row_count + 1]: first document of each row that is used */
+    int64_t *rows; /* [row_count + 1]: first document of each row that is used: by sbp_dataset_doc_at */
+    int64_t *row_docs,
+        *packed_rows; /* of data that were packed: documents in the order of rows; NULL: their own */
     int64_t row_count, row_capacity;
     uint64_t *groups; /* [row_count]: neighbours with the same key are a group, 0 alone; NULL: none has one */
     int64_t group_capacity;
-    bool texts; /* every row is a single document, with what is trained on */
+    bool grouped; /* there are groups */
+    bool texts;   /* every row is a single document, with what is trained on */
     int64_t label_count;
     int64_t longest;    /* tokens of the longest document, or of documents that belong together */
     int64_t read_count; /* rows in the files */
     int64_t dropped, truncated, split, empty, bad;
-    uint64_t hash; /* of everything above */
+    int64_t greatest_id; /* of tokens and labels */
+    uint64_t hash;       /* of tokens, labels, numbers, groups, and where rows and documents begin */
+    sbp_arrays arrays;   /* where the arrays above are */
+    sbp_arena *arena;    /* of names */
 } sbp_dataset;
+
+/* "text", "completion", "chosen", "rejected" or "prompt". */
+const char *sbp_doc_part(const sbp_doc *doc);
 
 /* Reads, tokenizes and checks all files. Notes say what was left out or cut. SBP_INPUT names file and line of
  * what is wrong; also when there is no row. */
 sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options,
                             sbp_dataset **out) SBP_CHECKED;
+/* Makes rows of several documents that have at most `most` tokens together, as TRL's packing "bfd"
+ * (packed.c); a step then takes such rows. Rows of several documents that belong together are not for this,
+ * and what was known of groups is gone. */
+sbp_status sbp_dataset_pack(sbp_diag *diag, sbp_dataset *data, int64_t most) SBP_CHECKED;
+/* Document number `at` in the order of rows. */
+static inline int64_t sbp_dataset_doc_at(const sbp_dataset *data, int64_t at) {
+    return data->row_docs ? data->row_docs[at] : at;
+}
 /* NULL is allowed. */
 void sbp_dataset_destroy(sbp_dataset *data);
+/* Gives pages of files that were touched back to the system. */
+void sbp_dataset_release(const sbp_dataset *data);
 /* Tokens of all documents of a row. */
 int64_t sbp_dataset_row_tokens(const sbp_dataset *data, int64_t row);
 /* Whether a row is the first of its group; of rows that stand alone each is. */
@@ -104,6 +136,7 @@ typedef struct sbp_sampler {
     int64_t group_count;
     void *keys;          /* of groups, while they are sorted */
     int64_t order_epoch; /* -1: none yet */
+    int64_t taken;       /* rows since pages of the data were released */
 } sbp_sampler;
 
 sbp_status sbp_sampler_init(sbp_sampler *sampler, sbp_diag *diag, const sbp_dataset *data, uint64_t seed,

@@ -33,7 +33,7 @@ static bool is_prompt(const sbp_document *d) {
     return strcmp(d->part, "prompt") == 0;
 }
 
-static sbp_fit cut(sbp_documents *d, int64_t room) {
+static sbp_fit cut(sbp_documents *d, int64_t room, bool keep_unlabelled) {
     int64_t share = room / d->count;
     sbp_fit fit = SBP_FIT_WHOLE;
     for (int32_t i = 0; i < d->count; i++) {
@@ -46,7 +46,7 @@ static sbp_fit cut(sbp_documents *d, int64_t room) {
             one->prompt = one->prompt < share ? one->prompt : share;
             fit = SBP_FIT_CUT;
         }
-        if (!pair && !is_prompt(one) && !has_label(one))
+        if (!pair && !is_prompt(one) && !keep_unlabelled && !has_label(one))
             return SBP_FIT_CUT_AWAY;
     }
     return fit;
@@ -76,8 +76,8 @@ sbp_fit sbp_documents_fit(sbp_arena *arena, sbp_documents *d, int64_t room, sbp_
     int64_t tokens = sbp_documents_tokens(d);
     if (tokens == 0)
         return SBP_FIT_EMPTY;
-    if (room > 0 && overlong == SBP_OVERLONG_TRUNCATE)
-        return cut(d, room);
+    if (room > 0 && (overlong == SBP_OVERLONG_TRUNCATE || overlong == SBP_OVERLONG_CUT))
+        return cut(d, room, overlong == SBP_OVERLONG_CUT);
     if (room == 0 || tokens <= room)
         return SBP_FIT_WHOLE;
     return overlong == SBP_OVERLONG_SPLIT  ? split(arena, d, room)

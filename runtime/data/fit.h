@@ -17,6 +17,7 @@
 typedef enum sbp_overlong {
     SBP_OVERLONG_ERROR,
     SBP_OVERLONG_TRUNCATE, /* keep the first tokens; rows without a label are then left out */
+    SBP_OVERLONG_CUT,      /* keep the first tokens, and single documents without a label too */
     SBP_OVERLONG_SPLIT,    /* pieces of the greatest length, each a document */
     SBP_OVERLONG_DROP      /* leave the row out */
 } sbp_overlong;

@@ -107,9 +107,10 @@ static int64_t count_docs(const sbp_dataset *data, const int64_t *rows, int64_t 
 static int64_t make_items(sbp_packer *p, const sbp_dataset *data, const int64_t *rows, int64_t row_count) {
     int64_t items = 0;
     for (int64_t r = 0; r < row_count; r++)
-        for (int64_t d = data->rows[rows[r]], first = d; d < data->rows[rows[r] + 1]; d++) {
+        for (int64_t k = data->rows[rows[r]], first = k; k < data->rows[rows[r] + 1]; k++) {
+            int64_t d = sbp_dataset_doc_at(data, k);
             bool joins =
-                d > first ? p->units || p->rollouts : p->rollouts && !sbp_dataset_begins_group(data, rows[r]);
+                k > first ? p->units || p->rollouts : p->rollouts && !sbp_dataset_begins_group(data, rows[r]);
             if (!joins)
                 p->items[items++] = (sbp_pack_item){.doc = d};
             p->items[items - 1].docs++;

@@ -83,6 +83,9 @@ sbp_status sbp_packer_columns(sbp_packer *packer, sbp_diag *diag, const sbp_data
 bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_count, const char *name,
                     double *out);
 
+/* Whether a program wants the documents of a row, or the rows of a group, in one micro-batch: such rows are
+ * not for sbp_dataset_pack. */
+bool sbp_pack_keeps_rows(const sbp_program *program);
 /* What rows a program wants, by what it asks for. */
 sbp_rows_wanted sbp_pack_rows_wanted(const sbp_program *program);
 /* SBP_INPUT when a document lacks a number that the program reads and does not ask about with "has.". */

@@ -183,7 +183,7 @@ static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
     if (f->source == DOC_LABELS)
         all = (double)doc->labels;
     else if (f->source == IN_PART)
-        all = strcmp(doc->part, f->name + strlen("in.")) == 0;
+        all = strcmp(sbp_doc_part(doc), f->name + strlen("in.")) == 0;
     else if (f->source == HAS)
         all = has_column(doc, b) || has_number(doc, b);
     else if (has_column(doc, b))
@@ -203,7 +203,7 @@ static void fill_group(const filling *f, double *out) {
         const sbp_doc *doc = &f->data->docs[f->part->docs[k]];
         if (k == 0 || !f->part->by_unit || doc->row != doc[-1].row)
             out[++unit] = 0;
-        bool is_part = !dot || strcmp(doc->part, dot + 1) == 0;
+        bool is_part = !dot || strcmp(sbp_doc_part(doc), dot + 1) == 0;
         if (is_part && number >= 0 && (doc->numbers >> number & 1))
             out[unit] = f->data->numbers[number][doc - f->data->docs];
     }
@@ -264,13 +264,13 @@ bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_co
         sum += strcmp(name, "units") == 0;
         sum += strcmp(name, "groups") == 0 && sbp_dataset_begins_group(data, row);
         for (int64_t d = data->rows[row]; d < data->rows[row + 1]; d++) {
-            const sbp_doc *doc = &data->docs[d];
+            const sbp_doc *doc = &data->docs[sbp_dataset_doc_at(data, d)];
             if (strcmp(name, "longest") == 0)
                 sum = doc->count > sum ? doc->count : sum;
             else if (strcmp(name, "docs") == 0)
                 sum++;
             else if (strcmp(name, "labels") == 0 ||
-                     (begins(name, "labels.") && strcmp(doc->part, name + strlen("labels.")) == 0))
+                     (begins(name, "labels.") && strcmp(sbp_doc_part(doc), name + strlen("labels.")) == 0))
                 sum += doc->labels;
         }
     }
@@ -296,6 +296,10 @@ static size_t number_length(const sbp_program *program, const sbp_row_input *inp
     if (input->kind != SBP_ROW_COLUMN || (of != COLUMN && of != OF_PART))
         return 0;
     return dot ? (size_t)(dot - input->column) : strlen(input->column);
+}
+
+bool sbp_pack_keeps_rows(const sbp_program *program) {
+    return asks_for(program, "unit") || asks_for(program, "group");
 }
 
 sbp_rows_wanted sbp_pack_rows_wanted(const sbp_program *program) {
@@ -358,7 +362,7 @@ sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag, const
             const sbp_doc *doc = &data->docs[d];
             bool there = (column >= 0 && (doc->columns >> column & 1)) ||
                          (number >= 0 && (doc->numbers >> number & 1));
-            if (!there && (!part || strcmp(doc->part, part) == 0))
+            if (!there && (!part || strcmp(sbp_doc_part(doc), part) == 0))
                 return sbp_fail(diag, SBP_INPUT,
                                 "data row %lld (from 1): '%s' is missing; the objective of the plan reads it",
                                 (long long)doc->row + 1, key_of(name, length, part));

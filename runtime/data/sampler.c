@@ -1,22 +1,62 @@
 /* sampler.c: which rows each step takes. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ir/rowkernel.h"
 #include "runtime/data/dataset.h"
 
+enum { RELEASE_ROWS = 1 << 14 };
+
+/* As long as an element of the order, in whose memory the keys lie. */
 typedef struct shuffle_key {
-    uint32_t k0, k1;
-    int64_t row;
+    uint32_t k0, row;
 } shuffle_key;
 
-static int compare_keys(const void *a, const void *b) {
+typedef struct shuffle_numbers {
+    uint32_t key[2], epoch;
+} shuffle_numbers;
+
+static uint32_t draw(const shuffle_numbers *s, uint32_t row, uint32_t which) {
+    const uint32_t counter[4] = {row, 0, s->epoch, which};
+    return sbp_philox(counter, s->key);
+}
+
+/* The second number is needed where the first ones are equal only: once in some thousand rows. */
+static int compare_keys(const void *a, const void *b, void *user) {
     const shuffle_key *x = a, *y = b;
     if (x->k0 != y->k0)
         return x->k0 < y->k0 ? -1 : 1;
-    if (x->k1 != y->k1)
-        return x->k1 < y->k1 ? -1 : 1;
+    uint32_t p = draw(user, x->row, 1), q = draw(user, y->row, 1);
+    if (p != q)
+        return p < q ? -1 : 1;
     return x->row < y->row ? -1 : x->row > y->row;
+}
+
+/* In place, as there may be many: into 256 parts by the first byte, each of which is then sorted. */
+static void sort_keys(shuffle_key *keys, int64_t count, shuffle_numbers *s) {
+    int64_t at[256] = {0}, ends[256], sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        at[keys[i].k0 >> 24]++;
+    for (int part = 0; part < 256; part++) {
+        int64_t size = at[part];
+        at[part] = sum;
+        ends[part] = sum += size;
+    }
+    for (int part = 0; part < 256; part++)
+        while (at[part] < ends[part]) {
+            shuffle_key key = keys[at[part]];
+            int home = (int)(key.k0 >> 24);
+            if (home != part) {
+                keys[at[part]] = keys[at[home]];
+                keys[at[home]] = key;
+            }
+            at[home]++;
+        }
+    for (int part = 0; part < 256; part++) {
+        int64_t first = part ? ends[part - 1] : 0;
+        qsort_r(keys + first, (size_t)(ends[part] - first), sizeof *keys, compare_keys, s);
+    }
 }
 
 /* Groups instead of rows, where there are any: sorted elsewhere, as rows may overtake their groups. */
@@ -33,23 +73,16 @@ static void make_order(sbp_sampler *s, int64_t epoch) {
         return;
     int64_t n = s->firsts ? s->group_count : s->data->row_count;
     shuffle_key *keys = (shuffle_key *)(void *)(s->firsts ? s->keys : s->order);
-    const uint32_t key[2] = {(uint32_t)s->seed, (uint32_t)(s->seed >> 32)};
-    for (int64_t r = n - 1; r >= 0; r--) {
-        uint32_t counter[4] = {(uint32_t)r, (uint32_t)((uint64_t)r >> 32), (uint32_t)epoch, 0};
-        keys[r] = (shuffle_key){.row = r};
-        if (!s->shuffle)
-            continue;
-        keys[r].k0 = sbp_philox(counter, key);
-        counter[3] = 1;
-        keys[r].k1 = sbp_philox(counter, key);
-    }
+    shuffle_numbers drawn = {{(uint32_t)s->seed, (uint32_t)(s->seed >> 32)}, (uint32_t)epoch};
+    for (int64_t r = 0; r < n; r++)
+        keys[r] = (shuffle_key){s->shuffle ? draw(&drawn, (uint32_t)r, 0) : 0, (uint32_t)r};
     if (s->shuffle)
-        qsort(keys, (size_t)n, sizeof *keys, compare_keys);
+        sort_keys(keys, n, &drawn);
     if (s->firsts)
         spread_groups(s, keys);
     for (int64_t r = 0; r < n && !s->firsts; r++) {
-        int64_t row = keys[r].row; /* order[r] lies before keys[r + 1] */
-        s->order[r] = row;
+        int64_t row = keys[r].row;
+        memcpy(&keys[r], &row, sizeof row);
     }
     s->order_epoch = epoch;
 }
@@ -78,7 +111,10 @@ sbp_status sbp_sampler_init(sbp_sampler *s, sbp_diag *diag, const sbp_dataset *d
                        .batch_rows = batch_rows,
                        .batch_tokens = batch_tokens,
                        .order_epoch = -1};
-    s->order = sbp_malloc((size_t)data->row_count * sizeof(shuffle_key));
+    if (data->row_count > UINT32_MAX)
+        return sbp_fail(diag, SBP_INPUT, "%lld rows are more than can be shuffled",
+                        (long long)data->row_count);
+    s->order = sbp_malloc((size_t)data->row_count * sizeof *s->order);
     if (s->order && (!data->groups || find_groups(s)))
         return SBP_OK;
     sbp_sampler_close(s);
@@ -128,6 +164,11 @@ const int64_t *sbp_sampler_next(sbp_sampler *s, int64_t *count) {
     make_order(s, s->epoch);
     *count = step_rows(s, s->at);
     s->at += *count;
+    s->taken += *count;
+    if (s->taken >= RELEASE_ROWS) { /* what steps before have touched of files */
+        sbp_dataset_release(s->data);
+        s->taken = 0;
+    }
     return s->order + s->at - *count;
 }
 

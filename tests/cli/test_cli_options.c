@@ -95,7 +95,7 @@ static void test_what_is_not_built(void **state) {
     "--save_total_limit 1 --seed 3 --dataset_text_field text --completion_only_loss false "                  \
     "--assistant_only_loss false --train_sampling_strategy sequential --eval_steps 1 "                       \
     "--resume_from_checkpoint false --overwrite_output_dir true "                                            \
-    "--chat_template_path tests/golden/chat/chatml.jinja --eos_token '</s>' "                                \
+    "--packing true --chat_template_path tests/golden/chat/chatml.jinja --eos_token '</s>' "                 \
     "--importance_sampling_level token "
 
 static void test_names_of_trl(void **state) {
@@ -112,7 +112,7 @@ static void test_names_of_trl(void **state) {
         }
     }
     cli_ok(f, "$R $S --data " DATA " --eval " DATA " " TRL_NAMES
-              "--logging_steps 1 --report_to none --packing false --gradient_accumulation_steps 1 "
+              "--logging_steps 1 --report_to none --gradient_accumulation_steps 1 "
               "--padding_free false --logging_first_step true --push_to_hub false");
     const sbp_json *run = cli_json(f, "o/run.json"), *options = sbp_json_member(run, "options");
     const sbp_json *compiled = sbp_json_member(sbp_json_member(run, "compiled"), "options");

@@ -259,6 +259,13 @@ static void test_pairs_without_room(void **state) {
     assert_non_null(strstr(cli_text(f, "err"), "1 of 2 rows left out: too long"));
     cli_ok(f, "$R $D/p --data $D/data --out none --steps 1 --overlong truncate");
     assert_non_null(strstr(cli_text(f, "err"), "1 of 2 rows cut to the greatest length"));
+    cli_fails(f, 2, "--packing bfd is for single texts",
+              "$R $D/p --data $D/data --out none --steps 1 --overlong drop --packing bfd");
+    for (int start = 0; start < 2; start++) {
+        cli_ok(f, "$R $D/p --data $D/data --out none --steps 1 --overlong drop --data-cache $D/cache");
+        assert_true((strstr(cli_text(f, "err"), "tokens are kept in") != NULL) == (start == 0));
+        assert_non_null(strstr(cli_text(f, "err"), "1 of 2 rows left out: too long"));
+    }
     cli_ok(f, "$C compile " MODEL " -o $D/p --objective dpo --seq-len 6");
     cli_ok(f,
            "$R $D/p --data $D/data --out none --steps 1 --overlong truncate"); /* 3 tokens each: all prompt */

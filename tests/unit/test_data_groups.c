@@ -101,8 +101,7 @@ static void test_groups_of_one(void **state) {
         assert_ok(f, sbp_sampler_init(&s, f->diag, d, 42, true, 7, 0));
         check_epoch(&s, groups, MOST, k ? alone : grouped);
         sbp_sampler_close(&s);
-        free(d->groups);
-        d->groups = NULL;
+        d->groups = NULL; /* the memory is of d->arrays */
     }
     assert_memory_equal(grouped, alone, sizeof alone);
     sbp_dataset_destroy(d);

@@ -115,7 +115,7 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {4, "--chunk 8", "--chunk is an option of sbpc compile"},
         {4, "--per_device_train_batch_size 8", "--batch-size counts all rows of an optimizer step"},
         {4, "--warmup_ratio 0.1", "--warmup below 1"},
-        {4, "--packing true", "documents are always packed"},
+        {4, "--packing wrapped", "--packing: found 'wrapped', expected none or bfd"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         sbp_options *o;

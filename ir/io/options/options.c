@@ -476,6 +476,11 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
         return sbp_fail(diag, SBP_USAGE, "%s: %s is not built yet", s->where, shown(o, s, s->key));
     if (t->alias)
         return assign_alias(o, diag, s, t->index, t->alias, text);
+    const char *at = option->aliases, *name;
+    size_t n;
+    while (next_alias(&at, &name, &n)) /* TRL's word for it may be ours, with other values */
+        if (same_name(name, n, option->name, strlen(option->name)))
+            text = map_value(o->arena, name + n, text);
     return put(o, diag, s, t->index, text);
 }
 

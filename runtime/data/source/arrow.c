@@ -223,5 +223,14 @@ static void arrow_close(sbp_source *s) {
         sbp_arrow_close(s->state);
 }
 
-const sbp_format sbp_format_arrow = {
-    .name = "Arrow", .by_position = true, .open = arrow_open, .next = arrow_next, .close = arrow_close};
+static double arrow_share(const sbp_source *s) {
+    const sbp_arrow_state *state = s->state;
+    return s->size > 0 ? (double)state->at / (double)s->size : 0;
+}
+
+const sbp_format sbp_format_arrow = {.share = arrow_share,
+                                     .name = "Arrow",
+                                     .by_position = true,
+                                     .open = arrow_open,
+                                     .next = arrow_next,
+                                     .close = arrow_close};

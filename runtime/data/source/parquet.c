@@ -238,7 +238,13 @@ static sbp_status parquet_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, 
     return SBP_OK;
 }
 
-const sbp_format sbp_format_parquet = {.name = "Parquet",
+static double parquet_share(const sbp_source *s) {
+    const parquet_state *p = s->state;
+    return p->meta.rows > 0 ? (double)s->rows / (double)p->meta.rows : 0;
+}
+
+const sbp_format sbp_format_parquet = {.share = parquet_share,
+                                       .name = "Parquet",
                                        .by_position = true,
                                        .open = parquet_open,
                                        .next = parquet_next,

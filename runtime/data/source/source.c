@@ -196,6 +196,13 @@ void sbp_source_close(sbp_source *s) {
     free(s);
 }
 
+double sbp_source_share(const sbp_source *s) {
+    if (s->format->share)
+        return s->format->share(s);
+    int64_t at = s->stream && s->stream->owns_fd && s->size > 0 ? lseek(s->stream->fd, 0, SEEK_CUR) : 0;
+    return at > 0 ? (double)at / (double)s->size : 0;
+}
+
 const char *sbp_source_format(const sbp_source *s) {
     return s->format->name;
 }

@@ -39,6 +39,8 @@ sbp_status sbp_source_open(sbp_diag *diag, const char *path, sbp_source **out) S
 void sbp_source_close(sbp_source *source);
 /* "JSON lines", "Parquet" ...; for messages. */
 const char *sbp_source_format(const sbp_source *source);
+/* Share of the file that was read, 0 to 1; 0 where it is not known. */
+double sbp_source_share(const sbp_source *source);
 /* The next record, in the arena; *end: there is none. Needs no guard. */
 sbp_status sbp_source_read(sbp_source *source, sbp_arena *arena, sbp_diag *diag, sbp_record *out,
                            bool *end) SBP_CHECKED;

@@ -12,6 +12,7 @@ typedef struct sbp_format {
     sbp_status (*open)(sbp_source *source, sbp_diag *diag);
     sbp_status (*next)(sbp_source *source, sbp_arena *arena, sbp_diag *diag, sbp_record *out, bool *end);
     void (*close)(sbp_source *source);
+    double (*share)(const sbp_source *source); /* NULL: by the position in the file */
 } sbp_format;
 
 extern const sbp_format sbp_format_lines, sbp_format_array, sbp_format_csv, sbp_format_parquet,
