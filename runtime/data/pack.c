@@ -109,9 +109,9 @@ static int64_t make_items(sbp_packer *p, const sbp_dataset *data, const int64_t 
     for (int64_t r = 0; r < row_count; r++)
         for (int64_t k = data->rows[rows[r]], first = k; k < data->rows[rows[r] + 1]; k++) {
             int64_t d = sbp_dataset_doc_at(data, k);
-            bool joins =
-                k > first ? p->units || p->rollouts : p->rollouts && !sbp_dataset_begins_group(data, rows[r]);
-            if (!joins)
+            bool begins = k == first ? !p->rollouts || sbp_dataset_begins_group(data, rows[r])
+                                     : !p->units && !p->rollouts;
+            if (begins || items == 0)
                 p->items[items++] = (sbp_pack_item){.doc = d};
             p->items[items - 1].docs++;
             p->items[items - 1].length += data->docs[d].count;

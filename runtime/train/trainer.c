@@ -229,6 +229,7 @@ typedef struct scoring {
     double *logps;     /* of the counted labels of the documents at hand, in order */
     int64_t first_doc; /* the first of them */
     int64_t *logps_at; /* [documents at hand + 1] */
+    int64_t *rows;     /* of the window */
 } scoring;
 
 /* Log-probabilities of a micro-batch to their documents. */
@@ -266,10 +267,10 @@ static sbp_status visit_scores(const scoring *s, int64_t end) {
 /* Rows [first, end) of the data, which have documents [s->first_doc, last). */
 static sbp_status score_window(scoring *s, int64_t first, int64_t end, int64_t last) {
     sbp_trainer *t = s->t;
-    int64_t rows[SCORE_ROWS], labels = 0;
+    int64_t labels = 0;
     for (int64_t r = first; r < end; r++)
-        rows[r - first] = r;
-    SBP_TRY(sbp_packer_pack(&t->packer, s->diag, s->data, rows, end - first));
+        s->rows[r - first] = r;
+    SBP_TRY(sbp_packer_pack(&t->packer, s->diag, s->data, s->rows, end - first));
     for (int64_t d = s->first_doc; s->visit && d < last; d++) {
         s->logps_at[d - s->first_doc] = labels;
         labels += s->data->docs[d].labels;
@@ -284,23 +285,34 @@ static sbp_status score_window(scoring *s, int64_t first, int64_t end, int64_t l
     return s->visit ? visit_scores(s, last) : SBP_OK;
 }
 
+/* Where a window ends that begins with row `first`: no group of rows is parted. */
+static int64_t window_end(const sbp_dataset *data, int64_t first) {
+    int64_t end = first + SCORE_ROWS < data->row_count ? first + SCORE_ROWS : data->row_count;
+    while (end < data->row_count && !sbp_dataset_begins_group(data, end))
+        end++;
+    return end;
+}
+
 static sbp_status score_rows(scoring *s) {
     const sbp_dataset *data = s->data;
-    for (int64_t first = 0; first < data->row_count; first += SCORE_ROWS) {
-        int64_t end = first + SCORE_ROWS < data->row_count ? first + SCORE_ROWS : data->row_count;
+    for (int64_t first = 0, end; first < data->row_count; first = end) {
+        end = window_end(data, first);
         int64_t last = data->rows[end], labels = 1;
         s->first_doc = data->rows[first];
         for (int64_t d = s->first_doc; d < last; d++)
             labels += data->docs[d].labels;
+        s->rows = sbp_malloc((size_t)(end - first) * sizeof *s->rows);
         if (s->visit) {
             s->logps = sbp_malloc((size_t)labels * sizeof *s->logps);
             s->logps_at = sbp_malloc((size_t)(last - s->first_doc) * sizeof *s->logps_at);
         }
-        sbp_status status = !s->visit || (s->logps && s->logps_at)
+        sbp_status status = s->rows && (!s->visit || (s->logps && s->logps_at))
                                 ? score_window(s, first, end, last)
                                 : sbp_fail(s->diag, SBP_MACHINE, "out of memory for scores");
+        free(s->rows);
         free(s->logps);
         free(s->logps_at);
+        s->rows = NULL;
         s->logps = NULL;
         s->logps_at = NULL;
         SBP_TRY(status);

@@ -2,7 +2,7 @@
  * in one micro-batch, where a program asks for groups. */
 #include "tests/unit/io_testing.h"
 
-#include "runtime/data/pack.h"
+#include "tests/unit/pack_testing.h"
 
 enum { MOST = 120 };
 
@@ -110,14 +110,6 @@ static void test_groups_of_one(void **state) {
 /* ---- packing --------------------------------------------------------------------------------------------
  */
 
-static const int32_t *ints(const sbp_packer *p, const char *name) {
-    for (int32_t c = 0; c < p->column_count; c++)
-        if (strcmp(p->columns[c].name, name) == 0)
-            return p->columns[c].data;
-    fail_msg("no column %s", name);
-    return NULL;
-}
-
 /* A program that asks for the group of each row has groups whole in a micro-batch, numbered as they come. */
 static void test_groups_as_units(void **state) {
     io_fixture *f = *state;
@@ -188,6 +180,27 @@ static void test_groups_as_units(void **state) {
     sbp_dataset_destroy(d);
 }
 
+/* Rows that begin in the middle of a group are what is there of it. */
+static void test_the_rest_of_a_group(void **state) {
+    io_fixture *f = *state;
+    sbp_buffer buffers[] = {{.name = "group", .rows = sbp_extent_symbol(SBP_T, 1), .cols = 1}};
+    sbp_row_input inputs[] = {{.kind = SBP_ROW_COLUMN, .buffer = 0, .column = "group"}};
+    sbp_program program = {
+        .t_max = 20, .buffers = buffers, .buffer_count = 1, .row_inputs = inputs, .row_input_count = 1};
+    sbp_dataset *d = load(f, (int[]){1, 1, 1, 2}, (int[]){2, 2, 2, 2}, 4);
+    sbp_packer p;
+    sbp_packer_init(&p, 20, &program);
+    assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){1, 2, 3}, 3));
+    assert_int_equal(p.part_count, 1);
+    assert_int_equal(p.parts[0].count, 3);
+    assert_int_equal(p.parts[0].groups, 2);
+    assert_int_equal(p.parts[0].docs[0], 1);
+    assert_ok(f, sbp_packer_columns(&p, f->diag, d, &p.parts[0]));
+    assert_memory_equal(ints(&p, "group"), ((const int32_t[]){0, 0, 0, 0, 0, 0, 1, 1, 1}), 36);
+    sbp_packer_close(&p);
+    sbp_dataset_destroy(d);
+}
+
 static void test_groups_come_from_prompts(void **state) {
     io_fixture *f = *state;
     static const char rows[] = "{\"prompt_ids\": [1, 2], \"completion_ids\": [3], \"reward\": 0}\n"
@@ -235,6 +248,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_groups_are_not_parted, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_groups_of_one, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_groups_as_units, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_rest_of_a_group, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_groups_come_from_prompts, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),
     };

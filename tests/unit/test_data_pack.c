@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "runtime/data/pack.h"
+#include "tests/unit/pack_testing.h"
 
 /* A file of rows with input_ids of these lengths; row r holds ids r*20 + i, every third label is masked. */
 static void put_rows(io_fixture *f, const int *lengths, int count) {
@@ -272,14 +272,6 @@ static void test_packing_invariants(void **state) {
         sbp_packer_close(&p);
         sbp_dataset_destroy(d);
     }
-}
-
-static const int32_t *ints(const sbp_packer *p, const char *name) {
-    for (int32_t c = 0; c < p->column_count; c++)
-        if (strcmp(p->columns[c].name, name) == 0)
-            return p->columns[c].data;
-    fail_msg("no column %s", name);
-    return NULL;
 }
 
 static void test_columns(void **state) {
