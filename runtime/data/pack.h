@@ -23,7 +23,8 @@
  *   scalars    of the whole step, at least 1: labels, those that count; labels.PART, those of documents of
  *              that part; docs; units, rows of data; groups; longest, tokens of the longest document
  *
- * Memory: 8 bytes per row for each column, for the longest micro-batch so far. Threads: one thread at a time.
+ * Memory: 4 bytes per row for each column, 8 for numbers beside documents, for the longest micro-batch so far.
+ * Threads: one thread at a time.
  */
 #ifndef SBP_RUNTIME_DATA_PACK_H
 #define SBP_RUNTIME_DATA_PACK_H

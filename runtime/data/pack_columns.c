@@ -194,6 +194,12 @@ static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
         out[i] = !values ? all : i + 1 < doc->count ? values[i + 1] : 0;
 }
 
+/* Whether document k of the micro-batch is the first of its row of data. */
+static bool begins_unit(const filling *f, int64_t k) {
+    const sbp_doc *docs = f->data->docs;
+    return k == 0 || docs[f->part->docs[k]].row != docs[f->part->docs[k - 1]].row;
+}
+
 /* "ref_logps_sum.chosen" */
 static void fill_group(const filling *f, double *out) {
     const char *dot = strrchr(f->name, '.');
@@ -201,7 +207,7 @@ static void fill_group(const filling *f, double *out) {
     int32_t number = find(f->data->number_names, f->data->number_count, f->name, length);
     for (int64_t k = 0, unit = -1; k < f->part->count; k++) {
         const sbp_doc *doc = &f->data->docs[f->part->docs[k]];
-        if (k == 0 || !f->part->by_unit || doc->row != doc[-1].row)
+        if (!f->part->by_unit || begins_unit(f, k))
             out[++unit] = 0;
         bool is_part = !dot || strcmp(sbp_doc_part(doc), dot + 1) == 0;
         if (is_part && number >= 0 && (doc->numbers >> number & 1))
@@ -218,7 +224,7 @@ static void fill(const filling *f, sbp_dtype dtype, void *memory) {
     for (int64_t k = 0; k < f->part->count; k++) {
         int64_t number = f->part->docs[k], row = f->source == GROUP ? row_of(f->data, number) : 0;
         const sbp_doc *doc = &f->data->docs[number];
-        at.unit += k == 0 || doc->row != f->data->docs[f->part->docs[k - 1]].row;
+        at.unit += begins_unit(f, k);
         bool begins = number == f->data->rows[row] && sbp_dataset_begins_group(f->data, row);
         at.group += k == 0 || begins;
         if (dtype == SBP_F64)
@@ -231,6 +237,14 @@ static void fill(const filling *f, sbp_dtype dtype, void *memory) {
     }
 }
 
+/* An earlier column with the same numbers: first, shared_end and own are one. NULL: there is none. */
+static const sbp_column *twin_of(const sbp_packer *p, int32_t column, source of) {
+    for (int32_t c = 0; of == FIRST && c < column; c++)
+        if (source_of(p->columns[c].name, p->by_group[c]) == of)
+            return &p->columns[c];
+    return NULL;
+}
+
 sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *data,
                               const sbp_micro_batch *part) {
     if (p->too_many)
@@ -240,7 +254,13 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
         sbp_column *column = &p->columns[c];
         filling f = {data, part, column->name, source_of(column->name, p->by_group[c])};
         column->count = p->by_group[c] ? part->groups : part->rows;
-        if (!sbp_pack_grow(&p->memory[c], &p->row_capacity[c], column->count, sizeof(double)))
+        const sbp_column *twin = twin_of(p, c, f.source);
+        if (twin) {
+            column->data = twin->data;
+            continue;
+        }
+        if (!sbp_pack_grow(&p->memory[c], &p->row_capacity[c], column->count,
+                           (size_t)sbp_dtype_bytes(column->dtype)))
             return sbp_fail(diag, SBP_MACHINE, "out of memory for the columns of %lld rows",
                             (long long)part->rows);
         fill(&f, column->dtype, p->memory[c]);
