@@ -88,11 +88,6 @@ void sbp_objective_result(sbp_objective *objective, const char *name, sbp_value 
 /* A message about loss_type, which sticks; `known` lists what there is. */
 void sbp_objective_refuse(sbp_objective *objective, const char *objective_name, const char *known);
 
-/* a op b. Short, because formulas are. */
-static inline sbp_value sbp_objective_op(sbp_objective *objective, sbp_opcode op, sbp_value a, sbp_value b) {
-    return sbp_build2(objective->builder, op, a, b);
-}
-
 #define OBJECTIVE(name, function, ...) void function(sbp_objective *objective);
 #include "frontends/objectives/objectives.def"
 #undef OBJECTIVE
