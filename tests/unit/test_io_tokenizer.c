@@ -1,26 +1,12 @@
 /* Tokenizers against Hugging Face: ids, byte offsets and decoded text for tiny tokenizers with the pipelines
  * of real models (tests/data/tokenizers, made by make.py there), the same from GGUF files, and real ones. */
-#include "tests/unit/io_testing.h"
-
-#include "ir/io/tokenizer/tokenizer.h"
+#include "tests/unit/tokenizer_testing.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
 
 #define DATA "tests/data/tokenizers/"
 #define SHARED "../shared/"
-
-static const sbp_json *read_data(io_fixture *f, const char *path) {
-    const sbp_json *root = NULL;
-    assert_ok(f, sbp_json_read(f->arena, f->diag, path, 0, &root));
-    return root;
-}
-
-static const sbp_tokenizer *load(io_fixture *f, const char *path) {
-    const sbp_tokenizer *t = NULL;
-    assert_ok(f, sbp_tokenizer_load(f->arena, f->diag, path, &t));
-    return t;
-}
 
 /* Fails naming what differs. expected: an array of ids, with `more` ids behind them. */
 static void check_ids(const char *name, const sbp_json *text, const sbp_json *expected,

@@ -1,22 +1,8 @@
 /* Tokenizers of other formats than tokenizer.json: ids as the library gives them that defines the format
  * (tests/data/tokenizers, made by make_formats.py there); damaged files. */
-#include "tests/unit/io_testing.h"
-
-#include "ir/io/tokenizer/tokenizer.h"
+#include "tests/unit/tokenizer_testing.h"
 
 #define DATA "tests/data/tokenizers/"
-
-static const sbp_json *read_data(io_fixture *f, const char *path) {
-    const sbp_json *root = NULL;
-    assert_ok(f, sbp_json_read(f->arena, f->diag, path, 0, &root));
-    return root;
-}
-
-static const sbp_tokenizer *load(io_fixture *f, const char *path) {
-    const sbp_tokenizer *t = NULL;
-    assert_ok(f, sbp_tokenizer_load(f->arena, f->diag, path, &t));
-    return t;
-}
 
 /* Ids without those around the text, as the library of the format gives them. */
 static void other_formats_give_their_libraries_ids(void **state) {

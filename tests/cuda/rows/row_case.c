@@ -316,3 +316,28 @@ void row_same_bits(const row_case *c, const row_image *expected, const row_image
             }
     }
 }
+
+/* ---- counts ----------------------------------------------------------------------------------------- */
+
+void row_add_sectors(const sbp_ptx_counts *counts, bool vectors_only, int64_t *sectors, int64_t *least) {
+    char *text = NULL, line[256];
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    sbp_ptx_counts_print(counts, out);
+    assert_int_equal(fclose(out), 0);
+    FILE *in = fmemopen(text, size, "r");
+    assert_non_null(in);
+    while (fgets(line, sizeof line, in)) {
+        unsigned long long touched, could;
+        const char *at = strstr(line, "requests, ");
+        bool vector = strstr(line, ".global.v4") || strstr(line, ".global.v2");
+        if ((vector || !vectors_only) && at &&
+            sscanf(at, "requests, %llu sectors (least %llu)", &touched, &could) == 2) {
+            *sectors += (int64_t)touched;
+            *least += (int64_t)could;
+        }
+    }
+    (void)fclose(in);
+    free(text);
+}

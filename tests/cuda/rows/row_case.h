@@ -39,10 +39,14 @@ row_image row_run_cpu(testing *t, const row_case *c, const row_image *in, const 
 row_image row_run_ptx(testing *t, const row_case *c, const row_image *in, const kernel_set *set,
                       const sbp_ptx_options *options, bool *vector);
 
+/* Adds the sectors of 32 bytes that accesses to global memory touched, all of them or vectors' alone, and the
+ * least that could hold them. */
+void row_add_sectors(const sbp_ptx_counts *counts, bool vectors_only, int64_t *sectors, int64_t *least);
+
 /* Fails unless what stores write is within the tolerance, and all other bytes are the same. */
 void row_compare(const row_case *c, const row_image *expected, const row_image *found, const char *name);
 
-/* Fails unless what stores write has the same bits, or is NaN in both: which NaN is the processor's own. */ /* Fails unless what stores write has the same bits, or is NaN in both: which NaN is the processor's own. */
+/* Fails unless what stores write has the same bits, or is NaN in both: which NaN is the processor's own. */
 void row_same_bits(const row_case *c, const row_image *expected, const row_image *found, const char *name);
 
 #endif

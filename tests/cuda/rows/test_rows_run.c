@@ -68,29 +68,6 @@ static void add_cases(batch *b, int32_t number, int64_t rows, uint64_t seed, dou
     }
 }
 
-/* Sectors of 32 bytes that vectors in global memory touched, and the least that hold them. */
-static void add_sectors(batch *b, const sbp_ptx_counts *counts) {
-    char *text = NULL, line[256];
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    assert_non_null(out);
-    sbp_ptx_counts_print(counts, out);
-    assert_int_equal(fclose(out), 0);
-    FILE *in = fmemopen(text, size, "r");
-    assert_non_null(in);
-    while (fgets(line, sizeof line, in)) {
-        unsigned long long sectors, least;
-        const char *at = strstr(line, "requests, ");
-        if ((strstr(line, ".global.v4") || strstr(line, ".global.v2")) && at &&
-            sscanf(at, "requests, %llu sectors (least %llu)", &sectors, &least) == 2) {
-            b->sectors += (int64_t)sectors;
-            b->least += (int64_t)least;
-        }
-    }
-    (void)fclose(in);
-    free(text);
-}
-
 static void run_all(batch *b) {
     kernel_set set = kernels_compile(&b->t, b->program, "sm_80");
     for (int32_t i = 0; i < b->count; i++) {
@@ -109,7 +86,7 @@ static void run_all(batch *b) {
             row_same_bits(c, &cpu, &found, name);
             b->same_bits++;
         }
-        add_sectors(b, options.counts);
+        row_add_sectors(options.counts, true, &b->sectors, &b->least);
         sbp_ptx_counts_destroy(options.counts);
         b->vectors += vector;
         b->plain += !vector;

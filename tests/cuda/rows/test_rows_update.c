@@ -51,29 +51,6 @@ static bool is_of_update(const sbp_rowkernel *kernel) {
     return true;
 }
 
-/* Sectors that a launch touched, and the least that its requests could have. */
-static void sectors_of(const sbp_ptx_counts *counts, int64_t *sectors, int64_t *least) {
-    char *text = NULL, line[256];
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    assert_non_null(out);
-    sbp_ptx_counts_print(counts, out);
-    assert_int_equal(fclose(out), 0);
-    FILE *in = fmemopen(text, size, "r");
-    assert_non_null(in);
-    *sectors = *least = 0;
-    while (fgets(line, sizeof line, in)) {
-        unsigned long long touched, could;
-        const char *at = strstr(line, "requests, ");
-        if (at && sscanf(at, "requests, %llu sectors (least %llu)", &touched, &could) == 2) {
-            *sectors += (int64_t)touched;
-            *least += (int64_t)could;
-        }
-    }
-    (void)fclose(in);
-    free(text);
-}
-
 /* Sectors of what lies in rows of numbers; and the most that single numbers, which each warp reads or writes
  * for itself, may add. */
 static int64_t ideal_of(const row_case *c, int64_t *single) {
@@ -102,14 +79,14 @@ static void run_kernel(const format *f, const sbp_program *program, int32_t numb
     row_case c = {
         .kernel = program->kernels[number], .number = number, .rows = ROWS, .seed = 3 + (uint64_t)number};
     const sbp_ptx_options options = {.seed = 1, .counts = sbp_ptx_counts_create()};
-    int64_t sectors, least, single;
+    int64_t sectors = 0, least = 0, single;
     bool vector = false;
     for (int i = 0; i < SBP_ROWKERNEL_MAX_SCALARS; i++)
         c.scalars[i] = 0.25;
     row_image in = row_image_make(&t, &c), found = row_run_ptx(&t, &c, &in, set, &options, &vector);
     row_image cpu = row_run_cpu(&t, &c, &in, program);
     row_same_bits(&c, &cpu, &found, f->name);
-    sectors_of(options.counts, &sectors, &least);
+    row_add_sectors(options.counts, false, &sectors, &least);
     sbp_ptx_counts_destroy(options.counts);
     int64_t ideal = ideal_of(&c, &single);
     printf("  %-32s %-24s n %5lld: %lld sectors, %lld of rows\n", f->name, c.kernel->name,
