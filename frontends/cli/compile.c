@@ -300,6 +300,15 @@ static sbp_status check_saved_names(const sbp_compilation *c) {
     return SBP_OK;
 }
 
+/* Sizes and schedule of the estimate, and a module to work on. */
+static void prepare_passes(sbp_compilation *c) {
+    sbp_pipeline *p = &c->pipeline;
+    p->options.t_max = c->estimate.t_max;
+    p->options.schedule = c->estimate.schedule;
+    p->options.list_keepable = c->wish.save_mode == SBP_SAVE_GIVEN;
+    p->module = sbp_module_copy(c->arena, c->model.module);
+}
+
 static sbp_status run_passes(sbp_compilation *c) {
     sbp_pipeline *p = &c->pipeline;
     const char *stop = sbp_options_text(c->options, "stop-after"),
@@ -318,16 +327,13 @@ static sbp_status run_passes(sbp_compilation *c) {
                         stop_known ? after : stop, names.data);
     }
     SBP_TRY(check_length(c, c->estimate.t_max));
-    p->options.t_max = c->estimate.t_max;
-    p->options.schedule = c->estimate.schedule;
-    p->options.list_keepable = c->wish.save_mode == SBP_SAVE_GIVEN;
+    prepare_passes(c);
     p->stop_after = stop;
     p->print_after = after;
     sbp_text printed;
     sbp_text_init(&printed, c->arena);
     if (stop || after)
         p->printed = &printed;
-    p->module = sbp_module_copy(c->arena, c->model.module);
     sbp_status status = sbp_pipeline_run(p);
     if (status == SBP_OK)
         fputs(printed.data, stdout);
@@ -348,18 +354,41 @@ static int64_t needed_bytes(const sbp_compilation *c) {
            (target->shared_memory ? c->estimate.host_bytes : 0);
 }
 
-/* A schedule, where the process takes as little as it may come to; a refusal is that of as much as it may
- * come to, and names what fits for certain. */
-static sbp_status choose(sbp_compilation *c, const sbp_schedule_options *largest) {
+/* What the process takes with the program of the schedule that needs the least. */
+static sbp_status size_the_least(sbp_compilation *c, int64_t *out) {
+    const sbp_pipeline before = c->pipeline;
+    prepare_passes(c);
+    SBP_TRY(sbp_pipeline_run(&c->pipeline));
+    SBP_TRY(sbp_cli_size_process(c, &c->pipeline.options.schedule, false));
+    *out = c->pipeline.target.runtime_bytes;
+    c->pipeline = before;
+    return SBP_OK;
+}
+
+/* A schedule, or none, without a word. */
+static sbp_status try_to_choose(sbp_compilation *c) {
     const sbp_pipeline before = c->pipeline;
     c->pipeline.diag = NULL;
     sbp_status status = sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
-    c->pipeline.diag = c->diag;
-    if (status == SBP_OK)
-        return SBP_OK;
     c->pipeline = before;
-    if (c->estimate.refused) /* not for lack of memory to plan in */
+    return status;
+}
+
+/* A schedule, where the process takes what it may come to. When nothing fits, what needs the least is made
+ * into a program: its process is known, and it is that which fits or is refused. Remedies are tried with as
+ * much as a process may come to, so that they fit for certain. */
+static sbp_status choose(sbp_compilation *c, const sbp_schedule_options *largest) {
+    if (try_to_choose(c) == SBP_OK)
+        return SBP_OK;
+    if (c->estimate.refused) { /* not for lack of memory to plan in */
+        int64_t process;
+        SBP_TRY(size_the_least(c, &process));
+        c->pipeline.target.runtime_bytes = process;
+        if (try_to_choose(c) == SBP_OK)
+            return SBP_OK;
         SBP_TRY(sbp_cli_size_process(c, largest, true));
+        c->wish.refused_process_bytes = process;
+    }
     return sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
 }
 

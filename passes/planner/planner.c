@@ -553,6 +553,8 @@ sbp_status sbp_search_plans(sbp_search *s) {
 static sbp_status choose(void *user) {
     sbp_search *s = user;
     SBP_TRY(sbp_search_plans(s));
+    if (!s->found)
+        s->best = s->smallest;
     s->best.refused = !s->found;
     return s->found ? SBP_OK : s->pl.diag ? sbp_search_refuse(s) : SBP_MACHINE;
 }

@@ -35,6 +35,8 @@ typedef struct sbp_wish {
     int32_t first[SBP_ITEM_CLASS_COUNT];   /* of the first so many items, 0: of all */
     int64_t memory_bytes;                  /* all the process may use on the device; 0: no limit */
     int64_t host_memory_bytes;             /* for offloading; 0: no limit */
+    int64_t refused_process_bytes; /* beside the arenas, of what is refused, where that is known: the target's
+                                      runtime_bytes are then what remedies are tried with; 0: the same */
 } sbp_wish;
 
 typedef struct sbp_plan_estimate {
@@ -45,7 +47,7 @@ typedef struct sbp_plan_estimate {
     double flops;
     double busy[SBP_QUEUE_COUNT]; /* of the seconds, per queue */
     sbp_traffic traffic[SBP_ITEM_CLASS_COUNT];
-    bool refused; /* of a choice: nothing fits; the rest says nothing */
+    bool refused; /* of a choice: nothing fits; this needs the least */
 } sbp_plan_estimate;
 
 /* `pipeline` holds module, target and options other than schedule and t_max; it is not changed. A wish that

@@ -105,7 +105,10 @@ static void list_remedies(const sbp_search *s, sbp_text *out) {
 sbp_status sbp_search_refuse(const sbp_search *s) {
     const sbp_wish *w = s->wish;
     const sbp_plan_estimate *e = &s->smallest;
-    int64_t device = sbp_search_needed_bytes(&s->pl.base->target, e);
+    const sbp_target_info *target = &s->pl.base->target;
+    int64_t device = sbp_search_needed_bytes(target, e);
+    if (w->refused_process_bytes > 0)
+        device += w->refused_process_bytes - target->runtime_bytes;
     char need[32], have[32], over[32];
     sbp_format_bytes(need, sizeof need, (double)device);
     sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);
