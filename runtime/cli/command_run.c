@@ -366,6 +366,7 @@ static sbp_status run_body(void *user) {
     SBP_TRY(sbp_run_check_plan(run));
     SBP_TRY(sbp_plan_set_defaults(run->diag, &run->info, run->options, run->arena));
     SBP_TRY(sbp_run_load_data(run));
+    SBP_TRY(sbp_run_read_reference(run));
     sbp_sampler_close(&run->sampler);
     if (run->data)
         SBP_TRY(sbp_run_plan_steps(run));

@@ -86,6 +86,17 @@ sbp_status sbp_run_check_plan(const sbp_run *run) SBP_CHECKED;
  * is asked for, options get the values it was compiled with. */
 sbp_status sbp_run_reuse_plan(sbp_run *run) SBP_CHECKED;
 
+/* ---- run_reference.c --------------------------------------------------------------------------------- */
+
+/* --ref, beside the data. */
+sbp_status sbp_run_read_reference(sbp_run *run) SBP_CHECKED;
+/* What the plan reads of a reference and rows do not carry, of the data and of --eval: from --out where it
+ * was kept, else by scoring with the initial weights, which are on the device unless the run goes on from a
+ * checkpoint. */
+sbp_status sbp_run_reference(sbp_run *run, const char *resumed) SBP_CHECKED;
+/* By the weights that are on the device. */
+sbp_status sbp_run_score_reference(sbp_run *run, sbp_dataset *data, bool quiet) SBP_CHECKED;
+
 /* ---- run_report.c ------------------------------------------------------------------------------------ */
 
 /* --dry-run, to standard output. */
@@ -121,6 +132,8 @@ sbp_status sbp_run_write_products(sbp_run *run, const char *resumed) SBP_CHECKED
 
 /* ---- run_train.c ------------------------------------------------------------------------------------- */
 
+/* The weights that the run begins with, to the device. */
+sbp_status sbp_run_load_weights(sbp_run *run) SBP_CHECKED;
 /* What can be said without touching the device: whether it is there, and has the memory; whether the plan can
  * train; whether there are weights. */
 sbp_status sbp_run_check_start(const sbp_run *run) SBP_CHECKED;

@@ -30,7 +30,7 @@ static sbp_status find_weights(const sbp_run *run, const char **path, uint64_t *
     return SBP_OK;
 }
 
-static sbp_status load_weights(sbp_run *run) {
+sbp_status sbp_run_load_weights(sbp_run *run) {
     const char *path;
     uint64_t seed;
     sbp_weights *weights;
@@ -345,11 +345,11 @@ static sbp_status prepare_trainer(sbp_run *run) {
 static sbp_status begin(sbp_run *run, const char **resumed) {
     *resumed = NULL;
     if (!run->out || !sbp_options_on(run->options, "resume"))
-        return load_weights(run);
+        return sbp_run_load_weights(run);
     const char *found = sbp_checkpoint_find(run->arena, &run->dir);
     if (!found) {
         sbp_note(run->diag, "there is no checkpoint in '%s': the run begins", run->out);
-        return load_weights(run);
+        return sbp_run_load_weights(run);
     }
     *resumed = found;
     uint64_t products = run->state.products;
@@ -381,9 +381,11 @@ static sbp_status dump_gradients(sbp_run *run, const char *path) {
 static sbp_status act(sbp_run *run, const char *resumed) {
     const char *dump = sbp_options_text(run->options, "dump-gradients"),
                *scores = sbp_options_text(run->options, "score");
+    if (!dump)
+        SBP_TRY(sbp_run_begin_out(run, resumed));
+    SBP_TRY(say_interrupted(run, sbp_run_reference(run, resumed), "scoring by the reference"));
     if (dump)
         return dump_gradients(run, dump);
-    SBP_TRY(sbp_run_begin_out(run, resumed));
     const char *path = run->out && (run->train || run->eval_count > 0)
                            ? sbp_file_join(run->arena, run->out, "metrics.jsonl")
                            : NULL;

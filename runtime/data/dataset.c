@@ -249,9 +249,55 @@ sbp_status sbp_placer_end(const sbp_placer *l) {
     return SBP_OK;
 }
 
+/* ---- what is added later --------------------------------------------------------------------------- */
+
+static int32_t find_name(const char *const *names, int32_t count, const char *name) {
+    for (int32_t i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+int32_t sbp_dataset_column(const sbp_dataset *data, const char *name) {
+    return find_name(data->column_names, data->column_count, name);
+}
+
+int32_t sbp_dataset_number(const sbp_dataset *data, const char *name) {
+    return find_name(data->number_names, data->number_count, name);
+}
+
+static sbp_status no_room(sbp_diag *diag, const char *name, double *values) {
+    free(values);
+    return sbp_fail(diag, SBP_INTERNAL, "no room for '%s' beside other numbers of documents", name);
+}
+
+sbp_status sbp_dataset_add_column(sbp_dataset *d, sbp_diag *diag, const char *name, double *values) {
+    if (d->column_count == SBP_DATA_COLUMNS)
+        return no_room(diag, name, values);
+    d->added_columns |= 1u << d->column_count;
+    d->columns[d->column_count] = values;
+    d->column_names[d->column_count++] = name;
+    return SBP_OK;
+}
+
+sbp_status sbp_dataset_add_number(sbp_dataset *d, sbp_diag *diag, const char *name, double *values) {
+    if (d->number_count == SBP_DATA_NUMBERS)
+        return no_room(diag, name, values);
+    d->added_numbers |= 1u << d->number_count;
+    d->numbers[d->number_count] = values;
+    d->number_names[d->number_count++] = name;
+    return SBP_OK;
+}
+
 void sbp_dataset_destroy(sbp_dataset *data) {
     if (!data)
         return;
+    for (int32_t k = 0; k < SBP_DATA_COLUMNS; k++)
+        if (data->added_columns >> k & 1)
+            free(data->columns[k]);
+    for (int32_t k = 0; k < SBP_DATA_NUMBERS; k++)
+        if (data->added_numbers >> k & 1)
+            free(data->numbers[k]);
     sbp_arrays_close(&data->arrays);
     free(data->row_docs);
     free(data->packed_rows);

@@ -79,6 +79,7 @@ typedef struct sbp_dataset {
     double *columns[SBP_DATA_COLUMNS]; /* [token_count] each; [i] is about token i */
     double *numbers[SBP_DATA_NUMBERS]; /* [doc_count] each */
     int64_t column_capacity[SBP_DATA_COLUMNS], number_capacity[SBP_DATA_NUMBERS];
+    uint32_t added_columns, added_numbers; /* by bit: not of the files, and of every document */
     sbp_doc *docs;
     int64_t doc_count, doc_capacity;
     int64_t *rows; /* [row_count + 1]: first document of each row that is used: by sbp_dataset_doc_at */
@@ -122,6 +123,17 @@ void sbp_dataset_release(const sbp_dataset *data);
 int64_t sbp_dataset_row_tokens(const sbp_dataset *data, int64_t row);
 /* Whether a row is the first of its group; of rows that stand alone each is. */
 bool sbp_dataset_begins_group(const sbp_dataset *data, int64_t row);
+
+/* A column [token_count], or a number [doc_count], that the files do not have, of every document. values:
+ * from sbp_malloc, the data's from now on, also after an error; the name must be static. Neither counts in
+ * data->hash. */
+sbp_status sbp_dataset_add_column(sbp_dataset *data, sbp_diag *diag, const char *name,
+                                  double *values) SBP_CHECKED;
+sbp_status sbp_dataset_add_number(sbp_dataset *data, sbp_diag *diag, const char *name,
+                                  double *values) SBP_CHECKED;
+/* Place of a column or number, of the files or added; -1: there is none. */
+int32_t sbp_dataset_column(const sbp_dataset *data, const char *name);
+int32_t sbp_dataset_number(const sbp_dataset *data, const char *name);
 
 /* ---- order ------------------------------------------------------------------------------------------ */
 

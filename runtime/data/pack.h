@@ -23,8 +23,8 @@
  *   scalars    of the whole step, at least 1: labels, those that count; labels.PART, those of documents of
  *              that part; docs; units, rows of data; groups; longest, tokens of the longest document
  *
- * Memory: 4 bytes per row for each column, 8 for numbers beside documents, for the longest micro-batch so far.
- * Threads: one thread at a time.
+ * Memory: 4 bytes per row for each column, 8 for numbers beside documents, for the longest micro-batch so
+ * far. Threads: one thread at a time.
  */
 #ifndef SBP_RUNTIME_DATA_PACK_H
 #define SBP_RUNTIME_DATA_PACK_H
@@ -89,7 +89,11 @@ bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_co
 bool sbp_pack_keeps_rows(const sbp_program *program);
 /* What rows a program wants, by what it asks for. */
 sbp_rows_wanted sbp_pack_rows_wanted(const sbp_program *program);
-/* SBP_INPUT when a document lacks a number that the program reads and does not ask about with "has.". */
+/* Whether a program reads a number of tokens or documents, NAME or NAME.PART; *optional: it asks with "has."
+ * whether it is there. */
+bool sbp_pack_reads(const sbp_program *program, const char *name, bool *optional);
+/* SBP_INPUT when a document lacks a number that the program reads, does not ask about with "has.", and that
+ * is not computed from weights (runtime/train/scored.h). */
 sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag,
                                const sbp_dataset *data) SBP_CHECKED;
 

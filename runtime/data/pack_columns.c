@@ -101,12 +101,12 @@ static beside beside_of(const sbp_dataset *data, const char *name) {
                     find(data->number_names, data->number_count, name, length)};
 }
 
-static bool has_column(const sbp_doc *doc, beside b) {
-    return b.column >= 0 && (doc->columns >> b.column & 1);
+static bool has_column(const sbp_dataset *data, const sbp_doc *doc, int32_t column) {
+    return column >= 0 && ((doc->columns | data->added_columns) >> column & 1);
 }
 
-static bool has_number(const sbp_doc *doc, beside b) {
-    return b.number >= 0 && (doc->numbers >> b.number & 1);
+static bool has_number(const sbp_dataset *data, const sbp_doc *doc, int32_t number) {
+    return number >= 0 && ((doc->numbers | data->added_numbers) >> number & 1);
 }
 
 /* ---- columns ---------------------------------------------------------------------------------------- */
@@ -185,10 +185,10 @@ static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
     else if (f->source == IN_PART)
         all = strcmp(sbp_doc_part(doc), f->name + strlen("in.")) == 0;
     else if (f->source == HAS)
-        all = has_column(doc, b) || has_number(doc, b);
-    else if (has_column(doc, b))
+        all = has_column(f->data, doc, b.column) || has_number(f->data, doc, b.number);
+    else if (has_column(f->data, doc, b.column))
         values = f->data->columns[b.column] + doc->first;
-    else if (has_number(doc, b))
+    else if (has_number(f->data, doc, b.number))
         all = f->data->numbers[b.number][doc - f->data->docs];
     for (int64_t i = 0; i < doc->count; i++)
         out[i] = !values ? all : i + 1 < doc->count ? values[i + 1] : 0;
@@ -210,7 +210,7 @@ static void fill_group(const filling *f, double *out) {
         if (!f->part->by_unit || begins_unit(f, k))
             out[++unit] = 0;
         bool is_part = !dot || strcmp(sbp_doc_part(doc), dot + 1) == 0;
-        if (is_part && number >= 0 && (doc->numbers >> number & 1))
+        if (is_part && has_number(f->data, doc, number))
             out[unit] = f->data->numbers[number][doc - f->data->docs];
     }
 }
@@ -318,6 +318,25 @@ static size_t number_length(const sbp_program *program, const sbp_row_input *inp
     return dot ? (size_t)(dot - input->column) : strlen(input->column);
 }
 
+/* Computed where rows lack it (runtime/train/scored.h). */
+static bool is_scored(const char *name, size_t length) {
+    static const char *const names[] = {"old_logps", "old_values", "ref_logps", "ref_logps_sum"};
+    return find(names, SBP_COUNT(names), name, length) >= 0;
+}
+
+bool sbp_pack_reads(const sbp_program *program, const char *name, bool *optional) {
+    const char *part;
+    char has[80];
+    snprintf(has, sizeof has, "has.%s", name);
+    *optional = asks_for(program, has);
+    for (int32_t i = 0; i < program->row_input_count; i++) {
+        size_t length = number_length(program, &program->row_inputs[i], &part);
+        if (length == strlen(name) && memcmp(program->row_inputs[i].column, name, length) == 0)
+            return true;
+    }
+    return false;
+}
+
 bool sbp_pack_keeps_rows(const sbp_program *program) {
     return asks_for(program, "unit") || asks_for(program, "group");
 }
@@ -378,10 +397,11 @@ sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag, const
             continue;
         int32_t column = find(data->column_names, data->column_count, name, length);
         int32_t number = find(data->number_names, data->number_count, name, length);
+        if (column < 0 && number < 0 && is_scored(name, length))
+            continue;
         for (int64_t d = 0; d < data->doc_count; d++) {
             const sbp_doc *doc = &data->docs[d];
-            bool there = (column >= 0 && (doc->columns >> column & 1)) ||
-                         (number >= 0 && (doc->numbers >> number & 1));
+            bool there = has_column(data, doc, column) || has_number(data, doc, number);
             if (!there && (!part || strcmp(sbp_doc_part(doc), part) == 0))
                 return sbp_fail(diag, SBP_INPUT,
                                 "data row %lld (from 1): '%s' is missing; the objective of the plan reads it",

@@ -339,6 +339,8 @@ static sbp_status save_state(const checkpoint_job *job) {
                  (long long)s->batch_tokens, s->shuffle ? "true" : "false");
     if (s->products)
         sbp_text_add(&out, ",\n  \"products\": \"%016llx\"", (unsigned long long)s->products);
+    if (s->reference)
+        sbp_text_add(&out, ",\n  \"reference\": \"%016llx\"", (unsigned long long)s->reference);
     sbp_text_add(&out, "\n}\n");
     return sbp_file_write(job->diag, sbp_file_join(job->arena, job->path, "trainer_state.json"), out.data,
                           out.length);
@@ -354,7 +356,7 @@ static sbp_status must_equal(const checkpoint_job *job, const char *what, int64_
 static sbp_status load_state(const checkpoint_job *job) {
     const sbp_json *root;
     sbp_run_state *s = job->state, saved = {0};
-    const char *hash = "", *products = "";
+    const char *hash = "", *products = "", *reference = "";
     char expected[20];
     const struct {
         const char *name;
@@ -387,7 +389,9 @@ static sbp_status load_state(const checkpoint_job *job) {
                         "%s: the run that is to go on had other data (hash %.20s, now %s)", job->path, hash,
                         expected);
     SBP_TRY(sbp_json_get_string(job->diag, root, "products", SBP_JSON_OPTIONAL, &products));
+    SBP_TRY(sbp_json_get_string(job->diag, root, "reference", SBP_JSON_OPTIONAL, &reference));
     saved.products = strtoull(products, NULL, 16);
+    saved.reference = strtoull(reference, NULL, 16);
     SBP_TRY(must_equal(job, "--seed", saved.seed, s->seed));
     SBP_TRY(must_equal(job, "--batch-size", saved.batch_rows, s->batch_rows));
     SBP_TRY(must_equal(job, "--batch-tokens", saved.batch_tokens, s->batch_tokens));

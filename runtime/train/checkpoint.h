@@ -30,6 +30,7 @@ typedef struct sbp_run_state {
     bool shuffle;
     /* of products.txt beside the checkpoints, by which the device computed products; 0: it chose by itself */
     uint64_t products;
+    uint64_t reference; /* hash of the weights that scored as reference; 0: there was no need */
 } sbp_run_state;
 
 /* Replaces an older one of the same step; afterwards all but the newest `keep` are removed (0: none); one

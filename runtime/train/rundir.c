@@ -136,6 +136,7 @@ sbp_status sbp_rundir_look(const sbp_rundir *dir, sbp_diag *diag, sbp_rundir_con
         bool known = is_dots(name) || sbp_rundir_is_leftover(name) || step >= 0;
         for (int i = 0; i < SBP_COUNT(written); i++)
             known |= strcmp(name, written[i]) == 0;
+        known |= strncmp(name, "ref_logps.", strlen("ref_logps.")) == 0;
         out->newest = step > out->newest ? step : out->newest;
         out->run |= strcmp(name, "run.json") == 0;
         out->model |= is_weights(name);

@@ -232,18 +232,23 @@ typedef struct scoring {
     int64_t *rows;     /* of the window */
 } scoring;
 
-/* Log-probabilities of a micro-batch to their documents. */
-static sbp_status take_scores(const scoring *s, const sbp_micro_batch *part) {
-    sbp_trainer *t = s->t;
+/* A vector of the program, of the rows of a micro-batch, into t->row. */
+static sbp_status read_vector(sbp_trainer *t, sbp_diag *diag, int32_t vector, const sbp_micro_batch *part) {
     if (part->rows > t->row_capacity) {
         free(t->row);
         t->row = sbp_malloc((size_t)part->rows * sizeof *t->row);
         t->row_capacity = t->row ? part->rows : 0;
         if (!t->row)
-            return sbp_fail(s->diag, SBP_MACHINE, "out of memory for the scores of %lld rows",
+            return sbp_fail(diag, SBP_MACHINE, "out of memory for the scores of %lld rows",
                             (long long)part->rows);
     }
-    SBP_TRY(sbp_executor_read(t->executor, s->vector, 0, 0, part->rows, SBP_F64, t->row, s->diag));
+    return sbp_executor_read(t->executor, vector, 0, 0, part->rows, SBP_F64, t->row, diag);
+}
+
+/* Log-probabilities of a micro-batch to their documents. */
+static sbp_status take_scores(const scoring *s, const sbp_micro_batch *part) {
+    sbp_trainer *t = s->t;
+    SBP_TRY(read_vector(t, s->diag, s->vector, part));
     int64_t row = 0;
     for (int64_t k = 0; k < part->count; k++) {
         const sbp_doc *doc = &s->data->docs[part->docs[k]];
@@ -320,16 +325,52 @@ static sbp_status score_rows(scoring *s) {
     return SBP_OK;
 }
 
+/* A vector that the entry `score` leaves; from NULL: only that there is the entry. */
+static sbp_status find_vector(const sbp_trainer *t, sbp_diag *diag, const char *from, int32_t *out) {
+    *out = from ? sbp_program_find_buffer(t->program, from) : -1;
+    if (!has_entry(t->program, "score"))
+        return sbp_fail(diag, SBP_INPUT, "the plan cannot score: it has no entry 'score'");
+    if (from && *out < 0)
+        return sbp_fail(diag, SBP_INPUT, "the plan cannot score: it has no vector '%s'", from);
+    if (from && (t->program->buffers[*out].cols != 1 || t->program->buffers[*out].count != 1 ||
+                 sbp_executor_elems(t->executor, *out) < t->program->t_max))
+        return sbp_fail(diag, SBP_INPUT, "the plan cannot score: '%s' is not one number per row", from);
+    return SBP_OK;
+}
+
+/* What a micro-batch says of labels, to the tokens that they are. */
+static void put_step(const sbp_trainer *t, const sbp_dataset *data, const sbp_micro_batch *part,
+                     double *values) {
+    const double *row = t->row;
+    for (int64_t k = 0; k < part->count; k++) {
+        const sbp_doc *doc = &data->docs[part->docs[k]];
+        for (int64_t i = 1; i < doc->count; i++)
+            if (data->labels[doc->first + i] >= 0)
+                values[doc->first + i] = row[i - 1];
+        row += doc->count;
+    }
+}
+
+sbp_status sbp_trainer_score_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
+                                  const int64_t *rows, int64_t row_count, const char *from, double *values) {
+    int32_t vector;
+    SBP_TRY(find_vector(t, diag, from, &vector));
+    SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
+    SBP_TRY(clear_results(t, diag));
+    for (int32_t i = 0; i < t->packer.part_count; i++) {
+        if (i > 0 && stop_asked(t))
+            return SBP_INTERRUPTED;
+        SBP_TRY(run_part(t, diag, data, &t->packer.parts[i], "score"));
+        SBP_TRY(read_vector(t, diag, vector, &t->packer.parts[i]));
+        put_step(t, data, &t->packer.parts[i], values);
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                                 sbp_score_visitor visit, void *user) {
     scoring s = {.t = t, .diag = diag, .data = data, .visit = visit, .user = user};
-    s.vector = sbp_program_find_buffer(t->program, "logp");
-    if (!has_entry(t->program, "score") || (visit && s.vector < 0))
-        return sbp_fail(diag, SBP_INPUT, "the plan cannot score: it has no %s",
-                        s.vector < 0 ? "vector 'logp'" : "entry 'score'");
-    if (visit && (t->program->buffers[s.vector].cols != 1 || t->program->buffers[s.vector].count != 1 ||
-                  sbp_executor_elems(t->executor, s.vector) < t->program->t_max))
-        return sbp_fail(diag, SBP_INPUT, "the plan cannot score: 'logp' is not one number per row");
+    SBP_TRY(find_vector(t, diag, visit ? "logp" : NULL, &s.vector));
     SBP_TRY(clear_results(t, diag));
     set_totals(t, data, NULL, data->row_count);
     SBP_TRY(score_rows(&s));

@@ -1,0 +1,168 @@
+/* run_reference.c: log-probabilities of a reference that the plan reads and rows lack: of --ref FILE, else of
+ * the initial weights, once, kept in --out. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ir/machine.h"
+#include "runtime/cli/run.h"
+#include "runtime/train/scored.h"
+
+/* ---- what is wanted --------------------------------------------------------------------------------- */
+
+/* Whether a number of the objective that weighs the reference is above 0: else it can do without. */
+static bool is_weighed(const sbp_run *run) {
+    static const char *const strengths[] = {"beta", "kl-coef"};
+    for (int i = 0; i < SBP_COUNT(strengths); i++)
+        if (run->info.defaults && sbp_json_member(run->info.defaults, strengths[i]) &&
+            sbp_options_double(run->options, strengths[i]) > 0)
+            return true;
+    return false;
+}
+
+static bool is_lacking(const sbp_run *run, const sbp_dataset *data) {
+    return data && sbp_reference_is_lacking(run->plan->program, data, is_weighed(run));
+}
+
+/* Files of the data, and of those of --eval, in turn: -1, 0, 1, .. */
+static sbp_dataset *set_at(const sbp_run *run, int32_t index) {
+    return index < 0 ? run->data : run->evals[index];
+}
+
+sbp_status sbp_run_read_reference(sbp_run *run) {
+    const char *path = sbp_options_text(run->options, "ref");
+    if (!path)
+        return SBP_OK;
+    if (!run->data)
+        return sbp_fail(run->diag, SBP_USAGE, "--ref needs --data, of whose rows it is");
+    if (!sbp_reference_is_lacking(run->plan->program, run->data, true))
+        return sbp_fail(run->diag, SBP_USAGE, "--ref: %s",
+                        sbp_reference_is_read(run->plan->program)
+                            ? "the rows carry log-probabilities of a reference themselves"
+                            : "the plan's objective reads no reference");
+    SBP_TRY(sbp_reference_read(run->diag, run->plan->program, run->data, path));
+    for (int32_t i = 0; i < run->eval_count; i++)
+        if (is_lacking(run, run->evals[i]))
+            return sbp_fail(
+                run->diag, SBP_USAGE,
+                "--ref is of --data; the rows of --eval '%s' must carry the log-probabilities of that "
+                "reference themselves",
+                sbp_options_list_at(run->options, "eval", i));
+    return SBP_OK;
+}
+
+/* ---- scoring ---------------------------------------------------------------------------------------- */
+
+typedef struct progress {
+    double started, shown;
+    bool terminal, open;
+} progress;
+
+static void show_progress(void *user, double share) {
+    progress *p = user;
+    double now = sbp_seconds(), passed = now - p->started;
+    if (passed < 2 || now - p->shown < (p->terminal ? 0.2 : 10))
+        return;
+    p->shown = now;
+    fprintf(stderr, "%sscoring by the reference: %.1f %%, %.0f s left%s", p->terminal ? "\r\033[K" : "",
+            100 * share, share > 0 ? passed / share * (1 - share) : 0, p->terminal ? "" : "\n");
+    p->open = p->terminal;
+    fflush(stderr);
+}
+
+/* Adapters are no part of the reference unless they were there before: a plan that has some has a setting for
+ * their scale, 1 while training. */
+static double adapter_of_reference(const sbp_run *run) {
+    (void)run;
+    return 0;
+}
+
+static void set_adapter(const sbp_run *run, double value) {
+    sbp_executor_set_scalar(run->executor, "adapter", value);
+}
+
+sbp_status sbp_run_score_reference(sbp_run *run, sbp_dataset *data, bool quiet) {
+    progress p = {.started = sbp_seconds(), .terminal = isatty(STDERR_FILENO)};
+    p.shown = p.started;
+    set_adapter(run, adapter_of_reference(run));
+    sbp_status status = sbp_reference_score(&run->trainer, run->diag, data, quiet ? NULL : show_progress, &p);
+    set_adapter(run, 1);
+    if (p.open)
+        fputc('\n', stderr);
+    if (status == SBP_OK && !quiet)
+        sbp_note(run->diag, "the initial weights, as reference, scored %lld documents in %.1f s",
+                 (long long)data->doc_count, sbp_seconds() - p.started);
+    return status;
+}
+
+/* Of what log-probabilities depend on besides weights and rows. */
+static uint64_t hash_settings(const sbp_run *run) {
+    static const char *const settings[] = {"temperature"};
+    const char *config = run->info.config ? run->info.config : "";
+    uint64_t hash = sbp_hash_bytes(run->info.dtype, strlen(run->info.dtype), 1);
+    hash = sbp_hash_bytes(config, strlen(config), hash);
+    for (int i = 0; i < SBP_COUNT(settings); i++) {
+        double value = sbp_options_double(run->options, settings[i]);
+        hash = sbp_hash_bytes(&value, sizeof value, hash);
+    }
+    const double adapter = adapter_of_reference(run);
+    return sbp_hash_bytes(&adapter, sizeof adapter, hash);
+}
+
+static const char *path_of(const sbp_run *run, int32_t index) {
+    if (!run->out || !run->train)
+        return NULL;
+    return sbp_file_join(run->arena, run->out,
+                         index < 0 ? "ref_logps.safetensors"
+                                   : sbp_arena_printf(run->arena, "ref_logps.eval-%d.safetensors", index));
+}
+
+/* The initial weights, on the device in place of those of a checkpoint. */
+static sbp_status begin_again(sbp_run *run, uint64_t weights) {
+    uint64_t now;
+    SBP_TRY(sbp_run_load_weights(run));
+    SBP_TRY(sbp_reference_hash_weights(run->executor, run->plan, run->diag, &now));
+    if (weights == 0 || now == weights)
+        return SBP_OK;
+    return sbp_fail(
+        run->diag, SBP_INPUT,
+        "the log-probabilities of the reference are gone from '%s', and the initial weights are not those "
+        "that the run began with (hash %016llx, now %016llx): it cannot go on",
+        run->out, (unsigned long long)weights, (unsigned long long)now);
+}
+
+sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
+    sbp_reference_key key = {.weights = resumed ? run->state.reference : 0, .settings = hash_settings(run)};
+    bool known = false, initial = !resumed, again = false;
+    for (int32_t i = run->train || sbp_options_given(run->options, "dump-gradients") ? -1 : 0;
+         i < run->eval_count; i++) {
+        sbp_dataset *data = set_at(run, i);
+        const char *path = path_of(run, i);
+        bool found = false;
+        if (!is_lacking(run, data))
+            continue;
+        if (initial && !known)
+            SBP_TRY(sbp_reference_hash_weights(run->executor, run->plan, run->diag, &key.weights));
+        known = true;
+        key.data = data->hash;
+        if (path)
+            SBP_TRY(sbp_reference_load(run->diag, run->plan->program, data, path, &key, &found));
+        if (found) {
+            sbp_note(run->diag, "log-probabilities of the reference are in '%s'", path);
+            continue;
+        }
+        if (!initial)
+            SBP_TRY(begin_again(run, key.weights));
+        again |= !initial;
+        initial = true;
+        SBP_TRY(sbp_run_score_reference(run, data, false));
+        if (path)
+            SBP_TRY(sbp_reference_save(run->diag, data, path, &key));
+    }
+    if (known)
+        run->state.reference = key.weights;
+    if (!again)
+        return SBP_OK;
+    sbp_run_state copy = run->state;
+    return sbp_checkpoint_load(run->diag, run->executor, run->plan, resumed, &copy);
+}
