@@ -612,6 +612,8 @@ static sbp_status head(entry_builder *e, bool backward_follows) {
     sbp_operand stream = input_of(e, e->layers);
     if (!backward_follows || h->first >= 0)
         SBP_TRY(call_segment(e, call, h->score, &stream, NULL, false));
+    if (backward_follows && h->first < 0 && h->data >= 0)
+        add_call(e, h->data, NULL, 0);
     if (backward_follows && h->first < 0)
         SBP_TRY(call_segment(e, call, h->backward, &stream, NULL, true));
     add_call(e, h->objective, NULL, 0);

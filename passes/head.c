@@ -1,8 +1,7 @@
 /* head: streams the head and the objective, in one pass or in two.
  *
  * requires  the chunk function of the head, its results named as the stream arguments of @objective; results
- * of
- *           @objective are sums over rows
+ *           of @objective are sums over rows, or several of these added up; the loss is the first
  * preserves loss, metrics, gradients
  * breaks    nothing
  *
@@ -10,64 +9,98 @@
  * per-row outputs decides: row by row: one pass over the chunks computes logits, their gradient, dH over H
  * and the weight gradients. Anything else (sums per document, pair or group): a first pass streams the
  * outputs, the objective's derivative runs once on vectors over all rows, a second pass streams the head
- * again with it as cotangent.
+ * again with it as cotangent. What the derivative makes of data alone with more than single rows (sums per
+ * document) is computed before the head, as vectors.
  */
 #include <string.h>
 
 #include "passes/body.h"
 #include "passes/lowering.h"
 
+/* A number per row that lasts while the head runs. Stream arguments of the objective's functions are bound to
+ * these by number: first the outputs of the head in the order of its results, then what is computed of data.
+ */
+typedef struct head_vector {
+    int32_t buffer;
+    int32_t slope; /* buffer of its cotangent in two passes; -1: none */
+} head_vector;
+
 typedef struct head_builder {
     sbp_pipeline *p;
-    sbp_func *head, *objective;
+    sbp_func *head, *objective; /* the latter with its stream arguments bound */
     const sbp_invocation *call;
     sbp_func *slope; /* the objective's derivative: gradients of its stream arguments */
     bool one_pass;
     sbp_func *derivative; /* of the head */
     int32_t outputs;      /* per-row outputs of the head */
-    int32_t vectors[8];   /* buffer of each */
-    int32_t slopes[8];    /* buffer of the cotangent of each, -1: none (two passes) */
-    const char *names[8];
+    head_vector *vectors;
+    int32_t vector_count, vector_capacity;
 } head_builder;
 
 /* ---- what d(loss) reads ------------------------------------------------------------------------------ */
 
-/* Value of a stream argument by name, SBP_NO_VALUE when the function has none. */
-static sbp_value stream_named(const sbp_func *f, const char *name) {
-    for (int32_t i = 0; i < f->arg_count; i++)
-        if (f->values[f->args[i]].role == SBP_VALUE_STREAM && strcmp(f->values[f->args[i]].name, name) == 0)
-            return f->args[i];
-    return SBP_NO_VALUE;
-}
+typedef struct reading {
+    bool *reads;  /* per value: whether it depends on stream arguments */
+    sbp_seq *seq; /* and how */
+    bool *mixes;  /* whether it does not, but is made of more than its own rows of the data */
+} reading;
 
-/* Whether every result depends on stream arguments row by row, if at all. */
-static bool depends_by_row(const sbp_func *f) {
-    sbp_seq *seq = SBP_NEW_ARRAY(f->arena, sbp_seq, f->value_count + 1);
-    bool *reads = SBP_NEW_ARRAY(f->arena, bool, f->value_count + 1);
+static reading read_streams(const sbp_func *f) {
+    reading x = {.reads = SBP_NEW_ARRAY(f->arena, bool, f->value_count + 1),
+                 .seq = SBP_NEW_ARRAY(f->arena, sbp_seq, f->value_count + 1),
+                 .mixes = SBP_NEW_ARRAY(f->arena, bool, f->value_count + 1)};
     for (int32_t i = 0; i < f->arg_count; i++)
         if (f->values[f->args[i]].role == SBP_VALUE_STREAM) {
-            reads[f->args[i]] = true;
-            seq[f->args[i]] = sbp_seq_of(SBP_SEQ_ROW);
+            x.reads[f->args[i]] = true;
+            x.seq[f->args[i]] = sbp_seq_of(SBP_SEQ_ROW);
         }
     for (int32_t i = 0; i < f->op_count; i++) {
         const sbp_op *op = &f->ops[i];
-        for (int32_t r = 0; r < op->result_count; r++)
+        for (int32_t r = 0; r < op->result_count; r++) {
+            sbp_value y = op->results[r];
             for (int32_t k = 0; k < op->operand_count; k++) {
-                sbp_value v = op->operands[k], y = op->results[r];
-                if (v == SBP_NO_VALUE || !reads[v])
+                sbp_value v = op->operands[k];
+                if (v == SBP_NO_VALUE)
                     continue;
-                sbp_seq path = sbp_seq_compose(sbp_op_seq(f, op, k, r), seq[v],
-                                               sbp_type_rows(&f->values[y].type) != SBP_ONE);
-                seq[y] = reads[y] ? sbp_seq_join(seq[y], path) : path;
-                reads[y] = true;
+                sbp_seq own = sbp_op_seq(f, op, k, r);
+                x.mixes[y] |= x.mixes[v] || (own.kind != SBP_SEQ_NONE && own.kind != SBP_SEQ_ROW);
+                if (!x.reads[v])
+                    continue;
+                sbp_seq path = sbp_seq_compose(own, x.seq[v], sbp_type_rows(&f->values[y].type) != SBP_ONE);
+                x.seq[y] = x.reads[y] ? sbp_seq_join(x.seq[y], path) : path;
+                x.reads[y] = true;
             }
+            x.mixes[y] &= !x.reads[y];
+        }
     }
+    return x;
+}
+
+/* Whether every result depends on stream arguments row by row, if at all. */
+static bool depends_by_row(const sbp_func *f, const reading *x) {
     for (int32_t i = 0; i < f->result_count; i++) {
         sbp_value v = f->results[i].value;
-        if (reads[v] && seq[v].kind != SBP_SEQ_NONE && seq[v].kind != SBP_SEQ_ROW)
+        if (x->reads[v] && x->seq[v].kind != SBP_SEQ_NONE && x->seq[v].kind != SBP_SEQ_ROW)
             return false;
     }
     return true;
+}
+
+/* What is made of data alone and read with streams, or is a result: whether each is a number per row. */
+static bool find_hoisted(const sbp_func *f, const reading *x, bool *hoisted) {
+    bool are_vectors = true;
+    for (int32_t i = 0; i < f->op_count; i++)
+        for (int32_t k = 0; k < f->ops[i].operand_count; k++) {
+            sbp_value v = f->ops[i].operands[k];
+            if (v != SBP_NO_VALUE && x->mixes[v] && !x->mixes[f->ops[i].results[0]])
+                hoisted[v] = true;
+        }
+    for (int32_t i = 0; i < f->result_count; i++)
+        hoisted[f->results[i].value] |= x->mixes[f->results[i].value];
+    for (int32_t v = 0; v < f->value_count; v++)
+        if (hoisted[v])
+            are_vectors &= f->values[v].type.rank == 1 && sbp_type_rows(&f->values[v].type) == SBP_T;
+    return are_vectors;
 }
 
 static bool is_gradient(const void *user, const sbp_result *result) {
@@ -103,16 +136,82 @@ static sbp_status differentiate_objective(head_builder *h) {
                           &(sbp_body_spec){.from = all, .given = none, .keeps = is_gradient, .filled = none},
                           "objective.gradient", h->p->diag, &cut));
     h->slope = cut.func;
-    h->one_pass = depends_by_row(h->slope);
     return SBP_OK;
 }
 
-/* Gradient result of the objective for the head's output of this name; SBP_NO_VALUE: zero. */
-static sbp_value slope_of(const head_builder *h, const char *name) {
+/* Gradient result of the objective for an output of the head; SBP_NO_VALUE: zero. */
+static sbp_value slope_of(const head_builder *h, int32_t output) {
     for (int32_t i = 0; i < h->slope->result_count; i++)
-        if (strcmp(h->slope->values[h->slope->results[i].target].name, name) == 0)
+        if (h->slope->values[h->slope->results[i].target].binding == output)
             return h->slope->results[i].value;
     return SBP_NO_VALUE;
+}
+
+static int32_t add_vector(head_builder *h, int32_t buffer) {
+    SBP_PUSH(h->p->arena, h->vectors, h->vector_count, h->vector_capacity,
+             (head_vector){.buffer = buffer, .slope = -1});
+    return h->vector_count - 1;
+}
+
+/* A function of these values alone, as results. */
+static sbp_status cut_data(head_builder *h, const bool *hoisted, sbp_func **out) {
+    sbp_rewrite rw;
+    sbp_rewrite_begin(&rw, h->p->module, h->slope, h->p->diag);
+    rw.to->name = "objective.data";
+    for (int32_t i = 0; i < h->slope->op_count; i++)
+        SBP_TRY(sbp_rewrite_copy(&rw, &h->slope->ops[i]));
+    for (int32_t v = 0; v < h->slope->value_count; v++)
+        if (hoisted[v])
+            sbp_func_add_result(rw.to, rw.map[v], SBP_RESULT_SAVED, SBP_NO_VALUE, h->slope->values[v].name);
+    SBP_TRY(sbp_canonicalize_func(h->p->module, rw.to, h->p->diag, out));
+    sbp_body_drop_arguments(*out);
+    return SBP_OK;
+}
+
+/* Moves what is made of data alone, by more than rows, in front of the head; one pass only. */
+static sbp_status hoist_data(head_builder *h, const bool *hoisted) {
+    sbp_pipeline *p = h->p;
+    sbp_func *data;
+    sbp_body_cut cut;
+    int32_t first = h->vector_count;
+    SBP_TRY(cut_data(h, hoisted, &data));
+    if (data->result_count == 0)
+        return SBP_OK;
+    SBP_TRY(
+        sbp_body_make(p->module,
+                      &(sbp_body_spec){.from = h->slope,
+                                       .given = hoisted,
+                                       .keeps = is_gradient,
+                                       .filled = SBP_NEW_ARRAY(p->arena, bool, h->slope->value_count + 1)},
+                      "objective.gradient", p->diag, &cut));
+    sbp_function_lowering *function = sbp_lower_function(p, "objective.data");
+    sbp_stage *stage = sbp_lower_stage(p, "objective.data.rows", data, -1, false);
+    for (int32_t v = 0; v < h->slope->value_count; v++) {
+        if (!hoisted[v])
+            continue;
+        int32_t n = add_vector(h, sbp_lower_buffer(p, "data", SBP_ROLE_VECTOR, SBP_DEVICE,
+                                                   h->slope->values[v].type.dtype, 1,
+                                                   sbp_extent_symbol(SBP_T, 1), 1, -1));
+        const sbp_result *result = &data->results[n - first];
+        SBP_PUSH(
+            p->arena, stage->stores, stage->store_count, stage->store_capacity,
+            (sbp_store){.value = result->value, .to = sbp_view_buffer(p->program, h->vectors[n].buffer, 0)});
+        if (cut.map[v] != SBP_NO_VALUE)
+            cut.func->values[cut.map[v]].binding = n;
+    }
+    sbp_lower_add_stage(p, function, stage);
+    p->lowering->head.data = function->function;
+    h->slope = cut.func;
+    return SBP_OK;
+}
+
+/* One pass or two; which values go in front of one. */
+static const bool *choose_passes(head_builder *h) {
+    reading x = read_streams(h->slope);
+    bool *hoisted = SBP_NEW_ARRAY(h->p->arena, bool, h->slope->value_count + 1);
+    h->one_pass = depends_by_row(h->slope, &x);
+    h->one_pass &= find_hoisted(h->slope, &x, hoisted);
+    return hoisted;
 }
 
 /* ---- the head's derivative --------------------------------------------------------------------------- */
@@ -123,7 +222,7 @@ static sbp_status differentiate_head(head_builder *h) {
     head->results = SBP_NEW_ARRAY(h->p->arena, sbp_result, head->result_count);
     memcpy(head->results, h->head->results, (size_t)head->result_count * sizeof *head->results);
     for (int32_t i = 0; i < head->result_count; i++)
-        if (slope_of(h, head->results[i].name) == SBP_NO_VALUE)
+        if (slope_of(h, i) == SBP_NO_VALUE)
             head->results[i].role = SBP_RESULT_SAVED; /* an output that the loss does not read */
     bool want_input = h->p->lowering->first_trainable < h->p->module->call_count - 1;
     return sbp_autodiff_func(h->p->module, head, want_input, h->p->diag, &h->derivative);
@@ -138,34 +237,34 @@ static sbp_status inline_slope(head_builder *h, sbp_rewrite *rw, sbp_value *slop
     for (int32_t i = 0; i < from->arg_count; i++) {
         sbp_value arg = from->args[i];
         const sbp_value_info *info = &from->values[arg];
-        if (info->role == SBP_VALUE_STREAM) {
-            for (int32_t r = 0; r < h->derivative->result_count; r++)
-                if (h->derivative->results[r].name && strcmp(h->derivative->results[r].name, info->name) == 0)
-                    slope_map[arg] = rw->map[h->derivative->results[r].value];
+        if (info->role == SBP_VALUE_STREAM && info->binding < h->outputs) {
+            slope_map[arg] = rw->map[h->derivative->results[info->binding].value];
         } else if (info->role == SBP_VALUE_ROW) {
             const sbp_row *row = &h->p->module->rows[info->binding];
             slope_map[arg] = sbp_build_row(&in.builder, row->name, row->dtype, SBP_C);
         } else if (info->role == SBP_VALUE_SCALAR) {
             slope_map[arg] = sbp_build_scalar(&in.builder, h->p->module->scalars[info->binding]);
         } else {
-            slope_map[arg] = sbp_func_add_arg(rw->to, info->role, info->name, &info->type, info->binding);
+            sbp_type type = sbp_rewrite_chunk_type(&info->type);
+            slope_map[arg] = sbp_func_add_arg(rw->to, info->role, info->name, &type, info->binding);
         }
     }
     for (int32_t i = 0; i < from->op_count; i++) {
         sbp_op op = from->ops[i];
         sbp_attr attrs[SBP_MAX_ATTRS];
-        sbp_attr_schema schema[SBP_MAX_ATTRS];
-        int32_t count = sbp_opcode_attrs(op.code, schema);
-        for (int32_t a = 0; a < count; a++) {
-            attrs[a] = op.attrs[a];
-            if (attrs[a].kind == SBP_ATTR_S && strcmp(attrs[a].name, "rows") == 0 &&
-                strcmp(attrs[a].symbol, "T") == 0)
-                attrs[a].symbol = "C";
-        }
+        sbp_rewrite_chunk_attrs(&op, attrs);
         op.attrs = attrs;
         SBP_TRY(sbp_rewrite_copy(&in, &op));
     }
     return SBP_OK;
+}
+
+/* Which of the head's outputs a value of its derivative is; -1: none. */
+static int32_t output_of(const head_builder *h, sbp_value value) {
+    for (int32_t n = 0; n < h->outputs; n++)
+        if (h->derivative->results[n].value == value)
+            return n;
+    return -1;
 }
 
 /* The head's derivative with its cotangents computed by the objective's: the body of the one pass. */
@@ -184,9 +283,9 @@ static sbp_status compose(head_builder *h, sbp_func **out) {
         sbp_value arg = d->args[i];
         if (d->values[arg].role != SBP_VALUE_COTANGENT)
             continue;
-        for (int32_t r = 0; r < d->result_count; r++)
-            if (d->results[r].role == SBP_RESULT_VALUE && d->results[r].value == d->values[arg].binding)
-                rw.map[arg] = slope_map[slope_of(h, d->results[r].name)];
+        int32_t output = output_of(h, d->values[arg].binding);
+        if (output >= 0)
+            rw.map[arg] = slope_map[slope_of(h, output)];
     }
     for (int32_t i = h->head->op_count; i < d->op_count; i++)
         SBP_TRY(sbp_rewrite_copy(&rw, &d->ops[i]));
@@ -207,13 +306,10 @@ static bool keeps_outputs(const void *user, const sbp_result *result) {
     return result->role != SBP_RESULT_GRADIENT;
 }
 
-/* Which of the head's outputs a plain result of `from` is; -1: none. */
-static int32_t output_of(const head_builder *h, const sbp_func *from, sbp_value value) {
-    for (int32_t r = 0; r < from->result_count; r++)
-        for (int32_t n = 0; from->results[r].value == value && n < h->outputs; n++)
-            if (from->results[r].name && strcmp(from->results[r].name, h->names[n]) == 0)
-                return n;
-    return -1;
+/* Rows of a vector that belong to the chunk; of its cotangent. Nowhere when it has none. */
+static sbp_view vector_rows(const head_builder *h, const sbp_stage *stage, int32_t number, bool slope) {
+    int32_t buffer = slope ? h->vectors[number].slope : h->vectors[number].buffer;
+    return buffer < 0 ? sbp_view_none() : sbp_lower_rows_of(stage, sbp_view_buffer(h->p->program, buffer, 0));
 }
 
 /* One loop over the chunks of the head. H is read, and overwritten by its gradient when there is one. */
@@ -254,27 +350,19 @@ static sbp_status build_function(head_builder *h, const sbp_func *from, const ch
             if (accum[param] > 0)
                 stage->accums[v] = sbp_view_formal(fn, accum[param]);
         }
-        if (info->role == SBP_VALUE_STREAM && stream_named(h->head, info->name) != SBP_NO_VALUE)
-            stage->places[v] = stream;
         sbp_value o = cut.origin[v];
-        if (o == SBP_NO_VALUE || from->values[o].role != SBP_VALUE_COTANGENT)
-            continue;
-        int32_t n = output_of(h, from, from->values[o].binding); /* second of two passes */
-        if (n >= 0)
-            stage->places[v] = sbp_lower_rows_of(stage, sbp_view_buffer(p->program, h->slopes[n], 0));
+        if (o != SBP_NO_VALUE && from->values[o].role == SBP_VALUE_COTANGENT)
+            stage->places[v] = vector_rows(h, stage, output_of(h, from->values[o].binding), true);
+        else if (info->role == SBP_VALUE_STREAM)
+            stage->places[v] = info->binding >= 0 ? vector_rows(h, stage, info->binding, false) : stream;
     }
-    for (int32_t i = 0; i < cut.func->result_count; i++) {
+    for (int32_t i = 0, output = 0; i < cut.func->result_count; i++) {
         const sbp_result *result = &cut.func->results[i];
-        sbp_view to = sbp_view_none();
-        if (result->role == SBP_RESULT_GRADIENT) {
-            if (cut.func->values[result->target].role != SBP_VALUE_STREAM)
-                continue;
-            to = stream;
-        } else {
-            for (int32_t n = 0; n < h->outputs; n++)
-                if (strcmp(result->name, h->names[n]) == 0)
-                    to = sbp_lower_rows_of(stage, sbp_view_buffer(p->program, h->vectors[n], 0));
-        }
+        sbp_view to = stream;
+        if (result->role != SBP_RESULT_GRADIENT)
+            to = vector_rows(h, stage, output++, false);
+        else if (cut.func->values[result->target].role != SBP_VALUE_STREAM)
+            continue;
         SBP_PUSH(p->arena, stage->stores, stage->store_count, stage->store_capacity,
                  (sbp_store){.value = result->value, .to = to});
     }
@@ -286,37 +374,74 @@ static sbp_status build_function(head_builder *h, const sbp_func *from, const ch
 /* A stage over whole vectors: stream arguments read the head's outputs. */
 static sbp_stage *vector_stage(head_builder *h, sbp_func *body, const char *name) {
     sbp_stage *stage = sbp_lower_stage(h->p, name, body, -1, false);
-    for (int32_t i = 0; i < body->arg_count; i++)
-        for (int32_t n = 0; n < h->outputs; n++)
-            if (body->values[body->args[i]].role == SBP_VALUE_STREAM &&
-                strcmp(body->values[body->args[i]].name, h->names[n]) == 0)
-                stage->places[body->args[i]] = sbp_view_buffer(h->p->program, h->vectors[n], 0);
+    for (int32_t i = 0; i < body->arg_count; i++) {
+        const sbp_value_info *info = &body->values[body->args[i]];
+        if (info->role == SBP_VALUE_STREAM)
+            stage->places[body->args[i]] =
+                sbp_view_buffer(h->p->program, h->vectors[info->binding].buffer, 0);
+    }
     return stage;
 }
 
-/* Loss and metrics: each a sum over rows, added to its place in the result buffer. */
+/* Loss and metrics, each a sum over rows or several of them added up: every sum becomes a result of its own,
+ * called as the one that it is part of. */
+static sbp_status part_sums(head_builder *h, sbp_func *f) {
+    sbp_result *parts = NULL;
+    int32_t count = 0, capacity = 0;
+    for (int32_t i = 0; i < f->result_count; i++) {
+        sbp_value *stack = SBP_NEW_ARRAY(f->arena, sbp_value, f->op_count + 2);
+        int32_t depth = 1;
+        for (stack[0] = f->results[i].value; depth > 0;) {
+            sbp_value v = stack[--depth];
+            const sbp_op *op = f->values[v].role == SBP_VALUE_OP ? &f->ops[f->values[v].op] : NULL;
+            sbp_result part = f->results[i];
+            part.value = v;
+            if (op && op->code == SBP_OP_sum_rows && f->values[v].type.rank == 0) {
+                SBP_PUSH(f->arena, parts, count, capacity, part);
+            } else if (op && op->code == SBP_OP_add && depth < f->op_count) {
+                stack[depth++] = op->operands[1];
+                stack[depth++] = op->operands[0];
+            } else {
+                return sbp_fail(h->p->diag, SBP_INTERNAL,
+                                "head: result '%s' of the objective is no sum over rows", part.name);
+            }
+        }
+    }
+    f->results = parts;
+    f->result_count = count;
+    return SBP_OK;
+}
+
+/* Place of a result in the buffer of results: declared when it is met first. */
+static int32_t result_place(sbp_pipeline *p, const char *name, int32_t buffer, int32_t *known) {
+    const sbp_program *program = p->program;
+    for (int32_t i = program->output_count - *known; i < program->output_count; i++)
+        if (strcmp(program->outputs[i].name, name) == 0)
+            return program->outputs[i].index;
+    SBP_PUSH(p->arena, p->program->outputs, p->program->output_count, p->program->output_capacity,
+             (sbp_output){.name = name, .buffer = buffer, .index = *known});
+    return (*known)++;
+}
+
+/* Each sum is added to its place in the result buffer. */
 static sbp_status build_objective(head_builder *h) {
     sbp_pipeline *p = h->p;
     sbp_func *expanded, *body;
     SBP_TRY(sbp_expand_func(p->module, h->objective, true, p->diag, &expanded));
+    int32_t count = expanded->result_count, known = 0;
+    SBP_TRY(part_sums(h, expanded));
     SBP_TRY(sbp_canonicalize_func(p->module, expanded, p->diag, &body));
     sbp_function_lowering *function = sbp_lower_function(p, "objective");
     sbp_stage *stage = vector_stage(h, body, "objective.rows");
     int32_t results = sbp_lower_buffer(p, "results", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1,
-                                       sbp_extent_const(1), body->result_count, -1);
+                                       sbp_extent_const(1), count, -1);
     for (int32_t i = 0; i < body->result_count; i++) {
         const sbp_result *result = &body->results[i];
-        const sbp_value_info *info = &body->values[result->value];
-        if (info->role != SBP_VALUE_OP || body->ops[info->op].code != SBP_OP_sum_rows || info->type.rank != 0)
-            return sbp_fail(p->diag, SBP_INTERNAL, "head: result '%s' of the objective is no sum over rows",
-                            result->name);
         sbp_view to = sbp_view_buffer(p->program, results, 0);
-        to.col = i;
+        to.col = result_place(p, result->name, results, &known);
         to.cols = 1;
         SBP_PUSH(p->arena, stage->stores, stage->store_count, stage->store_capacity,
                  (sbp_store){.value = result->value, .to = to});
-        SBP_PUSH(p->arena, p->program->outputs, p->program->output_count, p->program->output_capacity,
-                 (sbp_output){.name = result->name, .buffer = results, .index = i});
     }
     sbp_lower_add_stage(p, function, stage);
     p->lowering->head.objective = function->function;
@@ -330,40 +455,52 @@ static sbp_status build_gradient(head_builder *h) {
     sbp_stage *stage = vector_stage(h, h->slope, "objective.gradient.rows");
     for (int32_t i = 0; i < h->slope->result_count; i++) {
         const sbp_result *result = &h->slope->results[i];
-        for (int32_t n = 0; n < h->outputs; n++)
-            if (strcmp(h->slope->values[result->target].name, h->names[n]) == 0)
-                SBP_PUSH(
-                    p->arena, stage->stores, stage->store_count, stage->store_capacity,
-                    (sbp_store){.value = result->value, .to = sbp_view_buffer(p->program, h->slopes[n], 0)});
+        const head_vector *vector = &h->vectors[h->slope->values[result->target].binding];
+        SBP_PUSH(p->arena, stage->stores, stage->store_count, stage->store_capacity,
+                 (sbp_store){.value = result->value, .to = sbp_view_buffer(p->program, vector->slope, 0)});
     }
     sbp_lower_add_stage(p, function, stage);
     p->lowering->head.gradient = function->function;
     return SBP_OK;
 }
 
-static sbp_status add_vectors(head_builder *h) {
+/* The outputs of the head, and their cotangents in two passes. */
+static sbp_status add_outputs(head_builder *h) {
     sbp_pipeline *p = h->p;
-    for (int32_t i = 0; i < h->head->result_count; i++) {
+    for (int32_t i = 0; i < h->outputs; i++) {
         const sbp_result *result = &h->head->results[i];
-        const sbp_type *type = &h->head->values[result->value].type;
-        if (!result->name || type->rank != 1 || h->outputs == SBP_COUNT(h->names))
+        sbp_dtype dtype = h->head->values[result->value].type.dtype;
+        int32_t n = add_vector(h, sbp_lower_output_buffer(p, result->name, dtype));
+        if (!h->one_pass && slope_of(h, i) != SBP_NO_VALUE)
+            h->vectors[n].slope =
+                sbp_lower_buffer(p, sbp_arena_printf(p->arena, "d_%s", result->name), SBP_ROLE_VECTOR,
+                                 SBP_DEVICE, dtype, 1, sbp_extent_symbol(SBP_T, 1), 1, -1);
+    }
+    return SBP_OK;
+}
+
+/* Binds what the objective reads to what the head computes: the one place where these have names. */
+static sbp_status bind_objective(head_builder *h) {
+    sbp_pipeline *p = h->p;
+    sbp_rewrite rw;
+    sbp_rewrite_begin(&rw, p->module, sbp_module_find_func(p->module, "objective"), p->diag);
+    for (int32_t i = 0; i < rw.from->op_count; i++)
+        SBP_TRY(sbp_rewrite_copy(&rw, &rw.from->ops[i]));
+    h->objective = sbp_rewrite_end(&rw);
+    h->outputs = h->head->result_count;
+    for (int32_t i = 0; i < h->outputs; i++)
+        if (!h->head->results[i].name || h->head->values[h->head->results[i].value].type.rank != 1)
             return sbp_fail(p->diag, SBP_INTERNAL, "head: output %d of @%s is no named vector", i,
                             h->head->name);
-        h->names[h->outputs] = result->name;
-        h->vectors[h->outputs] = sbp_lower_output_buffer(p, result->name, type->dtype);
-        h->slopes[h->outputs] = -1;
-        if (!h->one_pass && slope_of(h, result->name) != SBP_NO_VALUE)
-            h->slopes[h->outputs] =
-                sbp_lower_buffer(p, sbp_arena_printf(p->arena, "d_%s", result->name), SBP_ROLE_VECTOR,
-                                 SBP_DEVICE, type->dtype, 1, sbp_extent_symbol(SBP_T, 1), 1, -1);
-        h->outputs++;
-    }
     for (int32_t i = 0; i < h->objective->arg_count; i++) {
-        const sbp_value_info *info = &h->objective->values[h->objective->args[i]];
-        bool known = info->role != SBP_VALUE_STREAM;
+        sbp_value_info *info = &h->objective->values[h->objective->args[i]];
+        if (info->role != SBP_VALUE_STREAM)
+            continue;
+        info->binding = -1;
         for (int32_t n = 0; n < h->outputs; n++)
-            known |= strcmp(info->name, h->names[n]) == 0;
-        if (!known)
+            if (strcmp(info->name, h->head->results[n].name) == 0)
+                info->binding = n;
+        if (info->binding < 0)
             return sbp_fail(p->diag, SBP_INPUT,
                             "the objective reads '%s', which this model's head does not compute", info->name);
     }
@@ -375,12 +512,14 @@ sbp_status sbp_pass_head(sbp_pipeline *p) {
         return SBP_OK;
     sbp_module *m = p->module;
     sbp_lowering *l = p->lowering;
-    head_builder h = {
-        .p = p, .call = &m->calls[m->call_count - 1], .objective = sbp_module_find_func(m, "objective")};
+    head_builder h = {.p = p, .call = &m->calls[m->call_count - 1]};
     h.head = m->funcs[h.call->func];
-    l->head = (sbp_head_lowering){.score = -1, .backward = -1, .first = -1, .objective = -1, .gradient = -1};
+    l->head = (sbp_head_lowering){
+        .score = -1, .backward = -1, .first = -1, .objective = -1, .data = -1, .gradient = -1};
+    SBP_TRY(bind_objective(&h));
     SBP_TRY(differentiate_objective(&h));
-    SBP_TRY(add_vectors(&h));
+    const bool *hoisted = choose_passes(&h);
+    SBP_TRY(add_outputs(&h));
     SBP_TRY(build_function(&h, h.head, "head.score", false, keeps_outputs, &l->head.score));
     SBP_TRY(build_objective(&h));
     if (l->first_trainable >= m->call_count || h.slope->result_count == 0)
@@ -388,6 +527,7 @@ sbp_status sbp_pass_head(sbp_pipeline *p) {
     SBP_TRY(differentiate_head(&h));
     if (h.one_pass) {
         sbp_func *body;
+        SBP_TRY(hoist_data(&h, hoisted));
         SBP_TRY(compose(&h, &body));
         return build_function(&h, body, "head.backward", true, keeps_all, &l->head.backward);
     }

@@ -122,6 +122,7 @@ typedef struct sbp_head_lowering {
         backward; /* one pass: H params accumulators. H becomes its gradient in place. two: the second pass */
     int32_t first;     /* two passes: the first, formals H params; -1 for one pass */
     int32_t objective; /* loss and metrics from the per-row outputs; no formals */
+    int32_t data;      /* one pass: what it reads that is made of data alone, computed before; -1: nothing */
     int32_t gradient;  /* two passes: cotangents of the per-row outputs; -1 for one pass */
 } sbp_head_lowering;
 

@@ -59,6 +59,24 @@ void sbp_rewrite_replace(sbp_rewrite *rw, sbp_value old, sbp_value value) {
         sbp_build_name(&rw->builder, value, name);
 }
 
+sbp_type sbp_rewrite_chunk_type(const sbp_type *type) {
+    sbp_type t = *type;
+    if (sbp_type_rows(type) == SBP_T)
+        t.dim[0] = sbp_dim_symbol(SBP_C);
+    return t;
+}
+
+int32_t sbp_rewrite_chunk_attrs(const sbp_op *op, sbp_attr out[SBP_MAX_ATTRS]) {
+    sbp_attr_schema schema[SBP_MAX_ATTRS];
+    int32_t count = sbp_opcode_attrs(op->code, schema);
+    for (int32_t a = 0; a < count; a++) {
+        out[a] = op->attrs[a];
+        if (out[a].kind == SBP_ATTR_S && strcmp(out[a].name, "rows") == 0 && strcmp(out[a].symbol, "T") == 0)
+            out[a].symbol = "C";
+    }
+    return count;
+}
+
 /* Cotangent arguments stand before the values that they are the cotangents of. */
 static void bind_cotangents(sbp_rewrite *rw) {
     for (int32_t i = 0; i < rw->from->arg_count; i++) {

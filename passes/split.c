@@ -13,16 +13,7 @@
  */
 #include "passes/passes.h"
 
-#include <string.h>
-
 #include "passes/rewrite.h"
-
-static sbp_type chunk_type(const sbp_type *type) {
-    sbp_type t = *type;
-    if (sbp_type_rows(type) == SBP_T)
-        t.dim[0] = sbp_dim_symbol(SBP_C);
-    return t;
-}
 
 static sbp_status refuse(const sbp_func *func, const sbp_op *op, int32_t operand, sbp_seq seq,
                          sbp_diag *diag) {
@@ -90,7 +81,7 @@ sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *di
     sbp_rewrite rw;
     sbp_rewrite_begin_bare(&rw, module, func, diag);
     for (int32_t i = 0; i < func->arg_count; i++) {
-        sbp_type type = chunk_type(&func->values[func->args[i]].type);
+        sbp_type type = sbp_rewrite_chunk_type(&func->values[func->args[i]].type);
         sbp_rewrite_arg(&rw, func->args[i], &type);
     }
     carry **carries = SBP_NEW_ARRAY(module->arena, carry *, func->value_count + 1);
@@ -108,18 +99,11 @@ sbp_status sbp_split_func(sbp_module *module, const sbp_func *func, sbp_diag *di
         sbp_op op = func->ops[i];
         sbp_value operands[SBP_MAX_OPERANDS], results[SBP_MAX_RESULTS];
         sbp_attr attrs[SBP_MAX_ATTRS];
-        sbp_attr_schema schema[SBP_MAX_ATTRS];
-        int32_t attr_count = sbp_opcode_attrs(op.code, schema);
+        int32_t attr_count = sbp_rewrite_chunk_attrs(&op, attrs);
         sbp_rewrite_operands(&rw, &op, operands);
         for (int32_t k = 0; k < op.operand_count; k++)
             if (reads_carry(func, &op, k))
                 operands[k] = carries[op.operands[k]][earlier_reads(func, &op, k)].state;
-        for (int32_t a = 0; a < attr_count; a++) {
-            attrs[a] = op.attrs[a];
-            if (attrs[a].kind == SBP_ATTR_S && strcmp(attrs[a].name, "rows") == 0 &&
-                strcmp(attrs[a].symbol, "T") == 0)
-                attrs[a].symbol = "C";
-        }
         rw.builder.node = op.node;
         sbp_build(&rw.builder, op.code, NULL, operands, op.operand_count, attrs, attr_count, results);
         SBP_TRY(rw.builder.status);
