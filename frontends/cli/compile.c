@@ -137,9 +137,12 @@ static sbp_status load_model(sbp_compilation *c) {
     c->loss_type = sbp_options_text(c->options, "loss-type");
     o.head = sbp_objective_head(c->objective);
     SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
-    const sbp_objective_choice choice = {.name = c->objective,
-                                         .loss_type = c->loss_type,
-                                         .by_sequence = sbp_options_is(c->options, "importance", "sequence")};
+    const sbp_objective_wishes wishes = {
+        .by_sequence = sbp_options_is(c->options, "importance", "sequence"),
+        .sampling_mode = sbp_options_text(c->options, "vllm-importance-sampling-mode"),
+        .sampling_ignored = !sbp_options_on(c->options, "vllm-importance-sampling-correction"),
+        .entropy_bonus = sbp_options_chosen(c->options, "entropy-coef")};
+    const sbp_objective_choice choice = {.name = c->objective, .loss_type = c->loss_type, .wishes = wishes};
     SBP_TRY(sbp_objective_add(c->model.module, c->diag, &choice, &c->settings));
     SBP_TRY(check_settings(c));
     c->pipeline.module = c->model.module;

@@ -145,10 +145,15 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     }
     for (int32_t i = 0; i < c->settings.count; i++) { /* settings of the objective */
         const sbp_setting *setting = &c->settings.items[i];
-        const char *name = sbp_option_setting(setting->name)->name;
-        sbp_text_add(out, "%s\"%s\": ", separator, name);
-        sbp_text_add_double(out, sbp_options_given(c->options, name) ? sbp_options_double(c->options, name)
-                                                                     : setting->value);
+        const sbp_option *option = sbp_option_setting(setting->name);
+        double value = sbp_options_given(c->options, option->name)
+                           ? sbp_options_double(c->options, option->name)
+                           : setting->value;
+        sbp_text_add(out, "%s\"%s\": ", separator, option->name);
+        if (option->kind == SBP_OPTION_ONOFF)
+            sbp_text_add(out, value > 0 ? "true" : "false");
+        else
+            sbp_text_add_double(out, value);
         separator = ", ";
     }
     sbp_text_add(out, "}}\n");

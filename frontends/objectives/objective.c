@@ -90,6 +90,13 @@ sbp_value sbp_objective_less(sbp_objective *o, sbp_value a, sbp_value b) {
 void sbp_objective_result(sbp_objective *o, const char *name, sbp_value term) {
     sbp_value sum = sbp_build(o->builder, SBP_OP_sum_rows, name, &term, 1,
                               (sbp_attr[]){sbp_attr_int("rank", 0)}, 1, NULL);
+    for (int32_t r = 0; o->builder->status == SBP_OK && r < o->builder->func->result_count; r++) {
+        sbp_result *earlier = &o->builder->func->results[r];
+        if (strcmp(earlier->name, name) != 0)
+            continue;
+        earlier->value = sbp_build2(o->builder, SBP_OP_add, earlier->value, sum);
+        return;
+    }
     if (o->builder->status == SBP_OK)
         sbp_func_add_result(o->builder->func, sum, SBP_RESULT_VALUE, SBP_NO_VALUE, name);
 }
@@ -133,8 +140,7 @@ static sbp_status add_guarded(void *user) {
                         a->module->name);
     sbp_func *func = sbp_module_add_func(a->module, "objective");
     sbp_builder builder = sbp_builder_on(a->module, func, a->diag);
-    sbp_objective o = {
-        .builder = &builder, .loss_type = a->choice->loss_type, .by_sequence = a->choice->by_sequence};
+    sbp_objective o = {.builder = &builder, .loss_type = a->choice->loss_type, .wishes = a->choice->wishes};
     SBP_TRY(add_stream(a, model, func, "logp", &o.logp));
     SBP_TRY(add_stream(a, model, func, "entropy", &o.entropy));
     SBP_TRY(add_stream(a, model, func, "hit", &o.hit));

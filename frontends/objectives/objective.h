@@ -28,11 +28,19 @@ typedef struct sbp_setting {
     double value;     /* the default */
 } sbp_setting;
 
+/* What makes another graph, beside the variant. */
+typedef struct sbp_objective_wishes {
+    bool by_sequence;          /* importance ratios are those of sequences, not of tokens */
+    const char *sampling_mode; /* how log-probabilities of the sampler are made up for; NULL: the default */
+    bool sampling_ignored;     /* they are not */
+    bool entropy_bonus;        /* the loss has a term of the entropy */
+} sbp_objective_wishes;
+
 typedef struct sbp_objective {
     sbp_builder *builder;
     const char *loss_type; /* variant; NULL: the default */
-    bool by_sequence;      /* importance ratios are those of sequences, not of tokens */
-    sbp_dtype dtype;       /* of logp, entropy, hit: fp32 or fp64 */
+    sbp_objective_wishes wishes;
+    sbp_dtype dtype; /* of logp, entropy, hit: fp32 or fp64 */
     sbp_value logp, entropy, hit;
     sbp_setting *settings; /* that it has asked for */
     int32_t setting_count, setting_capacity;
@@ -46,7 +54,7 @@ typedef struct sbp_objective_choice {
     const char *name;            /* in objectives.def, or .. */
     sbp_objective_builder build; /* .. one that is not in the table */
     const char *loss_type;
-    bool by_sequence;
+    sbp_objective_wishes wishes;
 } sbp_objective_choice;
 
 typedef struct sbp_objective_settings {
@@ -83,7 +91,7 @@ sbp_value sbp_objective_of_group(sbp_objective *objective, sbp_value value, sbp_
 sbp_value sbp_objective_number(sbp_objective *objective, double value, sbp_value like);
 /* 1 where a < b, else 0, in their type. */
 sbp_value sbp_objective_less(sbp_objective *objective, sbp_value a, sbp_value b);
-/* The result `name`: the sum of `term`, [T] or [S]. */
+/* The result `name`: the sum of `term`, [T] or [S]; a second one of that name is added to the first. */
 void sbp_objective_result(sbp_objective *objective, const char *name, sbp_value term);
 /* A message about loss_type, which sticks; `known` lists what there is. */
 void sbp_objective_refuse(sbp_objective *objective, const char *objective_name, const char *known);

@@ -16,38 +16,32 @@
  *   sft           - mean of logp over the chosen completions' tokens of the step
  * or of several, joined by '+', each with a weight behind a ':' ("sigmoid+sft:0.5").
  *
- * Of the data: weight (1 where the label counts: completions), unit (the pair), in.chosen; per pair
- * ref_logps_sum.chosen and .rejected; of the step units (pairs), labels, labels.chosen. */
-#include "frontends/objectives/objective.h"
-
+ * Of the data: what pairs.h says; per pair ref_logps_sum.chosen and .rejected. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "frontends/objectives/pairs.h"
+
 typedef struct dpo {
-    sbp_objective *o;
-    sbp_value pair;             /* [T] */
-    sbp_value won, lost;        /* [S] s */
-    sbp_value gain, loss;       /* [S] r */
-    sbp_value margin;           /* [S] D */
-    sbp_value chosen, rejected; /* [T] 1 at the counted rows of one of them */
-    sbp_value pairs;            /* scalar, fp64 */
+    sbp_pairs p;
+    sbp_value gain, loss; /* [S] r */
+    sbp_value margin;     /* [S] D */
 } dpo;
 
-/* In C it is not said which of two arguments is computed first: at most one of them builds. */
 static sbp_value op(const dpo *d, sbp_opcode code, sbp_value a, sbp_value b) {
-    return sbp_build2(d->o->builder, code, a, b);
+    return sbp_pairs_op(&d->p, code, a, b);
 }
 
 static sbp_value number(const dpo *d, double value) {
-    return sbp_objective_number(d->o, value, d->margin);
+    return sbp_pairs_number(&d->p, value);
 }
 
 static sbp_value plus(const dpo *d, sbp_value x, double value) {
-    return op(d, SBP_OP_add, x, number(d, value));
+    return sbp_pairs_plus(&d->p, x, value);
 }
 
 static sbp_value negative(const dpo *d, sbp_value x) {
-    return sbp_build1(d->o->builder, SBP_OP_neg, x);
+    return sbp_pairs_negative(&d->p, x);
 }
 
 static sbp_value square(const dpo *d, sbp_value x) {
@@ -55,18 +49,17 @@ static sbp_value square(const dpo *d, sbp_value x) {
 }
 
 static sbp_value beta(const dpo *d) {
-    return sbp_objective_setting(d->o, "beta", 0.1, d->margin);
+    return sbp_pairs_setting(&d->p, "beta", 0.1);
 }
 
 /* sigmoid(beta x) */
 static sbp_value sigmoid(const dpo *d, sbp_value x) {
-    return sbp_build1(d->o->builder, SBP_OP_sigmoid, op(d, SBP_OP_mul, x, beta(d)));
+    return sbp_build1(d->p.o->builder, SBP_OP_sigmoid, op(d, SBP_OP_mul, x, beta(d)));
 }
 
 /* f(x) */
 static sbp_value logistic(const dpo *d, sbp_value x) {
-    sbp_value y = op(d, SBP_OP_mul, x, beta(d));
-    return negative(d, sbp_build1(d->o->builder, SBP_OP_log_sigmoid, y));
+    return sbp_pairs_logistic(&d->p, op(d, SBP_OP_mul, x, beta(d)));
 }
 
 /* 1 / (2 beta) */
@@ -75,15 +68,10 @@ static sbp_value half_inverse(const dpo *d) {
     return op(d, SBP_OP_div, half, beta(d));
 }
 
-/* r / |y|; a completion without a counted token gives 0. */
-static sbp_value per_token(const dpo *d, sbp_value r, sbp_value counted) {
-    sbp_value count = sbp_objective_group_sum(d->o, counted, d->pair);
-    count = op(d, SBP_OP_max, count, number(d, 1));
-    return op(d, SBP_OP_div, r, count);
-}
-
+/* D' */
 static sbp_value mean_margin(const dpo *d) {
-    sbp_value w = per_token(d, d->gain, d->chosen), l = per_token(d, d->loss, d->rejected);
+    sbp_value w = sbp_pairs_per_token(&d->p, d->gain, d->p.chosen);
+    sbp_value l = sbp_pairs_per_token(&d->p, d->loss, d->p.rejected);
     return op(d, SBP_OP_sub, w, l);
 }
 
@@ -115,7 +103,7 @@ static sbp_value smoothed(const dpo *d, sbp_value e, double sign) {
 }
 
 static sbp_value smoothing(const dpo *d) {
-    return sbp_objective_setting(d->o, "label_smoothing", 0, d->margin);
+    return sbp_pairs_setting(&d->p, "label_smoothing", 0);
 }
 
 static sbp_value loss_robust(const dpo *d) {
@@ -145,8 +133,8 @@ static sbp_value loss_sppo_hard(const dpo *d) {
 
 /* A mean over tokens where the others are means over pairs: the sum over pairs divides by their number. */
 static sbp_value loss_sft(const dpo *d) {
-    sbp_value factor = op(d, SBP_OP_div, d->pairs, sbp_build_scalar(d->o->builder, "labels.chosen"));
-    return op(d, SBP_OP_mul, negative(d, d->won), factor);
+    sbp_value nll = sbp_pairs_chosen_nll(&d->p);
+    return op(d, SBP_OP_mul, nll, d->p.count);
 }
 
 static const struct {
@@ -188,13 +176,13 @@ static bool add_term(const dpo *d, const char *text, size_t length, sbp_value *s
 }
 
 static sbp_value loss_of(const dpo *d) {
-    const char *at = d->o->loss_type ? d->o->loss_type : "sigmoid";
+    const char *at = d->p.o->loss_type ? d->p.o->loss_type : "sigmoid";
     sbp_value sum = SBP_NO_VALUE;
     for (bool more = true; more; at++) {
         size_t length = strcspn(at, "+");
         if (!add_term(d, at, length, &sum)) {
             sbp_objective_refuse(
-                d->o, "dpo",
+                d->p.o, "dpo",
                 "sigmoid, hinge, ipo, sigmoid_norm, robust, cdpo, apo_zero, apo_down, sppo_hard, "
                 "sft; several joined by '+', each with ':WEIGHT' behind it if it has one");
             return sum;
@@ -205,32 +193,12 @@ static sbp_value loss_of(const dpo *d) {
     return sum;
 }
 
-/* The mean over pairs of a value per pair. */
-static void pair_mean(const dpo *d, const char *name, sbp_value x) {
-    sbp_objective_result(d->o, name, op(d, SBP_OP_div, x, d->pairs));
-}
-
 void sbp_objective_dpo(sbp_objective *o) {
-    sbp_builder *b = o->builder;
-    dpo d = {.o = o, .pair = sbp_objective_index(o, "unit"), .pairs = sbp_build_scalar(b, "units")};
-    sbp_value weight = sbp_objective_row(o, "weight"), chosen = sbp_objective_row(o, "in.chosen");
-    d.chosen = op(&d, SBP_OP_mul, weight, chosen);
-    d.rejected = op(&d, SBP_OP_sub, weight, d.chosen);
-    d.won = sbp_objective_group_sum(o, op(&d, SBP_OP_mul, d.chosen, o->logp), d.pair);
-    d.lost = sbp_objective_group_sum(o, op(&d, SBP_OP_mul, d.rejected, o->logp), d.pair);
-    d.gain = op(&d, SBP_OP_sub, d.won, sbp_objective_group(o, "ref_logps_sum.chosen"));
-    d.loss = op(&d, SBP_OP_sub, d.lost, sbp_objective_group(o, "ref_logps_sum.rejected"));
+    dpo d = {.p = sbp_pairs_of(o)};
+    d.gain = op(&d, SBP_OP_sub, d.p.won, sbp_objective_group(o, "ref_logps_sum.chosen"));
+    d.loss = op(&d, SBP_OP_sub, d.p.lost, sbp_objective_group(o, "ref_logps_sum.rejected"));
     d.margin = op(&d, SBP_OP_sub, d.gain, d.loss);
-    pair_mean(&d, "loss", loss_of(&d));
+    sbp_pairs_mean(&d.p, "loss", loss_of(&d));
     sbp_value gain = op(&d, SBP_OP_mul, d.gain, beta(&d)), loss = op(&d, SBP_OP_mul, d.loss, beta(&d));
-    pair_mean(&d, "rewards/chosen", gain);
-    pair_mean(&d, "rewards/rejected", loss);
-    pair_mean(&d, "rewards/margins", op(&d, SBP_OP_sub, gain, loss));
-    pair_mean(&d, "rewards/accuracies", sbp_objective_less(o, loss, gain));
-    pair_mean(&d, "logps/chosen", d.won);
-    pair_mean(&d, "logps/rejected", d.lost);
-    sbp_value share = op(&d, SBP_OP_div, weight, sbp_objective_scalar(o, "labels"));
-    sbp_objective_result(o, "entropy", op(&d, SBP_OP_mul, share, o->entropy));
-    sbp_value of_chosen = op(&d, SBP_OP_div, d.chosen, sbp_objective_scalar(o, "labels.chosen"));
-    sbp_objective_result(o, "mean_token_accuracy", op(&d, SBP_OP_mul, of_chosen, o->hit));
+    sbp_pairs_metrics(&d.p, gain, loss, d.p.won, d.p.lost);
 }

@@ -2,29 +2,32 @@
  * grpo_trainer and rloo_trainer).
  *
  * m: row input weight, 1 where the label was written by the model; A: row input advantage; per row
- *   w = logp - logp^old                  logp^old is logp itself, without gradient, where rows carry none
- *   rho = exp(w), or, with importance by sequence, exp(sum of m w over the document / |y|), the same in all
- *         its rows
- *   l = - min(min(rho, delta) A, clip(rho, 1 - epsilon, 1 + epsilon_high) A) + beta k
- *   k = rho (exp(d) - d - 1), d = logp^ref - logp
- * A row contributes f l, f without gradient:
- *   dapo       f = m / labels             (all counted tokens of the step)
- *   grpo       f = m / (|y| documents)    the mean over sequences of means over tokens
- *   dr_grpo    f = m / (documents max_completion_length)
- *   gspo       as grpo, importance by sequence
- *   luspo      f = m / documents, importance by sequence
- *   cispo      l = - sg(min(rho, epsilon_high)) A logp + beta k, f as dapo
+ *   w = logp - logp^old                  logp^old is that of the sampler where rows carry none, and logp
+ * itself, without gradient, where they have neither rho = exp(w), or, with importance by sequence, exp(sum of
+ * m w over the document / |y|), the same in all its rows l = - min(min(rho, delta) A, clip(rho, 1 - epsilon,
+ * 1 + epsilon_high) A) c + beta k k = rho (exp(d) - d - 1), d = logp^ref - logp; with use_bias_correction_kl
+ * off, without rho c = 1; where rows have both logp^old and the sampler's logp^s: r = exp(logp^old - logp^s),
+ * or the product of these over the document (sequence_..): .._truncate r between two bounds, .._mask 0
+ * outside A row contributes f l, f without gradient: dapo       f = m / labels             (all counted
+ * tokens of the step) bnpo       f = m / (labels of the micro-batch x micro-batches): depends on the split,
+ * as in TRL grpo       f = m / (|y| documents)    the mean over sequences of means over tokens dr_grpo    f =
+ * m / (documents max_completion_length) gspo       as grpo, importance by sequence luspo      f = m /
+ * documents, importance by sequence cispo      l = - sg(min(rho, epsilon_high)) A logp + beta k, f as dapo
  *   sapo       l = - (4 / T) sigmoid(T (rho - 1)) A + beta k, T: sapo_temperature_pos for A > 0, else
  *              sapo_temperature_neg; f as grpo
- *   reinforce  l = - A logp, f as dapo
- * Of the data: weight, advantage, doc.labels (|y|), doc, old_logps and ref_logps where there are some; of the
- * step labels, docs. */
+ *   vespo      l = - sg(phi) A logp + beta k, f as dapo; phi = exp(b + a log u - b u), with a, b = vespo_k,
+ *              vespo_lambda of the sign of A, log u = sum of m clip(w, +-20) over the document, and of m log
+ * c, between log 1e-8 and 20; c only by tokens reinforce  l = - A logp, f as dapo With an entropy_coef: -
+ * entropy_coef (mean entropy of the counted tokens of the step) for all of them. Of the data: weight,
+ * advantage, doc.labels (|y|), doc, old_logps, sampling_logps and ref_logps where there are some; of the step
+ * labels, docs; of micro-batches part.labels, parts. */
 #include "frontends/objectives/objective.h"
 
+#include <math.h>
 #include <string.h>
 
-typedef enum averaging { OF_TOKENS, OF_SEQUENCES, OF_FIXED_LENGTH, OF_SUMS } averaging;
-typedef enum term { CLIPPED, CAPPED, SOFT, PLAIN } term;
+typedef enum averaging { OF_TOKENS, OF_PARTS, OF_SEQUENCES, OF_FIXED_LENGTH, OF_SUMS } averaging;
+typedef enum term { CLIPPED, CAPPED, SOFT, GAMMA, PLAIN } term;
 
 static const struct {
     const char *name;
@@ -32,14 +35,11 @@ static const struct {
     term term;
     bool by_sequence;
 } types[] = {
-    {"dapo", OF_TOKENS, CLIPPED, false},
-    {"grpo", OF_SEQUENCES, CLIPPED, false},
-    {"dr_grpo", OF_FIXED_LENGTH, CLIPPED, false},
-    {"gspo", OF_SEQUENCES, CLIPPED, true},
-    {"luspo", OF_SUMS, CLIPPED, true},
-    {"cispo", OF_TOKENS, CAPPED, false},
-    {"sapo", OF_SEQUENCES, SOFT, false},
-    {"reinforce", OF_TOKENS, PLAIN, false},
+    {"dapo", OF_TOKENS, CLIPPED, false},   {"grpo", OF_SEQUENCES, CLIPPED, false},
+    {"bnpo", OF_PARTS, CLIPPED, false},    {"dr_grpo", OF_FIXED_LENGTH, CLIPPED, false},
+    {"gspo", OF_SEQUENCES, CLIPPED, true}, {"luspo", OF_SUMS, CLIPPED, true},
+    {"cispo", OF_TOKENS, CAPPED, false},   {"sapo", OF_SEQUENCES, SOFT, false},
+    {"vespo", OF_TOKENS, GAMMA, false},    {"reinforce", OF_TOKENS, PLAIN, false},
 };
 
 typedef struct grpo {
@@ -47,7 +47,20 @@ typedef struct grpo {
     int32_t type;
     sbp_value weight, advantage, rho; /* [T] */
     sbp_value log_ratio;              /* [T] w */
+    sbp_value correction;             /* [T] c; SBP_NO_VALUE: 1 */
+    sbp_value low, high, phi;         /* what the term was made of */
 } grpo;
+
+/* How the sampler's log-probabilities are made up for (--vllm-importance-sampling-mode). */
+static const struct {
+    const char *name;
+    bool by_sequence, masks;
+} corrections[] = {
+    {"sequence_mask", true, true}, /* what TRL takes */
+    {"sequence_truncate", true, false},
+    {"token_mask", false, true},
+    {"token_truncate", false, false},
+};
 
 static sbp_value op(const grpo *g, sbp_opcode code, sbp_value a, sbp_value b) {
     return sbp_build2(g->o->builder, code, a, b);
@@ -69,11 +82,30 @@ static sbp_value setting(const grpo *g, const char *name, double fallback) {
     return sbp_objective_setting(g->o, name, fallback, g->o->logp);
 }
 
-/* Log-probabilities of the rows, or the policy's own without gradient where there are none. */
-static sbp_value given_logps(const grpo *g, const char *has, const char *name) {
+/* Log-probabilities of the rows, or others where there are none. */
+static sbp_value given_or(const grpo *g, const char *has, const char *name, sbp_value otherwise) {
     sbp_value there = sbp_objective_row(g->o, has), given = sbp_objective_row(g->o, name);
-    sbp_value own = one(g, SBP_OP_stop_gradient, g->o->logp), zero = number(g, 0);
-    return sbp_build3(g->o->builder, SBP_OP_select, op(g, SBP_OP_lt, zero, there), given, own);
+    sbp_value zero = number(g, 0);
+    return sbp_build3(g->o->builder, SBP_OP_select, op(g, SBP_OP_lt, zero, there), given, otherwise);
+}
+
+static sbp_value own_logps(const grpo *g) {
+    return one(g, SBP_OP_stop_gradient, g->o->logp);
+}
+
+static sbp_value old_logps(const grpo *g) {
+    sbp_value sampled = given_or(g, "has.sampling_logps", "sampling_logps", own_logps(g));
+    return given_or(g, "has.old_logps", "old_logps", sampled);
+}
+
+/* Sums of m x over documents, [S]; what documents have, in all their rows. */
+static sbp_value over_documents(const grpo *g, sbp_value x) {
+    sbp_value document = sbp_objective_index(g->o, "doc");
+    return sbp_objective_group_sum(g->o, op(g, SBP_OP_mul, g->weight, x), document);
+}
+
+static sbp_value of_document(const grpo *g, sbp_value x) {
+    return sbp_objective_of_group(g->o, x, sbp_objective_index(g->o, "doc"));
 }
 
 /* rho, from w. */
@@ -81,12 +113,10 @@ static sbp_value ratio(const grpo *g, bool by_sequence) {
     if (!by_sequence)
         return one(g, SBP_OP_exp, g->log_ratio);
     sbp_value document = sbp_objective_index(g->o, "doc");
-    sbp_value counted = op(g, SBP_OP_mul, g->weight, g->log_ratio);
-    sbp_value sum = sbp_objective_group_sum(g->o, counted, document);
+    sbp_value sum = over_documents(g, g->log_ratio);
     sbp_value labels = sbp_objective_group_sum(g->o, g->weight, document);
     labels = op(g, SBP_OP_max, labels, sbp_objective_number(g->o, 1, labels));
-    sbp_value log_mean = op(g, SBP_OP_div, sum, labels);
-    return sbp_objective_of_group(g->o, one(g, SBP_OP_exp, log_mean), document);
+    return of_document(g, one(g, SBP_OP_exp, op(g, SBP_OP_div, sum, labels)));
 }
 
 /* A setting, or another value where it is negative. */
@@ -99,6 +129,52 @@ static sbp_value setting_or(const grpo *g, const char *name, sbp_value otherwise
 static sbp_value bounded(const grpo *g) {
     sbp_value most = setting_or(g, "delta", number(g, 1e30));
     return op(g, SBP_OP_min, g->rho, most);
+}
+
+/* logp^old - logp^s, 0 where one of them is missing */
+static sbp_value from_sampler(const grpo *g) {
+    sbp_objective *o = g->o;
+    sbp_value has_old = sbp_objective_row(o, "has.old_logps");
+    sbp_value has_sampling = sbp_objective_row(o, "has.sampling_logps");
+    sbp_value old = sbp_objective_row(o, "old_logps"), sampling = sbp_objective_row(o, "sampling_logps");
+    sbp_value both = op(g, SBP_OP_mul, has_old, has_sampling);
+    return op(g, SBP_OP_mul, both, op(g, SBP_OP_sub, old, sampling));
+}
+
+static int32_t find_correction(const grpo *g) {
+    const char *wanted = g->o->wishes.sampling_mode;
+    bool by_tokens = types[g->type].term == GAMMA;
+    for (int32_t i = 0; wanted && i < SBP_COUNT(corrections); i++)
+        if (strcmp(corrections[i].name, wanted) == 0 && !(by_tokens && corrections[i].by_sequence))
+            return i;
+    if (wanted && g->o->builder->status == SBP_OK)
+        g->o->builder->status = sbp_fail(g->o->builder->diag, SBP_USAGE,
+                                         "--vllm-importance-sampling-mode %s: there are%s token_mask, "
+                                         "token_truncate%s",
+                                         wanted, by_tokens ? "" : " sequence_mask, sequence_truncate,",
+                                         by_tokens ? " with --loss-type vespo" : "");
+    return by_tokens ? SBP_COUNT(corrections) - 1 : 0;
+}
+
+/* c */
+static sbp_value correction(const grpo *g) {
+    if (g->o->wishes.sampling_ignored)
+        return SBP_NO_VALUE;
+    int32_t mode = find_correction(g);
+    sbp_value zero = number(g, 0), log_ratio = from_sampler(g);
+    sbp_value r;
+    if (corrections[mode].by_sequence)
+        r = of_document(g, one(g, SBP_OP_exp, over_documents(g, log_ratio)));
+    else
+        r = one(g, SBP_OP_exp, op(g, SBP_OP_mul, g->weight, log_ratio));
+    sbp_value least = setting(g, "vllm_importance_sampling_clip_min", -1);
+    sbp_value most = setting(g, "vllm_importance_sampling_clip_max", 3);
+    most = sbp_build3(g->o->builder, SBP_OP_select, op(g, SBP_OP_lt, most, zero), number(g, 1e30), most);
+    if (!corrections[mode].masks)
+        return op(g, SBP_OP_min, op(g, SBP_OP_max, r, least), most);
+    sbp_value below = op(g, SBP_OP_lt, r, least), above = op(g, SBP_OP_lt, most, r);
+    sbp_value outside = op(g, SBP_OP_or, below, above);
+    return sbp_build3(g->o->builder, SBP_OP_select, outside, zero, r);
 }
 
 /* - min(min(rho, delta) A, clip(rho) A) */
@@ -128,11 +204,44 @@ static sbp_value soft(const grpo *g) {
     return op(g, SBP_OP_mul, op(g, SBP_OP_div, x, t), g->advantage);
 }
 
+static sbp_value by_sign(const grpo *g, const char *good, double g_value, const char *bad, double b_value) {
+    sbp_value zero = number(g, 0), below = op(g, SBP_OP_lt, g->advantage, zero);
+    sbp_value a = setting(g, good, g_value), b = setting(g, bad, b_value);
+    return sbp_build3(g->o->builder, SBP_OP_select, below, b, a);
+}
+
+static sbp_value between(const grpo *g, sbp_value x, double least, double most) {
+    x = op(g, SBP_OP_max, x, sbp_objective_number(g->o, least, x));
+    return op(g, SBP_OP_min, x, sbp_objective_number(g->o, most, x));
+}
+
+/* phi */
+static sbp_value gamma_weight(const grpo *g) {
+    static const double least = 1e-8;
+    sbp_value log_u = between(g, g->log_ratio, -20, 20);
+    if (g->correction != SBP_NO_VALUE) {
+        sbp_value c = op(g, SBP_OP_max, g->correction, number(g, least));
+        c = op(g, SBP_OP_min, one(g, SBP_OP_log, c), number(g, 20));
+        log_u = op(g, SBP_OP_add, log_u, c);
+    }
+    log_u = of_document(g, between(g, over_documents(g, log_u), log(least), 20));
+    sbp_value a = by_sign(g, "vespo_k_pos", 2, "vespo_k_neg", 3);
+    sbp_value b = by_sign(g, "vespo_lambda_pos", 3, "vespo_lambda_neg", 2);
+    b = op(g, SBP_OP_max, b, number(g, 1e-4));
+    sbp_value up = op(g, SBP_OP_mul, a, log_u), down = op(g, SBP_OP_mul, b, one(g, SBP_OP_exp, log_u));
+    up = op(g, SBP_OP_sub, op(g, SBP_OP_add, b, up), down);
+    return one(g, SBP_OP_exp, up);
+}
+
 /* f */
 static sbp_value share(const grpo *g, averaging mean) {
     sbp_objective *o = g->o;
     if (mean == OF_TOKENS)
         return op(g, SBP_OP_div, g->weight, sbp_objective_scalar(o, "labels"));
+    if (mean == OF_PARTS) {
+        sbp_value f = op(g, SBP_OP_div, g->weight, sbp_objective_scalar(o, "part.labels"));
+        return op(g, SBP_OP_div, f, sbp_objective_scalar(o, "parts"));
+    }
     sbp_value f = op(g, SBP_OP_div, g->weight, sbp_objective_scalar(o, "docs"));
     if (mean == OF_SEQUENCES) {
         sbp_value labels = sbp_objective_row(o, "doc.labels");
@@ -145,10 +254,12 @@ static sbp_value share(const grpo *g, averaging mean) {
 
 /* k */
 static sbp_value divergence(const grpo *g) {
-    sbp_value ref = given_logps(g, "has.ref_logps", "ref_logps");
+    sbp_value ref = given_or(g, "has.ref_logps", "ref_logps", own_logps(g));
     sbp_value d = op(g, SBP_OP_sub, ref, g->o->logp), e = one(g, SBP_OP_exp, d);
-    sbp_value k3 = plus(g, op(g, SBP_OP_sub, e, d), -1);
-    return op(g, SBP_OP_mul, g->rho, k3);
+    sbp_value k3 = plus(g, op(g, SBP_OP_sub, e, d), -1), zero = number(g, 0);
+    sbp_value corrected = setting(g, "use_bias_correction_kl", 1);
+    corrected = op(g, SBP_OP_lt, zero, corrected);
+    return sbp_build3(g->o->builder, SBP_OP_select, corrected, op(g, SBP_OP_mul, g->rho, k3), k3);
 }
 
 static void clip_metrics(const grpo *g, sbp_value counted, sbp_value low, sbp_value high) {
@@ -164,13 +275,74 @@ static void clip_metrics(const grpo *g, sbp_value counted, sbp_value low, sbp_va
     sbp_objective_result(o, "clip_ratio/region_mean", op(g, SBP_OP_mul, counted, region));
 }
 
+/* Of the sampler's log-probabilities; where they are missing the difference counts as 0. */
+static void sampling_metrics(const grpo *g, sbp_value counted) {
+    if (g->correction == SBP_NO_VALUE)
+        return;
+    sbp_value apart = one(g, SBP_OP_abs, from_sampler(g));
+    sbp_objective_result(g->o, "sampling/sampling_logp_difference/mean", op(g, SBP_OP_mul, counted, apart));
+    sbp_value over =
+        corrections[find_correction(g)].by_sequence ? share(g, OF_SEQUENCES) : counted; /* once each */
+    sbp_objective_result(g->o, "sampling/importance_sampling_ratio/mean",
+                         op(g, SBP_OP_mul, over, g->correction));
+}
+
 static int32_t find_type(sbp_objective *o) {
     const char *wanted = o->loss_type ? o->loss_type : "dapo";
     for (int32_t i = 0; i < SBP_COUNT(types); i++)
         if (strcmp(types[i].name, wanted) == 0)
             return i;
-    sbp_objective_refuse(o, "grpo", "dapo, grpo, dr_grpo, gspo, luspo, cispo, sapo, reinforce");
+    sbp_objective_refuse(o, "grpo", "dapo, grpo, bnpo, dr_grpo, gspo, luspo, cispo, sapo, vespo, reinforce");
     return 0;
+}
+
+/* What a row contributes before f, without c and k. */
+static sbp_value policy_term(grpo *g) {
+    sbp_value low = SBP_NO_VALUE;
+    if (types[g->type].term == CLIPPED || types[g->type].term == CAPPED) {
+        low = setting(g, "epsilon", 0.2);
+        g->high = setting_or(g, "epsilon_high", low);
+    }
+    switch (types[g->type].term) {
+    case CLIPPED:
+        g->low = plus(g, one(g, SBP_OP_neg, low), 1);
+        g->high = plus(g, g->high, 1);
+        return clipped(g, g->low, g->high);
+    case CAPPED:
+        return weighted(g, op(g, SBP_OP_min, g->rho, g->high));
+    case SOFT:
+        return soft(g);
+    case GAMMA:
+        g->phi = one(g, SBP_OP_stop_gradient, gamma_weight(g));
+        return weighted(g, g->phi);
+    default:
+        return weighted(g, SBP_NO_VALUE);
+    }
+}
+
+static void term_metrics(const grpo *g, sbp_value counted) {
+    sbp_objective *o = g->o;
+    if (types[g->type].term == CLIPPED)
+        clip_metrics(g, counted, g->low, g->high);
+    if (types[g->type].term == CAPPED) {
+        sbp_value zero = number(g, 0), above = sbp_objective_less(o, g->high, g->rho);
+        above = op(g, SBP_OP_mul, above, sbp_objective_less(o, zero, g->advantage));
+        sbp_objective_result(o, "cispo_clip_ratio", op(g, SBP_OP_mul, counted, above));
+    }
+    if (types[g->type].term == GAMMA)
+        sbp_objective_result(o, "vespo/phi_seq_mean", op(g, SBP_OP_mul, share(g, OF_SEQUENCES), g->phi));
+}
+
+/* The entropy bonus, part of the loss; and the loss without it. */
+static void add_entropy(const grpo *g, sbp_value counted, sbp_value policy_loss) {
+    sbp_objective *o = g->o;
+    if (!o->wishes.entropy_bonus)
+        return;
+    sbp_value share_of_bonus = op(g, SBP_OP_mul, counted, setting(g, "entropy_coef", 0));
+    sbp_value bonus = op(g, SBP_OP_mul, share_of_bonus, o->entropy);
+    sbp_objective_result(o, "loss", one(g, SBP_OP_neg, bonus));
+    sbp_objective_result(o, "policy_loss", policy_loss);
+    sbp_objective_result(o, "entropy_coef", share_of_bonus);
 }
 
 void sbp_objective_grpo(sbp_objective *o) {
@@ -178,33 +350,25 @@ void sbp_objective_grpo(sbp_objective *o) {
               .type = find_type(o),
               .weight = sbp_objective_row(o, "weight"),
               .advantage = sbp_objective_row(o, "advantage")};
-    sbp_value old = given_logps(&g, "has.old_logps", "old_logps");
-    g.log_ratio = op(&g, SBP_OP_sub, o->logp, old);
-    g.rho = ratio(&g, o->by_sequence || types[g.type].by_sequence);
-    sbp_value low = setting(&g, "epsilon", 0.2), high = setting_or(&g, "epsilon_high", low);
-    sbp_value l = SBP_NO_VALUE;
-    low = plus(&g, one(&g, SBP_OP_neg, low), 1);
-    switch (types[g.type].term) {
-    case CLIPPED:
-        l = clipped(&g, low, plus(&g, high, 1));
-        break;
-    case CAPPED:
-        l = weighted(&g, op(&g, SBP_OP_min, g.rho, high));
-        break;
-    case SOFT:
-        l = soft(&g);
-        break;
-    case PLAIN:
-        l = weighted(&g, SBP_NO_VALUE);
-        break;
-    }
+    averaging mean = types[g.type].mean;
+    if (mean == OF_PARTS)
+        sbp_note(o->builder->diag, "loss type bnpo: loss and gradients depend on how a step is packed into "
+                                   "micro-batches; dapo is the same without that");
+    g.log_ratio = op(&g, SBP_OP_sub, o->logp, old_logps(&g));
+    g.rho = ratio(&g, o->wishes.by_sequence || types[g.type].by_sequence);
+    g.correction = correction(&g);
+    sbp_value l = policy_term(&g);
+    if (g.correction != SBP_NO_VALUE && types[g.type].term != GAMMA)
+        l = op(&g, SBP_OP_mul, l, g.correction);
     sbp_value k = divergence(&g);
     l = op(&g, SBP_OP_add, l, op(&g, SBP_OP_mul, k, setting(&g, "beta", 0)));
-    sbp_objective_result(o, "loss", op(&g, SBP_OP_mul, l, share(&g, types[g.type].mean)));
+    l = op(&g, SBP_OP_mul, l, share(&g, mean));
     sbp_value counted = share(&g, OF_TOKENS);
+    sbp_objective_result(o, "loss", l);
+    add_entropy(&g, counted, l);
     sbp_objective_result(o, "entropy", op(&g, SBP_OP_mul, counted, o->entropy));
     sbp_objective_result(o, "kl", op(&g, SBP_OP_mul, counted, k));
     sbp_objective_result(o, "ratio_mean", op(&g, SBP_OP_mul, counted, g.rho));
-    if (types[g.type].term == CLIPPED)
-        clip_metrics(&g, counted, low, plus(&g, high, 1));
+    term_metrics(&g, counted);
+    sampling_metrics(&g, counted);
 }

@@ -10,18 +10,20 @@
  * of objectives.
  *   per row    tok; pos, counted from 0 in every document; first, the row where the document begins;
  *              shared_end and own, the same (no prompt is shared); label, the next token of the document (0
- *              in its last row), and weight, 1 where that label counts, else 0; doc, unit and group, the
- * number of the document, row of data and group in the micro-batch; sample, the document's number in the
- *              data; doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
+ *              in its last row), and weight, 1 where that label counts, else 0; predicted, 1 where there is a
+ *              next token, in all rows of a document but the last; doc, unit and group, the number of the
+ *              document, row of data and group in the micro-batch; sample, the document's number in the data; doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
  *              ("in.chosen"); NAME, what rows give under that name for the token that is the row's label, or
  *              for the document as a whole ("old_logps", "advantage"; tokenize.h), 0 where there is none;
- *              has.NAME, 1 in documents that have it
+ *              has.NAME, 1 in documents that have it, but where the number is missing (null)
  *   per group  NAME.PART, the number NAME of the unit's document of that part ("ref_logps_sum.chosen"); NAME
  *              where documents are the groups. S is the number of groups of the micro-batch where the program
  *              asks for group (which then have no such numbers), of rows of data where it asks for unit, of
  *              documents where it asks for doc, else 0
- *   scalars    of the whole step, at least 1: labels, those that count; labels.PART, those of documents of
- *              that part; docs; units, rows of data; groups; longest, tokens of the longest document
+ *   scalars    of the whole step, at least 1: labels, those that count; predicted, all rows of documents but
+ *              the last; labels.PART, predicted.PART, those of documents of that part; docs; units, rows of
+ *              data; groups; longest, tokens of the longest document; of the micro-batches (trainer.c):
+ *              part.labels, labels that count in the one at hand; parts, how many there are
  *
  * Memory: 4 bytes per row for each column, 8 for numbers beside documents, for the longest micro-batch so
  * far. Threads: one thread at a time.

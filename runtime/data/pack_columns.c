@@ -1,5 +1,6 @@
 /* pack_columns.c: what a program wants to know of each row, of each group of rows, and of a whole step; all
  * by name (pack.h). */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@ typedef enum source {
     FIRST,
     LABEL,
     WEIGHT,
+    PREDICTED, /* 1 where there is a next token */
     DOC,
     UNIT,
     GROUP,
@@ -29,10 +31,19 @@ static const struct {
     source source;
     sbp_dtype dtype;
 } fixed[] = {
-    {"tok", TOK, SBP_I32},          {"pos", POS, SBP_I32},       {"first", FIRST, SBP_I32},
-    {"shared_end", FIRST, SBP_I32}, {"own", FIRST, SBP_I32},     {"label", LABEL, SBP_I32},
-    {"weight", WEIGHT, SBP_F32},    {"doc", DOC, SBP_I32},       {"unit", UNIT, SBP_I32},
-    {"group", GROUP, SBP_I32},      {"sample", SAMPLE, SBP_I32}, {"doc.labels", DOC_LABELS, SBP_F64},
+    {"tok", TOK, SBP_I32},
+    {"pos", POS, SBP_I32},
+    {"first", FIRST, SBP_I32},
+    {"shared_end", FIRST, SBP_I32},
+    {"own", FIRST, SBP_I32},
+    {"label", LABEL, SBP_I32},
+    {"weight", WEIGHT, SBP_F32},
+    {"doc", DOC, SBP_I32},
+    {"unit", UNIT, SBP_I32},
+    {"group", GROUP, SBP_I32},
+    {"sample", SAMPLE, SBP_I32},
+    {"doc.labels", DOC_LABELS, SBP_F64},
+    {"predicted", PREDICTED, SBP_F32},
 };
 
 static bool begins(const char *name, const char *prefix) {
@@ -172,26 +183,33 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const
 static void fill_weights(const filling *f, const sbp_doc *doc, float *out) {
     const int32_t *labels = f->data->labels + doc->first;
     for (int64_t i = 0; i < doc->count; i++)
-        out[i] = i + 1 < doc->count && labels[i + 1] >= 0 ? 1.0f : 0.0f;
+        out[i] = i + 1 < doc->count && (labels[i + 1] >= 0 || f->source == PREDICTED) ? 1.0f : 0.0f;
 }
 
-/* A row's number is about the token that is its label: the next one. */
+/* A row's number is about the token that is its label: the next one. NaN stands for none. */
 static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
     double all = 0;
-    const double *values = NULL;
+    const double *values = NULL, *there = NULL;
     beside b = beside_of(f->data, f->source == HAS ? f->name + strlen("has.") : f->name);
     if (f->source == DOC_LABELS)
         all = (double)doc->labels;
     else if (f->source == IN_PART)
         all = strcmp(sbp_doc_part(doc), f->name + strlen("in.")) == 0;
+    else if (f->source == HAS && has_column(f->data, doc, b.column))
+        there = f->data->columns[b.column] + doc->first;
     else if (f->source == HAS)
-        all = has_column(f->data, doc, b.column) || has_number(f->data, doc, b.number);
+        all = has_number(f->data, doc, b.number);
     else if (has_column(f->data, doc, b.column))
         values = f->data->columns[b.column] + doc->first;
     else if (has_number(f->data, doc, b.number))
         all = f->data->numbers[b.number][doc - f->data->docs];
-    for (int64_t i = 0; i < doc->count; i++)
-        out[i] = !values ? all : i + 1 < doc->count ? values[i + 1] : 0;
+    for (int64_t i = 0; i < doc->count; i++) {
+        bool last = i + 1 == doc->count;
+        if (there)
+            out[i] = last || !isnan(there[i + 1]);
+        else
+            out[i] = !values ? all : last || isnan(values[i + 1]) ? 0 : values[i + 1];
+    }
 }
 
 /* Whether document k of the micro-batch is the first of its row of data. */
@@ -271,9 +289,17 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
 
 /* ---- numbers of a step ------------------------------------------------------------------------------ */
 
+/* Whether the number counts `what` of documents, of those of its part where it names one ("labels.chosen").
+ */
+static bool counts(const char *name, const char *what, const char *part) {
+    size_t length = strlen(what);
+    return begins(name, what) &&
+           (!name[length] || (name[length] == '.' && (!part || strcmp(part, name + length + 1) == 0)));
+}
+
 static bool is_total(const char *name) {
-    return strcmp(name, "labels") == 0 || strcmp(name, "docs") == 0 || strcmp(name, "units") == 0 ||
-           strcmp(name, "groups") == 0 || strcmp(name, "longest") == 0 || begins(name, "labels.");
+    return strcmp(name, "docs") == 0 || strcmp(name, "units") == 0 || strcmp(name, "groups") == 0 ||
+           strcmp(name, "longest") == 0 || counts(name, "labels", NULL) || counts(name, "predicted", NULL);
 }
 
 bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_count, const char *name,
@@ -289,9 +315,10 @@ bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_co
                 sum = doc->count > sum ? doc->count : sum;
             else if (strcmp(name, "docs") == 0)
                 sum++;
-            else if (strcmp(name, "labels") == 0 ||
-                     (begins(name, "labels.") && strcmp(sbp_doc_part(doc), name + strlen("labels.")) == 0))
+            else if (counts(name, "labels", sbp_doc_part(doc)))
                 sum += doc->labels;
+            else if (counts(name, "predicted", sbp_doc_part(doc)))
+                sum += doc->count > 0 ? doc->count - 1 : 0;
         }
     }
     *out = sum > 1 ? (double)sum : 1;

@@ -89,8 +89,14 @@ static void set_totals(sbp_trainer *t, const sbp_dataset *data, const int64_t *r
             sbp_executor_set_scalar(t->executor, t->program->scalars[s], value);
 }
 
+/* What depends on how a step is parted, for objectives that do. */
+static void set_part_scalars(sbp_trainer *t, const sbp_micro_batch *part) {
+    sbp_executor_set_scalar(t->executor, "part.labels", part->labels > 1 ? (double)part->labels : 1);
+}
+
 static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                            const sbp_micro_batch *part, const char *entry) {
+    set_part_scalars(t, part);
     SBP_TRY(sbp_packer_columns(&t->packer, diag, data, part));
     SBP_TRY(sbp_executor_bind(t->executor, part->rows, part->groups, t->packer.columns,
                               t->packer.column_count, diag));
@@ -110,6 +116,7 @@ static sbp_status run_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
 sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                             int64_t row_count) {
     SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
+    sbp_executor_set_scalar(t->executor, "parts", t->packer.part_count);
     set_totals(t, data, rows, row_count);
     return sbp_packer_check(&t->packer, diag, t->most_parts);
 }
@@ -367,12 +374,33 @@ sbp_status sbp_trainer_score_step(sbp_trainer *t, sbp_diag *diag, const sbp_data
     return SBP_OK;
 }
 
+/* Micro-batches of all windows, where the objective asks for their number. */
+static sbp_status count_parts(scoring *s) {
+    int64_t parts = 0;
+    if (sbp_program_find_scalar(s->t->program, "parts") < 0)
+        return SBP_OK;
+    for (int64_t first = 0, end; first < s->data->row_count; first = end) {
+        end = window_end(s->data, first);
+        int64_t *rows = sbp_malloc((size_t)(end - first) * sizeof *rows);
+        for (int64_t r = first; rows && r < end; r++)
+            rows[r - first] = r;
+        sbp_status status = rows ? sbp_packer_pack(&s->t->packer, s->diag, s->data, rows, end - first)
+                                 : sbp_fail(s->diag, SBP_MACHINE, "out of memory for scores");
+        free(rows);
+        SBP_TRY(status);
+        parts += s->t->packer.part_count;
+    }
+    sbp_executor_set_scalar(s->t->executor, "parts", parts > 1 ? (double)parts : 1);
+    return SBP_OK;
+}
+
 sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                                 sbp_score_visitor visit, void *user) {
     scoring s = {.t = t, .diag = diag, .data = data, .visit = visit, .user = user};
     SBP_TRY(find_vector(t, diag, visit ? "logp" : NULL, &s.vector));
     SBP_TRY(clear_results(t, diag));
     set_totals(t, data, NULL, data->row_count);
+    SBP_TRY(count_parts(&s));
     SBP_TRY(score_rows(&s));
     return read_results(t, diag);
 }

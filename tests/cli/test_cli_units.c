@@ -24,7 +24,8 @@ static void add_ids(sbp_rng *rng, sbp_text *out, const char *key, int64_t count)
 static void add_numbers(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
     sbp_text_add(out, ", \"%s\": [", key);
     for (int64_t i = 0; i < count; i++)
-        sbp_text_add(out, "%s%.4f", i ? ", " : "", -1 - 0.001 * (double)sbp_rng_below(rng, 4000));
+        sbp_text_add(out, i % 5 == 4 && key[0] == 's' ? "%snull" : "%s%.4f", i ? ", " : "",
+                     -1 - 0.001 * (double)sbp_rng_below(rng, 4000));
     sbp_text_add(out, "]");
 }
 
@@ -53,6 +54,7 @@ static int64_t write_rows(io_fixture *f, sbp_rng *rng, bool pairs, int64_t *long
             sbp_text_add(&out, ", \"advantage\": %.3f", 0.001 * (double)sbp_rng_below(rng, 4000) - 2);
             add_numbers(rng, &out, "old_per_token_logps", a);
             add_numbers(rng, &out, "ref_per_token_logps", a);
+            add_numbers(rng, &out, "sampling_per_token_logps", a);
         }
         sbp_text_add(&out, "}\n");
     }
@@ -67,7 +69,15 @@ static const struct {
     {"--objective dpo", true},
     {"--objective dpo --loss-type ipo", true},
     {"--objective dpo --loss-type apo_down+sft:0.5", true},
+    {"--objective orpo --beta 0.3", true},
+    {"--objective simpo --cpo-alpha 0.5 --beta 2", true},
     {"--objective grpo --beta 0.1", false},
+    {"--objective grpo --loss-type vespo --vespo-k-pos 0.5 --vespo-lambda-pos 0.3 --vespo-k-neg 0.4 "
+     "--vespo-lambda-neg 0.2",
+     false},
+    {"--objective grpo --loss-type cispo --entropy-coef 0.1 --vllm-importance-sampling-mode token_truncate",
+     false},
+    {"--objective grpo --loss-type sapo --vllm-importance-sampling-mode sequence_truncate", false},
     {"--objective grpo --loss-type grpo --importance token", false},
     {"--objective grpo --importance sequence", false},
 };
@@ -143,8 +153,24 @@ static void open_split(split_job *job, bool pairs) {
     static const struct {
         const char *name;
         double value;
-    } settings[] = {{"beta", 0.1}, {"epsilon", 0.2},   {"epsilon_high", -1},
-                    {"delta", -1}, {"temperature", 1}, {"label_smoothing", 0}};
+    } settings[] = {{"beta", 0.1},
+                    {"epsilon", 0.2},
+                    {"epsilon_high", -1},
+                    {"delta", -1},
+                    {"temperature", 1},
+                    {"label_smoothing", 0},
+                    {"simpo_gamma", 0.5},
+                    {"cpo_alpha", 0.5},
+                    {"entropy_coef", 0.1},
+                    {"use_bias_correction_kl", 1},
+                    {"vllm_importance_sampling_clip_max", 3},
+                    {"vllm_importance_sampling_clip_min", -1},
+                    {"vespo_k_pos", 0.5},
+                    {"vespo_lambda_pos", 0.3},
+                    {"vespo_k_neg", 0.4},
+                    {"vespo_lambda_neg", 0.2},
+                    {"sapo_temperature_pos", 1},
+                    {"sapo_temperature_neg", 1.05}};
     for (int i = 0; i < SBP_COUNT(settings); i++)
         sbp_executor_set_scalar(job->executor, settings[i].name, settings[i].value);
 }

@@ -5,18 +5,23 @@
     VENV/bin/python tests/golden/make_objectives.py [--check]
 
 `_compute_loss` of the trainers is called on a stub that has what it reads, with a model that returns the
-log-probabilities: the formulas are TRL's own, the gradients torch's. What is not in TRL (`cdpo`, `reinforce`) is from
+log-probabilities: the formulas are TRL's own, the gradients torch's; of ORPO and CPO (SimPO) `get_batch_loss_metrics`,
+with logits over two tokens that give these log-probabilities. What is not in TRL (`cdpo`, `reinforce`) is from
 the formula of the objective's file. A case has the rows of whole documents, one after the other: prompts and last rows
 do not count (weight 0).
 """
 import argparse
 import json
+import math
 import os
 import random
 from collections import defaultdict
+from functools import partial
 from types import SimpleNamespace
 
 import torch
+from trl.experimental.cpo.cpo_trainer import CPOTrainer
+from trl.experimental.orpo.orpo_trainer import ORPOTrainer
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -53,6 +58,7 @@ def documents(random, lengths, rows):
             rows["entropy"].append(random.uniform(0.1, 4))
             rows["hit"].append(float(random.random() < 0.4))
             rows["doc"].append(number)
+            rows["predicted"].append(float(i + 1 < prompt + completion))
         places.append(list(range(start + prompt - 1, start + prompt + completion - 1)))
     return places
 
@@ -69,6 +75,7 @@ def dpo_inputs():
     sums = [sum(rows["logp"][p] for p in place) + r.gauss(0, 3) for place in places]
     groups = {"ref_logps_sum.chosen": sums[0::2], "ref_logps_sum.rejected": sums[1::2]}
     scalars = {"units": 4, "labels": sum(map(len, places)), "labels.chosen": sum(map(len, places[0::2]))}
+    scalars["predicted.chosen"] = sum(p for p, d in zip(rows["predicted"], rows["doc"]) if d % 2 == 0)
     return dict(rows), places, groups, scalars
 
 
@@ -135,6 +142,55 @@ def cdpo(inputs, settings):
     return logp, (-(1 - e) * log_sigmoid(beta * margin) - e * log_sigmoid(-beta * margin)).mean(), {}
 
 
+# ---- ORPO, SimPO --------------------------------------------------------------------------------------------------
+
+
+def no_reference_case(inputs, trainer_class, settings):
+    """ORPOTrainer or CPOTrainer on pairs."""
+    rows, places, _, _ = inputs
+    order = list(range(0, len(places), 2)) + list(range(1, len(places), 2))
+    logp = torch.tensor(rows["logp"], dtype=torch.float64, requires_grad=True)
+    starts = [rows["doc"].index(d) for d in range(len(places))]
+    counts = [rows["doc"].count(d) for d in range(len(places))]
+    length = max(counts)
+    index = torch.tensor([[starts[d] + min(i, counts[d] - 1) for i in range(length)] for d in order])
+    x = logp[index]
+    logits = torch.stack([x, torch.log1p(-torch.exp(x))], dim=-1)  # the label is token 0: log-probability x
+    attention = torch.tensor([[float(i < counts[d]) for i in range(length)] for d in order])
+    labels = [[0 if starts[d] + i - 1 in places[d] else -100 for i in range(length)] for d in order]
+    batch = {
+        "concatenated_input_ids": torch.zeros(len(order), length).long(),
+        "concatenated_attention_mask": attention.long(),
+        "concatenated_labels": torch.tensor(labels),
+    }
+    trainer = SimpleNamespace(
+        accelerator=Accelerator(),
+        aux_loss_enabled=False,
+        is_encoder_decoder=False,
+        padding_value=0,
+        pad_token_id=0,
+        loss_type="simpo",
+        alpha=0.0,
+        beta=settings.get("beta", 0.1),
+        simpo_gamma=settings.get("simpo_gamma", 0.5),
+        cpo_alpha=settings.get("cpo_alpha", 1.0),
+        label_smoothing=settings.get("label_smoothing", 0.0),
+        concatenated_inputs=lambda *_, **__: batch,
+    )
+    for name in ("get_batch_logps", "concatenated_forward", "odds_ratio_loss", "cpo_loss"):
+        if hasattr(trainer_class, name):
+            function = getattr(trainer_class, name)
+            static = isinstance(vars(trainer_class)[name], staticmethod)
+            setattr(trainer, name, function if static else partial(function, trainer))
+    narrow = torch.Tensor.float
+    torch.Tensor.float = torch.Tensor.double  # ORPO computes odds in float32
+    model = lambda *_, **__: SimpleNamespace(logits=logits)  # noqa: E731
+    chosen = {"chosen_labels": torch.zeros(len(order) // 2, length)}
+    loss, metrics = trainer_class.get_batch_loss_metrics(trainer, model, chosen)
+    torch.Tensor.float = narrow
+    return logp, loss, {k: v for k, v in metrics.items() if not k.startswith("logits")}
+
+
 # ---- GRPO ---------------------------------------------------------------------------------------------------------
 
 
@@ -147,14 +203,34 @@ def grpo_inputs():
     rows["doc.labels"] = [float(len(places[d])) for d in rows["doc"]]
     rows["old_logps"] = [x + r.gauss(0, 0.3) for x in rows["logp"]]
     rows["ref_logps"] = [x + r.gauss(0, 0.5) for x in rows["logp"]]
-    scalars = {"labels": sum(map(len, places)), "docs": len(places)}
+    rows["sampling_logps"] = [x + r.gauss(0, 0.4) for x in rows["logp"]]
+    rows["has.sampling_logps"] = [float(r.random() < 0.9) for _ in rows["logp"]]
+    scalars = {"labels": sum(map(len, places)), "docs": len(places), "parts": 1}
+    scalars["part.labels"] = scalars["labels"]
     return dict(rows), places, {}, scalars, advantages
 
 
-def grpo_case(inputs, loss_type, importance, settings, has_old):
+def sampling_ratio(rows, of, mask, mode, settings):
+    """importance_sampling_ratio, as _generate_and_score_completions has it; and its metrics."""
+    apart = (of("old_logps") - of("sampling_logps")) * mask * of("has.sampling_logps")
+    log_ratio = apart.sum(-1, keepdim=True) if mode.startswith("sequence") else apart
+    ratio = torch.exp(log_ratio)
+    least = settings.get("vllm_importance_sampling_clip_min")
+    most = settings.get("vllm_importance_sampling_clip_max", 3.0)
+    if mode.endswith("truncate"):
+        ratio = torch.clamp(ratio, min=least, max=most)
+    else:
+        low, high = -math.inf if least is None else least, math.inf if most is None else most
+        ratio = ratio.masked_fill((ratio < low) | (ratio > high), value=0.0)
+    mean = ratio.mean() if mode.startswith("sequence") else (ratio * mask).sum() / mask.sum()
+    return ratio, {"sampling/importance_sampling_ratio/mean": mean.item()}
+
+
+def grpo_case(inputs, loss_type, importance, settings, has_old, sampling=None):
     rows, places, _, scalars, advantages = inputs
     length = max(map(len, places))
     logp = torch.tensor(rows["logp"], dtype=torch.float64, requires_grad=True)
+    entropy = torch.tensor(rows["entropy"], dtype=torch.float64, requires_grad=True)
     mask = pad([[1.0] * len(p) for p in places], length)
     index = torch.tensor([p + [0] * (length - len(p)) for p in places])
 
@@ -162,7 +238,11 @@ def grpo_case(inputs, loss_type, importance, settings, has_old):
         return torch.tensor(rows[name], dtype=torch.float64)[index]
 
     args = SimpleNamespace(
-        use_bias_correction_kl=True,
+        use_bias_correction_kl=settings.get("use_bias_correction_kl", 1) > 0,
+        vespo_k_pos=settings.get("vespo_k_pos", 2.0),
+        vespo_lambda_pos=settings.get("vespo_lambda_pos", 3.0),
+        vespo_k_neg=settings.get("vespo_k_neg", 3.0),
+        vespo_lambda_neg=settings.get("vespo_lambda_neg", 2.0),
         delta=settings.get("delta"),
         sapo_temperature_pos=settings.get("sapo_temperature_pos", 1.0),
         sapo_temperature_neg=settings.get("sapo_temperature_neg", 1.05),
@@ -180,13 +260,16 @@ def grpo_case(inputs, loss_type, importance, settings, has_old):
         epsilon_low=settings.get("epsilon", 0.2),
         epsilon_high=settings.get("epsilon_high", settings.get("epsilon", 0.2)),
         loss_type=loss_type,
-        use_vllm=False,
-        vllm_importance_sampling_correction=False,
+        use_vllm=sampling is not None,
+        vllm_importance_sampling_correction=True,
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
         max_completion_length=settings.get("max_completion_length", 512),
         current_gradient_accumulation_steps=1,
-        _entropy_bonus_enabled=False,
+        _entropy_bonus_enabled="entropy_coef" in settings,
+        entropy_coef=settings.get("entropy_coef", 0.0),
+        use_adaptive_entropy=False,
         _metrics={"train": defaultdict(list)},
-        _get_per_token_logps_and_entropies=lambda *_, **__: (logp[index], of("entropy"), None),
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logp[index], entropy[index], None),
     )
     data = {
         "prompt_ids": torch.zeros(len(places), 1).long(),
@@ -200,11 +283,16 @@ def grpo_case(inputs, loss_type, importance, settings, has_old):
         data["old_per_token_logps"] = of("old_logps")
     if trainer.beta:
         data["ref_per_token_logps"] = of("ref_logps")
+    more = {}
+    if sampling:
+        data["importance_sampling_ratio"], more = sampling_ratio(rows, of, mask, sampling, settings)
     loss = GRPOTrainer._compute_loss(trainer, None, data)
     # with importance by sequence TRL counts sequences where we count tokens
-    wanted = ("entropy", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean")
-    wanted = wanted if importance == "token" else ("entropy",)
-    return logp, loss, {k: v[-1] for k, v in trainer._metrics["train"].items() if k in wanted}
+    wanted = ["entropy", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"]
+    wanted = wanted if importance == "token" else ["entropy"]
+    wanted += ["cispo_clip_ratio", "vespo/phi_seq_mean", "policy_loss", "entropy_coef"]
+    metrics = {k: v[-1] for k, v in trainer._metrics["train"].items() if k in wanted}
+    return logp, loss, {**metrics, **more}, entropy
 
 
 def reinforce(inputs):
@@ -218,8 +306,11 @@ def reinforce(inputs):
 
 
 def expect(name, loss_type, settings, result, **more):
-    logp, loss, metrics = result
-    (dlogp,) = torch.autograd.grad(loss, logp)
+    logp, loss, metrics, *entropy = result
+    slopes = torch.autograd.grad(loss, [logp, *entropy], allow_unused=True)
+    dlogp = slopes[0]
+    if len(slopes) > 1 and slopes[1] is not None:
+        more["dentropy"] = slopes[1].tolist()
     return {
         "objective": name,
         "loss_type": loss_type,
@@ -252,6 +343,14 @@ def make():
         cases.append(expect("dpo", types, settings, dpo_case(pairs, names, weights, settings)))
     settings = {"label_smoothing": 0.1, "beta": 0.2}
     cases.append(expect("dpo", "cdpo", settings, cdpo(pairs, settings)))
+    for settings in [{}, {"beta": 0.4}]:
+        result = no_reference_case(pairs, ORPOTrainer, settings)
+        cases.append(expect("orpo", "orpo", settings, result, inputs="dpo"))
+    for settings in [{}, {"beta": 2.0, "simpo_gamma": 1.2, "cpo_alpha": 0.3}, {"cpo_alpha": 0.0, "label_smoothing": 0.1}]:
+        result = no_reference_case(pairs, CPOTrainer, settings)
+        if settings.get("cpo_alpha") == 0:
+            del result[2]["nll_loss"]  # TRL does not compute what has no weight
+        cases.append(expect("simpo", "simpo", settings, result, inputs="dpo"))
     kl = {"beta": 0.05, "epsilon": 0.2, "epsilon_high": 0.28}
     for ours, theirs, importance, settings, has_old in [
         ("dapo", "dapo", "token", {}, False),
@@ -270,6 +369,33 @@ def make():
     ]:
         result = grpo_case(rollouts, theirs, importance, settings, has_old)
         cases.append(expect("grpo", ours, settings, result, importance=importance, has_old=has_old))
+    plain = {**kl, "use_bias_correction_kl": 0}
+    narrow = {"vllm_importance_sampling_clip_max": 1.2, "vllm_importance_sampling_clip_min": 0.8}
+    gentle = {"vespo_k_pos": 0.6, "vespo_lambda_pos": 0.4, "vespo_k_neg": 0.5, "vespo_lambda_neg": 0.7, "beta": 0.03}
+    for ours, theirs, importance, settings, has_old, sampling in [
+        ("dapo", "dapo", "token", plain, True, None),
+        ("gspo", "grpo", "sequence", plain, True, None),
+        ("bnpo", "bnpo", "token", kl, True, None),
+        ("bnpo", "bnpo", "sequence", {}, True, "token_mask"),
+        ("vespo", "vespo", "token", {}, True, None),
+        ("vespo", "vespo", "token", gentle, True, None),
+        ("vespo", "vespo", "token", {**gentle, **narrow}, True, "token_truncate"),
+        ("vespo", "vespo", "token", {**gentle, "vllm_importance_sampling_clip_max": 1.9}, True, "token_mask"),
+        ("vespo", "vespo", "token", gentle, False, None),
+        ("dapo", "dapo", "token", {"entropy_coef": 0.07}, True, None),
+        ("gspo", "grpo", "sequence", {**kl, "entropy_coef": -0.2}, True, None),
+        ("dapo", "dapo", "token", kl, True, "sequence_mask"),
+        ("dapo", "dapo", "token", {"vllm_importance_sampling_clip_max": 1.2}, True, "sequence_mask"),
+        ("dapo", "dapo", "token", narrow, True, "sequence_truncate"),
+        ("dapo", "dapo", "token", narrow, True, "token_mask"),
+        ("dapo", "dapo", "token", {**kl, **narrow}, True, "token_truncate"),
+        ("luspo", "luspo", "sequence", {**kl, **narrow}, True, "token_truncate"),
+        ("cispo", "cispo", "token", {"epsilon_high": 1.1, **narrow}, True, "sequence_truncate"),
+        ("sapo", "sapo", "token", {}, True, "token_mask"),
+    ]:
+        result = grpo_case(rollouts, theirs, importance, settings, has_old, sampling)
+        case = expect("grpo", ours, settings, result, importance=importance, has_old=has_old)
+        cases.append({**case, "sampling": sampling} if sampling else case)
     cases.append(expect("grpo", "reinforce", {}, reinforce(rollouts), importance="token", has_old=True))
 
     def described(inputs, groups):

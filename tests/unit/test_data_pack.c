@@ -284,11 +284,11 @@ static void test_columns(void **state) {
     assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2}, 3));
     assert_int_equal(p.part_count, 1);
     assert_ok(f, sbp_packer_columns(&p, f->diag, d, &p.parts[0]));
-    assert_int_equal(p.column_count, 12);
+    assert_int_equal(p.column_count, 13);
     static const int32_t tok[] = {0, 1, 2, 3, 20, 40, 41, 42}, pos[] = {0, 1, 2, 3, 0, 0, 1, 2},
                          first[] = {0, 0, 0, 0, 4, 5, 5, 5}, label[] = {1, 2, 3, 0, 0, 41, 42, 0},
                          doc[] = {0, 0, 0, 0, 1, 2, 2, 2};
-    static const float weight[] = {1, 0, 1, 0, 0, 1, 0, 0};
+    static const float weight[] = {1, 0, 1, 0, 0, 1, 0, 0}, predicted[] = {1, 1, 1, 0, 0, 1, 1, 0};
     assert_memory_equal(ints(&p, "tok"), tok, sizeof tok);
     assert_memory_equal(ints(&p, "pos"), pos, sizeof pos);
     assert_memory_equal(ints(&p, "first"), first, sizeof first);
@@ -300,6 +300,12 @@ static void test_columns(void **state) {
     assert_memory_equal(ints(&p, "unit"), doc, sizeof doc);
     assert_memory_equal(ints(&p, "group"), doc, sizeof doc); /* each row alone */
     assert_memory_equal(ints(&p, "weight"), weight, sizeof weight);
+    assert_memory_equal(ints(&p, "predicted"), predicted, sizeof predicted);
+    double total;
+    assert_true(sbp_pack_total(d, NULL, 3, "predicted", &total) && total == 5);
+    assert_true(sbp_pack_total(d, NULL, 3, "predicted.text", &total) && total == 5);
+    assert_true(sbp_pack_total(d, NULL, 3, "labels.chosen", &total) && total == 1); /* at least */
+    assert_false(sbp_pack_total(d, NULL, 3, "predict", &total));
     sbp_packer_close(&p);
     sbp_dataset_destroy(d);
 }

@@ -45,17 +45,21 @@ static double scalar(const objective_case *c, const char *name) {
     return 0;
 }
 
-static void bind(const objective_case *c, const sbp_value_info *info, sbp_tensor *t) {
+static void bind(const objective_case *c, const sbp_func *func, const sbp_value_info *info, sbp_tensor *t) {
     const sbp_json *rows = member(c->inputs, "rows"), *groups = member(c->inputs, "groups"), *has_old;
     if (info->role == SBP_VALUE_SCALAR) {
         t->data[0] = scalar(c, info->name);
     } else if (info->role == SBP_VALUE_COTANGENT) {
-        t->data[0] = strcmp(info->name, "d_loss") == 0;
+        for (int32_t r = 0; r < func->result_count; r++)
+            if (func->results[r].role == SBP_RESULT_VALUE && func->results[r].value == info->binding)
+                t->data[0] = strcmp(func->results[r].name, "loss") == 0;
     } else if (strncmp(info->name, "has.", 4) == 0) {
+        const sbp_json *list = sbp_json_member(rows, info->name);
         has_old = sbp_json_member(c->given, "has_old");
         bool has = strcmp(info->name, "has.old_logps") != 0 || (has_old && has_old->boolean);
+        has = has && (!list || sbp_json_member(c->given, "sampling"));
         for (int64_t i = 0; i < t->elems; i++)
-            t->data[i] = has;
+            t->data[i] = has && list ? number(c->f, &list->items[i]) : has;
     } else {
         const sbp_json *list = sbp_json_member(rows, info->name);
         fill(c->f, t, list ? list : member(groups, info->name));
@@ -67,23 +71,31 @@ static void near_to(double got, double want, const char *what, const char *type)
         fail_msg("%s: %s is %.17g, expected %.17g", type, what, got, want);
 }
 
-static void compare(const objective_case *c, const sbp_func *func, sbp_tensor **values) {
-    const char *type = member(c->given, "loss_type")->string;
-    const sbp_json *dlogp = member(c->given, "dlogp"), *metrics = member(c->given, "metrics");
+/* The derivative of the loss with respect to a stream, where the case has one; returns the largest. */
+static double compare_slope(const objective_case *c, const sbp_func *func, sbp_tensor **values,
+                            const char *stream) {
+    const sbp_json *list = sbp_json_member(c->given, sbp_arena_printf(c->f->arena, "d%s", stream));
     const sbp_tensor *slope = NULL;
     double largest = 0;
     for (int32_t r = 0; r < func->result_count; r++)
         if (func->results[r].role == SBP_RESULT_GRADIENT &&
-            strcmp(func->values[func->results[r].target].name, "logp") == 0)
+            strcmp(func->values[func->results[r].target].name, stream) == 0)
             slope = values[func->results[r].value];
-    assert_non_null(slope);
-    near_to(result_of(func, values, "loss")->data[0], number(c->f, member(c->given, "loss")), "loss", type);
-    for (int64_t i = 0; i < dlogp->count; i++) {
-        double want = number(c->f, &dlogp->items[i]);
+    for (int64_t i = 0; slope && i < slope->elems; i++) {
+        double want = list ? number(c->f, &list->items[i]) : 0;
         largest = fmax(largest, fabs(want));
-        near_to(slope->data[i], want, "dlogp", type);
+        near_to(slope->data[i], want, stream, member(c->given, "loss_type")->string);
     }
-    assert_true(largest * 1000 > 1); /* the case says something */
+    assert_true(slope || !list);
+    return largest;
+}
+
+static void compare(const objective_case *c, const sbp_func *func, sbp_tensor **values) {
+    const char *type = member(c->given, "loss_type")->string;
+    const sbp_json *metrics = member(c->given, "metrics");
+    near_to(result_of(func, values, "loss")->data[0], number(c->f, member(c->given, "loss")), "loss", type);
+    assert_true(compare_slope(c, func, values, "logp") * 1000 > 1); /* the case says something */
+    compare_slope(c, func, values, "entropy");
     for (int64_t i = 0; i < metrics->count; i++)
         near_to(result_of(func, values, metrics->items[i].key)->data[0], number(c->f, &metrics->items[i]),
                 metrics->items[i].key, type);
@@ -93,17 +105,20 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
     static const char *const tiny[] = {"num_hidden_layers=1"};
     const char *name = member(given, "objective")->string;
     const sbp_json *importance = sbp_json_member(given, "importance");
-    objective_case c = {.f = f, .given = given, .inputs = member(root, name)};
+    const sbp_json *sampling = sbp_json_member(given, "sampling"), *inputs = sbp_json_member(given, "inputs");
+    const sbp_objective_wishes wishes = {
+        .by_sequence = importance && strcmp(importance->string, "sequence") == 0,
+        .sampling_mode = sampling ? sampling->string : NULL,
+        .entropy_bonus = sbp_json_member(member(given, "settings"), "entropy_coef") != NULL};
+    objective_case c = {.f = f, .given = given, .inputs = member(root, inputs ? inputs->string : name)};
     sbp_model model;
     sbp_model_options options = sbp_model_options_for(SBP_F64);
     options.set = tiny;
     options.set_count = 1;
     options.head = sbp_objective_head(name);
     check(f, sbp_model_load(f->arena, f->diag, "tests/golden/llama_plain/model", &options, &model));
-    const sbp_objective_choice choice = {.name = name,
-                                         .loss_type = member(given, "loss_type")->string,
-                                         .by_sequence =
-                                             importance && strcmp(importance->string, "sequence") == 0};
+    const sbp_objective_choice choice = {
+        .name = name, .loss_type = member(given, "loss_type")->string, .wishes = wishes};
     check(f, sbp_objective_add(model.module, f->diag, &choice, &c.settings));
     check(f, sbp_module_verify(model.module, f->diag));
     c.module = model.module;
@@ -118,7 +133,7 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
     for (int32_t i = 0; i < func->arg_count; i++) {
         const sbp_value_info *info = &func->values[func->args[i]];
         values[func->args[i]] = sbp_tensor_create(f->arena, &info->type, &env.sizes);
-        bind(&c, info, values[func->args[i]]);
+        bind(&c, func, info, values[func->args[i]]);
     }
     check(f, sbp_evaluate(model.module, func, &env, values));
     compare(&c, func, values);
@@ -132,7 +147,7 @@ static sbp_status run_all(void *user) {
     for (int64_t i = 0; i < cases->count; i++)
         run_case(f, root, &cases->items[i]);
     printf("  %lld cases\n", (long long)cases->count);
-    assert_true(cases->count >= 26);
+    assert_true(cases->count >= 50);
     return SBP_OK;
 }
 

@@ -631,7 +631,9 @@ int64_t sbp_options_int(const sbp_options *o, const char *name) {
 }
 
 double sbp_options_double(const sbp_options *o, const char *name) {
-    return value_of(o, name, NUMERIC)->number;
+    const option_value *v = value_of(o, name, NUMERIC | BOOLEAN);
+    bool is_number = NUMERIC >> table[sbp_options_find(name, strlen(name)).index].kind & 1;
+    return is_number ? v->number : sbp_options_on(o, name);
 }
 
 void sbp_options_pair(const sbp_options *o, const char *name, double out[2]) {

@@ -89,7 +89,7 @@ const char *sbp_options_text(const sbp_options *options, const char *name);
 bool sbp_options_is(const sbp_options *options, const char *name, const char *word);
 /* INT and SIZE; -1 when there is none, or a word. */
 int64_t sbp_options_int(const sbp_options *options, const char *name);
-/* NUMBER and INT; NaN when there is none, or a word. */
+/* NUMBER and INT; NaN when there is none, or a word. ONOFF: 1 or 0. */
 double sbp_options_double(const sbp_options *options, const char *name);
 /* PAIR. */
 void sbp_options_pair(const sbp_options *options, const char *name, double out[2]);
