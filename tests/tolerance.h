@@ -11,6 +11,8 @@
  * few dozen roundings. */
 #define SBP_TOLERANCE_F64 1e-12
 #define SBP_TOLERANCE_F32 1e-5
+/* A rounding of fp32, relative, at most: for bounds of errors that are counted. */
+#define SBP_HALF_ULP_F32 0x1p-24
 
 /* A product in fp32 whose sums have 10^5 terms of random sign, relative: in blocks of up to 512 terms about
  * ten times 2^-24; in a single chain a hundred times. */
@@ -29,10 +31,10 @@
  * reference rounds there too, and what fp32 computes a few 2^-24 beside it is now and then (one of 10^3 to
  * 10^4) rounded to the neighbour, 2^-8 away. With a rounding left out or added: 10^-3. */
 #define SBP_TOLERANCE_ROUNDED_INSIDE 2e-4
-/* Where a row sees few others, a single p that is rounded to the neighbour is most of the error of a small
- * case (one head of one row of 1,170 was all of it): of one head of one row as much is allowed as the
- * neighbour of bf16 can be away, relative to its own norm. */
-#define SBP_TOLERANCE_NEIGHBOUR 0x1p-7
+/* Where such a factor is so near to the middle of two numbers that fp32 may end on either, tests of attention
+ * take either (SBP_TOLERANCE_F32 for all else): of how many. A bound for errors of sums of 64 terms is 2^-15,
+ * which is 2^-6 of what lies between two numbers of bf16. */
+#define SBP_MOST_DOUBTS 0x1p-4
 /* Of f16 the neighbour is 2^-11 away; without a rounding: 10^-4. */
 #define SBP_TOLERANCE_ROUNDED_INSIDE_F16 (SBP_TOLERANCE_ROUNDED_INSIDE / 8)
 

@@ -28,6 +28,14 @@ typedef enum suite_layout {
     SUITE_LAYOUTS
 } suite_layout;
 
+/* A factor of sums that rounds to 16 bits so near to the middle of two numbers that fp32 may end on either:
+ * expected[at ..] of `count` elements, or that with step * vector[] added. */
+typedef struct suite_doubt {
+    int64_t at, count;
+    double step;
+    const double *vector;
+} suite_doubt;
+
 typedef struct suite_tensor {
     bool absent;
     sbp_dtype dtype;
@@ -36,9 +44,10 @@ typedef struct suite_tensor {
     double *expected; /* [rows, cols]; NULL: the command must not write here */
     bool *written;    /* [rows, cols]; NULL: all of it when expected is there */
     double tolerance; /* relative, in the norm; 0: the type's */
-    int64_t head;     /* columns of which one group may be SBP_TOLERANCE_NEIGHBOUR of its norm off; 0: none */
     double terms;     /* size of the terms of an element's sum, which may cancel; 0: they do not */
     int32_t same_as;  /* shares memory with that tensor; -1: none */
+    suite_doubt *doubts;
+    int32_t doubt_count, doubt_capacity;
     /* layout */
     int64_t offset, stride;
 } suite_tensor;
@@ -74,6 +83,8 @@ suite_tensor *suite_add(suite_case *c, sbp_dtype dtype, int64_t rows, int64_t co
 suite_tensor *suite_add_absent(suite_case *c);
 /* Makes t an output: expected starts as a copy of values. */
 void suite_expect(suite_case *c, suite_tensor *t);
+/* Elements of an output may be either of two. */
+void suite_doubt_add(suite_case *c, suite_tensor *t, suite_doubt doubt);
 /* Runs the case and fails the test when something differs. */
 void suite_check(suite_case *c);
 void *suite_alloc(suite_case *c, int64_t count, int64_t size);
