@@ -19,6 +19,12 @@
 #define TABLE "tests/cuda/target/llama.txt"
 #define EVERY_ARCH "sm_80,sm_86,sm_89,sm_90a,sm_100,sm_120"
 
+/* Parts of the sweep, to try again what failed: SBP_CUDA_ARCHS=LIST, SBP_CASE=CONFIG. */
+static const char *every_arch(void) {
+    const char *some = getenv("SBP_CUDA_ARCHS");
+    return some && *some ? some : EVERY_ARCH;
+}
+
 static bool can_compile;
 
 static int look(void **state) {
@@ -64,7 +70,7 @@ static void table(void **state) {
 /* fp64, objectives over groups, chunks of one segment and several, everything saved: other kernels. */
 static void small_models(void **state) {
     (void)state;
-    const char *archs = testing_sweep(0, 1) ? EVERY_ARCH : "sm_80";
+    const char *archs = testing_sweep(0, 1) ? every_arch() : "sm_80";
     int kernels = 0;
     if (!can_compile)
         return;
@@ -105,7 +111,7 @@ static bool sweep_model(const char *path, sbp_dtype dtype, bool standard, int *k
         wish.options.grad_dtype = wish.options.state_dtype = SBP_F64;
     testing_check(&t, compile_model(t.arena, t.diag, &wish, &program));
     kernel_set set = {0};
-    bool right = kernels_try(&t, program, EVERY_ARCH, &set);
+    bool right = kernels_try(&t, program, every_arch(), &set);
     for (int32_t k = 0; right && k < set.count; k++) {
         char name[SBP_GPU_NAME + 16];
         sbp_cuda_resources r;
@@ -134,7 +140,10 @@ static void sweep_folder(const char *folder, const char *known, int *programs, i
     assert_int_equal(sbp_cuda_target.describe(EVERY_ARCH, diag, &info), SBP_OK);
     for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         size_t length = strlen(entry->d_name);
+        const char *only = getenv("SBP_CASE");
         char path[300];
+        if (only && strcmp(only, entry->d_name) != 0)
+            continue;
         if (length < 5 || strcmp(entry->d_name + length - 5, ".json") != 0)
             continue;
         snprintf(path, sizeof path, "%s/%s", known ? known : folder, entry->d_name);
@@ -164,7 +173,7 @@ static void real_models(void **state) {
     }
     printf("  %d programs, %d kernels\n", programs, kernels);
     assert_int_equal(wrong, 0);
-    if (can_compile)
+    if (can_compile && !getenv("SBP_CASE"))
         assert_true(programs >= testing_sweep(0, 96));
 }
 
