@@ -89,6 +89,57 @@ static bool write_file(const char *folder, const char *name, const void *data, s
                                                  : complain("cannot write %s: %s", path, strerror(errno));
 }
 
+// The folder and those above it; whether they are there is seen when a file is written.
+static void make_folder(const char *folder) {
+    char path[8192];
+    const int n = snprintf(path, sizeof path, "%s", folder);
+    for (int k = 1; k <= n && n < (int)sizeof path; k++) {
+        if (path[k] == '/' || path[k] == 0) {
+            path[k] = 0;
+            (void)mkdir(path, 0777);
+            path[k] = folder[k];
+        }
+    }
+}
+
+// Numbers from 2^63 on, which jansson does not take, as those of the same 64 bits.
+static void wrap_numbers(char *text, size_t bytes) {
+    bool quoted = false;
+    for (size_t k = 0, digits; k<bytes; k += digits> 0 ? digits : 1) {
+        char number[24];
+        quoted ^= text[k] == '"' && (k == 0 || text[k - 1] != '\\');
+        for (digits = 0; k + digits < bytes && text[k + digits] >= '0' && text[k + digits] <= '9';) {
+            digits++;
+        }
+        if (quoted || digits < 19 || digits > 20 || (k > 0 && strchr("-+.eE", text[k - 1]))) {
+            continue;
+        }
+        (void)snprintf(number, sizeof number, "%.*s", (int)digits, text + k);
+        errno = 0;
+        const uint64_t value = strtoull(number, NULL, 10);
+        if (errno == 0 && value > INT64_MAX) {
+            (void)snprintf(number, sizeof number, "%*lld", (int)digits, (long long)value);
+            memcpy(text + k, number, digits);
+        }
+    }
+}
+
+static json_t *read_json(const char *path) {
+    size_t bytes;
+    json_error_t error;
+    char *text = (char *)read_file(path, &bytes);
+    if (!text) {
+        return NULL;
+    }
+    wrap_numbers(text, bytes);
+    json_t *root = json_loadb(text, bytes, 0, &error);
+    free(text);
+    if (!root) {
+        (void)complain("%s: line %d: %s", path, error.line, error.text);
+    }
+    return root;
+}
+
 // ---- the case ---------------------------------------------------------------------------------------------
 
 static bool get_u64(const json_t *value, uint64_t *out) {
@@ -129,12 +180,14 @@ static bool read_buffers(run_case *c) {
         } else if (!get_u64(json_object_get(b, "bytes"), &c->bytes[k])) {
             return complain("buffer %d has neither file nor bytes", k);
         }
-        c->address[k] = sbp_ptx_memory_alloc(c->memory, c->bytes[k]);
+        if (c->bytes[k] > 0) { // else its address is 0, which is in no allocation
+            c->address[k] = sbp_ptx_memory_alloc(c->memory, c->bytes[k]);
+        }
         if (data && c->address[k]) {
             (void)sbp_ptx_memory_write(c->memory, c->address[k], data, c->bytes[k]);
         }
         free(data);
-        if (!c->address[k]) {
+        if (!c->address[k] && c->bytes[k] > 0) {
             return complain("no memory for buffer %d of %llu bytes", k, (unsigned long long)c->bytes[k]);
         }
     }
@@ -232,8 +285,8 @@ static bool write_outputs(const run_case *c, const char *folder) {
     const json_t *list = json_object_get(c->root, "buffers");
     for (int k = 0; k < c->buffers; k++) {
         const char *name = json_string_value(json_object_get(json_array_get(list, (size_t)k), "out"));
-        if (name && !write_file(folder, name, sbp_ptx_memory_host(c->memory, c->address[k], c->bytes[k]),
-                                c->bytes[k])) {
+        const void *data = c->bytes[k] ? sbp_ptx_memory_host(c->memory, c->address[k], c->bytes[k]) : "";
+        if (name && !write_file(folder, name, data, c->bytes[k])) {
             return false;
         }
     }
@@ -341,16 +394,14 @@ int main(int argc, char **argv) {
         return SBP_PTX_REFUSED;
     }
     static run_case c; // large
-    json_error_t error;
-    c.root = json_load_file(a.json_path, 0, &error);
+    c.root = read_json(a.json_path);
     const char *slash = strrchr(a.json_path, '/');
     (void)snprintf(c.folder, sizeof c.folder, "%.*s", slash ? (int)(slash - a.json_path + 1) : 0,
                    a.json_path);
     if (!c.root) {
-        (void)complain("%s: line %d: %s", a.json_path, error.line, error.text);
         return SBP_PTX_REFUSED;
     }
-    (void)mkdir(a.out, 0777);
+    make_folder(a.out);
     const int status = run(&c, &a);
     sbp_ptx_module_unload(c.module);
     sbp_ptx_memory_destroy(c.memory);

@@ -155,7 +155,43 @@ static void samples_run(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+// Edges of the contract: folders of DIR that are not there, numbers of 64 bits, buffers of nothing, keys that
+// nobody knows, the address of a parameter, names that end with their braces.
+static void the_contract_has_edges(void **state) {
+    (void)state;
+    static const char text[] =
+        ".version 9.0\n.target sm_80\n.address_size 64\n"
+        ".visible .entry k(.param .u64 p, .param .u64 n, .param .u64 empty)\n{\n.reg .b64 %a, %n; .reg .b32 "
+        "%q;\n"
+        "ld.param.u64 %a, [p]; mov.b32 %q, n; cvt.u64.u32 %n, %q; cvta.param.u64 %n, %n; ld.u64 %n, [%n];\n"
+        "{ .reg .b32 %a; mov.u32 %a, 7; bra L; trap; L: }\nbra L; trap;\nL: st.global.u64 [%a], %n; "
+        "ret;\n}\n";
+    static const char json[] =
+        "{\"ptx\": \"kernel.ptx\", \"entry\": \"k\", \"grid\": [1], \"block\": [1, 1, 1], \"note\": "
+        "{\"18446744073709551615\": 1},\n"
+        "\"buffers\": [{\"bytes\": 8, \"out\": \"o.bin\"}, {\"bytes\": 0, \"out\": \"nothing.bin\"}],\n"
+        "\"args\": [{\"buffer\": 0}, {\"u64\": 18446744073709551607}, {\"buffer\": 1}]}\n";
+    char folder[] = "/tmp/sbp_ptx_XXXXXX", path[100], command[600];
+    uint64_t value = 0;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/kernel.ptx", folder);
+    FILE *f = fopen(path, "w");
+    assert_true(f && fputs(text, f) >= 0 && fclose(f) == 0);
+    (void)snprintf(path, sizeof path, "%s/case.json", folder);
+    f = fopen(path, "w");
+    assert_true(f && fputs(json, f) >= 0 && fclose(f) == 0);
+    (void)snprintf(command, sizeof command, "%s %s/case.json --out %s/some/where", PTXRUN, folder, folder);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(path, sizeof path, "%s/some/where/o.bin", folder);
+    f = fopen(path, "rb");
+    assert_true(f && fread(&value, 1, 8, f) == 8 && fclose(f) == 0);
+    assert_true(value == UINT64_MAX - 8);
+    (void)snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(samples_run)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples_run),
+                                       cmocka_unit_test(the_contract_has_edges)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
