@@ -1,5 +1,7 @@
 /* test_cli_cuda.c: sbpc and sbprun on CUDA without a GPU (tests/cuda/fake): choosing a device, and that
- * neither the order in which streams run nor what the host's memory is like changes a bit. */
+ * neither the order in which streams run nor what the host's memory is like changes a bit.
+ *
+ *     test_cli_cuda [TEST] */
 #include "tests/cli/cli_testing.h"
 
 #include <string.h>
@@ -250,7 +252,36 @@ static void test_memory_is_planned(void **state) {
     }
 }
 
-int main(void) {
+/* SBP_CUDA_TIMELINE: a line for each command, more than are kept at a time; no bit changes. */
+static void test_timeline(void **state) {
+    io_fixture *f = *state;
+    int count, products = 0;
+    if (!cli_has_device(f, "cuda", "a timeline"))
+        skip();
+    cli_ok(f, COMPILE "--backend cuda --arch sm_90a --dtype fp32 --chunk 7 --head-chunk 5 --offload host");
+#define RUN "$R $D/p --data " ROWS " --batch-tokens 94 --dump-gradients $D/"
+    cli_ok(f, RUN "first.safetensors");
+    cli_ok(f,
+           "SBP_FAKE_CUDA=report SBP_FAKE_CUDA_LOG=$D/log SBP_CUDA_TIMELINE=$D/t.jsonl " RUN "g.safetensors");
+    nothing_is_left(f);
+    cli_same(f, "first.safetensors", "g.safetensors");
+    const sbp_json **lines = cli_lines(f, "t.jsonl", &count);
+    assert_true(count > 1024);
+    for (int i = 0; i < count; i++) {
+        const char *name;
+        assert_ok(f, sbp_json_get_string(f->diag, lines[i], "command", SBP_JSON_REQUIRED, &name));
+        products += strcmp(name, "gemm") == 0;
+        assert_true(cli_number(f, lines[i], "begin_ms") >= 0 && cli_number(f, lines[i], "ms") >= 0);
+    }
+    cli_ok(f, "printf '{\"products\": %d}\n' $(grep -c ^cublasLtMatmul $D/log) > $D/count.json");
+    assert_true(products > 0 && products == (int)cli_number(f, cli_json(f, "count.json"), "products"));
+    cli_fails(f, 4, "SBP_CUDA_TIMELINE: cannot write", "SBP_CUDA_TIMELINE=$D/none/t " RUN "g.safetensors");
+    cli_fails(f, 4, "SBP_CUDA_TIMELINE: cannot be written",
+              "SBP_CUDA_TIMELINE=/dev/full " RUN "g.safetensors");
+#undef RUN
+}
+
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_auto, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits_in_any_order, cli_setup, io_teardown),
@@ -259,6 +290,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_stories, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_stories_in_bf16, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_homes_and_modes, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_timeline, cli_setup, io_teardown),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

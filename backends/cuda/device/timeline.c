@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 1024, TEXT_BYTES = 160 };
+enum { BATCH = 1024, TEXT_BYTES = 256 };
 
 typedef struct timed {
     cuda_event begin, end;
@@ -38,7 +38,7 @@ sbp_status cuda_timeline_create(cuda_device *d, sbp_diag *diag) {
     memset(t->timed, 0, BATCH * sizeof *t->timed);
     t->file = fopen(path, "we");
     if (!t->file)
-        return sbp_fail(diag, SBP_INPUT, "SBP_CUDA_TIMELINE: cannot write %s: %s", path, strerror(errno));
+        return sbp_fail(diag, SBP_IO, "SBP_CUDA_TIMELINE: cannot write %s: %s", path, strerror(errno));
     CUDA_TRY(d, diag, cuEventCreate(&t->origin, 0));
     CUDA_TRY(d, diag, cuEventRecord(t->origin, d->streams[CUDA_COMPUTE]));
     return SBP_OK;
@@ -78,8 +78,8 @@ sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) {
         fprintf(t->file, "{\"queue\": \"%s\", \"begin_ms\": %.4f, \"ms\": %.4f, %s}\n",
                 sbp_queue_names[t->timed[i].queue], (double)begin, (double)took, t->timed[i].text);
     }
-    if (fflush(t->file) != 0)
-        return sbp_fail(diag, SBP_MACHINE, "SBP_CUDA_TIMELINE: cannot be written: %s", strerror(errno));
+    if (fflush(t->file) != 0 || ferror(t->file))
+        return sbp_fail(diag, SBP_IO, "SBP_CUDA_TIMELINE: cannot be written: %s", strerror(errno));
     return SBP_OK;
 }
 
