@@ -100,9 +100,11 @@ static void test_resumed_in_every_format(void **state) {
 /* What is not given is as it was when the run began, the data and the plan too. */
 static void test_resume_takes_the_options_of_the_run(void **state) {
     io_fixture *f = *state;
-    static const char begin[] = " --data $D/t.jsonl --lr 0.003 --schedule cosine --warmup 2 --batch-size 3 "
-                                "--weight-decay 0.1 --betas 0.8,0.99 --seed 7 --steps 9 ";
-    cli_ok(f, COMPILE "; head -24 $G/stories260k_trl/train.jsonl >$D/t.jsonl");
+    static const char begin[] =
+        " --data $D/t.jsonl --lr 0.003 --schedule cosine --warmup 2 --batch-size 3 "
+        "--weight-decay 0.1 --betas 0.8,0.99 --seed 7 --steps 9 --columns text=story ";
+    cli_ok(f,
+           COMPILE "; head -24 $G/stories260k_trl/train.jsonl | sed 's/\"text\":/\"story\":/' >$D/t.jsonl");
     static const char *const sources[] = {"$D/p", "$S --chunk 40"}, *const again[] = {"$D/p", "$S"};
     for (int i = 0; i < 2; i++) {
         cli_ok(f,
@@ -115,6 +117,8 @@ static void test_resume_takes_the_options_of_the_run(void **state) {
                   sbp_arena_printf(f->arena,
                                    "$R %s --resume --out $D/o --lr 1e-4 --betas 0.9,0.999 --batch-size 8",
                                    again[i]));
+        cli_fails(f, 2, "it had --columns text=story;",
+                  sbp_arena_printf(f->arena, "$R %s --resume --out $D/o --columns text=other", again[i]));
         if (i == 1) { /* the plan that is there, were there memory for another or not; or made again */
             cli_ok(f,
                    "cp -r $D/o $D/o2; rm $D/o2/plan.bin; $R $S --resume --out $D/o2 --memory 1GiB --lr 3e-3");
