@@ -15,7 +15,8 @@
 
 enum { CACHE_VERSION = 1, MOST_TRIES = 20 };
 
-static const int64_t checked_bytes = (int64_t)4 << 30;
+static const int64_t checked_bytes = (int64_t)4 << 30, longest_unused = 30 * 24 * 3600;
+static const double disk_share = 0.25; /* of a disk, for all caches in a directory */
 
 typedef struct cached_file {
     const char *path; /* absolute */
@@ -110,6 +111,79 @@ static void remove_leftovers(const char *root) {
     }
     if (dir)
         closedir(dir);
+}
+
+/* ---- old ones --------------------------------------------------------------------------------------- */
+
+/* A cache that may go. */
+typedef struct old_cache {
+    char name[24];
+    int64_t used, bytes; /* used: second of the last start that read it */
+} old_cache;
+
+/* false: it is no cache. */
+static bool look_at_cache(int root, const char *name, old_cache *out) {
+    struct stat s;
+    struct dirent *entry;
+    int end = 0;
+    if (sscanf(name, "%*16[0-9a-f]%n", &end) != 0 || end != 16 || name[end])
+        return false;
+    int fd = openat(root, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    bool good = fd >= 0 && fstatat(fd, "meta.json", &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
+    DIR *dir = good ? fdopendir(fd) : NULL;
+    if (!dir) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    *out = (old_cache){.used = s.st_mtim.tv_sec};
+    memcpy(out->name, name, 17);
+    while ((entry = readdir(dir)))
+        if (fstatat(fd, entry->d_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode))
+            out->bytes += (int64_t)s.st_blocks * 512;
+    closedir(dir);
+    return true;
+}
+
+/* The one that was not used for longest; bytes of all; false: there is none. */
+static bool find_oldest(const char *root, old_cache *out, int64_t *bytes) {
+    DIR *dir = opendir(root);
+    struct dirent *entry;
+    old_cache each;
+    bool found = false;
+    *bytes = 0;
+    while (dir && (entry = readdir(dir)))
+        if (look_at_cache(dirfd(dir), entry->d_name, &each)) {
+            *bytes += each.bytes;
+            if (!found || each.used < out->used)
+                *out = each;
+            found = true;
+        }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+/* Under another name first, so that nobody finds half of it. Who has mapped it keeps it. */
+static bool remove_cache(const char *root, const char *name) {
+    char path[4096], gone[4096 + 64];
+    if (snprintf(path, sizeof path, "%s/%s", root, name) >= (int)sizeof path)
+        return false;
+    snprintf(gone, sizeof gone, "%s.%ld.%d.tmp", path, (long)getpid(), 2 * MOST_TRIES);
+    if (rename(path, gone) != 0)
+        return false;
+    remove_directory(gone);
+    return true;
+}
+
+int32_t sbp_cache_clear(const char *root, int64_t most_bytes, int64_t unused_seconds) {
+    int64_t bytes, now = (int64_t)time(NULL);
+    old_cache oldest;
+    int32_t gone = 0;
+    while (find_oldest(root, &oldest, &bytes) && (bytes > most_bytes || now - oldest.used > unused_seconds) &&
+           remove_cache(root, oldest.name))
+        gone++;
+    return gone;
 }
 
 /* ---- key -------------------------------------------------------------------------------------------- */
@@ -359,6 +433,8 @@ sbp_status sbp_cache_load(sbp_cache *c, sbp_diag *diag, sbp_dataset *data, bool 
     c->directory = open(c->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     bool there = c->directory >= 0;
     sbp_status status = there ? sbp_guard(job.arena, NULL, load_body, &job) : SBP_INPUT;
+    if (job.found) /* when it was used last; where that cannot be written, nobody clears either */
+        (void)!utimensat(c->directory, "meta.json", NULL, 0);
     if (there)
         close(c->directory);
     c->directory = -1;
@@ -376,7 +452,8 @@ sbp_status sbp_cache_load(sbp_cache *c, sbp_diag *diag, sbp_dataset *data, bool 
 
 /* ---- making ----------------------------------------------------------------------------------------- */
 
-static sbp_status check_space(const sbp_cache *c, sbp_diag *diag) {
+/* Old ones go first: those that were long not used, and with the new one no more than a share of the disk. */
+static sbp_status make_space(const sbp_cache *c, sbp_diag *diag) {
     struct statvfs s;
     int64_t bytes = 0;
     char need[32], have[32];
@@ -384,7 +461,14 @@ static sbp_status check_space(const sbp_cache *c, sbp_diag *diag) {
         bytes += c->files[i].size;
     if (statvfs(c->root, &s) != 0)
         return SBP_OK;
-    double available = (double)s.f_bavail * (double)s.f_frsize, wanted = 2 * (double)bytes;
+    double wanted = 2 * (double)bytes, left = disk_share * (double)s.f_blocks * (double)s.f_frsize - wanted;
+    int32_t gone = sbp_cache_clear(c->root, left > 0 ? (int64_t)left : 0, longest_unused);
+    if (gone > 0)
+        sbp_note(diag, "tokens of other data, used last long ago, are gone from '%s' (%d of them)", c->root,
+                 gone);
+    if (statvfs(c->root, &s) != 0)
+        return SBP_OK;
+    double available = (double)s.f_bavail * (double)s.f_frsize;
     if (available >= wanted)
         return SBP_OK;
     return sbp_fail(
@@ -397,7 +481,7 @@ static sbp_status check_space(const sbp_cache *c, sbp_diag *diag) {
 sbp_status sbp_cache_create(sbp_cache *c, sbp_diag *diag, int *directory) {
     SBP_TRY(make_directories(c->arena, diag, c->root));
     remove_leftovers(c->root);
-    SBP_TRY(check_space(c, diag));
+    SBP_TRY(make_space(c, diag));
     for (int i = 0; i < MOST_TRIES; i++) {
         const char *path = sbp_arena_printf(c->arena, "%s.%ld.%d.tmp", c->path, (long)getpid(), i);
         if (mkdir(path, 0700) == 0) {

@@ -8,8 +8,9 @@
  *
  * It is made under another name and renamed when it is complete; of two processes that make the same one, the
  * last wins, and both have what they read. What a process that was killed leaves is removed by the next one
- * that begins. Damage is noticed by the sums: of everything up to 4 GiB, beyond that of all but tokens and
- * labels, of which 64 MiB all over the files are looked at.
+ * that begins, and so are caches that were not used for 30 days, then the ones not used for longest until all
+ * of a directory have at most a quarter of its disk. Damage is noticed by the sums: of everything up to 4
+ * GiB, beyond that of all but tokens and labels, of which 64 MiB all over the files are looked at.
  *
  * Errors: SBP_IO, SBP_MACHINE where there is no space. That a cache cannot be read is no error: it is not
  * there.
@@ -46,5 +47,10 @@ sbp_status sbp_cache_commit(sbp_cache *cache, sbp_diag *diag, sbp_dataset *data,
 void sbp_cache_close(sbp_cache *cache);
 /* Its directory, for messages. */
 const char *sbp_cache_directory(const sbp_cache *cache);
+
+/* Removes the caches in `root` that were not used for so many seconds, then those not used for longest until
+ * the others have at most so many bytes together; how many went. What is no cache stays. sbp_cache_create
+ * does this by itself. */
+int32_t sbp_cache_clear(const char *root, int64_t most_bytes, int64_t unused_seconds);
 
 #endif

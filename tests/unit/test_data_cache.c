@@ -6,9 +6,10 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "ir/io/tokenizer/tokenizer.h"
-#include "runtime/data/dataset.h"
+#include "runtime/data/cache.h"
 
 enum { ROWS = 60000 }; /* more than the 4 MiB from which on there are threads */
 
@@ -315,6 +316,55 @@ static void test_processes(void **state) {
     sbp_dataset_destroy(expected);
 }
 
+static int caches_of(io_fixture *f) {
+    DIR *dir = opendir(io_path(f, "cache"));
+    struct dirent *entry;
+    int count = 0;
+    assert_non_null(dir);
+    while ((entry = readdir(dir)))
+        count += entry->d_name[0] != '.';
+    closedir(dir);
+    return count;
+}
+
+/* What was long not used goes first, and nothing that is no cache. */
+static void test_old_ones_go(void **state) {
+    io_fixture *f = *state;
+    char cache[120], path[200];
+    const char *const root = strdup(io_path(f, "cache"));
+    put_rows(f, 3000, -1, 0, 8);
+    sbp_dataset_destroy(load_ok(f, &(setting){.cache = true}));
+    snprintf(path, sizeof path, "%s/meta.json", cache_of(f, cache, sizeof cache));
+    const struct timespec old[2] = {{.tv_sec = time(NULL) - 29 * 86400}, {.tv_sec = time(NULL) - 29 * 86400}},
+                          older[2] = {{.tv_sec = old[0].tv_sec - 2 * 86400},
+                                      {.tv_sec = old[0].tv_sec - 2 * 86400}};
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    sbp_dataset_destroy(load_ok(f, &(setting){.cache = true, .most = 40})); /* another one */
+    assert_int_equal(caches_of(f), 2);
+    assert_int_equal(utimensat(AT_FDCWD, path, older, 0), 0); /* now for 31 days */
+    sbp_dataset_destroy(load_ok(f, &(setting){.cache = true}));
+    assert_false(said(f, "are kept in ")); /* it is read: from now on the youngest */
+    sbp_dataset *d = load_ok(f, &(setting){.cache = true, .most = 41});
+    assert_int_equal(caches_of(f), 3);
+    assert_int_equal(utimensat(AT_FDCWD, path, older, 0), 0);
+    sbp_dataset_destroy(load_ok(f, &(setting){.cache = true, .most = 42}));
+    assert_int_equal(caches_of(f), 3);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_true(said(f, "used last long ago, are gone from "));
+
+    /* by their bytes; whose data are in use still has them */
+    assert_int_equal(mkdir(io_path(f, "cache/0123456789abcdef"), 0700), 0);
+    io_put(io_path(f, "cache/0123456789abcdef/notes"), "x", 1);
+    io_put(io_path(f, "cache/notes"), "x", 1);
+    assert_int_equal(sbp_cache_clear(root, INT64_MAX, 3600), 0);
+    uint64_t sum = sbp_hash_bytes(d->tokens, (size_t)d->token_count * sizeof *d->tokens, 0);
+    assert_int_equal(sbp_cache_clear(root, 0, 3600), 3);
+    assert_true(sum == sbp_hash_bytes(d->tokens, (size_t)d->token_count * sizeof *d->tokens, 0));
+    assert_int_equal(caches_of(f), 2);
+    sbp_dataset_destroy(d);
+    free((char *)root);
+}
+
 /* ---- packing ------------------------------------------------------------------------------------------- */
 
 /* The longest first, each into the row with the least space; documents of other thousands of rows stay apart.
@@ -388,6 +438,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_numbers_are_kept, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_damage, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_processes, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_old_ones_go, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_packing, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),
     };
