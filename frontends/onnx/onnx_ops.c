@@ -60,14 +60,23 @@ sbp_status sbp_onnx_reciprocal(sbp_onnx *o) {
     return o->builder.status;
 }
 
-/* Whether a sum is one of two activations [1, T, n], as where a branch joins the residual stream. */
-static bool joins_streams(const sbp_onnx *o, const sbp_onnx_value *const *in, int32_t rank,
-                          const int64_t *dim) {
-    bool same = rank == 3 && !o->wide_node[o->node - o->model->nodes];
+/* Whether a node is a sum of two activations [1, T, n], as where a branch joins the residual stream. */
+static bool joins_streams(const sbp_onnx *o, const sbp_onnx_value *const *in) {
+    bool same = strcmp(o->node->op, "Add") == 0 && !o->wide_node[o->node - o->model->nodes];
     for (int32_t i = 0; i < 2; i++)
-        same &= in[i]->kind == SBP_ONNX_VALUE && sbp_onnx_rows_axis(in[i]) == 1 && in[i]->rank == rank &&
-                memcmp(in[i]->dim, dim, (size_t)rank * sizeof *dim) == 0;
+        same &= in[i]->kind == SBP_ONNX_VALUE && in[i]->rank == 3 && sbp_onnx_rows_axis(in[i]) == 1 &&
+                memcmp(in[i]->dim, in[0]->dim, 3 * sizeof *in[0]->dim) == 0;
     return same;
+}
+
+/* In the type of the stream, as hf/hf_blocks.c does it: what crosses from layer to layer is its result. */
+static sbp_status join_streams(sbp_onnx *o, const sbp_onnx_value *const *in) {
+    sbp_value value[2];
+    for (int32_t i = 0; i < 2; i++)
+        SBP_TRY(sbp_onnx_materialize(o, in[i], o->residual, &value[i]));
+    sbp_value y = sbp_build2(&o->builder, SBP_OP_add, value[0], value[1]);
+    sbp_onnx_define_value(o, 0, y, in[0]->type, in[0]->rank, in[0]->dim);
+    return o->builder.status;
 }
 
 sbp_status sbp_onnx_binary(sbp_onnx *o) {
@@ -82,12 +91,12 @@ sbp_status sbp_onnx_binary(sbp_onnx *o) {
     SBP_TRY(no_attributes(o));
     SBP_TRY(sbp_onnx_required(o, 0, &in[0]));
     SBP_TRY(sbp_onnx_required(o, 1, &in[1]));
+    if (joins_streams(o, in))
+        return join_streams(o, in);
     SBP_TRY(sbp_onnx_broadcast(o, in, 2, value, &rank, dim));
     for (int32_t i = 0; i < SBP_COUNT(codes); i++)
         if (strcmp(codes[i].op, o->node->op) == 0) {
             sbp_value y = sbp_build2(&o->builder, codes[i].code, value[0], value[1]);
-            if (codes[i].code == SBP_OP_add && joins_streams(o, in, rank, dim))
-                y = sbp_build_cast(&o->builder, y, o->residual);
             sbp_onnx_define_value(o, 0, y, in[0]->type, rank, dim);
         }
     return o->builder.status;
