@@ -20,6 +20,9 @@ vulkan_packages=(libshaderc-dev:/usr/lib/*/libshaderc_combined.a glslang-dev:/us
     mesa-vulkan-drivers:/usr/share/vulkan/icd.d/lvp_icd*.json
     vulkan-validationlayers:/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json)
 
+# What carries bytes between ranks. Without it the build has no such plugin, and its tests are skipped.
+mpi_packages=(libopenmpi-dev:/usr/lib/*/openmpi/include/mpi.h openmpi-bin:/usr/bin/mpirun)
+
 # What tests/cuda_tools.sh fetches NVIDIA's compiler with. The CUDA backend itself needs nothing to be built.
 cuda_packages=(python3:/usr/bin/python3 unzip:/usr/bin/unzip ca-certificates:/etc/ssl/certs/ca-certificates.crt)
 

@@ -1,0 +1,55 @@
+/* ranks.h: this process among others that run the same program, and what they compute together.
+ *
+ * Every rank calls the same functions with the same sizes in the same order; each returns when its result is
+ * there. Sums are exchanges followed by additions along a tree over rank numbers that is always the same:
+ * neighbours first, then pairs of these, so that eight ranks that begin at a multiple of eight are a subtree.
+ * The same numbers give the same bits in every run and over every network. Numbers are added in fp32 (f64:
+ * in f64) and rounded to their type once.
+ *
+ * A world of one rank needs no transport, and its functions do nothing.
+ *
+ * Errors: SBP_MACHINE when the transport is missing, a rank does not answer or is gone; SBP_INTERNAL for a
+ * type that has no sum. After an error a world can only be left. One thread at a time. */
+#ifndef SBP_BACKENDS_RANKS_RANKS_H
+#define SBP_BACKENDS_RANKS_RANKS_H
+
+#include "ir/base.h"
+#include "ir/types.h"
+
+typedef struct sbp_ranks sbp_ranks;
+
+typedef struct sbp_ranks_info {
+    int32_t rank, count;             /* of all */
+    int32_t local_rank, local_count; /* of those on this host */
+    const char *transport;           /* "none" of one rank */
+    const char *why;                 /* what says that there are others: "OMPI_COMM_WORLD_SIZE is 4" */
+    int64_t sent_bytes, received_bytes;
+} sbp_ranks_info;
+
+/* The world that the environment describes (mpirun, srun with PMI or PMIx); a process that was started alone
+ * is one rank. `timeout`: seconds for which a rank may send nothing that another waits for; 0: for ever. */
+sbp_status sbp_ranks_join(double timeout, sbp_diag *diag, sbp_ranks **out) SBP_CHECKED;
+/* Waits for the others, unless something failed; NULL is allowed. */
+void sbp_ranks_leave(sbp_ranks *ranks);
+/* Ends every process of the world with this exit status; returns where there is only one. */
+void sbp_ranks_end_all(sbp_ranks *ranks, int status);
+void sbp_ranks_info_of(const sbp_ranks *ranks, sbp_ranks_info *out);
+
+/* First element of a rank's share of `elems`; of rank `count`: elems. Shares of all but the last are equal
+ * and need not end at rows. */
+int64_t sbp_ranks_share(const sbp_ranks *ranks, int64_t elems, int32_t rank);
+
+/* data: elems numbers; afterwards the sum over all ranks, the same bits on each. */
+sbp_status sbp_ranks_all_reduce(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
+                                sbp_diag *diag) SBP_CHECKED;
+/* The same for this rank's share alone; what lies outside is as it was. */
+sbp_status sbp_ranks_reduce_scatter(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
+                                    sbp_diag *diag) SBP_CHECKED;
+/* Every rank has its share; afterwards all have all. Any type. */
+sbp_status sbp_ranks_all_gather(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
+                                sbp_diag *diag) SBP_CHECKED;
+/* What rank `root` has; any type. */
+sbp_status sbp_ranks_broadcast(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype, int32_t root,
+                               sbp_diag *diag) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,48 @@
+/* transport.h: what carries bytes between ranks. A plugin that is opened when a world is joined, so that the
+ * programs are built, and run alone, without it. It knows bytes only: sums are ranks.c's.
+ *
+ * Memory given to a call stays the caller's. Errors are text in `error`, of so many bytes, and any number but
+ * 0. One thread at a time. */
+#ifndef SBP_BACKENDS_RANKS_TRANSPORT_H
+#define SBP_BACKENDS_RANKS_TRANSPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Changes with anything in this header. */
+#define SBP_TRANSPORT_VERSION 1
+
+/* Bytes for, or from, one rank. */
+typedef struct sbp_transport_piece {
+    int32_t rank;
+    int64_t bytes; /* at most 1 GiB */
+    void *data;
+} sbp_transport_piece;
+
+typedef struct sbp_transport_world {
+    int32_t rank, count;             /* of all */
+    int32_t local_rank, local_count; /* of those that share this host's memory */
+    char name[128];                  /* "MPI (Open MPI v4.1.4)" */
+} sbp_transport_world;
+
+typedef struct sbp_transport {
+    uint32_t version;
+    /* The world that the environment describes. Once in a process. */
+    int (*join)(sbp_transport_world *out, char *error, size_t error_size);
+    size_t request_bytes; /* that exchange needs for each piece */
+    /* Sends and receives all pieces, at once and in no order; returns when they are there. Between two ranks
+     * pieces arrive in the order of their lists. requests: request_bytes for each of all pieces. `late` gets
+     * a rank that has sent nothing for `seconds` (0: waits for ever), else -1. */
+    int (*exchange)(const sbp_transport_piece *send, int32_t send_count, const sbp_transport_piece *receive,
+                    int32_t receive_count, void *requests, double seconds, int32_t *late, char *error,
+                    size_t error_size);
+    /* All ranks leave together. */
+    void (*leave)(void);
+    /* Ends all processes of the world, this one too. */
+    void (*end_all)(int status);
+} sbp_transport;
+
+/* The plugin's one symbol. */
+#define SBP_TRANSPORT_SYMBOL "sbp_transport_table"
+
+#endif

@@ -1,0 +1,279 @@
+/* test_ranks.c: collectives of 1 to 9 processes, started by mpirun: every element of every rank bit for bit
+ * against the tree written out here, bytes against the formula; a rank that hangs or is gone is named in
+ * time.
+ *
+ * The program is its own worker: `test_ranks worker CASE` is one rank. */
+#include "backends/ranks/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "rank %d: %s:%d: %s\n", (int)info.rank, __FILE__, __LINE__, #condition);         \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+static sbp_ranks *ranks;
+static sbp_ranks_info info;
+static sbp_diag *diag;
+
+/* What rank p has at i: of many sizes, so that the order of additions shows. */
+static double number(int32_t p, int64_t i, uint64_t seed) {
+    uint64_t x = (uint64_t)i * 0x9E3779B97F4A7C15u + (uint64_t)p * 0xBF58476D1CE4E5B9u + seed;
+    x ^= x >> 31;
+    x *= 0x94D049BB133111EBu;
+    x ^= x >> 29;
+    return ldexp((double)(int64_t)(x >> 20) / 0x1p43 - 1, (int)(x & 15) - 8);
+}
+
+/* Sum of ranks [begin, end) at i, as the tree over rank numbers says: at the largest power of two below. */
+static double tree(int32_t begin, int32_t end, int64_t i, uint64_t seed, sbp_dtype dtype) {
+    int32_t half = 1;
+    if (end - begin == 1)
+        return sbp_round_to(dtype, number(begin, i, seed));
+    while (half * 2 < end - begin)
+        half *= 2;
+    double a = tree(begin, begin + half, i, seed, dtype), b = tree(begin + half, end, i, seed, dtype);
+    return dtype == SBP_F64 ? a + b : (double)((float)a + (float)b);
+}
+
+static void fill(void *data, int64_t elems, sbp_dtype dtype, uint64_t seed) {
+    for (int64_t i = 0; i < elems; i++)
+        sbp_element_set(data, dtype, i, number(info.rank, i, seed));
+}
+
+/* From the largest share of a world, what one rank sends and receives of `elems`. */
+static int64_t moved(int64_t elems, sbp_dtype dtype, bool mine) {
+    int64_t begin = sbp_ranks_share(ranks, elems, info.rank),
+            end = sbp_ranks_share(ranks, elems, info.rank + 1);
+    return sbp_dtype_bytes(dtype) * (mine ? (end - begin) * (info.count - 1) : elems - (end - begin));
+}
+
+static void try_sums(int64_t elems, sbp_dtype dtype, uint64_t seed) {
+    void *data = malloc((size_t)(elems * sbp_dtype_bytes(dtype)) + 1);
+    int64_t begin = sbp_ranks_share(ranks, elems, info.rank),
+            end = sbp_ranks_share(ranks, elems, info.rank + 1);
+    sbp_ranks_info before, after;
+    CHECK(data && begin >= 0 && begin <= end && end <= elems);
+    CHECK(info.rank < info.count - 1 || end == elems);
+    fill(data, elems, dtype, seed);
+    sbp_ranks_info_of(ranks, &before);
+    CHECK(sbp_ranks_all_reduce(ranks, data, elems, dtype, diag) == SBP_OK);
+    sbp_ranks_info_of(ranks, &after);
+    for (int64_t i = 0; i < elems; i++)
+        CHECK(sbp_element_get(data, dtype, i) == sbp_round_to(dtype, tree(0, info.count, i, seed, dtype)));
+    CHECK(after.sent_bytes - before.sent_bytes == moved(elems, dtype, false) + moved(elems, dtype, true));
+    CHECK(after.received_bytes - before.received_bytes ==
+          moved(elems, dtype, true) + moved(elems, dtype, false));
+    fill(data, elems, dtype, seed + 1);
+    CHECK(sbp_ranks_reduce_scatter(ranks, data, elems, dtype, diag) == SBP_OK);
+    for (int64_t i = 0; i < elems; i++) {
+        double sum = tree(0, info.count, i, seed + 1, dtype), own = number(info.rank, i, seed + 1);
+        CHECK(sbp_element_get(data, dtype, i) == sbp_round_to(dtype, i >= begin && i < end ? sum : own));
+    }
+    sbp_ranks_info_of(ranks, &before);
+    CHECK(before.sent_bytes - after.sent_bytes == moved(elems, dtype, false));
+    free(data);
+}
+
+/* What moves and is not added: of any type, with every rank as root. */
+static void try_moves(int64_t elems, sbp_dtype dtype, uint64_t seed) {
+    unsigned char *data = malloc((size_t)(elems * sbp_dtype_bytes(dtype)) + 1);
+    int64_t bytes = sbp_dtype_bytes(dtype);
+    CHECK(data);
+    for (int32_t root = 0; root < info.count; root++) {
+        for (int64_t i = 0; i < elems * bytes; i++)
+            data[i] = (unsigned char)(i * 7 + info.rank * 31 + (int64_t)seed);
+        CHECK(sbp_ranks_broadcast(ranks, data, elems, dtype, root, diag) == SBP_OK);
+        for (int64_t i = 0; i < elems * bytes; i++)
+            CHECK(data[i] == (unsigned char)(i * 7 + root * 31 + (int64_t)seed));
+    }
+    for (int64_t i = 0; i < elems * bytes; i++)
+        data[i] = (unsigned char)(i * 5 + info.rank * 17);
+    CHECK(sbp_ranks_all_gather(ranks, data, elems, dtype, diag) == SBP_OK);
+    for (int32_t p = 0; p < info.count; p++)
+        for (int64_t i = sbp_ranks_share(ranks, elems, p) * bytes;
+             i < sbp_ranks_share(ranks, elems, p + 1) * bytes; i++)
+            CHECK(data[i] == (unsigned char)(i * 5 + p * 17));
+    free(data);
+}
+
+static int work_sums(void) {
+    static const sbp_dtype dtypes[] = {SBP_F32, SBP_F64, SBP_BF16, SBP_F16};
+    uint64_t draw = 12345;
+    CHECK(info.local_count == info.count && info.local_rank == info.rank);
+    for (int i = 0; i < 24; i++) {
+        draw = draw * 6364136223846793005u + 1442695040888963407u;
+        int64_t elems = i < 12 ? i : (int64_t)(draw >> 33) % 2000;
+        try_sums(elems, dtypes[i % SBP_COUNT(dtypes)], draw);
+        try_moves(elems, i % 3 == 0 ? SBP_I32 : i % 3 == 1 ? SBP_BF16 : SBP_F64, draw);
+    }
+    if (info.count == 3) {
+        try_sums(600007, SBP_F32, 1); /* more than the workspace takes at once */
+        try_sums(530003, SBP_F64, 2);
+    }
+    float x = 1;
+    CHECK(sbp_ranks_all_reduce(ranks, &x, 1, SBP_I32, diag) == (info.count > 1 ? SBP_INTERNAL : SBP_OK));
+    return 0;
+}
+
+/* Rank 1 does not come; the others say so. */
+static int work_hang(void) {
+    float x[8] = {0};
+    if (info.rank == 1)
+        sleep(60);
+    CHECK(sbp_ranks_all_reduce(ranks, x, 8, SBP_F32, diag) == SBP_MACHINE);
+    if (info.rank == 0)
+        fprintf(stderr, "%s", sbp_diag_text(diag, SBP_ERROR));
+    CHECK(sbp_ranks_all_reduce(ranks, x, 8, SBP_F32, diag) == SBP_MACHINE); /* at once */
+    sbp_ranks_end_all(ranks, 3);
+    return 3;
+}
+
+/* Rank 1 is gone without a word: the launcher ends the others. */
+static int work_die(void) {
+    float x[8] = {0};
+    if (info.rank == 1)
+        _exit(9);
+    (void)!sbp_ranks_all_reduce(ranks, x, 8, SBP_F32, diag);
+    sleep(60);
+    return 0;
+}
+
+static int work(const char *name) {
+    diag = sbp_diag_create();
+    double timeout = strcmp(name, "sums") == 0 ? 120 : 2;
+    if (!diag || sbp_ranks_join(timeout, diag, &ranks) != SBP_OK) {
+        fprintf(stderr, "%s", diag ? sbp_diag_text(diag, SBP_ERROR) : "out of memory\n");
+        return 1;
+    }
+    sbp_ranks_info_of(ranks, &info);
+    int status = strcmp(name, "sums") == 0   ? work_sums()
+                 : strcmp(name, "hang") == 0 ? work_hang()
+                                             : work_die();
+    sbp_ranks_leave(ranks);
+    sbp_diag_destroy(diag);
+    return status;
+}
+
+/* ---- the worlds ------------------------------------------------------------------------------------- */
+
+static char output[1 << 16];
+static double seconds;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Exit status of a command, with what it says in `output`. */
+static int run(const char *command) {
+    double begin = now();
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    size_t length = fread(output, 1, sizeof output - 1, pipe);
+    output[length] = '\0';
+    int status = pclose(pipe);
+    seconds = now() - begin;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int start(int count, const char *name) {
+#ifdef SBP_MPIRUN
+    char command[5000], self[4000];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(length > 0);
+    self[length] = '\0';
+    snprintf(
+        command, sizeof command,
+        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 300 '%s' --oversubscribe -n %d "
+        "'%s' worker %s 2>&1",
+        SBP_MPIRUN, count, self, name);
+    return run(command);
+#else
+    (void)count;
+    (void)name;
+    print_message("skipped: MPI is not installed\n");
+    skip();
+    return 0;
+#endif
+}
+
+static void test_sums(void **state) {
+    (void)state;
+    static const int counts[] = {1, 2, 3, 4, 8, 9};
+    for (int i = 0; i < SBP_COUNT(counts); i++) {
+        int status = start(counts[i], "sums");
+        if (status != 0)
+            print_error("%d ranks: %s\n", counts[i], output);
+        assert_int_equal(status, 0);
+    }
+}
+
+static void test_a_rank_that_hangs_is_named(void **state) {
+    (void)state;
+    assert_int_equal(start(3, "hang"), 3);
+    assert_non_null(strstr(output, "rank 0: rank 1 does not answer (all_reduce, exchange 1)"));
+    assert_true(seconds < 30);
+}
+
+static void test_a_rank_that_is_gone_ends_all(void **state) {
+    (void)state;
+    assert_int_not_equal(start(3, "die"), 0);
+    assert_true(seconds < 30);
+}
+
+/* One rank needs neither MPI nor the plugin. */
+static void test_alone(void **state) {
+    (void)state;
+    float x[3] = {1, 2, 3};
+    diag = sbp_diag_create();
+    assert_int_equal(sbp_ranks_join(0, diag, &ranks), SBP_OK);
+    sbp_ranks_info_of(ranks, &info);
+    assert_int_equal(info.count, 1);
+    assert_string_equal(info.transport, "none");
+    assert_int_equal(sbp_ranks_share(ranks, 3, 1), 3);
+    assert_int_equal(sbp_ranks_all_reduce(ranks, x, 3, SBP_F32, diag), SBP_OK);
+    assert_int_equal(sbp_ranks_broadcast(ranks, x, 3, SBP_F32, 0, diag), SBP_OK);
+    assert_true(x[0] == 1 && x[1] == 2 && x[2] == 3);
+    sbp_ranks_leave(ranks);
+    sbp_diag_destroy(diag);
+}
+
+/* A launcher's variables without the launcher. */
+static void test_what_the_launcher_says_must_be_true(void **state) {
+    (void)state;
+    diag = sbp_diag_create();
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    setenv("LD_LIBRARY_PATH", "/nonexistent", 1);
+    assert_int_equal(sbp_ranks_join(0, diag, &ranks), SBP_MACHINE);
+    assert_null(ranks);
+    assert_non_null(strstr(sbp_diag_text(diag, SBP_ERROR), "OMPI_COMM_WORLD_SIZE is 2, but "));
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    sbp_diag_destroy(diag);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "worker") == 0)
+        return work(argv[2]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_a_rank_that_hangs_is_named),
+        cmocka_unit_test(test_a_rank_that_is_gone_ends_all),
+        cmocka_unit_test(test_what_the_launcher_says_must_be_true),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
