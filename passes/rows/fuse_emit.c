@@ -424,6 +424,10 @@ static sbp_status emit_op(sbp_fuser *z, int32_t i) {
     case SBP_OP_append:
     case SBP_OP_take:
         return SBP_OK;
+    case SBP_OP_scan:
+        return sbp_fail(z->p->diag, SBP_INPUT,
+                        "%s: scan%s%s is computed before a step, on the host: only @prepare may have it",
+                        z->stage->name, op->node ? " of " : "", op->node ? op->node : "");
     default:
         if (sbp_opcode_class(op->code) == SBP_CLASS_ROWWISE)
             return SBP_OK;

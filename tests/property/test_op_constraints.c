@@ -85,6 +85,10 @@ static const broken cases[] = {
     {"group_sum", 2, "f64[T] f64[T]", ""},
     {"group_sum", 2, "f64[T] i32[S]", ""},
     {"group_sum", 2, "f64[T] i32[T,1]", ""},
+    {"scan", 1, "f64[S] f64[S] i32[T]", "reverse 0"},
+    {"scan", 1, "i32[T] i32[T] i32[T]", "reverse 0"},
+    {"scan", 2, "f64[T] f32[T] i32[T]", "reverse 1"},
+    {"scan", 3, "f64[T] f64[T] f64[T]", "reverse 0"},
     {"group_take", 1, "f64[T] i32[T]", ""},
     {"group_take", 1, "i32[S] i32[T]", ""},
     {"group_take", 2, "f64[S] i32[S]", ""},
@@ -473,9 +477,10 @@ static void every_constraint(void **state) {
 
 /* Ops whose results hold zeros for other reasons than that nothing was written. */
 static bool makes_zeros(sbp_opcode code) {
-    static const sbp_opcode list[] = {SBP_OP_eq,          SBP_OP_lt,        SBP_OP_le,       SBP_OP_and,
-                                      SBP_OP_or,          SBP_OP_not,       SBP_OP_pad,      SBP_OP_iota,
-                                      SBP_OP_scatter_add, SBP_OP_group_sum, SBP_OP_log_prob, SBP_OP_bf16_low};
+    static const sbp_opcode list[] = {SBP_OP_eq,          SBP_OP_lt,        SBP_OP_le,   SBP_OP_and,
+                                      SBP_OP_or,          SBP_OP_not,       SBP_OP_pad,  SBP_OP_iota,
+                                      SBP_OP_scatter_add, SBP_OP_group_sum, SBP_OP_scan, SBP_OP_log_prob,
+                                      SBP_OP_bf16_low};
     for (int i = 0; i < SBP_COUNT(list); i++)
         if (list[i] == code)
             return true;
@@ -563,6 +568,7 @@ static void indices_out_of_range(void **state) {
         {SBP_OP_scatter_add, 1, 6, "scatter_add: index 6 of 6"},
         {SBP_OP_group_sum, 1, 3, "group_sum: group 3 of 3"},
         {SBP_OP_group_take, 1, -1, "group_take: group -1 of 3"},
+        {SBP_OP_scan, 2, 3, "scan: group 3 of 3"},
         {SBP_OP_log_prob, 1, 7, "log_prob: label 7 of 7"},
     };
     for (int i = 0; i < SBP_COUNT(list); i++) {

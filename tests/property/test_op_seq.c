@@ -41,7 +41,7 @@ static bool same_group(const change *c, int64_t r, int64_t s) {
         return false;
     int64_t row = c->from.symbol == SBP_S ? r : s, other = c->from.symbol == SBP_S ? s : r;
     if (c->from.symbol != SBP_S && c->to.symbol != SBP_S)
-        return c->group[r] == c->group[s];
+        return c->group[r] == c->group[s] || c->group_before[r] == c->group_before[s];
     return (int64_t)c->group[row] == other || (int64_t)c->group_before[row] == other;
 }
 
@@ -123,7 +123,7 @@ typedef struct seen {
 
 static const double *groups_of(const example_graph *g, sbp_tensor *const *inputs) {
     bool groups = g->code == SBP_OP_group_sum || g->code == SBP_OP_group_take;
-    return groups ? inputs[1]->data : NULL;
+    return groups ? inputs[1]->data : g->code == SBP_OP_scan ? inputs[2]->data : NULL;
 }
 
 static void note(seen *at, sbp_seq seq, bool tight) {
