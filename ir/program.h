@@ -309,6 +309,9 @@ typedef struct sbp_program {
     int32_t entry_count, entry_capacity;
     int64_t arena_bytes[SBP_SPACE_COUNT];
     sbp_map kernel_texts; /* what sbp_program_add_kernel has seen */
+    /* What is computed of the data of a step before it (ir/prepare.h), beside the text: a plan has it in a
+     * section of its own. NULL: nothing. */
+    const struct sbp_prepare *prepare;
 } sbp_program;
 
 typedef struct sbp_command_operand {

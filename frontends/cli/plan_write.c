@@ -150,7 +150,9 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
                            ? sbp_options_double(c->options, option->name)
                            : setting->value;
         sbp_text_add(out, "%s\"%s\": ", separator, option->name);
-        if (option->kind == SBP_OPTION_ONOFF)
+        if (option->kind == SBP_OPTION_ENUM)
+            sbp_text_add(out, "\"%s\"", sbp_option_word(c->arena, option, (int32_t)value));
+        else if (option->kind == SBP_OPTION_ONOFF)
             sbp_text_add(out, value > 0 ? "true" : "false");
         else
             sbp_text_add_double(out, value);
@@ -160,11 +162,14 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
 }
 
 sbp_status sbp_cli_write_plan(const sbp_compilation *c) {
-    sbp_text program, tensors, meta;
+    sbp_text program, tensors, meta, prepare;
     sbp_text_init(&program, c->arena);
     sbp_text_init(&tensors, c->arena);
     sbp_text_init(&meta, c->arena);
+    sbp_text_init(&prepare, c->arena);
     sbp_program_print(&program, c->pipeline.program);
+    if (c->settings.prepare)
+        sbp_module_print(&prepare, c->settings.prepare);
     SBP_TRY(tensor_section(c, &tensors));
     meta_section(c, &meta);
     const void *kernels = NULL;
@@ -179,6 +184,7 @@ sbp_status sbp_cli_write_plan(const sbp_compilation *c) {
         {SBP_PLAN_TOKENIZER, c->tokenizer_text, (int64_t)c->tokenizer_bytes},
         {SBP_PLAN_TEMPLATE, template, template ? (int64_t)strlen(template) : 0},
         {SBP_PLAN_KERNELS, kernels, kernel_bytes},
+        {SBP_PLAN_PREPARE, prepare.data, (int64_t)prepare.length},
     };
     return sbp_plan_file_write(c->diag, c->output, sections, SBP_COUNT(sections));
 }

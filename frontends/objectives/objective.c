@@ -51,6 +51,7 @@ static sbp_dtype dtype_of(const sbp_objective *o, sbp_value like) {
 }
 
 static void add_setting(sbp_objective *o, const char *name, double fallback) {
+    o = o->loss ? o->loss : o;
     for (int32_t i = 0; i < o->setting_count; i++)
         if (strcmp(o->settings[i].name, name) == 0)
             return;
@@ -99,6 +100,31 @@ void sbp_objective_result(sbp_objective *o, const char *name, sbp_value term) {
     }
     if (o->builder->status == SBP_OK)
         sbp_func_add_result(o->builder->func, sum, SBP_RESULT_VALUE, SBP_NO_VALUE, name);
+}
+
+sbp_objective *sbp_objective_prepare(sbp_objective *o) {
+    if (o->prepare)
+        return o->prepare;
+    sbp_arena *arena = o->builder->module->arena;
+    sbp_module *module = sbp_module_create(arena, "prepare");
+    sbp_builder *builder = SBP_NEW(arena, sbp_builder);
+    *builder = sbp_builder_on(module, sbp_module_add_func(module, "prepare"), o->builder->diag);
+    builder->node = "prepare";
+    o->prepare = SBP_NEW(arena, sbp_objective);
+    *o->prepare = (sbp_objective){.builder = builder,
+                                  .loss_type = o->loss_type,
+                                  .dtype = SBP_F64,
+                                  .logp = SBP_NO_VALUE,
+                                  .entropy = SBP_NO_VALUE,
+                                  .hit = SBP_NO_VALUE,
+                                  .loss = o};
+    return o->prepare;
+}
+
+void sbp_objective_prepared(sbp_objective *prepare, const char *name, sbp_value value) {
+    sbp_builder *b = prepare->builder;
+    if (b->status == SBP_OK)
+        sbp_func_add_result(b->func, value, SBP_RESULT_VALUE, SBP_NO_VALUE, name);
 }
 
 void sbp_objective_refuse(sbp_objective *o, const char *name, const char *known) {
@@ -150,7 +176,11 @@ static sbp_status add_guarded(void *user) {
         add_setting(&o, "temperature", 1); /* of the head, which divides by it */
     a->build(&o);
     if (a->settings)
-        *a->settings = (sbp_objective_settings){.items = o.settings, .count = o.setting_count};
+        *a->settings = (sbp_objective_settings){.items = o.settings,
+                                                .count = o.setting_count,
+                                                .prepare = o.prepare ? o.prepare->builder->module : NULL};
+    if (o.prepare && builder.status == SBP_OK)
+        return o.prepare->builder->status;
     return builder.status;
 }
 

@@ -15,6 +15,11 @@
  * Settings are numbers that the user may choose at compile time and again at each run (--beta): scalars of
  * the step with a default.
  *
+ * What depends on data alone goes into @prepare (ir/prepare.h), a graph over all rows of the step: sums and
+ * means over groups that micro-batches part, and over the step. sbp_objective_prepare gives the place to
+ * build it, with the same functions; what sbp_objective_prepared names there, the loss reads by that name as
+ * if rows had it.
+ *
  * To add one: a file objective_<name>.c with one function, and its line in objectives.def.
  */
 #ifndef SBP_FRONTENDS_OBJECTIVES_OBJECTIVE_H
@@ -41,9 +46,11 @@ typedef struct sbp_objective {
     const char *loss_type; /* variant; NULL: the default */
     sbp_objective_wishes wishes;
     sbp_dtype dtype; /* of logp, entropy, hit: fp32 or fp64 */
-    sbp_value logp, entropy, hit;
+    sbp_value logp, entropy, hit; /* of @prepare: SBP_NO_VALUE */
     sbp_setting *settings; /* that it has asked for */
     int32_t setting_count, setting_capacity;
+    struct sbp_objective *prepare; /* NULL: none yet */
+    struct sbp_objective *loss;    /* of @prepare: the objective that it is of */
 } sbp_objective;
 
 /* Errors stick in objective->builder->status. */
@@ -60,6 +67,7 @@ typedef struct sbp_objective_choice {
 typedef struct sbp_objective_settings {
     const sbp_setting *items;
     int32_t count;
+    const sbp_module *prepare; /* the module of @prepare; NULL: there is none */
 } sbp_objective_settings;
 
 /* Adds @objective to a module that has @model. settings: what it asked for, in the module's arena; NULL: not
@@ -93,6 +101,11 @@ sbp_value sbp_objective_number(sbp_objective *objective, double value, sbp_value
 sbp_value sbp_objective_less(sbp_objective *objective, sbp_value a, sbp_value b);
 /* The result `name`: the sum of `term`, [T] or [S]; a second one of that name is added to the first. */
 void sbp_objective_result(sbp_objective *objective, const char *name, sbp_value term);
+/* Where @prepare is built: everything in fp64, T all rows of the step, S the documents of the step, so that
+ * indices "doc", "unit" and "group" may be used beside each other. */
+sbp_objective *sbp_objective_prepare(sbp_objective *objective);
+/* A value of @prepare, [T] or a number, which the loss may read by this name; numbers are metrics, too. */
+void sbp_objective_prepared(sbp_objective *prepare, const char *name, sbp_value value);
 /* A message about loss_type, which sticks; `known` lists what there is. */
 void sbp_objective_refuse(sbp_objective *objective, const char *objective_name, const char *known);
 

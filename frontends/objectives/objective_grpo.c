@@ -21,7 +21,7 @@
  * entropy_coef (mean entropy of the counted tokens of the step) for all of them. Of the data: weight,
  * advantage, doc.labels (|y|), doc, old_logps, sampling_logps and ref_logps where there are some; of the step
  * labels, docs; of micro-batches part.labels, parts. */
-#include "frontends/objectives/objective.h"
+#include "frontends/objectives/advantages.h"
 
 #include <math.h>
 #include <string.h>
@@ -350,6 +350,7 @@ void sbp_objective_grpo(sbp_objective *o) {
               .type = find_type(o),
               .weight = sbp_objective_row(o, "weight"),
               .advantage = sbp_objective_row(o, "advantage")};
+    sbp_objective_group_advantages(o);
     averaging mean = types[g.type].mean;
     if (mean == OF_PARTS)
         sbp_note(o->builder->diag, "loss type bnpo: loss and gradients depend on how a step is packed into "

@@ -26,6 +26,7 @@ enum { SBP_PLAN_VERSION = 1, SBP_PLAN_MAX_SECTIONS = 64, SBP_PLAN_NAME_BYTES = 1
 #define SBP_PLAN_TOKENIZER "tokenizer" /* the text of tokenizer.json */
 #define SBP_PLAN_TEMPLATE "template"   /* chat template */
 #define SBP_PLAN_KERNELS "kernels"     /* device code, as its target packs it */
+#define SBP_PLAN_PREPARE "prepare"     /* text of the module of @prepare (ir/prepare.h) */
 
 typedef struct sbp_plan_section {
     const char *name; /* 1 to 15 bytes */

@@ -312,15 +312,19 @@ static sbp_status open_device(sbp_run *run) {
     return SBP_OK;
 }
 
-/* Settings of the objective are scalars of the program that are called as options. */
+/* Settings of the objective are scalars of the program, or of its @prepare, that are called as options. */
+static void set_setting(sbp_run *run, const char *scalar) {
+    const sbp_option *option = sbp_option_setting(scalar);
+    if (option)
+        sbp_trainer_set(&run->trainer, scalar, sbp_options_double(run->options, option->name));
+}
+
 static void set_settings(sbp_run *run) {
     const sbp_program *program = run->plan->program;
-    for (int32_t s = 0; s < program->scalar_count; s++) {
-        const sbp_option *option = sbp_option_setting(program->scalars[s]);
-        if (option)
-            sbp_executor_set_scalar(run->executor, program->scalars[s],
-                                    sbp_options_double(run->options, option->name));
-    }
+    for (int32_t s = 0; s < program->scalar_count; s++)
+        set_setting(run, program->scalars[s]);
+    for (int32_t s = 0; program->prepare && s < program->prepare->scalar_count; s++)
+        set_setting(run, program->prepare->scalars[s]);
 }
 
 static sbp_status prepare_trainer(sbp_run *run) {

@@ -15,7 +15,8 @@
  *              document, row of data and group in the micro-batch; sample, the document's number in the data; doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
  *              ("in.chosen"); NAME, what rows give under that name for the token that is the row's label, or
  *              for the document as a whole ("old_logps", "advantage"; tokenize.h), 0 where there is none;
- *              has.NAME, 1 in documents that have it, but where the number is missing (null)
+ *              has.NAME, 1 in documents that have it, but where the number is missing (null); one.of.NAME.NAME, 1 in
+ *              documents that have one of them (in all the data there has to be one)
  *   per group  NAME.PART, the number NAME of the unit's document of that part ("ref_logps_sum.chosen"); NAME
  *              where documents are the groups. S is the number of groups of the micro-batch where the program
  *              asks for group (which then have no such numbers), of rows of data where it asks for unit, of
@@ -24,6 +25,9 @@
  *              the last; labels.PART, predicted.PART, those of documents of that part; docs; units, rows of
  *              data; groups; longest, tokens of the longest document; of the micro-batches (trainer.c):
  *              part.labels, labels that count in the one at hand; parts, how many there are
+ *
+ * What the program's @prepare (ir/prepare.h) makes of the step (prepared.h) stands before data of the same
+ * name.
  *
  * Memory: 4 bytes per row for each column, 8 for numbers beside documents, for the longest micro-batch so
  * far. Threads: one thread at a time.
@@ -47,6 +51,7 @@ enum { SBP_PACK_COLUMNS = 32 };
 
 typedef struct sbp_packer {
     int64_t most_rows;
+    const struct sbp_prepared *prepared; /* columns of the step; NULL: none */
     /* of the latest step */
     sbp_micro_batch *parts;
     int32_t part_count, part_capacity;
@@ -80,6 +85,11 @@ sbp_status sbp_packer_check(const sbp_packer *packer, sbp_diag *diag, int64_t mo
 /* Fills packer->columns for one micro-batch, for sbp_executor_bind. */
 sbp_status sbp_packer_columns(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data,
                               const sbp_micro_batch *part) SBP_CHECKED;
+
+/* The column `name` of these documents, ascending, that hold `rows` rows: any of those of a program, as
+ * doubles. */
+sbp_status sbp_pack_column(sbp_diag *diag, const sbp_dataset *data, const int64_t *docs, int64_t doc_count,
+                           int64_t rows, const char *name, double *out) SBP_CHECKED;
 
 /* A number of a whole step, one of these rows, by its name as a scalar; rows NULL: the first row_count of the
  * data. False: there is no such number. */

@@ -1,11 +1,14 @@
 /* pack_columns.c: what a program wants to know of each row, of each group of rows, and of a whole step; all
  * by name (pack.h). */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/prepare.h"
 #include "runtime/data/pack.h"
+#include "runtime/data/prepared.h"
 
 typedef enum source {
     TOK,
@@ -21,6 +24,7 @@ typedef enum source {
     DOC_LABELS, /* counted labels of the row's document */
     IN_PART,    /* 1 in documents of the part */
     HAS,        /* 1 in documents that have the column or number */
+    ONE_OF,     /* 1 in documents that have one of several */
     COLUMN,
     NUMBER,
     OF_PART /* per group: the number of its document of that part */
@@ -46,6 +50,8 @@ static const struct {
     {"predicted", PREDICTED, SBP_F32},
 };
 
+#define ONE_OF_ALL "one.of."
+
 static bool begins(const char *name, const char *prefix) {
     return strncmp(name, prefix, strlen(prefix)) == 0;
 }
@@ -54,7 +60,19 @@ static source source_of(const char *name, bool by_group) {
     for (int i = 0; i < SBP_COUNT(fixed); i++)
         if (!by_group && strcmp(fixed[i].name, name) == 0)
             return fixed[i].source;
-    return by_group ? OF_PART : begins(name, "in.") ? IN_PART : begins(name, "has.") ? HAS : COLUMN;
+    return by_group                   ? OF_PART
+           : begins(name, "in.")      ? IN_PART
+           : begins(name, "has.")     ? HAS
+           : begins(name, ONE_OF_ALL) ? ONE_OF
+                                      : COLUMN;
+}
+
+/* Which column of @prepare is called so; -1: none. */
+static int32_t prepared_place(const sbp_prepare *prepare, const char *name) {
+    for (int32_t i = 0; prepare && i < prepare->column_count; i++)
+        if (strcmp(prepare->columns[i], name) == 0)
+            return i;
+    return -1;
 }
 
 static sbp_dtype dtype_of(const char *name) {
@@ -186,6 +204,18 @@ static void fill_weights(const filling *f, const sbp_doc *doc, float *out) {
         out[i] = i + 1 < doc->count && (labels[i + 1] >= 0 || f->source == PREDICTED) ? 1.0f : 0.0f;
 }
 
+/* Whether a document has one of the columns or numbers "A.B". */
+static bool has_one_of(const sbp_dataset *data, const sbp_doc *doc, const char *names) {
+    for (const char *at = names; *at;) {
+        size_t length = strcspn(at, ".");
+        if (has_column(data, doc, find(data->column_names, data->column_count, at, length)) ||
+            has_number(data, doc, find(data->number_names, data->number_count, at, length)))
+            return true;
+        at += length + (at[length] == '.');
+    }
+    return false;
+}
+
 /* A row's number is about the token that is its label: the next one. NaN stands for none. */
 static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
     double all = 0;
@@ -199,6 +229,8 @@ static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
         there = f->data->columns[b.column] + doc->first;
     else if (f->source == HAS)
         all = has_number(f->data, doc, b.number);
+    else if (f->source == ONE_OF)
+        all = has_one_of(f->data, doc, f->name + strlen(ONE_OF_ALL));
     else if (has_column(f->data, doc, b.column))
         values = f->data->columns[b.column] + doc->first;
     else if (has_number(f->data, doc, b.number))
@@ -255,6 +287,42 @@ static void fill(const filling *f, sbp_dtype dtype, void *memory) {
     }
 }
 
+/* A column of the step, of the documents of a micro-batch. */
+static void fill_prepared(const filling *f, const sbp_prepared *of, int32_t column, double *out) {
+    for (int64_t k = 0; k < f->part->count; k++) {
+        int64_t number = f->part->docs[k], low = 0, high = of->doc_count, count = f->data->docs[number].count;
+        while (high - low > 1) {
+            int64_t middle = low + (high - low) / 2;
+            if (of->docs[middle] <= number)
+                low = middle;
+            else
+                high = middle;
+        }
+        assert(of->doc_count > 0 && of->docs[low] == number);
+        memcpy(out, of->columns[column] + of->places[low], (size_t)count * sizeof *out);
+        out += count;
+    }
+}
+
+sbp_status sbp_pack_column(sbp_diag *diag, const sbp_dataset *data, const int64_t *docs, int64_t doc_count,
+                           int64_t rows, const char *name, double *out) {
+    const sbp_micro_batch part = {.docs = docs, .count = doc_count, .rows = rows};
+    const filling f = {data, &part, name, source_of(name, false)};
+    sbp_dtype dtype = dtype_of(name);
+    if (dtype == SBP_F64) {
+        fill(&f, dtype, out);
+        return SBP_OK;
+    }
+    void *narrow = sbp_malloc((size_t)(rows + 1) * 4);
+    if (!narrow)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for a column of %lld rows", (long long)rows);
+    fill(&f, dtype, narrow);
+    for (int64_t i = 0; i < rows; i++)
+        out[i] = dtype == SBP_F32 ? (double)((const float *)narrow)[i] : (double)((const int32_t *)narrow)[i];
+    free(narrow);
+    return SBP_OK;
+}
+
 /* An earlier column with the same numbers: first, shared_end and own are one. NULL: there is none. */
 static const sbp_column *twin_of(const sbp_packer *p, int32_t column, source of) {
     for (int32_t c = 0; of == FIRST && c < column; c++)
@@ -281,7 +349,11 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
                            (size_t)sbp_dtype_bytes(column->dtype)))
             return sbp_fail(diag, SBP_MACHINE, "out of memory for the columns of %lld rows",
                             (long long)part->rows);
-        fill(&f, column->dtype, p->memory[c]);
+        int32_t place = p->prepared ? prepared_place(p->prepared->prepare, column->name) : -1;
+        if (place >= 0)
+            fill_prepared(&f, p->prepared, place, p->memory[c]);
+        else
+            fill(&f, column->dtype, p->memory[c]);
         column->data = p->memory[c];
     }
     return SBP_OK;
@@ -334,15 +406,42 @@ static bool asks_for(const sbp_program *program, const char *name) {
     return false;
 }
 
-/* The name of a number beside tokens or documents in that of a row input; length 0: it is of another kind. */
-static size_t number_length(const sbp_program *program, const sbp_row_input *input, const char **part) {
-    bool by_group = program->buffers[input->buffer].rows.c[SBP_S] != 0;
-    const char *dot = by_group ? strrchr(input->column, '.') : NULL;
-    source of = source_of(input->column, by_group);
+/* What is read of the data: row inputs of the program that are not made by its @prepare, and those of
+ * @prepare. */
+typedef struct asked {
+    const char *name; /* NULL: nothing of the data */
+    bool by_group;
+} asked;
+
+static int32_t asked_count(const sbp_program *program) {
+    return program->row_input_count + (program->prepare ? program->prepare->row_count : 0);
+}
+
+static asked asked_at(const sbp_program *program, int32_t index) {
+    if (index >= program->row_input_count)
+        return (asked){.name = program->prepare->rows[index - program->row_input_count]};
+    const sbp_row_input *input = &program->row_inputs[index];
+    bool made = input->kind != SBP_ROW_COLUMN || prepared_place(program->prepare, input->column) >= 0;
+    return (asked){.name = made ? NULL : input->column,
+                   .by_group = program->buffers[input->buffer].rows.c[SBP_S] != 0};
+}
+
+static bool reads(const sbp_program *program, const char *name) {
+    for (int32_t i = 0; i < asked_count(program); i++) {
+        asked a = asked_at(program, i);
+        if (a.name && strcmp(a.name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The name of a number beside tokens or documents in what is read; length 0: it is of another kind. */
+static size_t number_length(asked a, const char **part) {
+    const char *dot = a.name && a.by_group ? strrchr(a.name, '.') : NULL;
     *part = dot ? dot + 1 : NULL;
-    if (input->kind != SBP_ROW_COLUMN || (of != COLUMN && of != OF_PART))
+    if (!a.name || (source_of(a.name, a.by_group) != COLUMN && source_of(a.name, a.by_group) != OF_PART))
         return 0;
-    return dot ? (size_t)(dot - input->column) : strlen(input->column);
+    return dot ? (size_t)(dot - a.name) : strlen(a.name);
 }
 
 /* Computed where rows lack it (runtime/train/scored.h). */
@@ -355,10 +454,11 @@ bool sbp_pack_reads(const sbp_program *program, const char *name, bool *optional
     const char *part;
     char has[80];
     snprintf(has, sizeof has, "has.%s", name);
-    *optional = asks_for(program, has);
-    for (int32_t i = 0; i < program->row_input_count; i++) {
-        size_t length = number_length(program, &program->row_inputs[i], &part);
-        if (length == strlen(name) && memcmp(program->row_inputs[i].column, name, length) == 0)
+    *optional = reads(program, has);
+    for (int32_t i = 0; i < asked_count(program); i++) {
+        asked a = asked_at(program, i);
+        size_t length = number_length(a, &part);
+        if (length > 0 && length == strlen(name) && memcmp(a.name, name, length) == 0)
             return true;
     }
     return false;
@@ -372,8 +472,8 @@ sbp_rows_wanted sbp_pack_rows_wanted(const sbp_program *program) {
     const char *part;
     if (asks_for(program, "unit"))
         return SBP_ROWS_PAIRS;
-    for (int32_t i = 0; i < program->row_input_count; i++)
-        if (number_length(program, &program->row_inputs[i], &part) > 0)
+    for (int32_t i = 0; i < asked_count(program); i++)
+        if (number_length(asked_at(program, i), &part) > 0)
             return SBP_ROWS_SCORED;
     return asks_for(program, "group") ? SBP_ROWS_SCORED : SBP_ROWS_TEXTS;
 }
@@ -412,15 +512,35 @@ static sbp_status check_groups(const sbp_program *program, sbp_diag *diag, const
     return SBP_OK;
 }
 
+/* Columns or numbers of which there must be some: "one.of.A.B". */
+static sbp_status check_one_of(sbp_diag *diag, const sbp_dataset *data, const char *names) {
+    for (int64_t d = 0; d < data->doc_count; d++)
+        if (has_one_of(data, &data->docs[d], names))
+            return SBP_OK;
+    char list[200] = "";
+    for (const char *at = names; *at;) {
+        size_t length = strcspn(at, "."), used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s'%.*s'", at == names ? "" : " or ", (int)length, at);
+        at += length + (at[length] == '.');
+    }
+    return sbp_fail(
+        diag, SBP_INPUT,
+        "data row %lld (from 1): %s is missing, as in all rows; the objective of the plan reads it",
+        (long long)(data->doc_count > 0 ? data->docs[0].row + 1 : 0), list);
+}
+
 sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag, const sbp_dataset *data) {
     if (asks_for(program, "group"))
         SBP_TRY(check_groups(program, diag, data));
-    for (int32_t i = 0; i < program->row_input_count; i++) {
-        const char *name = program->row_inputs[i].column, *part;
-        size_t length = number_length(program, &program->row_inputs[i], &part);
+    for (int32_t i = 0; i < asked_count(program); i++) {
+        asked a = asked_at(program, i);
+        const char *name = a.name, *part;
+        size_t length = number_length(a, &part);
         char has[80];
-        snprintf(has, sizeof has, "has.%.*s", (int)length, name);
-        if (length == 0 || asks_for(program, has))
+        if (name && source_of(name, a.by_group) == ONE_OF)
+            SBP_TRY(check_one_of(diag, data, name + strlen(ONE_OF_ALL)));
+        snprintf(has, sizeof has, "has.%.*s", (int)length, name ? name : "");
+        if (length == 0 || reads(program, has))
             continue;
         int32_t column = find(data->column_names, data->column_count, name, length);
         int32_t number = find(data->number_names, data->number_count, name, length);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "ir/prepare.h"
+
 typedef struct loader {
     sbp_arena *arena;
     sbp_diag *diag;
@@ -36,7 +38,11 @@ static sbp_status load_program(const loader *l, sbp_plan *plan) {
             return sbp_fail(l->diag, SBP_INPUT, "%s: buffer '%.200s' has no offset", name,
                             program->buffers[b].name);
     plan->program = program;
-    return SBP_OK;
+    const sbp_plan_section *prepare = sbp_plan_file_find(l->file, SBP_PLAN_PREPARE);
+    if (!prepare || prepare->length == 0)
+        return SBP_OK;
+    return sbp_prepare_parse(l->arena, l->diag, section_name(l, SBP_PLAN_PREPARE), prepare->data,
+                             (size_t)prepare->length, &program->prepare);
 }
 
 /* A parameter has one buffer of the program, with as many elements, and the reverse. */

@@ -116,12 +116,16 @@ static void put_number(FILE *file, const char *prefix, const char *name, double 
     fprintf(file, ", \"%s%s\": %s", prefix, name, isfinite(value) ? text : "null");
 }
 
-/* The outputs of the program; names are its own and need no escapes beyond what JSON strings may hold. */
+/* The outputs of the program, and the numbers of its @prepare; names are its own and need no escapes beyond
+ * what JSON strings may hold. */
 static void put_outputs(const sbp_metrics *m, const char *prefix, bool norm) {
     const sbp_program *p = m->trainer->program;
     for (int32_t i = 0; i < p->output_count; i++)
         if ((norm || i != m->trainer->grad_norm) && !strpbrk(p->outputs[i].name, "\"\\\n"))
             put_number(m->file, prefix, p->outputs[i].name, m->trainer->results[i]);
+    for (int32_t i = 0; p->prepare && i < p->prepare->number_count; i++)
+        if (!strpbrk(p->prepare->numbers[i], "\"\\\n"))
+            put_number(m->file, prefix, p->prepare->numbers[i], m->trainer->prepared.numbers[i]);
 }
 
 /* ---- progress --------------------------------------------------------------------------------------- */

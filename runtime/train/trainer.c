@@ -28,13 +28,16 @@ sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *execut
                        .max_grad_norm = INFINITY,
                        .loss = find_output(program, "loss"),
                        .grad_norm = find_output(program, "grad_norm")};
+    SBP_TRY(sbp_prepared_init(&t->prepared, diag, program->prepare));
     sbp_packer_init(&t->packer, program->t_max, program);
+    t->packer.prepared = &t->prepared;
     t->results = sbp_malloc((size_t)(program->output_count + 1) * sizeof *t->results);
     return t->results ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory");
 }
 
 void sbp_trainer_close(sbp_trainer *t) {
     sbp_packer_close(&t->packer);
+    sbp_prepared_close(&t->prepared);
     free(t->results);
     free(t->row);
     t->results = t->row = NULL;
@@ -94,6 +97,21 @@ static void set_part_scalars(sbp_trainer *t, const sbp_micro_batch *part) {
     sbp_executor_set_scalar(t->executor, "part.labels", part->labels > 1 ? (double)part->labels : 1);
 }
 
+void sbp_trainer_set(sbp_trainer *t, const char *name, double value) {
+    sbp_executor_set_scalar(t->executor, name, value);
+    sbp_prepared_set(&t->prepared, name, value);
+}
+
+/* What is computed of all the data of the step, before any of it runs. */
+static sbp_status prepare_data(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
+                               int64_t row_count) {
+    const sbp_prepare *prepare = t->prepared.prepare;
+    SBP_TRY(sbp_prepared_run(&t->prepared, diag, data, rows, row_count));
+    for (int32_t i = 0; prepare && i < prepare->number_count; i++)
+        sbp_executor_set_scalar(t->executor, prepare->numbers[i], t->prepared.numbers[i]);
+    return SBP_OK;
+}
+
 static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                            const sbp_micro_batch *part, const char *entry) {
     set_part_scalars(t, part);
@@ -118,7 +136,8 @@ sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
     SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
     sbp_executor_set_scalar(t->executor, "parts", t->packer.part_count);
     set_totals(t, data, rows, row_count);
-    return sbp_packer_check(&t->packer, diag, t->most_parts);
+    SBP_TRY(sbp_packer_check(&t->packer, diag, t->most_parts));
+    return prepare_data(t, diag, data, rows, row_count);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
@@ -401,6 +420,7 @@ sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_datase
     SBP_TRY(clear_results(t, diag));
     set_totals(t, data, NULL, data->row_count);
     SBP_TRY(count_parts(&s));
+    SBP_TRY(prepare_data(t, diag, data, NULL, data->row_count));
     SBP_TRY(score_rows(&s));
     return read_results(t, diag);
 }

@@ -3,7 +3,8 @@
  * A step packs the documents of its rows into micro-batches, runs entry `accumulate` for each and then
  * `update`; or `step`, where the program has that. Numbers that the program leaves in result buffers are sums
  * over the micro-batches of terms that were divided by step-wide denominators before, so nothing is rescaled
- * here. The names of outputs are the program's.
+ * here. The names of outputs are the program's. Where the program has @prepare (ir/prepare.h), that runs
+ * first, on all the data of the step: its numbers are scalars of that name.
  *
  * Scalars that are set where the program has them: the numbers of the whole step that pack.h knows (in an
  * evaluation or a scoring, of all its data), lr,
@@ -17,13 +18,15 @@
 #define SBP_RUNTIME_TRAIN_TRAINER_H
 
 #include "runtime/data/pack.h"
+#include "runtime/data/prepared.h"
 #include "runtime/run/plan.h"
 
 typedef struct sbp_trainer {
     sbp_executor *executor;
     const sbp_program *program;
     sbp_packer packer;
-    int64_t most_parts; /* of a step; 0: any */
+    sbp_prepared prepared; /* of the latest step, evaluation or scoring: all of its data */
+    int64_t most_parts;    /* of a step; 0: any */
     double beta1, beta2, eps, momentum, weight_decay,
         max_grad_norm;         /* max_grad_norm: infinity without clipping */
     uint64_t seed;             /* of random numbers in steps */
@@ -42,6 +45,9 @@ void sbp_trainer_close(sbp_trainer *trainer);
 /* Whether a program can take optimizer steps, and whether it has gradients at all. */
 bool sbp_trainer_can_step(const sbp_program *program);
 bool sbp_trainer_has_gradients(const sbp_program *program);
+
+/* A number that stays: a setting of the objective, where the program or its @prepare has it. */
+void sbp_trainer_set(sbp_trainer *trainer, const char *name, double value);
 
 /* Zeros gradients and optimizer states: before the first step. */
 sbp_status sbp_trainer_reset(sbp_trainer *trainer, sbp_diag *diag) SBP_CHECKED;

@@ -264,6 +264,65 @@ static void test_split_units_are_seen(void **state) {
     }
 }
 
+/* ---- advantages of groups that lie in several micro-batches ----------------------------------------------
+ */
+
+/* Six rollouts of two prompts, with rewards or with the advantages that these make. */
+static void write_rollouts(io_fixture *f, bool rewards, int scale) {
+    static const double reward[] = {1, 0, 0.5, -2, 3, 3}, group_mean[] = {0.5, 4.0 / 3};
+    static const int in_group[] = {0, 0, 0, 1, 1, 1};
+    double of_group[2] = {0}, of_all = 0, mean = 0;
+    for (int i = 0; i < 6; i++) {
+        mean += reward[i] / 6;
+        of_group[in_group[i]] += pow(reward[i] - group_mean[in_group[i]], 2) / 2;
+    }
+    for (int i = 0; i < 6; i++)
+        of_all += pow(reward[i] - mean, 2) / 5;
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    for (int i = 0; i < 6; i++) {
+        double divisor = sqrt(scale == 0 ? of_group[in_group[i]] : of_all) + 1e-4;
+        double advantage = (reward[i] - group_mean[in_group[i]]) / (scale == 2 ? 1 : divisor);
+        sbp_text_add(
+            &out, "{\"prompt_ids\": [5, %d], \"completion_ids\": [%d, 9, %d], \"group\": \"%c\", \"%s\": ",
+            7 + in_group[i], 10 + i, 20 + 2 * i, 'a' + in_group[i], rewards ? "reward" : "advantage");
+        sbp_text_add_double(&out, rewards ? reward[i] : advantage);
+        sbp_text_add(&out, "}\n");
+    }
+    cli_put(f, rewards ? "data" : "given", out.data);
+}
+
+static void test_advantages_of_rewards(void **state) {
+    io_fixture *f = *state;
+    static const char *const scales[] = {"group", "batch", "none"};
+    cli_ok(f,
+           "$C compile " MODEL " -o $D/p --dtype fp64 --objective grpo --seq-len 10 --scale-rewards batch");
+    for (int scale = 0; scale < 3; scale++) {
+        write_rollouts(f, true, scale);
+        write_rollouts(f, false, scale);
+        const char *option =
+            scale == 1 ? "" : sbp_arena_printf(f->arena, "--scale-rewards %s", scales[scale]);
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$R $D/p --data $D/data --batch-size 6 --out none %s --dump-gradients "
+                                   "$D/got.safetensors && $R $D/p --data $D/given --batch-size 6 --out none "
+                                   "--dump-gradients $D/want.safetensors",
+                                   option));
+        cli_compare(f, scales[scale], io_path(f, "got.safetensors"),
+                    sbp_arena_strdup(f->arena, io_path(f, "want.safetensors")), SBP_TOLERANCE_F64);
+    }
+    cli_ok(f, "$R $D/p --data $D/data --batch-size 6 --out $D/run --steps 1 --eval $D/data");
+    const char *metrics = cli_text(f, "run/metrics.jsonl");
+    assert_non_null(strstr(metrics, "\"reward\": 0.91666666666666"));
+    assert_non_null(strstr(metrics, "\"completions/mean_length\": 3"));
+    assert_non_null(strstr(metrics, "\"frac_reward_zero_std\": 0,"));
+    assert_non_null(strstr(metrics, "\"eval_reward\": 0.91666666666666"));
+    cli_put(f, "data", "{\"prompt_ids\": [5], \"completion_ids\": [9, 3]}\n");
+    cli_fails(f, 1, "data row 1 (from 1): 'reward' or 'advantage' is missing, as in all rows",
+              "$R $D/p --data $D/data --out none --steps 1");
+    cli_fails(f, 2, "--scale-rewards: objective sft has no such number",
+              "$C compile " MODEL " -o $D/q --scale-rewards none");
+}
+
 /* ---- rows that do not fit, and are wrong ----------------------------------------------------------------
  */
 
@@ -327,6 +386,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_micro_batches_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_split_units_are_seen, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_advantages_of_rewards, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_pairs_without_room, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_rows_that_are_wrong, cli_setup, io_teardown),
     };

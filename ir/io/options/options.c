@@ -230,6 +230,27 @@ static const char *spelling(sbp_arena *arena, const sbp_option *option, const ch
     return text;
 }
 
+const char *sbp_option_word(sbp_arena *arena, const sbp_option *option, int32_t index) {
+    const char *at = NULL, *begin;
+    size_t length;
+    bool later;
+    while (sbp_option_alternative(option->values, &at, &begin, &length, &later))
+        if (index-- == 0)
+            return sbp_arena_strndup(arena, begin, length);
+    return NULL;
+}
+
+/* Which of the words it is, from 0. */
+static int32_t word_index(const sbp_option *option, const char *text) {
+    const char *at = NULL, *begin;
+    size_t length;
+    bool later;
+    for (int32_t i = 0; sbp_option_alternative(option->values, &at, &begin, &length, &later); i++)
+        if (same_name(begin, length, text, strlen(text)))
+            return i;
+    return -1;
+}
+
 /* "N or auto", "sft, dpo or grpo": what is built. */
 static const char *expected(sbp_arena *arena, const sbp_option *option) {
     sbp_text out;
@@ -346,6 +367,8 @@ static sbp_status convert(const value_check *c, option_value *v) {
         if (later)
             return sbp_fail(c->diag, SBP_USAGE, "%s: %s %s is not built yet", c->setting->where,
                             shown(c->o, c->setting, c->setting->key), v->text);
+        if (option->kind == SBP_OPTION_ENUM)
+            v->number = word_index(option, c->text);
         if (option->kind != SBP_OPTION_INT || !read_integer(c->text, &v->integer))
             return SBP_OK;
     }
@@ -597,7 +620,7 @@ static const option_value *value_of(const sbp_options *o, const char *name, unsi
 enum {
     ANY_KIND = ~0u >> 1,
     WHOLE = 1 << SBP_OPTION_INT | 1 << SBP_OPTION_SIZE,
-    NUMERIC = 1 << SBP_OPTION_INT | 1 << SBP_OPTION_NUMBER,
+    NUMERIC = 1 << SBP_OPTION_INT | 1 << SBP_OPTION_NUMBER | 1 << SBP_OPTION_ENUM,
     BOOLEAN = 1 << SBP_OPTION_ONOFF | 1 << SBP_OPTION_SWITCH
 };
 

@@ -64,6 +64,9 @@ const sbp_option *sbp_option_at(int32_t index);
 const sbp_option *sbp_option_setting(const char *scalar);
 const sbp_option *sbp_option_setting_at(int32_t index);
 
+/* A word of the values of an ENUM, from 0, in the arena; NULL: there are not so many. Below a guard. */
+const char *sbp_option_word(sbp_arena *arena, const sbp_option *option, int32_t index);
+
 typedef struct sbp_options sbp_options;
 struct sbp_json; /* ir/io/json.h */
 
@@ -89,7 +92,7 @@ const char *sbp_options_text(const sbp_options *options, const char *name);
 bool sbp_options_is(const sbp_options *options, const char *name, const char *word);
 /* INT and SIZE; -1 when there is none, or a word. */
 int64_t sbp_options_int(const sbp_options *options, const char *name);
-/* NUMBER and INT; NaN when there is none, or a word. ONOFF: 1 or 0. */
+/* NUMBER and INT; NaN when there is none, or a word. ONOFF: 1 or 0. ENUM: which of the words, from 0. */
 double sbp_options_double(const sbp_options *options, const char *name);
 /* PAIR. */
 void sbp_options_pair(const sbp_options *options, const char *name, double out[2]);

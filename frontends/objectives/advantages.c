@@ -1,0 +1,102 @@
+/* advantages.c: what rewards of the rows of a group say about each (OBJECTIVES.md, "GRPO"; TRL 1.16's
+ * grpo_trainer). */
+#include "frontends/objectives/advantages.h"
+
+typedef struct rewards {
+    sbp_objective *p;    /* of @prepare */
+    sbp_value group;     /* [T] index */
+    sbp_value has;       /* [T] 1 in documents with a reward */
+    sbp_value one;       /* [T] 1 in the first rows of these: a sum over rows is one over rewards */
+    sbp_value given;     /* [T] the document's reward */
+    sbp_value r;         /* [T] the same less what is paid for distance from the reference */
+    sbp_value in_group;  /* [T] rewards of the row's group, at least 1 */
+    sbp_value deviation; /* [T] r - mean of the group */
+    sbp_value of_group;  /* [T] standard deviation of r in it */
+    sbp_value count;     /* rewards of the step */
+    sbp_value of_all;    /* standard deviation of those given */
+} rewards;
+
+static sbp_value op(const rewards *a, sbp_opcode code, sbp_value x, sbp_value y) {
+    return sbp_build2(a->p->builder, code, x, y);
+}
+
+static sbp_value number(const rewards *a, double value) {
+    return sbp_build_const(a->p->builder, SBP_F64, value);
+}
+
+static sbp_value at_least(const rewards *a, sbp_value x, double value) {
+    return op(a, SBP_OP_max, x, number(a, value));
+}
+
+static sbp_value group_sum(const rewards *a, sbp_value term) {
+    return sbp_objective_of_group(a->p, sbp_objective_group_sum(a->p, term, a->group), a->group);
+}
+
+static sbp_value sum(const rewards *a, sbp_value term) {
+    return sbp_build(a->p->builder, SBP_OP_sum_rows, NULL, &term, 1, (sbp_attr[]){sbp_attr_int("rank", 0)}, 1,
+                     NULL);
+}
+
+/* sqrt(squares / max(count - 1, 1)) */
+static sbp_value spread(const rewards *a, sbp_value squares, sbp_value count) {
+    sbp_value free = at_least(a, op(a, SBP_OP_sub, count, number(a, 1)), 1);
+    return sbp_build1(a->p->builder, SBP_OP_sqrt, op(a, SBP_OP_div, squares, free));
+}
+
+static sbp_value squares(const rewards *a, sbp_value deviation) {
+    return op(a, SBP_OP_mul, a->one, op(a, SBP_OP_mul, deviation, deviation));
+}
+
+/* x where the value is below the bound, else y. */
+static sbp_value below(const rewards *a, sbp_value value, double bound, sbp_value x, sbp_value y) {
+    sbp_value less = op(a, SBP_OP_lt, value, number(a, bound));
+    return sbp_build3(a->p->builder, SBP_OP_select, less, x, y);
+}
+
+static rewards read_rewards(sbp_objective *o) {
+    rewards a = {.p = sbp_objective_prepare(o)};
+    sbp_value position = sbp_objective_row(a.p, "pos");
+    a.has = sbp_objective_row(a.p, "has.reward");
+    a.group = sbp_objective_index(a.p, "group");
+    a.r = a.given = sbp_objective_row(a.p, "reward");
+    a.one = op(&a, SBP_OP_mul, a.has, sbp_objective_less(a.p, position, number(&a, 1)));
+    a.in_group = at_least(&a, group_sum(&a, a.one), 1);
+    return a;
+}
+
+static void measure(rewards *a) {
+    sbp_value mean = op(a, SBP_OP_div, group_sum(a, op(a, SBP_OP_mul, a->one, a->r)), a->in_group);
+    a->deviation = op(a, SBP_OP_sub, a->r, mean);
+    a->of_group = spread(a, group_sum(a, squares(a, a->deviation)), a->in_group);
+    a->count = sum(a, a->one);
+    mean = op(a, SBP_OP_div, sum(a, op(a, SBP_OP_mul, a->one, a->given)), a->count);
+    a->of_all = spread(a, sum(a, squares(a, op(a, SBP_OP_sub, a->given, mean))), a->count);
+    sbp_objective_prepared(a->p, "reward", mean);
+    sbp_objective_prepared(a->p, "reward_std", a->of_all);
+}
+
+/* The column: what rows carry, else the value, which is of rewards. used: the deviation that says whether
+ * rewards say anything. */
+static void finish(const rewards *a, sbp_value value, sbp_value used) {
+    sbp_value given = sbp_objective_row(a->p, "advantage"),
+              carried = sbp_objective_row(a->p, "has.advantage");
+    value = below(a, carried, 0.5, op(a, SBP_OP_mul, value, a->has), given);
+    value = op(a, SBP_OP_mul, value, sbp_objective_row(a->p, "one.of.reward.advantage"));
+    sbp_objective_prepared(a->p, "advantage", value);
+    sbp_value zero = op(a, SBP_OP_mul, a->one, sbp_objective_less(a->p, used, number(a, 1e-8)));
+    sbp_objective_prepared(a->p, "frac_reward_zero_std", op(a, SBP_OP_div, sum(a, zero), a->count));
+    sbp_value length = sum(a, sbp_objective_row(a->p, "weight"));
+    length = op(a, SBP_OP_div, length, sbp_objective_scalar(a->p, "docs"));
+    sbp_objective_prepared(a->p, "completions/mean_length", length);
+}
+
+void sbp_objective_group_advantages(sbp_objective *o) {
+    rewards a = read_rewards(o);
+    measure(&a);
+    sbp_value scale = sbp_objective_setting(a.p, "scale_rewards", 0, a.r);
+    sbp_value used = below(&a, scale, 1.5, a.of_all, a.of_group); /* none: reported all the same */
+    used = below(&a, scale, 0.5, a.of_group, used);
+    sbp_value divisor = op(&a, SBP_OP_add, used, number(&a, 1e-4));
+    divisor = below(&a, scale, 1.5, divisor, number(&a, 1));
+    finish(&a, op(&a, SBP_OP_div, a.deviation, divisor), used);
+}

@@ -1,0 +1,137 @@
+"""What TRL's trainers compute from rewards before they differentiate, in float64: writes tests/data/prepared.json.
+
+    VENV/bin/python tests/golden/make_prepared.py [--check]            (VENV: as in make_objectives.py)
+
+The lines of GRPOTrainer from rewards to advantages are cut out of TRL's source and run as they are, on
+stubs of what they read; a reward that is null was given by nobody. Groups of unequal size, which TRL does not have, are
+put together from runs of each size (statistics of a batch are then left out).
+"""
+import argparse
+import inspect
+import json
+import math
+import os
+import random
+import textwrap
+from types import SimpleNamespace
+
+import torch
+from trl.trainer import grpo_trainer
+
+TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "prepared.json")
+torch.set_default_dtype(torch.float64)
+
+
+def lines(trainer, first, last):
+    """The source from the line that begins with `first` to that which begins with `last`, both included."""
+    source = inspect.getsource(trainer._generate_and_score_completions).split("\n")
+    begin = next(i for i, line in enumerate(source) if line.strip().startswith(first))
+    end = next(i for i, line in enumerate(source) if i > begin and line.strip().startswith(last))
+    return textwrap.dedent("\n".join(source[begin : end + 1]))
+
+
+def run(code, module, rewards, size, settings, **more):
+    names = {**vars(module), **more}
+    names.update(
+        self=SimpleNamespace(
+            multi_objective_aggregation="sum_then_normalize",
+            reward_weights=torch.ones(1),
+            scale_rewards=settings.get("scale_rewards", "group"),
+            reward_clip_range=None,
+            normalize_advantages=False,
+            beta=settings.get("beta", 0.05),
+        ),
+        rewards_per_func=torch.tensor([[math.nan if r is None else r] for r in rewards]),
+        num_generations=size,
+        device=torch.device("cpu"),
+        gather=lambda x: x,
+    )
+    exec(code, names)  # noqa: S102: TRL's own lines
+    raw = names["rewards_per_func"][:, 0]
+    return names["advantages"].tolist(), {
+        "reward": torch.nanmean(raw).item(),
+        "reward_std": module.nanstd(raw).item(),
+        "frac_reward_zero_std": names["is_std_zero"].double().mean().item(),
+    }
+
+
+def rollouts(seed, sizes, missing=()):
+    r = random.Random(seed)
+    docs = []
+    for group, size in enumerate(sizes):
+        same = r.random() < 0.25
+        value = r.gauss(0, 1)
+        for _ in range(size):
+            n = r.randint(1, 9)
+            logps = [-r.expovariate(0.7) - 0.01 for _ in range(n)]
+            docs.append(
+                {
+                    "group": group,
+                    "reward": None if len(docs) in missing else value if same else r.gauss(0, 2),
+                    "prompt": r.randint(1, 4),
+                    "old_logps": logps,
+                    "ref_logps": [x + r.gauss(0, 0.4) for x in logps],
+                }
+            )
+    return docs
+
+
+def grpo(docs, size, settings):
+    code = lines(grpo_trainer.GRPOTrainer, "unscorable_mask =", "advantages = torch.nan_to_num")
+    return run(code, grpo_trainer, [d["reward"] for d in docs], size, settings)
+
+
+def case(loss_type, docs, settings, result):
+    advantages, numbers = result
+    numbers["completions/mean_length"] = sum(len(d["old_logps"]) for d in docs) / len(docs)
+    return {
+        "objective": "grpo",
+        "loss_type": loss_type,
+        "settings": settings,
+        "docs": docs,
+        "advantage": advantages,
+        "numbers": numbers,
+    }
+
+
+def make():
+    cases = []
+    for seed, sizes, missing in [(1, [4] * 5, ()), (2, [2] * 6, (3,)), (3, [5] * 3, (0, 6, 7)), (4, [3], ())]:
+        docs = rollouts(seed, sizes, missing)
+        for scale in ("group", "batch", "none"):
+            settings = {"scale_rewards": scale}
+            result = grpo(docs, sizes[0], settings)
+            if missing and scale != "batch":  # TRL counts rows without a reward as such without a deviation of 0
+                del result[1]["frac_reward_zero_std"]
+            cases.append(case("dapo", docs, settings, result))
+    # groups of several sizes; of a group of one nothing can be learned
+    sizes = [1, 4, 2, 1, 6]
+    docs = rollouts(5, sizes)
+    for scale in ("group", "none"):
+        advantages = []
+        for group, size in enumerate(sizes):
+            of = [d for d in docs if d["group"] == group]
+            advantages += grpo(of, size, {"scale_rewards": scale})[0] if size > 1 else [0.0]
+        raw = torch.tensor([d["reward"] for d in docs])
+        numbers = {"reward": raw.mean().item(), "reward_std": raw.std().item()}
+        cases.append(case("dapo", docs, {"scale_rewards": scale}, (advantages, numbers)))
+    return {"cases": cases}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compute again and compare, write nothing")
+    check = parser.parse_args().check
+    text = json.dumps(make(), separators=(",", ":")).replace('{"objective"', '\n{"objective"') + "\n"
+    if check:
+        with open(TARGET) as file:
+            same = file.read() == text
+        print("the same" if same else "differs")
+        raise SystemExit(0 if same else 1)
+    with open(TARGET, "w") as file:
+        file.write(text)
+    print(f"{TARGET}: {len(text)} bytes")
+
+
+if __name__ == "__main__":
+    main()
