@@ -86,6 +86,7 @@ static sbp_dataset_options options_of(load_job *job) {
                                  .skip_bad_rows = sbp_options_is(run->options, "on-bad-row", "skip"),
                                  .rows = run->plan ? sbp_pack_rows_wanted(run->plan->program) : SBP_ROWS_ANY,
                                  .loss_on = loss_on(run->options),
+                                 .mask_truncated = sbp_options_on(run->options, "mask-truncated-completions"),
                                  .text_field = sbp_options_text(run->options, "text-field"),
                                  .vocab_size = run->info.vocab_size,
                                  .max_tokens = run->plan ? run->plan->program->t_max : 0,

@@ -193,15 +193,11 @@ static uint64_t hash_text(const char *text, uint64_t hash) {
 }
 
 static uint64_t key_of(const sbp_dataset_options *o, const sbp_cache *cache) {
-    const int64_t numbers[] = {CACHE_VERSION,
-                               (int64_t)sizeof(sbp_doc),
-                               o->loss_on,
-                               o->rows,
-                               o->vocab_size,
-                               o->max_tokens,
-                               o->overlong,
-                               o->skip_bad_rows,
-                               (int64_t)o->settings_hash};
+    const int64_t numbers[] = {CACHE_VERSION,     (int64_t)sizeof(sbp_doc),
+                               o->loss_on,        o->rows,
+                               o->vocab_size,     o->max_tokens,
+                               o->overlong,       o->skip_bad_rows,
+                               o->mask_truncated, (int64_t)o->settings_hash};
     uint64_t hash = hash_text(SBP_VERSION, sbp_hash_bytes(numbers, sizeof numbers, 0));
     hash = hash_text(o->eos, hash_text(o->text_field, hash));
     for (int32_t i = 0; i < o->columns.count; i++)

@@ -42,6 +42,7 @@ typedef struct sbp_dataset_options {
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
     sbp_rows_wanted rows;
     sbp_loss_on loss_on;
+    bool mask_truncated; /* completions without an end-of-sequence token do not count */
     const char *text_field;
     int64_t vocab_size; /* 0: unknown */
     int64_t max_tokens; /* of a document; 0: any */

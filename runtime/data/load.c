@@ -214,16 +214,19 @@ static void make_batch(row_worker *w, batch *b) {
 
 /* first: a worker that knows the form of rows and has opened the template; NULL: this is it. */
 static bool open_worker(row_worker *w, const sbp_dataset_options *o, const row_worker *first) {
-    *w = (row_worker){
-        .options = o,
-        .row_options = {.text_field = o->text_field,
-                        .vocab_size = o->vocab_size,
-                        .fields = o->rows == SBP_ROWS_SCORED || o->rows == SBP_ROWS_PAIRS,
-                        .no_pairs = o->rows == SBP_ROWS_TEXTS || o->rows == SBP_ROWS_SCORED
-                                        ? "the objective trains on single texts"
-                                        : NULL},
-        .diag = sbp_diag_create(),
-        .maker = {.tokenizer = o->tokenizer, .loss_on = o->loss_on, .eos = o->eos, .chat_options = o->chat}};
+    *w = (row_worker){.options = o,
+                      .row_options = {.text_field = o->text_field,
+                                      .vocab_size = o->vocab_size,
+                                      .fields = o->rows == SBP_ROWS_SCORED || o->rows == SBP_ROWS_PAIRS,
+                                      .no_pairs = o->rows == SBP_ROWS_TEXTS || o->rows == SBP_ROWS_SCORED
+                                                      ? "the objective trains on single texts"
+                                                      : NULL},
+                      .diag = sbp_diag_create(),
+                      .maker = {.tokenizer = o->tokenizer,
+                                .loss_on = o->loss_on,
+                                .mask_truncated = o->mask_truncated,
+                                .eos = o->eos,
+                                .chat_options = o->chat}};
     w->maker.diag = w->diag;
     w->maker.chat_arena = sbp_arena_create();
     if (first) {

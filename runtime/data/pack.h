@@ -12,7 +12,8 @@
  *              shared_end and own, the same (no prompt is shared); label, the next token of the document (0
  *              in its last row), and weight, 1 where that label counts, else 0; predicted, 1 where there is a
  *              next token, in all rows of a document but the last; doc, unit and group, the number of the
- *              document, row of data and group in the micro-batch; sample, the document's number in the data; doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
+ *              document, row of data and group in the micro-batch; sample, the document's number in the data;
+ * doc.labels, how many labels of the document count; in.PART, 1 in documents of that part
  *              ("in.chosen"); NAME, what rows give under that name for the token that is the row's label, or
  *              for the document as a whole ("old_logps", "advantage"; tokenize.h), 0 where there is none;
  *              has.NAME, 1 in documents that have it, but where the number is missing (null); one.of.NAME.NAME, 1 in

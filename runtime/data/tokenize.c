@@ -316,6 +316,23 @@ static sbp_status check_pair(const make_job *job) {
         job->row->where, job->maker->loss_on == SBP_LOSS_ALL ? "all" : "assistant");
 }
 
+/* An answer that was cut off, not ended, says nothing about how to answer (TRL's mask_truncated_completions).
+ */
+static sbp_status mask_truncated(const make_job *job) {
+    const sbp_document_maker *maker = job->maker;
+    const sbp_document *d = job->out;
+    const char *eos = eos_of(maker);
+    int32_t id = eos && maker->tokenizer ? sbp_tokenizer_id(maker->tokenizer, eos, strlen(eos)) : -1;
+    if (id < 0)
+        return sbp_fail(maker->diag, SBP_USAGE,
+                        "--mask-truncated-completions: the model has no end-of-sequence token; name it with "
+                        "--eos-token");
+    if (d->count == d->prompt || d->ids[d->count - 1] != id)
+        for (int64_t i = 0; i < d->count; i++)
+            d->labels[i] = -100;
+    return SBP_OK;
+}
+
 /* An answer, or both of a pair: they begin where the tokens of one of them part from the prompt's. */
 static sbp_status make_answers(make_job *job) {
     const sbp_row *row = job->row;
@@ -350,6 +367,8 @@ static sbp_status make_answers(make_job *job) {
         label_from(job, pair || only_completion(job) ? common : 0);
         if (row->form.values == SBP_VALUES_MESSAGES && job->maker->loss_on == SBP_LOSS_ASSISTANT)
             SBP_TRY(keep_spans(job, &wholes[i], &texts[i]));
+        if (!pair && job->maker->mask_truncated)
+            SBP_TRY(mask_truncated(job));
     }
     return SBP_OK;
 }

@@ -65,7 +65,8 @@ typedef struct sbp_documents {
 typedef struct sbp_document_maker {
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
     sbp_loss_on loss_on;
-    sbp_diag *diag; /* of warnings and errors */
+    bool mask_truncated; /* nothing counts of a completion that does not end with the end-of-sequence token */
+    sbp_diag *diag;      /* of warnings and errors */
     bool warned_eos, warned_border, warned_mask;
     const char *eos;                      /* end-of-sequence text in place of the tokenizer's; NULL: that */
     const sbp_chat_options *chat_options; /* NULL: there is no template */

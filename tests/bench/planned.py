@@ -27,6 +27,9 @@ NONE, MAX = ["--offload", "none"], ["--seq-len", "max"]
 ROWS = [  # name, model, profile, options, goal: tokens at least, or KB per token on the device at most
     ("4B, no master", "Qwen3-4B", "h100-80gb", SMALL + NONE + MAX, {"tokens": 650e3}),
     ("8B, no master", "Qwen3-8B", "h100-80gb", SMALL + NONE + MAX, {"tokens": 230e3}),
+    # a pair of 2 x 200k tokens; eight rollouts of 80k in one micro-batch, which may as well be parted
+    ("4B, DPO", "Qwen3-4B", "h100-80gb", SMALL + NONE + MAX + ["--objective", "dpo"], {"tokens": 400e3}),
+    ("4B, GRPO", "Qwen3-4B", "h100-80gb", SMALL + NONE + MAX + ["--objective", "grpo"], {"tokens": 640e3}),
     ("4B, exact master", "Qwen3-4B", "h100-80gb", EXACT + NONE + MAX, {"tokens": 650e3}),
     ("8B, exact master", "Qwen3-8B", "h100-80gb", EXACT + NONE + MAX, {"tokens": 130e3}),
     ("4B, 1 TiB of host memory", "Qwen3-4B", "h100-80gb", EXACT + MAX + ["--offload", "host", "--host-memory", "1TiB"], {"tokens": 2.5e6, "kb": 27.7}),

@@ -382,12 +382,34 @@ static void test_rows_that_are_wrong(void **state) {
               "--on-bad-row skip");
 }
 
+/* --mask-truncated-completions: what does not end with the end-of-sequence token counts as little as what the
+ * model did not write, and is a sequence of the step all the same. */
+static void test_truncated_completions(void **state) {
+    io_fixture *f = *state;
+    cli_put(f, "cut",
+            "{\"prompt_ids\": [5, 6], \"completion_ids\": [10, 11, 2], \"advantage\": 1}\n"
+            "{\"prompt_ids\": [5], \"completion_ids\": [10, 12], \"advantage\": 0.5}\n");
+    cli_put(
+        f, "masked",
+        "{\"prompt_ids\": [5, 6], \"completion_ids\": [10, 11, 2], \"advantage\": 1, \"env_mask\": [1, 1, "
+        "1]}\n"
+        "{\"prompt_ids\": [5], \"completion_ids\": [10, 12], \"advantage\": 0.5, \"env_mask\": [0, 0]}\n");
+    cli_ok(f, "$C compile $S -o $D/p --objective grpo --loss-type grpo --seq-len 20 --dtype fp64 && "
+              "$R $D/p --data $D/masked --out none --dump-gradients $D/want.safetensors && "
+              "$R $D/p --data $D/cut --out none --mask_truncated_completions true --dump-gradients "
+              "$D/got.safetensors && $R $D/p --data $D/cut --out none --dump-gradients $D/all.safetensors");
+    const char *want = sbp_arena_strdup(f->arena, io_path(f, "want.safetensors"));
+    cli_compare(f, "masked", io_path(f, "got.safetensors"), want, 0);
+    cli_ok(f, "! cmp -s $D/all.safetensors $D/want.safetensors");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_micro_batches_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_split_units_are_seen, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_advantages_of_rewards, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_pairs_without_room, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_truncated_completions, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_rows_that_are_wrong, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
