@@ -100,3 +100,25 @@ void sbp_objective_group_advantages(sbp_objective *o) {
     divisor = below(&a, scale, 1.5, divisor, number(&a, 1));
     finish(&a, op(&a, SBP_OP_div, a.deviation, divisor), used);
 }
+
+/* Takes beta sum of m (logp^old - logp^ref) over the document from its reward. */
+static void pay_for_distance(rewards *a) {
+    sbp_value document = sbp_objective_index(a->p, "doc"), m = sbp_objective_row(a->p, "weight");
+    sbp_value old = sbp_objective_row(a->p, "old_logps"), ref = sbp_objective_row(a->p, "ref_logps");
+    sbp_value kl = op(a, SBP_OP_mul, m, op(a, SBP_OP_sub, old, ref));
+    kl = op(a, SBP_OP_mul, kl, sbp_objective_row(a->p, "has.ref_logps"));
+    sbp_objective_prepared(a->p, "kl", op(a, SBP_OP_div, sum(a, kl), sbp_objective_scalar(a->p, "labels")));
+    kl = sbp_objective_of_group(a->p, sbp_objective_group_sum(a->p, kl, document), document);
+    kl = op(a, SBP_OP_mul, kl, sbp_objective_setting(a->p, "beta", 0.05, kl));
+    a->r = op(a, SBP_OP_sub, a->given, kl);
+}
+
+/* r' - (sum of the group - r') / (n - 1) = (r' - mean) n / (n - 1) */
+void sbp_objective_left_out_advantages(sbp_objective *o) {
+    rewards a = read_rewards(o);
+    pay_for_distance(&a);
+    measure(&a);
+    sbp_value others = at_least(&a, op(&a, SBP_OP_sub, a.in_group, number(&a, 1)), 1);
+    sbp_value value = op(&a, SBP_OP_mul, a.deviation, op(&a, SBP_OP_div, a.in_group, others));
+    finish(&a, value, a.of_group);
+}

@@ -11,4 +11,12 @@
  * Numbers of the step: reward, reward_std (of all rewards), frac_reward_zero_std, completions/mean_length. */
 void sbp_objective_group_advantages(sbp_objective *objective);
 
+/* Leave one out: A = r' - mean of r' of the others of the group, r' = r - beta sum of m (logp^old -
+ * logp^ref); of one alone 0. Reads old_logps, and ref_logps where there are some. Numbers: those above, and
+ * kl, the mean over tokens. */
+void sbp_objective_left_out_advantages(sbp_objective *objective);
+
+/* Loss type rloo (objective_rloo.c), of objective grpo. */
+void sbp_objective_rloo(sbp_objective *objective);
+
 #endif

@@ -292,7 +292,7 @@ static int32_t find_type(sbp_objective *o) {
     for (int32_t i = 0; i < SBP_COUNT(types); i++)
         if (strcmp(types[i].name, wanted) == 0)
             return i;
-    sbp_objective_refuse(o, "grpo", "dapo, grpo, bnpo, dr_grpo, gspo, luspo, cispo, sapo, vespo, reinforce");
+    sbp_objective_refuse(o, "grpo", "dapo, grpo, bnpo, dr_grpo, gspo, luspo, cispo, sapo, vespo, reinforce, rloo");
     return 0;
 }
 
@@ -346,6 +346,10 @@ static void add_entropy(const grpo *g, sbp_value counted, sbp_value policy_loss)
 }
 
 void sbp_objective_grpo(sbp_objective *o) {
+    if (o->loss_type && strcmp(o->loss_type, "rloo") == 0) {
+        sbp_objective_rloo(o);
+        return;
+    }
     grpo g = {.o = o,
               .type = find_type(o),
               .weight = sbp_objective_row(o, "weight"),

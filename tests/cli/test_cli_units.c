@@ -80,6 +80,7 @@ static const struct {
     {"--objective grpo --loss-type sapo --vllm-importance-sampling-mode sequence_truncate", false},
     {"--objective grpo --loss-type grpo --importance token", false},
     {"--objective grpo --importance sequence", false},
+    {"--objective grpo --loss-type rloo --epsilon 0.5", false},
 };
 
 static const char *draw_schedule(io_fixture *f, sbp_rng *rng) {

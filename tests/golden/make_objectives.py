@@ -18,12 +18,14 @@ import random
 from collections import defaultdict
 from functools import partial
 from types import SimpleNamespace
+from unittest import mock
 
 import torch
 from trl.experimental.cpo.cpo_trainer import CPOTrainer
 from trl.experimental.orpo.orpo_trainer import ORPOTrainer
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.rloo_trainer import RLOOTrainer
 
 TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "objectives.json")
 
@@ -295,6 +297,37 @@ def grpo_case(inputs, loss_type, importance, settings, has_old, sampling=None):
     return logp, loss, {**metrics, **more}, entropy
 
 
+def rloo(inputs, settings):
+    rows, places, _, scalars, advantages = inputs
+    length = max(map(len, places))
+    logp = torch.tensor(rows["logp"], dtype=torch.float64, requires_grad=True)
+    mask = pad([[1.0] * len(p) for p in places], length)
+    index = torch.tensor([p + [0] * (length - len(p)) for p in places])
+    of = {name: torch.tensor(rows[name], dtype=torch.float64)[index] for name in ("entropy", "old_logps")}
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(training=True),
+        accelerator=Accelerator(),
+        aux_loss_enabled=False,
+        epsilon_low=settings.get("epsilon", 0.2),
+        epsilon_high=settings.get("epsilon_high", settings.get("epsilon", 0.2)),
+        _metrics={"train": defaultdict(list)},
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logp[index], of["entropy"], None),
+    )
+    data = {
+        "prompt_ids": torch.zeros(len(places), 1).long(),
+        "prompt_mask": torch.ones(len(places), 1),
+        "completion_ids": torch.zeros_like(mask).long(),
+        "completion_mask": mask,
+        "advantages": torch.tensor(advantages, dtype=torch.float64),
+        "old_logps": (of["old_logps"] * mask).sum(1),
+    }
+    with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):  # metrics, too
+        loss = RLOOTrainer._compute_loss(trainer, None, data)
+    wanted = ("entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean")
+    metrics = {k: v[-1] for k, v in trainer._metrics["train"].items() if k in wanted}
+    return logp, loss, metrics
+
+
 def reinforce(inputs):
     rows, places, _, scalars, advantages = inputs
     logp = torch.tensor(rows["logp"], dtype=torch.float64, requires_grad=True)
@@ -396,6 +429,8 @@ def make():
         result = grpo_case(rollouts, theirs, importance, settings, has_old, sampling)
         case = expect("grpo", ours, settings, result, importance=importance, has_old=has_old)
         cases.append({**case, "sampling": sampling} if sampling else case)
+    for settings in ({}, {"epsilon": 0.5, "epsilon_high": 0.6}):
+        cases.append(expect("grpo", "rloo", settings, rloo(rollouts, settings), importance="sequence", has_old=True))
     cases.append(expect("grpo", "reinforce", {}, reinforce(rollouts), importance="token", has_old=True))
 
     def described(inputs, groups):

@@ -2,7 +2,7 @@
 
     VENV/bin/python tests/golden/make_prepared.py [--check]            (VENV: as in make_objectives.py)
 
-The lines of GRPOTrainer from rewards to advantages are cut out of TRL's source and run as they are, on
+The lines of GRPOTrainer and RLOOTrainer from rewards to advantages are cut out of TRL's source and run as they are, on
 stubs of what they read; a reward that is null was given by nobody. Groups of unequal size, which TRL does not have, are
 put together from runs of each size (statistics of a batch are then left out).
 """
@@ -16,7 +16,7 @@ import textwrap
 from types import SimpleNamespace
 
 import torch
-from trl.trainer import grpo_trainer
+from trl.trainer import grpo_trainer, rloo_trainer
 
 TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "prepared.json")
 torch.set_default_dtype(torch.float64)
@@ -81,6 +81,29 @@ def grpo(docs, size, settings):
     return run(code, grpo_trainer, [d["reward"] for d in docs], size, settings)
 
 
+def rloo(docs, size, settings):
+    code = lines(rloo_trainer.RLOOTrainer, "unscorable_mask =", "is_std_zero =")
+    length = max(len(d["old_logps"]) for d in docs)
+
+    def pad(key):
+        return torch.tensor([d[key] + [0.0] * (length - len(d[key])) for d in docs])
+
+    mask = torch.tensor([[1.0] * len(d["old_logps"]) + [0.0] * (length - len(d["old_logps"])) for d in docs])
+    old, ref = pad("old_logps"), pad("ref_logps")
+    advantages, numbers = run(
+        code,
+        rloo_trainer,
+        [d["reward"] for d in docs],
+        size,
+        settings,
+        old_per_token_logps=old,
+        ref_per_token_logps=ref,
+        completion_mask=mask,
+    )
+    numbers["kl"] = (((old - ref) * mask).sum() / mask.sum()).item()
+    return advantages, numbers
+
+
 def case(loss_type, docs, settings, result):
     advantages, numbers = result
     numbers["completions/mean_length"] = sum(len(d["old_logps"]) for d in docs) / len(docs)
@@ -104,6 +127,12 @@ def make():
             if missing and scale != "batch":  # TRL counts rows without a reward as such without a deviation of 0
                 del result[1]["frac_reward_zero_std"]
             cases.append(case("dapo", docs, settings, result))
+        for beta in (0.05, 0.0, 0.4):
+            settings = {"beta": beta}
+            result = rloo(docs, sizes[0], settings)
+            if missing:
+                del result[1]["frac_reward_zero_std"]
+            cases.append(case("rloo", docs, settings, result))
     # groups of several sizes; of a group of one nothing can be learned
     sizes = [1, 4, 2, 1, 6]
     docs = rollouts(5, sizes)

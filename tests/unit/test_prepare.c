@@ -151,7 +151,7 @@ static sbp_status run_all(void *user) {
     for (int64_t i = 0; i < cases->count; i++)
         run_case(f, &cases->items[i]);
     printf("  %lld cases\n", (long long)cases->count);
-    assert_true(cases->count >= 14);
+    assert_true(cases->count >= 26);
     return SBP_OK;
 }
 

@@ -1,0 +1,71 @@
+/* objective_rloo.c: --objective grpo --loss-type rloo: REINFORCE, each answer against the others of its group
+ * (OBJECTIVES.md, "GRPO"; TRL 1.16's rloo_trainer).
+ *
+ *   R = exp(sum of m (logp - logp^old) over the document)
+ *   L = mean over documents of - min(R A, clip(R, 1 - epsilon, 1 + epsilon_high) A)
+ * A: advantage, of the row or, from rewards less what distance from the reference costs, leaving one out
+ * (advantages.h): there is no other term for the reference. Metrics as TRL: clip_ratio/.. count documents.
+ *
+ * Of the data: weight, advantage, old_logps, doc, doc.labels; of the step labels, docs. */
+#include "frontends/objectives/advantages.h"
+
+typedef struct rloo {
+    sbp_objective *o;
+    sbp_value share;            /* [T] m / (|y| documents) */
+    sbp_value advantage, ratio; /* [T] the same in all rows of a document */
+    sbp_value low, high;        /* bounds of the ratio */
+} rloo;
+
+static sbp_value op(const rloo *x, sbp_opcode code, sbp_value a, sbp_value b) {
+    return sbp_build2(x->o->builder, code, a, b);
+}
+
+static sbp_value number(const rloo *x, double value) {
+    return sbp_objective_number(x->o, value, x->o->logp);
+}
+
+static void read_bounds(rloo *x) {
+    sbp_objective *o = x->o;
+    sbp_value below = sbp_objective_setting(o, "epsilon", 0.2, o->logp);
+    sbp_value above = sbp_objective_setting(o, "epsilon_high", -1, o->logp);
+    sbp_value same = op(x, SBP_OP_lt, above, number(x, 0));
+    above = sbp_build3(o->builder, SBP_OP_select, same, below, above);
+    x->high = op(x, SBP_OP_add, above, number(x, 1));
+    sbp_value one = number(x, 1);
+    x->low = op(x, SBP_OP_sub, one, below);
+}
+
+static void add_metrics(const rloo *x, sbp_value weight) {
+    sbp_objective *o = x->o;
+    sbp_value zero = number(x, 0), counted = op(x, SBP_OP_div, weight, sbp_objective_scalar(o, "labels"));
+    sbp_objective_result(o, "entropy", op(x, SBP_OP_mul, counted, o->entropy));
+    sbp_objective_result(o, "ratio_mean", op(x, SBP_OP_mul, x->share, x->ratio));
+    sbp_value bad = sbp_objective_less(o, x->advantage, zero);
+    sbp_value good = sbp_objective_less(o, zero, x->advantage);
+    sbp_value below = op(x, SBP_OP_mul, sbp_objective_less(o, x->ratio, x->low), bad);
+    sbp_value above = op(x, SBP_OP_mul, sbp_objective_less(o, x->high, x->ratio), good);
+    sbp_value region = op(x, SBP_OP_add, below, above);
+    sbp_objective_result(o, "clip_ratio/low_mean", op(x, SBP_OP_mul, x->share, below));
+    sbp_objective_result(o, "clip_ratio/high_mean", op(x, SBP_OP_mul, x->share, above));
+    sbp_objective_result(o, "clip_ratio/region_mean", op(x, SBP_OP_mul, x->share, region));
+}
+
+void sbp_objective_rloo(sbp_objective *o) {
+    rloo x = {.o = o};
+    sbp_objective_left_out_advantages(o);
+    sbp_value weight = sbp_objective_row(o, "weight"), labels = sbp_objective_row(o, "doc.labels");
+    sbp_value old = sbp_objective_row(o, "old_logps"), document = sbp_objective_index(o, "doc");
+    x.advantage = sbp_objective_row(o, "advantage");
+    x.share = op(&x, SBP_OP_div, weight, sbp_objective_scalar(o, "docs"));
+    x.share = op(&x, SBP_OP_div, x.share, op(&x, SBP_OP_max, labels, number(&x, 1)));
+    sbp_value sum = op(&x, SBP_OP_mul, weight, op(&x, SBP_OP_sub, o->logp, old));
+    sum = sbp_objective_group_sum(o, sum, document);
+    x.ratio = sbp_objective_of_group(o, sbp_build1(o->builder, SBP_OP_exp, sum), document);
+    read_bounds(&x);
+    sbp_value inside = op(&x, SBP_OP_min, op(&x, SBP_OP_max, x.ratio, x.low), x.high);
+    sbp_value free = op(&x, SBP_OP_mul, x.ratio, x.advantage);
+    sbp_value l = op(&x, SBP_OP_min, free, op(&x, SBP_OP_mul, inside, x.advantage));
+    l = sbp_build1(o->builder, SBP_OP_neg, l);
+    sbp_objective_result(o, "loss", op(&x, SBP_OP_mul, l, x.share));
+    add_metrics(&x, weight);
+}
