@@ -1,9 +1,13 @@
 /* choice.c: which backend a plan is for. */
 #include "backends/choice.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #ifdef SBP_HAS_CUDA_PROBE
 #include "backends/cuda/cuda_probe.h"
@@ -148,7 +152,7 @@ static sbp_status probe_cuda(sbp_diag *diag, probed *p, sbp_choice_backend *out)
 }
 #endif
 
-sbp_status sbp_choice_find(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choice *out) {
+static sbp_status find_here(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choice *out) {
     sbp_choice_backend backends[BACKENDS] = {
         {.name = "cuda", .title = "CUDA", .absent = true, .none = "this build knows none"},
         {.name = "vulkan", .title = "Vulkan", .none = "this build knows none"}};
@@ -172,4 +176,76 @@ sbp_status sbp_choice_find(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choi
     for (int i = 0; i < BACKENDS; i++)
         free(found[i].devices);
     return status;
+}
+
+/* ---- in a process of its own ------------------------------------------------------------------------ */
+
+/* What that process says. */
+typedef struct answer {
+    sbp_status status;
+    sbp_choice choice; /* but backend, which is a pointer */
+    char backend[16], message[1024];
+} answer;
+
+static void answer_in_child(const sbp_choice_wish *wish, int to) {
+    answer a = {.status = SBP_MACHINE, .message = "out of memory"};
+    sbp_diag *diag = sbp_diag_create();
+    if (diag) {
+        a.status = find_here(wish, diag, &a.choice);
+        if (a.status == SBP_OK)
+            snprintf(a.backend, sizeof a.backend, "%s", a.choice.backend);
+        else
+            copy_reason(diag, "", a.message, sizeof a.message);
+    }
+    a.choice.backend = NULL;
+    (void)!write(to, &a, sizeof a); /* a short answer is none */
+    _exit(0);
+}
+
+static bool read_answer(int from, answer *out) {
+    size_t length = 0;
+    for (ssize_t got; length<sizeof *out; length += got> 0 ? (size_t)got : 0)
+        if ((got = read(from, (char *)out + length, sizeof *out - length)) == 0 ||
+            (got < 0 && errno != EINTR))
+            return false;
+    return true;
+}
+
+/* The name as this process has it. */
+static const char *backend_name(const char *name) {
+    static const char *const names[] = {"cuda", "vulkan"};
+    for (int i = 0; i < SBP_COUNT(names); i++)
+        if (strcmp(name, names[i]) == 0)
+            return names[i];
+    return "cpu";
+}
+
+/* Drivers stay in a process that has opened them once, with what they are made of: software ones are
+ * compilers of some 50 MiB. And they may crash. Where there can be no other process they are asked here. */
+sbp_status sbp_choice_find(const sbp_choice_wish *wish, sbp_diag *diag, sbp_choice *out) {
+    int ends[2], how = 0;
+    if (strcmp(wish->backend, "cpu") == 0 || pipe2(ends, O_CLOEXEC) != 0)
+        return find_here(wish, diag, out);
+    pid_t child = fork();
+    if (child == 0)
+        answer_in_child(wish, ends[1]);
+    close(ends[1]);
+    answer a;
+    bool answered = child > 0 && read_answer(ends[0], &a);
+    close(ends[0]);
+    while (child > 0 && waitpid(child, &how, 0) < 0 && errno == EINTR) {
+    }
+    if (child < 0)
+        return find_here(wish, diag, out);
+    if (!answered)
+        return sbp_fail(
+            diag, SBP_MACHINE,
+            "a driver ended the process that asked it for its devices (%s %d): --backend cpu does "
+            "without",
+            WIFSIGNALED(how) ? "signal" : "exit status", WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+    if (a.status != SBP_OK)
+        return sbp_fail(diag, a.status, "%s", a.message);
+    *out = a.choice;
+    out->backend = backend_name(a.backend);
+    return SBP_OK;
 }

@@ -1,6 +1,6 @@
 /* choice.h: which backend `--backend auto` means on this machine, and how much memory a plan may count on.
- * Drivers are asked what devices they have; those of CUDA are opened for a moment, to see how much memory is
- * free. Threads: no state. */
+ * Drivers are asked what devices they have, in a process of their own: nothing of them stays in this one.
+ * Those of CUDA are opened for a moment, to see how much memory is free. Threads: no state. */
 #ifndef SBP_BACKENDS_CHOICE_H
 #define SBP_BACKENDS_CHOICE_H
 

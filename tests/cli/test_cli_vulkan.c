@@ -33,6 +33,23 @@ static void test_auto(void **state) {
     says(f, "no Vulkan GPU: devices cannot be listed: out of device memory",
          "SBP_PROXY=gpu,fail=1,call=EnumeratePhysicalDevices " COMPILE);
     says(f, "backend    cpu (asked for)", "SBP_PROXY=gpu " COMPILE "--backend cpu");
+#define CRASHES "SBP_PROXY=gpu,fail=1,call=EnumeratePhysicalDevices,error=crash "
+    cli_fails(f, 3, "a driver ended the process that asked it for its devices (signal 6): --backend cpu does",
+              CRASHES COMPILE);
+    cli_ok(f, CRASHES COMPILE "--backend cpu");
+}
+
+/* Drivers that were asked and not taken leave nothing in the process that trains. */
+static void test_what_is_asked_costs_nothing(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_vulkan(f, "choosing a device"))
+        skip();
+    cli_ok(f, "$R " MODEL " " TRAIN "--json");
+    const sbp_json *summary = cli_json(f, "out");
+    double planned = cli_number(f, summary, "peak_bytes_planned"),
+           measured = cli_number(f, summary, "peak_bytes_measured");
+    print_message("planned %.0f, measured %.0f bytes\n", planned, measured);
+    assert_true(measured < planned + 4e6); /* the compiler in a software driver has 48 MiB */
 }
 
 /* sbprun MODEL: the same choice, and a plan for the memory that the device has. */
@@ -126,6 +143,7 @@ static void test_formats(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_auto, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_asked_costs_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_models, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_used_memory, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_no_float64, cli_setup, io_teardown),

@@ -7,7 +7,8 @@
  *
  *     fail=N            the N-th call that can fail does (the first is 1), and no other
  *     call=NAME         counting calls of that function alone ("QueueSubmit2")
- *     error=memory|lost|other   with what, where the function may return that; else with what it may
+ *     error=memory|lost|other|crash   with what, where the function may return that; else with what it may;
+ *                       crash: the process ends there
  *     from=N            the N-th and every later call fail: as with a lost device
  *     gpu               the driver's device is no software driver, but "Pretended GPU", a discrete one
  *     heap=BYTES        the size of its first memory heap
