@@ -3,6 +3,7 @@
 #include "tests/conformance/conformance.h"
 
 #include "ir/dynamic.h"
+#include "ir/format.h"
 #include "ir/lex.h"
 
 #include <math.h>
@@ -160,6 +161,51 @@ static void test_number_halves(void **state) {
     }
 }
 
+/* Random bytes, and scales of all sizes, as the blocks of a format: the numbers that the host makes of them.
+ */
+static void check_format(sbp_format format, sbp_dtype dtype, int64_t blocks) {
+    const sbp_format_info *f = sbp_format_of(format);
+    suite_case *c = suite_begin(f->name, (uint64_t)format * 10 + dtype);
+    sbp_diag *diag = sbp_diag_create();
+    const void *parts[SBP_MAX_FORMAT_PARTS];
+    float *numbers = suite_alloc(c, blocks * f->block, sizeof *numbers);
+    c->kernel = sbp_format_kernel(c->arena, diag, format, dtype);
+    assert_non_null(c->kernel);
+    sbp_diag_destroy(diag);
+    c->command.kind = SBP_CMD_ROW;
+    c->same_bits = true;
+    c->rows = blocks;
+    for (int32_t k = 0; k < f->part_count; k++) {
+        suite_tensor *t = suite_add(c, f->parts[k].dtype, blocks, f->parts[k].count);
+        void *part = suite_alloc(c, blocks * f->parts[k].count, 8);
+        for (int64_t i = 0; i < t->rows * t->cols; i++) {
+            if (t->dtype == SBP_I8)
+                t->values[i] = (double)sbp_rng_below(&c->rng, 256) - 128;
+            else
+                t->values[i] = sbp_round_to(
+                    t->dtype, ldexp(sbp_rng_unit(&c->rng), (int)sbp_rng_below(&c->rng, 30) - 20));
+            sbp_element_set(part, t->dtype, i, t->values[i]);
+        }
+        parts[k] = part;
+    }
+    suite_tensor *to = suite_add(c, dtype, blocks, f->block);
+    sbp_format_decode(format, parts, blocks, numbers);
+    suite_expect(c, to);
+    to->tolerance = SBP_TOLERANCE_NONE;
+    for (int64_t i = 0; i < blocks * f->block; i++)
+        to->expected[i] = sbp_round_to(dtype, (double)numbers[i]);
+    suite_check(c);
+    suite_end(c);
+}
+
+static void test_number_formats(void **state) {
+    (void)state;
+    static const sbp_dtype types[] = {SBP_F32, SBP_BF16, SBP_F64};
+    for (int format = SBP_FORMAT_NONE + 1; format < SBP_FORMAT_COUNT; format++)
+        for (int d = 0; d < SBP_COUNT(types); d++)
+            check_format((sbp_format)format, types[d], d == 0 ? 37 : 3);
+}
+
 /* Random numbers of a stream that memory holds, from an element on that is no multiple of 4, with heads and
  * without, up to the last row there can be. */
 static void test_number_random(void **state) {
@@ -236,6 +282,6 @@ static void test_number_rows(void **state) {
 
 const struct CMUnitTest suite_number_tests[] = {
     cmocka_unit_test(test_number_stores), cmocka_unit_test(test_number_dynamic),
-    cmocka_unit_test(test_number_halves), cmocka_unit_test(test_number_random),
-    cmocka_unit_test(test_number_rows)};
+    cmocka_unit_test(test_number_halves), cmocka_unit_test(test_number_formats),
+    cmocka_unit_test(test_number_random), cmocka_unit_test(test_number_rows)};
 const int suite_number_count = SBP_COUNT(suite_number_tests);

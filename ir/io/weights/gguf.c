@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF numbers are used as they lie in the file");
 
@@ -165,6 +166,9 @@ static sbp_status take_tensor(reader *r, sbp_weight *t) {
     t->codec = quant->dtype >= 0 ? quant->dtype
                : quant->decode   ? CODEC_QUANTIZED + (int32_t)type
                                  : CODEC_NONE;
+    for (int f = SBP_FORMAT_NONE + 1; quant->dtype < 0 && f < SBP_FORMAT_COUNT; f++)
+        if (strcasecmp(sbp_format_of((sbp_format)f)->name, quant->name) == 0)
+            t->format = (sbp_format)f;
     int64_t inner = rank > 0 ? dim[rank - 1] : 1;
     if (inner % quant->block_elems != 0)
         return sbp_fail(r->diag, SBP_INPUT,

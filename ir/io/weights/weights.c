@@ -288,6 +288,29 @@ static sbp_status read_quantized(const sbp_weights *w, const sbp_weight *t, int6
     return SBP_OK;
 }
 
+sbp_status sbp_weights_read_blocks(const sbp_weights *w, const sbp_weight *t, int64_t first, int64_t count,
+                                   void *const *parts, sbp_diag *diag) {
+    enum { BLOCKS = 32, MAX_BLOCK_BYTES = 512 };
+    const sbp_quant *quant = t->format ? sbp_quant_of(t->codec - CODEC_QUANTIZED) : NULL;
+    uint8_t raw[BLOCKS * MAX_BLOCK_BYTES];
+    if (!quant || first < 0 || count < 0 || count > t->elems / quant->block_elems - first)
+        return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' has no %lld blocks from %lld on", t->path,
+                        t->name, (long long)count, (long long)first);
+    const sbp_format_info *f = sbp_format_of(t->format);
+    for (int64_t done = 0; done < count;) {
+        int64_t n = count - done < BLOCKS ? count - done : BLOCKS;
+        void *to[SBP_MAX_FORMAT_PARTS];
+        for (int32_t k = 0; k < f->part_count; k++)
+            to[k] = (uint8_t *)parts[k] + done * f->parts[k].count * sbp_dtype_bytes(f->parts[k].dtype);
+        SBP_TRY(read_bytes(diag, &w->files[t->file], raw, n * quant->block_bytes,
+                           t->offset + (first + done) * quant->block_bytes));
+        if (!sbp_format_split(t->format, raw, n, to))
+            return sbp_fail(diag, SBP_INTERNAL, "%s: tensor '%s' is not in blocks", t->path, t->name);
+        done += n;
+    }
+    return SBP_OK;
+}
+
 static sbp_status check_readable(const sbp_weight *t, sbp_diag *diag) {
     if (t->readable)
         return SBP_OK;

@@ -13,8 +13,8 @@
 #ifndef SBP_IR_IO_WEIGHTS_WEIGHTS_H
 #define SBP_IR_IO_WEIGHTS_WEIGHTS_H
 
+#include "ir/format.h"
 #include "ir/io/json.h"
-#include "ir/types.h"
 
 typedef struct sbp_weights sbp_weights;
 struct sbp_gguf;
@@ -24,6 +24,7 @@ typedef struct sbp_weight {
     const char *encoding; /* as the file spells it: "BF16", "Q4_K", "F8_E4M3" */
     bool readable;        /* false: sbp_weights_read refuses this encoding */
     bool quantized;       /* values are computed from blocks of codes (GGUF) */
+    sbp_format format;    /* in which a parameter can be kept as it is; NONE */
     sbp_dtype dtype;      /* holds every value exactly; F32 for quantized ones; meaningless unless readable */
     int32_t rank;
     const int64_t *dim; /* [rank] */
@@ -60,5 +61,9 @@ const struct sbp_gguf *sbp_weights_gguf(const sbp_weights *weights);
  * hold them (else SBP_INPUT with index and value); floats do not convert to integers. */
 sbp_status sbp_weights_read(const sbp_weights *weights, const sbp_weight *weight, int64_t first,
                             int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
+
+/* Blocks first .. first + count - 1 of a tensor that has a format, as its parts: arrays of so many blocks. */
+sbp_status sbp_weights_read_blocks(const sbp_weights *weights, const sbp_weight *weight, int64_t first,
+                                   int64_t count, void *const *parts, sbp_diag *diag) SBP_CHECKED;
 
 #endif
