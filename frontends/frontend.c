@@ -193,6 +193,88 @@ static sbp_dtype storage_of(const sbp_loading *l, const sbp_param *param) {
     return file_dtype(l, param, o->compute, o->compute);
 }
 
+/* ---- blocks ----------------------------------------------------------------------------------------- */
+
+/* Elements of a row of the results that log-probabilities are taken of. */
+static int64_t count_logits(const sbp_func *f) {
+    for (int32_t i = 0; i < f->op_count; i++)
+        if (f->ops[i].code == SBP_OP_log_prob)
+            return sbp_type_row_elems(&f->values[f->ops[i].operands[0]].type);
+    return 0;
+}
+
+/* Per parameter, whether all that reads it are products which are not the logits. */
+static bool *find_linear(const sbp_loading *l) {
+    const sbp_module *m = l->model->module;
+    bool *linear = SBP_NEW_ARRAY(l->arena, bool, m->param_count + 1),
+         *other = SBP_NEW_ARRAY(l->arena, bool, m->param_count + 1);
+    for (int32_t n = 0; n < m->func_count; n++) {
+        const sbp_func *f = m->funcs[n];
+        int64_t logits = count_logits(f);
+        for (int32_t i = 0; i < f->op_count; i++)
+            for (int32_t k = 0; k < f->ops[i].operand_count; k++) {
+                const sbp_value_info *v =
+                    f->ops[i].operands[k] >= 0 ? &f->values[f->ops[i].operands[k]] : NULL;
+                if (!v || v->role != SBP_VALUE_PARAM || v->binding < 0)
+                    continue;
+                bool product = f->ops[i].code == SBP_OP_linear && k == 1 &&
+                               sbp_type_row_elems(&f->values[f->ops[i].results[0]].type) != logits;
+                linear[v->binding] |= product;
+                other[v->binding] |= !product;
+            }
+    }
+    for (int32_t p = 0; p < m->param_count; p++)
+        linear[p] &= !other[p];
+    return linear;
+}
+
+static bool can_keep(const sbp_param *param, sbp_format format) {
+    const sbp_type *t = &param->type;
+    int64_t cols = t->rank > 0 ? t->dim[t->rank - 1].n : 0;
+    return t->rank > 1 && cols > 0 && sbp_format_fits(format, sbp_type_row_elems(t) / cols, cols);
+}
+
+/* The blocks of the file, where the parameter has them whole. */
+static sbp_format format_in_file(const sbp_loading *l, const sbp_param *param) {
+    const sbp_recipe *recipe;
+    sbp_recipe blocks;
+    const sbp_weight *w = source_of(l, param, &recipe);
+    if (!w || !w->format || !can_keep(param, w->format) ||
+        (recipe && !sbp_recipe_of_blocks(recipe, sbp_format_of(w->format)->block, &blocks)))
+        return SBP_FORMAT_NONE;
+    return w->format;
+}
+
+/* In which blocks frozen parameters are kept. */
+static sbp_status choose_formats(const sbp_loading *l) {
+    sbp_format asked = l->options->base_format;
+    sbp_module *m = l->model->module;
+    bool *linear = find_linear(l);
+    int32_t count = 0;
+    for (int32_t i = 0; i < m->param_count; i++) {
+        sbp_param *param = &m->params[i];
+        bool ask = asked && linear[i] && !param->trainable;
+        if (ask && !can_keep(param, asked)) {
+            sbp_text shape;
+            sbp_text_init(&shape, l->arena);
+            sbp_type_print(&shape, &param->type);
+            return sbp_fail(
+                l->diag, SBP_USAGE, "--base-dtype %s: '%s' is %s; %s of %d elements are expected in a %s",
+                sbp_format_of(asked)->name, sbp_loading_source_name(param), shape.data, "whole blocks",
+                sbp_format_of(asked)->block, sbp_format_of(asked)->whole_rows ? "row" : "matrix");
+        }
+        if (!param->trainable)
+            param->format = ask ? asked : format_in_file(l, param);
+        count += ask;
+    }
+    if (asked && count == 0)
+        return sbp_fail(l->diag, SBP_USAGE,
+                        "--base-dtype %s: no weight of a linear layer is frozen; what is trained is kept in "
+                        "--param-dtype",
+                        sbp_format_of(asked)->name);
+    return SBP_OK;
+}
+
 /* ---- what is there --------------------------------------------------------------------------------- */
 
 static bool has_suffix(const char *text, const char *suffix) {
@@ -306,9 +388,10 @@ static sbp_status load_guarded(void *user) {
     SBP_TRY(read_template(l));
     SBP_TRY(choose_trainable(l));
     SBP_TRY(check_weights(l));
+    SBP_TRY(choose_formats(l));
     sbp_module *m = l->model->module;
     for (int32_t p = 0; p < m->param_count; p++) {
-        m->params[p].storage = storage_of(l, &m->params[p]);
+        m->params[p].storage = m->params[p].format ? m->params[p].type.dtype : storage_of(l, &m->params[p]);
         m->params[p].source =
             file_dtype(l, &m->params[p], l->published != SBP_DTYPE_COUNT ? l->published : SBP_F32, SBP_F32);
     }

@@ -33,6 +33,9 @@ typedef struct sbp_model_options {
     /* How parameters are kept; SBP_DTYPE_COUNT: F32 for trainable ones, and for frozen ones the type the
      * source has them in. Computing in F64 keeps everything in F64 whatever is said here. */
     sbp_dtype trainable_storage, frozen_storage;
+    /* Blocks in which the weights of frozen linear layers are kept, but not that of the head; NONE: all that
+     * is frozen as the source has it. */
+    sbp_format base_format;
     bool
         trainable_as_computed; /* of trainable ones without a type: the one they are computed with, not F32 */
     const char *const *set;    /* "KEY=JSON" each: a field of config.json, dots between nested names */

@@ -14,7 +14,7 @@
 #ifndef SBP_IR_IR_H
 #define SBP_IR_IR_H
 
-#include "ir/rowkernel.h"
+#include "ir/format.h"
 #include "ir/seq.h"
 
 typedef int32_t sbp_value; /* number of a value in its function */
@@ -144,7 +144,8 @@ struct sbp_recipe;
 typedef struct sbp_param {
     const char *name;  /* as the source calls it */
     sbp_type type;     /* dtype: the compute type */
-    sbp_dtype storage; /* as it is kept; equal to type.dtype unless storage differs */
+    sbp_dtype storage; /* as it is kept; equal to type.dtype unless storage differs, or there is a format */
+    sbp_format format; /* of one that is frozen: blocks in which it is kept */
     sbp_dtype source;  /* as the source keeps it, which a master in two halves gives back */
     bool trainable;
     bool decay; /* weight decay applies */

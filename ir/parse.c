@@ -306,7 +306,12 @@ static sbp_status parse_param(parser *p) {
     SBP_TRY(sbp_lexer_name(&p->lexer, &param.name));
     SBP_TRY(sbp_lexer_type(&p->lexer, &param.type));
     SBP_TRY(sbp_lexer_expect(&p->lexer, "storage"));
-    SBP_TRY(sbp_lexer_dtype(&p->lexer, &param.storage));
+    if (p->lexer.token == SBP_TOKEN_NAME && sbp_format_from_name(p->lexer.text, &param.format)) {
+        param.storage = param.type.dtype;
+        SBP_TRY(sbp_lexer_next(&p->lexer));
+    } else {
+        SBP_TRY(sbp_lexer_dtype(&p->lexer, &param.storage));
+    }
     SBP_TRY(sbp_lexer_accept(&p->lexer, "trainable", &param.trainable));
     SBP_TRY(sbp_lexer_accept(&p->lexer, "decay", &param.decay));
     SBP_TRY(sbp_lexer_expect(&p->lexer, "init"));

@@ -174,7 +174,8 @@ static void print_param(sbp_text *out, const sbp_param *param) {
     print_name(out, param->name);
     sbp_text_add(out, " ");
     sbp_type_print(out, &param->type);
-    sbp_text_add(out, " storage %s%s%s init %s ", sbp_dtype_name(param->storage),
+    sbp_text_add(out, " storage %s%s%s init %s ",
+                 param->format ? sbp_format_of(param->format)->name : sbp_dtype_name(param->storage),
                  param->trainable ? " trainable" : "", param->decay ? " decay" : "", inits[param->init]);
     sbp_text_add_double(out, param->init_std);
     sbp_text_add(out, " pad %d\n", param->pad_row);

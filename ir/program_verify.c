@@ -39,9 +39,9 @@
  *   c27  index, perm, segment, first, shared_end and own are row inputs, of the right column
  *   c28  a view's width fits: the rows of its buffer or formal are constant, their elements a multiple of it;
  *        of a formal that the function sees with a width, a call passes whole rows from a fixed one on
- *   c29  a part of a bucket is of the program and has constant rows; its space, type and count are the
- *        bucket's, which is no part itself; it lies inside, aligned; after the memory pass it is where the
- * bucket has it
+ *   c29  a part of a bucket is of the program and has constant rows; its space, type (unless the bucket is of
+ *        bytes) and count are the bucket's, which is no part itself; it lies inside, aligned; after the
+ * memory pass it is where the bucket has it
  */
 #include "ir/program_check.h"
 
@@ -225,15 +225,16 @@ static sbp_status verify_part(const sbp_checker *c, const sbp_buffer *b) {
         return fail(c, "c29", "buffer '%.80s' is a part of no buffer", b->name);
     const sbp_buffer *bucket = &p->buffers[b->part_of - 1];
     if (bucket->part_of != 0 || bucket->function != -1 || b->function != -1 || bucket->space != b->space ||
-        bucket->dtype != b->dtype || bucket->count != b->count)
+        (bucket->dtype != b->dtype && bucket->dtype != SBP_I8) || bucket->count != b->count)
         return fail(c, "c29", "buffer '%.80s' cannot be a part of '%.80s'", b->name, bucket->name);
     int64_t rows = sbp_extent_as_const(b->rows), all = sbp_extent_as_const(bucket->rows), elems = 0, end = 0;
     if (rows < 0 || all < 0 || !sbp_mul_i64(rows, b->cols, &elems) || !sbp_mul_i64(all, bucket->cols, &all) ||
+        (bucket->dtype != b->dtype && !sbp_mul_i64(elems, sbp_dtype_bytes(b->dtype), &elems)) ||
         b->place < 0 || b->place % SBP_BUCKET_ALIGNMENT != 0 || !sbp_add_i64(b->place, elems, &end) ||
         end > all)
         return fail(c, "c29", "buffer '%.80s': %lld elements at %lld of '%.80s', which has %lld", b->name,
                     (long long)elems, (long long)b->place, bucket->name, (long long)all);
-    if (c->placed && (b->offset != bucket->offset + b->place * sbp_dtype_bytes(b->dtype) ||
+    if (c->placed && (b->offset != bucket->offset + b->place * sbp_dtype_bytes(bucket->dtype) ||
                       (b->count > 1 && b->stride != bucket->stride)))
         return fail(c, "c29", "buffer '%.80s' at offset %lld is not where '%.80s' has it", b->name,
                     (long long)b->offset, bucket->name);

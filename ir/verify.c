@@ -210,12 +210,24 @@ static sbp_status verify_call(const sbp_module *module, const sbp_invocation *ca
     return ok ? SBP_OK : sbp_fail(diag, SBP_INTERNAL, "module_c3: a call does not fit its function");
 }
 
+static sbp_status verify_format(const sbp_param *param, sbp_diag *diag) {
+    int64_t elems = sbp_type_row_elems(&param->type),
+            cols = param->type.rank > 1 ? param->type.dim[param->type.rank - 1].n : elems;
+    if (param->format == SBP_FORMAT_NONE ||
+        (!param->trainable && cols > 0 && sbp_format_fits(param->format, elems / cols, cols)))
+        return SBP_OK;
+    return sbp_fail(diag, SBP_INTERNAL, "module_c4: parameter '%s' cannot be kept as %s", param->name,
+                    sbp_format_of(param->format)->name);
+}
+
 sbp_status sbp_module_verify(const sbp_module *module, sbp_diag *diag) {
     SBP_TRY(verify_names(module, diag));
     for (int32_t i = 0; i < module->param_count; i++)
         if (!is_static(&module->params[i].type))
             return sbp_fail(diag, SBP_INTERNAL, "module_c2: parameter '%s' is %s", module->params[i].name,
                             sbp_shape_text(&module->params[i].type));
+    for (int32_t i = 0; i < module->param_count; i++)
+        SBP_TRY(verify_format(&module->params[i], diag));
     for (int32_t i = 0; i < module->const_count; i++)
         if (!is_static(&module->consts[i].type))
             return sbp_fail(diag, SBP_INTERNAL, "module_c2: constant '%s' is %s", module->consts[i].name,

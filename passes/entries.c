@@ -110,16 +110,22 @@ static int32_t add_array(entry_builder *e, sbp_item_class class, int32_t n, cons
         away++;
     sbp_space space = away > 0 ? home_of(e, class, n) : SBP_DEVICE;
     bool home = kept && away > 2;
-    sbp_resident item = {
-        .class = class,
-        .role = role,
-        .pool = sbp_residency_pool(e->p, e->r, (sbp_resident_pool){name, role, dtype, dtype, t, cols, -1}),
-        .buffer = -1,
-        .space = home ? space : SBP_DEVICE,
-        .stored = dtype,
-        .computed = dtype,
-        .rows = t,
-        .cols = cols};
+    sbp_resident item = {.class = class,
+                         .role = role,
+                         .pool = sbp_residency_pool(e->p, e->r,
+                                                    (sbp_resident_pool){.name = name,
+                                                                        .role = role,
+                                                                        .stored = dtype,
+                                                                        .computed = dtype,
+                                                                        .rows = t,
+                                                                        .cols = cols,
+                                                                        .layout = -1}),
+                         .buffer = -1,
+                         .space = home ? space : SBP_DEVICE,
+                         .stored = dtype,
+                         .computed = dtype,
+                         .rows = t,
+                         .cols = cols};
     const char *there = sbp_arena_printf(e->p->arena, "%s.%s", name, sbp_space_names[space]);
     int32_t first = add_part(e, item, there, away, home);
     item.space = SBP_DEVICE;
@@ -243,20 +249,30 @@ static void add_lasting(entry_builder *e, sbp_bucket_list *buckets, sbp_item_cla
     const sbp_param *source = &e->p->module->params[param];
     sbp_buffer *b = &e->p->program->buffers[buffer];
     sbp_dtype computed = class == SBP_ITEM_PARAM ? source->type.dtype : b->dtype;
+    sbp_packed what = {.first = buffer, .format = class == SBP_ITEM_PARAM ? source->format : SBP_FORMAT_NONE};
+    if (what.format)
+        sbp_lower_shape(&source->type, SBP_C, &what.rows, &what.cols);
     b->space = home_with(e, class, param);
+    for (int32_t k = 1; what.format && k < sbp_format_of(what.format)->part_count; k++)
+        b[k].space = b->space;
     sbp_bucket_key key = {.class = class,
                           .call = e->call_of[param],
                           .operand = operand,
                           .updated = updates_on_host(e, param),
                           .trained = source->trainable,
                           .space = b->space,
-                          .stored = b->dtype,
+                          .stored = what.format ? SBP_I8 : b->dtype,
                           .computed = computed};
     joining how = find_joining(e, class, param, b->space);
     key.shared = how == PIECE && e->p->options.schedule.sparing;
     key.most = key.shared ? e->largest : MOST_ELEMS;
     if (how != ALONE)
-        sbp_bucket_add(e->p, buckets, &key, buffer, ref);
+        sbp_bucket_add(e->p, buckets, &key, &what, ref);
+    else if (what.format)
+        *ref = (sbp_item_part){sbp_bucket_pack(e->p, e->r,
+                                               sbp_arena_printf(e->p->arena, "%s.packed", source->name),
+                                               computed, &what, 1),
+                               -1};
     else
         *ref = (sbp_item_part){sbp_residency_add(e->p, e->r, class, buffer, computed, true), -1};
 }

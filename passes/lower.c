@@ -10,9 +10,19 @@ sbp_dtype sbp_lower_wide(sbp_dtype dtype) {
 /* ---- buffers and their names -------------------------------------------------------------------------- */
 
 /* What the runtime knows of a parameter besides its weights: buffers called "<parameter>.<what>". */
-static const char *const of_parameters[] = {
-    "grad",       "master_lo",         "exp_avg",         "exp_avg_absmax",
-    "exp_avg_sq", "exp_avg_sq_absmax", "momentum_buffer", "momentum_buffer_absmax"};
+static const char *const of_parameters[] = {"grad",
+                                            "master_lo",
+                                            "exp_avg",
+                                            "exp_avg_absmax",
+                                            "exp_avg_sq",
+                                            "exp_avg_sq_absmax",
+                                            "momentum_buffer",
+                                            "momentum_buffer_absmax",
+                                            "codes",
+                                            "high",
+                                            "steps",
+                                            "scales",
+                                            "minima"};
 
 enum { KEPT = INT32_MAX }; /* in labels: for a buffer that is still to be made */
 
@@ -109,8 +119,24 @@ int32_t sbp_lower_output_buffer(sbp_pipeline *p, const char *name, sbp_dtype dty
     return kept_buffer(p, name, SBP_ROLE_VECTOR, dtype, sbp_extent_symbol(SBP_T, 1), 1);
 }
 
+/* One that is kept in blocks: a buffer for each part, a row per block; the first. */
+static int32_t packed_buffers(sbp_pipeline *p, int32_t param) {
+    const sbp_param *source = &p->module->params[param];
+    const sbp_format_info *format = sbp_format_of(source->format);
+    int64_t blocks = sbp_type_row_elems(&source->type) / format->block;
+    int32_t first = p->program->buffer_count;
+    for (int32_t k = 0; k < format->part_count; k++) {
+        const sbp_format_part *part = &format->parts[k];
+        const char *label = sbp_arena_printf(p->arena, "%s.%s", p->lowering->param_labels[param], part->name);
+        (void)kept_buffer(p, label, SBP_ROLE_PARAM, part->dtype, sbp_extent_const(blocks), part->count);
+    }
+    return first;
+}
+
 int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param) {
     const sbp_param *source = &p->module->params[param];
+    if (source->format)
+        return packed_buffers(p, param);
     sbp_extent rows;
     int64_t cols;
     sbp_lower_shape(&source->type, SBP_C, &rows, &cols);

@@ -146,6 +146,8 @@ typedef struct sbp_lowering {
     int32_t rule_stage_count, rule_stage_capacity;
     sbp_segment_kind *kinds; /* per function of the module */
     sbp_head_lowering head;
+    /* What makes numbers of blocks, of the types that were asked for (residency/dequantize.c). */
+    sbp_rowkernel *dequantize[SBP_FORMAT_COUNT][SBP_DTYPE_COUNT];
     bool failed; /* a rule of ours could not be lowered: the message is in the diagnostics */
     int32_t
         first_trainable; /* call that holds the lowest trainable parameter; call_count when there is none */
@@ -184,6 +186,7 @@ int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype)
 int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind,
                                sbp_symbol chunk);
 int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant);
+/* Of one that is kept in blocks the first part, behind which the others are: "<parameter>.<part>". */
 int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param);
 /* What belongs to a parameter (param: its buffer), "<parameter>.<what>"; made on first use. */
 int32_t sbp_lower_buffer_of_param(sbp_pipeline *p, int32_t param, const char *what, sbp_role role,

@@ -365,7 +365,7 @@ static sbp_status place_parts(const packer *p) {
         const sbp_buffer *bucket = &p->program->buffers[part->part_of - 1];
         SBP_TRY(sbp_memory_buffer_bytes(p->program, b, p->target->alignment_bytes, p->diag, &part->stride));
         part->stride = part->count > 1 ? bucket->stride : part->stride;
-        part->offset = bucket->offset + part->place * sbp_dtype_bytes(part->dtype);
+        part->offset = bucket->offset + part->place * sbp_dtype_bytes(bucket->dtype);
     }
     return SBP_OK;
 }

@@ -130,6 +130,8 @@ static sbp_status load_model(sbp_compilation *c) {
     o.residual = dtype_option(c->options, "residual-dtype", SBP_DTYPE_COUNT);
     o.trainable_storage = dtype_option(c->options, "param-dtype", SBP_DTYPE_COUNT);
     o.trainable_as_computed = c->halves;
+    if (sbp_options_given(c->options, "base-dtype"))
+        (void)sbp_format_from_name(sbp_options_text(c->options, "base-dtype"), &o.base_format);
     o.set = list_option(c, "set", &o.set_count);
     o.train = list_option(c, "train", &o.train_count);
     o.freeze = list_option(c, "freeze", &o.freeze_count);

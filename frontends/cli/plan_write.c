@@ -27,6 +27,7 @@ static sbp_status tensor_section(const sbp_compilation *c, sbp_text *out) {
         sbp_tensor_entry tensor = {.buffer = sbp_param_label(&c->pipeline, i),
                                    .trainable = param->trainable,
                                    .decay = param->decay,
+                                   .format = param->format,
                                    .init = param->init,
                                    .deviation = param->init_std,
                                    .pad_row = param->pad_row};

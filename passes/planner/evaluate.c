@@ -89,6 +89,12 @@ static bool same_calls(const sbp_structure *s, const sbp_skeleton *of, const sbp
            s->schedule.checkpoint_every == o->checkpoint_every && sbp_same_homes(&s->schedule, o);
 }
 
+static void touch_move(sbp_structure *s, int32_t list, const sbp_move *move) {
+    sbp_spot both[] = {move->to, move->from};
+    sbp_memory_touch(s->arena, s->pipeline.program, &s->live, list, move->parts ? move->parts : both,
+                     move->parts ? move->part_count : 2, -1);
+}
+
 /* What entries and reside would do, on a copy of the program that has a list of buffers of its own; and what
  * that touches, position by position. */
 static sbp_status build_structure(void *user) {
@@ -117,8 +123,7 @@ static sbp_status build_structure(void *user) {
                 sbp_memory_touch(s->arena, p->program, &s->live, l, w->spots[a], act->operand_count,
                                  act->function);
             for (; m < w->move_count && w->moves[m].after <= a; m++)
-                sbp_memory_touch(s->arena, p->program, &s->live, l,
-                                 (sbp_spot[]){w->moves[m].to, w->moves[m].from}, 2, -1);
+                touch_move(s, l, &w->moves[m]);
         }
     }
     return SBP_OK;
@@ -155,7 +160,7 @@ static sbp_status find_structure(sbp_evaluator *pl, const sbp_skeleton *of, cons
 typedef struct evaluation {
     sbp_evaluator *pl;
     sbp_arena *arena;
-    const sbp_structure *s;
+    sbp_structure *s;
     bool timed;
     sbp_plan_estimate *out;
 } evaluation;
@@ -204,10 +209,27 @@ static double move_elems(const evaluation *e, const sbp_program *sized, const sb
     return (double)rows * (double)item->cols;
 }
 
+/* Of what makes numbers of blocks: bytes and scalar operations. */
+static double unpack_seconds(const evaluation *e, const sbp_move *move) {
+    const sbp_resident *item = &e->s->residency.items[move->item];
+    double bytes = 0, ops = 0;
+    for (int32_t i = 0; i < item->packed_count; i++) {
+        const sbp_packed *what = &item->packed[i];
+        int64_t elems = sbp_extent_as_const(what->rows) * what->cols;
+        const sbp_rowkernel *kernel = sbp_dequantize_kernel(&e->s->pipeline, what->format, move->to_dtype);
+        bytes += (double)(sbp_format_size(what->format, elems) + elems * sbp_dtype_bytes(move->to_dtype));
+        ops += kernel ? sbp_rowkernel_ops(kernel) * (double)elems / sbp_format_of(what->format)->block : 0;
+    }
+    return e->pl->base->target.rates.command_seconds * item->packed_count +
+           sbp_cost_rows(&e->pl->base->target, false, bytes, ops);
+}
+
 static double move_seconds(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
     const sbp_target_info *target = &e->pl->base->target;
     const sbp_buffer *b = &sized->buffers[move->to.buffer];
     double elems = move_elems(e, sized, move);
+    if (move->parts)
+        return unpack_seconds(e, move);
     if (move->from_dtype != move->to_dtype) /* a kernel that loads and stores */
         return target->rates.command_seconds +
                sbp_cost_rows(

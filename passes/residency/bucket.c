@@ -11,6 +11,8 @@
  * of SBP_DISK_ALIGNMENT, which are whole blocks of a file in every type; most matrices have such numbers of
  * elements. The rules of an update see a part as its own matrix; what is converted is converted as one.
  */
+#include <string.h>
+
 #include "passes/residency/residency.h"
 
 const char *const sbp_item_class_names[SBP_ITEM_CLASS_COUNT] = {"checkpoints", "saved", "states", "gradients",
@@ -23,7 +25,8 @@ int32_t sbp_residency_pool(sbp_pipeline *p, sbp_residency *r, sbp_resident_pool 
         const sbp_resident_pool *q = &r->pools[i];
         if (q->name == pool.name && q->role == pool.role && q->stored == pool.stored &&
             q->computed == pool.computed && q->cols == pool.cols && q->layout == pool.layout &&
-            sbp_extent_equal(q->rows, pool.rows))
+            q->unpacked.cols == pool.unpacked.cols && q->unpacked.layout == pool.unpacked.layout &&
+            sbp_extent_equal(q->unpacked.rows, pool.unpacked.rows) && sbp_extent_equal(q->rows, pool.rows))
             return i;
     }
     SBP_PUSH(p->arena, r->pools, r->pool_count, r->pool_capacity, pool);
@@ -69,65 +72,130 @@ static int64_t aligned(int64_t elems, sbp_space space) {
     return sbp_round_up(elems, space == SBP_DISK ? SBP_DISK_ALIGNMENT : SBP_BUCKET_ALIGNMENT);
 }
 
-static bool is_layout_of(const sbp_layout *l, const sbp_program *program, const int32_t *buffers,
-                         int32_t count) {
-    if (l->on_disk != (program->buffers[buffers[0]].space == SBP_DISK))
-        return false;
-    for (int32_t i = 0; l->count == count && i < count; i++)
-        if (l->cols[i] != program->buffers[buffers[i]].cols ||
-            !sbp_extent_equal(l->rows[i], program->buffers[buffers[i]].rows))
-            return false;
-    return l->count == count;
+static bool same_layout(const sbp_layout *a, const sbp_layout *b) {
+    bool same = a->count == b->count && a->on_disk == b->on_disk && !a->dtypes == !b->dtypes;
+    for (int32_t i = 0; same && i < a->count; i++)
+        same = a->cols[i] == b->cols[i] && sbp_extent_equal(a->rows[i], b->rows[i]) &&
+               (!a->dtypes || a->dtypes[i] == b->dtypes[i]);
+    return same;
 }
 
-static int32_t find_layout(sbp_pipeline *p, sbp_residency *r, const int32_t *buffers, int32_t count) {
+/* The number of the layout with these parts, whose places are still to be found. */
+static int32_t find_layout(sbp_pipeline *p, sbp_residency *r, sbp_layout l) {
     for (int32_t i = r->layout_count - 1; i >= 0; i--)
-        if (is_layout_of(&r->layouts[i], p->program, buffers, count))
+        if (same_layout(&r->layouts[i], &l))
             return i;
-    sbp_layout l = {.count = count,
-                    .on_disk = p->program->buffers[buffers[0]].space == SBP_DISK,
-                    .rows = SBP_NEW_ARRAY(p->arena, sbp_extent, count),
-                    .cols = SBP_NEW_ARRAY(p->arena, int64_t, count),
-                    .place = SBP_NEW_ARRAY(p->arena, int64_t, count)};
+    l.place = SBP_NEW_ARRAY(p->arena, int64_t, l.count);
+    for (int32_t i = 0; i < l.count; i++) {
+        l.place[i] = l.elems;
+        l.elems += aligned(sbp_extent_as_const(l.rows[i]) * l.cols[i] *
+                               (l.dtypes ? sbp_dtype_bytes(l.dtypes[i]) : 1),
+                           l.on_disk ? SBP_DISK : SBP_DEVICE);
+    }
+    SBP_PUSH(p->arena, r->layouts, r->layout_count, r->layout_capacity, l);
+    return r->layout_count - 1;
+}
+
+static sbp_layout begin_layout(sbp_pipeline *p, int32_t count, bool bytes) {
+    return (sbp_layout){.count = count,
+                        .rows = SBP_NEW_ARRAY(p->arena, sbp_extent, count),
+                        .cols = SBP_NEW_ARRAY(p->arena, int64_t, count),
+                        .dtypes = bytes ? SBP_NEW_ARRAY(p->arena, sbp_dtype, count) : NULL};
+}
+
+/* That of buffers which are there. */
+static int32_t layout_of(sbp_pipeline *p, sbp_residency *r, const int32_t *buffers, int32_t count,
+                         bool bytes) {
+    sbp_layout l = begin_layout(p, count, bytes);
+    l.on_disk = p->program->buffers[buffers[0]].space == SBP_DISK;
     for (int32_t i = 0; i < count; i++) {
         const sbp_buffer *b = &p->program->buffers[buffers[i]];
         l.rows[i] = b->rows;
         l.cols[i] = b->cols;
-        l.place[i] = l.elems;
-        l.elems += aligned(elems_of(b), b->space);
+        if (bytes)
+            l.dtypes[i] = b->dtype;
     }
-    SBP_PUSH(p->arena, r->layouts, r->layout_count, r->layout_capacity, l);
-    return r->layout_count - 1;
+    return find_layout(p, r, l);
 }
 
 void sbp_bucket_parts(sbp_pipeline *p, int32_t bucket, const sbp_layout *layout) {
     sbp_buffer b = p->program->buffers[bucket];
     for (int32_t i = 0; i < layout->count; i++) {
         int32_t part = sbp_lower_buffer(p, sbp_arena_printf(p->arena, "%s.%d", b.name, i), b.role, b.space,
-                                        b.dtype, b.count, layout->rows[i], layout->cols[i], -1);
+                                        layout->dtypes ? layout->dtypes[i] : b.dtype, b.count,
+                                        layout->rows[i], layout->cols[i], -1);
         p->program->buffers[part].part_of = bucket + 1;
         p->program->buffers[part].place = layout->place[i];
     }
 }
 
+/* A bucket of buffers that are there, laid out so; returns its buffer. */
+static int32_t join(sbp_pipeline *p, const sbp_layout *l, const char *name, sbp_role role, sbp_dtype dtype,
+                    const int32_t *buffers) {
+    sbp_space space = p->program->buffers[buffers[0]].space;
+    int32_t bucket =
+        sbp_lower_buffer(p, name, role, space, dtype, 1, sbp_extent_const(l->elems / SBP_BUCKET_ALIGNMENT),
+                         SBP_BUCKET_ALIGNMENT, -1);
+    for (int32_t i = 0; i < l->count; i++) {
+        p->program->buffers[buffers[i]].part_of = bucket + 1;
+        p->program->buffers[buffers[i]].place = l->place[i];
+    }
+    return bucket;
+}
+
+static void set_parts(sbp_pipeline *p, sbp_resident *item, const int32_t *buffers, int32_t count) {
+    item->parts = SBP_NEW_ARRAY(p->arena, int32_t, count);
+    memcpy(item->parts, buffers, (size_t)count * sizeof *buffers);
+}
+
 int32_t sbp_bucket_make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
                         sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared) {
     sbp_buffer first = p->program->buffers[buffers[0]];
-    int32_t layout = find_layout(p, r, buffers, count);
-    const sbp_layout *l = &r->layouts[layout];
+    int32_t layout = layout_of(p, r, buffers, count, false);
     bool lasts = role == SBP_ROLE_BUCKET;
-    int32_t bucket =
-        sbp_lower_buffer(p, name, role, first.space, first.dtype, 1,
-                         sbp_extent_const(l->elems / SBP_BUCKET_ALIGNMENT), SBP_BUCKET_ALIGNMENT, -1);
+    int32_t bucket = join(p, &r->layouts[layout], name, role, first.dtype, buffers);
     int32_t item = add_item(p, r, SBP_ITEM_OTHER, lasts ? first.role : role, bucket, computed, lasts, layout);
     r->items[item].shared = shared;
-    r->items[item].parts = SBP_NEW_ARRAY(p->arena, int32_t, count);
-    for (int32_t i = 0; i < count; i++) {
-        p->program->buffers[buffers[i]].part_of = bucket + 1;
-        p->program->buffers[buffers[i]].place = l->place[i];
-        r->items[item].parts[i] = buffers[i];
-    }
+    set_parts(p, &r->items[item], buffers, count);
     return item;
+}
+
+/* The computed form: one matrix, or all behind each other. */
+static void unpack(sbp_pipeline *p, sbp_residency *r, const sbp_packed *packed, int32_t count,
+                   sbp_resident_pool *pool) {
+    pool->unpacked.rows = packed[0].rows;
+    pool->unpacked.cols = packed[0].cols;
+    pool->unpacked.layout = -1;
+    if (count == 1)
+        return;
+    sbp_layout l = begin_layout(p, count, false);
+    for (int32_t i = 0; i < count; i++) {
+        l.rows[i] = packed[i].rows;
+        l.cols[i] = packed[i].cols;
+    }
+    pool->unpacked.layout = find_layout(p, r, l);
+    pool->unpacked.rows = sbp_extent_const(r->layouts[pool->unpacked.layout].elems / SBP_BUCKET_ALIGNMENT);
+    pool->unpacked.cols = SBP_BUCKET_ALIGNMENT;
+}
+
+int32_t sbp_bucket_pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dtype computed,
+                        const sbp_packed *packed, int32_t count) {
+    int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count * SBP_MAX_FORMAT_PARTS), parts = 0;
+    for (int32_t i = 0; i < count; i++)
+        for (int32_t k = 0; k < sbp_format_of(packed[i].format)->part_count; k++)
+            buffers[parts++] = packed[i].first + k;
+    int32_t layout = layout_of(p, r, buffers, parts, true);
+    int32_t bucket = join(p, &r->layouts[layout], name, SBP_ROLE_BUCKET, SBP_I8, buffers);
+    int32_t number = add_item(p, r, SBP_ITEM_PARAM, SBP_ROLE_PARAM, bucket, computed, true, layout);
+    sbp_resident *item = &r->items[number];
+    sbp_resident_pool pool = r->pools[item->pool];
+    unpack(p, r, packed, count, &pool);
+    item->pool = sbp_residency_pool(p, r, pool);
+    set_parts(p, item, buffers, parts);
+    item->packed = SBP_NEW_ARRAY(p->arena, sbp_packed, count);
+    memcpy(item->packed, packed, (size_t)count * sizeof *packed);
+    item->packed_count = count;
+    return number;
 }
 
 /* ---- what lasts --------------------------------------------------------------------------------------- */
@@ -146,10 +214,16 @@ int64_t sbp_bucket_most(const sbp_pipeline *p, sbp_dtype stored, sbp_dtype compu
     return most > 0 && most < fit ? most : fit;
 }
 
-void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, int32_t buffer,
+/* Elements of what functions read. */
+static int64_t numbers_of(const sbp_pipeline *p, const sbp_packed *what) {
+    return what->format ? sbp_extent_as_const(what->rows) * what->cols
+                        : elems_of(&p->program->buffers[what->first]);
+}
+
+void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, const sbp_packed *what,
                     sbp_item_part *ref) {
     sbp_bucket_plan *found = NULL;
-    int64_t elems = aligned(elems_of(&p->program->buffers[buffer]), key->space),
+    int64_t elems = aligned(numbers_of(p, what), key->space),
             most = sbp_bucket_most(p, key->stored, key->computed, key->most);
     if (!list->last)
         list->last = SBP_NEW_ARRAY(p->arena, int32_t, p->module->call_count);
@@ -165,18 +239,24 @@ void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key
     }
     found->elems += elems;
     SBP_PUSH(p->arena, found->members, found->count, found->capacity,
-             (sbp_bucket_member){.buffer = buffer, .ref = ref});
+             (sbp_bucket_member){.packed = *what, .ref = ref});
 }
 
 static int32_t make_planned(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_plan *plan) {
     const sbp_bucket_key *key = &plan->key;
-    int32_t first = plan->members[0].buffer, *buffers = SBP_NEW_ARRAY(p->arena, int32_t, plan->count);
-    if (plan->count == 1 && !key->shared)
-        return sbp_residency_add(p, r, key->class, first, key->computed, true);
-    for (int32_t i = 0; i < plan->count; i++)
-        buffers[i] = plan->members[i].buffer;
+    const sbp_packed *first = &plan->members[0].packed;
+    int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, plan->count);
+    sbp_packed *packed = SBP_NEW_ARRAY(p->arena, sbp_packed, plan->count);
+    if (plan->count == 1 && !key->shared && !first->format)
+        return sbp_residency_add(p, r, key->class, first->first, key->computed, true);
+    for (int32_t i = 0; i < plan->count; i++) {
+        packed[i] = plan->members[i].packed;
+        buffers[i] = packed[i].first;
+    }
     const char *name = sbp_arena_printf(p->arena, "%s.%s.%d", sbp_item_class_names[key->class],
                                         sbp_dtype_name(key->stored), key->call);
+    if (first->format)
+        return sbp_bucket_pack(p, r, name, key->computed, packed, plan->count);
     int32_t item =
         sbp_bucket_make(p, r, name, SBP_ROLE_BUCKET, key->computed, buffers, plan->count, key->shared);
     r->items[item].class = key->class;
@@ -188,6 +268,7 @@ void sbp_bucket_finish(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_list 
         const sbp_bucket_plan *plan = &list->plans[i];
         int32_t item = make_planned(p, r, plan);
         for (int32_t k = 0; k < plan->count; k++)
-            *plan->members[k].ref = (sbp_item_part){item, r->items[item].parts ? k : -1};
+            *plan->members[k].ref = (sbp_item_part){
+                item, r->items[item].parts && (!r->items[item].packed || plan->count > 1) ? k : -1};
     }
 }

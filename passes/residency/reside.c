@@ -21,7 +21,24 @@ static int by_position(const void *x, const void *y) {
                                 : (a->order > b->order) - (a->order < b->order);
 }
 
+static void emit_numbers(sbp_pipeline *p, const sbp_resident *item, sbp_body *body, const sbp_move *m) {
+    const sbp_spot *part = m->parts, *number = m->parts + m->part_count - item->packed_count;
+    for (int32_t i = 0; i < item->packed_count; i++) {
+        sbp_format format = item->packed[i].format;
+        sbp_view views[SBP_MAX_FORMAT_PARTS];
+        for (int32_t k = 0; k < sbp_format_of(format)->part_count; k++, part++)
+            views[k] = sbp_view_buffer(p->program, part->buffer, part->element);
+        sbp_lower_dequantize(p, body, format,
+                             sbp_view_buffer(p->program, number[i].buffer, number[i].element), m->to_dtype,
+                             views);
+    }
+}
+
 static void emit_move(sbp_pipeline *p, const sbp_residency *r, sbp_body *body, const sbp_move *m) {
+    if (m->parts) {
+        emit_numbers(p, &r->items[m->item], body, m);
+        return;
+    }
     sbp_view to = sbp_view_buffer(p->program, m->to.buffer, m->to.element),
              from = sbp_view_buffer(p->program, m->from.buffer, m->from.element);
     to.length.base = from.length.base = r->items[m->item].rows;

@@ -21,8 +21,17 @@ typedef struct sbp_layout {
     bool on_disk;     /* of things whose home is there: parts begin at blocks of the file */
     sbp_extent *rows; /* constant */
     int64_t *cols, *place;
-    int64_t elems; /* of the bucket: a multiple of SBP_BUCKET_ALIGNMENT, as its columns */
+    sbp_dtype *dtypes; /* of the parts of a bucket of bytes; NULL: the bucket's */
+    int64_t elems;     /* of the bucket: a multiple of SBP_BUCKET_ALIGNMENT, as its columns */
 } sbp_layout;
+
+/* A parameter that is kept in blocks (ir/format.h), and what it is computed with as. */
+typedef struct sbp_packed {
+    sbp_format format;
+    int32_t first; /* of the buffers of its parts, which follow each other */
+    sbp_extent rows;
+    int64_t cols;
+} sbp_packed;
 
 typedef struct sbp_resident {
     sbp_item_class class;
@@ -37,6 +46,10 @@ typedef struct sbp_resident {
     sbp_extent rows;
     int64_t cols;
     bool lasts; /* beyond the entry: comes from its home, and is back there at the end */
+    /* Parameters in blocks: the item is a bucket of bytes with all their parts, and acts name, of its
+     * computed form, the parameters (or all of it, where it is one). NULL: the item is no such bucket. */
+    sbp_packed *packed;
+    int32_t packed_count;
 } sbp_resident;
 
 typedef enum sbp_form {
@@ -89,6 +102,12 @@ typedef struct sbp_resident_pool {
     sbp_extent rows;
     int64_t cols;
     int32_t layout; /* number in sbp_residency; -1: no buckets */
+    /* The computed form, where that is not of the shape of the stored one (else cols is 0). */
+    struct {
+        sbp_extent rows;
+        int64_t cols;
+        int32_t layout;
+    } unpacked;
 } sbp_resident_pool;
 
 typedef struct sbp_residency {
@@ -109,6 +128,9 @@ typedef struct sbp_move {
     sbp_spot from, to; /* a slot may be larger than the item */
     sbp_dtype from_dtype, to_dtype;
     int32_t queue;
+    sbp_spot
+        *parts; /* of a packed item that becomes numbers: of each part, and behind these of each parameter */
+    int32_t part_count; /* of both */
 } sbp_move;
 
 /* A list with everything in its place: where each act's operands are, and moves in the order they are given
@@ -148,7 +170,7 @@ typedef struct sbp_bucket_key {
 } sbp_bucket_key;
 
 typedef struct sbp_bucket_member {
-    int32_t buffer;
+    sbp_packed packed;  /* format NONE: `first` is the buffer, and there is nothing else */
     sbp_item_part *ref; /* where the number of its item is written */
 } sbp_bucket_member;
 
@@ -169,8 +191,8 @@ typedef struct sbp_bucket_list {
 
 /* Elements of a bucket at most: as many, and what the target allocates at once. */
 int64_t sbp_bucket_most(const sbp_pipeline *p, sbp_dtype stored, sbp_dtype computed, int64_t most);
-/* The buffer is to be a part of the bucket of this key, and *ref to name it. */
-void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, int32_t buffer,
+/* The buffer (or those of all parts) is to be a part of the bucket of this key, and *ref to name it. */
+void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, const sbp_packed *what,
                     sbp_item_part *ref);
 /* Makes the items. One part alone is a bucket only where these share slots. */
 void sbp_bucket_finish(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_list *list);
@@ -178,8 +200,19 @@ void sbp_bucket_finish(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_list 
  * which the caller fills in the class. computed: the type that functions compute in. */
 int32_t sbp_bucket_make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
                         sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared);
+/* A bucket of bytes of parameters in blocks; of one alone too. Returns its item. */
+int32_t sbp_bucket_pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dtype computed,
+                        const sbp_packed *packed, int32_t count);
 /* Makes buffers for the parts of bucket number `bucket`, behind each other: as many as its layout has. */
 void sbp_bucket_parts(sbp_pipeline *p, int32_t bucket, const sbp_layout *layout);
+
+/* ---- parameters in blocks (dequantize.c) -------------------------------------------------------------- */
+
+/* What makes numbers of that type of blocks; NULL when the table of formats is wrong. */
+const sbp_rowkernel *sbp_dequantize_kernel(sbp_pipeline *p, sbp_format format, sbp_dtype to);
+/* to = the numbers that the parts stand for. */
+void sbp_lower_dequantize(sbp_pipeline *p, sbp_body *body, sbp_format format, sbp_view to, sbp_dtype dtype,
+                          const sbp_view *parts);
 
 /* How many of `count` such elements one buffer may hold: an array is cut where the target allocates no more
  * at once. At least 1. */

@@ -49,10 +49,20 @@ static sbp_dtype dtype_at(const sbp_resident *item, sbp_place_kind place) {
 
 enum { ALL = -1 }; /* in place of a part */
 
+/* Whether what stands there is the numbers of an item that is kept in blocks. */
+static bool is_unpacked(const sbp_slots *s, int32_t item, sbp_place_kind place) {
+    return s->r->items[item].packed && place == SBP_PLACE_COMPUTED;
+}
+
+/* How the item lies there; -1: it has no parts. */
+static int32_t layout_at(const sbp_slots *s, int32_t item, sbp_place_kind place) {
+    const sbp_resident_pool *pool = &s->r->pools[s->r->items[item].pool];
+    return is_unpacked(s, item, place) ? pool->unpacked.layout : pool->layout;
+}
+
 static sbp_spot slot_spot(const sbp_slots *s, const sbp_slot_pool *pool, int32_t slot, int32_t item,
                           int32_t part) {
-    int32_t first =
-        part == ALL ? pool->buffer : pool->parts[s->r->pools[s->r->items[item].pool].layout] + part;
+    int32_t first = part == ALL ? pool->buffer : pool->parts[layout_at(s, item, pool->place)] + part;
     return (sbp_spot){.buffer = first + slot / pool->piece * pool->buffers, .element = slot % pool->piece};
 }
 
@@ -71,6 +81,18 @@ static bool is_read(const sbp_operand *operand) {
 
 /* ---- pools ------------------------------------------------------------------------------------------- */
 
+/* Slots that hold numbers of this shape, whatever the blocks are that they come from. */
+static int32_t find_unpacked(const sbp_slots *s, int32_t item) {
+    const sbp_resident *it = &s->r->items[item];
+    const sbp_resident_pool *pool = &s->r->pools[it->pool];
+    for (int32_t k = 0; k < s->pool_count; k++)
+        if (s->pools[k].unpacked && s->pools[k].dtype == it->computed &&
+            s->pools[k].layout == pool->unpacked.layout && s->pools[k].cols == pool->unpacked.cols &&
+            sbp_extent_equal(s->pools[k].rows, pool->unpacked.rows))
+            return k;
+    return -1;
+}
+
 /* Slots that buckets share whatever their parts are. */
 static int32_t find_shared(const sbp_slots *s, const sbp_resident *it, sbp_place_kind place) {
     for (int32_t k = 0; k < s->pool_count && place == SBP_PLACE_HOST && it->parts && it->shared; k++)
@@ -86,15 +108,18 @@ static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_plac
     const sbp_resident *it = &s->r->items[item];
     const sbp_resident_pool *pool = &s->r->pools[it->pool];
     int32_t *found = &by_place[it->pool * SBP_PLACE_COUNT + (int)place];
+    bool unpacked = is_unpacked(s, item, place);
     if (*found < 0)
-        *found = find_shared(s, it, place);
+        *found = unpacked ? find_unpacked(s, item) : find_shared(s, it, place);
     if (*found >= 0)
         return *found;
-    const char *name =
-        pool->name ? pool->name
-                   : sbp_arena_printf(s->p->arena, "slot.%s.%s.%lldx%lld", sbp_role_name(pool->role),
-                                      sbp_dtype_name(dtype_at(it, place)),
-                                      (long long)sbp_extent_as_const(pool->rows), (long long)pool->cols);
+    sbp_extent rows = unpacked ? pool->unpacked.rows : it->rows;
+    int64_t cols = unpacked ? pool->unpacked.cols : it->cols;
+    const char *name = pool->name
+                           ? pool->name
+                           : sbp_arena_printf(s->p->arena, "slot.%s.%s.%lldx%lld", sbp_role_name(pool->role),
+                                              sbp_dtype_name(dtype_at(it, place)),
+                                              (long long)sbp_extent_as_const(rows), (long long)cols);
     SBP_PUSH(s->p->arena, s->pools, s->pool_count, s->pool_capacity,
              (sbp_slot_pool){.name = sbp_arena_printf(s->p->arena, "%s%s", name, suffixes[place]),
                              .place = place,
@@ -102,8 +127,10 @@ static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_plac
                              .shared = it->shared,
                              .role = pool->name ? it->role : SBP_ROLE_SLOT,
                              .dtype = dtype_at(it, place),
-                             .rows = it->rows,
-                             .cols = it->cols,
+                             .unpacked = unpacked,
+                             .layout = layout_at(s, item, place),
+                             .rows = rows,
+                             .cols = cols,
                              .last_act = -1,
                              .buffer = -1});
     *found = s->pool_count - 1;
@@ -111,16 +138,18 @@ static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_plac
 }
 
 /* A bucket stands in a pool: there is room, and buffers for its parts. */
-static void add_layout(sbp_slots *s, sbp_slot_pool *pool, const sbp_resident *it) {
-    if (!it->parts)
+static void add_layout(sbp_slots *s, sbp_slot_pool *pool, int32_t item) {
+    const sbp_resident *it = &s->r->items[item];
+    int32_t layout = layout_at(s, item, pool->place);
+    if (layout < 0)
         return;
     if (!pool->parts) {
         pool->parts = SBP_NEW_ARRAY(s->p->arena, int32_t, s->r->layout_count);
         for (int32_t i = 0; i < s->r->layout_count; i++)
             pool->parts[i] = -1;
     }
-    pool->parts[s->r->pools[it->pool].layout] = 0;
-    if (sbp_extent_as_const(it->rows) > sbp_extent_as_const(pool->rows))
+    pool->parts[layout] = 0;
+    if (!pool->unpacked && sbp_extent_as_const(it->rows) > sbp_extent_as_const(pool->rows))
         pool->rows = it->rows;
 }
 
@@ -169,7 +198,7 @@ static void count_act(sbp_slots *s, int32_t *by_place, const sbp_call_list *list
             if (st->pool[at] < 0) {
                 st->pool[at] = find_pool(s, by_place, operand->item, at);
                 s->pools[st->pool[at]].items++;
-                add_layout(s, &s->pools[st->pool[at]], it);
+                add_layout(s, &s->pools[st->pool[at]], operand->item);
             }
             count_demand(s, &s->pools[st->pool[at]], list, act_number, operand, &demands[st->pool[at]]);
             if (it->buffer < 0)
@@ -334,6 +363,20 @@ static void touch(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t afte
     *free_after = *free_after > after ? *free_after : after;
 }
 
+/* Where the parts of a packed item are, and its parameters as numbers. */
+static void add_parts(sbp_slots *s, sbp_move *move, sbp_place_kind from, sbp_place_kind to) {
+    const sbp_resident *it = &s->r->items[move->item];
+    int32_t parts = s->r->layouts[layout_at(s, move->item, from)].count;
+    move->part_count = parts + it->packed_count;
+    move->parts = SBP_NEW_ARRAY(s->p->arena, sbp_spot, move->part_count);
+    for (int32_t k = 0; k < move->part_count; k++) {
+        bool number = k >= parts;
+        move->parts[k] = number ? spot_at(s, move->item, to, it->packed_count > 1 ? k - parts : ALL)
+                                : spot_at(s, move->item, from, k);
+        move->parts[k].access = number ? SBP_WRITE : SBP_READ;
+    }
+}
+
 static void add_move(sbp_slots *s, int32_t item, sbp_place_kind from, sbp_place_kind to, int32_t after) {
     const sbp_resident *it = &s->r->items[item];
     int32_t queue = (int32_t)sbp_queue_of_copy(space_of(it, to), space_of(it, from));
@@ -347,6 +390,8 @@ static void add_move(sbp_slots *s, int32_t item, sbp_place_kind from, sbp_place_
                      .queue = queue};
     move.from.access = SBP_READ;
     move.to.access = SBP_WRITE;
+    if (is_unpacked(s, item, to))
+        add_parts(s, &move, from, to);
     SBP_PUSH(s->p->arena, s->moves, s->move_count, s->move_capacity, move);
     touch(s, item, from, after);
     touch(s, item, to, after);

@@ -18,8 +18,10 @@ typedef enum sbp_place_kind {
 typedef struct sbp_slot_pool {
     const char *name;
     sbp_place_kind place;
-    sbp_role of; /* of what stands in it */
-    bool shared; /* by all such buckets of that role */
+    sbp_role of;    /* of what stands in it */
+    bool shared;    /* by all such buckets of that role */
+    bool unpacked;  /* numbers of what is kept in blocks */
+    int32_t layout; /* of the first that stood there; -1 */
     sbp_role role;
     sbp_dtype dtype;
     sbp_extent rows;

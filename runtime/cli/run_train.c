@@ -218,7 +218,7 @@ static sbp_status train_and_save(sbp_run *run) {
         SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
     if (!run->out || run->state.step == 0)
         return SBP_OK;
-    return sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out);
+    return sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out, false);
 }
 
 /* ---- the device ------------------------------------------------------------------------------------- */
@@ -356,6 +356,8 @@ static sbp_status begin(sbp_run *run, const char **resumed) {
         return sbp_run_load_weights(run);
     }
     *resumed = found;
+    if (sbp_params_keep_base(run->plan)) /* which checkpoints do not have */
+        SBP_TRY(sbp_run_load_weights(run));
     uint64_t products = run->state.products;
     SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
     if (run->state.products != products)

@@ -45,6 +45,27 @@ static sbp_status load_program(const loader *l, sbp_plan *plan) {
                              (size_t)prepare->length, &program->prepare);
 }
 
+/* One that is kept in blocks has a buffer for each part. */
+static sbp_status bind_parts(const loader *l, sbp_plan *plan, const sbp_map *names, int32_t t, int32_t *parts,
+                             int32_t *tensor_of) {
+    const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
+    const sbp_format_info *f = sbp_format_of(tensor->format);
+    for (int32_t k = 0; k < f->part_count; k++) {
+        const char *name = sbp_arena_printf(l->arena, "%s.%s", tensor->buffer, f->parts[k].name);
+        int32_t b = sbp_map_get(names, name);
+        const sbp_buffer *buffer = b >= 0 ? &plan->program->buffers[b] : NULL;
+        if (!buffer || buffer->role != SBP_ROLE_PARAM || buffer->dtype != f->parts[k].dtype ||
+            buffer->count != 1 || buffer->cols != f->parts[k].count || tensor->map.elems % f->block != 0 ||
+            sbp_extent_as_const(buffer->rows) != tensor->map.elems / f->block || tensor_of[b] >= 0)
+            return sbp_fail(l->diag, SBP_INPUT,
+                            "%s: section '%s': '%.200s' is not the %s of %lld numbers in %s", l->file->path,
+                            SBP_PLAN_TENSORS, name, f->parts[k].name, (long long)tensor->map.elems, f->name);
+        parts[k] = b;
+        tensor_of[b] = t;
+    }
+    return SBP_OK;
+}
+
 /* A parameter has one buffer of the program, with as many elements, and the reverse. */
 static sbp_status bind_tensor(const loader *l, sbp_plan *plan, const sbp_map *names, int32_t t,
                               int32_t *buffers, int32_t *tensor_of) {
@@ -73,6 +94,7 @@ static sbp_status bind_masters(const loader *l, sbp_plan *plan, const sbp_map *n
     for (int32_t t = 0; t < plan->tensors->count; t++) {
         const sbp_buffer *high = &p->buffers[plan->buffers[t]];
         int32_t b = sbp_map_get(names, sbp_arena_printf(l->arena, "%s.master_lo", high->name));
+        b = plan->tensors->tensors[t].format ? -1 : b;
         masters[t] = b >= 0 && p->buffers[b].role == SBP_ROLE_MASTER ? b : -1;
         if (masters[t] < 0)
             continue;
@@ -110,8 +132,17 @@ static sbp_status load_tensors(const loader *l, sbp_plan *plan) {
         if (plan->program->buffers[b].function == -1)
             sbp_map_set(&names, plan->program->buffers[b].name, b);
     }
-    for (int32_t t = 0; t < table->count; t++)
-        SBP_TRY(bind_tensor(l, plan, &names, t, buffers, tensor_of));
+    int32_t(*parts)[SBP_MAX_FORMAT_PARTS] =
+        sbp_arena_array(l->arena, (size_t)table->count + 1, sizeof *parts);
+    plan->parts = parts;
+    for (int32_t t = 0; t < table->count; t++) {
+        if (table->tensors[t].format) {
+            SBP_TRY(bind_parts(l, plan, &names, t, parts[t], tensor_of));
+            buffers[t] = parts[t][0];
+        } else {
+            SBP_TRY(bind_tensor(l, plan, &names, t, buffers, tensor_of));
+        }
+    }
     for (int32_t b = 0; b < plan->program->buffer_count; b++)
         if (plan->program->buffers[b].role == SBP_ROLE_PARAM && tensor_of[b] < 0)
             return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': nothing for parameter '%.200s'",

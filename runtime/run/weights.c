@@ -15,6 +15,9 @@ typedef struct target {
     sbp_diag *diag;
     int32_t buffer, master; /* master: of the low halves, -1: none */
     sbp_dtype dtype;        /* of the parameter's numbers */
+    sbp_format format;      /* in which it is kept: then `parts` are its buffers */
+    const int32_t *parts;
+    int64_t elems;
     unsigned char
         *memory; /* its elements: mapped, or a copy that is written at the end, or NULL: written by piece */
     bool is_copy;
@@ -22,7 +25,10 @@ typedef struct target {
 
 static target target_of(sbp_executor *x, const sbp_plan *plan, int32_t tensor, sbp_diag *diag) {
     target t = {.x = x, .diag = diag, .buffer = plan->buffers[tensor], .master = plan->masters[tensor]};
-    t.dtype = t.master >= 0 ? SBP_F32 : plan->program->buffers[t.buffer].dtype;
+    t.format = plan->tensors->tensors[tensor].format;
+    t.parts = plan->parts[tensor];
+    t.elems = plan->tensors->tensors[tensor].map.elems;
+    t.dtype = t.master >= 0 || t.format ? SBP_F32 : plan->program->buffers[t.buffer].dtype;
     return t;
 }
 
@@ -41,21 +47,66 @@ static sbp_status write_halves(const target *t, int64_t first, int64_t count, sb
     return SBP_OK;
 }
 
+/* `count` blocks of parts, of which the arrays begin with block `from`, as blocks first .. of the parameter.
+ */
+static sbp_status write_parts(const target *t, int64_t first, int64_t count, void *const *parts,
+                              int64_t from) {
+    const sbp_format_info *f = sbp_format_of(t->format);
+    for (int32_t k = 0; k < f->part_count; k++) {
+        int64_t n = f->parts[k].count, unit = sbp_dtype_bytes(f->parts[k].dtype);
+        SBP_TRY(sbp_executor_write(t->x, t->parts[k], 0, first * n, count * n, f->parts[k].dtype,
+                                   (unsigned char *)parts[k] + from * n * unit, t->diag));
+    }
+    return SBP_OK;
+}
+
+enum { PACKED_ELEMS = 8192 }; /* a multiple of every block */
+
+/* Arrays for so many elements in any format: none has a part of more bytes than elements. */
+typedef struct part_arrays {
+    _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][PACKED_ELEMS];
+    void *parts[SBP_MAX_FORMAT_PARTS];
+} part_arrays;
+
+static void begin_parts(part_arrays *a) {
+    for (int k = 0; k < SBP_MAX_FORMAT_PARTS; k++)
+        a->parts[k] = a->bytes[k];
+}
+
+/* Whole blocks, numbers that become codes. */
+static sbp_status write_packed(const target *t, int64_t first, int64_t count, sbp_dtype dtype,
+                               const void *data) {
+    float values[PACKED_ELEMS];
+    part_arrays arrays;
+    int32_t block = sbp_format_of(t->format)->block;
+    begin_parts(&arrays);
+    for (int64_t at = 0; at < count; at += PACKED_ELEMS) {
+        int64_t n = count - at < PACKED_ELEMS ? count - at : PACKED_ELEMS;
+        for (int64_t k = 0; k < n; k++)
+            values[k] = (float)sbp_element_get(data, dtype, at + k);
+        sbp_format_encode(t->format, values, n / block, arrays.parts);
+        SBP_TRY(write_parts(t, (first + at) / block, n / block, arrays.parts, 0));
+    }
+    return SBP_OK;
+}
+
 /* Numbers of any float type to elements first .. of the parameter. */
 static sbp_status write_target(const target *t, int64_t first, int64_t count, sbp_dtype dtype,
                                const void *data) {
+    if (t->format)
+        return write_packed(t, first, count, dtype, data);
     return t->master >= 0 ? write_halves(t, first, count, dtype, data)
                           : sbp_executor_write(t->x, t->buffer, 0, first, count, dtype, data, t->diag);
 }
 
 static sbp_status open_target(target *t, bool needs_all) {
-    t->memory = t->master >= 0 ? NULL : sbp_executor_map(t->x, t->buffer, 0);
+    t->memory = t->master >= 0 || t->format ? NULL : sbp_executor_map(t->x, t->buffer, 0);
     t->is_copy = false;
     if (t->memory)
         return sbp_executor_wait(t->x, t->diag);
     if (!needs_all)
         return SBP_OK;
-    t->memory = sbp_malloc((size_t)(sbp_executor_elems(t->x, t->buffer) * sbp_dtype_bytes(t->dtype)));
+    t->memory = sbp_malloc((size_t)(t->elems * sbp_dtype_bytes(t->dtype)));
     t->is_copy = true;
     return t->memory ? SBP_OK : sbp_fail(t->diag, SBP_MACHINE, "out of memory while loading weights");
 }
@@ -64,7 +115,7 @@ static sbp_status open_target(target *t, bool needs_all) {
 static sbp_status close_target(target *t, sbp_status status) {
     if (t->is_copy) {
         if (status == SBP_OK)
-            status = write_target(t, 0, sbp_executor_elems(t->x, t->buffer), t->dtype, t->memory);
+            status = write_target(t, 0, t->elems, t->dtype, t->memory);
         free(t->memory);
     }
     return status;
@@ -195,11 +246,70 @@ static const sbp_weight *find_source(const sbp_weights *weights, const sbp_tenso
     return NULL;
 }
 
+/* What the blocks stand for must be finite. */
+static sbp_status check_scales(const load *l, const part_arrays *arrays, int64_t first, int64_t count) {
+    const sbp_format_info *f = sbp_format_of(l->to.format);
+    for (int32_t k = 0; k < f->part_count; k++) {
+        int64_t bad = sbp_dtype_is_float(f->parts[k].dtype)
+                          ? first_not_finite(arrays->parts[k], f->parts[k].dtype, count * f->parts[k].count)
+                          : -1;
+        if (bad >= 0)
+            return sbp_fail(l->to.diag, SBP_INPUT,
+                            "%s: tensor '%.200s': block %lld of its %s is %g, expected a finite number",
+                            l->weight->path, l->weight->name, (long long)(first + bad / f->parts[k].count),
+                            f->parts[k].name, sbp_element_get(arrays->parts[k], f->parts[k].dtype, bad));
+    }
+    return SBP_OK;
+}
+
+/* Blocks of the file on their way to those of the parameter. */
+typedef struct block_load {
+    const load *l;
+    part_arrays arrays;
+    int64_t first; /* of the arrays, in the file */
+} block_load;
+
+static sbp_status move_blocks(void *user, const sbp_recipe_run *run) {
+    const block_load *b = user;
+    return write_parts(&b->l->to, run->target, run->count, b->arrays.parts, run->source - b->first);
+}
+
+/* A tensor that the file keeps as the plan does: not a number is computed. */
+static sbp_status load_blocks(const load *l, const sbp_recipe *recipe) {
+    block_load b = {.l = l};
+    sbp_recipe_map map;
+    int64_t piece = PACKED_ELEMS / sbp_format_of(l->to.format)->block;
+    begin_parts(&b.arrays);
+    SBP_TRY(sbp_recipe_compile(l->to.diag, recipe, &map));
+    int64_t end = sbp_recipe_source_end(&map);
+    for (b.first = map.source_base; b.first < end; b.first += piece) {
+        int64_t count = end - b.first < piece ? end - b.first : piece;
+        SBP_TRY(sbp_weights_read_blocks(l->weights, l->weight, b.first, count, b.arrays.parts, l->to.diag));
+        SBP_TRY(check_scales(l, &b.arrays, b.first, count));
+        SBP_TRY(sbp_recipe_walk_source(&map, b.first, b.first + count, move_blocks, &b));
+    }
+    return SBP_OK;
+}
+
+static sbp_status fail_format(const target *t, const char *path, const char *name, const char *encoding) {
+    const char *kept = sbp_format_of(t->format)->name;
+    return sbp_fail(t->diag, SBP_INPUT,
+                    "%s: tensor '%.200s' is %s, and the plan keeps it as %s, as the file has it that it was "
+                    "compiled from: compile again with these weights",
+                    path, name, encoding, kept);
+}
+
 static sbp_status load_tensor(load *l) {
+    sbp_recipe blocks;
     SBP_TRY(sbp_weight_check(l->weight, l->to.dtype, l->to.diag));
     SBP_TRY(check_shape(l));
+    if (l->to.format && l->weight->format == l->to.format &&
+        sbp_recipe_of_blocks(l->recipe, sbp_format_of(l->to.format)->block, &blocks))
+        return load_blocks(l, &blocks);
+    if (l->to.format && !sbp_format_can_encode(l->to.format))
+        return fail_format(&l->to, l->weight->path, l->weight->name, l->weight->encoding);
     SBP_TRY(sbp_recipe_compile(l->to.diag, l->recipe, &l->map));
-    if (l->map.elems != sbp_executor_elems(l->to.x, l->to.buffer))
+    if (l->map.elems != l->to.elems)
         return sbp_fail(l->to.diag, SBP_INTERNAL, "tensor '%.200s' does not fill its buffer",
                         l->recipe->source);
     l->staged = l->weight->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
@@ -293,6 +403,8 @@ static sbp_status randomize_tensor(sbp_executor *x, const sbp_plan *plan, int32_
     const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
     const sbp_recipe *recipe = &tensor->recipes[0];
     const target to = target_of(x, plan, t, diag);
+    if (to.format && !sbp_format_can_encode(to.format))
+        return fail_format(&to, "random weights", recipe->source, "drawn");
     draw d = {.tensor = tensor,
               .seed = seed,
               .name_hash = sbp_hash_bytes(recipe->source, strlen(recipe->source), 0),
@@ -332,8 +444,8 @@ static sbp_status fail_missing(sbp_diag *diag, const sbp_weights *weights, const
                     other ? "')" : "", sbp_weights_count(weights));
 }
 
-sbp_status sbp_params_load(sbp_executor *x, const sbp_plan *plan, const sbp_weights *weights, uint64_t seed,
-                           sbp_diag *diag) {
+static sbp_status load_params(sbp_executor *x, const sbp_plan *plan, const sbp_weights *weights,
+                              uint64_t seed, bool base_is_there, sbp_diag *diag) {
     double *staging = sbp_malloc(PIECE_ELEMS * sizeof *staging);
     if (!staging)
         return sbp_fail(diag, SBP_MACHINE, "out of memory while loading weights");
@@ -342,6 +454,8 @@ sbp_status sbp_params_load(sbp_executor *x, const sbp_plan *plan, const sbp_weig
         const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
         load l = {.weights = weights, .staging = staging};
         l.to = target_of(x, plan, t, diag);
+        if (base_is_there && tensor->format)
+            continue;
         l.weight = find_source(weights, tensor, &l.recipe);
         if (l.weight)
             status = load_tensor(&l);
@@ -352,4 +466,21 @@ sbp_status sbp_params_load(sbp_executor *x, const sbp_plan *plan, const sbp_weig
     }
     free(staging);
     return status;
+}
+
+sbp_status sbp_params_load(sbp_executor *x, const sbp_plan *plan, const sbp_weights *weights, uint64_t seed,
+                           sbp_diag *diag) {
+    return load_params(x, plan, weights, seed, false, diag);
+}
+
+sbp_status sbp_params_load_trained(sbp_executor *x, const sbp_plan *plan, const sbp_weights *weights,
+                                   sbp_diag *diag) {
+    return load_params(x, plan, weights, 0, true, diag);
+}
+
+bool sbp_params_keep_base(const sbp_plan *plan) {
+    for (int32_t t = 0; t < plan->tensors->count; t++)
+        if (plan->tensors->tensors[t].format)
+            return true;
+    return false;
 }

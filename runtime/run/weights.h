@@ -23,6 +23,13 @@
 sbp_status sbp_params_load(sbp_executor *executor, const sbp_plan *plan, const sbp_weights *weights,
                            uint64_t seed, sbp_diag *diag) SBP_CHECKED;
 
+/* The base: what is frozen and kept in blocks (ir/format.h). It comes as its file has it where that is the
+ * same format, else its numbers are brought into it (q8_0, nf4). Checkpoints do not have it. */
+bool sbp_params_keep_base(const sbp_plan *plan);
+/* All parameters but the base, which is there. */
+sbp_status sbp_params_load_trained(sbp_executor *executor, const sbp_plan *plan, const sbp_weights *weights,
+                                   sbp_diag *diag) SBP_CHECKED;
+
 /* Initialises every parameter by its rule. A normal number depends on the seed, the name of the source and
  * the index in it alone: elements 2k and 2k + 1 are the Box-Muller pair of uniforms u, v in (0, 1) from
  * Philox4x32-10 (ir/rowkernel.h) with key seed and counters (index low, index high, name hash low, high) at
@@ -37,6 +44,7 @@ typedef sbp_status (*sbp_param_reader)(void *user, int32_t tensor, int64_t first
 
 typedef struct sbp_save_options {
     bool trainable_only; /* parts of a source that are not trained are then zeros */
+    bool without_base;   /* no tensor of which all is kept in blocks */
     bool own_dtype;      /* write every tensor in the type of its source; else in `dtype` */
     sbp_dtype dtype;
     int64_t max_shard_bytes;       /* 0: one file */

@@ -96,10 +96,38 @@ static sbp_status read_halves(const saver *s, int32_t tensor, int64_t first, int
     return SBP_OK;
 }
 
+/* The numbers that blocks stand for. */
+static sbp_status read_packed(const saver *s, int32_t tensor, int64_t first, int64_t count, sbp_dtype dtype,
+                              void *out, sbp_diag *diag) {
+    enum { BLOCKS = 32 };
+    const sbp_format_info *f = sbp_format_of(s->plan->tensors->tensors[tensor].format);
+    float values[BLOCKS * SBP_FORMAT_LARGEST_BLOCK];
+    _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][BLOCKS * SBP_FORMAT_LARGEST_BLOCK];
+    const void *parts[SBP_MAX_FORMAT_PARTS];
+    for (int64_t done = 0; done < count;) {
+        int64_t block = (first + done) / f->block, skip = (first + done) % f->block;
+        int64_t blocks = sbp_ceil_div(skip + count - done, f->block);
+        blocks = blocks < BLOCKS ? blocks : BLOCKS;
+        for (int32_t k = 0; k < f->part_count; k++) {
+            parts[k] = bytes[k];
+            SBP_TRY(sbp_executor_read(s->x, s->plan->parts[tensor][k], 0, block * f->parts[k].count,
+                                      blocks * f->parts[k].count, f->parts[k].dtype, bytes[k], diag));
+        }
+        sbp_format_decode(s->plan->tensors->tensors[tensor].format, parts, blocks, values);
+        int64_t n = blocks * f->block - skip < count - done ? blocks * f->block - skip : count - done;
+        for (int64_t k = 0; k < n; k++)
+            sbp_element_set(out, dtype, done + k, (double)values[skip + k]);
+        done += n;
+    }
+    return SBP_OK;
+}
+
 /* A file in bf16 has the high half, which is the weight that the model computes with. */
 static sbp_status read_buffer(void *user, int32_t tensor, int64_t first, int64_t count, sbp_dtype dtype,
                               void *out, sbp_diag *diag) {
     const saver *s = user;
+    if (s->plan->tensors->tensors[tensor].format)
+        return read_packed(s, tensor, first, count, dtype, out, diag);
     if (s->plan->masters[tensor] >= 0 && s->to != SBP_BF16)
         return read_halves(s, tensor, first, count, dtype, out, diag);
     return sbp_executor_read(s->x, s->plan->buffers[tensor], 0, first, count, dtype, out, diag);
@@ -162,10 +190,24 @@ static sbp_status save_source(saver *s, const sbp_tensor_source *source) {
     return status;
 }
 
+static void leave_base(saver *s) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < s->source_count; i++) {
+        bool base = true;
+        for (int32_t k = 0; k < s->sources[i].count; k++)
+            base &= s->sources[i].tensors[k]->format != SBP_FORMAT_NONE;
+        if (!base)
+            s->sources[kept++] = s->sources[i];
+    }
+    s->source_count = kept;
+}
+
 static sbp_status save_body(void *user) {
     saver *s = user;
     const sbp_save_options *o = s->options;
     sbp_tensor_table_sources(s->arena, s->plan->tensors, o->trainable_only, &s->sources, &s->source_count);
+    if (o->without_base)
+        leave_base(s);
     sbp_tensor_spec *specs =
         make_specs(s->arena, s->sources, s->source_count, o->own_dtype ? SBP_DTYPE_COUNT : o->dtype);
     s->staging = SBP_NEW_ARRAY(s->arena, double, PIECE_ELEMS);

@@ -440,7 +440,7 @@ static sbp_status save_body(void *user) {
     job->path = sbp_arena_printf(job->arena, "%s/%s", at, job->temporary);
     if (mkdir(job->path, 0777) != 0)
         return sbp_fail(job->diag, SBP_IO, "cannot create '%s': %s", job->path, strerror(errno));
-    SBP_TRY(sbp_output_save_model(job->diag, job->executor, job->plan, job->info, job->path));
+    SBP_TRY(sbp_output_save_model(job->diag, job->executor, job->plan, job->info, job->path, true));
     SBP_TRY(save_extras(job));
     SBP_TRY(save_state(job));
     SBP_TRY(sbp_checksums_write(job->arena, job->diag, job->path));
@@ -493,7 +493,7 @@ static sbp_status load_body(void *user) {
     SBP_TRY(sbp_checksums_verify(job->arena, job->diag, job->path));
     SBP_TRY(load_state(job));
     SBP_TRY(sbp_weights_open(job->arena, job->diag, job->path, &weights));
-    sbp_status status = sbp_params_load(job->executor, job->plan, weights, 0, job->diag);
+    sbp_status status = sbp_params_load_trained(job->executor, job->plan, weights, job->diag);
     sbp_weights_close(weights);
     return status == SBP_OK ? load_extras(job) : status;
 }

@@ -35,6 +35,7 @@ typedef struct output_job {
     const sbp_plan *plan;
     const sbp_plan_info *info;
     const char *directory;
+    bool checkpoint; /* what goes on with the same plan and base */
 } output_job;
 
 /* ---- config.json ------------------------------------------------------------------------------------ */
@@ -50,6 +51,8 @@ static sbp_dtype model_dtype(const output_job *job) {
     const sbp_plan *plan = job->plan;
     bool narrow = plan->tensors->count > 0;
     for (int32_t t = 0; t < plan->tensors->count; t++) {
+        if (plan->tensors->tensors[t].format)
+            continue; /* of any type that the others are in */
         narrow &= plan->program->buffers[plan->buffers[t]].dtype == SBP_BF16;
         narrow &= plan->masters[t] < 0 || plan->tensors->tensors[t].recipes[0].dtype == SBP_BF16;
     }
@@ -270,7 +273,8 @@ static sbp_status carry_files(const output_job *job) {
 
 static sbp_status save_body(void *user) {
     const output_job *job = user;
-    sbp_save_options options = {.dtype = model_dtype(job), .max_shard_bytes = SHARD_BYTES};
+    sbp_save_options options = {
+        .dtype = model_dtype(job), .max_shard_bytes = SHARD_BYTES, .without_base = job->checkpoint};
     SBP_TRY(write_config(job));
     SBP_TRY(carry_files(job));
     if (job->info->user_eos) {
@@ -288,13 +292,14 @@ static sbp_status save_body(void *user) {
 }
 
 sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
-                                 const sbp_plan_info *info, const char *directory) {
+                                 const sbp_plan_info *info, const char *directory, bool checkpoint) {
     output_job job = {.arena = sbp_arena_create(),
                       .diag = diag,
                       .executor = executor,
                       .plan = plan,
                       .info = info,
-                      .directory = directory};
+                      .directory = directory,
+                      .checkpoint = checkpoint};
     if (!job.arena)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     sbp_status status = sbp_guard(job.arena, diag, save_body, &job);

@@ -11,9 +11,10 @@
 #include "runtime/run/plan_info.h"
 #include "runtime/run/weights.h"
 
-/* Needs no guard. */
+/* checkpoint: without the base, which is still where it came from. Needs no guard. */
 sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
-                                 const sbp_plan_info *info, const char *directory) SBP_CHECKED;
+                                 const sbp_plan_info *info, const char *directory,
+                                 bool checkpoint) SBP_CHECKED;
 
 /* The type in which gradients are written, and weights, unless all of them are bf16. */
 sbp_dtype sbp_output_dtype(const sbp_plan_info *info);

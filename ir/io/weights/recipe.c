@@ -173,6 +173,21 @@ int64_t sbp_recipe_source_end(const sbp_recipe_map *map) {
     return last + 1;
 }
 
+bool sbp_recipe_of_blocks(const sbp_recipe *recipe, int64_t block, sbp_recipe *out) {
+    int32_t last = recipe->rank - 1;
+    if (last < 0 || recipe->dim[last] % block != 0)
+        return false;
+    for (int32_t k = 0; k < recipe->step_count; k++) {
+        const sbp_recipe_step *step = &recipe->steps[k];
+        if (!(step->op == SBP_RECIPE_SLICE && step->axis < last) &&
+            !(step->op == SBP_RECIPE_DEINTERLEAVE && last > 0))
+            return false;
+    }
+    *out = *recipe;
+    out->dim[last] /= block;
+    return true;
+}
+
 /* ---- values ----------------------------------------------------------------------------------------- */
 
 double sbp_recipe_load_value(const sbp_recipe *recipe, double value) {

@@ -19,7 +19,7 @@
 #ifndef SBP_IR_IO_WEIGHTS_RECIPE_H
 #define SBP_IR_IO_WEIGHTS_RECIPE_H
 
-#include "ir/types.h"
+#include "ir/format.h"
 
 typedef enum sbp_recipe_op {
     SBP_RECIPE_SLICE,
@@ -76,6 +76,10 @@ int64_t sbp_recipe_source_index(const sbp_recipe_map *map, int64_t index);
 bool sbp_recipe_is_one_run(const sbp_recipe_map *map);
 /* One beyond the last source index that is used; the first is source_base. */
 int64_t sbp_recipe_source_end(const sbp_recipe_map *map);
+
+/* The recipe of blocks of so many neighbours in the last axis, each one element, which does to blocks what
+ * this does to elements; false where it does not keep blocks whole, or changes values. */
+bool sbp_recipe_of_blocks(const sbp_recipe *recipe, int64_t block, sbp_recipe *out);
 
 /* What add and cast do to a value on load, and back. */
 double sbp_recipe_load_value(const sbp_recipe *recipe, double value);

@@ -62,6 +62,8 @@ static void print_tensor(sbp_text *out, const sbp_tensor_entry *tensor) {
                  tensor->decay ? "true" : "false");
     if (tensor->fresh)
         sbp_text_add(out, ", \"fresh\": true");
+    if (tensor->format)
+        sbp_text_add(out, ", \"format\": \"%s\"", sbp_format_of(tensor->format)->name);
     if (tensor->init == SBP_INIT_NORMAL) {
         sbp_text_add(out, ", \"init\": {\"normal\": ");
         sbp_text_add_double(out, tensor->deviation);
@@ -198,6 +200,15 @@ static sbp_status read_init(reader *r, const sbp_json *node, sbp_tensor_entry *o
     return SBP_OK;
 }
 
+static sbp_status read_format(reader *r, const sbp_json *node, sbp_tensor_entry *out) {
+    const char *name = NULL;
+    SBP_TRY(sbp_json_get_string(r->diag, node, "format", SBP_JSON_OPTIONAL, &name));
+    if (name && (!sbp_format_from_name(name, &out->format) || out->trainable))
+        return sbp_json_fail(r->diag, sbp_json_member(node, "format"), "'%.40s' is no format of a %s tensor",
+                             name, out->trainable ? "trained" : "frozen");
+    return SBP_OK;
+}
+
 static sbp_status read_tensor(reader *r, const sbp_json *node, sbp_tensor_entry *out) {
     SBP_TRY(sbp_json_as_object(r->diag, node, &node));
     SBP_TRY(sbp_json_get_string(r->diag, node, "buffer", SBP_JSON_REQUIRED, &out->buffer));
@@ -206,6 +217,7 @@ static sbp_status read_tensor(reader *r, const sbp_json *node, sbp_tensor_entry 
     SBP_TRY(sbp_json_get_bool(r->diag, node, "fresh", SBP_JSON_OPTIONAL, &out->fresh));
     SBP_TRY(sbp_json_get_i64(r->diag, node, "pad_row", SBP_JSON_OPTIONAL, &out->pad_row));
     SBP_TRY(read_init(r, node, out));
+    SBP_TRY(read_format(r, node, out));
     const sbp_json *recipes = NULL, *aliases = NULL;
     SBP_TRY(sbp_json_get_array(r->diag, node, "recipes", SBP_JSON_REQUIRED, &recipes));
     for (int64_t k = 0; k < recipes->count; k++) {

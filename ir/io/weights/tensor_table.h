@@ -16,7 +16,8 @@
  * steps: {"slice": [axis, start, length]}, {"transpose": true}, {"deinterleave": heads}, {"add": c},
  * {"cast": "bf16"}; init: "zeros", "ones" or {"normal": deviation}; "pad_row": row that begins as zeros all
  * the same. "fresh": true: where the file has no
- * such tensor it is initialised by its rule (adapters, value heads), else that is an error.
+ * such tensor it is initialised by its rule (adapters, value heads), else that is an error. "format": "q8_0",
+ * in which blocks one that is frozen is kept.
  */
 #ifndef SBP_IR_IO_WEIGHTS_TENSOR_TABLE_H
 #define SBP_IR_IO_WEIGHTS_TENSOR_TABLE_H
@@ -27,8 +28,9 @@
 typedef struct sbp_tensor_entry {
     const char *buffer;
     bool trainable;
-    bool decay; /* takes part in weight decay */
-    bool fresh; /* may be missing in the file */
+    bool decay;        /* takes part in weight decay */
+    bool fresh;        /* may be missing in the file */
+    sbp_format format; /* in which it is kept: the buffers are "<buffer>.<part>" */
     sbp_init init;
     double deviation; /* SBP_INIT_NORMAL */
     int64_t pad_row;  /* row of the source that begins as zeros (the padding token), -1: none */
