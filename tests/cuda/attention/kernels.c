@@ -69,10 +69,16 @@ char *kernel_text(const sbp_gpu_key *key, sbp_cuda_arch arch) {
 bool kernel_compile(const char *text, const sbp_gpu_key *key, sbp_cuda_arch arch, sbp_cuda_object *out,
                     sbp_cuda_resources *resources, const char **message) {
     sbp_cuda_source source = {.key = *key, .arch = arch, .text = text, .bytes = strlen(text)};
+    uint64_t identity = sbp_cuda_nvrtc_identity(nvrtc, &source);
+    sbp_cuda_cache cache;
+    sbp_cuda_cache_open(&cache);
     sbp_diag_clear(diag);
     *out = (sbp_cuda_object){0};
-    bool right = sbp_cuda_nvrtc_compile(nvrtc, diag, &source, out) == SBP_OK &&
+    bool known = sbp_cuda_cache_get(&cache, identity, &source, out);
+    bool right = (known || sbp_cuda_nvrtc_compile(nvrtc, diag, &source, out) == SBP_OK) &&
                  sbp_cuda_resources_read(diag, &source, sbp_cuda_object_log(out), resources) == SBP_OK;
+    if (right && !known)
+        sbp_cuda_cache_put(&cache, identity, &source, out);
     *message = sbp_diag_text(diag, SBP_NOTE);
     return right;
 }
