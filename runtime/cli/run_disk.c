@@ -25,6 +25,18 @@ static int64_t role_bytes(const sbp_program *p, sbp_role role) {
     return sum;
 }
 
+/* Of what is kept in blocks: bytes as it is kept, and as the numbers that the model at the end has. */
+static void base_bytes(const sbp_plan *plan, const sbp_plan_info *info, int64_t *kept, int64_t *written) {
+    *kept = *written = 0;
+    for (int32_t t = 0; t < plan->tensors->count; t++) {
+        const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
+        if (!tensor->format)
+            continue;
+        *kept += sbp_format_size(tensor->format, tensor->map.elems);
+        *written += tensor->map.elems * sbp_dtype_bytes(sbp_output_dtype(info));
+    }
+}
+
 /* Checkpoints that the run will write and that will lie beside each other, beyond those that lie there: one
  * more than are kept, as the oldest goes when the newest is complete. */
 static int64_t checkpoints_to_come(const sbp_run *run) {
@@ -44,11 +56,14 @@ sbp_status sbp_run_check_space(const sbp_run *run) {
     if (!run->out || !run->train || statvfs(run->out, &fs) != 0)
         return SBP_OK;
     const sbp_program *p = run->plan->program;
-    int64_t model = role_bytes(p, SBP_ROLE_PARAM),
-            states = role_bytes(p, SBP_ROLE_STATE) + role_bytes(p, SBP_ROLE_MASTER), need;
+    int64_t kept, written;
+    base_bytes(run->plan, &run->info, &kept, &written);
+    int64_t model = role_bytes(p, SBP_ROLE_PARAM) - kept, /* what checkpoints have of it */
+        states = role_bytes(p, SBP_ROLE_STATE) + role_bytes(p, SBP_ROLE_MASTER), need;
     int64_t count = checkpoints_to_come(run), free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
     char a[32], b[32];
-    if (!sbp_mul_i64(count, model + states, &need) || !sbp_add_i64(need, model, &need))
+    if (!sbp_mul_i64(count, model + states, &need) || !sbp_add_i64(need, model, &need) ||
+        !sbp_add_i64(need, written, &need))
         need = INT64_MAX;
     if (need <= free_bytes)
         return SBP_OK;

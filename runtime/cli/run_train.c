@@ -345,19 +345,24 @@ static sbp_status prepare_trainer(sbp_run *run) {
     return sbp_trainer_reset(t, run->diag);
 }
 
+static sbp_status load_first(sbp_run *run) {
+    SBP_TRY(sbp_run_load_weights(run));
+    return sbp_params_hash_base(run->executor, run->plan, &run->state.base, run->diag);
+}
+
 /* Weights from a checkpoint or from the beginning. *resumed: the checkpoint, NULL: none. */
 static sbp_status begin(sbp_run *run, const char **resumed) {
     *resumed = NULL;
     if (!run->out || !sbp_options_on(run->options, "resume"))
-        return sbp_run_load_weights(run);
+        return load_first(run);
     const char *found = sbp_checkpoint_find(run->arena, &run->dir);
     if (!found) {
         sbp_note(run->diag, "there is no checkpoint in '%s': the run begins", run->out);
-        return sbp_run_load_weights(run);
+        return load_first(run);
     }
     *resumed = found;
     if (sbp_params_keep_base(run->plan)) /* which checkpoints do not have */
-        SBP_TRY(sbp_run_load_weights(run));
+        SBP_TRY(load_first(run));
     uint64_t products = run->state.products;
     SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
     if (run->state.products != products)

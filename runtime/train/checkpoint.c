@@ -341,6 +341,8 @@ static sbp_status save_state(const checkpoint_job *job) {
         sbp_text_add(&out, ",\n  \"products\": \"%016llx\"", (unsigned long long)s->products);
     if (s->reference)
         sbp_text_add(&out, ",\n  \"reference\": \"%016llx\"", (unsigned long long)s->reference);
+    if (s->base)
+        sbp_text_add(&out, ",\n  \"base\": \"%016llx\"", (unsigned long long)s->base);
     sbp_text_add(&out, "\n}\n");
     return sbp_file_write(job->diag, sbp_file_join(job->arena, job->path, "trainer_state.json"), out.data,
                           out.length);
@@ -356,7 +358,7 @@ static sbp_status must_equal(const checkpoint_job *job, const char *what, int64_
 static sbp_status load_state(const checkpoint_job *job) {
     const sbp_json *root;
     sbp_run_state *s = job->state, saved = {0};
-    const char *hash = "", *products = "", *reference = "";
+    const char *hash = "", *products = "", *reference = "", *base = "";
     char expected[20];
     const struct {
         const char *name;
@@ -390,6 +392,13 @@ static sbp_status load_state(const checkpoint_job *job) {
                         expected);
     SBP_TRY(sbp_json_get_string(job->diag, root, "products", SBP_JSON_OPTIONAL, &products));
     SBP_TRY(sbp_json_get_string(job->diag, root, "reference", SBP_JSON_OPTIONAL, &reference));
+    SBP_TRY(sbp_json_get_string(job->diag, root, "base", SBP_JSON_OPTIONAL, &base));
+    saved.base = strtoull(base, NULL, 16);
+    if (saved.base != s->base)
+        return sbp_fail(job->diag, SBP_INPUT,
+                        "%s: the run that is to go on had other frozen weights (hash %016llx, now %016llx): "
+                        "the file that they come from has changed",
+                        job->path, (unsigned long long)saved.base, (unsigned long long)s->base);
     saved.products = strtoull(products, NULL, 16);
     saved.reference = strtoull(reference, NULL, 16);
     SBP_TRY(must_equal(job, "--seed", saved.seed, s->seed));

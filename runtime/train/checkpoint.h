@@ -26,6 +26,8 @@ typedef struct sbp_run_state {
     int64_t evaluated; /* steps done at the last evaluation, -1: none yet */
     /* must be the same on resume */
     uint64_t data_hash;
+    uint64_t
+        base; /* of what is frozen in blocks (sbp_params_hash_base), which checkpoints do not have; 0: none */
     int64_t seed, batch_rows, batch_tokens;
     bool shuffle;
     /* of products.txt beside the checkpoints, by which the device computed products; 0: it chose by itself */

@@ -279,8 +279,9 @@ static void test_resume(void **state) {
     static const char *const bases[] = {"--base-dtype nf4 " MATRICES,
                                         "--base-dtype q8_0 --offload host " MATRICES};
     put_texts(f);
+    cli_ok(f, "cp -r $S $D/s");
     for (int i = 0; i < SBP_COUNT(bases); i++) {
-        cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/a $D/b; $C compile $S -o $D/p --seq-len 96 %s",
+        cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/a $D/b; $C compile $D/s -o $D/p --seq-len 96 %s",
                                    bases[i]));
         cli_ok(f, "$R $D/p --data $D/t.jsonl --batch-size 2 --lr 1e-3 --steps 4 --save-every 2 --out $D/a");
         cli_ok(f, "$R $D/p --data $D/t.jsonl --batch-size 2 --lr 1e-3 --steps 4 --save-every 2 --out $D/b && "
@@ -288,6 +289,11 @@ static void test_resume(void **state) {
         cli_same(f, "a/model.safetensors", "b/model.safetensors");
         cli_same(f, "a/checkpoint-4/model.safetensors", "b/checkpoint-4/model.safetensors");
         cli_same(f, "a/checkpoint-4/optimizer.safetensors", "b/checkpoint-4/optimizer.safetensors");
+        /* on another base it does not go on */
+        cli_ok(f, "rm -rf $D/b/checkpoint-4 $D/b/model.safetensors && cp $D/s/model.safetensors $D/kept && "
+                  "dd if=$D/kept of=$D/s/model.safetensors bs=4096 skip=60 seek=100 count=40 conv=notrunc");
+        cli_fails(f, 1, "had other frozen weights", "$R $D/p --out $D/b --resume");
+        cli_ok(f, "cp $D/kept $D/s/model.safetensors && $R $D/p --out $D/b --resume");
         sbp_weights *w;
         assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "a/checkpoint-4/model.safetensors"), &w));
         assert_null(sbp_weights_find(w, "model.layers.0.self_attn.q_proj.weight"));

@@ -24,7 +24,7 @@ static void place(sbp_program *p) {
         if (part->part_of == 0)
             continue;
         const sbp_buffer *bucket = &p->buffers[part->part_of - 1];
-        part->offset = bucket->offset + part->place * sbp_dtype_bytes(part->dtype);
+        part->offset = bucket->offset + part->place * sbp_dtype_bytes(bucket->dtype);
         part->stride = bucket->stride;
     }
 }
