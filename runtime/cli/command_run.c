@@ -14,6 +14,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/run.h"
 #include "runtime/run/devices.h"
+#include "runtime/train/shadow.h"
 
 static const char usage[] =
     "usage: sbprun PLAN --data FILE.jsonl [options]        train by a plan that sbpc compiled\n"
@@ -370,6 +371,9 @@ static sbp_status run_body(void *user) {
     sbp_sampler_close(&run->sampler);
     if (run->data)
         SBP_TRY(sbp_run_plan_steps(run));
+    if (dry && run->stream.steps)
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "--dry-run: rows that come step by step are not known before they come");
     if (dry) {
         SBP_TRY(sbp_run_print_dry(run));
         return sbp_run_check_start(run);
@@ -388,6 +392,10 @@ static void close_run(sbp_run *run) {
     sbp_profile_destroy(run->profile);
     sbp_sampler_close(&run->sampler);
     sbp_dataset_destroy(run->data);
+    sbp_run_close_stream(run);
+    sbp_kept_release(&run->state);
+    sbp_shadow_destroy(run->shadow);
+    sbp_rundir_close(&run->published.dir);
     for (int32_t i = 0; i < run->eval_count; i++)
         sbp_dataset_destroy(run->evals[i]);
     if (run->temporary_plan)
@@ -402,6 +410,7 @@ sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) {
                    .argc = argc,
                    .argv = argv,
                    .dir = {.fd = -1, .lock = -1},
+                   .published = {.dir = {.fd = -1, .lock = -1}},
                    .eval_loss = NAN};
     if (!run.arena)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");

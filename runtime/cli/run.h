@@ -14,6 +14,9 @@
 #include "runtime/train/metrics.h"
 #include "runtime/train/rundir.h"
 
+/* Of a stream: enough never to be reached, and for sums. */
+#define SBP_STEPS_UNKNOWN (INT64_C(1) << 60)
+
 typedef struct sbp_run {
     sbp_arena *arena;
     sbp_diag *diag;
@@ -37,7 +40,20 @@ typedef struct sbp_run {
     int32_t eval_count;
     bool train; /* wanted */
     sbp_sampler sampler;
-    int64_t steps_per_epoch, total_steps;
+    int64_t steps_per_epoch;
+    int64_t total_steps;             /* SBP_STEPS_UNKNOWN: as many as come */
+    sbp_row_stream stream;           /* .steps: rows come step by step, and data are those of the latest */
+    struct sbp_load_job *stream_job; /* how they are read; NULL: they are not */
+    bool stream_is_fresh;            /* data were not used yet */
+    int64_t *stream_rows;            /* [data->row_count] */
+    const int64_t *rows;             /* [row_count] of the batch at hand; NULL: the next step takes another */
+    int64_t row_count;
+    int64_t inner_epochs;      /* steps that take the same batch, one after the other */
+    struct sbp_shadow *shadow; /* weights of a reference beside those that are trained; NULL: no need */
+    struct {
+        sbp_rundir dir;         /* fd -1: nothing is published */
+        int64_t latest, before; /* steps, 0: none */
+    } published;
     sbp_lr lr;
     sbp_executor *executor;
     sbp_profile *profile; /* SBP_PROFILE; NULL: not wanted */
@@ -57,6 +73,10 @@ typedef struct sbp_run {
 sbp_status sbp_run_load_data(sbp_run *run) SBP_CHECKED;
 /* --data of a model, before it is compiled: into run->data. */
 sbp_status sbp_run_load_raw(sbp_run *run) SBP_CHECKED;
+/* Of a stream, the rows of its next step: run->data, NULL when it has ended. */
+sbp_status sbp_run_load_step(sbp_run *run) SBP_CHECKED;
+/* What ends with the run. */
+void sbp_run_close_stream(sbp_run *run);
 /* Sampler, steps, learning rates; checks that every step fits. */
 sbp_status sbp_run_plan_steps(sbp_run *run) SBP_CHECKED;
 
@@ -94,8 +114,25 @@ sbp_status sbp_run_read_reference(sbp_run *run) SBP_CHECKED;
  * was kept, else by scoring with the initial weights, which are on the device unless the run goes on from a
  * checkpoint. */
 sbp_status sbp_run_reference(sbp_run *run, const char *resumed) SBP_CHECKED;
-/* By the weights that are on the device. */
-sbp_status sbp_run_score_reference(sbp_run *run, sbp_dataset *data, bool quiet) SBP_CHECKED;
+/* Likewise of rows that have just come, by the initial weights that are kept beside the trained ones. */
+sbp_status sbp_run_step_reference(sbp_run *run) SBP_CHECKED;
+
+/* ---- run_batch.c -------------------------------------------------------------------------------------- */
+
+/* --inner-epochs */
+sbp_status sbp_run_plan_inner(sbp_run *run) SBP_CHECKED;
+/* run->rows of the next step, with what the plan reads of older weights; *end: there are none. */
+sbp_status sbp_run_next_rows(sbp_run *run, bool *end) SBP_CHECKED;
+/* Counts a step that was taken. */
+void sbp_run_end_step(sbp_run *run);
+/* Puts what was computed of the batch at hand into run->state, for a checkpoint. */
+sbp_status sbp_run_keep_batch(sbp_run *run) SBP_CHECKED;
+
+/* ---- run_publish.c ------------------------------------------------------------------------------------ */
+
+/* --publish DIR; nothing without it. */
+sbp_status sbp_run_open_publish(sbp_run *run) SBP_CHECKED;
+sbp_status sbp_run_publish(sbp_run *run) SBP_CHECKED;
 
 /* ---- run_report.c ------------------------------------------------------------------------------------ */
 

@@ -2,16 +2,18 @@
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ir/machine.h"
+#include "runtime/cli/interrupt.h"
 #include "runtime/cli/run.h"
 
 /* The text of tokenizers and the trees that they are parsed from are freed before the arenas of the program
  * are touched, so that they do not count in the peak. */
-typedef struct load_job {
+typedef struct sbp_load_job {
     sbp_run *run;
     sbp_arena *arena;
     const sbp_tokenizer *tokenizer;
@@ -93,6 +95,37 @@ static sbp_dataset_options options_of(load_job *job) {
                                  .overlong = overlong(run->options)};
 }
 
+/* Standard input may hold steps; whether it does is known after the first. */
+static sbp_status open_stream(sbp_run *run, sbp_dataset_options *options) {
+    SBP_TRY(sbp_source_open(run->diag, "-", &run->stream.source));
+    options->stream = &run->stream;
+    return SBP_OK;
+}
+
+/* After a first reading. */
+static sbp_status check_stream(sbp_run *run) {
+    static const char *const meaningless[] = {"batch-size", "batch-tokens", "epochs"};
+    if (run->stream.source && !run->stream.steps) { /* rows as of a file, and all of them */
+        sbp_source_close(run->stream.source);
+        run->stream.source = NULL;
+    }
+    if (!run->stream.steps)
+        return SBP_OK;
+    if (!run->plan)
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "rows that come step by step cannot be measured before: give --seq-len N, the most tokens of a "
+            "micro-batch");
+    if (packed(run->options))
+        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd is for rows of files");
+    for (int i = 0; i < SBP_COUNT(meaningless); i++)
+        if (sbp_options_chosen(run->options, meaningless[i]))
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "--%s has no meaning where lines of the data end the steps (%s)", meaningless[i],
+                            run->stream.where);
+    return SBP_OK;
+}
+
 /* Files [first, first + count) of a list option as one dataset. */
 static sbp_status load_files(load_job *job, const char *option, int32_t first, int32_t count,
                              sbp_dataset **out) {
@@ -112,11 +145,14 @@ static sbp_status load_files(load_job *job, const char *option, int32_t first, i
     SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
     if (packed(run->options) && run->plan && sbp_pack_keeps_rows(run->plan->program))
         return sbp_fail(run->diag, SBP_USAGE, together);
+    if (o.file_count == 1 && strcmp(files[0], "-") == 0 && !run->stream.source)
+        SBP_TRY(open_stream(run, &o));
     sbp_status status = sbp_dataset_load(run->diag, &o, out);
     if (job->line_is_open)
         fputc('\n', stderr);
     job->line_is_open = false;
     SBP_TRY(status);
+    SBP_TRY(check_stream(run));
     if (run->plan)
         SBP_TRY(sbp_pack_check_data(run->plan->program, run->diag, *out));
     if (packed(run->options) && (*out)->grouped)
@@ -202,6 +238,9 @@ static sbp_status load_body(void *user) {
     SBP_TRY(find_template(job, known_model(run->info.tokenizer)));
     int32_t files = sbp_options_list_count(run->options, "data");
     if (run->data && (!run->data->texts || sbp_pack_rows_wanted(run->plan->program) != SBP_ROWS_TEXTS)) {
+        if (files == 1 && strcmp(sbp_options_list_at(run->options, "data", 0), "-") == 0)
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "standard input was read for its lengths, and is gone: give --seq-len N");
         sbp_dataset_destroy(run->data); /* what else it has to have was not known */
         run->data = NULL;
     }
@@ -215,14 +254,45 @@ static sbp_status load_body(void *user) {
     return SBP_OK;
 }
 
+/* What reads a stream stays. */
 static sbp_status with_arena(sbp_run *run, sbp_status (*body)(void *user)) {
-    load_job job = {.run = run, .arena = sbp_arena_create()};
-    if (!job.arena)
+    load_job *job = SBP_NEW(run->arena, load_job);
+    *job = (load_job){.run = run, .arena = sbp_arena_create()};
+    if (!job->arena)
         return sbp_fail(run->diag, SBP_MACHINE, "out of memory");
-    sbp_status status = sbp_guard(job.arena, run->diag, body, &job);
-    sbp_arena_destroy(job.arena);
+    sbp_status status = sbp_guard(job->arena, run->diag, body, job);
+    if (status == SBP_OK && run->stream.steps) {
+        run->stream_job = job;
+        run->stream_is_fresh = true;
+        sbp_source_set_interrupt(run->stream.source, sbp_interrupted);
+        return SBP_OK;
+    }
+    sbp_arena_destroy(job->arena);
     malloc_trim(0);
     return status;
+}
+
+static sbp_status load_step_body(void *user) {
+    load_job *job = user;
+    sbp_run *run = job->run;
+    sbp_dataset_options o = options_of(job);
+    o.stream = &run->stream;
+    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
+    SBP_TRY(sbp_dataset_load(run->diag, &o, &run->data));
+    return run->data ? sbp_pack_check_data(run->plan->program, run->diag, run->data) : SBP_OK;
+}
+
+sbp_status sbp_run_load_step(sbp_run *run) {
+    sbp_dataset_destroy(run->data);
+    run->data = NULL;
+    return sbp_guard(run->stream_job->arena, run->diag, load_step_body, run->stream_job);
+}
+
+void sbp_run_close_stream(sbp_run *run) {
+    sbp_source_close(run->stream.source);
+    free(run->stream_rows);
+    if (run->stream_job)
+        sbp_arena_destroy(run->stream_job->arena);
 }
 
 sbp_status sbp_run_load_data(sbp_run *run) {
@@ -345,8 +415,33 @@ static sbp_status check_steps(sbp_run *run) {
     return status;
 }
 
+/* How many steps will come is not known, unless --steps says so. */
+static sbp_status plan_stream(sbp_run *run) {
+    const sbp_options *o = run->options;
+    const char *schedule = sbp_options_text(o, "schedule");
+    double warmup = sbp_options_double(o, "warmup");
+    bool constant = strncmp(schedule, "constant", strlen("constant")) == 0 && !(warmup > 0 && warmup < 1);
+    run->state = (sbp_run_state){.evaluated = -1, .seed = sbp_options_int(o, "seed")};
+    run->total_steps = sbp_options_int(o, "steps");
+    if (run->total_steps < 0 && !constant)
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "a stream of steps whose number is not known has no schedule '%s'%s: give --schedule constant, "
+            "or --steps N",
+            schedule, warmup > 0 && warmup < 1 ? " with warmup for a share of them" : "");
+    if (run->total_steps < 0)
+        run->total_steps = SBP_STEPS_UNKNOWN;
+    SBP_TRY(check_schedule_options(run));
+    sbp_lr_options lr = lr_options(o);
+    return sbp_lr_init(&run->lr, run->diag, &lr, run->total_steps);
+}
+
 sbp_status sbp_run_plan_steps(sbp_run *run) {
     const sbp_options *o = run->options;
+    if (run->plan)
+        SBP_TRY(sbp_run_plan_inner(run));
+    if (run->stream.steps)
+        return plan_stream(run);
     int64_t tokens = sbp_options_int(o, "batch-tokens");
     if (tokens > 0 && sbp_options_chosen(o, "batch-size"))
         return sbp_fail(run->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
@@ -361,7 +456,8 @@ sbp_status sbp_run_plan_steps(sbp_run *run) {
     run->steps_per_epoch = sbp_sampler_epoch_steps(&run->sampler, 0);
     run->total_steps = sbp_options_int(o, "steps");
     if (run->total_steps < 0)
-        run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, "epochs"));
+        run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, "epochs")) *
+                           (run->plan ? run->inner_epochs : 1);
     else if (sbp_options_chosen(o, "epochs"))
         sbp_note(run->diag, "--steps wins over --epochs");
     sbp_sampler_seek(&run->sampler, 0, 0);

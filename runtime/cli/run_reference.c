@@ -7,6 +7,7 @@
 #include "ir/machine.h"
 #include "runtime/cli/run.h"
 #include "runtime/train/scored.h"
+#include "runtime/train/shadow.h"
 
 /* ---- what is wanted --------------------------------------------------------------------------------- */
 
@@ -33,8 +34,8 @@ sbp_status sbp_run_read_reference(sbp_run *run) {
     const char *path = sbp_options_text(run->options, "ref");
     if (!path)
         return SBP_OK;
-    if (!run->data)
-        return sbp_fail(run->diag, SBP_USAGE, "--ref needs --data, of whose rows it is");
+    if (!run->data || run->stream.steps)
+        return sbp_fail(run->diag, SBP_USAGE, "--ref is of the rows of files: give these with --data");
     if (!sbp_reference_is_lacking(run->plan->program, run->data, true))
         return sbp_fail(run->diag, SBP_USAGE, "--ref: %s",
                         sbp_reference_is_read(run->plan->program)
@@ -81,7 +82,7 @@ static void set_adapter(const sbp_run *run, double value) {
     sbp_executor_set_scalar(run->executor, "adapter", value);
 }
 
-sbp_status sbp_run_score_reference(sbp_run *run, sbp_dataset *data, bool quiet) {
+static sbp_status score_reference(sbp_run *run, sbp_dataset *data, bool quiet) {
     progress p = {.started = sbp_seconds(), .terminal = isatty(STDERR_FILENO)};
     p.shown = p.started;
     set_adapter(run, adapter_of_reference(run));
@@ -131,6 +132,32 @@ static sbp_status begin_again(sbp_run *run, uint64_t weights) {
         run->out, (unsigned long long)weights, (unsigned long long)now);
 }
 
+sbp_status sbp_run_step_reference(sbp_run *run) {
+    if (!is_lacking(run, run->data))
+        return SBP_OK;
+    if (!run->shadow)
+        return sbp_fail(
+            run->diag, SBP_INPUT,
+            "data row 1 (from 1): log-probabilities of the reference ('ref_per_token_logps') are missing, "
+            "which the first step of the stream had");
+    SBP_TRY(sbp_shadow_exchange(run->shadow, run->diag));
+    sbp_status status = score_reference(run, run->data, true);
+    sbp_status back = sbp_shadow_exchange(run->shadow, run->diag);
+    return status != SBP_OK && status != SBP_INTERRUPTED ? status : back != SBP_OK ? back : status;
+}
+
+/* Rows to come will be scored as they come. */
+static sbp_status keep_weights(sbp_run *run) {
+    char size[32];
+    SBP_TRY(sbp_shadow_create(run->executor, run->plan, run->diag, &run->shadow));
+    sbp_note(run->diag,
+             "the initial weights, as reference for rows to come, stay in host memory beside the trained "
+             "ones: %s (rows "
+             "with 'ref_per_token_logps' need none)",
+             sbp_format_bytes(size, sizeof size, (double)sbp_shadow_bytes(run->shadow)));
+    return SBP_OK;
+}
+
 sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
     sbp_reference_key key = {.weights = resumed ? run->state.reference : 0, .settings = hash_settings(run)};
     bool known = false, initial = !resumed, again = false;
@@ -138,14 +165,14 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
          i < run->eval_count; i++) {
         sbp_dataset *data = set_at(run, i);
         const char *path = path_of(run, i);
-        bool found = false;
+        bool found = false, stream = i < 0 && run->stream.steps;
         if (!is_lacking(run, data))
             continue;
         if (initial && !known)
             SBP_TRY(sbp_reference_hash_weights(run->executor, run->plan, run->diag, &key.weights));
         known = true;
         key.data = data->hash;
-        if (path)
+        if (path && !stream)
             SBP_TRY(sbp_reference_load(run->diag, run->plan->program, data, path, &key, &found));
         if (found) {
             sbp_note(run->diag, "log-probabilities of the reference are in '%s'", path);
@@ -155,8 +182,8 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
             SBP_TRY(begin_again(run, key.weights));
         again |= !initial;
         initial = true;
-        SBP_TRY(sbp_run_score_reference(run, data, false));
-        if (path)
+        SBP_TRY(stream ? keep_weights(run) : score_reference(run, data, false));
+        if (path && !stream)
             SBP_TRY(sbp_reference_save(run->diag, data, path, &key));
     }
     if (known)
@@ -164,5 +191,8 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
     if (!again)
         return SBP_OK;
     sbp_run_state copy = run->state;
-    return sbp_checkpoint_load(run->diag, run->executor, run->plan, resumed, &copy);
+    copy.kept_count = 0;
+    sbp_status status = sbp_checkpoint_load(run->diag, run->executor, run->plan, resumed, &copy);
+    sbp_kept_release(&copy);
+    return status;
 }

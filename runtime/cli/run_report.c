@@ -240,7 +240,8 @@ sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
     add_string(&out, resumed);
     sbp_text_add(&out, ",\n  \"options\": {");
     sbp_options_print_json(&out, run->options, SBP_PHASE_RUN);
-    sbp_text_add(&out, "},\n  \"steps\": %lld,\n  \"warmup_steps\": %lld", (long long)run->total_steps,
+    sbp_text_add(&out, "},\n  \"steps\": %lld,\n  \"warmup_steps\": %lld",
+                 (long long)(run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0),
                  (long long)run->lr.warmup);
     if (run->data) {
         sbp_text_add(&out, ",\n  \"steps_per_epoch\": %lld,\n  \"data\": ", (long long)run->steps_per_epoch);

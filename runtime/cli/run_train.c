@@ -1,5 +1,6 @@
 /* run_train.c: the part of a run that needs the device: weights, evaluations, training, results. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,22 +138,25 @@ static sbp_status score(sbp_run *run, const char *path) {
 
 static sbp_status save_checkpoint(sbp_run *run) {
     int64_t keep = sbp_options_int(run->options, "keep");
+    SBP_TRY(sbp_run_keep_batch(run));
     return sbp_checkpoint_save(run->diag, run->executor, run->plan, &run->info, &run->dir, &run->state,
                                keep > 0 ? keep : 0);
 }
 
-static sbp_status one_step(sbp_run *run) {
+/* *end: there are no more rows. */
+static sbp_status one_step(sbp_run *run, bool *end) {
     sbp_step_report report = {.step = run->state.step + 1};
     report.learning_rate = sbp_lr_at(&run->lr, run->state.step);
-    int64_t count;
-    const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+    SBP_TRY(sbp_run_next_rows(run, end));
+    if (*end)
+        return SBP_OK;
     double start = sbp_seconds();
-    sbp_status status =
-        sbp_trainer_step(&run->trainer, run->diag, run->data, rows, count, report.step, report.learning_rate);
+    sbp_status status = sbp_trainer_step(&run->trainer, run->diag, run->data, run->rows, run->row_count,
+                                         report.step, report.learning_rate);
     if (status == SBP_NOT_FINITE)
         sbp_fail(run->diag, status, "step %lld, with data from row %lld on: training ends%s",
                  (long long)report.step,
-                 (long long)run->data->docs[sbp_dataset_doc_at(run->data, run->data->rows[rows[0]])].row,
+                 (long long)run->data->docs[sbp_dataset_doc_at(run->data, run->data->rows[run->rows[0]])].row,
                  run->out && sbp_rundir_newest(&run->dir, INT64_MAX) >= 0 ? "; the last checkpoint stays"
                                                                           : "");
     SBP_TRY(status);
@@ -160,8 +164,7 @@ static sbp_status one_step(sbp_run *run) {
     run->seconds += report.seconds;
     report.tokens = run->trainer.packer.rows;
     run->state.step = report.step;
-    run->state.epoch = run->sampler.epoch;
-    run->state.at = run->sampler.at;
+    sbp_run_end_step(run);
     report.num_tokens = run->state.num_tokens += report.tokens;
     report.epoch = epoch_of(run);
     report.memory_peak_bytes = sbp_run_peak_measured(run);
@@ -189,23 +192,34 @@ static sbp_status train(sbp_run *run) {
     int64_t save_every = sbp_options_int(run->options, "save-every");
     int64_t saved = run->state.step;
     sbp_status status = SBP_OK;
-    while (status == SBP_OK && run->state.step < run->total_steps && !sbp_interrupted()) {
-        status = one_step(run);
-        bool last = run->state.step == run->total_steps;
-        if (status == SBP_OK && is_evaluated(run))
+    bool end = false;
+    while (status == SBP_OK && !end && run->state.step < run->total_steps && !sbp_interrupted()) {
+        status = one_step(run, &end);
+        bool last = end || run->state.step == run->total_steps;
+        if (status == SBP_OK && !end && is_evaluated(run))
             status = evaluate(run);
-        if (status == SBP_OK && run->out && save_every > 0 && (last || run->state.step % save_every == 0)) {
+        if (status == SBP_OK && run->out && save_every > 0 && saved < run->state.step &&
+            (last || run->state.step % save_every == 0)) {
             status = save_checkpoint(run);
             saved = run->state.step;
         }
+        if (status == SBP_OK && !end && run->state.inner == 0)
+            status = sbp_run_publish(run);
     }
+    if (end && run->total_steps < SBP_STEPS_UNKNOWN)
+        sbp_warn(run->diag, "the stream has ended after %lld of %lld steps", (long long)run->state.step,
+                 (long long)run->total_steps);
+    if (end)
+        run->total_steps = run->state.step;
     if (!sbp_interrupted() || (status != SBP_OK && status != SBP_INTERRUPTED))
         return status;
     sbp_progress_break();
     if (run->out && saved < run->state.step)
         SBP_TRY(save_checkpoint(run));
-    sbp_note(run->diag, "interrupted after %lld of %lld steps%s", (long long)run->state.step,
-             (long long)run->total_steps,
+    char of[40] = "";
+    if (run->total_steps < SBP_STEPS_UNKNOWN)
+        snprintf(of, sizeof of, " of %lld", (long long)run->total_steps);
+    sbp_note(run->diag, "interrupted after %lld%s steps%s", (long long)run->state.step, of,
              run->out && run->state.step > 0 ? "; --resume goes on from there" : "");
     return sbp_interrupt_status();
 }
@@ -373,20 +387,27 @@ static sbp_status begin(sbp_run *run, const char **resumed) {
     run->state.products = products;
     run->resumed_after = run->state.step;
     sbp_sampler_seek(&run->sampler, run->state.epoch, run->state.at);
+    if (run->state.inner > 0 && run->stream.steps) {
+        sbp_note(
+            run->diag,
+            "%lld of %lld steps were done with a batch of the stream that is gone: going on with the next",
+            (long long)run->state.inner, (long long)run->inner_epochs);
+        run->state.inner = 0;
+    }
     sbp_note(run->diag, "going on after step %lld, from '%s'", (long long)run->state.step, found);
-    if (run->began_steps > 0 && run->began_steps != run->total_steps)
+    if (run->began_steps > 0 && run->began_steps != run->total_steps && run->total_steps < SBP_STEPS_UNKNOWN)
         sbp_note(run->diag, "the run had %lld steps, now %lld: learning rates are those of %lld from here on",
                  (long long)run->began_steps, (long long)run->total_steps, (long long)run->total_steps);
     return SBP_OK;
 }
 
 static sbp_status dump_gradients(sbp_run *run, const char *path) {
-    int64_t count;
-    const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+    bool end;
     if (!sbp_trainer_has_gradients(run->plan->program))
         return sbp_fail(run->diag, SBP_INPUT, "'%s' trains nothing: there are no gradients", run->plan_path);
-    return sbp_trainer_dump_gradients(&run->trainer, run->diag, run->plan, run->data, rows, count, path,
-                                      sbp_output_dtype(&run->info));
+    SBP_TRY(sbp_run_next_rows(run, &end));
+    return sbp_trainer_dump_gradients(&run->trainer, run->diag, run->plan, run->data, run->rows,
+                                      run->row_count, path, sbp_output_dtype(&run->info));
 }
 
 static sbp_status act(sbp_run *run, const char *resumed) {
@@ -394,6 +415,7 @@ static sbp_status act(sbp_run *run, const char *resumed) {
                *scores = sbp_options_text(run->options, "score");
     if (!dump)
         SBP_TRY(sbp_run_begin_out(run, resumed));
+    SBP_TRY(sbp_run_open_publish(run));
     SBP_TRY(say_interrupted(run, sbp_run_reference(run, resumed), "scoring by the reference"));
     if (dump)
         return dump_gradients(run, dump);
@@ -401,7 +423,8 @@ static sbp_status act(sbp_run *run, const char *resumed) {
                            ? sbp_file_join(run->arena, run->out, "metrics.jsonl")
                            : NULL;
     SBP_TRY(sbp_metrics_open(&run->metrics, run->diag, &run->trainer, path, resumed ? run->state.step : -1,
-                             last_evaluation(run), run->total_steps));
+                             last_evaluation(run),
+                             run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0));
     run->metrics.loss_sum = run->state.loss_sum;
     run->metrics.loss_count = run->state.loss_count;
     if (run->train)

@@ -35,9 +35,18 @@ typedef enum sbp_rows_wanted {
     SBP_ROWS_ANY     /* it is not known yet: any, without numbers */
 } sbp_rows_wanted;
 
+/* Rows that come step by step: {"end_of_step": true} on a line of its own ends one. */
+typedef struct sbp_row_stream {
+    sbp_source *source;
+    bool steps;      /* such a line was read */
+    bool ended;      /* so has the stream */
+    char where[100]; /* of the line that ended the latest step, "FILE:LINE" */
+} sbp_row_stream;
+
 typedef struct sbp_dataset_options {
     const char *const *files;
     int32_t file_count;
+    sbp_row_stream *stream;         /* in their place: the rows up to the end of a step; NULL: files */
     sbp_columns columns;            /* names that they have otherwise */
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
     sbp_rows_wanted rows;
@@ -105,7 +114,8 @@ typedef struct sbp_dataset {
 const char *sbp_doc_part(const sbp_doc *doc);
 
 /* Reads, tokenizes and checks all files. Notes say what was left out or cut. SBP_INPUT names file and line of
- * what is wrong; also when there is no row. */
+ * what is wrong; also when there is no row. Of a stream, *out NULL: it has ended, and rows behind the last
+ * step's end are left out with a warning; a stream that ends no step is read as a whole. */
 sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options,
                             sbp_dataset **out) SBP_CHECKED;
 /* Makes rows of several documents that have at most `most` tokens together, as TRL's packing "bfd"

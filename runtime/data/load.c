@@ -4,6 +4,7 @@
 #include "runtime/data/load.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -468,10 +469,41 @@ static sbp_status handle_batch(loader *l, batch *b) {
     return status;
 }
 
-/* Fills a batch; the diag of the reader is told later, behind what comes before in the file. */
-static sbp_status fill_batch(sbp_source *source, sbp_diag *diag, batch *b, bool *end) {
+typedef struct end_job {
+    sbp_arena *arena;
+    const sbp_record *record;
+    bool ends;
+} end_job;
+
+static sbp_status look_for_end(void *user) {
+    end_job *job = user;
+    const sbp_json *root, *end = NULL;
+    if (sbp_record_parse(job->record, job->arena, NULL, &root) == SBP_OK && root->kind == SBP_JSON_OBJECT)
+        end = sbp_json_member(root, "end_of_step");
+    job->ends = end && end->kind == SBP_JSON_BOOL && end->boolean;
+    return SBP_OK;
+}
+
+/* Whether a record is no row but the end of a step. */
+static bool ends_step(batch *b, const sbp_record *record) {
+    end_job job = {.arena = b->arena, .record = record};
+    return record->text && strstr(record->text, "\"end_of_step\"") &&
+           sbp_guard(b->arena, NULL, look_for_end, &job) == SBP_OK && job.ends;
+}
+
+/* Fills a batch; the diag of the reader is told later, behind what comes before in the file. stream: ends
+ * with a step; NULL: a file. */
+static sbp_status fill_batch(sbp_source *source, sbp_row_stream *stream, sbp_diag *diag, batch *b,
+                             bool *end) {
     while (!*end && b->count < BATCH_RECORDS && sbp_arena_bytes(b->arena) < BATCH_BYTES) {
-        SBP_TRY(sbp_source_read(source, b->arena, diag, &b->records[b->count], end));
+        sbp_record *record = &b->records[b->count];
+        SBP_TRY(sbp_source_read(source, b->arena, diag, record, end));
+        if (stream && *end)
+            stream->ended = true;
+        if (stream && !*end && ends_step(b, record)) {
+            snprintf(stream->where, sizeof stream->where, "%s", record->where);
+            stream->steps = *end = true;
+        }
         b->count += !*end;
     }
     return SBP_OK;
@@ -490,7 +522,7 @@ static sbp_status read_source(loader *l, sbp_source *source, sbp_diag *diag, int
         batch *b = create_batch();
         if (!b)
             return out_of_memory(l);
-        read = fill_batch(source, diag, b, &end);
+        read = fill_batch(source, l->options->stream, diag, b, &end);
         tell_progress(l, source, size);
         status = handle_batch(l, b);
     }
@@ -558,6 +590,16 @@ static sbp_status read_file(loader *l, const char *path) {
     return status;
 }
 
+static sbp_status read_stream(loader *l, sbp_source *source) {
+    sbp_diag *diag = sbp_diag_create();
+    if (!diag)
+        return out_of_memory(l);
+    sbp_status status = read_source(l, source, diag, 0);
+    forward_all(l, diag);
+    sbp_diag_destroy(diag);
+    return status;
+}
+
 static sbp_status read_files(loader *l) {
     sbp_status status = SBP_OK;
     const sbp_dataset_options *o = l->options;
@@ -567,7 +609,9 @@ static sbp_status read_files(loader *l) {
     }
     for (int32_t i = 0; i < o->file_count; i++)
         l->bytes += size_of(o->files[i]);
-    for (int32_t i = 0; i < o->file_count && status == SBP_OK; i++)
+    if (o->stream)
+        status = read_stream(l, o->stream->source);
+    for (int32_t i = 0; !o->stream && i < o->file_count && status == SBP_OK; i++)
         status = read_file(l, o->files[i]);
     if (status == SBP_OK)
         status = drain(l);
@@ -591,8 +635,15 @@ static void find_cache(loader *l, sbp_cache **out) {
         sbp_cache_open(l->arena, o, out);
 }
 
+/* Of a stream whose rows come in steps: what is there when it ends is no step. */
+static bool is_behind_last_step(const loader *l) {
+    const sbp_row_stream *stream = l->options->stream;
+    return stream && stream->steps && stream->ended;
+}
+
 static sbp_status load_with(loader *l, sbp_cache *cache) {
     sbp_dataset *data = l->placer.data;
+    const sbp_dataset_options *o = l->options;
     bool found = false;
     int directory = -1;
     char size[32];
@@ -604,6 +655,10 @@ static sbp_status load_with(loader *l, sbp_cache *cache) {
         SBP_TRY(sbp_cache_create(cache, l->diag, &directory));
     sbp_arrays_init(&data->arrays, directory);
     SBP_TRY(read_files(l));
+    if (is_behind_last_step(l))
+        return SBP_OK;
+    if (o->stream && o->stream->steps && data->read_count == 0)
+        return sbp_fail(l->diag, SBP_INPUT, "%s: the end of a step that has no rows", o->stream->where);
     SBP_TRY(sbp_placer_end(&l->placer));
     if (!cache)
         return SBP_OK;
@@ -635,9 +690,12 @@ sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options, 
     l.placer = (sbp_placer){.diag = diag, .options = options, .data = data};
     status = l.arena && data && data->arena ? sbp_guard(l.arena, diag, load_body, &l) : out_of_memory(&l);
     sbp_arena_destroy(l.arena);
-    if (status == SBP_OK)
-        *out = data;
-    else
+    bool behind = status == SBP_OK && is_behind_last_step(&l);
+    if (behind && data->read_count > 0)
+        sbp_warn(diag, "%lld rows behind %s, the end of the last step, are left out: no line ends theirs",
+                 (long long)data->read_count, options->stream->where);
+    *out = status == SBP_OK && !behind ? data : NULL;
+    if (!*out)
         sbp_dataset_destroy(data);
     return status;
 }

@@ -182,7 +182,8 @@ static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
     if (!no_pairs && find_prompt(r, form))
         return SBP_OK;
     if (has(r, "end_of_step"))
-        return sbp_fail(r->diag, SBP_USAGE, "%s: rows that end a step are not built yet", r->where);
+        return sbp_fail(r->diag, SBP_USAGE,
+                        "%s: a line that ends a step: these are for --data - (standard input)", r->where);
     return sbp_fail(
         r->diag, SBP_INPUT,
         "%s: found %s, expected '%s', 'messages', 'prompt' and 'completion', 'chosen' and "

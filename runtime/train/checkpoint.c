@@ -320,6 +320,56 @@ static sbp_status load_extras(checkpoint_job *job) {
     return check_known(job);
 }
 
+/* ---- the batch at hand ------------------------------------------------------------------------------- */
+
+#define BATCH "batch.safetensors"
+
+void sbp_kept_release(sbp_run_state *state) {
+    for (int32_t k = 0; k < state->kept_count; k++)
+        free(state->kept[k].values);
+    state->kept_count = 0;
+}
+
+static sbp_status save_kept(checkpoint_job *job) {
+    const sbp_run_state *s = job->state;
+    sbp_tensor_spec specs[SBP_MOST_KEPT];
+    if (s->inner == 0 || s->kept_count == 0)
+        return SBP_OK;
+    for (int32_t k = 0; k < s->kept_count; k++)
+        specs[k] = (sbp_tensor_spec){s->kept[k].name, SBP_F64, 1, &s->kept[k].count};
+    SBP_TRY(sbp_safetensors_writer_create(job->arena, job->diag, sbp_file_join(job->arena, job->path, BATCH),
+                                          specs, s->kept_count, NULL, 0, 0, &job->writer));
+    for (int32_t k = 0; k < s->kept_count; k++)
+        SBP_TRY(sbp_safetensors_writer_write(job->writer, job->diag, s->kept[k].values,
+                                             s->kept[k].count * (int64_t)sizeof(double)));
+    return sbp_safetensors_writer_commit(job->writer, job->diag);
+}
+
+static sbp_status load_one_kept(const checkpoint_job *job, const sbp_weights *file, const sbp_weight *weight,
+                                sbp_kept *out) {
+    *out = (sbp_kept){.values = sbp_malloc((size_t)(weight->elems + 1) * sizeof(double)),
+                      .count = weight->elems};
+    snprintf(out->name, sizeof out->name, "%s", weight->name);
+    if (!out->values)
+        return sbp_fail(job->diag, SBP_MACHINE, "out of memory for a checkpoint");
+    return sbp_weights_read(file, weight, 0, weight->elems, SBP_F64, out->values, job->diag);
+}
+
+static sbp_status load_kept(checkpoint_job *job) {
+    const char *path = sbp_file_join(job->arena, job->path, BATCH);
+    sbp_run_state *s = job->state;
+    sbp_weights *file;
+    sbp_status status = SBP_OK;
+    sbp_kept_release(s);
+    if (s->inner == 0 || !sbp_file_exists(path))
+        return SBP_OK;
+    SBP_TRY(sbp_weights_open(job->arena, job->diag, path, &file));
+    for (int32_t i = 0; i < sbp_weights_count(file) && i < SBP_MOST_KEPT && status == SBP_OK; i++)
+        status = load_one_kept(job, file, sbp_weights_at(file, i), &s->kept[s->kept_count++]);
+    sbp_weights_close(file);
+    return status;
+}
+
 /* ---- trainer_state.json ----------------------------------------------------------------------------- */
 
 static sbp_status save_state(const checkpoint_job *job) {
@@ -339,6 +389,8 @@ static sbp_status save_state(const checkpoint_job *job) {
                  (long long)s->batch_tokens, s->shuffle ? "true" : "false");
     if (s->products)
         sbp_text_add(&out, ",\n  \"products\": \"%016llx\"", (unsigned long long)s->products);
+    if (s->inner)
+        sbp_text_add(&out, ",\n  \"inner\": %lld", (long long)s->inner);
     if (s->reference)
         sbp_text_add(&out, ",\n  \"reference\": \"%016llx\"", (unsigned long long)s->reference);
     if (s->base)
@@ -382,6 +434,10 @@ static sbp_status load_state(const checkpoint_job *job) {
                                  "%lld is not a count: 0 .. 2^53", (long long)*members[i].out);
     }
     SBP_TRY(sbp_json_get_i64(job->diag, root, "evaluated", SBP_JSON_REQUIRED, &saved.evaluated));
+    SBP_TRY(sbp_json_get_i64(job->diag, root, "inner", SBP_JSON_OPTIONAL, &saved.inner));
+    if (saved.inner < 0 || saved.inner > (int64_t)1 << 53)
+        return sbp_json_fail(job->diag, sbp_json_member(root, "inner"), "%lld is not a count: 0 .. 2^53",
+                             (long long)saved.inner);
     SBP_TRY(sbp_json_get_double(job->diag, root, "loss_sum", SBP_JSON_REQUIRED, &saved.loss_sum));
     SBP_TRY(sbp_json_get_bool(job->diag, root, "shuffle", SBP_JSON_REQUIRED, &saved.shuffle));
     SBP_TRY(sbp_json_get_string(job->diag, root, "data_hash", SBP_JSON_REQUIRED, &hash));
@@ -406,6 +462,7 @@ static sbp_status load_state(const checkpoint_job *job) {
     SBP_TRY(must_equal(job, "--batch-tokens", saved.batch_tokens, s->batch_tokens));
     SBP_TRY(must_equal(job, "--shuffle", saved.shuffle, s->shuffle));
     saved.data_hash = s->data_hash;
+    sbp_kept_release(s);
     *s = saved;
     return SBP_OK;
 }
@@ -451,6 +508,7 @@ static sbp_status save_body(void *user) {
         return sbp_fail(job->diag, SBP_IO, "cannot create '%s': %s", job->path, strerror(errno));
     SBP_TRY(sbp_output_save_model(job->diag, job->executor, job->plan, job->info, job->path, true));
     SBP_TRY(save_extras(job));
+    SBP_TRY(save_kept(job));
     SBP_TRY(save_state(job));
     SBP_TRY(sbp_checksums_write(job->arena, job->diag, job->path));
     SBP_TRY(sync_directory(job->diag, job->path));
@@ -501,6 +559,7 @@ static sbp_status load_body(void *user) {
     job->staging = sbp_arena_array(job->arena, PIECE_ELEMS, sizeof(double));
     SBP_TRY(sbp_checksums_verify(job->arena, job->diag, job->path));
     SBP_TRY(load_state(job));
+    SBP_TRY(load_kept(job));
     SBP_TRY(sbp_weights_open(job->arena, job->diag, job->path, &weights));
     sbp_status status = sbp_params_load_trained(job->executor, job->plan, weights, job->diag);
     sbp_weights_close(weights);

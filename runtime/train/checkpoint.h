@@ -17,12 +17,24 @@
 #include "runtime/train/output.h"
 #include "runtime/train/rundir.h"
 
+/* Numbers of a batch that is used several times, by the weights that it was first used with. */
+typedef struct sbp_kept {
+    char name[24];
+    double *values; /* [count], from sbp_malloc */
+    int64_t count;
+} sbp_kept;
+
+enum { SBP_MOST_KEPT = 2 };
+
 typedef struct sbp_run_state {
     int64_t step;       /* done */
-    int64_t epoch, at;  /* of the sampler: where the next step begins */
+    int64_t epoch, at;  /* of the sampler: where the next batch begins */
     int64_t num_tokens; /* so far */
     double loss_sum;
     int64_t loss_count;
+    int64_t inner; /* steps done with the batch at hand, which then is where epoch and at begin */
+    sbp_kept kept[SBP_MOST_KEPT]; /* of that batch: batch.safetensors */
+    int32_t kept_count;
     int64_t evaluated; /* steps done at the last evaluation, -1: none yet */
     /* must be the same on resume */
     uint64_t data_hash;
@@ -34,6 +46,9 @@ typedef struct sbp_run_state {
     uint64_t products;
     uint64_t reference; /* hash of the weights that scored as reference; 0: there was no need */
 } sbp_run_state;
+
+/* Frees what is kept. */
+void sbp_kept_release(sbp_run_state *state);
 
 /* Replaces an older one of the same step; afterwards all but the newest `keep` are removed (0: none); one
  * that cannot be removed is a warning. Needs no guard. */

@@ -145,16 +145,18 @@ static void show(sbp_metrics *m, const sbp_step_report *r) {
         (!last && m->done > 1 && now - m->last_shown < (m->terminal ? 0.1 : SECONDS_BETWEEN_LINES)))
         return;
     m->last_shown = now;
-    char memory[32], left[32];
+    char memory[32], left[32], total[40] = "";
     format_time(left, sizeof left, (now - m->started) / (double)m->done * (double)(m->total_steps - r->step));
+    if (m->total_steps > 0)
+        snprintf(total, sizeof total, "/%lld", (long long)m->total_steps);
     if (m->terminal)
         fputs("\r\033[K", stderr);
-    fprintf(stderr, "step %lld/%lld  loss %.4f  lr %.3g  %.0f tokens/s  %s  %s left", (long long)r->step,
-            (long long)m->total_steps, loss, r->learning_rate,
-            r->seconds > 0 ? (double)r->tokens / r->seconds : 0,
+    fprintf(stderr, "step %lld%s  loss %.4f  lr %.3g  %.0f tokens/s  %s", (long long)r->step, total, loss,
+            r->learning_rate, r->seconds > 0 ? (double)r->tokens / r->seconds : 0,
             r->memory_peak_bytes > 0 ? sbp_format_bytes(memory, sizeof memory, (double)r->memory_peak_bytes)
-                                     : "memory unknown",
-            left);
+                                     : "memory unknown");
+    if (m->total_steps > 0)
+        fprintf(stderr, "  %s left", left);
     line_is_open = m->terminal;
     if (!m->terminal)
         fputc('\n', stderr);

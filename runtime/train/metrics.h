@@ -35,7 +35,7 @@ typedef struct sbp_step_report {
 } sbp_step_report;
 
 /* path: of metrics.jsonl, NULL for none. keep_steps, keep_evaluations: with an existing file, lines up to
- * that step stay; keep_steps -1: begin anew. The path must outlive the metrics. */
+ * that step stay; keep_steps -1: begin anew. total_steps 0: unknown. The path must outlive the metrics. */
 sbp_status sbp_metrics_open(sbp_metrics *metrics, sbp_diag *diag, const sbp_trainer *trainer,
                             const char *path, int64_t keep_steps, int64_t keep_evaluations,
                             int64_t total_steps) SBP_CHECKED;

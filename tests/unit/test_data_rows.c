@@ -132,7 +132,7 @@ static void test_bad_rows(void **state) {
          "group: expected a string or an integer"},
         {SBP_INPUT, "{\"prompt_ids\": [1], \"completion_ids\": [2], \"advantage\": \"1\"}",
          "advantage: expected a number"},
-        {SBP_USAGE, "{\"end_of_step\": true}", "not built yet"},
+        {SBP_USAGE, "{\"end_of_step\": true}", "are for --data -"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         row_job job = start(f);

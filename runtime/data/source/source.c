@@ -196,6 +196,11 @@ void sbp_source_close(sbp_source *s) {
     free(s);
 }
 
+void sbp_source_set_interrupt(sbp_source *s, bool (*interrupted)(void)) {
+    if (s->stream)
+        s->stream->interrupted = interrupted;
+}
+
 double sbp_source_share(const sbp_source *s) {
     if (s->format->share)
         return s->format->share(s);

@@ -37,6 +37,8 @@ typedef struct sbp_record {
 sbp_status sbp_source_open(sbp_diag *diag, const char *path, sbp_source **out) SBP_CHECKED;
 /* NULL is allowed. */
 void sbp_source_close(sbp_source *source);
+/* What is asked now and then while a reading waits for bytes: true ends it with SBP_INTERRUPTED. */
+void sbp_source_set_interrupt(sbp_source *source, bool (*interrupted)(void));
 /* "JSON lines", "Parquet" ...; for messages. */
 const char *sbp_source_format(const sbp_source *source);
 /* Share of the file that was read, 0 to 1; 0 where it is not known. */

@@ -2,14 +2,27 @@
 #include "runtime/data/source/stream.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
+enum { WAIT_MS = 200 }; /* until a signal is noticed */
+
+/* Waits for bytes; SBP_INTERRUPTED when asked to stop before there are any. */
+static sbp_status wait_for_some(const sbp_stream *s) {
+    struct pollfd wanted = {.fd = s->fd, .events = POLLIN};
+    while (s->interrupted && poll(&wanted, 1, WAIT_MS) <= 0)
+        if (s->interrupted())
+            return SBP_INTERRUPTED;
+    return SBP_OK;
+}
+
 static sbp_status read_some(const sbp_stream *s, sbp_diag *diag, char *out, size_t room, size_t *got) {
     ssize_t n;
+    SBP_TRY(wait_for_some(s));
     do
         n = read(s->fd, out, room);
     while (n < 0 && errno == EINTR);
@@ -120,6 +133,14 @@ static bool begin_decoder(sbp_stream *s) {
     return s->decoder != NULL;
 }
 
+/* Lines of JSON are known by their first byte: who writes them may wait for an answer to a few. */
+static bool begins_object(const sbp_stream *s) {
+    size_t at = s->length >= 3 && memcmp(s->data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    while (at < s->length && s->data[at] && strchr(" \t\r\n", s->data[at]))
+        at++;
+    return at < s->length && s->data[at] == '{';
+}
+
 static sbp_status open_body(sbp_stream *s, sbp_diag *diag) {
     s->capacity = SBP_STREAM_BYTES;
     s->data = sbp_malloc(s->capacity);
@@ -140,7 +161,7 @@ static sbp_status open_body(sbp_stream *s, sbp_diag *diag) {
         if (!begin_decoder(s))
             return sbp_fail(diag, SBP_MACHINE, "'%s': out of memory for decompressing", s->name);
     }
-    while (!s->end && s->length < s->capacity)
+    while (!s->end && s->length < s->capacity && !begins_object(s))
         SBP_TRY(append(s, diag));
     return SBP_OK;
 }

@@ -22,13 +22,14 @@ typedef struct sbp_stream {
     bool raw_end;
     char *data; /* [at, length) is there to be taken */
     size_t at, length, capacity;
-    bool end; /* no more than that */
+    bool end;                  /* no more than that */
+    bool (*interrupted)(void); /* asked while there are no bytes; NULL: never */
 } sbp_stream;
 
 enum { SBP_STREAM_BYTES = 1 << 18 };
 
 /* fd: read on from where it is; `owns`: close closes it. The first SBP_STREAM_BYTES, if there are so many,
- * are there afterwards. Closes fd when it fails and owns it. */
+ * are there afterwards; of what begins as an object of JSON, some. Closes fd when it fails and owns it. */
 sbp_status sbp_stream_open(sbp_diag *diag, const char *name, int fd, bool owns, sbp_stream **out) SBP_CHECKED;
 /* NULL is allowed. */
 void sbp_stream_close(sbp_stream *stream);
