@@ -19,14 +19,11 @@ import subprocess
 import sys
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROMPTS = ["Once upon a time", "One day", "Tom and Lily", "There was a", "The little dog", "In the park", "A big bear", "Mom said"]
-
-
-def load(path):
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+PROMPTS = ["Once upon a time", "One day", "Tom and Lily", "The little dog"]
 
 
 def rollouts(model, tokenizer, prompt, a):
@@ -40,6 +37,11 @@ def rollouts(model, tokenizer, prompt, a):
 
 def reward(text, letter):
     return text.lower().count(letter) / max(1, len(text))
+
+
+def advantages(rewards):
+    mean, deviation = statistics.fmean(rewards), statistics.stdev(rewards)
+    return [(r - mean) / (deviation + 1e-4) for r in rewards]
 
 
 def draw(path, rewards):
@@ -67,7 +69,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("grpo-loop"))
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--group", type=int, default=8, help="answers to each prompt")
-    parser.add_argument("--tokens", type=int, default=40, help="of an answer")
+    parser.add_argument("--tokens", type=int, default=32, help="of an answer")
     parser.add_argument("--lr", default="1e-3")
     parser.add_argument("--beta", default="0", help="above 0: stay near the model that the loop began with")
     parser.add_argument("--letter", default="e")
@@ -81,23 +83,27 @@ def main():
         [a.sbprun, a.model, "--objective", "grpo", "--data", "-", "--seq-len", "2048", "--steps", str(a.steps), "--schedule", "constant",
          "--lr", a.lr, "--beta", a.beta, "--publish", a.out / "weights", "--out", a.out / "run", "--overwrite"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(a.out / "sbprun.log", "w"), text=True)
-    weights, rewards, shown = a.model, [], ""
+    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32).eval()
+    rewards, shown = [], ""
     for step in range(1, a.steps + 1):
-        model, given = load(weights), []
+        given = []
         for number, prompt in enumerate(PROMPTS):
-            for asked, answer in rollouts(model, tokenizer, prompt, a):
-                text = tokenizer.decode(answer)
-                given.append(reward(text, a.letter))
-                # old_per_token_logps are only needed where the sampler's weights are not those of the last step
-                row = {"prompt_ids": asked, "completion_ids": answer, "reward": given[-1], "group": number}
+            group = rollouts(model, tokenizer, prompt, a)
+            texts = [tokenizer.decode(answer) for _, answer in group]
+            scores = [reward(text, a.letter) for text in texts]
+            # old_per_token_logps are only needed where the sampler's weights are not those of the last step
+            for (asked, answer), advantage in zip(group, advantages(scores)):
+                row = {"prompt_ids": asked, "completion_ids": answer, "advantage": advantage, "group": number}
                 trainer.stdin.write(json.dumps(row) + "\n")
-                shown = prompt + text
+            given += scores
+            shown = prompt + texts[0]
         trainer.stdin.write('{"end_of_step": true}\n')
         trainer.stdin.flush()
         line = trainer.stdout.readline()
         if not line:
             sys.exit(f"sbprun ended: see {a.out / 'sbprun.log'}")
-        weights = json.loads(line)["path"]
+        # strict=False: a tied head is not in the file; large models are in several (model.safetensors.index.json)
+        model.load_state_dict(load_file(pathlib.Path(json.loads(line)["path"]) / "model.safetensors"), strict=False)
         rewards.append(statistics.fmean(given))
         print(f"step {step:3}  mean reward {rewards[-1]:.4f}  {shown[:70]!r}", flush=True)
     trainer.stdin.close()

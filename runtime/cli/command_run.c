@@ -369,6 +369,7 @@ static sbp_status run_body(void *user) {
     SBP_TRY(sbp_run_load_data(run));
     SBP_TRY(sbp_run_read_reference(run));
     sbp_sampler_close(&run->sampler);
+    SBP_TRY(sbp_run_plan_inner(run));
     if (run->data)
         SBP_TRY(sbp_run_plan_steps(run));
     if (dry && run->stream.steps)

@@ -167,10 +167,15 @@ sbp_status sbp_run_tune(sbp_run *run) SBP_CHECKED;
 /* OUT/products.txt of a run that begins; one that was there and is not of this run goes. */
 sbp_status sbp_run_write_products(sbp_run *run, const char *resumed) SBP_CHECKED;
 
-/* ---- run_train.c ------------------------------------------------------------------------------------- */
+/* ---- run_weights.c ------------------------------------------------------------------------------------ */
 
+/* Where the first weights come from: a path, or NULL and a seed. */
+sbp_status sbp_run_find_weights(const sbp_run *run, const char **path, uint64_t *seed) SBP_CHECKED;
 /* The weights that the run begins with, to the device. */
 sbp_status sbp_run_load_weights(sbp_run *run) SBP_CHECKED;
+
+/* ---- run_train.c ------------------------------------------------------------------------------------- */
+
 /* What can be said without touching the device: whether it is there, and has the memory; whether the plan can
  * train; whether there are weights. */
 sbp_status sbp_run_check_start(const sbp_run *run) SBP_CHECKED;

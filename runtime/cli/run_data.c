@@ -438,8 +438,6 @@ static sbp_status plan_stream(sbp_run *run) {
 
 sbp_status sbp_run_plan_steps(sbp_run *run) {
     const sbp_options *o = run->options;
-    if (run->plan)
-        SBP_TRY(sbp_run_plan_inner(run));
     if (run->stream.steps)
         return plan_stream(run);
     int64_t tokens = sbp_options_int(o, "batch-tokens");

@@ -63,7 +63,7 @@ sbp_status sbp_run_publish(sbp_run *run) {
     if (mkdirat(dir->fd, temporary, 0777) != 0)
         return failed(run, "create", temporary, errno);
     SBP_TRY(sbp_output_save_model(run->diag, run->executor, run->plan, &run->info,
-                                  sbp_file_join(run->arena, dir->path, temporary)));
+                                  sbp_file_join(run->arena, dir->path, temporary), false));
     int error = sbp_rundir_remove(dir, name);
     if (error)
         return failed(run, "replace", name, error);
