@@ -203,6 +203,32 @@ static void test_gguf_base(void **state) {
               "$R $D/p --data $D/d.jsonl --weights random:1 --out $D/o --steps 1");
 }
 
+/* The kernels and copies of another backend. */
+static void test_gguf_base_on(void **state, const char *backend) {
+    io_fixture *f = *state;
+    if (!cli_has_device(f, backend, "frozen bases"))
+        skip();
+    write_gguf(io_path(f, "m.gguf"));
+    put_rows(f);
+    dump(f, "$D/m.gguf", "--backend cpu --dtype fp64 --param-dtype fp64", "want.safetensors");
+    static const char *const homes[] = {"none", "params"};
+    for (int i = 0; i < SBP_COUNT(homes); i++) {
+        dump(f, "$D/m.gguf",
+             sbp_arena_printf(
+                 f->arena,
+                 "--backend %s --dtype fp32 --chunk 7 --freeze '*proj.weight' --freeze lm_head.weight "
+                 "--offload %s",
+                 backend, homes[i]),
+             "got.safetensors");
+        cli_compare_some(f, backend, io_path(f, "got.safetensors"), io_path(f, "want.safetensors"),
+                         SBP_TOLERANCE_F32);
+    }
+}
+
+static void test_vulkan(void **state) {
+    test_gguf_base_on(state, "vulkan");
+}
+
 /* ---- brought into blocks --------------------------------------------------------------------------------
  */
 
@@ -325,6 +351,9 @@ static void test_refusals(void **state) {
 }
 
 int main(int argc, char **argv) {
+    const struct CMUnitTest vulkan[] = {cmocka_unit_test_setup_teardown(test_vulkan, cli_setup, io_teardown)};
+    if (argc > 1 && strcmp(argv[1], "vulkan") == 0)
+        return cmocka_run_group_tests(vulkan, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_gguf_base, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_drawn_settings, cli_setup, io_teardown),

@@ -95,8 +95,9 @@ static void test_memory_with_homes_elsewhere(void **state) {
         const char *path = sbp_arena_strndup(f->arena, model, strcspn(model, " "));
         const char *homes = draw_homes(f, &rng);
         const char *settings = sbp_arena_printf(
-            f->arena, "--chunk %s --segment %s --save %s %s %s %s", PICK(&rng, "16", "96"),
+            f->arena, "--chunk %s --segment %s --save %s %s %s %s %s", PICK(&rng, "16", "96"),
             PICK(&rng, "1", "2"), PICK(&rng, "none", "gate+up"),
+            PICK(&rng, "", "", "--base-dtype nf4 --freeze '*proj.weight'"),
             PICK(&rng, "", "--dtype bf16", "--dtype bf16 --param-dtype bf16", "--grad-dtype bf16"),
             PICK(&rng, "", "--clip none --accumulate 1"), PICK(&rng, "", "", "--optimizer sgd"));
         const char *run = sbp_arena_printf(
