@@ -214,6 +214,26 @@ static const char *time_text(const sbp_compilation *c, double seconds) {
                               : sbp_arena_printf(c->arena, "%.3g s (%.1f days)", seconds, seconds / 86400);
 }
 
+/* "base       112.4M weights in q4_1 (5 bits each), 28.3M in q8_0 (8.5)" */
+static void base_line(const sbp_compilation *c, sbp_text *out) {
+    const sbp_module *m = c->model.module;
+    int named = 0;
+    for (int format = SBP_FORMAT_NONE + 1; format < SBP_FORMAT_COUNT; format++) {
+        const sbp_format_info *f = sbp_format_of((sbp_format)format);
+        int64_t elems = 0;
+        for (int32_t i = 0; i < m->param_count; i++)
+            elems += m->params[i].format == (sbp_format)format ? sbp_type_row_elems(&m->params[i].type) : 0;
+        if (elems > 0)
+            sbp_text_add(out, "%s%s %s%s (%.3g%s)", named == 0 ? "base       " : ", ", count_text(c, elems),
+                         named == 0 ? "weights in " : "in ", f->name,
+                         8.0 * (double)sbp_format_size((sbp_format)format, f->block) / f->block,
+                         named == 0 ? " bits each" : "");
+        named += elems > 0;
+    }
+    if (named > 0)
+        sbp_text_add(out, "\n");
+}
+
 sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     const sbp_program *program = c->pipeline.program;
     const sbp_target_info *target = &c->pipeline.target;
@@ -254,6 +274,7 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     sbp_text_init(&kept, c->arena);
     if (sbp_program_describe_kept(c->arena, program, &kept))
         sbp_text_add(out, "trained    %s\n", kept.data);
+    base_line(c, out);
     double row, row_host;
     SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, target, &row, &row_host));
     sbp_text_add(out, "per row    %.1f KB on the device, %.1f on the host\n", row / 1e3, row_host / 1e3);

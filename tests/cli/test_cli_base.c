@@ -309,6 +309,8 @@ static void test_resume(void **state) {
     for (int i = 0; i < SBP_COUNT(bases); i++) {
         cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/a $D/b; $C compile $D/s -o $D/p --seq-len 96 %s",
                                    bases[i]));
+        assert_non_null(strstr(cli_text(f, "err"), i == 0 ? "weights in nf4 (4.5 bits each)\n"
+                                                          : "weights in q8_0 (8.5 bits each)\n"));
         cli_ok(f, "$R $D/p --data $D/t.jsonl --batch-size 2 --lr 1e-3 --steps 4 --save-every 2 --out $D/a");
         cli_ok(f, "$R $D/p --data $D/t.jsonl --batch-size 2 --lr 1e-3 --steps 4 --save-every 2 --out $D/b && "
                   "rm -rf $D/b/checkpoint-4 $D/b/model.safetensors && $R $D/p --out $D/b --resume");
