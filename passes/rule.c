@@ -66,6 +66,7 @@ sbp_status sbp_rule_end(sbp_rule *r) {
         if (r->results[i] != SBP_NO_VALUE)
             sbp_func_add_result(f, r->results[i], SBP_RESULT_VALUE, -1, r->code.formals[i].name);
     sbp_stage *stage = sbp_lower_stage(r->p, r->code.name, f, -1, false);
+    stage->of_param = r->of_param;
     for (int32_t i = 0; i < r->code.formal_count; i++) {
         sbp_view view = sbp_view_formal(&r->code, i);
         if (r->widths[i] > 0)

@@ -12,6 +12,7 @@ typedef struct sbp_rule {
     sbp_function code;   /* formals, and in the end the commands: a view's ref ~i stands for operand i */
     sbp_value *values;   /* per formal: the argument that reads it, SBP_NO_VALUE */
     sbp_value *results;  /* per formal: what is stored to it, SBP_NO_VALUE */
+    bool of_param;       /* sbp_stage */
     int64_t *widths;     /* per formal: in which its views count columns, 0: as the buffer does */
 } sbp_rule;
 

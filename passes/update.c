@@ -359,6 +359,7 @@ sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_up
     m.block = in_blocks(p, param) ? SBP_BLOCK : 0;
     sbp_rule_begin(p, sbp_arena_printf(p->arena, "update.%s", sbp_optimizer_names[p->options.optimizer]),
                    &m.rule);
+    m.rule.of_param = true;
     sbp_optimizer_rule r = {.b = &m.rule.builder,
                             .compute = param->storage == SBP_F64 ? SBP_F64 : SBP_F32,
                             .decay = param->decay,

@@ -134,10 +134,11 @@ static int32_t root_leaves(const sbp_fuser *z, sbp_value root, int32_t most, int
     return count;
 }
 
-/* A value of rows and of more than one element a row: worth a pass over memory. */
+/* A value of rows and of more than one element a row: worth a pass over memory. What is done with a parameter
+ * is one kernel, also of one that has a single element. */
 static bool is_large(const sbp_fuser *z, sbp_value v) {
     const sbp_type *type = &z->f->values[v].type;
-    return sbp_type_rows(type) != SBP_ONE && sbp_type_row_elems(type) > 1;
+    return sbp_type_rows(type) != SBP_ONE && (sbp_type_row_elems(type) > 1 || z->stage->of_param);
 }
 
 static const sbp_type *type_of_work(const sbp_fuser *z, sbp_value root) {
