@@ -160,7 +160,7 @@ static sbp_status check_weights(const sbp_loading *l) {
     for (int32_t p = 0; p < m->param_count; p++) {
         const sbp_recipe *recipe;
         SBP_TRY(check_tensor(l, &m->params[p]));
-        if (!source_of(l, &m->params[p], &recipe) && missing++ == 0)
+        if (!source_of(l, &m->params[p], &recipe) && !m->params[p].fresh && missing++ == 0)
             first = sbp_loading_source_name(&m->params[p]);
     }
     list_unused(l);

@@ -3,6 +3,9 @@
  *   logp     log-probability of the row's label (row input "label", i32)
  *   entropy  of the distribution over the vocabulary, in nats
  *   hit      1 where the label is the first maximum of the logits, else 0
+ *   value    only where it is asked for: w . h + b, h being what the matrix of the logits multiplies.
+ * Parameters v_head.summary.weight [1, d] and v_head.summary.bias [1], as TRL's models with a value head call
+ *            them; where a file has none, w begins at random and b as 0
  * Each is a plain result of @model, [T], fp32 (fp64 when computing in fp64). Frontends build the graph up to
  * the logits and know no objective; this is the one function that knows how a head ends.
  *
@@ -16,6 +19,7 @@
 
 typedef struct sbp_head_options {
     bool temperature;
+    bool value;
 } sbp_head_options;
 
 /* logits: [T, V]. Errors stick in builder->status. */

@@ -152,6 +152,7 @@ typedef struct sbp_param {
     sbp_init init;
     double init_std;
     int32_t pad_row; /* row that starts as zeros (padding token), -1: none */
+    bool fresh;      /* files may lack it: then it begins by its rule */
     /* How it is read and written (ir/io/weights/recipe.h); the name, shape and layout under which weights and
      * gradients leave the program. NULL: the tensor `name` as it is. */
     const struct sbp_recipe *recipe;

@@ -28,6 +28,7 @@ static sbp_status tensor_section(const sbp_compilation *c, sbp_text *out) {
                                    .trainable = param->trainable,
                                    .decay = param->decay,
                                    .format = param->format,
+                                   .fresh = param->fresh,
                                    .init = param->init,
                                    .deviation = param->init_std,
                                    .pad_row = param->pad_row};
@@ -142,6 +143,10 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
         const char *path = tune_path(c);
         sbp_text_add(out, "\"tune\": ");
         sbp_json_add_string(out, path, strlen(path));
+        separator = ", ";
+    }
+    if (c->settings.passes > 1) {
+        sbp_text_add(out, "%s\"inner-epochs\": %d", separator, c->settings.passes);
         separator = ", ";
     }
     for (int32_t i = 0; i < c->settings.count; i++) { /* settings of the objective */

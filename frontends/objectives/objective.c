@@ -117,6 +117,7 @@ sbp_objective *sbp_objective_prepare(sbp_objective *o) {
                                   .logp = SBP_NO_VALUE,
                                   .entropy = SBP_NO_VALUE,
                                   .hit = SBP_NO_VALUE,
+                                  .value = SBP_NO_VALUE,
                                   .loss = o};
     return o->prepare;
 }
@@ -170,6 +171,9 @@ static sbp_status add_guarded(void *user) {
     SBP_TRY(add_stream(a, model, func, "logp", &o.logp));
     SBP_TRY(add_stream(a, model, func, "entropy", &o.entropy));
     SBP_TRY(add_stream(a, model, func, "hit", &o.hit));
+    o.value = SBP_NO_VALUE;
+    if (a->choice->name && sbp_objective_head(a->choice->name).value)
+        SBP_TRY(add_stream(a, model, func, "value", &o.value));
     o.dtype = func->values[o.logp].type.dtype;
     builder.node = "objective";
     if (a->choice->name && sbp_objective_head(a->choice->name).temperature)
@@ -178,6 +182,7 @@ static sbp_status add_guarded(void *user) {
     if (a->settings)
         *a->settings = (sbp_objective_settings){.items = o.settings,
                                                 .count = o.setting_count,
+                                                .passes = o.passes,
                                                 .prepare = o.prepare ? o.prepare->builder->module : NULL};
     if (o.prepare && builder.status == SBP_OK)
         return o.prepare->builder->status;

@@ -45,10 +45,12 @@ typedef struct sbp_objective {
     sbp_builder *builder;
     const char *loss_type; /* variant; NULL: the default */
     sbp_objective_wishes wishes;
-    sbp_dtype dtype; /* of logp, entropy, hit: fp32 or fp64 */
+    sbp_dtype dtype;              /* of logp, entropy, hit: fp32 or fp64 */
     sbp_value logp, entropy, hit; /* of @prepare: SBP_NO_VALUE */
-    sbp_setting *settings; /* that it has asked for */
+    sbp_value value;              /* where the head has one (frontends/head.h) */
+    sbp_setting *settings;        /* that it has asked for */
     int32_t setting_count, setting_capacity;
+    int32_t passes;                /* that a batch is used for, unless --inner-epochs says else; 0: one */
     struct sbp_objective *prepare; /* NULL: none yet */
     struct sbp_objective *loss;    /* of @prepare: the objective that it is of */
 } sbp_objective;
@@ -67,6 +69,7 @@ typedef struct sbp_objective_choice {
 typedef struct sbp_objective_settings {
     const sbp_setting *items;
     int32_t count;
+    int32_t passes;            /* over a batch; 0: one */
     const sbp_module *prepare; /* the module of @prepare; NULL: there is none */
 } sbp_objective_settings;
 

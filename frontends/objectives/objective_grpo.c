@@ -292,7 +292,8 @@ static int32_t find_type(sbp_objective *o) {
     for (int32_t i = 0; i < SBP_COUNT(types); i++)
         if (strcmp(types[i].name, wanted) == 0)
             return i;
-    sbp_objective_refuse(o, "grpo", "dapo, grpo, bnpo, dr_grpo, gspo, luspo, cispo, sapo, vespo, reinforce, rloo");
+    sbp_objective_refuse(o, "grpo",
+                         "dapo, grpo, bnpo, dr_grpo, gspo, luspo, cispo, sapo, vespo, reinforce, rloo");
     return 0;
 }
 

@@ -25,6 +25,7 @@ typedef enum source {
     IN_PART,    /* 1 in documents of the part */
     HAS,        /* 1 in documents that have the column or number */
     ONE_OF,     /* 1 in documents that have one of several */
+    OF_ROWS,    /* a column that is about rows, not labels: token 0 has what is of the last row */
     COLUMN,
     NUMBER,
     OF_PART /* per group: the number of its document of that part */
@@ -60,11 +61,12 @@ static source source_of(const char *name, bool by_group) {
     for (int i = 0; i < SBP_COUNT(fixed); i++)
         if (!by_group && strcmp(fixed[i].name, name) == 0)
             return fixed[i].source;
-    return by_group                   ? OF_PART
-           : begins(name, "in.")      ? IN_PART
-           : begins(name, "has.")     ? HAS
-           : begins(name, ONE_OF_ALL) ? ONE_OF
-                                      : COLUMN;
+    return by_group                          ? OF_PART
+           : begins(name, "in.")             ? IN_PART
+           : begins(name, "has.")            ? HAS
+           : begins(name, ONE_OF_ALL)        ? ONE_OF
+           : strcmp(name, "old_values") == 0 ? OF_ROWS
+                                             : COLUMN;
 }
 
 /* Which column of @prepare is called so; -1: none. */
@@ -239,8 +241,10 @@ static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
         bool last = i + 1 == doc->count;
         if (there)
             out[i] = last || !isnan(there[i + 1]);
+        else if (last && values)
+            out[i] = f->source == OF_ROWS ? values[0] : 0;
         else
-            out[i] = !values ? all : last || isnan(values[i + 1]) ? 0 : values[i + 1];
+            out[i] = !values ? all : isnan(values[i + 1]) ? 0 : values[i + 1];
     }
 }
 
@@ -435,11 +439,15 @@ static bool reads(const sbp_program *program, const char *name) {
     return false;
 }
 
+static bool is_number(source of) {
+    return of == COLUMN || of == OF_ROWS || of == OF_PART;
+}
+
 /* The name of a number beside tokens or documents in what is read; length 0: it is of another kind. */
 static size_t number_length(asked a, const char **part) {
     const char *dot = a.name && a.by_group ? strrchr(a.name, '.') : NULL;
     *part = dot ? dot + 1 : NULL;
-    if (!a.name || (source_of(a.name, a.by_group) != COLUMN && source_of(a.name, a.by_group) != OF_PART))
+    if (!a.name || !is_number(source_of(a.name, a.by_group)))
         return 0;
     return dot ? (size_t)(dot - a.name) : strlen(a.name);
 }

@@ -373,6 +373,7 @@ static void put_step(const sbp_trainer *t, const sbp_dataset *data, const sbp_mi
         for (int64_t i = 1; i < doc->count; i++)
             if (data->labels[doc->first + i] >= 0)
                 values[doc->first + i] = row[i - 1];
+        values[doc->first] = row[doc->count - 1]; /* the last row has no label, the first token is none */
         row += doc->count;
     }
 }

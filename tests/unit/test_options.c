@@ -108,7 +108,6 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {1, "--memory lots", "--memory: found 'lots', expected a size"},
         {1, "--chunk 0", "--chunk: 0 is below 1"},
         {1, "--objective sftt", "expected sft"},
-        {1, "--objective ppo", "--objective ppo is not built yet"},
         {1, "--lora r=8", "--lora is not built yet"},
         {1, "--lr 1", "--lr is an option of sbprun"},
         {8, "--lr 1", "--lr is an option of sbprun"},
@@ -295,7 +294,6 @@ static void test_help(void **state) {
     assert_non_null(strstr(text.data, "(4096)"));
     assert_null(strstr(text.data, "--lora")); /* what is not built is absent */
     assert_null(strstr(text.data, "vulkan!"));
-    assert_null(strstr(text.data, "|ppo"));
     assert_null(strstr(text.data, "--lr "));
     assert_null(strstr(text.data, "help-markdown"));
     for (const char *line = text.data; *line;) {
