@@ -126,6 +126,21 @@ static sbp_status check_stream(sbp_run *run) {
     return SBP_OK;
 }
 
+/* A step computes what older weights say where rows lack it; an evaluation has no older weights. */
+static sbp_status check_evaluation(const sbp_run *run, const sbp_dataset *data) {
+    static const char *const older[] = {"old_logps", "old_values"};
+    bool optional;
+    for (int i = 0; i < SBP_COUNT(older); i++)
+        if (sbp_pack_reads(run->plan->program, older[i], &optional) && !optional &&
+            sbp_dataset_column(data, older[i]) < 0)
+            return sbp_fail(
+                run->diag, SBP_USAGE,
+                "--eval: the plan's objective compares with older weights ('%s'), of which an evaluation "
+                "knows only what its rows say",
+                older[i]);
+    return SBP_OK;
+}
+
 /* Files [first, first + count) of a list option as one dataset. */
 static sbp_status load_files(load_job *job, const char *option, int32_t first, int32_t count,
                              sbp_dataset **out) {
@@ -251,6 +266,8 @@ static sbp_status load_body(void *user) {
     int32_t evals = sbp_options_list_count(run->options, "eval");
     for (run->eval_count = 0; run->eval_count < evals; run->eval_count++)
         SBP_TRY(load_files(job, "eval", run->eval_count, 1, &run->evals[run->eval_count]));
+    for (int32_t i = 0; run->plan && i < evals; i++)
+        SBP_TRY(check_evaluation(run, run->evals[i]));
     return SBP_OK;
 }
 

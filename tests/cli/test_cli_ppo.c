@@ -46,16 +46,31 @@ static void test_run(void **state) {
     assert_null(strstr(cli_text(f, "err"), "v_head"));
     cli_ok(f,
            "$C compile $D/run -o $D/q --seq-len 64"); /* and without: a tensor that is no part of the model */
+    cli_fails(f, 2, "--eval: the plan's objective compares with older weights ('old_logps')",
+              "$R $D/p --data " PPO "/rows.jsonl --eval " PPO "/rows.jsonl --steps 1 --out none");
     cli_fails(
         f, 1, "'reward' is missing",
         "echo '{\"prompt_ids\": [5], \"completion_ids\": [9]}' >$D/data && $R $D/p --data $D/data --out "
         "none --steps 1");
 }
 
+/* A run that is stopped between two passes over its rollouts goes on with what was said of them. */
+static void test_resume(void **state) {
+    io_fixture *f = *state;
+    static const char run[] =
+        "$R $D/p --data " PPO "/rows.jsonl --batch-size 3 --lr 1e-3 --schedule constant";
+    cli_ok(f, "$C compile " PPO "/model -o $D/p --objective ppo --seq-len 12 --chunk 5");
+    cli_ok(f, sbp_arena_printf(f->arena, "%s --steps 7 --out $D/whole", run));
+    cli_ok(f, sbp_arena_printf(f->arena, "%s --steps 3 --out $D/parts", run));
+    cli_ok(f, "$R $D/p --resume --out $D/parts --steps 7");
+    cli_ok(f, "cmp $D/whole/model.safetensors $D/parts/model.safetensors");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_run, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_resume, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
