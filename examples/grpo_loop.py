@@ -39,11 +39,6 @@ def reward(text, letter):
     return text.lower().count(letter) / max(1, len(text))
 
 
-def advantages(rewards):
-    mean, deviation = statistics.fmean(rewards), statistics.stdev(rewards)
-    return [(r - mean) / (deviation + 1e-4) for r in rewards]
-
-
 def draw(path, rewards):
     try:
         import matplotlib
@@ -70,8 +65,8 @@ def main():
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--group", type=int, default=8, help="answers to each prompt")
     parser.add_argument("--tokens", type=int, default=32, help="of an answer")
-    parser.add_argument("--lr", default="1e-3")
-    parser.add_argument("--beta", default="0", help="above 0: stay near the model that the loop began with")
+    parser.add_argument("--lr", default="3e-4")
+    parser.add_argument("--beta", default="0.1", help="above 0: stay near the model that the loop began with")
     parser.add_argument("--letter", default="e")
     parser.add_argument("--seed", type=int, default=1)
     a = parser.parse_args()
@@ -90,12 +85,12 @@ def main():
         for number, prompt in enumerate(PROMPTS):
             group = rollouts(model, tokenizer, prompt, a)
             texts = [tokenizer.decode(answer) for _, answer in group]
-            scores = [reward(text, a.letter) for text in texts]
-            # old_per_token_logps are only needed where the sampler's weights are not those of the last step
-            for (asked, answer), advantage in zip(group, advantages(scores)):
-                row = {"prompt_ids": asked, "completion_ids": answer, "advantage": advantage, "group": number}
+            # the advantages of a group are made of its rewards by sbprun; log-probabilities of the sampler are only needed
+            # where its weights are not those of the last step
+            for (asked, answer), text in zip(group, texts):
+                given.append(reward(text, a.letter))
+                row = {"prompt_ids": asked, "completion_ids": answer, "reward": given[-1], "group": number}
                 trainer.stdin.write(json.dumps(row) + "\n")
-            given += scores
             shown = prompt + texts[0]
         trainer.stdin.write('{"end_of_step": true}\n')
         trainer.stdin.flush()
