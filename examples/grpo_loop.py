@@ -42,7 +42,8 @@ def reward(text, letter):
 def draw(path, rewards):
     try:
         import matplotlib
-    except ImportError:
+    except ImportError as missing:
+        print(f"not drawn: {missing}")
         return
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt

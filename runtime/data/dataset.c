@@ -157,7 +157,7 @@ static void note_overlong(sbp_placer *l, const place_job *job, int64_t tokens) {
     if (l->overlong_count++ == 0)
         snprintf(l->overlong_what, sizeof l->overlong_what, "%.500s: %.150s", job->where,
                  sbp_documents_lengths(job->arena, job->documents));
-    l->overlong_pairs |= job->documents->count > 1;
+    l->overlong_whole |= !sbp_documents_can_split(job->documents);
     l->overlong_most = tokens > l->overlong_most ? tokens : l->overlong_most;
 }
 
@@ -233,7 +233,7 @@ sbp_status sbp_placer_end(const sbp_placer *l) {
                         "compile with --seq-len %lld, or give --overlong truncate%s or drop",
                         l->overlong_what, (long long)o->max_tokens, (long long)l->overlong_count,
                         l->overlong_count == 1 ? "" : "s", (long long)l->overlong_most,
-                        (long long)l->overlong_most, l->overlong_pairs ? "" : ", split");
+                        (long long)l->overlong_most, l->overlong_whole ? "" : ", split");
     say(l, d->truncated, "cut to the greatest length");
     say(l, d->split, "split at the greatest length");
     say(l, d->dropped,

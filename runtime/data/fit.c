@@ -52,9 +52,14 @@ static sbp_fit cut(sbp_documents *d, int64_t room, bool keep_unlabelled) {
     return fit;
 }
 
+bool sbp_documents_can_split(const sbp_documents *d) {
+    const sbp_document *whole = d->documents;
+    return d->count == 1 && whole->column_count == 0 && whole->number_count == 0 && !is_prompt(whole);
+}
+
 static sbp_fit split(sbp_arena *arena, sbp_documents *d, int64_t room) {
     const sbp_document *whole = d->documents;
-    if (d->count > 1 || whole->column_count > 0 || whole->number_count > 0 || is_prompt(whole))
+    if (!sbp_documents_can_split(d))
         return SBP_FIT_OVERLONG;
     int64_t count = sbp_ceil_div(whole->count, room);
     sbp_document *pieces = SBP_NEW_ARRAY(arena, sbp_document, count);

@@ -34,6 +34,7 @@ typedef enum sbp_fit {
 
 /* room: tokens, 0: any number. Pieces and cut documents share the memory of what they were. Below a guard. */
 sbp_fit sbp_documents_fit(sbp_arena *arena, sbp_documents *documents, int64_t room, sbp_overlong overlong);
+bool sbp_documents_can_split(const sbp_documents *documents);
 int64_t sbp_documents_tokens(const sbp_documents *documents);
 /* "a document of 11 tokens", "a pair of 7 + 5 tokens (chosen, rejected)". */
 const char *sbp_documents_lengths(sbp_arena *arena, const sbp_documents *documents);

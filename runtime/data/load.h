@@ -13,7 +13,7 @@ typedef struct sbp_placer {
     sbp_dataset *data;
     int64_t overlong_count; /* with SBP_OVERLONG_ERROR */
     char overlong_what[700];
-    bool overlong_pairs;
+    bool overlong_whole;
     int64_t overlong_most;
 } sbp_placer;
 

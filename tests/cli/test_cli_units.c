@@ -404,6 +404,43 @@ static void test_truncated_completions(void **state) {
     cli_ok(f, "! cmp -s $D/all.safetensors $D/want.safetensors");
 }
 
+/* Rollouts that teach nothing have no effect but to count; others are refused, by line and field. */
+static void test_odd_rollouts(void **state) {
+    io_fixture *f = *state;
+#define PROMPT "{\"prompt_ids\": [3, 4], \"completion_ids\": "
+    static const struct {
+        int exit;
+        const char *rows, *message;
+    } cases[] = {
+        {0, PROMPT "[5, 6], \"advantage\": 1}\n" PROMPT "[], \"advantage\": 1}", "loss -1.0000"},
+        {0, PROMPT "[], \"advantage\": 1}",
+         "no token of the data counts: the loss and all gradients are zero"},
+        {0, PROMPT "[5], \"env_mask\": [0], \"advantage\": 1}", "no token of the data counts"},
+        {0, PROMPT "[5, 6], \"reward\": 3, \"group\": 1}", "loss 0.0000"},
+        {1, PROMPT "[5, 6]}", "'reward' or 'advantage' is missing"},
+        {1, PROMPT "[5, 6], \"advantage\": 1}\n" PROMPT "[5], \"advantage\": null}",
+         "data:2: found a row with 'prompt_ids', 'completion_ids'; the first row has"},
+        {1, PROMPT "[5, 6], \"advantage\": \"x\"}",
+         "data:1: advantage: expected a number, found the string 'x'"},
+        {1, PROMPT "[5, 6], \"advantage\": 1, \"old_per_token_logps\": [-1]}",
+         "data:1: old_per_token_logps: expected as many items as the completion has tokens (2), found 1"},
+        {1, PROMPT "[5, 6], \"advantage\": 1, \"env_mask\": [1, 0, 1]}",
+         "data:1: env_mask: expected as many items as the completion has tokens (2), found 3"},
+        {1, PROMPT "[5, 6, 7, 8, 9, 10, 11], \"advantage\": 1}",
+         "data:1: a document of 9 tokens, the plan has room for 8; 1 such row, the longest of 9 tokens: "
+         "compile with "
+         "--seq-len 9, or give --overlong truncate or drop"},
+    };
+    cli_ok(f, "$C compile " MODEL " -o $D/p --objective grpo --seq-len 8");
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_put(f, "data", cases[i].rows);
+        int status = cli(f, "$R $D/p --data $D/data --out none --steps 1");
+        if (status != cases[i].exit || !strstr(cli_text(f, "err"), cases[i].message))
+            fail_msg("%s: exit status %d, '%s'", cases[i].rows, status, cli_text(f, "err"));
+    }
+#undef PROMPT
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_micro_batches_change_nothing, cli_setup, io_teardown),
@@ -412,6 +449,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_pairs_without_room, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_truncated_completions, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_rows_that_are_wrong, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_odd_rollouts, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
