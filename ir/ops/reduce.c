@@ -209,10 +209,11 @@ sbp_status sbp_vjp_group_sum(sbp_vjp *vjp) {
 }
 
 static sbp_status check_group(const sbp_eval *eval, int64_t row, int64_t groups, int64_t *group) {
-    *group = (int64_t)eval->in[1]->data[row];
-    if (*group < 0 || *group >= groups)
-        return sbp_fail(eval->env->diag, SBP_INPUT, "%s: group %lld of %lld", sbp_opcode_name(eval->op->code),
-                        (long long)*group, (long long)groups);
+    double at = eval->in[1]->data[row]; /* of data: anything, also what no integer holds */
+    if (!(at >= 0 && at < (double)groups))
+        return sbp_fail(eval->env->diag, SBP_INPUT, "%s: group %.0f of %lld", sbp_opcode_name(eval->op->code),
+                        at, (long long)groups);
+    *group = (int64_t)at;
     return SBP_OK;
 }
 

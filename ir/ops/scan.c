@@ -70,10 +70,11 @@ sbp_status sbp_eval_scan(const sbp_eval *eval) {
     double *state = SBP_NEW_ARRAY(eval->env->arena, double, groups);
     bool reverse = sbp_op_int(eval->op, "reverse") != 0;
     for (int64_t k = 0; k < x->elems; k++) {
-        int64_t r = reverse ? x->elems - 1 - k : k, group = (int64_t)index->data[r];
-        if (group < 0 || group >= groups)
-            return sbp_fail(eval->env->diag, SBP_INPUT, "scan: group %lld of %lld", (long long)group,
+        int64_t r = reverse ? x->elems - 1 - k : k;
+        if (!(index->data[r] >= 0 && index->data[r] < (double)groups))
+            return sbp_fail(eval->env->diag, SBP_INPUT, "scan: group %.0f of %lld", index->data[r],
                             (long long)groups);
+        int64_t group = (int64_t)index->data[r];
         eval->out[1]->data[r] = state[group];
         eval->out[0]->data[r] = state[group] = x->data[r] + decay->data[r] * state[group];
     }

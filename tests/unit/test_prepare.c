@@ -219,8 +219,11 @@ static sbp_status scan_both(void *user) {
     for (int i = 0; i < 5; i++)
         assert_true(y[i] == want_y[i] && n[i] == want_n[i] && same[i] == a[i]);
     assert_true(total == 36);
-    g[4] = 2; /* no such group */
-    assert_int_equal(sbp_prepare_run(p, f->diag, 5, 2, inputs, &scalar, columns, &total), SBP_INPUT);
+    static const double none[] = {2, -1, 1e300, NAN, -INFINITY}; /* no such group */
+    for (int i = 0; i < SBP_COUNT(none); i++) {
+        g[4] = none[i];
+        assert_int_equal(sbp_prepare_run(p, f->diag, 5, 2, inputs, &scalar, columns, &total), SBP_INPUT);
+    }
     return SBP_OK;
 }
 
