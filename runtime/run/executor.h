@@ -98,6 +98,9 @@ sbp_status sbp_executor_read(sbp_executor *executor, int32_t buffer, int32_t slo
                              int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
 sbp_status sbp_executor_write(sbp_executor *executor, int32_t buffer, int32_t slot, int64_t first,
                               int64_t count, sbp_dtype dtype, const void *data, sbp_diag *diag) SBP_CHECKED;
+/* Goes on hashing with the bytes of a buffer's first element, as they are kept. */
+sbp_status sbp_executor_hash(sbp_executor *executor, int32_t buffer, uint64_t *hash,
+                             sbp_diag *diag) SBP_CHECKED;
 /* Fills every buffer of a role, as for optimizer states before the first step. */
 sbp_status sbp_executor_fill_role(sbp_executor *executor, sbp_role role, double value,
                                   sbp_diag *diag) SBP_CHECKED;

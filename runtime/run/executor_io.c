@@ -107,6 +107,19 @@ sbp_status sbp_executor_write(sbp_executor *x, int32_t buffer, int32_t slot, int
                                    data, diag);
 }
 
+sbp_status sbp_executor_hash(sbp_executor *x, int32_t buffer, uint64_t *hash, sbp_diag *diag) {
+    SBP_TRY(check_range(x, buffer, 0, 0, 0, diag));
+    const sbp_buffer *b = &x->program->buffers[buffer];
+    int64_t unit = sbp_dtype_bytes(b->dtype), piece = SBP_STAGING_BYTES / unit;
+    int64_t elems = sbp_executor_elems(x, buffer);
+    for (int64_t at = 0; at < elems; at += piece) {
+        int64_t n = elems - at < piece ? elems - at : piece;
+        SBP_TRY(sbp_executor_get(x, b->space, byte_offset(x, buffer, 0, at), x->staging, n * unit, diag));
+        *hash = sbp_hash_bytes(x->staging, (size_t)(n * unit), *hash);
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_executor_fill_role(sbp_executor *x, sbp_role role, double value, sbp_diag *diag) {
     for (int32_t k = 0; k < x->program->buffer_count; k++) {
         const sbp_buffer *b = &x->program->buffers[k];

@@ -485,31 +485,12 @@ bool sbp_params_keep_base(const sbp_plan *plan) {
     return false;
 }
 
-static sbp_status hash_part(sbp_executor *x, const sbp_plan *plan, int32_t buffer, unsigned char *piece,
-                            uint64_t *hash, sbp_diag *diag) {
-    int64_t elems = sbp_executor_elems(x, buffer),
-            unit = sbp_dtype_bytes(plan->program->buffers[buffer].dtype);
-    for (int64_t at = 0; at < elems; at += PIECE_ELEMS) {
-        int64_t n = elems - at < PIECE_ELEMS ? elems - at : PIECE_ELEMS;
-        SBP_TRY(sbp_executor_read(x, buffer, 0, at, n, plan->program->buffers[buffer].dtype, piece, diag));
-        *hash = sbp_hash_bytes(piece, (size_t)(n * unit), *hash);
-    }
-    return SBP_OK;
-}
-
 sbp_status sbp_params_hash_base(sbp_executor *x, const sbp_plan *plan, uint64_t *out, sbp_diag *diag) {
     *out = 0;
-    if (!sbp_params_keep_base(plan))
-        return SBP_OK;
-    unsigned char *piece = sbp_malloc(PIECE_ELEMS * sizeof(double));
-    if (!piece)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory while reading weights again");
-    sbp_status status = SBP_OK;
     for (int32_t t = 0; t < plan->tensors->count; t++) {
         sbp_format format = plan->tensors->tensors[t].format;
-        for (int32_t k = 0; format && k < sbp_format_of(format)->part_count && status == SBP_OK; k++)
-            status = hash_part(x, plan, plan->parts[t][k], piece, out, diag);
+        for (int32_t k = 0; format && k < sbp_format_of(format)->part_count; k++)
+            SBP_TRY(sbp_executor_hash(x, plan->parts[t][k], out, diag));
     }
-    free(piece);
-    return status;
+    return SBP_OK;
 }

@@ -208,35 +208,22 @@ sbp_status sbp_reference_read(sbp_diag *diag, const sbp_program *program, sbp_da
 
 /* ---- weights ---------------------------------------------------------------------------------------- */
 
-enum { PIECE_ELEMS = 1 << 17 };
-
-static sbp_status hash_buffer(sbp_executor *executor, int32_t buffer, void *piece, sbp_diag *diag,
-                              uint64_t *hash) {
-    const sbp_buffer *b = &sbp_executor_program(executor)->buffers[buffer];
-    int64_t elems = sbp_executor_elems(executor, buffer);
-    for (int64_t at = 0; at < elems; at += PIECE_ELEMS) {
-        int64_t count = elems - at < PIECE_ELEMS ? elems - at : PIECE_ELEMS;
-        SBP_TRY(sbp_executor_read(executor, buffer, 0, at, count, b->dtype, piece, diag));
-        *hash = sbp_hash_bytes(piece, (size_t)(count * sbp_dtype_bytes(b->dtype)), *hash);
-    }
-    return SBP_OK;
-}
-
 sbp_status sbp_reference_hash_weights(sbp_executor *executor, const sbp_plan *plan, sbp_diag *diag,
                                       uint64_t *out) {
-    void *piece = sbp_malloc(PIECE_ELEMS * sizeof(double));
-    sbp_status status = piece ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory");
     *out = 1;
-    for (int32_t k = 0; k < plan->tensors->count && status == SBP_OK; k++) {
-        const char *name = plan->tensors->tensors[k].recipes[0].source;
+    for (int32_t k = 0; k < plan->tensors->count; k++) {
+        const sbp_tensor_entry *tensor = &plan->tensors->tensors[k];
+        const char *name = tensor->recipes[0].source;
         *out = sbp_hash_bytes(name, strlen(name), *out);
-        status = hash_buffer(executor, plan->buffers[k], piece, diag, out);
-        if (status == SBP_OK && plan->masters[k] >= 0)
-            status = hash_buffer(executor, plan->masters[k], piece, diag, out);
+        for (int32_t i = 0; tensor->format && i < sbp_format_of(tensor->format)->part_count; i++)
+            SBP_TRY(sbp_executor_hash(executor, plan->parts[k][i], out, diag));
+        if (!tensor->format)
+            SBP_TRY(sbp_executor_hash(executor, plan->buffers[k], out, diag));
+        if (plan->masters[k] >= 0)
+            SBP_TRY(sbp_executor_hash(executor, plan->masters[k], out, diag));
     }
     *out = *out ? *out : 1;
-    free(piece);
-    return status;
+    return SBP_OK;
 }
 
 /* ---- files ------------------------------------------------------------------------------------------ */

@@ -333,6 +333,39 @@ static void test_resume(void **state) {
     }
 }
 
+/* A matrix twice as large has the same codes: what tells it from the other are its scales. */
+static void test_scales_count(void **state) {
+    io_fixture *f = *state;
+    const char *hashes[2][2];
+    put_texts(f);
+    cli_put(f, "pairs.jsonl",
+            "{\"prompt\":\"Once\",\"chosen\":\" upon a time\",\"rejected\":\" there was\"}\n");
+    cli_ok(f, "cp -r $S $D/s");
+    for (int i = 0; i < 2; i++) {
+        cli_ok(f,
+               "rm -rf $D/o; $C compile $D/s -o $D/p --seq-len 96 --objective dpo --base-dtype nf4 " MATRICES
+               " && $R $D/p --data $D/pairs.jsonl --steps 1 --save-every 1 --out $D/o");
+        const sbp_json *root = cli_json(f, "o/checkpoint-1/trainer_state.json");
+        assert_ok(f, sbp_json_get_string(f->diag, root, "reference", SBP_JSON_REQUIRED, &hashes[i][0]));
+        assert_ok(f, sbp_json_get_string(f->diag, root, "base", SBP_JSON_REQUIRED, &hashes[i][1]));
+        sbp_weights *w;
+        assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "s/model.safetensors"), &w));
+        const sbp_weight *t = sbp_weights_find(w, "model.layers.0.self_attn.q_proj.weight");
+        assert_true(t && t->dtype == SBP_F32 && t->elems == 64 * 64);
+        static float values[64 * 64];
+        assert_ok(f, sbp_weights_read(w, t, 0, t->elems, SBP_F32, values, f->diag));
+        for (int64_t k = 0; k < t->elems; k++)
+            values[k] *= 2;
+        FILE *file = fopen(io_path(f, "s/model.safetensors"), "r+b");
+        assert_true(file && fseek(file, (long)t->offset, SEEK_SET) == 0);
+        assert_int_equal(fwrite(values, 4, 64 * 64, file), 64 * 64);
+        assert_int_equal(fclose(file), 0);
+        sbp_weights_close(w);
+    }
+    assert_string_not_equal(hashes[0][0], hashes[1][0]);
+    assert_string_not_equal(hashes[0][1], hashes[1][1]);
+}
+
 static void test_refusals(void **state) {
     io_fixture *f = *state;
     put_texts(f);
@@ -360,6 +393,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_gguf_base, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_drawn_settings, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resume, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_scales_count, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
