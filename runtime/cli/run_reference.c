@@ -100,8 +100,14 @@ static sbp_status score_reference(sbp_run *run, sbp_dataset *data, bool quiet) {
 static uint64_t hash_settings(const sbp_run *run) {
     static const char *const settings[] = {"temperature"};
     const char *config = run->info.config ? run->info.config : "";
+    const sbp_json *set = run->info.options ? sbp_json_member(run->info.options, "set") : NULL;
     uint64_t hash = sbp_hash_bytes(run->info.dtype, strlen(run->info.dtype), 1);
+    sbp_text changed;
+    sbp_text_init(&changed, run->arena);
+    if (set)
+        sbp_json_add_value(&changed, set);
     hash = sbp_hash_bytes(config, strlen(config), hash);
+    hash = sbp_hash_bytes(changed.data, changed.length, hash);
     for (int i = 0; i < SBP_COUNT(settings); i++) {
         double value = sbp_options_double(run->options, settings[i]);
         hash = sbp_hash_bytes(&value, sizeof value, hash);
@@ -152,8 +158,7 @@ static sbp_status keep_weights(sbp_run *run) {
     SBP_TRY(sbp_shadow_create(run->executor, run->plan, run->diag, &run->shadow));
     sbp_note(run->diag,
              "the initial weights, as reference for rows to come, stay in host memory beside the trained "
-             "ones: %s (rows "
-             "with 'ref_per_token_logps' need none)",
+             "ones: %s (rows that carry its log-probabilities need none)",
              sbp_format_bytes(size, sizeof size, (double)sbp_shadow_bytes(run->shadow)));
     return SBP_OK;
 }

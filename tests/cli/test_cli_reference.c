@@ -172,6 +172,9 @@ static void test_what_is_kept(void **state) {
         if (scored == starts[i].kept)
             fail_msg("start %d: %s", i, cli_text(f, "err"));
     }
+    cli_ok(f, "$C compile " MODEL " -o $D/p --dtype fp64 --objective dpo --set rms_norm_eps=0.01");
+    train(f, "plain", "run", 1, "--overwrite --weights random:4");
+    assert_non_null(strstr(cli_text(f, "err"), "as reference, scored"));
     cli_ok(f, "rm $D/run/ref_logps.safetensors");
     cli_fails(f, 1, "the initial weights are not those that the run began with",
               "sed -i s/random:4/random:5/ $D/run/run.json; $R $D/p --data $D/plain --steps 2 --resume --out "
