@@ -71,11 +71,20 @@ static void show_progress(void *user, double share) {
     fflush(stderr);
 }
 
-/* Adapters are no part of the reference unless they were there before: a plan that has some has a setting for
- * their scale, 1 while training. */
+/* A plan that has adapters has a setting for their scale. */
+static double adapter_of_training(const sbp_run *run) {
+    const sbp_option *option = sbp_option_setting("adapter");
+    return option ? sbp_options_double(run->options, option->name) : 1;
+}
+
+/* Adapters are no part of the reference unless the run goes on with some that were there before. */
 static double adapter_of_reference(const sbp_run *run) {
-    (void)run;
-    return 0;
+    static const char file[] = "adapter_model.safetensors";
+    const sbp_json *from = sbp_json_member(sbp_json_member(run->plan->meta, "model"), "adapter_weights");
+    const char *weights = sbp_options_text(run->options, "weights");
+    bool there = from && from->kind == SBP_JSON_STRING;
+    there |= weights && sbp_file_exists(sbp_file_join(run->arena, weights, file));
+    return there ? adapter_of_training(run) : 0;
 }
 
 static void set_adapter(const sbp_run *run, double value) {
@@ -87,7 +96,7 @@ static sbp_status score_reference(sbp_run *run, sbp_dataset *data, bool quiet) {
     p.shown = p.started;
     set_adapter(run, adapter_of_reference(run));
     sbp_status status = sbp_reference_score(&run->trainer, run->diag, data, quiet ? NULL : show_progress, &p);
-    set_adapter(run, 1);
+    set_adapter(run, adapter_of_training(run));
     if (p.open)
         fputc('\n', stderr);
     if (status == SBP_OK && !quiet)
