@@ -95,6 +95,10 @@ sbp_status sbp_arrow_bytes(const sbp_source *s, sbp_diag *diag, sbp_arrow_buffer
     if (at < 0 || length < 0 || at > b->length || length > b->length - at)
         return sbp_source_damaged(s, diag, "row %lld: a value lies beyond its column",
                                   (long long)s->rows + 1);
+    if (length == 0) { /* of a buffer that may have no bytes at all */
+        *out = (const uint8_t *)"";
+        return SBP_OK;
+    }
     if (b->memory) {
         *out = b->memory + at;
         return SBP_OK;

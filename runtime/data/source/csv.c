@@ -140,6 +140,13 @@ static char find_delimiter(const char *text, size_t length) {
     return delimiters[best];
 }
 
+/* Field i of the record at hand, whose bytes are none where all of its fields are empty. */
+static const char *field_at(const csv_state *c, int32_t i, size_t *length) {
+    size_t from = i ? c->ends[i - 1] : 0;
+    *length = c->ends[i] - from;
+    return *length > 0 ? c->bytes.data + from : "";
+}
+
 static sbp_status csv_open(sbp_source *s, sbp_diag *diag) {
     csv_state *c = SBP_NEW(s->arena, csv_state);
     sbp_stream *in = s->stream;
@@ -154,9 +161,10 @@ static sbp_status csv_open(sbp_source *s, sbp_diag *diag) {
     c->names = SBP_NEW_ARRAY(s->arena, const char *, c->field_count);
     c->column_count = c->field_count;
     for (int32_t i = 0; i < c->field_count; i++) {
-        size_t from = i ? c->ends[i - 1] : 0;
-        c->names[i] = sbp_arena_strndup(s->arena, c->bytes.data + from, c->ends[i] - from);
-        if (!sbp_is_utf8(c->bytes.data + from, (int64_t)(c->ends[i] - from)))
+        size_t length;
+        const char *name = field_at(c, i, &length);
+        c->names[i] = sbp_arena_strndup(s->arena, name, length);
+        if (!sbp_is_utf8(name, (int64_t)length))
             return sbp_fail(diag, SBP_INPUT, "%s:%lld: the name of column %d is no UTF-8", s->path,
                             (long long)line, i + 1);
         for (int32_t k = 0; k < i; k++)
@@ -186,10 +194,11 @@ static sbp_status csv_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, sbp_
     sbp_growing row = {.arena = arena};
     root->key = out->where;
     for (int32_t i = 0; i < c->field_count; i++) {
-        size_t from = i ? c->ends[i - 1] : 0;
+        size_t length;
+        const char *text = field_at(c, i, &length);
         if (c->names[i][0]) /* data frames write their index into a column without a name */
-            sbp_json_set_text(arena, sbp_growing_add(&row, root, sbp_arena_strdup(arena, c->names[i])),
-                              c->bytes.data + from, (int64_t)(c->ends[i] - from));
+            sbp_json_set_text(arena, sbp_growing_add(&row, root, sbp_arena_strdup(arena, c->names[i])), text,
+                              (int64_t)length);
     }
     sbp_growing_end(&row, SBP_JSON_OBJECT, root);
     out->tree = root;
