@@ -256,6 +256,9 @@ sbp_status sbp_onnx_mask_window(sbp_onnx *o, const sbp_onnx_value *v, int64_t *w
 sbp_status sbp_onnx_causal_mask_window(sbp_onnx *o, const sbp_onnx_value *v, int64_t *window) SBP_CHECKED;
 /* Defines the output of the node at hand when it is a step of attention that is spelled out. */
 sbp_status sbp_onnx_scores_node(sbp_onnx *o, bool *done) SBP_CHECKED;
+/* Defines the output of the node at hand when it adds a bias to a product: y + bias is one op. */
+sbp_status sbp_onnx_add_bias(sbp_onnx *o, const sbp_onnx_value *y, const sbp_onnx_value *bias,
+                             bool *done) SBP_CHECKED;
 /* Queries, keys and values [T, heads, d] as IR values to the result of attention. */
 sbp_value sbp_onnx_build_attention(sbp_onnx *o, const sbp_value qkv[3], double scale, double softcap,
                                    int64_t window);

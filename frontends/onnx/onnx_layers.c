@@ -99,6 +99,40 @@ sbp_status sbp_onnx_gemm(sbp_onnx *o) {
     return define_linear(o, x, w, trans_b != 0, bias);
 }
 
+static int32_t readers_of(const sbp_onnx_model *m, const char *name) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < m->node_count; i++)
+        for (int32_t k = 0; k < m->nodes[i].input_count; k++)
+            count += strcmp(m->nodes[i].inputs[k], name) == 0;
+    return count;
+}
+
+/* The product that a node adds a vector of parameters to, when nobody else reads it: as exporters write a
+ * layer with a bias in two nodes. */
+static const sbp_op *product_of(const sbp_onnx *o, const sbp_onnx_value *y, const sbp_onnx_value *bias) {
+    const sbp_func *f = o->builder.func;
+    if (y->kind != SBP_ONNX_VALUE || bias->kind != SBP_ONNX_PARAMETER || bias->rank != 1 || y->repeat > 1 ||
+        y->dim[y->rank - 1] != bias->dim[0] || o->wide_node[o->node - o->model->nodes])
+        return NULL;
+    int32_t maker = f->values[y->value].op;
+    bool fits =
+        maker >= 0 && f->ops[maker].code == SBP_OP_linear && f->ops[maker].operands[2] == SBP_NO_VALUE;
+    return fits && readers_of(o->model, y->name) == 1 ? &f->ops[maker] : NULL;
+}
+
+sbp_status sbp_onnx_add_bias(sbp_onnx *o, const sbp_onnx_value *y, const sbp_onnx_value *bias, bool *done) {
+    const sbp_op *product = product_of(o, y, bias);
+    *done = product != NULL;
+    if (!product)
+        return SBP_OK;
+    sbp_value operands[3] = {product->operands[0], product->operands[1], SBP_NO_VALUE};
+    const sbp_attr attrs[] = {*sbp_op_attr(product, "layout"), *sbp_op_attr(product, "wide")};
+    SBP_TRY(vector_operand(o, bias, bias->dim[0], SBP_INIT_ZEROS, o->compute, &operands[2]));
+    sbp_value sum = sbp_build(&o->builder, SBP_OP_linear, NULL, operands, 3, attrs, 2, NULL);
+    sbp_onnx_define_value(o, 0, sum, y->type, y->rank, y->dim);
+    return o->builder.status;
+}
+
 /* Token ids, or positions, [1, T] (positions also [T]), as a row of the graph; false when it is neither. */
 static bool row_input(sbp_onnx *o, const sbp_onnx_value *v, bool *positions, sbp_value *out) {
     *positions = sbp_onnx_is_positions(v) && v->rank <= 2;
