@@ -131,7 +131,20 @@ static bool can_run(void) {
     return status == SBP_OK;
 }
 
-static void fences_of_all_goldens(void **state) {
+/* One of each structure: others differ by numbers, not by what reads and writes what. */
+static bool is_usual(const char *name) {
+    static const char *const usual[] = {
+        "gemma3_legacy",     "gemma3_softcap", "gemma3_untied_bias", "gpt_neox_plain", "gpt_neox_serial",
+        "granite_bias_tied", "llama_bias",     "llama_dft",          "llama_gelu",     "llama_mqa",
+        "llama_plain",       "llama_tied_pad", "mistral_window",     "olmo2_plain",    "phi3_plain",
+        "qwen2_sliding",     "qwen3_plain"};
+    for (int i = 0; i < SBP_COUNT(usual); i++)
+        if (strcmp(name, usual[i]) == 0)
+            return true;
+    return false;
+}
+
+static void fences_of_goldens(void **state) {
     static const char *const not_built[] = {"gpt2"}; /* an example of how an architecture is added */
     (void)state;
     if (!can_run())
@@ -142,8 +155,7 @@ static void fences_of_all_goldens(void **state) {
     assert_non_null(dir);
     for (struct dirent *entry; (entry = readdir(dir));) {
         char path[512];
-        /* rotary tables differ, not what reads and writes what */
-        bool skipped = entry->d_name[0] == '.' || (!every && strncmp(entry->d_name, "llama_rope", 10) == 0);
+        bool skipped = entry->d_name[0] == '.' || (!every && !is_usual(entry->d_name));
         for (int k = 0; k < SBP_COUNT(not_built); k++)
             skipped |= strcmp(entry->d_name, not_built[k]) == 0;
         snprintf(path, sizeof path, GOLDEN "%s/model/config.json", entry->d_name);
@@ -160,11 +172,11 @@ static void fences_of_all_goldens(void **state) {
     }
     print_message("%d programs, %d fences left out, %d of them between queues, %d times a hazard\n",
                   totals.programs, totals.fences, totals.between, totals.noticed);
-    assert_true(totals.programs >= (every ? 47 : 30) && totals.fences > 0 && totals.between > 0);
+    assert_true(totals.programs >= (every ? 47 : 18) && totals.fences > 0 && totals.between > 0);
     assert_int_equal(totals.noticed, totals.fences);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fences_of_all_goldens)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fences_of_goldens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
