@@ -43,12 +43,16 @@ sbp_status sbp_planner_longest(sbp_arena *arena, sbp_diag *diag, const sbp_progr
                                int64_t *out) {
     sbp_liveness live;
     sbp_memory_liveness(arena, program, &live);
-    sized s = {.program = program, .live = &live, .target = target, .diag = diag};
+    /* a buffer that is larger than what the target allocates at once is refused: no length for this target */
+    bool bounded = target->max_allocation_bytes > 0;
+    sized s = {.program = program, .live = &live, .target = target, .diag = bounded ? NULL : diag};
     int64_t low = 0, high = (int64_t)1 << 32;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        SBP_TRY(bytes_at(&s, middle));
-        bool ok = s.bytes[SBP_DEVICE] <= device_bytes && s.bytes[SBP_HOST] <= host_bytes;
+        sbp_status status = bytes_at(&s, middle);
+        if (status != SBP_OK && !(bounded && status == SBP_MACHINE))
+            return status;
+        bool ok = status == SBP_OK && s.bytes[SBP_DEVICE] <= device_bytes && s.bytes[SBP_HOST] <= host_bytes;
         *(ok ? &low : &high) = middle;
     }
     *out = low;
@@ -59,7 +63,9 @@ sbp_status sbp_planner_bytes_per_token(sbp_arena *arena, sbp_diag *diag, const s
                                        const sbp_target_info *target, double *device, double *host) {
     sbp_liveness live;
     sbp_memory_liveness(arena, program, &live);
-    sized s = {.program = program, .live = &live, .target = target, .diag = diag};
+    sbp_target_info unbounded = *target; /* what a row costs does not depend on what is allocated at once */
+    unbounded.max_allocation_bytes = 0;
+    sized s = {.program = program, .live = &live, .target = &unbounded, .diag = diag};
     int64_t t = (int64_t)1 << 24, at_t[SBP_SPACE_COUNT];
     SBP_TRY(bytes_at(&s, t));
     memcpy(at_t, s.bytes, sizeof at_t);

@@ -223,6 +223,48 @@ static void test_depth(void **state) {
 }
 
 /* A machine that is not here: an estimate in its memory, by name or from a file; no plan. */
+/* Bytes of parameters that a step stores in their home, with some of them frozen. */
+static double params_out(io_fixture *f, const char *freeze) {
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "$C compile tests/golden/llama_plain/model --seq-len 94 --offload params "
+                               "--clip none --accumulate 1 %s --json -o $D/p",
+                               freeze));
+    const sbp_json *traffic = sbp_json_member(cli_json(f, "out"), "traffic");
+    return cli_number(f, sbp_json_member(traffic, "params"), "out");
+}
+
+/* What nobody changes is not stored again: of three layers 3 x 33 x 24 numbers each. */
+static void test_frozen_parameters_stay_at_home(void **state) {
+    io_fixture *f = *state;
+    assert_true(params_out(f, "") - params_out(f, "--freeze '*mlp*'") >= 4.0 * 3 * 3 * 33 * 24);
+}
+
+/* Buckets of a device that allocates no more than so much at once; and there is a longest sequence, though
+ * none of those that are tried for it may fit. */
+static void test_largest_allocation(void **state) {
+    io_fixture *f = *state;
+    const char *line;
+    int buckets = 0;
+    make_model(f, MODEL);
+    cli_put(
+        f, "small",
+        "memory 24GiB process 500MiB bf16_flops 1e14 fp32_flops 5e13 bf16_attention 8e13\n"
+        "fp32_attention 3e13 memory_bytes 8e11 row_ops 1e13 link_bytes 2e10 host_bytes 6e10 host_ops 1e11\n"
+        "disk_bytes 5e9 half_rows 128 command_seconds 4e-6 chunk 512 head_chunk 256 allocation 128MiB\n");
+    cli_ok(
+        f,
+        "$C compile $D/m --device-profile $D/small --seq-len 1024 --chunk 256 --head-chunk 64 --segment 30 "
+        "--checkpoint-every 1 --save none --offload params --clip none --accumulate 1 "
+        "--print-after reside");
+    assert_true(strtoll(line_of(f, "longest"), NULL, 10) >= 1024);
+    for (line = text_of(f, "out"); (line = strstr(line, " bucket host bf16[")); line++, buckets++) {
+        long long rows = strtoll(strchr(line, '[') + 1, NULL, 10);
+        if (rows * 256 * 2 > 128 << 20)
+            fail_msg("a bucket of %lld rows of 256 bf16", rows);
+    }
+    assert_true(buckets >= 2);
+}
+
 static void test_device_profile(void **state) {
     io_fixture *f = *state;
     make_model(f, "tests/data/configs/Qwen3-32B.json");
@@ -405,6 +447,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_longest, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_remedies, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_depth, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_frozen_parameters_stay_at_home, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_largest_allocation, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_device_profile, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_inspect_says_what_homes_cost, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_every_format, cli_setup, io_teardown),
