@@ -144,25 +144,6 @@ static void write_decoder(decoder *d, int64_t vocab) {
     onnx_write(w, file, vocab);
 }
 
-/* Branches join the stream in its type, so that one value of it crosses from layer to layer, as in models of
- * frontends/hf: a sum that is rounded afterwards would cross as the stream of another type. */
-static void expect_sums_in(const sbp_func *f, sbp_dtype residual) {
-    int32_t sums = 0;
-    for (int32_t i = 0; i < f->op_count; i++) {
-        const sbp_op *op = &f->ops[i];
-        bool streams = op->code == SBP_OP_add;
-        for (int k = 0; k < 2 && streams; k++) {
-            const sbp_type *t = &f->values[op->operands[k]].type;
-            streams = t->rank == 2 && sbp_type_rows(t) != SBP_ONE;
-        }
-        if (!streams)
-            continue;
-        assert_int_equal(f->values[op->results[0]].type.dtype, residual);
-        sums++;
-    }
-    assert_true(sums >= 4 && sums % 2 == 0); /* two of a layer */
-}
-
 /* The model in bf16 is a module that verifies, with both types of the residual stream. */
 static void load_in_bf16(fixture *f, const char *path, const char *weights) {
     static const sbp_dtype residual[] = {SBP_BF16, SBP_F32};
@@ -172,7 +153,6 @@ static void load_in_bf16(fixture *f, const char *path, const char *weights) {
         options.residual = residual[i];
         options.weights = weights;
         check(f, sbp_model_load(f->arena, f->diag, path, &options, &model));
-        expect_sums_in(sbp_module_find_func(model.module, "model"), residual[i]);
         append_objective(f, model.module, sbp_objective_find("sft"), NULL);
         check(f, sbp_module_verify(model.module, f->diag));
         differentiate(f, model.module, sbp_module_find_func(model.module, "model"));
