@@ -306,6 +306,13 @@ bool sbp_view_same_start(const sbp_view *a, const sbp_view *b) {
 
 /* ---- positions and ranges --------------------------------------------------------------------------- */
 
+const char *sbp_program_counted(const sbp_program *program) {
+    for (int32_t r = 0; r < program->row_input_count; r++)
+        if (program->row_inputs[r].kind == SBP_ROW_PICK)
+            return program->row_inputs[r].column;
+    return NULL;
+}
+
 int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_sizes *sizes) {
     return sbp_ceil_div(sizes->v[SBP_T], sizes->v[program->tables[table].step]);
 }

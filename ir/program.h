@@ -249,6 +249,7 @@ typedef struct sbp_function {
 typedef struct sbp_chunk_table {
     const char *name;
     sbp_symbol step;  /* C or H */
+    bool counted;     /* a run ends with the chunk of the last counted row; at least one chunk runs */
     int64_t *windows; /* 0: full attention */
     int32_t window_count, window_capacity;
 } sbp_chunk_table;
@@ -265,14 +266,26 @@ enum {
 
 /* Data the host fills for every micro-batch. kind "column": one number per row (or per group, when the
  * buffer has S rows), by name from the packer; "order" and "segment": the scatter order of that column,
- * sorted inside chunks of `chunk` rows (T: the whole). Commands do not write these buffers. */
-typedef enum sbp_row_input_kind { SBP_ROW_COLUMN, SBP_ROW_ORDER, SBP_ROW_SEGMENT } sbp_row_input_kind;
+ * sorted inside chunks of `chunk` rows (T: the whole). Commands do not write these buffers.
+ *
+ * Counted rows are those where a column is not 0. "pick" says which row of the batch is the i-th of them,
+ * "rank" which of them a row is; both name the row itself where there is none. A column may come in that
+ * order
+ * (`counted`): rows that count first, then zeros, or in integer columns the last of them again and again. */
+typedef enum sbp_row_input_kind {
+    SBP_ROW_COLUMN,
+    SBP_ROW_ORDER,
+    SBP_ROW_SEGMENT,
+    SBP_ROW_PICK,
+    SBP_ROW_RANK
+} sbp_row_input_kind;
 
 typedef struct sbp_row_input {
     sbp_row_input_kind kind;
     int32_t buffer;
-    const char *column;
+    const char *column; /* of pick and rank: what decides which rows count */
     sbp_symbol chunk;
+    bool counted; /* of a column */
 } sbp_row_input;
 
 /* A number that an entry leaves in a result buffer (f64), at element `index` of it, e.g. "loss": summed over
@@ -389,6 +402,8 @@ typedef struct sbp_range {
     int64_t start, rows, first_row;
 } sbp_range;
 
+/* The column that decides which rows count; NULL: the program does not ask. */
+const char *sbp_program_counted(const sbp_program *program);
 /* Chunks of a table at these sizes: ceil(T / step). */
 int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_sizes *sizes);
 /* Fills table, i and the columns up to SBP_COLUMN_LO; the lo columns are set to row0. */

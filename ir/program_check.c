@@ -469,7 +469,7 @@ static const sbp_row_input *input_of(const subject *s, int32_t k) {
 }
 
 static sbp_status check_input(const subject *s, int32_t k, sbp_row_input_kind kind, const char *column) {
-    static const char *const kinds[] = {"column", "order", "segment"};
+    static const char *const kinds[] = {"column", "order", "segment", "pick", "rank"};
     const sbp_row_input *input = input_of(s, k);
     if (input && input->kind == kind && (!column || strcmp(input->column, column) == 0))
         return SBP_OK;
@@ -481,6 +481,8 @@ static sbp_status check_inputs(const subject *s) {
     int32_t first = 5;
     switch (s->command->kind) {
     case SBP_CMD_GATHER:
+        if (input_of(s, 2) && (input_of(s, 2)->kind == SBP_ROW_PICK || input_of(s, 2)->kind == SBP_ROW_RANK))
+            return SBP_OK;
         return check_input(s, 2, SBP_ROW_COLUMN, NULL);
     case SBP_CMD_SCATTER_ADD:
         SBP_TRY(check_input(s, 2, SBP_ROW_COLUMN, NULL));

@@ -129,6 +129,7 @@ static sbp_status read_table(sbp_program_parser *p) {
     SBP_TRY(read_new_name(p, &p->tables, program->table_count, "table", &table.name));
     SBP_TRY(sbp_lexer_expect(&p->lexer, "step"));
     SBP_TRY(sbp_parser_symbol(p, &table.step));
+    SBP_TRY(sbp_lexer_accept(&p->lexer, "counted", &table.counted));
     bool more;
     SBP_TRY(sbp_lexer_accept(&p->lexer, "windows", &more));
     while (more) {
@@ -226,12 +227,13 @@ static sbp_status read_buffer(sbp_program_parser *p) {
 }
 
 static sbp_status read_input(sbp_program_parser *p) {
-    static const char *const kinds[] = {"column", "order", "segment"};
+    static const char *const kinds[] = {"column", "order", "segment", "pick", "rank"};
     sbp_row_input input = {.chunk = SBP_T};
     int kind = 0;
     SBP_TRY(sbp_parser_known_name(p, &p->buffers, "buffer", &input.buffer));
-    SBP_TRY(sbp_parser_word(p, kinds, SBP_COUNT(kinds), "column, order or segment", &kind));
+    SBP_TRY(sbp_parser_word(p, kinds, SBP_COUNT(kinds), "column, order, segment, pick or rank", &kind));
     input.kind = (sbp_row_input_kind)kind;
+    SBP_TRY(sbp_lexer_accept(&p->lexer, "counted", &input.counted));
     SBP_TRY(sbp_parser_name(p, &input.column));
     if (input.kind != SBP_ROW_COLUMN) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, "chunk"));

@@ -351,7 +351,7 @@ static void print_header(sbp_text *out, const sbp_program *program) {
         const sbp_chunk_table *table = &program->tables[t];
         sbp_text_add(out, "table ");
         print_name(out, table->name);
-        sbp_text_add(out, " step %s", sbp_symbol_name(table->step));
+        sbp_text_add(out, " step %s%s", sbp_symbol_name(table->step), table->counted ? " counted" : "");
         for (int32_t w = 0; w < table->window_count; w++)
             sbp_text_add(out, "%s%lld", w ? ", " : " windows ", (long long)table->windows[w]);
         sbp_text_add(out, "\n");
@@ -395,14 +395,14 @@ static void print_buffer(sbp_text *out, const sbp_program *program, const sbp_bu
 }
 
 static void print_data(sbp_text *out, const sbp_program *program) {
-    static const char *const kinds[] = {"column", "order", "segment"};
+    static const char *const kinds[] = {"column", "order", "segment", "pick", "rank"};
     for (int32_t b = 0; b < program->buffer_count; b++)
         print_buffer(out, program, &program->buffers[b]);
     for (int32_t r = 0; r < program->row_input_count; r++) {
         const sbp_row_input *input = &program->row_inputs[r];
         sbp_text_add(out, "input ");
         print_ref(out, buffer_name(program, input->buffer), input->buffer);
-        sbp_text_add(out, " %s ", kinds[input->kind]);
+        sbp_text_add(out, " %s%s ", kinds[input->kind], input->counted ? " counted" : "");
         print_name(out, input->column);
         if (input->kind != SBP_ROW_COLUMN)
             sbp_text_add(out, " chunk %s", sbp_symbol_name(input->chunk));

@@ -261,11 +261,12 @@ static bool is_whole_axis(sbp_extent rows, sbp_symbol symbol) {
     return sbp_extent_equal(rows, sbp_extent_symbol(symbol, 1));
 }
 
-static sbp_status verify_input(sbp_checker *c, int32_t index, const sbp_map *columns) {
+static sbp_status verify_input(sbp_checker *c, int32_t index, const sbp_map *columns,
+                               const sbp_map *counted_columns) {
     const sbp_program *p = c->program;
     const sbp_row_input *in = &p->row_inputs[index];
-    if ((unsigned)in->kind > SBP_ROW_SEGMENT || in->buffer < 0 || in->buffer >= p->buffer_count ||
-        !in->column || !in->column[0])
+    if ((unsigned)in->kind > SBP_ROW_RANK || in->buffer < 0 || in->buffer >= p->buffer_count || !in->column ||
+        !in->column[0])
         return fail(c, "c9", "row input %d: no such kind, buffer or column", index);
     const sbp_buffer *b = &p->buffers[in->buffer];
     if (c->input_of[in->buffer] >= 0)
@@ -278,9 +279,16 @@ static sbp_status verify_input(sbp_checker *c, int32_t index, const sbp_map *col
         return fail(c, "c9", "row input '%.80s' has neither T rows nor, as a column, S", b->name);
     if (in->kind == SBP_ROW_COLUMN)
         return SBP_OK;
-    int32_t of = sbp_map_get(columns, in->column);
+    int32_t of = sbp_map_get(in->counted ? counted_columns : columns, in->column);
     if (b->dtype != SBP_I32 || p->t_max > INT32_MAX)
         return fail(c, "c9", "scatter order '%.80s' is not i32, or t_max is too large for it", b->name);
+    if (in->kind == SBP_ROW_PICK || in->kind == SBP_ROW_RANK) {
+        const char *counted = sbp_program_counted(p);
+        if (of < 0 || in->counted || in->chunk != SBP_T || !counted || strcmp(in->column, counted) != 0)
+            return fail(c, "c9", "'%.80s' is of '%.80s', which is no column that says which rows count",
+                        b->name, in->column);
+        return SBP_OK;
+    }
     if (of < 0 || sbp_dtype_is_float(p->buffers[p->row_inputs[of].buffer].dtype) ||
         !is_whole_axis(p->buffers[p->row_inputs[of].buffer].rows, SBP_T))
         return fail(c, "c9", "scatter order '%.80s' is of '%.80s', which is no integer column of T rows",
@@ -292,17 +300,19 @@ static sbp_status verify_input(sbp_checker *c, int32_t index, const sbp_map *col
 
 static sbp_status verify_data(sbp_checker *c) {
     const sbp_program *p = c->program;
-    sbp_map columns;
+    sbp_map columns, counted;
     sbp_map_init(&columns, c->arena);
+    sbp_map_init(&counted, c->arena);
     c->input_of = SBP_NEW_ARRAY(c->arena, int32_t, p->buffer_count);
     for (int32_t b = 0; b < p->buffer_count; b++)
         c->input_of[b] = -1;
     for (int32_t r = 0; r < p->row_input_count; r++)
         if (p->row_inputs[r].kind == SBP_ROW_COLUMN && p->row_inputs[r].column &&
             p->row_inputs[r].buffer >= 0 && p->row_inputs[r].buffer < p->buffer_count)
-            SBP_TRY(add_name(c, &columns, "column", p->row_inputs[r].column, r));
+            SBP_TRY(add_name(c, p->row_inputs[r].counted ? &counted : &columns, "column",
+                             p->row_inputs[r].column, r));
     for (int32_t r = 0; r < p->row_input_count; r++)
-        SBP_TRY(verify_input(c, r, &columns));
+        SBP_TRY(verify_input(c, r, &columns, &counted));
     c->has_shared_end = sbp_map_get(&columns, "shared_end") >= 0;
     c->has_own = sbp_map_get(&columns, "own") >= 0;
     for (int32_t o = 0; o < p->output_count; o++) {

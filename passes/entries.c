@@ -625,7 +625,10 @@ static sbp_status backward(entry_builder *e) {
 static sbp_status head(entry_builder *e, bool backward_follows) {
     const sbp_head_lowering *h = &e->p->lowering->head;
     int32_t call = e->layers + 1;
-    sbp_operand stream = input_of(e, e->layers);
+    sbp_operand stream = input_of(e, e->layers), updated = stream;
+    updated.access = SBP_UPDATE;
+    if (h->gather >= 0)
+        add_call(e, h->gather, &updated, 1);
     if (!backward_follows || h->first >= 0)
         SBP_TRY(call_segment(e, call, h->score, &stream, NULL, false));
     if (backward_follows && h->first < 0 && h->data >= 0)
@@ -637,6 +640,8 @@ static sbp_status head(entry_builder *e, bool backward_follows) {
         add_call(e, h->gradient, NULL, 0);
         SBP_TRY(call_segment(e, call, h->backward, &stream, NULL, true));
     }
+    if (backward_follows && h->scatter >= 0)
+        add_call(e, h->scatter, &updated, 1);
     if (backward_follows)
         flush_call(e, call);
     return SBP_OK;

@@ -35,6 +35,7 @@ typedef struct head_builder {
     int32_t outputs;      /* per-row outputs of the head */
     head_vector *vectors;
     int32_t vector_count, vector_capacity;
+    int32_t all_rows; /* table of chunks of all rows, where the head's is of those that count */
 } head_builder;
 
 /* ---- what d(loss) reads ------------------------------------------------------------------------------ */
@@ -383,6 +384,84 @@ static sbp_stage *vector_stage(head_builder *h, sbp_func *body, const char *name
     return stage;
 }
 
+/* ---- rows that count --------------------------------------------------------------------------------- */
+
+/* y [C, d]: the rows of H that the index names, 0 where the column of counted rows is. */
+static sbp_status make_picking(head_builder *h, const char *name, const sbp_type *x, sbp_func **out) {
+    sbp_pipeline *p = h->p;
+    sbp_func *f = *out = sbp_func_create(p->arena, name);
+    sbp_builder b = sbp_builder_on(p->module, f, p->diag);
+    sbp_type table = *x, index = {.dtype = SBP_I32, .rank = 1, .dim = {sbp_dim_symbol(SBP_C)}};
+    table.dim[0] = sbp_dim_const(1); /* of as many rows as there are: the view says so */
+    sbp_value rows = sbp_func_add_arg(f, SBP_VALUE_STREAM, "all", &table, -1);
+    sbp_value pick = sbp_func_add_arg(f, SBP_VALUE_STREAM, "index", &index, -1);
+    sbp_dtype dtype = SBP_F32;
+    for (int32_t r = 0; r < p->module->row_count; r++)
+        if (strcmp(p->module->rows[r].name, p->options.counted) == 0)
+            dtype = p->module->rows[r].dtype;
+    sbp_value counts = sbp_build_row(&b, p->options.counted, dtype, SBP_C);
+    sbp_value none = sbp_build_const(&b, dtype, 0);
+    counts = sbp_build2(&b, SBP_OP_lt, none, sbp_build_reshape(&b, counts, (int64_t[]){1}, 1));
+    sbp_value y = sbp_build2(&b, SBP_OP_gather, rows, pick), zero = sbp_build_const(&b, x->dtype, 0);
+    y = sbp_build3(&b, SBP_OP_select, counts, y, zero);
+    if (b.status == SBP_OK)
+        sbp_func_add_result(f, y, SBP_RESULT_SAVED, SBP_NO_VALUE, "rows");
+    return b.status;
+}
+
+/* Rows of H to its front, chunk after chunk (a row never comes from before its new place), or, from the last
+ * chunk on, back. */
+static sbp_status build_picking(head_builder *h, bool back, int32_t *out) {
+    sbp_pipeline *p = h->p;
+    const char *name = back ? "head.scatter" : "head.gather";
+    const sbp_type *x = NULL;
+    for (int32_t i = 0; i < h->head->arg_count; i++)
+        if (h->head->values[h->head->args[i]].role == SBP_VALUE_STREAM)
+            x = &h->head->values[h->head->args[i]].type;
+    if (!x || x->rank != 2)
+        return sbp_fail(p->diag, SBP_INPUT,
+                        "--head-rows counted: the head of this model reads no vector per row");
+    sbp_func *body;
+    SBP_TRY(make_picking(h, name, x, &body));
+    p->lowering->counted = !back;
+    sbp_function_lowering *function = sbp_lower_function(p, name);
+    sbp_stage *stage = sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.chunk", name), body,
+                                       back ? h->all_rows : p->lowering->head_table, back);
+    sbp_lower_formal(p, function->function, "H", SBP_UPDATE, x->dtype, sbp_extent_symbol(SBP_T, 1),
+                     sbp_type_row_elems(x));
+    int32_t index =
+        sbp_lower_order_buffer(p, p->options.counted, back ? SBP_ROW_RANK : SBP_ROW_PICK, SBP_T, false);
+    sbp_view whole = sbp_view_formal(&p->program->functions[function->function], 0);
+    stage->places[body->args[0]] = whole;
+    stage->places[body->args[1]] = sbp_lower_rows_of(stage, sbp_view_buffer(p->program, index, 0));
+    SBP_PUSH(p->arena, stage->stores, stage->store_count, stage->store_capacity,
+             (sbp_store){.value = body->results[0].value, .to = sbp_lower_rows_of(stage, whole)});
+    for (int32_t n = 0; n < h->outputs && !back; n++) { /* rows behind those that count */
+        sbp_body fill = {0};
+        sbp_lower_fill(p, &fill, sbp_view_buffer(p->program, h->vectors[n].buffer, 0), 0);
+        SBP_PUSH(p->arena, function->items, function->item_count, function->item_capacity,
+                 (sbp_item){.node = fill.nodes[0]});
+    }
+    sbp_lower_add_stage(p, function, stage);
+    p->lowering->counted = true;
+    *out = function->function;
+    return SBP_OK;
+}
+
+/* Every row input of the head and the objective comes in the order of counted rows from here on. */
+static void begin_counted(head_builder *h) {
+    sbp_program *program = h->p->program;
+    sbp_chunk_table all = program->tables[h->p->lowering->head_table];
+    all.name = "all_pieces";
+    SBP_PUSH(h->p->arena, program->tables, program->table_count, program->table_capacity, all);
+    h->all_rows = program->table_count - 1;
+    program->tables[h->p->lowering->head_table].counted = true;
+    for (int32_t r = 0; r < h->p->module->row_count; r++) /* the runtime finds them by it */
+        if (strcmp(h->p->module->rows[r].name, h->p->options.counted) == 0)
+            sbp_lower_row_buffer(h->p, h->p->options.counted, h->p->module->rows[r].dtype);
+    h->p->lowering->counted = true;
+}
+
 /* Loss and metrics, each a sum over rows or several of them added up: every sum becomes a result of its own,
  * called as the one that it is part of. */
 static sbp_status part_sums(head_builder *h, sbp_func *f) {
@@ -507,6 +586,33 @@ static sbp_status bind_objective(head_builder *h) {
     return SBP_OK;
 }
 
+static sbp_status build_functions(head_builder *h) {
+    sbp_lowering *l = h->p->lowering;
+    bool want_input = l->first_trainable < h->p->module->call_count - 1;
+    SBP_TRY(bind_objective(h));
+    SBP_TRY(differentiate_objective(h));
+    const bool *hoisted = choose_passes(h);
+    SBP_TRY(add_outputs(h));
+    if (h->p->options.counted)
+        SBP_TRY(build_picking(h, false, &l->head.gather));
+    SBP_TRY(build_function(h, h->head, "head.score", false, keeps_outputs, &l->head.score));
+    SBP_TRY(build_objective(h));
+    if (l->first_trainable >= h->p->module->call_count || h->slope->result_count == 0)
+        return SBP_OK;
+    SBP_TRY(differentiate_head(h));
+    if (h->p->options.counted && want_input)
+        SBP_TRY(build_picking(h, true, &l->head.scatter));
+    if (h->one_pass) {
+        sbp_func *body;
+        SBP_TRY(hoist_data(h, hoisted));
+        SBP_TRY(compose(h, &body));
+        return build_function(h, body, "head.backward", true, keeps_all, &l->head.backward);
+    }
+    l->head.first = l->head.score;
+    SBP_TRY(build_gradient(h));
+    return build_function(h, h->derivative, "head.backward", true, is_gradient, &l->head.backward);
+}
+
 sbp_status sbp_pass_head(sbp_pipeline *p) {
     if (!p->program)
         return SBP_OK;
@@ -514,24 +620,17 @@ sbp_status sbp_pass_head(sbp_pipeline *p) {
     sbp_lowering *l = p->lowering;
     head_builder h = {.p = p, .call = &m->calls[m->call_count - 1]};
     h.head = m->funcs[h.call->func];
-    l->head = (sbp_head_lowering){
-        .score = -1, .backward = -1, .first = -1, .objective = -1, .data = -1, .gradient = -1};
-    SBP_TRY(bind_objective(&h));
-    SBP_TRY(differentiate_objective(&h));
-    const bool *hoisted = choose_passes(&h);
-    SBP_TRY(add_outputs(&h));
-    SBP_TRY(build_function(&h, h.head, "head.score", false, keeps_outputs, &l->head.score));
-    SBP_TRY(build_objective(&h));
-    if (l->first_trainable >= m->call_count || h.slope->result_count == 0)
-        return SBP_OK;
-    SBP_TRY(differentiate_head(&h));
-    if (h.one_pass) {
-        sbp_func *body;
-        SBP_TRY(hoist_data(&h, hoisted));
-        SBP_TRY(compose(&h, &body));
-        return build_function(&h, body, "head.backward", true, keeps_all, &l->head.backward);
-    }
-    l->head.first = l->head.score;
-    SBP_TRY(build_gradient(&h));
-    return build_function(&h, h.derivative, "head.backward", true, is_gradient, &l->head.backward);
+    l->head = (sbp_head_lowering){.gather = -1,
+                                  .scatter = -1,
+                                  .score = -1,
+                                  .backward = -1,
+                                  .first = -1,
+                                  .objective = -1,
+                                  .data = -1,
+                                  .gradient = -1};
+    if (p->options.counted)
+        begin_counted(&h);
+    sbp_status status = build_functions(&h);
+    l->counted = false;
+    return status;
 }

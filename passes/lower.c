@@ -231,10 +231,10 @@ void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, i
 /* ---- buffers made on first use ----------------------------------------------------------------------- */
 
 static int32_t find_input(const sbp_program *prog, sbp_row_input_kind kind, const char *column,
-                          sbp_symbol chunk) {
+                          sbp_symbol chunk, bool counted) {
     for (int32_t i = 0; i < prog->row_input_count; i++) {
         const sbp_row_input *input = &prog->row_inputs[i];
-        if (input->kind == kind && strcmp(input->column, column) == 0 &&
+        if (input->kind == kind && input->counted == counted && strcmp(input->column, column) == 0 &&
             (kind == SBP_ROW_COLUMN || input->chunk == chunk))
             return input->buffer;
     }
@@ -252,18 +252,27 @@ static int32_t add_input(sbp_pipeline *p, const char *name, sbp_row_input_kind k
 }
 
 int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype) {
-    int32_t buffer = find_input(p->program, SBP_ROW_COLUMN, name, SBP_T);
-    return buffer >= 0 ? buffer : add_input(p, name, SBP_ROW_COLUMN, name, dtype, SBP_T);
-}
-
-int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind,
-                               sbp_symbol chunk) {
-    int32_t buffer = find_input(p->program, kind, column, chunk);
+    bool counted = p->lowering->counted;
+    int32_t buffer = find_input(p->program, SBP_ROW_COLUMN, name, SBP_T, counted);
     if (buffer >= 0)
         return buffer;
-    const char *name = sbp_arena_printf(p->arena, "%s.%s.%s", column,
-                                        kind == SBP_ROW_ORDER ? "order" : "segment", sbp_symbol_name(chunk));
-    return add_input(p, name, kind, column, SBP_I32, chunk);
+    const char *label = counted ? sbp_arena_printf(p->arena, "%s.counted", name) : name;
+    buffer = add_input(p, label, SBP_ROW_COLUMN, name, dtype, SBP_T);
+    p->program->row_inputs[p->program->row_input_count - 1].counted = counted;
+    return buffer;
+}
+
+int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind, sbp_symbol chunk,
+                               bool counted) {
+    static const char *const kinds[] = {"column", "order", "segment", "pick", "rank"};
+    int32_t buffer = find_input(p->program, kind, column, chunk, counted);
+    if (buffer >= 0)
+        return buffer;
+    const char *name = sbp_arena_printf(p->arena, "%s%s.%s.%s", column, counted ? ".counted" : "",
+                                        kinds[kind], sbp_symbol_name(chunk));
+    buffer = add_input(p, name, kind, column, SBP_I32, chunk);
+    p->program->row_inputs[p->program->row_input_count - 1].counted = counted;
+    return buffer;
 }
 
 int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant) {
@@ -416,8 +425,11 @@ sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, in
         const sbp_value_info *info = &body->values[v];
         if (info->role == SBP_VALUE_ROW) {
             const sbp_row *row = &p->module->rows[info->binding];
+            bool of_groups = sbp_type_rows(&info->type) == SBP_S, counted = p->lowering->counted;
+            p->lowering->counted = counted && !of_groups;
             int32_t buffer = sbp_lower_row_buffer(p, row->name, row->dtype);
-            if (sbp_type_rows(&info->type) == SBP_S)
+            p->lowering->counted = counted;
+            if (of_groups)
                 p->program->buffers[buffer].rows = sbp_extent_symbol(SBP_S, 1);
             stage->places[v] = sbp_lower_rows_of(stage, sbp_view_buffer(p->program, buffer, 0));
         } else if (info->role == SBP_VALUE_CONST) {

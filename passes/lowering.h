@@ -118,7 +118,9 @@ typedef struct sbp_segment_kind {
 
 /* The head: forward only (score), and the way to the gradient in one pass or two. */
 typedef struct sbp_head_lowering {
-    int32_t score; /* formals: H params */
+    int32_t gather, scatter; /* formal: H. Rows that count to its front; back to where they were, others 0.
+                                -1: all rows are computed; scatter also where nobody reads the gradient */
+    int32_t score;           /* formals: H params */
     int32_t
         backward; /* one pass: H params accumulators. H becomes its gradient in place. two: the second pass */
     int32_t first;     /* two passes: the first, formals H params; -1 for one pass */
@@ -131,9 +133,10 @@ typedef struct sbp_lowering {
     sbp_function_lowering **functions;
     int32_t function_count, function_capacity;
     int32_t chunk_table, head_table;
-    sbp_map buffer_names;              /* what the passes call a buffer of their own -> its number */
-    sbp_map labels;                    /* names of buffers in the program -> number, or that one is kept */
-    const char **param_labels;         /* per parameter of the module: the name of its buffer */
+    bool counted;              /* rows of stages that are being made are the counted ones (pass `head`) */
+    sbp_map buffer_names;      /* what the passes call a buffer of their own -> its number */
+    sbp_map labels;            /* names of buffers in the program -> number, or that one is kept */
+    const char **param_labels; /* per parameter of the module: the name of its buffer */
     const struct sbp_update **updates; /* per parameter of the module: its optimizer rule (passes/update.h) */
     /* Buffers: per parameter, where it and its gradient are kept; per operand of its rule, its state; the
      * sums of squares per parameter, their sum, its root, the factor that clips. -1: none. */
@@ -185,7 +188,7 @@ void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, i
 /* The buffer of a row input or constant of the module; made on first use. */
 int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype);
 int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind,
-                               sbp_symbol chunk);
+                               sbp_symbol chunk, bool counted);
 int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant);
 /* Of one that is kept in blocks the first part, behind which the others are: "<parameter>.<part>". */
 int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param);

@@ -66,9 +66,10 @@ typedef struct sbp_pass_options {
     bool master;     /* trained weights in bf16 are the high half of fp32 ones; else they are all there is */
     bool stochastic; /* how weights in bf16 without a master are rounded: at random, or to nearest */
     sbp_optimizer optimizer;
-    bool step;          /* gradients consumed per segment: no clipping, no accumulation */
-    bool list_keepable; /* when a name of the saved set keeps nothing, find out which would: slow */
-    bool skip_streambp; /* debug: proves that nothing works without it */
+    const char *counted; /* the head computes only rows where this column is not 0; NULL: all */
+    bool step;           /* gradients consumed per segment: no clipping, no accumulation */
+    bool list_keepable;  /* when a name of the saved set keeps nothing, find out which would: slow */
+    bool skip_streambp;  /* debug: proves that nothing works without it */
 } sbp_pass_options;
 
 struct sbp_lowering;

@@ -147,6 +147,12 @@ static sbp_status load_model(sbp_compilation *c) {
     const sbp_objective_choice choice = {.name = c->objective, .loss_type = c->loss_type, .wishes = wishes};
     SBP_TRY(sbp_objective_add(c->model.module, c->diag, &choice, &c->settings));
     SBP_TRY(check_settings(c));
+    if (sbp_options_is(c->options, "head-rows", "counted")) {
+        c->pipeline.options.counted = c->settings.counted;
+        if (!c->settings.counted)
+            return sbp_fail(c->diag, SBP_USAGE, "--head-rows counted: objective %s may read all rows",
+                            c->objective);
+    }
     c->pipeline.module = c->model.module;
     return SBP_OK;
 }

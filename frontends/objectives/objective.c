@@ -183,6 +183,7 @@ static sbp_status add_guarded(void *user) {
         *a->settings = (sbp_objective_settings){.items = o.settings,
                                                 .count = o.setting_count,
                                                 .passes = o.passes,
+                                                .counted = o.counted,
                                                 .prepare = o.prepare ? o.prepare->builder->module : NULL};
     if (o.prepare && builder.status == SBP_OK)
         return o.prepare->builder->status;

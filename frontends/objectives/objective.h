@@ -48,6 +48,7 @@ typedef struct sbp_objective {
     sbp_dtype dtype;              /* of logp, entropy, hit: fp32 or fp64 */
     sbp_value logp, entropy, hit; /* of @prepare: SBP_NO_VALUE */
     sbp_value value;              /* where the head has one (frontends/head.h) */
+    const char *counted;          /* a row input: where it is 0, nothing of logp, entropy and hit is read */
     sbp_setting *settings;        /* that it has asked for */
     int32_t setting_count, setting_capacity;
     int32_t passes;                /* that a batch is used for, unless --inner-epochs says else; 0: one */
@@ -70,6 +71,7 @@ typedef struct sbp_objective_settings {
     const sbp_setting *items;
     int32_t count;
     int32_t passes;            /* over a batch; 0: one */
+    const char *counted;       /* sbp_objective.counted; NULL: all rows may be read */
     const sbp_module *prepare; /* the module of @prepare; NULL: there is none */
 } sbp_objective_settings;
 

@@ -357,6 +357,7 @@ void sbp_objective_grpo(sbp_objective *o) {
               .advantage = sbp_objective_row(o, "advantage")};
     sbp_objective_group_advantages(o);
     averaging mean = types[g.type].mean;
+    o->counted = "weight";
     if (mean == OF_PARTS)
         sbp_note(o->builder->diag, "loss type bnpo: loss and gradients depend on how a step is packed into "
                                    "micro-batches; dapo is the same without that");

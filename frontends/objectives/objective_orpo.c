@@ -25,6 +25,7 @@ void sbp_objective_orpo(sbp_objective *o) {
     if (o->loss_type && strcmp(o->loss_type, "orpo") != 0)
         sbp_objective_refuse(o, "orpo", "orpo");
     sbp_pairs p = sbp_pairs_of(o);
+    o->counted = "predicted";
     sbp_value w = sbp_pairs_per_token(&p, p.won, p.chosen);
     sbp_value l = sbp_pairs_per_token(&p, p.lost, p.rejected);
     sbp_value beta = sbp_pairs_setting(&p, "beta", 0.1);

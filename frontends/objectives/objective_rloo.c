@@ -53,6 +53,7 @@ static void add_metrics(const rloo *x, sbp_value weight) {
 void sbp_objective_rloo(sbp_objective *o) {
     rloo x = {.o = o};
     sbp_objective_left_out_advantages(o);
+    o->counted = "weight";
     sbp_value weight = sbp_objective_row(o, "weight"), labels = sbp_objective_row(o, "doc.labels");
     sbp_value old = sbp_objective_row(o, "old_logps"), document = sbp_objective_index(o, "doc");
     x.advantage = sbp_objective_row(o, "advantage");

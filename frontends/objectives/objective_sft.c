@@ -19,6 +19,7 @@ static bool is_dft(sbp_objective *o) {
 void sbp_objective_sft(sbp_objective *o) {
     sbp_builder *b = o->builder;
     bool dft = is_dft(o);
+    o->counted = "weight";
     sbp_value weight = sbp_objective_row(o, "weight"), labels = sbp_objective_scalar(o, "labels");
     sbp_value share = sbp_build2(b, SBP_OP_div, weight, labels);
     sbp_build_name(b, share, "share"); /* [T]: m_t / N */

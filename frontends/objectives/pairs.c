@@ -59,6 +59,7 @@ sbp_pairs sbp_pairs_of(sbp_objective *o) {
     sbp_pairs p = {
         .o = o, .pair = sbp_objective_index(o, "unit"), .count = sbp_build_scalar(o->builder, "units")};
     sbp_value in_chosen;
+    o->counted = "weight";
     p.weight = sbp_objective_row(o, "weight");
     in_chosen = sbp_objective_row(o, "in.chosen");
     p.chosen = sbp_pairs_op(&p, SBP_OP_mul, p.weight, in_chosen);

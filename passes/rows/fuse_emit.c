@@ -95,8 +95,12 @@ static sbp_status order_terms(sbp_fuser *z, sbp_value index, sbp_term *perm, sbp
                         z->stage->name, info->name);
     const char *column = z->p->module->rows[info->binding].name;
     sbp_program *prog = z->p->program;
-    int32_t order = sbp_lower_order_buffer(z->p, column, SBP_ROW_ORDER, z->stage->rows);
-    int32_t lengths = sbp_lower_order_buffer(z->p, column, SBP_ROW_SEGMENT, z->stage->rows);
+    bool counted = false; /* the rows in the order that the index comes in */
+    for (int32_t r = 0; r < prog->row_input_count; r++)
+        if (prog->row_inputs[r].buffer == z->stage->places[index].ref)
+            counted = prog->row_inputs[r].counted;
+    int32_t order = sbp_lower_order_buffer(z->p, column, SBP_ROW_ORDER, z->stage->rows, counted);
+    int32_t lengths = sbp_lower_order_buffer(z->p, column, SBP_ROW_SEGMENT, z->stage->rows, counted);
     *perm = view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, order, 0)));
     *segment = view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, lengths, 0)));
     return SBP_OK;

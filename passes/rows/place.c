@@ -73,10 +73,22 @@ static bool same_memory_shape(const sbp_scheduler *s, sbp_value a, sbp_value b) 
            sbp_extent_equal(rows_a, rows_b);
 }
 
+/* Rows are not gathered into what they come from: one might be overwritten before it is read. */
+static bool gathers_from(const sbp_scheduler *s, sbp_value v, const sbp_home *h) {
+    const sbp_instr *born = s->born[v] >= 0 && s->born[v] < s->stage->instr_count
+                                ? &s->stage->instrs[s->order[s->born[v]]]
+                                : NULL;
+    if (!born || born->kind != SBP_CMD_GATHER || h->view.ref == SBP_NO_VIEW)
+        return false;
+    const sbp_term *table = &born->terms[1];
+    const sbp_view *from = table->kind == SBP_TERM_VALUE ? &s->stage->places[table->value] : &table->view;
+    return from->ref == h->view.ref;
+}
+
 /* Whether v can live in the home from its birth to its death beside (before, after) the tenants there. */
 static bool fits(const sbp_scheduler *s, sbp_value v, int32_t home) {
     const sbp_home *h = &s->homes[home];
-    if (!h->writable)
+    if (!h->writable || gathers_from(s, v, h))
         return false;
     for (int32_t i = 0; i < h->tenant_count; i++) {
         sbp_value t = h->tenants[i];

@@ -117,6 +117,7 @@ static sbp_status check_inputs(sbp_executor *x) {
         for (int32_t k = 0; k < p->row_input_count && !found; k++)
             found = p->row_inputs[k].kind == SBP_ROW_ORDER &&
                     p->row_inputs[k].chunk == p->row_inputs[r].chunk &&
+                    p->row_inputs[k].counted == p->row_inputs[r].counted &&
                     strcmp(p->row_inputs[k].column, p->row_inputs[r].column) == 0;
         if (!found)
             return sbp_fail(x->diag, SBP_INPUT, "row input '%.200s' has segments of no order",
@@ -134,8 +135,10 @@ static sbp_status prepare(void *user) {
     x->ranges = SBP_NEW_ARRAY(x->arena, sbp_column_range, p->row_input_count);
     x->staging = sbp_arena_alloc(x->arena, SBP_STAGING_BYTES);
     for (int32_t r = 0; r < p->row_input_count; r++)
-        if (p->row_inputs[r].kind == SBP_ROW_ORDER && !x->order &&
-            !sbp_executor_map(x, p->row_inputs[r].buffer, 0))
+        if (p->row_inputs[r].kind == SBP_ROW_PICK && !x->pick)
+            x->pick = sbp_arena_array(x->arena, (size_t)p->t_max, sizeof *x->pick);
+        else if (p->row_inputs[r].kind == SBP_ROW_ORDER && !x->order &&
+                 !sbp_executor_map(x, p->row_inputs[r].buffer, 0))
             x->order = sbp_arena_array(x->arena, (size_t)p->t_max, sizeof *x->order);
     prepare_tables(x);
     builder b = {.x = x, .table = -1};
@@ -428,6 +431,10 @@ static sbp_status run_loop(sbp_executor *x, const sbp_loop *loop, const sbp_prep
         return SBP_OK;
     }
     trips = sbp_table_rows(x->program, loop->table, &x->position.sizes);
+    if (x->program->tables[loop->table].counted) {
+        int64_t needed = sbp_ceil_div(x->counted, x->position.sizes.v[x->program->tables[loop->table].step]);
+        trips = needed < 1 ? 1 : needed < trips ? needed : trips;
+    }
     for (int64_t k = 0; k < trips; k++) {
         enter_iteration(x, loop->table, loop->descending ? trips - 1 - k : k);
         SBP_TRY(run_body(x, body));

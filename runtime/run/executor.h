@@ -53,6 +53,9 @@ sbp_status sbp_executor_bind(sbp_executor *executor, int64_t t, int64_t s, const
 /* False when the program has no scalar of that name. T and S are set by bind. Scalars are read when a
  * command is submitted; one that was never set is SBP_INPUT then, since a
  * plan may name any. */
+/* Numbers of counted rows, as the head leaves them, to all rows of the bound micro-batch, 0 where a row does
+ * not count; as they are where the program computes all rows. */
+void sbp_executor_spread(const sbp_executor *executor, double *rows);
 bool sbp_executor_set_scalar(sbp_executor *executor, const char *name, double value);
 
 /* Runs an entry of the bound micro-batch. Returns when all is submitted; reading waits. */

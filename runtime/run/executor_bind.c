@@ -65,6 +65,72 @@ static sbp_status scan_integers(const binder *b, const sbp_column *column, sbp_d
     return SBP_OK;
 }
 
+/* Which rows count. */
+static sbp_status find_counted(const binder *b) {
+    sbp_executor *x = b->x;
+    const char *name = sbp_program_counted(x->program);
+    int64_t rows = x->position.sizes.v[SBP_T];
+    const sbp_column *column = name ? find_column(b, name) : NULL;
+    if (!name)
+        return SBP_OK;
+    if (!column || column->count != rows)
+        return sbp_fail(b->diag, SBP_INTERNAL, "column '%.80s' needs %lld numbers", name, (long long)rows);
+    x->counted = 0;
+    for (int64_t r = 0; r < rows; r++)
+        if (sbp_element_get(column->data, column->dtype, r) != 0)
+            x->pick[x->counted++] = (int32_t)r;
+    return SBP_OK;
+}
+
+/* Row of the batch whose number comes as the i-th of a counted column; -1: 0 comes. */
+static int64_t counted_row(const sbp_executor *x, int64_t i, bool is_float) {
+    if (i < x->counted)
+        return x->pick[i];
+    return is_float ? -1 : x->counted > 0 ? x->pick[x->counted - 1] : 0;
+}
+
+static sbp_status bind_counted(const binder *b, const sbp_row_input *input, const sbp_column *column) {
+    sbp_executor *x = b->x;
+    const sbp_buffer *buffer = &x->program->buffers[input->buffer];
+    bool is_float = sbp_dtype_is_float(buffer->dtype);
+    double piece[512];
+    int64_t bytes = sbp_dtype_bytes(buffer->dtype);
+    for (int64_t i = 0, filled = 0; i < column->count; i++) {
+        int64_t row = counted_row(x, i, is_float);
+        piece[filled++] = row < 0 ? 0 : sbp_element_get(column->data, column->dtype, row);
+        if (filled < SBP_COUNT(piece) && i + 1 < column->count)
+            continue;
+        SBP_TRY(sbp_executor_convert_in(x, buffer->space, buffer->offset + (i + 1 - filled) * bytes,
+                                        buffer->dtype, filled, SBP_F64, piece, b->diag));
+        filled = 0;
+    }
+    return SBP_OK;
+}
+
+/* pick and rank. */
+static sbp_status bind_ranks(const binder *b, int32_t index) {
+    sbp_executor *x = b->x;
+    const sbp_row_input *input = &x->program->row_inputs[index];
+    const sbp_buffer *buffer = &x->program->buffers[input->buffer];
+    int64_t rows = x->position.sizes.v[SBP_T], rank = 0;
+    int32_t piece[512];
+    x->ranges[index] = (sbp_column_range){.least = 0, .most = rows - 1};
+    for (int64_t r = 0, filled = 0; r < rows; r++) {
+        bool counts = rank < x->counted && x->pick[rank] == r;
+        if (input->kind == SBP_ROW_PICK)
+            piece[filled++] = r < x->counted ? x->pick[r] : (int32_t)r;
+        else
+            piece[filled++] = (int32_t)(counts ? rank : r);
+        rank += counts;
+        if (filled < SBP_COUNT(piece) && r + 1 < rows)
+            continue;
+        SBP_TRY(sbp_executor_put(x, buffer->space, buffer->offset + (r + 1 - filled) * 4, piece, filled * 4,
+                                 b->diag));
+        filled = 0;
+    }
+    return SBP_OK;
+}
+
 static sbp_status bind_column(const binder *b, int32_t index) {
     sbp_executor *x = b->x;
     const sbp_row_input *input = &x->program->row_inputs[index];
@@ -76,8 +142,20 @@ static sbp_status bind_column(const binder *b, int32_t index) {
                         input->column, column ? (long long)column->count : 0, (long long)count);
     if (!sbp_dtype_is_float(buffer->dtype))
         SBP_TRY(scan_integers(b, column, buffer->dtype, &x->ranges[index]));
+    if (input->counted)
+        return bind_counted(b, input, column);
     return sbp_executor_convert_in(x, buffer->space, buffer->offset, buffer->dtype, count, column->dtype,
                                    column->data, b->diag);
+}
+
+void sbp_executor_spread(const sbp_executor *x, double *rows) {
+    int64_t rank = x->counted;
+    if (!sbp_program_counted(x->program))
+        return;
+    for (int64_t r = x->position.sizes.v[SBP_T] - 1; r >= 0; r--) {
+        bool counts = rank > 0 && x->pick[rank - 1] == r;
+        rows[r] = counts ? rows[--rank] : 0;
+    }
 }
 
 /* ---- chunk tables ----------------------------------------------------------------------------------- */
@@ -145,12 +223,17 @@ static sbp_status fill_tables(binder *b) {
 /* Sorts rows by their number in a column; equal numbers keep the order of rows. */
 typedef struct sorter {
     const sbp_column *column;
+    const sbp_executor *counted; /* the column comes in the order of counted rows; NULL: in its own */
     int64_t row0;
     int32_t *rows; /* relative to row0 */
 } sorter;
 
+static int64_t sorted_value(const sorter *s, int64_t row) {
+    return integer_at(s->column, s->counted ? counted_row(s->counted, row, false) : row);
+}
+
 static bool before(const sorter *s, int32_t a, int32_t b) {
-    int64_t x = integer_at(s->column, s->row0 + a), y = integer_at(s->column, s->row0 + b);
+    int64_t x = sorted_value(s, s->row0 + a), y = sorted_value(s, s->row0 + b);
     return x != y ? x < y : a < b;
 }
 
@@ -189,8 +272,8 @@ static sbp_status write_segments(const binder *b, const sorter *s, int64_t count
     for (int64_t k = 0; k < count; k++) {
         piece[filled] = 0;
         if (run == 0) {
-            int64_t value = integer_at(s->column, s->row0 + s->rows[k]);
-            while (k + run < count && integer_at(s->column, s->row0 + s->rows[k + run]) == value)
+            int64_t value = sorted_value(s, s->row0 + s->rows[k]);
+            while (k + run < count && sorted_value(s, s->row0 + s->rows[k + run]) == value)
                 run++;
             piece[filled] = (int32_t)run;
         }
@@ -210,7 +293,7 @@ static const sbp_row_input *segments_of(const sbp_program *program, const sbp_ro
     for (int32_t r = 0; r < program->row_input_count; r++) {
         const sbp_row_input *input = &program->row_inputs[r];
         if (input->kind == SBP_ROW_SEGMENT && input->chunk == order->chunk &&
-            strcmp(input->column, order->column) == 0)
+            input->counted == order->counted && strcmp(input->column, order->column) == 0)
             return input;
     }
     return NULL;
@@ -232,7 +315,7 @@ static sbp_status bind_order(const binder *b, const sbp_row_input *order) {
     }
     for (int64_t row0 = 0; row0 < rows; row0 += step) {
         int64_t count = rows - row0 < step ? rows - row0 : step;
-        sorter s = {column, row0, direct ? direct + row0 : x->order};
+        sorter s = {column, order->counted ? x : NULL, row0, direct ? direct + row0 : x->order};
         sort_rows(&s, count);
         if (!direct)
             SBP_TRY(sbp_executor_put(x, to->space, to->offset + row0 * 4, s.rows, count * 4, b->diag));
@@ -276,9 +359,12 @@ sbp_status sbp_executor_bind(sbp_executor *x, int64_t t, int64_t s, const sbp_co
             return sbp_fail(diag, SBP_INPUT, "a view of the program overflows for T %lld, S %lld",
                             (long long)t, (long long)s);
     binder b = {.x = x, .columns = columns, .column_count = column_count, .diag = diag};
+    SBP_TRY(find_counted(&b));
     for (int32_t r = 0; r < program->row_input_count; r++)
         if (program->row_inputs[r].kind == SBP_ROW_COLUMN)
             SBP_TRY(bind_column(&b, r));
+        else if (program->row_inputs[r].kind == SBP_ROW_PICK || program->row_inputs[r].kind == SBP_ROW_RANK)
+            SBP_TRY(bind_ranks(&b, r));
     SBP_TRY(fill_tables(&b));
     for (int32_t r = 0; r < program->row_input_count; r++)
         if (program->row_inputs[r].kind == SBP_ROW_ORDER)

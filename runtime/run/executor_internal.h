@@ -80,6 +80,8 @@ struct sbp_executor {
     int64_t **lo;             /* per table: [chunk * windows + window] */
     unsigned char *staging;
     int32_t *order; /* [t_max] when orders cannot be sorted in mapped memory */
+    int32_t *pick;  /* [t_max] row of each counted row, where the program asks */
+    int64_t counted;
     bool bound, tuning;
     sbp_flush_hook hook;
     void *hook_user;

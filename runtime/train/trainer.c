@@ -268,7 +268,9 @@ static sbp_status read_vector(sbp_trainer *t, sbp_diag *diag, int32_t vector, co
             return sbp_fail(diag, SBP_MACHINE, "out of memory for the scores of %lld rows",
                             (long long)part->rows);
     }
-    return sbp_executor_read(t->executor, vector, 0, 0, part->rows, SBP_F64, t->row, diag);
+    SBP_TRY(sbp_executor_read(t->executor, vector, 0, 0, part->rows, SBP_F64, t->row, diag));
+    sbp_executor_spread(t->executor, t->row);
+    return SBP_OK;
 }
 
 /* Log-probabilities of a micro-batch to their documents. */
