@@ -3,8 +3,11 @@
 #include "frontends/loading.h"
 
 #include <fnmatch.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "frontends/lora/lora.h"
+#include "ir/io/hub.h"
 #include "ir/io/template/template_source.h"
 #include "ir/io/tokenizer/tokenizer.h"
 #include "ir/io/weights/onnx_file.h"
@@ -26,18 +29,31 @@ static bool matches(const char *const *globs, int32_t count, const char *name) {
     return false;
 }
 
+/* With adapters only what is of them. */
+static bool may_be_trained(const sbp_loading *l, const sbp_param *param) {
+    return !l->lora || param->owner == SBP_OF_ADAPTER;
+}
+
 static sbp_status check_globs(const sbp_loading *l, const char *option, const char *const *globs,
                               int32_t count) {
     const sbp_module *m = l->model->module;
     for (int32_t i = 0; i < count; i++) {
+        const char *first = NULL, *last = "-";
+        int32_t candidates = 0;
         bool any = false;
-        for (int32_t p = 0; p < m->param_count; p++)
-            any |= fnmatch(globs[i], sbp_loading_source_name(&m->params[p]), 0) == 0;
+        for (int32_t p = 0; p < m->param_count; p++) {
+            if (!may_be_trained(l, &m->params[p]))
+                continue;
+            last = sbp_loading_source_name(&m->params[p]);
+            first = first ? first : last;
+            candidates++;
+            any |= fnmatch(globs[i], last, 0) == 0;
+        }
         if (!any)
             return sbp_fail(l->diag, SBP_USAGE,
-                            "%s '%s' matches none of the %d parameters (the first is %s, the last %s)",
-                            option, globs[i], m->param_count, m->param_count ? m->params[0].name : "-",
-                            m->param_count ? m->params[m->param_count - 1].name : "-");
+                            "%s '%s' matches none of the %d parameters%s (the first is %s, the last %s)",
+                            option, globs[i], candidates, l->lora ? " of the adapter" : "",
+                            first ? first : "-", last);
     }
     return SBP_OK;
 }
@@ -90,6 +106,8 @@ static sbp_status choose_trainable(sbp_loading *l) {
  * the weights do not have it. */
 static const sbp_weight *source_of(const sbp_loading *l, const sbp_param *param, const sbp_recipe **recipe) {
     *recipe = param->recipe;
+    if (l->adapter && param->owner == SBP_OF_ADAPTER)
+        return sbp_weights_find(l->adapter, sbp_loading_source_name(param));
     if (!l->weights)
         return NULL;
     const sbp_weight *w = sbp_loading_find(l->weights, param);
@@ -170,6 +188,30 @@ static sbp_status check_weights(const sbp_loading *l) {
     return SBP_OK;
 }
 
+/* What an adapter has must all have a place, and all of it must be there. */
+static sbp_status check_adapter(const sbp_loading *l) {
+    const sbp_module *m = l->model->module;
+    sbp_map used;
+    sbp_map_init(&used, l->arena);
+    for (int32_t p = 0; l->adapter && p < m->param_count; p++) {
+        if (m->params[p].owner != SBP_OF_ADAPTER)
+            continue;
+        const char *name = sbp_loading_source_name(&m->params[p]);
+        SBP_TRY(check_tensor(l, &m->params[p]));
+        bool head = m->params[p].fresh && m->params[p].merged; /* of an objective: it may begin now */
+        if (!sbp_weights_find(l->adapter, name) && !head)
+            return sbp_fail(l->diag, SBP_INPUT, "%s: no tensor '%s', which adapter_config.json asks for",
+                            sbp_weights_path(l->adapter), name);
+        sbp_map_set(&used, name, 1);
+    }
+    for (int32_t i = 0; l->adapter && i < sbp_weights_count(l->adapter); i++)
+        if (sbp_map_get(&used, sbp_weights_at(l->adapter, i)->name) < 0)
+            return sbp_fail(l->diag, SBP_INPUT,
+                            "%s: tensor '%s' belongs to nothing that adapter_config.json asks for",
+                            sbp_weights_path(l->adapter), sbp_weights_at(l->adapter, i)->name);
+    return SBP_OK;
+}
+
 /* As the file keeps a parameter; `quantized`: where that is no float type. Without a file what config.json
  * says of one, else `unknown`. */
 static sbp_dtype file_dtype(const sbp_loading *l, const sbp_param *param, sbp_dtype quantized,
@@ -190,6 +232,8 @@ static sbp_dtype storage_of(const sbp_loading *l, const sbp_param *param) {
         return asked;
     if (param->trainable)
         return o->trainable_as_computed ? param->type.dtype : SBP_F32;
+    if (param->owner == SBP_OF_ADAPTER) /* frozen for now, and written as it was */
+        return SBP_F32;
     return file_dtype(l, param, o->compute, o->compute);
 }
 
@@ -379,21 +423,97 @@ static sbp_status read_template(sbp_loading *l) {
     return SBP_OK;
 }
 
+/* ---- adapters ---------------------------------------------------------------------------------------- */
+
+/* The model that an adapter is of: an absolute path; else beside the adapter, in the current directory, in
+ * the cache of the Hub. */
+static sbp_status find_base(sbp_loading *l, const char *adapter, const char *name) {
+    const char *base = l->options->base ? l->options->base : name;
+    if (!base || !*base)
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "'%s': adapter_config.json names no base_model_name_or_path: give --base MODEL",
+                        adapter);
+    const char *beside = sbp_file_join(l->arena, adapter, base);
+    bool relative = base[0] != '/' && !l->options->base;
+    l->path = NULL;
+    if (relative && (sbp_file_exists(beside) || sbp_directory_exists(beside)))
+        l->path = beside;
+    else if (sbp_file_exists(base) || sbp_directory_exists(base))
+        l->path = base;
+    else if (base[0] != '/')
+        l->path = sbp_hub_find(l->arena, base);
+    if (l->path)
+        return SBP_OK;
+    return sbp_fail(
+        l->diag, SBP_INPUT,
+        "'%s' is an adapter of '%s', which is neither a path%s nor a model in the cache of the Hub: "
+        "give --base MODEL",
+        adapter, base, relative ? ", from there or from here," : "");
+}
+
+/* A path that is an adapter's stands for that of its base. */
+static sbp_status find_adapter(sbp_loading *l) {
+    const char *adapter = l->path, *name = NULL;
+    l->lora = l->options->lora;
+    if (!sbp_directory_exists(adapter) || !sbp_lora_is_adapter(l->arena, adapter))
+        return l->options->base ? sbp_fail(l->diag, SBP_USAGE, "--base: '%s' is no adapter", adapter)
+                                : SBP_OK;
+    if (l->lora)
+        return sbp_fail(l->diag, SBP_USAGE,
+                        "--lora: '%s' is an adapter, and goes on with what its adapter_config.json says",
+                        adapter);
+    sbp_lora_options *options = SBP_NEW(l->arena, sbp_lora_options);
+    SBP_TRY(sbp_lora_read(l->arena, l->diag, adapter, options, &name));
+    SBP_TRY(sbp_weights_open(l->arena, l->diag, sbp_file_join(l->arena, adapter, "adapter_model.safetensors"),
+                             &l->adapter));
+    SBP_TRY(find_base(l, adapter, name));
+    l->lora = options;
+    l->model->adapter_weights = adapter;
+    return SBP_OK;
+}
+
+/* An absolute path, or what the Hub calls it. */
+static const char *lasting_name(const sbp_loading *l, const char *path) {
+    char resolved[4096];
+    const char *whole = realpath(path, resolved) ? sbp_arena_strdup(l->arena, resolved) : path;
+    const char *id = sbp_hub_id_of(l->arena, whole);
+    return id ? id : whole;
+}
+
+/* The model that was loaded gets its adapters. */
+static sbp_status adapt(sbp_loading *l) {
+    sbp_lora_names targets;
+    const char *adapter = l->model->adapter_weights;
+    if (!l->lora)
+        return SBP_OK;
+    if (adapter && sbp_tokenizer_is_in(l->arena, adapter)) {
+        l->model->tokenizer = adapter;
+        l->model->chat_template = NULL;
+    }
+    SBP_TRY(sbp_lora_apply(l, l->lora, &targets));
+    l->model->adapter = sbp_lora_config(l->arena, l->lora, &targets, lasting_name(l, l->path));
+    return SBP_OK;
+}
+
 static sbp_status load_guarded(void *user) {
     sbp_loading *l = user;
     l->model->name = name_of(l->arena, l->path);
     l->model->weights = l->options->weights ? sbp_arena_strdup(l->arena, l->options->weights) : NULL;
     l->path = sbp_arena_strdup(l->arena, l->path);
+    SBP_TRY(find_adapter(l));
     SBP_TRY(load_source(l));
+    SBP_TRY(adapt(l));
     SBP_TRY(read_template(l));
     SBP_TRY(choose_trainable(l));
     SBP_TRY(check_weights(l));
+    SBP_TRY(check_adapter(l));
     SBP_TRY(choose_formats(l));
     sbp_module *m = l->model->module;
     for (int32_t p = 0; p < m->param_count; p++) {
+        bool ours = m->params[p].owner == SBP_OF_ADAPTER;
+        sbp_dtype published = l->published != SBP_DTYPE_COUNT ? l->published : SBP_F32;
         m->params[p].storage = m->params[p].format ? m->params[p].type.dtype : storage_of(l, &m->params[p]);
-        m->params[p].source =
-            file_dtype(l, &m->params[p], l->published != SBP_DTYPE_COUNT ? l->published : SBP_F32, SBP_F32);
+        m->params[p].source = ours ? SBP_F32 : file_dtype(l, &m->params[p], published, SBP_F32);
     }
     return sbp_module_verify(m, l->diag);
 }
@@ -418,5 +538,6 @@ sbp_status sbp_model_load(sbp_arena *arena, sbp_diag *diag, const char *path,
     sbp_status status = sbp_guard(arena, diag, load_guarded, &l);
     sbp_weights_close(l.weights);
     sbp_weights_close(l.source);
+    sbp_weights_close(l.adapter);
     return status;
 }

@@ -10,10 +10,12 @@ typedef struct sbp_loading {
     sbp_diag *diag;
     const char *path;
     const sbp_model_options *options;
+    const sbp_lora_options *lora; /* of the options, or of the adapter that the path is; NULL: none */
     sbp_model *model;
     sbp_dtype residual;    /* as options->residual, decided */
     sbp_weights *weights;  /* of model->weights; open, or NULL; closed by sbp_model_load */
     sbp_weights *source;   /* of a model that is a file of weights itself; likewise */
+    sbp_weights *adapter;  /* of the adapter that the path is; likewise */
     bool own_initializers; /* weights are an ONNX model's own */
     /* In how many bits a frozen parameter was published, when no weights say so; SBP_DTYPE_COUNT: not known.
      */

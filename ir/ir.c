@@ -24,6 +24,7 @@ sbp_module *sbp_module_copy(sbp_arena *arena, const sbp_module *from) {
     m->scalar_capacity = m->scalar_count;
     m->const_capacity = m->const_count;
     m->param_capacity = m->param_count;
+    m->adapter_capacity = m->adapter_count;
     m->call_capacity = m->call_count;
     return m;
 }

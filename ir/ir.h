@@ -150,9 +150,11 @@ typedef struct sbp_param {
     bool trainable;
     bool decay; /* weight decay applies */
     sbp_init init;
-    double init_std;
-    int32_t pad_row; /* row that starts as zeros (padding token), -1: none */
-    bool fresh;      /* files may lack it: then it begins by its rule */
+    double init_std; /* NORMAL: deviation; UNIFORM: bound on both sides of 0 */
+    sbp_owner owner;
+    const char *merged; /* of an adapter: what the model calls the tensor whose place it takes; or NULL */
+    int32_t pad_row;    /* row that starts as zeros (padding token), -1: none */
+    bool fresh;         /* files may lack it: then it begins by its rule */
     /* How it is read and written (ir/io/weights/recipe.h); the name, shape and layout under which weights and
      * gradients leave the program. NULL: the tensor `name` as it is. */
     const struct sbp_recipe *recipe;
@@ -161,6 +163,13 @@ typedef struct sbp_param {
     const char *const *aliases; /* other names that files give the tensor */
     int32_t alias_count;
 } sbp_param;
+
+/* What pass `lora` adds to every product with a weight: y = W x + B (s A x). */
+typedef struct sbp_adapter {
+    int32_t weight, a, b; /* parameters: W as its products have it; A [r, in], B [out, r] */
+    bool in_out;          /* W is [in, out], not [out, in] */
+    double scale;         /* s, times the scalar `adapter` of the step: 0 turns all of them off */
+} sbp_adapter;
 
 typedef struct sbp_row {
     const char *name;
@@ -195,6 +204,8 @@ typedef struct sbp_module {
     int32_t const_count, const_capacity;
     sbp_param *params;
     int32_t param_count, param_capacity;
+    sbp_adapter *adapters; /* none is left after `lora` */
+    int32_t adapter_count, adapter_capacity;
     sbp_func **funcs;
     int32_t func_count, func_capacity;
     sbp_invocation *calls; /* empty before `segment` */

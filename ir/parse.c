@@ -300,7 +300,7 @@ static sbp_status parse_const(parser *p) {
 }
 
 static sbp_status parse_param(parser *p) {
-    static const char *const inits[] = {"normal", "zeros", "ones"};
+    static const char *const inits[] = {"normal", "zeros", "ones", "uniform"};
     sbp_param param = {0};
     int init = 0;
     SBP_TRY(sbp_lexer_name(&p->lexer, &param.name));
@@ -323,6 +323,25 @@ static sbp_status parse_param(parser *p) {
     if (sbp_module_find_param(p->module, param.name) >= 0)
         return sbp_lexer_fail(&p->lexer, "two parameters are called '%.60s'", param.name);
     sbp_module_add_param(p->module, &param);
+    return SBP_OK;
+}
+
+static sbp_status parse_adapter(parser *p) {
+    static const char *const layouts[] = {"out_in", "in_out"};
+    int32_t params[3];
+    sbp_adapter adapter = {0};
+    for (int i = 0; i < SBP_COUNT(params); i++) {
+        const char *name;
+        SBP_TRY(sbp_lexer_name(&p->lexer, &name));
+        params[i] = sbp_module_find_param(p->module, name);
+        if (params[i] < 0)
+            return sbp_lexer_fail(&p->lexer, "no parameter is called '%.60s'", name);
+    }
+    int layout = 0;
+    SBP_TRY(parse_word(p, layouts, SBP_COUNT(layouts), &layout));
+    adapter = (sbp_adapter){.weight = params[0], .a = params[1], .b = params[2], .in_out = layout == 1};
+    SBP_TRY(sbp_lexer_double(&p->lexer, &adapter.scale));
+    SBP_PUSH(p->arena, p->module->adapters, p->module->adapter_count, p->module->adapter_capacity, adapter);
     return SBP_OK;
 }
 
@@ -356,7 +375,8 @@ static sbp_status parse_call(parser *p) {
 }
 
 static sbp_status parse_item(parser *p) {
-    static const char *const items[] = {"row", "scalar", "const", "param", "func", "values", "call"};
+    static const char *const items[] = {"row",  "scalar", "const", "param",
+                                        "func", "values", "call",  "adapter"};
     int item = 0;
     SBP_TRY(parse_word(p, items, SBP_COUNT(items), &item));
     const char *name;
@@ -383,6 +403,8 @@ static sbp_status parse_item(parser *p) {
         return parse_func(p);
     case 5:
         return parse_number(p, 0, &p->module->model_value_count);
+    case 7:
+        return parse_adapter(p);
     default:
         return parse_call(p);
     }

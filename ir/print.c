@@ -169,7 +169,7 @@ void sbp_func_print(sbp_text *out, const sbp_module *module, const sbp_func *fun
 }
 
 static void print_param(sbp_text *out, const sbp_param *param) {
-    static const char *const inits[] = {"normal", "zeros", "ones"};
+    static const char *const inits[] = {"normal", "zeros", "ones", "uniform"};
     sbp_text_add(out, "  param ");
     print_name(out, param->name);
     sbp_text_add(out, " ");
@@ -179,6 +179,18 @@ static void print_param(sbp_text *out, const sbp_param *param) {
                  param->trainable ? " trainable" : "", param->decay ? " decay" : "", inits[param->init]);
     sbp_text_add_double(out, param->init_std);
     sbp_text_add(out, " pad %d\n", param->pad_row);
+}
+
+static void print_adapter(sbp_text *out, const sbp_module *module, const sbp_adapter *adapter) {
+    const int32_t params[] = {adapter->weight, adapter->a, adapter->b};
+    sbp_text_add(out, "  adapter");
+    for (int i = 0; i < SBP_COUNT(params); i++) {
+        sbp_text_add(out, " ");
+        print_name(out, module->params[params[i]].name);
+    }
+    sbp_text_add(out, " %s ", adapter->in_out ? "in_out" : "out_in");
+    sbp_text_add_double(out, adapter->scale);
+    sbp_text_add(out, "\n");
 }
 
 static void print_numbers(sbp_text *out, const char *what, const int32_t *numbers, int32_t count) {
@@ -215,6 +227,8 @@ void sbp_module_print(sbp_text *out, const sbp_module *module) {
     }
     for (int32_t i = 0; i < module->param_count; i++)
         print_param(out, &module->params[i]);
+    for (int32_t i = 0; i < module->adapter_count; i++)
+        print_adapter(out, module, &module->adapters[i]);
     for (int32_t i = 0; i < module->func_count; i++)
         sbp_func_print(out, module, module->funcs[i], false);
     if (module->call_count > 0)

@@ -40,7 +40,10 @@ void sbp_element_set(void *data, sbp_dtype dtype, int64_t index, double value);
 double sbp_round_to(sbp_dtype dtype, double value);
 
 /* How a parameter begins when no file holds it. */
-typedef enum sbp_init { SBP_INIT_NORMAL, SBP_INIT_ZEROS, SBP_INIT_ONES } sbp_init;
+typedef enum sbp_init { SBP_INIT_NORMAL, SBP_INIT_ZEROS, SBP_INIT_ONES, SBP_INIT_UNIFORM } sbp_init;
+
+/* Whose files hold a parameter: the model's, or those of an adapter, which lie apart from it. */
+typedef enum sbp_owner { SBP_OF_MODEL, SBP_OF_ADAPTER } sbp_owner;
 
 typedef enum sbp_symbol {
     SBP_ONE, /* no symbol: a constant */

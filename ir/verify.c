@@ -3,6 +3,7 @@
  *   module_c1  names of parameters, rows, scalars, constants and functions are unique
  *   module_c2  types of parameters and constants are well formed, with constant dimensions only
  *   module_c3  calls name functions, parameters and model values that exist, of the right type
+ *   module_c5  adapters are made of matrices that fit together
  *   func_c1    operands are defined before they are used
  *   func_c2    operand, result and attribute counts follow the op's schema
  *   func_c3    results have the types that the shape rule gives, and those are well formed (types.h)
@@ -15,6 +16,7 @@
  */
 #include "ir/op.h"
 
+#include <math.h>
 #include <string.h>
 
 static sbp_status fail(sbp_diag *diag, const sbp_func *func, int constraint, const char *what) {
@@ -220,6 +222,23 @@ static sbp_status verify_format(const sbp_param *param, sbp_diag *diag) {
                     sbp_format_of(param->format)->name);
 }
 
+/* What the products with a weight say of its sides, `lora` sees to. */
+static sbp_status verify_adapter(const sbp_module *module, const sbp_adapter *adapter, sbp_diag *diag) {
+    const int32_t params[] = {adapter->weight, adapter->a, adapter->b};
+    for (int i = 0; i < SBP_COUNT(params); i++)
+        if (params[i] < 0 || params[i] >= module->param_count || module->params[params[i]].type.rank != 2)
+            return sbp_fail(diag, SBP_INTERNAL, "module_c5: an adapter is made of no three matrices");
+    const sbp_type *a = &module->params[adapter->a].type, *b = &module->params[adapter->b].type,
+                   *w = &module->params[adapter->weight].type;
+    int out_axis = adapter->in_out ? 1 : 0;
+    if (a->dim[0].n != b->dim[1].n || w->dim[out_axis].n != b->dim[0].n ||
+        w->dim[1 - out_axis].n != a->dim[1].n || !isfinite(adapter->scale))
+        return sbp_fail(diag, SBP_INTERNAL, "module_c5: the adapter of '%s' is %s times %s, by %g",
+                        module->params[adapter->weight].name, sbp_shape_text(b), sbp_shape_text(a),
+                        adapter->scale);
+    return SBP_OK;
+}
+
 sbp_status sbp_module_verify(const sbp_module *module, sbp_diag *diag) {
     SBP_TRY(verify_names(module, diag));
     for (int32_t i = 0; i < module->param_count; i++)
@@ -228,6 +247,8 @@ sbp_status sbp_module_verify(const sbp_module *module, sbp_diag *diag) {
                             sbp_shape_text(&module->params[i].type));
     for (int32_t i = 0; i < module->param_count; i++)
         SBP_TRY(verify_format(&module->params[i], diag));
+    for (int32_t i = 0; i < module->adapter_count; i++)
+        SBP_TRY(verify_adapter(module, &module->adapters[i], diag));
     for (int32_t i = 0; i < module->const_count; i++)
         if (!is_static(&module->consts[i].type))
             return sbp_fail(diag, SBP_INTERNAL, "module_c2: constant '%s' is %s", module->consts[i].name,

@@ -98,14 +98,6 @@ static sbp_status choose_types(sbp_compilation *c) {
     return SBP_OK;
 }
 
-static const char *const *list_option(sbp_compilation *c, const char *name, int32_t *count) {
-    *count = sbp_options_list_count(c->options, name);
-    const char **list = SBP_NEW_ARRAY(c->arena, const char *, *count);
-    for (int32_t i = 0; i < *count; i++)
-        list[i] = sbp_options_list_at(c->options, name, i);
-    return list;
-}
-
 /* Every setting of the objective is an option, and a number that was given is a setting of it. */
 static sbp_status check_settings(const sbp_compilation *c) {
     for (int32_t k = 0; k < c->settings.count; k++)
@@ -125,6 +117,15 @@ static sbp_status check_settings(const sbp_compilation *c) {
     return SBP_OK;
 }
 
+/* The scalar by which all adapters are scaled is set as those of objectives are. */
+static void add_adapter_setting(sbp_compilation *c) {
+    sbp_setting *items = SBP_NEW_ARRAY(c->arena, sbp_setting, c->settings.count + 1);
+    for (int32_t i = 0; i < c->settings.count; i++)
+        items[i] = c->settings.items[i];
+    items[c->settings.count++] = (sbp_setting){.name = "adapter", .value = 1};
+    c->settings.items = items;
+}
+
 static sbp_status load_model(sbp_compilation *c) {
     sbp_model_options o = sbp_model_options_for(c->dtype);
     o.residual = dtype_option(c->options, "residual-dtype", SBP_DTYPE_COUNT);
@@ -132,12 +133,14 @@ static sbp_status load_model(sbp_compilation *c) {
     o.trainable_as_computed = c->halves;
     if (sbp_options_given(c->options, "base-dtype"))
         (void)sbp_format_from_name(sbp_options_text(c->options, "base-dtype"), &o.base_format);
-    o.set = list_option(c, "set", &o.set_count);
-    o.train = list_option(c, "train", &o.train_count);
-    o.freeze = list_option(c, "freeze", &o.freeze_count);
+    o.set = sbp_options_list(c->options, c->arena, "set", &o.set_count);
+    o.train = sbp_options_list(c->options, c->arena, "train", &o.train_count);
+    o.freeze = sbp_options_list(c->options, c->arena, "freeze", &o.freeze_count);
     c->objective = sbp_options_text(c->options, "objective");
     c->loss_type = sbp_options_text(c->options, "loss-type");
     o.head = sbp_objective_head(c->objective);
+    SBP_TRY(sbp_cli_read_lora(c, &o.lora));
+    o.base = sbp_options_text(c->options, "base");
     SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
     const sbp_objective_wishes wishes = {
         .by_sequence = sbp_options_is(c->options, "importance", "sequence"),
@@ -146,6 +149,8 @@ static sbp_status load_model(sbp_compilation *c) {
         .entropy_bonus = sbp_options_chosen(c->options, "entropy-coef")};
     const sbp_objective_choice choice = {.name = c->objective, .loss_type = c->loss_type, .wishes = wishes};
     SBP_TRY(sbp_objective_add(c->model.module, c->diag, &choice, &c->settings));
+    if (c->model.adapter)
+        add_adapter_setting(c);
     SBP_TRY(check_settings(c));
     if (sbp_options_is(c->options, "head-rows", "counted")) {
         c->pipeline.options.counted = c->settings.counted;

@@ -19,6 +19,17 @@ static void add_recipe(const sbp_compilation *c, sbp_tensor_entry *tensor, const
              recipe ? *recipe : own);
 }
 
+/* What its adapter adds to a weight, for who merges them. */
+static void add_low_rank(const sbp_compilation *c, int32_t param, sbp_low_rank *out) {
+    const sbp_module *m = c->model.module;
+    for (int32_t i = 0; i < m->adapter_count; i++)
+        if (m->adapters[i].weight == param)
+            *out = (sbp_low_rank){.a = sbp_param_label(&c->pipeline, m->adapters[i].a),
+                                  .b = sbp_param_label(&c->pipeline, m->adapters[i].b),
+                                  .in_out = m->adapters[i].in_out,
+                                  .scale = m->adapters[i].scale};
+}
+
 static sbp_status tensor_section(const sbp_compilation *c, sbp_text *out) {
     const sbp_module *m = c->model.module;
     sbp_tensor_table table = {0};
@@ -31,10 +42,13 @@ static sbp_status tensor_section(const sbp_compilation *c, sbp_text *out) {
                                    .fresh = param->fresh,
                                    .init = param->init,
                                    .deviation = param->init_std,
-                                   .pad_row = param->pad_row};
+                                   .pad_row = param->pad_row,
+                                   .of_adapter = param->owner == SBP_OF_ADAPTER,
+                                   .merged = param->merged};
         add_recipe(c, &tensor, param, param->recipe);
         if (param->stored)
             add_recipe(c, &tensor, param, param->stored);
+        add_low_rank(c, i, &tensor.low_rank);
         for (int32_t a = 0; a < param->alias_count; a++)
             SBP_PUSH(c->arena, tensor.aliases, tensor.alias_count, tensor.alias_capacity, param->aliases[a]);
         SBP_PUSH(c->arena, table.tensors, table.count, table.capacity, tensor);
@@ -111,6 +125,8 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     add_text(out, "weights", absolute_path(c, m->weights));
     add_text(out, "tokenizer", absolute_path(c, m->tokenizer));
     add_text(out, "config", m->config);
+    add_text(out, "adapter", m->adapter);
+    add_text(out, "adapter_weights", absolute_path(c, m->adapter_weights));
     sbp_text_add(out, ", \"special_tokens\": {");
     for (int32_t i = 0; c->tokenizer && i < sbp_tokenizer_named_count(c->tokenizer); i++) {
         const char *name, *value;

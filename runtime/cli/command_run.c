@@ -1,5 +1,4 @@
 /* command_run.c: `sbprun PLAN --data ...` and `sbprun MODEL --data ...`. */
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "backends/choice.h"
+#include "ir/io/hub.h"
 #include "ir/io/plan_file.h"
 #include "runtime/cli/child.h"
 #include "runtime/cli/commands.h"
@@ -54,7 +54,8 @@ static int64_t find_seq_len(sbp_run *run) {
  * which lines may be comments. sbpc finds out the rest; this comes before the data are read. */
 static sbp_status check_model(const sbp_run *run) {
     char head[4096] = "";
-    if (sbp_file_exists(sbp_file_join(run->arena, run->model, "config.json")))
+    if (sbp_file_exists(sbp_file_join(run->arena, run->model, "config.json")) ||
+        sbp_file_exists(sbp_file_join(run->arena, run->model, "adapter_config.json")))
         return SBP_OK;
     bool directory = sbp_directory_exists(run->model);
     if (!directory) {
@@ -74,34 +75,11 @@ static sbp_status check_model(const sbp_run *run) {
                     run->model, directory ? "has no config.json" : "is neither a plan nor a model");
 }
 
-/* Where the local cache of the Hugging Face Hub has a model; NULL: nowhere. */
-static const char *find_in_cache(sbp_run *run, const char *owner, int owner_length, const char *name) {
-    const char *hub = getenv("HF_HUB_CACHE"), *home = getenv("HF_HOME"), *user = getenv("HOME");
-    if (!hub)
-        hub = home ? sbp_file_join(run->arena, home, "hub")
-                   : sbp_file_join(run->arena, user ? user : "", ".cache/huggingface/hub");
-    const char *snapshots =
-        sbp_arena_printf(run->arena, "%s/models--%.*s--%s/snapshots", hub, owner_length, owner, name);
-    const char *found = NULL;
-    DIR *dir = opendir(snapshots);
-    struct dirent *entry;
-    while (dir && !found && (entry = readdir(dir))) {
-        const char *path = sbp_file_join(run->arena, snapshots, entry->d_name);
-        if (entry->d_name[0] != '.' && sbp_file_exists(sbp_file_join(run->arena, path, "config.json")))
-            found = path;
-    }
-    if (dir)
-        closedir(dir);
-    return found;
-}
-
 /* "organisation/name" is most likely meant for the Hub. */
 static sbp_status no_such_model(sbp_run *run, const char *path, const char *reason) {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-    size_t owner = strspn(path, letters), name = path[owner] == '/' ? strspn(path + owner + 1, letters) : 0;
-    if (owner == 0 || name == 0 || path[owner + 1 + name] || path[0] == '.')
+    if (!sbp_hub_is_id(path))
         return sbp_fail(run->diag, SBP_IO, "cannot read '%s': %s", path, reason);
-    const char *cached = find_in_cache(run, path, (int)owner, path + owner + 1);
+    const char *cached = sbp_hub_find(run->arena, path), *name = strchr(path, '/') + 1;
     if (cached)
         return sbp_fail(run->diag, SBP_IO,
                         "cannot read '%s': %s; the Hugging Face cache has it: sbprun %s ...", path, reason,
@@ -110,7 +88,7 @@ static sbp_status no_such_model(sbp_run *run, const char *path, const char *reas
         run->diag, SBP_IO,
         "cannot read '%s': %s. Nothing is downloaded here: hf download %s --local-dir %s, then sbprun "
         "%s ...",
-        path, reason, path, path + owner + 1, path + owner + 1);
+        path, reason, path, name, name);
 }
 
 /* Sizes that the data decide; the data stay. */
@@ -295,7 +273,7 @@ static sbp_status check_arguments(const sbp_run *run) {
 static sbp_status check_usage(const sbp_run *run) {
     const sbp_options *o = run->options;
     bool data = sbp_options_list_count(o, "data") > 0;
-    if (!data && sbp_options_list_count(o, "eval") == 0)
+    if (!data && sbp_options_list_count(o, "eval") == 0 && !sbp_options_on(o, "merge"))
         return sbp_fail(run->diag, SBP_USAGE, "--data FILE.jsonl is missing");
     static const char *const need_data[] = {"score", "dump-gradients", "dry-run", "steps"};
     for (int i = 0; i < SBP_COUNT(need_data); i++)
@@ -328,6 +306,15 @@ static sbp_status choose_date(sbp_run *run) {
         month <= 12 && number >= 1 && number <= 31)
         return SBP_OK;
     return sbp_fail(run->diag, SBP_USAGE, "--date: expected a day as 2026-03-01, found '%s'", text);
+}
+
+static sbp_status choose_merge(sbp_run *run) {
+    run->info.merge = sbp_options_on(run->options, "merge");
+    if (run->info.merge && !run->info.adapter)
+        return sbp_fail(run->diag, SBP_USAGE, "--merge: '%s' has no adapter", run->plan_path);
+    if (run->info.merge && !run->train && !run->out)
+        return sbp_fail(run->diag, SBP_USAGE, "--merge needs --out DIR for the merged model");
+    return SBP_OK;
 }
 
 static sbp_status run_body(void *user) {
@@ -366,6 +353,7 @@ static sbp_status run_body(void *user) {
         SBP_TRY(open_plan(run));
     SBP_TRY(sbp_run_check_plan(run));
     SBP_TRY(sbp_plan_set_defaults(run->diag, &run->info, run->options, run->arena));
+    SBP_TRY(choose_merge(run));
     SBP_TRY(sbp_run_load_data(run));
     SBP_TRY(sbp_run_read_reference(run));
     sbp_sampler_close(&run->sampler);

@@ -170,7 +170,10 @@ sbp_status sbp_run_write_products(sbp_run *run, const char *resumed) SBP_CHECKED
 /* ---- run_weights.c ------------------------------------------------------------------------------------ */
 
 /* Where the first weights come from: a path, or NULL and a seed. */
-sbp_status sbp_run_find_weights(const sbp_run *run, const char **path, uint64_t *seed) SBP_CHECKED;
+sbp_status sbp_run_find_weights(const sbp_run *run, const char **path, const char **adapter,
+                                uint64_t *seed) SBP_CHECKED;
+/* Where the directory of an adapter has its tensors. */
+const char *sbp_run_adapter_file(sbp_arena *arena, const char *directory);
 /* The weights that the run begins with, to the device. */
 sbp_status sbp_run_load_weights(sbp_run *run) SBP_CHECKED;
 

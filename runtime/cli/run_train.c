@@ -182,6 +182,12 @@ static sbp_status train(sbp_run *run) {
     return sbp_interrupt_status();
 }
 
+static sbp_status save_result(sbp_run *run) {
+    if (run->info.merge)
+        run->info.adapter_factor = sbp_options_double(run->options, "adapter");
+    return sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out, false);
+}
+
 static sbp_status train_and_save(sbp_run *run) {
     if (is_evaluated(run) && run->state.evaluated < run->state.step) /* or a signal came between */
         SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
@@ -190,7 +196,7 @@ static sbp_status train_and_save(sbp_run *run) {
         SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
     if (!run->out || run->state.step == 0)
         return SBP_OK;
-    return sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out, false);
+    return save_result(run);
 }
 
 /* ---- the device ------------------------------------------------------------------------------------- */
@@ -230,16 +236,20 @@ static sbp_status check_optimizer(const sbp_run *run) {
 
 /* Whether there is something to begin with. */
 static sbp_status check_weights(const sbp_run *run) {
-    const char *path;
+    const char *path, *adapter;
     uint64_t seed;
     sbp_weights *weights;
     if (sbp_options_on(run->options, "resume") && run->dir.fd >= 0 &&
         sbp_rundir_newest(&run->dir, INT64_MAX) >= 0)
         return SBP_OK;
-    SBP_TRY(sbp_run_find_weights(run, &path, &seed));
+    SBP_TRY(sbp_run_find_weights(run, &path, &adapter, &seed));
     if (!path)
         return SBP_OK;
     SBP_TRY(sbp_weights_open(run->arena, run->diag, path, &weights));
+    sbp_weights_close(weights);
+    if (!adapter)
+        return SBP_OK;
+    SBP_TRY(sbp_weights_open(run->arena, run->diag, sbp_run_adapter_file(run->arena, adapter), &weights));
     sbp_weights_close(weights);
     return SBP_OK;
 }
@@ -333,7 +343,7 @@ static sbp_status begin(sbp_run *run, const char **resumed) {
         return load_first(run);
     }
     *resumed = found;
-    if (sbp_params_keep_base(run->plan)) /* which checkpoints do not have */
+    if (run->info.adapter || sbp_params_keep_base(run->plan)) /* checkpoints do not have the base */
         SBP_TRY(load_first(run));
     uint64_t products = run->state.products;
     SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
@@ -387,6 +397,8 @@ static sbp_status act(sbp_run *run, const char *resumed) {
     run->metrics.loss_count = run->state.loss_count;
     if (run->train)
         SBP_TRY(train_and_save(run));
+    else if (run->info.merge)
+        SBP_TRY(save_result(run));
     else if (run->eval_count > 0)
         SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
     if (scores)
@@ -394,7 +406,7 @@ static sbp_status act(sbp_run *run, const char *resumed) {
     if (scores)
         sbp_note(run->diag, "the log-probabilities of %lld documents are in %s",
                  (long long)run->data->doc_count, scores);
-    if (run->train && run->total_steps == 0)
+    if (run->train && run->total_steps == 0 && !run->info.merge)
         sbp_note(run->diag, "0 steps: nothing was trained, no model is written");
     SBP_TRY(sbp_metrics_close(&run->metrics));
     return sbp_run_print_summary(run);

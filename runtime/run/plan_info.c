@@ -48,6 +48,8 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
         SBP_TRY(get_text(diag, model, "weights", &out->weights));
         SBP_TRY(get_text(diag, model, "tokenizer", &out->tokenizer));
         SBP_TRY(get_text(diag, model, "config", &out->config));
+        SBP_TRY(get_text(diag, model, "adapter", &out->adapter));
+        SBP_TRY(get_text(diag, model, "adapter_weights", &out->adapter_weights));
         SBP_TRY(sbp_json_get_object(diag, model, "special_tokens", SBP_JSON_NULLABLE, &out->special_tokens));
         SBP_TRY(sbp_json_get_i64(diag, model, "vocab_size", SBP_JSON_NULLABLE, &out->vocab_size));
     }

@@ -3,9 +3,10 @@
  *
  * meta: {"sbpc": version, "options": {every option of sbpc compile, resolved, by name}, "model": {"name",
  * "model_type", "vocab_size", "max_positions", "eos_id", "eos_ids", "bos_id", "pad_id", "weights": path,
- * "tokenizer": path, "config": text, "special_tokens": {"eos_token": text ..}}, "objective", "loss_type",
- * "backend", "dtype", "runtime_bytes": the process beyond the arenas with "threads" threads, "thread_bytes"
- * for each more or less of them, "defaults": {option of the run: value}}. What is missing counts as null.
+ * "tokenizer": path, "config": text, "adapter": text, "adapter_weights": path, "special_tokens":
+ * {"eos_token": text ..}}, "objective", "loss_type", "backend", "dtype", "runtime_bytes": the process beyond
+ * the arenas with "threads" threads, "thread_bytes" for each more or less of them, "defaults": {option of the
+ * run: value}}. What is missing counts as null.
  */
 #ifndef SBP_RUNTIME_RUN_PLAN_INFO_H
 #define SBP_RUNTIME_RUN_PLAN_INFO_H
@@ -19,7 +20,11 @@ typedef struct sbp_plan_info {
     const char *dtype;                               /* "fp32" */
     const char *name, *weights, *tokenizer, *config; /* NULL: none; config: text of config.json */
     const sbp_json *special_tokens;                  /* of the tokenizer: object of texts, or NULL */
-    const char *user_eos; /* not of the plan: the token that ends texts, NULL: the tokenizer's */
+    const char *adapter;         /* text of adapter_config.json of what is trained, NULL: no adapter */
+    const char *adapter_weights; /* directory of the adapter that it goes on with, NULL: none */
+    bool merge;                  /* not of the plan: --merge */
+    double adapter_factor;       /* likewise: the scalar by which adapters are scaled */
+    const char *user_eos;        /* not of the plan: the token that ends texts, NULL: the tokenizer's */
     int32_t user_eos_id;
     const char *user_template; /* likewise: the chat template that the run was given, NULL: none */
     int64_t vocab_size;        /* 0: unknown */

@@ -335,8 +335,17 @@ static double uniform(const draw *d, int64_t index) {
     return ((double)sbp_philox(counter, key) + 0.5) * 0x1p-32;
 }
 
+static void draw_uniform(const draw *d, const sbp_recipe_run *run) {
+    for (int64_t k = 0; k < run->count; k++)
+        d->out[run->target - d->first + k] = d->tensor->deviation * (2 * uniform(d, run->source + k) - 1);
+}
+
 static sbp_status draw_run(void *user, const sbp_recipe_run *run) {
     const draw *d = user;
+    if (d->tensor->init == SBP_INIT_UNIFORM) {
+        draw_uniform(d, run);
+        return SBP_OK;
+    }
     double *out = d->out + (run->target - d->first);
     int64_t pair = -1;
     double radius = 0, angle = 0;
@@ -364,7 +373,7 @@ static void *draw_part(void *user) {
     draw *d = user;
     const sbp_tensor_entry *tensor = d->tensor;
     int64_t end = d->first + d->count;
-    if (tensor->init == SBP_INIT_NORMAL)
+    if (tensor->init == SBP_INIT_NORMAL || tensor->init == SBP_INIT_UNIFORM)
         (void)!sbp_recipe_walk_target(&tensor->map, d->first, end, draw_run, d);
     else
         for (int64_t k = 0; k < d->count; k++)
@@ -442,6 +451,27 @@ static sbp_status fail_missing(sbp_diag *diag, const sbp_weights *weights, const
     return sbp_fail(diag, SBP_INPUT, "%s: no tensor '%.200s'%s%.200s%s; the file has %d tensors",
                     sbp_weights_path(weights), tensor->recipes[0].source, other ? " (nor '" : "", also,
                     other ? "')" : "", sbp_weights_count(weights));
+}
+
+sbp_status sbp_params_load_adapter(sbp_executor *x, const sbp_plan *plan, const sbp_weights *weights,
+                                   sbp_diag *diag) {
+    double *staging = sbp_malloc(PIECE_ELEMS * sizeof *staging);
+    if (!staging)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory while loading an adapter");
+    sbp_status status = SBP_OK;
+    for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++) {
+        const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
+        load l = {.weights = weights, .staging = staging, .recipe = &tensor->recipes[0]};
+        l.weight = sbp_weights_find(weights, l.recipe->source);
+        if (!tensor->of_adapter || (!l.weight && tensor->fresh && tensor->merged))
+            continue; /* a value head begins now */
+        l.to = target_of(x, plan, t, diag);
+        status = l.weight ? load_tensor(&l)
+                          : sbp_fail(diag, SBP_INPUT, "%s: no tensor '%.200s'", sbp_weights_path(weights),
+                                     l.recipe->source);
+    }
+    free(staging);
+    return status;
 }
 
 static sbp_status load_params(sbp_executor *x, const sbp_plan *plan, const sbp_weights *weights,

@@ -32,8 +32,12 @@ sbp_status sbp_params_hash_base(sbp_executor *executor, const sbp_plan *plan, ui
 /* All parameters but the base, which is there. */
 sbp_status sbp_params_load_trained(sbp_executor *executor, const sbp_plan *plan, const sbp_weights *weights,
                                    sbp_diag *diag) SBP_CHECKED;
+/* Loads what is of an adapter from its own file, whatever was in place of it. All of it must be there. */
+sbp_status sbp_params_load_adapter(sbp_executor *executor, const sbp_plan *plan, const sbp_weights *weights,
+                                   sbp_diag *diag) SBP_CHECKED;
 
-/* Initialises every parameter by its rule. A normal number depends on the seed, the name of the source and
+/* Initialises every parameter by its rule. A uniform number is bound (2 u - 1), u being the uniform of its
+ * index, as follows. A normal number depends on the seed, the name of the source and
  * the index in it alone: elements 2k and 2k + 1 are the Box-Muller pair of uniforms u, v in (0, 1) from
  * Philox4x32-10 (ir/rowkernel.h) with key seed and counters (index low, index high, name hash low, high) at
  * index 2k and 2k + 1, u = (word + 1/2) / 2^32. threads: at least 1; the numbers do not depend on it.
@@ -45,7 +49,16 @@ sbp_status sbp_params_randomize(sbp_executor *executor, const sbp_plan *plan, ui
 typedef sbp_status (*sbp_param_reader)(void *user, int32_t tensor, int64_t first, int64_t count,
                                        sbp_dtype dtype, void *out, sbp_diag *diag);
 
+/* What of a plan with an adapter is written. */
+typedef enum sbp_save_part {
+    SBP_SAVE_ALL,     /* all parameters, by their own names */
+    SBP_SAVE_ADAPTER, /* those of the adapter */
+    SBP_SAVE_MERGED   /* the model: W + factor x scale x B A, and what takes the place of its tensors */
+} sbp_save_part;
+
 typedef struct sbp_save_options {
+    sbp_save_part part;
+    double factor;       /* MERGED */
     bool trainable_only; /* parts of a source that are not trained are then zeros */
     bool without_base;   /* no tensor of which all is kept in blocks */
     bool own_dtype;      /* write every tensor in the type of its source; else in `dtype` */

@@ -1,5 +1,5 @@
 /* weights_save.c: parameters and gradients back under the names and layouts of their sources. */
-#include "runtime/run/weights.h"
+#include "runtime/run/weights_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -81,15 +81,15 @@ typedef struct saver {
 } saver;
 
 /* What a parameter's two halves are together. */
-static sbp_status read_halves(const saver *s, int32_t tensor, int64_t first, int64_t count, sbp_dtype dtype,
-                              void *out, sbp_diag *diag) {
+static sbp_status read_halves(sbp_executor *x, const sbp_plan *plan, int32_t tensor, int64_t first,
+                              int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) {
     enum { PART = 4096 };
     uint16_t high[PART];
     int16_t low[PART];
     for (int64_t at = 0; at < count; at += PART) {
         int64_t n = count - at < PART ? count - at : PART;
-        SBP_TRY(sbp_executor_read(s->x, s->plan->buffers[tensor], 0, first + at, n, SBP_BF16, high, diag));
-        SBP_TRY(sbp_executor_read(s->x, s->plan->masters[tensor], 0, first + at, n, SBP_I16, low, diag));
+        SBP_TRY(sbp_executor_read(x, plan->buffers[tensor], 0, first + at, n, SBP_BF16, high, diag));
+        SBP_TRY(sbp_executor_read(x, plan->masters[tensor], 0, first + at, n, SBP_I16, low, diag));
         for (int64_t k = 0; k < n; k++)
             sbp_element_set(out, dtype, at + k, (double)sbp_f32_join(high[k], low[k]));
     }
@@ -97,10 +97,10 @@ static sbp_status read_halves(const saver *s, int32_t tensor, int64_t first, int
 }
 
 /* The numbers that blocks stand for. */
-static sbp_status read_packed(const saver *s, int32_t tensor, int64_t first, int64_t count, sbp_dtype dtype,
-                              void *out, sbp_diag *diag) {
+static sbp_status read_packed(sbp_executor *x, const sbp_plan *plan, int32_t tensor, int64_t first,
+                              int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) {
     enum { BLOCKS = 32 };
-    const sbp_format_info *f = sbp_format_of(s->plan->tensors->tensors[tensor].format);
+    const sbp_format_info *f = sbp_format_of(plan->tensors->tensors[tensor].format);
     float values[BLOCKS * SBP_FORMAT_LARGEST_BLOCK];
     _Alignas(8) unsigned char bytes[SBP_MAX_FORMAT_PARTS][BLOCKS * SBP_FORMAT_LARGEST_BLOCK];
     const void *parts[SBP_MAX_FORMAT_PARTS];
@@ -110,10 +110,10 @@ static sbp_status read_packed(const saver *s, int32_t tensor, int64_t first, int
         blocks = blocks < BLOCKS ? blocks : BLOCKS;
         for (int32_t k = 0; k < f->part_count; k++) {
             parts[k] = bytes[k];
-            SBP_TRY(sbp_executor_read(s->x, s->plan->parts[tensor][k], 0, block * f->parts[k].count,
+            SBP_TRY(sbp_executor_read(x, plan->parts[tensor][k], 0, block * f->parts[k].count,
                                       blocks * f->parts[k].count, f->parts[k].dtype, bytes[k], diag));
         }
-        sbp_format_decode(s->plan->tensors->tensors[tensor].format, parts, blocks, values);
+        sbp_format_decode(plan->tensors->tensors[tensor].format, parts, blocks, values);
         int64_t n = blocks * f->block - skip < count - done ? blocks * f->block - skip : count - done;
         for (int64_t k = 0; k < n; k++)
             sbp_element_set(out, dtype, done + k, (double)values[skip + k]);
@@ -122,15 +122,20 @@ static sbp_status read_packed(const saver *s, int32_t tensor, int64_t first, int
     return SBP_OK;
 }
 
+sbp_status sbp_params_read(sbp_executor *x, const sbp_plan *plan, int32_t tensor, bool high_half,
+                           int64_t first, int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) {
+    if (plan->tensors->tensors[tensor].format)
+        return read_packed(x, plan, tensor, first, count, dtype, out, diag);
+    if (plan->masters[tensor] >= 0 && !high_half)
+        return read_halves(x, plan, tensor, first, count, dtype, out, diag);
+    return sbp_executor_read(x, plan->buffers[tensor], 0, first, count, dtype, out, diag);
+}
+
 /* A file in bf16 has the high half, which is the weight that the model computes with. */
 static sbp_status read_buffer(void *user, int32_t tensor, int64_t first, int64_t count, sbp_dtype dtype,
                               void *out, sbp_diag *diag) {
     const saver *s = user;
-    if (s->plan->tensors->tensors[tensor].format)
-        return read_packed(s, tensor, first, count, dtype, out, diag);
-    if (s->plan->masters[tensor] >= 0 && s->to != SBP_BF16)
-        return read_halves(s, tensor, first, count, dtype, out, diag);
-    return sbp_executor_read(s->x, s->plan->buffers[tensor], 0, first, count, dtype, out, diag);
+    return sbp_params_read(s->x, s->plan, tensor, s->to == SBP_BF16, first, count, dtype, out, diag);
 }
 
 /* Specs of safetensors for the sources; dtype SBP_DTYPE_COUNT: their own. */
@@ -220,8 +225,8 @@ static sbp_status save_body(void *user) {
     return sbp_safetensors_writer_commit(s->writer, s->diag);
 }
 
-sbp_status sbp_params_save(sbp_executor *x, const sbp_plan *plan, const char *path,
-                           const sbp_save_options *options, sbp_diag *diag) {
+sbp_status sbp_params_save_plan(sbp_executor *x, const sbp_plan *plan, const char *path,
+                                const sbp_save_options *options, sbp_diag *diag) {
     saver s = {.x = x, .plan = plan, .path = path, .options = options, .diag = diag};
     s.arena = sbp_arena_create();
     if (!s.arena)

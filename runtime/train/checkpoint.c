@@ -115,11 +115,12 @@ static void add_states(checkpoint_job *job, const sbp_tensor_source *source, int
 static void list_extras(checkpoint_job *job) {
     sbp_tensor_source *sources;
     int32_t count;
+    bool adapter = sbp_tensor_table_has_adapter(job->plan->tensors);
     sbp_tensor_table_sources(job->arena, job->plan->tensors, false, &sources, &count);
     for (int32_t i = 0; i < count; i++)
         for (int32_t k = 0; k < sources[i].count; k++) {
             add_states(job, &sources[i], k);
-            if (sources[i].tensors[k]->map.changes_values)
+            if (sources[i].tensors[k]->map.changes_values && (!adapter || sources[i].tensors[k]->of_adapter))
                 add_extra(job, &sources[i], k, "exact",
                           job->plan->buffers[tensor_number(job, &sources[i], k)]);
         }
@@ -560,8 +561,11 @@ static sbp_status load_body(void *user) {
     SBP_TRY(sbp_checksums_verify(job->arena, job->diag, job->path));
     SBP_TRY(load_state(job));
     SBP_TRY(load_kept(job));
-    SBP_TRY(sbp_weights_open(job->arena, job->diag, job->path, &weights));
-    sbp_status status = sbp_params_load_trained(job->executor, job->plan, weights, job->diag);
+    bool adapter = sbp_tensor_table_has_adapter(job->plan->tensors);
+    const char *file = sbp_file_join(job->arena, job->path, "adapter_model.safetensors");
+    SBP_TRY(sbp_weights_open(job->arena, job->diag, adapter ? file : job->path, &weights));
+    sbp_status status = adapter ? sbp_params_load_adapter(job->executor, job->plan, weights, job->diag)
+                                : sbp_params_load_trained(job->executor, job->plan, weights, job->diag);
     sbp_weights_close(weights);
     return status == SBP_OK ? load_extras(job) : status;
 }

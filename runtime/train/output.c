@@ -38,6 +38,11 @@ typedef struct output_job {
     bool checkpoint; /* what goes on with the same plan and base */
 } output_job;
 
+/* An adapter's own files, not those of a model. */
+static bool writes_adapter(const output_job *job) {
+    return job->info->adapter && (job->checkpoint || !job->info->merge);
+}
+
 /* ---- config.json ------------------------------------------------------------------------------------ */
 
 sbp_dtype sbp_output_dtype(const sbp_plan_info *info) {
@@ -49,10 +54,12 @@ sbp_dtype sbp_output_dtype(const sbp_plan_info *info) {
  * computed in. */
 static sbp_dtype model_dtype(const output_job *job) {
     const sbp_plan *plan = job->plan;
-    bool narrow = plan->tensors->count > 0;
+    bool narrow = plan->tensors->count > 0 && !writes_adapter(job);
     for (int32_t t = 0; t < plan->tensors->count; t++) {
         if (plan->tensors->tensors[t].format)
             continue; /* of any type that the others are in */
+        if (plan->tensors->tensors[t].of_adapter)
+            continue; /* merged into the others */
         narrow &= plan->program->buffers[plan->buffers[t]].dtype == SBP_BF16;
         narrow &= plan->masters[t] < 0 || plan->tensors->tensors[t].recipes[0].dtype == SBP_BF16;
     }
@@ -271,11 +278,29 @@ static sbp_status carry_files(const output_job *job) {
 
 /* ---- the model -------------------------------------------------------------------------------------- */
 
-static sbp_status save_body(void *user) {
-    const output_job *job = user;
+static sbp_status save_weights(const output_job *job) {
     sbp_save_options options = {
         .dtype = model_dtype(job), .max_shard_bytes = SHARD_BYTES, .without_base = job->checkpoint};
-    SBP_TRY(write_config(job));
+    const char *name = "model.safetensors";
+    if (writes_adapter(job)) {
+        options.part = SBP_SAVE_ADAPTER;
+        options.max_shard_bytes = 0;
+        name = "adapter_model.safetensors";
+    } else if (job->info->adapter) {
+        options.part = SBP_SAVE_MERGED;
+        options.factor = job->info->adapter_factor;
+    }
+    return sbp_params_save(job->executor, job->plan, sbp_file_join(job->arena, job->directory, name),
+                           &options, job->diag);
+}
+
+static sbp_status save_body(void *user) {
+    const output_job *job = user;
+    if (writes_adapter(job))
+        SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "adapter_config.json"),
+                               job->info->adapter, strlen(job->info->adapter)));
+    else
+        SBP_TRY(write_config(job));
     SBP_TRY(carry_files(job));
     if (job->info->user_eos) {
         SBP_TRY(change_eos(job, "tokenizer_config.json", false));
@@ -286,9 +311,7 @@ static sbp_status save_body(void *user) {
     if (template)
         SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "chat_template.jinja"),
                                template, strlen(template)));
-    return sbp_params_save(job->executor, job->plan,
-                           sbp_file_join(job->arena, job->directory, "model.safetensors"), &options,
-                           job->diag);
+    return save_weights(job);
 }
 
 sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,

@@ -11,7 +11,8 @@
 #include "runtime/run/plan_info.h"
 #include "runtime/run/weights.h"
 
-/* checkpoint: without the base, which is still where it came from. Needs no guard. */
+/* What the plan trains: a model, or an adapter as PEFT has it; with info->merge the model with the adapter in
+ * it. checkpoint: without the base, which is still where it came from, and nothing merged. Needs no guard. */
 sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
                                  const sbp_plan_info *info, const char *directory,
                                  bool checkpoint) SBP_CHECKED;

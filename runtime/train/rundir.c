@@ -95,8 +95,11 @@ bool sbp_rundir_is_leftover(const char *name) {
            sbp_file_is_temporary(name);
 }
 
-/* Whether a run writes weights under this name: model.safetensors, or shards and their index. */
+/* Whether a run writes weights under this name: model.safetensors, or shards and their index, or an
+ * adapter's. */
 static bool is_weights(const char *name) {
+    if (strcmp(name, "adapter_model.safetensors") == 0)
+        return true;
     return strncmp(name, "model", 5) == 0 && strstr(name, ".safetensors") && !sbp_file_is_temporary(name);
 }
 

@@ -129,7 +129,7 @@ check_system() {
                 cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | sched.h:ir/machine.c | malloc.h:backends/cpu/*) ;;
                 vulkan/vulkan_core.h:backends/vulkan/* | dlfcn.h:backends/*) ;;
                 pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/cli/run_data.c | malloc.h:frontends/cli/sbpc.c | stdatomic.h:*) ;;
-                sys/wait.h:runtime/cli/child.c | signal.h:runtime/* | signal.h:frontends/cli/sbpc.c | dirent.h:runtime/* | sys/*) ;;
+                sys/wait.h:runtime/cli/child.c | signal.h:runtime/* | signal.h:frontends/cli/sbpc.c | dirent.h:runtime/* | dirent.h:ir/io/hub.c | sys/*) ;;
                 jansson.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \
                     pthread.h:* | spawn.h:* | signal.h:* | dirent.h:* | */*.h:*)
                     echo "$file:$line: library: <$what> is not for this file" ;;

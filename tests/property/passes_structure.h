@@ -11,7 +11,7 @@
 
 typedef struct setting {
     const char *name;
-    bool whole, save_all, offload, step, two_pass, bf16, bf16_gradients, frozen, no_optimizer;
+    bool whole, save_all, offload, step, two_pass, bf16, bf16_gradients, frozen, no_optimizer, lora;
     int64_t segment, every; /* 0: 1 */
 } setting;
 
@@ -22,6 +22,7 @@ typedef struct bench {
     const setting *mode;
     int64_t vocabulary;
     const char *before;      /* text that the pass must keep */
+    int32_t products;        /* before `lora`, and those it is to add */
     int32_t buffers, copies; /* before `schedule` */
     int64_t checks;
     char broken[400]; /* the first promise that was not kept */
@@ -38,6 +39,8 @@ typedef struct bench {
 void before_infer(bench *b);
 void after_infer(bench *b);
 void after_canonicalize(bench *b);
+void before_lora(bench *b);
+void after_lora(bench *b);
 void after_sink(bench *b);
 void after_segment(bench *b);
 void after_expand(bench *b);

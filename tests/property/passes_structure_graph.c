@@ -35,6 +35,33 @@ void after_canonicalize(bench *b) {
     same_text(b, module_text(b));
 }
 
+static int32_t count_products(const bench *b, bool adapted) {
+    const sbp_module *m = b->p.module;
+    int32_t count = 0;
+    for (int32_t n = 0; n < m->func_count; n++)
+        for (int32_t i = 0; i < m->funcs[n]->op_count; i++) {
+            const sbp_op *op = &m->funcs[n]->ops[i];
+            count += op->code == SBP_OP_linear && !adapted;
+            for (int32_t a = 0; op->code == SBP_OP_linear && adapted && a < m->adapter_count; a++)
+                count += m->funcs[n]->values[op->operands[1]].binding == m->adapters[a].weight;
+        }
+    return count;
+}
+
+/* A and B for each product that has an adapter; where there is none, nothing changes. */
+void before_lora(bench *b) {
+    b->before = module_text(b);
+    b->products = count_products(b, false) + 2 * count_products(b, true);
+}
+
+void after_lora(bench *b) {
+    ensure(b, b->p.module->adapter_count == 0, "%d adapters are left", b->p.module->adapter_count);
+    ensure(b, count_products(b, false) == b->products, "there are %d products, not %d",
+           count_products(b, false), b->products);
+    if (!b->mode->lora)
+        same_text(b, module_text(b));
+}
+
 /* What depends on data alone, parameters and streams apart. */
 static bool *data_alone(bench *b, const sbp_func *f) {
     bool *sunk = SBP_NEW_ARRAY(b->t.arena, bool, f->value_count + 1);
@@ -345,7 +372,11 @@ void after_streambp(bench *b) {
         if (kind->forward < 0)
             continue;
         bool again = kind->derivative && b->p.options.schedule.checkpoint_every > 1;
-        ensure(b, (kind->again >= 0) == again, "@%s: forward once more", m->funcs[n]->name);
+        if (!kind->derivative) /* it saves nothing that could be left out */
+            ensure(b, kind->again == kind->forward, "@%s: another forward, of a frozen segment",
+                   m->funcs[n]->name);
+        else
+            ensure(b, (kind->again >= 0) == again, "@%s: forward once more", m->funcs[n]->name);
         ensure(b, (kind->backward >= 0) == (kind->derivative != NULL), "@%s: backward", m->funcs[n]->name);
         for (int32_t i = 0; kind->backward >= 0 && i < l->function_count; i++)
             if (l->functions[i]->function == kind->backward)

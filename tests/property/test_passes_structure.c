@@ -22,6 +22,8 @@ static const setting modes[] = {
     {.name = "two passes, gradients in bf16", .two_pass = true, .bf16 = true, .bf16_gradients = true},
     {.name = "frozen layer, k 2", .frozen = true, .every = 2},
     {.name = "no optimizer", .no_optimizer = true, .two_pass = true},
+    {.name = "adapters, k 2, offload", .lora = true, .every = 2, .offload = true},
+    {.name = "adapters, bf16, two passes", .lora = true, .bf16 = true, .two_pass = true},
 };
 enum { MODES_OF_REAL_MODELS = 3 };
 
@@ -62,10 +64,12 @@ static bench open_bench(const char *name, const char *path, const char *set, con
     sbp_dtype compute = mode->bf16 ? SBP_BF16 : SBP_F32;
     sbp_model_options options = sbp_model_options_for(compute);
     const char *const frozen = "*layers.0.*";
+    const sbp_lora_options lora = {.rank = 3, .alpha = 4, .all_linear = true};
     options.set = &set;
     options.set_count = set != NULL;
     options.freeze = &frozen;
     options.freeze_count = mode->frozen;
+    options.lora = mode->lora ? &lora : NULL;
     sbp_model model;
     testing_check(&b.t, sbp_model_load(b.t.arena, b.t.diag, path, &options, &model));
     sbp_objective_choice choice = {.name = "sft", .build = mode->two_pass ? objective_test_group : NULL};
@@ -185,7 +189,9 @@ static void a_missing_pass_is_noticed(void **state) {
         bool may = false;
         for (int i = 0; i < SBP_COUNT(silent); i++)
             may |= strcmp(silent[i], passes[missing].name) == 0;
-        bench b = open_bench("llama_bias", GOLDEN "/llama_bias/model", NULL, &modes[0], 64);
+        bool lora = strcmp(passes[missing].name, "lora") == 0;
+        bench b = open_bench("llama_bias", GOLDEN "/llama_bias/model", NULL,
+                             &modes[lora ? SBP_COUNT(modes) - 1 : 0], 64);
         for (int i = 0; i < missing; i++)
             run_pass(&b, i);
         passes[missing].before(&b);

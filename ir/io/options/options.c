@@ -678,6 +678,15 @@ const char *sbp_options_list_at(const sbp_options *o, const char *name, int32_t 
     return value_of(o, name, 1 << SBP_OPTION_LIST)->list[index];
 }
 
+const char *const *sbp_options_list(const sbp_options *o, sbp_arena *arena, const char *name,
+                                    int32_t *count) {
+    *count = sbp_options_list_count(o, name);
+    const char **list = SBP_NEW_ARRAY(arena, const char *, *count);
+    for (int32_t i = 0; i < *count; i++)
+        list[i] = sbp_options_list_at(o, name, i);
+    return list;
+}
+
 sbp_status sbp_options_set_default(sbp_options *o, sbp_diag *diag, const char *name, const char *text) {
     option_target t = sbp_options_find(name, strlen(name));
     assert(t.index >= 0 && !t.alias && table[t.index].kind != SBP_OPTION_LIST);

@@ -102,6 +102,10 @@ bool sbp_options_on(const sbp_options *options, const char *name);
 int32_t sbp_options_list_count(const sbp_options *options, const char *name);
 const char *sbp_options_list_at(const sbp_options *options, const char *name, int32_t index);
 
+/* All of them. Below a guard. */
+const char *const *sbp_options_list(const sbp_options *options, sbp_arena *arena, const char *name,
+                                    int32_t *count);
+
 /* Another default than the table's, for what was not given; checked like any value. Below a guard. */
 sbp_status sbp_options_set_default(sbp_options *options, sbp_diag *diag, const char *name,
                                    const char *text) SBP_CHECKED;

@@ -55,6 +55,16 @@ static void print_recipe(sbp_text *out, const sbp_recipe *recipe) {
     sbp_text_add(out, recipe->step_count ? "]}" : "}");
 }
 
+static void print_low_rank(sbp_text *out, const sbp_low_rank *low_rank) {
+    sbp_text_add(out, ", \"low_rank\": {\"a\": ");
+    add_string(out, low_rank->a);
+    sbp_text_add(out, ", \"b\": ");
+    add_string(out, low_rank->b);
+    sbp_text_add(out, ", \"in_out\": %s, \"scale\": ", low_rank->in_out ? "true" : "false");
+    sbp_text_add_double(out, low_rank->scale);
+    sbp_text_add(out, "}");
+}
+
 static void print_tensor(sbp_text *out, const sbp_tensor_entry *tensor) {
     sbp_text_add(out, "{\"buffer\": ");
     add_string(out, tensor->buffer);
@@ -64,8 +74,16 @@ static void print_tensor(sbp_text *out, const sbp_tensor_entry *tensor) {
         sbp_text_add(out, ", \"fresh\": true");
     if (tensor->format)
         sbp_text_add(out, ", \"format\": \"%s\"", sbp_format_of(tensor->format)->name);
-    if (tensor->init == SBP_INIT_NORMAL) {
-        sbp_text_add(out, ", \"init\": {\"normal\": ");
+    if (tensor->of_adapter)
+        sbp_text_add(out, ", \"of_adapter\": true");
+    if (tensor->merged) {
+        sbp_text_add(out, ", \"merged\": ");
+        add_string(out, tensor->merged);
+    }
+    if (tensor->low_rank.a)
+        print_low_rank(out, &tensor->low_rank);
+    if (tensor->init == SBP_INIT_NORMAL || tensor->init == SBP_INIT_UNIFORM) {
+        sbp_text_add(out, ", \"init\": {\"%s\": ", tensor->init == SBP_INIT_NORMAL ? "normal" : "uniform");
         sbp_text_add_double(out, tensor->deviation);
         sbp_text_add(out, "}");
     } else {
@@ -186,8 +204,10 @@ static sbp_status read_init(reader *r, const sbp_json *node, sbp_tensor_entry *o
     if (!init)
         return SBP_OK;
     if (init->kind == SBP_JSON_OBJECT) {
-        out->init = SBP_INIT_NORMAL;
-        SBP_TRY(sbp_json_get_double(r->diag, init, "normal", SBP_JSON_REQUIRED, &out->deviation));
+        bool uniform = sbp_json_member(init, "uniform") != NULL;
+        out->init = uniform ? SBP_INIT_UNIFORM : SBP_INIT_NORMAL;
+        SBP_TRY(sbp_json_get_double(r->diag, init, uniform ? "uniform" : "normal", SBP_JSON_REQUIRED,
+                                    &out->deviation));
         if (!(out->deviation >= 0) || isinf(out->deviation))
             return sbp_json_fail(r->diag, init, "deviation %g", out->deviation);
         return SBP_OK;
@@ -209,12 +229,27 @@ static sbp_status read_format(reader *r, const sbp_json *node, sbp_tensor_entry 
     return SBP_OK;
 }
 
+static sbp_status read_low_rank(reader *r, const sbp_json *node, sbp_low_rank *out) {
+    const sbp_json *from = NULL;
+    SBP_TRY(sbp_json_get_object(r->diag, node, "low_rank", SBP_JSON_OPTIONAL, &from));
+    if (!from)
+        return SBP_OK;
+    SBP_TRY(sbp_json_get_string(r->diag, from, "a", SBP_JSON_REQUIRED, &out->a));
+    SBP_TRY(sbp_json_get_string(r->diag, from, "b", SBP_JSON_REQUIRED, &out->b));
+    SBP_TRY(sbp_json_get_bool(r->diag, from, "in_out", SBP_JSON_REQUIRED, &out->in_out));
+    SBP_TRY(sbp_json_get_double(r->diag, from, "scale", SBP_JSON_REQUIRED, &out->scale));
+    return isfinite(out->scale) ? SBP_OK : sbp_json_fail(r->diag, from, "scale %g", out->scale);
+}
+
 static sbp_status read_tensor(reader *r, const sbp_json *node, sbp_tensor_entry *out) {
     SBP_TRY(sbp_json_as_object(r->diag, node, &node));
     SBP_TRY(sbp_json_get_string(r->diag, node, "buffer", SBP_JSON_REQUIRED, &out->buffer));
     SBP_TRY(sbp_json_get_bool(r->diag, node, "trainable", SBP_JSON_REQUIRED, &out->trainable));
     SBP_TRY(sbp_json_get_bool(r->diag, node, "decay", SBP_JSON_REQUIRED, &out->decay));
     SBP_TRY(sbp_json_get_bool(r->diag, node, "fresh", SBP_JSON_OPTIONAL, &out->fresh));
+    SBP_TRY(sbp_json_get_bool(r->diag, node, "of_adapter", SBP_JSON_OPTIONAL, &out->of_adapter));
+    SBP_TRY(sbp_json_get_string(r->diag, node, "merged", SBP_JSON_OPTIONAL, &out->merged));
+    SBP_TRY(read_low_rank(r, node, &out->low_rank));
     SBP_TRY(sbp_json_get_i64(r->diag, node, "pad_row", SBP_JSON_OPTIONAL, &out->pad_row));
     SBP_TRY(read_init(r, node, out));
     SBP_TRY(read_format(r, node, out));
@@ -343,6 +378,25 @@ static sbp_status verify_source(sbp_diag *diag, const sbp_tensor_source *source)
     return SBP_OK;
 }
 
+static bool is_matrix(const sbp_tensor_entry *tensor) {
+    return tensor && tensor->map.rank == 2;
+}
+
+/* B A of an adapter is a matrix of the weight's shape, or its transpose. */
+static sbp_status verify_low_rank(sbp_diag *diag, const sbp_tensor_table *table,
+                                  const sbp_tensor_entry *tensor) {
+    if (!tensor->low_rank.a)
+        return SBP_OK;
+    const sbp_tensor_entry *a = sbp_tensor_table_find(table, tensor->low_rank.a),
+                           *b = sbp_tensor_table_find(table, tensor->low_rank.b);
+    int out = tensor->low_rank.in_out ? 1 : 0;
+    if (is_matrix(tensor) && is_matrix(a) && is_matrix(b) && a->map.dim[0] == b->map.dim[1] &&
+        b->map.dim[0] == tensor->map.dim[out] && a->map.dim[1] == tensor->map.dim[1 - out])
+        return SBP_OK;
+    return sbp_fail(diag, SBP_INPUT, "tensor table: '%.200s' times '%.200s' is no adapter of '%.200s'",
+                    tensor->low_rank.b, tensor->low_rank.a, tensor->buffer);
+}
+
 sbp_status sbp_tensor_table_verify(sbp_arena *arena, sbp_diag *diag, sbp_tensor_table *table) {
     sbp_map buffers;
     sbp_map_init(&buffers, arena);
@@ -359,7 +413,16 @@ sbp_status sbp_tensor_table_verify(sbp_arena *arena, sbp_diag *diag, sbp_tensor_
     sbp_tensor_table_sources(arena, table, false, &sources, &count);
     for (int32_t k = 0; k < count; k++)
         SBP_TRY(verify_source(diag, &sources[k]));
+    for (int32_t t = 0; t < table->count; t++)
+        SBP_TRY(verify_low_rank(diag, table, &table->tensors[t]));
     return SBP_OK;
+}
+
+bool sbp_tensor_table_has_adapter(const sbp_tensor_table *table) {
+    bool any = false;
+    for (int32_t t = 0; t < table->count; t++)
+        any |= table->tensors[t].of_adapter;
+    return any;
 }
 
 const sbp_tensor_entry *sbp_tensor_table_find(const sbp_tensor_table *table, const char *buffer) {

@@ -17,7 +17,8 @@
  * {"cast": "bf16"}; init: "zeros", "ones" or {"normal": deviation}; "pad_row": row that begins as zeros all
  * the same. "fresh": true: where the file has no
  * such tensor it is initialised by its rule (adapters, value heads), else that is an error. "format": "q8_0",
- * in which blocks one that is frozen is kept.
+ * in which blocks one that is frozen is kept. init may be {"uniform": bound} too. "of_adapter": true,
+ * "merged": "lm_head.weight", "low_rank": {"a": buffer, "b": buffer, "in_out": false, "scale": 2}.
  */
 #ifndef SBP_IR_IO_WEIGHTS_TENSOR_TABLE_H
 #define SBP_IR_IO_WEIGHTS_TENSOR_TABLE_H
@@ -25,12 +26,22 @@
 #include "ir/io/json.h"
 #include "ir/io/weights/recipe.h"
 
+/* scale x B A, B [out, r] and A [r, in] being parameters: what a merged weight has more. */
+typedef struct sbp_low_rank {
+    const char *a, *b; /* buffers; NULL: nothing */
+    bool in_out;       /* the weight is [in, out], the transpose of B A */
+    double scale;
+} sbp_low_rank;
+
 typedef struct sbp_tensor_entry {
     const char *buffer;
     bool trainable;
-    bool decay;        /* takes part in weight decay */
-    bool fresh;        /* may be missing in the file */
-    sbp_format format; /* in which it is kept: the buffers are "<buffer>.<part>" */
+    bool decay;         /* takes part in weight decay */
+    bool fresh;         /* may be missing in the file */
+    sbp_format format;  /* in which it is kept: the buffers are "<buffer>.<part>" */
+    bool of_adapter;    /* is in the files of an adapter, not in those of the model */
+    const char *merged; /* of_adapter: takes the place of the model's tensor of that name; NULL: of none */
+    sbp_low_rank low_rank;
     sbp_init init;
     double deviation; /* SBP_INIT_NORMAL */
     int64_t pad_row;  /* row of the source that begins as zeros (the padding token), -1: none */
@@ -55,6 +66,9 @@ sbp_status sbp_tensor_table_parse(sbp_arena *arena, sbp_diag *diag, const char *
  * of one canonical source agree on its shape and cover it exactly. Below a guard of `arena`, where it keeps
  * tables of its own. */
 sbp_status sbp_tensor_table_verify(sbp_arena *arena, sbp_diag *diag, sbp_tensor_table *table) SBP_CHECKED;
+
+/* Whether some of it is of an adapter. */
+bool sbp_tensor_table_has_adapter(const sbp_tensor_table *table);
 
 /* The tensor that a buffer holds; NULL when there is none. Linear search. */
 const sbp_tensor_entry *sbp_tensor_table_find(const sbp_tensor_table *table, const char *buffer);

@@ -1,0 +1,35 @@
+/* lora.h: low-rank adapters of a model, as PEFT 0.21 has them: which weights get one, what it is called and
+ * where it begins; adapter_config.json, read and written.
+ *
+ * y = W x + B (s A x), A [r, in], B [out, r], s = alpha / r or alpha / sqrt(r). The weights of the model are
+ * not trained then, but for modules that are saved whole. Names are those of adapter_model.safetensors:
+ * base_model.model.<module>.lora_A.weight, .lora_B.weight, base_model.model.<module>.weight.
+ *
+ * A module is called as the tensor of its weight without ".weight". Of a tensor that the graph reads in parts
+ * (fused q, k, v) all parts share one A, and each has its rows of B.
+ *
+ * Private to frontends/. Everything lives in the arena of the loading.
+ */
+#ifndef SBP_FRONTENDS_LORA_LORA_H
+#define SBP_FRONTENDS_LORA_LORA_H
+
+#include "frontends/loading.h"
+
+/* Changes the module of the model that was loaded: parameters, adapters, what is trained. SBP_USAGE where the
+ * options fit no module, or ask for what is not built. *targets: what the options have become, for the
+ * configuration. */
+sbp_status sbp_lora_apply(sbp_loading *l, const sbp_lora_options *options,
+                          sbp_lora_names *targets) SBP_CHECKED;
+
+/* Whether a directory holds an adapter. */
+bool sbp_lora_is_adapter(sbp_arena *arena, const char *directory);
+/* Reads adapter_config.json of a directory. SBP_INPUT names a field with a value that is not built. *base: as
+ * it is written there. */
+sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory, sbp_lora_options *out,
+                         const char **base) SBP_CHECKED;
+/* The text of an adapter_config.json; targets: of sbp_lora_apply; base: an absolute path or the id of the
+ * Hub. */
+const char *sbp_lora_config(sbp_arena *arena, const sbp_lora_options *options, const sbp_lora_names *targets,
+                            const char *base);
+
+#endif

@@ -1,0 +1,270 @@
+/* lora_config.c: adapter_config.json, as PEFT 0.21 writes LoraConfig. */
+#include "frontends/lora/lora.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "ir/io/file.h"
+#include "ir/io/json.h"
+
+static const char file_name[] = "adapter_config.json";
+
+bool sbp_lora_is_adapter(sbp_arena *arena, const char *directory) {
+    return sbp_file_exists(sbp_file_join(arena, directory, file_name));
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------ */
+
+typedef struct reader {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const sbp_json *root;
+} reader;
+
+/* NULL: absent or null. */
+static const sbp_json *field(const reader *r, const char *key) {
+    const sbp_json *f = sbp_json_member(r->root, key);
+    return f && f->kind != SBP_JSON_NULL ? f : NULL;
+}
+
+/* A string, which is a regular expression where `patterns`, or a list of strings. */
+static sbp_status read_names(const reader *r, const char *key, bool patterns, sbp_lora_names *out) {
+    const sbp_json *f = field(r, key);
+    *out = (sbp_lora_names){0};
+    if (!f)
+        return SBP_OK;
+    bool one = f->kind == SBP_JSON_STRING;
+    if (!one)
+        SBP_TRY(sbp_json_as_array(r->diag, f, &f));
+    const char **names = SBP_NEW_ARRAY(r->arena, const char *, one ? 1 : f->count);
+    for (int64_t i = 0; i < (one ? 1 : f->count); i++)
+        SBP_TRY(sbp_json_as_string(r->diag, one ? f : &f->items[i], &names[i]));
+    *out = (sbp_lora_names){.names = names, .count = one ? 1 : (int32_t)f->count, .pattern = one && patterns};
+    return SBP_OK;
+}
+
+static sbp_status read_numbers(const reader *r, const char *key, const sbp_lora_number **out,
+                               int32_t *count) {
+    const sbp_json *f = field(r, key);
+    *count = 0;
+    if (!f)
+        return SBP_OK;
+    SBP_TRY(sbp_json_as_object(r->diag, f, &f));
+    sbp_lora_number *numbers = SBP_NEW_ARRAY(r->arena, sbp_lora_number, f->count);
+    for (int64_t i = 0; i < f->count; i++) {
+        numbers[i].pattern = f->items[i].key;
+        SBP_TRY(sbp_json_as_double(r->diag, &f->items[i], &numbers[i].value));
+        if (!isfinite(numbers[i].value))
+            return sbp_json_fail(r->diag, &f->items[i], "expected a number");
+    }
+    *out = numbers;
+    *count = (int32_t)f->count;
+    return SBP_OK;
+}
+
+static sbp_status read_layers(const reader *r, sbp_lora_options *out) {
+    const sbp_json *f = field(r, "layers_to_transform");
+    if (!f)
+        return SBP_OK;
+    bool one = f->kind == SBP_JSON_INT;
+    if (!one)
+        SBP_TRY(sbp_json_as_array(r->diag, f, &f));
+    int64_t *layers = SBP_NEW_ARRAY(r->arena, int64_t, one ? 1 : f->count);
+    for (int64_t i = 0; i < (one ? 1 : f->count); i++)
+        SBP_TRY(sbp_json_as_i64(r->diag, one ? f : &f->items[i], &layers[i]));
+    out->layers = layers;
+    out->layer_count = one ? 1 : (int32_t)f->count;
+    return SBP_OK;
+}
+
+/* Fields that say nothing about what is computed, or are read above; and those of which one value is built,
+ * besides null, false, 0 and what is empty. */
+static const char *const known[] = {
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "use_rslora",
+    "target_modules",
+    "rank_pattern",
+    "alpha_pattern",
+    "modules_to_save",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+    "base_model_name_or_path",
+    "inference_mode",
+    "peft_version",
+    "auto_mapping",
+    "task_type",
+    "peft_type",
+    "fan_in_fan_out",
+    "ephemeral_gpu_offload",
+    "runtime_config",
+};
+static const struct {
+    const char *key, *value;
+} defaults[] = {
+    {"bias", "\"none\""},        {"init_lora_weights", "true"}, {"megatron_core", "\"megatron.core\""},
+    {"qalora_group_size", "16"}, {"revision", "\"main\""},
+};
+
+static bool is_off(const sbp_json *f) {
+    switch (f->kind) {
+    case SBP_JSON_NULL:
+        return true;
+    case SBP_JSON_BOOL:
+        return !f->boolean;
+    case SBP_JSON_INT:
+        return f->integer == 0;
+    case SBP_JSON_REAL:
+        return f->real == 0;
+    default:
+        return f->count == 0;
+    }
+}
+
+static sbp_status check_left_over(const reader *r) {
+    for (int64_t i = 0; i < r->root->count; i++) {
+        const sbp_json *f = &r->root->items[i];
+        bool fine = strcmp(f->key, "init_lora_weights") != 0 && is_off(f);
+        sbp_text value;
+        sbp_text_init(&value, r->arena);
+        sbp_json_add_value(&value, f);
+        for (int k = 0; k < SBP_COUNT(known); k++)
+            fine |= strcmp(known[k], f->key) == 0;
+        for (int k = 0; k < SBP_COUNT(defaults); k++)
+            fine |= strcmp(defaults[k].key, f->key) == 0 && strcmp(defaults[k].value, value.data) == 0;
+        if (!fine)
+            return sbp_json_fail(r->diag, f, "%.100s is not built; what is: its default", value.data);
+    }
+    return SBP_OK;
+}
+
+static sbp_status check_word(const reader *r, const char *key, const char *wanted, bool optional) {
+    const sbp_json *f = field(r, key);
+    const char *value = NULL;
+    if (!f && optional)
+        return SBP_OK;
+    SBP_TRY(sbp_json_get_string(r->diag, r->root, key, SBP_JSON_REQUIRED, &value));
+    return strcmp(value, wanted) == 0
+               ? SBP_OK
+               : sbp_json_fail(r->diag, f, "'%.60s' is not built; what is: %s", value, wanted);
+}
+
+sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory, sbp_lora_options *out,
+                         const char **base) {
+    reader r = {.arena = arena, .diag = diag};
+    const char *path = sbp_file_join(arena, directory, file_name);
+    double dropout = 0;
+    *out = (sbp_lora_options){.rank = 8, .alpha = 8};
+    SBP_TRY(sbp_json_read(arena, diag, path, 0, &r.root));
+    SBP_TRY(sbp_json_as_object(diag, r.root, &r.root));
+    SBP_TRY(check_word(&r, "peft_type", "LORA", false));
+    SBP_TRY(check_word(&r, "task_type", "CAUSAL_LM", true));
+    SBP_TRY(check_left_over(&r));
+    SBP_TRY(sbp_json_get_i64(diag, r.root, "r", SBP_JSON_NULLABLE, &out->rank));
+    SBP_TRY(sbp_json_get_double(diag, r.root, "lora_alpha", SBP_JSON_NULLABLE, &out->alpha));
+    SBP_TRY(sbp_json_get_double(diag, r.root, "lora_dropout", SBP_JSON_NULLABLE, &dropout));
+    SBP_TRY(sbp_json_get_bool(diag, r.root, "use_rslora", SBP_JSON_NULLABLE, &out->rslora));
+    SBP_TRY(sbp_json_get_string(diag, r.root, "base_model_name_or_path", SBP_JSON_NULLABLE, base));
+    if (out->rank < 1 || out->rank > 1000000)
+        return sbp_json_fail(diag, field(&r, "r"), "%lld is no rank", (long long)out->rank);
+    if (dropout != 0)
+        return sbp_json_fail(diag, field(&r, "lora_dropout"), "dropout is not built; what is: 0");
+    SBP_TRY(read_names(&r, "target_modules", true, &out->targets));
+    SBP_TRY(read_names(&r, "exclude_modules", true, &out->exclude));
+    SBP_TRY(read_names(&r, "modules_to_save", false, &out->save));
+    SBP_TRY(read_names(&r, "layers_pattern", false, &out->layers_pattern));
+    out->all_linear = out->targets.pattern && strcmp(out->targets.names[0], "all-linear") == 0;
+    SBP_TRY(read_layers(&r, out));
+    SBP_TRY(read_numbers(&r, "rank_pattern", &out->ranks, &out->rank_count));
+    return read_numbers(&r, "alpha_pattern", &out->alphas, &out->alpha_count);
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------ */
+
+typedef struct writer {
+    sbp_text *out;
+    bool any;
+} writer;
+
+/* "key": raw */
+static void put(writer *w, const char *key, const char *raw) {
+    sbp_text_add(w->out, "%s\n  \"%s\": %s", w->any ? "," : "{", key, raw);
+    w->any = true;
+}
+
+static void put_string(writer *w, const char *key, const char *value) {
+    put(w, key, "");
+    sbp_json_add_string(w->out, value, strlen(value));
+}
+
+static void put_number(writer *w, const char *key, double value) {
+    put(w, key, "");
+    sbp_text_add_double(w->out, value);
+}
+
+static void put_names(writer *w, const char *key, const sbp_lora_names *names) {
+    if (names->count == 0) {
+        put(w, key, "null");
+        return;
+    }
+    if (names->pattern) {
+        put_string(w, key, names->names[0]);
+        return;
+    }
+    put(w, key, "[");
+    for (int32_t i = 0; i < names->count; i++) {
+        sbp_text_add(w->out, i ? ",\n    " : "\n    ");
+        sbp_json_add_string(w->out, names->names[i], strlen(names->names[i]));
+    }
+    sbp_text_add(w->out, "\n  ]");
+}
+
+static void put_numbers(writer *w, const char *key, const sbp_lora_number *numbers, int32_t count) {
+    put(w, key, "{");
+    for (int32_t i = 0; i < count; i++) {
+        sbp_text_add(w->out, i ? ", " : "");
+        sbp_json_add_string(w->out, numbers[i].pattern, strlen(numbers[i].pattern));
+        sbp_text_add(w->out, ": ");
+        sbp_text_add_double(w->out, numbers[i].value);
+    }
+    sbp_text_add(w->out, "}");
+}
+
+static void put_layers(writer *w, const sbp_lora_options *o) {
+    put(w, "layers_to_transform", o->layer_count ? "[" : "null");
+    for (int32_t i = 0; i < o->layer_count; i++)
+        sbp_text_add(w->out, "%s%lld", i ? ", " : "", (long long)o->layers[i]);
+    sbp_text_add(w->out, o->layer_count ? "]" : "");
+}
+
+const char *sbp_lora_config(sbp_arena *arena, const sbp_lora_options *o, const sbp_lora_names *targets,
+                            const char *base) {
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    writer w = {.out = &text};
+    put_numbers(&w, "alpha_pattern", o->alphas, o->alpha_count);
+    put(&w, "auto_mapping", "null");
+    put_string(&w, "base_model_name_or_path", base);
+    put_string(&w, "bias", "none");
+    put_names(&w, "exclude_modules", &o->exclude);
+    put(&w, "fan_in_fan_out", "false");
+    put(&w, "inference_mode", "true");
+    put(&w, "init_lora_weights", "true");
+    put_names(&w, "layers_pattern", &o->layers_pattern);
+    put_layers(&w, o);
+    put_number(&w, "lora_alpha", o->alpha);
+    put_number(&w, "lora_dropout", 0);
+    put_names(&w, "modules_to_save", &o->save);
+    put_string(&w, "peft_type", "LORA");
+    put_number(&w, "r", (double)o->rank);
+    put_numbers(&w, "rank_pattern", o->ranks, o->rank_count);
+    put(&w, "revision", "null");
+    put_names(&w, "target_modules", targets);
+    put_string(&w, "task_type", "CAUSAL_LM");
+    put(&w, "use_dora", "false");
+    put(&w, "use_rslora", o->rslora ? "true" : "false");
+    sbp_text_add(&text, "\n}\n");
+    return text.data;
+}

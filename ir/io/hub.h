@@ -1,0 +1,14 @@
+/* hub.h: models in the local cache of the Hugging Face Hub. Nothing is downloaded. Below a guard. */
+#ifndef SBP_IR_IO_HUB_H
+#define SBP_IR_IO_HUB_H
+
+#include "ir/base.h"
+
+/* Whether this could be "organisation/name". */
+bool sbp_hub_is_id(const char *text);
+/* The directory of a model, where the cache has its config.json; NULL: it has not. */
+const char *sbp_hub_find(sbp_arena *arena, const char *id);
+/* The reverse: the id of a model that lies in a cache; NULL: it does not. */
+const char *sbp_hub_id_of(sbp_arena *arena, const char *path);
+
+#endif

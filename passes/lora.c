@@ -1,0 +1,113 @@
+/* lora: low-rank adapters join the products that they belong to: y = W x becomes y = W x + B (s A x).
+ *
+ * requires  the adapters of the module: weights that functions read by `linear` alone
+ * preserves values of all results where the scalar `adapter` is 0
+ * breaks    the list of adapters: they are ops from here on
+ *
+ * s is the scale of the adapter times the scalar `adapter` of the step, on the side of rank r: rows of r
+ * elements are multiplied, and both products stay products, the second with the first as its addend. Sums are
+ * wide: W x + B (s A x) is rounded once, as W x was. Nothing else knows of adapters: W is a parameter that is
+ * not trained, A and B are two that are.
+ */
+#include "passes/rewrite.h"
+
+#include "passes/passes.h"
+
+/* A x of an adapter, for weights that are parts of one tensor and share their A. */
+typedef struct reduced {
+    int32_t a;
+    double scale;
+    sbp_value x, value;
+} reduced;
+
+typedef struct joiner {
+    sbp_rewrite rw;
+    sbp_module *module;
+    reduced *made;
+    int32_t made_count, made_capacity;
+    bool *joined; /* per adapter of the module */
+} joiner;
+
+/* The adapter of the weight that an op multiplies by; -1: none. */
+static int32_t adapter_of(const joiner *j, const sbp_op *op) {
+    if (op->code != SBP_OP_linear)
+        return -1;
+    const sbp_value_info *w = &j->rw.from->values[op->operands[1]];
+    for (int32_t i = 0; w->role == SBP_VALUE_PARAM && i < j->module->adapter_count; i++)
+        if (j->module->adapters[i].weight == w->binding)
+            return i;
+    return -1;
+}
+
+static sbp_value wide_product(joiner *j, sbp_value x, int32_t matrix) {
+    sbp_builder *b = &j->rw.builder;
+    sbp_value w = sbp_build_param(b, matrix);
+    return sbp_build(b, SBP_OP_linear, NULL, (sbp_value[]){x, w}, 2,
+                     (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL);
+}
+
+/* s A x, an operand for B. */
+static sbp_value reduce(joiner *j, const sbp_adapter *adapter, sbp_value x) {
+    sbp_builder *b = &j->rw.builder;
+    for (int32_t i = 0; i < j->made_count; i++)
+        if (j->made[i].a == adapter->a && j->made[i].x == x && j->made[i].scale == adapter->scale)
+            return j->made[i].value;
+    sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(type);
+    sbp_value u = wide_product(j, x, adapter->a);
+    sbp_value s = sbp_build_scalar(b, "adapter");
+    s = sbp_build2(b, SBP_OP_mul, s, sbp_build_const(b, SBP_F64, adapter->scale));
+    u = sbp_build2(b, SBP_OP_mul, u, sbp_build_cast(b, s, wide));
+    reduced made = {.a = adapter->a, .scale = adapter->scale, .x = x, .value = sbp_build_rounded(b, u, type)};
+    SBP_PUSH(j->module->arena, j->made, j->made_count, j->made_capacity, made);
+    return made.value;
+}
+
+/* The product, with its sum wide until what the adapter adds is in it. */
+static sbp_status join(joiner *j, const sbp_op *op, const sbp_adapter *adapter) {
+    sbp_builder *b = &j->rw.builder;
+    sbp_value operands[SBP_MAX_OPERANDS];
+    sbp_dtype type = j->rw.from->values[op->results[0]].type.dtype;
+    sbp_rewrite_operands(&j->rw, op, operands);
+    b->node = op->node;
+    sbp_value y = sbp_build(b, SBP_OP_linear, NULL, operands, op->operand_count,
+                            (sbp_attr[]){sbp_attr_symbol("layout", sbp_op_attr(op, "layout")->symbol),
+                                         sbp_attr_bool("wide", true)},
+                            2, NULL);
+    sbp_value more = wide_product(j, reduce(j, adapter, operands[0]), adapter->b);
+    y = sbp_build_rounded(b, sbp_build2(b, SBP_OP_add, y, more), type);
+    SBP_TRY(b->status);
+    sbp_rewrite_replace(&j->rw, op->results[0], y);
+    return SBP_OK;
+}
+
+static sbp_status join_func(sbp_pipeline *p, const sbp_func *func, bool *joined, sbp_func **out) {
+    joiner j = {.module = p->module, .joined = joined};
+    sbp_rewrite_begin(&j.rw, p->module, func, p->diag);
+    for (int32_t i = 0; i < func->op_count; i++) {
+        int32_t adapter = adapter_of(&j, &func->ops[i]);
+        if (adapter < 0) {
+            SBP_TRY(sbp_rewrite_copy(&j.rw, &func->ops[i]));
+            continue;
+        }
+        joined[adapter] = true;
+        SBP_TRY(join(&j, &func->ops[i], &p->module->adapters[adapter]));
+    }
+    *out = sbp_rewrite_end(&j.rw);
+    return SBP_OK;
+}
+
+sbp_status sbp_pass_lora(sbp_pipeline *p) {
+    sbp_module *m = p->module;
+    bool *joined = SBP_NEW_ARRAY(p->arena, bool, m->adapter_count + 1);
+    if (m->adapter_count == 0)
+        return SBP_OK;
+    for (int32_t i = 0; i < m->func_count; i++)
+        SBP_TRY(join_func(p, m->funcs[i], joined, &m->funcs[i]));
+    for (int32_t i = 0; i < m->adapter_count; i++)
+        if (!joined[i])
+            return sbp_fail(p->diag, SBP_INTERNAL,
+                            "lora: nothing is multiplied by '%s', which has an adapter",
+                            m->params[m->adapters[i].weight].name);
+    m->adapter_count = 0;
+    return SBP_OK;
+}

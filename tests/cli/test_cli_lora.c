@@ -1,0 +1,356 @@
+/* Low-rank adapters through the real programs: gradients and log-probabilities of adapters that peft saved
+ * (tests/golden/lora), new adapters, what is written, merged and resumed, and what is refused. */
+#include "tests/cli/cli_testing.h"
+
+static const char *const cases[] = {"q_only",   "last_layer", "all_linear", "saved",
+                                    "patterns", "fused",      "by_head"};
+
+/* Of a case: path, the golden case whose model and rows it has, and its expectation. */
+typedef struct lora_case {
+    const char *path, *base, *options;
+    const sbp_json *expect;
+} lora_case;
+
+static lora_case open_case(io_fixture *f, const char *name) {
+    lora_case c = {.path = sbp_arena_printf(f->arena, "tests/golden/lora/%s", name)};
+    assert_ok(f, sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/expect.json", c.path), 0,
+                               &c.expect));
+    assert_ok(f, sbp_json_get_string(f->diag, c.expect, "base", SBP_JSON_REQUIRED, &c.base));
+    assert_ok(f, sbp_json_get_string(f->diag, c.expect, "options", SBP_JSON_REQUIRED, &c.options));
+    return c;
+}
+
+#define TEXT(...) sbp_arena_printf(f->arena, __VA_ARGS__)
+
+/* ---- gradients ---------------------------------------------------------------------------------------- */
+
+static void compare_gradients(io_fixture *f, const lora_case *c, const char *options, double tolerance) {
+    cli_ok(f, TEXT("$C compile %s/adapter -o $D/p --seq-len 94 %s", c->path, options));
+    cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --batch-size 100 --dump-gradients $D/g.safetensors",
+                   c->base));
+    cli_compare(f, TEXT("%s %s", c->path, options), strdup(io_path(f, "g.safetensors")),
+                TEXT("%s/grads.safetensors", c->path), tolerance);
+}
+
+static void test_gradients_of_peft(void **state) {
+    static const char *const settings[] = {
+        "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2 --offload host",
+        "--backward standard",
+        "--seq-len 45 --clip none --accumulate any --chunk 16",
+        "--clip none --accumulate 1 --chunk 1",
+    };
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        lora_case c = open_case(f, cases[i]);
+        compare_gradients(f, &c, "--dtype fp64", sbp_tolerance(SBP_F64));
+        compare_gradients(f, &c, "--dtype fp32 --chunk 7", sbp_tolerance(SBP_F32));
+        compare_gradients(f, &c, TEXT("--dtype fp64 %s", settings[i % SBP_COUNT(settings)]),
+                          sbp_tolerance(SBP_F64));
+    }
+}
+
+/* Parts of an adapter that are frozen change no gradient of the others. */
+static void test_frozen_parts(void **state) {
+    static const struct {
+        const char *name, *options;
+        int32_t tensors;
+    } parts[] = {{"patterns", "--freeze '*lora_A*'", 11},
+                 {"patterns", "--train '*layers.1.mlp*' --segment 2", 6},
+                 {"saved", "--train '*.lm_head.weight'", 1},
+                 {"saved", "--freeze '*lm_head*' --chunk 5", 10},
+                 {"fused", "--train '*qkv_proj.lora_B*'", 2}};
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(parts); i++) {
+        lora_case c = open_case(f, parts[i].name);
+        cli_ok(f,
+               TEXT("$C compile %s/adapter -o $D/p --seq-len 94 --dtype fp64 %s", c.path, parts[i].options));
+        cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --batch-size 100 --dump-gradients $D/g.safetensors",
+                       c.base));
+        const char *got = strdup(io_path(f, "g.safetensors"));
+        assert_int_equal(cli_count_tensors(f, got), parts[i].tensors);
+        cli_compare_some(f, parts[i].options, got, TEXT("%s/grads.safetensors", c.path),
+                         sbp_tolerance(SBP_F64));
+    }
+    lora_case c = open_case(f, "q_only");
+    cli_fails(f, 2, "of the adapter", TEXT("$C compile %s/adapter -o $D/p --train '*mlp*'", c.path));
+}
+
+/* ---- log-probabilities -------------------------------------------------------------------------------- */
+
+/* Scores in the directory against log-probabilities of every next token per document. */
+static void compare_scores(io_fixture *f, const char *file, const lora_case *c, const char *key) {
+    const sbp_json *want, **lines;
+    int count, compared = 0, rows = 0;
+    assert_ok(f, sbp_json_get_array(f->diag, c->expect, key, SBP_JSON_REQUIRED, &want));
+    lines = cli_lines(f, file, &count);
+    const char *text;
+    size_t length;
+    assert_ok(f,
+              sbp_file_read(f->arena, f->diag, TEXT("tests/golden/%s/train.jsonl", c->base), &text, &length));
+    char *copy = sbp_arena_strndup(f->arena, text, length), *rest = NULL;
+    for (char *line = strtok_r(copy, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest), rows++) {
+        const sbp_json *row;
+        assert_ok(f, sbp_json_parse(f->arena, f->diag, "row", line, strlen(line), 0, &row));
+        const sbp_json *labels = sbp_json_member(row, "labels"), *logps = NULL;
+        for (int i = 0; i < count; i++)
+            if (cli_number(f, lines[i], "row") == rows)
+                logps = sbp_json_member(lines[i], "logps");
+        int64_t at = 0;
+        for (int64_t k = 1; k < labels->count; k++) {
+            if (labels->items[k].integer == -100)
+                continue;
+            double a, b;
+            assert_non_null(logps);
+            assert_true(at < logps->count);
+            assert_ok(f, sbp_json_as_double(f->diag, &logps->items[at++], &a));
+            assert_ok(f, sbp_json_as_double(f->diag, &want->items[rows].items[k - 1], &b));
+            /* the label is the token in these rows */
+            if (!(fabs(a - b) <= sbp_tolerance(SBP_F64) * 100))
+                fail_msg("%s: %s: row %d, token %lld: %.17g, expected %.17g", c->path, key, rows,
+                         (long long)k, a, b);
+            compared++;
+        }
+    }
+    assert_true(compared > 20);
+}
+
+static void test_log_probabilities_on_off_and_merged(void **state) {
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        lora_case c = open_case(f, cases[i]);
+        cli_ok(f, TEXT("rm -rf $D/merged; $C compile %s/adapter -o $D/p --seq-len 94 --dtype fp64", c.path));
+        cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --score $D/on", c.base));
+        compare_scores(f, "on", &c, "logprobs");
+        cli_ok(f,
+               "$R $D/p --merge --out $D/merged && $C compile $D/merged -o $D/q --seq-len 94 --dtype fp64");
+        cli_ok(f, TEXT("$R $D/q --data $G/%s/train.jsonl --score $D/merged.jsonl", c.base));
+        compare_scores(f, "merged.jsonl", &c, "logprobs");
+        if (sbp_json_member(c.expect, "logprobs_without")->kind == SBP_JSON_NULL)
+            continue;
+        cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --adapter 0 --score $D/off", c.base));
+        compare_scores(f, "off", &c, "logprobs_without");
+    }
+}
+
+/* ---- new adapters ------------------------------------------------------------------------------------- */
+
+static void check_fresh(io_fixture *f, const lora_case *c) {
+    sbp_weights *got, *want;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "new/adapter_model.safetensors"), &got));
+    assert_ok(
+        f, sbp_weights_open(f->arena, f->diag, TEXT("%s/adapter/adapter_model.safetensors", c->path), &want));
+    assert_int_equal(sbp_weights_count(got), sbp_weights_count(want));
+    assert_string_equal(sbp_weights_metadata(got, "format"), "pt");
+    for (int32_t i = 0; i < sbp_weights_count(want); i++) {
+        const sbp_weight *w = sbp_weights_at(want, i), *g = sbp_weights_find(got, w->name);
+        if (!g || g->rank != w->rank || memcmp(g->dim, w->dim, (size_t)w->rank * sizeof *w->dim) != 0)
+            fail_msg("%s: %s is not in the adapter, or has another shape", c->path, w->name);
+        assert_int_equal(g->dtype, SBP_F32);
+        double *x = cli_read_tensor(f, got, g), sum = 0, most = 0;
+        for (int64_t k = 0; k < g->elems; k++) {
+            sum += x[k] * x[k];
+            most = fabs(x[k]) > most ? fabs(x[k]) : most;
+        }
+        free(x);
+        if (strstr(w->name, "lora_B"))
+            assert_true(most == 0);
+        if (!strstr(w->name, "lora_A"))
+            continue;
+        double bound = 1 / sqrt((double)w->dim[1]), spread = sqrt(3 * sum / (double)g->elems) / bound;
+        if (!(most <= bound && most > 0.8 * bound && spread > 0.7 && spread < 1.3))
+            fail_msg("%s: %s is at most %g, of bound %g, spread %g of that of uniform numbers", c->path,
+                     w->name, most, bound, spread);
+    }
+    sbp_weights_close(got);
+    sbp_weights_close(want);
+}
+
+/* Members that decide what an adapter is, as peft has written them. */
+static void check_config(io_fixture *f, const lora_case *c) {
+    static const char *const keys[] = {
+        "r",    "lora_alpha",   "use_rslora",    "peft_type",           "task_type",
+        "bias", "rank_pattern", "alpha_pattern", "layers_to_transform", "exclude_modules"};
+    const sbp_json *got = cli_json(f, "new/adapter_config.json"), *want;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, TEXT("%s/adapter/adapter_config.json", c->path), 0, &want));
+    for (int i = 0; i < SBP_COUNT(keys); i++) {
+        sbp_text a, b;
+        sbp_text_init(&a, f->arena);
+        sbp_text_init(&b, f->arena);
+        sbp_json_add_value(&a, sbp_json_member(got, keys[i]));
+        sbp_json_add_value(&b, sbp_json_member(want, keys[i]));
+        if (strcmp(a.data, b.data) != 0)
+            fail_msg("%s: adapter_config.json has %s %s, peft's %s", c->path, keys[i], a.data, b.data);
+    }
+    const char *base;
+    assert_ok(f, sbp_json_get_string(f->diag, got, "base_model_name_or_path", SBP_JSON_REQUIRED, &base));
+    assert_true(base[0] == '/' && sbp_file_exists(TEXT("%s/config.json", base)));
+}
+
+static void test_new_adapters_begin_as_peft_does(void **state) {
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        lora_case c = open_case(f, cases[i]);
+        cli_ok(f, TEXT("rm -rf $D/new; $C compile $G/%s/model -o $D/p --seq-len 94 %s", c.base, c.options));
+        cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --steps 1 --lr 0 --out $D/new", c.base));
+        check_fresh(f, &c);
+        check_config(f, &c);
+    }
+    cli_ok(f, "cp $D/new/adapter_model.safetensors $D/a; rm -rf $D/new");
+    cli_ok(f, "$R $D/p --data $G/gpt_neox_plain/train.jsonl --steps 1 --lr 0 --out $D/new");
+    cli_same(f, "a", "new/adapter_model.safetensors");
+    cli_ok(
+        f,
+        "rm -rf $D/new; $R $D/p --data $G/gpt_neox_plain/train.jsonl --steps 1 --lr 0 --out $D/new --seed 1; "
+        "cmp -s $D/a $D/new/adapter_model.safetensors; test $? = 1");
+}
+
+/* ---- training ----------------------------------------------------------------------------------------- */
+
+static void test_resumed_and_continued(void **state) {
+    static const char *const names[] = {"saved", "fused"};
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        lora_case c = open_case(f, names[i]);
+        const char *dtype = i == 0 ? "fp32" : "bf16",
+                   *train =
+                       TEXT("--data $G/%s/train.jsonl --batch-size 2 --lr 1e-2 --schedule constant", c.base);
+        cli_ok(f, TEXT("rm -rf $D/a $D/b; $C compile $G/%s/model -o $D/p --seq-len 94 --dtype %s %s", c.base,
+                       dtype, c.options));
+        cli_ok(f, TEXT("$R $D/p %s --steps 4 --out $D/a", train));
+        cli_ok(f, TEXT("$R $D/p %s --steps 2 --out $D/b", train));
+        cli_ok(f, "$R $D/p --steps 4 --out $D/b --resume");
+        cli_same(f, "a/adapter_model.safetensors", "b/adapter_model.safetensors");
+        cli_same(f, "a/checkpoint-4/optimizer.safetensors", "b/checkpoint-4/optimizer.safetensors");
+        assert_false(cli_exists(f, "a/model.safetensors") || cli_exists(f, "a/config.json"));
+        /* What was trained, as a model of its own right and as weights of the plan: the same loss. */
+        cli_ok(f, TEXT("$R $D/a %s --dtype %s --seq-len 94 --eval $G/%s/train.jsonl --steps 1 --out $D/c%d "
+                       "--json && "
+                       "$R $D/p --weights $D/a --eval $G/%s/train.jsonl --out none --json >$D/other",
+                       train, dtype, c.base, i, c.base));
+        int count;
+        const sbp_json **lines = cli_lines(f, TEXT("c%d/metrics.jsonl", i), &count);
+        assert_true(count >= 2);
+        assert_true(fabs(cli_number(f, lines[0], "eval_loss") -
+                         cli_number(f, cli_json(f, "other"), "eval_loss")) < sbp_tolerance(SBP_F32));
+        assert_true(cli_number(f, lines[count - 1], "eval_loss") < cli_number(f, lines[0], "eval_loss"));
+    }
+}
+
+/* ---- what is frozen costs nothing ---------------------------------------------------------------------- */
+
+static int count_lines(const char *text, const char *a, const char *b) {
+    int count = 0;
+    for (const char *at = text; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        char line[4096];
+        size_t n = strcspn(at, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), at);
+        count += strstr(line, a) && strstr(line, b);
+    }
+    return count;
+}
+
+static void test_frozen_weights_cost_nothing(void **state) {
+    io_fixture *f = *state;
+    lora_case c = open_case(f, "last_layer");
+    cli_ok(f, TEXT("$C compile %s/adapter -o $D/p --seq-len 94 --stop-after memory", c.path));
+    const char *text = cli_text(f, "out");
+    assert_int_equal(count_lines(text, "buffer ", ".grad grad "), 6);
+    assert_int_equal(count_lines(text, "buffer ", ".exp_avg state "), 6);
+    assert_int_equal(count_lines(text, "call @layer", ".backward("), 1);
+    assert_int_equal(count_lines(text, "call @layer", ".forward("), 4); /* training and scoring, two layers */
+    assert_int_equal(count_lines(text, "scatter_add", ""), 0);
+}
+
+/* ---- refused ------------------------------------------------------------------------------------------ */
+
+static void test_refusals(void **state) {
+    static const struct {
+        const char *edit, *field;
+    } fields[] = {
+        {"s/\"use_dora\": false/\"use_dora\": true/", "use_dora"},
+        {"s/\"bias\": \"none\"/\"bias\": \"all\"/", "bias"},
+        {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"pissa\"/", "init_lora_weights"},
+        {"s/\"target_parameters\": null/\"target_parameters\": [\"x\"]/", "target_parameters"},
+        {"s/\"trainable_token_indices\": null/\"trainable_token_indices\": [1]/", "trainable_token_indices"},
+        {"s/\"lora_bias\": false/\"lora_bias\": true/", "lora_bias"},
+        {"s/\"peft_type\": \"LORA\"/\"peft_type\": \"IA3\"/", "peft_type"},
+        {"s/\"r\": 4/\"r\": 4, \"new_field\": 3/", "new_field"}};
+    static const struct {
+        const char *options, *message;
+    } options[] = {{"--lora targets=no_such", "no weight has such a name"},
+                   {"--lora targets=lm_head", "an adapter on the head"},
+                   {"--lora targets=embed_tokens", "embeddings, norms and the head are not built"},
+                   {"--lora targets=input_layernorm", "embeddings, norms and the head are not built"},
+                   {"--lora modules_to_save=nothing", "there is no such module"},
+                   {"--lora colour=red", "is none of r, alpha"},
+                   {"--lora r=0", "expected a number from 1"},
+                   {"--lora r=1.5", "a rank is a whole number"},
+                   {"--lora-targets '(q_proj'", "no regular expression"},
+                   {"--lora-rank-pattern q_proj", "expected REGEX=NUMBER"},
+                   {"--adapter 0", "has no such number"},
+                   {"--base x", "is no adapter"},
+                   {"--use_dora true", "weight-decomposed"}};
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(options); i++)
+        cli_fails(f, 2, options[i].message,
+                  TEXT("$C compile $G/llama_plain/model -o $D/p %s", options[i].options));
+    cli_fails(f, 2, "untie them",
+              "$C compile $G/llama_tied_pad/model -o $D/p --lora modules_to_save=embed_tokens");
+    cli_fails(f, 2, "untie them",
+              "$C compile $G/llama_tied_pad/model -o $D/p --lora modules_to_save=lm_head");
+    cli_ok(f, "cp -r $G/lora/q_only/adapter $D/adapter; cp $D/adapter/adapter_config.json $D/config");
+    cli_fails(f, 1, "give --base MODEL", "$C compile $D/adapter -o $D/p");
+    cli_fails(f, 2, "is an adapter, and goes on", "$C compile $D/adapter -o $D/p --lora r=2");
+    for (int i = 0; i < SBP_COUNT(fields); i++) {
+        cli_ok(f, TEXT("sed '%s' $D/config >$D/adapter/adapter_config.json && ! cmp -s $D/config "
+                       "$D/adapter/adapter_config.json",
+                       fields[i].edit));
+        cli_fails(f, 1, fields[i].field, "$C compile $D/adapter -o $D/p --base $G/llama_plain/model");
+    }
+    /* Tensors that the configuration does not speak of, or that are not there. */
+    cli_ok(f, "sed 's/\"r\": 4/\"r\": 5/' $D/config >$D/adapter/adapter_config.json");
+    cli_fails(f, 1, "the model expects", "$C compile $D/adapter -o $D/p --base $G/llama_plain/model");
+    cli_ok(f, "sed 's/\"q_proj\"/\"q_proj\", \"k_proj\"/' $D/config >$D/adapter/adapter_config.json");
+    cli_fails(f, 1, "which adapter_config.json asks for",
+              "$C compile $D/adapter -o $D/p --base $G/llama_plain/model");
+    cli_ok(f, "sed 's/\"layers_to_transform\": null/\"layers_to_transform\": [0, 1]/' $D/config "
+              ">$D/adapter/adapter_config.json");
+    cli_fails(f, 1, "belongs to nothing", "$C compile $D/adapter -o $D/p --base $G/llama_plain/model");
+}
+
+/* Absolute; beside the adapter; from here; in the cache of the Hub, whose name stays; --base. */
+static void test_where_the_base_is(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "mkdir -p $D/hub/models--some--model/snapshots/abc $D/x; cp $G/llama_plain/model/* "
+              "$D/hub/models--some--model/snapshots/abc; cp -r $G/llama_plain/model $D/x/beside; "
+              "cp -r $G/lora/q_only/adapter $D/x/adapter; cp $D/x/adapter/adapter_config.json $D/config");
+    static const char *const names[] = {"../beside", "tests/golden/llama_plain/model", "some/model",
+                                        "$D/x/beside"};
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        cli_ok(f, TEXT("rm -rf $D/out1; sed 's#\\.\\./\\.\\./\\.\\./llama_plain/model#'%s'#' $D/config "
+                       ">$D/x/adapter/adapter_config.json && HF_HUB_CACHE=$D/hub $R $D/x/adapter --data "
+                       "$G/llama_plain/train.jsonl --steps 1 --out $D/out1",
+                       names[i]));
+        const char *base;
+        assert_ok(f, sbp_json_get_string(f->diag, cli_json(f, "out1/adapter_config.json"),
+                                         "base_model_name_or_path", SBP_JSON_REQUIRED, &base));
+        if (i == 2)
+            assert_string_equal(base, "some/model");
+        else
+            assert_true(base[0] == '/' && !strstr(base, ".."));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_gradients_of_peft, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_log_probabilities_on_off_and_merged, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_new_adapters_begin_as_peft_does, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_resumed_and_continued, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_frozen_weights_cost_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_where_the_base_is, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

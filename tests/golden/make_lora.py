@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Makes, or checks, golden gradients of low-rank adapters by peft in float64: lora/NAME beside this file.
+
+    VENV/bin/pip install peft==0.21.2                (and requirements.txt)
+    make_lora.py [CASE ...]                          write the cases (default: all)
+    make_lora.py --check [CASE ...]                  compute them again and compare; writes nothing
+
+A case is an adapter of the model of another golden case, with that case's rows: adapter/ as peft saves it, with random
+numbers in A and B; grads.safetensors: gradients of all that peft trains, under the names of adapter_model.safetensors;
+expect.json: loss and log-probabilities, with the adapter and, where no module is trained whole, without; options: what
+sbpc takes for a new adapter of this kind.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import json
+import pathlib
+import shutil
+import sys
+
+import peft
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import reference_float64 as reference
+from make_goldens import EXACT, SINGLE, rng_for
+
+HERE = pathlib.Path(__file__).resolve().parent
+GAIN = 0.5  # of A and B: with more, scores are so large that float32 says little of the gradients
+EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+CASES = {
+    "q_only": ("llama_plain", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}, "--lora r=4,alpha=8,targets=q_proj"),
+    "last_layer": (
+        "qwen3_plain",
+        {"r": 3, "lora_alpha": 3, "target_modules": ["k_proj", "v_proj", "down_proj"], "layers_to_transform": [1]},
+        "--lora-r 3 --lora-alpha 3 --lora-targets k_proj+v_proj+down_proj --lora-layers 1",
+    ),
+    "all_linear": (
+        "qwen2_plain",
+        {"r": 3, "lora_alpha": 5, "target_modules": "all-linear", "use_rslora": True},
+        "--lora_r 3 --lora_alpha 5 --lora_target_modules all-linear --use_rslora true",
+    ),
+    "saved": (
+        "gemma3_untied_bias",
+        {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "o_proj"], "modules_to_save": ["lm_head", "q_norm"]},
+        "--lora r=2,alpha=4,targets=q_proj+o_proj,modules_to_save=lm_head+q_norm",
+    ),
+    "patterns": (
+        "llama_tied_pad",
+        {
+            "r": 4,
+            "lora_alpha": 8,
+            "target_modules": EVERY,
+            "exclude_modules": r".*layers\.0\.mlp.*",
+            "rank_pattern": {"k_proj": 2, r"layers\.[12]\.mlp\.up_proj": 5},
+            "alpha_pattern": {"layers.1.mlp.down_proj": 3.5},
+        },
+        "--lora-r 4 --lora-alpha 8 --lora-targets " + "+".join(EVERY) + r" --lora-exclude '.*layers\.0\.mlp.*'"
+        r" --lora-rank-pattern k_proj=2 --lora-rank-pattern 'layers\.[12]\.mlp\.up_proj=5'"
+        " --lora-alpha-pattern layers.1.mlp.down_proj=3.5",
+    ),
+    "fused": (
+        "phi3_plain",
+        {"r": 3, "lora_alpha": 6, "target_modules": r".*\.(qkv_proj|gate_up_proj|down_proj)"},
+        r"--lora-r 3 --lora-alpha 6 --lora-targets '.*\.(qkv_proj|gate_up_proj|down_proj)'",
+    ),
+    "by_head": ("gpt_neox_plain", {"r": 4, "lora_alpha": 2}, "--lora r=4,alpha=2"),
+}
+
+
+def trained(model):
+    """Parameters by their names in adapter_model.safetensors."""
+    names = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            names[name.replace(".modules_to_save.default", "").replace(".default", "")] = parameter
+    return names
+
+
+def base_of(case):
+    return HERE / CASES[case][0] / "model"
+
+
+def rows_of(case):
+    return [json.loads(line) for line in (HERE / CASES[case][0] / "train.jsonl").read_text().splitlines()]
+
+
+@torch.no_grad()
+def new_adapter(case, directory):
+    """Random numbers in all that is trained, saved by peft in float32."""
+    base = reference.load(base_of(case), torch.float32)
+    model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **CASES[case][1]))
+    for name, parameter in trained(model).items():
+        rng = rng_for("lora", case, name)
+        values = torch.tensor([rng.gauss(0.0, 1.0) for _ in range(parameter.numel())]).reshape(parameter.shape)
+        if parameter.dim() == 1:
+            parameter.add_(0.25 * values)
+        else:
+            parameter.copy_(GAIN * values * parameter.shape[1] ** -0.5)
+    model.save_pretrained(directory)
+    (directory / "README.md").unlink(missing_ok=True)
+    file = directory / "adapter_config.json"
+    config = json.loads(file.read_text())
+    config["base_model_name_or_path"] = f"../../../{CASES[case][0]}/model"
+    file.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def single(case, directory):
+    """Gradients in float32, as peft and transformers have them."""
+    model = reference.load(base_of(case), torch.float32)
+    model = peft.PeftModel.from_pretrained(model, directory, is_trainable=True).eval()
+    step = reference.run_step(model, rows_of(case))
+    names = {id(parameter): name for name, parameter in trained(model).items()}
+    return {names[id(p)]: step.gradients[name] for name, p in model.named_parameters() if id(p) in names}
+
+
+def compute(case, directory, dtype=torch.float64):
+    base = base_of(case)
+    rows = rows_of(case)
+    with reference.Float64Patches(base):
+        model = reference.load(base, dtype)
+        model = peft.PeftModel.from_pretrained(model, directory, is_trainable=True).to(dtype).eval()
+        with reference.NoFloat32():
+            step = reference.run_step(model, rows)
+        plain = None
+        if not CASES[case][1].get("modules_to_save"):
+            with model.disable_adapter(), torch.no_grad():
+                plain = [
+                    reference.document_loss(model, row, 1, "nll")[1].tolist() if len(row["input_ids"]) > 1 else []
+                    for row in rows
+                ]
+        names = {id(parameter): name for name, parameter in trained(model).items()}
+        gradients = {
+            names[id(parameter)]: step.gradients[name]
+            for name, parameter in model.named_parameters()
+            if id(parameter) in names
+        }
+    return step, gradients, plain
+
+
+def write_case(case):
+    directory = HERE / "lora" / case
+    shutil.rmtree(directory, ignore_errors=True)
+    new_adapter(case, directory / "adapter")
+    step, gradients, plain = compute(case, directory / "adapter")
+    save_file({name: value.contiguous() for name, value in gradients.items()}, directory / "grads.safetensors")
+    error, tensor = reference.worst(single(case, directory / "adapter"), gradients)
+    if error > SINGLE:
+        raise RuntimeError(f"{case}: too sensitive to rounding for a float32 test: {error:.1e} in {tensor}")
+    expectation = {
+        "base": CASES[case][0],
+        "options": CASES[case][2],
+        "loss": step.loss,
+        "hf_float32": {"max_relative_error": error, "tensor": tensor},
+        "made_with": {"peft": peft.__version__, "transformers": transformers.__version__},
+        "logprobs": step.logprobs,
+        "logprobs_without": plain,
+    }
+    (directory / "expect.json").write_text(json.dumps(expectation, indent=1) + "\n")
+    least = min(value.norm().item() for value in gradients.values())
+    print(f"{case:12} {len(gradients)} tensors, loss {step.loss:.4f}, smallest gradient {least:.1e}, fp32 {error:.1e}")
+    return True
+
+
+def check_case(case):
+    directory = HERE / "lora" / case
+    step, gradients, _ = compute(case, directory / "adapter")
+    error, tensor = reference.worst(gradients, load_file(directory / "grads.safetensors"))
+    fine = error <= EXACT and abs(step.loss - json.loads((directory / "expect.json").read_text())["loss"]) <= EXACT
+    print(f"{case:12} gradients {error:.1e} ({tensor}) {'' if fine else 'FAILED'}")
+    return fine
+
+
+def main():
+    check = "--check" in sys.argv[1:]
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    names = [name for name in sys.argv[1:] if name != "--check"] or list(CASES)
+    results = [(check_case if check else write_case)(name) for name in names]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
