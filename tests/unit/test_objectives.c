@@ -1,9 +1,8 @@
 /* test_objectives.c: every loss type against TRL's own code in float64, from tests/data/objectives.json
  * (tests/golden/make_objectives.py): loss, its derivative with respect to every log-probability, metrics. */
-#include "frontend_testing.h"
+#include "json_cases.h"
 
 #include "frontends/objectives/objective.h"
-#include "ir/io/json.h"
 
 typedef struct objective_case {
     fixture *f;
@@ -11,19 +10,6 @@ typedef struct objective_case {
     sbp_objective_settings settings;
     const sbp_module *module;
 } objective_case;
-
-static const sbp_json *member(const sbp_json *object, const char *key) {
-    const sbp_json *found = sbp_json_member(object, key);
-    if (!found)
-        fail_msg("objectives.json: no '%s'", key);
-    return found;
-}
-
-static double number(fixture *f, const sbp_json *node) {
-    double value;
-    check(f, sbp_json_as_double(f->diag, node, &value));
-    return value;
-}
 
 static void fill(fixture *f, sbp_tensor *t, const sbp_json *list) {
     assert_int_equal(t->elems, list->count);
@@ -139,23 +125,9 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
     compare(&c, func, values);
 }
 
-static sbp_status run_all(void *user) {
-    fixture *f = user;
-    const sbp_json *root;
-    check(f, sbp_json_read(f->arena, f->diag, "tests/data/objectives.json", 0, &root));
-    const sbp_json *cases = member(root, "cases");
-    for (int64_t i = 0; i < cases->count; i++)
-        run_case(f, root, &cases->items[i]);
-    printf("  %lld cases\n", (long long)cases->count);
-    assert_true(cases->count >= 50);
-    return SBP_OK;
-}
-
 static void test_trl(void **state) {
     (void)state;
-    fixture f = fixture_create();
-    assert_int_equal(sbp_guard(f.arena, f.diag, run_all, &f), SBP_OK);
-    fixture_destroy(&f);
+    run_json_cases("tests/data/objectives.json", 50, run_case);
 }
 
 int main(void) {

@@ -1,10 +1,9 @@
 /* test_ppo.c: advantages, returns, loss and its derivatives by log-probabilities and values against the lines
  * of TRL's PPOTrainer in float64, from tests/data/ppo.json (tests/golden/make_ppo.py). What @prepare makes of
  * the data is what the loss then reads. */
-#include "frontend_testing.h"
+#include "json_cases.h"
 
 #include "frontends/objectives/objective.h"
-#include "ir/io/json.h"
 #include "ir/prepare.h"
 
 typedef struct ppo_case {
@@ -16,28 +15,15 @@ typedef struct ppo_case {
     double *inputs[16], *columns[8], numbers[8], scalars[16];
 } ppo_case;
 
-static const sbp_json *member(const sbp_json *object, const char *key) {
-    const sbp_json *found = sbp_json_member(object, key);
-    if (!found)
-        fail_msg("ppo.json: no '%s'", key);
-    return found;
-}
-
-static double number(const ppo_case *c, const sbp_json *node) {
-    double value;
-    check(c->f, sbp_json_as_double(c->f->diag, node, &value));
-    return value;
-}
-
 static int64_t rows_of(const ppo_case *c, int64_t d) {
     const sbp_json *doc = &c->docs->items[d];
-    return (int64_t)number(c, member(doc, "prompt")) + member(doc, "old_logps")->count;
+    return (int64_t)number(c->f, member(doc, "prompt")) + member(doc, "old_logps")->count;
 }
 
 /* What the list says of a row: lists begin with the row before the answer. */
 static double of_list(const ppo_case *c, const sbp_json *list, int64_t d, int64_t row) {
-    int64_t at = row - (int64_t)number(c, member(&c->docs->items[d], "prompt")) + 1;
-    return at >= 0 && at < list->count ? number(c, &list->items[at]) : 0;
+    int64_t at = row - (int64_t)number(c->f, member(&c->docs->items[d], "prompt")) + 1;
+    return at >= 0 && at < list->count ? number(c->f, &list->items[at]) : 0;
 }
 
 static double cell(const ppo_case *c, const char *name, int64_t d, int64_t row) {
@@ -49,16 +35,16 @@ static double cell(const ppo_case *c, const char *name, int64_t d, int64_t row) 
     if (strcmp(name, "doc.labels") == 0)
         return (double)old->count;
     if (strcmp(name, "weight") == 0)
-        return row + 1 >= (int64_t)number(c, member(doc, "prompt")) && row + 1 < rows_of(c, d);
+        return row + 1 >= (int64_t)number(c->f, member(doc, "prompt")) && row + 1 < rows_of(c, d);
     if (strncmp(name, "has.", 4) == 0)
         return 1;
     if (strcmp(name, "logp") == 0 ||
         strcmp(name, "value") == 0) { /* prompts have some too, which nothing reads */
         const sbp_json *list = member(doc, *name == 'l' ? "logps" : "values");
-        return row + 1 < (int64_t)number(c, member(doc, "prompt")) ? -0.7 : of_list(c, list, d, row);
+        return row + 1 < (int64_t)number(c->f, member(doc, "prompt")) ? -0.7 : of_list(c, list, d, row);
     }
     const sbp_json *value = member(doc, name);
-    return value->kind == SBP_JSON_ARRAY ? of_list(c, value, d, row) : number(c, value);
+    return value->kind == SBP_JSON_ARRAY ? of_list(c, value, d, row) : number(c->f, value);
 }
 
 static double *fill(const ppo_case *c, const char *name) {
@@ -77,7 +63,7 @@ static double scalar(const ppo_case *c, const char *name) {
     if (strcmp(name, "docs") == 0)
         return (double)c->docs->count;
     if (chosen)
-        return chosen->kind == SBP_JSON_STRING ? strcmp(chosen->string, "k3") == 0 : number(c, chosen);
+        return chosen->kind == SBP_JSON_STRING ? strcmp(chosen->string, "k3") == 0 : number(c->f, chosen);
     for (int32_t i = 0; i < c->settings.count; i++)
         if (strcmp(c->settings.items[i].name, name) == 0)
             return c->settings.items[i].value;
@@ -126,7 +112,7 @@ static void prepare(ppo_case *c) {
     }
     assert_int_equal(found, columns->count);
     for (int64_t k = 0; k < numbers->count; k++)
-        near_to(scalar(c, numbers->items[k].key), number(c, &numbers->items[k]), numbers->items[k].key);
+        near_to(scalar(c, numbers->items[k].key), number(c->f, &numbers->items[k]), numbers->items[k].key);
 }
 
 static void bind(const ppo_case *c, const sbp_func *func, const sbp_value_info *info, sbp_tensor *t) {
@@ -150,7 +136,8 @@ static void bind(const ppo_case *c, const sbp_func *func, const sbp_value_info *
         t->data = fill(c, info->name);
 }
 
-static void run_case(fixture *f, const sbp_json *docs, const sbp_json *given) {
+static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
+    const sbp_json *docs = member(root, "docs");
     static const char *const tiny[] = {"num_hidden_layers=1"};
     ppo_case c = {.f = f, .given = given, .docs = docs};
     sbp_model model;
@@ -180,7 +167,7 @@ static void run_case(fixture *f, const sbp_json *docs, const sbp_json *given) {
         bind(&c, func, info, values[func->args[i]]);
     }
     check(f, sbp_evaluate(model.module, func, &env, values));
-    near_to(result_of(func, values, "loss")->data[0], number(&c, member(given, "loss")), "loss");
+    near_to(result_of(func, values, "loss")->data[0], number(c.f, member(given, "loss")), "loss");
     int slopes = 0;
     for (int32_t r = 0; r < func->result_count; r++) {
         const sbp_result *result = &func->results[r];
@@ -193,27 +180,13 @@ static void run_case(fixture *f, const sbp_json *docs, const sbp_json *given) {
     assert_int_equal(slopes, 2);
     const sbp_json *metrics = member(given, "metrics");
     for (int64_t i = 0; i < metrics->count; i++)
-        near_to(result_of(func, values, metrics->items[i].key)->data[0], number(&c, &metrics->items[i]),
+        near_to(result_of(func, values, metrics->items[i].key)->data[0], number(c.f, &metrics->items[i]),
                 metrics->items[i].key);
-}
-
-static sbp_status run_all(void *user) {
-    fixture *f = user;
-    const sbp_json *root;
-    check(f, sbp_json_read(f->arena, f->diag, "tests/data/ppo.json", 0, &root));
-    const sbp_json *cases = member(root, "cases");
-    for (int64_t i = 0; i < cases->count; i++)
-        run_case(f, member(root, "docs"), &cases->items[i]);
-    printf("  %lld cases\n", (long long)cases->count);
-    assert_true(cases->count >= 3);
-    return SBP_OK;
 }
 
 static void test_trl(void **state) {
     (void)state;
-    fixture f = fixture_create();
-    assert_int_equal(sbp_guard(f.arena, f.diag, run_all, &f), SBP_OK);
-    fixture_destroy(&f);
+    run_json_cases("tests/data/ppo.json", 3, run_case);
 }
 
 int main(void) {

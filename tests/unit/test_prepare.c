@@ -1,10 +1,9 @@
 /* test_prepare.c: what objectives compute from data alone, against TRL's own lines in float64 from
  * tests/data/prepared.json (tests/golden/make_prepared.py): the graph that the builder makes, printed, parsed
  * as a plan would be, and run; and texts that no plan may have. */
-#include "frontend_testing.h"
+#include "json_cases.h"
 
 #include "frontends/objectives/objective.h"
-#include "ir/io/json.h"
 #include "ir/prepare.h"
 
 enum { MOST_ROWS = 400, MOST_DOCS = 40 };
@@ -17,19 +16,6 @@ typedef struct prepare_case {
     int64_t rows;
     double *inputs[32], *columns[8], numbers[16], scalars[16];
 } prepare_case;
-
-static const sbp_json *member(const sbp_json *object, const char *key) {
-    const sbp_json *found = sbp_json_member(object, key);
-    if (!found)
-        fail_msg("prepared.json: no '%s'", key);
-    return found;
-}
-
-static double number(fixture *f, const sbp_json *node) {
-    double value;
-    check(f, sbp_json_as_double(f->diag, node, &value));
-    return value;
-}
 
 static bool is_null(const sbp_json *node) {
     return !node || node->kind == SBP_JSON_NULL;
@@ -120,7 +106,8 @@ static void compare(const prepare_case *c) {
     assert_int_equal(found, numbers->count + 1);
 }
 
-static void run_case(fixture *f, const sbp_json *given) {
+static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
+    (void)root;
     static const char *const tiny[] = {"num_hidden_layers=1"};
     prepare_case c = {.f = f, .given = given, .docs = member(given, "docs")};
     const char *name = member(given, "objective")->string;
@@ -143,23 +130,9 @@ static void run_case(fixture *f, const sbp_json *given) {
     compare(&c);
 }
 
-static sbp_status run_all(void *user) {
-    fixture *f = user;
-    const sbp_json *root;
-    check(f, sbp_json_read(f->arena, f->diag, "tests/data/prepared.json", 0, &root));
-    const sbp_json *cases = member(root, "cases");
-    for (int64_t i = 0; i < cases->count; i++)
-        run_case(f, &cases->items[i]);
-    printf("  %lld cases\n", (long long)cases->count);
-    assert_true(cases->count >= 26);
-    return SBP_OK;
-}
-
 static void test_trl(void **state) {
     (void)state;
-    fixture f = fixture_create();
-    assert_int_equal(sbp_guard(f.arena, f.diag, run_all, &f), SBP_OK);
-    fixture_destroy(&f);
+    run_json_cases("tests/data/prepared.json", 26, run_case);
 }
 
 /* ---- scans, slots, and texts of strangers
