@@ -37,6 +37,14 @@ static void base_bytes(const sbp_plan *plan, const sbp_plan_info *info, int64_t 
     }
 }
 
+/* Of the tensors that the files of an adapter have. */
+static int64_t adapter_bytes(const sbp_plan *plan, const sbp_plan_info *info) {
+    int64_t elems = 0;
+    for (int32_t t = 0; t < plan->tensors->count; t++)
+        elems += plan->tensors->tensors[t].of_adapter ? plan->tensors->tensors[t].map.elems : 0;
+    return elems * (strcmp(info->dtype, "fp64") == 0 ? 8 : 4);
+}
+
 /* Checkpoints that the run will write and that will lie beside each other, beyond those that lie there: one
  * more than are kept, as the oldest goes when the newest is complete. */
 static int64_t checkpoints_to_come(const sbp_run *run) {
@@ -60,10 +68,14 @@ sbp_status sbp_run_check_space(const sbp_run *run) {
     base_bytes(run->plan, &run->info, &kept, &written);
     int64_t model = role_bytes(p, SBP_ROLE_PARAM) - kept, /* what checkpoints have of it */
         states = role_bytes(p, SBP_ROLE_STATE) + role_bytes(p, SBP_ROLE_MASTER), need;
+    int64_t result = model + written;
+    if (sbp_tensor_table_has_adapter(run->plan->tensors)) {
+        model = adapter_bytes(run->plan, &run->info);
+        result = run->info.merge ? result : model;
+    }
     int64_t count = checkpoints_to_come(run), free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
     char a[32], b[32];
-    if (!sbp_mul_i64(count, model + states, &need) || !sbp_add_i64(need, model, &need) ||
-        !sbp_add_i64(need, written, &need))
+    if (!sbp_mul_i64(count, model + states, &need) || !sbp_add_i64(need, result, &need))
         need = INT64_MAX;
     if (need <= free_bytes)
         return SBP_OK;
