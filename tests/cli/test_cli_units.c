@@ -84,12 +84,12 @@ static const struct {
 };
 
 static const char *draw_schedule(io_fixture *f, sbp_rng *rng) {
-    return sbp_arena_printf(f->arena, "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s %s",
-                            1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 20),
-                            1 + (int)sbp_rng_below(rng, 2), 1 + (int)sbp_rng_below(rng, 2),
-                            PICK(rng, "", "--save attn_out", "--backward checkpoint"),
-                            PICK(rng, "", "--offload host", "--optimizer none --clip none"),
-                            PICK(rng, "", "--head-rows counted"));
+    return sbp_arena_printf(
+        f->arena, "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s %s",
+        1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 2),
+        1 + (int)sbp_rng_below(rng, 2), PICK(rng, "", "--save attn_out", "--backward checkpoint"),
+        PICK(rng, "", "--offload host", "--optimizer none --clip none"),
+        PICK(rng, "", "--head-rows counted"));
 }
 
 static void dump(io_fixture *f, const char *compile, int64_t rows, const char *run, const char *file) {
