@@ -23,6 +23,7 @@ BF16 = ["--dtype", "bf16", "--param-dtype", "bf16"] + STEP
 SMALL = BF16 + ["--state-dtype", "bf16", "--master", "none"]  # 2 bytes a weight, 4 of Adam
 EXACT = BF16 + ["--state-dtype", "bf16", "--master", "fp32"]  # and 2 of the master's low half
 FULL = BF16 + ["--state-dtype", "fp32", "--master", "fp32"]
+LORA = BF16 + ["--lora", "r=16,alpha=32,targets=all-linear"]  # adapters and Adam in fp32
 NONE, MAX = ["--offload", "none"], ["--seq-len", "max"]
 ROWS = [  # name, model, profile, options, goal: tokens at least, or KB per token on the device at most
     ("4B, no master", "Qwen3-4B", "h100-80gb", SMALL + NONE + MAX, {"tokens": 650e3}),
@@ -37,9 +38,17 @@ ROWS = [  # name, model, profile, options, goal: tokens at least, or KB per toke
     ("8B, fp32 Adam, H200", "Qwen3-8B", "h200", FULL + NONE + MAX, {"tokens": 350e3}),
     ("Llama 8B, H200, 128 GiB of host memory", "Llama-3.1-8B", "h200", FULL + MAX + ["--host-memory", "128GiB"], {"tokens": 700e3}),
     ("32B at 128k", "Qwen3-32B", "h100-80gb", FULL + ["--seq-len", "131072", "--host-memory", "1TiB"], {"tokens": 131072}),
-    # twice StreamBP's 16.3k of 32B with LoRA; here norms are what trains
-    ("32B, NF4 base", "Qwen3-32B", "h100-80gb",
-     SMALL + NONE + MAX + ["--base-dtype", "nf4", "--freeze", "*proj.weight", "--freeze", "model.embed_tokens.weight", "--freeze", "lm_head.weight"], {"tokens": 32.6e3}),
+    # twice what StreamBP has of each; pairs and groups of 8 lie in one micro-batch
+    ("4B, LoRA", "Qwen3-4B", "h100-80gb", LORA + NONE + MAX, {"tokens": 494e3}),
+    ("8B, LoRA", "Qwen3-8B", "h100-80gb", LORA + NONE + MAX, {"tokens": 284.8e3}),
+    ("14B, LoRA", "Qwen3-14B", "h100-80gb", LORA + NONE + MAX, {"tokens": 169.2e3}),
+    ("32B, LoRA", "Qwen3-32B", "h100-80gb", LORA + NONE + MAX, {"tokens": 32.6e3}),
+    ("32B, LoRA, NF4 base", "Qwen3-32B", "h100-80gb", LORA + NONE + MAX + ["--base-dtype", "nf4"], {"tokens": 32.6e3}),
+    ("8B, LoRA, DPO", "Qwen3-8B", "h100-80gb", LORA + NONE + MAX + ["--objective", "dpo"], {"tokens": 2 * 121.8e3}),
+    ("14B, LoRA, DPO", "Qwen3-14B", "h100-80gb", LORA + NONE + MAX + ["--objective", "dpo"], {"tokens": 2 * 73.8e3}),
+    ("32B, LoRA, DPO", "Qwen3-32B", "h100-80gb", LORA + NONE + MAX + ["--objective", "dpo"], {"tokens": 2 * 15.6e3}),
+    ("8B, LoRA, GRPO", "Qwen3-8B", "h100-80gb", LORA + NONE + MAX + ["--objective", "grpo"], {"tokens": 8 * 33e3}),
+    ("14B, LoRA, GRPO", "Qwen3-14B", "h100-80gb", LORA + NONE + MAX + ["--objective", "grpo"], {"tokens": 8 * 20.2e3}),
     ("8B, g = 1", "Qwen3-8B", "h100-80gb", EXACT + NONE + ["--seq-len", "32768", "--segment", "1", "--checkpoint-every", "1", "--save", "none"], {"kb": 316}),
     ("123B at 32k, 24 GB, NVMe", "Mistral-Large-Instruct-2407", "rtx4090-24gb",
      FULL + ["--seq-len", "32768", "--host-memory", "256GB", "--offload", "checkpoints+saved+states:disk+gradients:disk+params:disk"], {"tokens": 32768}),
