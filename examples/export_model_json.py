@@ -10,12 +10,13 @@ arguments that returns a torch module whose forward takes input_ids [1, T] and r
     sbpc compile DIR/model.json -o plan.bin
 
 With the dynamo exporter and --keep-names on (the default) parameters keep their names and their layout, so that trained weights
-go back where they came from: DIR/model.safetensors has them. Otherwise the exporter folds transposes into weights of its own
+go back where they came from: DIR/model.safetensors has them. The model's tokenizer and chat template are copied beside it. Otherwise the exporter folds transposes into weights of its own
 names; they lie in DIR/model.onnx.data. Needs torch, onnx, onnxscript, and transformers for a MODEL that is no file.
 """
 import argparse
 import importlib.util
 import os
+import shutil
 import sys
 
 import onnx
@@ -95,6 +96,15 @@ def export(wrapped, takes_mask, out, opset=23, exporter="dynamo", keep_names=Tru
     return os.path.join(out, "model.json")
 
 
+def copy_tokenizer(name, out):
+    """What texts and chats need of the model's own files; a model from a FILE.py has none."""
+    from transformers.utils import cached_file
+    for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json"):
+        found = cached_file(name, file, _raise_exceptions_for_missing_entries=False)
+        if found:
+            shutil.copyfile(found, os.path.join(out, file))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -105,6 +115,8 @@ def main():
     a = parser.parse_args()
     wrapped, takes_mask = load(a.model)
     print(export(wrapped, takes_mask, a.out, a.opset, a.exporter, a.keep_names == "on"))
+    if not a.model.partition(":")[0].endswith(".py"):
+        copy_tokenizer(a.model, a.out)
     return 0
 
 

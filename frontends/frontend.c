@@ -383,6 +383,8 @@ static sbp_status load_json(sbp_loading *l) {
         if (l->options->set_count > 0)
             return sbp_fail(l->diag, SBP_USAGE, "--set %s: an ONNX model has no config.json to override",
                             l->options->set[0]);
+        if (sbp_tokenizer_is_in(l->arena, directory))
+            l->model->tokenizer = directory;
         return sbp_load_onnx(l, root);
     }
     if (sbp_json_member(root, "model_type"))

@@ -57,11 +57,22 @@ static void test_there_and_back(void **state) {
               "$C compile $G/llama_plain/model -o $D/q --seq-len 100; $R tokenize $D/q </dev/null");
 }
 
+/* A tokenizer beside model.json is the model's, as in a directory. */
+static void test_beside_an_export(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "mkdir $D/x && cp tests/data/onnx/two_widths.json $D/x/model.json && "
+              "cp tests/data/stories260K/tokenizer.json $D/x");
+    cli_ok(f, "$C compile $D/x/model.json -o $D/p --seq-len 32");
+    cli_ok(f, "echo '\"Once upon\"' | $R tokenize tests/data/stories260K > $D/a");
+    cli_ok(f, "echo '\"Once upon\"' | $R tokenize $D/p > $D/b && cmp $D/a $D/b && grep -q , $D/b");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lines, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_lines_that_fail, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_there_and_back, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_beside_an_export, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
