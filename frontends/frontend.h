@@ -1,5 +1,6 @@
 /* frontend.h: how models come in: one call turns a Hugging Face model directory, an ONNX model as JSON, a
- * GGUF file or the directory of an adapter of one of these into a module of the graph IR, and says what else is known about the model.
+ * GGUF file or the directory of an adapter of one of these into a module of the graph IR, and says what else
+ * is known about the model.
  *
  * The module has one function @model, without a batch axis:
  *   rows     i32 [T]: tok, pos, first, shared_end, own, label (those that the model reads)
@@ -25,15 +26,16 @@ typedef struct sbp_architecture {
     void (*build)(struct sbp_hf *hf);
 } sbp_architecture;
 
-/* Names of modules: each the whole name or what stands behind a dot of it; or one regular expression over whole
- * names. */
+/* Names of modules: each the whole name or what stands behind a dot of it; or one regular expression over
+ * whole names. */
 typedef struct sbp_lora_names {
     const char *const *names;
     int32_t count;
     bool pattern; /* names[0] is one */
 } sbp_lora_names;
 
-/* A number for the modules whose names end in what a regular expression matches; the first that does counts. */
+/* A number for the modules whose names end in what a regular expression matches; the first that does counts.
+ */
 typedef struct sbp_lora_number {
     const char *pattern;
     double value;
@@ -43,12 +45,12 @@ typedef struct sbp_lora_number {
 typedef struct sbp_lora_options {
     int64_t rank;
     double alpha;
-    bool rslora;     /* scaled by alpha / sqrt(rank), not alpha / rank */
-    bool all_linear; /* every weight of a product but the head's; else: */
+    bool rslora;            /* scaled by alpha / sqrt(rank), not alpha / rank */
+    bool all_linear;        /* every weight of a product but the head's; else: */
     sbp_lora_names targets; /* none: q_proj and v_proj, or what stands for them */
     sbp_lora_names exclude; /* not these */
     sbp_lora_names save;    /* modules that are trained whole */
-    const int64_t *layers;  /* of targets that are no regular expression: only in these layers; none: in all */
+    const int64_t *layers; /* of targets that are no regular expression: only in these layers; none: in all */
     int32_t layer_count;
     sbp_lora_names layers_pattern; /* what stands before the number of a layer */
     const sbp_lora_number *ranks, *alphas;
@@ -76,8 +78,8 @@ typedef struct sbp_model_options {
     const char *const *freeze;
     int32_t freeze_count;
     const char *weights; /* directory or file that values are read from instead of the model's own; or NULL */
-    const sbp_lora_options *lora; /* new adapters; NULL: none, or those of the path */
-    const char *base;             /* of an adapter: in place of what its configuration says; NULL */
+    const sbp_lora_options *lora;  /* new adapters; NULL: none, or those of the path */
+    const char *base;              /* of an adapter: in place of what its configuration says; NULL */
     sbp_head_options head;         /* what the objective wants of the head */
     const sbp_architecture *extra; /* architectures besides the built-in ones */
     int32_t extra_count;
@@ -97,10 +99,10 @@ typedef struct sbp_model {
     const int32_t *eos_ids;
     int32_t eos_count;
     double initializer_range;
-    const char *weights;       /* for sbp_weights_open at run time; NULL: the model came without values */
-    const char *tokenizer;     /* for sbp_tokenizer_load; NULL: none beside the model */
-    const char *chat_template; /* Jinja, as the tokenizer has it; NULL: none */
-    const char *adapter;        /* text of the adapter_config.json of what is trained; NULL: no adapter */
+    const char *weights;         /* for sbp_weights_open at run time; NULL: the model came without values */
+    const char *tokenizer;       /* for sbp_tokenizer_load; NULL: none beside the model */
+    const char *chat_template;   /* Jinja, as the tokenizer has it; NULL: none */
+    const char *adapter;         /* text of the adapter_config.json of what is trained; NULL: no adapter */
     const char *adapter_weights; /* directory of the adapter that the path is; NULL: it begins here */
     const char *config; /* text of a config.json that describes the model as it was built (overrides included,
                            made up for GGUF); NULL for ONNX */

@@ -187,8 +187,8 @@ void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands,
 void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols);
 /* The buffer of a row input or constant of the module; made on first use. */
 int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype);
-int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind,
-                               sbp_symbol chunk, bool counted);
+int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind, sbp_symbol chunk,
+                               bool counted);
 int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant);
 /* Of one that is kept in blocks the first part, behind which the others are: "<parameter>.<part>". */
 int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param);
