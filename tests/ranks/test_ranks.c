@@ -205,6 +205,7 @@ static int start(int count, const char *name) {
 #else
     (void)count;
     (void)name;
+    (void)run;
     print_message("skipped: MPI is not installed\n");
     skip();
     return 0;
