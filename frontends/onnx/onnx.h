@@ -151,7 +151,7 @@ typedef struct sbp_onnx {
     sbp_map names;           /* value name -> index */
     sbp_onnx_value *values;
     int32_t value_count, value_capacity;
-    sbp_map read;     /* names that nodes read */
+    sbp_map read;     /* names that nodes read, or that are the result: how often */
     sbp_map gathered; /* tables that live nodes gather from */
     bool *live;       /* per node: the logits need it */
     bool *wide_node;  /* per node: between the last product and the logits */

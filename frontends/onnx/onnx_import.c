@@ -9,13 +9,18 @@ enum { MIN_OPSET = 18, MAX_OPSET = 25 };
 
 /* ---- names ------------------------------------------------------------------------------------------ */
 
-/* Names that some node reads, and the result. */
+static void count_read(sbp_onnx *o, const char *name) {
+    int32_t before = sbp_map_get(&o->read, name);
+    sbp_map_set(&o->read, name, before > 0 ? before + 1 : 1);
+}
+
+/* Names that nodes read, and the result, with how often. */
 static void collect_read(sbp_onnx *o) {
     sbp_map_init(&o->read, o->arena);
     sbp_map_set(&o->read, "logits", 1);
     for (int32_t i = 0; i < o->model->node_count; i++)
         for (int32_t k = 0; k < o->model->nodes[i].input_count; k++)
-            sbp_map_set(&o->read, o->model->nodes[i].inputs[k], 1);
+            count_read(o, o->model->nodes[i].inputs[k]);
 }
 
 /* No output is called as another one, as an input or as an initializer. */

@@ -99,14 +99,6 @@ sbp_status sbp_onnx_gemm(sbp_onnx *o) {
     return define_linear(o, x, w, trans_b != 0, bias);
 }
 
-static int32_t readers_of(const sbp_onnx_model *m, const char *name) {
-    int32_t count = 0;
-    for (int32_t i = 0; i < m->node_count; i++)
-        for (int32_t k = 0; k < m->nodes[i].input_count; k++)
-            count += strcmp(m->nodes[i].inputs[k], name) == 0;
-    return count;
-}
-
 /* The product that a node adds a vector of parameters to, when nobody else reads it: as exporters write a
  * layer with a bias in two nodes. */
 static const sbp_op *product_of(const sbp_onnx *o, const sbp_onnx_value *y, const sbp_onnx_value *bias) {
@@ -117,7 +109,7 @@ static const sbp_op *product_of(const sbp_onnx *o, const sbp_onnx_value *y, cons
     int32_t maker = f->values[y->value].op;
     bool fits =
         maker >= 0 && f->ops[maker].code == SBP_OP_linear && f->ops[maker].operands[2] == SBP_NO_VALUE;
-    return fits && readers_of(o->model, y->name) == 1 ? &f->ops[maker] : NULL;
+    return fits && sbp_map_get(&o->read, y->name) == 1 ? &f->ops[maker] : NULL;
 }
 
 sbp_status sbp_onnx_add_bias(sbp_onnx *o, const sbp_onnx_value *y, const sbp_onnx_value *bias, bool *done) {

@@ -92,13 +92,13 @@ sbp_status sbp_onnx_binary(sbp_onnx *o) {
     SBP_TRY(no_attributes(o));
     SBP_TRY(sbp_onnx_required(o, 0, &in[0]));
     SBP_TRY(sbp_onnx_required(o, 1, &in[1]));
-    bool done = joins_streams(o, in);
-    if (done)
+    if (joins_streams(o, in))
         return join_streams(o, in);
+    bool done = false;
     for (int i = 0; i < 2 && !done && strcmp(o->node->op, "Add") == 0; i++)
         SBP_TRY(sbp_onnx_add_bias(o, in[i], in[1 - i], &done));
     if (done)
-        return o->builder.status;
+        return SBP_OK;
     SBP_TRY(sbp_onnx_broadcast(o, in, 2, value, &rank, dim));
     for (int32_t i = 0; i < SBP_COUNT(codes); i++)
         if (strcmp(codes[i].op, o->node->op) == 0) {
