@@ -31,4 +31,12 @@ static inline const char *draw_homes(io_fixture *f, sbp_rng *rng) {
     return text.data;
 }
 
+/* "key": [count ids below `vocabulary`, none of the first three] */
+static inline void draw_ids(sbp_rng *rng, sbp_text *out, const char *key, int64_t count, int vocabulary) {
+    sbp_text_add(out, "\"%s\": [", key);
+    for (int64_t i = 0; i < count; i++)
+        sbp_text_add(out, "%s%d", i ? ", " : "", 3 + (int)sbp_rng_below(rng, vocabulary - 3));
+    sbp_text_add(out, "]");
+}
+
 #endif

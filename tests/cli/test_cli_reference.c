@@ -10,13 +10,6 @@ enum { ROWS = 7, VOCABULARY = 61, STEPS = 4 };
 #define MODEL "$G/llama_mqa/model"
 #define TRAIN " --batch-size 3 --lr 3e-3 --schedule constant "
 
-static void add_ids(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
-    sbp_text_add(out, "\"%s\": [", key);
-    for (int64_t i = 0; i < count; i++)
-        sbp_text_add(out, "%s%d", i ? ", " : "", 3 + (int)sbp_rng_below(rng, VOCABULARY - 3));
-    sbp_text_add(out, "]");
-}
-
 /* Rows without a reference, one a line, each without its last bracket. */
 static const char **draw_rows(io_fixture *f, sbp_rng *rng, bool pairs) {
     const char **rows = SBP_NEW_ARRAY(f->arena, const char *, ROWS);
@@ -25,12 +18,12 @@ static const char **draw_rows(io_fixture *f, sbp_rng *rng, bool pairs) {
         sbp_text_init(&out, f->arena);
         sbp_text_add(&out, "{");
         /* what follows no token has no log-probability, and lists count it */
-        add_ids(rng, &out, "prompt_ids", !pairs + sbp_rng_below(rng, 9));
+        draw_ids(rng, &out, "prompt_ids", !pairs + sbp_rng_below(rng, 9), VOCABULARY);
         sbp_text_add(&out, ", ");
-        add_ids(rng, &out, pairs ? "chosen_ids" : "completion_ids", 1 + sbp_rng_below(rng, 12));
+        draw_ids(rng, &out, pairs ? "chosen_ids" : "completion_ids", 1 + sbp_rng_below(rng, 12), VOCABULARY);
         if (pairs) {
             sbp_text_add(&out, ", ");
-            add_ids(rng, &out, "rejected_ids", 1 + sbp_rng_below(rng, 12));
+            draw_ids(rng, &out, "rejected_ids", 1 + sbp_rng_below(rng, 12), VOCABULARY);
         } else {
             sbp_text_add(&out, ", \"advantage\": %.3f", 0.001 * (double)sbp_rng_below(rng, 4000) - 2);
         }

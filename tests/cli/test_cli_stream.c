@@ -10,13 +10,6 @@ enum { STEPS = 3, ROWS_OF_STEP = 4, VOCABULARY = 61 };
 #define END "{\"end_of_step\": true}\n"
 #define TRAIN " --lr 3e-3 --schedule constant --shuffle off --overwrite "
 
-static void add_ids(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
-    sbp_text_add(out, "\"%s\": [", key);
-    for (int64_t i = 0; i < count; i++)
-        sbp_text_add(out, "%s%d", i ? ", " : "", 3 + (int)sbp_rng_below(rng, VOCABULARY - 3));
-    sbp_text_add(out, "]");
-}
-
 /* $D/rows, and $D/stream with a line behind each ROWS_OF_STEP of them; each row without its last bracket. */
 static const char **write_rows(io_fixture *f, sbp_rng *rng) {
     const char **rows = SBP_NEW_ARRAY(f->arena, const char *, STEPS *ROWS_OF_STEP);
@@ -27,9 +20,9 @@ static const char **write_rows(io_fixture *f, sbp_rng *rng) {
         sbp_text row;
         sbp_text_init(&row, f->arena);
         sbp_text_add(&row, "{");
-        add_ids(rng, &row, "prompt_ids", 1 + sbp_rng_below(rng, 8));
+        draw_ids(rng, &row, "prompt_ids", 1 + sbp_rng_below(rng, 8), VOCABULARY);
         sbp_text_add(&row, ", ");
-        add_ids(rng, &row, "completion_ids", 1 + sbp_rng_below(rng, 12));
+        draw_ids(rng, &row, "completion_ids", 1 + sbp_rng_below(rng, 12), VOCABULARY);
         sbp_text_add(&row, ", \"advantage\": %.3f", 0.001 * (double)sbp_rng_below(rng, 4000) - 2);
         rows[r] = row.data;
         sbp_text_add(&file, "%s}\n", row.data);

@@ -14,13 +14,6 @@ enum { ROWS = 7, VOCABULARY = 61 };
 
 #define MODEL "$G/llama_mqa/model"
 
-static void add_ids(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
-    sbp_text_add(out, "\"%s\": [", key);
-    for (int64_t i = 0; i < count; i++)
-        sbp_text_add(out, "%s%d", i ? ", " : "", 3 + (int)sbp_rng_below(rng, VOCABULARY - 3));
-    sbp_text_add(out, "]");
-}
-
 static void add_numbers(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
     sbp_text_add(out, ", \"%s\": [", key);
     for (int64_t i = 0; i < count; i++)
@@ -42,12 +35,12 @@ static int64_t write_rows(io_fixture *f, sbp_rng *rng, bool pairs, int64_t *long
         all += unit;
         *longest = unit > *longest ? unit : *longest;
         sbp_text_add(&out, "{");
-        add_ids(rng, &out, "prompt_ids", prompt);
+        draw_ids(rng, &out, "prompt_ids", prompt, VOCABULARY);
         sbp_text_add(&out, ", ");
-        add_ids(rng, &out, pairs ? "chosen_ids" : "completion_ids", a);
+        draw_ids(rng, &out, pairs ? "chosen_ids" : "completion_ids", a, VOCABULARY);
         if (pairs) {
             sbp_text_add(&out, ", ");
-            add_ids(rng, &out, "rejected_ids", b);
+            draw_ids(rng, &out, "rejected_ids", b, VOCABULARY);
             sbp_text_add(&out, ", \"ref_chosen_logps\": %.3f, \"ref_rejected_logps\": %.3f", -4.0 * (double)a,
                          -4.0 * (double)b);
         } else {

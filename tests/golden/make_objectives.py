@@ -10,7 +10,6 @@ with logits over two tokens that give these log-probabilities. What is not in TR
 the formula of the objective's file. A case has the rows of whole documents, one after the other: prompts and last rows
 do not count (weight 0).
 """
-import argparse
 import json
 import math
 import os
@@ -21,6 +20,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
+import vectors
 from trl.experimental.cpo.cpo_trainer import CPOTrainer
 from trl.experimental.orpo.orpo_trainer import ORPOTrainer
 from trl.trainer.dpo_trainer import DPOTrainer
@@ -443,18 +443,7 @@ torch.set_default_dtype(torch.float64)  # else torch.where makes a float32 tenso
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compute again and compare, write nothing")
-    check = parser.parse_args().check
-    text = json.dumps(make(), indent=None, separators=(",", ":")).replace('{"objective"', '\n{"objective"') + "\n"
-    if check:
-        with open(TARGET) as file:
-            same = file.read() == text
-        print("the same" if same else "differs")
-        raise SystemExit(0 if same else 1)
-    with open(TARGET, "w") as file:
-        file.write(text)
-    print(f"{TARGET}: {len(text)} bytes")
+    vectors.write(TARGET, make(), "objective", vectors.arguments(__doc__).check)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ there to the loss, are cut out and run as they are on random numbers; and on tho
 whose gradients through transformers are in tests/data/ppo (the step's older weights are those that it begins with). Answers are padded to one token more than the
 longest has, so that each has a row behind its last token: without it TRL pays the longest one's reward a row earlier.
 """
-import argparse
 import json
 import os
 import random
@@ -18,6 +17,7 @@ from types import SimpleNamespace
 
 import reference_float64 as reference
 import torch
+import vectors
 from safetensors.torch import save_file
 
 TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "ppo.json")
@@ -188,21 +188,10 @@ def write_model(source):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trl")
-    parser.add_argument("--check", action="store_true", help="compute again and compare, write nothing")
-    given = parser.parse_args()
-    text = json.dumps(make(given.trl), separators=(",", ":")).replace('{"settings"', '\n{"settings"') + "\n"
-    if given.check:
-        with open(TARGET) as file:
-            same = file.read() == text
-        print("the same" if same else "differs")
-        raise SystemExit(0 if same else 1)
-    with open(TARGET, "w") as file:
-        file.write(text)
+    given = vectors.arguments(__doc__, "trl")
+    vectors.write(TARGET, make(given.trl), "settings", given.check)
     with open(os.path.join(given.trl, "trl", "experimental", "ppo", "ppo_trainer.py")) as file:
         write_model(file.read())
-    print(f"{TARGET}: {len(text)} bytes")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The lines of GRPOTrainer and RLOOTrainer from rewards to advantages are cut out 
 stubs of what they read; a reward that is null was given by nobody. Groups of unequal size, which TRL does not have, are
 put together from runs of each size (statistics of a batch are then left out).
 """
-import argparse
 import inspect
 import json
 import math
@@ -16,6 +15,7 @@ import textwrap
 from types import SimpleNamespace
 
 import torch
+import vectors
 from trl.trainer import grpo_trainer, rloo_trainer
 
 TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "prepared.json")
@@ -148,18 +148,7 @@ def make():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compute again and compare, write nothing")
-    check = parser.parse_args().check
-    text = json.dumps(make(), separators=(",", ":")).replace('{"objective"', '\n{"objective"') + "\n"
-    if check:
-        with open(TARGET) as file:
-            same = file.read() == text
-        print("the same" if same else "differs")
-        raise SystemExit(0 if same else 1)
-    with open(TARGET, "w") as file:
-        file.write(text)
-    print(f"{TARGET}: {len(text)} bytes")
+    vectors.write(TARGET, make(), "objective", vectors.arguments(__doc__).check)
 
 
 if __name__ == "__main__":
