@@ -38,15 +38,18 @@ static sbp_status open_column(sbp_run *run, const char *column, double **out) {
 }
 
 static sbp_status score_batch(sbp_run *run) {
+    sbp_score_column columns[SBP_COUNT(scored)];
+    int32_t count = 0;
     for (int i = 0; i < SBP_COUNT(scored); i++) {
-        double *values;
         if (!is_wanted(run, scored[i].column))
             continue;
-        SBP_TRY(open_column(run, scored[i].column, &values));
-        SBP_TRY(sbp_trainer_score_step(&run->trainer, run->diag, run->data, run->rows, run->row_count,
-                                       scored[i].vector, values));
+        columns[count].vector = scored[i].vector;
+        SBP_TRY(open_column(run, scored[i].column, &columns[count++].values));
     }
-    return SBP_OK;
+    if (count == 0)
+        return SBP_OK;
+    return sbp_trainer_score_step(&run->trainer, run->diag, run->data, run->rows, run->row_count, columns,
+                                  count);
 }
 
 /* ---- what a checkpoint in the middle of a batch has of it ---------------------------------------------- */

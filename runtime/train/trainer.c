@@ -381,17 +381,23 @@ static void put_step(const sbp_trainer *t, const sbp_dataset *data, const sbp_mi
 }
 
 sbp_status sbp_trainer_score_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
-                                  const int64_t *rows, int64_t row_count, const char *from, double *values) {
+                                  const int64_t *rows, int64_t row_count, const sbp_score_column *columns,
+                                  int32_t column_count) {
     int32_t vector;
-    SBP_TRY(find_vector(t, diag, from, &vector));
+    for (int32_t k = 0; k < column_count; k++)
+        SBP_TRY(find_vector(t, diag, columns[k].vector, &vector));
     SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
     SBP_TRY(clear_results(t, diag));
     for (int32_t i = 0; i < t->packer.part_count; i++) {
+        const sbp_micro_batch *part = &t->packer.parts[i];
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
-        SBP_TRY(run_part(t, diag, data, &t->packer.parts[i], "score"));
-        SBP_TRY(read_vector(t, diag, vector, &t->packer.parts[i]));
-        put_step(t, data, &t->packer.parts[i], values);
+        SBP_TRY(run_part(t, diag, data, part, "score"));
+        for (int32_t k = 0; k < column_count; k++) {
+            SBP_TRY(find_vector(t, diag, columns[k].vector, &vector));
+            SBP_TRY(read_vector(t, diag, vector, part));
+            put_step(t, data, part, columns[k].values);
+        }
     }
     return SBP_OK;
 }

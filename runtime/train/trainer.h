@@ -63,11 +63,17 @@ sbp_status sbp_trainer_pack(sbp_trainer *trainer, sbp_diag *diag, const sbp_data
  * then those after the step before. */
 sbp_status sbp_trainer_step(sbp_trainer *trainer, sbp_diag *diag, const sbp_dataset *data,
                             const int64_t *rows, int64_t row_count, int64_t t, double lr) SBP_CHECKED;
-/* Runs entry `score` over the rows of a step as it would pack them, and puts what the vector `from` of the
- * program says of each label to that of its token: values [token_count] of the data, others stay. */
+/* A vector of the program, one number per row, and where its numbers go: values [token_count] of the data,
+ * what it says of each label to that of its token; others stay. */
+typedef struct sbp_score_column {
+    const char *vector;
+    double *values;
+} sbp_score_column;
+
+/* Runs entry `score` over the rows of a step as it would pack them. */
 sbp_status sbp_trainer_score_step(sbp_trainer *trainer, sbp_diag *diag, const sbp_dataset *data,
-                                  const int64_t *rows, int64_t row_count, const char *from,
-                                  double *values) SBP_CHECKED;
+                                  const int64_t *rows, int64_t row_count, const sbp_score_column *columns,
+                                  int32_t column_count) SBP_CHECKED;
 /* The step's gradients after all micro-batches go to a file, under the names of the sources; weights stay. */
 sbp_status sbp_trainer_dump_gradients(sbp_trainer *trainer, sbp_diag *diag, const sbp_plan *plan,
                                       const sbp_dataset *data, const int64_t *rows, int64_t row_count,
