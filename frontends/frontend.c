@@ -427,30 +427,21 @@ static sbp_status read_template(sbp_loading *l) {
 
 /* ---- adapters ---------------------------------------------------------------------------------------- */
 
-/* The model that an adapter is of: an absolute path; else beside the adapter, in the current directory, in
- * the cache of the Hub. */
+/* The model that an adapter is of: --base, or what its configuration names. */
 static sbp_status find_base(sbp_loading *l, const char *adapter, const char *name) {
     const char *base = l->options->base ? l->options->base : name;
     if (!base || !*base)
         return sbp_fail(l->diag, SBP_INPUT,
                         "'%s': adapter_config.json names no base_model_name_or_path: give --base MODEL",
                         adapter);
-    const char *beside = sbp_file_join(l->arena, adapter, base);
-    bool relative = base[0] != '/' && !l->options->base;
-    l->path = NULL;
-    if (relative && (sbp_file_exists(beside) || sbp_directory_exists(beside)))
-        l->path = beside;
-    else if (sbp_file_exists(base) || sbp_directory_exists(base))
-        l->path = base;
-    else if (base[0] != '/')
-        l->path = sbp_hub_find(l->arena, base);
+    l->path = sbp_hub_base(l->arena, l->options->base ? NULL : adapter, base);
     if (l->path)
         return SBP_OK;
     return sbp_fail(
         l->diag, SBP_INPUT,
         "'%s' is an adapter of '%s', which is neither a path%s nor a model in the cache of the Hub: "
         "give --base MODEL",
-        adapter, base, relative ? ", from there or from here," : "");
+        adapter, base, base[0] != '/' && !l->options->base ? ", from there or from here," : "");
 }
 
 /* A path that is an adapter's stands for that of its base. */

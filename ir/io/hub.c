@@ -52,3 +52,16 @@ const char *sbp_hub_id_of(sbp_arena *arena, const char *path) {
         return NULL;
     return sbp_arena_printf(arena, "%.*s/%.*s", (int)(middle - at), at, (int)(end - middle - 2), middle + 2);
 }
+
+static bool exists(const char *path) {
+    return sbp_file_exists(path) || sbp_directory_exists(path);
+}
+
+const char *sbp_hub_base(sbp_arena *arena, const char *adapter, const char *name) {
+    const char *beside = adapter ? sbp_file_join(arena, adapter, name) : NULL;
+    if (beside && name[0] != '/' && exists(beside))
+        return beside;
+    if (exists(name))
+        return name;
+    return name[0] != '/' ? sbp_hub_find(arena, name) : NULL;
+}

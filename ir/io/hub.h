@@ -1,4 +1,5 @@
-/* hub.h: models in the local cache of the Hugging Face Hub. Nothing is downloaded. Below a guard. */
+/* hub.h: models by name: bases of adapters, and the local cache of the Hugging Face Hub. Nothing is
+ * downloaded. Below a guard. */
 #ifndef SBP_IR_IO_HUB_H
 #define SBP_IR_IO_HUB_H
 
@@ -10,5 +11,8 @@ bool sbp_hub_is_id(const char *text);
 const char *sbp_hub_find(sbp_arena *arena, const char *id);
 /* The reverse: the id of a model that lies in a cache; NULL: it does not. */
 const char *sbp_hub_id_of(sbp_arena *arena, const char *path);
+/* The model that an adapter's directory is of, by the name in its adapter_config.json: an absolute path; else
+ * beside the adapter (NULL: not there), in the current directory, in the cache. NULL: nowhere. */
+const char *sbp_hub_base(sbp_arena *arena, const char *adapter, const char *name);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ir/io/file.h"
 #include "ir/io/options/options.h"
 #include "ir/io/plan_file.h"
 #include "ir/machine.h"
@@ -257,8 +258,28 @@ static sbp_status find_template(tokenize_job *job, const char *path, const sbp_p
     return SBP_OK;
 }
 
+/* Whether a file is a model's, not a tokenizer's: ONNX, or the config.json of a directory. */
+static sbp_status is_of_model(tokenize_job *job, const char *path, bool *is) {
+    size_t length = strlen(path), n;
+    const char *text;
+    const sbp_json *root;
+    *is = length > 5 && strcmp(path + length - 5, ".onnx") == 0;
+    if (*is || !sbp_file_exists(path) || length < 5 || strcmp(path + length - 5, ".json") != 0)
+        return SBP_OK;
+    SBP_TRY(sbp_file_read(job->arena, job->diag, path, &text, &n));
+    if (!memmem(text, n, "\"graph\"", 7) && !memmem(text, n, "\"model_type\"", 12)) /* most tokenizers */
+        return SBP_OK;
+    SBP_TRY(sbp_json_parse(job->arena, job->diag, path, text, n, SBP_JSON_COMMENTS, &root));
+    *is = sbp_json_member(root, "graph") || sbp_json_member(root, "model_type");
+    return SBP_OK;
+}
+
 static sbp_status load_tokenizer(tokenize_job *job, const char *path) {
     if (!sbp_plan_file_probe(path)) {
+        bool of_model;
+        SBP_TRY(is_of_model(job, path, &of_model));
+        if (of_model || sbp_directory_exists(path))
+            path = sbp_tokenizer_place(job->arena, path, NULL);
         SBP_TRY(sbp_tokenizer_load(job->arena, job->diag, path, &job->tokenizer));
         return find_template(job, path, NULL);
     }

@@ -319,21 +319,15 @@ sbp_status sbp_run_load_data(sbp_run *run) {
 
 /* ---- models ----------------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
+static const char *tokenizer_place(load_job *job) {
+    return sbp_tokenizer_place(job->arena, job->run->model, sbp_options_text(job->run->options, "base"));
 }
 
-static sbp_status model_tokenizer(sbp_run *run, sbp_arena *arena, const sbp_tokenizer **out) {
-    const char *path = run->model;
-    *out = NULL;
-    if (!sbp_directory_exists(path) && !ends_with(path, ".gguf")) { /* a model file: what lies beside it */
-        const char *slash = strrchr(path, '/');
-        path = slash ? sbp_arena_strndup(arena, path, (size_t)(slash - path)) : ".";
-    }
-    if (sbp_directory_exists(path) && !sbp_tokenizer_is_in(arena, path))
+static sbp_status model_tokenizer(load_job *job) {
+    const char *path = tokenizer_place(job);
+    if (sbp_directory_exists(path) && !sbp_tokenizer_is_in(job->arena, path))
         return SBP_OK;
-    return sbp_tokenizer_load_optional(arena, run->diag, path, out);
+    return sbp_tokenizer_load_optional(job->arena, job->run->diag, path, &job->tokenizer);
 }
 
 /* Of what tokenizer and special tokens are read from: small files by their content, a GGUF by what the system
@@ -349,15 +343,15 @@ static uint64_t hash_model(load_job *job) {
                                         "merges.txt",
                                         "config.json",
                                         "generation_config.json"};
-    const char *path = job->run->model, *slash = strrchr(path, '/');
+    const char *path = job->run->model;
     struct stat s;
     uint64_t hash = 1;
     if (!sbp_directory_exists(path) && stat(path, &s) == 0) {
         const int64_t known[] = {s.st_size,        s.st_mtim.tv_sec,  s.st_mtim.tv_nsec,
                                  s.st_ctim.tv_sec, s.st_ctim.tv_nsec, (int64_t)s.st_ino};
         hash = sbp_hash_bytes(known, sizeof known, hash);
-        path = slash ? sbp_arena_strndup(job->arena, path, (size_t)(slash - path)) : ".";
     }
+    path = tokenizer_place(job);
     for (int i = 0; i < SBP_COUNT(names); i++) {
         const char *text;
         size_t length;
@@ -372,8 +366,8 @@ static uint64_t hash_model(load_job *job) {
 static sbp_status load_raw_body(void *user) {
     load_job *job = user;
     job->tokenizer_hash = hash_model(job);
-    SBP_TRY(model_tokenizer(job->run, job->arena, &job->tokenizer));
-    SBP_TRY(find_template(job, job->run->model));
+    SBP_TRY(model_tokenizer(job));
+    SBP_TRY(find_template(job, tokenizer_place(job)));
     return load_files(job, "data", 0, sbp_options_list_count(job->run->options, "data"), &job->run->data);
 }
 

@@ -65,6 +65,41 @@ static void test_beside_an_export(void **state) {
     cli_ok(f, "$C compile $D/x/model.json -o $D/p --seq-len 32");
     cli_ok(f, "echo '\"Once upon\"' | $R tokenize tests/data/stories260K > $D/a");
     cli_ok(f, "echo '\"Once upon\"' | $R tokenize $D/p > $D/b && cmp $D/a $D/b && grep -q , $D/b");
+    /* by the model's own file, and by the tokenizer's; one of a name that says nothing */
+    cli_ok(f, "echo '\"Once upon\"' | $R tokenize $D/x/model.json > $D/b && cmp $D/a $D/b");
+    cli_ok(f, "echo '\"Once upon\"' | (cd $D/x && $R tokenize model.json) > $D/b && cmp $D/a $D/b");
+    cli_ok(
+        f,
+        "cp $D/x/tokenizer.json $D/graph.json && echo '\"Once upon\"' | $R tokenize $D/graph.json > $D/b && "
+        "cmp $D/a $D/b");
+    cli_ok(f, "cp tests/golden/gpt2/model/export18.onnx $D/x/model.onnx && "
+              "echo '\"Once upon\"' | $R tokenize $D/x/model.onnx > $D/b && cmp $D/a $D/b");
+    /* conversations by the template that lies there */
+    cli_ok(f, "echo '{% for m in messages %}{{ m.content }}{% endfor %}' > $D/x/chat_template.jinja");
+    cli_put(f, "chat.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"\\n\\n\"}]}\n");
+    cli_ok(f, "$R tokenize $D/x/model.json --render < $D/chat.jsonl");
+    expect_line(f, 0, "\"\\n\\n\"");
+    cli_fails(f, 1,
+              "is not below the model's vocabulary of 50", /* which is not this tokenizer's; it came so far */
+              "$R $D/x/model.json --data $D/chat.jsonl --weights random:1 --out none --steps 1");
+    cli_fails(f, 4, "has no tokenizer.json",
+              "rm $D/x/tokenizer.json; $R tokenize $D/x/model.json < $D/chat.jsonl");
+}
+
+/* An adapter without a tokenizer has its base's. */
+static void test_beside_an_adapter(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$R $S --data " TRL " --lora r=1 --steps 1 --out $D/a && mkdir $D/b && cp $D/a/adapter* $D/b");
+    cli_ok(f, "echo '\"Once upon\"' | $R tokenize $S > $D/want");
+    for (const char **at = (const char *[]){"a", "b", NULL}; *at; at++)
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "echo '\"Once upon\"' | $R tokenize $D/%s > $D/got && cmp $D/want $D/got && "
+                                "$R $D/%s --data " TRL " --steps 1 --out none",
+                                *at, *at));
+    cli_ok(f, "sed -i 's/\"base_model_name_or_path\": \"[^\"]*/&x/' $D/b/adapter_config.json");
+    cli_ok(f, "$R $D/b --base $S --data " TRL " --steps 1 --out none");
+    cli_fails(f, 4, "has no tokenizer.json", "$R tokenize $D/b </dev/null");
 }
 
 int main(void) {
@@ -73,6 +108,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_lines_that_fail, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_there_and_back, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_beside_an_export, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_beside_an_adapter, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

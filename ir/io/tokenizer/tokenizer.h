@@ -41,6 +41,10 @@ sbp_status sbp_tokenizer_load(sbp_arena *arena, sbp_diag *diag, const char *path
                               const sbp_tokenizer **out) SBP_CHECKED;
 /* Whether the path is a directory that has one; below a guard. */
 bool sbp_tokenizer_is_in(sbp_arena *arena, const char *path);
+/* Where the tokenizer of a model is: a directory or .gguf itself, of another file (model.json, model.onnx,
+ * config.json) the directory that it lies in; of an adapter without one that of its base (NULL: as
+ * adapter_config.json names it). Below a guard. */
+const char *sbp_tokenizer_place(sbp_arena *arena, const char *model, const char *base);
 /* The same for a model that may do without: what is wrong or not supported (SBP_INPUT) becomes a warning, and
  * *out NULL. Rows of ids need no tokenizer. */
 sbp_status sbp_tokenizer_load_optional(sbp_arena *arena, sbp_diag *diag, const char *path,

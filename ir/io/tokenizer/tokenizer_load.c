@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/io/hub.h"
+
 typedef struct loading {
     sbp_arena *arena, *scratch;
     sbp_diag *diag;
@@ -302,6 +304,30 @@ static const char *file_of(sbp_arena *arena, const char *directory) {
 
 bool sbp_tokenizer_is_in(sbp_arena *arena, const char *path) {
     return sbp_directory_exists(path) && file_of(arena, path);
+}
+
+/* The base of an adapter without a tokenizer; NULL: it is none, or its base is unknown. */
+static const char *base_of(sbp_arena *arena, const char *directory, const char *base) {
+    const char *config = sbp_file_join(arena, directory, "adapter_config.json"), *named = NULL;
+    const sbp_json *root;
+    if (file_of(arena, directory) || !sbp_file_exists(config))
+        return NULL;
+    if (base)
+        return sbp_hub_base(arena, NULL, base);
+    if (sbp_json_read(arena, NULL, config, 0, &root) != SBP_OK ||
+        sbp_json_get_string(NULL, root, "base_model_name_or_path", SBP_JSON_NULLABLE, &named) != SBP_OK)
+        return NULL;
+    return named ? sbp_hub_base(arena, directory, named) : NULL;
+}
+
+const char *sbp_tokenizer_place(sbp_arena *arena, const char *model, const char *base) {
+    const char *of = sbp_directory_exists(model) ? base_of(arena, model, base) : NULL;
+    if (of)
+        model = of;
+    const char *slash = strrchr(model, '/');
+    if (sbp_directory_exists(model) || has_suffix(model, ".gguf"))
+        return model;
+    return slash ? sbp_arena_strndup(arena, model, (size_t)(slash - model) + (slash == model)) : ".";
 }
 
 static sbp_status load_directory(void *user) {
