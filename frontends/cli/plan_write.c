@@ -139,6 +139,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "}}");
     add_text(out, "objective", c->objective);
     add_text(out, "loss_type", c->loss_type);
+    add_text(out, "counted", c->settings.counted);
     add_text(out, "backend", c->target->name);
     add_text(out, "dtype", c->dtype == SBP_F64 ? "fp64" : c->dtype == SBP_BF16 ? "bf16" : "fp32");
     const sbp_target_info *target = &c->pipeline.target;

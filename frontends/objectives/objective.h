@@ -48,8 +48,8 @@ typedef struct sbp_objective {
     sbp_dtype dtype;              /* of logp, entropy, hit: fp32 or fp64 */
     sbp_value logp, entropy, hit; /* of @prepare: SBP_NO_VALUE */
     sbp_value value;              /* where the head has one (frontends/head.h) */
-    const char *counted;          /* a row input: where it is 0, nothing of logp, entropy and hit is read */
-    sbp_setting *settings;        /* that it has asked for */
+    const char *counted;   /* a row input: where it is 0, nothing of logp, entropy, hit and value is read */
+    sbp_setting *settings; /* that it has asked for */
     int32_t setting_count, setting_capacity;
     int32_t passes;                /* that a batch is used for, unless --inner-epochs says else; 0: one */
     struct sbp_objective *prepare; /* NULL: none yet */

@@ -8,7 +8,8 @@
  *   loss = - mean of logp over all predicted tokens of prompt + chosen
  *          - beta (mean over pairs of log sigmoid(odds(a_w) - odds(a_l)))
  *
- * There is no reference. Where a is 0 to the last digit, 1 - e^a counts as 1e-30, so that the loss is finite.
+ * Rows of a rejected answer's prompt are not read. There is no reference. Where a is 0 to the last digit, 1 -
+ * e^a counts as 1e-30, so that the loss is finite.
  */
 #include <string.h>
 
@@ -21,11 +22,23 @@ static sbp_value odds(const sbp_pairs *p, sbp_value a) {
     return sbp_pairs_op(p, SBP_OP_sub, a, sbp_build1(p->o->builder, SBP_OP_log, rest));
 }
 
+/* In @prepare: 1 in rows of which something is read. */
+static void find_rows(sbp_objective *o) {
+    static const char name[] = "read_rows";
+    sbp_objective *p = sbp_objective_prepare(o);
+    sbp_value predicted = sbp_objective_row(p, "predicted"), chosen = sbp_objective_row(p, "in.chosen");
+    sbp_value rows = sbp_build2(p->builder, SBP_OP_mul, predicted, chosen);
+    rows = sbp_build2(p->builder, SBP_OP_max, rows, sbp_objective_row(p, "weight"));
+    sbp_objective_prepared(p, name, rows);
+    sbp_objective_row(o, name);
+    o->counted = name;
+}
+
 void sbp_objective_orpo(sbp_objective *o) {
     if (o->loss_type && strcmp(o->loss_type, "orpo") != 0)
         sbp_objective_refuse(o, "orpo", "orpo");
     sbp_pairs p = sbp_pairs_of(o);
-    o->counted = "predicted";
+    find_rows(o);
     sbp_value w = sbp_pairs_per_token(&p, p.won, p.chosen);
     sbp_value l = sbp_pairs_per_token(&p, p.lost, p.rejected);
     sbp_value beta = sbp_pairs_setting(&p, "beta", 0.1);

@@ -195,6 +195,7 @@ void sbp_objective_ppo(sbp_objective *o) {
     if (o->loss_type)
         sbp_objective_refuse(o, "ppo", "none to choose from");
     o->passes = 4;
+    o->counted = "value_weight";
     prepare(o);
     add_policy(o);
     add_value(o);

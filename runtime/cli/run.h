@@ -77,6 +77,8 @@ sbp_status sbp_run_load_raw(sbp_run *run) SBP_CHECKED;
 sbp_status sbp_run_load_step(sbp_run *run) SBP_CHECKED;
 /* What ends with the run. */
 void sbp_run_close_stream(sbp_run *run);
+/* With --share-prompt, sbp_packer.counted; SBP_USAGE where prompts cannot be shared. */
+sbp_status sbp_run_shared(const sbp_run *run, const char **counted) SBP_CHECKED;
 /* Sampler, steps, learning rates; checks that every step fits. */
 sbp_status sbp_run_plan_steps(sbp_run *run) SBP_CHECKED;
 

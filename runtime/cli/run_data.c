@@ -407,6 +407,15 @@ static sbp_status check_schedule_options(const sbp_run *run) {
     return SBP_OK;
 }
 
+sbp_status sbp_run_shared(const sbp_run *run, const char **counted) {
+    *counted = NULL;
+    if (!sbp_options_on(run->options, "share-prompt"))
+        return SBP_OK;
+    const char *why = sbp_pack_cannot_share(run->plan->program, run->info.counted);
+    *counted = run->info.counted;
+    return why ? sbp_fail(run->diag, SBP_USAGE, "--share-prompt: '%s': %s", run->plan_path, why) : SBP_OK;
+}
+
 /* Packs every step once, when the plan limits how many micro-batches one may have. */
 static sbp_status check_steps(sbp_run *run) {
     if (run->info.most_parts == 0 || !run->plan)
@@ -414,6 +423,7 @@ static sbp_status check_steps(sbp_run *run) {
     sbp_packer packer;
     sbp_status status = SBP_OK;
     sbp_packer_init(&packer, run->plan->program->t_max, run->plan->program);
+    SBP_TRY(sbp_run_shared(run, &packer.counted));
     for (int64_t step = 0; step < run->total_steps && status == SBP_OK; step++) {
         int64_t count;
         const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
@@ -449,6 +459,9 @@ static sbp_status plan_stream(sbp_run *run) {
 
 sbp_status sbp_run_plan_steps(sbp_run *run) {
     const sbp_options *o = run->options;
+    const char *counted;
+    if (run->plan)
+        SBP_TRY(sbp_run_shared(run, &counted));
     if (run->stream.steps)
         return plan_stream(run);
     int64_t tokens = sbp_options_int(o, "batch-tokens");

@@ -99,24 +99,27 @@ static double micro_batch_seconds(const sbp_run *run) {
     return seconds;
 }
 
-/* Micro-batches of one epoch. */
-static sbp_status count_parts(sbp_run *run, int64_t *out) {
+/* Micro-batches of one epoch, and their rows. */
+static sbp_status count_parts(sbp_run *run, int64_t *out, int64_t *run_rows) {
     sbp_packer packer;
     sbp_status status = SBP_OK;
-    *out = 0;
+    *out = *run_rows = 0;
     sbp_packer_init(&packer, run->plan->program->t_max, run->plan->program);
+    SBP_TRY(sbp_run_shared(run, &packer.counted));
     for (int64_t step = 0; step < run->steps_per_epoch && status == SBP_OK; step++) {
         int64_t count;
         const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
         status = sbp_packer_pack(&packer, run->diag, run->data, rows, count);
         *out += packer.part_count;
+        *run_rows += packer.run_rows;
     }
     sbp_packer_close(&packer);
     sbp_sampler_seek(&run->sampler, 0, 0);
     return status;
 }
 
-static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, int64_t parts) {
+static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, int64_t parts,
+                           int64_t run_rows) {
     const sbp_dataset *d = run->data;
     const sbp_tokenizer *tokenizer = NULL;
     sbp_text_add(out, "data       %lld rows, %lld documents, %lld tokens, %lld of them trained (%.1f %%)\n",
@@ -129,6 +132,9 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
     sbp_text_add(out, "steps      %lld in all, %lld per epoch, %.2f micro-batches each\n",
                  (long long)run->total_steps, (long long)run->steps_per_epoch,
                  (double)parts / (double)run->steps_per_epoch);
+    if (run_rows < d->token_count)
+        sbp_text_add(out, "shared     %lld rows are run in place of %lld: prompts once for several answers\n",
+                     (long long)run_rows, (long long)d->token_count);
     sbp_text kept;
     sbp_text_init(&kept, run->arena);
     if (sbp_program_describe_kept(run->arena, run->plan->program, &kept))
@@ -161,23 +167,25 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
 sbp_status sbp_run_print_dry(sbp_run *run) {
     const sbp_dataset *d = run->data;
     sbp_text out;
-    int64_t parts, *lengths = sorted_lengths(run);
+    int64_t parts, run_rows, *lengths = sorted_lengths(run);
     sbp_text_init(&out, run->arena);
-    SBP_TRY(count_parts(run, &parts));
+    SBP_TRY(count_parts(run, &parts, &run_rows));
     if (sbp_options_on(run->options, "json")) {
         sbp_text_add(
             &out,
             "{\"rows\": %lld, \"documents\": %lld, \"tokens\": %lld, \"trained_tokens\": %lld, \"longest\": "
             "%lld, \"median\": %g, \"at_most_95_percent\": %lld, \"steps\": %lld, \"steps_per_epoch\": %lld, "
-            "\"micro_batches_per_epoch\": %lld, \"peak_bytes_planned\": %lld, \"micro_batch_seconds\": ",
+            "\"micro_batches_per_epoch\": %lld, \"rows_per_epoch\": %lld, \"peak_bytes_planned\": %lld, "
+            "\"micro_batch_seconds\": ",
             (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
             (long long)d->label_count, (long long)d->longest, median(lengths, d->doc_count),
             (long long)most_of_95(lengths, d->doc_count), (long long)run->total_steps,
-            (long long)run->steps_per_epoch, (long long)parts, (long long)sbp_run_peak_planned(run));
+            (long long)run->steps_per_epoch, (long long)parts, (long long)run_rows,
+            (long long)sbp_run_peak_planned(run));
         add_number(&out, micro_batch_seconds(run));
         sbp_text_add(&out, "}\n");
     } else
-        SBP_TRY(dry_text(run, &out, lengths, parts));
+        SBP_TRY(dry_text(run, &out, lengths, parts, run_rows));
     return sbp_print(run->diag, out.data, out.length);
 }
 

@@ -313,6 +313,7 @@ static sbp_status prepare_trainer(sbp_run *run) {
     sbp_trainer *t = &run->trainer;
     double betas[2];
     SBP_TRY(sbp_trainer_init(t, run->diag, run->executor));
+    SBP_TRY(sbp_run_shared(run, &t->packer.counted));
     set_settings(run);
     sbp_options_pair(run->options, "betas", betas);
     t->beta1 = betas[0];

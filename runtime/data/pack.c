@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is packed whole: a document, or those of a row; and where it went. */
+/* What is packed whole: a document, or those of a row, or some that share a prompt; and where it went. */
 typedef struct sbp_pack_item {
     int64_t doc, docs, length;
     int64_t bin;
+    int64_t place; /* of its first document in the order of rows */
 } sbp_pack_item;
 
 /* An open micro-batch; the list of them is kept sorted by (space, number). */
@@ -26,6 +27,8 @@ void sbp_packer_close(sbp_packer *p) {
     free(p->docs);
     free(p->items);
     free(p->bins);
+    free(p->shared);
+    free(p->numbers);
     for (int32_t i = 0; i < p->column_count; i++)
         free(p->memory[i]);
     *p = (sbp_packer){0};
@@ -103,21 +106,57 @@ static int64_t count_docs(const sbp_dataset *data, const int64_t *rows, int64_t 
     return count;
 }
 
-/* Documents to items, or those of a row or of a group to one. Returns the number of items. */
-static int64_t make_items(sbp_packer *p, const sbp_dataset *data, const int64_t *rows, int64_t row_count) {
-    int64_t items = 0;
+/* Documents in the order of rows, as they become items. */
+typedef struct listing {
+    sbp_packer *p;
+    sbp_diag *diag;
+    const sbp_dataset *data;
+    int64_t items, place;
+    int64_t leader;  /* with which the next may share rows */
+    int32_t *shared; /* [documents] in this order; NULL: nothing is shared */
+} listing;
+
+/* begins: it would be an item of its own. related: it is of the same group as the one before it. */
+static sbp_status list_document(listing *l, int64_t d, bool begins, bool related) {
+    sbp_packer *p = l->p;
+    sbp_pack_item *item = l->items > 0 ? &p->items[l->items - 1] : NULL;
+    int64_t count = l->data->docs[d].count;
+    int32_t shared = 0;
+    if (l->shared && related && item && d == item->doc + item->docs) {
+        SBP_TRY(sbp_pack_shared(p, l->diag, l->data, l->leader, d, &shared));
+        bool fits = item->length + count - shared <= p->most_rows;
+        bool alone = !p->units && !p->rollouts; /* else it is known what is an item */
+        if (begins && alone && shared > 0 && fits)
+            begins = false;
+        else if (begins)
+            shared = 0;
+    }
+    if (begins || !item) {
+        item = &p->items[l->items++];
+        *item = (sbp_pack_item){.doc = d, .place = l->place};
+    }
+    if (shared == 0)
+        l->leader = d;
+    if (l->shared)
+        l->shared[l->place] = shared;
+    l->place++;
+    item->docs++;
+    item->length += count - shared;
+    p->longest = count > p->longest ? count : p->longest;
+    return SBP_OK;
+}
+
+/* Documents to items, or those of a row or of a group to one. */
+static sbp_status make_items(listing *l, const int64_t *rows, int64_t row_count) {
+    const sbp_packer *p = l->p;
+    const sbp_dataset *data = l->data;
     for (int64_t r = 0; r < row_count; r++)
         for (int64_t k = data->rows[rows[r]], first = k; k < data->rows[rows[r] + 1]; k++) {
-            int64_t d = sbp_dataset_doc_at(data, k);
-            bool begins = k == first ? !p->rollouts || sbp_dataset_begins_group(data, rows[r])
-                                     : !p->units && !p->rollouts;
-            if (begins || items == 0)
-                p->items[items++] = (sbp_pack_item){.doc = d};
-            p->items[items - 1].docs++;
-            p->items[items - 1].length += data->docs[d].count;
-            p->longest = data->docs[d].count > p->longest ? data->docs[d].count : p->longest;
+            bool of_group = k != first || !sbp_dataset_begins_group(data, rows[r]);
+            bool begins = k == first ? !p->rollouts || !of_group : !p->units && !p->rollouts;
+            SBP_TRY(list_document(l, sbp_dataset_doc_at(data, k), begins, of_group));
         }
-    return items;
+    return SBP_OK;
 }
 
 /* Items sorted by bin become parts. */
@@ -127,14 +166,20 @@ static void make_parts(sbp_packer *p, const sbp_dataset *data, int64_t items) {
         const sbp_pack_item *item = &p->items[i];
         sbp_micro_batch *part = &p->parts[item->bin];
         assert(item->length <= p->most_rows);
-        if (part->count == 0)
+        if (part->count == 0) {
             part->docs = &p->docs[at];
+            part->shared = p->counted ? &p->shared[at] : NULL;
+        }
         part->units++;
         part->rows += item->length;
-        p->rows += item->length;
-        for (int64_t d = item->doc; d < item->doc + item->docs; d++) {
+        p->run_rows += item->length;
+        for (int64_t k = 0; k < item->docs; k++) {
+            int64_t d = item->doc + k;
+            if (p->counted)
+                p->shared[at] = p->shared[p->doc_count + item->place + k];
             p->docs[at++] = d;
             part->count++;
+            p->rows += data->docs[d].count;
             part->labels += data->docs[d].labels;
             p->labels += data->docs[d].labels;
         }
@@ -146,14 +191,17 @@ static void make_parts(sbp_packer *p, const sbp_dataset *data, int64_t items) {
 sbp_status sbp_packer_pack(sbp_packer *p, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                            int64_t row_count) {
     p->doc_count = count_docs(data, rows, row_count);
-    p->rows = p->labels = p->longest = 0;
+    p->rows = p->run_rows = p->labels = p->longest = 0;
     p->part_count = 0;
     if (!sbp_pack_grow(&p->items, &p->item_capacity, p->doc_count, sizeof *p->items) ||
         !sbp_pack_grow(&p->bins, &p->bin_capacity, p->doc_count + 1, sizeof *p->bins) ||
-        !sbp_pack_grow(&p->docs, &p->doc_capacity, p->doc_count, sizeof *p->docs))
+        !sbp_pack_grow(&p->docs, &p->doc_capacity, p->doc_count, sizeof *p->docs) ||
+        (p->counted && !sbp_pack_grow(&p->shared, &p->shared_capacity, 2 * p->doc_count, sizeof *p->shared)))
         return sbp_fail(diag, SBP_MACHINE, "out of memory for packing %lld documents",
                         (long long)p->doc_count);
-    int64_t items = make_items(p, data, rows, row_count);
+    listing l = {.p = p, .diag = diag, .data = data, .shared = p->counted ? p->shared + p->doc_count : NULL};
+    SBP_TRY(make_items(&l, rows, row_count));
+    int64_t items = l.items;
     qsort(p->items, (size_t)items, sizeof *p->items, longest_first);
     int64_t bins = fill_bins(p, items), capacity = p->part_capacity;
     qsort(p->items, (size_t)items, sizeof *p->items, by_bin);

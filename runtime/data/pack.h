@@ -6,10 +6,15 @@
  * answers); where it asks for "group", those of all rows of a group (dataset.h). Inside a micro-batch
  * documents keep the order of the data. Nothing here depends on anything but the lengths.
  *
+ * Prompts may be shared (share.c): rows with which a document begins as another of its group or row of data
+ * does, and of which the program reads nothing, are those of the other, and stand there once. Such documents
+ * are a unit, as many of a group as fit.
+ *
  * The program declares what it wants by the names of its row inputs and scalars; nothing else is known here
  * of objectives.
- *   per row    tok; pos, counted from 0 in every document; first, the row where the document begins;
- *              shared_end and own, the same (no prompt is shared); label, the next token of the document (0
+ *   per row    tok; pos, counted from 0 in every document; first, the row where the document begins, own,
+ *              where those rows begin that are its own, and shared_end, where those end that another document
+ *              has for it: all the same where nothing is shared; label, the next token of the document (0
  *              in its last row), and weight, 1 where that label counts, else 0; predicted, 1 where there is a
  *              next token, in all rows of a document but the last; doc, unit and group, the number of the
  *              document, row of data and group in the micro-batch; sample, the document's number in the data;
@@ -46,6 +51,9 @@ typedef struct sbp_micro_batch {
     int64_t groups; /* S */
     bool by_unit;   /* groups are units */
     int64_t rows, labels;
+    /* [count] How many rows a document has in common with the latest one before it that has 0 here: they are
+     * that one's, its own come behind them. NULL: all 0. */
+    const int32_t *shared;
 } sbp_micro_batch;
 
 enum { SBP_PACK_COLUMNS = 32 };
@@ -53,17 +61,24 @@ enum { SBP_PACK_COLUMNS = 32 };
 typedef struct sbp_packer {
     int64_t most_rows;
     const struct sbp_prepared *prepared; /* columns of the step; NULL: none */
+    const char *counted; /* the column that is 0 in rows of which nothing is read: prompts are shared; NULL:
+                            they are not */
     /* of the latest step */
     sbp_micro_batch *parts;
     int32_t part_count, part_capacity;
-    int64_t rows, labels, doc_count;
-    int64_t longest; /* tokens of the longest document */
-    bool units;      /* documents of a row stay together */
-    bool rollouts;   /* rows of a group too, and S counts groups */
-    bool groups;     /* the program has groups of rows: units, else documents */
-    bool too_many;   /* the program wants more columns than there is room for */
+    int64_t rows, labels, doc_count; /* rows: tokens */
+    int64_t run_rows;                /* of all micro-batches: less where prompts are shared */
+    int64_t longest;                 /* tokens of the longest document */
+    bool units;                      /* documents of a row stay together */
+    bool rollouts;                   /* rows of a group too, and S counts groups */
+    bool groups;                     /* the program has groups of rows: units, else documents */
+    bool too_many;                   /* the program wants more columns than there is room for */
     /* memory */
     int64_t *docs, doc_capacity; /* what parts point into, and the order of packing */
+    int32_t *shared;             /* [2][doc_capacity] likewise; in the order of rows behind them */
+    int64_t shared_capacity;
+    double *numbers; /* of a document */
+    int64_t number_capacity;
     struct sbp_pack_item *items;
     int64_t item_capacity;
     struct sbp_pack_bin *bins;
@@ -78,7 +93,8 @@ typedef struct sbp_packer {
 /* most_rows: T_max of the plan. program: whose row inputs are wanted; NULL: all columns. */
 void sbp_packer_init(sbp_packer *packer, int64_t most_rows, const sbp_program *program);
 void sbp_packer_close(sbp_packer *packer);
-/* Packs the documents of some rows of the data, none of which is longer than most_rows. */
+/* Packs the documents of some rows of the data, none of which is longer than most_rows. Where prompts are
+ * shared, @prepare has run for the step, if it makes `counted`. */
 sbp_status sbp_packer_pack(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                            int64_t row_count) SBP_CHECKED;
 /* SBP_INPUT, with the remedies, when the packed step has more micro-batches than `most` (0: any). */
@@ -100,6 +116,9 @@ bool sbp_pack_total(const sbp_dataset *data, const int64_t *rows, int64_t row_co
 /* Whether a program wants the documents of a row, or the rows of a group, in one micro-batch: such rows are
  * not for sbp_dataset_pack. */
 bool sbp_pack_keeps_rows(const sbp_program *program);
+/* Why prompts cannot be shared for this program, whose objective reads nothing of rows where `counted` is 0;
+ * NULL: they can. */
+const char *sbp_pack_cannot_share(const sbp_program *program, const char *counted);
 /* What rows a program wants, by what it asks for. */
 sbp_rows_wanted sbp_pack_rows_wanted(const sbp_program *program);
 /* Whether a program reads a number of tokens or documents, NAME or NAME.PART; *optional: it asks with "has."
@@ -113,6 +132,12 @@ sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag,
 /* ---- between pack.c and pack_columns.c -------------------------------------------------------------- */
 
 void sbp_packer_want(sbp_packer *packer, const sbp_program *program);
+/* A column of one document, with what @prepare made of the step. */
+sbp_status sbp_pack_document(const sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data, int64_t doc,
+                             const char *name, double *out) SBP_CHECKED;
+/* share.c: how many rows `doc` has in common with `leader`, which need not be run for it. */
+sbp_status sbp_pack_shared(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data, int64_t leader,
+                           int64_t doc, int32_t *out) SBP_CHECKED;
 bool sbp_pack_grow(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes);
 
 #endif

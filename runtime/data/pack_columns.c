@@ -14,6 +14,8 @@ typedef enum source {
     TOK,
     POS,
     FIRST,
+    SHARED_END,
+    OWN,
     LABEL,
     WEIGHT,
     PREDICTED, /* 1 where there is a next token */
@@ -39,8 +41,8 @@ static const struct {
     {"tok", TOK, SBP_I32},
     {"pos", POS, SBP_I32},
     {"first", FIRST, SBP_I32},
-    {"shared_end", FIRST, SBP_I32},
-    {"own", FIRST, SBP_I32},
+    {"shared_end", SHARED_END, SBP_I32},
+    {"own", OWN, SBP_I32},
     {"label", LABEL, SBP_I32},
     {"weight", WEIGHT, SBP_F32},
     {"doc", DOC, SBP_I32},
@@ -152,7 +154,16 @@ typedef struct filling {
 /* Where a document is in its micro-batch. */
 typedef struct counters {
     int64_t row, unit, group;
+    int64_t first;  /* row of its token 0, which may be another document's */
+    int32_t shared; /* its rows from there on that are */
 } counters;
+
+/* What a document shares, and with which. */
+static void count_shared(counters *at, const sbp_micro_batch *part, int64_t k) {
+    at->shared = part->shared ? part->shared[k] : 0;
+    if (at->shared == 0)
+        at->first = at->row;
+}
 
 /* The row of data that a document is of, counted like data->rows. */
 static int64_t row_of(const sbp_dataset *data, int64_t doc) {
@@ -167,10 +178,10 @@ static int64_t row_of(const sbp_dataset *data, int64_t doc) {
     return low;
 }
 
-/* One document of a column of integers. */
+/* One document of a column of integers; out: of its token 0, as if it shared nothing. */
 static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const counters *at, int32_t *out) {
     const int32_t *tokens = f->data->tokens + doc->first, *labels = f->data->labels + doc->first;
-    for (int64_t i = 0; i < doc->count; i++) {
+    for (int64_t i = at->shared; i < doc->count; i++) {
         bool last = i + 1 == doc->count;
         switch (f->source) {
         case TOK:
@@ -194,15 +205,21 @@ static void fill_integers(const filling *f, const sbp_doc *doc, int64_t k, const
         case SAMPLE:
             out[i] = (int32_t)f->part->docs[k];
             break;
-        default: /* first, shared_end, own */
+        case FIRST:
+            out[i] = (int32_t)at->first;
+            break;
+        case SHARED_END:
+            out[i] = (int32_t)(at->first + at->shared);
+            break;
+        default: /* own */
             out[i] = (int32_t)at->row;
         }
     }
 }
 
-static void fill_weights(const filling *f, const sbp_doc *doc, float *out) {
+static void fill_weights(const filling *f, const sbp_doc *doc, const counters *at, float *out) {
     const int32_t *labels = f->data->labels + doc->first;
-    for (int64_t i = 0; i < doc->count; i++)
+    for (int64_t i = at->shared; i < doc->count; i++)
         out[i] = i + 1 < doc->count && (labels[i + 1] >= 0 || f->source == PREDICTED) ? 1.0f : 0.0f;
 }
 
@@ -219,7 +236,7 @@ static bool has_one_of(const sbp_dataset *data, const sbp_doc *doc, const char *
 }
 
 /* A row's number is about the token that is its label: the next one. NaN stands for none. */
-static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
+static void fill_doubles(const filling *f, const sbp_doc *doc, const counters *at, double *out) {
     double all = 0;
     const double *values = NULL, *there = NULL;
     beside b = beside_of(f->data, f->source == HAS ? f->name + strlen("has.") : f->name);
@@ -237,7 +254,7 @@ static void fill_doubles(const filling *f, const sbp_doc *doc, double *out) {
         values = f->data->columns[b.column] + doc->first;
     else if (has_number(f->data, doc, b.number))
         all = f->data->numbers[b.number][doc - f->data->docs];
-    for (int64_t i = 0; i < doc->count; i++) {
+    for (int64_t i = at->shared; i < doc->count; i++) {
         bool last = i + 1 == doc->count;
         if (there)
             out[i] = last || !isnan(there[i + 1]);
@@ -281,20 +298,24 @@ static void fill(const filling *f, sbp_dtype dtype, void *memory) {
         at.unit += begins_unit(f, k);
         bool begins = number == f->data->rows[row] && sbp_dataset_begins_group(f->data, row);
         at.group += k == 0 || begins;
+        count_shared(&at, f->part, k);
+        int64_t place = at.row - at.shared; /* what is shared stands before it */
         if (dtype == SBP_F64)
-            fill_doubles(f, doc, (double *)memory + at.row);
+            fill_doubles(f, doc, &at, (double *)memory + place);
         else if (dtype == SBP_F32)
-            fill_weights(f, doc, (float *)memory + at.row);
+            fill_weights(f, doc, &at, (float *)memory + place);
         else
-            fill_integers(f, doc, k, &at, (int32_t *)memory + at.row);
-        at.row += doc->count;
+            fill_integers(f, doc, k, &at, (int32_t *)memory + place);
+        at.row += doc->count - at.shared;
     }
 }
 
 /* A column of the step, of the documents of a micro-batch. */
 static void fill_prepared(const filling *f, const sbp_prepared *of, int32_t column, double *out) {
     for (int64_t k = 0; k < f->part->count; k++) {
-        int64_t number = f->part->docs[k], low = 0, high = of->doc_count, count = f->data->docs[number].count;
+        int64_t number = f->part->docs[k], low = 0, high = of->doc_count;
+        int64_t shared = f->part->shared ? f->part->shared[k] : 0;
+        int64_t count = f->data->docs[number].count - shared;
         while (high - low > 1) {
             int64_t middle = low + (high - low) / 2;
             if (of->docs[middle] <= number)
@@ -303,7 +324,7 @@ static void fill_prepared(const filling *f, const sbp_prepared *of, int32_t colu
                 high = middle;
         }
         assert(of->doc_count > 0 && of->docs[low] == number);
-        memcpy(out, of->columns[column] + of->places[low], (size_t)count * sizeof *out);
+        memcpy(out, of->columns[column] + of->places[low] + shared, (size_t)count * sizeof *out);
         out += count;
     }
 }
@@ -327,10 +348,27 @@ sbp_status sbp_pack_column(sbp_diag *diag, const sbp_dataset *data, const int64_
     return SBP_OK;
 }
 
-/* An earlier column with the same numbers: first, shared_end and own are one. NULL: there is none. */
-static const sbp_column *twin_of(const sbp_packer *p, int32_t column, source of) {
-    for (int32_t c = 0; of == FIRST && c < column; c++)
-        if (source_of(p->columns[c].name, p->by_group[c]) == of)
+sbp_status sbp_pack_document(const sbp_packer *p, sbp_diag *diag, const sbp_dataset *data, int64_t doc,
+                             const char *name, double *out) {
+    const sbp_micro_batch part = {.docs = &doc, .count = 1, .rows = data->docs[doc].count};
+    int32_t place = p->prepared ? prepared_place(p->prepared->prepare, name) : -1;
+    if (place < 0)
+        return sbp_pack_column(diag, data, &doc, 1, part.rows, name, out);
+    const filling f = {.data = data, .part = &part};
+    fill_prepared(&f, p->prepared, place, out);
+    return SBP_OK;
+}
+
+static bool is_bound(source of) {
+    return of == FIRST || of == SHARED_END || of == OWN;
+}
+
+/* An earlier column with the same numbers: where nothing is shared, first, shared_end and own are one. NULL:
+ * there is none. */
+static const sbp_column *twin_of(const sbp_packer *p, const sbp_micro_batch *part, int32_t column,
+                                 source of) {
+    for (int32_t c = 0; !part->shared && is_bound(of) && c < column; c++)
+        if (is_bound(source_of(p->columns[c].name, p->by_group[c])))
             return &p->columns[c];
     return NULL;
 }
@@ -344,7 +382,7 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
         sbp_column *column = &p->columns[c];
         filling f = {data, part, column->name, source_of(column->name, p->by_group[c])};
         column->count = p->by_group[c] ? part->groups : part->rows;
-        const sbp_column *twin = twin_of(p, c, f.source);
+        const sbp_column *twin = twin_of(p, part, c, f.source);
         if (twin) {
             column->data = twin->data;
             continue;
@@ -470,6 +508,14 @@ bool sbp_pack_reads(const sbp_program *program, const char *name, bool *optional
             return true;
     }
     return false;
+}
+
+const char *sbp_pack_cannot_share(const sbp_program *program, const char *counted) {
+    if (!counted)
+        return "the objective may read all rows of a document";
+    if (asks_for(program, "first") && !(asks_for(program, "shared_end") && asks_for(program, "own")))
+        return "the model sees rows only as documents that stand alone";
+    return asks_for(program, "sample") ? "random numbers of a row belong to its document" : NULL;
 }
 
 bool sbp_pack_keeps_rows(const sbp_program *program) {

@@ -40,6 +40,7 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
     SBP_TRY(get_text(diag, meta, "sbpc", &out->sbpc));
     SBP_TRY(get_text(diag, meta, "backend", &out->backend));
     SBP_TRY(get_text(diag, meta, "dtype", &out->dtype));
+    SBP_TRY(get_text(diag, meta, "counted", &out->counted));
     SBP_TRY(get_count(diag, meta, "runtime_bytes", MOST_BYTES, &out->runtime_bytes));
     SBP_TRY(get_count(diag, meta, "threads", MOST_THREADS, &out->threads));
     SBP_TRY(get_count(diag, meta, "thread_bytes", MOST_BYTES, &out->thread_bytes));

@@ -4,9 +4,9 @@
  * meta: {"sbpc": version, "options": {every option of sbpc compile, resolved, by name}, "model": {"name",
  * "model_type", "vocab_size", "max_positions", "eos_id", "eos_ids", "bos_id", "pad_id", "weights": path,
  * "tokenizer": path, "config": text, "adapter": text, "adapter_weights": path, "special_tokens":
- * {"eos_token": text ..}}, "objective", "loss_type", "backend", "dtype", "runtime_bytes": the process beyond
- * the arenas with "threads" threads, "thread_bytes" for each more or less of them, "defaults": {option of the
- * run: value}}. What is missing counts as null.
+ * {"eos_token": text ..}}, "objective", "loss_type", "counted": column, "backend", "dtype", "runtime_bytes":
+ * the process beyond the arenas with "threads" threads, "thread_bytes" for each more or less of them,
+ * "defaults": {option of the run: value}}. What is missing counts as null.
  */
 #ifndef SBP_RUNTIME_RUN_PLAN_INFO_H
 #define SBP_RUNTIME_RUN_PLAN_INFO_H
@@ -29,6 +29,8 @@ typedef struct sbp_plan_info {
     const char *user_template; /* likewise: the chat template that the run was given, NULL: none */
     int64_t vocab_size;        /* 0: unknown */
     int64_t runtime_bytes, threads, thread_bytes;
+    const char
+        *counted; /* column that is 0 in rows of which the objective reads nothing; NULL: it reads all */
     bool tf32;
     const sbp_json *options, *defaults; /* objects or NULL */
     int64_t most_parts;                 /* --accumulate; 0: any */

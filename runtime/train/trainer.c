@@ -133,11 +133,11 @@ static sbp_status run_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
 
 sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                             int64_t row_count) {
+    set_totals(t, data, rows, row_count);
+    SBP_TRY(prepare_data(t, diag, data, rows, row_count));
     SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
     sbp_executor_set_scalar(t->executor, "parts", t->packer.part_count);
-    set_totals(t, data, rows, row_count);
-    SBP_TRY(sbp_packer_check(&t->packer, diag, t->most_parts));
-    return prepare_data(t, diag, data, rows, row_count);
+    return sbp_packer_check(&t->packer, diag, t->most_parts);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
@@ -281,10 +281,11 @@ static sbp_status take_scores(const scoring *s, const sbp_micro_batch *part) {
     for (int64_t k = 0; k < part->count; k++) {
         const sbp_doc *doc = &s->data->docs[part->docs[k]];
         double *out = s->logps + s->logps_at[part->docs[k] - s->first_doc];
-        for (int64_t i = 0; i + 1 < doc->count; i++)
+        int64_t shared = part->shared ? part->shared[k] : 0; /* none of these counts */
+        for (int64_t i = shared; i + 1 < doc->count; i++)
             if (s->data->labels[doc->first + i + 1] >= 0)
-                *out++ = t->row[row + i];
-        row += doc->count;
+                *out++ = t->row[row + i - shared];
+        row += doc->count - shared;
     }
     return SBP_OK;
 }
@@ -372,11 +373,12 @@ static void put_step(const sbp_trainer *t, const sbp_dataset *data, const sbp_mi
     const double *row = t->row;
     for (int64_t k = 0; k < part->count; k++) {
         const sbp_doc *doc = &data->docs[part->docs[k]];
-        for (int64_t i = 1; i < doc->count; i++)
+        int64_t shared = part->shared ? part->shared[k] : 0; /* none of these counts */
+        for (int64_t i = shared + 1; i < doc->count; i++)
             if (data->labels[doc->first + i] >= 0)
-                values[doc->first + i] = row[i - 1];
-        values[doc->first] = row[doc->count - 1]; /* the last row has no label, the first token is none */
-        row += doc->count;
+                values[doc->first + i] = row[i - 1 - shared];
+        row += doc->count - shared;
+        values[doc->first] = row[-1]; /* the last row has no label, the first token is none */
     }
 }
 
@@ -428,8 +430,8 @@ sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_datase
     SBP_TRY(find_vector(t, diag, visit ? "logp" : NULL, &s.vector));
     SBP_TRY(clear_results(t, diag));
     set_totals(t, data, NULL, data->row_count);
-    SBP_TRY(count_parts(&s));
     SBP_TRY(prepare_data(t, diag, data, NULL, data->row_count));
+    SBP_TRY(count_parts(&s));
     SBP_TRY(score_rows(&s));
     return read_results(t, diag);
 }

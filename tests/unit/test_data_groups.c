@@ -219,6 +219,102 @@ static void test_groups_come_from_prompts(void **state) {
     sbp_dataset_destroy(d);
 }
 
+/* ---- shared prompts -------------------------------------------------------------------------------------
+ */
+
+static sbp_dataset *load_lines(io_fixture *f, const char *lines) {
+    io_put(io_path(f, "rows.jsonl"), lines, strlen(lines));
+    const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "rows.jsonl"))};
+    const sbp_dataset_options o = {
+        .files = files, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    sbp_dataset *data;
+    assert_ok(f, sbp_dataset_load(f->diag, &o, &data));
+    return data;
+}
+
+/* Two answers to a prompt of three tokens, one of which is empty; one to another prompt. */
+static const char answers[] =
+    "{\"prompt_ids\": [4, 5, 6], \"completion_ids\": [7, 8], \"advantage\": 1, \"group\": 1}\n"
+    "{\"prompt_ids\": [4, 5, 6], \"completion_ids\": [7, 9, 2], \"advantage\": 2, \"group\": 1}\n"
+    "{\"prompt_ids\": [4, 5, 6], \"completion_ids\": [], \"advantage\": 3, \"group\": 1}\n"
+    "{\"prompt_ids\": [4, 5], \"completion_ids\": [3], \"advantage\": 4, \"group\": 2}\n";
+
+static void test_shared_prompts(void **state) {
+    io_fixture *f = *state;
+    sbp_dataset *d = load_lines(f, answers);
+    sbp_packer p;
+    sbp_packer_init(&p, 20, NULL);
+    p.counted = "weight";
+    assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2, 3}, 4));
+    assert_int_equal(p.part_count, 1);
+    assert_int_equal(p.rows, 17); /* tokens: 5 + 6 + 3 + 3 */
+    assert_int_equal(p.run_rows, 13);
+    assert_int_equal(p.parts[0].rows, 13);
+    assert_int_equal(p.parts[0].count, 4);
+    assert_memory_equal(p.parts[0].shared, ((const int32_t[]){0, 2, 2, 0}), 16);
+    assert_ok(f, sbp_packer_columns(&p, f->diag, d, &p.parts[0]));
+    static const struct {
+        const char *name;
+        int32_t want[13];
+    } columns[] = {
+        {"tok", {4, 5, 6, 7, 8, 6, 7, 9, 2, 6, 4, 5, 3}},
+        {"pos", {0, 1, 2, 3, 4, 2, 3, 4, 5, 2, 0, 1, 2}},
+        {"first", {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 10, 10}},
+        {"shared_end", {0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 10, 10, 10}},
+        {"own", {0, 0, 0, 0, 0, 5, 5, 5, 5, 9, 10, 10, 10}},
+        {"label", {5, 6, 7, 8, 0, 7, 9, 2, 0, 0, 5, 3, 0}},
+        {"doc", {0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3}},
+        {"group", {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1}},
+    };
+    for (int i = 0; i < SBP_COUNT(columns); i++)
+        assert_memory_equal(ints(&p, columns[i].name), columns[i].want, sizeof columns[i].want);
+    static const float weight[] = {0, 0, 1, 1, 0, 1, 1, 1, 0, 0, 0, 1, 0};
+    assert_memory_equal(ints(&p, "weight"), weight, sizeof weight);
+    p.most_rows = 9; /* two of the group together, and what is left alone */
+    assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2, 3}, 4));
+    assert_int_equal(p.part_count, 2);
+    assert_int_equal(p.run_rows, 9 + 3 + 3);
+    assert_memory_equal(p.parts[1].shared, ((const int32_t[]){0, 0}), 8);
+    p.counted = "predicted"; /* what reads all rows shares none */
+    assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2, 3}, 4));
+    assert_int_equal(p.run_rows, 17);
+    sbp_packer_close(&p);
+    sbp_dataset_destroy(d);
+}
+
+static void test_what_cannot_share(void **state) {
+    (void)state;
+    sbp_row_input inputs[] = {{.kind = SBP_ROW_COLUMN, .column = "first"},
+                              {.kind = SBP_ROW_COLUMN, .column = "shared_end"},
+                              {.kind = SBP_ROW_COLUMN, .column = "own"},
+                              {.kind = SBP_ROW_COLUMN, .column = "sample"}};
+    sbp_program program = {.row_inputs = inputs, .row_input_count = 3};
+    assert_null(sbp_pack_cannot_share(&program, "weight"));
+    assert_non_null(strstr(sbp_pack_cannot_share(&program, NULL), "may read all rows"));
+    program.row_input_count = 1;
+    assert_non_null(strstr(sbp_pack_cannot_share(&program, "weight"), "stand alone"));
+    program.row_input_count = 4;
+    assert_non_null(strstr(sbp_pack_cannot_share(&program, "weight"), "random numbers"));
+}
+
+static sbp_status share(io_fixture *f, void *user) {
+    sbp_packer p;
+    sbp_packer_init(&p, 20, NULL);
+    p.counted = "weight";
+    sbp_status status = sbp_packer_pack(&p, f->diag, user, (int64_t[]){0, 1, 2, 3}, 4);
+    if (status == SBP_OK)
+        status = sbp_packer_columns(&p, f->diag, user, &p.parts[0]);
+    sbp_packer_close(&p);
+    return status;
+}
+
+static void test_sharing_without_memory(void **state) {
+    io_fixture *f = *state;
+    sbp_dataset *d = load_lines(f, answers);
+    assert_true(io_fail_allocations(f, share, d) > 10);
+    sbp_dataset_destroy(d);
+}
+
 static sbp_status attempt(io_fixture *f, void *user) {
     const char *files[] = {user};
     const sbp_dataset_options o = {
@@ -250,6 +346,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_groups_as_units, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_rest_of_a_group, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_groups_come_from_prompts, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_shared_prompts, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_cannot_share, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_sharing_without_memory, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

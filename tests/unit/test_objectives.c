@@ -48,7 +48,11 @@ static void bind(const objective_case *c, const sbp_func *func, const sbp_value_
             t->data[i] = has && list ? number(c->f, &list->items[i]) : has;
     } else {
         const sbp_json *list = sbp_json_member(rows, info->name);
-        fill(c->f, t, list ? list : member(groups, info->name));
+        if (!list && c->settings.counted && strcmp(info->name, c->settings.counted) == 0)
+            for (int64_t i = 0; i < t->elems; i++)
+                t->data[i] = NAN; /* it says which rows are read, and is not read itself */
+        else
+            fill(c->f, t, list ? list : member(groups, info->name));
     }
 }
 

@@ -1,0 +1,264 @@
+/* --share-prompt: gradients are those of rows that share nothing, for every objective whose rows have prompts
+ * in common; and most of a long prompt's work is gone.
+ *
+ * The rows are drawn: groups of rollouts and pairs, with prompts of no, one and many tokens, empty
+ * completions, completions that begin alike. Plans differ in rows per micro-batch, chunks, groups of layers,
+ * checkpoints and offload. Alone in double precision; with an argument, on that backend, in single. */
+#include "tests/cli/drawing.h"
+
+enum { GROUPS = 5, VOCABULARY = 41 };
+
+static const char *backend; /* NULL: the CPU */
+
+typedef enum kind { ROLLOUTS, PAIRS, REWARDED } kind;
+
+static void add_logps(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
+    sbp_text_add(out, ", \"%s\": [", key);
+    for (int64_t i = 0; i < count; i++)
+        sbp_text_add(out, "%s%.4f", i ? ", " : "", -1 - 0.001 * (double)sbp_rng_below(rng, 4000));
+    sbp_text_add(out, "]");
+}
+
+static void add_ids(sbp_text *out, const char *key, const int *ids, int64_t count) {
+    sbp_text_add(out, "\"%s\": [", key);
+    for (int64_t i = 0; i < count; i++)
+        sbp_text_add(out, "%s%d", i ? ", " : "", ids[i]);
+    sbp_text_add(out, "]");
+}
+
+static void draw(sbp_rng *rng, int *ids, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        ids[i] = 3 + (int)sbp_rng_below(rng, VOCABULARY - 3);
+}
+
+typedef struct drawn {
+    int64_t rows, tokens, longest; /* longest: of what stays together */
+} drawn;
+
+/* Writes $D/data. */
+static drawn write_rows(io_fixture *f, sbp_rng *rng, kind of) {
+    static const int64_t prompts[] = {1, 2, 23, 0, 11};
+    int prompt[32], first[16], second[16];
+    drawn d = {0};
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    for (int g = 0; g < GROUPS; g++) {
+        int64_t p = prompts[g], rows = of == PAIRS ? 1 : 1 + sbp_rng_below(rng, 5);
+        rows = of != PAIRS && p == 23 ? 4 : rows;
+        draw(rng, prompt, p);
+        draw(rng, first, 16);
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t a = sbp_rng_below(rng, 9), b = 1 + sbp_rng_below(rng, 9);
+            a = a == 0 && (p == 0 || of != ROLLOUTS) ? 1 : a; /* some token, for PPO of the answer */
+            memcpy(second, first, sizeof first);
+            draw(rng, second + 1, 15); /* the first token is the same in all */
+            sbp_text_add(&out, "{");
+            add_ids(&out, "prompt_ids", prompt, p);
+            sbp_text_add(&out, ", ");
+            add_ids(&out, of == PAIRS ? "chosen_ids" : "completion_ids", of == PAIRS ? first : second, a);
+            int64_t unit = p + a;
+            if (of == PAIRS) {
+                sbp_text_add(&out, ", ");
+                add_ids(&out, "rejected_ids", second, b);
+                sbp_text_add(&out, ", \"ref_chosen_logps\": %.3f, \"ref_rejected_logps\": %.3f",
+                             -4.0 * (double)a, -4.0 * (double)b);
+                unit += p + b;
+            } else {
+                sbp_text_add(&out, ", \"group\": %d, \"%s\": %.3f", g,
+                             of == REWARDED ? "reward" : "advantage",
+                             0.001 * (double)sbp_rng_below(rng, 4000) - 2);
+                add_logps(rng, &out, "old_per_token_logps", a);
+                add_logps(rng, &out, "ref_per_token_logps", a);
+                if (of == ROLLOUTS)
+                    add_logps(rng, &out, "sampling_per_token_logps", a);
+            }
+            sbp_text_add(&out, "}\n");
+            d.rows++;
+            d.tokens += unit;
+            d.longest = unit > d.longest ? unit : d.longest;
+        }
+    }
+    cli_put(f, "data", out.data);
+    return d;
+}
+
+static const struct {
+    const char *objective, *model;
+    kind of;
+} objectives[] = {
+    {"--objective grpo --beta 0.1", "llama_mqa", ROLLOUTS},
+    {"--objective grpo --loss-type grpo --importance token", "gemma3_layer_types", ROLLOUTS}, /* windows */
+    {"--objective grpo --loss-type dr_grpo", "mistral_window", ROLLOUTS},
+    {"--objective grpo --loss-type gspo", "llama_mqa", ROLLOUTS},
+    {"--objective grpo --loss-type luspo", "gpt_neox_plain", ROLLOUTS},
+    {"--objective grpo --loss-type cispo --entropy-coef 0.1 --vllm-importance-sampling-mode token_truncate",
+     "llama_rope_dynamic", ROLLOUTS},
+    {"--objective grpo --loss-type sapo --vllm-importance-sampling-mode sequence_truncate", "llama_mqa",
+     ROLLOUTS},
+    {"--objective grpo --loss-type vespo --vespo-k-pos 0.5 --vespo-lambda-pos 0.3 --vespo-k-neg 0.4 "
+     "--vespo-lambda-neg 0.2",
+     "gemma3_softcap", ROLLOUTS},
+    {"--objective grpo --loss-type reinforce", "llama_mqa", ROLLOUTS},
+    {"--objective grpo --loss-type rloo --epsilon 0.5", "llama_mqa", ROLLOUTS},
+    {"--objective grpo --loss-type dapo --scale-rewards batch", "llama_mqa", REWARDED},
+    {"--objective ppo", "llama_mqa", REWARDED},
+    {"--objective dpo", "llama_mqa", PAIRS},
+    {"--objective dpo --loss-type ipo+sft:0.5", "mistral_window", PAIRS},
+    {"--objective orpo --beta 0.3", "gemma3_layer_types", PAIRS},
+    {"--objective simpo --cpo-alpha 0.5 --beta 2", "llama_mqa", PAIRS},
+};
+
+static const char *draw_schedule(io_fixture *f, sbp_rng *rng) {
+    return sbp_arena_printf(
+        f->arena, "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s %s",
+        1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 2),
+        1 + (int)sbp_rng_below(rng, 2), PICK(rng, "", "--save attn_out", "--backward checkpoint"),
+        PICK(rng, "", "--offload host", "--clip none --accumulate any"),
+        PICK(rng, "", "--head-rows counted"));
+}
+
+static void dump(io_fixture *f, int i, const char *compile, int64_t seq_len, const char *run,
+                 const char *file) {
+    cli_ok(f, sbp_arena_printf(
+                  f->arena,
+                  "$C compile $G/%s/model -o $D/p %s %s --seq-len %lld && $R $D/p --data $D/data "
+                  "--batch-size 100 --out none %s --dump-gradients $D/%s",
+                  objectives[i].model, objectives[i].objective, compile, (long long)seq_len, run, file));
+}
+
+/* Rows that an epoch runs. */
+static double rows_run(io_fixture *f, const char *option) {
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "$R $D/p --data $D/data --batch-size 100 --out none --dry-run --json %s",
+                               option));
+    return cli_number(f, cli_json(f, "out"), "rows_per_epoch");
+}
+
+static void test_gradients(void **state) {
+    io_fixture *f = *state;
+    double worst = 0;
+    if (backend && !cli_has_device(f, backend, "shared prompts"))
+        skip();
+    const char *want = sbp_arena_strdup(f->arena, io_path(f, "want.safetensors"));
+    for (int i = backend ? 1 : 0; i < SBP_COUNT(objectives); i += backend ? 12 : 1) {
+        sbp_rng rng = {.state = 500 + (uint64_t)i};
+        drawn d = write_rows(f, &rng, objectives[i].of);
+        dump(f, i, "--dtype fp64 --backend cpu", d.tokens, "--shuffle off", "want.safetensors");
+        double plain = rows_run(f, "");
+        assert_true(plain == (double)d.tokens);
+        for (int n = 0; n < (backend ? 1 : 3); n++) {
+            int64_t room = n == 0   ? d.tokens
+                           : n == 1 ? d.longest
+                                    : d.longest + sbp_rng_below(&rng, d.tokens - d.longest);
+            const char *schedule =
+                backend ? sbp_arena_printf(f->arena, "--chunk 7 --head-chunk 16 --dtype fp32 --backend %s",
+                                           backend)
+                        : sbp_arena_printf(f->arena, "--dtype fp64 %s", draw_schedule(f, &rng));
+            dump(f, i, schedule, room,
+                 n == 2 ? "--share-prompt on --shuffle on" : "--share-prompt on --shuffle off",
+                 "got.safetensors");
+            worst = fmax(worst, cli_compare(f, objectives[i].objective, io_path(f, "got.safetensors"), want,
+                                            backend ? SBP_TOLERANCE_F32 : SBP_TOLERANCE_F64));
+            double shared = rows_run(f, "--share-prompt on");
+            if (n == 0)
+                print_message("%s, %s: %g of %g rows\n", objectives[i].objective, objectives[i].model, shared,
+                              plain);
+            assert_true(n == 0 ? shared < 0.8 * plain : shared <= plain);
+        }
+    }
+    print_message("worst tensor off by %.2g\n", worst);
+}
+
+/* Log-probabilities, losses and metrics, with those of a reference that is scored first. */
+static void test_scores(void **state) {
+    io_fixture *f = *state;
+    sbp_rng rng = {.state = 77};
+    drawn d = write_rows(f, &rng, REWARDED);
+    static const char run[] =
+        "$R $D/p --data $D/data --batch-size 100 --shuffle off --steps 2 --lr 1e-3 --eval "
+        "$D/data --inner-epochs 2 --beta 0.2 --share-prompt %s --out $D/%s --score $D/%s.scores";
+    cli_ok(f, "sed -i 's/\"\\(old\\|ref\\)_per_token_logps/\"x\\1/' $D/data");
+    cli_ok(f, sbp_arena_printf(
+                  f->arena,
+                  "$C compile $G/gemma3_layer_types/model -o $D/p --dtype fp64 --objective grpo --chunk "
+                  "5 --seq-len %lld",
+                  (long long)d.tokens / 2));
+    for (int on = 0; on < 2; on++)
+        cli_ok(f, sbp_arena_printf(f->arena, run, on ? "on" : "off", on ? "on" : "off", on ? "on" : "off"));
+    static const char *const files[][2] = {{"off.scores", "on.scores"},
+                                           {"off/metrics.jsonl", "on/metrics.jsonl"}};
+    static const char *const keys[] = {"sum", "loss",      "grad_norm", "entropy",
+                                       "kl",  "eval_loss", "num_tokens"};
+    int compared = 0;
+    for (int k = 0; k < 2; k++) {
+        int want_count, got_count;
+        const sbp_json **want = cli_lines(f, files[k][0], &want_count),
+                       **got = cli_lines(f, files[k][1], &got_count);
+        assert_int_equal(want_count, got_count);
+        for (int n = 0; n < want_count; n++)
+            for (int i = 0; i < SBP_COUNT(keys); i++) {
+                if (!sbp_json_member(want[n], keys[i]))
+                    continue;
+                double x = cli_number(f, want[n], keys[i]), y = cli_number(f, got[n], keys[i]);
+                if (!(fabs(x - y) <= SBP_TOLERANCE_F64 * fmax(1, fabs(x))))
+                    fail_msg("%s, line %d: %s is %.17g, expected %.17g", files[k][1], n, keys[i], y, x);
+                compared++;
+            }
+    }
+    assert_true(compared > 15);
+}
+
+/* Eight answers to one prompt of 300 tokens: its rows but the last once. */
+static void test_work(void **state) {
+    io_fixture *f = *state;
+    sbp_text out;
+    sbp_rng rng = {.state = 5};
+    int prompt[300], answer[20];
+    sbp_text_init(&out, f->arena);
+    draw(&rng, prompt, 300);
+    for (int r = 0; r < 8; r++) {
+        draw(&rng, answer, 20);
+        sbp_text_add(&out, "{");
+        add_ids(&out, "prompt_ids", prompt, 300);
+        sbp_text_add(&out, ", ");
+        add_ids(&out, "completion_ids", answer, 20);
+        sbp_text_add(&out, ", \"reward\": %d}\n", r);
+    }
+    cli_put(f, "data", out.data);
+    cli_ok(f, "$C compile $G/llama_mqa/model -o $D/p --objective grpo --seq-len 2560");
+    assert_true(rows_run(f, "") == 8 * 320);
+    assert_true(rows_run(f, "--share-prompt on") == 299 + 8 * 21);
+    cli_ok(f, "$R $D/p --data $D/data --out none --dry-run --share-prompt on");
+    assert_non_null(strstr(cli_text(f, "out"), "shared     467 rows are run in place of 2560"));
+    /* where three fit together, three times */
+    cli_ok(f, "$C compile $G/llama_mqa/model -o $D/p --objective grpo --seq-len 362");
+    assert_true(rows_run(f, "--share-prompt on") == 2 * (299 + 3 * 21) + 299 + 2 * 21);
+    cli_ok(f, "$C compile $G/llama_mqa/model -o $D/p --objective grpo --seq-len 340");
+    assert_true(rows_run(f, "--share-prompt on") == 8 * 320); /* none */
+}
+
+/* Where there is nothing to share, the bits are the same. */
+static void test_nothing_to_share(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile $G/llama_mqa/model -o $D/p --seq-len 94");
+    for (int on = 0; on < 2; on++)
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$R $D/p --data $G/llama_mqa/train.jsonl --out none --share-prompt %s "
+                                   "--dump-gradients $D/%s",
+                                   on ? "on" : "off", on ? "on" : "off"));
+    cli_same(f, "on", "off");
+}
+
+int main(int argc, char **argv) {
+    backend = argc > 1 ? argv[1] : NULL;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_scores, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_work, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_to_share, cli_setup, io_teardown),
+    };
+    const struct CMUnitTest on_device[] = {
+        cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown)};
+    return backend ? cmocka_run_group_tests(on_device, NULL, NULL)
+                   : cmocka_run_group_tests(tests, NULL, NULL);
+}
