@@ -37,6 +37,7 @@ typedef struct sbp_device_options {
      * goes. SBP_TEST_RATES=in:2e9,disk:5e8 in the environment sets them too. Of queues that the host serves.
      */
     double rates[SBP_QUEUE_COUNT];
+    struct sbp_ranks *ranks; /* what collectives of the program are among; NULL: it has none */
     bool tf32; /* cuda: factors of products in fp32 may be rounded to 10 bits of mantissa */
 } sbp_device_options;
 

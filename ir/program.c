@@ -38,7 +38,7 @@ const char *sbp_command_name(sbp_command_kind kind) {
 }
 
 const char *const sbp_space_names[SBP_SPACE_COUNT] = {"device", "host", "disk"};
-const char *const sbp_queue_names[SBP_QUEUE_COUNT] = {"compute", "in", "out", "host", "disk"};
+const char *const sbp_queue_names[SBP_QUEUE_COUNT] = {"compute", "in", "out", "host", "disk", "net"};
 
 sbp_queue sbp_queue_of_copy(sbp_space to, sbp_space from) {
     static const sbp_queue queues[SBP_SPACE_COUNT][SBP_SPACE_COUNT] = {
@@ -104,7 +104,7 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
     sbp_program *program = SBP_NEW(arena, sbp_program);
     program->name = name;
     program->target = "";
-    program->t_max = program->chunk = program->head_chunk = 1;
+    program->t_max = program->chunk = program->head_chunk = program->ranks = 1;
     sbp_map_init(&program->kernel_texts, arena);
     sbp_program_add_scalar(arena, program, "T");
     sbp_program_add_scalar(arena, program, "S");

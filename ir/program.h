@@ -48,7 +48,11 @@
  *                of them are products of one type; sums of p, delta and lse are not of rounded numbers.
  *                The CPU does so of bf16.
  *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
- *   collective   over ranks: all_reduce, reduce_scatter, all_gather, broadcast; src may be dst
+ *   collective   over the program's ranks, each of which gives this command: all_reduce, and broadcast from
+ *                rank 0, of equal shapes, where src may be dst; reduce_scatter: dst is the sum of this rank's
+ *                share of src, all_gather: dst is the src of all, share: dst is this rank's share of src, and
+ *                nothing is sent. A share is the rows from rank * rows / ranks on. Sums have the same bits on
+ *                every rank and in every run (backends/ranks/ranks.h)
  *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
  *
  * Spaces and queues. A buffer lives in the device's memory, the host's, or a file (disk), each an arena. A
@@ -57,6 +61,8 @@
  *   in, out      copy from host to device, from device to host
  *   host         the host's own cores: fill, copy, row, colsum, reduce, all operands on the host; with
  *                the bits that the CPU device computes them to
+ *   net          collectives, in the order in which they are given: it must be the same on all ranks;
+ * operands on the device or on the host. (In queue compute: `share`; of one rank each of them, as a copy.)
  *   disk         copy between host and disk, either way. Nothing else touches a buffer on disk, whose
  *                elements begin at multiples of SBP_DISK_ALIGNMENT.
  *
@@ -72,7 +78,8 @@
 
 typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_space;
 
-enum { SBP_DISK_ALIGNMENT = 4096 };  /* bytes: of a file's blocks, for transfers around the page cache */
+enum { SBP_DISK_ALIGNMENT = 4096 }; /* bytes: of a file's blocks, for transfers around the page cache */
+enum { SBP_MAX_RANKS = 1 << 20 };
 enum { SBP_BUCKET_ALIGNMENT = 256 }; /* elements: where parts of a bucket begin, in every type */
 
 typedef enum sbp_queue {
@@ -81,6 +88,7 @@ typedef enum sbp_queue {
     SBP_QUEUE_OUT,
     SBP_QUEUE_HOST,
     SBP_QUEUE_DISK,
+    SBP_QUEUE_NET,
     SBP_QUEUE_COUNT
 } sbp_queue;
 
@@ -154,6 +162,7 @@ typedef enum sbp_collective_op {
     SBP_REDUCE_SCATTER,
     SBP_ALL_GATHER,
     SBP_BROADCAST,
+    SBP_SHARE,
     SBP_COLLECTIVE_COUNT
 } sbp_collective_op;
 
@@ -304,6 +313,8 @@ typedef struct sbp_program {
     const char *name;
     const char *target; /* "cpu"; "cuda:sm_80,sm_90a": a backend, and what it compiles for */
     int64_t t_max, s_max, chunk, head_chunk;
+    int64_t ranks;        /* processes that run it together, each with micro-batches of its own; 1: no
+                             collectives */
     const char **scalars; /* set by the host, f64: T, S first, then what the program needs */
     int32_t scalar_count, scalar_capacity;
     sbp_chunk_table *tables;
@@ -337,7 +348,7 @@ const char *sbp_role_name(sbp_role role);
 const char *sbp_role_category(sbp_role role);
 const char *sbp_command_name(sbp_command_kind kind);
 extern const char *const sbp_space_names[SBP_SPACE_COUNT]; /* device, host, disk */
-extern const char *const sbp_queue_names[SBP_QUEUE_COUNT]; /* compute, in, out, host, disk */
+extern const char *const sbp_queue_names[SBP_QUEUE_COUNT]; /* compute, in, out, host, disk, net */
 /* The queue on which a copy runs that leads from one space to another; SBP_QUEUE_COUNT between device and
  * disk and within the disk, where none does. */
 sbp_queue sbp_queue_of_copy(sbp_space to, sbp_space from);
@@ -419,6 +430,7 @@ typedef enum sbp_row_relation {
     SBP_ROWS_NO_LESS,  /* as many rows as `other`, or more */
     SBP_ROWS_ALIGNED,  /* the same rows of the sequence as `other` */
     SBP_ROWS_EXACT,    /* n rows */
+    SBP_ROWS_SHARE,    /* n times as many as rows of `other` */
     SBP_ROWS_AT_LEAST, /* n rows or more */
     SBP_ROWS_BLOCKS,   /* ceil(rows of `other` / SBP_PARTIAL_ROWS) */
     SBP_ROWS_COVER,    /* rows of the sequence from the lo of window n to the end of `other`, or more */

@@ -179,7 +179,8 @@ static uint8_t spaces_of(const sbp_command *command, int32_t k) {
                                                        [SBP_QUEUE_IN] = {DEVICE, HOST},
                                                        [SBP_QUEUE_OUT] = {HOST, DEVICE},
                                                        [SBP_QUEUE_HOST] = {HOST, HOST},
-                                                       [SBP_QUEUE_DISK] = {HOST | DISK, HOST | DISK}};
+                                                       [SBP_QUEUE_DISK] = {HOST | DISK, HOST | DISK},
+                                                       [SBP_QUEUE_NET] = {DEVICE | HOST, DEVICE | HOST}};
     return spaces[command->queue][k > 0];
 }
 
@@ -395,6 +396,9 @@ static sbp_status check_attributes(const subject *s) {
     case SBP_CMD_COLLECTIVE:
         if ((unsigned)command->u.collective >= SBP_COLLECTIVE_COUNT)
             return FAIL(s, "c26", "no collective operation %d", (int)command->u.collective);
+        if (command->queue != SBP_QUEUE_NET && command->u.collective != SBP_SHARE && s->c->program->ranks > 1)
+            return FAIL(s, "c26", "between %lld ranks in queue %s", (long long)s->c->program->ranks,
+                        sbp_queue_names[command->queue]);
         return SBP_OK;
     default:
         return SBP_OK;
@@ -408,7 +412,8 @@ static sbp_status check_queue(const subject *s) {
         [SBP_QUEUE_IN] = COPY,
         [SBP_QUEUE_OUT] = COPY,
         [SBP_QUEUE_HOST] = FILL | COPY | ROW | 1 << SBP_CMD_COLSUM | 1 << SBP_CMD_REDUCE,
-        [SBP_QUEUE_DISK] = COPY};
+        [SBP_QUEUE_DISK] = COPY,
+        [SBP_QUEUE_NET] = 1 << SBP_CMD_COLLECTIVE};
     const sbp_command *command = s->command;
     if (command->queue < 0 || command->queue >= SBP_QUEUE_COUNT)
         return FAIL(s, "c24", "no queue %d", command->queue);
@@ -522,6 +527,7 @@ static sbp_status fail_rule(const subject *s, const sbp_row_rule *rule, const sb
         [SBP_ROWS_NO_LESS] = "must have no fewer rows than",
         [SBP_ROWS_ALIGNED] = "must be the same rows of the sequence as",
         [SBP_ROWS_EXACT] = "must have exactly",
+        [SBP_ROWS_SHARE] = "must have as many rows for each rank as",
         [SBP_ROWS_AT_LEAST] = "must have at least",
         [SBP_ROWS_BLOCKS] = "must have a row per block of rows of",
         [SBP_ROWS_COVER] = "must hold all that is seen from",

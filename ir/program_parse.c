@@ -100,7 +100,10 @@ static sbp_status read_sizes(sbp_program_parser *p) {
     SBP_TRY(sbp_lexer_expect(&p->lexer, ","));
     SBP_TRY(read_field(p, "chunk", &program->chunk));
     SBP_TRY(sbp_lexer_expect(&p->lexer, ","));
-    return read_field(p, "head_chunk", &program->head_chunk);
+    SBP_TRY(read_field(p, "head_chunk", &program->head_chunk));
+    bool ranks;
+    SBP_TRY(sbp_lexer_accept(&p->lexer, ",", &ranks));
+    return ranks ? read_field(p, "ranks", &program->ranks) : SBP_OK;
 }
 
 static sbp_status read_arena(sbp_program_parser *p) {

@@ -309,7 +309,8 @@ static sbp_status read_queue(sbp_program_parser *p, int32_t *out) {
 
 static sbp_status read_attr_value(sbp_program_parser *p, const attr *a) {
     static const char *const reduce_ops[] = {"sum", "max", "sumsq"};
-    static const char *const collective_ops[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};
+    static const char *const collective_ops[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                                 "share"};
     int word = 0;
     if (a->type == ATTR_FLAG) {
         *(bool *)a->field = true;

@@ -14,7 +14,7 @@ static const char *const access_names[] = {"in", "out", "inout"};
 static const char *const access_signs[] = {"=", ":=", "+="};
 static const char *const reduce_names[SBP_REDUCE_COUNT] = {"sum", "max", "sumsq"};
 static const char *const collective_names[SBP_COLLECTIVE_COUNT] = {"all_reduce", "reduce_scatter",
-                                                                   "all_gather", "broadcast"};
+                                                                   "all_gather", "broadcast", "share"};
 
 typedef struct printer {
     sbp_text *out;
@@ -334,9 +334,12 @@ static void print_header(sbp_text *out, const sbp_program *program) {
     print_name(out, program->name);
     sbp_text_add(out, "\ntarget ");
     print_name(out, program->target);
-    sbp_text_add(out, "\nsizes t_max %lld, s_max %lld, chunk %lld, head_chunk %lld\narena ",
+    sbp_text_add(out, "\nsizes t_max %lld, s_max %lld, chunk %lld, head_chunk %lld",
                  (long long)program->t_max, (long long)program->s_max, (long long)program->chunk,
                  (long long)program->head_chunk);
+    if (program->ranks != 1)
+        sbp_text_add(out, ", ranks %lld", (long long)program->ranks);
+    sbp_text_add(out, "\narena ");
     for (int space = 0; space < SBP_SPACE_COUNT; space++)
         if (space != SBP_DISK || program->arena_bytes[space] != 0)
             sbp_text_add(out, "%s%s %lld", space ? ", " : "", sbp_space_names[space],

@@ -90,6 +90,10 @@ int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *com
     case SBP_CMD_COLLECTIVE:
         if (command->u.collective == SBP_ALL_REDUCE || command->u.collective == SBP_BROADCAST)
             add(&list, SBP_ROWS_SAME, 0, 1, 0);
+        else if (command->u.collective == SBP_ALL_GATHER)
+            add(&list, SBP_ROWS_SHARE, 0, 1, program->ranks);
+        else
+            add(&list, SBP_ROWS_SHARE, 1, 0, program->ranks);
         break;
     case SBP_CMD_GEMM:
         gemm_rules(&list);
@@ -149,6 +153,8 @@ bool sbp_row_rule_holds(const sbp_program *program, const sbp_row_rule *rule, co
         return range->rows == other->rows && range->first_row == other->first_row;
     case SBP_ROWS_EXACT:
         return range->rows == rule->n;
+    case SBP_ROWS_SHARE:
+        return range->rows == rule->n * other->rows;
     case SBP_ROWS_AT_LEAST:
         return range->rows >= rule->n;
     case SBP_ROWS_BLOCKS:

@@ -75,6 +75,8 @@ static sbp_status verify_sizes(const sbp_checker *c) {
         p->chunk > SIZE_LIMIT || p->head_chunk < 1 || p->head_chunk > SIZE_LIMIT)
         return fail(c, "c1", "t_max %lld, s_max %lld, chunk %lld, head_chunk %lld", (long long)p->t_max,
                     (long long)p->s_max, (long long)p->chunk, (long long)p->head_chunk);
+    if (p->ranks < 1 || p->ranks > SBP_MAX_RANKS)
+        return fail(c, "c1", "%lld ranks", (long long)p->ranks);
     for (int space = 0; space < SBP_SPACE_COUNT; space++)
         if (p->arena_bytes[space] < 0 || p->arena_bytes[space] > BYTES_LIMIT)
             return fail(c, "c1", "an arena of %lld bytes", (long long)p->arena_bytes[space]);

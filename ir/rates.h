@@ -14,6 +14,7 @@ typedef struct sbp_rates {
     double in, out;         /* of copies from the host to the device, and back */
     double host, host_ops;  /* of row kernels on the host's cores */
     double disk_read, disk_write;
+    double net;             /* of a rank, to the others and at once from them; 0: as `out` */
     double command_seconds; /* per command */
 } sbp_rates;
 

@@ -187,6 +187,26 @@ void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from,
     copy->queue = queue;
 }
 
+void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op, sbp_view to, sbp_view from,
+                          const char *when) {
+    sbp_body *inside = body, conditional = {0};
+    if (when)
+        inside = &conditional;
+    sbp_command *c = add_command(p, inside, SBP_CMD_COLLECTIVE, 2);
+    c->views[0] = to;
+    c->views[1] = from;
+    c->view_count = 2;
+    c->u.collective = op;
+    c->queue = op == SBP_SHARE ? SBP_QUEUE_COMPUTE : SBP_QUEUE_NET;
+    if (!when)
+        return;
+    sbp_loop *loop = SBP_NEW(p->arena, sbp_loop);
+    *loop = (sbp_loop){
+        .table = -1, .scalar = sbp_program_add_scalar(p->arena, p->program, when), .body = conditional};
+    sbp_node node = {.kind = SBP_NODE_LOOP, .u.loop = loop};
+    SBP_PUSH(p->arena, body->nodes, body->count, body->capacity, node);
+}
+
 void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands, const sbp_view *views,
                       int32_t flushes, int32_t gradient, double stream) {
     for (int32_t n = 0; n < commands->count; n++) {

@@ -467,6 +467,7 @@ sbp_status sbp_pass_streambp(sbp_pipeline *p) {
     p->program->t_max = p->program->s_max = p->options.t_max;
     p->program->chunk = p->options.schedule.chunk;
     p->program->head_chunk = p->options.schedule.head_chunk;
+    p->program->ranks = p->options.ranks > 1 ? p->options.ranks : 1;
     sbp_lower_keep_names(p);
     p->lowering->chunk_table = add_table(p, "chunk", SBP_C);
     p->lowering->head_table = add_table(p, "piece", SBP_H);

@@ -3,6 +3,7 @@
 #include "backends/composite/disk.h"
 #include "backends/composite/engines.h"
 #include "backends/composite/shuffle.h"
+#include "backends/ranks/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ typedef struct composite {
     composite_parts parts;
     int32_t threads;
     double rates[SBP_QUEUE_COUNT];
+    sbp_ranks *ranks;
     char *offload_dir;
     const sbp_program *program;
     sbp_device *proper;
@@ -78,6 +80,7 @@ sbp_status composite_create(const composite_parts *parts, const sbp_device_class
     if (!c)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     *c = (composite){.base.class = class, .parts = *parts, .threads = options ? options->threads : 0};
+    c->ranks = options ? options->ranks : NULL;
     for (int q = 0; options && q < SBP_QUEUE_COUNT; q++)
         c->rates[q] = options->rates[q];
     sbp_status status = create_parts(c, options, diag);
@@ -221,6 +224,47 @@ static sbp_status move_rows(composite *c, const sbp_span *to, const sbp_span *fr
     return SBP_OK;
 }
 
+/* Where all bytes of a span are that is in one piece, in memory that the host reaches; NULL: it is not. */
+static void *reach(composite *c, const sbp_span *span, int64_t *elems) {
+    int64_t row_bytes, bytes;
+    *elems = span->rows * span->cols;
+    if (!dense_bytes(span, &row_bytes, &bytes))
+        return NULL;
+    if (span->space == SBP_HOST)
+        return find_host(c, span->offset, bytes);
+    return span->space == SBP_DEVICE && c->parts.waits
+               ? c->proper->class->map(c->proper, SBP_DEVICE, span->offset)
+               : NULL;
+}
+
+static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
+    int64_t to_elems, from_elems;
+    void *dst = reach(c, to, &to_elems), *src = reach(c, from, &from_elems);
+    if (!c->ranks)
+        return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of a process that is alone", c->parts.name);
+    if (!dst || !src || to->dtype != from->dtype)
+        return sbp_fail(diag, SBP_MACHINE, "%s: this device has no collectives between ranks yet",
+                        c->parts.name);
+    switch (dispatch->command->u.collective) {
+    case SBP_ALL_REDUCE:
+        if (dst != src)
+            memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
+        return sbp_ranks_all_reduce(c->ranks, dst, to_elems, to->dtype, diag);
+    case SBP_BROADCAST:
+        if (dst != src)
+            memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
+        return sbp_ranks_broadcast(c->ranks, dst, to_elems, to->dtype, 0, diag);
+    case SBP_REDUCE_SCATTER:
+        return sbp_ranks_reduce_scatter(c->ranks, dst, src, from_elems, from->dtype, diag);
+    case SBP_ALL_GATHER:
+        return sbp_ranks_all_gather(c->ranks, dst, src, to_elems, to->dtype, diag);
+    default:
+        return sbp_fail(diag, SBP_INTERNAL, "%s: collective %d in queue net", c->parts.name,
+                        (int)dispatch->command->u.collective);
+    }
+}
+
 /* By the thread of the command's queue. */
 static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag *diag) {
     composite *c = user;
@@ -233,6 +277,8 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
         if (dispatch->command->kind != SBP_CMD_COPY || dispatch->span_count != 2)
             return sbp_fail(diag, SBP_INTERNAL, "%s: queue disk only copies", c->parts.name);
         return move_rows(c, &dispatch->spans[0], &dispatch->spans[1], diag);
+    case SBP_QUEUE_NET:
+        return run_collective(c, dispatch, diag);
     default:
         return c->proper->class->submit(c->proper, dispatch, diag);
     }
@@ -271,11 +317,28 @@ static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
     return SBP_OK;
 }
 
+/* To devices `share` is a copy, as any collective of one rank: of these rows of the source. */
+static void find_share(const composite *c, sbp_span *source, int64_t rows) {
+    sbp_ranks_info info;
+    sbp_ranks_info_of(c->ranks, &info);
+    source->offset += info.rank * rows * source->stride * sbp_dtype_bytes(source->dtype);
+    source->rows = rows;
+}
+
 sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
     composite *c = (composite *)base;
     int32_t queue = dispatch->command->queue;
+    sbp_dispatch own;
+    sbp_span spans[2];
     if (dispatch->command->kind == SBP_CMD_FENCE)
         return submit_fence(c, dispatch, diag);
+    if (c->ranks && dispatch->command->kind == SBP_CMD_COLLECTIVE && dispatch->span_count == 2 &&
+        dispatch->command->u.collective == SBP_SHARE) {
+        own = *dispatch;
+        own.spans = memcpy(spans, dispatch->spans, sizeof spans);
+        find_share(c, &spans[1], spans[0].rows);
+        dispatch = &own;
+    }
     if (queue < 0 || queue >= SBP_QUEUE_COUNT || dispatch->span_count < 0 ||
         dispatch->span_count > SBP_MAX_COMMAND_OPERANDS)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a command of %d operands in queue %d", c->parts.name,

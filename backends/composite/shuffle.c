@@ -80,6 +80,8 @@ sbp_status composite_shuffle_wait(composite_shuffle *shuffle, sbp_diag *diag) {
         for (int32_t i = 0; i < shuffle->count; i++) {
             const composite_item *item = shuffle->items[i];
             bool may_run = item != NULL;
+            if (may_run && item->dispatch.command->queue == SBP_QUEUE_NET)
+                may_run = i == first[SBP_QUEUE_NET]; /* the same order on all ranks */
             for (int q = 0; q < QUEUES && may_run; q++)
                 may_run = item->after[q] <= first[q];
             if (may_run && next_random(shuffle) % ++candidates == 0)

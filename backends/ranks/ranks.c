@@ -287,8 +287,8 @@ ADD_TREE(add_tree_f32, float)
 ADD_TREE(add_tree_f64, double)
 #undef ADD_TREE
 
-/* What arrived, beside this rank's own at `mine`: `part` numbers of each rank, to their sum at `mine`. */
-static void add_up(sbp_ranks *r, void *mine, int64_t part, sbp_dtype dtype) {
+/* What arrived, beside this rank's own at `mine`: `part` numbers of each rank, to their sum at `to`. */
+static void add_up(sbp_ranks *r, void *to, const void *mine, int64_t part, sbp_dtype dtype) {
     for (int32_t p = 0; p < r->world.count; p++) {
         const void *from = p == r->world.rank ? mine : at(r->arrived, p * part, dtype);
         if (dtype == SBP_F64)
@@ -298,15 +298,16 @@ static void add_up(sbp_ranks *r, void *mine, int64_t part, sbp_dtype dtype) {
     }
     if (dtype == SBP_F64) {
         add_tree_f64(r->sums, r->world.count, part);
-        memcpy(mine, r->sums, (size_t)part * sizeof *r->sums);
+        memcpy(to, r->sums, (size_t)part * sizeof *r->sums);
     } else {
         add_tree_f32((float *)r->sums, r->world.count, part);
-        round_to(mine, (const float *)r->sums, part, dtype);
+        round_to(to, (const float *)r->sums, part, dtype);
     }
 }
 
-static sbp_status reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, const char *what,
-                         sbp_diag *diag) {
+/* share: of this rank, maybe where data have it. */
+static sbp_status reduce(sbp_ranks *r, void *share, void *data, int64_t elems, sbp_dtype dtype,
+                         const char *what, sbp_diag *diag) {
     int64_t most = part_elems(r, sbp_dtype_bytes(dtype) > 4 ? 8 : 4), largest = share_elems(r, elems, 0);
     int32_t me = r->world.rank;
     if (!is_summed(dtype))
@@ -321,26 +322,36 @@ static sbp_status reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtyp
                       mine * sbp_dtype_bytes(dtype));
         }
         SBP_TRY(exchange(r, sends, receives, what, diag));
-        add_up(r, at(data, sbp_ranks_share(r, elems, me) + from, dtype), mine, dtype);
+        add_up(r, at(share, from, dtype), at(data, sbp_ranks_share(r, elems, me) + from, dtype), mine, dtype);
     }
     return SBP_OK;
 }
 
 /* ---- collectives ------------------------------------------------------------------------------------ */
 
-sbp_status sbp_ranks_reduce_scatter(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype,
+static size_t share_bytes(const sbp_ranks *r, int64_t elems, sbp_dtype dtype) {
+    return (size_t)(share_elems(r, elems, r->world.rank) * sbp_dtype_bytes(dtype));
+}
+
+sbp_status sbp_ranks_reduce_scatter(sbp_ranks *r, void *share, void *data, int64_t elems, sbp_dtype dtype,
                                     sbp_diag *diag) {
-    return r->transport ? reduce(r, data, elems, dtype, "reduce_scatter", diag) : SBP_OK;
+    if (r->transport)
+        return reduce(r, share, data, elems, dtype, "reduce_scatter", diag);
+    memmove(share, data, share_bytes(r, elems, dtype));
+    return SBP_OK;
 }
 
 sbp_status sbp_ranks_all_reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
     if (!r->transport)
         return SBP_OK;
-    SBP_TRY(reduce(r, data, elems, dtype, "all_reduce", diag));
+    void *share = at(data, sbp_ranks_share(r, elems, r->world.rank), dtype);
+    SBP_TRY(reduce(r, share, data, elems, dtype, "all_reduce", diag));
     return gather(r, data, elems, dtype, "all_reduce", diag);
 }
 
-sbp_status sbp_ranks_all_gather(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
+sbp_status sbp_ranks_all_gather(sbp_ranks *r, void *data, const void *share, int64_t elems, sbp_dtype dtype,
+                                sbp_diag *diag) {
+    memmove(at(data, sbp_ranks_share(r, elems, r->world.rank), dtype), share, share_bytes(r, elems, dtype));
     return r->transport ? gather(r, data, elems, dtype, "all_gather", diag) : SBP_OK;
 }
 

@@ -6,7 +6,7 @@
  * The same numbers give the same bits in every run and over every network. Numbers are added in fp32 (f64:
  * in f64) and rounded to their type once.
  *
- * A world of one rank needs no transport, and its functions do nothing.
+ * A world of one rank needs no transport; its share is all.
  *
  * Errors: SBP_MACHINE when the transport is missing, a rank does not answer or is gone; SBP_INTERNAL for a
  * type that has no sum. After an error a world can only be left. One thread at a time. */
@@ -42,12 +42,12 @@ int64_t sbp_ranks_share(const sbp_ranks *ranks, int64_t elems, int32_t rank);
 /* data: elems numbers; afterwards the sum over all ranks, the same bits on each. */
 sbp_status sbp_ranks_all_reduce(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
                                 sbp_diag *diag) SBP_CHECKED;
-/* The same for this rank's share alone; what lies outside is as it was. */
-sbp_status sbp_ranks_reduce_scatter(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
+/* share: the same for this rank's share of the data, which stay as they are; it may be where they have it. */
+sbp_status sbp_ranks_reduce_scatter(sbp_ranks *ranks, void *share, void *data, int64_t elems, sbp_dtype dtype,
                                     sbp_diag *diag) SBP_CHECKED;
-/* Every rank has its share; afterwards all have all. Any type. */
-sbp_status sbp_ranks_all_gather(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
-                                sbp_diag *diag) SBP_CHECKED;
+/* data: the shares of all. Any type; `share` may be where data have it. */
+sbp_status sbp_ranks_all_gather(sbp_ranks *ranks, void *data, const void *share, int64_t elems,
+                                sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
 /* What rank `root` has; any type. */
 sbp_status sbp_ranks_broadcast(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype, int32_t root,
                                sbp_diag *diag) SBP_CHECKED;

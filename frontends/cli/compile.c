@@ -267,18 +267,29 @@ static sbp_status read_wish(sbp_compilation *c) {
     return SBP_OK;
 }
 
+/* What several ranks need of a backend. */
+static sbp_status check_ranks(const sbp_compilation *c) {
+    const char *backend = c->pipeline.target.name;
+    if (sbp_options_int(c->options, "ranks") == 1 || strcmp(backend, "cpu") == 0)
+        return SBP_OK;
+    return sbp_fail(c->diag, SBP_USAGE,
+                    "--ranks: several processes train together on the cpu only, not yet on %s", backend);
+}
+
 static void read_training(sbp_compilation *c) {
     const sbp_options *o = c->options;
     sbp_pass_options *p = &c->pipeline.options;
     for (int i = 0; i < SBP_OPTIMIZER_COUNT; i++)
         if (sbp_options_is(o, "optimizer", sbp_optimizer_names[i]))
             p->optimizer = (sbp_optimizer)i;
+    p->ranks = sbp_options_int(o, "ranks");
     p->grad_dtype = c->grad_dtype;
     p->state_dtype = c->state_dtype;
     p->master = !sbp_options_is(o, "master", "none");
     p->stochastic = sbp_options_is(o, "rounding", "stochastic");
     c->step = sbp_options_is(o, "clip", "none") && sbp_options_int(o, "accumulate") == 1 &&
-              p->optimizer != SBP_OPTIMIZER_NONE;
+              p->optimizer != SBP_OPTIMIZER_NONE &&
+              p->ranks == 1; /* gradients wait for those of the others */
     p->step = c->step;
     p->skip_streambp = sbp_options_on(o, "skip-streambp");
 }
@@ -439,6 +450,7 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(load_model(c));
     SBP_TRY(load_tokenizer(c));
     SBP_TRY(read_wish(c));
+    SBP_TRY(check_ranks(c));
     read_training(c);
     SBP_TRY(plan(c));
     if (c->pipeline.stopped)

@@ -11,10 +11,10 @@
 
 enum { SBP_FENCE_QUEUES = SBP_QUEUE_COUNT };
 
-_Static_assert(SBP_FENCE_QUEUES *SBP_FENCE_QUEUES <= 32, "a set of fences is a word");
+_Static_assert(SBP_FENCE_QUEUES *SBP_FENCE_QUEUES <= 64, "a set of fences is a word");
 
-static inline uint32_t sbp_fence_bit(int32_t from, int32_t to) {
-    return 1u << (from * SBP_FENCE_QUEUES + to);
+static inline uint64_t sbp_fence_bit(int32_t from, int32_t to) {
+    return UINT64_C(1) << (from * SBP_FENCE_QUEUES + to);
 }
 
 /* ---- bodies ------------------------------------------------------------------------------------------ */
@@ -54,7 +54,7 @@ typedef enum sbp_fence_step_kind {
 typedef struct sbp_fence_step {
     uint8_t kind;  /* sbp_fence_step_kind */
     uint8_t queue; /* of a command */
-    uint32_t mask;
+    uint64_t mask;
     int32_t gap;
     /* Compared with commands of its own queue: the first access_count; of others: the first far_count, all of
      * the call for the first command of one, so that a call waits once. */
@@ -96,7 +96,7 @@ typedef struct sbp_fence_pass {
     int32_t number_of[SBP_FENCE_QUEUES];           /* the other way round; -1: not used */
     int32_t gaps;                                  /* of all bodies */
     int32_t *depth;                                /* per gap: loops around it */
-    uint32_t *fences;
+    uint64_t *fences;
     int32_t gap_capacity;
     /* Scalars that count the trips of loops, and how often these loops run in the trace at hand. */
     int32_t *trip_scalars, *trips;
@@ -128,7 +128,7 @@ int32_t sbp_fence_index_before(const sbp_fence_index *index, const sbp_fence_acc
 
 typedef struct sbp_fence_placed {
     int32_t gap;
-    uint32_t bit;
+    uint64_t bit;
 } sbp_fence_placed;
 
 /* Fences in the order in which they were put into gaps. */
@@ -137,7 +137,7 @@ typedef struct sbp_fence_list {
     int32_t count, capacity;
 } sbp_fence_list;
 
-void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint32_t bit);
+void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint64_t bit);
 
 /* Puts fences into open gaps until no trace has a hazard. */
 sbp_status sbp_fence_place(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count,

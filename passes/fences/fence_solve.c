@@ -44,10 +44,10 @@ static bool same_clocks(const sbp_fence_pass *pass, const sbp_fence_trace *trace
            memcmp(clocks->last, clocks_at(pass, trace, s) + half_of(pass), bytes) == 0;
 }
 
-static void apply(const sbp_fence_pass *pass, clock_set *clocks, uint32_t fences, int32_t now) {
+static void apply(const sbp_fence_pass *pass, clock_set *clocks, uint64_t fences, int32_t now) {
     int32_t n = pass->queue_count;
     for (; fences; fences &= fences - 1) {
-        int32_t bit = __builtin_ctz(fences), from = bit / SBP_FENCE_QUEUES, to = bit % SBP_FENCE_QUEUES;
+        int32_t bit = __builtin_ctzll(fences), from = bit / SBP_FENCE_QUEUES, to = bit % SBP_FENCE_QUEUES;
         for (int32_t q = 0; q < n; q++)
             if (clocks->know[to * n + q] < clocks->last[from * n + q])
                 clocks->know[to * n + q] = clocks->last[from * n + q];
@@ -188,7 +188,7 @@ static void index_gaps(sbp_fence_pass *pass, sbp_fence_trace *trace) {
     }
 }
 
-void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint32_t bit) {
+void sbp_fence_add(sbp_fence_pass *pass, sbp_fence_list *list, int32_t gap, uint64_t bit) {
     pass->fences[gap] |= bit;
     SBP_PUSH(pass->arena, list->items, list->count, list->capacity, (sbp_fence_placed){gap, bit});
 }
@@ -200,7 +200,7 @@ static sbp_status place(sbp_fence_pass *pass, sbp_fence_trace *trace, sbp_fence_
         hazard h;
         while (trace->steps[s].kind == SBP_FENCE_COMMAND && has_hazard(pass, trace, &clocks, s, &h)) {
             int32_t at = choose_gap(pass, trace, &h);
-            uint32_t bit = sbp_fence_bit(h.from, trace->steps[s].queue);
+            uint64_t bit = sbp_fence_bit(h.from, trace->steps[s].queue);
             if (at < 0 || (pass->fences[trace->steps[at].gap] & bit))
                 return sbp_fail(pass->p->diag, SBP_INTERNAL, "fence: a hazard with no place for a fence");
             int32_t gap = trace->steps[at].gap;
@@ -243,7 +243,7 @@ static bool still_holds(sbp_fence_pass *pass, sbp_fence_trace *trace, int32_t ga
 }
 
 static void take_out(sbp_fence_pass *pass, sbp_fence_trace *traces, int32_t count, int32_t gap,
-                     uint32_t bit) {
+                     uint64_t bit) {
     bool holds = true;
     pass->fences[gap] &= ~bit;
     for (int32_t t = 0; t < count && holds; t++)

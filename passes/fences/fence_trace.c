@@ -350,7 +350,7 @@ static void push_joined(sbp_fence_pass *pass, sbp_fence_summary *summary, const 
         SBP_PUSH(pass->arena, summary->steps, summary->count, summary->capacity, step);
 }
 
-static void push_fixed(sbp_fence_pass *pass, sbp_fence_summary *summary, uint32_t mask) {
+static void push_fixed(sbp_fence_pass *pass, sbp_fence_summary *summary, uint64_t mask) {
     SBP_PUSH(pass->arena, summary->steps, summary->count, summary->capacity,
              (sbp_fence_step){.kind = SBP_FENCE_FIXED, .mask = mask});
 }

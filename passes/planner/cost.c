@@ -26,6 +26,18 @@ double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from
     }
 }
 
+double sbp_cost_wire(sbp_collective_op op, int64_t ranks, double bytes) {
+    double others = bytes * (double)(ranks - 1) / (double)ranks;
+    return op == SBP_SHARE ? 0 : op == SBP_ALL_REDUCE || op == SBP_BROADCAST ? 2 * others : others;
+}
+
+double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, int64_t ranks, double bytes) {
+    const sbp_rates *r = &target->rates;
+    if (op == SBP_SHARE)
+        return r->command_seconds + 2 * bytes / (double)ranks / r->memory;
+    return r->command_seconds + sbp_cost_wire(op, ranks, bytes) / (r->net > 0 ? r->net : r->out);
+}
+
 double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops) {
     const sbp_rates *r = &target->rates;
     double moving = bytes / (on_host ? r->host : r->memory),
@@ -128,6 +140,9 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
                                     (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward) /
                 (double)m->chunks; /* of a chunk, in the mean */
         seconds += flops / sbp_rates_attention(r, view_dtype(m, &c->views[backward ? 3 : 2]));
+    } else if (c->kind == SBP_CMD_COLLECTIVE) {
+        double dst = view_bytes(m, &c->views[0]), src = view_bytes(m, &c->views[1]);
+        seconds = sbp_cost_collective(m->target, c->u.collective, m->program->ranks, dst > src ? dst : src);
     } else if (c->kind == SBP_CMD_COPY) {
         seconds =
             sbp_cost_copy(m->target, view_space(m, &c->views[0]), view_space(m, &c->views[1]), bytes / 2);

@@ -183,6 +183,12 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
                           const sbp_spot *spots) {
     const sbp_target_info *target = &e->pl->base->target;
     double bytes = 0, commands = 1, ops = 0;
+    if (act->kind == SBP_ACT_COLLECTIVE) {
+        const sbp_buffer *b = &sized->buffers[spots[0].buffer];
+        return sbp_cost_collective(
+            target, act->collective, sized->ranks,
+            (double)(sbp_extent_as_const(b->rows) * b->cols * sbp_dtype_bytes(b->dtype)));
+    }
     if (act->kind == SBP_ACT_NORM) /* the sum, its root, and with it the factor */
         commands = act->operand_count + 1;
     for (int32_t i = 0; i < act->operand_count; i++) {
@@ -257,8 +263,10 @@ static double walk_seconds(const evaluation *e, const sbp_program *sized, const 
         if (act) {
             double seconds = act->kind == SBP_ACT_CALL ? functions[act->function].seconds
                                                        : act_seconds(e, sized, act, w->spots[a]);
-            sbp_makespan_run(&span, act->on_host ? SBP_QUEUE_HOST : SBP_QUEUE_COMPUTE, seconds, w->spots[a],
-                             act->operand_count);
+            int32_t queue = act->kind == SBP_ACT_COLLECTIVE ? SBP_QUEUE_NET
+                            : act->on_host                  ? SBP_QUEUE_HOST
+                                                            : SBP_QUEUE_COMPUTE;
+            sbp_makespan_run(&span, queue, seconds, w->spots[a], act->operand_count);
             if (act->kind == SBP_ACT_CALL)
                 e->out->flops += functions[act->function].flops;
         }

@@ -226,7 +226,7 @@ void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key
     int64_t elems = aligned(numbers_of(p, what), key->space),
             most = sbp_bucket_most(p, key->stored, key->computed, key->most);
     if (!list->last)
-        list->last = SBP_NEW_ARRAY(p->arena, int32_t, p->module->call_count);
+        list->last = SBP_NEW_ARRAY(p->arena, int32_t, p->module->call_count + 1);
     int32_t *last = &list->last[key->call];
     for (int32_t i = *last - 1; i >= 0 && !found; i = list->plans[i].before)
         if (same_key(&list->plans[i].key, key) && list->plans[i].elems <= most - elems)

@@ -76,6 +76,9 @@ static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const 
     case SBP_ACT_NORM:
         sbp_lower_norm(p, body, views[0], act->operand_count > 1 ? views[1] : sbp_view_none());
         break;
+    case SBP_ACT_COLLECTIVE:
+        sbp_lower_collective(p, body, act->collective, views[0], views[0], act->when);
+        break;
     case SBP_ACT_UPDATE:
         emit_update(p, body, act->param, views);
         break;

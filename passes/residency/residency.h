@@ -76,6 +76,7 @@ typedef enum sbp_act_kind {
     SBP_ACT_FLUSH,       /* gradient (operand 0) += accumulator (1) */
     SBP_ACT_SUM_SQUARES, /* the place of `param` in the norms (0) = of its gradient (1) */
     SBP_ACT_NORM,        /* of all norms (0); the clipping factor (1), where there is one */
+    SBP_ACT_COLLECTIVE,  /* `collective` of operand 0, in place, with that of the other ranks */
     SBP_ACT_UPDATE       /* the optimizer's rule for `param`: operands in the order of the rule */
 } sbp_act_kind;
 
@@ -83,6 +84,8 @@ typedef struct sbp_act {
     sbp_act_kind kind;
     int32_t function; /* CALL */
     int32_t param;    /* number in the module */
+    sbp_collective_op collective;
+    const char *when; /* COLLECTIVE: only where this scalar is 1 */
     sbp_operand *operands;
     int32_t operand_count;
     bool on_host; /* runs on the host's cores: operands are items, wanted in host memory */
@@ -159,7 +162,7 @@ int32_t sbp_residency_add(sbp_pipeline *p, sbp_residency *r, sbp_item_class clas
 /* What parts of one bucket have in common. */
 typedef struct sbp_bucket_key {
     sbp_item_class class;
-    int32_t call;    /* of the segment */
+    int32_t call;    /* of the segment; the number of calls: of small ones in all of them */
     int32_t operand; /* class states: of the update; else 0 */
     bool updated;    /* on the host's cores */
     bool trained;

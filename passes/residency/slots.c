@@ -32,7 +32,7 @@ static sbp_place_kind before(const sbp_resident *item, sbp_place_kind place) {
 }
 
 static sbp_place_kind wanted_place(const sbp_resident *item, const sbp_act *act, const sbp_operand *operand) {
-    if (act->on_host)
+    if (act->on_host || (act->kind == SBP_ACT_COLLECTIVE && item->space != SBP_DEVICE))
         return item->space == SBP_HOST ? SBP_PLACE_HOME : SBP_PLACE_HOST;
     if (operand->form == SBP_FORM_COMPUTED && item->computed != item->stored)
         return SBP_PLACE_COMPUTED;

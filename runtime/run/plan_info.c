@@ -63,6 +63,7 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
     out->memory_bytes = memory >= 1 && memory < 9e18 ? (int64_t)memory : 0;
     out->max_grad_norm = clip;
     out->most_parts = accumulate >= 1 && accumulate < 1e15 ? (int64_t)accumulate : 0;
+    out->ranks = plan->program->ranks;
     if (!out->backend)
         out->backend = "cpu";
     return SBP_OK;

@@ -126,6 +126,7 @@ static sbp_status run_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
     for (int32_t i = 0; i < t->packer.part_count; i++) {
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
+        sbp_executor_set_scalar(t->executor, "part.last", i + 1 == t->packer.part_count);
         SBP_TRY(run_part(t, diag, data, &t->packer.parts[i], entry));
     }
     return SBP_OK;

@@ -1,0 +1,249 @@
+/* gradients.c: from the accumulators of a call to updates, and over the wire between. */
+#include <string.h>
+
+#include "passes/entries/builder.h"
+
+/* ---- acts -------------------------------------------------------------------------------------------- */
+
+sbp_act *sbp_entry_act(sbp_entry_builder *e, sbp_act_kind kind, const sbp_operand *operands, int32_t count) {
+    sbp_act act = {.kind = kind, .function = -1, .param = -1, .operand_count = count};
+    act.operands = SBP_NEW_ARRAY(e->p->arena, sbp_operand, count + 1);
+    if (count > 0)
+        memcpy(act.operands, operands, (size_t)count * sizeof *operands);
+    SBP_PUSH(e->p->arena, e->list->acts, e->list->act_count, e->list->act_capacity, act);
+    return &e->list->acts[e->list->act_count - 1];
+}
+
+static void fill(sbp_entry_builder *e, int32_t item) {
+    sbp_entry_act(e, SBP_ACT_FILL, (sbp_operand[]){sbp_entry_stored(sbp_entry_whole(item), SBP_WRITE)}, 1);
+}
+
+static bool is_last_part(const sbp_entry_builder *e, sbp_item_part what) {
+    const sbp_resident *item = &e->r->items[what.item];
+    return what.part < 0 || what.part + 1 == e->r->layouts[e->r->pools[item->pool].layout].count;
+}
+
+/* The norms of gradients whose class is updated on the host are taken there, also of small ones: they stand
+ * beside each other. */
+static void sum_squares(sbp_entry_builder *e, int32_t param, sbp_item_part gradient) {
+    sbp_operand operands[] = {sbp_entry_stored(e->norms, SBP_UPDATE), sbp_entry_stored(gradient, SBP_READ)};
+    sbp_act *act = sbp_entry_act(e, SBP_ACT_SUM_SQUARES, operands, 2);
+    act->param = param;
+    act->on_host = e->p->options.schedule.host_update &&
+                   sbp_entry_home(e, SBP_ITEM_STATE, e->trained[param]) != SBP_DEVICE;
+}
+
+void sbp_entry_finish_norm(sbp_entry_builder *e) {
+    sbp_operand operands[] = {sbp_entry_stored(e->norms, SBP_READ), sbp_entry_stored(e->clip, SBP_WRITE)};
+    sbp_entry_act(e, SBP_ACT_NORM, operands, e->clip.item >= 0 ? 2 : 1);
+}
+
+static void update(sbp_entry_builder *e, int32_t param, sbp_item_part gradient) {
+    const sbp_update *rule = sbp_update_of(e->p, param);
+    sbp_operand operands[SBP_MAX_UPDATE_OPERANDS];
+    for (int32_t i = 0; i < rule->operand_count; i++) {
+        sbp_update_operand_kind kind = rule->operands[i].kind;
+        operands[i] = sbp_entry_stored(kind == SBP_UPDATE_GRAD    ? gradient
+                                       : kind == SBP_UPDATE_CLIP  ? e->clip
+                                       : kind == SBP_UPDATE_PARAM ? e->params[param]
+                                                                  : e->states[param][i],
+                                       rule->operands[i].access);
+    }
+    sbp_act *act = sbp_entry_act(e, SBP_ACT_UPDATE, operands, rule->operand_count);
+    act->param = param;
+    act->on_host = sbp_entry_updates_on_host(e, param);
+}
+
+/* ---- accumulators ------------------------------------------------------------------------------------ */
+
+/* What the accumulator of parameter `i` of a call's segment is called. Those of parameters used once are
+ * shared by all calls of the kind. */
+static const char *accum_name(const sbp_entry_builder *e, int32_t call, int32_t i) {
+    const sbp_module *m = e->p->module;
+    int32_t param = m->calls[call].params[i];
+    if (e->uses[param] > 1)
+        return sbp_arena_printf(e->p->arena, "A:%s", m->params[param].name); /* no function is called so */
+    return sbp_arena_printf(e->p->arena, "A.%s.p%d", m->funcs[m->calls[call].func]->name, i);
+}
+
+static int32_t accum_buffer(sbp_entry_builder *e, int32_t call, int32_t i) {
+    sbp_pipeline *p = e->p;
+    int32_t param = p->module->calls[call].params[i];
+    const sbp_buffer *w = &p->program->buffers[p->lowering->param_buffers[param]];
+    return sbp_lower_buffer(p, accum_name(e, call, i), SBP_ROLE_ACCUM, SBP_DEVICE,
+                            sbp_lower_wide(p->module->params[param].type.dtype), 1, w->rows, w->cols, -1);
+}
+
+/* Those of a layer go to the host's cores in pieces. */
+static bool accumulates_in_bucket(const sbp_entry_builder *e, int32_t call, int32_t param) {
+    return e->step && e->call_of[param] == call &&
+           sbp_entry_joining(e, SBP_ITEM_OTHER, param, SBP_DEVICE) == SBP_JOIN_PIECE;
+}
+
+/* The item of accumulators that were made for another call of the kind, or for this parameter; -1. */
+static int32_t find_accums(const sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count,
+                           bool bucket) {
+    const sbp_invocation *c = &e->p->module->calls[call];
+    int32_t param = e->uses[c->params[members[0]]] > 1 ? c->params[members[0]] : -1;
+    for (int32_t i = 0; i < e->set_count; i++) {
+        const sbp_accums *a = &e->sets[i];
+        if (a->param == param && a->bucket == bucket &&
+            (param >= 0 || (a->func == c->func && a->count == count &&
+                            memcmp(a->members, members, (size_t)count * sizeof *members) == 0)))
+            return a->item;
+    }
+    return -1;
+}
+
+/* Begins the accumulators of parameters `members` of a call's segment: one bucket, or one alone. */
+static void begin_accums(sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count,
+                         bool bucket) {
+    sbp_pipeline *p = e->p;
+    const sbp_invocation *c = &p->module->calls[call];
+    int32_t item = find_accums(e, call, members, count, bucket);
+    if (item < 0) {
+        int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count);
+        for (int32_t k = 0; k < count; k++)
+            buffers[k] = accum_buffer(e, call, members[k]);
+        sbp_dtype dtype = p->program->buffers[buffers[0]].dtype;
+        const char *name = sbp_arena_printf(p->arena, "A.%s", p->module->funcs[c->func]->name);
+        item = bucket ? sbp_bucket_make(p, e->r, name, SBP_ROLE_ACCUM, dtype, buffers, count,
+                                        p->options.schedule.sparing)
+                      : sbp_residency_add(p, e->r, SBP_ITEM_OTHER, buffers[0], dtype, false);
+        sbp_accums a = {.func = c->func, .count = count, .bucket = bucket, .item = item, .param = -1};
+        a.param = e->uses[c->params[members[0]]] > 1 ? c->params[members[0]] : -1;
+        a.members = SBP_NEW_ARRAY(p->arena, int32_t, count);
+        memcpy(a.members, members, (size_t)count * sizeof *members);
+        SBP_PUSH(p->arena, e->sets, e->set_count, e->set_capacity, a);
+    }
+    for (int32_t k = 0; k < count; k++)
+        e->accums[c->params[members[k]]] = (sbp_item_part){item, bucket ? k : -1};
+    fill(e, item);
+}
+
+/* With all of the same call whose gradients go to the host, as many as one bucket has; each where the first
+ * with room for it is. */
+static void begin_accum_buckets(sbp_entry_builder *e, int32_t call) {
+    sbp_pipeline *p = e->p;
+    const sbp_invocation *c = &p->module->calls[call];
+    int32_t *members = SBP_NEW_ARRAY(p->arena, int32_t, c->param_count);
+    bool *taken = SBP_NEW_ARRAY(p->arena, bool, c->param_count), sparing = p->options.schedule.sparing;
+    for (int32_t count = 1; count > 0;) {
+        int64_t elems = 0;
+        count = 0;
+        for (int32_t i = 0; i < c->param_count; i++) {
+            const sbp_param *source = &p->module->params[c->params[i]];
+            sbp_dtype wide = sbp_lower_wide(source->type.dtype);
+            int64_t part = sbp_round_up(sbp_type_row_elems(&source->type), SBP_BUCKET_ALIGNMENT);
+            bool again = taken[i];
+            for (int32_t j = 0; j < i; j++)
+                again |= c->params[j] == c->params[i];
+            if (again || !accumulates_in_bucket(e, call, c->params[i]) ||
+                (count > 0 &&
+                 elems + part > sbp_bucket_most(p, wide, wide, sparing ? e->largest : SBP_BUCKET_MOST)))
+                continue;
+            members[count++] = i;
+            elems += part;
+            taken[i] = true;
+        }
+        if (count > 0)
+            begin_accums(e, call, members, count, sparing || count > 1);
+    }
+}
+
+/* The accumulator of parameter `i` of the call's segment. */
+sbp_item_part sbp_entry_accum(sbp_entry_builder *e, int32_t call, int32_t i) {
+    int32_t param = e->p->module->calls[call].params[i];
+    if (sbp_entry_accumulates_in_place(e, &e->p->module->params[param]))
+        return e->grads[param];
+    if (e->accums[param].item < 0 && accumulates_in_bucket(e, call, param))
+        begin_accum_buckets(e, call);
+    if (e->accums[param].item < 0)
+        begin_accums(e, call, &i, 1, false);
+    return e->accums[param];
+}
+
+static void flush(sbp_entry_builder *e, int32_t param) {
+    sbp_operand operands[] = {sbp_entry_stored(e->grads[param], SBP_UPDATE),
+                              sbp_entry_stored(e->accums[param], SBP_READ)};
+    sbp_entry_act(e, SBP_ACT_FLUSH, operands, 2);
+}
+
+/* After a backward call: gradients that are complete leave their accumulators. */
+/* With the gradients of the other ranks, where that is so: all of a bucket at once, after the last
+ * micro-batch of a step. */
+static void reduce(sbp_entry_builder *e, int32_t param) {
+    int32_t item = e->grads[param].item;
+    if (e->ranks == 1 || item < 0 || --e->open[item] > 0)
+        return;
+    sbp_act *act = sbp_entry_act(e, SBP_ACT_COLLECTIVE,
+                                 (sbp_operand[]){sbp_entry_stored(sbp_entry_whole(item), SBP_UPDATE)}, 1);
+    act->collective = SBP_ALL_REDUCE;
+    act->when = "part.last";
+}
+
+void sbp_entry_flush_call(sbp_entry_builder *e, int32_t call) {
+    sbp_pipeline *p = e->p;
+    const sbp_invocation *c = &p->module->calls[call];
+    for (int32_t i = 0; i < c->param_count; i++) {
+        int32_t param = c->params[i];
+        if (!p->module->params[param].trainable || e->uses[param] <= 0)
+            continue;
+        bool again = false; /* the same parameter twice in one call counts once */
+        for (int32_t j = 0; j < i; j++)
+            again |= c->params[j] == param;
+        if (again || --e->uses[param] > 0)
+            continue;
+        if (e->step) {
+            sum_squares(e, param, e->accums[param]);
+            update(e, param, e->accums[param]);
+        } else if (!sbp_entry_accumulates_in_place(e, &p->module->params[param])) {
+            flush(e, param);
+        }
+        e->accums[param].item = -1;
+        reduce(e, param);
+    }
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------- */
+
+void sbp_entry_begin_gradients(sbp_entry_builder *e) {
+    const sbp_module *m = e->p->module;
+    for (int32_t i = 0; i < m->param_count; i++) {
+        e->accums[i].item = -1;
+        e->uses[i] = 0;
+        for (int32_t c = 0; c < m->call_count; c++) {
+            bool used = false;
+            for (int32_t j = 0; j < m->calls[c].param_count; j++)
+                used |= m->calls[c].params[j] == i;
+            e->uses[i] += used && sbp_entry_runs(e, c);
+        }
+        if (e->grads[i].item >= 0)
+            e->open[e->grads[i].item] += e->uses[i] > 0;
+    }
+}
+
+/* The norm over all gradients and its clipping factor, then the optimizer's rule for each parameter;
+ * gradients are cleared. Where gradients stay, each of the three goes over all parameters: its commands are
+ * independent. Where they come and go, updates begin with what the norm
+ * ends with. */
+void sbp_entry_update_list(sbp_entry_builder *e) {
+    const sbp_module *m = e->p->module;
+    bool away = sbp_entry_home(e, SBP_ITEM_GRAD, 0) != SBP_DEVICE;
+    sbp_entry_begin_list(e, "update");
+    for (int pass = 0; pass < (away ? 2 : 3); pass++) {
+        for (int32_t n = 0; n < m->param_count; n++) {
+            int32_t i = away && pass == 0 ? m->param_count - 1 - n : n;
+            if (!m->params[i].trainable)
+                continue;
+            if (pass == 0)
+                sum_squares(e, i, e->grads[i]);
+            if (pass == 1)
+                update(e, i, e->grads[i]);
+            if (pass == (away ? 1 : 2) && is_last_part(e, e->grads[i]))
+                fill(e, e->grads[i].item);
+        }
+        if (pass == 0)
+            sbp_entry_finish_norm(e);
+    }
+}
