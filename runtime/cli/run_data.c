@@ -423,13 +423,14 @@ static sbp_status check_steps(sbp_run *run) {
     sbp_packer packer;
     sbp_status status = SBP_OK;
     sbp_packer_init(&packer, run->plan->program->t_max, run->plan->program);
+    packer.most_parts = run->info.most_parts;
     SBP_TRY(sbp_run_shared(run, &packer.counted));
     for (int64_t step = 0; step < run->total_steps && status == SBP_OK; step++) {
         int64_t count;
         const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
         status = sbp_packer_pack(&packer, run->diag, run->data, rows, count);
         if (status == SBP_OK)
-            status = sbp_packer_check(&packer, run->diag, run->info.most_parts);
+            status = sbp_packer_check(&packer, run->diag);
     }
     sbp_packer_close(&packer);
     sbp_sampler_seek(&run->sampler, 0, 0);

@@ -322,7 +322,7 @@ static sbp_status prepare_trainer(sbp_run *run) {
     t->momentum = sbp_options_double(run->options, "momentum");
     t->weight_decay = sbp_options_double(run->options, "weight-decay");
     t->max_grad_norm = run->info.max_grad_norm;
-    t->most_parts = run->info.most_parts;
+    t->packer.most_parts = run->info.most_parts;
     t->seed = (uint64_t)sbp_options_int(run->options, "seed");
     t->interrupted = sbp_interrupted;
     return sbp_trainer_reset(t, run->diag);

@@ -2,15 +2,9 @@
 #include "runtime/data/pack.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What is packed whole: a document, or those of a row, or some that share a prompt; and where it went. */
-typedef struct sbp_pack_item {
-    int64_t doc, docs, length;
-    int64_t bin;
-    int64_t place; /* of its first document in the order of rows */
-} sbp_pack_item;
 
 /* An open micro-batch; the list of them is kept sorted by (space, number). */
 typedef struct sbp_pack_bin {
@@ -18,7 +12,7 @@ typedef struct sbp_pack_bin {
 } sbp_pack_bin;
 
 void sbp_packer_init(sbp_packer *p, int64_t most_rows, const sbp_program *program) {
-    *p = (sbp_packer){.most_rows = most_rows};
+    *p = (sbp_packer){.most_rows = most_rows, .ranks = 1, .work = sbp_pack_work_of(program)};
     sbp_packer_want(p, program);
 }
 
@@ -29,6 +23,7 @@ void sbp_packer_close(sbp_packer *p) {
     free(p->bins);
     free(p->shared);
     free(p->numbers);
+    free(p->loads);
     for (int32_t i = 0; i < p->column_count; i++)
         free(p->memory[i]);
     *p = (sbp_packer){0};
@@ -36,8 +31,11 @@ void sbp_packer_close(sbp_packer *p) {
 
 /* ---- packing ---------------------------------------------------------------------------------------- */
 
+/* Of each rank. */
 static int longest_first(const void *a, const void *b) {
     const sbp_pack_item *x = a, *y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
     if (x->length != y->length)
         return x->length > y->length ? -1 : 1;
     return x->doc < y->doc ? -1 : x->doc > y->doc;
@@ -45,6 +43,8 @@ static int longest_first(const void *a, const void *b) {
 
 static int by_bin(const void *a, const void *b) {
     const sbp_pack_item *x = a, *y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
     if (x->bin != y->bin)
         return x->bin < y->bin ? -1 : 1;
     return x->doc < y->doc ? -1 : x->doc > y->doc;
@@ -63,11 +63,13 @@ static int64_t lower_bound(const sbp_pack_bin *bins, int64_t count, int64_t spac
     return low;
 }
 
-/* Numbers the items' bins; returns how many there are. */
-static int64_t fill_bins(sbp_packer *p, int64_t items) {
+/* Numbers the items' bins, anew for each rank. */
+static void fill_bins(sbp_packer *p, int64_t items) {
     int64_t open = 0, numbers = 0;
     for (int64_t i = 0; i < items; i++) {
         sbp_pack_item *item = &p->items[i];
+        if (i > 0 && item->rank != p->items[i - 1].rank)
+            open = numbers = 0;
         int64_t at = lower_bound(p->bins, open, item->length, 0);
         sbp_pack_bin bin = {p->most_rows, numbers};
         if (at < open) {
@@ -84,7 +86,56 @@ static int64_t fill_bins(sbp_packer *p, int64_t items) {
         p->bins[at] = bin;
         open++;
     }
-    return numbers;
+}
+
+/* Numbers bins from 0 through all ranks, of items in their order; returns how many there are. */
+static int64_t count_bins(sbp_packer *p, int64_t items) {
+    int64_t count = 0, of_rank = 0, before = -1;
+    p->own = p->own_count = p->most_own = 0;
+    for (int64_t i = 0; i < items; i++) {
+        sbp_pack_item *item = &p->items[i];
+        bool begins_rank = i == 0 || item->rank != p->items[i - 1].rank;
+        if (begins_rank)
+            of_rank = 0;
+        if (begins_rank || item->bin != before) {
+            count++;
+            of_rank++;
+        }
+        before = item->bin;
+        item->bin = count - 1;
+        if (of_rank > p->most_own)
+            p->most_own = (int32_t)(of_rank < INT32_MAX ? of_rank : INT32_MAX);
+        if (item->rank == p->rank) {
+            p->own = (int32_t)(count - of_rank);
+            p->own_count = (int32_t)of_rank;
+        }
+    }
+    return count;
+}
+
+/* Items to ranks and bins, in their order; *bins: how many. False: out of memory. */
+static bool place_items(sbp_packer *p, int64_t items, int64_t *bins) {
+    if (p->ranks > 1 && !sbp_pack_share_items(p, items))
+        return false;
+    qsort(p->items, (size_t)items, sizeof *p->items, longest_first);
+    fill_bins(p, items);
+    qsort(p->items, (size_t)items, sizeof *p->items, by_bin);
+    *bins = count_bins(p, items);
+    if (p->ranks == 1 || p->most_parts == 0 || p->most_own <= p->most_parts)
+        return true;
+    for (int64_t i = 0; i < items; i++)
+        p->items[i].rank = 0;
+    qsort(p->items, (size_t)items, sizeof *p->items, longest_first);
+    fill_bins(p, items);
+    qsort(p->items, (size_t)items, sizeof *p->items, by_bin);
+    *bins = count_bins(p, items);
+    if (sbp_ceil_div(*bins, p->ranks) > p->most_parts) /* no way: sbp_packer_check says so */
+        return true;
+    if (!sbp_pack_share_bins(p, items, *bins))
+        return false;
+    qsort(p->items, (size_t)items, sizeof *p->items, by_bin);
+    *bins = count_bins(p, items);
+    return true;
 }
 
 bool sbp_pack_grow(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes) {
@@ -142,6 +193,7 @@ static sbp_status list_document(listing *l, int64_t d, bool begins, bool related
     l->place++;
     item->docs++;
     item->length += count - shared;
+    item->work += sbp_pack_rows_work(&p->work, shared, count - shared);
     p->longest = count > p->longest ? count : p->longest;
     return SBP_OK;
 }
@@ -201,10 +253,9 @@ sbp_status sbp_packer_pack(sbp_packer *p, sbp_diag *diag, const sbp_dataset *dat
                         (long long)p->doc_count);
     listing l = {.p = p, .diag = diag, .data = data, .shared = p->counted ? p->shared + p->doc_count : NULL};
     SBP_TRY(make_items(&l, rows, row_count));
-    int64_t items = l.items;
-    qsort(p->items, (size_t)items, sizeof *p->items, longest_first);
-    int64_t bins = fill_bins(p, items), capacity = p->part_capacity;
-    qsort(p->items, (size_t)items, sizeof *p->items, by_bin);
+    int64_t items = l.items, bins, capacity = p->part_capacity;
+    if (!place_items(p, items, &bins))
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for packing for %d ranks", p->ranks);
     if (bins > INT32_MAX || !sbp_pack_grow(&p->parts, &capacity, bins, sizeof *p->parts))
         return sbp_fail(diag, SBP_MACHINE, "out of memory for %lld micro-batches", (long long)bins);
     p->part_capacity = (int32_t)capacity;
@@ -215,14 +266,18 @@ sbp_status sbp_packer_pack(sbp_packer *p, sbp_diag *diag, const sbp_dataset *dat
     return SBP_OK;
 }
 
-sbp_status sbp_packer_check(const sbp_packer *p, sbp_diag *diag, int64_t most) {
-    if (most == 0 || p->part_count <= most)
+sbp_status sbp_packer_check(const sbp_packer *p, sbp_diag *diag) {
+    long long most = p->most_parts;
+    char ranks[40] = "";
+    if (most == 0 || p->most_own <= most)
         return SBP_OK;
+    if (p->ranks > 1)
+        snprintf(ranks, sizeof ranks, " on each of %d ranks", p->ranks);
     return sbp_fail(
         diag, SBP_INPUT,
         "a step of %lld documents with %lld tokens needs %d micro-batches of at most %lld tokens, the "
-        "plan accumulates %lld: give a smaller --batch-size or --batch-tokens %lld, or compile with "
+        "plan accumulates %lld%s: give a smaller --batch-size or --batch-tokens %lld, or compile with "
         "--accumulate any or a larger --seq-len",
-        (long long)p->doc_count, (long long)p->rows, p->part_count, (long long)p->most_rows, (long long)most,
-        (long long)(most * p->most_rows));
+        (long long)p->doc_count, (long long)p->rows, p->part_count, (long long)p->most_rows, most, ranks,
+        most * p->most_rows * p->ranks);
 }

@@ -10,6 +10,11 @@
  * does, and of which the program reads nothing, are those of the other, and stand there once. Such documents
  * are a unit, as many of a group as fit.
  *
+ * Of several ranks each packs what is its own, and every one of them knows what all have: units by descending
+ * work (pack_ranks.c; equal ones in order), each to the rank with the least so far (of equal ones the first).
+ * Where some rank then needs more micro-batches than the plan has, units are packed first, and whole
+ * micro-batches go to ranks.
+ *
  * The program declares what it wants by the names of its row inputs and scalars; nothing else is known here
  * of objectives.
  *   per row    tok; pos, counted from 0 in every document; first, the row where the document begins, own,
@@ -30,7 +35,8 @@
  * doc, else 0 scalars    of the whole step, at least 1: labels, those that count; predicted, all rows of
  * documents but the last; labels.PART, predicted.PART, those of documents of that part; docs; units, rows of
  *              data; groups; longest, tokens of the longest document; of the micro-batches (trainer.c):
- *              part.labels, labels that count in the one at hand; parts, how many there are
+ *              part.labels, labels that count in the one at hand; part.last, 1 in the last of this
+ *              rank; parts, how many all ranks have
  *
  * What the program's @prepare (ir/prepare.h) makes of the step (prepared.h) stands before data of the same
  * name.
@@ -44,6 +50,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/run/executor.h"
 
+/* Of no document (count 0): a row in which nothing counts, for a rank that has none. */
 typedef struct sbp_micro_batch {
     const int64_t *docs; /* of the dataset, ascending */
     int64_t count;
@@ -56,16 +63,31 @@ typedef struct sbp_micro_batch {
     const int32_t *shared;
 } sbp_micro_batch;
 
+/* Operations of a program on a document, as far as products and attention go. */
+typedef struct sbp_pack_work {
+    double per_row;
+    struct {
+        int64_t window; /* 0: none */
+        double per_pair;
+    } attention[SBP_MAX_WINDOWS];
+    int32_t attention_count;
+} sbp_pack_work;
+
 enum { SBP_PACK_COLUMNS = 32 };
 
 typedef struct sbp_packer {
     int64_t most_rows;
+    int64_t most_parts;                  /* of a rank; 0: any */
+    int32_t rank, ranks;                 /* 0 of 1 at first */
     const struct sbp_prepared *prepared; /* columns of the step; NULL: none */
     const char *counted; /* the column that is 0 in rows of which nothing is read: prompts are shared; NULL:
                             they are not */
+    sbp_pack_work work;
     /* of the latest step */
-    sbp_micro_batch *parts;
+    sbp_micro_batch *parts; /* of all ranks, in turn */
     int32_t part_count, part_capacity;
+    int32_t own, own_count;          /* those of this rank: the first, and how many */
+    int32_t most_own;                /* that a rank has */
     int64_t rows, labels, doc_count; /* rows: tokens */
     int64_t run_rows;                /* of all micro-batches: less where prompts are shared */
     int64_t longest;                 /* tokens of the longest document */
@@ -83,6 +105,8 @@ typedef struct sbp_packer {
     int64_t item_capacity;
     struct sbp_pack_bin *bins;
     int64_t bin_capacity;
+    struct sbp_pack_load *loads; /* of ranks, and of micro-batches that go to them */
+    int64_t load_capacity;
     sbp_column columns[SBP_PACK_COLUMNS];
     bool by_group[SBP_PACK_COLUMNS]; /* a number per group, not per row */
     int32_t column_count;
@@ -97,8 +121,8 @@ void sbp_packer_close(sbp_packer *packer);
  * shared, @prepare has run for the step, if it makes `counted`. */
 sbp_status sbp_packer_pack(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                            int64_t row_count) SBP_CHECKED;
-/* SBP_INPUT, with the remedies, when the packed step has more micro-batches than `most` (0: any). */
-sbp_status sbp_packer_check(const sbp_packer *packer, sbp_diag *diag, int64_t most) SBP_CHECKED;
+/* SBP_INPUT, with the remedies, when a rank of the packed step has more micro-batches than most_parts. */
+sbp_status sbp_packer_check(const sbp_packer *packer, sbp_diag *diag) SBP_CHECKED;
 /* Fills packer->columns for one micro-batch, for sbp_executor_bind. */
 sbp_status sbp_packer_columns(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data,
                               const sbp_micro_batch *part) SBP_CHECKED;
@@ -129,7 +153,19 @@ bool sbp_pack_reads(const sbp_program *program, const char *name, bool *optional
 sbp_status sbp_pack_check_data(const sbp_program *program, sbp_diag *diag,
                                const sbp_dataset *data) SBP_CHECKED;
 
-/* ---- between pack.c and pack_columns.c -------------------------------------------------------------- */
+/* Of the entry that takes micro-batches; NULL: all rows are alike. */
+sbp_pack_work sbp_pack_work_of(const sbp_program *program);
+
+/* ---- between the parts of the packer --------------------------------------------------------- */
+
+/* What is packed whole: a document, or those of a row, or some that share a prompt; and where it went. */
+typedef struct sbp_pack_item {
+    int64_t doc, docs, length;
+    double work;
+    int32_t rank;
+    int64_t bin;
+    int64_t place; /* of its first document in the order of rows */
+} sbp_pack_item;
 
 void sbp_packer_want(sbp_packer *packer, const sbp_program *program);
 /* A column of one document, with what @prepare made of the step. */
@@ -139,5 +175,12 @@ sbp_status sbp_pack_document(const sbp_packer *packer, sbp_diag *diag, const sbp
 sbp_status sbp_pack_shared(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data, int64_t leader,
                            int64_t doc, int32_t *out) SBP_CHECKED;
 bool sbp_pack_grow(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes);
+/* Of a document's rows from `first` on. */
+double sbp_pack_rows_work(const sbp_pack_work *work, int64_t first, int64_t rows);
+/* Sets the rank of each item; their order changes. False: out of memory. */
+bool sbp_pack_share_items(sbp_packer *packer, int64_t items) SBP_CHECKED;
+/* The same of items with a bin, below `bins`: those of a bin stay together, and a rank has at most most_parts
+ * bins, of which there are enough. */
+bool sbp_pack_share_bins(sbp_packer *packer, int64_t items, int64_t bins) SBP_CHECKED;
 
 #endif

@@ -391,6 +391,11 @@ sbp_status sbp_packer_columns(sbp_packer *p, sbp_diag *diag, const sbp_dataset *
                            (size_t)sbp_dtype_bytes(column->dtype)))
             return sbp_fail(diag, SBP_MACHINE, "out of memory for the columns of %lld rows",
                             (long long)part->rows);
+        if (part->count == 0) {
+            memset(p->memory[c], 0, (size_t)(column->count * sbp_dtype_bytes(column->dtype)));
+            column->data = p->memory[c];
+            continue;
+        }
         int32_t place = p->prepared ? prepared_place(p->prepared->prepare, column->name) : -1;
         if (place >= 0)
             fill_prepared(&f, p->prepared, place, p->memory[c]);

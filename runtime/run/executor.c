@@ -339,6 +339,22 @@ static sbp_status call_hook(sbp_executor *x, const sbp_command *command, const s
     return x->hook(x->hook_user, &gradient, skip, x->diag);
 }
 
+/* Of a micro-batch without groups: nothing is added to them, and what rows take of them is 0. */
+static sbp_status run_without_groups(sbp_executor *x, const sbp_command *command, const sbp_span *spans) {
+    const sbp_span *to = &spans[0];
+    int64_t bytes = sbp_dtype_bytes(to->dtype);
+    if (command->kind != SBP_CMD_GATHER)
+        return SBP_OK;
+    memset(x->staging, 0, SBP_STAGING_BYTES);
+    for (int64_t r = 0; r < to->rows; r++)
+        for (int64_t at = 0, all = to->cols * bytes, some; at < all; at += some) {
+            some = all - at < SBP_STAGING_BYTES ? all - at : SBP_STAGING_BYTES;
+            SBP_TRY(sbp_executor_put(x, to->space, to->offset + r * to->stride * bytes + at, x->staging, some,
+                                     x->diag));
+        }
+    return SBP_OK;
+}
+
 static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
     const sbp_command *command = c->command;
     sbp_span spans[SBP_MAX_COMMAND_OPERANDS];
@@ -350,6 +366,8 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
     for (int32_t k = 0; k < c->rule_count; k++)
         if (!sbp_row_rule_holds(x->program, &c->rules[k], ranges, &x->position))
             return fail_command(x, command, c->rules[k].operand, "has the wrong rows");
+    if (c->index >= 0 && ranges[c->indexed].rows == 0 && x->position.sizes.v[SBP_S] == 0)
+        return run_without_groups(x, command, spans);
     if (c->index >= 0)
         SBP_TRY(check_index(x, c, ranges));
     if (command->flushes >= 0 && x->hook && !x->tuning) {

@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/ranks/ranks.h"
 #include "runtime/run/weights.h"
 
-/* Documents are scored this many rows of data at a time, so that lines can come in file order. */
+/* Documents are scored this many rows of data, for each rank, at a time, so that lines can come in file
+ * order. */
 enum { SCORE_ROWS = 256 };
 
 static int32_t find_output(const sbp_program *program, const char *name) {
@@ -60,16 +62,61 @@ sbp_status sbp_trainer_reset(sbp_trainer *t, sbp_diag *diag) {
     return sbp_executor_fill_role(t->executor, SBP_ROLE_STATE, 0, diag);
 }
 
+/* ---- ranks ------------------------------------------------------------------------------------------ */
+
+/* For the packer, before it packs. */
+static void know_ranks(sbp_trainer *t) {
+    sbp_ranks_info info = {.count = 1};
+    if (t->ranks)
+        sbp_ranks_info_of(t->ranks, &info);
+    t->packer.rank = info.rank;
+    t->packer.ranks = info.count;
+}
+
+static bool is_alone(const sbp_trainer *t) {
+    return t->packer.ranks == 1;
+}
+
+/* Sums over all ranks. */
+static sbp_status add_up(const sbp_trainer *t, double *numbers, int64_t count, sbp_diag *diag) {
+    return is_alone(t) || count == 0 ? SBP_OK : sbp_ranks_all_reduce(t->ranks, numbers, count, SBP_F64, diag);
+}
+
+/* Gradients are brought together by the program, and only among as many ranks as it is for. */
+static sbp_status check_ranks(const sbp_trainer *t, sbp_diag *diag) {
+    long long planned = t->program->ranks > 1 ? t->program->ranks : 1;
+    if (t->packer.ranks == planned)
+        return SBP_OK;
+    return sbp_fail(diag, SBP_INPUT, "the plan trains on %lld rank%s, here %s %d: compile with --ranks %d",
+                    planned, planned == 1 ? "" : "s", is_alone(t) ? "is" : "are", t->packer.ranks,
+                    t->packer.ranks);
+}
+
 /* ---- results ---------------------------------------------------------------------------------------- */
 
 static sbp_status clear_results(sbp_trainer *t, sbp_diag *diag) {
     return sbp_executor_fill_role(t->executor, SBP_ROLE_RESULT, 0, diag);
 }
 
+/* Of micro-batches, on all ranks. The norm of the gradients, which are brought together before, is that of
+ * all on each. */
 static sbp_status read_results(sbp_trainer *t, sbp_diag *diag) {
-    for (int32_t i = 0; i < t->program->output_count; i++)
+    int32_t count = t->program->output_count;
+    for (int32_t i = 0; i < count; i++)
         SBP_TRY(sbp_executor_output(t->executor, t->program->outputs[i].name, &t->results[i], diag));
+    double norm = t->grad_norm >= 0 ? t->results[t->grad_norm] : 0;
+    SBP_TRY(add_up(t, t->results, count, diag));
+    if (t->grad_norm >= 0)
+        t->results[t->grad_norm] = norm;
     return SBP_OK;
+}
+
+/* What an update adds to them. */
+static sbp_status read_norm(sbp_trainer *t, sbp_diag *diag) {
+    if (t->grad_norm < 0)
+        return SBP_OK;
+    return sbp_executor_output(t->executor, t->program->outputs[t->grad_norm].name, &t->results[t->grad_norm],
+                               diag);
 }
 
 static sbp_status check_finite(const sbp_trainer *t, sbp_diag *diag, int32_t output, const char *what) {
@@ -81,7 +128,15 @@ static sbp_status check_finite(const sbp_trainer *t, sbp_diag *diag, int32_t out
 /* ---- micro-batches ---------------------------------------------------------------------------------- */
 
 static bool stop_asked(const sbp_trainer *t) {
-    return t->interrupted && t->interrupted();
+    return is_alone(t) && t->interrupted && t->interrupted();
+}
+
+/* The same of all ranks, where all come by. */
+static sbp_status agree_to_stop(const sbp_trainer *t, sbp_diag *diag, bool *out) {
+    double asked = t->interrupted && t->interrupted();
+    SBP_TRY(add_up(t, &asked, 1, diag));
+    *out = asked > 0;
+    return SBP_OK;
 }
 
 /* Numbers of the whole step, of which no micro-batch knows. */
@@ -121,24 +176,40 @@ static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *da
     return sbp_executor_run(t->executor, entry, diag);
 }
 
+/* How many micro-batches of the packed step run here. */
+static int32_t count_runs(const sbp_trainer *t, bool trains) {
+    const sbp_packer *p = &t->packer;
+    int32_t least = t->same_parts ? p->most_own : trains && !is_alone(t);
+    return p->own_count > least ? p->own_count : least;
+}
+
+/* Number i of them. */
+static const sbp_micro_batch *part_at(const sbp_trainer *t, int32_t i) {
+    static const sbp_micro_batch nothing = {.rows = 1};
+    return i < t->packer.own_count ? &t->packer.parts[t->packer.own + i] : &nothing;
+}
+
 /* All micro-batches of the packed step. */
-static sbp_status run_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const char *entry) {
-    for (int32_t i = 0; i < t->packer.part_count; i++) {
+static sbp_status accumulate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data) {
+    int32_t count = count_runs(t, true);
+    const char *entry = has_entry(t->program, "step") ? "step" : "accumulate";
+    for (int32_t i = 0; i < count; i++) {
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
-        sbp_executor_set_scalar(t->executor, "part.last", i + 1 == t->packer.part_count);
-        SBP_TRY(run_part(t, diag, data, &t->packer.parts[i], entry));
+        sbp_executor_set_scalar(t->executor, "part.last", i + 1 == count);
+        SBP_TRY(run_part(t, diag, data, part_at(t, i), entry));
     }
     return SBP_OK;
 }
 
 sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                             int64_t row_count) {
+    know_ranks(t);
     set_totals(t, data, rows, row_count);
     SBP_TRY(prepare_data(t, diag, data, rows, row_count));
     SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
     sbp_executor_set_scalar(t->executor, "parts", t->packer.part_count);
-    return sbp_packer_check(&t->packer, diag, t->most_parts);
+    return sbp_packer_check(&t->packer, diag);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
@@ -185,23 +256,26 @@ sbp_status sbp_trainer_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
                             int64_t row_count, int64_t number, double lr) {
     bool at_once = has_entry(t->program, "step");
     SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
+    SBP_TRY(check_ranks(t, diag));
     set_step_scalars(t, number, lr);
     SBP_TRY(clear_results(t, diag));
-    SBP_TRY(run_parts(t, diag, data, at_once ? "step" : "accumulate"));
+    SBP_TRY(accumulate(t, diag, data));
     SBP_TRY(read_results(t, diag));
     SBP_TRY(check_finite(t, diag, t->loss, "the loss"));
     if (!at_once) {
         SBP_TRY(sbp_executor_run(t->executor, "update", diag));
-        SBP_TRY(read_results(t, diag));
+        SBP_TRY(read_norm(t, diag));
     }
     return check_finite(t, diag, t->grad_norm, "the norm of the gradients");
 }
 
-/* Programs without an optimizer keep gradients in the buffers "<parameter>.grad". */
+/* Programs without an optimizer keep gradients in the buffers "<parameter>.grad". dump NULL: nothing is
+ * taken.
+ */
 static sbp_status take_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
                                  sbp_gradient_dump *dump) {
     static const char suffix[] = ".grad";
-    for (int32_t b = 0; b < t->program->buffer_count; b++) {
+    for (int32_t b = 0; dump && b < t->program->buffer_count; b++) {
         const sbp_buffer *grad = &t->program->buffers[b];
         size_t length = strlen(grad->name), end = sizeof suffix - 1;
         if (grad->role != SBP_ROLE_GRAD || length <= end || strcmp(grad->name + length - end, suffix) != 0)
@@ -220,7 +294,7 @@ static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_pl
     bool at_once = has_entry(t->program, "step");
     set_step_scalars(t, 1, 0);
     SBP_TRY(clear_results(t, diag));
-    SBP_TRY(run_parts(t, diag, data, at_once ? "step" : "accumulate"));
+    SBP_TRY(accumulate(t, diag, data));
     SBP_TRY(read_results(t, diag));
     SBP_TRY(check_finite(t, diag, t->loss, "the loss"));
     if (at_once)
@@ -228,7 +302,24 @@ static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_pl
     if (!has_entry(t->program, "update"))
         return take_gradients(t, diag, plan, dump);
     SBP_TRY(sbp_executor_run(t->executor, "update", diag));
-    return read_results(t, diag);
+    return read_norm(t, diag);
+}
+
+static sbp_status skip_gradient(void *user, const sbp_gradient *gradient, bool *skip, sbp_diag *diag) {
+    (void)user;
+    (void)gradient;
+    (void)diag;
+    *skip = true;
+    return SBP_OK;
+}
+
+/* On a rank that does not write. */
+static sbp_status take_part_in_dump(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
+                                    const sbp_dataset *data) {
+    sbp_executor_set_flush_hook(t->executor, skip_gradient, NULL);
+    sbp_status status = collect_gradients(t, diag, plan, data, NULL);
+    sbp_executor_set_flush_hook(t->executor, NULL, NULL);
+    return status;
 }
 
 sbp_status sbp_trainer_dump_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
@@ -236,6 +327,9 @@ sbp_status sbp_trainer_dump_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_
                                       const char *path, sbp_dtype dtype) {
     sbp_gradient_dump *dump;
     SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
+    SBP_TRY(check_ranks(t, diag));
+    if (t->packer.rank > 0)
+        return take_part_in_dump(t, diag, plan, data);
     SBP_TRY(sbp_gradient_dump_begin(t->executor, plan, path, dtype, diag, &dump));
     sbp_status status = collect_gradients(t, diag, plan, data, dump);
     if (status == SBP_OK)
@@ -303,26 +397,36 @@ static sbp_status visit_scores(const scoring *s, int64_t end) {
 static sbp_status score_window(scoring *s, int64_t first, int64_t end, int64_t last) {
     sbp_trainer *t = s->t;
     int64_t labels = 0;
+    bool stop;
     for (int64_t r = first; r < end; r++)
         s->rows[r - first] = r;
+    SBP_TRY(agree_to_stop(t, s->diag, &stop));
+    if (stop)
+        return SBP_INTERRUPTED;
     SBP_TRY(sbp_packer_pack(&t->packer, s->diag, s->data, s->rows, end - first));
     for (int64_t d = s->first_doc; s->visit && d < last; d++) {
         s->logps_at[d - s->first_doc] = labels;
         labels += s->data->docs[d].labels;
     }
-    for (int32_t i = 0; i < t->packer.part_count; i++) {
+    for (int64_t i = 0; s->visit && i < labels; i++)
+        s->logps[i] = 0;
+    for (int32_t i = 0; i < count_runs(t, false); i++) {
         if (stop_asked(t))
             return SBP_INTERRUPTED;
-        SBP_TRY(run_part(t, s->diag, s->data, &t->packer.parts[i], "score"));
+        SBP_TRY(run_part(t, s->diag, s->data, part_at(t, i), "score"));
         if (s->visit)
-            SBP_TRY(take_scores(s, &t->packer.parts[i]));
+            SBP_TRY(take_scores(s, part_at(t, i)));
     }
-    return s->visit ? visit_scores(s, last) : SBP_OK;
+    if (!s->visit)
+        return SBP_OK;
+    SBP_TRY(add_up(t, s->logps, labels, s->diag));
+    return visit_scores(s, last);
 }
 
 /* Where a window ends that begins with row `first`: no group of rows is parted. */
-static int64_t window_end(const sbp_dataset *data, int64_t first) {
-    int64_t end = first + SCORE_ROWS < data->row_count ? first + SCORE_ROWS : data->row_count;
+static int64_t window_end(const sbp_trainer *t, const sbp_dataset *data, int64_t first) {
+    int64_t rows = (int64_t)SCORE_ROWS * t->packer.ranks;
+    int64_t end = rows < data->row_count - first ? first + rows : data->row_count;
     while (end < data->row_count && !sbp_dataset_begins_group(data, end))
         end++;
     return end;
@@ -331,7 +435,7 @@ static int64_t window_end(const sbp_dataset *data, int64_t first) {
 static sbp_status score_rows(scoring *s) {
     const sbp_dataset *data = s->data;
     for (int64_t first = 0, end; first < data->row_count; first = end) {
-        end = window_end(data, first);
+        end = window_end(s->t, data, first);
         int64_t last = data->rows[end], labels = 1;
         s->first_doc = data->rows[first];
         for (int64_t d = s->first_doc; d < last; d++)
@@ -369,9 +473,8 @@ static sbp_status find_vector(const sbp_trainer *t, sbp_diag *diag, const char *
 }
 
 /* What a micro-batch says of labels, to the tokens that they are. */
-static void put_step(const sbp_trainer *t, const sbp_dataset *data, const sbp_micro_batch *part,
+static void put_step(const sbp_dataset *data, const sbp_micro_batch *part, const double *row,
                      double *values) {
-    const double *row = t->row;
     for (int64_t k = 0; k < part->count; k++) {
         const sbp_doc *doc = &data->docs[part->docs[k]];
         int64_t shared = part->shared ? part->shared[k] : 0; /* none of these counts */
@@ -383,6 +486,28 @@ static void put_step(const sbp_trainer *t, const sbp_dataset *data, const sbp_mi
     }
 }
 
+/* Rows of all micro-batches of the packed step, one after the other, for each column. */
+static sbp_status score_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
+                              const sbp_score_column *columns, int32_t column_count, double *all) {
+    int32_t vector;
+    int64_t at = 0;
+    for (int32_t i = 0; i < t->packer.own; i++)
+        at += t->packer.parts[i].rows;
+    for (int32_t i = 0; i < count_runs(t, false); i++) {
+        const sbp_micro_batch *part = part_at(t, i);
+        if (i > 0 && stop_asked(t))
+            return SBP_INTERRUPTED;
+        SBP_TRY(run_part(t, diag, data, part, "score"));
+        for (int32_t k = 0; k < column_count && part->count > 0; k++) {
+            SBP_TRY(find_vector(t, diag, columns[k].vector, &vector));
+            SBP_TRY(read_vector(t, diag, vector, part));
+            memcpy(all + k * t->packer.run_rows + at, t->row, (size_t)part->rows * sizeof *all);
+        }
+        at += part->count > 0 ? part->rows : 0;
+    }
+    return add_up(t, all, column_count * t->packer.run_rows, diag);
+}
+
 sbp_status sbp_trainer_score_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                                   const int64_t *rows, int64_t row_count, const sbp_score_column *columns,
                                   int32_t column_count) {
@@ -391,18 +516,22 @@ sbp_status sbp_trainer_score_step(sbp_trainer *t, sbp_diag *diag, const sbp_data
         SBP_TRY(find_vector(t, diag, columns[k].vector, &vector));
     SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
     SBP_TRY(clear_results(t, diag));
-    for (int32_t i = 0; i < t->packer.part_count; i++) {
-        const sbp_micro_batch *part = &t->packer.parts[i];
-        if (i > 0 && stop_asked(t))
-            return SBP_INTERRUPTED;
-        SBP_TRY(run_part(t, diag, data, part, "score"));
-        for (int32_t k = 0; k < column_count; k++) {
-            SBP_TRY(find_vector(t, diag, columns[k].vector, &vector));
-            SBP_TRY(read_vector(t, diag, vector, part));
-            put_step(t, data, part, columns[k].values);
+    int64_t numbers = column_count * t->packer.run_rows;
+    double *all = sbp_malloc((size_t)(numbers + 1) * sizeof *all);
+    if (!all)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for the scores of %lld rows",
+                        (long long)t->packer.run_rows);
+    memset(all, 0, (size_t)(numbers + 1) * sizeof *all);
+    sbp_status status = score_parts(t, diag, data, columns, column_count, all);
+    for (int32_t k = 0; k < column_count && status == SBP_OK; k++) {
+        const double *row = all + k * t->packer.run_rows;
+        for (int32_t i = 0; i < t->packer.part_count; i++) {
+            put_step(data, &t->packer.parts[i], row, columns[k].values);
+            row += t->packer.parts[i].rows;
         }
     }
-    return SBP_OK;
+    free(all);
+    return status;
 }
 
 /* Micro-batches of all windows, where the objective asks for their number. */
@@ -411,7 +540,7 @@ static sbp_status count_parts(scoring *s) {
     if (sbp_program_find_scalar(s->t->program, "parts") < 0)
         return SBP_OK;
     for (int64_t first = 0, end; first < s->data->row_count; first = end) {
-        end = window_end(s->data, first);
+        end = window_end(s->t, s->data, first);
         int64_t *rows = sbp_malloc((size_t)(end - first) * sizeof *rows);
         for (int64_t r = first; rows && r < end; r++)
             rows[r - first] = r;
@@ -428,6 +557,7 @@ static sbp_status count_parts(scoring *s) {
 sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                                 sbp_score_visitor visit, void *user) {
     scoring s = {.t = t, .diag = diag, .data = data, .visit = visit, .user = user};
+    know_ranks(t);
     SBP_TRY(find_vector(t, diag, visit ? "logp" : NULL, &s.vector));
     SBP_TRY(clear_results(t, diag));
     set_totals(t, data, NULL, data->row_count);

@@ -6,13 +6,20 @@
  * here. The names of outputs are the program's. Where the program has @prepare (ir/prepare.h), that runs
  * first, on all the data of the step: its numbers are scalars of that name.
  *
+ * Of several ranks, which all call the same functions with the same data and settings, each runs the
+ * micro-batches that the packer gives it; in the last, of which scalar part.last says 1, the program brings
+ * the gradients together; one that has none runs one without documents. What is said of a step, an evaluation
+ * or a scoring is of all ranks and the same on each, failures for numbers that are not finite too. They stop
+ * together: in a step never, in an evaluation between two windows of rows.
+ *
  * Scalars that are set where the program has them: the numbers of the whole step that pack.h knows (in an
  * evaluation or a scoring, of all its data), lr,
  * beta1, one_minus_beta1, beta2, one_minus_beta2, eps, momentum, weight_decay, bias1 = 1 - beta1^t,
  * bias2_sqrt = sqrt(1 - beta2^t), max_grad_norm.
  *
  * Threads: one thread at a time. Errors: SBP_NOT_FINITE when the loss (before weights change) or the gradient
- * norm is not finite; SBP_INPUT when a step needs more micro-batches than the plan allows.
+ * norm is not finite; SBP_INPUT when a step needs more micro-batches than the plan allows, or a plan that
+ * trains is for another number of ranks.
  */
 #ifndef SBP_RUNTIME_TRAIN_TRAINER_H
 #define SBP_RUNTIME_TRAIN_TRAINER_H
@@ -25,12 +32,13 @@ typedef struct sbp_trainer {
     sbp_executor *executor;
     const sbp_program *program;
     sbp_packer packer;
-    sbp_prepared prepared; /* of the latest step, evaluation or scoring: all of its data */
-    int64_t most_parts;    /* of a step; 0: any */
+    sbp_prepared prepared;   /* of the latest step, evaluation or scoring: all of its data */
+    struct sbp_ranks *ranks; /* NULL: alone */
+    bool same_parts;         /* all ranks run equally many micro-batches, some of them without documents */
     double beta1, beta2, eps, momentum, weight_decay,
         max_grad_norm;         /* max_grad_norm: infinity without clipping */
     uint64_t seed;             /* of random numbers in steps */
-    bool (*interrupted)(void); /* asked between micro-batches; NULL: never */
+    bool (*interrupted)(void); /* asked between micro-batches, of this rank; NULL: never */
     double *results;           /* [output_count] of the latest step, evaluation or scoring */
     int32_t loss, grad_norm;   /* outputs, -1: none */
     double *row;               /* of scores */
@@ -74,7 +82,8 @@ typedef struct sbp_score_column {
 sbp_status sbp_trainer_score_step(sbp_trainer *trainer, sbp_diag *diag, const sbp_dataset *data,
                                   const int64_t *rows, int64_t row_count, const sbp_score_column *columns,
                                   int32_t column_count) SBP_CHECKED;
-/* The step's gradients after all micro-batches go to a file, under the names of the sources; weights stay. */
+/* The step's gradients after all micro-batches go to a file, which the first rank writes, under the names of
+ * the sources; weights stay. */
 sbp_status sbp_trainer_dump_gradients(sbp_trainer *trainer, sbp_diag *diag, const sbp_plan *plan,
                                       const sbp_dataset *data, const int64_t *rows, int64_t row_count,
                                       const char *path, sbp_dtype dtype) SBP_CHECKED;

@@ -259,6 +259,77 @@ static void test_split_units_are_seen(void **state) {
     }
 }
 
+/* ---- micro-batches without documents ------------------------------------------------------------------ */
+
+/* Gradients and results, as they are kept; NULL: only their bytes. */
+static int64_t take_bytes(const split_job *job, unsigned char *out) {
+    const sbp_program *program = job->plan->program;
+    int64_t at = 0;
+    for (int32_t b = 0; b < program->buffer_count; b++) {
+        const sbp_buffer *buffer = &program->buffers[b];
+        int64_t elems = sbp_executor_elems(job->executor, b);
+        if (buffer->role != SBP_ROLE_GRAD && buffer->role != SBP_ROLE_RESULT)
+            continue;
+        for (int32_t slot = 0; slot < buffer->count; slot++, at += elems * 8)
+            if (out)
+                assert_ok(job->f, sbp_executor_read(job->executor, b, slot, 0, elems, SBP_F64, out + at,
+                                                    job->f->diag));
+    }
+    return at;
+}
+
+static void run_nothing(split_job *job, int64_t groups) {
+    static const sbp_role roles[] = {SBP_ROLE_VECTOR, SBP_ROLE_SCRATCH};
+    for (int i = 0; i < SBP_COUNT(roles); i++) /* what is not written is anything */
+        assert_ok(job->f, sbp_executor_fill_role(job->executor, roles[i], NAN, job->f->diag));
+    run_part(job, &(sbp_micro_batch){.rows = 1, .groups = groups});
+}
+
+/* A rank without rows runs one: nothing changes, not a bit; and of zeros it leaves zeros. */
+static void test_nothing_adds_nothing(void **state) {
+    io_fixture *f = *state;
+    for (int i = 0; i <= SBP_COUNT(objectives); i++) {
+        sbp_rng rng = {.state = 500 + (uint64_t)i};
+        bool last = i == SBP_COUNT(objectives), pairs = !last && objectives[i].pairs;
+        const char *objective = last ? "--objective grpo --loss-type bnpo" : objectives[i].objective;
+        int64_t longest, all = write_rows(f, &rng, pairs, &longest);
+        split_job job = {.f = f};
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile " MODEL " -o $D/p --dtype fp64 %s --seq-len %lld --optimizer "
+                                   "none --clip none --chunk %d %s",
+                                   objective, (long long)all, 1 + i % 5,
+                                   i % 3 == 0 ? "--head-rows counted" : ""));
+        open_split(&job, pairs);
+        int64_t size = take_bytes(&job, NULL);
+        unsigned char *before = calloc(1, (size_t)size), *after = calloc(1, (size_t)size);
+        assert_ok(f, sbp_executor_fill_role(job.executor, SBP_ROLE_GRAD, 0, f->diag));
+        assert_ok(f, sbp_executor_fill_role(job.executor, SBP_ROLE_RESULT, 0, f->diag));
+        int64_t rows[ROWS];
+        for (int r = 0; r < ROWS; r++)
+            rows[r] = r;
+        assert_ok(f, sbp_trainer_pack(&job.trainer, f->diag, job.data, rows, ROWS));
+        sbp_executor_set_scalar(job.executor, "part.labels", 1);
+        run_nothing(&job, 0);
+        take_bytes(&job, after);
+        for (int64_t k = 0; k < size / 8; k++)
+            assert_true(((const double *)(const void *)after)[k] == 0);
+        take_step(&job, false);
+        take_bytes(&job, before);
+        run_nothing(&job, 0);
+        take_bytes(&job, after);
+        assert_memory_equal(before, after, (size_t)size);
+        if (pairs) { /* a pair of nothing is none: its loss is that of two equal answers */
+            run_nothing(&job, 1);
+            take_bytes(&job, after);
+            assert_memory_not_equal(before, after, (size_t)size);
+        }
+        free(before);
+        free(after);
+        free(job.gradient);
+        close_split(&job);
+    }
+}
+
 /* ---- advantages of groups that lie in several micro-batches ----------------------------------------------
  */
 
@@ -438,6 +509,7 @@ static void test_odd_rollouts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_micro_batches_change_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_adds_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_split_units_are_seen, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_advantages_of_rewards, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_pairs_without_room, cli_setup, io_teardown),

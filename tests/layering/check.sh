@@ -71,7 +71,7 @@ allowed() {
                 runtime/data/*) rooms='runtime/data/* runtime/run/*' ;;
                 runtime/train/*) rooms='runtime/[!c]*' ;;
             esac
-            echo "$rooms backends/device.h backends/devices.h backends/choice.h ir/base.h ir/machine.h ir/types.h ir/lex.h ir/rowkernel.h ir/program.h ir/prepare.h ir/io/*" ;;
+            echo "$rooms backends/device.h backends/devices.h backends/choice.h backends/ranks/ranks.h ir/base.h ir/machine.h ir/types.h ir/lex.h ir/rowkernel.h ir/program.h ir/prepare.h ir/io/*" ;;
         examples/*) echo 'ir/*' ;;
         *) echo '*' ;;
     esac
