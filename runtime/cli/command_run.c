@@ -360,6 +360,8 @@ static sbp_status run_body(void *user) {
     SBP_TRY(sbp_run_plan_inner(run));
     if (run->data)
         SBP_TRY(sbp_run_plan_steps(run));
+    if (run->data)
+        SBP_TRY(sbp_run_check_rotated(run));
     if (dry && run->stream.steps)
         return sbp_fail(run->diag, SBP_USAGE,
                         "--dry-run: rows that come step by step are not known before they come");

@@ -119,6 +119,21 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) SBP_CHECKED;
 /* Likewise of rows that have just come, by the initial weights that are kept beside the trained ones. */
 sbp_status sbp_run_step_reference(sbp_run *run) SBP_CHECKED;
 
+/* Puts the weights of the reference, kept beside the trained ones, in their place, and back; likewise the
+ * scale of adapters. */
+sbp_status sbp_run_enter_reference(sbp_run *run) SBP_CHECKED;
+sbp_status sbp_run_leave_reference(sbp_run *run) SBP_CHECKED;
+
+/* ---- run_rotated.c ------------------------------------------------------------------------------------ */
+
+/* SBP_USAGE where steps cannot say what the plan wants to know of rotated documents. */
+sbp_status sbp_run_check_rotated(const sbp_run *run) SBP_CHECKED;
+/* Whether the plan wants to know of them by a reference, which rows do not say. */
+bool sbp_run_rotates_reference(const sbp_run *run, const sbp_dataset *data);
+/* Tells the program of those of a step, or of an evaluation (rows NULL), that comes next. */
+sbp_status sbp_run_score_rotated(sbp_run *run, const sbp_dataset *data, const int64_t *rows,
+                                 int64_t row_count) SBP_CHECKED;
+
 /* ---- run_batch.c -------------------------------------------------------------------------------------- */
 
 /* --inner-epochs */

@@ -91,15 +91,16 @@ static void set_adapter(const sbp_run *run, double value) {
     sbp_executor_set_scalar(run->executor, "adapter", value);
 }
 
-static sbp_status score_reference(sbp_run *run, sbp_dataset *data, bool quiet) {
+/* With the weights that are on the device, which are the reference's. */
+static sbp_status score_reference(sbp_run *run, sbp_dataset *data) {
     progress p = {.started = sbp_seconds(), .terminal = isatty(STDERR_FILENO)};
     p.shown = p.started;
     set_adapter(run, adapter_of_reference(run));
-    sbp_status status = sbp_reference_score(&run->trainer, run->diag, data, quiet ? NULL : show_progress, &p);
+    sbp_status status = sbp_reference_score(&run->trainer, run->diag, data, show_progress, &p);
     set_adapter(run, adapter_of_training(run));
     if (p.open)
         fputc('\n', stderr);
-    if (status == SBP_OK && !quiet)
+    if (status == SBP_OK)
         sbp_note(run->diag, "the initial weights, as reference, scored %lld documents in %.1f s",
                  (long long)data->doc_count, sbp_seconds() - p.started);
     return status;
@@ -147,6 +148,16 @@ static sbp_status begin_again(sbp_run *run, uint64_t weights) {
         run->out, (unsigned long long)weights, (unsigned long long)now);
 }
 
+sbp_status sbp_run_enter_reference(sbp_run *run) {
+    set_adapter(run, adapter_of_reference(run));
+    return sbp_shadow_exchange(run->shadow, run->diag);
+}
+
+sbp_status sbp_run_leave_reference(sbp_run *run) {
+    set_adapter(run, adapter_of_training(run));
+    return sbp_shadow_exchange(run->shadow, run->diag);
+}
+
 sbp_status sbp_run_step_reference(sbp_run *run) {
     if (!is_lacking(run, run->data))
         return SBP_OK;
@@ -155,19 +166,21 @@ sbp_status sbp_run_step_reference(sbp_run *run) {
             run->diag, SBP_INPUT,
             "data row 1 (from 1): log-probabilities of the reference ('ref_per_token_logps') are missing, "
             "which the first step of the stream had");
-    SBP_TRY(sbp_shadow_exchange(run->shadow, run->diag));
-    sbp_status status = score_reference(run, run->data, true);
-    sbp_status back = sbp_shadow_exchange(run->shadow, run->diag);
+    SBP_TRY(sbp_run_enter_reference(run));
+    sbp_status status = sbp_reference_score(&run->trainer, run->diag, run->data, NULL, NULL);
+    sbp_status back = sbp_run_leave_reference(run);
     return status != SBP_OK && status != SBP_INTERRUPTED ? status : back != SBP_OK ? back : status;
 }
 
-/* Rows to come will be scored as they come. */
+/* For what is scored as it comes: rows of a stream, and rotated ones. */
 static sbp_status keep_weights(sbp_run *run) {
     char size[32];
+    if (run->shadow)
+        return SBP_OK;
     SBP_TRY(sbp_shadow_create(run->executor, run->plan, run->diag, &run->shadow));
     sbp_note(run->diag,
-             "the initial weights, as reference for rows to come, stay in host memory beside the trained "
-             "ones: %s (rows that carry its log-probabilities need none)",
+             "the initial weights, as reference for what is scored step by step, stay in host memory beside "
+             "the trained ones: %s (rows that carry its log-probabilities need none)",
              sbp_format_bytes(size, sizeof size, (double)sbp_shadow_bytes(run->shadow)));
     return SBP_OK;
 }
@@ -180,24 +193,30 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
         sbp_dataset *data = set_at(run, i);
         const char *path = path_of(run, i);
         bool found = false, stream = i < 0 && run->stream.steps;
-        if (!is_lacking(run, data))
+        bool lacks = is_lacking(run, data), keeps = sbp_run_rotates_reference(run, data);
+        if (!lacks && !keeps)
             continue;
         if (initial && !known)
             SBP_TRY(sbp_reference_hash_weights(run->executor, run->plan, run->diag, &key.weights));
         known = true;
         key.data = data->hash;
-        if (path && !stream)
+        if (lacks && path && !stream)
             SBP_TRY(sbp_reference_load(run->diag, run->plan->program, data, path, &key, &found));
-        if (found) {
+        if (found)
             sbp_note(run->diag, "log-probabilities of the reference are in '%s'", path);
+        bool scores = lacks && !stream && !found;
+        keeps |= lacks && stream;
+        if (!scores && !keeps)
             continue;
-        }
         if (!initial)
             SBP_TRY(begin_again(run, key.weights));
         again |= !initial;
         initial = true;
-        SBP_TRY(stream ? keep_weights(run) : score_reference(run, data, false));
-        if (path && !stream)
+        if (keeps)
+            SBP_TRY(keep_weights(run));
+        if (scores)
+            SBP_TRY(score_reference(run, data));
+        if (scores && path)
             SBP_TRY(sbp_reference_save(run->diag, data, path, &key));
     }
     if (known)

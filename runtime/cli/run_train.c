@@ -22,6 +22,7 @@ static double epoch_of(const sbp_run *run) {
 
 static sbp_status evaluate(sbp_run *run) {
     for (int32_t i = 0; i < run->eval_count; i++) {
+        SBP_TRY(sbp_run_score_rotated(run, run->evals[i], NULL, run->evals[i]->row_count));
         SBP_TRY(sbp_trainer_evaluate(&run->trainer, run->diag, run->evals[i], NULL, NULL));
         if (i == 0 && run->trainer.loss >= 0)
             run->eval_loss = run->trainer.results[run->trainer.loss];
@@ -109,6 +110,7 @@ static sbp_status one_step(sbp_run *run, bool *end) {
     if (*end)
         return SBP_OK;
     double start = sbp_seconds();
+    SBP_TRY(sbp_run_score_rotated(run, run->data, run->rows, run->row_count));
     sbp_status status = sbp_trainer_step(&run->trainer, run->diag, run->data, run->rows, run->row_count,
                                          report.step, report.learning_rate);
     if (status == SBP_NOT_FINITE)
@@ -375,6 +377,7 @@ static sbp_status dump_gradients(sbp_run *run, const char *path) {
     if (!sbp_trainer_has_gradients(run->plan->program))
         return sbp_fail(run->diag, SBP_INPUT, "'%s' trains nothing: there are no gradients", run->plan_path);
     SBP_TRY(sbp_run_next_rows(run, &end));
+    SBP_TRY(sbp_run_score_rotated(run, run->data, run->rows, run->row_count));
     return sbp_trainer_dump_gradients(&run->trainer, run->diag, run->plan, run->data, run->rows,
                                       run->row_count, path, sbp_output_dtype(&run->info));
 }

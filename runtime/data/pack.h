@@ -38,6 +38,8 @@
  *              part.labels, labels that count in the one at hand; part.last, 1 in the last of this
  *              rank; parts, how many all ranks have
  *
+ * rotated.logps and rotated.ref_logps are told by a scoring (rotated.h).
+ *
  * What the program's @prepare (ir/prepare.h) makes of the step (prepared.h) stands before data of the same
  * name.
  *

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/ranks/ranks.h"
+#include "runtime/data/rotated.h"
 #include "runtime/run/weights.h"
 
 /* Documents are scored this many rows of data, for each rank, at a time, so that lines can come in file
@@ -17,6 +18,15 @@ static int32_t find_output(const sbp_program *program, const char *name) {
         if (strcmp(program->outputs[i].name, name) == 0)
             return i;
     return -1;
+}
+
+/* What a scoring does without, and the executor wants to have been set. */
+static void set_unknown(const sbp_trainer *t) {
+    const sbp_prepare *prepare = t->program->prepare;
+    sbp_executor_set_scalar(t->executor, SBP_ROTATED_LOGPS, 0);
+    sbp_executor_set_scalar(t->executor, SBP_ROTATED_REF_LOGPS, 0);
+    for (int32_t i = 0; prepare && i < prepare->number_count; i++)
+        sbp_executor_set_scalar(t->executor, prepare->numbers[i], 1);
 }
 
 sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *executor) {
@@ -31,6 +41,7 @@ sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *execut
                        .loss = find_output(program, "loss"),
                        .grad_norm = find_output(program, "grad_norm")};
     SBP_TRY(sbp_prepared_init(&t->prepared, diag, program->prepare));
+    set_unknown(t);
     sbp_packer_init(&t->packer, program->t_max, program);
     t->packer.prepared = &t->prepared;
     t->results = sbp_malloc((size_t)(program->output_count + 1) * sizeof *t->results);
@@ -202,14 +213,19 @@ static sbp_status accumulate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *
     return SBP_OK;
 }
 
+static sbp_status pack_rows(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
+                            int64_t row_count) {
+    SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
+    sbp_executor_set_scalar(t->executor, "parts", t->packer.part_count);
+    return sbp_packer_check(&t->packer, diag);
+}
+
 sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
                             int64_t row_count) {
     know_ranks(t);
     set_totals(t, data, rows, row_count);
     SBP_TRY(prepare_data(t, diag, data, rows, row_count));
-    SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
-    sbp_executor_set_scalar(t->executor, "parts", t->packer.part_count);
-    return sbp_packer_check(&t->packer, diag);
+    return pack_rows(t, diag, data, rows, row_count);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
@@ -508,13 +524,28 @@ static sbp_status score_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset 
     return add_up(t, all, column_count * t->packer.run_rows, diag);
 }
 
-sbp_status sbp_trainer_score_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
-                                  const int64_t *rows, int64_t row_count, const sbp_score_column *columns,
-                                  int32_t column_count) {
-    int32_t vector;
-    for (int32_t k = 0; k < column_count; k++)
-        SBP_TRY(find_vector(t, diag, columns[k].vector, &vector));
-    SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
+/* Nobody asks a scoring for losses: what these read of @prepare is 0, or of the data; unless that says which
+ * rows may be shared. */
+static sbp_status prepare_scoring(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
+                                  const int64_t *rows, int64_t row_count) {
+    const sbp_prepare *prepare = t->prepared.prepare;
+    set_totals(t, data, rows, row_count);
+    for (int32_t i = 0; prepare && t->packer.counted && i < prepare->column_count; i++)
+        if (strcmp(prepare->columns[i], t->packer.counted) == 0)
+            return prepare_data(t, diag, data, rows, row_count);
+    t->packer.prepared = NULL;
+    return SBP_OK;
+}
+
+static sbp_status end_scoring(sbp_trainer *t, sbp_status status) {
+    t->packer.prepared = &t->prepared;
+    return status;
+}
+
+static sbp_status score_rows_of_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
+                                     const int64_t *rows, int64_t row_count, const sbp_score_column *columns,
+                                     int32_t column_count) {
+    SBP_TRY(pack_rows(t, diag, data, rows, row_count));
     SBP_TRY(clear_results(t, diag));
     int64_t numbers = column_count * t->packer.run_rows;
     double *all = sbp_malloc((size_t)(numbers + 1) * sizeof *all);
@@ -532,6 +563,17 @@ sbp_status sbp_trainer_score_step(sbp_trainer *t, sbp_diag *diag, const sbp_data
     }
     free(all);
     return status;
+}
+
+sbp_status sbp_trainer_score_step(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
+                                  const int64_t *rows, int64_t row_count, const sbp_score_column *columns,
+                                  int32_t column_count) {
+    int32_t vector;
+    know_ranks(t);
+    for (int32_t k = 0; k < column_count; k++)
+        SBP_TRY(find_vector(t, diag, columns[k].vector, &vector));
+    SBP_TRY(prepare_scoring(t, diag, data, rows, row_count));
+    return end_scoring(t, score_rows_of_step(t, diag, data, rows, row_count, columns, column_count));
 }
 
 /* Micro-batches of all windows, where the objective asks for their number. */
@@ -560,9 +602,15 @@ sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_datase
     know_ranks(t);
     SBP_TRY(find_vector(t, diag, visit ? "logp" : NULL, &s.vector));
     SBP_TRY(clear_results(t, diag));
-    set_totals(t, data, NULL, data->row_count);
-    SBP_TRY(prepare_data(t, diag, data, NULL, data->row_count));
-    SBP_TRY(count_parts(&s));
-    SBP_TRY(score_rows(&s));
+    if (visit) {
+        SBP_TRY(prepare_scoring(t, diag, data, NULL, data->row_count));
+    } else {
+        set_totals(t, data, NULL, data->row_count);
+        SBP_TRY(prepare_data(t, diag, data, NULL, data->row_count));
+    }
+    sbp_status status = count_parts(&s);
+    if (status == SBP_OK)
+        status = score_rows(&s);
+    SBP_TRY(end_scoring(t, status));
     return read_results(t, diag);
 }

@@ -45,6 +45,8 @@ static int64_t write_rows(io_fixture *f, sbp_rng *rng, bool pairs, int64_t *long
                          -4.0 * (double)b);
         } else {
             sbp_text_add(&out, ", \"advantage\": %.3f", 0.001 * (double)sbp_rng_below(rng, 4000) - 2);
+            sbp_text_add(&out, ", \"label\": %s, \"ref_logps\": %.3f, \"ref_KL_logps\": %.3f",
+                         r % 3 ? "true" : "false", -4.0 * (double)a, -45 - 0.5 * r);
             add_numbers(rng, &out, "old_per_token_logps", a);
             add_numbers(rng, &out, "ref_per_token_logps", a);
             add_numbers(rng, &out, "sampling_per_token_logps", a);
@@ -64,6 +66,8 @@ static const struct {
     {"--objective dpo --loss-type apo_down+sft:0.5", true},
     {"--objective orpo --beta 0.3", true},
     {"--objective simpo --cpo-alpha 0.5 --beta 2", true},
+    {"--objective kto --beta 0.4 --desirable-weight 1.5", false},
+    {"--objective kto --loss-type apo_zero_unpaired", false},
     {"--objective grpo --beta 0.1", false},
     {"--objective grpo --loss-type vespo --vespo-k-pos 0.5 --vespo-lambda-pos 0.3 --vespo-k-neg 0.4 "
      "--vespo-lambda-neg 0.2",
@@ -154,6 +158,8 @@ static void open_split(split_job *job, bool pairs) {
                     {"delta", -1},
                     {"temperature", 1},
                     {"label_smoothing", 0},
+                    {"desirable_weight", 1.5},
+                    {"undesirable_weight", 1},
                     {"simpo_gamma", 0.5},
                     {"cpo_alpha", 0.5},
                     {"entropy_coef", 0.1},

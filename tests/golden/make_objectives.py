@@ -25,6 +25,7 @@ from trl.experimental.cpo.cpo_trainer import CPOTrainer
 from trl.experimental.orpo.orpo_trainer import ORPOTrainer
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.kto_trainer import KTOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 
 TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "objectives.json")
@@ -191,6 +192,67 @@ def no_reference_case(inputs, trainer_class, settings):
     loss, metrics = trainer_class.get_batch_loss_metrics(trainer, model, chosen)
     torch.Tensor.float = narrow
     return logp, loss, {k: v for k, v in metrics.items() if not k.startswith("logits")}
+
+
+# ---- KTO ----------------------------------------------------------------------------------------------------------
+
+
+def kto_inputs(wanted):
+    r = random.Random(29)
+    rows = defaultdict(list)
+    places = documents(r, [(3, 5), (1, 2), (2, 1), (4, 6), (1, 3), (3, 4)], rows)
+    sums = [sum(rows["logp"][p] for p in place) + r.gauss(0, 3) for place in places]
+    groups = {"wanted": wanted, "ref_logps_sum": sums}
+    scalars = {"docs": len(places), "labels": sum(map(len, places))}
+    scalars["count/chosen"] = sum(wanted)
+    scalars["count/rejected"] = len(places) - sum(wanted)
+    rotated = [-r.expovariate(0.1) for _ in places]
+    reference = [x + r.gauss(0, 1) - 4 for x in rotated]  # so that the mean is above 0
+    scalars["rotated.logps"], scalars["rotated.ref_logps"] = sum(rotated), sum(reference)
+    return dict(rows), places, groups, scalars, rotated, reference
+
+
+def kto_case(inputs, loss_type, settings, below=False):
+    """below: the mean divergence is negative, and counts as 0."""
+    rows, places, groups, _, rotated, reference = inputs
+    if below:
+        rotated, reference = reference, rotated
+    length = max(map(len, places))
+    logp = torch.tensor(rows["logp"], dtype=torch.float64, requires_grad=True)
+    mask = pad([[1.0] * len(place) for place in places], length)
+    index = torch.tensor([place + [0] * (length - len(place)) for place in places])
+    entropy = torch.tensor(rows["entropy"], dtype=torch.float64)[index] * mask
+    output = SimpleNamespace(log_probs=logp[index] * mask, entropy=entropy, mean_logits=torch.zeros_like(mask))
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(training=True),
+        accelerator=Accelerator(),
+        aux_loss_enabled=False,
+        precompute_ref_logps=True,
+        calculate_KL=loss_type == "kto",
+        loss_type=loss_type,
+        beta=settings.get("beta", 0.1),
+        desirable_weight=settings.get("desirable_weight", 1.0),
+        undesirable_weight=settings.get("undesirable_weight", 1.0),
+        _compute_kl_logps=lambda *_: torch.tensor(rotated),
+        _metrics={"train": defaultdict(list)},
+        _total_train_tokens=0,
+        _tp_size=1,
+    )
+    # a first column that is no label, as input_ids have one more than labels
+    completion = torch.cat([torch.zeros(len(places), 1), mask], dim=1)
+    batch = {
+        "input_ids": torch.ones_like(completion).long(),
+        "attention_mask": torch.ones_like(completion),
+        "completion_mask": completion,
+        "label": torch.tensor(groups["wanted"]) > 0,
+        "ref_logps": torch.tensor(groups["ref_logps_sum"]),
+        "ref_KL_logps": torch.tensor(reference),
+    }
+    loss = KTOTrainer._compute_loss(trainer, lambda **_: output, batch, False)
+    metrics = {k: v[-1] for k, v in trainer._metrics["train"].items() if not k.startswith("logits") and k != "num_tokens"}
+    if loss_type != "kto":
+        del metrics["kl"]
+    return logp, loss, metrics
 
 
 # ---- GRPO ---------------------------------------------------------------------------------------------------------
@@ -384,6 +446,19 @@ def make():
         if settings.get("cpo_alpha") == 0:
             del result[2]["nll_loss"]  # TRL does not compute what has no weight
         cases.append(expect("simpo", "simpo", settings, result, inputs="dpo"))
+    unpaired = kto_inputs([1.0, 0.0, 1.0, 0.0, 1.0, 1.0])
+    for loss_type, settings in [
+        ("kto", {}),
+        ("kto", {"beta": 0.4, "desirable_weight": 0.75, "undesirable_weight": 1.5}),
+        ("apo_zero_unpaired", {}),
+        ("apo_zero_unpaired", {"beta": 0.3, "desirable_weight": 1.25, "undesirable_weight": 0.5}),
+    ]:
+        cases.append(expect("kto", loss_type, settings, kto_case(unpaired, loss_type, settings)))
+    below = {"rotated.logps": sum(unpaired[5]), "rotated.ref_logps": sum(unpaired[4])}
+    result = kto_case(unpaired, "kto", {}, below=True)
+    cases.append(expect("kto", "kto", {}, result, inputs="kto below"))
+    single = kto_inputs([0.0] * 6)
+    cases.append(expect("kto", "kto", {"beta": 0.2}, kto_case(single, "kto", {"beta": 0.2}), inputs="kto rejected"))
     kl = {"beta": 0.05, "epsilon": 0.2, "epsilon_high": 0.28}
     for ours, theirs, importance, settings, has_old in [
         ("dapo", "dapo", "token", {}, False),
@@ -436,7 +511,14 @@ def make():
     def described(inputs, groups):
         return {"rows": inputs[0], "groups": inputs[2], "scalars": inputs[3], "group_count": groups}
 
-    return {"dpo": described(pairs, 4), "grpo": described(rollouts, 5), "cases": cases}
+    return {
+        "dpo": described(pairs, 4),
+        "grpo": described(rollouts, 5),
+        "kto": described(unpaired, 6),
+        "kto below": {**described(unpaired, 6), "scalars": {**unpaired[3], **below}},
+        "kto rejected": described(single, 6),
+        "cases": cases,
+    }
 
 
 torch.set_default_dtype(torch.float64)  # else torch.where makes a float32 tensor of sapo's two temperatures
