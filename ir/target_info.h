@@ -23,6 +23,7 @@ typedef struct sbp_target_info {
      * something of at least runtime_disk_bytes. sbpc adds these to runtime_bytes, for as many threads as
      * --threads says (frontends/cli/process.c). Per operand 0: the device has memory of its own. */
     int64_t runtime_bytes, runtime_tensor_bytes, runtime_view_bytes, runtime_disk_bytes;
+    int64_t runtime_prepare_bytes; /* and with @prepare (ir/prepare.h): the code that runs it */
     int64_t runtime_product_bytes, runtime_page_bytes, runtime_thread_bytes;
     int64_t runtime_head_elems;
     /* Operand `work` of attn_bwd, in elements of the type of its sums: a row has attention_partials copies of

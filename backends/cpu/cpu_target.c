@@ -21,6 +21,7 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .runtime_tensor_bytes = 6700,
                              .runtime_view_bytes = 340,
                              .runtime_disk_bytes = 1 << 20,
+                             .runtime_prepare_bytes = 512 << 10,
                              .runtime_product_bytes = 7 << 20,
                              .runtime_page_bytes = 2 << 20,
                              .runtime_thread_bytes = 2090 << 10, /* a huge page of scratch memory, a stack */

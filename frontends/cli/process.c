@@ -140,5 +140,7 @@ sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *
                              (int64_t)c->tokenizer_bytes + reordered;
     if (has_on_disk(c, target->runtime_disk_bytes))
         target->runtime_bytes += target->runtime_disk_bytes;
+    if (c->settings.prepare)
+        target->runtime_bytes += target->runtime_prepare_bytes;
     return SBP_OK;
 }
