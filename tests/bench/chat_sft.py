@@ -11,14 +11,13 @@ differs by more than 1e-3.
 """
 import argparse
 import json
-import os
 import pathlib
 import random
-import subprocess
 import sys
-import time
 
-BATCH, RATE = 4, 1e-4
+import beside_trl as beside
+
+RATE = 1e-4
 TOPICS = ["the moon", "bread", "a river", "chess", "a violin", "the letter é", "rain", "Köln", "numbers", "a fox"]
 # SmolLM2's own template with the assistant's turns marked; \n at their end as in the copies of TRL.
 MARKED = """{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
@@ -44,29 +43,12 @@ def rows(count):
     return out
 
 
-def run(*command):
-    print("+", " ".join(map(str, command)), flush=True)
-    subprocess.run(list(map(str, command)), check=True)
-
-
 def theirs(folder, steps, threads):
-    import datasets
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import SFTConfig, SFTTrainer
-    torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    data = datasets.Dataset.from_list([json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()])
-    arguments = SFTConfig(
-        output_dir=str(folder / "trl"), max_steps=steps, per_device_train_batch_size=BATCH, learning_rate=RATE, lr_scheduler_type="linear",
-        train_sampling_strategy="sequential", max_length=512, bf16=False, use_cpu=True, assistant_only_loss=True, logging_steps=1,
-        chat_template_path=str(folder / "marked.jinja"), gradient_checkpointing=False, save_strategy="no", report_to="none", disable_tqdm=True)
-    trainer = SFTTrainer(model=model, args=arguments, processing_class=tokenizer, train_dataset=data)
-    begun = time.monotonic()
-    trainer.train()
-    seconds = time.monotonic() - begun
-    return [h["loss"] for h in trainer.state.log_history if "loss" in h], seconds, [list(r["input_ids"]) for r in trainer.train_dataset]
+    from transformers import AutoTokenizer
+    history, seconds, trainer = beside.trl(
+        "sft", beside.load(folder / "model"), AutoTokenizer.from_pretrained(folder / "model"), beside.read_rows(folder / "rows.jsonl"), folder / "trl",
+        steps, RATE, threads, lr_scheduler_type="linear", max_length=512, assistant_only_loss=True, chat_template_path=str(folder / "marked.jinja"))
+    return [h["loss"] for h in history], seconds, [list(r["input_ids"]) for r in trainer.train_dataset]
 
 
 def answer(folder):
@@ -91,28 +73,18 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
-    (a.out / "rows.jsonl").write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows(a.rows)))
+    beside.write_rows(a.out / "rows.jsonl", rows(a.rows))
     (a.out / "marked.jinja").write_text(MARKED)
-    (a.out / "start.jsonl").write_text('{"text": "x"}\n')
-    # the weights as float32 in a directory: a step that moves nothing
-    run(a.sbprun, a.model, "--data", a.out / "start.jsonl", "--steps", 1, "--lr", 0, "--weight-decay", 0, "--dtype", "fp32", "--out", a.out / "start")
-    (a.out / "model").mkdir(exist_ok=True)
-    for path in (a.out / "start").iterdir():
-        if path.suffix in (".json", ".safetensors", ".jinja") and path.name != "run.json":
-            os.replace(path, a.out / "model" / path.name)
-    begun = time.monotonic()
-    run(a.sbprun, a.out / "model", "--data", a.out / "rows.jsonl", "--steps", a.steps, "--batch-size", BATCH, "--lr", RATE, "--schedule", "linear",
-        "--loss-on", "assistant", "--chat-template", a.out / "marked.jinja", "--dtype", "fp32", "--shuffle", "off", "--threads", a.threads,
-        "--out", a.out / "ours")
-    ours_seconds = time.monotonic() - begun
-    lines = [json.loads(line) for line in (a.out / "ours" / "metrics.jsonl").read_text().splitlines()]
-    ours = [line["loss"] for line in lines if "loss" in line]
+    beside.float32_model(a.sbprun, a.model, a.out)
+    steps, ours_seconds = beside.ours(a.sbprun, a.out / "model", a.out / "ours", a.steps, RATE, a.threads, "--data", a.out / "rows.jsonl", "--schedule",
+                                      "linear", "--loss-on", "assistant", "--chat-template", a.out / "marked.jinja")
+    ours = [line["loss"] for line in steps]
     wanted, seconds, ids = theirs(a.out, a.steps, a.threads)
     worst = 0
     for step, (x, y) in enumerate(zip(ours, wanted), 1):
         worst = max(worst, abs(x - y) / y)
         print(f"step {step:2}  ours {x:.6f}  TRL {y:.6f}  {abs(x - y) / y:.1e}")
-    result = {"steps": len(ours), "worst": worst, "seconds": {"ours": round(ours_seconds, 1), "TRL": round(seconds, 1)},
+    result = {"steps": len(ours), "worst": worst, "seconds": {"ours": ours_seconds, "TRL": seconds},
               "tokens": sum(map(len, ids)), "answer": answer(a.out)}
     print(json.dumps(result, ensure_ascii=False))
     sys.exit(not (len(ours) == len(wanted) == a.steps and worst <= 1e-3))
