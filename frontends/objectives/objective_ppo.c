@@ -3,10 +3,16 @@
  *
  * m: weight, 1 in rows whose label the model wrote; m': these and the document's last row, which is the state
  * behind the last token: its value ends the sequence, and the reward is paid there. In @prepare, per row of
- * the documents: k = logp^old - logp^ref, or, with kl_estimator 1, exp(logp^ref - logp^old) - 1 - (logp^ref -
- * logp^old); 0 without m r = - kl_coef k, in the last row + reward d = r + gamma V' - V         V:
- * old_values, V' that of the next row of m' A = d + gamma lam A'         over m', backwards R = A + V
- * advantage: A whitened over m of the step: (A - mean) / sqrt(variance + 1e-8), unbiased. Then
+ * the documents:
+ *   k = logp^old - logp^ref, or, with kl_estimator 1, exp(logp^ref - logp^old) - 1 - (logp^ref - logp^old);
+ *       0 without m
+ *   r = - kl_coef k, in the last row + reward; with whiten_rewards (r - mean) / sqrt(variance + 1e-8) + mean,
+ *       over m' of the step
+ *   d = r + gamma V' - V         V: old_values, V' that of the next row of m'
+ *   A = d + gamma lam A'         over m', backwards
+ *   R = A + V
+ *   advantage: A whitened over m of the step: (A - mean) / sqrt(variance + 1e-8), unbiased.
+ * Then
  *   L = mean over m of max(- A rho, - A clip(rho, 1 - cliprange, 1 + cliprange)), rho = exp(logp - logp^old)
  *     + vf_coef 1/2 mean over m' of max((v - R)^2, (clip(v, V - cliprange_value, V + cliprange_value) - R)^2)
  *
@@ -110,6 +116,25 @@ static void pay(ppo_data *d) {
     sbp_objective_prepared(d->p, "objective/rlhf_reward", op(d->p, SBP_OP_div, sum(d, d->reward), docs));
 }
 
+/* (x - mean) / sqrt(variance + 1e-8) over the rows of a mask, unbiased, 0 elsewhere; *mean. */
+static sbp_value whitened(const ppo_data *d, sbp_value mask, sbp_value x, sbp_value *mean) {
+    sbp_value n = at_least_one(d, sum(d, mask));
+    *mean = op(d->p, SBP_OP_div, sum(d, times(d, mask, x)), n);
+    sbp_value off = minus(d, x, *mean);
+    sbp_value squares = sum(d, times(d, mask, times(d, off, off)));
+    sbp_value variance = op(d->p, SBP_OP_div, squares, at_least_one(d, minus(d, n, number(d, 1))));
+    sbp_value scale = one(d->p, SBP_OP_rsqrt, plus(d, variance, number(d, 1e-8)));
+    return times(d, mask, times(d, off, scale));
+}
+
+/* r with its mean, but the variance of m' is 1. */
+static void whiten_rewards(ppo_data *d) {
+    sbp_value mean, even = whitened(d, d->counted, d->reward, &mean);
+    even = plus(d, even, times(d, d->counted, mean));
+    sbp_value half = number(d, 0.5), off = op(d->p, SBP_OP_lt, setting(d, "whiten_rewards", 0), half);
+    d->reward = sbp_build3(d->p->builder, SBP_OP_select, off, d->reward, even);
+}
+
 /* Rows without m' hand on what comes behind them. */
 static void estimate_advantages(ppo_data *d) {
     sbp_value skipped = complement(d, d->counted), next, unused;
@@ -123,22 +148,14 @@ static void estimate_advantages(ppo_data *d) {
     d->advantage = times(d, d->counted, all);
 }
 
-static sbp_value whitened(const ppo_data *d) {
-    sbp_value n = at_least_one(d, sum(d, d->m));
-    sbp_value mean = op(d->p, SBP_OP_div, sum(d, times(d, d->m, d->advantage)), n);
-    sbp_value off = minus(d, d->advantage, mean);
-    sbp_value squares = sum(d, times(d, d->m, times(d, off, off)));
-    sbp_value variance = op(d->p, SBP_OP_div, squares, at_least_one(d, minus(d, n, number(d, 1))));
-    sbp_value scale = one(d->p, SBP_OP_rsqrt, plus(d, variance, number(d, 1e-8)));
-    return times(d, d->m, times(d, off, scale));
-}
-
 static void prepare(sbp_objective *o) {
     ppo_data d = {.p = sbp_objective_prepare(o)};
+    sbp_value mean;
     find_rows(&d);
     pay(&d);
+    whiten_rewards(&d);
     estimate_advantages(&d);
-    sbp_objective_prepared(d.p, "advantage", whitened(&d));
+    sbp_objective_prepared(d.p, "advantage", whitened(&d, d.m, d.advantage, &mean));
     sbp_objective_prepared(d.p, "return", plus(&d, d.advantage, d.values));
     sbp_objective_prepared(d.p, "value_weight", d.counted);
     sbp_objective_prepared(d.p, "value_rows", at_least_one(&d, sum(&d, d.counted)));

@@ -140,6 +140,8 @@ sbp_status sbp_run_score_rotated(sbp_run *run, const sbp_dataset *data, const in
 sbp_status sbp_run_plan_inner(sbp_run *run) SBP_CHECKED;
 /* run->rows of the next step, with what the plan reads of older weights; *end: there are none. */
 sbp_status sbp_run_next_rows(sbp_run *run, bool *end) SBP_CHECKED;
+/* Of all rows of an evaluation, by the weights at hand: its ratios are 1. What rows say themselves stays. */
+sbp_status sbp_run_score_evaluation(sbp_run *run, sbp_dataset *data) SBP_CHECKED;
 /* Counts a step that was taken. */
 void sbp_run_end_step(sbp_run *run);
 /* Puts what was computed of the batch at hand into run->state, for a checkpoint. */

@@ -13,43 +13,58 @@ static const struct {
 } scored[] = {{"old_logps", "logp"}, {"old_values", "value"}};
 
 /* Whether the plan reads a column that rows lack: what it can do without only where steps differ. */
-static bool is_wanted(const sbp_run *run, const char *column) {
+static bool lacks(const sbp_run *run, const sbp_dataset *data, const char *column, bool differ) {
     bool optional;
-    int32_t place = sbp_dataset_column(run->data, column);
-    if (!sbp_pack_reads(run->plan->program, column, &optional) || (optional && run->inner_epochs == 1))
+    int32_t place = sbp_dataset_column(data, column);
+    if (!sbp_pack_reads(run->plan->program, column, &optional) || (optional && !differ))
         return false;
-    return place < 0 || (run->data->added_columns >> place & 1);
+    return place < 0 || (data->added_columns >> place & 1);
+}
+
+static bool is_wanted(const sbp_run *run, const char *column) {
+    return lacks(run, run->data, column, run->inner_epochs > 1);
 }
 
 /* The column's values [token_count], zeros at first. */
-static sbp_status open_column(sbp_run *run, const char *column, double **out) {
-    int32_t place = sbp_dataset_column(run->data, column);
+static sbp_status open_column(const sbp_run *run, sbp_dataset *data, const char *column, double **out) {
+    int32_t place = sbp_dataset_column(data, column);
     if (place < 0) {
-        double *values = sbp_malloc((size_t)(run->data->token_count + 1) * sizeof *values);
+        double *values = sbp_malloc((size_t)(data->token_count + 1) * sizeof *values);
         if (!values)
             return sbp_fail(run->diag, SBP_MACHINE, "out of memory for log-probabilities of %lld tokens",
-                            (long long)run->data->token_count);
-        memset(values, 0, (size_t)(run->data->token_count + 1) * sizeof *values);
-        SBP_TRY(sbp_dataset_add_column(run->data, run->diag, column, values));
-        place = sbp_dataset_column(run->data, column);
+                            (long long)data->token_count);
+        memset(values, 0, (size_t)(data->token_count + 1) * sizeof *values);
+        SBP_TRY(sbp_dataset_add_column(data, run->diag, column, values));
+        place = sbp_dataset_column(data, column);
     }
-    *out = run->data->columns[place];
+    *out = data->columns[place];
     return SBP_OK;
 }
 
-static sbp_status score_batch(sbp_run *run) {
+static sbp_status score_rows(sbp_run *run, sbp_dataset *data, const int64_t *rows, int64_t row_count,
+                             bool differ) {
     sbp_score_column columns[SBP_COUNT(scored)];
     int32_t count = 0;
     for (int i = 0; i < SBP_COUNT(scored); i++) {
-        if (!is_wanted(run, scored[i].column))
+        if (!lacks(run, data, scored[i].column, differ))
             continue;
         columns[count].vector = scored[i].vector;
-        SBP_TRY(open_column(run, scored[i].column, &columns[count++].values));
+        SBP_TRY(open_column(run, data, scored[i].column, &columns[count++].values));
     }
     if (count == 0)
         return SBP_OK;
-    return sbp_trainer_score_step(&run->trainer, run->diag, run->data, run->rows, run->row_count, columns,
-                                  count);
+    return sbp_trainer_score_step(&run->trainer, run->diag, data, rows, row_count, columns, count);
+}
+
+sbp_status sbp_run_score_evaluation(sbp_run *run, sbp_dataset *data) {
+    int64_t *rows = sbp_malloc((size_t)(data->row_count + 1) * sizeof *rows);
+    if (!rows)
+        return sbp_fail(run->diag, SBP_MACHINE, "out of memory for %lld rows", (long long)data->row_count);
+    for (int64_t r = 0; r < data->row_count; r++)
+        rows[r] = r;
+    sbp_status status = score_rows(run, data, rows, data->row_count, false);
+    free(rows);
+    return status;
 }
 
 /* ---- what a checkpoint in the middle of a batch has of it ---------------------------------------------- */
@@ -77,7 +92,7 @@ sbp_status sbp_run_keep_batch(sbp_run *run) {
         double *column;
         if (!is_wanted(run, scored[i].column))
             continue;
-        SBP_TRY(open_column(run, scored[i].column, &column));
+        SBP_TRY(open_column(run, run->data, scored[i].column, &column));
         sbp_kept *kept = &s->kept[s->kept_count];
         *kept = (sbp_kept){.count = move_batch(run, NULL, NULL, false)};
         snprintf(kept->name, sizeof kept->name, "%s", scored[i].column);
@@ -101,7 +116,7 @@ static sbp_status take_kept(sbp_run *run) {
         for (int32_t k = 0; k < s->kept_count; k++)
             if (strcmp(s->kept[k].name, scored[i].column) == 0)
                 found = &s->kept[k];
-        SBP_TRY(open_column(run, scored[i].column, &column));
+        SBP_TRY(open_column(run, run->data, scored[i].column, &column));
         if (!found || found->count != move_batch(run, NULL, NULL, true))
             return sbp_fail(run->diag, SBP_INPUT, "the checkpoint has no '%s' of the batch at hand",
                             scored[i].column);
@@ -142,7 +157,9 @@ sbp_status sbp_run_next_rows(sbp_run *run, bool *end) {
         run->rows = sbp_sampler_next(&run->sampler, &run->row_count);
     if (*end)
         return SBP_OK;
-    return run->state.inner > 0 ? take_kept(run) : score_batch(run);
+    if (run->state.inner > 0)
+        return take_kept(run);
+    return score_rows(run, run->data, run->rows, run->row_count, run->inner_epochs > 1);
 }
 
 void sbp_run_end_step(sbp_run *run) {

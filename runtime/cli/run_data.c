@@ -89,6 +89,7 @@ static sbp_dataset_options options_of(load_job *job) {
                                  .rows = run->plan ? sbp_pack_rows_wanted(run->plan->program) : SBP_ROWS_ANY,
                                  .loss_on = loss_on(run->options),
                                  .mask_truncated = sbp_options_on(run->options, "mask-truncated-completions"),
+                                 .eos_penalty = sbp_options_double(run->options, "missing-eos-penalty"),
                                  .text_field = sbp_options_text(run->options, "text-field"),
                                  .vocab_size = run->info.vocab_size,
                                  .max_tokens = run->plan ? run->plan->program->t_max : 0,
@@ -123,21 +124,6 @@ static sbp_status check_stream(sbp_run *run) {
             return sbp_fail(run->diag, SBP_USAGE,
                             "--%s has no meaning where lines of the data end the steps (%s)", meaningless[i],
                             run->stream.where);
-    return SBP_OK;
-}
-
-/* A step computes what older weights say where rows lack it; an evaluation has no older weights. */
-static sbp_status check_evaluation(const sbp_run *run, const sbp_dataset *data) {
-    static const char *const older[] = {"old_logps", "old_values"};
-    bool optional;
-    for (int i = 0; i < SBP_COUNT(older); i++)
-        if (sbp_pack_reads(run->plan->program, older[i], &optional) && !optional &&
-            sbp_dataset_column(data, older[i]) < 0)
-            return sbp_fail(
-                run->diag, SBP_USAGE,
-                "--eval: the plan's objective compares with older weights ('%s'), of which an evaluation "
-                "knows only what its rows say",
-                older[i]);
     return SBP_OK;
 }
 
@@ -266,8 +252,6 @@ static sbp_status load_body(void *user) {
     int32_t evals = sbp_options_list_count(run->options, "eval");
     for (run->eval_count = 0; run->eval_count < evals; run->eval_count++)
         SBP_TRY(load_files(job, "eval", run->eval_count, 1, &run->evals[run->eval_count]));
-    for (int32_t i = 0; run->plan && i < evals; i++)
-        SBP_TRY(check_evaluation(run, run->evals[i]));
     return SBP_OK;
 }
 

@@ -22,6 +22,7 @@ static double epoch_of(const sbp_run *run) {
 
 static sbp_status evaluate(sbp_run *run) {
     for (int32_t i = 0; i < run->eval_count; i++) {
+        SBP_TRY(sbp_run_score_evaluation(run, run->evals[i]));
         SBP_TRY(sbp_run_score_rotated(run, run->evals[i], NULL, run->evals[i]->row_count));
         SBP_TRY(sbp_trainer_evaluate(&run->trainer, run->diag, run->evals[i], NULL, NULL));
         if (i == 0 && run->trainer.loss >= 0)

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CACHE_VERSION = 1, MOST_TRIES = 20 };
+enum { CACHE_VERSION = 2, MOST_TRIES = 20 };
 
 static const int64_t checked_bytes = (int64_t)4 << 30, longest_unused = 30 * 24 * 3600;
 static const double disk_share = 0.25; /* of a disk, for all caches in a directory */
@@ -199,6 +199,7 @@ static uint64_t key_of(const sbp_dataset_options *o, const sbp_cache *cache) {
                                o->overlong,       o->skip_bad_rows,
                                o->mask_truncated, (int64_t)o->settings_hash};
     uint64_t hash = hash_text(SBP_VERSION, sbp_hash_bytes(numbers, sizeof numbers, 0));
+    hash = sbp_hash_bytes(&o->eos_penalty, sizeof o->eos_penalty, hash);
     hash = hash_text(o->eos, hash_text(o->text_field, hash));
     for (int32_t i = 0; i < o->columns.count; i++)
         hash = hash_text(o->columns.items[i].to, hash_text(o->columns.items[i].from, hash));

@@ -52,6 +52,7 @@ typedef struct sbp_dataset_options {
     sbp_rows_wanted rows;
     sbp_loss_on loss_on;
     bool mask_truncated; /* completions without an end-of-sequence token do not count */
+    double eos_penalty;  /* taken from rewards of those without such a token */
     const char *text_field;
     int64_t vocab_size; /* 0: unknown */
     int64_t max_tokens; /* of a document; 0: any */

@@ -226,6 +226,7 @@ static bool open_worker(row_worker *w, const sbp_dataset_options *o, const row_w
                       .maker = {.tokenizer = o->tokenizer,
                                 .loss_on = o->loss_on,
                                 .mask_truncated = o->mask_truncated,
+                                .eos_penalty = o->eos_penalty,
                                 .eos = o->eos,
                                 .chat_options = o->chat}};
     w->maker.diag = w->diag;

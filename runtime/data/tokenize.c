@@ -316,17 +316,23 @@ static sbp_status check_pair(const make_job *job) {
         job->row->where, job->maker->loss_on == SBP_LOSS_ALL ? "all" : "assistant");
 }
 
+/* The end-of-sequence token, for an option that needs one. */
+static sbp_status find_eos(const make_job *job, const char *option, int32_t *id) {
+    const sbp_document_maker *maker = job->maker;
+    const char *eos = maker->tokenizer ? eos_of(maker) : NULL;
+    *id = eos ? sbp_tokenizer_id(maker->tokenizer, eos, strlen(eos)) : -1;
+    if (*id >= 0)
+        return SBP_OK;
+    return sbp_fail(maker->diag, SBP_USAGE,
+                    "--%s: the model has no end-of-sequence token; name it with --eos-token", option);
+}
+
 /* An answer that was cut off, not ended, says nothing about how to answer (TRL's mask_truncated_completions).
  */
 static sbp_status mask_truncated(const make_job *job) {
-    const sbp_document_maker *maker = job->maker;
     const sbp_document *d = job->out;
-    const char *eos = eos_of(maker);
-    int32_t id = eos && maker->tokenizer ? sbp_tokenizer_id(maker->tokenizer, eos, strlen(eos)) : -1;
-    if (id < 0)
-        return sbp_fail(maker->diag, SBP_USAGE,
-                        "--mask-truncated-completions: the model has no end-of-sequence token; name it with "
-                        "--eos-token");
+    int32_t id;
+    SBP_TRY(find_eos(job, "mask-truncated-completions", &id));
     if (d->count == d->prompt || d->ids[d->count - 1] != id)
         for (int64_t i = 0; i < d->count; i++)
             d->labels[i] = -100;
@@ -430,7 +436,23 @@ static uint64_t group_of(const make_job *job) {
     return hash ? hash : 1;
 }
 
+/* What the reward loses where the answer has no end-of-sequence token (TRL's missing_eos_penalty). */
+static sbp_status find_penalty(const make_job *job, double *penalty) {
+    const sbp_document *d = job->all->documents;
+    int32_t id;
+    *penalty = job->maker->eos_penalty;
+    if (*penalty == 0 || !(job->row->form.fields >> SBP_FIELD_REWARD & 1))
+        return SBP_OK;
+    SBP_TRY(find_eos(job, "missing-eos-penalty", &id));
+    for (int64_t i = d->prompt; i < d->count; i++)
+        if (d->ids[i] == id)
+            *penalty = 0;
+    return SBP_OK;
+}
+
 static sbp_status add_fields(const make_job *job) {
+    double penalty;
+    SBP_TRY(find_penalty(job, &penalty));
     for (sbp_row_field i = 0; i < SBP_FIELD_COUNT; i++) {
         const char *part = sbp_row_field_part(i);
         if (!(job->row->form.fields >> i & 1))
@@ -442,8 +464,8 @@ static sbp_status add_fields(const make_job *job) {
         for (int32_t k = 0; k < job->all->count; k++) {
             sbp_document *d = &job->all->documents[k];
             if (!part || strcmp(part, d->part) == 0)
-                d->numbers[d->number_count++] =
-                    (sbp_document_number){sbp_row_field_name(i), job->row->numbers[i]};
+                d->numbers[d->number_count++] = (sbp_document_number){
+                    sbp_row_field_name(i), job->row->numbers[i] - (i == SBP_FIELD_REWARD ? penalty : 0)};
         }
     }
     if (job->row->env_mask)

@@ -58,11 +58,11 @@ def pad(docs, key, length, value=0.0):
 def run(source, docs, settings):
     lengths = [len(d["old_logps"]) for d in docs]
     length = max(lengths) + 1
-    defaults = dict(kl_estimator="k1", kl_coef=0.05, gamma=1.0, lam=0.95, cliprange=0.2, cliprange_value=0.2, vf_coef=0.1)
+    defaults = dict(whiten_rewards=0, kl_estimator="k1", kl_coef=0.05, gamma=1.0, lam=0.95, cliprange=0.2, cliprange_value=0.2, vf_coef=0.1)
     names = {
         "torch": torch,
         "INVALID_LOGPROB": 1.0,
-        "args": SimpleNamespace(whiten_rewards=False, **{**defaults, **settings}),
+        "args": SimpleNamespace(**{**defaults, **settings}),
         "responses": torch.zeros(len(docs), length),
         "sequence_lengths": torch.tensor(lengths) - 1,
         "logprobs": pad(docs, "old_logps", length),
@@ -118,6 +118,7 @@ def make(folder):
     for settings in (
         {},
         {"kl_coef": 0.3, "kl_estimator": "k3", "gamma": 0.9, "lam": 0.5},
+        {"whiten_rewards": 1, "kl_coef": 0.2, "gamma": 0.95},
         {"cliprange": 0.05, "cliprange_value": 0.7, "vf_coef": 1.3, "gamma": 0.99, "kl_coef": 0.0},
     ):
         cases.append({"settings": settings, **run(source, docs, settings)})
