@@ -2,26 +2,35 @@
  * grpo_trainer and rloo_trainer).
  *
  * m: row input weight, 1 where the label was written by the model; A: row input advantage; per row
- *   w = logp - logp^old                  logp^old is that of the sampler where rows carry none, and logp
- * itself, without gradient, where they have neither rho = exp(w), or, with importance by sequence, exp(sum of
- * m w over the document / |y|), the same in all its rows l = - min(min(rho, delta) A, clip(rho, 1 - epsilon,
- * 1 + epsilon_high) A) c + beta k k = rho (exp(d) - d - 1), d = logp^ref - logp; with use_bias_correction_kl
- * off, without rho c = 1; where rows have both logp^old and the sampler's logp^s: r = exp(logp^old - logp^s),
- * or the product of these over the document (sequence_..): .._truncate r between two bounds, .._mask 0
- * outside A row contributes f l, f without gradient: dapo       f = m / labels             (all counted
- * tokens of the step) bnpo       f = m / (labels of the micro-batch x micro-batches): depends on the split,
- * as in TRL grpo       f = m / (|y| documents)    the mean over sequences of means over tokens dr_grpo    f =
- * m / (documents max_completion_length) gspo       as grpo, importance by sequence luspo      f = m /
- * documents, importance by sequence cispo      l = - sg(min(rho, epsilon_high)) A logp + beta k, f as dapo
+ *   w = logp - logp^old    logp^old is that of the sampler where rows carry none, and logp itself,
+ *                          without gradient, where they have neither
+ *   rho = exp(w), or, with importance by sequence, exp(sum of m w over the document / |y|), the same in all
+ *                          its rows
+ *   l = - min(min(rho, delta) A, clip(rho, 1 - epsilon, 1 + epsilon_high) A) c + beta k
+ *   k = rho (exp(d) - d - 1), d = logp^ref - logp; with use_bias_correction_kl off, without rho
+ *   c = 1; where rows have both logp^old and the sampler's logp^s: r = exp(logp^old - logp^s), or the
+ *       product of these over the document (sequence_..): .._truncate r between two bounds,
+ *       .._mask 0 outside
+ * A row contributes f l, f without gradient:
+ *   dapo       f = m / labels             (all counted tokens of the step)
+ *   bnpo       f = m / (labels of the micro-batch x micro-batches): depends on the split, as in TRL
+ *   grpo       f = m / (|y| documents)    the mean over sequences of means over tokens
+ *   dr_grpo    f = m / (documents max_completion_length)
+ *   gspo       as grpo, importance by sequence
+ *   luspo      f = m / documents, importance by sequence
+ *   cispo      l = - sg(min(rho, epsilon_high)) A logp + beta k, f as dapo
  *   sapo       l = - (4 / T) sigmoid(T (rho - 1)) A + beta k, T: sapo_temperature_pos for A > 0, else
  *              sapo_temperature_neg; f as grpo
- *   vespo      l = - sg(phi) A logp + beta k, f as dapo; phi = exp(b + a log u - b u), with a, b = vespo_k,
- *              vespo_lambda of the sign of A, log u = sum of m clip(w, +-20) over the document, and of m log
- * c, between log 1e-8 and 20; c only by tokens reinforce  l = - A logp, f as dapo With an entropy_coef: -
- * entropy_coef (mean entropy of the counted tokens of the step) for all of them. Of the data: weight,
- * advantage, doc.labels (|y|), doc, old_logps, sampling_logps and ref_logps where there are some; of the step
- * labels, docs; of micro-batches part.labels, parts. */
+ *   vespo      l = - sg(phi) A logp + beta k, f as dapo; phi = exp(b + a log u - b u), with a, b =
+ *              vespo_k, vespo_lambda of the sign of A, log u = sum of m clip(w, +-20) over the document,
+ *              and of m log c, between log 1e-8 and 20; c only by tokens
+ *   reinforce  l = - A logp, f as dapo
+ * With an entropy_coef: - entropy_coef (mean entropy of the counted tokens of the step) for all of them.
+ *
+ * Of the data: weight, advantage, doc.labels (|y|), doc, old_logps, sampling_logps and ref_logps where there
+ * are some; of the step labels, docs; of micro-batches part.labels, parts. */
 #include "frontends/objectives/advantages.h"
+#include "frontends/objectives/clipping.h"
 
 #include <math.h>
 #include <string.h>
@@ -48,7 +57,8 @@ typedef struct grpo {
     sbp_value weight, advantage, rho; /* [T] */
     sbp_value log_ratio;              /* [T] w */
     sbp_value correction;             /* [T] c; SBP_NO_VALUE: 1 */
-    sbp_value low, high, phi;         /* what the term was made of */
+    sbp_clipping clip;                /* what the term was made of */
+    sbp_value cap, phi;
 } grpo;
 
 /* How the sampler's log-probabilities are made up for (--vllm-importance-sampling-mode). */
@@ -119,15 +129,9 @@ static sbp_value ratio(const grpo *g, bool by_sequence) {
     return of_document(g, one(g, SBP_OP_exp, op(g, SBP_OP_div, sum, labels)));
 }
 
-/* A setting, or another value where it is negative. */
-static sbp_value setting_or(const grpo *g, const char *name, sbp_value otherwise) {
-    sbp_value x = setting(g, name, -1), zero = number(g, 0);
-    return sbp_build3(g->o->builder, SBP_OP_select, op(g, SBP_OP_lt, x, zero), otherwise, x);
-}
-
 /* min(rho, delta) */
 static sbp_value bounded(const grpo *g) {
-    sbp_value most = setting_or(g, "delta", number(g, 1e30));
+    sbp_value most = sbp_clipping_setting_or(g->o, "delta", number(g, 1e30));
     return op(g, SBP_OP_min, g->rho, most);
 }
 
@@ -175,15 +179,6 @@ static sbp_value correction(const grpo *g) {
     sbp_value below = op(g, SBP_OP_lt, r, least), above = op(g, SBP_OP_lt, most, r);
     sbp_value outside = op(g, SBP_OP_or, below, above);
     return sbp_build3(g->o->builder, SBP_OP_select, outside, zero, r);
-}
-
-/* - min(min(rho, delta) A, clip(rho) A) */
-static sbp_value clipped(const grpo *g, sbp_value low, sbp_value high) {
-    sbp_value inside = op(g, SBP_OP_max, g->rho, low);
-    inside = op(g, SBP_OP_min, inside, high);
-    sbp_value free = op(g, SBP_OP_mul, bounded(g), g->advantage);
-    sbp_value bound = op(g, SBP_OP_mul, inside, g->advantage);
-    return one(g, SBP_OP_neg, op(g, SBP_OP_min, free, bound));
 }
 
 /* - sg(factor) A logp */
@@ -262,19 +257,6 @@ static sbp_value divergence(const grpo *g) {
     return sbp_build3(g->o->builder, SBP_OP_select, corrected, op(g, SBP_OP_mul, g->rho, k3), k3);
 }
 
-static void clip_metrics(const grpo *g, sbp_value counted, sbp_value low, sbp_value high) {
-    sbp_objective *o = g->o;
-    sbp_value zero = number(g, 0), rho = bounded(g);
-    sbp_value bad = sbp_objective_less(o, g->advantage, zero),
-              good = sbp_objective_less(o, zero, g->advantage);
-    sbp_value below = op(g, SBP_OP_mul, sbp_objective_less(o, rho, low), bad);
-    sbp_value above = op(g, SBP_OP_mul, sbp_objective_less(o, high, rho), good);
-    sbp_objective_result(o, "clip_ratio/low_mean", op(g, SBP_OP_mul, counted, below));
-    sbp_objective_result(o, "clip_ratio/high_mean", op(g, SBP_OP_mul, counted, above));
-    sbp_value region = op(g, SBP_OP_add, below, above);
-    sbp_objective_result(o, "clip_ratio/region_mean", op(g, SBP_OP_mul, counted, region));
-}
-
 /* Of the sampler's log-probabilities; where they are missing the difference counts as 0. */
 static void sampling_metrics(const grpo *g, sbp_value counted) {
     if (g->correction == SBP_NO_VALUE)
@@ -299,18 +281,13 @@ static int32_t find_type(sbp_objective *o) {
 
 /* What a row contributes before f, without c and k. */
 static sbp_value policy_term(grpo *g) {
-    sbp_value low = SBP_NO_VALUE;
-    if (types[g->type].term == CLIPPED || types[g->type].term == CAPPED) {
-        low = setting(g, "epsilon", 0.2);
-        g->high = setting_or(g, "epsilon_high", low);
-    }
     switch (types[g->type].term) {
     case CLIPPED:
-        g->low = plus(g, one(g, SBP_OP_neg, low), 1);
-        g->high = plus(g, g->high, 1);
-        return clipped(g, g->low, g->high);
+        g->clip = sbp_clipping_of(g->o);
+        return sbp_clipping_loss(&g->clip, bounded(g), g->rho, g->advantage);
     case CAPPED:
-        return weighted(g, op(g, SBP_OP_min, g->rho, g->high));
+        g->cap = sbp_clipping_reach(g->o);
+        return weighted(g, op(g, SBP_OP_min, g->rho, g->cap));
     case SOFT:
         return soft(g);
     case GAMMA:
@@ -324,9 +301,9 @@ static sbp_value policy_term(grpo *g) {
 static void term_metrics(const grpo *g, sbp_value counted) {
     sbp_objective *o = g->o;
     if (types[g->type].term == CLIPPED)
-        clip_metrics(g, counted, g->low, g->high);
+        sbp_clipping_metrics(&g->clip, counted, bounded(g), g->advantage);
     if (types[g->type].term == CAPPED) {
-        sbp_value zero = number(g, 0), above = sbp_objective_less(o, g->high, g->rho);
+        sbp_value zero = number(g, 0), above = sbp_objective_less(o, g->cap, g->rho);
         above = op(g, SBP_OP_mul, above, sbp_objective_less(o, zero, g->advantage));
         sbp_objective_result(o, "cispo_clip_ratio", op(g, SBP_OP_mul, counted, above));
     }
@@ -376,6 +353,7 @@ void sbp_objective_grpo(sbp_objective *o) {
     sbp_objective_result(o, "entropy", op(&g, SBP_OP_mul, counted, o->entropy));
     sbp_objective_result(o, "kl", op(&g, SBP_OP_mul, counted, k));
     sbp_objective_result(o, "ratio_mean", op(&g, SBP_OP_mul, counted, g.rho));
-    term_metrics(&g, counted);
+    bool by_sequence = o->wishes.by_sequence || types[g.type].by_sequence;
+    term_metrics(&g, by_sequence ? share(&g, OF_SEQUENCES) : counted); /* each ratio once, as TRL */
     sampling_metrics(&g, counted);
 }

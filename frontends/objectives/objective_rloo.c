@@ -8,12 +8,13 @@
  *
  * Of the data: weight, advantage, old_logps, doc, doc.labels; of the step labels, docs. */
 #include "frontends/objectives/advantages.h"
+#include "frontends/objectives/clipping.h"
 
 typedef struct rloo {
     sbp_objective *o;
     sbp_value share;            /* [T] m / (|y| documents) */
     sbp_value advantage, ratio; /* [T] the same in all rows of a document */
-    sbp_value low, high;        /* bounds of the ratio */
+    sbp_clipping clip;
 } rloo;
 
 static sbp_value op(const rloo *x, sbp_opcode code, sbp_value a, sbp_value b) {
@@ -24,30 +25,12 @@ static sbp_value number(const rloo *x, double value) {
     return sbp_objective_number(x->o, value, x->o->logp);
 }
 
-static void read_bounds(rloo *x) {
-    sbp_objective *o = x->o;
-    sbp_value below = sbp_objective_setting(o, "epsilon", 0.2, o->logp);
-    sbp_value above = sbp_objective_setting(o, "epsilon_high", -1, o->logp);
-    sbp_value same = op(x, SBP_OP_lt, above, number(x, 0));
-    above = sbp_build3(o->builder, SBP_OP_select, same, below, above);
-    x->high = op(x, SBP_OP_add, above, number(x, 1));
-    sbp_value one = number(x, 1);
-    x->low = op(x, SBP_OP_sub, one, below);
-}
-
 static void add_metrics(const rloo *x, sbp_value weight) {
     sbp_objective *o = x->o;
-    sbp_value zero = number(x, 0), counted = op(x, SBP_OP_div, weight, sbp_objective_scalar(o, "labels"));
+    sbp_value counted = op(x, SBP_OP_div, weight, sbp_objective_scalar(o, "labels"));
     sbp_objective_result(o, "entropy", op(x, SBP_OP_mul, counted, o->entropy));
     sbp_objective_result(o, "ratio_mean", op(x, SBP_OP_mul, x->share, x->ratio));
-    sbp_value bad = sbp_objective_less(o, x->advantage, zero);
-    sbp_value good = sbp_objective_less(o, zero, x->advantage);
-    sbp_value below = op(x, SBP_OP_mul, sbp_objective_less(o, x->ratio, x->low), bad);
-    sbp_value above = op(x, SBP_OP_mul, sbp_objective_less(o, x->high, x->ratio), good);
-    sbp_value region = op(x, SBP_OP_add, below, above);
-    sbp_objective_result(o, "clip_ratio/low_mean", op(x, SBP_OP_mul, x->share, below));
-    sbp_objective_result(o, "clip_ratio/high_mean", op(x, SBP_OP_mul, x->share, above));
-    sbp_objective_result(o, "clip_ratio/region_mean", op(x, SBP_OP_mul, x->share, region));
+    sbp_clipping_metrics(&x->clip, x->share, x->ratio, x->advantage);
 }
 
 void sbp_objective_rloo(sbp_objective *o) {
@@ -62,11 +45,8 @@ void sbp_objective_rloo(sbp_objective *o) {
     sbp_value sum = op(&x, SBP_OP_mul, weight, op(&x, SBP_OP_sub, o->logp, old));
     sum = sbp_objective_group_sum(o, sum, document);
     x.ratio = sbp_objective_of_group(o, sbp_build1(o->builder, SBP_OP_exp, sum), document);
-    read_bounds(&x);
-    sbp_value inside = op(&x, SBP_OP_min, op(&x, SBP_OP_max, x.ratio, x.low), x.high);
-    sbp_value free = op(&x, SBP_OP_mul, x.ratio, x.advantage);
-    sbp_value l = op(&x, SBP_OP_min, free, op(&x, SBP_OP_mul, inside, x.advantage));
-    l = sbp_build1(o->builder, SBP_OP_neg, l);
+    x.clip = sbp_clipping_of(o);
+    sbp_value l = sbp_clipping_loss(&x.clip, x.ratio, x.ratio, x.advantage);
     sbp_objective_result(o, "loss", op(&x, SBP_OP_mul, l, x.share));
     add_metrics(&x, weight);
 }

@@ -351,9 +351,7 @@ def grpo_case(inputs, loss_type, importance, settings, has_old, sampling=None):
     if sampling:
         data["importance_sampling_ratio"], more = sampling_ratio(rows, of, mask, sampling, settings)
     loss = GRPOTrainer._compute_loss(trainer, None, data)
-    # with importance by sequence TRL counts sequences where we count tokens
     wanted = ["entropy", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"]
-    wanted = wanted if importance == "token" else ["entropy"]
     wanted += ["cispo_clip_ratio", "vespo/phi_seq_mean", "policy_loss", "entropy_coef"]
     metrics = {k: v[-1] for k, v in trainer._metrics["train"].items() if k in wanted}
     return logp, loss, {**metrics, **more}, entropy
