@@ -341,6 +341,36 @@ static void test_nothing_adds_nothing(void **state) {
     }
 }
 
+/* The work by which ranks share documents: of a schedule that computes nothing twice, twice the weights of
+ * products a pass, three of them, and attention as its formulas have it, in a window or not. */
+static void test_work_is_counted(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *model;
+        double products, q_elems; /* of a layer; heads x d */
+        double vocabulary, window;
+    } models[] = {{MODEL, 18 * 36 * 2 + 18 * 6 * 2 + 3 * 18 * 25, 36, 18 * 61, 0},
+                  {"$G/mistral_window/model", 24 * 24 * 2 + 24 * 12 * 2 + 3 * 24 * 23, 24, 24 * 61, 7}};
+    for (int i = 0; i < SBP_COUNT(models); i++)
+        for (int chunk = 7; chunk <= 64; chunk += 57) {
+            const sbp_plan *plan;
+            cli_ok(f, sbp_arena_printf(f->arena,
+                                       "$C compile %s -o $D/p --dtype fp64 --seq-len 64 --backward standard "
+                                       "--head-chunk %d",
+                                       models[i].model, chunk));
+            assert_ok(f,
+                      sbp_plan_open(f->arena, f->diag, sbp_arena_strdup(f->arena, io_path(f, "p")), &plan));
+            sbp_pack_work w = sbp_pack_work_of(plan->program);
+            double of_row = 3 * 2 * (2 * models[i].products + models[i].vocabulary);
+            double of_pair = 2 * (2 * 2 + 6 + 4) * models[i].q_elems;
+            assert_true(w.per_row == of_row);
+            assert_int_equal(w.attention_count, 1);
+            assert_true((double)w.attention[0].window == models[i].window);
+            assert_true(w.attention[0].per_pair == of_pair);
+        }
+    assert_true(sbp_pack_work_of(NULL).per_row == 1);
+}
+
 /* ---- advantages of groups that lie in several micro-batches ----------------------------------------------
  */
 
@@ -521,6 +551,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_micro_batches_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_adds_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_work_is_counted, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_split_units_are_seen, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_advantages_of_rewards, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_pairs_without_room, cli_setup, io_teardown),
