@@ -217,7 +217,7 @@ static sbp_status pack_rows(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
                             int64_t row_count) {
     SBP_TRY(sbp_packer_pack(&t->packer, diag, data, rows, row_count));
     sbp_executor_set_scalar(t->executor, "parts", t->packer.part_count);
-    return sbp_packer_check(&t->packer, diag);
+    return SBP_OK;
 }
 
 sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data, const int64_t *rows,
@@ -225,7 +225,8 @@ sbp_status sbp_trainer_pack(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *d
     know_ranks(t);
     set_totals(t, data, rows, row_count);
     SBP_TRY(prepare_data(t, diag, data, rows, row_count));
-    return pack_rows(t, diag, data, rows, row_count);
+    SBP_TRY(pack_rows(t, diag, data, rows, row_count));
+    return sbp_packer_check(&t->packer, diag);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------ */

@@ -78,6 +78,10 @@ static void test_evaluation(void **state) {
         assert_true(cli_number(f, lines[i], "eval_loss/value_avg") <
                     cli_number(f, lines[i - 2], "eval_loss/value_avg"));
     }
+    /* what is scored may be more than a step of the plan has */
+    cli_ok(f, "$C compile " PPO
+              "/model -o $D/p --objective ppo --seq-len 12 --accumulate 1 && $R $D/p --data " PPO
+              "/rows.jsonl --batch-size 1 --steps 1 --eval " PPO "/rows.jsonl --out none");
 }
 
 /* The reward of an answer that has no end is lower. */
