@@ -147,6 +147,7 @@ static void push(sbp_run *run, const char ***args, int32_t *count, int32_t *capa
 
 /* The command line of sbpc, NULL at the end. seq_len 0: the user gave it. */
 static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choice *choice, int64_t seq_len) {
+    static const char *const terms[] = {"entropy-coef"}; /* numbers without which a plan lacks their term */
     const char **args = NULL, **given;
     int32_t count = 0, capacity = 0, given_count;
     push(run, &args, &count, &capacity, sbpc);
@@ -157,6 +158,13 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
     sbp_options_to_args(run->options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, run->arena, &given, &given_count);
     for (int32_t i = 0; i < given_count; i++)
         push(run, &args, &count, &capacity, given[i]);
+    for (int i = 0; i < SBP_COUNT(terms); i++) {
+        char value[40];
+        if (!sbp_options_given(run->options, terms[i]))
+            continue;
+        sbp_format_double(value, sizeof value, sbp_options_double(run->options, terms[i]));
+        push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--%s=%s", terms[i], value));
+    }
     if (seq_len > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--seq-len=%lld", (long long)seq_len));

@@ -100,6 +100,7 @@ static void test_what_is_not_built(void **state) {
 
 /* Of adapters, and of objectives that take a batch several times. */
 #define TRL_LORA_NAMES "--use_peft true --use_rslora true --lora_target_modules q_proj --load_in_4bit true "
+#define TRL_OBJECTIVE_NAMES "--scale_rewards false "
 #define TRL_EPOCHS "--num_iterations --num_ppo_epochs --ppo_epochs "
 
 static void test_names_of_trl(void **state) {
@@ -111,7 +112,7 @@ static void test_names_of_trl(void **state) {
         char *aliases = sbp_arena_strdup(f->arena, o->aliases);
         for (char *name = strtok(aliases, " "); name; name = strtok(NULL, " ")) {
             name[strcspn(name, "{#+")] = 0;
-            if (!mentions(" " TRL_NAMES TRL_LORA_NAMES TRL_EPOCHS, name))
+            if (!mentions(" " TRL_NAMES TRL_LORA_NAMES TRL_OBJECTIVE_NAMES TRL_EPOCHS, name))
                 fail_msg("this test does not try '%s', an alias of --%s", name, o->name);
         }
     }
@@ -158,6 +159,63 @@ static void test_names_of_trl(void **state) {
     }
 }
 
+/* Names of objectives are TRL's, and what it has beside them is refused by name. */
+static void test_objectives_of_trl(void **state) {
+    io_fixture *f = *state;
+    static const char *const runs[] = {
+        "grpo --loss_type dr_grpo --epsilon 0.1 --epsilon_high 0.3 --delta 1.5 --importance_sampling_level "
+        "sequence "
+        "--mask_truncated_completions true --entropy_coef 0.01 --temperature 0.9 --use_bias_correction_kl "
+        "false "
+        "--vllm_importance_sampling_mode token_mask --vllm_importance_sampling_clip_max 2 "
+        "--vllm_importance_sampling_clip_min 0.5 --max_completion_length 64 --beta 0.04 --num_iterations 2 "
+        "--steps_per_generation 1 " TRL_OBJECTIVE_NAMES,
+        "grpo --scale_rewards true --disable_dropout false --top_entropy_quantile 1.0 --use_adaptive_entropy "
+        "false",
+        "ppo --kl_coef 0.1 --kl_estimator k3 --gamma 0.9 --lam 0.9 --cliprange 0.1 --cliprange_value 0.1 "
+        "--vf_coef "
+        "0.2 --whiten_rewards true --missing_eos_penalty 1.0 --num_ppo_epochs 2 --num_mini_batches 1",
+        "kto --loss_type kto --beta 0.2 --desirable_weight 2 --undesirable_weight 0.5 "
+        "--precompute_ref_log_probs "
+        "true --train_sampling_strategy sequential --disable_dropout true",
+        "sft --use_peft true --lora_r 4 --lora_alpha 8 --lora_dropout 0 --lora_target_modules all-linear "
+        "--lora_modules_to_save model.norm",
+    };
+    static const char *const refused[] = {"top_entropy_quantile 0.2",
+                                          "off_policy_mask_threshold 0.5",
+                                          "use_adaptive_entropy true",
+                                          "sync_ref_model true",
+                                          "ld_alpha 0.5",
+                                          "f_divergence_type js_divergence",
+                                          "use_weighting true",
+                                          "loss_weights 1",
+                                          "num_generations 8",
+                                          "steps_per_generation 4",
+                                          "ref_model_mixup_alpha 0.5",
+                                          "reward_weights 1"};
+    static const char *const types[] = {"exo_pair", "nca_pair",     "bco_pair",
+                                        "aot",      "aot_unpaired", "discopop"};
+    cli_put(f, "rollouts",
+            "{\"prompt_ids\": [1, 5], \"completion_ids\": [7, 8, 9], \"reward\": 1, \"label\": true}\n"
+            "{\"prompt_ids\": [1, 5], \"completion_ids\": [9, 8], \"reward\": 0, \"label\": false}\n");
+    for (int i = 0; i < SBP_COUNT(runs); i++)
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "$R $S --data $D/rollouts --steps 1 --batch-size 2 --seq-len 64 --out none "
+                                "--objective %s",
+                                runs[i]));
+    for (int i = 0; i < SBP_COUNT(refused); i++) {
+        const char *name = sbp_arena_strndup(f->arena, refused[i], strcspn(refused[i], " "));
+        cli_fails(f, 2, sbp_arena_printf(f->arena, "--%s: ", name),
+                  sbp_arena_printf(f->arena, "$R $S --data $D/rollouts --objective grpo --dry-run --%s",
+                                   refused[i]));
+    }
+    for (int i = 0; i < SBP_COUNT(types); i++)
+        cli_fails(
+            f, 2, sbp_arena_printf(f->arena, "no loss type '%s'", types[i]),
+            sbp_arena_printf(f->arena, "$C compile $S --objective dpo --loss_type %s -o $D/p", types[i]));
+}
+
 /* A config file for both programs: what it says of the plan may be said again, where it is what became of
  * "auto". */
 static void test_config_files_that_say_what_the_plan_is(void **state) {
@@ -192,6 +250,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_help_is_complete, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_of_trl, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_objectives_of_trl, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_config_files_that_say_what_the_plan_is, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_one_command_hands_options_on, cli_setup, io_teardown),
     };

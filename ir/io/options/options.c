@@ -105,16 +105,24 @@ static bool next_alias(const char **at, const char **name, size_t *length) {
     return true;
 }
 
+/* What stands behind an alias of an option; NULL: it has no such alias. */
+static const char *find_alias(int32_t index, const char *key, size_t length) {
+    const char *at = table[index].aliases, *name;
+    size_t n;
+    while (next_alias(&at, &name, &n))
+        if (same_name(name, n, key, length))
+            return name + n;
+    return NULL;
+}
+
 option_target sbp_options_find(const char *key, size_t length) {
     for (int32_t i = 0; i < SBP_COUNT(table); i++)
         if (same_name(table[i].name, strlen(table[i].name), key, length))
-            return (option_target){.index = i};
+            return (option_target){.index = i, .alias = find_alias(i, key, length)};
     for (int32_t i = 0; i < SBP_COUNT(table); i++) {
-        const char *at = table[i].aliases, *name;
-        size_t n;
-        while (next_alias(&at, &name, &n))
-            if (same_name(name, n, key, length))
-                return (option_target){.index = i, .alias = name + n};
+        const char *alias = find_alias(i, key, length);
+        if (alias)
+            return (option_target){.index = i, .alias = alias};
     }
     for (int i = 0; i < SBP_COUNT(refusals); i++)
         if (same_name(refusals[i].name, strlen(refusals[i].name), key, length))
