@@ -17,7 +17,8 @@ sbp_model_options sbp_model_options_for(sbp_dtype compute) {
     return (sbp_model_options){.compute = compute,
                                .residual = SBP_DTYPE_COUNT,
                                .trainable_storage = SBP_DTYPE_COUNT,
-                               .frozen_storage = SBP_DTYPE_COUNT};
+                               .frozen_storage = SBP_DTYPE_COUNT,
+                               .lora_dropout = -1};
 }
 
 /* ---- which parameters are trained ------------------------------------------------------------------ */
@@ -444,11 +445,28 @@ static sbp_status find_base(sbp_loading *l, const char *adapter, const char *nam
         adapter, base, base[0] != '/' && !l->options->base ? ", from there or from here," : "");
 }
 
+bool sbp_model_is_adapter(sbp_arena *arena, const char *path) {
+    return sbp_directory_exists(path) && sbp_lora_is_adapter(arena, path);
+}
+
+/* What drops while an adapter goes on to be trained. */
+static void choose_dropout(const sbp_loading *l, const char *adapter, sbp_lora_options *options) {
+    double given = l->options->lora_dropout, configured = options->dropout;
+    if (given >= 0)
+        options->dropout = given;
+    else if (l->options->head.no_dropout && configured > 0) {
+        options->dropout = 0;
+        sbp_note(l->diag,
+                 "%s: its lora_dropout of %g is off, as in TRL with this objective; --lora-dropout sets it",
+                 adapter, configured);
+    }
+}
+
 /* A path that is an adapter's stands for that of its base. */
 static sbp_status find_adapter(sbp_loading *l) {
     const char *adapter = l->path, *name = NULL;
     l->lora = l->options->lora;
-    if (!sbp_directory_exists(adapter) || !sbp_lora_is_adapter(l->arena, adapter))
+    if (!sbp_model_is_adapter(l->arena, adapter))
         return l->options->base ? sbp_fail(l->diag, SBP_USAGE, "--base: '%s' is no adapter", adapter)
                                 : SBP_OK;
     if (l->lora)
@@ -457,6 +475,7 @@ static sbp_status find_adapter(sbp_loading *l) {
                         adapter);
     sbp_lora_options *options = SBP_NEW(l->arena, sbp_lora_options);
     SBP_TRY(sbp_lora_read(l->arena, l->diag, adapter, options, &name));
+    choose_dropout(l, adapter, options);
     SBP_TRY(sbp_weights_open(l->arena, l->diag, sbp_file_join(l->arena, adapter, "adapter_model.safetensors"),
                              &l->adapter));
     SBP_TRY(find_base(l, adapter, name));

@@ -45,6 +45,7 @@ typedef struct sbp_lora_number {
 typedef struct sbp_lora_options {
     int64_t rank;
     double alpha;
+    double dropout;         /* share of an adapter's input that is dropped */
     bool rslora;            /* scaled by alpha / sqrt(rank), not alpha / rank */
     bool all_linear;        /* every weight of a product but the head's; else: */
     sbp_lora_names targets; /* none: q_proj and v_proj, or what stands for them */
@@ -79,6 +80,7 @@ typedef struct sbp_model_options {
     int32_t freeze_count;
     const char *weights; /* directory or file that values are read from instead of the model's own; or NULL */
     const sbp_lora_options *lora;  /* new adapters; NULL: none, or those of the path */
+    double lora_dropout;           /* of a path that is an adapter; below 0: as its configuration says */
     const char *base;              /* of an adapter: in place of what its configuration says; NULL */
     sbp_head_options head;         /* what the objective wants of the head */
     const sbp_architecture *extra; /* architectures besides the built-in ones */
@@ -108,6 +110,8 @@ typedef struct sbp_model {
                            made up for GGUF); NULL for ONNX */
 } sbp_model;
 
+/* Whether a path is an adapter's directory. */
+bool sbp_model_is_adapter(sbp_arena *arena, const char *path);
 /* Needs no guard by the caller. */
 sbp_status sbp_model_load(sbp_arena *arena, sbp_diag *diag, const char *path,
                           const sbp_model_options *options, sbp_model *out) SBP_CHECKED;

@@ -20,6 +20,8 @@
 typedef struct sbp_head_options {
     bool temperature;
     bool value;
+    bool no_dropout; /* it compares probabilities of two models: as in TRL nothing is dropped unless asked for
+                      */
 } sbp_head_options;
 
 /* logits: [T, V]. Errors stick in builder->status. */

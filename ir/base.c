@@ -235,6 +235,16 @@ void sbp_map_init(sbp_map *map, sbp_arena *arena) {
     *map = (sbp_map){.arena = arena};
 }
 
+void sbp_map_copy(sbp_map *map, sbp_arena *arena, const sbp_map *from) {
+    *map = (sbp_map){.arena = arena, .count = from->count, .capacity = from->capacity};
+    if (from->capacity == 0)
+        return;
+    map->keys = SBP_NEW_ARRAY(arena, const char *, from->capacity);
+    map->values = SBP_NEW_ARRAY(arena, int32_t, from->capacity);
+    memcpy(map->keys, from->keys, (size_t)from->capacity * sizeof *map->keys);
+    memcpy(map->values, from->values, (size_t)from->capacity * sizeof *map->values);
+}
+
 /* The slot that holds key, or the empty one where it would go. capacity is a power of two. */
 static int32_t map_slot(const sbp_map *map, const char *key) {
     uint32_t mask = (uint32_t)map->capacity - 1;

@@ -172,6 +172,8 @@ typedef struct sbp_map {
 } sbp_map;
 
 void sbp_map_init(sbp_map *map, sbp_arena *arena);
+/* The same keys and values; what is set in one of both is not in the other. */
+void sbp_map_copy(sbp_map *map, sbp_arena *arena, const sbp_map *from);
 /* -1 when absent. */
 int32_t sbp_map_get(const sbp_map *map, const char *key);
 /* Replaces an existing value. */

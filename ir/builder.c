@@ -152,11 +152,16 @@ sbp_value sbp_build_broadcast(sbp_builder *b, sbp_value x, const sbp_type *like)
 }
 
 sbp_value sbp_build_random(sbp_builder *b, const sbp_type *like, sbp_value stream, sbp_value key) {
+    return sbp_build_random_of(b, like, (sbp_value[]){stream, key}, 2);
+}
+
+sbp_value sbp_build_random_of(sbp_builder *b, const sbp_type *like, const sbp_value *operands,
+                              int32_t operand_count) {
     int64_t dims[SBP_MAX_RANK];
     int32_t count = 0;
     for (int32_t i = 1; i < like->rank; i++)
         dims[count++] = like->dim[i].n;
-    return sbp_build(b, SBP_OP_random, NULL, (sbp_value[]){stream, key}, 2,
+    return sbp_build(b, SBP_OP_random, NULL, operands, operand_count,
                      (sbp_attr[]){sbp_attr_list("dims", dims, count),
                                   sbp_attr_symbol("rows", sbp_symbol_name(sbp_type_rows(like)))},
                      2, NULL);

@@ -26,6 +26,7 @@ sbp_module *sbp_module_copy(sbp_arena *arena, const sbp_module *from) {
     m->param_capacity = m->param_count;
     m->adapter_capacity = m->adapter_count;
     m->call_capacity = m->call_count;
+    sbp_map_copy(&m->param_names, arena, &from->param_names);
     return m;
 }
 

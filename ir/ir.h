@@ -162,6 +162,9 @@ typedef struct sbp_param {
     const struct sbp_recipe *stored;
     const char *const *aliases; /* other names that files give the tensor */
     int32_t alias_count;
+    /* One number of the program's own, [1], as it is here: functions that calls share are told it as they are
+     * told weights. In no file and no tensor table. NULL: a parameter. */
+    const double *number;
 } sbp_param;
 
 /* What pass `lora` adds to every product with a weight: y = W x + B (s A x). */
@@ -169,6 +172,7 @@ typedef struct sbp_adapter {
     int32_t weight, a, b; /* parameters: W as its products have it; A [r, in], B [out, r] */
     bool in_out;          /* W is [in, out], not [out, in] */
     double scale;         /* s, times the scalar `adapter` of the step: 0 turns all of them off */
+    double dropout;       /* the share of x that A does not see, times the scalar `dropout`; below 1 */
 } sbp_adapter;
 
 typedef struct sbp_row {
@@ -313,6 +317,9 @@ sbp_value sbp_build_reshape(sbp_builder *builder, sbp_value x, const int64_t *di
 sbp_value sbp_build_broadcast(sbp_builder *builder, sbp_value x, const sbp_type *like);
 /* f32 random numbers of the shape of `like`, which has rows (ops/random.c). */
 sbp_value sbp_build_random(sbp_builder *builder, const sbp_type *like, sbp_value stream, sbp_value key);
+/* The same of 2 or 4 operands: stream, key, and what stands for row and head. */
+sbp_value sbp_build_random_of(sbp_builder *builder, const sbp_type *like, const sbp_value *operands,
+                              int32_t count);
 sbp_value sbp_build_slice(sbp_builder *builder, sbp_value x, int64_t start, int64_t length);
 /* Arguments; the existing one when the function has it already. */
 sbp_value sbp_build_row(sbp_builder *builder, const char *row, sbp_dtype dtype, sbp_symbol rows);

@@ -320,6 +320,13 @@ static sbp_status parse_param(parser *p) {
     SBP_TRY(sbp_lexer_double(&p->lexer, &param.init_std));
     SBP_TRY(sbp_lexer_expect(&p->lexer, "pad"));
     SBP_TRY(parse_number(p, -1, &param.pad_row));
+    bool is_number;
+    SBP_TRY(sbp_lexer_accept(&p->lexer, "number", &is_number));
+    if (is_number) {
+        double *number = SBP_NEW(p->arena, double);
+        SBP_TRY(sbp_lexer_double(&p->lexer, number));
+        param.number = number;
+    }
     if (sbp_module_find_param(p->module, param.name) >= 0)
         return sbp_lexer_fail(&p->lexer, "two parameters are called '%.60s'", param.name);
     sbp_module_add_param(p->module, &param);
@@ -341,6 +348,10 @@ static sbp_status parse_adapter(parser *p) {
     SBP_TRY(parse_word(p, layouts, SBP_COUNT(layouts), &layout));
     adapter = (sbp_adapter){.weight = params[0], .a = params[1], .b = params[2], .in_out = layout == 1};
     SBP_TRY(sbp_lexer_double(&p->lexer, &adapter.scale));
+    bool drops;
+    SBP_TRY(sbp_lexer_accept(&p->lexer, "dropout", &drops));
+    if (drops)
+        SBP_TRY(sbp_lexer_double(&p->lexer, &adapter.dropout));
     SBP_PUSH(p->arena, p->module->adapters, p->module->adapter_count, p->module->adapter_capacity, adapter);
     return SBP_OK;
 }

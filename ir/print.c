@@ -178,7 +178,12 @@ static void print_param(sbp_text *out, const sbp_param *param) {
                  param->format ? sbp_format_of(param->format)->name : sbp_dtype_name(param->storage),
                  param->trainable ? " trainable" : "", param->decay ? " decay" : "", inits[param->init]);
     sbp_text_add_double(out, param->init_std);
-    sbp_text_add(out, " pad %d\n", param->pad_row);
+    sbp_text_add(out, " pad %d", param->pad_row);
+    if (param->number) {
+        sbp_text_add(out, " number ");
+        sbp_text_add_double(out, *param->number);
+    }
+    sbp_text_add(out, "\n");
 }
 
 static void print_adapter(sbp_text *out, const sbp_module *module, const sbp_adapter *adapter) {
@@ -190,6 +195,10 @@ static void print_adapter(sbp_text *out, const sbp_module *module, const sbp_ada
     }
     sbp_text_add(out, " %s ", adapter->in_out ? "in_out" : "out_in");
     sbp_text_add_double(out, adapter->scale);
+    if (adapter->dropout > 0) {
+        sbp_text_add(out, " dropout ");
+        sbp_text_add_double(out, adapter->dropout);
+    }
     sbp_text_add(out, "\n");
 }
 

@@ -122,7 +122,7 @@ static int value_count(const sbp_rk_instr *instr) {
     case SBP_RK_INDEX:
         return 0;
     case SBP_RK_RANDOM:
-        return instr->a >= 0 ? 1 : 0; /* the stream */
+        return instr->b >= 0 ? 3 : instr->a >= 0 ? 1 : 0; /* the stream; what stands for row and head */
     case SBP_RK_MAP:
         return rowops[instr->map].arity;
     default:
@@ -445,7 +445,8 @@ static sbp_status verify_shape(const verifier *v, const sbp_rk_instr *instr) {
 
 /* c6: a load has the operand's axes, or all but the element axis when it picks one column; loads, stores and
  * partials stay inside the operand's length. c7: a constant and a scalar vary with nothing, an index with the
- * elements only, a random number with the row at least and its stream with nothing. */
+ * elements only, a random number with the row at least and its stream with nothing, what stands for its row
+ * and head with the row at most. */
 static sbp_status verify_source(const verifier *v, const sbp_rk_instr *instr) {
     if (instr->op == SBP_RK_LOAD || is_store(instr->op)) {
         const sbp_rk_operand *o = &v->kernel->operands[instr->index];
@@ -465,6 +466,10 @@ static sbp_status verify_source(const verifier *v, const sbp_rk_instr *instr) {
         return fail(v, "c7", "a random number that does not vary with the row");
     if (instr->op == SBP_RK_RANDOM && instr->a >= 0 && v->kernel->instrs[instr->a].vary != 0)
         return fail(v, "c7", "a random number of a stream that varies");
+    if (instr->op == SBP_RK_RANDOM && instr->b >= 0 &&
+        ((instr->vary & SBP_VARY_HEAD) ||
+         ((v->kernel->instrs[instr->b].vary | v->kernel->instrs[instr->c].vary) & ~SBP_VARY_ROW)))
+        return fail(v, "c7", "a random number whose row is not one number per row");
     return SBP_OK;
 }
 

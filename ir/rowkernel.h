@@ -93,7 +93,8 @@ typedef enum sbp_rk_op {
                       2^53, low and high 32 bits); counter = (absolute row, stream, head, e / 4) for element
                       e = offset + j, whose word is number e mod 4, >> 8. stream: the value a, which varies
                       with nothing, an integer below 2^32 (what is none is 0); 0 without a. Rows are below
-                      2^32. */
+                      2^32. With b and c, which vary with the row at most, the counter is (b, stream, c,
+                      e / 4), wherever the row stands; then nothing varies with the head. */
     SBP_RK_MAP,    /* map(a, b, c); operands broadcast to the varying axes of the result */
     SBP_RK_ROUND,  /* a as `dtype` has it, as if it were stored and loaded; neither bool nor i64 */
     SBP_RK_SUM,    /* over `axes` (HEAD, ELEM or both) */
@@ -186,6 +187,8 @@ static inline uint32_t sbp_philox(const uint32_t counter[4], const uint32_t key[
 /* The number that SBP_RK_RANDOM gives for an element; key and stream as they come out of scalars and memory.
  */
 double sbp_random_at(double key, double stream, int64_t row, int64_t head, int64_t element);
+/* What of a value from memory goes into a counter: itself where it is an integer below 2^32, else 0. */
+uint32_t sbp_random_word(double number);
 /* Whether a kernel may run over these rows: they are 0 .. 2^32 - 1. */
 bool sbp_rowkernel_rows_fit(int64_t row0, int64_t rows);
 

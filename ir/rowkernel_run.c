@@ -41,11 +41,14 @@ static uint64_t integer_of(double value, double limit) {
     return value >= 0 && value < limit ? (uint64_t)value : 0;
 }
 
+uint32_t sbp_random_word(double number) {
+    return (uint32_t)integer_of(number, 0x1p32);
+}
+
 double sbp_random_at(double key, double stream, int64_t row, int64_t head, int64_t element) {
     uint64_t k = integer_of(key, 0x1p63);
     uint32_t keys[2] = {(uint32_t)k, (uint32_t)(k >> 32)}, words[4];
-    uint32_t counter[4] = {(uint32_t)row, (uint32_t)integer_of(stream, 0x1p32), (uint32_t)head,
-                           (uint32_t)(element / 4)};
+    uint32_t counter[4] = {(uint32_t)row, sbp_random_word(stream), (uint32_t)head, (uint32_t)(element / 4)};
     sbp_philox_words(counter, keys, words);
     return (double)(words[element % 4] >> 8) * 0x1p-24;
 }
@@ -87,7 +90,10 @@ static double evaluate(const run *r, const sbp_rk_instr *instr, int64_t head, in
         return (double)(instr->offset + j);
     case SBP_RK_RANDOM:
         return sbp_random_at(r->scalars[instr->index], instr->a < 0 ? 0 : value_at(r, instr->a, 0, 0),
-                             r->row0 + r->row, instr->vary & SBP_VARY_HEAD ? head : 0, instr->offset + j);
+                             instr->b < 0 ? r->row0 + r->row : sbp_random_word(value_at(r, instr->b, 0, 0)),
+                             instr->b < 0 ? (instr->vary & SBP_VARY_HEAD ? head : 0)
+                                          : sbp_random_word(value_at(r, instr->c, 0, 0)),
+                             instr->offset + j);
     case SBP_RK_MAP:
         return sbp_rowop_eval(instr->map, value_at(r, instr->a, head, j),
                               instr->b < 0 ? 0 : value_at(r, instr->b, head, j),

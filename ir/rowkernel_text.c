@@ -11,7 +11,7 @@
  *     %3 = scalar eps
  *     %4 = const 0.5
  *     %5 = index 0:576
- *     %6 = random eps [row elem] 0:576        # also: .., %3, a stream
+ *     %6 = random eps [row elem] 0:576        # also: .., %3, a stream; .., %3, %8, %9: of that row and head
  *     %7 = round bf16 %0
  *     store y[0:32], %7
  *     accumulate dw, %1 }
@@ -114,6 +114,8 @@ static void print_instr(sbp_text *out, const sbp_rowkernel *kernel, int32_t inde
         print_range(out, instr);
         if (instr->a >= 0)
             sbp_text_add(out, ", %%%d", instr->a);
+        if (instr->b >= 0)
+            sbp_text_add(out, ", %%%d, %%%d", instr->b, instr->c);
         break;
     case SBP_RK_MAP:
         sbp_text_add(out, "%s %%%d", sbp_rowop_name(instr->map), instr->a);
@@ -307,9 +309,17 @@ static sbp_status parse_definition(parser *p, sbp_rk_instr *instr) {
         SBP_TRY(parse_scalar(p, &instr->index));
         SBP_TRY(parse_axes(p, &instr->vary));
         SBP_TRY(parse_range(p, instr));
-        bool stream;
+        bool stream, row = false;
         SBP_TRY(sbp_lexer_accept(p->lexer, ",", &stream));
-        return stream ? parse_value(p, &instr->a) : SBP_OK;
+        if (stream)
+            SBP_TRY(parse_value(p, &instr->a));
+        if (stream)
+            SBP_TRY(sbp_lexer_accept(p->lexer, ",", &row));
+        if (!row)
+            return SBP_OK;
+        SBP_TRY(parse_value(p, &instr->b));
+        SBP_TRY(sbp_lexer_expect(p->lexer, ","));
+        return parse_value(p, &instr->c);
     }
     if (strcmp(name, "round") == 0) {
         instr->op = SBP_RK_ROUND;

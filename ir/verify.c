@@ -232,10 +232,12 @@ static sbp_status verify_adapter(const sbp_module *module, const sbp_adapter *ad
                    *w = &module->params[adapter->weight].type;
     int out_axis = adapter->in_out ? 1 : 0;
     if (a->dim[0].n != b->dim[1].n || w->dim[out_axis].n != b->dim[0].n ||
-        w->dim[1 - out_axis].n != a->dim[1].n || !isfinite(adapter->scale))
-        return sbp_fail(diag, SBP_INTERNAL, "module_c5: the adapter of '%s' is %s times %s, by %g",
+        w->dim[1 - out_axis].n != a->dim[1].n || !isfinite(adapter->scale) ||
+        !(adapter->dropout >= 0 && adapter->dropout < 1))
+        return sbp_fail(diag, SBP_INTERNAL,
+                        "module_c5: the adapter of '%s' is %s times %s, by %g, without %g",
                         module->params[adapter->weight].name, sbp_shape_text(b), sbp_shape_text(a),
-                        adapter->scale);
+                        adapter->scale, adapter->dropout);
     return SBP_OK;
 }
 

@@ -8,15 +8,22 @@
  * elements are multiplied, and both products stay products, the second with the first as its addend. Sums are
  * wide: W x + B (s A x) is rounded once, as W x was. Nothing else knows of adapters: W is a parameter that is
  * not trained, A and B are two that are.
+ *
+ * With dropout p A reads x where a random number of the element is not below p, else 0, and s is divided by
+ * 1 - p. The number is of the seed and step (scalar random_dropout), of the adapter, of the document and the
+ * row's position in it, and of the column: so wherever the row is packed, cut and computed again, it is the
+ * same. p is multiplied by the scalar `dropout`: 0 turns it off, to the bit.
  */
 #include "passes/rewrite.h"
+
+#include <string.h>
 
 #include "passes/passes.h"
 
 /* A x of an adapter, for weights that are parts of one tensor and share their A. */
 typedef struct reduced {
     int32_t a;
-    double scale;
+    double scale, dropout;
     sbp_value x, value;
 } reduced;
 
@@ -46,18 +53,76 @@ static sbp_value wide_product(joiner *j, sbp_value x, int32_t matrix) {
                      (sbp_attr[]){sbp_attr_bool("wide", true)}, 1, NULL);
 }
 
+/* What tells the random numbers of an adapter from those of others, below 2^24: of the name of A. */
+static sbp_value stream_of(joiner *j, int32_t a) {
+    sbp_module *m = j->module;
+    const char *name = sbp_arena_printf(m->arena, "%s.dropout", m->params[a].name);
+    int32_t param = sbp_module_find_param(m, name);
+    if (param < 0) {
+        const char *of = m->params[a].name;
+        double *number = SBP_NEW(m->arena, double);
+        *number = (double)(sbp_hash_bytes(of, strlen(of), 0) & 0xffffff);
+        const sbp_param stream = {.name = name,
+                                  .type = {.dtype = SBP_F32, .rank = 1, .dim = {sbp_dim_const(1)}},
+                                  .storage = SBP_F32,
+                                  .source = SBP_F32,
+                                  .init = SBP_INIT_ZEROS,
+                                  .pad_row = -1,
+                                  .number = number};
+        param = sbp_module_add_param(m, &stream);
+    }
+    return sbp_build_param(&j->rw.builder, param);
+}
+
+static sbp_value row_number(joiner *j, const char *row) {
+    sbp_builder *b = &j->rw.builder;
+    return sbp_build_cast(b, sbp_build_row(b, row, SBP_I32, SBP_T), SBP_F32);
+}
+
+/* The share of x that is dropped in this step, f64[]. */
+static sbp_value share_dropped(joiner *j, const sbp_adapter *adapter) {
+    sbp_builder *b = &j->rw.builder;
+    sbp_value on = sbp_build_scalar(b, "dropout");
+    return sbp_build2(b, SBP_OP_mul, on, sbp_build_const(b, SBP_F64, adapter->dropout));
+}
+
+/* x with zeros where it is dropped. */
+static sbp_value drop(joiner *j, const sbp_adapter *adapter, sbp_value x) {
+    sbp_builder *b = &j->rw.builder;
+    sbp_type like = *sbp_build_type(b, x);
+    sbp_value operands[4];
+    like.dtype = SBP_F32;
+    operands[0] = stream_of(j, adapter->a);
+    operands[1] = sbp_build_scalar(b, "random_dropout");
+    operands[2] = row_number(j, "pos");
+    operands[3] = row_number(j, "sample");
+    sbp_value u = sbp_build_random_of(b, &like, operands, SBP_COUNT(operands)),
+              p = sbp_build_cast(b, share_dropped(j, adapter), SBP_F32);
+    sbp_value zero = sbp_build_const(b, sbp_build_type(b, x)->dtype, 0);
+    return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, u, p), zero, x);
+}
+
 /* s A x, an operand for B. */
 static sbp_value reduce(joiner *j, const sbp_adapter *adapter, sbp_value x) {
     sbp_builder *b = &j->rw.builder;
     for (int32_t i = 0; i < j->made_count; i++)
-        if (j->made[i].a == adapter->a && j->made[i].x == x && j->made[i].scale == adapter->scale)
+        if (j->made[i].a == adapter->a && j->made[i].x == x && j->made[i].scale == adapter->scale &&
+            j->made[i].dropout == adapter->dropout)
             return j->made[i].value;
     sbp_dtype type = sbp_build_type(b, x)->dtype, wide = sbp_rule_wide(type);
-    sbp_value u = wide_product(j, x, adapter->a);
+    sbp_value u = wide_product(j, adapter->dropout > 0 ? drop(j, adapter, x) : x, adapter->a);
     sbp_value s = sbp_build_scalar(b, "adapter");
     s = sbp_build2(b, SBP_OP_mul, s, sbp_build_const(b, SBP_F64, adapter->scale));
+    if (adapter->dropout > 0) {
+        sbp_value one = sbp_build_const(b, SBP_F64, 1);
+        s = sbp_build2(b, SBP_OP_div, s, sbp_build2(b, SBP_OP_sub, one, share_dropped(j, adapter)));
+    }
     u = sbp_build2(b, SBP_OP_mul, u, sbp_build_cast(b, s, wide));
-    reduced made = {.a = adapter->a, .scale = adapter->scale, .x = x, .value = sbp_build_rounded(b, u, type)};
+    reduced made = {.a = adapter->a,
+                    .scale = adapter->scale,
+                    .dropout = adapter->dropout,
+                    .x = x,
+                    .value = sbp_build_rounded(b, u, type)};
     SBP_PUSH(j->module->arena, j->made, j->made_count, j->made_capacity, made);
     return made.value;
 }

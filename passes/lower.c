@@ -140,6 +140,12 @@ int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param) {
     sbp_extent rows;
     int64_t cols;
     sbp_lower_shape(&source->type, SBP_C, &rows, &cols);
+    if (source->number) {
+        int32_t buffer =
+            kept_buffer(p, p->lowering->param_labels[param], SBP_ROLE_CONST, source->storage, rows, cols);
+        p->program->buffers[buffer].data = source->number;
+        return buffer;
+    }
     return kept_buffer(p, p->lowering->param_labels[param], SBP_ROLE_PARAM, source->storage, rows, cols);
 }
 

@@ -49,7 +49,7 @@ static int32_t operand_value(const sbp_rk_instr *instr, int k) {
 static int operand_count(const sbp_rk_instr *instr) {
     if (instr->op == SBP_RK_MAP)
         return sbp_rowop_arity(instr->map);
-    return instr->a >= 0 ? 1 : 0;
+    return instr->b >= 0 ? 3 : instr->a >= 0 ? 1 : 0;
 }
 
 /* ---- shapes and places ---------------------------------------------------------------------------- */
@@ -162,6 +162,8 @@ static void add_value(planner *p, row_list *list, int32_t value) {
         int32_t operand = operand_value(instr, k);
         uint8_t shape = value_shape(p, operand);
         *at[k] = p->places[operand];
+        if (instr->op == SBP_RK_RANDOM && k > 0)
+            *at[k] = expanded(p, list, p->stages[value], operand, step.shape & SBP_VARY_ROW, 1, &fresh[k]);
         if (instr->op != SBP_RK_MAP)
             continue;
         if (shape == 0 && step.shape != 0 && !(k == 0 && sbp_rowop_arity(instr->map) == 3))
@@ -177,7 +179,9 @@ static void add_value(planner *p, row_list *list, int32_t value) {
     p->places[value] = step.dst;
     push(p, list, &step);
     for (int k = 0; k < 3; k++)
-        if (fresh[k])
+        if (fresh[k] && instr->op == SBP_RK_RANDOM)
+            release_place(p, *at[k], step.shape & SBP_VARY_ROW, 1);
+        else if (fresh[k])
             release_place(p, *at[k], step.shape, step.length);
 }
 

@@ -44,8 +44,10 @@ typedef struct sbp_compilation {
 sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 
-/* --lora and what belongs to it; *out NULL: no adapters. */
-sbp_status sbp_cli_read_lora(const sbp_compilation *c, const sbp_lora_options **out) SBP_CHECKED;
+/* --lora and what belongs to it; *out NULL: no new adapters. adapter: MODEL is one, whose dropout may be
+ * chosen and nothing else. */
+sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter,
+                             const sbp_lora_options **out) SBP_CHECKED;
 
 /* What --arch says, else what the device that was chosen has; NULL: neither. */
 const char *sbp_cli_arch(const sbp_compilation *c);

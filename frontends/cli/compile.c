@@ -139,7 +139,9 @@ static sbp_status load_model(sbp_compilation *c) {
     c->objective = sbp_options_text(c->options, "objective");
     c->loss_type = sbp_options_text(c->options, "loss-type");
     o.head = sbp_objective_head(c->objective);
-    SBP_TRY(sbp_cli_read_lora(c, &o.lora));
+    SBP_TRY(sbp_cli_read_lora(c, sbp_model_is_adapter(c->arena, c->model_path), &o.lora));
+    if (sbp_options_chosen(c->options, "lora-dropout"))
+        o.lora_dropout = sbp_options_double(c->options, "lora-dropout");
     o.base = sbp_options_text(c->options, "base");
     SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
     const sbp_objective_wishes wishes = {

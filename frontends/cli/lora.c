@@ -136,33 +136,29 @@ static sbp_status patterns(const reader *r, const char *key, const sbp_lora_numb
     return SBP_OK;
 }
 
-static bool is_wanted(const reader *r, const char *text) {
-    bool any = text && strcmp(text, "off") != 0;
-    for (int k = 0; k < SBP_COUNT(keys) &&
-                    !(text && strcmp(text, "off") == 0 && sbp_options_given(r->c->options, "lora"));
-         k++)
-        any |= sbp_options_chosen(r->c->options, option_name(r, keys[k]));
+/* Whether any option but `but` asks for new adapters. */
+static bool is_wanted(const reader *r, const char *text, const char *but) {
+    bool off = strcmp(text, "off") == 0, any = !off;
+    for (int k = 0; k < SBP_COUNT(keys) && !(off && sbp_options_given(r->c->options, "lora")); k++)
+        any |= strcmp(keys[k], but) != 0 && sbp_options_chosen(r->c->options, option_name(r, keys[k]));
     return any;
 }
 
-sbp_status sbp_cli_read_lora(const sbp_compilation *c, const sbp_lora_options **out) {
+sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter, const sbp_lora_options **out) {
     reader r = {.c = c};
     const char *text = sbp_options_text(c->options, "lora"), *rslora;
-    double rank, dropout;
+    double rank;
     *out = NULL;
-    if (!is_wanted(&r, text))
+    if (!is_wanted(&r, text, adapter ? "dropout" : ""))
         return SBP_OK;
     if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
         SBP_TRY(split_members(&r, text));
     sbp_lora_options *o = SBP_NEW(c->arena, sbp_lora_options);
     SBP_TRY(number(&r, "r", 1, 1e6, &rank));
     SBP_TRY(number(&r, "alpha", 0, 1e9, &o->alpha));
-    SBP_TRY(number(&r, "dropout", 0, SBP_BELOW_ONE, &dropout));
+    SBP_TRY(number(&r, "dropout", 0, SBP_BELOW_ONE, &o->dropout));
     if (rank != floor(rank))
         return sbp_fail(c->diag, SBP_USAGE, "--lora r=%g: a rank is a whole number", rank);
-    if (dropout != 0)
-        return sbp_fail(c->diag, SBP_USAGE, "--lora-dropout %g: dropout is not built yet; leave it at 0",
-                        dropout);
     o->rank = (int64_t)rank;
     rslora = member(&r, "rslora");
     o->rslora = rslora ? strcmp(rslora, "on") == 0 || strcmp(rslora, "true") == 0

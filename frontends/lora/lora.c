@@ -362,8 +362,10 @@ static sbp_status add_adapter(tuning *t, const site *s) {
     const char *a = sbp_arena_printf(arena, PREFIX "%s.lora_A.weight", s->module),
                *b = sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", s->module),
                *own = sbp_arena_printf(arena, PREFIX "%s.lora_B.weight", module_of(arena, weight.name));
-    sbp_adapter adapter = {
-        .weight = s->param, .in_out = s->in_out, .scale = alpha / (t->o->rslora ? sqrt(rank) : rank)};
+    sbp_adapter adapter = {.weight = s->param,
+                           .in_out = s->in_out,
+                           .scale = alpha / (t->o->rslora ? sqrt(rank) : rank),
+                           .dropout = t->o->dropout};
     /* torch's kaiming_uniform_ with a = sqrt(5): the bound is sqrt(6 / ((1 + 5) in)) */
     adapter.a = add_matrix(t, a, r, in, &whole, a, 1 / sqrt((double)in), weight.type.dtype);
     adapter.b = add_matrix(t, own, part.length, r, &part, b, 0, weight.type.dtype);

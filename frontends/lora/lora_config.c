@@ -155,7 +155,6 @@ sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory
                          const char **base) {
     reader r = {.arena = arena, .diag = diag};
     const char *path = sbp_file_join(arena, directory, file_name);
-    double dropout = 0;
     *out = (sbp_lora_options){.rank = 8, .alpha = 8};
     SBP_TRY(sbp_json_read(arena, diag, path, 0, &r.root));
     SBP_TRY(sbp_json_as_object(diag, r.root, &r.root));
@@ -164,13 +163,13 @@ sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory
     SBP_TRY(check_left_over(&r));
     SBP_TRY(sbp_json_get_i64(diag, r.root, "r", SBP_JSON_NULLABLE, &out->rank));
     SBP_TRY(sbp_json_get_double(diag, r.root, "lora_alpha", SBP_JSON_NULLABLE, &out->alpha));
-    SBP_TRY(sbp_json_get_double(diag, r.root, "lora_dropout", SBP_JSON_NULLABLE, &dropout));
+    SBP_TRY(sbp_json_get_double(diag, r.root, "lora_dropout", SBP_JSON_NULLABLE, &out->dropout));
     SBP_TRY(sbp_json_get_bool(diag, r.root, "use_rslora", SBP_JSON_NULLABLE, &out->rslora));
     SBP_TRY(sbp_json_get_string(diag, r.root, "base_model_name_or_path", SBP_JSON_NULLABLE, base));
     if (out->rank < 1 || out->rank > 1000000)
         return sbp_json_fail(diag, field(&r, "r"), "%lld is no rank", (long long)out->rank);
-    if (dropout != 0)
-        return sbp_json_fail(diag, field(&r, "lora_dropout"), "dropout is not built; what is: 0");
+    if (!(out->dropout >= 0 && out->dropout < 1))
+        return sbp_json_fail(diag, field(&r, "lora_dropout"), "%g is no share below 1", out->dropout);
     SBP_TRY(read_names(&r, "target_modules", true, &out->targets));
     SBP_TRY(read_names(&r, "exclude_modules", true, &out->exclude));
     SBP_TRY(read_names(&r, "modules_to_save", false, &out->save));
@@ -255,7 +254,7 @@ const char *sbp_lora_config(sbp_arena *arena, const sbp_lora_options *o, const s
     put_names(&w, "layers_pattern", &o->layers_pattern);
     put_layers(&w, o);
     put_number(&w, "lora_alpha", o->alpha);
-    put_number(&w, "lora_dropout", 0);
+    put_number(&w, "lora_dropout", o->dropout);
     put_names(&w, "modules_to_save", &o->save);
     put_string(&w, "peft_type", "LORA");
     put_number(&w, "r", (double)o->rank);

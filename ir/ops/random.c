@@ -4,7 +4,9 @@
  *            (SBP_RK_RANDOM of rowkernel.h), f32 of the shape that the attributes give
  *
  * stream: one number, an integer; the same key gives every stream numbers of its own. key: a scalar of the
- * step. Equal operands give equal numbers: whoever wants others takes another key or stream. */
+ * step. row and head: numbers per row, integers, that stand for where it is: numbers that are a document's,
+ * wherever it is packed, are of its position and number. Equal operands give equal numbers: whoever wants
+ * others takes another key or stream. */
 #include "ir/ops/rules.h"
 
 sbp_status sbp_shape_random(sbp_shape *shape) {
@@ -19,6 +21,14 @@ sbp_status sbp_shape_random(sbp_shape *shape) {
                       "the stream is %s, not one f32", sbp_shape_text(stream));
     SBP_SHAPE_REQUIRE(shape, 5, key->dtype == SBP_F64 && key->rank == 0, "the key is %s, not f64[]",
                       sbp_shape_text(key));
+    SBP_SHAPE_REQUIRE(shape, 6, (shape->op->operands[2] < 0) == (shape->op->operands[3] < 0),
+                      "row and head come together");
+    for (int32_t k = 2; k < 4 && shape->op->operands[k] >= 0; k++)
+        SBP_SHAPE_REQUIRE(shape, 7,
+                          shape->in[k].dtype == SBP_F32 && shape->in[k].rank == 1 &&
+                              sbp_type_rows(&shape->in[k]) == rows && shape->out[0].rank <= 2,
+                          "%s is %s, not one f32 per row of rows without heads", k == 2 ? "row" : "head",
+                          sbp_shape_text(&shape->in[k]));
     return SBP_OK;
 }
 
@@ -37,20 +47,27 @@ sbp_status sbp_eval_random(const sbp_eval *eval) {
     int64_t row0 = rows == SBP_C || rows == SBP_H ? eval->env->row0 : 0;
     int64_t row_elems = sbp_type_row_elems(&out->type);
     int64_t n = out->type.rank > 1 ? out->dim[out->type.rank - 1] : 1;
-    for (int64_t i = 0; i < out->elems; i++)
-        out->data[i] = sbp_random_at(eval->in[1]->data[0], eval->in[0]->data[0], row0 + i / row_elems,
-                                     i % row_elems / n, i % n);
+    for (int64_t i = 0; i < out->elems; i++) {
+        int64_t r = i / row_elems, row = row0 + r, head = i % row_elems / n;
+        if (eval->in[2]) {
+            row = sbp_random_word(eval->in[2]->data[r]);
+            head = sbp_random_word(eval->in[3]->data[r]);
+        }
+        out->data[i] = sbp_random_at(eval->in[1]->data[0], eval->in[0]->data[0], row, head, i % n);
+    }
     return SBP_OK;
 }
 
 bool sbp_examples_random(int32_t index, sbp_example *out) {
     static const int64_t dims[] = {3, 5};
-    if (index >= 3)
+    if (index >= 4)
         return false;
     out->in[0] = sbp_example_int(index == 1 ? "f32[1]" : "f32[]", 0, 9);
     out->in[1] = sbp_example_int("f64[]", 0, 99);
-    out->in_count = 2;
-    out->attrs[0] = sbp_attr_list("dims", dims + index % 2, 2 - index);
+    out->in_count = index == 3 ? 4 : 2;
+    out->in[2] = sbp_example_int("f32[T]", 0, 9);
+    out->in[3] = sbp_example_int("f32[T]", 0, 9);
+    out->attrs[0] = sbp_attr_list("dims", dims + index % 2, index == 3 ? 1 : 2 - index);
     out->attrs[1] = sbp_attr_symbol("rows", "T");
     out->attr_count = 2;
     return true;

@@ -158,11 +158,16 @@ enum { SMALL = 64 }; /* an item with so many times fewer elements than those of 
 static void find_small(sbp_entry_builder *e) {
     const sbp_module *m = e->p->module;
     double sum = 0;
+    int32_t count = 0; /* numbers of the program's own are none */
     e->small = SBP_NEW_ARRAY(e->p->arena, bool, m->param_count + 1);
     for (int32_t i = 0; i < m->param_count; i++)
-        sum += (double)sbp_type_row_elems(&m->params[i].type);
+        if (!m->params[i].number) {
+            sum += (double)sbp_type_row_elems(&m->params[i].type);
+            count++;
+        }
     for (int32_t i = 0; i < m->param_count; i++)
-        e->small[i] = (double)sbp_type_row_elems(&m->params[i].type) * SMALL * m->param_count < sum;
+        e->small[i] =
+            m->params[i].number || (double)sbp_type_row_elems(&m->params[i].type) * SMALL * count < sum;
 }
 
 /* Of what belongs to a parameter. */

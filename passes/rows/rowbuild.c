@@ -437,6 +437,10 @@ static int32_t emit_random(emitter *e, const sbp_op *op, sbp_value v, bool split
         return give_up(e, v);
     random.index = scalar_number(e, key);
     random.a = emit(e, stream, false, 0, 1);
+    if (op->operands[2] != SBP_NO_VALUE) {
+        random.b = emit(e, op->operands[2], false, 0, 1);
+        random.c = emit(e, op->operands[3], false, 0, 1);
+    }
     random.vary = SBP_VARY_ROW;
     if (heads > 1)
         random.vary |= SBP_VARY_HEAD;

@@ -181,6 +181,7 @@ static sbp_status prepare_data(sbp_trainer *t, sbp_diag *diag, const sbp_dataset
 static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                            const sbp_micro_batch *part, const char *entry) {
     set_part_scalars(t, part);
+    sbp_executor_set_scalar(t->executor, "dropout", strcmp(entry, "score") != 0); /* in steps alone */
     SBP_TRY(sbp_packer_columns(&t->packer, diag, data, part));
     SBP_TRY(sbp_executor_bind(t->executor, part->rows, part->groups, t->packer.columns,
                               t->packer.column_count, diag));
@@ -237,7 +238,7 @@ double sbp_trainer_random(uint64_t seed, int64_t number, const char *name) {
     return (double)(hash >> 11);
 }
 
-/* Keys of stochastic rounding, of which the program says which it has. */
+/* Keys of stochastic rounding and dropout, of which the program says which it has. */
 static void set_random_scalars(sbp_trainer *t, int64_t number) {
     static const char prefix[] = "random_";
     for (int32_t s = 0; s < t->program->scalar_count; s++) {

@@ -135,6 +135,7 @@
 #define real_step_load NAME(step_load)
 #define real_step_map NAME(step_map)
 #define real_step_partial NAME(step_partial)
+#define real_random_word NAME(random_word)
 #define real_step_random NAME(step_random)
 #define real_step_reduce NAME(step_reduce)
 #define real_step_round NAME(step_round)

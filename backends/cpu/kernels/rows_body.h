@@ -179,19 +179,27 @@ static void real_step_index(const real_rows_run *run, const row_step *step) {
         out[j] = (REAL)(first + j);
 }
 
+/* A value as a word of a counter (ir/rowkernel.h). */
+static uint32_t real_random_word(REAL number) {
+    return number >= 0 && (double)number < 0x1p32 ? (uint32_t)number : 0;
+}
+
 static void real_step_random(const real_rows_run *run, const row_step *step) {
     REAL *out = run->at[step->dst];
     int64_t n = real_step_length(run, step->shape, step->length);
     double scalar = run->command->scalars[step->instr->index];
-    double number = step->a < 0 ? 0 : (double)*run->at[step->a];
     uint64_t key = scalar >= 0 && scalar < 0x1p63 ? (uint64_t)scalar : 0;
-    uint32_t stream = number >= 0 && number < 0x1p32 ? (uint32_t)number : 0, words[RANDOM_WORDS];
+    uint32_t stream = step->a < 0 ? 0 : real_random_word(*run->at[step->a]), words[RANDOM_WORDS];
     int64_t first = step->instr->offset + (step->shape & SBP_VARY_ELEM ? run->elem : 0);
     int64_t skipped = first % 4; /* words of the first counter that belong to elements before */
     for (int64_t r = 0; r < real_shape_rows(run, step->shape); r++)
         for (int64_t h = 0; h < real_shape_heads(run, step->shape); h++, out += n) {
             uint32_t row = (uint32_t)(run->command->row0 + run->row + r);
             uint32_t head = step->instr->vary & SBP_VARY_HEAD ? (uint32_t)(run->head + h) : 0;
+            if (step->b >= 0) {
+                row = real_random_word(run->at[step->b][r]);
+                head = real_random_word(run->at[step->c][r]);
+            }
             for (int64_t j = -skipped; j < n; j += RANDOM_WORDS) {
                 int64_t from = j < 0 ? skipped : 0, end = n - j < RANDOM_WORDS ? n - j : RANDOM_WORDS;
                 random_words(words, row, stream, head, (uint32_t)((first + j) / 4), key);

@@ -8,10 +8,12 @@
 
 /* Neighbours in a vector share the rounds: e / 4 is one number for four elements, and compilers see it. */
 static const char random_text[] =
-    "SBP_FN REAL random(uint k0, uint k1, REAL number, uint row, int head, int j) { // Philox4x32-10, "
+    "SBP_FN uint random_word(REAL number) {\n"
+    "    return number >= REAL(0.0) && number < REAL(4294967296.0) ? uint(number) : 0u;\n"
+    "}\n"
+    "SBP_FN REAL random(uint k0, uint k1, REAL number, uint row, uint head, int j) { // Philox4x32-10, "
     "ir/rowkernel.h\n"
-    "    uint c0 = row, c2 = uint(head), c3 = uint(j) / 4u;\n"
-    "    uint c1 = number >= REAL(0.0) && number < REAL(4294967296.0) ? uint(number) : 0u;\n"
+    "    uint c0 = row, c1 = random_word(number), c2 = head, c3 = uint(j) / 4u;\n"
     "    for (int round = 0; round < 10; round++) {\n"
     "        uint high0 = sbp_high_product(c0, 0xd2511f53u), low0 = c0 * 0xd2511f53u;\n"
     "        uint high1 = sbp_high_product(c2, 0xcd9e8d57u), low1 = c2 * 0xcd9e8d57u;\n"

@@ -115,12 +115,16 @@ static void load_text(const emitter *e, char *out, size_t size, int32_t k) {
 }
 
 static void random_text(const emitter *e, char *out, size_t size, const sbp_rk_instr *instr) {
-    char stream[32];
+    char stream[32], row[64] = "uint(args.row0) + uint(row)", head[32];
     snprintf(stream, sizeof stream, instr->a < 0 ? "REAL(0.0)" : "v%d", instr->a);
-    snprintf(out, size,
-             "random(args.keys[%d], args.keys[%d], %s, uint(args.row0) + uint(row), %s, %lld + %s)",
-             2 * instr->index, 2 * instr->index + 1, stream, instr->vary & SBP_VARY_HEAD ? "h" : "0",
-             (long long)instr->offset, instr->vary & SBP_VARY_ELEM ? element_number(e) : "0");
+    snprintf(head, sizeof head, instr->vary & SBP_VARY_HEAD ? "uint(h)" : "0u");
+    if (instr->b >= 0) {
+        snprintf(row, sizeof row, "random_word(v%d)", instr->b);
+        snprintf(head, sizeof head, "random_word(v%d)", instr->c);
+    }
+    snprintf(out, size, "random(args.keys[%d], args.keys[%d], %s, %s, %s, %lld + %s)", 2 * instr->index,
+             2 * instr->index + 1, stream, row, head, (long long)instr->offset,
+             instr->vary & SBP_VARY_ELEM ? element_number(e) : "0");
 }
 
 /* Where the result of reduction k is found. */
