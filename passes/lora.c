@@ -16,6 +16,7 @@
  */
 #include "passes/rewrite.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "passes/passes.h"
@@ -79,14 +80,15 @@ static sbp_value row_number(joiner *j, const char *row) {
     return sbp_build_cast(b, sbp_build_row(b, row, SBP_I32, SBP_T), SBP_F32);
 }
 
-/* The share of x that is dropped in this step, f64[]. */
-static sbp_value share_dropped(joiner *j, const sbp_adapter *adapter) {
+/* A number where the step drops, else 0, f64[]. */
+static sbp_value where_dropping(joiner *j, double number) {
     sbp_builder *b = &j->rw.builder;
     sbp_value on = sbp_build_scalar(b, "dropout");
-    return sbp_build2(b, SBP_OP_mul, on, sbp_build_const(b, SBP_F64, adapter->dropout));
+    return sbp_build2(b, SBP_OP_mul, on, sbp_build_const(b, SBP_F64, number));
 }
 
-/* x with zeros where it is dropped. */
+/* x with zeros where it is dropped. Random numbers are multiples of 2^-24, so all types draw the line alike.
+ */
 static sbp_value drop(joiner *j, const sbp_adapter *adapter, sbp_value x) {
     sbp_builder *b = &j->rw.builder;
     sbp_type like = *sbp_build_type(b, x);
@@ -97,7 +99,7 @@ static sbp_value drop(joiner *j, const sbp_adapter *adapter, sbp_value x) {
     operands[2] = row_number(j, "pos");
     operands[3] = row_number(j, "sample");
     sbp_value u = sbp_build_random_of(b, &like, operands, SBP_COUNT(operands)),
-              p = sbp_build_cast(b, share_dropped(j, adapter), SBP_F32);
+              p = sbp_build_cast(b, where_dropping(j, ceil(adapter->dropout * 0x1p24) * 0x1p-24), SBP_F32);
     sbp_value zero = sbp_build_const(b, sbp_build_type(b, x)->dtype, 0);
     return sbp_build3(b, SBP_OP_select, sbp_build2(b, SBP_OP_lt, u, p), zero, x);
 }
@@ -115,7 +117,7 @@ static sbp_value reduce(joiner *j, const sbp_adapter *adapter, sbp_value x) {
     s = sbp_build2(b, SBP_OP_mul, s, sbp_build_const(b, SBP_F64, adapter->scale));
     if (adapter->dropout > 0) {
         sbp_value one = sbp_build_const(b, SBP_F64, 1);
-        s = sbp_build2(b, SBP_OP_div, s, sbp_build2(b, SBP_OP_sub, one, share_dropped(j, adapter)));
+        s = sbp_build2(b, SBP_OP_div, s, sbp_build2(b, SBP_OP_sub, one, where_dropping(j, adapter->dropout)));
     }
     u = sbp_build2(b, SBP_OP_mul, u, sbp_build_cast(b, s, wide));
     reduced made = {.a = adapter->a,

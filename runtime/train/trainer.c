@@ -178,10 +178,17 @@ static sbp_status prepare_data(sbp_trainer *t, sbp_diag *diag, const sbp_dataset
     return SBP_OK;
 }
 
+/* What drops at random does so in steps, by the random numbers of the step. */
+static void set_dropout(sbp_trainer *t, bool on) {
+    sbp_executor_set_scalar(t->executor, "dropout", on);
+    if (!on)
+        sbp_executor_set_scalar(t->executor, "random_dropout", 0);
+}
+
 static sbp_status run_part(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                            const sbp_micro_batch *part, const char *entry) {
     set_part_scalars(t, part);
-    sbp_executor_set_scalar(t->executor, "dropout", strcmp(entry, "score") != 0); /* in steps alone */
+    set_dropout(t, strcmp(entry, "score") != 0);
     SBP_TRY(sbp_packer_columns(&t->packer, diag, data, part));
     SBP_TRY(sbp_executor_bind(t->executor, part->rows, part->groups, t->packer.columns,
                               t->packer.column_count, diag));

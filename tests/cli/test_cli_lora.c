@@ -3,7 +3,7 @@
 #include "tests/cli/cli_testing.h"
 
 static const char *const cases[] = {"q_only",   "last_layer", "all_linear", "saved",
-                                    "patterns", "fused",      "by_head"};
+                                    "patterns", "fused",      "by_head",    "dropped"};
 
 /* Of a case: path, the golden case whose model and rows it has, and its expectation. */
 typedef struct lora_case {
@@ -181,6 +181,7 @@ static void check_config(io_fixture *f, const lora_case *c) {
         if (strcmp(a.data, b.data) != 0)
             fail_msg("%s: adapter_config.json has %s %s, peft's %s", c->path, keys[i], a.data, b.data);
     }
+    assert_true(cli_number(f, got, "lora_dropout") == cli_number(f, want, "lora_dropout"));
     const char *base;
     assert_ok(f, sbp_json_get_string(f->diag, got, "base_model_name_or_path", SBP_JSON_REQUIRED, &base));
     assert_true(base[0] == '/' && sbp_file_exists(TEXT("%s/config.json", base)));

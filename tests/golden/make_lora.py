@@ -9,6 +9,10 @@ A case is an adapter of the model of another golden case, with that case's rows:
 numbers in A and B; grads.safetensors: gradients of all that peft trains, under the names of adapter_model.safetensors;
 expect.json: loss and log-probabilities, with the adapter and, where no module is trained whole, without; options: what
 sbpc takes for a new adapter of this kind.
+
+Where lora_dropout is not 0 the gradients are those of step 1 with seed 42, with sbprun's random numbers in peft's modules:
+Philox4x32-10 (Random123) of the key of seed and step, the position, the adapter, the row and the column; log-probabilities
+are without, as in eval().
 """
 
 import os
@@ -20,9 +24,11 @@ import pathlib
 import shutil
 import sys
 
+import numpy
 import peft
 import torch
 import transformers
+import xxhash
 from safetensors.torch import load_file, save_file
 
 import reference_float64 as reference
@@ -69,7 +75,85 @@ CASES = {
         r"--lora-r 3 --lora-alpha 6 --lora-targets '.*\.(qkv_proj|gate_up_proj|down_proj)'",
     ),
     "by_head": ("gpt_neox_plain", {"r": 4, "lora_alpha": 2}, "--lora r=4,alpha=2"),
+    "dropped": (
+        "phi3_plain",
+        {"r": 3, "lora_alpha": 4, "target_modules": ["qkv_proj", "o_proj", "down_proj"], "lora_dropout": 0.3},
+        "--lora r=3,alpha=4,targets=qkv_proj+o_proj+down_proj,dropout=0.3",
+    ),
 }
+
+
+def philox(counter, key):
+    """Words of Philox4x32-10: counter four arrays of 32 bits, key two numbers; -> four arrays."""
+    low = numpy.uint64(0xFFFFFFFF)
+    c0, c1, c2, c3 = (numpy.asarray(c, numpy.uint64) for c in counter)
+    for turn in range(10):
+        k0, k1 = ((k + turn * step) & 0xFFFFFFFF for k, step in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True))
+        p0, p1 = c0 * numpy.uint64(0xD2511F53), c2 * numpy.uint64(0xCD9E8D57)
+        shift = numpy.uint64(32)
+        c0, c1, c2, c3 = p1 >> shift ^ c1 ^ numpy.uint64(k0), p1 & low, p0 >> shift ^ c3 ^ numpy.uint64(k1), p0 & low
+    return c0, c1, c2, c3
+
+
+assert [hex(int(w)) for w in philox((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0))] == [
+    "0xd16cfe09", "0x94fdcceb", "0x5001e420", "0x24126ea1"]  # known answer of Random123
+
+
+class Dropout(torch.nn.Module):
+    """Of one adapter; of the document whose number is Dropout.document, None: nothing is dropped."""
+
+    document = None
+
+    def __init__(self, name, share):
+        super().__init__()
+        self.share = share
+        self.stream = xxhash.xxh64_intdigest(name.encode(), 0) & 0xFFFFFF
+        of_step = xxhash.xxh64_intdigest((42).to_bytes(8, "little") + (1).to_bytes(8, "little"), 0)
+        key = xxhash.xxh64_intdigest(b"random_dropout", of_step) >> 11
+        self.key = (key & 0xFFFFFFFF, key >> 32)
+
+    def forward(self, x):  # [1, T, in]
+        if Dropout.document is None:
+            return x
+        shape = (x.shape[1], -(-x.shape[2] // 4))
+        position, column = numpy.indices(shape)
+        words = philox((position, numpy.full(shape, self.stream), numpy.full(shape, Dropout.document), column), self.key)
+        u = (numpy.stack(words, -1).reshape(shape[0], -1)[:, : x.shape[2]] >> numpy.uint64(8)).astype(float) * 2.0**-24
+        return x * torch.tensor(u >= self.share).to(x.dtype) / (1 - self.share)
+
+
+def with_dropout(model):
+    for name, module in model.named_modules():
+        if isinstance(getattr(module, "lora_dropout", None), torch.nn.ModuleDict):
+            for key, dropout in module.lora_dropout.items():
+                if isinstance(dropout, torch.nn.Dropout):
+                    module.lora_dropout[key] = Dropout(f"{name}.lora_A.weight", dropout.p)
+    return model
+
+
+def run_step(model, rows):
+    """reference.run_step, whose documents are counted."""
+    whole, numbers = reference.document_loss, iter([i for i, row in enumerate(rows) if len(row["input_ids"]) > 1])
+
+    def counted(*arguments):
+        Dropout.document = next(numbers)
+        try:
+            return whole(*arguments)
+        finally:
+            Dropout.document = None
+
+    reference.document_loss = counted
+    try:
+        return reference.run_step(model, rows)
+    finally:
+        reference.document_loss = whole
+
+
+def log_probabilities(model, rows):
+    with torch.no_grad():
+        return [
+            reference.document_loss(model, row, 1, "nll")[1].tolist() if len(row["input_ids"]) > 1 else [] for row in rows
+        ]
 
 
 def trained(model):
@@ -112,8 +196,8 @@ def new_adapter(case, directory):
 def single(case, directory):
     """Gradients in float32, as peft and transformers have them."""
     model = reference.load(base_of(case), torch.float32)
-    model = peft.PeftModel.from_pretrained(model, directory, is_trainable=True).eval()
-    step = reference.run_step(model, rows_of(case))
+    model = with_dropout(peft.PeftModel.from_pretrained(model, directory, is_trainable=True).eval())
+    step = run_step(model, rows_of(case))
     names = {id(parameter): name for name, parameter in trained(model).items()}
     return {names[id(p)]: step.gradients[name] for name, p in model.named_parameters() if id(p) in names}
 
@@ -125,14 +209,12 @@ def compute(case, directory, dtype=torch.float64):
         model = reference.load(base, dtype)
         model = peft.PeftModel.from_pretrained(model, directory, is_trainable=True).to(dtype).eval()
         with reference.NoFloat32():
-            step = reference.run_step(model, rows)
+            step = run_step(with_dropout(model), rows)
+            step.logprobs = log_probabilities(model, rows)
         plain = None
         if not CASES[case][1].get("modules_to_save"):
-            with model.disable_adapter(), torch.no_grad():
-                plain = [
-                    reference.document_loss(model, row, 1, "nll")[1].tolist() if len(row["input_ids"]) > 1 else []
-                    for row in rows
-                ]
+            with model.disable_adapter():
+                plain = log_probabilities(model, rows)
         names = {id(parameter): name for name, parameter in trained(model).items()}
         gradients = {
             names[id(parameter)]: step.gradients[name]
