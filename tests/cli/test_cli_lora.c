@@ -75,6 +75,63 @@ static void test_frozen_parts(void **state) {
     cli_fails(f, 2, "of the adapter", TEXT("$C compile %s/adapter -o $D/p --train '*mlp*'", c.path));
 }
 
+/* ---- dropout ------------------------------------------------------------------------------------------ */
+
+/* Loss of a step, as metrics.jsonl says. */
+static double loss_of_step(io_fixture *f, const char *directory, int step) {
+    int count;
+    const sbp_json **lines = cli_lines(f, TEXT("%s/metrics.jsonl", directory), &count);
+    assert_true(count >= step);
+    return cli_number(f, lines[step - 1], "loss");
+}
+
+/* What drops belongs to step, adapter, document, position and column: however rows are cut, packed and
+ * computed, gradients are those of peft with these numbers (tests/golden/make_lora.py). */
+static void test_dropout_is_of_the_data(void **state) {
+    static const char *const settings[] = {
+        "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2 --offload host",
+        "--chunk 5 --save q+attn_out+act --checkpoint-every 2",
+        "--backward standard",
+        "--backward checkpoint --chunk 11",
+        "--seq-len 45 --clip none --accumulate any --chunk 16",
+        "--seq-len 61 --clip none --accumulate any --chunk 9",
+        "--clip none --accumulate 1 --chunk 1",
+    };
+    io_fixture *f = *state;
+    lora_case c = open_case(f, "dropped");
+    for (int i = 0; i < SBP_COUNT(settings); i++)
+        compare_gradients(f, &c, TEXT("--dtype fp64 %s", settings[i]), sbp_tolerance(SBP_F64));
+    /* The check can fail: another seed, nothing dropped. */
+    cli_ok(f, TEXT("$C compile %s/adapter -o $D/p --seq-len 94 --dtype fp64", c.path));
+    cli_ok(f, TEXT("$C compile %s/adapter -o $D/q --seq-len 94 --dtype fp64 --lora-dropout 0", c.path));
+    const char *dump = TEXT("--data $G/%s/train.jsonl --batch-size 100 --dump-gradients", c.base);
+    cli_ok(f, TEXT("$R $D/p %s $D/g1 --seed 43 && $R $D/q %s $D/g2 && $R $D/p %s $D/g3", dump, dump, dump));
+    const char *right = strdup(io_path(f, "g3"));
+    for (int i = 1; i <= 2; i++) {
+        const char *wrong = strdup(io_path(f, TEXT("g%d", i)));
+        assert_true(cli_compare_some(f, "seed", wrong, right, INFINITY) > 1e-2);
+    }
+    /* Other numbers in every step. */
+    const char *train =
+        TEXT("--data $G/%s/train.jsonl --batch-size 100 --shuffle off --lr 0 --steps 2", c.base);
+    cli_ok(f, TEXT("$R $D/p %s --out $D/t1 && $R $D/q %s --out $D/t2", train, train));
+    assert_true(fabs(loss_of_step(f, "t1", 1) - loss_of_step(f, "t1", 2)) > 1e-3);
+    assert_true(fabs(loss_of_step(f, "t2", 1) - loss_of_step(f, "t2", 2)) < 1e-12);
+    /* None where nothing is trained. */
+    cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --score $D/s1 && $R $D/q --data $G/%s/train.jsonl "
+                   "--score $D/s2",
+                   c.base, c.base));
+    cli_same(f, "s1", "s2");
+    cli_ok(f, TEXT("$R $D/p %s --eval $G/%s/train.jsonl --out none --json >$D/e1", train, c.base));
+    cli_ok(f, TEXT("$R $D/q %s --eval $G/%s/train.jsonl --out none --json >$D/e2", train, c.base));
+    assert_true(cli_number(f, cli_json(f, "e1"), "eval_loss") ==
+                cli_number(f, cli_json(f, "e2"), "eval_loss"));
+    /* Off where it is in TRL, unless it is asked for. */
+    cli_ok(f, TEXT("$C compile %s/adapter -o $D/p --seq-len 94 --objective dpo 2>$D/notes", c.path));
+    assert_non_null(strstr(cli_text(f, "notes"), "lora_dropout of 0.3 is off"));
+    cli_fails(f, 2, "lora-dropout", TEXT("$C compile %s/adapter -o $D/p --lora-dropout 1", c.path));
+}
+
 /* ---- log-probabilities -------------------------------------------------------------------------------- */
 
 /* Scores in the directory against log-probabilities of every next token per document. */
@@ -208,7 +265,7 @@ static void test_new_adapters_begin_as_peft_does(void **state) {
 /* ---- training ----------------------------------------------------------------------------------------- */
 
 static void test_resumed_and_continued(void **state) {
-    static const char *const names[] = {"saved", "fused"};
+    static const char *const names[] = {"saved", "fused", "dropped"};
     io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(names); i++) {
         lora_case c = open_case(f, names[i]);
@@ -345,6 +402,7 @@ static void test_where_the_base_is(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_gradients_of_peft, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_dropout_is_of_the_data, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_log_probabilities_on_off_and_merged, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_new_adapters_begin_as_peft_does, cli_setup, io_teardown),

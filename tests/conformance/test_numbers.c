@@ -246,6 +246,47 @@ static void test_number_random(void **state) {
             }
 }
 
+/* Random numbers of rows and heads that memory holds, wherever the rows stand. */
+static void test_number_random_of(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 3, 70, 1500};
+    static const double odd[] = {0, 16777215, -1, (double)NAN, 4294967296.0};
+    for (int l = 0; l < SBP_COUNT(lengths); l++)
+        for (int wide = 0; wide < 2; wide++) {
+            suite_case *c;
+            char text[600];
+            int n = lengths[l];
+            snprintf(text, sizeof text,
+                     "kernel @random %1$s heads 1 n %2$d { in stream : f32 [] in at : f32 [row] "
+                     "in of : f32 [row] out y : %1$s [row elem] length %2$d scalar key "
+                     "%%0 = load stream %%1 = load at %%2 = load of "
+                     "%%3 = random key [row elem] %3$d:%4$d, %%0, %%1, %%2 store y, %%3 }",
+                     wide ? "f64" : "f32", n, l, n + l);
+            begin(&c, text, (uint64_t)l);
+            c->rows = 70;
+            c->row0 = 17;
+            c->scalars[0] = 0x1.fffffp52;
+            suite_add(c, SBP_F32, 1, 1)->values[0] = 5;
+            suite_tensor *at = suite_add(c, SBP_F32, c->rows, 1);
+            for (int64_t i = 0; i < c->rows; i++)
+                at->values[i] = i < SBP_COUNT(odd) ? odd[i] : (double)(i * 7919 % 1000);
+            suite_tensor *of = suite_add(c, SBP_F32, c->rows, 1);
+            for (int64_t i = 0; i < c->rows; i++)
+                of->values[i] = i > 60 ? odd[i % SBP_COUNT(odd)] : (double)(i / 9);
+            suite_add(c, wide ? SBP_F64 : SBP_F32, c->rows, n);
+            expect_reference(c);
+            for (int64_t i = 0; i < c->rows * n; i++) {
+                double row = c->tensors[1].values[i / n], head = c->tensors[2].values[i / n];
+                row = row >= 0 && row < 0x1p32 ? row : 0;
+                head = head >= 0 && head < 0x1p32 ? head : 0;
+                assert_true(c->tensors[3].expected[i] ==
+                            sbp_random_at(c->scalars[0], 5, (int64_t)row, (int64_t)head, l + i % n));
+            }
+            suite_check(c);
+            suite_end(c);
+        }
+}
+
 /* A device refuses rows beyond 2^32, which would have the numbers of others. */
 static void test_number_rows(void **state) {
     (void)state;
@@ -283,5 +324,6 @@ static void test_number_rows(void **state) {
 const struct CMUnitTest suite_number_tests[] = {
     cmocka_unit_test(test_number_stores), cmocka_unit_test(test_number_dynamic),
     cmocka_unit_test(test_number_halves), cmocka_unit_test(test_number_formats),
-    cmocka_unit_test(test_number_random), cmocka_unit_test(test_number_rows)};
+    cmocka_unit_test(test_number_random), cmocka_unit_test(test_number_random_of),
+    cmocka_unit_test(test_number_rows)};
 const int suite_number_count = SBP_COUNT(suite_number_tests);

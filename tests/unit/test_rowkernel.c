@@ -53,7 +53,7 @@ static const char rope_text[] = "kernel @rope f32 heads 3 n 32 {\n"
                                 "  %13 = mul %0, %9\n"
                                 "  %14 = mul %1, %8\n"
                                 "  %15 = add %13, %14\n"
-                                "  %16 = random seed [row elem] 3:35, %4\n"
+                                "  %16 = random seed [row elem] 3:35, %4, %2, %2\n"
                                 "  %17 = add %15, %16\n"
                                 "  %18 = round bf16 %17\n"
                                 "  %19 = load x[7]\n"
@@ -262,6 +262,9 @@ BROKEN(const_varies, k->instrs[4].vary = SBP_VARY_ROW)
 BROKEN(index_varies, k->instrs[3].vary = SBP_VARY_ELEM | SBP_VARY_HEAD)
 BROKEN(random_fixed, k->instrs[16].vary = SBP_VARY_ELEM)
 BROKEN(stream_varies, k->instrs[16].a = 2)
+BROKEN(random_of_elems, k->instrs[16].b = 3)
+BROKEN(random_of_heads, k->instrs[16].vary |= SBP_VARY_HEAD)
+BROKEN(random_of_half, k->instrs[16].c = -1)
 BROKEN(stream_of_later, k->instrs[16].a = 17)
 BROKEN(map_axes, k->instrs[12].vary = SBP_VARY_ELEM)
 BROKEN(map_lengths, (k->instrs[3].length = 16, k->instrs[5].length = 16, k->instrs[6].length = 16))
@@ -320,6 +323,9 @@ static void test_verifier(void **state) {
                                    {"c7", const_varies},
                                    {"c7", index_varies},
                                    {"c7", random_fixed},
+                                   {"c7", random_of_elems},
+                                   {"c7", random_of_heads},
+                                   {"c3", random_of_half},
                                    {"c7", stream_varies},
                                    {"c3", stream_of_later},
                                    {"c8", map_axes},
