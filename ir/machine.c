@@ -148,6 +148,20 @@ int32_t sbp_machine_cores(void) {
     return cores > 0 ? cores : 1;
 }
 
+uint64_t sbp_machine_core_set(void) {
+    char name[256] = "";
+    cpu_set_t set;
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    CPU_ZERO(&set);
+    (void)sched_getaffinity(0, sizeof set, &set);
+    (void)gethostname(name, sizeof name - 1);
+    for (size_t i = 0; i < sizeof name; i++)
+        hash = (hash ^ (uint8_t)name[i]) * 1099511628211u;
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        hash = (hash ^ (CPU_ISSET(i, &set) ? 1u : 0u)) * 1099511628211u;
+    return hash;
+}
+
 const char *sbp_machine_processor(char *out, size_t size) {
     char line[256], name[128] = "unknown processor";
     int family = -1, model = -1;

@@ -19,6 +19,8 @@ int64_t sbp_machine_memory_available(void);
 const char *sbp_machine_memory_text(char *out, size_t size);
 /* That a process may use at once; at least 1. */
 int32_t sbp_machine_cores(void);
+/* A hash of this machine's name and of which cores a process may use: equal where they are the same. */
+uint64_t sbp_machine_core_set(void);
 /* The processor as it names itself, with its family and model, which tell apart what goes by one name, into
  * out, which is returned: "AMD EPYC, family 26 model 2". */
 const char *sbp_machine_processor(char *out, size_t size);

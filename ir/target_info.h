@@ -20,12 +20,15 @@ typedef struct sbp_target_info {
      * per parameter tensor, and per operand of a command of the program; for packed operands of products what
      * the largest layer and chunk need, each at most runtime_product_bytes, in whole runtime_page_bytes; per
      * thread, twice that where a head has more than runtime_head_elems elements; and once where the disk has
-     * something of at least runtime_disk_bytes. sbpc adds these to runtime_bytes, for as many threads as
+     * something of at least runtime_disk_bytes; with several ranks, for their transport, and for each of
+     * them, and what sums of gradients are added in, twice runtime_sum_bytes at most. sbpc adds these to
+     * runtime_bytes, for as many threads as
      * --threads says (frontends/cli/process.c). Per operand 0: the device has memory of its own. */
     int64_t runtime_bytes, runtime_tensor_bytes, runtime_view_bytes, runtime_disk_bytes;
     int64_t runtime_prepare_bytes; /* and with @prepare (ir/prepare.h): the code that runs it */
     int64_t runtime_product_bytes, runtime_page_bytes, runtime_thread_bytes;
     int64_t runtime_head_elems;
+    int64_t runtime_ranks_bytes, runtime_rank_bytes, runtime_sum_bytes;
     /* Operand `work` of attn_bwd, in elements of the type of its sums: a row has attention_partials copies of
      * dq's, attention_head_elems for each head and attention_row_elems more; it has attention_more_rows rows
      * more than q. No columns: no workspace. */

@@ -26,6 +26,9 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                              .runtime_page_bytes = 2 << 20,
                              .runtime_thread_bytes = 2090 << 10, /* a huge page of scratch memory, a stack */
                              .runtime_head_elems = 160,          /* tiles of attention that fit into it */
+                             .runtime_ranks_bytes = 11776 << 10, /* Open MPI 4.1, 2 to 8 ranks on a host */
+                             .runtime_rank_bytes = 118 << 10,
+                             .runtime_sum_bytes = 2 << 20, /* of backends/ranks */
                              .attention_partials = 4,
                              .has_copy_queue = true,
                              .shared_memory = true,

@@ -9,6 +9,7 @@
 #include "backends/ranks/transport.h"
 
 enum { TAG = 1 };
+#define LONGEST_POLL_SECONDS 0.5
 
 static MPI_Comm world = MPI_COMM_NULL;
 
@@ -74,10 +75,11 @@ static double now(void) {
 }
 
 /* Polls, with longer and longer pauses: ranks may share cores, and a rank that waits must be able to give up.
- */
-static int wait_all(MPI_Request *requests, const sbp_transport_piece *receive, int32_t count, int32_t all,
-                    double seconds, int32_t *late, char *error, size_t error_size) {
-    double last = now();
+ * Time counts while it polls: who was stopped for a while has waited for nobody. */
+static int wait_all(MPI_Request *requests, const sbp_transport_piece *receive, int32_t count,
+                    const sbp_transport_piece *send, int32_t all, double seconds, int32_t *late, char *error,
+                    size_t error_size) {
+    double last = now(), waited = 0;
     long pause = 0;
     int32_t open = all;
     while (open > 0) {
@@ -90,13 +92,16 @@ static int wait_all(MPI_Request *requests, const sbp_transport_piece *receive, i
                 return 1;
             still += !done;
         }
+        double passed = now() - last;
+        last += passed;
+        waited += passed < LONGEST_POLL_SECONDS ? passed : LONGEST_POLL_SECONDS;
         if (still < open) {
-            last = now();
+            waited = 0;
             pause = 0;
-        } else if (seconds > 0 && now() - last > seconds) {
-            for (int32_t i = 0; i < count && *late < 0; i++)
+        } else if (seconds > 0 && waited > seconds) {
+            for (int32_t i = 0; i < all && *late < 0; i++)
                 if (requests[i] != MPI_REQUEST_NULL)
-                    *late = receive[i].rank;
+                    *late = i < count ? receive[i].rank : send[i - count].rank;
             return fail(error, error_size, "nothing came for %.0f s", seconds);
         } else {
             pause = pause < 200000 ? pause + 1000 : pause;
@@ -123,7 +128,7 @@ static int exchange(const sbp_transport_piece *send, int32_t send_count, const s
                              &requests[begun++]),
                    "MPI_Isend", error, error_size))
             return 1;
-    return wait_all(requests, receive, receive_count, begun, seconds, late, error, error_size);
+    return wait_all(requests, receive, receive_count, send, begun, seconds, late, error, error_size);
 }
 
 static void leave(void) {

@@ -40,18 +40,45 @@ static bool speaks(const char *size) {
     return strcmp(size, "SLURM_NTASKS") != 0 || getenv("PMIX_RANK") || getenv("PMI_RANK");
 }
 
-static int32_t expected_count(sbp_ranks *r) {
+/* The first of the variables that speaks, and what it says; 0: none does. */
+static int32_t announced(const char **variable) {
     for (int i = 0; i < SBP_COUNT(sizes); i++) {
         const char *value = getenv(sizes[i]);
         char *end;
         long count = value ? strtol(value, &end, 10) : 0;
         if (!value || *end || count < 1 || count > INT32_MAX || !speaks(sizes[i]))
             continue;
-        snprintf(r->why_text, sizeof r->why_text, "%s is %ld", sizes[i], count);
-        r->why = r->why_text;
+        *variable = sizes[i];
         return (int32_t)count;
     }
-    return 1;
+    return 0;
+}
+
+static int32_t expected_count(sbp_ranks *r) {
+    const char *variable;
+    int32_t count = announced(&variable);
+    if (count == 0)
+        return 1;
+    snprintf(r->why_text, sizeof r->why_text, "%s is %d", variable, (int)count);
+    r->why = r->why_text;
+    return count;
+}
+
+int32_t sbp_ranks_announced(void) {
+    const char *variable;
+    return announced(&variable);
+}
+
+int32_t sbp_ranks_announced_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        const char *value = getenv(names[i]);
+        char *end;
+        long rank = value ? strtol(value, &end, 10) : -1;
+        if (value && !*end && rank >= 0 && rank <= INT32_MAX)
+            return (int32_t)rank;
+    }
+    return 0;
 }
 
 /* Beside the program, else where the loader looks. */
@@ -110,6 +137,22 @@ static sbp_status join(sbp_ranks *r, int32_t expected, sbp_diag *diag) {
                         "--mpi=pmix)",
                         r->why, r->world.name, (int)r->world.count);
     return allocate(r, diag);
+}
+
+sbp_status sbp_ranks_find_transport(const char *why, sbp_diag *diag) {
+    sbp_ranks probe = {.why = why};
+    sbp_status status = open_plugin(&probe, diag);
+    if (probe.library)
+        dlclose(probe.library); /* it has not begun */
+    return status;
+}
+
+void sbp_ranks_set_timeout(sbp_ranks *r, double seconds) {
+    r->timeout = seconds;
+}
+
+bool sbp_ranks_has_failed(const sbp_ranks *r) {
+    return r->failed;
 }
 
 sbp_status sbp_ranks_join(double timeout, sbp_diag *diag, sbp_ranks **out) {

@@ -26,9 +26,19 @@ typedef struct sbp_ranks_info {
     int64_t sent_bytes, received_bytes;
 } sbp_ranks_info;
 
+/* How many ranks the environment says there are, and which this is (0: it does not say); 0: it says nothing.
+ * No world is joined. */
+int32_t sbp_ranks_announced(void);
+int32_t sbp_ranks_announced_rank(void);
+/* SBP_MACHINE where the transport cannot be opened, for which there is a reason: "--ranks 4". */
+sbp_status sbp_ranks_find_transport(const char *why, sbp_diag *diag) SBP_CHECKED;
+
 /* The world that the environment describes (mpirun, srun with PMI or PMIx); a process that was started alone
  * is one rank. `timeout`: seconds for which a rank may send nothing that another waits for; 0: for ever. */
 sbp_status sbp_ranks_join(double timeout, sbp_diag *diag, sbp_ranks **out) SBP_CHECKED;
+void sbp_ranks_set_timeout(sbp_ranks *ranks, double seconds);
+/* Whether a collective has failed: most likely some rank did not come. */
+bool sbp_ranks_has_failed(const sbp_ranks *ranks);
 /* Waits for the others, unless something failed; NULL is allowed. */
 void sbp_ranks_leave(sbp_ranks *ranks);
 /* Ends every process of the world with this exit status; returns where there is only one. */

@@ -32,7 +32,7 @@ typedef struct sbp_transport {
     size_t request_bytes; /* that exchange needs for each piece */
     /* Sends and receives all pieces, at once and in no order; returns when they are there. Between two ranks
      * pieces arrive in the order of their lists. requests: request_bytes for each of all pieces. `late` gets
-     * a rank that has sent nothing for `seconds` (0: waits for ever), else -1. */
+     * a rank that has sent, or taken, nothing for `seconds` (0: waits for ever), else -1. */
     int (*exchange)(const sbp_transport_piece *send, int32_t send_count, const sbp_transport_piece *receive,
                     int32_t receive_count, void *requests, double seconds, int32_t *late, char *error,
                     size_t error_size);

@@ -117,6 +117,26 @@ static int64_t product_bytes(const sbp_compilation *c, const sbp_target_info *ta
     return page > 0 ? sbp_round_up(largest * bytes, page) : largest * bytes;
 }
 
+/* What one of several ranks takes more: the transport; what the sum of the largest gradient is added in, and
+ * the others' shares as they arrive. */
+static int64_t ranks_bytes(const sbp_compilation *c, const sbp_target_info *target) {
+    const sbp_module *module = c->model.module;
+    int64_t ranks = sbp_options_int(c->options, "ranks"), largest = 0;
+    if (ranks < 2 || target->runtime_ranks_bytes == 0)
+        return 0;
+    for (int32_t i = 0; i < module->param_count; i++) {
+        const sbp_param *p = &module->params[i];
+        int64_t elems = 1;
+        for (int32_t d = 0; d < p->type.rank; d++)
+            elems *= p->type.dim[d].n;
+        largest = p->trainable && elems > largest ? elems : largest;
+    }
+    int64_t sums = largest * (c->dtype == SBP_F64 ? 8 : 4);
+    sums = sums < target->runtime_sum_bytes ? sums : target->runtime_sum_bytes;
+    return target->runtime_ranks_bytes + ranks * target->runtime_rank_bytes + sums +
+           sums / ranks * (ranks - 1);
+}
+
 /* ---- the sum ---------------------------------------------------------------------------------------- */
 
 sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *chunks, bool most) {
@@ -135,6 +155,7 @@ sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *
     if (target->runtime_view_bytes == 0) /* a device of its own */
         return SBP_OK;
     SBP_TRY(reordered_bytes(c, &reordered));
+    target->runtime_bytes += ranks_bytes(c, target);
     target->runtime_bytes += c->model.module->param_count * target->runtime_tensor_bytes +
                              program_views(c, most) * target->runtime_view_bytes +
                              (int64_t)c->tokenizer_bytes + reordered;

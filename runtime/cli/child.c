@@ -1,4 +1,4 @@
-/* child.c: starts sbpc and waits for it. */
+/* child.c: starts sbpc, or mpirun, and waits for it. */
 #include "runtime/cli/child.h"
 
 #include <errno.h>
@@ -56,15 +56,27 @@ static void pass_on(int number) {
     errno = saved;
 }
 
+/* How a child runs. */
+typedef struct manner {
+    int kept;   /* a descriptor that stays open; -1: none */
+    bool apart; /* in a group of its own, that a terminal's signals do not reach, without standard input */
+    const sigset_t *mask;
+} manner;
+
 /* In the child, after fork. Where it fails, the reason goes into the pipe. */
-static _Noreturn void become(const char *const *args, pid_t parent, int kept, int pipe_end,
-                             const sigset_t *mask) {
-    dup2(STDERR_FILENO, STDOUT_FILENO);
-    if (kept >= 0)
-        fcntl(kept, F_SETFD, 0);
+static _Noreturn void become(const char *const *args, pid_t parent, int pipe_end, const manner *how) {
+    int nothing = how->apart ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
+    if (how->apart) {
+        setpgid(0, 0);
+        dup2(nothing, STDIN_FILENO);
+    } else {
+        dup2(STDERR_FILENO, STDOUT_FILENO);
+    }
+    if (how->kept >= 0)
+        fcntl(how->kept, F_SETFD, 0);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
-    sigprocmask(SIG_SETMASK, mask, NULL);
+    sigprocmask(SIG_SETMASK, how->mask, NULL);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent) /* or it has ended already */
         execv(args[0], (char *const *)(uintptr_t)args);
     int reason = errno;
@@ -72,25 +84,25 @@ static _Noreturn void become(const char *const *args, pid_t parent, int kept, in
     _exit(127);
 }
 
-/* Starts the child with the two signals blocked. */
-static sbp_status start(sbp_diag *diag, const char *const *args, int kept, const sigset_t *mask) {
+/* With the two signals blocked. */
+static sbp_status start(sbp_diag *diag, const char *const *args, const manner *how, pid_t *out) {
     int ends[2], reason;
     pid_t parent = getpid();
     if (pipe2(ends, O_CLOEXEC) != 0)
         return sbp_fail(diag, SBP_MACHINE, "cannot start '%s': %s", args[0], strerror(errno));
     pid_t pid = fork();
     if (pid == 0)
-        become(args, parent, kept, ends[1], mask);
+        become(args, parent, ends[1], how);
     reason = errno;
     close(ends[1]);
     bool failed = pid < 0 || read(ends[0], &reason, sizeof reason) == (ssize_t)sizeof reason;
     close(ends[0]);
-    child = pid > 0 ? pid : 0;
+    *out = pid > 0 ? pid : 0;
     if (!failed)
         return SBP_OK;
     if (pid > 0)
         waitpid(pid, NULL, 0);
-    child = 0;
+    *out = 0;
     return sbp_fail(diag, SBP_MACHINE, "cannot start '%s': %s", args[0], strerror(reason));
 }
 
@@ -119,8 +131,11 @@ sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, int kept, long
         sigaddset(&both, numbers[i]);
     sigprocmask(SIG_BLOCK, &both, &mask);
     caught = 0;
-    sbp_status status = start(diag, args, kept, &mask);
-    *pid = (long)child;
+    const manner how = {.kept = kept, .mask = &mask};
+    pid_t started;
+    sbp_status status = start(diag, args, &how, &started);
+    child = started;
+    *pid = (long)started;
     for (int i = 0; i < SBP_COUNT(numbers); i++)
         sigaction(numbers[i], &action, &old[i]);
     sigprocmask(SIG_SETMASK, &mask, NULL);
@@ -130,4 +145,20 @@ sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, int kept, long
     for (int i = 0; i < SBP_COUNT(numbers); i++)
         sigaction(numbers[i], &old[i], NULL);
     return status;
+}
+
+sbp_status sbp_child_start(sbp_diag *diag, const char *const *args, const sigset_t *mask, long *pid) {
+    const manner how = {.kept = -1, .apart = true, .mask = mask};
+    pid_t started;
+    sbp_status status = start(diag, args, &how, &started);
+    *pid = (long)started;
+    return status;
+}
+
+bool sbp_child_has_ended(long pid, int *status) {
+    int state;
+    if (waitpid((pid_t)pid, &state, WNOHANG) != (pid_t)pid)
+        return false;
+    *status = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
+    return true;
 }

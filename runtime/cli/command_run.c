@@ -12,6 +12,7 @@
 #include "ir/io/plan_file.h"
 #include "runtime/cli/child.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/launcher.h"
 #include "runtime/cli/run.h"
 #include "runtime/run/devices.h"
 #include "runtime/train/shadow.h"
@@ -115,7 +116,7 @@ static sbp_status choose_plan_path(sbp_run *run) {
     const char *tmp = getenv("TMPDIR");
     bool stays = run->out && !sbp_options_on(run->options, "dry-run");
     if (stays) { /* as sbp_file_is_temporary knows it, so that it goes when this process is killed */
-        SBP_TRY(sbp_run_open_out(run, SBP_RUNDIR_CREATE));
+        SBP_TRY(sbp_run_create_out(run));
         run->plan_path = run->temporary_plan =
             sbp_arena_printf(run->arena, "%s/plan.bin.%ld.0.tmp", run->out, (long)getpid());
         return SBP_OK;
@@ -172,11 +173,16 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--backend=%s", choice->backend));
     if (choice->arch[0] && !sbp_options_given(run->options, "arch"))
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--arch=%s", choice->arch));
-    int64_t available = choice->memory_bytes / 100 * 95 >> 20; /* MiB; the rest is for the system */
+    bool shared = strcmp(choice->backend, "cpu") == 0; /* by the ranks of a host */
+    int64_t available = choice->memory_bytes / 100 * 95 / (shared ? run->world.local_count : 1) >>
+                        20; /* MiB; the rest is for the system */
     if (!sbp_options_given(run->options, "memory") && available > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)available));
     push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--threads=%d", sbp_run_threads(run)));
+    if (run->world.count > 1)
+        push(run, &args, &count, &capacity,
+             sbp_arena_printf(run->arena, "--ranks=%d", (int)run->world.count));
     push(run, &args, &count, &capacity, NULL);
     return args;
 }
@@ -207,15 +213,12 @@ static sbp_status print_own_command(sbp_run *run) {
     return SBP_OK;
 }
 
+/* By rank 0. */
 static sbp_status compile_model(sbp_run *run) {
     const char *sbpc, *temporary;
     int64_t seq_len = 0;
     long pid = 0;
     sbp_choice choice;
-    SBP_TRY(check_model(run));
-    SBP_TRY(sbp_run_reuse_plan(run));
-    if (run->plan_path)
-        return SBP_OK;
     SBP_TRY(sbp_child_find(run->arena, run->diag, "sbpc", &sbpc));
     SBP_TRY(choose_backend(run, &choice));
     if (!sbp_options_given(run->options, "seq-len") && sbp_options_list_count(run->options, "data") > 0)
@@ -230,6 +233,26 @@ static sbp_status compile_model(sbp_run *run) {
     if (sbp_file_is_temporary(temporary)) /* as sbp_file_out makes them; of a child that was ended */
         unlink(temporary);
     return status;
+}
+
+/* The plan of a model: that which the run has, or a new one. */
+static sbp_status find_plan(sbp_run *run) {
+    SBP_TRY(check_model(run));
+    SBP_TRY(sbp_run_reuse_plan(run));
+    return run->plan_path ? SBP_OK : compile_model(run);
+}
+
+static sbp_status open_plan(sbp_run *run) {
+    run->plan_checksum = sbp_plan_file_checksum(run->plan_path);
+    SBP_TRY(sbp_plan_open(run->arena, run->diag, run->plan_path, &run->plan));
+    return sbp_plan_info_read(run->diag, run->plan, &run->info);
+}
+
+static sbp_status make_plan(sbp_run *run) {
+    SBP_TRY(sbp_run_alone(run, find_plan));
+    SBP_TRY(sbp_run_share_text(run, &run->plan_path));
+    SBP_TRY(sbp_run_agree(run, open_plan(run)));
+    return sbp_run_same(run, "another plan", run->plan_checksum);
 }
 
 /* ---- the command ------------------------------------------------------------------------------------ */
@@ -248,6 +271,11 @@ static sbp_status print_information(sbp_run *run, bool *done) {
     sbp_text text;
     sbp_text_init(&text, run->arena);
     *done = true;
+    if (!sbp_run_writes(run)) {
+        *done = sbp_options_on(o, "help") || sbp_options_on(o, "version") ||
+                sbp_options_on(o, "help-markdown") || sbp_options_on(o, "devices");
+        return SBP_OK;
+    }
     if (sbp_options_on(o, "help"))
         return print_help(run);
     if (sbp_options_on(o, "version"))
@@ -287,17 +315,16 @@ static sbp_status check_usage(const sbp_run *run) {
     for (int i = 0; i < SBP_COUNT(need_data); i++)
         if (!data && sbp_options_given(o, need_data[i]))
             return sbp_fail(run->diag, SBP_USAGE, "--%s needs --data", need_data[i]);
+    for (int32_t i = 0; i < sbp_options_list_count(o, "data") && run->world.count > 1; i++)
+        if (strcmp(sbp_options_list_at(o, "data", i), "-") == 0)
+            return sbp_fail(
+                run->diag, SBP_USAGE,
+                "--data -: standard input reaches one rank only, and all read the rows: give a file");
     if (sbp_options_given(o, "eval-every") && sbp_options_list_count(o, "eval") == 0)
         return sbp_fail(run->diag, SBP_USAGE, "--eval-every needs --eval FILE");
     if (sbp_options_is(o, "packing", "bfd") && sbp_options_given(o, "score"))
         return sbp_fail(run->diag, SBP_USAGE, "--score goes by rows of the data: leave out --packing bfd");
     return SBP_OK;
-}
-
-static sbp_status open_plan(sbp_run *run) {
-    run->plan_checksum = sbp_plan_file_checksum(run->plan_path);
-    SBP_TRY(sbp_plan_open(run->arena, run->diag, run->plan_path, &run->plan));
-    return sbp_plan_info_read(run->diag, run->plan, &run->info);
 }
 
 /* What templates see as today: once for a run, so that it can be told and resumed. */
@@ -325,13 +352,13 @@ static sbp_status choose_merge(sbp_run *run) {
     return SBP_OK;
 }
 
-static sbp_status run_body(void *user) {
-    sbp_run *run = user;
-    bool done;
+/* Options, and what they name. *done: that was all. */
+static sbp_status read_arguments(sbp_run *run, bool *done) {
+    *done = false;
     SBP_TRY(sbp_options_parse(run->arena, run->diag, "sbprun", SBP_PHASE_RUN | SBP_PHASE_COMPILE, run->argc,
                               run->argv, &run->options));
-    SBP_TRY(print_information(run, &done));
-    if (done)
+    SBP_TRY(print_information(run, done));
+    if (*done)
         return SBP_OK;
     const sbp_options *o = run->options;
     SBP_TRY(check_arguments(run));
@@ -341,7 +368,6 @@ static sbp_status run_body(void *user) {
                  (!sbp_options_given(o, "score") || sbp_options_given(o, "steps"));
     if (access(first, F_OK) != 0)
         return no_such_model(run, first, strerror(errno));
-    bool dry = sbp_options_on(o, "dry-run");
     bool is_plan = sbp_plan_file_probe(first);
     run->model = is_plan ? NULL : first;
     run->plan_path = is_plan ? first : NULL;
@@ -349,16 +375,18 @@ static sbp_status run_body(void *user) {
         SBP_TRY(open_plan(run));
         SBP_TRY(sbp_plan_check_options(run->diag, run->plan, run->options, run->arena));
     }
-    SBP_TRY(sbp_run_choose_out(run));
-    SBP_TRY(sbp_run_open_out(run, dry ? SBP_RUNDIR_LOOK : SBP_RUNDIR_EXISTS));
+    return sbp_run_choose_out(run);
+}
+
+/* All other options: of the run that goes on, too. */
+static sbp_status complete_options(sbp_run *run) {
     SBP_TRY(sbp_run_inherit(run));
     SBP_TRY(choose_date(run));
     SBP_TRY(check_usage(run));
-    SBP_TRY(sbp_run_check_results(run));
-    if (!is_plan)
-        SBP_TRY(compile_model(run));
-    if (!is_plan)
-        SBP_TRY(open_plan(run));
+    return sbp_run_check_results(run);
+}
+
+static sbp_status load_data(sbp_run *run) {
     SBP_TRY(sbp_run_check_plan(run));
     SBP_TRY(sbp_plan_set_defaults(run->diag, &run->info, run->options, run->arena));
     SBP_TRY(choose_merge(run));
@@ -370,15 +398,57 @@ static sbp_status run_body(void *user) {
         SBP_TRY(sbp_run_plan_steps(run));
     if (run->data)
         SBP_TRY(sbp_run_check_rotated(run));
-    if (dry && run->stream.steps)
+    if (sbp_options_on(run->options, "dry-run") && run->stream.steps)
         return sbp_fail(run->diag, SBP_USAGE,
                         "--dry-run: rows that come step by step are not known before they come");
-    if (dry) {
-        SBP_TRY(sbp_run_print_dry(run));
-        return sbp_run_check_start(run);
-    }
+    return SBP_OK;
+}
+
+static uint64_t hash_data(const sbp_run *run) {
+    uint64_t hash = run->data ? run->data->hash : 0;
+    for (int32_t i = 0; i < run->eval_count; i++)
+        hash = sbp_hash_bytes(&run->evals[i]->hash, sizeof hash, hash);
+    return hash;
+}
+
+static sbp_status run_dry(sbp_run *run) {
+    SBP_TRY(sbp_run_print_dry(run));
+    return sbp_run_check_start(run);
+}
+
+/* launch: ranks that are to be started and that run this in place of this process, 0: none. */
+static sbp_status run_all(sbp_run *run, int32_t *launch) {
+    bool done;
+    SBP_TRY(sbp_run_agree(run, read_arguments(run, &done)));
+    if (done)
+        return SBP_OK;
+    SBP_TRY(sbp_run_agree(run, sbp_run_count_ranks(run, launch)));
+    if (*launch > 0)
+        return run->plan ? sbp_run_check_count(run, *launch) : SBP_OK;
+    bool dry = sbp_options_on(run->options, "dry-run");
+    sbp_run_say_world(run);
+    SBP_TRY(sbp_run_open_out(run, dry ? SBP_RUNDIR_LOOK : SBP_RUNDIR_EXISTS));
+    SBP_TRY(sbp_run_agree(run, complete_options(run)));
+    if (run->model)
+        SBP_TRY(make_plan(run));
+    SBP_TRY(sbp_run_agree(run, sbp_run_check_count(run, run->world.count)));
+    SBP_TRY(sbp_run_agree(run, load_data(run)));
+    SBP_TRY(sbp_run_same(run, "other data", hash_data(run)));
+    if (dry)
+        return sbp_run_alone(run, run_dry);
     SBP_TRY(sbp_run_open_out(run, SBP_RUNDIR_CREATE));
     return sbp_run_on_device(run);
+}
+
+typedef struct run_job {
+    sbp_run *run;
+    int32_t launch;
+} run_job;
+
+static sbp_status run_body(void *user) {
+    run_job *job = user;
+    SBP_TRY(sbp_run_join(job->run));
+    return run_all(job->run, &job->launch);
 }
 
 static void close_run(sbp_run *run) {
@@ -386,7 +456,7 @@ static void close_run(sbp_run *run) {
         fclose(run->metrics.file);
     sbp_trainer_close(&run->trainer);
     sbp_executor_destroy(run->executor);
-    if (run->profile)
+    if (run->profile && sbp_run_writes(run))
         sbp_profile_print(run->profile, stderr);
     sbp_profile_destroy(run->profile);
     sbp_sampler_close(&run->sampler);
@@ -411,10 +481,13 @@ sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) {
                    .dir = {.fd = -1, .lock = -1},
                    .published = {.dir = {.fd = -1, .lock = -1}},
                    .eval_loss = NAN};
+    run_job job = {.run = &run};
     if (!run.arena)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    sbp_status status = sbp_guard(run.arena, diag, run_body, &run);
+    sbp_status status = sbp_guard(run.arena, diag, run_body, &job);
     sbp_progress_break();
+    sbp_run_prepare_to_leave(&run, status);
     close_run(&run);
-    return status;
+    sbp_run_leave(&run, status);
+    return status == SBP_OK && job.launch > 0 ? sbp_launch(diag, job.launch, argc, argv) : status;
 }

@@ -7,6 +7,7 @@
 #ifndef SBP_RUNTIME_CLI_RUN_H
 #define SBP_RUNTIME_CLI_RUN_H
 
+#include "backends/ranks/ranks.h"
 #include "ir/io/options/options.h"
 #include "runtime/run/plan_info.h"
 #include "runtime/train/checkpoint.h"
@@ -16,12 +17,20 @@
 
 /* Of a stream: enough never to be reached, and for sums. */
 #define SBP_STEPS_UNKNOWN (INT64_C(1) << 60)
+/* Before --timeout is known. */
+#define SBP_RUN_FIRST_TIMEOUT 600
 
 typedef struct sbp_run {
     sbp_arena *arena;
     sbp_diag *diag;
     int argc;
     char *const *argv;
+    struct sbp_ranks *ranks; /* NULL: alone */
+    sbp_ranks_info world;    /* --dry-run --ranks N: as if there were N */
+    double *slots;           /* [2 world.count] */
+    int32_t sharing;         /* processes that use the same cores */
+    sbp_status agreed;       /* why the run fails, as all ranks know; SBP_OK: it does not */
+    sbp_status signal;       /* SBP_INTERRUPTED, SBP_TERMINATED when all stop; as of the last agreement */
     sbp_options *options;
     const char *model; /* the first argument, when it is no plan */
     const char *plan_path;
@@ -67,6 +76,40 @@ typedef struct sbp_run {
     double seconds;                                /* of training */
 } sbp_run;
 
+/* ---- run_ranks.c ------------------------------------------------------------------------------------- */
+
+/* The world that the environment describes, before anything is read. */
+sbp_status sbp_run_join(sbp_run *run) SBP_CHECKED;
+/* The end, before what the run has is freed: where this rank failed and the others do not know, it ends them
+ * and does not return. */
+void sbp_run_prepare_to_leave(sbp_run *run, sbp_status status);
+void sbp_run_leave(sbp_run *run, sbp_status status);
+/* Whether this rank writes and reports. */
+bool sbp_run_writes(const sbp_run *run);
+
+/* All ranks call these in the same order; alone, they do nothing. The status of the first rank that failed,
+ * which says why; run->signal. Without an agreement, a failure ends all when it gets to the top. */
+sbp_status sbp_run_agree(sbp_run *run, sbp_status status) SBP_CHECKED;
+/* Whether collectives of all ranks end with this status alike, so that they can agree on it. */
+bool sbp_run_is_common(sbp_status status);
+/* What rank 0 does and the others wait for. */
+sbp_status sbp_run_alone(sbp_run *run, sbp_status (*act)(sbp_run *run)) SBP_CHECKED;
+/* Rank 0's text, or NULL, to all. */
+sbp_status sbp_run_share_text(sbp_run *run, const char **text) SBP_CHECKED;
+/* SBP_INPUT unless all have the same; what: "other data". */
+sbp_status sbp_run_same(sbp_run *run, const char *what, uint64_t hash) SBP_CHECKED;
+/* The largest of all. */
+sbp_status sbp_run_largest(sbp_run *run, int64_t *value) SBP_CHECKED;
+
+/* How many there are, over what, and why; alone, nothing. */
+void sbp_run_say_world(const sbp_run *run);
+/* *launch: how many are to be started, 0: none. */
+sbp_status sbp_run_count_ranks(sbp_run *run, int32_t *launch) SBP_CHECKED;
+/* SBP_USAGE when the plan is for another number. */
+sbp_status sbp_run_check_count(const sbp_run *run, int32_t count) SBP_CHECKED;
+/* SBP_IO when there is one that does not see what rank 0 writes in --out. */
+sbp_status sbp_run_check_shared(sbp_run *run) SBP_CHECKED;
+
 /* ---- run_data.c -------------------------------------------------------------------------------------- */
 
 /* --data and --eval. The data may be there already (`sbprun MODEL`); then only ids are checked. */
@@ -91,6 +134,8 @@ sbp_status sbp_run_choose_out(sbp_run *run) SBP_CHECKED;
 sbp_status sbp_run_open_out(sbp_run *run, sbp_rundir_mode mode) SBP_CHECKED;
 /* SBP_USAGE when --score or --dump-gradients would replace what is read. */
 sbp_status sbp_run_check_results(const sbp_run *run) SBP_CHECKED;
+/* The same of rank 0, alone, which is where it is created first. */
+sbp_status sbp_run_create_out(sbp_run *run) SBP_CHECKED;
 /* Everything was checked: the first that is written there, run.json and plan.bin; says where it goes. */
 sbp_status sbp_run_begin_out(sbp_run *run, const char *resumed) SBP_CHECKED;
 

@@ -54,7 +54,7 @@ static void show_progress(void *user, double share) {
     load_job *job = user;
     bool terminal = isatty(STDERR_FILENO);
     double now = sbp_seconds(), passed = now - job->started;
-    if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10))
+    if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10) || !sbp_run_writes(job->run))
         return;
     job->shown = now;
     fprintf(stderr, "%stokenizing: %.1f %%, %.0f s left%s", terminal ? "\r\033[K" : "", 100 * share,
@@ -408,6 +408,8 @@ static sbp_status check_steps(sbp_run *run) {
     sbp_status status = SBP_OK;
     sbp_packer_init(&packer, run->plan->program->t_max, run->plan->program);
     packer.most_parts = run->info.most_parts;
+    packer.rank = run->world.rank;
+    packer.ranks = run->world.count;
     SBP_TRY(sbp_run_shared(run, &packer.counted));
     for (int64_t step = 0; step < run->total_steps && status == SBP_OK; step++) {
         int64_t count;

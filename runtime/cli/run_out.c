@@ -138,11 +138,25 @@ static sbp_status check_contents(const sbp_run *run) {
         run->out, c.newest >= 0 ? "checkpoints" : "the model");
 }
 
-sbp_status sbp_run_open_out(sbp_run *run, sbp_rundir_mode mode) {
-    if (!run->out || run->dir.fd >= 0)
+static sbp_status open_to_write(sbp_run *run, sbp_rundir_mode mode) {
+    if (run->dir.fd >= 0)
         return SBP_OK;
     SBP_TRY(sbp_rundir_open(&run->dir, run->diag, run->out, mode));
     return run->dir.fd >= 0 ? check_contents(run) : SBP_OK;
+}
+
+sbp_status sbp_run_create_out(sbp_run *run) {
+    return open_to_write(run, SBP_RUNDIR_CREATE);
+}
+
+sbp_status sbp_run_open_out(sbp_run *run, sbp_rundir_mode mode) {
+    sbp_status status = SBP_OK;
+    if (!run->out)
+        return SBP_OK;
+    SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? open_to_write(run, mode) : SBP_OK));
+    if (!sbp_run_writes(run))
+        status = sbp_rundir_open(&run->dir, run->diag, run->out, SBP_RUNDIR_READ);
+    return sbp_run_agree(run, status);
 }
 
 /* ---- the beginning ---------------------------------------------------------------------------------- */
@@ -158,9 +172,7 @@ static sbp_status install_plan(sbp_run *run) {
     return SBP_OK;
 }
 
-sbp_status sbp_run_begin_out(sbp_run *run, const char *resumed) {
-    if (!run->out)
-        return SBP_OK;
+static sbp_status begin_to_write(sbp_run *run, const char *resumed) {
     if (run->train && run->out_is_default)
         sbp_note(run->diag,
                  "the model, checkpoints and metrics go to '%s' (--out DIR: elsewhere; none: nowhere)",
@@ -174,4 +186,12 @@ sbp_status sbp_run_begin_out(sbp_run *run, const char *resumed) {
     SBP_TRY(install_plan(run));
     sbp_rundir_begin(&run->dir, run->diag);
     return SBP_OK;
+}
+
+sbp_status sbp_run_begin_out(sbp_run *run, const char *resumed) {
+    if (!run->out)
+        return SBP_OK;
+    if (!sbp_run_writes(run))
+        return sbp_run_agree(run, SBP_OK);
+    return sbp_run_agree(run, begin_to_write(run, resumed));
 }

@@ -12,7 +12,7 @@
 
 sbp_status sbp_run_open_publish(sbp_run *run) {
     const char *path = sbp_options_text(run->options, "publish");
-    if (!path || !run->train)
+    if (!path || !run->train || !sbp_run_writes(run))
         return SBP_OK;
     if (run->out && sbp_same_file(path, run->out))
         return sbp_fail(run->diag, SBP_USAGE, "--publish '%s' is --out: choose another directory", path);

@@ -96,7 +96,8 @@ static sbp_status score_reference(sbp_run *run, sbp_dataset *data) {
     progress p = {.started = sbp_seconds(), .terminal = isatty(STDERR_FILENO)};
     p.shown = p.started;
     set_adapter(run, adapter_of_reference(run));
-    sbp_status status = sbp_reference_score(&run->trainer, run->diag, data, show_progress, &p);
+    sbp_status status =
+        sbp_reference_score(&run->trainer, run->diag, data, sbp_run_writes(run) ? show_progress : NULL, &p);
     set_adapter(run, adapter_of_training(run));
     if (p.open)
         fputc('\n', stderr);
@@ -185,6 +186,16 @@ static sbp_status keep_weights(sbp_run *run) {
     return SBP_OK;
 }
 
+/* *found: by all ranks, or all score again. */
+static sbp_status load_kept(sbp_run *run, sbp_dataset *data, const char *path, sbp_reference_key *key,
+                            bool *found) {
+    SBP_TRY(sbp_run_agree(run, sbp_reference_load(run->diag, run->plan->program, data, path, key, found)));
+    int64_t missing = !*found;
+    SBP_TRY(sbp_run_largest(run, &missing));
+    *found = missing == 0;
+    return SBP_OK;
+}
+
 sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
     sbp_reference_key key = {.weights = resumed ? run->state.reference : 0, .settings = hash_settings(run)};
     bool known = false, initial = !resumed, again = false;
@@ -201,7 +212,7 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
         known = true;
         key.data = data->hash;
         if (lacks && path && !stream)
-            SBP_TRY(sbp_reference_load(run->diag, run->plan->program, data, path, &key, &found));
+            SBP_TRY(load_kept(run, data, path, &key, &found));
         if (found)
             sbp_note(run->diag, "log-probabilities of the reference are in '%s'", path);
         bool scores = lacks && !stream && !found;
@@ -217,7 +228,8 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
         if (scores)
             SBP_TRY(score_reference(run, data));
         if (scores && path)
-            SBP_TRY(sbp_reference_save(run->diag, data, path, &key));
+            SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? sbp_reference_save(run->diag, data, path, &key)
+                                                           : SBP_OK));
     }
     if (known)
         run->state.reference = key.weights;

@@ -105,6 +105,8 @@ static sbp_status count_parts(sbp_run *run, int64_t *out, int64_t *run_rows) {
     sbp_status status = SBP_OK;
     *out = *run_rows = 0;
     sbp_packer_init(&packer, run->plan->program->t_max, run->plan->program);
+    packer.rank = run->world.rank;
+    packer.ranks = run->world.count;
     SBP_TRY(sbp_run_shared(run, &packer.counted));
     for (int64_t step = 0; step < run->steps_per_epoch && status == SBP_OK; step++) {
         int64_t count;
@@ -141,8 +143,9 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
         sbp_text_add(out, "trained    %s\n", kept.data);
     double seconds = micro_batch_seconds(run), all = seconds * (double)parts / (double)run->steps_per_epoch;
     char a[32], b[32];
-    sbp_text_add(out, "memory     %s planned, %s backend\n",
-                 sbp_format_bytes(a, sizeof a, (double)sbp_run_peak_planned(run)), run->info.backend);
+    sbp_text_add(out, "memory     %s planned%s, %s backend\n",
+                 sbp_format_bytes(a, sizeof a, (double)sbp_run_peak_planned(run)),
+                 run->world.count > 1 ? " for each rank" : "", run->info.backend);
     if (isfinite(seconds))
         sbp_text_add(out,
                      "time       about %s for a micro-batch of %lld rows by the cost model, at most %s for "
@@ -194,7 +197,9 @@ sbp_status sbp_run_print_dry(sbp_run *run) {
 int32_t sbp_run_threads(const sbp_run *run) {
     enum { LEAST_CAP = 16 };
     int64_t asked = sbp_options_int(run->options, "threads");
-    int64_t cores = sbp_machine_cores(), most = cores * 4 < LEAST_CAP ? LEAST_CAP : cores * 4;
+    int64_t cores = sbp_machine_cores() / run->sharing, most;
+    cores = cores > 0 ? cores : 1;
+    most = cores * 4 < LEAST_CAP ? LEAST_CAP : cores * 4;
     return (int32_t)(asked <= 0 ? cores : asked < most ? asked : most);
 }
 
@@ -267,6 +272,12 @@ sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
     sbp_text_add(&out, ", \"threads\": %d, \"memory_bytes\": %lld},\n  \"compiled\": ", info.threads,
                  (long long)info.memory_bytes);
     sbp_json_add_value(&out, run->plan->meta);
+    if (run->ranks) {
+        sbp_text_add(&out, ",\n  \"ranks\": {\"count\": %d, \"on_this_host\": %d, \"transport\": ",
+                     (int)run->world.count, (int)run->world.local_count);
+        add_string(&out, run->world.transport);
+        sbp_text_add(&out, "}");
+    }
     if (run->products)
         sbp_text_add(&out, ",\n  \"products\": {\"file\": \"products.txt\", \"hash\": \"%016llx\"}",
                      (unsigned long long)run->state.products);
@@ -279,6 +290,9 @@ sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
 sbp_status sbp_run_print_summary(sbp_run *run) {
     double loss = sbp_metrics_train_loss(&run->metrics);
     int64_t planned = sbp_run_peak_planned(run), measured = sbp_run_peak_measured(run);
+    SBP_TRY(sbp_run_largest(run, &measured));
+    if (!sbp_run_writes(run))
+        return SBP_OK;
     if (sbp_options_on(run->options, "json")) {
         sbp_text out;
         sbp_text_init(&out, run->arena);
@@ -307,8 +321,9 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
     long long steps = run->state.step, here = run->state.step - run->resumed_after;
     snprintf(done, sizeof done, here == steps ? "%lld" : "%lld of %lld", here, steps);
     if (steps > 0)
-        sbp_note(run->diag, "%s step%s in %.1f s, mean loss %.4f; peak memory %s planned, %s%s%s%s", done,
-                 steps == 1 ? "" : "s", run->seconds, loss, sbp_format_bytes(a, sizeof a, (double)planned),
+        sbp_note(run->diag, "%s step%s in %.1f s, mean loss %.4f; peak memory%s %s planned, %s%s%s%s", done,
+                 steps == 1 ? "" : "s", run->seconds, loss, run->ranks ? " of a rank" : "",
+                 sbp_format_bytes(a, sizeof a, (double)planned),
                  measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
                  measured > 0 ? " measured" : "", run->out ? "; the model is in " : "",
                  run->out ? run->out : "");

@@ -9,19 +9,19 @@
 
 /* How far the run goes and what is written on the way: may change, else as before. The data, too: their hash
  * is in the checkpoint. */
-static const char *const may_change[] = {"data",       "steps", "epochs",    "eval",
-                                         "eval-every", "keep",  "save-every"};
+static const char *const may_change[] = {"data",       "steps", "epochs",     "eval",
+                                         "eval-every", "keep",  "save-every", "ranks"};
 /* About one start, not about the run. */
 static const char *const of_a_start[] = {
-    "out",           "resume",  "overwrite", "dry-run",     "json",       "config",         "help",
-    "version",       "devices", "device",    "offload-dir", "threads",    "dump-gradients", "score",
-    "help-markdown", "output",  "svg",       "stop-after",  "print-after"};
+    "out",           "resume",  "overwrite", "dry-run",     "json",        "config",         "help",
+    "version",       "devices", "device",    "offload-dir", "threads",     "dump-gradients", "score",
+    "help-markdown", "output",  "svg",       "stop-after",  "print-after", "timeout"};
 /* Of sbpc: where things are computed and kept. Another value is another plan, whose sums round differently.
  */
 static const char *const of_the_schedule[] = {
-    "backward",         "seq-len",     "chunk",         "head-chunk", "segment",
-    "checkpoint-every", "save",        "offload",       "backend",    "arch",
-    "memory",           "host-memory", "deterministic", "accumulate", "skip-streambp"};
+    "backward",      "seq-len",    "chunk",         "head-chunk", "segment", "checkpoint-every",
+    "save",          "offload",    "backend",       "arch",       "memory",  "host-memory",
+    "deterministic", "accumulate", "skip-streambp", "zero"};
 
 static bool is_one_of(const char *name, const char *const *list, int count) {
     for (int i = 0; i < count; i++)

@@ -20,28 +20,39 @@ static double epoch_of(const sbp_run *run) {
            (double)sbp_ceil_div(run->state.at, run->state.batch_rows) / (double)run->steps_per_epoch;
 }
 
-static sbp_status evaluate(sbp_run *run) {
+/* *written: how writing the metrics went. */
+static sbp_status evaluate_files(sbp_run *run, sbp_status *written) {
+    *written = SBP_OK;
     for (int32_t i = 0; i < run->eval_count; i++) {
         SBP_TRY(sbp_run_score_evaluation(run, run->evals[i]));
         SBP_TRY(sbp_run_score_rotated(run, run->evals[i], NULL, run->evals[i]->row_count));
         SBP_TRY(sbp_trainer_evaluate(&run->trainer, run->diag, run->evals[i], NULL, NULL));
         if (i == 0 && run->trainer.loss >= 0)
             run->eval_loss = run->trainer.results[run->trainer.loss];
-        SBP_TRY(sbp_metrics_evaluation(&run->metrics, run->state.step, epoch_of(run),
-                                       sbp_options_list_at(run->options, "eval", i)));
+        if (*written == SBP_OK)
+            *written = sbp_metrics_evaluation(&run->metrics, run->state.step, epoch_of(run),
+                                              sbp_options_list_at(run->options, "eval", i));
     }
     run->state.evaluated = run->state.step;
     return SBP_OK;
 }
 
+static sbp_status evaluate(sbp_run *run) {
+    sbp_status written, status = evaluate_files(run, &written);
+    if (!sbp_run_is_common(status))
+        return status;
+    return sbp_run_agree(run, status == SBP_OK ? written : status);
+}
+
 /* A signal outside of training. */
-static sbp_status say_interrupted(const sbp_run *run, sbp_status status, const char *what) {
+static sbp_status say_interrupted(sbp_run *run, sbp_status status, const char *what) {
     if (status != SBP_INTERRUPTED)
         return status;
+    SBP_TRY(sbp_run_agree(run, SBP_OK)); /* which signal */
     sbp_progress_break();
     sbp_note(run->diag, "interrupted while %s%s", what,
              run->train && run->out && run->state.step > 0 ? "; --resume goes on from there" : "");
-    return sbp_interrupt_status();
+    return run->signal;
 }
 
 typedef struct score_writer {
@@ -49,6 +60,7 @@ typedef struct score_writer {
     sbp_file_out *out;
     sbp_arena *arena;
     const sbp_score *score;
+    sbp_status status; /* of several ranks, which go on together: how writing went so far */
 } score_writer;
 
 static sbp_status write_score_body(void *user) {
@@ -75,61 +87,79 @@ static sbp_status write_score_body(void *user) {
 
 static sbp_status write_score(void *user, const sbp_score *score) {
     score_writer *w = user;
+    if (!sbp_run_writes(w->run) || w->status != SBP_OK)
+        return SBP_OK;
     w->score = score;
     w->arena = sbp_arena_create();
     if (!w->arena)
         return sbp_fail(w->run->diag, SBP_MACHINE, "out of memory");
-    sbp_status status = sbp_guard(w->arena, w->run->diag, write_score_body, w);
+    w->status = sbp_guard(w->arena, w->run->diag, write_score_body, w);
     sbp_arena_destroy(w->arena);
+    return w->run->ranks ? SBP_OK : w->status;
+}
+
+static sbp_status finish_score(score_writer *w, sbp_status status) {
+    if (!w->out)
+        return status;
+    if (status == SBP_OK)
+        return sbp_file_out_commit(w->out, w->run->diag);
+    sbp_file_out_abort(w->out);
     return status;
 }
 
 static sbp_status score(sbp_run *run, const char *path) {
     score_writer w = {.run = run};
-    SBP_TRY(sbp_file_out_open(run->diag, path, &w.out));
+    SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? sbp_file_out_open(run->diag, path, &w.out) : SBP_OK));
     sbp_status status = sbp_trainer_evaluate(&run->trainer, run->diag, run->data, write_score, &w);
-    if (status == SBP_OK)
-        return sbp_file_out_commit(w.out, run->diag);
-    sbp_file_out_abort(w.out);
-    return status;
+    bool common = sbp_run_is_common(status) || !run->ranks;
+    status = finish_score(&w, status == SBP_OK ? w.status : status);
+    return common ? sbp_run_agree(run, status) : status;
 }
 
 /* ---- training --------------------------------------------------------------------------------------- */
 
-static sbp_status save_checkpoint(sbp_run *run) {
+static sbp_status write_checkpoint(sbp_run *run) {
     int64_t keep = sbp_options_int(run->options, "keep");
     SBP_TRY(sbp_run_keep_batch(run));
     return sbp_checkpoint_save(run->diag, run->executor, run->plan, &run->info, &run->dir, &run->state,
                                keep > 0 ? keep : 0);
 }
 
+static sbp_status save_checkpoint(sbp_run *run) {
+    return sbp_run_alone(run, write_checkpoint);
+}
+
 /* *end: there are no more rows. */
-static sbp_status one_step(sbp_run *run, bool *end) {
-    sbp_step_report report = {.step = run->state.step + 1};
-    report.learning_rate = sbp_lr_at(&run->lr, run->state.step);
+static sbp_status one_step(sbp_run *run, sbp_step_report *report, bool *end) {
+    *report = (sbp_step_report){.step = run->state.step + 1};
+    report->learning_rate = sbp_lr_at(&run->lr, run->state.step);
     SBP_TRY(sbp_run_next_rows(run, end));
     if (*end)
         return SBP_OK;
     double start = sbp_seconds();
     SBP_TRY(sbp_run_score_rotated(run, run->data, run->rows, run->row_count));
     sbp_status status = sbp_trainer_step(&run->trainer, run->diag, run->data, run->rows, run->row_count,
-                                         report.step, report.learning_rate);
+                                         report->step, report->learning_rate);
     if (status == SBP_NOT_FINITE)
         sbp_fail(run->diag, status, "step %lld, with data from row %lld on: training ends%s",
-                 (long long)report.step,
+                 (long long)report->step,
                  (long long)run->data->docs[sbp_dataset_doc_at(run->data, run->data->rows[run->rows[0]])].row,
                  run->out && sbp_rundir_newest(&run->dir, INT64_MAX) >= 0 ? "; the last checkpoint stays"
                                                                           : "");
     SBP_TRY(status);
-    report.seconds = sbp_seconds() - start;
-    run->seconds += report.seconds;
-    report.tokens = run->trainer.packer.rows;
-    run->state.step = report.step;
+    report->seconds = sbp_seconds() - start;
+    run->seconds += report->seconds;
+    report->tokens = run->trainer.packer.rows;
+    run->state.step = report->step;
     sbp_run_end_step(run);
-    report.num_tokens = run->state.num_tokens += report.tokens;
-    report.epoch = epoch_of(run);
-    report.memory_peak_bytes = sbp_run_peak_measured(run);
-    status = sbp_metrics_step(&run->metrics, &report);
+    report->num_tokens = run->state.num_tokens += report->tokens;
+    report->epoch = epoch_of(run);
+    report->memory_peak_bytes = sbp_run_peak_measured(run);
+    return SBP_OK;
+}
+
+static sbp_status report_step(sbp_run *run, const sbp_step_report *report) {
+    sbp_status status = sbp_metrics_step(&run->metrics, report);
     run->state.loss_sum = run->metrics.loss_sum;
     run->state.loss_count = run->metrics.loss_count;
     return status;
@@ -153,9 +183,16 @@ static sbp_status train(sbp_run *run) {
     int64_t save_every = sbp_options_int(run->options, "save-every");
     int64_t saved = run->state.step;
     sbp_status status = SBP_OK;
+    sbp_step_report report;
     bool end = false;
-    while (status == SBP_OK && !end && run->state.step < run->total_steps && !sbp_interrupted()) {
-        status = one_step(run, &end);
+    SBP_TRY(sbp_run_agree(run, SBP_OK));
+    while (status == SBP_OK && !end && run->state.step < run->total_steps && !run->signal) {
+        status = one_step(run, &report, &end);
+        if (!sbp_run_is_common(status))
+            return status;
+        if (status == SBP_OK && !end)
+            status = report_step(run, &report);
+        status = sbp_run_agree(run, status);
         bool last = end || run->state.step == run->total_steps;
         if (status == SBP_OK && !end && is_evaluated(run))
             status = evaluate(run);
@@ -164,15 +201,15 @@ static sbp_status train(sbp_run *run) {
             status = save_checkpoint(run);
             saved = run->state.step;
         }
-        if (status == SBP_OK && !end && run->state.inner == 0)
-            status = sbp_run_publish(run);
+        if (status == SBP_OK && !end && run->state.inner == 0 && sbp_options_given(run->options, "publish"))
+            status = sbp_run_alone(run, sbp_run_publish);
     }
     if (end && run->total_steps < SBP_STEPS_UNKNOWN)
         sbp_warn(run->diag, "the stream has ended after %lld of %lld steps", (long long)run->state.step,
                  (long long)run->total_steps);
     if (end)
         run->total_steps = run->state.step;
-    if (!sbp_interrupted() || (status != SBP_OK && status != SBP_INTERRUPTED))
+    if (!run->signal || (status != SBP_OK && status != SBP_INTERRUPTED))
         return status;
     sbp_progress_break();
     if (run->out && saved < run->state.step)
@@ -182,7 +219,7 @@ static sbp_status train(sbp_run *run) {
         snprintf(of, sizeof of, " of %lld", (long long)run->total_steps);
     sbp_note(run->diag, "interrupted after %lld%s steps%s", (long long)run->state.step, of,
              run->out && run->state.step > 0 ? "; --resume goes on from there" : "");
-    return sbp_interrupt_status();
+    return run->signal;
 }
 
 static sbp_status save_result(sbp_run *run) {
@@ -199,7 +236,7 @@ static sbp_status train_and_save(sbp_run *run) {
         SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
     if (!run->out || run->state.step == 0)
         return SBP_OK;
-    return save_result(run);
+    return sbp_run_alone(run, save_result);
 }
 
 /* ---- the device ------------------------------------------------------------------------------------- */
@@ -211,18 +248,23 @@ static const char *given(const sbp_run *run) {
 
 static sbp_status check_device(const sbp_run *run) {
     const sbp_device_class *class = sbp_device_find(run->info.backend);
-    int64_t available = sbp_machine_memory_available(), planned = sbp_run_peak_planned(run);
+    int64_t available = sbp_machine_memory_available(), planned = sbp_run_peak_planned(run), all;
     int64_t device = sbp_options_int(run->options, "device");
-    char need[32], limit[100];
+    int32_t ranks = run->world.local_count; /* they share the memory of their host */
+    char need[32], limit[100], of[60] = "";
     if (!class)
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' is for %s, which this sbprun cannot run on", given(run),
                         run->info.backend);
     if (device > 0 && !class->count)
         return sbp_fail(run->diag, SBP_MACHINE, "--device %lld: there is one %s device, number 0",
                         (long long)device, class->name);
-    if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && planned > available)
-        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory: %s", given(run),
-                        sbp_format_bytes(need, sizeof need, (double)planned),
+    if (!sbp_mul_i64(planned, ranks, &all))
+        all = INT64_MAX;
+    if (ranks > 1)
+        snprintf(of, sizeof of, " for each of the %d ranks on this host", (int)ranks);
+    if (strcmp(run->info.backend, "cpu") == 0 && available > 0 && all > available)
+        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory%s: %s", given(run),
+                        sbp_format_bytes(need, sizeof need, (double)planned), of,
                         sbp_machine_memory_text(limit, sizeof limit));
     return SBP_OK;
 }
@@ -272,6 +314,7 @@ static sbp_status open_device(sbp_run *run) {
                                   .code = run->plan->kernels,
                                   .code_bytes = run->plan->kernels_bytes,
                                   .offload_dir = sbp_run_offload_dir(run),
+                                  .ranks = run->ranks,
                                   .tf32 = run->info.tf32};
     char need[32], have[32];
     if (sbp_options_int(run->options, "threads") > options.threads)
@@ -328,6 +371,7 @@ static sbp_status prepare_trainer(sbp_run *run) {
     t->packer.most_parts = run->info.most_parts;
     t->seed = (uint64_t)sbp_options_int(run->options, "seed");
     t->interrupted = sbp_interrupted;
+    t->ranks = run->ranks;
     return sbp_trainer_reset(t, run->diag);
 }
 
@@ -336,17 +380,24 @@ static sbp_status load_first(sbp_run *run) {
     return sbp_params_hash_base(run->executor, run->plan, &run->state.base, run->diag);
 }
 
-/* Weights from a checkpoint or from the beginning. *resumed: the checkpoint, NULL: none. */
-static sbp_status begin(sbp_run *run, const char **resumed) {
-    *resumed = NULL;
+/* The checkpoint to go on from, which all ranks see; NULL: none. */
+static sbp_status find_checkpoint(sbp_run *run, const char **found) {
+    *found = NULL;
     if (!run->out || !sbp_options_on(run->options, "resume"))
-        return load_first(run);
-    const char *found = sbp_checkpoint_find(run->arena, &run->dir);
-    if (!found) {
+        return SBP_OK;
+    SBP_TRY(sbp_run_check_shared(run));
+    if (sbp_run_writes(run))
+        *found = sbp_checkpoint_find(run->arena, &run->dir);
+    SBP_TRY(sbp_run_share_text(run, found));
+    if (!*found)
         sbp_note(run->diag, "there is no checkpoint in '%s': the run begins", run->out);
+    return SBP_OK;
+}
+
+/* Weights from a checkpoint, or from the beginning. */
+static sbp_status begin(sbp_run *run, const char *found) {
+    if (!found)
         return load_first(run);
-    }
-    *resumed = found;
     if (run->info.adapter || sbp_params_keep_base(run->plan)) /* checkpoints do not have the base */
         SBP_TRY(load_first(run));
     uint64_t products = run->state.products;
@@ -383,16 +434,8 @@ static sbp_status dump_gradients(sbp_run *run, const char *path) {
                                       run->row_count, path, sbp_output_dtype(&run->info));
 }
 
-static sbp_status act(sbp_run *run, const char *resumed) {
-    const char *dump = sbp_options_text(run->options, "dump-gradients"),
-               *scores = sbp_options_text(run->options, "score");
-    if (!dump)
-        SBP_TRY(sbp_run_begin_out(run, resumed));
-    SBP_TRY(sbp_run_open_publish(run));
-    SBP_TRY(say_interrupted(run, sbp_run_reference(run, resumed), "scoring by the reference"));
-    if (dump)
-        return dump_gradients(run, dump);
-    const char *path = run->out && (run->train || run->eval_count > 0)
+static sbp_status open_metrics(sbp_run *run, const char *resumed) {
+    const char *path = run->out && (run->train || run->eval_count > 0) && sbp_run_writes(run)
                            ? sbp_file_join(run->arena, run->out, "metrics.jsonl")
                            : NULL;
     SBP_TRY(sbp_metrics_open(&run->metrics, run->diag, &run->trainer, path, resumed ? run->state.step : -1,
@@ -400,10 +443,24 @@ static sbp_status act(sbp_run *run, const char *resumed) {
                              run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0));
     run->metrics.loss_sum = run->state.loss_sum;
     run->metrics.loss_count = run->state.loss_count;
+    run->metrics.quiet = !sbp_run_writes(run);
+    return SBP_OK;
+}
+
+static sbp_status act(sbp_run *run, const char *resumed) {
+    const char *dump = sbp_options_text(run->options, "dump-gradients"),
+               *scores = sbp_options_text(run->options, "score");
+    if (!dump)
+        SBP_TRY(sbp_run_begin_out(run, resumed));
+    SBP_TRY(sbp_run_agree(run, sbp_run_open_publish(run)));
+    SBP_TRY(say_interrupted(run, sbp_run_reference(run, resumed), "scoring by the reference"));
+    if (dump)
+        return dump_gradients(run, dump);
+    SBP_TRY(sbp_run_agree(run, open_metrics(run, resumed)));
     if (run->train)
         SBP_TRY(train_and_save(run));
     else if (run->info.merge)
-        SBP_TRY(save_result(run));
+        SBP_TRY(sbp_run_alone(run, save_result));
     else if (run->eval_count > 0)
         SBP_TRY(say_interrupted(run, evaluate(run), "evaluating"));
     if (scores)
@@ -413,20 +470,25 @@ static sbp_status act(sbp_run *run, const char *resumed) {
                  (long long)run->data->doc_count, scores);
     if (run->train && run->total_steps == 0 && !run->info.merge)
         sbp_note(run->diag, "0 steps: nothing was trained, no model is written");
-    SBP_TRY(sbp_metrics_close(&run->metrics));
-    return sbp_run_print_summary(run);
+    SBP_TRY(sbp_run_agree(run, sbp_metrics_close(&run->metrics)));
+    return sbp_run_agree(run, sbp_run_print_summary(run));
+}
+
+static sbp_status prepare_device(sbp_run *run) {
+    SBP_TRY(open_device(run));
+    SBP_TRY(sbp_run_tune(run));
+    SBP_TRY(prepare_trainer(run));
+    return check_optimizer(run);
 }
 
 sbp_status sbp_run_on_device(sbp_run *run) {
     const char *resumed;
     sbp_interrupt_install();
-    SBP_TRY(check_device(run));
-    SBP_TRY(open_device(run));
-    SBP_TRY(sbp_run_tune(run));
-    SBP_TRY(prepare_trainer(run));
-    SBP_TRY(check_optimizer(run));
-    SBP_TRY(begin(run, &resumed));
-    SBP_TRY(sbp_run_check_space(run));
+    SBP_TRY(sbp_run_agree(run, check_device(run))); /* before one of the ranks takes memory */
+    SBP_TRY(sbp_run_agree(run, prepare_device(run)));
+    SBP_TRY(find_checkpoint(run, &resumed));
+    SBP_TRY(sbp_run_agree(run, begin(run, resumed)));
+    SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? sbp_run_check_space(run) : SBP_OK));
     sbp_run_disk_traffic(run, &run->disk_read_before, &run->disk_written_before);
     return act(run, resumed);
 }

@@ -94,7 +94,10 @@ sbp_status sbp_run_tune(sbp_run *run) {
                         run->info.backend);
     bool goes_on =
         run->out && sbp_options_on(run->options, "resume") && sbp_rundir_newest(&run->dir, INT64_MAX) >= 0;
-    return goes_on ? take_own(run) : measure(run, path);
+    if (goes_on)
+        return take_own(run);
+    SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? measure(run, path) : SBP_OK));
+    return sbp_run_agree(run, sbp_run_writes(run) ? SBP_OK : measure(run, path)); /* takes what is there */
 }
 
 sbp_status sbp_run_write_products(sbp_run *run, const char *resumed) {

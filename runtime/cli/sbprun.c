@@ -4,18 +4,7 @@
 #include <string.h>
 
 #include "runtime/cli/commands.h"
-#include "runtime/train/metrics.h"
-
-static void print_message(void *user, sbp_severity severity, const char *text) {
-    static const char *const names[] = {"note: ", "warning: ", "error: "};
-    static const char self[] = "sbprun: ";
-    (void)user;
-    if (strncmp(text, self, strlen(self)) == 0) /* of an option on the command line */
-        text += strlen(self);
-    sbp_progress_break();
-    fflush(stdout);
-    fprintf(stderr, "sbprun: %s%s\n", names[severity], text);
-}
+#include "runtime/cli/messages.h"
 
 static sbp_status dispatch(sbp_diag *diag, int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "tokenize") == 0)
@@ -35,7 +24,7 @@ int main(int argc, char **argv) {
     }
     signal(SIGPIPE, SIG_IGN); /* a write that fails says so itself, with the file's name */
     signal(SIGXFSZ, SIG_IGN);
-    sbp_diag_set_sink(diag, print_message, NULL);
+    sbp_diag_set_sink(diag, sbp_messages_sink, NULL);
     sbp_status status = dispatch(diag, argc, argv);
     if (fflush(stdout) != 0 && status == SBP_OK)
         status = sbp_fail(diag, SBP_IO, "cannot write to standard output");

@@ -270,6 +270,8 @@ sbp_status sbp_rundir_open(sbp_rundir *dir, sbp_diag *diag, const char *path, sb
         return sbp_fail(diag, SBP_IO, "cannot write to '%s': %s", path,
                         errno == ENOTDIR ? "it is no directory" : strerror(errno));
     dir->fd = fd;
+    if (mode == SBP_RUNDIR_READ)
+        return SBP_OK;
     if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) != 0)
         return sbp_fail(diag, SBP_IO, "cannot write to '%s': %s", path, strerror(errno));
     return take_lock(dir, diag, mode == SBP_RUNDIR_LOOK);

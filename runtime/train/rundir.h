@@ -37,6 +37,7 @@ typedef struct sbp_rundir_contents {
 
 typedef enum sbp_rundir_mode {
     SBP_RUNDIR_LOOK,   /* only look: neither creates nor locks, but fails where another process writes */
+    SBP_RUNDIR_READ,   /* likewise, of a directory that a process writes for this one */
     SBP_RUNDIR_EXISTS, /* lock it if it is there */
     SBP_RUNDIR_CREATE  /* with its parents if need be */
 } sbp_rundir_mode;

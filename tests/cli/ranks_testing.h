@@ -1,0 +1,31 @@
+/* ranks_testing.h: what tests of sbprun with several ranks share. $M is mpirun, with more ranks than cores.
+ */
+#ifndef SBP_TESTS_CLI_RANKS_TESTING_H
+#define SBP_TESTS_CLI_RANKS_TESTING_H
+
+#include "tests/cli/cli_testing.h"
+
+#include "ir/machine.h"
+
+/* Whether this build and this machine have MPI; says what is skipped, unless that is NULL. */
+static inline bool cli_has_ranks(io_fixture *f, const char *what) {
+#ifdef SBP_MPIRUN
+    setenv("M",
+           "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " SBP_MPIRUN
+           " --oversubscribe --bind-to none",
+           1);
+    if (access(SBP_MPIRUN, X_OK) == 0)
+        return true;
+#endif
+    (void)f;
+    if (what)
+        print_message("skipped: %s: MPI is not installed\n", what);
+    return false;
+}
+
+static inline int threads_of_each(int ranks) {
+    int cores = (int)sbp_machine_cores();
+    return cores / ranks > 0 ? cores / ranks : 1;
+}
+
+#endif
