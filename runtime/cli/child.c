@@ -59,16 +59,18 @@ static void pass_on(int number) {
 /* How a child runs. */
 typedef struct manner {
     int kept;   /* a descriptor that stays open; -1: none */
-    bool apart; /* in a group of its own, that a terminal's signals do not reach, without standard input */
+    bool apart; /* in a group of its own, that a terminal's signals do not reach */
+    bool input; /* it has standard input, even so */
     const sigset_t *mask;
 } manner;
 
 /* In the child, after fork. Where it fails, the reason goes into the pipe. */
 static _Noreturn void become(const char *const *args, pid_t parent, int pipe_end, const manner *how) {
-    int nothing = how->apart ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
+    int nothing = how->apart && !how->input ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
     if (how->apart) {
         setpgid(0, 0);
-        dup2(nothing, STDIN_FILENO);
+        if (nothing >= 0)
+            dup2(nothing, STDIN_FILENO);
     } else {
         dup2(STDERR_FILENO, STDOUT_FILENO);
     }
@@ -147,8 +149,9 @@ sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, int kept, long
     return status;
 }
 
-sbp_status sbp_child_start(sbp_diag *diag, const char *const *args, const sigset_t *mask, long *pid) {
-    const manner how = {.kept = -1, .apart = true, .mask = mask};
+sbp_status sbp_child_start(sbp_diag *diag, const char *const *args, bool input, const sigset_t *mask,
+                           long *pid) {
+    const manner how = {.kept = -1, .apart = true, .input = input, .mask = mask};
     pid_t started;
     sbp_status status = start(diag, args, &how, &started);
     *pid = (long)started;

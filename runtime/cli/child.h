@@ -17,9 +17,10 @@ void sbp_child_print(sbp_text *out, const char *const *args);
  * child, with the locks on it; -1: none. *pid: what the child had, for what it may have left. */
 sbp_status sbp_child_run(sbp_diag *diag, const char *const *args, int kept, long *pid) SBP_CHECKED;
 
-/* Starts one in a process group of its own, without standard input, with this mask of signals, and does not
- * wait. SIGINT, SIGTERM and SIGCHLD are blocked meanwhile. It ends, however this process does. */
-sbp_status sbp_child_start(sbp_diag *diag, const char *const *args, const sigset_t *mask,
+/* Starts one in a process group of its own, with this mask of signals and only if wished with standard input,
+ * and does not wait. SIGINT, SIGTERM and SIGCHLD are blocked meanwhile. It ends, however this process does.
+ */
+sbp_status sbp_child_start(sbp_diag *diag, const char *const *args, bool input, const sigset_t *mask,
                            long *pid) SBP_CHECKED;
 /* Whether it has: *status as a shell has it, 128 + number when a signal ended it. */
 bool sbp_child_has_ended(long pid, int *status);

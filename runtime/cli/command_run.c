@@ -306,6 +306,28 @@ static sbp_status check_arguments(const sbp_run *run) {
     return SBP_OK;
 }
 
+static bool reads_stdin(const sbp_run *run) {
+    return run->options && sbp_options_list_count(run->options, "data") > 0 &&
+           strcmp(sbp_options_list_at(run->options, "data", 0), "-") == 0;
+}
+
+/* Of several ranks one has it, and passes it on where it is all of the data. */
+static sbp_status check_stdin(const sbp_run *run) {
+    if (run->world.count > 1 && run->model && reads_stdin(run) && !sbp_options_given(run->options, "seq-len"))
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "--data -: rows that come are not measured before, with several ranks: give --seq-len N, "
+            "the most tokens of a micro-batch");
+    static const char *const lists[] = {"data", "eval"};
+    for (int k = 0; k < SBP_COUNT(lists) && run->world.count > 1; k++)
+        for (int32_t i = 0, count = sbp_options_list_count(run->options, lists[k]); i < count; i++)
+            if (strcmp(sbp_options_list_at(run->options, lists[k], i), "-") == 0 && (k > 0 || count > 1))
+                return sbp_fail(run->diag, SBP_USAGE,
+                                "--%s -: with several ranks, standard input may only be all of --data",
+                                lists[k]);
+    return SBP_OK;
+}
+
 static sbp_status check_usage(const sbp_run *run) {
     const sbp_options *o = run->options;
     bool data = sbp_options_list_count(o, "data") > 0;
@@ -315,11 +337,7 @@ static sbp_status check_usage(const sbp_run *run) {
     for (int i = 0; i < SBP_COUNT(need_data); i++)
         if (!data && sbp_options_given(o, need_data[i]))
             return sbp_fail(run->diag, SBP_USAGE, "--%s needs --data", need_data[i]);
-    for (int32_t i = 0; i < sbp_options_list_count(o, "data") && run->world.count > 1; i++)
-        if (strcmp(sbp_options_list_at(o, "data", i), "-") == 0)
-            return sbp_fail(
-                run->diag, SBP_USAGE,
-                "--data -: standard input reaches one rank only, and all read the rows: give a file");
+    SBP_TRY(check_stdin(run));
     if (sbp_options_given(o, "eval-every") && sbp_options_list_count(o, "eval") == 0)
         return sbp_fail(run->diag, SBP_USAGE, "--eval-every needs --eval FILE");
     if (sbp_options_is(o, "packing", "bfd") && sbp_options_given(o, "score"))
@@ -443,12 +461,16 @@ static sbp_status run_all(sbp_run *run, int32_t *launch) {
 typedef struct run_job {
     sbp_run *run;
     int32_t launch;
+    bool input; /* it reads standard input */
 } run_job;
 
 static sbp_status run_body(void *user) {
     run_job *job = user;
     SBP_TRY(sbp_run_join(job->run));
-    return run_all(job->run, &job->launch);
+    SBP_TRY(run_all(job->run, &job->launch));
+    job->input =
+        reads_stdin(job->run) && !isatty(STDIN_FILENO); /* which it must not read in the background */
+    return SBP_OK;
 }
 
 static void close_run(sbp_run *run) {
@@ -489,5 +511,5 @@ sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) {
     sbp_run_prepare_to_leave(&run, status);
     close_run(&run);
     sbp_run_leave(&run, status);
-    return status == SBP_OK && job.launch > 0 ? sbp_launch(diag, job.launch, argc, argv) : status;
+    return status == SBP_OK && job.launch > 0 ? sbp_launch(diag, job.launch, job.input, argc, argv) : status;
 }

@@ -294,6 +294,7 @@ static sbp_status listen_for_ranks(launcher *l) {
 typedef struct launch_job {
     launcher *l;
     sbp_arena *arena;
+    bool input;
     int argc;
     char *const *argv;
     sigset_t mask;
@@ -314,14 +315,14 @@ static sbp_status start(void *user) {
         args[4 + i] = job->argv[i];
     SBP_TRY(listen_for_ranks(l));
     set_environment();
-    return sbp_child_start(l->diag, args, &job->mask, &l->mpirun);
+    return sbp_child_start(l->diag, args, job->input, &job->mask, &l->mpirun);
 }
 
-sbp_status sbp_launch(sbp_diag *diag, int32_t count, int argc, char *const *argv) {
+sbp_status sbp_launch(sbp_diag *diag, int32_t count, bool input, int argc, char *const *argv) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGCHLD};
     const struct sigaction action = {.sa_handler = catch_signal};
     launcher l = {.diag = diag, .count = count, .listener = -1};
-    launch_job job = {.l = &l, .arena = sbp_arena_create(), .argc = argc, .argv = argv};
+    launch_job job = {.l = &l, .arena = sbp_arena_create(), .input = input, .argc = argc, .argv = argv};
     sigset_t blocked;
     if (!job.arena)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");

@@ -15,8 +15,9 @@
 /* For so long a rank that waited in vain lets others say the same, before it ends all. */
 #define SBP_IN_VAIN_SECONDS 1.0
 
-/* Runs argv, argc of them, as `count` ranks, and waits for all. The status of the first that failed. */
-sbp_status sbp_launch(sbp_diag *diag, int32_t count, int argc, char *const *argv) SBP_CHECKED;
+/* Runs argv, argc of them, as `count` ranks, of which the first has standard input if wished, and waits for
+ * all. The status of the first that failed. */
+sbp_status sbp_launch(sbp_diag *diag, int32_t count, bool input, int argc, char *const *argv) SBP_CHECKED;
 
 /* In a rank: tells the launcher, if there is one, that it is here. */
 void sbp_launched(int32_t rank);

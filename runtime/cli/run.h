@@ -51,6 +51,7 @@ typedef struct sbp_run {
     sbp_sampler sampler;
     int64_t steps_per_epoch;
     int64_t total_steps;             /* SBP_STEPS_UNKNOWN: as many as come */
+    sbp_reader reader;               /* of standard input, where there are several ranks */
     sbp_row_stream stream;           /* .steps: rows come step by step, and data are those of the latest */
     struct sbp_load_job *stream_job; /* how they are read; NULL: they are not */
     bool stream_is_fresh;            /* data were not used yet */
@@ -109,6 +110,11 @@ sbp_status sbp_run_count_ranks(sbp_run *run, int32_t *launch) SBP_CHECKED;
 sbp_status sbp_run_check_count(const sbp_run *run, int32_t count) SBP_CHECKED;
 /* SBP_IO when there is one that does not see what rank 0 writes in --out. */
 sbp_status sbp_run_check_shared(sbp_run *run) SBP_CHECKED;
+
+/* ---- run_stdin.c ------------------------------------------------------------------------------------ */
+
+/* Standard input, which all ranks read alike. */
+sbp_status sbp_run_open_stdin(sbp_run *run, sbp_source **out) SBP_CHECKED;
 
 /* ---- run_data.c -------------------------------------------------------------------------------------- */
 

@@ -98,7 +98,7 @@ static sbp_dataset_options options_of(load_job *job) {
 
 /* Standard input may hold steps; whether it does is known after the first. */
 static sbp_status open_stream(sbp_run *run, sbp_dataset_options *options) {
-    SBP_TRY(sbp_source_open(run->diag, "-", &run->stream.source));
+    SBP_TRY(sbp_run_open_stdin(run, &run->stream.source));
     options->stream = &run->stream;
     return SBP_OK;
 }

@@ -112,7 +112,7 @@ static sbp_status count_parts(sbp_run *run, int64_t *out, int64_t *run_rows) {
         int64_t count;
         const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
         status = sbp_packer_pack(&packer, run->diag, run->data, rows, count);
-        *out += packer.part_count;
+        *out += packer.most_own; /* the others wait */
         *run_rows += packer.run_rows;
     }
     sbp_packer_close(&packer);
@@ -131,9 +131,10 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
                  (long long)lengths[0], median(lengths, d->doc_count),
                  (double)d->token_count / (double)d->doc_count, (long long)most_of_95(lengths, d->doc_count),
                  (long long)d->longest);
-    sbp_text_add(out, "steps      %lld in all, %lld per epoch, %.2f micro-batches each\n",
+    sbp_text_add(out, "steps      %lld in all, %lld per epoch, %.2f micro-batches each%s\n",
                  (long long)run->total_steps, (long long)run->steps_per_epoch,
-                 (double)parts / (double)run->steps_per_epoch);
+                 (double)parts / (double)run->steps_per_epoch,
+                 run->world.count > 1 ? " on the rank with the most" : "");
     if (run_rows < d->token_count)
         sbp_text_add(out, "shared     %lld rows are run in place of %lld: prompts once for several answers\n",
                      (long long)run_rows, (long long)d->token_count);

@@ -93,8 +93,8 @@ static void test_statuses(void **state) {
     fails_once(f, 1, "bad.jsonl:1: text: expected a string",
                "$R $D/p2 --ranks 2 --data $D/bad.jsonl --out none");
     fails_once(f, 2, "unknown option '--bogus'", "$R $D/p2 --ranks 2 --data $D/t.jsonl --bogus");
-    fails_once(f, 2, "rank 0: --data -: standard input reaches one rank only",
-               "$R $D/p2 --ranks 2 --data - --out none");
+    fails_once(f, 2, "rank 0: --data -: with several ranks, standard input may only be all of --data",
+               "$R $D/p2 --ranks 2 --data - --data $D/t.jsonl --out none");
     /* one would find room */
     cli_ok(f, "$C compile $S -o $D/large --seq-len 30000 --backward standard --threads 1 --ranks 2");
     fails_once(f, 3, "for each of the 2 ranks on this host: ",

@@ -18,8 +18,9 @@ typedef struct read_job {
     const char *path;
     sbp_arena *arena;
     const sbp_record *record;
-    sbp_text *out; /* NULL: the trees are enough */
-    bool places;   /* where rows are, as well */
+    sbp_text *out;            /* NULL: the trees are enough */
+    bool places;              /* where rows are, as well */
+    const sbp_reader *reader; /* NULL: of the file */
 } read_job;
 
 static sbp_status add_row(void *user) {
@@ -37,7 +38,8 @@ static sbp_status add_row(void *user) {
 
 static sbp_status read_rows(read_job *job) {
     sbp_source *source;
-    sbp_status status = sbp_source_open(job->f->diag, job->path, &source);
+    sbp_status status = job->reader ? sbp_source_open_reader(job->f->diag, job->reader, &source)
+                                    : sbp_source_open(job->f->diag, job->path, &source);
     SBP_TRY(status);
     for (bool end = false; status == SBP_OK && !end;) {
         sbp_record record;
@@ -98,6 +100,53 @@ static void put(io_fixture *f, const char *name, const char *text) {
 }
 
 /* Where rows are, and what is no row. */
+/* Bytes of a file, one to seven at a time, as if they came from elsewhere. */
+typedef struct bringing {
+    const char *text;
+    size_t length, at;
+    uint64_t random;
+} bringing;
+
+static sbp_status bring(void *user, sbp_diag *diag, char *out, size_t room, size_t *got) {
+    bringing *b = user;
+    size_t some = 1 + io_random(&b->random) % 7, left = b->length - b->at;
+    (void)diag;
+    some = b->at > 4000 ? 1 << 16 : some;
+    *got = left < some ? left : some;
+    *got = *got < room ? *got : room;
+    memcpy(out, b->text + b->at, *got);
+    b->at += *got;
+    return SBP_OK;
+}
+
+static sbp_status fail_to_bring(void *user, sbp_diag *diag, char *out, size_t room, size_t *got) {
+    (void)user;
+    (void)out;
+    (void)room;
+    (void)got;
+    return sbp_fail(diag, SBP_IO, "nothing comes");
+}
+
+static void test_readers(void **state) {
+    io_fixture *f = *state;
+    static const char *const files[] = {"rows.jsonl", "rows.json", "snappy.parquet", "file.arrow"};
+    const char *expected = text_of(f, ROWS "rows.jsonl");
+    for (int i = 0; i < SBP_COUNT(files); i++) {
+        bringing b = {.random = 7};
+        sbp_text text;
+        sbp_text_init(&text, f->arena);
+        assert_ok(f, sbp_file_read(f->arena, f->diag, sbp_arena_printf(f->arena, ROWS "%s", files[i]),
+                                   &b.text, &b.length));
+        read_job job = {.f = f, .out = &text, .reader = &(sbp_reader){bring, &b}};
+        assert_ok(f, sbp_guard(f->arena, f->diag, read_body, &job));
+        assert_string_equal(text.data, expected);
+        assert_int_equal(b.at, b.length);
+    }
+    sbp_source *source;
+    assert_fails(f, SBP_IO, "nothing comes",
+                 sbp_source_open_reader(f->diag, &(sbp_reader){fail_to_bring, NULL}, &source));
+}
+
 static void test_places(void **state) {
     io_fixture *f = *state;
     static const struct {
@@ -410,6 +459,7 @@ static void test_memory_failures(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_formats, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_readers, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_places, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_errors, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_drawn_rows, io_setup, io_teardown),

@@ -135,6 +135,8 @@ static sbp_status open_stream(sbp_source *s, sbp_diag *diag) {
     struct stat info;
     if (strcmp(s->path, "-") == 0) {
         s->path = "standard input";
+        if (s->reader)
+            return sbp_stream_open_reader(diag, s->path, s->reader, &s->stream);
         return sbp_stream_open(diag, s->path, STDIN_FILENO, false, &s->stream);
     }
     if (sbp_directory_exists(s->path))
@@ -169,11 +171,11 @@ static sbp_status open_body(void *user) {
     return format->open(s, diag);
 }
 
-sbp_status sbp_source_open(sbp_diag *diag, const char *path, sbp_source **out) {
+static sbp_status open_source(sbp_diag *diag, const char *path, const sbp_reader *reader, sbp_source **out) {
     sbp_source *s = sbp_malloc(sizeof *s);
     if (!s)
         return sbp_fail(diag, SBP_MACHINE, "out of memory for reading '%s'", path);
-    *s = (sbp_source){.arena = sbp_arena_create(), .path = path, .fd = -1, .size = -1};
+    *s = (sbp_source){.arena = sbp_arena_create(), .path = path, .reader = reader, .fd = -1, .size = -1};
     void *pair[] = {s, diag};
     sbp_status status = s->arena ? sbp_guard(s->arena, diag, open_body, pair)
                                  : sbp_fail(diag, SBP_MACHINE, "out of memory for reading '%s'", path);
@@ -182,6 +184,14 @@ sbp_status sbp_source_open(sbp_diag *diag, const char *path, sbp_source **out) {
     else
         sbp_source_close(s);
     return status;
+}
+
+sbp_status sbp_source_open(sbp_diag *diag, const char *path, sbp_source **out) {
+    return open_source(diag, path, NULL, out);
+}
+
+sbp_status sbp_source_open_reader(sbp_diag *diag, const sbp_reader *reader, sbp_source **out) {
+    return open_source(diag, "-", reader, out);
 }
 
 void sbp_source_close(sbp_source *s) {

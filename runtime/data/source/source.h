@@ -35,6 +35,13 @@ typedef struct sbp_record {
 
 /* Opens a file ("-": standard input) and finds out what it is. The caller closes it. */
 sbp_status sbp_source_open(sbp_diag *diag, const char *path, sbp_source **out) SBP_CHECKED;
+/* What stands for standard input: brings at most `room` bytes, 0 at the end. */
+typedef struct sbp_reader {
+    sbp_status (*read)(void *user, sbp_diag *diag, char *out, size_t room, size_t *got);
+    void *user;
+} sbp_reader;
+/* Opens what a reader brings, which outlives the source. */
+sbp_status sbp_source_open_reader(sbp_diag *diag, const sbp_reader *reader, sbp_source **out) SBP_CHECKED;
 /* NULL is allowed. */
 void sbp_source_close(sbp_source *source);
 /* What is asked now and then while a reading waits for bytes: true ends it with SBP_INTERRUPTED. */

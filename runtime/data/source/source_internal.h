@@ -20,13 +20,14 @@ extern const sbp_format sbp_format_lines, sbp_format_array, sbp_format_csv, sbp_
 
 struct sbp_source {
     const sbp_format *format;
-    sbp_arena *arena;   /* of what stays as long as the source */
-    const char *path;   /* as it is shown */
-    sbp_stream *stream; /* of formats of text */
-    int fd;             /* of the others; else -1 */
-    int64_t size;       /* bytes of that file */
-    int64_t rows;       /* read so far */
-    void *state;        /* of the format */
+    sbp_arena *arena;         /* of what stays as long as the source */
+    const char *path;         /* as it is shown */
+    const sbp_reader *reader; /* NULL: of a file or standard input */
+    sbp_stream *stream;       /* of formats of text */
+    int fd;                   /* of the others; else -1 */
+    int64_t size;             /* bytes of that file */
+    int64_t rows;             /* read so far */
+    void *state;              /* of the format */
 };
 
 /* Bytes that grow, with a name for each growth that fails. */

@@ -22,6 +22,8 @@ static sbp_status wait_for_some(const sbp_stream *s) {
 
 static sbp_status read_some(const sbp_stream *s, sbp_diag *diag, char *out, size_t room, size_t *got) {
     ssize_t n;
+    if (s->reader)
+        return s->reader->read(s->reader->user, diag, out, room, got);
     SBP_TRY(wait_for_some(s));
     do
         n = read(s->fd, out, room);
@@ -166,20 +168,29 @@ static sbp_status open_body(sbp_stream *s, sbp_diag *diag) {
     return SBP_OK;
 }
 
-sbp_status sbp_stream_open(sbp_diag *diag, const char *name, int fd, bool owns, sbp_stream **out) {
+static sbp_status open_stream(sbp_diag *diag, const sbp_stream *from, sbp_stream **out) {
     sbp_stream *s = sbp_malloc(sizeof *s);
     if (!s) {
-        if (owns)
-            close(fd);
-        return sbp_fail(diag, SBP_MACHINE, "out of memory for reading '%s'", name);
+        if (from->owns_fd)
+            close(from->fd);
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for reading '%s'", from->name);
     }
-    *s = (sbp_stream){.name = name, .fd = fd, .owns_fd = owns};
+    *s = *from;
     sbp_status status = open_body(s, diag);
     if (status == SBP_OK)
         *out = s;
     else
         sbp_stream_close(s);
     return status;
+}
+
+sbp_status sbp_stream_open(sbp_diag *diag, const char *name, int fd, bool owns, sbp_stream **out) {
+    return open_stream(diag, &(sbp_stream){.name = name, .fd = fd, .owns_fd = owns}, out);
+}
+
+sbp_status sbp_stream_open_reader(sbp_diag *diag, const char *name, const sbp_reader *reader,
+                                  sbp_stream **out) {
+    return open_stream(diag, &(sbp_stream){.name = name, .fd = -1, .reader = reader}, out);
 }
 
 void sbp_stream_close(sbp_stream *s) {

@@ -6,14 +6,15 @@
 #ifndef SBP_RUNTIME_DATA_SOURCE_STREAM_H
 #define SBP_RUNTIME_DATA_SOURCE_STREAM_H
 
-#include "ir/base.h"
+#include "runtime/data/source/source.h"
 
 typedef enum sbp_compression { SBP_PLAIN, SBP_GZIP, SBP_ZSTD } sbp_compression;
 
 typedef struct sbp_stream {
     const char *name; /* for messages */
-    int fd;
+    int fd;           /* -1: what `reader` brings */
     bool owns_fd;
+    const sbp_reader *reader;
     sbp_compression compression;
     void *decoder;
     bool decoder_done; /* at the end of a member or frame */
@@ -31,6 +32,9 @@ enum { SBP_STREAM_BYTES = 1 << 18 };
 /* fd: read on from where it is; `owns`: close closes it. The first SBP_STREAM_BYTES, if there are so many,
  * are there afterwards; of what begins as an object of JSON, some. Closes fd when it fails and owns it. */
 sbp_status sbp_stream_open(sbp_diag *diag, const char *name, int fd, bool owns, sbp_stream **out) SBP_CHECKED;
+/* The same of what a reader brings, which outlives the stream. */
+sbp_status sbp_stream_open_reader(sbp_diag *diag, const char *name, const sbp_reader *reader,
+                                  sbp_stream **out) SBP_CHECKED;
 /* NULL is allowed. */
 void sbp_stream_close(sbp_stream *stream);
 /* When all was taken: more, or the end. */
