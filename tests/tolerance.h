@@ -67,7 +67,7 @@
 #define SBP_TOLERANCE_STORIES 1e-4
 
 /* Losses of 50 steps of training by two devices in fp32, absolute: they round differently, and steps add up.
- * Seen is 2e-6; asked for, 1e-3. What TRL logs of 20 steps of DPO in fp32, relative where above 1: seen is
+ * Seen is 2e-6; asked for, 1e-3. What TRL logs of 20 steps of DPO, KTO in fp32, relative where above 1: seen is
  * 1e-5. */
 #define SBP_TOLERANCE_CURVE 1e-4
 

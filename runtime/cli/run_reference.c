@@ -215,6 +215,10 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
             SBP_TRY(load_kept(run, data, path, &key, &found));
         if (found)
             sbp_note(run->diag, "log-probabilities of the reference are in '%s'", path);
+        if (keeps && !lacks)
+            sbp_note(run->diag,
+                     "rows carry log-probabilities of a reference, but not of its answers to other "
+                     "prompts ('ref_KL_logps'): these are of the initial weights");
         bool scores = lacks && !stream && !found;
         keeps |= lacks && stream;
         if (!scores && !keeps)

@@ -79,6 +79,11 @@ static void test_steps(void **state) {
             compare_metrics(f, lines[s + 1], "", &steps->items[s]);
         compare_metrics(f, lines[count - 1], "eval_", whole);
     }
+    /* where rows say what the initial weights do, only what they do not say is computed */
+    cli_ok(f, "$R $D/p --data " KTO "/steps.jsonl --score $D/scores && " STEPS
+              "--epochs 2 --out $D/given --ref $D/scores");
+    assert_non_null(strstr(cli_text(f, "err"), "these are of the initial weights"));
+    cli_same(f, "run/model.safetensors", "given/model.safetensors");
     /* from a checkpoint, with what was kept of the reference and without: the same bits */
     for (int gone = 0; gone < 2; gone++) {
         cli_ok(f, STEPS "--steps 3 --out $D/parts --overwrite");
@@ -92,6 +97,29 @@ static void test_steps(void **state) {
               "sed -n 5,8p $d; echo $end; tail -2 $d; echo $end; }; (once; once) | $R $D/p --data - --lr 2 "
               "--schedule constant --out $D/stream");
     cli_same(f, "run/model.safetensors", "stream/model.safetensors");
+}
+
+/* Twenty steps of the whole trainer on text, in fp32 (make_kto_curve.py). */
+static void test_curve(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *steps;
+    int count;
+    double worst = 0;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, KTO "/curve.json", 0, &steps));
+    cli_ok(f, "$R $S --objective kto --seq-len 800 --data " KTO "/curve.jsonl --batch-size 4 --shuffle off "
+              "--steps 20 --lr 2e-4 --schedule constant --eos-token '</s>' --out $D/run");
+    const sbp_json **lines = cli_lines(f, "run/metrics.jsonl", &count);
+    assert_int_equal(count, steps->count);
+    for (int s = 0; s < count; s++)
+        for (int64_t i = 0; i < steps->items[s].count; i++) {
+            const char *name = steps->items[s].items[i].key;
+            double want = cli_number(f, &steps->items[s], name), got = cli_number(f, lines[s], name);
+            double off = fabs(got - want) / fmax(1, fabs(want));
+            if (!(off <= SBP_TOLERANCE_CURVE))
+                fail_msg("step %d: %s is %.9g, TRL's %.9g", s + 1, name, got, want);
+            worst = fmax(worst, off);
+        }
+    print_message("off by %.2g\n", worst);
 }
 
 /* The reference is the base below a new adapter, and the adapter as it came where a run goes on with one. */
@@ -140,6 +168,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_steps, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_curve, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_adapter, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
     };

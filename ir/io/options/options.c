@@ -620,7 +620,7 @@ sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *progr
 
 static const option_value *value_of(const sbp_options *o, const char *name, unsigned kinds) {
     option_target t = sbp_options_find(name, strlen(name));
-    assert(t.index >= 0 && !t.alias && (kinds >> table[t.index].kind & 1));
+    assert(t.index >= 0 && strcmp(table[t.index].name, name) == 0 && (kinds >> table[t.index].kind & 1));
     (void)kinds;
     return &o->values[t.index];
 }
@@ -697,7 +697,7 @@ const char *const *sbp_options_list(const sbp_options *o, sbp_arena *arena, cons
 
 sbp_status sbp_options_set_default(sbp_options *o, sbp_diag *diag, const char *name, const char *text) {
     option_target t = sbp_options_find(name, strlen(name));
-    assert(t.index >= 0 && !t.alias && table[t.index].kind != SBP_OPTION_LIST);
+    assert(t.index >= 0 && strcmp(table[t.index].name, name) == 0 && table[t.index].kind != SBP_OPTION_LIST);
     option_setting setting = {.where = o->program, .key = name};
     value_check c = {.o = o, .diag = diag, .setting = &setting, .option = &table[t.index], .text = text};
     option_value fresh = {0};
