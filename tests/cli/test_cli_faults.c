@@ -33,7 +33,7 @@ static void test_usage(void **state) {
         {"$C compile $S -o $D/p --memory 16",
          "--memory: found '16', which is too small; expected a size such as 80GiB"},
         {"$R $D/p --data " DATA " --bf16", "--bf16: types are chosen by --dtype"},
-        {"$R $D/p --data " DATA " --use_peft --lr 1", "--use_peft needs a value"},
+        {"$R $D/p --data " DATA " --use_peft --lr 1", "--lora was decided when"},
         {"$R $D/p --data " DATA " --lora_r 8", "--lora-r was decided when"},
         {"$R $D/p --data " DATA " --run_name x", "--run_name: a run is named by its directory"},
         {"$C inspect $D/p --svg $D/x.png", "what is written is SVG"},

@@ -122,6 +122,21 @@ static void test_what_is_wrong_with_command_lines(void **state) {
     }
 }
 
+/* What is on or off, or more, is on when nothing follows. */
+static void test_options_alone(void **state) {
+    io_fixture *f = *state;
+    static const char *const lines[] = {"--lora --seq-len 9 --shuffle", "--shuffle --lora",
+                                        "--use_peft --seq-len 9 --shuffle on",
+                                        "--lora on --shuffle --use_rslora"};
+    for (int i = 0; i < SBP_COUNT(lines); i++) {
+        sbp_options *o;
+        assert_ok(f, parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, lines[i], &o));
+        assert_string_equal(sbp_options_text(o, "lora"), "on");
+        assert_true(sbp_options_on(o, "shuffle"));
+        assert_true(sbp_options_on(o, "lora-rslora") == (i == 3));
+    }
+}
+
 static void test_names_of_trl(void **state) {
     io_fixture *f = *state;
     sbp_options *o;
@@ -352,6 +367,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_the_table_is_sound, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_command_lines, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_wrong_with_command_lines, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_options_alone, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_config_files, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_defaults_can_come_from_elsewhere, io_setup, io_teardown),

@@ -538,6 +538,15 @@ static bool takes_no_value(const option_target *t) {
     return t->index >= 0 && !t->alias && table[t->index].kind == SBP_OPTION_SWITCH;
 }
 
+/* What it means alone, where it need not have a value; NULL: it must. */
+static const char *value_alone(const option_target *t) {
+    if (t->index >= 0 && t->alias && strncmp(t->alias, "{true=", 6) == 0)
+        return "true"; /* a flag of TRL */
+    if (t->reason)
+        return "true"; /* likewise: what takes its place is said below */
+    return t->index >= 0 && strncmp(table[t->index].values, "on|off", 6) == 0 ? "on" : NULL;
+}
+
 /* One option at argv[*i]; moves *i behind its value. */
 static sbp_status parse_option(parse_job *job, int *i) {
     sbp_options *o = job->o;
@@ -564,11 +573,11 @@ static sbp_status parse_option(parse_job *job, int *i) {
         if (next && strncmp(next, "--", 2) != 0) {
             value = next;
             (*i)++;
-        } else if (target.reason) {
-            value = "true"; /* a flag of TRL: what takes its place is said below */
         } else {
-            return sbp_fail(job->diag, SBP_USAGE, "%s: %s needs a value", job->program, arg);
+            value = value_alone(&target);
         }
+        if (!value)
+            return sbp_fail(job->diag, SBP_USAGE, "%s: %s needs a value", job->program, arg);
     }
     return sbp_options_assign(o, job->diag, &setting, &target, value);
 }
