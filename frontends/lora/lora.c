@@ -212,10 +212,10 @@ static sbp_status is_target(const tuning *t, const sbp_lora_names *targets, cons
     SBP_TRY(find_name(t, "--lora-exclude", &t->o->exclude, s->module, &at));
     if (at >= 0 || t->saved[s->param])
         return SBP_OK;
-    if (t->o->all_linear) {
-        *out = !s->head;
+    if (t->o->all_linear && s->head)
         return SBP_OK;
-    }
+    if (t->o->all_linear)
+        return in_layers(t, s->module, out);
     SBP_TRY(find_name(t, "--lora-targets", targets, s->module, &at));
     if (at < 0)
         return SBP_OK;
@@ -251,6 +251,10 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
     static const sbp_lora_names defaults[] = {{usual, 2, false}, {joined, 1, false}, {by_head, 1, false}};
     int32_t count = 0;
     bool given = t->o->targets.count > 0 || t->o->all_linear;
+    if (t->o->targets.pattern && t->o->layer_count > 0)
+        return sbp_fail(t->l->diag, SBP_USAGE,
+                        "--lora-layers: a regular expression for targets, '%s', says itself which layers",
+                        t->o->targets.names[0]);
     for (int32_t d = 0; d < (given ? 1 : SBP_COUNT(defaults)) && count == 0; d++) {
         *targets = given ? t->o->targets : defaults[d];
         t->target_used = SBP_NEW_ARRAY(t->l->arena, bool, targets->count + 1);

@@ -50,12 +50,13 @@ sbp_dtype sbp_output_dtype(const sbp_plan_info *info) {
 }
 
 /* The type in which transformers would have loaded the model for what was trained, and so writes it: bf16
- * where all weights are kept in bf16, unless their masters are of a source that has more; else what is
- * computed in. */
+ * where all weights are kept in bf16, unless their masters are of a source that has more, and where an adapter
+ * is merged into weights that were kept in fewer bits yet; else what is computed in. */
 static sbp_dtype model_dtype(const output_job *job) {
     const sbp_plan *plan = job->plan;
-    bool narrow = plan->tensors->count > 0 && !writes_adapter(job);
+    bool narrow = plan->tensors->count > 0 && !writes_adapter(job), packed = false;
     for (int32_t t = 0; t < plan->tensors->count; t++) {
+        packed |= plan->tensors->tensors[t].format != SBP_FORMAT_NONE;
         if (plan->tensors->tensors[t].format)
             continue; /* of any type that the others are in */
         if (plan->tensors->tensors[t].of_adapter)
@@ -63,6 +64,8 @@ static sbp_dtype model_dtype(const output_job *job) {
         narrow &= plan->program->buffers[plan->buffers[t]].dtype == SBP_BF16;
         narrow &= plan->masters[t] < 0 || plan->tensors->tensors[t].recipes[0].dtype == SBP_BF16;
     }
+    if (packed && job->info->adapter && !writes_adapter(job) && sbp_output_dtype(job->info) == SBP_F32)
+        return SBP_BF16;
     return narrow ? SBP_BF16 : sbp_output_dtype(job->info);
 }
 

@@ -333,6 +333,93 @@ static void test_resume(void **state) {
     }
 }
 
+/* ---- merged ----------------------------------------------------------------------------------------------
+ */
+
+static double *read_named(io_fixture *f, const char *file, const char *name, sbp_dtype *dtype,
+                          int64_t dim[2]) {
+    sbp_weights *w;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, file), &w));
+    const sbp_weight *t = sbp_weights_find(w, name);
+    if (!t)
+        fail_msg("%s has no '%s'", file, name);
+    *dtype = t->dtype;
+    dim[0] = t->dim[0];
+    dim[1] = t->rank > 1 ? t->dim[1] : 1;
+    double *x = cli_read_tensor(f, w, t);
+    sbp_weights_close(w);
+    return x;
+}
+
+static void check_merged(io_fixture *f, const char *module, const char *numbers, double scale) {
+    sbp_dtype type, of_numbers;
+    int64_t dim[2], size_a[2], size_b[2];
+    const char *name = sbp_arena_printf(f->arena, "%s.weight", module);
+    double *m = read_named(f, "merged/model.safetensors", name, &type, dim),
+           *w = read_named(f, numbers, name, &of_numbers, dim), *a = NULL, *b = NULL;
+    assert_int_equal(type, SBP_BF16);
+    if (scale > 0) {
+        const char *file = "adapter/adapter_model.safetensors";
+        a = read_named(f, file, sbp_arena_printf(f->arena, "base_model.model.%s.lora_A.weight", module),
+                       &type, size_a);
+        b = read_named(f, file, sbp_arena_printf(f->arena, "base_model.model.%s.lora_B.weight", module),
+                       &type, size_b);
+    }
+    bool added = false;
+    for (int64_t i = 0; i < dim[0] * dim[1]; i++) {
+        double sum = 0;
+        for (int64_t k = 0; scale > 0 && k < size_a[0]; k++)
+            sum += scale * b[i / dim[1] * size_a[0] + k] * a[k * dim[1] + i % dim[1]];
+        added |= sum != 0;
+        if (m[i] != sbp_round_to(SBP_BF16, (double)(float)(w[i] + sum)))
+            fail_msg("%s: element %lld is %.9g, of %.9g and %.9g", name, (long long)i, m[i], w[i], sum);
+    }
+    assert_true(added == (scale > 0));
+    free(m);
+    free(w);
+    free(a);
+    free(b);
+}
+
+/* A merged model has bf16 for all: the numbers of the blocks and what the adapter adds, rounded once. */
+static void test_merged(void **state) {
+    static const struct {
+        const char *model, *base, *numbers; /* numbers: options that write the base as it is */
+    } bases[] = {{"$S", "--base-dtype nf4", "--optimizer sgd --base-dtype nf4 --freeze '*proj.weight'"},
+                 {"$D/m.gguf", "", "--optimizer sgd"}};
+    io_fixture *f = *state;
+    put_texts(f);
+    write_gguf(io_path(f, "m.gguf"));
+    put_rows(f);
+    for (int i = 0; i < SBP_COUNT(bases); i++) {
+        const char *data = i == 0 ? "$D/t.jsonl" : "$D/d.jsonl";
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "rm -rf $D/numbers $D/adapter $D/merged; $C compile %s -o $D/p --seq-len 96 "
+                      "%s && $R $D/p --data %s --lr 0 --steps 1 --save-every never --out $D/numbers",
+                      bases[i].model, bases[i].numbers, data));
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$C compile %s -o $D/p --seq-len 96 --lora r=4,alpha=6,targets=o_proj+up_proj %s && $R "
+                      "$D/p --data %s --lr 0.05 --steps 3 --save-every never --out $D/adapter",
+                      bases[i].model, bases[i].base, data));
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "$C compile $D/adapter --base %s -o $D/p --seq-len 96 %s && $R $D/p --merge "
+                                "--out $D/merged",
+                                bases[i].model, bases[i].base));
+        check_merged(f, "model.layers.1.self_attn.o_proj", "numbers/model.safetensors", 1.5);
+        check_merged(f, "model.layers.0.mlp.up_proj", "numbers/model.safetensors", 1.5);
+        check_merged(f, "model.layers.1.self_attn.q_proj", "numbers/model.safetensors", 0);
+        check_merged(f, "model.embed_tokens", "numbers/model.safetensors", 0);
+        check_merged(f, "model.norm", "numbers/model.safetensors", 0);
+        cli_ok(f, "grep -q '\"dtype\": \"bfloat16\"' $D/merged/config.json");
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$C compile $D/merged -o $D/p --seq-len 96 && $R $D/p --data %s --score $D/on", data));
+    }
+}
+
 /* A matrix twice as large has the same codes: what tells it from the other are its scales. */
 static void test_scales_count(void **state) {
     io_fixture *f = *state;
@@ -393,6 +480,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_gguf_base, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_drawn_settings, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resume, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_merged, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scales_count, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown)};
     if (argc > 1)

@@ -352,6 +352,7 @@ static void test_refusals(void **state) {
                    {"--lora r=1.5", "a rank is a whole number"},
                    {"--lora-targets '(q_proj'", "no regular expression"},
                    {"--lora-rank-pattern q_proj", "expected REGEX=NUMBER"},
+                   {"--lora-targets '.*q_proj' --lora-layers 1", "says itself which layers"},
                    {"--adapter 0", "has no such number"},
                    {"--base x", "is no adapter"},
                    {"--use_dora true", "weight-decomposed"}};

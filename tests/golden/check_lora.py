@@ -23,7 +23,8 @@ TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 KINDS = [["--lora", "on"], ["--lora", "r=4,alpha=3,targets=all-linear", "--lora-rslora", "on"],
          ["--lora", "r=8,targets=q_proj+down_proj,layers=1+3"],
          ["--lora", "r=8,targets=v_proj", "--lora-rank-pattern", "layers.2.self_attn.v_proj=3"],
-         ["--lora", "targets=o_proj", "--lora-modules-to-save", "gate_proj"]]
+         ["--lora", "targets=o_proj", "--lora-modules-to-save", "gate_proj"],
+         ["--lora", "r=4,targets=all-linear,dropout=0.1", "--base-dtype", "nf4"]]
 TOLERANCE = 2e-6  # of the largest logit: sums of float32 in another order
 
 
@@ -57,10 +58,22 @@ def main():
             adapter, merged = os.path.join(folder, f"a{i}"), os.path.join(folder, f"m{i}")
             run(sbprun, arguments.model, "--data", rows, "--seq-len", "64", "--steps", "4", "--lr", "1e-2", "--batch-size", "4", "--out",
                 adapter, *kind)
-            run(sbprun, adapter, "--seq-len", "64", "--merge", "--out", merged)
-            base = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
+            narrow = kind[2:] == ["--base-dtype", "nf4"]
+            run(sbprun, adapter, "--seq-len", "64", "--merge", "--out", merged, *(kind[2:] if narrow else []))
+            numbers = arguments.model
+            if narrow:  # what the blocks stand for, as a model of its own
+                numbers = os.path.join(folder, "numbers")
+                run(sbprun, arguments.model, "--data", rows, "--seq-len", "64", "--steps", "1", "--lr", "0", "--out", numbers,
+                    "--freeze", "*proj.weight", *kind[2:])
+                assert AutoModelForCausalLM.from_pretrained(merged, dtype="auto").dtype == torch.bfloat16
+            base = AutoModelForCausalLM.from_pretrained(numbers, dtype=torch.float32)
             plain = logits(base, ids)
-            ours = logits(PeftModel.from_pretrained(base, adapter), ids)
+            model = PeftModel.from_pretrained(base, adapter)
+            if narrow:
+                model = model.merge_and_unload()
+                for parameter in model.parameters():
+                    parameter.data = parameter.data.bfloat16().float()
+            ours = logits(model, ids)
             whole = logits(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32), ids)
             scale = ours.abs().max().item()
             apart, moved = (ours - whole).abs().max().item() / scale, (ours - plain).abs().max().item() / scale
