@@ -21,6 +21,9 @@ typedef struct sbp_load_job {
     uint64_t tokenizer_hash; /* of what it was made of */
     double started, shown;   /* of progress */
     bool line_is_open;
+    bool leads; /* others wait, and want to hear of it now and then */
+    double told;
+    sbp_status world; /* of that */
 } load_job;
 
 static const char together[] = "--packing bfd is for single texts: pairs of answers and groups of rows stay "
@@ -49,9 +52,65 @@ static sbp_overlong overlong(const sbp_options *o) {
                                                      : SBP_OVERLONG_ERROR;
 }
 
+/* ---- loading in turn --------------------------------------------------------------------------------- */
+
+/* Of several ranks of a host one tokenizes what is kept, with the cores of all, and the others map it. All
+ * meet now and then until nobody is busy, so that none seems to be gone. */
+static sbp_status meet(const sbp_run *run, bool *busy) {
+    double count = *busy;
+    sbp_status status = sbp_ranks_all_reduce(run->ranks, &count, 1, SBP_F64, run->diag);
+    *busy = count > 0;
+    return status;
+}
+
+static void tell_the_others(load_job *job) {
+    enum { MOST_SECONDS = 5 };
+    double timeout = sbp_options_double(job->run->options, "timeout"), now = sbp_seconds();
+    bool busy = true;
+    if (!job->leads || job->world != SBP_OK ||
+        now - job->told < (timeout > 0 && timeout < 4 * MOST_SECONDS ? timeout / 4 : MOST_SECONDS))
+        return;
+    job->world = meet(job->run, &busy);
+    job->told = now;
+}
+
+static sbp_status load_in_turn(load_job *job, sbp_dataset_options *o, sbp_dataset **out) {
+    sbp_run *run = job->run;
+    sbp_status status = SBP_OK;
+    bool busy = true;
+    job->leads = run->world.local_rank == 0;
+    job->told = sbp_seconds();
+    if (job->leads) {
+        o->threads *= run->sharing;
+        status = sbp_dataset_load(run->diag, o, out);
+    }
+    SBP_TRY(job->world);
+    while (busy) {
+        busy = false;
+        SBP_TRY(meet(run, &busy));
+    }
+    SBP_TRY(sbp_run_agree(run, status));
+    if (!job->leads)
+        return sbp_dataset_load(run->diag, o, out);
+    job->leads = false;
+    return SBP_OK;
+}
+
+/* Whether they do: as rank 0 says. Before the plan is there it is alone. */
+static sbp_status is_in_turn(const sbp_run *run, const sbp_dataset_options *o, bool *out) {
+    double kept = sbp_dataset_is_kept(o);
+    *out = false;
+    if (!run->ranks || !run->plan)
+        return SBP_OK;
+    SBP_TRY(sbp_ranks_broadcast(run->ranks, &kept, 1, SBP_F64, 0, run->diag));
+    *out = kept > 0;
+    return SBP_OK;
+}
+
 /* One line that is rewritten on a terminal, else one every few seconds; nothing for what is quick. */
 static void show_progress(void *user, double share) {
     load_job *job = user;
+    tell_the_others(job);
     bool terminal = isatty(STDERR_FILENO);
     double now = sbp_seconds(), passed = now - job->started;
     if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10) || !sbp_run_writes(job->run))
@@ -127,43 +186,6 @@ static sbp_status check_stream(sbp_run *run) {
     return SBP_OK;
 }
 
-/* Files [first, first + count) of a list option as one dataset. */
-static sbp_status load_files(load_job *job, const char *option, int32_t first, int32_t count,
-                             sbp_dataset **out) {
-    sbp_run *run = job->run;
-    sbp_dataset_options o = options_of(job);
-    const char **files = NULL;
-    int32_t capacity = 0;
-    for (int32_t i = 0; i < count; i++) {
-        const char *const *some;
-        int32_t some_count;
-        SBP_TRY(sbp_source_expand(job->arena, run->diag, sbp_options_list_at(run->options, option, first + i),
-                                  &some, &some_count));
-        for (int32_t k = 0; k < some_count; k++)
-            SBP_PUSH(job->arena, files, o.file_count, capacity, some[k]);
-    }
-    o.files = files;
-    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
-    if (packed(run->options) && run->plan && sbp_pack_keeps_rows(run->plan->program))
-        return sbp_fail(run->diag, SBP_USAGE, together);
-    if (o.file_count == 1 && strcmp(files[0], "-") == 0 && !run->stream.source)
-        SBP_TRY(open_stream(run, &o));
-    sbp_status status = sbp_dataset_load(run->diag, &o, out);
-    if (job->line_is_open)
-        fputc('\n', stderr);
-    job->line_is_open = false;
-    SBP_TRY(status);
-    SBP_TRY(check_stream(run));
-    if (run->plan)
-        SBP_TRY(sbp_pack_check_data(run->plan->program, run->diag, *out));
-    if (packed(run->options) && (*out)->grouped)
-        return sbp_fail(run->diag, SBP_USAGE, together);
-    if (packed(run->options) && strcmp(option, "data") == 0 && run->plan)
-        SBP_TRY(sbp_dataset_pack(run->diag, *out, o.max_tokens));
-    job->chat.quiet = true; /* it was said */
-    return SBP_OK;
-}
-
 /* Data that were read before the plan was there. */
 static sbp_status check_ids(const sbp_run *run) {
     const sbp_dataset *d = run->data;
@@ -180,6 +202,49 @@ static sbp_status check_ids(const sbp_run *run) {
                     (long long)d->docs[k].row + 1, (long long)i, id > label ? id : label,
                     (long long)run->info.vocab_size);
         }
+    return SBP_OK;
+}
+
+/* Files [first, first + count) of a list option as one dataset. */
+static sbp_status load_files(load_job *job, const char *option, int32_t first, int32_t count,
+                             sbp_dataset **out) {
+    sbp_run *run = job->run;
+    sbp_dataset_options o = options_of(job);
+    const char **files = NULL;
+    int32_t capacity = 0;
+    bool in_turn;
+    for (int32_t i = 0; i < count; i++) {
+        const char *const *some;
+        int32_t some_count;
+        SBP_TRY(sbp_source_expand(job->arena, run->diag, sbp_options_list_at(run->options, option, first + i),
+                                  &some, &some_count));
+        for (int32_t k = 0; k < some_count; k++)
+            SBP_PUSH(job->arena, files, o.file_count, capacity, some[k]);
+    }
+    o.files = files;
+    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
+    if (packed(run->options) && run->plan && sbp_pack_keeps_rows(run->plan->program))
+        return sbp_fail(run->diag, SBP_USAGE, together);
+    SBP_TRY(is_in_turn(run, &o, &in_turn));
+    if (*out && !in_turn) /* it was there before the plan */
+        return check_ids(run);
+    sbp_dataset_destroy(*out);
+    *out = NULL;
+    if (o.file_count == 1 && strcmp(files[0], "-") == 0 && !run->stream.source)
+        SBP_TRY(open_stream(run, &o));
+    sbp_status status = in_turn ? load_in_turn(job, &o, out) : sbp_dataset_load(run->diag, &o, out);
+    if (job->line_is_open)
+        fputc('\n', stderr);
+    job->line_is_open = false;
+    SBP_TRY(status);
+    SBP_TRY(check_stream(run));
+    if (run->plan)
+        SBP_TRY(sbp_pack_check_data(run->plan->program, run->diag, *out));
+    if (packed(run->options) && (*out)->grouped)
+        return sbp_fail(run->diag, SBP_USAGE, together);
+    if (packed(run->options) && strcmp(option, "data") == 0 && run->plan)
+        SBP_TRY(sbp_dataset_pack(run->diag, *out, o.max_tokens));
+    job->chat.quiet = true; /* it was said */
     return SBP_OK;
 }
 
@@ -245,9 +310,7 @@ static sbp_status load_body(void *user) {
         sbp_dataset_destroy(run->data); /* what else it has to have was not known */
         run->data = NULL;
     }
-    if (run->data)
-        SBP_TRY(check_ids(run));
-    else if (files > 0)
+    if (files > 0)
         SBP_TRY(load_files(job, "data", 0, files, &run->data));
     int32_t evals = sbp_options_list_count(run->options, "eval");
     for (run->eval_count = 0; run->eval_count < evals; run->eval_count++)

@@ -114,6 +114,8 @@ typedef struct sbp_dataset {
 /* "text", "completion", "chosen", "rejected" or "prompt". */
 const char *sbp_doc_part(const sbp_doc *doc);
 
+/* Whether what is loaded is kept on disk, or was, where the files can be known again. */
+bool sbp_dataset_is_kept(const sbp_dataset_options *options);
 /* Reads, tokenizes and checks all files. Notes say what was left out or cut. SBP_INPUT names file and line of
  * what is wrong; also when there is no row. Of a stream, *out NULL: it has ended, and rows behind the last
  * step's end are left out with a warning; a stream that ends no step is read as a whole. */

@@ -626,14 +626,20 @@ static sbp_status read_files(loader *l) {
 
 /* ---- the whole -------------------------------------------------------------------------------------- */
 
-static void find_cache(loader *l, sbp_cache **out) {
-    const sbp_dataset_options *o = l->options;
+bool sbp_dataset_is_kept(const sbp_dataset_options *o) {
     int64_t bytes = 0;
-    *out = NULL;
-    for (int32_t i = 0; i < o->file_count; i++)
+    for (int32_t i = 0; i < o->file_count; i++) {
+        if (strcmp(o->files[i], "-") == 0)
+            return false;
         bytes += size_of(o->files[i]);
-    if (o->cache && bytes >= o->cache_from_bytes)
-        sbp_cache_open(l->arena, o, out);
+    }
+    return o->cache && bytes >= o->cache_from_bytes;
+}
+
+static void find_cache(loader *l, sbp_cache **out) {
+    *out = NULL;
+    if (sbp_dataset_is_kept(l->options))
+        sbp_cache_open(l->arena, l->options, out);
 }
 
 /* Of a stream whose rows come in steps: what is there when it ends is no step. */

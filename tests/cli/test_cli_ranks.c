@@ -236,11 +236,39 @@ static void test_stream(void **state) {
               "$R $G/llama_mqa/model --ranks 2 --objective grpo --data - --out none");
 }
 
+/* ---- tokens that are kept --------------------------------------------------------------------------- */
+
+/* One rank makes them, the others find them there; of a model too, whose data are read before there is a
+ * plan.
+ */
+static void test_kept_tokens(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "tokens kept for several ranks"))
+        skip();
+    cli_ok(f, "cp $G/stories260k_trl/train.jsonl $D/t; head -9 $D/t >$D/e");
+    static const struct {
+        const char *model;
+        int made; /* of the data by their lengths, then as the plan has them, and of --eval */
+    } starts[] = {{"$S", 3}, {"$S --seq-len 300", 2}, {"$D/o1/plan.bin", 0}};
+    for (int i = 0; i < SBP_COUNT(starts); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "%s$R %s --ranks 3 --data $D/t --eval $D/e --batch-size 5 --steps 1 "
+                                   "--data-cache $D/c --out $D/o%d 2>$D/said; "
+                                   "test $(grep -c 'tokens are kept in' $D/said) = %d",
+                                   i < 2 ? "rm -rf $D/c; " : "", starts[i].model, i, starts[i].made));
+        int count;
+        cli_lines(f, sbp_arena_printf(f->arena, "o%d/metrics.jsonl", i), &count);
+        assert_int_equal(count, 3);
+    }
+    compare_lines(f, "kept tokens", "o2/metrics.jsonl", "o1/metrics.jsonl");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_steps, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scores, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_stream, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_kept_tokens, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
