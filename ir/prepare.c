@@ -1,6 +1,7 @@
 /* prepare.c: @prepare, parsed, checked and run. */
 #include "ir/prepare.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "ir/op.h"
@@ -111,7 +112,14 @@ static void assign_slots(sbp_arena *arena, sbp_prepare_graph *g) {
 
 /* ---- parsing ------------------------------------------------------------------------------------------ */
 
-/* Names of arguments of one role, or of results with rows or without. */
+/* Whether a result with rows is a number all the same: 1 the greatest of them, -1 the least; else 0. */
+static int extreme_of(const char *name) {
+    size_t length = strlen(name);
+    const char *end = length > 4 ? name + length - 4 : "";
+    return strcmp(end, "/max") == 0 ? 1 : strcmp(end, "/min") == 0 ? -1 : 0;
+}
+
+/* Names of arguments of one role, or of results that are columns or numbers. */
 typedef struct names {
     const char **items;
     int32_t count;
@@ -131,7 +139,8 @@ static void collect(sbp_arena *arena, const sbp_module *module, sbp_prepare_grap
         to->items[to->count++] = row ? module->rows[info->binding].name : module->scalars[info->binding];
     }
     for (int32_t i = 0; i < f->result_count; i++) {
-        names *to = rows_of(f, f->results[i].value) == SBP_T ? &columns : &numbers;
+        bool column = rows_of(f, f->results[i].value) == SBP_T && !extreme_of(f->results[i].name);
+        names *to = column ? &columns : &numbers;
         to->items[to->count++] = f->results[i].name;
     }
     *p = (sbp_prepare){.rows = rows.items,
@@ -208,6 +217,15 @@ static sbp_status run_op(const running *r, const sbp_op *op) {
     return sbp_opcode_rules(op->code)->eval(&eval);
 }
 
+/* Of the rows that have a number; 0 where none has. */
+static double reduce(const sbp_tensor *t, int extreme) {
+    double best = NAN;
+    for (int64_t i = 0; i < t->elems; i++)
+        if (!isnan(t->data[i]) && (isnan(best) || extreme * (t->data[i] - best) > 0))
+            best = t->data[i];
+    return isnan(best) ? 0 : best;
+}
+
 static sbp_status run_body(void *user) {
     running *r = user;
     const sbp_prepare_graph *g = r->p->graph;
@@ -225,7 +243,10 @@ static sbp_status run_body(void *user) {
         SBP_TRY(run_op(r, &f->ops[i]));
     for (int32_t i = 0, column = 0, number = 0; i < f->result_count; i++) {
         const sbp_tensor *t = &r->tensors[f->results[i].value];
-        if (rows_of(f, f->results[i].value) == SBP_T)
+        int extreme = extreme_of(f->results[i].name);
+        if (rows_of(f, f->results[i].value) == SBP_T && extreme)
+            r->numbers[number++] = reduce(t, extreme);
+        else if (rows_of(f, f->results[i].value) == SBP_T)
             memcpy(r->columns[column++], t->data, (size_t)t->elems * sizeof(double));
         else
             r->numbers[number++] = t->data[0];

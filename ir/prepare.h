@@ -6,7 +6,9 @@
  * documents, so that indices of documents, units and groups may stand beside each other. Row inputs are named
  * as those of programs (runtime/data/pack.h); scalars are counts of the step and settings. A result [T] is a
  * column that the program, too, may read by its name, in place of one of the data; a result without rows is a
- * number of the step: a scalar where the program has one of that name, and reported in any case.
+ * number of the step: a scalar where the program has one of that name, and reported in any case. So is one
+ * whose name ends in "/max" or "/min": the greatest or the least of its rows that are a number, 0 where none
+ * is.
  *
  * Values are vectors over T or S and numbers; ops those of a fixed list (prepare.c), each in time linear in
  * the rows.

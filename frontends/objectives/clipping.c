@@ -6,7 +6,7 @@ static sbp_value op(const sbp_objective *o, sbp_opcode code, sbp_value a, sbp_va
 }
 
 sbp_value sbp_clipping_setting_or(sbp_objective *o, const char *name, sbp_value otherwise) {
-    sbp_value x = sbp_objective_setting(o, name, -1, o->logp), zero = sbp_objective_number(o, 0, o->logp);
+    sbp_value x = sbp_objective_setting(o, name, -1, otherwise), zero = sbp_objective_number(o, 0, x);
     return sbp_build3(o->builder, SBP_OP_select, op(o, SBP_OP_lt, x, zero), otherwise, x);
 }
 

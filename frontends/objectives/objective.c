@@ -113,6 +113,7 @@ sbp_objective *sbp_objective_prepare(sbp_objective *o) {
     o->prepare = SBP_NEW(arena, sbp_objective);
     *o->prepare = (sbp_objective){.builder = builder,
                                   .loss_type = o->loss_type,
+                                  .wishes = o->wishes,
                                   .dtype = SBP_F64,
                                   .logp = SBP_NO_VALUE,
                                   .entropy = SBP_NO_VALUE,

@@ -81,7 +81,7 @@ static sbp_value one(const grpo *g, sbp_opcode code, sbp_value x) {
 }
 
 static sbp_value number(const grpo *g, double value) {
-    return sbp_objective_number(g->o, value, g->o->logp);
+    return sbp_objective_number(g->o, value, g->weight);
 }
 
 static sbp_value plus(const grpo *g, sbp_value x, double value) {
@@ -89,7 +89,7 @@ static sbp_value plus(const grpo *g, sbp_value x, double value) {
 }
 
 static sbp_value setting(const grpo *g, const char *name, double fallback) {
-    return sbp_objective_setting(g->o, name, fallback, g->o->logp);
+    return sbp_objective_setting(g->o, name, fallback, g->weight);
 }
 
 /* Log-probabilities of the rows, or others where there are none. */
@@ -257,12 +257,39 @@ static sbp_value divergence(const grpo *g) {
     return sbp_build3(g->o->builder, SBP_OP_select, corrected, op(g, SBP_OP_mul, g->rho, k3), k3);
 }
 
-/* Of the sampler's log-probabilities; where they are missing the difference counts as 0. */
+static sbp_value sum(const grpo *g, sbp_value x) {
+    return sbp_build(g->o->builder, SBP_OP_sum_rows, NULL, &x, 1, (sbp_attr[]){sbp_attr_int("rank", 0)}, 1,
+                     NULL);
+}
+
+/* x where the mask is 1, no number where it is 0. */
+static sbp_value only(const grpo *g, sbp_value x, sbp_value mask) {
+    return op(g, SBP_OP_div, op(g, SBP_OP_mul, x, mask), mask);
+}
+
+/* How far the sampler's log-probabilities are off, of tokens that have them, and what is made up for it: in
+ * @prepare, as greatest and least are not sums. */
+static void prepare_sampling(const sbp_objective *loss, int32_t type) {
+    sbp_objective *p = loss->prepare;
+    grpo g = {.o = p, .type = type, .weight = sbp_objective_row(p, "weight")};
+    sbp_value has_old = sbp_objective_row(p, "has.old_logps");
+    sbp_value known = op(&g, SBP_OP_mul, has_old, sbp_objective_row(p, "has.sampling_logps"));
+    known = op(&g, SBP_OP_mul, known, g.weight);
+    sbp_value apart = op(&g, SBP_OP_mul, one(&g, SBP_OP_abs, from_sampler(&g)), known);
+    sbp_value total = sum(&g, apart), count = sum(&g, known);
+    count = op(&g, SBP_OP_max, count, number(&g, 1));
+    sbp_objective_prepared(p, "sampling/sampling_logp_difference/mean", op(&g, SBP_OP_div, total, count));
+    sbp_objective_prepared(p, "sampling/sampling_logp_difference/max", apart);
+    sbp_value r = correction(&g);
+    r = only(&g, r, g.weight);
+    sbp_objective_prepared(p, "sampling/importance_sampling_ratio/min", r);
+    sbp_objective_prepared(p, "sampling/importance_sampling_ratio/max", r);
+}
+
 static void sampling_metrics(const grpo *g, sbp_value counted) {
     if (g->correction == SBP_NO_VALUE)
         return;
-    sbp_value apart = one(g, SBP_OP_abs, from_sampler(g));
-    sbp_objective_result(g->o, "sampling/sampling_logp_difference/mean", op(g, SBP_OP_mul, counted, apart));
+    prepare_sampling(g->o, g->type);
     sbp_value over =
         corrections[find_correction(g)].by_sequence ? share(g, OF_SEQUENCES) : counted; /* once each */
     sbp_objective_result(g->o, "sampling/importance_sampling_ratio/mean",

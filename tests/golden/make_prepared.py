@@ -12,6 +12,7 @@ import math
 import os
 import random
 import textwrap
+from collections import defaultdict
 from types import SimpleNamespace
 
 import torch
@@ -104,6 +105,41 @@ def rloo(docs, size, settings):
     return advantages, numbers
 
 
+def sampled(docs, mode, settings, numbers):
+    """What a sampler's log-probabilities say: adds the metrics; null is none."""
+    length = max(len(d["old_logps"]) for d in docs)
+
+    def pad(key):
+        rows = [[math.nan if x is None else x for x in d[key]] for d in docs]
+        return torch.tensor([row + [0.0] * (length - len(row)) for row in rows])
+
+    mask = torch.tensor([[1] * len(d["old_logps"]) + [0] * (length - len(d["old_logps"])) for d in docs])
+    names = {
+        **vars(grpo_trainer),
+        "self": SimpleNamespace(
+            use_vllm=True,
+            vllm_importance_sampling_correction=True,
+            vllm_importance_sampling_mode=mode,
+            vllm_importance_sampling_clip_min=settings.get("vllm_importance_sampling_clip_min"),
+            vllm_importance_sampling_clip_max=settings.get("vllm_importance_sampling_clip_max", 3.0),
+            accelerator=SimpleNamespace(gather=lambda x: x),
+            _metrics={"train": defaultdict(list)},
+        ),
+        "mode": "train",
+        "device": torch.device("cpu"),
+        "old_per_token_logps": pad("old_logps"),
+        "sampling_per_token_logps": pad("sampling_logps"),
+        "completion_mask": mask,
+        "mask": mask,
+        "tool_mask": None,
+    }
+    trainer = grpo_trainer.GRPOTrainer
+    exec(lines(trainer, "per_token_logps_diff = (", "invalid_mis_mask, value=0.0") + "\n)", names)  # noqa: S102: TRL's own lines
+    exec(lines(trainer, "delta = torch.abs(", "nanmax(self.accelerator.gather(max_imp") + "\n)", names)  # noqa: S102
+    metrics = {k: v[-1] for k, v in names["self"]._metrics["train"].items()}
+    return {**numbers, **{k: v for k, v in metrics.items() if not k.endswith("ratio/mean")}}
+
+
 def case(loss_type, docs, settings, result):
     advantages, numbers = result
     numbers["completions/mean_length"] = sum(len(d["old_logps"]) for d in docs) / len(docs)
@@ -144,6 +180,19 @@ def make():
         raw = torch.tensor([d["reward"] for d in docs])
         numbers = {"reward": raw.mean().item(), "reward_std": raw.std().item()}
         cases.append(case("dapo", docs, {"scale_rewards": scale}, (advantages, numbers)))
+    # log-probabilities of a sampler, some of which are not known
+    for mode, settings in [
+        ("sequence_mask", {}),
+        ("sequence_truncate", {"vllm_importance_sampling_clip_max": 1.4, "vllm_importance_sampling_clip_min": 0.7}),
+        ("token_mask", {"vllm_importance_sampling_clip_max": 1.3, "vllm_importance_sampling_clip_min": 0.6}),
+        ("token_truncate", {"vllm_importance_sampling_clip_max": 1.3}),
+    ]:
+        docs, r = rollouts(6, [3] * 4), random.Random(6)
+        for doc in docs:
+            doc["sampling_logps"] = [x + r.gauss(0, 0.3) if r.random() < 0.8 else None for x in doc["old_logps"]]
+        advantages, numbers = grpo(docs, 3, {"scale_rewards": "group"})
+        result = advantages, sampled(docs, mode, settings, numbers)
+        cases.append({**case("dapo", docs, {**settings, "scale_rewards": "group"}, result), "sampling": mode})
     return {"cases": cases}
 
 

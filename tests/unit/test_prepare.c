@@ -36,11 +36,13 @@ static double cell(const prepare_case *c, const char *name, int64_t d, int64_t r
         return counts;
     if (strcmp(name, "one.of.reward.advantage") == 0)
         return 1;
+    if (has && !is_null(value) && value->kind == SBP_JSON_ARRAY && counts)
+        return !is_null(&value->items[at]);
     if (has || is_null(value))
         return has && !is_null(value);
     if (value->kind != SBP_JSON_ARRAY)
         return number(c->f, value);
-    return counts ? number(c->f, &value->items[at]) : 0;
+    return counts && !is_null(&value->items[at]) ? number(c->f, &value->items[at]) : 0;
 }
 
 static int64_t rows_of(const prepare_case *c, int64_t d) {
@@ -117,7 +119,10 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
     options.set_count = 1;
     options.head = sbp_objective_head(name);
     check(f, sbp_model_load(f->arena, f->diag, "tests/golden/llama_plain/model", &options, &model));
-    const sbp_objective_choice choice = {.name = name, .loss_type = member(given, "loss_type")->string};
+    const sbp_json *sampling = sbp_json_member(given, "sampling");
+    const sbp_objective_choice choice = {.name = name,
+                                         .loss_type = member(given, "loss_type")->string,
+                                         .wishes = {.sampling_mode = sampling ? sampling->string : NULL}};
     check(f, sbp_objective_add(model.module, f->diag, &choice, &c.settings));
     assert_non_null(c.settings.prepare);
     sbp_text text;
@@ -132,7 +137,7 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
 
 static void test_trl(void **state) {
     (void)state;
-    run_json_cases("tests/data/prepared.json", 26, run_case);
+    run_json_cases("tests/data/prepared.json", 30, run_case);
 }
 
 /* ---- scans, slots, and texts of strangers
