@@ -212,7 +212,7 @@ static void test_gguf_base_on(void **state, const char *backend) {
     put_rows(f);
     dump(f, "$D/m.gguf", "--backend cpu --dtype fp64 --param-dtype fp64", "want.safetensors");
     static const char *const homes[] = {"none", "params"};
-    for (int i = 0; i < SBP_COUNT(homes); i++) {
+    for (int i = 0; i < (strcmp(backend, "cuda") == 0 ? 1 : SBP_COUNT(homes)); i++) { /* without a GPU slow */
         dump(f, "$D/m.gguf",
              sbp_arena_printf(
                  f->arena,
@@ -225,8 +225,37 @@ static void test_gguf_base_on(void **state, const char *backend) {
     }
 }
 
+/* An adapter of a base in NF4: gradients of the same plan on the CPU, in fp64. */
+static void test_adapted_base_on(void **state, const char *backend) {
+    io_fixture *f = *state;
+    if (!cli_has_device(f, backend, "adapters of frozen bases"))
+        skip();
+    cli_put(f, "d.jsonl", "{\"text\":\"Lily saw a ball.\"}\n{\"text\":\"The sun was hot.\"}\n");
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 96 --base-dtype nf4 --lora r=2,targets=q_proj+down_proj && $R "
+              "$D/p --data $D/d.jsonl --lr 0.01 --steps 1 --save-every never --out $D/adapter");
+    const char *based = "--base $S --base-dtype nf4 --lora-dropout 0.2 --chunk 7";
+    dump(f, "$D/adapter", sbp_arena_printf(f->arena, "--backend cpu --dtype fp64 %s", based),
+         "want.safetensors");
+    dump(f, "$D/adapter", sbp_arena_printf(f->arena, "--backend %s --dtype fp32 %s", backend, based),
+         "got.safetensors");
+    cli_compare(f, backend, strdup(io_path(f, "got.safetensors")), io_path(f, "want.safetensors"),
+                SBP_TOLERANCE_F32);
+}
+
 static void test_vulkan(void **state) {
     test_gguf_base_on(state, "vulkan");
+}
+
+static void test_adapted_vulkan(void **state) {
+    test_adapted_base_on(state, "vulkan");
+}
+
+static void test_cuda(void **state) {
+    test_gguf_base_on(state, "cuda");
+}
+
+static void test_adapted_cuda(void **state) {
+    test_adapted_base_on(state, "cuda");
 }
 
 /* ---- brought into blocks --------------------------------------------------------------------------------
@@ -473,9 +502,16 @@ static void test_refusals(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest vulkan[] = {cmocka_unit_test_setup_teardown(test_vulkan, cli_setup, io_teardown)};
+    const struct CMUnitTest vulkan[] = {
+        cmocka_unit_test_setup_teardown(test_vulkan, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_adapted_vulkan, cli_setup, io_teardown)};
+    const struct CMUnitTest cuda[] = {
+        cmocka_unit_test_setup_teardown(test_cuda, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_adapted_cuda, cli_setup, io_teardown)};
     if (argc > 1 && strcmp(argv[1], "vulkan") == 0)
         return cmocka_run_group_tests(vulkan, NULL, NULL);
+    if (argc > 1 && strcmp(argv[1], "cuda") == 0)
+        return cmocka_run_group_tests(cuda, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_gguf_base, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_drawn_settings, cli_setup, io_teardown),

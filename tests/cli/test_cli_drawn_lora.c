@@ -114,8 +114,9 @@ static double *expected_factor(const files *o, const drawn *d, const char *modul
     return want;
 }
 
-/* Returns how many factors were compared; *worst: relative to the norms of the tensors. */
-static int compare(const files *o, const drawn *d, double *worst) {
+/* Returns how many factors were compared; *worst: relative to the norms of the tensors, and of
+ * which one. */
+static int compare(const files *o, const drawn *d, double *worst, const char **where) {
     static const char *const ends[] = {".lora_A.weight", ".lora_B.weight"};
     io_fixture *f = o->f;
     int factors = 0;
@@ -137,8 +138,10 @@ static int compare(const files *o, const drawn *d, double *worst) {
         for (int64_t k = 0; k < g->elems; k++)
             x[k] -= y[k];
         double off = norm > 0 ? norm_of(x, g->elems) / norm : norm_of(x, g->elems);
-        if (!(off <= *worst))
+        if (!(off <= *worst)) {
             *worst = off;
+            *where = g->name;
+        }
         free(x);
         free(y);
     }
@@ -232,14 +235,15 @@ static void draw(io_fixture *f, sbp_rng *rng, const char *fixed, int *compared, 
     assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "a/adapter_model.safetensors"), &o.adapter));
     assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "want.safetensors"), &o.plain));
     double off;
-    *compared += compare(&o, &d, &off);
+    const char *where = "";
+    *compared += compare(&o, &d, &off, &where);
     bool wide = strcmp(dtype, "fp64") == 0;
     if (!(off <= (wide ? SBP_TOLERANCE_F64 : SBP_TOLERANCE_F32)))
-        fail_msg("off by %.3g", off);
+        fail_msg("'%s' is off by %.3g", where, off);
     worst[wide] = off > worst[wide] ? off : worst[wide];
     d.alpha *= 1.01; /* the comparison can fail */
     d.pattern = false;
-    if (compare(&o, &d, &off) > 0)
+    if (compare(&o, &d, &off, &where) > 0)
         assert_true(off > 0.0005);
     sbp_weights_close(o.got);
     sbp_weights_close(o.adapter);

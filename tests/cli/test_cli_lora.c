@@ -407,7 +407,29 @@ static void test_where_the_base_is(void **state) {
     }
 }
 
-int main(void) {
+/* ---- other devices ------------------------------------------------------------------------------------- */
+
+static const char *backend;
+
+/* Low ranks, random numbers and all else by another device's kernels. */
+static void test_gradients_on_a_device(void **state) {
+    static const char *const names[] = {"dropped", "patterns"};
+    io_fixture *f = *state;
+    if (!cli_has_device(f, backend, "adapters"))
+        skip();
+    for (int i = 0; i < (strcmp(backend, "cuda") == 0 ? 1 : SBP_COUNT(names)); i++) { /* without a GPU slow */
+        lora_case c = open_case(f, names[i]);
+        compare_gradients(f, &c, TEXT("--backend %s --dtype fp32 --chunk %d", backend, i ? 16 : 64),
+                          sbp_tolerance(SBP_F32));
+    }
+}
+
+int main(int argc, char **argv) {
+    backend = argc > 1 ? argv[1] : NULL;
+    const struct CMUnitTest on_device[] = {
+        cmocka_unit_test_setup_teardown(test_gradients_on_a_device, cli_setup, io_teardown)};
+    if (backend)
+        return cmocka_run_group_tests(on_device, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_gradients_of_peft, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_dropout_is_of_the_data, cli_setup, io_teardown),
