@@ -8,6 +8,12 @@
  * A module is called as the tensor of its weight without ".weight". Of a tensor that the graph reads in parts
  * (fused q, k, v) all parts share one A, and each has its rows of B.
  *
+ * Not built: DoRA (use_dora), y = m / |W + s B A| (W x + B (s A x)) with a norm per row of the weights. As a
+ * graph it is |W|^2 + 2 s <B, W A^T> + s^2 <B, B (A A^T)>, ops that there are; but row kernels and commands
+ * run over rows of the batch, and a sum over the columns of a weight is none of them; it would be computed in
+ * every chunk, since nothing in a loop is hoisted out; m begins as the norms of W, which no initial value of
+ * a parameter is; what is merged has those norms as well; and with dropout PEFT has W see what was dropped.
+ *
  * Private to frontends/. Everything lives in the arena of the loading.
  */
 #ifndef SBP_FRONTENDS_LORA_LORA_H

@@ -125,6 +125,8 @@ static int compare(const files *o, const drawn *d, double *worst, const char **w
         const sbp_weight *g = sbp_weights_at(o->got, i);
         assert_true(strncmp(g->name, PREFIX, strlen(PREFIX)) == 0);
         const char *name = g->name + strlen(PREFIX);
+        if (strcmp(name, "v_head.summary.bias") == 0)
+            continue; /* one number, a sum that cancels: test_cli_ppo has it */
         double *x = cli_read_tensor(f, o->got, g), *y = NULL, norm = 0;
         for (int k = 0; k < 2 && !y; k++)
             if (ends_with(name, ends[k]))
