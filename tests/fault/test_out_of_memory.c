@@ -116,6 +116,10 @@ TRIAL(score, .prepare = COMPILE, .command = "sbprun $D/p --data " ROWS " --score
 TRIAL(dump, .prepare = COMPILE,
       .command = "sbprun $D/p --data " ROWS " --dump-gradients $D/g.safetensors --batch-size 2",
       .kept = "p rows", .whole = "g.safetensors", .blocks = 20, .pieces = 20)
+/* What is scored before a step, by two sets of weights. */
+TRIAL(scored, .prepare = COMPILE " --objective kto",
+      .command = "sbprun $D/p --data tests/data/kto/steps.jsonl --out $D/o --steps 2 --batch-size 4",
+      .kept = "p rows", .whole = "o/*.json|o/*.jsonl|o/*.safetensors", .blocks = 30, .pieces = 10)
 TRIAL(dry_run, .prepare = COMPILE, .command = "sbprun $D/p --data " ROWS " --dry-run --json",
       .kept = "p rows", .whole = "-", .blocks = 20, .pieces = 20)
 TRIAL(tokenize, .command = "sbprun tokenize " MODEL,
@@ -126,7 +130,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compile), cmocka_unit_test(test_plan),     cmocka_unit_test(test_inspect),
         cmocka_unit_test(test_train),   cmocka_unit_test(test_score),    cmocka_unit_test(test_dump),
-        cmocka_unit_test(test_dry_run), cmocka_unit_test(test_tokenize),
+        cmocka_unit_test(test_dry_run), cmocka_unit_test(test_tokenize), cmocka_unit_test(test_scored),
     };
     in_process_choose(argc, argv);
     return cmocka_run_group_tests(tests, io_setup, in_process_teardown);
