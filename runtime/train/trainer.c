@@ -533,15 +533,21 @@ static sbp_status score_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset 
     return add_up(t, all, column_count * t->packer.run_rows, diag);
 }
 
+static bool is_column(const sbp_prepare *prepare, const char *name) {
+    for (int32_t i = 0; name && prepare && i < prepare->column_count; i++)
+        if (strcmp(prepare->columns[i], name) == 0)
+            return true;
+    return false;
+}
+
 /* Nobody asks a scoring for losses: what these read of @prepare is 0, or of the data; unless that says which
- * rows may be shared. */
+ * rows may be shared, or which the head computes. */
 static sbp_status prepare_scoring(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                                   const int64_t *rows, int64_t row_count) {
     const sbp_prepare *prepare = t->prepared.prepare;
     set_totals(t, data, rows, row_count);
-    for (int32_t i = 0; prepare && t->packer.counted && i < prepare->column_count; i++)
-        if (strcmp(prepare->columns[i], t->packer.counted) == 0)
-            return prepare_data(t, diag, data, rows, row_count);
+    if (is_column(prepare, t->packer.counted) || is_column(prepare, sbp_program_counted(t->program)))
+        return prepare_data(t, diag, data, rows, row_count);
     t->packer.prepared = NULL;
     return SBP_OK;
 }

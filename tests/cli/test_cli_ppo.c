@@ -12,7 +12,8 @@ static void test_gradients(void **state) {
         double tolerance;
     } cuts[] = {
         {"--dtype fp64 --seq-len 64", SBP_TOLERANCE_F64},
-        {"--dtype fp64 --seq-len 9 --chunk 2 --head-chunk 3 --segment 2", SBP_TOLERANCE_F64},
+        {"--dtype fp64 --seq-len 9 --chunk 2 --head-chunk 3 --segment 2 --head-rows counted",
+         SBP_TOLERANCE_F64},
         {"--dtype fp64 --seq-len 12 --chunk 5 --head-chunk 1 --checkpoint-every 2 --backward checkpoint",
          SBP_TOLERANCE_F64},
         {"--dtype fp64 --seq-len 17 --chunk 4 --save attn_out+lse+gate --checkpoint-every 2",
