@@ -4,7 +4,7 @@
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
 
-enum { ROWS = 13, VOCABULARY = 61, RANKS = 3 };
+enum { ROWS = 13, VOCABULARY = 31, RANKS = 3 };
 
 typedef enum kind { TEXTS, PAIRS, REWARDED, JUDGED } kind;
 
@@ -42,6 +42,8 @@ static void write_rows(io_fixture *f, const char *name, kind of, int rows, uint6
     cli_put(f, name, out.data);
 }
 
+static const char *comparing; /* for messages */
+
 /* ---- comparing -------------------------------------------------------------------------------------- */
 
 static bool is_of_time(const char *key) {
@@ -66,7 +68,7 @@ static int compare_json(const char *what, const sbp_json *a, const sbp_json *b) 
         (void)!sbp_json_as_double(NULL, a, &x);
         (void)!sbp_json_as_double(NULL, b, &y);
         if (!(fabs(x - y) <= SBP_TOLERANCE_F64 * (1 + fabs(y))))
-            fail_msg("%s: %.17g, expected %.17g", what, x, y);
+            fail_msg("%s: %s: %.17g, expected %.17g", comparing, what, x, y);
         return 1;
     }
     bool array = a->kind == SBP_JSON_ARRAY, object = a->kind == SBP_JSON_OBJECT;
@@ -83,6 +85,7 @@ static int compare_json(const char *what, const sbp_json *a, const sbp_json *b) 
 
 static int compare_lines(io_fixture *f, const char *what, const char *got, const char *want) {
     int got_count, want_count, numbers = 0;
+    comparing = what;
     const sbp_json **a = cli_lines(f, got, &got_count), **b = cli_lines(f, want, &want_count);
     if (got_count != want_count)
         fail_msg("%s: %d lines, expected %d", what, got_count, want_count);
@@ -99,13 +102,11 @@ static const struct {
     const char *run;
 } cases[] = {
     {"$G/llama_mqa/model --seq-len 40", TEXTS, "--batch-size 13 --eval $D/e --eval-every 2"},
-    {"$G/mistral_window/model --seq-len 60 --chunk 7 --head-rows counted --offload host --optimizer sgd",
-     TEXTS, "--batch-tokens 40 --eval $D/e"},
-    {"$G/llama_mqa/model --seq-len 40 --lora-r 4 --lora-dropout 0.3 --chunk 9", TEXTS,
-     "--batch-size 12 --shuffle off"},
+    {"$G/mistral_window/model --seq-len 60 --optimizer sgd", TEXTS, "--batch-tokens 40 --eval $D/e"},
+    {"$G/llama_mqa/model --seq-len 40 --lora-r 4 --lora-dropout 0.3", TEXTS, "--batch-size 12 --shuffle off"},
     {"$G/llama_mqa/model --seq-len 96 --objective dpo", PAIRS, "--batch-size 5 --eval $D/e"},
-    {"$G/llama_mqa/model --seq-len 110 --objective orpo --segment 2", PAIRS, "--batch-size 5"},
-    {"$G/llama_mqa/model --seq-len 64 --objective grpo --beta 0.1 --chunk 11", REWARDED,
+    {"$G/llama_mqa/model --seq-len 110 --objective orpo", PAIRS, "--batch-size 5"},
+    {"$G/llama_mqa/model --seq-len 64 --objective grpo --beta 0.1", REWARDED,
      "--batch-size 5 --inner-epochs 2 --epochs 1"},
     {"$G/llama_mqa/model --seq-len 120 --objective grpo --importance sequence --accumulate 2", REWARDED,
      "--batch-size 6 --share-prompt on"},
@@ -114,42 +115,88 @@ static const struct {
      "--eval $D/e --batch-size 5 --inner-epochs 2"},
 };
 
-static void train(io_fixture *f, int i, int ranks) {
-    cli_ok(f, sbp_arena_printf(
-                  f->arena,
-                  "$C compile %s -o $D/p --dtype fp64 --threads 1 --ranks %d && rm -rf $D/o%d && "
-                  "%s$R $D/p --data $D/t %s --steps 4 --lr 1e-3 --out $D/o%d",
-                  cases[i].compile, ranks, ranks,
-                  ranks > 1 ? sbp_arena_printf(f->arena, "$M -n %d ", ranks) : "", cases[i].run, ranks));
+static const char *draw_schedule(io_fixture *f, sbp_rng *rng) {
+    return sbp_arena_printf(f->arena, "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s",
+                            1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 30),
+                            1 + (int)sbp_rng_below(rng, 2), 1 + (int)sbp_rng_below(rng, 2),
+                            PICK(rng, "", "--save attn_out", "--backward checkpoint", draw_homes(f, rng)),
+                            PICK(rng, "", "--head-rows counted"));
+}
+
+/* To $D/oN, of N ranks. */
+static void train(io_fixture *f, const char *compile, const char *run, int ranks) {
+    const char *start = ranks > 1 ? sbp_arena_printf(f->arena, "$M -n %d ", ranks) : "";
+    cli_ok(f,
+           sbp_arena_printf(f->arena,
+                            "$C compile %s -o $D/p --dtype fp64 --threads 1 --ranks %d && rm -rf $D/o%d && "
+                            "%s$R $D/p --data $D/t %s --lr 1e-3 --out $D/o%d",
+                            compile, ranks, ranks, start, run, ranks));
+}
+
+typedef struct compared {
+    int numbers;
+    double worst;
+} compared;
+
+/* Metrics and weights of a run of so many ranks with those of one. */
+static void compare_runs(io_fixture *f, const char *what, int ranks, compared *c) {
+    const char *out = sbp_arena_printf(f->arena, "o%d", ranks);
+    const char *file = cli_exists(f, "o1/model.safetensors") ? "model" : "adapter_model";
+    const char *want =
+        sbp_arena_strdup(f->arena, io_path(f, sbp_arena_printf(f->arena, "o1/%s.safetensors", file)));
+    c->numbers +=
+        compare_lines(f, what, sbp_arena_printf(f->arena, "%s/metrics.jsonl", out), "o1/metrics.jsonl");
+    double off = cli_compare(f, what, io_path(f, sbp_arena_printf(f->arena, "%s/%s.safetensors", out, file)),
+                             want, SBP_TOLERANCE_F64);
+    c->worst = off > c->worst ? off : c->worst;
 }
 
 static void test_steps(void **state) {
     io_fixture *f = *state;
-    double worst = 0;
-    int numbers = 0;
+    static const int counts[] = {2, 3, 4, 8};
+    int rounds = getenv("SBP_TEST_ALL") ? 8 : 1;
+    compared c = {0};
     if (!cli_has_ranks(f, "steps of several ranks"))
         skip();
-    for (int i = 0; i < SBP_COUNT(cases); i++) {
-        write_rows(f, "t", cases[i].rows, ROWS, 40 + (uint64_t)i);
-        write_rows(f, "e", cases[i].rows, 4, 60 + (uint64_t)i);
-        for (int ranks = 1; ranks <= RANKS; ranks++) {
-            train(f, i, ranks);
-            if (ranks == 1)
-                continue;
-            const char *out = sbp_arena_printf(f->arena, "o%d/metrics.jsonl", ranks),
-                       *file = cli_exists(f, "o1/model.safetensors") ? "model" : "adapter_model",
-                       *want = sbp_arena_strdup(
-                           f->arena, io_path(f, sbp_arena_printf(f->arena, "o1/%s.safetensors", file)));
-            numbers += compare_lines(f, cases[i].compile, out, "o1/metrics.jsonl");
-            double off =
-                cli_compare(f, cases[i].compile,
-                            io_path(f, sbp_arena_printf(f->arena, "o%d/%s.safetensors", ranks, file)), want,
-                            SBP_TOLERANCE_F64);
-            worst = off > worst ? off : worst;
+    for (int i = 0; i < SBP_COUNT(cases) * rounds; i++) {
+        sbp_rng rng = {.state = 40 + (uint64_t)i};
+        const char *compile = cases[i % SBP_COUNT(cases)].compile,
+                   *run = sbp_arena_printf(f->arena, "%s --steps 4", cases[i % SBP_COUNT(cases)].run);
+        write_rows(f, "t", cases[i % SBP_COUNT(cases)].rows, ROWS, 40 + (uint64_t)i);
+        write_rows(f, "e", cases[i % SBP_COUNT(cases)].rows, 4, 600 + (uint64_t)i);
+        train(f, compile, run, 1);
+        for (int k = 0; k < (rounds > 1 ? SBP_COUNT(counts) : 2); k++) {
+            const char *drawn = sbp_arena_printf(f->arena, "%s %s", compile, draw_schedule(f, &rng));
+            train(f, drawn, run, counts[k]);
+            compare_runs(f, drawn, counts[k], &c);
         }
     }
-    assert_true(numbers > 400);
-    print_message("%d numbers; worst tensor off by %.2g\n", numbers, worst);
+    assert_true(c.numbers > 400);
+    print_message("%d numbers; worst tensor off by %.2g\n", c.numbers, c.worst);
+}
+
+/* Every model of the golden cases. */
+static void test_models(void **state) {
+    io_fixture *f = *state;
+    compared c = {0};
+    if (!getenv("SBP_TEST_ALL"))
+        return;
+    if (!cli_has_ranks(f, "models on several ranks"))
+        skip();
+    cli_ok(f, "ls -d $G/*/model");
+    char *names = sbp_arena_strdup(f->arena, cli_text(f, "out"));
+    int models = 0;
+    write_rows(f, "t", TEXTS, ROWS, 30);
+    for (char *name = strtok(names, "\n"); name; name = strtok(NULL, "\n"), models++) {
+        const char *compile = sbp_arena_printf(f->arena, "%s --seq-len 60", name);
+        for (int ranks = 1; ranks <= 8; ranks *= 2) {
+            train(f, compile, "--batch-size 7 --steps 3", ranks);
+            if (ranks > 1)
+                compare_runs(f, name, ranks, &c);
+        }
+    }
+    assert_true(models > 30);
+    print_message("%d models; worst tensor off by %.2g\n", models, c.worst);
 }
 
 /* ---- evaluations, scores, gradients ----------------------------------------------------------------- */
@@ -266,6 +313,7 @@ static void test_kept_tokens(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_steps, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_models, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scores, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_stream, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_kept_tokens, cli_setup, io_teardown),
