@@ -138,18 +138,6 @@ static bool place_items(sbp_packer *p, int64_t items, int64_t *bins) {
     return true;
 }
 
-bool sbp_pack_grow(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes) {
-    void **array = pointer;
-    if (count <= *capacity)
-        return true;
-    void *larger = sbp_realloc(*array, (size_t)count * element_bytes);
-    if (!larger)
-        return false;
-    *array = larger;
-    *capacity = count;
-    return true;
-}
-
 static int64_t count_docs(const sbp_dataset *data, const int64_t *rows, int64_t row_count) {
     int64_t count = 0;
     for (int64_t r = 0; r < row_count; r++)

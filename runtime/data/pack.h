@@ -176,7 +176,19 @@ sbp_status sbp_pack_document(const sbp_packer *packer, sbp_diag *diag, const sbp
 /* share.c: how many rows `doc` has in common with `leader`, which need not be run for it. */
 sbp_status sbp_pack_shared(sbp_packer *packer, sbp_diag *diag, const sbp_dataset *data, int64_t leader,
                            int64_t doc, int32_t *out) SBP_CHECKED;
-bool sbp_pack_grow(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes);
+/* Room for `count` elements in an array of malloc; false when there is none. Here, so that files do not call
+ * in a circle. */
+static inline bool sbp_pack_grow(void *pointer, int64_t *capacity, int64_t count, size_t element_bytes) {
+    void **array = pointer;
+    if (count <= *capacity)
+        return true;
+    void *larger = sbp_realloc(*array, (size_t)count * element_bytes);
+    if (!larger)
+        return false;
+    *array = larger;
+    *capacity = count;
+    return true;
+}
 /* Of a document's rows from `first` on. */
 double sbp_pack_rows_work(const sbp_pack_work *work, int64_t first, int64_t rows);
 /* Sets the rank of each item; their order changes. False: out of memory. */
