@@ -651,6 +651,30 @@ static void test_reference(void **state) {
 }
 
 /* Known answers of Random123's kat_vectors for philox4x32-10. */
+/* The share of numbers below p over positions, documents and columns, and of those where another stream or
+ * the document behind is below it too, is what chance has it: within five standard errors. */
+static void test_shares(void **state) {
+    enum { DOCUMENTS = 40, ROWS = 50, COLUMNS = 130, COUNT = DOCUMENTS * ROWS * COLUMNS };
+    static const double shares[] = {0.05, 0.3, 0.9};
+    (void)state;
+    for (int i = 0; i < SBP_COUNT(shares); i++) {
+        double p = shares[i], key = 0x1.2345p50 + i, below = 0, streams = 0, documents = 0;
+        for (int d = 0; d < DOCUMENTS; d++)
+            for (int r = 0; r < ROWS; r++)
+                for (int c = 0; c < COLUMNS; c++) {
+                    bool here = sbp_random_at(key, 123456, r, d, c) < p;
+                    below += here;
+                    streams += here && sbp_random_at(key, 123457, r, d, c) < p;
+                    documents += here && sbp_random_at(key, 123456, r, d + 1, c) < p;
+                }
+        double both = p * p, error = sqrt(p * (1 - p) / COUNT),
+               error_of_both = sqrt(both * (1 - both) / COUNT);
+        assert_true(fabs(below / COUNT - p) < 5 * error);
+        assert_true(fabs(streams / COUNT - both) < 5 * error_of_both);
+        assert_true(fabs(documents / COUNT - both) < 5 * error_of_both);
+    }
+}
+
 static void test_philox(void **state) {
     (void)state;
     uint32_t zero[4] = {0}, ones[4] = {~0u, ~0u, ~0u, ~0u};
@@ -710,6 +734,7 @@ static void test_allocation_failure(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_fixed_text, set_up, tear_down),
+        cmocka_unit_test(test_shares),
         cmocka_unit_test_setup_teardown(test_random_round_trip, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_mutated_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_verifier, set_up, tear_down),
