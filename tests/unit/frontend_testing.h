@@ -28,6 +28,9 @@ typedef struct fixture {
     sbp_diag *diag;
     bool round;         /* values are rounded to their types, parameters first to the type they are kept in */
     bool round_factors; /* ir/op.h */
+    /* Of a model with adapters: their file, and the key of what drops. */
+    const struct sbp_weights *adapter;
+    double random_dropout;
 } fixture;
 
 static inline fixture fixture_create(void) {
@@ -166,7 +169,11 @@ static inline void read_param(fixture *f, const sbp_weights *weights, const sbp_
 
 static inline void round_param(fixture *f, const sbp_weights *weights, const sbp_param *param,
                                sbp_tensor *t) {
-    read_param(f, weights, param, t->data, t->elems);
+    if (param->number) {
+        t->data[0] = *param->number;
+        return;
+    }
+    read_param(f, param->owner == SBP_OF_ADAPTER ? f->adapter : weights, param, t->data, t->elems);
     for (int64_t i = 0; f->round && i < t->elems; i++)
         t->data[i] = sbp_round_to(param->type.dtype, sbp_round_to(param->storage, t->data[i]));
 }
@@ -175,8 +182,9 @@ static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
     const struct {
         const char *name;
         const double *data;
-    } columns[] = {{"tok", b->tok},   {"pos", b->pos},     {"first", b->first},   {"shared_end", b->first},
-                   {"own", b->first}, {"label", b->label}, {"weight", b->weight}, {"doc", b->doc}};
+    } columns[] = {{"tok", b->tok},          {"pos", b->pos},   {"first", b->first},
+                   {"shared_end", b->first}, {"own", b->first}, {"label", b->label},
+                   {"weight", b->weight},    {"doc", b->doc},   {"sample", b->doc}};
     for (int i = 0; i < SBP_COUNT(columns); i++)
         if (strcmp(columns[i].name, name) == 0) {
             memcpy(t->data, columns[i].data, (size_t)b->rows * sizeof(double));
@@ -185,11 +193,20 @@ static inline void fill_row(sbp_tensor *t, const batch *b, const char *name) {
     fail_msg("no row input '%s'", name);
 }
 
-static inline double scalar_of(const batch *b, const char *name) {
-    bool labels = strcmp(name, "labels") == 0;
-    if (!labels && strcmp(name, "longest") != 0)
-        fail_msg("no scalar '%s'", name);
-    return labels ? b->labels : b->longest;
+static inline double scalar_of(const fixture *f, const batch *b, const char *name) {
+    const struct {
+        const char *name;
+        double value;
+    } scalars[] = {{"labels", b->labels},
+                   {"longest", b->longest},
+                   {"adapter", 1},
+                   {"dropout", 1},
+                   {"random_dropout", f->random_dropout}};
+    for (int i = 0; i < SBP_COUNT(scalars); i++)
+        if (strcmp(scalars[i].name, name) == 0)
+            return scalars[i].value;
+    fail_msg("no scalar '%s'", name);
+    return 0;
 }
 
 /* Evaluates a function of the module: rows from the batch, parameters from the weights, cotangents 1 for the
@@ -213,7 +230,7 @@ static inline sbp_tensor **run(fixture *f, const sbp_module *m, const sbp_func *
         else if (info->role == SBP_VALUE_PARAM)
             round_param(f, weights, &m->params[info->binding], t);
         else if (info->role == SBP_VALUE_SCALAR)
-            t->data[0] = scalar_of(b, m->scalars[info->binding]);
+            t->data[0] = scalar_of(f, b, m->scalars[info->binding]);
         else if (wrt && info->role == SBP_VALUE_COTANGENT && strcmp(info->name, wrt) == 0)
             t->data[0] = 1;
     }
