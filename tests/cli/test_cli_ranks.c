@@ -183,11 +183,11 @@ static void test_models(void **state) {
         return;
     if (!cli_has_ranks(f, "models on several ranks"))
         skip();
-    cli_ok(f, "ls -d $G/*/model");
-    char *names = sbp_arena_strdup(f->arena, cli_text(f, "out"));
+    cli_ok(f, "ls -d $G/*/model | grep -v /gpt2/"); /* which comes as ONNX only */
+    char *names = sbp_arena_strdup(f->arena, cli_text(f, "out")), *rest;
     int models = 0;
     write_rows(f, "t", TEXTS, ROWS, 30);
-    for (char *name = strtok(names, "\n"); name; name = strtok(NULL, "\n"), models++) {
+    for (char *name = strtok_r(names, "\n", &rest); name; name = strtok_r(NULL, "\n", &rest), models++) {
         const char *compile = sbp_arena_printf(f->arena, "%s --seq-len 60", name);
         for (int ranks = 1; ranks <= 8; ranks *= 2) {
             train(f, compile, "--batch-size 7 --steps 3", ranks);
