@@ -70,10 +70,12 @@ static inline void io_renew(io_fixture *f) {
         sbp_diag_clear((f)->diag);                                                                           \
     } while (0)
 
-/* "DIRECTORY/name" in a buffer that the next call overwrites. */
+/* "DIRECTORY/name" in one of four buffers, in turn: two may be arguments of a call. */
 static inline const char *io_path(const io_fixture *f, const char *name) {
-    static char path[200];
-    snprintf(path, sizeof path, "%s/%s", f->directory, name);
+    static char paths[4][200];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", f->directory, name);
     return path;
 }
 
