@@ -147,10 +147,6 @@ sbp_status sbp_ranks_find_transport(const char *why, sbp_diag *diag) {
     return status;
 }
 
-void sbp_ranks_set_timeout(sbp_ranks *r, double seconds) {
-    r->timeout = seconds;
-}
-
 bool sbp_ranks_has_failed(const sbp_ranks *r) {
     return r->failed;
 }

@@ -36,7 +36,6 @@ sbp_status sbp_ranks_find_transport(const char *why, sbp_diag *diag) SBP_CHECKED
 /* The world that the environment describes (mpirun, srun with PMI or PMIx); a process that was started alone
  * is one rank. `timeout`: seconds for which a rank may send nothing that another waits for; 0: for ever. */
 sbp_status sbp_ranks_join(double timeout, sbp_diag *diag, sbp_ranks **out) SBP_CHECKED;
-void sbp_ranks_set_timeout(sbp_ranks *ranks, double seconds);
 /* Whether a collective has failed: most likely some rank did not come. */
 bool sbp_ranks_has_failed(const sbp_ranks *ranks);
 /* Waits for the others, unless something failed; NULL is allowed. */

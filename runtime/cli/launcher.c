@@ -217,15 +217,26 @@ static void describe_end(char *out, size_t size, int status) {
         snprintf(out, size, "exit status %d", status);
 }
 
+static const rank_process *find_rank(const launcher *l, int32_t rank) {
+    for (int32_t i = 0; i < l->come; i++)
+        if (l->ranks[i].rank == rank)
+            return &l->ranks[i];
+    return NULL;
+}
+
 /* Of ranks that others waited for, those that did not say so of another before these ended all. */
 static sbp_status name_silent(const launcher *l) {
     double first = INFINITY;
     for (int32_t i = 0; i < l->come; i++)
         first = l->ranks[i].ended > 0 && l->ranks[i].ended < first ? l->ranks[i].ended : first;
-    for (int32_t i = 0; i < l->come; i++)
-        if (l->ranks[i].ended == 0 || l->ranks[i].ended > first + SBP_IN_VAIN_SECONDS)
+    for (int32_t rank = 0; rank < l->count; rank++) {
+        const rank_process *r = find_rank(l, rank);
+        if (!r)
+            sbp_fail(l->diag, l->status, "rank %d did not come: all ranks were ended", (int)rank);
+        else if (r->ended == 0 || r->ended > first + SBP_IN_VAIN_SECONDS)
             sbp_fail(l->diag, l->status, "rank %d (process %ld) did not answer: all ranks were ended",
-                     (int)l->ranks[i].rank, l->ranks[i].pid);
+                     (int)rank, r->pid);
+    }
     return l->status;
 }
 

@@ -17,7 +17,7 @@
 
 /* Of a stream: enough never to be reached, and for sums. */
 #define SBP_STEPS_UNKNOWN (INT64_C(1) << 60)
-/* Before --timeout is known. */
+/* --timeout where the options cannot be read. */
 #define SBP_RUN_FIRST_TIMEOUT 600
 
 typedef struct sbp_run {
@@ -29,6 +29,7 @@ typedef struct sbp_run {
     sbp_ranks_info world;    /* --dry-run --ranks N: as if there were N */
     double *slots;           /* [2 world.count] */
     int32_t sharing;         /* processes that use the same cores */
+    double timeout;          /* seconds; 0: none */
     sbp_status agreed;       /* why the run fails, as all ranks know; SBP_OK: it does not */
     sbp_status signal;       /* SBP_INTERRUPTED, SBP_TERMINATED when all stop; as of the last agreement */
     sbp_options *options;

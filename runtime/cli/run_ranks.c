@@ -3,6 +3,8 @@
  * for one that will not come. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +58,34 @@ void sbp_run_say_world(const sbp_run *run) {
         sbp_note(run->diag, "one of %d ranks over %s, %s: %s", (int)w->count, w->transport, here, w->why);
 }
 
+/* MPI begins and ends without a limit of time: a rank that does not come then is the launcher's to name. */
+static void give_up(int number) {
+    static const char text[] =
+        "sbprun: error: this rank waits for others that do not come, or do not leave: they "
+        "hang, are gone or take longer than --timeout\n";
+    (void)number;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    sbp_launched_ends(SBP_MACHINE, true);
+    nanosleep(&(struct timespec){.tv_sec = (time_t)SBP_IN_VAIN_SECONDS}, NULL);
+    kill(getpid(), SIGKILL);
+}
+
+/* seconds 0: no limit. */
+static void limit_time(double seconds) {
+    const struct sigaction action = {.sa_handler = give_up};
+    sigaction(SIGALRM, &action, NULL);
+    alarm(seconds < 1e9 ? (unsigned)ceil(seconds) : 0);
+}
+
+/* --timeout, before the options are read as such and what is wrong with them is said. */
+static double timeout_of(const sbp_run *run) {
+    sbp_options *options;
+    const unsigned phases = SBP_PHASE_RUN | SBP_PHASE_COMPILE;
+    if (sbp_options_parse(run->arena, NULL, "sbprun", phases, run->argc, run->argv, &options) != SBP_OK)
+        return SBP_RUN_FIRST_TIMEOUT;
+    return sbp_options_double(options, "timeout");
+}
+
 sbp_status sbp_run_join(sbp_run *run) {
     run->world = (sbp_ranks_info){.count = 1, .local_count = 1, .transport = "none", .why = "started alone"};
     run->sharing = 1;
@@ -63,7 +93,10 @@ sbp_status sbp_run_join(sbp_run *run) {
         return SBP_OK;
     sbp_launched(sbp_ranks_announced_rank());
     sbp_messages_of_rank(sbp_ranks_announced_rank());
-    SBP_TRY(sbp_ranks_join(SBP_RUN_FIRST_TIMEOUT, run->diag, &run->ranks));
+    run->timeout = timeout_of(run);
+    limit_time(run->timeout);
+    SBP_TRY(sbp_ranks_join(run->timeout, run->diag, &run->ranks));
+    limit_time(0);
     sbp_ranks_info_of(run->ranks, &run->world);
     sbp_messages_of_rank(run->world.rank);
     run->slots = sbp_malloc(2 * (size_t)run->world.count * sizeof *run->slots);
@@ -96,8 +129,12 @@ void sbp_run_prepare_to_leave(sbp_run *run, sbp_status status) {
 }
 
 void sbp_run_leave(sbp_run *run, sbp_status status) {
-    sbp_launched_ends(status, false);
+    if (status != SBP_OK)
+        sbp_launched_ends(status, false);
+    limit_time(run->ranks ? run->timeout : 0);
     sbp_ranks_leave(run->ranks);
+    limit_time(0);
+    sbp_launched_ends(status, false);
     free(run->slots);
 }
 
@@ -195,8 +232,6 @@ static sbp_status inherit_count(sbp_run *run) {
 sbp_status sbp_run_count_ranks(sbp_run *run, int32_t *launch) {
     bool given = sbp_options_given(run->options, "ranks");
     *launch = 0;
-    if (run->ranks)
-        sbp_ranks_set_timeout(run->ranks, sbp_options_double(run->options, "timeout"));
     SBP_TRY(inherit_count(run));
     int64_t wanted = sbp_options_int(run->options, "ranks");
     if (sbp_ranks_announced() > 0 && given && wanted != run->world.count)

@@ -26,6 +26,8 @@ static int setup(void **state) {
 
 typedef struct world {
     pid_t launcher, mpirun, rank[RANKS];
+    bool ended; /* the launcher, with this status */
+    int status;
 } world;
 
 static double now(void) {
@@ -113,26 +115,35 @@ static world start(io_fixture *f, const char *command) {
     return w;
 }
 
-/* Until $D/o/metrics.jsonl has that many lines. */
-static void wait_for_steps(io_fixture *f, int count) {
+static bool has_ended(world *w) {
+    w->ended = w->ended || waitpid(w->launcher, &w->status, WNOHANG) == w->launcher;
+    return w->ended;
+}
+
+static int count_steps(io_fixture *f) {
+    FILE *file = fopen(io_path(f, "o/metrics.jsonl"), "r");
+    int lines = 0;
+    for (int c; file && (c = fgetc(file)) != EOF;)
+        lines += c == '\n';
+    if (file)
+        fclose(file);
+    return lines;
+}
+
+/* Until $D/o/metrics.jsonl has that many lines, or the run is over. */
+static void wait_for_steps(io_fixture *f, world *w, int count) {
     double begin = now();
-    for (int lines = 0; lines < count; pause_briefly()) {
-        FILE *file = fopen(io_path(f, "o/metrics.jsonl"), "r");
-        lines = 0;
-        for (int c; file && (c = fgetc(file)) != EOF;)
-            lines += c == '\n';
-        if (file)
-            fclose(file);
+    while (count_steps(f) < count && !has_ended(w)) {
+        pause_briefly();
         if (now() - begin > LIMIT_SECONDS)
             fail_msg("no steps: %s", cli_text(f, "err"));
     }
 }
 
 /* Exit status of the launcher, and that nothing stays; all within the limit. */
-static int finish(io_fixture *f, const world *w, const char *what) {
+static int finish(io_fixture *f, world *w, const char *what) {
     double begin = now();
-    int status = 0;
-    while (waitpid(w->launcher, &status, WNOHANG) == 0) {
+    while (!has_ended(w)) {
         if (now() - begin > LIMIT_SECONDS)
             fail_msg("%s: it goes on: %s", what, cli_text(f, "err"));
         pause_briefly();
@@ -144,14 +155,21 @@ static int finish(io_fixture *f, const world *w, const char *what) {
             pause_briefly();
         }
     print_message("  %s: ended in %.1f s\n", what, now() - begin);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return WIFEXITED(w->status) ? WEXITSTATUS(w->status) : 128 + WTERMSIG(w->status);
 }
 
-static void ends_with(io_fixture *f, const world *w, const char *what, int expected, const char *message) {
+static void ends_with(io_fixture *f, world *w, const char *what, int expected, const char *message) {
     int status = finish(f, w, what);
     const char *text = sbp_arena_strdup(f->arena, cli_text(f, "err"));
     if (status != expected || !strstr(text, message))
         fail_msg("%s: exit status %d, '%s'; expected %d with '%s'", what, status, text, expected, message);
+}
+
+/* Whether the launcher says which rank it was. */
+static bool is_named(io_fixture *f, const world *w, int rank) {
+    const char *text = sbp_arena_strdup(f->arena, cli_text(f, "err"));
+    return strstr(text, sbp_arena_printf(f->arena, "rank %d (process %d) ", rank, (int)w->rank[rank])) ||
+           strstr(text, sbp_arena_printf(f->arena, "rank %d did not come", rank));
 }
 
 /* On from the last checkpoint to the same bits. */
@@ -172,7 +190,7 @@ static void test_a_rank_is_killed(void **state) {
     for (int r = 0; r < RANKS; r += 2) {
         cli_ok(f, "rm -rf $D/o");
         world w = start(f, RUN);
-        wait_for_steps(f, 12);
+        wait_for_steps(f, &w, 12);
         kill(w.rank[r], SIGKILL);
         ends_with(
             f, &w, sbp_arena_printf(f->arena, "rank %d killed", r), 3,
@@ -187,7 +205,7 @@ static void test_mpirun_is_killed(void **state) {
         skip();
     cli_ok(f, "rm -rf $D/o");
     world w = start(f, RUN);
-    wait_for_steps(f, 12);
+    wait_for_steps(f, &w, 12);
     kill(w.mpirun, SIGKILL);
     ends_with(f, &w, "mpirun killed", 3, "mpirun could not run 3 ranks: ended by signal 9");
     goes_on(f, "mpirun was killed");
@@ -199,7 +217,7 @@ static void test_the_launcher_is_killed(void **state) {
         skip();
     cli_ok(f, "rm -rf $D/o");
     world w = start(f, RUN);
-    wait_for_steps(f, 12);
+    wait_for_steps(f, &w, 12);
     kill(w.launcher, SIGKILL);
     assert_int_equal(finish(f, &w, "the launcher killed"), 128 + SIGKILL);
 }
@@ -211,7 +229,7 @@ static void test_a_rank_hangs(void **state) {
     for (int r = 0; r < RANKS; r += 2) {
         cli_ok(f, "rm -rf $D/o");
         world w = start(f, RUN "--timeout 1");
-        wait_for_steps(f, 12);
+        wait_for_steps(f, &w, 12);
         kill(w.rank[r], SIGSTOP);
         ends_with(f, &w, sbp_arena_printf(f->arena, "rank %d stopped", r), 3,
                   sbp_arena_printf(f->arena, "rank %d (process %d) did not answer: all", r, (int)w.rank[r]));
@@ -219,6 +237,20 @@ static void test_a_rank_hangs(void **state) {
             strstr(cli_text(f, "err"), sbp_arena_printf(f->arena, ": rank %d does not answer (", r)));
     }
     goes_on(f, "a rank hung");
+}
+
+/* MPI itself waits for ever. */
+static void test_a_rank_hangs_at_the_start(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "ranks that hang at the start"))
+        skip();
+    cli_ok(f, "rm -rf $D/o");
+    world w = start(f, RUN "--timeout 2");
+    kill(w.rank[0], SIGSTOP);
+    ends_with(f, &w, "stopped at the start", 3, "rank 0 ");
+    if (!is_named(f, &w, 0))
+        fail_msg("%s", cli_text(f, "err"));
+    assert_false(cli_exists(f, "o/run.json"));
 }
 
 /* ---- interruptions ---------------------------------------------------------------------------------- */
@@ -233,7 +265,7 @@ static void test_interrupted(void **state) {
     cli_ok(f, "rm -rf $D/o");
     for (int i = 0; i < SBP_COUNT(signals); i++) {
         world w = start(f, i ? RUN "--resume" : RUN);
-        wait_for_steps(f, 10 * (i + 1));
+        wait_for_steps(f, &w, 10 * (i + 1));
         kill(signals[i].of < 0 ? w.launcher : w.rank[signals[i].of], signals[i].number);
         ends_with(f, &w, sbp_arena_printf(f->arena, "signal %d to %d", signals[i].number, signals[i].of),
                   128 + signals[i].number, "rank 0: interrupted after ");
@@ -250,12 +282,94 @@ static void test_interrupted_twice(void **state) {
         skip();
     cli_ok(f, "rm -rf $D/o");
     world w = start(f, RUN "--timeout 0");
-    wait_for_steps(f, 12);
+    wait_for_steps(f, &w, 12);
     kill(w.rank[1], SIGSTOP); /* so that there is no next step */
     kill(w.launcher, SIGINT);
     nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
     kill(w.launcher, SIGINT);
     assert_int_equal(finish(f, &w, "two signals"), 130);
+}
+
+/* ---- another number of ranks ------------------------------------------------------------------------ */
+
+/* A run of three ranks goes on with two, then with one: to the numbers of one that stayed with three. */
+static void test_other_numbers_of_ranks(void **state) {
+    static const char steps[] =
+        "--data $D/t.jsonl --batch-size 6 --lr 0.001 --schedule constant --save-every 3 ";
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "runs that go on with other numbers of ranks"))
+        skip();
+    for (int n = 1; n <= 3; n++)
+        cli_ok(f, sbp_arena_printf(
+                      f->arena, "$C compile $S -o $D/n%d --seq-len 300 --threads 1 --dtype fp64 --ranks %d",
+                      n, n));
+    cli_ok(f, "rm -rf $D/o $D/three");
+    cli_ok(f, sbp_arena_printf(f->arena, "$R $D/n3 --ranks 3 --steps 9 --out $D/three %s", steps));
+    for (int n = 3; n >= 1; n--) {
+        cli_ok(f, sbp_arena_printf(f->arena, "$R $D/n%d --ranks %d --steps %d --out $D/o %s --resume", n, n,
+                                   12 - 3 * n, steps));
+        assert_true((strstr(cli_text(f, "err"), "going on after step ") != NULL) == (n < 3));
+    }
+    double worst = cli_compare(f, "other numbers of ranks", io_path(f, "o/model.safetensors"),
+                               io_path(f, "three/model.safetensors"), SBP_TOLERANCE_F64);
+    assert_true(worst > 0); /* it was not the same run */
+    print_message("  weights of 3, 2 and 1 ranks are off by %.2g\n", worst);
+}
+
+/* ---- drawn ------------------------------------------------------------------------------------------ */
+
+typedef struct drawn_fault {
+    int victim; /* rank, -1: mpirun, -2: the launcher */
+    int number, status;
+    bool names; /* the rank */
+} drawn_fault;
+
+static drawn_fault draw_fault(uint64_t *random) {
+    static const int signals[] = {SIGKILL, SIGKILL, SIGSTOP, SIGTERM, SIGINT};
+    drawn_fault d = {.victim = (int)(io_random(random) % (RANKS + 2)) - 2,
+                     .number = signals[io_random(random) % SBP_COUNT(signals)]};
+    if (d.victim == -1 || (d.victim == -2 && d.number == SIGSTOP))
+        d.number = SIGKILL;
+    bool asks = d.number == SIGTERM || d.number == SIGINT;
+    d.status = asks || d.victim == -2 ? 128 + d.number : 3;
+    d.names = d.victim >= 0 && !asks;
+    return d;
+}
+
+/* Signals anywhere until the run comes to its end; returns how many it took. */
+static int try_run(io_fixture *f, uint64_t seed) {
+    uint64_t random = seed;
+    int faults = 0;
+    cli_ok(f, "rm -rf $D/o");
+    for (int done = 0; !done; faults += !done) {
+        drawn_fault d = draw_fault(&random);
+        const char *what = sbp_arena_printf(f->arena, "seed %llu: signal %d to %d", (unsigned long long)seed,
+                                            d.number, d.victim);
+        world w = start(f, RUN "--resume --timeout 2");
+        wait_for_steps(f, &w, count_steps(f) + (int)(io_random(&random) % 40));
+        nanosleep(&(struct timespec){.tv_nsec = (long)(io_random(&random) % 40) * 1000000}, NULL);
+        kill(d.victim == -2 ? w.launcher : d.victim == -1 ? w.mpirun : w.rank[d.victim], d.number);
+        int status = finish(f, &w, what);
+        done = status == 0;
+        if (!done && status != d.status)
+            fail_msg("%s: exit status %d: %s", what, status, cli_text(f, "err"));
+        if (!done && d.names && !is_named(f, &w, d.victim))
+            fail_msg("%s: it is not named: %s", what, cli_text(f, "err"));
+        io_renew(f);
+    }
+    cli_same(f, "whole/model.safetensors", "o/model.safetensors");
+    return faults;
+}
+
+static void test_drawn_faults(void **state) {
+    io_fixture *f = *state;
+    const char *all = getenv("SBP_TEST_ALL");
+    int wanted = all && strcmp(all, "1") == 0 ? 100 : 4, faults = 0;
+    if (!cli_has_ranks(f, "faults of ranks anywhere"))
+        skip();
+    for (uint64_t seed = 1; faults < wanted; seed++)
+        faults += try_run(f, seed);
+    print_message("  %d faults\n", faults);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------ */
@@ -266,7 +380,7 @@ static void test_two_runs(void **state) {
         skip();
     cli_ok(f, "rm -rf $D/o");
     world w = start(f, RUN);
-    wait_for_steps(f, 2);
+    wait_for_steps(f, &w, 2);
     kill(w.rank[0], SIGSTOP); /* it stays the writer */
     cli_ok(f, "cp $D/err $D/first");
     cli_fails(f, 4, "rank 0: '", RUN "--resume");
@@ -286,7 +400,7 @@ static void test_rank_0_cannot_write(void **state) {
     cli_fails(f, 4, "rank 0: ", "$R $D/p --ranks 3 --data $D/t.jsonl --score /dev/full --out none");
     cli_ok(f, "rm -rf $D/o $D/moved");
     world w = start(f, RUN);
-    wait_for_steps(f, 2);
+    wait_for_steps(f, &w, 2);
     cli_ok(f, "cp $D/err $D/first; mv $D/o $D/moved");
     int status = finish(f, &w, "the directory is gone");
     assert_int_equal(status, 4);
@@ -299,8 +413,11 @@ int main(void) {
         cmocka_unit_test(test_mpirun_is_killed),
         cmocka_unit_test(test_the_launcher_is_killed),
         cmocka_unit_test(test_a_rank_hangs),
+        cmocka_unit_test(test_a_rank_hangs_at_the_start),
         cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_interrupted_twice),
+        cmocka_unit_test(test_other_numbers_of_ranks),
+        cmocka_unit_test(test_drawn_faults),
         cmocka_unit_test(test_two_runs),
         cmocka_unit_test(test_rank_0_cannot_write),
     };

@@ -139,6 +139,26 @@ static void test_the_number_is_the_plans(void **state) {
     assert_non_null(strstr(cli_text(f, "out"), " planned for each rank, "));
 }
 
+/* What one of several ranks takes more than a process alone is planned. */
+static void test_memory_of_a_rank(void **state) {
+    io_fixture *f = *state;
+    double planned[3], measured[3];
+    if (!cli_has_ranks(f, "planned against measured memory of ranks"))
+        skip();
+    for (int i = 0; i < 3; i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$R $D/p%d --ranks %d --data $D/t.jsonl --batch-size 8 --threads 1 --json --out none",
+                                   i + 1, i + 1));
+        planned[i] = cli_number(f, cli_json(f, "out"), "peak_bytes_planned") - (i ? planned[0] : 0);
+        measured[i] = cli_number(f, cli_json(f, "out"), "peak_bytes_measured") - (i ? measured[0] : 0);
+        if (i > 0)
+            print_message("  %d ranks: %.2f MiB more planned, %.2f measured\n", i + 1, planned[i] / (1 << 20),
+                          measured[i] / (1 << 20));
+        assert_true(i == 0 || fabs(planned[i] - measured[i]) < SBP_TOLERANCE_PROCESS_BYTES);
+    }
+    assert_true(planned[1] > 4.0 * SBP_TOLERANCE_PROCESS_BYTES); /* or nothing was seen */
+}
+
 /* Without MPI: said before anything is started. */
 static void test_without_mpi(void **state) {
     io_fixture *f = *state;
@@ -177,6 +197,7 @@ int main(void) {
         cmocka_unit_test(test_a_model),
         cmocka_unit_test(test_statuses),
         cmocka_unit_test(test_the_number_is_the_plans),
+        cmocka_unit_test(test_memory_of_a_rank),
         cmocka_unit_test(test_without_mpi),
         cmocka_unit_test(test_what_all_must_see),
     };
