@@ -138,10 +138,18 @@ static void set_iteration(recorder *r, int32_t table, int64_t i) {
 
 static sbp_status record_body(recorder *r, const sbp_body *body);
 
+/* Of those that count, at least one chunk runs. */
+static int64_t loop_trips(const recorder *r, int32_t table) {
+    const sbp_chunk_table *t = &r->program->tables[table];
+    int64_t all = sbp_table_rows(r->program, table, &r->position.sizes);
+    int64_t some = sbp_ceil_div(r->batch->t - r->batch->uncounted, r->position.sizes.v[t->step]);
+    return !t->counted ? all : some > 1 ? some : 1;
+}
+
 static sbp_status record_loop(recorder *r, const sbp_loop *loop) {
     int64_t trips = 1;
     if (loop->table >= 0)
-        trips = sbp_table_rows(r->program, loop->table, &r->position.sizes);
+        trips = loop_trips(r, loop->table);
     else if (r->batch->trips)
         trips = r->batch->trips[loop->scalar];
     sbp_position outside = r->position;

@@ -14,11 +14,12 @@
 #include "ir/program.h"
 
 /* Rows of a micro-batch; arrays of t. trips: how often loops over a scalar run, per scalar of the program;
- * NULL: once. */
+ * NULL: once. uncounted: how many rows are none for loops over rows that count. */
 typedef struct fence_batch {
     int64_t t, s;
     const int64_t *first, *shared_end, *own;
     const int64_t *trips;
+    int64_t uncounted;
 } fence_batch;
 
 typedef struct fence_stream fence_stream;

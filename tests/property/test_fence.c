@@ -71,10 +71,16 @@ typedef struct bench {
 
 static struct { int64_t programs, streams, commands, fences, killed, waits, tight; } totals;
 
-static void record(bench *b, layout kind, int64_t t, const int32_t *sequence, int32_t count) {
+static void record(bench *b, layout kind, int64_t t, int64_t uncounted, const int32_t *sequence,
+                   int32_t count) {
     rows r;
     lay_out(&r, kind, t);
-    fence_batch batch = {.t = t, .s = t, .first = r.first, .shared_end = r.shared_end, .own = r.own};
+    fence_batch batch = {.t = t,
+                         .s = t,
+                         .first = r.first,
+                         .shared_end = r.shared_end,
+                         .own = r.own,
+                         .uncounted = uncounted};
     assert_true(b->stream_count < MAX_STREAMS);
     fence_stream **out = &b->streams[b->stream_count++];
     if (fence_stream_record(b->arena, b->diag, b->program, &batch, sequence, count, out) != SBP_OK)
@@ -90,9 +96,15 @@ static void record_all(bench *b) {
         once[e] = e;
     for (int k = 0; k < size_count; k++)
         for (int kind = 0; kind < (sizes[k] > 1 ? LAYOUTS : 1); kind++)
-            record(b, (layout)kind, sizes[k], once, b->program->entry_count);
-    record(b, ONE_DOCUMENT, 1, pairs, pair_count);
-    record(b, ONE_DOCUMENT, b->program->t_max, pairs, pair_count);
+            record(b, (layout)kind, sizes[k], 0, once, b->program->entry_count);
+    record(b, ONE_DOCUMENT, 1, 0, pairs, pair_count);
+    record(b, ONE_DOCUMENT, b->program->t_max, 0, pairs, pair_count);
+    if (!sbp_program_counted(b->program))
+        return;
+    for (int k = 0; k < size_count; k++)
+        for (int part = 1; part <= 2; part++) /* a half counts; none */
+            record(b, ONE_DOCUMENT, sizes[k], part * sizes[k] / 2, once, b->program->entry_count);
+    record(b, ONE_DOCUMENT, b->program->t_max, b->program->t_max, pairs, pair_count);
 }
 
 static void check_streams(bench *b) {
@@ -250,7 +262,7 @@ static void schedules_of_one_model(void **unused) {
 
 typedef struct mode {
     const char *name;
-    bool save_all, offload, step, frozen, two_pass, bf16, bf16_gradients;
+    bool save_all, offload, step, frozen, two_pass, bf16, bf16_gradients, counted;
     int64_t every;
     const char *set;
     sbp_space away; /* where everything lives; SBP_DEVICE: as `offload` says */
@@ -273,6 +285,11 @@ static const mode modes[] = {
     {.name = "frozen below", .frozen = true},
     {.name = "two passes", .two_pass = true},
     {.name = "two passes, offload", .two_pass = true, .offload = true},
+    {.name = "counted", .counted = true},
+    {.name = "counted, two passes, offload", .counted = true, .two_pass = true, .offload = true},
+    {.name = "counted, step, k 2", .counted = true, .step = true, .every = 2},
+    {.name = "counted, all on disk", .counted = true, .away = SBP_DISK},
+    {.name = "counted, bf16, frozen below", .counted = true, .bf16 = true, .frozen = true},
     {.name = "7 layers, offload", .offload = true, .set = SEVEN_LAYERS},
     {.name = "7 layers, offload, k 3", .offload = true, .every = 3, .set = SEVEN_LAYERS},
     {.name = "7 layers, offload, save all, k 2",
@@ -309,6 +326,7 @@ static int examine_mode(const char *model, const mode *m) {
     wish.set = m->set;
     wish.freeze = m->frozen ? "*layers.0.*" : NULL;
     wish.objective = m->two_pass ? objective_test_group : NULL;
+    wish.options.counted = m->counted ? "weight" : NULL;
     return examine(name_of(name, sizeof name, model, m->name), &wish);
 }
 

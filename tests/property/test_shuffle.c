@@ -186,7 +186,7 @@ static int64_t examine(const char *name, const compile_wish *wish) {
 static void examine_modes(sbp_dtype compute) {
     static const struct {
         const char *model, *mode;
-        bool offload, save_all, step, two_pass;
+        bool offload, save_all, step, two_pass, counted;
         int64_t segment, every;
         sbp_space away; /* where everything lives; SBP_DEVICE: as `offload` says */
         int32_t first;  /* only so many of each class, 0: all */
@@ -203,6 +203,11 @@ static void examine_modes(sbp_dtype compute) {
         {"llama_plain", "all on disk, step", .away = SBP_DISK, .step = true, .segment = 1, .every = 1},
         {"qwen3_plain", "some on the host", .away = SBP_HOST, .first = 3, .save_all = true, .segment = 1,
          .every = 1},
+        {"gemma3_softcap", "counted", .counted = true, .segment = 1, .every = 1},
+        {"qwen3_plain", "counted, two passes, offload", .counted = true, .two_pass = true, .offload = true,
+         .segment = 1, .every = 2},
+        {"llama_tied_pad", "counted, all on disk, step", .counted = true, .away = SBP_DISK, .step = true,
+         .segment = 1, .every = 1},
         {"llama_tied_pad", "some on disk, step", .away = SBP_DISK, .first = 9, .step = true, .segment = 1,
          .every = 1},
     };
@@ -222,6 +227,7 @@ static void examine_modes(sbp_dtype compute) {
         wish.options.step = cases[k].step;
         wish.set = cases[k].offload || cases[k].first > 0 ? "num_hidden_layers=5" : NULL;
         wish.objective = cases[k].two_pass ? objective_test_group : NULL;
+        wish.options.counted = cases[k].counted ? "weight" : NULL;
         compared += examine(name, &wish);
     }
     print_message("%lld numbers compared\n", (long long)compared);
