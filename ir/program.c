@@ -335,6 +335,15 @@ void sbp_position_set(sbp_position *position, const sbp_program *program, int32_
         position->columns[SBP_COLUMN_LO + w] = row0;
 }
 
+void sbp_position_end(sbp_position *position, int64_t end) {
+    int64_t *column = position->columns, rows = end - column[SBP_COLUMN_ROW0];
+    if (rows >= column[SBP_COLUMN_ROWS])
+        return;
+    column[SBP_COLUMN_ROWS] = rows;
+    column[SBP_COLUMN_HI] = end;
+    column[SBP_COLUMN_BLOCKS] = sbp_ceil_div(rows, SBP_PARTIAL_ROWS);
+}
+
 static bool eval_index(const sbp_index *index, const sbp_sizes *sizes, const sbp_position *position,
                        int64_t *out) {
     int64_t base, step;

@@ -258,7 +258,7 @@ typedef struct sbp_function {
 typedef struct sbp_chunk_table {
     const char *name;
     sbp_symbol step;  /* C or H */
-    bool counted;     /* a run ends with the chunk of the last counted row; at least one chunk runs */
+    bool counted;     /* a run ends with the last counted row; at least one row runs */
     int64_t *windows; /* 0: full attention */
     int32_t window_count, window_capacity;
 } sbp_chunk_table;
@@ -419,6 +419,8 @@ const char *sbp_program_counted(const sbp_program *program);
 int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_sizes *sizes);
 /* Fills table, i and the columns up to SBP_COLUMN_LO; the lo columns are set to row0. */
 void sbp_position_set(sbp_position *position, const sbp_program *program, int32_t table, int64_t i);
+/* Lets the chunk end before row `end`, if it does not already; end > row0. */
+void sbp_position_end(sbp_position *position, int64_t end);
 /* False when the view leaves its buffer: start < 0, start beyond the rows, or end before start. Of a formal,
  * first_row is relative to the formal. function: where the view stands, NULL for an entry. */
 bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,

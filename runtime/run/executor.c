@@ -398,8 +398,15 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
 static sbp_status run_body(sbp_executor *x, const sbp_prepared_body *body);
 
 /* Iteration i of a loop over a table; -1: outside. */
+/* Rows that a table of counted rows has; one where none counts. */
+static int64_t counted_rows(const sbp_executor *x) {
+    return x->counted > 1 ? x->counted : 1;
+}
+
 static void enter_iteration(sbp_executor *x, int32_t table, int64_t i) {
     sbp_position_set(&x->position, x->program, table, i);
+    if (table >= 0 && x->program->tables[table].counted)
+        sbp_position_end(&x->position, counted_rows(x));
     int32_t windows = table >= 0 ? x->program->tables[table].window_count : 0;
     for (int32_t w = 0; w < windows; w++)
         x->position.columns[SBP_COLUMN_LO + w] = x->lo[table][i * windows + w];
@@ -449,10 +456,8 @@ static sbp_status run_loop(sbp_executor *x, const sbp_loop *loop, const sbp_prep
         return SBP_OK;
     }
     trips = sbp_table_rows(x->program, loop->table, &x->position.sizes);
-    if (x->program->tables[loop->table].counted) {
-        int64_t needed = sbp_ceil_div(x->counted, x->position.sizes.v[x->program->tables[loop->table].step]);
-        trips = needed < 1 ? 1 : needed < trips ? needed : trips;
-    }
+    if (x->program->tables[loop->table].counted)
+        trips = sbp_ceil_div(counted_rows(x), x->position.sizes.v[x->program->tables[loop->table].step]);
     for (int64_t k = 0; k < trips; k++) {
         enter_iteration(x, loop->table, loop->descending ? trips - 1 - k : k);
         SBP_TRY(run_body(x, body));

@@ -313,8 +313,10 @@ static sbp_status bind_order(const binder *b, const sbp_row_input *order) {
         SBP_TRY(x->class->wait(x->device, b->diag));
         return sbp_fail(b->diag, SBP_INTERNAL, "the device no longer maps its memory");
     }
-    for (int64_t row0 = 0; row0 < rows; row0 += step) {
-        int64_t count = rows - row0 < step ? rows - row0 : step;
+    bool ends = order->counted && order->chunk != SBP_T; /* with the rows that count, as the loop does */
+    int64_t end = ends ? max_i64(x->counted, 1) : rows;
+    for (int64_t row0 = 0; row0 < end; row0 += step) {
+        int64_t count = end - row0 < step ? end - row0 : step;
         sorter s = {column, order->counted ? x : NULL, row0, direct ? direct + row0 : x->order};
         sort_rows(&s, count);
         if (!direct)

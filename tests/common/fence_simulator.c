@@ -127,9 +127,16 @@ static int64_t lowest_row(const fence_batch *b, int64_t row0, int64_t rows, int6
     return lo;
 }
 
+/* Where rows end that count: one does in any case. */
+static int64_t last_counted(const recorder *r) {
+    return r->batch->uncounted < r->batch->t ? r->batch->t - r->batch->uncounted : 1;
+}
+
 static void set_iteration(recorder *r, int32_t table, int64_t i) {
     const sbp_chunk_table *t = &r->program->tables[table];
     sbp_position_set(&r->position, r->program, table, i);
+    if (t->counted)
+        sbp_position_end(&r->position, last_counted(r));
     for (int32_t w = 0; w < t->window_count; w++)
         r->position.columns[SBP_COLUMN_LO + w] =
             lowest_row(r->batch, r->position.columns[SBP_COLUMN_ROW0], r->position.columns[SBP_COLUMN_ROWS],
@@ -138,12 +145,10 @@ static void set_iteration(recorder *r, int32_t table, int64_t i) {
 
 static sbp_status record_body(recorder *r, const sbp_body *body);
 
-/* Of those that count, at least one chunk runs. */
 static int64_t loop_trips(const recorder *r, int32_t table) {
     const sbp_chunk_table *t = &r->program->tables[table];
-    int64_t all = sbp_table_rows(r->program, table, &r->position.sizes);
-    int64_t some = sbp_ceil_div(r->batch->t - r->batch->uncounted, r->position.sizes.v[t->step]);
-    return !t->counted ? all : some > 1 ? some : 1;
+    return t->counted ? sbp_ceil_div(last_counted(r), r->position.sizes.v[t->step])
+                      : sbp_table_rows(r->program, table, &r->position.sizes);
 }
 
 static sbp_status record_loop(recorder *r, const sbp_loop *loop) {

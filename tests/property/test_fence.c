@@ -75,12 +75,8 @@ static void record(bench *b, layout kind, int64_t t, int64_t uncounted, const in
                    int32_t count) {
     rows r;
     lay_out(&r, kind, t);
-    fence_batch batch = {.t = t,
-                         .s = t,
-                         .first = r.first,
-                         .shared_end = r.shared_end,
-                         .own = r.own,
-                         .uncounted = uncounted};
+    fence_batch batch = {
+        .t = t, .s = t, .first = r.first, .shared_end = r.shared_end, .own = r.own, .uncounted = uncounted};
     assert_true(b->stream_count < MAX_STREAMS);
     fence_stream **out = &b->streams[b->stream_count++];
     if (fence_stream_record(b->arena, b->diag, b->program, &batch, sequence, count, out) != SBP_OK)
