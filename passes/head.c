@@ -313,6 +313,15 @@ static sbp_view vector_rows(const head_builder *h, const sbp_stage *stage, int32
     return buffer < 0 ? sbp_view_none() : sbp_lower_rows_of(stage, sbp_view_buffer(h->p->program, buffer, 0));
 }
 
+/* What the head reads of each row. */
+static const sbp_type *stream_type(const sbp_func *head) {
+    const sbp_type *x = NULL;
+    for (int32_t i = 0; i < head->arg_count; i++)
+        if (head->values[head->args[i]].role == SBP_VALUE_STREAM)
+            x = &head->values[head->args[i]].type;
+    return x;
+}
+
 /* One loop over the chunks of the head. H is read, and overwritten by its gradient when there is one. */
 static sbp_status build_function(head_builder *h, const sbp_func *from, const char *name, bool backward,
                                  bool (*keeps)(const void *, const sbp_result *), int32_t *out) {
@@ -326,10 +335,7 @@ static sbp_status build_function(head_builder *h, const sbp_func *from, const ch
     int32_t f = function->function;
     sbp_stage *stage = sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.chunk", name), cut.func,
                                        p->lowering->head_table, false);
-    const sbp_type *x = NULL;
-    for (int32_t i = 0; i < h->head->arg_count; i++)
-        if (h->head->values[h->head->args[i]].role == SBP_VALUE_STREAM)
-            x = &h->head->values[h->head->args[i]].type;
+    const sbp_type *x = stream_type(h->head);
     if (!x)
         return sbp_fail(p->diag, SBP_INTERNAL, "head: @%s reads no stream", h->head->name);
     sbp_lower_formal(p, f, "H", backward ? SBP_UPDATE : SBP_READ, x->dtype, sbp_extent_symbol(SBP_T, 1),
@@ -414,13 +420,7 @@ static sbp_status make_picking(head_builder *h, const char *name, const sbp_type
 static sbp_status build_picking(head_builder *h, bool back, int32_t *out) {
     sbp_pipeline *p = h->p;
     const char *name = back ? "head.scatter" : "head.gather";
-    const sbp_type *x = NULL;
-    for (int32_t i = 0; i < h->head->arg_count; i++)
-        if (h->head->values[h->head->args[i]].role == SBP_VALUE_STREAM)
-            x = &h->head->values[h->head->args[i]].type;
-    if (!x || x->rank != 2)
-        return sbp_fail(p->diag, SBP_INPUT,
-                        "--head-rows counted: the head of this model reads no vector per row");
+    const sbp_type *x = stream_type(h->head);
     sbp_func *body;
     SBP_TRY(make_picking(h, name, x, &body));
     p->lowering->counted = !back;
@@ -628,6 +628,9 @@ sbp_status sbp_pass_head(sbp_pipeline *p) {
                                   .objective = -1,
                                   .data = -1,
                                   .gradient = -1};
+    const sbp_type *x = stream_type(h.head);
+    if (!x || x->rank != 2) /* only vectors are moved */
+        p->options.counted = NULL;
     if (p->options.counted)
         begin_counted(&h);
     sbp_status status = build_functions(&h);

@@ -156,7 +156,7 @@ static sbp_status load_model(sbp_compilation *c) {
     SBP_TRY(check_settings(c));
     if (sbp_options_is(c->options, "head-rows", "counted")) {
         c->pipeline.options.counted = c->settings.counted;
-        if (!c->settings.counted)
+        if (!c->settings.counted && sbp_options_given(c->options, "head-rows"))
             return sbp_fail(c->diag, SBP_USAGE, "--head-rows counted: objective %s may read all rows",
                             c->objective);
     }

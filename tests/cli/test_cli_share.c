@@ -113,8 +113,7 @@ static const char *draw_schedule(io_fixture *f, sbp_rng *rng) {
         f->arena, "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s %s",
         1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 2),
         1 + (int)sbp_rng_below(rng, 2), PICK(rng, "", "--save attn_out", "--backward checkpoint"),
-        PICK(rng, "", "--offload host", "--clip none --accumulate any"),
-        PICK(rng, "", "--head-rows counted"));
+        PICK(rng, "", "--offload host", "--clip none --accumulate any"), PICK(rng, "", "--head-rows all"));
 }
 
 static void dump(io_fixture *f, int i, const char *compile, int64_t seq_len, const char *run,

@@ -85,8 +85,7 @@ static const char *draw_schedule(io_fixture *f, sbp_rng *rng) {
         f->arena, "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s %s",
         1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 2),
         1 + (int)sbp_rng_below(rng, 2), PICK(rng, "", "--save attn_out", "--backward checkpoint"),
-        PICK(rng, "", "--offload host", "--optimizer none --clip none"),
-        PICK(rng, "", "--head-rows counted"));
+        PICK(rng, "", "--offload host", "--optimizer none --clip none"), PICK(rng, "", "--head-rows all"));
 }
 
 static void dump(io_fixture *f, const char *compile, int64_t rows, const char *run, const char *file) {
