@@ -10,7 +10,7 @@ enum { GROUPS = 5, VOCABULARY = 41 };
 
 static const char *backend; /* NULL: the CPU */
 
-typedef enum kind { ROLLOUTS, PAIRS, REWARDED } kind;
+typedef enum kind { ROLLOUTS, PAIRS, REWARDED, JUDGED } kind;
 
 static void add_logps(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
     sbp_text_add(out, ", \"%s\": [", key);
@@ -63,6 +63,8 @@ static drawn write_rows(io_fixture *f, sbp_rng *rng, kind of) {
                 sbp_text_add(&out, ", \"ref_chosen_logps\": %.3f, \"ref_rejected_logps\": %.3f",
                              -4.0 * (double)a, -4.0 * (double)b);
                 unit += p + b;
+            } else if (of == JUDGED) {
+                sbp_text_add(&out, ", \"group\": %d, \"label\": %s", g, r % 2 ? "true" : "false");
             } else {
                 sbp_text_add(&out, ", \"group\": %d, \"%s\": %.3f", g,
                              of == REWARDED ? "reward" : "advantage",
@@ -102,6 +104,7 @@ static const struct {
     {"--objective grpo --loss-type rloo --epsilon 0.5", "llama_mqa", ROLLOUTS},
     {"--objective grpo --loss-type dapo --scale-rewards batch", "llama_mqa", REWARDED},
     {"--objective ppo", "llama_mqa", REWARDED},
+    {"--objective kto", "mistral_window", JUDGED},
     {"--objective dpo", "llama_mqa", PAIRS},
     {"--objective dpo --loss-type ipo+sft:0.5", "mistral_window", PAIRS},
     {"--objective orpo --beta 0.3", "gemma3_layer_types", PAIRS},
@@ -236,6 +239,17 @@ static void test_work(void **state) {
     assert_true(rows_run(f, "--share-prompt on") == 8 * 320); /* none */
 }
 
+/* What drops is of the document, not of the prompt. */
+static void test_refused(void **state) {
+    io_fixture *f = *state;
+    cli_put(f, "data", "{\"prompt_ids\": [5], \"completion_ids\": [9], \"advantage\": 1}\n");
+    cli_ok(
+        f,
+        "$C compile $G/llama_mqa/model -o $D/p --objective grpo --lora r=2 --lora-dropout 0.1 --seq-len 64");
+    cli_fails(f, 2, "random numbers of a row belong to its document",
+              "$R $D/p --data $D/data --out none --share-prompt on --dry-run");
+}
+
 /* Where there is nothing to share, the bits are the same. */
 static void test_nothing_to_share(void **state) {
     io_fixture *f = *state;
@@ -254,6 +268,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_scores, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_work, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_to_share, cli_setup, io_teardown),
     };
     const struct CMUnitTest on_device[] = {
