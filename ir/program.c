@@ -111,6 +111,20 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
     return program;
 }
 
+bool sbp_program_entry_meets(const sbp_program *program, const char *name) {
+    const sbp_entry *entry = sbp_program_find_entry(program, name);
+    for (int32_t n = 0; entry && n < entry->body.count; n++)
+        if (entry->body.nodes[n].kind == SBP_NODE_COMMAND &&
+            entry->body.nodes[n].u.command->queue == SBP_QUEUE_NET)
+            return true;
+    return false;
+}
+
+bool sbp_buffer_in_shares(const sbp_program *program, int32_t buffer) {
+    int32_t bucket = program->buffers[buffer].part_of - 1;
+    return bucket >= 0 && bucket < program->buffer_count && program->buffers[bucket].sharding == SBP_SHARDED;
+}
+
 int32_t sbp_buffer_memory(const sbp_program *program, int32_t buffer) {
     int32_t bucket = program->buffers[buffer].part_of - 1;
     return bucket >= 0 ? bucket : buffer;

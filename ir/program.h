@@ -48,11 +48,14 @@
  *                of them are products of one type; sums of p, delta and lse are not of rounded numbers.
  *                The CPU does so of bf16.
  *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
- *   collective   over the program's ranks, each of which gives this command: all_reduce, and broadcast from
- *                rank 0, of equal shapes, where src may be dst; reduce_scatter: dst is the sum of this rank's
- *                share of src, all_gather: dst is the src of all, share: dst is this rank's share of src, and
- *                nothing is sent. A share is the rows from rank * rows / ranks on. Sums have the same bits on
- *                every rank and in every run (backends/ranks/ranks.h)
+ *   collective   over the program's ranks, each of which gives this command. A share is the rows from
+ *                rank * rows / ranks on. Sums have the same bits on every rank and in every run
+ *                (backends/ranks/ranks.h).
+ *                all_reduce, broadcast (from rank 0): of equal shapes; src may be dst
+ *                reduce_scatter: dst is the sum of this rank's share of src; reduce_add: dst += that sum,
+ *                rounded once where dst is of another type; reduce_own: src and dst are the same, and this
+ *                rank's share of it becomes the sum, the rest anything
+ *                all_gather: dst is the src of all; share: dst is this rank's share of src, nothing is sent
  *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
  *
  * Spaces and queues. A buffer lives in the device's memory, the host's, or a file (disk), each an arena. A
@@ -112,10 +115,16 @@ enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
 
 /* A buffer, or an array of `count` of them with equal shapes, one after the other.
  *
+ * A sharded bucket holds this rank's share of its elements; no command names its parts, which say what lies
+ * where in all of it. Of an own bucket, which has room for all, only the share of this rank counts between
+ * entries.
+ *
  * A bucket is a buffer in which others lie, its parts: each a matrix of its own inside every element of the
  * bucket, of the bucket's space, type and count. Commands name either, so that what belongs together moves in
  * one piece. Parts begin at multiples of SBP_BUCKET_ALIGNMENT elements and have constant rows;
  * those of a slot may be of several things that stand in it at different times. */
+typedef enum sbp_sharding { SBP_WHOLE, SBP_SHARDED, SBP_OWN, SBP_SHARDING_COUNT } sbp_sharding;
+
 typedef struct sbp_buffer {
     const char *name;
     sbp_role role;
@@ -124,12 +133,13 @@ typedef struct sbp_buffer {
     int32_t count;
     sbp_extent rows; /* of one element of the array */
     int64_t cols;
-    int32_t function;   /* the function whose scratch it is; -1: of the program */
-    int64_t offset;     /* bytes in the arena of its space; -1 before the memory pass */
-    int64_t stride;     /* bytes from element to element of the array; 0 before the memory pass */
-    const double *data; /* role const: its rows * cols numbers, written by the host at load; else NULL */
-    int32_t part_of;    /* 1 + number of the bucket that it lies in; 0: of none */
-    int64_t place;      /* elements from the beginning of that bucket's element */
+    int32_t function;      /* the function whose scratch it is; -1: of the program */
+    int64_t offset;        /* bytes in the arena of its space; -1 before the memory pass */
+    int64_t stride;        /* bytes from element to element of the array; 0 before the memory pass */
+    const double *data;    /* role const: its rows * cols numbers, written by the host at load; else NULL */
+    int32_t part_of;       /* 1 + number of the bucket that it lies in; 0: of none */
+    int64_t place;         /* elements from the beginning of that bucket's element */
+    sbp_sharding sharding; /* of a bucket */
 } sbp_buffer;
 
 /* base + step * i + tables[table].column at i */
@@ -163,6 +173,8 @@ typedef enum sbp_collective_op {
     SBP_ALL_GATHER,
     SBP_BROADCAST,
     SBP_SHARE,
+    SBP_REDUCE_ADD,
+    SBP_REDUCE_OWN,
     SBP_COLLECTIVE_COUNT
 } sbp_collective_op;
 
@@ -366,10 +378,15 @@ int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program,
 /* The number of an identical kernel if there is one (compared by text without the name). A kernel whose name
  * is taken by a different one is renamed ("norm.2"). */
 int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowkernel *kernel);
+/* Whether every run of an entry has collectives, so that all ranks must run it equally often. False where
+ * there is no such entry. */
+bool sbp_program_entry_meets(const sbp_program *program, const char *entry);
 /* C, H, t_max and s_max with the given T and S. */
 sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s);
 /* The buffer whose memory a buffer is: its bucket, or itself. */
 int32_t sbp_buffer_memory(const sbp_program *program, int32_t buffer);
+/* Whether a buffer is a part of a sharded bucket: it has no memory of its own. */
+bool sbp_buffer_in_shares(const sbp_program *program, int32_t buffer);
 /* Bytes of one element of a buffer at these sizes; false on overflow. */
 bool sbp_buffer_bytes(const sbp_buffer *buffer, const sbp_sizes *sizes, int64_t *out);
 

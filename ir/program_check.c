@@ -201,6 +201,8 @@ static sbp_status check_operand(subject *s, int32_t k) {
         return SBP_OK;
     }
     const sbp_buffer *b = &c->program->buffers[view->ref];
+    if (b->part_of > 0 && c->program->buffers[b->part_of - 1].sharding == SBP_SHARDED)
+        return FAIL(s, "c29", "%.60s: '%.80s' is a part of a sharded bucket", name, b->name);
     if (writes && c->input_of[view->ref] >= 0)
         return FAIL(s, "c21", "%.60s writes row input '%.80s'", name, b->name);
     if (!(spaces_of(s->command, k) >> b->space & 1))
@@ -327,8 +329,18 @@ static sbp_status check_shapes(const subject *s) {
         return check_row_operands(s);
     case SBP_CMD_GEMM:
         return check_gemm_operands(s);
-    case SBP_CMD_COPY:
     case SBP_CMD_COLLECTIVE:
+        if (s->command->u.collective == SBP_REDUCE_OWN &&
+            !sbp_view_equal(&s->command->views[0], &s->command->views[1]))
+            return FAIL(s, "c26", "reduce_own of one view into another");
+        if (s->command->u.collective == SBP_REDUCE_ADD) {
+            SBP_TRY(float_dtype(s, 0));
+            SBP_TRY(float_dtype(s, 1));
+            return same_cols(s, 0, 1);
+        }
+        SBP_TRY(same_dtype(s, 0, 1));
+        return same_cols(s, 0, 1);
+    case SBP_CMD_COPY:
         SBP_TRY(same_dtype(s, 0, 1));
         return same_cols(s, 0, 1);
     case SBP_CMD_COLSUM:
@@ -396,7 +408,8 @@ static sbp_status check_attributes(const subject *s) {
     case SBP_CMD_COLLECTIVE:
         if ((unsigned)command->u.collective >= SBP_COLLECTIVE_COUNT)
             return FAIL(s, "c26", "no collective operation %d", (int)command->u.collective);
-        if (command->queue != SBP_QUEUE_NET && command->u.collective != SBP_SHARE && s->c->program->ranks > 1)
+        if (command->queue != SBP_QUEUE_NET && command->u.collective != SBP_SHARE &&
+            (s->c->program->ranks > 1 || command->u.collective > SBP_SHARE))
             return FAIL(s, "c26", "between %lld ranks in queue %s", (long long)s->c->program->ranks,
                         sbp_queue_names[command->queue]);
         return SBP_OK;

@@ -208,6 +208,11 @@ static sbp_status read_buffer(sbp_program_parser *p) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, "@"));
         SBP_TRY(sbp_parser_name(p, &function));
     }
+    SBP_TRY(sbp_lexer_accept(&p->lexer, "sharded", &given));
+    b.sharding = given ? SBP_SHARDED : SBP_WHOLE;
+    if (!given)
+        SBP_TRY(sbp_lexer_accept(&p->lexer, "own", &given));
+    b.sharding = given && !b.sharding ? SBP_OWN : b.sharding;
     SBP_TRY(sbp_lexer_accept(&p->lexer, "in", &given));
     if (given) {
         sbp_parser_part part = {.buffer = program->buffer_count, .line = p->lexer.line};

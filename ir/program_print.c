@@ -13,8 +13,8 @@
 static const char *const access_names[] = {"in", "out", "inout"};
 static const char *const access_signs[] = {"=", ":=", "+="};
 static const char *const reduce_names[SBP_REDUCE_COUNT] = {"sum", "max", "sumsq"};
-static const char *const collective_names[SBP_COLLECTIVE_COUNT] = {"all_reduce", "reduce_scatter",
-                                                                   "all_gather", "broadcast", "share"};
+static const char *const collective_names[SBP_COLLECTIVE_COUNT] = {
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "share", "reduce_add", "reduce_own"};
 
 typedef struct printer {
     sbp_text *out;
@@ -380,6 +380,8 @@ static void print_buffer(sbp_text *out, const sbp_program *program, const sbp_bu
         sbp_text_add(out, " of @");
         print_ref(out, function_name(program, buffer->function), buffer->function);
     }
+    if (buffer->sharding != SBP_WHOLE)
+        sbp_text_add(out, buffer->sharding == SBP_OWN ? " own" : " sharded");
     if (buffer->part_of > 0) {
         sbp_text_add(out, " in ");
         print_ref(out, buffer_name(program, buffer->part_of - 1), buffer->part_of - 1);

@@ -88,7 +88,8 @@ int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *com
         add(&list, SBP_ROWS_SAME, 0, 1, 0);
         break;
     case SBP_CMD_COLLECTIVE:
-        if (command->u.collective == SBP_ALL_REDUCE || command->u.collective == SBP_BROADCAST)
+        if (command->u.collective == SBP_ALL_REDUCE || command->u.collective == SBP_BROADCAST ||
+            command->u.collective == SBP_REDUCE_OWN)
             add(&list, SBP_ROWS_SAME, 0, 1, 0);
         else if (command->u.collective == SBP_ALL_GATHER)
             add(&list, SBP_ROWS_SHARE, 0, 1, program->ranks);

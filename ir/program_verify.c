@@ -229,15 +229,22 @@ static sbp_status verify_part(const sbp_checker *c, const sbp_buffer *b) {
     if (bucket->part_of != 0 || bucket->function != -1 || b->function != -1 || bucket->space != b->space ||
         (bucket->dtype != b->dtype && bucket->dtype != SBP_I8) || bucket->count != b->count)
         return fail(c, "c29", "buffer '%.80s' cannot be a part of '%.80s'", b->name, bucket->name);
+    bool sharded = bucket->sharding == SBP_SHARDED;
     int64_t rows = sbp_extent_as_const(b->rows), all = sbp_extent_as_const(bucket->rows), elems = 0, end = 0;
+    if (all >= 0 && sharded && !sbp_mul_i64(all, p->ranks, &all))
+        all = -1;
     if (rows < 0 || all < 0 || !sbp_mul_i64(rows, b->cols, &elems) || !sbp_mul_i64(all, bucket->cols, &all) ||
         (bucket->dtype != b->dtype && !sbp_mul_i64(elems, sbp_dtype_bytes(b->dtype), &elems)) ||
-        b->place < 0 || b->place % SBP_BUCKET_ALIGNMENT != 0 || !sbp_add_i64(b->place, elems, &end) ||
-        end > all)
+        b->place < 0 || (!sharded && b->place % SBP_BUCKET_ALIGNMENT != 0) ||
+        !sbp_add_i64(b->place, elems, &end) || end > all)
         return fail(c, "c29", "buffer '%.80s': %lld elements at %lld of '%.80s', which has %lld", b->name,
                     (long long)elems, (long long)b->place, bucket->name, (long long)all);
-    if (c->placed && (b->offset != bucket->offset + b->place * sbp_dtype_bytes(bucket->dtype) ||
-                      (b->count > 1 && b->stride != bucket->stride)))
+    if (sharded && b->offset != -1)
+        return fail(c, "c29", "buffer '%.80s' at offset %lld, as if its bucket were not sharded", b->name,
+                    (long long)b->offset);
+    if (c->placed && !sharded &&
+        (b->offset != bucket->offset + b->place * sbp_dtype_bytes(bucket->dtype) ||
+         (b->count > 1 && b->stride != bucket->stride)))
         return fail(c, "c29", "buffer '%.80s' at offset %lld is not where '%.80s' has it", b->name,
                     (long long)b->offset, bucket->name);
     return SBP_OK;
@@ -249,8 +256,13 @@ static sbp_status verify_buffers(sbp_checker *c) {
     for (int32_t b = 0; b < c->program->buffer_count; b++) {
         int64_t bytes = 0;
         SBP_TRY(verify_buffer(c, &c->program->buffers[b], &bytes));
-        SBP_TRY(verify_placement(c, &c->program->buffers[b], bytes));
+        if (!sbp_buffer_in_shares(c->program, b))
+            SBP_TRY(verify_placement(c, &c->program->buffers[b], bytes));
     }
+    for (int32_t b = 0; b < c->program->buffer_count; b++)
+        if ((unsigned)c->program->buffers[b].sharding >= SBP_SHARDING_COUNT ||
+            (c->program->buffers[b].sharding != SBP_WHOLE && c->program->buffers[b].part_of != 0))
+            return fail(c, "c29", "buffer '%.80s' cannot be sharded", c->program->buffers[b].name);
     for (int32_t b = 0; b < c->program->buffer_count; b++)
         if (c->program->buffers[b].part_of != 0)
             SBP_TRY(verify_part(c, &c->program->buffers[b]));

@@ -194,7 +194,7 @@ void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from,
 }
 
 void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op, sbp_view to, sbp_view from,
-                          const char *when) {
+                          int32_t queue, const char *when) {
     sbp_body *inside = body, conditional = {0};
     if (when)
         inside = &conditional;
@@ -203,7 +203,7 @@ void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op,
     c->views[1] = from;
     c->view_count = 2;
     c->u.collective = op;
-    c->queue = op == SBP_SHARE ? SBP_QUEUE_COMPUTE : SBP_QUEUE_NET;
+    c->queue = queue;
     if (!when)
         return;
     sbp_loop *loop = SBP_NEW(p->arena, sbp_loop);

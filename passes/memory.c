@@ -363,6 +363,8 @@ static sbp_status place_parts(const packer *p) {
         if (part->part_of == 0)
             continue;
         const sbp_buffer *bucket = &p->program->buffers[part->part_of - 1];
+        if (bucket->sharding == SBP_SHARDED)
+            continue;
         SBP_TRY(sbp_memory_buffer_bytes(p->program, b, p->target->alignment_bytes, p->diag, &part->stride));
         part->stride = part->count > 1 ? bucket->stride : part->stride;
         part->offset = bucket->offset + part->place * sbp_dtype_bytes(bucket->dtype);
@@ -469,9 +471,10 @@ sbp_status sbp_memory_find_peak(sbp_arena *arena, const sbp_program *program, sb
         const sbp_buffer *buffer = &program->buffers[b];
         bytes[b] = buffer->space == space ? bytes[b] * buffer->count : 0;
         if (buffer->part_of > 0) /* of its bucket's bytes, under its own role */
-            bytes[b] = buffer->space == space
-                           ? sbp_extent_as_const(buffer->rows) * buffer->cols * sbp_dtype_bytes(buffer->dtype)
-                           : 0;
+            bytes[b] = buffer->space == space ? sbp_extent_as_const(buffer->rows) * buffer->cols *
+                                                    sbp_dtype_bytes(buffer->dtype) /
+                                                    (sbp_buffer_in_shares(program, b) ? program->ranks : 1)
+                                              : 0;
         if (buffer->function < 0 && sbp_memory_is_persistent(buffer->role))
             fixed[buffer->role] += bytes[b];
         if (buffer->part_of > 0 && sbp_memory_is_persistent(buffer->role))

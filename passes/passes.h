@@ -66,7 +66,8 @@ typedef struct sbp_pass_options {
     bool master;     /* trained weights in bf16 are the high half of fp32 ones; else they are all there is */
     bool stochastic; /* how weights in bf16 without a master are rounded: at random, or to nearest */
     sbp_optimizer optimizer;
-    int64_t ranks;       /* processes that train together; 0 and 1: one */
+    int64_t ranks; /* processes that train together; 0 and 1: one */
+    int32_t zero;  /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */
     const char *counted; /* the head computes only rows where this column is not 0; NULL: all */
     bool step;           /* gradients consumed per segment: no clipping, no accumulation */
     bool list_keepable;  /* when a name of the saved set keeps nothing, find out which would: slow */

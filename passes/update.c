@@ -238,13 +238,13 @@ sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, const char *suffix, sbp_sta
     if (!bytes)
         return kept;
     m->states[state].absmax = m->update->operand_count;
-    sbp_value absmax =
-        add_operand(m, (sbp_update_operand){.kind = SBP_UPDATE_STATE,
-                                            .suffix = sbp_arena_printf(m->rule.p->arena, "%s_absmax", suffix),
-                                            .dtype = SBP_F32,
-                                            .rows = sbp_extent_const(elems_of(m->param) / SBP_BLOCK),
-                                            .cols = 1,
-                                            .access = SBP_UPDATE});
+    sbp_value absmax = add_operand(
+        m, (sbp_update_operand){.kind = SBP_UPDATE_STATE,
+                                .suffix = sbp_arena_printf(m->rule.p->arena, "%s_absmax", suffix),
+                                .dtype = SBP_F32,
+                                .rows = sbp_extent_const(sbp_extent_as_const(m->rows) * m->cols / SBP_BLOCK),
+                                .cols = 1,
+                                .access = SBP_UPDATE});
     return sbp_build2(r->b, SBP_OP_mul, kept, absmax);
 }
 
@@ -353,9 +353,17 @@ const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param) {
                             param->storage, param->type.dtype, param->decay);
 }
 
-sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) {
+const char *sbp_update_flat_key(const sbp_pipeline *p, const sbp_param *param) {
+    return sbp_arena_printf(p->arena, "%d %d %d %d", param->storage, param->type.dtype, param->decay,
+                            in_blocks(p, param));
+}
+
+/* The rule of a parameter, for this many of its rows and columns. */
+static sbp_status make(sbp_pipeline *p, const sbp_param *param, sbp_extent rows, int64_t cols,
+                       const sbp_update **out) {
     sbp_update_maker m = {.param = param, .update = SBP_NEW(p->arena, sbp_update), .largest = SBP_NO_VALUE};
-    sbp_lower_shape(&param->type, SBP_C, &m.rows, &m.cols);
+    m.rows = rows;
+    m.cols = cols;
     m.block = in_blocks(p, param) ? SBP_BLOCK : 0;
     sbp_rule_begin(p, sbp_arena_printf(p->arena, "update.%s", sbp_optimizer_names[p->options.optimizer]),
                    &m.rule);
@@ -372,6 +380,18 @@ sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_up
     m.update->body = m.rule.code.body;
     *out = m.update;
     return SBP_OK;
+}
+
+sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) {
+    sbp_extent rows;
+    int64_t cols;
+    sbp_lower_shape(&param->type, SBP_C, &rows, &cols);
+    return make(p, param, rows, cols, out);
+}
+
+sbp_status sbp_update_make_flat(sbp_pipeline *p, const sbp_param *like, int64_t rows,
+                                const sbp_update **out) {
+    return make(p, like, sbp_extent_const(rows), SBP_BLOCK, out);
 }
 
 const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param) {

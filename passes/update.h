@@ -55,6 +55,11 @@ typedef struct sbp_update {
  */
 const char *sbp_update_key(const sbp_pipeline *p, const sbp_param *param);
 sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_update **out) SBP_CHECKED;
+/* The rule for `rows` rows of SBP_BLOCK elements of parameters like this one, behind each other. */
+sbp_status sbp_update_make_flat(sbp_pipeline *p, const sbp_param *like, int64_t rows,
+                                const sbp_update **out) SBP_CHECKED;
+/* What these rules differ by. */
+const char *sbp_update_flat_key(const sbp_pipeline *p, const sbp_param *param);
 /* The rule for parameter number `param` of the module, which is trained; owned by the pipeline's arena. */
 const sbp_update *sbp_update_of(const sbp_pipeline *p, int32_t param);
 /* Whether updates read something that lasts besides the parameters. */

@@ -237,13 +237,20 @@ static void *reach(composite *c, const sbp_span *span, int64_t *elems) {
                : NULL;
 }
 
+static sbp_status reduce_own(composite *c, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
+    sbp_ranks_info info;
+    sbp_ranks_info_of(c->ranks, &info);
+    char *share = (char *)data + sbp_ranks_share(c->ranks, elems, info.rank) * sbp_dtype_bytes(dtype);
+    return sbp_ranks_reduce_scatter(c->ranks, share, data, elems, dtype, diag);
+}
+
 static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
     int64_t to_elems, from_elems;
     void *dst = reach(c, to, &to_elems), *src = reach(c, from, &from_elems);
     if (!c->ranks)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of a process that is alone", c->parts.name);
-    if (!dst || !src || to->dtype != from->dtype)
+    if (!dst || !src || (to->dtype != from->dtype && dispatch->command->u.collective != SBP_REDUCE_ADD))
         return sbp_fail(diag, SBP_MACHINE, "%s: this device has no collectives between ranks yet",
                         c->parts.name);
     switch (dispatch->command->u.collective) {
@@ -255,8 +262,15 @@ static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp
         if (dst != src)
             memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
         return sbp_ranks_broadcast(c->ranks, dst, to_elems, to->dtype, 0, diag);
+    case SBP_SHARE:
+        memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
+        return SBP_OK;
     case SBP_REDUCE_SCATTER:
         return sbp_ranks_reduce_scatter(c->ranks, dst, src, from_elems, from->dtype, diag);
+    case SBP_REDUCE_ADD:
+        return sbp_ranks_reduce_add(c->ranks, dst, to->dtype, src, from_elems, from->dtype, diag);
+    case SBP_REDUCE_OWN:
+        return reduce_own(c, dst, to_elems, to->dtype, diag);
     case SBP_ALL_GATHER:
         return sbp_ranks_all_gather(c->ranks, dst, src, to_elems, to->dtype, diag);
     default:

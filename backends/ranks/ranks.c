@@ -326,26 +326,43 @@ ADD_TREE(add_tree_f32, float)
 ADD_TREE(add_tree_f64, double)
 #undef ADD_TREE
 
-/* What arrived, beside this rank's own at `mine`: `part` numbers of each rank, to their sum at `to`. */
-static void add_up(sbp_ranks *r, void *to, const void *mine, int64_t part, sbp_dtype dtype) {
+/* What a sum goes to: this rank's share, in its type; or it is added there. */
+typedef struct target {
+    void *share;
+    sbp_dtype dtype;
+    bool adds;
+} target;
+
+/* What arrived, beside this rank's own at `mine`: `part` numbers of each rank, to their sum in the share. */
+static void add_up(sbp_ranks *r, const target *to, int64_t from, const void *mine, int64_t part,
+                   sbp_dtype dtype) {
+    void *out = at(to->share, from, to->dtype);
+    bool wide = dtype == SBP_F64;
     for (int32_t p = 0; p < r->world.count; p++) {
-        const void *from = p == r->world.rank ? mine : at(r->arrived, p * part, dtype);
-        if (dtype == SBP_F64)
-            memcpy(r->sums + p * part, from, (size_t)part * sizeof *r->sums);
+        const void *numbers = p == r->world.rank ? mine : at(r->arrived, p * part, dtype);
+        if (wide)
+            memcpy(r->sums + p * part, numbers, (size_t)part * sizeof *r->sums);
         else
-            widen((float *)r->sums + p * part, from, part, dtype);
+            widen((float *)r->sums + p * part, numbers, part, dtype);
     }
-    if (dtype == SBP_F64) {
+    if (wide)
         add_tree_f64(r->sums, r->world.count, part);
-        memcpy(to, r->sums, (size_t)part * sizeof *r->sums);
-    } else {
+    else
         add_tree_f32((float *)r->sums, r->world.count, part);
-        round_to(to, (const float *)r->sums, part, dtype);
-    }
+    const float *sums = (const float *)r->sums;
+    if (to->adds)
+        for (int64_t i = 0; i < part; i++)
+            sbp_element_set(out, to->dtype, i,
+                            wide ? sbp_element_get(out, to->dtype, i) + r->sums[i]
+                                 : (double)((float)sbp_element_get(out, to->dtype, i) + sums[i]));
+    else if (wide)
+        memcpy(out, r->sums, (size_t)part * sizeof *r->sums);
+    else
+        round_to(out, sums, part, dtype);
 }
 
-/* share: of this rank, maybe where data have it. */
-static sbp_status reduce(sbp_ranks *r, void *share, void *data, int64_t elems, sbp_dtype dtype,
+/* The share may be where data have it. */
+static sbp_status reduce(sbp_ranks *r, const target *to, void *data, int64_t elems, sbp_dtype dtype,
                          const char *what, sbp_diag *diag) {
     int64_t most = part_elems(r, sbp_dtype_bytes(dtype) > 4 ? 8 : 4), largest = share_elems(r, elems, 0);
     int32_t me = r->world.rank;
@@ -361,7 +378,7 @@ static sbp_status reduce(sbp_ranks *r, void *share, void *data, int64_t elems, s
                       mine * sbp_dtype_bytes(dtype));
         }
         SBP_TRY(exchange(r, sends, receives, what, diag));
-        add_up(r, at(share, from, dtype), at(data, sbp_ranks_share(r, elems, me) + from, dtype), mine, dtype);
+        add_up(r, to, from, at(data, sbp_ranks_share(r, elems, me) + from, dtype), mine, dtype);
     }
     return SBP_OK;
 }
@@ -375,8 +392,19 @@ static size_t share_bytes(const sbp_ranks *r, int64_t elems, sbp_dtype dtype) {
 sbp_status sbp_ranks_reduce_scatter(sbp_ranks *r, void *share, void *data, int64_t elems, sbp_dtype dtype,
                                     sbp_diag *diag) {
     if (r->transport)
-        return reduce(r, share, data, elems, dtype, "reduce_scatter", diag);
+        return reduce(r, &(target){share, dtype, false}, data, elems, dtype, "reduce_scatter", diag);
     memmove(share, data, share_bytes(r, elems, dtype));
+    return SBP_OK;
+}
+
+sbp_status sbp_ranks_reduce_add(sbp_ranks *r, void *share, sbp_dtype share_dtype, void *data, int64_t elems,
+                                sbp_dtype dtype, sbp_diag *diag) {
+    const target to = {share, share_dtype, true};
+    if (r->transport)
+        return reduce(r, &to, data, elems, dtype, "reduce_add", diag);
+    for (int64_t i = 0; i < elems; i++)
+        sbp_element_set(share, share_dtype, i,
+                        sbp_element_get(share, share_dtype, i) + sbp_element_get(data, dtype, i));
     return SBP_OK;
 }
 
@@ -384,7 +412,7 @@ sbp_status sbp_ranks_all_reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dty
     if (!r->transport)
         return SBP_OK;
     void *share = at(data, sbp_ranks_share(r, elems, r->world.rank), dtype);
-    SBP_TRY(reduce(r, share, data, elems, dtype, "all_reduce", diag));
+    SBP_TRY(reduce(r, &(target){share, dtype, false}, data, elems, dtype, "all_reduce", diag));
     return gather(r, data, elems, dtype, "all_reduce", diag);
 }
 

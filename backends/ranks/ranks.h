@@ -54,6 +54,9 @@ sbp_status sbp_ranks_all_reduce(sbp_ranks *ranks, void *data, int64_t elems, sbp
 /* share: the same for this rank's share of the data, which stay as they are; it may be where they have it. */
 sbp_status sbp_ranks_reduce_scatter(sbp_ranks *ranks, void *share, void *data, int64_t elems, sbp_dtype dtype,
                                     sbp_diag *diag) SBP_CHECKED;
+/* share += that sum, rounded once to the share's type. */
+sbp_status sbp_ranks_reduce_add(sbp_ranks *ranks, void *share, sbp_dtype share_dtype, void *data,
+                                int64_t elems, sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
 /* data: the shares of all. Any type; `share` may be where data have it. */
 sbp_status sbp_ranks_all_gather(sbp_ranks *ranks, void *data, const void *share, int64_t elems,
                                 sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;

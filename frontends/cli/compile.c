@@ -269,15 +269,6 @@ static sbp_status read_wish(sbp_compilation *c) {
     return SBP_OK;
 }
 
-/* What several ranks need of a backend. */
-static sbp_status check_ranks(const sbp_compilation *c) {
-    const char *backend = c->pipeline.target.name;
-    if (sbp_options_int(c->options, "ranks") == 1 || strcmp(backend, "cpu") == 0)
-        return SBP_OK;
-    return sbp_fail(c->diag, SBP_USAGE,
-                    "--ranks: several processes train together on the cpu only, not yet on %s", backend);
-}
-
 static void read_training(sbp_compilation *c) {
     const sbp_options *o = c->options;
     sbp_pass_options *p = &c->pipeline.options;
@@ -285,6 +276,7 @@ static void read_training(sbp_compilation *c) {
         if (sbp_options_is(o, "optimizer", sbp_optimizer_names[i]))
             p->optimizer = (sbp_optimizer)i;
     p->ranks = sbp_options_int(o, "ranks");
+    p->zero = (int32_t)sbp_options_int(o, "zero");
     p->grad_dtype = c->grad_dtype;
     p->state_dtype = c->state_dtype;
     p->master = !sbp_options_is(o, "master", "none");
@@ -294,6 +286,31 @@ static void read_training(sbp_compilation *c) {
               p->ranks == 1; /* gradients wait for those of the others */
     p->step = c->step;
     p->skip_streambp = sbp_options_on(o, "skip-streambp");
+}
+
+/* What several ranks do not do yet. */
+static sbp_status check_ranks(const sbp_compilation *c) {
+    const sbp_pass_options *p = &c->pipeline.options;
+    const char *backend = c->pipeline.target.name;
+    bool random = p->state_dtype == SBP_BF16;
+    for (int32_t i = 0; i < c->model.module->param_count; i++)
+        random |= c->model.module->params[i].trainable && c->model.module->params[i].storage == SBP_BF16 &&
+                  !p->master && p->stochastic;
+    if (p->ranks == 1 && p->zero > 0)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
+    if (p->ranks > 1 && strcmp(backend, "cpu") != 0)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--ranks: several processes train together on the cpu only, not yet on %s", backend);
+    if (p->zero > 0 && random)
+        return sbp_fail(
+            c->diag, SBP_USAGE,
+            "--zero %d: %s are rounded at random, by their place in a matrix, which shares do not know "
+            "yet; %s",
+            (int)p->zero, p->state_dtype == SBP_BF16 ? "states in bf16" : "weights in bf16 without a master",
+            p->state_dtype == SBP_BF16 ? "--state-dtype fp32 or int8"
+                                       : "--master fp32 or --rounding nearest");
+    return SBP_OK;
 }
 
 static sbp_status check_length(const sbp_compilation *c, int64_t t) {
@@ -452,8 +469,8 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(load_model(c));
     SBP_TRY(load_tokenizer(c));
     SBP_TRY(read_wish(c));
-    SBP_TRY(check_ranks(c));
     read_training(c);
+    SBP_TRY(check_ranks(c));
     SBP_TRY(plan(c));
     if (c->pipeline.stopped)
         return SBP_OK;

@@ -11,8 +11,18 @@ typedef struct sbp_accums {
     int32_t func, param; /* param -1: of those of func */
     int32_t *members, count;
     bool bucket;
+    int32_t turn; /* of flats: calls of the function take turns */
     int32_t item;
 } sbp_accums;
+
+/* Parameters behind each other in buckets of which ranks have shares; trained ones are updated as one. */
+typedef struct sbp_flat {
+    int32_t *params, count, capacity; /* ascending */
+    const char *key;                  /* what its parameters have in common */
+    bool small, trained;
+    int64_t elems;
+    const sbp_update *rule; /* of a share; NULL: it is not updated */
+} sbp_flat;
 
 typedef struct sbp_entry_builder {
     sbp_pipeline *p;
@@ -38,7 +48,10 @@ typedef struct sbp_entry_builder {
     int32_t set_count, set_capacity;
     bool step;
     int64_t ranks;
-    int32_t *open; /* per item: parameters of which gradients are to come in the list */
+    sbp_flat *flats;
+    int32_t flat_count, flat_capacity;
+    int32_t *flat_of; /* per parameter: -1: of none */
+    int32_t *open;    /* per item: parameters of which gradients are to come in the list */
 } sbp_entry_builder;
 
 /* How something of a parameter joins a bucket (bucket.c): not at all; all of its segment that a call wants;
@@ -65,8 +78,15 @@ bool sbp_entry_updates_on_host(const sbp_entry_builder *e, int32_t param);
 bool sbp_entry_accumulates_in_place(const sbp_entry_builder *e, const sbp_param *param);
 sbp_joining sbp_entry_joining(const sbp_entry_builder *e, sbp_item_class class, int32_t param,
                               sbp_space space);
+/* flats.c: with ZeRO, which parameters are in one bucket; and what add_lasting needs to know of it. */
+void sbp_entry_find_flats(sbp_entry_builder *e);
+void sbp_entry_flat_key(const sbp_entry_builder *e, int32_t param, int32_t operand, sbp_bucket_key *key);
+/* Whether ranks have shares of what belongs to a parameter. */
+bool sbp_entry_is_sharded(const sbp_entry_builder *e, sbp_item_class class, int32_t param);
+/* The rules of updates, once the items are there. */
+sbp_status sbp_entry_make_flat_rules(sbp_entry_builder *e) SBP_CHECKED;
 /* Items of parameters, gradients and states; of checkpoints and G; of saved values. */
-void sbp_entry_make_lasting(sbp_entry_builder *e);
+sbp_status sbp_entry_make_lasting(sbp_entry_builder *e) SBP_CHECKED;
 void sbp_entry_make_streams(sbp_entry_builder *e, bool backward);
 void sbp_entry_make_saved(sbp_entry_builder *e);
 

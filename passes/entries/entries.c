@@ -165,12 +165,14 @@ sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) {
                            .k = p->options.schedule.checkpoint_every,
                            .ranks = p->options.ranks > 1 ? p->options.ranks : 1,
                            .step = trains && p->options.step && optimizes};
+    if (e.step && e.ranks > 1)
+        return sbp_fail(p->diag, SBP_INTERNAL, "entries: step keeps no gradients, which ranks wait for");
     if (e.layers < 0)
         return sbp_fail(p->diag, SBP_INPUT,
                         "the model has no place to cut between its embedding and its head");
     e.k = e.k < 1 || !trains ? 1 : e.k;
     e.groups = (int32_t)sbp_ceil_div(e.layers, e.k);
-    sbp_entry_make_lasting(&e);
+    SBP_TRY(sbp_entry_make_lasting(&e));
     sbp_entry_make_streams(&e, trains);
     sbp_entry_make_saved(&e);
     if (trains && !e.step && optimizes)

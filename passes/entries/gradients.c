@@ -15,7 +15,9 @@ sbp_act *sbp_entry_act(sbp_entry_builder *e, sbp_act_kind kind, const sbp_operan
 }
 
 static void fill(sbp_entry_builder *e, int32_t item) {
-    sbp_entry_act(e, SBP_ACT_FILL, (sbp_operand[]){sbp_entry_stored(sbp_entry_whole(item), SBP_WRITE)}, 1);
+    sbp_operand all = sbp_entry_stored(sbp_entry_whole(item), SBP_WRITE);
+    all.form = e->r->items[item].sharded ? SBP_FORM_SHARE : SBP_FORM_STORED;
+    sbp_entry_act(e, SBP_ACT_FILL, &all, 1);
 }
 
 static bool is_last_part(const sbp_entry_builder *e, sbp_item_part what) {
@@ -23,34 +25,56 @@ static bool is_last_part(const sbp_entry_builder *e, sbp_item_part what) {
     return what.part < 0 || what.part + 1 == e->r->layouts[e->r->pools[item->pool].layout].count;
 }
 
+static const sbp_flat *flat_of(const sbp_entry_builder *e, int32_t param) {
+    return e->flat_of[param] >= 0 ? &e->flats[e->flat_of[param]] : NULL;
+}
+
+/* What an update takes of a parameter: all of it, or this rank's share of its flat. */
+static sbp_operand taken(const sbp_entry_builder *e, int32_t param, sbp_item_part what, sbp_access access) {
+    sbp_operand operand = sbp_entry_stored(what, access);
+    if (e->flat_of[param] >= 0 && what.item != e->clip.item) {
+        operand.part = -1;
+        operand.form = SBP_FORM_SHARE;
+    }
+    return operand;
+}
+
 /* The norms of gradients whose class is updated on the host are taken there, also of small ones: they stand
  * beside each other. */
 static void sum_squares(sbp_entry_builder *e, int32_t param, sbp_item_part gradient) {
-    sbp_operand operands[] = {sbp_entry_stored(e->norms, SBP_UPDATE), sbp_entry_stored(gradient, SBP_READ)};
+    sbp_operand operands[] = {sbp_entry_stored(e->norms, SBP_UPDATE), taken(e, param, gradient, SBP_READ)};
     sbp_act *act = sbp_entry_act(e, SBP_ACT_SUM_SQUARES, operands, 2);
     act->param = param;
     act->on_host = e->p->options.schedule.host_update &&
-                   sbp_entry_home(e, SBP_ITEM_STATE, e->trained[param]) != SBP_DEVICE;
+                   sbp_entry_home(e, SBP_ITEM_STATE, e->trained[param]) != SBP_DEVICE &&
+                   (e->flat_of[param] < 0 || sbp_entry_is_sharded(e, SBP_ITEM_GRAD, param));
 }
 
 void sbp_entry_finish_norm(sbp_entry_builder *e) {
     sbp_operand operands[] = {sbp_entry_stored(e->norms, SBP_READ), sbp_entry_stored(e->clip, SBP_WRITE)};
+    if (e->flat_count > 0) { /* each rank has summed its shares */
+        sbp_operand norms = sbp_entry_stored(e->norms, SBP_UPDATE);
+        sbp_entry_act(e, SBP_ACT_COLLECTIVE, &norms, 1)->collective = SBP_ALL_REDUCE;
+    }
     sbp_entry_act(e, SBP_ACT_NORM, operands, e->clip.item >= 0 ? 2 : 1);
 }
 
 static void update(sbp_entry_builder *e, int32_t param, sbp_item_part gradient) {
-    const sbp_update *rule = sbp_update_of(e->p, param);
-    sbp_operand operands[SBP_MAX_UPDATE_OPERANDS];
+    const sbp_flat *flat = flat_of(e, param);
+    const sbp_update *rule = flat ? flat->rule : sbp_update_of(e->p, param);
+    sbp_operand operands[SBP_MAX_UPDATE_OPERANDS] = {0};
     for (int32_t i = 0; i < rule->operand_count; i++) {
         sbp_update_operand_kind kind = rule->operands[i].kind;
-        operands[i] = sbp_entry_stored(kind == SBP_UPDATE_GRAD    ? gradient
-                                       : kind == SBP_UPDATE_CLIP  ? e->clip
-                                       : kind == SBP_UPDATE_PARAM ? e->params[param]
-                                                                  : e->states[param][i],
-                                       rule->operands[i].access);
+        operands[i] = taken(e, param,
+                            kind == SBP_UPDATE_GRAD    ? gradient
+                            : kind == SBP_UPDATE_CLIP  ? e->clip
+                            : kind == SBP_UPDATE_PARAM ? e->params[param]
+                                                       : e->states[param][i],
+                            rule->operands[i].access);
     }
     sbp_act *act = sbp_entry_act(e, SBP_ACT_UPDATE, operands, rule->operand_count);
     act->param = param;
+    act->rule = flat ? flat->rule : NULL;
     act->on_host = sbp_entry_updates_on_host(e, param);
 }
 
@@ -66,12 +90,12 @@ static const char *accum_name(const sbp_entry_builder *e, int32_t call, int32_t 
     return sbp_arena_printf(e->p->arena, "A.%s.p%d", m->funcs[m->calls[call].func]->name, i);
 }
 
-static int32_t accum_buffer(sbp_entry_builder *e, int32_t call, int32_t i) {
+static int32_t accum_buffer(sbp_entry_builder *e, int32_t call, int32_t i, int32_t turns) {
     sbp_pipeline *p = e->p;
     int32_t param = p->module->calls[call].params[i];
     const sbp_buffer *w = &p->program->buffers[p->lowering->param_buffers[param]];
     return sbp_lower_buffer(p, accum_name(e, call, i), SBP_ROLE_ACCUM, SBP_DEVICE,
-                            sbp_lower_wide(p->module->params[param].type.dtype), 1, w->rows, w->cols, -1);
+                            sbp_lower_wide(p->module->params[param].type.dtype), turns, w->rows, w->cols, -1);
 }
 
 /* Those of a layer go to the host's cores in pieces. */
@@ -82,12 +106,12 @@ static bool accumulates_in_bucket(const sbp_entry_builder *e, int32_t call, int3
 
 /* The item of accumulators that were made for another call of the kind, or for this parameter; -1. */
 static int32_t find_accums(const sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count,
-                           bool bucket) {
+                           bool bucket, int32_t turn) {
     const sbp_invocation *c = &e->p->module->calls[call];
     int32_t param = e->uses[c->params[members[0]]] > 1 ? c->params[members[0]] : -1;
     for (int32_t i = 0; i < e->set_count; i++) {
         const sbp_accums *a = &e->sets[i];
-        if (a->param == param && a->bucket == bucket &&
+        if (a->param == param && a->bucket == bucket && a->turn == turn &&
             (param >= 0 || (a->func == c->func && a->count == count &&
                             memcmp(a->members, members, (size_t)count * sizeof *members) == 0)))
             return a->item;
@@ -95,30 +119,83 @@ static int32_t find_accums(const sbp_entry_builder *e, int32_t call, const int32
     return -1;
 }
 
-/* Begins the accumulators of parameters `members` of a call's segment: one bucket, or one alone. */
-static void begin_accums(sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count,
-                         bool bucket) {
+/* The item of accumulators of parameters `members` of a call's segment, made now: one bucket, or one alone;
+ * with `like` a bucket that lies as that, the first of `turns`. */
+static int32_t make_accums(sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count,
+                           bool bucket, int32_t turns, const sbp_resident *like) {
     sbp_pipeline *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
-    int32_t item = find_accums(e, call, members, count, bucket);
-    if (item < 0) {
-        int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count);
-        for (int32_t k = 0; k < count; k++)
-            buffers[k] = accum_buffer(e, call, members[k]);
-        sbp_dtype dtype = p->program->buffers[buffers[0]].dtype;
-        const char *name = sbp_arena_printf(p->arena, "A.%s", p->module->funcs[c->func]->name);
-        item = bucket ? sbp_bucket_make(p, e->r, name, SBP_ROLE_ACCUM, dtype, buffers, count,
-                                        p->options.schedule.sparing)
-                      : sbp_residency_add(p, e->r, SBP_ITEM_OTHER, buffers[0], dtype, false);
-        sbp_accums a = {.func = c->func, .count = count, .bucket = bucket, .item = item, .param = -1};
-        a.param = e->uses[c->params[members[0]]] > 1 ? c->params[members[0]] : -1;
-        a.members = SBP_NEW_ARRAY(p->arena, int32_t, count);
-        memcpy(a.members, members, (size_t)count * sizeof *members);
-        SBP_PUSH(p->arena, e->sets, e->set_count, e->set_capacity, a);
-    }
+    int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count);
+    for (int32_t k = 0; k < count; k++)
+        buffers[k] = accum_buffer(e, call, members[k], turns);
+    sbp_dtype dtype = p->program->buffers[buffers[0]].dtype;
+    const char *name = sbp_arena_printf(p->arena, "A.%s", p->module->funcs[c->func]->name);
+    if (like)
+        return sbp_bucket_make_like(p, e->r, name, SBP_ROLE_ACCUM, buffers, like);
+    return bucket ? sbp_bucket_make(p, e->r, name, SBP_ROLE_ACCUM, dtype, buffers, count,
+                                    p->options.schedule.sparing)
+                  : sbp_residency_add(p, e->r, SBP_ITEM_OTHER, buffers[0], dtype, false);
+}
+
+/* Calls of a kind share them. */
+static void keep_accums(sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count,
+                        bool bucket, int32_t turn, int32_t item) {
+    const sbp_invocation *c = &e->p->module->calls[call];
+    sbp_accums a = {
+        .func = c->func, .count = count, .bucket = bucket, .turn = turn, .item = item, .param = -1};
+    a.param = e->uses[c->params[members[0]]] > 1 ? c->params[members[0]] : -1;
+    a.members = SBP_NEW_ARRAY(e->p->arena, int32_t, count);
+    memcpy(a.members, members, (size_t)count * sizeof *members);
+    SBP_PUSH(e->p->arena, e->sets, e->set_count, e->set_capacity, a);
+}
+
+static void begin_item(sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count, bool bucket,
+                       int32_t item) {
+    const sbp_invocation *c = &e->p->module->calls[call];
     for (int32_t k = 0; k < count; k++)
         e->accums[c->params[members[k]]] = (sbp_item_part){item, bucket ? k : -1};
     fill(e, item);
+}
+
+/* Begins the accumulators of parameters `members` of a call's segment: one bucket, or one alone. */
+static void begin_accums(sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count,
+                         bool bucket) {
+    int32_t item = find_accums(e, call, members, count, bucket, 0);
+    if (item < 0) {
+        item = make_accums(e, call, members, count, bucket, 1, NULL);
+        keep_accums(e, call, members, count, bucket, 0, item);
+    }
+    begin_item(e, call, members, count, bucket, item);
+}
+
+/* Of all parameters of a flat, which are of this call. While the sums of one call are on the wire, the next
+ * of its kind adds to another bucket: they take turns. */
+static void begin_flat_accums(sbp_entry_builder *e, int32_t call, const sbp_flat *flat) {
+    const sbp_module *m = e->p->module;
+    const sbp_invocation *c = &m->calls[call];
+    int32_t *members = SBP_NEW_ARRAY(e->p->arena, int32_t, flat->count), before = 0, all = 0;
+    for (int32_t k = 0; k < flat->count; k++)
+        while (c->params[members[k]] != flat->params[k])
+            members[k]++;
+    for (int32_t k = 0; k < m->call_count; k++) {
+        before += k < call && m->calls[k].func == c->func;
+        all += m->calls[k].func == c->func;
+    }
+    int32_t turns = all > 1 && e->uses[flat->params[0]] == 1 ? 2 : 1;
+    int32_t item = find_accums(e, call, members, flat->count, true, before % turns);
+    if (item < 0) {
+        const sbp_resident *like = &e->r->items[e->grads[flat->params[0]].item];
+        item = make_accums(e, call, members, flat->count, true, turns, like);
+        keep_accums(e, call, members, flat->count, true, 0, item);
+        if (turns > 1) {
+            sbp_resident other = e->r->items[item];
+            other.element = 1;
+            SBP_PUSH(e->p->arena, e->r->items, e->r->item_count, e->r->item_capacity, other);
+            keep_accums(e, call, members, flat->count, true, 1, e->r->item_count - 1);
+        }
+        item = find_accums(e, call, members, flat->count, true, before % turns);
+    }
+    begin_item(e, call, members, flat->count, true, item);
 }
 
 /* With all of the same call whose gradients go to the host, as many as one bucket has; each where the first
@@ -156,6 +233,8 @@ sbp_item_part sbp_entry_accum(sbp_entry_builder *e, int32_t call, int32_t i) {
     int32_t param = e->p->module->calls[call].params[i];
     if (sbp_entry_accumulates_in_place(e, &e->p->module->params[param]))
         return e->grads[param];
+    if (e->accums[param].item < 0 && sbp_entry_is_sharded(e, SBP_ITEM_GRAD, param))
+        begin_flat_accums(e, call, flat_of(e, param));
     if (e->accums[param].item < 0 && accumulates_in_bucket(e, call, param))
         begin_accum_buckets(e, call);
     if (e->accums[param].item < 0)
@@ -170,16 +249,20 @@ static void flush(sbp_entry_builder *e, int32_t param) {
 }
 
 /* After a backward call: gradients that are complete leave their accumulators. */
-/* With the gradients of the other ranks, where that is so: all of a bucket at once, after the last
- * micro-batch of a step. */
+/* With the gradients of the other ranks, where there are some: all of a bucket at once. Those that each rank
+ * has all of wait for the last micro-batch of a step; shares take in the sum of each. */
 static void reduce(sbp_entry_builder *e, int32_t param) {
     int32_t item = e->grads[param].item;
     if (e->ranks == 1 || item < 0 || --e->open[item] > 0)
         return;
-    sbp_act *act = sbp_entry_act(e, SBP_ACT_COLLECTIVE,
-                                 (sbp_operand[]){sbp_entry_stored(sbp_entry_whole(item), SBP_UPDATE)}, 1);
-    act->collective = SBP_ALL_REDUCE;
-    act->when = "part.last";
+    bool sharded = e->r->items[item].sharded;
+    sbp_operand operands[] = {sbp_entry_stored(sbp_entry_whole(item), SBP_UPDATE),
+                              sbp_entry_stored(sbp_entry_whole(e->accums[param].item), SBP_READ)};
+    if (sharded)
+        operands[0].form = SBP_FORM_SHARE;
+    sbp_act *act = sbp_entry_act(e, SBP_ACT_COLLECTIVE, operands, sharded ? 2 : 1);
+    act->collective = sharded ? SBP_REDUCE_ADD : e->flat_of[param] >= 0 ? SBP_REDUCE_OWN : SBP_ALL_REDUCE;
+    act->when = sharded ? NULL : "part.last";
 }
 
 void sbp_entry_flush_call(sbp_entry_builder *e, int32_t call) {
@@ -197,11 +280,12 @@ void sbp_entry_flush_call(sbp_entry_builder *e, int32_t call) {
         if (e->step) {
             sum_squares(e, param, e->accums[param]);
             update(e, param, e->accums[param]);
-        } else if (!sbp_entry_accumulates_in_place(e, &p->module->params[param])) {
+        } else if (!sbp_entry_accumulates_in_place(e, &p->module->params[param]) &&
+                   !sbp_entry_is_sharded(e, SBP_ITEM_GRAD, param)) {
             flush(e, param);
         }
-        e->accums[param].item = -1;
         reduce(e, param);
+        e->accums[param].item = -1;
     }
 }
 
@@ -223,24 +307,27 @@ void sbp_entry_begin_gradients(sbp_entry_builder *e) {
     }
 }
 
-/* The norm over all gradients and its clipping factor, then the optimizer's rule for each parameter;
- * gradients are cleared. Where gradients stay, each of the three goes over all parameters: its commands are
- * independent. Where they come and go, updates begin with what the norm
- * ends with. */
+/* The norm over all gradients and its clipping factor, then the optimizer's rule for each parameter, or flat
+ * of them; gradients are cleared. Where gradients stay, each of the three goes over all: its commands are
+ * independent. Where they come and go, updates begin with what the norm ends with. */
 void sbp_entry_update_list(sbp_entry_builder *e) {
     const sbp_module *m = e->p->module;
-    bool away = sbp_entry_home(e, SBP_ITEM_GRAD, 0) != SBP_DEVICE;
+    bool away = sbp_entry_home(e, SBP_ITEM_GRAD, 0) != SBP_DEVICE, flat = e->flat_count > 0;
+    int32_t count = flat ? e->flat_count : m->param_count;
     sbp_entry_begin_list(e, "update");
+    if (flat) /* flats are fewer than parameters */
+        fill(e, e->norms.item);
     for (int pass = 0; pass < (away ? 2 : 3); pass++) {
-        for (int32_t n = 0; n < m->param_count; n++) {
-            int32_t i = away && pass == 0 ? m->param_count - 1 - n : n;
+        for (int32_t n = 0; n < count; n++) {
+            int32_t i = away && pass == 0 ? count - 1 - n : n;
+            i = flat ? e->flats[i].params[0] : i;
             if (!m->params[i].trainable)
                 continue;
             if (pass == 0)
                 sum_squares(e, i, e->grads[i]);
             if (pass == 1)
                 update(e, i, e->grads[i]);
-            if (pass == (away ? 1 : 2) && is_last_part(e, e->grads[i]))
+            if (pass == (away ? 1 : 2) && (flat || is_last_part(e, e->grads[i])))
                 fill(e, e->grads[i].item);
         }
         if (pass == 0)

@@ -172,6 +172,8 @@ static void find_small(sbp_entry_builder *e) {
 
 /* Of what belongs to a parameter. */
 static sbp_space home_with(const sbp_entry_builder *e, sbp_item_class class, int32_t param) {
+    if (e->flat_of[param] >= 0)
+        param = e->flats[e->flat_of[param]].params[0];
     int32_t n = class == SBP_ITEM_PARAM ? param : e->trained[param];
     return e->small[param] ? SBP_DEVICE : sbp_entry_home(e, class, n);
 }
@@ -179,16 +181,22 @@ static sbp_space home_with(const sbp_entry_builder *e, sbp_item_class class, int
 /* Whether the rule of a parameter runs where its states live. */
 bool sbp_entry_updates_on_host(const sbp_entry_builder *e, int32_t param) {
     return e->p->options.schedule.host_update && e->p->module->params[param].trainable &&
-           home_with(e, SBP_ITEM_STATE, param) != SBP_DEVICE;
+           home_with(e, SBP_ITEM_STATE, param) != SBP_DEVICE &&
+           (e->flat_of[param] < 0 ||
+            sbp_entry_is_sharded(e, SBP_ITEM_PARAM, param)); /* a share is on the device */
 }
 
 /* Gradients can add up where they are kept when the types agree and nothing happens to them on the way. */
 bool sbp_entry_accumulates_in_place(const sbp_entry_builder *e, const sbp_param *param) {
+    if (sbp_entry_is_sharded(e, SBP_ITEM_GRAD, (int32_t)(param - e->p->module->params)))
+        return false;
     return !e->step && e->p->options.grad_dtype == sbp_lower_wide(param->type.dtype);
 }
 
 sbp_joining sbp_entry_joining(const sbp_entry_builder *e, sbp_item_class class, int32_t param,
                               sbp_space space) {
+    if (e->flat_of[param] >= 0)
+        return SBP_JOIN_SEGMENT;
     if (class == SBP_ITEM_GRAD && space == SBP_DEVICE && e->ranks > 1)
         return e->call_of[param] >= 0 ? SBP_JOIN_SEGMENT : SBP_JOIN_ALONE;
     if (e->call_of[param] < 1 || e->call_of[param] > e->layers || e->small[param])
@@ -222,6 +230,8 @@ static void add_lasting(sbp_entry_builder *e, sbp_bucket_list *buckets, sbp_item
                           .stored = what.format ? SBP_I8 : b->dtype,
                           .computed = computed};
     sbp_joining how = sbp_entry_joining(e, class, param, b->space);
+    if (e->flat_of[param] >= 0)
+        sbp_entry_flat_key(e, param, operand, &key);
     key.shared = how == SBP_JOIN_PIECE && e->p->options.schedule.sparing;
     key.most = key.shared ? e->largest : SBP_BUCKET_MOST;
     if (how != SBP_JOIN_ALONE)
@@ -253,7 +263,7 @@ static void find_calls(sbp_entry_builder *e) {
     }
 }
 
-void sbp_entry_make_lasting(sbp_entry_builder *e) {
+sbp_status sbp_entry_make_lasting(sbp_entry_builder *e) {
     static const sbp_item_part none = {-1, -1};
     sbp_pipeline *p = e->p;
     const sbp_lowering *l = p->lowering;
@@ -267,6 +277,7 @@ void sbp_entry_make_lasting(sbp_entry_builder *e) {
     e->trained = SBP_NEW_ARRAY(p->arena, int32_t, count + 1);
     find_small(e);
     find_calls(e);
+    sbp_entry_find_flats(e);
     for (int32_t i = 0; i < count; i++)
         e->trained[i] = i > 0 ? e->trained[i - 1] + p->module->params[i - 1].trainable : 0;
     for (int32_t i = 0; i < count; i++) {
@@ -289,4 +300,5 @@ void sbp_entry_make_lasting(sbp_entry_builder *e) {
         e->clip.item = sbp_residency_add(p, e->r, SBP_ITEM_OTHER, l->clip, SBP_F64, true);
     if (l->norms >= 0)
         e->norms.item = sbp_residency_add(p, e->r, SBP_ITEM_OTHER, l->norms, SBP_F64, true);
+    return l->updates ? sbp_entry_make_flat_rules(e) : SBP_OK;
 }

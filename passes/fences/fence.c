@@ -154,7 +154,8 @@ static size_list sizes_of_entries(const sbp_fence_pass *pass) {
 }
 
 /* A fence waits for all that its queue was given before it. What an entry finds on the wire is waited for at
- * its beginning, not where it is needed: there collectives of the entry itself would be waited for as well. */
+ * its beginning, not where it is needed: there collectives of the entry itself would be waited for as well.
+ */
 static void wait_for_wire(sbp_fence_pass *pass, sbp_fence_list *list) {
     int32_t net = pass->number_of[SBP_QUEUE_NET];
     for (int32_t e = 0; e < pass->program->entry_count && net > 0; e++)

@@ -183,8 +183,8 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
                           const sbp_spot *spots) {
     const sbp_target_info *target = &e->pl->base->target;
     double bytes = 0, commands = 1, ops = 0;
-    if (act->kind == SBP_ACT_COLLECTIVE) {
-        const sbp_buffer *b = &sized->buffers[spots[0].buffer];
+    if (act->kind == SBP_ACT_COLLECTIVE) { /* of all that there is of it, which is its last operand */
+        const sbp_buffer *b = &sized->buffers[spots[act->operand_count - 1].buffer];
         return sbp_cost_collective(
             target, act->collective, sized->ranks,
             (double)(sbp_extent_as_const(b->rows) * b->cols * sbp_dtype_bytes(b->dtype)));
@@ -200,7 +200,7 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
         bytes += times * elems * (double)sbp_dtype_bytes(b->dtype);
     }
     if (act->kind == SBP_ACT_UPDATE) {
-        const sbp_update *update = sbp_update_of(&e->s->pipeline, act->param);
+        const sbp_update *update = act->rule ? act->rule : sbp_update_of(&e->s->pipeline, act->param);
         commands = update->body.count;
         ops = update_ops(e, update);
     }
@@ -211,7 +211,7 @@ static double move_elems(const evaluation *e, const sbp_program *sized, const sb
     const sbp_resident *item = &e->s->residency.items[move->item];
     sbp_sizes sizes = sbp_program_sizes(sized, sized->t_max, 1);
     int64_t rows = 0;
-    (void)sbp_extent_eval(item->rows, &sizes, &rows);
+    (void)sbp_extent_eval(move->to_rows, &sizes, &rows);
     return (double)rows * (double)item->cols;
 }
 
@@ -236,6 +236,13 @@ static double move_seconds(const evaluation *e, const sbp_program *sized, const 
     double elems = move_elems(e, sized, move);
     if (move->parts)
         return unpack_seconds(e, move);
+    if (move->collective >= 0) {
+        int64_t rows = sbp_extent_as_const(move->to_rows), from = sbp_extent_as_const(move->from_rows);
+        return sbp_cost_collective(
+            target, (sbp_collective_op)move->collective, sized->ranks,
+            (double)((rows > from ? rows : from) * e->s->residency.items[move->item].cols *
+                     sbp_dtype_bytes(move->to_dtype)));
+    }
     if (move->from_dtype != move->to_dtype) /* a kernel that loads and stores */
         return target->rates.command_seconds +
                sbp_cost_rows(
@@ -248,6 +255,8 @@ static double move_seconds(const evaluation *e, const sbp_program *sized, const 
 
 static void add_traffic(const evaluation *e, const sbp_program *sized, const sbp_move *move) {
     sbp_item_class class = e->s->residency.items[move->item].class;
+    if (move->collective >= 0)
+        return;
     /* of the others only accumulators leave the device, as finished gradients */
     sbp_traffic_add(&e->out->traffic[class == SBP_ITEM_OTHER ? SBP_ITEM_GRAD : class],
                     sized->buffers[move->to.buffer].space, sized->buffers[move->from.buffer].space,

@@ -68,12 +68,13 @@ static int64_t elems_of(const sbp_buffer *b) {
 }
 
 /* On disk a part begins where a block of the file does, whatever its type. */
-static int64_t aligned(int64_t elems, sbp_space space) {
-    return sbp_round_up(elems, space == SBP_DISK ? SBP_DISK_ALIGNMENT : SBP_BUCKET_ALIGNMENT);
+static int64_t unit_of(sbp_space space) {
+    return space == SBP_DISK ? SBP_DISK_ALIGNMENT : SBP_BUCKET_ALIGNMENT;
 }
 
 static bool same_layout(const sbp_layout *a, const sbp_layout *b) {
-    bool same = a->count == b->count && a->on_disk == b->on_disk && !a->dtypes == !b->dtypes;
+    bool same =
+        a->count == b->count && a->unit == b->unit && a->whole == b->whole && !a->dtypes == !b->dtypes;
     for (int32_t i = 0; same && i < a->count; i++)
         same = a->cols[i] == b->cols[i] && sbp_extent_equal(a->rows[i], b->rows[i]) &&
                (!a->dtypes || a->dtypes[i] == b->dtypes[i]);
@@ -88,26 +89,33 @@ static int32_t find_layout(sbp_pipeline *p, sbp_residency *r, sbp_layout l) {
     l.place = SBP_NEW_ARRAY(p->arena, int64_t, l.count);
     for (int32_t i = 0; i < l.count; i++) {
         l.place[i] = l.elems;
-        l.elems += aligned(sbp_extent_as_const(l.rows[i]) * l.cols[i] *
-                               (l.dtypes ? sbp_dtype_bytes(l.dtypes[i]) : 1),
-                           l.on_disk ? SBP_DISK : SBP_DEVICE);
+        l.elems += sbp_round_up(sbp_extent_as_const(l.rows[i]) * l.cols[i] *
+                                    (l.dtypes ? sbp_dtype_bytes(l.dtypes[i]) : 1),
+                                l.unit);
     }
+    l.elems = sbp_round_up(l.elems, l.whole);
     SBP_PUSH(p->arena, r->layouts, r->layout_count, r->layout_capacity, l);
     return r->layout_count - 1;
 }
 
 static sbp_layout begin_layout(sbp_pipeline *p, int32_t count, bool bytes) {
     return (sbp_layout){.count = count,
+                        .unit = SBP_BUCKET_ALIGNMENT,
+                        .whole = 1,
                         .rows = SBP_NEW_ARRAY(p->arena, sbp_extent, count),
                         .cols = SBP_NEW_ARRAY(p->arena, int64_t, count),
                         .dtypes = bytes ? SBP_NEW_ARRAY(p->arena, sbp_dtype, count) : NULL};
 }
 
 /* That of buffers which are there. */
-static int32_t layout_of(sbp_pipeline *p, sbp_residency *r, const int32_t *buffers, int32_t count,
-                         bool bytes) {
+static int32_t layout_of(sbp_pipeline *p, sbp_residency *r, const int32_t *buffers, int32_t count, bool bytes,
+                         const sbp_bucket_key *key) {
     sbp_layout l = begin_layout(p, count, bytes);
-    l.on_disk = p->program->buffers[buffers[0]].space == SBP_DISK;
+    l.unit = unit_of(p->program->buffers[buffers[0]].space);
+    if (key && key->flat) {
+        l.unit = key->unit;
+        l.whole = key->whole;
+    }
     for (int32_t i = 0; i < count; i++) {
         const sbp_buffer *b = &p->program->buffers[buffers[i]];
         l.rows[i] = b->rows;
@@ -129,13 +137,17 @@ void sbp_bucket_parts(sbp_pipeline *p, int32_t bucket, const sbp_layout *layout)
     }
 }
 
-/* A bucket of buffers that are there, laid out so; returns its buffer. */
+/* A bucket of buffers that are there, laid out so; returns its buffer. key: NULL, or of what it is flat. */
 static int32_t join(sbp_pipeline *p, const sbp_layout *l, const char *name, sbp_role role, sbp_dtype dtype,
-                    const int32_t *buffers) {
+                    const int32_t *buffers, const sbp_bucket_key *key) {
     sbp_space space = p->program->buffers[buffers[0]].space;
-    int32_t bucket =
-        sbp_lower_buffer(p, name, role, space, dtype, 1, sbp_extent_const(l->elems / SBP_BUCKET_ALIGNMENT),
-                         SBP_BUCKET_ALIGNMENT, -1);
+    int64_t cols = key && key->flat ? key->cols : SBP_BUCKET_ALIGNMENT, elems = l->elems;
+    sbp_sharding sharding = key && key->flat ? key->sharding : SBP_WHOLE;
+    if (sharding == SBP_SHARDED)
+        elems /= p->program->ranks;
+    int32_t bucket = sbp_lower_buffer(p, name, role, space, dtype, p->program->buffers[buffers[0]].count,
+                                      sbp_extent_const(elems / cols), cols, -1);
+    p->program->buffers[bucket].sharding = sharding;
     for (int32_t i = 0; i < l->count; i++) {
         p->program->buffers[buffers[i]].part_of = bucket + 1;
         p->program->buffers[buffers[i]].place = l->place[i];
@@ -148,16 +160,29 @@ static void set_parts(sbp_pipeline *p, sbp_resident *item, const int32_t *buffer
     memcpy(item->parts, buffers, (size_t)count * sizeof *buffers);
 }
 
-int32_t sbp_bucket_make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
-                        sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared) {
+static int32_t make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role, sbp_dtype computed,
+                    const int32_t *buffers, int32_t count, const sbp_bucket_key *key) {
     sbp_buffer first = p->program->buffers[buffers[0]];
-    int32_t layout = layout_of(p, r, buffers, count, false);
+    int32_t layout = layout_of(p, r, buffers, count, false, key);
     bool lasts = role == SBP_ROLE_BUCKET;
-    int32_t bucket = join(p, &r->layouts[layout], name, role, first.dtype, buffers);
+    int32_t bucket = join(p, &r->layouts[layout], name, role, first.dtype, buffers, key);
     int32_t item = add_item(p, r, SBP_ITEM_OTHER, lasts ? first.role : role, bucket, computed, lasts, layout);
-    r->items[item].shared = shared;
+    r->items[item].shared = key && key->shared;
+    r->items[item].sharded = p->program->buffers[bucket].sharding == SBP_SHARDED;
     set_parts(p, &r->items[item], buffers, count);
     return item;
+}
+
+int32_t sbp_bucket_make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
+                        sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared) {
+    return make(p, r, name, role, computed, buffers, count, &(sbp_bucket_key){.shared = shared});
+}
+
+int32_t sbp_bucket_make_like(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
+                             const int32_t *buffers, const sbp_resident *like) {
+    const sbp_layout *l = &r->layouts[r->pools[like->pool].layout];
+    const sbp_bucket_key key = {.flat = 1, .unit = l->unit, .whole = l->whole, .cols = like->cols};
+    return make(p, r, name, role, p->program->buffers[buffers[0]].dtype, buffers, l->count, &key);
 }
 
 /* The computed form: one matrix, or all behind each other. */
@@ -178,16 +203,17 @@ static void unpack(sbp_pipeline *p, sbp_residency *r, const sbp_packed *packed, 
     pool->unpacked.cols = SBP_BUCKET_ALIGNMENT;
 }
 
-int32_t sbp_bucket_pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dtype computed,
-                        const sbp_packed *packed, int32_t count) {
+static int32_t pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dtype computed,
+                    const sbp_packed *packed, int32_t count, const sbp_bucket_key *key) {
     int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, count * SBP_MAX_FORMAT_PARTS), parts = 0;
     for (int32_t i = 0; i < count; i++)
         for (int32_t k = 0; k < sbp_format_of(packed[i].format)->part_count; k++)
             buffers[parts++] = packed[i].first + k;
-    int32_t layout = layout_of(p, r, buffers, parts, true);
-    int32_t bucket = join(p, &r->layouts[layout], name, SBP_ROLE_BUCKET, SBP_I8, buffers);
+    int32_t layout = layout_of(p, r, buffers, parts, true, key);
+    int32_t bucket = join(p, &r->layouts[layout], name, SBP_ROLE_BUCKET, SBP_I8, buffers, key);
     int32_t number = add_item(p, r, SBP_ITEM_PARAM, SBP_ROLE_PARAM, bucket, computed, true, layout);
     sbp_resident *item = &r->items[number];
+    item->sharded = p->program->buffers[bucket].sharding == SBP_SHARDED;
     sbp_resident_pool pool = r->pools[item->pool];
     unpack(p, r, packed, count, &pool);
     item->pool = sbp_residency_pool(p, r, pool);
@@ -198,13 +224,18 @@ int32_t sbp_bucket_pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp
     return number;
 }
 
+int32_t sbp_bucket_pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dtype computed,
+                        const sbp_packed *packed, int32_t count) {
+    return pack(p, r, name, computed, packed, count, NULL);
+}
+
 /* ---- what lasts --------------------------------------------------------------------------------------- */
 
 static bool same_key(const sbp_bucket_key *a, const sbp_bucket_key *b) {
     return a->class == b->class && a->call == b->call && a->operand == b->operand &&
            a->updated == b->updated && a->trained == b->trained && a->space == b->space &&
            a->stored == b->stored && a->computed == b->computed && a->most == b->most &&
-           a->shared == b->shared;
+           a->shared == b->shared && a->flat == b->flat;
 }
 
 int64_t sbp_bucket_most(const sbp_pipeline *p, sbp_dtype stored, sbp_dtype computed, int64_t most) {
@@ -223,8 +254,8 @@ static int64_t numbers_of(const sbp_pipeline *p, const sbp_packed *what) {
 void sbp_bucket_add(sbp_pipeline *p, sbp_bucket_list *list, const sbp_bucket_key *key, const sbp_packed *what,
                     sbp_item_part *ref) {
     sbp_bucket_plan *found = NULL;
-    int64_t elems = aligned(numbers_of(p, what), key->space),
-            most = sbp_bucket_most(p, key->stored, key->computed, key->most);
+    int64_t elems = sbp_round_up(numbers_of(p, what), key->flat ? key->unit : unit_of(key->space)),
+            most = key->flat ? INT64_MAX : sbp_bucket_most(p, key->stored, key->computed, key->most);
     if (!list->last)
         list->last = SBP_NEW_ARRAY(p->arena, int32_t, p->module->call_count + 1);
     int32_t *last = &list->last[key->call];
@@ -247,7 +278,7 @@ static int32_t make_planned(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_
     const sbp_packed *first = &plan->members[0].packed;
     int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, plan->count);
     sbp_packed *packed = SBP_NEW_ARRAY(p->arena, sbp_packed, plan->count);
-    if (plan->count == 1 && !key->shared && !first->format)
+    if (plan->count == 1 && !key->shared && !first->format && !key->flat)
         return sbp_residency_add(p, r, key->class, first->first, key->computed, true);
     for (int32_t i = 0; i < plan->count; i++) {
         packed[i] = plan->members[i].packed;
@@ -256,9 +287,8 @@ static int32_t make_planned(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_
     const char *name = sbp_arena_printf(p->arena, "%s.%s.%d", sbp_item_class_names[key->class],
                                         sbp_dtype_name(key->stored), key->call);
     if (first->format)
-        return sbp_bucket_pack(p, r, name, key->computed, packed, plan->count);
-    int32_t item =
-        sbp_bucket_make(p, r, name, SBP_ROLE_BUCKET, key->computed, buffers, plan->count, key->shared);
+        return pack(p, r, name, key->computed, packed, plan->count, key);
+    int32_t item = make(p, r, name, SBP_ROLE_BUCKET, key->computed, buffers, plan->count, key);
     r->items[item].class = key->class;
     return item;
 }

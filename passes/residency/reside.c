@@ -41,20 +41,23 @@ static void emit_move(sbp_pipeline *p, const sbp_residency *r, sbp_body *body, c
     }
     sbp_view to = sbp_view_buffer(p->program, m->to.buffer, m->to.element),
              from = sbp_view_buffer(p->program, m->from.buffer, m->from.element);
-    to.length.base = from.length.base = r->items[m->item].rows;
-    if (m->from_dtype == m->to_dtype)
+    to.length.base = m->to_rows;
+    from.length.base = m->from_rows;
+    if (m->collective >= 0)
+        sbp_lower_collective(p, body, (sbp_collective_op)m->collective, to, from, m->queue, NULL);
+    else if (m->from_dtype == m->to_dtype)
         sbp_lower_copy(p, body, to, from, m->queue);
     else
         sbp_lower_convert(p, body, to, m->to_dtype, from, m->from_dtype);
 }
 
-static void emit_update(sbp_pipeline *p, sbp_body *body, int32_t param, const sbp_view *views) {
-    const sbp_update *rule = sbp_update_of(p, param);
+static void emit_update(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const sbp_view *views) {
+    const sbp_update *rule = act->rule ? act->rule : sbp_update_of(p, act->param);
     int32_t gradient = 0;
     while (rule->operands[gradient].kind != SBP_UPDATE_GRAD)
         gradient++;
-    sbp_lower_inline(p, body, &rule->body, views, p->lowering->param_buffers[param], gradient,
-                     sbp_update_stream(p, param));
+    sbp_lower_inline(p, body, &rule->body, views, act->rule ? -1 : p->lowering->param_buffers[act->param],
+                     gradient, sbp_update_stream(p, act->param));
 }
 
 static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const sbp_view *views) {
@@ -77,10 +80,11 @@ static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const 
         sbp_lower_norm(p, body, views[0], act->operand_count > 1 ? views[1] : sbp_view_none());
         break;
     case SBP_ACT_COLLECTIVE:
-        sbp_lower_collective(p, body, act->collective, views[0], views[0], act->when);
+        sbp_lower_collective(p, body, act->collective, views[0], views[act->operand_count > 1], SBP_QUEUE_NET,
+                             act->when);
         break;
     case SBP_ACT_UPDATE:
-        emit_update(p, body, act->param, views);
+        emit_update(p, body, act, views);
         break;
     }
     for (int32_t n = first; n < body->count && act->on_host; n++)

@@ -18,11 +18,12 @@
 /* Matrices behind each other in a bucket: [rows, cols] each, from element `place` on. */
 typedef struct sbp_layout {
     int32_t count;
-    bool on_disk;     /* of things whose home is there: parts begin at blocks of the file */
+    int64_t unit;     /* elements: parts begin at multiples of it */
+    int64_t whole;    /* elements: all of it is a multiple of this */
     sbp_extent *rows; /* constant */
     int64_t *cols, *place;
     sbp_dtype *dtypes; /* of the parts of a bucket of bytes; NULL: the bucket's */
-    int64_t elems;     /* of the bucket: a multiple of SBP_BUCKET_ALIGNMENT, as its columns */
+    int64_t elems;     /* of the bucket */
 } sbp_layout;
 
 /* A parameter that is kept in blocks (ir/format.h), and what it is computed with as. */
@@ -40,6 +41,7 @@ typedef struct sbp_resident {
     int32_t buffer; /* home; -1: none, what is given up before it was read for the last time is lost */
     int32_t element;
     int32_t *parts;  /* of a bucket: buffers, as its layout has them */
+    bool sharded;    /* the home has this rank's share of a bucket; rows are those of the share */
     bool shared;     /* of a bucket: on the host it stands in slots that all such buckets of its role share */
     sbp_space space; /* of the home */
     sbp_dtype stored, computed;
@@ -54,6 +56,7 @@ typedef struct sbp_resident {
 
 typedef enum sbp_form {
     SBP_FORM_STORED,
+    SBP_FORM_SHARE,   /* what this rank has a share of, as it is stored */
     SBP_FORM_COMPUTED /* on the device only, and only read */
 } sbp_form;
 
@@ -76,7 +79,7 @@ typedef enum sbp_act_kind {
     SBP_ACT_FLUSH,       /* gradient (operand 0) += accumulator (1) */
     SBP_ACT_SUM_SQUARES, /* the place of `param` in the norms (0) = of its gradient (1) */
     SBP_ACT_NORM,        /* of all norms (0); the clipping factor (1), where there is one */
-    SBP_ACT_COLLECTIVE,  /* `collective` of operand 0, in place, with that of the other ranks */
+    SBP_ACT_COLLECTIVE,  /* `collective` into operand 0 of operand 1, or where there is one, in place */
     SBP_ACT_UPDATE       /* the optimizer's rule for `param`: operands in the order of the rule */
 } sbp_act_kind;
 
@@ -85,6 +88,8 @@ typedef struct sbp_act {
     int32_t function; /* CALL */
     int32_t param;    /* number in the module */
     sbp_collective_op collective;
+    const struct sbp_update
+        *rule;        /* UPDATE, SUM_SQUARES: of shares, that of their bucket; NULL: that of `param` */
     const char *when; /* COLLECTIVE: only where this scalar is 1 */
     sbp_operand *operands;
     int32_t operand_count;
@@ -130,7 +135,9 @@ typedef struct sbp_move {
     int32_t item, after, order;
     sbp_spot from, to; /* a slot may be larger than the item */
     sbp_dtype from_dtype, to_dtype;
+    sbp_extent from_rows, to_rows;
     int32_t queue;
+    int32_t collective; /* sbp_collective_op; -1: none */
     sbp_spot
         *parts; /* of a packed item that becomes numbers: of each part, and behind these of each parameter */
     int32_t part_count; /* of both */
@@ -170,6 +177,11 @@ typedef struct sbp_bucket_key {
     sbp_dtype stored, computed;
     int64_t most; /* elements: no larger, but for one part that is */
     bool shared;
+    /* Of what ranks have shares of: the number of its bucket, from 1 on, and how it lies there (sbp_layout),
+     * whatever the rest of the key is; 0: none. cols: of the bucket. */
+    int32_t flat;
+    int64_t unit, whole, cols;
+    sbp_sharding sharding;
 } sbp_bucket_key;
 
 typedef struct sbp_bucket_member {
@@ -203,6 +215,10 @@ void sbp_bucket_finish(sbp_pipeline *p, sbp_residency *r, const sbp_bucket_list 
  * which the caller fills in the class. computed: the type that functions compute in. */
 int32_t sbp_bucket_make(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
                         sbp_dtype computed, const int32_t *buffers, int32_t count, bool shared);
+/* The same, laid out as the bucket that is another item; of arrays of buffers, the first of their elements.
+ */
+int32_t sbp_bucket_make_like(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_role role,
+                             const int32_t *buffers, const sbp_resident *like);
 /* A bucket of bytes of parameters in blocks; of one alone too. Returns its item. */
 int32_t sbp_bucket_pack(sbp_pipeline *p, sbp_residency *r, const char *name, sbp_dtype computed,
                         const sbp_packed *packed, int32_t count);

@@ -26,7 +26,11 @@ typedef struct sbp_standing {
 
 /* Where content comes from on its way from home. */
 static sbp_place_kind before(const sbp_resident *item, sbp_place_kind place) {
-    if (place == SBP_PLACE_COMPUTED)
+    if (place == SBP_PLACE_COMPUTED && item->sharded)
+        return SBP_PLACE_WHOLE;
+    if (place == SBP_PLACE_SHARE) /* all of it need not come to the device */
+        return item->space == SBP_DISK ? SBP_PLACE_HOST : SBP_PLACE_HOME;
+    if (place >= SBP_PLACE_WHOLE)
         return item->space == SBP_DEVICE ? SBP_PLACE_HOME : SBP_PLACE_DEVICE;
     return place == SBP_PLACE_DEVICE && item->space == SBP_DISK ? SBP_PLACE_HOST : SBP_PLACE_HOME;
 }
@@ -36,6 +40,8 @@ static sbp_place_kind wanted_place(const sbp_resident *item, const sbp_act *act,
         return item->space == SBP_HOST ? SBP_PLACE_HOME : SBP_PLACE_HOST;
     if (operand->form == SBP_FORM_COMPUTED && item->computed != item->stored)
         return SBP_PLACE_COMPUTED;
+    if (operand->form == SBP_FORM_SHARE ? !item->sharded : item->sharded)
+        return item->sharded ? SBP_PLACE_WHOLE : SBP_PLACE_SHARE;
     return item->space == SBP_DEVICE && item->buffer >= 0 ? SBP_PLACE_HOME : SBP_PLACE_DEVICE;
 }
 
@@ -54,9 +60,26 @@ static bool is_unpacked(const sbp_slots *s, int32_t item, sbp_place_kind place) 
     return s->r->items[item].packed && place == SBP_PLACE_COMPUTED;
 }
 
+/* Whether all of an item stands there, not a share. */
+static bool is_whole(const sbp_resident *item, sbp_place_kind place) {
+    return place == SBP_PLACE_WHOLE || place == SBP_PLACE_COMPUTED ||
+           (place != SBP_PLACE_SHARE && !item->sharded);
+}
+
+/* Rows of an item as it is stored, or converted, there. */
+static sbp_extent rows_at(const sbp_slots *s, int32_t item, sbp_place_kind place) {
+    const sbp_resident *it = &s->r->items[item];
+    int64_t rows = sbp_extent_as_const(it->rows), ranks = s->p->program->ranks;
+    if (is_whole(it, place) != it->sharded)
+        return it->rows;
+    return sbp_extent_const(it->sharded ? rows * ranks : rows / ranks);
+}
+
 /* How the item lies there; -1: it has no parts. */
 static int32_t layout_at(const sbp_slots *s, int32_t item, sbp_place_kind place) {
     const sbp_resident_pool *pool = &s->r->pools[s->r->items[item].pool];
+    if (!is_whole(&s->r->items[item], place))
+        return -1;
     return is_unpacked(s, item, place) ? pool->unpacked.layout : pool->layout;
 }
 
@@ -104,7 +127,7 @@ static int32_t find_shared(const sbp_slots *s, const sbp_resident *it, sbp_place
 
 /* Slots of a pool at a place; made when the first item needs one. by_place: per pool and place, -1. */
 static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_place_kind place) {
-    static const char *const suffixes[] = {"", ".here", "", ".computed"};
+    static const char *const suffixes[] = {"", ".here", "", ".whole", ".computed", ".share"};
     const sbp_resident *it = &s->r->items[item];
     const sbp_resident_pool *pool = &s->r->pools[it->pool];
     int32_t *found = &by_place[it->pool * SBP_PLACE_COUNT + (int)place];
@@ -113,7 +136,7 @@ static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_plac
         *found = unpacked ? find_unpacked(s, item) : find_shared(s, it, place);
     if (*found >= 0)
         return *found;
-    sbp_extent rows = unpacked ? pool->unpacked.rows : it->rows;
+    sbp_extent rows = unpacked ? pool->unpacked.rows : rows_at(s, item, place);
     int64_t cols = unpacked ? pool->unpacked.cols : it->cols;
     const char *name = pool->name
                            ? pool->name
@@ -139,7 +162,6 @@ static int32_t find_pool(sbp_slots *s, int32_t *by_place, int32_t item, sbp_plac
 
 /* A bucket stands in a pool: there is room, and buffers for its parts. */
 static void add_layout(sbp_slots *s, sbp_slot_pool *pool, int32_t item) {
-    const sbp_resident *it = &s->r->items[item];
     int32_t layout = layout_at(s, item, pool->place);
     if (layout < 0)
         return;
@@ -149,8 +171,9 @@ static void add_layout(sbp_slots *s, sbp_slot_pool *pool, int32_t item) {
             pool->parts[i] = -1;
     }
     pool->parts[layout] = 0;
-    if (!pool->unpacked && sbp_extent_as_const(it->rows) > sbp_extent_as_const(pool->rows))
-        pool->rows = it->rows;
+    sbp_extent rows = pool->unpacked ? pool->rows : rows_at(s, item, pool->place);
+    if (sbp_extent_as_const(rows) > sbp_extent_as_const(pool->rows))
+        pool->rows = rows;
 }
 
 static bool names_before(const sbp_act *act, int32_t operand) {
@@ -292,7 +315,8 @@ sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s)
         sbp_slot_pool *pool = &s->pools[k];
         /* twice what one act reads: the next one's come while it runs, unless that is far away; a conversion
          * runs in its own queue. On the host always: what goes to disk passes what comes from there. */
-        bool twice = pool->place == SBP_PLACE_HOST || (pool->place == SBP_PLACE_DEVICE && pool->hurries);
+        bool twice = pool->place == SBP_PLACE_HOST ||
+                     ((pool->place == SBP_PLACE_DEVICE || pool->place == SBP_PLACE_WHOLE) && pool->hurries);
         pool->count = twice ? max_i32(pool->most, 2 * pool->fetched) : pool->most;
         if (pool->shared && pool->parts && pool->place == SBP_PLACE_HOST)
             pool->count = max_i32(pool->count, (int32_t)(pool->fetched * shared_slots(s, pool)));
@@ -377,9 +401,23 @@ static void add_parts(sbp_slots *s, sbp_move *move, sbp_place_kind from, sbp_pla
     }
 }
 
+/* Between this rank's share and all of it; -1: the move is of one or the other. */
+static int32_t collective_of(const sbp_resident *item, sbp_place_kind from, sbp_place_kind to) {
+    if (is_whole(item, from) == is_whole(item, to))
+        return -1;
+    return is_whole(item, to) ? SBP_ALL_GATHER : SBP_SHARE;
+}
+
+static int32_t queue_of(const sbp_resident *item, sbp_place_kind from, sbp_place_kind to) {
+    int32_t collective = collective_of(item, from, to);
+    if (collective == SBP_SHARE && space_of(item, from) == SBP_DEVICE)
+        return SBP_QUEUE_COMPUTE;
+    return collective >= 0 ? SBP_QUEUE_NET
+                           : (int32_t)sbp_queue_of_copy(space_of(item, to), space_of(item, from));
+}
+
 static void add_move(sbp_slots *s, int32_t item, sbp_place_kind from, sbp_place_kind to, int32_t after) {
     const sbp_resident *it = &s->r->items[item];
-    int32_t queue = (int32_t)sbp_queue_of_copy(space_of(it, to), space_of(it, from));
     sbp_move move = {.item = item,
                      .after = after,
                      .order = s->move_count,
@@ -387,7 +425,10 @@ static void add_move(sbp_slots *s, int32_t item, sbp_place_kind from, sbp_place_
                      .to = spot_at(s, item, to, ALL),
                      .from_dtype = dtype_at(it, from),
                      .to_dtype = dtype_at(it, to),
-                     .queue = queue};
+                     .from_rows = rows_at(s, item, from),
+                     .to_rows = rows_at(s, item, to),
+                     .collective = collective_of(it, from, to),
+                     .queue = queue_of(it, from, to)};
     move.from.access = SBP_READ;
     move.to.access = SBP_WRITE;
     if (is_unpacked(s, item, to))
@@ -513,7 +554,7 @@ static sbp_status realise(sbp_slots *s, int32_t item, sbp_place_kind place, int3
     if (!content)
         return SBP_OK;
     int32_t free_after = s->pools[st->pool[place]].free_after[st->slot[place]], after = st->since[from];
-    int32_t queue = (int32_t)sbp_queue_of_copy(space_of(it, place), space_of(it, from));
+    int32_t queue = queue_of(it, from, place);
     after = after > free_after ? after : free_after;
     if (queue == SBP_QUEUE_COMPUTE)
         after = max_i32(after, before_fills(s->list, at));

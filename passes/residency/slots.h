@@ -6,12 +6,16 @@
 #include "passes/residency/residency.h"
 
 /* Where an item may stand. Its home is one of these places too, under the name HOME. Content comes to a place
- * from the one before it on the way from home: disk, host, device, computed; home device, host. */
+ * from the one before it on the way from home: disk, host, device, whole, computed; home device, host. What
+ * ranks have shares of is gathered at WHOLE. Of what each has all, SHARE is this rank's share, which an
+ * update takes, and which is gathered on its way home. */
 typedef enum sbp_place_kind {
     SBP_PLACE_HOME,
     SBP_PLACE_HOST,
     SBP_PLACE_DEVICE,
+    SBP_PLACE_WHOLE,
     SBP_PLACE_COMPUTED,
+    SBP_PLACE_SHARE,
     SBP_PLACE_COUNT
 } sbp_place_kind;
 

@@ -173,7 +173,13 @@ bool sbp_run_is_common(sbp_status status) {
 }
 
 sbp_status sbp_run_alone(sbp_run *run, sbp_status (*act)(sbp_run *run)) {
-    return sbp_run_agree(run, sbp_run_writes(run) ? act(run) : SBP_OK);
+    sbp_status status = SBP_OK, end = SBP_OK;
+    if (sbp_run_writes(run))
+        status = act(run);
+    if (run->executor)
+        end = sbp_run_writes(run) ? sbp_executor_dismiss(run->executor, run->diag)
+                                  : sbp_executor_serve(run->executor, run->diag);
+    return sbp_run_agree(run, status != SBP_OK ? status : end);
 }
 
 sbp_status sbp_run_share_text(sbp_run *run, const char **text) {

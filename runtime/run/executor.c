@@ -168,8 +168,9 @@ sbp_status sbp_executor_write_constants(sbp_executor *x, sbp_diag *diag) {
 static sbp_status create_in(sbp_arena *arena, sbp_diag *diag, const sbp_device_class *class,
                             const sbp_device_options *options, const sbp_program *program, sbp_executor *x) {
     *x = (sbp_executor){.arena = arena, .program = program, .class = class, .diag = diag};
+    x->ranks = options ? options->ranks : NULL;
     for (int32_t b = 0; b < program->buffer_count; b++)
-        if (program->buffers[b].offset < 0)
+        if (program->buffers[b].offset < 0 && !sbp_buffer_in_shares(program, b))
             return sbp_fail(diag, SBP_INTERNAL, "buffer '%.200s' has no offset", program->buffers[b].name);
     SBP_TRY(class->create(options, diag, &x->device));
     SBP_TRY(class->load(x->device, program, diag));
@@ -335,7 +336,7 @@ static sbp_status read_scalar(const sbp_executor *x, int32_t scalar, double *out
 }
 
 static sbp_status call_hook(sbp_executor *x, const sbp_command *command, const sbp_span *spans, bool *skip) {
-    sbp_gradient gradient = {x, command->flushes, spans[command->gradient]};
+    sbp_gradient gradient = {x, command->flushes, -1, spans[command->gradient]};
     return x->hook(x->hook_user, &gradient, skip, x->diag);
 }
 

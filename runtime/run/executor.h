@@ -68,6 +68,7 @@ sbp_status sbp_executor_wait(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED
 typedef struct sbp_gradient {
     sbp_executor *executor;
     int32_t parameter; /* buffer number */
+    int32_t buffer;    /* likewise, of a gradient that has one of its own; else -1 */
     sbp_span span;
 } sbp_gradient;
 
@@ -101,7 +102,15 @@ sbp_status sbp_executor_read(sbp_executor *executor, int32_t buffer, int32_t slo
                              int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
 sbp_status sbp_executor_write(sbp_executor *executor, int32_t buffer, int32_t slot, int64_t first,
                               int64_t count, sbp_dtype dtype, const void *data, sbp_diag *diag) SBP_CHECKED;
-/* Goes on hashing with the bytes of a buffer's first element, as they are kept. */
+/* Where ranks have shares of what is read, rank 0 reads while the others serve; what is all in this rank's
+ * own share any rank may read. Each writes what it has of what is written. */
+bool sbp_executor_has_shares(const sbp_executor *executor);
+/* Elements of a buffer that are here: all, but for shares. */
+void sbp_executor_own(const sbp_executor *executor, int32_t buffer, int64_t *first, int64_t *count);
+/* Answers rank 0 until it dismisses. Both return at once where nothing is in shares. */
+sbp_status sbp_executor_serve(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
+sbp_status sbp_executor_dismiss(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
+/* Goes on hashing with the bytes of a buffer's first element, as they are kept; all ranks do, of shares. */
 sbp_status sbp_executor_hash(sbp_executor *executor, int32_t buffer, uint64_t *hash,
                              sbp_diag *diag) SBP_CHECKED;
 /* Fills every buffer of a role, as for optimizer states before the first step. */

@@ -83,6 +83,7 @@ struct sbp_executor {
     int32_t *pick;  /* [t_max] row of each counted row, where the program asks */
     int64_t counted;
     bool bound, tuning;
+    struct sbp_ranks *ranks; /* NULL: this process alone */
     sbp_flush_hook hook;
     void *hook_user;
     sbp_profile *profile; /* NULL: none */
@@ -108,5 +109,21 @@ sbp_status sbp_executor_convert_out(sbp_executor *x, sbp_space space, int64_t of
 sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t offset, sbp_dtype to,
                                    int64_t count, sbp_dtype dtype, const void *data,
                                    sbp_diag *diag) SBP_CHECKED;
+
+/* ---- executor_shares.c --------------------------------------------------------------------------------- */
+
+/* Whether ranks have shares of a buffer, or it counts in parts on each. The functions below are for these. */
+bool sbp_executor_is_shared(const sbp_executor *x, int32_t buffer);
+/* Bytes into the arena of an element that is here. */
+int64_t sbp_executor_own_offset(const sbp_executor *x, int32_t buffer, int64_t first);
+sbp_status sbp_executor_read_shared(sbp_executor *x, int32_t buffer, int64_t first, int64_t count,
+                                    sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
+sbp_status sbp_executor_write_shared(sbp_executor *x, int32_t buffer, int64_t first, int64_t count,
+                                     sbp_dtype dtype, const void *data, sbp_diag *diag) SBP_CHECKED;
+/* Elements as they are kept, into the staging of every rank: all of them call it, for no more than fit there.
+ */
+sbp_status sbp_executor_bring(sbp_executor *x, int32_t buffer, int64_t first, int64_t count,
+                              sbp_diag *diag) SBP_CHECKED;
+void sbp_executor_convert(sbp_dtype to, void *out, sbp_dtype from, const void *in, int64_t count);
 
 #endif

@@ -8,7 +8,7 @@ static void *mapped(sbp_executor *x, sbp_space space, int64_t offset) {
     return x->class->map ? x->class->map(x->device, space, offset) : NULL;
 }
 
-static void convert(sbp_dtype to, void *out, sbp_dtype from, const void *in, int64_t count) {
+void sbp_executor_convert(sbp_dtype to, void *out, sbp_dtype from, const void *in, int64_t count) {
     if (to == from)
         memcpy(out, in, (size_t)(count * sbp_dtype_bytes(to)));
     else
@@ -33,14 +33,14 @@ sbp_status sbp_executor_convert_out(sbp_executor *x, sbp_space space, int64_t of
     const void *direct = mapped(x, space, offset);
     if (direct) {
         SBP_TRY(x->class->wait(x->device, diag));
-        convert(dtype, out, from, direct, count);
+        sbp_executor_convert(dtype, out, from, direct, count);
         return SBP_OK;
     }
     int64_t unit = sbp_dtype_bytes(from), piece = SBP_STAGING_BYTES / unit;
     for (int64_t k = 0; k < count; k += piece) {
         int64_t n = count - k < piece ? count - k : piece;
         SBP_TRY(sbp_executor_get(x, space, offset + k * unit, x->staging, n * unit, diag));
-        convert(dtype, (unsigned char *)out + k * sbp_dtype_bytes(dtype), from, x->staging, n);
+        sbp_executor_convert(dtype, (unsigned char *)out + k * sbp_dtype_bytes(dtype), from, x->staging, n);
     }
     return SBP_OK;
 }
@@ -52,13 +52,14 @@ sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t off
     void *direct = mapped(x, space, offset);
     if (direct) {
         SBP_TRY(x->class->wait(x->device, diag));
-        convert(to, direct, dtype, data, count);
+        sbp_executor_convert(to, direct, dtype, data, count);
         return SBP_OK;
     }
     int64_t unit = sbp_dtype_bytes(to), piece = SBP_STAGING_BYTES / unit;
     for (int64_t k = 0; k < count; k += piece) {
         int64_t n = count - k < piece ? count - k : piece;
-        convert(to, x->staging, dtype, (const unsigned char *)data + k * sbp_dtype_bytes(dtype), n);
+        sbp_executor_convert(to, x->staging, dtype, (const unsigned char *)data + k * sbp_dtype_bytes(dtype),
+                             n);
         SBP_TRY(sbp_executor_put(x, space, offset + k * unit, x->staging, n * unit, diag));
     }
     return SBP_OK;
@@ -95,6 +96,8 @@ sbp_status sbp_executor_read(sbp_executor *x, int32_t buffer, int32_t slot, int6
                              sbp_dtype dtype, void *out, sbp_diag *diag) {
     SBP_TRY(check_range(x, buffer, slot, first, count, diag));
     const sbp_buffer *b = &x->program->buffers[buffer];
+    if (sbp_executor_is_shared(x, buffer))
+        return sbp_executor_read_shared(x, buffer, first, count, dtype, out, diag);
     return sbp_executor_convert_out(x, b->space, byte_offset(x, buffer, slot, first), b->dtype, count, dtype,
                                     out, diag);
 }
@@ -103,6 +106,8 @@ sbp_status sbp_executor_write(sbp_executor *x, int32_t buffer, int32_t slot, int
                               sbp_dtype dtype, const void *data, sbp_diag *diag) {
     SBP_TRY(check_range(x, buffer, slot, first, count, diag));
     const sbp_buffer *b = &x->program->buffers[buffer];
+    if (sbp_executor_is_shared(x, buffer))
+        return sbp_executor_write_shared(x, buffer, first, count, dtype, data, diag);
     return sbp_executor_convert_in(x, b->space, byte_offset(x, buffer, slot, first), b->dtype, count, dtype,
                                    data, diag);
 }
@@ -114,16 +119,30 @@ sbp_status sbp_executor_hash(sbp_executor *x, int32_t buffer, uint64_t *hash, sb
     int64_t elems = sbp_executor_elems(x, buffer);
     for (int64_t at = 0; at < elems; at += piece) {
         int64_t n = elems - at < piece ? elems - at : piece;
-        SBP_TRY(sbp_executor_get(x, b->space, byte_offset(x, buffer, 0, at), x->staging, n * unit, diag));
+        SBP_TRY(
+            sbp_executor_is_shared(x, buffer)
+                ? sbp_executor_bring(x, buffer, at, n, diag)
+                : sbp_executor_get(x, b->space, byte_offset(x, buffer, 0, at), x->staging, n * unit, diag));
         *hash = sbp_hash_bytes(x->staging, (size_t)(n * unit), *hash);
     }
     return SBP_OK;
 }
 
+/* Of what lies in shares all of it is filled, padding too. */
+static bool is_filled(const sbp_executor *x, int32_t buffer, sbp_role role) {
+    const sbp_program *p = x->program;
+    if (p->buffers[buffer].sharding != SBP_SHARDED)
+        return p->buffers[buffer].role == role && !sbp_buffer_in_shares(p, buffer);
+    int32_t part = 0;
+    while (part < p->buffer_count && p->buffers[part].part_of != buffer + 1)
+        part++;
+    return part < p->buffer_count && p->buffers[part].role == role;
+}
+
 sbp_status sbp_executor_fill_role(sbp_executor *x, sbp_role role, double value, sbp_diag *diag) {
     for (int32_t k = 0; k < x->program->buffer_count; k++) {
         const sbp_buffer *b = &x->program->buffers[k];
-        if (b->role != role)
+        if (!is_filled(x, k, role))
             continue;
         int64_t unit = sbp_dtype_bytes(b->dtype), piece = SBP_STAGING_BYTES / unit;
         int64_t elems = sbp_executor_elems(x, k);
@@ -140,6 +159,8 @@ sbp_status sbp_executor_fill_role(sbp_executor *x, sbp_role role, double value, 
 }
 
 void *sbp_executor_map(sbp_executor *x, int32_t buffer, int32_t slot) {
+    if (sbp_executor_is_shared(x, buffer))
+        return NULL;
     return mapped(x, x->program->buffers[buffer].space, byte_offset(x, buffer, slot, 0));
 }
 
@@ -159,6 +180,8 @@ sbp_status sbp_gradient_read(const sbp_gradient *gradient, int64_t first, int64_
     if (first < 0 || count < 0 || count > span->rows * span->cols || first > span->rows * span->cols - count)
         return sbp_fail(diag, SBP_INTERNAL, "elements %lld+%lld of a gradient of %lld x %lld",
                         (long long)first, (long long)count, (long long)span->rows, (long long)span->cols);
+    if (gradient->buffer >= 0)
+        return sbp_executor_read(gradient->executor, gradient->buffer, 0, first, count, dtype, out, diag);
     int64_t unit = sbp_dtype_bytes(span->dtype);
     unsigned char *to = out;
     while (count > 0) { /* a run per row, or all at once when rows follow each other */

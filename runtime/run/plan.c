@@ -34,7 +34,7 @@ static sbp_status load_program(const loader *l, sbp_plan *plan) {
     if (status != SBP_OK)
         return sbp_fail(l->diag, status, "%s does not verify", name);
     for (int32_t b = 0; b < program->buffer_count; b++)
-        if (program->buffers[b].offset < 0)
+        if (program->buffers[b].offset < 0 && !sbp_buffer_in_shares(program, b))
             return sbp_fail(l->diag, SBP_INPUT, "%s: buffer '%.200s' has no offset", name,
                             program->buffers[b].name);
     plan->program = program;

@@ -341,7 +341,7 @@ static sbp_status take_gradient(void *user, const sbp_gradient *gradient, bool *
 sbp_status sbp_gradient_dump_take(sbp_gradient_dump *d, int32_t parameter, int32_t buffer, sbp_diag *diag) {
     const sbp_buffer *b = &d->plan->program->buffers[buffer];
     bool skip;
-    sbp_gradient gradient = {.executor = d->x, .parameter = parameter};
+    sbp_gradient gradient = {.executor = d->x, .parameter = parameter, .buffer = buffer};
     gradient.span = (sbp_span){.space = b->space,
                                .dtype = b->dtype,
                                .offset = b->offset,

@@ -28,8 +28,9 @@ static int32_t buffer_at(const sbp_plan *plan, int32_t index) {
 }
 
 static int64_t buffer_bytes(const sbp_shadow *s, int32_t buffer) {
-    return sbp_executor_elems(s->executor, buffer) *
-           sbp_dtype_bytes(sbp_executor_program(s->executor)->buffers[buffer].dtype);
+    int64_t first, count; /* of what ranks have shares of, this one's */
+    sbp_executor_own(s->executor, buffer, &first, &count);
+    return count * sbp_dtype_bytes(sbp_executor_program(s->executor)->buffers[buffer].dtype);
 }
 
 /* write: what is in the copy goes to the device, in exchange for what is there. */
@@ -37,10 +38,10 @@ static sbp_status move(sbp_shadow *s, bool write, sbp_diag *diag) {
     unsigned char *at = s->bytes;
     for (int32_t i = 0, b; (b = buffer_at(s->plan, i)) >= 0; i++) {
         sbp_dtype dtype = sbp_executor_program(s->executor)->buffers[b].dtype;
-        int64_t unit = sbp_dtype_bytes(dtype), elems = sbp_executor_elems(s->executor, b),
-                most = PIECE_BYTES / unit;
-        for (int64_t first = 0; first < elems; first += most) {
-            int64_t count = elems - first < most ? elems - first : most;
+        int64_t unit = sbp_dtype_bytes(dtype), most = PIECE_BYTES / unit, own, elems;
+        sbp_executor_own(s->executor, b, &own, &elems);
+        for (int64_t first = own; first < own + elems; first += most) {
+            int64_t count = own + elems - first < most ? own + elems - first : most;
             SBP_TRY(sbp_executor_read(s->executor, b, 0, first, count, dtype, s->piece, diag));
             if (write)
                 SBP_TRY(sbp_executor_write(s->executor, b, 0, first, count, dtype, at, diag));

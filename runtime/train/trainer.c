@@ -40,6 +40,8 @@ sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *execut
                        .max_grad_norm = INFINITY,
                        .loss = find_output(program, "loss"),
                        .grad_norm = find_output(program, "grad_norm")};
+    t->same_parts =
+        sbp_program_entry_meets(program, "accumulate") || sbp_program_entry_meets(program, "score");
     SBP_TRY(sbp_prepared_init(&t->prepared, diag, program->prepare));
     set_unknown(t);
     sbp_packer_init(&t->packer, program->t_max, program);
@@ -314,6 +316,14 @@ static sbp_status take_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan 
     return SBP_OK;
 }
 
+/* Where ranks have shares of them, or of what is updated. */
+static sbp_status take_shares(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan, sbp_gradient_dump *dump) {
+    if (!dump)
+        return sbp_executor_serve(t->executor, diag);
+    SBP_TRY(take_gradients(t, diag, plan, dump));
+    return sbp_executor_dismiss(t->executor, diag);
+}
+
 static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
                                     const sbp_dataset *data, sbp_gradient_dump *dump) {
     bool at_once = has_entry(t->program, "step");
@@ -324,8 +334,8 @@ static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_pl
     SBP_TRY(check_finite(t, diag, t->loss, "the loss"));
     if (at_once)
         return SBP_OK;
-    if (!has_entry(t->program, "update"))
-        return take_gradients(t, diag, plan, dump);
+    if (!has_entry(t->program, "update") || sbp_executor_has_shares(t->executor))
+        return take_shares(t, diag, plan, dump);
     SBP_TRY(sbp_executor_run(t->executor, "update", diag));
     return read_norm(t, diag);
 }

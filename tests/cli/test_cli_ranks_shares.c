@@ -1,0 +1,131 @@
+/* test_cli_ranks_shares.c: what ranks have shares of changes no number. Settings are drawn: how much is in
+ * shares
+ * (--zero), of how many ranks, where it lives, in which types it is kept, what is trained and how; gradients
+ * of the first step and weights after three are those of one rank with the same settings. A run goes on from
+ * the checkpoint of one with other ranks and shares. */
+#include "tests/cli/drawing.h"
+#include "tests/cli/ranks_testing.h"
+
+enum { VOCABULARY = 51, ROWS = 7 };
+
+static void write_rows(io_fixture *f) {
+    sbp_rng rng = {.state = 5};
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    for (int r = 0; r < ROWS; r++) {
+        sbp_text_add(&out, "{");
+        draw_ids(&rng, &out, "input_ids", 2 + sbp_rng_below(&rng, r == 2 ? 40 : 12), VOCABULARY);
+        sbp_text_add(&out, "}\n");
+    }
+    cli_put(f, "t", out.data);
+}
+
+/* Its gradients in $D/NAME.g, the model in $D/NAME. */
+static void train(io_fixture *f, const char *name, const char *settings, int ranks, int zero,
+                  const char *homes) {
+    const char *start = ranks > 1 ? sbp_arena_printf(f->arena, "$M -n %d ", ranks) : "";
+    cli_ok(f,
+           sbp_arena_printf(
+               f->arena,
+               "rm -rf $D/%s; $C compile %s %s --seq-len 64 --threads 1 --ranks %d --zero %d -o $D/p && "
+               "%s$R $D/p --data $D/t --batch-size 4 --steps 3 --lr 1e-3 --weight-decay 0.1 --out $D/%s && "
+               "%s$R $D/p --data $D/t --batch-size 4 --out none --dump-gradients $D/%s.g",
+               name, settings, homes, ranks, zero, start, name, start, name));
+}
+
+static const char *result(io_fixture *f, const char *name) {
+    const char *file = sbp_arena_printf(f->arena, "%s/model.safetensors", name);
+    if (!cli_exists(f, file))
+        file = sbp_arena_printf(f->arena, "%s/adapter_model.safetensors", name);
+    return sbp_arena_strdup(f->arena, io_path(f, file));
+}
+
+static void test_shares_change_nothing(void **state) {
+    io_fixture *f = *state;
+    sbp_rng rng = {.state = 77};
+    int draws = getenv("SBP_TEST_ALL") ? 150 : 9, levels[4] = {0};
+    double worst = 0;
+    if (!cli_has_ranks(f, "shares of parameters, gradients and states"))
+        skip();
+    write_rows(f);
+    for (int i = 0; i < draws; i++) {
+        const char *model =
+            PICK(&rng, "llama_mqa", "granite_bias_tied", "gemma3_softcap", "gpt_neox_plain", "qwen2_tied");
+        bool exact = sbp_rng_below(&rng, 3) > 0;
+        const char *types =
+            exact ? "--dtype fp64"
+                  : PICK(&rng, "--state-dtype int8", "--dtype fp32 --grad-dtype bf16", "--param-dtype bf16");
+        const char *settings =
+            sbp_arena_printf(f->arena, "$G/%s/model %s --chunk %s --segment %s --checkpoint-every %s %s",
+                             model, types, PICK(&rng, "5", "64"), PICK(&rng, "1", "2"), PICK(&rng, "1", "2"),
+                             PICK(&rng, "", "", "--optimizer sgd", "--optimizer lion", "--clip none",
+                                  "--freeze '*1*'", "--lora-r 3"));
+        const char *homes = sbp_rng_below(&rng, 2) ? draw_homes(f, &rng) : "";
+        int zero = 1 + i % 3, ranks = 2 + (int)sbp_rng_below(&rng, 3);
+        printf("  %d ranks, zero %d: %s %s\n", ranks, zero, settings, homes); /* ctest shows it on failure */
+        train(f, "one", settings, 1, 0, "");
+        train(f, "all", settings, ranks, zero, homes);
+        levels[zero]++;
+        double off = cli_compare(f, "gradients", sbp_arena_strdup(f->arena, io_path(f, "all.g")),
+                                 sbp_arena_strdup(f->arena, io_path(f, "one.g")),
+                                 exact ? SBP_TOLERANCE_F64 : SBP_TOLERANCE_F32);
+        worst = exact && off > worst ? off : worst;
+        if (exact)
+            cli_compare(f, "weights", result(f, "all"), result(f, "one"), SBP_TOLERANCE_F64);
+    }
+    assert_true(levels[1] > 0 && levels[2] > 0 && levels[3] > 0);
+    print_message("worst gradient in fp64 off by %.2g\n", worst);
+}
+
+/* Three ranks without shares go on where four with shares of everything stopped, and one after them. */
+static void test_other_ranks_go_on(void **state) {
+    io_fixture *f = *state;
+    static const struct { int ranks, zero, steps; } runs[] = {{4, 3, 2}, {3, 1, 3}, {1, 0, 4}, {2, 2, 5}};
+    if (!cli_has_ranks(f, "going on with other ranks"))
+        skip();
+    write_rows(f);
+    for (int i = 0; i < SBP_COUNT(runs); i++)
+        cli_ok(f,
+               sbp_arena_printf(
+                   f->arena,
+                   "$C compile $G/qwen2_tied/model --dtype fp64 --seq-len 64 --threads 1 --ranks %d "
+                   "--zero %d -o $D/p%d && $R $D/p%d %s --data $D/t --batch-size 4 --schedule constant "
+                   "--steps %d --lr 1e-3 --out $D/o --save-every 1 %s",
+                   runs[i].ranks, runs[i].zero, i, i, sbp_arena_printf(f->arena, "--ranks %d", runs[i].ranks),
+                   runs[i].steps, i > 0 ? "--resume" : ""));
+    cli_ok(f, "$R $D/p2 --data $D/t --batch-size 4 --schedule constant --steps 5 --lr 1e-3 --out $D/want "
+              "--save-every 1");
+    const char *want = sbp_arena_strdup(f->arena, io_path(f, "want/model.safetensors"));
+    cli_compare(f, "weights", io_path(f, "o/model.safetensors"), want, SBP_TOLERANCE_F64);
+    want = sbp_arena_strdup(f->arena, io_path(f, "want/checkpoint-5/optimizer.safetensors"));
+    cli_compare(f, "states", io_path(f, "o/checkpoint-5/optimizer.safetensors"), want, SBP_TOLERANCE_F64);
+}
+
+/* Two runs of the same plan have the same bits. */
+static void test_same_bits(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "bits of several ranks"))
+        skip();
+    write_rows(f);
+    train(f, "first", "$G/gemma3_softcap/model --state-dtype int8", 3, 3, "");
+    train(f, "again", "$G/gemma3_softcap/model --state-dtype int8", 3, 3, "");
+    cli_same(f, "first/model.safetensors", "again/model.safetensors");
+    cli_same(f, "first.g", "again.g");
+}
+
+static void test_refused(void **state) {
+    io_fixture *f = *state;
+    cli_fails(f, 2, "--zero 2: there is one rank", "$C compile $G/gpt_neox_plain/model --zero 2 -o $D/p");
+    cli_fails(f, 2, "states in bf16 are rounded at random",
+              "$C compile $G/gpt_neox_plain/model --zero 1 --ranks 2 --state-dtype bf16 -o $D/p");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_shares_change_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_other_ranks_go_on, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
