@@ -4,6 +4,7 @@
  *   module_c2  types of parameters and constants are well formed, with constant dimensions only
  *   module_c3  calls name functions, parameters and model values that exist, of the right type
  *   module_c5  adapters are made of matrices that fit together
+ *   module_c6  a parameter that is a number of the program is one f32, not trained
  *   func_c1    operands are defined before they are used
  *   func_c2    operand, result and attribute counts follow the op's schema
  *   func_c3    results have the types that the shape rule gives, and those are well formed (types.h)
@@ -212,6 +213,14 @@ static sbp_status verify_call(const sbp_module *module, const sbp_invocation *ca
     return ok ? SBP_OK : sbp_fail(diag, SBP_INTERNAL, "module_c3: a call does not fit its function");
 }
 
+static sbp_status verify_number(const sbp_param *param, sbp_diag *diag) {
+    if (!param->number || (param->type.dtype == SBP_F32 && param->storage == SBP_F32 && !param->trainable &&
+                           param->format == SBP_FORMAT_NONE && sbp_type_row_elems(&param->type) == 1))
+        return SBP_OK;
+    return sbp_fail(diag, SBP_INTERNAL, "module_c6: '%s' is no number but %s", param->name,
+                    sbp_shape_text(&param->type));
+}
+
 static sbp_status verify_format(const sbp_param *param, sbp_diag *diag) {
     int64_t elems = sbp_type_row_elems(&param->type),
             cols = param->type.rank > 1 ? param->type.dim[param->type.rank - 1].n : elems;
@@ -247,8 +256,10 @@ sbp_status sbp_module_verify(const sbp_module *module, sbp_diag *diag) {
         if (!is_static(&module->params[i].type))
             return sbp_fail(diag, SBP_INTERNAL, "module_c2: parameter '%s' is %s", module->params[i].name,
                             sbp_shape_text(&module->params[i].type));
-    for (int32_t i = 0; i < module->param_count; i++)
+    for (int32_t i = 0; i < module->param_count; i++) {
         SBP_TRY(verify_format(&module->params[i], diag));
+        SBP_TRY(verify_number(&module->params[i], diag));
+    }
     for (int32_t i = 0; i < module->adapter_count; i++)
         SBP_TRY(verify_adapter(module, &module->adapters[i], diag));
     for (int32_t i = 0; i < module->const_count; i++)

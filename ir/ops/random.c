@@ -21,9 +21,8 @@ sbp_status sbp_shape_random(sbp_shape *shape) {
                       "the stream is %s, not one f32", sbp_shape_text(stream));
     SBP_SHAPE_REQUIRE(shape, 5, key->dtype == SBP_F64 && key->rank == 0, "the key is %s, not f64[]",
                       sbp_shape_text(key));
-    SBP_SHAPE_REQUIRE(shape, 6, (shape->op->operands[2] < 0) == (shape->op->operands[3] < 0),
-                      "row and head come together");
-    for (int32_t k = 2; k < 4 && shape->op->operands[k] >= 0; k++)
+    SBP_SHAPE_REQUIRE(shape, 6, shape->present[2] == shape->present[3], "row and head come together");
+    for (int32_t k = 2; k < 4 && shape->present[k]; k++)
         SBP_SHAPE_REQUIRE(shape, 7,
                           shape->in[k].dtype == SBP_F32 && shape->in[k].rank == 1 &&
                               sbp_type_rows(&shape->in[k]) == rows && shape->out[0].rank <= 2,

@@ -61,6 +61,10 @@ static void odd_names_and_numbers(void **state) {
         "  param trainable f32[2] storage f32 init ones 0 pad 1\n"
         "  param f32 f32[2] storage f32 trainable init zeros 0 pad -1\n"
         "  param \"h\xc3\xa9 %x\" f32[] storage f32 init zeros 0 pad -1\n"
+        "  param number f32[1] storage f32 init zeros 0 pad -1 number 77\n"
+        "  param a f32[2,4] storage f32 trainable init zeros 0 pad -1\n"
+        "  param b f32[4,2] storage f32 trainable init zeros 0 pad -1\n"
+        "  adapter layers.0.w a b out_in 0.5 dropout 0.05\n"
         "  func \"odd name\"(%tok: row tok i32[T],\n"
         "       %\"0\": row \"two words\" f32[T],\n"
         "       %t5: scalar \"\" f64[],\n"
@@ -182,11 +186,22 @@ static void the_parser_objects(void **state) {
 
 /* ---- the verifier objects ------------------------------------------------------------------------------ */
 
+#define ADAPTED                                                                                              \
+    "param w f32[3,4] storage f32 init ones 0 pad -1 param a f32[2,4] storage f32 init ones 0 pad -1 "       \
+    "param b f32[3,2] storage f32 init ones 0 pad -1"
+
 static const struct {
     const char *constraint, *body;
 } invalid[] = {
     {"module_c1", "func f() {} func f() {}"},
     {"module_c2", "param p f32[T] storage f32 init ones 0 pad -1"},
+    {"module_c6", "param p f32[2] storage f32 init zeros 0 pad -1 number 3"},
+    {"module_c6", "param p f32[1] storage f32 trainable init zeros 0 pad -1 number 3"},
+    {"module_c6", "param p f32[1] storage bf16 init zeros 0 pad -1 number 3"},
+    {"module_c5", ADAPTED " adapter w a b in_out 2"},
+    {"module_c5", ADAPTED " adapter w b a out_in 2"},
+    {"module_c5", ADAPTED " adapter w a b out_in 2 dropout 1"},
+    {"module_c5", ADAPTED " adapter w a b out_in 2 dropout -0.1"},
     {"module_c3", "func f(%p: param f32[2]) {} values 1 call f params streams outputs"},
     {"module_c3", "param p f32[3] storage f32 init ones 0 pad -1\n"
                   "func f(%p: param f32[2]) {} values 1 call f params 0 streams outputs"},
