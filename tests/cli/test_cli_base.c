@@ -237,8 +237,8 @@ static void test_adapted_base_on(void **state, const char *backend) {
          "want.safetensors");
     dump(f, "$D/adapter", sbp_arena_printf(f->arena, "--backend %s --dtype fp32 %s", backend, based),
          "got.safetensors");
-    cli_compare(f, backend, strdup(io_path(f, "got.safetensors")), io_path(f, "want.safetensors"),
-                SBP_TOLERANCE_F32);
+    cli_compare(f, backend, sbp_arena_strdup(f->arena, io_path(f, "got.safetensors")),
+                io_path(f, "want.safetensors"), SBP_TOLERANCE_F32);
 }
 
 static void test_vulkan(void **state) {

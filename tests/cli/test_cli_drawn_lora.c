@@ -256,8 +256,8 @@ static void draw(io_fixture *f, sbp_rng *rng, const char *fixed, int *compared, 
     common = TEXT("%s --lora-dropout 0.2 --dtype fp64 %s", common, frozen);
     dump(f, "$D/a", TEXT("%s %s", common, settings), "got.safetensors");
     dump(f, "$D/a", TEXT("%s --seq-len 64 --backward standard", common), "want.safetensors");
-    cli_compare(f, "dropout", strdup(io_path(f, "got.safetensors")), io_path(f, "want.safetensors"),
-                SBP_TOLERANCE_F64);
+    cli_compare(f, "dropout", sbp_arena_strdup(f->arena, io_path(f, "got.safetensors")),
+                io_path(f, "want.safetensors"), SBP_TOLERANCE_F64);
 }
 
 static void test_drawn_adapters(void **state) {

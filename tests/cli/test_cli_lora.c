@@ -28,7 +28,7 @@ static void compare_gradients(io_fixture *f, const lora_case *c, const char *opt
     cli_ok(f, TEXT("$C compile %s/adapter -o $D/p --seq-len 94 %s", c->path, options));
     cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --batch-size 100 --dump-gradients $D/g.safetensors",
                    c->base));
-    cli_compare(f, TEXT("%s %s", c->path, options), strdup(io_path(f, "g.safetensors")),
+    cli_compare(f, TEXT("%s %s", c->path, options), sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")),
                 TEXT("%s/grads.safetensors", c->path), tolerance);
 }
 
@@ -66,7 +66,7 @@ static void test_frozen_parts(void **state) {
                TEXT("$C compile %s/adapter -o $D/p --seq-len 94 --dtype fp64 %s", c.path, parts[i].options));
         cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --batch-size 100 --dump-gradients $D/g.safetensors",
                        c.base));
-        const char *got = strdup(io_path(f, "g.safetensors"));
+        const char *got = sbp_arena_strdup(f->arena, io_path(f, "g.safetensors"));
         assert_int_equal(cli_count_tensors(f, got), parts[i].tensors);
         cli_compare_some(f, parts[i].options, got, TEXT("%s/grads.safetensors", c.path),
                          sbp_tolerance(SBP_F64));
@@ -106,9 +106,9 @@ static void test_dropout_is_of_the_data(void **state) {
     cli_ok(f, TEXT("$C compile %s/adapter -o $D/q --seq-len 94 --dtype fp64 --lora-dropout 0", c.path));
     const char *dump = TEXT("--data $G/%s/train.jsonl --batch-size 100 --dump-gradients", c.base);
     cli_ok(f, TEXT("$R $D/p %s $D/g1 --seed 43 && $R $D/q %s $D/g2 && $R $D/p %s $D/g3", dump, dump, dump));
-    const char *right = strdup(io_path(f, "g3"));
+    const char *right = sbp_arena_strdup(f->arena, io_path(f, "g3"));
     for (int i = 1; i <= 2; i++) {
-        const char *wrong = strdup(io_path(f, TEXT("g%d", i)));
+        const char *wrong = sbp_arena_strdup(f->arena, io_path(f, TEXT("g%d", i)));
         assert_true(cli_compare_some(f, "seed", wrong, right, INFINITY) > 0.01);
     }
     /* Other numbers in every step. */
