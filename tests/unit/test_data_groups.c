@@ -278,6 +278,10 @@ static void test_shared_prompts(void **state) {
     p.counted = "predicted"; /* what reads all rows shares none */
     assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2, 3}, 4));
     assert_int_equal(p.run_rows, 17);
+    p.counted = "in.none"; /* a score is asked for where a label counts, whatever the objective reads */
+    p.most_rows = 20;
+    assert_ok(f, sbp_packer_pack(&p, f->diag, d, (int64_t[]){0, 1, 2, 3}, 4));
+    assert_int_equal(p.run_rows, 13);
     sbp_packer_close(&p);
     sbp_dataset_destroy(d);
 }
