@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""NAME/model/export18.json (of gpt2 export18.onnx too): the golden models of three kinds as torch's exporter writes them at opset 18, all in small ops.
+"""NAME/model/export18.json (of gpt2 export18.onnx too): the golden models of three kinds as torch's exporter writes them at opset 18, all in
+small ops; and export23.json of one, at opset 23, where norms, rotation and attention may be operators.
 
     tests/golden/make_onnx.py [NAME ..]
 
@@ -13,12 +14,14 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-NAMES = ["mistral_window", "gemma3_softcap", "gpt2"]
+EXPORTS = [("mistral_window", 18), ("gemma3_softcap", 18), ("gpt2", 18), ("gemma3_softcap", 23)]
 
-for name in sys.argv[1:] or NAMES:
+for name, opset in EXPORTS:
+    if sys.argv[1:] and name not in sys.argv[1:]:
+        continue
     with tempfile.TemporaryDirectory() as out:
         subprocess.run([sys.executable, os.path.join(HERE, "..", "..", "examples", "export_model_json.py"), os.path.join(HERE, name, "model"),
-                        "-o", out, "--opset", "18"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                        "-o", out, "--opset", str(opset)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with open(os.path.join(out, "model.json"), encoding="utf-8") as file:
             model = json.load(file)
     graph = model["graph"]
@@ -36,7 +39,7 @@ for name in sys.argv[1:] or NAMES:
             tensor["name"] = next(k for k in stored if k.endswith(("embed_tokens.weight", "wte.weight")))
             for node in graph["node"]:
                 node["input"] = [tensor["name"] if k == old else k for k in node.get("input", [])]
-    path = os.path.join(HERE, name, "model", "export18.json")
+    path = os.path.join(HERE, name, "model", f"export{opset}.json")
     with open(path, "w", encoding="utf-8") as file:
         file.write("// made by tests/golden/make_onnx.py\n")
         json.dump(model, file, separators=(",", ":"))

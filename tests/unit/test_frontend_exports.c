@@ -18,6 +18,7 @@ static sbp_status run_exports(void *user) {
         const char *name, *file;
     } exports[] = {{"mistral_window", "model/export18.json"},
                    {"gemma3_softcap", "model/export18.json"},
+                   {"gemma3_softcap", "model/export23.json"},
                    {"gpt2", "model/export18.json"},
                    {"gpt2", "model/export18.onnx"}};
     for (int i = 0; i < SBP_COUNT(exports); i++) {
