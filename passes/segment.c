@@ -4,13 +4,14 @@
  * preserves values of all results
  * breaks    @model is replaced by segment functions and a list of calls
  *
- * A cut is a place between two ops over which exactly one float value with rows crosses; the ops between two
- * cuts are an atom. An atom in which a row reads other rows (attention) begins a unit, what follows without
- * belongs to it: that is a layer. Atoms before the first unit are the first segment (the embedding). The last
- * atom that holds a product, with the cheap atoms before it (no product, no carry), is the head. g units make
- * a segment. What crosses between segments is one stream, of one width, and the head reads it as well: where
- * another value crosses, the cut is made at an atom before, or not at all. A head that would read another
- * width than most layers pass on begins earlier: a projection behind the last layer is part of it.
+ * A cut is a place between two ops over which exactly one float value crosses, and has rows (what has none
+ * stands before its reader: sink); the ops between two cuts are an atom. An atom in which a row reads other
+ * rows (attention) begins a unit, what follows without belongs to it: that is a layer. Atoms before the first
+ * unit are the first segment (the embedding). The last atom that holds a product, with the cheap atoms before
+ * it (no product, no carry), is the head. g units make a segment. What crosses between segments is one
+ * stream, of one width, and the head reads it as well: where another value crosses, the cut is made at an
+ * atom before, or not at all. A head that would read another width than most layers pass on begins earlier: a
+ * projection behind the last layer is part of it.
  */
 #include "passes/passes.h"
 
@@ -39,12 +40,11 @@ typedef struct cutter {
     sbp_value *map;       /* of the outline at hand; SBP_NO_VALUE between them */
 } cutter;
 
-static bool is_activation(const sbp_value_info *info) {
-    return info->role == SBP_VALUE_OP && sbp_dtype_is_float(info->type.dtype) &&
-           sbp_type_rows(&info->type) != SBP_ONE;
+static bool may_cross(const sbp_value_info *info) {
+    return info->role == SBP_VALUE_OP && sbp_dtype_is_float(info->type.dtype);
 }
 
-/* The one value that crosses before op `at` is *value; false when there are none or several. */
+/* The one value that crosses before op `at` is *value, and has rows; false when there are none or several. */
 static bool single_crossing(const sbp_func *func, const int32_t *last_use, int32_t at, const int32_t *live,
                             int32_t live_count, sbp_value *value) {
     int32_t crossing = 0;
@@ -53,8 +53,7 @@ static bool single_crossing(const sbp_func *func, const int32_t *last_use, int32
             crossing++;
             *value = live[i];
         }
-    (void)func;
-    return crossing == 1;
+    return crossing == 1 && sbp_type_rows(&func->values[*value].type) != SBP_ONE;
 }
 
 static void add_atom(cutter *c, int32_t begin, int32_t end, sbp_value crossing) {
@@ -94,7 +93,7 @@ static void find_atoms(cutter *c) {
                 live[kept++] = live[j];
         live_count = kept;
         for (int32_t r = 0; r < f->ops[i].result_count; r++)
-            if (is_activation(&f->values[f->ops[i].results[r]]) && last_use[f->ops[i].results[r]] > i)
+            if (may_cross(&f->values[f->ops[i].results[r]]) && last_use[f->ops[i].results[r]] > i)
                 SBP_PUSH(c->p->arena, live, live_count, live_capacity, f->ops[i].results[r]);
     }
     add_atom(c, begin, f->op_count, entered);

@@ -1,28 +1,37 @@
-/* sink: moves what depends on row inputs, scalars and constants alone into its users.
+/* sink: moves what depends on row inputs, scalars and constants alone into its users, and what has no rows.
  *
  * requires  one function @model
  * preserves values of all results
  * breaks    sharing: a rope table is computed once per reader, inside the reader's row kernel; so it needs no
- * memory and crosses no segment boundary
+ * memory and crosses no segment boundary. Nor does a scale that is made of a parameter: what crosses has rows
  */
 #include "passes/passes.h"
 
 #include "passes/rewrite.h"
 
-/* Row-wise ops whose operands are all sunk or arguments other than parameters and streams. */
-static void find_sunk(const sbp_func *func, bool *sunk) {
+/* Row-wise ops whose operands are all sunk or arguments other than parameters and streams; where the result
+ * has no rows, of parameters too. What rows are made of such is left where it is. */
+static void find_sunk(sbp_arena *arena, const sbp_func *func, bool *sunk) {
+    bool *of_params = SBP_NEW_ARRAY(arena, bool, func->value_count + 1);
     for (int32_t i = 0; i < func->arg_count; i++) {
         sbp_value_role role = func->values[func->args[i]].role;
         sunk[func->args[i]] = role == SBP_VALUE_ROW || role == SBP_VALUE_SCALAR || role == SBP_VALUE_CONST;
+        of_params[func->args[i]] = role == SBP_VALUE_PARAM;
     }
     for (int32_t i = 0; i < func->op_count; i++) {
         const sbp_op *op = &func->ops[i];
         bool all = sbp_opcode_class(op->code) == SBP_CLASS_ROWWISE ||
                    sbp_opcode_class(op->code) == SBP_CLASS_COMPOSITE;
-        for (int32_t k = 0; k < op->operand_count; k++)
-            all &= op->operands[k] == SBP_NO_VALUE || sunk[op->operands[k]];
-        for (int32_t r = 0; r < op->result_count; r++)
+        bool rows = sbp_type_rows(&func->values[op->results[0]].type) != SBP_ONE, params = false;
+        for (int32_t k = 0; k < op->operand_count; k++) {
+            sbp_value v = op->operands[k];
+            all &= v == SBP_NO_VALUE || (of_params[v] ? !rows : sunk[v]);
+            params |= v != SBP_NO_VALUE && of_params[v];
+        }
+        for (int32_t r = 0; r < op->result_count; r++) {
             sunk[op->results[r]] = all;
+            of_params[op->results[r]] = all && params;
+        }
     }
 }
 
@@ -97,7 +106,7 @@ static sbp_status sink_func(sbp_module *module, const sbp_func *func, sbp_diag *
     s.stack = SBP_NEW_ARRAY(module->arena, sbp_value, func->value_count + 1);
     for (int32_t v = 0; v < func->value_count; v++)
         s.local[v] = SBP_NO_VALUE;
-    find_sunk(func, sunk);
+    find_sunk(module->arena, func, sunk);
     sbp_rewrite_begin(&s.rw, module, func, diag);
     for (int32_t i = 0; i < func->op_count; i++) {
         const sbp_op *op = &func->ops[i];

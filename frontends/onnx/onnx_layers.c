@@ -234,15 +234,20 @@ static sbp_status norm_operands(sbp_onnx *o, const sbp_onnx_value **x, sbp_value
                           &operands[1]);
 }
 
-/* A scale that is a parameter plus a number: without the number, which *offset is. */
+static const sbp_op *maker(const sbp_func *func, sbp_value value) {
+    return func->values[value].op >= 0 ? &func->ops[func->values[value].op] : NULL;
+}
+
+/* A scale that is a parameter plus a number, before it was rounded: without the number, which *offset is. */
 static sbp_value without_offset(sbp_onnx *o, sbp_value scale, double *offset) {
     const sbp_func *func = o->builder.func;
-    int32_t number = func->values[scale].op;
-    const sbp_op *op = number >= 0 ? &func->ops[number] : NULL;
+    const sbp_op *op = maker(func, scale);
+    if (op && op->code == SBP_OP_cast)
+        op = maker(func, op->operands[0]);
     for (int k = 0; op && op->code == SBP_OP_add && k < 2; k++) {
-        int32_t made = func->values[op->operands[k]].op;
-        if (made >= 0 && func->ops[made].code == SBP_OP_constant) {
-            *offset = sbp_op_double(&func->ops[made], "value");
+        const sbp_op *number = maker(func, op->operands[k]);
+        if (number && number->code == SBP_OP_constant) {
+            *offset = sbp_op_double(number, "value");
             return op->operands[1 - k];
         }
     }
@@ -256,9 +261,11 @@ sbp_status sbp_onnx_rms_norm(sbp_onnx *o) {
     double eps;
     SBP_TRY(norm_operands(o, &x, operands, &eps));
     operands[1] = without_offset(o, operands[1], &offset);
-    sbp_value y =
-        sbp_build(&o->builder, SBP_OP_rms_norm, NULL, operands, 2,
-                  (sbp_attr[]){sbp_attr_double("eps", eps), sbp_attr_double("offset", offset)}, 2, NULL);
+    /* families whose scale has an offset round once, behind it */
+    sbp_value y = sbp_build(&o->builder, SBP_OP_rms_norm, NULL, operands, 2,
+                            (sbp_attr[]){sbp_attr_double("eps", eps), sbp_attr_double("offset", offset),
+                                         sbp_attr_symbol("cast", offset != 0 ? "after" : "before")},
+                            3, NULL);
     sbp_onnx_define_value(o, 0, y, x->type, x->rank, x->dim);
     return o->builder.status;
 }

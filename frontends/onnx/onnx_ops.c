@@ -69,13 +69,12 @@ static bool joins_streams(const sbp_onnx *o, const sbp_onnx_value *const *in) {
     return same;
 }
 
-/* In the wide type, rounded to that of the stream afterwards. */
+/* In the type of the stream, as hf/hf_blocks.c does it: what crosses from layer to layer is its result. */
 static sbp_status join_streams(sbp_onnx *o, const sbp_onnx_value *const *in) {
     sbp_value value[2];
     for (int32_t i = 0; i < 2; i++)
-        SBP_TRY(sbp_onnx_materialize(o, in[i], o->wide, &value[i]));
+        SBP_TRY(sbp_onnx_materialize(o, in[i], o->residual, &value[i]));
     sbp_value y = sbp_build2(&o->builder, SBP_OP_add, value[0], value[1]);
-    y = sbp_build_cast(&o->builder, y, o->residual);
     sbp_onnx_define_value(o, 0, y, in[0]->type, in[0]->rank, in[0]->dim);
     return o->builder.status;
 }

@@ -65,6 +65,7 @@ typedef struct emitter {
     sbp_row_work *work;
     sbp_rowkernel *k;
     int64_t heads;
+    bool one_row; /* what is computed has no rows: it is the only one */
     int32_t depth;
     struct {
         sbp_value value, like; /* base, and the value whose shape it was loaded in */
@@ -240,7 +241,7 @@ static int32_t add_operand(emitter *e, sbp_value v, bool split, sbp_rk_mode mode
         n /= e->heads;
     }
     unsigned vary = 0;
-    if (sbp_type_rows(type) != SBP_ONE)
+    if (sbp_type_rows(type) != SBP_ONE || e->one_row)
         vary |= SBP_VARY_ROW;
     if (heads > 1)
         vary |= SBP_VARY_HEAD;
@@ -763,6 +764,7 @@ void sbp_row_build(sbp_pipeline *p, const sbp_stage *stage, sbp_row_work *work, 
         work->own[group->roots[i]] = true;
     survey_group(&e, group, &s);
     e.heads = s.heads;
+    e.one_row = sbp_type_rows(&e.f->values[summand(&e, group->roots[0])].type) == SBP_ONE;
     e.k = kernel.kernel = sbp_rowkernel_create(p->arena, name, s.has_f64 ? SBP_F64 : SBP_F32);
     e.k->heads = e.heads;
     sbp_rk_instr *stores = NULL;

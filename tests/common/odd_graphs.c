@@ -101,13 +101,13 @@ static const char *random_op(writer *w, const char *a, const char *b) {
     }
 }
 
-/* A layer: x + attention of x, and `steps` row-wise operators, which tell kinds of layers apart. */
-static const char *layer(writer *w, const char *x, int32_t i, int32_t steps) {
+/* A layer: x + attention of `in`, and `steps` row-wise operators, which tell kinds of layers apart. */
+static const char *layer(writer *w, const char *x, const char *in, int32_t i, int32_t steps) {
     const char *heads = "{\"name\":\"is_causal\",\"i\":\"1\",\"type\":\"INT\"},"
                         "{\"name\":\"q_num_heads\",\"i\":\"2\",\"type\":\"INT\"},"
                         "{\"name\":\"kv_num_heads\",\"i\":\"2\",\"type\":\"INT\"}";
-    const char *q = product(w, x, square(w, "q", i)), *k = product(w, x, square(w, "k", i)),
-               *v = product(w, x, square(w, "v", i));
+    const char *q = product(w, in, square(w, "q", i)), *k = product(w, in, square(w, "k", i)),
+               *v = product(w, in, square(w, "v", i));
     const char *y = product(w, node(w, "Attention", heads, q, k, v), square(w, "o", i));
     for (int32_t s = 0; s < steps; s++)
         y = s % 2 ? sigmoid(w, y) : node(w, "Tanh", NULL, y, NULL, NULL);
@@ -121,16 +121,21 @@ static const char *rotate(writer *w, const char *x, int32_t i) {
                    node(w, "Concat", "{\"name\":\"axis\",\"i\":\"-1\",\"type\":\"INT\"}", right, left, NULL));
 }
 
-static const char *norm(writer *w, const char *x) {
+static const char *norm(writer *w, const char *x, const char *scale) {
     const char *attributes = "{\"name\":\"axis\",\"i\":\"-1\",\"type\":\"INT\"},"
                              "{\"name\":\"epsilon\",\"f\":0.001,\"type\":\"FLOAT\"}";
-    return sigmoid(w, node(w, "RMSNormalization", attributes, x, "scale", NULL));
+    return node(w, "RMSNormalization", attributes, x, scale, NULL);
 }
 
 /* x through n steps of the shape. */
 static const char *steps(writer *w, odd_shape shape, int32_t n, const char *x) {
     const char **values = SBP_NEW_ARRAY(w->t->arena, const char *, n + 1), *p = NULL;
+    const char **scales = SBP_NEW_ARRAY(w->t->arena, const char *, n);
     values[0] = x;
+    for (int32_t i = 0; shape == ODD_SCALES && i < n; i++) {
+        const char *root = param(w, numbered(w, "scale", i), 0, ODD_WIDTH);
+        scales[i] = node(w, "Mul", NULL, root, root, NULL);
+    }
     if (shape == ODD_NORMS)
         param(w, "scale", 0, ODD_WIDTH);
     for (int64_t i = 0; shape == ODD_ROTATIONS && i <= ODD_WIDTH; i++)
@@ -158,7 +163,7 @@ static const char *steps(writer *w, odd_shape shape, int32_t n, const char *x) {
             y = rotate(w, y, i);
             break;
         case ODD_NORMS:
-            y = norm(w, y);
+            y = sigmoid(w, norm(w, y, "scale"));
             break;
         case ODD_FAN:
             y = sigmoid(w, node(w, "Add", NULL, x, param(w, numbered(w, "b", i), 0, ODD_WIDTH), NULL));
@@ -176,9 +181,12 @@ static const char *steps(writer *w, odd_shape shape, int32_t n, const char *x) {
             p = sigmoid(w, p);
             y = node(w, "Mul", NULL, sigmoid(w, y), p, NULL);
             break;
+        case ODD_SCALES:
+            y = layer(w, y, norm(w, y, scales[i]), i, 1);
+            break;
         case ODD_LAYERS:
         case ODD_KINDS:
-            y = layer(w, y, i, shape == ODD_KINDS ? i + 1 : 1);
+            y = layer(w, y, y, i, shape == ODD_KINDS ? i + 1 : 1);
             break;
         default:
             y = sigmoid(w, y);
@@ -193,7 +201,7 @@ static const char *steps(writer *w, odd_shape shape, int32_t n, const char *x) {
 const char *odd_shape_name(odd_shape shape) {
     static const char *const names[] = {"chain",     "doubling",  "diamonds", "skips",    "random",
                                         "rotations", "norms",     "fan",      "products", "product fan",
-                                        "residuals", "positions", "layers",   "kinds"};
+                                        "residuals", "positions", "layers",   "kinds",    "scales"};
     return names[shape];
 }
 

@@ -20,6 +20,8 @@ typedef enum odd_shape {
     ODD_POSITIONS,   /* a chain over positions alone, read all along by one over tokens */
     ODD_LAYERS,      /* attention: a segment each, all alike */
     ODD_KINDS,       /* attention: a segment each, no two alike */
+    ODD_SCALES, /* attention and a norm: a segment each; scales are made of parameters, all before the first
+                 */
     ODD_SHAPE_COUNT
 } odd_shape;
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "frontends/cli/cli.h"
+#include "tests/common/compile_model.h"
 #include "tests/common/whole_step.h"
 
 static char directory[] = "/tmp/sbp_odd_XXXXXX", model[sizeof directory + 20], plan[sizeof directory + 20];
@@ -64,7 +65,7 @@ static const int32_t usual_steps[ODD_SHAPE_COUNT] = {
     [ODD_CHAIN] = 400,   [ODD_DOUBLING] = 400,   [ODD_DIAMONDS] = 100, [ODD_SKIPS] = 400,
     [ODD_RANDOM] = 100,  [ODD_ROTATIONS] = 40,   [ODD_NORMS] = 30,     [ODD_FAN] = 40,
     [ODD_PRODUCTS] = 30, [ODD_PRODUCT_FAN] = 30, [ODD_RESIDUALS] = 30, [ODD_POSITIONS] = 50,
-    [ODD_LAYERS] = 10,   [ODD_KINDS] = 5,
+    [ODD_LAYERS] = 10,   [ODD_KINDS] = 5,        [ODD_SCALES] = 10,
 };
 
 /* Per node, four times as many may take half as much again: tables that grow by doubling, names with more
@@ -82,6 +83,27 @@ static void memory_is_linear(void **state) {
     assert_true(linear);
 }
 
+/* Whatever has no rows crosses nowhere and stops no cut: a layer more is a call more. */
+static void layers_are_segments(void **state) {
+    (void)state;
+    static const odd_shape shapes[] = {ODD_LAYERS, ODD_SCALES};
+    for (int s = 0; s < SBP_COUNT(shapes); s++) {
+        testing t = testing_open(1);
+        sbp_program *program;
+        odd_graph_write(&t, shapes[s], 5, false, model);
+        compile_wish wish = compile_wish_for(model, 32, 16, 16);
+        testing_check(&t, compile_model(t.arena, t.diag, &wish, &program));
+        int32_t calls = 0;
+        for (int32_t f = 0; f < program->function_count; f++)
+            if (strncmp(program->functions[f].name, "layer", 5) == 0 &&
+                strstr(program->functions[f].name, ".backward"))
+                calls += whole_step_calls(program, "accumulate", program->functions[f].name);
+        printf("  %s: %d\n", odd_shape_name(shapes[s]), calls);
+        assert_int_equal(calls, 5);
+        testing_close(&t);
+    }
+}
+
 /* ---- numbers ------------------------------------------------------------------------------------------ */
 
 static void gradients_are_right(void **state) {
@@ -97,6 +119,7 @@ static void gradients_are_right(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(memory_is_linear),
+                                       cmocka_unit_test(layers_are_segments),
                                        cmocka_unit_test(gradients_are_right)};
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -39,6 +39,40 @@ static void test_exports(void **state) {
     fixture_destroy(&f);
 }
 
+/* Gemma's scales of 1 + w in bf16: w is the parameter, and what is rounded is the product, as transformers
+ * has it, not 1 + w. */
+static sbp_status run_offsets(void *user) {
+    fixture *f = user;
+    static const char *const exports[] = {"export18", "export23"};
+    for (int i = 0; i < SBP_COUNT(exports); i++) {
+        sbp_model_options options = sbp_model_options_for(SBP_BF16);
+        sbp_model model;
+        int32_t norms = 0;
+        check(f, sbp_model_load(
+                     f->arena, f->diag,
+                     sbp_arena_printf(f->arena, "tests/golden/gemma3_softcap/model/%s.json", exports[i]),
+                     &options, &model));
+        const sbp_func *func = sbp_module_find_func(model.module, "model");
+        for (int32_t k = 0; k < func->op_count; k++) {
+            const sbp_op *op = &func->ops[k];
+            if (op->code != SBP_OP_rms_norm)
+                continue;
+            assert_int_equal(func->values[op->operands[1]].role, SBP_VALUE_PARAM);
+            assert_true(sbp_op_double(op, "offset") == 1 && sbp_op_symbol_is(op, "cast", "after"));
+            norms++;
+        }
+        assert_int_equal(norms, 3 * 6 + 1);
+    }
+    return SBP_OK;
+}
+
+static void test_offsets(void **state) {
+    (void)state;
+    fixture f = fixture_create();
+    assert_int_equal(sbp_guard(f.arena, f.diag, run_offsets, &f), SBP_OK);
+    fixture_destroy(&f);
+}
+
 /* ---- samples of others
  * ------------------------------------------------------------------------------------- */
 
@@ -257,9 +291,10 @@ static void test_damaged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exports),         cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_refused_samples), cmocka_unit_test(test_data),
-        cmocka_unit_test(test_damaged),         cmocka_unit_test(test_tied_head)};
+        cmocka_unit_test(test_exports),  cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_samples),  cmocka_unit_test(test_refused_samples),
+        cmocka_unit_test(test_data),     cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_tied_head)};
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     printf("%lld samples skipped\n", (long long)skipped);
     return failures;
