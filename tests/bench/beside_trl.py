@@ -130,4 +130,4 @@ def draw(path, title, panels):
         axis.legend(fontsize=8)
     figure.suptitle(title, fontsize=10)
     figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=60)
