@@ -38,7 +38,7 @@ typedef struct sbp_device_options {
      */
     double rates[SBP_QUEUE_COUNT];
     struct sbp_ranks *ranks; /* what collectives of the program are among; NULL: it has none */
-    bool tf32; /* cuda: factors of products in fp32 may be rounded to 10 bits of mantissa */
+    bool tf32;               /* cuda: factors of products in fp32 may be rounded to 10 bits of mantissa */
 } sbp_device_options;
 
 /* An operand, resolved: rows x cols elements of `dtype`; element (0, 0) is `offset` bytes into the arena of
@@ -69,6 +69,7 @@ typedef struct sbp_device_info {
     int64_t available_bytes;  /* that it may still take, likewise; 0 unknown */
     int64_t allocation_bytes; /* most of one allocation; 0: no limit */
     int64_t disk_read_bytes, disk_written_bytes; /* so far, of the disk arena */
+    int64_t wire_sent_bytes;                     /* so far, by collectives of the program */
     int32_t threads;                             /* 0: not of the host */
     bool software;                               /* a driver that runs on the host's processor, for tests */
 } sbp_device_info;

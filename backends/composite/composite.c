@@ -20,6 +20,7 @@ typedef struct composite {
     int32_t threads;
     double rates[SBP_QUEUE_COUNT];
     sbp_ranks *ranks;
+    _Atomic int64_t sent_bytes; /* by collectives */
     char *offload_dir;
     const sbp_program *program;
     sbp_device *proper;
@@ -112,6 +113,7 @@ void composite_destroy(sbp_device *base) {
 void composite_info(sbp_device *base, sbp_device_info *out) {
     composite *c = (composite *)base;
     c->proper->class->info(c->proper, out);
+    out->wire_sent_bytes = c->sent_bytes;
     if (c->disk)
         composite_disk_counts(c->disk, &out->disk_read_bytes, &out->disk_written_bytes);
 }
@@ -291,8 +293,16 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
         if (dispatch->command->kind != SBP_CMD_COPY || dispatch->span_count != 2)
             return sbp_fail(diag, SBP_INTERNAL, "%s: queue disk only copies", c->parts.name);
         return move_rows(c, &dispatch->spans[0], &dispatch->spans[1], diag);
-    case SBP_QUEUE_NET:
-        return run_collective(c, dispatch, diag);
+    case SBP_QUEUE_NET: {
+        sbp_ranks_info before = {0}, after = {0};
+        if (c->ranks)
+            sbp_ranks_info_of(c->ranks, &before);
+        sbp_status status = run_collective(c, dispatch, diag);
+        if (c->ranks)
+            sbp_ranks_info_of(c->ranks, &after);
+        c->sent_bytes += after.sent_bytes - before.sent_bytes;
+        return status;
+    }
     default:
         return c->proper->class->submit(c->proper, dispatch, diag);
     }

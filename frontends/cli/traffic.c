@@ -44,3 +44,28 @@ void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_tex
     }
     sbp_text_add(out, "}");
 }
+
+void sbp_cli_wire_line(const sbp_program *program, sbp_text *out) {
+    char part[32], step[32];
+    sbp_wire w;
+    sbp_cost_wire_of(program, &w);
+    if (program->ranks < 2)
+        return;
+    sbp_text_add(out,
+                 "wire       %lld ranks; each sends %s in %d collectives with every micro-batch, %s in %d "
+                 "once a step\n",
+                 (long long)program->ranks, sbp_format_bytes(part, sizeof part, (double)w.part_bytes),
+                 (int)w.part_collectives, sbp_format_bytes(step, sizeof step, (double)w.step_bytes),
+                 (int)w.step_collectives);
+}
+
+void sbp_cli_add_wire(const sbp_program *program, sbp_text *out) {
+    sbp_wire w;
+    sbp_cost_wire_of(program, &w);
+    sbp_text_add(
+        out,
+        ", \"ranks\": %lld, \"wire\": {\"micro_batch_bytes\": %lld, \"micro_batch_collectives\": %d, "
+        "\"step_bytes\": %lld, \"step_collectives\": %d}",
+        (long long)program->ranks, (long long)w.part_bytes, (int)w.part_collectives, (long long)w.step_bytes,
+        (int)w.step_collectives);
+}

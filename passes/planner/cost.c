@@ -308,6 +308,58 @@ static void add_traffic(const meter *m, const sbp_body *body, const sbp_item_cla
     }
 }
 
+/* ---- what ranks send ---------------------------------------------------------------------------------- */
+
+/* To the others, of a collective over so many elements, by rank 0, whose share is no smaller than any
+ * (backends/ranks/ranks.h). */
+static int64_t sent_elems(sbp_collective_op op, int64_t ranks, int64_t elems) {
+    int64_t share = sbp_ceil_div(elems, ranks), others = elems - (share < elems ? share : elems);
+    switch (op) {
+    case SBP_ALL_REDUCE:
+        return others + (elems - others) * (ranks - 1);
+    case SBP_ALL_GATHER:
+        return (elems - others) * (ranks - 1);
+    case SBP_BROADCAST: /* from rank 0: its shares to all, then its own */
+        return others + (elems - others) * (ranks - 1);
+    case SBP_SHARE:
+        return 0;
+    default:
+        return others;
+    }
+}
+
+static void add_wire(const sbp_program *program, const sbp_command *c, int64_t *bytes, int32_t *count) {
+    const sbp_buffer *most = NULL;
+    if (c->kind != SBP_CMD_COLLECTIVE || c->queue != SBP_QUEUE_NET || c->u.collective == SBP_SHARE)
+        return;
+    for (int k = 0; k < 2; k++) {
+        const sbp_buffer *b = &program->buffers[c->views[k].ref];
+        most = !most || sbp_extent_as_const(b->rows) > sbp_extent_as_const(most->rows) ? b : most;
+    }
+    /* of shares of a bucket, all of it is what is seen on one side */
+    *bytes += sent_elems(c->u.collective, program->ranks, sbp_extent_as_const(most->rows) * most->cols) *
+              sbp_dtype_bytes(most->dtype);
+    ++*count;
+}
+
+void sbp_cost_wire_of(const sbp_program *program, sbp_wire *out) {
+    const sbp_entry *entries[] = {sbp_program_find_entry(program, sbp_cost_training_entry(program)),
+                                  sbp_program_find_entry(program, "update")};
+    *out = (sbp_wire){0};
+    for (int e = 0; e < SBP_COUNT(entries); e++)
+        for (int32_t n = 0; entries[e] && n < entries[e]->body.count; n++) {
+            const sbp_node *node = &entries[e]->body.nodes[n];
+            bool once = e > 0 || node->kind == SBP_NODE_LOOP;
+            const sbp_body *inside = node->kind == SBP_NODE_LOOP ? &node->u.loop->body : NULL;
+            for (int32_t k = 0; k < (inside ? inside->count : 1); k++) {
+                const sbp_node *at = inside ? &inside->nodes[k] : node;
+                if (at->kind == SBP_NODE_COMMAND)
+                    add_wire(program, at->u.command, once ? &out->step_bytes : &out->part_bytes,
+                             once ? &out->step_collectives : &out->part_collectives);
+            }
+        }
+}
+
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
 static void measure_entry(sbp_arena *arena, const sbp_program *program, const char *name, int64_t t,

@@ -22,6 +22,15 @@ typedef struct sbp_cost {
 /* Counts so many bytes that are copied between two spaces; within one nothing is counted. */
 void sbp_traffic_add(sbp_traffic *traffic, sbp_space to, sbp_space from, double bytes);
 
+/* What rank 0 sends to the others, who send as much, in a step: with each micro-batch, and once. */
+typedef struct sbp_wire {
+    int64_t part_bytes, step_bytes;
+    int32_t part_collectives, step_collectives;
+} sbp_wire;
+
+/* Of a step, or of a scoring when nothing trains; all 0 with one rank. */
+void sbp_cost_wire_of(const sbp_program *program, sbp_wire *out);
+
 /* A whole optimizer step of one micro-batch of t rows in one document: `step`, or `accumulate` and `update`;
  * `score` when nothing trains. program->chunk and head_chunk as they are. Queues run beside each other as far
  * as what they read and write allows (makespan.h). */

@@ -113,6 +113,40 @@ static void test_same_bits(void **state) {
     cli_same(f, "first.g", "again.g");
 }
 
+static int64_t member(const sbp_json *root, const char *object, const char *key) {
+    const sbp_json *at = object ? sbp_json_member(root, object) : root;
+    at = sbp_json_member(at, key);
+    assert_non_null(at);
+    return at->integer;
+}
+
+/* Bytes that rank 0 sends in a step of some micro-batches are those of the formula, at every level. */
+static void test_bytes_are_those_planned(void **state) {
+    io_fixture *f = *state;
+    int count;
+    if (!cli_has_ranks(f, "bytes between ranks"))
+        skip();
+    write_rows(f);
+    for (int zero = 0; zero <= 3; zero++) {
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$C compile $G/qwen2_tied/model --seq-len 48 --threads 1 --ranks 3 --zero %d --json "
+                      "--checkpoint-every 2 -o $D/p",
+                      zero));
+        const sbp_json *plan = cli_lines(f, "out", &count)[0];
+        int64_t part = member(plan, "wire", "micro_batch_bytes"), step = member(plan, "wire", "step_bytes");
+        cli_ok(f, "$R $D/p --ranks 3 --data $D/t --batch-size 7 --steps 2 --out none --json");
+        int64_t sent = member(cli_lines(f, "out", &count)[0], NULL, "wire_bytes_sent");
+        assert_true(step > 0 && (part > 0) == (zero >= 2));
+        if (part > 0) {
+            assert_int_equal((sent - 2 * step) % part, 0);
+            assert_true((sent - 2 * step) / part >= 2); /* micro-batches of both steps */
+        } else {
+            assert_int_equal(sent, 2 * step);
+        }
+    }
+}
+
 static void test_refused(void **state) {
     io_fixture *f = *state;
     cli_fails(f, 2, "--zero 2: there is one rank", "$C compile $G/gpt_neox_plain/model --zero 2 -o $D/p");
@@ -125,6 +159,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_shares_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_other_ranks_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
