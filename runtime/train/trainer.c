@@ -90,9 +90,12 @@ static bool is_alone(const sbp_trainer *t) {
     return t->packer.ranks == 1;
 }
 
-/* Sums over all ranks. */
+/* Sums over all ranks, when the device has no collectives under way. */
 static sbp_status add_up(const sbp_trainer *t, double *numbers, int64_t count, sbp_diag *diag) {
-    return is_alone(t) || count == 0 ? SBP_OK : sbp_ranks_all_reduce(t->ranks, numbers, count, SBP_F64, diag);
+    if (is_alone(t) || count == 0)
+        return SBP_OK;
+    SBP_TRY(sbp_executor_wait(t->executor, diag));
+    return sbp_ranks_all_reduce(t->ranks, numbers, count, SBP_F64, diag);
 }
 
 /* Gradients are brought together by the program, and only among as many ranks as it is for. */
@@ -126,6 +129,8 @@ static sbp_status read_results(sbp_trainer *t, sbp_diag *diag) {
 
 /* What an update adds to them. */
 static sbp_status read_norm(sbp_trainer *t, sbp_diag *diag) {
+    if (!is_alone(t)) /* parameters may still be on their way, and others want to use the wire */
+        SBP_TRY(sbp_executor_wait(t->executor, diag));
     if (t->grad_norm < 0)
         return SBP_OK;
     return sbp_executor_output(t->executor, t->program->outputs[t->grad_norm].name, &t->results[t->grad_norm],
