@@ -299,7 +299,7 @@ static sbp_status check_ranks(const sbp_compilation *c) {
     if (p->ranks == 1 && p->zero > 0)
         return sbp_fail(c->diag, SBP_USAGE,
                         "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
-    if (p->ranks > 1 && strcmp(backend, "cpu") != 0)
+    if (p->ranks > 1 && c->target && strcmp(backend, "cpu") != 0) /* else it is an estimate */
         return sbp_fail(c->diag, SBP_USAGE,
                         "--ranks: several processes train together on the cpu only, not yet on %s", backend);
     if (p->zero > 0 && random)

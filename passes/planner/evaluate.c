@@ -95,6 +95,20 @@ static void touch_move(sbp_structure *s, int32_t list, const sbp_move *move) {
                      move->parts ? move->part_count : 2, -1);
 }
 
+/* Lists of its own, to which rules of shares add kernels and scalars. */
+static void own_lists(sbp_arena *arena, sbp_program *p) {
+    sbp_rowkernel **kernels = SBP_NEW_ARRAY(arena, sbp_rowkernel *, p->kernel_count + 1);
+    const char **scalars = SBP_NEW_ARRAY(arena, const char *, p->scalar_count + 1);
+    memcpy(kernels, p->kernels, (size_t)p->kernel_count * sizeof *kernels);
+    memcpy(scalars, p->scalars, (size_t)p->scalar_count * sizeof *scalars);
+    p->kernels = kernels;
+    p->kernel_capacity = p->kernel_count;
+    p->scalars = scalars;
+    p->scalar_capacity = p->scalar_count;
+    const sbp_map texts = p->kernel_texts;
+    sbp_map_copy(&p->kernel_texts, arena, &texts);
+}
+
 /* What entries and reside would do, on a copy of the program that has a list of buffers of its own; and what
  * that touches, position by position. */
 static sbp_status build_structure(void *user) {
@@ -108,6 +122,8 @@ static sbp_status build_structure(void *user) {
     p->options.schedule = s->schedule;
     p->program =
         sbp_memory_resize(s->arena, base->program, t, base->program->chunk, base->program->head_chunk);
+    if (p->options.zero > 0)
+        own_lists(s->arena, p->program);
     p->lowering = SBP_NEW(s->arena, sbp_lowering);
     *p->lowering = *base->lowering;
     sbp_map_init(&p->lowering->buffer_names, s->arena); /* of the new ones */

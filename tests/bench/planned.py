@@ -23,6 +23,7 @@ BF16 = ["--dtype", "bf16", "--param-dtype", "bf16"] + STEP
 SMALL = BF16 + ["--state-dtype", "bf16", "--master", "none"]  # 2 bytes a weight, 4 of Adam
 EXACT = BF16 + ["--state-dtype", "bf16", "--master", "fp32"]  # and 2 of the master's low half
 FULL = BF16 + ["--state-dtype", "fp32", "--master", "fp32"]
+RANKS = ["--dtype", "bf16", "--param-dtype", "bf16", "--master", "fp32", "--state-dtype", "fp32"]  # gradients wait for the others
 LORA = BF16 + ["--lora", "r=16,alpha=32,targets=all-linear"]  # adapters and Adam in fp32
 NONE, MAX = ["--offload", "none"], ["--seq-len", "max"]
 ROWS = [  # name, model, profile, options, goal: tokens at least, or KB per token on the device at most
@@ -49,6 +50,13 @@ ROWS = [  # name, model, profile, options, goal: tokens at least, or KB per toke
     ("32B, LoRA, DPO", "Qwen3-32B", "h100-80gb", LORA + NONE + MAX + ["--objective", "dpo"], {"tokens": 2 * 15.6e3}),
     ("8B, LoRA, GRPO", "Qwen3-8B", "h100-80gb", LORA + NONE + MAX + ["--objective", "grpo"], {"tokens": 8 * 33e3}),
     ("14B, LoRA, GRPO", "Qwen3-14B", "h100-80gb", LORA + NONE + MAX + ["--objective", "grpo"], {"tokens": 8 * 20.2e3}),
+    # several ranks, by the cost model alone: no device but the CPU has collectives yet. StreamBP's figures are of ZeRO 2
+    ("8B, 3 ranks, ZeRO 2", "Qwen3-8B", "h100-80gb", RANKS + NONE + MAX + ["--ranks", "3", "--zero", "2"], {"tokens": 92.4e3}),
+    ("8B, 8 ranks, ZeRO 1", "Qwen3-8B", "h100-80gb", RANKS + NONE + MAX + ["--ranks", "8", "--zero", "1"], {}),
+    ("8B, 8 ranks, ZeRO 2", "Qwen3-8B", "h100-80gb", RANKS + NONE + MAX + ["--ranks", "8", "--zero", "2"], {"tokens": 131.8e3}),
+    ("8B, 8 ranks, ZeRO 3", "Qwen3-8B", "h100-80gb", RANKS + NONE + MAX + ["--ranks", "8", "--zero", "3"], {}),
+    ("8B, 8 ranks, ZeRO 3, 128k", "Qwen3-8B", "h100-80gb", RANKS + ["--seq-len", "131072", "--ranks", "8", "--zero", "3"], {"tokens": 131072}),
+    ("70B, 64 ranks, ZeRO 3", "Llama-3.1-70B", "h100-80gb", RANKS + NONE + MAX + ["--ranks", "64", "--zero", "3"], {}),
     ("8B, g = 1", "Qwen3-8B", "h100-80gb", EXACT + NONE + ["--seq-len", "32768", "--segment", "1", "--checkpoint-every", "1", "--save", "none"], {"kb": 316}),
     ("123B at 32k, 24 GB, NVMe", "Mistral-Large-Instruct-2407", "rtx4090-24gb",
      FULL + ["--seq-len", "32768", "--host-memory", "256GB", "--offload", "checkpoints+saved+states:disk+gradients:disk+params:disk"], {"tokens": 32768}),

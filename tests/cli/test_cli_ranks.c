@@ -116,11 +116,12 @@ static const struct {
 };
 
 static const char *draw_schedule(io_fixture *f, sbp_rng *rng) {
-    return sbp_arena_printf(f->arena, "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s",
+    return sbp_arena_printf(f->arena,
+                            "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s --zero %d",
                             1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 30),
                             1 + (int)sbp_rng_below(rng, 2), 1 + (int)sbp_rng_below(rng, 2),
                             PICK(rng, "", "--save attn_out", "--backward checkpoint", draw_homes(f, rng)),
-                            PICK(rng, "", "--head-rows counted"));
+                            PICK(rng, "", "--head-rows counted"), (int)sbp_rng_below(rng, 4));
 }
 
 /* To $D/oN, of N ranks. */

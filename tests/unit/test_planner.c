@@ -137,6 +137,8 @@ static void estimates_equal_plans(bench *b) {
         }
         s.host_update = cases[i].first > 0 && i % 4 < 2;
         s.sparing = s.host_update && cases[i].first > 5;
+        p.options.ranks = !c->step && i % 3 > 0 ? 4 : 1;
+        p.options.zero = p.options.ranks > 1 ? i / 2 % 4 : 0;
         sbp_plan_estimate e;
         require(b, sbp_planner_estimate(&p, cases[i].t, &s, 1, &e));
         sbp_program *real = compile(b, &p, cases[i].t, &s);
