@@ -333,9 +333,16 @@ static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_d
     return SBP_OK;
 }
 
+static int32_t rank_count(const composite *c) {
+    sbp_ranks_info info = {.count = 1};
+    if (c->ranks)
+        sbp_ranks_info_of(c->ranks, &info);
+    return info.count;
+}
+
 static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
     if (!c->shuffle && !c->engines)
-        SBP_TRY(composite_engines_create(run_command, c, c->rates, diag, &c->engines));
+        SBP_TRY(composite_engines_create(run_command, c, c->rates, rank_count(c), diag, &c->engines));
     if (queue == SBP_QUEUE_HOST && c->parts.cores && !c->cores)
         return c->parts.cores->create(c->threads, c->program, find_host, c, diag, &c->cores);
     return SBP_OK;

@@ -28,6 +28,7 @@ struct composite_engines {
     composite_run run;
     void *user;
     engine engines[SBP_QUEUE_COUNT];
+    int32_t ranks;
     pthread_mutex_t mutex; /* guards what follows, lists and counts */
     pthread_cond_t changed;
     int32_t sleepers;
@@ -64,21 +65,41 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A copy moves its source's bytes; other commands touch those of all operands. */
-static double moved_bytes(const sbp_dispatch *dispatch) {
+static double span_bytes(const sbp_span *span) {
+    return (double)(span->rows * span->cols * sbp_dtype_bytes(span->dtype));
+}
+
+/* A rank sends the shares of the others, its own to them, or both. */
+static double sent_bytes(const sbp_dispatch *dispatch, double ranks) {
+    double dst = span_bytes(&dispatch->spans[0]), src = span_bytes(&dispatch->spans[1]),
+           all = (dst > src ? dst : src) * (ranks - 1) / ranks;
+    switch (dispatch->command->u.collective) {
+    case SBP_ALL_REDUCE:
+    case SBP_BROADCAST:
+        return 2 * all;
+    case SBP_SHARE:
+        return 0;
+    default:
+        return all;
+    }
+}
+
+/* A copy moves its source's bytes, a collective what it sends; other commands touch those of all operands. */
+static double moved_bytes(const engine *e, const sbp_dispatch *dispatch) {
     double bytes = 0;
+    if (dispatch->command->kind == SBP_CMD_COLLECTIVE)
+        return sent_bytes(dispatch, (double)e->engines->ranks);
     int32_t count = dispatch->command->kind == SBP_CMD_COPY ? 1 : dispatch->span_count;
     for (int32_t k = 0; k < count; k++)
         if (dispatch->spans[k].space != SBP_SPACE_COUNT)
-            bytes += (double)(dispatch->spans[k].rows * dispatch->spans[k].cols *
-                              sbp_dtype_bytes(dispatch->spans[k].dtype));
+            bytes += span_bytes(&dispatch->spans[k]);
     return bytes;
 }
 
 /* Sleeps until a command that began at `begun` would be through at the queue's rate. */
 static void throttle(engine *e, const sbp_dispatch *dispatch, double begun) {
     double start = e->free_at > begun ? e->free_at : begun;
-    e->free_at = start + moved_bytes(dispatch) / e->rate;
+    e->free_at = start + moved_bytes(e, dispatch) / e->rate;
     struct timespec until = {.tv_sec = (time_t)e->free_at};
     until.tv_nsec = (long)((e->free_at - (double)until.tv_sec) * 1e9);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
@@ -157,12 +178,12 @@ static void *work(void *user) {
 }
 
 sbp_status composite_engines_create(composite_run run, void *user, const double rates[SBP_QUEUE_COUNT],
-                                    sbp_diag *diag, composite_engines **out) {
+                                    int32_t ranks, sbp_diag *diag, composite_engines **out) {
     *out = NULL;
     composite_engines *engines = sbp_malloc(sizeof *engines);
     if (!engines)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    *engines = (composite_engines){.run = run, .user = user};
+    *engines = (composite_engines){.run = run, .user = user, .ranks = ranks};
     pthread_mutex_init(&engines->mutex, NULL);
     pthread_cond_init(&engines->changed, NULL);
     for (int32_t q = 0; q < SBP_QUEUE_COUNT; q++)

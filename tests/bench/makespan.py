@@ -36,6 +36,12 @@ SETTINGS = [  # name, rates of queues in bytes per second, options
     ("states on the host", {"in": 6e8, "out": 6e8}, ["--offload", "states"]),
     ("states on disk", {"in": 2e9, "out": 2e9, "disk": 5e8}, ["--offload", "states:disk"]),
     ("all but checkpoints on the host, step", {"in": 3e8, "out": 3e8}, ["--offload", "states+params"] + STEP),
+    # one row of data and one thread a rank; the wire is as slow as is hidden, and slower
+    ("2 ranks", {"net": 4e8}, ["--ranks", "2"]),
+    ("2 ranks, slow wire", {"net": 6e7}, ["--ranks", "2"]),
+    ("2 ranks, ZeRO 2, slow wire", {"net": 8e7}, ["--ranks", "2", "--zero", "2"]),
+    ("2 ranks, ZeRO 3", {"net": 3e8}, ["--ranks", "2", "--zero", "3"]),
+    ("2 ranks, ZeRO 3, slow wire", {"net": 6e7}, ["--ranks", "2", "--zero", "3"]),
     ("everything away, gradients too", {"in": 8e8, "out": 8e8, "disk": 8e8},
      ["--offload", "checkpoints+states:disk+gradients+params"]),
 ]
@@ -48,19 +54,24 @@ def run(command, environment=None):
     return result
 
 
-def compile_plan(arguments, folder, rates, options, environment):
+def compile_plan(arguments, folder, rates, options, environment, threads):
     result = run([arguments.sbpc, "compile", os.path.join(folder, "model"), "-o", os.path.join(folder, "plan.bin"), "--seq-len", str(ROWS),
-                  "--set", "num_hidden_layers=12", "--set", "vocab_size=8192", "--threads", str(arguments.threads), "--json", "--rates", rates]
+                  "--set", "num_hidden_layers=12", "--set", "vocab_size=8192", "--threads", str(threads), "--json", "--rates", rates]
                  + options, environment)
     return json.loads(result.stdout), result.stderr
 
 
 def throttled(rates, queues):
     rates = dict(rates)
-    for queue, keys in (("in", ["in_bytes"]), ("out", ["out_bytes"]), ("disk", ["disk_read_bytes", "disk_write_bytes"])):
+    for queue, keys in (("in", ["in_bytes"]), ("out", ["out_bytes"]), ("disk", ["disk_read_bytes", "disk_write_bytes"]), ("net", ["net_bytes"])):
         for key in keys:
-            rates[key] = min(rates[key], queues.get(queue, 1e30))
+            if key in rates or queue in queues:
+                rates[key] = min(rates.get(key, 1e30), queues.get(queue, 1e30))
     return rates
+
+
+def ranks_of(setting):
+    return int(setting[2][setting[2].index("--ranks") + 1]) if "--ranks" in setting[2] else 1
 
 
 def plan(arguments, folder, rates, setting):
@@ -68,16 +79,16 @@ def plan(arguments, folder, rates, setting):
     path = os.path.join(folder, "rates")
     with open(path, "w", encoding="utf-8") as f:
         f.writelines(f"{k} {v!r}\n" for k, v in throttled(rates, queues).items() if k != "source")
-    return compile_plan(arguments, folder, path, options, {})[0]
+    return compile_plan(arguments, folder, path, options, {}, arguments.threads // ranks_of(setting))[0]
 
 
-def measure(arguments, folder, queues):
+def measure(arguments, folder, queues, ranks):
     """Seconds of steps of the plan in the folder, and the share of the processors."""
     environment = {"SBP_TEST_RATES": ",".join(f"{q}:{r:g}" for q, r in queues.items())} if queues else {}
     out = os.path.join(folder, "out")
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    run([arguments.sbprun, os.path.join(folder, "plan.bin"), "--data", os.path.join(folder, "rows.jsonl"), "--weights", "random:1", "--batch-size", "1",
-         "--steps", str(arguments.steps), "--threads", str(arguments.threads), "--out", out, "--overwrite", "--save-every", "never"], environment)
+    run([arguments.sbprun, os.path.join(folder, "plan.bin"), "--data", os.path.join(folder, "rows.jsonl"), "--weights", "random:1", "--batch-size", str(ranks),
+         "--steps", str(arguments.steps), "--threads", str(arguments.threads // ranks)] + (["--ranks", str(ranks)] if ranks > 1 else []) + ["--out", out, "--overwrite", "--save-every", "never"], environment)
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - begun
     steps = [json.loads(line).get("step_seconds") for line in open(os.path.join(out, "metrics.jsonl"), encoding="utf-8")]
     steps = [s for s in steps if s]
@@ -89,6 +100,10 @@ def best(measured):
     """Of several measurements of all rates, each rate's best."""
     smaller = ("half_rows", "command_seconds")
     return {k: (min if k in smaller else max)(r[k] for r in measured) for k in measured[0] if k != "source"}
+
+
+def best_of(rates, arguments, number):
+    return best(rates[arguments.threads // ranks_of(SETTINGS[number])])
 
 
 def main():
@@ -111,21 +126,23 @@ def main():
             f.write(config)
         random.seed(1)
         with open(os.path.join(folder, "rows.jsonl"), "w", encoding="utf-8") as f:
-            f.write(json.dumps({"input_ids": [random.randrange(8192) for _ in range(ROWS)]}) + "\n")
-        rates, schedules, steps, shares = [], {}, {n: [] for n in chosen}, {n: [] for n in chosen}
+            for _ in range(max(ranks_of(s) for s in SETTINGS)):
+                f.write(json.dumps({"input_ids": [random.randrange(8192) for _ in range(ROWS)]}) + "\n")
+        rates, schedules, steps, shares = {}, {}, {n: [] for n in chosen}, {n: [] for n in chosen}
         for _ in range(arguments.rounds):
-            first, messages = compile_plan(arguments, folder, "again", [], {})
-            rates.append(first["rates"])
-            print("\n".join(line for line in messages.splitlines() if "rates" in line), flush=True)
+            for threads in sorted({arguments.threads // ranks_of(SETTINGS[n]) for n in chosen}):
+                first, messages = compile_plan(arguments, folder, "again", [], {}, threads)
+                rates.setdefault(threads, []).append(first["rates"])
+                print("\n".join(line for line in messages.splitlines() if "rates" in line), flush=True)
             for number in chosen:
-                schedules[number] = plan(arguments, folder, best(rates), SETTINGS[number])["schedule"]
-                seconds, share = measure(arguments, folder, SETTINGS[number][1])
+                schedules[number] = plan(arguments, folder, best_of(rates, arguments, number), SETTINGS[number])["schedule"]
+                seconds, share = measure(arguments, folder, SETTINGS[number][1], ranks_of(SETTINGS[number]))
                 steps[number] += seconds
                 shares[number].append(share)
         print("planned measured  ratio  share  setting")
         for number in chosen:
             name, queues, options = SETTINGS[number]
-            planned, measured = plan(arguments, folder, best(rates), SETTINGS[number]), min(steps[number])
+            planned, measured = plan(arguments, folder, best_of(rates, arguments, number), SETTINGS[number]), min(steps[number])
             if planned["schedule"] != schedules[number]:
                 sys.exit(f"{name}: the rates of the last round changed the schedule; run again")
             results.append({"setting": name, "queues": queues, "options": options, "schedule": planned["schedule"], "planned": planned["seconds"],

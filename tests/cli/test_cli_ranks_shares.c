@@ -147,6 +147,27 @@ static void test_bytes_are_those_planned(void **state) {
     }
 }
 
+/* Four ranks train what is refused to each alone, and keep to the limit. */
+static void test_a_model_too_large_for_one(void **state) {
+    io_fixture *f = *state;
+    const char *compile =
+        "mkdir -p $D/m; cp tests/data/configs/SmolLM2-135M.json $D/m/config.json; "
+        "$C compile $D/m --set num_hidden_layers=4 --set vocab_size=4096 --seq-len 48 --threads 1 "
+        "--ranks 4 --memory 170MiB -o $D/p";
+    int count;
+    cli_fails(f, 3, "too much", sbp_arena_printf(f->arena, "%s --zero 0", compile));
+    if (!cli_has_ranks(f, "a model that needs all ranks"))
+        skip();
+    write_rows(f);
+    cli_ok(f, sbp_arena_printf(f->arena, "%s --zero 3", compile));
+    cli_ok(f, "$R $D/p --ranks 4 --weights random:1 --data $D/t --steps 2 --out none --json");
+    const sbp_json *summary = cli_lines(f, "out", &count)[0];
+    assert_true(member(summary, NULL, "peak_bytes_measured") <= INT64_C(170) << 20);
+    print_message("planned %lld, measured %lld bytes\n",
+                  (long long)member(summary, NULL, "peak_bytes_planned"),
+                  (long long)member(summary, NULL, "peak_bytes_measured"));
+}
+
 static void test_refused(void **state) {
     io_fixture *f = *state;
     cli_fails(f, 2, "--zero 2: there is one rank", "$C compile $G/gpt_neox_plain/model --zero 2 -o $D/p");
@@ -160,6 +181,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_other_ranks_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_a_model_too_large_for_one, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
