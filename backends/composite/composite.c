@@ -5,6 +5,8 @@
 #include "backends/composite/shuffle.h"
 #include "backends/ranks/ranks.h"
 
+#include "ir/machine.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +23,8 @@ typedef struct composite {
     double rates[SBP_QUEUE_COUNT];
     sbp_ranks *ranks;
     _Atomic int64_t sent_bytes; /* by collectives */
+    char *staged[2];            /* operands of one, where the device has a memory of its own */
+    int64_t staged_bytes[2];
     char *offload_dir;
     const sbp_program *program;
     sbp_device *proper;
@@ -105,6 +109,8 @@ void composite_destroy(sbp_device *base) {
     composite_disk_destroy(c->disk);
     if (c->proper)
         c->proper->class->destroy(c->proper);
+    for (int k = 0; k < 2; k++)
+        free(c->staged[k]);
     free(c->pieces);
     free(c->offload_dir);
     free(c);
@@ -227,13 +233,12 @@ static sbp_status move_rows(composite *c, const sbp_span *to, const sbp_span *fr
 }
 
 /* Where all bytes of a span are that is in one piece, in memory that the host reaches; NULL: it is not. */
-static void *reach(composite *c, const sbp_span *span, int64_t *elems) {
-    int64_t row_bytes, bytes;
-    *elems = span->rows * span->cols;
-    if (!dense_bytes(span, &row_bytes, &bytes))
+static void *reach(composite *c, const sbp_span *span, int64_t *bytes) {
+    int64_t row_bytes;
+    if (!dense_bytes(span, &row_bytes, bytes))
         return NULL;
     if (span->space == SBP_HOST)
-        return find_host(c, span->offset, bytes);
+        return find_host(c, span->offset, *bytes);
     return span->space == SBP_DEVICE && c->parts.waits
                ? c->proper->class->map(c->proper, SBP_DEVICE, span->offset)
                : NULL;
@@ -246,26 +251,19 @@ static sbp_status reduce_own(composite *c, void *data, int64_t elems, sbp_dtype 
     return sbp_ranks_reduce_scatter(c->ranks, share, data, elems, dtype, diag);
 }
 
-static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
+/* With both operands in the host's memory. */
+static sbp_status collect(composite *c, const sbp_dispatch *dispatch, void *dst, void *src, sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
-    int64_t to_elems, from_elems;
-    void *dst = reach(c, to, &to_elems), *src = reach(c, from, &from_elems);
-    if (!c->ranks)
-        return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of a process that is alone", c->parts.name);
-    if (!dst || !src || (to->dtype != from->dtype && dispatch->command->u.collective != SBP_REDUCE_ADD))
-        return sbp_fail(diag, SBP_MACHINE, "%s: this device has no collectives between ranks yet",
-                        c->parts.name);
-    switch (dispatch->command->u.collective) {
+    sbp_collective_op op = dispatch->command->u.collective;
+    int64_t to_elems = to->rows * to->cols, from_elems = from->rows * from->cols;
+    if (dst != src && (op == SBP_ALL_REDUCE || op == SBP_BROADCAST || op == SBP_SHARE))
+        memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
+    switch (op) {
     case SBP_ALL_REDUCE:
-        if (dst != src)
-            memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
         return sbp_ranks_all_reduce(c->ranks, dst, to_elems, to->dtype, diag);
     case SBP_BROADCAST:
-        if (dst != src)
-            memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
         return sbp_ranks_broadcast(c->ranks, dst, to_elems, to->dtype, 0, diag);
     case SBP_SHARE:
-        memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
         return SBP_OK;
     case SBP_REDUCE_SCATTER:
         return sbp_ranks_reduce_scatter(c->ranks, dst, src, from_elems, from->dtype, diag);
@@ -276,9 +274,50 @@ static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp
     case SBP_ALL_GATHER:
         return sbp_ranks_all_gather(c->ranks, dst, src, to_elems, to->dtype, diag);
     default:
-        return sbp_fail(diag, SBP_INTERNAL, "%s: collective %d in queue net", c->parts.name,
-                        (int)dispatch->command->u.collective);
+        return sbp_fail(diag, SBP_INTERNAL, "%s: collective %d in queue net", c->parts.name, (int)op);
     }
+}
+
+/* What is in a memory of the device's own passes through the host's: its staging. */
+static sbp_status stage(composite *c, int k, const sbp_span *span, bool content, char **out, sbp_diag *diag) {
+    int64_t row_bytes, bytes;
+    char limit[100];
+    if (!dense_bytes(span, &row_bytes, &bytes))
+        return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of rows that are apart", c->parts.name);
+    if (bytes > c->staged_bytes[k]) {
+        free(c->staged[k]);
+        c->staged[k] = sbp_malloc((size_t)bytes);
+        c->staged_bytes[k] = c->staged[k] ? bytes : 0;
+        if (!c->staged[k])
+            return sbp_fail(diag, SBP_MACHINE, "%s: no memory for what ranks send each other: %s",
+                            c->parts.name, sbp_machine_memory_text(limit, sizeof limit));
+    }
+    *out = c->staged[k];
+    return content ? c->proper->class->read(c->proper, span->space, span->offset, *out, bytes, diag) : SBP_OK;
+}
+
+static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
+    sbp_collective_op op = dispatch->command->u.collective;
+    sbp_ranks_info before, after;
+    int64_t to_bytes, from_bytes;
+    if (!c->ranks)
+        return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of a process that is alone", c->parts.name);
+    if (to->dtype != from->dtype && op != SBP_REDUCE_ADD)
+        return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of two types", c->parts.name);
+    sbp_ranks_info_of(c->ranks, &before);
+    char *dst = reach(c, to, &to_bytes), *src = reach(c, from, &from_bytes);
+    bool same = to->space == from->space && to->offset == from->offset, staged = !dst;
+    if (!src)
+        SBP_TRY(stage(c, 1, from, true, &src, diag));
+    if (!dst && same)
+        dst = src;
+    else if (!dst)
+        SBP_TRY(stage(c, 0, to, op == SBP_REDUCE_ADD, &dst, diag));
+    SBP_TRY(collect(c, dispatch, dst, src, diag));
+    sbp_ranks_info_of(c->ranks, &after);
+    c->sent_bytes += after.sent_bytes - before.sent_bytes;
+    return staged ? c->proper->class->write(c->proper, to->space, to->offset, dst, to_bytes, diag) : SBP_OK;
 }
 
 /* By the thread of the command's queue. */
@@ -293,16 +332,8 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
         if (dispatch->command->kind != SBP_CMD_COPY || dispatch->span_count != 2)
             return sbp_fail(diag, SBP_INTERNAL, "%s: queue disk only copies", c->parts.name);
         return move_rows(c, &dispatch->spans[0], &dispatch->spans[1], diag);
-    case SBP_QUEUE_NET: {
-        sbp_ranks_info before = {0}, after = {0};
-        if (c->ranks)
-            sbp_ranks_info_of(c->ranks, &before);
-        sbp_status status = run_collective(c, dispatch, diag);
-        if (c->ranks)
-            sbp_ranks_info_of(c->ranks, &after);
-        c->sent_bytes += after.sent_bytes - before.sent_bytes;
-        return status;
-    }
+    case SBP_QUEUE_NET:
+        return run_collective(c, dispatch, diag);
     default:
         return c->proper->class->submit(c->proper, dispatch, diag);
     }
@@ -321,6 +352,8 @@ static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_d
         composite_shuffle_fence(c->shuffle, from, to);
         return SBP_OK;
     }
+    if (!c->parts.waits && (from == SBP_QUEUE_NET || to == SBP_QUEUE_NET))
+        return SBP_OK; /* a collective waits for all, and is waited for (submit) */
     if (orders(c, from) && orders(c, to))
         return c->proper->class->submit(c->proper, dispatch, diag);
     if (!c->engines) /* nothing has run anywhere else yet, and what did is done where it waits */
@@ -374,6 +407,10 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
         dispatch->span_count > SBP_MAX_COMMAND_OPERANDS)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a command of %d operands in queue %d", c->parts.name,
                         dispatch->span_count, queue);
+    if (queue == SBP_QUEUE_NET && !c->parts.waits) {
+        SBP_TRY(composite_wait(base, diag));
+        return run_collective(c, dispatch, diag);
+    }
     if (!c->shuffle && (orders(c, queue) || (!c->engines && queue == SBP_QUEUE_COMPUTE)))
         return c->proper->class->submit(c->proper, dispatch, diag);
     SBP_TRY(start(c, queue, diag));

@@ -291,7 +291,6 @@ static void read_training(sbp_compilation *c) {
 /* What several ranks do not do yet. */
 static sbp_status check_ranks(const sbp_compilation *c) {
     const sbp_pass_options *p = &c->pipeline.options;
-    const char *backend = c->pipeline.target.name;
     bool random = p->state_dtype == SBP_BF16;
     for (int32_t i = 0; i < c->model.module->param_count; i++)
         random |= c->model.module->params[i].trainable && c->model.module->params[i].storage == SBP_BF16 &&
@@ -299,9 +298,6 @@ static sbp_status check_ranks(const sbp_compilation *c) {
     if (p->ranks == 1 && p->zero > 0)
         return sbp_fail(c->diag, SBP_USAGE,
                         "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
-    if (p->ranks > 1 && c->target && strcmp(backend, "cpu") != 0) /* else it is an estimate */
-        return sbp_fail(c->diag, SBP_USAGE,
-                        "--ranks: several processes train together on the cpu only, not yet on %s", backend);
     if (p->zero > 0 && random)
         return sbp_fail(
             c->diag, SBP_USAGE,

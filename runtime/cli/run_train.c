@@ -306,11 +306,20 @@ sbp_status sbp_run_check_start(const sbp_run *run) {
     return sbp_run_check_space(run);
 }
 
+/* --device; else ranks take turns among the devices of their host. */
+static int32_t device_index(const sbp_run *run, const sbp_device_class *class) {
+    int32_t count = 1;
+    if (sbp_options_given(run->options, "device") || !run->ranks || !class->count ||
+        class->count(NULL, &count) != SBP_OK || count < 1)
+        return (int32_t)sbp_options_int(run->options, "device");
+    return run->world.local_rank % count;
+}
+
 static sbp_status open_device(sbp_run *run) {
     const sbp_device_class *class = sbp_device_find(run->info.backend);
     int64_t planned = sbp_run_peak_planned(run);
     sbp_device_options options = {.threads = sbp_run_threads(run),
-                                  .index = (int32_t)sbp_options_int(run->options, "device"),
+                                  .index = device_index(run, class),
                                   .code = run->plan->kernels,
                                   .code_bytes = run->plan->kernels_bytes,
                                   .offload_dir = sbp_run_offload_dir(run),

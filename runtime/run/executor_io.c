@@ -131,7 +131,7 @@ sbp_status sbp_executor_hash(sbp_executor *x, int32_t buffer, uint64_t *hash, sb
 /* Of what lies in shares all of it is filled, padding too. */
 static bool is_filled(const sbp_executor *x, int32_t buffer, sbp_role role) {
     const sbp_program *p = x->program;
-    if (p->buffers[buffer].sharding != SBP_SHARDED)
+    if (p->buffers[buffer].sharding != SBP_SHARDED || role == SBP_ROLE_BUCKET)
         return p->buffers[buffer].role == role && !sbp_buffer_in_shares(p, buffer);
     int32_t part = 0;
     while (part < p->buffer_count && p->buffers[part].part_of != buffer + 1)

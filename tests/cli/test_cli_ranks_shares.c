@@ -2,11 +2,14 @@
  * shares
  * (--zero), of how many ranks, where it lives, in which types it is kept, what is trained and how; gradients
  * of the first step and weights after three are those of one rank with the same settings. A run goes on from
- * the checkpoint of one with other ranks and shares. */
+ * the checkpoint of one with other ranks and shares. With an argument, on that backend: what ranks send each
+ * other passes through the host. */
 #include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
 
 enum { VOCABULARY = 51, ROWS = 7 };
+
+static const char *backend; /* NULL: the CPU */
 
 static void write_rows(io_fixture *f) {
     sbp_rng rng = {.state = 5};
@@ -168,6 +171,22 @@ static void test_a_model_too_large_for_one(void **state) {
                   (long long)member(summary, NULL, "peak_bytes_measured"));
 }
 
+static void test_device(void **state) {
+    io_fixture *f = *state;
+    const char *settings =
+        sbp_arena_printf(f->arena, "$G/gemma3_softcap/model --chunk 9 --dtype fp32 --backend %s", backend);
+    if (!cli_has_ranks(f, "several ranks on a device") || !cli_has_device(f, backend, "several ranks"))
+        skip();
+    write_rows(f);
+    train(f, "one", "$G/gemma3_softcap/model --dtype fp64 --backend cpu", 1, 0, "");
+    for (int zero = 0; zero <= 3; zero++) {
+        train(f, "all", settings, 2, zero, zero == 2 ? "--offload states+params" : "");
+        cli_compare(f, "gradients", sbp_arena_strdup(f->arena, io_path(f, "all.g")),
+                    sbp_arena_strdup(f->arena, io_path(f, "one.g")), SBP_TOLERANCE_F32);
+        cli_compare(f, "weights", result(f, "all"), result(f, "one"), SBP_TOLERANCE_F32);
+    }
+}
+
 static void test_refused(void **state) {
     io_fixture *f = *state;
     cli_fails(f, 2, "--zero 2: there is one rank", "$C compile $G/gpt_neox_plain/model --zero 2 -o $D/p");
@@ -175,7 +194,10 @@ static void test_refused(void **state) {
               "$C compile $G/gpt_neox_plain/model --zero 1 --ranks 2 --state-dtype bf16 -o $D/p");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const struct CMUnitTest on_device[] = {
+        cmocka_unit_test_setup_teardown(test_device, cli_setup, io_teardown)};
+    backend = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_shares_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_other_ranks_go_on, cli_setup, io_teardown),
@@ -184,5 +206,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_model_too_large_for_one, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return backend ? cmocka_run_group_tests(on_device, NULL, NULL)
+                   : cmocka_run_group_tests(tests, NULL, NULL);
 }
