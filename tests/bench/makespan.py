@@ -157,7 +157,7 @@ def main():
     machine = f"{about.get('model name', '')}, family {about.get('cpu family', '')}, model {about.get('model', '')}"
     with open(arguments.save, "w", encoding="utf-8") as f:
         json.dump({"date": datetime.date.today().isoformat(), "commit": commit, "machine": machine, "threads": arguments.threads,
-                   "load": os.getloadavg()[0], "rates": best(rates), "results": results}, f, indent=1)
+                   "load": os.getloadavg()[0], "rates": {n: best(r) for n, r in rates.items()}, "results": results}, f, indent=1)
         f.write("\n")
 
 
