@@ -158,8 +158,8 @@ static sbp_status prepare(void *user) {
 }
 
 sbp_status sbp_executor_write_constants(sbp_executor *x, sbp_diag *diag) {
-    if (x->program->ranks >
-        1) /* what lies between parts is updated with them, and counts in norms: as zeros */
+    /* what lies between the parts of buckets is updated with them, and counts in norms: as zeros */
+    if (x->program->ranks > 1)
         SBP_TRY(sbp_executor_fill_role(x, SBP_ROLE_BUCKET, 0, diag));
     for (int32_t k = 0; k < x->program->buffer_count; k++)
         if (x->program->buffers[k].data)
