@@ -178,7 +178,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                  "cost model\n",
                  cost.seconds, cost.flops / 1e12, (long long)cost.commands);
     sbp_cli_traffic_lines(cost.traffic, cost.busy, cost.seconds, out);
-    sbp_cli_wire_line(p, out);
+    sbp_cli_wire_line(p, cost.busy, cost.seconds, out);
     sbp_text_add(out, "rates      %s: ", in->rates_source);
     sbp_rates_describe(out, &in->info.rates, "\n           ");
     sbp_text_add(out, "\n");

@@ -126,7 +126,7 @@ static sbp_status measure(sbp_compilation *c, bool again) {
     return SBP_OK;
 }
 
-sbp_status sbp_cli_choose_rates(sbp_compilation *c) {
+static sbp_status choose(sbp_compilation *c) {
     const char *wish = sbp_options_text(c->options, "rates");
     c->rates_source = c->target ? "table" : "profile";
     if (strcmp(wish, "table") == 0)
@@ -173,5 +173,35 @@ sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *o
     if (missing)
         return sbp_fail(diag, SBP_INPUT, "the plan's rates lack '%s'", missing);
     *out = rates;
+    return SBP_OK;
+}
+
+/* "400Gb/s": bytes per second. */
+static sbp_status read_link(sbp_compilation *c, const char *text, double *out) {
+    static const struct {
+        const char *unit;
+        double bytes;
+    } units[] = {{"Gb/s", 1e9 / 8}, {"GB/s", 1e9}, {"Mb/s", 1e6 / 8}, {"MB/s", 1e6}, {"Tb/s", 1e12 / 8}};
+    char *end;
+    double number = strtod(text, &end);
+    for (int i = 0; i < SBP_COUNT(units); i++)
+        if (end > text && number > 0 && number < 1e9 && strcmp(end, units[i].unit) == 0) {
+            *out = number * units[i].bytes;
+            return SBP_OK;
+        }
+    return sbp_fail(c->diag, SBP_USAGE, "--link: found '%.100s', expected a rate such as 400Gb/s or 50GB/s",
+                    text);
+}
+
+sbp_status sbp_cli_choose_rates(sbp_compilation *c) {
+    const char *link = sbp_options_text(c->options, "link");
+    double *net = &c->pipeline.target.rates.net, bytes = 0;
+    SBP_TRY(choose(c));
+    if (!link)
+        return SBP_OK;
+    SBP_TRY(read_link(c, link, &bytes));
+    if (sbp_options_int(c->options, "ranks") > sbp_options_int(c->options, "node") &&
+        (*net <= 0 || bytes < *net))
+        *net = bytes;
     return SBP_OK;
 }

@@ -298,7 +298,7 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
         sbp_text_add(out, "\n");
     }
     sbp_cli_traffic_lines(c->estimate.traffic, c->estimate.busy, c->estimate.seconds, out);
-    sbp_cli_wire_line(c->pipeline.program, out);
+    sbp_cli_wire_line(c->pipeline.program, c->estimate.busy, c->estimate.seconds, out);
     sbp_text_add(out, "most       %s\n", c->advice);
     return SBP_OK;
 }

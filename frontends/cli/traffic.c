@@ -45,18 +45,24 @@ void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_tex
     sbp_text_add(out, "}");
 }
 
-void sbp_cli_wire_line(const sbp_program *program, sbp_text *out) {
+void sbp_cli_wire_line(const sbp_program *program, const double *busy, double seconds, sbp_text *out) {
     char part[32], step[32];
+    double other = busy[SBP_QUEUE_COMPUTE], wire = busy[SBP_QUEUE_NET];
     sbp_wire w;
     sbp_cost_wire_of(program, &w);
     if (program->ranks < 2)
         return;
+    sbp_text_add(
+        out,
+        "wire       %lld ranks; each sends %s in %d collectives with every micro-batch, %s in %d once a "
+        "step; busy %.3g s of %.3g",
+        (long long)program->ranks, sbp_format_bytes(part, sizeof part, (double)w.part_bytes),
+        (int)w.part_collectives, sbp_format_bytes(step, sizeof step, (double)w.step_bytes),
+        (int)w.step_collectives, wire, seconds);
     sbp_text_add(out,
-                 "wire       %lld ranks; each sends %s in %d collectives with every micro-batch, %s in %d "
-                 "once a step\n",
-                 (long long)program->ranks, sbp_format_bytes(part, sizeof part, (double)w.part_bytes),
-                 (int)w.part_collectives, sbp_format_bytes(step, sizeof step, (double)w.step_bytes),
-                 (int)w.step_collectives);
+                 wire > other ? ": it bounds the step, more rows or a faster link would hide it\n"
+                              : ", %.0f %% of them waited for\n",
+                 seconds > other ? 100 * (seconds - other) / seconds : 0);
 }
 
 void sbp_cli_add_wire(const sbp_program *program, sbp_text *out) {

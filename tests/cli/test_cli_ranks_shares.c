@@ -187,11 +187,34 @@ static void test_device(void **state) {
     }
 }
 
+static double wire_seconds(io_fixture *f, const char *options) {
+    int count;
+    double seconds = 0;
+    cli_ok(f,
+           sbp_arena_printf(f->arena, "$C compile $G/llama_mqa/model --zero 3 --json -o $D/p %s", options));
+    const sbp_json *net = sbp_json_member(sbp_json_member(cli_lines(f, "out", &count)[0], "busy"), "net");
+    assert_true(net && sbp_json_as_double(NULL, net, &seconds) == SBP_OK && seconds > 0);
+    return seconds;
+}
+
+/* A link between hosts counts where there are more ranks than on one of them. */
+static void test_link(void **state) {
+    io_fixture *f = *state;
+    double host = wire_seconds(f, "--ranks 16 --node 16 --link 800Mb/s"),
+           hosts = wire_seconds(f, "--ranks 16 --node 8 --link 800Mb/s"),
+           slower = wire_seconds(f, "--ranks 16 --link 10MB/s");
+    assert_true(hosts > 2 * host && slower > 5 * hosts);
+    cli_ok(f, "$C compile $G/llama_mqa/model --zero 3 --ranks 16 --link 1MB/s -o $D/p 2>&1 | grep -q 'it "
+              "bounds the step'");
+}
+
 static void test_refused(void **state) {
     io_fixture *f = *state;
     cli_fails(f, 2, "--zero 2: there is one rank", "$C compile $G/gpt_neox_plain/model --zero 2 -o $D/p");
     cli_fails(f, 2, "states in bf16 are rounded at random",
               "$C compile $G/gpt_neox_plain/model --zero 1 --ranks 2 --state-dtype bf16 -o $D/p");
+    cli_fails(f, 2, "--link: found '400', expected a rate",
+              "$C compile $G/gpt_neox_plain/model --ranks 9 --link 400 -o $D/p");
 }
 
 int main(int argc, char **argv) {
@@ -204,6 +227,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_model_too_large_for_one, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_link, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
     };
     return backend ? cmocka_run_group_tests(on_device, NULL, NULL)
