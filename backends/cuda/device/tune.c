@@ -71,6 +71,8 @@ static sbp_status fill_operands(cuda_device *d, const sbp_dispatch *dispatch, sb
         status = fill(d, &dispatch->spans[i], pattern, diag);
     if (status == SBP_OK)
         status = cuda_wait_all(d, diag);
+    if (status != SBP_OK)
+        cuda_device_idle(d); /* copies before the one that failed may still read the pattern */
     free(pattern);
     return status;
 }
