@@ -111,6 +111,21 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
     return program;
 }
 
+int64_t sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t elems) {
+    int64_t share = sbp_ceil_div(elems, ranks), own = share < elems ? share : elems, others = elems - own;
+    switch (op) {
+    case SBP_ALL_REDUCE: /* their shares to the others, then the sum of its own to all */
+    case SBP_BROADCAST:
+        return others + own * (ranks - 1);
+    case SBP_ALL_GATHER:
+        return own * (ranks - 1);
+    case SBP_SHARE:
+        return 0;
+    default:
+        return others;
+    }
+}
+
 bool sbp_program_entry_meets(const sbp_program *program, const char *name) {
     const sbp_entry *entry = sbp_program_find_entry(program, name);
     for (int32_t n = 0; entry && n < entry->body.count; n++)

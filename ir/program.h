@@ -381,6 +381,9 @@ int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowke
 /* Whether every run of an entry has collectives, so that all ranks must run it equally often. False where
  * there is no such entry. */
 bool sbp_program_entry_meets(const sbp_program *program, const char *entry);
+/* Elements that rank 0 sends to the others, in a collective over so many (all that there is, not a share);
+ * its share is no smaller than any other's (backends/ranks/ranks.h). */
+int64_t sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t elems);
 /* C, H, t_max and s_max with the given T and S. */
 sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s);
 /* The buffer whose memory a buffer is: its bucket, or itself. */

@@ -22,6 +22,7 @@ typedef struct composite {
     int32_t threads;
     double rates[SBP_QUEUE_COUNT];
     sbp_ranks *ranks;
+    sbp_ranks_info world;       /* of this process among them; alone: rank 0 of 1 */
     _Atomic int64_t sent_bytes; /* by collectives */
     char *staged[2];            /* operands of one, where the device has a memory of its own */
     int64_t staged_bytes[2];
@@ -86,6 +87,9 @@ sbp_status composite_create(const composite_parts *parts, const sbp_device_class
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     *c = (composite){.base.class = class, .parts = *parts, .threads = options ? options->threads : 0};
     c->ranks = options ? options->ranks : NULL;
+    c->world.count = 1;
+    if (c->ranks)
+        sbp_ranks_info_of(c->ranks, &c->world);
     for (int q = 0; options && q < SBP_QUEUE_COUNT; q++)
         c->rates[q] = options->rates[q];
     sbp_status status = create_parts(c, options, diag);
@@ -245,9 +249,7 @@ static void *reach(composite *c, const sbp_span *span, int64_t *bytes) {
 }
 
 static sbp_status reduce_own(composite *c, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
-    sbp_ranks_info info;
-    sbp_ranks_info_of(c->ranks, &info);
-    char *share = (char *)data + sbp_ranks_share(c->ranks, elems, info.rank) * sbp_dtype_bytes(dtype);
+    char *share = (char *)data + sbp_ranks_share(c->ranks, elems, c->world.rank) * sbp_dtype_bytes(dtype);
     return sbp_ranks_reduce_scatter(c->ranks, share, data, elems, dtype, diag);
 }
 
@@ -366,16 +368,9 @@ static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_d
     return SBP_OK;
 }
 
-static int32_t rank_count(const composite *c) {
-    sbp_ranks_info info = {.count = 1};
-    if (c->ranks)
-        sbp_ranks_info_of(c->ranks, &info);
-    return info.count;
-}
-
 static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
     if (!c->shuffle && !c->engines)
-        SBP_TRY(composite_engines_create(run_command, c, c->rates, rank_count(c), diag, &c->engines));
+        SBP_TRY(composite_engines_create(run_command, c, c->rates, c->world.count, diag, &c->engines));
     if (queue == SBP_QUEUE_HOST && c->parts.cores && !c->cores)
         return c->parts.cores->create(c->threads, c->program, find_host, c, diag, &c->cores);
     return SBP_OK;
@@ -383,9 +378,7 @@ static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
 
 /* To devices `share` is a copy, as any collective of one rank: of these rows of the source. */
 static void find_share(const composite *c, sbp_span *source, int64_t rows) {
-    sbp_ranks_info info;
-    sbp_ranks_info_of(c->ranks, &info);
-    source->offset += info.rank * rows * source->stride * sbp_dtype_bytes(source->dtype);
+    source->offset += c->world.rank * rows * source->stride * sbp_dtype_bytes(source->dtype);
     source->rows = rows;
 }
 

@@ -69,26 +69,17 @@ static double span_bytes(const sbp_span *span) {
     return (double)(span->rows * span->cols * sbp_dtype_bytes(span->dtype));
 }
 
-/* A rank sends the shares of the others, its own to them, or both. */
-static double sent_bytes(const sbp_dispatch *dispatch, double ranks) {
-    double dst = span_bytes(&dispatch->spans[0]), src = span_bytes(&dispatch->spans[1]),
-           all = (dst > src ? dst : src) * (ranks - 1) / ranks;
-    switch (dispatch->command->u.collective) {
-    case SBP_ALL_REDUCE:
-    case SBP_BROADCAST:
-        return 2 * all;
-    case SBP_SHARE:
-        return 0;
-    default:
-        return all;
-    }
+static double sent_bytes(const sbp_dispatch *dispatch, int64_t ranks) {
+    const sbp_span *all = &dispatch->spans[dispatch->spans[1].rows > dispatch->spans[0].rows];
+    return (double)(sbp_collective_sent(dispatch->command->u.collective, ranks, all->rows * all->cols) *
+                    sbp_dtype_bytes(all->dtype));
 }
 
 /* A copy moves its source's bytes, a collective what it sends; other commands touch those of all operands. */
 static double moved_bytes(const engine *e, const sbp_dispatch *dispatch) {
     double bytes = 0;
     if (dispatch->command->kind == SBP_CMD_COLLECTIVE)
-        return sent_bytes(dispatch, (double)e->engines->ranks);
+        return sent_bytes(dispatch, e->engines->ranks);
     int32_t count = dispatch->command->kind == SBP_CMD_COPY ? 1 : dispatch->span_count;
     for (int32_t k = 0; k < count; k++)
         if (dispatch->spans[k].space != SBP_SPACE_COUNT)

@@ -26,16 +26,14 @@ double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from
     }
 }
 
-double sbp_cost_wire(sbp_collective_op op, int64_t ranks, double bytes) {
-    double others = bytes * (double)(ranks - 1) / (double)ranks;
-    return op == SBP_SHARE ? 0 : op == SBP_ALL_REDUCE || op == SBP_BROADCAST ? 2 * others : others;
-}
-
-double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, int64_t ranks, double bytes) {
+double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, int64_t ranks, int64_t elems,
+                           sbp_dtype dtype) {
     const sbp_rates *r = &target->rates;
+    double unit = (double)sbp_dtype_bytes(dtype);
     if (op == SBP_SHARE)
-        return r->command_seconds + 2 * bytes / (double)ranks / r->memory;
-    return r->command_seconds + sbp_cost_wire(op, ranks, bytes) / (r->net > 0 ? r->net : r->out);
+        return r->command_seconds + 2 * unit * (double)elems / (double)ranks / r->memory;
+    return r->command_seconds +
+           unit * (double)sbp_collective_sent(op, ranks, elems) / (r->net > 0 ? r->net : r->out);
 }
 
 double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops) {
@@ -141,8 +139,9 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
                 (double)m->chunks; /* of a chunk, in the mean */
         seconds += flops / sbp_rates_attention(r, view_dtype(m, &c->views[backward ? 3 : 2]));
     } else if (c->kind == SBP_CMD_COLLECTIVE) {
-        double dst = view_bytes(m, &c->views[0]), src = view_bytes(m, &c->views[1]);
-        seconds = sbp_cost_collective(m->target, c->u.collective, m->program->ranks, dst > src ? dst : src);
+        int all = view_elems(m, &c->views[1]) > view_elems(m, &c->views[0]);
+        seconds = sbp_cost_collective(m->target, c->u.collective, m->program->ranks,
+                                      (int64_t)view_elems(m, &c->views[all]), view_dtype(m, &c->views[all]));
     } else if (c->kind == SBP_CMD_COPY) {
         seconds =
             sbp_cost_copy(m->target, view_space(m, &c->views[0]), view_space(m, &c->views[1]), bytes / 2);
@@ -310,35 +309,19 @@ static void add_traffic(const meter *m, const sbp_body *body, const sbp_item_cla
 
 /* ---- what ranks send ---------------------------------------------------------------------------------- */
 
-/* To the others, of a collective over so many elements, by rank 0, whose share is no smaller than any
- * (backends/ranks/ranks.h). */
-static int64_t sent_elems(sbp_collective_op op, int64_t ranks, int64_t elems) {
-    int64_t share = sbp_ceil_div(elems, ranks), others = elems - (share < elems ? share : elems);
-    switch (op) {
-    case SBP_ALL_REDUCE:
-        return others + (elems - others) * (ranks - 1);
-    case SBP_ALL_GATHER:
-        return (elems - others) * (ranks - 1);
-    case SBP_BROADCAST: /* from rank 0: its shares to all, then its own */
-        return others + (elems - others) * (ranks - 1);
-    case SBP_SHARE:
-        return 0;
-    default:
-        return others;
-    }
+/* The operand of a collective that is all there is, where the other is a share of it. */
+static const sbp_buffer *larger_operand(const sbp_program *program, const sbp_command *c) {
+    const sbp_buffer *a = &program->buffers[c->views[0].ref], *b = &program->buffers[c->views[1].ref];
+    return sbp_extent_as_const(b->rows) > sbp_extent_as_const(a->rows) ? b : a;
 }
 
 static void add_wire(const sbp_program *program, const sbp_command *c, int64_t *bytes, int32_t *count) {
-    const sbp_buffer *most = NULL;
     if (c->kind != SBP_CMD_COLLECTIVE || c->queue != SBP_QUEUE_NET || c->u.collective == SBP_SHARE)
         return;
-    for (int k = 0; k < 2; k++) {
-        const sbp_buffer *b = &program->buffers[c->views[k].ref];
-        most = !most || sbp_extent_as_const(b->rows) > sbp_extent_as_const(most->rows) ? b : most;
-    }
-    /* of shares of a bucket, all of it is what is seen on one side */
-    *bytes += sent_elems(c->u.collective, program->ranks, sbp_extent_as_const(most->rows) * most->cols) *
-              sbp_dtype_bytes(most->dtype);
+    const sbp_buffer *all = larger_operand(program, c);
+    *bytes +=
+        sbp_collective_sent(c->u.collective, program->ranks, sbp_extent_as_const(all->rows) * all->cols) *
+        sbp_dtype_bytes(all->dtype);
     ++*count;
 }
 

@@ -44,10 +44,9 @@ void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, 
                        sbp_cost *out);
 /* Seconds of a copy of so many bytes. */
 double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from, double bytes);
-/* Bytes that a rank sends, and receives, in a collective over this many bytes (whole, not a share); and its
- * seconds. */
-double sbp_cost_wire(sbp_collective_op op, int64_t ranks, double bytes);
-double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, int64_t ranks, double bytes);
+/* Seconds of a collective over so many elements (all that there is, not a share). */
+double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, int64_t ranks, int64_t elems,
+                           sbp_dtype dtype);
 /* Seconds of row kernels that read and write so many bytes and take so many scalar operations. */
 double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops);
 

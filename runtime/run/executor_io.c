@@ -128,32 +128,28 @@ sbp_status sbp_executor_hash(sbp_executor *x, int32_t buffer, uint64_t *hash, sb
     return SBP_OK;
 }
 
-/* Of what lies in shares all of it is filled, padding too. */
-static bool is_filled(const sbp_executor *x, int32_t buffer, sbp_role role) {
-    const sbp_program *p = x->program;
-    if (p->buffers[buffer].sharding != SBP_SHARDED || role == SBP_ROLE_BUCKET)
-        return p->buffers[buffer].role == role && !sbp_buffer_in_shares(p, buffer);
-    int32_t part = 0;
-    while (part < p->buffer_count && p->buffers[part].part_of != buffer + 1)
-        part++;
-    return part < p->buffer_count && p->buffers[part].role == role;
+static sbp_status fill(sbp_executor *x, int32_t buffer, double value, sbp_diag *diag) {
+    const sbp_buffer *b = &x->program->buffers[buffer];
+    int64_t unit = sbp_dtype_bytes(b->dtype), piece = SBP_STAGING_BYTES / unit;
+    int64_t elems = sbp_executor_elems(x, buffer);
+    for (int64_t e = 0; e < piece && e < elems; e++)
+        sbp_element_set(x->staging, b->dtype, e, value);
+    for (int32_t slot = 0; slot < b->count; slot++)
+        for (int64_t e = 0; e < elems; e += piece) {
+            int64_t n = elems - e < piece ? elems - e : piece;
+            SBP_TRY(
+                sbp_executor_put(x, b->space, byte_offset(x, buffer, slot, e), x->staging, n * unit, diag));
+        }
+    return SBP_OK;
 }
 
+/* Of what lies in shares all of it is filled, padding too, with its first part. */
 sbp_status sbp_executor_fill_role(sbp_executor *x, sbp_role role, double value, sbp_diag *diag) {
     for (int32_t k = 0; k < x->program->buffer_count; k++) {
         const sbp_buffer *b = &x->program->buffers[k];
-        if (!is_filled(x, k, role))
-            continue;
-        int64_t unit = sbp_dtype_bytes(b->dtype), piece = SBP_STAGING_BYTES / unit;
-        int64_t elems = sbp_executor_elems(x, k);
-        for (int64_t e = 0; e < piece && e < elems; e++)
-            sbp_element_set(x->staging, b->dtype, e, value);
-        for (int32_t slot = 0; slot < b->count; slot++)
-            for (int64_t e = 0; e < elems; e += piece) {
-                int64_t n = elems - e < piece ? elems - e : piece;
-                SBP_TRY(
-                    sbp_executor_put(x, b->space, byte_offset(x, k, slot, e), x->staging, n * unit, diag));
-            }
+        bool shares = sbp_buffer_in_shares(x->program, k);
+        if (b->role == role && !(shares && b->place > 0))
+            SBP_TRY(fill(x, shares ? b->part_of - 1 : k, value, diag));
     }
     return SBP_OK;
 }

@@ -154,6 +154,21 @@ static inline double cli_compare(io_fixture *f, const char *what, const char *go
     return cli_compare_some(f, what, got_path, want_path, tolerance);
 }
 
+/* A way to cut a step, and how exactly its gradients are those of the whole. */
+typedef struct cli_cut {
+    const char *compile;
+    double tolerance;
+} cli_cut;
+
+/* Compiles to $D/p, dumps the gradients of a step, compares them with a file and says how far off they are.
+ */
+static inline void cli_check_cut(io_fixture *f, const char *what, const cli_cut *cut, const char *compile,
+                                 const char *run, const char *want) {
+    cli_ok(f, sbp_arena_printf(f->arena, "%s %s -o $D/p && $R $D/p %s --out none --dump-gradients $D/got",
+                               compile, cut->compile, run));
+    print_message("%s: off by %.2g\n", what, cli_compare(f, what, io_path(f, "got"), want, cut->tolerance));
+}
+
 /* Whether this machine and this build can run and compile for a backend; says why not, and what is skipped.
  */
 static inline bool cli_has_device(io_fixture *f, const char *backend, const char *what) {

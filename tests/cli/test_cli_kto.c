@@ -30,10 +30,7 @@ static void compare_metrics(io_fixture *f, const sbp_json *got, const char *pref
 
 static void test_gradients(void **state) {
     io_fixture *f = *state;
-    static const struct {
-        const char *compile;
-        double tolerance;
-    } cuts[] = {
+    static const cli_cut cuts[] = {
         {"--dtype fp64 --seq-len 64", SBP_TOLERANCE_F64},
         {"--dtype fp64 --seq-len 16 --chunk 2 --head-chunk 3 --segment 2", SBP_TOLERANCE_F64},
         {"--dtype fp64 --seq-len 20 --chunk 5 --head-chunk 1 --checkpoint-every 2 --backward checkpoint",
@@ -42,16 +39,11 @@ static void test_gradients(void **state) {
          SBP_TOLERANCE_F64},
         {"--dtype fp32 --seq-len 18 --chunk 3", SBP_TOLERANCE_F32},
     };
-    for (int i = 0; i < SBP_COUNT(cuts); i++) {
-        cli_ok(f, sbp_arena_printf(f->arena,
-                                   COMPILE "%s && $R $D/p --data " KTO
-                                           "/rows.jsonl --batch-size 6 --shuffle %s --out none "
-                                           "--dump-gradients $D/got",
-                                   cuts[i].compile, i % 2 ? "on" : "off"));
-        double off = cli_compare(f, cuts[i].compile, io_path(f, "got"), KTO "/gradients.safetensors",
-                                 cuts[i].tolerance);
-        print_message("%s: off by %.2g\n", cuts[i].compile, off);
-    }
+    for (int i = 0; i < SBP_COUNT(cuts); i++)
+        cli_check_cut(f, cuts[i].compile, &cuts[i], COMPILE,
+                      sbp_arena_printf(f->arena, "--data " KTO "/rows.jsonl --batch-size 6 --shuffle %s",
+                                       i % 2 ? "on" : "off"),
+                      KTO "/gradients.safetensors");
 }
 
 #define STEPS                                                                                                \

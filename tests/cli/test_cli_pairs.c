@@ -13,27 +13,20 @@ static const struct {
 
 static void test_gradients(void **state) {
     io_fixture *f = *state;
-    static const struct {
-        const char *compile;
-        double tolerance;
-    } cuts[] = {
+    static const cli_cut cuts[] = {
         {"--dtype fp64 --seq-len 200", SBP_TOLERANCE_F64},
         {"--dtype fp64 --seq-len 32 --chunk 3 --head-chunk 2 --segment 2 --save attn_out", SBP_TOLERANCE_F64},
         {"--dtype fp64 --seq-len 40 --chunk 7 --checkpoint-every 2 --head-rows counted", SBP_TOLERANCE_F64},
         {"--dtype fp32 --seq-len 36 --chunk 5", SBP_TOLERANCE_F32},
     };
     for (int o = 0; o < SBP_COUNT(objectives); o++)
-        for (int i = 0; i < SBP_COUNT(cuts); i++) {
-            const char *what = sbp_arena_printf(f->arena, "%s %s", objectives[o].name, cuts[i].compile);
-            cli_ok(f, sbp_arena_printf(f->arena,
-                                       "$C compile $G/llama_mqa/model -o $D/p --objective %s %s && $R $D/p "
-                                       "--data " PAIRS "/rows.jsonl --out none %s --dump-gradients $D/got",
-                                       what, objectives[o].numbers, objectives[o].numbers));
-            double off = cli_compare(f, what, io_path(f, "got"),
-                                     sbp_arena_printf(f->arena, PAIRS "/%s.safetensors", objectives[o].name),
-                                     cuts[i].tolerance);
-            print_message("%s: off by %.2g\n", what, off);
-        }
+        for (int i = 0; i < SBP_COUNT(cuts); i++)
+            cli_check_cut(f, sbp_arena_printf(f->arena, "%s %s", objectives[o].name, cuts[i].compile),
+                          &cuts[i],
+                          sbp_arena_printf(f->arena, "$C compile $G/llama_mqa/model --objective %s %s",
+                                           objectives[o].name, objectives[o].numbers),
+                          sbp_arena_printf(f->arena, "--data " PAIRS "/rows.jsonl %s", objectives[o].numbers),
+                          sbp_arena_printf(f->arena, PAIRS "/%s.safetensors", objectives[o].name));
 }
 
 static void test_metrics(void **state) {

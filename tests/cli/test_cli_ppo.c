@@ -7,10 +7,7 @@
 
 static void test_gradients(void **state) {
     io_fixture *f = *state;
-    static const struct {
-        const char *compile;
-        double tolerance;
-    } cuts[] = {
+    static const cli_cut cuts[] = {
         {"--dtype fp64 --seq-len 64", SBP_TOLERANCE_F64},
         {"--dtype fp64 --seq-len 9 --chunk 2 --head-chunk 3 --segment 2 --head-rows counted",
          SBP_TOLERANCE_F64},
@@ -22,16 +19,11 @@ static void test_gradients(void **state) {
          SBP_TOLERANCE_F64},
         {"--dtype fp32 --seq-len 10 --chunk 3", SBP_TOLERANCE_F32},
     };
-    for (int i = 0; i < SBP_COUNT(cuts); i++) {
-        cli_ok(f,
-               sbp_arena_printf(f->arena,
-                                "$C compile " PPO "/model -o $D/p --objective ppo %s && $R $D/p --data " PPO
-                                "/rows.jsonl --batch-size 5 --shuffle %s --out none --dump-gradients $D/got",
-                                cuts[i].compile, i % 2 ? "on" : "off"));
-        double off = cli_compare(f, cuts[i].compile, io_path(f, "got"), PPO "/gradients.safetensors",
-                                 cuts[i].tolerance);
-        print_message("%s: off by %.2g\n", cuts[i].compile, off);
-    }
+    for (int i = 0; i < SBP_COUNT(cuts); i++)
+        cli_check_cut(f, cuts[i].compile, &cuts[i], "$C compile " PPO "/model --objective ppo",
+                      sbp_arena_printf(f->arena, "--data " PPO "/rows.jsonl --batch-size 5 --shuffle %s",
+                                       i % 2 ? "on" : "off"),
+                      PPO "/gradients.safetensors");
 }
 
 /* A model without a value head gets one, which the result has. */
