@@ -17,7 +17,7 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
     *out = (sbp_target_info){.name = "cpu",
                              .alignment_bytes = 64,
                              .max_allocation_bytes = 0,
-                             .runtime_bytes = 8920 << 10,
+                             .runtime_bytes = 9176 << 10,
                              .runtime_tensor_bytes = 6700,
                              .runtime_view_bytes = 340,
                              .runtime_disk_bytes = 1 << 20,
