@@ -56,6 +56,9 @@ typedef struct sbp_schedule_options {
     /* The optimizer's rules run on the host's cores, for parameters whose states live away; sparing: through
      * as little host memory as can be, not as fast (passes/residency/bucket.c). */
     bool host_update, sparing;
+    /* Of parameters in shares: those of so many segments stay gathered, so that the backward finds what the
+     * forward gathered; below 2: of two, so that the next come meanwhile; INT32_MAX: of all. */
+    int32_t gathered;
 } sbp_schedule_options;
 
 typedef struct sbp_pass_options {

@@ -262,6 +262,10 @@ static sbp_status read_wish(sbp_compilation *c) {
     SBP_TRY(read_offload(c));
     if (w->whole && w->offload == SBP_OFFLOAD_AUTO)
         w->offload = SBP_OFFLOAD_OFF;
+    int64_t gathered = number_or_auto(o, "keep-gathered");
+    w->gathered = sbp_options_is(o, "keep-gathered", "none")  ? 0
+                  : sbp_options_is(o, "keep-gathered", "all") ? INT32_MAX
+                                                              : (int32_t)gathered;
     w->memory_bytes = sbp_options_int(o, "memory") > 0 ? sbp_options_int(o, "memory") : 0;
     if (w->memory_bytes == 0 && !c->target)
         w->memory_bytes = c->profile.memory_bytes;
@@ -298,6 +302,8 @@ static sbp_status check_ranks(const sbp_compilation *c) {
     if (p->ranks == 1 && p->zero > 0)
         return sbp_fail(c->diag, SBP_USAGE,
                         "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
+    if (p->zero < 3 && sbp_options_given(c->options, "keep-gathered"))
+        return sbp_fail(c->diag, SBP_USAGE, "--keep-gathered: nothing is gathered without --zero 3");
     if (p->zero > 0 && random)
         return sbp_fail(
             c->diag, SBP_USAGE,

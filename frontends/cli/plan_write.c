@@ -92,9 +92,13 @@ void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(
         out,
         ", \"schedule\": {\"seq_len\": %lld, \"chunk\": %lld, \"head_chunk\": %lld, \"segment\": %lld, "
-        "\"checkpoint_every\": %lld, \"offload\": \"%s\", \"host_update\": %s, \"saved\": [",
+        "\"checkpoint_every\": %lld, \"offload\": \"%s\", \"host_update\": %s, \"keep_gathered\": %s, "
+        "\"saved\": [",
         (long long)c->estimate.t_max, (long long)s->chunk, (long long)s->head_chunk, (long long)s->segment,
-        (long long)s->checkpoint_every, *homes ? homes : "none", s->host_update ? "true" : "false");
+        (long long)s->checkpoint_every, *homes ? homes : "none", s->host_update ? "true" : "false",
+        s->gathered == INT32_MAX ? "\"all\""
+        : s->gathered == 0       ? "\"none\""
+                                 : sbp_arena_printf(c->arena, "%d", (int)s->gathered));
     sbp_text names;
     sbp_text_init(&names, c->arena);
     sbp_saved_list(&c->pipeline, ",", &names);

@@ -62,6 +62,7 @@ static sbp_status add_saved_set(changes *ch) {
                   .save_mode = SBP_SAVE_AUTO,
                   .offload = SBP_OFFLOAD_GIVEN,
                   .memory_bytes = room(c),
+                  .gathered = s->gathered,
                   .host_memory_bytes = c->wish.host_memory_bytes};
     memcpy(w.homes, s->homes, sizeof w.homes);
     memcpy(w.first, s->first, sizeof w.first);
@@ -182,6 +183,12 @@ static void schedule_line(const sbp_compilation *c, sbp_text *out) {
         sbp_options_text(c->options, "backward"), (long long)s->chunk, (long long)s->head_chunk,
         (long long)s->segment, (long long)s->checkpoint_every, *saved.data ? saved.data : "layer inputs only",
         sbp_planner_homes(c->arena, s, ", offloaded: "));
+    if (s->gathered == INT32_MAX)
+        sbp_text_add(out, "           parameters stay gathered from the forward to the backward\n");
+    else if (s->gathered > 2)
+        sbp_text_add(out,
+                     "           parameters of %d segments stay gathered from the forward to the backward\n",
+                     (int)s->gathered);
     if (s->host_update)
         sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
 }

@@ -74,7 +74,7 @@ sbp_status sbp_evaluator_skeleton(sbp_evaluator *pl, const sbp_schedule_options 
 }
 
 bool sbp_same_homes(const sbp_schedule_options *a, const sbp_schedule_options *b) {
-    return a->host_update == b->host_update && a->sparing == b->sparing &&
+    return a->host_update == b->host_update && a->sparing == b->sparing && a->gathered == b->gathered &&
            memcmp(a->homes, b->homes, sizeof a->homes) == 0 &&
            memcmp(a->first, b->first, sizeof a->first) == 0;
 }

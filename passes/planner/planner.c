@@ -430,7 +430,7 @@ static sbp_status try_all(sbp_search *s) {
     if (limited)
         SBP_TRY(count_layers(s, &layers));
     for (int32_t i = 0; i < SBP_COUNT(homes_tried); i++) {
-        sbp_schedule_options o = {0};
+        sbp_schedule_options o = {.gathered = s->gathered};
         if (!pick_homes(s, i, &o))
             continue;
         s->homes = i;
@@ -516,6 +516,45 @@ static sbp_status try_parts(sbp_search *s) {
     return SBP_OK;
 }
 
+/* ---- what stays gathered ------------------------------------------------------------------------------ */
+
+/* Of one schedule: the parameters of as many segments as there is room for. */
+static sbp_status fill_gathered(sbp_search *s, sbp_schedule_options o, int32_t layers) {
+    sbp_plan_estimate e;
+    int32_t low = 2, high = layers;
+    while (high - low > 1) {
+        o.gathered = low + (high - low) / 2;
+        SBP_TRY(try_at(s, o, s->wish->t_max, false, &e));
+        *(fits(s, &e) ? &low : &high) = o.gathered;
+    }
+    o.gathered = low;
+    return sbp_search_try(s, &o);
+}
+
+/* Where it is faster: all structures with the parameters of all segments, or of half of them; then what room
+ * the choice leaves. */
+static sbp_status keep_gathered(sbp_search *s) {
+    const sbp_pass_options *p = &s->pl.base->options;
+    sbp_schedule_options o = s->best.schedule;
+    sbp_plan_estimate e;
+    int32_t layers;
+    if (s->wish->gathered != SBP_AUTO || p->ranks < 2 || p->zero < 3)
+        return SBP_OK;
+    o.gathered = INT32_MAX;
+    SBP_TRY(try_at(s, o, s->wish->t_max, true, &e));
+    if (e.seconds >= s->best.seconds * 0.999)
+        return SBP_OK;
+    SBP_TRY(count_layers(s, &layers));
+    const int32_t kept[] = {INT32_MAX, layers / 2};
+    for (int i = 0; i < SBP_COUNT(kept); i++) {
+        s->gathered = kept[i];
+        SBP_TRY(try_all(s));
+    }
+    if (s->best.schedule.gathered == INT32_MAX)
+        return SBP_OK;
+    return fill_gathered(s, s->best.schedule, layers);
+}
+
 /* With the usual chunks, then with smaller ones. */
 static sbp_status search_usual(sbp_search *s) {
     for (s->quarters = 4; s->quarters >= 1 && !s->found; s->quarters /= 2)
@@ -539,7 +578,8 @@ sbp_status sbp_search_plans(sbp_search *s) {
     s->refine = true;
     if (!s->longest) {
         SBP_TRY(try_all(s));
-        return try_parts(s);
+        SBP_TRY(try_parts(s));
+        return keep_gathered(s);
     }
     sbp_schedule_options o = s->best.schedule;
     if (s->wish->save_mode == SBP_SAVE_AUTO) {
@@ -565,6 +605,7 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
                         "--seq-len max needs --memory: the longest sequence depends on it");
     sbp_search s = {.pl = {.base = pipeline, .arena = pipeline->arena, .diag = pipeline->diag},
                     .wish = wish,
+                    .gathered = wish->gathered > 0 ? wish->gathered : 0,
                     .longest = wish->t_max == SBP_AUTO};
     sbp_status status = sbp_guard(pipeline->arena, pipeline->diag, choose, &s);
     sbp_evaluator_end(&s.pl);

@@ -33,6 +33,7 @@ typedef struct sbp_wish {
     sbp_offload_mode offload;
     sbp_space homes[SBP_ITEM_CLASS_COUNT]; /* with SBP_OFFLOAD_GIVEN; */
     int32_t first[SBP_ITEM_CLASS_COUNT];   /* of the first so many items, 0: of all */
+    int32_t gathered;                      /* as in sbp_schedule_options, or SBP_AUTO */
     int64_t memory_bytes;                  /* all the process may use on the device; 0: no limit */
     int64_t host_memory_bytes;             /* for offloading; 0: no limit */
     int64_t refused_process_bytes; /* beside the arenas, of what is refused, where that is known: the target's

@@ -28,6 +28,7 @@ static bool would_fit(const sbp_search *s, const sbp_pipeline *base, const sbp_w
         return false;
     attempt a = {.search = {.pl = {.base = &p, .arena = s->pl.arena, .diag = p.diag},
                             .wish = wish,
+                            .gathered = wish->gathered > 0 ? wish->gathered : 0,
                             .longest = wish->t_max == SBP_AUTO},
                  .all = all,
                  .schedule = s->smallest.schedule};

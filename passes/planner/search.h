@@ -21,6 +21,7 @@ typedef struct sbp_search {
     bool refine;      /* look at all sizes */
     bool slow_update; /* updates run where they take longer: it may be where there is room */
     bool sparing;     /* through as little host memory as they can */
+    int32_t gathered; /* what structures are tried with */
     bool found;
     sbp_bounds *tried; /* those of the first round, for the second */
     int32_t tried_count, tried_capacity;

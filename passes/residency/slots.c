@@ -238,6 +238,10 @@ static int32_t min_i32(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
+static int32_t times(int32_t a, int32_t b) {
+    return a > 0 && b > INT32_MAX / a ? INT32_MAX : a * b;
+}
+
 int32_t sbp_residency_piece(const sbp_pipeline *p, sbp_space space, sbp_dtype dtype, sbp_extent rows,
                             int64_t cols, int32_t count) {
     int64_t most = p->target.max_allocation_bytes, bytes;
@@ -318,6 +322,8 @@ sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s)
         bool twice = pool->place == SBP_PLACE_HOST ||
                      ((pool->place == SBP_PLACE_DEVICE || pool->place == SBP_PLACE_WHOLE) && pool->hurries);
         pool->count = twice ? max_i32(pool->most, 2 * pool->fetched) : pool->most;
+        if (pool->place == SBP_PLACE_WHOLE && pool->hurries)
+            pool->count = max_i32(pool->count, times(pool->fetched, p->options.schedule.gathered));
         if (pool->shared && pool->parts && pool->place == SBP_PLACE_HOST)
             pool->count = max_i32(pool->count, (int32_t)(pool->fetched * shared_slots(s, pool)));
         pool->count = min_i32(pool->items, pool->count);

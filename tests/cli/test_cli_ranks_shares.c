@@ -123,30 +123,69 @@ static int64_t member(const sbp_json *root, const char *object, const char *key)
     return at->integer;
 }
 
-/* Bytes that rank 0 sends in a step of some micro-batches are those of the formula, at every level. */
+/* Five layers: more than are gathered at once. */
+#define LAYERS "$G/llama_mqa/model --set num_hidden_layers=5 --seq-len 48 --threads 1"
+
+/* What a run of two steps sends of what a plan says. */
+static int64_t check_bytes(io_fixture *f, const char *settings, int ranks) {
+    int count;
+    cli_ok(f,
+           sbp_arena_printf(f->arena, "$C compile " LAYERS " --json --ranks %d %s -o $D/p", ranks, settings));
+    const sbp_json *plan = cli_lines(f, "out", &count)[0];
+    int64_t part = member(plan, "wire", "micro_batch_bytes"), step = member(plan, "wire", "step_bytes");
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "$R $D/p --ranks %d --data $D/t --batch-size 7 --steps 2 --weights random:1 "
+                               "--out none --json",
+                               ranks));
+    int64_t sent = member(cli_lines(f, "out", &count)[0], NULL, "wire_bytes_sent");
+    print_message("%d ranks %s: %lld a micro-batch, %lld a step, %lld sent\n", ranks, settings,
+                  (long long)part, (long long)step, (long long)sent);
+    assert_true(step > 0);
+    if (part > 0) {
+        assert_int_equal((sent - 2 * step) % part, 0);
+        assert_true((sent - 2 * step) / part >= 2); /* micro-batches of both steps */
+    } else {
+        assert_int_equal(sent, 2 * step);
+    }
+    return part;
+}
+
+/* Bytes that rank 0 sends in a step of some micro-batches are those of the formula, with every setting. */
 static void test_bytes_are_those_planned(void **state) {
     io_fixture *f = *state;
-    int count;
     if (!cli_has_ranks(f, "bytes between ranks"))
         skip();
     write_rows(f);
-    for (int zero = 0; zero <= 3; zero++) {
-        cli_ok(f, sbp_arena_printf(
-                      f->arena,
-                      "$C compile $G/qwen2_tied/model --seq-len 48 --threads 1 --ranks 3 --zero %d --json "
-                      "--checkpoint-every 2 -o $D/p",
-                      zero));
-        const sbp_json *plan = cli_lines(f, "out", &count)[0];
-        int64_t part = member(plan, "wire", "micro_batch_bytes"), step = member(plan, "wire", "step_bytes");
-        cli_ok(f, "$R $D/p --ranks 3 --data $D/t --batch-size 7 --steps 2 --out none --json");
-        int64_t sent = member(cli_lines(f, "out", &count)[0], NULL, "wire_bytes_sent");
-        assert_true(step > 0 && (part > 0) == (zero >= 2));
-        if (part > 0) {
-            assert_int_equal((sent - 2 * step) % part, 0);
-            assert_true((sent - 2 * step) / part >= 2); /* micro-batches of both steps */
-        } else {
-            assert_int_equal(sent, 2 * step);
-        }
+    for (int zero = 0; zero <= 2; zero++)
+        assert_true((check_bytes(f, sbp_arena_printf(f->arena, "--zero %d --checkpoint-every 2", zero), 3) >
+                     0) == (zero == 2));
+    int64_t again = check_bytes(f, "--zero 3", 3), some = check_bytes(f, "--zero 3 --keep-gathered 4", 3),
+            none = check_bytes(f, "--zero 3 --keep-gathered all", 3);
+    assert_true(none < some && some < again);
+}
+
+/* How ranks have shares changes no number: layers that stay gathered. */
+static void test_settings_change_nothing(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        int ranks;
+        const char *settings;
+    } runs[] = {{3, "--zero 3 --keep-gathered all --checkpoint-every 2"},
+                {2, "--zero 3 --keep-gathered 3 --offload states+params"}};
+    if (!cli_has_ranks(f, "settings of shares"))
+        skip();
+    write_rows(f);
+    for (int i = -1; i < SBP_COUNT(runs); i++) {
+        int ranks = i < 0 ? 1 : runs[i].ranks;
+        const char *name = i < 0 ? "one" : "all";
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile " LAYERS " --dtype fp64 --ranks %d %s -o $D/p && $R $D/p %s "
+                                   "--data $D/t --batch-size 4 --steps 3 --lr 1e-3 --weights random:1 "
+                                   "--overwrite --out $D/%s",
+                                   ranks, i < 0 ? "" : runs[i].settings,
+                                   ranks > 1 ? sbp_arena_printf(f->arena, "--ranks %d", ranks) : "", name));
+        if (i >= 0)
+            cli_compare(f, "weights", result(f, "all"), result(f, "one"), SBP_TOLERANCE_F64);
     }
 }
 
@@ -213,6 +252,8 @@ static void test_refused(void **state) {
     cli_fails(f, 2, "--zero 2: there is one rank", "$C compile $G/gpt_neox_plain/model --zero 2 -o $D/p");
     cli_fails(f, 2, "states in bf16 are rounded at random",
               "$C compile $G/gpt_neox_plain/model --zero 1 --ranks 2 --state-dtype bf16 -o $D/p");
+    cli_fails(f, 2, "nothing is gathered without --zero 3",
+              "$C compile $G/gpt_neox_plain/model --zero 2 --ranks 2 --keep-gathered all -o $D/p");
     cli_fails(f, 2, "--link: found '400', expected a rate",
               "$C compile $G/gpt_neox_plain/model --ranks 9 --link 400 -o $D/p");
 }
@@ -226,6 +267,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_other_ranks_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_settings_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_model_too_large_for_one, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_link, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
