@@ -25,7 +25,9 @@
  *                to every row. d may be the memory of c, never of a or b. Without c, beta counts as 0.
  *                dtypes may differ: products are summed in fp32 (fp64 when d is f64); where a and b are bf16,
  *                a device may take what is below 2^-126 for 0.
- *   row          a row kernel (ir/rowkernel.h), over the rows of its first operand that varies with the row
+ *   row          a row kernel (ir/rowkernel.h), over the rows of its first operand that varies with the row;
+ *                share: these are this rank's share of the rows, of which all ranks have equally many, and
+ *                random numbers are of their places among all
  *   colsum       dst[0,:] = beta dst[0,:] + sum over rows of src
  *   gather       dst[r,:] = table[index[r],:], both of float types
  *   scatter_add  dst[index[r],:] += src[r,:], rows with the same index added in the order of perm. perm: rows
@@ -209,6 +211,7 @@ typedef struct sbp_command {
             double beta;
         } reduce; /* and colsum's beta */
         sbp_collective_op collective;
+        bool share; /* row */
         struct {
             int32_t from, to;
         } fence;

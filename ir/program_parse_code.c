@@ -286,6 +286,9 @@ static int command_attrs(sbp_command *c, attr *out) {
         ATTR("window", ATTR_INT, &c->u.attention.window);
         ATTR("softcap", ATTR_DOUBLE, &c->u.attention.softcap);
         break;
+    case SBP_CMD_ROW:
+        ATTR("share", ATTR_FLAG, &c->u.share);
+        break;
     case SBP_CMD_COLLECTIVE:
         ATTR("op", ATTR_COLLECTIVE, &c->u.collective);
         break;

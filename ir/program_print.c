@@ -226,6 +226,9 @@ static void print_attrs(printer *p, const sbp_command *c, const sbp_command_oper
         print_double_attr(out, &any, "softcap", a->softcap, 0);
         break;
     }
+    case SBP_CMD_ROW:
+        print_flag(out, &any, "share", c->u.share);
+        break;
     case SBP_CMD_COLLECTIVE:
         print_word_attr(out, &any, "op",
                         c->u.collective < SBP_COLLECTIVE_COUNT ? collective_names[c->u.collective] : "?");

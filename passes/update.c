@@ -137,6 +137,7 @@ typedef struct sbp_update_maker {
     sbp_extent rows;
     int64_t cols;
     int64_t block;       /* operands are seen as rows of so many elements, 0: as they are */
+    bool bytes;          /* states in 8 bits */
     int32_t weight, low; /* operands; low: of an exact master, -1 */
     struct {
         int32_t operand, absmax; /* absmax: of 8-bit states, -1 */
@@ -152,6 +153,14 @@ static int64_t elems_of(const sbp_param *param) {
 
 static bool has_master(const sbp_pipeline *p, const sbp_param *param) {
     return param->storage == SBP_BF16 && p->options.master;
+}
+
+/* Whether its elements are whole blocks, as which updates may see it. */
+static bool has_blocks(const sbp_param *param) {
+    sbp_extent rows;
+    int64_t cols;
+    sbp_lower_shape(&param->type, SBP_C, &rows, &cols);
+    return cols > 1 && elems_of(param) % SBP_BLOCK == 0;
 }
 
 /* Whether the states of a parameter are in 8 bits. */
@@ -183,6 +192,18 @@ bool sbp_update_keeps_states(const sbp_pipeline *p) {
         master |= p->module->params[i].trainable && has_master(p, &p->module->params[i]);
     return optimizers[p->options.optimizer].states > 0 ||
            (master && p->options.optimizer != SBP_OPTIMIZER_NONE);
+}
+
+bool sbp_update_is_random(const sbp_pipeline *p, int32_t param) {
+    const sbp_param *source = &p->module->params[param];
+    const sbp_pass_options *o = &p->options;
+    return source->trainable && o->optimizer != SBP_OPTIMIZER_NONE &&
+           ((o->state_dtype == SBP_BF16 && optimizers[o->optimizer].states > 0) ||
+            (source->storage == SBP_BF16 && !o->master && o->stochastic));
+}
+
+bool sbp_update_has_shares(const sbp_pipeline *p, int32_t param) {
+    return !sbp_update_is_random(p, param) || has_blocks(&p->module->params[param]);
 }
 
 /* Adds an operand and returns what it reads, as it is kept. */
@@ -226,7 +247,7 @@ static sbp_value round_at_random(sbp_rule *r, sbp_value value, const char *name)
 sbp_value sbp_optimizer_state(sbp_optimizer_rule *r, const char *suffix, sbp_state_sign sign) {
     sbp_update_maker *m = r->maker;
     sbp_dtype dtype = m->rule.p->options.state_dtype;
-    bool bytes = dtype == SBP_D8 && m->block > 0;
+    bool bytes = m->bytes;
     if (dtype == SBP_D8)
         dtype = !bytes ? SBP_F32 : sign == SBP_STATE_SIGNED ? SBP_D8 : SBP_UD8;
     int32_t state = m->state_count++;
@@ -364,7 +385,10 @@ static sbp_status make(sbp_pipeline *p, const sbp_param *param, sbp_extent rows,
     sbp_update_maker m = {.param = param, .update = SBP_NEW(p->arena, sbp_update), .largest = SBP_NO_VALUE};
     m.rows = rows;
     m.cols = cols;
-    m.block = in_blocks(p, param) ? SBP_BLOCK : 0;
+    m.bytes = in_blocks(p, param);
+    m.block = m.bytes || (has_blocks(param) && sbp_update_is_random(p, (int32_t)(param - p->module->params)))
+                  ? SBP_BLOCK
+                  : 0;
     sbp_rule_begin(p, sbp_arena_printf(p->arena, "update.%s", sbp_optimizer_names[p->options.optimizer]),
                    &m.rule);
     m.rule.of_param = true;

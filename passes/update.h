@@ -41,7 +41,8 @@ enum { SBP_MAX_UPDATE_OPERANDS = 10 };
  * in whole blocks, the others' are fp32. Weights are updated with the new states before these are rounded.
  *
  * Random numbers are of the seed and step (scalars random_<what>, set by the runtime), of the parameter
- * (sbp_update_stream) and of the element. */
+ * (sbp_update_stream) and of the element: its block and place in that, so that shares have the numbers of the
+ * whole; where elements are no whole blocks, its row and column. */
 enum { SBP_BLOCK = 256, SBP_BLOCK_LEAST = 4096 };
 
 /* The rule for parameters of one shape, type and decay. In `body` a view's ref ~i stands for operand i. */
@@ -58,6 +59,10 @@ sbp_status sbp_update_make(sbp_pipeline *p, const sbp_param *param, const sbp_up
 /* The rule for `rows` rows of SBP_BLOCK elements of parameters like this one, behind each other. */
 sbp_status sbp_update_make_flat(sbp_pipeline *p, const sbp_param *like, int64_t rows,
                                 const sbp_update **out) SBP_CHECKED;
+/* Whether the update of parameter number `param` rounds at random, and whether one of a share would have the
+ * same random numbers. */
+bool sbp_update_is_random(const sbp_pipeline *p, int32_t param);
+bool sbp_update_has_shares(const sbp_pipeline *p, int32_t param);
 /* What these rules differ by. */
 const char *sbp_update_flat_key(const sbp_pipeline *p, const sbp_param *param);
 /* The rule for parameter number `param` of the module, which is trained; owned by the pipeline's arena. */

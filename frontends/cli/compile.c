@@ -295,23 +295,11 @@ static void read_training(sbp_compilation *c) {
 /* What several ranks do not do yet. */
 static sbp_status check_ranks(const sbp_compilation *c) {
     const sbp_pass_options *p = &c->pipeline.options;
-    bool random = p->state_dtype == SBP_BF16;
-    for (int32_t i = 0; i < c->model.module->param_count; i++)
-        random |= c->model.module->params[i].trainable && c->model.module->params[i].storage == SBP_BF16 &&
-                  !p->master && p->stochastic;
     if (p->ranks == 1 && p->zero > 0)
         return sbp_fail(c->diag, SBP_USAGE,
                         "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
     if (p->zero < 3 && sbp_options_given(c->options, "keep-gathered"))
         return sbp_fail(c->diag, SBP_USAGE, "--keep-gathered: nothing is gathered without --zero 3");
-    if (p->zero > 0 && random)
-        return sbp_fail(
-            c->diag, SBP_USAGE,
-            "--zero %d: %s are rounded at random, by their place in a matrix, which shares do not know "
-            "yet; %s",
-            (int)p->zero, p->state_dtype == SBP_BF16 ? "states in bf16" : "weights in bf16 without a master",
-            p->state_dtype == SBP_BF16 ? "--state-dtype fp32 or int8"
-                                       : "--master fp32 or --rounding nearest");
     return SBP_OK;
 }
 

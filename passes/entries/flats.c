@@ -3,7 +3,11 @@
  *
  * A share is of a bucket, not of a matrix, and need not end at a row. The same places are in all buckets that
  * belong to a flat: parameters, gradients, states. Small ones are few bytes in many pieces: their parameters
- * and gradients are whole on every rank, in one bucket. */
+ * and gradients are whole on every rank, in one bucket.
+ *
+ * Random numbers are of places in a parameter. What is rounded by them is a flat of its own, whose rows are
+ * counted from where the share begins in it; small ones, and those that are no whole blocks, are in none:
+ * every rank updates all of them. */
 #include <string.h>
 
 #include "passes/entries/builder.h"
@@ -31,7 +35,8 @@ static int64_t unit_of(const sbp_entry_builder *e) {
 static const char *key_of(const sbp_entry_builder *e, int32_t param) {
     const sbp_param *source = &e->p->module->params[param];
     int32_t call = e->call_of[param];
-    int32_t place = e->small[param] ? -1 : call >= 0 ? call : e->p->module->call_count + 1 + param;
+    bool alone = call < 0 || sbp_update_is_random(e->p, param);
+    int32_t place = e->small[param] ? -1 : alone ? e->p->module->call_count + 1 + param : call;
     return sbp_arena_printf(e->p->arena, "%d %d %d %s", place, source->trainable,
                             source->format != SBP_FORMAT_NONE, sbp_update_flat_key(e->p, source));
 }
@@ -59,7 +64,9 @@ void sbp_entry_find_flats(sbp_entry_builder *e) {
     const sbp_module *m = e->p->module;
     e->flat_of = SBP_NEW_ARRAY(e->p->arena, int32_t, m->param_count + 1);
     for (int32_t i = 0; i < m->param_count; i++) {
-        bool trained = m->params[i].trainable, alone = !trained && (zero_of(e) < 3 || e->small[i]);
+        bool alone = m->params[i].trainable
+                         ? sbp_update_is_random(e->p, i) && (e->small[i] || !sbp_update_has_shares(e->p, i))
+                         : zero_of(e) < 3 || e->small[i];
         e->flat_of[i] = -1;
         if (zero_of(e) > 0 && !alone)
             add(e, i);

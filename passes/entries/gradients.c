@@ -29,6 +29,14 @@ static const sbp_flat *flat_of(const sbp_entry_builder *e, int32_t param) {
     return e->flat_of[param] >= 0 ? &e->flats[e->flat_of[param]] : NULL;
 }
 
+/* Whether ranks update shares. */
+static bool has_flats(const sbp_entry_builder *e) {
+    for (int32_t i = 0; i < e->flat_count; i++)
+        if (e->flats[i].trained)
+            return true;
+    return false;
+}
+
 /* What an update takes of a parameter: all of it, or this rank's share of its flat. */
 static sbp_operand taken(const sbp_entry_builder *e, int32_t param, sbp_item_part what, sbp_access access) {
     sbp_operand operand = sbp_entry_stored(what, access);
@@ -52,9 +60,12 @@ static void sum_squares(sbp_entry_builder *e, int32_t param, sbp_item_part gradi
 
 void sbp_entry_finish_norm(sbp_entry_builder *e) {
     sbp_operand operands[] = {sbp_entry_stored(e->norms, SBP_READ), sbp_entry_stored(e->clip, SBP_WRITE)};
-    if (e->flat_count > 0) { /* each rank has summed its shares */
+    if (has_flats(e)) { /* each rank has summed its shares; all have summed what they have all of */
         sbp_operand norms = sbp_entry_stored(e->norms, SBP_UPDATE);
         sbp_entry_act(e, SBP_ACT_COLLECTIVE, &norms, 1)->collective = SBP_ALL_REDUCE;
+        for (int32_t i = 0; i < e->p->module->param_count; i++)
+            if (e->p->module->params[i].trainable && e->flat_of[i] < 0)
+                sum_squares(e, i, e->grads[i]);
     }
     sbp_entry_act(e, SBP_ACT_NORM, operands, e->clip.item >= 0 ? 2 : 1);
 }
@@ -312,18 +323,18 @@ void sbp_entry_begin_gradients(sbp_entry_builder *e) {
  * independent. Where they come and go, updates begin with what the norm ends with. */
 void sbp_entry_update_list(sbp_entry_builder *e) {
     const sbp_module *m = e->p->module;
-    bool away = sbp_entry_home(e, SBP_ITEM_GRAD, 0) != SBP_DEVICE, flat = e->flat_count > 0;
-    int32_t count = flat ? e->flat_count : m->param_count;
+    bool away = sbp_entry_home(e, SBP_ITEM_GRAD, 0) != SBP_DEVICE, flats = has_flats(e);
+    int32_t count = m->param_count;
     sbp_entry_begin_list(e, "update");
-    if (flat) /* flats are fewer than parameters */
+    if (flats) /* they are fewer than parameters */
         fill(e, e->norms.item);
     for (int pass = 0; pass < (away ? 2 : 3); pass++) {
         for (int32_t n = 0; n < count; n++) {
             int32_t i = away && pass == 0 ? count - 1 - n : n;
-            i = flat ? e->flats[i].params[0] : i;
-            if (!m->params[i].trainable)
+            const sbp_flat *flat = flat_of(e, i);
+            if (!m->params[i].trainable || (flat && flat->params[0] != i))
                 continue;
-            if (pass == 0)
+            if (pass == 0 && (flat || !flats))
                 sum_squares(e, i, e->grads[i]);
             if (pass == 1)
                 update(e, i, e->grads[i]);

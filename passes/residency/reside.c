@@ -56,8 +56,13 @@ static void emit_update(sbp_pipeline *p, sbp_body *body, const sbp_act *act, con
     int32_t gradient = 0;
     while (rule->operands[gradient].kind != SBP_UPDATE_GRAD)
         gradient++;
+    int32_t first = body->count;
     sbp_lower_inline(p, body, &rule->body, views, act->rule ? -1 : p->lowering->param_buffers[act->param],
                      gradient, sbp_update_stream(p, act->param));
+    bool share = act->rule && sbp_update_is_random(p, act->param);
+    for (int32_t n = first; n < body->count; n++)
+        if (body->nodes[n].u.command->kind == SBP_CMD_ROW)
+            body->nodes[n].u.command->u.share = share;
 }
 
 static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const sbp_view *views) {

@@ -113,6 +113,7 @@ sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t off
 /* ---- executor_shares.c --------------------------------------------------------------------------------- */
 
 /* Whether ranks have shares of a buffer, or it counts in parts on each. The functions below are for these. */
+int64_t sbp_executor_rank(const sbp_executor *executor);
 bool sbp_executor_is_shared(const sbp_executor *x, int32_t buffer);
 /* Bytes into the arena of an element that is here. */
 int64_t sbp_executor_own_offset(const sbp_executor *x, int32_t buffer, int64_t first);

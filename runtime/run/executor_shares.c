@@ -44,7 +44,7 @@ static byte_range common(byte_range a, byte_range b) {
     return c;
 }
 
-static int64_t rank_of(const sbp_executor *x) {
+int64_t sbp_executor_rank(const sbp_executor *x) {
     sbp_ranks_info info = {0};
     if (x->ranks)
         sbp_ranks_info_of(x->ranks, &info);
@@ -62,7 +62,8 @@ void sbp_executor_own(const sbp_executor *x, int32_t buffer, int64_t *first, int
     *count = elems;
     if (!bucket)
         return;
-    byte_range all = range_of(x, buffer, 0, elems), own = common(all, share_of(x, bucket, rank_of(x)));
+    byte_range all = range_of(x, buffer, 0, elems),
+               own = common(all, share_of(x, bucket, sbp_executor_rank(x)));
     *first = (own.begin - all.begin) / unit;
     *count = (own.end - own.begin) / unit;
     *first = *count > 0 ? *first : 0;
@@ -72,7 +73,7 @@ int64_t sbp_executor_own_offset(const sbp_executor *x, int32_t buffer, int64_t f
     const sbp_buffer *bucket = bucket_of(x, buffer);
     int64_t begin = range_of(x, buffer, first, 0).begin;
     if (bucket->sharding == SBP_SHARDED)
-        begin -= share_of(x, bucket, rank_of(x)).begin;
+        begin -= share_of(x, bucket, sbp_executor_rank(x)).begin;
     return bucket->offset + begin;
 }
 
@@ -86,7 +87,7 @@ sbp_status sbp_executor_bring(sbp_executor *x, int32_t buffer, int64_t first, in
         unsigned char *to = x->staging + (part.begin - piece.begin);
         if (bytes == 0)
             continue;
-        if (rank == rank_of(x)) {
+        if (rank == sbp_executor_rank(x)) {
             int64_t at = first + (part.begin - piece.begin) / sbp_dtype_bytes(b->dtype);
             SBP_TRY(sbp_executor_get(x, b->space, sbp_executor_own_offset(x, buffer, at), to, bytes, diag));
         }
@@ -108,7 +109,7 @@ sbp_status sbp_executor_read_shared(sbp_executor *x, int32_t buffer, int64_t fir
     if (first >= own_first && first + count <= own_first + own_count)
         return sbp_executor_convert_out(x, b->space, sbp_executor_own_offset(x, buffer, first), b->dtype,
                                         count, dtype, out, diag);
-    if (!x->ranks || rank_of(x) != 0)
+    if (!x->ranks || sbp_executor_rank(x) != 0)
         return sbp_fail(diag, SBP_INTERNAL,
                         "'%.200s' is read by another rank than 0, which does not have all of it", b->name);
     for (int64_t at = 0; at < count; at += most) {

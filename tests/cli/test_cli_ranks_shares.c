@@ -80,6 +80,43 @@ static void test_shares_change_nothing(void **state) {
     print_message("worst gradient in fp64 off by %.2g\n", worst);
 }
 
+/* One document a step: the others add nothing, so that gradients are those of one rank to the bit. */
+static void train_alike(io_fixture *f, const char *name, const char *settings, int ranks, int zero,
+                        const char *start) {
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "rm -rf $D/%s; $C compile $D/m --set hidden_size=64 --set "
+                               "intermediate_size=96 --set num_attention_heads=4 --set num_key_value_heads=2 "
+                               "--set num_hidden_layers=2 --set vocab_size=64 --seq-len 64 --threads 1 "
+                               "--clip none %s --ranks %d --zero %d -o $D/p && %s$R $D/p --data $D/t "
+                               "--weights random:1 --batch-size 1 --steps 3 --lr 1e-2 --out $D/%s",
+                               name, settings, ranks, zero, start, name));
+}
+
+/* What is rounded at random is rounded by an element's place in its parameter, wherever its share begins. */
+static void test_places_of_shares(void **state) {
+    io_fixture *f = *state;
+    sbp_rng rng = {.state = 12};
+    int draws = getenv("SBP_TEST_ALL") ? 40 : 4;
+    if (!cli_has_ranks(f, "rounding of shares at random"))
+        skip();
+    write_rows(f);
+    cli_ok(f, "mkdir $D/m; cp tests/data/configs/SmolLM2-135M.json $D/m/config.json");
+    for (int i = 0; i < draws; i++) {
+        int zero = i % 4, ranks = 2 + (int)sbp_rng_below(&rng, 3);
+        const char *settings = sbp_arena_printf(
+            f->arena, "%s %s %s",
+            PICK(&rng, "--state-dtype bf16", "--param-dtype bf16 --master none --optimizer sgd",
+                 "--param-dtype bf16 --master none --state-dtype bf16 --optimizer lion",
+                 "--param-dtype bf16 --master none --state-dtype int8"),
+            PICK(&rng, "", "", "--freeze '*1*'", "--lora-r 4", "--grad-dtype bf16"),
+            sbp_rng_below(&rng, 2) ? draw_homes(f, &rng) : "");
+        printf("  %d ranks, zero %d: %s\n", ranks, zero, settings);
+        train_alike(f, "one", settings, 1, 0, "");
+        train_alike(f, "all", settings, ranks, zero, sbp_arena_printf(f->arena, "$M -n %d ", ranks));
+        cli_ok(f, "cmp $D/one/*model.safetensors $D/all/*model.safetensors");
+    }
+}
+
 /* Three ranks without shares go on where four with shares of everything stopped, and one after them. */
 static void test_other_ranks_go_on(void **state) {
     io_fixture *f = *state;
@@ -250,8 +287,6 @@ static void test_link(void **state) {
 static void test_refused(void **state) {
     io_fixture *f = *state;
     cli_fails(f, 2, "--zero 2: there is one rank", "$C compile $G/gpt_neox_plain/model --zero 2 -o $D/p");
-    cli_fails(f, 2, "states in bf16 are rounded at random",
-              "$C compile $G/gpt_neox_plain/model --zero 1 --ranks 2 --state-dtype bf16 -o $D/p");
     cli_fails(f, 2, "nothing is gathered without --zero 3",
               "$C compile $G/gpt_neox_plain/model --zero 2 --ranks 2 --keep-gathered all -o $D/p");
     cli_fails(f, 2, "--link: found '400', expected a rate",
@@ -264,6 +299,7 @@ int main(int argc, char **argv) {
     backend = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_shares_change_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_places_of_shares, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_other_ranks_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
