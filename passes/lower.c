@@ -194,18 +194,16 @@ void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from,
 }
 
 void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op, sbp_view to, sbp_view from,
-                          int32_t queue, const char *when) {
-    sbp_body *inside = body, conditional = {0};
-    if (when)
-        inside = &conditional;
-    sbp_command *c = add_command(p, inside, SBP_CMD_COLLECTIVE, 2);
+                          int32_t queue) {
+    sbp_command *c = add_command(p, body, SBP_CMD_COLLECTIVE, 2);
     c->views[0] = to;
     c->views[1] = from;
     c->view_count = 2;
     c->u.collective = op;
     c->queue = queue;
-    if (!when)
-        return;
+}
+
+void sbp_lower_when(sbp_pipeline *p, sbp_body *body, const char *when, sbp_body conditional) {
     sbp_loop *loop = SBP_NEW(p->arena, sbp_loop);
     *loop = (sbp_loop){
         .table = -1, .scalar = sbp_program_add_scalar(p->arena, p->program, when), .body = conditional};

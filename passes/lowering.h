@@ -177,10 +177,11 @@ sbp_command *sbp_lower_command(sbp_pipeline *p, sbp_body *body, sbp_command_kind
 void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp_view *views);
 void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value);
 void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue);
-/* Among ranks, in queue net, or where that is so in queue compute; when: only where this scalar is 1; NULL:
- * always. */
+/* Among ranks, in queue net, or where that is so in queue compute. */
 void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op, sbp_view to, sbp_view from,
-                          int32_t queue, const char *when);
+                          int32_t queue);
+/* What runs only where this scalar is 1. */
+void sbp_lower_when(sbp_pipeline *p, sbp_body *body, const char *when, sbp_body conditional);
 /* Appends the commands of a rule, whose views ~i stand for views[i]. With flushes >= 0, the one that reads
  * operand `gradient` is marked as what flushes that parameter. stream: what random numbers are of, in place
  * of the kernels' scalar SBP_RULE_STREAM. */

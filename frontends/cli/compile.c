@@ -286,8 +286,7 @@ static void read_training(sbp_compilation *c) {
     p->master = !sbp_options_is(o, "master", "none");
     p->stochastic = sbp_options_is(o, "rounding", "stochastic");
     c->step = sbp_options_is(o, "clip", "none") && sbp_options_int(o, "accumulate") == 1 &&
-              p->optimizer != SBP_OPTIMIZER_NONE &&
-              p->ranks == 1; /* gradients wait for those of the others */
+              p->optimizer != SBP_OPTIMIZER_NONE;
     p->step = c->step;
     p->skip_streambp = sbp_options_on(o, "skip-streambp");
 }

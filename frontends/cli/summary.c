@@ -123,7 +123,7 @@ static sbp_status find_changes(changes *ch) {
         SBP_TRY(sbp_planner_choose(&ch->base, &stream, &ch->list[ch->count].estimate));
         ch->count++;
     }
-    if (!c->step && c->pipeline.options.optimizer != SBP_OPTIMIZER_NONE && c->pipeline.options.ranks <= 1) {
+    if (!c->step && c->pipeline.options.optimizer != SBP_OPTIMIZER_NONE) {
         sbp_pipeline p = ch->base;
         change *next = &ch->list[ch->count++];
         p.options.step = true;

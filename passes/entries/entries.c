@@ -165,8 +165,6 @@ sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) {
                            .k = p->options.schedule.checkpoint_every,
                            .ranks = p->options.ranks > 1 ? p->options.ranks : 1,
                            .step = trains && p->options.step && optimizes};
-    if (e.step && e.ranks > 1)
-        return sbp_fail(p->diag, SBP_INTERNAL, "entries: step keeps no gradients, which ranks wait for");
     if (e.layers < 0)
         return sbp_fail(p->diag, SBP_INPUT,
                         "the model has no place to cut between its embedding and its head");

@@ -101,9 +101,9 @@ sbp_status sbp_entry_make_flat_rules(sbp_entry_builder *e) {
         sbp_flat *f = &e->flats[i];
         if (!f->trained || e->p->options.optimizer == SBP_OPTIMIZER_NONE)
             continue;
-        const sbp_resident *gradient = &e->r->items[e->grads[f->params[0]].item];
+        const sbp_resident *numbers = &e->r->items[e->params[f->params[0]].item];
         const sbp_param *like = &e->p->module->params[f->params[0]];
-        int64_t rows = sbp_extent_as_const(gradient->rows) / (gradient->sharded ? 1 : e->ranks);
+        int64_t rows = sbp_extent_as_const(numbers->rows) / (numbers->sharded ? 1 : e->ranks);
         const char *key =
             sbp_arena_printf(e->p->arena, "%lld %s", (long long)rows, sbp_update_flat_key(e->p, like));
         int32_t same = sbp_map_get(&rules, key);

@@ -55,17 +55,15 @@ static void sum_squares(sbp_entry_builder *e, int32_t param, sbp_item_part gradi
     act->param = param;
     act->on_host = e->p->options.schedule.host_update &&
                    sbp_entry_home(e, SBP_ITEM_STATE, e->trained[param]) != SBP_DEVICE &&
-                   (e->flat_of[param] < 0 || sbp_entry_is_sharded(e, SBP_ITEM_GRAD, param));
+                   (e->flat_of[param] < 0 || (!e->step && sbp_entry_is_sharded(e, SBP_ITEM_GRAD, param)));
+    act->when = has_flats(e) && e->flat_of[param] < 0 ? "rank.first" : NULL;
 }
 
 void sbp_entry_finish_norm(sbp_entry_builder *e) {
     sbp_operand operands[] = {sbp_entry_stored(e->norms, SBP_READ), sbp_entry_stored(e->clip, SBP_WRITE)};
-    if (has_flats(e)) { /* each rank has summed its shares; all have summed what they have all of */
+    if (has_flats(e)) { /* each rank has summed its shares, rank 0 what all have all of */
         sbp_operand norms = sbp_entry_stored(e->norms, SBP_UPDATE);
         sbp_entry_act(e, SBP_ACT_COLLECTIVE, &norms, 1)->collective = SBP_ALL_REDUCE;
-        for (int32_t i = 0; i < e->p->module->param_count; i++)
-            if (e->p->module->params[i].trainable && e->flat_of[i] < 0)
-                sum_squares(e, i, e->grads[i]);
     }
     sbp_entry_act(e, SBP_ACT_NORM, operands, e->clip.item >= 0 ? 2 : 1);
 }
@@ -101,18 +99,21 @@ static const char *accum_name(const sbp_entry_builder *e, int32_t call, int32_t 
     return sbp_arena_printf(e->p->arena, "A.%s.p%d", m->funcs[m->calls[call].func]->name, i);
 }
 
-static int32_t accum_buffer(sbp_entry_builder *e, int32_t call, int32_t i, int32_t turns) {
+static int32_t sum_buffer(sbp_entry_builder *e, const char *name, int32_t param, int32_t turns) {
     sbp_pipeline *p = e->p;
-    int32_t param = p->module->calls[call].params[i];
     const sbp_buffer *w = &p->program->buffers[p->lowering->param_buffers[param]];
-    return sbp_lower_buffer(p, accum_name(e, call, i), SBP_ROLE_ACCUM, SBP_DEVICE,
+    return sbp_lower_buffer(p, name, SBP_ROLE_ACCUM, SBP_DEVICE,
                             sbp_lower_wide(p->module->params[param].type.dtype), turns, w->rows, w->cols, -1);
 }
 
-/* Those of a layer go to the host's cores in pieces. */
+static int32_t accum_buffer(sbp_entry_builder *e, int32_t call, int32_t i, int32_t turns) {
+    return sum_buffer(e, accum_name(e, call, i), e->p->module->calls[call].params[i], turns);
+}
+
+/* Those of a layer go to the host's cores in pieces, or over the wire. */
 static bool accumulates_in_bucket(const sbp_entry_builder *e, int32_t call, int32_t param) {
-    return e->step && e->call_of[param] == call &&
-           sbp_entry_joining(e, SBP_ITEM_OTHER, param, SBP_DEVICE) == SBP_JOIN_PIECE;
+    return e->step && e->call_of[param] == call && e->flat_of[param] < 0 &&
+           (e->ranks > 1 || sbp_entry_joining(e, SBP_ITEM_OTHER, param, SBP_DEVICE) == SBP_JOIN_PIECE);
 }
 
 /* The item of accumulators that were made for another call of the kind, or for this parameter; -1. */
@@ -168,45 +169,61 @@ static void begin_item(sbp_entry_builder *e, int32_t call, const int32_t *member
     fill(e, item);
 }
 
-/* Begins the accumulators of parameters `members` of a call's segment: one bucket, or one alone. */
+/* Begins the accumulators of parameters `members` of a call's segment: one bucket, or one alone; like: NULL,
+ * or of a flat. While the sums of one call are on the wire, the next of its kind adds to another bucket: they
+ * take turns. */
 static void begin_accums(sbp_entry_builder *e, int32_t call, const int32_t *members, int32_t count,
-                         bool bucket) {
-    int32_t item = find_accums(e, call, members, count, bucket, 0);
-    if (item < 0) {
-        item = make_accums(e, call, members, count, bucket, 1, NULL);
-        keep_accums(e, call, members, count, bucket, 0, item);
-    }
-    begin_item(e, call, members, count, bucket, item);
-}
-
-/* Of all parameters of a flat, which are of this call. While the sums of one call are on the wire, the next
- * of its kind adds to another bucket: they take turns. */
-static void begin_flat_accums(sbp_entry_builder *e, int32_t call, const sbp_flat *flat) {
+                         bool bucket, const sbp_resident *like) {
     const sbp_module *m = e->p->module;
     const sbp_invocation *c = &m->calls[call];
-    int32_t *members = SBP_NEW_ARRAY(e->p->arena, int32_t, flat->count), before = 0, all = 0;
-    for (int32_t k = 0; k < flat->count; k++)
-        while (c->params[members[k]] != flat->params[k])
-            members[k]++;
+    int32_t before = 0, all = 0;
     for (int32_t k = 0; k < m->call_count; k++) {
         before += k < call && m->calls[k].func == c->func;
         all += m->calls[k].func == c->func;
     }
-    int32_t turns = all > 1 && e->uses[flat->params[0]] == 1 ? 2 : 1;
-    int32_t item = find_accums(e, call, members, flat->count, true, before % turns);
+    bool crosses = like || (e->step && e->ranks > 1);
+    int32_t turns = crosses && all > 1 && e->uses[c->params[members[0]]] == 1 ? 2 : 1;
+    int32_t item = find_accums(e, call, members, count, bucket, before % turns);
     if (item < 0) {
-        const sbp_resident *like = &e->r->items[e->grads[flat->params[0]].item];
-        item = make_accums(e, call, members, flat->count, true, turns, like);
-        keep_accums(e, call, members, flat->count, true, 0, item);
+        item = make_accums(e, call, members, count, bucket, turns, like);
+        keep_accums(e, call, members, count, bucket, 0, item);
         if (turns > 1) {
             sbp_resident other = e->r->items[item];
             other.element = 1;
             SBP_PUSH(e->p->arena, e->r->items, e->r->item_count, e->r->item_capacity, other);
-            keep_accums(e, call, members, flat->count, true, 1, e->r->item_count - 1);
+            keep_accums(e, call, members, count, bucket, 1, e->r->item_count - 1);
         }
-        item = find_accums(e, call, members, flat->count, true, before % turns);
+        item = find_accums(e, call, members, count, bucket, before % turns);
     }
-    begin_item(e, call, members, flat->count, true, item);
+    begin_item(e, call, members, count, bucket, item);
+}
+
+/* Of all parameters of a flat, which are of this call. */
+static void begin_flat_accums(sbp_entry_builder *e, int32_t call, const sbp_flat *flat) {
+    const sbp_invocation *c = &e->p->module->calls[call];
+    int32_t *members = SBP_NEW_ARRAY(e->p->arena, int32_t, flat->count);
+    for (int32_t k = 0; k < flat->count; k++)
+        while (c->params[members[k]] != flat->params[k])
+            members[k]++;
+    const sbp_resident like = e->r->items[e->params[flat->params[0]].item];
+    begin_accums(e, call, members, flat->count, true, &like);
+}
+
+/* Of small ones, which are of many calls: for the whole list. */
+static void begin_small_accums(sbp_entry_builder *e, const sbp_flat *flat) {
+    sbp_pipeline *p = e->p;
+    int32_t *buffers = SBP_NEW_ARRAY(p->arena, int32_t, flat->count);
+    for (int32_t k = 0; k < flat->count; k++)
+        buffers[k] =
+            sum_buffer(e, sbp_arena_printf(p->arena, "A:%s", p->module->params[flat->params[k]].name),
+                       flat->params[k], 1);
+    const sbp_resident like = e->r->items[e->params[flat->params[0]].item];
+    int32_t item =
+        sbp_bucket_make_like(p, e->r, sbp_arena_printf(p->arena, "A.small.%d", (int)(flat - e->flats)),
+                             SBP_ROLE_ACCUM, buffers, &like);
+    for (int32_t k = 0; k < flat->count; k++)
+        e->accums[flat->params[k]] = (sbp_item_part){item, k};
+    fill(e, item);
 }
 
 /* With all of the same call whose gradients go to the host, as many as one bucket has; each where the first
@@ -235,7 +252,7 @@ static void begin_accum_buckets(sbp_entry_builder *e, int32_t call) {
             taken[i] = true;
         }
         if (count > 0)
-            begin_accums(e, call, members, count, sparing || count > 1);
+            begin_accums(e, call, members, count, sparing || count > 1, NULL);
     }
 }
 
@@ -244,12 +261,13 @@ sbp_item_part sbp_entry_accum(sbp_entry_builder *e, int32_t call, int32_t i) {
     int32_t param = e->p->module->calls[call].params[i];
     if (sbp_entry_accumulates_in_place(e, &e->p->module->params[param]))
         return e->grads[param];
-    if (e->accums[param].item < 0 && sbp_entry_is_sharded(e, SBP_ITEM_GRAD, param))
+    if (e->accums[param].item < 0 &&
+        (sbp_entry_is_sharded(e, SBP_ITEM_GRAD, param) || (e->step && flat_of(e, param))))
         begin_flat_accums(e, call, flat_of(e, param));
     if (e->accums[param].item < 0 && accumulates_in_bucket(e, call, param))
         begin_accum_buckets(e, call);
     if (e->accums[param].item < 0)
-        begin_accums(e, call, &i, 1, false);
+        begin_accums(e, call, &i, 1, false, NULL);
     return e->accums[param];
 }
 
@@ -276,9 +294,49 @@ static void reduce(sbp_entry_builder *e, int32_t param) {
     act->when = sharded ? NULL : "part.last";
 }
 
+/* Whether the gradients of a parameter, and of all in its flat, are complete. */
+static bool is_complete(const sbp_entry_builder *e, int32_t param) {
+    const sbp_flat *flat = flat_of(e, param);
+    bool complete = e->uses[param] <= 0;
+    for (int32_t k = 0; flat && k < flat->count; k++)
+        complete &= e->uses[flat->params[k]] <= 0;
+    return complete;
+}
+
+/* Whether some parameter of the list before number `at` has its gradient in the same item. */
+static bool is_again(const sbp_entry_builder *e, const int32_t *params, int32_t at) {
+    for (int32_t i = 0; i < at; i++)
+        if (e->accums[params[i]].item == e->accums[params[at]].item)
+            return true;
+    return false;
+}
+
+/* In `step`, of parameters whose gradients a call has completed: over the wire, then what consumes them. */
+static void consume(sbp_entry_builder *e, const int32_t *params, int32_t count) {
+    for (int32_t i = 0; i < count && e->ranks > 1; i++) {
+        if (is_again(e, params, i) || !is_complete(e, params[i]))
+            continue;
+        sbp_operand sums = sbp_entry_stored(sbp_entry_whole(e->accums[params[i]].item), SBP_UPDATE);
+        sbp_entry_act(e, SBP_ACT_COLLECTIVE, &sums, 1)->collective =
+            flat_of(e, params[i]) ? SBP_REDUCE_OWN : SBP_ALL_REDUCE;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        const sbp_flat *flat = flat_of(e, params[i]);
+        if (flat && (is_again(e, params, i) || !is_complete(e, params[i])))
+            continue;
+        int32_t first = flat ? flat->params[0] : params[i];
+        sum_squares(e, first, e->accums[params[i]]);
+        update(e, first, e->accums[params[i]]);
+    }
+    for (int32_t i = 0; i < count; i++)
+        if (is_complete(e, params[i]))
+            e->accums[params[i]].item = -1;
+}
+
 void sbp_entry_flush_call(sbp_entry_builder *e, int32_t call) {
     sbp_pipeline *p = e->p;
     const sbp_invocation *c = &p->module->calls[call];
+    int32_t *done = SBP_NEW_ARRAY(p->arena, int32_t, c->param_count + 1), count = 0;
     for (int32_t i = 0; i < c->param_count; i++) {
         int32_t param = c->params[i];
         if (!p->module->params[param].trainable || e->uses[param] <= 0)
@@ -286,17 +344,19 @@ void sbp_entry_flush_call(sbp_entry_builder *e, int32_t call) {
         bool again = false; /* the same parameter twice in one call counts once */
         for (int32_t j = 0; j < i; j++)
             again |= c->params[j] == param;
-        if (again || --e->uses[param] > 0)
-            continue;
-        if (e->step) {
-            sum_squares(e, param, e->accums[param]);
-            update(e, param, e->accums[param]);
-        } else if (!sbp_entry_accumulates_in_place(e, &p->module->params[param]) &&
-                   !sbp_entry_is_sharded(e, SBP_ITEM_GRAD, param)) {
-            flush(e, param);
-        }
-        reduce(e, param);
-        e->accums[param].item = -1;
+        if (!again && --e->uses[param] == 0)
+            done[count++] = param;
+    }
+    if (e->step) {
+        consume(e, done, count);
+        return;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        if (!sbp_entry_accumulates_in_place(e, &p->module->params[done[i]]) &&
+            !sbp_entry_is_sharded(e, SBP_ITEM_GRAD, done[i]))
+            flush(e, done[i]);
+        reduce(e, done[i]);
+        e->accums[done[i]].item = -1;
     }
 }
 
@@ -316,6 +376,11 @@ void sbp_entry_begin_gradients(sbp_entry_builder *e) {
         if (e->grads[i].item >= 0)
             e->open[e->grads[i].item] += e->uses[i] > 0;
     }
+    if (e->step && has_flats(e))
+        fill(e, e->norms.item);
+    for (int32_t i = 0; i < e->flat_count && e->step; i++)
+        if (e->flats[i].small && e->flats[i].trained)
+            begin_small_accums(e, &e->flats[i]);
 }
 
 /* The norm over all gradients and its clipping factor, then the optimizer's rule for each parameter, or flat
@@ -334,7 +399,7 @@ void sbp_entry_update_list(sbp_entry_builder *e) {
             const sbp_flat *flat = flat_of(e, i);
             if (!m->params[i].trainable || (flat && flat->params[0] != i))
                 continue;
-            if (pass == 0 && (flat || !flats))
+            if (pass == 0)
                 sum_squares(e, i, e->grads[i]);
             if (pass == 1)
                 update(e, i, e->grads[i]);

@@ -182,8 +182,8 @@ static sbp_space home_with(const sbp_entry_builder *e, sbp_item_class class, int
 bool sbp_entry_updates_on_host(const sbp_entry_builder *e, int32_t param) {
     return e->p->options.schedule.host_update && e->p->module->params[param].trainable &&
            home_with(e, SBP_ITEM_STATE, param) != SBP_DEVICE &&
-           (e->flat_of[param] < 0 ||
-            sbp_entry_is_sharded(e, SBP_ITEM_PARAM, param)); /* a share is on the device */
+           (e->flat_of[param] < 0 || /* a share of what is not kept in shares is on the device */
+            (!e->step && sbp_entry_is_sharded(e, SBP_ITEM_PARAM, param)));
 }
 
 /* Gradients can add up where they are kept when the types agree and nothing happens to them on the way. */

@@ -44,7 +44,7 @@ static void emit_move(sbp_pipeline *p, const sbp_residency *r, sbp_body *body, c
     to.length.base = m->to_rows;
     from.length.base = m->from_rows;
     if (m->collective >= 0)
-        sbp_lower_collective(p, body, (sbp_collective_op)m->collective, to, from, m->queue, NULL);
+        sbp_lower_collective(p, body, (sbp_collective_op)m->collective, to, from, m->queue);
     else if (m->from_dtype == m->to_dtype)
         sbp_lower_copy(p, body, to, from, m->queue);
     else
@@ -65,7 +65,8 @@ static void emit_update(sbp_pipeline *p, sbp_body *body, const sbp_act *act, con
             body->nodes[n].u.command->u.share = share;
 }
 
-static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const sbp_view *views) {
+static void emit_act(sbp_pipeline *p, sbp_body *whole, const sbp_act *act, const sbp_view *views) {
+    sbp_body conditional = {0}, *body = act->when ? &conditional : whole;
     int32_t first = body->count;
     switch (act->kind) {
     case SBP_ACT_CALL:
@@ -85,8 +86,8 @@ static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const 
         sbp_lower_norm(p, body, views[0], act->operand_count > 1 ? views[1] : sbp_view_none());
         break;
     case SBP_ACT_COLLECTIVE:
-        sbp_lower_collective(p, body, act->collective, views[0], views[act->operand_count > 1], SBP_QUEUE_NET,
-                             act->when);
+        sbp_lower_collective(p, body, act->collective, views[0], views[act->operand_count > 1],
+                             SBP_QUEUE_NET);
         break;
     case SBP_ACT_UPDATE:
         emit_update(p, body, act, views);
@@ -94,6 +95,8 @@ static void emit_act(sbp_pipeline *p, sbp_body *body, const sbp_act *act, const 
     }
     for (int32_t n = first; n < body->count && act->on_host; n++)
         body->nodes[n].u.command->queue = SBP_QUEUE_HOST;
+    if (act->when)
+        sbp_lower_when(p, whole, act->when, conditional);
 }
 
 static void emit_walk(sbp_pipeline *p, const sbp_residency *r, const sbp_walk *w) {

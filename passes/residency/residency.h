@@ -90,7 +90,7 @@ typedef struct sbp_act {
     sbp_collective_op collective;
     const struct sbp_update
         *rule;        /* UPDATE, SUM_SQUARES: of shares, that of their bucket; NULL: that of `param` */
-    const char *when; /* COLLECTIVE: only where this scalar is 1 */
+    const char *when; /* only where this scalar is 1; NULL: always */
     sbp_operand *operands;
     int32_t operand_count;
     bool on_host; /* runs on the host's cores: operands are items, wanted in host memory */

@@ -223,6 +223,7 @@ static sbp_status accumulate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
         sbp_executor_set_scalar(t->executor, "part.last", i + 1 == count);
+        sbp_executor_set_scalar(t->executor, "rank.first", t->packer.rank == 0);
         SBP_TRY(run_part(t, diag, data, part_at(t, i), entry));
     }
     return SBP_OK;
@@ -362,10 +363,26 @@ static sbp_status take_part_in_dump(sbp_trainer *t, sbp_diag *diag, const sbp_pl
     return status;
 }
 
+/* Shares that are updated as their gradients come are all that is left of these. */
+static sbp_status check_dump(const sbp_trainer *t, sbp_diag *diag) {
+    const sbp_entry *step = sbp_program_find_entry(t->program, "step");
+    for (int32_t n = 0; step && n < step->body.count; n++) {
+        const sbp_node *node = &step->body.nodes[n];
+        if (node->kind == SBP_NODE_COMMAND && node->u.command->kind == SBP_CMD_COLLECTIVE &&
+            node->u.command->u.collective == SBP_REDUCE_OWN)
+            return sbp_fail(
+                diag, SBP_USAGE,
+                "--dump-gradients: this plan updates shares as soon as their gradients are there, "
+                "and no rank has all of one: compile it with --zero 0, or with --accumulate any");
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_trainer_dump_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,
                                       const sbp_dataset *data, const int64_t *rows, int64_t row_count,
                                       const char *path, sbp_dtype dtype) {
     sbp_gradient_dump *dump;
+    SBP_TRY(check_dump(t, diag));
     SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
     SBP_TRY(check_ranks(t, diag));
     if (t->packer.rank > 0)

@@ -80,6 +80,67 @@ static void test_shares_change_nothing(void **state) {
     print_message("worst gradient in fp64 off by %.2g\n", worst);
 }
 
+/* Of the gradients of all steps of $D/all and $D/one. */
+static void expect_same_norms(io_fixture *f) {
+    double norms[2][3];
+    for (int k = 0; k < 2; k++) {
+        int count;
+        const sbp_json **lines = cli_lines(f, k ? "all/metrics.jsonl" : "one/metrics.jsonl", &count);
+        assert_int_equal(count, 3);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(sbp_json_as_double(NULL, sbp_json_member(lines[i], "grad_norm"), &norms[k][i]),
+                             SBP_OK);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_true(fabs(norms[0][i] - norms[1][i]) <= SBP_TOLERANCE_F64 * norms[0][i]);
+}
+
+/* Gradients that are consumed as they come, with the others' and in shares: of a step that is one micro-batch
+ * on each rank. */
+static void test_steps_without_gradients(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *model, *settings;
+    } cases[] = {{"qwen2_tied", "--dtype fp64"},
+                 {"gemma3_softcap", "--dtype fp64 --segment 2 --checkpoint-every 2 --offload states+params"},
+                 {"granite_bias_tied",
+                  "--dtype fp64 --optimizer sgd --freeze '*1*' --offload checkpoints+states:disk"},
+                 {"gpt_neox_plain", "--dtype fp64 --optimizer lion --lora-r 3"}};
+    if (!cli_has_ranks(f, "steps without gradients"))
+        skip();
+    write_rows(f);
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        const char *settings =
+            sbp_arena_printf(f->arena, "$G/%s/model %s --clip none --accumulate 1 --seq-len 96",
+                             cases[i].model, cases[i].settings);
+        const char *run = "--data $D/t --batch-size 4 --lr 1e-3 --weight-decay 0.1";
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "rm -rf $D/one; $C compile %s -o $D/p && $R $D/p %s --steps 3 --out "
+                                   "$D/one && $R $D/p %s --out none --dump-gradients $D/one.g",
+                                   settings, run, run));
+        for (int zero = 0; zero <= 3; zero++) {
+            cli_ok(f,
+                   sbp_arena_printf(
+                       f->arena,
+                       "rm -rf $D/all; $C compile %s --threads 1 --ranks %d --zero %d -o $D/p --print-after "
+                       "reside >$D/text && grep -q '^entry step ' $D/text && "
+                       "$M -n %d $R $D/p %s --steps 3 --out $D/all",
+                       settings, 2 + (zero + i) % 3, zero, 2 + (zero + i) % 3, run));
+            cli_compare(f, "weights", result(f, "all"), result(f, "one"), SBP_TOLERANCE_F64);
+            expect_same_norms(f);
+        }
+        cli_fails(f, 2, "no rank has all of one",
+                  sbp_arena_printf(f->arena, "$M -n %d $R $D/p %s --out none --dump-gradients $D/all.g",
+                                   2 + (3 + i) % 3, run));
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile %s --threads 1 --ranks 3 -o $D/p && $M -n 3 $R $D/p %s "
+                                   "--out none --dump-gradients $D/all.g",
+                                   settings, run));
+        cli_compare(f, "gradients", sbp_arena_strdup(f->arena, io_path(f, "all.g")),
+                    sbp_arena_strdup(f->arena, io_path(f, "one.g")), SBP_TOLERANCE_F64);
+    }
+}
+
 /* One document a step: the others add nothing, so that gradients are those of one rank to the bit. */
 static void train_alike(io_fixture *f, const char *name, const char *settings, int ranks, int zero,
                         const char *start) {
@@ -108,12 +169,14 @@ static void test_places_of_shares(void **state) {
             PICK(&rng, "--state-dtype bf16", "--param-dtype bf16 --master none --optimizer sgd",
                  "--param-dtype bf16 --master none --state-dtype bf16 --optimizer lion",
                  "--param-dtype bf16 --master none --state-dtype int8"),
-            PICK(&rng, "", "", "--freeze '*1*'", "--lora-r 4", "--grad-dtype bf16"),
+            PICK(&rng, "", "--accumulate 1", "--accumulate 1 --freeze '*1*'", "--lora-r 4",
+                 "--grad-dtype bf16"),
             sbp_rng_below(&rng, 2) ? draw_homes(f, &rng) : "");
         printf("  %d ranks, zero %d: %s\n", ranks, zero, settings);
         train_alike(f, "one", settings, 1, 0, "");
         train_alike(f, "all", settings, ranks, zero, sbp_arena_printf(f->arena, "$M -n %d ", ranks));
         cli_ok(f, "cmp $D/one/*model.safetensors $D/all/*model.safetensors");
+        expect_same_norms(f);
     }
 }
 
@@ -299,6 +362,7 @@ int main(int argc, char **argv) {
     backend = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_shares_change_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_steps_without_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_places_of_shares, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_other_ranks_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
