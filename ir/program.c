@@ -104,26 +104,47 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
     sbp_program *program = SBP_NEW(arena, sbp_program);
     program->name = name;
     program->target = "";
-    program->t_max = program->chunk = program->head_chunk = program->ranks = 1;
+    program->t_max = program->chunk = program->head_chunk = program->ranks = program->group = 1;
     sbp_map_init(&program->kernel_texts, arena);
     sbp_program_add_scalar(arena, program, "T");
     sbp_program_add_scalar(arena, program, "S");
     return program;
 }
 
-int64_t sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t elems) {
-    int64_t share = sbp_ceil_div(elems, ranks), own = share < elems ? share : elems, others = elems - own;
+/* Elements of a sum of which each of so many keeps a share. */
+static int64_t scattered(int64_t elems, int64_t ranks) {
+    int64_t share = sbp_ceil_div(elems, ranks);
+    return elems - (share < elems ? share : elems);
+}
+
+/* The share of the first to the others. */
+static int64_t gathered(int64_t elems, int64_t ranks) {
+    return (elems - scattered(elems, ranks)) * (ranks - 1);
+}
+
+sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t elems,
+                             sbp_dtype dtype) {
+    sbp_sent out = {.neighbours = op == SBP_ALL_REDUCE || op == SBP_BROADCAST ? ranks : group};
+    int64_t unit = sbp_dtype_bytes(dtype), n = out.neighbours;
     switch (op) {
     case SBP_ALL_REDUCE: /* their shares to the others, then the sum of its own to all */
+    case SBP_GROUP_REDUCE:
     case SBP_BROADCAST:
-        return others + own * (ranks - 1);
+        out.within = unit * (scattered(elems, n) + gathered(elems, n));
+        break;
     case SBP_ALL_GATHER:
-        return own * (ranks - 1);
+        out.within = unit * gathered(elems, n);
+        break;
     case SBP_SHARE:
-        return 0;
-    default:
-        return others;
+        break;
+    default: { /* then sums of the share, as wide as they are added, to those of the other groups */
+        int64_t share = elems - scattered(elems, n), others = ranks / group;
+        out.within = unit * scattered(elems, n);
+        out.across = (dtype == SBP_F64 ? 8 : 4) * (scattered(share, others) + gathered(share, others));
+        break;
     }
+    }
+    return out;
 }
 
 bool sbp_program_entry_meets(const sbp_program *program, const char *name) {

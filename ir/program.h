@@ -51,13 +51,14 @@
  *                The CPU does so of bf16.
  *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
  *   collective   over the program's ranks, each of which gives this command. A share is the rows from
- *                rank * rows / ranks on. Sums have the same bits on every rank and in every run
- *                (backends/ranks/ranks.h).
+ *                rank % group * rows / group on. Sums have the same bits on every rank and in every run
+ *                (backends/ranks/ranks.h), and are over all ranks, whatever the groups are.
  *                all_reduce, broadcast (from rank 0): of equal shapes; src may be dst
  *                reduce_scatter: dst is the sum of this rank's share of src; reduce_add: dst += that sum,
  *                rounded once where dst is of another type; reduce_own: src and dst are the same, and this
  *                rank's share of it becomes the sum, the rest anything
- *                all_gather: dst is the src of all; share: dst is this rank's share of src, nothing is sent
+ *                all_gather: dst is the src of all of the rank's group; share: dst is this rank's share of
+ *                src, nothing is sent. group_reduce: all_reduce among the ranks of the group alone
  *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
  *
  * Spaces and queues. A buffer lives in the device's memory, the host's, or a file (disk), each an arena. A
@@ -177,6 +178,7 @@ typedef enum sbp_collective_op {
     SBP_SHARE,
     SBP_REDUCE_ADD,
     SBP_REDUCE_OWN,
+    SBP_GROUP_REDUCE,
     SBP_COLLECTIVE_COUNT
 } sbp_collective_op;
 
@@ -330,6 +332,8 @@ typedef struct sbp_program {
     int64_t t_max, s_max, chunk, head_chunk;
     int64_t ranks;        /* processes that run it together, each with micro-batches of its own; 1: no
                              collectives */
+    int64_t group;        /* so many neighbours have the shares of all there is, the other groups have the
+                             same; divides ranks */
     const char **scalars; /* set by the host, f64: T, S first, then what the program needs */
     int32_t scalar_count, scalar_capacity;
     sbp_chunk_table *tables;
@@ -384,9 +388,16 @@ int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowke
 /* Whether every run of an entry has collectives, so that all ranks must run it equally often. False where
  * there is no such entry. */
 bool sbp_program_entry_meets(const sbp_program *program, const char *entry);
-/* Elements that rank 0 sends to the others, in a collective over so many (all that there is, not a share);
- * its share is no smaller than any other's (backends/ranks/ranks.h). */
-int64_t sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t elems);
+/* Bytes that rank 0 sends to the others, in a collective over so many elements (all that there is, not a
+ * share); its share is no smaller than any other's (backends/ranks/ranks.h). First among neighbours: all
+ * ranks, or those of a group; then across groups, among those that have the same share. */
+typedef struct sbp_sent {
+    int64_t neighbours; /* among which it sends the first */
+    int64_t within, across;
+} sbp_sent;
+
+sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t elems,
+                             sbp_dtype dtype);
 /* C, H, t_max and s_max with the given T and S. */
 sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s);
 /* The buffer whose memory a buffer is: its bucket, or itself. */

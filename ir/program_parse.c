@@ -101,9 +101,14 @@ static sbp_status read_sizes(sbp_program_parser *p) {
     SBP_TRY(read_field(p, "chunk", &program->chunk));
     SBP_TRY(sbp_lexer_expect(&p->lexer, ","));
     SBP_TRY(read_field(p, "head_chunk", &program->head_chunk));
-    bool ranks;
-    SBP_TRY(sbp_lexer_accept(&p->lexer, ",", &ranks));
-    return ranks ? read_field(p, "ranks", &program->ranks) : SBP_OK;
+    bool more;
+    SBP_TRY(sbp_lexer_accept(&p->lexer, ",", &more));
+    if (more)
+        SBP_TRY(read_field(p, "ranks", &program->ranks));
+    program->group = program->ranks;
+    if (more)
+        SBP_TRY(sbp_lexer_accept(&p->lexer, ",", &more));
+    return more ? read_field(p, "group", &program->group) : SBP_OK;
 }
 
 static sbp_status read_arena(sbp_program_parser *p) {

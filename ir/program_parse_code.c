@@ -312,8 +312,9 @@ static sbp_status read_queue(sbp_program_parser *p, int32_t *out) {
 
 static sbp_status read_attr_value(sbp_program_parser *p, const attr *a) {
     static const char *const reduce_ops[] = {"sum", "max", "sumsq"};
-    static const char *const collective_ops[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                                 "share",      "reduce_add",     "reduce_own"};
+    static const char *const collective_ops[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                                 "broadcast",  "share",          "reduce_add",
+                                                 "reduce_own", "group_reduce"};
     int word = 0;
     if (a->type == ATTR_FLAG) {
         *(bool *)a->field = true;

@@ -14,7 +14,8 @@ static const char *const access_names[] = {"in", "out", "inout"};
 static const char *const access_signs[] = {"=", ":=", "+="};
 static const char *const reduce_names[SBP_REDUCE_COUNT] = {"sum", "max", "sumsq"};
 static const char *const collective_names[SBP_COLLECTIVE_COUNT] = {
-    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "share", "reduce_add", "reduce_own"};
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast",
+    "share",      "reduce_add",     "reduce_own", "group_reduce"};
 
 typedef struct printer {
     sbp_text *out;
@@ -342,6 +343,8 @@ static void print_header(sbp_text *out, const sbp_program *program) {
                  (long long)program->head_chunk);
     if (program->ranks != 1)
         sbp_text_add(out, ", ranks %lld", (long long)program->ranks);
+    if (program->group != program->ranks)
+        sbp_text_add(out, ", group %lld", (long long)program->group);
     sbp_text_add(out, "\narena ");
     for (int space = 0; space < SBP_SPACE_COUNT; space++)
         if (space != SBP_DISK || program->arena_bytes[space] != 0)

@@ -89,12 +89,12 @@ int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *com
         break;
     case SBP_CMD_COLLECTIVE:
         if (command->u.collective == SBP_ALL_REDUCE || command->u.collective == SBP_BROADCAST ||
-            command->u.collective == SBP_REDUCE_OWN)
+            command->u.collective == SBP_REDUCE_OWN || command->u.collective == SBP_GROUP_REDUCE)
             add(&list, SBP_ROWS_SAME, 0, 1, 0);
         else if (command->u.collective == SBP_ALL_GATHER)
-            add(&list, SBP_ROWS_SHARE, 0, 1, program->ranks);
+            add(&list, SBP_ROWS_SHARE, 0, 1, program->group);
         else
-            add(&list, SBP_ROWS_SHARE, 1, 0, program->ranks);
+            add(&list, SBP_ROWS_SHARE, 1, 0, program->group);
         break;
     case SBP_CMD_GEMM:
         gemm_rules(&list);

@@ -77,6 +77,8 @@ static sbp_status verify_sizes(const sbp_checker *c) {
                     (long long)p->s_max, (long long)p->chunk, (long long)p->head_chunk);
     if (p->ranks < 1 || p->ranks > SBP_MAX_RANKS)
         return fail(c, "c1", "%lld ranks", (long long)p->ranks);
+    if (p->group < 1 || p->ranks % p->group != 0)
+        return fail(c, "c1", "groups of %lld of %lld ranks", (long long)p->group, (long long)p->ranks);
     for (int space = 0; space < SBP_SPACE_COUNT; space++)
         if (p->arena_bytes[space] < 0 || p->arena_bytes[space] > BYTES_LIMIT)
             return fail(c, "c1", "an arena of %lld bytes", (long long)p->arena_bytes[space]);
@@ -231,7 +233,7 @@ static sbp_status verify_part(const sbp_checker *c, const sbp_buffer *b) {
         return fail(c, "c29", "buffer '%.80s' cannot be a part of '%.80s'", b->name, bucket->name);
     bool sharded = bucket->sharding == SBP_SHARDED;
     int64_t rows = sbp_extent_as_const(b->rows), all = sbp_extent_as_const(bucket->rows), elems = 0, end = 0;
-    if (all >= 0 && sharded && !sbp_mul_i64(all, p->ranks, &all))
+    if (all >= 0 && sharded && !sbp_mul_i64(all, p->group, &all))
         all = -1;
     if (rows < 0 || all < 0 || !sbp_mul_i64(rows, b->cols, &elems) || !sbp_mul_i64(all, bucket->cols, &all) ||
         (bucket->dtype != b->dtype && !sbp_mul_i64(elems, sbp_dtype_bytes(b->dtype), &elems)) ||

@@ -15,6 +15,9 @@ typedef struct sbp_rates {
     double host, host_ops;  /* of row kernels on the host's cores */
     double disk_read, disk_write;
     double net;             /* of a rank, to the others and at once from them; 0: as `out` */
+    double between;         /* the same, to ranks of other hosts; 0: as net */
+    double host_ranks;      /* ranks of a host, which share its memory, cores and disks; 0: one, or with
+                               `between` 0 all */
     double command_seconds; /* per command */
 } sbp_rates;
 

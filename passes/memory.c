@@ -476,7 +476,7 @@ sbp_status sbp_memory_find_peak(sbp_arena *arena, const sbp_program *program, sb
         if (buffer->part_of > 0) /* of its bucket's bytes, under its own role */
             bytes[b] = buffer->space == space ? sbp_extent_as_const(buffer->rows) * buffer->cols *
                                                     sbp_dtype_bytes(buffer->dtype) /
-                                                    (sbp_buffer_in_shares(program, b) ? program->ranks : 1)
+                                                    (sbp_buffer_in_shares(program, b) ? program->group : 1)
                                               : 0;
         if (buffer->function < 0 && sbp_memory_is_persistent(buffer->role))
             fixed[buffer->role] += bytes[b];

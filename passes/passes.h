@@ -70,6 +70,7 @@ typedef struct sbp_pass_options {
     bool stochastic; /* how weights in bf16 without a master are rounded: at random, or to nearest */
     sbp_optimizer optimizer;
     int64_t ranks; /* processes that train together; 0 and 1: one */
+    int64_t group; /* so many neighbours have the shares of all there is; divides ranks; 0: all of them */
     int32_t zero;  /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */
     const char *counted; /* the head computes only rows where this column is not 0; NULL: all */
     bool step;           /* gradients consumed per segment: no clipping, no accumulation */

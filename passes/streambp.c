@@ -468,6 +468,7 @@ sbp_status sbp_pass_streambp(sbp_pipeline *p) {
     p->program->chunk = p->options.schedule.chunk;
     p->program->head_chunk = p->options.schedule.head_chunk;
     p->program->ranks = p->options.ranks > 1 ? p->options.ranks : 1;
+    p->program->group = p->options.group > 0 ? p->options.group : p->program->ranks;
     sbp_lower_keep_names(p);
     p->lowering->chunk_table = add_table(p, "chunk", SBP_C);
     p->lowering->head_table = add_table(p, "piece", SBP_H);

@@ -192,6 +192,10 @@ sbp_status composite_load(sbp_device *base, const sbp_program *program, sbp_diag
     if (c->program)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a second program on the same device", c->parts.name);
     c->program = program;
+    if (c->ranks) {
+        SBP_TRY(sbp_ranks_divide(c->ranks, (int32_t)program->group, diag));
+        sbp_ranks_info_of(c->ranks, &c->world);
+    }
     if (program->arena_bytes[SBP_DISK] > 0) { /* first, as it is what the machine may lack */
         if (!c->offload_dir)
             return sbp_fail(diag, SBP_USAGE,
@@ -249,7 +253,7 @@ static void *reach(composite *c, const sbp_span *span, int64_t *bytes) {
 }
 
 static sbp_status reduce_own(composite *c, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
-    char *share = (char *)data + sbp_ranks_share(c->ranks, elems, c->world.rank) * sbp_dtype_bytes(dtype);
+    char *share = (char *)data + sbp_ranks_share(c->ranks, elems, c->world.member) * sbp_dtype_bytes(dtype);
     return sbp_ranks_reduce_scatter(c->ranks, share, data, elems, dtype, diag);
 }
 
@@ -258,11 +262,14 @@ static sbp_status collect(composite *c, const sbp_dispatch *dispatch, void *dst,
     const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
     sbp_collective_op op = dispatch->command->u.collective;
     int64_t to_elems = to->rows * to->cols, from_elems = from->rows * from->cols;
-    if (dst != src && (op == SBP_ALL_REDUCE || op == SBP_BROADCAST || op == SBP_SHARE))
+    if (dst != src &&
+        (op == SBP_ALL_REDUCE || op == SBP_GROUP_REDUCE || op == SBP_BROADCAST || op == SBP_SHARE))
         memcpy(dst, src, (size_t)(to_elems * sbp_dtype_bytes(to->dtype)));
     switch (op) {
     case SBP_ALL_REDUCE:
         return sbp_ranks_all_reduce(c->ranks, dst, to_elems, to->dtype, diag);
+    case SBP_GROUP_REDUCE:
+        return sbp_ranks_group_reduce(c->ranks, dst, to_elems, to->dtype, diag);
     case SBP_BROADCAST:
         return sbp_ranks_broadcast(c->ranks, dst, to_elems, to->dtype, 0, diag);
     case SBP_SHARE:
@@ -370,7 +377,7 @@ static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_d
 
 static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
     if (!c->shuffle && !c->engines)
-        SBP_TRY(composite_engines_create(run_command, c, c->rates, c->world.count, diag, &c->engines));
+        SBP_TRY(composite_engines_create(run_command, c, c->rates, c->program, diag, &c->engines));
     if (queue == SBP_QUEUE_HOST && c->parts.cores && !c->cores)
         return c->parts.cores->create(c->threads, c->program, find_host, c, diag, &c->cores);
     return SBP_OK;
@@ -378,7 +385,7 @@ static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
 
 /* To devices `share` is a copy, as any collective of one rank: of these rows of the source. */
 static void find_share(const composite *c, sbp_span *source, int64_t rows) {
-    source->offset += c->world.rank * rows * source->stride * sbp_dtype_bytes(source->dtype);
+    source->offset += c->world.member * rows * source->stride * sbp_dtype_bytes(source->dtype);
     source->rows = rows;
 }
 

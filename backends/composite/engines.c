@@ -28,7 +28,7 @@ struct composite_engines {
     composite_run run;
     void *user;
     engine engines[SBP_QUEUE_COUNT];
-    int32_t ranks;
+    const sbp_program *program;
     pthread_mutex_t mutex; /* guards what follows, lists and counts */
     pthread_cond_t changed;
     int32_t sleepers;
@@ -69,17 +69,18 @@ static double span_bytes(const sbp_span *span) {
     return (double)(span->rows * span->cols * sbp_dtype_bytes(span->dtype));
 }
 
-static double sent_bytes(const sbp_dispatch *dispatch, int64_t ranks) {
-    const sbp_span *all = &dispatch->spans[dispatch->spans[1].rows > dispatch->spans[0].rows];
-    return (double)(sbp_collective_sent(dispatch->command->u.collective, ranks, all->rows * all->cols) *
-                    sbp_dtype_bytes(all->dtype));
+static double sent_bytes(const sbp_dispatch *dispatch, const sbp_program *program) {
+    const sbp_span *all = &dispatch->spans[dispatch->spans[1].rows >= dispatch->spans[0].rows];
+    sbp_sent sent = sbp_collective_sent(dispatch->command->u.collective, program->ranks, program->group,
+                                        all->rows * all->cols, all->dtype);
+    return (double)(sent.within + sent.across);
 }
 
 /* A copy moves its source's bytes, a collective what it sends; other commands touch those of all operands. */
 static double moved_bytes(const engine *e, const sbp_dispatch *dispatch) {
     double bytes = 0;
     if (dispatch->command->kind == SBP_CMD_COLLECTIVE)
-        return sent_bytes(dispatch, e->engines->ranks);
+        return sent_bytes(dispatch, e->engines->program);
     int32_t count = dispatch->command->kind == SBP_CMD_COPY ? 1 : dispatch->span_count;
     for (int32_t k = 0; k < count; k++)
         if (dispatch->spans[k].space != SBP_SPACE_COUNT)
@@ -169,12 +170,12 @@ static void *work(void *user) {
 }
 
 sbp_status composite_engines_create(composite_run run, void *user, const double rates[SBP_QUEUE_COUNT],
-                                    int32_t ranks, sbp_diag *diag, composite_engines **out) {
+                                    const sbp_program *program, sbp_diag *diag, composite_engines **out) {
     *out = NULL;
     composite_engines *engines = sbp_malloc(sizeof *engines);
     if (!engines)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    *engines = (composite_engines){.run = run, .user = user, .ranks = ranks};
+    *engines = (composite_engines){.run = run, .user = user, .program = program};
     pthread_mutex_init(&engines->mutex, NULL);
     pthread_cond_init(&engines->changed, NULL);
     for (int32_t q = 0; q < SBP_QUEUE_COUNT; q++)

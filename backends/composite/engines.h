@@ -21,10 +21,11 @@ composite_item *composite_item_create(const sbp_dispatch *dispatch);
 
 typedef struct composite_engines composite_engines;
 
-/* ranks: that collectives are among. rates: bytes per second that each queue moves at most, for simulations;
- * 0: no limit. */
+/* program: whose ranks collectives are among. rates: bytes per second that each queue moves at most, for
+ * simulations; 0: no limit. */
 sbp_status composite_engines_create(composite_run run, void *user, const double rates[SBP_QUEUE_COUNT],
-                                    int32_t ranks, sbp_diag *diag, composite_engines **out) SBP_CHECKED;
+                                    const sbp_program *program, sbp_diag *diag,
+                                    composite_engines **out) SBP_CHECKED;
 /* Runs what was submitted, then ends the threads. */
 void composite_engines_destroy(composite_engines *engines);
 /* Starts the queue's thread when it is the first command of it. Once a command has failed, what comes behind

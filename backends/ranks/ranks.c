@@ -28,6 +28,7 @@ struct sbp_ranks {
     char *arrived;                       /* [count][part] numbers of the type they are sent in */
     double *sums;                        /* [count][part] fp32 or fp64 */
     bool failed;
+    int32_t group, member; /* of ranks that have shares of one whole */
 };
 
 /* ---- joining ---------------------------------------------------------------------------------------- */
@@ -165,6 +166,8 @@ sbp_status sbp_ranks_join(double timeout, sbp_diag *diag, sbp_ranks **out) {
         sbp_ranks_leave(r);
         return status;
     }
+    r->group = r->world.count;
+    r->member = r->world.rank;
     *out = r;
     return SBP_OK;
 }
@@ -188,26 +191,73 @@ void sbp_ranks_end_all(sbp_ranks *r, int status) {
 }
 
 void sbp_ranks_info_of(const sbp_ranks *r, sbp_ranks_info *out) {
-    *out = (sbp_ranks_info){r->world.rank, r->world.count, r->world.local_rank, r->world.local_count,
-                            r->world.name, r->why,         r->sent_bytes,       r->received_bytes};
+    *out = (sbp_ranks_info){.rank = r->world.rank,
+                            .count = r->world.count,
+                            .local_rank = r->world.local_rank,
+                            .local_count = r->world.local_count,
+                            .member = r->member,
+                            .group = r->group,
+                            .transport = r->world.name,
+                            .why = r->why,
+                            .sent_bytes = r->sent_bytes,
+                            .received_bytes = r->received_bytes};
 }
 
-/* ---- moving ----------------------------------------------------------------------------------------- */
+/* ---- teams ------------------------------------------------------------------------------------------ */
 
-int64_t sbp_ranks_share(const sbp_ranks *r, int64_t elems, int32_t rank) {
-    int64_t begin = rank * sbp_ceil_div(elems, r->world.count);
+/* Ranks that do something together: `count` of them, so far apart, from `first` on. */
+typedef struct team {
+    int32_t first, stride, count, me;
+} team;
+
+static team everybody(const sbp_ranks *r) {
+    return (team){0, 1, r->world.count, r->world.rank};
+}
+
+static team own_group(const sbp_ranks *r) {
+    return (team){r->world.rank - r->member, 1, r->group, r->member};
+}
+
+/* Those with the same share. */
+static team other_groups(const sbp_ranks *r) {
+    return (team){r->member, r->group, r->world.count / r->group, r->world.rank / r->group};
+}
+
+static int32_t rank_of(const team *t, int32_t member) {
+    return t->first + member * t->stride;
+}
+
+/* First element of a member's share. */
+static int64_t begin_of(const team *t, int64_t elems, int32_t member) {
+    int64_t begin = member * sbp_ceil_div(elems, t->count);
     return begin < elems ? begin : elems;
 }
 
-static int64_t share_elems(const sbp_ranks *r, int64_t elems, int32_t rank) {
-    return sbp_ranks_share(r, elems, rank + 1) - sbp_ranks_share(r, elems, rank);
+static int64_t share_elems(const team *t, int64_t elems, int32_t member) {
+    return begin_of(t, elems, member + 1) - begin_of(t, elems, member);
 }
 
 /* Of a share, the elements from `from` on, at most `most` of them. */
-static int64_t slice_of(const sbp_ranks *r, int64_t elems, int32_t rank, int64_t from, int64_t most) {
-    int64_t left = share_elems(r, elems, rank) - from;
+static int64_t slice_of(const team *t, int64_t elems, int32_t member, int64_t from, int64_t most) {
+    int64_t left = share_elems(t, elems, member) - from;
     return left < 0 ? 0 : left < most ? left : most;
 }
+
+sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
+    if (group < 1 || r->world.count % group != 0)
+        return sbp_fail(diag, SBP_INPUT, "%d ranks are no whole groups of %d", (int)r->world.count,
+                        (int)group);
+    r->group = group;
+    r->member = r->world.rank % group;
+    return SBP_OK;
+}
+
+int64_t sbp_ranks_share(const sbp_ranks *r, int64_t elems, int32_t member) {
+    team t = own_group(r);
+    return begin_of(&t, elems, member);
+}
+
+/* ---- moving ----------------------------------------------------------------------------------------- */
 
 /* Lists of pieces as they grow; a rank sends itself nothing, and nobody nothing. */
 static void add_piece(const sbp_ranks *r, sbp_transport_piece *list, int32_t *count, int32_t rank, void *data,
@@ -244,19 +294,18 @@ static char *at(void *data, int64_t elem, sbp_dtype dtype) {
     return (char *)data + elem * sbp_dtype_bytes(dtype);
 }
 
-/* Its own share from each rank to all. */
-static sbp_status gather(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, const char *what,
-                         sbp_diag *diag) {
-    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = share_elems(r, elems, 0);
-    int32_t me = r->world.rank;
+/* Its own share from each of a team to all of it. */
+static sbp_status gather(sbp_ranks *r, const team *t, void *data, int64_t elems, sbp_dtype dtype,
+                         const char *what, sbp_diag *diag) {
+    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = share_elems(t, elems, 0);
     for (int64_t from = 0; from < largest; from += most) {
         int32_t sends = 0, receives = 0;
-        int64_t mine = slice_of(r, elems, me, from, most);
-        for (int32_t p = 0; p < r->world.count; p++) {
-            int64_t theirs = slice_of(r, elems, p, from, most);
-            add_piece(r, r->send, &sends, p, at(data, sbp_ranks_share(r, elems, me) + from, dtype),
+        int64_t mine = slice_of(t, elems, t->me, from, most);
+        for (int32_t m = 0; m < t->count; m++) {
+            int64_t theirs = slice_of(t, elems, m, from, most);
+            add_piece(r, r->send, &sends, rank_of(t, m), at(data, begin_of(t, elems, t->me) + from, dtype),
                       mine * sbp_dtype_bytes(dtype));
-            add_piece(r, r->receive, &receives, p, at(data, sbp_ranks_share(r, elems, p) + from, dtype),
+            add_piece(r, r->receive, &receives, rank_of(t, m), at(data, begin_of(t, elems, m) + from, dtype),
                       theirs * sbp_dtype_bytes(dtype));
         }
         SBP_TRY(exchange(r, sends, receives, what, diag));
@@ -264,18 +313,18 @@ static sbp_status gather(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtyp
     return SBP_OK;
 }
 
-/* Its share to each rank, from `root`. */
-static sbp_status scatter(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, int32_t root,
-                          sbp_diag *diag) {
-    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = share_elems(r, elems, 0);
-    int32_t me = r->world.rank;
+/* Its share to each of a team, from member `root`. */
+static sbp_status scatter(sbp_ranks *r, const team *t, void *data, int64_t elems, sbp_dtype dtype,
+                          int32_t root, sbp_diag *diag) {
+    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = share_elems(t, elems, 0);
     for (int64_t from = 0; from < largest; from += most) {
         int32_t sends = 0, receives = 0;
-        for (int32_t p = 0; me == root && p < r->world.count; p++)
-            add_piece(r, r->send, &sends, p, at(data, sbp_ranks_share(r, elems, p) + from, dtype),
-                      slice_of(r, elems, p, from, most) * sbp_dtype_bytes(dtype));
-        add_piece(r, r->receive, &receives, root, at(data, sbp_ranks_share(r, elems, me) + from, dtype),
-                  slice_of(r, elems, me, from, most) * sbp_dtype_bytes(dtype));
+        for (int32_t m = 0; t->me == root && m < t->count; m++)
+            add_piece(r, r->send, &sends, rank_of(t, m), at(data, begin_of(t, elems, m) + from, dtype),
+                      slice_of(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
+        add_piece(r, r->receive, &receives, rank_of(t, root),
+                  at(data, begin_of(t, elems, t->me) + from, dtype),
+                  slice_of(t, elems, t->me, from, most) * sbp_dtype_bytes(dtype));
         SBP_TRY(exchange(r, sends, receives, "broadcast", diag));
     }
     return SBP_OK;
@@ -333,22 +382,26 @@ typedef struct target {
     bool adds;
 } target;
 
-/* What arrived, beside this rank's own at `mine`: `part` numbers of each rank, to their sum in the share. */
-static void add_up(sbp_ranks *r, const target *to, int64_t from, const void *mine, int64_t part,
-                   sbp_dtype dtype) {
-    void *out = at(to->share, from, to->dtype);
+/* What arrived of a team, beside this rank's own at `mine`: `part` numbers of each, to their sum in r->sums.
+ */
+static void add_up(sbp_ranks *r, const team *t, const void *mine, int64_t part, sbp_dtype dtype) {
     bool wide = dtype == SBP_F64;
-    for (int32_t p = 0; p < r->world.count; p++) {
-        const void *numbers = p == r->world.rank ? mine : at(r->arrived, p * part, dtype);
+    for (int32_t m = 0; m < t->count; m++) {
+        const void *numbers = m == t->me ? mine : at(r->arrived, m * part, dtype);
         if (wide)
-            memcpy(r->sums + p * part, numbers, (size_t)part * sizeof *r->sums);
+            memcpy(r->sums + m * part, numbers, (size_t)part * sizeof *r->sums);
         else
-            widen((float *)r->sums + p * part, numbers, part, dtype);
+            widen((float *)r->sums + m * part, numbers, part, dtype);
     }
     if (wide)
-        add_tree_f64(r->sums, r->world.count, part);
+        add_tree_f64(r->sums, t->count, part);
     else
-        add_tree_f32((float *)r->sums, r->world.count, part);
+        add_tree_f32((float *)r->sums, t->count, part);
+}
+
+/* `part` sums to their place in the share. */
+static void deliver(const sbp_ranks *r, const target *to, int64_t from, int64_t part, bool wide) {
+    void *out = at(to->share, from, to->dtype);
     const float *sums = (const float *)r->sums;
     if (to->adds)
         for (int64_t i = 0; i < part; i++)
@@ -358,74 +411,126 @@ static void add_up(sbp_ranks *r, const target *to, int64_t from, const void *min
     else if (wide)
         memcpy(out, r->sums, (size_t)part * sizeof *r->sums);
     else
-        round_to(out, sums, part, dtype);
+        round_to(out, sums, part, to->dtype);
 }
 
-/* The share may be where data have it. */
-static sbp_status reduce(sbp_ranks *r, const target *to, void *data, int64_t elems, sbp_dtype dtype,
-                         const char *what, sbp_diag *diag) {
-    int64_t most = part_elems(r, sbp_dtype_bytes(dtype) > 4 ? 8 : 4), largest = share_elems(r, elems, 0);
-    int32_t me = r->world.rank;
+/* `part` numbers of each of a team, in r->arrived, to their sum; dtype: fp32 or fp64. */
+static void add_arrived(sbp_ranks *r, const team *t, int64_t part, sbp_dtype dtype) {
+    if (dtype == SBP_F64)
+        add_tree_f64((double *)(void *)r->arrived, t->count, part);
+    else
+        add_tree_f32((float *)(void *)r->arrived, t->count, part);
+}
+
+/* The sums of a slice of the share, of this group, to those of all groups: each group adds up a part of them.
+ * The slice is no larger than all that a group exchanges at once, and so fits twice. */
+static sbp_status sum_groups(sbp_ranks *r, int64_t slice, sbp_dtype dtype, const char *what, sbp_diag *diag) {
+    const team t = other_groups(r);
+    int64_t mine = share_elems(&t, slice, t.me), unit = sbp_dtype_bytes(dtype);
+    int32_t sends = 0, receives = 0;
+    void *own = at(r->sums, begin_of(&t, slice, t.me), dtype);
+    if (t.count == 1)
+        return SBP_OK;
+    for (int32_t m = 0; m < t.count; m++) {
+        add_piece(r, r->send, &sends, rank_of(&t, m), at(r->sums, begin_of(&t, slice, m), dtype),
+                  share_elems(&t, slice, m) * unit);
+        add_piece(r, r->receive, &receives, rank_of(&t, m), at(r->arrived, m * mine, dtype), mine * unit);
+    }
+    SBP_TRY(exchange(r, sends, receives, what, diag));
+    memcpy(at(r->arrived, t.me * mine, dtype), own, (size_t)(mine * unit));
+    add_arrived(r, &t, mine, dtype);
+    memcpy(own, r->arrived, (size_t)(mine * unit));
+    return gather(r, &t, r->sums, slice, dtype, what, diag);
+}
+
+/* To this rank's share among a team, which may be where data have it. Of a group, the sum goes across groups
+ * before it goes to the share. */
+static sbp_status reduce(sbp_ranks *r, const team *t, const target *to, void *data, int64_t elems,
+                         sbp_dtype dtype, bool across, const char *what, sbp_diag *diag) {
+    int64_t most = part_elems(r, sbp_dtype_bytes(dtype) > 4 ? 8 : 4), largest = share_elems(t, elems, 0);
+    const team others = other_groups(r);
+    const sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     if (!is_summed(dtype))
         return sbp_fail(diag, SBP_INTERNAL, "no sum of %s over ranks", sbp_dtype_name(dtype));
+    if (across) /* whole parts, so that those of slices are those of the share */
+        most = most > others.count ? most - most % others.count : others.count;
     for (int64_t from = 0; from < largest; from += most) {
         int32_t sends = 0, receives = 0;
-        int64_t mine = slice_of(r, elems, me, from, most);
-        for (int32_t p = 0; p < r->world.count; p++) {
-            add_piece(r, r->send, &sends, p, at(data, sbp_ranks_share(r, elems, p) + from, dtype),
-                      slice_of(r, elems, p, from, most) * sbp_dtype_bytes(dtype));
-            add_piece(r, r->receive, &receives, p, at(r->arrived, p * mine, dtype),
+        int64_t mine = slice_of(t, elems, t->me, from, most);
+        for (int32_t m = 0; m < t->count; m++) {
+            add_piece(r, r->send, &sends, rank_of(t, m), at(data, begin_of(t, elems, m) + from, dtype),
+                      slice_of(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
+            add_piece(r, r->receive, &receives, rank_of(t, m), at(r->arrived, m * mine, dtype),
                       mine * sbp_dtype_bytes(dtype));
         }
         SBP_TRY(exchange(r, sends, receives, what, diag));
-        add_up(r, to, from, at(data, sbp_ranks_share(r, elems, me) + from, dtype), mine, dtype);
+        add_up(r, t, at(data, begin_of(t, elems, t->me) + from, dtype), mine, dtype);
+        if (across)
+            SBP_TRY(sum_groups(r, mine, wide, what, diag));
+        deliver(r, to, from, mine, dtype == SBP_F64);
     }
     return SBP_OK;
 }
 
 /* ---- collectives ------------------------------------------------------------------------------------ */
 
-static size_t share_bytes(const sbp_ranks *r, int64_t elems, sbp_dtype dtype) {
-    return (size_t)(share_elems(r, elems, r->world.rank) * sbp_dtype_bytes(dtype));
+static size_t share_bytes(const team *t, int64_t elems, sbp_dtype dtype) {
+    return (size_t)(share_elems(t, elems, t->me) * sbp_dtype_bytes(dtype));
 }
 
 sbp_status sbp_ranks_reduce_scatter(sbp_ranks *r, void *share, void *data, int64_t elems, sbp_dtype dtype,
                                     sbp_diag *diag) {
+    const team t = own_group(r);
+    const target to = {share, dtype, false};
     if (r->transport)
-        return reduce(r, &(target){share, dtype, false}, data, elems, dtype, "reduce_scatter", diag);
-    memmove(share, data, share_bytes(r, elems, dtype));
+        return reduce(r, &t, &to, data, elems, dtype, true, "reduce_scatter", diag);
+    memmove(share, data, share_bytes(&t, elems, dtype));
     return SBP_OK;
 }
 
 sbp_status sbp_ranks_reduce_add(sbp_ranks *r, void *share, sbp_dtype share_dtype, void *data, int64_t elems,
                                 sbp_dtype dtype, sbp_diag *diag) {
+    const team t = own_group(r);
     const target to = {share, share_dtype, true};
     if (r->transport)
-        return reduce(r, &to, data, elems, dtype, "reduce_add", diag);
+        return reduce(r, &t, &to, data, elems, dtype, true, "reduce_add", diag);
     for (int64_t i = 0; i < elems; i++)
         sbp_element_set(share, share_dtype, i,
                         sbp_element_get(share, share_dtype, i) + sbp_element_get(data, dtype, i));
     return SBP_OK;
 }
 
-sbp_status sbp_ranks_all_reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
+static sbp_status all_reduce(sbp_ranks *r, const team *t, void *data, int64_t elems, sbp_dtype dtype,
+                             const char *what, sbp_diag *diag) {
+    const target to = {at(data, begin_of(t, elems, t->me), dtype), dtype, false};
     if (!r->transport)
         return SBP_OK;
-    void *share = at(data, sbp_ranks_share(r, elems, r->world.rank), dtype);
-    SBP_TRY(reduce(r, &(target){share, dtype, false}, data, elems, dtype, "all_reduce", diag));
-    return gather(r, data, elems, dtype, "all_reduce", diag);
+    SBP_TRY(reduce(r, t, &to, data, elems, dtype, false, what, diag));
+    return gather(r, t, data, elems, dtype, what, diag);
+}
+
+sbp_status sbp_ranks_all_reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
+    const team t = everybody(r);
+    return all_reduce(r, &t, data, elems, dtype, "all_reduce", diag);
+}
+
+sbp_status sbp_ranks_group_reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
+    const team t = own_group(r);
+    return all_reduce(r, &t, data, elems, dtype, "group_reduce", diag);
 }
 
 sbp_status sbp_ranks_all_gather(sbp_ranks *r, void *data, const void *share, int64_t elems, sbp_dtype dtype,
                                 sbp_diag *diag) {
-    memmove(at(data, sbp_ranks_share(r, elems, r->world.rank), dtype), share, share_bytes(r, elems, dtype));
-    return r->transport ? gather(r, data, elems, dtype, "all_gather", diag) : SBP_OK;
+    const team t = own_group(r);
+    memmove(at(data, begin_of(&t, elems, t.me), dtype), share, share_bytes(&t, elems, dtype));
+    return r->transport ? gather(r, &t, data, elems, dtype, "all_gather", diag) : SBP_OK;
 }
 
 sbp_status sbp_ranks_broadcast(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, int32_t root,
                                sbp_diag *diag) {
+    const team t = everybody(r);
     if (!r->transport)
         return SBP_OK;
-    SBP_TRY(scatter(r, data, elems, dtype, root, diag));
-    return gather(r, data, elems, dtype, "broadcast", diag);
+    SBP_TRY(scatter(r, &t, data, elems, dtype, root, diag));
+    return gather(r, &t, data, elems, dtype, "broadcast", diag);
 }

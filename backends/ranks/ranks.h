@@ -21,8 +21,9 @@ typedef struct sbp_ranks sbp_ranks;
 typedef struct sbp_ranks_info {
     int32_t rank, count;             /* of all */
     int32_t local_rank, local_count; /* of those on this host */
-    const char *transport;           /* "none" of one rank */
-    const char *why;                 /* what says that there are others: "OMPI_COMM_WORLD_SIZE is 4" */
+    int32_t member, group; /* of the ranks that have shares of one whole: all, until they are divided */
+    const char *transport; /* "none" of one rank */
+    const char *why;       /* what says that there are others: "OMPI_COMM_WORLD_SIZE is 4" */
     int64_t sent_bytes, received_bytes;
 } sbp_ranks_info;
 
@@ -44,20 +45,28 @@ void sbp_ranks_leave(sbp_ranks *ranks);
 void sbp_ranks_end_all(sbp_ranks *ranks, int status);
 void sbp_ranks_info_of(const sbp_ranks *ranks, sbp_ranks_info *out);
 
-/* First element of a rank's share of `elems`; of rank `count`: elems. Shares of all but the last are equal
- * and need not end at rows. */
-int64_t sbp_ranks_share(const sbp_ranks *ranks, int64_t elems, int32_t rank);
+/* From now on groups of so many neighbours have shares, each group the same. Sums of shares are of all ranks:
+ * of a group first, then across groups along the same tree over their numbers, so that groups of a power of
+ * two change no bit. SBP_INPUT: the ranks are no whole groups. */
+sbp_status sbp_ranks_divide(sbp_ranks *ranks, int32_t group, sbp_diag *diag) SBP_CHECKED;
+/* First element of a member's share of `elems`; of member `group`: elems. Shares of all but the last are
+ * equal and need not end at rows. */
+int64_t sbp_ranks_share(const sbp_ranks *ranks, int64_t elems, int32_t member);
 
 /* data: elems numbers; afterwards the sum over all ranks, the same bits on each. */
 sbp_status sbp_ranks_all_reduce(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
                                 sbp_diag *diag) SBP_CHECKED;
-/* share: the same for this rank's share of the data, which stay as they are; it may be where they have it. */
+/* The same over the ranks of this group alone. */
+sbp_status sbp_ranks_group_reduce(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype,
+                                  sbp_diag *diag) SBP_CHECKED;
+/* share: the sum over all ranks, for this rank's share of the data, which stay as they are; it may be where
+ * they have it. */
 sbp_status sbp_ranks_reduce_scatter(sbp_ranks *ranks, void *share, void *data, int64_t elems, sbp_dtype dtype,
                                     sbp_diag *diag) SBP_CHECKED;
 /* share += that sum, rounded once to the share's type. */
 sbp_status sbp_ranks_reduce_add(sbp_ranks *ranks, void *share, sbp_dtype share_dtype, void *data,
                                 int64_t elems, sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
-/* data: the shares of all. Any type; `share` may be where data have it. */
+/* data: the shares of all of the group. Any type; `share` may be where data have it. */
 sbp_status sbp_ranks_all_gather(sbp_ranks *ranks, void *data, const void *share, int64_t elems,
                                 sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
 /* What rank `root` has; any type. */

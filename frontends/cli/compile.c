@@ -281,6 +281,11 @@ static void read_training(sbp_compilation *c) {
             p->optimizer = (sbp_optimizer)i;
     p->ranks = sbp_options_int(o, "ranks");
     p->zero = (int32_t)sbp_options_int(o, "zero");
+    p->group = sbp_options_is(o, "shard-group", "all")    ? p->ranks
+               : sbp_options_is(o, "shard-group", "node") ? sbp_options_int(o, "node")
+                                                          : sbp_options_int(o, "shard-group");
+    if (sbp_options_is(o, "shard-group", "node") && p->group > p->ranks)
+        p->group = p->ranks;
     p->grad_dtype = c->grad_dtype;
     p->state_dtype = c->state_dtype;
     p->master = !sbp_options_is(o, "master", "none");
@@ -297,6 +302,12 @@ static sbp_status check_ranks(const sbp_compilation *c) {
     if (p->ranks == 1 && p->zero > 0)
         return sbp_fail(c->diag, SBP_USAGE,
                         "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
+    if (p->zero == 0 && sbp_options_given(c->options, "shard-group"))
+        return sbp_fail(c->diag, SBP_USAGE, "--shard-group: ranks have no shares without --zero 1, 2 or 3");
+    if (p->ranks % p->group != 0)
+        return sbp_fail(c->diag, SBP_USAGE, "--shard-group %s: %lld ranks are no whole groups of %lld",
+                        sbp_options_text(c->options, "shard-group"), (long long)p->ranks,
+                        (long long)p->group);
     if (p->zero < 3 && sbp_options_given(c->options, "keep-gathered"))
         return sbp_fail(c->diag, SBP_USAGE, "--keep-gathered: nothing is gathered without --zero 3");
     return SBP_OK;

@@ -195,13 +195,15 @@ static sbp_status read_link(sbp_compilation *c, const char *text, double *out) {
 
 sbp_status sbp_cli_choose_rates(sbp_compilation *c) {
     const char *link = sbp_options_text(c->options, "link");
-    double *net = &c->pipeline.target.rates.net, bytes = 0;
+    int64_t ranks = sbp_options_int(c->options, "ranks"), node = sbp_options_int(c->options, "node");
+    sbp_rates *rates = &c->pipeline.target.rates;
+    double bytes = 0;
     SBP_TRY(choose(c));
-    if (!link)
-        return SBP_OK;
-    SBP_TRY(read_link(c, link, &bytes));
-    if (sbp_options_int(c->options, "ranks") > sbp_options_int(c->options, "node") &&
-        (*net <= 0 || bytes < *net))
-        *net = bytes;
+    if (link)
+        SBP_TRY(read_link(c, link, &bytes));
+    if (ranks > 1)
+        rates->host_ranks = (double)(ranks < node ? ranks : node);
+    if (link && ranks > node)
+        rates->between = bytes;
     return SBP_OK;
 }

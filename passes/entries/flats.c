@@ -85,7 +85,7 @@ void sbp_entry_flat_key(const sbp_entry_builder *e, int32_t param, int32_t opera
     }
     key->flat = 1 + e->flat_of[param];
     key->unit = unit;
-    key->whole = unit * e->ranks;
+    key->whole = unit * e->p->program->group;
     key->cols = cols;
     key->sharding = sbp_entry_is_sharded(e, key->class, param) ? SBP_SHARDED
                     : key->class == SBP_ITEM_GRAD              ? SBP_OWN
@@ -103,7 +103,7 @@ sbp_status sbp_entry_make_flat_rules(sbp_entry_builder *e) {
             continue;
         const sbp_resident *numbers = &e->r->items[e->params[f->params[0]].item];
         const sbp_param *like = &e->p->module->params[f->params[0]];
-        int64_t rows = sbp_extent_as_const(numbers->rows) / (numbers->sharded ? 1 : e->ranks);
+        int64_t rows = sbp_extent_as_const(numbers->rows) / (numbers->sharded ? 1 : e->p->program->group);
         const char *key =
             sbp_arena_printf(e->p->arena, "%lld %s", (long long)rows, sbp_update_flat_key(e->p, like));
         int32_t same = sbp_map_get(&rules, key);

@@ -61,9 +61,11 @@ static void sum_squares(sbp_entry_builder *e, int32_t param, sbp_item_part gradi
 
 void sbp_entry_finish_norm(sbp_entry_builder *e) {
     sbp_operand operands[] = {sbp_entry_stored(e->norms, SBP_READ), sbp_entry_stored(e->clip, SBP_WRITE)};
-    if (has_flats(e)) { /* each rank has summed its shares, rank 0 what all have all of */
+    if (has_flats(e)) { /* each rank has summed its shares, the first what all have all of */
         sbp_operand norms = sbp_entry_stored(e->norms, SBP_UPDATE);
-        sbp_entry_act(e, SBP_ACT_COLLECTIVE, &norms, 1)->collective = SBP_ALL_REDUCE;
+        bool groups = e->p->program->group < e->ranks; /* each has all shares, as the others */
+        sbp_entry_act(e, SBP_ACT_COLLECTIVE, &norms, 1)->collective =
+            groups ? SBP_GROUP_REDUCE : SBP_ALL_REDUCE;
     }
     sbp_entry_act(e, SBP_ACT_NORM, operands, e->clip.item >= 0 ? 2 : 1);
 }

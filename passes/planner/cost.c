@@ -26,14 +26,26 @@ double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from
     }
 }
 
-double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, int64_t ranks, int64_t elems,
-                           sbp_dtype dtype) {
+/* Of bytes that a rank sends to so many, `stride` apart from it on: those for other hosts go another way. */
+static double sending_seconds(const sbp_rates *r, double bytes, int64_t ranks, int64_t stride) {
+    double net = r->net > 0 ? r->net : r->out;
+    int64_t here = (int64_t)r->host_ranks / stride; /* of them */
+    here = here < 1 ? 1 : here < ranks ? here : ranks;
+    if (ranks < 2 || r->between <= 0 || r->between >= net)
+        return bytes / net;
+    double away = bytes * (double)(ranks - here) / (double)(ranks - 1), near = (bytes - away) / net;
+    return near > away / r->between ? near : away / r->between;
+}
+
+double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,
+                           int64_t elems, sbp_dtype dtype) {
     const sbp_rates *r = &target->rates;
-    double unit = (double)sbp_dtype_bytes(dtype);
     if (op == SBP_SHARE)
-        return r->command_seconds + 2 * unit * (double)elems / (double)ranks / r->memory;
-    return r->command_seconds +
-           unit * (double)sbp_collective_sent(op, ranks, elems) / (r->net > 0 ? r->net : r->out);
+        return r->command_seconds +
+               2 * (double)sbp_dtype_bytes(dtype) * (double)elems / (double)program->group / r->memory;
+    sbp_sent sent = sbp_collective_sent(op, program->ranks, program->group, elems, dtype);
+    return r->command_seconds + sending_seconds(r, (double)sent.within, sent.neighbours, 1) +
+           sending_seconds(r, (double)sent.across, program->ranks / program->group, program->group);
 }
 
 double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops) {
@@ -140,7 +152,7 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
         seconds += flops / sbp_rates_attention(r, view_dtype(m, &c->views[backward ? 3 : 2]));
     } else if (c->kind == SBP_CMD_COLLECTIVE) {
         int all = view_elems(m, &c->views[1]) > view_elems(m, &c->views[0]);
-        seconds = sbp_cost_collective(m->target, c->u.collective, m->program->ranks,
+        seconds = sbp_cost_collective(m->target, c->u.collective, m->program,
                                       (int64_t)view_elems(m, &c->views[all]), view_dtype(m, &c->views[all]));
     } else if (c->kind == SBP_CMD_COPY) {
         seconds =
@@ -319,9 +331,9 @@ static void add_wire(const sbp_program *program, const sbp_command *c, int64_t *
     if (c->kind != SBP_CMD_COLLECTIVE || c->queue != SBP_QUEUE_NET || c->u.collective == SBP_SHARE)
         return;
     const sbp_buffer *all = larger_operand(program, c);
-    *bytes +=
-        sbp_collective_sent(c->u.collective, program->ranks, sbp_extent_as_const(all->rows) * all->cols) *
-        sbp_dtype_bytes(all->dtype);
+    sbp_sent sent = sbp_collective_sent(c->u.collective, program->ranks, program->group,
+                                        sbp_extent_as_const(all->rows) * all->cols, all->dtype);
+    *bytes += sent.within + sent.across;
     ++*count;
 }
 

@@ -45,8 +45,8 @@ void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, 
 /* Seconds of a copy of so many bytes. */
 double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from, double bytes);
 /* Seconds of a collective over so many elements (all that there is, not a share). */
-double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, int64_t ranks, int64_t elems,
-                           sbp_dtype dtype);
+double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,
+                           int64_t elems, sbp_dtype dtype);
 /* Seconds of row kernels that read and write so many bytes and take so many scalar operations. */
 double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops);
 

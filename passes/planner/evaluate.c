@@ -201,8 +201,8 @@ static double act_seconds(const evaluation *e, const sbp_program *sized, const s
     double bytes = 0, commands = 1, ops = 0;
     if (act->kind == SBP_ACT_COLLECTIVE) { /* of all that there is of it, which is its last operand */
         const sbp_buffer *b = &sized->buffers[spots[act->operand_count - 1].buffer];
-        return sbp_cost_collective(target, act->collective, sized->ranks,
-                                   sbp_extent_as_const(b->rows) * b->cols, b->dtype);
+        return sbp_cost_collective(target, act->collective, sized, sbp_extent_as_const(b->rows) * b->cols,
+                                   b->dtype);
     }
     if (act->kind == SBP_ACT_NORM) /* the sum, its root, and with it the factor */
         commands = act->operand_count + 1;
@@ -253,7 +253,7 @@ static double move_seconds(const evaluation *e, const sbp_program *sized, const 
         return unpack_seconds(e, move);
     if (move->collective >= 0) {
         int64_t rows = sbp_extent_as_const(move->to_rows), from = sbp_extent_as_const(move->from_rows);
-        return sbp_cost_collective(target, (sbp_collective_op)move->collective, sized->ranks,
+        return sbp_cost_collective(target, (sbp_collective_op)move->collective, sized,
                                    (rows > from ? rows : from) * e->s->residency.items[move->item].cols,
                                    move->to_dtype);
     }

@@ -144,7 +144,7 @@ static int32_t join(sbp_pipeline *p, const sbp_layout *l, const char *name, sbp_
     int64_t cols = key && key->flat ? key->cols : SBP_BUCKET_ALIGNMENT, elems = l->elems;
     sbp_sharding sharding = key && key->flat ? key->sharding : SBP_WHOLE;
     if (sharding == SBP_SHARDED)
-        elems /= p->program->ranks;
+        elems /= p->program->group;
     int32_t bucket = sbp_lower_buffer(p, name, role, space, dtype, p->program->buffers[buffers[0]].count,
                                       sbp_extent_const(elems / cols), cols, -1);
     p->program->buffers[bucket].sharding = sharding;

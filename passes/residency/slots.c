@@ -69,10 +69,10 @@ static bool is_whole(const sbp_resident *item, sbp_place_kind place) {
 /* Rows of an item as it is stored, or converted, there. */
 static sbp_extent rows_at(const sbp_slots *s, int32_t item, sbp_place_kind place) {
     const sbp_resident *it = &s->r->items[item];
-    int64_t rows = sbp_extent_as_const(it->rows), ranks = s->p->program->ranks;
+    int64_t rows = sbp_extent_as_const(it->rows), group = s->p->program->group;
     if (is_whole(it, place) != it->sharded)
         return it->rows;
-    return sbp_extent_const(it->sharded ? rows * ranks : rows / ranks);
+    return sbp_extent_const(it->sharded ? rows * group : rows / group);
 }
 
 /* How the item lies there; -1: it has no parts. */

@@ -394,7 +394,7 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
         dispatch.rows = c->rows_operand >= 0 ? ranges[c->rows_operand].rows : 1;
         dispatch.row0 = c->rows_operand >= 0 ? ranges[c->rows_operand].first_row : 0;
         if (command->u.share)
-            dispatch.row0 += sbp_executor_rank(x) * dispatch.rows;
+            dispatch.row0 += sbp_executor_rank(x) % x->program->group * dispatch.rows;
     }
     if (x->profile && command->kind != SBP_CMD_FENCE)
         return sbp_profile_run(x->profile, x->class, x->device, &dispatch, x->diag);

@@ -31,10 +31,12 @@ static byte_range range_of(const sbp_executor *x, int32_t buffer, int64_t first,
     return (byte_range){begin, begin + count * sbp_dtype_bytes(b->dtype)};
 }
 
+/* Other groups have the same shares as the first. */
 static byte_range share_of(const sbp_executor *x, const sbp_buffer *bucket, int64_t rank) {
+    rank %= x->program->group;
     int64_t bytes = sbp_extent_as_const(bucket->rows) * bucket->cols * sbp_dtype_bytes(bucket->dtype);
     if (bucket->sharding == SBP_OWN)
-        bytes /= x->program->ranks;
+        bytes /= x->program->group;
     return (byte_range){rank * bytes, (rank + 1) * bytes};
 }
 
@@ -81,7 +83,7 @@ int64_t sbp_executor_own_offset(const sbp_executor *x, int32_t buffer, int64_t f
 sbp_status sbp_executor_bring(sbp_executor *x, int32_t buffer, int64_t first, int64_t count, sbp_diag *diag) {
     const sbp_buffer *b = &x->program->buffers[buffer], *bucket = bucket_of(x, buffer);
     byte_range piece = range_of(x, buffer, first, count);
-    for (int64_t rank = 0; rank < x->program->ranks; rank++) {
+    for (int64_t rank = 0; rank < x->program->group; rank++) {
         byte_range part = common(piece, share_of(x, bucket, rank));
         int64_t bytes = part.end - part.begin;
         unsigned char *to = x->staging + (part.begin - piece.begin);

@@ -223,7 +223,8 @@ static sbp_status accumulate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
         sbp_executor_set_scalar(t->executor, "part.last", i + 1 == count);
-        sbp_executor_set_scalar(t->executor, "rank.first", t->packer.rank == 0);
+        sbp_executor_set_scalar(t->executor, "rank.first",
+                                t->packer.rank % t->program->group == 0); /* of those with its shares */
         SBP_TRY(run_part(t, diag, data, part_at(t, i), entry));
     }
     return SBP_OK;

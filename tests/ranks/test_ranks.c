@@ -4,6 +4,7 @@
  *
  * The program is its own worker: `test_ranks worker CASE` is one rank. */
 #include "backends/ranks/ranks.h"
+#include "ir/program.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -127,6 +128,63 @@ static void try_moves(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     free(data);
 }
 
+/* Sum of all groups at i, as the tree says: of each group, then of the groups. */
+static double group_tree(int32_t begin, int32_t end, int64_t i, uint64_t seed, sbp_dtype dtype) {
+    int32_t half = 1, size = info.group;
+    if (end - begin == 1)
+        return tree(begin * size, end * size, i, seed, dtype);
+    while (half * 2 < end - begin)
+        half *= 2;
+    double a = group_tree(begin, begin + half, i, seed, dtype),
+           b = group_tree(begin + half, end, i, seed, dtype);
+    return dtype == SBP_F64 ? a + b : (double)((float)a + (float)b);
+}
+
+/* The same shares in every group: sums over all ranks, gathers and group_reduce among a group; bytes of rank
+ * 0 are those of the formula. */
+static void try_groups(int64_t elems, sbp_dtype dtype, uint64_t seed) {
+    int64_t begin = sbp_ranks_share(ranks, elems, info.member),
+            count = sbp_ranks_share(ranks, elems, info.member + 1) - begin;
+    size_t bytes = (size_t)(elems * sbp_dtype_bytes(dtype)) + 1;
+    void *data = malloc(bytes), *all = malloc(bytes);
+    double *share = calloc((size_t)count + 1, sizeof *share);
+    int32_t first = info.rank - info.member, groups = info.count / info.group;
+    sbp_ranks_info before, after;
+    CHECK(data && all && share);
+    fill(data, elems, dtype, seed);
+    sbp_ranks_info_of(ranks, &before);
+    CHECK(sbp_ranks_reduce_add(ranks, share, SBP_F64, data, elems, dtype, diag) == SBP_OK);
+    sbp_ranks_info_of(ranks, &after);
+    sbp_sent sent = sbp_collective_sent(SBP_REDUCE_ADD, info.count, info.group, elems, dtype);
+    CHECK(info.rank > 0 || after.sent_bytes - before.sent_bytes == sent.within + sent.across);
+    for (int64_t i = 0; i < count; i++) {
+        double sum = group_tree(0, groups, begin + i, seed, dtype);
+        CHECK(share[i] == sum);
+        if ((info.group & (info.group - 1)) == 0) /* the tree over all ranks */
+            CHECK(sum == tree(0, info.count, begin + i, seed, dtype));
+    }
+    void *own = (char *)data + begin * sbp_dtype_bytes(dtype);
+    CHECK(sbp_ranks_reduce_scatter(ranks, own, data, elems, dtype, diag) == SBP_OK);
+    CHECK(sbp_ranks_all_gather(ranks, all, own, elems, dtype, diag) == SBP_OK);
+    for (int64_t i = 0; i < elems; i++)
+        CHECK(sbp_element_get(all, dtype, i) == sbp_round_to(dtype, group_tree(0, groups, i, seed, dtype)));
+    fill(data, elems, dtype, seed + 3);
+    CHECK(sbp_ranks_group_reduce(ranks, data, elems, dtype, diag) == SBP_OK);
+    for (int64_t i = 0; i < elems; i++)
+        CHECK(sbp_element_get(data, dtype, i) ==
+              sbp_round_to(dtype, tree(first, first + info.group, i, seed + 3, dtype)));
+    free(data);
+    free(all);
+    free(share);
+}
+
+static int divide(int32_t group) {
+    CHECK(sbp_ranks_divide(ranks, group, diag) == SBP_OK);
+    sbp_ranks_info_of(ranks, &info);
+    CHECK(info.group == group && info.member == info.rank % group);
+    return 0;
+}
+
 static int work_sums(void) {
     static const sbp_dtype dtypes[] = {SBP_F32, SBP_F64, SBP_BF16, SBP_F16};
     uint64_t draw = 12345;
@@ -140,6 +198,17 @@ static int work_sums(void) {
     if (info.count == 3) {
         try_sums(600007, SBP_F32, 1); /* more than the workspace takes at once */
         try_sums(530003, SBP_F64, 2);
+    }
+    for (int32_t group = 1; group <= info.count; group++) {
+        if (info.count % group != 0) {
+            CHECK(sbp_ranks_divide(ranks, group, diag) == SBP_INPUT);
+            continue;
+        }
+        divide(group);
+        for (int i = 0; i < 8; i++)
+            try_groups(i < 4 ? i * 3 : 997 * i, dtypes[i % SBP_COUNT(dtypes)], draw + (uint64_t)i);
+        if (info.count == 4 && group == 2)
+            try_groups(600011, SBP_BF16, draw);
     }
     float x = 1;
     CHECK(sbp_ranks_all_reduce(ranks, &x, 1, SBP_I32, diag) == (info.count > 1 ? SBP_INTERNAL : SBP_OK));
@@ -232,7 +301,7 @@ static int start(int count, const char *name) {
 
 static void test_sums(void **state) {
     (void)state;
-    static const int counts[] = {1, 2, 3, 4, 8, 9};
+    static const int counts[] = {1, 2, 3, 4, 6, 8, 9};
     for (int i = 0; i < SBP_COUNT(counts); i++) {
         int status = start(counts[i], "sums");
         if (status != 0)
