@@ -286,6 +286,7 @@ static void read_training(sbp_compilation *c) {
                                                           : sbp_options_int(o, "shard-group");
     if (sbp_options_is(o, "shard-group", "node") && p->group > p->ranks)
         p->group = p->ranks;
+    p->wire_bf16 = sbp_options_is(o, "reduce-dtype", "bf16");
     p->grad_dtype = c->grad_dtype;
     p->state_dtype = c->state_dtype;
     p->master = !sbp_options_is(o, "master", "none");
@@ -304,6 +305,13 @@ static sbp_status check_ranks(const sbp_compilation *c) {
                         "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
     if (p->zero == 0 && sbp_options_given(c->options, "shard-group"))
         return sbp_fail(c->diag, SBP_USAGE, "--shard-group: ranks have no shares without --zero 1, 2 or 3");
+    const char *wire = sbp_options_text(c->options, "reduce-dtype");
+    if (wire && p->ranks == 1)
+        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: there is one rank; nothing crosses a wire",
+                        wire);
+    if (wire && (c->dtype == SBP_F64 || (!p->wire_bf16 && p->zero < 2 && c->grad_dtype == SBP_BF16)))
+        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: gradients are %s there", wire,
+                        c->dtype == SBP_F64 ? "fp64" : "bf16");
     if (p->ranks % p->group != 0)
         return sbp_fail(c->diag, SBP_USAGE, "--shard-group %s: %lld ranks are no whole groups of %lld",
                         sbp_options_text(c->options, "shard-group"), (long long)p->ranks,

@@ -15,6 +15,14 @@ typedef struct sbp_accums {
     int32_t item;
 } sbp_accums;
 
+/* What sums of so many rows are rounded to before they cross the wire; two take turns. */
+typedef struct sbp_entry_wire {
+    sbp_space space;
+    sbp_extent rows;
+    int64_t cols;
+    int32_t items[2], uses;
+} sbp_entry_wire;
+
 /* Parameters behind each other in buckets of which ranks have shares; trained ones are updated as one. */
 typedef struct sbp_flat {
     int32_t *params, count, capacity; /* ascending */
@@ -46,6 +54,8 @@ typedef struct sbp_entry_builder {
     int32_t *uses;    /* per parameter: calls of the backward still to come */
     sbp_accums *sets; /* accumulators that calls of a kind share */
     int32_t set_count, set_capacity;
+    sbp_entry_wire *wires;
+    int32_t wire_count, wire_capacity;
     bool step;
     int64_t ranks;
     sbp_flat *flats;

@@ -89,6 +89,11 @@ static void update(sbp_entry_builder *e, int32_t param, sbp_item_part gradient) 
     act->on_host = sbp_entry_updates_on_host(e, param);
 }
 
+/* Whether sums of this type are rounded before they cross. */
+static bool is_rounded(const sbp_entry_builder *e, sbp_dtype dtype) {
+    return e->p->options.wire_bf16 && dtype == SBP_F32;
+}
+
 /* ---- accumulators ------------------------------------------------------------------------------------ */
 
 /* What the accumulator of parameter `i` of a call's segment is called. Those of parameters used once are
@@ -183,7 +188,8 @@ static void begin_accums(sbp_entry_builder *e, int32_t call, const int32_t *memb
         before += k < call && m->calls[k].func == c->func;
         all += m->calls[k].func == c->func;
     }
-    bool crosses = like || (e->step && e->ranks > 1);
+    sbp_dtype wide = sbp_lower_wide(m->params[c->params[members[0]]].type.dtype);
+    bool crosses = e->step ? e->ranks > 1 : like && !is_rounded(e, wide); /* else what is rounded crosses */
     int32_t turns = crosses && all > 1 && e->uses[c->params[members[0]]] == 1 ? 2 : 1;
     int32_t item = find_accums(e, call, members, count, bucket, before % turns);
     if (item < 0) {
@@ -279,7 +285,55 @@ static void flush(sbp_entry_builder *e, int32_t param) {
     sbp_entry_act(e, SBP_ACT_FLUSH, operands, 2);
 }
 
-/* After a backward call: gradients that are complete leave their accumulators. */
+/* ---- over the wire ----------------------------------------------------------------------------------- */
+
+/* What an item is rounded to: of its shape, where it lives. */
+static int32_t wire_item(sbp_entry_builder *e, int32_t item) {
+    const sbp_resident *from = &e->r->items[item];
+    sbp_space space = from->space == SBP_DEVICE ? SBP_DEVICE : SBP_HOST;
+    int32_t found = 0;
+    while (found < e->wire_count && (e->wires[found].space != space || e->wires[found].cols != from->cols ||
+                                     !sbp_extent_equal(e->wires[found].rows, from->rows)))
+        found++;
+    if (found == e->wire_count) {
+        sbp_entry_wire wire = {.space = space, .rows = from->rows, .cols = from->cols};
+        int32_t buffer = sbp_lower_buffer(e->p, sbp_arena_printf(e->p->arena, "W.%d", (int)found),
+                                          SBP_ROLE_ACCUM, space, SBP_BF16, 2, from->rows, from->cols, -1);
+        for (int k = 0; k < 2; k++) {
+            wire.items[k] = sbp_residency_add(e->p, e->r, SBP_ITEM_OTHER, buffer, SBP_BF16, false);
+            e->r->items[wire.items[k]].element = k;
+        }
+        SBP_PUSH(e->p->arena, e->wires, e->wire_count, e->wire_capacity, wire);
+    }
+    return e->wires[found].items[e->wires[found].uses++ % 2];
+}
+
+static void convert(sbp_entry_builder *e, sbp_operand to, sbp_operand from, bool on_host, const char *when) {
+    sbp_act *act = sbp_entry_act(e, SBP_ACT_CONVERT, (sbp_operand[]){to, from}, 2);
+    act->on_host = on_host;
+    act->when = when;
+}
+
+/* All of an item, with what the other ranks have: in place, or added to a share (NULL: none). */
+static void send_sums(sbp_entry_builder *e, sbp_collective_op op, int32_t item, const sbp_operand *share,
+                      const char *when) {
+    bool rounded = is_rounded(e, e->r->items[item].stored), away = e->r->items[item].space != SBP_DEVICE;
+    int32_t sent = rounded ? wire_item(e, item) : item;
+    sbp_operand sums = sbp_entry_stored(sbp_entry_whole(item), SBP_READ),
+                operands[] = {sbp_entry_stored(sbp_entry_whole(sent), SBP_UPDATE),
+                              sbp_entry_stored(sbp_entry_whole(sent), SBP_READ)};
+    if (share)
+        operands[0] = *share;
+    if (rounded)
+        convert(e, sbp_entry_stored(sbp_entry_whole(sent), SBP_WRITE), sums, away, when);
+    sbp_act *act = sbp_entry_act(e, SBP_ACT_COLLECTIVE, operands, share ? 2 : 1);
+    act->collective = op;
+    act->when = when;
+    sums.access = SBP_UPDATE; /* nothing becomes of it where this is not the last part */
+    if (rounded && !share)
+        convert(e, sums, sbp_entry_stored(sbp_entry_whole(sent), SBP_READ), away, when);
+}
+
 /* With the gradients of the other ranks, where there are some: all of a bucket at once. Those that each rank
  * has all of wait for the last micro-batch of a step; shares take in the sum of each. */
 static void reduce(sbp_entry_builder *e, int32_t param) {
@@ -287,13 +341,12 @@ static void reduce(sbp_entry_builder *e, int32_t param) {
     if (e->ranks == 1 || item < 0 || --e->open[item] > 0)
         return;
     bool sharded = e->r->items[item].sharded;
-    sbp_operand operands[] = {sbp_entry_stored(sbp_entry_whole(item), SBP_UPDATE),
-                              sbp_entry_stored(sbp_entry_whole(e->accums[param].item), SBP_READ)};
+    sbp_operand share = sbp_entry_stored(sbp_entry_whole(item), SBP_UPDATE);
+    share.form = SBP_FORM_SHARE;
     if (sharded)
-        operands[0].form = SBP_FORM_SHARE;
-    sbp_act *act = sbp_entry_act(e, SBP_ACT_COLLECTIVE, operands, sharded ? 2 : 1);
-    act->collective = sharded ? SBP_REDUCE_ADD : e->flat_of[param] >= 0 ? SBP_REDUCE_OWN : SBP_ALL_REDUCE;
-    act->when = sharded ? NULL : "part.last";
+        send_sums(e, SBP_REDUCE_ADD, e->accums[param].item, &share, NULL);
+    else
+        send_sums(e, e->flat_of[param] >= 0 ? SBP_REDUCE_OWN : SBP_ALL_REDUCE, item, NULL, "part.last");
 }
 
 /* Whether the gradients of a parameter, and of all in its flat, are complete. */
@@ -318,9 +371,8 @@ static void consume(sbp_entry_builder *e, const int32_t *params, int32_t count) 
     for (int32_t i = 0; i < count && e->ranks > 1; i++) {
         if (is_again(e, params, i) || !is_complete(e, params[i]))
             continue;
-        sbp_operand sums = sbp_entry_stored(sbp_entry_whole(e->accums[params[i]].item), SBP_UPDATE);
-        sbp_entry_act(e, SBP_ACT_COLLECTIVE, &sums, 1)->collective =
-            flat_of(e, params[i]) ? SBP_REDUCE_OWN : SBP_ALL_REDUCE;
+        send_sums(e, flat_of(e, params[i]) ? SBP_REDUCE_OWN : SBP_ALL_REDUCE, e->accums[params[i]].item, NULL,
+                  NULL);
     }
     for (int32_t i = 0; i < count; i++) {
         const sbp_flat *flat = flat_of(e, params[i]);

@@ -151,7 +151,7 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
                 (double)m->chunks; /* of a chunk, in the mean */
         seconds += flops / sbp_rates_attention(r, view_dtype(m, &c->views[backward ? 3 : 2]));
     } else if (c->kind == SBP_CMD_COLLECTIVE) {
-        int all = view_elems(m, &c->views[1]) > view_elems(m, &c->views[0]);
+        int all = view_elems(m, &c->views[1]) >= view_elems(m, &c->views[0]);
         seconds = sbp_cost_collective(m->target, c->u.collective, m->program,
                                       (int64_t)view_elems(m, &c->views[all]), view_dtype(m, &c->views[all]));
     } else if (c->kind == SBP_CMD_COPY) {
@@ -324,7 +324,7 @@ static void add_traffic(const meter *m, const sbp_body *body, const sbp_item_cla
 /* The operand of a collective that is all there is, where the other is a share of it. */
 static const sbp_buffer *larger_operand(const sbp_program *program, const sbp_command *c) {
     const sbp_buffer *a = &program->buffers[c->views[0].ref], *b = &program->buffers[c->views[1].ref];
-    return sbp_extent_as_const(b->rows) > sbp_extent_as_const(a->rows) ? b : a;
+    return sbp_extent_as_const(b->rows) >= sbp_extent_as_const(a->rows) ? b : a;
 }
 
 static void add_wire(const sbp_program *program, const sbp_command *c, int64_t *bytes, int32_t *count) {

@@ -79,6 +79,10 @@ static void emit_act(sbp_pipeline *p, sbp_body *whole, const sbp_act *act, const
         sbp_lower_flush(p, body, views[0], p->program->buffers[views[0].ref].dtype, views[1],
                         p->program->buffers[views[1].ref].dtype);
         break;
+    case SBP_ACT_CONVERT:
+        sbp_lower_convert(p, body, views[0], p->program->buffers[views[0].ref].dtype, views[1],
+                          p->program->buffers[views[1].ref].dtype);
+        break;
     case SBP_ACT_SUM_SQUARES:
         sbp_lower_sumsq(p, body, act->param, views[0], views[1]);
         break;

@@ -77,6 +77,7 @@ typedef enum sbp_act_kind {
     SBP_ACT_CALL,        /* of `function`: operands in the order of its formals */
     SBP_ACT_FILL,        /* operand 0 = 0 */
     SBP_ACT_FLUSH,       /* gradient (operand 0) += accumulator (1) */
+    SBP_ACT_CONVERT,     /* operand 0 = operand 1, in another type */
     SBP_ACT_SUM_SQUARES, /* the place of `param` in the norms (0) = of its gradient (1) */
     SBP_ACT_NORM,        /* of all norms (0); the clipping factor (1), where there is one */
     SBP_ACT_COLLECTIVE,  /* `collective` into operand 0 of operand 1, or where there is one, in place */

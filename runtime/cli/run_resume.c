@@ -21,7 +21,8 @@ static const char *const of_a_start[] = {
 static const char *const of_the_schedule[] = {
     "backward",      "seq-len",    "chunk",         "head-chunk", "segment",       "checkpoint-every",
     "save",          "offload",    "backend",       "arch",       "memory",        "host-memory",
-    "deterministic", "accumulate", "skip-streambp", "zero",       "keep-gathered", "shard-group"};
+    "deterministic", "accumulate", "skip-streambp", "zero",       "keep-gathered", "shard-group",
+    "reduce-dtype"};
 
 static bool is_one_of(const char *name, const char *const *list, int count) {
     for (int i = 0; i < count; i++)

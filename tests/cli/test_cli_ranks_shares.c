@@ -278,6 +278,13 @@ static void test_bytes_are_those_planned(void **state) {
     assert_true(none < some && some < again);
     for (int zero = 1; zero <= 3; zero++)
         (void)check_bytes(f, sbp_arena_printf(f->arena, "--zero %d --shard-group 2", zero), 4);
+    assert_true(check_bytes(f, "--reduce-dtype bf16", 3) == 0);
+    for (int zero = 1; zero <= 3; zero++)
+        (void)check_bytes(f,
+                          sbp_arena_printf(f->arena, "--zero %d --shard-group %d --reduce-dtype bf16", zero,
+                                           zero == 3 ? 1 : 2),
+                          4);
+    assert_true(check_bytes(f, "--zero 2 --reduce-dtype bf16", 3) * 2 == check_bytes(f, "--zero 2", 3));
     assert_true(check_bytes(f, "--zero 3 --shard-group 1", 2) < check_bytes(f, "--zero 3", 2));
 }
 
@@ -307,6 +314,52 @@ static void test_settings_change_nothing(void **state) {
                                    ranks > 1 ? sbp_arena_printf(f->arena, "--ranks %d", ranks) : "", name));
         if (i >= 0)
             cli_compare(f, "weights", result(f, "all"), result(f, "one"), SBP_TOLERANCE_F64);
+    }
+}
+
+/* Gradients that are rounded before they cross are off by that rounding, no more and no less. */
+static void test_rounded_on_the_wire(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        int ranks;
+        const char *settings;
+        bool step; /* gradients are gone: weights are compared */
+    } runs[] = {{2, "--zero 0", false},
+                {3, "--zero 0 --offload gradients:disk", false},
+                {2, "--zero 1 --segment 2", false},
+                {3, "--zero 2 --checkpoint-every 2", false},
+                {4, "--zero 3 --shard-group 2", false},
+                {2, "--zero 3 --shard-group 1 --offload gradients", false},
+                {2, "--clip none --accumulate 1", true},
+                {3, "--clip none --accumulate 1 --zero 3", true}};
+    if (!cli_has_ranks(f, "gradients in bf16 on the wire"))
+        skip();
+    write_rows(f);
+    for (int i = -1; i < SBP_COUNT(runs); i++) {
+        int ranks = i < 0 ? 1 : runs[i].ranks;
+        const char *name = i < 0 ? "one" : "all";
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$C compile " LAYERS " --optimizer sgd --ranks %d %s -o $D/p && rm -rf $D/%s "
+                      "&& $R $D/p %s --data $D/t --batch-size 4 --weights random:1 --lr 0.1 "
+                      "--steps 3 %s $D/%s",
+                      ranks,
+                      i < 0 ? "--clip none"
+                            : sbp_arena_printf(f->arena, "%s --reduce-dtype bf16", runs[i].settings),
+                      name, ranks > 1 ? sbp_arena_printf(f->arena, "--ranks %d", ranks) : "",
+                      i < 0 || runs[i].step ? "--out" : "--out none --dump-gradients", name));
+        if (i < 0)
+            cli_ok(
+                f,
+                "$R $D/p --data $D/t --batch-size 4 --weights random:1 --out none --dump-gradients $D/one.g");
+        if (i < 0)
+            continue;
+        double off = runs[i].step
+                         ? cli_compare(f, "weights", result(f, "all"), result(f, "one"), SBP_TOLERANCE_BF16)
+                         : cli_compare(f, "gradients", sbp_arena_strdup(f->arena, io_path(f, "all")),
+                                       sbp_arena_strdup(f->arena, io_path(f, "one.g")), SBP_TOLERANCE_BF16);
+        print_message("%d ranks %s: off by %.2g\n", ranks, runs[i].settings, off);
+        assert_true(off > (runs[i].step ? 1e-6 : 5e-4));
     }
 }
 
@@ -377,6 +430,10 @@ static void test_refused(void **state) {
               "$C compile $G/gpt_neox_plain/model --zero 2 --ranks 4 --shard-group 3 -o $D/p");
     cli_fails(f, 2, "no shares without --zero",
               "$C compile $G/gpt_neox_plain/model --ranks 4 --shard-group 2 -o $D/p");
+    cli_fails(f, 2, "gradients are fp64 there",
+              "$C compile $G/gpt_neox_plain/model --ranks 4 --dtype fp64 --reduce-dtype bf16 -o $D/p");
+    cli_fails(f, 2, "nothing crosses a wire",
+              "$C compile $G/gpt_neox_plain/model --reduce-dtype bf16 -o $D/p");
     cli_fails(f, 2, "--link: found '400', expected a rate",
               "$C compile $G/gpt_neox_plain/model --ranks 9 --link 400 -o $D/p");
 }
@@ -393,6 +450,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_settings_change_nothing, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_rounded_on_the_wire, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_model_too_large_for_one, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_link, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
