@@ -24,8 +24,8 @@ struct composite_disk {
 };
 
 static sbp_status fail_io(const composite_disk *disk, const char *what, int error, sbp_diag *diag) {
-    return sbp_fail(diag, SBP_IO, "cannot %s the file of offloaded data in %s: %s", what, disk->directory,
-                    strerror(error));
+    return sbp_fail(diag, SBP_IO, "cannot %s the file of offloaded data in %s: %s (--offload-dir)", what,
+                    disk->directory, strerror(error));
 }
 
 /* The file gets its blocks now: running out of them in the middle of a run would lose it. */

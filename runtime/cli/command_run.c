@@ -243,6 +243,11 @@ static sbp_status find_plan(sbp_run *run) {
 }
 
 static sbp_status open_plan(sbp_run *run) {
+    if (run->model && !sbp_file_exists(run->plan_path))
+        return sbp_fail(run->diag, SBP_IO,
+                        "rank 0 compiled '%s', which is not there for this rank: give --out DIR on a file "
+                        "system that all hosts share, or compile a plan before and copy it to all",
+                        run->plan_path);
     run->plan_checksum = sbp_plan_file_checksum(run->plan_path);
     SBP_TRY(sbp_plan_open(run->arena, run->diag, run->plan_path, &run->plan));
     return sbp_plan_info_read(run->diag, run->plan, &run->info);

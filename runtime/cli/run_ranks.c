@@ -17,6 +17,7 @@
 #include "runtime/cli/launcher.h"
 #include "runtime/cli/messages.h"
 #include "runtime/cli/run.h"
+#include "runtime/cli/starter.h"
 
 /* Of numbers that ranks tell each other as doubles. */
 #define EXACT_BITS (((uint64_t)1 << 53) - 1)
@@ -66,6 +67,7 @@ static void give_up(int number) {
     (void)number;
     (void)!write(STDERR_FILENO, text, sizeof text - 1);
     sbp_launched_ends(SBP_MACHINE, true);
+    sbp_starter_must_end();
     nanosleep(&(struct timespec){.tv_sec = (time_t)SBP_IN_VAIN_SECONDS}, NULL);
     kill(getpid(), SIGKILL);
 }
@@ -94,6 +96,8 @@ sbp_status sbp_run_join(sbp_run *run) {
     sbp_launched(sbp_ranks_announced_rank());
     sbp_messages_of_rank(sbp_ranks_announced_rank());
     run->timeout = timeout_of(run);
+    if (!sbp_is_launched())
+        sbp_starter_watch(run->timeout);
     limit_time(run->timeout);
     SBP_TRY(sbp_ranks_join(run->timeout, run->diag, &run->ranks));
     limit_time(0);
@@ -119,6 +123,7 @@ static void end_all(sbp_run *run, sbp_status status) {
     sbp_messages_release(run->world.rank == 0 || !sbp_interrupted());
     if (run->temporary_plan)
         unlink(run->temporary_plan);
+    sbp_starter_must_end();
     sbp_ranks_end_all(run->ranks, (int)status);
 }
 
