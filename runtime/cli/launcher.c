@@ -275,11 +275,14 @@ static sbp_status find_mpirun(sbp_arena *arena, sbp_diag *diag, int32_t count, c
 }
 
 /* As variables, that another MPI does not stumble over: more ranks than cores, ranks on any core, no words
- * about how ranks end. Open MPI 4, and 5. */
+ * about how ranks end, no second between asking one to end and ending it: those that may end in peace were
+ * asked here. Open MPI 4, and 5. */
 static void set_environment(void) {
     static const char *const values[][2] = {{"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                                             {"OMPI_MCA_hwloc_base_binding_policy", "none"},
                                             {"OMPI_MCA_orte_execute_quiet", "1"},
+                                            {"OMPI_MCA_odls_base_sigkill_timeout", "0"},
+                                            {"PRTE_MCA_odls_base_sigkill_timeout", "0"},
                                             {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
                                             {"PRTE_MCA_hwloc_default_binding_policy", "none"}};
     static const char *const of_root[] = {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",

@@ -1,5 +1,5 @@
-/* ranks_testing.h: what tests of sbprun with several ranks share. $M is mpirun, with more ranks than cores.
- */
+/* ranks_testing.h: what tests of sbprun with several ranks share. $M is mpirun, with more ranks than cores,
+ * that does not wait for a second before it ends ranks. */
 #ifndef SBP_TESTS_CLI_RANKS_TESTING_H
 #define SBP_TESTS_CLI_RANKS_TESTING_H
 
@@ -13,7 +13,7 @@ static inline bool cli_has_ranks(io_fixture *f, const char *what) {
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* of MPI, in plugins that are gone when they are told */
     setenv("M",
            "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " SBP_MPIRUN
-           " --oversubscribe --bind-to none",
+           " --oversubscribe --bind-to none --mca odls_base_sigkill_timeout 0",
            1);
     if (access(SBP_MPIRUN, X_OK) == 0)
         return true;
