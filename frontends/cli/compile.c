@@ -270,6 +270,11 @@ static sbp_status read_wish(sbp_compilation *c) {
     if (w->memory_bytes == 0 && !c->target)
         w->memory_bytes = c->profile.memory_bytes;
     w->host_memory_bytes = sbp_options_int(o, "host-memory") > 0 ? sbp_options_int(o, "host-memory") : 0;
+    int64_t ranks = sbp_options_int(o, "ranks"), node = sbp_options_int(o, "node");
+    w->sharers = ranks < node ? ranks : node;
+    w->host_memory_bytes /= w->sharers;
+    if (c->pipeline.target.shared_memory)
+        w->memory_bytes /= w->sharers;
     return SBP_OK;
 }
 

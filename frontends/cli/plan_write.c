@@ -158,6 +158,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "}");
     sbp_cli_add_rates(out, c->rates_source, &target->rates);
     add_text(out, "advice", c->advice);
+    sbp_text_add(out, ", \"memory_bytes\": %lld", (long long)c->wish.memory_bytes);
     sbp_text_add(out, ", \"defaults\": {");
     const char *separator = "";
     if (sbp_options_text(c->options, "tune")) {

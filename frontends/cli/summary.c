@@ -28,7 +28,8 @@ typedef struct changes {
 static int64_t room(const sbp_compilation *c) {
     if (c->wish.memory_bytes > 0)
         return c->wish.memory_bytes;
-    return c->target && strcmp(c->target->name, "cpu") == 0 ? sbp_machine_memory() : c->choice.memory_bytes;
+    return c->target && strcmp(c->target->name, "cpu") == 0 ? sbp_machine_memory() / c->wish.sharers
+                                                            : c->choice.memory_bytes;
 }
 
 static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e) {
@@ -286,9 +287,10 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, target, &row, &row_host));
     sbp_text_add(out, "per row    %.1f KB on the device, %.1f on the host\n", row / 1e3, row_host / 1e3);
     if (c->wish.memory_bytes > 0)
-        sbp_text_add(out, "headroom   %s of --memory %s\n",
+        sbp_text_add(out, "headroom   %s of %s--memory %s\n",
                      sbp_format_bytes(spare, sizeof spare,
                                       (double)(c->wish.memory_bytes - device_bytes(c, &c->estimate))),
+                     target->shared_memory && c->wish.sharers > 1 ? "a rank's part of " : "",
                      sbp_format_bytes(size, sizeof size, (double)c->wish.memory_bytes));
     SBP_TRY(longest_line(c, out));
     sbp_text_add(

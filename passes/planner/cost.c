@@ -10,17 +10,30 @@
 
 #include <string.h>
 
+/* Ranks of a host that want the same of it at once. A CPU's rates are those of a rank's own threads. */
+static double sharers(const sbp_target_info *target) {
+    double ranks = target->rates.host_ranks;
+    return ranks > 1 && !target->shared_memory ? ranks : 1;
+}
+
+/* Between host and device: no more than this rank's part of what the host's memory gives and takes. */
+static double link_rate(const sbp_target_info *target, double rate) {
+    double part = target->rates.host / sharers(target);
+    return sharers(target) > 1 && part < rate ? part : rate;
+}
+
 double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from, double bytes) {
     const sbp_rates *r = &target->rates;
+    double ranks = r->host_ranks > 1 ? r->host_ranks : 1;
     switch (sbp_queue_of_copy(to, from)) {
     case SBP_QUEUE_IN:
-        return r->command_seconds + bytes / r->in;
+        return r->command_seconds + bytes / link_rate(target, r->in);
     case SBP_QUEUE_OUT:
-        return r->command_seconds + bytes / r->out;
+        return r->command_seconds + bytes / link_rate(target, r->out);
     case SBP_QUEUE_DISK:
-        return r->command_seconds + bytes / (to == SBP_DISK ? r->disk_write : r->disk_read);
+        return r->command_seconds + bytes * ranks / (to == SBP_DISK ? r->disk_write : r->disk_read);
     case SBP_QUEUE_HOST: /* read and written */
-        return r->command_seconds + 2 * bytes / r->host;
+        return r->command_seconds + 2 * bytes * sharers(target) / r->host;
     default:
         return r->command_seconds + 2 * bytes / r->memory;
     }
@@ -50,8 +63,8 @@ double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, 
 
 double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops) {
     const sbp_rates *r = &target->rates;
-    double moving = bytes / (on_host ? r->host : r->memory),
-           computing = ops / (on_host ? r->host_ops : r->row_ops);
+    double ranks = sharers(target), moving = bytes / (on_host ? r->host / ranks : r->memory),
+           computing = ops / (on_host ? r->host_ops / ranks : r->row_ops);
     return moving > computing ? moving : computing;
 }
 

@@ -42,7 +42,8 @@ const char *sbp_cost_training_entry(const sbp_program *program);
 /* One call of a function. */
 void sbp_cost_function(const sbp_program *program, int32_t function, int64_t t, const sbp_target_info *target,
                        sbp_cost *out);
-/* Seconds of a copy of so many bytes. */
+/* Seconds of a copy of so many bytes, while the other ranks of the host (rates.host_ranks) do the same: they
+ * share its disks, and where the device has a memory of its own the host's memory and cores. */
 double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from, double bytes);
 /* Seconds of a collective over so many elements (all that there is, not a share). */
 double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,

@@ -1,6 +1,7 @@
 /* refuse.c: why nothing fits, and what would: each remedy is tried before it is named. */
 #include "passes/planner/search.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "passes/update.h"
@@ -110,25 +111,28 @@ sbp_status sbp_search_refuse(const sbp_search *s) {
     int64_t device = sbp_search_needed_bytes(target, e);
     if (w->refused_process_bytes > 0)
         device += w->refused_process_bytes - target->runtime_bytes;
-    char need[32], have[32], over[32];
+    char need[32], have[32], over[32], each[60] = "";
+    if (w->sharers > 1)
+        snprintf(each, sizeof each, " for each of the %lld ranks of a host", (long long)w->sharers);
     sbp_format_bytes(need, sizeof need, (double)device);
     sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);
     sbp_format_bytes(over, sizeof over, (double)(device - w->memory_bytes));
     if (w->memory_bytes == 0 || device <= w->memory_bytes) {
         sbp_format_bytes(need, sizeof need, (double)e->host_bytes);
         sbp_format_bytes(have, sizeof have, (double)w->host_memory_bytes);
-        return sbp_fail(s->pl.diag, SBP_MACHINE, "offloading needs %s of host memory, --host-memory is %s",
-                        need, have);
+        return sbp_fail(s->pl.diag, SBP_MACHINE, "offloading needs %s of host memory, --host-memory is %s%s",
+                        need, have, each);
     }
     sbp_text remedies;
     sbp_text_init(&remedies, s->pl.arena);
     list_remedies(s, &remedies);
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
-        "the plan needs %s, --memory is %s: %s too much. This is the least of all settings that were allowed "
+        "the plan needs %s, --memory is %s%s: %s too much. This is the least of all settings that were "
+        "allowed "
         "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
-        need, have, over, (long long)e->t_max, (long long)e->schedule.chunk, (long long)e->schedule.segment,
-        (long long)e->schedule.checkpoint_every,
+        need, have, target->shared_memory ? each : "", over, (long long)e->t_max,
+        (long long)e->schedule.chunk, (long long)e->schedule.segment, (long long)e->schedule.checkpoint_every,
         sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "),
         remedies.length > 0
             ? "What would fit: "

@@ -173,9 +173,7 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--backend=%s", choice->backend));
     if (choice->arch[0] && !sbp_options_given(run->options, "arch"))
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--arch=%s", choice->arch));
-    bool shared = strcmp(choice->backend, "cpu") == 0; /* by the ranks of a host */
-    int64_t available = choice->memory_bytes / 100 * 95 / (shared ? run->world.local_count : 1) >>
-                        20; /* MiB; the rest is for the system */
+    int64_t available = choice->memory_bytes / 100 * 95 >> 20; /* MiB; the rest is for the system */
     if (!sbp_options_given(run->options, "memory") && available > 0)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)available));
@@ -183,6 +181,9 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
     if (run->world.count > 1)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--ranks=%d", (int)run->world.count));
+    if (run->world.count > 1 && !sbp_options_given(run->options, "node"))
+        push(run, &args, &count, &capacity,
+             sbp_arena_printf(run->arena, "--node=%d", (int)run->world.local_count));
     push(run, &args, &count, &capacity, NULL);
     return args;
 }

@@ -266,6 +266,13 @@ static sbp_status check_device(const sbp_run *run) {
         return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of memory%s: %s", given(run),
                         sbp_format_bytes(need, sizeof need, (double)planned), of,
                         sbp_machine_memory_text(limit, sizeof limit));
+    planned = run->plan->program->arena_bytes[SBP_HOST];
+    if (!sbp_mul_i64(planned, ranks, &all))
+        all = INT64_MAX;
+    if (strcmp(run->info.backend, "cpu") != 0 && planned > 0 && available > 0 && all > available)
+        return sbp_fail(run->diag, SBP_MACHINE, "'%s' needs %s of the host's memory%s: %s", given(run),
+                        sbp_format_bytes(need, sizeof need, (double)planned), of,
+                        sbp_machine_memory_text(limit, sizeof limit));
     return SBP_OK;
 }
 

@@ -61,6 +61,7 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
         SBP_TRY(get_number(diag, out->options, "memory", &memory));
     }
     out->memory_bytes = memory >= 1 && memory < 9e18 ? (int64_t)memory : 0;
+    SBP_TRY(get_count(diag, meta, "memory_bytes", MOST_BYTES, &out->memory_bytes));
     out->max_grad_norm = clip;
     out->most_parts = accumulate >= 1 && accumulate < 1e15 ? (int64_t)accumulate : 0;
     out->ranks = plan->program->ranks;

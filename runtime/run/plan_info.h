@@ -35,7 +35,7 @@ typedef struct sbp_plan_info {
     const sbp_json *options, *defaults; /* objects or NULL */
     int64_t most_parts;                 /* --accumulate; 0: any */
     int64_t ranks;                      /* processes that run it together */
-    int64_t memory_bytes;               /* --memory; 0: no limit */
+    int64_t memory_bytes;               /* of --memory, a rank's part; 0: no limit */
     double max_grad_norm;               /* --clip; infinity: none */
 } sbp_plan_info;
 

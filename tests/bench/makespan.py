@@ -42,6 +42,11 @@ SETTINGS = [  # name, rates of queues in bytes per second, options
     ("2 ranks, ZeRO 2, slow wire", {"net": 8e7}, ["--ranks", "2", "--zero", "2"]),
     ("2 ranks, ZeRO 3", {"net": 3e8}, ["--ranks", "2", "--zero", "3"]),
     ("2 ranks, ZeRO 3, slow wire", {"net": 6e7}, ["--ranks", "2", "--zero", "3"]),
+    # what a host has once: its ranks share the rate of the disk, on which each writes and reads its shares
+    ("2 ranks, ZeRO 2, states on one disk", {"in": 8e8, "out": 8e8, "disk": 4e8, "net": 3e8}, ["--ranks", "2", "--zero", "2", "--offload", "states:disk+gradients"]),
+    ("2 ranks, ZeRO 3, all on the host, states on one disk", {"in": 2e8, "out": 2e8, "disk": 6e8, "net": 3e8}, ["--ranks", "2", "--zero", "3", "--offload", "checkpoints+states:disk+gradients+params"]),
+    ("2 ranks in groups of one, ZeRO 3", {"net": 6e7}, ["--ranks", "2", "--zero", "3", "--shard-group", "1"]),
+    ("2 ranks, ZeRO 3, gathered once, bf16 on the wire", {"net": 6e7}, ["--ranks", "2", "--zero", "3", "--keep-gathered", "all", "--reduce-dtype", "bf16"]),
     ("everything away, gradients too", {"in": 8e8, "out": 8e8, "disk": 8e8},
      ["--offload", "checkpoints+states:disk+gradients+params"]),
 ]
@@ -84,7 +89,8 @@ def plan(arguments, folder, rates, setting):
 
 def measure(arguments, folder, queues, ranks):
     """Seconds of steps of the plan in the folder, and the share of the processors."""
-    environment = {"SBP_TEST_RATES": ",".join(f"{q}:{r:g}" for q, r in queues.items())} if queues else {}
+    rates = {q: r / ranks if q == "disk" else r for q, r in queues.items()}  # the disk of a host is one
+    environment = {"SBP_TEST_RATES": ",".join(f"{q}:{r:g}" for q, r in rates.items())} if rates else {}
     out = os.path.join(folder, "out")
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     run([arguments.sbprun, os.path.join(folder, "plan.bin"), "--data", os.path.join(folder, "rows.jsonl"), "--weights", "random:1", "--batch-size", str(ranks),

@@ -369,7 +369,7 @@ static void test_a_model_too_large_for_one(void **state) {
     const char *compile =
         "mkdir -p $D/m; cp tests/data/configs/SmolLM2-135M.json $D/m/config.json; "
         "$C compile $D/m --set num_hidden_layers=4 --set vocab_size=4096 --seq-len 48 --threads 1 "
-        "--ranks 4 --memory 170MiB -o $D/p";
+        "--ranks 4 --memory 680MiB -o $D/p";
     int count;
     cli_fails(f, 3, "too much", sbp_arena_printf(f->arena, "%s --zero 0", compile));
     if (!cli_has_ranks(f, "a model that needs all ranks"))
@@ -408,6 +408,19 @@ static double wire_seconds(io_fixture *f, const char *options) {
     const sbp_json *net = sbp_json_member(sbp_json_member(cli_lines(f, "out", &count)[0], "busy"), "net");
     assert_true(net && sbp_json_as_double(NULL, net, &seconds) == SBP_OK && seconds > 0);
     return seconds;
+}
+
+/* Budgets are those of a host, which its ranks share; the memory of a device is each one's own. */
+static void test_budgets_of_a_host(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "mkdir -p $D/m; cp tests/data/configs/SmolLM2-135M.json $D/m/config.json");
+    cli_fails(f, 3, "--host-memory is 256.00 MiB for each of the 8 ranks of a host",
+              "$C compile $D/m --device-profile h100-80gb --ranks 16 --offload states --host-memory 2GiB");
+    cli_ok(f, "$C compile $D/m --device-profile h100-80gb --ranks 16 --offload states --host-memory 2GiB "
+              "--node 1");
+    cli_fails(
+        f, 3, "--memory is 25.00 MiB for each of the 2 ranks of a host",
+        "$C compile $G/llama_mqa/model --ranks 2 --memory 50MiB --seq-len 64 --threads 8 --chunk 64 -o $D/p");
 }
 
 /* A link between hosts counts where there are more ranks than on one of them. */
@@ -452,6 +465,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_settings_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_rounded_on_the_wire, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_model_too_large_for_one, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_budgets_of_a_host, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_link, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
     };
