@@ -275,14 +275,18 @@ static sbp_status find_mpirun(sbp_arena *arena, sbp_diag *diag, int32_t count, c
 }
 
 /* As variables, that another MPI does not stumble over: more ranks than cores, ranks on any core, no words
- * about how ranks end, no second between asking one to end and ending it: those that may end in peace were
- * asked here. Open MPI 4, and 5. */
+ * about how ranks end, no second between asking one to end and ending it (those that may end in peace were
+ * asked here), and only this host, also where a batch system gave more. Open MPI 4, and 5. */
 static void set_environment(void) {
     static const char *const values[][2] = {{"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                                             {"OMPI_MCA_hwloc_base_binding_policy", "none"},
                                             {"OMPI_MCA_orte_execute_quiet", "1"},
                                             {"OMPI_MCA_odls_base_sigkill_timeout", "0"},
                                             {"PRTE_MCA_odls_base_sigkill_timeout", "0"},
+                                            {"OMPI_MCA_plm", "isolated"},
+                                            {"OMPI_MCA_ras", "^slurm,gridengine,tm,lsf"},
+                                            {"PRTE_MCA_plm", "^slurm"},
+                                            {"PRTE_MCA_ras", "^slurm,gridengine,pbs,lsf"},
                                             {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
                                             {"PRTE_MCA_hwloc_default_binding_policy", "none"}};
     static const char *const of_root[] = {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -328,6 +332,10 @@ static sbp_status start(void *user) {
     for (int i = 0; i < job->argc; i++)
         args[4 + i] = job->argv[i];
     SBP_TRY(listen_for_ranks(l));
+    const char *hosts = getenv("SLURM_JOB_NUM_NODES");
+    if (hosts && strtol(hosts, NULL, 10) > 1)
+        sbp_note(l->diag, "--ranks %d: all on this host, of the %s that Slurm gave (srun --mpi=pmix: on all)",
+                 (int)l->count, hosts);
     set_environment();
     return sbp_child_start(l->diag, args, job->input, &job->mask, &l->mpirun);
 }

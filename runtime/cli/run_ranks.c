@@ -47,6 +47,10 @@ static sbp_status count_sharing(sbp_run *run) {
 
 void sbp_run_say_world(const sbp_run *run) {
     const sbp_ranks_info *w = &run->world;
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+    if (!run->ranks && tasks && strtol(tasks, NULL, 10) > 1 && sbp_ranks_announced() == 0)
+        sbp_note(run->diag,
+                 "one of %s tasks of Slurm, without MPI: it runs alone (srun --mpi=pmix: as ranks)", tasks);
     if (!run->ranks)
         return;
     char here[40] = "all on this host";

@@ -13,7 +13,7 @@ enum { LIMIT_SECONDS = 30 };
 
 static bool have_hosts;
 
-/* $H is two_hosts.sh, $D/h its directory, $T mpirun on sbpa. */
+/* $H is two_hosts.sh, $D/h its directory, $T mpirun on sbpa, $N its four ranks. */
 static int setup(void **state) {
     if (cli_setup(state) != 0)
         return -1;
@@ -50,6 +50,13 @@ static int teardown(void **state) {
     return io_teardown(state);
 }
 
+/* In a file of messages. */
+static void says(io_fixture *f, const char *name, const char *message) {
+    const char *text = sbp_arena_strdup(f->arena, cli_text(f, name));
+    if (!strstr(text, message))
+        fail_msg("no '%s': %s", message, text);
+}
+
 /* ---- numbers ---------------------------------------------------------------------------------------- */
 
 /* Of rank 0, that run.json has: threads, and how many ranks are on its host. */
@@ -82,8 +89,7 @@ static void test_numbers(void **state) {
                                 "rm -rf $D/o; $C compile $S -o $D/q --seq-len 300 --threads 1 --dtype fp64 "
                                 "--ranks %d --zero %d; eval $T %s $R $D/q %so",
                                 cases[i].ranks, cases[i].zero, cases[i].start, run));
-        assert_non_null(strstr(cli_text(f, "err"),
-                               sbp_arena_printf(f->arena, ", %d of them on this host: ", cases[i].here)));
+        says(f, "err", sbp_arena_printf(f->arena, ", %d of them on this host: ", cases[i].here));
         runs_with(f, threads_of_each(cases[i].here), cases[i].here);
         double off =
             cli_compare(f, cases[i].start, io_path(f, "o/model.safetensors"), want, SBP_TOLERANCE_F64);
@@ -133,12 +139,12 @@ static void test_what_another_host_does_not_see(void **state) {
 
 /* ---- faults ----------------------------------------------------------------------------------------- */
 
-/* After some steps of RUN something happens; returns the exit status of mpirun, whose end must come in time
- * and with everything. `after`: what happens then. */
+/* After some steps of RUN something happens; returns the exit status of what started it, whose end must come
+ * in time and with everything. `after`: what happens then. */
 static int fails_by(io_fixture *f, const char *what, const char *happens, const char *after) {
     cli_ok(f, sbp_arena_printf(
                   f->arena,
-                  "rm -rf $D/o; eval exec $T -n 4 " RUN "--steps 100000 >$D/o.out 2>$D/o.err & pid=$!\n"
+                  "rm -rf $D/o; eval exec $T $N " RUN "--steps 100000 >$D/o.out 2>$D/o.err & pid=$!\n"
                   "for wait in $(seq 600); do test \"$(cat $D/o/metrics.jsonl 2>/dev/null | wc -l)\" -ge "
                   "12 && break; sleep 0.05; done\n"
                   "%s\nbegin=$(date +%%s); (sleep 60; kill -9 $pid) & late=$!\n"
@@ -154,14 +160,9 @@ static int fails_by(io_fixture *f, const char *what, const char *happens, const 
     return status;
 }
 
-static void says(io_fixture *f, const char *message) {
-    if (!strstr(cli_text(f, "o.err"), message))
-        fail_msg("no '%s': %s", message, cli_text(f, "o.err"));
-}
-
 /* On from the last checkpoint to the same bits. */
 static void goes_on(io_fixture *f, const char *what) {
-    cli_ok(f, "eval $T -n 4 " RUN "--resume");
+    cli_ok(f, "eval $T $N " RUN "--resume");
     if (!strstr(cli_text(f, "err"), "going on after step "))
         fail_msg("%s: it begins again: %s", what, cli_text(f, "err"));
     cli_same(f, "whole/model.safetensors", "o/model.safetensors");
@@ -172,8 +173,8 @@ static void test_a_rank_is_killed(void **state) {
     if (!have_hosts)
         skip();
     assert_true(fails_by(f, "rank 3 killed", "kill -9 $($H rank $D/h 3)", ":") != 0);
-    says(f, "process rank 3 with PID ");
-    says(f, " on node sbpb exited on signal 9");
+    says(f, "o.err", "process rank 3 with PID ");
+    says(f, "o.err", " on node sbpb exited on signal 9");
     goes_on(f, "rank 3 was killed");
 }
 
@@ -193,8 +194,8 @@ static void test_a_host_hangs(void **state) {
     if (!have_hosts)
         skip();
     assert_true(fails_by(f, "sbpb hangs", "$H signal $D/h sbpb STOP", "$H signal $D/h sbpb CONT") != 0);
-    says(f, "sbprun: error: rank 0: rank ");
-    says(f, " does not answer (");
+    says(f, "o.err", "sbprun: error: rank 0: rank ");
+    says(f, "o.err", " does not answer (");
     goes_on(f, "a host hung");
 }
 
@@ -203,9 +204,61 @@ static void test_the_network_breaks(void **state) {
     if (!have_hosts || !getenv("SBP_TEST_ALL"))
         skip();
     assert_true(fails_by(f, "no network", "$H cable $D/h down", ":") != 0);
-    says(f, " does not answer (");
+    says(f, "o.err", " does not answer (");
     cli_ok(f, "$H cable $D/h up");
     goes_on(f, "the network broke");
+}
+
+/* ---- Slurm ------------------------------------------------------------------------------------------ */
+
+/* $T is srun, from here on. */
+static bool have_slurm(io_fixture *f) {
+    if (!have_hosts || !getenv("SBP_TEST_ALL"))
+        return false;
+    int status = cli(f, "tests/cli/slurm.sh begin $D/s $D/h");
+    if (status == 77)
+        print_message("skipped: ranks under Slurm: %s", cli_text(f, "out"));
+    else if (status != 0)
+        fail_msg("no Slurm: %s%s", cli_text(f, "out"), cli_text(f, "err"));
+    setenv("SLURM_CONF", io_path(f, "s/slurm.conf"), 1);
+    setenv("A", "$H on $D/h sbpa", 1);
+    setenv("T", "$H on $D/h sbpa srun --mpi=pmix", 1);
+    setenv("N", "-n 4 -N 2 --ntasks-per-node=2", 1);
+    return status == 0;
+}
+
+static void check_slurm(io_fixture *f) {
+    cli_ok(f, "rm -rf $D/o; eval $T $N " RUN);
+    says(f, "err", ", 2 of them on this host: SLURM_NTASKS is 4\n");
+    cli_same(f, "whole/model.safetensors", "o/model.safetensors");
+    runs_with(f, threads_of_each(2), 2);
+    cli_ok(f, "eval $A salloc $N $R $D/p --ranks 4 --data $D/t.jsonl --steps 2 --out none");
+    says(f, "err", ", all on this host: --ranks 4 started them\n");
+    says(f, "err", "--ranks 4: all on this host, of the 2 that Slurm gave");
+    cli_fails(f, 2, "one of 4 tasks of Slurm, without MPI: it runs alone (srun --mpi=pmix: as ranks)",
+              "eval $A srun $N $R $D/p --data $D/t.jsonl --steps 2 --out none");
+
+    assert_int_equal(fails_by(f, "Slurm: rank 3 killed", "kill -9 $($H rank $D/h 3)", ":"), 137);
+    says(f, "o.err", "srun: error: sbpb: task 3: Killed");
+    goes_on(f, "rank 3 was killed");
+    assert_int_equal(fails_by(f, "Slurm: scancel", "eval $A scancel -u root", ":"), 143);
+    says(f, "o.err", "sbprun: note: rank 0: interrupted after ");
+    goes_on(f, "scancel");
+    assert_true(fails_by(f, "Slurm: sbpb hangs", "$H signal $D/h sbpb STOP", "$H signal $D/h sbpb CONT") !=
+                0);
+    says(f, "o.err", "sbprun: error: rank 0: rank ");
+}
+
+static void test_slurm(void **state) {
+    io_fixture *f = *state;
+    if (!have_slurm(f))
+        skip();
+    check_slurm(f);
+}
+
+static int end_slurm(void **state) {
+    io_fixture *f = *state;
+    return have_hosts ? cli(f, "tests/cli/slurm.sh end $D/s") : 0;
 }
 
 int main(void) {
@@ -217,6 +270,7 @@ int main(void) {
         cmocka_unit_test(test_mpirun_is_killed),
         cmocka_unit_test(test_a_host_hangs),
         cmocka_unit_test(test_the_network_breaks),
+        cmocka_unit_test_teardown(test_slurm, end_slurm),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

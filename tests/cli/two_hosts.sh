@@ -9,7 +9,7 @@
 #                                          variables: --mca plm_rsh_agent "two_hosts.sh rsh DIR"
 #   two_hosts.sh signal DIR HOST SIGNAL    to every process there
 #   two_hosts.sh cable DIR up|down
-#   two_hosts.sh rank DIR NUMBER           the process, as this machine numbers it, of that rank of Open MPI
+#   two_hosts.sh rank DIR NUMBER           the process, as this machine numbers it, of that rank
 #   two_hosts.sh left DIR                  the processes of ranks and of MPI on both
 #   two_hosts.sh end DIR
 #
@@ -140,7 +140,7 @@ rank)
         read -r _ _ _ parent _ <"/proc/$process/stat" || continue
         [ "$name" = sbprun ] || continue
         [ "$(cat "/proc/$parent/comm")" != sbprun ] || continue # but one that stands by a rank
-        ! tr '\0' '\n' <"/proc/$process/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1" || echo "$process"
+        ! tr '\0' '\n' <"/proc/$process/environ" | grep -qxE "(OMPI_COMM_WORLD|PMIX)_RANK=$1" || echo "$process"
     done
     ;;
 left)
