@@ -200,7 +200,7 @@ static sbp_type type_from_text(const char *text) {
             dim.n = strtoll(at, &end, 10);
             at = end;
         } else {
-            dim.symbol = *at == 'T' ? SBP_T : *at == 'S' ? SBP_S : SBP_C;
+            dim.symbol = *at == 'T' ? SBP_T : *at == 'S' ? SBP_S : *at == 'W' ? SBP_W : SBP_C;
             at++;
         }
         type.dim[type.rank++] = dim;

@@ -104,7 +104,8 @@ sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
     sbp_program *program = SBP_NEW(arena, sbp_program);
     program->name = name;
     program->target = "";
-    program->t_max = program->chunk = program->head_chunk = program->ranks = program->group = 1;
+    program->t_max = program->chunk = program->head_chunk = 1;
+    program->ranks = program->group = program->context = 1;
     sbp_map_init(&program->kernel_texts, arena);
     sbp_program_add_scalar(arena, program, "T");
     sbp_program_add_scalar(arena, program, "S");
@@ -145,6 +146,11 @@ sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group,
     }
     }
     return out;
+}
+
+int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows) {
+    const sbp_context_heads *heads = &command->u.exchange.heads;
+    return (program->context - 1) * rows * sbp_context_slots(heads, program->context) * heads->dim;
 }
 
 bool sbp_program_entry_meets(const sbp_program *program, const char *name) {
@@ -224,6 +230,10 @@ int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowke
     return program->kernel_count - 1;
 }
 
+int64_t sbp_program_most_rows(const sbp_program *program) {
+    return program->t_max * program->context;
+}
+
 sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s) {
     sbp_sizes sizes = {{0}};
     sizes.v[SBP_ONE] = 1;
@@ -231,6 +241,8 @@ sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s) {
     sizes.v[SBP_S] = s;
     sizes.v[SBP_C] = program->chunk;
     sizes.v[SBP_H] = program->head_chunk;
+    sizes.v[SBP_W] = t * program->context;
+    sizes.v[SBP_D] = program->chunk * program->context;
     return sizes;
 }
 
@@ -380,9 +392,10 @@ void sbp_position_set(sbp_position *position, const sbp_program *program, int32_
     position->columns[SBP_COLUMN_ROW0] = row0;
     position->columns[SBP_COLUMN_ROWS] = rows;
     position->columns[SBP_COLUMN_HI] = row0 + rows;
+    position->columns[SBP_COLUMN_ALL] = (row0 + rows) * program->context;
     position->columns[SBP_COLUMN_BLOCKS] = sbp_ceil_div(rows, SBP_PARTIAL_ROWS);
     for (int32_t w = 0; w < t->window_count && w < SBP_MAX_WINDOWS; w++)
-        position->columns[SBP_COLUMN_LO + w] = row0;
+        position->columns[SBP_COLUMN_LO + w] = row0 * program->context;
 }
 
 void sbp_position_end(sbp_position *position, int64_t end) {
@@ -406,6 +419,14 @@ static bool eval_index(const sbp_index *index, const sbp_sizes *sizes, const sbp
     return true;
 }
 
+int64_t sbp_extent_local(const sbp_program *program, sbp_extent rows, sbp_symbol step) {
+    if (rows.c[SBP_T] != 0 || rows.c[SBP_S] != 0 || rows.c[SBP_W] != 0)
+        return 0;
+    if (step == SBP_C && rows.c[SBP_D] != 0)
+        return program->context;
+    return rows.c[step] != 0;
+}
+
 bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,
                       const sbp_position *position, sbp_range *out) {
     sbp_extent extent;
@@ -415,6 +436,8 @@ bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, 
     if (position->table >= 0) {
         step = program->tables[position->table].step;
         chunk_sizes.v[step] = position->columns[SBP_COLUMN_ROWS];
+        if (step == SBP_C)
+            chunk_sizes.v[SBP_D] = position->columns[SBP_COLUMN_ROWS] * program->context;
     }
     int64_t total, start, end;
     if (!sbp_view_shape(program, function, view, &extent, &cols) ||
@@ -427,8 +450,8 @@ bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, 
         end = total;
     if (start < 0 || end < start)
         return false;
-    bool local = step != SBP_ONE && extent.c[step] != 0 && extent.c[SBP_T] == 0 && extent.c[SBP_S] == 0;
-    *out = (sbp_range){start, end - start, start + (local ? position->columns[SBP_COLUMN_ROW0] : 0)};
+    int64_t ranks = step != SBP_ONE ? sbp_extent_local(program, extent, step) : 0;
+    *out = (sbp_range){start, end - start, start + (ranks ? ranks * position->columns[SBP_COLUMN_ROW0] : 0)};
     return true;
 }
 

@@ -3,8 +3,9 @@
  * buffer has an offset in the arena of its memory space.
  *
  * Sizes. T rows of the micro-batch at hand (at most `t_max`), S groups (at most `s_max`), C and H rows per
- * chunk of the layers and of the head. T and S come with each micro-batch. Commands run on exact
- * row counts: a view never reaches beyond the rows that exist, tails are never padded.
+ * chunk of the layers and of the head; W and D are `context` times T and C. T and S come with each
+ * micro-batch. Commands run on exact row counts: a view never reaches beyond the rows that exist, tails are
+ * never padded.
  *
  * Views. An operand is [start for length] rows of one element (`slot`) of a buffer, or of a formal of the
  * function, and a column range. start = base + step * i + table column, i the index of the innermost
@@ -13,7 +14,8 @@
  * of the current chunk, so [0 for C] of chunk scratch is exact in the last chunk too; everywhere else it is
  * the nominal chunk size. The end is clamped to the rows of the buffer. Everything is row-major; the stride
  * from row to row is the buffer's column count. Buffers whose rows name C or H but neither T nor S are local
- * to the chunk: their row r is row row0 + r of the sequence (`first_row` of spans). A view with a `width`
+ * to the chunk: their row r is row row0 + r of the sequence (`first_row` of spans; those of D rows: `context`
+ * times row0, plus r, of the sequence of all ranks). A view with a `width`
  * sees the element, whose rows are constant, as a row-major matrix of so many columns instead, whatever its
  * own are: start, length and columns count in that matrix (text: w/256[0 for 4]). Of a formal it sees what
  * the call passes, which therefore has whole rows and a fixed first one (program_c28).
@@ -59,6 +61,10 @@
  *                rank's share of it becomes the sum, the rest anything
  *                all_gather: dst is the src of all of the rank's group; share: dst is this rank's share of
  *                src, nothing is sent. group_reduce: all_reduce among the ranks of the group alone
+ *                Among the ranks that have a micro-batch together (ir/context.h), on queue compute:
+ *                to_heads: src has rows of all heads, dst rows of all ranks of this rank's heads (where it
+ * has none, 0), those of rank r at r times the rows of src; to_rows: back, where ranks have the same head the
+ * sum, added in the order of ranks. context_gather and context_share are all_gather and share among them.
  *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
  *
  * Spaces and queues. A buffer lives in the device's memory, the host's, or a file (disk), each an arena. A
@@ -80,12 +86,13 @@
 #ifndef SBP_IR_PROGRAM_H
 #define SBP_IR_PROGRAM_H
 
+#include "ir/context.h"
 #include "ir/rowkernel.h"
 
 typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_space;
 
 enum { SBP_DISK_ALIGNMENT = 4096 }; /* bytes: of a file's blocks, for transfers around the page cache */
-enum { SBP_MAX_RANKS = 1 << 20 };
+enum { SBP_MAX_RANKS = 1 << 20, SBP_MAX_CONTEXT = 1 << 10 };
 enum { SBP_BUCKET_ALIGNMENT = 256 }; /* elements: where parts of a bucket begin, in every type */
 
 typedef enum sbp_queue {
@@ -179,6 +186,10 @@ typedef enum sbp_collective_op {
     SBP_REDUCE_ADD,
     SBP_REDUCE_OWN,
     SBP_GROUP_REDUCE,
+    SBP_TO_HEADS, /* these four among the ranks of a context alone, in queue compute */
+    SBP_TO_ROWS,
+    SBP_CONTEXT_GATHER,
+    SBP_CONTEXT_SHARE,
     SBP_COLLECTIVE_COUNT
 } sbp_collective_op;
 
@@ -214,6 +225,10 @@ typedef struct sbp_command {
         } reduce; /* and colsum's beta */
         sbp_collective_op collective;
         bool share; /* row */
+        struct {
+            sbp_collective_op op; /* to_heads, to_rows */
+            sbp_context_heads heads;
+        } exchange;
         struct {
             int32_t from, to;
         } fence;
@@ -270,8 +285,9 @@ typedef struct sbp_function {
 } sbp_function;
 
 /* Chunks of `step` rows of T, computed by the host for each micro-batch. Columns: 0 row0, 1 rows, 2 hi (the
- * end row), 3 blocks (ceil(rows / SBP_PARTIAL_ROWS), the rows of a row kernel's partials), then one lo per
- * window: the first row that attention of the chunk reads. */
+ * end row), 3 blocks (ceil(rows / SBP_PARTIAL_ROWS), the rows of a row kernel's partials), 4 all (the end row
+ * of all ranks' chunks, in W), then one lo per window: the first row, in W, that attention of the chunk
+ * reads. */
 typedef struct sbp_chunk_table {
     const char *name;
     sbp_symbol step;  /* C or H */
@@ -285,6 +301,7 @@ enum {
     SBP_COLUMN_ROWS,
     SBP_COLUMN_HI,
     SBP_COLUMN_BLOCKS,
+    SBP_COLUMN_ALL,
     SBP_COLUMN_LO,
     SBP_MAX_WINDOWS = 16,
     SBP_MAX_COLUMNS = SBP_COLUMN_LO + SBP_MAX_WINDOWS
@@ -297,7 +314,9 @@ enum {
  * Counted rows are those where a column is not 0. "pick" says which row of the batch is the i-th of them,
  * "rank" which of them a row is; both name the row itself where there is none. A column may come in that
  * order
- * (`counted`): rows that count first, then zeros, or in integer columns the last of them again and again. */
+ * (`counted`): rows that count first, then zeros, or in integer columns the last of them again and again. *
+ * Of a program with a context (ir/context.h), what has T rows is of the rank's own rows; an input may have W.
+ * Counted rows are then counted for each rank by itself. */
 typedef enum sbp_row_input_kind {
     SBP_ROW_COLUMN,
     SBP_ROW_ORDER,
@@ -312,6 +331,7 @@ typedef struct sbp_row_input {
     const char *column; /* of pick and rank: what decides which rows count */
     sbp_symbol chunk;
     bool counted; /* of a column */
+    bool by_rank; /* of W rows: those of rank 0, then those of rank 1 ..; else as the sequence has them */
 } sbp_row_input;
 
 /* A number that an entry leaves in a result buffer (f64), at element `index` of it, e.g. "loss": summed over
@@ -330,10 +350,11 @@ typedef struct sbp_program {
     const char *name;
     const char *target; /* "cpu"; "cuda:sm_80,sm_90a": a backend, and what it compiles for */
     int64_t t_max, s_max, chunk, head_chunk;
-    int64_t ranks;        /* processes that run it together, each with micro-batches of its own; 1: no
-                             collectives */
+    int64_t ranks;        /* processes that run it together; 1: no collectives */
     int64_t group;        /* so many neighbours have the shares of all there is, the other groups have the
                              same; divides ranks */
+    int64_t context;      /* so many of them have a micro-batch together, each rows of its own
+                             (ir/context.h); divides ranks */
     const char **scalars; /* set by the host, f64: T, S first, then what the program needs */
     int32_t scalar_count, scalar_capacity;
     sbp_chunk_table *tables;
@@ -398,7 +419,11 @@ typedef struct sbp_sent {
 
 sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t elems,
                              sbp_dtype dtype);
-/* C, H, t_max and s_max with the given T and S. */
+/* Elements that a rank sends in to_heads or to_rows of so many rows of its own. */
+int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows);
+/* Of a micro-batch, of all ranks that have it together: t_max of each. */
+int64_t sbp_program_most_rows(const sbp_program *program);
+/* All symbols with the given T and S. */
 sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s);
 /* The buffer whose memory a buffer is: its bucket, or itself. */
 int32_t sbp_buffer_memory(const sbp_program *program, int32_t buffer);
@@ -440,6 +465,10 @@ typedef struct sbp_position {
     int64_t i;
     int64_t columns[SBP_MAX_COLUMNS]; /* row i of the table */
 } sbp_position;
+
+/* How many rows of the sequence a row of a chunk of so many rows stands for: 0 when they are not local to the
+ * chunk of a loop by `step`, 1, or `context` where they are those of all ranks. */
+int64_t sbp_extent_local(const sbp_program *program, sbp_extent rows, sbp_symbol step);
 
 /* Rows start .. start+rows of a buffer element or formal. first_row: row of the sequence that the first is
  * (see "Views"). */

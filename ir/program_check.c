@@ -323,6 +323,15 @@ static sbp_status check_attention_backward(const subject *s) {
     return wide_dtype(s, DV, Q);
 }
 
+/* Rows of all heads in one operand, this rank's heads in the other; whole rows of both, for both ways. */
+static sbp_status check_exchange(const subject *s, const sbp_context_heads *heads) {
+    int32_t slots = s->command->u.collective == SBP_TO_HEADS ? 0 : 1;
+    SBP_TRY(float_dtype(s, 0));
+    SBP_TRY(same_dtype(s, 0, 1));
+    SBP_TRY(exact_cols(s, slots, sbp_context_slots(heads, s->c->program->context) * heads->dim));
+    return exact_cols(s, 1 - slots, sbp_context_count(heads) * heads->dim);
+}
+
 static sbp_status check_shapes(const subject *s) {
     switch (s->command->kind) {
     case SBP_CMD_ROW:
@@ -333,6 +342,8 @@ static sbp_status check_shapes(const subject *s) {
         if (s->command->u.collective == SBP_REDUCE_OWN &&
             !sbp_view_equal(&s->command->views[0], &s->command->views[1]))
             return FAIL(s, "c26", "reduce_own of one view into another");
+        if (s->command->u.collective == SBP_TO_HEADS || s->command->u.collective == SBP_TO_ROWS)
+            return check_exchange(s, &s->command->u.exchange.heads);
         if (s->command->u.collective == SBP_REDUCE_ADD) {
             SBP_TRY(float_dtype(s, 0));
             SBP_TRY(float_dtype(s, 1));
@@ -379,6 +390,21 @@ static sbp_status check_shapes(const subject *s) {
 /* ---- attributes (c26), queues (c24), flushes (c25), row inputs (c27) -------------------------------------
  */
 
+static sbp_status check_context(const subject *s) {
+    const sbp_command *command = s->command;
+    const sbp_context_heads *h = &command->u.exchange.heads;
+    const int64_t limit = INT64_C(1) << 24;
+    bool of_heads = command->u.collective == SBP_TO_HEADS || command->u.collective == SBP_TO_ROWS;
+    if (command->queue != SBP_QUEUE_COMPUTE || s->c->program->context < 2)
+        return FAIL(s, "c26", "among %lld ranks of a context in queue %s", (long long)s->c->program->context,
+                    sbp_queue_names[command->queue]);
+    if (of_heads && (h->heads < 1 || h->heads > limit || h->kv_heads < 1 || h->heads % h->kv_heads != 0 ||
+                     h->dim < 1 || h->dim > limit))
+        return FAIL(s, "c26", "heads %lld, kv_heads %lld, dim %lld", (long long)h->heads,
+                    (long long)h->kv_heads, (long long)h->dim);
+    return SBP_OK;
+}
+
 static sbp_status check_attributes(const subject *s) {
     const sbp_command *command = s->command;
     const sbp_attention_attrs *a = &command->u.attention;
@@ -408,6 +434,8 @@ static sbp_status check_attributes(const subject *s) {
     case SBP_CMD_COLLECTIVE:
         if ((unsigned)command->u.collective >= SBP_COLLECTIVE_COUNT)
             return FAIL(s, "c26", "no collective operation %d", (int)command->u.collective);
+        if (command->u.collective >= SBP_TO_HEADS)
+            return check_context(s);
         if (command->queue != SBP_QUEUE_NET && command->u.collective != SBP_SHARE &&
             (s->c->program->ranks > 1 || command->u.collective > SBP_SHARE))
             return FAIL(s, "c26", "between %lld ranks in queue %s", (long long)s->c->program->ranks,
@@ -514,6 +542,9 @@ static sbp_status check_inputs(const subject *s) {
         /* fall through */
     case SBP_CMD_ATTN_FWD:
         SBP_TRY(check_input(s, first, SBP_ROW_COLUMN, "first"));
+        for (int32_t k = first; k < first + 3; k++)
+            if (input_of(s, k) && input_of(s, k)->by_rank)
+                return FAIL(s, "c27", "%s is in the order of ranks", s->operands[k].name);
         SBP_TRY(check_input(s, first + 1, SBP_ROW_COLUMN, s->c->has_shared_end ? "shared_end" : "first"));
         return check_input(s, first + 2, SBP_ROW_COLUMN, s->c->has_own ? "own" : "first");
     default:

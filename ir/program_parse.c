@@ -108,7 +108,11 @@ static sbp_status read_sizes(sbp_program_parser *p) {
     program->group = program->ranks;
     if (more)
         SBP_TRY(sbp_lexer_accept(&p->lexer, ",", &more));
-    return more ? read_field(p, "group", &program->group) : SBP_OK;
+    if (more && sbp_lexer_is(&p->lexer, "group")) {
+        SBP_TRY(read_field(p, "group", &program->group));
+        SBP_TRY(sbp_lexer_accept(&p->lexer, ",", &more));
+    }
+    return more ? read_field(p, "context", &program->context) : SBP_OK;
 }
 
 static sbp_status read_arena(sbp_program_parser *p) {
@@ -247,6 +251,7 @@ static sbp_status read_input(sbp_program_parser *p) {
     SBP_TRY(sbp_parser_word(p, kinds, SBP_COUNT(kinds), "column, order, segment, pick or rank", &kind));
     input.kind = (sbp_row_input_kind)kind;
     SBP_TRY(sbp_lexer_accept(&p->lexer, "counted", &input.counted));
+    SBP_TRY(sbp_lexer_accept(&p->lexer, "by_rank", &input.by_rank));
     SBP_TRY(sbp_parser_name(p, &input.column));
     if (input.kind != SBP_ROW_COLUMN) {
         SBP_TRY(sbp_lexer_expect(&p->lexer, "chunk"));

@@ -7,9 +7,9 @@ enum { MAX_DEPTH = 8 };
 
 /* ---- views ------------------------------------------------------------------------------------------ */
 
-/* row0 rows hi blocks lo0 lo1 ... */
+/* row0 rows hi blocks all lo0 lo1 ... */
 static bool is_column(const sbp_lexer *lexer, int32_t *out) {
-    static const char *const columns[] = {"row0", "rows", "hi", "blocks"};
+    static const char *const columns[] = {"row0", "rows", "hi", "blocks", "all"};
     if (lexer->token != SBP_TOKEN_NAME)
         return false;
     for (int32_t c = 0; c < SBP_COUNT(columns); c++)
@@ -291,6 +291,10 @@ static int command_attrs(sbp_command *c, attr *out) {
         break;
     case SBP_CMD_COLLECTIVE:
         ATTR("op", ATTR_COLLECTIVE, &c->u.collective);
+        ATTR("heads", ATTR_INT, &c->u.exchange.heads.heads);
+        ATTR("kv_heads", ATTR_INT, &c->u.exchange.heads.kv_heads);
+        ATTR("dim", ATTR_INT, &c->u.exchange.heads.dim);
+        ATTR("keys", ATTR_FLAG, &c->u.exchange.heads.keys);
         break;
     case SBP_CMD_FENCE:
         ATTR("from", ATTR_QUEUE, &c->u.fence.from);
@@ -312,9 +316,9 @@ static sbp_status read_queue(sbp_program_parser *p, int32_t *out) {
 
 static sbp_status read_attr_value(sbp_program_parser *p, const attr *a) {
     static const char *const reduce_ops[] = {"sum", "max", "sumsq"};
-    static const char *const collective_ops[] = {"all_reduce", "reduce_scatter", "all_gather",
-                                                 "broadcast",  "share",          "reduce_add",
-                                                 "reduce_own", "group_reduce"};
+    static const char *const collective_ops[] = {
+        "all_reduce", "reduce_scatter", "all_gather", "broadcast", "share",          "reduce_add",
+        "reduce_own", "group_reduce",   "to_heads",   "to_rows",   "context_gather", "context_share"};
     int word = 0;
     if (a->type == ATTR_FLAG) {
         *(bool *)a->field = true;

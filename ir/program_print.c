@@ -14,8 +14,8 @@ static const char *const access_names[] = {"in", "out", "inout"};
 static const char *const access_signs[] = {"=", ":=", "+="};
 static const char *const reduce_names[SBP_REDUCE_COUNT] = {"sum", "max", "sumsq"};
 static const char *const collective_names[SBP_COLLECTIVE_COUNT] = {
-    "all_reduce", "reduce_scatter", "all_gather", "broadcast",
-    "share",      "reduce_add",     "reduce_own", "group_reduce"};
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "share",          "reduce_add",
+    "reduce_own", "group_reduce",   "to_heads",   "to_rows",   "context_gather", "context_share"};
 
 typedef struct printer {
     sbp_text *out;
@@ -106,7 +106,7 @@ static void print_index(sbp_text *out, const sbp_index *index) {
         print_step(out, index->step);
         any = true;
     }
-    static const char *const columns[] = {"row0", "rows", "hi", "blocks"};
+    static const char *const columns[] = {"row0", "rows", "hi", "blocks", "all"};
     if (index->column >= 0) {
         sbp_text_add(out, any ? "+" : "");
         if (index->column < SBP_COLUMN_LO)
@@ -233,6 +233,13 @@ static void print_attrs(printer *p, const sbp_command *c, const sbp_command_oper
     case SBP_CMD_COLLECTIVE:
         print_word_attr(out, &any, "op",
                         c->u.collective < SBP_COLLECTIVE_COUNT ? collective_names[c->u.collective] : "?");
+        if (c->u.collective != SBP_TO_HEADS && c->u.collective != SBP_TO_ROWS)
+            break;
+        print_int_attr(out, &any, "heads", c->u.exchange.heads.heads, INT64_MIN);
+        print_int_attr(out, &any, "kv_heads", c->u.exchange.heads.kv_heads, INT64_MIN);
+        print_int_attr(out, &any, "dim", c->u.exchange.heads.dim, INT64_MIN);
+        if (c->u.exchange.heads.keys)
+            begin_attr(out, &any, "keys");
         break;
     case SBP_CMD_FENCE:
         print_word_attr(out, &any, "from", queue_name(c->u.fence.from));
@@ -345,6 +352,8 @@ static void print_header(sbp_text *out, const sbp_program *program) {
         sbp_text_add(out, ", ranks %lld", (long long)program->ranks);
     if (program->group != program->ranks)
         sbp_text_add(out, ", group %lld", (long long)program->group);
+    if (program->context != 1)
+        sbp_text_add(out, ", context %lld", (long long)program->context);
     sbp_text_add(out, "\narena ");
     for (int space = 0; space < SBP_SPACE_COUNT; space++)
         if (space != SBP_DISK || program->arena_bytes[space] != 0)
@@ -413,7 +422,8 @@ static void print_data(sbp_text *out, const sbp_program *program) {
         const sbp_row_input *input = &program->row_inputs[r];
         sbp_text_add(out, "input ");
         print_ref(out, buffer_name(program, input->buffer), input->buffer);
-        sbp_text_add(out, " %s%s ", kinds[input->kind], input->counted ? " counted" : "");
+        sbp_text_add(out, " %s%s%s ", kinds[input->kind], input->counted ? " counted" : "",
+                     input->by_rank ? " by_rank" : "");
         print_name(out, input->column);
         if (input->kind != SBP_ROW_COLUMN)
             sbp_text_add(out, " chunk %s", sbp_symbol_name(input->chunk));

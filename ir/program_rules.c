@@ -91,6 +91,10 @@ int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *com
         if (command->u.collective == SBP_ALL_REDUCE || command->u.collective == SBP_BROADCAST ||
             command->u.collective == SBP_REDUCE_OWN || command->u.collective == SBP_GROUP_REDUCE)
             add(&list, SBP_ROWS_SAME, 0, 1, 0);
+        else if (command->u.collective == SBP_TO_HEADS || command->u.collective == SBP_CONTEXT_GATHER)
+            add(&list, SBP_ROWS_SHARE, 0, 1, program->context);
+        else if (command->u.collective == SBP_TO_ROWS || command->u.collective == SBP_CONTEXT_SHARE)
+            add(&list, SBP_ROWS_SHARE, 1, 0, program->context);
         else if (command->u.collective == SBP_ALL_GATHER)
             add(&list, SBP_ROWS_SHARE, 0, 1, program->group);
         else
@@ -164,7 +168,8 @@ bool sbp_row_rule_holds(const sbp_program *program, const sbp_row_rule *rule, co
         return range->first_row <= window_lo(program, position, rule->n) &&
                range->first_row + range->rows >= other->first_row + other->rows;
     case SBP_ROWS_ORDER: {
-        int64_t step = position->sizes.v[rule->n], left = position->sizes.v[SBP_T] - range->start;
+        int64_t step = position->sizes.v[rule->n],
+                left = position->sizes.v[rule->n == SBP_W ? SBP_W : SBP_T] - range->start;
         return range->start % step == 0 && range->rows == (left < step ? left : step);
     }
     }

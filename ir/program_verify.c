@@ -79,6 +79,9 @@ static sbp_status verify_sizes(const sbp_checker *c) {
         return fail(c, "c1", "%lld ranks", (long long)p->ranks);
     if (p->group < 1 || p->ranks % p->group != 0)
         return fail(c, "c1", "groups of %lld of %lld ranks", (long long)p->group, (long long)p->ranks);
+    if (p->context < 1 || p->context > SBP_MAX_CONTEXT || p->ranks % p->context != 0)
+        return fail(c, "c1", "%lld ranks, %lld of which have a micro-batch together", (long long)p->ranks,
+                    (long long)p->context);
     for (int space = 0; space < SBP_SPACE_COUNT; space++)
         if (p->arena_bytes[space] < 0 || p->arena_bytes[space] > BYTES_LIMIT)
             return fail(c, "c1", "an arena of %lld bytes", (long long)p->arena_bytes[space]);
@@ -193,7 +196,7 @@ static sbp_status verify_buffer(const sbp_checker *c, const sbp_buffer *b, int64
     if (b->data &&
         (b->role != SBP_ROLE_CONST || b->function != -1 || b->count != 1 || sbp_extent_as_const(b->rows) < 1))
         return fail(c, "c5", "buffer '%.80s' has data, but is no constant of the program", b->name);
-    if (b->rows.c[SBP_T] != 0 && b->cols > FEW_COLS &&
+    if ((b->rows.c[SBP_T] != 0 || b->rows.c[SBP_W] != 0) && b->cols > FEW_COLS &&
         (b->role == SBP_ROLE_SCRATCH || b->role == SBP_ROLE_WORKSPACE))
         return fail(c, "c6", "%s buffer '%.80s' has %lld columns on the token axis; at most %d",
                     sbp_role_name(b->role), b->name, (long long)b->cols, FEW_COLS);
@@ -277,6 +280,13 @@ static bool is_whole_axis(sbp_extent rows, sbp_symbol symbol) {
     return sbp_extent_equal(rows, sbp_extent_symbol(symbol, 1));
 }
 
+/* A column may be there with the rows of a rank and, in two orders, with those of all. */
+static const char *column_key(sbp_checker *c, const sbp_row_input *in) {
+    if (!in->column[0] || !is_whole_axis(c->program->buffers[in->buffer].rows, SBP_W))
+        return in->column;
+    return sbp_arena_printf(c->arena, "%s of %s", in->column, in->by_rank ? "ranks" : "all");
+}
+
 static sbp_status verify_input(sbp_checker *c, int32_t index, const sbp_map *columns,
                                const sbp_map *counted_columns) {
     const sbp_program *p = c->program;
@@ -291,25 +301,30 @@ static sbp_status verify_input(sbp_checker *c, int32_t index, const sbp_map *col
     if (b->role != SBP_ROLE_ROWS || b->space != SBP_DEVICE || b->function != -1 || b->count != 1 ||
         b->cols != 1)
         return fail(c, "c9", "row input '%.80s' is not one column of role rows on the device", b->name);
-    if (!is_whole_axis(b->rows, SBP_T) && (in->kind != SBP_ROW_COLUMN || !is_whole_axis(b->rows, SBP_S)))
-        return fail(c, "c9", "row input '%.80s' has neither T rows nor, as a column, S", b->name);
+    bool of_all = is_whole_axis(b->rows, SBP_W);
+    if (!is_whole_axis(b->rows, SBP_T) && !of_all &&
+        (in->kind != SBP_ROW_COLUMN || !is_whole_axis(b->rows, SBP_S)))
+        return fail(c, "c9", "row input '%.80s' has neither T nor W rows nor, as a column, S", b->name);
+    if (of_all ? in->counted && !in->by_rank : in->by_rank)
+        return fail(c, "c9", "row input '%.80s' is in an order that its rows cannot have", b->name);
     if (in->kind == SBP_ROW_COLUMN)
         return SBP_OK;
-    int32_t of = sbp_map_get(in->counted ? counted_columns : columns, in->column);
+    int32_t of = sbp_map_get(in->counted ? counted_columns : columns, column_key(c, in));
     if (b->dtype != SBP_I32 || p->t_max > INT32_MAX)
         return fail(c, "c9", "scatter order '%.80s' is not i32, or t_max is too large for it", b->name);
     if (in->kind == SBP_ROW_PICK || in->kind == SBP_ROW_RANK) {
         const char *counted = sbp_program_counted(p);
-        if (of < 0 || in->counted || in->chunk != SBP_T || !counted || strcmp(in->column, counted) != 0)
+        if (of < 0 || of_all || in->counted || in->chunk != SBP_T || !counted ||
+            strcmp(in->column, counted) != 0)
             return fail(c, "c9", "'%.80s' is of '%.80s', which is no column that says which rows count",
                         b->name, in->column);
         return SBP_OK;
     }
     if (of < 0 || sbp_dtype_is_float(p->buffers[p->row_inputs[of].buffer].dtype) ||
-        !is_whole_axis(p->buffers[p->row_inputs[of].buffer].rows, SBP_T))
+        !is_whole_axis(p->buffers[p->row_inputs[of].buffer].rows, of_all ? SBP_W : SBP_T))
         return fail(c, "c9", "scatter order '%.80s' is of '%.80s', which is no integer column of T rows",
                     b->name, in->column);
-    if (in->chunk != SBP_T && in->chunk != SBP_C && in->chunk != SBP_H)
+    if (of_all ? in->chunk != SBP_W : in->chunk != SBP_T && in->chunk != SBP_C && in->chunk != SBP_H)
         return fail(c, "c9", "scatter order '%.80s' is sorted in chunks of neither T, C nor H", b->name);
     return SBP_OK;
 }
@@ -326,11 +341,13 @@ static sbp_status verify_data(sbp_checker *c) {
         if (p->row_inputs[r].kind == SBP_ROW_COLUMN && p->row_inputs[r].column &&
             p->row_inputs[r].buffer >= 0 && p->row_inputs[r].buffer < p->buffer_count)
             SBP_TRY(add_name(c, p->row_inputs[r].counted ? &counted : &columns, "column",
-                             p->row_inputs[r].column, r));
+                             column_key(c, &p->row_inputs[r]), r));
     for (int32_t r = 0; r < p->row_input_count; r++)
         SBP_TRY(verify_input(c, r, &columns, &counted));
-    c->has_shared_end = sbp_map_get(&columns, "shared_end") >= 0;
-    c->has_own = sbp_map_get(&columns, "own") >= 0;
+    for (int32_t r = 0; r < p->row_input_count; r++) {
+        c->has_shared_end |= strcmp(p->row_inputs[r].column, "shared_end") == 0;
+        c->has_own |= strcmp(p->row_inputs[r].column, "own") == 0;
+    }
     for (int32_t o = 0; o < p->output_count; o++) {
         const sbp_output *out = &p->outputs[o];
         if (out->buffer < 0 || out->buffer >= p->buffer_count)

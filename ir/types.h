@@ -1,8 +1,10 @@
 /* types.h: element types, symbolic sizes and tensor types, shared by both IRs.
  *
  * Symbols. T is the number of packed rows of a micro-batch, S the number of groups in it, C the number
- * of rows of the current chunk, H the number of rows of the current chunk of the head. In the graph IR
- * a dimension is a constant or one symbol; in the program IR an extent is a linear form over them.
+ * of rows of the current chunk, H the number of rows of the current chunk of the head. Where several ranks
+ * have rows of one micro-batch (ir/context.h), these are the rank's own; W is the number of rows of all of
+ * them, D that of the current chunks of all. In the graph IR a dimension is a constant or one symbol; in the
+ * program IR an extent is a linear form over them.
  */
 #ifndef SBP_IR_TYPES_H
 #define SBP_IR_TYPES_H
@@ -51,10 +53,12 @@ typedef enum sbp_symbol {
     SBP_S,
     SBP_C,
     SBP_H,
+    SBP_W,
+    SBP_D,
     SBP_SYMBOL_COUNT
 } sbp_symbol;
 
-/* "T", "S", "C", "H"; "1" for SBP_ONE. */
+/* "T", "S", "C", "H", "W", "D"; "1" for SBP_ONE. */
 const char *sbp_symbol_name(sbp_symbol symbol);
 
 /* A dimension of a graph value: `n` when symbol is SBP_ONE, else the symbol (n is 0). */
@@ -65,7 +69,7 @@ typedef struct sbp_dim {
 
 #define SBP_MAX_RANK 6
 
-/* Shape and element type of a graph value. The row axis (T, C or S), when there is one, is axis 0. */
+/* Shape and element type of a graph value. The row axis, when there is one, is axis 0. */
 typedef struct sbp_type {
     sbp_dtype dtype;
     int32_t rank;

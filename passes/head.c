@@ -11,6 +11,10 @@
  * outputs, the objective's derivative runs once on vectors over all rows, a second pass streams the head
  * again with it as cotangent. What the derivative makes of data alone with more than single rows (sums per
  * document) is computed before the head, as vectors.
+ *
+ * Where several ranks have a micro-batch together (ir/context.h), the head runs over each rank's own rows,
+ * and what is whole vectors over those of all (W, rank after rank): per-row outputs are gathered first, and
+ * every rank computes the same objective, of which it takes its own rows.
  */
 #include <string.h>
 
@@ -22,7 +26,8 @@
  */
 typedef struct head_vector {
     int32_t buffer;
-    int32_t slope; /* buffer of its cotangent in two passes; -1: none */
+    int32_t slope;          /* buffer of its cotangent in two passes; -1: none */
+    int32_t all, slope_all; /* the same with the rows of all ranks */
 } head_vector;
 
 typedef struct head_builder {
@@ -100,7 +105,7 @@ static bool find_hoisted(const sbp_func *f, const reading *x, bool *hoisted) {
         hoisted[f->results[i].value] |= x->mixes[f->results[i].value];
     for (int32_t v = 0; v < f->value_count; v++)
         if (hoisted[v])
-            are_vectors &= f->values[v].type.rank == 1 && sbp_type_rows(&f->values[v].type) == SBP_T;
+            are_vectors &= f->values[v].type.rank == 1 && sbp_type_rows(&f->values[v].type) != SBP_S;
     return are_vectors;
 }
 
@@ -148,10 +153,38 @@ static sbp_value slope_of(const head_builder *h, int32_t output) {
     return SBP_NO_VALUE;
 }
 
-static int32_t add_vector(head_builder *h, int32_t buffer) {
+static bool has_context(const head_builder *h) {
+    return h->p->program->context > 1;
+}
+
+/* Rows of vectors that are whole. */
+static sbp_symbol all_rows(const head_builder *h) {
+    return has_context(h) ? SBP_W : SBP_T;
+}
+
+static int32_t vector_buffer(head_builder *h, const char *name, sbp_dtype dtype, sbp_symbol rows) {
+    return sbp_lower_buffer(h->p, name, SBP_ROLE_VECTOR, SBP_DEVICE, dtype, 1, sbp_extent_symbol(rows, 1), 1,
+                            -1);
+}
+
+/* all: a buffer of all rows. */
+static int32_t add_vector(head_builder *h, const char *name, sbp_dtype dtype, int32_t all) {
+    int32_t own = has_context(h) ? vector_buffer(h, name, dtype, SBP_T) : all;
     SBP_PUSH(h->p->arena, h->vectors, h->vector_count, h->vector_capacity,
-             (head_vector){.buffer = buffer, .slope = -1});
+             (head_vector){.buffer = own, .slope = -1, .all = all, .slope_all = -1});
     return h->vector_count - 1;
+}
+
+/* Between the rows of a rank and those of all. */
+static void add_exchange(head_builder *h, sbp_function_lowering *function, sbp_collective_op op, int32_t to,
+                         int32_t from) {
+    sbp_body body = {0};
+    if (!has_context(h))
+        return;
+    sbp_lower_collective(h->p, &body, op, sbp_view_buffer(h->p->program, to, 0),
+                         sbp_view_buffer(h->p->program, from, 0), SBP_QUEUE_COMPUTE);
+    SBP_PUSH(h->p->arena, function->items, function->item_count, function->item_capacity,
+             (sbp_item){.node = body.nodes[0]});
 }
 
 /* A function of these values alone, as results. */
@@ -190,17 +223,18 @@ static sbp_status hoist_data(head_builder *h, const bool *hoisted) {
     for (int32_t v = 0; v < h->slope->value_count; v++) {
         if (!hoisted[v])
             continue;
-        int32_t n = add_vector(h, sbp_lower_buffer(p, "data", SBP_ROLE_VECTOR, SBP_DEVICE,
-                                                   h->slope->values[v].type.dtype, 1,
-                                                   sbp_extent_symbol(SBP_T, 1), 1, -1));
+        sbp_dtype dtype = h->slope->values[v].type.dtype;
+        int32_t n = add_vector(h, "data", dtype, vector_buffer(h, "data", dtype, all_rows(h)));
         const sbp_result *result = &data->results[n - first];
         SBP_PUSH(
             p->arena, stage->stores, stage->store_count, stage->store_capacity,
-            (sbp_store){.value = result->value, .to = sbp_view_buffer(p->program, h->vectors[n].buffer, 0)});
+            (sbp_store){.value = result->value, .to = sbp_view_buffer(p->program, h->vectors[n].all, 0)});
         if (cut.map[v] != SBP_NO_VALUE)
             cut.func->values[cut.map[v]].binding = n;
     }
     sbp_lower_add_stage(p, function, stage);
+    for (int32_t n = first; n < h->vector_count; n++)
+        add_exchange(h, function, SBP_CONTEXT_SHARE, h->vectors[n].buffer, h->vectors[n].all);
     p->lowering->head.data = function->function;
     h->slope = cut.func;
     return SBP_OK;
@@ -246,14 +280,14 @@ static sbp_status inline_slope(head_builder *h, sbp_rewrite *rw, sbp_value *slop
         } else if (info->role == SBP_VALUE_SCALAR) {
             slope_map[arg] = sbp_build_scalar(&in.builder, h->p->module->scalars[info->binding]);
         } else {
-            sbp_type type = sbp_rewrite_chunk_type(&info->type);
+            sbp_type type = sbp_rewrite_rows_type(&info->type, all_rows(h), SBP_C);
             slope_map[arg] = sbp_func_add_arg(rw->to, info->role, info->name, &type, info->binding);
         }
     }
     for (int32_t i = 0; i < from->op_count; i++) {
         sbp_op op = from->ops[i];
         sbp_attr attrs[SBP_MAX_ATTRS];
-        sbp_rewrite_chunk_attrs(&op, attrs);
+        sbp_rewrite_rows_attrs(&op, all_rows(h), SBP_C, attrs);
         op.attrs = attrs;
         SBP_TRY(sbp_rewrite_copy(&in, &op));
     }
@@ -384,8 +418,7 @@ static sbp_stage *vector_stage(head_builder *h, sbp_func *body, const char *name
     for (int32_t i = 0; i < body->arg_count; i++) {
         const sbp_value_info *info = &body->values[body->args[i]];
         if (info->role == SBP_VALUE_STREAM)
-            stage->places[body->args[i]] =
-                sbp_view_buffer(h->p->program, h->vectors[info->binding].buffer, 0);
+            stage->places[body->args[i]] = sbp_view_buffer(h->p->program, h->vectors[info->binding].all, 0);
     }
     return stage;
 }
@@ -458,7 +491,7 @@ static void begin_counted(head_builder *h) {
     program->tables[h->p->lowering->head_table].counted = true;
     for (int32_t r = 0; r < h->p->module->row_count; r++) /* the runtime finds them by it */
         if (strcmp(h->p->module->rows[r].name, h->p->options.counted) == 0)
-            sbp_lower_row_buffer(h->p, h->p->options.counted, h->p->module->rows[r].dtype);
+            sbp_lower_row_buffer(h->p, h->p->options.counted, h->p->module->rows[r].dtype, SBP_T);
     h->p->lowering->counted = true;
 }
 
@@ -511,6 +544,8 @@ static sbp_status build_objective(head_builder *h) {
     SBP_TRY(part_sums(h, expanded));
     SBP_TRY(sbp_canonicalize_func(p->module, expanded, p->diag, &body));
     sbp_function_lowering *function = sbp_lower_function(p, "objective");
+    for (int32_t n = 0; n < h->outputs; n++)
+        add_exchange(h, function, SBP_CONTEXT_GATHER, h->vectors[n].all, h->vectors[n].buffer);
     sbp_stage *stage = vector_stage(h, body, "objective.rows");
     int32_t results = sbp_lower_buffer(p, "results", SBP_ROLE_RESULT, SBP_DEVICE, SBP_F64, 1,
                                        sbp_extent_const(1), count, -1);
@@ -535,10 +570,14 @@ static sbp_status build_gradient(head_builder *h) {
     for (int32_t i = 0; i < h->slope->result_count; i++) {
         const sbp_result *result = &h->slope->results[i];
         const head_vector *vector = &h->vectors[h->slope->values[result->target].binding];
-        SBP_PUSH(p->arena, stage->stores, stage->store_count, stage->store_capacity,
-                 (sbp_store){.value = result->value, .to = sbp_view_buffer(p->program, vector->slope, 0)});
+        SBP_PUSH(
+            p->arena, stage->stores, stage->store_count, stage->store_capacity,
+            (sbp_store){.value = result->value, .to = sbp_view_buffer(p->program, vector->slope_all, 0)});
     }
     sbp_lower_add_stage(p, function, stage);
+    for (int32_t n = 0; n < h->outputs; n++)
+        if (h->vectors[n].slope >= 0)
+            add_exchange(h, function, SBP_CONTEXT_SHARE, h->vectors[n].slope, h->vectors[n].slope_all);
     p->lowering->head.gradient = function->function;
     return SBP_OK;
 }
@@ -549,11 +588,14 @@ static sbp_status add_outputs(head_builder *h) {
     for (int32_t i = 0; i < h->outputs; i++) {
         const sbp_result *result = &h->head->results[i];
         sbp_dtype dtype = h->head->values[result->value].type.dtype;
-        int32_t n = add_vector(h, sbp_lower_output_buffer(p, result->name, dtype));
-        if (!h->one_pass && slope_of(h, i) != SBP_NO_VALUE)
-            h->vectors[n].slope =
-                sbp_lower_buffer(p, sbp_arena_printf(p->arena, "d_%s", result->name), SBP_ROLE_VECTOR,
-                                 SBP_DEVICE, dtype, 1, sbp_extent_symbol(SBP_T, 1), 1, -1);
+        int32_t n =
+            add_vector(h, result->name, dtype, sbp_lower_output_buffer(p, result->name, dtype, all_rows(h)));
+        if (h->one_pass || slope_of(h, i) == SBP_NO_VALUE)
+            continue;
+        const char *name = sbp_arena_printf(p->arena, "d_%s", result->name);
+        h->vectors[n].slope = h->vectors[n].slope_all = vector_buffer(h, name, dtype, SBP_T);
+        if (has_context(h))
+            h->vectors[n].slope_all = vector_buffer(h, name, dtype, SBP_W);
     }
     return SBP_OK;
 }
@@ -562,9 +604,18 @@ static sbp_status add_outputs(head_builder *h) {
 static sbp_status bind_objective(head_builder *h) {
     sbp_pipeline *p = h->p;
     sbp_rewrite rw;
-    sbp_rewrite_begin(&rw, p->module, sbp_module_find_func(p->module, "objective"), p->diag);
-    for (int32_t i = 0; i < rw.from->op_count; i++)
-        SBP_TRY(sbp_rewrite_copy(&rw, &rw.from->ops[i]));
+    sbp_rewrite_begin_bare(&rw, p->module, sbp_module_find_func(p->module, "objective"), p->diag);
+    for (int32_t i = 0; i < rw.from->arg_count; i++) {
+        sbp_type type = sbp_rewrite_rows_type(&rw.from->values[rw.from->args[i]].type, SBP_T, all_rows(h));
+        sbp_rewrite_arg(&rw, rw.from->args[i], &type);
+    }
+    for (int32_t i = 0; i < rw.from->op_count; i++) {
+        sbp_op op = rw.from->ops[i];
+        sbp_attr attrs[SBP_MAX_ATTRS];
+        sbp_rewrite_rows_attrs(&op, SBP_T, all_rows(h), attrs);
+        op.attrs = attrs;
+        SBP_TRY(sbp_rewrite_copy(&rw, &op));
+    }
     h->objective = sbp_rewrite_end(&rw);
     h->outputs = h->head->result_count;
     for (int32_t i = 0; i < h->outputs; i++)
@@ -633,7 +684,8 @@ sbp_status sbp_pass_head(sbp_pipeline *p) {
         p->options.counted = NULL;
     if (p->options.counted)
         begin_counted(&h);
+    l->by_rank = true;
     sbp_status status = build_functions(&h);
-    l->counted = false;
+    l->counted = l->by_rank = false;
     return status;
 }

@@ -115,8 +115,8 @@ static int32_t kept_buffer(sbp_pipeline *p, const char *label, sbp_role role, sb
     return found != KEPT ? found : add_buffer(p, label, role, SBP_DEVICE, dtype, 1, rows, cols, -1);
 }
 
-int32_t sbp_lower_output_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype) {
-    return kept_buffer(p, name, SBP_ROLE_VECTOR, dtype, sbp_extent_symbol(SBP_T, 1), 1);
+int32_t sbp_lower_output_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype, sbp_symbol rows) {
+    return kept_buffer(p, name, SBP_ROLE_VECTOR, dtype, sbp_extent_symbol(rows, 1), 1);
 }
 
 /* One that is kept in blocks: a buffer for each part, a row per block; the first. */
@@ -255,48 +255,60 @@ void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, i
 /* ---- buffers made on first use ----------------------------------------------------------------------- */
 
 static int32_t find_input(const sbp_program *prog, sbp_row_input_kind kind, const char *column,
-                          sbp_symbol chunk, bool counted) {
+                          sbp_symbol chunk, bool counted, bool by_rank) {
     for (int32_t i = 0; i < prog->row_input_count; i++) {
         const sbp_row_input *input = &prog->row_inputs[i];
-        if (input->kind == kind && input->counted == counted && strcmp(input->column, column) == 0 &&
-            (kind == SBP_ROW_COLUMN || input->chunk == chunk))
+        bool of_all = prog->buffers[input->buffer].rows.c[SBP_W] != 0;
+        if (input->kind == kind && input->counted == counted && input->by_rank == by_rank &&
+            strcmp(input->column, column) == 0 &&
+            (kind == SBP_ROW_COLUMN ? of_all == (chunk == SBP_W) : input->chunk == chunk))
             return input->buffer;
     }
     return -1;
 }
 
 static int32_t add_input(sbp_pipeline *p, const char *name, sbp_row_input_kind kind, const char *column,
-                         sbp_dtype dtype, sbp_symbol chunk) {
+                         sbp_dtype dtype, sbp_symbol chunk, bool counted, bool by_rank) {
     int32_t buffer = add_buffer(p, free_label(p, name), SBP_ROLE_ROWS, SBP_DEVICE, dtype, 1,
-                                sbp_extent_symbol(SBP_T, 1), 1, -1); /* found by what it is, not by a name */
+                                sbp_extent_symbol(chunk == SBP_W ? SBP_W : SBP_T, 1), 1,
+                                -1); /* found by what it is, not by a name */
     sbp_program *prog = p->program;
     SBP_PUSH(p->arena, prog->row_inputs, prog->row_input_count, prog->row_input_capacity,
-             (sbp_row_input){.kind = kind, .buffer = buffer, .column = column, .chunk = chunk});
+             (sbp_row_input){.kind = kind,
+                             .buffer = buffer,
+                             .column = column,
+                             .chunk = kind == SBP_ROW_COLUMN ? SBP_T : chunk,
+                             .counted = counted,
+                             .by_rank = by_rank});
     return buffer;
 }
 
-int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype) {
-    bool counted = p->lowering->counted;
-    int32_t buffer = find_input(p->program, SBP_ROW_COLUMN, name, SBP_T, counted);
+static const char *order_suffix(bool counted, bool of_all, bool by_rank) {
+    if (!of_all)
+        return counted ? ".counted" : "";
+    return counted ? ".ranks.counted" : by_rank ? ".ranks" : ".all";
+}
+
+int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype, sbp_symbol rows) {
+    bool by_rank = p->lowering->by_rank && rows == SBP_W, counted = p->lowering->counted;
+    int32_t buffer = find_input(p->program, SBP_ROW_COLUMN, name, rows, counted, by_rank);
     if (buffer >= 0)
         return buffer;
-    const char *label = counted ? sbp_arena_printf(p->arena, "%s.counted", name) : name;
-    buffer = add_input(p, label, SBP_ROW_COLUMN, name, dtype, SBP_T);
-    p->program->row_inputs[p->program->row_input_count - 1].counted = counted;
-    return buffer;
+    const char *label =
+        sbp_arena_printf(p->arena, "%s%s", name, order_suffix(counted, rows == SBP_W, by_rank));
+    return add_input(p, label, SBP_ROW_COLUMN, name, dtype, rows, counted, by_rank);
 }
 
 int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind, sbp_symbol chunk,
                                bool counted) {
     static const char *const kinds[] = {"column", "order", "segment", "pick", "rank"};
-    int32_t buffer = find_input(p->program, kind, column, chunk, counted);
+    bool by_rank = chunk == SBP_W;
+    int32_t buffer = find_input(p->program, kind, column, chunk, counted, by_rank);
     if (buffer >= 0)
         return buffer;
     const char *name = sbp_arena_printf(p->arena, "%s%s.%s.%s", column, counted ? ".counted" : "",
                                         kinds[kind], sbp_symbol_name(chunk));
-    buffer = add_input(p, name, kind, column, SBP_I32, chunk);
-    p->program->row_inputs[p->program->row_input_count - 1].counted = counted;
-    return buffer;
+    return add_input(p, name, kind, column, SBP_I32, chunk, counted, by_rank);
 }
 
 int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant) {
@@ -429,7 +441,8 @@ void sbp_lower_param_formals(sbp_pipeline *p, sbp_function_lowering *function, c
 }
 
 sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole) {
-    return stage->table >= 0 ? sbp_view_chunk(whole, stage->rows) : whole;
+    bool of_all = whole.length.base.c[SBP_W] != 0;
+    return stage->table >= 0 ? sbp_view_chunk(whole, of_all ? SBP_D : stage->rows) : whole;
 }
 
 sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, int32_t table,
@@ -451,7 +464,9 @@ sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, in
             const sbp_row *row = &p->module->rows[info->binding];
             bool of_groups = sbp_type_rows(&info->type) == SBP_S, counted = p->lowering->counted;
             p->lowering->counted = counted && !of_groups;
-            int32_t buffer = sbp_lower_row_buffer(p, row->name, row->dtype);
+            sbp_symbol rows = sbp_type_rows(&info->type);
+            bool of_all = rows == SBP_D || rows == SBP_W;
+            int32_t buffer = sbp_lower_row_buffer(p, row->name, row->dtype, of_all ? SBP_W : SBP_T);
             p->lowering->counted = counted;
             if (of_groups)
                 p->program->buffers[buffer].rows = sbp_extent_symbol(SBP_S, 1);

@@ -46,6 +46,7 @@ typedef struct sbp_temp {
     sbp_dtype dtype;
     int64_t cols;
     bool blocks;       /* one row per SBP_PARTIAL_ROWS rows, not one per row */
+    bool of_all;       /* rows of all ranks (D, W) */
     int64_t more_rows; /* beyond one per row */
 } sbp_temp;
 
@@ -94,7 +95,8 @@ typedef struct sbp_saved {
     const char *name;
     sbp_dtype dtype;
     int64_t cols;
-    bool is_carry; /* keys or values: the carry itself is kept */
+    sbp_symbol rows; /* T, or W */
+    bool is_carry;   /* keys or values: the carry itself is kept */
 } sbp_saved;
 
 /* What became of one function of the module. Program functions are -1 where there is none. Formals:
@@ -134,6 +136,7 @@ typedef struct sbp_lowering {
     int32_t function_count, function_capacity;
     int32_t chunk_table, head_table;
     bool counted;              /* rows of stages that are being made are the counted ones (pass `head`) */
+    bool by_rank;              /* and of W rows those of rank 0 come first */
     sbp_map buffer_names;      /* what the passes call a buffer of their own -> its number */
     sbp_map labels;            /* names of buffers in the program -> number, or that one is kept */
     const char **param_labels; /* per parameter of the module: the name of its buffer */
@@ -190,8 +193,9 @@ void sbp_lower_inline(sbp_pipeline *p, sbp_body *body, const sbp_body *commands,
                       int32_t flushes, int32_t gradient, double stream);
 /* Rows and columns of a value: a row axis, then everything else; [n] is one row, [m, n] m rows. */
 void sbp_lower_shape(const sbp_type *type, sbp_symbol chunk, sbp_extent *rows, int64_t *cols);
-/* The buffer of a row input or constant of the module; made on first use. */
-int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype);
+/* The buffer of a row input or constant of the module; made on first use. rows: T; W, of which stages over
+ * vectors want them in the order of ranks (by_rank). */
+int32_t sbp_lower_row_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype, sbp_symbol rows);
 int32_t sbp_lower_order_buffer(sbp_pipeline *p, const char *column, sbp_row_input_kind kind, sbp_symbol chunk,
                                bool counted);
 int32_t sbp_lower_const_buffer(sbp_pipeline *p, int32_t constant);
@@ -201,9 +205,10 @@ int32_t sbp_lower_param_buffer(sbp_pipeline *p, int32_t param);
 int32_t sbp_lower_buffer_of_param(sbp_pipeline *p, int32_t param, const char *what, sbp_role role,
                                   sbp_dtype dtype, sbp_extent rows, int64_t cols);
 /* The vector of a per-row output of the head; made on first use. */
-int32_t sbp_lower_output_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype);
+int32_t sbp_lower_output_buffer(sbp_pipeline *p, const char *name, sbp_dtype dtype, sbp_symbol rows);
 /* A stage for a body; places of row inputs and constants are filled in. */
 sbp_stage *sbp_lower_stage(sbp_pipeline *p, const char *name, sbp_func *body, int32_t table, bool descending);
+/* Of a view of all T rows, or W, those of the chunk. */
 sbp_view sbp_lower_rows_of(const sbp_stage *stage, sbp_view whole);
 void sbp_lower_add_stage(sbp_pipeline *p, sbp_function_lowering *function, sbp_stage *stage);
 sbp_function_lowering *sbp_lower_function(sbp_pipeline *p, const char *name);

@@ -85,7 +85,8 @@ static void walk_command(walk *w, const sbp_command *command, bool in_loop) {
     sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
     sbp_command_operands(w->program, command, operands);
     if (command->kind == SBP_CMD_COLLECTIVE &&
-        (command->u.collective == SBP_SHARE || command->u.collective == SBP_ALL_GATHER))
+        (command->u.collective == SBP_SHARE || command->u.collective == SBP_ALL_GATHER ||
+         command->u.collective >= SBP_TO_HEADS))
         operands[0].access = SBP_WRITE;  /* what it was is gone */
     for (int pass = 0; pass < 2; pass++) /* reads first: an operand may be read and written */
         for (int32_t i = 0; i < command->view_count; i++) {
@@ -99,8 +100,9 @@ static void walk_command(walk *w, const sbp_command *command, bool in_loop) {
             bool whole = !reads && !also_read && is_whole(w, &command->views[i]);
             touch(w, ref, w->position, whole);
             int32_t memory = sbp_buffer_memory(w->program, ref);
-            bool chunk_local =
-                w->program->buffers[ref].rows.c[SBP_T] == 0 && w->program->buffers[ref].rows.c[SBP_S] == 0;
+            bool chunk_local = w->program->buffers[ref].rows.c[SBP_T] == 0 &&
+                               w->program->buffers[ref].rows.c[SBP_S] == 0 &&
+                               w->program->buffers[ref].rows.c[SBP_W] == 0;
             if (in_loop && !w->started[memory] && (reads || !chunk_local))
                 w->carried[memory] = true;
             w->started[memory] = true;

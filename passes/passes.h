@@ -1,6 +1,6 @@
 /* passes.h: the pipeline from a model's graph to a program.
  *
- *   graph     infer canonicalize sink segment expand split autodiff   functions of SSA ops
+ *   graph     infer canonicalize lora sink segment expand context split autodiff   functions of SSA ops
  *   program   streambp head optimizer                                 stages: loops around SSA bodies
  *             fuse schedule memory fence                              commands at addresses
  *
@@ -69,10 +69,11 @@ typedef struct sbp_pass_options {
     bool master;     /* trained weights in bf16 are the high half of fp32 ones; else they are all there is */
     bool stochastic; /* how weights in bf16 without a master are rounded: at random, or to nearest */
     sbp_optimizer optimizer;
-    int64_t ranks;  /* processes that train together; 0 and 1: one */
-    int64_t group;  /* so many neighbours have the shares of all there is; divides ranks; 0: all of them */
-    bool wire_bf16; /* gradients cross the wire in bf16; else in the type they are added up in */
-    int32_t zero;   /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */
+    int64_t ranks;   /* processes that train together; 0 and 1: one */
+    int64_t group;   /* so many neighbours have the shares of all there is; divides ranks; 0: all of them */
+    int64_t context; /* so many of them have a micro-batch together (ir/context.h); 0 and 1: one */
+    bool wire_bf16;  /* gradients cross the wire in bf16; else in the type they are added up in */
+    int32_t zero; /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */
     const char *counted; /* the head computes only rows where this column is not 0; NULL: all */
     bool step;           /* gradients consumed per segment: no clipping, no accumulation */
     bool list_keepable;  /* when a name of the saved set keeps nothing, find out which would: slow */

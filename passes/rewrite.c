@@ -59,22 +59,37 @@ void sbp_rewrite_replace(sbp_rewrite *rw, sbp_value old, sbp_value value) {
         sbp_build_name(&rw->builder, value, name);
 }
 
-sbp_type sbp_rewrite_chunk_type(const sbp_type *type) {
+sbp_type sbp_rewrite_rows_type(const sbp_type *type, sbp_symbol from, sbp_symbol to) {
     sbp_type t = *type;
-    if (sbp_type_rows(type) == SBP_T)
-        t.dim[0] = sbp_dim_symbol(SBP_C);
+    if (sbp_type_rows(type) == from && from != SBP_ONE)
+        t.dim[0] = sbp_dim_symbol(to);
     return t;
 }
 
-int32_t sbp_rewrite_chunk_attrs(const sbp_op *op, sbp_attr out[SBP_MAX_ATTRS]) {
+int32_t sbp_rewrite_rows_attrs(const sbp_op *op, sbp_symbol from, sbp_symbol to,
+                               sbp_attr out[SBP_MAX_ATTRS]) {
     sbp_attr_schema schema[SBP_MAX_ATTRS];
     int32_t count = sbp_opcode_attrs(op->code, schema);
     for (int32_t a = 0; a < count; a++) {
         out[a] = op->attrs[a];
-        if (out[a].kind == SBP_ATTR_S && strcmp(out[a].name, "rows") == 0 && strcmp(out[a].symbol, "T") == 0)
-            out[a].symbol = "C";
+        if (out[a].kind == SBP_ATTR_S && strcmp(out[a].name, "rows") == 0 &&
+            strcmp(out[a].symbol, sbp_symbol_name(from)) == 0)
+            out[a].symbol = sbp_symbol_name(to);
     }
     return count;
+}
+
+sbp_type sbp_rewrite_chunk_type(const sbp_type *type) {
+    sbp_type own = sbp_rewrite_rows_type(type, SBP_T, SBP_C);
+    return sbp_rewrite_rows_type(&own, SBP_W, SBP_D);
+}
+
+int32_t sbp_rewrite_chunk_attrs(const sbp_op *op, sbp_attr out[SBP_MAX_ATTRS]) {
+    sbp_op own = *op;
+    sbp_attr attrs[SBP_MAX_ATTRS];
+    (void)sbp_rewrite_rows_attrs(op, SBP_T, SBP_C, attrs);
+    own.attrs = attrs;
+    return sbp_rewrite_rows_attrs(&own, SBP_W, SBP_D, out);
 }
 
 /* Cotangent arguments stand before the values that they are the cotangents of. */

@@ -22,10 +22,13 @@ void sbp_rewrite_operands(const sbp_rewrite *rewrite, const sbp_op *op, sbp_valu
 sbp_status sbp_rewrite_copy(sbp_rewrite *rewrite, const sbp_op *op) SBP_CHECKED;
 /* Later uses of `old` become uses of `value`, which takes its name when it has none of its own. */
 void sbp_rewrite_replace(sbp_rewrite *rewrite, sbp_value old, sbp_value value);
-/* Rows of the batch as rows of a chunk, T as C: a type; the attributes of an op, of which there are as many
- * as are returned. */
+/* Rows of the batch as rows of a chunk, T as C and W as D: a type; the attributes of an op, of which there
+ * are as many as are returned. */
 sbp_type sbp_rewrite_chunk_type(const sbp_type *type);
 int32_t sbp_rewrite_chunk_attrs(const sbp_op *op, sbp_attr out[SBP_MAX_ATTRS]);
+/* The same with any symbol for any other. */
+sbp_type sbp_rewrite_rows_type(const sbp_type *type, sbp_symbol from, sbp_symbol to);
+int32_t sbp_rewrite_rows_attrs(const sbp_op *op, sbp_symbol from, sbp_symbol to, sbp_attr out[SBP_MAX_ATTRS]);
 /* Copies the results and returns the new function. */
 sbp_func *sbp_rewrite_end(sbp_rewrite *rewrite);
 

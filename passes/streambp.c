@@ -31,6 +31,12 @@ typedef struct builder {
 
 /* ---- the saved set ----------------------------------------------------------------------------------- */
 
+/* Rows of the chunk: this rank's, or those of all. */
+static bool has_rows(const sbp_func *f, sbp_value v) {
+    sbp_symbol rows = sbp_type_rows(&f->values[v].type);
+    return rows == SBP_C || rows == SBP_D;
+}
+
 static bool is_row_wise(const sbp_func *f, sbp_value v) {
     return sbp_opcode_class(f->ops[f->values[v].op].code) == SBP_CLASS_ROWWISE;
 }
@@ -54,7 +60,7 @@ static bool is_computed_again(builder *b, sbp_value *value, bool by_product) {
     }
     if (is_row_wise(d, v) && !by_product)
         return true;
-    if (sbp_type_rows(&d->values[v].type) == SBP_C)
+    if (has_rows(d, v))
         b->saved[v] = true;
     return false;
 }
@@ -111,7 +117,7 @@ static void save_by_name(builder *b, const char *asked) {
             if ((carry = carry_of(b, v)) != SBP_NO_VALUE)
                 b->carry_saved[carry] = true;
             else if (v != b->output)
-                b->saved[v] = sbp_type_rows(&d->values[v].type) == SBP_C;
+                b->saved[v] = has_rows(d, v);
         }
     }
 }
@@ -162,8 +168,7 @@ static sbp_status find_keepable(builder *b) {
             sbp_value v = d->ops[i].results[r], carry = carry_of(b, v);
             bool *given = SBP_NEW_ARRAY(b->p->arena, bool, d->value_count + 1);
             sbp_body_cut cut;
-            if (d->ops[i].code == SBP_OP_append || v == b->output ||
-                sbp_type_rows(&d->values[v].type) != SBP_C)
+            if (d->ops[i].code == SBP_OP_append || v == b->output || !has_rows(d, v))
                 continue;
             given[v] = carry == SBP_NO_VALUE;
             SBP_TRY(cut_backward(b, given, &cut));
@@ -172,6 +177,12 @@ static sbp_status find_keepable(builder *b) {
                          d->values[v].name);
         }
     return SBP_OK;
+}
+
+/* As many as the micro-batch has, where a chunk or a carry has these. */
+static sbp_symbol rows_to_keep(const sbp_type *type) {
+    sbp_symbol rows = sbp_type_rows(type);
+    return rows == SBP_D || rows == SBP_W ? SBP_W : SBP_T;
 }
 
 /* Chooses the saved set and leaves out what the backward would not read. */
@@ -199,6 +210,7 @@ static sbp_status choose_saved(builder *b) {
                  (sbp_saved){.name = info->name,
                              .dtype = info->type.dtype,
                              .cols = sbp_type_row_elems(&info->type),
+                             .rows = rows_to_keep(&info->type),
                              .is_carry = b->carry_saved[v]});
     }
     return p->options.list_keepable && lacks_a_name(b) ? find_keepable(b) : SBP_OK;
@@ -235,7 +247,7 @@ static formals add_formals(builder *b, sbp_function_lowering *lowering, const sb
         const sbp_saved *s = &b->kind->saved[i];
         sbp_access access = saved_access == SBP_WRITE && s->is_carry ? SBP_UPDATE : saved_access;
         f.saved[i] = sbp_lower_formal(p, function, sbp_arena_printf(p->arena, "saved.%s", s->name), access,
-                                      s->dtype, t, s->cols);
+                                      s->dtype, sbp_extent_symbol(s->rows, 1), s->cols);
     }
     return f;
 }
@@ -273,8 +285,9 @@ static sbp_view carry_view(stage_context *c, sbp_value root, bool cotangent, con
         *buffer = sbp_lower_buffer(p,
                                    sbp_arena_printf(p->arena, "%s.%s%s", function->name,
                                                     cotangent ? "d_" : "", c->b->d->values[root].name),
-                                   SBP_ROLE_CARRY, SBP_DEVICE, type->dtype, 1, sbp_extent_symbol(SBP_T, 1),
-                                   sbp_type_row_elems(type), c->function->function);
+                                   SBP_ROLE_CARRY, SBP_DEVICE, type->dtype, 1,
+                                   sbp_extent_symbol(rows_to_keep(type), 1), sbp_type_row_elems(type),
+                                   c->function->function);
     return sbp_view_buffer(p->program, *buffer, 0);
 }
 
@@ -469,6 +482,7 @@ sbp_status sbp_pass_streambp(sbp_pipeline *p) {
     p->program->head_chunk = p->options.schedule.head_chunk;
     p->program->ranks = p->options.ranks > 1 ? p->options.ranks : 1;
     p->program->group = p->options.group > 0 ? p->options.group : p->program->ranks;
+    p->program->context = p->options.context > 1 ? p->options.context : 1;
     sbp_lower_keep_names(p);
     p->lowering->chunk_table = add_table(p, "chunk", SBP_C);
     p->lowering->head_table = add_table(p, "piece", SBP_H);

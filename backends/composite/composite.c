@@ -22,6 +22,7 @@ typedef struct composite {
     int32_t threads;
     double rates[SBP_QUEUE_COUNT];
     sbp_ranks *ranks;
+    sbp_ranks *context;         /* those that have a micro-batch together; NULL: this one alone */
     sbp_ranks_info world;       /* of this process among them; alone: rank 0 of 1 */
     _Atomic int64_t sent_bytes; /* by collectives */
     char *staged[2];            /* operands of one, where the device has a memory of its own */
@@ -115,6 +116,7 @@ void composite_destroy(sbp_device *base) {
         c->proper->class->destroy(c->proper);
     for (int k = 0; k < 2; k++)
         free(c->staged[k]);
+    sbp_ranks_leave(c->context);
     free(c->pieces);
     free(c->offload_dir);
     free(c);
@@ -196,6 +198,8 @@ sbp_status composite_load(sbp_device *base, const sbp_program *program, sbp_diag
         SBP_TRY(sbp_ranks_divide(c->ranks, (int32_t)program->group, diag));
         sbp_ranks_info_of(c->ranks, &c->world);
     }
+    if (program->context > 1 && c->ranks)
+        SBP_TRY(sbp_ranks_context(c->ranks, (int32_t)program->context, diag, &c->context));
     if (program->arena_bytes[SBP_DISK] > 0) { /* first, as it is what the machine may lack */
         if (!c->offload_dir)
             return sbp_fail(diag, SBP_USAGE,
@@ -282,6 +286,14 @@ static sbp_status collect(composite *c, const sbp_dispatch *dispatch, void *dst,
         return reduce_own(c, dst, to_elems, to->dtype, diag);
     case SBP_ALL_GATHER:
         return sbp_ranks_all_gather(c->ranks, dst, src, to_elems, to->dtype, diag);
+    case SBP_TO_HEADS:
+        return sbp_ranks_to_heads(c->context, dst, src, from->rows, &dispatch->command->u.exchange.heads,
+                                  to->dtype, diag);
+    case SBP_TO_ROWS:
+        return sbp_ranks_to_rows(c->context, dst, src, to->rows, &dispatch->command->u.exchange.heads,
+                                 to->dtype, diag);
+    case SBP_CONTEXT_GATHER:
+        return sbp_ranks_all_gather(c->context, dst, src, to_elems, to->dtype, diag);
     default:
         return sbp_fail(diag, SBP_INTERNAL, "%s: collective %d in queue net", c->parts.name, (int)op);
     }
@@ -305,16 +317,24 @@ static sbp_status stage(composite *c, int k, const sbp_span *span, bool content,
     return content ? c->proper->class->read(c->proper, span->space, span->offset, *out, bytes, diag) : SBP_OK;
 }
 
+/* Among the ranks of a context, in queue compute. */
+static bool is_exchange(const sbp_dispatch *dispatch) {
+    return dispatch->command->kind == SBP_CMD_COLLECTIVE && dispatch->command->queue == SBP_QUEUE_COMPUTE &&
+           dispatch->command->u.collective >= SBP_TO_HEADS &&
+           dispatch->command->u.collective != SBP_CONTEXT_SHARE;
+}
+
 static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
     sbp_collective_op op = dispatch->command->u.collective;
     sbp_ranks_info before, after;
     int64_t to_bytes, from_bytes;
-    if (!c->ranks)
+    if (!c->ranks || (is_exchange(dispatch) && !c->context))
         return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of a process that is alone", c->parts.name);
     if (to->dtype != from->dtype && op != SBP_REDUCE_ADD)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of two types", c->parts.name);
-    sbp_ranks_info_of(c->ranks, &before);
+    sbp_ranks *among = is_exchange(dispatch) ? c->context : c->ranks;
+    sbp_ranks_info_of(among, &before);
     char *dst = reach(c, to, &to_bytes), *src = reach(c, from, &from_bytes);
     bool same = to->space == from->space && to->offset == from->offset, staged = !dst;
     if (!src)
@@ -324,7 +344,7 @@ static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp
     else if (!dst)
         SBP_TRY(stage(c, 0, to, op == SBP_REDUCE_ADD, &dst, diag));
     SBP_TRY(collect(c, dispatch, dst, src, diag));
-    sbp_ranks_info_of(c->ranks, &after);
+    sbp_ranks_info_of(among, &after);
     c->sent_bytes += after.sent_bytes - before.sent_bytes;
     return staged ? c->proper->class->write(c->proper, to->space, to->offset, dst, to_bytes, diag) : SBP_OK;
 }
@@ -344,7 +364,8 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
     case SBP_QUEUE_NET:
         return run_collective(c, dispatch, diag);
     default:
-        return c->proper->class->submit(c->proper, dispatch, diag);
+        return is_exchange(dispatch) ? run_collective(c, dispatch, diag)
+                                     : c->proper->class->submit(c->proper, dispatch, diag);
     }
 }
 
@@ -384,8 +405,8 @@ static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
 }
 
 /* To devices `share` is a copy, as any collective of one rank: of these rows of the source. */
-static void find_share(const composite *c, sbp_span *source, int64_t rows) {
-    source->offset += c->world.member * rows * source->stride * sbp_dtype_bytes(source->dtype);
+static void find_share(int64_t rank, sbp_span *source, int64_t rows) {
+    source->offset += rank * rows * source->stride * sbp_dtype_bytes(source->dtype);
     source->rows = rows;
 }
 
@@ -397,10 +418,12 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
     if (dispatch->command->kind == SBP_CMD_FENCE)
         return submit_fence(c, dispatch, diag);
     if (c->ranks && dispatch->command->kind == SBP_CMD_COLLECTIVE && dispatch->span_count == 2 &&
-        dispatch->command->u.collective == SBP_SHARE) {
+        (dispatch->command->u.collective == SBP_SHARE ||
+         dispatch->command->u.collective == SBP_CONTEXT_SHARE)) {
+        bool all = dispatch->command->u.collective == SBP_SHARE;
         own = *dispatch;
         own.spans = memcpy(spans, dispatch->spans, sizeof spans);
-        find_share(c, &spans[1], spans[0].rows);
+        find_share(all ? c->world.member : c->world.rank % c->program->context, &spans[1], spans[0].rows);
         dispatch = &own;
     }
     if (queue < 0 || queue >= SBP_QUEUE_COUNT || dispatch->span_count < 0 ||
@@ -411,6 +434,12 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
         SBP_TRY(composite_wait(base, diag));
         return run_collective(c, dispatch, diag);
     }
+    if (is_exchange(dispatch) && !c->parts.waits) {
+        SBP_TRY(c->proper->class->wait(c->proper, diag));
+        return run_collective(c, dispatch, diag);
+    }
+    if (is_exchange(dispatch) && !c->shuffle && !c->engines)
+        return run_collective(c, dispatch, diag);
     if (!c->shuffle && (orders(c, queue) || (!c->engines && queue == SBP_QUEUE_COMPUTE)))
         return c->proper->class->submit(c->proper, dispatch, diag);
     SBP_TRY(start(c, queue, diag));

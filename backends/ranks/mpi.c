@@ -1,6 +1,7 @@
 /* mpi.c: the transport over MPI, as a plugin (libsbp_mpi.so): the one file that needs MPI to be built or run.
  */
 #include <mpi.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,10 +9,11 @@
 
 #include "backends/ranks/transport.h"
 
-enum { TAG = 1 };
+enum { TAG = 1 }; /* of channel 0 */
 #define LONGEST_POLL_SECONDS 0.5
 
 static MPI_Comm world = MPI_COMM_NULL;
+static pthread_mutex_t calls = PTHREAD_MUTEX_INITIALIZER; /* one thread at a time is in MPI */
 
 static int fail(char *error, size_t error_size, const char *format, ...) {
     va_list values;
@@ -76,6 +78,21 @@ static double now(void) {
 
 /* Polls, with longer and longer pauses: ranks may share cores, and a rank that waits must be able to give up.
  * Time counts while it polls: who was stopped for a while has waited for nobody. */
+static int test_all(MPI_Request *requests, int32_t all, int32_t *still, char *error, size_t error_size) {
+    int result = 0;
+    *still = 0;
+    pthread_mutex_lock(&calls);
+    for (int32_t i = 0; i < all && result == 0; i++) {
+        int done = 0;
+        if (requests[i] == MPI_REQUEST_NULL)
+            continue;
+        result = failed(MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE), "MPI_Test", error, error_size);
+        *still += !done;
+    }
+    pthread_mutex_unlock(&calls);
+    return result;
+}
+
 static int wait_all(MPI_Request *requests, const sbp_transport_piece *receive, int32_t count,
                     const sbp_transport_piece *send, int32_t all, double seconds, int32_t *late, char *error,
                     size_t error_size) {
@@ -84,14 +101,8 @@ static int wait_all(MPI_Request *requests, const sbp_transport_piece *receive, i
     int32_t open = all;
     while (open > 0) {
         int32_t still = 0;
-        for (int32_t i = 0; i < all; i++) {
-            int done = 0;
-            if (requests[i] == MPI_REQUEST_NULL)
-                continue;
-            if (failed(MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE), "MPI_Test", error, error_size))
-                return 1;
-            still += !done;
-        }
+        if (test_all(requests, all, &still, error, error_size))
+            return 1;
         double passed = now() - last;
         last += passed;
         waited += passed < LONGEST_POLL_SECONDS ? passed : LONGEST_POLL_SECONDS;
@@ -112,22 +123,35 @@ static int wait_all(MPI_Request *requests, const sbp_transport_piece *receive, i
     return 0;
 }
 
-static int exchange(const sbp_transport_piece *send, int32_t send_count, const sbp_transport_piece *receive,
-                    int32_t receive_count, void *memory, double seconds, int32_t *late, char *error,
-                    size_t error_size) {
-    MPI_Request *requests = memory;
-    int32_t begun = 0;
-    *late = -1;
+/* All pieces under way; *begun: how many. */
+static int begin(int tag, const sbp_transport_piece *send, int32_t send_count,
+                 const sbp_transport_piece *receive, int32_t receive_count, MPI_Request *requests,
+                 int32_t *begun, char *error, size_t error_size) {
     for (int32_t i = 0; i < receive_count; i++)
-        if (failed(MPI_Irecv(receive[i].data, (int)receive[i].bytes, MPI_BYTE, receive[i].rank, TAG, world,
-                             &requests[begun++]),
+        if (failed(MPI_Irecv(receive[i].data, (int)receive[i].bytes, MPI_BYTE, receive[i].rank, tag, world,
+                             &requests[(*begun)++]),
                    "MPI_Irecv", error, error_size))
             return 1;
     for (int32_t i = 0; i < send_count; i++)
-        if (failed(MPI_Isend(send[i].data, (int)send[i].bytes, MPI_BYTE, send[i].rank, TAG, world,
-                             &requests[begun++]),
+        if (failed(MPI_Isend(send[i].data, (int)send[i].bytes, MPI_BYTE, send[i].rank, tag, world,
+                             &requests[(*begun)++]),
                    "MPI_Isend", error, error_size))
             return 1;
+    return 0;
+}
+
+static int exchange(int channel, const sbp_transport_piece *send, int32_t send_count,
+                    const sbp_transport_piece *receive, int32_t receive_count, void *memory, double seconds,
+                    int32_t *late, char *error, size_t error_size) {
+    MPI_Request *requests = memory;
+    int32_t begun = 0;
+    *late = -1;
+    pthread_mutex_lock(&calls);
+    int result =
+        begin(TAG + channel, send, send_count, receive, receive_count, requests, &begun, error, error_size);
+    pthread_mutex_unlock(&calls);
+    if (result)
+        return result;
     return wait_all(requests, receive, receive_count, send, begun, seconds, late, error, error_size);
 }
 

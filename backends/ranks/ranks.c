@@ -7,29 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backends/ranks/transport.h"
+#include "backends/ranks/world.h"
 
 #define PLUGIN "libsbp_mpi.so"
 /* Of what a sum works in: numbers of all ranks as they come, and as they are added. */
 #define WORKSPACE_BYTES ((int64_t)4 << 20)
 /* Of one piece of what is only moved. */
 #define PIECE_BYTES ((int64_t)64 << 20)
-
-struct sbp_ranks {
-    void *library;
-    const sbp_transport *transport; /* NULL: one rank */
-    sbp_transport_world world;
-    const char *why;
-    char why_text[96];
-    double timeout;
-    int64_t sent_bytes, received_bytes, exchanges;
-    sbp_transport_piece *send, *receive; /* [count] each */
-    void *requests;                      /* of both */
-    char *arrived;                       /* [count][part] numbers of the type they are sent in */
-    double *sums;                        /* [count][part] fp32 or fp64 */
-    bool failed;
-    int32_t group, member; /* of ranks that have shares of one whole */
-};
 
 /* ---- joining ---------------------------------------------------------------------------------------- */
 
@@ -120,7 +104,8 @@ static sbp_status allocate(sbp_ranks *r, sbp_diag *diag) {
     r->send = sbp_malloc(pieces);
     r->receive = sbp_malloc(pieces);
     r->requests = sbp_malloc(2 * (size_t)r->world.count * r->transport->request_bytes);
-    r->arrived = sbp_malloc((size_t)numbers * sizeof(double));
+    r->arrived_bytes = numbers * (int64_t)sizeof(double);
+    r->arrived = sbp_malloc((size_t)r->arrived_bytes);
     r->sums = sbp_malloc((size_t)numbers * sizeof(double));
     if (r->send && r->receive && r->requests && r->arrived && r->sums)
         return SBP_OK;
@@ -146,6 +131,29 @@ sbp_status sbp_ranks_find_transport(const char *why, sbp_diag *diag) {
     if (probe.library)
         dlclose(probe.library); /* it has not begun */
     return status;
+}
+
+sbp_status sbp_ranks_context(sbp_ranks *parent, int32_t size, sbp_diag *diag, sbp_ranks **out) {
+    sbp_ranks *r = sbp_malloc(sizeof *r);
+    *out = NULL;
+    if (!r)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    *r = (sbp_ranks){.transport = parent->transport,
+                     .world = parent->world,
+                     .why = parent->why,
+                     .timeout = parent->timeout,
+                     .parent = parent,
+                     .channel = 1};
+    r->world.count = r->group = size;
+    r->world.rank = r->member = parent->world.rank % size;
+    r->first = parent->world.rank - r->world.rank;
+    sbp_status status = r->transport ? allocate(r, diag) : SBP_OK;
+    if (status != SBP_OK) {
+        sbp_ranks_leave(r);
+        return status;
+    }
+    *out = r;
+    return SBP_OK;
 }
 
 bool sbp_ranks_has_failed(const sbp_ranks *r) {
@@ -175,7 +183,7 @@ sbp_status sbp_ranks_join(double timeout, sbp_diag *diag, sbp_ranks **out) {
 void sbp_ranks_leave(sbp_ranks *r) {
     if (!r)
         return;
-    if (r->transport && !r->failed)
+    if (r->transport && !r->failed && !r->parent)
         r->transport->leave();
     free(r->send);
     free(r->receive);
@@ -259,29 +267,32 @@ int64_t sbp_ranks_share(const sbp_ranks *r, int64_t elems, int32_t member) {
 
 /* ---- moving ----------------------------------------------------------------------------------------- */
 
-/* Lists of pieces as they grow; a rank sends itself nothing, and nobody nothing. */
-static void add_piece(const sbp_ranks *r, sbp_transport_piece *list, int32_t *count, int32_t rank, void *data,
-                      int64_t bytes) {
+void sbp_ranks_add_piece(const sbp_ranks *r, sbp_transport_piece *list, int32_t *count, int32_t rank,
+                         void *data, int64_t bytes) {
     if (rank != r->world.rank && bytes > 0)
-        list[(*count)++] = (sbp_transport_piece){rank, bytes, data};
+        list[(*count)++] = (sbp_transport_piece){r->first + rank, bytes, data};
 }
 
-static sbp_status exchange(sbp_ranks *r, int32_t sends, int32_t receives, const char *what, sbp_diag *diag) {
+sbp_status sbp_ranks_exchange(sbp_ranks *r, int32_t sends, int32_t receives, const char *what,
+                              sbp_diag *diag) {
     char error[512] = "";
     int32_t late = -1;
     r->exchanges++;
     if (r->failed)
-        return sbp_fail(diag, SBP_MACHINE, "rank %d: %s after the world failed", (int)r->world.rank, what);
-    if (r->transport->exchange(r->send, sends, r->receive, receives, r->requests, r->timeout, &late, error,
-                               sizeof error) != 0) {
+        return sbp_fail(diag, SBP_MACHINE, "rank %d: %s after the world failed",
+                        (int)(r->first + r->world.rank), what);
+    if (r->transport->exchange(r->channel, r->send, sends, r->receive, receives, r->requests, r->timeout,
+                               &late, error, sizeof error) != 0) {
         r->failed = true;
+        if (r->parent)
+            r->parent->failed = true;
         if (late >= 0)
             return sbp_fail(diag, SBP_MACHINE,
                             "rank %d: rank %d does not answer (%s, exchange %lld): %s; it hangs, is gone or "
                             "takes longer than --timeout",
-                            (int)r->world.rank, (int)late, what, (long long)r->exchanges, error);
-        return sbp_fail(diag, SBP_MACHINE, "rank %d: %s, exchange %lld: %s", (int)r->world.rank, what,
-                        (long long)r->exchanges, error);
+                            (int)(r->first + r->world.rank), (int)late, what, (long long)r->exchanges, error);
+        return sbp_fail(diag, SBP_MACHINE, "rank %d: %s, exchange %lld: %s", (int)(r->first + r->world.rank),
+                        what, (long long)r->exchanges, error);
     }
     for (int32_t i = 0; i < sends; i++)
         r->sent_bytes += r->send[i].bytes;
@@ -303,12 +314,14 @@ static sbp_status gather(sbp_ranks *r, const team *t, void *data, int64_t elems,
         int64_t mine = slice_of(t, elems, t->me, from, most);
         for (int32_t m = 0; m < t->count; m++) {
             int64_t theirs = slice_of(t, elems, m, from, most);
-            add_piece(r, r->send, &sends, rank_of(t, m), at(data, begin_of(t, elems, t->me) + from, dtype),
-                      mine * sbp_dtype_bytes(dtype));
-            add_piece(r, r->receive, &receives, rank_of(t, m), at(data, begin_of(t, elems, m) + from, dtype),
-                      theirs * sbp_dtype_bytes(dtype));
+            sbp_ranks_add_piece(r, r->send, &sends, rank_of(t, m),
+                                at(data, begin_of(t, elems, t->me) + from, dtype),
+                                mine * sbp_dtype_bytes(dtype));
+            sbp_ranks_add_piece(r, r->receive, &receives, rank_of(t, m),
+                                at(data, begin_of(t, elems, m) + from, dtype),
+                                theirs * sbp_dtype_bytes(dtype));
         }
-        SBP_TRY(exchange(r, sends, receives, what, diag));
+        SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
     }
     return SBP_OK;
 }
@@ -320,12 +333,13 @@ static sbp_status scatter(sbp_ranks *r, const team *t, void *data, int64_t elems
     for (int64_t from = 0; from < largest; from += most) {
         int32_t sends = 0, receives = 0;
         for (int32_t m = 0; t->me == root && m < t->count; m++)
-            add_piece(r, r->send, &sends, rank_of(t, m), at(data, begin_of(t, elems, m) + from, dtype),
-                      slice_of(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
-        add_piece(r, r->receive, &receives, rank_of(t, root),
-                  at(data, begin_of(t, elems, t->me) + from, dtype),
-                  slice_of(t, elems, t->me, from, most) * sbp_dtype_bytes(dtype));
-        SBP_TRY(exchange(r, sends, receives, "broadcast", diag));
+            sbp_ranks_add_piece(r, r->send, &sends, rank_of(t, m),
+                                at(data, begin_of(t, elems, m) + from, dtype),
+                                slice_of(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
+        sbp_ranks_add_piece(r, r->receive, &receives, rank_of(t, root),
+                            at(data, begin_of(t, elems, t->me) + from, dtype),
+                            slice_of(t, elems, t->me, from, most) * sbp_dtype_bytes(dtype));
+        SBP_TRY(sbp_ranks_exchange(r, sends, receives, "broadcast", diag));
     }
     return SBP_OK;
 }
@@ -432,11 +446,12 @@ static sbp_status sum_groups(sbp_ranks *r, int64_t slice, sbp_dtype dtype, const
     if (t.count == 1)
         return SBP_OK;
     for (int32_t m = 0; m < t.count; m++) {
-        add_piece(r, r->send, &sends, rank_of(&t, m), at(r->sums, begin_of(&t, slice, m), dtype),
-                  share_elems(&t, slice, m) * unit);
-        add_piece(r, r->receive, &receives, rank_of(&t, m), at(r->arrived, m * mine, dtype), mine * unit);
+        sbp_ranks_add_piece(r, r->send, &sends, rank_of(&t, m), at(r->sums, begin_of(&t, slice, m), dtype),
+                            share_elems(&t, slice, m) * unit);
+        sbp_ranks_add_piece(r, r->receive, &receives, rank_of(&t, m), at(r->arrived, m * mine, dtype),
+                            mine * unit);
     }
-    SBP_TRY(exchange(r, sends, receives, what, diag));
+    SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
     memcpy(at(r->arrived, t.me * mine, dtype), own, (size_t)(mine * unit));
     add_arrived(r, &t, mine, dtype);
     memcpy(own, r->arrived, (size_t)(mine * unit));
@@ -458,12 +473,13 @@ static sbp_status reduce(sbp_ranks *r, const team *t, const target *to, void *da
         int32_t sends = 0, receives = 0;
         int64_t mine = slice_of(t, elems, t->me, from, most);
         for (int32_t m = 0; m < t->count; m++) {
-            add_piece(r, r->send, &sends, rank_of(t, m), at(data, begin_of(t, elems, m) + from, dtype),
-                      slice_of(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
-            add_piece(r, r->receive, &receives, rank_of(t, m), at(r->arrived, m * mine, dtype),
-                      mine * sbp_dtype_bytes(dtype));
+            sbp_ranks_add_piece(r, r->send, &sends, rank_of(t, m),
+                                at(data, begin_of(t, elems, m) + from, dtype),
+                                slice_of(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
+            sbp_ranks_add_piece(r, r->receive, &receives, rank_of(t, m), at(r->arrived, m * mine, dtype),
+                                mine * sbp_dtype_bytes(dtype));
         }
-        SBP_TRY(exchange(r, sends, receives, what, diag));
+        SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
         add_up(r, t, at(data, begin_of(t, elems, t->me) + from, dtype), mine, dtype);
         if (across)
             SBP_TRY(sum_groups(r, mine, wide, what, diag));

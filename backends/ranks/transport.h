@@ -2,7 +2,7 @@
  * programs are built, and run alone, without it. It knows bytes only: sums are ranks.c's.
  *
  * Memory given to a call stays the caller's. Errors are text in `error`, of so many bytes, and any number but
- * 0. One thread at a time. */
+ * 0. One thread at a time, but for exchanges on channels of their own, which may run beside each other. */
 #ifndef SBP_BACKENDS_RANKS_TRANSPORT_H
 #define SBP_BACKENDS_RANKS_TRANSPORT_H
 
@@ -10,7 +10,9 @@
 #include <stdint.h>
 
 /* Changes with anything in this header. */
-#define SBP_TRANSPORT_VERSION 1
+#define SBP_TRANSPORT_VERSION 2
+
+enum { SBP_TRANSPORT_CHANNELS = 2 };
 
 /* Bytes for, or from, one rank. */
 typedef struct sbp_transport_piece {
@@ -31,11 +33,12 @@ typedef struct sbp_transport {
     int (*join)(sbp_transport_world *out, char *error, size_t error_size);
     size_t request_bytes; /* that exchange needs for each piece */
     /* Sends and receives all pieces, at once and in no order; returns when they are there. Between two ranks
-     * pieces arrive in the order of their lists. requests: request_bytes for each of all pieces. `late` gets
-     * a rank that has sent, or taken, nothing for `seconds` (0: waits for ever), else -1. */
-    int (*exchange)(const sbp_transport_piece *send, int32_t send_count, const sbp_transport_piece *receive,
-                    int32_t receive_count, void *requests, double seconds, int32_t *late, char *error,
-                    size_t error_size);
+     * pieces of a channel (0 .. SBP_TRANSPORT_CHANNELS - 1) arrive in the order of their lists. requests:
+     * request_bytes for each of all pieces. `late` gets a rank that has sent, or taken, nothing for `seconds`
+     * (0: waits for ever), else -1. */
+    int (*exchange)(int channel, const sbp_transport_piece *send, int32_t send_count,
+                    const sbp_transport_piece *receive, int32_t receive_count, void *requests, double seconds,
+                    int32_t *late, char *error, size_t error_size);
     /* All ranks leave together. */
     void (*leave)(void);
     /* Ends all processes of the world, this one too. */

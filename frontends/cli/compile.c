@@ -246,6 +246,8 @@ static sbp_status read_wish(sbp_compilation *c) {
     const char *save = sbp_options_text(o, "save");
     sbp_wish *w = &c->wish;
     w->t_max = number_or_auto(o, "seq-len");
+    if (w->t_max > 0) /* of a rank */
+        w->t_max = sbp_ceil_div(w->t_max, sbp_options_int(o, "context-parallel"));
     w->chunk = number_or_auto(o, "chunk");
     w->head_chunk = number_or_auto(o, "head-chunk");
     w->segment = number_or_auto(o, "segment");
@@ -285,6 +287,7 @@ static void read_training(sbp_compilation *c) {
         if (sbp_options_is(o, "optimizer", sbp_optimizer_names[i]))
             p->optimizer = (sbp_optimizer)i;
     p->ranks = sbp_options_int(o, "ranks");
+    p->context = sbp_options_int(o, "context-parallel");
     p->zero = (int32_t)sbp_options_int(o, "zero");
     p->group = sbp_options_is(o, "shard-group", "all")    ? p->ranks
                : sbp_options_is(o, "shard-group", "node") ? sbp_options_int(o, "node")
@@ -305,6 +308,10 @@ static void read_training(sbp_compilation *c) {
 /* What several ranks do not do yet. */
 static sbp_status check_ranks(const sbp_compilation *c) {
     const sbp_pass_options *p = &c->pipeline.options;
+    if (p->ranks % p->context != 0)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--context-parallel %lld: --ranks is %lld, which must be a multiple of it",
+                        (long long)p->context, (long long)p->ranks);
     if (p->ranks == 1 && p->zero > 0)
         return sbp_fail(c->diag, SBP_USAGE,
                         "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
@@ -385,7 +392,7 @@ static sbp_status run_passes(sbp_compilation *c) {
         return sbp_fail(c->diag, SBP_USAGE, "no pass is called '%s'; the passes are%s",
                         stop_known ? after : stop, names.data);
     }
-    SBP_TRY(check_length(c, c->estimate.t_max));
+    SBP_TRY(check_length(c, c->estimate.t_max * sbp_options_int(c->options, "context-parallel")));
     prepare_passes(c);
     p->stop_after = stop;
     p->print_after = after;

@@ -115,7 +115,7 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     sbp_cli_add_rates(out, in->rates_source, &in->info.rates);
     sbp_text_add(out, ", \"kernel_bytes\": %lld, \"archs\": \"%s\"", (long long)in->kernel_bytes,
                  in->info.archs);
-    sbp_text_add(out, ", \"seq_len\": %lld, \"commands\": %lld}\n", (long long)p->t_max,
+    sbp_text_add(out, ", \"seq_len\": %lld, \"commands\": %lld}\n", (long long)sbp_program_most_rows(p),
                  (long long)cost.commands);
     return SBP_OK;
 }
@@ -136,7 +136,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &row, &row_away));
     sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
     sbp_text_add(out, "%s: %s, %s on %s in %s, up to %lld rows in a micro-batch\n", in->path, name, objective,
-                 in->info.name, dtype, (long long)p->t_max);
+                 in->info.name, dtype, (long long)sbp_program_most_rows(p));
     sbp_text_add(
         out, "memory     %s on the device, %s on the host",
         sbp_format_bytes(size, sizeof size, (double)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes)),
@@ -187,7 +187,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
         SBP_TRY(sbp_planner_longest(in->arena, in->diag, p, &in->info, machine - in->info.runtime_bytes,
                                     INT64_MAX, &longest));
         sbp_text_add(out, "longest    %lld rows with this schedule in the %s of this machine\n",
-                     (long long)longest, sbp_format_bytes(size, sizeof size, (double)machine));
+                     (long long)(longest * p->context), sbp_format_bytes(size, sizeof size, (double)machine));
     }
     if (advice)
         sbp_text_add(out, "most       %s\n", advice);

@@ -94,8 +94,9 @@ void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out) {
         ", \"schedule\": {\"seq_len\": %lld, \"chunk\": %lld, \"head_chunk\": %lld, \"segment\": %lld, "
         "\"checkpoint_every\": %lld, \"offload\": \"%s\", \"host_update\": %s, \"keep_gathered\": %s, "
         "\"saved\": [",
-        (long long)c->estimate.t_max, (long long)s->chunk, (long long)s->head_chunk, (long long)s->segment,
-        (long long)s->checkpoint_every, *homes ? homes : "none", s->host_update ? "true" : "false",
+        (long long)sbp_program_most_rows(c->pipeline.program), (long long)s->chunk, (long long)s->head_chunk,
+        (long long)s->segment, (long long)s->checkpoint_every, *homes ? homes : "none",
+        s->host_update ? "true" : "false",
         s->gathered == INT32_MAX ? "\"all\""
         : s->gathered == 0       ? "\"none\""
                                  : sbp_arena_printf(c->arena, "%d", (int)s->gathered));

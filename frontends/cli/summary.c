@@ -202,7 +202,8 @@ static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
     SBP_TRY(sbp_planner_longest(
         c->arena, c->diag, c->pipeline.program, &c->pipeline.target, limit - c->pipeline.target.runtime_bytes,
         c->wish.host_memory_bytes > 0 ? c->wish.host_memory_bytes : INT64_MAX, &longest));
-    sbp_text_add(out, "longest    %lld rows with this schedule in %s (%s)\n", (long long)longest,
+    sbp_text_add(out, "longest    %lld rows with this schedule in %s (%s)\n",
+                 (long long)(longest * c->pipeline.program->context),
                  sbp_format_bytes(size, sizeof size, (double)limit),
                  c->wish.memory_bytes > 0 ? "--memory" : "this machine");
     return SBP_OK;
@@ -261,7 +262,7 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
                  c->dtype == SBP_F64    ? "fp64"
                  : c->dtype == SBP_BF16 ? "bf16"
                                         : "fp32",
-                 (long long)c->estimate.t_max);
+                 (long long)sbp_program_most_rows(program));
     if (c->target && target->archs[0])
         sbp_text_add(out, "kernels    for %s; they need %s\n", target->archs, target->driver);
     schedule_line(c, out);
@@ -298,8 +299,8 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
         "time       about %s a step of one full micro-batch (%.3g tokens/s, %.3g TFLOP), by the "
         "cost model%s\n",
         time_text(c, c->estimate.seconds),
-        c->estimate.seconds > 0 ? (double)c->estimate.t_max / c->estimate.seconds : 0,
-        c->estimate.flops / 1e12,
+        c->estimate.seconds > 0 ? (double)sbp_program_most_rows(program) / c->estimate.seconds : 0,
+        (double)program->context * c->estimate.flops / 1e12,
         !c->target || strcmp(c->rates_source, "table") != 0 ? "" : " (--rates measured: for this machine)");
     if (c->target && strcmp(c->rates_source, "table") != 0) {
         sbp_text_add(out, "rates      %s: ", c->rates_source);

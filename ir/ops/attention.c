@@ -5,7 +5,7 @@
  * heads]. Row r sees rows [first, shared_end) and [own, r] (i32 [T] operands, absolute rows), minus those
  * `window` or more positions back when window > 0. score = scale q.k; softcap: cap tanh(score/cap). Query
  * head h reads kv head h / (heads/kv_heads). lse is the natural log of the sum of exp(score), fp32 or fp64.
- *              In a chunk function q has C rows, k and v are carries of T rows.
+ *              In a chunk function q has C rows, k and v are carries of T rows; or D and W (ir/context.h).
  *   attention_vjp  cotangents of q, k, v; with dk, dv given they are added to
  *   append     carry with the rows of this chunk filled in
  *   take       the rows of this chunk of a carry
@@ -25,6 +25,11 @@ static sbp_status check_rows_operand(const sbp_shape *shape, int32_t operand, sb
     return SBP_OK;
 }
 
+/* Rows of a chunk, beside those of a carry. */
+static bool is_chunk_of(sbp_symbol rows, sbp_symbol carry) {
+    return (rows == SBP_C && carry == SBP_T) || (rows == SBP_D && carry == SBP_W);
+}
+
 static sbp_status check_qkv(const sbp_shape *shape) {
     const sbp_type *q = &shape->in[0], *k = &shape->in[1], *v = &shape->in[2];
     sbp_symbol rows = sbp_type_rows(q), keys = sbp_type_rows(k);
@@ -32,8 +37,7 @@ static sbp_status check_qkv(const sbp_shape *shape) {
                       "q %s, k %s, v %s; [rows, heads, d] expected", sbp_shape_text(q), sbp_shape_text(k),
                       sbp_shape_text(v));
     SBP_SHAPE_REQUIRE(
-        shape, 3,
-        rows != SBP_ONE && sbp_type_rows(v) == keys && (keys == rows || (rows == SBP_C && keys == SBP_T)),
+        shape, 3, rows != SBP_ONE && sbp_type_rows(v) == keys && (keys == rows || is_chunk_of(rows, keys)),
         "rows of q %s, k %s, v %s do not fit", sbp_shape_text(q), sbp_shape_text(k), sbp_shape_text(v));
     SBP_SHAPE_REQUIRE(shape, 4, q->dim[2].n == k->dim[2].n, "head sizes of q %s and k %s differ",
                       sbp_shape_text(q), sbp_shape_text(k));
@@ -297,10 +301,9 @@ sbp_status sbp_shape_append(sbp_shape *shape) {
     const sbp_type *carry = &shape->in[0], *rows = &shape->in[1];
     sbp_type expected = *carry;
     expected.dim[0] = rows->dim[0];
-    SBP_SHAPE_REQUIRE(shape, 1,
-                      sbp_type_rows(carry) == SBP_T && sbp_type_rows(rows) == SBP_C &&
-                          sbp_type_equal(&expected, rows),
-                      "%s to a carry %s", sbp_shape_text(rows), sbp_shape_text(carry));
+    SBP_SHAPE_REQUIRE(
+        shape, 1, is_chunk_of(sbp_type_rows(rows), sbp_type_rows(carry)) && sbp_type_equal(&expected, rows),
+        "%s to a carry %s", sbp_shape_text(rows), sbp_shape_text(carry));
     shape->out[0] = *carry;
     return SBP_OK;
 }
@@ -335,10 +338,11 @@ bool sbp_examples_append(int32_t index, sbp_example *out) {
 }
 
 sbp_status sbp_shape_take(sbp_shape *shape) {
-    SBP_SHAPE_REQUIRE(shape, 1, sbp_type_rows(&shape->in[0]) == SBP_T, "%s is no carry",
+    sbp_symbol rows = sbp_type_rows(&shape->in[0]);
+    SBP_SHAPE_REQUIRE(shape, 1, rows == SBP_T || rows == SBP_W, "%s is no carry",
                       sbp_shape_text(&shape->in[0]));
     shape->out[0] = shape->in[0];
-    shape->out[0].dim[0] = sbp_dim_symbol(SBP_C);
+    shape->out[0].dim[0] = sbp_dim_symbol(rows == SBP_T ? SBP_C : SBP_D);
     return SBP_OK;
 }
 

@@ -180,11 +180,16 @@ static sbp_seq seq_group(void) {
     return sbp_seq_of(SBP_SEQ_GROUP);
 }
 
+/* index: of T rows, or of W. */
 static sbp_status group_operands(sbp_shape *shape, sbp_symbol x_rows) {
     const sbp_type *x = &shape->in[0], *index = &shape->in[1];
+    sbp_symbol rows = sbp_type_rows(index);
+    if (x_rows == SBP_T && rows == SBP_W)
+        x_rows = rows;
     SBP_SHAPE_REQUIRE(shape, 1, x->rank == 1 && sbp_type_rows(x) == x_rows && sbp_dtype_is_float(x->dtype),
                       "x is %s, a float vector over %s expected", sbp_shape_text(x), sbp_symbol_name(x_rows));
-    SBP_SHAPE_REQUIRE(shape, 2, index->rank == 1 && sbp_type_rows(index) == SBP_T && index->dtype == SBP_I32,
+    SBP_SHAPE_REQUIRE(shape, 2,
+                      index->rank == 1 && (rows == SBP_T || rows == SBP_W) && index->dtype == SBP_I32,
                       "index is %s, i32[T] expected", sbp_shape_text(index));
     return SBP_OK;
 }
@@ -234,7 +239,7 @@ bool sbp_examples_group_sum(int32_t index, sbp_example *out) {
 }
 
 sbp_status sbp_shape_group_take(sbp_shape *shape) {
-    shape->out[0] = (sbp_type){.dtype = shape->in[0].dtype, .rank = 1, .dim = {sbp_dim_symbol(SBP_T)}};
+    shape->out[0] = (sbp_type){.dtype = shape->in[0].dtype, .rank = 1, .dim = {shape->in[1].dim[0]}};
     return group_operands(shape, SBP_S);
 }
 

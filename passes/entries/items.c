@@ -53,12 +53,13 @@ static int32_t add_part(sbp_entry_builder *e, sbp_resident item, const char *arr
     return first;
 }
 
-/* `count` items of T rows, the first being number n of its class. Those away from the device have an array
- * there, and slots here; when there are no more of them than slots, nothing ever leaves. `kept` false: each
- * is read soon after it was written, two slots serve all. Returns the first. */
+/* `count` items of so many rows (T, W), the first being number n of its class. Those away from the device
+ * have an array there, and slots here; when there are no more of them than slots, nothing ever leaves. `kept`
+ * false: each is read soon after it was written, two slots serve all. Returns the first. */
 static int32_t add_array(sbp_entry_builder *e, sbp_item_class class, int32_t n, const char *name,
-                         sbp_role role, sbp_dtype dtype, int64_t cols, int32_t count, bool kept) {
-    sbp_extent t = sbp_extent_symbol(SBP_T, 1);
+                         sbp_role role, sbp_dtype dtype, sbp_symbol rows, int64_t cols, int32_t count,
+                         bool kept) {
+    sbp_extent t = sbp_extent_symbol(rows, 1);
     int32_t away = 0;
     while (away < count && sbp_entry_home(e, class, n + away) != SBP_DEVICE)
         away++;
@@ -100,9 +101,9 @@ void sbp_entry_make_streams(sbp_entry_builder *e, bool backward) {
     while (below < e->groups && !(backward && sbp_entry_runs(e, sbp_entry_end_of_group(e, below))))
         below++;
     int32_t first = add_array(e, SBP_ITEM_CHECKPOINT, 0, below < e->groups ? "X.below" : "X", SBP_ROLE_STREAM,
-                              x->dtype, cols, below, false);
-    (void)add_array(e, SBP_ITEM_CHECKPOINT, below, "X", SBP_ROLE_STREAM, x->dtype, cols, e->groups - below,
-                    true);
+                              x->dtype, SBP_T, cols, below, false);
+    (void)add_array(e, SBP_ITEM_CHECKPOINT, below, "X", SBP_ROLE_STREAM, x->dtype, SBP_T, cols,
+                    e->groups - below, true);
     for (int32_t i = 0; i < e->groups; i++)
         e->checkpoints[i] = first + i;
     e->temporaries = -1;
@@ -134,7 +135,8 @@ void sbp_entry_make_saved(sbp_entry_builder *e) {
             int32_t found = 0;
             while (found < array_count &&
                    (strcmp(arrays[found].saved->name, s->name) != 0 || arrays[found].saved->cols != s->cols ||
-                    arrays[found].saved->dtype != s->dtype || arrays[found].kept != is_read_again(e, c)))
+                    arrays[found].saved->rows != s->rows || arrays[found].saved->dtype != s->dtype ||
+                    arrays[found].kept != is_read_again(e, c)))
                 found++;
             if (found == array_count)
                 arrays[array_count++] = (saved_array){.saved = s, .kept = is_read_again(e, c)};
@@ -145,7 +147,8 @@ void sbp_entry_make_saved(sbp_entry_builder *e) {
         arrays[j].first = add_array(
             e, SBP_ITEM_SAVED, 0,
             sbp_arena_printf(p->arena, "saved.%s%s", arrays[j].saved->name, arrays[j].kept ? "" : ".below"),
-            SBP_ROLE_SAVED, arrays[j].saved->dtype, arrays[j].saved->cols, arrays[j].count, arrays[j].kept);
+            SBP_ROLE_SAVED, arrays[j].saved->dtype, arrays[j].saved->rows, arrays[j].saved->cols,
+            arrays[j].count, arrays[j].kept);
     for (int32_t c = 0; c + 1 < calls; c++)
         for (int32_t i = 0; i < sbp_entry_kind(e, c)->saved_count; i++)
             e->saved[c * e->max_saved + i] += arrays[array_of[c * e->max_saved + i]].first;

@@ -74,7 +74,7 @@ typedef struct meter {
     sbp_position position;
     const sbp_function *function;
     int64_t chunks; /* that stand for each other, from the present one on */
-    double seconds, flops;
+    double seconds, flops, wire_bytes;
     int64_t commands;
 } meter;
 
@@ -101,8 +101,7 @@ static double attention_pairs(const meter *m, const sbp_view *q, int64_t window)
     sbp_range range;
     if (!sbp_view_resolve(m->program, m->function, q, &m->position, &range))
         return 0;
-    return sbp_attention_pairs(m->position.table >= 0 ? m->position.columns[SBP_COLUMN_ROW0] : 0,
-                               range.rows * m->chunks, window);
+    return sbp_attention_pairs(m->position.table >= 0 ? range.first_row : 0, range.rows * m->chunks, window);
 }
 
 /* Of a view of which a command touches a row for each row of another. */
@@ -136,6 +135,25 @@ static bool touches_some(const sbp_command *c, int32_t *table, int32_t *rows) {
     return c->kind == SBP_CMD_GATHER || c->kind == SBP_CMD_SCATTER_ADD;
 }
 
+/* Among the ranks of a context: what it sends, beside what is packed and unpacked here. */
+static double exchange_seconds(meter *m, const sbp_command *c, double bytes, double times) {
+    const sbp_rates *r = &m->target->rates;
+    bool of_rows = c->u.collective == SBP_TO_HEADS || c->u.collective == SBP_CONTEXT_GATHER;
+    sbp_range own;
+    double sent;
+    if (!sbp_view_resolve(m->program, m->function, &c->views[of_rows ? 1 : 0], &m->position, &own))
+        return 0;
+    if (c->u.collective == SBP_CONTEXT_SHARE)
+        sent = 0;
+    else if (c->u.collective == SBP_CONTEXT_GATHER)
+        sent = (double)own.rows * (double)c->views[1].cols * (double)(m->program->context - 1);
+    else
+        sent = (double)sbp_exchange_sent(m->program, c, own.rows);
+    sent *= (double)sbp_dtype_bytes(view_dtype(m, &c->views[0]));
+    m->wire_bytes += sent * times;
+    return r->command_seconds + 2 * bytes / r->memory + sent / (r->net > 0 ? r->net : r->out);
+}
+
 /* A command that runs `times` in each chunk of the run. */
 static void measure_command(meter *m, const sbp_command *c, double times) {
     const sbp_rates *r = &m->target->rates;
@@ -165,8 +183,12 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
         seconds += flops / sbp_rates_attention(r, view_dtype(m, &c->views[backward ? 3 : 2]));
     } else if (c->kind == SBP_CMD_COLLECTIVE) {
         int all = view_elems(m, &c->views[1]) >= view_elems(m, &c->views[0]);
-        seconds = sbp_cost_collective(m->target, c->u.collective, m->program,
-                                      (int64_t)view_elems(m, &c->views[all]), view_dtype(m, &c->views[all]));
+        if (c->u.collective >= SBP_TO_HEADS)
+            seconds = exchange_seconds(m, c, bytes, times);
+        else
+            seconds =
+                sbp_cost_collective(m->target, c->u.collective, m->program,
+                                    (int64_t)view_elems(m, &c->views[all]), view_dtype(m, &c->views[all]));
     } else if (c->kind == SBP_CMD_COPY) {
         seconds =
             sbp_cost_copy(m->target, view_space(m, &c->views[0]), view_space(m, &c->views[1]), bytes / 2);

@@ -47,25 +47,32 @@ static double row_bytes(const sbp_type *type) {
 }
 
 /* Seconds per row. */
+/* Rows of the chunk: of this rank, or of all; then there are several for each of its own. */
+static bool has_rows(const sbp_type *type) {
+    return sbp_type_rows(type) == SBP_C || sbp_type_rows(type) == SBP_D;
+}
+
 static double op_seconds(const ranking *r, const sbp_func *f, const sbp_op *op) {
     const sbp_rates *rates = &r->p->target.rates;
     const sbp_type *out = &f->values[op->results[0]].type;
+    double rows = sbp_type_rows(out) == SBP_D ? (double)r->p->program->context : 1;
     if (op->code == SBP_OP_linear) {
         const sbp_type *in = &f->values[op->operands[0]].type;
         return 2 * (double)sbp_type_row_elems(in) * (double)sbp_type_row_elems(out) /
                sbp_rates_product(rates, in->dtype);
     }
     if (op->code == SBP_OP_attention) {
-        double pairs = sbp_attention_pairs(0, r->t, sbp_op_int(op, "window")) / (double)r->t;
+        double all = rows * (double)r->t;
+        double pairs = rows * sbp_attention_pairs(0, (int64_t)all, sbp_op_int(op, "window")) / all;
         const sbp_type *q = &f->values[op->operands[0]].type;
         return sbp_attention_flops(pairs, (double)sbp_type_row_elems(q), (double)sbp_type_row_elems(out),
                                    false) /
                sbp_rates_attention(rates, q->dtype);
     }
     if (op->code == SBP_OP_reshape || op->code == SBP_OP_stop_gradient || op->code == SBP_OP_append ||
-        sbp_type_rows(out) != SBP_C)
+        !has_rows(out))
         return 0;
-    return row_bytes(out) / (4 * rates->memory); /* fused: about one value in four goes to memory */
+    return rows * row_bytes(out) / (4 * rates->memory); /* fused: about one value in four goes to memory */
 }
 
 /* An op that has to run for a value to be there, and was not counted yet; -1: none. */
@@ -151,8 +158,7 @@ static bool *find_dependent(const ranking *r, const segment *s) {
 /* What can be kept: results of products and attention, and what has a name. */
 static bool is_candidate(const segment *s, const bool *dependent, sbp_value v) {
     const sbp_value_info *info = &s->d->values[v];
-    if (info->role != SBP_VALUE_OP || info->op >= s->forward_ops || sbp_type_rows(&info->type) != SBP_C ||
-        !dependent[v])
+    if (info->role != SBP_VALUE_OP || info->op >= s->forward_ops || !has_rows(&info->type) || !dependent[v])
         return false;
     sbp_opcode code = s->d->ops[info->op].code;
     return code == SBP_OP_linear || code == SBP_OP_attention || !sbp_saved_is_numbered(info->name);
@@ -215,8 +221,9 @@ static void add_item(const ranking *r, int32_t number, sbp_worth *step) {
         const sbp_value_info *value = &s->d->values[it->holders[h].value];
         if (!s->needed[value->op])
             continue;
-        step->row_bytes += (int64_t)row_bytes(&value->type) * s->calls;
-        step->call_row_bytes += (int64_t)row_bytes(&value->type);
+        int64_t rows = sbp_type_rows(&value->type) == SBP_D ? r->p->program->context : 1;
+        step->row_bytes += rows * (int64_t)row_bytes(&value->type) * s->calls;
+        step->call_row_bytes += rows * (int64_t)row_bytes(&value->type);
     }
 }
 

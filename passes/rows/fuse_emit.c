@@ -99,8 +99,9 @@ static sbp_status order_terms(sbp_fuser *z, sbp_value index, sbp_term *perm, sbp
     for (int32_t r = 0; r < prog->row_input_count; r++)
         if (prog->row_inputs[r].buffer == z->stage->places[index].ref)
             counted = prog->row_inputs[r].counted;
-    int32_t order = sbp_lower_order_buffer(z->p, column, SBP_ROW_ORDER, z->stage->rows, counted);
-    int32_t lengths = sbp_lower_order_buffer(z->p, column, SBP_ROW_SEGMENT, z->stage->rows, counted);
+    sbp_symbol rows = sbp_type_rows(&info->type) == SBP_W ? SBP_W : z->stage->rows;
+    int32_t order = sbp_lower_order_buffer(z->p, column, SBP_ROW_ORDER, rows, counted);
+    int32_t lengths = sbp_lower_order_buffer(z->p, column, SBP_ROW_SEGMENT, rows, counted);
     *perm = view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, order, 0)));
     *segment = view_term(sbp_lower_rows_of(z->stage, sbp_view_buffer(prog, lengths, 0)));
     return SBP_OK;
@@ -170,7 +171,7 @@ static sbp_view visible_rows(sbp_fuser *z, sbp_view carry, int64_t window) {
     if (w == table->window_count)
         SBP_PUSH(z->p->arena, table->windows, table->window_count, table->window_capacity, window);
     carry.start = (sbp_index){.column = SBP_COLUMN_LO + w};
-    carry.length = (sbp_index){.column = SBP_COLUMN_HI};
+    carry.length = (sbp_index){.column = carry.length.base.c[SBP_W] != 0 ? SBP_COLUMN_ALL : SBP_COLUMN_HI};
     carry.until = true;
     return carry;
 }
@@ -234,6 +235,7 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
     sbp_term dv = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[10])], window));
     sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[op->operands[0]].type.dtype),
                      .cols = sbp_target_work_columns(&z->p->target, attrs.heads, attrs.d_qk),
+                     .of_all = sbp_type_rows(&z->f->values[op->operands[0]].type) == SBP_D,
                      .more_rows = z->p->target.attention_more_rows};
     sbp_term terms[] = {value_term(z, op->results[0]),
                         dk,
@@ -256,6 +258,16 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
         attn->after[4 + i] = op->operands[9 + i]; /* an earlier attention on the same carry */
         attn->defines[i] = op->results[1 + i];
     }
+}
+
+static void emit_exchange(sbp_fuser *z, const sbp_op *op, int32_t position) {
+    sbp_term terms[] = {value_term(z, op->results[0]), value_term(z, op->operands[0])};
+    sbp_instr *exchange = add_instr(z, SBP_CMD_COLLECTIVE, position, terms, SBP_COUNT(terms));
+    exchange->attrs.u.exchange.op = sbp_op_symbol_is(op, "to", "heads") ? SBP_TO_HEADS : SBP_TO_ROWS;
+    exchange->attrs.u.exchange.heads = (sbp_context_heads){.heads = sbp_op_int(op, "heads"),
+                                                           .kv_heads = sbp_op_int(op, "kv_heads"),
+                                                           .dim = z->f->values[op->operands[0]].type.dim[2].n,
+                                                           .keys = sbp_op_int(op, "keys") != 0};
 }
 
 /* ---- places that follow from carries and results ----------------------------------------------------- */
@@ -424,6 +436,9 @@ static sbp_status emit_op(sbp_fuser *z, int32_t i) {
         return SBP_OK;
     case SBP_OP_attention_vjp:
         emit_attention_vjp(z, op, i);
+        return SBP_OK;
+    case SBP_OP_exchange:
+        emit_exchange(z, op, i);
         return SBP_OK;
     case SBP_OP_append:
     case SBP_OP_take:

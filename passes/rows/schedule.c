@@ -302,7 +302,7 @@ static sbp_view scratch_view(sbp_scheduler *s, int32_t home) {
         sbp_extent rows;
         int64_t cols;
         sbp_lower_shape(&info->type, s->stage->rows, &rows, &cols);
-        bool vector = rows.c[SBP_T] != 0 || rows.c[SBP_S] != 0;
+        bool vector = rows.c[SBP_T] != 0 || rows.c[SBP_S] != 0 || rows.c[SBP_W] != 0;
         h->buffer = sbp_lower_buffer(s->p, sbp_arena_printf(s->p->arena, "%s.%s", s->code->name, info->name),
                                      vector ? SBP_ROLE_VECTOR : SBP_ROLE_SCRATCH, SBP_DEVICE,
                                      info->type.dtype, 1, rows, cols, s->function);
@@ -315,7 +315,7 @@ static sbp_view temp_view(sbp_scheduler *s, int32_t temp) {
     if (s->temp_buffers[temp] < 0) {
         int64_t chunk = s->stage->rows == SBP_H ? s->p->program->head_chunk : s->p->program->chunk;
         sbp_extent rows = t->blocks ? sbp_extent_const(sbp_ceil_div(chunk, SBP_PARTIAL_ROWS))
-                                    : sbp_extent_symbol(s->stage->rows, 1);
+                                    : sbp_extent_symbol(t->of_all ? SBP_D : s->stage->rows, 1);
         rows.c[SBP_ONE] += t->more_rows;
         const char *name =
             sbp_arena_printf(s->p->arena, "%s.%s", s->code->name, t->blocks ? "partial" : "work");

@@ -151,7 +151,7 @@ static sbp_dataset_options options_of(load_job *job) {
                                  .eos_penalty = sbp_options_double(run->options, "missing-eos-penalty"),
                                  .text_field = sbp_options_text(run->options, "text-field"),
                                  .vocab_size = run->info.vocab_size,
-                                 .max_tokens = run->plan ? run->plan->program->t_max : 0,
+                                 .max_tokens = run->plan ? sbp_program_most_rows(run->plan->program) : 0,
                                  .overlong = overlong(run->options)};
 }
 
@@ -469,10 +469,9 @@ static sbp_status check_steps(sbp_run *run) {
         return SBP_OK;
     sbp_packer packer;
     sbp_status status = SBP_OK;
-    sbp_packer_init(&packer, run->plan->program->t_max, run->plan->program);
+    sbp_packer_init(&packer, sbp_program_most_rows(run->plan->program), run->plan->program);
     packer.most_parts = run->info.most_parts;
-    packer.rank = run->world.rank;
-    packer.ranks = run->world.count;
+    sbp_packer_share(&packer, run->plan->program, run->world.rank, run->world.count);
     SBP_TRY(sbp_run_shared(run, &packer.counted));
     for (int64_t step = 0; step < run->total_steps && status == SBP_OK; step++) {
         int64_t count;

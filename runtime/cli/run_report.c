@@ -104,9 +104,8 @@ static sbp_status count_parts(sbp_run *run, int64_t *out, int64_t *run_rows) {
     sbp_packer packer;
     sbp_status status = SBP_OK;
     *out = *run_rows = 0;
-    sbp_packer_init(&packer, run->plan->program->t_max, run->plan->program);
-    packer.rank = run->world.rank;
-    packer.ranks = run->world.count;
+    sbp_packer_init(&packer, sbp_program_most_rows(run->plan->program), run->plan->program);
+    sbp_packer_share(&packer, run->plan->program, run->world.rank, run->world.count);
     SBP_TRY(sbp_run_shared(run, &packer.counted));
     for (int64_t step = 0; step < run->steps_per_epoch && status == SBP_OK; step++) {
         int64_t count;
@@ -151,7 +150,8 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
         sbp_text_add(out,
                      "time       about %s for a micro-batch of %lld rows by the cost model, at most %s for "
                      "all steps\n",
-                     format_seconds(a, sizeof a, seconds), (long long)run->plan->program->t_max,
+                     format_seconds(a, sizeof a, seconds),
+                     (long long)sbp_program_most_rows(run->plan->program),
                      format_seconds(b, sizeof b, all * (double)run->total_steps));
     if (run->plan->tokenizer_bytes > 0)
         SBP_TRY(sbp_tokenizer_from_json(run->arena, run->diag, run->plan->path, run->plan->tokenizer,

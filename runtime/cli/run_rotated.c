@@ -73,7 +73,8 @@ sbp_status sbp_run_score_rotated(sbp_run *run, const sbp_dataset *data, const in
     sbp_dataset *rotated;
     if (!has_scalar(run, SBP_ROTATED_LOGPS))
         return SBP_OK;
-    SBP_TRY(sbp_dataset_rotate(run->diag, data, rows, row_count, run->plan->program->t_max, &rotated));
+    SBP_TRY(sbp_dataset_rotate(run->diag, data, rows, row_count, sbp_program_most_rows(run->plan->program),
+                               &rotated));
     sbp_status status = score(run, rotated, SBP_ROTATED_LOGPS);
     if (status == SBP_OK && is_carried(data))
         sbp_executor_set_scalar(run->executor, SBP_ROTATED_REF_LOGPS, carried_sum(data, rows, row_count));

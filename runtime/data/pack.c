@@ -16,6 +16,12 @@ void sbp_packer_init(sbp_packer *p, int64_t most_rows, const sbp_program *progra
     sbp_packer_want(p, program);
 }
 
+void sbp_packer_share(sbp_packer *p, const sbp_program *program, int32_t rank, int32_t count) {
+    int32_t together = (int32_t)program->context;
+    p->rank = rank / together;
+    p->ranks = count > together ? count / together : 1;
+}
+
 void sbp_packer_close(sbp_packer *p) {
     free(p->parts);
     free(p->docs);

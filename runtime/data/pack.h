@@ -116,8 +116,12 @@ typedef struct sbp_packer {
     void *memory[SBP_PACK_COLUMNS];
 } sbp_packer;
 
-/* most_rows: T_max of the plan. program: whose row inputs are wanted; NULL: all columns. */
+/* most_rows: of a micro-batch (sbp_program_most_rows). program: whose row inputs are wanted; NULL: all
+ * columns. */
 void sbp_packer_init(sbp_packer *packer, int64_t most_rows, const sbp_program *program);
+/* This process among those of the run; without it, it is alone. To the packer, ranks that have micro-batches
+ * together (ir/context.h) are one. */
+void sbp_packer_share(sbp_packer *packer, const sbp_program *program, int32_t rank, int32_t count);
 void sbp_packer_close(sbp_packer *packer);
 /* Packs the documents of some rows of the data, none of which is longer than most_rows. Where prompts are
  * shared, @prepare has run for the step, if it makes `counted`. */

@@ -560,13 +560,13 @@ static sbp_status check_groups(const sbp_program *program, sbp_diag *diag, const
         tokens = (begins ? 0 : tokens) + sbp_dataset_row_tokens(data, r);
         rows = (begins ? 0 : rows) + 1;
         bool ends = r + 1 == data->row_count || sbp_dataset_begins_group(data, r + 1);
-        if (ends && tokens > program->t_max)
+        if (ends && tokens > sbp_program_most_rows(program))
             return sbp_fail(
                 diag, SBP_INPUT,
                 "data row %lld (from 1) ends a group of %lld rows with %lld tokens, which stay together; the "
                 "plan has room for %lld: compile with --seq-len %lld",
                 (long long)data->docs[data->rows[r]].row + 1, (long long)rows, (long long)tokens,
-                (long long)program->t_max, (long long)tokens);
+                (long long)sbp_program_most_rows(program), (long long)tokens);
     }
     return SBP_OK;
 }

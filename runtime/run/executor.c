@@ -36,8 +36,7 @@ static void prepare_view(builder *b, const sbp_view *view, sbp_prepared_view *ou
     out->offset += view->col * sbp_dtype_bytes(out->dtype);
     if (b->table >= 0) {
         out->chunk_symbol = p->tables[b->table].step;
-        out->local =
-            out->rows.c[out->chunk_symbol] != 0 && out->rows.c[SBP_T] == 0 && out->rows.c[SBP_S] == 0;
+        out->local = sbp_extent_local(p, out->rows, out->chunk_symbol);
     }
     SBP_PUSH(x->arena, x->views, x->view_count, x->view_capacity, out);
 }
@@ -118,6 +117,7 @@ static sbp_status check_inputs(sbp_executor *x) {
             found = p->row_inputs[k].kind == SBP_ROW_ORDER &&
                     p->row_inputs[k].chunk == p->row_inputs[r].chunk &&
                     p->row_inputs[k].counted == p->row_inputs[r].counted &&
+                    p->row_inputs[k].by_rank == p->row_inputs[r].by_rank &&
                     strcmp(p->row_inputs[k].column, p->row_inputs[r].column) == 0;
         if (!found)
             return sbp_fail(x->diag, SBP_INPUT, "row input '%.200s' has segments of no order",
@@ -136,10 +136,13 @@ static sbp_status prepare(void *user) {
     x->staging = sbp_arena_alloc(x->arena, SBP_STAGING_BYTES);
     for (int32_t r = 0; r < p->row_input_count; r++)
         if (p->row_inputs[r].kind == SBP_ROW_PICK && !x->pick)
-            x->pick = sbp_arena_array(x->arena, (size_t)p->t_max, sizeof *x->pick);
+            x->pick = sbp_arena_array(x->arena, (size_t)sbp_program_most_rows(p), sizeof *x->pick);
         else if (p->row_inputs[r].kind == SBP_ROW_ORDER && !x->order &&
                  !sbp_executor_map(x, p->row_inputs[r].buffer, 0))
-            x->order = sbp_arena_array(x->arena, (size_t)p->t_max, sizeof *x->order);
+            x->order = sbp_arena_array(x->arena, (size_t)sbp_program_most_rows(p), sizeof *x->order);
+    x->counts = SBP_NEW_ARRAY(x->arena, int64_t, p->context);
+    if (p->context > 1)
+        x->row_order = sbp_arena_array(x->arena, (size_t)sbp_program_most_rows(p), sizeof *x->row_order);
     prepare_tables(x);
     builder b = {.x = x, .table = -1};
     x->functions = SBP_NEW_ARRAY(x->arena, sbp_prepared_body *, p->function_count);
@@ -172,6 +175,7 @@ static sbp_status create_in(sbp_arena *arena, sbp_diag *diag, const sbp_device_c
                             const sbp_device_options *options, const sbp_program *program, sbp_executor *x) {
     *x = (sbp_executor){.arena = arena, .program = program, .class = class, .diag = diag};
     x->ranks = options ? options->ranks : NULL;
+    x->rank = sbp_executor_rank(x) % program->context;
     for (int32_t b = 0; b < program->buffer_count; b++)
         if (program->buffers[b].offset < 0 && !sbp_buffer_in_shares(program, b))
             return sbp_fail(diag, SBP_INTERNAL, "buffer '%.200s' has no offset", program->buffers[b].name);
@@ -290,7 +294,7 @@ static inline bool resolve_view(const sbp_executor *x, const sbp_prepared_view *
         }
     }
     if (v->local)
-        first_row += at->columns[SBP_COLUMN_ROW0];
+        first_row += v->local * at->columns[SBP_COLUMN_ROW0];
     *span = (sbp_span){.space = space,
                        .dtype = v->dtype,
                        .offset = offset + start * stride * sbp_dtype_bytes(v->dtype),

@@ -45,17 +45,20 @@ typedef struct sbp_column {
     int64_t count;
 } sbp_column;
 
-/* Sets the scalars T and S, the chunk tables and all row inputs. 1 <= t <= t_max, 0 <= s <= s_max. Columns
- * that the program does not ask for are ignored. Waits for the device. */
+/* Sets the scalars T and S, the chunk tables and all row inputs. t: rows of the micro-batch, from 1 to
+ * sbp_program_most_rows; 0 <= s <= s_max. Where several ranks have it together (ir/context.h), each takes its
+ * own from columns of all; rows that lack to an equal number for each are documents of their own in which
+ * nothing counts. Columns that the program does not ask for are ignored. Waits for the device. */
 sbp_status sbp_executor_bind(sbp_executor *executor, int64_t t, int64_t s, const sbp_column *columns,
                              int32_t column_count, sbp_diag *diag) SBP_CHECKED;
 
 /* False when the program has no scalar of that name. T and S are set by bind. Scalars are read when a
  * command is submitted; one that was never set is SBP_INPUT then, since a
  * plan may name any. */
-/* Numbers of counted rows, as the head leaves them, to all rows of the bound micro-batch, 0 where a row does
- * not count; as they are where the program computes all rows. */
-void sbp_executor_spread(const sbp_executor *executor, double *rows);
+/* A vector that the head leaves, of the first `count` rows of the bound micro-batch; 0 where the program does
+ * not compute a row. */
+sbp_status sbp_executor_read_rows(sbp_executor *executor, int32_t buffer, int64_t count, double *out,
+                                  sbp_diag *diag) SBP_CHECKED;
 bool sbp_executor_set_scalar(sbp_executor *executor, const char *name, double value);
 
 /* Runs an entry of the bound micro-batch. Returns when all is submitted; reading waits. */

@@ -10,6 +10,7 @@ typedef struct binder {
     const sbp_column *columns;
     int32_t column_count;
     const sbp_column *first, *shared_end, *own;
+    int64_t rows; /* of the data; there may be more, of all ranks together */
     sbp_diag *diag;
 } binder;
 
@@ -62,43 +63,96 @@ static sbp_status scan_integers(const binder *b, const sbp_column *column, sbp_d
             range->most_at = r;
         }
     }
+    if (b->x->position.sizes.v[SBP_W] > b->rows && range->least > 0)
+        range->least = 0; /* rows behind the data */
     return SBP_OK;
 }
 
-/* Which rows count. */
+/* ---- rows of ranks ---------------------------------------------------------------------------------- */
+
+/* The number of a column in a row of the batch; rows behind the data are documents of their own in which
+ * nothing counts. */
+static bool names_a_row(const sbp_column *column) {
+    return strcmp(column->name, "first") == 0 || strcmp(column->name, "shared_end") == 0 ||
+           strcmp(column->name, "own") == 0;
+}
+
+static double number_at(const sbp_column *column, int64_t row) {
+    if (row >= column->count)
+        return names_a_row(column) ? (double)row : 0;
+    return sbp_element_get(column->data, column->dtype, row);
+}
+
+static int64_t whole_number_at(const sbp_column *column, int64_t row) {
+    if (row >= column->count)
+        return names_a_row(column) ? row : 0;
+    return integer_at(column, row);
+}
+
+/* Row of the batch of a rank's row. */
+static int64_t batch_row(const sbp_executor *x, int64_t rank, int64_t row) {
+    int64_t ranks = x->program->context;
+    return ranks > 1 ? sbp_context_row(row, x->position.sizes.v[SBP_T], x->program->chunk, rank, ranks) : row;
+}
+
+static const int32_t *pick_of(const sbp_executor *x, int64_t rank) {
+    return x->pick + rank * x->program->t_max;
+}
+
+/* Which rows count, of every rank by itself. */
 static sbp_status find_counted(const binder *b) {
     sbp_executor *x = b->x;
     const char *name = sbp_program_counted(x->program);
-    int64_t rows = x->position.sizes.v[SBP_T];
     const sbp_column *column = name ? find_column(b, name) : NULL;
     if (!name)
         return SBP_OK;
-    if (!column || column->count != rows)
-        return sbp_fail(b->diag, SBP_INTERNAL, "column '%.80s' needs %lld numbers", name, (long long)rows);
-    x->counted = 0;
-    for (int64_t r = 0; r < rows; r++)
-        if (sbp_element_get(column->data, column->dtype, r) != 0)
-            x->pick[x->counted++] = (int32_t)r;
+    if (!column || column->count != b->rows)
+        return sbp_fail(b->diag, SBP_INTERNAL, "column '%.80s' needs %lld numbers", name, (long long)b->rows);
+    for (int64_t rank = 0; rank < x->program->context; rank++) {
+        int32_t *pick = x->pick + rank * x->program->t_max;
+        x->counts[rank] = 0;
+        for (int64_t r = 0; r < x->position.sizes.v[SBP_T]; r++)
+            if (number_at(column, batch_row(x, rank, r)) != 0)
+                pick[x->counts[rank]++] = (int32_t)r;
+    }
+    x->counted = x->counts[x->rank];
     return SBP_OK;
 }
 
-/* Row of the batch whose number comes as the i-th of a counted column; -1: 0 comes. */
-static int64_t counted_row(const sbp_executor *x, int64_t i, bool is_float) {
-    if (i < x->counted)
-        return x->pick[i];
-    return is_float ? -1 : x->counted > 0 ? x->pick[x->counted - 1] : 0;
+/* A rank's row whose number comes as the i-th of a counted column; -1: 0 comes. */
+static int64_t counted_row(const sbp_executor *x, int64_t rank, int64_t i, bool is_float) {
+    int64_t count = x->counts[rank];
+    if (i < count)
+        return pick_of(x, rank)[i];
+    return is_float ? -1 : count > 0 ? pick_of(x, rank)[count - 1] : 0;
 }
 
-static sbp_status bind_counted(const binder *b, const sbp_row_input *input, const sbp_column *column) {
+/* Row of the batch that row i of an input is; -1: 0 comes. */
+static int64_t input_row(const sbp_executor *x, const sbp_row_input *in, int64_t i, bool is_float) {
+    int64_t rank = x->rank, t = x->position.sizes.v[SBP_T];
+    if (x->program->buffers[in->buffer].rows.c[SBP_W] != 0) {
+        if (!in->by_rank)
+            return i;
+        rank = i / t;
+        i %= t;
+    }
+    if (in->counted)
+        i = counted_row(x, rank, i, is_float);
+    return i < 0 ? i : batch_row(x, rank, i);
+}
+
+/* A column whose numbers come in another order. */
+static sbp_status bind_ordered(const binder *b, const sbp_row_input *input, const sbp_column *column,
+                               int64_t count) {
     sbp_executor *x = b->x;
     const sbp_buffer *buffer = &x->program->buffers[input->buffer];
     bool is_float = sbp_dtype_is_float(buffer->dtype);
     double piece[512];
     int64_t bytes = sbp_dtype_bytes(buffer->dtype);
-    for (int64_t i = 0, filled = 0; i < column->count; i++) {
-        int64_t row = counted_row(x, i, is_float);
-        piece[filled++] = row < 0 ? 0 : sbp_element_get(column->data, column->dtype, row);
-        if (filled < SBP_COUNT(piece) && i + 1 < column->count)
+    for (int64_t i = 0, filled = 0; i < count; i++) {
+        int64_t row = input_row(x, input, i, is_float);
+        piece[filled++] = row < 0 ? 0 : number_at(column, row);
+        if (filled < SBP_COUNT(piece) && i + 1 < count)
             continue;
         SBP_TRY(sbp_executor_convert_in(x, buffer->space, buffer->offset + (i + 1 - filled) * bytes,
                                         buffer->dtype, filled, SBP_F64, piece, b->diag));
@@ -116,9 +170,10 @@ static sbp_status bind_ranks(const binder *b, int32_t index) {
     int32_t piece[512];
     x->ranges[index] = (sbp_column_range){.least = 0, .most = rows - 1};
     for (int64_t r = 0, filled = 0; r < rows; r++) {
-        bool counts = rank < x->counted && x->pick[rank] == r;
+        const int32_t *pick = pick_of(x, x->rank);
+        bool counts = rank < x->counted && pick[rank] == r;
         if (input->kind == SBP_ROW_PICK)
-            piece[filled++] = r < x->counted ? x->pick[r] : (int32_t)r;
+            piece[filled++] = r < x->counted ? pick[r] : (int32_t)r;
         else
             piece[filled++] = (int32_t)(counts ? rank : r);
         rank += counts;
@@ -135,27 +190,44 @@ static sbp_status bind_column(const binder *b, int32_t index) {
     sbp_executor *x = b->x;
     const sbp_row_input *input = &x->program->row_inputs[index];
     const sbp_buffer *buffer = &x->program->buffers[input->buffer];
-    int64_t count = x->position.sizes.v[buffer->rows.c[SBP_T] ? SBP_T : SBP_S];
+    bool of_rows = buffer->rows.c[SBP_S] == 0;
+    int64_t count = of_rows ? b->rows : x->position.sizes.v[SBP_S];
     const sbp_column *column = find_column_or_default(b, input->column);
     if (!column || column->count != count)
         return sbp_fail(b->diag, SBP_INTERNAL, "column '%.80s': %lld numbers, the program takes %lld",
                         input->column, column ? (long long)column->count : 0, (long long)count);
     if (!sbp_dtype_is_float(buffer->dtype))
         SBP_TRY(scan_integers(b, column, buffer->dtype, &x->ranges[index]));
-    if (input->counted)
-        return bind_counted(b, input, column);
+    if (of_rows && (input->counted || x->program->context > 1))
+        return bind_ordered(b, input, column,
+                            x->position.sizes.v[buffer->rows.c[SBP_W] != 0 ? SBP_W : SBP_T]);
     return sbp_executor_convert_in(x, buffer->space, buffer->offset, buffer->dtype, count, column->dtype,
                                    column->data, b->diag);
 }
 
-void sbp_executor_spread(const sbp_executor *x, double *rows) {
-    int64_t rank = x->counted;
-    if (!sbp_program_counted(x->program))
-        return;
+/* Numbers of a rank's counted rows, in front, to its rows. */
+static void spread(const sbp_executor *x, int64_t rank, double *rows) {
+    int64_t left = x->counts[rank];
+    const int32_t *pick = pick_of(x, rank);
     for (int64_t r = x->position.sizes.v[SBP_T] - 1; r >= 0; r--) {
-        bool counts = rank > 0 && x->pick[rank - 1] == r;
-        rows[r] = counts ? rows[--rank] : 0;
+        bool counts = left > 0 && pick[left - 1] == r;
+        rows[r] = counts ? rows[--left] : 0;
     }
+}
+
+sbp_status sbp_executor_read_rows(sbp_executor *x, int32_t buffer, int64_t count, double *out,
+                                  sbp_diag *diag) {
+    int64_t ranks = x->program->context, t = x->position.sizes.v[SBP_T];
+    double *rows = ranks > 1 ? x->row_order : out;
+    SBP_TRY(sbp_executor_read(x, buffer, 0, 0, ranks > 1 ? ranks * t : count, SBP_F64, rows, diag));
+    for (int64_t rank = 0; sbp_program_counted(x->program) && rank < ranks; rank++)
+        spread(x, rank, rows + rank * t);
+    for (int64_t i = 0; ranks > 1 && i < ranks * t; i++) {
+        int64_t row = batch_row(x, i / t, i % t);
+        if (row < count)
+            out[row] = rows[i];
+    }
+    return SBP_OK;
 }
 
 /* ---- chunk tables ----------------------------------------------------------------------------------- */
@@ -183,14 +255,14 @@ static sbp_status check_document(const binder *b, int64_t r, int64_t first, int6
 static sbp_status fill_table(const binder *b, int32_t table) {
     sbp_executor *x = b->x;
     const sbp_chunk_table *t = &x->program->tables[table];
-    int64_t rows = x->position.sizes.v[SBP_T], step = x->position.sizes.v[t->step];
+    int64_t rows = x->position.sizes.v[SBP_W], step = x->position.sizes.v[t->step] * x->program->context;
     for (int64_t row0 = 0, chunk = 0; row0 < rows; row0 += step, chunk++) {
         int64_t *lo = &x->lo[table][chunk * t->window_count];
         for (int32_t w = 0; w < t->window_count; w++)
             lo[w] = row0;
         for (int64_t r = row0; r < row0 + step && r < rows; r++) {
-            int64_t first = integer_at(b->first, r), shared_end = integer_at(b->shared_end, r);
-            int64_t own = integer_at(b->own, r);
+            int64_t first = whole_number_at(b->first, r), shared_end = whole_number_at(b->shared_end, r);
+            int64_t own = whole_number_at(b->own, r);
             SBP_TRY(check_document(b, r, first, shared_end, own));
             for (int32_t w = 0; w < t->window_count; w++) {
                 int64_t seen = first_seen(r, first, shared_end, own, t->windows[w]);
@@ -206,7 +278,7 @@ static sbp_status fill_tables(binder *b) {
     b->first = find_column(b, "first");
     b->shared_end = find_column_or_default(b, "shared_end");
     b->own = find_column_or_default(b, "own");
-    int64_t rows = b->x->position.sizes.v[SBP_T];
+    int64_t rows = b->rows;
     for (int32_t t = 0; t < b->x->program->table_count; t++) {
         if (b->x->program->tables[t].window_count == 0)
             continue;
@@ -220,21 +292,25 @@ static sbp_status fill_tables(binder *b) {
 
 /* ---- scatter orders --------------------------------------------------------------------------------- */
 
-/* Sorts rows by their number in a column; equal numbers keep the order of rows. */
+/* Sorts rows by their number in a column; equal numbers keep the order of rows in the batch, so that sums
+ * have the bits of one rank whoever has the rows. */
 typedef struct sorter {
+    const sbp_executor *x;
     const sbp_column *column;
-    const sbp_executor *counted; /* the column comes in the order of counted rows; NULL: in its own */
+    const sbp_row_input *order; /* which numbers come, and in which order */
     int64_t row0;
     int32_t *rows; /* relative to row0 */
 } sorter;
 
 static int64_t sorted_value(const sorter *s, int64_t row) {
-    return integer_at(s->column, s->counted ? counted_row(s->counted, row, false) : row);
+    return whole_number_at(s->column, input_row(s->x, s->order, row, false));
 }
 
 static bool before(const sorter *s, int32_t a, int32_t b) {
-    int64_t x = sorted_value(s, s->row0 + a), y = sorted_value(s, s->row0 + b);
-    return x != y ? x < y : a < b;
+    int64_t row_a = input_row(s->x, s->order, s->row0 + a, false);
+    int64_t row_b = input_row(s->x, s->order, s->row0 + b, false);
+    int64_t x = whole_number_at(s->column, row_a), y = whole_number_at(s->column, row_b);
+    return x != y ? x < y : row_a != row_b ? row_a < row_b : a < b;
 }
 
 static void sift_down(sorter *s, int64_t at, int64_t count) {
@@ -293,7 +369,8 @@ static const sbp_row_input *segments_of(const sbp_program *program, const sbp_ro
     for (int32_t r = 0; r < program->row_input_count; r++) {
         const sbp_row_input *input = &program->row_inputs[r];
         if (input->kind == SBP_ROW_SEGMENT && input->chunk == order->chunk &&
-            input->counted == order->counted && strcmp(input->column, order->column) == 0)
+            input->counted == order->counted && input->by_rank == order->by_rank &&
+            strcmp(input->column, order->column) == 0)
             return input;
     }
     return NULL;
@@ -304,20 +381,22 @@ static sbp_status bind_order(const binder *b, const sbp_row_input *order) {
     const sbp_buffer *to = &x->program->buffers[order->buffer];
     const sbp_row_input *segments = segments_of(x->program, order);
     const sbp_column *column = find_column_or_default(b, order->column);
-    int64_t rows = x->position.sizes.v[SBP_T], step = x->position.sizes.v[order->chunk];
-    if (!column || column->count != rows)
+    int64_t rows = x->position.sizes.v[to->rows.c[SBP_W] != 0 ? SBP_W : SBP_T];
+    int64_t step = x->position.sizes.v[order->chunk];
+    if (!column || column->count != b->rows)
         return sbp_fail(b->diag, SBP_INTERNAL, "column '%.80s' needs %lld numbers", order->column,
-                        (long long)rows);
+                        (long long)b->rows);
     int32_t *direct = sbp_executor_map(x, order->buffer, 0);
     if (!direct && !x->order) { /* it was mapped when the executor was made: the device has failed since */
         SBP_TRY(x->class->wait(x->device, b->diag));
         return sbp_fail(b->diag, SBP_INTERNAL, "the device no longer maps its memory");
     }
-    bool ends = order->counted && order->chunk != SBP_T; /* with the rows that count, as the loop does */
+    bool ends = order->counted && order->chunk != SBP_T &&
+                order->chunk != SBP_W; /* with the rows that count, as the loop does */
     int64_t end = ends ? max_i64(x->counted, 1) : rows;
     for (int64_t row0 = 0; row0 < end; row0 += step) {
         int64_t count = end - row0 < step ? end - row0 : step;
-        sorter s = {column, order->counted ? x : NULL, row0, direct ? direct + row0 : x->order};
+        sorter s = {x, column, order, row0, direct ? direct + row0 : x->order};
         sort_rows(&s, count);
         if (!direct)
             SBP_TRY(sbp_executor_put(x, to->space, to->offset + row0 * 4, s.rows, count * 4, b->diag));
@@ -332,11 +411,17 @@ static sbp_status bind_order(const binder *b, const sbp_row_input *order) {
 /* ---- views ------------------------------------------------------------------------------------------ */
 
 /* What an extent loses per row that the chunk has fewer than its nominal size. */
+static int64_t of_chunk(const sbp_executor *x, sbp_extent extent, sbp_symbol chunk) {
+    if (chunk == SBP_ONE)
+        return 0;
+    return extent.c[chunk] + (chunk == SBP_C ? extent.c[SBP_D] * x->program->context : 0);
+}
+
 static bool eval_view(const sbp_executor *x, sbp_prepared_view *v) {
     const sbp_sizes *sizes = &x->position.sizes;
     const sbp_view *view = v->view;
-    v->length_base_chunk = v->chunk_symbol != SBP_ONE ? view->length.base.c[v->chunk_symbol] : 0;
-    v->length_step_chunk = v->chunk_symbol != SBP_ONE ? view->length.step.c[v->chunk_symbol] : 0;
+    v->length_base_chunk = of_chunk(x, view->length.base, v->chunk_symbol);
+    v->length_step_chunk = of_chunk(x, view->length.step, v->chunk_symbol);
     return sbp_extent_eval(view->start.base, sizes, &v->start_base) &&
            sbp_extent_eval(view->start.step, sizes, &v->start_step) &&
            sbp_extent_eval(view->length.base, sizes, &v->length_base) &&
@@ -348,9 +433,11 @@ sbp_status sbp_executor_bind(sbp_executor *x, int64_t t, int64_t s, const sbp_co
                              int32_t column_count, sbp_diag *diag) {
     const sbp_program *program = x->program;
     x->bound = false;
-    if (t < 1 || t > program->t_max || s < 0 || s > program->s_max)
+    int64_t rows = t, most = sbp_program_most_rows(program);
+    if (t < 1 || t > most || s < 0 || s > program->s_max)
         return sbp_fail(diag, SBP_INTERNAL, "%lld rows and %lld groups; the plan takes %lld and %lld",
-                        (long long)t, (long long)s, (long long)program->t_max, (long long)program->s_max);
+                        (long long)t, (long long)s, (long long)most, (long long)program->s_max);
+    t = sbp_ceil_div(t, program->context);
     SBP_TRY(x->class->wait(x->device, diag));
     x->position = (sbp_position){.sizes = sbp_program_sizes(program, t, s), .table = -1};
     x->scalars[0] = (double)t;
@@ -360,7 +447,7 @@ sbp_status sbp_executor_bind(sbp_executor *x, int64_t t, int64_t s, const sbp_co
         if (!eval_view(x, x->views[k]))
             return sbp_fail(diag, SBP_INPUT, "a view of the program overflows for T %lld, S %lld",
                             (long long)t, (long long)s);
-    binder b = {.x = x, .columns = columns, .column_count = column_count, .diag = diag};
+    binder b = {.x = x, .columns = columns, .column_count = column_count, .rows = rows, .diag = diag};
     SBP_TRY(find_counted(&b));
     for (int32_t r = 0; r < program->row_input_count; r++)
         if (program->row_inputs[r].kind == SBP_ROW_COLUMN)

@@ -15,7 +15,7 @@ typedef struct sbp_prepared_view {
     sbp_dtype dtype;
     int64_t offset;          /* bytes, of row 0 and the first column; without the formal's own */
     int64_t stride;          /* elements from row to row; 0: those of what is passed for the formal */
-    bool local;              /* rows count from the chunk's row0 */
+    int64_t local;           /* rows count from so many times the chunk's row0 */
     sbp_extent rows;         /* of the buffer or formal, seen with the view's width */
     sbp_symbol chunk_symbol; /* that stands for the rows at hand in `length`, or SBP_ONE */
     /* set by bind */
@@ -79,9 +79,12 @@ struct sbp_executor {
     sbp_column_range *ranges; /* per row input */
     int64_t **lo;             /* per table: [chunk * windows + window] */
     unsigned char *staging;
-    int32_t *order; /* [t_max] when orders cannot be sorted in mapped memory */
-    int32_t *pick;  /* [t_max] row of each counted row, where the program asks */
-    int64_t counted;
+    int32_t *order;    /* [t_max * context] when orders cannot be sorted in mapped memory */
+    int64_t rank;      /* among those that have a micro-batch together */
+    int32_t *pick;     /* [context][t_max] a rank's row of each of its counted rows, where the program asks */
+    int64_t *counts;   /* [context] how many */
+    int64_t counted;   /* of this rank */
+    double *row_order; /* [t_max * context], with a context */
     bool bound, tuning;
     struct sbp_ranks *ranks; /* NULL: this process alone */
     sbp_flush_hook hook;
@@ -112,6 +115,8 @@ sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t off
 
 /* ---- executor_shares.c --------------------------------------------------------------------------------- */
 
+/* Of this process among all. */
+int64_t sbp_executor_rank(const sbp_executor *x);
 /* Whether ranks have shares of a buffer, or it counts in parts on each. The functions below are for these. */
 int64_t sbp_executor_rank(const sbp_executor *executor);
 bool sbp_executor_is_shared(const sbp_executor *x, int32_t buffer);

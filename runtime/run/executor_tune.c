@@ -8,7 +8,7 @@
 /* Zeros for every row input: documents of which nobody sees more than row 0, tokens and labels that exist. */
 static sbp_status bind_zeros(sbp_executor *x, sbp_diag *diag) {
     const sbp_program *p = x->program;
-    int64_t most = p->t_max > p->s_max ? p->t_max : p->s_max;
+    int64_t rows = sbp_program_most_rows(p), most = rows > p->s_max ? rows : p->s_max;
     int32_t count = 0;
     sbp_column *columns = sbp_malloc(((size_t)p->row_input_count + 1) * sizeof *columns);
     void *zeros = sbp_malloc((size_t)(most + 1) * sizeof(int32_t));
@@ -18,12 +18,12 @@ static sbp_status bind_zeros(sbp_executor *x, sbp_diag *diag) {
     } else {
         memset(zeros, 0, (size_t)(most + 1) * sizeof(int32_t));
         for (int32_t r = 0; r < p->row_input_count; r++) {
-            bool of_rows = p->buffers[p->row_inputs[r].buffer].rows.c[SBP_T] != 0;
+            bool of_groups = p->buffers[p->row_inputs[r].buffer].rows.c[SBP_S] != 0;
             columns[count++] =
-                (sbp_column){p->row_inputs[r].column, SBP_I32, zeros, of_rows ? p->t_max : p->s_max};
+                (sbp_column){p->row_inputs[r].column, SBP_I32, zeros, of_groups ? p->s_max : rows};
         }
-        columns[count++] = (sbp_column){"first", SBP_I32, zeros, p->t_max};
-        status = sbp_executor_bind(x, p->t_max, p->s_max, columns, count, diag);
+        columns[count++] = (sbp_column){"first", SBP_I32, zeros, rows};
+        status = sbp_executor_bind(x, rows, p->s_max, columns, count, diag);
     }
     free(columns);
     free(zeros);

@@ -50,8 +50,8 @@ sbp_dtype sbp_output_dtype(const sbp_plan_info *info) {
 }
 
 /* The type in which transformers would have loaded the model for what was trained, and so writes it: bf16
- * where all weights are kept in bf16, unless their masters are of a source that has more, and where an adapter
- * is merged into weights that were kept in fewer bits yet; else what is computed in. */
+ * where all weights are kept in bf16, unless their masters are of a source that has more, and where an
+ * adapter is merged into weights that were kept in fewer bits yet; else what is computed in. */
 static sbp_dtype model_dtype(const output_job *job) {
     const sbp_plan *plan = job->plan;
     bool narrow = plan->tensors->count > 0 && !writes_adapter(job), packed = false;

@@ -44,7 +44,7 @@ sbp_status sbp_trainer_init(sbp_trainer *t, sbp_diag *diag, sbp_executor *execut
         sbp_program_entry_meets(program, "accumulate") || sbp_program_entry_meets(program, "score");
     SBP_TRY(sbp_prepared_init(&t->prepared, diag, program->prepare));
     set_unknown(t);
-    sbp_packer_init(&t->packer, program->t_max, program);
+    sbp_packer_init(&t->packer, sbp_program_most_rows(program), program);
     t->packer.prepared = &t->prepared;
     t->results = sbp_malloc((size_t)(program->output_count + 1) * sizeof *t->results);
     return t->results ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory");
@@ -82,12 +82,18 @@ static void know_ranks(sbp_trainer *t) {
     sbp_ranks_info info = {.count = 1};
     if (t->ranks)
         sbp_ranks_info_of(t->ranks, &info);
-    t->packer.rank = info.rank;
-    t->packer.ranks = info.count;
+    t->rank = info.rank;
+    t->rank_count = info.count;
+    sbp_packer_share(&t->packer, t->program, info.rank, info.count);
 }
 
 static bool is_alone(const sbp_trainer *t) {
-    return t->packer.ranks == 1;
+    return t->rank_count == 1;
+}
+
+/* Whether this rank's results and scores count: others that have the same micro-batches have the same. */
+static bool speaks(const sbp_trainer *t) {
+    return t->rank % t->program->context == 0;
 }
 
 /* Sums over all ranks, when the device has no collectives under way. */
@@ -101,11 +107,11 @@ static sbp_status add_up(const sbp_trainer *t, double *numbers, int64_t count, s
 /* Gradients are brought together by the program, and only among as many ranks as it is for. */
 static sbp_status check_ranks(const sbp_trainer *t, sbp_diag *diag) {
     long long planned = t->program->ranks > 1 ? t->program->ranks : 1;
-    if (t->packer.ranks == planned)
+    if (t->rank_count == planned)
         return SBP_OK;
     return sbp_fail(diag, SBP_INPUT, "the plan trains on %lld rank%s, here %s %d: compile with --ranks %d",
-                    planned, planned == 1 ? "" : "s", is_alone(t) ? "is" : "are", t->packer.ranks,
-                    t->packer.ranks);
+                    planned, planned == 1 ? "" : "s", is_alone(t) ? "is" : "are", t->rank_count,
+                    t->rank_count);
 }
 
 /* ---- results ---------------------------------------------------------------------------------------- */
@@ -121,6 +127,8 @@ static sbp_status read_results(sbp_trainer *t, sbp_diag *diag) {
     for (int32_t i = 0; i < count; i++)
         SBP_TRY(sbp_executor_output(t->executor, t->program->outputs[i].name, &t->results[i], diag));
     double norm = t->grad_norm >= 0 ? t->results[t->grad_norm] : 0;
+    for (int32_t i = 0; i < count && !speaks(t); i++)
+        t->results[i] = 0;
     SBP_TRY(add_up(t, t->results, count, diag));
     if (t->grad_norm >= 0)
         t->results[t->grad_norm] = norm;
@@ -386,7 +394,7 @@ sbp_status sbp_trainer_dump_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_
     SBP_TRY(check_dump(t, diag));
     SBP_TRY(sbp_trainer_pack(t, diag, data, rows, row_count));
     SBP_TRY(check_ranks(t, diag));
-    if (t->packer.rank > 0)
+    if (t->rank > 0)
         return take_part_in_dump(t, diag, plan, data);
     SBP_TRY(sbp_gradient_dump_begin(t->executor, plan, path, dtype, diag, &dump));
     sbp_status status = collect_gradients(t, diag, plan, data, dump);
@@ -421,9 +429,7 @@ static sbp_status read_vector(sbp_trainer *t, sbp_diag *diag, int32_t vector, co
             return sbp_fail(diag, SBP_MACHINE, "out of memory for the scores of %lld rows",
                             (long long)part->rows);
     }
-    SBP_TRY(sbp_executor_read(t->executor, vector, 0, 0, part->rows, SBP_F64, t->row, diag));
-    sbp_executor_spread(t->executor, t->row);
-    return SBP_OK;
+    return sbp_executor_read_rows(t->executor, vector, part->rows, t->row, diag);
 }
 
 /* Log-probabilities of a micro-batch to their documents. */
@@ -472,7 +478,7 @@ static sbp_status score_window(scoring *s, int64_t first, int64_t end, int64_t l
         if (stop_asked(t))
             return SBP_INTERRUPTED;
         SBP_TRY(run_part(t, s->diag, s->data, part_at(t, i), "score"));
-        if (s->visit)
+        if (s->visit && speaks(t))
             SBP_TRY(take_scores(s, part_at(t, i)));
     }
     if (!s->visit)
@@ -525,7 +531,7 @@ static sbp_status find_vector(const sbp_trainer *t, sbp_diag *diag, const char *
     if (from && *out < 0)
         return sbp_fail(diag, SBP_INPUT, "the plan cannot score: it has no vector '%s'", from);
     if (from && (t->program->buffers[*out].cols != 1 || t->program->buffers[*out].count != 1 ||
-                 sbp_executor_elems(t->executor, *out) < t->program->t_max))
+                 sbp_executor_elems(t->executor, *out) < sbp_program_most_rows(t->program)))
         return sbp_fail(diag, SBP_INPUT, "the plan cannot score: '%s' is not one number per row", from);
     return SBP_OK;
 }
@@ -556,7 +562,7 @@ static sbp_status score_parts(sbp_trainer *t, sbp_diag *diag, const sbp_dataset 
         if (i > 0 && stop_asked(t))
             return SBP_INTERRUPTED;
         SBP_TRY(run_part(t, diag, data, part, "score"));
-        for (int32_t k = 0; k < column_count && part->count > 0; k++) {
+        for (int32_t k = 0; k < column_count && part->count > 0 && speaks(t); k++) {
             SBP_TRY(find_vector(t, diag, columns[k].vector, &vector));
             SBP_TRY(read_vector(t, diag, vector, part));
             memcpy(all + k * t->packer.run_rows + at, t->row, (size_t)part->rows * sizeof *all);

@@ -35,7 +35,8 @@ typedef struct sbp_trainer {
     sbp_packer packer;
     sbp_prepared prepared;   /* of the latest step, evaluation or scoring: all of its data */
     struct sbp_ranks *ranks; /* NULL: alone */
-    bool same_parts;         /* all ranks run equally many micro-batches, some of them without documents */
+    int32_t rank, rank_count;
+    bool same_parts; /* all ranks run equally many micro-batches, some of them without documents */
     double beta1, beta2, eps, momentum, weight_decay,
         max_grad_norm;         /* max_grad_norm: infinity without clipping */
     uint64_t seed;             /* of random numbers in steps */

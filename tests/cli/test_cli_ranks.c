@@ -115,10 +115,15 @@ static const struct {
      "--eval $D/e --batch-size 5 --inner-epochs 2"},
 };
 
-static const char *draw_schedule(io_fixture *f, sbp_rng *rng) {
+/* Of so many ranks; some of them may have micro-batches together. */
+static const char *draw_schedule(io_fixture *f, sbp_rng *rng, int ranks) {
+    int together = getenv("XCP") ? ranks : 1 + (int)sbp_rng_below(rng, ranks);
+    while (ranks % together != 0)
+        together--;
     return sbp_arena_printf(f->arena,
-                            "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s --zero %d",
-                            1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 30),
+                            "--context-parallel %d --chunk %d --head-chunk %d --segment %d "
+                            "--checkpoint-every %d %s %s --zero %d",
+                            together, 1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 30),
                             1 + (int)sbp_rng_below(rng, 2), 1 + (int)sbp_rng_below(rng, 2),
                             PICK(rng, "", "--save attn_out", "--backward checkpoint", draw_homes(f, rng)),
                             PICK(rng, "", "--head-rows counted"), (int)sbp_rng_below(rng, 4));
@@ -167,7 +172,8 @@ static void test_steps(void **state) {
         write_rows(f, "e", cases[i % SBP_COUNT(cases)].rows, 4, 600 + (uint64_t)i);
         train(f, compile, run, 1);
         for (int k = 0; k < (rounds > 1 ? SBP_COUNT(counts) : 2); k++) {
-            const char *drawn = sbp_arena_printf(f->arena, "%s %s", compile, draw_schedule(f, &rng));
+            const char *drawn =
+                sbp_arena_printf(f->arena, "%s %s", compile, draw_schedule(f, &rng, counts[k]));
             train(f, drawn, run, counts[k]);
             compare_runs(f, drawn, counts[k], &c);
         }

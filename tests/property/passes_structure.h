@@ -12,7 +12,7 @@
 typedef struct setting {
     const char *name;
     bool whole, save_all, offload, step, two_pass, bf16, bf16_gradients, frozen, no_optimizer, lora;
-    int64_t segment, every; /* 0: 1 */
+    int64_t segment, every, context; /* 0: 1 */
 } setting;
 
 typedef struct bench {
@@ -44,6 +44,7 @@ void after_lora(bench *b);
 void after_sink(bench *b);
 void after_segment(bench *b);
 void after_expand(bench *b);
+void after_context(bench *b);
 void after_split(bench *b);
 void after_autodiff(bench *b);
 void after_streambp(bench *b);

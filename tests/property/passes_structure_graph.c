@@ -159,11 +159,34 @@ void after_expand(bench *b) {
     }
 }
 
-/* Values of T rows are carries: arguments, or the state after an op that adds to one. */
+/* Where ranks have micro-batches together, attention alone sees all their rows, of what was exchanged. */
+void after_context(bench *b) {
+    const sbp_module *m = b->p.module;
+    for (int32_t n = 0; n < m->func_count; n++) {
+        const sbp_func *f = m->funcs[n];
+        int32_t exchanges = 0, of_all = 0;
+        for (int32_t i = 0; i < f->op_count; i++) {
+            const sbp_op *op = &f->ops[i];
+            sbp_symbol rows = sbp_type_rows(&f->values[op->results[0]].type);
+            exchanges += op->code == SBP_OP_exchange;
+            of_all += rows == SBP_W;
+            if (op->code == SBP_OP_attention)
+                ensure(b, rows == (b->mode->context > 1 ? SBP_W : SBP_T), "attention of @%s sees other rows",
+                       f->name);
+            else if (op->code != SBP_OP_exchange)
+                ensure(b, rows != SBP_W, "%s of @%s has rows of all ranks", sbp_opcode_name(op->code),
+                       f->name);
+        }
+        ensure(b, b->mode->context > 1 || (exchanges == 0 && of_all == 0), "@%s of one rank exchanges rows",
+               f->name);
+    }
+}
+
+/* Values of T rows, or W, are carries: arguments, or the state after an op that adds to one. */
 static void only_carries_are_long(bench *b, const sbp_func *f) {
     for (int32_t v = 0; v < f->value_count; v++) {
         const sbp_value_info *info = &f->values[v];
-        if (sbp_type_rows(&info->type) != SBP_T)
+        if (sbp_type_rows(&info->type) != SBP_T && sbp_type_rows(&info->type) != SBP_W)
             continue;
         bool carry = info->role == SBP_VALUE_CARRY;
         if (info->role == SBP_VALUE_COTANGENT)
@@ -171,7 +194,7 @@ static void only_carries_are_long(bench *b, const sbp_func *f) {
         if (info->role == SBP_VALUE_OP)
             carry = f->ops[info->op].code == SBP_OP_append ||
                     (f->ops[info->op].code == SBP_OP_attention_vjp && f->ops[info->op].results[0] != v);
-        ensure(b, carry, "%%%s of @%s has T rows", info->name, f->name);
+        ensure(b, carry, "%%%s of @%s has all rows", info->name, f->name);
     }
 }
 
@@ -404,6 +427,8 @@ void after_head(bench *b) {
             continue;
         for (int32_t i = 0; i < function->item_count; i++) {
             const sbp_stage *stage = function->items[i].stage;
+            if (!stage) /* a command of its own */
+                continue;
             const sbp_func *f = stage->body;
             ensure(b, stage->table == (head ? l->head_table : -1), "stage %s: loop", stage->name);
             ensure(b, stage->rows == (head ? SBP_H : SBP_T), "stage %s: rows", stage->name);

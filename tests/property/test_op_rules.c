@@ -126,7 +126,7 @@ static sbp_tensor **expected_values(drawn *d, const double *scalars) {
     const sbp_func *f = d->rule.builder.func;
     sbp_eval_env env = {.arena = d->t->arena, .diag = d->t->diag, .round = true};
     env.sizes.v[SBP_ONE] = 1;
-    env.sizes.v[SBP_T] = d->rows;
+    env.sizes.v[SBP_T] = env.sizes.v[SBP_W] = d->rows;
     sbp_tensor **values = SBP_NEW_ARRAY(d->t->arena, sbp_tensor *, f->value_count);
     for (int32_t i = 0; i < f->arg_count; i++) {
         const sbp_value_info *info = &f->values[f->args[i]];

@@ -22,6 +22,13 @@ static const setting modes[] = {
     {.name = "two passes, gradients in bf16", .two_pass = true, .bf16 = true, .bf16_gradients = true},
     {.name = "frozen layer, k 2", .frozen = true, .every = 2},
     {.name = "no optimizer", .no_optimizer = true, .two_pass = true},
+    {.name = "context 3, save all", .context = 3, .save_all = true, .no_optimizer = true},
+    {.name = "context 2, g 2, two passes, offload",
+     .context = 2,
+     .segment = 2,
+     .two_pass = true,
+     .offload = true,
+     .no_optimizer = true},
     {.name = "adapters, k 2, offload", .lora = true, .every = 2, .offload = true},
     {.name = "adapters, bf16, two passes", .lora = true, .bf16 = true, .two_pass = true},
 };
@@ -37,6 +44,7 @@ static void nothing(bench *b) {
 #define before_sink nothing
 #define before_segment nothing
 #define before_expand nothing
+#define before_context nothing
 #define before_split nothing
 #define before_autodiff nothing
 #define before_streambp nothing
@@ -81,6 +89,8 @@ static bench open_bench(const char *name, const char *path, const char *set, con
         .module = model.module,
         .target = {.name = "cpu", .alignment_bytes = 64, .attention_partials = 4},
         .options = {.t_max = t,
+                    .ranks = mode->context,
+                    .context = mode->context,
                     .schedule = {.chunk = mode->whole ? t : t / 8,
                                  .head_chunk = mode->whole ? t : t / 16,
                                  .segment = mode->segment > 0 ? mode->segment : 1,
@@ -189,9 +199,12 @@ static void a_missing_pass_is_noticed(void **state) {
         bool may = false;
         for (int i = 0; i < SBP_COUNT(silent); i++)
             may |= strcmp(silent[i], passes[missing].name) == 0;
-        bool lora = strcmp(passes[missing].name, "lora") == 0;
-        bench b = open_bench("llama_bias", GOLDEN "/llama_bias/model", NULL,
-                             &modes[lora ? SBP_COUNT(modes) - 1 : 0], 64);
+        int mode = 0;
+        while (strcmp(passes[missing].name, "lora") == 0 && !modes[mode].lora)
+            mode++;
+        while (strcmp(passes[missing].name, "context") == 0 && modes[mode].context < 2)
+            mode++;
+        bench b = open_bench("llama_bias", GOLDEN "/llama_bias/model", NULL, &modes[mode], 64);
         for (int i = 0; i < missing; i++)
             run_pass(&b, i);
         passes[missing].before(&b);

@@ -116,8 +116,12 @@ static void test_groups_as_units(void **state) {
     uint64_t random = 17;
     sbp_buffer buffers[] = {{.name = "group", .rows = sbp_extent_symbol(SBP_T, 1), .cols = 1}};
     sbp_row_input inputs[] = {{.kind = SBP_ROW_COLUMN, .buffer = 0, .column = "group"}};
-    sbp_program program = {
-        .t_max = 60, .buffers = buffers, .buffer_count = 1, .row_inputs = inputs, .row_input_count = 1};
+    sbp_program program = {.context = 1,
+                           .t_max = 60,
+                           .buffers = buffers,
+                           .buffer_count = 1,
+                           .row_inputs = inputs,
+                           .row_input_count = 1};
     assert_int_equal(sbp_pack_rows_wanted(&program), SBP_ROWS_SCORED);
     for (int round = 0; round < 30; round++) {
         int groups[MOST], lengths[MOST], count = 1 + (int)(io_random(&random) % 40), keys = 0, most = 0;
@@ -185,8 +189,12 @@ static void test_the_rest_of_a_group(void **state) {
     io_fixture *f = *state;
     sbp_buffer buffers[] = {{.name = "group", .rows = sbp_extent_symbol(SBP_T, 1), .cols = 1}};
     sbp_row_input inputs[] = {{.kind = SBP_ROW_COLUMN, .buffer = 0, .column = "group"}};
-    sbp_program program = {
-        .t_max = 20, .buffers = buffers, .buffer_count = 1, .row_inputs = inputs, .row_input_count = 1};
+    sbp_program program = {.context = 1,
+                           .t_max = 20,
+                           .buffers = buffers,
+                           .buffer_count = 1,
+                           .row_inputs = inputs,
+                           .row_input_count = 1};
     sbp_dataset *d = load(f, (int[]){1, 1, 1, 2}, (int[]){2, 2, 2, 2}, 4);
     sbp_packer p;
     sbp_packer_init(&p, 20, &program);
@@ -292,7 +300,7 @@ static void test_what_cannot_share(void **state) {
                               {.kind = SBP_ROW_COLUMN, .column = "shared_end"},
                               {.kind = SBP_ROW_COLUMN, .column = "own"},
                               {.kind = SBP_ROW_COLUMN, .column = "sample"}};
-    sbp_program program = {.row_inputs = inputs, .row_input_count = 3};
+    sbp_program program = {.context = 1, .row_inputs = inputs, .row_input_count = 3};
     assert_null(sbp_pack_cannot_share(&program, "weight"));
     assert_non_null(strstr(sbp_pack_cannot_share(&program, NULL), "may read all rows"));
     program.row_input_count = 1;

@@ -48,8 +48,12 @@ static void draw(drawn *d, uint64_t *random, int rows, int by_row, bool grouped,
 /* The row input that keeps documents of a row, or rows of a group, in one micro-batch. */
 static sbp_buffer buffer = {.name = "unit", .rows = {.c = {[SBP_T] = 1}}, .cols = 1};
 static sbp_row_input input = {.kind = SBP_ROW_COLUMN, .column = "unit"};
-static sbp_program program = {
-    .t_max = 1000, .buffers = &buffer, .buffer_count = 1, .row_inputs = &input, .row_input_count = 1};
+static sbp_program program = {.context = 1,
+                              .t_max = 1000,
+                              .buffers = &buffer,
+                              .buffer_count = 1,
+                              .row_inputs = &input,
+                              .row_input_count = 1};
 
 static void open_packer(sbp_packer *p, const char *whole, int64_t most_rows, int ranks, int rank) {
     input.column = whole;

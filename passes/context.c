@@ -1,0 +1,130 @@
+/* context: several ranks have one micro-batch together, each some of its rows (ir/context.h).
+ *
+ * requires  no composites; rows of the batch (T), not of chunks
+ * preserves the meaning of the function, on the ranks together: row-wise ops are each rank's own; sums over
+ *           rows are parts of those of all, which gradients become when they cross the wire
+ * breaks    nothing
+ *
+ * Attention alone reads other rows. Its operands become rows of all ranks (W) of some of the heads, its
+ * output rows of this rank again. What says which rows a row sees comes with W rows. Whatever else reads
+ * other rows is refused.
+ */
+#include "passes/passes.h"
+#include "passes/rewrite.h"
+
+typedef struct exchanger {
+    sbp_rewrite rw;
+    int64_t ranks;
+    sbp_value *there[2]; /* per value: its rows of all ranks, as queries (or a column of data), as keys */
+} exchanger;
+
+static sbp_value exchange(exchanger *x, sbp_value value, const char *to, int64_t heads, int64_t kv_heads,
+                          bool keys) {
+    return sbp_build(&x->rw.builder, SBP_OP_exchange, NULL, &value, 1,
+                     (sbp_attr[]){sbp_attr_symbol("to", to), sbp_attr_int("heads", heads),
+                                  sbp_attr_int("kv_heads", kv_heads), sbp_attr_bool("keys", keys),
+                                  sbp_attr_int("ranks", x->ranks)},
+                     5, NULL);
+}
+
+/* An operand of attention, once for all that read it; it keeps its name for --save. */
+static sbp_value to_heads(exchanger *x, sbp_value old, int64_t heads, int64_t kv_heads, bool keys) {
+    sbp_value *there = &x->there[keys][old];
+    if (*there == SBP_NO_VALUE) {
+        const sbp_type *type = &x->rw.from->values[old].type;
+        int64_t n = type->dim[1].n;
+        *there = exchange(x, x->rw.map[old], "heads", keys ? heads : n, keys ? n : kv_heads, keys);
+        const char *name = x->rw.from->values[old].name;
+        sbp_build_name(&x->rw.builder, *there, name);
+    }
+    return *there;
+}
+
+/* A column of the data, with the rows of all ranks. */
+static sbp_status column_of_all(exchanger *x, const sbp_op *op, int32_t operand, sbp_value *out) {
+    const sbp_func *from = x->rw.from;
+    sbp_value old = op->operands[operand];
+    const sbp_value_info *info = &from->values[old];
+    if (info->role != SBP_VALUE_ROW)
+        return sbp_fail(
+            x->rw.builder.diag, SBP_INPUT,
+            "%s%s%sattention reads %%%s, which is computed: --context-parallel needs the documents "
+            "of its rows from the data (in @%s)",
+            op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "", info->name,
+            from->name);
+    sbp_value *there = &x->there[0][old];
+    if (*there == SBP_NO_VALUE) {
+        sbp_type type = sbp_rewrite_rows_type(&info->type, SBP_T, SBP_W);
+        const char *name = sbp_arena_printf(x->rw.to->arena, "%s_of_all", info->name);
+        *there = sbp_func_add_arg(x->rw.to, SBP_VALUE_ROW, sbp_func_free_name(x->rw.to, name), &type,
+                                  info->binding);
+    }
+    *out = *there;
+    return SBP_OK;
+}
+
+static sbp_status rewrite_attention(exchanger *x, const sbp_op *op) {
+    const sbp_func *from = x->rw.from;
+    sbp_builder *b = &x->rw.builder;
+    int64_t heads = from->values[op->operands[0]].type.dim[1].n;
+    int64_t kv_heads = from->values[op->operands[1]].type.dim[1].n;
+    sbp_value operands[SBP_MAX_OPERANDS], results[SBP_MAX_RESULTS];
+    sbp_attr_schema schema[SBP_MAX_ATTRS];
+    b->node = op->node;
+    for (int32_t k = 0; k < 3; k++)
+        operands[k] = to_heads(x, op->operands[k], heads, kv_heads, k > 0);
+    for (int32_t k = 3; k < 6; k++)
+        SBP_TRY(column_of_all(x, op, k, &operands[k]));
+    sbp_build(b, op->code, NULL, operands, op->operand_count, op->attrs, sbp_opcode_attrs(op->code, schema),
+              results);
+    SBP_TRY(b->status);
+    for (int32_t r = 0; r < op->result_count; r++)
+        sbp_rewrite_replace(&x->rw, op->results[r], results[r]);
+    x->rw.map[op->results[0]] = exchange(x, results[0], "rows", heads, kv_heads, false);
+    x->rw.map[op->results[1]] = SBP_NO_VALUE; /* for the derivative alone, which stays there */
+    return b->status;
+}
+
+static bool reads_other_rows(const sbp_func *func, const sbp_op *op) {
+    for (int32_t k = 0; k < op->operand_count; k++)
+        for (int32_t r = 0; r < op->result_count && op->operands[k] != SBP_NO_VALUE; r++) {
+            sbp_seq_kind kind = sbp_op_seq(func, op, k, r).kind;
+            if (kind != SBP_SEQ_NONE && kind != SBP_SEQ_ROW && kind != SBP_SEQ_REDUCE)
+                return true;
+        }
+    return false;
+}
+
+static sbp_status rewrite(sbp_pipeline *p, const sbp_func *func, sbp_func **out) {
+    exchanger x = {.ranks = p->options.context};
+    sbp_rewrite_begin(&x.rw, p->module, func, p->diag);
+    for (int keys = 0; keys < 2; keys++) {
+        x.there[keys] = SBP_NEW_ARRAY(p->arena, sbp_value, func->value_count + 1);
+        for (int32_t v = 0; v < func->value_count; v++)
+            x.there[keys][v] = SBP_NO_VALUE;
+    }
+    for (int32_t i = 0; i < func->op_count; i++) {
+        const sbp_op *op = &func->ops[i];
+        if (op->code == SBP_OP_attention)
+            SBP_TRY(rewrite_attention(&x, op));
+        else if (reads_other_rows(func, op)) /* split says what, of what it cannot stream */
+            return sbp_fail(p->diag, SBP_INPUT,
+                            "%s%s%s%s reads other rows: not with --context-parallel (in @%s)",
+                            op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "",
+                            sbp_opcode_name(op->code), func->name);
+        else
+            SBP_TRY(sbp_rewrite_copy(&x.rw, op));
+    }
+    *out = sbp_rewrite_end(&x.rw);
+    return x.rw.builder.status;
+}
+
+sbp_status sbp_pass_context(sbp_pipeline *p) {
+    const sbp_func *objective = sbp_module_find_func(p->module, "objective");
+    if (p->options.context < 2)
+        return SBP_OK;
+    for (int32_t i = 0; i < p->module->func_count; i++)
+        if (p->module->funcs[i] != objective)
+            SBP_TRY(rewrite(p, p->module->funcs[i], &p->module->funcs[i]));
+    return SBP_OK;
+}
