@@ -80,8 +80,9 @@ void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out);
  * traffic: one per class, busy: one per queue. */
 void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, double seconds, sbp_text *out);
 /* What ranks send each other: a line, none of one rank; and ", \"ranks\": .., \"wire\": {..}". */
-void sbp_cli_wire_line(const sbp_program *program, const double *busy, double seconds, sbp_text *out);
-void sbp_cli_add_wire(const sbp_program *program, sbp_text *out);
+void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
+                       double seconds, sbp_text *out);
+void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target, sbp_text *out);
 void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_text *out);
 
 /* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ...". */

@@ -111,7 +111,7 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     sbp_text_add(out, ", \"seconds\": ");
     sbp_text_add_double(out, cost.seconds);
     sbp_cli_add_traffic(cost.traffic, cost.busy, out);
-    sbp_cli_add_wire(p, out);
+    sbp_cli_add_wire(p, &in->info, out);
     sbp_cli_add_rates(out, in->rates_source, &in->info.rates);
     sbp_text_add(out, ", \"kernel_bytes\": %lld, \"archs\": \"%s\"", (long long)in->kernel_bytes,
                  in->info.archs);
@@ -178,7 +178,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                  "cost model\n",
                  cost.seconds, cost.flops / 1e12, (long long)cost.commands);
     sbp_cli_traffic_lines(cost.traffic, cost.busy, cost.seconds, out);
-    sbp_cli_wire_line(p, cost.busy, cost.seconds, out);
+    sbp_cli_wire_line(p, &in->info, cost.busy, cost.seconds, out);
     sbp_text_add(out, "rates      %s: ", in->rates_source);
     sbp_rates_describe(out, &in->info.rates, "\n           ");
     sbp_text_add(out, "\n");

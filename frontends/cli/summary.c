@@ -308,7 +308,7 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
         sbp_text_add(out, "\n");
     }
     sbp_cli_traffic_lines(c->estimate.traffic, c->estimate.busy, c->estimate.seconds, out);
-    sbp_cli_wire_line(c->pipeline.program, c->estimate.busy, c->estimate.seconds, out);
+    sbp_cli_wire_line(program, target, c->estimate.busy, c->estimate.seconds, out);
     sbp_text_add(out, "most       %s\n", c->advice);
     return SBP_OK;
 }
@@ -343,7 +343,7 @@ sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
     SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, &c->pipeline.target, &row, &row_host));
     sbp_text_add(out, ", \"bytes_per_token\": {\"device\": %.6g, \"host\": %.6g}", row, row_host);
     sbp_cli_add_traffic(c->estimate.traffic, c->estimate.busy, out);
-    sbp_cli_add_wire(c->pipeline.program, out);
+    sbp_cli_add_wire(c->pipeline.program, &c->pipeline.target, out);
     sbp_cli_add_rates(out, c->rates_source, &c->pipeline.target.rates);
     sbp_text_add(out, ", \"advice\": ");
     sbp_json_add_string(out, c->advice, strlen(c->advice));

@@ -45,11 +45,12 @@ void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_tex
     sbp_text_add(out, "}");
 }
 
-void sbp_cli_wire_line(const sbp_program *program, const double *busy, double seconds, sbp_text *out) {
+void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
+                       double seconds, sbp_text *out) {
     char part[32], step[32];
     double other = busy[SBP_QUEUE_COMPUTE], wire = busy[SBP_QUEUE_NET];
     sbp_wire w;
-    sbp_cost_wire_of(program, &w);
+    sbp_cost_wire_of(program, target, &w);
     if (program->ranks < 2)
         return;
     sbp_text_add(
@@ -63,15 +64,24 @@ void sbp_cli_wire_line(const sbp_program *program, const double *busy, double se
                  wire > other ? ": it bounds the step, more rows or a faster link would hide it\n"
                               : ", %.0f %% of them waited for\n",
                  seconds > other ? 100 * (seconds - other) / seconds : 0);
+    if (program->context > 1)
+        sbp_text_add(out,
+                     "context    %lld ranks have each micro-batch together; each sends the others %s in %lld "
+                     "exchanges around attention with a full one: %.3g s, all waited for\n",
+                     (long long)program->context,
+                     sbp_format_bytes(part, sizeof part, (double)w.context_bytes),
+                     (long long)w.context_exchanges, w.context_seconds);
 }
 
-void sbp_cli_add_wire(const sbp_program *program, sbp_text *out) {
+void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target, sbp_text *out) {
     sbp_wire w;
-    sbp_cost_wire_of(program, &w);
+    sbp_cost_wire_of(program, target, &w);
     sbp_text_add(
         out,
         ", \"ranks\": %lld, \"wire\": {\"micro_batch_bytes\": %lld, \"micro_batch_collectives\": %d, "
-        "\"step_bytes\": %lld, \"step_collectives\": %d}",
+        "\"step_bytes\": %lld, \"step_collectives\": %d, \"context_bytes\": %lld, "
+        "\"context_exchanges\": %lld}, \"context\": %lld",
         (long long)program->ranks, (long long)w.part_bytes, (int)w.part_collectives, (long long)w.step_bytes,
-        (int)w.step_collectives);
+        (int)w.step_collectives, (long long)w.context_bytes, (long long)w.context_exchanges,
+        (long long)program->context);
 }

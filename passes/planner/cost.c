@@ -74,7 +74,9 @@ typedef struct meter {
     sbp_position position;
     const sbp_function *function;
     int64_t chunks; /* that stand for each other, from the present one on */
-    double seconds, flops, wire_bytes;
+    double seconds, flops;
+    double exchanging, exchanged_bytes; /* among the ranks of a context */
+    int64_t exchanges;
     int64_t commands;
 } meter;
 
@@ -150,8 +152,11 @@ static double exchange_seconds(meter *m, const sbp_command *c, double bytes, dou
     else
         sent = (double)sbp_exchange_sent(m->program, c, own.rows);
     sent *= (double)sbp_dtype_bytes(view_dtype(m, &c->views[0]));
-    m->wire_bytes += sent * times;
-    return r->command_seconds + 2 * bytes / r->memory + sent / (r->net > 0 ? r->net : r->out);
+    double seconds = r->command_seconds + 2 * bytes / r->memory + sent / (r->net > 0 ? r->net : r->out);
+    m->exchanged_bytes += sent * times;
+    m->exchanges += sent > 0 ? (int64_t)times : 0;
+    m->exchanging += sent > 0 ? seconds * times : 0;
+    return seconds;
 }
 
 /* A command that runs `times` in each chunk of the run. */
@@ -372,7 +377,19 @@ static void add_wire(const sbp_program *program, const sbp_command *c, int64_t *
     ++*count;
 }
 
-void sbp_cost_wire_of(const sbp_program *program, sbp_wire *out) {
+/* A call, with as many rows as there can be. */
+static void add_exchanges(const sbp_program *program, int32_t function, const sbp_target_info *target,
+                          sbp_wire *out) {
+    meter m = {.program = program, .target = target, .function = &program->functions[function], .chunks = 1};
+    m.position.sizes = sbp_program_sizes(program, program->t_max, program->s_max);
+    m.position.table = -1;
+    measure_body(&m, &m.function->body, 1);
+    out->context_bytes += (int64_t)m.exchanged_bytes;
+    out->context_exchanges += m.exchanges;
+    out->context_seconds += m.exchanging;
+}
+
+void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target, sbp_wire *out) {
     const sbp_entry *entries[] = {sbp_program_find_entry(program, sbp_cost_training_entry(program)),
                                   sbp_program_find_entry(program, "update")};
     *out = (sbp_wire){0};
@@ -383,6 +400,8 @@ void sbp_cost_wire_of(const sbp_program *program, sbp_wire *out) {
             const sbp_body *inside = node->kind == SBP_NODE_LOOP ? &node->u.loop->body : NULL;
             for (int32_t k = 0; k < (inside ? inside->count : 1); k++) {
                 const sbp_node *at = inside ? &inside->nodes[k] : node;
+                if (at->kind == SBP_NODE_CALL && program->context > 1)
+                    add_exchanges(program, at->u.call->function, target, out);
                 if (at->kind == SBP_NODE_COMMAND)
                     add_wire(program, at->u.command, once ? &out->step_bytes : &out->part_bytes,
                              once ? &out->step_collectives : &out->part_collectives);

@@ -26,10 +26,14 @@ void sbp_traffic_add(sbp_traffic *traffic, sbp_space to, sbp_space from, double 
 typedef struct sbp_wire {
     int64_t part_bytes, step_bytes;
     int32_t part_collectives, step_collectives;
+    /* Among the ranks of a context, with a micro-batch of as many rows as there can be; bytes go with rows.
+     */
+    int64_t context_bytes, context_exchanges;
+    double context_seconds;
 } sbp_wire;
 
 /* Of a step, or of a scoring when nothing trains; all 0 with one rank. */
-void sbp_cost_wire_of(const sbp_program *program, sbp_wire *out);
+void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target, sbp_wire *out);
 
 /* A whole optimizer step of one micro-batch of t rows in one document: `step`, or `accumulate` and `update`;
  * `score` when nothing trains. program->chunk and head_chunk as they are. Queues run beside each other as far

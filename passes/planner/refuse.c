@@ -47,6 +47,30 @@ static void add_remedy(const sbp_search *s, const char *option, const sbp_plan_e
         sbp_format_bytes(size, sizeof size, (double)sbp_search_needed_bytes(&s->pl.base->target, e)));
 }
 
+static long long all_rows(const sbp_search *s, int64_t t) {
+    int64_t together = s->pl.base->options.context;
+    return (long long)(t * (together > 1 ? together : 1));
+}
+
+/* The fewest ranks that could have each micro-batch together, where there are more. */
+static void try_context(const sbp_search *s, sbp_text *out) {
+    sbp_pipeline other = *s->pl.base;
+    int64_t ranks = other.options.ranks, now = other.options.context > 1 ? other.options.context : 1;
+    sbp_wish w = *s->wish;
+    sbp_plan_estimate e;
+    for (int64_t together = now + 1; !s->longest && together <= ranks; together++) {
+        if (ranks % together != 0)
+            continue;
+        other.options.context = together;
+        w.t_max = sbp_ceil_div(all_rows(s, s->wish->t_max), together);
+        if (would_fit(s, &other, &w, true, &e)) {
+            add_remedy(s, sbp_arena_printf(s->pl.arena, "--context-parallel %lld", (long long)together), &e,
+                       out);
+            return;
+        }
+    }
+}
+
 /* Changes that fit, each tried. */
 static void list_remedies(const sbp_search *s, sbp_text *out) {
     const sbp_pipeline *base = s->pl.base;
@@ -66,8 +90,9 @@ static void list_remedies(const sbp_search *s, sbp_text *out) {
     w.t_max = SBP_AUTO;
     w.save_mode = SBP_SAVE_GIVEN; /* the schedule is given as a whole */
     if (!s->longest && would_fit(s, base, &w, false, &e))
-        add_remedy(s, sbp_arena_printf(s->pl.arena, "--seq-len %lld", (long long)e.t_max), &e, out);
+        add_remedy(s, sbp_arena_printf(s->pl.arena, "--seq-len %lld", all_rows(s, e.t_max)), &e, out);
     w.t_max = s->wish->t_max;
+    try_context(s, out);
     sbp_pipeline other = *base;
     other.options.step = true;
     if (!base->options.step && base->options.optimizer != SBP_OPTIMIZER_NONE &&
@@ -131,7 +156,7 @@ sbp_status sbp_search_refuse(const sbp_search *s) {
         "the plan needs %s, --memory is %s%s: %s too much. This is the least of all settings that were "
         "allowed "
         "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
-        need, have, target->shared_memory ? each : "", over, (long long)e->t_max,
+        need, have, target->shared_memory ? each : "", over, all_rows(s, e->t_max),
         (long long)e->schedule.chunk, (long long)e->schedule.segment, (long long)e->schedule.checkpoint_every,
         sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "),
         remedies.length > 0
