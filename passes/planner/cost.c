@@ -152,7 +152,8 @@ static double exchange_seconds(meter *m, const sbp_command *c, double bytes, dou
     else
         sent = (double)sbp_exchange_sent(m->program, c, own.rows);
     sent *= (double)sbp_dtype_bytes(view_dtype(m, &c->views[0]));
-    double seconds = r->command_seconds + 2 * bytes / r->memory + sent / (r->net > 0 ? r->net : r->out);
+    double seconds =
+        r->command_seconds + 2 * bytes / r->memory + sending_seconds(r, sent, m->program->context, 1);
     m->exchanged_bytes += sent * times;
     m->exchanges += sent > 0 ? (int64_t)times : 0;
     m->exchanging += sent > 0 ? seconds * times : 0;
