@@ -97,6 +97,13 @@ typedef struct sbp_device_class {
      * read in place. Waits as read does; later commands need another wait. Valid for the bytes of one buffer.
      * NULL also when the device has failed: the next call says how. */
     void *(*map)(sbp_device *device, sbp_space space, int64_t offset);
+    /* How ranks meet where nothing but their devices can bring them together (backends/ranks/transport.h);
+     * NULL: they cannot. */
+    const struct sbp_transport *transport;
+    /* With options.ranks: all of them call it at the same time, between load and the first command, and agree
+     * how the program's collectives will be done, of which a note tells. *own: by the device's own means, not
+     * through the host's memory. NULL: there are none. */
+    sbp_status (*meet)(sbp_device *device, bool *own, sbp_diag *diag);
     /* Ways to compute a command that a device chooses among by measuring. NULL, all three: it has one way for
      * each. What was chosen decides bits. Between load and the first command:
      * - tune_open takes what an earlier tune_text gave, of which `name` is told in messages; *count: choices.

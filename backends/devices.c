@@ -30,3 +30,10 @@ const sbp_device_class *sbp_device_find(const char *backend) {
             return classes[i];
     return NULL;
 }
+
+const struct sbp_transport *sbp_device_transport(void) {
+    for (int i = 0; i < SBP_COUNT(classes); i++)
+        if (classes[i]->transport)
+            return classes[i]->transport;
+    return NULL;
+}

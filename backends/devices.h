@@ -6,6 +6,8 @@
 
 /* By the name that a plan carries ("cpu"); NULL when this build has none. */
 const sbp_device_class *sbp_device_find(const char *backend);
+/* How ranks meet that have no MPI; NULL when no kind of device can do that. */
+const struct sbp_transport *sbp_device_transport(void);
 /* NULL after the last. */
 const sbp_device_class *sbp_device_at(int32_t index);
 

@@ -24,7 +24,8 @@ typedef struct composite {
     sbp_ranks *ranks;
     sbp_ranks *context;         /* those that have a micro-batch together; NULL: this one alone */
     sbp_ranks_info world;       /* of this process among them; alone: rank 0 of 1 */
-    _Atomic int64_t sent_bytes; /* by collectives */
+    bool own_net;               /* the device proper runs queue net */
+    _Atomic int64_t sent_bytes; /* by collectives that pass through here */
     char *staged[2];            /* operands of one, where the device has a memory of its own */
     int64_t staged_bytes[2];
     char *offload_dir;
@@ -125,7 +126,7 @@ void composite_destroy(sbp_device *base) {
 void composite_info(sbp_device *base, sbp_device_info *out) {
     composite *c = (composite *)base;
     c->proper->class->info(c->proper, out);
-    out->wire_sent_bytes = c->sent_bytes;
+    out->wire_sent_bytes += c->sent_bytes;
     if (c->disk)
         composite_disk_counts(c->disk, &out->disk_read_bytes, &out->disk_written_bytes);
 }
@@ -198,6 +199,12 @@ sbp_status composite_load(sbp_device *base, const sbp_program *program, sbp_diag
         SBP_TRY(sbp_ranks_divide(c->ranks, (int32_t)program->group, diag));
         sbp_ranks_info_of(c->ranks, &c->world);
     }
+    if (program->context > 1 && c->ranks && c->parts.waits && c->world.native)
+        return sbp_fail(
+            diag, SBP_USAGE,
+            "%s: ranks that have documents together (--context-parallel) need MPI to meet: mpirun "
+            "starts them",
+            c->parts.name);
     if (program->context > 1 && c->ranks)
         SBP_TRY(sbp_ranks_context(c->ranks, (int32_t)program->context, diag, &c->context));
     if (program->arena_bytes[SBP_DISK] > 0) { /* first, as it is what the machine may lack */
@@ -208,6 +215,15 @@ sbp_status composite_load(sbp_device *base, const sbp_program *program, sbp_diag
     }
     SBP_TRY(c->proper->class->load(c->proper, program, diag));
     return program->arena_bytes[SBP_HOST] > 0 ? find_pieces(c, diag) : SBP_OK;
+}
+
+sbp_status composite_meet(sbp_device *base, bool *own, sbp_diag *diag) {
+    composite *c = (composite *)base;
+    *own = false;
+    if (c->ranks && c->proper->class->meet)
+        SBP_TRY(c->proper->class->meet(c->proper, own, diag));
+    c->own_net = *own;
+    return SBP_OK;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------- */
@@ -371,7 +387,7 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
 
 /* Whether the device proper puts the commands of a queue in order itself. */
 static bool orders(const composite *c, int32_t queue) {
-    return !c->parts.waits && queue <= SBP_QUEUE_OUT;
+    return !c->parts.waits && (queue <= SBP_QUEUE_OUT || (queue == SBP_QUEUE_NET && c->own_net));
 }
 
 static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
@@ -382,7 +398,7 @@ static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_d
         composite_shuffle_fence(c->shuffle, from, to);
         return SBP_OK;
     }
-    if (!c->parts.waits && (from == SBP_QUEUE_NET || to == SBP_QUEUE_NET))
+    if (!c->parts.waits && !c->own_net && (from == SBP_QUEUE_NET || to == SBP_QUEUE_NET))
         return SBP_OK; /* a collective waits for all, and is waited for (submit) */
     if (orders(c, from) && orders(c, to))
         return c->proper->class->submit(c->proper, dispatch, diag);
@@ -430,7 +446,7 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
         dispatch->span_count > SBP_MAX_COMMAND_OPERANDS)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a command of %d operands in queue %d", c->parts.name,
                         dispatch->span_count, queue);
-    if (queue == SBP_QUEUE_NET && !c->parts.waits) {
+    if (queue == SBP_QUEUE_NET && !c->parts.waits && !c->own_net) {
         SBP_TRY(composite_wait(base, diag));
         return run_collective(c, dispatch, diag);
     }

@@ -41,6 +41,8 @@ void composite_destroy(sbp_device *device);
 sbp_device *composite_proper(sbp_device *device);
 void composite_info(sbp_device *device, sbp_device_info *out);
 sbp_status composite_load(sbp_device *device, const sbp_program *program, sbp_diag *diag);
+/* The device proper may take queue net for its own, as it does the others. */
+sbp_status composite_meet(sbp_device *device, bool *own, sbp_diag *diag);
 sbp_status composite_write(sbp_device *device, sbp_space space, int64_t offset, const void *data,
                            int64_t bytes, sbp_diag *diag);
 sbp_status composite_read(sbp_device *device, sbp_space space, int64_t offset, void *data, int64_t bytes,

@@ -46,6 +46,10 @@ void sbp_cuda_tag_read(uint32_t tag, sbp_cuda_arch *arch, bool *ptx);
 /* ---- memory beside the arena ------------------------------------------------------------------------ */
 
 enum {
+    /* With several ranks: what of the others' shares arrives at a time, and staging of what lies on the host;
+     * what NCCL itself takes for its connections and kernels, of which that is a guess. */
+    SBP_CUDA_WIRE_BYTES = 64 << 20,
+    SBP_CUDA_NCCL_BYTES = 512 << 20,
     /* What a driver takes for a context and its kernels: nvidia-smi shows 400 to 550 MiB for an idle process
      * on A100 and H100. */
     SBP_CUDA_CONTEXT_BYTES = 500 << 20,
@@ -107,6 +111,24 @@ typedef struct sbp_cuda_machine {
     bool blas;            /* there is cuBLASLt: its products have no launches */
     int32_t variant;      /* attention: no better one than this; tests. SBP_CUDA_VARIANTS: any */
 } sbp_cuda_machine;
+
+/* A sum over ranks, or over groups of them: to = or, with adds, += this rank's own addends and those of the
+ * others, which are one behind the other in the order of their numbers, `stride` elements from one to the
+ * next. In fp32, fp64 where they are f64; rounded once. Of one rank it only rounds. */
+typedef struct sbp_cuda_sum {
+    bool adds;
+    uint64_t to, own, arrived; /* addresses */
+    sbp_dtype to_dtype, from_dtype;
+    int64_t elems, stride; /* below 2^31 */
+    int32_t me, count;     /* this one's place among them, and how many there are */
+} sbp_cuda_sum;
+
+/* In which sums of that type are added up. */
+sbp_dtype sbp_cuda_sum_wide(sbp_dtype dtype);
+/* Its kernel. */
+sbp_gpu_key sbp_cuda_sum_key(bool adds, sbp_dtype to, sbp_dtype from);
+/* Its launch. args: zeros, is filled. */
+void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_step *step);
 
 /* Whether cuBLASLt has a product of these types (d, a, b, c, bias; SBP_DTYPE_COUNT: absent). */
 bool sbp_cuda_blas_has(const sbp_dtype *dtypes);

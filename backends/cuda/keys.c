@@ -4,6 +4,8 @@
 #include "backends/cuda/attention.h"
 #include "backends/gpu/row.h"
 
+#include <string.h>
+
 const char *const sbp_cuda_variant_names[SBP_CUDA_VARIANTS] = {
     [SBP_CUDA_PLAIN] = "", [SBP_CUDA_VECTOR] = "vector", [SBP_CUDA_MMA] = "mma", [SBP_CUDA_WGMMA] = "wgmma"};
 
@@ -43,6 +45,41 @@ static int32_t attention_keys(const sbp_command *command, const sbp_dtype *dtype
     return count;
 }
 
+sbp_dtype sbp_cuda_sum_wide(sbp_dtype dtype) {
+    return dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+}
+
+sbp_gpu_key sbp_cuda_sum_key(bool adds, sbp_dtype to, sbp_dtype from) {
+    sbp_gpu_key key = {.kind = SBP_CMD_COLLECTIVE, .reduce = adds};
+    memset(key.dtypes, SBP_DTYPE_COUNT, sizeof key.dtypes);
+    key.dtypes[0] = (uint8_t)to;
+    key.dtypes[1] = (uint8_t)from;
+    return key;
+}
+
+/* Among all ranks, or those of a group, at once; sums that each has a share of may be of groups first, then
+ * of all groups, and rounded at last. */
+static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_key *keys) {
+    sbp_dtype to = dtypes[0], from = dtypes[1], wide = sbp_cuda_sum_wide(from);
+    bool adds = op == SBP_REDUCE_ADD;
+    switch (op) {
+    case SBP_ALL_REDUCE:
+    case SBP_GROUP_REDUCE:
+        keys[0] = sbp_cuda_sum_key(false, to, from);
+        return 1;
+    case SBP_REDUCE_SCATTER:
+    case SBP_REDUCE_ADD:
+    case SBP_REDUCE_OWN:
+        keys[0] = sbp_cuda_sum_key(adds, to, from);
+        keys[1] = sbp_cuda_sum_key(false, wide, from);
+        keys[2] = sbp_cuda_sum_key(false, wide, wide);
+        keys[3] = sbp_cuda_sum_key(adds, to, wide);
+        return 4;
+    default: /* only moves */
+        return 0;
+    }
+}
+
 int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const sbp_rowkernel *kernel,
                       sbp_cuda_arch arch, sbp_gpu_key *keys) {
     int32_t steps = command->kind == SBP_CMD_REDUCE ? 2 : 1;
@@ -51,6 +88,8 @@ int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const
         return 0;
     if (is_attention(command->kind))
         return attention_keys(command, dtypes, arch, keys);
+    if (command->kind == SBP_CMD_COLLECTIVE && command->queue == SBP_QUEUE_NET)
+        return sum_keys(command->u.collective, dtypes, keys);
     for (int32_t step = 0; step < steps; step++)
         keys[step] = sbp_gpu_key_of(command, dtypes, step, SBP_CUDA_PLAIN);
     if (command->kind == SBP_CMD_ROW && sbp_gpu_row_shape_of(kernel, true, &shape))

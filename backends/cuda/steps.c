@@ -6,7 +6,8 @@
 enum {
     THREADS = 256, /* of a block, but for row kernels and attention */
     MOST_BLOCKS_Y = 65535,
-    UNIT = 16, /* bytes at once, where addresses allow it */
+    MOST_SUM_BLOCKS = 1024, /* of sums over ranks, which run beside products */
+    UNIT = 16,              /* bytes at once, where addresses allow it */
     COLSUM_COLUMNS = SBP_CUDA_COLSUM_COLUMNS
 };
 
@@ -168,6 +169,21 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
         break;
     }
     return count;
+}
+
+void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_step *step) {
+    int64_t blocks = sbp_ceil_div(sum->elems, THREADS);
+    args->operands[0] = (sbp_gpu_operand){.address = sum->to, .rows = 1, .cols = (int32_t)sum->elems};
+    args->operands[1] = (sbp_gpu_operand){
+        .address = sum->own, .rows = 1, .cols = (int32_t)sum->elems, .stride = (int32_t)sum->stride};
+    args->scratch = sum->arrived;
+    args->count = 2;
+    args->ints[0] = sum->me;
+    args->ints[1] = sum->count;
+    *step = (sbp_cuda_step){.key = sbp_cuda_sum_key(sum->adds, sum->to_dtype, sum->from_dtype),
+                            .grid = {1, 1, 1},
+                            .block = {1, 1, 1}};
+    set_blocks(step, blocks < MOST_SUM_BLOCKS ? blocks : MOST_SUM_BLOCKS, THREADS);
 }
 
 const sbp_span *sbp_cuda_scratch_planned(const sbp_dispatch *dispatch) {

@@ -22,11 +22,12 @@ enum {
 
 /* Which kernel it is. No padding: equal keys are equal bytes. */
 typedef struct sbp_gpu_key {
-    uint8_t kind;                       /* sbp_command_kind; a collective of one rank is a copy */
+    uint8_t kind;                       /* sbp_command_kind; a collective of one rank is a copy, of several
+                                           the backend's own */
     uint8_t step;                       /* of the command */
     uint8_t variant;                    /* the backend's own: ways to compute the same */
     uint8_t ta, tb;                     /* gemm: transposed */
-    uint8_t reduce;                     /* reduce: sbp_reduce_op */
+    uint8_t reduce;                     /* reduce: sbp_reduce_op; collective: 1 adds to what is there */
     uint8_t bytes;                      /* fill, copy: of an element */
     uint8_t no64;                       /* for devices without double */
     int32_t kernel;                     /* row: number in the program */

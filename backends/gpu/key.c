@@ -80,6 +80,8 @@ void sbp_gpu_key_text(const sbp_gpu_key *key, const char *variant, char text[SBP
         ADD(".%c%c", key->ta ? 't' : 'n', key->tb ? 't' : 'n');
     if (key->kind == SBP_CMD_REDUCE)
         ADD(".%d", (int)key->reduce);
+    if (key->kind == SBP_CMD_COLLECTIVE)
+        ADD("%s", key->reduce ? ".add" : ".sum");
     if (key->bytes > 0)
         ADD(".%d", (int)key->bytes);
     if (key->d_qk > 0)

@@ -10,6 +10,8 @@
 #include "backends/ranks/world.h"
 
 #define PLUGIN "libsbp_mpi.so"
+/* Where this is what speaks, there is no MPI: torchrun's. */
+#define NATIVE_SIZE "WORLD_SIZE"
 /* Of what a sum works in: numbers of all ranks as they come, and as they are added. */
 #define WORKSPACE_BYTES ((int64_t)4 << 20)
 /* Of one piece of what is only moved. */
@@ -18,25 +20,33 @@
 /* ---- joining ---------------------------------------------------------------------------------------- */
 
 /* Variables by which launchers tell a process of how many it is one. */
-static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"};
+static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", NATIVE_SIZE};
 
-/* A step of Slurm that is no world of MPI leaves processes alone: each runs by itself. */
+/* A step of Slurm that is no world of MPI leaves processes alone: each runs by itself. Some set what torchrun
+ * sets for the hosts, not for processes: these have no LOCAL_RANK. */
 static bool speaks(const char *size) {
+    if (strcmp(size, NATIVE_SIZE) == 0)
+        return getenv("RANK") && getenv("LOCAL_RANK") && getenv("MASTER_ADDR") && getenv("MASTER_PORT");
     return strcmp(size, "SLURM_NTASKS") != 0 || getenv("PMIX_RANK") || getenv("PMI_RANK");
 }
 
-/* The first of the variables that speaks, and what it says; 0: none does. */
+/* 0: it does not say. */
+static int32_t announced_by(const char *variable) {
+    const char *value = getenv(variable);
+    char *end;
+    long count = value ? strtol(value, &end, 10) : 0;
+    return value && !*end && count >= 1 && count <= INT32_MAX && speaks(variable) ? (int32_t)count : 0;
+}
+
+/* The first of the variables that speaks, and what it says; 0: none does. Where torchrun itself was started
+ * by one of the others, on every host once, it is torchrun that counts processes. */
 static int32_t announced(const char **variable) {
-    for (int i = 0; i < SBP_COUNT(sizes); i++) {
-        const char *value = getenv(sizes[i]);
-        char *end;
-        long count = value ? strtol(value, &end, 10) : 0;
-        if (!value || *end || count < 1 || count > INT32_MAX || !speaks(sizes[i]))
-            continue;
-        *variable = sizes[i];
-        return (int32_t)count;
-    }
-    return 0;
+    int32_t count = 0;
+    if (getenv("TORCHELASTIC_RUN_ID") && (count = announced_by(*variable = NATIVE_SIZE)) > 0)
+        return count;
+    for (int i = 0; i < SBP_COUNT(sizes) && count == 0; i++)
+        count = announced_by(*variable = sizes[i]);
+    return count;
 }
 
 static int32_t expected_count(sbp_ranks *r) {
@@ -44,7 +54,9 @@ static int32_t expected_count(sbp_ranks *r) {
     int32_t count = announced(&variable);
     if (count == 0)
         return 1;
-    snprintf(r->why_text, sizeof r->why_text, "%s is %d", variable, (int)count);
+    r->native = strcmp(variable, NATIVE_SIZE) == 0;
+    snprintf(r->why_text, sizeof r->why_text, "%s%s is %d", variable, r->native ? " (of torchrun)" : "",
+             (int)count);
     r->why = r->why_text;
     return count;
 }
@@ -54,16 +66,22 @@ int32_t sbp_ranks_announced(void) {
     return announced(&variable);
 }
 
+static int32_t rank_by(const char *variable) {
+    const char *value = getenv(variable);
+    char *end;
+    long rank = value ? strtol(value, &end, 10) : -1;
+    return value && !*end && rank >= 0 && rank <= INT32_MAX ? (int32_t)rank : -1;
+}
+
 int32_t sbp_ranks_announced_rank(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
-    for (int i = 0; i < SBP_COUNT(names); i++) {
-        const char *value = getenv(names[i]);
-        char *end;
-        long rank = value ? strtol(value, &end, 10) : -1;
-        if (value && !*end && rank >= 0 && rank <= INT32_MAX)
-            return (int32_t)rank;
-    }
-    return 0;
+    const char *variable;
+    int32_t rank = -1;
+    if (announced(&variable) > 0 && strcmp(variable, NATIVE_SIZE) == 0)
+        rank = rank_by("RANK");
+    for (int i = 0; i < SBP_COUNT(names) && rank < 0; i++)
+        rank = rank_by(names[i]);
+    return rank < 0 ? 0 : rank;
 }
 
 /* Beside the program, else where the loader looks. */
@@ -112,11 +130,19 @@ static sbp_status allocate(sbp_ranks *r, sbp_diag *diag) {
     return sbp_fail(diag, SBP_MACHINE, "out of memory");
 }
 
-static sbp_status join(sbp_ranks *r, int32_t expected, sbp_diag *diag) {
+static sbp_status join(sbp_ranks *r, const sbp_transport *native, int32_t expected, sbp_diag *diag) {
     char error[512] = "";
-    SBP_TRY(open_plugin(r, diag));
+    if (!r->native)
+        SBP_TRY(open_plugin(r, diag));
+    else if (!native)
+        return sbp_fail(
+            diag, SBP_MACHINE,
+            "%s, but without MPI ranks meet over NCCL, which this build has not: mpirun starts them", r->why);
+    else
+        r->transport = native;
     if (r->transport->join(&r->world, error, sizeof error) != 0)
-        return sbp_fail(diag, SBP_MACHINE, "%s, but MPI does not begin: %s", r->why, error);
+        return sbp_fail(diag, SBP_MACHINE, "%s, but %s does not begin: %s", r->why,
+                        r->native ? "NCCL" : "MPI", error);
     if (r->world.count != expected)
         return sbp_fail(diag, SBP_MACHINE,
                         "%s, but %s sees %d: the launcher and " PLUGIN " are of different MPIs (with srun: "
@@ -142,6 +168,7 @@ sbp_status sbp_ranks_context(sbp_ranks *parent, int32_t size, sbp_diag *diag, sb
                      .world = parent->world,
                      .why = parent->why,
                      .timeout = parent->timeout,
+                     .native = parent->native,
                      .parent = parent,
                      .channel = 1};
     r->world.count = r->group = size;
@@ -160,7 +187,11 @@ bool sbp_ranks_has_failed(const sbp_ranks *r) {
     return r->failed;
 }
 
-sbp_status sbp_ranks_join(double timeout, sbp_diag *diag, sbp_ranks **out) {
+void sbp_ranks_fail(sbp_ranks *r) {
+    r->failed = true;
+}
+
+sbp_status sbp_ranks_join(double timeout, const sbp_transport *native, sbp_diag *diag, sbp_ranks **out) {
     sbp_ranks *r = sbp_malloc(sizeof *r);
     *out = NULL;
     if (!r)
@@ -168,7 +199,7 @@ sbp_status sbp_ranks_join(double timeout, sbp_diag *diag, sbp_ranks **out) {
     *r = (sbp_ranks){
         .world = {.count = 1, .local_count = 1, .name = "none"}, .why = "started alone", .timeout = timeout};
     int32_t expected = expected_count(r);
-    sbp_status status = expected > 1 ? join(r, expected, diag) : SBP_OK;
+    sbp_status status = expected > 1 ? join(r, native, expected, diag) : SBP_OK;
     if (status != SBP_OK) {
         r->failed = true;
         sbp_ranks_leave(r);
@@ -208,7 +239,9 @@ void sbp_ranks_info_of(const sbp_ranks *r, sbp_ranks_info *out) {
                             .transport = r->world.name,
                             .why = r->why,
                             .sent_bytes = r->sent_bytes,
-                            .received_bytes = r->received_bytes};
+                            .received_bytes = r->received_bytes,
+                            .timeout = r->timeout,
+                            .native = r->native};
 }
 
 /* ---- teams ------------------------------------------------------------------------------------------ */

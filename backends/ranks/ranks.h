@@ -17,6 +17,7 @@
 #include "ir/types.h"
 
 typedef struct sbp_ranks sbp_ranks;
+struct sbp_transport; /* transport.h */
 
 typedef struct sbp_ranks_info {
     int32_t rank, count;             /* of all */
@@ -25,23 +26,31 @@ typedef struct sbp_ranks_info {
     const char *transport; /* "none" of one rank */
     const char *why;       /* what says that there are others: "OMPI_COMM_WORLD_SIZE is 4" */
     int64_t sent_bytes, received_bytes;
+    double timeout; /* as it was joined with */
+    bool native;    /* ranks met over what a backend brings along, one call at a time */
 } sbp_ranks_info;
 
 /* How many ranks the environment says there are, and which this is (0: it does not say); 0: it says nothing.
- * No world is joined. */
+ * No world is joined. Launchers of MPI first, then torchrun and what sets the same variables (RANK,
+ * WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). */
 int32_t sbp_ranks_announced(void);
 int32_t sbp_ranks_announced_rank(void);
 /* SBP_MACHINE where the transport cannot be opened, for which there is a reason: "--ranks 4". */
 sbp_status sbp_ranks_find_transport(const char *why, sbp_diag *diag) SBP_CHECKED;
 
-/* The world that the environment describes (mpirun, srun with PMI or PMIx); a process that was started alone
- * is one rank. `timeout`: seconds for which a rank may send nothing that another waits for; 0: for ever. */
-sbp_status sbp_ranks_join(double timeout, sbp_diag *diag, sbp_ranks **out) SBP_CHECKED;
+/* The world that the environment describes (mpirun, srun with PMI or PMIx: over MPI; torchrun: over `native`,
+ * what a backend brings along, NULL where none does); a process that was started alone is one rank.
+ * `timeout`: seconds for which a rank may send nothing that another waits for; 0: for ever. */
+sbp_status sbp_ranks_join(double timeout, const struct sbp_transport *native, sbp_diag *diag,
+                          sbp_ranks **out) SBP_CHECKED;
 /* Whether a collective has failed: most likely some rank did not come. */
 bool sbp_ranks_has_failed(const sbp_ranks *ranks);
+/* Ranks that meet by other means than these functions have: one that waited for others in vain. */
+void sbp_ranks_fail(sbp_ranks *ranks);
 /* Waits for the others, unless something failed; NULL is allowed. */
 void sbp_ranks_leave(sbp_ranks *ranks);
-/* Ends every process of the world with this exit status; returns where there is only one. */
+/* Ends every process of the world with this exit status; returns where there is only one, or whoever started
+ * them does it when this one ends. */
 void sbp_ranks_end_all(sbp_ranks *ranks, int status);
 void sbp_ranks_info_of(const sbp_ranks *ranks, sbp_ranks_info *out);
 

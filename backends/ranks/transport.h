@@ -1,5 +1,6 @@
-/* transport.h: what carries bytes between ranks. A plugin that is opened when a world is joined, so that the
- * programs are built, and run alone, without it. It knows bytes only: sums are ranks.c's.
+/* transport.h: what carries bytes between ranks. MPI's is a plugin that is opened when a world is joined, so
+ * that the programs are built, and run alone, without it; a backend may bring one along. It knows bytes only:
+ * sums are ranks.c's.
  *
  * Memory given to a call stays the caller's. Errors are text in `error`, of so many bytes, and any number but
  * 0. One thread at a time, but for exchanges on channels of their own, which may run beside each other. */
@@ -41,7 +42,8 @@ typedef struct sbp_transport {
                     int32_t *late, char *error, size_t error_size);
     /* All ranks leave together. */
     void (*leave)(void);
-    /* Ends all processes of the world, this one too. */
+    /* Ends all processes of the world, this one too; or returns, where others see that this one ends, and who
+     * started them ends them. */
     void (*end_all)(int status);
 } sbp_transport;
 

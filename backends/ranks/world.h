@@ -18,6 +18,7 @@ struct sbp_ranks {
     int64_t arrived_bytes;
     char *arrived; /* [count][part] numbers of the type they are sent in */
     double *sums;  /* [count][part] fp32 or fp64 */
+    bool native;   /* not over MPI */
     bool failed;
     struct sbp_ranks *parent; /* of a context, what it is a part of; NULL */
     int32_t first, channel;   /* of a context: its first rank there */

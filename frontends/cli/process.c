@@ -124,6 +124,8 @@ static int64_t ranks_bytes(const sbp_compilation *c, const sbp_target_info *targ
     int64_t ranks = sbp_options_int(c->options, "ranks"), largest = 0;
     if (ranks < 2 || target->runtime_ranks_bytes == 0)
         return 0;
+    if (target->runtime_view_bytes == 0) /* a device of its own */
+        return target->runtime_ranks_bytes;
     for (int32_t i = 0; i < module->param_count; i++) {
         const sbp_param *p = &module->params[i];
         int64_t elems = 1;
@@ -152,10 +154,10 @@ sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *
     target->runtime_thread_bytes = fresh.runtime_thread_bytes;
     target->runtime_bytes =
         fresh.runtime_bytes + product_bytes(c, target, chunks) + c->threads * target->runtime_thread_bytes;
+    target->runtime_bytes += ranks_bytes(c, target);
     if (target->runtime_view_bytes == 0) /* a device of its own */
         return SBP_OK;
     SBP_TRY(reordered_bytes(c, &reordered));
-    target->runtime_bytes += ranks_bytes(c, target);
     target->runtime_bytes += c->model.module->param_count * target->runtime_tensor_bytes +
                              program_views(c, most) * target->runtime_view_bytes +
                              (int64_t)c->tokenizer_bytes + reordered;

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backends/devices.h"
 #include "backends/ranks/ranks.h"
 #include "ir/machine.h"
 #include "runtime/cli/interrupt.h"
@@ -103,7 +104,7 @@ sbp_status sbp_run_join(sbp_run *run) {
     if (!sbp_is_launched())
         sbp_starter_watch(run->timeout);
     limit_time(run->timeout);
-    SBP_TRY(sbp_ranks_join(run->timeout, run->diag, &run->ranks));
+    SBP_TRY(sbp_ranks_join(run->timeout, sbp_device_transport(), run->diag, &run->ranks));
     limit_time(0);
     sbp_ranks_info_of(run->ranks, &run->world);
     sbp_messages_of_rank(run->world.rank);

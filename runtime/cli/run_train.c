@@ -502,6 +502,8 @@ sbp_status sbp_run_on_device(sbp_run *run) {
     sbp_interrupt_install();
     SBP_TRY(sbp_run_agree(run, check_device(run))); /* before one of the ranks takes memory */
     SBP_TRY(sbp_run_agree(run, prepare_device(run)));
+    if (run->ranks)
+        SBP_TRY(sbp_run_agree(run, sbp_executor_meet(run->executor, run->diag)));
     SBP_TRY(find_checkpoint(run, &resumed));
     SBP_TRY(sbp_run_agree(run, begin(run, resumed)));
     SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? sbp_run_check_space(run) : SBP_OK));

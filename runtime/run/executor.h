@@ -30,6 +30,9 @@ sbp_status sbp_executor_create(sbp_diag *diag, const sbp_device_class *class,
                                const sbp_device_options *options, const sbp_program *program,
                                sbp_executor **out) SBP_CHECKED;
 /* NULL is allowed. */
+/* With options.ranks: all ranks together, before the first entry runs: the device finds out how they send
+ * each other what the program's collectives want (sbp_device_class.meet). */
+sbp_status sbp_executor_meet(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
 void sbp_executor_destroy(sbp_executor *executor);
 const sbp_program *sbp_executor_program(const sbp_executor *executor);
 sbp_device *sbp_executor_device(sbp_executor *executor);

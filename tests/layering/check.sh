@@ -60,7 +60,7 @@ allowed() {
         backends/gpu/emit/*) echo 'backends/gpu/* backends/rowmath.h ir/*' ;;
         backends/gpu/*) echo 'backends/device.h backends/gpu/gpu.h backends/gpu/row.h ir/base.h ir/types.h ir/rowkernel.h ir/program.h' ;;
         backends/vulkan/target/* | backends/cuda/target/*) echo "backends/target.h backends/rowmath.h backends/gpu/* ${1%/*/*}/[!d]* ir/*" ;; # not device/
-        backends/vulkan/device/* | backends/cuda/device/*) echo "backends/device.h backends/choice.h backends/composite/* backends/cpu/cpu_cores.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*/*}/[!t]* ir/base.h ir/machine.h ir/types.h ir/rowkernel.h ir/program.h" ;;
+        backends/vulkan/device/* | backends/cuda/device/*) echo "backends/device.h backends/choice.h backends/composite/* backends/ranks/* backends/cpu/cpu_cores.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*/*}/[!t]* ir/base.h ir/machine.h ir/types.h ir/rowkernel.h ir/program.h" ;;
         backends/*/*_target.*) echo "backends/target.h backends/rowmath.h ${1%/*}/* ir/*" ;;
         backends/*/*) echo "backends/device.h backends/rowmath.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*}/* $(dirname "$(dirname "$1")")/* ir/base.h ir/machine.h ir/types.h ir/context.h ir/dynamic.h ir/rowkernel.h ir/program.h" ;;
         backends/*) echo 'backends/*.h ir/base.h ir/lex.h ir/machine.h ir/types.h ir/rates.h ir/target_info.h ir/program.h ir/rowkernel.h' ;;

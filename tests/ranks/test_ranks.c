@@ -241,7 +241,7 @@ static int work_die(void) {
 static int work(const char *name) {
     diag = sbp_diag_create();
     double timeout = strcmp(name, "sums") == 0 ? 120 : 2;
-    if (!diag || sbp_ranks_join(timeout, diag, &ranks) != SBP_OK) {
+    if (!diag || sbp_ranks_join(timeout, NULL, diag, &ranks) != SBP_OK) {
         fprintf(stderr, "%s", diag ? sbp_diag_text(diag, SBP_ERROR) : "out of memory\n");
         return 1;
     }
@@ -328,7 +328,7 @@ static void test_alone(void **state) {
     (void)state;
     float x[3] = {1, 2, 3};
     diag = sbp_diag_create();
-    assert_int_equal(sbp_ranks_join(0, diag, &ranks), SBP_OK);
+    assert_int_equal(sbp_ranks_join(0, NULL, diag, &ranks), SBP_OK);
     sbp_ranks_info_of(ranks, &info);
     assert_int_equal(info.count, 1);
     assert_string_equal(info.transport, "none");
@@ -346,7 +346,7 @@ static void test_what_the_launcher_says_must_be_true(void **state) {
     diag = sbp_diag_create();
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     setenv("LD_LIBRARY_PATH", "/nonexistent", 1);
-    assert_int_equal(sbp_ranks_join(0, diag, &ranks), SBP_MACHINE);
+    assert_int_equal(sbp_ranks_join(0, NULL, diag, &ranks), SBP_MACHINE);
     assert_null(ranks);
     assert_non_null(strstr(sbp_diag_text(diag, SBP_ERROR), "OMPI_COMM_WORLD_SIZE is 2, but "));
     unsetenv("OMPI_COMM_WORLD_SIZE");

@@ -62,8 +62,8 @@ static sbp_status copy_rows(cuda_device *d, cuda_stream stream, const sbp_span *
     return SBP_OK;
 }
 
-static sbp_status copy(cuda_device *d, cuda_stream stream, const sbp_span *to, const sbp_span *from,
-                       sbp_diag *diag) {
+sbp_status cuda_copy(cuda_device *d, cuda_stream stream, const sbp_span *to, const sbp_span *from,
+                     sbp_diag *diag) {
     if (to->rows != from->rows || to->cols != from->cols || to->dtype != from->dtype ||
         (to->space == SBP_HOST && from->space == SBP_HOST))
         return sbp_fail(diag, SBP_INTERNAL, "cuda: copy: shapes, types or spaces");
@@ -138,16 +138,19 @@ static sbp_status run_product(cuda_device *d, const sbp_dispatch *dispatch, sbp_
 static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_command *command = dispatch->command;
     const sbp_span *spans = dispatch->spans;
-    cuda_stream stream = d->streams[command->queue];
+    cuda_stream stream = d->streams[cuda_stream_of(command->queue)];
     uint32_t bits;
     int64_t unit;
     switch (command->kind) {
-    case SBP_CMD_COLLECTIVE: /* of one rank */
+    case SBP_CMD_COLLECTIVE:
+        if (command->queue == SBP_QUEUE_NET)
+            return cuda_wire_submit(d, dispatch, diag);
+        /* of one rank, or this rank's share */
         if (spans[0].space == spans[1].space && spans[0].offset == spans[1].offset)
             return SBP_OK;
-        return copy(d, stream, &spans[0], &spans[1], diag);
+        return cuda_copy(d, stream, &spans[0], &spans[1], diag);
     case SBP_CMD_COPY:
-        return copy(d, stream, &spans[0], &spans[1], diag);
+        return cuda_copy(d, stream, &spans[0], &spans[1], diag);
     case SBP_CMD_FILL:
         if (is_empty(&spans[0]))
             return SBP_OK;
@@ -166,13 +169,15 @@ sbp_status cuda_command_check(cuda_device *d, const sbp_dispatch *dispatch, sbp_
     SBP_TRY(cuda_enter(d, diag));
     if (command->kind == SBP_CMD_FENCE)
         return SBP_OK;
-    if (dispatch->span_count < 0 || dispatch->span_count > SBP_MAX_COMMAND_OPERANDS || command->queue < 0 ||
-        command->queue >= CUDA_STREAMS)
+    int32_t stream = cuda_stream_of(command->queue);
+    if (dispatch->span_count < 0 || dispatch->span_count > SBP_MAX_COMMAND_OPERANDS || stream < 0 ||
+        !d->streams[stream])
         return sbp_fail(diag, SBP_INTERNAL, "cuda: a command of %d operands in queue %d",
                         dispatch->span_count, command->queue);
-    bool copies = command->kind == SBP_CMD_COPY;
-    if (command->queue != CUDA_COMPUTE && !copies)
-        return sbp_fail(diag, SBP_INTERNAL, "cuda: queues in and out only copy");
+    bool net = stream == CUDA_NET, copies = command->kind == SBP_CMD_COPY || net;
+    if (net != (command->kind == SBP_CMD_COLLECTIVE && command->queue == SBP_QUEUE_NET) ||
+        (stream != CUDA_COMPUTE && !copies))
+        return sbp_fail(diag, SBP_INTERNAL, "cuda: queues in and out only copy, net has collectives");
     for (int32_t i = 0; i < dispatch->span_count; i++) {
         if (dispatch->spans[i].space == SBP_HOST && !copies)
             return sbp_fail(diag, SBP_INTERNAL, "cuda: %s: an operand in the host's memory",

@@ -1,9 +1,9 @@
 /* cuda.h: what the files of the CUDA device share.
  *
- * Each queue of the program that is ours (compute, in, out) is a stream. A fence between two of them is an
- * event that is recorded on the one and waited for by the other; within a stream everything is in order
- * anyway, so fences there cost nothing. Arenas are one allocation each, that of the host pinned where the
- * system allows it.
+ * Each queue of the program that is ours (compute, in, out; net where ranks met over NCCL) is a stream. A
+ * fence between two of them is an event that is recorded on the one and waited for by the other; within a
+ * stream everything is in order anyway, so fences there cost nothing. Arenas are one allocation each, that of
+ * the host pinned where the system allows it.
  *
  * A failure of the driver may belong to something submitted long before; whichever call reports it, nothing
  * runs behind it (cuda_device.broken).
@@ -94,17 +94,22 @@ typedef struct cuda_blas {
 
 /* ---- the device ------------------------------------------------------------------------------------- */
 
-enum { CUDA_COMPUTE, CUDA_IN, CUDA_OUT, CUDA_STREAMS }; /* as sbp_queue has them */
+enum { CUDA_COMPUTE, CUDA_IN, CUDA_OUT, CUDA_NET, CUDA_STREAMS };
+/* The stream of a queue; -1: that is not ours. */
+static inline int32_t cuda_stream_of(int32_t queue) {
+    return queue == SBP_QUEUE_NET ? CUDA_NET : queue >= 0 && queue <= SBP_QUEUE_OUT ? queue : -1;
+}
 
-typedef struct cuda_device {
+typedef struct cuda_device cuda_device;
+struct cuda_device {
     sbp_device base;
     cuda_api api;
     cuda_physical physical;
-    cuda_context context; /* the device's primary one */
-    cuda_stream streams[CUDA_STREAMS];
-    cuda_event events[CUDA_STREAMS]; /* of fences: a wait is for the last record before it */
-    cuda_result broken;              /* what a call failed with; CUDA_OK: none did */
-    int64_t free_bytes;              /* of the device, before anything was allocated */
+    cuda_context context;              /* the device's primary one */
+    cuda_stream streams[CUDA_STREAMS]; /* that of net: when ranks met over NCCL */
+    cuda_event events[CUDA_STREAMS];   /* of fences: a wait is for the last record before it */
+    cuda_result broken;                /* what a call failed with; CUDA_OK: none did */
+    int64_t free_bytes;                /* of the device, before anything was allocated */
     const sbp_program *program;
     const void *code;
     int64_t code_bytes;
@@ -118,7 +123,13 @@ typedef struct cuda_device {
     int32_t kernel_count;
     cuda_blas blas;
     struct cuda_timeline *timeline; /* NULL: nobody asked */
-} cuda_device;
+    int32_t index;                  /* as it was asked for */
+    struct sbp_ranks *ranks;        /* NULL: alone */
+    struct cuda_wire *wire;         /* NULL: ranks did not meet over NCCL */
+    /* Looks after what is under way with other ranks; SBP_MACHINE when one is lost, or does not come in time:
+     * then nothing of it runs any more. Called again and again by who waits. NULL: there are no others. */
+    sbp_status (*watch)(cuda_device *d, sbp_diag *diag);
+};
 
 /* The device without queues host and disk (backends/composite). */
 extern const sbp_device_class cuda_proper;
@@ -140,6 +151,10 @@ sbp_status cuda_enter(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
             return cuda_fail(d, cuda_result_, #call, diag);                                                  \
     } while (0)
 sbp_status cuda_wait_all(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
+/* A stream of the program's queues and its event. */
+sbp_status cuda_stream_create(cuda_device *d, int32_t stream, sbp_diag *diag) SBP_CHECKED;
+/* Until a stream is empty; gives up when other ranks do not come (cuda_device.watch). */
+sbp_status cuda_synchronize(cuda_device *d, cuda_stream stream, sbp_diag *diag) SBP_CHECKED;
 /* Commands of `to` after this start when those of `from` before it are done. */
 sbp_status cuda_order(cuda_device *d, int32_t from, int32_t to, sbp_diag *diag) SBP_CHECKED;
 
@@ -177,6 +192,10 @@ void cuda_kernels_destroy(cuda_device *d);
 sbp_status cuda_kernels_launch(cuda_device *d, const sbp_dispatch *dispatch, const sbp_cuda_machine *machine,
                                sbp_diag *diag) SBP_CHECKED;
 
+/* One kernel, with all that it is told, on a stream. */
+sbp_status cuda_kernels_step(cuda_device *d, const sbp_cuda_step *step, sbp_gpu_args *args,
+                             cuda_stream stream, sbp_diag *diag) SBP_CHECKED;
+
 /* blas.c: products by cuBLASLt, opened when the program has one for it. */
 sbp_status cuda_blas_create(cuda_device *d, sbp_diag *diag) SBP_CHECKED;
 void cuda_blas_destroy(cuda_device *d);
@@ -186,6 +205,15 @@ bool cuda_blas_takes(const cuda_device *d, const sbp_dispatch *dispatch);
 sbp_status cuda_blas_product(cuda_device *d, const sbp_dispatch *dispatch, bool *done,
                              sbp_diag *diag) SBP_CHECKED;
 
+/* wire.c: collectives of several ranks over NCCL, as queue net. */
+/* sbp_device_class.meet. */
+sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) SBP_CHECKED;
+/* Leaves the others: when they are done too, or at once where something has failed. With a context. */
+void cuda_wire_leave(cuda_device *d);
+/* A checked collective, on the stream of net. */
+sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
+int64_t cuda_wire_sent_bytes(const cuda_device *d);
+
 /* tune.c: as sbp_device_class has them. */
 sbp_status cuda_tune_open(cuda_device *d, const char *name, const void *text, int64_t bytes, int32_t *count,
                           sbp_diag *diag) SBP_CHECKED;
@@ -193,6 +221,9 @@ sbp_status cuda_tune(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *dia
 sbp_status cuda_tune_text(cuda_device *d, sbp_text *out, int32_t *count, sbp_diag *diag) SBP_CHECKED;
 
 /* command.c */
+/* A copy of rows on a stream; not within the host's memory. */
+sbp_status cuda_copy(cuda_device *d, cuda_stream stream, const sbp_span *to, const sbp_span *from,
+                     sbp_diag *diag) SBP_CHECKED;
 /* That a command is one for this device; SBP_INTERNAL when it is not. With a context. */
 sbp_status cuda_command_check(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 sbp_status cuda_command_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;

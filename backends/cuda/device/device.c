@@ -3,6 +3,7 @@
 #include "backends/cpu/cpu_cores.h"
 #include "backends/cuda/cuda_device.h"
 #include "backends/cuda/device/cuda.h"
+#include "backends/cuda/device/transport.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 static void cuda_destroy(sbp_device *base) {
     cuda_device *d = (cuda_device *)base;
     if (d->context) {
+        cuda_wire_leave(d);
         cuda_device_idle(d);
         cuda_blas_destroy(d);
         cuda_kernels_destroy(d);
@@ -31,6 +33,7 @@ static sbp_status cuda_create(const sbp_device_options *options, sbp_diag *diag,
         d->code = options->code;
         d->code_bytes = options->code_bytes;
         d->blas.tf32 = options->tf32;
+        d->ranks = options->ranks;
     }
     sbp_status status = cuda_device_open(d, options, diag);
     if (status != SBP_OK)
@@ -57,6 +60,7 @@ static void cuda_info(sbp_device *base, sbp_device_info *out) {
     *out = (sbp_device_info){.memory_bytes = p->memory_bytes};
     snprintf(out->name, sizeof out->name, "%.80s (sm_%d, CUDA %d.%d)", p->name, p->capability,
              d->api.version / 1000, d->api.version % 1000 / 10);
+    out->wire_sent_bytes = cuda_wire_sent_bytes(d);
     if (cuda_enter(d, NULL) != SBP_OK || d->api.calls.cuMemGetInfo(&free_bytes, &total_bytes) != CUDA_OK)
         return;
     out->available_bytes = (int64_t)free_bytes;
@@ -94,6 +98,10 @@ static sbp_status cuda_wait(sbp_device *base, sbp_diag *diag) {
     return cuda_wait_all((cuda_device *)base, diag);
 }
 
+static sbp_status cuda_meet(sbp_device *base, bool *own, sbp_diag *diag) {
+    return cuda_wire_meet((cuda_device *)base, own, diag);
+}
+
 static sbp_status tune_open(sbp_device *base, const char *name, const void *text, int64_t bytes,
                             int32_t *count, sbp_diag *diag) {
     return cuda_tune_open((cuda_device *)composite_proper(base), name, text, bytes, count, diag);
@@ -125,7 +133,8 @@ const sbp_device_class cuda_proper = {.name = "cuda",
                                       .read = cuda_read,
                                       .submit = cuda_submit,
                                       .wait = cuda_wait,
-                                      .map = cuda_map};
+                                      .map = cuda_map,
+                                      .meet = cuda_meet};
 
 static sbp_status create_composite(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
     const composite_parts parts = {.name = "cuda", .proper = &cuda_proper, .cores = &cpu_cores};
@@ -135,6 +144,8 @@ static sbp_status create_composite(const sbp_device_options *options, sbp_diag *
 const sbp_device_class sbp_cuda_device = {.name = "cuda",
                                           .count = cuda_count,
                                           .create = create_composite,
+                                          .transport = &cuda_transport,
+                                          .meet = composite_meet,
                                           .tune_open = tune_open,
                                           .tune = tune,
                                           .tune_text = tune_text,

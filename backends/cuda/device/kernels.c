@@ -240,8 +240,8 @@ static sbp_status allow_shared(cuda_device *d, cuda_kernel *kernel, uint32_t byt
     return SBP_OK;
 }
 
-static sbp_status launch(cuda_device *d, const sbp_cuda_step *step, sbp_gpu_args *args, sbp_diag *diag) {
-    cuda_stream stream = d->streams[CUDA_COMPUTE];
+sbp_status cuda_kernels_step(cuda_device *d, const sbp_cuda_step *step, sbp_gpu_args *args,
+                             cuda_stream stream, sbp_diag *diag) {
     cuda_tensor_map maps[SBP_CUDA_TENSOR_MAPS];
     void *parameters[1 + SBP_CUDA_TENSOR_MAPS] = {args};
     cuda_kernel *kernel = find_kernel(d, &step->key);
@@ -282,6 +282,6 @@ sbp_status cuda_kernels_launch(cuda_device *d, const sbp_dispatch *dispatch, con
     (void)sbp_gpu_args_fill(dispatch, addresses, scratch, &args);
     int32_t count = sbp_cuda_steps(dispatch, machine, &args, steps);
     for (int32_t i = 0; i < count; i++)
-        SBP_TRY(launch(d, &steps[i], &args, diag));
+        SBP_TRY(cuda_kernels_step(d, &steps[i], &args, d->streams[CUDA_COMPUTE], diag));
     return SBP_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 sbp_status cuda_fail(cuda_device *d, cuda_result result, const char *what, sbp_diag *diag) {
     int length = (int)strcspn(what, "(");
@@ -29,17 +30,37 @@ sbp_status cuda_enter(cuda_device *d, sbp_diag *diag) {
 sbp_status cuda_wait_all(cuda_device *d, sbp_diag *diag) {
     SBP_TRY(cuda_enter(d, diag));
     for (int s = 0; s < CUDA_STREAMS; s++)
-        CUDA_TRY(d, diag, cuStreamSynchronize(d->streams[s]));
+        if (d->streams[s])
+            SBP_TRY(cuda_synchronize(d, d->streams[s], diag));
     return cuda_timeline_flush(d, diag);
+}
+
+/* Polls, with longer and longer pauses, where the stream may wait for another rank. */
+sbp_status cuda_synchronize(cuda_device *d, cuda_stream stream, sbp_diag *diag) {
+    if (!d->watch) {
+        CUDA_TRY(d, diag, cuStreamSynchronize(stream));
+        return SBP_OK;
+    }
+    for (long pause = 0;; pause = pause < 200000 ? pause + 1000 : pause) {
+        cuda_result result = d->api.calls.cuStreamQuery(stream);
+        if (result == CUDA_OK)
+            return SBP_OK;
+        if (result != CUDA_NOT_READY)
+            return cuda_fail(d, result, "cuStreamQuery", diag);
+        SBP_TRY(d->watch(d, diag));
+        if (pause > 0)
+            nanosleep(&(struct timespec){.tv_nsec = pause}, NULL);
+    }
 }
 
 sbp_status cuda_order(cuda_device *d, int32_t from, int32_t to, sbp_diag *diag) {
     if (from == to) /* a stream is in order */
         return SBP_OK;
-    if (from < 0 || from >= CUDA_STREAMS || to < 0 || to >= CUDA_STREAMS)
+    int32_t a = cuda_stream_of(from), b = cuda_stream_of(to);
+    if (a < 0 || b < 0 || !d->streams[a] || !d->streams[b])
         return sbp_fail(diag, SBP_INTERNAL, "cuda: a fence from queue %d to %d", from, to);
-    CUDA_TRY(d, diag, cuEventRecord(d->events[from], d->streams[from]));
-    CUDA_TRY(d, diag, cuStreamWaitEvent(d->streams[to], d->events[from], 0));
+    CUDA_TRY(d, diag, cuEventRecord(d->events[a], d->streams[a]));
+    CUDA_TRY(d, diag, cuStreamWaitEvent(d->streams[b], d->events[a], 0));
     return SBP_OK;
 }
 
@@ -68,11 +89,9 @@ static sbp_status wanted_variant(int32_t *out, sbp_diag *diag) {
     return sbp_fail(diag, SBP_USAGE, "SBP_CUDA_VARIANT is '%s'; it may be plain, vector, mma or wgmma", name);
 }
 
-static sbp_status create_streams(cuda_device *d, sbp_diag *diag) {
-    for (int s = 0; s < CUDA_STREAMS; s++) {
-        CUDA_TRY(d, diag, cuStreamCreate(&d->streams[s], CUDA_STREAM_NON_BLOCKING));
-        CUDA_TRY(d, diag, cuEventCreate(&d->events[s], CUDA_EVENT_DISABLE_TIMING));
-    }
+sbp_status cuda_stream_create(cuda_device *d, int32_t stream, sbp_diag *diag) {
+    CUDA_TRY(d, diag, cuStreamCreate(&d->streams[stream], CUDA_STREAM_NON_BLOCKING));
+    CUDA_TRY(d, diag, cuEventCreate(&d->events[stream], CUDA_EVENT_DISABLE_TIMING));
     return SBP_OK;
 }
 
@@ -82,14 +101,16 @@ sbp_status cuda_device_open(cuda_device *d, const sbp_device_options *options, s
     if (!d->arena)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     SBP_TRY(cuda_api_open(&d->api, diag));
-    SBP_TRY(choose_physical(d, options ? options->index : 0, diag));
+    d->index = options ? options->index : 0;
+    SBP_TRY(choose_physical(d, d->index, diag));
     d->machine = (sbp_cuda_machine){.processors = d->physical.processors};
     SBP_TRY(wanted_variant(&d->machine.variant, diag));
     CUDA_TRY(d, diag, cuDevicePrimaryCtxRetain(&d->context, d->physical.handle));
     SBP_TRY(cuda_enter(d, diag));
     CUDA_TRY(d, diag, cuMemGetInfo(&free_bytes, &total_bytes));
     d->free_bytes = (int64_t)free_bytes;
-    SBP_TRY(create_streams(d, diag));
+    for (int32_t s = CUDA_COMPUTE; s <= CUDA_OUT; s++)
+        SBP_TRY(cuda_stream_create(d, s, diag));
     return cuda_timeline_create(d, diag);
 }
 

@@ -70,7 +70,8 @@ sbp_status cuda_timeline_flush(cuda_device *d, sbp_diag *diag) {
         return SBP_OK;
     t->count = 0;
     for (int s = 0; s < CUDA_STREAMS; s++)
-        CUDA_TRY(d, diag, cuStreamSynchronize(d->streams[s]));
+        if (d->streams[s])
+            SBP_TRY(cuda_synchronize(d, d->streams[s], diag));
     for (int32_t i = 0; i < count; i++) {
         float begin, took;
         CUDA_TRY(d, diag, cuEventElapsedTime(&begin, t->origin, t->timed[i].begin));
@@ -110,7 +111,7 @@ sbp_status cuda_timeline_begin(cuda_device *d, const sbp_dispatch *dispatch, sbp
         CUDA_TRY(d, diag, cuEventCreate(&x->end, 0));
     x->queue = dispatch->command->queue;
     describe(d, dispatch, x->text);
-    CUDA_TRY(d, diag, cuEventRecord(x->begin, d->streams[x->queue]));
+    CUDA_TRY(d, diag, cuEventRecord(x->begin, d->streams[cuda_stream_of(x->queue)]));
     return SBP_OK;
 }
 
@@ -119,7 +120,7 @@ sbp_status cuda_timeline_end(cuda_device *d, sbp_diag *diag) {
     if (!t)
         return SBP_OK;
     timed *x = &t->timed[t->count];
-    CUDA_TRY(d, diag, cuEventRecord(x->end, d->streams[x->queue]));
+    CUDA_TRY(d, diag, cuEventRecord(x->end, d->streams[cuda_stream_of(x->queue)]));
     t->count++;
     return SBP_OK;
 }

@@ -90,6 +90,7 @@ static sbp_status describe(const char *arch, sbp_diag *diag, sbp_target_info *ou
                           .alignment_bytes = 256,
                           .max_allocation_bytes = 0,
                           .runtime_bytes = SBP_CUDA_CONTEXT_BYTES + SBP_CUDA_WORKSPACE_BYTES,
+                          .runtime_ranks_bytes = SBP_CUDA_NCCL_BYTES + SBP_CUDA_WIRE_BYTES,
                           .attention_partials = sums_dq(archs, count) ? 1 : 0,
                           .attention_head_elems = SBP_CUDA_WORK_HEAD_ELEMS,
                           .attention_row_elems = SBP_CUDA_WORK_ROW_ELEMS,

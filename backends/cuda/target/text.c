@@ -57,6 +57,8 @@ static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
         return true;
     case SBP_CMD_GEMM:
         return dtypes[0] == SBP_F64;
+    case SBP_CMD_COLLECTIVE:
+        return dtypes[1] == SBP_F64;
     case SBP_CMD_COLSUM:
     case SBP_CMD_GATHER:
     case SBP_CMD_SCATTER_ADD:
@@ -97,7 +99,7 @@ typedef struct recipe {
 static const recipe recipes[SBP_CMD_COUNT] = {
     [SBP_CMD_FILL] = {{"own.cuh", "units.cuh", "fill.cu"}},
     [SBP_CMD_COPY] = {{"own.cuh", "units.cuh", "copy.cu"}},
-    [SBP_CMD_COLLECTIVE] = {{"own.cuh", "units.cuh", "copy.cu"}},
+    [SBP_CMD_COLLECTIVE] = {{"sum_ranks.cu"}}, /* of one rank it is a copy */
     [SBP_CMD_GATHER] = {{"own.cuh", "units.cuh", "gather.cu"}},
     [SBP_CMD_SCATTER_ADD] = {{"own.cuh", "sums.cuh", "scatter_add.cu"}},
     [SBP_CMD_COLSUM] = {{"sums.cuh", "colsum.cu"}},
@@ -106,7 +108,8 @@ static const recipe recipes[SBP_CMD_COUNT] = {
 };
 
 /* Definitions that not every kernel has. */
-static void define_more(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes) {
+static void define_more(sbp_text *text, const sbp_command *command, const sbp_dtype *dtypes,
+                        const sbp_gpu_key *key) {
     switch (command->kind) {
     case SBP_CMD_GEMM:
         sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n", command->u.gemm.ta,
@@ -114,6 +117,9 @@ static void define_more(sbp_text *text, const sbp_command *command, const sbp_dt
         break;
     case SBP_CMD_GATHER:
         sbp_text_add(text, "%s", dtypes[0] == dtypes[1] ? "#define SAME\n" : "");
+        break;
+    case SBP_CMD_COLLECTIVE:
+        sbp_text_add(text, "%s", key->reduce ? "#define ADDS\n" : "");
         break;
     case SBP_CMD_COLSUM:
         sbp_text_add(text, "#define COLUMNS %d\n", SBP_CUDA_COLSUM_COLUMNS);
@@ -131,6 +137,13 @@ sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_prog
                                 const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_key *key,
                                 sbp_cuda_arch arch, sbp_cuda_source *out) {
     sbp_text text;
+    sbp_dtype own[SBP_MAX_COMMAND_OPERANDS];
+    if (key->kind == SBP_CMD_COLLECTIVE) { /* several sums make up one */
+        memcpy(own, dtypes, sizeof own);
+        own[0] = (sbp_dtype)key->dtypes[0];
+        own[1] = (sbp_dtype)key->dtypes[1];
+        dtypes = own;
+    }
     sbp_text_init(&text, arena);
     *out = (sbp_cuda_source){.key = *key, .arch = arch, .exact = true};
     add_prelude(&text);
@@ -139,15 +152,15 @@ sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_prog
         make_attention(&text, key, arch);
     } else if (command->kind == SBP_CMD_ROW) {
         make_row(&text, program->kernels[command->kernel], key);
-    } else if (recipes[command->kind].files[0]) {
+    } else if (recipes[key->kind].files[0]) {
         out->exact = command->kind != SBP_CMD_GEMM;
         if (computes_f64(command, dtypes))
             sbp_text_add(&text, "#define REAL_F64\n");
         add_file(&text, "elements.cuh");
         sbp_text_add(&text, "#define BYTES %d\n", (int)sbp_dtype_bytes(dtypes[0]));
         define_operands(&text, program, command, dtypes);
-        define_more(&text, command, dtypes);
-        add_files(&text, recipes[command->kind].files, SBP_COUNT(recipes[command->kind].files));
+        define_more(&text, command, dtypes, key);
+        add_files(&text, recipes[key->kind].files, SBP_COUNT(recipes[key->kind].files));
         if (command->kind == SBP_CMD_REDUCE)
             add_file(&text, key->step > 0 ? "reduce_end.cu" : "reduce.cu");
     } else {

@@ -1,8 +1,9 @@
 /* test_cuda_interfaces.c: our tables of NVIDIA's functions against the libraries themselves, where they are
- * installed: the toolkit's stub of the driver, which has every symbol, and cuBLASLt, whose descriptions need
- * no driver. */
+ * installed: the toolkit's stub of the driver, which has every symbol, and cuBLASLt and NCCL, of which some
+ * needs no driver. */
 #include "tests/cuda/device/testing.h"
 
+#include "backends/cuda/device/nccl.h"
 #include "backends/cuda/library.h"
 
 #define STUB "/usr/local/cuda/lib64/stubs/libcuda.so"
@@ -78,8 +79,29 @@ static void test_blas_descriptions(void **state) {
     sbp_diag_destroy(diag);
 }
 
+/* NCCL's functions are there, and a world that is named has that name on every rank. */
+static void test_nccl(void **state) {
+    (void)state;
+    sbp_diag *diag = sbp_diag_create();
+    cuda_nccl nccl;
+    nccl_id one, other;
+    if (cuda_nccl_open(&nccl, diag) != SBP_OK) {
+        print_message("skipped: functions of NCCL: %s", sbp_diag_text(diag, SBP_ERROR));
+        sbp_diag_destroy(diag);
+        skip();
+    }
+    setenv("NCCL_COMM_ID", "127.0.0.1:29501", 1);
+    assert_int_equal(cuda_nccl_new_id(&nccl, &one, diag), SBP_OK);
+    assert_int_equal(cuda_nccl_new_id(&nccl, &other, diag), SBP_OK);
+    unsetenv("NCCL_COMM_ID");
+    assert_memory_equal(&one, &other, sizeof one);
+    print_message("NCCL %d\n", nccl.version);
+    cuda_nccl_close(&nccl);
+    sbp_diag_destroy(diag);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_driver_symbols),
-                                       cmocka_unit_test(test_blas_descriptions)};
+                                       cmocka_unit_test(test_blas_descriptions), cmocka_unit_test(test_nccl)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,8 @@ void fake_memory_reset(void);
 
 /* streams.c */
 void fake_streams_reset(void);
+/* Goes on with streams until what is not ready; for the driver's own thread. */
+void fake_streams_go_on(void);
 
 /* modules.c */
 void fake_modules_reset(void);

@@ -1,4 +1,5 @@
-/* fake.h: a libcuda.so.1 and a libcublasLt.so.13 without a GPU, for tests of the CUDA device.
+/* fake.h: a libcuda.so.1, a libcublasLt.so.13 and a libnccl.so.2 without a GPU, for tests of the CUDA
+ * device.
  *
  * The driver keeps device memory in the host's, at addresses that mean nothing there, and runs kernels from
  * their PTX on the PTX machine (tests/ptx). It does what makes mistakes show that hardware forgives now and
@@ -20,6 +21,8 @@
  *     seed=N            order of the streams (1)
  *     kernels=N         order of blocks and warps, and how approximations err (1); numbers depend on it
  *     library=N         patch level of cuBLASLt 13.1 (0)
+ *     nccl=N            version of NCCL (22809); what it does: nccl.c
+ *     nccl_lost=N       from the N-th group of its calls on, another rank is lost
  *     late              nothing runs before it must; else a coin decides
  *     fail=N            the N-th call that can fail does (the first is 1), and no other
  *     call=NAME         counting calls of that function alone ("cuMemAlloc")
@@ -30,7 +33,8 @@
  * SBP_FAKE_CUDA_LOG=FILE appends a line for each call, without addresses: memory and handles are numbered.
  *
  * What is wrong in how it is used goes to standard error, "fake cuda: ...", and makes the call fail.
- * Threads: one at a time. */
+ * Threads: one at a time is what the device promises. With NCCL a thread of the driver's own goes on with
+ * what other processes may wait for, when nobody has called for a while: a lock is around every call. */
 #ifndef SBP_TESTS_CUDA_FAKE_H
 #define SBP_TESTS_CUDA_FAKE_H
 
@@ -72,16 +76,29 @@ FAKE_EXPORTED void fake_cuda_count(int64_t change);
 FAKE_EXPORTED void *fake_cuda_memory(cuda_address address, uint64_t bytes, const char *what);
 /* That the memory there was written. */
 FAKE_EXPORTED void fake_cuda_written(cuda_address address, uint64_t bytes);
-/* Runs work(data) when the stream comes to it; data is copied, to a multiple of 64. */
+/* Runs work(data) when the stream comes to it; data is copied, to a multiple of 64. CUDA_NOT_READY: it is not
+ * done yet, and will be called again. */
 typedef cuda_result fake_cuda_work(void *data);
 FAKE_EXPORTED cuda_result fake_cuda_enqueue(cuda_stream stream, fake_cuda_work *work, const void *data,
                                             size_t bytes);
+/* From now on work that is not ready is tried again when nobody calls. */
+FAKE_EXPORTED void fake_cuda_go_on(void);
+FAKE_EXPORTED int32_t fake_cuda_device(void); /* of the current context; -1: none */
+/* The number of a word of SBP_FAKE_CUDA. */
+FAKE_EXPORTED int64_t fake_cuda_number(const char *key, int64_t other);
 FAKE_EXPORTED void fake_cuda_count_product(void);
 /* Work that runs takes so long, of the clock that events tell. */
 FAKE_EXPORTED void fake_cuda_take_time(double ms);
 
-/* Leaves the calling function when the call shall fail. */
+FAKE_EXPORTED int fake_cuda_lock(void);
+FAKE_EXPORTED void fake_cuda_unlock(const int *locked);
+/* Until the calling function returns. */
+#define FAKE_LOCKED                                                                                          \
+    __attribute__((cleanup(fake_cuda_unlock), unused)) const int fake_locked_ = fake_cuda_lock()
+
+/* Leaves the calling function when the call shall fail; holds the lock until it returns. */
 #define FAKE_ENTER(context)                                                                                  \
+    FAKE_LOCKED;                                                                                             \
     do {                                                                                                     \
         cuda_result entered_ = fake_cuda_enter(__func__, context);                                           \
         if (entered_ != CUDA_OK)                                                                             \

@@ -133,6 +133,7 @@ cuda_result cuMemAlloc(cuda_address *address, size_t bytes) {
 
 /* Gives back, whatever it returns. */
 cuda_result cuMemFree(cuda_address address) {
+    FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, true);
     for (int i = 0; i < MOST_PLACES; i++)
         if (address && devices[i].address == address) {
@@ -171,6 +172,7 @@ cuda_result cuMemHostAlloc(void **memory, size_t bytes, uint32_t flags) {
 }
 
 cuda_result cuMemFreeHost(void *memory) {
+    FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, true);
     for (int i = 0; i < MOST_PLACES; i++)
         if (memory && hosts[i].memory == memory) {

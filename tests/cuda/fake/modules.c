@@ -97,6 +97,7 @@ cuda_result cuModuleLoadDataEx(cuda_module *out, const void *image, uint32_t opt
 
 /* Gives back, whatever it returns. */
 cuda_result cuModuleUnload(cuda_module module) {
+    FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, true);
     cuda_module *at = find_module(module);
     if (!*at)

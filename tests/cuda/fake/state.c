@@ -1,12 +1,16 @@
 /* state.c: what the fake driver is told to do, errors, the log; the driver's version and devices. */
 #include "tests/cuda/fake/driver.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MOST_DEVICES = 8 };
+/* So long nobody has called when the driver's own thread goes on. */
+#define IDLE_SECONDS 0.02
 
 struct cuda_context_handle {
     int32_t retained;
@@ -16,6 +20,59 @@ fake_state fake;
 static _Thread_local cuda_context current;
 static struct cuda_context_handle contexts[MOST_DEVICES];
 static FILE *log_file;
+
+/* ---- the lock, and the driver's own thread ----------------------------------------------------------- */
+
+static pthread_mutex_t mutex;
+static pthread_once_t mutex_made = PTHREAD_ONCE_INIT;
+static double last_call;
+static bool goes_on;
+static _Thread_local bool is_own_thread;
+
+static void make_mutex(void) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int fake_cuda_lock(void) {
+    pthread_once(&mutex_made, make_mutex);
+    pthread_mutex_lock(&mutex);
+    if (!is_own_thread)
+        last_call = now();
+    return 1;
+}
+
+void fake_cuda_unlock(const int *locked) {
+    (void)locked;
+    pthread_mutex_unlock(&mutex);
+}
+
+static void *go_on(void *user) {
+    is_own_thread = true;
+    for (;;) {
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        FAKE_LOCKED;
+        if (fake.memory && now() - last_call > IDLE_SECONDS)
+            fake_streams_go_on();
+    }
+    return user;
+}
+
+void fake_cuda_go_on(void) {
+    pthread_t thread;
+    if (!goes_on && pthread_create(&thread, NULL, go_on, NULL) == 0)
+        pthread_detach(thread);
+    goes_on = true;
+}
 
 /* ---- what it shall do ------------------------------------------------------------------------------- */
 
@@ -39,6 +96,10 @@ bool fake_says(const char *key, const char *value) {
     return text && strncmp(text, value, length) == 0 && (text[length] == ',' || !text[length]);
 }
 
+int64_t fake_cuda_number(const char *key, int64_t other) {
+    return fake_number(key, other);
+}
+
 int64_t fake_memory_bytes(void) {
     return fake_number("memory", INT64_C(8) << 30);
 }
@@ -54,6 +115,7 @@ FAKE_EXPORTED fake_cuda_reset_function fake_cuda_reset;
 FAKE_EXPORTED fake_cuda_look_function fake_cuda_look;
 
 void fake_cuda_reset(const char *words) {
+    FAKE_LOCKED;
     fake_streams_reset();
     fake_modules_reset();
     fake_memory_reset();
@@ -251,6 +313,15 @@ cuda_result cuDeviceGetAttribute(int32_t *value, int32_t attribute, int32_t devi
     }
 }
 
+cuda_result cuDeviceGetUuid(unsigned char *uuid, int32_t device) {
+    FAKE_ENTER(false);
+    if (!is_device(device))
+        return fake_cuda_wrong(CUDA_INVALID_DEVICE, "cuDeviceGetUuid: device %d", device);
+    memset(uuid, 0xfa, 16);
+    uuid[15] = (unsigned char)device;
+    return CUDA_OK;
+}
+
 cuda_result cuDeviceTotalMem(size_t *bytes, int32_t device) {
     FAKE_ENTER(false);
     if (!is_device(device))
@@ -277,6 +348,7 @@ cuda_result cuDevicePrimaryCtxRetain(cuda_context *context, int32_t device) {
 
 /* Gives back, whatever it returns: a failure may be that of something before it. */
 cuda_result cuDevicePrimaryCtxRelease(int32_t device) {
+    FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, false);
     if (!is_device(device) || contexts[device].retained == 0)
         return fake_cuda_wrong(CUDA_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease: it is not retained");
@@ -291,11 +363,16 @@ cuda_result cuDevicePrimaryCtxRelease(int32_t device) {
 }
 
 cuda_result cuCtxSetCurrent(cuda_context context) {
+    FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, false);
     if (context && context->retained == 0)
         return fake_cuda_wrong(CUDA_INVALID_CONTEXT, "cuCtxSetCurrent: it is not retained");
     current = context;
     return result;
+}
+
+int32_t fake_cuda_device(void) {
+    return current ? (int32_t)(current - contexts) : -1;
 }
 
 /* ---- symbols ---------------------------------------------------------------------------------------- */

@@ -1,9 +1,11 @@
 /* streams.c: streams and events of the fake driver. A stream is a list of what is still to do; it is done
- * when somebody waits, in a random order between streams that the events allow. */
+ * when somebody waits, in a random order between streams that the events allow. Work that waits for another
+ * process is tried again and again (fake_cuda_work). */
 #include "tests/cuda/fake/driver.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MOST_STREAMS = 64, MOST_EVENTS = 4096, MOST_QUEUED = 4096, DATA_ALIGNMENT = 64 };
 
@@ -81,15 +83,21 @@ static bool may_run(const struct cuda_stream_handle *stream) {
     return stream->head && (stream->head->kind != WAIT || stream->head->record->done);
 }
 
-static void run_head(cuda_stream stream) {
+/* False: it is not ready, and stays where it is. */
+static bool run_head(cuda_stream stream) {
     item *x = stream->head;
     if (x->kind == RECORD) {
         x->record->done = true;
         x->record->ms = clock_ms;
     }
-    if (x->kind == WORK && fake.sticky == CUDA_OK)
-        fake.sticky = x->work(x->data);
+    if (x->kind == WORK && fake.sticky == CUDA_OK) {
+        cuda_result result = x->work(x->data);
+        if (result == CUDA_NOT_READY)
+            return false;
+        fake.sticky = result;
+    }
     drop_head(stream);
+    return true;
 }
 
 static cuda_stream any_that_may_run(void) {
@@ -115,11 +123,36 @@ static cuda_stream needed_for(cuda_stream stream) {
     return stream;
 }
 
-static cuda_result drain(cuda_stream stream) {
+/* Whether the stream is empty now; false: it waits for another process. */
+static bool go_on(cuda_stream stream) {
     bool late = fake_number("late", -1) >= 0;
-    while (stream->head)
-        run_head(!late && fake_random() % 2 ? any_that_may_run() : needed_for(stream));
+    while (stream->head) {
+        if (!late && fake_random() % 2)
+            (void)run_head(any_that_may_run());
+        if (stream->head && !run_head(needed_for(stream)))
+            return false;
+    }
+    return true;
+}
+
+/* Lets the driver's own thread, and other processes, do something. */
+static void pause_unlocked(void) {
+    const int locked = 1;
+    fake_cuda_unlock(&locked);
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    (void)fake_cuda_lock();
+}
+
+static cuda_result drain(cuda_stream stream) {
+    while (!go_on(stream))
+        pause_unlocked();
     return fake.sticky;
+}
+
+void fake_streams_go_on(void) {
+    for (int s = 0; s < MOST_STREAMS; s++)
+        if (streams[s].id > 0)
+            (void)go_on(&streams[s]);
 }
 
 static cuda_result push(cuda_stream stream, const item *what, const void *data, size_t bytes) {
@@ -139,11 +172,13 @@ static cuda_result push(cuda_stream stream, const item *what, const void *data, 
         x->record->users++;
     if (++queued > MOST_QUEUED) /* a driver's lists are not endless either */
         while (queued > MOST_QUEUED / 2)
-            run_head(any_that_may_run());
+            if (!run_head(any_that_may_run()))
+                pause_unlocked();
     return CUDA_OK;
 }
 
 cuda_result fake_cuda_enqueue(cuda_stream stream, fake_cuda_work *work, const void *data, size_t bytes) {
+    FAKE_LOCKED;
     if (fake_cuda_stream(stream) == 0)
         return fake_cuda_wrong(CUDA_INVALID_HANDLE, "no such stream, or the default one");
     return push(stream, &(item){.kind = WORK, .work = work}, data, bytes);
@@ -166,6 +201,7 @@ cuda_result cuStreamCreate(cuda_stream *stream, uint32_t flags) {
 
 /* What is in it still runs, as with a driver. */
 cuda_result cuStreamDestroy(cuda_stream stream) {
+    FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, true);
     if (fake_cuda_stream(stream) == 0)
         return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuStreamDestroy: no such stream");
@@ -178,12 +214,29 @@ cuda_result cuStreamDestroy(cuda_stream stream) {
 
 /* A device that is lost does nothing more, but what ran has come to an end. */
 cuda_result cuStreamSynchronize(cuda_stream stream) {
+    FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, true);
     if (fake_cuda_stream(stream) == 0)
         return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuStreamSynchronize: no such stream");
     fake_cuda_log("cuStreamSynchronize s%d", stream->id);
     cuda_result drained = drain(stream);
     return result != CUDA_OK ? result : drained;
+}
+
+/* What is asked for goes on. */
+cuda_result cuStreamQuery(cuda_stream stream) {
+    FAKE_ENTER(true);
+    if (fake_cuda_stream(stream) == 0)
+        return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuStreamQuery: no such stream");
+    bool done = go_on(stream);
+    return fake.sticky != CUDA_OK ? fake.sticky : done ? CUDA_OK : CUDA_NOT_READY;
+}
+
+cuda_result cuEventQuery(cuda_event event) {
+    FAKE_ENTER(true);
+    if (!is_event(event))
+        return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuEventQuery: no such event");
+    return !event->last || event->last->done ? CUDA_OK : CUDA_NOT_READY;
 }
 
 cuda_result cuEventCreate(cuda_event *event, uint32_t flags) {
@@ -201,6 +254,7 @@ cuda_result cuEventCreate(cuda_event *event, uint32_t flags) {
 }
 
 cuda_result cuEventDestroy(cuda_event event) {
+    FAKE_LOCKED;
     cuda_result result = fake_cuda_enter(__func__, true);
     if (!is_event(event))
         return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuEventDestroy: no such event");

@@ -1,0 +1,460 @@
+/* wire.c: collectives of several ranks, from device to device over NCCL: queue net.
+ *
+ * NCCL only moves bytes. Sums are exchanges followed by kernels (wire_sums.c): the same bits as in
+ * backends/ranks, over every network. What arrives, and what lies on the host and has to pass through the
+ * device, has a workspace of a fixed size. Everything is in the order of one stream, and nothing here waits
+ * for the device; a mark before and one behind each collective tell whether it waits for others. */
+#include "backends/cuda/device/wire.h"
+#include "backends/cuda/device/transport.h"
+#include "backends/ranks/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LONGEST_POLL_SECONDS 0.5
+
+enum { FACTS = 2 /* numbers in one */ };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- looking after it ------------------------------------------------------------------------------- */
+
+/* Ends what is under way, here and for everybody who waits for this rank. */
+static void give_up(cuda_device *d) {
+    cuda_nccl_abort(d->wire->nccl);
+    sbp_ranks_fail(d->ranks);
+    d->broken = CUDA_UNKNOWN;
+}
+
+static sbp_status watch(cuda_device *d, sbp_diag *diag) {
+    cuda_wire *w = d->wire;
+    double time = now(), passed = time - w->looked;
+    sbp_status status = cuda_nccl_check(w->nccl, diag);
+    if (status != SBP_OK) {
+        give_up(d);
+        return status;
+    }
+    w->looked = time;
+    for (; w->done < w->submitted; w->done++) {
+        cuda_result result = d->api.calls.cuEventQuery(w->marks[w->done % CUDA_WIRE_MARKS].end);
+        if (result == CUDA_NOT_READY)
+            break;
+        if (result != CUDA_OK)
+            return cuda_fail(d, result, "cuEventQuery", diag);
+        w->waited = 0;
+    }
+    const cuda_mark *first = &w->marks[w->done % CUDA_WIRE_MARKS];
+    if (w->done == w->submitted || d->api.calls.cuEventQuery(first->begin) != CUDA_OK) {
+        w->waited = 0; /* it waits for this rank's own work */
+        return SBP_OK;
+    }
+    w->waited += passed < LONGEST_POLL_SECONDS ? passed : LONGEST_POLL_SECONDS;
+    if (w->timeout <= 0 || w->waited <= w->timeout)
+        return SBP_OK;
+    give_up(d);
+    return sbp_fail(
+        diag, SBP_MACHINE,
+        "rank %d: %s, collective %lld, over NCCL: other ranks did not come for %.0f s; one hangs, "
+        "is gone or takes longer than --timeout",
+        (int)w->rank, first->name, (long long)w->done + 1, w->timeout);
+}
+
+/* ---- meeting ---------------------------------------------------------------------------------------- */
+
+/* What each rank tells the others: its version of NCCL, 0 where it has none; a number for its device. */
+typedef struct fact {
+    double version, device;
+} fact;
+
+/* The library, or why there is none in `why`. */
+static bool open_nccl(cuda_device *d, cuda_wire *w, sbp_diag *why) {
+    const char *wish = getenv("SBP_CUDA_NCCL");
+    if (wish && strcmp(wish, "off") == 0)
+        return sbp_fail(why, SBP_MACHINE, "SBP_CUDA_NCCL=off") == SBP_OK;
+    w->nccl = cuda_transport_nccl(d->index);
+    if (w->nccl)
+        return true;
+    w->nccl = &w->own;
+    return cuda_nccl_open(&w->own, why) == SBP_OK;
+}
+
+static sbp_status device_number(cuda_device *d, double *out, sbp_diag *diag) {
+    unsigned char uuid[16];
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    CUDA_TRY(d, diag, cuDeviceGetUuid(uuid, d->physical.handle));
+    for (size_t i = 0; i < sizeof uuid; i++)
+        hash = (hash ^ uuid[i]) * UINT64_C(0x100000001b3);
+    *out = (double)(hash >> 11); /* exact */
+    return SBP_OK;
+}
+
+/* Facts of all ranks; to be freed. */
+static sbp_status share_facts(cuda_device *d, const cuda_wire *w, const fact *own, sbp_diag *diag,
+                              fact **out) {
+    fact *all = sbp_malloc((size_t)w->count * sizeof *all);
+    *out = all;
+    if (!all)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    memset(all, 0, (size_t)w->count * sizeof *all);
+    all[w->rank] = *own;
+    return sbp_ranks_all_reduce(d->ranks, all, FACTS * (int64_t)w->count, SBP_F64, diag);
+}
+
+/* Whether several ranks may use one device. */
+static bool may_share(double version) {
+    const char *value = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return version >= NCCL_SHARED_DEVICES && value && strcmp(value, "1") == 0;
+}
+
+/* Whether NCCL can do it, for all or for none; a warning says why not. */
+static bool all_can(const cuda_wire *w, const fact *facts, sbp_diag *why, sbp_diag *diag) {
+    static const char *const slow =
+        "cuda: what ranks send each other passes through the host, which is right but slow:";
+    for (int32_t r = 0; r < w->count; r++) {
+        if (facts[r].version == 0 && r == w->rank) {
+            const char *text = sbp_diag_text(why, SBP_ERROR);
+            size_t skip = strncmp(text, "error: ", 7) == 0 ? 7 : 0;
+            sbp_warn(diag, "%s %.*s", slow, (int)strcspn(text + skip, "\n"), text + skip);
+        } else if (facts[r].version == 0) {
+            sbp_warn(diag, "%s rank %d has no NCCL", slow, (int)r);
+        } else if (facts[r].version != facts[0].version) {
+            sbp_warn(diag, "%s ranks 0 and %d have different versions of NCCL", slow, (int)r);
+        }
+        if (facts[r].version == 0 || facts[r].version != facts[0].version)
+            return false;
+        for (int32_t k = 0; k < r; k++)
+            if (facts[k].device == facts[r].device && !may_share(facts[r].version)) {
+                sbp_warn(diag,
+                         "%s ranks %d and %d have one device, and NCCL wants one for each (from 2.30 on "
+                         "NCCL_MULTI_RANK_GPU_ENABLE=1 lets them share)",
+                         slow, (int)k, (int)r);
+                return false;
+            }
+    }
+    return true;
+}
+
+/* Tests want little, so that it takes many slices. */
+static int64_t wanted_bytes(void) {
+    const char *text = getenv("SBP_TEST_WIRE_BYTES");
+    int64_t bytes = text ? strtoll(text, NULL, 10) : 0;
+    return bytes > 0 ? bytes : SBP_CUDA_WIRE_BYTES;
+}
+
+static sbp_status create_resources(cuda_device *d, cuda_wire *w, sbp_diag *diag) {
+    w->work_bytes = wanted_bytes();
+    SBP_TRY(cuda_memory_alloc(d, w->work_bytes, "what ranks send each other", &w->work, diag));
+    for (int32_t i = 0; i < CUDA_WIRE_MARKS; i++) {
+        CUDA_TRY(d, diag, cuEventCreate(&w->marks[i].begin, CUDA_EVENT_DISABLE_TIMING));
+        CUDA_TRY(d, diag, cuEventCreate(&w->marks[i].end, CUDA_EVENT_DISABLE_TIMING));
+    }
+    return cuda_stream_create(d, CUDA_NET, diag);
+}
+
+/* Rank 0 tells the others where they meet; a byte of it says whether it could. */
+static sbp_status join_world(cuda_device *d, cuda_wire *w, sbp_diag *diag) {
+    struct {
+        nccl_id id;
+        char good;
+    } told = {.good = 0};
+    sbp_status status = SBP_OK;
+    if (w->rank == 0) {
+        status = cuda_nccl_new_id(w->nccl, &told.id, diag);
+        told.good = status == SBP_OK;
+    }
+    SBP_TRY(sbp_ranks_broadcast(d->ranks, &told, sizeof told, SBP_I8, 0, diag));
+    if (status != SBP_OK || !told.good)
+        return status; /* they agree on it */
+    return cuda_nccl_join(w->nccl, &told.id, w->rank, w->count, w->timeout, diag);
+}
+
+/* With facts of all: what fails here alone, the caller's ranks agree on. */
+static sbp_status begin(cuda_device *d, cuda_wire *w, bool *own, sbp_diag *diag) {
+    char text[24];
+    sbp_status status = create_resources(d, w, diag);
+    double failed = status != SBP_OK;
+    SBP_TRY(sbp_ranks_all_reduce(d->ranks, &failed, 1, SBP_F64, diag));
+    if (failed > 0)
+        return status;
+    if (w->nccl == &w->own)
+        SBP_TRY(join_world(d, w, diag));
+    *own = w->nccl->comm != NULL;
+    if (!*own)
+        return SBP_OK;
+    d->watch = watch;
+    cuda_nccl_version_text(w->nccl->version, text);
+    sbp_note(diag, "cuda: ranks send each other from device to device, over NCCL %s (%s)", text,
+             w->nccl->library.path);
+    return SBP_OK;
+}
+
+static sbp_status meet(cuda_device *d, cuda_wire *w, sbp_diag *why, bool *own, sbp_diag *diag) {
+    fact mine = {0}, *all = NULL;
+    SBP_TRY(cuda_enter(d, diag));
+    bool can = open_nccl(d, w, why);
+    SBP_TRY(device_number(d, &mine.device, diag));
+    mine.version = can ? w->nccl->version : 0;
+    sbp_status status = share_facts(d, w, &mine, diag, &all);
+    if (status == SBP_OK && all_can(w, all, why, diag))
+        status = begin(d, w, own, diag);
+    free(all);
+    return status;
+}
+
+sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) {
+    sbp_ranks_info info;
+    *own = false;
+    sbp_ranks_info_of(d->ranks, &info);
+    if (info.count < 2)
+        return SBP_OK;
+    cuda_wire *w = sbp_malloc(sizeof *w);
+    sbp_diag *why = sbp_diag_create();
+    if (w)
+        *w = (cuda_wire){.rank = info.rank,
+                         .count = info.count,
+                         .everybody = {0, 1, info.count, info.rank},
+                         .group = {info.rank - info.member, 1, info.group, info.member},
+                         .others = {info.member, info.group, info.count / info.group, info.rank / info.group},
+                         .timeout = info.timeout,
+                         .looked = now()};
+    d->wire = w;
+    sbp_status status = w && why ? meet(d, w, why, own, diag) : sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_diag_destroy(why);
+    if (!*own)
+        cuda_wire_leave(d);
+    return status;
+}
+
+void cuda_wire_leave(cuda_device *d) {
+    cuda_wire *w = d->wire;
+    const cuda_calls *calls = &d->api.calls;
+    if (!w)
+        return;
+    (void)calls->cuCtxSetCurrent(d->context);
+    bool failed = d->broken != CUDA_OK || sbp_ranks_has_failed(d->ranks);
+    if (!failed && d->streams[CUDA_NET])
+        failed = cuda_synchronize(d, d->streams[CUDA_NET], NULL) != SBP_OK;
+    if (failed && w->nccl)
+        cuda_nccl_abort(w->nccl);
+    if (w->nccl == &w->own) {
+        cuda_nccl_leave(&w->own, w->timeout);
+        cuda_nccl_close(&w->own);
+    }
+    d->wire = NULL;
+    d->watch = NULL; /* from here on streams end by themselves */
+    if (d->streams[CUDA_NET])
+        (void)calls->cuStreamSynchronize(d->streams[CUDA_NET]);
+    for (int32_t i = 0; i < CUDA_WIRE_MARKS; i++) {
+        if (w->marks[i].begin)
+            (void)calls->cuEventDestroy(w->marks[i].begin);
+        if (w->marks[i].end)
+            (void)calls->cuEventDestroy(w->marks[i].end);
+    }
+    if (w->work)
+        (void)calls->cuMemFree(w->work);
+    free(w);
+}
+
+int64_t cuda_wire_sent_bytes(const cuda_device *d) {
+    return d->wire ? d->wire->sent_bytes : 0;
+}
+
+/* ---- gathering -------------------------------------------------------------------------------------- */
+
+static int64_t elems_of(const sbp_span *span) {
+    return span->rows * span->cols;
+}
+
+/* The shares of a team, on the device; this member's is in its place. */
+static sbp_status gather_on_device(const cuda_task *t, const cuda_team *team, int64_t elems, int64_t unit) {
+    cuda_address data = cuda_place_address(t, cuda_place_of(t->to, 0));
+    int64_t begin = cuda_team_begin(team, elems, team->me),
+            mine = (cuda_team_begin(team, elems, team->me + 1) - begin) * unit;
+    cuda_address own = data + (uint64_t)(begin * unit);
+    if (team->count == t->w->count && elems % team->count == 0) { /* the communicator is of all ranks */
+        t->w->sent_bytes += mine * (team->count - 1);
+        NCCL_TRY(t->w->nccl, t->diag,
+                 ncclAllGather(own, data, (size_t)mine, NCCL_BYTES, t->w->nccl->comm, t->stream));
+        return cuda_wire_settle(t);
+    }
+    SBP_TRY(cuda_wire_begin(t));
+    for (int32_t m = 0; m < team->count; m++) {
+        int64_t theirs = cuda_team_begin(team, elems, m);
+        if (m == team->me)
+            continue;
+        SBP_TRY(cuda_wire_send(t, cuda_team_rank(team, m), own, mine));
+        SBP_TRY(cuda_wire_receive(t, cuda_team_rank(team, m), data + (uint64_t)(theirs * unit),
+                                  (cuda_team_begin(team, elems, m + 1) - theirs) * unit));
+    }
+    return cuda_wire_end(t);
+}
+
+/* Through the workspace, to the host; this member's share is at `own`. */
+static sbp_status gather_to_host(const cuda_task *t, const cuda_team *team, cuda_place own, int64_t elems,
+                                 int64_t unit) {
+    int64_t most = t->w->work_bytes / (team->count * unit) / CUDA_WIRE_SLICE * CUDA_WIRE_SLICE;
+    if (most == 0)
+        return cuda_wire_too_little(t);
+    for (int64_t at = 0; at < cuda_team_begin(team, elems, 1); at += most) {
+        int64_t mine = cuda_team_slice(team, elems, team->me, at, most) * unit;
+        cuda_address row = t->w->work + (uint64_t)(team->me * most * unit);
+        SBP_TRY(cuda_wire_bring(t, row, cuda_place_later(own, at * unit), mine));
+        SBP_TRY(cuda_wire_begin(t));
+        for (int32_t m = 0; m < team->count; m++) {
+            if (m == team->me)
+                continue;
+            SBP_TRY(cuda_wire_send(t, cuda_team_rank(team, m), row, mine));
+            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(team, m), t->w->work + (uint64_t)(m * most * unit),
+                                      cuda_team_slice(team, elems, m, at, most) * unit));
+        }
+        SBP_TRY(cuda_wire_end(t));
+        for (int32_t m = 0; m < team->count; m++)
+            SBP_TRY(cuda_wire_take(t, cuda_place_of(t->to, cuda_team_begin(team, elems, m) + at),
+                                   t->w->work + (uint64_t)(m * most * unit),
+                                   cuda_team_slice(team, elems, m, at, most) * unit));
+    }
+    return SBP_OK;
+}
+
+/* `own`: where this member's share is. */
+static sbp_status gather(const cuda_task *t, const cuda_team *team, cuda_place own) {
+    int64_t elems = elems_of(t->to), unit = sbp_dtype_bytes(t->to->dtype),
+            begin = cuda_team_begin(team, elems, team->me);
+    if (elems == 0)
+        return SBP_OK;
+    if (t->to->space == SBP_HOST)
+        return gather_to_host(t, team, own, elems, unit);
+    SBP_TRY(cuda_wire_move(t, cuda_place_of(t->to, begin), own,
+                           (cuda_team_begin(team, elems, team->me + 1) - begin) * unit));
+    return gather_on_device(t, team, elems, unit);
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------ */
+
+static cuda_place share_at(const cuda_team *team, const sbp_span *span) {
+    return cuda_place_of(span, cuda_team_begin(team, elems_of(span), team->me));
+}
+
+static sbp_status reduce_all(const cuda_task *t, const cuda_team *team) {
+    cuda_place own = share_at(team, t->to);
+    SBP_TRY(cuda_wire_sum(t, team, own, t->from, false));
+    return gather(t, team, own);
+}
+
+static sbp_status all_reduce(const cuda_task *t) {
+    return reduce_all(t, &t->w->everybody);
+}
+
+static sbp_status group_reduce(const cuda_task *t) {
+    return reduce_all(t, &t->w->group);
+}
+
+static sbp_status reduce_into(const cuda_task *t) { /* reduce_scatter, reduce_add */
+    return cuda_wire_sum(t, &t->w->group, cuda_place_of(t->to, 0), t->from, true);
+}
+
+static sbp_status reduce_own(const cuda_task *t) {
+    return cuda_wire_sum(t, &t->w->group, share_at(&t->w->group, t->to), t->to, true);
+}
+
+static sbp_status all_gather(const cuda_task *t) {
+    return gather(t, &t->w->group, cuda_place_of(t->from, 0));
+}
+
+/* From rank 0. Counted as backends/ranks does it: shares to all, then each its own to all. */
+static sbp_status broadcast(const cuda_task *t) {
+    int64_t bytes = elems_of(t->to) * sbp_dtype_bytes(t->to->dtype), most = t->w->work_bytes;
+    int64_t unit = sbp_dtype_bytes(t->to->dtype), elems = elems_of(t->to);
+    int64_t mine = cuda_team_slice(&t->w->everybody, elems, t->w->rank, 0, elems) * unit;
+    bool host = t->to->space == SBP_HOST;
+    t->w->sent_bytes += mine * (t->w->count - 1) + (t->w->rank == 0 ? bytes - mine : 0);
+    if (t->w->rank == 0)
+        SBP_TRY(cuda_wire_move(t, cuda_place_of(t->to, 0), cuda_place_of(t->from, 0), bytes));
+    for (int64_t at = 0; at < bytes; at += most) {
+        int64_t part = host && bytes - at > most ? most : bytes - at;
+        cuda_address data =
+            host ? t->w->work : cuda_place_address(t, cuda_place_later(cuda_place_of(t->to, 0), at));
+        most = host ? most : bytes;
+        if (host && t->w->rank == 0)
+            SBP_TRY(cuda_wire_bring(t, data, cuda_place_later(cuda_place_of(t->to, 0), at), part));
+        NCCL_TRY(t->w->nccl, t->diag,
+                 ncclBroadcast(data, data, (size_t)part, NCCL_BYTES, 0, t->w->nccl->comm, t->stream));
+        SBP_TRY(cuda_wire_settle(t));
+        if (host && t->w->rank != 0)
+            SBP_TRY(cuda_wire_take(t, cuda_place_later(cuda_place_of(t->to, 0), at), data, part));
+    }
+    return SBP_OK;
+}
+
+/* The part of the source that is this rank's: so it is given (backends/composite). */
+static sbp_status share(const cuda_task *t) {
+    return cuda_wire_move(t, cuda_place_of(t->to, 0), cuda_place_of(t->from, 0),
+                          elems_of(t->to) * sbp_dtype_bytes(t->to->dtype));
+}
+
+typedef struct collective {
+    const char *name;
+    sbp_status (*run)(const cuda_task *t);
+    bool two_types; /* its operands may have */
+} collective;
+
+static const collective collectives[SBP_COLLECTIVE_COUNT] = {
+    [SBP_ALL_REDUCE] = {"all_reduce", all_reduce, false},
+    [SBP_REDUCE_SCATTER] = {"reduce_scatter", reduce_into, false},
+    [SBP_ALL_GATHER] = {"all_gather", all_gather, false},
+    [SBP_BROADCAST] = {"broadcast", broadcast, false},
+    [SBP_SHARE] = {"share", share, false},
+    [SBP_REDUCE_ADD] = {"reduce_add", reduce_into, true},
+    [SBP_REDUCE_OWN] = {"reduce_own", reduce_own, false},
+    [SBP_GROUP_REDUCE] = {"group_reduce", group_reduce, false}};
+
+/* A mark that is free: the oldest collective is waited for when all are under way. */
+static sbp_status next_mark(cuda_device *d, cuda_mark **out, sbp_diag *diag) {
+    cuda_wire *w = d->wire;
+    while (w->submitted - w->done == CUDA_WIRE_MARKS) {
+        cuda_result result = d->api.calls.cuStreamQuery(d->streams[CUDA_NET]);
+        if (result != CUDA_OK && result != CUDA_NOT_READY)
+            return cuda_fail(d, result, "cuStreamQuery", diag);
+        SBP_TRY(watch(d, diag));
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+    *out = &w->marks[w->submitted % CUDA_WIRE_MARKS];
+    return SBP_OK;
+}
+
+static bool is_dense(const sbp_span *span) {
+    return span->rows <= 1 || span->stride == span->cols;
+}
+
+sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
+    const cuda_task t = {.d = d,
+                         .w = d->wire,
+                         .command = dispatch->command,
+                         .to = to,
+                         .from = from,
+                         .stream = d->streams[CUDA_NET],
+                         .diag = diag};
+    unsigned op = (unsigned)dispatch->command->u.collective;
+    cuda_mark *m = NULL;
+    if (op >= SBP_COLLECTIVE_COUNT || !collectives[op].run || dispatch->span_count != 2 || !is_dense(to) ||
+        !is_dense(from) || (to->dtype != from->dtype && !collectives[op].two_types))
+        return sbp_fail(diag, SBP_INTERNAL, "cuda: collective %u of two types, or of rows that are apart",
+                        op);
+    SBP_TRY(next_mark(d, &m, diag));
+    m->name = collectives[op].name;
+    CUDA_TRY(d, diag, cuEventRecord(m->begin, t.stream));
+    sbp_status status = collectives[op].run(&t);
+    if (status != SBP_OK) {
+        give_up(d);
+        return status;
+    }
+    CUDA_TRY(d, diag, cuEventRecord(m->end, t.stream));
+    d->wire->submitted++;
+    return SBP_OK;
+}

@@ -1,0 +1,89 @@
+/* wire.h: what the files of queue net share: its state, and how a collective moves bytes. Everything is put
+ * into one stream; nothing waits for the device. Errors: SBP_MACHINE when another rank is lost or does not
+ * come. */
+#ifndef SBP_CUDA_WIRE_H
+#define SBP_CUDA_WIRE_H
+
+#include "backends/cuda/device/cuda.h"
+#include "backends/cuda/device/nccl.h"
+
+/* MARKS: collectives that may be under way, so that who waits is not far behind. SLICE: what elements of a
+ * slice of a share are a multiple of. */
+enum { CUDA_WIRE_MARKS = 128, CUDA_WIRE_SLICE = 64 };
+
+typedef struct cuda_mark {
+    cuda_event begin, end;
+    const char *name;
+} cuda_mark;
+
+/* Ranks that do something together, as backends/ranks has them: `count` of them, so far apart, from `first`
+ * on. */
+typedef struct cuda_team {
+    int32_t first, stride, count, me;
+} cuda_team;
+
+typedef struct cuda_wire {
+    cuda_nccl own, *nccl; /* its own world, or that of the transport */
+    int32_t rank, count;
+    cuda_team everybody, group, others; /* others: of the other groups, that have the same share */
+    double timeout;
+    cuda_address work; /* of so many bytes */
+    int64_t work_bytes;
+    cuda_mark marks[CUDA_WIRE_MARKS]; /* of collectives [done, submitted) */
+    int64_t done, submitted, sent_bytes;
+    double looked, waited; /* when it was looked after, and for how long others did not come */
+} cuda_wire;
+
+/* Bytes from here on, in an arena. */
+typedef struct cuda_place {
+    sbp_space space;
+    int64_t offset;
+} cuda_place;
+
+/* A collective, as it is given. */
+typedef struct cuda_task {
+    cuda_device *d;
+    cuda_wire *w;
+    const sbp_command *command;
+    const sbp_span *to, *from;
+    cuda_stream stream;
+    sbp_diag *diag;
+} cuda_task;
+
+/* ---- wire_move.c ------------------------------------------------------------------------------------ */
+
+/* Of an operand, from an element on. */
+cuda_place cuda_place_of(const sbp_span *span, int64_t elems);
+cuda_place cuda_place_later(cuda_place p, int64_t bytes);
+cuda_address cuda_place_address(const cuda_task *t, cuda_place p);
+
+int32_t cuda_team_rank(const cuda_team *team, int32_t member);
+/* First element of a member's share of `elems`; of member `count`: elems. */
+int64_t cuda_team_begin(const cuda_team *team, int64_t elems, int32_t member);
+/* Elements of a member's share, from `from` on, at most `most` of them. */
+int64_t cuda_team_slice(const cuda_team *team, int64_t elems, int32_t member, int64_t from, int64_t most);
+
+/* To, and from, an address of the device. */
+sbp_status cuda_wire_bring(const cuda_task *t, cuda_address to, cuda_place from, int64_t bytes) SBP_CHECKED;
+sbp_status cuda_wire_take(const cuda_task *t, cuda_place to, cuda_address from, int64_t bytes) SBP_CHECKED;
+sbp_status cuda_wire_move(const cuda_task *t, cuda_place to, cuda_place from, int64_t bytes) SBP_CHECKED;
+
+/* Between begin and end: sending and receiving, all at once. Of no bytes: nothing. */
+sbp_status cuda_wire_begin(const cuda_task *t) SBP_CHECKED;
+sbp_status cuda_wire_send(const cuda_task *t, int32_t rank, cuda_address from, int64_t bytes) SBP_CHECKED;
+sbp_status cuda_wire_receive(const cuda_task *t, int32_t rank, cuda_address to, int64_t bytes) SBP_CHECKED;
+sbp_status cuda_wire_end(const cuda_task *t) SBP_CHECKED;
+/* After any call of NCCL: nothing else may be done with the stream until it has put its work there. */
+sbp_status cuda_wire_settle(const cuda_task *t) SBP_CHECKED;
+/* The workspace does not do for so many ranks. */
+sbp_status cuda_wire_too_little(const cuda_task *t) SBP_CHECKED;
+
+/* ---- wire_sums.c ------------------------------------------------------------------------------------ */
+
+/* `to`, of the type of the command's first operand, becomes the sum over a team of what each has at `from`, a
+ * share of it for each member; or has that added (reduce_add). across: the team is a group, and the sum goes
+ * across groups before it is rounded. */
+sbp_status cuda_wire_sum(const cuda_task *t, const cuda_team *team, cuda_place to, const sbp_span *from,
+                         bool across) SBP_CHECKED;
+
+#endif

@@ -1,0 +1,106 @@
+/* wire_move.c: bytes from place to place on the stream of queue net, and between ranks. */
+#include "backends/cuda/device/wire.h"
+
+cuda_place cuda_place_of(const sbp_span *span, int64_t elems) {
+    return (cuda_place){span->space, span->offset + elems * sbp_dtype_bytes(span->dtype)};
+}
+
+cuda_place cuda_place_later(cuda_place p, int64_t bytes) {
+    return (cuda_place){p.space, p.offset + bytes};
+}
+
+cuda_address cuda_place_address(const cuda_task *t, cuda_place p) {
+    return t->d->memory + (uint64_t)p.offset;
+}
+
+static bool is_same(cuda_place a, cuda_place b) {
+    return a.space == b.space && a.offset == b.offset;
+}
+
+/* To an address of the device, wherever it comes from. */
+sbp_status cuda_wire_bring(const cuda_task *t, cuda_address to, cuda_place from, int64_t bytes) {
+    if (bytes == 0)
+        return SBP_OK;
+    if (from.space == SBP_HOST)
+        CUDA_TRY(t->d, t->diag, cuMemcpyHtoDAsync(to, t->d->host + from.offset, (size_t)bytes, t->stream));
+    else
+        CUDA_TRY(t->d, t->diag, cuMemcpyDtoDAsync(to, cuda_place_address(t, from), (size_t)bytes, t->stream));
+    return SBP_OK;
+}
+
+sbp_status cuda_wire_take(const cuda_task *t, cuda_place to, cuda_address from, int64_t bytes) {
+    if (bytes == 0)
+        return SBP_OK;
+    if (to.space == SBP_HOST)
+        CUDA_TRY(t->d, t->diag, cuMemcpyDtoHAsync(t->d->host + to.offset, from, (size_t)bytes, t->stream));
+    else
+        CUDA_TRY(t->d, t->diag, cuMemcpyDtoDAsync(cuda_place_address(t, to), from, (size_t)bytes, t->stream));
+    return SBP_OK;
+}
+
+sbp_status cuda_wire_move(const cuda_task *t, cuda_place to, cuda_place from, int64_t bytes) {
+    if (is_same(to, from))
+        return SBP_OK;
+    if (to.space == SBP_DEVICE)
+        return cuda_wire_bring(t, cuda_place_address(t, to), from, bytes);
+    if (from.space == SBP_DEVICE)
+        return cuda_wire_take(t, to, cuda_place_address(t, from), bytes);
+    for (int64_t at = 0; at < bytes; at += t->w->work_bytes) { /* a stream has no copies of the host's own */
+        int64_t part = bytes - at < t->w->work_bytes ? bytes - at : t->w->work_bytes;
+        SBP_TRY(cuda_wire_bring(t, t->w->work, cuda_place_later(from, at), part));
+        SBP_TRY(cuda_wire_take(t, cuda_place_later(to, at), t->w->work, part));
+    }
+    return SBP_OK;
+}
+
+int32_t cuda_team_rank(const cuda_team *team, int32_t member) {
+    return team->first + member * team->stride;
+}
+
+int64_t cuda_team_begin(const cuda_team *team, int64_t elems, int32_t member) {
+    int64_t begin = member * sbp_ceil_div(elems, team->count);
+    return begin < elems ? begin : elems;
+}
+
+int64_t cuda_team_slice(const cuda_team *team, int64_t elems, int32_t member, int64_t from, int64_t most) {
+    int64_t left = cuda_team_begin(team, elems, member + 1) - cuda_team_begin(team, elems, member) - from;
+    return left < 0 ? 0 : left < most ? left : most;
+}
+
+sbp_status cuda_wire_send(const cuda_task *t, int32_t rank, cuda_address from, int64_t bytes) {
+    if (bytes == 0)
+        return SBP_OK;
+    t->w->sent_bytes += bytes;
+    NCCL_TRY(t->w->nccl, t->diag,
+             ncclSend(from, (size_t)bytes, NCCL_BYTES, rank, t->w->nccl->comm, t->stream));
+    return SBP_OK;
+}
+
+sbp_status cuda_wire_receive(const cuda_task *t, int32_t rank, cuda_address to, int64_t bytes) {
+    if (bytes == 0)
+        return SBP_OK;
+    NCCL_TRY(t->w->nccl, t->diag, ncclRecv(to, (size_t)bytes, NCCL_BYTES, rank, t->w->nccl->comm, t->stream));
+    return SBP_OK;
+}
+
+/* Nothing else may be done with the stream until what was asked for is in it. */
+sbp_status cuda_wire_settle(const cuda_task *t) {
+    return cuda_nccl_ready(t->w->nccl, t->w->timeout, "a collective", t->diag);
+}
+
+sbp_status cuda_wire_begin(const cuda_task *t) {
+    NCCL_TRY(t->w->nccl, t->diag, ncclGroupStart());
+    return SBP_OK;
+}
+
+sbp_status cuda_wire_end(const cuda_task *t) {
+    NCCL_TRY(t->w->nccl, t->diag, ncclGroupEnd());
+    return cuda_wire_settle(t);
+}
+
+/* Ranks by the ten thousands. */
+sbp_status cuda_wire_too_little(const cuda_task *t) {
+    return sbp_fail(t->diag, SBP_INTERNAL,
+                    "cuda: %lld bytes are too little for what %d ranks send each other",
+                    (long long)t->w->work_bytes, (int)t->w->count);
+}

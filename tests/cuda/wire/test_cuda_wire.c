@@ -1,0 +1,315 @@
+/* test_cuda_wire.c: collectives over NCCL, on fake devices of 1 to 9 processes, against the same collectives
+ * of backends/ranks over MPI in the host's memory: bit for bit, of all types, on the device and on the host,
+ * with a workspace that takes many slices, one behind the other without waiting. What is beside the operands
+ * stays.
+ *
+ * The program is its own worker: `test_cuda_wire worker BATCHES GROUPS` is one rank. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backends/cuda/cuda_device.h"
+#include "backends/cuda/cuda_target.h"
+#include "backends/ranks/ranks.h"
+#include "tests/common/dispatch_add.h"
+#include "tests/rowkernel_random.h"
+
+enum { ARENA = 1 << 20, HALF = ARENA / 2, SLOT = 80 << 10, MOST_ELEMS = 9000, BATCHES = 12, BATCH = 6 };
+
+static sbp_ranks *ranks;
+static sbp_ranks_info info;
+static sbp_diag *diag;
+static sbp_device *device;
+static int32_t group; /* ranks that have shares of one whole */
+
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "rank %d: %s:%d: %s\n%s", (int)info.rank, __FILE__, __LINE__, #condition,        \
+                    diag ? sbp_diag_text(diag, SBP_ERROR) : "");                                             \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) { /* MPI leaves memory behind */
+    return "detect_leaks=0";
+}
+
+/* ---- a collective ----------------------------------------------------------------------------------- */
+
+typedef struct kind {
+    sbp_collective_op op;
+    sbp_dtype to, from;
+} kind;
+
+static const kind kinds[] = {{SBP_ALL_REDUCE, SBP_F32, SBP_F32},     {SBP_ALL_REDUCE, SBP_F64, SBP_F64},
+                             {SBP_ALL_REDUCE, SBP_BF16, SBP_BF16},   {SBP_REDUCE_SCATTER, SBP_F32, SBP_F32},
+                             {SBP_REDUCE_SCATTER, SBP_F16, SBP_F16}, {SBP_REDUCE_ADD, SBP_F32, SBP_F32},
+                             {SBP_REDUCE_ADD, SBP_F32, SBP_BF16},    {SBP_REDUCE_ADD, SBP_BF16, SBP_F32},
+                             {SBP_REDUCE_ADD, SBP_F64, SBP_F64},     {SBP_REDUCE_ADD, SBP_F32, SBP_F64},
+                             {SBP_REDUCE_OWN, SBP_F32, SBP_F32},     {SBP_ALL_GATHER, SBP_F32, SBP_F32},
+                             {SBP_ALL_GATHER, SBP_I8, SBP_I8},       {SBP_BROADCAST, SBP_BF16, SBP_BF16},
+                             {SBP_SHARE, SBP_F32, SBP_F32},          {SBP_GROUP_REDUCE, SBP_F64, SBP_F64},
+                             {SBP_GROUP_REDUCE, SBP_BF16, SBP_BF16}, {SBP_REDUCE_OWN, SBP_BF16, SBP_BF16}};
+
+/* Which operands have all there is, and not a share. */
+static bool is_whole(sbp_collective_op op, int operand) {
+    switch (op) {
+    case SBP_ALL_REDUCE:
+    case SBP_GROUP_REDUCE:
+    case SBP_BROADCAST:
+    case SBP_REDUCE_OWN:
+        return true;
+    case SBP_ALL_GATHER:
+        return operand == 0;
+    default:
+        return operand == 1;
+    }
+}
+
+static double number(int32_t p, int64_t i, uint64_t seed) {
+    uint64_t x = (uint64_t)i * 0x9E3779B97F4A7C15u + (uint64_t)p * 0xBF58476D1CE4E5B9u + seed;
+    x ^= x >> 31;
+    x *= 0x94D049BB133111EBu;
+    x ^= x >> 29;
+    return ldexp((double)(int64_t)(x >> 20) / 0x1p43 - 1, (int)(x & 15) - 8);
+}
+
+/* What the arenas should hold. */
+static unsigned char memory[2][ARENA], found[ARENA];
+
+static int64_t bytes_of(const sbp_span *s) {
+    return s->rows * s->cols * sbp_dtype_bytes(s->dtype);
+}
+
+/* The same over MPI. */
+static void simulate(const kind *k, const sbp_span *to, const sbp_span *from) {
+    unsigned char *dst = memory[to->space] + to->offset, *src = memory[from->space] + from->offset;
+    int64_t all = to->rows * to->cols, unit = sbp_dtype_bytes(to->dtype), of = from->rows * from->cols;
+    switch (k->op) {
+    case SBP_ALL_REDUCE:
+        memmove(dst, src, (size_t)bytes_of(to));
+        CHECK(sbp_ranks_all_reduce(ranks, dst, all, to->dtype, diag) == SBP_OK);
+        return;
+    case SBP_GROUP_REDUCE:
+        memmove(dst, src, (size_t)bytes_of(to));
+        CHECK(sbp_ranks_group_reduce(ranks, dst, all, to->dtype, diag) == SBP_OK);
+        return;
+    case SBP_REDUCE_SCATTER:
+        CHECK(sbp_ranks_reduce_scatter(ranks, dst, src, of, from->dtype, diag) == SBP_OK);
+        return;
+    case SBP_REDUCE_ADD:
+        CHECK(sbp_ranks_reduce_add(ranks, dst, to->dtype, src, of, from->dtype, diag) == SBP_OK);
+        return;
+    case SBP_REDUCE_OWN:
+        CHECK(sbp_ranks_reduce_scatter(ranks, dst + sbp_ranks_share(ranks, all, info.member) * unit, dst, all,
+                                       to->dtype, diag) == SBP_OK);
+        return;
+    case SBP_ALL_GATHER:
+        CHECK(sbp_ranks_all_gather(ranks, dst, src, all, to->dtype, diag) == SBP_OK);
+        return;
+    case SBP_BROADCAST:
+        memmove(dst, src, (size_t)bytes_of(to));
+        CHECK(sbp_ranks_broadcast(ranks, dst, all, to->dtype, 0, diag) == SBP_OK);
+        return;
+    default:
+        memmove(dst, src + info.member * bytes_of(to), (size_t)bytes_of(to));
+    }
+}
+
+/* Drawn alike by all ranks: where, how much. Bytes of the first half of an arena are results, of the second
+ * what is sent; where both are one place it is in the first. */
+static void draw_spans(sbp_rng *rng, const kind *k, int64_t slot, sbp_span spans[2]) {
+    int64_t share = 1 + sbp_rng_below(rng, MOST_ELEMS / group);
+    bool odd = is_whole(k->op, 0) && is_whole(k->op, 1) && sbp_rng_below(rng, 2);
+    int64_t whole = odd ? 1 + sbp_rng_below(rng, MOST_ELEMS) : share * group;
+    for (int i = 0; i < 2; i++) {
+        sbp_dtype dtype = i ? k->from : k->to;
+        int64_t elems = is_whole(k->op, i) ? whole : share;
+        spans[i] = (sbp_span){.space = sbp_rng_below(rng, 3) ? SBP_DEVICE : SBP_HOST,
+                              .dtype = dtype,
+                              .offset = i * HALF + slot * SLOT + 8 * sbp_rng_below(rng, 60),
+                              .rows = is_whole(k->op, i) && !odd ? group : 1,
+                              .stride = is_whole(k->op, i) && !odd ? share : elems};
+        spans[i].cols = elems / spans[i].rows;
+    }
+    if (k->op == SBP_REDUCE_OWN ||
+        ((k->op == SBP_ALL_REDUCE || k->op == SBP_GROUP_REDUCE) && sbp_rng_below(rng, 2)))
+        spans[1] = spans[0];
+}
+
+static void fill(const sbp_span *s, uint64_t seed) {
+    unsigned char *at = memory[s->space] + s->offset;
+    for (int64_t i = 0; i < s->rows * s->cols; i++)
+        sbp_element_set(at, s->dtype, i,
+                        s->dtype == SBP_I8 ? (double)((i + info.rank * 31) % 120)
+                                           : number(info.rank, i, seed));
+}
+
+/* ---- a rank ----------------------------------------------------------------------------------------- */
+
+static void make_device(sbp_arena *arena, sbp_program *program) {
+    sbp_device_options options = {.threads = 1, .ranks = ranks};
+    const void *code;
+    bool own;
+    for (int i = 0; i < SBP_COUNT(kinds); i++) {
+        sbp_command command = {.kind = SBP_CMD_COLLECTIVE, .queue = SBP_QUEUE_NET, .flushes = -1};
+        command.u.collective = kinds[i].op;
+        const sbp_span spans[2] = {
+            {.space = SBP_DEVICE, .dtype = kinds[i].to, .rows = 1, .cols = 1, .stride = 1},
+            {.space = SBP_DEVICE, .dtype = kinds[i].from, .rows = 1, .cols = 1, .stride = 1}};
+        dispatch_add(arena, program, &(sbp_dispatch){.command = &command, .spans = spans, .span_count = 2});
+    }
+    program->ranks = info.count;
+    program->group = group;
+    CHECK(sbp_cuda_target.compile(arena, diag, program, &code, &options.code_bytes) == SBP_OK);
+    options.code = code;
+    options.index = info.rank % 8;
+    program->arena_bytes[SBP_DEVICE] = program->arena_bytes[SBP_HOST] = ARENA;
+    CHECK(sbp_cuda_device.create(&options, diag, &device) == SBP_OK);
+    CHECK(sbp_cuda_device.load(device, program, diag) == SBP_OK);
+    sbp_ranks_info_of(ranks, &info);
+    CHECK(info.group == group && info.member == info.rank % group);
+    CHECK(sbp_cuda_device.meet(device, &own, diag) == SBP_OK && own);
+}
+
+static void compare(int batch) {
+    for (int s = 0; s < 2; s++) {
+        CHECK(sbp_cuda_device.read(device, (sbp_space)s, 0, found, ARENA, diag) == SBP_OK);
+        for (int64_t i = 0; i < ARENA; i++)
+            if (found[i] != memory[s][i]) {
+                fprintf(stderr, "rank %d, batch %d: byte %lld of space %d is %02x, expected %02x\n",
+                        (int)info.rank, batch, (long long)i, s, found[i], memory[s][i]);
+                exit(1);
+            }
+    }
+}
+
+/* Some collectives one after the other, in slots of their own; then all bytes are compared. What reduce_own
+ * leaves of the others' shares is as it was. */
+static int64_t run_batch(sbp_rng *rng, int batch) {
+    sbp_dispatch dispatches[BATCH];
+    sbp_command commands[BATCH];
+    sbp_span spans[BATCH][2];
+    sbp_ranks_info before, after;
+    for (int s = 0; s < 2; s++)
+        for (int64_t i = 0; i < ARENA; i++)
+            memory[s][i] = (unsigned char)(i * 7 + s * 5 + info.rank * 11);
+    for (int i = 0; i < BATCH; i++) {
+        const kind *k = &kinds[(batch * BATCH + i) % SBP_COUNT(kinds)];
+        draw_spans(rng, k, i, spans[i]);
+        fill(&spans[i][0], (uint64_t)(batch * BATCH + i) + 99);
+        fill(&spans[i][1], (uint64_t)(batch * BATCH + i));
+        commands[i] = (sbp_command){.kind = SBP_CMD_COLLECTIVE, .queue = SBP_QUEUE_NET, .flushes = -1};
+        commands[i].u.collective = k->op;
+        dispatches[i] = (sbp_dispatch){.command = &commands[i], .spans = spans[i], .span_count = 2};
+    }
+    for (int s = 0; s < 2; s++)
+        CHECK(sbp_cuda_device.write(device, (sbp_space)s, 0, memory[s], ARENA, diag) == SBP_OK);
+    for (int i = 0; i < BATCH; i++)
+        CHECK(sbp_cuda_device.submit(device, &dispatches[i], diag) == SBP_OK);
+    sbp_ranks_info_of(ranks, &before);
+    for (int i = 0; i < BATCH; i++)
+        simulate(&kinds[(batch * BATCH + i) % SBP_COUNT(kinds)], &spans[i][0], &spans[i][1]);
+    sbp_ranks_info_of(ranks, &after);
+    compare(batch);
+    return after.sent_bytes - before.sent_bytes;
+}
+
+static int work(int batches, int groups) {
+    sbp_rng rng = {.state = 4};
+    sbp_device_info device_info;
+    int64_t sent = 0;
+    sbp_arena *arena = sbp_arena_create();
+    diag = sbp_diag_create();
+    CHECK(arena && diag && sbp_ranks_join(60, NULL, diag, &ranks) == SBP_OK);
+    sbp_ranks_info_of(ranks, &info);
+    group = info.count / groups;
+    make_device(arena, sbp_program_create(arena, "test"));
+    for (int b = 0; b < batches; b++)
+        sent += run_batch(&rng, b);
+    sbp_cuda_device.info(device, &device_info);
+    CHECK(device_info.wire_sent_bytes == sent && sent > 0);
+    sbp_cuda_device.destroy(device);
+    sbp_ranks_leave(ranks);
+    sbp_diag_destroy(diag);
+    sbp_arena_destroy(arena);
+    return 0;
+}
+
+/* ---- the worlds ------------------------------------------------------------------------------------- */
+
+static bool can_compile(void) {
+    sbp_arena *arena = sbp_arena_create();
+    sbp_diag *why = sbp_diag_create();
+    sbp_program *program = sbp_program_create(arena, "test");
+    const void *code;
+    int64_t bytes;
+    bool good = sbp_cuda_target.compile(arena, why, program, &code, &bytes) == SBP_OK;
+    sbp_diag_destroy(why);
+    sbp_arena_destroy(arena);
+    return good;
+}
+
+#ifdef SBP_MPIRUN
+static char output[1 << 16];
+
+static void run_world(int count, int groups, int batches, const char *environment) {
+    char command[6000], self[4000];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(length > 0);
+    self[length] = '\0';
+    snprintf(
+        command, sizeof command,
+        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 SBP_FAKE_CUDA=devices=8,report,seed=%d %s "
+        "timeout 300 '%s' --oversubscribe -n %d '%s' worker %d %d 2>&1",
+        count, environment, SBP_MPIRUN, count, self, batches, groups);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
+    int status = pclose(pipe);
+    if (status != 0 || strstr(output, "fake cuda: nccl"))
+        fail_msg("%d ranks: status %d: %s", count, status, output);
+    int clean = 0;
+    for (const char *at = output; (at = strstr(at, "at the end 0 objects")) != NULL; at++)
+        clean++;
+    assert_int_equal(clean, count);
+}
+#endif
+
+static void test_worlds(void **state) {
+    (void)state;
+    if (!can_compile()) {
+        print_message("skipped: collectives over NCCL: there is no NVRTC (tests/cuda_tools.sh)\n");
+        skip();
+    }
+#ifdef SBP_MPIRUN
+    int batches = getenv("SBP_TEST_ALL") ? 20 * BATCHES : BATCHES;
+    run_world(2, 1, batches, "SBP_TEST_WIRE_BYTES=40000");
+    run_world(3, 1, batches, "SBP_TEST_WIRE_BYTES=60000");
+    run_world(4, 2, batches, "SBP_TEST_WIRE_BYTES=60000");
+    run_world(5, 1, batches / 3, "SBP_TEST_WIRE_BYTES=100000");
+    run_world(6, 3, batches / 3, "SBP_TEST_WIRE_BYTES=100000");
+    run_world(
+        9, 1, batches / 3,
+        "SBP_TEST_WIRE_BYTES=90000 NCCL_MULTI_RANK_GPU_ENABLE=1 SBP_FAKE_CUDA=devices=8,report,nccl=23000");
+    run_world(2, 1, batches / 3, ""); /* in one piece */
+#else
+    print_message("skipped: collectives over NCCL: MPI is not installed\n");
+    skip();
+#endif
+}
+
+int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[1], "worker") == 0)
+        return work(atoi(argv[2]), atoi(argv[3]));
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_worlds)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
