@@ -35,6 +35,7 @@ typedef struct sbp_compilation {
     bool step;
     int64_t threads;       /* of the process that will run the plan, for its memory */
     sbp_pipeline pipeline; /* finished: the program is in it */
+    bool terse;            /* as in sbp_wish */
     sbp_wish wish;
     sbp_plan_estimate estimate;
     const char *advice; /* the one change that would buy most; set by the summary */
@@ -43,6 +44,13 @@ typedef struct sbp_compilation {
 /* The two commands; what follows the command is argv. */
 sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
+
+/* What compile plans, of model_path with the options; the arena and diagnostics of the pipeline are set. */
+sbp_status sbp_cli_plan(sbp_compilation *c) SBP_CHECKED;
+/* sbpc inspect --ranks N: a model with options of compile, at 1, 2, 4 .. N ranks, as text or JSON: what a
+ * rank takes and sends, how long a step takes, where more ranks stop to pay, and why. */
+sbp_status sbp_cli_scale(sbp_arena *arena, sbp_diag *diag, const char *model, const sbp_options *options,
+                         sbp_text *out) SBP_CHECKED;
 
 /* --lora and what belongs to it; *out NULL: no new adapters. adapter: MODEL is one, whose dropout may be
  * chosen and nothing else. */

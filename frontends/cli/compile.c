@@ -245,6 +245,7 @@ static sbp_status read_wish(sbp_compilation *c) {
          checkpoint = sbp_options_is(o, "backward", "checkpoint");
     const char *save = sbp_options_text(o, "save");
     sbp_wish *w = &c->wish;
+    w->terse = c->terse;
     w->t_max = number_or_auto(o, "seq-len");
     if (w->t_max > 0) /* of a rank */
         w->t_max = sbp_ceil_div(w->t_max, sbp_options_int(o, "context-parallel"));
@@ -482,7 +483,7 @@ static sbp_status plan(sbp_compilation *c) {
     }
 }
 
-static sbp_status compile(sbp_compilation *c) {
+sbp_status sbp_cli_plan(sbp_compilation *c) {
     SBP_TRY(choose_target(c));
     SBP_TRY(sbp_cli_choose_rates(c));
     SBP_TRY(choose_types(c));
@@ -492,9 +493,13 @@ static sbp_status compile(sbp_compilation *c) {
     read_training(c);
     SBP_TRY(check_ranks(c));
     SBP_TRY(plan(c));
+    return c->pipeline.stopped ? SBP_OK : sbp_program_verify(c->pipeline.program, c->diag);
+}
+
+static sbp_status compile(sbp_compilation *c) {
+    SBP_TRY(sbp_cli_plan(c));
     if (c->pipeline.stopped)
         return SBP_OK;
-    SBP_TRY(sbp_program_verify(c->pipeline.program, c->diag));
     sbp_text summary;
     sbp_text_init(&summary, c->arena);
     SBP_TRY(sbp_cli_summary(c, &summary));

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "frontends/cli/cli.h"
 #include "ir/io/json.h"
@@ -194,13 +195,87 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
     return SBP_OK;
 }
 
+/* ---- with more ranks ---------------------------------------------------------------------------------- */
+
+static bool asks_for_ranks(int argc, char **argv) {
+    for (int i = 0; i < argc; i++)
+        if (strncmp(argv[i], "--ranks", 7) == 0 && (argv[i][7] == '=' || argv[i][7] == '\0'))
+            return true;
+    return false;
+}
+
+/* Whether an argument is this option of the command line again: what is said now counts. */
+static bool is_said_again(const sbp_options *options, const char *argument) {
+    const char *end = strchr(argument, '=');
+    char name[64];
+    size_t length = end ? (size_t)(end - argument) - 2 : 0;
+    if (length < 1 || length >= sizeof name)
+        return true;
+    memcpy(name, argument + 2, length);
+    name[length] = '\0';
+    return sbp_options_given(options, name);
+}
+
+/* A plan says what it was made from; of that and what is said here, options as of a model. */
+static sbp_status options_of_plan(const inspection *in, const sbp_options *own, const char **model,
+                                  sbp_options **out) {
+    const sbp_json *arguments = NULL;
+    const char **argv, **said;
+    int32_t argc = 0, count;
+    *model = NULL;
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "source", SBP_JSON_NULLABLE, model));
+    SBP_TRY(sbp_json_get_array(in->diag, in->meta, "arguments", SBP_JSON_NULLABLE, &arguments));
+    if (!*model || !arguments || access(*model, R_OK) != 0)
+        return sbp_fail(in->diag, SBP_INPUT,
+                        "%s: its model%s%s is not here; name the model: sbpc inspect MODEL "
+                        "--ranks N, with the options of compile",
+                        in->path, *model ? " " : "", *model ? *model : "");
+    sbp_options_to_args(own, SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, 0, in->arena, &said, &count);
+    argv = SBP_NEW_ARRAY(in->arena, const char *, count + arguments->count + 1);
+    for (int64_t i = 0; i < arguments->count; i++) {
+        const sbp_json *item = &arguments->items[i];
+        if (item->kind == SBP_JSON_STRING && !is_said_again(own, item->string))
+            argv[argc++] = item->string;
+    }
+    for (int32_t i = 0; i < count; i++)
+        argv[argc++] = said[i];
+    char **list = (char **)(void *)argv; /* which are only read */
+    return sbp_options_parse(in->arena, in->diag, "sbpc inspect", SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, argc,
+                             list, out);
+}
+
+static sbp_status inspect_ranks(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) {
+    sbp_options *options;
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    SBP_TRY(sbp_options_parse(arena, diag, "sbpc inspect", SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, argc, argv,
+                              &options));
+    if (sbp_options_arg_count(options) != 1)
+        return sbp_fail(diag, SBP_USAGE,
+                        "which plan or model? usage: sbpc inspect MODEL --ranks N [options]");
+    inspection in = {.arena = arena, .diag = diag, .path = sbp_options_arg(options, 0)};
+    const char *model = in.path;
+    if (sbp_plan_file_probe(in.path)) {
+        SBP_TRY(open_plan(&in));
+        SBP_TRY(options_of_plan(&in, options, &model, &options));
+    }
+    SBP_TRY(sbp_cli_scale(arena, diag, model, options, &text));
+    fputs(text.data, stdout);
+    return SBP_OK;
+}
+
 sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) {
     sbp_options *options;
     sbp_text text;
     sbp_text_init(&text, arena);
+    if (asks_for_ranks(argc, argv))
+        return inspect_ranks(arena, diag, argc, argv);
     SBP_TRY(sbp_options_parse(arena, diag, "sbpc inspect", SBP_PHASE_INSPECT, argc, argv, &options));
     if (sbp_options_on(options, "help")) {
-        sbp_text_add(&text, "usage: sbpc inspect plan.bin [options]\n");
+        sbp_text_add(&text,
+                     "usage: sbpc inspect plan.bin [options]\n"
+                     "       sbpc inspect plan.bin|MODEL --ranks N [options of compile]   with 1, 2, 4 .. N "
+                     "ranks: memory,\n       bytes on the wire and time, and where more ranks stop to pay\n");
         sbp_options_print_help(&text, SBP_PHASE_INSPECT);
         fputs(text.data, stdout);
         return SBP_OK;
@@ -208,6 +283,10 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     if (sbp_options_arg_count(options) != 1)
         return sbp_fail(diag, SBP_USAGE, "which plan? usage: sbpc inspect plan.bin (sbpc inspect --help)");
     inspection in = {.arena = arena, .diag = diag, .path = sbp_options_arg(options, 0)};
+    static const char *const of_ranks[] = {"link", "node", "batch-tokens"};
+    for (int i = 0; i < SBP_COUNT(of_ranks); i++)
+        if (sbp_options_given(options, of_ranks[i]))
+            return sbp_fail(diag, SBP_USAGE, "--%s: it is about several ranks: --ranks N", of_ranks[i]);
     SBP_TRY(open_plan(&in));
     const char *svg = sbp_options_text(options, "svg");
     if (svg && sbp_same_file(svg, in.path))

@@ -112,12 +112,28 @@ void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "]}");
 }
 
+/* What was given on the command line, for who plans the same again with more ranks. */
+static void add_arguments(const sbp_compilation *c, sbp_text *out) {
+    const char **args;
+    int32_t count;
+    sbp_options_to_args(c->options, SBP_PHASE_COMPILE, 0, c->arena, &args, &count);
+    sbp_text_add(out, ", \"arguments\": [");
+    for (int32_t i = 0; i < count; i++) {
+        sbp_text_add(out, i > 0 ? ", " : "");
+        sbp_json_add_string(out, args[i], strlen(args[i]));
+    }
+    sbp_text_add(out, "]");
+}
+
 static void meta_section(const sbp_compilation *c, sbp_text *out) {
     const sbp_model *m = &c->model;
     sbp_text_add(out, "{\"sbpc\": \"%s\", \"options\": {", SBP_VERSION);
     sbp_options_print_json(out, c->options, SBP_PHASE_COMPILE);
-    sbp_text_add(out, "}, \"model\": {\"vocab_size\": %lld, \"max_positions\": %lld",
-                 (long long)m->vocab_size, (long long)m->max_positions);
+    sbp_text_add(out, "}");
+    add_text(out, "source", absolute_path(c, c->model_path));
+    add_arguments(c, out);
+    sbp_text_add(out, ", \"model\": {\"vocab_size\": %lld, \"max_positions\": %lld", (long long)m->vocab_size,
+                 (long long)m->max_positions);
     add_text(out, "name", m->name);
     add_text(out, "model_type", m->model_type);
     add_id(out, "eos_id", m->eos_count > 0 ? m->eos_ids[0] : -1);

@@ -39,14 +39,19 @@ double sbp_cost_copy(const sbp_target_info *target, sbp_space to, sbp_space from
     }
 }
 
-/* Of bytes that a rank sends to so many, `stride` apart from it on: those for other hosts go another way. */
-static double sending_seconds(const sbp_rates *r, double bytes, int64_t ranks, int64_t stride) {
-    double net = r->net > 0 ? r->net : r->out;
+/* Of bytes that a rank sends to so many, `stride` apart from it on: those for other hosts. */
+static double bytes_away(const sbp_rates *r, double bytes, int64_t ranks, int64_t stride) {
     int64_t here = (int64_t)r->host_ranks / stride; /* of them */
     here = here < 1 ? 1 : here < ranks ? here : ranks;
+    return ranks > 1 ? bytes * (double)(ranks - here) / (double)(ranks - 1) : 0;
+}
+
+/* They go another way, beside the others. */
+static double sending_seconds(const sbp_rates *r, double bytes, int64_t ranks, int64_t stride) {
+    double net = r->net > 0 ? r->net : r->out;
     if (ranks < 2 || r->between <= 0 || r->between >= net)
         return bytes / net;
-    double away = bytes * (double)(ranks - here) / (double)(ranks - 1), near = (bytes - away) / net;
+    double away = bytes_away(r, bytes, ranks, stride), near = (bytes - away) / net;
     return near > away / r->between ? near : away / r->between;
 }
 
@@ -368,14 +373,19 @@ static const sbp_buffer *larger_operand(const sbp_program *program, const sbp_co
     return sbp_extent_as_const(b->rows) >= sbp_extent_as_const(a->rows) ? b : a;
 }
 
-static void add_wire(const sbp_program *program, const sbp_command *c, int64_t *bytes, int32_t *count) {
+static void add_wire(const sbp_program *program, const sbp_command *c, const sbp_target_info *target,
+                     bool once, sbp_wire *out) {
     if (c->kind != SBP_CMD_COLLECTIVE || c->queue != SBP_QUEUE_NET || c->u.collective == SBP_SHARE)
         return;
     const sbp_buffer *all = larger_operand(program, c);
-    sbp_sent sent = sbp_collective_sent(c->u.collective, program->ranks, program->group,
-                                        sbp_extent_as_const(all->rows) * all->cols, all->dtype);
-    *bytes += sent.within + sent.across;
-    ++*count;
+    int64_t elems = sbp_extent_as_const(all->rows) * all->cols;
+    sbp_sent sent = sbp_collective_sent(c->u.collective, program->ranks, program->group, elems, all->dtype);
+    *(once ? &out->step_bytes : &out->part_bytes) += sent.within + sent.across;
+    ++*(once ? &out->step_collectives : &out->part_collectives);
+    *(once ? &out->step_away : &out->part_away) +=
+        bytes_away(&target->rates, (double)sent.within, sent.neighbours, 1) +
+        bytes_away(&target->rates, (double)sent.across, program->ranks / program->group, program->group);
+    out->seconds[c->u.collective] += sbp_cost_collective(target, c->u.collective, program, elems, all->dtype);
 }
 
 /* A call, with as many rows as there can be. */
@@ -404,8 +414,7 @@ void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target,
                 if (at->kind == SBP_NODE_CALL && program->context > 1)
                     add_exchanges(program, at->u.call->function, target, out);
                 if (at->kind == SBP_NODE_COMMAND)
-                    add_wire(program, at->u.command, once ? &out->step_bytes : &out->part_bytes,
-                             once ? &out->step_collectives : &out->part_collectives);
+                    add_wire(program, at->u.command, target, once, out);
             }
         }
 }
@@ -430,6 +439,16 @@ static void measure_entry(sbp_arena *arena, const sbp_program *program, const ch
     out->flops += m.flops;
     out->commands += m.commands;
     add_traffic(&m, &entry->body, classes, out);
+}
+
+double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const char *entry,
+                      const sbp_target_info *target) {
+    sbp_cost *functions = SBP_NEW_ARRAY(arena, sbp_cost, program->function_count + 1), out = {0};
+    for (int32_t f = 0; f < program->function_count; f++)
+        sbp_cost_function(program, f, program->t_max, target, &functions[f]);
+    measure_entry(arena, program, entry, program->t_max, target, functions, class_buffers(arena, program),
+                  &out);
+    return out.seconds;
 }
 
 const char *sbp_cost_training_entry(const sbp_program *program) {

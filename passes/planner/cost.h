@@ -26,6 +26,8 @@ void sbp_traffic_add(sbp_traffic *traffic, sbp_space to, sbp_space from, double 
 typedef struct sbp_wire {
     int64_t part_bytes, step_bytes;
     int32_t part_collectives, step_collectives;
+    double part_away, step_away;          /* of the bytes: to other hosts */
+    double seconds[SBP_COLLECTIVE_COUNT]; /* per kind, of a step of one micro-batch */
     /* Among the ranks of a context, with a micro-batch of as many rows as there can be; bytes go with rows.
      */
     int64_t context_bytes, context_exchanges;
@@ -40,6 +42,9 @@ void sbp_cost_wire_of(const sbp_program *program, const sbp_target_info *target,
  * as what they read and write allows (makespan.h). */
 void sbp_cost_step(sbp_arena *arena, const sbp_program *program, int64_t t, const sbp_target_info *target,
                    sbp_cost *out);
+/* Seconds of one entry with t_max rows; 0 where there is none of that name. */
+double sbp_cost_entry(sbp_arena *arena, const sbp_program *program, const char *entry,
+                      const sbp_target_info *target);
 /* The entry of those that runs once per micro-batch. */
 const char *sbp_cost_training_entry(const sbp_program *program);
 

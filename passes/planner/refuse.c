@@ -150,7 +150,8 @@ sbp_status sbp_search_refuse(const sbp_search *s) {
     }
     sbp_text remedies;
     sbp_text_init(&remedies, s->pl.arena);
-    list_remedies(s, &remedies);
+    if (!w->terse)
+        list_remedies(s, &remedies);
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
         "the plan needs %s, --memory is %s%s: %s too much. This is the least of all settings that were "
