@@ -211,11 +211,11 @@ static void stop_line(const scale *s, sbp_text *out) {
     }
     sbp_text_add(out, "scales     not beyond %lld ranks", (long long)(n->ranks > 1 ? n->ranks / 2 : 1));
     if (n->idle)
-        sbp_text_add(
-            out,
-            ": a step of --batch-tokens %lld is %lld sequences of %lld rows, and a sequence is on one "
-            "rank: the others wait\n",
-            (long long)s->step_tokens, (long long)(s->step_tokens / n->length), (long long)n->length);
+        sbp_text_add(out,
+                     ": a step of --batch-tokens %lld is %lld sequences of %lld rows, "
+                     "fewer than ranks could have: the others wait\n",
+                     (long long)s->step_tokens, (long long)(s->step_tokens / n->length),
+                     (long long)n->length);
     else if (n->net > n->compute)
         sbp_text_add(
             out,
