@@ -7,7 +7,7 @@
 #include <time.h>
 
 #define RUN                                                                                                  \
-    "$R $D/p --ranks 3 --data $D/t.jsonl --batch-size 6 --lr 0.001 --steps 60 --save-every 5 --keep 2 "      \
+    "$R $D/p --ranks 3 --data $D/t.jsonl --batch-size 6 --lr 0.001 --steps 60 --save-every 10 --keep 2 "      \
     "--out $D/o "
 
 enum { RANKS = 3, LIMIT_SECONDS = 30 };
@@ -228,7 +228,7 @@ static void test_a_rank_hangs(void **state) {
         skip();
     for (int r = 0; r < RANKS; r += 2) {
         cli_ok(f, "rm -rf $D/o");
-        world w = start(f, RUN "--timeout 1");
+        world w = start(f, RUN "--timeout 2");
         wait_for_steps(f, &w, 12);
         kill(w.rank[r], SIGSTOP);
         ends_with(f, &w, sbp_arena_printf(f->arena, "rank %d stopped", r), 3,

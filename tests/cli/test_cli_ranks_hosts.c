@@ -5,7 +5,7 @@
 #include "tests/cli/ranks_testing.h"
 
 #define RUN                                                                                                  \
-    "$R $D/p --data $D/t.jsonl --batch-size 6 --lr 0.001 --schedule constant --steps 60 --save-every 5 "     \
+    "$R $D/p --data $D/t.jsonl --batch-size 6 --lr 0.001 --schedule constant --steps 60 --save-every 10 "     \
     "--keep 2 --timeout 2 "                                                                                  \
     "--out $D/o "
 
