@@ -450,6 +450,8 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
         SBP_TRY(composite_wait(base, diag));
         return run_collective(c, dispatch, diag);
     }
+    if (is_exchange(dispatch) && c->own_net)
+        return c->proper->class->submit(c->proper, dispatch, diag);
     if (is_exchange(dispatch) && !c->parts.waits) {
         SBP_TRY(c->proper->class->wait(c->proper, diag));
         return run_collective(c, dispatch, diag);

@@ -121,6 +121,8 @@ typedef struct sbp_cuda_sum {
     sbp_dtype to_dtype, from_dtype;
     int64_t elems, stride; /* below 2^31 */
     int32_t me, count;     /* this one's place among them, and how many there are */
+    int64_t rows;          /* of which elems are, so far apart at `to` and `own`; 0: they are one row */
+    int64_t to_stride, own_stride;
 } sbp_cuda_sum;
 
 /* In which sums of that type are added up. */

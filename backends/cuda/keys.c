@@ -75,9 +75,18 @@ static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_k
         keys[2] = sbp_cuda_sum_key(false, wide, wide);
         keys[3] = sbp_cuda_sum_key(adds, to, wide);
         return 4;
+    case SBP_TO_ROWS: /* of a head that several ranks have */
+        keys[0] = sbp_cuda_sum_key(true, to, from);
+        return 1;
     default: /* only moves */
         return 0;
     }
+}
+
+/* Of several ranks; else it is a copy. */
+static bool is_exchange(const sbp_command *command) {
+    return command->queue == SBP_QUEUE_NET || command->u.collective == SBP_TO_HEADS ||
+           command->u.collective == SBP_TO_ROWS || command->u.collective == SBP_CONTEXT_GATHER;
 }
 
 int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const sbp_rowkernel *kernel,
@@ -88,7 +97,7 @@ int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const
         return 0;
     if (is_attention(command->kind))
         return attention_keys(command, dtypes, arch, keys);
-    if (command->kind == SBP_CMD_COLLECTIVE && command->queue == SBP_QUEUE_NET)
+    if (command->kind == SBP_CMD_COLLECTIVE && is_exchange(command))
         return sum_keys(command->u.collective, dtypes, keys);
     for (int32_t step = 0; step < steps; step++)
         keys[step] = sbp_gpu_key_of(command, dtypes, step, SBP_CUDA_PLAIN);

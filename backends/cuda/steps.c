@@ -173,9 +173,12 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
 
 void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_step *step) {
     int64_t blocks = sbp_ceil_div(sum->elems, THREADS);
-    args->operands[0] = (sbp_gpu_operand){.address = sum->to, .rows = 1, .cols = (int32_t)sum->elems};
+    int32_t rows = sum->rows > 0 ? (int32_t)sum->rows : 1, cols = (int32_t)(sum->elems / rows);
+    args->operands[0] =
+        (sbp_gpu_operand){.address = sum->to, .rows = rows, .cols = cols, .stride = (int32_t)sum->to_stride};
     args->operands[1] = (sbp_gpu_operand){
-        .address = sum->own, .rows = 1, .cols = (int32_t)sum->elems, .stride = (int32_t)sum->stride};
+        .address = sum->own, .rows = rows, .cols = cols, .stride = (int32_t)sum->own_stride};
+    args->row0 = sum->stride;
     args->scratch = sum->arrived;
     args->count = 2;
     args->ints[0] = sum->me;

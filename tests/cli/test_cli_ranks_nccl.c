@@ -118,12 +118,14 @@ static void test_shares(void **state) {
     }
 }
 
-/* Shares within groups, sums across them, gradients that cross the wire in bf16: the bits of the way through
+/* Shares within groups, sums across them, gradients that cross the wire in bf16, documents that ranks have
+ * together: the bits of the way through
  * the host. */
 static void test_groups(void **state) {
     BEGIN(f);
     static const char *const ways[] = {"--zero 3 --shard-group 2",
-                                       "--zero 2 --shard-group 2 --reduce-dtype bf16"};
+                                       "--zero 2 --shard-group 2 --reduce-dtype bf16",
+                                       "--zero 3 --context-parallel 2"};
     for (int i = 0; i < SBP_COUNT(ways); i++) {
         cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/g*; $C compile " MODEL " --ranks 4 %s -o $D/g",
                                    ways[i]));

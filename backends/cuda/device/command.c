@@ -143,7 +143,7 @@ static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *di
     int64_t unit;
     switch (command->kind) {
     case SBP_CMD_COLLECTIVE:
-        if (command->queue == SBP_QUEUE_NET)
+        if (d->wire && cuda_wire_takes(command))
             return cuda_wire_submit(d, dispatch, diag);
         /* of one rank, or this rank's share */
         if (spans[0].space == spans[1].space && spans[0].offset == spans[1].offset)

@@ -210,7 +210,12 @@ sbp_status cuda_blas_product(cuda_device *d, const sbp_dispatch *dispatch, bool 
 sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) SBP_CHECKED;
 /* Leaves the others: when they are done too, or at once where something has failed. With a context. */
 void cuda_wire_leave(cuda_device *d);
-/* A checked collective, on the stream of net. */
+/* Whether a collective is one of several ranks, and no copy. */
+static inline bool cuda_wire_takes(const sbp_command *command) {
+    return command->queue == SBP_QUEUE_NET ||
+           (command->u.collective >= SBP_TO_HEADS && command->u.collective != SBP_CONTEXT_SHARE);
+}
+/* A checked collective, on the stream of its queue. */
 sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
 int64_t cuda_wire_sent_bytes(const cuda_device *d);
 

@@ -147,8 +147,8 @@ static int64_t wanted_bytes(void) {
 }
 
 static sbp_status create_resources(cuda_device *d, cuda_wire *w, sbp_diag *diag) {
-    w->work_bytes = wanted_bytes();
-    SBP_TRY(cuda_memory_alloc(d, w->work_bytes, "what ranks send each other", &w->work, diag));
+    w->memory_bytes = wanted_bytes();
+    SBP_TRY(cuda_memory_alloc(d, w->memory_bytes, "what ranks send each other", &w->memory, diag));
     for (int32_t i = 0; i < CUDA_WIRE_MARKS; i++) {
         CUDA_TRY(d, diag, cuEventCreate(&w->marks[i].begin, CUDA_EVENT_DISABLE_TIMING));
         CUDA_TRY(d, diag, cuEventCreate(&w->marks[i].end, CUDA_EVENT_DISABLE_TIMING));
@@ -208,6 +208,7 @@ static sbp_status meet(cuda_device *d, cuda_wire *w, sbp_diag *why, bool *own, s
 
 sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) {
     sbp_ranks_info info;
+    int32_t context = d->program ? (int32_t)d->program->context : 1;
     *own = false;
     sbp_ranks_info_of(d->ranks, &info);
     if (info.count < 2)
@@ -220,6 +221,7 @@ sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) {
                          .everybody = {0, 1, info.count, info.rank},
                          .group = {info.rank - info.member, 1, info.group, info.member},
                          .others = {info.member, info.group, info.count / info.group, info.rank / info.group},
+                         .context = {info.rank - info.rank % context, 1, context, info.rank % context},
                          .timeout = info.timeout,
                          .looked = now()};
     d->wire = w;
@@ -255,8 +257,8 @@ void cuda_wire_leave(cuda_device *d) {
         if (w->marks[i].end)
             (void)calls->cuEventDestroy(w->marks[i].end);
     }
-    if (w->work)
-        (void)calls->cuMemFree(w->work);
+    if (w->memory)
+        (void)calls->cuMemFree(w->memory);
     free(w);
 }
 
@@ -297,25 +299,25 @@ static sbp_status gather_on_device(const cuda_task *t, const cuda_team *team, in
 /* Through the workspace, to the host; this member's share is at `own`. */
 static sbp_status gather_to_host(const cuda_task *t, const cuda_team *team, cuda_place own, int64_t elems,
                                  int64_t unit) {
-    int64_t most = t->w->work_bytes / (team->count * unit) / CUDA_WIRE_SLICE * CUDA_WIRE_SLICE;
+    int64_t most = t->work_bytes / (team->count * unit) / CUDA_WIRE_SLICE * CUDA_WIRE_SLICE;
     if (most == 0)
         return cuda_wire_too_little(t);
     for (int64_t at = 0; at < cuda_team_begin(team, elems, 1); at += most) {
         int64_t mine = cuda_team_slice(team, elems, team->me, at, most) * unit;
-        cuda_address row = t->w->work + (uint64_t)(team->me * most * unit);
+        cuda_address row = t->work + (uint64_t)(team->me * most * unit);
         SBP_TRY(cuda_wire_bring(t, row, cuda_place_later(own, at * unit), mine));
         SBP_TRY(cuda_wire_begin(t));
         for (int32_t m = 0; m < team->count; m++) {
             if (m == team->me)
                 continue;
             SBP_TRY(cuda_wire_send(t, cuda_team_rank(team, m), row, mine));
-            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(team, m), t->w->work + (uint64_t)(m * most * unit),
+            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(team, m), t->work + (uint64_t)(m * most * unit),
                                       cuda_team_slice(team, elems, m, at, most) * unit));
         }
         SBP_TRY(cuda_wire_end(t));
         for (int32_t m = 0; m < team->count; m++)
             SBP_TRY(cuda_wire_take(t, cuda_place_of(t->to, cuda_team_begin(team, elems, m) + at),
-                                   t->w->work + (uint64_t)(m * most * unit),
+                                   t->work + (uint64_t)(m * most * unit),
                                    cuda_team_slice(team, elems, m, at, most) * unit));
     }
     return SBP_OK;
@@ -366,9 +368,13 @@ static sbp_status all_gather(const cuda_task *t) {
     return gather(t, &t->w->group, cuda_place_of(t->from, 0));
 }
 
+static sbp_status context_gather(const cuda_task *t) {
+    return gather(t, &t->w->context, cuda_place_of(t->from, 0));
+}
+
 /* From rank 0. Counted as backends/ranks does it: shares to all, then each its own to all. */
 static sbp_status broadcast(const cuda_task *t) {
-    int64_t bytes = elems_of(t->to) * sbp_dtype_bytes(t->to->dtype), most = t->w->work_bytes;
+    int64_t bytes = elems_of(t->to) * sbp_dtype_bytes(t->to->dtype), most = t->work_bytes;
     int64_t unit = sbp_dtype_bytes(t->to->dtype), elems = elems_of(t->to);
     int64_t mine = cuda_team_slice(&t->w->everybody, elems, t->w->rank, 0, elems) * unit;
     bool host = t->to->space == SBP_HOST;
@@ -378,7 +384,7 @@ static sbp_status broadcast(const cuda_task *t) {
     for (int64_t at = 0; at < bytes; at += most) {
         int64_t part = host && bytes - at > most ? most : bytes - at;
         cuda_address data =
-            host ? t->w->work : cuda_place_address(t, cuda_place_later(cuda_place_of(t->to, 0), at));
+            host ? t->work : cuda_place_address(t, cuda_place_later(cuda_place_of(t->to, 0), at));
         most = host ? most : bytes;
         if (host && t->w->rank == 0)
             SBP_TRY(cuda_wire_bring(t, data, cuda_place_later(cuda_place_of(t->to, 0), at), part));
@@ -411,15 +417,20 @@ static const collective collectives[SBP_COLLECTIVE_COUNT] = {
     [SBP_SHARE] = {"share", share, false},
     [SBP_REDUCE_ADD] = {"reduce_add", reduce_into, true},
     [SBP_REDUCE_OWN] = {"reduce_own", reduce_own, false},
-    [SBP_GROUP_REDUCE] = {"group_reduce", group_reduce, false}};
+    [SBP_GROUP_REDUCE] = {"group_reduce", group_reduce, false},
+    [SBP_TO_HEADS] = {"to_heads", cuda_wire_to_heads, false},
+    [SBP_TO_ROWS] = {"to_rows", cuda_wire_to_rows, false},
+    [SBP_CONTEXT_GATHER] = {"context_gather", context_gather, false}};
 
 /* A mark that is free: the oldest collective is waited for when all are under way. */
 static sbp_status next_mark(cuda_device *d, cuda_mark **out, sbp_diag *diag) {
     cuda_wire *w = d->wire;
     while (w->submitted - w->done == CUDA_WIRE_MARKS) {
-        cuda_result result = d->api.calls.cuStreamQuery(d->streams[CUDA_NET]);
-        if (result != CUDA_OK && result != CUDA_NOT_READY)
-            return cuda_fail(d, result, "cuStreamQuery", diag);
+        for (int32_t stream = CUDA_COMPUTE; stream < CUDA_STREAMS; stream++) {
+            cuda_result result = d->api.calls.cuStreamQuery(d->streams[stream]);
+            if (result != CUDA_OK && result != CUDA_NOT_READY)
+                return cuda_fail(d, result, "cuStreamQuery", diag);
+        }
         SBP_TRY(watch(d, diag));
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
@@ -433,12 +444,17 @@ static bool is_dense(const sbp_span *span) {
 
 sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
+    /* those of net may use their workspace while those of compute use theirs */
+    bool net = dispatch->command->queue == SBP_QUEUE_NET, shared = d->wire->context.count > 1;
+    int64_t half = shared ? d->wire->memory_bytes / 2 / 256 * 256 : d->wire->memory_bytes;
     const cuda_task t = {.d = d,
                          .w = d->wire,
                          .command = dispatch->command,
                          .to = to,
                          .from = from,
-                         .stream = d->streams[CUDA_NET],
+                         .stream = d->streams[net ? CUDA_NET : CUDA_COMPUTE],
+                         .work = d->wire->memory + (net ? 0 : (uint64_t)half),
+                         .work_bytes = half,
                          .diag = diag};
     unsigned op = (unsigned)dispatch->command->u.collective;
     cuda_mark *m = NULL;

@@ -26,9 +26,10 @@ typedef struct cuda_wire {
     cuda_nccl own, *nccl; /* its own world, or that of the transport */
     int32_t rank, count;
     cuda_team everybody, group, others; /* others: of the other groups, that have the same share */
+    cuda_team context;                  /* that have a micro-batch together */
     double timeout;
-    cuda_address work; /* of so many bytes */
-    int64_t work_bytes;
+    cuda_address memory; /* that operands pass through, of the streams of net and of compute */
+    int64_t memory_bytes;
     cuda_mark marks[CUDA_WIRE_MARKS]; /* of collectives [done, submitted) */
     int64_t done, submitted, sent_bytes;
     double looked, waited; /* when it was looked after, and for how long others did not come */
@@ -47,6 +48,8 @@ typedef struct cuda_task {
     const sbp_command *command;
     const sbp_span *to, *from;
     cuda_stream stream;
+    cuda_address work; /* the stream's workspace */
+    int64_t work_bytes;
     sbp_diag *diag;
 } cuda_task;
 
@@ -85,5 +88,13 @@ sbp_status cuda_wire_too_little(const cuda_task *t) SBP_CHECKED;
  * across groups before it is rounded. */
 sbp_status cuda_wire_sum(const cuda_task *t, const cuda_team *team, cuda_place to, const sbp_span *from,
                          bool across) SBP_CHECKED;
+/* The kernel alone. */
+sbp_status cuda_wire_add(const cuda_task *t, const sbp_cuda_sum *sum) SBP_CHECKED;
+
+/* ---- wire_heads.c ----------------------------------------------------------------------------------- */
+
+/* Collectives to_heads and to_rows. */
+sbp_status cuda_wire_to_heads(const cuda_task *t) SBP_CHECKED;
+sbp_status cuda_wire_to_rows(const cuda_task *t) SBP_CHECKED;
 
 #endif

@@ -45,10 +45,10 @@ sbp_status cuda_wire_move(const cuda_task *t, cuda_place to, cuda_place from, in
         return cuda_wire_bring(t, cuda_place_address(t, to), from, bytes);
     if (from.space == SBP_DEVICE)
         return cuda_wire_take(t, to, cuda_place_address(t, from), bytes);
-    for (int64_t at = 0; at < bytes; at += t->w->work_bytes) { /* a stream has no copies of the host's own */
-        int64_t part = bytes - at < t->w->work_bytes ? bytes - at : t->w->work_bytes;
-        SBP_TRY(cuda_wire_bring(t, t->w->work, cuda_place_later(from, at), part));
-        SBP_TRY(cuda_wire_take(t, cuda_place_later(to, at), t->w->work, part));
+    for (int64_t at = 0; at < bytes; at += t->work_bytes) { /* a stream has no copies of the host's own */
+        int64_t part = bytes - at < t->work_bytes ? bytes - at : t->work_bytes;
+        SBP_TRY(cuda_wire_bring(t, t->work, cuda_place_later(from, at), part));
+        SBP_TRY(cuda_wire_take(t, cuda_place_later(to, at), t->work, part));
     }
     return SBP_OK;
 }
@@ -102,5 +102,5 @@ sbp_status cuda_wire_end(const cuda_task *t) {
 sbp_status cuda_wire_too_little(const cuda_task *t) {
     return sbp_fail(t->diag, SBP_INTERNAL,
                     "cuda: %lld bytes are too little for what %d ranks send each other",
-                    (long long)t->w->work_bytes, (int)t->w->count);
+                    (long long)t->work_bytes, (int)t->w->count);
 }

@@ -31,10 +31,10 @@ static sbp_status divide(const cuda_task *t, summing *s) {
             result = takes_back(s) ? sbp_dtype_bytes(s->to_dtype) : 0, partial = s->across ? wide : 0;
     /* whole parts of all groups, so that those of slices are those of the share */
     int64_t multiple = CUDA_WIRE_SLICE * (s->across ? groups : 1);
-    s->most = t->w->work_bytes / (arrived + staging + result + 2 * partial) / multiple * multiple;
+    s->most = t->work_bytes / (arrived + staging + result + 2 * partial) / multiple * multiple;
     if (s->most == 0)
         return cuda_wire_too_little(t);
-    s->arrived = t->w->work;
+    s->arrived = t->work;
     s->staged = s->arrived + (uint64_t)(arrived * s->most);
     s->result = s->staged + (uint64_t)(staging * s->most);
     s->partial = s->result + (uint64_t)(result * s->most);
@@ -76,7 +76,7 @@ static sbp_status exchange_slices(const cuda_task *t, const summing *s, int64_t 
     return cuda_wire_end(t);
 }
 
-static sbp_status add(const cuda_task *t, const sbp_cuda_sum *sum) {
+sbp_status cuda_wire_add(const cuda_task *t, const sbp_cuda_sum *sum) {
     sbp_cuda_step step;
     sbp_gpu_args args;
     memset(&args, 0, sizeof args);
@@ -102,15 +102,15 @@ static sbp_status sum_groups(const cuda_task *t, const summing *s, int64_t slice
     }
     SBP_TRY(cuda_wire_end(t));
     if (mine > 0)
-        SBP_TRY(add(t, &(sbp_cuda_sum){.to = own,
-                                       .own = own,
-                                       .arrived = s->others,
-                                       .to_dtype = s->wide,
-                                       .from_dtype = s->wide,
-                                       .elems = mine,
-                                       .stride = most,
-                                       .me = team->me,
-                                       .count = team->count}));
+        SBP_TRY(cuda_wire_add(t, &(sbp_cuda_sum){.to = own,
+                                                 .own = own,
+                                                 .arrived = s->others,
+                                                 .to_dtype = s->wide,
+                                                 .from_dtype = s->wide,
+                                                 .elems = mine,
+                                                 .stride = most,
+                                                 .me = team->me,
+                                                 .count = team->count}));
     SBP_TRY(cuda_wire_begin(t));
     for (int32_t m = 0; m < team->count; m++) {
         if (m == team->me)
@@ -144,7 +144,7 @@ static sbp_status add_slices(const cuda_task *t, const summing *s, int64_t at) {
         partial.adds = false;
         partial.to = s->partial;
         partial.to_dtype = s->wide;
-        SBP_TRY(add(t, &partial));
+        SBP_TRY(cuda_wire_add(t, &partial));
         SBP_TRY(sum_groups(t, s, mine));
         sum.own = s->partial; /* a sum of one, which only rounds */
         sum.from_dtype = s->wide;
@@ -153,7 +153,7 @@ static sbp_status add_slices(const cuda_task *t, const summing *s, int64_t at) {
     }
     if (takes_back(s) && s->adds)
         SBP_TRY(cuda_wire_bring(t, s->result, to, mine * sbp_dtype_bytes(s->to_dtype)));
-    SBP_TRY(add(t, &sum));
+    SBP_TRY(cuda_wire_add(t, &sum));
     return takes_back(s) ? cuda_wire_take(t, to, s->result, mine * sbp_dtype_bytes(s->to_dtype)) : SBP_OK;
 }
 

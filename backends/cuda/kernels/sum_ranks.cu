@@ -8,7 +8,11 @@ enum { GROUP_RANKS = 8, LEVELS = 20 };
 KERNEL(256) {
     const Operand &dst = args.operands[dst_OPERAND], &src = args.operands[src_OPERAND];
     const int me = args.ints[0], count = args.ints[1];
-    for (u64 at = (u64)group_number() * LOCAL + LANE; at < (u64)dst.cols; at += (u64)gridDim.x * LOCAL) {
+    const u64 elems = (u64)dst.rows * (u64)dst.cols;
+    for (u64 at = (u64)group_number() * LOCAL + LANE; at < elems; at += (u64)gridDim.x * LOCAL) {
+        const int row = dst.rows > 1 ? (int)(at / (u64)dst.cols) : 0;
+        const int column = (int)(at - (u64)row * (u64)dst.cols);
+        const u64 to = row_address(dst, row, dst_BYTES), own = row_address(src, row, src_BYTES);
         REAL sums[LEVELS];
 #pragma unroll
         for (int level = 0; level < LEVELS; level++)
@@ -18,9 +22,10 @@ KERNEL(256) {
 #pragma unroll
             for (int i = 0; i < GROUP_RANKS; i++) {
                 int rank = first + i;
-                u64 from = rank == me ? src.address
-                                      : args.scratch + (u64)(rank - (rank > me)) * (u64)src.stride * (u64)src_BYTES;
-                x[i] = rank < count ? LOAD_src(from, (int)at) : (REAL)0.0;
+                u64 from = args.scratch + (u64)(rank - (rank > me)) * (u64)args.row0 * (u64)src_BYTES;
+                x[i] = (REAL)0.0;
+                if (rank < count)
+                    x[i] = rank == me ? LOAD_src(own, column) : LOAD_src(from, (int)at);
             }
 #pragma unroll
             for (int step = 1; step < GROUP_RANKS; step *= 2)
@@ -49,8 +54,8 @@ KERNEL(256) {
                 some = true;
             }
 #ifdef ADDS
-        sum = LOAD_dst(dst.address, (int)at) + sum;
+        sum = LOAD_dst(to, column) + sum;
 #endif
-        STORE_dst(dst.address, (int)at, sum);
+        STORE_dst(to, column, sum);
     }
 }

@@ -20,13 +20,14 @@
 #include "tests/common/dispatch_add.h"
 #include "tests/rowkernel_random.h"
 
-enum { ARENA = 1 << 20, HALF = ARENA / 2, SLOT = 80 << 10, MOST_ELEMS = 9000, BATCHES = 12, BATCH = 6 };
+enum { ARENA = 1 << 20, HALF = ARENA / 2, SLOT = 80 << 10, MOST_ELEMS = 9000, BATCHES = 15, BATCH = 6 };
 
 static sbp_ranks *ranks;
 static sbp_ranks_info info;
 static sbp_diag *diag;
 static sbp_device *device;
-static int32_t group; /* ranks that have shares of one whole */
+static int32_t group; /* ranks that have shares of one whole; and a micro-batch together */
+static sbp_ranks *context;
 
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
@@ -57,7 +58,18 @@ static const kind kinds[] = {{SBP_ALL_REDUCE, SBP_F32, SBP_F32},     {SBP_ALL_RE
                              {SBP_REDUCE_OWN, SBP_F32, SBP_F32},     {SBP_ALL_GATHER, SBP_F32, SBP_F32},
                              {SBP_ALL_GATHER, SBP_I8, SBP_I8},       {SBP_BROADCAST, SBP_BF16, SBP_BF16},
                              {SBP_SHARE, SBP_F32, SBP_F32},          {SBP_GROUP_REDUCE, SBP_F64, SBP_F64},
-                             {SBP_GROUP_REDUCE, SBP_BF16, SBP_BF16}, {SBP_REDUCE_OWN, SBP_BF16, SBP_BF16}};
+                             {SBP_GROUP_REDUCE, SBP_BF16, SBP_BF16}, {SBP_REDUCE_OWN, SBP_BF16, SBP_BF16},
+                             {SBP_TO_HEADS, SBP_F32, SBP_F32},       {SBP_TO_ROWS, SBP_F32, SBP_F32},
+                             {SBP_TO_HEADS, SBP_BF16, SBP_BF16},     {SBP_TO_ROWS, SBP_BF16, SBP_BF16},
+                             {SBP_CONTEXT_GATHER, SBP_I32, SBP_I32}};
+
+static bool is_of_heads(sbp_collective_op op) {
+    return op == SBP_TO_HEADS || op == SBP_TO_ROWS;
+}
+
+static int32_t queue_of(sbp_collective_op op) {
+    return op >= SBP_TO_HEADS ? SBP_QUEUE_COMPUTE : SBP_QUEUE_NET;
+}
 
 /* Which operands have all there is, and not a share. */
 static bool is_whole(sbp_collective_op op, int operand) {
@@ -68,6 +80,7 @@ static bool is_whole(sbp_collective_op op, int operand) {
     case SBP_REDUCE_OWN:
         return true;
     case SBP_ALL_GATHER:
+    case SBP_CONTEXT_GATHER:
         return operand == 0;
     default:
         return operand == 1;
@@ -90,7 +103,8 @@ static int64_t bytes_of(const sbp_span *s) {
 }
 
 /* The same over MPI. */
-static void simulate(const kind *k, const sbp_span *to, const sbp_span *from) {
+static void simulate(const kind *k, const sbp_span *to, const sbp_span *from,
+                     const sbp_context_heads *heads) {
     unsigned char *dst = memory[to->space] + to->offset, *src = memory[from->space] + from->offset;
     int64_t all = to->rows * to->cols, unit = sbp_dtype_bytes(to->dtype), of = from->rows * from->cols;
     switch (k->op) {
@@ -115,6 +129,15 @@ static void simulate(const kind *k, const sbp_span *to, const sbp_span *from) {
     case SBP_ALL_GATHER:
         CHECK(sbp_ranks_all_gather(ranks, dst, src, all, to->dtype, diag) == SBP_OK);
         return;
+    case SBP_TO_HEADS:
+        CHECK(sbp_ranks_to_heads(context, dst, src, from->rows, heads, to->dtype, diag) == SBP_OK);
+        return;
+    case SBP_TO_ROWS:
+        CHECK(sbp_ranks_to_rows(context, dst, src, to->rows, heads, to->dtype, diag) == SBP_OK);
+        return;
+    case SBP_CONTEXT_GATHER:
+        CHECK(sbp_ranks_all_gather(context, dst, src, all, to->dtype, diag) == SBP_OK);
+        return;
     case SBP_BROADCAST:
         memmove(dst, src, (size_t)bytes_of(to));
         CHECK(sbp_ranks_broadcast(ranks, dst, all, to->dtype, 0, diag) == SBP_OK);
@@ -124,9 +147,24 @@ static void simulate(const kind *k, const sbp_span *to, const sbp_span *from) {
     }
 }
 
+/* Heads in few ranks and in many; more ranks than key heads, too. */
+static void draw_heads(sbp_rng *rng, sbp_collective_op op, sbp_context_heads *heads, sbp_span spans[2]) {
+    sbp_span *own = &spans[op == SBP_TO_HEADS], *all = &spans[op != SBP_TO_HEADS];
+    heads->kv_heads = 1 + sbp_rng_below(rng, 4);
+    heads->heads = heads->kv_heads * (1 + sbp_rng_below(rng, 3));
+    heads->dim = 1 + sbp_rng_below(rng, 9);
+    heads->keys = sbp_rng_below(rng, 2);
+    own->rows = 1 + sbp_rng_below(rng, 25);
+    own->cols = own->stride = sbp_context_count(heads) * heads->dim;
+    all->rows = own->rows * group;
+    all->cols = all->stride = sbp_context_slots(heads, group) * heads->dim;
+    own->space = all->space = SBP_DEVICE;
+}
+
 /* Drawn alike by all ranks: where, how much. Bytes of the first half of an arena are results, of the second
  * what is sent; where both are one place it is in the first. */
-static void draw_spans(sbp_rng *rng, const kind *k, int64_t slot, sbp_span spans[2]) {
+static void draw_spans(sbp_rng *rng, const kind *k, int64_t slot, sbp_context_heads *heads,
+                       sbp_span spans[2]) {
     int64_t share = 1 + sbp_rng_below(rng, MOST_ELEMS / group);
     bool odd = is_whole(k->op, 0) && is_whole(k->op, 1) && sbp_rng_below(rng, 2);
     int64_t whole = odd ? 1 + sbp_rng_below(rng, MOST_ELEMS) : share * group;
@@ -140,6 +178,10 @@ static void draw_spans(sbp_rng *rng, const kind *k, int64_t slot, sbp_span spans
                               .stride = is_whole(k->op, i) && !odd ? share : elems};
         spans[i].cols = elems / spans[i].rows;
     }
+    if (is_of_heads(k->op))
+        draw_heads(rng, k->op, heads, spans);
+    if (k->op >= SBP_TO_HEADS)
+        spans[0].space = spans[1].space = SBP_DEVICE;
     if (k->op == SBP_REDUCE_OWN ||
         ((k->op == SBP_ALL_REDUCE || k->op == SBP_GROUP_REDUCE) && sbp_rng_below(rng, 2)))
         spans[1] = spans[0];
@@ -160,7 +202,7 @@ static void make_device(sbp_arena *arena, sbp_program *program) {
     const void *code;
     bool own;
     for (int i = 0; i < SBP_COUNT(kinds); i++) {
-        sbp_command command = {.kind = SBP_CMD_COLLECTIVE, .queue = SBP_QUEUE_NET, .flushes = -1};
+        sbp_command command = {.kind = SBP_CMD_COLLECTIVE, .queue = queue_of(kinds[i].op), .flushes = -1};
         command.u.collective = kinds[i].op;
         const sbp_span spans[2] = {
             {.space = SBP_DEVICE, .dtype = kinds[i].to, .rows = 1, .cols = 1, .stride = 1},
@@ -168,7 +210,7 @@ static void make_device(sbp_arena *arena, sbp_program *program) {
         dispatch_add(arena, program, &(sbp_dispatch){.command = &command, .spans = spans, .span_count = 2});
     }
     program->ranks = info.count;
-    program->group = group;
+    program->group = program->context = group;
     CHECK(sbp_cuda_target.compile(arena, diag, program, &code, &options.code_bytes) == SBP_OK);
     options.code = code;
     options.index = info.rank % 8;
@@ -198,17 +240,20 @@ static int64_t run_batch(sbp_rng *rng, int batch) {
     sbp_dispatch dispatches[BATCH];
     sbp_command commands[BATCH];
     sbp_span spans[BATCH][2];
+    sbp_context_heads heads[BATCH];
     sbp_ranks_info before, after;
     for (int s = 0; s < 2; s++)
         for (int64_t i = 0; i < ARENA; i++)
             memory[s][i] = (unsigned char)(i * 7 + s * 5 + info.rank * 11);
     for (int i = 0; i < BATCH; i++) {
         const kind *k = &kinds[(batch * BATCH + i) % SBP_COUNT(kinds)];
-        draw_spans(rng, k, i, spans[i]);
+        draw_spans(rng, k, i, &heads[i], spans[i]);
         fill(&spans[i][0], (uint64_t)(batch * BATCH + i) + 99);
         fill(&spans[i][1], (uint64_t)(batch * BATCH + i));
-        commands[i] = (sbp_command){.kind = SBP_CMD_COLLECTIVE, .queue = SBP_QUEUE_NET, .flushes = -1};
+        commands[i] = (sbp_command){.kind = SBP_CMD_COLLECTIVE, .queue = queue_of(k->op), .flushes = -1};
         commands[i].u.collective = k->op;
+        if (is_of_heads(k->op))
+            commands[i].u.exchange.heads = heads[i];
         dispatches[i] = (sbp_dispatch){.command = &commands[i], .spans = spans[i], .span_count = 2};
     }
     for (int s = 0; s < 2; s++)
@@ -217,7 +262,7 @@ static int64_t run_batch(sbp_rng *rng, int batch) {
         CHECK(sbp_cuda_device.submit(device, &dispatches[i], diag) == SBP_OK);
     sbp_ranks_info_of(ranks, &before);
     for (int i = 0; i < BATCH; i++)
-        simulate(&kinds[(batch * BATCH + i) % SBP_COUNT(kinds)], &spans[i][0], &spans[i][1]);
+        simulate(&kinds[(batch * BATCH + i) % SBP_COUNT(kinds)], &spans[i][0], &spans[i][1], &heads[i]);
     sbp_ranks_info_of(ranks, &after);
     compare(batch);
     return after.sent_bytes - before.sent_bytes;
@@ -227,17 +272,21 @@ static int work(int batches, int groups) {
     sbp_rng rng = {.state = 4};
     sbp_device_info device_info;
     int64_t sent = 0;
+    sbp_ranks_info of_context;
     sbp_arena *arena = sbp_arena_create();
     diag = sbp_diag_create();
     CHECK(arena && diag && sbp_ranks_join(60, NULL, diag, &ranks) == SBP_OK);
     sbp_ranks_info_of(ranks, &info);
     group = info.count / groups;
+    CHECK(sbp_ranks_context(ranks, group, diag, &context) == SBP_OK);
     make_device(arena, sbp_program_create(arena, "test"));
     for (int b = 0; b < batches; b++)
         sent += run_batch(&rng, b);
     sbp_cuda_device.info(device, &device_info);
-    CHECK(device_info.wire_sent_bytes == sent && sent > 0);
+    sbp_ranks_info_of(context, &of_context);
+    CHECK(device_info.wire_sent_bytes == sent + of_context.sent_bytes && sent > 0);
     sbp_cuda_device.destroy(device);
+    sbp_ranks_leave(context);
     sbp_ranks_leave(ranks);
     sbp_diag_destroy(diag);
     sbp_arena_destroy(arena);

@@ -1,0 +1,142 @@
+/* wire_heads.c: heads of attention in place of rows, and back, among the ranks of a context (ir/context.h):
+ * what backends/ranks/heads.c does, with copies of columns on the stream. */
+#include "backends/cuda/device/wire.h"
+
+/* What both ways work with. Rows go in blocks, of which what is packed for all ranks fits into the workspace.
+ */
+typedef struct turning {
+    const cuda_task *t;
+    const cuda_team *team;
+    const sbp_context_heads *heads;
+    int64_t rows, block;            /* of each rank; of those at most so many at once */
+    int64_t own_bytes, slots_bytes; /* of a row, of all heads and of a rank's slots */
+    int64_t head_bytes, slots;
+    cuda_address own, all;
+} turning;
+
+static sbp_status begin(const cuda_task *t, const sbp_span *own, const sbp_span *all, turning *out) {
+    const sbp_context_heads *heads = &t->command->u.exchange.heads;
+    int64_t ranks = t->w->context.count;
+    *out = (turning){.t = t, .team = &t->w->context, .heads = heads, .rows = own->rows};
+    out->head_bytes = heads->dim * sbp_dtype_bytes(own->dtype);
+    out->slots = sbp_context_slots(heads, ranks);
+    out->own_bytes = sbp_context_count(heads) * out->head_bytes;
+    out->slots_bytes = out->slots * out->head_bytes;
+    out->block = t->work_bytes / (ranks * out->slots_bytes);
+    out->own = cuda_place_address(t, cuda_place_of(own, 0));
+    out->all = cuda_place_address(t, cuda_place_of(all, 0));
+    if (own->space != SBP_DEVICE || all->space != SBP_DEVICE)
+        return sbp_fail(t->diag, SBP_INTERNAL, "cuda: heads of rows that are not on the device");
+    return out->block > 0 ? SBP_OK : cuda_wire_too_little(t);
+}
+
+static int64_t head_of(const turning *x, int64_t slot) {
+    return sbp_context_head(x->heads, x->team->count, slot);
+}
+
+/* Rows `first` on of a rank, of the slots of this one or of another. */
+static cuda_address rows_of(const turning *x, int32_t rank, int64_t first) {
+    return x->all + (uint64_t)((rank * x->rows + first) * x->slots_bytes);
+}
+
+/* Columns of so many rows. */
+static sbp_status copy_columns(const turning *x, cuda_address to, int64_t to_pitch, cuda_address from,
+                               int64_t from_pitch, int64_t rows) {
+    const cuda_task *t = x->t;
+    const cuda_copy_2d copy = {.from_type = CUDA_MEMORY_DEVICE,
+                               .from_device = from,
+                               .from_pitch = (size_t)from_pitch,
+                               .to_type = CUDA_MEMORY_DEVICE,
+                               .to_device = to,
+                               .to_pitch = (size_t)to_pitch,
+                               .width_bytes = (size_t)x->head_bytes,
+                               .height = (size_t)rows};
+    CUDA_TRY(t->d, t->diag, cuMemcpy2DAsync(&copy, t->stream));
+    return SBP_OK;
+}
+
+/* The heads of a rank, of some rows; zeros where it has none. */
+static sbp_status pack(const turning *x, cuda_address to, cuda_address own, int64_t rows, int32_t rank) {
+    const cuda_task *t = x->t;
+    for (int64_t slot = 0; slot < x->slots; slot++) {
+        int64_t head = head_of(x, rank * x->slots + slot);
+        cuda_address at = to + (uint64_t)(slot * x->head_bytes);
+        if (head >= 0)
+            SBP_TRY(copy_columns(x, at, x->slots_bytes, own + (uint64_t)(head * x->head_bytes), x->own_bytes,
+                                 rows));
+        else
+            CUDA_TRY(t->d, t->diag,
+                     cuMemsetD2D8Async(at, (size_t)x->slots_bytes, 0, (size_t)x->head_bytes, (size_t)rows,
+                                       t->stream));
+    }
+    return SBP_OK;
+}
+
+sbp_status cuda_wire_to_heads(const cuda_task *t) {
+    turning x;
+    SBP_TRY(begin(t, t->from, t->to, &x));
+    for (int64_t first = 0; first < x.rows; first += x.block) {
+        int64_t count = x.rows - first < x.block ? x.rows - first : x.block, bytes = count * x.slots_bytes;
+        int32_t me = x.team->me;
+        for (int32_t m = 0; m < x.team->count; m++)
+            SBP_TRY(pack(&x, m == me ? rows_of(&x, m, first) : t->work + (uint64_t)(m * bytes),
+                         x.own + (uint64_t)(first * x.own_bytes), count, m));
+        SBP_TRY(cuda_wire_begin(t));
+        for (int32_t m = 0; m < x.team->count; m++) {
+            if (m == me)
+                continue;
+            SBP_TRY(cuda_wire_send(t, cuda_team_rank(x.team, m), t->work + (uint64_t)(m * bytes), bytes));
+            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(x.team, m), rows_of(&x, m, first), bytes));
+        }
+        SBP_TRY(cuda_wire_end(t));
+    }
+    return SBP_OK;
+}
+
+/* A slot's numbers to a head, or added to what is there. */
+static sbp_status unpack(const turning *x, cuda_address to, cuda_address from, int64_t rows, bool adds) {
+    const sbp_dtype dtype = x->t->to->dtype;
+    int64_t unit = sbp_dtype_bytes(dtype);
+    if (!adds)
+        return copy_columns(x, to, x->own_bytes, from, x->slots_bytes, rows);
+    return cuda_wire_add(x->t, &(sbp_cuda_sum){.adds = true,
+                                               .to = to,
+                                               .own = from,
+                                               .to_dtype = dtype,
+                                               .from_dtype = dtype,
+                                               .elems = rows * x->heads->dim,
+                                               .me = 0,
+                                               .count = 1,
+                                               .rows = rows,
+                                               .to_stride = x->own_bytes / unit,
+                                               .own_stride = x->slots_bytes / unit});
+}
+
+sbp_status cuda_wire_to_rows(const cuda_task *t) {
+    turning x;
+    SBP_TRY(begin(t, t->to, t->from, &x));
+    for (int64_t first = 0; first < x.rows; first += x.block) {
+        int64_t count = x.rows - first < x.block ? x.rows - first : x.block, bytes = count * x.slots_bytes;
+        int32_t me = x.team->me;
+        SBP_TRY(cuda_wire_begin(t));
+        for (int32_t m = 0; m < x.team->count; m++) {
+            if (m == me)
+                continue;
+            SBP_TRY(cuda_wire_send(t, cuda_team_rank(x.team, m), rows_of(&x, m, first), bytes));
+            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(x.team, m), t->work + (uint64_t)(m * bytes), bytes));
+        }
+        SBP_TRY(cuda_wire_end(t));
+        int64_t last = -1; /* heads come in order, a head's copies behind each other */
+        for (int64_t slot = 0; slot < x.team->count * x.slots; slot++) {
+            int32_t m = (int32_t)(slot / x.slots);
+            int64_t head = head_of(&x, slot);
+            cuda_address from = m == me ? rows_of(&x, m, first) : t->work + (uint64_t)(m * bytes);
+            if (head < 0)
+                continue;
+            SBP_TRY(unpack(&x, x.own + (uint64_t)(first * x.own_bytes + head * x.head_bytes),
+                           from + (uint64_t)(slot % x.slots * x.head_bytes), count, head == last));
+            last = head;
+        }
+    }
+    return SBP_OK;
+}
