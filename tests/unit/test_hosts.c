@@ -9,6 +9,7 @@
 
 #include "passes/planner/cost.h"
 #include "passes/planner/makespan.h"
+#include "tests/tolerance.h"
 
 static sbp_target_info machine(bool shared_memory) {
     sbp_target_info t = {.shared_memory = shared_memory};
@@ -25,7 +26,7 @@ static sbp_target_info machine(bool shared_memory) {
 }
 
 static void near(double got, double want) {
-    if (fabs(got - want) > 1e-9 * fabs(want))
+    if (fabs(got - want) > SBP_TOLERANCE_F64 * fabs(want))
         fail_msg("%g, expected %g", got, want);
 }
 
