@@ -507,7 +507,8 @@ static sbp_status take_slot(sbp_slots *s, int32_t item, sbp_place_kind place, in
             const use *next = next_use(&s->standing[tenant], at - 1);
             key = next ? next->act : s->list->act_count;
         }
-        if (best < 0 || key > best_key) {
+        /* of tenants that nobody wants again, the one that was read first: the next comes meanwhile */
+        if (best < 0 || key > best_key || (key == best_key && pool->free_after[i] < pool->free_after[best])) {
             best = i;
             best_key = key;
         }
