@@ -323,9 +323,25 @@ static sbp_status check_attention_backward(const subject *s) {
     return wide_dtype(s, DV, Q);
 }
 
+static sbp_status check_context(const subject *s) {
+    const sbp_command *command = s->command;
+    const sbp_context_heads *h = &command->u.exchange.heads;
+    const int64_t limit = INT64_C(1) << 24;
+    bool of_heads = command->u.collective == SBP_TO_HEADS || command->u.collective == SBP_TO_ROWS;
+    if (command->queue != SBP_QUEUE_COMPUTE || s->c->program->context < 2)
+        return FAIL(s, "c26", "among %lld ranks of a context in queue %s", (long long)s->c->program->context,
+                    sbp_queue_names[command->queue]);
+    if (of_heads && (h->heads < 1 || h->heads > limit || h->kv_heads < 1 || h->heads % h->kv_heads != 0 ||
+                     h->dim < 1 || h->dim > limit))
+        return FAIL(s, "c26", "heads %lld, kv_heads %lld, dim %lld", (long long)h->heads,
+                    (long long)h->kv_heads, (long long)h->dim);
+    return SBP_OK;
+}
+
 /* Rows of all heads in one operand, this rank's heads in the other; whole rows of both, for both ways. */
 static sbp_status check_exchange(const subject *s, const sbp_context_heads *heads) {
     int32_t slots = s->command->u.collective == SBP_TO_HEADS ? 0 : 1;
+    SBP_TRY(check_context(s)); /* before heads are counted */
     SBP_TRY(float_dtype(s, 0));
     SBP_TRY(same_dtype(s, 0, 1));
     SBP_TRY(exact_cols(s, slots, sbp_context_slots(heads, s->c->program->context) * heads->dim));
@@ -389,21 +405,6 @@ static sbp_status check_shapes(const subject *s) {
 
 /* ---- attributes (c26), queues (c24), flushes (c25), row inputs (c27) -------------------------------------
  */
-
-static sbp_status check_context(const subject *s) {
-    const sbp_command *command = s->command;
-    const sbp_context_heads *h = &command->u.exchange.heads;
-    const int64_t limit = INT64_C(1) << 24;
-    bool of_heads = command->u.collective == SBP_TO_HEADS || command->u.collective == SBP_TO_ROWS;
-    if (command->queue != SBP_QUEUE_COMPUTE || s->c->program->context < 2)
-        return FAIL(s, "c26", "among %lld ranks of a context in queue %s", (long long)s->c->program->context,
-                    sbp_queue_names[command->queue]);
-    if (of_heads && (h->heads < 1 || h->heads > limit || h->kv_heads < 1 || h->heads % h->kv_heads != 0 ||
-                     h->dim < 1 || h->dim > limit))
-        return FAIL(s, "c26", "heads %lld, kv_heads %lld, dim %lld", (long long)h->heads,
-                    (long long)h->kv_heads, (long long)h->dim);
-    return SBP_OK;
-}
 
 static sbp_status check_attributes(const subject *s) {
     const sbp_command *command = s->command;

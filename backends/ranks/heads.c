@@ -64,18 +64,32 @@ sbp_status sbp_ranks_to_heads(sbp_ranks *r, void *all, const void *own, int64_t 
     return SBP_OK;
 }
 
-/* A slot's numbers to a head, or added to what is there. */
-static void unpack(const turning *t, char *own, const char *slots, int64_t rows, bool adds) {
+/* Where the numbers of a slot are, of a block of rows. */
+static const char *slot_at(const turning *t, const char *all, int64_t first, int64_t bytes, int64_t slot) {
+    int32_t p = (int32_t)(slot / t->slots);
+    const char *rows =
+        p == t->r->world.rank ? all + (p * t->rows + first) * t->slots_bytes : t->r->arrived + p * bytes;
+    return rows + slot % t->slots * t->head_bytes;
+}
+
+/* Of a head's slots, which are neighbours, the sum: in fp32 (f64: in f64), rounded once. */
+static void add_slots(const turning *t, char *own, const char *all, int64_t first, int64_t rows, int64_t slot,
+                      int64_t count) {
+    int64_t bytes = rows * t->slots_bytes;
     for (int64_t i = 0; i < rows; i++) {
         char *to = own + i * t->own_bytes;
-        const char *from = slots + i * t->slots_bytes;
-        if (!adds) {
-            memcpy(to, from, (size_t)t->head_bytes);
-            continue;
+        for (int64_t k = 0; k < t->heads->dim && count > 1; k++) {
+            double wide = 0;
+            float sum = 0;
+            for (int64_t c = 0; c < count; c++) {
+                const char *from = slot_at(t, all, first, bytes, slot + c) + i * t->slots_bytes;
+                wide += sbp_element_get(from, t->dtype, k);
+                sum += (float)sbp_element_get(from, t->dtype, k);
+            }
+            sbp_element_set(to, t->dtype, k, t->dtype == SBP_F64 ? wide : (double)sum);
         }
-        for (int64_t k = 0; k < t->heads->dim; k++)
-            sbp_element_set(to, t->dtype, k,
-                            sbp_element_get(to, t->dtype, k) + sbp_element_get(from, t->dtype, k));
+        if (count == 1)
+            memcpy(to, slot_at(t, all, first, bytes, slot) + i * t->slots_bytes, (size_t)t->head_bytes);
     }
 }
 
@@ -92,16 +106,15 @@ sbp_status sbp_ranks_to_rows(sbp_ranks *r, void *own, void *all, int64_t rows, c
             sbp_ranks_add_piece(r, r->receive, &receives, p, r->arrived + p * bytes, bytes);
         }
         SBP_TRY(sbp_ranks_exchange(r, sends, receives, "to_rows", diag));
-        int64_t last = -1; /* heads come in order, a head's copies behind each other */
-        for (int64_t at = 0; at < r->world.count * t.slots; at++) {
-            int32_t p = (int32_t)(at / t.slots);
-            int64_t head = head_of(&t, p, at % t.slots);
-            const char *from = p == r->world.rank ? (char *)all + (p * rows + first) * t.slots_bytes
-                                                  : r->arrived + p * bytes;
+        int64_t all_slots = r->world.count * t.slots, copies = 1;
+        for (int64_t slot = 0; slot < all_slots; slot += copies) {
+            int64_t head = sbp_context_head(heads, r->world.count, slot);
+            for (copies = 1; head >= 0 && slot + copies < all_slots; copies++)
+                if (sbp_context_head(heads, r->world.count, slot + copies) != head)
+                    break;
             if (head >= 0)
-                unpack(&t, (char *)own + first * t.own_bytes + head * t.head_bytes,
-                       from + at % t.slots * t.head_bytes, count, head == last);
-            last = head >= 0 ? head : last;
+                add_slots(&t, (char *)own + first * t.own_bytes + head * t.head_bytes, all, first, count,
+                          slot, copies);
         }
     }
     return SBP_OK;

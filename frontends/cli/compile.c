@@ -247,8 +247,6 @@ static sbp_status read_wish(sbp_compilation *c) {
     sbp_wish *w = &c->wish;
     w->terse = c->terse;
     w->t_max = number_or_auto(o, "seq-len");
-    if (w->t_max > 0) /* of a rank */
-        w->t_max = sbp_ceil_div(w->t_max, sbp_options_int(o, "context-parallel"));
     w->chunk = number_or_auto(o, "chunk");
     w->head_chunk = number_or_auto(o, "head-chunk");
     w->segment = number_or_auto(o, "segment");
@@ -281,6 +279,13 @@ static sbp_status read_wish(sbp_compilation *c) {
     return SBP_OK;
 }
 
+/* So many ranks have each micro-batch together. */
+static void have_together(sbp_compilation *c, int64_t ranks) {
+    c->pipeline.options.context = ranks;
+    if (c->wish.t_max > 0) /* of a rank */
+        c->wish.t_max = sbp_ceil_div(sbp_options_int(c->options, "seq-len"), ranks);
+}
+
 static void read_training(sbp_compilation *c) {
     const sbp_options *o = c->options;
     sbp_pass_options *p = &c->pipeline.options;
@@ -288,7 +293,8 @@ static void read_training(sbp_compilation *c) {
         if (sbp_options_is(o, "optimizer", sbp_optimizer_names[i]))
             p->optimizer = (sbp_optimizer)i;
     p->ranks = sbp_options_int(o, "ranks");
-    p->context = sbp_options_int(o, "context-parallel");
+    if (sbp_options_int(o, "context-parallel") > 0) /* else choose_context */
+        have_together(c, sbp_options_int(o, "context-parallel"));
     p->zero = (int32_t)sbp_options_int(o, "zero");
     p->group = sbp_options_is(o, "shard-group", "all")    ? p->ranks
                : sbp_options_is(o, "shard-group", "node") ? sbp_options_int(o, "node")
@@ -309,7 +315,7 @@ static void read_training(sbp_compilation *c) {
 /* What several ranks do not do yet. */
 static sbp_status check_ranks(const sbp_compilation *c) {
     const sbp_pass_options *p = &c->pipeline.options;
-    if (p->ranks % p->context != 0)
+    if (p->context > 0 && p->ranks % p->context != 0)
         return sbp_fail(c->diag, SBP_USAGE,
                         "--context-parallel %lld: --ranks is %lld, which must be a multiple of it",
                         (long long)p->context, (long long)p->ranks);
@@ -393,7 +399,7 @@ static sbp_status run_passes(sbp_compilation *c) {
         return sbp_fail(c->diag, SBP_USAGE, "no pass is called '%s'; the passes are%s",
                         stop_known ? after : stop, names.data);
     }
-    SBP_TRY(check_length(c, c->estimate.t_max * sbp_options_int(c->options, "context-parallel")));
+    SBP_TRY(check_length(c, c->estimate.t_max * c->pipeline.options.context));
     prepare_passes(c);
     p->stop_after = stop;
     p->print_after = after;
@@ -459,15 +465,21 @@ static sbp_status choose(sbp_compilation *c, const sbp_schedule_options *largest
     return sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
 }
 
+/* What the planner may choose. */
+static sbp_schedule_options largest_schedule(const sbp_compilation *c) {
+    sbp_schedule_options largest = {.chunk = c->wish.chunk, .head_chunk = c->wish.head_chunk};
+    if (largest.chunk == SBP_AUTO)
+        largest.chunk = c->pipeline.target.chunk_most;
+    if (largest.head_chunk == SBP_AUTO)
+        largest.head_chunk = c->pipeline.target.chunk;
+    return largest;
+}
+
 /* The process is known when the program is there. Where that makes the difference to --memory, it is planned
  * again with less room. */
 static sbp_status plan(sbp_compilation *c) {
     enum { MOST_TRIES = 3 };
-    sbp_schedule_options largest = {.chunk = c->wish.chunk, .head_chunk = c->wish.head_chunk};
-    if (largest.chunk == SBP_AUTO) /* what the planner may choose */
-        largest.chunk = c->pipeline.target.chunk_most;
-    if (largest.head_chunk == SBP_AUTO)
-        largest.head_chunk = c->pipeline.target.chunk;
+    const sbp_schedule_options largest = largest_schedule(c);
     SBP_TRY(sbp_cli_size_process(c, &largest, false));
     const sbp_pipeline before = c->pipeline;
     for (int tries = 1;; tries++) {
@@ -483,6 +495,29 @@ static sbp_status plan(sbp_compilation *c) {
     }
 }
 
+/* --context-parallel auto: as few ranks together as fit; with --seq-len max, all. */
+static sbp_status choose_context(sbp_compilation *c) {
+    sbp_pass_options *p = &c->pipeline.options;
+    const sbp_schedule_options largest = largest_schedule(c);
+    if (p->context > 0)
+        return SBP_OK;
+    for (int64_t ranks = c->wish.t_max > 0 ? 1 : p->ranks; ranks <= p->ranks; ranks++) {
+        if (p->ranks % ranks != 0)
+            continue;
+        have_together(c, ranks);
+        SBP_TRY(sbp_cli_size_process(c, &largest, false));
+        if (try_to_choose(c) == SBP_OK) {
+            sbp_note(c->diag, "--context-parallel %lld: %s", (long long)ranks,
+                     ranks == 1          ? "documents fit one rank"
+                     : c->wish.t_max > 0 ? "documents do not fit fewer ranks"
+                                         : "for the longest documents");
+            return SBP_OK;
+        }
+    }
+    have_together(c, 1); /* it is refused, with what would fit */
+    return SBP_OK;
+}
+
 sbp_status sbp_cli_plan(sbp_compilation *c) {
     SBP_TRY(choose_target(c));
     SBP_TRY(sbp_cli_choose_rates(c));
@@ -492,6 +527,7 @@ sbp_status sbp_cli_plan(sbp_compilation *c) {
     SBP_TRY(read_wish(c));
     read_training(c);
     SBP_TRY(check_ranks(c));
+    SBP_TRY(choose_context(c));
     SBP_TRY(plan(c));
     return c->pipeline.stopped ? SBP_OK : sbp_program_verify(c->pipeline.program, c->diag);
 }

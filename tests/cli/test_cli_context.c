@@ -228,6 +228,10 @@ static void test_longer(void **state) {
     cli_fails(f, 3, "or --context-parallel 4 (", compile);
     cli_ok(f, sbp_arena_printf(f->arena, "%s --context-parallel 4 --json >$D/planned", compile));
     assert_true(number(f, "planned", "peak_bytes", "device") <= 40 << 20);
+    cli_ok(f, sbp_arena_printf(f->arena, "%s --context-parallel auto", compile));
+    assert_non_null(strstr(cli_text(f, "err"), "--context-parallel 4: documents do not fit fewer ranks"));
+    cli_ok(f, "$C compile $S --ranks 4 --seq-len 64 --context-parallel auto -o $D/p");
+    assert_non_null(strstr(cli_text(f, "err"), "--context-parallel 1: documents fit one rank"));
     cli_fails(f, 2, "--ranks is 4, which must be a multiple of it",
               "$C compile $S --seq-len 64 --ranks 4 --context-parallel 3 -o $D/p");
     cli_fails(f, 2, "--ranks is 1", "$C compile $S --seq-len 64 --context-parallel 2 -o $D/p");
