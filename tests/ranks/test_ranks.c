@@ -1,12 +1,13 @@
 /* test_ranks.c: collectives of 1 to 9 processes, started by mpirun: every element of every rank bit for bit
- * against the tree written out here, bytes against the formula; a rank that hangs or is gone is named in
- * time.
+ * against the tree written out here, bytes against the formula; heads for rows and back, beside sums on
+ * another thread; a rank that hangs or is gone is named in time.
  *
  * The program is its own worker: `test_ranks worker CASE` is one rank. */
 #include "backends/ranks/ranks.h"
 #include "ir/program.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -178,6 +179,96 @@ static void try_groups(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     free(share);
 }
 
+/* ---- heads ------------------------------------------------------------------------------------------ */
+
+typedef struct beside {
+    int rounds;
+    bool good;
+} beside;
+
+/* Sums of all ranks, on another thread, while a context exchanges heads. */
+static void *sum_beside(void *user) {
+    beside *b = user;
+    sbp_diag *own = sbp_diag_create();
+    b->good = own != NULL;
+    for (int k = 0; k < b->rounds && b->good; k++) {
+        double x[5] = {k, 1, info.rank, -k, 2};
+        b->good = sbp_ranks_all_reduce(ranks, x, 5, SBP_F64, own) == SBP_OK &&
+                  x[0] == (double)k * info.count && x[2] == info.count * (info.count - 1) / 2.0;
+    }
+    sbp_diag_destroy(own);
+    return NULL;
+}
+
+/* Both ways, of heads that do and do not go into the ranks: every number where ir/context.h says, zeros in
+ * slots without a head, sums of copies. */
+static void try_heads(sbp_ranks *context, int32_t size, int64_t rows, const sbp_context_heads *heads,
+                      sbp_dtype dtype, uint64_t seed) {
+    int64_t n = sbp_context_count(heads), slots = sbp_context_slots(heads, size), d = heads->dim;
+    int32_t me = info.rank % size, first = info.rank - me;
+    size_t bytes = (size_t)sbp_dtype_bytes(dtype);
+    void *own = malloc((size_t)(rows * n * d) * bytes + 1),
+         *all = malloc((size_t)(size * rows * slots * d) * bytes + 1);
+    sbp_ranks_info before, after;
+    CHECK(own && all);
+    fill(own, rows * n * d, dtype, seed);
+    sbp_ranks_info_of(context, &before);
+    CHECK(sbp_ranks_to_heads(context, all, own, rows, heads, dtype, diag) == SBP_OK);
+    sbp_ranks_info_of(context, &after);
+    CHECK(after.sent_bytes - before.sent_bytes == (size - 1) * rows * slots * d * (int64_t)bytes);
+    for (int64_t r = 0; r < size * rows; r++)
+        for (int64_t k = 0; k < slots * d; k++) {
+            int64_t head = sbp_context_head(heads, size, me * slots + k / d);
+            int64_t at = (r % rows * n + head) * d + k % d;
+            double want = head < 0 ? 0 : sbp_round_to(dtype, number(first + (int32_t)(r / rows), at, seed));
+            CHECK(sbp_element_get(all, dtype, r * slots * d + k) == want);
+        }
+    for (int64_t i = 0; i < size * rows * slots * d; i++) /* also where there is no head: it goes nowhere */
+        sbp_element_set(all, dtype, i, number(info.rank, i, seed + 1));
+    CHECK(sbp_ranks_to_rows(context, own, all, rows, heads, dtype, diag) == SBP_OK);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < n * d; k++) {
+            double sum = 0;
+            int copies = 0;
+            for (int64_t slot = 0; slot < size * slots; slot++)
+                if (sbp_context_head(heads, size, slot) == k / d) {
+                    int64_t at = ((me * rows + r) * slots + slot % slots) * d + k % d;
+                    double x = sbp_round_to(dtype, number(first + (int32_t)(slot / slots), at, seed + 1));
+                    sum = dtype == SBP_F64 ? sum + x : (double)((float)sum + (float)x);
+                    copies++;
+                }
+            CHECK(copies > 0 && (heads->keys || copies == 1));
+            CHECK(sbp_element_get(own, dtype, r * n * d + k) == sbp_round_to(dtype, sum));
+        }
+    free(own);
+    free(all);
+}
+
+static int work_heads(void) {
+    static const sbp_dtype dtypes[] = {SBP_F32, SBP_BF16, SBP_F64};
+    static const int64_t shapes[][2] = {{4, 2}, {6, 3}, {3, 1}, {8, 8}, {2, 1}, {5, 5}};
+    for (int32_t size = 2; size <= info.count; size++) {
+        sbp_ranks *context;
+        pthread_t thread;
+        beside b = {.rounds = 200};
+        if (info.count % size != 0)
+            continue;
+        CHECK(sbp_ranks_context(ranks, size, diag, &context) == SBP_OK);
+        CHECK(pthread_create(&thread, NULL, sum_beside, &b) == 0);
+        for (int i = 0; i < SBP_COUNT(shapes) * 2; i++) {
+            sbp_context_heads heads = {shapes[i / 2][0], shapes[i / 2][1], 1 + i, i % 2 == 1};
+            try_heads(context, size, 1 + i * 3, &heads, dtypes[i % SBP_COUNT(dtypes)], (uint64_t)i);
+        }
+        sbp_context_heads wide = {8, 4, 128, false}; /* more than the workspace takes at once */
+        try_heads(context, size, 700, &wide, SBP_F64, 9);
+        CHECK(pthread_join(thread, NULL) == 0 && b.good);
+        double x = info.rank;
+        CHECK(sbp_ranks_all_gather(context, (double[8]){0}, &x, size, SBP_F64, diag) == SBP_OK);
+        sbp_ranks_leave(context);
+    }
+    return 0;
+}
+
 static int divide(int32_t group) {
     CHECK(sbp_ranks_divide(ranks, group, diag) == SBP_OK);
     sbp_ranks_info_of(ranks, &info);
@@ -240,15 +331,16 @@ static int work_die(void) {
 
 static int work(const char *name) {
     diag = sbp_diag_create();
-    double timeout = strcmp(name, "sums") == 0 ? 120 : 2;
+    double timeout = strcmp(name, "sums") == 0 || strcmp(name, "heads") == 0 ? 120 : 2;
     if (!diag || sbp_ranks_join(timeout, NULL, diag, &ranks) != SBP_OK) {
         fprintf(stderr, "%s", diag ? sbp_diag_text(diag, SBP_ERROR) : "out of memory\n");
         return 1;
     }
     sbp_ranks_info_of(ranks, &info);
-    int status = strcmp(name, "sums") == 0   ? work_sums()
-                 : strcmp(name, "hang") == 0 ? work_hang()
-                                             : work_die();
+    int status = strcmp(name, "sums") == 0    ? work_sums()
+                 : strcmp(name, "heads") == 0 ? work_heads()
+                 : strcmp(name, "hang") == 0  ? work_hang()
+                                              : work_die();
     sbp_ranks_leave(ranks);
     sbp_diag_destroy(diag);
     return status;
@@ -310,6 +402,17 @@ static void test_sums(void **state) {
     }
 }
 
+static void test_heads(void **state) {
+    (void)state;
+    static const int counts[] = {3, 4};
+    for (int i = 0; i < SBP_COUNT(counts); i++) {
+        int status = start(counts[i], "heads");
+        if (status != 0)
+            print_error("%d ranks: %s\n", counts[i], output);
+        assert_int_equal(status, 0);
+    }
+}
+
 static void test_a_rank_that_hangs_is_named(void **state) {
     (void)state;
     assert_int_equal(start(3, "hang"), 3);
@@ -359,6 +462,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_heads),
         cmocka_unit_test(test_a_rank_that_hangs_is_named),
         cmocka_unit_test(test_a_rank_that_is_gone_ends_all),
         cmocka_unit_test(test_what_the_launcher_says_must_be_true),
