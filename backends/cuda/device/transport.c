@@ -65,10 +65,12 @@ static sbp_status choose_port(sbp_diag *diag) {
     const char *host = getenv("MASTER_ADDR");
     if (getenv("NCCL_COMM_ID"))
         return SBP_OK;
+    if (!host)
+        return sbp_fail(diag, SBP_USAGE, "MASTER_ADDR is not set");
     SBP_TRY(number_of("MASTER_PORT", 1, &port, diag));
     port = port < HIGHEST_PORT ? port + 1 : port - 1;
-    snprintf(text, sizeof text, strchr(host ? host : "", ':') && *host != '[' ? "[%.250s]:%d" : "%.250s:%d",
-             host ? host : "", (int)port);
+    snprintf(text, sizeof text, strchr(host, ':') && *host != '[' ? "[%.250s]:%d" : "%.250s:%d", host,
+             (int)port);
     return setenv("NCCL_COMM_ID", text, 1) == 0 ? SBP_OK : sbp_fail(diag, SBP_MACHINE, "out of memory");
 }
 
@@ -153,6 +155,10 @@ static int join(sbp_transport_world *out, char *error, size_t error_size) {
 
 cuda_nccl *cuda_transport_nccl(int32_t device) {
     return world.joined && world.device == device ? &world.nccl : NULL;
+}
+
+int32_t cuda_transport_device(void) {
+    return world.joined ? world.device : -1;
 }
 
 /* ---- moving ----------------------------------------------------------------------------------------- */

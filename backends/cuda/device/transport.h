@@ -12,5 +12,7 @@ extern const struct sbp_transport cuda_transport;
 /* The world that it has joined, which the device of that number may use too, call by call in the same order
  * on all ranks; NULL: it did not join one, or on another device. */
 cuda_nccl *cuda_transport_nccl(int32_t device);
+/* The device on which it has joined one; -1: it has not. */
+int32_t cuda_transport_device(void);
 
 #endif

@@ -79,6 +79,12 @@ static bool open_nccl(cuda_device *d, cuda_wire *w, sbp_diag *why) {
     w->nccl = cuda_transport_nccl(d->index);
     if (w->nccl)
         return true;
+    if (cuda_transport_device() >= 0)
+        return sbp_fail(
+                   why, SBP_MACHINE,
+                   "ranks met on other devices than --device says: this one on device %d (without --device, "
+                   "CUDA_VISIBLE_DEVICES says which there are)",
+                   (int)cuda_transport_device()) == SBP_OK;
     w->nccl = &w->own;
     return cuda_nccl_open(&w->own, why) == SBP_OK;
 }
@@ -422,8 +428,8 @@ static const collective collectives[SBP_COLLECTIVE_COUNT] = {
     [SBP_TO_ROWS] = {"to_rows", cuda_wire_to_rows, false},
     [SBP_CONTEXT_GATHER] = {"context_gather", context_gather, false}};
 
-/* A mark that is free: the oldest collective is waited for when all are under way. */
-static sbp_status next_mark(cuda_device *d, cuda_mark **out, sbp_diag *diag) {
+/* Until one is free: the oldest collective is waited for when all are under way. */
+static sbp_status wait_for_mark(cuda_device *d, sbp_diag *diag) {
     cuda_wire *w = d->wire;
     while (w->submitted - w->done == CUDA_WIRE_MARKS) {
         for (int32_t stream = CUDA_COMPUTE; stream < CUDA_STREAMS; stream++) {
@@ -434,7 +440,6 @@ static sbp_status next_mark(cuda_device *d, cuda_mark **out, sbp_diag *diag) {
         SBP_TRY(watch(d, diag));
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
-    *out = &w->marks[w->submitted % CUDA_WIRE_MARKS];
     return SBP_OK;
 }
 
@@ -457,12 +462,12 @@ sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_di
                          .work_bytes = half,
                          .diag = diag};
     unsigned op = (unsigned)dispatch->command->u.collective;
-    cuda_mark *m = NULL;
+    cuda_mark *m = &d->wire->marks[d->wire->submitted % CUDA_WIRE_MARKS];
     if (op >= SBP_COLLECTIVE_COUNT || !collectives[op].run || dispatch->span_count != 2 || !is_dense(to) ||
         !is_dense(from) || (to->dtype != from->dtype && !collectives[op].two_types))
         return sbp_fail(diag, SBP_INTERNAL, "cuda: collective %u of two types, or of rows that are apart",
                         op);
-    SBP_TRY(next_mark(d, &m, diag));
+    SBP_TRY(wait_for_mark(d, diag));
     m->name = collectives[op].name;
     CUDA_TRY(d, diag, cuEventRecord(m->begin, t.stream));
     sbp_status status = collectives[op].run(&t);

@@ -406,13 +406,13 @@ static bool overlap(const piece *a, const piece *b) {
 
 static nccl_result end_group(void) {
     nccl_comm comm = collected_comm;
-    group *g = calloc(1, sizeof *g + (size_t)collected_count * sizeof *g->pieces);
-    if (!g)
-        return NCCL_SYSTEM_ERROR;
     for (int32_t i = 0; i < collected_count; i++)
         for (int32_t k = 0; k < i; k++)
             if ((!collected[i].sends || !collected[k].sends) && overlap(&collected[i], &collected[k]))
                 return WRONG("nccl: what is received overlaps with what is sent or received in the group");
+    group *g = calloc(1, sizeof *g + (size_t)collected_count * sizeof *g->pieces);
+    if (!g)
+        return NCCL_SYSTEM_ERROR;
     memcpy(g->pieces, collected, (size_t)collected_count * sizeof *collected);
     g->count = collected_count;
     g->comm = comm;
