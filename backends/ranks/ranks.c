@@ -583,3 +583,17 @@ sbp_status sbp_ranks_broadcast(sbp_ranks *r, void *data, int64_t elems, sbp_dtyp
     SBP_TRY(scatter(r, &t, data, elems, dtype, root, diag));
     return gather(r, &t, data, elems, dtype, "broadcast", diag);
 }
+
+/* ---- pieces ----------------------------------------------------------------------------------------- */
+
+sbp_status sbp_ranks_swap(sbp_ranks *r, const sbp_ranks_piece *send, int32_t send_count,
+                          const sbp_ranks_piece *receive, int32_t receive_count, sbp_diag *diag) {
+    int32_t sends = 0, receives = 0;
+    if (!r->transport)
+        return SBP_OK;
+    for (int32_t i = 0; i < send_count && sends < r->world.count; i++)
+        add_piece(r, r->send, &sends, send[i].rank, send[i].data, send[i].bytes);
+    for (int32_t i = 0; i < receive_count && receives < r->world.count; i++)
+        add_piece(r, r->receive, &receives, receive[i].rank, receive[i].data, receive[i].bytes);
+    return exchange(r, sends, receives, "swap", diag);
+}

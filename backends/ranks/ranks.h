@@ -93,4 +93,16 @@ sbp_status sbp_ranks_to_heads(sbp_ranks *ranks, void *all, const void *own, int6
 sbp_status sbp_ranks_to_rows(sbp_ranks *ranks, void *own, void *all, int64_t rows,
                              const sbp_context_heads *heads, sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
 
+/* Bytes for, or from, one rank. */
+typedef struct sbp_ranks_piece {
+    int32_t rank;
+    void *data;
+    int64_t bytes; /* at most 1 GiB */
+} sbp_ranks_piece;
+
+/* All ranks call it, each with its own pieces: at most one for every other rank, and one from it; what one
+ * sends the other receives. */
+sbp_status sbp_ranks_swap(sbp_ranks *ranks, const sbp_ranks_piece *send, int32_t send_count,
+                          const sbp_ranks_piece *receive, int32_t receive_count, sbp_diag *diag) SBP_CHECKED;
+
 #endif

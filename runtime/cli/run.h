@@ -29,6 +29,7 @@ typedef struct sbp_run {
     sbp_ranks_info world;    /* --dry-run --ranks N: as if there were N */
     double *slots;           /* [2 world.count] */
     int32_t sharing;         /* processes that use the same cores */
+    bool shares_out;         /* all see what rank 0 writes in --out */
     double timeout;          /* seconds; 0: none */
     sbp_status agreed;       /* why the run fails, as all ranks know; SBP_OK: it does not */
     sbp_status signal;       /* SBP_INTERRUPTED, SBP_TERMINATED when all stop; as of the last agreement */
@@ -109,8 +110,8 @@ void sbp_run_say_world(const sbp_run *run);
 sbp_status sbp_run_count_ranks(sbp_run *run, int32_t *launch) SBP_CHECKED;
 /* SBP_USAGE when the plan is for another number. */
 sbp_status sbp_run_check_count(const sbp_run *run, int32_t count) SBP_CHECKED;
-/* SBP_IO when there is one that does not see what rank 0 writes in --out. */
-sbp_status sbp_run_check_shared(sbp_run *run) SBP_CHECKED;
+/* Whether all see what rank 0 writes in --out; where they must, SBP_IO if one does not. */
+sbp_status sbp_run_check_shared(sbp_run *run, bool must) SBP_CHECKED;
 
 /* ---- run_stdin.c ------------------------------------------------------------------------------------ */
 

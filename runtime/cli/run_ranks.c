@@ -187,8 +187,7 @@ sbp_status sbp_run_alone(sbp_run *run, sbp_status (*act)(sbp_run *run)) {
     if (sbp_run_writes(run))
         status = act(run);
     if (run->executor)
-        end = sbp_run_writes(run) ? sbp_executor_dismiss(run->executor, run->diag)
-                                  : sbp_executor_serve(run->executor, run->diag);
+        end = sbp_executor_finish_reading(run->executor, run->diag);
     return sbp_run_agree(run, status != SBP_OK ? status : end);
 }
 
@@ -304,7 +303,8 @@ static bool appears(const char *path, const char *text) {
     return false;
 }
 
-sbp_status sbp_run_check_shared(sbp_run *run) {
+sbp_status sbp_run_check_shared(sbp_run *run, bool must) {
+    int64_t missing;
     const char *path = NULL, *text = NULL;
     sbp_status status = SBP_OK;
     if (!run->ranks || !run->out)
@@ -317,12 +317,16 @@ sbp_status sbp_run_check_shared(sbp_run *run) {
     SBP_TRY(sbp_run_agree(run, status));
     SBP_TRY(sbp_run_share_text(run, &path));
     SBP_TRY(sbp_run_share_text(run, &text));
-    if (!appears(path, text))
+    missing = !appears(path, text);
+    if (missing && must)
         status = sbp_fail(run->diag, SBP_IO,
                           "what rank 0 wrote in '%s' is not there for this rank: to go on, all need the same "
                           "directory, on a file system that their hosts share",
                           run->out);
     status = sbp_run_agree(run, status);
+    if (status == SBP_OK)
+        status = sbp_run_largest(run, &missing);
+    run->shares_out = missing == 0;
     if (sbp_run_writes(run))
         unlink(path);
     return status;

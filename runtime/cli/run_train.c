@@ -118,15 +118,25 @@ static sbp_status score(sbp_run *run, const char *path) {
 
 /* ---- training --------------------------------------------------------------------------------------- */
 
-static sbp_status write_checkpoint(sbp_run *run) {
-    int64_t keep = sbp_options_int(run->options, "keep");
-    SBP_TRY(sbp_run_keep_batch(run));
-    return sbp_checkpoint_save(run->diag, run->executor, run->plan, &run->info, &run->dir, &run->state,
-                               keep > 0 ? keep : 0);
+static sbp_status agree(void *user, sbp_status status) {
+    return sbp_run_agree(user, status);
 }
 
+static sbp_status write_checkpoint(sbp_run *run) {
+    int64_t keep = sbp_options_int(run->options, "keep");
+    const sbp_together together = {
+        .ranks = run->ranks, .rank = run->world.rank, .count = run->world.count, .agree = agree, .user = run};
+    sbp_status status = sbp_run_keep_batch(run);
+    if (run->shares_out)
+        status = sbp_run_agree(run, status);
+    SBP_TRY(status);
+    return sbp_checkpoint_save(run->diag, run->executor, run->plan, &run->info, &run->dir, &run->state,
+                               keep > 0 ? keep : 0, run->shares_out ? &together : NULL);
+}
+
+/* By all ranks, where they see the same directory. */
 static sbp_status save_checkpoint(sbp_run *run) {
-    return sbp_run_alone(run, write_checkpoint);
+    return run->shares_out ? write_checkpoint(run) : sbp_run_alone(run, write_checkpoint);
 }
 
 /* *end: there are no more rows. */
@@ -401,7 +411,7 @@ static sbp_status find_checkpoint(sbp_run *run, const char **found) {
     *found = NULL;
     if (!run->out || !sbp_options_on(run->options, "resume"))
         return SBP_OK;
-    SBP_TRY(sbp_run_check_shared(run));
+    SBP_TRY(sbp_run_check_shared(run, true));
     if (sbp_run_writes(run))
         *found = sbp_checkpoint_find(run->arena, &run->dir);
     SBP_TRY(sbp_run_share_text(run, found));
@@ -417,6 +427,7 @@ static sbp_status begin(sbp_run *run, const char *found) {
     if (run->info.adapter || sbp_params_keep_base(run->plan)) /* checkpoints do not have the base */
         SBP_TRY(load_first(run));
     uint64_t products = run->state.products;
+    SBP_TRY(sbp_run_agree(run, sbp_checkpoint_verify(run->diag, found, run->world.rank, run->world.count)));
     SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
     if (run->state.products != products)
         sbp_note(run->diag,
@@ -463,11 +474,25 @@ static sbp_status open_metrics(sbp_run *run, const char *resumed) {
     return SBP_OK;
 }
 
+/* Who writes checkpoints. */
+static sbp_status find_writers(sbp_run *run) {
+    SBP_TRY(sbp_run_check_shared(run, false));
+    if (run->ranks && run->out && !run->shares_out)
+        sbp_note(
+            run->diag,
+            "not all ranks see '%s': rank 0 writes checkpoints alone, which takes longer; --resume needs a "
+            "file system that their hosts share",
+            run->out);
+    return SBP_OK;
+}
+
 static sbp_status act(sbp_run *run, const char *resumed) {
     const char *dump = sbp_options_text(run->options, "dump-gradients"),
                *scores = sbp_options_text(run->options, "score");
     if (!dump)
         SBP_TRY(sbp_run_begin_out(run, resumed));
+    if (!dump && run->train && !resumed)
+        SBP_TRY(find_writers(run));
     SBP_TRY(sbp_run_agree(run, sbp_run_open_publish(run)));
     SBP_TRY(say_interrupted(run, sbp_run_reference(run, resumed), "scoring by the reference"));
     if (dump)

@@ -108,14 +108,16 @@ sbp_status sbp_executor_read(sbp_executor *executor, int32_t buffer, int32_t slo
                              int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) SBP_CHECKED;
 sbp_status sbp_executor_write(sbp_executor *executor, int32_t buffer, int32_t slot, int64_t first,
                               int64_t count, sbp_dtype dtype, const void *data, sbp_diag *diag) SBP_CHECKED;
-/* Where ranks have shares of what is read, rank 0 reads while the others serve; what is all in this rank's
- * own share any rank may read. Each writes what it has of what is written. */
+/* Where ranks have shares of what is read, all read at the same time, each what it likes, and all finish: who
+ * has read all that it wants answers the others until they have, too. What is all in this rank's own share
+ * may be read at any time. Each writes what it has of what is written. */
+sbp_status sbp_executor_finish_reading(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
 bool sbp_executor_has_shares(const sbp_executor *executor);
-/* Elements of a buffer that are here: all, but for shares. */
+/* Whether ranks have shares of a buffer; elements of it that are here, or on a rank: all, but for shares. */
+bool sbp_executor_is_shared(const sbp_executor *executor, int32_t buffer);
 void sbp_executor_own(const sbp_executor *executor, int32_t buffer, int64_t *first, int64_t *count);
-/* Answers rank 0 until it dismisses. Both return at once where nothing is in shares. */
-sbp_status sbp_executor_serve(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
-sbp_status sbp_executor_dismiss(sbp_executor *executor, sbp_diag *diag) SBP_CHECKED;
+void sbp_executor_own_of(const sbp_executor *executor, int32_t buffer, int64_t rank, int64_t *first,
+                         int64_t *count);
 /* Goes on hashing with the bytes of a buffer's first element, as they are kept; all ranks do, of shares. */
 sbp_status sbp_executor_hash(sbp_executor *executor, int32_t buffer, uint64_t *hash,
                              sbp_diag *diag) SBP_CHECKED;

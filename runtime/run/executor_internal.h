@@ -86,7 +86,8 @@ struct sbp_executor {
     int64_t counted;   /* of this rank */
     double *row_order; /* [t_max * context], with a context */
     bool bound, tuning;
-    struct sbp_ranks *ranks; /* NULL: this process alone */
+    struct sbp_ranks *ranks;     /* NULL: this process alone */
+    struct sbp_reading *reading; /* executor_shares.c; NULL: no rank reads of another's shares */
     sbp_flush_hook hook;
     void *hook_user;
     sbp_profile *profile; /* NULL: none */
@@ -119,7 +120,6 @@ sbp_status sbp_executor_convert_in(sbp_executor *x, sbp_space space, int64_t off
 int64_t sbp_executor_rank(const sbp_executor *x);
 /* Whether ranks have shares of a buffer, or it counts in parts on each. The functions below are for these. */
 int64_t sbp_executor_rank(const sbp_executor *executor);
-bool sbp_executor_is_shared(const sbp_executor *x, int32_t buffer);
 /* Bytes into the arena of an element that is here. */
 int64_t sbp_executor_own_offset(const sbp_executor *x, int32_t buffer, int64_t first);
 sbp_status sbp_executor_read_shared(sbp_executor *x, int32_t buffer, int64_t first, int64_t count,

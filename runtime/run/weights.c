@@ -171,8 +171,20 @@ static sbp_status check_finite(const load *l, const void *data, sbp_dtype dtype,
                     large ? copysign(INFINITY, value) : value, sbp_dtype_name(large ? SBP_BF16 : dtype));
 }
 
-/* Source elements first .. first + count - 1 become the same number of target elements from `to` on. */
+static bool is_here(const target *t, int32_t buffer, int64_t first, int64_t count) {
+    int64_t own, elems;
+    if (buffer < 0)
+        return false;
+    sbp_executor_own(t->x, buffer, &own, &elems);
+    return first < own + elems && own < first + count;
+}
+
+/* Source elements first .. first + count - 1 become the same number of target elements from `to` on. What
+ * only other ranks have is not read. */
 static sbp_status load_run(load *l, int64_t first, int64_t to, int64_t count) {
+    if (!l->to.format && !is_here(&l->to, l->to.buffer, to, count) &&
+        !is_here(&l->to, l->to.master, to, count))
+        return SBP_OK;
     int64_t unit = sbp_dtype_bytes(l->to.dtype);
     void *out = l->to.memory ? l->to.memory + to * unit : l->staging;
     SBP_TRY(sbp_weights_read(l->weights, l->weight, first, count, l->to.dtype, out, l->to.diag));

@@ -63,7 +63,11 @@ typedef struct sbp_save_options {
     bool without_base;   /* no tensor of which all is kept in blocks */
     bool own_dtype;      /* write every tensor in the type of its source; else in `dtype` */
     sbp_dtype dtype;
-    int64_t max_shard_bytes;       /* 0: one file */
+    int64_t max_shard_bytes; /* 0: one file */
+    /* With several ranks all write, each what it writes of at least so many shards as there are; rank 0 the
+     * index. They finish reading (executor.h), whatever came of it. */
+    int32_t rank, ranks;  /* ranks 0: this process writes all */
+    int32_t *shard_count; /* then: how many there are; shard i, from 0 on, is written by rank i % ranks */
     const sbp_key_value *metadata; /* NULL: {"format": "pt"}, which transformers wants */
     int32_t metadata_count;
     sbp_param_reader read; /* NULL: the buffers */
@@ -73,6 +77,9 @@ typedef struct sbp_save_options {
 /* Writes parameters as safetensors, atomically (ir/io/weights/safetensors.h). */
 sbp_status sbp_params_save(sbp_executor *executor, const sbp_plan *plan, const char *path,
                            const sbp_save_options *options, sbp_diag *diag) SBP_CHECKED;
+
+/* "DIR/model-00002-of-00005.safetensors" of shard 1 of 5 of DIR/model.safetensors, which one alone is. */
+const char *sbp_params_shard_path(sbp_arena *arena, const char *path, int32_t shard, int32_t count);
 
 /* Collects the gradients of all trainable parameters as they are flushed and writes them as one safetensors
  * file. Between, they lie in a spool file beside `path`, so memory stays bounded. */

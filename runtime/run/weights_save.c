@@ -83,7 +83,7 @@ typedef struct saver {
 /* What a parameter's two halves are together. */
 static sbp_status read_halves(sbp_executor *x, const sbp_plan *plan, int32_t tensor, int64_t first,
                               int64_t count, sbp_dtype dtype, void *out, sbp_diag *diag) {
-    enum { PART = 4096 };
+    enum { PART = 1 << 14 }; /* not too small: a read of shares is a message */
     uint16_t high[PART];
     int16_t low[PART];
     for (int64_t at = 0; at < count; at += PART) {
@@ -172,9 +172,13 @@ static sbp_status save_pieces(saver *s, const sbp_tensor_source *source, part *p
     return SBP_OK;
 }
 
+static sbp_dtype dtype_of(const saver *s, const sbp_tensor_source *source) {
+    return s->options->own_dtype ? source->recipe->dtype : s->options->dtype;
+}
+
 static sbp_status save_source(saver *s, const sbp_tensor_source *source) {
     const sbp_save_options *o = s->options;
-    sbp_dtype dtype = o->own_dtype ? source->recipe->dtype : o->dtype;
+    sbp_dtype dtype = dtype_of(s, source);
     part *parts = SBP_NEW_ARRAY(s->arena, part, source->count);
     s->to = dtype;
     sbp_status status = SBP_OK;
@@ -207,22 +211,95 @@ static void leave_base(saver *s) {
     s->source_count = kept;
 }
 
+/* Sources first .. first + count - 1, in one file, or cut at max_shard_bytes. */
+static sbp_status save_sources(saver *s, const char *path, int32_t first, int32_t count,
+                               int64_t max_shard_bytes) {
+    const sbp_save_options *o = s->options;
+    sbp_tensor_spec *specs =
+        make_specs(s->arena, s->sources + first, count, o->own_dtype ? SBP_DTYPE_COUNT : o->dtype);
+    SBP_TRY(sbp_safetensors_writer_create(s->arena, s->diag, path, specs, count,
+                                          o->metadata ? o->metadata : &default_metadata,
+                                          o->metadata ? o->metadata_count : 1, max_shard_bytes, &s->writer));
+    for (int32_t k = first; k < first + count; k++)
+        SBP_TRY(save_source(s, &s->sources[k]));
+    return sbp_safetensors_writer_commit(s->writer, s->diag);
+}
+
+/* ---- by several ranks ------------------------------------------------------------------------------- */
+
+const char *sbp_params_shard_path(sbp_arena *arena, const char *path, int32_t shard, int32_t count) {
+    static const char suffix[] = ".safetensors";
+    size_t stem = strlen(path) - (sizeof suffix - 1);
+    if (count == 1)
+        return path;
+    return sbp_arena_printf(arena, "%.*s-%05d-of-%05d%s", (int)stem, path, (int)shard + 1, (int)count,
+                            suffix);
+}
+
+static int64_t bytes_of(const saver *s, int32_t source) {
+    return s->sources[source].elems * sbp_dtype_bytes(dtype_of(s, &s->sources[source]));
+}
+
+/* The first source behind a shard that begins with `first`. */
+static int32_t end_of_shard(const saver *s, int32_t first, int64_t most) {
+    int64_t filled = bytes_of(s, first);
+    int32_t end = first + 1;
+    while (end < s->source_count && filled + bytes_of(s, end) <= most)
+        filled += bytes_of(s, end++);
+    return end;
+}
+
+static sbp_status write_index(const saver *s, int64_t most, int32_t count, int64_t total) {
+    sbp_text out;
+    sbp_text_init(&out, s->arena);
+    sbp_text_add(&out, "{\n  \"metadata\": {\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
+                 (long long)total);
+    for (int32_t at = 0, shard = 0; at < s->source_count; shard++) {
+        const char *path = sbp_params_shard_path(s->arena, s->path, shard, count),
+                   *slash = strrchr(path, '/');
+        path = slash ? slash + 1 : path;
+        for (int32_t end = end_of_shard(s, at, most); at < end; at++) {
+            const char *name = s->sources[at].recipe->source;
+            sbp_text_add(&out, "%s\n    ", at > 0 ? "," : "");
+            sbp_json_add_string(&out, name, strlen(name));
+            sbp_text_add(&out, ": ");
+            sbp_json_add_string(&out, path, strlen(path));
+        }
+    }
+    sbp_text_add(&out, "\n  }\n}\n");
+    return sbp_file_write(s->diag, sbp_arena_printf(s->arena, "%s.index.json", s->path), out.data,
+                          out.length);
+}
+
+static sbp_status save_shards(saver *s) {
+    const sbp_save_options *o = s->options;
+    int64_t total = 0;
+    int32_t count = 0;
+    for (int32_t k = 0; k < s->source_count; k++)
+        total += bytes_of(s, k);
+    int64_t most = sbp_ceil_div(total, o->ranks);
+    most = o->max_shard_bytes > 0 && most > o->max_shard_bytes ? o->max_shard_bytes : most;
+    for (int32_t at = 0; at < s->source_count; count++)
+        at = end_of_shard(s, at, most);
+    *o->shard_count = count;
+    for (int32_t at = 0, shard = 0; at < s->source_count; shard++) {
+        int32_t end = end_of_shard(s, at, most);
+        if (shard % o->ranks == o->rank)
+            SBP_TRY(save_sources(s, sbp_params_shard_path(s->arena, s->path, shard, count), at, end - at, 0));
+        at = end;
+    }
+    return o->rank == 0 && count > 1 ? write_index(s, most, count, total) : SBP_OK;
+}
+
 static sbp_status save_body(void *user) {
     saver *s = user;
     const sbp_save_options *o = s->options;
     sbp_tensor_table_sources(s->arena, s->plan->tensors, o->trainable_only, &s->sources, &s->source_count);
     if (o->without_base)
         leave_base(s);
-    sbp_tensor_spec *specs =
-        make_specs(s->arena, s->sources, s->source_count, o->own_dtype ? SBP_DTYPE_COUNT : o->dtype);
     s->staging = SBP_NEW_ARRAY(s->arena, double, PIECE_ELEMS);
     s->converted = SBP_NEW_ARRAY(s->arena, double, PIECE_ELEMS);
-    SBP_TRY(sbp_safetensors_writer_create(
-        s->arena, s->diag, s->path, specs, s->source_count, o->metadata ? o->metadata : &default_metadata,
-        o->metadata ? o->metadata_count : 1, o->max_shard_bytes, &s->writer));
-    for (int32_t k = 0; k < s->source_count; k++)
-        SBP_TRY(save_source(s, &s->sources[k]));
-    return sbp_safetensors_writer_commit(s->writer, s->diag);
+    return o->ranks > 0 ? save_shards(s) : save_sources(s, s->path, 0, s->source_count, o->max_shard_bytes);
 }
 
 sbp_status sbp_params_save_plan(sbp_executor *x, const sbp_plan *plan, const char *path,

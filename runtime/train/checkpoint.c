@@ -10,7 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backends/ranks/ranks.h"
 #include "runtime/train/checksums.h"
+#include "runtime/train/pieces.h"
 
 enum { PIECE_ELEMS = 1 << 17 };
 
@@ -32,8 +34,13 @@ typedef struct checkpoint_job {
     sbp_executor *executor;
     const sbp_plan *plan;
     const sbp_plan_info *info;
-    const sbp_rundir *directory; /* while saving: where it goes */
-    const char *path;            /* the checkpoint itself */
+    const sbp_rundir *directory;  /* while saving: where it goes */
+    const char *path;             /* the checkpoint itself */
+    const sbp_together *together; /* NULL: this process writes all */
+    int32_t rank, ranks;          /* of those that verify */
+    sbp_pieces pieces;
+    sbp_text sums;  /* of the files that this rank writes for the others */
+    char *all_sums; /* of all others' files, entries of an object; NULL: there are none */
     sbp_run_state *state;
     int64_t keep;
     char temporary[80]; /* its name while it is being written */
@@ -256,6 +263,40 @@ static const char *extra_name(const checkpoint_job *job, const extra *e) {
                      : e->suffix;
 }
 
+/* The buffers of what there is, by names of their own. */
+static void list_pieces(checkpoint_job *job) {
+    const sbp_program *program = job->plan->program;
+    sbp_kept_buffer *list = NULL;
+    int32_t count = 0, capacity = 0;
+    for (int32_t i = 0; i < job->extra_count; i++) {
+        const extra *e = &job->extras[i];
+        for (int32_t k = 0; k < (e->source ? e->source->count : 1); k++) {
+            if (e->buffers[k] < 0)
+                continue;
+            const char *name = program->buffers[e->buffers[k]].name;
+            if (e->source && strcmp(e->suffix, "exact") == 0)
+                name = sbp_arena_printf(job->arena, "%s.exact", name);
+            SBP_PUSH(job->arena, list, count, capacity, (sbp_kept_buffer){name, e->buffers[k]});
+        }
+    }
+    job->pieces = (sbp_pieces){.arena = job->arena,
+                               .diag = job->diag,
+                               .executor = job->executor,
+                               .directory = job->path,
+                               .list = list,
+                               .count = count};
+}
+
+static sbp_status save_pieces(checkpoint_job *job) {
+    const char *name;
+    list_extras(job);
+    list_pieces(job);
+    SBP_TRY(sbp_pieces_save(&job->pieces, job->together->rank, job->together->count, &name));
+    return name && job->together->rank > 0
+               ? sbp_checksums_add(job->arena, job->diag, job->path, name, &job->sums)
+               : SBP_OK;
+}
+
 static sbp_status save_extras(checkpoint_job *job) {
     list_extras(job);
     if (job->extra_count == 0)
@@ -313,6 +354,10 @@ static sbp_status load_extra(checkpoint_job *job, const extra *e) {
 static sbp_status load_extras(checkpoint_job *job) {
     const char *path = sbp_file_join(job->arena, job->path, "optimizer.safetensors");
     list_extras(job);
+    if (sbp_pieces_exist(job->arena, job->path)) {
+        list_pieces(job);
+        return sbp_pieces_load(&job->pieces);
+    }
     if (job->extra_count == 0 && !sbp_file_exists(path))
         return SBP_OK;
     SBP_TRY(sbp_weights_open(job->arena, job->diag, path, &job->weights));
@@ -499,19 +544,61 @@ static sbp_status sync_directory(sbp_diag *diag, const char *path) {
 
 /* ---- the whole -------------------------------------------------------------------------------------- */
 
-static sbp_status save_body(void *user) {
+static bool is_first(const checkpoint_job *job) {
+    return !job->together || job->together->rank == 0;
+}
+
+static sbp_status agree(const checkpoint_job *job, sbp_status status) {
+    return job->together ? job->together->agree(job->together->user, status) : status;
+}
+
+static sbp_status prepare_body(void *user) {
     checkpoint_job *job = user;
-    const char *at = job->directory->path;
-    const char *final = sbp_arena_printf(job->arena, "%s/checkpoint-%lld", at, (long long)job->state->step);
-    job->staging = sbp_arena_array(job->arena, PIECE_ELEMS, sizeof(double));
-    job->path = sbp_arena_printf(job->arena, "%s/%s", at, job->temporary);
-    if (mkdir(job->path, 0777) != 0)
+    if (!job->together)
+        job->staging = sbp_arena_array(job->arena, PIECE_ELEMS, sizeof(double));
+    sbp_text_init(&job->sums, job->arena);
+    job->path = sbp_arena_printf(job->arena, "%s/%s", job->directory->path, job->temporary);
+    if (is_first(job) && mkdir(job->path, 0777) != 0)
         return sbp_fail(job->diag, SBP_IO, "cannot create '%s': %s", job->path, strerror(errno));
+    return SBP_OK;
+}
+
+static sbp_status write_body(void *user) {
+    checkpoint_job *job = user;
     SBP_TRY(sbp_output_save_model(job->diag, job->executor, job->plan, job->info, job->path, true));
     SBP_TRY(save_extras(job));
     SBP_TRY(save_kept(job));
-    SBP_TRY(save_state(job));
-    SBP_TRY(sbp_checksums_write(job->arena, job->diag, job->path));
+    return save_state(job);
+}
+
+/* What this rank writes, and the checksums of that. */
+static sbp_status write_part_body(void *user) {
+    checkpoint_job *job = user;
+    const sbp_together *t = job->together;
+    sbp_output_part part = {.rank = t->rank, .ranks = t->count};
+    SBP_TRY(sbp_output_save_part(job->diag, job->executor, job->plan, job->info, job->path, &part));
+    for (int32_t i = t->rank; t->rank > 0 && i < part.shard_count; i += t->count) {
+        const char *name = sbp_params_shard_path(job->arena, "model.safetensors", i, part.shard_count);
+        SBP_TRY(sbp_checksums_add(job->arena, job->diag, job->path, name, &job->sums));
+    }
+    SBP_TRY(save_pieces(job));
+    if (t->rank > 0)
+        return SBP_OK;
+    SBP_TRY(save_kept(job));
+    return save_state(job);
+}
+
+static sbp_status publish_body(void *user) {
+    checkpoint_job *job = user;
+    const char *at = job->directory->path;
+    const char *final = sbp_arena_printf(job->arena, "%s/checkpoint-%lld", at, (long long)job->state->step);
+    const sbp_json *known = NULL;
+    if (job->all_sums) {
+        const char *text = sbp_arena_printf(job->arena, "{%s}", job->all_sums);
+        SBP_TRY(sbp_json_parse(job->arena, job->diag, "checksums", text, strlen(text), 0, &known));
+        SBP_TRY(sbp_json_as_object(job->diag, known, &known));
+    }
+    SBP_TRY(sbp_checksums_write(job->arena, job->diag, job->path, known));
     SBP_TRY(sync_directory(job->diag, job->path));
     int error = sbp_rundir_discard(job->directory, job->state->step);
     if (error)
@@ -525,18 +612,91 @@ static sbp_status save_body(void *user) {
 }
 
 static sbp_status run_job(checkpoint_job *job, sbp_status (*body)(void *user)) {
-    job->arena = sbp_arena_create();
+    if (!job->arena)
+        job->arena = sbp_arena_create();
     if (!job->arena)
         return sbp_fail(job->diag, SBP_MACHINE, "out of memory for a checkpoint");
     sbp_status status = sbp_guard(job->arena, job->diag, body, job);
     sbp_safetensors_writer_abort(job->writer);
     sbp_weights_close(job->weights);
+    sbp_pieces_close(&job->pieces);
+    job->writer = NULL;
+    job->weights = NULL;
+    job->pieces = (sbp_pieces){0};
+    return status;
+}
+
+static sbp_status send_sums(checkpoint_job *job, const double *lengths) {
+    const sbp_together *t = job->together;
+    char *at = job->all_sums;
+    for (int32_t rank = 1; rank < t->count; rank++) {
+        int64_t length = (int64_t)lengths[rank];
+        if (t->rank == 0 && at > job->all_sums && length > 0)
+            *at++ = ',';
+        sbp_ranks_piece mine = {0, job->sums.data, length}, theirs = {rank, at, length};
+        SBP_TRY(sbp_ranks_swap(t->ranks, &mine, t->rank == rank, &theirs, t->rank == 0, job->diag));
+        at += t->rank == 0 ? length : 0;
+    }
+    if (t->rank == 0)
+        *at = 0;
+    return SBP_OK;
+}
+
+/* The entries of the other ranks' files, to rank 0. */
+static sbp_status gather_sums(checkpoint_job *job) {
+    const sbp_together *t = job->together;
+    double *lengths = calloc((size_t)t->count, sizeof *lengths), all = 0;
+    sbp_status status =
+        lengths ? SBP_OK : sbp_fail(job->diag, SBP_MACHINE, "out of memory for a checkpoint");
+    status = agree(job, status);
+    if (status == SBP_OK) {
+        lengths[t->rank] = (double)job->sums.length;
+        status = sbp_ranks_all_reduce(t->ranks, lengths, t->count, SBP_F64, job->diag);
+    }
+    for (int32_t rank = 0; status == SBP_OK && rank < t->count; rank++)
+        all += lengths[rank] + 1;
+    if (status == SBP_OK && t->rank == 0 && !(job->all_sums = sbp_malloc((size_t)all + 1)))
+        status = sbp_fail(job->diag, SBP_MACHINE, "out of memory for a checkpoint");
+    status = agree(job, status);
+    if (status == SBP_OK)
+        status = send_sums(job, lengths);
+    free(lengths);
+    return status;
+}
+
+/* Its own part, by every rank; then they know of all files. */
+static sbp_status write_together(checkpoint_job *job) {
+    sbp_status status = run_job(job, write_part_body),
+               end = sbp_executor_finish_reading(job->executor, job->diag);
+    SBP_TRY(agree(job, status != SBP_OK ? status : end));
+    return gather_sums(job);
+}
+
+/* The number in the temporary name is that of rank 0. */
+static sbp_status name_temporary(checkpoint_job *job) {
+    int64_t pid = (int64_t)getpid();
+    if (job->together)
+        SBP_TRY(sbp_ranks_broadcast(job->together->ranks, &pid, 1, SBP_I64, 0, job->diag));
+    snprintf(job->temporary, sizeof job->temporary, SBP_RUNDIR_TEMPORARY "%lld-%lld",
+             (long long)job->state->step, (long long)pid);
+    return SBP_OK;
+}
+
+static sbp_status save(checkpoint_job *job) {
+    SBP_TRY(name_temporary(job));
+    sbp_status status = agree(job, run_job(job, prepare_body));
+    if (status == SBP_OK)
+        status = job->together ? write_together(job) : run_job(job, write_body);
+    if (status == SBP_OK)
+        status = agree(job, is_first(job) ? run_job(job, publish_body) : SBP_OK);
+    if (status != SBP_OK && is_first(job))
+        sbp_rundir_remove(job->directory, job->temporary);
     return status;
 }
 
 sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
                                const sbp_plan_info *info, const sbp_rundir *directory,
-                               const sbp_run_state *state, int64_t keep) {
+                               const sbp_run_state *state, int64_t keep, const sbp_together *together) {
     sbp_run_state copy = *state;
     checkpoint_job job = {.diag = diag,
                           .executor = executor,
@@ -544,12 +704,10 @@ sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp
                           .info = info,
                           .directory = directory,
                           .state = &copy,
-                          .keep = keep};
-    snprintf(job.temporary, sizeof job.temporary, SBP_RUNDIR_TEMPORARY "%lld-%ld", (long long)state->step,
-             (long)getpid());
-    sbp_status status = run_job(&job, save_body);
-    if (status != SBP_OK)
-        sbp_rundir_remove(directory, job.temporary);
+                          .keep = keep,
+                          .together = together};
+    sbp_status status = save(&job);
+    free(job.all_sums);
     sbp_arena_destroy(job.arena);
     return status;
 }
@@ -558,7 +716,6 @@ static sbp_status load_body(void *user) {
     checkpoint_job *job = user;
     sbp_weights *weights;
     job->staging = sbp_arena_array(job->arena, PIECE_ELEMS, sizeof(double));
-    SBP_TRY(sbp_checksums_verify(job->arena, job->diag, job->path));
     SBP_TRY(load_state(job));
     SBP_TRY(load_kept(job));
     bool adapter = sbp_tensor_table_has_adapter(job->plan->tensors);
@@ -568,6 +725,18 @@ static sbp_status load_body(void *user) {
                                 : sbp_params_load_trained(job->executor, job->plan, weights, job->diag);
     sbp_weights_close(weights);
     return status == SBP_OK ? load_extras(job) : status;
+}
+
+static sbp_status verify_body(void *user) {
+    checkpoint_job *job = user;
+    return sbp_checksums_verify(job->arena, job->diag, job->path, job->rank, job->ranks);
+}
+
+sbp_status sbp_checkpoint_verify(sbp_diag *diag, const char *path, int32_t rank, int32_t ranks) {
+    checkpoint_job job = {.diag = diag, .path = path, .rank = rank, .ranks = ranks};
+    sbp_status status = run_job(&job, verify_body);
+    sbp_arena_destroy(job.arena);
+    return status;
 }
 
 sbp_status sbp_checkpoint_load(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan, const char *path,

@@ -8,7 +8,12 @@
  *                           "<parameter>.exp_avg" ...
  *   trainer_state.json      step, position in the data, sums for metrics, and what must be the same on resume
  *   checksums.json          of all the others (runtime/train/checksums.h), verified before one is read
- * It is written under a temporary name, synced and renamed, so a name checkpoint-STEP is always whole.
+ * Ranks that see the same directory write it together: each its own optimizer-0000R-of-0000N.safetensors in
+ * place of the one (runtime/train/pieces.h), and its part of the model's shards. Either kind is read by any
+ * number of ranks, with any shares.
+ *
+ * It is written under a temporary name, synced and, when all ranks have done so, renamed by the first, so a
+ * name checkpoint-STEP is always whole.
  */
 #ifndef SBP_RUNTIME_TRAIN_CHECKPOINT_H
 #define SBP_RUNTIME_TRAIN_CHECKPOINT_H
@@ -50,16 +55,30 @@ typedef struct sbp_run_state {
 /* Frees what is kept. */
 void sbp_kept_release(sbp_run_state *state);
 
+/* Ranks that write and read a checkpoint together. */
+typedef struct sbp_together {
+    struct sbp_ranks *ranks;
+    int32_t rank, count;
+    /* What all of them agree on, each coming with how it went: the status of the first that failed. */
+    sbp_status (*agree)(void *user, sbp_status status);
+    void *user;
+} sbp_together;
+
 /* Replaces an older one of the same step; afterwards all but the newest `keep` are removed (0: none); one
- * that cannot be removed is a warning. Needs no guard. */
+ * that cannot be removed is a warning. together: all ranks call it, and see the directory; NULL: this process
+ * writes all of it, and others finish reading (executor.h). Needs no guard. */
 sbp_status sbp_checkpoint_save(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
                                const sbp_plan_info *info, const sbp_rundir *directory,
-                               const sbp_run_state *state, int64_t keep) SBP_CHECKED;
+                               const sbp_run_state *state, int64_t keep,
+                               const sbp_together *together) SBP_CHECKED;
 
 /* Path of the newest checkpoint in a directory, in the arena; NULL when there is none. Below a guard. */
 const char *sbp_checkpoint_find(sbp_arena *arena, const sbp_rundir *directory);
+/* That its files are what was written, before it is loaded; of `ranks` that do this together number `rank`
+ * looks at as many files as each other. Needs no guard. */
+sbp_status sbp_checkpoint_verify(sbp_diag *diag, const char *path, int32_t rank, int32_t ranks) SBP_CHECKED;
 /* state: comes with what must be the same, which is checked (SBP_INPUT), and is filled with the rest. Loads
- * parameters and states. Needs no guard. */
+ * parameters and states, of shares this rank's. Needs no guard. */
 sbp_status sbp_checkpoint_load(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan, const char *path,
                                sbp_run_state *state) SBP_CHECKED;
 

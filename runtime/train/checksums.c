@@ -98,25 +98,46 @@ static sbp_status list_names(sbp_diag *diag, const char *directory, name_list *l
     return SBP_OK;
 }
 
-sbp_status sbp_checksums_write(sbp_arena *arena, sbp_diag *diag, const char *directory) {
-    name_list l = {.arena = arena};
+static void add_entry(sbp_text *out, const char *name, int64_t bytes, const char *sum) {
+    sbp_text_add(out, "%s\n  ", out->length ? "," : "");
+    sbp_json_add_string(out, name, strlen(name));
+    sbp_text_add(out, ": {\"bytes\": %lld, \"checksum\": \"%s\"}", (long long)bytes, sum);
+}
+
+sbp_status sbp_checksums_add(sbp_arena *arena, sbp_diag *diag, const char *directory, const char *name,
+                             sbp_text *entries) {
     unsigned char *piece = sbp_arena_alloc(arena, PIECE_BYTES);
-    sbp_text out;
+    char text[20];
+    file_sum s;
+    SBP_TRY(sum_file(diag, sbp_file_join(arena, directory, name), piece, &s));
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)s.sum);
+    add_entry(entries, name, s.bytes, text);
+    return SBP_OK;
+}
+
+sbp_status sbp_checksums_write(sbp_arena *arena, sbp_diag *diag, const char *directory,
+                               const sbp_json *known) {
+    name_list l = {.arena = arena};
+    sbp_text entries, out;
+    sbp_text_init(&entries, arena);
     sbp_text_init(&out, arena);
     SBP_TRY(list_names(diag, directory, &l));
-    for (int32_t i = 0; i < l.count; i++) {
-        file_sum s;
-        SBP_TRY(sum_file(diag, sbp_file_join(arena, directory, l.names[i]), piece, &s));
-        sbp_text_add(&out, "%s\n  ", i ? "," : "{");
-        sbp_json_add_string(&out, l.names[i], strlen(l.names[i]));
-        sbp_text_add(&out, ": {\"bytes\": %lld, \"checksum\": \"%016llx\"}", (long long)s.bytes,
-                     (unsigned long long)s.sum);
+    for (int64_t i = 0; known && i < known->count; i++) {
+        const char *sum;
+        int64_t bytes;
+        SBP_TRY(sbp_json_get_i64(diag, &known->items[i], "bytes", SBP_JSON_REQUIRED, &bytes));
+        SBP_TRY(sbp_json_get_string(diag, &known->items[i], "checksum", SBP_JSON_REQUIRED, &sum));
+        add_entry(&entries, known->items[i].key, bytes, sum);
     }
-    sbp_text_add(&out, l.count ? "\n}\n" : "{}\n");
+    for (int32_t i = 0; i < l.count; i++)
+        if (!known || !sbp_json_member(known, l.names[i]))
+            SBP_TRY(sbp_checksums_add(arena, diag, directory, l.names[i], &entries));
+    sbp_text_add(&out, "{%s%s}\n", entries.data, l.count ? "\n" : "");
     return sbp_file_write(diag, sbp_file_join(arena, directory, FILE_NAME), out.data, out.length);
 }
 
-sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *directory) {
+sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *directory, int32_t first,
+                                int32_t of) {
     const char *path = sbp_file_join(arena, directory, FILE_NAME);
     unsigned char *piece = sbp_arena_alloc(arena, PIECE_BYTES);
     const sbp_json *root;
@@ -126,7 +147,7 @@ sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *di
     }
     SBP_TRY(sbp_json_read(arena, diag, path, 0, &root));
     SBP_TRY(sbp_json_as_object(diag, root, &root));
-    for (int64_t i = 0; i < root->count; i++) {
+    for (int64_t i = first; i < root->count; i += of) {
         const sbp_json *entry;
         const char *expected;
         int64_t bytes;

@@ -6,12 +6,18 @@
 #ifndef SBP_RUNTIME_TRAIN_CHECKSUMS_H
 #define SBP_RUNTIME_TRAIN_CHECKSUMS_H
 
-#include "ir/base.h"
+#include "ir/io/json.h"
 
-/* Of the files that are there. Below a guard of the arena. */
-sbp_status sbp_checksums_write(sbp_arena *arena, sbp_diag *diag, const char *directory) SBP_CHECKED;
-/* SBP_INPUT naming the first file that is not what it was; SBP_IO for one that cannot be read. A note where
- * there is no checksums.json. Below a guard of the arena. */
-sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *directory) SBP_CHECKED;
+/* Adds the entry of a file to a text. Below a guard of the arena. */
+sbp_status sbp_checksums_add(sbp_arena *arena, sbp_diag *diag, const char *directory, const char *name,
+                             sbp_text *entries) SBP_CHECKED;
+/* Of the files that are there. known: an object that others have made of such entries, NULL; its files are
+ * not read. Below a guard of the arena. */
+sbp_status sbp_checksums_write(sbp_arena *arena, sbp_diag *diag, const char *directory,
+                               const sbp_json *known) SBP_CHECKED;
+/* Every `of`-th file, from number `first` on. SBP_INPUT naming the first that is not what it was; SBP_IO for
+ * one that cannot be read. A note where there is no checksums.json. Below a guard of the arena. */
+sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *directory, int32_t first,
+                                int32_t of) SBP_CHECKED;
 
 #endif

@@ -35,7 +35,8 @@ typedef struct output_job {
     const sbp_plan *plan;
     const sbp_plan_info *info;
     const char *directory;
-    bool checkpoint; /* what goes on with the same plan and base */
+    bool checkpoint;       /* what goes on with the same plan and base */
+    sbp_output_part *part; /* NULL: all of it */
 } output_job;
 
 /* An adapter's own files, not those of a model. */
@@ -289,6 +290,12 @@ static sbp_status save_weights(const output_job *job) {
         options.part = SBP_SAVE_ADAPTER;
         options.max_shard_bytes = 0;
         name = "adapter_model.safetensors";
+        if (job->part && job->part->rank > 0)
+            return SBP_OK;
+    } else if (job->part) {
+        options.rank = job->part->rank;
+        options.ranks = job->part->ranks;
+        options.shard_count = &job->part->shard_count;
     } else if (job->info->adapter) {
         options.part = SBP_SAVE_MERGED;
         options.factor = job->info->adapter_factor;
@@ -299,6 +306,8 @@ static sbp_status save_weights(const output_job *job) {
 
 static sbp_status save_body(void *user) {
     const output_job *job = user;
+    if (job->part && job->part->rank > 0)
+        return save_weights(job);
     if (writes_adapter(job))
         SBP_TRY(sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "adapter_config.json"),
                                job->info->adapter, strlen(job->info->adapter)));
@@ -317,18 +326,32 @@ static sbp_status save_body(void *user) {
     return save_weights(job);
 }
 
-sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
-                                 const sbp_plan_info *info, const char *directory, bool checkpoint) {
-    output_job job = {.arena = sbp_arena_create(),
-                      .diag = diag,
-                      .executor = executor,
-                      .plan = plan,
-                      .info = info,
-                      .directory = directory,
-                      .checkpoint = checkpoint};
+static sbp_status save(output_job job) {
+    job.arena = sbp_arena_create();
     if (!job.arena)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    sbp_status status = sbp_guard(job.arena, diag, save_body, &job);
+        return sbp_fail(job.diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(job.arena, job.diag, save_body, &job);
     sbp_arena_destroy(job.arena);
     return status;
+}
+
+sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
+                                 const sbp_plan_info *info, const char *directory, bool checkpoint) {
+    return save((output_job){.diag = diag,
+                             .executor = executor,
+                             .plan = plan,
+                             .info = info,
+                             .directory = directory,
+                             .checkpoint = checkpoint});
+}
+
+sbp_status sbp_output_save_part(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
+                                const sbp_plan_info *info, const char *directory, sbp_output_part *part) {
+    return save((output_job){.diag = diag,
+                             .executor = executor,
+                             .plan = plan,
+                             .info = info,
+                             .directory = directory,
+                             .checkpoint = true,
+                             .part = part});
 }

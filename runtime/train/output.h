@@ -17,6 +17,16 @@ sbp_status sbp_output_save_model(sbp_diag *diag, sbp_executor *executor, const s
                                  const sbp_plan_info *info, const char *directory,
                                  bool checkpoint) SBP_CHECKED;
 
+/* What a rank writes of the model of a checkpoint that all write together (sbp_save_options): rank 0 all but
+ * the others' shards; of an adapter all. */
+typedef struct sbp_output_part {
+    int32_t rank, ranks;
+    int32_t shard_count; /* out: of model.safetensors; 0: it is an adapter's */
+} sbp_output_part;
+
+sbp_status sbp_output_save_part(sbp_diag *diag, sbp_executor *executor, const sbp_plan *plan,
+                                const sbp_plan_info *info, const char *directory,
+                                sbp_output_part *part) SBP_CHECKED;
 /* The type in which gradients are written, and weights, unless all of them are bf16. */
 sbp_dtype sbp_output_dtype(const sbp_plan_info *info);
 

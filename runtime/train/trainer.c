@@ -333,10 +333,9 @@ static sbp_status take_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan 
 
 /* Where ranks have shares of them, or of what is updated. */
 static sbp_status take_shares(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan, sbp_gradient_dump *dump) {
-    if (!dump)
-        return sbp_executor_serve(t->executor, diag);
-    SBP_TRY(take_gradients(t, diag, plan, dump));
-    return sbp_executor_dismiss(t->executor, diag);
+    if (dump)
+        SBP_TRY(take_gradients(t, diag, plan, dump));
+    return sbp_executor_finish_reading(t->executor, diag);
 }
 
 static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_plan *plan,

@@ -192,32 +192,6 @@ static void test_places_of_shares(void **state) {
     }
 }
 
-/* Three ranks without shares go on where four with shares of everything stopped, and one after them. */
-static void test_other_ranks_go_on(void **state) {
-    io_fixture *f = *state;
-    static const struct {
-        int ranks, zero, steps;
-    } runs[] = {{4, 3, 2}, {3, 1, 3}, {1, 0, 4}, {4, 2, 5}, {2, 2, 6}};
-    if (!cli_has_ranks(f, "going on with other ranks"))
-        skip();
-    write_rows(f);
-    for (int i = 0; i < SBP_COUNT(runs); i++)
-        cli_ok(f, sbp_arena_printf(
-                      f->arena,
-                      "$C compile $G/qwen2_tied/model --dtype fp64 --seq-len 64 --threads 1 --ranks %d "
-                      "--zero %d %s -o $D/p%d && $R $D/p%d %s --data $D/t --batch-size 4 --schedule constant "
-                      "--steps %d --lr 1e-3 --out $D/o --save-every 1 %s",
-                      runs[i].ranks, runs[i].zero, runs[i].ranks == 4 ? "--shard-group 2" : "", i, i,
-                      sbp_arena_printf(f->arena, "--ranks %d", runs[i].ranks), runs[i].steps,
-                      i > 0 ? "--resume" : ""));
-    cli_ok(f, "$R $D/p2 --data $D/t --batch-size 4 --schedule constant --steps 6 --lr 1e-3 --out $D/want "
-              "--save-every 1");
-    const char *want = sbp_arena_strdup(f->arena, io_path(f, "want/model.safetensors"));
-    cli_compare(f, "weights", io_path(f, "o/model.safetensors"), want, SBP_TOLERANCE_F64);
-    want = sbp_arena_strdup(f->arena, io_path(f, "want/checkpoint-6/optimizer.safetensors"));
-    cli_compare(f, "states", io_path(f, "o/checkpoint-6/optimizer.safetensors"), want, SBP_TOLERANCE_F64);
-}
-
 /* Two runs of the same plan have the same bits. */
 static void test_same_bits(void **state) {
     io_fixture *f = *state;
@@ -461,7 +435,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_shares_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_steps_without_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_places_of_shares, cli_setup, io_teardown),
-        cmocka_unit_test_setup_teardown(test_other_ranks_go_on, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_settings_change_nothing, cli_setup, io_teardown),
