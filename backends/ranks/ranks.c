@@ -592,8 +592,8 @@ sbp_status sbp_ranks_swap(sbp_ranks *r, const sbp_ranks_piece *send, int32_t sen
     if (!r->transport)
         return SBP_OK;
     for (int32_t i = 0; i < send_count && sends < r->world.count; i++)
-        add_piece(r, r->send, &sends, send[i].rank, send[i].data, send[i].bytes);
+        sbp_ranks_add_piece(r, r->send, &sends, send[i].rank, send[i].data, send[i].bytes);
     for (int32_t i = 0; i < receive_count && receives < r->world.count; i++)
-        add_piece(r, r->receive, &receives, receive[i].rank, receive[i].data, receive[i].bytes);
-    return exchange(r, sends, receives, "swap", diag);
+        sbp_ranks_add_piece(r, r->receive, &receives, receive[i].rank, receive[i].data, receive[i].bytes);
+    return sbp_ranks_exchange(r, sends, receives, "swap", diag);
 }

@@ -322,7 +322,7 @@ static sbp_status check_ranks(const sbp_compilation *c) {
     if (p->ranks == 1 && p->zero > 0)
         return sbp_fail(c->diag, SBP_USAGE,
                         "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
-    if (p->zero == 0 && sbp_options_given(c->options, "shard-group"))
+    if (p->zero == 0 && !sbp_options_is(c->options, "shard-group", "all"))
         return sbp_fail(c->diag, SBP_USAGE, "--shard-group: ranks have no shares without --zero 1, 2 or 3");
     const char *wire = sbp_options_text(c->options, "reduce-dtype");
     if (wire && p->ranks == 1)
@@ -335,7 +335,7 @@ static sbp_status check_ranks(const sbp_compilation *c) {
         return sbp_fail(c->diag, SBP_USAGE, "--shard-group %s: %lld ranks are no whole groups of %lld",
                         sbp_options_text(c->options, "shard-group"), (long long)p->ranks,
                         (long long)p->group);
-    if (p->zero < 3 && sbp_options_given(c->options, "keep-gathered"))
+    if (p->zero < 3 && !sbp_options_is(c->options, "keep-gathered", "auto"))
         return sbp_fail(c->diag, SBP_USAGE, "--keep-gathered: nothing is gathered without --zero 3");
     return SBP_OK;
 }

@@ -645,11 +645,11 @@ static sbp_status send_sums(checkpoint_job *job, const double *lengths) {
 /* The entries of the other ranks' files, to rank 0. */
 static sbp_status gather_sums(checkpoint_job *job) {
     const sbp_together *t = job->together;
-    double *lengths = calloc((size_t)t->count, sizeof *lengths), all = 0;
-    sbp_status status =
-        lengths ? SBP_OK : sbp_fail(job->diag, SBP_MACHINE, "out of memory for a checkpoint");
+    double *lengths = sbp_malloc((size_t)t->count * sizeof *lengths), all = 0;
+    sbp_status status = lengths ? SBP_OK : sbp_fail(job->diag, SBP_MACHINE, "out of memory for a checkpoint");
     status = agree(job, status);
     if (status == SBP_OK) {
+        memset(lengths, 0, (size_t)t->count * sizeof *lengths);
         lengths[t->rank] = (double)job->sums.length;
         status = sbp_ranks_all_reduce(t->ranks, lengths, t->count, SBP_F64, job->diag);
     }

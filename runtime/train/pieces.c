@@ -48,8 +48,10 @@ static elem_range range_of(const sbp_pieces *p, const int64_t *before, int32_t i
                            int64_t ranks) {
     int32_t buffer = p->list[i].buffer;
     int64_t unit = unit_of(p, buffer), first, count;
-    if (sbp_executor_is_shared(p->executor, buffer)) { /* groups have the same shares: each writes a part of them */
-        int64_t group = sbp_executor_program(p->executor)->group, groups = ranks / group, number = rank / group;
+    if (sbp_executor_is_shared(p->executor,
+                               buffer)) { /* groups have the same shares: each writes a part of them */
+        int64_t group = sbp_executor_program(p->executor)->group, groups = ranks / group,
+                number = rank / group;
         sbp_executor_own_of(p->executor, buffer, rank, &first, &count);
         return (elem_range){first + count * number / groups, first + count * (number + 1) / groups};
     }

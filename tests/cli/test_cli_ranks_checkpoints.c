@@ -75,13 +75,13 @@ static void test_they_are_those_of_one_rank(void **state) {
     io_fixture *f = *state;
     static const struct {
         int ranks, zero;
-        const char *settings;
-    } cases[] = {{3, 0, "$G/qwen2_tied/model"},
-                 {2, 1, "$D/m --state-dtype int8"},
-                 {4, 2, "$D/m --param-dtype bf16 --state-dtype bf16"},
-                 {3, 3, "$G/gemma3_softcap/model --dtype fp64"},
-                 {4, 3, "$D/m --param-dtype bf16"},
-                 {2, 3, "$G/llama_mqa/model --lora-r 3"}};
+        const char *settings, *shares;
+    } cases[] = {{3, 0, "$G/qwen2_tied/model", ""},
+                 {2, 1, "$D/m --state-dtype int8", ""},
+                 {4, 2, "$D/m --param-dtype bf16 --state-dtype bf16", ""},
+                 {3, 3, "$G/gemma3_softcap/model --dtype fp64", ""},
+                 {4, 3, "$D/m --param-dtype bf16", "--shard-group 2"},
+                 {2, 3, "$G/llama_mqa/model --lora-r 3", ""}};
     if (!cli_has_ranks(f, "checkpoints of several ranks"))
         skip();
     write_rows(f);
@@ -97,7 +97,8 @@ static void test_they_are_those_of_one_rank(void **state) {
         const char *options =
             sbp_arena_printf(f->arena, "--batch-size 1 --steps 2 %s", own ? "--weights random:1" : "");
         compile(f, "p", settings, 1, 0);
-        compile(f, "q", settings, cases[i].ranks, cases[i].zero);
+        compile(f, "q", sbp_arena_printf(f->arena, "%s %s", settings, cases[i].shares), cases[i].ranks,
+                cases[i].zero);
         cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/one $D/all; %s --out $D/one && %s --out $D/all",
                                    run_of(f, "p", 1, options), run_of(f, "q", cases[i].ranks, options)));
         int64_t elems = expect_pieces(f, "all/checkpoint-2/optimizer.safetensors.index.json",
@@ -123,19 +124,24 @@ static void test_they_are_those_of_one_rank(void **state) {
  */
 static void test_any_number_goes_on(void **state) {
     io_fixture *f = *state;
-    static const struct { int ranks, zero; } runs[] = {{4, 3}, {3, 1}, {1, 0}, {2, 2}, {3, 0}, {1, 0}};
-    static const char *const models[] = {"$G/qwen2_tied/model", "$G/gemma3_softcap/model",
-                                         "$G/gpt_neox_plain/model --optimizer sgd-momentum",
+    static const struct {
+        int ranks, zero;
+        const char *shares;
+    } runs[] = {{4, 3, ""}, {3, 1, ""}, {4, 2, "--shard-group 2"}, {1, 0, ""}, {2, 2, "--context-parallel 2"},
+                {1, 0, ""}};
+    static const char *const models[] = {"$G/gpt_neox_plain/model --optimizer sgd-momentum",
+                                         "$G/qwen2_tied/model", "$G/gemma3_softcap/model",
                                          "$G/llama_mqa/model --lora-r 3"};
     double worst = 0;
     if (!cli_has_ranks(f, "going on from checkpoints of other ranks"))
         skip();
     write_rows(f);
-    for (int m = 0; m < SBP_COUNT(models); m += getenv("SBP_TEST_ALL") ? 1 : 2) {
+    for (int m = 0; m < SBP_COUNT(models); m += getenv("SBP_TEST_ALL") ? 1 : 4) {
         const char *settings = sbp_arena_printf(f->arena, "%s --dtype fp64", models[m]);
         cli_ok(f, "rm -rf $D/o $D/want");
         for (int i = 0; i < SBP_COUNT(runs); i++) {
-            compile(f, "p", settings, runs[i].ranks, runs[i].zero);
+            compile(f, "p", sbp_arena_printf(f->arena, "%s %s", settings, runs[i].shares), runs[i].ranks,
+                    runs[i].zero);
             cli_ok(f,
                    run_of(f, "p", runs[i].ranks,
                           sbp_arena_printf(f->arena, "--batch-size 4 --steps %d --save-every 1 --out $D/o %s",
