@@ -450,7 +450,10 @@ static void add_up(sbp_ranks *r, const team *t, const void *mine, int64_t part, 
 static void deliver(const sbp_ranks *r, const target *to, int64_t from, int64_t part, bool wide) {
     void *out = at(to->share, from, to->dtype);
     const float *sums = (const float *)r->sums;
-    if (to->adds)
+    if (to->adds && to->dtype == SBP_F32 && !wide)
+        for (int64_t i = 0; i < part; i++)
+            ((float *)out)[i] += sums[i];
+    else if (to->adds)
         for (int64_t i = 0; i < part; i++)
             sbp_element_set(out, to->dtype, i,
                             wide ? sbp_element_get(out, to->dtype, i) + r->sums[i]

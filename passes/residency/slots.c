@@ -327,6 +327,7 @@ sbp_status sbp_slots_make(sbp_pipeline *p, const sbp_residency *r, sbp_slots *s)
         if (pool->shared && pool->parts && pool->place == SBP_PLACE_HOST)
             pool->count = max_i32(pool->count, (int32_t)(pool->fetched * shared_slots(s, pool)));
         pool->count = min_i32(pool->items, pool->count);
+        pool->wanted = SBP_NEW_ARRAY(p->arena, int32_t, 2 * pool->fetched + 1);
         pool->tenant = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
         pool->free_after = SBP_NEW_ARRAY(p->arena, int32_t, pool->count + 1);
         sbp_space space = pool->place == SBP_PLACE_HOST ? SBP_HOST : SBP_DEVICE;
@@ -346,9 +347,13 @@ void sbp_slots_begin(sbp_slots *s, const sbp_call_list *list) {
     s->move_count = s->move_capacity = 0;
     for (int q = 0; q < SBP_QUEUE_COUNT; q++)
         s->latest[q] = -1;
-    for (int32_t k = 0; k < s->pool_count; k++)
+    for (int32_t k = 0; k < s->pool_count; k++) {
+        s->pools[k].brought = 0;
+        for (int32_t i = 0; i < 2 * s->pools[k].fetched; i++)
+            s->pools[k].wanted[i] = -1;
         for (int32_t i = 0; i < s->pools[k].count; i++)
             s->pools[k].tenant[i] = s->pools[k].free_after[i] = -1;
+    }
     for (int32_t i = 0; i < s->r->item_count; i++) {
         sbp_standing *st = &s->standing[i];
         st->use_count = st->next_use = 0;
@@ -532,6 +537,15 @@ static int32_t before_fills(const sbp_call_list *list, int32_t at) {
     return at;
 }
 
+/* The act behind which what act `at` wants may be gathered. As early as two slots for each that an act reads
+ * would let it, however many there are: a fence waits for all that was given to the wire before it. */
+static int32_t not_too_early(sbp_slot_pool *pool, int32_t at) {
+    int32_t *wanted = &pool->wanted[pool->fetched > 0 ? pool->brought++ % (2 * pool->fetched) : 0],
+            before = pool->fetched > 0 ? *wanted : -1;
+    *wanted = at;
+    return before;
+}
+
 /* Makes the item stand at a place for act `at`; with content when it is going to be read. */
 static sbp_status realise(sbp_slots *s, int32_t item, sbp_place_kind place, int32_t at, bool content) {
     const sbp_resident *it = &s->r->items[item];
@@ -563,6 +577,8 @@ static sbp_status realise(sbp_slots *s, int32_t item, sbp_place_kind place, int3
     int32_t free_after = s->pools[st->pool[place]].free_after[st->slot[place]], after = st->since[from];
     int32_t queue = queue_of(it, from, place);
     after = after > free_after ? after : free_after;
+    if (place == SBP_PLACE_WHOLE)
+        after = max_i32(after, not_too_early(&s->pools[st->pool[place]], at));
     if (queue == SBP_QUEUE_COMPUTE)
         after = max_i32(after, before_fills(s->list, at));
     after = after > s->latest[queue] ? after : s->latest[queue];

@@ -41,6 +41,8 @@ typedef struct sbp_slot_pool {
                        * of buckets may be larger than what stands in them */
     int32_t piece;
     int32_t count;
+    int32_t *wanted;     /* of the last 2 * fetched items that were brought: the act that they were for, -1 */
+    int32_t brought;     /* so many of them in the list being walked */
     int32_t *tenant;     /* per slot: item, -1 */
     int32_t *free_after; /* per slot: the last act, or move behind that act, that touches what was in it */
 } sbp_slot_pool;

@@ -262,6 +262,44 @@ static void test_bytes_are_those_planned(void **state) {
     assert_true(check_bytes(f, "--zero 3 --shard-group 1", 2) < check_bytes(f, "--zero 3", 2));
 }
 
+static int count_lines(io_fixture *f, const char *command) {
+    int count;
+    cli_ok(f, sbp_arena_printf(f->arena, "%s | wc -l >$D/count", command));
+    const sbp_json *lines = cli_lines(f, "count", &count)[0];
+    return (int)lines->integer;
+}
+
+/* The parameters of a layer are gathered while the one before it runs, forward and backward: into the slot
+ * that was read first, and never with all that come later. */
+static void test_gathers_run_beside_calls(void **state) {
+    io_fixture *f = *state;
+    static const char *const kept[] = {"none", "all"};
+    for (int i = 0; i < SBP_COUNT(kept); i++) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$C compile " LAYERS
+                                   " --ranks 2 --zero 3 --keep-gathered %s --print-after reside "
+                                   "-o $D/p | sed -n '/^entry accumulate/,/^}/p' >$D/text",
+                                   kept[i]));
+        /* commands of the layers' slots on the wire, each with the call behind it */
+        const char *gathers = "grep -E '^ *(call @layer|collective.*14x256.whole@.*all_gather)' $D/text";
+        assert_true(count_lines(f, sbp_arena_printf(f->arena, "%s | grep gather", gathers)) == (i ? 5 : 8));
+        /* no three of them follow each other, and in the backward they take turns */
+        assert_int_equal(
+            count_lines(f, sbp_arena_printf(f->arena,
+                                            "%s | sed 's/.*all_gather.*/g/; s/.*call.*/c/' | tr -d '\\n' "
+                                            "| grep -o ggg",
+                                            gathers)),
+            0);
+        if (i == 0)
+            assert_int_equal(
+                count_lines(f, sbp_arena_printf(f->arena,
+                                                "%s | grep gather | sed 's/.*whole@\\([01]\\).*/\\1/' | "
+                                                "tail -3 | uniq",
+                                                gathers)),
+                3);
+    }
+}
+
 /* How ranks have shares changes no number: layers that stay gathered, groups of ranks. */
 static void test_settings_change_nothing(void **state) {
     io_fixture *f = *state;
@@ -437,6 +475,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_places_of_shares, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_gathers_run_beside_calls, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_settings_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_rounded_on_the_wire, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_model_too_large_for_one, cli_setup, io_teardown),
