@@ -7,7 +7,7 @@
 #include <time.h>
 
 #define RUN                                                                                                  \
-    "$R $D/p --ranks 3 --data $D/t.jsonl --batch-size 6 --lr 0.001 --steps 60 --save-every 10 --keep 2 "      \
+    "$R $D/p --ranks 3 --data $D/t.jsonl --batch-size 6 --lr 0.001 --steps 60 --save-every 10 --keep 2 "     \
     "--out $D/o "
 
 enum { RANKS = 3, LIMIT_SECONDS = 30 };
@@ -228,7 +228,7 @@ static void test_a_rank_hangs(void **state) {
         skip();
     for (int r = 0; r < RANKS; r += 2) {
         cli_ok(f, "rm -rf $D/o");
-        world w = start(f, RUN "--timeout 2");
+        world w = start(f, RUN "--timeout 3");
         wait_for_steps(f, &w, 12);
         kill(w.rank[r], SIGSTOP);
         ends_with(f, &w, sbp_arena_printf(f->arena, "rank %d stopped", r), 3,
@@ -345,7 +345,7 @@ static int try_run(io_fixture *f, uint64_t seed) {
         drawn_fault d = draw_fault(&random);
         const char *what = sbp_arena_printf(f->arena, "seed %llu: signal %d to %d", (unsigned long long)seed,
                                             d.number, d.victim);
-        world w = start(f, RUN "--resume --timeout 2");
+        world w = start(f, RUN "--resume --timeout 4");
         wait_for_steps(f, &w, count_steps(f) + (int)(io_random(&random) % 40));
         nanosleep(&(struct timespec){.tv_nsec = (long)(io_random(&random) % 40) * 1000000}, NULL);
         kill(d.victim == -2 ? w.launcher : d.victim == -1 ? w.mpirun : w.rank[d.victim], d.number);

@@ -5,8 +5,8 @@
 #include "tests/cli/ranks_testing.h"
 
 #define RUN                                                                                                  \
-    "$R $D/p --data $D/t.jsonl --batch-size 6 --lr 0.001 --schedule constant --steps 60 --save-every 10 "     \
-    "--keep 2 --timeout 2 "                                                                                  \
+    "$R $D/p --data $D/t.jsonl --batch-size 6 --lr 0.001 --schedule constant --steps 60 --save-every 10 "    \
+    "--keep 2 --timeout 3 "                                                                                  \
     "--out $D/o "
 
 enum { LIMIT_SECONDS = 30 };

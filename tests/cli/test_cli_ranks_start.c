@@ -146,9 +146,10 @@ static void test_memory_of_a_rank(void **state) {
     if (!cli_has_ranks(f, "planned against measured memory of ranks"))
         skip();
     for (int i = 0; i < 3; i++) {
-        cli_ok(f, sbp_arena_printf(f->arena,
-                                   "$R $D/p%d --ranks %d --data $D/t.jsonl --batch-size 8 --threads 1 --json --out none",
-                                   i + 1, i + 1));
+        cli_ok(f, sbp_arena_printf(
+                      f->arena,
+                      "$R $D/p%d --ranks %d --data $D/t.jsonl --batch-size 8 --threads 1 --json --out none",
+                      i + 1, i + 1));
         planned[i] = cli_number(f, cli_json(f, "out"), "peak_bytes_planned") - (i ? planned[0] : 0);
         measured[i] = cli_number(f, cli_json(f, "out"), "peak_bytes_measured") - (i ? measured[0] : 0);
         if (i > 0)
