@@ -76,8 +76,9 @@ static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_k
         keys[3] = sbp_cuda_sum_key(adds, to, wide);
         return 4;
     case SBP_TO_ROWS: /* of a head that several ranks have */
-        keys[0] = sbp_cuda_sum_key(true, to, from);
-        return 1;
+        keys[0] = sbp_cuda_sum_key(true, wide, from);
+        keys[1] = sbp_cuda_sum_key(false, to, wide);
+        return to == wide ? 1 : 2;
     default: /* only moves */
         return 0;
     }

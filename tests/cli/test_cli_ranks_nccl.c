@@ -188,6 +188,11 @@ static void test_torchrun_fails(void **state) {
               sbp_arena_printf(f->arena, "$N 3 %d $R $D/p3 " RUN " --out none", port()));
     cli_fails(f, 4, "rank 0: cannot read ",
               sbp_arena_printf(f->arena, "$N 2 %d $R $D/p3 --data $D/none --out none", port()));
+    cli_fails(f, 3, "rank 1: cuda: what ranks send each other needs 64.00 MiB of device memory",
+              sbp_arena_printf(f->arena,
+                               "RANK_1=SBP_FAKE_CUDA=devices=4,call=cuMemAlloc,fail=4 $N 2 %d $R $D/p3 " RUN
+                               " --timeout 5 --out none",
+                               port()));
     cli_fails(f, 3, "RANK is '7x'",
               sbp_arena_printf(f->arena,
                                "RANK=7x LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d $R "

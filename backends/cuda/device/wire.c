@@ -201,13 +201,15 @@ static sbp_status begin(cuda_device *d, cuda_wire *w, bool *own, sbp_diag *diag)
 
 static sbp_status meet(cuda_device *d, cuda_wire *w, sbp_diag *why, bool *own, sbp_diag *diag) {
     fact mine = {0}, *all = NULL;
-    SBP_TRY(cuda_enter(d, diag));
-    bool can = open_nccl(d, w, why);
-    SBP_TRY(device_number(d, &mine.device, diag));
-    mine.version = can ? w->nccl->version : 0;
+    sbp_status here = cuda_enter(d, diag); /* what fails here alone must not keep the others waiting */
+    if (here == SBP_OK)
+        here = device_number(d, &mine.device, diag);
+    mine.version = here == SBP_OK && open_nccl(d, w, why) ? w->nccl->version : 0;
     sbp_status status = share_facts(d, w, &mine, diag, &all);
-    if (status == SBP_OK && all_can(w, all, why, diag))
+    if (here == SBP_OK && status == SBP_OK && all_can(w, all, why, diag))
         status = begin(d, w, own, diag);
+    if (here != SBP_OK)
+        status = here;
     free(all);
     return status;
 }

@@ -2,6 +2,8 @@
  * what backends/ranks/heads.c does, with copies of columns on the stream. */
 #include "backends/cuda/device/wire.h"
 
+enum { ALIGNMENT = 256 };
+
 /* What both ways work with. Rows go in blocks, of which what is packed for all ranks fits into the workspace.
  */
 typedef struct turning {
@@ -11,7 +13,9 @@ typedef struct turning {
     int64_t rows, block;            /* of each rank; of those at most so many at once */
     int64_t own_bytes, slots_bytes; /* of a row, of all heads and of a rank's slots */
     int64_t head_bytes, slots;
-    cuda_address own, all;
+    cuda_address own, all, sums,
+        packed;     /* sums: of a head that several ranks have; the last two: workspace */
+    sbp_dtype wide; /* of sums */
 } turning;
 
 static sbp_status begin(const cuda_task *t, const sbp_span *own, const sbp_span *all, turning *out) {
@@ -22,7 +26,11 @@ static sbp_status begin(const cuda_task *t, const sbp_span *own, const sbp_span 
     out->slots = sbp_context_slots(heads, ranks);
     out->own_bytes = sbp_context_count(heads) * out->head_bytes;
     out->slots_bytes = out->slots * out->head_bytes;
-    out->block = t->work_bytes / (ranks * out->slots_bytes);
+    out->wide = sbp_cuda_sum_wide(own->dtype);
+    int64_t sums = heads->dim * sbp_dtype_bytes(out->wide), room = t->work_bytes - ALIGNMENT;
+    out->block = room / (ranks * out->slots_bytes + sums);
+    out->sums = t->work;
+    out->packed = t->work + (uint64_t)sbp_round_up(out->block * sums, ALIGNMENT);
     out->own = cuda_place_address(t, cuda_place_of(own, 0));
     out->all = cuda_place_address(t, cuda_place_of(all, 0));
     if (own->space != SBP_DEVICE || all->space != SBP_DEVICE)
@@ -79,13 +87,13 @@ sbp_status cuda_wire_to_heads(const cuda_task *t) {
         int64_t count = x.rows - first < x.block ? x.rows - first : x.block, bytes = count * x.slots_bytes;
         int32_t me = x.team->me;
         for (int32_t m = 0; m < x.team->count; m++)
-            SBP_TRY(pack(&x, m == me ? rows_of(&x, m, first) : t->work + (uint64_t)(m * bytes),
+            SBP_TRY(pack(&x, m == me ? rows_of(&x, m, first) : x.packed + (uint64_t)(m * bytes),
                          x.own + (uint64_t)(first * x.own_bytes), count, m));
         SBP_TRY(cuda_wire_begin(t));
         for (int32_t m = 0; m < x.team->count; m++) {
             if (m == me)
                 continue;
-            SBP_TRY(cuda_wire_send(t, cuda_team_rank(x.team, m), t->work + (uint64_t)(m * bytes), bytes));
+            SBP_TRY(cuda_wire_send(t, cuda_team_rank(x.team, m), x.packed + (uint64_t)(m * bytes), bytes));
             SBP_TRY(cuda_wire_receive(t, cuda_team_rank(x.team, m), rows_of(&x, m, first), bytes));
         }
         SBP_TRY(cuda_wire_end(t));
@@ -93,23 +101,50 @@ sbp_status cuda_wire_to_heads(const cuda_task *t) {
     return SBP_OK;
 }
 
-/* A slot's numbers to a head, or added to what is there. */
-static sbp_status unpack(const turning *x, cuda_address to, cuda_address from, int64_t rows, bool adds) {
-    const sbp_dtype dtype = x->t->to->dtype;
-    int64_t unit = sbp_dtype_bytes(dtype);
-    if (!adds)
-        return copy_columns(x, to, x->own_bytes, from, x->slots_bytes, rows);
-    return cuda_wire_add(x->t, &(sbp_cuda_sum){.adds = true,
-                                               .to = to,
-                                               .own = from,
-                                               .to_dtype = dtype,
-                                               .from_dtype = dtype,
-                                               .elems = rows * x->heads->dim,
-                                               .me = 0,
-                                               .count = 1,
-                                               .rows = rows,
-                                               .to_stride = x->own_bytes / unit,
-                                               .own_stride = x->slots_bytes / unit});
+/* Where the numbers of a slot are, of a block of rows. */
+static cuda_address slot_at(const turning *x, int64_t first, int64_t bytes, int64_t slot) {
+    int32_t m = (int32_t)(slot / x->slots);
+    cuda_address rows = m == x->team->me ? rows_of(x, m, first) : x->packed + (uint64_t)(m * bytes);
+    return rows + (uint64_t)(slot % x->slots * x->head_bytes);
+}
+
+/* Of a head's slots, which are neighbours, the sum: in fp32 (f64: in f64), rounded once. */
+static sbp_status add_slots(const turning *x, cuda_address to, int64_t first, int64_t rows, int64_t slot,
+                            int64_t count) {
+    const cuda_task *t = x->t;
+    const sbp_dtype dtype = t->to->dtype;
+    int64_t unit = sbp_dtype_bytes(dtype), wide = sbp_dtype_bytes(x->wide), dim = x->heads->dim;
+    bool direct = dtype == x->wide;
+    sbp_cuda_sum sum = {.adds = true,
+                        .to = direct ? to : x->sums,
+                        .to_dtype = x->wide,
+                        .from_dtype = dtype,
+                        .elems = rows * dim,
+                        .count = 1,
+                        .rows = rows,
+                        .to_stride = direct ? x->own_bytes / unit : dim,
+                        .own_stride = x->slots_bytes / unit};
+    if (count == 1)
+        return copy_columns(x, to, x->own_bytes, slot_at(x, first, rows * x->slots_bytes, slot),
+                            x->slots_bytes, rows);
+    CUDA_TRY(t->d, t->diag,
+             cuMemsetD2D8Async(sum.to, (size_t)(sum.to_stride * wide), 0, (size_t)(dim * wide), (size_t)rows,
+                               t->stream));
+    for (int64_t c = 0; c < count; c++) {
+        sum.own = slot_at(x, first, rows * x->slots_bytes, slot + c);
+        SBP_TRY(cuda_wire_add(t, &sum));
+    }
+    if (direct)
+        return SBP_OK;
+    return cuda_wire_add(t, &(sbp_cuda_sum){.to = to,
+                                            .own = x->sums,
+                                            .to_dtype = dtype,
+                                            .from_dtype = x->wide,
+                                            .elems = rows * dim,
+                                            .count = 1,
+                                            .rows = rows,
+                                            .to_stride = x->own_bytes / unit,
+                                            .own_stride = dim});
 }
 
 sbp_status cuda_wire_to_rows(const cuda_task *t) {
@@ -123,19 +158,18 @@ sbp_status cuda_wire_to_rows(const cuda_task *t) {
             if (m == me)
                 continue;
             SBP_TRY(cuda_wire_send(t, cuda_team_rank(x.team, m), rows_of(&x, m, first), bytes));
-            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(x.team, m), t->work + (uint64_t)(m * bytes), bytes));
+            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(x.team, m), x.packed + (uint64_t)(m * bytes), bytes));
         }
         SBP_TRY(cuda_wire_end(t));
-        int64_t last = -1; /* heads come in order, a head's copies behind each other */
-        for (int64_t slot = 0; slot < x.team->count * x.slots; slot++) {
-            int32_t m = (int32_t)(slot / x.slots);
+        int64_t all_slots = x.team->count * x.slots, copies = 1;
+        for (int64_t slot = 0; slot < all_slots; slot += copies) {
             int64_t head = head_of(&x, slot);
-            cuda_address from = m == me ? rows_of(&x, m, first) : t->work + (uint64_t)(m * bytes);
-            if (head < 0)
-                continue;
-            SBP_TRY(unpack(&x, x.own + (uint64_t)(first * x.own_bytes + head * x.head_bytes),
-                           from + (uint64_t)(slot % x.slots * x.head_bytes), count, head == last));
-            last = head;
+            for (copies = 1; head >= 0 && slot + copies < all_slots; copies++)
+                if (head_of(&x, slot + copies) != head)
+                    break;
+            if (head >= 0)
+                SBP_TRY(add_slots(&x, x.own + (uint64_t)(first * x.own_bytes + head * x.head_bytes), first,
+                                  count, slot, copies));
         }
     }
     return SBP_OK;
