@@ -19,16 +19,18 @@ static void write_rows(io_fixture *f, uint64_t seed, int longest) {
     cli_put(f, "t", out.data);
 }
 
-/* To $D/NAME and $D/NAME.g, of ranks of which so many have documents together. */
+/* To $D/NAME and $D/NAME.g, of ranks of which so many have documents together; both runs beside each other.
+ */
 static void train(io_fixture *f, const char *name, const char *settings, int ranks, int together) {
     const char *start = ranks > 1 ? sbp_arena_printf(f->arena, "$M -n %d ", ranks) : "";
-    cli_ok(f,
-           sbp_arena_printf(
-               f->arena,
-               "$C compile %s -o $D/p --dtype fp64 --seq-len 60 --threads 1 --ranks %d --context-parallel "
-               "%d >$D/%s.said && rm -rf $D/%s && %s$R $D/p --data $D/t --batch-size 5 --steps 3 --lr 1e-3 "
-               "--out $D/%s >/dev/null && %s$R $D/p --data $D/t --batch-size 5 --dump-gradients $D/%s.g",
-               settings, ranks, together, name, name, start, name, start, name));
+    cli_ok(f, sbp_arena_printf(
+                  f->arena,
+                  "rm -rf $D/%s; $C compile %s -o $D/p --dtype fp64 --seq-len 60 --threads 1 --ranks %d "
+                  "--context-parallel %d >$D/said || exit\n"
+                  "%s$R $D/p --data $D/t --batch-size 5 --steps 3 --lr 1e-3 --out $D/%s >$D/said & steps=$!\n"
+                  "%s$R $D/p --data $D/t --batch-size 5 --dump-gradients $D/%s.g; dump=$?\n"
+                  "wait $steps && exit $dump",
+                  name, settings, ranks, together, start, name, start, name));
 }
 
 static double compare(io_fixture *f, const char *what, const char *file) {
