@@ -341,7 +341,6 @@ static sbp_status check_context(const subject *s) {
 /* Rows of all heads in one operand, this rank's heads in the other; whole rows of both, for both ways. */
 static sbp_status check_exchange(const subject *s, const sbp_context_heads *heads) {
     int32_t slots = s->command->u.collective == SBP_TO_HEADS ? 0 : 1;
-    SBP_TRY(check_context(s)); /* before heads are counted */
     SBP_TRY(float_dtype(s, 0));
     SBP_TRY(same_dtype(s, 0, 1));
     SBP_TRY(exact_cols(s, slots, sbp_context_slots(heads, s->c->program->context) * heads->dim));
