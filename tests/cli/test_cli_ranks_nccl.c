@@ -4,7 +4,8 @@
  * the run goes on. */
 #include "tests/cli/ranks_testing.h"
 
-#define MODEL "$G/gemma3_softcap/model --seq-len 64 --chunk 9 --threads 1 --dtype fp32 --backend cuda"
+#define SIZES "--seq-len 64 --chunk 9 --threads 1 --dtype fp32 --backend cuda"
+#define MODEL "$G/gemma3_softcap/model " SIZES
 #define RUN "--data $D/t --batch-size 4 --lr 1e-3 --weight-decay 0.1"
 #define OVER "cuda: ranks send each other from device to device, over NCCL 2."
 
@@ -139,6 +140,62 @@ static void test_groups(void **state) {
     }
 }
 
+typedef struct context_case {
+    const char *model;
+    int ranks, together, zero;
+} context_case;
+
+/* $D/one.o and $D/one.g: of one rank in fp64 on the CPU. */
+static void train_one(io_fixture *f, const char *model) {
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "rm -rf $D/one*; $C compile $G/%s/model --seq-len 64 --threads 1 --dtype fp64 "
+                               "--backend cpu -o $D/one && $R $D/one " RUN
+                               " --steps 3 --out $D/one.o && $R $D/one " RUN
+                               " --out none --dump-gradients $D/one.g",
+                               model));
+}
+
+static void try_context(io_fixture *f, const context_case *c) {
+    static const char run[] = "$R $D/c " RUN " --steps 3 --out ";
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "rm -rf $D/c*; $C compile $G/%s/model " SIZES
+                               " --ranks %d --context-parallel %d --zero %d -o $D/c",
+                               c->model, c->ranks, c->together, c->zero));
+    cli_ok(f, sbp_arena_printf(f->arena, "%s $D/c1 --ranks %d --json >$D/summary", run, c->ranks));
+    says(f, OVER, c->ranks);
+    cli_ok(f, sbp_arena_printf(f->arena, "$N %d %d %s $D/c2", c->ranks, port(), run));
+    says(f, OVER, c->ranks);
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "SBP_FAKE_CUDA=devices=4,late,seed=5 %s none --dump-gradients $D/c.g --ranks "
+                               "%d && SBP_CUDA_NCCL=off %s $D/c3 --ranks %d --json >$D/summary3",
+                               run, c->ranks, run, c->ranks));
+    cli_same(f, "c1/model.safetensors", "c2/model.safetensors");
+    cli_same(f, "c1/model.safetensors", "c3/model.safetensors");
+    cli_compare(f, "gradients", sbp_arena_strdup(f->arena, io_path(f, "c.g")),
+                sbp_arena_strdup(f->arena, io_path(f, "one.g")), SBP_TOLERANCE_F32);
+    cli_compare(f, "weights", sbp_arena_strdup(f->arena, io_path(f, "c1/model.safetensors")),
+                sbp_arena_strdup(f->arena, io_path(f, "one.o/model.safetensors")), SBP_TOLERANCE_F32);
+    assert_true(cli_number(f, cli_json(f, "summary"), "wire_bytes_sent") ==
+                cli_number(f, cli_json(f, "summary3"), "wire_bytes_sent"));
+}
+
+/* Documents that ranks have together, whose heads go from device to device: the numbers of one rank, the bits
+ * and bytes of the way through the host, with MPI and without. In llama_mqa four ranks have the same key
+ * head, and the last has slots without a query head. */
+static void test_contexts(void **state) {
+    BEGIN(f);
+    static const context_case cases[] = {{"gemma3_softcap", 2, 2, 0}, {"gemma3_softcap", 4, 2, 3},
+                                         {"llama_mqa", 4, 4, 3},      {"llama_mqa", 4, 2, 0},
+                                         {"gemma3_softcap", 2, 2, 3}, {"gemma3_softcap", 4, 2, 0}};
+    const char *model = "";
+    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(cases) : 3); i++) {
+        if (strcmp(model, cases[i].model) != 0)
+            train_one(f, cases[i].model);
+        model = cases[i].model;
+        try_context(f, &cases[i]);
+    }
+}
+
 /* What each rank takes is what was planned, to the byte, less what a context and NCCL are guessed to take. */
 static void test_memory(void **state) {
     BEGIN(f);
@@ -224,6 +281,14 @@ static void test_faults(void **state) {
                 ", over NCCL: other ranks did not come for 2 s; one hangs, is gone or takes "
                 "longer than --timeout"))
         fail_msg("%s", cli_text(f, "err"));
+    /* within an exchange of heads */
+    cli_ok(f, "$C compile " MODEL " --ranks 2 --context-parallel 2 -o $D/h");
+    cli_fails(f, 3, "did not answer: all ranks were ended",
+              "LD_PRELOAD=$SIGNAL_AT SBP_AT=STOP@rename:30:/1.0. $R $D/h --ranks 2 " RUN
+              " --steps 40 --timeout 2 --out none");
+    if (!strstr(cli_text(f, "err"), "rank 0: to_") ||
+        !strstr(cli_text(f, "err"), ", over NCCL: other ranks did not come for 2 s;"))
+        fail_msg("%s", cli_text(f, "err"));
     cli_fails(f, 3, "NCCL: remote process exited or there was a network error (6, in ",
               "SBP_FAKE_CUDA=devices=2,nccl_lost=30 $R $D/p3 --ranks 2 " RUN " --out none");
 }
@@ -272,10 +337,10 @@ static void test_through_the_host(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares),           cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_memory),           cmocka_unit_test(test_torchrun),
-        cmocka_unit_test(test_torchrun_fails),   cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_through_the_host),
+        cmocka_unit_test(test_shares),   cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_contexts), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_torchrun), cmocka_unit_test(test_torchrun_fails),
+        cmocka_unit_test(test_faults),   cmocka_unit_test(test_through_the_host),
     };
     return cmocka_run_group_tests(tests, setup, io_teardown);
 }

@@ -47,9 +47,17 @@ static cuda_address rows_of(const turning *x, int32_t rank, int64_t first) {
     return x->all + (uint64_t)((rank * x->rows + first) * x->slots_bytes);
 }
 
-/* Columns of so many rows. */
+/* Slots of one rank, from one on, whose heads are neighbours too, or that have none. */
+static int64_t run_of(const turning *x, int64_t slot) {
+    int64_t head = head_of(x, slot), end = (slot / x->slots + 1) * x->slots, count = 1;
+    while (slot + count < end && head_of(x, slot + count) == (head < 0 ? -1 : head + count))
+        count++;
+    return count;
+}
+
+/* Columns of so many heads, of so many rows. */
 static sbp_status copy_columns(const turning *x, cuda_address to, int64_t to_pitch, cuda_address from,
-                               int64_t from_pitch, int64_t rows) {
+                               int64_t from_pitch, int64_t heads, int64_t rows) {
     const cuda_task *t = x->t;
     const cuda_copy_2d copy = {.from_type = CUDA_MEMORY_DEVICE,
                                .from_device = from,
@@ -57,7 +65,7 @@ static sbp_status copy_columns(const turning *x, cuda_address to, int64_t to_pit
                                .to_type = CUDA_MEMORY_DEVICE,
                                .to_device = to,
                                .to_pitch = (size_t)to_pitch,
-                               .width_bytes = (size_t)x->head_bytes,
+                               .width_bytes = (size_t)(heads * x->head_bytes),
                                .height = (size_t)rows};
     CUDA_TRY(t->d, t->diag, cuMemcpy2DAsync(&copy, t->stream));
     return SBP_OK;
@@ -66,16 +74,17 @@ static sbp_status copy_columns(const turning *x, cuda_address to, int64_t to_pit
 /* The heads of a rank, of some rows; zeros where it has none. */
 static sbp_status pack(const turning *x, cuda_address to, cuda_address own, int64_t rows, int32_t rank) {
     const cuda_task *t = x->t;
-    for (int64_t slot = 0; slot < x->slots; slot++) {
+    for (int64_t slot = 0, run; slot < x->slots; slot += run) {
         int64_t head = head_of(x, rank * x->slots + slot);
         cuda_address at = to + (uint64_t)(slot * x->head_bytes);
+        run = run_of(x, rank * x->slots + slot);
         if (head >= 0)
             SBP_TRY(copy_columns(x, at, x->slots_bytes, own + (uint64_t)(head * x->head_bytes), x->own_bytes,
-                                 rows));
+                                 run, rows));
         else
             CUDA_TRY(t->d, t->diag,
-                     cuMemsetD2D8Async(at, (size_t)x->slots_bytes, 0, (size_t)x->head_bytes, (size_t)rows,
-                                       t->stream));
+                     cuMemsetD2D8Async(at, (size_t)x->slots_bytes, 0, (size_t)(run * x->head_bytes),
+                                       (size_t)rows, t->stream));
     }
     return SBP_OK;
 }
@@ -124,9 +133,6 @@ static sbp_status add_slots(const turning *x, cuda_address to, int64_t first, in
                         .rows = rows,
                         .to_stride = direct ? x->own_bytes / unit : dim,
                         .own_stride = x->slots_bytes / unit};
-    if (count == 1)
-        return copy_columns(x, to, x->own_bytes, slot_at(x, first, rows * x->slots_bytes, slot),
-                            x->slots_bytes, rows);
     CUDA_TRY(t->d, t->diag,
              cuMemsetD2D8Async(sum.to, (size_t)(sum.to_stride * wide), 0, (size_t)(dim * wide), (size_t)rows,
                                t->stream));
@@ -147,6 +153,23 @@ static sbp_status add_slots(const turning *x, cuda_address to, int64_t first, in
                                             .own_stride = dim});
 }
 
+/* What has come of some rows, to their heads. A head's copies are neighbours, as many of each head: without
+ * them heads that are neighbours go at once. */
+static sbp_status unpack(const turning *x, int64_t first, int64_t rows) {
+    int64_t copies = x->heads->keys ? sbp_context_copies(x->heads, x->team->count) : 1;
+    for (int64_t slot = 0, run; slot < x->team->count * x->slots; slot += run) {
+        int64_t head = head_of(x, slot);
+        cuda_address to = x->own + (uint64_t)(first * x->own_bytes + head * x->head_bytes);
+        run = copies > 1 && head >= 0 ? copies : run_of(x, slot);
+        if (head < 0)
+            continue;
+        SBP_TRY(copies > 1 ? add_slots(x, to, first, rows, slot, copies)
+                           : copy_columns(x, to, x->own_bytes, slot_at(x, first, rows * x->slots_bytes, slot),
+                                          x->slots_bytes, run, rows));
+    }
+    return SBP_OK;
+}
+
 sbp_status cuda_wire_to_rows(const cuda_task *t) {
     turning x;
     SBP_TRY(begin(t, t->to, t->from, &x));
@@ -161,16 +184,7 @@ sbp_status cuda_wire_to_rows(const cuda_task *t) {
             SBP_TRY(cuda_wire_receive(t, cuda_team_rank(x.team, m), x.packed + (uint64_t)(m * bytes), bytes));
         }
         SBP_TRY(cuda_wire_end(t));
-        int64_t all_slots = x.team->count * x.slots, copies = 1;
-        for (int64_t slot = 0; slot < all_slots; slot += copies) {
-            int64_t head = head_of(&x, slot);
-            for (copies = 1; head >= 0 && slot + copies < all_slots; copies++)
-                if (head_of(&x, slot + copies) != head)
-                    break;
-            if (head >= 0)
-                SBP_TRY(add_slots(&x, x.own + (uint64_t)(first * x.own_bytes + head * x.head_bytes), first,
-                                  count, slot, copies));
-        }
+        SBP_TRY(unpack(&x, first, count));
     }
     return SBP_OK;
 }

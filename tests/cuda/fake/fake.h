@@ -81,6 +81,12 @@ FAKE_EXPORTED void fake_cuda_written(cuda_address address, uint64_t bytes);
 typedef cuda_result fake_cuda_work(void *data);
 FAKE_EXPORTED cuda_result fake_cuda_enqueue(cuda_stream stream, fake_cuda_work *work, const void *data,
                                             size_t bytes);
+/* Also not before what `*last` stands for, in whatever stream that is; from now on it stands for this. NULL:
+ * for nothing. */
+struct record;
+FAKE_EXPORTED cuda_result fake_cuda_enqueue_behind(struct record **last, cuda_stream stream,
+                                                   fake_cuda_work *work, const void *data, size_t bytes);
+FAKE_EXPORTED void fake_cuda_forget(struct record **last);
 /* From now on work that is not ready is tried again when nobody calls. */
 FAKE_EXPORTED void fake_cuda_go_on(void);
 FAKE_EXPORTED int32_t fake_cuda_device(void); /* of the current context; -1: none */

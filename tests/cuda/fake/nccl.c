@@ -1,7 +1,9 @@
 /* nccl.c: a libnccl.so.2 between processes of one host. A message is a file in a folder of the world, under
  * /dev/shm: FROM.TO.NUMBER, that whom it is for takes away. A group of calls is work of its stream like any
  * other: nothing is read or written before the stream comes to it, a send ends when it was taken, and where
- * it goes to holds NaN until it has come.
+ * it goes to holds NaN until it has come. Groups of one communicator run in the order in which they were
+ * asked for, also in two streams, as NCCL has it: who asks for them in an order that the streams cannot have,
+ * or that is not that of other ranks, waits for ever.
  *
  * It is strict where NCCL fails now and then, or only between some machines: communicators that do not block
  * must be asked until they are ready, before anything else is done with them or their stream; a group is on
@@ -47,6 +49,7 @@ struct nccl_comm_handle {
     int64_t *sent, *received; /* messages, [count] */
     int64_t groups, pending;
     struct group *launching;
+    struct record *last; /* group that was launched */
 };
 
 /* What one group does, in its stream. */
@@ -354,7 +357,7 @@ static cuda_result run_group(void *data) {
 static void launch(nccl_comm comm) {
     group *g = comm->launching;
     comm->launching = NULL;
-    if (fake_cuda_enqueue(g->stream, run_group, &g, sizeof g) != CUDA_OK)
+    if (fake_cuda_enqueue_behind(&comm->last, g->stream, run_group, &g, sizeof g) != CUDA_OK)
         comm->state = NCCL_CUDA_ERROR;
 }
 
@@ -574,6 +577,7 @@ static void forget(nccl_comm comm) {
     free(comm->sent);
     free(comm->received);
     free(comm->launching);
+    fake_cuda_forget(&comm->last);
     *comm = (struct nccl_comm_handle){0};
     fake_cuda_count(-1);
 }

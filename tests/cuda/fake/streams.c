@@ -184,6 +184,30 @@ cuda_result fake_cuda_enqueue(cuda_stream stream, fake_cuda_work *work, const vo
     return push(stream, &(item){.kind = WORK, .work = work}, data, bytes);
 }
 
+cuda_result fake_cuda_enqueue_behind(struct record **last, cuda_stream stream, fake_cuda_work *work,
+                                     const void *data, size_t bytes) {
+    FAKE_LOCKED;
+    record *r = calloc(1, sizeof *r);
+    cuda_result result = r ? CUDA_OK : CUDA_OUT_OF_MEMORY;
+    if (r)
+        r->users = 1;
+    if (result == CUDA_OK && *last)
+        result = push(stream, &(item){.kind = WAIT, .record = *last}, NULL, 0);
+    if (result == CUDA_OK)
+        result = fake_cuda_enqueue(stream, work, data, bytes);
+    if (result == CUDA_OK)
+        result = push(stream, &(item){.kind = RECORD, .record = r}, NULL, 0);
+    leave(*last);
+    *last = r;
+    return result;
+}
+
+void fake_cuda_forget(struct record **last) {
+    FAKE_LOCKED;
+    leave(*last);
+    *last = NULL;
+}
+
 /* ---- the driver's functions ------------------------------------------------------------------------- */
 
 cuda_result cuStreamCreate(cuda_stream *stream, uint32_t flags) {
