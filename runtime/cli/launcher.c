@@ -3,11 +3,11 @@
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -86,7 +86,8 @@ typedef struct launcher {
     int mpirun_status;
     rank_process *ranks; /* [count] */
     int32_t come, open;
-    struct pollfd *polled; /* [count + 1] */
+    int events; /* epoll: what comes, in the order in which it came, so that the rank that went first is known
+                 */
     bool failed;
     sbp_status status;        /* of the first that failed */
     const rank_process *gone; /* that is it, without a word; NULL: it said why */
@@ -140,6 +141,14 @@ static void pass_signals(launcher *l) {
         kill((pid_t)l->mpirun, SIGTERM);
 }
 
+/* Something to read; number: of the rank, LISTENER of others that come. */
+enum { LISTENER = -1 };
+
+static bool expect(const launcher *l, int fd, int32_t number) {
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = number};
+    return epoll_ctl(l->events, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
 static void take_rank(launcher *l) {
     struct ucred who;
     socklen_t length = sizeof who;
@@ -148,6 +157,10 @@ static void take_rank(launcher *l) {
         return;
     if (l->come == l->count || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0 ||
         who.uid != geteuid()) {
+        close(fd);
+        return;
+    }
+    if (!expect(l, fd, l->come)) {
         close(fd);
         return;
     }
@@ -178,18 +191,13 @@ static void hear_rank(launcher *l, rank_process *r) {
 }
 
 static void wait_for_something(launcher *l, const sigset_t *mask) {
-    const struct timespec most = {.tv_nsec = 200000000};
-    nfds_t count = 0;
-    l->polled[count++] = (struct pollfd){.fd = l->listener, .events = POLLIN};
-    for (int32_t i = 0; i < l->come; i++)
-        l->polled[count++] = (struct pollfd){.fd = l->ranks[i].fd, .events = POLLIN};
-    if (ppoll(l->polled, count, &most, mask) <= 0)
-        return;
-    for (nfds_t i = 1; i < count; i++)
-        if (l->polled[i].revents)
-            hear_rank(l, &l->ranks[i - 1]);
-    if (l->polled[0].revents)
-        take_rank(l);
+    struct epoll_event events[16];
+    int count = epoll_pwait(l->events, events, SBP_COUNT(events), 200, mask);
+    for (int i = 0; i < count; i++)
+        if (events[i].data.fd == LISTENER)
+            take_rank(l);
+        else
+            hear_rank(l, &l->ranks[events[i].data.fd]);
 }
 
 /* Until mpirun and all ranks have ended. */
@@ -304,7 +312,8 @@ static sbp_status listen_for_ranks(launcher *l) {
     socklen_t length = address_of(name, &address);
     l->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (l->listener < 0 || bind(l->listener, (struct sockaddr *)&address, length) != 0 ||
-        listen(l->listener, l->count) != 0 || setenv(SOCKET_VARIABLE, name, 1) != 0)
+        listen(l->listener, l->count) != 0 || setenv(SOCKET_VARIABLE, name, 1) != 0 ||
+        (l->events = epoll_create1(EPOLL_CLOEXEC)) < 0 || !expect(l, l->listener, LISTENER))
         return sbp_fail(l->diag, SBP_MACHINE, "cannot open a socket for ranks: %s", strerror(errno));
     return SBP_OK;
 }
@@ -323,7 +332,6 @@ static sbp_status start(void *user) {
     launcher *l = job->l;
     const char **args = SBP_NEW_ARRAY(job->arena, const char *, job->argc + 5);
     l->ranks = SBP_NEW_ARRAY(job->arena, rank_process, l->count);
-    l->polled = SBP_NEW_ARRAY(job->arena, struct pollfd, l->count + 1);
     SBP_TRY(sbp_ranks_find_transport(sbp_arena_printf(job->arena, "--ranks %d", (int)l->count), l->diag));
     SBP_TRY(find_mpirun(job->arena, l->diag, l->count, &args[0]));
     args[1] = "-n";
@@ -343,7 +351,7 @@ static sbp_status start(void *user) {
 sbp_status sbp_launch(sbp_diag *diag, int32_t count, bool input, int argc, char *const *argv) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGCHLD};
     const struct sigaction action = {.sa_handler = catch_signal};
-    launcher l = {.diag = diag, .count = count, .listener = -1};
+    launcher l = {.diag = diag, .count = count, .listener = -1, .events = -1};
     launch_job job = {.l = &l, .arena = sbp_arena_create(), .input = input, .argc = argc, .argv = argv};
     sigset_t blocked;
     if (!job.arena)
@@ -361,6 +369,8 @@ sbp_status sbp_launch(sbp_diag *diag, int32_t count, bool input, int argc, char 
     }
     if (l.listener >= 0)
         close(l.listener);
+    if (l.events >= 0)
+        close(l.events);
     sbp_arena_destroy(job.arena);
     return status;
 }
