@@ -25,6 +25,10 @@ int64_t sbp_context_head(const sbp_context_heads *h, int64_t ranks, int64_t slot
     return query < group ? unit / copies * group + query : -1;
 }
 
+int64_t sbp_context_same(const sbp_context_heads *h, int64_t ranks) {
+    return h->keys ? sbp_context_copies(h, ranks) : 1;
+}
+
 int64_t sbp_context_row(int64_t row, int64_t t, int64_t chunk, int64_t rank, int64_t ranks) {
     int64_t i = row / chunk, begin = i * chunk, rows = t - begin < chunk ? t - begin : chunk;
     return begin * ranks + rank * rows + (row - begin);

@@ -39,6 +39,8 @@ int64_t sbp_context_queries(const sbp_context_heads *heads, int64_t ranks);
 int64_t sbp_context_slots(const sbp_context_heads *heads, int64_t ranks);
 /* The head in a slot, 0 .. ranks * slots - 1, those of rank 0 first; -1: none. */
 int64_t sbp_context_head(const sbp_context_heads *heads, int64_t ranks, int64_t slot);
+/* How many slots, all neighbours, have the same head: its copies of keys, 1 of queries. */
+int64_t sbp_context_same(const sbp_context_heads *heads, int64_t ranks);
 
 /* Row of the sequence of a rank's row; t: how many rows it has, chunk: C. */
 int64_t sbp_context_row(int64_t row, int64_t t, int64_t chunk, int64_t rank, int64_t ranks);

@@ -79,14 +79,13 @@ static void add_slots(const turning *t, char *own, const char *all, int64_t firs
     for (int64_t i = 0; i < rows; i++) {
         char *to = own + i * t->own_bytes;
         for (int64_t k = 0; k < t->heads->dim && count > 1; k++) {
-            double wide = 0;
-            float sum = 0;
+            double sum = 0;
             for (int64_t c = 0; c < count; c++) {
                 const char *from = slot_at(t, all, first, bytes, slot + c) + i * t->slots_bytes;
-                wide += sbp_element_get(from, t->dtype, k);
-                sum += (float)sbp_element_get(from, t->dtype, k);
+                sum += sbp_element_get(from, t->dtype, k);
+                sum = t->dtype == SBP_F64 ? sum : (double)(float)sum;
             }
-            sbp_element_set(to, t->dtype, k, t->dtype == SBP_F64 ? wide : (double)sum);
+            sbp_element_set(to, t->dtype, k, sum);
         }
         if (count == 1)
             memcpy(to, slot_at(t, all, first, bytes, slot) + i * t->slots_bytes, (size_t)t->head_bytes);
@@ -106,12 +105,9 @@ sbp_status sbp_ranks_to_rows(sbp_ranks *r, void *own, void *all, int64_t rows, c
             sbp_ranks_add_piece(r, r->receive, &receives, p, r->arrived + p * bytes, bytes);
         }
         SBP_TRY(sbp_ranks_exchange(r, sends, receives, "to_rows", diag));
-        int64_t all_slots = r->world.count * t.slots, copies = 1;
-        for (int64_t slot = 0; slot < all_slots; slot += copies) {
+        int64_t copies = sbp_context_same(heads, r->world.count);
+        for (int64_t slot = 0; slot < r->world.count * t.slots; slot += copies) {
             int64_t head = sbp_context_head(heads, r->world.count, slot);
-            for (copies = 1; head >= 0 && slot + copies < all_slots; copies++)
-                if (sbp_context_head(heads, r->world.count, slot + copies) != head)
-                    break;
             if (head >= 0)
                 add_slots(&t, (char *)own + first * t.own_bytes + head * t.head_bytes, all, first, count,
                           slot, copies);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backends/ranks/team.h"
 #include "backends/ranks/world.h"
 
 #define PLUGIN "libsbp_mpi.so"
@@ -246,42 +247,17 @@ void sbp_ranks_info_of(const sbp_ranks *r, sbp_ranks_info *out) {
 
 /* ---- teams ------------------------------------------------------------------------------------------ */
 
-/* Ranks that do something together: `count` of them, so far apart, from `first` on. */
-typedef struct team {
-    int32_t first, stride, count, me;
-} team;
-
-static team everybody(const sbp_ranks *r) {
-    return (team){0, 1, r->world.count, r->world.rank};
+static sbp_team everybody(const sbp_ranks *r) {
+    return sbp_team_of_all(r->world.rank, r->world.count);
 }
 
-static team own_group(const sbp_ranks *r) {
-    return (team){r->world.rank - r->member, 1, r->group, r->member};
+static sbp_team own_group(const sbp_ranks *r) {
+    return sbp_team_of_neighbours(r->world.rank, r->group);
 }
 
 /* Those with the same share. */
-static team other_groups(const sbp_ranks *r) {
-    return (team){r->member, r->group, r->world.count / r->group, r->world.rank / r->group};
-}
-
-static int32_t rank_of(const team *t, int32_t member) {
-    return t->first + member * t->stride;
-}
-
-/* First element of a member's share. */
-static int64_t begin_of(const team *t, int64_t elems, int32_t member) {
-    int64_t begin = member * sbp_ceil_div(elems, t->count);
-    return begin < elems ? begin : elems;
-}
-
-static int64_t share_elems(const team *t, int64_t elems, int32_t member) {
-    return begin_of(t, elems, member + 1) - begin_of(t, elems, member);
-}
-
-/* Of a share, the elements from `from` on, at most `most` of them. */
-static int64_t slice_of(const team *t, int64_t elems, int32_t member, int64_t from, int64_t most) {
-    int64_t left = share_elems(t, elems, member) - from;
-    return left < 0 ? 0 : left < most ? left : most;
+static sbp_team other_groups(const sbp_ranks *r) {
+    return sbp_team_across(r->world.rank, r->world.count, r->group);
 }
 
 sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
@@ -294,8 +270,8 @@ sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
 }
 
 int64_t sbp_ranks_share(const sbp_ranks *r, int64_t elems, int32_t member) {
-    team t = own_group(r);
-    return begin_of(&t, elems, member);
+    sbp_team t = own_group(r);
+    return sbp_team_begin(&t, elems, member);
 }
 
 /* ---- moving ----------------------------------------------------------------------------------------- */
@@ -339,19 +315,19 @@ static char *at(void *data, int64_t elem, sbp_dtype dtype) {
 }
 
 /* Its own share from each of a team to all of it. */
-static sbp_status gather(sbp_ranks *r, const team *t, void *data, int64_t elems, sbp_dtype dtype,
+static sbp_status gather(sbp_ranks *r, const sbp_team *t, void *data, int64_t elems, sbp_dtype dtype,
                          const char *what, sbp_diag *diag) {
-    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = share_elems(t, elems, 0);
+    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = sbp_team_share(t, elems, 0);
     for (int64_t from = 0; from < largest; from += most) {
         int32_t sends = 0, receives = 0;
-        int64_t mine = slice_of(t, elems, t->me, from, most);
+        int64_t mine = sbp_team_slice(t, elems, t->me, from, most);
         for (int32_t m = 0; m < t->count; m++) {
-            int64_t theirs = slice_of(t, elems, m, from, most);
-            sbp_ranks_add_piece(r, r->send, &sends, rank_of(t, m),
-                                at(data, begin_of(t, elems, t->me) + from, dtype),
+            int64_t theirs = sbp_team_slice(t, elems, m, from, most);
+            sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(t, m),
+                                at(data, sbp_team_begin(t, elems, t->me) + from, dtype),
                                 mine * sbp_dtype_bytes(dtype));
-            sbp_ranks_add_piece(r, r->receive, &receives, rank_of(t, m),
-                                at(data, begin_of(t, elems, m) + from, dtype),
+            sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, m),
+                                at(data, sbp_team_begin(t, elems, m) + from, dtype),
                                 theirs * sbp_dtype_bytes(dtype));
         }
         SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
@@ -360,18 +336,18 @@ static sbp_status gather(sbp_ranks *r, const team *t, void *data, int64_t elems,
 }
 
 /* Its share to each of a team, from member `root`. */
-static sbp_status scatter(sbp_ranks *r, const team *t, void *data, int64_t elems, sbp_dtype dtype,
+static sbp_status scatter(sbp_ranks *r, const sbp_team *t, void *data, int64_t elems, sbp_dtype dtype,
                           int32_t root, sbp_diag *diag) {
-    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = share_elems(t, elems, 0);
+    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = sbp_team_share(t, elems, 0);
     for (int64_t from = 0; from < largest; from += most) {
         int32_t sends = 0, receives = 0;
         for (int32_t m = 0; t->me == root && m < t->count; m++)
-            sbp_ranks_add_piece(r, r->send, &sends, rank_of(t, m),
-                                at(data, begin_of(t, elems, m) + from, dtype),
-                                slice_of(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
-        sbp_ranks_add_piece(r, r->receive, &receives, rank_of(t, root),
-                            at(data, begin_of(t, elems, t->me) + from, dtype),
-                            slice_of(t, elems, t->me, from, most) * sbp_dtype_bytes(dtype));
+            sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(t, m),
+                                at(data, sbp_team_begin(t, elems, m) + from, dtype),
+                                sbp_team_slice(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
+        sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, root),
+                            at(data, sbp_team_begin(t, elems, t->me) + from, dtype),
+                            sbp_team_slice(t, elems, t->me, from, most) * sbp_dtype_bytes(dtype));
         SBP_TRY(sbp_ranks_exchange(r, sends, receives, "broadcast", diag));
     }
     return SBP_OK;
@@ -431,7 +407,7 @@ typedef struct target {
 
 /* What arrived of a team, beside this rank's own at `mine`: `part` numbers of each, to their sum in r->sums.
  */
-static void add_up(sbp_ranks *r, const team *t, const void *mine, int64_t part, sbp_dtype dtype) {
+static void add_up(sbp_ranks *r, const sbp_team *t, const void *mine, int64_t part, sbp_dtype dtype) {
     bool wide = dtype == SBP_F64;
     for (int32_t m = 0; m < t->count; m++) {
         const void *numbers = m == t->me ? mine : at(r->arrived, m * part, dtype);
@@ -465,7 +441,7 @@ static void deliver(const sbp_ranks *r, const target *to, int64_t from, int64_t 
 }
 
 /* `part` numbers of each of a team, in r->arrived, to their sum; dtype: fp32 or fp64. */
-static void add_arrived(sbp_ranks *r, const team *t, int64_t part, sbp_dtype dtype) {
+static void add_arrived(sbp_ranks *r, const sbp_team *t, int64_t part, sbp_dtype dtype) {
     if (dtype == SBP_F64)
         add_tree_f64((double *)(void *)r->arrived, t->count, part);
     else
@@ -475,16 +451,17 @@ static void add_arrived(sbp_ranks *r, const team *t, int64_t part, sbp_dtype dty
 /* The sums of a slice of the share, of this group, to those of all groups: each group adds up a part of them.
  * The slice is no larger than all that a group exchanges at once, and so fits twice. */
 static sbp_status sum_groups(sbp_ranks *r, int64_t slice, sbp_dtype dtype, const char *what, sbp_diag *diag) {
-    const team t = other_groups(r);
-    int64_t mine = share_elems(&t, slice, t.me), unit = sbp_dtype_bytes(dtype);
+    const sbp_team t = other_groups(r);
+    int64_t mine = sbp_team_share(&t, slice, t.me), unit = sbp_dtype_bytes(dtype);
     int32_t sends = 0, receives = 0;
-    void *own = at(r->sums, begin_of(&t, slice, t.me), dtype);
+    void *own = at(r->sums, sbp_team_begin(&t, slice, t.me), dtype);
     if (t.count == 1)
         return SBP_OK;
     for (int32_t m = 0; m < t.count; m++) {
-        sbp_ranks_add_piece(r, r->send, &sends, rank_of(&t, m), at(r->sums, begin_of(&t, slice, m), dtype),
-                            share_elems(&t, slice, m) * unit);
-        sbp_ranks_add_piece(r, r->receive, &receives, rank_of(&t, m), at(r->arrived, m * mine, dtype),
+        sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(&t, m),
+                            at(r->sums, sbp_team_begin(&t, slice, m), dtype),
+                            sbp_team_share(&t, slice, m) * unit);
+        sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(&t, m), at(r->arrived, m * mine, dtype),
                             mine * unit);
     }
     SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
@@ -496,10 +473,10 @@ static sbp_status sum_groups(sbp_ranks *r, int64_t slice, sbp_dtype dtype, const
 
 /* To this rank's share among a team, which may be where data have it. Of a group, the sum goes across groups
  * before it goes to the share. */
-static sbp_status reduce(sbp_ranks *r, const team *t, const target *to, void *data, int64_t elems,
+static sbp_status reduce(sbp_ranks *r, const sbp_team *t, const target *to, void *data, int64_t elems,
                          sbp_dtype dtype, bool across, const char *what, sbp_diag *diag) {
-    int64_t most = part_elems(r, sbp_dtype_bytes(dtype) > 4 ? 8 : 4), largest = share_elems(t, elems, 0);
-    const team others = other_groups(r);
+    int64_t most = part_elems(r, sbp_dtype_bytes(dtype) > 4 ? 8 : 4), largest = sbp_team_share(t, elems, 0);
+    const sbp_team others = other_groups(r);
     const sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     if (!is_summed(dtype))
         return sbp_fail(diag, SBP_INTERNAL, "no sum of %s over ranks", sbp_dtype_name(dtype));
@@ -507,16 +484,16 @@ static sbp_status reduce(sbp_ranks *r, const team *t, const target *to, void *da
         most = most > others.count ? most - most % others.count : others.count;
     for (int64_t from = 0; from < largest; from += most) {
         int32_t sends = 0, receives = 0;
-        int64_t mine = slice_of(t, elems, t->me, from, most);
+        int64_t mine = sbp_team_slice(t, elems, t->me, from, most);
         for (int32_t m = 0; m < t->count; m++) {
-            sbp_ranks_add_piece(r, r->send, &sends, rank_of(t, m),
-                                at(data, begin_of(t, elems, m) + from, dtype),
-                                slice_of(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
-            sbp_ranks_add_piece(r, r->receive, &receives, rank_of(t, m), at(r->arrived, m * mine, dtype),
-                                mine * sbp_dtype_bytes(dtype));
+            sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(t, m),
+                                at(data, sbp_team_begin(t, elems, m) + from, dtype),
+                                sbp_team_slice(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
+            sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, m),
+                                at(r->arrived, m * mine, dtype), mine * sbp_dtype_bytes(dtype));
         }
         SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
-        add_up(r, t, at(data, begin_of(t, elems, t->me) + from, dtype), mine, dtype);
+        add_up(r, t, at(data, sbp_team_begin(t, elems, t->me) + from, dtype), mine, dtype);
         if (across)
             SBP_TRY(sum_groups(r, mine, wide, what, diag));
         deliver(r, to, from, mine, dtype == SBP_F64);
@@ -526,13 +503,13 @@ static sbp_status reduce(sbp_ranks *r, const team *t, const target *to, void *da
 
 /* ---- collectives ------------------------------------------------------------------------------------ */
 
-static size_t share_bytes(const team *t, int64_t elems, sbp_dtype dtype) {
-    return (size_t)(share_elems(t, elems, t->me) * sbp_dtype_bytes(dtype));
+static size_t share_bytes(const sbp_team *t, int64_t elems, sbp_dtype dtype) {
+    return (size_t)(sbp_team_share(t, elems, t->me) * sbp_dtype_bytes(dtype));
 }
 
 sbp_status sbp_ranks_reduce_scatter(sbp_ranks *r, void *share, void *data, int64_t elems, sbp_dtype dtype,
                                     sbp_diag *diag) {
-    const team t = own_group(r);
+    const sbp_team t = own_group(r);
     const target to = {share, dtype, false};
     if (r->transport)
         return reduce(r, &t, &to, data, elems, dtype, true, "reduce_scatter", diag);
@@ -542,7 +519,7 @@ sbp_status sbp_ranks_reduce_scatter(sbp_ranks *r, void *share, void *data, int64
 
 sbp_status sbp_ranks_reduce_add(sbp_ranks *r, void *share, sbp_dtype share_dtype, void *data, int64_t elems,
                                 sbp_dtype dtype, sbp_diag *diag) {
-    const team t = own_group(r);
+    const sbp_team t = own_group(r);
     const target to = {share, share_dtype, true};
     if (r->transport)
         return reduce(r, &t, &to, data, elems, dtype, true, "reduce_add", diag);
@@ -552,9 +529,9 @@ sbp_status sbp_ranks_reduce_add(sbp_ranks *r, void *share, sbp_dtype share_dtype
     return SBP_OK;
 }
 
-static sbp_status all_reduce(sbp_ranks *r, const team *t, void *data, int64_t elems, sbp_dtype dtype,
+static sbp_status all_reduce(sbp_ranks *r, const sbp_team *t, void *data, int64_t elems, sbp_dtype dtype,
                              const char *what, sbp_diag *diag) {
-    const target to = {at(data, begin_of(t, elems, t->me), dtype), dtype, false};
+    const target to = {at(data, sbp_team_begin(t, elems, t->me), dtype), dtype, false};
     if (!r->transport)
         return SBP_OK;
     SBP_TRY(reduce(r, t, &to, data, elems, dtype, false, what, diag));
@@ -562,25 +539,25 @@ static sbp_status all_reduce(sbp_ranks *r, const team *t, void *data, int64_t el
 }
 
 sbp_status sbp_ranks_all_reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
-    const team t = everybody(r);
+    const sbp_team t = everybody(r);
     return all_reduce(r, &t, data, elems, dtype, "all_reduce", diag);
 }
 
 sbp_status sbp_ranks_group_reduce(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, sbp_diag *diag) {
-    const team t = own_group(r);
+    const sbp_team t = own_group(r);
     return all_reduce(r, &t, data, elems, dtype, "group_reduce", diag);
 }
 
 sbp_status sbp_ranks_all_gather(sbp_ranks *r, void *data, const void *share, int64_t elems, sbp_dtype dtype,
                                 sbp_diag *diag) {
-    const team t = own_group(r);
-    memmove(at(data, begin_of(&t, elems, t.me), dtype), share, share_bytes(&t, elems, dtype));
+    const sbp_team t = own_group(r);
+    memmove(at(data, sbp_team_begin(&t, elems, t.me), dtype), share, share_bytes(&t, elems, dtype));
     return r->transport ? gather(r, &t, data, elems, dtype, "all_gather", diag) : SBP_OK;
 }
 
 sbp_status sbp_ranks_broadcast(sbp_ranks *r, void *data, int64_t elems, sbp_dtype dtype, int32_t root,
                                sbp_diag *diag) {
-    const team t = everybody(r);
+    const sbp_team t = everybody(r);
     if (!r->transport)
         return SBP_OK;
     SBP_TRY(scatter(r, &t, data, elems, dtype, root, diag));

@@ -92,7 +92,7 @@ static void measure(attempt *a, const sbp_compilation *c) {
     sbp_cost_step(a->arena, program, program->t_max, target, &cost);
     sbp_cost_wire_of(program, target, &n->wire);
     n->rows = program->t_max;
-    n->length = program->t_max * program->context;
+    n->length = sbp_program_most_rows(program);
     n->device_bytes = program->arena_bytes[SBP_DEVICE] + target->runtime_bytes;
     n->host_bytes = program->arena_bytes[SBP_HOST];
     n->part_seconds = sbp_cost_entry(a->arena, program, sbp_cost_training_entry(program), target);
@@ -100,11 +100,11 @@ static void measure(attempt *a, const sbp_compilation *c) {
     n->parts = 1;
     double tokens = (double)n->rows * (double)n->ranks;
     if (a->s->step_tokens > 0) {
-        int64_t length = n->rows * program->context, teams = n->ranks / program->context,
-                sequences = a->s->step_tokens / length > 1 ? a->s->step_tokens / length : 1;
+        int64_t teams = n->ranks / program->context,
+                sequences = a->s->step_tokens / n->length > 1 ? a->s->step_tokens / n->length : 1;
         n->parts = sbp_ceil_div(sequences, teams);
         n->idle = sequences < teams;
-        tokens = (double)(sequences * length);
+        tokens = (double)(sequences * n->length);
     }
     n->seconds = (double)n->parts * n->part_seconds + update;
     n->tokens = n->seconds > 0 ? tokens / n->seconds : 0;

@@ -415,7 +415,8 @@ static sbp_status run_body(sbp_executor *x, const sbp_prepared_body *body);
 /* Iteration i of a loop over a table; -1: outside. */
 /* Rows that a table of counted rows has; one where none counts. */
 static int64_t counted_rows(const sbp_executor *x) {
-    return x->counted > 1 ? x->counted : 1;
+    int64_t rows = x->counts[x->rank];
+    return rows > 1 ? rows : 1;
 }
 
 static void enter_iteration(sbp_executor *x, int32_t table, int64_t i) {

@@ -115,7 +115,6 @@ static sbp_status find_counted(const binder *b) {
             if (number_at(column, batch_row(x, rank, r)) != 0)
                 pick[x->counts[rank]++] = (int32_t)r;
     }
-    x->counted = x->counts[x->rank];
     return SBP_OK;
 }
 
@@ -167,13 +166,14 @@ static sbp_status bind_ranks(const binder *b, int32_t index) {
     const sbp_row_input *input = &x->program->row_inputs[index];
     const sbp_buffer *buffer = &x->program->buffers[input->buffer];
     int64_t rows = x->position.sizes.v[SBP_T], rank = 0;
+    const int32_t *pick = pick_of(x, x->rank);
+    int64_t counted = x->counts[x->rank];
     int32_t piece[512];
     x->ranges[index] = (sbp_column_range){.least = 0, .most = rows - 1};
     for (int64_t r = 0, filled = 0; r < rows; r++) {
-        const int32_t *pick = pick_of(x, x->rank);
-        bool counts = rank < x->counted && pick[rank] == r;
+        bool counts = rank < counted && pick[rank] == r;
         if (input->kind == SBP_ROW_PICK)
-            piece[filled++] = r < x->counted ? pick[r] : (int32_t)r;
+            piece[filled++] = r < counted ? pick[r] : (int32_t)r;
         else
             piece[filled++] = (int32_t)(counts ? rank : r);
         rank += counts;
@@ -393,7 +393,7 @@ static sbp_status bind_order(const binder *b, const sbp_row_input *order) {
     }
     bool ends = order->counted && order->chunk != SBP_T &&
                 order->chunk != SBP_W; /* with the rows that count, as the loop does */
-    int64_t end = ends ? max_i64(x->counted, 1) : rows;
+    int64_t end = ends ? max_i64(x->counts[x->rank], 1) : rows;
     for (int64_t row0 = 0; row0 < end; row0 += step) {
         int64_t count = end - row0 < step ? end - row0 : step;
         sorter s = {x, column, order, row0, direct ? direct + row0 : x->order};

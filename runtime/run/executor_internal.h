@@ -83,7 +83,6 @@ struct sbp_executor {
     int64_t rank;      /* among those that have a micro-batch together */
     int32_t *pick;     /* [context][t_max] a rank's row of each of its counted rows, where the program asks */
     int64_t *counts;   /* [context] how many */
-    int64_t counted;   /* of this rank */
     double *row_order; /* [t_max * context], with a context */
     bool bound, tuning;
     struct sbp_ranks *ranks;     /* NULL: this process alone */

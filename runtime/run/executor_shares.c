@@ -96,9 +96,23 @@ int64_t sbp_executor_own_offset(const sbp_executor *x, int32_t buffer, int64_t f
     return bucket->offset + begin;
 }
 
+/* What this rank has of a piece that is wanted, as it is kept. */
+static sbp_status get_own(sbp_executor *x, const request *r, unsigned char *out, int64_t *bytes,
+                          sbp_diag *diag) {
+    const sbp_buffer *b = &x->program->buffers[r->buffer];
+    byte_range piece = range_of(x, (int32_t)r->buffer, r->first, r->count);
+    byte_range part = common(piece, share_of(x, bucket_of(x, (int32_t)r->buffer), sbp_executor_rank(x)));
+    *bytes = part.end - part.begin;
+    if (*bytes == 0)
+        return SBP_OK;
+    int64_t at = r->first + (part.begin - piece.begin) / sbp_dtype_bytes(b->dtype);
+    return sbp_executor_get(x, b->space, sbp_executor_own_offset(x, (int32_t)r->buffer, at), out, *bytes,
+                            diag);
+}
+
 /* Each rank sends what it has of the piece. */
 sbp_status sbp_executor_bring(sbp_executor *x, int32_t buffer, int64_t first, int64_t count, sbp_diag *diag) {
-    const sbp_buffer *b = &x->program->buffers[buffer], *bucket = bucket_of(x, buffer);
+    const sbp_buffer *bucket = bucket_of(x, buffer);
     byte_range piece = range_of(x, buffer, first, count);
     for (int64_t rank = 0; rank < x->program->group; rank++) {
         byte_range part = common(piece, share_of(x, bucket, rank));
@@ -106,10 +120,8 @@ sbp_status sbp_executor_bring(sbp_executor *x, int32_t buffer, int64_t first, in
         unsigned char *to = x->staging + (part.begin - piece.begin);
         if (bytes == 0)
             continue;
-        if (rank == sbp_executor_rank(x)) {
-            int64_t at = first + (part.begin - piece.begin) / sbp_dtype_bytes(b->dtype);
-            SBP_TRY(sbp_executor_get(x, b->space, sbp_executor_own_offset(x, buffer, at), to, bytes, diag));
-        }
+        if (rank == sbp_executor_rank(x))
+            SBP_TRY(get_own(x, &(request){1, buffer, first, count}, to, &bytes, diag));
         SBP_TRY(sbp_ranks_broadcast(x->ranks, to, bytes, SBP_I8, (int32_t)rank, diag));
     }
     return SBP_OK;
@@ -153,20 +165,6 @@ static sbp_status check_request(const sbp_executor *x, const request *r, sbp_dia
         return SBP_OK;
     return sbp_fail(diag, SBP_INTERNAL, "a rank asks for elements %lld+%lld of buffer %lld",
                     (long long)r->first, (long long)r->count, (long long)r->buffer);
-}
-
-/* What this rank has of a piece that is wanted, as it is kept. */
-static sbp_status get_own(sbp_executor *x, const request *r, unsigned char *out, int64_t *bytes,
-                          sbp_diag *diag) {
-    const sbp_buffer *b = &x->program->buffers[r->buffer];
-    byte_range piece = range_of(x, (int32_t)r->buffer, r->first, r->count);
-    byte_range part = common(piece, share_of(x, bucket_of(x, (int32_t)r->buffer), sbp_executor_rank(x)));
-    *bytes = part.end - part.begin;
-    if (*bytes == 0)
-        return SBP_OK;
-    int64_t at = r->first + (part.begin - piece.begin) / sbp_dtype_bytes(b->dtype);
-    return sbp_executor_get(x, b->space, sbp_executor_own_offset(x, (int32_t)r->buffer, at), out, *bytes,
-                            diag);
 }
 
 /* Each rank gets what it wants; this one in its staging. *open: some rank goes on reading. */

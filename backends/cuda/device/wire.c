@@ -226,10 +226,10 @@ sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) {
     if (w)
         *w = (cuda_wire){.rank = info.rank,
                          .count = info.count,
-                         .everybody = {0, 1, info.count, info.rank},
-                         .group = {info.rank - info.member, 1, info.group, info.member},
-                         .others = {info.member, info.group, info.count / info.group, info.rank / info.group},
-                         .context = {info.rank - info.rank % context, 1, context, info.rank % context},
+                         .everybody = sbp_team_of_all(info.rank, info.count),
+                         .group = sbp_team_of_neighbours(info.rank, info.group),
+                         .others = sbp_team_across(info.rank, info.count, info.group),
+                         .context = sbp_team_of_neighbours(info.rank, context),
                          .timeout = info.timeout,
                          .looked = now()};
     d->wire = w;
@@ -281,10 +281,10 @@ static int64_t elems_of(const sbp_span *span) {
 }
 
 /* The shares of a team, on the device; this member's is in its place. */
-static sbp_status gather_on_device(const cuda_task *t, const cuda_team *team, int64_t elems, int64_t unit) {
+static sbp_status gather_on_device(const cuda_task *t, const sbp_team *team, int64_t elems, int64_t unit) {
     cuda_address data = cuda_place_address(t, cuda_place_of(t->to, 0));
-    int64_t begin = cuda_team_begin(team, elems, team->me),
-            mine = (cuda_team_begin(team, elems, team->me + 1) - begin) * unit;
+    int64_t begin = sbp_team_begin(team, elems, team->me),
+            mine = sbp_team_share(team, elems, team->me) * unit;
     cuda_address own = data + (uint64_t)(begin * unit);
     if (team->count == t->w->count && elems % team->count == 0) { /* the communicator is of all ranks */
         t->w->sent_bytes += mine * (team->count - 1);
@@ -294,63 +294,63 @@ static sbp_status gather_on_device(const cuda_task *t, const cuda_team *team, in
     }
     SBP_TRY(cuda_wire_begin(t));
     for (int32_t m = 0; m < team->count; m++) {
-        int64_t theirs = cuda_team_begin(team, elems, m);
+        int64_t theirs = sbp_team_begin(team, elems, m);
         if (m == team->me)
             continue;
-        SBP_TRY(cuda_wire_send(t, cuda_team_rank(team, m), own, mine));
-        SBP_TRY(cuda_wire_receive(t, cuda_team_rank(team, m), data + (uint64_t)(theirs * unit),
-                                  (cuda_team_begin(team, elems, m + 1) - theirs) * unit));
+        SBP_TRY(cuda_wire_send(t, sbp_team_rank(team, m), own, mine));
+        SBP_TRY(cuda_wire_receive(t, sbp_team_rank(team, m), data + (uint64_t)(theirs * unit),
+                                  sbp_team_share(team, elems, m) * unit));
     }
     return cuda_wire_end(t);
 }
 
 /* Through the workspace, to the host; this member's share is at `own`. */
-static sbp_status gather_to_host(const cuda_task *t, const cuda_team *team, cuda_place own, int64_t elems,
+static sbp_status gather_to_host(const cuda_task *t, const sbp_team *team, cuda_place own, int64_t elems,
                                  int64_t unit) {
     int64_t most = t->work_bytes / (team->count * unit) / CUDA_WIRE_SLICE * CUDA_WIRE_SLICE;
     if (most == 0)
         return cuda_wire_too_little(t);
-    for (int64_t at = 0; at < cuda_team_begin(team, elems, 1); at += most) {
-        int64_t mine = cuda_team_slice(team, elems, team->me, at, most) * unit;
+    for (int64_t at = 0; at < sbp_team_begin(team, elems, 1); at += most) {
+        int64_t mine = sbp_team_slice(team, elems, team->me, at, most) * unit;
         cuda_address row = t->work + (uint64_t)(team->me * most * unit);
         SBP_TRY(cuda_wire_bring(t, row, cuda_place_later(own, at * unit), mine));
         SBP_TRY(cuda_wire_begin(t));
         for (int32_t m = 0; m < team->count; m++) {
             if (m == team->me)
                 continue;
-            SBP_TRY(cuda_wire_send(t, cuda_team_rank(team, m), row, mine));
-            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(team, m), t->work + (uint64_t)(m * most * unit),
-                                      cuda_team_slice(team, elems, m, at, most) * unit));
+            SBP_TRY(cuda_wire_send(t, sbp_team_rank(team, m), row, mine));
+            SBP_TRY(cuda_wire_receive(t, sbp_team_rank(team, m), t->work + (uint64_t)(m * most * unit),
+                                      sbp_team_slice(team, elems, m, at, most) * unit));
         }
         SBP_TRY(cuda_wire_end(t));
         for (int32_t m = 0; m < team->count; m++)
-            SBP_TRY(cuda_wire_take(t, cuda_place_of(t->to, cuda_team_begin(team, elems, m) + at),
+            SBP_TRY(cuda_wire_take(t, cuda_place_of(t->to, sbp_team_begin(team, elems, m) + at),
                                    t->work + (uint64_t)(m * most * unit),
-                                   cuda_team_slice(team, elems, m, at, most) * unit));
+                                   sbp_team_slice(team, elems, m, at, most) * unit));
     }
     return SBP_OK;
 }
 
 /* `own`: where this member's share is. */
-static sbp_status gather(const cuda_task *t, const cuda_team *team, cuda_place own) {
+static sbp_status gather(const cuda_task *t, const sbp_team *team, cuda_place own) {
     int64_t elems = elems_of(t->to), unit = sbp_dtype_bytes(t->to->dtype),
-            begin = cuda_team_begin(team, elems, team->me);
+            begin = sbp_team_begin(team, elems, team->me);
     if (elems == 0)
         return SBP_OK;
     if (t->to->space == SBP_HOST)
         return gather_to_host(t, team, own, elems, unit);
-    SBP_TRY(cuda_wire_move(t, cuda_place_of(t->to, begin), own,
-                           (cuda_team_begin(team, elems, team->me + 1) - begin) * unit));
+    SBP_TRY(
+        cuda_wire_move(t, cuda_place_of(t->to, begin), own, sbp_team_share(team, elems, team->me) * unit));
     return gather_on_device(t, team, elems, unit);
 }
 
 /* ---- collectives ------------------------------------------------------------------------------------ */
 
-static cuda_place share_at(const cuda_team *team, const sbp_span *span) {
-    return cuda_place_of(span, cuda_team_begin(team, elems_of(span), team->me));
+static cuda_place share_at(const sbp_team *team, const sbp_span *span) {
+    return cuda_place_of(span, sbp_team_begin(team, elems_of(span), team->me));
 }
 
-static sbp_status reduce_all(const cuda_task *t, const cuda_team *team) {
+static sbp_status reduce_all(const cuda_task *t, const sbp_team *team) {
     cuda_place own = share_at(team, t->to);
     SBP_TRY(cuda_wire_sum(t, team, own, t->from, false));
     return gather(t, team, own);
@@ -384,7 +384,7 @@ static sbp_status context_gather(const cuda_task *t) {
 static sbp_status broadcast(const cuda_task *t) {
     int64_t bytes = elems_of(t->to) * sbp_dtype_bytes(t->to->dtype), most = t->work_bytes;
     int64_t unit = sbp_dtype_bytes(t->to->dtype), elems = elems_of(t->to);
-    int64_t mine = cuda_team_slice(&t->w->everybody, elems, t->w->rank, 0, elems) * unit;
+    int64_t mine = sbp_team_slice(&t->w->everybody, elems, t->w->rank, 0, elems) * unit;
     bool host = t->to->space == SBP_HOST;
     t->w->sent_bytes += mine * (t->w->count - 1) + (t->w->rank == 0 ? bytes - mine : 0);
     if (t->w->rank == 0)

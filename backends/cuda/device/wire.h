@@ -6,6 +6,7 @@
 
 #include "backends/cuda/device/cuda.h"
 #include "backends/cuda/device/nccl.h"
+#include "backends/ranks/team.h"
 
 /* MARKS: collectives that may be under way, so that who waits is not far behind. SLICE: what elements of a
  * slice of a share are a multiple of. */
@@ -16,17 +17,11 @@ typedef struct cuda_mark {
     const char *name;
 } cuda_mark;
 
-/* Ranks that do something together, as backends/ranks has them: `count` of them, so far apart, from `first`
- * on. */
-typedef struct cuda_team {
-    int32_t first, stride, count, me;
-} cuda_team;
-
 typedef struct cuda_wire {
     cuda_nccl own, *nccl; /* its own world, or that of the transport */
     int32_t rank, count;
-    cuda_team everybody, group, others; /* others: of the other groups, that have the same share */
-    cuda_team context;                  /* that have a micro-batch together */
+    sbp_team everybody, group, others; /* others: of the other groups, that have the same share */
+    sbp_team context;                  /* that have a micro-batch together */
     double timeout;
     cuda_address memory; /* that operands pass through, of the streams of net and of compute */
     int64_t memory_bytes;
@@ -60,12 +55,6 @@ cuda_place cuda_place_of(const sbp_span *span, int64_t elems);
 cuda_place cuda_place_later(cuda_place p, int64_t bytes);
 cuda_address cuda_place_address(const cuda_task *t, cuda_place p);
 
-int32_t cuda_team_rank(const cuda_team *team, int32_t member);
-/* First element of a member's share of `elems`; of member `count`: elems. */
-int64_t cuda_team_begin(const cuda_team *team, int64_t elems, int32_t member);
-/* Elements of a member's share, from `from` on, at most `most` of them. */
-int64_t cuda_team_slice(const cuda_team *team, int64_t elems, int32_t member, int64_t from, int64_t most);
-
 /* To, and from, an address of the device. */
 sbp_status cuda_wire_bring(const cuda_task *t, cuda_address to, cuda_place from, int64_t bytes) SBP_CHECKED;
 sbp_status cuda_wire_take(const cuda_task *t, cuda_place to, cuda_address from, int64_t bytes) SBP_CHECKED;
@@ -86,7 +75,7 @@ sbp_status cuda_wire_too_little(const cuda_task *t) SBP_CHECKED;
 /* `to`, of the type of the command's first operand, becomes the sum over a team of what each has at `from`, a
  * share of it for each member; or has that added (reduce_add). across: the team is a group, and the sum goes
  * across groups before it is rounded. */
-sbp_status cuda_wire_sum(const cuda_task *t, const cuda_team *team, cuda_place to, const sbp_span *from,
+sbp_status cuda_wire_sum(const cuda_task *t, const sbp_team *team, cuda_place to, const sbp_span *from,
                          bool across) SBP_CHECKED;
 /* The kernel alone. */
 sbp_status cuda_wire_add(const cuda_task *t, const sbp_cuda_sum *sum) SBP_CHECKED;

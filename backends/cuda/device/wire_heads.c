@@ -8,7 +8,7 @@ enum { ALIGNMENT = 256 };
  */
 typedef struct turning {
     const cuda_task *t;
-    const cuda_team *team;
+    const sbp_team *team;
     const sbp_context_heads *heads;
     int64_t rows, block;            /* of each rank; of those at most so many at once */
     int64_t own_bytes, slots_bytes; /* of a row, of all heads and of a rank's slots */
@@ -102,8 +102,8 @@ sbp_status cuda_wire_to_heads(const cuda_task *t) {
         for (int32_t m = 0; m < x.team->count; m++) {
             if (m == me)
                 continue;
-            SBP_TRY(cuda_wire_send(t, cuda_team_rank(x.team, m), x.packed + (uint64_t)(m * bytes), bytes));
-            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(x.team, m), rows_of(&x, m, first), bytes));
+            SBP_TRY(cuda_wire_send(t, sbp_team_rank(x.team, m), x.packed + (uint64_t)(m * bytes), bytes));
+            SBP_TRY(cuda_wire_receive(t, sbp_team_rank(x.team, m), rows_of(&x, m, first), bytes));
         }
         SBP_TRY(cuda_wire_end(t));
     }
@@ -156,7 +156,7 @@ static sbp_status add_slots(const turning *x, cuda_address to, int64_t first, in
 /* What has come of some rows, to their heads. A head's copies are neighbours, as many of each head: without
  * them heads that are neighbours go at once. */
 static sbp_status unpack(const turning *x, int64_t first, int64_t rows) {
-    int64_t copies = x->heads->keys ? sbp_context_copies(x->heads, x->team->count) : 1;
+    int64_t copies = sbp_context_same(x->heads, x->team->count);
     for (int64_t slot = 0, run; slot < x->team->count * x->slots; slot += run) {
         int64_t head = head_of(x, slot);
         cuda_address to = x->own + (uint64_t)(first * x->own_bytes + head * x->head_bytes);
@@ -180,8 +180,8 @@ sbp_status cuda_wire_to_rows(const cuda_task *t) {
         for (int32_t m = 0; m < x.team->count; m++) {
             if (m == me)
                 continue;
-            SBP_TRY(cuda_wire_send(t, cuda_team_rank(x.team, m), rows_of(&x, m, first), bytes));
-            SBP_TRY(cuda_wire_receive(t, cuda_team_rank(x.team, m), x.packed + (uint64_t)(m * bytes), bytes));
+            SBP_TRY(cuda_wire_send(t, sbp_team_rank(x.team, m), rows_of(&x, m, first), bytes));
+            SBP_TRY(cuda_wire_receive(t, sbp_team_rank(x.team, m), x.packed + (uint64_t)(m * bytes), bytes));
         }
         SBP_TRY(cuda_wire_end(t));
         SBP_TRY(unpack(&x, first, count));

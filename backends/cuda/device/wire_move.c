@@ -53,20 +53,6 @@ sbp_status cuda_wire_move(const cuda_task *t, cuda_place to, cuda_place from, in
     return SBP_OK;
 }
 
-int32_t cuda_team_rank(const cuda_team *team, int32_t member) {
-    return team->first + member * team->stride;
-}
-
-int64_t cuda_team_begin(const cuda_team *team, int64_t elems, int32_t member) {
-    int64_t begin = member * sbp_ceil_div(elems, team->count);
-    return begin < elems ? begin : elems;
-}
-
-int64_t cuda_team_slice(const cuda_team *team, int64_t elems, int32_t member, int64_t from, int64_t most) {
-    int64_t left = cuda_team_begin(team, elems, member + 1) - cuda_team_begin(team, elems, member) - from;
-    return left < 0 ? 0 : left < most ? left : most;
-}
-
 sbp_status cuda_wire_send(const cuda_task *t, int32_t rank, cuda_address from, int64_t bytes) {
     if (bytes == 0)
         return SBP_OK;

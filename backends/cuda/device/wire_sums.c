@@ -8,7 +8,7 @@
  * divided for slices of `most` elements: what arrives; all slices that are sent, where they lie on the host;
  * the result, where that does; the sum of a group, before that of all groups, and of that what arrives. */
 typedef struct summing {
-    const cuda_team *team;
+    const sbp_team *team;
     bool adds, across;
     cuda_place to, from;
     sbp_dtype to_dtype, from_dtype, wide; /* wide: in which is added */
@@ -48,30 +48,29 @@ static cuda_address slice_at(const cuda_task *t, const summing *s, int32_t membe
     if (staged(s))
         return s->staged + (uint64_t)(member * s->most * unit);
     return cuda_place_address(
-        t, cuda_place_later(s->from, (cuda_team_begin(s->team, s->elems, member) + at) * unit));
+        t, cuda_place_later(s->from, (sbp_team_begin(s->team, s->elems, member) + at) * unit));
 }
 
 /* Where what a member sends arrives, so many bytes from one to the next. */
-static cuda_address arrives_at(cuda_address begin, const cuda_team *team, int32_t member, int64_t bytes) {
+static cuda_address arrives_at(cuda_address begin, const sbp_team *team, int32_t member, int64_t bytes) {
     return begin + (uint64_t)((member - (member > team->me)) * bytes);
 }
 
 static sbp_status exchange_slices(const cuda_task *t, const summing *s, int64_t at) {
     int64_t unit = sbp_dtype_bytes(s->from_dtype);
     for (int32_t m = 0; m < s->team->count && staged(s); m++)
-        SBP_TRY(
-            cuda_wire_bring(t, slice_at(t, s, m, at),
-                            cuda_place_later(s->from, (cuda_team_begin(s->team, s->elems, m) + at) * unit),
-                            cuda_team_slice(s->team, s->elems, m, at, s->most) * unit));
+        SBP_TRY(cuda_wire_bring(t, slice_at(t, s, m, at),
+                                cuda_place_later(s->from, (sbp_team_begin(s->team, s->elems, m) + at) * unit),
+                                sbp_team_slice(s->team, s->elems, m, at, s->most) * unit));
     SBP_TRY(cuda_wire_begin(t));
     for (int32_t m = 0; m < s->team->count; m++) {
         if (m == s->team->me)
             continue;
-        SBP_TRY(cuda_wire_send(t, cuda_team_rank(s->team, m), slice_at(t, s, m, at),
-                               cuda_team_slice(s->team, s->elems, m, at, s->most) * unit));
-        SBP_TRY(cuda_wire_receive(t, cuda_team_rank(s->team, m),
+        SBP_TRY(cuda_wire_send(t, sbp_team_rank(s->team, m), slice_at(t, s, m, at),
+                               sbp_team_slice(s->team, s->elems, m, at, s->most) * unit));
+        SBP_TRY(cuda_wire_receive(t, sbp_team_rank(s->team, m),
                                   arrives_at(s->arrived, s->team, m, s->most * unit),
-                                  cuda_team_slice(s->team, s->elems, s->team->me, at, s->most) * unit));
+                                  sbp_team_slice(s->team, s->elems, s->team->me, at, s->most) * unit));
     }
     return cuda_wire_end(t);
 }
@@ -86,18 +85,18 @@ sbp_status cuda_wire_add(const cuda_task *t, const sbp_cuda_sum *sum) {
 
 /* The sums of a group, at s->partial, to those of all groups: each group adds up a part of them. */
 static sbp_status sum_groups(const cuda_task *t, const summing *s, int64_t slice) {
-    const cuda_team *team = &t->w->others;
+    const sbp_team *team = &t->w->others;
     int64_t unit = sbp_dtype_bytes(s->wide), most = s->most / team->count,
-            mine = cuda_team_slice(team, slice, team->me, 0, most);
-    cuda_address own = s->partial + (uint64_t)(cuda_team_begin(team, slice, team->me) * unit);
+            mine = sbp_team_slice(team, slice, team->me, 0, most);
+    cuda_address own = s->partial + (uint64_t)(sbp_team_begin(team, slice, team->me) * unit);
     SBP_TRY(cuda_wire_begin(t));
     for (int32_t m = 0; m < team->count; m++) {
         if (m == team->me)
             continue;
-        SBP_TRY(cuda_wire_send(t, cuda_team_rank(team, m),
-                               s->partial + (uint64_t)(cuda_team_begin(team, slice, m) * unit),
-                               cuda_team_slice(team, slice, m, 0, most) * unit));
-        SBP_TRY(cuda_wire_receive(t, cuda_team_rank(team, m), arrives_at(s->others, team, m, most * unit),
+        SBP_TRY(cuda_wire_send(t, sbp_team_rank(team, m),
+                               s->partial + (uint64_t)(sbp_team_begin(team, slice, m) * unit),
+                               sbp_team_slice(team, slice, m, 0, most) * unit));
+        SBP_TRY(cuda_wire_receive(t, sbp_team_rank(team, m), arrives_at(s->others, team, m, most * unit),
                                   mine * unit));
     }
     SBP_TRY(cuda_wire_end(t));
@@ -115,17 +114,17 @@ static sbp_status sum_groups(const cuda_task *t, const summing *s, int64_t slice
     for (int32_t m = 0; m < team->count; m++) {
         if (m == team->me)
             continue;
-        SBP_TRY(cuda_wire_send(t, cuda_team_rank(team, m), own, mine * unit));
-        SBP_TRY(cuda_wire_receive(t, cuda_team_rank(team, m),
-                                  s->partial + (uint64_t)(cuda_team_begin(team, slice, m) * unit),
-                                  cuda_team_slice(team, slice, m, 0, most) * unit));
+        SBP_TRY(cuda_wire_send(t, sbp_team_rank(team, m), own, mine * unit));
+        SBP_TRY(cuda_wire_receive(t, sbp_team_rank(team, m),
+                                  s->partial + (uint64_t)(sbp_team_begin(team, slice, m) * unit),
+                                  sbp_team_slice(team, slice, m, 0, most) * unit));
     }
     return cuda_wire_end(t);
 }
 
 /* What arrived, and this member's own, to the result; by way of all groups where there are several. */
 static sbp_status add_slices(const cuda_task *t, const summing *s, int64_t at) {
-    int64_t mine = cuda_team_slice(s->team, s->elems, s->team->me, at, s->most);
+    int64_t mine = sbp_team_slice(s->team, s->elems, s->team->me, at, s->most);
     cuda_place to = cuda_place_later(s->to, at * sbp_dtype_bytes(s->to_dtype));
     sbp_cuda_sum sum = {.adds = s->adds,
                         .to = takes_back(s) ? s->result : cuda_place_address(t, to),
@@ -157,7 +156,7 @@ static sbp_status add_slices(const cuda_task *t, const summing *s, int64_t at) {
     return takes_back(s) ? cuda_wire_take(t, to, s->result, mine * sbp_dtype_bytes(s->to_dtype)) : SBP_OK;
 }
 
-sbp_status cuda_wire_sum(const cuda_task *t, const cuda_team *team, cuda_place to, const sbp_span *from,
+sbp_status cuda_wire_sum(const cuda_task *t, const sbp_team *team, cuda_place to, const sbp_span *from,
                          bool across) {
     summing s = {.team = team,
                  .adds = t->command->u.collective == SBP_REDUCE_ADD,
@@ -169,7 +168,7 @@ sbp_status cuda_wire_sum(const cuda_task *t, const cuda_team *team, cuda_place t
                  .wide = sbp_cuda_sum_wide(from->dtype),
                  .elems = from->rows * from->cols};
     SBP_TRY(divide(t, &s));
-    for (int64_t at = 0; at < cuda_team_begin(team, s.elems, 1); at += s.most) {
+    for (int64_t at = 0; at < sbp_team_begin(team, s.elems, 1); at += s.most) {
         SBP_TRY(exchange_slices(t, &s, at));
         SBP_TRY(add_slices(t, &s, at));
     }
