@@ -89,7 +89,7 @@ sbp_status composite_create(const composite_parts *parts, const sbp_device_class
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     *c = (composite){.base.class = class, .parts = *parts, .threads = options ? options->threads : 0};
     c->ranks = options ? options->ranks : NULL;
-    c->world.count = 1;
+    c->world.count = c->world.node = 1;
     if (c->ranks)
         sbp_ranks_info_of(c->ranks, &c->world);
     for (int q = 0; options && q < SBP_QUEUE_COUNT; q++)
@@ -414,7 +414,8 @@ static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_d
 
 static sbp_status start(composite *c, int32_t queue, sbp_diag *diag) {
     if (!c->shuffle && !c->engines)
-        SBP_TRY(composite_engines_create(run_command, c, c->rates, c->program, diag, &c->engines));
+        SBP_TRY(
+            composite_engines_create(run_command, c, c->rates, c->program, c->world.node, diag, &c->engines));
     if (queue == SBP_QUEUE_HOST && c->parts.cores && !c->cores)
         return c->parts.cores->create(c->threads, c->program, find_host, c, diag, &c->cores);
     return SBP_OK;

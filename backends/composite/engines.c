@@ -29,6 +29,7 @@ struct composite_engines {
     void *user;
     engine engines[SBP_QUEUE_COUNT];
     const sbp_program *program;
+    int64_t node;
     pthread_mutex_t mutex; /* guards what follows, lists and counts */
     pthread_cond_t changed;
     int32_t sleepers;
@@ -69,18 +70,18 @@ static double span_bytes(const sbp_span *span) {
     return (double)(span->rows * span->cols * sbp_dtype_bytes(span->dtype));
 }
 
-static double sent_bytes(const sbp_dispatch *dispatch, const sbp_program *program) {
+static double sent_bytes(const sbp_dispatch *dispatch, const sbp_program *program, int64_t node) {
     const sbp_span *all = &dispatch->spans[dispatch->spans[1].rows >= dispatch->spans[0].rows];
-    sbp_sent sent = sbp_collective_sent(dispatch->command->u.collective, program->ranks, program->group,
+    sbp_sent sent = sbp_collective_sent(dispatch->command->u.collective, program->ranks, program->group, node,
                                         all->rows * all->cols, all->dtype);
-    return (double)(sent.within + sent.across);
+    return (double)sent.bytes;
 }
 
 /* A copy moves its source's bytes, a collective what it sends; other commands touch those of all operands. */
 static double moved_bytes(const engine *e, const sbp_dispatch *dispatch) {
     double bytes = 0;
     if (dispatch->command->kind == SBP_CMD_COLLECTIVE)
-        return sent_bytes(dispatch, e->engines->program);
+        return sent_bytes(dispatch, e->engines->program, e->engines->node);
     int32_t count = dispatch->command->kind == SBP_CMD_COPY ? 1 : dispatch->span_count;
     for (int32_t k = 0; k < count; k++)
         if (dispatch->spans[k].space != SBP_SPACE_COUNT)
@@ -170,12 +171,13 @@ static void *work(void *user) {
 }
 
 sbp_status composite_engines_create(composite_run run, void *user, const double rates[SBP_QUEUE_COUNT],
-                                    const sbp_program *program, sbp_diag *diag, composite_engines **out) {
+                                    const sbp_program *program, int64_t node, sbp_diag *diag,
+                                    composite_engines **out) {
     *out = NULL;
     composite_engines *engines = sbp_malloc(sizeof *engines);
     if (!engines)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    *engines = (composite_engines){.run = run, .user = user, .program = program};
+    *engines = (composite_engines){.run = run, .user = user, .program = program, .node = node};
     pthread_mutex_init(&engines->mutex, NULL);
     pthread_cond_init(&engines->changed, NULL);
     for (int32_t q = 0; q < SBP_QUEUE_COUNT; q++)

@@ -21,10 +21,10 @@ composite_item *composite_item_create(const sbp_dispatch *dispatch);
 
 typedef struct composite_engines composite_engines;
 
-/* program: whose ranks collectives are among. rates: bytes per second that each queue moves at most, for
- * simulations; 0: no limit. */
+/* program: whose ranks collectives are among; node: ranks of a host (backends/ranks/ranks.h). rates: bytes
+ * per second that each queue moves at most, for simulations; 0: no limit. */
 sbp_status composite_engines_create(composite_run run, void *user, const double rates[SBP_QUEUE_COUNT],
-                                    const sbp_program *program, sbp_diag *diag,
+                                    const sbp_program *program, int64_t node, sbp_diag *diag,
                                     composite_engines **out) SBP_CHECKED;
 /* Runs what was submitted, then ends the threads. */
 void composite_engines_destroy(composite_engines *engines);

@@ -45,6 +45,20 @@ static void describe(char *out, size_t size) {
     snprintf(out, size, "MPI (%.100s)", version);
 }
 
+/* Ranks of every host, if all have as many and their numbers follow each other: then each is where it would
+ * be.
+ */
+static int find_node(sbp_transport_world *out, char *error, size_t error_size) {
+    int all[2], mine = out->count % out->local_count == 0 && out->rank % out->local_count == out->local_rank
+                           ? out->local_count
+                           : 0;
+    int own[2] = {mine, -mine}; /* the least of both */
+    if (failed(MPI_Allreduce(own, all, 2, MPI_INT, MPI_MIN, world), "MPI_Allreduce", error, error_size))
+        return 1;
+    out->node = all[0] > 0 && all[0] == -all[1] ? mine : 1;
+    return 0;
+}
+
 static int join(sbp_transport_world *out, char *error, size_t error_size) {
     int given, begun = 0;
     MPI_Comm host;
@@ -64,7 +78,7 @@ static int join(sbp_transport_world *out, char *error, size_t error_size) {
                "MPI_Comm_split_type", error, error_size) ||
         failed(MPI_Comm_rank(host, &out->local_rank), "MPI_Comm_rank", error, error_size) ||
         failed(MPI_Comm_size(host, &out->local_count), "MPI_Comm_size", error, error_size) ||
-        failed(MPI_Comm_free(&host), "MPI_Comm_free", error, error_size))
+        failed(MPI_Comm_free(&host), "MPI_Comm_free", error, error_size) || find_node(out, error, error_size))
         return 1;
     describe(out->name, sizeof out->name);
     return 0;

@@ -131,6 +131,13 @@ static sbp_status allocate(sbp_ranks *r, sbp_diag *diag) {
     return sbp_fail(diag, SBP_MACHINE, "out of memory");
 }
 
+/* Tests want several hosts on one. */
+static int32_t wanted_node(const sbp_transport_world *world) {
+    const char *text = getenv("SBP_TEST_NODE");
+    long node = text ? strtol(text, NULL, 10) : 0;
+    return node > 0 && world->count % node == 0 ? (int32_t)node : world->node;
+}
+
 static sbp_status join(sbp_ranks *r, const sbp_transport *native, int32_t expected, sbp_diag *diag) {
     char error[512] = "";
     if (!r->native)
@@ -149,6 +156,7 @@ static sbp_status join(sbp_ranks *r, const sbp_transport *native, int32_t expect
                         "%s, but %s sees %d: the launcher and " PLUGIN " are of different MPIs (with srun: "
                         "--mpi=pmix)",
                         r->why, r->world.name, (int)r->world.count);
+    r->world.node = wanted_node(&r->world);
     return allocate(r, diag);
 }
 
@@ -172,6 +180,7 @@ sbp_status sbp_ranks_context(sbp_ranks *parent, int32_t size, sbp_diag *diag, sb
                      .native = parent->native,
                      .parent = parent,
                      .channel = 1};
+    r->world.node = 1; /* its exchanges are around attention, and few */
     r->world.count = r->group = size;
     r->world.rank = r->member = parent->world.rank % size;
     r->first = parent->world.rank - r->world.rank;
@@ -197,8 +206,9 @@ sbp_status sbp_ranks_join(double timeout, const sbp_transport *native, sbp_diag 
     *out = NULL;
     if (!r)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
-    *r = (sbp_ranks){
-        .world = {.count = 1, .local_count = 1, .name = "none"}, .why = "started alone", .timeout = timeout};
+    *r = (sbp_ranks){.world = {.count = 1, .local_count = 1, .node = 1, .name = "none"},
+                     .why = "started alone",
+                     .timeout = timeout};
     int32_t expected = expected_count(r);
     sbp_status status = expected > 1 ? join(r, native, expected, diag) : SBP_OK;
     if (status != SBP_OK) {
@@ -235,12 +245,14 @@ void sbp_ranks_info_of(const sbp_ranks *r, sbp_ranks_info *out) {
                             .count = r->world.count,
                             .local_rank = r->world.local_rank,
                             .local_count = r->world.local_count,
+                            .node = r->world.node,
                             .member = r->member,
                             .group = r->group,
                             .transport = r->world.name,
                             .why = r->why,
                             .sent_bytes = r->sent_bytes,
                             .received_bytes = r->received_bytes,
+                            .away_bytes = r->away_bytes,
                             .timeout = r->timeout,
                             .native = r->native};
 }
@@ -248,16 +260,16 @@ void sbp_ranks_info_of(const sbp_ranks *r, sbp_ranks_info *out) {
 /* ---- teams ------------------------------------------------------------------------------------------ */
 
 static sbp_team everybody(const sbp_ranks *r) {
-    return sbp_team_of_all(r->world.rank, r->world.count);
+    return sbp_team_of_all(r->world.rank, r->world.count, r->world.node);
 }
 
 static sbp_team own_group(const sbp_ranks *r) {
-    return sbp_team_of_neighbours(r->world.rank, r->group);
+    return sbp_team_of_neighbours(r->world.rank, r->group, r->world.node);
 }
 
 /* Those with the same share. */
 static sbp_team other_groups(const sbp_ranks *r) {
-    return sbp_team_across(r->world.rank, r->world.count, r->group);
+    return sbp_team_across(r->world.rank, r->world.count, r->group, r->world.node);
 }
 
 sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
@@ -282,14 +294,18 @@ void sbp_ranks_add_piece(const sbp_ranks *r, sbp_transport_piece *list, int32_t 
         list[(*count)++] = (sbp_transport_piece){r->first + rank, bytes, data};
 }
 
+/* Of a rank of all. */
+static int32_t host_of(const sbp_ranks *r, int32_t rank) {
+    return rank / (r->parent ? r->parent : r)->world.node;
+}
+
 sbp_status sbp_ranks_exchange(sbp_ranks *r, int32_t sends, int32_t receives, const char *what,
                               sbp_diag *diag) {
     char error[512] = "";
-    int32_t late = -1;
+    int32_t late = -1, rank = r->first + r->world.rank;
     r->exchanges++;
     if (r->failed)
-        return sbp_fail(diag, SBP_MACHINE, "rank %d: %s after the world failed",
-                        (int)(r->first + r->world.rank), what);
+        return sbp_fail(diag, SBP_MACHINE, "rank %d: %s after the world failed", (int)rank, what);
     if (r->transport->exchange(r->channel, r->send, sends, r->receive, receives, r->requests, r->timeout,
                                &late, error, sizeof error) != 0) {
         r->failed = true;
@@ -299,12 +315,14 @@ sbp_status sbp_ranks_exchange(sbp_ranks *r, int32_t sends, int32_t receives, con
             return sbp_fail(diag, SBP_MACHINE,
                             "rank %d: rank %d does not answer (%s, exchange %lld): %s; it hangs, is gone or "
                             "takes longer than --timeout",
-                            (int)(r->first + r->world.rank), (int)late, what, (long long)r->exchanges, error);
-        return sbp_fail(diag, SBP_MACHINE, "rank %d: %s, exchange %lld: %s", (int)(r->first + r->world.rank),
-                        what, (long long)r->exchanges, error);
+                            (int)rank, (int)late, what, (long long)r->exchanges, error);
+        return sbp_fail(diag, SBP_MACHINE, "rank %d: %s, exchange %lld: %s", (int)rank, what,
+                        (long long)r->exchanges, error);
     }
-    for (int32_t i = 0; i < sends; i++)
+    for (int32_t i = 0; i < sends; i++) {
         r->sent_bytes += r->send[i].bytes;
+        r->away_bytes += host_of(r, r->send[i].rank) != host_of(r, rank) ? r->send[i].bytes : 0;
+    }
     for (int32_t i = 0; i < receives; i++)
         r->received_bytes += r->receive[i].bytes;
     return SBP_OK;
@@ -314,40 +332,67 @@ static char *at(void *data, int64_t elem, sbp_dtype dtype) {
     return (char *)data + elem * sbp_dtype_bytes(dtype);
 }
 
+/* Of what a team has shares of: elements [from, from + most) of each share. */
+typedef struct slices {
+    void *data; /* [elems] */
+    int64_t elems, from, most;
+    sbp_dtype dtype;
+} slices;
+
+static int64_t slice_elems(const sbp_team *t, const slices *s, int32_t member) {
+    return sbp_team_slice(t, s->elems, member, s->from, s->most);
+}
+
+static char *slice_at(const sbp_team *t, const slices *s, int32_t member) {
+    return at(s->data, sbp_team_begin(t, s->elems, member) + s->from, s->dtype);
+}
+
+/* To a list of pieces: a member's slice, to or from one of the team. */
+static void add_slice(const sbp_ranks *r, sbp_transport_piece *list, int32_t *count, const sbp_team *t,
+                      int32_t with, const slices *s, int32_t member) {
+    sbp_ranks_add_piece(r, list, count, sbp_team_rank(t, with), slice_at(t, s, member),
+                        slice_elems(t, s, member) * sbp_dtype_bytes(s->dtype));
+}
+
+/* Its own slice from each that has this rank's place among its neighbours; then all that these have, and all
+ * that its neighbours got so, are exchanged among neighbours. */
+static sbp_status gather_slices(sbp_ranks *r, const sbp_team *t, const slices *s, const char *what,
+                                sbp_diag *diag) {
+    int32_t sends = 0, receives = 0, blocks = sbp_team_blocks(t), place = sbp_team_place(t);
+    for (int32_t b = 0; b < blocks; b++) {
+        add_slice(r, r->send, &sends, t, b * t->near + place, s, t->me);
+        add_slice(r, r->receive, &receives, t, b * t->near + place, s, b * t->near + place);
+    }
+    if (blocks > 1)
+        SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
+    sends = receives = 0;
+    for (int32_t p = 0; p < t->near; p++)
+        for (int32_t b = 0; b < blocks; b++) {
+            int32_t neighbour = sbp_team_block(t) * t->near + p;
+            add_slice(r, r->send, &sends, t, neighbour, s, b * t->near + place);
+            add_slice(r, r->receive, &receives, t, neighbour, s, b * t->near + p);
+        }
+    return sbp_ranks_exchange(r, sends, receives, what, diag);
+}
+
 /* Its own share from each of a team to all of it. */
 static sbp_status gather(sbp_ranks *r, const sbp_team *t, void *data, int64_t elems, sbp_dtype dtype,
                          const char *what, sbp_diag *diag) {
-    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = sbp_team_share(t, elems, 0);
-    for (int64_t from = 0; from < largest; from += most) {
-        int32_t sends = 0, receives = 0;
-        int64_t mine = sbp_team_slice(t, elems, t->me, from, most);
-        for (int32_t m = 0; m < t->count; m++) {
-            int64_t theirs = sbp_team_slice(t, elems, m, from, most);
-            sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(t, m),
-                                at(data, sbp_team_begin(t, elems, t->me) + from, dtype),
-                                mine * sbp_dtype_bytes(dtype));
-            sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, m),
-                                at(data, sbp_team_begin(t, elems, m) + from, dtype),
-                                theirs * sbp_dtype_bytes(dtype));
-        }
-        SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
-    }
+    slices s = {data, elems, 0, PIECE_BYTES / sbp_dtype_bytes(dtype), dtype};
+    for (; s.from < sbp_team_share(t, elems, 0); s.from += s.most)
+        SBP_TRY(gather_slices(r, t, &s, what, diag));
     return SBP_OK;
 }
 
 /* Its share to each of a team, from member `root`. */
 static sbp_status scatter(sbp_ranks *r, const sbp_team *t, void *data, int64_t elems, sbp_dtype dtype,
                           int32_t root, sbp_diag *diag) {
-    int64_t most = PIECE_BYTES / sbp_dtype_bytes(dtype), largest = sbp_team_share(t, elems, 0);
-    for (int64_t from = 0; from < largest; from += most) {
+    slices s = {data, elems, 0, PIECE_BYTES / sbp_dtype_bytes(dtype), dtype};
+    for (; s.from < sbp_team_share(t, elems, 0); s.from += s.most) {
         int32_t sends = 0, receives = 0;
         for (int32_t m = 0; t->me == root && m < t->count; m++)
-            sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(t, m),
-                                at(data, sbp_team_begin(t, elems, m) + from, dtype),
-                                sbp_team_slice(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
-        sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, root),
-                            at(data, sbp_team_begin(t, elems, t->me) + from, dtype),
-                            sbp_team_slice(t, elems, t->me, from, most) * sbp_dtype_bytes(dtype));
+            add_slice(r, r->send, &sends, t, m, &s, m);
+        add_slice(r, r->receive, &receives, t, root, &s, t->me);
         SBP_TRY(sbp_ranks_exchange(r, sends, receives, "broadcast", diag));
     }
     return SBP_OK;
@@ -359,16 +404,25 @@ static bool is_summed(sbp_dtype dtype) {
     return dtype == SBP_F32 || dtype == SBP_F64 || dtype == SBP_BF16 || dtype == SBP_F16;
 }
 
-static void widen(float *to, const void *from, int64_t count, sbp_dtype dtype) {
+/* In which it is added. */
+static sbp_dtype wide_of(sbp_dtype dtype) {
+    return dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+}
+
+/* To where it is added; numbers that are as wide may be there. */
+static void widen(void *to, const void *from, int64_t count, sbp_dtype dtype) {
     const uint16_t *bits = from;
-    if (dtype == SBP_F32)
-        memcpy(to, from, (size_t)count * sizeof *to);
+    float *wide = to;
+    if (to == from)
+        return;
+    if (dtype == wide_of(dtype))
+        memcpy(to, from, (size_t)(count * sbp_dtype_bytes(dtype)));
     else if (dtype == SBP_BF16)
         for (int64_t i = 0; i < count; i++)
-            to[i] = sbp_f32_from_bf16(bits[i]);
+            wide[i] = sbp_f32_from_bf16(bits[i]);
     else
         for (int64_t i = 0; i < count; i++)
-            to[i] = sbp_f32_from_f16(bits[i]);
+            wide[i] = sbp_f32_from_f16(bits[i]);
 }
 
 static void round_to(void *to, const float *from, int64_t count, sbp_dtype dtype) {
@@ -383,13 +437,13 @@ static void round_to(void *to, const float *from, int64_t count, sbp_dtype dtype
             bits[i] = sbp_f16_from_f32(from[i]);
 }
 
-/* numbers [count][part]: along the tree, into the first part. */
+/* numbers [count][stride], of which `part` each are added along the tree, into the first. */
 #define ADD_TREE(name, type)                                                                                 \
-    static void name(type *numbers, int32_t count, int64_t part) {                                           \
+    static void name(type *numbers, int32_t count, int64_t stride, int64_t part) {                           \
         for (int32_t step = 1; step < count; step *= 2)                                                      \
             for (int32_t p = 0; p + step < count; p += 2 * step) {                                           \
-                type *restrict to = numbers + p * part;                                                      \
-                const type *restrict from = numbers + (p + step) * part;                                     \
+                type *restrict to = numbers + p * stride;                                                    \
+                const type *restrict from = numbers + (p + step) * stride;                                   \
                 for (int64_t i = 0; i < part; i++)                                                           \
                     to[i] += from[i];                                                                        \
             }                                                                                                \
@@ -398,6 +452,13 @@ ADD_TREE(add_tree_f32, float)
 ADD_TREE(add_tree_f64, double)
 #undef ADD_TREE
 
+static void add_tree(void *numbers, int32_t count, int64_t stride, int64_t part, sbp_dtype wide) {
+    if (wide == SBP_F64)
+        add_tree_f64(numbers, count, stride, part);
+    else
+        add_tree_f32(numbers, count, stride, part);
+}
+
 /* What a sum goes to: this rank's share, in its type; or it is added there. */
 typedef struct target {
     void *share;
@@ -405,98 +466,129 @@ typedef struct target {
     bool adds;
 } target;
 
-/* What arrived of a team, beside this rank's own at `mine`: `part` numbers of each, to their sum in r->sums.
- */
-static void add_up(sbp_ranks *r, const sbp_team *t, const void *mine, int64_t part, sbp_dtype dtype) {
-    bool wide = dtype == SBP_F64;
-    for (int32_t m = 0; m < t->count; m++) {
-        const void *numbers = m == t->me ? mine : at(r->arrived, m * part, dtype);
-        if (wide)
-            memcpy(r->sums + m * part, numbers, (size_t)part * sizeof *r->sums);
-        else
-            widen((float *)r->sums + m * part, numbers, part, dtype);
-    }
-    if (wide)
-        add_tree_f64(r->sums, t->count, part);
-    else
-        add_tree_f32((float *)r->sums, t->count, part);
-}
-
 /* `part` sums to their place in the share. */
-static void deliver(const sbp_ranks *r, const target *to, int64_t from, int64_t part, bool wide) {
+static void deliver(const target *to, int64_t from, int64_t part, const void *sums, sbp_dtype wide) {
     void *out = at(to->share, from, to->dtype);
-    const float *sums = (const float *)r->sums;
-    if (to->adds && to->dtype == SBP_F32 && !wide)
+    const float *narrow = sums;
+    const double *doubles = sums;
+    if (to->adds && to->dtype == SBP_F32 && wide == SBP_F32)
         for (int64_t i = 0; i < part; i++)
-            ((float *)out)[i] += sums[i];
+            ((float *)out)[i] += narrow[i];
     else if (to->adds)
         for (int64_t i = 0; i < part; i++)
             sbp_element_set(out, to->dtype, i,
-                            wide ? sbp_element_get(out, to->dtype, i) + r->sums[i]
-                                 : (double)((float)sbp_element_get(out, to->dtype, i) + sums[i]));
-    else if (wide)
-        memcpy(out, r->sums, (size_t)part * sizeof *r->sums);
+                            wide == SBP_F64
+                                ? sbp_element_get(out, to->dtype, i) + doubles[i]
+                                : (double)((float)sbp_element_get(out, to->dtype, i) + narrow[i]));
+    else if (wide == SBP_F64)
+        memcpy(out, sums, (size_t)part * sizeof *doubles);
     else
-        round_to(out, sums, part, to->dtype);
+        round_to(out, narrow, part, to->dtype);
 }
 
-/* `part` numbers of each of a team, in r->arrived, to their sum; dtype: fp32 or fp64. */
-static void add_arrived(sbp_ranks *r, const sbp_team *t, int64_t part, sbp_dtype dtype) {
-    if (dtype == SBP_F64)
-        add_tree_f64((double *)(void *)r->arrived, t->count, part);
-    else
-        add_tree_f32((float *)(void *)r->arrived, t->count, part);
+/* Of each member that has this rank's place among its neighbours, the sum of these neighbours' slices for it:
+ * [blocks][stride] numbers, in *out. They arrive in r->arrived; what is not as wide as it is added goes on to
+ * r->sums. */
+static sbp_status sum_neighbours(sbp_ranks *r, const sbp_team *t, const slices *s, int64_t stride,
+                                 const char *what, sbp_diag *diag, void **out) {
+    int32_t sends = 0, receives = 0, blocks = sbp_team_blocks(t), place = sbp_team_place(t);
+    const sbp_dtype wide = wide_of(s->dtype);
+    char *numbers = s->dtype == wide ? r->arrived : (char *)r->sums;
+    for (int32_t p = 0; p < t->near; p++)
+        for (int32_t b = 0; b < blocks; b++) {
+            int32_t neighbour = sbp_team_block(t) * t->near + p;
+            add_slice(r, r->send, &sends, t, neighbour, s, b * t->near + p);
+            sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, neighbour),
+                                at(r->arrived, (p * blocks + b) * stride, s->dtype),
+                                slice_elems(t, s, b * t->near + place) * sbp_dtype_bytes(s->dtype));
+        }
+    SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
+    for (int32_t b = 0; b < blocks; b++) {
+        int64_t part = slice_elems(t, s, b * t->near + place);
+        for (int32_t p = 0; p < t->near; p++) {
+            int64_t i = (p * blocks + b) * stride;
+            widen(at(numbers, i, wide),
+                  p == place ? slice_at(t, s, b * t->near + place) : at(r->arrived, i, s->dtype), part,
+                  s->dtype);
+        }
+        add_tree(at(numbers, b * stride, wide), t->near, blocks * stride, part, wide);
+    }
+    *out = numbers;
+    return SBP_OK;
 }
 
-/* The sums of a slice of the share, of this group, to those of all groups: each group adds up a part of them.
- * The slice is no larger than all that a group exchanges at once, and so fits twice. */
-static sbp_status sum_groups(sbp_ranks *r, int64_t slice, sbp_dtype dtype, const char *what, sbp_diag *diag) {
-    const sbp_team t = other_groups(r);
-    int64_t mine = sbp_team_share(&t, slice, t.me), unit = sbp_dtype_bytes(dtype);
-    int32_t sends = 0, receives = 0;
-    void *own = at(r->sums, sbp_team_begin(&t, slice, t.me), dtype);
-    if (t.count == 1)
+/* The sum of this rank's slice over a team, unrounded, in *out: in r->arrived or r->sums, which have room for
+ * `count` slices each. What is as wide as it is added leaves r->sums alone, where it may be. */
+static sbp_status sum_slices(sbp_ranks *r, const sbp_team *t, const slices *s, const char *what,
+                             sbp_diag *diag, void **out) {
+    int32_t sends = 0, receives = 0, blocks = sbp_team_blocks(t), block = sbp_team_block(t);
+    const sbp_dtype wide = wide_of(s->dtype);
+    int64_t stride = slice_elems(t, s, 0), mine = slice_elems(t, s, t->me), unit = sbp_dtype_bytes(wide);
+    void *numbers;
+    SBP_TRY(sum_neighbours(r, t, s, stride, what, diag, &numbers));
+    *out = numbers;
+    if (blocks == 1)
         return SBP_OK;
-    for (int32_t m = 0; m < t.count; m++) {
-        sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(&t, m),
-                            at(r->sums, sbp_team_begin(&t, slice, m), dtype),
-                            sbp_team_share(&t, slice, m) * unit);
-        sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(&t, m), at(r->arrived, m * mine, dtype),
+    void *sums = *out = at(numbers, blocks * stride, wide); /* behind those of the first neighbour */
+    for (int32_t b = 0; b < blocks; b++) {
+        int32_t other = b * t->near + sbp_team_place(t);
+        sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(t, other), at(numbers, b * stride, wide),
+                            slice_elems(t, s, other) * unit);
+        sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, other), at(sums, b * mine, wide),
                             mine * unit);
     }
     SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
-    memcpy(at(r->arrived, t.me * mine, dtype), own, (size_t)(mine * unit));
-    add_arrived(r, &t, mine, dtype);
-    memcpy(own, r->arrived, (size_t)(mine * unit));
-    return gather(r, &t, r->sums, slice, dtype, what, diag);
+    memcpy(at(sums, block * mine, wide), at(numbers, block * stride, wide), (size_t)(mine * unit));
+    add_tree(sums, blocks, mine, mine, wide);
+    return SBP_OK;
+}
+
+/* `elems` sums of this group, in r->sums from `from` on, to those of all groups: each group adds up a part.
+ */
+static sbp_status sum_parts(sbp_ranks *r, const sbp_team *t, int64_t from, int64_t elems, sbp_dtype wide,
+                            const char *what, sbp_diag *diag) {
+    const slices s = {at(r->sums, from, wide), elems, 0, elems, wide};
+    void *sums;
+    if (elems == 0)
+        return SBP_OK;
+    SBP_TRY(sum_slices(r, t, &s, what, diag, &sums));
+    memcpy(slice_at(t, &s, t->me), sums, (size_t)(slice_elems(t, &s, t->me) * sbp_dtype_bytes(wide)));
+    return gather_slices(r, t, &s, what, diag);
+}
+
+/* The sums of a slice of the share, of this group, to those of all groups. The slice is no larger than all
+ * that a group exchanges at once. Where there are two steps, what is no whole parts goes by itself, so that
+ * each sends as many bytes however the share is cut. */
+static sbp_status sum_groups(sbp_ranks *r, int64_t slice, sbp_dtype wide, const char *what, sbp_diag *diag) {
+    const sbp_team t = other_groups(r);
+    int64_t rest = sbp_team_blocks(&t) > 1 ? slice % t.count : 0;
+    if (t.count == 1)
+        return SBP_OK;
+    SBP_TRY(sum_parts(r, &t, 0, slice - rest, wide, what, diag));
+    return sum_parts(r, &t, slice - rest, rest, wide, what, diag);
 }
 
 /* To this rank's share among a team, which may be where data have it. Of a group, the sum goes across groups
  * before it goes to the share. */
 static sbp_status reduce(sbp_ranks *r, const sbp_team *t, const target *to, void *data, int64_t elems,
                          sbp_dtype dtype, bool across, const char *what, sbp_diag *diag) {
-    int64_t most = part_elems(r, sbp_dtype_bytes(dtype) > 4 ? 8 : 4), largest = sbp_team_share(t, elems, 0);
-    const sbp_team others = other_groups(r);
-    const sbp_dtype wide = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    slices s = {data, elems, 0, part_elems(r, sbp_dtype_bytes(dtype) > 4 ? 8 : 4), dtype};
+    const int32_t groups = across ? other_groups(r).count : 1;
+    const sbp_dtype wide = wide_of(dtype);
     if (!is_summed(dtype))
         return sbp_fail(diag, SBP_INTERNAL, "no sum of %s over ranks", sbp_dtype_name(dtype));
-    if (across) /* whole parts, so that those of slices are those of the share */
-        most = most > others.count ? most - most % others.count : others.count;
-    for (int64_t from = 0; from < largest; from += most) {
-        int32_t sends = 0, receives = 0;
-        int64_t mine = sbp_team_slice(t, elems, t->me, from, most);
-        for (int32_t m = 0; m < t->count; m++) {
-            sbp_ranks_add_piece(r, r->send, &sends, sbp_team_rank(t, m),
-                                at(data, sbp_team_begin(t, elems, m) + from, dtype),
-                                sbp_team_slice(t, elems, m, from, most) * sbp_dtype_bytes(dtype));
-            sbp_ranks_add_piece(r, r->receive, &receives, sbp_team_rank(t, m),
-                                at(r->arrived, m * mine, dtype), mine * sbp_dtype_bytes(dtype));
-        }
-        SBP_TRY(sbp_ranks_exchange(r, sends, receives, what, diag));
-        add_up(r, t, at(data, sbp_team_begin(t, elems, t->me) + from, dtype), mine, dtype);
-        if (across)
+    /* whole parts, so that those of slices are those of the share */
+    s.most = s.most > groups ? s.most - s.most % groups : groups;
+    for (; s.from < sbp_team_share(t, elems, 0); s.from += s.most) {
+        int64_t mine = slice_elems(t, &s, t->me);
+        void *sums;
+        SBP_TRY(sum_slices(r, t, &s, what, diag, &sums));
+        if (groups > 1) {
+            memmove(r->sums, sums, (size_t)(mine * sbp_dtype_bytes(wide)));
             SBP_TRY(sum_groups(r, mine, wide, what, diag));
-        deliver(r, to, from, mine, dtype == SBP_F64);
+            sums = r->sums;
+        }
+        deliver(to, s.from, mine, sums, wide);
     }
     return SBP_OK;
 }

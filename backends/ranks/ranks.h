@@ -6,6 +6,12 @@
  * The same numbers give the same bits in every run and over every network. Numbers are added in fp32 (f64:
  * in f64) and rounded to their type once.
  *
+ * Where hosts have several ranks each, one after the other, neighbours on a host (team.h) add up their
+ * numbers first, for all ranks that have the same place on their hosts; then these exchange sums. Gathers go
+ * the other way round. So a rank of a host of eight sends an eighth of a gradient over the network, where it
+ * would send nearly all of it, and as many bytes in all; sums of one step go on to the next as they were
+ * added, in fp32 also where 16 bits came. The tree is made for it: no bit depends on how ranks lie on hosts.
+ *
  * A world of one rank needs no transport; its share is all.
  *
  * Errors: SBP_MACHINE when the transport is missing, a rank does not answer or is gone; SBP_INTERNAL for a
@@ -22,12 +28,14 @@ struct sbp_transport; /* transport.h */
 typedef struct sbp_ranks_info {
     int32_t rank, count;             /* of all */
     int32_t local_rank, local_count; /* of those on this host */
+    int32_t node; /* ranks of every host, one after the other; 1: hosts differ, or their ranks alternate */
     int32_t member, group; /* of the ranks that have shares of one whole: all, until they are divided */
     const char *transport; /* "none" of one rank */
     const char *why;       /* what says that there are others: "OMPI_COMM_WORLD_SIZE is 4" */
     int64_t sent_bytes, received_bytes;
-    double timeout; /* as it was joined with */
-    bool native;    /* ranks met over what a backend brings along, one call at a time */
+    int64_t away_bytes; /* of what was sent: to other hosts, each of `node` ranks */
+    double timeout;     /* as it was joined with */
+    bool native;        /* ranks met over what a backend brings along, one call at a time */
 } sbp_ranks_info;
 
 /* How many ranks the environment says there are, and which this is (0: it does not say); 0: it says nothing.

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* Changes with anything in this header. */
-#define SBP_TRANSPORT_VERSION 2
+#define SBP_TRANSPORT_VERSION 3
 
 enum { SBP_TRANSPORT_CHANNELS = 2 };
 
@@ -25,7 +25,8 @@ typedef struct sbp_transport_piece {
 typedef struct sbp_transport_world {
     int32_t rank, count;             /* of all */
     int32_t local_rank, local_count; /* of those that share this host's memory */
-    char name[128];                  /* "MPI (Open MPI v4.1.4)" */
+    int32_t node;   /* ranks of every host, one after the other; 1: hosts differ, or their ranks alternate */
+    char name[128]; /* "MPI (Open MPI v4.1.4)" */
 } sbp_transport_world;
 
 typedef struct sbp_transport {

@@ -12,7 +12,7 @@ struct sbp_ranks {
     const char *why;
     char why_text[96];
     double timeout;
-    int64_t sent_bytes, received_bytes, exchanges;
+    int64_t sent_bytes, away_bytes, received_bytes, exchanges;
     sbp_transport_piece *send, *receive; /* [count] each */
     void *requests;                      /* of both */
     int64_t arrived_bytes;

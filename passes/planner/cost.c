@@ -55,15 +55,24 @@ static double sending_seconds(const sbp_rates *r, double bytes, int64_t ranks, i
     return near > away / r->between ? near : away / r->between;
 }
 
+/* Ranks of a host, as those that run find it (backends/ranks/ranks.h). */
+static int64_t node_of(const sbp_rates *r, int64_t ranks) {
+    int64_t node = r->host_ranks > 0 ? (int64_t)r->host_ranks : r->between > 0 ? 1 : ranks;
+    return ranks % node == 0 ? node : 1;
+}
+
 double sbp_cost_collective(const sbp_target_info *target, sbp_collective_op op, const sbp_program *program,
                            int64_t elems, sbp_dtype dtype) {
     const sbp_rates *r = &target->rates;
     if (op == SBP_SHARE)
         return r->command_seconds +
                2 * (double)sbp_dtype_bytes(dtype) * (double)elems / (double)program->group / r->memory;
-    sbp_sent sent = sbp_collective_sent(op, program->ranks, program->group, elems, dtype);
-    return r->command_seconds + sending_seconds(r, (double)sent.within, sent.neighbours, 1) +
-           sending_seconds(r, (double)sent.across, program->ranks / program->group, program->group);
+    sbp_sent sent =
+        sbp_collective_sent(op, program->ranks, program->group, node_of(r, program->ranks), elems, dtype);
+    double seconds = r->command_seconds;
+    for (int32_t i = 0; i < sent.count; i++)
+        seconds += sending_seconds(r, (double)sent.steps[i].bytes, sent.steps[i].ranks, sent.steps[i].stride);
+    return seconds;
 }
 
 double sbp_cost_rows(const sbp_target_info *target, bool on_host, double bytes, double ops) {
@@ -379,12 +388,13 @@ static void add_wire(const sbp_program *program, const sbp_command *c, const sbp
         return;
     const sbp_buffer *all = larger_operand(program, c);
     int64_t elems = sbp_extent_as_const(all->rows) * all->cols;
-    sbp_sent sent = sbp_collective_sent(c->u.collective, program->ranks, program->group, elems, all->dtype);
-    *(once ? &out->step_bytes : &out->part_bytes) += sent.within + sent.across;
+    sbp_sent sent = sbp_collective_sent(c->u.collective, program->ranks, program->group,
+                                        node_of(&target->rates, program->ranks), elems, all->dtype);
+    *(once ? &out->step_bytes : &out->part_bytes) += sent.bytes;
     ++*(once ? &out->step_collectives : &out->part_collectives);
-    *(once ? &out->step_away : &out->part_away) +=
-        bytes_away(&target->rates, (double)sent.within, sent.neighbours, 1) +
-        bytes_away(&target->rates, (double)sent.across, program->ranks / program->group, program->group);
+    for (int32_t i = 0; i < sent.count; i++)
+        *(once ? &out->step_away : &out->part_away) += bytes_away(&target->rates, (double)sent.steps[i].bytes,
+                                                                  sent.steps[i].ranks, sent.steps[i].stride);
     out->seconds[c->u.collective] += sbp_cost_collective(target, c->u.collective, program, elems, all->dtype);
 }
 

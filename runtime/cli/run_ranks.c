@@ -62,6 +62,11 @@ void sbp_run_say_world(const sbp_run *run) {
                  w->transport, here, (int)w->count);
     else
         sbp_note(run->diag, "one of %d ranks over %s, %s: %s", (int)w->count, w->transport, here, w->why);
+    if (w->node == 1 && w->local_count > 1)
+        sbp_note(run->diag,
+                 "not all hosts have %d ranks whose numbers follow each other (mpirun --map-by slot), "
+                 "so nothing is added up on a host before it goes to others",
+                 (int)w->local_count);
 }
 
 /* MPI begins and ends without a limit of time: a rank that does not come then is the launcher's to name. */

@@ -70,10 +70,11 @@ static void test_numbers(void **state) {
     static const struct {
         const char *start;
         int ranks, here, zero;
-    } cases[] = {{"-n 4", 4, 2, 0},
-                 {"-n 3", 3, 2, 3},
-                 {"-n 2 --map-by node", 2, 1, 2},
-                 {"-n 4 --map-by node", 4, 2, 1}};
+        bool orderly;
+    } cases[] = {{"-n 4", 4, 2, 0, true},
+                 {"-n 3", 3, 2, 3, false},
+                 {"-n 2 --map-by node", 2, 1, 2, true},
+                 {"-n 4 --map-by node", 4, 2, 1, false}};
     static const char run[] = "--data $D/t.jsonl --batch-size 6 --lr 0.001 --steps 4 --out $D/";
     io_fixture *f = *state;
     double worst = 0;
@@ -90,12 +91,23 @@ static void test_numbers(void **state) {
                                 "--ranks %d --zero %d; eval $T %s $R $D/q %so",
                                 cases[i].ranks, cases[i].zero, cases[i].start, run));
         says(f, "err", sbp_arena_printf(f->arena, ", %d of them on this host: ", cases[i].here));
+        assert_int_equal(strstr(cli_text(f, "err"), "whose numbers follow each other (") == NULL,
+                         cases[i].orderly);
         runs_with(f, threads_of_each(cases[i].here), cases[i].here);
         double off =
             cli_compare(f, cases[i].start, io_path(f, "o/model.safetensors"), want, SBP_TOLERANCE_F64);
         worst = off > worst ? off : worst;
     }
     print_message("  weights are off by %.2g\n", worst);
+}
+
+/* Sums of hosts before those of all: the bits of four ranks on one. */
+static void test_bits_are_those_of_one_host(void **state) {
+    io_fixture *f = *state;
+    if (!have_hosts)
+        skip();
+    cli_ok(f, "$M -n 4 " RUN "--out $D/here");
+    cli_same(f, "here/model.safetensors", "whole/model.safetensors");
 }
 
 /* Two ranks on sbpb, which has room for one such; sbpa has one. */
@@ -264,6 +276,7 @@ static int end_slurm(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_bits_are_those_of_one_host),
         cmocka_unit_test(test_memory_is_of_a_host),
         cmocka_unit_test(test_what_another_host_does_not_see),
         cmocka_unit_test(test_a_rank_is_killed),

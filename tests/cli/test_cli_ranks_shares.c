@@ -204,6 +204,20 @@ static void test_same_bits(void **state) {
     cli_same(f, "first.g", "again.g");
 }
 
+/* As on hosts of two ranks, which add up among themselves first. */
+static void test_hosts_change_no_bit(void **state) {
+    io_fixture *f = *state;
+    if (!cli_has_ranks(f, "bits of several hosts"))
+        skip();
+    write_rows(f);
+    train(f, "one", "$G/gemma3_softcap/model --reduce-dtype bf16", 4, 2, "");
+    setenv("SBP_TEST_NODE", "2", 1);
+    train(f, "two", "$G/gemma3_softcap/model --reduce-dtype bf16", 4, 2, "");
+    unsetenv("SBP_TEST_NODE");
+    cli_same(f, "one/model.safetensors", "two/model.safetensors");
+    cli_same(f, "one.g", "two.g");
+}
+
 static int64_t member(const sbp_json *root, const char *object, const char *key) {
     const sbp_json *at = object ? sbp_json_member(root, object) : root;
     at = sbp_json_member(at, key);
@@ -258,6 +272,15 @@ static void test_bytes_are_those_planned(void **state) {
                           sbp_arena_printf(f->arena, "--zero %d --shard-group %d --reduce-dtype bf16", zero,
                                            zero == 3 ? 1 : 2),
                           4);
+    setenv("SBP_TEST_NODE", "2", 1);
+    for (int zero = 0; zero <= 3; zero++)
+        (void)check_bytes(
+            f,
+            sbp_arena_printf(f->arena, "--node 2 --zero %d %s", zero, zero == 3 ? "" : "--reduce-dtype bf16"),
+            4);
+    setenv("SBP_TEST_NODE", "4", 1); /* groups of a host, with others there and elsewhere */
+    (void)check_bytes(f, "--node 4 --zero 2 --shard-group 2", 8);
+    unsetenv("SBP_TEST_NODE");
     assert_true(check_bytes(f, "--zero 2 --reduce-dtype bf16", 3) * 2 == check_bytes(f, "--zero 2", 3));
     assert_true(check_bytes(f, "--zero 3 --shard-group 1", 2) < check_bytes(f, "--zero 3", 2));
 }
@@ -444,7 +467,7 @@ static void test_link(void **state) {
            hosts = wire_seconds(f, "--ranks 16 --node 8 --link 800Mb/s"),
            slower = wire_seconds(f, "--ranks 16 --link 10MB/s");
     assert_true(hosts > 2 * host && slower > 5 * hosts);
-    cli_ok(f, "$C compile $G/llama_mqa/model --zero 3 --ranks 16 --link 1MB/s -o $D/p 2>&1 | grep -q 'it "
+    cli_ok(f, "$C compile $G/llama_mqa/model --zero 3 --ranks 16 --link 0.1MB/s -o $D/p 2>&1 | grep -q 'it "
               "bounds the step'");
 }
 
@@ -473,6 +496,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_shares_change_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_steps_without_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_places_of_shares, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_hosts_change_no_bit, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_same_bits, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_are_those_planned, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_gathers_run_beside_calls, cli_setup, io_teardown),

@@ -1,6 +1,7 @@
-/* test_ranks.c: collectives of 1 to 9 processes, started by mpirun: every element of every rank bit for bit
- * against the tree written out here, bytes against the formula; heads for rows and back, beside sums on
- * another thread; a rank that hangs or is gone is named in time.
+/* test_ranks.c: collectives of 1 to 16 processes, started by mpirun, on one host and as on several: every
+ * element of every rank bit for bit against the tree written out here, bytes against those counted here,
+ * piece by piece; heads for rows and back, beside sums on another thread; a rank that hangs or is gone is
+ * named in time.
  *
  * The program is its own worker: `test_ranks worker CASE` is one rank. */
 #include "backends/ranks/ranks.h"
@@ -61,18 +62,111 @@ static void fill(void *data, int64_t elems, sbp_dtype dtype, uint64_t seed) {
         sbp_element_set(data, dtype, i, number(info.rank, i, seed));
 }
 
-/* From the largest share of a world, what one rank sends and receives of `elems`. */
-static int64_t moved(int64_t elems, sbp_dtype dtype, bool mine) {
-    int64_t begin = sbp_ranks_share(ranks, elems, info.rank),
-            end = sbp_ranks_share(ranks, elems, info.rank + 1);
-    return sbp_dtype_bytes(dtype) * (mine ? (end - begin) * (info.count - 1) : elems - (end - begin));
+/* ---- bytes ------------------------------------------------------------------------------------------ */
+
+typedef struct traffic {
+    int64_t sent, away; /* all, and to other hosts */
+} traffic;
+
+/* `count` ranks that are `stride` apart, of which this is one; near: how many neighbours are as one. */
+typedef struct team {
+    int32_t first, stride, count, me, near;
+} team;
+
+static bool same_host(int32_t a, int32_t b) {
+    return a / info.node == b / info.node;
 }
+
+static int32_t rank_of(const team *t, int32_t member) {
+    return t->first + member * t->stride;
+}
+
+/* Whether in all teams like this one neighbours, so many from each multiple on, are on one host. */
+static bool are_near(int32_t stride, int32_t count, int32_t near) {
+    bool good = true;
+    for (int32_t r = 0; r < info.count; r++) {
+        int32_t member = stride == 1 ? r % count : r / stride;
+        good &= same_host(r, r - member % near * stride);
+    }
+    return good;
+}
+
+/* The most neighbours that are near: a power of two, unless it is all. */
+static team team_of(int32_t first, int32_t stride, int32_t count) {
+    team t = {first, stride, count, (info.rank - first) / stride, 1};
+    for (int32_t near = 2; near <= count && count % near == 0; near *= 2)
+        t.near = are_near(stride, count, near) ? near : t.near;
+    t.near = are_near(stride, count, count) || t.near == 1 ? count : t.near;
+    return t;
+}
+
+static int64_t share_of(const team *t, int64_t elems, int32_t member) {
+    int64_t each = (elems + t->count - 1) / t->count, begin = member * each, end = begin + each;
+    return (end < elems ? end : elems) - (begin < elems ? begin : elems);
+}
+
+static void pass(traffic *sum, const team *t, int32_t member, int64_t bytes) {
+    int32_t to = rank_of(t, member);
+    sum->sent += to != info.rank ? bytes : 0;
+    sum->away += !same_host(to, info.rank) ? bytes : 0;
+}
+
+/* To each neighbour what is for those in its place; to each in its own place the sum of that. */
+static void pass_sums(traffic *sum, const team *t, int64_t elems, int64_t unit, int64_t wide) {
+    for (int32_t m = 0; m < t->count; m++) {
+        for (int32_t k = 0; k < t->count && m / t->near == t->me / t->near; k++)
+            pass(sum, t, m, k % t->near == m % t->near ? share_of(t, elems, k) * unit : 0);
+        pass(sum, t, m, m % t->near == t->me % t->near ? share_of(t, elems, m) * wide : 0);
+    }
+}
+
+/* To each in its place its own share; to each neighbour those of all in its place. */
+static void pass_shares(traffic *sum, const team *t, int64_t elems, int64_t unit) {
+    for (int32_t m = 0; m < t->count; m++) {
+        pass(sum, t, m, m % t->near == t->me % t->near ? share_of(t, elems, t->me) * unit : 0);
+        for (int32_t k = 0; k < t->count && m / t->near == t->me / t->near; k++)
+            pass(sum, t, m, k % t->near == t->me % t->near ? share_of(t, elems, k) * unit : 0);
+    }
+}
+
+/* Of a sum of shares of a group, then across groups. */
+static traffic traffic_of_sum(int64_t elems, sbp_dtype dtype) {
+    team own = team_of(info.rank - info.member, 1, info.group),
+         others = team_of(info.member, info.group, info.count / info.group);
+    int64_t unit = sbp_dtype_bytes(dtype), wide = dtype == SBP_F64 ? 8 : 4;
+    int64_t mine = share_of(&own, elems, own.me), rest = others.near < others.count ? mine % others.count : 0;
+    traffic out = {0};
+    pass_sums(&out, &own, elems, unit, wide);
+    pass_sums(&out, &others, mine - rest, wide, wide);
+    pass_sums(&out, &others, rest, wide, wide);
+    pass_shares(&out, &others, mine - rest, wide);
+    pass_shares(&out, &others, rest, wide);
+    return out;
+}
+
+/* Since `before`. */
+static bool has_sent(const sbp_ranks_info *before, const traffic *want) {
+    sbp_ranks_info after;
+    sbp_ranks_info_of(ranks, &after);
+    int64_t sent = after.sent_bytes - before->sent_bytes, away = after.away_bytes - before->away_bytes;
+    if (sent == want->sent && away == want->away)
+        return true;
+    fprintf(stderr, "rank %d of %d, hosts of %d, groups of %d: sent %lld, %lld away; should %lld, %lld\n",
+            (int)info.rank, (int)info.count, (int)info.node, (int)info.group, (long long)sent,
+            (long long)away, (long long)want->sent, (long long)want->away);
+    return false;
+}
+
+/* ---- sums ------------------------------------------------------------------------------------------- */
 
 static void try_sums(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     void *data = malloc((size_t)(elems * sbp_dtype_bytes(dtype)) + 1);
     int64_t begin = sbp_ranks_share(ranks, elems, info.rank),
             end = sbp_ranks_share(ranks, elems, info.rank + 1);
     sbp_ranks_info before, after;
+    const team all = team_of(0, 1, info.count);
+    int64_t unit = sbp_dtype_bytes(dtype), wide = dtype == SBP_F64 ? 8 : 4;
+    traffic want = {0};
     CHECK(data && begin >= 0 && begin <= end && end <= elems);
     CHECK(info.rank < info.count - 1 || end == elems);
     fill(data, elems, dtype, seed);
@@ -81,9 +175,16 @@ static void try_sums(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     sbp_ranks_info_of(ranks, &after);
     for (int64_t i = 0; i < elems; i++)
         CHECK(sbp_element_get(data, dtype, i) == sbp_round_to(dtype, tree(0, info.count, i, seed, dtype)));
-    CHECK(after.sent_bytes - before.sent_bytes == moved(elems, dtype, false) + moved(elems, dtype, true));
-    CHECK(after.received_bytes - before.received_bytes ==
-          moved(elems, dtype, true) + moved(elems, dtype, false));
+    pass_sums(&want, &all, elems, unit, wide);
+    pass_shares(&want, &all, elems, unit);
+    CHECK(has_sent(&before, &want));
+    if (unit == wide &&
+        elems % info.count == 0) { /* a ring's bytes in all, and between hosts where two's powers */
+        int64_t each = elems / info.count * unit;
+        CHECK(want.sent == 2 * (info.count - 1) * each);
+        CHECK(after.received_bytes - before.received_bytes == want.sent);
+        CHECK((info.node & (info.node - 1)) != 0 || want.away == 2 * (info.count / info.node - 1) * each);
+    }
     fill(data, elems, dtype, seed + 1);
     void *share = malloc((size_t)((end - begin) * sbp_dtype_bytes(dtype)) + 1);
     CHECK(share && sbp_ranks_reduce_scatter(ranks, share, data, elems, dtype, diag) == SBP_OK);
@@ -94,8 +195,8 @@ static void try_sums(int64_t elems, sbp_dtype dtype, uint64_t seed) {
                   sbp_round_to(dtype, tree(0, info.count, i, seed + 1, dtype)));
     }
     free(share);
-    sbp_ranks_info_of(ranks, &before);
-    CHECK(before.sent_bytes - after.sent_bytes == moved(elems, dtype, false));
+    want = traffic_of_sum(elems, dtype);
+    CHECK(has_sent(&after, &want));
     free(data);
 }
 
@@ -120,7 +221,13 @@ static void try_moves(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     memcpy(share, data + begin, (size_t)size);
     if (seed % 2)
         memset(data + begin, 0, (size_t)size);
+    sbp_ranks_info before;
+    sbp_ranks_info_of(ranks, &before);
     CHECK(sbp_ranks_all_gather(ranks, data, seed % 2 ? share : data + begin, elems, dtype, diag) == SBP_OK);
+    traffic want = {0};
+    const team t = team_of(0, 1, info.count);
+    pass_shares(&want, &t, elems, bytes);
+    CHECK(has_sent(&before, &want));
     free(share);
     for (int32_t p = 0; p < info.count; p++)
         for (int64_t i = sbp_ranks_share(ranks, elems, p) * bytes;
@@ -150,14 +257,15 @@ static void try_groups(int64_t elems, sbp_dtype dtype, uint64_t seed) {
     void *data = malloc(bytes), *all = malloc(bytes);
     double *share = calloc((size_t)count + 1, sizeof *share);
     int32_t first = info.rank - info.member, groups = info.count / info.group;
-    sbp_ranks_info before, after;
+    sbp_ranks_info before;
     CHECK(data && all && share);
     fill(data, elems, dtype, seed);
     sbp_ranks_info_of(ranks, &before);
     CHECK(sbp_ranks_reduce_add(ranks, share, SBP_F64, data, elems, dtype, diag) == SBP_OK);
-    sbp_ranks_info_of(ranks, &after);
-    sbp_sent sent = sbp_collective_sent(SBP_REDUCE_ADD, info.count, info.group, elems, dtype);
-    CHECK(info.rank > 0 || after.sent_bytes - before.sent_bytes == sent.within + sent.across);
+    traffic want = traffic_of_sum(elems, dtype);
+    sbp_sent planned = sbp_collective_sent(SBP_REDUCE_ADD, info.count, info.group, info.node, elems, dtype);
+    CHECK((info.rank > 0 && elems > 100000) || has_sent(&before, &want)); /* others' depend on slices */
+    CHECK(info.rank > 0 || planned.bytes == want.sent);
     for (int64_t i = 0; i < count; i++) {
         double sum = group_tree(0, groups, begin + i, seed, dtype);
         CHECK(share[i] == sum);
@@ -279,7 +387,7 @@ static int divide(int32_t group) {
 static int work_sums(void) {
     static const sbp_dtype dtypes[] = {SBP_F32, SBP_F64, SBP_BF16, SBP_F16};
     uint64_t draw = 12345;
-    CHECK(info.local_count == info.count && info.local_rank == info.rank);
+    CHECK(info.local_count == info.count && info.local_rank == info.rank && info.node == info.count);
     for (int i = 0; i < 24; i++) {
         draw = draw * 6364136223846793005u + 1442695040888963407u;
         int64_t elems = i < 12 ? i : (int64_t)(draw >> 33) % 2000;
@@ -303,6 +411,33 @@ static int work_sums(void) {
     }
     float x = 1;
     CHECK(sbp_ranks_all_reduce(ranks, &x, 1, SBP_I32, diag) == (info.count > 1 ? SBP_INTERNAL : SBP_OK));
+    return 0;
+}
+
+/* As on hosts of SBP_TEST_NODE ranks each: drawn sizes of all types in all groups. */
+static int work_hosts(void) {
+    static const sbp_dtype dtypes[] = {SBP_F32, SBP_BF16, SBP_F64, SBP_F16};
+    const int draws = getenv("SBP_TEST_ALL") ? 40 : 6;
+    uint64_t draw = 4711;
+    CHECK(info.node == atoi(getenv("SBP_TEST_NODE")));
+    for (int32_t group = info.count; group >= 1; group--) {
+        if (info.count % group != 0)
+            continue;
+        divide(group);
+        for (int i = 0; i < draws; i++) {
+            draw = draw * 6364136223846793005u + 1442695040888963407u;
+            int64_t elems = (int64_t)(draw >> 33) % (i % 2 ? 1500 : 2 * info.count);
+            sbp_dtype dtype = dtypes[(draw >> 20) % SBP_COUNT(dtypes)];
+            try_groups(i == 0 ? 64 * info.count : elems, dtype, draw);
+            if (group < info.count)
+                continue;
+            try_sums(i == 0 ? 64 * info.count : elems, dtype, draw);
+            try_moves(elems, dtype, draw);
+        }
+        /* more than the workspace takes at once */
+        if (info.count == 8 && group >= 2)
+            try_groups(300011, group == 8 ? SBP_BF16 : group == 4 ? SBP_F32 : SBP_F64, draw);
+    }
     return 0;
 }
 
@@ -331,7 +466,8 @@ static int work_die(void) {
 
 static int work(const char *name) {
     diag = sbp_diag_create();
-    double timeout = strcmp(name, "sums") == 0 || strcmp(name, "heads") == 0 ? 120 : 2;
+    double timeout =
+        strcmp(name, "sums") == 0 || strcmp(name, "heads") == 0 || strcmp(name, "hosts") == 0 ? 120 : 2;
     if (!diag || sbp_ranks_join(timeout, NULL, diag, &ranks) != SBP_OK) {
         fprintf(stderr, "%s", diag ? sbp_diag_text(diag, SBP_ERROR) : "out of memory\n");
         return 1;
@@ -339,6 +475,7 @@ static int work(const char *name) {
     sbp_ranks_info_of(ranks, &info);
     int status = strcmp(name, "sums") == 0    ? work_sums()
                  : strcmp(name, "heads") == 0 ? work_heads()
+                 : strcmp(name, "hosts") == 0 ? work_hosts()
                  : strcmp(name, "hang") == 0  ? work_hang()
                                               : work_die();
     sbp_ranks_leave(ranks);
@@ -402,6 +539,23 @@ static void test_sums(void **state) {
     }
 }
 
+static void test_sums_of_hosts(void **state) {
+    (void)state;
+    static const int most[][2] = {{4, 2},  {8, 4}, {12, 6}, {16, 4}, {6, 2},  {12, 4}, {16, 8},
+                                  {16, 2}, {8, 2}, {10, 5}, {9, 3},  {14, 2}, {12, 2}, {4, 1}};
+    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(most) : 4); i++) {
+        char node[12];
+        snprintf(node, sizeof node, "%d", most[i][1]);
+        setenv("SBP_TEST_NODE", node, 1);
+        int status = start(most[i][0], "hosts");
+        unsetenv("SBP_TEST_NODE");
+        if (status != 0)
+            print_error("%d ranks on hosts of %s: %s\n", most[i][0], node, output);
+        assert_int_equal(status, 0);
+        print_message("%d ranks on hosts of %s: %.1f s\n", most[i][0], node, seconds);
+    }
+}
+
 static void test_heads(void **state) {
     (void)state;
     static const int counts[] = {3, 4};
@@ -462,6 +616,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_sums_of_hosts),
         cmocka_unit_test(test_heads),
         cmocka_unit_test(test_a_rank_that_hangs_is_named),
         cmocka_unit_test(test_a_rank_that_is_gone_ends_all),

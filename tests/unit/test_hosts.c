@@ -56,57 +56,92 @@ static int64_t share(int64_t elems, int64_t ranks, int64_t rank) {
     return end - begin;
 }
 
-typedef struct bytes {
-    double within, between; /* hosts */
-} bytes;
+/* Bytes of rank 0 to ranks of its host and to others, and how long each step of them takes, one after the
+ * other: what goes within and between goes at once. */
+typedef struct sending {
+    double within, between;      /* hosts, of this step */
+    double bytes, away, seconds; /* of all */
+} sending;
 
-static void send(bytes *b, int64_t to, int64_t node, double count) {
+static void send(sending *b, int64_t to, int64_t node, double count) {
     if (to < node)
         b->within += count;
-    else if (to > 0)
+    else
         b->between += count;
 }
 
-/* What rank 0 sends of a sum that goes to shares: first to its group, then among those with its share. */
-static void count_sum(int64_t ranks, int64_t group, int64_t node, int64_t elems, bytes *first,
-                      bytes *second) {
-    for (int64_t r = 1; r < group; r++)
-        send(first, r, node, 4.0 * (double)share(elems, group, r));
-    int64_t own = share(elems, group, 0), others = ranks / group;
-    for (int64_t g = 1; g < others; g++)
-        send(second, g * group, node,
-             4.0 * (double)share(own, others, g) + 4.0 * (double)share(own, others, 0));
-}
-
-static double slower(const bytes *b, const sbp_rates *r) {
+static void end_step(sending *b, const sbp_rates *r) {
     double within = b->within / r->net, between = b->between / r->between;
-    return within > between ? within : between;
+    b->seconds += within > between ? within : between;
+    b->bytes += b->within + b->between;
+    b->away += b->between;
+    b->within = b->between = 0;
 }
 
+/* Ranks `stride` apart from rank 0 on, the first `near` of which are its neighbours. */
+typedef struct ring {
+    int64_t stride, count, near, node;
+} ring;
+
+/* The least of both: the largest power of two that goes into `here`, of which all are on rank 0's host. */
+static ring ring_of(int64_t stride, int64_t count, int64_t node) {
+    int64_t here = stride < node && node % stride == 0 ? node / stride : 1, near = 1;
+    while (count % (2 * near) == 0 && here % (2 * near) == 0)
+        near *= 2;
+    return (ring){stride, count, near == 1 || count <= here ? count : near, node};
+}
+
+static void send_sums(sending *b, const ring *g, const sbp_rates *r, int64_t elems, double unit) {
+    for (int64_t m = 1; m < g->near; m++)
+        for (int64_t k = m; k < g->count; k += g->near)
+            send(b, m * g->stride, g->node, unit * (double)share(elems, g->count, k));
+    end_step(b, r);
+    for (int64_t k = g->near; k < g->count; k += g->near)
+        send(b, k * g->stride, g->node, 4.0 * (double)share(elems, g->count, k));
+    end_step(b, r);
+}
+
+static void send_shares(sending *b, const ring *g, const sbp_rates *r, int64_t elems, double unit) {
+    for (int64_t k = g->near; k < g->count; k += g->near)
+        send(b, k * g->stride, g->node, unit * (double)share(elems, g->count, 0));
+    end_step(b, r);
+    for (int64_t m = 1; m < g->near; m++)
+        for (int64_t k = 0; k < g->count; k += g->near)
+            send(b, m * g->stride, g->node, unit * (double)share(elems, g->count, k));
+    end_step(b, r);
+}
+
+/* Sums within hosts first, then between them, where hosts have ranks in powers of two or several of these. */
 static void test_ways_between_hosts(void **state) {
     (void)state;
-    static const int64_t sizes[][3] = {{8, 8, 8}, {8, 8, 4}, {8, 2, 4}, {8, 4, 4},  {8, 8, 1}, {64, 8, 8},
-                                       {6, 3, 3}, {6, 2, 4}, {1, 1, 1}, {16, 4, 8}, {4, 1, 2}};
+    static const int64_t sizes[][3] = {{8, 8, 8},  {8, 8, 4},   {8, 2, 4},   {8, 4, 4},   {8, 8, 1},
+                                       {6, 3, 3},  {6, 2, 2},   {1, 1, 1},   {16, 4, 8},  {4, 1, 2},
+                                       {64, 8, 8}, {64, 64, 8}, {12, 12, 6}, {24, 12, 4}, {32, 2, 8}};
     for (int i = 0; i < (int)(sizeof sizes / sizeof sizes[0]); i++) {
         int64_t ranks = sizes[i][0], group = sizes[i][1], node = sizes[i][2], elems = group * 4096 * ranks;
+        const ring own = ring_of(1, group, node), others = ring_of(group, ranks / group, node),
+                   all = ring_of(1, ranks, node);
         sbp_target_info t = machine(false);
         sbp_program program = {.ranks = ranks, .group = group};
         t.rates.host_ranks = (double)node;
         t.rates.between = 10e9;
-        bytes first = {0}, second = {0}, gather = {0};
-        count_sum(ranks, group, node, elems, &first, &second);
-        sbp_sent sent = sbp_collective_sent(SBP_REDUCE_ADD, ranks, group, elems, SBP_F32);
-        near((double)(sent.within + sent.across) + 1,
-             first.within + first.between + second.within + second.between + 1);
-        near(sbp_cost_collective(&t, SBP_REDUCE_ADD, &program, elems, SBP_F32) + 1,
-             slower(&first, &t.rates) + slower(&second, &t.rates) + 1);
-        for (int64_t r = 1; r < group; r++)
-            send(&gather, r, node, 2.0 * (double)share(elems, group, 0));
-        near(sbp_cost_collective(&t, SBP_ALL_GATHER, &program, elems, SBP_BF16) + 1,
-             slower(&gather, &t.rates) + 1);
+        sending sum = {0}, gather = {0}, whole = {0};
+        send_sums(&sum, &own, &t.rates, elems, 2);
+        send_sums(&sum, &others, &t.rates, share(elems, group, 0), 4);
+        send_shares(&sum, &others, &t.rates, share(elems, group, 0), 4);
+        sbp_sent sent = sbp_collective_sent(SBP_REDUCE_ADD, ranks, group, node, elems, SBP_BF16);
+        near((double)sent.bytes + 1, sum.bytes + 1);
+        near(sbp_cost_collective(&t, SBP_REDUCE_ADD, &program, elems, SBP_BF16) + 1, sum.seconds + 1);
+        send_shares(&gather, &own, &t.rates, elems, 2);
+        near(sbp_cost_collective(&t, SBP_ALL_GATHER, &program, elems, SBP_BF16) + 1, gather.seconds + 1);
+        send_sums(&whole, &all, &t.rates, elems, 4);
+        send_shares(&whole, &all, &t.rates, elems, 4);
+        near(sbp_cost_collective(&t, SBP_ALL_REDUCE, &program, elems, SBP_F32) + 1, whole.seconds + 1);
+        if ((node & (node - 1)) == 0) /* no more than a ring of hosts sends, each rank its part */
+            near(whole.away + 1, 8.0 * (double)(elems / ranks * (ranks / node - 1)) + 1);
         t.rates.between = 0; /* all are as on one host */
         near(sbp_cost_collective(&t, SBP_ALL_GATHER, &program, elems, SBP_BF16) + 1,
-             (gather.within + gather.between) / t.rates.net + 1);
+             gather.bytes / t.rates.net + 1);
     }
 }
 

@@ -105,6 +105,17 @@ static int exchange(int channel, const sbp_transport_piece *send, int32_t send_c
                     const sbp_transport_piece *receive, int32_t receive_count, void *memory, double seconds,
                     int32_t *late, char *error, size_t error_size);
 
+/* Ranks of every host, where all have as many as this one and their numbers follow each other; hosts: a name
+ * of each rank. */
+static int32_t node_of(const char *hosts, size_t bytes, int32_t count) {
+    for (int32_t p = 0; p < world.count; p++)
+        for (int32_t k = 0; k < p; k++)
+            if ((memcmp(hosts + (size_t)p * bytes, hosts + (size_t)k * bytes, bytes) == 0) !=
+                (p / count == k / count))
+                return 1;
+    return world.count % count == 0 ? count : 1;
+}
+
 /* Ranks of this host, by its name and when it was started: each tells all. */
 static int count_local(sbp_transport_world *out, char *error, size_t error_size) {
     typedef char host[128];
@@ -130,6 +141,7 @@ static int count_local(sbp_transport_world *out, char *error, size_t error_size)
         failed = exchange(0, pieces, sends, receives, sends, NULL, 0, &late, error, error_size);
         for (int32_t p = 0; p < world.count && !failed; p++)
             out->local_count += memcmp(hosts[p], own, sizeof(host)) == 0;
+        out->node = failed ? 1 : node_of(hosts[0], sizeof(host), out->local_count);
     } else {
         snprintf(error, error_size, "out of memory");
     }

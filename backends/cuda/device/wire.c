@@ -226,10 +226,10 @@ sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) {
     if (w)
         *w = (cuda_wire){.rank = info.rank,
                          .count = info.count,
-                         .everybody = sbp_team_of_all(info.rank, info.count),
-                         .group = sbp_team_of_neighbours(info.rank, info.group),
-                         .others = sbp_team_across(info.rank, info.count, info.group),
-                         .context = sbp_team_of_neighbours(info.rank, context),
+                         .everybody = sbp_team_of_all(info.rank, info.count, 1),
+                         .group = sbp_team_of_neighbours(info.rank, info.group, 1),
+                         .others = sbp_team_across(info.rank, info.count, info.group, 1),
+                         .context = sbp_team_of_neighbours(info.rank, context, 1),
                          .timeout = info.timeout,
                          .looked = now()};
     d->wire = w;
