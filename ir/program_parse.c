@@ -190,6 +190,25 @@ static sbp_status read_data(sbp_program_parser *p, sbp_buffer *b) {
     return SBP_OK;
 }
 
+/* Room for all of them: there are thousands of a deep model, and an arena keeps what an array leaves behind.
+ */
+static void reserve_buffers(sbp_program_parser *p) {
+    static const char line[] = "\nbuffer ";
+    sbp_program *program = p->program;
+    int32_t count = 0;
+    for (const char *at = p->lexer.at; count < INT32_MAX && p->lexer.end > at; count++) {
+        const char *found = memmem(at, (size_t)(p->lexer.end - at), line, sizeof line - 1);
+        if (!found)
+            break;
+        at = found + sizeof line - 1;
+    }
+    if (count == 0)
+        return;
+    program->buffers = SBP_NEW_ARRAY(p->arena, sbp_buffer, count);
+    p->next_in_scope = SBP_NEW_ARRAY(p->arena, int32_t, count);
+    program->buffer_capacity = p->next_capacity = count;
+}
+
 static sbp_status read_buffer(sbp_program_parser *p) {
     static const char *const role_words[] = {
 #define ROLE(id, text, category) text,
@@ -387,6 +406,7 @@ sbp_status sbp_program_parse(sbp_arena *arena, sbp_diag *diag, const char *name,
     SBP_TRY(sbp_parser_name(p, &program_name));
     p->program = sbp_program_create(arena, program_name);
     p->program->scalar_count = 0; /* the text lists them all */
+    reserve_buffers(p);
     sbp_map *const maps[] = {&p->buffers, &p->scalars,   &p->tables,
                              &p->kernels, &p->functions, &p->scope_names};
     for (int m = 0; m < SBP_COUNT(maps); m++)

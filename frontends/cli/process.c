@@ -23,28 +23,30 @@ static int64_t count_views(const sbp_program *program, const sbp_body *body) {
     return views;
 }
 
-/* Operands of all commands, as they stand in the text of the program and lie prepared in memory. Before there
- * is a program: the least or the most that it can come to, most of them by tensor: its calls, its update, and
- * the copies between homes and slots with what orders them. */
-static int64_t program_views(const sbp_compilation *c, bool most) {
+/* Operands of all commands, as they stand in the text of the program and lie prepared in memory, and buffers.
+ * Before there is a program: the least or the most that it can come to, most of them by tensor: its calls,
+ * its update, and the copies between homes and slots with what orders them. */
+static int64_t program_bytes(const sbp_compilation *c, const sbp_target_info *target, bool most) {
     static const struct {
         int64_t of_a_program, of_a_tensor[SBP_SPACE_COUNT]; /* where most is that is kept for it */
-    } bounds[] = {{800, {18, 35, 50}}, {4000, {40, 75, 135}}};
+        int64_t buffers;                                    /* of a tensor */
+    } bounds[] = {{800, {18, 35, 50}, 2}, {4000, {40, 75, 135}, 10}};
     const sbp_program *program = c->pipeline.program;
-    int64_t views = 0;
+    int64_t views = 0, tensors = c->model.module->param_count;
     int farthest = SBP_DEVICE;
     for (int32_t f = 0; program && f < program->function_count; f++)
         views += count_views(program, &program->functions[f].body);
     for (int32_t e = 0; program && e < program->entry_count; e++)
         views += count_views(program, &program->entries[e].body);
     if (program)
-        return views;
+        return views * target->runtime_view_bytes + program->buffer_count * target->runtime_buffer_bytes;
     if (most && c->wish.offload != SBP_OFFLOAD_OFF && c->wish.offload != SBP_OFFLOAD_GIVEN)
         farthest = SBP_HOST;
     for (int class = SBP_ITEM_STATE; class < SBP_ITEM_CLASS_COUNT; class ++)
         if (c->wish.offload == SBP_OFFLOAD_GIVEN && (int)c->wish.homes[class] > farthest)
             farthest = (int)c->wish.homes[class];
-    return bounds[most].of_a_program + bounds[most].of_a_tensor[farthest] * c->model.module->param_count;
+    views = bounds[most].of_a_program + bounds[most].of_a_tensor[farthest] * tensors;
+    return views * target->runtime_view_bytes + bounds[most].buffers * tensors * target->runtime_buffer_bytes;
 }
 
 /* ---- buffers ---------------------------------------------------------------------------------------- */
@@ -159,8 +161,7 @@ sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *
         return SBP_OK;
     SBP_TRY(reordered_bytes(c, &reordered));
     target->runtime_bytes += c->model.module->param_count * target->runtime_tensor_bytes +
-                             program_views(c, most) * target->runtime_view_bytes +
-                             (int64_t)c->tokenizer_bytes + reordered;
+                             program_bytes(c, target, most) + (int64_t)c->tokenizer_bytes + reordered;
     if (has_on_disk(c, target->runtime_disk_bytes))
         target->runtime_bytes += target->runtime_disk_bytes;
     if (c->settings.prepare)

@@ -50,7 +50,7 @@ ROWS = [  # name, model, profile, options, goal: tokens at least, or KB per toke
     ("32B, LoRA, DPO", "Qwen3-32B", "h100-80gb", LORA + NONE + MAX + ["--objective", "dpo"], {"tokens": 2 * 15.6e3}),
     ("8B, LoRA, GRPO", "Qwen3-8B", "h100-80gb", LORA + NONE + MAX + ["--objective", "grpo"], {"tokens": 8 * 33e3}),
     ("14B, LoRA, GRPO", "Qwen3-14B", "h100-80gb", LORA + NONE + MAX + ["--objective", "grpo"], {"tokens": 8 * 20.2e3}),
-    # several ranks, by the cost model alone: no device but the CPU has collectives yet. StreamBP's figures are of ZeRO 2
+    # several ranks, by the cost model alone: nothing of it ran on GPUs. StreamBP's figures are of ZeRO 2
     ("8B, 3 ranks, ZeRO 2", "Qwen3-8B", "h100-80gb", RANKS + NONE + MAX + ["--ranks", "3", "--zero", "2"], {"tokens": 92.4e3}),
     ("8B, 8 ranks, ZeRO 1", "Qwen3-8B", "h100-80gb", RANKS + NONE + MAX + ["--ranks", "8", "--zero", "1"], {}),
     ("8B, 8 ranks, ZeRO 2", "Qwen3-8B", "h100-80gb", RANKS + NONE + MAX + ["--ranks", "8", "--zero", "2"], {"tokens": 131.8e3}),

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { LEAST_TENSOR = 40 /* characters of one: {"buffer": "b", "recipes": [..]} */ };
+
 static const char *const op_names[SBP_RECIPE_OP_COUNT] = {"slice",        "transpose", "squeeze",
                                                           "deinterleave", "add",       "cast"};
 
@@ -258,6 +260,10 @@ static sbp_status read_tensor(reader *r, const sbp_json *node, sbp_tensor_entry 
     for (int64_t k = 0; k < recipes->count; k++) {
         sbp_recipe recipe;
         SBP_TRY(read_recipe(r, &recipes->items[k], &recipe));
+        if (recipes->count == 1) { /* nearly always, and thousands of tensors */
+            out->recipes = SBP_NEW(r->arena, sbp_recipe);
+            out->recipe_capacity = 1;
+        }
         SBP_PUSH(r->arena, out->recipes, out->recipe_count, out->recipe_capacity, recipe);
     }
     SBP_TRY(sbp_json_get_array(r->diag, node, "aliases", SBP_JSON_OPTIONAL, &aliases));
@@ -277,6 +283,11 @@ sbp_status sbp_tensor_table_parse(sbp_arena *arena, sbp_diag *diag, const char *
     SBP_TRY(sbp_json_as_object(diag, root, &root));
     SBP_TRY(sbp_json_get_array(diag, root, "tensors", SBP_JSON_REQUIRED, &tensors));
     sbp_tensor_table *table = SBP_NEW(arena, sbp_tensor_table);
+    if (tensors->count <=
+        (int64_t)length / LEAST_TENSOR) { /* room for all: an arena keeps what grows out of its place */
+        table->tensors = SBP_NEW_ARRAY(arena, sbp_tensor_entry, tensors->count);
+        table->capacity = (int32_t)tensors->count;
+    }
     for (int64_t t = 0; t < tensors->count; t++) {
         sbp_tensor_entry tensor = {.init = SBP_INIT_ZEROS, .pad_row = -1};
         SBP_TRY(read_tensor(&r, &tensors->items[t], &tensor));
