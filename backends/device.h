@@ -69,7 +69,7 @@ typedef struct sbp_device_info {
     int64_t available_bytes;  /* that it may still take, likewise; 0 unknown */
     int64_t allocation_bytes; /* most of one allocation; 0: no limit */
     int64_t disk_read_bytes, disk_written_bytes; /* so far, of the disk arena */
-    int64_t wire_sent_bytes;                     /* so far, by collectives of the program */
+    int64_t wire_sent_bytes, wire_away_bytes;    /* so far, by collectives of the program; to other hosts */
     int32_t threads;                             /* 0: not of the host */
     bool software;                               /* a driver that runs on the host's processor, for tests */
 } sbp_device_info;

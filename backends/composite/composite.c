@@ -22,11 +22,11 @@ typedef struct composite {
     int32_t threads;
     double rates[SBP_QUEUE_COUNT];
     sbp_ranks *ranks;
-    sbp_ranks *context;         /* those that have a micro-batch together; NULL: this one alone */
-    sbp_ranks_info world;       /* of this process among them; alone: rank 0 of 1 */
-    bool own_net;               /* the device proper runs queue net */
-    _Atomic int64_t sent_bytes; /* by collectives that pass through here */
-    char *staged[2];            /* operands of one, where the device has a memory of its own */
+    sbp_ranks *context;                     /* those that have a micro-batch together; NULL: this one alone */
+    sbp_ranks_info world;                   /* of this process among them; alone: rank 0 of 1 */
+    bool own_net;                           /* the device proper runs queue net */
+    _Atomic int64_t sent_bytes, away_bytes; /* by collectives that pass through here; to other hosts */
+    char *staged[2];                        /* operands of one, where the device has a memory of its own */
     int64_t staged_bytes[2];
     char *offload_dir;
     const sbp_program *program;
@@ -127,6 +127,7 @@ void composite_info(sbp_device *base, sbp_device_info *out) {
     composite *c = (composite *)base;
     c->proper->class->info(c->proper, out);
     out->wire_sent_bytes += c->sent_bytes;
+    out->wire_away_bytes += c->away_bytes;
     if (c->disk)
         composite_disk_counts(c->disk, &out->disk_read_bytes, &out->disk_written_bytes);
 }
@@ -362,6 +363,7 @@ static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp
     SBP_TRY(collect(c, dispatch, dst, src, diag));
     sbp_ranks_info_of(among, &after);
     c->sent_bytes += after.sent_bytes - before.sent_bytes;
+    c->away_bytes += after.away_bytes - before.away_bytes;
     return staged ? c->proper->class->write(c->proper, to->space, to->offset, dst, to_bytes, diag) : SBP_OK;
 }
 

@@ -557,11 +557,11 @@ static sbp_status sum_parts(sbp_ranks *r, const sbp_team *t, int64_t from, int64
 }
 
 /* The sums of a slice of the share, of this group, to those of all groups. The slice is no larger than all
- * that a group exchanges at once. Where there are two steps, what is no whole parts goes by itself, so that
- * each sends as many bytes however the share is cut. */
+ * that a group exchanges at once. What is no whole parts goes by itself, so that each sends as many bytes
+ * however the share is cut. */
 static sbp_status sum_groups(sbp_ranks *r, int64_t slice, sbp_dtype wide, const char *what, sbp_diag *diag) {
     const sbp_team t = other_groups(r);
-    int64_t rest = sbp_team_blocks(&t) > 1 ? slice % t.count : 0;
+    int64_t rest = slice % t.count;
     if (t.count == 1)
         return SBP_OK;
     SBP_TRY(sum_parts(r, &t, 0, slice - rest, wide, what, diag));

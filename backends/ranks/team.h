@@ -63,11 +63,22 @@ static inline int64_t sbp_team_slice(const sbp_team *team, int64_t elems, int32_
 }
 
 /* Elements that this member sends so that all have all shares: its own to those in its place, then those of
- * all of these to its neighbours. */
-static inline int64_t sbp_team_gathered(const sbp_team *team, int64_t elems) {
-    int64_t sent = sbp_team_share(team, elems, team->me) * (sbp_team_blocks(team) - 1);
-    for (int32_t b = 0; b < sbp_team_blocks(team); b++)
-        sent += sbp_team_share(team, elems, b * team->near + sbp_team_place(team)) * (team->near - 1);
+ * all of these to its neighbours. away: of them to other hosts, of `node` ranks each. */
+static inline int64_t sbp_team_gathered(const sbp_team *team, int64_t elems, int32_t node, int64_t *away) {
+    int64_t mine = sbp_team_share(team, elems, team->me), sent = 0;
+    int32_t host = sbp_team_rank(team, team->me) / node, block = sbp_team_block(team);
+    *away = 0;
+    for (int32_t b = 0; b < sbp_team_blocks(team); b++) {
+        int32_t other = b * team->near + sbp_team_place(team);
+        sent += b == block ? 0 : mine;
+        *away += sbp_team_rank(team, other) / node == host ? 0 : mine;
+        for (int32_t p = 0; p < team->near; p++) {
+            int32_t neighbour = block * team->near + p;
+            int64_t bytes = neighbour == team->me ? 0 : sbp_team_share(team, elems, other);
+            sent += bytes;
+            *away += sbp_team_rank(team, neighbour) / node == host ? 0 : bytes;
+        }
+    }
     return sent;
 }
 

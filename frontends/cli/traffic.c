@@ -79,9 +79,10 @@ void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target,
     sbp_text_add(
         out,
         ", \"ranks\": %lld, \"wire\": {\"micro_batch_bytes\": %lld, \"micro_batch_collectives\": %d, "
-        "\"step_bytes\": %lld, \"step_collectives\": %d, \"context_bytes\": %lld, "
+        "\"step_bytes\": %lld, \"step_collectives\": %d, \"micro_batch_bytes_between_hosts\": %.0f, "
+        "\"step_bytes_between_hosts\": %.0f, \"context_bytes\": %lld, "
         "\"context_exchanges\": %lld}, \"context\": %lld",
         (long long)program->ranks, (long long)w.part_bytes, (int)w.part_collectives, (long long)w.step_bytes,
-        (int)w.step_collectives, (long long)w.context_bytes, (long long)w.context_exchanges,
-        (long long)program->context);
+        (int)w.step_collectives, w.part_away, w.step_away, (long long)w.context_bytes,
+        (long long)w.context_exchanges, (long long)program->context);
 }

@@ -319,8 +319,9 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
             sbp_device_info info = {0};
             sbp_device *device = sbp_executor_device(run->executor);
             device->class->info(device, &info);
-            sbp_text_add(&out, ", \"ranks\": %d, \"wire_bytes_sent\": %lld", (int)run->world.count,
-                         (long long)info.wire_sent_bytes);
+            sbp_text_add(
+                &out, ", \"ranks\": %d, \"wire_bytes_sent\": %lld, \"wire_bytes_between_hosts\": %lld",
+                (int)run->world.count, (long long)info.wire_sent_bytes, (long long)info.wire_away_bytes);
         }
         sbp_text_add(&out, "}\n");
         return sbp_print(run->diag, out.data, out.length);

@@ -228,7 +228,17 @@ static int64_t member(const sbp_json *root, const char *object, const char *key)
 /* Five layers: more than are gathered at once. */
 #define LAYERS "$G/llama_mqa/model --set num_hidden_layers=5 --seq-len 48 --threads 1"
 
-/* What a run of two steps sends of what a plan says. */
+/* Bytes of a run of two steps are those of so many a micro-batch and a step. */
+static void check_sent(int64_t sent, int64_t part, int64_t step) {
+    if (part > 0) {
+        assert_int_equal((sent - 2 * step) % part, 0);
+        assert_true((sent - 2 * step) / part >= 2); /* micro-batches of both steps */
+    } else {
+        assert_int_equal(sent, 2 * step);
+    }
+}
+
+/* What a run of two steps sends of what a plan says, to other hosts as well where there are some. */
 static int64_t check_bytes(io_fixture *f, const char *settings, int ranks) {
     int count;
     cli_ok(f,
@@ -243,12 +253,12 @@ static int64_t check_bytes(io_fixture *f, const char *settings, int ranks) {
     print_message("%d ranks %s: %lld a micro-batch, %lld a step, %lld sent\n", ranks, settings,
                   (long long)part, (long long)step, (long long)sent);
     assert_true(part + step > 0);
-    if (part > 0) {
-        assert_int_equal((sent - 2 * step) % part, 0);
-        assert_true((sent - 2 * step) / part >= 2); /* micro-batches of both steps */
-    } else {
-        assert_int_equal(sent, 2 * step);
-    }
+    check_sent(sent, part, step);
+    const sbp_json *run = cli_lines(f, "out", &count)[0];
+    int64_t away = member(run, NULL, "wire_bytes_between_hosts");
+    assert_true((away > 0) == (getenv("SBP_TEST_NODE") != NULL));
+    check_sent(away, member(plan, "wire", "micro_batch_bytes_between_hosts"),
+               member(plan, "wire", "step_bytes_between_hosts"));
     return part;
 }
 

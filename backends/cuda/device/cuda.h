@@ -217,7 +217,8 @@ static inline bool cuda_wire_takes(const sbp_command *command) {
 }
 /* A checked collective, on the stream of its queue. */
 sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
-int64_t cuda_wire_sent_bytes(const cuda_device *d);
+/* away: of them to other hosts. */
+int64_t cuda_wire_sent_bytes(const cuda_device *d, int64_t *away);
 
 /* tune.c: as sbp_device_class has them. */
 sbp_status cuda_tune_open(cuda_device *d, const char *name, const void *text, int64_t bytes, int32_t *count,

@@ -60,7 +60,7 @@ static void cuda_info(sbp_device *base, sbp_device_info *out) {
     *out = (sbp_device_info){.memory_bytes = p->memory_bytes};
     snprintf(out->name, sizeof out->name, "%.80s (sm_%d, CUDA %d.%d)", p->name, p->capability,
              d->api.version / 1000, d->api.version % 1000 / 10);
-    out->wire_sent_bytes = cuda_wire_sent_bytes(d);
+    out->wire_sent_bytes = cuda_wire_sent_bytes(d, &out->wire_away_bytes);
     if (cuda_enter(d, NULL) != SBP_OK || d->api.calls.cuMemGetInfo(&free_bytes, &total_bytes) != CUDA_OK)
         return;
     out->available_bytes = (int64_t)free_bytes;

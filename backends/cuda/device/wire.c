@@ -226,9 +226,10 @@ sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) {
     if (w)
         *w = (cuda_wire){.rank = info.rank,
                          .count = info.count,
-                         .everybody = sbp_team_of_all(info.rank, info.count, 1),
-                         .group = sbp_team_of_neighbours(info.rank, info.group, 1),
-                         .others = sbp_team_across(info.rank, info.count, info.group, 1),
+                         .node = info.node,
+                         .everybody = sbp_team_of_all(info.rank, info.count, info.node),
+                         .group = sbp_team_of_neighbours(info.rank, info.group, info.node),
+                         .others = sbp_team_across(info.rank, info.count, info.group, info.node),
                          .context = sbp_team_of_neighbours(info.rank, context, 1),
                          .timeout = info.timeout,
                          .looked = now()};
@@ -270,7 +271,8 @@ void cuda_wire_leave(cuda_device *d) {
     free(w);
 }
 
-int64_t cuda_wire_sent_bytes(const cuda_device *d) {
+int64_t cuda_wire_sent_bytes(const cuda_device *d, int64_t *away) {
+    *away = d->wire ? d->wire->away_bytes : 0;
     return d->wire ? d->wire->sent_bytes : 0;
 }
 
@@ -280,28 +282,27 @@ static int64_t elems_of(const sbp_span *span) {
     return span->rows * span->cols;
 }
 
+/* As backends/ranks does it: where NCCL gathers by itself, it sends no less. */
+static void count_gather(const cuda_task *t, const sbp_team *team, int64_t elems, int64_t unit) {
+    int64_t away;
+    t->w->sent_bytes += sbp_team_gathered(team, elems, t->w->node, &away) * unit;
+    t->w->away_bytes += away * unit;
+}
+
 /* The shares of a team, on the device; this member's is in its place. */
 static sbp_status gather_on_device(const cuda_task *t, const sbp_team *team, int64_t elems, int64_t unit) {
     cuda_address data = cuda_place_address(t, cuda_place_of(t->to, 0));
     int64_t begin = sbp_team_begin(team, elems, team->me),
             mine = sbp_team_share(team, elems, team->me) * unit;
     cuda_address own = data + (uint64_t)(begin * unit);
+    int64_t each = sbp_team_begin(team, elems, 1);
     if (team->count == t->w->count && elems % team->count == 0) { /* the communicator is of all ranks */
-        t->w->sent_bytes += mine * (team->count - 1);
+        count_gather(t, team, elems, unit);
         NCCL_TRY(t->w->nccl, t->diag,
                  ncclAllGather(own, data, (size_t)mine, NCCL_BYTES, t->w->nccl->comm, t->stream));
         return cuda_wire_settle(t);
     }
-    SBP_TRY(cuda_wire_begin(t));
-    for (int32_t m = 0; m < team->count; m++) {
-        int64_t theirs = sbp_team_begin(team, elems, m);
-        if (m == team->me)
-            continue;
-        SBP_TRY(cuda_wire_send(t, sbp_team_rank(team, m), own, mine));
-        SBP_TRY(cuda_wire_receive(t, sbp_team_rank(team, m), data + (uint64_t)(theirs * unit),
-                                  sbp_team_share(team, elems, m) * unit));
-    }
-    return cuda_wire_end(t);
+    return cuda_wire_gather(t, &(cuda_slices){team, data, each, elems, 0, each, unit});
 }
 
 /* Through the workspace, to the host; this member's share is at `own`. */
@@ -312,21 +313,12 @@ static sbp_status gather_to_host(const cuda_task *t, const sbp_team *team, cuda_
         return cuda_wire_too_little(t);
     for (int64_t at = 0; at < sbp_team_begin(team, elems, 1); at += most) {
         int64_t mine = sbp_team_slice(team, elems, team->me, at, most) * unit;
-        cuda_address row = t->work + (uint64_t)(team->me * most * unit);
-        SBP_TRY(cuda_wire_bring(t, row, cuda_place_later(own, at * unit), mine));
-        SBP_TRY(cuda_wire_begin(t));
-        for (int32_t m = 0; m < team->count; m++) {
-            if (m == team->me)
-                continue;
-            SBP_TRY(cuda_wire_send(t, sbp_team_rank(team, m), row, mine));
-            SBP_TRY(cuda_wire_receive(t, sbp_team_rank(team, m), t->work + (uint64_t)(m * most * unit),
-                                      sbp_team_slice(team, elems, m, at, most) * unit));
-        }
-        SBP_TRY(cuda_wire_end(t));
+        const cuda_slices s = {team, t->work, most, elems, at, most, unit};
+        SBP_TRY(cuda_wire_bring(t, cuda_slice_at(&s, team->me), cuda_place_later(own, at * unit), mine));
+        SBP_TRY(cuda_wire_gather(t, &s));
         for (int32_t m = 0; m < team->count; m++)
             SBP_TRY(cuda_wire_take(t, cuda_place_of(t->to, sbp_team_begin(team, elems, m) + at),
-                                   t->work + (uint64_t)(m * most * unit),
-                                   sbp_team_slice(team, elems, m, at, most) * unit));
+                                   cuda_slice_at(&s, m), cuda_slice_bytes(&s, m)));
     }
     return SBP_OK;
 }
@@ -383,10 +375,11 @@ static sbp_status context_gather(const cuda_task *t) {
 /* From rank 0. Counted as backends/ranks does it: shares to all, then each its own to all. */
 static sbp_status broadcast(const cuda_task *t) {
     int64_t bytes = elems_of(t->to) * sbp_dtype_bytes(t->to->dtype), most = t->work_bytes;
-    int64_t unit = sbp_dtype_bytes(t->to->dtype), elems = elems_of(t->to);
-    int64_t mine = sbp_team_slice(&t->w->everybody, elems, t->w->rank, 0, elems) * unit;
     bool host = t->to->space == SBP_HOST;
-    t->w->sent_bytes += mine * (t->w->count - 1) + (t->w->rank == 0 ? bytes - mine : 0);
+    const sbp_team *all = &t->w->everybody;
+    for (int32_t m = 1; m < all->count && t->w->rank == 0; m++)
+        cuda_wire_count(t, m, sbp_team_share(all, elems_of(t->to), m) * sbp_dtype_bytes(t->to->dtype));
+    count_gather(t, all, elems_of(t->to), sbp_dtype_bytes(t->to->dtype));
     if (t->w->rank == 0)
         SBP_TRY(cuda_wire_move(t, cuda_place_of(t->to, 0), cuda_place_of(t->from, 0), bytes));
     for (int64_t at = 0; at < bytes; at += most) {

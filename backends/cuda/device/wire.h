@@ -18,15 +18,15 @@ typedef struct cuda_mark {
 } cuda_mark;
 
 typedef struct cuda_wire {
-    cuda_nccl own, *nccl; /* its own world, or that of the transport */
-    int32_t rank, count;
+    cuda_nccl own, *nccl;              /* its own world, or that of the transport */
+    int32_t rank, count, node;         /* node: ranks of a host (backends/ranks/ranks.h) */
     sbp_team everybody, group, others; /* others: of the other groups, that have the same share */
     sbp_team context;                  /* that have a micro-batch together */
     double timeout;
     cuda_address memory; /* that operands pass through, of the streams of net and of compute */
     int64_t memory_bytes;
     cuda_mark marks[CUDA_WIRE_MARKS]; /* of collectives [done, submitted) */
-    int64_t done, submitted, sent_bytes;
+    int64_t done, submitted, sent_bytes, away_bytes;
     double looked, waited; /* when it was looked after, and for how long others did not come */
 } cuda_wire;
 
@@ -35,6 +35,14 @@ typedef struct cuda_place {
     sbp_space space;
     int64_t offset;
 } cuda_place;
+
+/* Slices [at, at + most) of the shares that a team has of `elems` elements, on the device. */
+typedef struct cuda_slices {
+    const sbp_team *team;
+    cuda_address data; /* the first member's slice */
+    int64_t apart;     /* elements from each to the next */
+    int64_t elems, at, most, unit;
+} cuda_slices;
 
 /* A collective, as it is given. */
 typedef struct cuda_task {
@@ -60,11 +68,18 @@ sbp_status cuda_wire_bring(const cuda_task *t, cuda_address to, cuda_place from,
 sbp_status cuda_wire_take(const cuda_task *t, cuda_place to, cuda_address from, int64_t bytes) SBP_CHECKED;
 sbp_status cuda_wire_move(const cuda_task *t, cuda_place to, cuda_place from, int64_t bytes) SBP_CHECKED;
 
+/* Counts what goes to a rank; cuda_wire_send does. */
+void cuda_wire_count(const cuda_task *t, int32_t rank, int64_t bytes);
 /* Between begin and end: sending and receiving, all at once. Of no bytes: nothing. */
 sbp_status cuda_wire_begin(const cuda_task *t) SBP_CHECKED;
 sbp_status cuda_wire_send(const cuda_task *t, int32_t rank, cuda_address from, int64_t bytes) SBP_CHECKED;
 sbp_status cuda_wire_receive(const cuda_task *t, int32_t rank, cuda_address to, int64_t bytes) SBP_CHECKED;
 sbp_status cuda_wire_end(const cuda_task *t) SBP_CHECKED;
+/* A member's slice, and its bytes. */
+cuda_address cuda_slice_at(const cuda_slices *s, int32_t member);
+int64_t cuda_slice_bytes(const cuda_slices *s, int32_t member);
+/* All slices, to each of the team; this member's is there. As backends/ranks does it. */
+sbp_status cuda_wire_gather(const cuda_task *t, const cuda_slices *s) SBP_CHECKED;
 /* After any call of NCCL: nothing else may be done with the stream until it has put its work there. */
 sbp_status cuda_wire_settle(const cuda_task *t) SBP_CHECKED;
 /* The workspace does not do for so many ranks. */

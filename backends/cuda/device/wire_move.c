@@ -53,10 +53,15 @@ sbp_status cuda_wire_move(const cuda_task *t, cuda_place to, cuda_place from, in
     return SBP_OK;
 }
 
+void cuda_wire_count(const cuda_task *t, int32_t rank, int64_t bytes) {
+    t->w->sent_bytes += bytes;
+    t->w->away_bytes += rank / t->w->node != t->w->rank / t->w->node ? bytes : 0;
+}
+
 sbp_status cuda_wire_send(const cuda_task *t, int32_t rank, cuda_address from, int64_t bytes) {
     if (bytes == 0)
         return SBP_OK;
-    t->w->sent_bytes += bytes;
+    cuda_wire_count(t, rank, bytes);
     NCCL_TRY(t->w->nccl, t->diag,
              ncclSend(from, (size_t)bytes, NCCL_BYTES, rank, t->w->nccl->comm, t->stream));
     return SBP_OK;
@@ -82,6 +87,41 @@ sbp_status cuda_wire_begin(const cuda_task *t) {
 sbp_status cuda_wire_end(const cuda_task *t) {
     NCCL_TRY(t->w->nccl, t->diag, ncclGroupEnd());
     return cuda_wire_settle(t);
+}
+
+cuda_address cuda_slice_at(const cuda_slices *s, int32_t member) {
+    return s->data + (uint64_t)(member * s->apart * s->unit);
+}
+
+int64_t cuda_slice_bytes(const cuda_slices *s, int32_t member) {
+    return sbp_team_slice(s->team, s->elems, member, s->at, s->most) * s->unit;
+}
+
+/* To, and from, one of the team: what members `mine` and `theirs` have. */
+static sbp_status trade(const cuda_task *t, const cuda_slices *s, int32_t with, int32_t mine,
+                        int32_t theirs) {
+    if (with == s->team->me)
+        return SBP_OK;
+    SBP_TRY(
+        cuda_wire_send(t, sbp_team_rank(s->team, with), cuda_slice_at(s, mine), cuda_slice_bytes(s, mine)));
+    return cuda_wire_receive(t, sbp_team_rank(s->team, with), cuda_slice_at(s, theirs),
+                             cuda_slice_bytes(s, theirs));
+}
+
+sbp_status cuda_wire_gather(const cuda_task *t, const cuda_slices *s) {
+    const sbp_team *team = s->team;
+    int32_t blocks = sbp_team_blocks(team), place = sbp_team_place(team), near = team->near;
+    if (blocks > 1) {
+        SBP_TRY(cuda_wire_begin(t));
+        for (int32_t b = 0; b < blocks; b++)
+            SBP_TRY(trade(t, s, b * near + place, team->me, b * near + place));
+        SBP_TRY(cuda_wire_end(t));
+    }
+    SBP_TRY(cuda_wire_begin(t));
+    for (int32_t p = 0; p < near; p++)
+        for (int32_t b = 0; b < blocks; b++)
+            SBP_TRY(trade(t, s, sbp_team_block(team) * near + p, b * near + place, b * near + p));
+    return cuda_wire_end(t);
 }
 
 /* Ranks by the ten thousands. */

@@ -1,7 +1,7 @@
 /* test_cuda_wire.c: collectives over NCCL, on fake devices of 1 to 9 processes, against the same collectives
  * of backends/ranks over MPI in the host's memory: bit for bit, of all types, on the device and on the host,
- * with a workspace that takes many slices, one behind the other without waiting. What is beside the operands
- * stays.
+ * with a workspace that takes many slices, one behind the other without waiting; as on one host and on
+ * several. What is beside the operands stays; bytes are as many, to other hosts too.
  *
  * The program is its own worker: `test_cuda_wire worker BATCHES GROUPS` is one rank. */
 #include <math.h>
@@ -236,7 +236,7 @@ static void compare(int batch) {
 
 /* Some collectives one after the other, in slots of their own; then all bytes are compared. What reduce_own
  * leaves of the others' shares is as it was. */
-static int64_t run_batch(sbp_rng *rng, int batch) {
+static void run_batch(sbp_rng *rng, int batch, int64_t *sent, int64_t *away) {
     sbp_dispatch dispatches[BATCH];
     sbp_command commands[BATCH];
     sbp_span spans[BATCH][2];
@@ -265,13 +265,14 @@ static int64_t run_batch(sbp_rng *rng, int batch) {
         simulate(&kinds[(batch * BATCH + i) % SBP_COUNT(kinds)], &spans[i][0], &spans[i][1], &heads[i]);
     sbp_ranks_info_of(ranks, &after);
     compare(batch);
-    return after.sent_bytes - before.sent_bytes;
+    *sent += after.sent_bytes - before.sent_bytes;
+    *away += after.away_bytes - before.away_bytes;
 }
 
 static int work(int batches, int groups) {
     sbp_rng rng = {.state = 4};
     sbp_device_info device_info;
-    int64_t sent = 0;
+    int64_t sent = 0, away = 0;
     sbp_ranks_info of_context;
     sbp_arena *arena = sbp_arena_create();
     diag = sbp_diag_create();
@@ -281,10 +282,12 @@ static int work(int batches, int groups) {
     CHECK(sbp_ranks_context(ranks, group, diag, &context) == SBP_OK);
     make_device(arena, sbp_program_create(arena, "test"));
     for (int b = 0; b < batches; b++)
-        sent += run_batch(&rng, b);
+        run_batch(&rng, b, &sent, &away);
     sbp_cuda_device.info(device, &device_info);
     sbp_ranks_info_of(context, &of_context);
     CHECK(device_info.wire_sent_bytes == sent + of_context.sent_bytes && sent > 0);
+    CHECK(device_info.wire_away_bytes == away + of_context.away_bytes);
+    CHECK((away > 0) == (info.node < info.count));
     sbp_cuda_device.destroy(device);
     sbp_ranks_leave(context);
     sbp_ranks_leave(ranks);
@@ -350,6 +353,14 @@ static void test_worlds(void **state) {
         9, 1, batches / 3,
         "SBP_TEST_WIRE_BYTES=90000 NCCL_MULTI_RANK_GPU_ENABLE=1 SBP_FAKE_CUDA=devices=8,report,nccl=23000");
     run_world(2, 1, batches / 3, ""); /* in one piece */
+    /* as on several hosts: sums of each first; of groups across them, too */
+    static const int hosts[][3] = {{4, 1, 2}, {8, 4, 4}, {6, 1, 2}, {8, 1, 4},
+                                   {8, 1, 2}, {6, 1, 3}, {8, 2, 2}, {8, 8, 4}};
+    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(hosts) : 2); i++) {
+        char environment[80];
+        snprintf(environment, sizeof environment, "SBP_TEST_WIRE_BYTES=40000 SBP_TEST_NODE=%d", hosts[i][2]);
+        run_world(hosts[i][0], hosts[i][1], batches / 3, environment);
+    }
 #else
     print_message("skipped: collectives over NCCL: MPI is not installed\n");
     skip();
