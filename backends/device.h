@@ -39,6 +39,7 @@ typedef struct sbp_device_options {
     double rates[SBP_QUEUE_COUNT];
     struct sbp_ranks *ranks; /* what collectives of the program are among; NULL: it has none */
     bool tf32;               /* cuda: factors of products in fp32 may be rounded to 10 bits of mantissa */
+    bool native_sums; /* cuda over NCCL: sums over ranks in fp32 and fp64 are NCCL's own, in any order */
 } sbp_device_options;
 
 /* An operand, resolved: rows x cols elements of `dtype`; element (0, 0) is `offset` bytes into the arena of

@@ -62,6 +62,23 @@ static inline int64_t sbp_team_slice(const sbp_team *team, int64_t elems, int32_
     return left < 0 ? 0 : left < most ? left : most;
 }
 
+/* Elements that this member sends so that all have the sums of their shares: its neighbours' of all blocks to
+ * these, then those of the members in its place. away: of them to other hosts, of `node` ranks each. */
+static inline int64_t sbp_team_scattered(const sbp_team *team, int64_t elems, int32_t node, int64_t *away) {
+    int64_t sent = 0;
+    int32_t host = sbp_team_rank(team, team->me) / node, block = sbp_team_block(team);
+    *away = 0;
+    for (int32_t m = 0; m < team->count; m++) {
+        int32_t place = m % team->near;
+        bool near = place != sbp_team_place(team);
+        int32_t to = near ? block * team->near + place : m;
+        int64_t share = to == team->me ? 0 : sbp_team_share(team, elems, m);
+        sent += share;
+        *away += sbp_team_rank(team, to) / node == host ? 0 : share;
+    }
+    return sent;
+}
+
 /* Elements that this member sends so that all have all shares: its own to those in its place, then those of
  * all of these to its neighbours. away: of them to other hosts, of `node` ranks each. */
 static inline int64_t sbp_team_gathered(const sbp_team *team, int64_t elems, int32_t node, int64_t *away) {

@@ -341,7 +341,8 @@ static sbp_status open_device(sbp_run *run) {
                                   .code_bytes = run->plan->kernels_bytes,
                                   .offload_dir = sbp_run_offload_dir(run),
                                   .ranks = run->ranks,
-                                  .tf32 = run->info.tf32};
+                                  .tf32 = run->info.tf32,
+                                  .native_sums = !run->info.deterministic};
     char need[32], have[32];
     if (sbp_options_int(run->options, "threads") > options.threads)
         sbp_note(run->diag, "--threads %lld: %d are used, more would only wait for the %d core%s",

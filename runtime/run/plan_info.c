@@ -33,7 +33,7 @@ static sbp_status get_count(sbp_diag *diag, const sbp_json *object, const char *
 sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_info *out) {
     const sbp_json *meta = plan->meta, *model = NULL;
     double clip = INFINITY, accumulate = 0, memory = 0;
-    *out = (sbp_plan_info){0};
+    *out = (sbp_plan_info){.deterministic = true};
     SBP_TRY(sbp_json_get_object(diag, meta, "model", SBP_JSON_NULLABLE, &model));
     SBP_TRY(sbp_json_get_object(diag, meta, "options", SBP_JSON_NULLABLE, &out->options));
     SBP_TRY(sbp_json_get_object(diag, meta, "defaults", SBP_JSON_NULLABLE, &out->defaults));
@@ -56,6 +56,8 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
     }
     if (out->options) {
         SBP_TRY(sbp_json_get_bool(diag, out->options, "tf32", SBP_JSON_NULLABLE, &out->tf32));
+        SBP_TRY(
+            sbp_json_get_bool(diag, out->options, "deterministic", SBP_JSON_NULLABLE, &out->deterministic));
         SBP_TRY(get_number(diag, out->options, "clip", &clip));
         SBP_TRY(get_number(diag, out->options, "accumulate", &accumulate));
         SBP_TRY(get_number(diag, out->options, "memory", &memory));

@@ -31,7 +31,7 @@ typedef struct sbp_plan_info {
     int64_t runtime_bytes, threads, thread_bytes;
     const char
         *counted; /* column that is 0 in rows of which the objective reads nothing; NULL: it reads all */
-    bool tf32;
+    bool tf32, deterministic;
     const sbp_json *options, *defaults; /* objects or NULL */
     int64_t most_parts;                 /* --accumulate; 0: any */
     int64_t ranks;                      /* processes that run it together */

@@ -1,7 +1,8 @@
 /* test_cli_ranks_nccl.c: several ranks whose devices send each other what they have, over a NCCL that is a
  * fake between processes: with MPI, and as torchrun starts them, without. Bits are those of the way through
- * the host, whatever has shares; who dies or hangs is noticed; what stands in the way of NCCL is said, and
- * the run goes on. */
+ * the host, whatever has shares, unless NCCL is asked to add up itself; who dies or hangs is noticed; what
+ * stands in the way of NCCL is said, and the run goes on. */
+#include "tests/cli/drawing.h"
 #include "tests/cli/ranks_testing.h"
 
 #define SIZES "--seq-len 64 --chunk 9 --threads 1 --dtype fp32 --backend cuda"
@@ -30,7 +31,7 @@ static const char start_script[] = "count=$1 port=$2; shift 2; all=; rank=0\n"
                                    "  [ $s = 137 ] || [ $status != 0 ] || status=$s\n"
                                    "  [ $s = 0 ] || [ $s = 137 ] || { sleep 0.5; kill -9 $all; }\n"
                                    "done 2>/dev/null\n"
-                                   "rm -rf /dev/shm/fake-nccl-at-127.0.0.1:$((port + 1))\n"
+                                   "rm -rf /dev/shm/fake-nccl-at-127.0.0.1:$((port + 1))*\n"
                                    "exit $status\n";
 
 static int setup(void **state) {
@@ -196,6 +197,100 @@ static void test_contexts(void **state) {
     }
 }
 
+/* ---- sums by NCCL itself ---------------------------------------------------------------------------- */
+
+/* Another topology is another order of its sums, and no other bits where they are ours. After test_shares,
+ * which has trained one rank. */
+static void test_deterministic(void **state) {
+    BEGIN(f);
+    static const char run[] = "$R $D/n --ranks 3 " RUN " --steps 3 --json --out $D/", *const names[] = {
+                                                                                          "n1", "n2", "n3"};
+    for (int off = 1; off >= (getenv("SBP_TEST_ALL") ? 0 : 1); off--) {
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "rm -rf $D/n*; $C compile " MODEL
+                                   " --ranks 3 --zero 2 --deterministic %s -o $D/n && %sn1 >$D/n1.json",
+                                   off ? "off" : "on", run));
+        says(f, OVER, 3);
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "SBP_FAKE_CUDA=devices=4,ring=1 %sn2 >$D/n2.json && "
+                                   "SBP_CUDA_NCCL=off %sn3 >$D/n3.json && "
+                                   "%scmp -s $D/n1/model.safetensors $D/n2/model.safetensors",
+                                   run, run, off ? "! " : ""));
+        for (int i = 0; i < SBP_COUNT(names); i++) {
+            cli_compare(
+                f, "weights",
+                sbp_arena_strdup(f->arena,
+                                 io_path(f, sbp_arena_printf(f->arena, "%s/model.safetensors", names[i]))),
+                sbp_arena_strdup(f->arena, io_path(f, "one.o/model.safetensors")), SBP_TOLERANCE_F32);
+            assert_true(cli_number(f, cli_json(f, sbp_arena_printf(f->arena, "%s.json", names[i])),
+                                   "wire_bytes_sent") ==
+                        cli_number(f, cli_json(f, "n3.json"), "wire_bytes_sent"));
+        }
+    }
+}
+
+typedef struct drawn_way {
+    int ranks, zero, group, context;
+    bool off, torchrun;
+    const char *model, *more, *homes, *reduce;
+} drawn_way;
+
+static drawn_way draw_way(sbp_rng *rng) {
+    static const char *const models[] = {"gemma3_softcap", "llama_mqa"}, *const homes[] = {
+                                                                             "", "--offload states",
+                                                                             "--offload states+params",
+                                                                             "--offload gradients"};
+    drawn_way w = {.ranks = 2 + (int)sbp_rng_below(rng, 3),
+                   .zero = (int)sbp_rng_below(rng, 4),
+                   .off = sbp_rng_below(rng, 3) > 0,
+                   .torchrun = sbp_rng_below(rng, 2),
+                   .model = models[sbp_rng_below(rng, 2)],
+                   .homes = homes[sbp_rng_below(rng, SBP_COUNT(homes))],
+                   .reduce = sbp_rng_below(rng, 4) ? "" : "--reduce-dtype bf16",
+                   .more = ""};
+    w.group = w.zero && w.ranks == 4 && sbp_rng_below(rng, 2) ? 2 : w.ranks;
+    w.context = w.ranks % 2 == 0 && sbp_rng_below(rng, 2) ? 2 : 1;
+    if (w.zero == 3 && sbp_rng_below(rng, 2))
+        w.more = sbp_rng_below(rng, 2) ? "--keep-gathered all" : "--keep-gathered 1";
+    return w;
+}
+
+/* On: the bits of the way through the host; off: near to them. As many bytes as that sends. */
+static void try_way(io_fixture *f, const drawn_way *w) {
+    static const char run[] = "$R $D/w " RUN " --steps 2 --json --out $D/";
+    const char *ranks = sbp_arena_printf(f->arena, "--ranks %d", w->ranks),
+               *group = w->zero ? sbp_arena_printf(f->arena, "--shard-group %d", w->group) : "";
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "rm -rf $D/w*; $C compile $G/%s/model " SIZES
+                               " %s --zero %d %s %s %s %s --context-parallel %d --deterministic %s -o $D/w",
+                               w->model, ranks, w->zero, group, w->more, w->homes, w->reduce, w->context,
+                               w->off ? "off" : "on"));
+    cli_ok(f, w->torchrun ? sbp_arena_printf(f->arena, "$N %d %d %sw1 >$D/summary", w->ranks, port(), run)
+                          : sbp_arena_printf(f->arena, "%sw1 %s >$D/summary", run, ranks));
+    says(f, OVER, w->ranks);
+    cli_ok(f, sbp_arena_printf(f->arena, "SBP_CUDA_NCCL=off %sw2 %s >$D/summary2", run, ranks));
+    if (!w->off)
+        cli_same(f, "w1/model.safetensors", "w2/model.safetensors");
+    cli_compare(f, "weights", sbp_arena_strdup(f->arena, io_path(f, "w1/model.safetensors")),
+                sbp_arena_strdup(f->arena, io_path(f, "w2/model.safetensors")), SBP_TOLERANCE_F32);
+    assert_true(cli_number(f, cli_json(f, "summary"), "wire_bytes_sent") ==
+                cli_number(f, cli_json(f, "summary2"), "wire_bytes_sent"));
+}
+
+/* Whatever has shares, wherever it lies, however ranks met. */
+static void test_drawn_ways(void **state) {
+    BEGIN(f);
+    sbp_rng rng = {.state = 3};
+    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? 60 : 1); i++) {
+        drawn_way w = draw_way(&rng);
+        if (getenv("SBP_TEST_ALL"))
+            print_message("%s: %d ranks, zero %d, group %d, context %d, %s%s %s %s %s\n", w.model, w.ranks,
+                          w.zero, w.group, w.context, w.off ? "off" : "on", w.torchrun ? " torchrun" : "",
+                          w.more, w.homes, w.reduce);
+        try_way(f, &w);
+    }
+}
+
 /* What each rank takes is what was planned, to the byte, less what a context and NCCL are guessed to take. */
 static void test_memory(void **state) {
     BEGIN(f);
@@ -337,10 +432,11 @@ static void test_through_the_host(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares),   cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_contexts), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_torchrun), cmocka_unit_test(test_torchrun_fails),
-        cmocka_unit_test(test_faults),   cmocka_unit_test(test_through_the_host),
+        cmocka_unit_test(test_shares),     cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_groups),     cmocka_unit_test(test_contexts),
+        cmocka_unit_test(test_drawn_ways), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_torchrun),   cmocka_unit_test(test_torchrun_fails),
+        cmocka_unit_test(test_faults),     cmocka_unit_test(test_through_the_host),
     };
     return cmocka_run_group_tests(tests, setup, io_teardown);
 }

@@ -126,6 +126,7 @@ struct cuda_device {
     int32_t index;                  /* as it was asked for */
     struct sbp_ranks *ranks;        /* NULL: alone */
     struct cuda_wire *wire;         /* NULL: ranks did not meet over NCCL */
+    bool native_sums;               /* NCCL adds up (wire_native.c) */
     /* Looks after what is under way with other ranks; SBP_MACHINE when one is lost, or does not come in time:
      * then nothing of it runs any more. Called again and again by who waits. NULL: there are no others. */
     sbp_status (*watch)(cuda_device *d, sbp_diag *diag);

@@ -33,6 +33,7 @@ static sbp_status cuda_create(const sbp_device_options *options, sbp_diag *diag,
         d->code = options->code;
         d->code_bytes = options->code_bytes;
         d->blas.tf32 = options->tf32;
+        d->native_sums = options->native_sums;
         d->ranks = options->ranks;
     }
     sbp_status status = cuda_device_open(d, options, diag);

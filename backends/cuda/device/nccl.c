@@ -2,6 +2,7 @@
 #include "backends/cuda/device/nccl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -96,6 +97,24 @@ sbp_status cuda_nccl_check(cuda_nccl *n, sbp_diag *diag) {
 sbp_status cuda_nccl_new_id(cuda_nccl *n, nccl_id *out, sbp_diag *diag) {
     NCCL_TRY(n, diag, ncclGetUniqueId(out));
     return SBP_OK;
+}
+
+void cuda_nccl_order(cuda_nccl *n) {
+    static const char name[] = "NCCL_LAUNCH_ORDER_IMPLICIT"; /* NCCL reads it once in a process */
+    const char *value;
+    n->ordered = n->version >= NCCL_ORDERS && setenv(name, "1", 0) == 0 && (value = getenv(name)) != NULL &&
+                 strcmp(value, "1") == 0;
+}
+
+sbp_status cuda_nccl_split(cuda_nccl *of, int32_t color, int32_t key, int32_t most_blocks, double seconds,
+                           sbp_diag *diag, cuda_nccl *out) {
+    nccl_config config = NCCL_CONFIG;
+    if (most_blocks > 0)
+        config.max_ctas = most_blocks;
+    *out = (cuda_nccl){.calls = of->calls, .version = of->version, .ordered = of->ordered};
+    NCCL_TRY(of, diag, ncclCommSplit(of->comm, color, key, &out->comm, &config));
+    SBP_TRY(cuda_nccl_ready(of, seconds, "ncclCommSplit", diag)); /* before that there is none */
+    return cuda_nccl_ready(out, seconds, "ncclCommSplit", diag);
 }
 
 sbp_status cuda_nccl_join(cuda_nccl *n, const nccl_id *id, int32_t rank, int32_t count, double seconds,

@@ -27,9 +27,13 @@ typedef enum nccl_result { /* ncclResult_t */
 
 enum {
     NCCL_BYTES = 1, /* ncclUint8 */
+    NCCL_F32 = 7,
+    NCCL_F64 = 8,
+    NCCL_SUM = 0,
     NCCL_CONFIG_MAGIC = (int)0xcafebeef,
     NCCL_UNDEFINED = INT_MIN,
     NCCL_OLDEST = 21800,        /* that has all of this (NCCL_VERSION_CODE) */
+    NCCL_ORDERS = 22600,        /* from here on it can put what several communicators do in order */
     NCCL_SHARED_DEVICES = 23000 /* from here on several ranks may share a device, when told to */
 };
 

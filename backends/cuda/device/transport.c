@@ -95,6 +95,7 @@ static sbp_status join_world(sbp_diag *diag) {
     if (world.rank >= world.count || world.count > STAGE_BYTES / 2 / ALIGNMENT)
         return sbp_fail(diag, SBP_USAGE, "RANK is %d, and WORLD_SIZE %d", world.rank, world.count);
     SBP_TRY(cuda_nccl_open(&world.nccl, diag)); /* what is missing most likely, and says what to install */
+    cuda_nccl_order(&world.nccl);               /* the device may want communicators of its own */
     SBP_TRY(open_device(diag));
     SBP_TRY(choose_port(diag));
     SBP_TRY(cuda_nccl_new_id(&world.nccl, &id, diag));

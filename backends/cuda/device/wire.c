@@ -14,7 +14,7 @@
 
 #define LONGEST_POLL_SECONDS 0.5
 
-enum { FACTS = 2 /* numbers in one */ };
+enum { FACTS = 3 /* numbers in one */ };
 
 static double now(void) {
     struct timespec t;
@@ -24,9 +24,18 @@ static double now(void) {
 
 /* ---- looking after it ------------------------------------------------------------------------------- */
 
-/* Ends what is under way, here and for everybody who waits for this rank. */
+/* Ends what is under way in all communicators, the world's first: others may be on their way from it. */
+static void abort_all(cuda_wire *w) {
+    if (w->nccl)
+        cuda_nccl_abort(w->nccl);
+    for (int32_t i = 0; i < CUDA_SPLITS; i++)
+        if (w->splits[i].comm)
+            cuda_nccl_abort(&w->splits[i]);
+}
+
+/* Here, and for everybody who waits for this rank. */
 static void give_up(cuda_device *d) {
-    cuda_nccl_abort(d->wire->nccl);
+    abort_all(d->wire);
     sbp_ranks_fail(d->ranks);
     d->broken = CUDA_UNKNOWN;
 }
@@ -35,6 +44,9 @@ static sbp_status watch(cuda_device *d, sbp_diag *diag) {
     cuda_wire *w = d->wire;
     double time = now(), passed = time - w->looked;
     sbp_status status = cuda_nccl_check(w->nccl, diag);
+    for (int32_t i = 0; i < CUDA_SPLITS && status == SBP_OK; i++)
+        if (w->splits[i].comm)
+            status = cuda_nccl_check(&w->splits[i], diag);
     if (status != SBP_OK) {
         give_up(d);
         return status;
@@ -66,9 +78,10 @@ static sbp_status watch(cuda_device *d, sbp_diag *diag) {
 
 /* ---- meeting ---------------------------------------------------------------------------------------- */
 
-/* What each rank tells the others: its version of NCCL, 0 where it has none; a number for its device. */
+/* What each rank tells the others: its version of NCCL, 0 where it has none; a number for its device; 1 if
+ * several communicators may be used in several streams (cuda_nccl_order). */
 typedef struct fact {
-    double version, device;
+    double version, device, ordered;
 } fact;
 
 /* The library, or why there is none in `why`. */
@@ -86,7 +99,11 @@ static bool open_nccl(cuda_device *d, cuda_wire *w, sbp_diag *why) {
                    "CUDA_VISIBLE_DEVICES says which there are)",
                    (int)cuda_transport_device()) == SBP_OK;
     w->nccl = &w->own;
-    return cuda_nccl_open(&w->own, why) == SBP_OK;
+    if (cuda_nccl_open(&w->own, why) != SBP_OK)
+        return false;
+    if (w->context.count > 1) /* else queue net has the only stream, which is in order */
+        cuda_nccl_order(&w->own);
+    return true;
 }
 
 static sbp_status device_number(cuda_device *d, double *out, sbp_diag *diag) {
@@ -179,8 +196,37 @@ static sbp_status join_world(cuda_device *d, cuda_wire *w, sbp_diag *diag) {
     return cuda_nccl_join(w->nccl, &told.id, w->rank, w->count, w->timeout, diag);
 }
 
+/* Whether there may be another communicator for queue net beside the world's: that is used in another stream
+ * too by a transport, and by exchanges of heads. */
+static bool may_split(const cuda_wire *w, const fact *facts) {
+    bool ordered = true;
+    for (int32_t r = 0; r < w->count; r++)
+        ordered &= facts[r].ordered > 0;
+    return ordered || (w->nccl == &w->own && w->context.count == 1);
+}
+
+static sbp_status split(cuda_wire *w, const sbp_team *team, int32_t of, int32_t color, sbp_diag *diag) {
+    if (team->count == 1 || team->count == w->count)
+        return SBP_OK;
+    return cuda_nccl_split(w->nccl, color, team->me, 0, w->timeout, diag, &w->splits[of]);
+}
+
+/* What NCCL needs to add up among a part of the ranks. */
+static sbp_status split_world(cuda_device *d, cuda_wire *w, const fact *facts, sbp_diag *diag) {
+    if (!d->native_sums || w->group.count == w->count)
+        return SBP_OK;
+    if (!may_split(w, facts)) {
+        sbp_note(diag, "cuda: --deterministic off: groups of ranks add up by exchanges, as with on: for a "
+                       "communicator of their own beside others NCCL 2.26 is needed, and not "
+                       "NCCL_LAUNCH_ORDER_IMPLICIT=0");
+        return SBP_OK;
+    }
+    SBP_TRY(split(w, &w->group, CUDA_OF_GROUP, w->group.first, diag));
+    return split(w, &w->others, CUDA_OF_OTHERS, w->others.first, diag);
+}
+
 /* With facts of all: what fails here alone, the caller's ranks agree on. */
-static sbp_status begin(cuda_device *d, cuda_wire *w, bool *own, sbp_diag *diag) {
+static sbp_status begin(cuda_device *d, cuda_wire *w, const fact *facts, bool *own, sbp_diag *diag) {
     char text[24];
     sbp_status status = create_resources(d, w, diag);
     double failed = status != SBP_OK;
@@ -189,9 +235,10 @@ static sbp_status begin(cuda_device *d, cuda_wire *w, bool *own, sbp_diag *diag)
         return status;
     if (w->nccl == &w->own)
         SBP_TRY(join_world(d, w, diag));
-    *own = w->nccl->comm != NULL;
-    if (!*own)
+    if (!w->nccl->comm)
         return SBP_OK;
+    SBP_TRY(split_world(d, w, facts, diag));
+    *own = true;
     d->watch = watch;
     cuda_nccl_version_text(w->nccl->version, text);
     sbp_note(diag, "cuda: ranks send each other from device to device, over NCCL %s (%s)", text,
@@ -205,9 +252,10 @@ static sbp_status meet(cuda_device *d, cuda_wire *w, sbp_diag *why, bool *own, s
     if (here == SBP_OK)
         here = device_number(d, &mine.device, diag);
     mine.version = here == SBP_OK && open_nccl(d, w, why) ? w->nccl->version : 0;
+    mine.ordered = mine.version > 0 && w->nccl->ordered;
     sbp_status status = share_facts(d, w, &mine, diag, &all);
     if (here == SBP_OK && status == SBP_OK && all_can(w, all, why, diag))
-        status = begin(d, w, own, diag);
+        status = begin(d, w, all, own, diag);
     if (here != SBP_OK)
         status = here;
     free(all);
@@ -250,8 +298,10 @@ void cuda_wire_leave(cuda_device *d) {
     bool failed = d->broken != CUDA_OK || sbp_ranks_has_failed(d->ranks);
     if (!failed && d->streams[CUDA_NET])
         failed = cuda_synchronize(d, d->streams[CUDA_NET], NULL) != SBP_OK;
-    if (failed && w->nccl)
-        cuda_nccl_abort(w->nccl);
+    if (failed)
+        abort_all(w);
+    for (int32_t i = 0; i < CUDA_SPLITS; i++)
+        cuda_nccl_leave(&w->splits[i], w->timeout);
     if (w->nccl == &w->own) {
         cuda_nccl_leave(&w->own, w->timeout);
         cuda_nccl_close(&w->own);
@@ -342,8 +392,15 @@ static cuda_place share_at(const sbp_team *team, const sbp_span *span) {
     return cuda_place_of(span, sbp_team_begin(team, elems_of(span), team->me));
 }
 
+static sbp_status sum(const cuda_task *t, const sbp_team *team, cuda_place to, const sbp_span *from) {
+    return cuda_wire_is_native(t, team, from->dtype, true) ? cuda_wire_native_sum(t, team, to, from, true)
+                                                           : cuda_wire_sum(t, team, to, from, true);
+}
+
 static sbp_status reduce_all(const cuda_task *t, const sbp_team *team) {
     cuda_place own = share_at(team, t->to);
+    if (cuda_wire_is_native(t, team, t->to->dtype, false))
+        return cuda_wire_native_all(t, team);
     SBP_TRY(cuda_wire_sum(t, team, own, t->from, false));
     return gather(t, team, own);
 }
@@ -357,11 +414,11 @@ static sbp_status group_reduce(const cuda_task *t) {
 }
 
 static sbp_status reduce_into(const cuda_task *t) { /* reduce_scatter, reduce_add */
-    return cuda_wire_sum(t, &t->w->group, cuda_place_of(t->to, 0), t->from, true);
+    return sum(t, &t->w->group, cuda_place_of(t->to, 0), t->from);
 }
 
 static sbp_status reduce_own(const cuda_task *t) {
-    return cuda_wire_sum(t, &t->w->group, share_at(&t->w->group, t->to), t->to, true);
+    return sum(t, &t->w->group, share_at(&t->w->group, t->to), t->to);
 }
 
 static sbp_status all_gather(const cuda_task *t) {

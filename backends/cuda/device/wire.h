@@ -12,6 +12,9 @@
  * slice of a share are a multiple of. */
 enum { CUDA_WIRE_MARKS = 128, CUDA_WIRE_SLICE = 64 };
 
+/* Communicators of parts of the world. */
+enum { CUDA_OF_GROUP, CUDA_OF_OTHERS, CUDA_OF_CONTEXT, CUDA_SPLITS };
+
 typedef struct cuda_mark {
     cuda_event begin, end;
     const char *name;
@@ -19,6 +22,7 @@ typedef struct cuda_mark {
 
 typedef struct cuda_wire {
     cuda_nccl own, *nccl;              /* its own world, or that of the transport */
+    cuda_nccl splits[CUDA_SPLITS];     /* without a communicator where there is none */
     int32_t rank, count, node;         /* node: ranks of a host (backends/ranks/ranks.h) */
     sbp_team everybody, group, others; /* others: of the other groups, that have the same share */
     sbp_team context;                  /* that have a micro-batch together */
@@ -94,6 +98,18 @@ sbp_status cuda_wire_sum(const cuda_task *t, const sbp_team *team, cuda_place to
                          bool across) SBP_CHECKED;
 /* The kernel alone. */
 sbp_status cuda_wire_add(const cuda_task *t, const sbp_cuda_sum *sum) SBP_CHECKED;
+
+/* ---- wire_native.c ---------------------------------------------------------------------------------- */
+
+/* The communicator of a team of the wire; NULL: it has none. */
+cuda_nccl *cuda_wire_nccl_of(cuda_wire *w, const sbp_team *team);
+/* Whether NCCL itself adds up what a team has in this type, and sums of it across groups. */
+bool cuda_wire_is_native(const cuda_task *t, const sbp_team *team, sbp_dtype dtype, bool across);
+/* The operand `to` becomes the sum over a team of `from`. */
+sbp_status cuda_wire_native_all(const cuda_task *t, const sbp_team *team) SBP_CHECKED;
+/* What cuda_wire_sum does. */
+sbp_status cuda_wire_native_sum(const cuda_task *t, const sbp_team *team, cuda_place to, const sbp_span *from,
+                                bool across) SBP_CHECKED;
 
 /* ---- wire_heads.c ----------------------------------------------------------------------------------- */
 

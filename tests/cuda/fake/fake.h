@@ -22,6 +22,7 @@
  *     kernels=N         order of blocks and warps, and how approximations err (1); numbers depend on it
  *     library=N         patch level of cuBLASLt 13.1 (0)
  *     nccl=N            version of NCCL (22809); what it does: nccl.c
+ *     ring=N            by how many ranks NCCL's sums are turned (0): nccl.c
  *     nccl_lost=N       from the N-th group of its calls on, another rank is lost
  *     late              nothing runs before it must; else a coin decides
  *     fail=N            the N-th call that can fail does (the first is 1), and no other

@@ -3,275 +3,52 @@
  * other: nothing is read or written before the stream comes to it, a send ends when it was taken, and where
  * it goes to holds NaN until it has come. Groups of one communicator run in the order in which they were
  * asked for, also in two streams, as NCCL has it: who asks for them in an order that the streams cannot have,
- * or that is not that of other ranks, waits for ever.
+ * or that is not that of other ranks, waits for ever. Groups of several communicators that are under way in
+ * several streams begin in the order in which they were asked for (NCCL_LAUNCH_ORDER_IMPLICIT=1; without it
+ * that is a mistake), beside each other, or one behind the other where the driver is older than CUDA 12.3.
+ *
+ * Sums are of each share in the order of a ring that ends at its rank, turned by `ring` places: the words
+ * "ring=1" stand for another topology.
  *
  * It is strict where NCCL fails now and then, or only between some machines: communicators that do not block
  * must be asked until they are ready, before anything else is done with them or their stream; a group is on
  * one stream; sizes and kinds of calls must agree between ranks; what is received must not overlap. */
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "backends/cuda/device/nccl_api.h"
-#include "tests/cuda/fake/fake.h"
+#include "tests/cuda/fake/nccl.h"
 
-enum { MOST_COMMS = 16, MOST_PIECES = 4096, NAME_BYTES = 300 };
+enum { MOST_PIECES = 4096 };
 
-typedef enum call { POINT_TO_POINT = 1, ALL_GATHER, BROADCAST } call;
-
-typedef struct piece {
-    bool sends, begun, done;
-    call call;
-    cuda_address at;
-    size_t bytes;
-    int32_t rank;
-    int64_t number; /* of messages between the two */
-} piece;
-
-typedef struct header {
-    int64_t call, bytes;
-} header;
-
-struct nccl_comm_handle {
-    int32_t id; /* 0: free */
-    int32_t count, rank, device;
-    char folder[NAME_BYTES];
-    bool joined, finalizing, finalized;
-    nccl_result state;
-    int32_t patience;         /* how often it must still be asked */
-    int64_t *sent, *received; /* messages, [count] */
-    int64_t groups, pending;
-    struct group *launching;
-    struct record *last; /* group that was launched */
-};
-
-/* What one group does, in its stream. */
-typedef struct group {
-    nccl_comm comm;
-    int32_t id;
-    cuda_stream stream;
-    bool begun;
-    int32_t count;
-    piece pieces[];
-} group;
-
-static struct nccl_comm_handle comms[MOST_COMMS];
-static int32_t ids, depth;
-static char last_error[NAME_BYTES];
+static int32_t depth;
 static piece collected[MOST_PIECES]; /* of the group that is open */
 static int32_t collected_count;
 static nccl_comm collected_comm;
 static cuda_stream collected_stream;
+static reduction collected_sum;
+/* Groups of all communicators: launched; those before this place have begun, or ended where the driver has
+ * one behind the other. */
+static int64_t launched, passed;
+static struct {
+    nccl_comm comm;
+    cuda_stream stream;
+} latest; /* of the last that was launched */
 
-#define WRONG(...) ((void)fake_cuda_wrong(CUDA_INVALID_VALUE, __VA_ARGS__), NCCL_INVALID_USAGE)
-
-#define ENTER(context)                                                                                       \
-    FAKE_LOCKED;                                                                                             \
-    do {                                                                                                     \
-        if (fake_cuda_enter(__func__, context) != CUDA_OK)                                                   \
-            return NCCL_CUDA_ERROR;                                                                          \
-    } while (0)
-
-static bool is_comm(nccl_comm comm) {
-    return comm >= comms && comm < comms + MOST_COMMS && comm->id > 0;
+/* NCCL reads it once. */
+static bool is_ordered(void) {
+    static int known;
+    const char *value = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    if (!known)
+        known = value && strcmp(value, "1") == 0 && fake_cuda_number("nccl", 22809) >= NCCL_ORDERS ? 1 : 2;
+    return known == 1;
 }
 
-static bool may_share(void) {
-    const char *value = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    return value && strcmp(value, "1") == 0 && fake_cuda_number("nccl", 22809) >= NCCL_SHARED_DEVICES;
+static bool is_serial(void) {
+    return fake_cuda_number("version", 13000) < 12030;
 }
-
-/* ---- worlds ----------------------------------------------------------------------------------------- */
-
-FAKE_EXPORTED nccl_result ncclGetVersion(int32_t *version);
-nccl_result ncclGetVersion(int32_t *version) {
-    *version = (int32_t)fake_cuda_number("nccl", 22809);
-    return NCCL_OK;
-}
-
-FAKE_EXPORTED nccl_result ncclGetUniqueId(nccl_id *id);
-nccl_result ncclGetUniqueId(nccl_id *id) {
-    ENTER(false);
-    const char *given = getenv("NCCL_COMM_ID");
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    memset(id, 0, sizeof *id);
-    if (given && !strchr(given, ':'))
-        return WRONG("NCCL_COMM_ID is '%s', not HOST:PORT", given);
-    if (given)
-        snprintf(id->bytes, sizeof id->bytes, "at-%s", given);
-    else
-        snprintf(id->bytes, sizeof id->bytes, "%ld-%lld%09ld", (long)getpid(), (long long)t.tv_sec,
-                 t.tv_nsec);
-    return NCCL_OK;
-}
-
-static void write_file(const char *folder, const char *name, const void *data, size_t bytes, const void *more,
-                       size_t more_bytes) {
-    char path[2 * NAME_BYTES], hidden[2 * NAME_BYTES];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    snprintf(hidden, sizeof hidden, "%s/.%s.%ld", folder, name, (long)getpid());
-    int fd = open(hidden, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    bool good = fd >= 0 && write(fd, data, bytes) == (ssize_t)bytes &&
-                (more_bytes == 0 || write(fd, more, more_bytes) == (ssize_t)more_bytes);
-    if (fd >= 0)
-        close(fd);
-    if (!good || rename(hidden, path) != 0)
-        (void)fake_cuda_wrong(CUDA_UNKNOWN, "nccl: cannot write %s: %s", path, strerror(errno));
-}
-
-/* Bytes of a file; -1: it is not there. */
-static ssize_t read_file(const char *folder, const char *name, void *data, size_t bytes) {
-    char path[2 * NAME_BYTES];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, data, bytes);
-    if (fd >= 0)
-        close(fd);
-    return got;
-}
-
-static void remove_file(const char *folder, const char *name) {
-    char path[2 * NAME_BYTES];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    unlink(path);
-}
-
-static bool file_is_there(const char *folder, const char *name) {
-    char path[2 * NAME_BYTES];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return access(path, F_OK) == 0;
-}
-
-/* Rank 0 finds what a run left that was killed, where the name of the world is given. */
-static void empty_folder(const char *folder) {
-    DIR *dir = opendir(folder);
-    for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            remove_file(folder, e->d_name);
-    if (dir)
-        closedir(dir);
-}
-
-typedef struct member {
-    int32_t count, device;
-    long pid;
-} member;
-
-static const char *member_name(int32_t rank, char text[32]) {
-    snprintf(text, 32, "member.%d", rank);
-    return text;
-}
-
-/* Whether some member of a world is alive, or all are still to come. */
-static bool is_alive(const char *folder) {
-    char name[32];
-    member m;
-    int32_t dead = 0;
-    for (int32_t r = 0; r < 16; r++)
-        if (read_file(folder, member_name(r, name), &m, sizeof m) == (ssize_t)sizeof m) {
-            if (kill((pid_t)m.pid, 0) == 0 || errno != ESRCH)
-                return true;
-            dead++;
-        }
-    return dead == 0;
-}
-
-/* What worlds left that were killed. */
-static void sweep(void) {
-    DIR *dir = opendir("/dev/shm");
-    for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
-        char folder[NAME_BYTES];
-        snprintf(folder, sizeof folder, "/dev/shm/%.200s", e->d_name);
-        if (strncmp(e->d_name, "fake-nccl-", 10) == 0 && !is_alive(folder)) {
-            empty_folder(folder);
-            rmdir(folder);
-        }
-    }
-    if (dir)
-        closedir(dir);
-}
-
-static void come(nccl_comm comm) {
-    char name[32];
-    const member own = {comm->count, comm->device, (long)getpid()};
-    write_file(comm->folder, member_name(comm->rank, name), &own, sizeof own, NULL, 0);
-}
-
-FAKE_EXPORTED nccl_result ncclCommInitRankConfig(nccl_comm *out, int32_t count, nccl_id id, int32_t rank,
-                                                 nccl_config *config);
-nccl_result ncclCommInitRankConfig(nccl_comm *out, int32_t count, nccl_id id, int32_t rank,
-                                   nccl_config *config) {
-    ENTER(true);
-    if (count < 1 || rank < 0 || rank >= count || !config || config->size < sizeof *config ||
-        config->magic != (uint32_t)NCCL_CONFIG_MAGIC || config->blocking != 0)
-        return WRONG("ncclCommInitRankConfig: rank %d of %d, or a configuration that is none", rank, count);
-    for (int i = 0; i < MOST_COMMS; i++)
-        if (comms[i].id == 0) {
-            comms[i] = (struct nccl_comm_handle){.id = ++ids,
-                                                 .count = count,
-                                                 .rank = rank,
-                                                 .device = fake_cuda_device(),
-                                                 .state = NCCL_IN_PROGRESS,
-                                                 .patience = 2,
-                                                 .sent = calloc((size_t)count, sizeof(int64_t)),
-                                                 .received = calloc((size_t)count, sizeof(int64_t))};
-            snprintf(comms[i].folder, NAME_BYTES, "/dev/shm/fake-nccl-%.*s", (int)sizeof id.bytes, id.bytes);
-            mkdir(comms[i].folder, 0700);
-            if (rank == 0) {
-                sweep();
-                mkdir(comms[i].folder, 0700); /* it may have been one of these */
-                empty_folder(comms[i].folder);
-                come(&comms[i]);
-            }
-            *out = &comms[i];
-            fake_cuda_count(1);
-            fake_cuda_log("ncclCommInitRankConfig rank %d of %d -> c%d", rank, count, comms[i].id);
-            return NCCL_IN_PROGRESS;
-        }
-    return NCCL_SYSTEM_ERROR;
-}
-
-/* Whether all have come. */
-static void try_to_join(nccl_comm comm) {
-    char name[32];
-    member m = {0};
-    bool root =
-        read_file(comm->folder, "member.0", &m, sizeof m) == (ssize_t)sizeof m && kill((pid_t)m.pid, 0) == 0;
-    int32_t here = 0;
-    if (!root)
-        return;
-    if (!file_is_there(comm->folder, member_name(comm->rank, name)))
-        come(comm);
-    for (int32_t r = 0; r < comm->count; r++) {
-        if (read_file(comm->folder, member_name(r, name), &m, sizeof m) != (ssize_t)sizeof m)
-            continue;
-        here++;
-        if (m.count != comm->count) {
-            (void)WRONG("nccl: rank %d has %d ranks, rank %d has %d", comm->rank, comm->count, r, m.count);
-            comm->state = NCCL_INVALID_USAGE;
-        }
-        if (r != comm->rank && m.device == comm->device && !may_share()) {
-            snprintf(last_error, sizeof last_error,
-                     "Duplicate GPU detected : rank %d and rank %d both on CUDA device %d", comm->rank, r,
-                     comm->device);
-            comm->state = NCCL_INVALID_USAGE;
-        }
-    }
-    if (here == comm->count && comm->state == NCCL_IN_PROGRESS) {
-        comm->joined = true;
-        comm->state = NCCL_OK;
-        fake_cuda_go_on();
-    }
-}
-
 /* ---- what a group does ------------------------------------------------------------------------------ */
 
 static void message_name(char text[64], int32_t from, int32_t to, int64_t number) {
@@ -287,10 +64,10 @@ static bool send_piece(nccl_comm comm, piece *p) {
         const void *data = fake_cuda_memory(p->at, p->bytes, "what NCCL sends");
         if (!data)
             return false;
-        write_file(comm->folder, name, &h, sizeof h, data, p->bytes);
+        fake_nccl_write(comm->folder, name, &h, sizeof h, data, p->bytes);
         p->begun = true;
     }
-    p->done = !file_is_there(comm->folder, name);
+    p->done = !fake_nccl_is_there(comm->folder, name);
     return true;
 }
 
@@ -302,7 +79,7 @@ static bool take_piece(nccl_comm comm, piece *p) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return true;
-    void *data = fake_cuda_memory(p->at, p->bytes, "where NCCL receives");
+    void *data = p->arrived ? p->arrived : fake_cuda_memory(p->at, p->bytes, "where NCCL receives");
     bool good = data && read(fd, &h, sizeof h) == (ssize_t)sizeof h;
     if (good && (h.call != (int64_t)p->call || h.bytes != (int64_t)p->bytes)) {
         (void)WRONG("nccl: rank %d sends %lld bytes by call %lld, rank %d receives %zu by call %d", p->rank,
@@ -312,9 +89,81 @@ static bool take_piece(nccl_comm comm, piece *p) {
     good = good && read(fd, data, p->bytes) == (ssize_t)p->bytes;
     close(fd);
     if (good) {
-        fake_cuda_written(p->at, p->bytes);
+        if (!p->arrived)
+            fake_cuda_written(p->at, p->bytes);
         unlink(path);
         p->done = true;
+    }
+    return good;
+}
+
+static size_t result_bytes(const reduction *sum) {
+    return sum->count * (sum->wide ? sizeof(double) : sizeof(float));
+}
+
+/* Number i of a rank, of what arrived or is its own. */
+static const void *number_of(const group *g, int32_t rank, const void *own, size_t unit, size_t i) {
+    for (int32_t p = 0; p < g->count; p++)
+        if (g->pieces[p].arrived && g->pieces[p].rank == rank)
+            return (const char *)g->pieces[p].arrived + i * unit;
+    return (const char *)own + i * unit;
+}
+
+/* The sums of what all have, when it is there. */
+static bool add_up(const group *g) {
+    const reduction *sum = &g->sum;
+    size_t unit = sum->wide ? sizeof(double) : sizeof(float), ranks = (size_t)g->comm->count;
+    size_t share = (sum->count + ranks - 1) / ranks, bytes = result_bytes(sum);
+    size_t first = sum->scatters ? (size_t)g->comm->rank * sum->count : 0;
+    const char *own = fake_cuda_memory(sum->from, sum->scatters ? bytes * ranks : bytes, "what NCCL adds up");
+    char *to = fake_cuda_memory(sum->to, bytes, "where NCCL adds up"), *result = malloc(bytes);
+    for (size_t i = 0; own && to && result && i < sum->count; i++) {
+        size_t last = sum->scatters ? (size_t)g->comm->rank : i / share;
+        float narrow = 0;
+        double wide = 0;
+        for (size_t k = 0; k < ranks; k++) {
+            int32_t rank = (int32_t)((last + 1 + k + (size_t)fake_cuda_number("ring", 0)) % ranks);
+            const void *number = number_of(g, rank, own + first * unit, unit, i);
+            float x = 0;
+            double y = 0;
+            memcpy(sum->wide ? (void *)&y : (void *)&x, number, unit);
+            narrow = k ? narrow + x : x;
+            wide = k ? wide + y : y;
+        }
+        memcpy(result + i * unit, sum->wide ? (void *)&wide : (void *)&narrow, unit);
+    }
+    bool good = own && to && result;
+    if (good) {
+        memcpy(to, result, bytes);
+        fake_cuda_written(sum->to, bytes);
+    }
+    free(result);
+    return good;
+}
+
+static void free_group(group *g) {
+    for (int32_t i = 0; i < g->count; i++)
+        free(g->pieces[i].arrived);
+    free(g);
+}
+
+/* What is received holds NaN until it is there; a sum in place is not known to be one yet. */
+static bool begin_group(group *g) {
+    bool good = true;
+    for (int32_t i = 0; i < g->count && good; i++) {
+        const piece *p = &g->pieces[i];
+        void *to = p->sends || p->arrived ? NULL : fake_cuda_memory(p->at, p->bytes, "where NCCL receives");
+        good = p->sends || p->arrived || to;
+        if (to)
+            memset(to, 0xff, p->bytes);
+    }
+    bool inside =
+        g->sum.to >= g->sum.from && g->sum.to < g->sum.from + result_bytes(&g->sum) * (size_t)g->comm->count;
+    if (good && g->sum.set && !inside) {
+        void *to = fake_cuda_memory(g->sum.to, result_bytes(&g->sum), "where NCCL adds up");
+        good = to != NULL;
+        if (to)
+            memset(to, 0xff, result_bytes(&g->sum));
     }
     return good;
 }
@@ -325,22 +174,23 @@ static cuda_result run_group(void *data) {
     bool done = true, good = true;
     if (comm->id != g->id) { /* given up: what should have come is anything */
         for (int32_t i = 0; i < g->count; i++)
-            if (!g->pieces[i].sends)
+            if (!g->pieces[i].sends && !g->pieces[i].arrived)
                 fake_cuda_written(g->pieces[i].at, g->pieces[i].bytes);
-        free(g);
+        if (g->sum.set)
+            fake_cuda_written(g->sum.to, result_bytes(&g->sum));
+        passed = passed > g->place ? passed : g->place + 1;
+        free_group(g);
         return CUDA_OK;
     }
     if (comm->state != NCCL_OK && comm->state != NCCL_IN_PROGRESS) /* nobody comes any more */
         return CUDA_NOT_READY;
-    for (int32_t i = 0; i < g->count && !g->begun && good; i++) {
-        void *to = g->pieces[i].sends
-                       ? NULL
-                       : fake_cuda_memory(g->pieces[i].at, g->pieces[i].bytes, "where NCCL receives");
-        good = g->pieces[i].sends || to;
-        if (to)
-            memset(to, 0xff, g->pieces[i].bytes);
-    }
+    if (is_ordered() && !g->begun && passed < g->place)
+        return CUDA_NOT_READY;
+    if (!g->begun)
+        good = begin_group(g);
     g->begun = true;
+    if (!is_serial() && passed <= g->place)
+        passed = g->place + 1;
     for (int32_t i = 0; i < g->count && good; i++) {
         piece *p = &g->pieces[i];
         if (!p->done)
@@ -349,14 +199,19 @@ static cuda_result run_group(void *data) {
     }
     if (good && !done)
         return CUDA_NOT_READY;
+    if (good && g->sum.set)
+        good = add_up(g);
     comm->pending--;
-    free(g);
+    if (passed <= g->place)
+        passed = g->place + 1;
+    free_group(g);
     return good ? CUDA_OK : CUDA_LAUNCH_FAILED;
 }
 
 static void launch(nccl_comm comm) {
     group *g = comm->launching;
     comm->launching = NULL;
+    g->place = launched++;
     if (fake_cuda_enqueue_behind(&comm->last, g->stream, run_group, &g, sizeof g) != CUDA_OK)
         comm->state = NCCL_CUDA_ERROR;
 }
@@ -368,12 +223,14 @@ FAKE_EXPORTED nccl_result ncclCommGetAsyncError(nccl_comm comm, nccl_result *res
 nccl_result ncclCommGetAsyncError(nccl_comm comm, nccl_result *result) {
     FAKE_LOCKED;
     int64_t lost = fake_cuda_number("nccl_lost", 0);
-    if (!is_comm(comm))
+    if (!fake_nccl_is_comm(comm))
         return WRONG("ncclCommGetAsyncError: no such communicator");
     if (comm->state == NCCL_IN_PROGRESS && comm->patience > 0)
         comm->patience--;
     else if (comm->state == NCCL_IN_PROGRESS && !comm->joined)
-        try_to_join(comm);
+        fake_nccl_try_to_join(comm);
+    else if (comm->state == NCCL_IN_PROGRESS && comm->splitting)
+        fake_nccl_try_to_split(comm);
     else if (comm->state == NCCL_IN_PROGRESS && comm->finalizing)
         comm->state = comm->pending == 0 ? NCCL_OK : NCCL_IN_PROGRESS;
     else if (comm->state == NCCL_IN_PROGRESS) {
@@ -382,24 +239,11 @@ nccl_result ncclCommGetAsyncError(nccl_comm comm, nccl_result *result) {
             launch(comm);
     }
     if (lost > 0 && comm->groups >= lost && comm->state <= NCCL_OK) {
-        snprintf(last_error, sizeof last_error, "socket closed by remote peer");
+        snprintf(fake_nccl_error, sizeof fake_nccl_error, "socket closed by remote peer");
         comm->state = NCCL_REMOTE_ERROR;
     }
     comm->finalized |= comm->finalizing && comm->state == NCCL_OK;
     *result = comm->state;
-    return NCCL_OK;
-}
-
-static nccl_result check_use(const char *name, nccl_comm comm) {
-    if (!is_comm(comm) || comm->finalizing)
-        return WRONG("%s: no such communicator", name);
-    if (comm->state == NCCL_IN_PROGRESS)
-        return WRONG("%s: the communicator is not ready yet (ncclCommGetAsyncError)", name);
-    if (comm->state != NCCL_OK)
-        return comm->state;
-    if (comm->device != fake_cuda_device())
-        return WRONG("%s: a communicator of device %d, and device %d is current", name, comm->device,
-                     fake_cuda_device());
     return NCCL_OK;
 }
 
@@ -409,9 +253,16 @@ static bool overlap(const piece *a, const piece *b) {
 
 static nccl_result end_group(void) {
     nccl_comm comm = collected_comm;
+    bool other = latest.comm && latest.comm != comm && latest.stream != collected_stream;
+    for (int32_t i = 0; i < MOST_COMMS && other && !is_ordered(); i++)
+        if (fake_nccl_comms[i].id > 0 && &fake_nccl_comms[i] != comm && fake_nccl_comms[i].pending > 0)
+            return WRONG("nccl: two communicators in two streams, without NCCL_LAUNCH_ORDER_IMPLICIT");
+    latest.comm = comm;
+    latest.stream = collected_stream;
     for (int32_t i = 0; i < collected_count; i++)
         for (int32_t k = 0; k < i; k++)
-            if ((!collected[i].sends || !collected[k].sends) && overlap(&collected[i], &collected[k]))
+            if (!collected[i].arrived && !collected[k].arrived &&
+                (!collected[i].sends || !collected[k].sends) && overlap(&collected[i], &collected[k]))
                 return WRONG("nccl: what is received overlaps with what is sent or received in the group");
     group *g = calloc(1, sizeof *g + (size_t)collected_count * sizeof *g->pieces);
     if (!g)
@@ -421,6 +272,8 @@ static nccl_result end_group(void) {
     g->comm = comm;
     g->id = comm->id;
     g->stream = collected_stream;
+    g->sum = collected_sum;
+    collected_sum = (reduction){0};
     for (int32_t i = 0; i < g->count; i++) {
         piece *p = &g->pieces[i];
         p->number = p->sends ? comm->sent[p->rank]++ : comm->received[p->rank]++;
@@ -453,7 +306,7 @@ nccl_result ncclGroupEnd(void) {
 }
 
 static nccl_result add(const char *name, const piece *p, nccl_comm comm, cuda_stream stream) {
-    nccl_result result = check_use(name, comm);
+    nccl_result result = fake_nccl_check_use(name, comm);
     if (result != NCCL_OK)
         return result;
     if (p->rank < 0 || p->rank >= comm->count || p->rank == comm->rank || p->bytes == 0 ||
@@ -505,7 +358,7 @@ nccl_result ncclRecv(cuda_address to, size_t count, int32_t type, int32_t rank, 
 /* In place only, which is all that the device uses. */
 static nccl_result gather(cuda_address from, cuda_address to, size_t count, nccl_comm comm,
                           cuda_stream stream) {
-    nccl_result result = check_use("ncclAllGather", comm);
+    nccl_result result = fake_nccl_check_use("ncclAllGather", comm);
     if (result == NCCL_OK && from != to + (uint64_t)comm->rank * count)
         return WRONG("ncclAllGather: not in place");
     for (int32_t r = 0; result == NCCL_OK && r < comm->count; r++) {
@@ -531,7 +384,7 @@ nccl_result ncclAllGather(cuda_address from, cuda_address to, size_t count, int3
 
 static nccl_result broadcast(cuda_address from, cuda_address to, size_t count, int32_t root, nccl_comm comm,
                              cuda_stream stream) {
-    nccl_result result = check_use("ncclBroadcast", comm);
+    nccl_result result = fake_nccl_check_use("ncclBroadcast", comm);
     if (result == NCCL_OK && (from != to || root < 0 || root >= comm->count))
         return WRONG("ncclBroadcast: not in place, or root %d", root);
     for (int32_t r = 0; result == NCCL_OK && r < comm->count; r++) {
@@ -556,12 +409,76 @@ nccl_result ncclBroadcast(cuda_address from, cuda_address to, size_t count, int3
     GROUPED(broadcast(from, to, count, root, comm, stream));
 }
 
+/* ---- sums ------------------------------------------------------------------------------------------- */
+
+/* Each sends to each, and all is added up when it is there. */
+static nccl_result reduce(const char *name, bool scatters, const reduction *sum, nccl_comm comm,
+                          cuda_stream stream) {
+    size_t bytes = result_bytes(sum);
+    call of = scatters ? (sum->wide ? REDUCE_SCATTER_F64 : REDUCE_SCATTER)
+                       : (sum->wide ? ALL_REDUCE_F64 : ALL_REDUCE);
+    nccl_result result = fake_nccl_check_use(name, comm);
+    if (result != NCCL_OK)
+        return result;
+    size_t ranks = (size_t)comm->count, all = scatters ? bytes * ranks : bytes;
+    cuda_address own = scatters ? sum->from + (uint64_t)comm->rank * bytes : sum->from;
+    bool apart = sum->to + bytes <= sum->from || sum->from + all <= sum->to;
+    if (depth > 0 || (sum->to != own && !apart) || comm->count == 1 ||
+        !fake_cuda_memory(sum->from, all, name) || !fake_cuda_memory(sum->to, bytes, name))
+        return WRONG("%s: in a group, alone, or its result overlaps with what others have there", name);
+    for (int32_t r = 0; r < comm->count && result == NCCL_OK; r++) {
+        const piece send = {.sends = true,
+                            .call = of,
+                            .at = scatters ? sum->from + (uint64_t)r * bytes : sum->from,
+                            .bytes = bytes,
+                            .rank = r},
+                    take = {.call = of, .at = sum->from, .bytes = bytes, .rank = r, .arrived = malloc(bytes)};
+        if (r == comm->rank || !take.arrived) {
+            free(take.arrived);
+            continue;
+        }
+        result = add(name, &send, comm, stream);
+        if (result == NCCL_OK)
+            result = add(name, &take, comm, stream);
+    }
+    collected_sum = *sum;
+    return result;
+}
+
+static nccl_result check_sum(const char *name, size_t count, int32_t type, int32_t operation) {
+    return count > 0 && (type == NCCL_F32 || type == NCCL_F64) && operation == NCCL_SUM
+               ? NCCL_OK
+               : WRONG("%s: %zu of type %d, operation %d", name, count, type, operation);
+}
+
+FAKE_EXPORTED nccl_result ncclAllReduce(cuda_address from, cuda_address to, size_t count, int32_t type,
+                                        int32_t operation, nccl_comm comm, cuda_stream stream);
+nccl_result ncclAllReduce(cuda_address from, cuda_address to, size_t count, int32_t type, int32_t operation,
+                          nccl_comm comm, cuda_stream stream) {
+    ENTER(true);
+    const reduction sum = {true, type == NCCL_F64, false, from, to, count};
+    if (check_sum("ncclAllReduce", count, type, operation) != NCCL_OK)
+        return NCCL_INVALID_ARGUMENT;
+    GROUPED(reduce("ncclAllReduce", false, &sum, comm, stream));
+}
+
+FAKE_EXPORTED nccl_result ncclReduceScatter(cuda_address from, cuda_address to, size_t count, int32_t type,
+                                            int32_t operation, nccl_comm comm, cuda_stream stream);
+nccl_result ncclReduceScatter(cuda_address from, cuda_address to, size_t count, int32_t type,
+                              int32_t operation, nccl_comm comm, cuda_stream stream) {
+    ENTER(true);
+    const reduction sum = {true, type == NCCL_F64, true, from, to, count};
+    if (check_sum("ncclReduceScatter", count, type, operation) != NCCL_OK)
+        return NCCL_INVALID_ARGUMENT;
+    GROUPED(reduce("ncclReduceScatter", true, &sum, comm, stream));
+}
+
 /* ---- the end ---------------------------------------------------------------------------------------- */
 
 FAKE_EXPORTED nccl_result ncclCommFinalize(nccl_comm comm);
 nccl_result ncclCommFinalize(nccl_comm comm) {
     ENTER(true);
-    nccl_result result = check_use("ncclCommFinalize", comm);
+    nccl_result result = fake_nccl_check_use("ncclCommFinalize", comm);
     if (result != NCCL_OK)
         return result;
     comm->finalizing = true;
@@ -571,9 +488,8 @@ nccl_result ncclCommFinalize(nccl_comm comm) {
 }
 
 static void forget(nccl_comm comm) {
-    char name[32];
-    remove_file(comm->folder, member_name(comm->rank, name));
-    rmdir(comm->folder); /* by the last */
+    fake_nccl_remove(comm);
+    free(comm->splitting);
     free(comm->sent);
     free(comm->received);
     free(comm->launching);
@@ -585,7 +501,7 @@ static void forget(nccl_comm comm) {
 FAKE_EXPORTED nccl_result ncclCommDestroy(nccl_comm comm);
 nccl_result ncclCommDestroy(nccl_comm comm) {
     FAKE_LOCKED;
-    if (!is_comm(comm) || !comm->finalized)
+    if (!fake_nccl_is_comm(comm) || !comm->finalized)
         return WRONG("ncclCommDestroy: no such communicator, or not finalized");
     fake_cuda_log("ncclCommDestroy c%d", comm->id);
     forget(comm);
@@ -596,7 +512,7 @@ nccl_result ncclCommDestroy(nccl_comm comm) {
 FAKE_EXPORTED nccl_result ncclCommAbort(nccl_comm comm);
 nccl_result ncclCommAbort(nccl_comm comm) {
     FAKE_LOCKED;
-    if (!is_comm(comm))
+    if (!fake_nccl_is_comm(comm))
         return WRONG("ncclCommAbort: no such communicator");
     fake_cuda_log("ncclCommAbort c%d", comm->id);
     forget(comm);
@@ -620,5 +536,5 @@ const char *ncclGetErrorString(nccl_result result) {
 FAKE_EXPORTED const char *ncclGetLastError(nccl_comm comm);
 const char *ncclGetLastError(nccl_comm comm) {
     (void)comm;
-    return last_error;
+    return fake_nccl_error;
 }

@@ -1,9 +1,13 @@
 /* test_cuda_wire.c: collectives over NCCL, on fake devices of 1 to 9 processes, against the same collectives
  * of backends/ranks over MPI in the host's memory: bit for bit, of all types, on the device and on the host,
  * with a workspace that takes many slices, one behind the other without waiting; as on one host and on
- * several. What is beside the operands stays; bytes are as many, to other hosts too.
+ * several. What is beside the operands stays; bytes are as many, to other hosts too. Where NCCL adds up
+ * itself
+ * (--deterministic off), in an order of its own, sums of fp32 and fp64 are within a tolerance of these, and
+ * the same on all ranks that have them; everything else is as before.
  *
- * The program is its own worker: `test_cuda_wire worker BATCHES GROUPS` is one rank. */
+ * The program is its own worker: `test_cuda_wire worker BATCHES GROUPS on|off|off-world` is one rank;
+ * off-world: only sums of all ranks are NCCL's. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -19,6 +23,7 @@
 #include "backends/ranks/ranks.h"
 #include "tests/common/dispatch_add.h"
 #include "tests/rowkernel_random.h"
+#include "tests/tolerance.h"
 
 enum { ARENA = 1 << 20, HALF = ARENA / 2, SLOT = 80 << 10, MOST_ELEMS = 9000, BATCHES = 15, BATCH = 6 };
 
@@ -28,6 +33,9 @@ static sbp_diag *diag;
 static sbp_device *device;
 static int32_t group; /* ranks that have shares of one whole; and a micro-batch together */
 static sbp_ranks *context;
+static const char *deterministic;
+static int64_t other_bits[2]; /* elements that NCCL has rounded otherwise: of sums of all, of shares */
+static int64_t compared_bytes, compared_away; /* that the context sent to compare such sums */
 
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
@@ -198,7 +206,8 @@ static void fill(const sbp_span *s, uint64_t seed) {
 /* ---- a rank ----------------------------------------------------------------------------------------- */
 
 static void make_device(sbp_arena *arena, sbp_program *program) {
-    sbp_device_options options = {.threads = 1, .ranks = ranks};
+    sbp_device_options options = {
+        .threads = 1, .ranks = ranks, .native_sums = strcmp(deterministic, "on") != 0};
     const void *code;
     bool own;
     for (int i = 0; i < SBP_COUNT(kinds); i++) {
@@ -222,9 +231,59 @@ static void make_device(sbp_arena *arena, sbp_program *program) {
     CHECK(sbp_cuda_device.meet(device, &own, diag) == SBP_OK && own);
 }
 
-static void compare(int batch) {
+/* Whether NCCL adds up what this collective sums. */
+static bool is_native(const kind *k) {
+    bool sums = k->op == SBP_ALL_REDUCE || k->op == SBP_GROUP_REDUCE || k->op == SBP_REDUCE_SCATTER ||
+                k->op == SBP_REDUCE_ADD || k->op == SBP_REDUCE_OWN;
+    bool parts = k->op != SBP_ALL_REDUCE && group < info.count;
+    return sums && (k->from == SBP_F32 || k->from == SBP_F64) && strcmp(deterministic, "on") != 0 &&
+           !(parts && strcmp(deterministic, "off-world") == 0);
+}
+
+/* Near enough to what was expected, and the same for all that have it; from here on it is what is expected.
+ */
+static void accept_sum(const kind *k, const sbp_span *to) {
+    static unsigned char theirs[ARENA];
+    unsigned char *want = memory[to->space] + to->offset, *got = found + to->offset;
+    int64_t elems = to->rows * to->cols, unit = sbp_dtype_bytes(to->dtype), first = 0, count = elems;
+    double error = 0, norm = 0,
+           tolerance = to->dtype == SBP_BF16                      ? SBP_TOLERANCE_BF16
+                       : to->dtype == SBP_F32 || k->to == SBP_F32 ? SBP_TOLERANCE_F32
+                                                                  : SBP_TOLERANCE_F64;
+    if (k->op == SBP_REDUCE_OWN) { /* the rest stays */
+        first = sbp_ranks_share(ranks, elems, info.member);
+        count = sbp_ranks_share(ranks, elems, info.member + 1) - first;
+    }
+    for (int64_t i = first; i < first + count; i++) {
+        double x = sbp_element_get(got, to->dtype, i), y = sbp_element_get(want, to->dtype, i);
+        error += (x - y) * (x - y);
+        norm += y * y;
+    }
+    CHECK(sqrt(error) <= tolerance * sqrt(norm));
+    for (int64_t i = first; i < first + count; i++)
+        other_bits[k->op != SBP_ALL_REDUCE] += memcmp(got + i * unit, want + i * unit, (size_t)unit) != 0;
+    memcpy(want + first * unit, got + first * unit, (size_t)(count * unit));
+    if (k->op != SBP_ALL_REDUCE && k->op != SBP_GROUP_REDUCE)
+        return;
+    sbp_ranks_info before, after;
+    memcpy(theirs, got, (size_t)(elems * unit));
+    sbp_ranks_info_of(context, &before);
+    CHECK(sbp_ranks_broadcast(k->op == SBP_ALL_REDUCE ? ranks : context, theirs, elems, to->dtype, 0, diag) ==
+          SBP_OK);
+    sbp_ranks_info_of(context, &after);
+    compared_bytes += after.sent_bytes - before.sent_bytes;
+    compared_away += after.away_bytes - before.away_bytes;
+    CHECK(memcmp(theirs, got, (size_t)(elems * unit)) == 0);
+}
+
+static void compare(int batch, sbp_span spans[BATCH][2]) {
     for (int s = 0; s < 2; s++) {
         CHECK(sbp_cuda_device.read(device, (sbp_space)s, 0, found, ARENA, diag) == SBP_OK);
+        for (int i = 0; i < BATCH; i++) {
+            const kind *k = &kinds[(batch * BATCH + i) % SBP_COUNT(kinds)];
+            if (spans[i][0].space == (sbp_space)s && is_native(k))
+                accept_sum(k, &spans[i][0]);
+        }
         for (int64_t i = 0; i < ARENA; i++)
             if (found[i] != memory[s][i]) {
                 fprintf(stderr, "rank %d, batch %d: byte %lld of space %d is %02x, expected %02x\n",
@@ -264,9 +323,9 @@ static void run_batch(sbp_rng *rng, int batch, int64_t *sent, int64_t *away) {
     for (int i = 0; i < BATCH; i++)
         simulate(&kinds[(batch * BATCH + i) % SBP_COUNT(kinds)], &spans[i][0], &spans[i][1], &heads[i]);
     sbp_ranks_info_of(ranks, &after);
-    compare(batch);
     *sent += after.sent_bytes - before.sent_bytes;
     *away += after.away_bytes - before.away_bytes;
+    compare(batch, spans);
 }
 
 static int work(int batches, int groups) {
@@ -285,9 +344,14 @@ static int work(int batches, int groups) {
         run_batch(&rng, b, &sent, &away);
     sbp_cuda_device.info(device, &device_info);
     sbp_ranks_info_of(context, &of_context);
-    CHECK(device_info.wire_sent_bytes == sent + of_context.sent_bytes && sent > 0);
-    CHECK(device_info.wire_away_bytes == away + of_context.away_bytes);
+    CHECK(device_info.wire_sent_bytes == sent + of_context.sent_bytes - compared_bytes && sent > 0);
+    CHECK(device_info.wire_away_bytes == away + of_context.away_bytes - compared_away);
     CHECK((away > 0) == (info.node < info.count));
+    /* two numbers have one sum; of more a ring's is another than the tree's now and then */
+    CHECK(!is_native(&kinds[0]) || info.count < 3 || other_bits[0] > 0);
+    CHECK(!is_native(&kinds[3]) || info.count < 3 || other_bits[1] > 0);
+    if (info.rank == 0)
+        fputs(sbp_diag_text(diag, SBP_NOTE), stderr);
     sbp_cuda_device.destroy(device);
     sbp_ranks_leave(context);
     sbp_ranks_leave(ranks);
@@ -313,7 +377,7 @@ static bool can_compile(void) {
 #ifdef SBP_MPIRUN
 static char output[1 << 16];
 
-static void run_world(int count, int groups, int batches, const char *environment) {
+static void run_world(int count, int groups, int batches, const char *of, const char *environment) {
     char command[6000], self[4000];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     assert_true(length > 0);
@@ -321,8 +385,8 @@ static void run_world(int count, int groups, int batches, const char *environmen
     snprintf(
         command, sizeof command,
         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 SBP_FAKE_CUDA=devices=8,report,seed=%d %s "
-        "timeout 300 '%s' --oversubscribe -n %d '%s' worker %d %d 2>&1",
-        count, environment, SBP_MPIRUN, count, self, batches, groups);
+        "timeout 300 '%s' --oversubscribe -n %d '%s' worker %d %d %s 2>&1",
+        count, environment, SBP_MPIRUN, count, self, batches, groups, of);
     FILE *pipe = popen(command, "r");
     assert_non_null(pipe);
     output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
@@ -344,22 +408,22 @@ static void test_worlds(void **state) {
     }
 #ifdef SBP_MPIRUN
     int batches = getenv("SBP_TEST_ALL") ? 20 * BATCHES : BATCHES;
-    run_world(2, 1, batches, "SBP_TEST_WIRE_BYTES=40000");
-    run_world(3, 1, batches, "SBP_TEST_WIRE_BYTES=60000");
-    run_world(4, 2, batches, "SBP_TEST_WIRE_BYTES=60000");
-    run_world(5, 1, batches / 3, "SBP_TEST_WIRE_BYTES=100000");
-    run_world(6, 3, batches / 3, "SBP_TEST_WIRE_BYTES=100000");
+    run_world(2, 1, batches, "on", "SBP_TEST_WIRE_BYTES=40000");
+    run_world(3, 1, batches, "on", "SBP_TEST_WIRE_BYTES=60000");
+    run_world(4, 2, batches, "on", "SBP_TEST_WIRE_BYTES=60000");
+    run_world(5, 1, batches / 3, "on", "SBP_TEST_WIRE_BYTES=100000");
+    run_world(6, 3, batches / 3, "on", "SBP_TEST_WIRE_BYTES=100000");
     run_world(
-        9, 1, batches / 3,
+        9, 1, batches / 3, "on",
         "SBP_TEST_WIRE_BYTES=90000 NCCL_MULTI_RANK_GPU_ENABLE=1 SBP_FAKE_CUDA=devices=8,report,nccl=23000");
-    run_world(2, 1, batches / 3, ""); /* in one piece */
+    run_world(2, 1, batches / 3, "on", ""); /* in one piece */
     /* as on several hosts: sums of each first; of groups across them, too */
     static const int hosts[][3] = {{4, 1, 2}, {8, 4, 4}, {6, 1, 2}, {8, 1, 4},
                                    {8, 1, 2}, {6, 1, 3}, {8, 2, 2}, {8, 8, 4}};
     for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(hosts) : 2); i++) {
         char environment[80];
         snprintf(environment, sizeof environment, "SBP_TEST_WIRE_BYTES=40000 SBP_TEST_NODE=%d", hosts[i][2]);
-        run_world(hosts[i][0], hosts[i][1], batches / 3, environment);
+        run_world(hosts[i][0], hosts[i][1], batches / 3, "on", environment);
     }
 #else
     print_message("skipped: collectives over NCCL: MPI is not installed\n");
@@ -367,9 +431,37 @@ static void test_worlds(void **state) {
 #endif
 }
 
+/* Groups need communicators of their own, which heads are exchanged beside: where NCCL cannot have these,
+ * groups have the sums of --deterministic on. */
+static void test_native_sums(void **state) {
+    (void)state;
+#ifdef SBP_MPIRUN
+    if (!can_compile())
+        skip();
+    int batches = getenv("SBP_TEST_ALL") ? 20 * BATCHES : BATCHES;
+    static const char said[] = "--deterministic off: groups of ranks add up by exchanges, as with on";
+    run_world(3, 1, batches, "off", "SBP_TEST_WIRE_BYTES=40000");
+    run_world(6, 3, batches / 5, "off", "SBP_TEST_WIRE_BYTES=100000 SBP_TEST_NODE=2");
+    assert_null(strstr(output, said));
+    run_world(4, 2, batches / 5, "off-world",
+              "SBP_TEST_WIRE_BYTES=60000 SBP_FAKE_CUDA=devices=8,report,nccl=22500");
+    assert_non_null(strstr(output, said));
+    if (!getenv("SBP_TEST_ALL"))
+        return;
+    run_world(2, 1, batches, "off", "");
+    run_world(8, 2, batches, "off", "SBP_TEST_WIRE_BYTES=40000 SBP_TEST_NODE=2");
+    run_world(4, 2, batches, "off", "SBP_TEST_WIRE_BYTES=60000");
+    run_world(3, 3, batches, "off", "");
+    run_world(8, 4, batches, "off", "SBP_TEST_WIRE_BYTES=90000 NCCL_LAUNCH_ORDER_IMPLICIT=1");
+    run_world(4, 2, batches, "off-world", "SBP_TEST_WIRE_BYTES=60000 NCCL_LAUNCH_ORDER_IMPLICIT=0");
+#endif
+}
+
 int main(int argc, char **argv) {
-    if (argc == 4 && strcmp(argv[1], "worker") == 0)
+    if (argc == 5 && strcmp(argv[1], "worker") == 0) {
+        deterministic = argv[4];
         return work(atoi(argv[2]), atoi(argv[3]));
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_worlds)};
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_worlds), cmocka_unit_test(test_native_sums)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
