@@ -53,8 +53,8 @@ static sbp_status divide(const cuda_task *t, summing *s) {
             groups_sums = s->across ? sbp_ceil_div(sums_bytes(others, wide), others->count) : 0;
     /* whole parts of all groups, so that those of slices are those of the share */
     int64_t multiple = CUDA_WIRE_SLICE * (s->across ? others->count : 1);
-    s->most = t->work_bytes / (arrived + sums + staging + result + partial + groups + groups_sums) /
-              multiple * multiple;
+    int64_t each = arrived + sums + staging + result + partial + groups + groups_sums;
+    s->most = t->work_bytes / (each > 0 ? each : 1) / multiple * multiple; /* 0: of one rank, in place */
     if (s->most == 0)
         return cuda_wire_too_little(t);
     s->own.arrived = t->work;
