@@ -56,10 +56,15 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
     sbp_text_add(
         out,
         "wire       %lld ranks; each sends %s in %d collectives with every micro-batch, %s in %d once a "
-        "step; busy %.3g s of %.3g",
+        "step",
         (long long)program->ranks, sbp_format_bytes(part, sizeof part, (double)w.part_bytes),
         (int)w.part_collectives, sbp_format_bytes(step, sizeof step, (double)w.step_bytes),
-        (int)w.step_collectives, wire, seconds);
+        (int)w.step_collectives);
+    if (w.part_away + w.step_away > 0)
+        sbp_text_add(out, ", of these %s and %s to other hosts",
+                     sbp_format_bytes(part, sizeof part, w.part_away),
+                     sbp_format_bytes(step, sizeof step, w.step_away));
+    sbp_text_add(out, "; busy %.3g s of %.3g", wire, seconds);
     sbp_text_add(out,
                  wire > other ? ": it bounds the step, more rows or a faster link would hide it\n"
                               : ", %.0f %% of them waited for\n",

@@ -123,7 +123,7 @@ static void test_shares(void **state) {
 }
 
 /* Shares within groups, sums across them, gradients that cross the wire in bf16, documents that ranks have
- * together: the bits of the way through the host. */
+ * together, as on two hosts: the bits of the way through the host, as on one, and as many bytes. */
 static void test_groups(void **state) {
     BEGIN(f);
     static const char *const ways[] = {"--zero 3 --shard-group 2",
@@ -132,12 +132,14 @@ static void test_groups(void **state) {
     for (int i = getenv("SBP_TEST_ALL") ? 0 : 1; i < SBP_COUNT(ways); i++) {
         cli_ok(f, sbp_arena_printf(f->arena, "rm -rf $D/g*; $C compile " MODEL " --ranks 4 %s -o $D/g",
                                    ways[i]));
-        cli_ok(f, "$R $D/g --ranks 4 " RUN " --steps 2 --out $D/g1 --json >$D/summary");
+        cli_ok(f, "SBP_TEST_NODE=2 $R $D/g --ranks 4 " RUN " --steps 2 --out $D/g1 --json >$D/summary");
         says(f, OVER, 4);
         cli_ok(f, "SBP_CUDA_NCCL=off $R $D/g --ranks 4 " RUN " --steps 2 --out $D/g2 --json >$D/summary2");
         cli_same(f, "g1/model.safetensors", "g2/model.safetensors");
         assert_true(cli_number(f, cli_json(f, "summary"), "wire_bytes_sent") ==
                     cli_number(f, cli_json(f, "summary2"), "wire_bytes_sent"));
+        assert_true(cli_number(f, cli_json(f, "summary"), "wire_bytes_between_hosts") > 0);
+        assert_true(cli_number(f, cli_json(f, "summary2"), "wire_bytes_between_hosts") == 0);
     }
 }
 
