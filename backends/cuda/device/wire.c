@@ -196,13 +196,24 @@ static sbp_status join_world(cuda_device *d, cuda_wire *w, sbp_diag *diag) {
     return cuda_nccl_join(w->nccl, &told.id, w->rank, w->count, w->timeout, diag);
 }
 
-/* Whether there may be another communicator for queue net beside the world's: that is used in another stream
- * too by a transport, and by exchanges of heads. */
-static bool may_split(const cuda_wire *w, const fact *facts) {
-    bool ordered = true;
-    for (int32_t r = 0; r < w->count; r++)
-        ordered &= facts[r].ordered > 0;
-    return ordered || (w->nccl == &w->own && w->context.count == 1);
+/* Ranks that have documents together exchange heads in the stream of compute, in a communicator of their own:
+ * in that of the world each would wait for all that queue net was asked for before. Few blocks, so that
+ * kernels of both find room. */
+static sbp_status split_context(cuda_device *d, cuda_wire *w, bool ordered, sbp_diag *diag) {
+    int32_t blocks = d->physical.processors / 4;
+    if (w->context.count == 1)
+        return SBP_OK;
+    if (!ordered) {
+        sbp_note(diag,
+                 "cuda: exchanges of heads wait for what ranks were asked to send before: for a communicator "
+                 "of their own NCCL 2.26 is needed, and not NCCL_LAUNCH_ORDER_IMPLICIT=0");
+        return SBP_OK;
+    }
+    return cuda_nccl_split(w->nccl, w->context.first, w->context.me,
+                           blocks < 1    ? 1
+                           : blocks > 32 ? 32
+                                         : blocks,
+                           w->timeout, diag, &w->splits[CUDA_OF_CONTEXT]);
 }
 
 static sbp_status split(cuda_wire *w, const sbp_team *team, int32_t of, int32_t color, sbp_diag *diag) {
@@ -211,11 +222,12 @@ static sbp_status split(cuda_wire *w, const sbp_team *team, int32_t of, int32_t 
     return cuda_nccl_split(w->nccl, color, team->me, 0, w->timeout, diag, &w->splits[of]);
 }
 
-/* What NCCL needs to add up among a part of the ranks. */
-static sbp_status split_world(cuda_device *d, cuda_wire *w, const fact *facts, sbp_diag *diag) {
+/* What NCCL needs to add up among a part of the ranks: in queue net's stream, where it may be beside the
+ * world's communicator, but not beside what is in another stream, of a transport or of compute. */
+static sbp_status split_groups(cuda_device *d, cuda_wire *w, bool ordered, sbp_diag *diag) {
     if (!d->native_sums || w->group.count == w->count)
         return SBP_OK;
-    if (!may_split(w, facts)) {
+    if (!ordered && (w->nccl != &w->own || w->context.count > 1)) {
         sbp_note(diag, "cuda: --deterministic off: groups of ranks add up by exchanges, as with on: for a "
                        "communicator of their own beside others NCCL 2.26 is needed, and not "
                        "NCCL_LAUNCH_ORDER_IMPLICIT=0");
@@ -223,6 +235,15 @@ static sbp_status split_world(cuda_device *d, cuda_wire *w, const fact *facts, s
     }
     SBP_TRY(split(w, &w->group, CUDA_OF_GROUP, w->group.first, diag));
     return split(w, &w->others, CUDA_OF_OTHERS, w->others.first, diag);
+}
+
+/* The same on all ranks. */
+static sbp_status split_world(cuda_device *d, cuda_wire *w, const fact *facts, sbp_diag *diag) {
+    bool ordered = true;
+    for (int32_t r = 0; r < w->count; r++)
+        ordered &= facts[r].ordered > 0;
+    SBP_TRY(split_context(d, w, ordered, diag));
+    return split_groups(d, w, ordered, diag);
 }
 
 /* With facts of all: what fails here alone, the caller's ranks agree on. */
@@ -296,8 +317,9 @@ void cuda_wire_leave(cuda_device *d) {
         return;
     (void)calls->cuCtxSetCurrent(d->context);
     bool failed = d->broken != CUDA_OK || sbp_ranks_has_failed(d->ranks);
-    if (!failed && d->streams[CUDA_NET])
-        failed = cuda_synchronize(d, d->streams[CUDA_NET], NULL) != SBP_OK;
+    for (int32_t s = 0; s < CUDA_STREAMS && !failed; s++)
+        if (d->streams[s])
+            failed = cuda_synchronize(d, d->streams[s], NULL) != SBP_OK;
     if (failed)
         abort_all(w);
     for (int32_t i = 0; i < CUDA_SPLITS; i++)
@@ -346,10 +368,10 @@ static sbp_status gather_on_device(const cuda_task *t, const sbp_team *team, int
             mine = sbp_team_share(team, elems, team->me) * unit;
     cuda_address own = data + (uint64_t)(begin * unit);
     int64_t each = sbp_team_begin(team, elems, 1);
-    if (team->count == t->w->count && elems % team->count == 0) { /* the communicator is of all ranks */
+    if (team->count == t->ranks && elems % team->count == 0) {
         count_gather(t, team, elems, unit);
-        NCCL_TRY(t->w->nccl, t->diag,
-                 ncclAllGather(own, data, (size_t)mine, NCCL_BYTES, t->w->nccl->comm, t->stream));
+        NCCL_TRY(t->nccl, t->diag,
+                 ncclAllGather(own, data, (size_t)mine, NCCL_BYTES, t->nccl->comm, t->stream));
         return cuda_wire_settle(t);
     }
     return cuda_wire_gather(t, &(cuda_slices){team, data, each, elems, 0, each, unit});
@@ -446,8 +468,8 @@ static sbp_status broadcast(const cuda_task *t) {
         most = host ? most : bytes;
         if (host && t->w->rank == 0)
             SBP_TRY(cuda_wire_bring(t, data, cuda_place_later(cuda_place_of(t->to, 0), at), part));
-        NCCL_TRY(t->w->nccl, t->diag,
-                 ncclBroadcast(data, data, (size_t)part, NCCL_BYTES, 0, t->w->nccl->comm, t->stream));
+        NCCL_TRY(t->nccl, t->diag,
+                 ncclBroadcast(data, data, (size_t)part, NCCL_BYTES, 0, t->nccl->comm, t->stream));
         SBP_TRY(cuda_wire_settle(t));
         if (host && t->w->rank != 0)
             SBP_TRY(cuda_wire_take(t, cuda_place_later(cuda_place_of(t->to, 0), at), data, part));
@@ -504,12 +526,16 @@ sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_di
     /* those of net may use their workspace while those of compute use theirs */
     bool net = dispatch->command->queue == SBP_QUEUE_NET, shared = d->wire->context.count > 1;
     int64_t half = shared ? d->wire->memory_bytes / 2 / 256 * 256 : d->wire->memory_bytes;
+    bool apart = !net && d->wire->splits[CUDA_OF_CONTEXT].comm;
     const cuda_task t = {.d = d,
                          .w = d->wire,
                          .command = dispatch->command,
                          .to = to,
                          .from = from,
                          .stream = d->streams[net ? CUDA_NET : CUDA_COMPUTE],
+                         .nccl = apart ? &d->wire->splits[CUDA_OF_CONTEXT] : d->wire->nccl,
+                         .first = apart ? d->wire->context.first : 0,
+                         .ranks = apart ? d->wire->context.count : d->wire->count,
                          .work = d->wire->memory + (net ? 0 : (uint64_t)half),
                          .work_bytes = half,
                          .diag = diag};

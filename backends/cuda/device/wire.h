@@ -55,7 +55,9 @@ typedef struct cuda_task {
     const sbp_command *command;
     const sbp_span *to, *from;
     cuda_stream stream;
-    cuda_address work; /* the stream's workspace */
+    cuda_nccl *nccl;      /* of the stream */
+    int32_t first, ranks; /* its first rank, and how many it has */
+    cuda_address work;    /* the stream's workspace */
     int64_t work_bytes;
     sbp_diag *diag;
 } cuda_task;

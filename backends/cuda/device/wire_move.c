@@ -62,30 +62,31 @@ sbp_status cuda_wire_send(const cuda_task *t, int32_t rank, cuda_address from, i
     if (bytes == 0)
         return SBP_OK;
     cuda_wire_count(t, rank, bytes);
-    NCCL_TRY(t->w->nccl, t->diag,
-             ncclSend(from, (size_t)bytes, NCCL_BYTES, rank, t->w->nccl->comm, t->stream));
+    NCCL_TRY(t->nccl, t->diag,
+             ncclSend(from, (size_t)bytes, NCCL_BYTES, rank - t->first, t->nccl->comm, t->stream));
     return SBP_OK;
 }
 
 sbp_status cuda_wire_receive(const cuda_task *t, int32_t rank, cuda_address to, int64_t bytes) {
     if (bytes == 0)
         return SBP_OK;
-    NCCL_TRY(t->w->nccl, t->diag, ncclRecv(to, (size_t)bytes, NCCL_BYTES, rank, t->w->nccl->comm, t->stream));
+    NCCL_TRY(t->nccl, t->diag,
+             ncclRecv(to, (size_t)bytes, NCCL_BYTES, rank - t->first, t->nccl->comm, t->stream));
     return SBP_OK;
 }
 
 /* Nothing else may be done with the stream until what was asked for is in it. */
 sbp_status cuda_wire_settle(const cuda_task *t) {
-    return cuda_nccl_ready(t->w->nccl, t->w->timeout, "a collective", t->diag);
+    return cuda_nccl_ready(t->nccl, t->w->timeout, "a collective", t->diag);
 }
 
 sbp_status cuda_wire_begin(const cuda_task *t) {
-    NCCL_TRY(t->w->nccl, t->diag, ncclGroupStart());
+    NCCL_TRY(t->nccl, t->diag, ncclGroupStart());
     return SBP_OK;
 }
 
 sbp_status cuda_wire_end(const cuda_task *t) {
-    NCCL_TRY(t->w->nccl, t->diag, ncclGroupEnd());
+    NCCL_TRY(t->nccl, t->diag, ncclGroupEnd());
     return cuda_wire_settle(t);
 }
 

@@ -184,8 +184,10 @@ static cuda_result run_group(void *data) {
     }
     if (comm->state != NCCL_OK && comm->state != NCCL_IN_PROGRESS) /* nobody comes any more */
         return CUDA_NOT_READY;
-    if (is_ordered() && !g->begun && passed < g->place)
+    if (is_ordered() && !g->begun && passed < g->place) {
+        fake_cuda_wait_for_others();
         return CUDA_NOT_READY;
+    }
     if (!g->begun)
         good = begin_group(g);
     g->begun = true;

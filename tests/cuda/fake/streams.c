@@ -40,6 +40,7 @@ struct cuda_event_handle {
 static struct cuda_stream_handle streams[MOST_STREAMS];
 static struct cuda_event_handle events[MOST_EVENTS];
 static int32_t queued;
+static bool others_first; /* what is not ready waits for another stream */
 static double clock_ms;
 
 static void leave(record *r) {
@@ -143,16 +144,28 @@ static void pause_unlocked(void) {
     (void)fake_cuda_lock();
 }
 
-static cuda_result drain(cuda_stream stream) {
-    while (!go_on(stream))
-        pause_unlocked();
-    return fake.sticky;
-}
-
 void fake_streams_go_on(void) {
     for (int s = 0; s < MOST_STREAMS; s++)
         if (streams[s].id > 0)
             (void)go_on(&streams[s]);
+}
+
+void fake_cuda_wait_for_others(void) {
+    others_first = true;
+}
+
+static bool go_on_with_others(cuda_stream stream) {
+    others_first = false;
+    bool done = go_on(stream);
+    if (!done && others_first)
+        fake_streams_go_on();
+    return done || !stream->head;
+}
+
+static cuda_result drain(cuda_stream stream) {
+    while (!go_on_with_others(stream))
+        pause_unlocked();
+    return fake.sticky;
 }
 
 static cuda_result push(cuda_stream stream, const item *what, const void *data, size_t bytes) {
@@ -252,7 +265,7 @@ cuda_result cuStreamQuery(cuda_stream stream) {
     FAKE_ENTER(true);
     if (fake_cuda_stream(stream) == 0)
         return fake_cuda_wrong(CUDA_INVALID_HANDLE, "cuStreamQuery: no such stream");
-    bool done = go_on(stream);
+    bool done = go_on_with_others(stream);
     return fake.sticky != CUDA_OK ? fake.sticky : done ? CUDA_OK : CUDA_NOT_READY;
 }
 
