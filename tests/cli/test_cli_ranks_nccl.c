@@ -235,7 +235,7 @@ static void test_deterministic(void **state) {
 
 typedef struct drawn_way {
     int ranks, zero, group, context;
-    bool off, torchrun;
+    bool off, torchrun, old; /* old: NCCL that has no order of launches */
     const char *model, *more, *homes, *reduce;
 } drawn_way;
 
@@ -254,6 +254,7 @@ static drawn_way draw_way(sbp_rng *rng) {
                    .more = ""};
     w.group = w.zero && w.ranks == 4 && sbp_rng_below(rng, 2) ? 2 : w.ranks;
     w.context = w.ranks % 2 == 0 && sbp_rng_below(rng, 2) ? 2 : 1;
+    w.old = sbp_rng_below(rng, 4) == 0;
     if (w.zero == 3 && sbp_rng_below(rng, 2))
         w.more = sbp_rng_below(rng, 2) ? "--keep-gathered all" : "--keep-gathered 1";
     return w;
@@ -269,8 +270,10 @@ static void try_way(io_fixture *f, const drawn_way *w) {
                                " %s --zero %d %s %s %s %s --context-parallel %d --deterministic %s -o $D/w",
                                w->model, ranks, w->zero, group, w->more, w->homes, w->reduce, w->context,
                                w->off ? "off" : "on"));
-    cli_ok(f, w->torchrun ? sbp_arena_printf(f->arena, "$N %d %d %sw1 >$D/summary", w->ranks, port(), run)
-                          : sbp_arena_printf(f->arena, "%sw1 %s >$D/summary", run, ranks));
+    const char *environment = w->old ? "SBP_FAKE_CUDA=devices=4,report,nccl=22500 " : "",
+               *start = w->torchrun ? sbp_arena_printf(f->arena, "$N %d %d ", w->ranks, port()) : "";
+    cli_ok(f, sbp_arena_printf(f->arena, "%s%s%sw1 %s >$D/summary", environment, start, run,
+                               w->torchrun ? "" : ranks));
     says(f, OVER, w->ranks);
     cli_ok(f, sbp_arena_printf(f->arena, "SBP_CUDA_NCCL=off %sw2 %s >$D/summary2", run, ranks));
     if (!w->off)
@@ -288,9 +291,9 @@ static void test_drawn_ways(void **state) {
     for (int i = 0; i < (getenv("SBP_TEST_ALL") ? 60 : 1); i++) {
         drawn_way w = draw_way(&rng);
         if (getenv("SBP_TEST_ALL"))
-            print_message("%s: %d ranks, zero %d, group %d, context %d, %s%s %s %s %s\n", w.model, w.ranks,
+            print_message("%s: %d ranks, zero %d, group %d, context %d, %s%s%s %s %s %s\n", w.model, w.ranks,
                           w.zero, w.group, w.context, w.off ? "off" : "on", w.torchrun ? " torchrun" : "",
-                          w.more, w.homes, w.reduce);
+                          w.old ? " old" : "", w.more, w.homes, w.reduce);
         try_way(f, &w);
     }
 }
@@ -388,6 +391,12 @@ static void test_faults(void **state) {
     if (!strstr(cli_text(f, "err"), "rank 0: to_") ||
         !strstr(cli_text(f, "err"), ", over NCCL: other ranks did not come for 2 s;"))
         fail_msg("%s", cli_text(f, "err"));
+    if (getenv("SBP_TEST_ALL")) /* while it is made */
+        cli_fails(f, 3, "NCCL: ncclCommSplit: others did not come for 2 s",
+                  sbp_arena_printf(f->arena,
+                                   "RANK_1=\"LD_PRELOAD=$SIGNAL_AT SBP_AT=STOP@rename:1:/split.1.1\" $N 2 %d "
+                                   "$R $D/h " RUN " --timeout 2 --out none",
+                                   port()));
     cli_fails(f, 3, "NCCL: remote process exited or there was a network error (6, in ",
               "SBP_FAKE_CUDA=devices=2,nccl_lost=30 $R $D/p3 --ranks 2 " RUN " --out none");
 }
