@@ -33,7 +33,7 @@ build() {
 }
 run() { # TEST..
     local pattern="^($(IFS='|'; echo "$*"))\$"
-    nice -n 10 ctest --test-dir build/release/tests -R "${pattern//./\\.}" --timeout 600 > "$top/test.log" 2>&1
+    nice -n 10 ctest --test-dir build/release/tests -R "${pattern//./\\.}" --timeout 600 > "$top/test.log" 2>&1 < /dev/null
 }
 
 killed=0 survived=() broken=()
