@@ -283,11 +283,8 @@ static void test_bytes_are_those_planned(void **state) {
                                            zero == 3 ? 1 : 2),
                           4);
     setenv("SBP_TEST_NODE", "2", 1);
-    for (int zero = 0; zero <= 3; zero++)
-        (void)check_bytes(
-            f,
-            sbp_arena_printf(f->arena, "--node 2 --zero %d %s", zero, zero == 3 ? "" : "--reduce-dtype bf16"),
-            4);
+    (void)check_bytes(f, "--node 2 --zero 2 --reduce-dtype bf16", 4);
+    (void)check_bytes(f, "--node 2 --zero 3", 4);
     setenv("SBP_TEST_NODE", "4", 1); /* groups of a host, with others there and elsewhere */
     (void)check_bytes(f, "--node 4 --zero 2 --shard-group 2", 8);
     unsetenv("SBP_TEST_NODE");
