@@ -29,6 +29,11 @@ int64_t sbp_context_same(const sbp_context_heads *h, int64_t ranks) {
     return h->keys ? sbp_context_copies(h, ranks) : 1;
 }
 
+sbp_context_way sbp_context_way_of(const sbp_context_heads *queries, int64_t ranks) {
+    bool idle = 2 * ranks * sbp_context_slots(queries, ranks) >= 3 * queries->heads;
+    return idle ? SBP_CONTEXT_KEYS : SBP_CONTEXT_HEADS;
+}
+
 int64_t sbp_context_row(int64_t row, int64_t t, int64_t chunk, int64_t rank, int64_t ranks) {
     int64_t i = row / chunk, begin = i * chunk, rows = t - begin < chunk ? t - begin : chunk;
     return begin * ranks + rank * rows + (row - begin);

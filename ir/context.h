@@ -16,7 +16,14 @@
  * the same number of slots for them. With more ranks than key heads a key head is in several units, each with
  * other queries; their gradients of keys are added on the way back. Slots without a head are zeros, which
  * change nothing: their outputs go nowhere, and no gradient comes to them.
- * (Splitting attention by heads: Jacobs et al. 2023, DeepSpeed Ulysses, arXiv:2309.14509.) */
+ * (Splitting attention by heads: Jacobs et al. 2023, DeepSpeed Ulysses, arXiv:2309.14509.)
+ *
+ * The other way moves keys: those and values of all ranks' rows of a chunk are gathered, with all heads, and
+ * attention runs over this rank's queries. Their gradients, of all rows in front of the chunk's end, are
+ * parts of sums over ranks; those of the chunk's rows are whole when every rank has been there, in the
+ * order of chunks that all have, and are added up and shared. Work is even for any number of ranks: that of
+ * a chunk's last rows differs from that of its first by less than a chunk. Carries have W rows of all heads.
+ * (As all-gather based context parallelism in Llama 3, arXiv:2407.21783, 3.3.2.) */
 #ifndef SBP_IR_CONTEXT_H
 #define SBP_IR_CONTEXT_H
 
@@ -41,6 +48,12 @@ int64_t sbp_context_slots(const sbp_context_heads *heads, int64_t ranks);
 int64_t sbp_context_head(const sbp_context_heads *heads, int64_t ranks, int64_t slot);
 /* How many slots, all neighbours, have the same head: its copies of keys, 1 of queries. */
 int64_t sbp_context_same(const sbp_context_heads *heads, int64_t ranks);
+
+/* How rows of one rank's see those of another's (--context-way). */
+typedef enum sbp_context_way { SBP_CONTEXT_AUTO, SBP_CONTEXT_HEADS, SBP_CONTEXT_KEYS } sbp_context_way;
+/* auto: heads, which need least memory; keys where with slots that are empty a rank would have half as many
+ * query heads again as its share. */
+sbp_context_way sbp_context_way_of(const sbp_context_heads *queries, int64_t ranks);
 
 /* Row of the sequence of a rank's row; t: how many rows it has, chunk: C. */
 int64_t sbp_context_row(int64_t row, int64_t t, int64_t chunk, int64_t rank, int64_t ranks);

@@ -64,7 +64,8 @@
  *                Among the ranks that have a micro-batch together (ir/context.h), on queue compute:
  *                to_heads: src has rows of all heads, dst rows of all ranks of this rank's heads (where it
  * has none, 0), those of rank r at r times the rows of src; to_rows: back, where ranks have the same head the
- * sum, added in the order of ranks. context_gather and context_share are all_gather and share among them.
+ * sum, added in the order of ranks. context_gather and context_share are all_gather and share among them,
+ *                context_reduce is reduce_scatter.
  *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
  *
  * Spaces and queues. A buffer lives in the device's memory, the host's, or a file (disk), each an arena. A
@@ -186,10 +187,11 @@ typedef enum sbp_collective_op {
     SBP_REDUCE_ADD,
     SBP_REDUCE_OWN,
     SBP_GROUP_REDUCE,
-    SBP_TO_HEADS, /* these four among the ranks of a context alone, in queue compute */
+    SBP_TO_HEADS, /* these among the ranks of a context alone, in queue compute */
     SBP_TO_ROWS,
     SBP_CONTEXT_GATHER,
     SBP_CONTEXT_SHARE,
+    SBP_CONTEXT_REDUCE,
     SBP_COLLECTIVE_COUNT
 } sbp_collective_op;
 
@@ -197,6 +199,7 @@ typedef struct sbp_attention_attrs {
     int64_t heads, kv_heads, d_qk, d_v;
     int64_t window;        /* 0: none */
     double scale, softcap; /* softcap 0: none */
+    bool by_rank; /* q has this rank's rows of a chunk, k and v those of all of its context (ir/context.h) */
 } sbp_attention_attrs;
 
 typedef struct sbp_command {
@@ -505,15 +508,16 @@ bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, 
 
 /* What the rows of a command's operands must satisfy; columns and dtypes are static. */
 typedef enum sbp_row_relation {
-    SBP_ROWS_SAME,     /* as many rows as `other` */
-    SBP_ROWS_NO_LESS,  /* as many rows as `other`, or more */
-    SBP_ROWS_ALIGNED,  /* the same rows of the sequence as `other` */
-    SBP_ROWS_EXACT,    /* n rows */
-    SBP_ROWS_SHARE,    /* n times as many as rows of `other` */
-    SBP_ROWS_AT_LEAST, /* n rows or more */
-    SBP_ROWS_BLOCKS,   /* ceil(rows of `other` / SBP_PARTIAL_ROWS) */
-    SBP_ROWS_COVER,    /* rows of the sequence from the lo of window n to the end of `other`, or more */
-    SBP_ROWS_ORDER     /* one whole chunk of the symbol n (maybe the last, shorter one) */
+    SBP_ROWS_SAME,      /* as many rows as `other` */
+    SBP_ROWS_NO_LESS,   /* as many rows as `other`, or more */
+    SBP_ROWS_ALIGNED,   /* the same rows of the sequence as `other` */
+    SBP_ROWS_EXACT,     /* n rows */
+    SBP_ROWS_SHARE,     /* n times as many as rows of `other` */
+    SBP_ROWS_AT_LEAST,  /* n rows or more */
+    SBP_ROWS_BLOCKS,    /* ceil(rows of `other` / SBP_PARTIAL_ROWS) */
+    SBP_ROWS_COVER,     /* rows of the sequence from the lo of window n to the end of `other`, or more */
+    SBP_ROWS_COVER_ALL, /* likewise to the end of all ranks' rows, of which `other` are one's */
+    SBP_ROWS_ORDER      /* one whole chunk of the symbol n (maybe the last, shorter one) */
 } sbp_row_relation;
 
 typedef struct sbp_row_rule {

@@ -430,6 +430,8 @@ static sbp_status check_attributes(const subject *s) {
         if (a->window < 0 || !isfinite(a->scale) || !isfinite(a->softcap) || a->softcap < 0)
             return FAIL(s, "c26", "window %lld, scale %g, softcap %g", (long long)a->window, a->scale,
                         a->softcap);
+        if (a->by_rank && s->c->program->context < 2)
+            return FAIL(s, "c26", "rows by rank, without a context");
         return SBP_OK;
     case SBP_CMD_COLLECTIVE:
         if ((unsigned)command->u.collective >= SBP_COLLECTIVE_COUNT)
@@ -575,6 +577,7 @@ static sbp_status fail_rule(const subject *s, const sbp_row_rule *rule, const sb
         [SBP_ROWS_AT_LEAST] = "must have at least",
         [SBP_ROWS_BLOCKS] = "must have a row per block of rows of",
         [SBP_ROWS_COVER] = "must hold all that is seen from",
+        [SBP_ROWS_COVER_ALL] = "must hold all that is seen, by any rank, from",
         [SBP_ROWS_ORDER] = "must be a whole chunk of its scatter order",
     };
     char other[96] = "";

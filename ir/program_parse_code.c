@@ -285,6 +285,7 @@ static int command_attrs(sbp_command *c, attr *out) {
         ATTR("scale", ATTR_DOUBLE, &c->u.attention.scale);
         ATTR("window", ATTR_INT, &c->u.attention.window);
         ATTR("softcap", ATTR_DOUBLE, &c->u.attention.softcap);
+        ATTR("by_rank", ATTR_FLAG, &c->u.attention.by_rank);
         break;
     case SBP_CMD_ROW:
         ATTR("share", ATTR_FLAG, &c->u.share);
@@ -317,8 +318,9 @@ static sbp_status read_queue(sbp_program_parser *p, int32_t *out) {
 static sbp_status read_attr_value(sbp_program_parser *p, const attr *a) {
     static const char *const reduce_ops[] = {"sum", "max", "sumsq"};
     static const char *const collective_ops[] = {
-        "all_reduce", "reduce_scatter", "all_gather", "broadcast", "share",          "reduce_add",
-        "reduce_own", "group_reduce",   "to_heads",   "to_rows",   "context_gather", "context_share"};
+        "all_reduce",     "reduce_scatter", "all_gather",    "broadcast", "share",
+        "reduce_add",     "reduce_own",     "group_reduce",  "to_heads",  "to_rows",
+        "context_gather", "context_share",  "context_reduce"};
     int word = 0;
     if (a->type == ATTR_FLAG) {
         *(bool *)a->field = true;

@@ -14,8 +14,9 @@ static const char *const access_names[] = {"in", "out", "inout"};
 static const char *const access_signs[] = {"=", ":=", "+="};
 static const char *const reduce_names[SBP_REDUCE_COUNT] = {"sum", "max", "sumsq"};
 static const char *const collective_names[SBP_COLLECTIVE_COUNT] = {
-    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "share",          "reduce_add",
-    "reduce_own", "group_reduce",   "to_heads",   "to_rows",   "context_gather", "context_share"};
+    "all_reduce",     "reduce_scatter", "all_gather",    "broadcast", "share",
+    "reduce_add",     "reduce_own",     "group_reduce",  "to_heads",  "to_rows",
+    "context_gather", "context_share",  "context_reduce"};
 
 typedef struct printer {
     sbp_text *out;
@@ -225,6 +226,7 @@ static void print_attrs(printer *p, const sbp_command *c, const sbp_command_oper
         print_double_attr(out, &any, "scale", a->scale, 0);
         print_int_attr(out, &any, "window", a->window, 0);
         print_double_attr(out, &any, "softcap", a->softcap, 0);
+        print_flag(out, &any, "by_rank", a->by_rank);
         break;
     }
     case SBP_CMD_ROW:

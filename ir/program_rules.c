@@ -67,7 +67,8 @@ static void attention_rules(rule_list *list, const int32_t *like_q, int32_t q, i
         add(list, SBP_ROWS_SAME, *like_q, q, 0);
     for (int32_t column = first; column < first + 3; column++) /* first, shared_end, own */
         add(list, SBP_ROWS_ALIGNED, column, q, 0);
-    add(list, SBP_ROWS_COVER, k, q, list->command->u.attention.window);
+    add(list, list->command->u.attention.by_rank ? SBP_ROWS_COVER_ALL : SBP_ROWS_COVER, k, q,
+        list->command->u.attention.window);
     add(list, SBP_ROWS_ALIGNED, v, k, 0);
 }
 
@@ -93,7 +94,8 @@ int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *com
             add(&list, SBP_ROWS_SAME, 0, 1, 0);
         else if (command->u.collective == SBP_TO_HEADS || command->u.collective == SBP_CONTEXT_GATHER)
             add(&list, SBP_ROWS_SHARE, 0, 1, program->context);
-        else if (command->u.collective == SBP_TO_ROWS || command->u.collective == SBP_CONTEXT_SHARE)
+        else if (command->u.collective == SBP_TO_ROWS || command->u.collective == SBP_CONTEXT_SHARE ||
+                 command->u.collective == SBP_CONTEXT_REDUCE)
             add(&list, SBP_ROWS_SHARE, 1, 0, program->context);
         else if (command->u.collective == SBP_ALL_GATHER)
             add(&list, SBP_ROWS_SHARE, 0, 1, program->group);
@@ -167,6 +169,9 @@ bool sbp_row_rule_holds(const sbp_program *program, const sbp_row_rule *rule, co
     case SBP_ROWS_COVER:
         return range->first_row <= window_lo(program, position, rule->n) &&
                range->first_row + range->rows >= other->first_row + other->rows;
+    case SBP_ROWS_COVER_ALL:
+        return range->first_row <= window_lo(program, position, rule->n) &&
+               range->first_row + range->rows >= (other->first_row + other->rows) * program->context;
     case SBP_ROWS_ORDER: {
         int64_t step = position->sizes.v[rule->n],
                 left = position->sizes.v[rule->n == SBP_W ? SBP_W : SBP_T] - range->start;

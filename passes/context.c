@@ -5,9 +5,10 @@
  *           rows are parts of those of all, which gradients become when they cross the wire
  * breaks    nothing
  *
- * Attention alone reads other rows. Its operands become rows of all ranks (W) of some of the heads, its
- * output rows of this rank again. What says which rows a row sees comes with W rows. Whatever else reads
- * other rows is refused.
+ * Attention alone reads other rows, and there are two ways to give them to it (--context-way). Heads: its
+ * operands become rows of all ranks (W) of some of the heads, its output rows of this rank again; what says
+ * which rows a row sees comes with W rows. Keys: keys and values become rows of all ranks, queries and
+ * outputs stay. Whatever else reads other rows is refused.
  */
 #include "passes/passes.h"
 #include "passes/rewrite.h"
@@ -15,7 +16,9 @@
 typedef struct exchanger {
     sbp_rewrite rw;
     int64_t ranks;
+    sbp_context_way way;
     sbp_value *there[2]; /* per value: its rows of all ranks, as queries (or a column of data), as keys */
+    sbp_value *all;      /* and with all its heads */
 } exchanger;
 
 static sbp_value exchange(exchanger *x, sbp_value value, const char *to, int64_t heads, int64_t kv_heads,
@@ -38,6 +41,25 @@ static sbp_value to_heads(exchanger *x, sbp_value old, int64_t heads, int64_t kv
         sbp_build_name(&x->rw.builder, *there, name);
     }
     return *there;
+}
+
+/* Keys or values, of all ranks' rows. */
+static sbp_value to_all(exchanger *x, sbp_value old) {
+    sbp_value *all = &x->all[old];
+    if (*all == SBP_NO_VALUE) {
+        *all = exchange(x, x->rw.map[old], "all", 0, 0, false);
+        sbp_build_name(&x->rw.builder, *all, x->rw.from->values[old].name);
+    }
+    return *all;
+}
+
+/* Whether keys go to queries, not heads to ranks. */
+static bool moves_keys(const exchanger *x, int64_t heads, int64_t kv_heads) {
+    const sbp_context_heads queries = {heads, kv_heads, 1, false};
+    sbp_context_way way = x->way;
+    if (way == SBP_CONTEXT_AUTO)
+        way = sbp_context_way_of(&queries, x->ranks);
+    return way == SBP_CONTEXT_KEYS;
 }
 
 /* A column of the data, with the rows of all ranks. */
@@ -70,16 +92,25 @@ static sbp_status rewrite_attention(exchanger *x, const sbp_op *op) {
     int64_t kv_heads = from->values[op->operands[1]].type.dim[1].n;
     sbp_value operands[SBP_MAX_OPERANDS], results[SBP_MAX_RESULTS];
     sbp_attr_schema schema[SBP_MAX_ATTRS];
+    bool keys = moves_keys(x, heads, kv_heads);
     b->node = op->node;
     for (int32_t k = 0; k < 3; k++)
-        operands[k] = to_heads(x, op->operands[k], heads, kv_heads, k > 0);
+        if (!keys)
+            operands[k] = to_heads(x, op->operands[k], heads, kv_heads, k > 0);
+        else
+            operands[k] = k > 0 ? to_all(x, op->operands[k]) : x->rw.map[op->operands[k]];
     for (int32_t k = 3; k < 6; k++)
-        SBP_TRY(column_of_all(x, op, k, &operands[k]));
+        if (!keys)
+            SBP_TRY(column_of_all(x, op, k, &operands[k]));
+        else
+            operands[k] = x->rw.map[op->operands[k]]; /* numbers of the rows of all, of this rank's */
     sbp_build(b, op->code, NULL, operands, op->operand_count, op->attrs, sbp_opcode_attrs(op->code, schema),
               results);
     SBP_TRY(b->status);
     for (int32_t r = 0; r < op->result_count; r++)
         sbp_rewrite_replace(&x->rw, op->results[r], results[r]);
+    if (keys)
+        return b->status;
     x->rw.map[op->results[0]] = exchange(x, results[0], "rows", heads, kv_heads, false);
     x->rw.map[op->results[1]] = SBP_NO_VALUE; /* for the derivative alone, which stays there */
     return b->status;
@@ -96,13 +127,16 @@ static bool reads_other_rows(const sbp_func *func, const sbp_op *op) {
 }
 
 static sbp_status rewrite(sbp_pipeline *p, const sbp_func *func, sbp_func **out) {
-    exchanger x = {.ranks = p->options.context};
+    exchanger x = {.ranks = p->options.context, .way = p->options.context_way};
     sbp_rewrite_begin(&x.rw, p->module, func, p->diag);
     for (int keys = 0; keys < 2; keys++) {
         x.there[keys] = SBP_NEW_ARRAY(p->arena, sbp_value, func->value_count + 1);
         for (int32_t v = 0; v < func->value_count; v++)
             x.there[keys][v] = SBP_NO_VALUE;
     }
+    x.all = SBP_NEW_ARRAY(p->arena, sbp_value, func->value_count + 1);
+    for (int32_t v = 0; v < func->value_count; v++)
+        x.all[v] = SBP_NO_VALUE;
     for (int32_t i = 0; i < func->op_count; i++) {
         const sbp_op *op = &func->ops[i];
         if (op->code == SBP_OP_attention)

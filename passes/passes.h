@@ -72,8 +72,9 @@ typedef struct sbp_pass_options {
     int64_t ranks;   /* processes that train together; 0 and 1: one */
     int64_t group;   /* so many neighbours have the shares of all there is; divides ranks; 0: all of them */
     int64_t context; /* so many of them have a micro-batch together (ir/context.h); 0 and 1: one */
-    bool wire_bf16;  /* gradients cross the wire in bf16; else in the type they are added up in */
-    int32_t zero; /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */
+    sbp_context_way context_way;
+    bool wire_bf16; /* gradients cross the wire in bf16; else in the type they are added up in */
+    int32_t zero;   /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */
     const char *counted; /* the head computes only rows where this column is not 0; NULL: all */
     bool step;           /* gradients consumed per segment: no clipping, no accumulation */
     bool list_keepable;  /* when a name of the saved set keeps nothing, find out which would: slow */

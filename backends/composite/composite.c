@@ -311,6 +311,8 @@ static sbp_status collect(composite *c, const sbp_dispatch *dispatch, void *dst,
                                  to->dtype, diag);
     case SBP_CONTEXT_GATHER:
         return sbp_ranks_all_gather(c->context, dst, src, to_elems, to->dtype, diag);
+    case SBP_CONTEXT_REDUCE:
+        return sbp_ranks_reduce_scatter(c->context, dst, src, from_elems, from->dtype, diag);
     default:
         return sbp_fail(diag, SBP_INTERNAL, "%s: collective %d in queue net", c->parts.name, (int)op);
     }

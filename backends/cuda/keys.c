@@ -65,6 +65,7 @@ static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_k
     switch (op) {
     case SBP_ALL_REDUCE:
     case SBP_GROUP_REDUCE:
+    case SBP_CONTEXT_REDUCE:
         keys[0] = sbp_cuda_sum_key(false, to, from);
         return 1;
     case SBP_REDUCE_SCATTER:
@@ -87,7 +88,8 @@ static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_k
 /* Of several ranks; else it is a copy. */
 static bool is_exchange(const sbp_command *command) {
     return command->queue == SBP_QUEUE_NET || command->u.collective == SBP_TO_HEADS ||
-           command->u.collective == SBP_TO_ROWS || command->u.collective == SBP_CONTEXT_GATHER;
+           command->u.collective == SBP_TO_ROWS || command->u.collective == SBP_CONTEXT_GATHER ||
+           command->u.collective == SBP_CONTEXT_REDUCE;
 }
 
 int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const sbp_rowkernel *kernel,

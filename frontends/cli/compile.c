@@ -295,6 +295,9 @@ static void read_training(sbp_compilation *c) {
     p->ranks = sbp_options_int(o, "ranks");
     if (sbp_options_int(o, "context-parallel") > 0) /* else choose_context */
         have_together(c, sbp_options_int(o, "context-parallel"));
+    p->context_way = sbp_options_is(o, "context-way", "keys")    ? SBP_CONTEXT_KEYS
+                     : sbp_options_is(o, "context-way", "heads") ? SBP_CONTEXT_HEADS
+                                                                 : SBP_CONTEXT_AUTO;
     p->zero = (int32_t)sbp_options_int(o, "zero");
     p->group = sbp_options_is(o, "shard-group", "all")    ? p->ranks
                : sbp_options_is(o, "shard-group", "node") ? sbp_options_int(o, "node")
@@ -319,6 +322,10 @@ static sbp_status check_ranks(const sbp_compilation *c) {
         return sbp_fail(c->diag, SBP_USAGE,
                         "--context-parallel %lld: --ranks is %lld, which must be a multiple of it",
                         (long long)p->context, (long long)p->ranks);
+    if (p->context == 1 && p->context_way != SBP_CONTEXT_AUTO)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--context-way %s: no ranks have documents together without --context-parallel",
+                        sbp_options_text(c->options, "context-way"));
     if (p->ranks == 1 && p->zero > 0)
         return sbp_fail(c->diag, SBP_USAGE,
                         "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);

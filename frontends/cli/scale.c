@@ -62,8 +62,8 @@ static bool is_one_of(const char *arg, const char *const *list, int count) {
 
 /* What a run of so many ranks is compiled with. A group of more ranks than there are is all of them. */
 static sbp_status options_of(const attempt *a, const sbp_options **out) {
-    static const char *const of_several[] = {"zero", "shard-group", "keep-gathered", "reduce-dtype",
-                                             "context-parallel"};
+    static const char *const of_several[] = {"zero",         "shard-group",      "keep-gathered",
+                                             "reduce-dtype", "context-parallel", "context-way"};
     const scale *s = a->s;
     int64_t ranks = a->out->ranks;
     const char **argv = SBP_NEW_ARRAY(a->arena, const char *, s->arg_count + 1);

@@ -5,10 +5,10 @@
  * heads]. Row r sees rows [first, shared_end) and [own, r] (i32 [T] operands, absolute rows), minus those
  * `window` or more positions back when window > 0. score = scale q.k; softcap: cap tanh(score/cap). Query
  * head h reads kv head h / (heads/kv_heads). lse is the natural log of the sum of exp(score), fp32 or fp64.
- *              In a chunk function q has C rows, k and v are carries of T rows; or D and W (ir/context.h).
- *   attention_vjp  cotangents of q, k, v; with dk, dv given they are added to
- *   append     carry with the rows of this chunk filled in
- *   take       the rows of this chunk of a carry
+ *              In a chunk function q has C rows, k and v are carries of T rows; or D and W (ir/context.h), or
+ * q has this rank's rows, C (outside T), and k and v those of all, W. attention_vjp  cotangents of q, k, v;
+ * with dk, dv given they are added to append     carry with the rows of this chunk filled in take       the
+ * rows of this chunk of a carry
  */
 #include "ir/ops/rules.h"
 
@@ -30,15 +30,22 @@ static bool is_chunk_of(sbp_symbol rows, sbp_symbol carry) {
     return (rows == SBP_C && carry == SBP_T) || (rows == SBP_D && carry == SBP_W);
 }
 
+/* Rows of this rank, in a chunk function or outside, beside those of all. */
+static bool is_own_of(sbp_symbol rows, sbp_symbol keys) {
+    return (rows == SBP_C || rows == SBP_T) && keys == SBP_W;
+}
+
 static sbp_status check_qkv(const sbp_shape *shape) {
     const sbp_type *q = &shape->in[0], *k = &shape->in[1], *v = &shape->in[2];
     sbp_symbol rows = sbp_type_rows(q), keys = sbp_type_rows(k);
     SBP_SHAPE_REQUIRE(shape, 2, q->rank == 3 && k->rank == 3 && v->rank == 3,
                       "q %s, k %s, v %s; [rows, heads, d] expected", sbp_shape_text(q), sbp_shape_text(k),
                       sbp_shape_text(v));
-    SBP_SHAPE_REQUIRE(
-        shape, 3, rows != SBP_ONE && sbp_type_rows(v) == keys && (keys == rows || is_chunk_of(rows, keys)),
-        "rows of q %s, k %s, v %s do not fit", sbp_shape_text(q), sbp_shape_text(k), sbp_shape_text(v));
+    SBP_SHAPE_REQUIRE(shape, 3,
+                      rows != SBP_ONE && sbp_type_rows(v) == keys &&
+                          (keys == rows || is_chunk_of(rows, keys) || is_own_of(rows, keys)),
+                      "rows of q %s, k %s, v %s do not fit", sbp_shape_text(q), sbp_shape_text(k),
+                      sbp_shape_text(v));
     SBP_SHAPE_REQUIRE(shape, 4, q->dim[2].n == k->dim[2].n, "head sizes of q %s and k %s differ",
                       sbp_shape_text(q), sbp_shape_text(k));
     SBP_SHAPE_REQUIRE(shape, 5,
@@ -153,7 +160,8 @@ static scores scores_of(const sbp_eval *eval, int32_t rows_operand) {
     s.d_qk = s.q->dim[2];
     s.d_v = s.v->dim[2];
     s.keys = s.k->dim[0];
-    s.row0 = sbp_type_rows(&s.q->type) == sbp_type_rows(&s.k->type) ? 0 : eval->env->row0;
+    sbp_symbol rows = sbp_type_rows(&s.q->type), keys = sbp_type_rows(&s.k->type);
+    s.row0 = rows != keys && !(rows == SBP_T && keys == SBP_W) ? eval->env->row0 : 0;
     return s;
 }
 

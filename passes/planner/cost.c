@@ -112,12 +112,15 @@ static double view_bytes(const meter *m, const sbp_view *view) {
     return view->ref == SBP_NO_VIEW ? 0 : view_elems(m, view) * (double)sbp_dtype_bytes(view_dtype(m, view));
 }
 
-/* Of all chunks of the run, in one document; q: the rows of the chunk. */
-static double attention_pairs(const meter *m, const sbp_view *q, int64_t window) {
+/* Of all chunks of the run, in one document; q: the rows of the chunk, by rank: a part of those of all ranks.
+ */
+static double attention_pairs(const meter *m, const sbp_view *q, const sbp_attention_attrs *a) {
     sbp_range range;
+    int64_t parts = a->by_rank ? m->program->context : 1;
     if (!sbp_view_resolve(m->program, m->function, q, &m->position, &range))
         return 0;
-    return sbp_attention_pairs(m->position.table >= 0 ? range.first_row : 0, range.rows * m->chunks, window);
+    int64_t first = m->position.table >= 0 ? range.first_row : 0;
+    return sbp_attention_pairs(first * parts, range.rows * m->chunks * parts, a->window) / (double)parts;
 }
 
 /* Of a view of which a command touches a row for each row of another. */
@@ -161,7 +164,7 @@ static double exchange_seconds(meter *m, const sbp_command *c, double bytes, dou
         return 0;
     if (c->u.collective == SBP_CONTEXT_SHARE)
         sent = 0;
-    else if (c->u.collective == SBP_CONTEXT_GATHER)
+    else if (c->u.collective == SBP_CONTEXT_GATHER || c->u.collective == SBP_CONTEXT_REDUCE)
         sent = (double)own.rows * (double)c->views[1].cols * (double)(m->program->context - 1);
     else
         sent = (double)sbp_exchange_sent(m->program, c, own.rows);
@@ -197,7 +200,7 @@ static void measure_command(meter *m, const sbp_command *c, double times) {
     } else if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD) {
         const sbp_attention_attrs *a = &c->u.attention;
         bool backward = c->kind == SBP_CMD_ATTN_BWD;
-        flops = sbp_attention_flops(attention_pairs(m, &c->views[backward ? 3 : 2], a->window),
+        flops = sbp_attention_flops(attention_pairs(m, &c->views[backward ? 3 : 2], a),
                                     (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward) /
                 (double)m->chunks; /* of a chunk, in the mean */
         seconds += flops / sbp_rates_attention(r, view_dtype(m, &c->views[backward ? 3 : 2]));

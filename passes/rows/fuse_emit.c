@@ -197,7 +197,8 @@ static void attention_attrs(const sbp_fuser *z, const sbp_op *op, sbp_attention_
                                  .d_v = v->dim[2].n,
                                  .window = sbp_op_int(op, "window"),
                                  .scale = sbp_op_double(op, "scale"),
-                                 .softcap = sbp_op_double(op, "softcap")};
+                                 .softcap = sbp_op_double(op, "softcap"),
+                                 .by_rank = sbp_type_rows(q) == SBP_C && sbp_type_rows(v) == SBP_W};
 }
 
 static void emit_attention(sbp_fuser *z, const sbp_op *op, int32_t position) {
@@ -260,10 +261,20 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
     }
 }
 
+static sbp_collective_op way_of(const sbp_op *op) {
+    if (sbp_op_symbol_is(op, "to", "heads"))
+        return SBP_TO_HEADS;
+    if (sbp_op_symbol_is(op, "to", "rows"))
+        return SBP_TO_ROWS;
+    return sbp_op_symbol_is(op, "to", "all") ? SBP_CONTEXT_GATHER : SBP_CONTEXT_REDUCE;
+}
+
 static void emit_exchange(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_term terms[] = {value_term(z, op->results[0]), value_term(z, op->operands[0])};
     sbp_instr *exchange = add_instr(z, SBP_CMD_COLLECTIVE, position, terms, SBP_COUNT(terms));
-    exchange->attrs.u.exchange.op = sbp_op_symbol_is(op, "to", "heads") ? SBP_TO_HEADS : SBP_TO_ROWS;
+    exchange->attrs.u.exchange.op = way_of(op);
+    if (way_of(op) != SBP_TO_HEADS && way_of(op) != SBP_TO_ROWS)
+        return;
     exchange->attrs.u.exchange.heads = (sbp_context_heads){.heads = sbp_op_int(op, "heads"),
                                                            .kv_heads = sbp_op_int(op, "kv_heads"),
                                                            .dim = z->f->values[op->operands[0]].type.dim[2].n,

@@ -19,10 +19,10 @@ static const char *const of_a_start[] = {
 /* Of sbpc: where things are computed and kept. Another value is another plan, whose sums round differently.
  */
 static const char *const of_the_schedule[] = {
-    "backward",      "seq-len",         "chunk",         "head-chunk", "segment",       "checkpoint-every",
-    "save",          "offload",         "backend",       "arch",       "memory",        "host-memory",
-    "deterministic", "accumulate",      "skip-streambp", "zero",       "keep-gathered", "shard-group",
-    "reduce-dtype",  "context-parallel"};
+    "backward",      "seq-len",          "chunk",         "head-chunk", "segment",       "checkpoint-every",
+    "save",          "offload",          "backend",       "arch",       "memory",        "host-memory",
+    "deterministic", "accumulate",       "skip-streambp", "zero",       "keep-gathered", "shard-group",
+    "reduce-dtype",  "context-parallel", "context-way"};
 
 static bool is_one_of(const char *name, const char *const *list, int count) {
     for (int i = 0; i < count; i++)

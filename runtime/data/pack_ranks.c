@@ -17,9 +17,10 @@ static bool goes_with_rows(const sbp_view *view) {
            (view->length.column >= 0 || rows->c[SBP_T] != 0 || rows->c[SBP_C] != 0 || rows->c[SBP_H] != 0);
 }
 
-static void add_attention(sbp_pack_work *w, const sbp_attention_attrs *a, bool backward) {
+static void add_attention(sbp_pack_work *w, const sbp_attention_attrs *a, bool backward, int64_t context) {
     double of_pair =
-        sbp_attention_flops(1, (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward);
+        sbp_attention_flops(1, (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward) /
+        (double)(a->by_rank ? context : 1); /* else of this rank's heads */
     int32_t i = 0;
     while (i < w->attention_count && w->attention[i].window != a->window)
         i++;
@@ -30,9 +31,9 @@ static void add_attention(sbp_pack_work *w, const sbp_attention_attrs *a, bool b
     w->attention[i].per_pair += of_pair;
 }
 
-static void add_command(sbp_pack_work *w, const sbp_command *c) {
+static void add_command(sbp_pack_work *w, const sbp_program *program, const sbp_command *c) {
     if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD)
-        add_attention(w, &c->u.attention, c->kind == SBP_CMD_ATTN_BWD);
+        add_attention(w, &c->u.attention, c->kind == SBP_CMD_ATTN_BWD, program->context);
     else if (c->kind == SBP_CMD_GEMM && goes_with_rows(&c->views[1])) /* op(a) op(b), of either's columns */
         w->per_row += 2.0 * (double)c->views[0].cols * (double)c->views[1].cols;
 }
@@ -42,7 +43,7 @@ static void add_body(sbp_pack_work *w, const sbp_program *program, const sbp_bod
     for (int32_t n = 0; n < body->count; n++) {
         const sbp_node *node = &body->nodes[n];
         if (node->kind == SBP_NODE_COMMAND)
-            add_command(w, node->u.command);
+            add_command(w, program, node->u.command);
         else if (node->kind == SBP_NODE_LOOP)
             add_body(w, program, &node->u.loop->body);
         else

@@ -368,6 +368,12 @@ static sbp_status run_without_groups(sbp_executor *x, const sbp_command *command
     return SBP_OK;
 }
 
+/* Attention of this rank's queries over keys of all. */
+static bool is_by_rank(const sbp_command *command) {
+    return (command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD) &&
+           command->u.attention.by_rank;
+}
+
 static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
     const sbp_command *command = c->command;
     sbp_span spans[SBP_MAX_COMMAND_OPERANDS];
@@ -388,6 +394,12 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
         SBP_TRY(call_hook(x, command, spans, &skip));
         if (skip)
             return SBP_OK;
+    }
+    if (is_by_rank(command)) {
+        const int64_t *columns = x->position.columns;
+        sbp_span *queries = &spans[command->kind == SBP_CMD_ATTN_BWD ? 3 : 2]; /* ir/commands.def */
+        queries->first_row =
+            columns[SBP_COLUMN_ROW0] * x->program->context + x->rank * columns[SBP_COLUMN_ROWS];
     }
     sbp_dispatch dispatch = {.command = command, .spans = spans, .span_count = command->view_count};
     if (x->tuning)

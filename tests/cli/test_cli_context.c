@@ -50,9 +50,11 @@ static void draw_ranks(sbp_rng *rng, int *ranks, int *together) {
 static const char *draw_settings(io_fixture *f, sbp_rng *rng) {
     int zero = (int)sbp_rng_below(rng, 4);
     return sbp_arena_printf(
-        f->arena, "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d --zero %d %s %s %s %s",
+        f->arena,
+        "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d --zero %d "
+        "--context-way %s %s %s %s %s",
         1 + (int)sbp_rng_below(rng, 20), 1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 2),
-        1 + (int)sbp_rng_below(rng, 2), zero,
+        1 + (int)sbp_rng_below(rng, 2), zero, PICK(rng, "auto", "heads", "keys", "keys"),
         PICK(rng, "", "--save attn_out+lse", "--save k+v", "--save q+attn_out", "--backward standard"),
         PICK(rng, "", "", "--head-rows all"), PICK(rng, "", "", "--lora-r 3", "--freeze '*layers.0.*'"),
         sbp_rng_below(rng, 2) ? draw_homes(f, rng) : "");
@@ -147,13 +149,16 @@ static int64_t number(io_fixture *f, const char *file, const char *object, const
 
 /* One full micro-batch of one document, which is no whole number of chunks; with heads that do and do not go
  * into the ranks. By the formula: q, k, v and o of a row, forward; q, k, v again, o, do, dq, dk and dv,
- * backward: slots of the other ranks, of every row of this one; and two vectors of the head. */
+ * backward: slots of the other ranks, of every row of this one. The other way: k and v to all the others,
+ * again, and dk and dv. And two vectors of the head. */
 static void test_bytes(void **state) {
     io_fixture *f = *state;
-    enum { HEAD = 8, ROWS_OF_ALL = 57 };
+    enum { HEAD = 8, KV_HEADS = 3, ROWS_OF_ALL = 57 };
     if (!cli_has_ranks(f, "bytes of ranks that have documents together"))
         skip();
-    for (int together = 2; together <= 4; together++) {
+    for (int run = 0; run < 5; run++) {
+        bool keys = run >= 3;
+        int together = keys ? 2 * (run - 2) : 2 + run; /* 2, 3, 4; 2, 4 */
         sbp_text row;
         sbp_text_init(&row, f->arena);
         int own = (ROWS_OF_ALL + together - 1) / together, all = own * together;
@@ -169,18 +174,21 @@ static void test_bytes(void **state) {
                    "$C compile $D/m --set hidden_size=48 --set intermediate_size=64 --set "
                    "num_attention_heads=6 --set num_key_value_heads=3 --set num_hidden_layers=2 --set "
                    "vocab_size=40 --seq-len %d --chunk 5 --save none --segment 1 --checkpoint-every 1 "
-                   "--threads 1 --ranks %d --context-parallel %d --json -o $D/p >$D/planned && $M -n %d $R "
+                   "--threads 1 --ranks %d --context-parallel %d --context-way %s --json -o $D/p >$D/planned "
+                   "&& $M -n %d $R "
                    "$D/p --data $D/t --weights random:1 --batch-size 1 --steps 1 --json --out none >$D/sent",
-                   all, together, together, together));
+                   all, together, together, keys ? "keys" : "heads", together));
         int64_t kv = together == 2 ? 2 : 1,
                 q = kv * 2; /* slots of a rank: 3 units over 2, 3 ranks; 6 over 4 */
         if (together == 4)
             kv = 2, q = 2; /* six units, of one query each */
         int64_t row_elems = HEAD * ((2 * q + 2 * kv) + (q + 2 * kv) + (3 * q + 2 * kv));
+        if (keys)
+            row_elems = HEAD * (2 + 2 + 2) * KV_HEADS;
         int64_t layers = 2 * own * (together - 1) * row_elems * 4;
         int64_t planned = number(f, "planned", "wire", "context_bytes");
         int64_t head = planned - layers;
-        printf("  %d together: %lld bytes\n", together, (long long)planned);
+        printf("  %d together%s: %lld bytes\n", together, keys ? ", keys" : "", (long long)planned);
         assert_true(head >= 0 && head % (4 * own * (together - 1)) == 0 &&
                     head <= 4 * 4 * own * (together - 1));
         int64_t rest =

@@ -146,6 +146,7 @@ static void test_groups(void **state) {
 typedef struct context_case {
     const char *model;
     int ranks, together, zero;
+    const char *way;
 } context_case;
 
 /* $D/one.o and $D/one.g: of one rank in fp64 on the CPU. */
@@ -162,8 +163,8 @@ static void try_context(io_fixture *f, const context_case *c) {
     static const char run[] = "$R $D/c " RUN " --steps 3 --out ";
     cli_ok(f, sbp_arena_printf(f->arena,
                                "rm -rf $D/c*; $C compile $G/%s/model " SIZES
-                               " --ranks %d --context-parallel %d --zero %d -o $D/c",
-                               c->model, c->ranks, c->together, c->zero));
+                               " --ranks %d --context-parallel %d --zero %d --context-way %s -o $D/c",
+                               c->model, c->ranks, c->together, c->zero, c->way));
     cli_ok(f, sbp_arena_printf(f->arena, "%s $D/c1 --ranks %d --json >$D/summary", run, c->ranks));
     says(f, OVER, c->ranks);
     cli_ok(f, sbp_arena_printf(f->arena, "$N %d %d %s $D/c2", c->ranks, port(), run));
@@ -183,15 +184,16 @@ static void try_context(io_fixture *f, const context_case *c) {
                 cli_number(f, cli_json(f, "summary3"), "wire_bytes_sent"));
 }
 
-/* Documents that ranks have together, whose heads go from device to device: the numbers of one rank, the bits
- * and bytes of the way through the host, with MPI and without. In llama_mqa four ranks have the same key
- * head, and the last has slots without a query head. With a driver before CUDA 12.3 NCCL has what two
- * communicators do one behind the other: nothing hangs, as all ranks ask in the same order. */
+/* Documents that ranks have together, whose heads, or keys, go from device to device: the numbers of one
+ * rank, the bits and bytes of the way through the host, with MPI and without. In llama_mqa four ranks have
+ * the same key head, and the last has slots without a query head. With a driver before CUDA 12.3 NCCL has
+ * what two communicators do one behind the other: nothing hangs, as all ranks ask in the same order. */
 static void test_contexts(void **state) {
     BEGIN(f);
-    static const context_case cases[] = {{"gemma3_softcap", 2, 2, 0}, {"gemma3_softcap", 4, 2, 3},
-                                         {"llama_mqa", 4, 4, 3},      {"llama_mqa", 4, 2, 0},
-                                         {"gemma3_softcap", 2, 2, 3}, {"gemma3_softcap", 4, 2, 0}};
+    static const context_case cases[] = {
+        {"gemma3_softcap", 2, 2, 0, "heads"}, {"gemma3_softcap", 4, 2, 3, "keys"},
+        {"llama_mqa", 4, 4, 3, "heads"},      {"llama_mqa", 4, 4, 0, "keys"},
+        {"gemma3_softcap", 2, 2, 3, "keys"},  {"gemma3_softcap", 4, 2, 0, "heads"}};
     const char *model = "";
     for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(cases) : 3); i++) {
         if (strcmp(model, cases[i].model) != 0)

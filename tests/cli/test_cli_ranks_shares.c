@@ -436,7 +436,8 @@ static void test_device(void **state) {
     train(f, "one", "$G/gemma3_softcap/model --dtype fp64 --backend cpu", 1, 0, "");
     for (int zero = 0; zero <= 3; zero++) {
         static const char *const others[] = {"", "--context-parallel 2 --save attn_out",
-                                             "--offload states+params", "--context-parallel 2"};
+                                             "--offload states+params",
+                                             "--context-parallel 2 --context-way keys"};
         train(f, "all", settings, 2, zero, others[zero]);
         cli_compare(f, "gradients", sbp_arena_strdup(f->arena, io_path(f, "all.g")),
                     sbp_arena_strdup(f->arena, io_path(f, "one.g")), SBP_TOLERANCE_F32);

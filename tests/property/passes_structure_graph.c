@@ -170,10 +170,11 @@ void after_context(bench *b) {
             sbp_symbol rows = sbp_type_rows(&f->values[op->results[0]].type);
             exchanges += op->code == SBP_OP_exchange;
             of_all += rows == SBP_W;
-            if (op->code == SBP_OP_attention)
-                ensure(b, rows == (b->mode->context > 1 ? SBP_W : SBP_T), "attention of @%s sees other rows",
+            if (op->code == SBP_OP_attention) {
+                sbp_symbol keys = sbp_type_rows(&f->values[op->operands[1]].type);
+                ensure(b, keys == (b->mode->context > 1 ? SBP_W : SBP_T), "attention of @%s sees other rows",
                        f->name);
-            else if (op->code != SBP_OP_exchange)
+            } else if (op->code != SBP_OP_exchange)
                 ensure(b, rows != SBP_W, "%s of @%s has rows of all ranks", sbp_opcode_name(op->code),
                        f->name);
         }

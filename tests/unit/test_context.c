@@ -47,6 +47,23 @@ static void test_heads(void **state) {
     assert_true(wasted > 100 && exact > 100);
 }
 
+/* Heads where ranks have them alike, or nearly; keys where a rank would have half as many again. */
+static void test_ways(void **state) {
+    static const struct {
+        int64_t heads, kv_heads, ranks;
+        sbp_context_way way;
+    } cases[] = {
+        {32, 8, 8, SBP_CONTEXT_HEADS},  {32, 8, 32, SBP_CONTEXT_HEADS}, {32, 8, 64, SBP_CONTEXT_KEYS},
+        {9, 3, 2, SBP_CONTEXT_HEADS},   {9, 3, 4, SBP_CONTEXT_KEYS},    {4, 1, 4, SBP_CONTEXT_HEADS},
+        {4, 1, 8, SBP_CONTEXT_KEYS},    {14, 2, 4, SBP_CONTEXT_HEADS},  {1, 1, 2, SBP_CONTEXT_KEYS},
+        {64, 8, 16, SBP_CONTEXT_HEADS}, {6, 3, 4, SBP_CONTEXT_HEADS}};
+    (void)state;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        const sbp_context_heads heads = {cases[i].heads, cases[i].kv_heads, 1, false};
+        assert_int_equal(sbp_context_way_of(&heads, cases[i].ranks), cases[i].way);
+    }
+}
+
 /* Ranks have different rows, equally many of every chunk, chunks in the order of the sequence. */
 static void test_rows(void **state) {
     (void)state;
@@ -81,9 +98,14 @@ static const char text[] =
     "buffer q scratch device f32[D, 8]\n"
     "buffer o scratch device f32[D, 8]\n"
     "buffer lse scratch device f32[D, 2]\n"
+    "buffer own_first rows device i32[T, 1]\n"
+    "buffer own_q scratch device f32[C, 8]\n"
+    "buffer own_o scratch device f32[C, 8]\n"
+    "buffer own_lse scratch device f32[C, 2]\n"
     "buffer v vector device f32[T, 1]\n"
     "buffer all vector device f32[W, 1]\n"
     "input first column first\n"
+    "input own_first column first\n"
     "entry e {\n"
     "  loop i in chunk {\n"
     "    collective(dst += q, src = x[i*C for C]) {op = to_heads, heads = 3, kv_heads = 1, dim = 4}\n"
@@ -95,6 +117,12 @@ static const char text[] =
     "D], shared_end = first[i*D for D], own = first[i*D for D]) {heads = 2, kv_heads = 1, d_qk = 4, d_v = 4, "
     "scale = 0.5}\n"
     "    collective(dst += x[i*C for C], src = o) {op = to_rows, heads = 3, kv_heads = 1, dim = 4}\n"
+    "    collective(dst += K[i*D for D], src = x[i*C for C, 0 for 4]) {op = context_gather}\n"
+    "    attn_fwd(o := own_o, lse := own_lse, q = own_q, k = K[lo0 until all], v = K[lo0 until all], first = "
+    "own_first[i*C for C], shared_end = own_first[i*C for C], own = own_first[i*C for C]) {heads = 2, "
+    "kv_heads "
+    "= 1, d_qk = 4, d_v = 4, scale = 0.5, by_rank}\n"
+    "    collective(dst += x[i*C for C, 0 for 4], src = K[i*D for D]) {op = context_reduce}\n"
     "  }\n"
     "  collective(dst += all, src = v) {op = context_gather}\n"
     "  collective(dst += v, src = all) {op = context_share}\n"
@@ -131,6 +159,13 @@ static void test_programs(void **state) {
         {"k = K[lo0 until all]", "k = K[lo0 until hi]", "program_c18"},
         {"{op = context_gather}", "{op = context_gather, queue = net}", "program_c26"},
         {"input first column first", "input first column by_rank first", "program_c27"},
+        {"q = own_q, k = K[lo0 until all]", "q = own_q, k = K[lo0 until hi]", "program_c18"},
+        {"k = K[lo0 until all], v = K[lo0 until all], first = own",
+         "k = K[0 until all], v = K[0 until all], first = own", NULL},
+        {"first = own_first[i*C for C]", "first = own_first[0 for C]", "program_c18"},
+        {"src = K[i*D for D]) {op = context_reduce}", "src = K[i*D for C]) {op = context_reduce}",
+         "program_c18"},
+        {"{op = context_reduce}", "{op = context_reduce, queue = net}", "program_c26"},
         {"buffer v vector device f32[T, 1]", "buffer v vector device f32[T, 2]", "program_c19"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
@@ -152,7 +187,8 @@ static void test_programs(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads), cmocka_unit_test(test_rows),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads), cmocka_unit_test(test_ways),
+                                       cmocka_unit_test(test_rows),
                                        cmocka_unit_test_setup_teardown(test_programs, io_setup, io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

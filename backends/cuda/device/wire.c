@@ -447,6 +447,10 @@ static sbp_status all_gather(const cuda_task *t) {
     return gather(t, &t->w->group, cuda_place_of(t->from, 0));
 }
 
+static sbp_status context_reduce(const cuda_task *t) {
+    return cuda_wire_sum(t, &t->w->context, cuda_place_of(t->to, 0), t->from, false);
+}
+
 static sbp_status context_gather(const cuda_task *t) {
     return gather(t, &t->w->context, cuda_place_of(t->from, 0));
 }
@@ -500,7 +504,8 @@ static const collective collectives[SBP_COLLECTIVE_COUNT] = {
     [SBP_GROUP_REDUCE] = {"group_reduce", group_reduce, false},
     [SBP_TO_HEADS] = {"to_heads", cuda_wire_to_heads, false},
     [SBP_TO_ROWS] = {"to_rows", cuda_wire_to_rows, false},
-    [SBP_CONTEXT_GATHER] = {"context_gather", context_gather, false}};
+    [SBP_CONTEXT_GATHER] = {"context_gather", context_gather, false},
+    [SBP_CONTEXT_REDUCE] = {"context_reduce", context_reduce, false}};
 
 /* Until one is free: the oldest collective is waited for when all are under way. */
 static sbp_status wait_for_mark(cuda_device *d, sbp_diag *diag) {

@@ -63,18 +63,20 @@ typedef struct kind {
     sbp_dtype to, from;
 } kind;
 
-static const kind kinds[] = {{SBP_ALL_REDUCE, SBP_F32, SBP_F32},     {SBP_ALL_REDUCE, SBP_F64, SBP_F64},
-                             {SBP_ALL_REDUCE, SBP_BF16, SBP_BF16},   {SBP_REDUCE_SCATTER, SBP_F32, SBP_F32},
-                             {SBP_REDUCE_SCATTER, SBP_F16, SBP_F16}, {SBP_REDUCE_ADD, SBP_F32, SBP_F32},
-                             {SBP_REDUCE_ADD, SBP_F32, SBP_BF16},    {SBP_REDUCE_ADD, SBP_BF16, SBP_F32},
-                             {SBP_REDUCE_ADD, SBP_F64, SBP_F64},     {SBP_REDUCE_ADD, SBP_F32, SBP_F64},
-                             {SBP_REDUCE_OWN, SBP_F32, SBP_F32},     {SBP_ALL_GATHER, SBP_F32, SBP_F32},
-                             {SBP_ALL_GATHER, SBP_I8, SBP_I8},       {SBP_BROADCAST, SBP_BF16, SBP_BF16},
-                             {SBP_SHARE, SBP_F32, SBP_F32},          {SBP_GROUP_REDUCE, SBP_F64, SBP_F64},
-                             {SBP_GROUP_REDUCE, SBP_BF16, SBP_BF16}, {SBP_REDUCE_OWN, SBP_BF16, SBP_BF16},
-                             {SBP_TO_HEADS, SBP_F32, SBP_F32},       {SBP_TO_ROWS, SBP_F32, SBP_F32},
-                             {SBP_TO_HEADS, SBP_BF16, SBP_BF16},     {SBP_TO_ROWS, SBP_BF16, SBP_BF16},
-                             {SBP_CONTEXT_GATHER, SBP_I32, SBP_I32}};
+static const kind kinds[] = {
+    {SBP_ALL_REDUCE, SBP_F32, SBP_F32},     {SBP_ALL_REDUCE, SBP_F64, SBP_F64},
+    {SBP_ALL_REDUCE, SBP_BF16, SBP_BF16},   {SBP_REDUCE_SCATTER, SBP_F32, SBP_F32},
+    {SBP_REDUCE_SCATTER, SBP_F16, SBP_F16}, {SBP_REDUCE_ADD, SBP_F32, SBP_F32},
+    {SBP_REDUCE_ADD, SBP_F32, SBP_BF16},    {SBP_REDUCE_ADD, SBP_BF16, SBP_F32},
+    {SBP_REDUCE_ADD, SBP_F64, SBP_F64},     {SBP_REDUCE_ADD, SBP_F32, SBP_F64},
+    {SBP_REDUCE_OWN, SBP_F32, SBP_F32},     {SBP_ALL_GATHER, SBP_F32, SBP_F32},
+    {SBP_ALL_GATHER, SBP_I8, SBP_I8},       {SBP_BROADCAST, SBP_BF16, SBP_BF16},
+    {SBP_SHARE, SBP_F32, SBP_F32},          {SBP_GROUP_REDUCE, SBP_F64, SBP_F64},
+    {SBP_GROUP_REDUCE, SBP_BF16, SBP_BF16}, {SBP_REDUCE_OWN, SBP_BF16, SBP_BF16},
+    {SBP_TO_HEADS, SBP_F32, SBP_F32},       {SBP_TO_ROWS, SBP_F32, SBP_F32},
+    {SBP_TO_HEADS, SBP_BF16, SBP_BF16},     {SBP_TO_ROWS, SBP_BF16, SBP_BF16},
+    {SBP_CONTEXT_GATHER, SBP_I32, SBP_I32}, {SBP_CONTEXT_GATHER, SBP_BF16, SBP_BF16},
+    {SBP_CONTEXT_REDUCE, SBP_F32, SBP_F32}, {SBP_CONTEXT_REDUCE, SBP_BF16, SBP_BF16}};
 
 static bool is_of_heads(sbp_collective_op op) {
     return op == SBP_TO_HEADS || op == SBP_TO_ROWS;
@@ -150,6 +152,9 @@ static void simulate(const kind *k, const sbp_span *to, const sbp_span *from,
         return;
     case SBP_CONTEXT_GATHER:
         CHECK(sbp_ranks_all_gather(context, dst, src, all, to->dtype, diag) == SBP_OK);
+        return;
+    case SBP_CONTEXT_REDUCE:
+        CHECK(sbp_ranks_reduce_scatter(context, dst, src, of, from->dtype, diag) == SBP_OK);
         return;
     case SBP_BROADCAST:
         memmove(dst, src, (size_t)bytes_of(to));
