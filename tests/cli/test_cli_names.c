@@ -127,7 +127,7 @@ static void test_names(void **state) {
         "--clip none --accumulate 1",
         "--optimizer none",
         "--param-dtype bf16 --grad-dtype bf16",
-        "--seq-len max --memory 16MiB",
+        "--seq-len max --memory 18MiB",
     };
     write_models(f);
     cli_put(f, "t.jsonl", rows);
