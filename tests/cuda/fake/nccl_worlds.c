@@ -294,9 +294,14 @@ nccl_result ncclCommSplit(nccl_comm comm, int32_t color, int32_t key, nccl_comm 
 }
 
 void fake_nccl_remove(nccl_comm comm) {
-    char name[32], split_text[64];
+    char name[32], text[64];
+    bool others = false;
     remove_file(comm->folder, member_name(comm->rank, name));
     for (int32_t s = 1; s <= comm->splits; s++)
-        remove_file(comm->folder, split_name(s, comm->rank, split_text));
-    rmdir(comm->folder); /* by the last */
+        remove_file(comm->folder, split_name(s, comm->rank, text));
+    for (int32_t r = 0; r < comm->count; r++)
+        others |= fake_nccl_is_there(comm->folder, member_name(r, name));
+    if (!others) /* messages that nobody took */
+        empty_folder(comm->folder);
+    rmdir(comm->folder);
 }
