@@ -45,6 +45,24 @@ void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_tex
     sbp_text_add(out, "}");
 }
 
+/* Attention that has heads of all rows, or keys of all rows (--context-way). */
+static void count_ways(const sbp_body *body, int32_t *heads, int32_t *keys) {
+    for (int32_t n = 0; n < body->count; n++) {
+        const sbp_node *node = &body->nodes[n];
+        if (node->kind == SBP_NODE_LOOP)
+            count_ways(&node->u.loop->body, heads, keys);
+        else if (node->kind == SBP_NODE_COMMAND && node->u.command->kind == SBP_CMD_ATTN_FWD)
+            *(node->u.command->u.attention.by_rank ? keys : heads) += 1;
+    }
+}
+
+static const char *context_way(const sbp_program *program) {
+    int32_t heads = 0, keys = 0;
+    for (int32_t f = 0; f < program->function_count; f++)
+        count_ways(&program->functions[f].body, &heads, &keys);
+    return keys == 0 ? "heads" : heads == 0 ? "keys" : "heads and keys";
+}
+
 void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
                        double seconds, sbp_text *out) {
     char part[32], step[32];
@@ -71,9 +89,10 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
                  seconds > other ? 100 * (seconds - other) / seconds : 0);
     if (program->context > 1)
         sbp_text_add(out,
-                     "context    %lld ranks have each micro-batch together; each sends the others %s in %lld "
-                     "exchanges around attention with a full one: %.3g s, all waited for\n",
-                     (long long)program->context,
+                     "context    %lld ranks have each micro-batch together (--context-way %s); each sends "
+                     "the others %s in "
+                     "%lld exchanges around attention with a full one: %.3g s, all waited for\n",
+                     (long long)program->context, context_way(program),
                      sbp_format_bytes(part, sizeof part, (double)w.context_bytes),
                      (long long)w.context_exchanges, w.context_seconds);
 }
@@ -86,8 +105,9 @@ void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target,
         ", \"ranks\": %lld, \"wire\": {\"micro_batch_bytes\": %lld, \"micro_batch_collectives\": %d, "
         "\"step_bytes\": %lld, \"step_collectives\": %d, \"micro_batch_bytes_between_hosts\": %.0f, "
         "\"step_bytes_between_hosts\": %.0f, \"context_bytes\": %lld, "
-        "\"context_exchanges\": %lld}, \"context\": %lld",
+        "\"context_exchanges\": %lld}, \"context\": %lld, \"context_way\": \"%s\"",
         (long long)program->ranks, (long long)w.part_bytes, (int)w.part_collectives, (long long)w.step_bytes,
         (int)w.step_collectives, w.part_away, w.step_away, (long long)w.context_bytes,
-        (long long)w.context_exchanges, (long long)program->context);
+        (long long)w.context_exchanges, (long long)program->context,
+        program->context > 1 ? context_way(program) : "");
 }

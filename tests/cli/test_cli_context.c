@@ -187,6 +187,10 @@ static void test_bytes(void **state) {
             row_elems = HEAD * (2 + 2 + 2) * KV_HEADS;
         int64_t layers = 2 * own * (together - 1) * row_elems * 4;
         int64_t planned = number(f, "planned", "wire", "context_bytes");
+        const char *way = NULL;
+        const sbp_json *said = sbp_json_member(cli_json(f, "planned"), "context_way");
+        assert_true(said && sbp_json_as_string(NULL, said, &way) == SBP_OK);
+        assert_string_equal(way, keys ? "keys" : "heads");
         int64_t head = planned - layers;
         printf("  %d together%s: %lld bytes\n", together, keys ? ", keys" : "", (long long)planned);
         assert_true(head >= 0 && head % (4 * own * (together - 1)) == 0 &&
