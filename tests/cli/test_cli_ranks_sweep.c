@@ -74,7 +74,7 @@ static bool all(void) {
     return getenv("SBP_TEST_ALL") != NULL;
 }
 
-/* Some ranks may have micro-batches together. */
+/* Some ranks may have micro-batches together, either way. */
 static const char *draw_schedule(io_fixture *f, sbp_rng *rng, int ranks, int zero) {
     int together = 1 + (int)sbp_rng_below(rng, ranks);
     while (ranks % together != 0)
@@ -85,11 +85,13 @@ static const char *draw_schedule(io_fixture *f, sbp_rng *rng, int ranks, int zer
                                                                         : "";
     return sbp_arena_printf(f->arena,
                             "--chunk %d --head-chunk %d --segment %d --checkpoint-every %d %s %s --ranks %d "
-                            "--zero %d --context-parallel %d %s",
+                            "--zero %d --context-parallel %d %s %s",
                             1 + (int)sbp_rng_below(rng, 30), 1 + (int)sbp_rng_below(rng, 30),
                             1 + (int)sbp_rng_below(rng, 2), 1 + (int)sbp_rng_below(rng, 2),
                             PICK(rng, "", "--save attn_out", "--backward checkpoint", draw_homes(f, rng)),
-                            PICK(rng, "", "--head-rows counted"), ranks, zero, together, shares);
+                            PICK(rng, "", "--head-rows counted"), ranks, zero, together,
+                            together > 1 ? PICK(rng, "--context-way heads", "--context-way keys") : "",
+                            shares);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------------- */
