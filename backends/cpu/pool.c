@@ -118,6 +118,8 @@ static char *map_scratch(size_t bytes) {
     char *scratch = cpu_map_pages(bytes);
     if (scratch)
         *(volatile char *)scratch = 0;
+    if (scratch && getenv("SBP_TEST_SCRATCH")) /* what kernels must not read is no number */
+        memset(scratch, 0xff, bytes);
     return scratch;
 }
 

@@ -464,6 +464,7 @@ int main(int argc, char **argv) {
     }
     if (!can_run() || !has_variant())
         return 0;
+    setenv("SBP_TEST_SCRATCH", "1", 1); /* cpu: scratch memory begins as NaN */
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
     static const struct {

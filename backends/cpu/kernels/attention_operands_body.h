@@ -50,6 +50,8 @@ static void real_load_lanes(const attention *a, const cpu_view *view, int64_t ro
                     rows[lane * row_width + d] = 0;
             }
         }
+    if (rows) /* they are multiplied by 0, which is 0 of numbers only */
+        memset(rows + lane * row_width, 0, (size_t)((a->lanes - lane) * row_width) * sizeof *rows);
     for (; lane < a->lanes; lane++)
         for (int64_t d = 0; d < width; d++)
             out[d * a->lanes + lane] = 0;
