@@ -23,6 +23,7 @@
  * parts of sums over ranks; those of the chunk's rows are whole when every rank has been there, in the
  * order of chunks that all have, and are added up and shared. Work is even for any number of ranks: that of
  * a chunk's last rows differs from that of its first by less than a chunk. Carries have W rows of all heads.
+ * In bf16 parts of sums are rounded to it before they cross, and added in fp32.
  * (As all-gather based context parallelism in Llama 3, arXiv:2407.21783, 3.3.2.) */
 #ifndef SBP_IR_CONTEXT_H
 #define SBP_IR_CONTEXT_H
