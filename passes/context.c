@@ -62,18 +62,22 @@ static bool moves_keys(const exchanger *x, int64_t heads, int64_t kv_heads) {
     return way == SBP_CONTEXT_KEYS;
 }
 
-/* A column of the data, with the rows of all ranks. */
-static sbp_status column_of_all(exchanger *x, const sbp_op *op, int32_t operand, sbp_value *out) {
+/* Numbers of rows come from the data, where they are those of all ranks' rows. */
+static sbp_status check_column(const exchanger *x, const sbp_op *op, int32_t operand) {
     const sbp_func *from = x->rw.from;
-    sbp_value old = op->operands[operand];
-    const sbp_value_info *info = &from->values[old];
-    if (info->role != SBP_VALUE_ROW)
-        return sbp_fail(
-            x->rw.builder.diag, SBP_INPUT,
-            "%s%s%sattention reads %%%s, which is computed: --context-parallel needs the documents "
-            "of its rows from the data (in @%s)",
-            op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "", info->name,
-            from->name);
+    const sbp_value_info *info = &from->values[op->operands[operand]];
+    if (info->role == SBP_VALUE_ROW)
+        return SBP_OK;
+    return sbp_fail(x->rw.builder.diag, SBP_INPUT,
+                    "%s%s%sattention reads %%%s, which is computed: --context-parallel needs the documents "
+                    "of its rows from the data (in @%s)",
+                    op->node ? "node '" : "", op->node ? op->node : "", op->node ? "': " : "", info->name,
+                    from->name);
+}
+
+/* A column of the data, with the rows of all ranks. */
+static sbp_value column_of_all(exchanger *x, sbp_value old) {
+    const sbp_value_info *info = &x->rw.from->values[old];
     sbp_value *there = &x->there[0][old];
     if (*there == SBP_NO_VALUE) {
         sbp_type type = sbp_rewrite_rows_type(&info->type, SBP_T, SBP_W);
@@ -81,8 +85,7 @@ static sbp_status column_of_all(exchanger *x, const sbp_op *op, int32_t operand,
         *there = sbp_func_add_arg(x->rw.to, SBP_VALUE_ROW, sbp_func_free_name(x->rw.to, name), &type,
                                   info->binding);
     }
-    *out = *there;
-    return SBP_OK;
+    return *there;
 }
 
 static sbp_status rewrite_attention(exchanger *x, const sbp_op *op) {
@@ -99,11 +102,10 @@ static sbp_status rewrite_attention(exchanger *x, const sbp_op *op) {
             operands[k] = to_heads(x, op->operands[k], heads, kv_heads, k > 0);
         else
             operands[k] = k > 0 ? to_all(x, op->operands[k]) : x->rw.map[op->operands[k]];
-    for (int32_t k = 3; k < 6; k++)
-        if (!keys)
-            SBP_TRY(column_of_all(x, op, k, &operands[k]));
-        else
-            operands[k] = x->rw.map[op->operands[k]]; /* numbers of the rows of all, of this rank's */
+    for (int32_t k = 3; k < 6; k++) {
+        SBP_TRY(check_column(x, op, k));
+        operands[k] = keys ? x->rw.map[op->operands[k]] : column_of_all(x, op->operands[k]);
+    }
     sbp_build(b, op->code, NULL, operands, op->operand_count, op->attrs, sbp_opcode_attrs(op->code, schema),
               results);
     SBP_TRY(b->status);

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "ir/context.h"
+#include "ir/ir.h"
 #include "ir/program.h"
+#include "passes/passes.h"
 #include "tests/unit/io_testing.h"
 
 /* Every head of queries is in one slot, beside the key head that it reads; every key head in as many units as
@@ -187,9 +189,72 @@ static void test_programs(void **state) {
     }
 }
 
+/* ---- the pass --------------------------------------------------------------------------------------- */
+
+static const char graph[] =
+    "module \"m\" {\n"
+    "  row first i32\n"
+    "  row own i32\n"
+    "  func f(%x: stream f32[T,2,4],\n"
+    "       %first: row first i32[T],\n"
+    "       %own: row own i32[T]) {\n"
+    "    %seen: i32[T] = cast %own {to i32}\n"
+    "    %o: f32[T,2,4], %lse: f32[T,2] = attention %x, %x, %x, %first, %own, %own {scale 0.5, window 0, "
+    "softcap 0}\n"
+    "    result %o value\n"
+    "  }\n"
+    "}\n";
+
+/* Attention's rows, and its documents', from the data; those that are computed would be of one rank's rows.
+ */
+static void test_pass(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        sbp_context_way way;
+        const char *what, *with, *rows, *want; /* rows of attention's output; what is refused */
+    } cases[] = {
+        {SBP_CONTEXT_HEADS, "%first, %own, %own", "%first, %own, %own", "f32[W,1,4]", NULL},
+        {SBP_CONTEXT_KEYS, "%first, %own, %own", "%first, %own, %own", "f32[T,2,4]", NULL},
+        {SBP_CONTEXT_AUTO, "%first, %own, %own", "%first, %own, %own", "f32[W,1,4]", NULL},
+        {SBP_CONTEXT_HEADS, "%first, %own, %own", "%first, %own, %seen", NULL,
+         "attention reads %seen, which is"},
+        {SBP_CONTEXT_KEYS, "%first, %own, %own", "%first, %own, %seen", NULL,
+         "attention reads %seen, which is"},
+        {SBP_CONTEXT_KEYS, "%first, %own, %own", "%first, %seen, %own", NULL,
+         "attention reads %seen, which is"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        char *with = replaced(graph, cases[i].what, cases[i].with);
+        sbp_pipeline p = {.arena = f->arena, .diag = f->diag};
+        sbp_text out;
+        sbp_text_init(&out, f->arena);
+        sbp_diag_clear(f->diag);
+        if (sbp_module_parse(f->arena, f->diag, "m", with, strlen(with), &p.module) != SBP_OK)
+            fail_msg("%s", sbp_diag_text(f->diag, SBP_ERROR));
+        p.options.context = 2;
+        p.options.context_way = cases[i].way;
+        sbp_status status = sbp_pass_context(&p);
+        const char *said = sbp_diag_text(f->diag, SBP_ERROR);
+        if (cases[i].want ? status != SBP_INPUT || !strstr(said, cases[i].want) : status != SBP_OK)
+            fail_msg("case %d: status %d, %s", i, (int)status, said ? said : "");
+        if (!cases[i].want) {
+            sbp_module_print(&out, p.module);
+            const char *attention = strstr(out.data, " = attention");
+            assert_non_null(attention);
+            while (*attention != '\n')
+                attention--;
+            if (!strstr(attention, cases[i].rows) ||
+                strstr(attention, cases[i].rows) > strstr(attention, " = "))
+                fail_msg("case %d: %s", i, out.data);
+        }
+        free(with);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads), cmocka_unit_test(test_ways),
                                        cmocka_unit_test(test_rows),
-                                       cmocka_unit_test_setup_teardown(test_programs, io_setup, io_teardown)};
+                                       cmocka_unit_test_setup_teardown(test_programs, io_setup, io_teardown),
+                                       cmocka_unit_test_setup_teardown(test_pass, io_setup, io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
