@@ -436,6 +436,11 @@ typedef struct sbp_sent {
 /* node: ranks of each host, one after the other; 1: hosts differ, or are unknown. */
 sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t node, int64_t elems,
                              sbp_dtype dtype);
+/* Whether the ranks of a context send each other something, in queue compute. */
+static inline bool sbp_is_exchange(const sbp_command *command) {
+    return command->kind == SBP_CMD_COLLECTIVE && command->queue == SBP_QUEUE_COMPUTE &&
+           command->u.collective >= SBP_TO_HEADS && command->u.collective != SBP_CONTEXT_SHARE;
+}
 /* Elements that a rank sends in to_heads or to_rows of so many rows of its own. */
 int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows);
 /* Of a micro-batch, of all ranks that have it together: t_max of each. */

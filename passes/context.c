@@ -13,12 +13,15 @@
 #include "passes/passes.h"
 #include "passes/rewrite.h"
 
+/* What a value's rows of all ranks may be: queries of some heads (or a column of data), keys of some, of all.
+ */
+enum { AS_QUERIES, AS_KEYS, WITH_ALL_HEADS, FORMS };
+
 typedef struct exchanger {
     sbp_rewrite rw;
     int64_t ranks;
     sbp_context_way way;
-    sbp_value *there[2]; /* per value: its rows of all ranks, as queries (or a column of data), as keys */
-    sbp_value *all;      /* and with all its heads */
+    sbp_value *there[FORMS]; /* per value: its rows of all ranks */
 } exchanger;
 
 static sbp_value exchange(exchanger *x, sbp_value value, const char *to, int64_t heads, int64_t kv_heads,
@@ -30,27 +33,30 @@ static sbp_value exchange(exchanger *x, sbp_value value, const char *to, int64_t
                      5, NULL);
 }
 
-/* An operand of attention, once for all that read it; it keeps its name for --save. */
+/* It keeps its name for --save. */
+static sbp_value named(exchanger *x, sbp_value there, sbp_value old) {
+    sbp_build_name(&x->rw.builder, there, x->rw.from->values[old].name);
+    return there;
+}
+
+/* An operand of attention, once for all that read it. */
 static sbp_value to_heads(exchanger *x, sbp_value old, int64_t heads, int64_t kv_heads, bool keys) {
-    sbp_value *there = &x->there[keys][old];
+    sbp_value *there = &x->there[keys ? AS_KEYS : AS_QUERIES][old];
     if (*there == SBP_NO_VALUE) {
         const sbp_type *type = &x->rw.from->values[old].type;
         int64_t n = type->dim[1].n;
-        *there = exchange(x, x->rw.map[old], "heads", keys ? heads : n, keys ? n : kv_heads, keys);
-        const char *name = x->rw.from->values[old].name;
-        sbp_build_name(&x->rw.builder, *there, name);
+        *there =
+            named(x, exchange(x, x->rw.map[old], "heads", keys ? heads : n, keys ? n : kv_heads, keys), old);
     }
     return *there;
 }
 
 /* Keys or values, of all ranks' rows. */
 static sbp_value to_all(exchanger *x, sbp_value old) {
-    sbp_value *all = &x->all[old];
-    if (*all == SBP_NO_VALUE) {
-        *all = exchange(x, x->rw.map[old], "all", 0, 0, false);
-        sbp_build_name(&x->rw.builder, *all, x->rw.from->values[old].name);
-    }
-    return *all;
+    sbp_value *there = &x->there[WITH_ALL_HEADS][old];
+    if (*there == SBP_NO_VALUE)
+        *there = named(x, exchange(x, x->rw.map[old], "all", 0, 0, false), old);
+    return *there;
 }
 
 /* Whether keys go to queries, not heads to ranks. */
@@ -78,7 +84,7 @@ static sbp_status check_column(const exchanger *x, const sbp_op *op, int32_t ope
 /* A column of the data, with the rows of all ranks. */
 static sbp_value column_of_all(exchanger *x, sbp_value old) {
     const sbp_value_info *info = &x->rw.from->values[old];
-    sbp_value *there = &x->there[0][old];
+    sbp_value *there = &x->there[AS_QUERIES][old];
     if (*there == SBP_NO_VALUE) {
         sbp_type type = sbp_rewrite_rows_type(&info->type, SBP_T, SBP_W);
         const char *name = sbp_arena_printf(x->rw.to->arena, "%s_of_all", info->name);
@@ -131,14 +137,11 @@ static bool reads_other_rows(const sbp_func *func, const sbp_op *op) {
 static sbp_status rewrite(sbp_pipeline *p, const sbp_func *func, sbp_func **out) {
     exchanger x = {.ranks = p->options.context, .way = p->options.context_way};
     sbp_rewrite_begin(&x.rw, p->module, func, p->diag);
-    for (int keys = 0; keys < 2; keys++) {
-        x.there[keys] = SBP_NEW_ARRAY(p->arena, sbp_value, func->value_count + 1);
+    for (int form = 0; form < FORMS; form++) {
+        x.there[form] = SBP_NEW_ARRAY(p->arena, sbp_value, func->value_count + 1);
         for (int32_t v = 0; v < func->value_count; v++)
-            x.there[keys][v] = SBP_NO_VALUE;
+            x.there[form][v] = SBP_NO_VALUE;
     }
-    x.all = SBP_NEW_ARRAY(p->arena, sbp_value, func->value_count + 1);
-    for (int32_t v = 0; v < func->value_count; v++)
-        x.all[v] = SBP_NO_VALUE;
     for (int32_t i = 0; i < func->op_count; i++) {
         const sbp_op *op = &func->ops[i];
         if (op->code == SBP_OP_attention)

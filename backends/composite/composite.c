@@ -336,23 +336,16 @@ static sbp_status stage(composite *c, int k, const sbp_span *span, bool content,
     return content ? c->proper->class->read(c->proper, span->space, span->offset, *out, bytes, diag) : SBP_OK;
 }
 
-/* Among the ranks of a context, in queue compute. */
-static bool is_exchange(const sbp_dispatch *dispatch) {
-    return dispatch->command->kind == SBP_CMD_COLLECTIVE && dispatch->command->queue == SBP_QUEUE_COMPUTE &&
-           dispatch->command->u.collective >= SBP_TO_HEADS &&
-           dispatch->command->u.collective != SBP_CONTEXT_SHARE;
-}
-
 static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
     const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
     sbp_collective_op op = dispatch->command->u.collective;
     sbp_ranks_info before, after;
     int64_t to_bytes, from_bytes;
-    if (!c->ranks || (is_exchange(dispatch) && !c->context))
+    if (!c->ranks || (sbp_is_exchange(dispatch->command) && !c->context))
         return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of a process that is alone", c->parts.name);
     if (to->dtype != from->dtype && op != SBP_REDUCE_ADD)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a collective of two types", c->parts.name);
-    sbp_ranks *among = is_exchange(dispatch) ? c->context : c->ranks;
+    sbp_ranks *among = sbp_is_exchange(dispatch->command) ? c->context : c->ranks;
     sbp_ranks_info_of(among, &before);
     char *dst = reach(c, to, &to_bytes), *src = reach(c, from, &from_bytes);
     bool same = to->space == from->space && to->offset == from->offset, staged = !dst;
@@ -384,8 +377,8 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
     case SBP_QUEUE_NET:
         return run_collective(c, dispatch, diag);
     default:
-        return is_exchange(dispatch) ? run_collective(c, dispatch, diag)
-                                     : c->proper->class->submit(c->proper, dispatch, diag);
+        return sbp_is_exchange(dispatch->command) ? run_collective(c, dispatch, diag)
+                                                  : c->proper->class->submit(c->proper, dispatch, diag);
     }
 }
 
@@ -455,13 +448,13 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
         SBP_TRY(composite_wait(base, diag));
         return run_collective(c, dispatch, diag);
     }
-    if (is_exchange(dispatch) && c->own_net)
+    if (sbp_is_exchange(dispatch->command) && c->own_net)
         return c->proper->class->submit(c->proper, dispatch, diag);
-    if (is_exchange(dispatch) && !c->parts.waits) {
+    if (sbp_is_exchange(dispatch->command) && !c->parts.waits) {
         SBP_TRY(c->proper->class->wait(c->proper, diag));
         return run_collective(c, dispatch, diag);
     }
-    if (is_exchange(dispatch) && !c->shuffle && !c->engines)
+    if (sbp_is_exchange(dispatch->command) && !c->shuffle && !c->engines)
         return run_collective(c, dispatch, diag);
     if (!c->shuffle && (orders(c, queue) || (!c->engines && queue == SBP_QUEUE_COMPUTE)))
         return c->proper->class->submit(c->proper, dispatch, diag);

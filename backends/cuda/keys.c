@@ -85,13 +85,6 @@ static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_k
     }
 }
 
-/* Of several ranks; else it is a copy. */
-static bool is_exchange(const sbp_command *command) {
-    return command->queue == SBP_QUEUE_NET || command->u.collective == SBP_TO_HEADS ||
-           command->u.collective == SBP_TO_ROWS || command->u.collective == SBP_CONTEXT_GATHER ||
-           command->u.collective == SBP_CONTEXT_REDUCE;
-}
-
 int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const sbp_rowkernel *kernel,
                       sbp_cuda_arch arch, sbp_gpu_key *keys) {
     int32_t steps = command->kind == SBP_CMD_REDUCE ? 2 : 1;
@@ -100,7 +93,7 @@ int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const
         return 0;
     if (is_attention(command->kind))
         return attention_keys(command, dtypes, arch, keys);
-    if (command->kind == SBP_CMD_COLLECTIVE && is_exchange(command))
+    if (command->kind == SBP_CMD_COLLECTIVE && (command->queue == SBP_QUEUE_NET || sbp_is_exchange(command)))
         return sum_keys(command->u.collective, dtypes, keys);
     for (int32_t step = 0; step < steps; step++)
         keys[step] = sbp_gpu_key_of(command, dtypes, step, SBP_CUDA_PLAIN);

@@ -49,8 +49,8 @@ sbp_status sbp_shape_exchange(sbp_shape *shape) {
                                              heads.heads % heads.kv_heads == 0),
                       "%lld heads, %lld key heads and %lld ranks", (long long)heads.heads,
                       (long long)heads.kv_heads, (long long)ranks);
-    int64_t all = of_rows(op) || x->rank < 3 ? x->dim[1].n : sbp_context_count(&heads);
-    int64_t own = of_rows(op) || x->rank < 3 ? x->dim[1].n : sbp_context_slots(&heads, ranks);
+    int64_t all = of_rows(op) ? x->dim[1].n : sbp_context_count(&heads);
+    int64_t own = of_rows(op) ? x->dim[1].n : sbp_context_slots(&heads, ranks);
     SBP_SHAPE_REQUIRE(shape, 3,
                       x->rank == 3 && x->dim[1].n == (outward(op) ? all : own) &&
                           (outward(op) ? rows == SBP_T || rows == SBP_C : rows == SBP_W || rows == SBP_D) &&

@@ -272,8 +272,9 @@ static sbp_collective_op way_of(const sbp_op *op) {
 static void emit_exchange(sbp_fuser *z, const sbp_op *op, int32_t position) {
     sbp_term terms[] = {value_term(z, op->results[0]), value_term(z, op->operands[0])};
     sbp_instr *exchange = add_instr(z, SBP_CMD_COLLECTIVE, position, terms, SBP_COUNT(terms));
-    exchange->attrs.u.exchange.op = way_of(op);
-    if (way_of(op) != SBP_TO_HEADS && way_of(op) != SBP_TO_ROWS)
+    sbp_collective_op way = way_of(op);
+    exchange->attrs.u.exchange.op = way;
+    if (way != SBP_TO_HEADS && way != SBP_TO_ROWS)
         return;
     exchange->attrs.u.exchange.heads = (sbp_context_heads){.heads = sbp_op_int(op, "heads"),
                                                            .kv_heads = sbp_op_int(op, "kv_heads"),

@@ -10,14 +10,12 @@ which is not built; a ring would send as many bytes as `keys`, and needs a secon
 tests/bench/results/context_ways.json; they come from the planner and from a formula: no wire was measured.
 """
 import argparse
-import datetime
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
-from planned import RANKS, TOP, plan
+from planned import RANKS, TOP, plan, save
 
 H100 = "h100-80gb"
 CASES = [  # model, tokens, ranks, and of several hosts of 8: what each rank has to the others
@@ -88,10 +86,7 @@ def main():
                     row["windows_only"] = windows_only(json.load(f), tokens, ranks)
                 print(f"    {'what windows see, by formula':62s} {row['windows_only'] / 1e9:5.0f} GB")
             results.append(row)
-    commit = subprocess.run(["git", "-C", TOP, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    with open(arguments.save, "w", encoding="utf-8") as f:
-        json.dump({"date": datetime.date.today().isoformat(), "commit": commit, "results": results}, f, indent=1)
-        f.write("\n")
+    save(arguments.save, results)
     return 1 if refused else 0
 
 

@@ -84,6 +84,14 @@ def plan(arguments, folder, model, profile, options):
     return None, errors[-1].removeprefix("sbpc: error: ") if errors else result.stderr, result.returncode
 
 
+def save(path, results):
+    """As JSON, with the date and the commit."""
+    commit = subprocess.run(["git", "-C", TOP, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"date": datetime.date.today().isoformat(), "commit": commit, "results": results}, f, indent=1)
+        f.write("\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=os.path.join(TOP, "build", "release"))
@@ -118,10 +126,7 @@ def main():
                     print(text)
             results.append(row)
     print(f"{missed} of {len(results)} missed")
-    commit = subprocess.run(["git", "-C", TOP, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    with open(arguments.save, "w", encoding="utf-8") as f:
-        json.dump({"date": datetime.date.today().isoformat(), "commit": commit, "results": results}, f, indent=1)
-        f.write("\n")
+    save(arguments.save, results)
     return 1 if missed else 0
 
 

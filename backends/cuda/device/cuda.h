@@ -213,8 +213,7 @@ sbp_status cuda_wire_meet(cuda_device *d, bool *own, sbp_diag *diag) SBP_CHECKED
 void cuda_wire_leave(cuda_device *d);
 /* Whether a collective is one of several ranks, and no copy. */
 static inline bool cuda_wire_takes(const sbp_command *command) {
-    return command->queue == SBP_QUEUE_NET ||
-           (command->u.collective >= SBP_TO_HEADS && command->u.collective != SBP_CONTEXT_SHARE);
+    return command->queue == SBP_QUEUE_NET || sbp_is_exchange(command);
 }
 /* A checked collective, on the stream of its queue. */
 sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;

@@ -257,13 +257,13 @@ static sbp_status read_tensor(reader *r, const sbp_json *node, sbp_tensor_entry 
     SBP_TRY(read_format(r, node, out));
     const sbp_json *recipes = NULL, *aliases = NULL;
     SBP_TRY(sbp_json_get_array(r->diag, node, "recipes", SBP_JSON_REQUIRED, &recipes));
+    if (recipes->count == 1) { /* nearly always, and thousands of tensors */
+        out->recipes = SBP_NEW(r->arena, sbp_recipe);
+        out->recipe_capacity = 1;
+    }
     for (int64_t k = 0; k < recipes->count; k++) {
         sbp_recipe recipe;
         SBP_TRY(read_recipe(r, &recipes->items[k], &recipe));
-        if (recipes->count == 1) { /* nearly always, and thousands of tensors */
-            out->recipes = SBP_NEW(r->arena, sbp_recipe);
-            out->recipe_capacity = 1;
-        }
         SBP_PUSH(r->arena, out->recipes, out->recipe_count, out->recipe_capacity, recipe);
     }
     SBP_TRY(sbp_json_get_array(r->diag, node, "aliases", SBP_JSON_OPTIONAL, &aliases));
