@@ -278,7 +278,7 @@ static void settle_doubts(suite_tensor *t, const unsigned char *after) {
 static void check_tensor(const suite_case *c, int32_t index, const unsigned char *after,
                          unsigned char *owned) {
     const suite_tensor *t = &c->tensors[index];
-    double error = 0, norm = 0, worst = 0;
+    double error = 0, norm = 0, worst = 0, worst_value = 0;
     int64_t worst_at = -1;
     for (int64_t i = 0; i < t->rows * t->cols; i++) {
         if (!is_written(t, i))
@@ -300,13 +300,14 @@ static void check_tensor(const suite_case *c, int32_t index, const unsigned char
         if (difference > worst) {
             worst = difference;
             worst_at = i;
+            worst_value = value;
         }
     }
     double tolerance = t->tolerance > 0 ? t->tolerance : sbp_tolerance(t->dtype);
     if (!isinf(tolerance) && !(sqrt(error) <= tolerance * sqrt(norm)))
-        fail_msg("%s: tensor %d: relative error %.3g above %.3g; worst at [%lld, %lld]", c->name, index,
-                 sqrt(error / norm), tolerance, (long long)(worst_at / t->cols),
-                 (long long)(worst_at % t->cols));
+        fail_msg("%s: tensor %d: relative error %.3g above %.3g; worst at [%lld, %lld]: %.9g, expected %.9g",
+                 c->name, index, sqrt(error / norm), tolerance, (long long)(worst_at / t->cols),
+                 (long long)(worst_at % t->cols), worst_value, t->expected[worst_at]);
 }
 
 /* What the narrower instruction sets give, against `after`. */

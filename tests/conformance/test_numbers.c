@@ -47,9 +47,9 @@ static void expect_reference(suite_case *c) {
 /* Numbers of all sizes, and those where roundings change. */
 static double any_number(suite_case *c) {
     static const double special[] = {
-        0,          -0.0, 1,      -1,      127.5, -128.5,           32767.5,
-        2.5,        3e38, 0x1p31, -0x1p40, 1e-40, (double)INFINITY, -(double)INFINITY,
-        (double)NAN};
+        0,           -0.0, 1,      -1,      127.5,    -128.5,           32767.5,
+        2.5,         3e38, 0x1p31, -0x1p40, 1e-40,    (double)INFINITY, -(double)INFINITY,
+        (double)NAN, 0.5,  -1.5,   3.5,     8388607.5};
     float x;
     uint32_t bits = (uint32_t)sbp_rng_next(&c->rng);
     switch (sbp_rng_below(&c->rng, 5)) {

@@ -180,9 +180,16 @@ void store_f16(uint64_t at, int i, REAL x) {
 void store_bool(uint64_t at, int i, REAL x) {
     M_u8(at).v[i] = uint8_t(x != REAL(0.0) ? 1u : 0u);
 }
+// The nearest integer, of two that are as near the even one. By floor, as roundEven depends on the driver: lavapipe
+// (Mesa 22.3) rounds 127.5 to 127 where the CPU has AVX2 and no AVX-512.
+REAL nearest(REAL x) {
+    REAL below = floor(x), rest = x - below;
+    bool odd = floor(below * REAL(0.5)) * REAL(2.0) != below;
+    return rest > REAL(0.5) || (rest == REAL(0.5) && odd) ? below + REAL(1.0) : below;
+}
 // Rounded to nearest, saturating; NaN becomes 0.
 int to_i32(REAL x) {
-    REAL r = roundEven(x);
+    REAL r = nearest(x);
     int y = r >= REAL(2147483648.0) ? 0x7fffffff : r <= REAL(-2147483648.0) ? int(0x80000000u) : int(r);
     return is_nan(x) ? 0 : y;
 }
@@ -196,7 +203,7 @@ void store_i32(uint64_t at, int i, REAL x) {
     M_i32(at).v[i] = to_i32(x);
 }
 void store_i64(uint64_t at, int i, REAL x) {
-    REAL r = roundEven(x);
+    REAL r = nearest(x);
     int64_t y = r >= REAL(9223372036854775808.0)    ? int64_t(0x7fffffffffffffffUL)
                 : r <= REAL(-9223372036854775808.0) ? int64_t(0x8000000000000000UL)
                                                     : int64_t(r);
