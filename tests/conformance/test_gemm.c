@@ -174,6 +174,19 @@ static void test_gemm_large(void **state) {
          .with_c = true,
          .c = SBP_F64,
          .alpha = 1,
+         .beta = -1},
+        /* bf16 that the CPU widens: cut both ways, with one block of k and with two */
+        {.m = 100, .n = 150, .k = 2000, .d = SBP_BF16, .a = SBP_BF16, .b = SBP_BF16, .tb = true, .alpha = 1},
+        {.m = 100,
+         .n = 150,
+         .k = 2100,
+         .d = SBP_F32,
+         .a = SBP_BF16,
+         .b = SBP_BF16,
+         .ta = true,
+         .with_c = true,
+         .c = SBP_F32,
+         .alpha = 1,
          .beta = -1}};
     for (int i = 0; i < SBP_COUNT(products); i++)
         for (uint64_t layout = 0; layout < SUITE_LAYOUTS; layout++)

@@ -186,6 +186,23 @@ static int64_t real_fitting(int64_t count, int64_t unit, int64_t elems, int64_t 
     return all < most ? all : most;
 }
 
+/* What packed a and b may take, in OPERANDs. bf16 that is widened, where there are no products of pairs,
+ * takes no more than it would as bf16, for that is what plans count (frontends/cli/process.c), or a huge
+ * page. */
+static void real_packed_space(const real_gemm *g, int64_t macro, int64_t *a, int64_t *b) {
+    *a = *b = OPERAND_ELEMS;
+#if PRODUCTS_OF_BF16 && !CPU_HAS_DOT
+    int64_t page = CPU_HUGE_PAGE_BYTES / (int64_t)sizeof(OPERAND), least_a = PACK_ROWS * g->a_stride;
+    int64_t of_a = g->ta ? g->m * macro / 2 : 0, of_b = g->n * macro / 2; /* two of bf16 in an OPERAND */
+    int64_t all = (of_a < *a ? of_a : *a) + (of_b < *b ? of_b : *b);
+    all = all > page ? all : page;
+    *a = all / 4 > least_a ? all / 4 : least_a;
+    *b = all - *a;
+#else
+    (void)g, (void)macro;
+#endif
+}
+
 /* Rows of an item: as even as tiles allow. */
 static int64_t real_item_rows(int64_t rows, int64_t column_items) {
     int64_t items = sbp_ceil_div(rows, ITEM_ROWS), enough = sbp_ceil_div(ENOUGH_ITEMS, column_items);
@@ -218,9 +235,11 @@ static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
     int64_t macro = g.k < GEMM_MACRO ? g.k : GEMM_MACRO;
     g.use_acc = g.k > GEMM_MACRO && (g.d->dtype != REAL_DTYPE || g.c_last); /* c may be d */
     g.a_stride = real_steps(macro) + 16;
-    int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro), OPERAND_ELEMS), block_m = g.m;
+    int64_t space_a, space_b;
+    real_packed_space(&g, macro, &space_a, &space_b);
+    int64_t block_n = real_fitting(g.n, PANEL, real_steps(macro), space_b), block_m = g.m;
     if (g.pack_a)
-        block_m = real_fitting(g.m, PACK_ROWS, g.a_stride, OPERAND_ELEMS);
+        block_m = real_fitting(g.m, PACK_ROWS, g.a_stride, space_a);
     if (g.use_acc) {
         int64_t most = real_fitting(g.m, PACK_ROWS, block_n, ACC_ELEMS);
         block_m = block_m < most ? block_m : most;

@@ -80,6 +80,7 @@
 #define real_find_runs NAME(find_runs)
 #define real_find_scale NAME(find_scale)
 #define real_fitting NAME(fitting)
+#define real_packed_space NAME(packed_space)
 #define real_forward NAME(forward)
 #define real_forward_item NAME(forward_item)
 #define real_gemm NAME(gemm)
