@@ -110,6 +110,9 @@ typedef struct sbp_cuda_machine {
     int32_t shared_bytes; /* that a block may have, dynamic; 0: not known */
     bool blas;            /* there is cuBLASLt: its products have no launches */
     int32_t variant;      /* attention: no better one than this; tests. SBP_CUDA_VARIANTS: any */
+    /* Whether there is an image of a kernel: plans may lack variants (target/target.h). NULL: of all. */
+    bool (*has)(const void *owner, const sbp_gpu_key *key);
+    const void *owner;
 } sbp_cuda_machine;
 
 /* A sum over ranks, or over groups of them: to = or, with adds, += this rank's own addends and those of the

@@ -61,14 +61,20 @@ static int64_t reduce_blocks(const sbp_span *src) {
     return blocks < 1 ? 1 : blocks < SBP_CUDA_REDUCE_BLOCKS ? blocks : SBP_CUDA_REDUCE_BLOCKS;
 }
 
+static bool has_kernel(const sbp_cuda_machine *machine, const sbp_gpu_key *key) {
+    return !machine->has || machine->has(machine->owner, key);
+}
+
 /* The variant for aligned operands where there is one and they are. */
-static void set_row(sbp_cuda_step *step, const sbp_dispatch *dispatch, const sbp_gpu_args *args) {
+static void set_row(sbp_cuda_step *step, const sbp_dispatch *dispatch, const sbp_cuda_machine *machine,
+                    const sbp_gpu_args *args) {
     sbp_gpu_row_shape shape;
-    bool vector = sbp_gpu_row_shape_of(dispatch->kernel, true, &shape) &&
-                  sbp_gpu_row_suits(dispatch->kernel, &shape, args);
-    if (!vector)
+    step->key.variant = SBP_CUDA_VECTOR;
+    if (!sbp_gpu_row_shape_of(dispatch->kernel, true, &shape) ||
+        !sbp_gpu_row_suits(dispatch->kernel, &shape, args) || !has_kernel(machine, &step->key)) {
+        step->key.variant = SBP_CUDA_PLAIN;
         (void)sbp_gpu_row_shape_of(dispatch->kernel, false, &shape);
-    step->key.variant = vector ? SBP_CUDA_VECTOR : SBP_CUDA_PLAIN;
+    }
     set_blocks(step, sbp_gpu_row_groups(dispatch->kernel, &shape, dispatch->rows), (uint32_t)shape.threads);
 }
 
@@ -76,8 +82,8 @@ static bool is_attention(const sbp_command *command) {
     return command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
 }
 
-/* The best variant for these operands whose blocks have the shared memory they want; how it is launched is
- * its own. */
+/* The best variant for these operands that the plan has, and whose blocks have the shared memory they want;
+ * how it is launched is its own. */
 static sbp_gpu_key attention_key(const sbp_command *command, const sbp_dtype *dtypes,
                                  const sbp_gpu_args *args, const sbp_cuda_machine *machine) {
     sbp_gpu_key key = sbp_gpu_key_of(command, dtypes, 0, SBP_CUDA_PLAIN);
@@ -87,8 +93,9 @@ static sbp_gpu_key attention_key(const sbp_command *command, const sbp_dtype *dt
         bool fits = true;
         key.variant = (uint8_t)sbp_cuda_attention_choose(&key, machine->arch, args, (sbp_cuda_variant)most);
         int32_t count = sbp_cuda_attention_launch(&key, machine->arch, args, steps);
-        for (int32_t i = 0; i < count && machine->shared_bytes > 0; i++)
-            fits &= steps[i].shared_bytes <= (uint32_t)machine->shared_bytes;
+        for (int32_t i = 0; i < count; i++)
+            fits &= has_kernel(machine, &steps[i].key) &&
+                    (machine->shared_bytes <= 0 || steps[i].shared_bytes <= (uint32_t)machine->shared_bytes);
         if (fits)
             return key;
     }
@@ -163,7 +170,7 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
                    THREADS);
         break;
     case SBP_CMD_ROW:
-        set_row(steps, dispatch, args);
+        set_row(steps, dispatch, machine, args);
         break;
     default:
         break;

@@ -71,6 +71,12 @@ static void test_training(void **state) {
             fail_msg("loss %d is %.9g, on the cpu %.9g", i + 1, cli_number(f, got[i], "loss"),
                      cli_number(f, want[i], "loss"));
     cli_ok(f, "grep -q '\"backend\": \"cuda\", \"name\": \"Fake GPU' $D/o/run.json");
+    /* without an algorithm for any product: said once, and right */
+    cli_ok(f, "SBP_FAKE_CUDA=no-algorithm " RUN "slow 2>$D/said && "
+              "test $(grep -c 'cuBLASLt has no algorithm for a product of \\[' $D/said) = 1");
+    got = cli_lines(f, "slow/metrics.jsonl", &count);
+    assert_true(count == 3);
+    assert_true(fabs(cli_number(f, got[2], "loss") - cli_number(f, want[2], "loss")) <= SBP_TOLERANCE_CURVE);
 #undef RUN
 }
 

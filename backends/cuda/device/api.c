@@ -101,7 +101,9 @@ sbp_status cuda_api_open(cuda_api *api, sbp_diag *diag) {
     *api = (cuda_api){0};
     SBP_TRY(sbp_cuda_library_open(SBP_CUDA_DRIVER, diag, &api->library));
     sbp_status status = start(api, diag);
-    if (status != SBP_OK)
+    if (status == SBP_OK)
+        sbp_cuda_library_keep(&api->library); /* its threads may live longer than a device */
+    else
         cuda_api_close(api);
     return status;
 }

@@ -372,12 +372,24 @@ sbp_status cuda_blas_run(cuda_device *d, const blas_product *p, const blas_descr
     return SBP_OK;
 }
 
+/* Once: what follows is right, and many times slower. */
+static void note_declined(cuda_device *d, const cuda_blas_shape *s, sbp_diag *diag) {
+    if (!d->blas.declined)
+        sbp_warn(diag,
+                 "cuda: cuBLASLt has no algorithm for a product of [%" PRId64 ", %" PRId64 "] by [%" PRId64
+                 ", %" PRId64 "] in %s: this program's own kernel computes it, which is much slower",
+                 s->m, s->k, s->k, s->n, sbp_dtype_name((sbp_dtype)s->in));
+    d->blas.declined = true;
+}
+
 static sbp_status multiply(cuda_device *d, const blas_product *p, blas_description *x, bool *done,
                            sbp_diag *diag) {
     const cuda_blas_choice *choice;
     SBP_TRY(cuda_blas_describe(d, p, x, diag));
     SBP_TRY(choose_algorithm(d, p, x, &choice, diag));
     *done = choice != NULL;
+    if (!choice)
+        note_declined(d, &p->shape, diag);
     return choice ? cuda_blas_run(d, p, x, &choice->algorithm, diag) : SBP_OK;
 }
 

@@ -89,7 +89,8 @@ typedef struct cuda_blas {
     int32_t cached;
     cuda_blas_choice *choices; /* measured ones */
     int32_t choice_count, choice_capacity;
-    bool tf32; /* for products of fp32 */
+    bool tf32;     /* for products of fp32 */
+    bool declined; /* it was said that there is no algorithm for some product */
 } cuda_blas;
 
 /* ---- the device ------------------------------------------------------------------------------------- */

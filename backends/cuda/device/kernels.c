@@ -144,6 +144,25 @@ static sbp_status load_images(cuda_device *d, const sbp_gpu_images *images, uint
     return SBP_OK;
 }
 
+static cuda_kernel *find_kernel(const cuda_device *d, const sbp_gpu_key *key) {
+    int32_t low = 0, high = d->kernel_count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        int order = sbp_gpu_key_compare(&d->kernels[middle].key, key);
+        if (order == 0)
+            return &d->kernels[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+static bool has_kernel(const void *owner, const sbp_gpu_key *key) {
+    return find_kernel(owner, key) != NULL;
+}
+
 typedef struct reading {
     cuda_device *d;
     sbp_diag *diag;
@@ -167,7 +186,10 @@ sbp_status cuda_kernels_create(cuda_device *d, sbp_diag *diag) {
     if (r.images.count == 0)
         return SBP_OK;
     SBP_TRY(choose_tag(d, &r.images, &tag, diag));
-    return load_images(d, &r.images, tag, diag);
+    SBP_TRY(load_images(d, &r.images, tag, diag));
+    d->machine.has = has_kernel;
+    d->machine.owner = d;
+    return SBP_OK;
 }
 
 void cuda_kernels_destroy(cuda_device *d) {
@@ -179,21 +201,6 @@ void cuda_kernels_destroy(cuda_device *d) {
 }
 
 /* ---- launches --------------------------------------------------------------------------------------- */
-
-static cuda_kernel *find_kernel(const cuda_device *d, const sbp_gpu_key *key) {
-    int32_t low = 0, high = d->kernel_count;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        int order = sbp_gpu_key_compare(&d->kernels[middle].key, key);
-        if (order == 0)
-            return &d->kernels[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
-}
 
 static int32_t tensor_type(sbp_dtype dtype) {
     switch (dtype) {

@@ -1,5 +1,6 @@
 /* compile.c: all kernels of a program: which there are, and their code, on as many threads as there are
  * cores. */
+#include "backends/cuda/library.h"
 #include "backends/cuda/target/target.h"
 #include "ir/machine.h"
 
@@ -84,12 +85,10 @@ typedef struct worker {
 static sbp_status compile_one(work *w, sbp_diag *diag, int32_t i) {
     const sbp_cuda_source *source = &w->sources[i];
     uint64_t identity = sbp_cuda_nvrtc_identity(w->nvrtc, source);
-    sbp_cuda_resources resources;
     if (sbp_cuda_cache_get(&w->cache, identity, source, &w->objects[i]))
-        return sbp_cuda_resources_read(diag, source, sbp_cuda_object_log(&w->objects[i]), &resources);
+        return SBP_OK;
     SBP_TRY(sbp_cuda_nvrtc_compile(w->nvrtc, diag, source, &w->objects[i]));
     atomic_fetch_add(&w->compiled, 1);
-    SBP_TRY(sbp_cuda_resources_read(diag, source, sbp_cuda_object_log(&w->objects[i]), &resources));
     sbp_cuda_cache_put(&w->cache, identity, source, &w->objects[i]);
     return SBP_OK;
 }
@@ -163,4 +162,48 @@ sbp_status sbp_cuda_compile_all(sbp_diag *diag, const sbp_cuda_source *sources, 
         sbp_cuda_cache_trim(&w.cache, CACHE_BYTES);
     sbp_cuda_nvrtc_close(nvrtc);
     return status;
+}
+
+/* ---- what another compiler made worse ---------------------------------------------------------------- */
+
+/* Whether two sources are steps of one variant of one command, for one architecture. */
+static bool go_together(const sbp_cuda_source *a, const sbp_cuda_source *b) {
+    sbp_gpu_key key = a->key;
+    key.step = b->key.step;
+    return sbp_gpu_key_compare(&key, &b->key) == 0 && a->arch.number == b->arch.number &&
+           a->arch.specific == b->arch.specific;
+}
+
+void sbp_cuda_drop_faulty(sbp_diag *diag, const sbp_cuda_source *sources, sbp_cuda_object *objects,
+                          int32_t count) {
+    const char *why[2] = {NULL, NULL}; /* of the first that stays, that is left out */
+    char name[2][SBP_CUDA_SOURCE_NAME];
+    for (int32_t i = 0; i < count; i++) {
+        sbp_cuda_resources resources;
+        bool drop = sources[i].key.variant != SBP_CUDA_PLAIN;
+        const char *fault =
+            objects[i].data ? sbp_cuda_log_fault(sbp_cuda_object_log(&objects[i]), &resources) : NULL;
+        if (!fault)
+            continue;
+        if (!why[drop])
+            sbp_cuda_source_name(&sources[i], name[drop]);
+        why[drop] = why[drop] ? why[drop] : fault;
+        for (int32_t k = 0; drop && k < count; k++)
+            if (go_together(&sources[i], &sources[k])) {
+                free(objects[k].data);
+                objects[k] = (sbp_cuda_object){0};
+            }
+    }
+    const char *advice = sbp_cuda_library_package(SBP_CUDA_NVRTC);
+    if (why[1])
+        sbp_warn(
+            diag,
+            "cuda: this NVRTC does not compile kernel %s well (%s): the plan does without it and those like "
+            "it, and is slower. `pip install %s` brings the one that does",
+            name[1], why[1], advice);
+    if (why[0])
+        sbp_warn(diag,
+                 "cuda: this NVRTC does not compile kernel %s well (%s): it is slower. `pip install %s` "
+                 "brings the one that does",
+                 name[0], why[0], advice);
 }

@@ -155,9 +155,12 @@ static sbp_status make_sources(void *user) {
 static sbp_status write_images(void *user) {
     build *b = user;
     sbp_gpu_image *images = SBP_NEW_ARRAY(b->arena, sbp_gpu_image, 2 * (size_t)b->count);
+    int32_t count = 0;
     for (int32_t i = 0; i < b->count; i++) {
         const sbp_cuda_object *o = &b->objects[i];
-        sbp_gpu_image *cubin = &images[2 * i], *ptx = cubin + 1;
+        if (!o->data) /* left out */
+            continue;
+        sbp_gpu_image *cubin = &images[count++], *ptx = &images[count++];
         *cubin = *ptx = (sbp_gpu_image){.key = b->sources[i].key};
         cubin->tag = sbp_cuda_tag(b->sources[i].arch, false);
         cubin->data = o->data;
@@ -166,7 +169,7 @@ static sbp_status write_images(void *user) {
         ptx->data = sbp_cuda_object_ptx(o);
         ptx->bytes = o->ptx_bytes;
     }
-    sbp_gpu_images_write(b->arena, &sbp_cuda_format, images, 2 * b->count, &b->data, &b->bytes);
+    sbp_gpu_images_write(b->arena, &sbp_cuda_format, images, count, &b->data, &b->bytes);
     return SBP_OK;
 }
 
@@ -179,8 +182,10 @@ static sbp_status compile(sbp_arena *arena, sbp_diag *diag, const sbp_program *p
     if (!b.objects)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     sbp_status status = sbp_cuda_compile_all(diag, b.sources, b.count, b.objects, &compiled);
-    if (status == SBP_OK)
+    if (status == SBP_OK) {
+        sbp_cuda_drop_faulty(diag, b.sources, b.objects, b.count);
         status = sbp_guard(arena, diag, write_images, &b);
+    }
     for (int32_t i = 0; i < b.count; i++)
         free(b.objects[i].data);
     free(b.objects);

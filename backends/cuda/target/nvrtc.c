@@ -20,7 +20,7 @@ struct sbp_cuda_nvrtc {
     uint64_t identity; /* of the library */
 };
 
-enum { OPTIONS = 4, OPTION_BYTES = 48, NAME_BYTES = SBP_GPU_NAME + 24 };
+enum { OPTIONS = 4, OPTION_BYTES = 48 };
 
 /* A real architecture, so that cubin and PTX come from one compilation. The language is C++17 as NVRTC has
  * it; no folder of headers is given. */
@@ -96,18 +96,18 @@ uint64_t sbp_cuda_nvrtc_identity(const sbp_cuda_nvrtc *nvrtc, const sbp_cuda_sou
 
 /* ---- compiling --------------------------------------------------------------------------------------- */
 
-static void name_of(const sbp_cuda_source *source, char text[NAME_BYTES]) {
+void sbp_cuda_source_name(const sbp_cuda_source *source, char text[SBP_CUDA_SOURCE_NAME]) {
     char name[SBP_GPU_NAME], arch[16];
     sbp_gpu_key_text(&source->key, sbp_cuda_variant_names[source->key.variant], name);
     sbp_cuda_arch_text(source->arch, arch);
-    snprintf(text, NAME_BYTES, "%s for %s", name, arch);
+    snprintf(text, SBP_CUDA_SOURCE_NAME, "%s for %s", name, arch);
 }
 
 /* Whatever went wrong, with the compiler's own words: of a long log from the first error on. */
 static sbp_status fail_log(sbp_diag *diag, const sbp_cuda_source *source, const char *what, const char *log) {
-    char name[NAME_BYTES];
+    char name[SBP_CUDA_SOURCE_NAME];
     const char *error = strstr(log, "error");
-    name_of(source, name);
+    sbp_cuda_source_name(source, name);
     while (error && error > log && error[-1] != '\n')
         error--;
     return sbp_fail(diag, SBP_INTERNAL, "kernel %s: %s:\n%.2000s", name, what, error ? error : log);
@@ -186,8 +186,7 @@ static int32_t number_before(const char *log, const char *word) {
     return unit > 1 ? (int32_t)value : -1;
 }
 
-sbp_status sbp_cuda_resources_read(sbp_diag *diag, const sbp_cuda_source *source, const char *log,
-                                   sbp_cuda_resources *out) {
+const char *sbp_cuda_log_fault(const char *log, sbp_cuda_resources *out) {
     *out = (sbp_cuda_resources){.registers = number_before(log, " registers"),
                                 .shared_bytes = number_before(log, " bytes smem"),
                                 .stack_bytes = number_before(log, " bytes stack frame"),
@@ -196,10 +195,14 @@ sbp_status sbp_cuda_resources_read(sbp_diag *diag, const sbp_cuda_source *source
     if (out->shared_bytes < 0)
         out->shared_bytes = 0;
     if (out->registers < 0 || out->stack_bytes < 0 || out->spill_store_bytes < 0 || out->spill_load_bytes < 0)
-        return fail_log(diag, source, "the compiler's log does not say what it takes", log);
+        return "the compiler's log does not say what it takes";
     if (out->spill_store_bytes > 0 || out->spill_load_bytes > 0)
-        return fail_log(diag, source, "registers do not suffice", log);
-    if (strstr(log, "C75") || strstr(log, "warning"))
-        return fail_log(diag, source, "the compiler warns", log);
-    return SBP_OK;
+        return "registers do not suffice";
+    return strstr(log, "C75") || strstr(log, "warning") ? "the compiler warns" : NULL;
+}
+
+sbp_status sbp_cuda_resources_read(sbp_diag *diag, const sbp_cuda_source *source, const char *log,
+                                   sbp_cuda_resources *out) {
+    const char *fault = sbp_cuda_log_fault(log, out);
+    return fault ? fail_log(diag, source, fault, log) : SBP_OK;
 }

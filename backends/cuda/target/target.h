@@ -25,6 +25,10 @@ typedef struct sbp_cuda_source {
     bool exact;   /* no product and sum become one operation unless the text says so */
 } sbp_cuda_source;
 
+/* "attn_fwd.. for sm_90a" */
+enum { SBP_CUDA_SOURCE_NAME = SBP_GPU_NAME + 24 };
+void sbp_cuda_source_name(const sbp_cuda_source *source, char text[SBP_CUDA_SOURCE_NAME]);
+
 /* The kernel of a key of a command (sbp_cuda_keys). Below a guard. SBP_MACHINE for what no kernel does. */
 sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
                                 const sbp_command *command, const sbp_dtype *dtypes, const sbp_gpu_key *key,
@@ -62,8 +66,11 @@ uint64_t sbp_cuda_nvrtc_identity(const sbp_cuda_nvrtc *nvrtc, const sbp_cuda_sou
 /* Thread safe. SBP_INTERNAL with the compiler's messages when the text is wrong. */
 sbp_status sbp_cuda_nvrtc_compile(const sbp_cuda_nvrtc *nvrtc, sbp_diag *diag, const sbp_cuda_source *source,
                                   sbp_cuda_object *out) SBP_CHECKED;
-/* What a log says. SBP_INTERNAL for a kernel with spills, with a warning of the compiler's back end (C75xx:
- * what was meant to run side by side does not), or whose log does not say what it takes. */
+/* What a log says. Why the kernel is not what it should be: it has spills, a warning of the compiler's back
+ * end (C75xx: what was meant to run side by side does not), or a log that does not say what it takes. NULL:
+ * it is. */
+const char *sbp_cuda_log_fault(const char *log, sbp_cuda_resources *out);
+/* The same; SBP_INTERNAL for a kernel with a fault. */
 sbp_status sbp_cuda_resources_read(sbp_diag *diag, const sbp_cuda_source *source, const char *log,
                                    sbp_cuda_resources *out) SBP_CHECKED;
 
@@ -90,6 +97,12 @@ void sbp_cuda_cache_trim(const sbp_cuda_cache *cache, int64_t bytes);
  * the caller also on failure (data NULL: none). compiled: how many the cache did not have. */
 sbp_status sbp_cuda_compile_all(sbp_diag *diag, const sbp_cuda_source *sources, int32_t count,
                                 sbp_cuda_object *objects, int32_t *compiled) SBP_CHECKED;
+
+/* Leaves out variants with a fault (sbp_cuda_log_fault), as another NVRTC than ours may make them: all steps
+ * of one, freed, data NULL. Devices take the next best there. What has no other variant stays. One warning
+ * names the first of each. */
+void sbp_cuda_drop_faulty(sbp_diag *diag, const sbp_cuda_source *sources, sbp_cuda_object *objects,
+                          int32_t count);
 
 /* What sbp_target.compile makes of a program for these architectures, before it becomes bytes: one object per
  * source. Below a guard. */

@@ -450,10 +450,18 @@ static void test_calls(void **state) {
     assert_string_equal(log, expected_calls);
 }
 
+/* The driver's threads may live longer than the devices. The last test: the library is closed. */
+static void test_driver_stays_loaded(void **state) {
+    (void)state;
+    assert_int_equal(dlclose(fake_library), 0);
+    assert_non_null(dlopen(SBP_FAKE_CUDA_FOLDER "/libcuda.so.1", RTLD_NOW | RTLD_NOLOAD));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copies),   cmocka_unit_test(test_fences),
-                                       cmocka_unit_test(test_messages), cmocka_unit_test(test_pinned),
-                                       cmocka_unit_test(test_broken),   cmocka_unit_test(test_info),
-                                       cmocka_unit_test(test_calls)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copies),   cmocka_unit_test(test_fences),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_pinned),
+        cmocka_unit_test(test_broken),   cmocka_unit_test(test_info),
+        cmocka_unit_test(test_calls),    cmocka_unit_test(test_driver_stays_loaded)};
     return cmocka_run_group_tests(tests, fake_open, NULL);
 }

@@ -14,10 +14,11 @@
 
 static fake_cuda_reset_function *fake_reset;
 static fake_cuda_look_function *fake_look;
+static void *fake_library;
 
 static inline int fake_open(void **state) {
     (void)state;
-    void *library = dlopen(SBP_FAKE_CUDA_FOLDER "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *library = fake_library = dlopen(SBP_FAKE_CUDA_FOLDER "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         print_message("%s\n", dlerror());
         return -1;

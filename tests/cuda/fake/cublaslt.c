@@ -298,6 +298,8 @@ cublas_status cublasLtMatmulAlgoGetHeuristic(cublas_handle handle, cublas_produc
     memcpy(p.alignment, preference->alignment, sizeof p.alignment);
     p.workspace_bytes = WORKSPACE;
     p.magic = ALIVE;
+    if (fake_cuda_number("no-algorithm", -1) >= 0)
+        return CUBLAS_NOT_SUPPORTED;
     for (; *found < wanted && *found <= ALGORITHMS; (*found)++) {
         cublas_choice *choice = &choices[*found];
         p.number = (uint32_t)*found;

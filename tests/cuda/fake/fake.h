@@ -21,6 +21,7 @@
  *     seed=N            order of the streams (1)
  *     kernels=N         order of blocks and warps, and how approximations err (1); numbers depend on it
  *     library=N         patch level of cuBLASLt 13.1 (0)
+ *     no-algorithm      cuBLASLt proposes none for any product
  *     nccl=N            version of NCCL (22809); what it does: nccl.c
  *     ring=N            by how many ranks NCCL's sums are turned (0): nccl.c
  *     nccl_lost=N       from the N-th group of its calls on, another rank is lost

@@ -128,7 +128,13 @@ bool kernels_try(testing *t, const sbp_program *program, const char *archs, kern
     testing_check(t, sbp_cuda_sources(t->arena, t->diag, program, list, count, &out->sources, &out->count));
     out->objects = calloc((size_t)out->count + 1, sizeof *out->objects);
     assert_non_null(out->objects);
-    return sbp_cuda_compile_all(t->diag, out->sources, out->count, out->objects, &out->compiled) == SBP_OK;
+    sbp_status status = sbp_cuda_compile_all(t->diag, out->sources, out->count, out->objects, &out->compiled);
+    for (int32_t i = 0; status == SBP_OK && i < out->count; i++) {
+        sbp_cuda_resources r;
+        status =
+            sbp_cuda_resources_read(t->diag, &out->sources[i], sbp_cuda_object_log(&out->objects[i]), &r);
+    }
+    return status == SBP_OK;
 }
 
 kernel_set kernels_compile(testing *t, const sbp_program *program, const char *archs) {

@@ -24,8 +24,8 @@ sbp_program *kernel_program(testing *t, const kernel_case *c);
 /* Prints "skipped: .." and is false where there is no NVRTC. */
 bool kernels_can_compile(void);
 
-/* The kernels of a program for these architectures ("sm_80,sm_90a"), all compiled; kernels_compile fails the
- * test otherwise. */
+/* The kernels of a program for these architectures ("sm_80,sm_90a"), all compiled and without a fault;
+ * kernels_compile fails the test otherwise. */
 typedef struct kernel_set {
     sbp_cuda_source *sources;
     sbp_cuda_object *objects;

@@ -137,6 +137,48 @@ static void launches(void **state) {
     assert_true(pieces >= 4 && units >= 4);
 }
 
+static bool has_up_to(const void *owner, const sbp_gpu_key *key) {
+    return key->variant <= *(const uint8_t *)owner;
+}
+
+/* A plan that lacks a variant runs the next best; one without any but the plain that. */
+static void missing_variants(void **state) {
+    (void)state;
+    static const uint8_t most[] = {SBP_CUDA_WGMMA, SBP_CUDA_MMA, SBP_CUDA_VECTOR, SBP_CUDA_PLAIN};
+    static const uint8_t taken[] = {SBP_CUDA_WGMMA, SBP_CUDA_MMA, SBP_CUDA_PLAIN, SBP_CUDA_PLAIN};
+    const sbp_command command = {
+        .kind = SBP_CMD_ATTN_FWD,
+        .u.attention = {.heads = 2, .kv_heads = 1, .d_qk = 64, .d_v = 64, .scale = 1}};
+    sbp_span spans[12];
+    for (int i = 0; i < SBP_COUNT(spans); i++)
+        spans[i] = (sbp_span){.space = SBP_SPACE_COUNT, .dtype = SBP_BF16};
+    static const int64_t columns[] = {128, 2, 128, 64, 64, 1, 1, 1}; /* o lse q k v first shared own */
+    static const sbp_dtype dtypes[] = {SBP_BF16, SBP_F32, SBP_BF16, SBP_BF16,
+                                       SBP_BF16, SBP_I32, SBP_I32,  SBP_I32};
+    for (int i = 0; i < SBP_COUNT(columns); i++)
+        spans[i] = (sbp_span){.space = SBP_DEVICE,
+                              .dtype = dtypes[i],
+                              .offset = i << 20,
+                              .rows = 256,
+                              .cols = columns[i],
+                              .stride = columns[i]};
+    const sbp_dispatch dispatch = {.command = &command, .spans = spans, .span_count = 8};
+    const uint64_t addresses[SBP_SPACE_COUNT] = {1 << 20};
+    for (int i = 0; i < SBP_COUNT(most); i++) {
+        const sbp_cuda_machine machine = {.arch = {90, true},
+                                          .processors = 132,
+                                          .variant = SBP_CUDA_VARIANTS,
+                                          .has = has_up_to,
+                                          .owner = &most[i]};
+        sbp_gpu_args args;
+        sbp_cuda_step steps[SBP_CUDA_STEPS];
+        sbp_gpu_args_fill(&dispatch, addresses, 0, &args);
+        int32_t count = sbp_cuda_steps(&dispatch, &machine, &args, steps);
+        assert_true(count > 0);
+        assert_int_equal(steps[0].key.variant, taken[i]);
+    }
+}
+
 static void products(void **state) {
     (void)state;
     const sbp_dtype none = SBP_DTYPE_COUNT;
@@ -157,8 +199,8 @@ static void products(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(archs), cmocka_unit_test(choose),
-                                       cmocka_unit_test(tags), cmocka_unit_test(launches),
-                                       cmocka_unit_test(products)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(archs),    cmocka_unit_test(choose),           cmocka_unit_test(tags),
+        cmocka_unit_test(launches), cmocka_unit_test(missing_variants), cmocka_unit_test(products)};
     return cmocka_run_group_tests_name("cuda abi", tests, NULL, NULL);
 }

@@ -118,8 +118,59 @@ static void logs(void **state) {
     }
 }
 
+static sbp_cuda_object object_with(const char *log) {
+    sbp_cuda_object o = {.cubin_bytes = 1, .ptx_bytes = 1, .log_bytes = (int64_t)strlen(log) + 1};
+    o.data = calloc(1, (size_t)(2 + o.log_bytes));
+    assert_non_null(o.data);
+    strcpy(o.data + 2, log);
+    return o;
+}
+
+/* Of attention's backward, for each variant in turn, one step that another NVRTC makes worse: all steps of
+ * that variant and architecture go, and no others, with one warning; the plain one has no other to fall back
+ * on. */
+static void faulty_variants(void **state) {
+    (void)state;
+    static const kernel_case attention = {.kind = SBP_CMD_ATTN_BWD,
+                                          .dtypes = {SBP_BF16, SBP_F32, SBP_F32, SBP_BF16, SBP_BF16, SBP_BF16,
+                                                     SBP_BF16, SBP_F32, SBP_BF16, SBP_I32, SBP_I32, SBP_I32},
+                                          .head = 64};
+    static const char
+        good[] = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nUsed 40 registers\n",
+        bad[] = "0 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads\nUsed 40 registers\n";
+    sbp_cuda_arch archs[SBP_CUDA_ARCHS];
+    int32_t arch_count, dropped_any = 0;
+    assert_true(sbp_cuda_archs_parse(ARCHS, archs, &arch_count));
+    for (int32_t faulty = 0, count = 1; faulty < count; faulty++) {
+        testing t = testing_open(1);
+        sbp_cuda_source *sources;
+        testing_check(&t, sbp_cuda_sources(t.arena, t.diag, kernel_program(&t, &attention), archs, arch_count,
+                                           &sources, &count));
+        sbp_cuda_object *objects = calloc((size_t)count, sizeof *objects);
+        assert_non_null(objects);
+        for (int32_t i = 0; i < count; i++)
+            objects[i] = object_with(i == faulty ? bad : good);
+        sbp_cuda_drop_faulty(t.diag, sources, objects, count);
+        const sbp_cuda_source *f = &sources[faulty];
+        for (int32_t i = 0; i < count; i++) {
+            bool same = sources[i].key.variant == f->key.variant && sources[i].arch.number == f->arch.number;
+            bool dropped = same && f->key.variant != SBP_CUDA_PLAIN;
+            assert_int_equal(objects[i].data == NULL, dropped);
+            dropped_any += dropped;
+            free(objects[i].data);
+        }
+        const char *text = sbp_diag_text(t.diag, SBP_WARNING);
+        assert_non_null(strstr(text, "registers do not suffice"));
+        assert_int_equal(strstr(text, "does without it") != NULL, f->key.variant != SBP_CUDA_PLAIN);
+        free(objects);
+        testing_close(&t);
+    }
+    assert_true(dropped_any > 4); /* steps of mma for two architectures, of wgmma */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(logs), cmocka_unit_test(broken_text),
-                                       cmocka_unit_test(single_commands), cmocka_unit_test(all_archs)};
+                                       cmocka_unit_test(faulty_variants), cmocka_unit_test(single_commands),
+                                       cmocka_unit_test(all_archs)};
     return cmocka_run_group_tests_name("cuda kernels", tests, look, NULL);
 }
