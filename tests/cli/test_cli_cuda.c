@@ -71,6 +71,12 @@ static void test_training(void **state) {
             fail_msg("loss %d is %.9g, on the cpu %.9g", i + 1, cli_number(f, got[i], "loss"),
                      cli_number(f, want[i], "loss"));
     cli_ok(f, "grep -q '\"backend\": \"cuda\", \"name\": \"Fake GPU' $D/o/run.json");
+    /* looking for a kernel that hangs or traps */
+    cli_ok(f, "SBP_CUDA_DEBUG=waits SBP_FAKE_CUDA_LOG=$D/calls " RUN "waits");
+    cli_fails(f, 3, "(214, in gather.f32.f32.i32)",
+              "n=$(awk '/^cuLaunch/ {exit} /^cuStreamSynchronize/ {n++} END {print n + 1}' $D/calls); rm -r "
+              "$D/waits; "
+              "SBP_CUDA_DEBUG=waits SBP_FAKE_CUDA=from=$n,call=cuStreamSynchronize,error=lost " RUN "waits");
     /* without an algorithm for any product: said once, and right */
     cli_ok(f, "SBP_FAKE_CUDA=no-algorithm " RUN "slow 2>$D/said && "
               "test $(grep -c 'cuBLASLt has no algorithm for a product of \\[' $D/said) = 1");

@@ -247,6 +247,14 @@ static sbp_status allow_shared(cuda_device *d, cuda_kernel *kernel, uint32_t byt
     return SBP_OK;
 }
 
+static sbp_status wait_for_kernel(cuda_device *d, const sbp_cuda_step *step, cuda_stream stream,
+                                  sbp_diag *diag) {
+    char name[SBP_GPU_NAME];
+    sbp_gpu_key_text(&step->key, sbp_cuda_variant_names[step->key.variant], name);
+    cuda_result result = d->api.calls.cuStreamSynchronize(stream);
+    return result == CUDA_OK ? SBP_OK : cuda_fail(d, result, name, diag);
+}
+
 sbp_status cuda_kernels_step(cuda_device *d, const sbp_cuda_step *step, sbp_gpu_args *args,
                              cuda_stream stream, sbp_diag *diag) {
     cuda_tensor_map maps[SBP_CUDA_TENSOR_MAPS];
@@ -270,7 +278,7 @@ sbp_status cuda_kernels_step(cuda_device *d, const sbp_cuda_step *step, sbp_gpu_
     CUDA_TRY(d, diag,
              cuLaunchKernel(kernel->function, step->grid[0], step->grid[1], step->grid[2], step->block[0],
                             step->block[1], step->block[2], step->shared_bytes, stream, parameters, NULL));
-    return SBP_OK;
+    return d->waits_for_kernels ? wait_for_kernel(d, step, stream, diag) : SBP_OK;
 }
 
 sbp_status cuda_kernels_launch(cuda_device *d, const sbp_dispatch *dispatch, const sbp_cuda_machine *machine,

@@ -105,6 +105,8 @@ sbp_status cuda_device_open(cuda_device *d, const sbp_device_options *options, s
     SBP_TRY(choose_physical(d, d->index, diag));
     d->machine = (sbp_cuda_machine){.processors = d->physical.processors};
     SBP_TRY(wanted_variant(&d->machine.variant, diag));
+    const char *debug = getenv("SBP_CUDA_DEBUG");
+    d->waits_for_kernels = debug && strcmp(debug, "waits") == 0;
     CUDA_TRY(d, diag, cuDevicePrimaryCtxRetain(&d->context, d->physical.handle));
     SBP_TRY(cuda_enter(d, diag));
     CUDA_TRY(d, diag, cuMemGetInfo(&free_bytes, &total_bytes));

@@ -3,6 +3,7 @@
 #include "backends/cuda/target/target.h"
 #include "backends/gpu/emit/emit.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void add_file(sbp_text *out, const char *name) {
@@ -70,7 +71,10 @@ static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
 
 static void make_attention(sbp_text *text, const sbp_gpu_key *key, sbp_cuda_arch arch) {
     sbp_cuda_attention_source source;
+    const char *debug = getenv("SBP_CUDA_DEBUG");
     sbp_cuda_attention_source_of(key, arch, &source);
+    if (debug && strcmp(debug, "waits") == 0)
+        sbp_text_add(text, "#define BOUNDED_WAITS\n");
     sbp_text_add_n(text, source.defines, strlen(source.defines));
     for (int32_t i = 0; i < SBP_CUDA_ATTENTION_TEXTS && source.files[i]; i++) {
         sbp_text name;

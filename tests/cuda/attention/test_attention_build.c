@@ -80,7 +80,40 @@ static void test_build(void **state) {
     assert_int_equal(failed, 0);
 }
 
+/* With SBP_CUDA_DEBUG=waits the kernels that wait end when they wait too long, and take no more registers
+ * than there are; without, nothing of it is in them. */
+static void test_bounded_waits(void **state) {
+    (void)state;
+    int bounded = 0;
+    if (!kernels_open())
+        skip();
+    for (int i = 0; i < 4; i++) {
+        sbp_gpu_key key = kernel_key(i & 1, SBP_CUDA_WGMMA, i & 2 ? 128 : 64, i & 2 ? 128 : 64);
+        sbp_cuda_arch arch = kernel_arch("sm_90a");
+        int32_t steps = sbp_cuda_attention_steps(&key, arch);
+        for (int32_t step = 0; step < steps; step++) {
+            sbp_cuda_resources resources;
+            sbp_cuda_object object;
+            const char *message;
+            key.step = (uint8_t)step;
+            char *usual = kernel_text(&key, arch);
+            setenv("SBP_CUDA_DEBUG", "waits", 1);
+            char *text = kernel_text(&key, arch);
+            unsetenv("SBP_CUDA_DEBUG");
+            assert_null(strstr(usual, "#define BOUNDED_WAITS"));
+            if (!kernel_compile(text, &key, arch, &object, &resources, &message))
+                fail_msg("%s", message);
+            bounded += strstr(sbp_cuda_object_ptx(&object), "trap;") != NULL;
+            free(object.data);
+            free(usual);
+            free(text);
+        }
+    }
+    kernels_close();
+    assert_int_equal(bounded, 4); /* forward and backward of both sizes */
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_build)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_build), cmocka_unit_test(test_bounded_waits)};
     return cmocka_run_group_tests_name("attention's kernels are built", tests, NULL, NULL);
 }

@@ -37,6 +37,28 @@ __device__ __forceinline__ void barrier_expect(unsigned at, int bytes) {
                  : "memory");
 }
 
+// A wait of millions of tries, seconds, is a bug: with BOUNDED_WAITS (SBP_CUDA_DEBUG=waits) it ends the kernel, which the
+// device then names; without, the kernel hangs. Tries and no clock, as that would cost registers that are not there.
+#ifdef BOUNDED_WAITS
+#define MOST_TRIES 4194304
+__device__ __forceinline__ void barrier_wait(unsigned at, int parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 ".reg .u32 tries;\n"
+                 "mov.u32 tries, 0;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra over;\n"
+                 "add.u32 tries, tries, 1;\n"
+                 "setp.lt.u32 done, tries, %2;\n"
+                 "@done bra again;\n"
+                 "trap;\n"
+                 "over:\n"
+                 "}" ::"r"(at),
+                 "r"(parity), "n"(MOST_TRIES)
+                 : "memory");
+}
+#else
 __device__ __forceinline__ void barrier_wait(unsigned at, int parity) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -47,6 +69,7 @@ __device__ __forceinline__ void barrier_wait(unsigned at, int parity) {
                  "r"(parity)
                  : "memory");
 }
+#endif
 
 // Barriers of the block's own, by number: `threads` of those that arrive and those that wait.
 __device__ __forceinline__ void turn_wait(int number, int threads) {

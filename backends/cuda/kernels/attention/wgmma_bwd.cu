@@ -100,9 +100,16 @@ __device__ __forceinline__ void produce(const Args &args, const Shared &at, Mess
 
 __device__ __forceinline__ void wait_for_turn(const unsigned *counter, unsigned turn) {
     unsigned now;
-    do
+#ifdef BOUNDED_WAITS
+    int tries = 0;
+#endif
+    do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(__cvta_generic_to_global(counter)) : "memory");
-    while (now != turn);
+#ifdef BOUNDED_WAITS
+        if (++tries == MOST_TRIES)
+            asm volatile("trap;");
+#endif
+    } while (now != turn);
 }
 
 __device__ __forceinline__ void pass_turn(unsigned *counter, unsigned next) {
