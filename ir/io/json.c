@@ -237,7 +237,8 @@ sbp_status sbp_json_read(sbp_arena *arena, sbp_diag *diag, const char *path, uns
 
 const char *sbp_json_kind_name(sbp_json_kind kind) {
     static const char *const names[] = {"null",     "a boolean", "an integer", "a number",
-                                        "a string", "an array",  "an object",  "bytes"};
+                                        "a string", "an array",  "an object",  "bytes",
+                                        "a column that was not read"};
     return names[kind];
 }
 
@@ -436,6 +437,7 @@ void sbp_json_add_value(sbp_text *out, const sbp_json *node) {
         sbp_json_add_string(out, node->string, (size_t)node->count);
         break;
     case SBP_JSON_BYTES: /* no text of JSON */
+    case SBP_JSON_UNREAD:
         sbp_text_add(out, "null");
         break;
     case SBP_JSON_ARRAY:

@@ -20,7 +20,8 @@ typedef enum sbp_json_kind {
     SBP_JSON_STRING,
     SBP_JSON_ARRAY,
     SBP_JSON_OBJECT,
-    SBP_JSON_BYTES /* of no JSON text: what a binary file has where JSON has base64 (protowire.h) */
+    SBP_JSON_BYTES, /* of no JSON text: what a binary file has where JSON has base64 (protowire.h) */
+    SBP_JSON_UNREAD /* of no JSON text: a column that is there and that nobody wanted (runtime/data/source) */
 } sbp_json_kind;
 
 typedef struct sbp_json {

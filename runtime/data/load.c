@@ -568,6 +568,16 @@ static void forward_all(loader *l, sbp_diag *diag) {
     sbp_diag_clear(diag);
 }
 
+/* Columns by the names that the file has for them. */
+static bool is_wanted(void *user, const char *name) {
+    const loader *l = user;
+    const sbp_columns *columns = &l->options->columns;
+    for (int32_t i = 0; i < columns->count; i++)
+        if (strcmp(columns->items[i].from, name) == 0)
+            return true;
+    return sbp_row_may_need(&l->first.row_options, name);
+}
+
 static sbp_status read_file(loader *l, const char *path) {
     sbp_source *source = NULL;
     sbp_diag *diag = sbp_diag_create();
@@ -582,7 +592,14 @@ static sbp_status read_file(loader *l, const char *path) {
             forward_all(l, diag);
     } else {
         forward_all(l, diag);
+        sbp_source_select(source, is_wanted, l);
         status = read_source(l, source, diag, size);
+        if (status == SBP_OK && !sbp_source_names_stay(source))
+            status = drain(l);
+        if (status != SBP_OK) { /* nobody looks at what the source has named any more */
+            close_pool(l->pool);
+            l->pool = NULL;
+        }
         forward_all(l, diag);
         sbp_source_close(source);
     }
@@ -595,6 +612,7 @@ static sbp_status read_stream(loader *l, sbp_source *source) {
     sbp_diag *diag = sbp_diag_create();
     if (!diag)
         return out_of_memory(l);
+    sbp_source_select(source, is_wanted, l);
     sbp_status status = read_source(l, source, diag, 0);
     forward_all(l, diag);
     sbp_diag_destroy(diag);

@@ -42,6 +42,21 @@ bool sbp_row_field_is_list(sbp_row_field field) {
     return fields[field].list;
 }
 
+bool sbp_row_may_need(const sbp_row_options *options, const char *key) {
+    static const char *const keys[] = {
+        "input_ids",    "labels",         "completion_mask", "assistant_masks", "messages",
+        "conversations", "prompt",        "completion",      "prompt_ids",      "completion_ids",
+        "chosen",       "rejected",       "chosen_ids",      "rejected_ids",    "tools",
+        "chat_template_kwargs", "group",  "env_mask",        "end_of_step"};
+    for (int i = 0; i < SBP_COUNT(keys); i++)
+        if (strcmp(keys[i], key) == 0)
+            return true;
+    for (int i = 0; i < SBP_FIELD_COUNT; i++)
+        if (strcmp(fields[i].key, key) == 0 || (fields[i].alias && strcmp(fields[i].alias, key) == 0))
+            return true;
+    return strcmp(options->text_field, key) == 0;
+}
+
 /* ---- types ------------------------------------------------------------------------------------------ */
 
 /* Keys of the values of a type, as messages call them; whole texts apart. */

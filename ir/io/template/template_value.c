@@ -485,6 +485,7 @@ sbp_status sbp_tpl_from_json(tpl_eval *e, const sbp_json *json, tpl_value *out) 
     SBP_TRY(sbp_tpl_deeper(e));
     switch (json->kind) {
     case SBP_JSON_NULL:
+    case SBP_JSON_UNREAD: /* of no message */
         *out = sbp_tpl_none();
         break;
     case SBP_JSON_BOOL:

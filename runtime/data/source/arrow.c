@@ -5,9 +5,10 @@
 #include "runtime/data/source/arrow.h"
 
 typedef struct row_job {
-    const sbp_source *source;
+    sbp_source *source;
     sbp_arena *arena;
     sbp_diag *diag;
+    sbp_row_budget *budget;
 } row_job;
 
 static sbp_status damaged(const row_job *job, const sbp_arrow_field *f) {
@@ -74,6 +75,7 @@ static sbp_status read_text(const row_job *job, sbp_arrow_field *f, int64_t at, 
     const uint8_t *p;
     SBP_TRY(read_range(job, f, at, &from, &to));
     SBP_TRY(sbp_arrow_bytes(job->source, job->diag, &f->buffers[2], from, to - from, &p));
+    SBP_TRY(sbp_row_budget_take(job->budget, job->diag, 0, to - from));
     sbp_json_set_text(job->arena, out, p, to - from);
     return SBP_OK;
 }
@@ -90,6 +92,7 @@ static sbp_status read_view(const row_job *job, sbp_arrow_field *f, int64_t at, 
         SBP_TRY(sbp_arrow_bytes(job->source, job->diag, &f->texts[view[2]], view[3], view[0], &p));
     else
         p += 4;
+    SBP_TRY(sbp_row_budget_take(job->budget, job->diag, 0, view[0]));
     sbp_json_set_text(job->arena, out, p, view[0]);
     return SBP_OK;
 }
@@ -102,7 +105,12 @@ static sbp_status read_struct(const row_job *job, sbp_arrow_field *f, int64_t at
         sbp_arrow_field *child = &f->children[i];
         if (child->kind == SBP_ARROW_OTHER)
             continue;
-        sbp_json *member = sbp_growing_add(&members, out, sbp_arena_strdup(job->arena, child->name));
+        SBP_TRY(sbp_row_budget_take(job->budget, job->diag, 1, 0));
+        sbp_json *member = sbp_growing_add(&members, out, child->name);
+        if (child->unread) {
+            member->kind = SBP_JSON_UNREAD;
+            continue;
+        }
         SBP_TRY(read_value(job, child, at, member));
         if (member->kind == SBP_JSON_NULL)
             sbp_growing_drop(&members);
@@ -116,6 +124,8 @@ static sbp_status read_items(const row_job *job, sbp_arrow_field *f, int64_t fro
     sbp_growing items = {.arena = job->arena};
     if (to > f->children->length || to - from > SBP_MOST_ITEMS)
         return damaged(job, f);
+    SBP_TRY(sbp_row_budget_take(job->budget, job->diag, to - from, 0));
+    sbp_growing_reserve(&items, to - from);
     for (int64_t i = from; i < to; i++)
         SBP_TRY(read_value(job, f->children, i, sbp_growing_add(&items, out, NULL)));
     sbp_growing_end(&items, SBP_JSON_ARRAY, out);
@@ -131,6 +141,7 @@ static sbp_status read_map(const row_job *job, sbp_arrow_field *f, int64_t at, s
         return damaged(job, f);
     for (int64_t i = from; i < to; i++) {
         sbp_json key = {0};
+        SBP_TRY(sbp_row_budget_take(job->budget, job->diag, 1, 0));
         SBP_TRY(read_value(job, &f->children->children[0], i, &key));
         if (key.kind != SBP_JSON_STRING || memchr(key.string, 0, (size_t)key.count))
             continue;
@@ -183,6 +194,12 @@ static sbp_status read_value(const row_job *job, sbp_arrow_field *f, int64_t at,
     case SBP_ARROW_LIST:
         SBP_TRY(read_range(job, f, at, &from, &to));
         return read_items(job, f, from, to, out);
+    case SBP_ARROW_LIST_VIEW:
+        SBP_TRY(read_int(job, &f->buffers[1], at, f->bits, false, &from));
+        SBP_TRY(read_int(job, &f->buffers[2], at, f->bits, false, &to)); /* how many */
+        if (from < 0 || to < 0 || !sbp_add_i64(from, to, &to))
+            return damaged(job, f);
+        return read_items(job, f, from, to, out);
     case SBP_ARROW_FIXED_LIST:
         if (!sbp_mul_i64(at, f->list_size, &from) || !sbp_add_i64(from, f->list_size, &to))
             return damaged(job, f);
@@ -204,7 +221,8 @@ static sbp_status arrow_open(sbp_source *s, sbp_diag *diag) {
 
 static sbp_status arrow_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, sbp_record *out, bool *end) {
     sbp_arrow_state *state = s->state;
-    row_job job = {s, arena, diag};
+    sbp_row_budget budget = sbp_row_budget_begin(s, arena);
+    row_job job = {s, arena, diag, &budget};
     if (state->row == state->rows) {
         SBP_TRY(sbp_arrow_next_batch(s, diag, state, end));
         if (*end)
@@ -212,7 +230,9 @@ static sbp_status arrow_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, sb
     }
     sbp_json *root = SBP_NEW(arena, sbp_json);
     out->where = root->key = sbp_arena_printf(arena, "%s: row %lld", s->path, (long long)s->rows + 1);
+    SBP_TRY(sbp_row_budget_take(&budget, diag, 1, 0));
     SBP_TRY(read_struct(&job, &state->root, state->row, root));
+    sbp_row_budget_end(&budget);
     state->row++;
     out->tree = root;
     return SBP_OK;
@@ -220,7 +240,7 @@ static sbp_status arrow_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, sb
 
 static void arrow_close(sbp_source *s) {
     if (s->state)
-        sbp_arrow_close(s->state);
+        sbp_arrow_close(s, s->state);
 }
 
 static double arrow_share(const sbp_source *s) {
@@ -228,7 +248,14 @@ static double arrow_share(const sbp_source *s) {
     return s->size > 0 ? (double)state->at / (double)s->size : 0;
 }
 
-const sbp_format sbp_format_arrow = {.share = arrow_share,
+static void arrow_select(sbp_source *s, bool (*wanted)(void *user, const char *name), void *user) {
+    sbp_arrow_state *state = s->state;
+    for (int32_t i = 0; i < state->root.child_count; i++)
+        state->root.children[i].unread = !wanted(user, state->root.children[i].name);
+}
+
+const sbp_format sbp_format_arrow = {.select = arrow_select,
+                                     .share = arrow_share,
                                      .name = "Arrow",
                                      .by_position = true,
                                      .open = arrow_open,

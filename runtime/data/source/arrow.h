@@ -2,7 +2,7 @@
  * rows (arrow.c). The format: https://arrow.apache.org/docs/format/Columnar.html.
  *
  * Read are IPC streams, as `datasets` saves them, and IPC files (Feather V2), from their beginning to their
- * end: booleans, integers, floats, strings (with 32 and 64 bit offsets, and views), lists, structs, maps,
+ * end: booleans, integers, floats, strings and lists (with 32 and 64 bit offsets, and views), structs, maps,
  * dictionaries; buffers uncompressed or compressed by lz4 or zstd. Columns of other types are left out with a
  * note.
  */
@@ -21,6 +21,7 @@ typedef enum sbp_arrow_kind {
     SBP_ARROW_STRUCT,
     SBP_ARROW_LIST,
     SBP_ARROW_FIXED_LIST,
+    SBP_ARROW_LIST_VIEW, /* with an offset and a size each */
     SBP_ARROW_MAP,
     SBP_ARROW_OTHER /* left out */
 } sbp_arrow_kind;
@@ -42,6 +43,7 @@ typedef struct sbp_arrow_field {
     int buffer_count;  /* in a record batch; of views: those before the texts */
     bool has_validity;
     bool variadic;
+    bool unread; /* a column that rows do not need */
     struct sbp_arrow_field *children, *parent;
     int32_t child_count;
     struct sbp_arrow_field *dictionary; /* values; this field is the index. NULL: none */
@@ -49,12 +51,12 @@ typedef struct sbp_arrow_field {
     /* of the batch at hand */
     int64_t length, null_count;
     sbp_arrow_buffer buffers[3];
-    sbp_arrow_buffer *texts; /* of views */
+    sbp_arrow_buffer *texts; /* of views; its own */
     int32_t text_count;
 } sbp_arrow_field;
 
 typedef struct sbp_arrow_state {
-    sbp_arena *batch_arena; /* of the batch at hand: lists of buffers */
+    sbp_arena *batch_arena; /* of the message at hand */
     int64_t at;             /* of the file: the next message */
     int64_t *blocks;        /* of a file with a footer: where its messages are; NULL: one behind the other */
     int64_t block_count, block;
@@ -69,10 +71,10 @@ sbp_status sbp_arrow_open(sbp_source *source, sbp_diag *diag, sbp_arrow_state *s
 /* Goes to the next batch that has rows; *end: there is none. Needs no guard. */
 sbp_status sbp_arrow_next_batch(sbp_source *source, sbp_diag *diag, sbp_arrow_state *state,
                                 bool *end) SBP_CHECKED;
-void sbp_arrow_close(sbp_arrow_state *state);
+void sbp_arrow_close(sbp_source *source, sbp_arrow_state *state);
 /* `length` bytes at `at` of a buffer, until the next call for this buffer. SBP_INPUT: it has no such bytes.
  */
-sbp_status sbp_arrow_bytes(const sbp_source *source, sbp_diag *diag, sbp_arrow_buffer *buffer, int64_t at,
+sbp_status sbp_arrow_bytes(sbp_source *source, sbp_diag *diag, sbp_arrow_buffer *buffer, int64_t at,
                            int64_t length, const uint8_t **out) SBP_CHECKED;
 
 #endif

@@ -9,7 +9,7 @@
 enum { MESSAGE_SCHEMA = 1, MESSAGE_DICTIONARY = 2, MESSAGE_BATCH = 3 };
 enum { MOST_DEPTH = 64, MOST_FIELDS = 100000, WINDOW = 1 << 16 };
 
-static const int64_t most_head_bytes = (int64_t)1 << 28, most_buffer_bytes = (int64_t)1 << 31;
+static const int64_t most_head_bytes = (int64_t)1 << 28;
 
 /* ---- flatbuffers ------------------------------------------------------------------------------------ */
 
@@ -74,23 +74,39 @@ static sbp_status out_of_memory(const sbp_source *s, sbp_diag *diag) {
     return sbp_fail(diag, SBP_MACHINE, "'%s': out of memory for a batch of rows", s->path);
 }
 
-static void free_buffer(sbp_arrow_buffer *b) {
+static void free_buffer(sbp_source *s, sbp_arrow_buffer *b) {
+    s->held -= (b->memory ? b->length : 0) + b->window_capacity;
     free(b->memory);
     free(b->window);
     *b = (sbp_arrow_buffer){0};
 }
 
-static void free_batch(sbp_arrow_field *f) {
+static void free_batch(sbp_source *s, sbp_arrow_field *f) {
     for (int i = 0; i < SBP_COUNT(f->buffers); i++)
-        free_buffer(&f->buffers[i]);
+        free_buffer(s, &f->buffers[i]);
     for (int32_t i = 0; i < f->text_count; i++)
-        free_buffer(&f->texts[i]);
+        free_buffer(s, &f->texts[i]);
+    free(f->texts);
+    f->texts = NULL;
     f->text_count = 0;
     for (int32_t i = 0; i < f->child_count; i++)
-        free_batch(&f->children[i]);
+        free_batch(s, &f->children[i]);
 }
 
-sbp_status sbp_arrow_bytes(const sbp_source *s, sbp_diag *diag, sbp_arrow_buffer *b, int64_t at,
+static sbp_status widen_window(sbp_source *s, sbp_diag *diag, sbp_arrow_buffer *b, int64_t capacity) {
+    int64_t more = capacity - b->window_capacity;
+    SBP_TRY(sbp_source_hold(s, diag, more));
+    uint8_t *larger = sbp_realloc(b->window, (size_t)capacity + 1);
+    if (!larger) {
+        s->held -= more;
+        return out_of_memory(s, diag);
+    }
+    b->window = larger;
+    b->window_capacity = capacity;
+    return SBP_OK;
+}
+
+sbp_status sbp_arrow_bytes(sbp_source *s, sbp_diag *diag, sbp_arrow_buffer *b, int64_t at,
                            int64_t length, const uint8_t **out) {
     if (at < 0 || length < 0 || at > b->length || length > b->length - at)
         return sbp_source_damaged(s, diag, "row %lld: a value lies beyond its column",
@@ -106,13 +122,8 @@ sbp_status sbp_arrow_bytes(const sbp_source *s, sbp_diag *diag, sbp_arrow_buffer
     if (at < b->window_at || at + length > b->window_at + b->window_length) {
         int64_t take = b->length - at < WINDOW ? b->length - at : WINDOW;
         take = take < length ? length : take;
-        if (take > b->window_capacity || !b->window) {
-            uint8_t *larger = sbp_realloc(b->window, (size_t)take + 1);
-            if (!larger)
-                return out_of_memory(s, diag);
-            b->window = larger;
-            b->window_capacity = take;
-        }
+        if (take > b->window_capacity || !b->window)
+            SBP_TRY(widen_window(s, diag, b, take));
         b->window_length = 0;
         SBP_TRY(sbp_source_pread(s, diag, b->window, b->offset + at, take));
         b->window_at = at;
@@ -140,47 +151,58 @@ static bool unlz4(const uint8_t *in, size_t length, uint8_t *out, size_t bytes) 
     return done == bytes;
 }
 
+/* How many bytes a compressed buffer has: they stand before it. -1: it is not compressed. */
+static sbp_status read_length(const sbp_source *s, sbp_diag *diag, sbp_arrow_buffer *b, int64_t *bytes) {
+    if (b->length < 8)
+        return sbp_source_damaged(s, diag, "a compressed buffer is too short");
+    SBP_TRY(sbp_source_pread(s, diag, bytes, b->offset, 8));
+    b->offset += 8;
+    b->length -= 8;
+    if (*bytes < -1)
+        return sbp_source_damaged(s, diag, "a compressed buffer says that it has %lld bytes",
+                                  (long long)*bytes);
+    return SBP_OK;
+}
+
+static bool decompress(int codec, const uint8_t *raw, int64_t raw_bytes, uint8_t *out, int64_t bytes) {
+    if (codec == 0)
+        return bytes == 0 || unlz4(raw, (size_t)raw_bytes, out, (size_t)bytes);
+    return ZSTD_decompress(out, (size_t)bytes, raw, (size_t)raw_bytes) == (size_t)bytes;
+}
+
 /* Takes a buffer into memory: where it is compressed, or belongs to a dictionary. codec -1: none. */
-static sbp_status load_buffer(const sbp_source *s, sbp_diag *diag, int codec, sbp_arrow_buffer *b) {
-    int64_t bytes = -1;
-    uint8_t *raw = NULL;
+static sbp_status load_buffer(sbp_source *s, sbp_diag *diag, int codec, sbp_arrow_buffer *b) {
+    int64_t bytes = -1, raw_bytes;
     if (b->length == 0)
         return SBP_OK;
-    if (codec >= 0) {
-        if (b->length < 8)
-            return sbp_source_damaged(s, diag, "a compressed buffer is too short");
-        SBP_TRY(sbp_source_pread(s, diag, &bytes, b->offset, 8));
-        b->offset += 8;
-        b->length -= 8;
+    if (codec >= 0)
+        SBP_TRY(read_length(s, diag, b, &bytes));
+    raw_bytes = b->length;
+    b->length = bytes == -1 ? raw_bytes : bytes;
+    sbp_status status = sbp_source_hold(s, diag, b->length);
+    uint8_t *memory = status == SBP_OK ? sbp_malloc((size_t)b->length + 1) : NULL;
+    if (!memory) { /* the buffer has nothing that was held */
+        s->held -= status == SBP_OK ? b->length : 0;
+        b->length = 0;
+        return status == SBP_OK ? out_of_memory(s, diag) : status;
     }
-    if (bytes < -1 || bytes > most_buffer_bytes || b->length > most_buffer_bytes)
-        return sbp_source_damaged(s, diag, "a compressed buffer says that it has %lld bytes",
-                                  (long long)bytes);
-    int64_t raw_bytes = b->length;
-    raw = sbp_malloc((size_t)raw_bytes + 1);
+    b->memory = memory;
+    if (bytes == -1)
+        return sbp_source_pread(s, diag, memory, b->offset, raw_bytes);
+    uint8_t *raw = sbp_malloc((size_t)raw_bytes + 1);
     if (!raw)
         return out_of_memory(s, diag);
-    sbp_status status = sbp_source_pread(s, diag, raw, b->offset, raw_bytes);
-    if (status != SBP_OK || bytes == -1) {
-        b->memory = raw;
-        return status;
-    }
-    b->memory = sbp_malloc((size_t)bytes + 1);
-    bool good =
-        b->memory &&
-        (codec == 0 ? bytes == 0 || unlz4(raw, (size_t)raw_bytes, b->memory, (size_t)bytes)
-                    : ZSTD_decompress(b->memory, (size_t)bytes, raw, (size_t)raw_bytes) == (size_t)bytes);
+    status = sbp_source_pread(s, diag, raw, b->offset, raw_bytes);
+    bool good = status == SBP_OK && decompress(codec, raw, raw_bytes, memory, bytes);
     free(raw);
-    if (!b->memory)
-        return out_of_memory(s, diag);
-    b->length = bytes;
+    SBP_TRY(status);
     return good ? SBP_OK : sbp_source_damaged(s, diag, "a compressed buffer is damaged");
 }
 
 /* ---- schema ----------------------------------------------------------------------------------------- */
 
 typedef struct schema_reader {
-    const sbp_source *source;
+    sbp_source *source;
     sbp_diag *diag;
     sbp_arrow_state *state;
     flat flat;
@@ -265,8 +287,10 @@ static bool set_type(const flat *f, int type, size_t table, sbp_arrow_field *out
         out->variadic = true;
         return true;
     case 25: /* ListView */
+        set_plain(out, SBP_ARROW_LIST_VIEW, 3, 32);
+        return true;
     case 26: /* LargeListView */
-        set_plain(out, SBP_ARROW_OTHER, 3, 0);
+        set_plain(out, SBP_ARROW_LIST_VIEW, 3, 64);
         return true;
     default:
         return false;
@@ -316,7 +340,8 @@ static bool nothing_is_read(const sbp_arrow_field *f) {
         return f->child_count != 1 || f->children->kind != SBP_ARROW_STRUCT ||
                f->children->child_count != 2 || f->children->children[0].kind == SBP_ARROW_OTHER ||
                f->children->children[1].kind == SBP_ARROW_OTHER;
-    if (f->kind != SBP_ARROW_STRUCT && f->kind != SBP_ARROW_LIST && f->kind != SBP_ARROW_FIXED_LIST)
+    if (f->kind != SBP_ARROW_STRUCT && f->kind != SBP_ARROW_LIST && f->kind != SBP_ARROW_FIXED_LIST &&
+        f->kind != SBP_ARROW_LIST_VIEW)
         return false;
     if (f->kind != SBP_ARROW_STRUCT && f->child_count != 1)
         return true;
@@ -333,6 +358,7 @@ static sbp_status read_field(schema_reader *r, size_t table, int depth, sbp_arro
         (name && (text > r->flat.length || length > r->flat.length - text)) ||
         (name && !sbp_is_utf8((const char *)r->flat.data + text, (int64_t)length)))
         return sbp_source_damaged(r->source, r->diag, "its schema is damaged");
+    SBP_TRY(sbp_source_hold(r->source, r->diag, (int64_t)length)); /* many fields may have one long name */
     out->name =
         name ? sbp_arena_strndup(r->source->arena, (const char *)r->flat.data + text, (size_t)length) : "";
     int type = (int)scalar(&r->flat, table, 2, 1, 0);
@@ -398,9 +424,20 @@ static sbp_status take_buffer(batch_reader *r, bool used, sbp_arrow_buffer *out)
     return r->codec >= 0 || r->keep ? load_buffer(r->source, r->diag, r->codec, out) : SBP_OK;
 }
 
+/* Empty ones, which are there until the batch is freed. */
+static sbp_status make_texts(batch_reader *r, sbp_arrow_field *f, int64_t count) {
+    size_t bytes = (size_t)count * sizeof *f->texts;
+    f->texts = sbp_malloc(bytes);
+    if (!f->texts)
+        return out_of_memory(r->source, r->diag);
+    memset(f->texts, 0, bytes);
+    f->text_count = (int32_t)count;
+    return SBP_OK;
+}
+
 static sbp_status take_field(batch_reader *r, sbp_arrow_field *f, bool used) {
     sbp_arrow_buffer unused = {0};
-    used = used && f->kind != SBP_ARROW_OTHER;
+    used = used && f->kind != SBP_ARROW_OTHER && !f->unread;
     if (r->node >= r->node_count)
         return damaged(r);
     size_t at = r->nodes + 16 * (size_t)r->node++;
@@ -416,11 +453,9 @@ static sbp_status take_field(batch_reader *r, sbp_arrow_field *f, bool used) {
         if (texts < 0 || texts > r->buffer_count - r->buffer)
             return damaged(r);
         if (used)
-            f->texts = SBP_NEW_ARRAY(r->state->batch_arena, sbp_arrow_buffer, texts);
-        for (int64_t i = 0; i < texts; i++) {
-            f->text_count += used;
+            SBP_TRY(make_texts(r, f, texts));
+        for (int64_t i = 0; i < texts; i++)
             SBP_TRY(take_buffer(r, used, used ? &f->texts[i] : &unused));
-        }
     }
     for (int32_t i = 0; i < f->child_count; i++)
         SBP_TRY(take_field(r, &f->children[i], used));
@@ -465,7 +500,7 @@ static sbp_status read_dictionary(batch_reader *r, size_t table) {
         if (f->dictionary_id != id)
             continue;
         begin_batch(r, data);
-        free_batch(f->dictionary);
+        free_batch(r->source, f->dictionary);
         if (r->codec > 1)
             return damaged(r);
         SBP_TRY(take_field(r, f->dictionary, true));
@@ -588,14 +623,10 @@ sbp_status sbp_arrow_open(sbp_source *s, sbp_diag *diag, sbp_arrow_state *state)
 
 sbp_status sbp_arrow_next_batch(sbp_source *s, sbp_diag *diag, sbp_arrow_state *state, bool *end) {
     int type;
-    free_batch(&state->root);
-    state->rows = state->row = 0;
     do {
-        sbp_arena *fresh = state->dictionary_count ? NULL : sbp_arena_create();
-        if (fresh) { /* what dictionaries point to stays */
-            sbp_arena_destroy(state->batch_arena);
-            state->batch_arena = fresh;
-        }
+        free_batch(s, &state->root); /* also one of no rows, which nobody has read */
+        state->rows = state->row = 0;
+        sbp_arena_end(state->batch_arena, (sbp_arena_mark){0});
         SBP_TRY(next_message(s, diag, state, &type));
         if (type == MESSAGE_SCHEMA)
             return sbp_source_damaged(s, diag, "it has two schemas");
@@ -604,9 +635,9 @@ sbp_status sbp_arrow_next_batch(sbp_source *s, sbp_diag *diag, sbp_arrow_state *
     return SBP_OK;
 }
 
-void sbp_arrow_close(sbp_arrow_state *state) {
-    free_batch(&state->root);
+void sbp_arrow_close(sbp_source *s, sbp_arrow_state *state) {
+    free_batch(s, &state->root);
     for (int32_t i = 0; i < state->dictionary_count; i++)
-        free_batch(state->dictionaries[i]->dictionary);
+        free_batch(s, state->dictionaries[i]->dictionary);
     sbp_arena_destroy(state->batch_arena);
 }

@@ -54,6 +54,69 @@ bool sbp_is_utf8(const char *text, int64_t length) {
     return true;
 }
 
+/* ---- bounds ------------------------------------------------------------------------------------------ */
+
+/* A token costs a file at least some bits, where rows differ at all; compressed text becomes ten times what it
+ * was, repeated text a thousand times. A million equal items in a small file are read as well. */
+static const int64_t least_held = (int64_t)1 << 27, most_held = (int64_t)1 << 32;
+enum { HELD_PER_BYTE = 1 << 10, MADE_PER_BYTE = 1 << 16 };
+
+int64_t sbp_source_most_held(const sbp_source *s) {
+    int64_t room = (most_held - least_held) / HELD_PER_BYTE;
+    return s->size < room ? least_held + s->size * HELD_PER_BYTE : most_held;
+}
+
+int64_t sbp_source_most_made(const sbp_source *s) {
+    int64_t room = (INT64_MAX - least_held) / MADE_PER_BYTE;
+    return s->size < room ? least_held + s->size * MADE_PER_BYTE : INT64_MAX;
+}
+
+static sbp_status too_large(const sbp_source *s, sbp_diag *diag, const char *what, int64_t most) {
+    char is[32], may[32];
+    sbp_format_bytes(is, sizeof is, (double)s->size);
+    sbp_format_bytes(may, sizeof may, (double)most);
+    return sbp_fail(diag, SBP_INPUT,
+                    "'%s' (%s): row %lld: %s more than %s, more than %s of file may stand for; as JSON lines "
+                    "it is read whatever it is",
+                    s->path, s->format->name, (long long)s->rows + 1, what, may, is);
+}
+
+sbp_status sbp_source_hold(sbp_source *s, sbp_diag *diag, int64_t bytes) {
+    int64_t most = sbp_source_most_held(s);
+    if (bytes > 0 && bytes > most - s->held)
+        return too_large(s, diag, "its pages and buffers take", most);
+    s->held += bytes;
+    return SBP_OK;
+}
+
+sbp_row_budget sbp_row_budget_begin(sbp_source *source, sbp_arena *arena) {
+    return (sbp_row_budget){.source = source, .arena = arena, .before = sbp_arena_bytes(arena)};
+}
+
+sbp_status sbp_row_budget_take(sbp_row_budget *b, sbp_diag *diag, int64_t items, int64_t bytes) {
+    int64_t row = sbp_source_most_held(b->source), file = sbp_source_most_made(b->source);
+    int64_t more = items * (int64_t)sizeof(sbp_json) + bytes;
+    int64_t taken = (int64_t)(sbp_arena_bytes(b->arena) - b->before);
+    taken = taken < b->made ? b->made : taken;
+    if (more > row - taken)
+        return too_large(b->source, diag, "it takes", row);
+    b->made += more;
+    if (b->made > file - b->source->made)
+        return too_large(b->source, diag, "the rows up to here take", file);
+    return SBP_OK;
+}
+
+void sbp_row_budget_end(const sbp_row_budget *b) {
+    b->source->made += b->made;
+}
+
+/* ---- trees ------------------------------------------------------------------------------------------- */
+
+void sbp_growing_reserve(sbp_growing *g, int64_t count) {
+    g->items = SBP_NEW_ARRAY(g->arena, sbp_json, count);
+    g->capacity = (int32_t)count;
+}
+
 sbp_json *sbp_growing_add(sbp_growing *g, const sbp_json *parent, const char *key) {
     int32_t index = g->count;
     SBP_PUSH(g->arena, g->items, g->count, g->capacity,

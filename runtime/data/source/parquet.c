@@ -12,10 +12,11 @@ typedef struct parquet_state {
 } parquet_state;
 
 typedef struct row_job {
-    const sbp_source *source;
+    sbp_source *source;
     parquet_state *state;
     sbp_arena *arena;
     sbp_diag *diag;
+    sbp_row_budget *budget;
 } row_job;
 
 static sbp_status parquet_open(sbp_source *s, sbp_diag *diag) {
@@ -47,8 +48,10 @@ static double half(const uint8_t *p) {
     return bits >> 15 ? -value : value;
 }
 
-static void set_value(const row_job *job, const sbp_parquet_leaf *leaf, sbp_parquet_kind kind,
-                      const sbp_parquet_value *value, sbp_json *out) {
+static sbp_status set_value(const row_job *job, const sbp_parquet_leaf *leaf, sbp_parquet_kind kind,
+                            const sbp_parquet_value *value, sbp_json *out) {
+    if (kind == SBP_PARQUET_TEXTS || kind == SBP_PARQUET_BYTE_TEXTS)
+        SBP_TRY(sbp_row_budget_take(job->budget, job->diag, 0, value->length));
     switch (kind) {
     case SBP_PARQUET_BOOLS:
         sbp_json_set_bool(out, value->integer != 0);
@@ -81,6 +84,7 @@ static void set_value(const row_job *job, const sbp_parquet_leaf *leaf, sbp_parq
     default:
         break;
     }
+    return SBP_OK;
 }
 
 static sbp_status damaged(const row_job *job) {
@@ -129,6 +133,10 @@ static sbp_status read_struct(const row_job *job, const sbp_parquet_node *node, 
         if (child->kind == SBP_PARQUET_OTHER)
             continue;
         sbp_json *member = sbp_growing_add(&members, out, child->name);
+        if (child->unread) {
+            member->kind = SBP_JSON_UNREAD;
+            continue;
+        }
         SBP_TRY(read_node(job, child, member));
         if (member->kind == SBP_JSON_NULL)
             sbp_growing_drop(&members);
@@ -178,6 +186,7 @@ static sbp_status read_node(const row_job *job, const sbp_parquet_node *node, sb
     const sbp_parquet_column *column;
     sbp_parquet_value value;
     bool end;
+    SBP_TRY(sbp_row_budget_take(job->budget, job->diag, 1, 0));
     SBP_TRY(peek(job, node, &column, &end));
     if (end)
         return damaged(job);
@@ -188,8 +197,7 @@ static sbp_status read_node(const row_job *job, const sbp_parquet_node *node, sb
     if (node->kind == SBP_PARQUET_LIST || node->kind == SBP_PARQUET_MAP)
         return read_list(job, node, out);
     SBP_TRY(sbp_parquet_column_take(&job->state->columns[node->first], job->diag, &value));
-    set_value(job, column->leaf, node->kind, &value, out);
-    return SBP_OK;
+    return set_value(job, column->leaf, node->kind, &value, out);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
@@ -219,7 +227,8 @@ static sbp_status next_group(const row_job *job) {
 
 static sbp_status parquet_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, sbp_record *out, bool *end) {
     parquet_state *p = s->state;
-    row_job job = {s, p, arena, diag};
+    sbp_row_budget budget = sbp_row_budget_begin(s, arena);
+    row_job job = {s, p, arena, diag, &budget};
     while (p->left == 0) {
         if (p->group > 0)
             SBP_TRY(check_columns(&job, true));
@@ -231,10 +240,11 @@ static sbp_status parquet_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, 
     sbp_json *root = SBP_NEW(arena, sbp_json);
     out->where = root->key = sbp_arena_printf(arena, "%s: row %lld", s->path, (long long)s->rows + 1);
     SBP_TRY(check_columns(&job, false));
-    sbp_json *tree = root;
-    SBP_TRY(read_struct(&job, &p->meta.root, tree));
+    SBP_TRY(sbp_row_budget_take(&budget, diag, 1 + p->meta.root.child_count, 0));
+    SBP_TRY(read_struct(&job, &p->meta.root, root));
+    sbp_row_budget_end(&budget);
     p->left--;
-    out->tree = tree;
+    out->tree = root;
     return SBP_OK;
 }
 
@@ -243,7 +253,18 @@ static double parquet_share(const sbp_source *s) {
     return p->meta.rows > 0 ? (double)s->rows / (double)p->meta.rows : 0;
 }
 
-const sbp_format sbp_format_parquet = {.share = parquet_share,
+static void parquet_select(sbp_source *s, bool (*wanted)(void *user, const char *name), void *user) {
+    parquet_state *p = s->state;
+    for (int32_t i = 0; i < p->meta.root.child_count; i++) {
+        sbp_parquet_node *column = &p->meta.root.children[i];
+        column->unread = !wanted(user, column->name);
+        for (int32_t k = column->first; column->unread && k < column->last; k++)
+            p->meta.leaves[k].used = false;
+    }
+}
+
+const sbp_format sbp_format_parquet = {.select = parquet_select,
+                                       .share = parquet_share,
                                        .name = "Parquet",
                                        .by_position = true,
                                        .open = parquet_open,

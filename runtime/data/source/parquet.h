@@ -50,6 +50,7 @@ typedef struct sbp_parquet_node {
     int32_t first, last; /* leaves below, [first, last) */
     int32_t child_count; /* lists: 1; maps: 2 */
     struct sbp_parquet_node *children;
+    bool unread; /* a column that rows do not need */
 } sbp_parquet_node;
 
 typedef struct sbp_parquet_leaf {
@@ -146,7 +147,7 @@ typedef struct sbp_parquet_value {
 
 /* A column on its way through a row group. */
 typedef struct sbp_parquet_column {
-    const sbp_source *source;
+    sbp_source *source;
     const sbp_parquet_leaf *leaf;
     int codec;
     int64_t offset, end; /* of the file: the next page, the end of the chunk */
@@ -156,6 +157,7 @@ typedef struct sbp_parquet_column {
     bool loaded;         /* there is one */
     sbp_bytes raw, page, dictionary_page, text;
     sbp_parquet_value *dictionary;
+    int64_t dictionary_capacity;
     int64_t dictionary_count;
     sbp_parquet_runs reps, defs, indexes; /* indexes: also of booleans */
     int encoding;

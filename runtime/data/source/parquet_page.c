@@ -39,6 +39,7 @@ void sbp_parquet_column_begin(sbp_parquet_column *c, const sbp_parquet_chunk *ch
     c->page_left = 0;
     c->loaded = false;
     c->dictionary_count = 0;
+    c->text.length = 0;
 }
 
 void sbp_parquet_column_close(sbp_parquet_column *c) {
@@ -47,6 +48,17 @@ void sbp_parquet_column_close(sbp_parquet_column *c) {
     free(c->dictionary_page.data);
     free(c->text.data);
     free(c->dictionary);
+}
+
+/* Bytes of the column, of which the source knows how many it holds. */
+static sbp_status reserve(sbp_parquet_column *c, sbp_diag *diag, sbp_bytes *bytes, int64_t capacity) {
+    int64_t before = (int64_t)bytes->capacity;
+    if (capacity <= before && bytes->data)
+        return SBP_OK;
+    SBP_TRY(sbp_source_hold(c->source, diag, capacity - before));
+    bool done = sbp_bytes_reserve(bytes, (size_t)capacity);
+    c->source->held += (int64_t)bytes->capacity - capacity; /* it takes some more, or got none */
+    return done ? SBP_OK : out_of_memory(c, diag);
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------ */
@@ -90,8 +102,7 @@ static sbp_status read_head(sbp_parquet_column *c, sbp_diag *diag, page_head *he
     for (int64_t window = 4096;; window *= 16) {
         int64_t there = c->end - c->offset;
         int64_t take = there < window ? there : window;
-        if (!sbp_bytes_reserve(&c->raw, (size_t)take))
-            return out_of_memory(c, diag);
+        SBP_TRY(reserve(c, diag, &c->raw, take));
         SBP_TRY(sbp_source_pread(c->source, diag, c->raw.data, c->offset, take));
         sbp_thrift r = {.data = (const uint8_t *)c->raw.data, .length = (size_t)take};
         parse_head(&r, head);
@@ -103,7 +114,7 @@ static sbp_status read_head(sbp_parquet_column *c, sbp_diag *diag, page_head *he
             return damaged(c, diag, "the head of a page is damaged");
     }
     if (head->bytes < 0 || head->compressed_bytes < 0 || head->compressed_bytes > c->end - c->offset ||
-        head->bytes > most_page_bytes || head->values < 0)
+        head->bytes > most_page_bytes || head->compressed_bytes > most_page_bytes || head->values < 0)
         return damaged(c, diag, "a page says that it is larger than its column");
     return SBP_OK;
 }
@@ -181,8 +192,8 @@ static sbp_status read_body(sbp_parquet_column *c, sbp_diag *diag, const page_he
     int64_t length = head->compressed_bytes;
     if (plain > length || plain > head->bytes)
         return damaged(c, diag, "the levels of a page are longer than it");
-    if (!sbp_bytes_reserve(&c->raw, (size_t)length + 1) || !sbp_bytes_reserve(out, (size_t)head->bytes + 1))
-        return out_of_memory(c, diag);
+    SBP_TRY(reserve(c, diag, &c->raw, length + 1));
+    SBP_TRY(reserve(c, diag, out, head->bytes + 1));
     SBP_TRY(sbp_source_pread(c->source, diag, c->raw.data, c->offset, length));
     c->offset += length;
     out->length = (size_t)head->bytes;
@@ -267,15 +278,28 @@ static bool plain_value(const sbp_parquet_leaf *leaf, sbp_parquet_span *in, sbp_
 
 /* ---- pages ------------------------------------------------------------------------------------------ */
 
+static sbp_status reserve_dictionary(sbp_parquet_column *c, sbp_diag *diag, int64_t count) {
+    int64_t more = (count - c->dictionary_capacity) * (int64_t)sizeof *c->dictionary;
+    SBP_TRY(sbp_source_hold(c->source, diag, more));
+    sbp_parquet_value *values = sbp_realloc(c->dictionary, (size_t)count * sizeof *values);
+    if (!values) {
+        c->source->held -= more;
+        return out_of_memory(c, diag);
+    }
+    c->dictionary = values;
+    c->dictionary_capacity = count;
+    return SBP_OK;
+}
+
 static sbp_status load_dictionary(sbp_parquet_column *c, sbp_diag *diag, const page_head *head) {
     SBP_TRY(read_body(c, diag, head, 0, &c->dictionary_page));
     sbp_parquet_span in = {(const uint8_t *)c->dictionary_page.data, 0, head->bytes};
-    if (head->values > head->bytes + 1)
+    int64_t least = c->leaf->type == SBP_PARQUET_BYTES ? 4 : width_of(c->leaf);
+    if (least <= 0 || head->values > head->bytes / least)
         return damaged(c, diag, "a dictionary says that it is larger than its page");
-    sbp_parquet_value *values = sbp_realloc(c->dictionary, ((size_t)head->values + 1) * sizeof *values);
-    if (!values)
-        return out_of_memory(c, diag);
-    c->dictionary = values;
+    if (head->values >= c->dictionary_capacity)
+        SBP_TRY(reserve_dictionary(c, diag, head->values + 1));
+    sbp_parquet_value *values = c->dictionary;
     for (c->dictionary_count = 0; c->dictionary_count < head->values; c->dictionary_count++)
         if (!plain_value(c->leaf, &in, &values[c->dictionary_count]))
             return damaged(c, diag, "a dictionary ends in the middle");
@@ -421,7 +445,7 @@ sbp_status sbp_parquet_column_peek(sbp_parquet_column *c, sbp_diag *diag, bool *
     return SBP_OK;
 }
 
-/* Strings of which the first bytes are those of the string before. */
+/* Strings of which the first bytes are those of the string before. Values of a fixed length have that. */
 static bool delta_text(sbp_parquet_column *c, sbp_parquet_value *out) {
     int64_t prefix = 0, suffix;
     if (c->encoding == SBP_PARQUET_DELTA_BYTES) {
@@ -432,6 +456,8 @@ static bool delta_text(sbp_parquet_column *c, sbp_parquet_value *out) {
     }
     if (prefix < 0 || suffix < 0 || prefix > (int64_t)c->text.length ||
         suffix > c->values.length - c->values.at)
+        return false;
+    if (c->leaf->type == SBP_PARQUET_FIXED && prefix + suffix != c->leaf->type_length)
         return false;
     const uint8_t *data = c->values.data + c->values.at;
     c->values.at += suffix;
@@ -482,7 +508,11 @@ static bool next_value(sbp_parquet_column *c, sbp_parquet_value *out) {
         out->integer = (int64_t)index;
         return true;
     case SBP_PARQUET_DELTA:
-        return c->values.length > 0 && sbp_parquet_delta_next(&c->delta, &out->integer);
+        if (c->values.length == 0 || !sbp_parquet_delta_next(&c->delta, &out->integer))
+            return false;
+        if (c->leaf->type == SBP_PARQUET_INT32) /* differences go around at 2^32 */
+            out->integer = (int32_t)(uint32_t)out->integer;
+        return true;
     case SBP_PARQUET_DELTA_LENGTH:
     case SBP_PARQUET_DELTA_BYTES:
         return c->values.data && delta_text(c, out);

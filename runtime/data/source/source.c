@@ -211,6 +211,15 @@ void sbp_source_set_interrupt(sbp_source *s, bool (*interrupted)(void)) {
         s->stream->interrupted = interrupted;
 }
 
+void sbp_source_select(sbp_source *s, bool (*wanted)(void *user, const char *name), void *user) {
+    if (s->format->select && s->rows == 0)
+        s->format->select(s, wanted, user);
+}
+
+bool sbp_source_names_stay(const sbp_source *s) {
+    return !s->format->by_position;
+}
+
 double sbp_source_share(const sbp_source *s) {
     if (s->format->share)
         return s->format->share(s);

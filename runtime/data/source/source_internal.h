@@ -13,6 +13,8 @@ typedef struct sbp_format {
     sbp_status (*next)(sbp_source *source, sbp_arena *arena, sbp_diag *diag, sbp_record *out, bool *end);
     void (*close)(sbp_source *source);
     double (*share)(const sbp_source *source); /* NULL: by the position in the file */
+    /* Columns of which `wanted` says no are not read; NULL: all are, or bytes of a row tell nothing of that. */
+    void (*select)(sbp_source *source, bool (*wanted)(void *user, const char *name), void *user);
 } sbp_format;
 
 extern const sbp_format sbp_format_lines, sbp_format_array, sbp_format_csv, sbp_format_parquet,
@@ -27,6 +29,8 @@ struct sbp_source {
     int fd;                   /* of the others; else -1 */
     int64_t size;             /* bytes of that file */
     int64_t rows;             /* read so far */
+    int64_t made;             /* bytes of their values, of formats by position */
+    int64_t held;             /* bytes of pages and buffers that are in memory */
     void *state;              /* of the format */
 };
 
@@ -46,6 +50,29 @@ sbp_status sbp_source_pread(const sbp_source *source, sbp_diag *diag, void *out,
 sbp_status sbp_source_damaged(const sbp_source *source, sbp_diag *diag, const char *format, ...)
     SBP_PRINTF(3, 4);
 
+/* ---- bounds ------------------------------------------------------------------------------------------ */
+
+/* What a file may become, so that few bytes cannot stand for all the memory there is: a row, or all pages and
+ * buffers that are held at a time; all rows together. */
+int64_t sbp_source_most_held(const sbp_source *source);
+int64_t sbp_source_most_made(const sbp_source *source);
+/* Notes that `bytes` more (or fewer) are held. SBP_INPUT: they are more than a file of this size may need. */
+sbp_status sbp_source_hold(sbp_source *source, sbp_diag *diag, int64_t bytes) SBP_CHECKED;
+
+/* What a row may still become: its trees are below the guard of an arena that others use as well. */
+typedef struct sbp_row_budget {
+    sbp_source *source;
+    sbp_arena *arena;
+    size_t before; /* bytes of the arena */
+    int64_t made;  /* bytes of values so far, with those that were left out again */
+} sbp_row_budget;
+
+sbp_row_budget sbp_row_budget_begin(sbp_source *source, sbp_arena *arena);
+/* Before a value is made: `items` nodes at once and `bytes` of text. SBP_INPUT: the row, or the file, becomes
+ * too large. */
+sbp_status sbp_row_budget_take(sbp_row_budget *budget, sbp_diag *diag, int64_t items, int64_t bytes) SBP_CHECKED;
+void sbp_row_budget_end(const sbp_row_budget *budget);
+
 /* ---- trees ------------------------------------------------------------------------------------------ */
 
 /* Of a list in a row of Parquet or Arrow, where few bytes can stand for many items. */
@@ -59,6 +86,8 @@ typedef struct sbp_growing {
     int32_t count, capacity;
 } sbp_growing;
 
+/* Room for `count` items, where it is known how many they will be. */
+void sbp_growing_reserve(sbp_growing *growing, int64_t count);
 /* A new item at the end, a null; key: NULL in lists. */
 sbp_json *sbp_growing_add(sbp_growing *growing, const sbp_json *parent, const char *key);
 /* Takes the last one back. */
