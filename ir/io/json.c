@@ -1,14 +1,14 @@
 /* json.c: jansson values copied into an arena, and typed access with messages. */
 #include "ir/io/json.h"
 
+#include "ir/io/json_text.h"
+
 #include <ctype.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { TABLE_FROM = 16 }; /* members from which on a hash table pays */
 
 /* ---- jansson -------------------------------------------------------------------------------------- */
 
@@ -30,22 +30,6 @@ static void set_memory(void) {
 }
 
 /* ---- parsing -------------------------------------------------------------------------------------- */
-
-static void make_table(sbp_arena *arena, sbp_json *object) {
-    uint64_t size = 16;
-    while (size < (uint64_t)object->count * 2)
-        size *= 2;
-    int32_t *table = sbp_arena_array(arena, size + 1, sizeof *table);
-    table[0] = (int32_t)size; /* the slots follow, holding index + 1 */
-    for (int64_t i = 0; i < object->count; i++) {
-        const char *key = object->items[i].key;
-        uint64_t at = sbp_hash_bytes(key, strlen(key), 0) & (size - 1);
-        while (table[1 + at])
-            at = (at + 1) & (size - 1);
-        table[1 + at] = (int32_t)i + 1;
-    }
-    object->table = table;
-}
 
 /* The depth of the recursion is bounded by jansson, which refuses more than 2048 levels. */
 static void convert(sbp_arena *arena, const json_t *source, sbp_json *out) {
@@ -98,8 +82,7 @@ static void convert(sbp_arena *arena, const json_t *source, sbp_json *out) {
             i++;
         }
         out->items = items;
-        if (out->count >= TABLE_FROM)
-            make_table(arena, out);
+        (void)sbp_json_index_members(arena, out); /* jansson has refused what is there twice */
         break;
     }
     }
@@ -176,14 +159,29 @@ typedef struct reading {
 static sbp_status load(void *user) {
     reading *r = user;
     const char *text = r->text;
-    if (r->flags & SBP_JSON_COMMENTS)
-        text = without_comments(r->scratch, text, r->length);
     size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL;
     r->source = json_loadb(text, r->length, flags, &r->error);
     if (!r->source && json_error_code(&r->error) == json_error_numeric_overflow)
         r->source =
             json_loadb(without_large_integers(r->scratch, text, r->length), r->length, flags, &r->error);
     return SBP_OK;
+}
+
+static sbp_status read_text(void *user) {
+    reading *r = user;
+    sbp_json *root;
+    if (r->flags & SBP_JSON_COMMENTS)
+        r->text = without_comments(r->scratch, r->text, r->length);
+    if (!(r->flags & SBP_JSON_JANSSON) && sbp_json_text_read(r->arena, r->scratch, r->text, r->length, &root)) {
+        root->key = sbp_arena_strdup(r->arena, r->file);
+        r->root = root;
+    }
+    return SBP_OK;
+}
+
+static sbp_status read_text_guarded(void *user) {
+    reading *r = user;
+    return sbp_guard(r->arena, NULL, read_text, r);
 }
 
 static sbp_status build(void *user) {
@@ -195,21 +193,27 @@ static sbp_status build(void *user) {
     return SBP_OK;
 }
 
-sbp_status sbp_json_parse(sbp_arena *arena, sbp_diag *diag, const char *file, const char *text, size_t length,
-                          unsigned flags, const sbp_json **out) {
+static sbp_status read_by_jansson(reading *r, sbp_diag *diag) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, set_memory);
-    reading r = {.arena = arena, .file = file, .text = text, .length = length, .flags = flags};
-    jansson_arena = r.scratch = sbp_arena_create();
-    sbp_status status = r.scratch ? sbp_guard(r.scratch, NULL, load, &r) : SBP_MACHINE;
+    jansson_arena = r->scratch;
+    sbp_status status = sbp_guard(r->scratch, NULL, load, r);
     jansson_arena = NULL;
-    if (status == SBP_OK && !r.source)
-        status =
-            flags & SBP_JSON_ROW
-                ? sbp_fail(diag, SBP_INPUT, "%s:%d: no JSON: %s", file, r.error.column, r.error.text)
-                : sbp_fail(diag, SBP_INPUT, "%s:%d:%d: %s", file, r.error.line, r.error.column, r.error.text);
-    else if (status == SBP_OK)
-        status = sbp_guard(arena, NULL, build, &r);
+    SBP_TRY(status);
+    if (r->source)
+        return sbp_guard(r->arena, NULL, build, r);
+    if (r->flags & SBP_JSON_ROW)
+        return sbp_fail(diag, SBP_INPUT, "%s:%d: no JSON: %s", r->file, r->error.column, r->error.text);
+    return sbp_fail(diag, SBP_INPUT, "%s:%d:%d: %s", r->file, r->error.line, r->error.column, r->error.text);
+}
+
+sbp_status sbp_json_parse(sbp_arena *arena, sbp_diag *diag, const char *file, const char *text, size_t length,
+                          unsigned flags, const sbp_json **out) {
+    reading r = {.arena = arena, .file = file, .text = text, .length = length, .flags = flags};
+    r.scratch = sbp_arena_create();
+    sbp_status status = r.scratch ? sbp_guard(r.scratch, NULL, read_text_guarded, &r) : SBP_MACHINE;
+    if (status == SBP_OK && !r.root)
+        status = read_by_jansson(&r, diag);
     sbp_arena_destroy(r.scratch);
     if (status == SBP_MACHINE)
         return sbp_fail(diag, SBP_MACHINE, "out of memory reading '%s'", file);

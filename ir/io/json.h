@@ -1,4 +1,5 @@
-/* json.h: JSON documents (parsed by jansson) as read-only trees in an arena.
+/* json.h: JSON documents (as jansson parses them; json_text.h does it in less memory) as read-only trees in an
+ * arena.
  *
  * jansson's own values are reference counted on the heap; a tree in the arena makes early returns safe
  * and lets every node name its file and path in messages: "config.json: rope_scaling.factor: expected a
@@ -44,7 +45,8 @@ typedef struct sbp_json {
 
 enum {
     SBP_JSON_COMMENTS = 1, /* skip lines whose first characters other than blanks are "//" */
-    SBP_JSON_ROW = 2 /* the text is one line of a file; `file` names both, messages add the column only */
+    SBP_JSON_ROW = 2, /* the text is one line of a file; `file` names both, messages add the column only */
+    SBP_JSON_JANSSON = 4 /* for tests: by jansson alone, which else reads what json_text.h does not */
 };
 
 /* `file` is only for messages. Neither needs a guard by the caller. */
@@ -53,6 +55,8 @@ sbp_status sbp_json_parse(sbp_arena *arena, sbp_diag *diag, const char *file, co
 sbp_status sbp_json_read(sbp_arena *arena, sbp_diag *diag, const char *path, unsigned flags,
                          const sbp_json **out) SBP_CHECKED;
 
+/* No surrogates, nothing longer than needed, nothing above U+10FFFF. */
+bool sbp_is_utf8(const char *text, int64_t length);
 /* "a string", "null" and so on, for messages. */
 const char *sbp_json_kind_name(sbp_json_kind kind);
 /* "FILE: path.to[3].node" into out (at most size bytes, cut at the front), which is returned. */

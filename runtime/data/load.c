@@ -34,6 +34,7 @@ typedef struct said {
 typedef struct outcome {
     sbp_documents documents;
     bool bad;
+    sbp_arena *arena;    /* of the documents of a large row; NULL: that of the batch */
     said *first, **last; /* what was said about it */
 } outcome;
 
@@ -50,12 +51,14 @@ typedef struct batch {
 static void destroy_batch(batch *b) {
     if (!b)
         return;
-    for (int32_t i = 0; i < b->made; i++)
+    for (int32_t i = 0; i < b->made; i++) {
+        sbp_arena_destroy(b->outcomes[i].arena);
         for (said *s = b->outcomes[i].first; s;) {
             said *next = s->next;
             free(s);
             s = next;
         }
+    }
     sbp_arena_destroy(b->arena);
     free(b);
 }
@@ -183,6 +186,16 @@ static sbp_status keep_body(void *user) {
     return SBP_OK;
 }
 
+/* Small documents go to the batch; of large ones, which a copy would make larger, the arena stays. */
+static sbp_status keep_outcome(row_worker *w, batch *b, record_job *job) {
+    if (sbp_arena_bytes(job->arena) < BATCH_BYTES)
+        return sbp_guard(b->arena, w->diag, keep_body, job);
+    w->outcome->documents = *job->out;
+    w->outcome->arena = job->arena;
+    job->arena = NULL;
+    return SBP_OK;
+}
+
 static sbp_status make_outcome(row_worker *w, batch *b, int32_t i) {
     sbp_documents made = {0};
     record_job job = {
@@ -196,7 +209,7 @@ static sbp_status make_outcome(row_worker *w, batch *b, int32_t i) {
         job.arena ? sbp_guard(job.arena, w->diag, make_documents, &job)
                   : sbp_fail(w->diag, SBP_MACHINE, "%s: out of memory for a row", b->records[i].where);
     if (status == SBP_OK)
-        status = sbp_guard(b->arena, w->diag, keep_body, &job);
+        status = keep_outcome(w, b, &job);
     sbp_arena_destroy(job.arena);
     sbp_diag_clear(w->diag);
     if (status != SBP_INPUT || !w->options->skip_bad_rows)
@@ -407,6 +420,8 @@ static sbp_status place_batch(loader *l, batch *b) {
             data->bad++;
         else
             SBP_TRY(sbp_placer_row(&l->placer, b->arena, b->records[i].where, &o->documents));
+        sbp_arena_destroy(o->arena);
+        o->arena = NULL;
         data->read_count++;
     }
     l->unreleased += (data->token_count - before) * 8;

@@ -29,36 +29,12 @@ bool sbp_bytes_add(sbp_bytes *bytes, const char *data, size_t length) {
     return true;
 }
 
-/* No surrogates, nothing longer than needed, nothing above U+10FFFF. */
-bool sbp_is_utf8(const char *text, int64_t length) {
-    const unsigned char *t = (const unsigned char *)text;
-    for (int64_t i = 0; i < length;) {
-        if (t[i] < 0x80) {
-            i++;
-            continue;
-        }
-        int more = t[i] >= 0xc2 && t[i] <= 0xdf   ? 1
-                   : (t[i] & 0xf0) == 0xe0        ? 2
-                   : t[i] >= 0xf0 && t[i] <= 0xf4 ? 3
-                                                  : 0;
-        if (more == 0 || length - i <= more)
-            return false;
-        for (int k = 1; k <= more; k++)
-            if ((t[i + k] & 0xc0) != 0x80)
-                return false;
-        if ((t[i] == 0xe0 && t[i + 1] < 0xa0) || (t[i] == 0xed && t[i + 1] > 0x9f) ||
-            (t[i] == 0xf0 && t[i + 1] < 0x90) || (t[i] == 0xf4 && t[i + 1] > 0x8f))
-            return false;
-        i += more + 1;
-    }
-    return true;
-}
-
 /* ---- bounds ------------------------------------------------------------------------------------------ */
 
 /* A token costs a file at least some bits, where rows differ at all; compressed text becomes ten times what it
  * was, repeated text a thousand times. A million equal items in a small file are read as well. */
 static const int64_t least_held = (int64_t)1 << 27, most_held = (int64_t)1 << 32;
+static const size_t most_packed_row = (size_t)1 << 28;
 enum { HELD_PER_BYTE = 1 << 10, MADE_PER_BYTE = 1 << 16 };
 
 int64_t sbp_source_most_held(const sbp_source *s) {
@@ -86,6 +62,19 @@ sbp_status sbp_source_hold(sbp_source *s, sbp_diag *diag, int64_t bytes) {
     if (bytes > 0 && bytes > most - s->held)
         return too_large(s, diag, "its pages and buffers take", most);
     s->held += bytes;
+    return SBP_OK;
+}
+
+sbp_status sbp_source_add_text(sbp_source *s, sbp_diag *diag, int64_t line, sbp_bytes *row, const char *data,
+                               size_t length) {
+    char may[32];
+    if (s->stream->compression != SBP_PLAIN && length > most_packed_row - row->length)
+        return sbp_fail(diag, SBP_INPUT,
+                        "%s:%lld: a row of more than %s in a compressed file; it is read from one that is not "
+                        "compressed",
+                        s->path, (long long)line, sbp_format_bytes(may, sizeof may, (double)most_packed_row));
+    if (!sbp_bytes_add(row, data, length))
+        return sbp_fail(diag, SBP_MACHINE, "%s:%lld: out of memory for a row", s->path, (long long)line);
     return SBP_OK;
 }
 

@@ -49,7 +49,7 @@ static sbp_status end_field(sbp_source *s, sbp_diag *diag) {
 }
 
 /* As many bytes as are plain in the buffer. */
-static bool add_plain(sbp_source *s, bool quoted) {
+static sbp_status add_plain(sbp_source *s, sbp_diag *diag, bool quoted) {
     csv_state *c = s->state;
     sbp_stream *in = s->stream;
     size_t from = in->at, to = from;
@@ -58,7 +58,7 @@ static bool add_plain(sbp_source *s, bool quoted) {
                    : in->data[to] != c->delimiter && in->data[to] != '\n' && in->data[to] != '\r'))
         to++;
     in->at = to;
-    return sbp_bytes_add(&c->bytes, in->data + from, to - from);
+    return sbp_source_add_text(s, diag, c->line, &c->bytes, in->data + from, to - from);
 }
 
 /* A field behind its first quote, up to what follows the last one: *next. */
@@ -66,8 +66,7 @@ static sbp_status quoted_field(sbp_source *s, sbp_diag *diag, int *next) {
     csv_state *c = s->state;
     int64_t line = c->line;
     for (;;) {
-        if (!add_plain(s, true))
-            return out_of_memory(s, diag);
+        SBP_TRY(add_plain(s, diag, true));
         SBP_TRY(next_byte(s, diag, next));
         if (*next < 0)
             return sbp_fail(diag, SBP_INPUT, "%s:%lld: a quoted field has no end", s->path, (long long)line);
@@ -78,8 +77,7 @@ static sbp_status quoted_field(sbp_source *s, sbp_diag *diag, int *next) {
         }
         c->line += *next == '\n';
         char byte = (char)*next;
-        if (!sbp_bytes_add(&c->bytes, &byte, 1))
-            return out_of_memory(s, diag);
+        SBP_TRY(sbp_source_add_text(s, diag, c->line, &c->bytes, &byte, 1));
     }
 }
 
@@ -99,8 +97,8 @@ static sbp_status take_field(sbp_source *s, sbp_diag *diag, int *next) {
             *next = '\n';
             break;
         }
-        if (!sbp_bytes_add(&c->bytes, &byte, 1) || !add_plain(s, false))
-            return out_of_memory(s, diag);
+        SBP_TRY(sbp_source_add_text(s, diag, c->line, &c->bytes, &byte, 1));
+        SBP_TRY(add_plain(s, diag, false));
         SBP_TRY(next_byte(s, diag, next));
     }
     return end_field(s, diag);

@@ -43,7 +43,6 @@ typedef struct sbp_bytes {
 bool sbp_bytes_add(sbp_bytes *bytes, const char *data, size_t length);
 bool sbp_bytes_reserve(sbp_bytes *bytes, size_t capacity);
 
-bool sbp_is_utf8(const char *text, int64_t length);
 /* `length` bytes at `offset` of the file; SBP_INPUT where it is too short for that. */
 sbp_status sbp_source_pread(const sbp_source *source, sbp_diag *diag, void *out, int64_t offset,
                             int64_t length) SBP_CHECKED;
@@ -58,6 +57,10 @@ int64_t sbp_source_most_held(const sbp_source *source);
 int64_t sbp_source_most_made(const sbp_source *source);
 /* Notes that `bytes` more (or fewer) are held. SBP_INPUT: they are more than a file of this size may need. */
 sbp_status sbp_source_hold(sbp_source *source, sbp_diag *diag, int64_t bytes) SBP_CHECKED;
+
+/* More of a row of text, which may not be too long where it comes out of a compressed file. */
+sbp_status sbp_source_add_text(sbp_source *source, sbp_diag *diag, int64_t line, sbp_bytes *row, const char *data,
+                               size_t length) SBP_CHECKED;
 
 /* What a row may still become: its trees are below the guard of an arena that others use as well. */
 typedef struct sbp_row_budget {

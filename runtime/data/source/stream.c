@@ -40,6 +40,7 @@ static sbp_status fill_raw(sbp_stream *s, sbp_diag *diag) {
     s->raw_at = 0;
     SBP_TRY(read_some(s, diag, s->raw, SBP_STREAM_BYTES, &s->raw_length));
     s->raw_end = s->raw_length == 0;
+    s->taken += (int64_t)s->raw_length;
     return SBP_OK;
 }
 
@@ -158,6 +159,7 @@ static sbp_status open_body(sbp_stream *s, sbp_diag *diag) {
     if (s->compression != SBP_PLAIN) {
         memcpy(s->raw, s->data, s->length);
         s->raw_length = s->length;
+        s->taken = (int64_t)s->length;
         s->length = 0;
         s->end = false;
         if (!begin_decoder(s))

@@ -21,6 +21,7 @@ typedef struct sbp_stream {
     char *raw;         /* compressed bytes */
     size_t raw_at, raw_length;
     bool raw_end;
+    int64_t taken; /* compressed bytes that were read */
     char *data; /* [at, length) is there to be taken */
     size_t at, length, capacity;
     bool end;                  /* no more than that */

@@ -5,15 +5,13 @@
 
 #include "runtime/data/source/source_internal.h"
 
+enum { KEPT_BYTES = 1 << 20 };
+
 typedef struct text_state {
     sbp_bytes row; /* what spans more than one reading */
     int64_t line;  /* of the next byte, from 1 */
     bool begun, ended;
 } text_state;
-
-static sbp_status out_of_memory(const sbp_source *s, sbp_diag *diag, const text_state *t) {
-    return sbp_fail(diag, SBP_MACHINE, "%s:%lld: out of memory for a row", s->path, (long long)t->line);
-}
 
 static sbp_status text_open(sbp_source *s, sbp_diag *diag) {
     (void)diag;
@@ -59,8 +57,7 @@ static sbp_status take_line(sbp_source *s, sbp_diag *diag, const char **text, si
             *length = take;
             return SBP_OK;
         }
-        if (!sbp_bytes_add(&t->row, begin, take))
-            return out_of_memory(s, diag, t);
+        SBP_TRY(sbp_source_add_text(s, diag, t->line, &t->row, begin, take));
         if (end || left == 0)
             break;
     }
@@ -71,9 +68,14 @@ static sbp_status take_line(sbp_source *s, sbp_diag *diag, const char **text, si
 
 static void put_row(const sbp_source *s, sbp_arena *arena, int64_t line, const char *text, size_t length,
                     sbp_record *out) {
+    text_state *t = s->state;
     out->where = sbp_arena_printf(arena, "%s:%lld", s->path, (long long)line);
     out->text = sbp_arena_strndup(arena, text, length);
     out->length = length;
+    if (t->row.capacity > KEPT_BYTES) { /* of one long row, which need not be there twice */
+        free(t->row.data);
+        t->row = (sbp_bytes){0};
+    }
 }
 
 static sbp_status lines_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, sbp_record *out, bool *end) {
@@ -180,8 +182,7 @@ static sbp_status take_value(sbp_source *s, sbp_diag *diag, int first) {
             return fail_array(s, diag, word ? "',' or ']'" : "the end of a row", -1);
         const char *begin = in->data + in->at;
         size_t take = word ? scan_word(begin, left, &done) : scan_value(&at, t, begin, left, &done);
-        if (!sbp_bytes_add(&t->row, begin, take))
-            return out_of_memory(s, diag, t);
+        SBP_TRY(sbp_source_add_text(s, diag, t->line, &t->row, begin, take));
         in->at += take;
     }
     return SBP_OK;
