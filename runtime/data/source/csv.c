@@ -12,6 +12,7 @@ typedef struct csv_state {
     sbp_bytes bytes; /* of the record at hand, its fields one after the other */
     size_t *ends;    /* [field_count]: where they end there */
     int32_t field_count, field_capacity;
+    bool quoted;  /* the record at hand has a field in quotes, which may be empty */
     int64_t line; /* of the next byte */
     char delimiter;
     const char **names; /* [column_count] */
@@ -85,8 +86,10 @@ static sbp_status quoted_field(sbp_source *s, sbp_diag *diag, int *next) {
 static sbp_status take_field(sbp_source *s, sbp_diag *diag, int *next) {
     csv_state *c = s->state;
     SBP_TRY(next_byte(s, diag, next));
-    if (*next == '"')
+    if (*next == '"') {
+        c->quoted = true;
         SBP_TRY(quoted_field(s, diag, next));
+    }
     while (*next >= 0 && *next != c->delimiter && *next != '\n') {
         char byte = (char)*next;
         if (byte == '\r') { /* ends a line alone, or before '\n' */
@@ -111,12 +114,13 @@ static sbp_status take_record(sbp_source *s, sbp_diag *diag, int64_t *line, bool
     do {
         c->bytes.length = 0;
         c->field_count = 0;
+        c->quoted = false;
         *line = c->line;
         do
             SBP_TRY(take_field(s, diag, &next));
         while (next >= 0 && next != '\n');
         c->line += next == '\n';
-        *there = c->field_count > 1 || c->bytes.length > 0;
+        *there = c->field_count > 1 || c->bytes.length > 0 || c->quoted;
     } while (!*there && next >= 0);
     return SBP_OK;
 }
