@@ -172,7 +172,8 @@ static sbp_status read_text(void *user) {
     sbp_json *root;
     if (r->flags & SBP_JSON_COMMENTS)
         r->text = without_comments(r->scratch, r->text, r->length);
-    if (!(r->flags & SBP_JSON_JANSSON) && sbp_json_text_read(r->arena, r->scratch, r->text, r->length, &root)) {
+    if (!(r->flags & SBP_JSON_JANSSON) &&
+        sbp_json_text_read(r->arena, r->scratch, r->text, r->length, &root)) {
         root->key = sbp_arena_strdup(r->arena, r->file);
         r->root = root;
     }
@@ -240,9 +241,9 @@ sbp_status sbp_json_read(sbp_arena *arena, sbp_diag *diag, const char *path, uns
 /* ---- messages ------------------------------------------------------------------------------------- */
 
 const char *sbp_json_kind_name(sbp_json_kind kind) {
-    static const char *const names[] = {"null",     "a boolean", "an integer", "a number",
-                                        "a string", "an array",  "an object",  "bytes",
-                                        "a column that was not read"};
+    static const char *const names[] = {"null",      "a boolean", "an integer",
+                                        "a number",  "a string",  "an array",
+                                        "an object", "bytes",     "a column that was not read"};
     return names[kind];
 }
 

@@ -1,5 +1,5 @@
-/* json.h: JSON documents (as jansson parses them; json_text.h does it in less memory) as read-only trees in an
- * arena.
+/* json.h: JSON documents (as jansson parses them; json_text.h does it in less memory) as read-only trees in
+ * an arena.
  *
  * jansson's own values are reference counted on the heap; a tree in the arena makes early returns safe
  * and lets every node name its file and path in messages: "config.json: rope_scaling.factor: expected a
@@ -45,7 +45,7 @@ typedef struct sbp_json {
 
 enum {
     SBP_JSON_COMMENTS = 1, /* skip lines whose first characters other than blanks are "//" */
-    SBP_JSON_ROW = 2, /* the text is one line of a file; `file` names both, messages add the column only */
+    SBP_JSON_ROW = 2,    /* the text is one line of a file; `file` names both, messages add the column only */
     SBP_JSON_JANSSON = 4 /* for tests: by jansson alone, which else reads what json_text.h does not */
 };
 

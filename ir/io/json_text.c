@@ -1,5 +1,5 @@
-/* json_text.c: the quick way to read JSON: once to count what lists and objects have, once to make exactly that.
- * Everything that it does not take is read again by jansson: whatever is in doubt here is a "no". */
+/* json_text.c: the quick way to read JSON: once to count what lists and objects have, once to make exactly
+ * that. Everything that it does not take is read again by jansson: whatever is in doubt here is a "no". */
 #include "ir/io/json_text.h"
 
 #include <errno.h>
@@ -77,7 +77,8 @@ static bool count_byte(counter *c, char byte) {
     return true;
 }
 
-/* How many items each list or object has, if the text is JSON. Neither fits an int32_t where the text does not. */
+/* How many items each list or object has, if the text is JSON. Neither fits an int32_t where the text does
+ * not. */
 static bool count_items(counter *c, const char *text, size_t length) {
     if (length > INT32_MAX / 2)
         return false;
@@ -95,7 +96,10 @@ static bool count_items(counter *c, const char *text, size_t length) {
 /* ---- strings ---------------------------------------------------------------------------------------- */
 
 static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* The four digits behind "\u"; -1: they are none. */
@@ -327,7 +331,8 @@ bool sbp_json_index_members(sbp_arena *arena, sbp_json *object) {
     return true;
 }
 
-bool sbp_json_text_read(sbp_arena *tree, sbp_arena *scratch, const char *text, size_t length, sbp_json **out) {
+bool sbp_json_text_read(sbp_arena *tree, sbp_arena *scratch, const char *text, size_t length,
+                        sbp_json **out) {
     sbp_arena_mark before = sbp_arena_begin(tree);
     counter *c = SBP_NEW(scratch, counter);
     c->scratch = scratch;

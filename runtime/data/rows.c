@@ -44,10 +44,10 @@ bool sbp_row_field_is_list(sbp_row_field field) {
 
 bool sbp_row_may_need(const sbp_row_options *options, const char *key) {
     static const char *const keys[] = {
-        "input_ids",    "labels",         "completion_mask", "assistant_masks", "messages",
-        "conversations", "prompt",        "completion",      "prompt_ids",      "completion_ids",
-        "chosen",       "rejected",       "chosen_ids",      "rejected_ids",    "tools",
-        "chat_template_kwargs", "group",  "env_mask",        "end_of_step"};
+        "input_ids",  "labels",       "completion_mask", "assistant_masks",      "messages", "conversations",
+        "prompt",     "completion",   "prompt_ids",      "completion_ids",       "chosen",   "rejected",
+        "chosen_ids", "rejected_ids", "tools",           "chat_template_kwargs", "group",    "env_mask",
+        "end_of_step"};
     for (int i = 0; i < SBP_COUNT(keys); i++)
         if (strcmp(keys[i], key) == 0)
             return true;

@@ -1,6 +1,6 @@
 /* fuzz_tables.c: valid files of rows: the input draws a table and how it is written, and what is read must be
- * what was written, also of some of its columns. The first byte chooses the format, the second how the file is
- * compressed as a whole. */
+ * what was written, also of some of its columns. The first byte chooses the format, the second how the file
+ * is compressed as a whole. */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

@@ -118,6 +118,49 @@ static void test_threads(void **state) {
     sbp_dataset_destroy(expected);
 }
 
+/* Files that are read and closed while threads still make documents of their rows. */
+static void test_threads_of_many_files(void **state) {
+    io_fixture *f = *state;
+    enum { FILES = 450, ROWS_OF_A_FILE = 12 };
+    const char *files[FILES];
+    sbp_renaming ids = {"input_ids", "ids"};
+    for (int i = 0; i < FILES; i++)
+        files[i] = i % 2 ? "tests/data/rows/plain.parquet" : "tests/data/rows/plain.stream.arrow";
+    sbp_dataset_options o = {.files = files,
+                             .file_count = FILES,
+                             .columns = {&ids, 1},
+                             .text_field = "none",
+                             .vocab_size = 512};
+    sbp_dataset *expected, *d;
+    assert_ok(f, sbp_dataset_load(f->diag, &o, &expected));
+    assert_int_equal(expected->read_count, FILES * ROWS_OF_A_FILE);
+    o.threads = 3;
+    assert_ok(f, sbp_dataset_load(f->diag, &o, &d));
+    assert_same(d, expected);
+    sbp_dataset_destroy(d);
+    sbp_dataset_destroy(expected);
+}
+
+/* A row that is long is never there several times. */
+static void test_memory_of_a_row(void **state) {
+    io_fixture *f = *state;
+    enum { TOKENS = 200000 };
+    FILE *file = fopen(io_path(f, "d"), "w");
+    fprintf(file, "{\"input_ids\": [0");
+    for (int i = 1; i < TOKENS; i++)
+        fprintf(file, ", %d", i % 500);
+    fprintf(file, "]}\n");
+    double bytes = (double)ftell(file);
+    fclose(file);
+    int64_t before = sbp_test_allocated_bytes();
+    sbp_dataset *d = load_ok(f, &(setting){0});
+    double taken = (double)(sbp_test_allocated_bytes() - before) / bytes;
+    assert_int_equal(d->token_count, TOKENS);
+    if (taken > 20)
+        fail_msg("all allocations together are %.1f bytes a byte", taken);
+    sbp_dataset_destroy(d);
+}
+
 /* The first wrong row of the file is the one that is named. */
 static void test_first_error(void **state) {
     io_fixture *f = *state;
@@ -433,6 +476,8 @@ static void test_memory_failures(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_threads, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_threads_of_many_files, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_memory_of_a_row, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_first_error, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_cache, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_numbers_are_kept, io_setup, io_teardown),

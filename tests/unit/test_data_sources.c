@@ -164,6 +164,7 @@ static void test_places(void **state) {
         {"a,b\n1,\n\"x\ny\",\"q\"\"q\"\n\n,2\n",
          "f:2 {\"a\":\"1\",\"b\":\"\"}\nf:3 {\"a\":\"x\\ny\",\"b\":\"q\\\"q\"}\nf:6 "
          "{\"a\":\"\",\"b\":\"2\"}\n"},
+        {"text\n\"\"\n\n\"x\"\n", "f:2 {\"text\":\"\"}\nf:4 {\"text\":\"x\"}\n"},
         {"text\r\nx\r\ny\r", "f:2 {\"text\":\"x\"}\nf:3 {\"text\":\"y\"}\n"},
         {",text\n0,x\n", "f:2 {\"text\":\"x\"}\n"},
         {"a;b\n1,5;2\n", "f:2 {\"a\":\"1,5\",\"b\":\"2\"}\n"},
@@ -350,6 +351,105 @@ static void test_damage(void **state) {
     assert_true(refused > rounds / 5 && refused < rounds);
 }
 
+/* ---- bounds -------------------------------------------------------------------------------------------- */
+
+#define CORPUS "tests/fuzz/corpus/"
+
+static bool is_text(void *user, const char *name) {
+    (void)user;
+    return strcmp(name, "text") == 0;
+}
+
+/* Few bytes that stand for many: what all allocations together take is bounded, and so is the most at a time.
+ */
+static void test_bombs(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *path, *message;
+        int64_t most_bytes;
+    } cases[] = {
+        {CORPUS "arrow/nested_nulls",
+         "row 1: it takes more than 128.66 MiB, more than 680 B of file may stand for", (int64_t)160 << 20},
+        {CORPUS "parquet/long_list", "row 1: it takes more than 128.24 MiB", (int64_t)300 << 20},
+        {CORPUS "parquet/claimed_rows", "says that it has 8589934592 rows or more in 150 bytes", 1 << 20},
+        {CORPUS "parquet/half_lengths", "a page ends in the middle, or its values are damaged", 1 << 20},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        int64_t before = sbp_test_allocated_bytes();
+        read_job job = {.f = f, .path = cases[i].path};
+        assert_fails(f, SBP_INPUT, cases[i].message, read_rows(&job));
+        int64_t taken = sbp_test_allocated_bytes() - before;
+        if (taken > cases[i].most_bytes)
+            fail_msg("%s took %lld bytes", cases[i].path, (long long)taken);
+    }
+}
+
+/* A column that nobody wants takes nothing, whatever it has; that it is there is known. */
+static void test_unwanted_columns(void **state) {
+    io_fixture *f = *state;
+    static const char *const files[] = {CORPUS "parquet/long_list", ROWS "v2.parquet",
+                                        ROWS "zstd.stream.arrow"};
+    for (int i = 0; i < SBP_COUNT(files); i++) {
+        sbp_source *source;
+        sbp_record record;
+        bool end;
+        int64_t before = sbp_test_allocated_bytes();
+        assert_ok(f, sbp_source_open(f->diag, files[i], &source));
+        sbp_source_select(source, is_text, NULL);
+        for (int64_t row = 0; row < (i ? 12 : 1); row++) {
+            assert_ok(f, sbp_source_read(source, f->arena, f->diag, &record, &end));
+            assert_false(end);
+            for (int64_t k = 0; k < record.tree->count; k++) {
+                const sbp_json *member = &record.tree->items[k];
+                assert_int_equal(member->kind,
+                                 strcmp(member->key, "text") == 0 ? SBP_JSON_STRING : SBP_JSON_UNREAD);
+            }
+        }
+        assert_ok(f, sbp_source_read(source, f->arena, f->diag, &record, &end));
+        assert_true(end);
+        sbp_source_close(source);
+        assert_true(sbp_test_allocated_bytes() - before < 3 << 20);
+    }
+}
+
+/* Buffers of batches that have no rows are given back, once: seen by the allocator, or by ASan. */
+static void test_batches_of_no_rows(void **state) {
+    io_fixture *f = *state;
+    const char *text = text_of(f, CORPUS "arrow/views_no_rows");
+    assert_non_null(strstr(text, "once upon a time"));
+}
+
+/* Blocks of one byte each 131,071 times, as zstd has them. */
+static void put_blank_zstd(io_fixture *f, const char *name, const char *begin, int blocks) {
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    sbp_text_add_n(&out, "\x28\xb5\x2f\xfd\x00\x58", 6); /* a window of 2 MiB, no length */
+    uint32_t head = (uint32_t)strlen(begin) << 3;
+    sbp_text_add_n(&out, (const char *)&head, 3);
+    sbp_text_add(&out, "%s", begin);
+    for (int i = 0; i < blocks; i++) {
+        head = 131071u << 3 | 1 << 1 | (i + 1 == blocks);
+        sbp_text_add_n(&out, (const char *)&head, 3);
+        sbp_text_add(&out, "a");
+    }
+    io_put(io_path(f, name), out.data, out.length);
+}
+
+/* A row that 8 KiB become. */
+static void test_rows_of_compressed_files(void **state) {
+    io_fixture *f = *state;
+    const char *found;
+    static const char *const begins[] = {"[{\"text\": \"", "text,b\n"};
+    for (int i = 0; i < SBP_COUNT(begins); i++) {
+        put_blank_zstd(f, "f", begins[i], 2100);
+        assert_fails(f, SBP_INPUT, "a row of more than 256.00 MiB in a compressed file",
+                     try_text(f, io_path(f, "f"), false, &found));
+    }
+    put_blank_zstd(f, "f", "PAR1", 600); /* copied to a file before it is read */
+    assert_fails(f, SBP_INPUT, "2413 compressed bytes become more than",
+                 try_text(f, io_path(f, "f"), false, &found));
+}
+
 /* ---- files and columns --------------------------------------------------------------------------------- */
 
 static int expand(io_fixture *f, const char *argument, const char *expected) {
@@ -464,6 +564,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_errors, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_drawn_rows, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_damage, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_bombs, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_unwanted_columns, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_batches_of_no_rows, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_rows_of_compressed_files, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_files, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_columns, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),

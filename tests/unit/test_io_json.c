@@ -245,6 +245,140 @@ static void survives_failing_allocations(void **state) {
     assert_int_equal(io_count_files(f), 1);
 }
 
+/* ---- the quick way and jansson ------------------------------------------------------------------------ */
+
+static sbp_status show(io_fixture *f, const char *text, size_t length, unsigned flags, const char **out) {
+    const sbp_json *root;
+    sbp_text shown;
+    sbp_diag_clear(f->diag);
+    sbp_status status = sbp_json_parse(f->arena, f->diag, "a", text, length, flags, &root);
+    sbp_text_init(&shown, f->arena);
+    if (status == SBP_OK)
+        sbp_json_add_value(&shown, root);
+    *out = status == SBP_OK ? shown.data : sbp_arena_strdup(f->arena, sbp_diag_text(f->diag, SBP_ERROR));
+    return status;
+}
+
+static void compare(io_fixture *f, const char *text, size_t length) {
+    const char *quick, *slow;
+    sbp_status status = show(f, text, length, SBP_JSON_ROW, &quick);
+    if (status != show(f, text, length, SBP_JSON_ROW | SBP_JSON_JANSSON, &slow) || strcmp(quick, slow) != 0)
+        fail_msg("'%.*s' is '%s', and '%s' by jansson", (int)length, text, quick, slow);
+}
+
+/* Odd texts, each also cut short and with a byte changed. */
+static void test_both_ways(void **state) {
+    io_fixture *f = *state;
+    static const char *const texts[] = {
+        "[0, -0, 1, -1, 0.5, -0.0, 1e3, 1E+3, 1e-3, 2.5e-400, 123456789012345678, 1234567890123456789]",
+        "[01]",
+        "[1.]",
+        "[.5]",
+        "[+1]",
+        "[-]",
+        "[1e]",
+        "[1e+]",
+        "[0x1]",
+        "[1e999]",
+        "[NaN]",
+        "[Infinity]",
+        "[1 2]",
+        "[0.1000000000000000055511151231257827021181583404541015625000000000000000000000000000000000001]",
+        "{\"a\": 1, \"b\": {\"c\": [], \"d\": {}}, \"e\": [[], [[]], {\"f\": null}]}",
+        "{\"a\": 1, \"a\": 2}",
+        "{\"a\"}",
+        "{\"a\":}",
+        "{\"a\": 1,}",
+        "{,}",
+        "[,]",
+        "[1,]",
+        "[1,,2]",
+        "{1: 2}",
+        "[}",
+        "{]",
+        "[[]",
+        "]",
+        "",
+        " ",
+        "null",
+        " true ",
+        "fals",
+        "truex",
+        "\"x\"",
+        "1",
+        "\"",
+        "\"\\\"",
+        "[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e9\\u65E5\\ud83d\\ude00\\u0000\"]",
+        "[\"\\x\"]",
+        "[\"\\u12\"]",
+        "[\"\\ud83d\"]",
+        "[\"\\ud83d\\u0041\"]",
+        "[\"\\ude00\"]",
+        "[\"a\tb\"]",
+        "{\"\\u0000\": 1}",
+        "[\"\xc3\xa9\xe6\x97\xa5\xf0\x9f\x98\x80\x7f\"]",
+        "[\"\xc3\"]",
+        "[\"\xed\xa0\x80\"]",
+        "[\"\xc0\x80\"]",
+        "[\"\xf4\x90\x80\x80\"]",
+        "[1] x",
+        "[1]\r\n\t ",
+        "\xef\xbb\xbf[1]",
+        "{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"e\":4,\"f\":5,\"g\":6,\"h\":7,\"i\":8,\"j\":9,\"k\":10,\"l\":11,"
+        "\"m\":12,"
+        "\"n\":13,\"o\":14,\"p\":15,\"q\":16,\"a\":17}"};
+    uint64_t random = 3;
+    for (int i = 0; i < SBP_COUNT(texts); i++) {
+        char copy[400];
+        size_t length = strlen(texts[i]);
+        io_renew(f);
+        memcpy(copy, texts[i], length + 1);
+        for (size_t cut = 0; cut <= length; cut++)
+            compare(f, copy, cut);
+        for (int round = 0; round < 20 && length > 0; round++) {
+            char *byte = &copy[io_random(&random) % length], was = *byte;
+            *byte = round % 2 ? "\"[]{}:,\\e.-0 "[io_random(&random) % 13] : (char)io_random(&random);
+            compare(f, copy, length);
+            *byte = was;
+        }
+    }
+    char *deep = sbp_arena_alloc(f->arena, 5000);
+    for (size_t depth = 2040; depth < 2060; depth++) {
+        memset(deep, '[', depth);
+        memset(deep + depth, ']', depth);
+        compare(f, deep, 2 * depth);
+    }
+}
+
+/* Allocations of all kinds, for a row of a megabyte: a string takes what it has, a number a node. */
+static void test_memory_of_a_row(void **state) {
+    io_fixture *f = *state;
+    enum { BYTES = 1 << 20 };
+    char *text = malloc(2 * BYTES);
+    static const struct {
+        const char *begin, *item, *end;
+        double most; /* bytes a byte */
+    } cases[] = {{"{\"text\": \"", "once upon a time ", "\"}", 1.2},
+                 {"{\"text\": \"", "\\n\xe6\x97\xa5", "\"}", 1.2},
+                 {"[0", ", 1234", "]", 8.3},
+                 {"[{}", ", {\"role\": \"user\", \"content\": \"hello\"}", "]", 6.2}};
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        char *at = stpcpy(text, cases[i].begin);
+        while (at - text < BYTES)
+            at = stpcpy(at, cases[i].item);
+        at = stpcpy(at, cases[i].end);
+        const sbp_json *root;
+        io_renew(f);
+        int64_t before = sbp_test_allocated_bytes();
+        assert_ok(f,
+                  sbp_json_parse(f->arena, f->diag, "a:1", text, (size_t)(at - text), SBP_JSON_ROW, &root));
+        double taken = (double)(sbp_test_allocated_bytes() - before) / (double)(at - text);
+        if (taken > cases[i].most)
+            fail_msg("case %d takes %.1f bytes a byte", i, taken);
+    }
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(reads_values, io_setup, io_teardown),
@@ -255,6 +389,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(files_come_back, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(missing_files_are_io_errors, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(a_failed_write_leaves_the_old_file, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_both_ways, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_memory_of_a_row, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(survives_failing_allocations, io_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,8 +106,8 @@ static sbp_status widen_window(sbp_source *s, sbp_diag *diag, sbp_arrow_buffer *
     return SBP_OK;
 }
 
-sbp_status sbp_arrow_bytes(sbp_source *s, sbp_diag *diag, sbp_arrow_buffer *b, int64_t at,
-                           int64_t length, const uint8_t **out) {
+sbp_status sbp_arrow_bytes(sbp_source *s, sbp_diag *diag, sbp_arrow_buffer *b, int64_t at, int64_t length,
+                           const uint8_t **out) {
     if (at < 0 || length < 0 || at > b->length || length > b->length - at)
         return sbp_source_damaged(s, diag, "row %lld: a value lies beyond its column",
                                   (long long)s->rows + 1);

@@ -31,8 +31,8 @@ bool sbp_bytes_add(sbp_bytes *bytes, const char *data, size_t length) {
 
 /* ---- bounds ------------------------------------------------------------------------------------------ */
 
-/* A token costs a file at least some bits, where rows differ at all; compressed text becomes ten times what it
- * was, repeated text a thousand times. A million equal items in a small file are read as well. */
+/* A token costs a file at least some bits, where rows differ at all; compressed text becomes ten times what
+ * it was, repeated text a thousand times. A million equal items in a small file are read as well. */
 static const int64_t least_held = (int64_t)1 << 27, most_held = (int64_t)1 << 32;
 static const size_t most_packed_row = (size_t)1 << 28;
 enum { HELD_PER_BYTE = 1 << 10, MADE_PER_BYTE = 1 << 16 };
@@ -69,10 +69,11 @@ sbp_status sbp_source_add_text(sbp_source *s, sbp_diag *diag, int64_t line, sbp_
                                size_t length) {
     char may[32];
     if (s->stream->compression != SBP_PLAIN && length > most_packed_row - row->length)
-        return sbp_fail(diag, SBP_INPUT,
-                        "%s:%lld: a row of more than %s in a compressed file; it is read from one that is not "
-                        "compressed",
-                        s->path, (long long)line, sbp_format_bytes(may, sizeof may, (double)most_packed_row));
+        return sbp_fail(
+            diag, SBP_INPUT,
+            "%s:%lld: a row of more than %s in a compressed file; it is read from one that is not "
+            "compressed",
+            s->path, (long long)line, sbp_format_bytes(may, sizeof may, (double)most_packed_row));
     if (!sbp_bytes_add(row, data, length))
         return sbp_fail(diag, SBP_MACHINE, "%s:%lld: out of memory for a row", s->path, (long long)line);
     return SBP_OK;

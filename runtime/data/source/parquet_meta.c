@@ -344,15 +344,17 @@ static sbp_status read_group(meta_reader *r, sbp_parquet_group *group) {
     return there && group->rows >= 0 ? SBP_OK : damaged(r, "a row group is damaged");
 }
 
-/* A row takes a node at least: what claims more of them than may be made is refused before the first is read. */
+/* A row takes a node at least: what claims more of them than may be made is refused before the first is read.
+ */
 static sbp_status check_rows(const meta_reader *r) {
     int64_t rows = 0, most = sbp_source_most_made(r->source) / (int64_t)sizeof(sbp_json);
     for (int64_t i = 0; i < r->meta->group_count; i++)
         if (!sbp_add_i64(rows, r->meta->groups[i].rows, &rows) || rows > most)
-            return sbp_fail(r->diag, SBP_INPUT,
-                            "'%s' (Parquet) says that it has %lld rows or more in %lld bytes, of which no more "
-                            "than %lld are read",
-                            r->source->path, (long long)rows, (long long)r->source->size, (long long)most);
+            return sbp_fail(
+                r->diag, SBP_INPUT,
+                "'%s' (Parquet) says that it has %lld rows or more in %lld bytes, of which no more "
+                "than %lld are read",
+                r->source->path, (long long)rows, (long long)r->source->size, (long long)most);
     return SBP_OK;
 }
 

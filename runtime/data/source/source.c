@@ -110,15 +110,15 @@ static const sbp_format *find_format(const char *head, size_t length) {
 
 /* Formats that read anywhere are compressed within, or do not become much smaller. */
 static sbp_status check_spool(const sbp_source *s, sbp_diag *diag, size_t more) {
-    const int64_t free_bytes = (int64_t)1 << 30, per_byte = 1 << 12;
+    const int64_t free_bytes = (int64_t)1 << 26, per_byte = 1 << 12;
     char size[32];
     int64_t taken = s->stream->taken;
     if (s->stream->compression == SBP_PLAIN || taken > (INT64_MAX - free_bytes) / per_byte ||
         (int64_t)more <= free_bytes + taken * per_byte - s->size)
         return SBP_OK;
     return sbp_fail(diag, SBP_INPUT,
-                    "'%s': %lld compressed bytes become more than %s: decompress it first if that is right", s->path,
-                    (long long)taken, sbp_format_bytes(size, sizeof size, (double)s->size));
+                    "'%s': %lld compressed bytes become more than %s: decompress it first if that is right",
+                    s->path, (long long)taken, sbp_format_bytes(size, sizeof size, (double)s->size));
 }
 
 /* Copies what a stream has to a file that has no name, for formats that read anywhere. */

@@ -8,10 +8,10 @@
  * file. Numbers are exact: integers of 64 bits, floats as the double that they are. Members without a value
  * are left out.
  *
- * Bounds: a few bytes of Parquet or Arrow can stand for any number of rows and items. Values of a row, and pages
- * and buffers that are held at a time, may take 128 MiB and 1 KiB for each byte of the file, at most 4 GiB; all
- * rows together 128 MiB and 64 KiB for each byte. What becomes larger is SBP_INPUT. A row of text that is
- * compressed may have 256 MiB, whatever else is compressed 1 GiB and 4 KiB for each byte.
+ * Bounds: a few bytes of Parquet or Arrow can stand for any number of rows and items. Values of a row, and
+ * pages and buffers that are held at a time, may take 128 MiB and 1 KiB for each byte of the file, at most 4
+ * GiB; all rows together 128 MiB and 64 KiB for each byte. What becomes larger is SBP_INPUT. A row of text
+ * that is compressed may have 256 MiB, whatever else is compressed 64 MiB and 4 KiB for each byte.
  *
  * Memory: a file is never held as a whole: of text the record at hand and a buffer, of Parquet a page of each
  * column, of Arrow windows of 64 KiB (compressed buffers of one batch, and dictionaries, as a whole).
@@ -51,8 +51,8 @@ sbp_status sbp_source_open_reader(sbp_diag *diag, const sbp_reader *reader, sbp_
 void sbp_source_close(sbp_source *source);
 /* What is asked now and then while a reading waits for bytes: true ends it with SBP_INTERRUPTED. */
 void sbp_source_set_interrupt(sbp_source *source, bool (*interrupted)(void));
-/* Columns of Parquet and Arrow of which `wanted` says no are not read: their members are SBP_JSON_UNREAD. To be
- * called before the first row is read, if at all. */
+/* Columns of Parquet and Arrow of which `wanted` says no are not read: their members are SBP_JSON_UNREAD. To
+ * be called before the first row is read, if at all. */
 void sbp_source_select(sbp_source *source, bool (*wanted)(void *user, const char *name), void *user);
 /* Whether trees stay when the source is closed: those of Parquet and Arrow have their names from it. */
 bool sbp_source_names_stay(const sbp_source *source);

@@ -13,7 +13,8 @@ typedef struct sbp_format {
     sbp_status (*next)(sbp_source *source, sbp_arena *arena, sbp_diag *diag, sbp_record *out, bool *end);
     void (*close)(sbp_source *source);
     double (*share)(const sbp_source *source); /* NULL: by the position in the file */
-    /* Columns of which `wanted` says no are not read; NULL: all are, or bytes of a row tell nothing of that. */
+    /* Columns of which `wanted` says no are not read; NULL: all are, or bytes of a row tell nothing of that.
+     */
     void (*select)(sbp_source *source, bool (*wanted)(void *user, const char *name), void *user);
 } sbp_format;
 
@@ -59,8 +60,8 @@ int64_t sbp_source_most_made(const sbp_source *source);
 sbp_status sbp_source_hold(sbp_source *source, sbp_diag *diag, int64_t bytes) SBP_CHECKED;
 
 /* More of a row of text, which may not be too long where it comes out of a compressed file. */
-sbp_status sbp_source_add_text(sbp_source *source, sbp_diag *diag, int64_t line, sbp_bytes *row, const char *data,
-                               size_t length) SBP_CHECKED;
+sbp_status sbp_source_add_text(sbp_source *source, sbp_diag *diag, int64_t line, sbp_bytes *row,
+                               const char *data, size_t length) SBP_CHECKED;
 
 /* What a row may still become: its trees are below the guard of an arena that others use as well. */
 typedef struct sbp_row_budget {
@@ -73,7 +74,8 @@ typedef struct sbp_row_budget {
 sbp_row_budget sbp_row_budget_begin(sbp_source *source, sbp_arena *arena);
 /* Before a value is made: `items` nodes at once and `bytes` of text. SBP_INPUT: the row, or the file, becomes
  * too large. */
-sbp_status sbp_row_budget_take(sbp_row_budget *budget, sbp_diag *diag, int64_t items, int64_t bytes) SBP_CHECKED;
+sbp_status sbp_row_budget_take(sbp_row_budget *budget, sbp_diag *diag, int64_t items,
+                               int64_t bytes) SBP_CHECKED;
 void sbp_row_budget_end(const sbp_row_budget *budget);
 
 /* ---- trees ------------------------------------------------------------------------------------------ */

@@ -22,7 +22,7 @@ typedef struct sbp_stream {
     size_t raw_at, raw_length;
     bool raw_end;
     int64_t taken; /* compressed bytes that were read */
-    char *data; /* [at, length) is there to be taken */
+    char *data;    /* [at, length) is there to be taken */
     size_t at, length, capacity;
     bool end;                  /* no more than that */
     bool (*interrupted)(void); /* asked while there are no bytes; NULL: never */

@@ -107,8 +107,9 @@ static void draw_column(drawing *d, table_format format, int depth, column *c) {
 /* ---- values ----------------------------------------------------------------------------------------- */
 
 static void draw_text(drawing *d, sbp_json *out) {
-    static const char *const pieces[] = {"a",  "word ", ",",  "\"", "\n", "\r\n", "\xc3\xa9", "\xe6\x97\xa5",
-                                         "\t", "{",     "\\", "\x01", "0",  "\xf0\x9f\x98\x80"};
+    static const char *const pieces[] = {"a",        "word ",           ",",  "\"", "\n", "\r\n",
+                                         "\xc3\xa9", "\xe6\x97\xa5",    "\t", "{",  "\\", "\x01",
+                                         "0",        "\xf0\x9f\x98\x80"};
     sbp_text text;
     sbp_text_init(&text, d->arena);
     uint32_t count = draw(d, 8), repeat = draw(d, 24) == 0 ? 1 + draw(d, 3000) : 1;
@@ -202,8 +203,7 @@ static void draw_flat(drawing *d, column *root, int count) {
     root->children = SBP_NEW_ARRAY(d->arena, column, count);
     root->child_count = count;
     for (int i = 0; i < count; i++)
-        root->children[i] =
-            (column){.kind = COLUMN_TEXT, .name = sbp_arena_printf(d->arena, "m%d", i)};
+        root->children[i] = (column){.kind = COLUMN_TEXT, .name = sbp_arena_printf(d->arena, "m%d", i)};
 }
 
 void table_draw(drawing *d, table_format format, table *out) {

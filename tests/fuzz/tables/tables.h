@@ -29,7 +29,14 @@ typedef enum column_kind {
     COLUMN_MAP /* children: key (a text that is there) and value */
 } column_kind;
 
-typedef enum table_format { TABLE_ARROW, TABLE_PARQUET, TABLE_LINES, TABLE_ARRAY, TABLE_CSV, TABLE_FORMATS } table_format;
+typedef enum table_format {
+    TABLE_ARROW,
+    TABLE_PARQUET,
+    TABLE_LINES,
+    TABLE_ARRAY,
+    TABLE_CSV,
+    TABLE_FORMATS
+} table_format;
 
 typedef struct column {
     const char *name;
@@ -52,8 +59,8 @@ typedef struct table {
 } table;
 
 /* Shapes. */
-enum { ARROW_32, ARROW_64, ARROW_VIEW, ARROW_FIXED };                /* of texts (but the last) and lists */
-enum { PARQUET_LIST, PARQUET_TWO_LEVELS, PARQUET_REPEATED };         /* of lists */
+enum { ARROW_32, ARROW_64, ARROW_VIEW, ARROW_FIXED };        /* of texts (but the last) and lists */
+enum { PARQUET_LIST, PARQUET_TWO_LEVELS, PARQUET_REPEATED }; /* of lists */
 
 void table_draw(drawing *d, table_format format, table *out);
 /* What is read of it, a line each; a column of which `wanted` says no is null. NULL: all. */

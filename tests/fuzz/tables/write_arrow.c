@@ -164,7 +164,11 @@ static void add_buffer(arrow_writer *w, const sbp_text *bytes) {
     if (w->codec >= 0 && bytes->length > 0) {
         bool packed = draw(w->d, 4) > 0;
         put_number(&w->body, packed ? bytes->length : UINT64_MAX, 8);
-        put_compressed(w->d, !packed ? 0 : w->codec == 0 ? CODEC_LZ4_FRAME : 6, bytes->data, bytes->length, &w->body);
+        put_compressed(w->d,
+                       !packed         ? 0
+                       : w->codec == 0 ? CODEC_LZ4_FRAME
+                                       : 6,
+                       bytes->data, bytes->length, &w->body);
     } else {
         sbp_text_add_n(&w->body, bytes->data, bytes->length);
     }

@@ -1,11 +1,20 @@
-/* write_parquet.c: Parquet files: any number of row groups and pages, also without rows, every encoding that a
- * type may have, every compression. */
+/* write_parquet.c: Parquet files: any number of row groups and pages, also without rows, every encoding that
+ * a type may have, every compression. */
 #include <string.h>
 
 #include "tests/fuzz/tables/tables.h"
 
 enum { BOOLEAN = 0, INT32 = 1, INT64 = 2, FLOAT = 4, DOUBLE = 5, BYTES = 6, FIXED = 7 };
-enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, DELTA = 5, DELTA_LENGTH = 6, DELTA_BYTES = 7, RLE_DICTIONARY = 8, SPLIT = 9 };
+enum {
+    PLAIN = 0,
+    PLAIN_DICTIONARY = 2,
+    RLE = 3,
+    DELTA = 5,
+    DELTA_LENGTH = 6,
+    DELTA_BYTES = 7,
+    RLE_DICTIONARY = 8,
+    SPLIT = 9
+};
 
 typedef struct entry {
     int rep, def;
@@ -180,7 +189,8 @@ static void put_entry(parquet_writer *w, leaf *l, int rep, int def, const sbp_js
     SBP_PUSH(w->d->arena, l->entries, l->count, l->capacity, (entry){rep, def, value});
 }
 
-static void put_value(parquet_writer *w, leaf *l, const column *c, const sbp_json *v, int rep, int def, int depth);
+static void put_value(parquet_writer *w, leaf *l, const column *c, const sbp_json *v, int rep, int def,
+                      int depth);
 
 /* Members or items, each of one column. */
 static void put_items(parquet_writer *w, leaf *l, const column *c, const sbp_json *v, int rep, int def,
@@ -200,7 +210,8 @@ static void put_items(parquet_writer *w, leaf *l, const column *c, const sbp_jso
 }
 
 /* rep, def: where it begins; depth: how many lists it lies in. */
-static void put_value(parquet_writer *w, leaf *l, const column *c, const sbp_json *v, int rep, int def, int depth) {
+static void put_value(parquet_writer *w, leaf *l, const column *c, const sbp_json *v, int rep, int def,
+                      int depth) {
     bool list = c->kind == COLUMN_LIST || c->kind == COLUMN_MAP;
     bool null = v->kind == SBP_JSON_NULL;
     def += c->optional && !null;
@@ -298,7 +309,8 @@ static const char *bytes_of(drawing *d, const leaf *l, const sbp_json *v, size_t
     return copy;
 }
 
-static void put_plain(drawing *d, const leaf *l, const sbp_json *const *values, int64_t count, sbp_text *out) {
+static void put_plain(drawing *d, const leaf *l, const sbp_json *const *values, int64_t count,
+                      sbp_text *out) {
     uint64_t *bits = SBP_NEW_ARRAY(d->arena, uint64_t, count);
     for (int64_t i = 0; i < count; i++) {
         size_t length;
@@ -342,9 +354,10 @@ static void put_delta(sbp_text *out, const int64_t *values, int64_t count, bool 
     }
 }
 
-static void put_delta_texts(drawing *d, const leaf *l, const sbp_json *const *values, int64_t count, bool prefixes,
-                            sbp_text *out) {
-    int64_t *heads = SBP_NEW_ARRAY(d->arena, int64_t, count), *tails = SBP_NEW_ARRAY(d->arena, int64_t, count);
+static void put_delta_texts(drawing *d, const leaf *l, const sbp_json *const *values, int64_t count,
+                            bool prefixes, sbp_text *out) {
+    int64_t *heads = SBP_NEW_ARRAY(d->arena, int64_t, count),
+            *tails = SBP_NEW_ARRAY(d->arena, int64_t, count);
     sbp_text texts;
     const char *before = "";
     size_t before_length = 0;
@@ -367,7 +380,8 @@ static void put_delta_texts(drawing *d, const leaf *l, const sbp_json *const *va
     sbp_text_add_n(out, texts.data, texts.length);
 }
 
-static void put_split(drawing *d, const leaf *l, const sbp_json *const *values, int64_t count, sbp_text *out) {
+static void put_split(drawing *d, const leaf *l, const sbp_json *const *values, int64_t count,
+                      sbp_text *out) {
     for (int b = 0; b < l->width; b++)
         for (int64_t i = 0; i < count; i++) {
             size_t length;
@@ -375,7 +389,8 @@ static void put_split(drawing *d, const leaf *l, const sbp_json *const *values, 
         }
 }
 
-static void put_integers(drawing *d, const sbp_json *const *values, int64_t count, bool narrow, sbp_text *out) {
+static void put_integers(drawing *d, const sbp_json *const *values, int64_t count, bool narrow,
+                         sbp_text *out) {
     int64_t *all = SBP_NEW_ARRAY(d->arena, int64_t, count);
     for (int64_t i = 0; i < count; i++)
         all[i] = narrow ? (int32_t)(uint32_t)values[i]->integer : values[i]->integer;
@@ -398,9 +413,9 @@ static int draw_encoding(drawing *d, const leaf *l) {
                      halves[] = {PLAIN, SPLIT, DELTA_BYTES}, texts[] = {PLAIN, DELTA_LENGTH, DELTA_BYTES},
                      booleans[] = {PLAIN, RLE, PLAIN};
     uint32_t i = draw(d, 3);
-    return l->type == BOOLEAN ? booleans[i]
-           : l->type == BYTES ? texts[i]
-           : l->type == FIXED ? halves[i]
+    return l->type == BOOLEAN                      ? booleans[i]
+           : l->type == BYTES                      ? texts[i]
+           : l->type == FIXED                      ? halves[i]
            : l->type == FLOAT || l->type == DOUBLE ? reals[i]
                                                    : wholes[i];
 }
@@ -490,7 +505,8 @@ static void put_head(sbp_text *out, int type, size_t bytes, size_t packed, int64
     put_number(out, 0, 2);
 }
 
-static void put_levels(drawing *d, const leaf *l, int32_t from, int32_t to, bool rep, bool sized, sbp_text *out) {
+static void put_levels(drawing *d, const leaf *l, int32_t from, int32_t to, bool rep, bool sized,
+                       sbp_text *out) {
     int most = rep ? l->max_rep : l->max_def;
     uint64_t *levels = SBP_NEW_ARRAY(d->arena, uint64_t, to - from);
     sbp_text runs;
@@ -505,7 +521,8 @@ static void put_levels(drawing *d, const leaf *l, int32_t from, int32_t to, bool
 }
 
 /* Entries [from, to), which begin and end with rows. */
-static void put_page(drawing *d, const leaf *l, const dictionary *all, int32_t from, int32_t to, sbp_text *out) {
+static void put_page(drawing *d, const leaf *l, const dictionary *all, int32_t from, int32_t to,
+                     sbp_text *out) {
     const sbp_json **values = SBP_NEW_ARRAY(d->arena, const sbp_json *, to - from);
     bool second = draw(d, 2), compressed = l->codec != 0 && (!second || draw(d, 4) > 0);
     bool by_index = all->count > 0 && draw(d, 4) > 0;
