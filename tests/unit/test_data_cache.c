@@ -126,11 +126,8 @@ static void test_threads_of_many_files(void **state) {
     sbp_renaming ids = {"input_ids", "ids"};
     for (int i = 0; i < FILES; i++)
         files[i] = i % 2 ? "tests/data/rows/plain.parquet" : "tests/data/rows/plain.stream.arrow";
-    sbp_dataset_options o = {.files = files,
-                             .file_count = FILES,
-                             .columns = {&ids, 1},
-                             .text_field = "none",
-                             .vocab_size = 512};
+    sbp_dataset_options o = {
+        .files = files, .file_count = FILES, .columns = {&ids, 1}, .text_field = "none", .vocab_size = 512};
     sbp_dataset *expected, *d;
     assert_ok(f, sbp_dataset_load(f->diag, &o, &expected));
     assert_int_equal(expected->read_count, FILES * ROWS_OF_A_FILE);
