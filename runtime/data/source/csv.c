@@ -199,8 +199,7 @@ static sbp_status csv_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, sbp_
         size_t length;
         const char *text = field_at(c, i, &length);
         if (c->names[i][0]) /* data frames write their index into a column without a name */
-            sbp_json_set_text(arena, sbp_growing_add(&row, root, sbp_arena_strdup(arena, c->names[i])), text,
-                              (int64_t)length);
+            sbp_json_set_text(arena, sbp_growing_add(&row, root, c->names[i]), text, (int64_t)length);
     }
     sbp_growing_end(&row, SBP_JSON_OBJECT, root);
     out->tree = root;

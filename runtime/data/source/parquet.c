@@ -110,6 +110,7 @@ static sbp_status peek(const row_job *job, const sbp_parquet_node *node, const s
 
 /* One entry of every column below: of a node that is null or empty. */
 static sbp_status skip(const row_job *job, const sbp_parquet_node *node, int def) {
+    SBP_TRY(sbp_row_budget_take(job->budget, job->diag, 0, node->last - node->first)); /* it takes time */
     for (int32_t i = node->first; i < node->last; i++) {
         sbp_parquet_column *column = &job->state->columns[i];
         sbp_parquet_value value;

@@ -116,6 +116,8 @@ static sbp_status read_head(sbp_parquet_column *c, sbp_diag *diag, page_head *he
     if (head->bytes < 0 || head->compressed_bytes < 0 || head->compressed_bytes > c->end - c->offset ||
         head->bytes > most_page_bytes || head->compressed_bytes > most_page_bytes || head->values < 0)
         return damaged(c, diag, "a page says that it is larger than its column");
+    if (head->values > sbp_source_most_made(c->source) / (int64_t)sizeof(sbp_json))
+        return damaged(c, diag, "a page says that it has more values than may be read");
     return SBP_OK;
 }
 
@@ -357,13 +359,13 @@ static bool begin_values(sbp_parquet_column *c, sbp_parquet_span in) {
         if (length == 0)
             return true;
         if ((c->leaf->type != SBP_PARQUET_BYTES && c->leaf->type != SBP_PARQUET_FIXED) ||
-            !sbp_parquet_delta_begin(&c->delta, data, length) ||
+            !sbp_parquet_delta_begin(&c->delta, data, length) || c->delta.left > c->page_left ||
             (used = sbp_parquet_delta_bytes(c->delta)) < 0)
             return false;
         if (c->encoding == SBP_PARQUET_DELTA_BYTES) {
             data += used;
             length -= used;
-            if (!sbp_parquet_delta_begin(&c->suffixes, data, length) ||
+            if (!sbp_parquet_delta_begin(&c->suffixes, data, length) || c->suffixes.left > c->page_left ||
                 (used = sbp_parquet_delta_bytes(c->suffixes)) < 0)
                 return false;
         }

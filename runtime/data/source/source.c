@@ -231,7 +231,7 @@ void sbp_source_select(sbp_source *s, bool (*wanted)(void *user, const char *nam
 }
 
 bool sbp_source_names_stay(const sbp_source *s) {
-    return !s->format->by_position;
+    return s->format == &sbp_format_lines || s->format == &sbp_format_array;
 }
 
 double sbp_source_share(const sbp_source *s) {

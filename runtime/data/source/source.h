@@ -54,7 +54,7 @@ void sbp_source_set_interrupt(sbp_source *source, bool (*interrupted)(void));
 /* Columns of Parquet and Arrow of which `wanted` says no are not read: their members are SBP_JSON_UNREAD. To
  * be called before the first row is read, if at all. */
 void sbp_source_select(sbp_source *source, bool (*wanted)(void *user, const char *name), void *user);
-/* Whether trees stay when the source is closed: those of Parquet and Arrow have their names from it. */
+/* Whether trees stay when the source is closed: those of CSV, Parquet and Arrow have names from it. */
 bool sbp_source_names_stay(const sbp_source *source);
 /* "JSON lines", "Parquet" ...; for messages. */
 const char *sbp_source_format(const sbp_source *source);
