@@ -210,11 +210,10 @@ static size_t digits(const char *text) {
 
 /* Whole numbers of at most 18 digits, and real ones. */
 static bool read_number(text_reader *r, sbp_json *out) {
-    char text[NUMBER_BYTES + 1];
+    char text[NUMBER_BYTES + 1] = {0};
     size_t length = (size_t)(r->end - r->at);
     length = length < NUMBER_BYTES ? length : NUMBER_BYTES;
     memcpy(text, r->at, length);
-    text[length] = 0;
     size_t sign = text[0] == '-', whole = digits(text + sign), at = sign + whole;
     if (whole == 0 || (whole > 1 && text[sign] == '0'))
         return false;

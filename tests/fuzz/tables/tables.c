@@ -133,7 +133,7 @@ static int64_t draw_int(drawing *d, const column *c) {
 
 /* A number that its type has, and whose double is the same. */
 static double draw_real(drawing *d, const column *c) {
-    static const double odd[] = {0, 65504, -0.5, 1.0 / 1024, 6.103515625e-05, 5.9604644775390625e-08};
+    static const double odd[] = {0, 65504, -0.5, 1.0 / 1024, 0x1p-14, 0x1p-24};
     if (draw(d, 3) == 0)
         return odd[draw(d, SBP_COUNT(odd))];
     int64_t whole = (int64_t)(draw_bits(d) >> (c->bits == 16 ? 54 : c->bits == 32 ? 40 : 12));
@@ -271,6 +271,19 @@ void table_expected(const table *t, sbp_text *out, bool (*wanted)(void *user, co
 
 void put_number(sbp_text *out, uint64_t value, int bytes) {
     sbp_text_add_n(out, (const char *)&value, (size_t)bytes);
+}
+
+uint32_t half_bits(double value) {
+    uint32_t sign = value < 0 || (value == 0 && 1 / value < 0) ? 0x8000 : 0;
+    value = value < 0 ? -value : value;
+    if (value < 0x1p-14)
+        return sign | (uint32_t)(value * 16777216);
+    int exponent = 15;
+    for (; value >= 2; value /= 2)
+        exponent++;
+    for (; value < 1; value *= 2)
+        exponent--;
+    return sign | (uint32_t)exponent << 10 | (uint32_t)((value - 1) * 1024);
 }
 
 /* Snappy's format without any copies: the length, then pieces as they are. */

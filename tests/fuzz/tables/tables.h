@@ -72,6 +72,8 @@ void table_write_parquet(drawing *d, const table *t, sbp_text *out);
 
 /* `bytes` of a number, least first. */
 void put_number(sbp_text *out, uint64_t value, int bytes);
+/* IEEE binary16 of a number that it has. */
+uint32_t half_bits(double value);
 /* Codecs as Parquet numbers them (0, 1, 2, 6, 7), and lz4's frames (100). */
 enum { CODEC_LZ4_FRAME = 100 };
 void put_compressed(drawing *d, int codec, const char *data, size_t length, sbp_text *out);

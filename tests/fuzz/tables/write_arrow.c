@@ -192,19 +192,6 @@ static void add_bits(arrow_writer *w, const item *values, int64_t count, bool va
     add_buffer(w, bytes);
 }
 
-static uint32_t half_bits(double value) {
-    uint32_t sign = value < 0 || (value == 0 && 1 / value < 0) ? 0x8000 : 0;
-    value = value < 0 ? -value : value;
-    if (value < 6.103515625e-05)
-        return sign | (uint32_t)(value * 16777216);
-    int exponent = 15;
-    for (; value >= 2; value /= 2)
-        exponent++;
-    for (; value < 1; value *= 2)
-        exponent--;
-    return sign | (uint32_t)exponent << 10 | (uint32_t)((value - 1) * 1024);
-}
-
 static void add_numbers(arrow_writer *w, const column *c, const item *values, int64_t count) {
     sbp_text *bytes = new_bytes(w);
     for (int64_t i = 0; i < count; i++) {

@@ -276,19 +276,6 @@ static void put_runs(drawing *d, sbp_text *out, const uint64_t *values, int64_t 
 
 /* ---- values ----------------------------------------------------------------------------------------- */
 
-static uint32_t half_bits(double value) {
-    uint32_t sign = value < 0 || (value == 0 && 1 / value < 0) ? 0x8000 : 0;
-    value = value < 0 ? -value : value;
-    if (value < 6.103515625e-05)
-        return sign | (uint32_t)(value * 16777216);
-    int exponent = 15;
-    for (; value >= 2; value /= 2)
-        exponent++;
-    for (; value < 1; value *= 2)
-        exponent--;
-    return sign | (uint32_t)exponent << 10 | (uint32_t)((value - 1) * 1024);
-}
-
 /* The bytes of a value other than a boolean, without the length of a text. */
 static const char *bytes_of(drawing *d, const leaf *l, const sbp_json *v, size_t *length) {
     uint64_t bits = 0;
