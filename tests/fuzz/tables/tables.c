@@ -276,7 +276,7 @@ void put_number(sbp_text *out, uint64_t value, int bytes) {
 uint32_t half_bits(double value) {
     uint32_t sign = value < 0 || (value == 0 && 1 / value < 0) ? 0x8000 : 0;
     value = value < 0 ? -value : value;
-    if (value < 0x1p-14)
+    if (value * 16384 < 1) /* subnormal */
         return sign | (uint32_t)(value * 16777216);
     int exponent = 15;
     for (; value >= 2; value /= 2)
