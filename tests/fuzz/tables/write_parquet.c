@@ -301,9 +301,10 @@ static void put_plain(drawing *d, const leaf *l, const sbp_json *const *values, 
     uint64_t *bits = SBP_NEW_ARRAY(d->arena, uint64_t, count);
     for (int64_t i = 0; i < count; i++) {
         size_t length;
-        bits[i] = values[i]->boolean;
-        if (l->type == BOOLEAN)
+        if (l->type == BOOLEAN) {
+            bits[i] = values[i]->boolean;
             continue;
+        }
         const char *bytes = bytes_of(d, l, values[i], &length);
         put_number(out, length, l->type == BYTES ? 4 : 0);
         sbp_text_add_n(out, bytes, length);
