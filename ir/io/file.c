@@ -111,6 +111,7 @@ sbp_status sbp_file_open_regular(sbp_diag *diag, const char *path, int *fd) {
     if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode))
         return SBP_OK;
     close(*fd);
+    *fd = -1;
     return sbp_fail(diag, SBP_IO, "cannot read '%s': it is not a regular file", path);
 }
 

@@ -163,13 +163,14 @@ static sbp_status find_structure(sbp_evaluator *pl, const sbp_skeleton *of, cons
     oldest->pipeline.options.t_max = t;
     if (!oldest->arena)
         return sbp_fail(pl->diag, SBP_MACHINE, "out of memory");
-    *out = oldest;
     sbp_status status = sbp_guard(oldest->arena, pl->diag, build_structure, oldest);
     if (status != SBP_OK) {
         sbp_arena_destroy(oldest->arena);
         *oldest = (sbp_structure){0};
+        return status;
     }
-    return status;
+    *out = oldest;
+    return SBP_OK;
 }
 
 /* One evaluation, in an arena of its own: a search makes tens of thousands. */

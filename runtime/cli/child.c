@@ -90,6 +90,7 @@ static _Noreturn void become(const char *const *args, pid_t parent, int pipe_end
 static sbp_status start(sbp_diag *diag, const char *const *args, const manner *how, pid_t *out) {
     int ends[2], reason;
     pid_t parent = getpid();
+    *out = 0; /* also where nothing starts: signals are passed on to it */
     if (pipe2(ends, O_CLOEXEC) != 0)
         return sbp_fail(diag, SBP_MACHINE, "cannot start '%s': %s", args[0], strerror(errno));
     pid_t pid = fork();

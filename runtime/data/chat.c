@@ -84,7 +84,6 @@ static sbp_status open_body(void *user) {
     sbp_chat *chat = SBP_NEW(job->arena, sbp_chat);
     bool copied, tool_copied;
     chat->options = o;
-    *job->out = chat;
     if (!o->source.text)
         return sbp_fail(
             job->diag, SBP_INPUT,
@@ -101,7 +100,10 @@ static sbp_status open_body(void *user) {
                  : copied                                 ? "; answers: by our marked copy of it"
                  : sbp_template_has_marks(chat->template) ? "; answers: as it marks them"
                                                           : "; answers: by the differences of renderings");
-    return o->tokenizer ? check_markers(job) : SBP_OK;
+    if (o->tokenizer)
+        SBP_TRY(check_markers(job));
+    *job->out = chat;
+    return SBP_OK;
 }
 
 sbp_status sbp_chat_open(sbp_arena *arena, sbp_diag *diag, const sbp_chat_options *options, sbp_chat **out) {

@@ -212,7 +212,7 @@ static sbp_status make_outcome(row_worker *w, batch *b, int32_t i) {
         status = keep_outcome(w, b, &job);
     sbp_arena_destroy(job.arena);
     sbp_diag_clear(w->diag);
-    if (status != SBP_INPUT || !w->options->skip_bad_rows)
+    if (status != SBP_INPUT || !w->options->skip_bad_rows || w->maker.unusable)
         return status;
     w->outcome->bad = true;
     w->form = form;

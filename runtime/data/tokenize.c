@@ -127,8 +127,11 @@ static sbp_status open_chat(const make_job *job) {
     static const sbp_chat_options none;
     if (maker->chat)
         return SBP_OK;
-    return sbp_chat_open(maker->chat_arena ? maker->chat_arena : job->arena, maker->diag,
-                         maker->chat_options ? maker->chat_options : &none, &maker->chat);
+    maker->unusable = true;
+    SBP_TRY(sbp_chat_open(maker->chat_arena ? maker->chat_arena : job->arena, maker->diag,
+                          maker->chat_options ? maker->chat_options : &none, &maker->chat));
+    maker->unusable = false;
+    return SBP_OK;
 }
 
 static sbp_status encode_rendering(const make_job *job, const sbp_rendering *text, sbp_encoding *out) {
@@ -491,12 +494,13 @@ static sbp_status check_strings(const make_job *job) {
 
 static sbp_status make_documents(make_job *job) {
     const sbp_row_form *form = &job->row->form;
-    if (form->values != SBP_VALUES_IDS && !job->maker->tokenizer)
-        return sbp_fail(
-            job->maker->diag, SBP_INPUT,
-            "%s: rows of text need a tokenizer, and the model has none that can be used: give ids in "
-            "its place",
-            job->row->where);
+    if (form->values != SBP_VALUES_IDS && !job->maker->tokenizer) {
+        job->maker->unusable = true;
+        return sbp_fail(job->maker->diag, SBP_INPUT,
+                        "%s: rows of text need a tokenizer, and no tokenizer.json was found: add one, or use "
+                        "input_ids",
+                        job->row->where);
+    }
     if (form->values == SBP_VALUES_STRINGS)
         SBP_TRY(check_strings(job));
     switch (form->type) {

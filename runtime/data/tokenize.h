@@ -73,6 +73,7 @@ typedef struct sbp_document_maker {
     const sbp_chat_options *chat_options; /* NULL: there is no template */
     sbp_arena *chat_arena; /* where the template goes, which is opened by the first conversation */
     sbp_chat *chat;
+    bool unusable; /* what failed is no fault of the row: there is no tokenizer, or no template that works */
 } sbp_document_maker;
 
 /* In the arena. Needs no guard. */

@@ -242,6 +242,30 @@ static void test_rows_left_out(void **state) {
                  sbp_dataset_load(f->diag, &options, &data));
 }
 
+/* What is no row's fault ends the reading, whatever is done with bad rows. */
+static void test_what_is_no_fault_of_rows(void **state) {
+    io_fixture *f = *state;
+    chat_case c;
+    sbp_dataset *data;
+    static const char lines[] = TURNS "\n" TURNS "\n";
+    io_put(io_path(f, "d.jsonl"), lines, sizeof lines - 1);
+    begin(&c, f, "{{ messages | nofilter }}", SBP_LOSS_AUTO);
+    const char *file = io_path(f, "d.jsonl");
+    sbp_dataset_options options = {.files = &file,
+                                   .file_count = 1,
+                                   .tokenizer = c.maker.tokenizer,
+                                   .text_field = "text",
+                                   .chat = &c.options,
+                                   .skip_bad_rows = true};
+    assert_fails(f, SBP_INPUT, "no filter 'nofilter'", sbp_dataset_load(f->diag, &options, &data));
+    c.options.source.text = NULL;
+    assert_fails(f, SBP_INPUT, "the model has no chat template: give --chat-template",
+                 sbp_dataset_load(f->diag, &options, &data));
+    options.tokenizer = NULL;
+    assert_fails(f, SBP_INPUT, "d.jsonl:1: rows of text need a tokenizer, and no tokenizer.json was found",
+                 sbp_dataset_load(f->diag, &options, &data));
+}
+
 /* A directory's templates: the file before the field, the default of a list, tool_use, names. */
 typedef struct source_job {
     io_fixture *f;
@@ -293,13 +317,10 @@ static void test_sources(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, io_setup, io_teardown)
-        CASE(test_what_the_assistant_said),
-        CASE(test_what_cannot_be_told),
-        CASE(test_an_end_outside_warns),
-        CASE(test_prompts),
-        CASE(test_what_templates_see),
-        CASE(test_rows_left_out),
-        CASE(test_sources),
+        CASE(test_what_the_assistant_said),  CASE(test_what_cannot_be_told),
+        CASE(test_an_end_outside_warns),     CASE(test_prompts),
+        CASE(test_what_templates_see),       CASE(test_rows_left_out),
+        CASE(test_what_is_no_fault_of_rows), CASE(test_sources),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
