@@ -43,6 +43,106 @@ static const sbp_json *reasoning_of(const sbp_json *message) {
     return NULL;
 }
 
+/* ---- from and value --------------------------------------------------------------------------------- */
+
+enum { CALL = 1 };
+
+/* Who speaks in {"from", "value"}, and what templates call it. "function" is what one answered, as it is with
+ * OpenAI; a call of one is "function_call", its text the JSON of the call. */
+static const struct {
+    const char *from, *role;
+    int kind;
+} speakers[] = {{"human", "user", 0},
+                {"user", "user", 0},
+                {"gpt", "assistant", 0},
+                {"assistant", "assistant", 0},
+                {"system", "system", 0},
+                {"developer", "developer", 0},
+                {"tool", "tool", 0},
+                {"observation", "tool", 0},
+                {"function", "tool", 0},
+                {"function_response", "tool", 0},
+                {"function_call", "assistant", CALL}};
+
+static sbp_status find_speaker(sbp_diag *diag, const sbp_json *from, int *out) {
+    for (*out = 0; *out < SBP_COUNT(speakers); (*out)++)
+        if (strcmp(from->string, speakers[*out].from) == 0)
+            return SBP_OK;
+    return sbp_json_fail(diag, from,
+                         "expected human, gpt, system, tool, observation or function_call, found '%.60s'; "
+                         "other roles are read as {\"role\", \"content\"}",
+                         from->string);
+}
+
+static bool is_call(const sbp_json *node) {
+    const sbp_json *name = sbp_json_member(node, "name");
+    return name && name->kind == SBP_JSON_STRING;
+}
+
+/* The list that "tool_calls" is, of the text of a function_call: one call, or a list of them. */
+static sbp_status read_calls(sbp_arena *arena, sbp_diag *diag, const sbp_json *value, sbp_json *out) {
+    const sbp_json *root;
+    bool good = value && value->kind == SBP_JSON_STRING &&
+                sbp_json_parse(arena, NULL, "function_call", value->string, (size_t)value->count,
+                               SBP_JSON_ROW, &root) == SBP_OK;
+    int64_t count = good && root->kind == SBP_JSON_ARRAY ? root->count : 1;
+    const sbp_json *calls = good && root->kind == SBP_JSON_ARRAY ? root->items : root;
+    for (int64_t i = 0; i < count && good; i++)
+        good = is_call(&calls[i]);
+    if (!good || count == 0)
+        return sbp_json_fail(diag, value,
+                             "expected the JSON of a call, {\"name\": .., \"arguments\": {..}}, or of a list "
+                             "of them");
+    sbp_json *items = SBP_NEW_ARRAY(arena, sbp_json, count);
+    *out = (sbp_json){.kind = SBP_JSON_ARRAY, .key = "tool_calls", .count = count, .items = items};
+    for (int64_t i = 0; i < count; i++) {
+        sbp_json *members = SBP_NEW_ARRAY(arena, sbp_json, 2);
+        items[i] = (sbp_json){.kind = SBP_JSON_OBJECT, .index = (int32_t)i, .parent = out, .items = members};
+        members[0] = (sbp_json){.kind = SBP_JSON_STRING, .key = "type", .count = 8, .string = "function"};
+        members[1] = calls[i];
+        members[1].key = "function";
+        members[0].parent = members[1].parent = &items[i];
+        items[i].count = 2;
+    }
+    return SBP_OK;
+}
+
+/* A message in the older form; items has room. */
+static sbp_status read_old(sbp_arena *arena, sbp_diag *diag, const sbp_json *from, const sbp_json *plain,
+                           sbp_json *to, sbp_json *items) {
+    int speaker;
+    SBP_TRY(find_speaker(diag, sbp_json_member(from, "from"), &speaker));
+    const char *role = speakers[speaker].role;
+    if (speakers[speaker].kind == CALL && !has(from, "value"))
+        return sbp_json_fail(diag, from, "expected 'value', the JSON of a call");
+    for (int64_t i = 0; i < plain->count; i++) {
+        sbp_json value = plain->items[i];
+        if (strcmp(value.key, "from") == 0) {
+            value.string = role;
+            value.count = (int64_t)strlen(role);
+            add_member(to, items, "role", &value);
+        } else if (strcmp(value.key, "value") != 0) {
+            add_member(to, items, value.key, &value);
+        } else if (speakers[speaker].kind == CALL) {
+            SBP_TRY(read_calls(arena, diag, sbp_json_member(from, "value"), &value));
+            add_member(to, items, "tool_calls", &value);
+        } else {
+            add_member(to, items, "content", &value);
+        }
+    }
+    return SBP_OK;
+}
+
+/* ---- messages --------------------------------------------------------------------------------------- */
+
+/* What a tool answers may be anything. */
+static bool may_be_any(const char *role, bool old) {
+    for (int i = 0; i < SBP_COUNT(speakers) && old; i++)
+        if (strcmp(role, speakers[i].from) == 0)
+            return strcmp(speakers[i].role, "tool") == 0;
+    return strcmp(role, "tool") == 0;
+}
+
 static sbp_status check_role(sbp_diag *diag, const sbp_json *message) {
     bool old = has(message, "from") && !has(message, "role");
     const sbp_json *role = sbp_json_member(message, old ? "from" : "role");
@@ -54,7 +154,7 @@ static sbp_status check_role(sbp_diag *diag, const sbp_json *message) {
         return sbp_json_fail(diag, role, "expected a string, found %s", sbp_json_kind_name(role->kind));
     const sbp_json *content = sbp_json_member(message, old ? "value" : "content");
     if (content && content->kind != SBP_JSON_STRING && content->kind != SBP_JSON_ARRAY && !is_null(content) &&
-        strcmp(role->string, "tool") != 0)
+        !may_be_any(role->string, old))
         return sbp_json_fail(diag, content, "expected a string or a list of parts, found %s",
                              sbp_json_kind_name(content->kind));
     return SBP_OK;
@@ -76,14 +176,10 @@ static sbp_status read_message(sbp_arena *arena, sbp_diag *diag, const sbp_json 
     to->count = 0;
     if (thoughts && !has(&plain, "thinking"))
         add_member(to, items, "thinking", thoughts);
-    for (int64_t i = 0; i < plain.count; i++) {
-        const char *key = plain.items[i].key;
-        if (old && strcmp(key, "from") == 0)
-            key = "role";
-        else if (old && strcmp(key, "value") == 0)
-            key = "content";
-        add_member(to, items, key, &plain.items[i]);
-    }
+    if (old)
+        SBP_TRY(read_old(arena, diag, from, &plain, to, items));
+    for (int64_t i = 0; i < plain.count && !old; i++)
+        add_member(to, items, plain.items[i].key, &plain.items[i]);
     if (thoughts && !has(&plain, "reasoning_content"))
         add_member(to, items, "reasoning_content", thoughts);
     return SBP_OK;
@@ -158,6 +254,17 @@ bool sbp_messages_equal(const sbp_json *a, const sbp_json *b) {
             return false;
     }
     return true;
+}
+
+const sbp_json *sbp_messages_of_one(sbp_arena *arena, const sbp_json *message) {
+    sbp_json *list = SBP_NEW(arena, sbp_json);
+    *list = (sbp_json){.kind = SBP_JSON_ARRAY,
+                       .index = message->index,
+                       .key = message->key,
+                       .parent = message->parent,
+                       .count = 1,
+                       .items = message};
+    return list;
 }
 
 const sbp_json *sbp_messages_part(sbp_arena *arena, const sbp_json *list, int64_t from, int64_t to) {

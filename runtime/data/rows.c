@@ -118,6 +118,16 @@ static bool is_list(const row_reader *r, const char *key) {
     return member && member->kind == SBP_JSON_ARRAY;
 }
 
+/* One message, as the answers of pairs are in some data. */
+static bool is_message(const row_reader *r, const char *key) {
+    const sbp_json *member = sbp_json_member(r->root, key);
+    return member && member->kind == SBP_JSON_OBJECT;
+}
+
+static bool are_messages(const row_reader *r, const char *key) {
+    return is_list(r, key) || is_message(r, key);
+}
+
 static const sbp_json *field_node(const row_reader *r, int field) {
     if (has(r, fields[field].key))
         return sbp_json_member(r->root, fields[field].key);
@@ -151,7 +161,8 @@ static bool find_pair(const row_reader *r, sbp_row_form *form) {
         take(form, SBP_ROW_PAIR, SBP_VALUES_IDS);
     else if (has(r, "chosen") || has(r, "rejected"))
         take(form, SBP_ROW_PAIR,
-             is_list(r, "chosen") || is_list(r, "rejected") ? SBP_VALUES_MESSAGES : SBP_VALUES_STRINGS);
+             are_messages(r, "chosen") || are_messages(r, "rejected") ? SBP_VALUES_MESSAGES
+                                                                      : SBP_VALUES_STRINGS);
     return form->type == SBP_ROW_PAIR;
 }
 
@@ -294,6 +305,8 @@ static sbp_status read_messages(const row_reader *r, const char *key, bool may_b
                                 const sbp_json **out) {
     const sbp_json *node;
     SBP_TRY(member(r, key, &node));
+    if (r->row->form.type == SBP_ROW_PAIR && is_message(r, key)) /* an answer */
+        node = sbp_messages_of_one(r->arena, node);
     return sbp_messages_read(r->arena, r->diag, node, may_be_empty, out);
 }
 
@@ -364,6 +377,8 @@ static sbp_status read_pair(const row_reader *r) {
     SBP_TRY(read_value(r, "rejected", "rejected_ids", false, &row->rejected));
     const char *prompt = row->form.values == SBP_VALUES_IDS ? "prompt_ids" : "prompt";
     bool within = row->form.values == SBP_VALUES_MESSAGES && has(r, prompt) && !is_list(r, prompt);
+    if (row->form.values == SBP_VALUES_MESSAGES && (is_message(r, "chosen") || is_message(r, "rejected")))
+        return read_value(r, is_list(r, "conversations") ? "conversations" : prompt, NULL, false, &row->text);
     if (!has(r, prompt) || within)
         return part_pair(r);
     return read_value(r, "prompt", "prompt_ids", true, &row->text);

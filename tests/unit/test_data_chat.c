@@ -71,6 +71,10 @@ static const char *counted(chat_case *c) {
     "\"yes\"}, "                                                                                             \
     "{\"role\": \"user\", \"content\": \"more\"}, {\"role\": \"assistant\", \"content\": \"no it is\"}]}"
 
+#define SHARED_TURNS                                                                                         \
+    "{\"conversations\": [{\"from\": \"human\", \"value\": \"hi you\"}, {\"from\": \"gpt\", \"value\": "     \
+    "\"yes\"}, {\"from\": \"human\", \"value\": \"more\"}, {\"from\": \"gpt\", \"value\": \"no it is\"}]}"
+
 static const char plain[] = "{% for m in messages %}<s>{{ m.role }}:\n{{ m.content }}</s>\n{% endfor %}"
                             "{% if add_generation_prompt %}<s>assistant:\n{% endif %}";
 static const char marked[] = "{% for m in messages %}<s>{{ m.role }}:\n{% if m.role == 'assistant' %}{% "
@@ -93,6 +97,10 @@ static void test_what_the_assistant_said(void **state) {
     for (int64_t i = 0; i < all.document.count; i++)
         assert_int_equal(all.document.labels[i], all.document.ids[i]);
     assert_string_equal(all.document.part, "text");
+    assert_ok(f, make(&by_marks, SHARED_TURNS));
+    assert_string_equal(counted(&by_marks), "|yes</s> |no it is</s> ");
+    assert_ok(f, make(&by_differences, SHARED_TURNS));
+    assert_string_equal(counted(&by_differences), "|yes</s> |no it is</s> ");
     assert_int_equal(0, sbp_diag_count(f->diag, SBP_WARNING));
     assert_non_null(
         strstr(sbp_diag_text(f->diag, SBP_NOTE), "chat template: t; answers: by the differences"));
@@ -175,7 +183,25 @@ static void test_what_templates_see(void **state) {
         {"{{ messages }}",
          "{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", \"value\": "
          "null}]}",
-         "[{'role': 'human', 'content': 'a'}, {'role': 'gpt'}]"},
+         "[{'role': 'user', 'content': 'a'}, {'role': 'assistant'}]"},
+        {"{{ messages }}",
+         "{\"conversations\": [{\"from\": \"system\", \"value\": \"s\"}, {\"from\": \"function_call\", "
+         "\"value\": \"{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"x\\\": null}}\"}, {\"from\": "
+         "\"observation\", \"value\": \"o\"}, {\"from\": \"function\", \"value\": {\"a\": 1}}, {\"from\": "
+         "\"user\", "
+         "\"value\": \"u\", \"weight\": 1}]}",
+         "[{'role': 'system', 'content': 's'}, {'role': 'assistant', 'tool_calls': [{'type': 'function', "
+         "'function': {'name': 'f', 'arguments': {'x': None}}}]}, {'role': 'tool', 'content': 'o'}, {'role': "
+         "'tool', 'content': {'a': 1}}, {'role': 'user', 'content': 'u', 'weight': 1}]"},
+        {"{{ messages }}",
+         "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": {\"from\": \"gpt\", "
+         "\"value\": \"a\"}, \"rejected\": {\"from\": \"gpt\", \"value\": \"b\"}}",
+         "[{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]"},
+        {"{{ messages }}",
+         "{\"prompt\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": [{\"from\": \"gpt\", "
+         "\"value\": "
+         "\"a\"}], \"rejected\": [{\"from\": \"gpt\", \"value\": \"b\"}]}",
+         "[{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]"},
         {"{{ messages }}",
          "{\"messages\": [{\"role\": \"assistant\", \"reasoning\": \"r\", \"name\": null, \"tool_calls\": "
          "[{\"function\": "

@@ -117,6 +117,8 @@ class Trl:
         return out
 
 
+ROLES = ("user", "assistant", "system", "developer", "tool")
+
 # ---- rows -----------------------------------------------------------------------------------------------
 
 
@@ -184,7 +186,7 @@ def chat_row(rng, kind):
         what = rng.random()
         if what < 0.4:
             row = {"messages": prompt + rest}
-        elif what < 0.5:
+        elif what < 0.5 and all(m["role"] in ROLES for m in prompt + rest):  # TRL renames no role of theirs
             row = {"conversations": [{"from": m["role"], "value": m.get("content") or ""} for m in prompt + rest]}
         else:
             row = {"prompt": prompt, "completion": rest}
