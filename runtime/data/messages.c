@@ -162,25 +162,25 @@ static sbp_status check_role(sbp_diag *diag, const sbp_json *message) {
 
 static sbp_status read_message(sbp_arena *arena, sbp_diag *diag, const sbp_json *from, const sbp_json *list,
                                sbp_json *to) {
-    sbp_json plain;
+    sbp_json *plain = SBP_NEW(arena, sbp_json); /* stays: nodes below name their place by it */
     if (from->kind != SBP_JSON_OBJECT)
         return sbp_json_fail(diag, from, "expected a message {\"role\", \"content\"}, found %s",
                              sbp_json_kind_name(from->kind));
     SBP_TRY(check_role(diag, from));
-    copy_without_nulls(arena, from, list, &plain);
-    const sbp_json *thoughts = reasoning_of(&plain);
-    bool old = !has(&plain, "role");
-    sbp_json *items = SBP_NEW_ARRAY(arena, sbp_json, plain.count + 2);
-    *to = plain;
+    copy_without_nulls(arena, from, list, plain);
+    const sbp_json *thoughts = reasoning_of(plain);
+    bool old = !has(plain, "role");
+    sbp_json *items = SBP_NEW_ARRAY(arena, sbp_json, plain->count + 2);
+    *to = *plain;
     to->items = items;
     to->count = 0;
-    if (thoughts && !has(&plain, "thinking"))
+    if (thoughts && !has(plain, "thinking"))
         add_member(to, items, "thinking", thoughts);
     if (old)
-        SBP_TRY(read_old(arena, diag, from, &plain, to, items));
-    for (int64_t i = 0; i < plain.count && !old; i++)
-        add_member(to, items, plain.items[i].key, &plain.items[i]);
-    if (thoughts && !has(&plain, "reasoning_content"))
+        SBP_TRY(read_old(arena, diag, from, plain, to, items));
+    for (int64_t i = 0; i < plain->count && !old; i++)
+        add_member(to, items, plain->items[i].key, &plain->items[i]);
+    if (thoughts && !has(plain, "reasoning_content"))
         add_member(to, items, "reasoning_content", thoughts);
     return SBP_OK;
 }

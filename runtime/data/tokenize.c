@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "runtime/data/contents.h"
 #include "runtime/data/messages.h"
 
 typedef struct make_job {
@@ -210,19 +211,21 @@ static sbp_status keep_spans(const make_job *job, const sbp_encoding *all, const
     return SBP_OK;
 }
 
-static sbp_conversation conversation(const make_job *job, const sbp_json *messages) {
-    return (sbp_conversation){.where = job->row->where,
+static sbp_status conversation(const make_job *job, const sbp_json *messages, sbp_conversation *out) {
+    *out = (sbp_conversation){.where = job->row->where,
                               .messages = messages,
                               .tools = job->row->tools,
                               .kwargs = job->row->template_kwargs};
+    return sbp_contents_fit(job->maker->chat, job->arena, job->maker->diag, out, &out->messages);
 }
 
 /* Renders and encodes a conversation; with the loss on what an assistant said, its stretches are in text. */
 static sbp_status encode_messages(const make_job *job, const sbp_json *messages, bool prompt,
                                   sbp_rendering *text, sbp_encoding *out) {
     sbp_document_maker *maker = job->maker;
-    sbp_conversation talk = conversation(job, messages);
+    sbp_conversation talk;
     SBP_TRY(open_chat(job));
+    SBP_TRY(conversation(job, messages, &talk));
     SBP_TRY(!prompt && maker->loss_on == SBP_LOSS_ASSISTANT
                 ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, text)
                 : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, prompt, text));
@@ -264,8 +267,8 @@ sbp_status sbp_row_render(sbp_document_maker *maker, sbp_arena *arena, const sbp
         return sbp_fail(maker->diag, SBP_INPUT, "%s: only conversations are rendered by a template",
                         row->where);
     SBP_TRY(open_chat(&job));
-    sbp_conversation talk =
-        conversation(&job, alone ? row->text.messages : whole_messages(arena, row, which));
+    sbp_conversation talk;
+    SBP_TRY(conversation(&job, alone ? row->text.messages : whole_messages(arena, row, which), &talk));
     return sbp_chat_render(maker->chat, arena, maker->diag, &talk, add_generation_prompt, out);
 }
 

@@ -238,6 +238,79 @@ static void test_what_templates_see(void **state) {
     assert_string_equal(c.text.text, "default");
 }
 
+#define PARTS "[{\"type\": \"text\", \"text\": \"one \"}, {\"type\": \"text\", \"text\": \"two\"}]"
+#define CALLS "\"tool_calls\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]"
+
+/* Lists of parts and calls without a content, by templates that read them, refuse them, or print them. */
+static void test_contents(void **state) {
+    io_fixture *f = *state;
+    static const char adds[] = "{% for m in messages %}<{{ m.role + m.content }}>{% endfor %}",
+                      prints[] = "{% for m in messages %}<{{ m.content | trim }}>{% endfor %}",
+                      dumps[] = "{% for m in messages %}<{{ m.content | tojson }}>{% endfor %}",
+                      reads[] =
+                          "{% for m in messages %}{% if m.content is string %}<{{ m.content }}>{% else %}"
+                          "{% for p in m.content %}({{ p.text }}){% endfor %}{% endif %}{% endfor %}",
+                      none[] = "{% for m in messages %}{% if m.content is none %}<none>{% else %}{{ m.role + "
+                               "m.content }}{% endif %}{% endfor %}";
+    static const struct {
+        const char *template, *message, *want; /* NULL: an error */
+        const char *error;
+    } cases[] = {
+        {adds, "\"content\": " PARTS, "<assistantone two>", NULL},
+        {adds, "\"content\": []", "<assistant>", NULL},
+        {prints, "\"content\": " PARTS, "<one two>", NULL},
+        {dumps, "\"content\": " PARTS, "<\"one two\">", NULL},
+        {reads, "\"content\": " PARTS, "(one )(two)", NULL},
+        {prints, "\"content\": \"'type': 'x'\"", "<'type': 'x'>", NULL},
+        {reads, "\"content\": [{\"type\": \"text\", \"text\": \"'type': 'x'\"}]", "('type': 'x')", NULL},
+        {adds, "\"content\": [{\"type\": \"thought\"}]", NULL,
+         "messages[0].content[0].type: found a part of type 'thought', and the template takes texts only"},
+        {reads, "\"content\": [{\"type\": \"thought\", \"text\": \"t\"}]", "(t)", NULL},
+        {reads, "\"content\": [{\"type\": \"image_url\"}]", NULL,
+         "messages[0].content[0].type: found a part of type 'image_url': models are trained on text"},
+        {adds, "\"content\": [{\"type\": \"text\", \"text\": 5}]", NULL,
+         "content[0].text: expected a string"},
+        {prints, CALLS, "<>", NULL},
+        {prints, "\"content\": null, " CALLS, "<>", NULL},
+        {none, "\"content\": null, " CALLS, "<none>", NULL},
+        {none, "\"content\": " PARTS ", " CALLS, "assistantone two", NULL},
+        {none, "\"content\": null", NULL, "'dict' has no attribute 'content'"},
+        {adds, CALLS, NULL, "messages[0]: has tool_calls and no content, which the template does not take"},
+        {adds, "\"content\": \"\", " CALLS, "<assistant>", NULL},
+        {"{{ raise_exception('no') }}", CALLS, NULL, "refuses the conversation: no"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        chat_case c;
+        begin(&c, f, cases[i].template, SBP_LOSS_AUTO);
+        c.render = true;
+        const char *line =
+            sbp_arena_printf(f->arena, "{\"messages\": [{\"role\": \"assistant\", %s}]}", cases[i].message);
+        if (!cases[i].want) {
+            assert_fails(f, SBP_INPUT, cases[i].error, make(&c, line));
+            continue;
+        }
+        assert_ok(f, make(&c, line));
+        assert_string_equal(c.text.text, cases[i].want);
+    }
+}
+
+/* What is trained on is told by the same form of contents. */
+static void test_contents_that_count(void **state) {
+    io_fixture *f = *state;
+    chat_case c;
+    begin(&c, f, plain, SBP_LOSS_ASSISTANT);
+    assert_ok(
+        f, make(&c, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"hi "
+                    "you\"}]}, {\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": "
+                    "\"yes\"}]}]}"));
+    assert_string_equal(counted(&c), "|yes</s> ");
+    assert_ok(f,
+              make(&c, "{\"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"hi "
+                       "you\"}]}], \"completion\": [{\"role\": \"assistant\", \"content\": [{\"type\": "
+                       "\"text\", \"text\": \"yes\"}]}]}"));
+    assert_string_equal(counted(&c), "|yes</s> ");
+}
+
 static void test_rows_left_out(void **state) {
     io_fixture *f = *state;
     chat_case c;
@@ -343,10 +416,16 @@ static void test_sources(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, io_setup, io_teardown)
-        CASE(test_what_the_assistant_said),  CASE(test_what_cannot_be_told),
-        CASE(test_an_end_outside_warns),     CASE(test_prompts),
-        CASE(test_what_templates_see),       CASE(test_rows_left_out),
-        CASE(test_what_is_no_fault_of_rows), CASE(test_sources),
+        CASE(test_what_the_assistant_said),
+        CASE(test_what_cannot_be_told),
+        CASE(test_an_end_outside_warns),
+        CASE(test_prompts),
+        CASE(test_what_templates_see),
+        CASE(test_rows_left_out),
+        CASE(test_contents),
+        CASE(test_contents_that_count),
+        CASE(test_what_is_no_fault_of_rows),
+        CASE(test_sources),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
