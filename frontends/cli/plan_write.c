@@ -159,6 +159,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     }
     sbp_text_add(out, "}}");
     add_text(out, "objective", c->objective);
+    add_text(out, "objective_of_pairs", sbp_objective_of_pairs());
     add_text(out, "loss_type", c->loss_type);
     add_text(out, "counted", c->settings.counted);
     add_text(out, "backend", c->target->name);

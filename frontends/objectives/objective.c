@@ -6,15 +6,23 @@
 static const struct {
     const char *name;
     sbp_objective_builder build;
+    bool pairs;
     sbp_head_options head;
 } objectives[] = {
-#define OBJECTIVE(name, function, ...) {name, function, __VA_ARGS__},
+#define OBJECTIVE(name, function, pairs, ...) {name, function, pairs, __VA_ARGS__},
 #include "frontends/objectives/objectives.def"
 #undef OBJECTIVE
 };
 
 const char *sbp_objective_name(int32_t index) {
     return index >= 0 && index < SBP_COUNT(objectives) ? objectives[index].name : NULL;
+}
+
+const char *sbp_objective_of_pairs(void) {
+    int32_t i = 0;
+    while (i < SBP_COUNT(objectives) && !objectives[i].pairs)
+        i++;
+    return sbp_objective_name(i);
 }
 
 /* Place in the table; -1: none. */

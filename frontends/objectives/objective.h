@@ -83,6 +83,8 @@ sbp_status sbp_objective_add(sbp_module *module, sbp_diag *diag, const sbp_objec
 sbp_head_options sbp_objective_head(const char *name);
 /* Names in the table; NULL after the last. */
 const char *sbp_objective_name(int32_t index);
+/* The first in the table that takes preferences: what rows of that kind are for. */
+const char *sbp_objective_of_pairs(void);
 /* NULL when there is none of that name. */
 sbp_objective_builder sbp_objective_find(const char *name);
 

@@ -20,6 +20,7 @@ typedef struct sbp_load_job {
     sbp_chat_options chat;
     uint64_t tokenizer_hash; /* of what it was made of */
     double started, shown;   /* of progress */
+    sbp_row_ids eos_ids;     /* what ends texts, by the model's config; none: it does not say */
     bool line_is_open;
     bool leads; /* others wait, and want to hear of it now and then */
     double told;
@@ -143,6 +144,9 @@ static sbp_dataset_options options_of(load_job *job) {
                                  .progress_user = job,
                                  .tokenizer = job->tokenizer,
                                  .eos = job->chat.eos,
+                                 .eos_ids = job->eos_ids,
+                                 .objective = run->plan ? run->info.objective : NULL,
+                                 .objective_of_pairs = run->plan ? run->info.objective_of_pairs : NULL,
                                  .chat = &job->chat,
                                  .skip_bad_rows = sbp_options_is(run->options, "on-bad-row", "skip"),
                                  .rows = run->plan ? sbp_pack_rows_wanted(run->plan->program) : SBP_ROWS_ANY,
@@ -257,10 +261,37 @@ static sbp_status find_eos(load_job *job) {
     int32_t id = job->tokenizer ? sbp_tokenizer_id(job->tokenizer, eos, strlen(eos)) : -1;
     if (id < 0)
         return sbp_fail(run->diag, SBP_USAGE, "--eos-token %s: %s", eos,
-                        job->tokenizer ? "the tokenizer has no such token" : "there is no tokenizer");
+                        job->tokenizer ? "the tokenizer has no such token"
+                                       : "there is no tokenizer; what ends texts is then eos_token_id of the "
+                                         "model's config.json");
     job->chat.eos = eos;
     run->info.user_eos = eos;
     run->info.user_eos_id = id;
+    return SBP_OK;
+}
+
+/* Adds the ids of a number or a list. */
+static void add_eos_ids(load_job *job, const sbp_json *node) {
+    const sbp_json *items = node && node->kind == SBP_JSON_ARRAY ? node->items : node;
+    int64_t count = !node ? 0 : node->kind == SBP_JSON_ARRAY ? node->count : 1;
+    job->eos_ids = (sbp_row_ids){SBP_NEW_ARRAY(job->arena, int32_t, count + 1), 0};
+    for (int64_t i = 0; i < count; i++)
+        if (items[i].kind == SBP_JSON_INT && items[i].integer >= 0 && items[i].integer <= INT32_MAX)
+            job->eos_ids.data[job->eos_ids.count++] = (int32_t)items[i].integer;
+}
+
+/* What ends texts by the files of a model: of its config, else of how it is sampled. */
+static sbp_status find_eos_ids(load_job *job, const char *model) {
+    static const char *const files[] = {"config.json", "generation_config.json"};
+    for (int i = 0; i < SBP_COUNT(files) && model && job->eos_ids.count == 0; i++) {
+        const char *path = sbp_file_join(job->arena, model, files[i]);
+        const sbp_json *root;
+        sbp_status status = sbp_file_exists(path) ? sbp_json_read(job->arena, NULL, path, 0, &root) : SBP_IO;
+        if (status == SBP_MACHINE)
+            return sbp_fail(job->run->diag, SBP_MACHINE, "out of memory reading '%s'", path);
+        if (status == SBP_OK)
+            add_eos_ids(job, sbp_json_member(root, "eos_token_id"));
+    }
     return SBP_OK;
 }
 
@@ -302,6 +333,8 @@ static sbp_status load_body(void *user) {
         SBP_TRY(sbp_tokenizer_from_json(job->arena, run->diag, run->plan->path, run->plan->tokenizer,
                                         (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
     SBP_TRY(find_template(job, known_model(run->info.tokenizer)));
+    add_eos_ids(job, run->info.eos_ids);
+    SBP_TRY(find_eos_ids(job, known_model(run->info.weights)));
     int32_t files = sbp_options_list_count(run->options, "data");
     if (run->data && (!run->data->texts || sbp_pack_rows_wanted(run->plan->program) != SBP_ROWS_TEXTS)) {
         if (files == 1 && strcmp(sbp_options_list_at(run->options, "data", 0), "-") == 0)
@@ -415,6 +448,7 @@ static sbp_status load_raw_body(void *user) {
     job->tokenizer_hash = hash_model(job);
     SBP_TRY(model_tokenizer(job));
     SBP_TRY(find_template(job, tokenizer_place(job)));
+    SBP_TRY(find_eos_ids(job, tokenizer_place(job)));
     return load_files(job, "data", 0, sbp_options_list_count(job->run->options, "data"), &job->run->data);
 }
 

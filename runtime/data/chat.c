@@ -96,10 +96,11 @@ static sbp_status open_body(void *user) {
     if (!o->quiet)
         sbp_note(job->diag, "chat template: %s%s%s", o->source.name,
                  o->source.tool_text ? ", tool_use where rows have tools" : "",
-                 !o->assistant                            ? ""
-                 : copied                                 ? "; answers: by our marked copy of it"
-                 : sbp_template_has_marks(chat->template) ? "; answers: as it marks them"
-                                                          : "; answers: by the differences of renderings");
+                 !o->assistant ? ""
+                 : copied      ? "; assistant tokens: found by a marked copy of it"
+                 : sbp_template_has_marks(chat->template)
+                     ? "; assistant tokens: as the template marks them"
+                     : "; assistant tokens: found by comparing renderings of it");
     if (o->tokenizer)
         SBP_TRY(check_markers(job));
     *job->out = chat;

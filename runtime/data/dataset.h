@@ -50,6 +50,7 @@ typedef struct sbp_dataset_options {
     sbp_columns columns;            /* names that they have otherwise */
     const sbp_tokenizer *tokenizer; /* NULL: rows must be ids */
     sbp_rows_wanted rows;
+    const char *objective, *objective_of_pairs; /* for messages; NULL: unknown */
     sbp_loss_on loss_on;
     bool mask_truncated; /* completions without an end-of-sequence token do not count */
     double eos_penalty;  /* taken from rewards of those without such a token */
@@ -58,6 +59,7 @@ typedef struct sbp_dataset_options {
     int64_t max_tokens; /* of a document; 0: any */
     sbp_overlong overlong;
     const char *eos;              /* of texts, in place of the tokenizer's; NULL: that */
+    sbp_row_ids eos_ids;          /* what ends completions where no tokenizer says it */
     const sbp_chat_options *chat; /* NULL: there is no template for conversations */
     bool skip_bad_rows;           /* a row that is wrong is left out, with a warning, and counted */
     int32_t threads;              /* that tokenize; 0: this one */

@@ -171,9 +171,8 @@ static sbp_status make_documents(void *user) {
     SBP_TRY(sbp_columns_rename(&w->options->columns, job->arena, w->diag, where, tree, &tree));
     SBP_TRY(sbp_row_read(job->arena, w->diag, where, tree, &w->row_options, &w->form, &row));
     if (w->options->rows == SBP_ROWS_PAIRS && row.form.type != SBP_ROW_PAIR)
-        return sbp_fail(w->diag, SBP_INPUT,
-                        "%s: the objective compares two answers: 'chosen' and 'rejected' are expected",
-                        where);
+        return sbp_fail(w->diag, SBP_INPUT, "%s: %s needs 'chosen' and 'rejected'", where,
+                        w->options->objective ? w->options->objective : "the objective");
     SBP_TRY(sbp_documents_make(&w->maker, job->arena, &row, job->out));
     for (int32_t i = 0; i < job->out->count; i++)
         SBP_TRY(check_ids(job, &job->out->documents[i]));
@@ -232,15 +231,16 @@ static bool open_worker(row_worker *w, const sbp_dataset_options *o, const row_w
                       .row_options = {.text_field = o->text_field,
                                       .vocab_size = o->vocab_size,
                                       .fields = o->rows == SBP_ROWS_SCORED || o->rows == SBP_ROWS_PAIRS,
-                                      .no_pairs = o->rows == SBP_ROWS_TEXTS || o->rows == SBP_ROWS_SCORED
-                                                      ? "the objective trains on single texts"
-                                                      : NULL},
+                                      .no_pairs = o->rows == SBP_ROWS_TEXTS || o->rows == SBP_ROWS_SCORED,
+                                      .objective = o->objective,
+                                      .objective_of_pairs = o->objective_of_pairs},
                       .diag = sbp_diag_create(),
                       .maker = {.tokenizer = o->tokenizer,
                                 .loss_on = o->loss_on,
                                 .mask_truncated = o->mask_truncated,
                                 .eos_penalty = o->eos_penalty,
                                 .eos = o->eos,
+                                .eos_ids = o->eos_ids,
                                 .chat_options = o->chat}};
     w->maker.diag = w->diag;
     w->maker.chat_arena = sbp_arena_create();

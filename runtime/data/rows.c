@@ -187,8 +187,16 @@ static bool find_prompt(const row_reader *r, sbp_row_form *form) {
     return form->type == SBP_ROW_PROMPT;
 }
 
+static sbp_status fail_pairs(const row_reader *r, const sbp_row_form *form) {
+    const char *own = r->options->objective, *better = r->options->objective_of_pairs;
+    return sbp_fail(r->diag, SBP_USAGE,
+                    "%s: rows with %s are preference pairs, and %s trains on single texts: use %s%s",
+                    r->where, value_names(form), own ? own : "the objective",
+                    better ? "--objective " : "an objective for them", better ? better : "");
+}
+
 static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
-    const char *no_pairs = r->options->no_pairs;
+    bool no_pairs = r->options->no_pairs;
     *form = (sbp_row_form){0};
     if (has(r, "input_ids")) {
         *form = (sbp_row_form){.type = SBP_ROW_INPUT_IDS,
@@ -203,8 +211,7 @@ static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
         return SBP_OK;
     }
     if (no_pairs && find_pair(r, form))
-        return sbp_fail(r->diag, SBP_USAGE, "%s: rows with %s, and %s", r->where, value_names(form),
-                        no_pairs);
+        return fail_pairs(r, form);
     if (!no_pairs && find_prompt(r, form))
         return SBP_OK;
     if (has(r, "end_of_step"))

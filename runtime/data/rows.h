@@ -103,8 +103,8 @@ typedef struct sbp_row_options {
     const char *text_field; /* usually "text" */
     int64_t vocab_size;     /* ids must be below; 0: unknown */
     bool fields;            /* what stands beside texts is read; else it is ignored like other keys */
-    const char
-        *no_pairs; /* NULL: pairs and prompts alone are rows too; else why they are none: "the plan .." */
+    bool no_pairs;          /* pairs and prompts alone are no rows */
+    const char *objective, *objective_of_pairs; /* for messages about that; NULL: unknown */
 } sbp_row_options;
 
 /* Whether rows may need a member of that name: what has another need not be read from a file. */

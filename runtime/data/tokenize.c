@@ -204,10 +204,10 @@ static sbp_status keep_spans(const make_job *job, const sbp_encoding *all, const
         kept += inside[i];
     }
     if (kept == 0)
-        return sbp_fail(job->maker->diag, SBP_INPUT,
-                        "%s: no token counts: %s; leave the row out, or give --loss-on all", job->row->where,
-                        text->span_count ? "what the assistant said has none"
-                                         : "no message is the assistant's");
+        return sbp_fail(
+            job->maker->diag, SBP_INPUT,
+            "%s: no token would be trained: %s; leave the row out, or give --loss-on all", job->row->where,
+            text->span_count ? "what the assistant said has none" : "no message is the assistant's");
     return SBP_OK;
 }
 
@@ -322,24 +322,39 @@ static sbp_status check_pair(const make_job *job) {
         job->row->where, job->maker->loss_on == SBP_LOSS_ALL ? "all" : "assistant");
 }
 
-/* The end-of-sequence token, for an option that needs one. */
-static sbp_status find_eos(const make_job *job, const char *option, int32_t *id) {
+/* The end-of-sequence tokens, for an option that needs them: that of the tokenizer, else what the model says.
+ */
+static sbp_status find_eos(const make_job *job, const char *option, sbp_row_ids *out) {
     const sbp_document_maker *maker = job->maker;
     const char *eos = maker->tokenizer ? eos_of(maker) : NULL;
+    int32_t *id = SBP_NEW(job->arena, int32_t);
     *id = eos ? sbp_tokenizer_id(maker->tokenizer, eos, strlen(eos)) : -1;
-    if (*id >= 0)
+    *out = *id >= 0 ? (sbp_row_ids){id, 1} : maker->eos_ids;
+    if (out->count > 0)
         return SBP_OK;
-    return sbp_fail(maker->diag, SBP_USAGE,
-                    "--%s: the model has no end-of-sequence token; name it with --eos-token", option);
+    return sbp_fail(
+        maker->diag, SBP_USAGE,
+        maker->tokenizer
+            ? "--%s: the model has no end-of-sequence token; name it with --eos-token"
+            : "--%s: the model has no end-of-sequence token: its config.json has no eos_token_id, "
+              "and there is no tokenizer",
+        option);
+}
+
+static bool is_eos(const sbp_row_ids *eos, int32_t id) {
+    for (int64_t i = 0; i < eos->count; i++)
+        if (eos->data[i] == id)
+            return true;
+    return false;
 }
 
 /* An answer that was cut off, not ended, says nothing about how to answer (TRL's mask_truncated_completions).
  */
 static sbp_status mask_truncated(const make_job *job) {
     const sbp_document *d = job->out;
-    int32_t id;
-    SBP_TRY(find_eos(job, "mask-truncated-completions", &id));
-    if (d->count == d->prompt || d->ids[d->count - 1] != id)
+    sbp_row_ids eos;
+    SBP_TRY(find_eos(job, "mask-truncated-completions", &eos));
+    if (d->count == d->prompt || !is_eos(&eos, d->ids[d->count - 1]))
         for (int64_t i = 0; i < d->count; i++)
             d->labels[i] = -100;
     return SBP_OK;
@@ -445,13 +460,13 @@ static uint64_t group_of(const make_job *job) {
 /* What the reward loses where the answer has no end-of-sequence token (TRL's missing_eos_penalty). */
 static sbp_status find_penalty(const make_job *job, double *penalty) {
     const sbp_document *d = job->all->documents;
-    int32_t id;
+    sbp_row_ids eos;
     *penalty = job->maker->eos_penalty;
     if (*penalty == 0 || !(job->row->form.fields >> SBP_FIELD_REWARD & 1))
         return SBP_OK;
-    SBP_TRY(find_eos(job, "missing-eos-penalty", &id));
+    SBP_TRY(find_eos(job, "missing-eos-penalty", &eos));
     for (int64_t i = d->prompt; i < d->count; i++)
-        if (d->ids[i] == id)
+        if (is_eos(&eos, d->ids[i]))
             *penalty = 0;
     return SBP_OK;
 }

@@ -69,7 +69,8 @@ typedef struct sbp_document_maker {
     double eos_penalty;  /* taken from the reward of a completion without that token */
     sbp_diag *diag;      /* of warnings and errors */
     bool warned_eos, warned_border, warned_mask;
-    const char *eos;                      /* end-of-sequence text in place of the tokenizer's; NULL: that */
+    const char *eos;     /* end-of-sequence text in place of the tokenizer's; NULL: that */
+    sbp_row_ids eos_ids; /* end-of-sequence tokens, by the model's config, where there is no such text */
     const sbp_chat_options *chat_options; /* NULL: there is no template */
     sbp_arena *chat_arena; /* where the template goes, which is opened by the first conversation */
     sbp_chat *chat;

@@ -40,6 +40,8 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
     SBP_TRY(get_text(diag, meta, "sbpc", &out->sbpc));
     SBP_TRY(get_text(diag, meta, "backend", &out->backend));
     SBP_TRY(get_text(diag, meta, "dtype", &out->dtype));
+    SBP_TRY(get_text(diag, meta, "objective", &out->objective));
+    SBP_TRY(get_text(diag, meta, "objective_of_pairs", &out->objective_of_pairs));
     SBP_TRY(get_text(diag, meta, "counted", &out->counted));
     SBP_TRY(get_count(diag, meta, "runtime_bytes", MOST_BYTES, &out->runtime_bytes));
     SBP_TRY(get_count(diag, meta, "threads", MOST_THREADS, &out->threads));
@@ -52,6 +54,7 @@ sbp_status sbp_plan_info_read(sbp_diag *diag, const sbp_plan *plan, sbp_plan_inf
         SBP_TRY(get_text(diag, model, "adapter", &out->adapter));
         SBP_TRY(get_text(diag, model, "adapter_weights", &out->adapter_weights));
         SBP_TRY(sbp_json_get_object(diag, model, "special_tokens", SBP_JSON_NULLABLE, &out->special_tokens));
+        SBP_TRY(sbp_json_get_array(diag, model, "eos_ids", SBP_JSON_NULLABLE, &out->eos_ids));
         SBP_TRY(sbp_json_get_i64(diag, model, "vocab_size", SBP_JSON_NULLABLE, &out->vocab_size));
     }
     if (out->options) {

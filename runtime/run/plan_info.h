@@ -4,9 +4,10 @@
  * meta: {"sbpc": version, "options": {every option of sbpc compile, resolved, by name}, "model": {"name",
  * "model_type", "vocab_size", "max_positions", "eos_id", "eos_ids", "bos_id", "pad_id", "weights": path,
  * "tokenizer": path, "config": text, "adapter": text, "adapter_weights": path, "special_tokens":
- * {"eos_token": text ..}}, "objective", "loss_type", "counted": column, "backend", "dtype", "runtime_bytes":
- * the process beyond the arenas with "threads" threads, "thread_bytes" for each more or less of them,
- * "defaults": {option of the run: value}}. What is missing counts as null.
+ * {"eos_token": text ..}}, "objective", "objective_of_pairs": what preferences are for, "loss_type",
+ * "counted": column, "backend", "dtype", "runtime_bytes": the process beyond the arenas with "threads"
+ * threads, "thread_bytes" for each more or less of them, "defaults": {option of the run: value}}. What is
+ * missing counts as null.
  */
 #ifndef SBP_RUNTIME_RUN_PLAN_INFO_H
 #define SBP_RUNTIME_RUN_PLAN_INFO_H
@@ -18,7 +19,9 @@ typedef struct sbp_plan_info {
     const char *sbpc;                                /* version */
     const char *backend;                             /* "cpu" */
     const char *dtype;                               /* "fp32" */
+    const char *objective, *objective_of_pairs;      /* names; NULL: unknown */
     const char *name, *weights, *tokenizer, *config; /* NULL: none; config: text of config.json */
+    const sbp_json *eos_ids;                         /* array of the ids that end texts, or NULL */
     const sbp_json *special_tokens;                  /* of the tokenizer: object of texts, or NULL */
     const char *adapter;         /* text of adapter_config.json of what is trained, NULL: no adapter */
     const char *adapter_weights; /* directory of the adapter that it goes on with, NULL: none */

@@ -40,7 +40,8 @@ static void test_train(void **state) {
     cli_ok(f,
            "$R $S --data $D/d.jsonl --steps 4 --batch-size 1 --out $D/o --loss-on assistant --save-every 2 "
            "--date 2020-02-29 --chat-template " TEMPLATE);
-    assert_non_null(strstr(cli_text(f, "err"), "chat template: " TEMPLATE "; answers: as it marks them"));
+    assert_non_null(strstr(cli_text(f, "err"),
+                           "chat template: " TEMPLATE "; assistant tokens: as the template marks them"));
     cli_ok(f, "cmp $D/o/chat_template.jinja " TEMPLATE);
     cli_ok(f, "$R $S --data $D/d.jsonl --dry-run --loss-on assistant --chat-template " TEMPLATE);
     assert_non_null(strstr(cli_text(f, "out"), "[[")); /* the first label of a document is none of these */
@@ -122,7 +123,7 @@ static void test_bad_rows(void **state) {
     io_fixture *f = *state;
     put_rows(f);
     cli_ok(f, "echo '{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}' >>$D/d.jsonl");
-    cli_fails(f, 1, "d.jsonl:3: no token counts",
+    cli_fails(f, 1, "d.jsonl:3: no token would be trained",
               "$R $S --data $D/d.jsonl --dry-run --loss-on assistant --chat-template " TEMPLATE);
     cli_ok(
         f,

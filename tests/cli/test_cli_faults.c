@@ -41,7 +41,7 @@ static void test_usage(void **state) {
         {"$R tokenize $S --chat-template nothing", "no file, no directory with a template"},
         {"$R tokenize $S --lr 1", "--lr is an option of sbprun"},
         {"echo '{\"chosen\": \"a\", \"rejected\": \"b\"}' | $R $D/p --data -",
-         "the objective trains on single texts"},
+         "are preference pairs, and sft trains on single texts: use --objective dpo"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         cli_fails(f, 2, cases[i].message, cases[i].command);
@@ -88,12 +88,13 @@ static void test_rows(void **state) {
         {"{\"text\": \"a\"}\n{\"text\": 3}\n", "d:2: text: expected a string, found an integer"},
         {"{\"text\": \"a\"}\n\n{\"txt\": \"a\"}\n", "d:3: found 'txt', expected 'text'"},
         {"{\"text\": \"a\"}\n{\"input_ids\": [1]}\n", "d:2: found a row with 'input_ids'"},
-        {"{\"text\": \"a\"\n", "d:1:12: no JSON: '}' expected"},
-        {"{\"text\": \"a\"}\nhello\n", "d:2:5: no JSON: invalid token near 'hello'"},
+        {"{\"text\": \"a\"\n", "d:1:12: not valid JSON: '}' expected"},
+        {"{\"text\": \"a\"}\nhello\n", "d:2:5: not valid JSON: invalid token near 'hello'"},
         {"[\n{\"text\": \"a\"},\n {\"text\": 3}]\n", "d:3: text: expected a string, found an integer"},
         {"[{\"text\": \"a\"}\n", "d:2: expected ',' or ']', found the end of the file"},
         {"text,n\na,1\n\"b\n", "d:3: a quoted field has no end"},
-        {"text,n\na,1\nb\n", "d:3: 1 field, the first line names 2 columns"},
+        {"text,n\na,1\nb\n", "d:3: 1 field, the first line names 2 columns (the file is read as CSV)"},
+        {"Once upon\na time\n", "/d').read()}))\" > data.jsonl"},
         {"[1]\n", "note: rows are JSON objects, each on a line of its own"},
         {"{\"input_ids\": [1, 512]}\n",
          "d:1: input_ids[1]: expected an id below the vocabulary's 512, found 512"},
@@ -129,8 +130,10 @@ static void test_tokenizers_that_cannot_be_used(void **state) {
     cli_put(f, "d", "{\"input_ids\": [1, 2, 3]}\n");
     cli_ok(f, "$C compile $D/m -o $D/p");
     assert_non_null(strstr(cli_text(f, "err"), kind));
-    cli_fails(f, 1, "t:1: rows of text need a tokenizer, and the model has none that can be used",
-              "$R $D/p --data $D/t");
+    cli_fails(
+        f, 1,
+        "t:1: rows of text need a tokenizer, and no tokenizer.json was found: add one, or use input_ids",
+        "$R $D/p --data $D/t");
     cli_fails(f, 1, "t:1: rows of text need a tokenizer", "$R $D/m --data $D/t --out $D/o");
     assert_non_null(strstr(cli_text(f, "err"), kind));
     cli_fails(f, 1, kind, "$R tokenize $D/m <$D/t");

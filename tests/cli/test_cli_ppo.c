@@ -90,11 +90,21 @@ static void test_missing_end(void **state) {
               "--dump-gradients $D/got && $R $D/p --data $D/given --out none --dump-gradients $D/other");
     cli_same(f, "got", "want");
     assert_int_not_equal(cli(f, "cmp $D/want $D/other"), 0);
-    cli_fails(f, 2, "--missing-eos-penalty: the model has no end-of-sequence token",
-              "$C compile " PPO "/model -o $D/p --objective ppo --seq-len 12 && $R $D/p --data " PPO
-              "/rows.jsonl --out none --steps 1 --missing-eos-penalty 1");
-    cli_fails(f, 2, "--mask-truncated-completions: the model has no end-of-sequence token",
-              "$R $D/p --data " PPO "/rows.jsonl --out none --steps 1 --mask-truncated-completions on");
+    /* without a tokenizer config.json says what ends texts, else generation_config.json */
+    cli_ok(f,
+           "mkdir $D/m && cp $S/config.json $S/model.safetensors $D/m && $C compile $D/m -o $D/p --objective "
+           "ppo "
+           "--seq-len 32 && $R $D/p --data $D/given --out none --missing-eos-penalty 0.75 --dump-gradients "
+           "$D/got");
+    cli_same(f, "got", "want");
+    cli_ok(f, "sed -i '/eos_token_id/d' $D/m/config.json && echo '{\"eos_token_id\": [7, 2]}' "
+              ">$D/m/generation_config.json && $C compile $D/m -o $D/p --objective ppo --seq-len 32 && "
+              "$R $D/p --data $D/given --out none --missing-eos-penalty 0.75 --dump-gradients $D/got");
+    cli_same(f, "got", "want");
+    cli_fails(f, 2, "--missing-eos-penalty: the model has no end-of-sequence token: its config.json has no",
+              "rm $D/m/generation_config.json && $R $D/p --data $D/given --out none --missing-eos-penalty 1");
+    cli_fails(f, 2, "--mask-truncated-completions: the model has no end-of-sequence token: its config.json",
+              "$R $D/p --data $D/given --out none --mask-truncated-completions on");
 }
 
 /* A run that is stopped between two passes over its rollouts goes on with what was said of them. */

@@ -483,7 +483,7 @@ static void test_rows_that_are_wrong(void **state) {
     assert_non_null(strstr(err, "data:3: found a row with"));
     assert_non_null(strstr(err, "2 of 3 rows left out: they are wrong"));
     cli_fails(f, 2,
-              "data:1: rows with 'prompt_ids', 'chosen_ids', 'rejected_ids', and the objective trains on",
+              "data:1: rows with 'prompt_ids', 'chosen_ids', 'rejected_ids' are preference pairs, and sft",
               "$C compile " MODEL " -o $D/q --seq-len 20 && $R $D/q --data $D/data --out none --steps 1 "
               "--on-bad-row skip");
 }

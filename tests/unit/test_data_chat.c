@@ -102,11 +102,11 @@ static void test_what_the_assistant_said(void **state) {
     assert_ok(f, make(&by_differences, SHARED_TURNS));
     assert_string_equal(counted(&by_differences), "|yes</s> |no it is</s> ");
     assert_int_equal(0, sbp_diag_count(f->diag, SBP_WARNING));
-    assert_non_null(
-        strstr(sbp_diag_text(f->diag, SBP_NOTE), "chat template: t; answers: by the differences"));
-    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "answers: as it marks them"));
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE),
+                           "chat template: t; assistant tokens: found by comparing renderings of it"));
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "assistant tokens: as the template marks them"));
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "all tokens of conversations count"));
-    assert_fails(f, SBP_INPUT, "d:7: no token counts: no message is the assistant's",
+    assert_fails(f, SBP_INPUT, "d:7: no token would be trained: no message is the assistant's",
                  make(&by_marks, "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}"));
     by_marks.maker.loss_on = SBP_LOSS_COMPLETION;
     assert_fails(f, SBP_INPUT, "rows have no completion", make(&by_marks, TURNS));
@@ -334,7 +334,7 @@ static void test_rows_left_out(void **state) {
     assert_int_equal(data->docs[1].row, 5);
     assert_int_equal(0, sbp_diag_count(f->diag, SBP_ERROR));
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE), "4 of 6 rows left out: they are wrong"));
-    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING), "d.jsonl:3: no token counts"));
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_WARNING), "d.jsonl:3: no token would be trained"));
     sbp_dataset_destroy(data);
     options.skip_bad_rows = false;
     assert_fails(f, SBP_INPUT, "d.jsonl:1: messages: expected a list",

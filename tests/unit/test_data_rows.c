@@ -432,8 +432,15 @@ static void test_messages_of_pairs(void **state) {
 static void test_pairs_where_none_is_wanted(void **state) {
     io_fixture *f = *state;
     row_job job = start(f);
-    job.options.no_pairs = "the plan is for others";
-    assert_fails(f, SBP_USAGE, "data.jsonl:7: rows with 'chosen', 'rejected', and the plan is for others",
+    job.options.no_pairs = true;
+    assert_fails(
+        f, SBP_USAGE,
+        "data.jsonl:7: rows with 'chosen', 'rejected' are preference pairs, and the objective trains on "
+        "single texts: use an objective for them",
+        parse(&job, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}"));
+    job.options.objective = "one";
+    job.options.objective_of_pairs = "two";
+    assert_fails(f, SBP_USAGE, "and one trains on single texts: use --objective two",
                  parse(&job, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}"));
     assert_fails(f, SBP_INPUT, "data.jsonl:7: found 'prompt', expected 'text'",
                  parse(&job, "{\"prompt\": \"a\"}"));

@@ -187,9 +187,9 @@ static sbp_status csv_next(sbp_source *s, sbp_arena *arena, sbp_diag *diag, sbp_
         return SBP_OK;
     out->where = sbp_arena_printf(arena, "%s:%lld", s->path, (long long)line);
     if (c->field_count != c->column_count) {
-        out->error = sbp_arena_printf(arena, "%d field%s, the first line names %d column%s", c->field_count,
-                                      c->field_count == 1 ? "" : "s", c->column_count,
-                                      c->column_count == 1 ? "" : "s");
+        out->error = sbp_arena_printf(
+            arena, "%d field%s, the first line names %d column%s (the file is read as CSV)", c->field_count,
+            c->field_count == 1 ? "" : "s", c->column_count, c->column_count == 1 ? "" : "s");
         return SBP_OK;
     }
     sbp_json *root = SBP_NEW(arena, sbp_json);

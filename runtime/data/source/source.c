@@ -338,6 +338,28 @@ static sbp_status parse_strings(sbp_arena *arena, sbp_diag *diag, const sbp_json
     return SBP_OK;
 }
 
+/* A line that nobody meant as JSON: what it begins with is none, or what follows a word. */
+static bool is_plain_text(const sbp_record *record) {
+    size_t at = 0;
+    while (at < record->length && strchr(" \t", record->text[at]))
+        at++;
+    return at == record->length || !strchr("{[\"", record->text[at]);
+}
+
+static void tell_what_rows_are(sbp_arena *arena, sbp_diag *diag, const sbp_record *record) {
+    static const char objects[] = "rows are JSON objects, each on a line of its own: {\"text\": \"...\"}";
+    const char *colon = strrchr(record->where, ':'); /* behind the name of the file */
+    if (!is_plain_text(record) || !colon) {
+        sbp_note(diag, "%s", objects);
+        return;
+    }
+    const char *file = sbp_arena_strndup(arena, record->where, (size_t)(colon - record->where));
+    sbp_note(diag,
+             "%s; plain text is not read; as one row, which --overlong split cuts: python3 -c \"import json; "
+             "print(json.dumps({'text': open('%s').read()}))\" > data.jsonl",
+             objects, file);
+}
+
 sbp_status sbp_record_parse(const sbp_record *record, sbp_arena *arena, sbp_diag *diag,
                             const sbp_json **out) {
     if (record->error)
@@ -349,6 +371,6 @@ sbp_status sbp_record_parse(const sbp_record *record, sbp_arena *arena, sbp_diag
     sbp_status status =
         sbp_json_parse(arena, diag, record->where, record->text, record->length, SBP_JSON_ROW, out);
     if (status == SBP_INPUT || (status == SBP_OK && (*out)->kind != SBP_JSON_OBJECT))
-        sbp_note(diag, "rows are JSON objects, each on a line of its own: {\"text\": \"...\"}");
+        tell_what_rows_are(arena, diag, record);
     return status;
 }
