@@ -146,7 +146,7 @@ static sbp_status encode_row(line_job *job, const char *where, const sbp_json *r
                                 .diag = job->diag,
                                 .eos = job->all->chat.eos,
                                 .chat_options = &job->all->chat};
-    SBP_TRY(sbp_columns_rename(&job->all->columns, job->arena, job->diag, where, root, &root));
+    SBP_TRY(sbp_columns_rename(&job->all->columns, job->arena, job->diag, where, root, true, &root));
     SBP_TRY(sbp_row_read(job->arena, job->diag, where, root, &options, &form, &row));
     if (sbp_options_on(job->all->options, "render"))
         return render_row(job, &maker, &row);

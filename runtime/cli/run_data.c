@@ -148,6 +148,7 @@ static sbp_dataset_options options_of(load_job *job) {
                                  .objective = run->plan ? run->info.objective : NULL,
                                  .objective_of_pairs = run->plan ? run->info.objective_of_pairs : NULL,
                                  .chat = &job->chat,
+                                 .quiet = job->chat.quiet,
                                  .skip_bad_rows = sbp_options_is(run->options, "on-bad-row", "skip"),
                                  .rows = run->plan ? sbp_pack_rows_wanted(run->plan->program) : SBP_ROWS_ANY,
                                  .loss_on = loss_on(run->options),

@@ -61,6 +61,7 @@ typedef struct sbp_dataset_options {
     const char *eos;              /* of texts, in place of the tokenizer's; NULL: that */
     sbp_row_ids eos_ids;          /* what ends completions where no tokenizer says it */
     const sbp_chat_options *chat; /* NULL: there is no template for conversations */
+    bool quiet;                   /* columns that are not used were told of */
     bool skip_bad_rows;           /* a row that is wrong is left out, with a warning, and counted */
     int32_t threads;              /* that tokenize; 0: this one */
     const char *cache;            /* directory of caches (cache.h); NULL: the data stay in memory */

@@ -161,14 +161,25 @@ static void keep_documents(sbp_arena *arena, const sbp_documents *from, sbp_docu
     }
 }
 
+/* Of the first row. */
+static void tell_unused(const record_job *job, const sbp_json *tree) {
+    const row_worker *w = job->worker;
+    const char *names = sbp_row_unused(job->arena, &w->row_options, &w->form, tree);
+    if (names)
+        sbp_note(w->diag, "%s: columns that are not used: %s%s", job->record->where, names,
+                 w->options->columns.count ? " (--columns prompt=a+b joins two)" : "");
+}
+
 static sbp_status make_documents(void *user) {
     record_job *job = user;
     row_worker *w = job->worker;
     const sbp_json *tree;
     const char *where = job->record->where;
+    bool first = w->form.type == SBP_ROW_NONE; /* tables leave out what is null */
     sbp_row row;
     SBP_TRY(sbp_record_parse(job->record, job->arena, w->diag, &tree));
-    SBP_TRY(sbp_columns_rename(&w->options->columns, job->arena, w->diag, where, tree, &tree));
+    SBP_TRY(sbp_columns_rename(&w->options->columns, job->arena, w->diag, where, tree,
+                               first && job->record->text, &tree));
     SBP_TRY(sbp_row_read(job->arena, w->diag, where, tree, &w->row_options, &w->form, &row));
     if (w->options->rows == SBP_ROWS_PAIRS && row.form.type != SBP_ROW_PAIR)
         return sbp_fail(w->diag, SBP_INPUT, "%s: %s needs 'chosen' and 'rejected'", where,
@@ -176,6 +187,8 @@ static sbp_status make_documents(void *user) {
     SBP_TRY(sbp_documents_make(&w->maker, job->arena, &row, job->out));
     for (int32_t i = 0; i < job->out->count; i++)
         SBP_TRY(check_ids(job, &job->out->documents[i]));
+    if (first && !w->options->quiet)
+        tell_unused(job, tree);
     return SBP_OK;
 }
 

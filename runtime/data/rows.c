@@ -217,11 +217,15 @@ static sbp_status find_form(const row_reader *r, sbp_row_form *form) {
     if (has(r, "end_of_step"))
         return sbp_fail(r->diag, SBP_USAGE,
                         "%s: a line that ends a step: these are for --data - (standard input)", r->where);
+    if (has(r, "instruction") && (has(r, "output") || has(r, "response")))
+        return sbp_fail(r->diag, SBP_INPUT, "%s: found %s: give --columns prompt=instruction%s,completion=%s",
+                        r->where, keys_of(r), sbp_json_member(r->root, "input") ? "+input" : "",
+                        has(r, "output") ? "output" : "response");
     return sbp_fail(
         r->diag, SBP_INPUT,
         "%s: found %s, expected '%s', 'messages', 'prompt' and 'completion', 'chosen' and "
         "'rejected', 'input_ids', or 'prompt_ids' and 'completion_ids'; --text-field names another key "
-        "of the text",
+        "of the text, --columns others: --columns prompt=question,completion=answer",
         r->where, keys_of(r), r->options->text_field);
 }
 
@@ -482,6 +486,65 @@ sbp_status sbp_row_parse(sbp_arena *arena, sbp_diag *diag, const char *where, co
         sbp_note(diag, "rows are JSON objects, each on a line of its own: {\"text\": \"...\"}");
     SBP_TRY(status);
     return sbp_row_read(arena, diag, where, root, options, form, out);
+}
+
+/* ---- what is not read ---------------------------------------------------------------------------------- */
+
+static bool is_among(const char *key, const char *const *keys) {
+    while (*keys && strcmp(key, *keys) != 0)
+        keys++;
+    return *keys != NULL;
+}
+
+/* Whether a key is one of the values of a form, or stands beside them. */
+static bool is_read(const sbp_row_options *options, const sbp_row_form *form, const sbp_json *node) {
+    static const char *const of_ids[] = {"input_ids", "labels", "completion_mask", "assistant_masks", NULL},
+                             *const of_talks[] = {"tools", "chat_template_kwargs", NULL},
+                             *const of_answers[] = {"prompt", "completion", "group", "env_mask", NULL},
+                             *const of_answer_ids[] = {"prompt_ids", "completion_ids", "group", "env_mask",
+                                                       NULL},
+                             *const of_pairs[] = {"prompt", "chosen", "rejected", "conversations", NULL},
+                             *const of_pair_ids[] = {"prompt_ids", "chosen_ids", "rejected_ids", NULL};
+    bool ids = form->values == SBP_VALUES_IDS, talk = form->values == SBP_VALUES_MESSAGES;
+    for (int i = 0; i < SBP_FIELD_COUNT; i++)
+        if (fields[i].type == form->type && is_field(i, node) &&
+            (strcmp(node->key, fields[i].key) == 0 ||
+             (fields[i].alias && strcmp(node->key, fields[i].alias) == 0)))
+            return true;
+    if (talk && is_among(node->key, of_talks))
+        return true;
+    switch (form->type) {
+    case SBP_ROW_INPUT_IDS:
+        return is_among(node->key, of_ids);
+    case SBP_ROW_COMPLETION:
+        return is_among(node->key, ids ? of_answer_ids : of_answers);
+    case SBP_ROW_PAIR:
+        return is_among(node->key, ids ? of_pair_ids : of_pairs);
+    case SBP_ROW_PROMPT:
+        return strcmp(node->key, ids ? "prompt_ids" : "prompt") == 0;
+    default:
+        return talk ? strcmp(node->key, "messages") == 0 || strcmp(node->key, "conversations") == 0
+                    : strcmp(node->key, options->text_field) == 0;
+    }
+}
+
+const char *sbp_row_unused(sbp_arena *arena, const sbp_row_options *options, const sbp_row_form *form,
+                           const sbp_json *root) {
+    enum { SHOWN = 12 };
+    sbp_text out;
+    int32_t count = 0;
+    sbp_text_init(&out, arena);
+    for (int64_t i = 0; i < root->count; i++) {
+        const sbp_json *node = &root->items[i];
+        if (is_read(options, form, node))
+            continue;
+        if (count < SHOWN)
+            sbp_text_add(&out, "%s'%.40s'", count ? ", " : "", node->key);
+        count++;
+    }
+    if (count > SHOWN)
+        sbp_text_add(&out, " and %d more", count - SHOWN);
+    return count ? out.data : NULL;
 }
 
 /* ---- pairs without a prompt ---------------------------------------------------------------------------- */

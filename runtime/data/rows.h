@@ -117,6 +117,10 @@ sbp_status sbp_row_parse(sbp_arena *arena, sbp_diag *diag, const char *where, co
 sbp_status sbp_row_read(sbp_arena *arena, sbp_diag *diag, const char *where, const sbp_json *root,
                         const sbp_row_options *options, sbp_row_form *form, sbp_row *out) SBP_CHECKED;
 
+/* The keys of a row of this form that nobody reads, whatever is trained for: "'a', 'b'"; NULL: none. Below a
+ * guard. */
+const char *sbp_row_unused(sbp_arena *arena, const sbp_row_options *options, const sbp_row_form *form,
+                           const sbp_json *root);
 /* Of a field: its key in rows, what a document calls it, and the part that it is of (NULL: any). */
 const char *sbp_row_field_key(sbp_row_field field);
 const char *sbp_row_field_name(sbp_row_field field);

@@ -341,6 +341,32 @@ static void test_rows_left_out(void **state) {
                  sbp_dataset_load(f->diag, &options, &data));
 }
 
+/* Columns that nobody reads are named for the first row that is good, and once. */
+static void test_columns_that_are_not_used(void **state) {
+    io_fixture *f = *state;
+    static const char lines[] =
+        "{\"text\": 5}\n{\"text\": \"a\", \"id\": 1}\n{\"text\": \"b\", \"more\": 1}\n";
+    io_put(io_path(f, "d.jsonl"), lines, sizeof lines - 1);
+    const char *file = io_path(f, "d.jsonl");
+    chat_case c;
+    sbp_dataset *data;
+    begin(&c, f, plain, SBP_LOSS_AUTO);
+    sbp_dataset_options options = {.files = &file,
+                                   .file_count = 1,
+                                   .tokenizer = c.maker.tokenizer,
+                                   .text_field = "text",
+                                   .skip_bad_rows = true};
+    for (int i = 0; i < 2; i++) {
+        sbp_diag_clear(f->diag);
+        options.quiet = i == 1;
+        assert_ok(f, sbp_dataset_load(f->diag, &options, &data));
+        sbp_dataset_destroy(data);
+        const char *notes = sbp_diag_text(f->diag, SBP_NOTE);
+        assert_int_equal(i == 0, strstr(notes, "d.jsonl:2: columns that are not used: 'id'\n") != NULL);
+        assert_null(strstr(notes, "more"));
+    }
+}
+
 /* What is no row's fault ends the reading, whatever is done with bad rows. */
 static void test_what_is_no_fault_of_rows(void **state) {
     io_fixture *f = *state;
@@ -424,6 +450,7 @@ int main(void) {
         CASE(test_rows_left_out),
         CASE(test_contents),
         CASE(test_contents_that_count),
+        CASE(test_columns_that_are_not_used),
         CASE(test_what_is_no_fault_of_rows),
         CASE(test_sources),
     };

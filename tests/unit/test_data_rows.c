@@ -74,6 +74,10 @@ static void test_bad_rows(void **state) {
         {SBP_INPUT, "{\"input_ids\": [1.0]}", "input_ids[0]: expected an integer, found 1.0"},
         {SBP_INPUT, "{\"txt\": \"a\", \"x\": 1}", "data.jsonl:7: found 'txt', 'x', expected 'text'"},
         {SBP_INPUT, "{}", "found no keys"},
+        {SBP_INPUT, "{\"instruction\": \"a\", \"input\": \"\", \"output\": \"b\"}",
+         "found 'instruction', 'input', 'output': give --columns prompt=instruction+input,completion=output"},
+        {SBP_INPUT, "{\"instruction\": \"a\", \"response\": \"b\"}",
+         "give --columns prompt=instruction,completion=response"},
         {SBP_INPUT, "[1]", "data.jsonl:7: expected an object, found an array"},
         {SBP_INPUT, "{\"text\": \"a\"", "data.jsonl:7:1"},
         {SBP_INPUT, "{\"input_ids\": 3}", "input_ids: expected an array"},
@@ -152,6 +156,55 @@ static void test_bad_rows(void **state) {
     row_job job = start(f);
     job.options.vocab_size = 0;
     assert_fails(f, SBP_INPUT, "found 2147483648", parse(&job, "{\"input_ids\": [2147483648]}"));
+}
+
+typedef struct unused_job {
+    row_job *row;
+    const sbp_json *root;
+    const char *names;
+} unused_job;
+
+static sbp_status unused_body(void *user) {
+    unused_job *job = user;
+    row_job *row = job->row;
+    SBP_TRY(sbp_json_parse(row->f->arena, row->f->diag, "d", row->line, strlen(row->line), SBP_JSON_ROW,
+                           &job->root));
+    job->names = sbp_row_unused(row->f->arena, &row->options, &row->form, job->root);
+    return SBP_OK;
+}
+
+/* Columns that nobody reads are named; those that some objective reads are not. */
+static void test_what_is_not_read(void **state) {
+    io_fixture *f = *state;
+    static const char *const cases[][2] = {
+        {"{\"text\": \"a\"}", NULL},
+        {"{\"text\": \"a\", \"id\": 5, \"meta\": {}}", "'id', 'meta'"},
+        {"{\"prompt\": \"a\", \"completion\": \"b\", \"input\": \"c\", \"reward\": 1}", "'input'"},
+        {"{\"prompt\": \"a\", \"completion\": \"b\", \"label\": true, \"group\": 1}", NULL},
+        {"{\"prompt\": \"a\", \"completion\": \"b\", \"label\": \"x\", \"text\": \"c\"}", "'label', 'text'"},
+        {"{\"messages\": [{\"role\": \"user\"}], \"tools\": [], \"prompt\": \"a\"}", "'prompt'"},
+        {"{\"text\": \"a\", \"tools\": []}", "'tools'"},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"ref_chosen_logps\": 1, \"margin\": "
+         "2}",
+         "'margin'"},
+        {"{\"input_ids\": [1], \"labels\": [1], \"attention_mask\": [1]}", "'attention_mask'"},
+        {"{\"prompt_ids\": [1], \"completion_ids\": [2], \"logprobs\": [0], \"env_mask\": [1]}", NULL},
+        {"{\"prompt_ids\": [1], \"chosen_ids\": [2], \"rejected_ids\": [3], \"prompt\": \"a\"}", "'prompt'"},
+        {"{\"prompt\": \"a\", "
+         "\"1\":1,\"2\":1,\"3\":1,\"4\":1,\"5\":1,\"6\":1,\"7\":1,\"8\":1,\"9\":1,\"10\":1,"
+         "\"11\":1,\"12\":1,\"13\":1}",
+         "'1', '2', '3', '4', '5', '6', '7', '8', '9', '10', '11', '12' and 1 more"},
+    };
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        row_job job = start(f);
+        unused_job unused = {.row = &job};
+        assert_ok(f, parse(&job, cases[i][0]));
+        assert_ok(f, sbp_guard(f->arena, f->diag, unused_body, &unused));
+        if (cases[i][1])
+            assert_string_equal(unused.names, cases[i][1]);
+        else
+            assert_null(unused.names);
+    }
 }
 
 static void test_the_first_row_decides(void **state) {
@@ -595,6 +648,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_types, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_bad_rows, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_not_read, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_first_row_decides, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_lines, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_texts, io_setup, io_teardown),

@@ -517,7 +517,7 @@ static sbp_status columns_body(void *user) {
     static const char text[] = "{\"question\": 1, \"answer\": 2, \"prompt\": 3, \"id\": 4}";
     SBP_TRY(sbp_json_parse(f->arena, f->diag, "f:1", text, strlen(text), SBP_JSON_ROW, &row));
     SBP_TRY(sbp_columns_parse(f->arena, f->diag, "prompt=question,completion=answer", &columns));
-    SBP_TRY(sbp_columns_rename(&columns, f->arena, f->diag, "f:1", row, &renamed));
+    SBP_TRY(sbp_columns_rename(&columns, f->arena, f->diag, "f:1", row, true, &renamed));
     sbp_text out;
     sbp_text_init(&out, f->arena);
     sbp_json_add_value(&out, renamed);
@@ -526,16 +526,55 @@ static sbp_status columns_body(void *user) {
     assert_fails(
         f, SBP_INPUT,
         "f:1: --columns: there is no column 'nothing'; there are 'question', 'answer', 'prompt', 'id'",
-        sbp_columns_rename(&columns, f->arena, f->diag, "f:1", row, &renamed));
+        sbp_columns_rename(&columns, f->arena, f->diag, "f:1", row, true, &renamed));
     static const char *const wrong[] = {"", "a", "a=", "=b", "a=b=c", "a=b,a=c", "a=b,,c=d"};
     for (int i = 0; i < SBP_COUNT(wrong); i++)
         assert_fails(f, SBP_USAGE, "--columns: ", sbp_columns_parse(f->arena, f->diag, wrong[i], &columns));
     return SBP_OK;
 }
 
+/* Several as one: those that are empty are left out; only of the first row all must be there. */
+static sbp_status joined_body(void *user) {
+    io_fixture *f = user;
+    static const struct {
+        const char *row, *want; /* or the error */
+        bool all, wrong;
+    } cases[] = {
+        {"{\"a\": \"x\", \"b\": \"y\", \"c\": 1}", "{\"prompt\":\"x\\n\\ny\",\"c\":1}", true, false},
+        {"{\"b\": \"\", \"a\": \"x\"}", "{\"prompt\":\"x\"}", true, false},
+        {"{\"a\": \"\", \"b\": \"y\"}", "{\"prompt\":\"y\"}", true, false},
+        {"{\"a\": \"x\", \"b\": null}", "{\"prompt\":\"x\"}", true, false},
+        {"{\"a\": \"\", \"b\": \"\"}", "{\"prompt\":\"\"}", true, false},
+        {"{\"a\": \"x\"}", "{\"prompt\":\"x\"}", false, false},
+        {"{\"a+b\": 5, \"a\": \"x\", \"b\": \"y\"}", "{\"prompt\":5,\"a\":\"x\",\"b\":\"y\"}", true, false},
+        {"{\"a\": \"x\"}", "there is no column 'b'; there are 'a'", true, true},
+        {"{\"b\": \"x\"}", "there is no column 'a'; there are 'b'", false, true},
+        {"{\"a\": \"x\", \"b\": [1]}", "only texts are joined, and 'b' is an array", true, true},
+    };
+    sbp_columns columns;
+    SBP_TRY(sbp_columns_parse(f->arena, f->diag, "prompt=a+b", &columns));
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        const sbp_json *row, *renamed;
+        sbp_text out;
+        SBP_TRY(
+            sbp_json_parse(f->arena, f->diag, "f:1", cases[i].row, strlen(cases[i].row), SBP_JSON_ROW, &row));
+        if (cases[i].wrong) {
+            assert_fails(f, SBP_INPUT, cases[i].want,
+                         sbp_columns_rename(&columns, f->arena, f->diag, "f:1", row, cases[i].all, &renamed));
+            continue;
+        }
+        assert_ok(f, sbp_columns_rename(&columns, f->arena, f->diag, "f:1", row, cases[i].all, &renamed));
+        sbp_text_init(&out, f->arena);
+        sbp_json_add_value(&out, renamed);
+        assert_string_equal(out.data, cases[i].want);
+    }
+    return SBP_OK;
+}
+
 static void test_columns(void **state) {
     io_fixture *f = *state;
     assert_ok(f, sbp_guard(f->arena, f->diag, columns_body, f));
+    assert_ok(f, sbp_guard(f->arena, f->diag, joined_body, f));
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* columns.c: other names for columns. */
+/* columns.c: other names for columns, and several as one. */
 #include <string.h>
 
 #include "runtime/data/source/source.h"
@@ -37,11 +37,27 @@ static sbp_status fail_missing(sbp_arena *arena, sbp_diag *diag, const char *whe
                     row->count ? names.data : "none", row->count > SHOWN_COLUMNS ? " ..." : "");
 }
 
-static const sbp_renaming *find_from(const sbp_columns *columns, const char *name) {
-    for (int32_t i = 0; i < columns->count; i++)
-        if (strcmp(columns->items[i].from, name) == 0)
-            return &columns->items[i];
-    return NULL;
+/* The next of the names in "a+b"; NULL behind the last. */
+static const char *next_part(sbp_arena *arena, const char **at) {
+    size_t length = strcspn(*at, "+");
+    const char *part = *at;
+    if (!part[0])
+        return NULL;
+    *at += length + (part[length] == '+');
+    return sbp_arena_strndup(arena, part, length);
+}
+
+/* Whether a column is taken under another name, alone or with others. */
+static bool is_from(const sbp_columns *columns, sbp_arena *arena, const sbp_json *row, const char *name) {
+    for (int32_t i = 0; i < columns->count; i++) {
+        const char *from = columns->items[i].from, *part;
+        if (strcmp(from, name) == 0)
+            return true;
+        while (!sbp_json_member(row, columns->items[i].from) && (part = next_part(arena, &from)))
+            if (strcmp(part, name) == 0)
+                return true;
+    }
+    return false;
 }
 
 static bool is_to(const sbp_columns *columns, const char *name) {
@@ -59,8 +75,45 @@ static void add(sbp_json *root, sbp_json *items, const char *key, const sbp_json
     item->index = (int32_t)root->count++;
 }
 
+static sbp_status add_text(sbp_diag *diag, sbp_text *out, const char *where, const sbp_json *value) {
+    if (value->kind == SBP_JSON_NULL)
+        return SBP_OK;
+    if (value->kind != SBP_JSON_STRING)
+        return sbp_fail(diag, SBP_INPUT, "%s: --columns: only texts are joined, and '%.60s' is %s", where,
+                        value->key, sbp_json_kind_name(value->kind));
+    if (out->length > 0 && value->count > 0)
+        sbp_text_add(out, "\n\n");
+    sbp_text_add_n(out, value->string, (size_t)value->count);
+    return SBP_OK;
+}
+
+/* The column of that name, or those of "a+b" as one text. */
+static sbp_status find_value(sbp_arena *arena, sbp_diag *diag, const char *where, const sbp_json *row,
+                             const char *from, bool all, sbp_json *joined, const sbp_json **out) {
+    sbp_text text;
+    bool first = true;
+    const char *at = from;
+    *out = sbp_json_member(row, from);
+    if (*out)
+        return SBP_OK;
+    if (!strchr(from, '+'))
+        return fail_missing(arena, diag, where, row, from);
+    sbp_text_init(&text, arena);
+    for (const char *part; (part = next_part(arena, &at)); first = false) {
+        const sbp_json *value = sbp_json_member(row, part);
+        if (!value && (all || first))
+            return fail_missing(arena, diag, where, row, part);
+        if (value)
+            SBP_TRY(add_text(diag, &text, where, value));
+    }
+    *joined = (sbp_json){
+        .kind = SBP_JSON_STRING, .count = (int64_t)text.length, .string = text.length ? text.data : ""};
+    *out = joined;
+    return SBP_OK;
+}
+
 sbp_status sbp_columns_rename(const sbp_columns *columns, sbp_arena *arena, sbp_diag *diag, const char *where,
-                              const sbp_json *row, const sbp_json **out) {
+                              const sbp_json *row, bool all, const sbp_json **out) {
     *out = row;
     if (columns->count == 0 || row->kind != SBP_JSON_OBJECT)
         return SBP_OK;
@@ -71,13 +124,13 @@ sbp_status sbp_columns_rename(const sbp_columns *columns, sbp_arena *arena, sbp_
     root->table = NULL;
     root->count = 0;
     for (int32_t i = 0; i < columns->count; i++) {
-        const sbp_json *value = sbp_json_member(row, columns->items[i].from);
-        if (!value)
-            return fail_missing(arena, diag, where, row, columns->items[i].from);
+        sbp_json joined;
+        const sbp_json *value;
+        SBP_TRY(find_value(arena, diag, where, row, columns->items[i].from, all, &joined, &value));
         add(root, items, columns->items[i].to, value);
     }
     for (int64_t i = 0; i < row->count; i++)
-        if (!is_to(columns, row->items[i].key) && !find_from(columns, row->items[i].key))
+        if (!is_to(columns, row->items[i].key) && !is_from(columns, arena, row, row->items[i].key))
             add(root, items, row->items[i].key, &row->items[i]);
     *out = root;
     return SBP_OK;

@@ -74,7 +74,8 @@ sbp_status sbp_source_expand(sbp_arena *arena, sbp_diag *diag, const char *argum
 
 /* ---- columns ---------------------------------------------------------------------------------------- */
 
-/* Other names for columns: "prompt=question,completion=answer" (to=from). */
+/* Other names for columns: "prompt=question,completion=answer" (to=from). "prompt=instruction+input" takes
+ * several texts as one, with an empty line between them; what is empty is left out. */
 typedef struct sbp_renaming {
     const char *to, *from;
 } sbp_renaming;
@@ -88,8 +89,9 @@ typedef struct sbp_columns {
 sbp_status sbp_columns_parse(sbp_arena *arena, sbp_diag *diag, const char *text,
                              sbp_columns *out) SBP_CHECKED;
 /* The tree with its members renamed; what had such a name before is left out. SBP_INPUT names a column that
- * is not there, and those that are. Below a guard. */
+ * is not there, and those that are; of several that are joined only the first has to be, unless `all`. Below
+ * a guard. */
 sbp_status sbp_columns_rename(const sbp_columns *columns, sbp_arena *arena, sbp_diag *diag, const char *where,
-                              const sbp_json *row, const sbp_json **out) SBP_CHECKED;
+                              const sbp_json *row, bool all, const sbp_json **out) SBP_CHECKED;
 
 #endif
