@@ -443,6 +443,8 @@ static inline bool sbp_is_exchange(const sbp_command *command) {
 }
 /* Elements that a rank sends in to_heads or to_rows of so many rows of its own. */
 int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows);
+/* Most rows of a micro-batch, those of all ranks that have it together: places of rows are i32. */
+#define SBP_MOST_ROWS INT32_MAX
 /* Of a micro-batch, of all ranks that have it together: t_max of each. */
 int64_t sbp_program_most_rows(const sbp_program *program);
 /* All symbols with the given T and S. */

@@ -310,7 +310,7 @@ static sbp_status verify_input(sbp_checker *c, int32_t index, const sbp_map *col
     if (in->kind == SBP_ROW_COLUMN)
         return SBP_OK;
     int32_t of = sbp_map_get(in->counted ? counted_columns : columns, column_key(c, in));
-    if (b->dtype != SBP_I32 || p->t_max > INT32_MAX / p->context)
+    if (b->dtype != SBP_I32 || p->t_max > SBP_MOST_ROWS / p->context)
         return fail(c, "c9", "scatter order '%.80s' is not i32, or t_max is too large for it", b->name);
     if (in->kind == SBP_ROW_PICK || in->kind == SBP_ROW_RANK) {
         const char *counted = sbp_program_counted(p);

@@ -502,6 +502,16 @@ static sbp_status plan(sbp_compilation *c) {
     }
 }
 
+/* The rows of all ranks that have a micro-batch together, in equal parts, are counted in 32 bits. */
+static sbp_status check_rows(const sbp_compilation *c) {
+    int64_t ranks = c->pipeline.options.context, most = SBP_MOST_ROWS / ranks;
+    if (c->wish.t_max <= most)
+        return SBP_OK;
+    return sbp_fail(
+        c->diag, SBP_USAGE, "--seq-len %lld: at most %lld rows are possible, in parts of %lld ranks",
+        (long long)sbp_options_int(c->options, "seq-len"), (long long)(most * ranks), (long long)ranks);
+}
+
 /* --context-parallel auto: as few ranks together as fit; with --seq-len max, all. */
 static sbp_status choose_context(sbp_compilation *c) {
     sbp_pass_options *p = &c->pipeline.options;
@@ -535,6 +545,7 @@ sbp_status sbp_cli_plan(sbp_compilation *c) {
     read_training(c);
     SBP_TRY(check_ranks(c));
     SBP_TRY(choose_context(c));
+    SBP_TRY(check_rows(c));
     SBP_TRY(plan(c));
     return c->pipeline.stopped ? SBP_OK : sbp_program_verify(c->pipeline.program, c->diag);
 }

@@ -46,7 +46,7 @@ sbp_status sbp_planner_longest(sbp_arena *arena, sbp_diag *diag, const sbp_progr
     /* a buffer that is larger than what the target allocates at once is refused: no length for this target */
     bool bounded = target->max_allocation_bytes > 0;
     sized s = {.program = program, .live = &live, .target = target, .diag = bounded ? NULL : diag};
-    int64_t low = 0, high = (int64_t)1 << 32;
+    int64_t low = 0, high = SBP_MOST_ROWS / program->context + 1;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         sbp_status status = bytes_at(&s, middle);

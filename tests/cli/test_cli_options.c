@@ -216,6 +216,53 @@ static void test_objectives_of_trl(void **state) {
             sbp_arena_printf(f->arena, "$C compile $S --objective dpo --loss_type %s -o $D/p", types[i]));
 }
 
+/* The largest values that options may have are taken, or refused by their names: nothing behind them is too
+ * small for these. */
+static void check_end(io_fixture *f, const char *what, const char *command) {
+    int status = cli(f, command);
+    const char *err = cli_text(f, "err");
+    if (status > 3 || strstr(err, "program_") || (status && !strstr(err, what)))
+        fail_msg("%s: exit status %d, %s", command, status, err);
+}
+
+static void test_numbers_at_their_ends(void **state) {
+    io_fixture *f = *state;
+    static const char model[] = "$C compile $G/llama_plain/model -o $D/q";
+    const bool each = getenv("SBP_TEST_ALL") != NULL;
+    sbp_text together;
+    int count = 0;
+    sbp_text_init(&together, f->arena);
+    cli_put(f, "rows", "{\"prompt_ids\": [1, 5], \"completion_ids\": [7, 8]}\n");
+    cli_ok(f, "$C compile $G/llama_plain/model -o $D/p --seq-len 64");
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *o = sbp_option_at(i);
+        if ((o->kind != SBP_OPTION_INT && o->kind != SBP_OPTION_SIZE) || o->most <= 16)
+            continue;
+        const char *one = sbp_arena_printf(f->arena, "--%s=%.0f", o->name, o->most);
+        const char *lora = strncmp(o->name, "lora-", 5) == 0 ? "--lora r=2" : "";
+        count++;
+        if (o->phases == SBP_PHASE_RUN)
+            check_end(f, o->name, sbp_arena_printf(f->arena, "$R $D/p --dry-run --data $D/rows %s", one));
+        else if (each)
+            check_end(f, o->name, sbp_arena_printf(f->arena, "%s %s %s", model, lora, one));
+        else if (strstr(
+                     " accumulate seq-len chunk head-chunk segment checkpoint-every node memory host-memory ",
+                     sbp_arena_printf(f->arena, " %s ", o->name)))
+            sbp_text_add(&together, " %s", one);
+    }
+    assert_true(count > 25);
+    cli_ok(f, sbp_arena_printf(f->arena, "%s %s", model, together.data));
+    cli_ok(f, sbp_arena_printf(f->arena, "%s --seq-len max --memory 9e18", model));
+    assert_non_null(strstr(cli_text(f, "err"), "up to 2147483647 rows"));
+    cli_fails(f, 2, "--seq-len: 2147483648 is above 2147483647",
+              sbp_arena_printf(f->arena, "%s --seq-len 2147483648", model));
+    cli_fails(f, 2, "--seq-len 2147483647: at most 2147483646 rows are possible, in parts of 2 ranks",
+              sbp_arena_printf(f->arena, "%s --ranks 2 --context-parallel 2 --seq-len 2147483647", model));
+    cli_ok(f, sbp_arena_printf(f->arena, "%s --ranks 2 --context-parallel 2 --seq-len max --memory 9e18",
+                               model));
+    assert_non_null(strstr(cli_text(f, "err"), "up to 2147483646 rows"));
+}
+
 /* A config file for both programs: what it says of the plan may be said again, where it is what became of
  * "auto". */
 static void test_config_files_that_say_what_the_plan_is(void **state) {
@@ -251,6 +298,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_of_trl, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_objectives_of_trl, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_numbers_at_their_ends, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_config_files_that_say_what_the_plan_is, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_one_command_hands_options_on, cli_setup, io_teardown),
     };

@@ -124,6 +124,48 @@ static void test_what_is_wrong_with_command_lines(void **state) {
 }
 
 /* What is on or off, or more, is on when nothing follows. */
+/* Every number of the table at the ends of what integers and doubles hold: taken where it is in its range,
+ * else refused by its name. */
+static void test_numbers_at_their_ends(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *text;
+        double value;
+        bool whole;
+    } ends[] = {{"0", 0, true},
+                {"-1", -1, true},
+                {"2147483647", 2147483647.0, true},
+                {"2147483648", 2147483648.0, true},
+                {"999999999999999999", 1e18, true},
+                {"9223372036854775807", 0x1p63, false}, /* more digits than any number here */
+                {"9223372036854775808", 0x1p63, false},
+                {"-9223372036854775808", -0x1p63, false},
+                {"1e300", 1e300, false}};
+    int taken = 0, refused = 0;
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *option = sbp_option_at(i);
+        bool real = option->kind == SBP_OPTION_NUMBER;
+        if ((!real && option->kind != SBP_OPTION_INT) || option->state == SBP_OPTION_LATER)
+            continue;
+        for (int k = 0; k < SBP_COUNT(ends); k++) {
+            sbp_options *o;
+            const char *line = sbp_arena_printf(f->arena, "--%s=%s", option->name, ends[k].text);
+            bool good =
+                (real || ends[k].whole) && ends[k].value >= option->least && ends[k].value <= option->most;
+            taken += good;
+            refused += !good;
+            if (!good) {
+                assert_fails(f, SBP_USAGE, option->name, parse(f, option->phases, line, &o));
+                continue;
+            }
+            assert_ok(f, parse(f, option->phases, line, &o));
+            assert_true((real ? sbp_options_double(o, option->name)
+                              : (double)sbp_options_int(o, option->name)) == ends[k].value);
+        }
+    }
+    assert_true(taken > 60 && refused > 400);
+}
+
 static void test_options_alone(void **state) {
     io_fixture *f = *state;
     static const char *const lines[] = {"--lora --seq-len 9 --shuffle", "--shuffle --lora",
@@ -369,6 +411,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_the_table_is_sound, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_command_lines, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_wrong_with_command_lines, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_numbers_at_their_ends, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_options_alone, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_config_files, io_setup, io_teardown),
