@@ -184,6 +184,7 @@ static void test_what_is_not_read(void **state) {
         {"{\"prompt\": \"a\", \"completion\": \"b\", \"label\": \"x\", \"text\": \"c\"}", "'label', 'text'"},
         {"{\"messages\": [{\"role\": \"user\"}], \"tools\": [], \"prompt\": \"a\"}", "'prompt'"},
         {"{\"text\": \"a\", \"tools\": []}", "'tools'"},
+        {"{\"text\": \"a\", \"reward\": 1}", "'reward'"},
         {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"ref_chosen_logps\": 1, \"margin\": "
          "2}",
          "'margin'"},
