@@ -132,7 +132,10 @@ static const sbp_json *messages_in(fit_job *job, int form) {
 static sbp_status render(fit_job *job, int form, sbp_rendering *out) {
     sbp_conversation talk = *job->talk;
     talk.messages = messages_in(job, form);
-    return sbp_chat_render(job->chat, job->arena, NULL, &talk, false, out);
+    sbp_status status = sbp_chat_render(job->chat, job->arena, NULL, &talk, false, out);
+    if (status == SBP_MACHINE)
+        return sbp_fail(job->diag, SBP_MACHINE, "%s: out of memory for a conversation", job->talk->where);
+    return status;
 }
 
 static int64_t count_types(const sbp_rendering *text) {

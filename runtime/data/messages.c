@@ -81,10 +81,14 @@ static bool is_call(const sbp_json *node) {
 
 /* The list that "tool_calls" is, of the text of a function_call: one call, or a list of them. */
 static sbp_status read_calls(sbp_arena *arena, sbp_diag *diag, const sbp_json *value, sbp_json *out) {
-    const sbp_json *root;
-    bool good = value && value->kind == SBP_JSON_STRING &&
-                sbp_json_parse(arena, NULL, "function_call", value->string, (size_t)value->count,
-                               SBP_JSON_ROW, &root) == SBP_OK;
+    const sbp_json *root = NULL;
+    sbp_status status = SBP_INPUT;
+    if (value && value->kind == SBP_JSON_STRING)
+        status = sbp_json_parse(arena, NULL, "function_call", value->string, (size_t)value->count,
+                                SBP_JSON_ROW, &root);
+    if (status == SBP_MACHINE)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for a message");
+    bool good = status == SBP_OK;
     int64_t count = good && root->kind == SBP_JSON_ARRAY ? root->count : 1;
     const sbp_json *calls = good && root->kind == SBP_JSON_ARRAY ? root->items : root;
     for (int64_t i = 0; i < count && good; i++)

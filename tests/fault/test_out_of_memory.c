@@ -122,9 +122,11 @@ TRIAL(scored, .prepare = COMPILE " --objective kto",
       .kept = "p rows", .whole = "o/*.json|o/*.jsonl|o/*.safetensors", .blocks = 30, .pieces = 10)
 TRIAL(dry_run, .prepare = COMPILE, .command = "sbprun $D/p --data " ROWS " --dry-run --json",
       .kept = "p rows", .whole = "-", .blocks = 20, .pieces = 20)
-TRIAL(tokenize, .command = "sbprun tokenize " MODEL,
-      .input = "\"Once upon a time\"\n{\"text\": \"there was\"}\n", .kept = "rows", .whole = "-",
-      .blocks = 20, .pieces = 20)
+TRIAL(tokenize, .command = "sbprun tokenize " MODEL " --chat-template tests/golden/rows/think.jinja",
+      .input = "\"Once upon a time\"\n{\"text\": \"there was\"}\n"
+               "{\"conversations\": [{\"from\": \"human\", \"value\": [{\"type\": \"text\", \"text\": "
+               "\"a\"}]}, {\"from\": \"function_call\", \"value\": \"{\\\"name\\\": \\\"f\\\"}\"}]}\n",
+      .kept = "rows", .whole = "-", .blocks = 20, .pieces = 20)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
