@@ -15,7 +15,9 @@
  * rows of one prompt.
  *
  * The first row decides for all files that are read together, and every further row is checked against it:
- * type, values and what stands beside. Other keys are ignored.
+ * type, values and what stands beside. Other keys are not read (sbp_row_unused names them).
+ *
+ * Answers of a pair that are one message each, not lists, have their prompt in "conversations" or "prompt".
  *
  * The prompt of a pair without one, as TRL finds it: the characters, or messages, that both answers begin
  * with; where one answer begins the other, all but the last of it; a space before the place where they part
