@@ -204,7 +204,8 @@ static sbp_status read_by_jansson(reading *r, sbp_diag *diag) {
     if (r->source)
         return sbp_guard(r->arena, NULL, build, r);
     if (r->flags & SBP_JSON_ROW)
-        return sbp_fail(diag, SBP_INPUT, "%s:%d: not valid JSON: %s", r->file, r->error.column, r->error.text);
+        return sbp_fail(diag, SBP_INPUT, "%s:%d: not valid JSON: %s", r->file, r->error.column,
+                        r->error.text);
     return sbp_fail(diag, SBP_INPUT, "%s:%d:%d: %s", r->file, r->error.line, r->error.column, r->error.text);
 }
 
