@@ -8,6 +8,7 @@
 #include "ir/machine.h"
 #include "runtime/cli/interrupt.h"
 #include "runtime/cli/run.h"
+#include "runtime/data/groups.h"
 
 /* ---- evaluations and scores ------------------------------------------------------------------------- */
 
@@ -61,6 +62,9 @@ typedef struct score_writer {
     sbp_arena *arena;
     const sbp_score *score;
     sbp_status status; /* of several ranks, which go on together: how writing went so far */
+    int64_t *order;    /* in which lines stand, of documents (runtime/data/groups.h); NULL: as they come */
+    double *kept;      /* log-probabilities until all have come, and where those of a document are */
+    int64_t *kept_at;
 } score_writer;
 
 static sbp_status write_score_body(void *user) {
@@ -85,20 +89,62 @@ static sbp_status write_score_body(void *user) {
     return sbp_file_out_write(w->out, w->run->diag, line.data, (int64_t)line.length);
 }
 
-static sbp_status write_score(void *user, const sbp_score *score) {
-    score_writer *w = user;
-    if (!sbp_run_writes(w->run) || w->status != SBP_OK)
-        return SBP_OK;
+static sbp_status write_line(score_writer *w, const sbp_score *score) {
     w->score = score;
     w->arena = sbp_arena_create();
     if (!w->arena)
         return sbp_fail(w->run->diag, SBP_MACHINE, "out of memory");
     w->status = sbp_guard(w->arena, w->run->diag, write_score_body, w);
     sbp_arena_destroy(w->arena);
+    return w->status;
+}
+
+static sbp_status write_score(void *user, const sbp_score *score) {
+    score_writer *w = user;
+    if (!sbp_run_writes(w->run) || w->status != SBP_OK)
+        return SBP_OK;
+    if (w->order)
+        memcpy(w->kept + w->kept_at[score->doc - w->run->data->docs], score->logps,
+               (size_t)score->doc->labels * sizeof *w->kept);
+    else
+        w->status = write_line(w, score);
     return w->run->ranks ? SBP_OK : w->status;
 }
 
+/* Lines stand in the order of the files: where groups were put together, they wait. */
+static sbp_status begin_score(score_writer *w, const char *path) {
+    const sbp_dataset *data = w->run->data;
+    SBP_TRY(sbp_file_out_open(w->run->diag, path, &w->out));
+    SBP_TRY(sbp_dataset_file_order(w->run->diag, data, &w->order));
+    if (!w->order)
+        return SBP_OK;
+    w->kept = sbp_malloc((size_t)(data->label_count + 1) * sizeof *w->kept);
+    w->kept_at = sbp_malloc((size_t)(data->doc_count + 1) * sizeof *w->kept_at);
+    if (!w->kept || !w->kept_at)
+        return sbp_fail(w->run->diag, SBP_MACHINE, "out of memory for the scores of %lld documents",
+                        (long long)data->doc_count);
+    w->kept_at[0] = 0;
+    for (int64_t d = 0; d < data->doc_count; d++)
+        w->kept_at[d + 1] = w->kept_at[d] + data->docs[d].labels;
+    return SBP_OK;
+}
+
+static sbp_status write_kept(score_writer *w) {
+    const sbp_dataset *data = w->run->data;
+    for (int64_t k = 0; w->order && k < data->doc_count; k++) {
+        const int64_t d = w->order[k];
+        const sbp_score score = {.doc = &data->docs[d], .logps = w->kept + w->kept_at[d]};
+        SBP_TRY(write_line(w, &score));
+    }
+    return SBP_OK;
+}
+
 static sbp_status finish_score(score_writer *w, sbp_status status) {
+    if (w->out && status == SBP_OK)
+        status = write_kept(w);
+    free(w->order);
+    free(w->kept);
+    free(w->kept_at);
     if (!w->out)
         return status;
     if (status == SBP_OK)
@@ -109,8 +155,10 @@ static sbp_status finish_score(score_writer *w, sbp_status status) {
 
 static sbp_status score(sbp_run *run, const char *path) {
     score_writer w = {.run = run};
-    SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? sbp_file_out_open(run->diag, path, &w.out) : SBP_OK));
-    sbp_status status = sbp_trainer_evaluate(&run->trainer, run->diag, run->data, write_score, &w);
+    sbp_status status = sbp_run_agree(run, sbp_run_writes(run) ? begin_score(&w, path) : SBP_OK);
+    if (status != SBP_OK)
+        return finish_score(&w, status);
+    status = sbp_trainer_evaluate(&run->trainer, run->diag, run->data, write_score, &w);
     bool common = sbp_run_is_common(status) || !run->ranks;
     status = finish_score(&w, status == SBP_OK ? w.status : status);
     return common ? sbp_run_agree(run, status) : status;

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CACHE_VERSION = 2, MOST_TRIES = 20 };
+enum { CACHE_VERSION = 3, MOST_TRIES = 20 };
 
 static const int64_t checked_bytes = (int64_t)4 << 30, longest_unused = 30 * 24 * 3600;
 static const double disk_share = 0.25; /* of a disk, for all caches in a directory */

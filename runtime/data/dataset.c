@@ -207,6 +207,8 @@ sbp_status sbp_placer_row(sbp_placer *l, sbp_arena *arena, const char *where, sb
     if (data->doc_count == docs)
         return SBP_OK;
     if (!add_group(data, documents->group) ||
+        (documents->group_name &&
+         !sbp_group_rows_add(&l->groups, documents->group_prompt, documents->group_name)) ||
         !sbp_arrays_reserve(&data->arrays, "rows", &data->rows, &data->row_capacity, data->row_count + 2,
                             sizeof *data->rows))
         return out_of_memory(l);

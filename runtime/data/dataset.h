@@ -9,9 +9,9 @@
  * (ir/rowkernel.h) with key (seed low, seed high) and counters (row low, row high, e, 0) and (row low, row
  * high, e, 1): any position of any epoch can be reached without a state. Without shuffling: file order.
  * A step takes the next --batch-size rows, or as many as have at most --batch-tokens tokens (at least one);
- * the last step of an epoch takes what is left. Groups (rollouts of one prompt) are never parted: they are
- * what is sorted, by their number in place of a row's, their rows in the order of the file, and a step takes
- * as many whole groups as have at most so many rows or tokens (at least one).
+ * the last step of an epoch takes what is left. Groups (rollouts of one prompt; groups.h) are never parted:
+ * they are what is sorted, by their number in place of a row's, their rows in the order of the file, and a
+ * step takes as many whole groups as have at most so many rows or tokens (at least one).
  *
  * Making it is the work of load.c (threads), cache.h (on disk) and dataset.c (what becomes of documents).
  *

@@ -152,6 +152,7 @@ static void *copy(sbp_arena *arena, const void *from, int64_t count, size_t size
 static void keep_documents(sbp_arena *arena, const sbp_documents *from, sbp_documents *to) {
     *to = *from;
     to->documents = copy(arena, from->documents, from->count, sizeof *from->documents);
+    to->group_name = from->group_name ? sbp_arena_strdup(arena, from->group_name) : NULL;
     for (int32_t i = 0; i < to->count; i++) {
         sbp_document *d = &to->documents[i];
         d->ids = copy(arena, d->ids, d->count, sizeof *d->ids);
@@ -694,6 +695,16 @@ static bool is_behind_last_step(const loader *l) {
     return stream && stream->steps && stream->ended;
 }
 
+/* Rows of a group side by side. */
+static sbp_status gather(loader *l) {
+    char text[300];
+    SBP_TRY(sbp_dataset_gather(l->diag, l->placer.data, &l->placer.groups, text, sizeof text));
+    sbp_group_rows_close(&l->placer.groups);
+    if (text[0] && !l->options->stream) /* of a stream it would be said of every step */
+        forward_reader(l, SBP_NOTE, text);
+    return SBP_OK;
+}
+
 static sbp_status load_with(loader *l, sbp_cache *cache) {
     sbp_dataset *data = l->placer.data;
     const sbp_dataset_options *o = l->options;
@@ -712,6 +723,7 @@ static sbp_status load_with(loader *l, sbp_cache *cache) {
         return SBP_OK;
     if (o->stream && o->stream->steps && data->read_count == 0)
         return sbp_fail(l->diag, SBP_INPUT, "%s: the end of a step that has no rows", o->stream->where);
+    SBP_TRY(gather(l));
     SBP_TRY(sbp_placer_end(&l->placer));
     if (!cache)
         return SBP_OK;
@@ -742,6 +754,7 @@ sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options, 
     }
     l.placer = (sbp_placer){.diag = diag, .options = options, .data = data};
     status = l.arena && data && data->arena ? sbp_guard(l.arena, diag, load_body, &l) : out_of_memory(&l);
+    sbp_group_rows_close(&l.placer.groups);
     sbp_arena_destroy(l.arena);
     bool behind = status == SBP_OK && is_behind_last_step(&l);
     if (behind && data->read_count > 0)

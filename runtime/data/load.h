@@ -5,12 +5,13 @@
 #ifndef SBP_RUNTIME_DATA_LOAD_H
 #define SBP_RUNTIME_DATA_LOAD_H
 
-#include "runtime/data/dataset.h"
+#include "runtime/data/groups.h"
 
 typedef struct sbp_placer {
     sbp_diag *diag;
     const sbp_dataset_options *options;
     sbp_dataset *data;
+    sbp_group_rows groups;  /* of rows with a "group" */
     int64_t overlong_count; /* with SBP_OVERLONG_ERROR */
     char overlong_what[700];
     bool overlong_whole;

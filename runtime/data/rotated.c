@@ -12,10 +12,12 @@ typedef struct answered {
 
 static int in_order(const void *a, const void *b) {
     const answered *x = a, *y = b;
+    if (x->doc->row != y->doc->row)
+        return x->doc->row < y->doc->row ? -1 : 1;
     return x->doc < y->doc ? -1 : x->doc > y->doc;
 }
 
-/* Documents of the rows in the order of the data; returns how many. */
+/* Documents of the rows in the order of the files; returns how many. */
 static int64_t list_documents(const sbp_dataset *data, const int64_t *rows, int64_t row_count,
                               answered *out) {
     int64_t count = 0;

@@ -442,6 +442,9 @@ static sbp_status read_group(const row_reader *r) {
         return sbp_json_fail(r->diag, node, "expected a string or an integer, found %s",
                              sbp_json_kind_name(node->kind));
     r->row->group = hash ? hash : 1;
+    r->row->group_name = node->kind == SBP_JSON_STRING
+                             ? node->string
+                             : sbp_arena_printf(r->arena, "%lld", (long long)node->integer);
     return SBP_OK;
 }
 

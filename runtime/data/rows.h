@@ -98,7 +98,8 @@ typedef struct sbp_row {
     const sbp_json *tools, *template_kwargs; /* NULL: none */
     double numbers[SBP_FIELD_COUNT];         /* of the fields that are no lists */
     sbp_row_list lists[SBP_FIELD_COUNT];
-    uint64_t group; /* never 0 where form.group */
+    uint64_t group;         /* never 0 where form.group */
+    const char *group_name; /* where form.group: as the row has it */
 } sbp_row;
 
 typedef struct sbp_row_options {

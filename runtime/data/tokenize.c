@@ -447,14 +447,19 @@ static sbp_status mask_environment(const make_job *job) {
 }
 
 /* Rows of one prompt: what the file says, else equal tokens. */
-static uint64_t group_of(const make_job *job) {
+static void find_group(const make_job *job) {
     const uint32_t rollouts = 1u << SBP_FIELD_ADVANTAGE | 1u << SBP_FIELD_REWARD | 1u << SBP_FIELD_OLD_LOGPS |
                               1u << SBP_FIELD_REF_LOGPS | 1u << SBP_FIELD_SAMPLING;
     const sbp_document *d = job->all->documents;
-    if (job->row->form.group || !(job->row->form.fields & rollouts))
-        return job->row->group;
-    uint64_t hash = sbp_hash_bytes(d->ids, (size_t)d->prompt * sizeof *d->ids, 3);
-    return hash ? hash : 1;
+    uint64_t prompt = sbp_hash_bytes(d->ids, (size_t)d->prompt * sizeof *d->ids, 3);
+    prompt = prompt ? prompt : 1;
+    job->all->group = job->row->group;
+    if (job->row->form.group) {
+        job->all->group_name = job->row->group_name;
+        job->all->group_prompt = prompt;
+    } else if (job->row->form.fields & rollouts) {
+        job->all->group = prompt;
+    }
 }
 
 /* What the reward loses where the answer has no end-of-sequence token (TRL's missing_eos_penalty). */
@@ -491,7 +496,7 @@ static sbp_status add_fields(const make_job *job) {
     }
     if (job->row->env_mask)
         SBP_TRY(mask_environment(job));
-    job->all->group = group_of(job);
+    find_group(job);
     return SBP_OK;
 }
 

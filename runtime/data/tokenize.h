@@ -58,7 +58,9 @@ typedef struct sbp_document {
 typedef struct sbp_documents {
     sbp_document *documents; /* in the order of parts: chosen before rejected */
     int32_t count;           /* at least 1 */
-    uint64_t group; /* neighbouring rows with the same key are one group, which stays in one step; 0: alone */
+    uint64_t group;          /* key: rows with the same one are a group (groups.h); 0: alone */
+    const char *group_name;  /* what the row calls it; NULL: nothing */
+    uint64_t group_prompt;   /* of a group with a name: hash of the prompt's tokens */
 } sbp_documents;
 
 /* Turns rows into documents and warns once about each oddity. */

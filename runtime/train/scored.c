@@ -9,6 +9,7 @@
 
 #include "ir/io/json.h"
 #include "ir/io/weights/safetensors.h"
+#include "runtime/data/groups.h"
 #include "runtime/data/jsonl.h"
 
 static const char per_token[] = "ref_logps", sums[] = "ref_logps_sum";
@@ -129,9 +130,15 @@ typedef struct reading {
     sbp_diag *diag;
     const sbp_dataset *data;
     places to;
-    int64_t doc; /* that comes next */
+    int64_t *order; /* of documents in files (groups.h); NULL: their own */
+    int64_t at;     /* in it, of the one that comes next */
     int64_t last_row;
 } reading;
+
+/* The document that comes next; -1: none. */
+static int64_t next_doc(const reading *r) {
+    return r->at == r->data->doc_count ? -1 : r->order ? r->order[r->at] : r->at;
+}
 
 typedef struct line_job {
     reading *r;
@@ -141,7 +148,7 @@ typedef struct line_job {
 } line_job;
 
 static sbp_status fail_missing(const reading *r, const char *where, int64_t found, const char *part) {
-    const sbp_doc *doc = &r->data->docs[r->doc];
+    const sbp_doc *doc = &r->data->docs[next_doc(r)];
     char next[80] = "the end of the file";
     if (part)
         snprintf(next, sizeof next, "row %lld, '%.40s'", (long long)found, part);
@@ -163,7 +170,7 @@ static sbp_status read_line(void *user) {
     SBP_TRY(sbp_json_get_i64(r->diag, root, "row", SBP_JSON_REQUIRED, &row));
     SBP_TRY(sbp_json_get_string(r->diag, root, "part", SBP_JSON_REQUIRED, &part));
     SBP_TRY(sbp_json_get_array(r->diag, root, "logps", SBP_JSON_REQUIRED, &list));
-    const sbp_doc *doc = r->doc < r->data->doc_count ? &r->data->docs[r->doc] : NULL;
+    const sbp_doc *doc = next_doc(r) >= 0 ? &r->data->docs[next_doc(r)] : NULL;
     if (row < r->last_row)
         return sbp_fail(r->diag, SBP_INPUT, "%s: row %lld stands behind row %lld", job->where, (long long)row,
                         (long long)r->last_row);
@@ -180,7 +187,8 @@ static sbp_status read_line(void *user) {
     double *logps = SBP_NEW_ARRAY(job->arena, double, list->count + 1);
     for (int64_t i = 0; i < list->count; i++)
         SBP_TRY(sbp_json_as_double(r->diag, &list->items[i], &logps[i]));
-    put_document(&r->to, r->data, r->doc++, logps);
+    put_document(&r->to, r->data, next_doc(r), logps);
+    r->at++;
     return SBP_OK;
 }
 
@@ -199,11 +207,16 @@ static sbp_status visit_line(void *user, const char *path, int64_t line, const c
 sbp_status sbp_reference_read(sbp_diag *diag, const sbp_program *program, sbp_dataset *data,
                               const char *path) {
     reading r = {.diag = diag, .data = data};
-    SBP_TRY(open_places(program, data, diag, &r.to));
-    sbp_status status = sbp_lines_read(diag, path, visit_line, &r);
-    if (status == SBP_OK && r.doc < data->doc_count)
-        status = fail_missing(&r, path, 0, NULL);
-    return close_places(&r.to, data, diag, status);
+    SBP_TRY(sbp_dataset_file_order(diag, data, &r.order));
+    sbp_status status = open_places(program, data, diag, &r.to);
+    if (status == SBP_OK) {
+        status = sbp_lines_read(diag, path, visit_line, &r);
+        if (status == SBP_OK && next_doc(&r) >= 0)
+            status = fail_missing(&r, path, 0, NULL);
+        status = close_places(&r.to, data, diag, status);
+    }
+    free(r.order);
+    return status;
 }
 
 /* ---- weights ---------------------------------------------------------------------------------------- */

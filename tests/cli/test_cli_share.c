@@ -1,16 +1,18 @@
 /* --share-prompt: gradients are those of rows that share nothing, for every objective whose rows have prompts
- * in common; and most of a long prompt's work is gone.
+ * in common; and most of a long prompt's work is gone. Groups: gradients do not depend on where their rows
+ * stand.
  *
  * The rows are drawn: groups of rollouts and pairs, with prompts of no, one and many tokens, empty
  * completions, completions that begin alike. Plans differ in rows per micro-batch, chunks, groups of layers,
  * checkpoints and offload. Alone in double precision; with an argument, on that backend, in single. */
 #include "tests/cli/drawing.h"
+#include "tests/cli/ranks_testing.h"
 
 enum { GROUPS = 5, VOCABULARY = 41 };
 
 static const char *backend; /* NULL: the CPU */
 
-typedef enum kind { ROLLOUTS, PAIRS, REWARDED, JUDGED } kind;
+typedef enum kind { ROLLOUTS, PAIRS, REWARDED, SAMPLED, JUDGED } kind; /* SAMPLED: rollouts with rewards */
 
 static void add_logps(sbp_rng *rng, sbp_text *out, const char *key, int64_t count) {
     sbp_text_add(out, ", \"%s\": [", key);
@@ -67,11 +69,11 @@ static drawn write_rows(io_fixture *f, sbp_rng *rng, kind of) {
                 sbp_text_add(&out, ", \"group\": %d, \"label\": %s", g, r % 2 ? "true" : "false");
             } else {
                 sbp_text_add(&out, ", \"group\": %d, \"%s\": %.3f", g,
-                             of == REWARDED ? "reward" : "advantage",
+                             of == REWARDED || of == SAMPLED ? "reward" : "advantage",
                              0.001 * (double)sbp_rng_below(rng, 4000) - 2);
                 add_logps(rng, &out, "old_per_token_logps", a);
                 add_logps(rng, &out, "ref_per_token_logps", a);
-                if (of == ROLLOUTS)
+                if (of == ROLLOUTS || of == SAMPLED)
                     add_logps(rng, &out, "sampling_per_token_logps", a);
             }
             sbp_text_add(&out, "}\n");
@@ -262,6 +264,151 @@ static void test_nothing_to_share(void **state) {
     cli_same(f, "on", "off");
 }
 
+/* ---- rows of groups, wherever they stand --------------------------------------------------------------- */
+
+static const char **split_lines(io_fixture *f, const char *name, int *count) {
+    char *text = sbp_arena_strdup(f->arena, cli_text(f, name));
+    const char **lines = NULL;
+    int32_t n = 0, capacity = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        SBP_PUSH(f->arena, lines, n, capacity, line);
+    *count = n;
+    return lines;
+}
+
+static void write_lines(io_fixture *f, const char *name, const char **lines, int count) {
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    for (int i = 0; i < count; i++)
+        sbp_text_add(&out, "%s\n", lines[i]);
+    cli_put(f, name, out.data);
+}
+
+/* Where the group of a row is named. */
+static const char *group_of(const char *line) {
+    return strstr(line, "\"group\": ");
+}
+
+/* $D/data in drawn order; $D/together: the same, each group where its first row stands. */
+static void shuffle_lines(io_fixture *f, sbp_rng *rng) {
+    int count, at = 0;
+    const char **lines = split_lines(f, "data", &count),
+               **together = SBP_NEW_ARRAY(f->arena, const char *, count);
+    for (int i = count - 1; i > 0; i--) {
+        int other = (int)sbp_rng_below(rng, i + 1);
+        const char *swap = lines[i];
+        lines[i] = lines[other];
+        lines[other] = swap;
+    }
+    for (int i = 0; i < count; i++) {
+        bool first = true;
+        for (int k = 0; k < i; k++)
+            first &= strncmp(group_of(lines[k]), group_of(lines[i]), 10) != 0;
+        for (int k = i; first && k < count; k++)
+            if (strncmp(group_of(lines[k]), group_of(lines[i]), 10) == 0)
+                together[at++] = lines[k];
+    }
+    write_lines(f, "data", lines, count);
+    write_lines(f, "together", together, count);
+}
+
+/* Root of the sum of squares of all tensors. */
+static double norm_of(io_fixture *f, const char *path) {
+    sbp_weights *w;
+    double sum = 0;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, path, &w));
+    for (int32_t i = 0; i < sbp_weights_count(w); i++) {
+        double *x = cli_read_tensor(f, w, sbp_weights_at(w, i));
+        for (int64_t k = 0; k < sbp_weights_at(w, i)->elems; k++)
+            sum += x[k] * x[k];
+        free(x);
+    }
+    sbp_weights_close(w);
+    return sqrt(sum);
+}
+
+/* Gradients of rows in drawn order, with prompts run once or not, in one or several micro-batches, of one
+ * rank or of two, with names of groups or by their prompts: those of the sorted rows. (KTO compares with the
+ * row before: there the order counts.) */
+static void test_groups_wherever_rows_stand(void **state) {
+    io_fixture *f = *state;
+    double worst = 0;
+    int compared = 0;
+    bool all = getenv("SBP_TEST_ALL") != NULL, ranks = cli_has_ranks(f, NULL);
+    const char *want = sbp_arena_strdup(f->arena, io_path(f, "want.safetensors"));
+    for (int i = 0; i < SBP_COUNT(objectives); i++) {
+        if (objectives[i].of == PAIRS || objectives[i].of == JUDGED)
+            continue;
+        sbp_rng rng = {.state = 900 + (uint64_t)i};
+        drawn d = write_rows(f, &rng, objectives[i].of == ROLLOUTS ? SAMPLED : objectives[i].of);
+        dump(f, i, "--dtype fp64 --backend cpu", d.tokens, "--shuffle off", "want.safetensors");
+        assert_true(norm_of(f, want) > 1e-3);
+        for (int n = 0; n < (all ? 8 : 1); n++) {
+            int64_t room = n % 2 ? d.tokens : d.longest + sbp_rng_below(&rng, d.tokens - d.longest);
+            cli_ok(f, n == 0 ? "cp $D/data $D/sorted" : "cp $D/sorted $D/data");
+            shuffle_lines(f, &rng);
+            if (sbp_rng_below(&rng, 3) == 0)
+                cli_ok(f, "sed -i 's/\"group\": [0-9]*, //' $D/data");
+            const char *run = PICK(&rng, "--share-prompt on --shuffle off", "--share-prompt off --shuffle on",
+                                   "--share-prompt on --shuffle on");
+            bool several = ranks && (all ? n % 4 == 3 : i % 6 == 4);
+            const char *compile = sbp_arena_printf(
+                f->arena, "$C compile $G/%s/model -o $D/p --dtype fp64 %s %s --seq-len %lld %s",
+                objectives[i].model, objectives[i].objective, draw_schedule(f, &rng), (long long)room,
+                several ? PICK(&rng, "--ranks 2", "--ranks 2 --zero 2", "--ranks 2 --zero 3") : "");
+            cli_ok(f, sbp_arena_printf(f->arena,
+                                       "%s && %s $R $D/p --data $D/data --batch-size 100 --out none %s "
+                                       "--dump-gradients $D/got.safetensors",
+                                       compile, several ? "$M -n 2" : "", run));
+            worst = fmax(worst, cli_compare(f, objectives[i].objective, io_path(f, "got.safetensors"), want,
+                                            SBP_TOLERANCE_F64));
+            compared++;
+        }
+    }
+    print_message("%d orders of rows, worst tensor off by %.2g\n", compared, worst);
+    assert_true(compared >= 12);
+}
+
+/* Steps: the same bits as of rows that stand together, with any number of rows to a step, shuffled or not,
+ * going on, from a stream; scores stand in the order of the file, and serve as a reference. */
+static void test_steps_of_groups(void **state) {
+    io_fixture *f = *state;
+    sbp_rng rng = {.state = 31};
+    int count;
+    drawn d = write_rows(f, &rng, REWARDED);
+    cli_ok(f, "sed -i 's/\"\\(old\\|ref\\)_per_token_logps/\"x\\1/g' $D/data");
+    shuffle_lines(f, &rng);
+    cli_ok(f,
+           sbp_arena_printf(f->arena,
+                            "$C compile $G/llama_mqa/model -o $D/p --dtype fp64 --objective grpo --chunk 5 "
+                            "--seq-len %lld && $R $D/p --data $D/data --score $D/scores",
+                            (long long)d.longest));
+    const sbp_json **scores = cli_lines(f, "scores", &count);
+    assert_int_equal(count, d.rows);
+    for (int k = 0; k < count; k++)
+        assert_int_equal(sbp_json_member(scores[k], "row")->integer, k);
+    static const char *const batches[] = {"--batch-size 4 --shuffle off", "--batch-size 3 --shuffle on",
+                                          "--batch-tokens 60 --shuffle on", "--batch-size 100"};
+    for (int i = 0; i < SBP_COUNT(batches); i++) {
+        const char *train = sbp_arena_printf(
+            f->arena, "--beta 0.2 --lr 1e-3 --schedule constant --inner-epochs 2 --overwrite %s", batches[i]);
+        cli_ok(f, sbp_arena_printf(f->arena, "$R $D/p --data $D/together --steps 7 --out $D/want %s", train));
+        cli_ok(f, sbp_arena_printf(f->arena,
+                                   "$R $D/p --data $D/data --ref $D/scores --steps 3 --out $D/got %s && "
+                                   "$R $D/p --resume --out $D/got --steps 7",
+                                   train));
+        cli_same(f, "want/model.safetensors", "got/model.safetensors");
+    }
+    cli_ok(
+        f,
+        "(cat $D/data; echo '{\"end_of_step\": true}') >$D/stream; cat $D/stream $D/stream $D/stream | "
+        "$R $D/p --data - --beta 0.2 --lr 1e-3 --schedule constant --inner-epochs 2 --steps 7 --overwrite "
+        "--out $D/got || true; "
+        "$R $D/p --data $D/together --batch-size 100 --shuffle off --beta 0.2 --lr 1e-3 --schedule constant "
+        "--inner-epochs 2 --steps 6 --overwrite --out $D/want");
+    cli_same(f, "want/model.safetensors", "got/model.safetensors");
+}
+
 int main(int argc, char **argv) {
     backend = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
@@ -270,6 +417,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_work, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refused, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_to_share, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_groups_wherever_rows_stand, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_steps_of_groups, cli_setup, io_teardown),
     };
     const struct CMUnitTest on_device[] = {
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown)};

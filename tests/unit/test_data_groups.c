@@ -2,6 +2,7 @@
  * in one micro-batch, where a program asks for groups. */
 #include "tests/unit/io_testing.h"
 
+#include "runtime/data/groups.h"
 #include "tests/unit/pack_testing.h"
 
 enum { MOST = 120 };
@@ -227,6 +228,169 @@ static void test_groups_come_from_prompts(void **state) {
     sbp_dataset_destroy(d);
 }
 
+/* ---- rows of a group that are no neighbours -------------------------------------------------------------
+ */
+
+/* A row of data; as "reward" it has its own number. */
+typedef struct apart_row {
+    int group, prompt, number;
+} apart_row;
+
+/* kept: tokens lie on disk; named: rows say their group, a string or an integer. */
+static sbp_status load_apart(io_fixture *f, const apart_row *rows, int count, bool named, bool kept,
+                             sbp_dataset **out) {
+    sbp_text text;
+    sbp_text_init(&text, f->arena);
+    for (int r = 0; r < count; r++) {
+        sbp_text_add(&text, "{\"prompt_ids\": [%d, 4], \"completion_ids\": [7, %d], \"reward\": %d",
+                     1 + rows[r].prompt, 1 + rows[r].number % 50, rows[r].number);
+        if (named)
+            sbp_text_add(&text, rows[r].group % 2 ? ", \"group\": \"g%d\"" : ", \"group\": %d",
+                         rows[r].group);
+        sbp_text_add(&text, "}\n");
+    }
+    io_put(io_path(f, "apart.jsonl"), text.data, text.length);
+    const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "apart.jsonl"))};
+    const sbp_dataset_options o = {.files = files,
+                                   .file_count = 1,
+                                   .text_field = "text",
+                                   .rows = SBP_ROWS_SCORED,
+                                   .cache = kept ? sbp_arena_strdup(f->arena, io_path(f, "kept")) : NULL};
+    return sbp_dataset_load(f->diag, &o, out);
+}
+
+/* The data have these rows in this order; keys[k]: of the group of the row at place k. */
+static void check_order(const sbp_dataset *d, const apart_row *rows, const int *order, const int *keys,
+                        int count) {
+    assert_int_equal(d->row_count, count);
+    int32_t reward = sbp_dataset_number(d, "reward");
+    for (int k = 0; k < count; k++) {
+        const sbp_doc *doc = &d->docs[k];
+        assert_int_equal(d->rows[k], k);
+        assert_int_equal(doc->row, order[k]);
+        assert_true(d->numbers[reward][k] == rows[order[k]].number);
+        assert_int_equal(d->tokens[doc->first], 1 + rows[order[k]].prompt);
+        assert_int_equal(d->tokens[doc->first + 3], 1 + rows[order[k]].number % 50);
+        assert_int_equal(sbp_dataset_begins_group(d, k), k == 0 || keys[k] != keys[k - 1]);
+    }
+}
+
+/* Rows in drawn order are those of each group in turn, the groups by their first rows: from memory, on disk,
+ * from there; with groups that have a prompt each, by name or by prompt, and with a prompt for every row. */
+static void test_groups_wherever_rows_stand(void **state) {
+    io_fixture *f = *state;
+    uint64_t random = 23;
+    int moved = 0;
+    for (int round = 0; round < 40; round++) {
+        apart_row rows[MOST], swap;
+        int order[MOST], keys[MOST], count = 1 + (int)(io_random(&random) % 50), way = round % 3, at = 0;
+        for (int r = 0, key = 0; r < count; r++) {
+            key += io_random(&random) % 4 == 0;
+            rows[r] = (apart_row){key, way == 2 ? r : key, r};
+        }
+        for (int r = count - 1; r > 0; r--) {
+            int other = (int)(io_random(&random) % (uint32_t)(r + 1));
+            swap = rows[r];
+            rows[r] = rows[other];
+            rows[other] = swap;
+        }
+        for (int r = 0; r < count; r++) {
+            bool first = true;
+            for (int i = 0; i < r; i++)
+                first &= rows[i].group != rows[r].group;
+            for (int i = r; first && i < count; i++)
+                if (rows[i].group == rows[r].group) {
+                    keys[at] = rows[r].group;
+                    order[at++] = i;
+                }
+        }
+        uint64_t hash = 0;
+        for (int k = 0; k < (round < 3 ? 3 : 1); k++) {
+            sbp_dataset *d;
+            int64_t *file_order;
+            assert_ok(f, load_apart(f, rows, count, way != 1, k > 0, &d));
+            check_order(d, rows, order, keys, count);
+            assert_true(k == 0 || d->hash == hash);
+            hash = d->hash;
+            assert_ok(f, sbp_dataset_file_order(f->diag, d, &file_order));
+            for (int r = 0; file_order && r < count; r++)
+                assert_int_equal(d->docs[file_order[r]].row, r);
+            moved += file_order != NULL;
+            free(file_order);
+            sbp_dataset_destroy(d);
+        }
+    }
+    assert_true(moved > 35);
+}
+
+/* What `groups` are, of rows in the order of the file, by letters of them and of prompts; "": it is not
+ * clear. */
+static const struct {
+    const char *groups, *prompts, *order, *found;
+} uses[] = {
+    {"aabbaabb", "ppqqrrss", "01234567", "00112233"}, /* counted anew, each batch by group */
+    {"ababbaab", "pqpqsrrs", "02134756", "00112233"}, /* and in any order */
+    {"aabbaabb", "ppqqppqq", "01452367", "00001111"}, /* the same prompts: the same groups */
+    {"aabbaabb", "pqrstuvw", "01452367", "00001111"}, /* a prompt for each row: `group` alone says it */
+    {"aabbaabb", "pprrqqss", "01234567", "00112233"},
+    {"abababab", "pqrqpqrs", "02461357", "00001111"}, /* rows stand between those of other prompts */
+    {"aabba", "ppqqr", "01423", "00011"},             /* as many prompts have one row as have more */
+    {"abbaabbcc", "pqqrrssxx", "", ""},               /* one is alone, most are not */
+    {"aaaa", "pqrs", "0123", "0000"},                 /* neighbours are one group, whatever their prompts */
+    {"aabaac", "pqxpqy", "013425", "000012"},
+    {"aabbbbaa", "ppqqssrr", "01234567", "00112233"}, /* the last of a batch and the first of the next */
+    {"aabbbbaa", "ppqrqrpp", "01672345", "00001111"},
+};
+
+static void test_groups_counted_anew(void **state) {
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(uses); i++) {
+        apart_row rows[MOST];
+        int order[MOST], keys[MOST], count = (int)strlen(uses[i].groups);
+        sbp_dataset *d;
+        for (int r = 0; r < count; r++)
+            rows[r] = (apart_row){uses[i].groups[r] - 'a', uses[i].prompts[r] - 'a', r};
+        for (int r = 0; uses[i].order[0] && r < count; r++) {
+            order[r] = uses[i].order[r] - '0';
+            keys[r] = uses[i].found[r];
+        }
+        if (!uses[i].order[0]) {
+            assert_fails(f, SBP_INPUT, "are both of it, apart from each other and with different prompts",
+                         load_apart(f, rows, count, true, false, &d));
+            continue;
+        }
+        assert_ok(f, load_apart(f, rows, count, true, false, &d));
+        check_order(d, rows, order, keys, count);
+        sbp_dataset_destroy(d);
+    }
+    sbp_dataset *d;
+    const apart_row lonely[] = {{0, 1, 0}, {1, 2, 1}, {1, 2, 2}, {0, 3, 3}, {0, 3, 4}, {1, 4, 5}, {1, 4, 6}};
+    assert_fails(f, SBP_INPUT, "group '0': data rows 1 and 4 (from 1)",
+                 load_apart(f, lonely, SBP_COUNT(lonely), true, false, &d));
+}
+
+static sbp_status gather_apart(io_fixture *f, void *user) {
+    sbp_dataset *d = NULL;
+    int64_t *order = NULL;
+    const sbp_dataset_options o = {
+        .files = user, .file_count = 1, .text_field = "text", .rows = SBP_ROWS_SCORED};
+    SBP_TRY(sbp_dataset_load(f->diag, &o, &d));
+    sbp_status status = sbp_dataset_file_order(f->diag, d, &order);
+    free(order);
+    sbp_dataset_destroy(d);
+    return status;
+}
+
+static void test_groups_without_memory(void **state) {
+    io_fixture *f = *state;
+    static const apart_row rows[] = {{1, 1, 0}, {2, 2, 1}, {1, 1, 2}, {2, 2, 3}, {1, 1, 4}, {3, 3, 5}};
+    sbp_dataset *d;
+    assert_ok(f, load_apart(f, rows, SBP_COUNT(rows), true, false, &d));
+    sbp_dataset_destroy(d);
+    const char *files[] = {sbp_arena_strdup(f->arena, io_path(f, "apart.jsonl"))};
+    assert_true(io_fail_allocations(f, gather_apart, files) > 10);
+}
+
 /* ---- shared prompts -------------------------------------------------------------------------------------
  */
 
@@ -358,6 +522,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_groups_as_units, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_rest_of_a_group, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_groups_come_from_prompts, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_groups_wherever_rows_stand, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_groups_counted_anew, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_groups_without_memory, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_shared_prompts, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_cannot_share, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sharing_without_memory, io_setup, io_teardown),
