@@ -294,6 +294,8 @@ static void sampling_metrics(const grpo *g, sbp_value counted) {
         corrections[find_correction(g)].by_sequence ? share(g, OF_SEQUENCES) : counted; /* once each */
     sbp_objective_result(g->o, "sampling/importance_sampling_ratio/mean",
                          op(g, SBP_OP_mul, over, g->correction));
+    if (corrections[find_correction(g)].by_sequence)
+        sbp_objective_result(g->o, "sampling/importance_sampling_ratio/mean", sbp_objective_uncounted(g->o));
 }
 
 static int32_t find_type(sbp_objective *o) {
@@ -334,8 +336,10 @@ static void term_metrics(const grpo *g, sbp_value counted) {
         above = op(g, SBP_OP_mul, above, sbp_objective_less(o, zero, g->advantage));
         sbp_objective_result(o, "cispo_clip_ratio", op(g, SBP_OP_mul, counted, above));
     }
-    if (types[g->type].term == GAMMA)
+    if (types[g->type].term == GAMMA) {
         sbp_objective_result(o, "vespo/phi_seq_mean", op(g, SBP_OP_mul, share(g, OF_SEQUENCES), g->phi));
+        sbp_objective_result(o, "vespo/phi_seq_mean", sbp_objective_uncounted(o));
+    }
 }
 
 /* The entropy bonus, part of the loss; and the loss without it. */

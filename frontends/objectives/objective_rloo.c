@@ -4,7 +4,8 @@
  *   R = exp(sum of m (logp - logp^old) over the document)
  *   L = mean over documents of - min(R A, clip(R, 1 - epsilon, 1 + epsilon_high) A)
  * A: advantage, of the row or, from rewards less what distance from the reference costs, leaving one out
- * (advantages.h): there is no other term for the reference. Metrics as TRL: clip_ratio/.. count documents.
+ * (advantages.h): there is no other term for the reference. An answer without a token that counts has R = 1:
+ * no gradient, but - A in the mean. Metrics as TRL: clip_ratio/.. count documents.
  *
  * Of the data: weight, advantage, old_logps, doc, doc.labels; of the step labels, docs. */
 #include "frontends/objectives/advantages.h"
@@ -30,12 +31,13 @@ static void add_metrics(const rloo *x, sbp_value weight) {
     sbp_value counted = op(x, SBP_OP_div, weight, sbp_objective_scalar(o, "labels"));
     sbp_objective_result(o, "entropy", op(x, SBP_OP_mul, counted, o->entropy));
     sbp_objective_result(o, "ratio_mean", op(x, SBP_OP_mul, x->share, x->ratio));
+    sbp_objective_result(o, "ratio_mean", sbp_objective_uncounted(o));
     sbp_clipping_metrics(&x->clip, x->share, x->ratio, x->advantage);
 }
 
 void sbp_objective_rloo(sbp_objective *o) {
     rloo x = {.o = o};
-    sbp_objective_left_out_advantages(o);
+    sbp_value uncounted = sbp_objective_left_out_advantages(o);
     o->counted = "weight";
     sbp_value weight = sbp_objective_row(o, "weight"), labels = sbp_objective_row(o, "doc.labels");
     sbp_value old = sbp_objective_row(o, "old_logps"), document = sbp_objective_index(o, "doc");
@@ -48,5 +50,6 @@ void sbp_objective_rloo(sbp_objective *o) {
     x.clip = sbp_clipping_of(o);
     sbp_value l = sbp_clipping_loss(&x.clip, x.ratio, x.ratio, x.advantage);
     sbp_objective_result(o, "loss", op(&x, SBP_OP_mul, l, x.share));
+    sbp_objective_result(o, "loss", uncounted);
     add_metrics(&x, weight);
 }

@@ -2,6 +2,7 @@
 #include "runtime/data/dataset.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,8 @@ static sbp_status add_numbers(sbp_placer *l, const sbp_document *d, sbp_doc *doc
         doc->columns = (uint8_t)(doc->columns | 1u << columns[k]);
     }
     for (int32_t k = 0; k < d->number_count; k++) {
+        if (isnan(d->numbers[k].value))
+            continue;
         data->numbers[numbers[k]][data->doc_count] = d->numbers[k].value;
         doc->numbers = (uint16_t)(doc->numbers | 1u << numbers[k]);
     }

@@ -579,6 +579,11 @@ static sbp_status check_one_of(sbp_diag *diag, const sbp_dataset *data, const ch
     char list[200] = "";
     for (const char *at = names; *at;) {
         size_t length = strcspn(at, "."), used = strlen(list);
+        if (find(data->number_names, data->number_count, at, length) >= 0) {
+            /* as TRL: a step that nobody has scored is one in which nothing is learned */
+            sbp_warn(diag, "'%.*s' is null in all rows: their advantages are 0", (int)length, at);
+            return SBP_OK;
+        }
         snprintf(list + used, sizeof list - used, "%s'%.*s'", at == names ? "" : " or ", (int)length, at);
         at += length + (at[length] == '.');
     }

@@ -142,10 +142,16 @@ static bool is_field(int field, const sbp_json *node) {
            (node->kind == SBP_JSON_INT && (node->integer == 0 || node->integer == 1));
 }
 
+/* null is one: there is none of this row. */
+static bool may_be_null(int field) {
+    return field == SBP_FIELD_REWARD || field == SBP_FIELD_ADVANTAGE;
+}
+
 static void find_fields(const row_reader *r, sbp_row_form *form) {
     for (int i = 0; i < SBP_FIELD_COUNT && r->options->fields; i++) {
         const sbp_json *node = fields[i].type == form->type ? field_node(r, i) : NULL;
-        if (node && is_field(i, node))
+        bool null = may_be_null(i) && fields[i].type == form->type && sbp_json_member(r->root, fields[i].key);
+        if (null || (node && is_field(i, node)))
             form->fields |= 1u << i;
     }
     form->group = r->options->fields && form->type == SBP_ROW_COMPLETION && has(r, "group");
@@ -454,7 +460,9 @@ static sbp_status read_fields(const row_reader *r) {
         if (!(row->form.fields >> i & 1))
             continue;
         const sbp_json *node = field_node(r, i);
-        if (fields[i].list)
+        if (!node)
+            row->numbers[i] = NAN;
+        else if (fields[i].list)
             SBP_TRY(read_list(r, node, &row->lists[i]));
         else if (node->kind == SBP_JSON_BOOL && i == SBP_FIELD_WANTED)
             row->numbers[i] = node->boolean;

@@ -12,7 +12,7 @@
  * What stands beside them (row_fields.def): numbers of the row ("advantage", "reward", "label" of an answer
  * ..), lists with a number for each token of the completion ("old_per_token_logps" ..), "env_mask", which
  * says of each token of the completion whether the model wrote it (1), and "group", a string or an integer:
- * rows of one prompt.
+ * rows of one prompt. "reward" and "advantage" may be null: of an answer that nobody scored.
  *
  * The first row decides for all files that are read together, and every further row is checked against it:
  * type, values and what stands beside. Other keys are not read (sbp_row_unused names them).
@@ -96,7 +96,7 @@ typedef struct sbp_row {
     const int8_t *env_mask;                          /* [env_mask_count] or NULL; of the completion */
     int64_t env_mask_count;
     const sbp_json *tools, *template_kwargs; /* NULL: none */
-    double numbers[SBP_FIELD_COUNT];         /* of the fields that are no lists */
+    double numbers[SBP_FIELD_COUNT];         /* of the fields that are no lists; NaN: null */
     sbp_row_list lists[SBP_FIELD_COUNT];
     uint64_t group;         /* never 0 where form.group */
     const char *group_name; /* where form.group: as the row has it */

@@ -39,7 +39,7 @@ typedef struct sbp_document_column {
 /* A number about the document as a whole. */
 typedef struct sbp_document_number {
     const char *name; /* static: "advantage", "reward", "ref_logps_sum", "wanted" */
-    double value;
+    double value;     /* NaN: the document has none */
 } sbp_document_number;
 
 typedef struct sbp_document {

@@ -409,6 +409,108 @@ static void test_steps_of_groups(void **state) {
     cli_same(f, "want/model.safetensors", "got/model.safetensors");
 }
 
+/* ---- answers that nobody scored, or none of whose tokens counts -----------------------------------------
+ */
+
+enum { SCORED_ROWS = 12, SCORED_GROUPS = 3 };
+
+/* Rewards of groups of four; NAN: null. Of the last group nobody scored an answer. */
+static const double scored[SCORED_ROWS] = {NAN, 0.5, -1, 2, 0.25, NAN, NAN, 1.5, NAN, NAN, NAN, NAN};
+
+/* OBJECTIVES.md, "GRPO", of those that are there: TRL's nanmean and nanstd. */
+static void by_hand(double *out) {
+    for (int g = 0; g < SCORED_GROUPS; g++) {
+        const double *r = scored + 4 * g;
+        double sum = 0, squares = 0, count = 0;
+        for (int i = 0; i < 4; i++)
+            if (!isnan(r[i])) {
+                sum += r[i];
+                count++;
+            }
+        for (int i = 0; i < 4; i++)
+            if (!isnan(r[i]))
+                squares += (r[i] - sum / count) * (r[i] - sum / count);
+        for (int i = 0; i < 4; i++)
+            out[4 * g + i] = isnan(r[i]) ? 0 : (r[i] - sum / count) / (sqrt(squares / (count - 1)) + 1e-4);
+    }
+}
+
+/* A line for each row, its value under this key; more: NULL, or of the row's group. */
+static void write_scored(io_fixture *f, const char *name, const char *key, const double *values,
+                         const char *more) {
+    sbp_rng rng = {.state = 3};
+    sbp_text out;
+    int prompt[5], answer[6];
+    sbp_text_init(&out, f->arena);
+    for (int r = 0; r < SCORED_ROWS; r++) {
+        if (r % 4 == 0)
+            draw(&rng, prompt, 5);
+        draw(&rng, answer, 6);
+        sbp_text_add(&out, "{");
+        add_ids(&out, "prompt_ids", prompt, 5);
+        sbp_text_add(&out, ", ");
+        add_ids(&out, "completion_ids", answer, r == 2 ? 0 : 1 + r % 6);
+        if (isnan(values[r]))
+            sbp_text_add(&out, ", \"%s\": null%s}\n", key, more);
+        else
+            sbp_text_add(&out, ", \"%s\": %.17g%s}\n", key, values[r], more);
+    }
+    cli_put(f, name, out.data);
+}
+
+static void test_null_rewards(void **state) {
+    io_fixture *f = *state;
+    double advantages[SCORED_ROWS];
+    int count;
+    static const char dump_of[] = "$R $D/p --data $D/%s --batch-size 12 --out none --dump-gradients $D/%s";
+    by_hand(advantages);
+    write_scored(f, "rewards", "reward", scored, "");
+    write_scored(f, "beside", "reward", scored, ", \"advantage\": null");
+    write_scored(f, "advantages", "advantage", advantages, "");
+    cli_ok(f, "$C compile $G/llama_mqa/model -o $D/p --dtype fp64 --objective grpo --seq-len 64");
+    cli_ok(f, sbp_arena_printf(f->arena, dump_of, "advantages", "want"));
+    assert_true(norm_of(f, io_path(f, "want")) > 1e-3);
+    for (int i = 0; i < 2; i++) {
+        cli_ok(f, sbp_arena_printf(f->arena, dump_of, i ? "beside" : "rewards", "got"));
+        cli_compare(f, "rewards that are null", io_path(f, "got"), io_path(f, "want"), SBP_TOLERANCE_F64);
+    }
+    cli_ok(f, "$R $D/p --data $D/rewards --batch-size 12 --steps 1 --out $D/o");
+    const sbp_json *line = cli_lines(f, "o/metrics.jsonl", &count)[0];
+    assert_true(fabs(cli_number(f, line, "reward") - 3.25 / 5) < 1e-15);
+    assert_true(cli_number(f, line, "frac_reward_zero_std") == 0);
+    /* nobody has scored anything: nothing is learned, and it is said */
+    cli_ok(f, "tail -4 $D/rewards >$D/none; $R $D/p --data $D/none --out none --dump-gradients $D/got");
+    assert_non_null(strstr(cli_text(f, "err"), "'reward' is null in all rows: their advantages are 0"));
+    assert_true(norm_of(f, io_path(f, "got")) == 0);
+    cli_ok(f, "$R $D/p --data $D/none --out none --scale-rewards batch --dump-gradients $D/got");
+    assert_true(norm_of(f, io_path(f, "got")) == 0);
+    cli_fails(f, 1, "'reward' is missing", /* of PPO it is all there is */
+              "$C compile $G/llama_mqa/model -o $D/ppo --objective ppo --seq-len 64 && "
+              "$R $D/ppo --data $D/rewards --out none --dry-run");
+}
+
+/* With ratios of 1 the loss of RLOO is minus the mean of the advantages, of the answer without a token too.
+ */
+static void test_loss_of_empty_answers(void **state) {
+    io_fixture *f = *state;
+    double values[SCORED_ROWS], sum = 0;
+    int count;
+    for (int r = 0; r < SCORED_ROWS; r++)
+        sum += values[r] = 0.3 * r - 1 - (r == 2 ? 5 : 0);
+    write_scored(f, "rows", "advantage", values, "");
+    cli_ok(
+        f,
+        "$C compile $G/llama_mqa/model -o $D/p --dtype fp64 --objective grpo --loss-type rloo --seq-len 24");
+    cli_ok(f, "$R $D/p --data $D/rows --batch-size 12 --steps 1 --out $D/o --share-prompt on --eval $D/rows");
+    const sbp_json **lines = cli_lines(f, "o/metrics.jsonl", &count);
+    for (int i = 0; i < 2; i++) {
+        double loss = cli_number(f, lines[i], i ? "loss" : "eval_loss");
+        double ratio = cli_number(f, lines[i], i ? "ratio_mean" : "eval_ratio_mean");
+        if (!(fabs(loss + sum / SCORED_ROWS) < 1e-12) || !(fabs(ratio - 1) < 1e-12))
+            fail_msg("loss %.17g, ratio %.17g, expected %.17g and 1", loss, ratio, -sum / SCORED_ROWS);
+    }
+}
+
 int main(int argc, char **argv) {
     backend = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
@@ -419,6 +521,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_nothing_to_share, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_groups_wherever_rows_stand, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_steps_of_groups, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_null_rewards, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_loss_of_empty_answers, cli_setup, io_teardown),
     };
     const struct CMUnitTest on_device[] = {
         cmocka_unit_test_setup_teardown(test_gradients, cli_setup, io_teardown)};

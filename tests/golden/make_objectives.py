@@ -258,11 +258,12 @@ def kto_case(inputs, loss_type, settings, below=False):
 # ---- GRPO ---------------------------------------------------------------------------------------------------------
 
 
-def grpo_inputs():
+def grpo_inputs(uncounted=()):
+    """uncounted: prompts and advantages of answers without a token that counts."""
     r = random.Random(11)
     rows = defaultdict(list)
-    places = documents(r, [(2, 6), (2, 3), (5, 1), (5, 9), (1, 4)], rows)
-    advantages = [0.8, -1.3, 2.1, -0.4, 0.0]
+    places = documents(r, [(2, 6), (2, 3), (5, 1), (5, 9), (1, 4)] + [(n, 0) for n, _ in uncounted], rows)
+    advantages = [0.8, -1.3, 2.1, -0.4, 0.0] + [a for _, a in uncounted]
     rows["advantage"] = [advantages[d] for d in rows["doc"]]
     rows["doc.labels"] = [float(len(places[d])) for d in rows["doc"]]
     rows["old_logps"] = [x + r.gauss(0, 0.3) for x in rows["logp"]]
@@ -271,6 +272,9 @@ def grpo_inputs():
     rows["has.sampling_logps"] = [float(r.random() < 0.9) for _ in rows["logp"]]
     scalars = {"labels": sum(map(len, places)), "docs": len(places), "parts": 1}
     scalars["part.labels"] = scalars["labels"]
+    shares = [w / scalars["labels"] / scalars["docs"] for w in rows["weight"]]
+    rows["uncounted.loss"] = [-sum(a for _, a in uncounted) * share for share in shares]
+    rows["uncounted"] = [len(uncounted) * share for share in shares]
     return dict(rows), places, {}, scalars, advantages
 
 
@@ -502,6 +506,21 @@ def make():
         result = grpo_case(rollouts, theirs, importance, settings, has_old, sampling)
         case = expect("grpo", ours, settings, result, importance=importance, has_old=has_old)
         cases.append({**case, "sampling": sampling} if sampling else case)
+    short = grpo_inputs([(3, 1.7), (1, -0.6)])
+    for ours, theirs, importance, sampling in [
+        ("dapo", "dapo", "token", "sequence_mask"),
+        ("grpo", "grpo", "token", None),
+        ("gspo", "grpo", "sequence", "sequence_truncate"),
+        ("dr_grpo", "dr_grpo", "token", "token_mask"),
+        ("luspo", "luspo", "sequence", None),
+        ("sapo", "sapo", "token", None),
+        ("vespo", "vespo", "token", "token_mask"),
+    ]:
+        settings = {"max_completion_length": 40}
+        result = grpo_case(short, theirs, importance, settings, True, sampling)
+        case = expect("grpo", ours, settings, result, importance=importance, has_old=True, inputs="grpo short")
+        cases.append({**case, "sampling": sampling} if sampling else case)
+    cases.append(expect("grpo", "rloo", {}, rloo(short, {}), inputs="grpo short"))
     for settings in ({}, {"epsilon": 0.5, "epsilon_high": 0.6}):
         cases.append(expect("grpo", "rloo", settings, rloo(rollouts, settings), importance="sequence", has_old=True))
     cases.append(expect("grpo", "reinforce", {}, reinforce(rollouts), importance="token", has_old=True))
@@ -512,6 +531,7 @@ def make():
     return {
         "dpo": described(pairs, 4),
         "grpo": described(rollouts, 5),
+        "grpo short": described(short, 7),
         "kto": described(unpaired, 6),
         "kto below": {**described(unpaired, 6), "scalars": {**unpaired[3], **below}},
         "kto rejected": described(single, 6),

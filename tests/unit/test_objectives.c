@@ -131,7 +131,7 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
 
 static void test_trl(void **state) {
     (void)state;
-    run_json_cases("tests/data/objectives.json", 58, run_case);
+    run_json_cases("tests/data/objectives.json", 66, run_case);
 }
 
 int main(void) {

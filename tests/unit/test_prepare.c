@@ -35,7 +35,9 @@ static double cell(const prepare_case *c, const char *name, int64_t d, int64_t r
     if (strcmp(name, "weight") == 0)
         return counts;
     if (strcmp(name, "one.of.reward.advantage") == 0)
-        return 1;
+        return !is_null(sbp_json_member(doc, "reward"));
+    if (strcmp(name, "doc.labels") == 0)
+        return (double)of->count;
     if (has && !is_null(value) && value->kind == SBP_JSON_ARRAY && counts)
         return !is_null(&value->items[at]);
     if (has || is_null(value))
@@ -137,7 +139,7 @@ static void run_case(fixture *f, const sbp_json *root, const sbp_json *given) {
 
 static void test_trl(void **state) {
     (void)state;
-    run_json_cases("tests/data/prepared.json", 30, run_case);
+    run_json_cases("tests/data/prepared.json", 42, run_case);
 }
 
 /* ---- scans, slots, and texts of strangers
