@@ -507,7 +507,7 @@ sbp_status sbp_command_run(sbp_diag *diag, int argc, char *const *argv) {
                    .argc = argc,
                    .argv = argv,
                    .dir = {.fd = -1, .lock = -1},
-                   .published = {.dir = {.fd = -1, .lock = -1}},
+                   .published = {.dir = {.fd = -1, .lock = -1}, .before = -1, .latest = -1},
                    .eval_loss = NAN};
     run_job job = {.run = &run};
     if (!run.arena)

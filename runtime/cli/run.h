@@ -64,7 +64,7 @@ typedef struct sbp_run {
     struct sbp_shadow *shadow; /* weights of a reference beside those that are trained; NULL: no need */
     struct {
         sbp_rundir dir;         /* fd -1: nothing is published */
-        int64_t latest, before; /* steps, 0: none */
+        int64_t latest, before; /* steps, -1: none */
     } published;
     sbp_lr lr;
     sbp_executor *executor;
@@ -205,6 +205,8 @@ sbp_status sbp_run_keep_batch(sbp_run *run) SBP_CHECKED;
 /* --publish DIR; nothing without it. */
 sbp_status sbp_run_open_publish(sbp_run *run) SBP_CHECKED;
 sbp_status sbp_run_publish(sbp_run *run) SBP_CHECKED;
+/* Says what is published once more; where nothing is yet, the weights at hand are. */
+sbp_status sbp_run_publish_again(sbp_run *run) SBP_CHECKED;
 
 /* ---- run_report.c ------------------------------------------------------------------------------------ */
 

@@ -127,14 +127,20 @@ static sbp_status take_kept(sbp_run *run) {
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
-/* The next step of the stream into run->data; *end: there is none. */
+/* The next step of the stream that has rows into run->data; *end: there is none. Steps without are answered
+ * with the weights that are there, as somebody may wait for them. */
 static sbp_status next_of_stream(sbp_run *run, bool *end) {
-    if (!run->stream_is_fresh)
-        SBP_TRY(sbp_run_load_step(run));
-    run->stream_is_fresh = false;
-    if (!run->data) {
-        *end = true;
-        return SBP_OK;
+    for (bool found = false; !found;) {
+        if (!run->stream_is_fresh)
+            SBP_TRY(sbp_run_load_step(run));
+        run->stream_is_fresh = false;
+        if (!run->data) {
+            *end = true;
+            return SBP_OK;
+        }
+        found = run->data->row_count > 0;
+        if (!found && sbp_options_given(run->options, "publish"))
+            SBP_TRY(sbp_run_alone(run, sbp_run_publish_again));
     }
     free(run->stream_rows);
     run->row_count = run->data->row_count;

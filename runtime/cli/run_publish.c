@@ -71,7 +71,7 @@ sbp_status sbp_run_publish(sbp_run *run) {
         return failed(run, "rename", temporary, errno);
     SBP_TRY(point_to(run, name));
     /* the one before may still be read; that before it goes */
-    if (run->published.before > 0) {
+    if (run->published.before >= 0) {
         snprintf(old, sizeof old, "step-%lld", (long long)run->published.before);
         error = sbp_rundir_remove(dir, old);
         if (error)
@@ -79,5 +79,13 @@ sbp_status sbp_run_publish(sbp_run *run) {
     }
     run->published.before = run->published.latest;
     run->published.latest = run->state.step;
+    return say_published(run, sbp_file_join(run->arena, dir->path, name));
+}
+
+sbp_status sbp_run_publish_again(sbp_run *run) {
+    const sbp_rundir *dir = &run->published.dir;
+    if (dir->fd < 0 || run->published.latest != run->state.step)
+        return sbp_run_publish(run);
+    const char *name = sbp_arena_printf(run->arena, "step-%lld", (long long)run->state.step);
     return say_published(run, sbp_file_join(run->arena, dir->path, name));
 }

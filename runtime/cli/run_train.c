@@ -236,6 +236,10 @@ static int64_t last_evaluation(const sbp_run *run) {
     return is_evaluated(run) ? run->state.evaluated : run->state.step;
 }
 
+static sbp_status no_steps(const sbp_run *run) {
+    return sbp_fail(run->diag, SBP_INPUT, "standard input: no step has rows that can be trained on");
+}
+
 /* SBP_INTERRUPTED or SBP_TERMINATED when a signal came; weights are then those after state.step steps. */
 static sbp_status train(sbp_run *run) {
     int64_t save_every = sbp_options_int(run->options, "save-every");
@@ -265,6 +269,8 @@ static sbp_status train(sbp_run *run) {
     if (end && run->total_steps < SBP_STEPS_UNKNOWN)
         sbp_warn(run->diag, "the stream has ended after %lld of %lld steps", (long long)run->state.step,
                  (long long)run->total_steps);
+    if (end && run->state.step == 0)
+        return no_steps(run);
     if (end)
         run->total_steps = run->state.step;
     if (!run->signal || (status != SBP_OK && status != SBP_INTERRUPTED))
@@ -505,6 +511,8 @@ static sbp_status dump_gradients(sbp_run *run, const char *path) {
     if (!sbp_trainer_has_gradients(run->plan->program))
         return sbp_fail(run->diag, SBP_INPUT, "'%s' trains nothing: there are no gradients", run->plan_path);
     SBP_TRY(sbp_run_next_rows(run, &end));
+    if (end)
+        return no_steps(run);
     SBP_TRY(sbp_run_score_rotated(run, run->data, run->rows, run->row_count));
     return sbp_trainer_dump_gradients(&run->trainer, run->diag, run->plan, run->data, run->rows,
                                       run->row_count, path, sbp_output_dtype(&run->info));

@@ -246,6 +246,11 @@ sbp_status sbp_placer_end(const sbp_placer *l) {
                                          : "left out: no label within the greatest length");
     say(l, d->empty, "left out: no tokens");
     say(l, d->bad, "left out: they are wrong");
+    if (d->row_count == 0 && o->stream && o->stream->steps) {
+        sbp_warn(l->diag, "%s: the end of a step %s: nothing is trained on", o->stream->where,
+                 d->read_count ? "whose rows are all left out" : "that has no rows");
+        return SBP_OK;
+    }
     if (d->row_count == 0)
         return sbp_fail(l->diag, SBP_INPUT, "%s%s: no rows%s", o->file_count ? o->files[0] : "data",
                         o->file_count > 1 ? " ..." : "", d->read_count ? " are left" : "");

@@ -121,7 +121,8 @@ const char *sbp_doc_part(const sbp_doc *doc);
 bool sbp_dataset_is_kept(const sbp_dataset_options *options);
 /* Reads, tokenizes and checks all files. Notes say what was left out or cut. SBP_INPUT names file and line of
  * what is wrong; also when there is no row. Of a stream, *out NULL: it has ended, and rows behind the last
- * step's end are left out with a warning; a stream that ends no step is read as a whole. */
+ * step's end are left out with a warning; no rows: the step had none, or all were left out, which is warned
+ * of; a stream that ends no step is read as a whole. */
 sbp_status sbp_dataset_load(sbp_diag *diag, const sbp_dataset_options *options,
                             sbp_dataset **out) SBP_CHECKED;
 /* Makes rows of several documents that have at most `most` tokens together, as TRL's packing "bfd"

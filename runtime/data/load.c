@@ -707,7 +707,6 @@ static sbp_status gather(loader *l) {
 
 static sbp_status load_with(loader *l, sbp_cache *cache) {
     sbp_dataset *data = l->placer.data;
-    const sbp_dataset_options *o = l->options;
     bool found = false;
     int directory = -1;
     char size[32];
@@ -721,8 +720,6 @@ static sbp_status load_with(loader *l, sbp_cache *cache) {
     SBP_TRY(read_files(l));
     if (is_behind_last_step(l))
         return SBP_OK;
-    if (o->stream && o->stream->steps && data->read_count == 0)
-        return sbp_fail(l->diag, SBP_INPUT, "%s: the end of a step that has no rows", o->stream->where);
     SBP_TRY(gather(l));
     SBP_TRY(sbp_placer_end(&l->placer));
     if (!cache)

@@ -153,16 +153,51 @@ static void test_inner_epochs(void **state) {
     }
 }
 
+/* Steps that have no rows, or none that are not left out, wherever they stand, are answered with the weights
+ * that are there and change nothing; those with rows have the bits of a file. */
+static void test_steps_without_rows(void **state) {
+    io_fixture *f = *state;
+    sbp_rng rng = {.state = 9};
+    static const char bad[] = "{\"prompt_ids\": [4], \"completion_ids\": 5, \"advantage\": 1}\n" END;
+    static const int answers[] = {0, 0, 1, 1, 1, 2, 3, 3};
+    int count;
+    write_rows(f, &rng);
+    cli_put(f, "bad", bad);
+    cli_put(f, "end", END);
+    compile(f, &rng, "--objective grpo --beta 0.2");
+    cli_ok(f, "$R $D/p --data - --out $D/want" TRAIN "<$D/stream");
+    cli_ok(f, "(cat $D/end $D/bad; head -5 $D/stream; cat $D/end $D/bad; tail -n +6 $D/stream; cat $D/bad) | "
+              "$R $D/p --data - --on-bad-row skip --out $D/got --publish $D/published" TRAIN);
+    cli_same(f, "want/model.safetensors", "got/model.safetensors");
+    cli_same(f, "want/model.safetensors", "published/latest/model.safetensors");
+    const char *said = sbp_arena_strdup(f->arena, cli_text(f, "err"));
+    assert_non_null(
+        strstr(said, "standard input:1: the end of a step that has no rows: nothing is trained on"));
+    assert_non_null(strstr(said, "standard input:3: the end of a step whose rows are all left out"));
+    const sbp_json **lines = cli_lines(f, "out", &count);
+    assert_int_equal(count, SBP_COUNT(answers));
+    for (int i = 0; i < count; i++)
+        assert_int_equal(sbp_json_member(lines[i], "published")->integer, answers[i]);
+    cli_ok(f, "ls $D/published >$D/list; printf '%s\n' latest step-2 step-3 | cmp - $D/list");
+    /* too long: the rows of a step that is all of them, and some of others */
+    cli_ok(f, "$C compile " MODEL " -o $D/p --dtype fp64 --objective grpo --seq-len 30");
+    cli_ok(
+        f,
+        "(sed 's/\"completion_ids\": \\[/&5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,5,/;5q' "
+        "$D/stream; cat $D/stream) | $R $D/p --data - --overlong drop --out $D/got" TRAIN
+        "&& $R $D/p --data - --out $D/want" TRAIN "<$D/stream");
+    cli_same(f, "want/model.safetensors", "got/model.safetensors");
+    cli_fails(f, 1, "standard input: no step has rows that can be trained on",
+              "cat $D/end $D/end | $R $D/p --data - --out none" TRAIN);
+    cli_fails(f, 1, "standard input: no step has rows that can be trained on",
+              "cat $D/bad | $R $D/p --data - --out none --on-bad-row skip --dump-gradients $D/g" TRAIN);
+}
+
 static void test_refusals(void **state) {
     io_fixture *f = *state;
     sbp_rng rng = {.state = 8};
     write_rows(f, &rng);
     compile(f, &rng, "--objective grpo");
-    cli_put(f, "twice", END END);
-    cli_fails(f, 1, "standard input:1: the end of a step that has no rows",
-              "$R $D/p --data - --out none" TRAIN "<$D/twice");
-    cli_fails(f, 1, "standard input:6: the end of a step that has no rows",
-              "(head -5 $D/stream; cat $D/twice) | $R $D/p --data - --out none" TRAIN);
     cli_fails(f, 1, "standard input:7: completion_ids: expected an array, found 5",
               "(head -6 $D/stream; echo '{\"prompt_ids\": [4], \"completion_ids\": 5, \"advantage\": 1}'; "
               "echo '" END "') | $R $D/p --data - --out none" TRAIN);
@@ -182,7 +217,7 @@ static void test_refusals(void **state) {
               "$R " MODEL " --objective grpo --data - --out none" TRAIN "<$D/stream");
     cli_fails(f, 2, "standard input was read for its lengths",
               "$R " MODEL " --objective grpo --data - --out none" TRAIN "<$D/rows");
-    cli_fails(f, 2, "are for --data -", "$R $D/p --data $D/twice --out none" TRAIN);
+    cli_fails(f, 2, "are for --data -", "$R $D/p --data $D/stream --out none" TRAIN);
     cli_fails(f, 2, "is --out: choose another", "$R $D/p --data $D/rows --out $D/o --publish $D/o" TRAIN);
     cli_ok(f, "$C compile " MODEL " -o $D/p --objective dpo");
     cli_fails(f, 2, "compares with no older weights",
@@ -196,6 +231,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_streams, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_steps_do_not_wait, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_inner_epochs, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_steps_without_rows, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
