@@ -1,6 +1,7 @@
 /* run_reference.c: log-probabilities of a reference that the plan reads and rows lack: of --ref FILE, else of
  * the initial weights, once, kept in --out. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -92,18 +93,24 @@ static void set_adapter(const sbp_run *run, double value) {
 }
 
 /* With the weights that are on the device, which are the reference's. */
-static sbp_status score_reference(sbp_run *run, sbp_dataset *data) {
+static sbp_status score_reference(sbp_run *run, sbp_dataset *data, const int64_t *rows, int64_t count) {
+    int64_t docs = 0;
     progress p = {.started = sbp_seconds(), .terminal = isatty(STDERR_FILENO)};
     p.shown = p.started;
     set_adapter(run, adapter_of_reference(run));
-    sbp_status status =
-        sbp_reference_score(&run->trainer, run->diag, data, sbp_run_writes(run) ? show_progress : NULL, &p);
+    for (int64_t k = 0; k < count; k++)
+        docs += data->rows[rows[k] + 1] - data->rows[rows[k]];
+    sbp_status status = sbp_reference_score(&run->trainer, run->diag, data, rows, count,
+                                            sbp_run_writes(run) ? show_progress : NULL, &p);
     set_adapter(run, adapter_of_training(run));
     if (p.open)
         fputc('\n', stderr);
     if (status == SBP_OK)
-        sbp_note(run->diag, "the initial weights, as reference, scored %lld documents in %.1f s",
-                 (long long)data->doc_count, sbp_seconds() - p.started);
+        sbp_note(run->diag, "the initial weights, as reference, scored %lld%s documents in %.1f s",
+                 (long long)docs,
+                 docs < data->doc_count ? sbp_arena_printf(run->arena, " of %lld", (long long)data->doc_count)
+                                        : "",
+                 sbp_seconds() - p.started);
     return status;
 }
 
@@ -168,7 +175,8 @@ sbp_status sbp_run_step_reference(sbp_run *run) {
             "data row 1 (from 1): log-probabilities of the reference ('ref_per_token_logps') are missing, "
             "which the first step of the stream had");
     SBP_TRY(sbp_run_enter_reference(run));
-    sbp_status status = sbp_reference_score(&run->trainer, run->diag, run->data, NULL, NULL);
+    sbp_status status =
+        sbp_reference_score(&run->trainer, run->diag, run->data, run->rows, run->row_count, NULL, NULL);
     sbp_status back = sbp_run_leave_reference(run);
     return status != SBP_OK && status != SBP_INTERRUPTED ? status : back != SBP_OK ? back : status;
 }
@@ -196,6 +204,69 @@ static sbp_status load_kept(sbp_run *run, sbp_dataset *data, const char *path, s
     return SBP_OK;
 }
 
+/* Which rows the steps take, or the one whose gradients are wanted, by row; NULL: all of them. */
+static sbp_status rows_of_steps(sbp_run *run, uint8_t **out) {
+    sbp_sampler *s = &run->sampler;
+    const int64_t epoch = s->epoch, at = s->at, inner = run->inner_epochs;
+    int64_t steps = run->train ? sbp_ceil_div(run->total_steps, inner) : 1, count;
+    *out = NULL;
+    if (steps >= run->steps_per_epoch)
+        return SBP_OK;
+    *out = sbp_malloc((size_t)(run->data->row_count + 1) * sizeof **out);
+    if (!*out)
+        return sbp_fail(run->diag, SBP_MACHINE, "out of memory for %lld rows",
+                        (long long)run->data->row_count);
+    memset(*out, 0, (size_t)run->data->row_count * sizeof **out);
+    if (run->train)
+        sbp_sampler_seek(s, 0, 0);
+    for (int64_t step = 0; step < steps; step++) {
+        const int64_t *rows = sbp_sampler_next(s, &count);
+        for (int64_t k = 0; k < count; k++)
+            (*out)[rows[k]] = 1;
+    }
+    sbp_sampler_seek(s, epoch, at);
+    return SBP_OK;
+}
+
+/* Rows of the set, as above, that lack numbers: by all ranks the same, or all that are wanted. */
+static sbp_status find_missing(sbp_run *run, int32_t index, bool found, int64_t **rows, int64_t *count) {
+    const sbp_dataset *data = set_at(run, index);
+    uint8_t *wanted = NULL;
+    *rows = NULL;
+    sbp_status status = index < 0 ? rows_of_steps(run, &wanted) : SBP_OK;
+    if (status == SBP_OK)
+        status = sbp_reference_missing(run->diag, data, wanted, found, rows, count);
+    status = sbp_run_agree(run, status);
+    int64_t hash = status == SBP_OK
+                       ? (int64_t)(sbp_hash_bytes(*rows, (size_t)*count * sizeof **rows, 1) & INT64_MAX)
+                       : 0;
+    int64_t most = hash, least = -hash;
+    if (status == SBP_OK)
+        status = sbp_run_largest(run, &most);
+    if (status == SBP_OK)
+        status = sbp_run_largest(run, &least);
+    if (status == SBP_OK && most != -least) {
+        free(*rows);
+        status = sbp_run_agree(run, sbp_reference_missing(run->diag, data, wanted, false, rows, count));
+    }
+    free(wanted);
+    if (status != SBP_OK) {
+        free(*rows);
+        *rows = NULL;
+    }
+    return status;
+}
+
+/* Those that are not there yet, kept in a file; rows of the steps alone, of data that have more of them:
+ * later steps score theirs. */
+static sbp_status score_missing(sbp_run *run, sbp_dataset *data, const int64_t *rows, int64_t count,
+                                const char *path, const sbp_reference_key *key) {
+    SBP_TRY(score_reference(run, data, rows, count));
+    if (!path)
+        return SBP_OK;
+    return sbp_run_agree(run, sbp_run_writes(run) ? sbp_reference_save(run->diag, data, path, key) : SBP_OK);
+}
+
 sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
     sbp_reference_key key = {.weights = resumed ? run->state.reference : 0, .settings = hash_settings(run)};
     bool known = false, initial = !resumed, again = false;
@@ -204,6 +275,7 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
         sbp_dataset *data = set_at(run, i);
         const char *path = path_of(run, i);
         bool found = false, stream = i < 0 && run->stream.steps;
+        int64_t *rows = NULL, count = 0;
         bool lacks = is_lacking(run, data), keeps = sbp_run_rotates_reference(run, data);
         if (!lacks && !keeps)
             continue;
@@ -213,27 +285,27 @@ sbp_status sbp_run_reference(sbp_run *run, const char *resumed) {
         key.data = data->hash;
         if (lacks && path && !stream)
             SBP_TRY(load_kept(run, data, path, &key, &found));
-        if (found)
+        if (lacks && !stream)
+            SBP_TRY(find_missing(run, i, found, &rows, &count));
+        bool scores = lacks && !stream && count > 0;
+        if (found && !scores)
             sbp_note(run->diag, "log-probabilities of the reference are in '%s'", path);
         if (keeps && !lacks)
             sbp_note(run->diag,
                      "rows carry log-probabilities of a reference, but not of its answers to other "
                      "prompts ('ref_KL_logps'): these are of the initial weights");
-        bool scores = lacks && !stream && !found;
         keeps |= lacks && stream;
-        if (!scores && !keeps)
-            continue;
-        if (!initial)
-            SBP_TRY(begin_again(run, key.weights));
-        again |= !initial;
-        initial = true;
-        if (keeps)
-            SBP_TRY(keep_weights(run));
-        if (scores)
-            SBP_TRY(score_reference(run, data));
-        if (scores && path)
-            SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? sbp_reference_save(run->diag, data, path, &key)
-                                                           : SBP_OK));
+        sbp_status status = SBP_OK;
+        if ((scores || keeps) && !initial) {
+            status = begin_again(run, key.weights);
+            again = initial = true;
+        }
+        if (status == SBP_OK && keeps)
+            status = keep_weights(run);
+        if (status == SBP_OK && scores)
+            status = score_missing(run, data, rows, count, path, &key);
+        free(rows);
+        SBP_TRY(status);
     }
     if (known)
         run->state.reference = key.weights;

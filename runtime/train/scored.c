@@ -94,16 +94,60 @@ static void put_document(const places *p, const sbp_dataset *data, int64_t d, co
 
 /* ---- by scoring ------------------------------------------------------------------------------------- */
 
+/* The numbers of the data that were computed before; NULL: none. */
+static places places_of(const sbp_dataset *data) {
+    int32_t column = sbp_dataset_column(data, per_token), number = sbp_dataset_number(data, sums);
+    return (places){column >= 0 ? data->columns[column] : NULL, number >= 0 ? data->numbers[number] : NULL};
+}
+
+/* NaN stands for what was not scored, and the loss would be none if it was read. */
+static bool is_scored(const places *p, const sbp_dataset *data, int64_t d) {
+    const sbp_doc *doc = &data->docs[d];
+    bool scored = !p->sums || !isnan(p->sums[d]);
+    for (int64_t i = 1; p->tokens && i < doc->count; i++)
+        scored &= data->labels[doc->first + i] < 0 || !isnan(p->tokens[doc->first + i]);
+    return scored;
+}
+
+static void mark_missing(const places *p, const sbp_dataset *data) {
+    for (int64_t d = 0; d < data->doc_count; d++) {
+        const sbp_doc *doc = &data->docs[d];
+        for (int64_t i = 1; p->tokens && i < doc->count; i++)
+            if (data->labels[doc->first + i] >= 0)
+                p->tokens[doc->first + i] = NAN;
+        if (p->sums)
+            p->sums[d] = NAN;
+    }
+}
+
+sbp_status sbp_reference_missing(sbp_diag *diag, const sbp_dataset *data, const uint8_t *wanted, bool kept,
+                                 int64_t **rows, int64_t *count) {
+    const places p = places_of(data);
+    *count = 0;
+    *rows = sbp_malloc((size_t)(data->row_count + 1) * sizeof **rows);
+    if (!*rows)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory for %lld rows", (long long)data->row_count);
+    for (int64_t r = 0; r < data->row_count; r++) {
+        bool missing = !kept || (!p.tokens && !p.sums);
+        for (int64_t d = data->rows[r]; !missing && d < data->rows[r + 1]; d++)
+            missing = !is_scored(&p, data, d);
+        if (missing && (!wanted || wanted[r]))
+            (*rows)[(*count)++] = r;
+    }
+    return SBP_OK;
+}
+
 typedef struct scoring {
     sbp_diag *diag;
     const sbp_dataset *data;
     places to;
+    int64_t done, docs;
     void (*progress)(void *user, double share);
     void *user;
 } scoring;
 
 static sbp_status take_score(void *user, const sbp_score *score) {
-    const scoring *s = user;
+    scoring *s = user;
     int64_t d = score->doc - s->data->docs;
     for (int32_t i = 0; i < score->doc->labels; i++)
         if (!isfinite(score->logps[i]))
@@ -111,16 +155,25 @@ static sbp_status take_score(void *user, const sbp_score *score) {
                             "data row %lld (from 1): log-probability %d of the reference is %g",
                             (long long)score->doc->row + 1, i, score->logps[i]);
     put_document(&s->to, s->data, d, score->logps);
+    s->done++;
     if (s->progress)
-        s->progress(s->user, (double)(d + 1) / (double)s->data->doc_count);
+        s->progress(s->user, (double)s->done / (double)s->docs);
     return SBP_OK;
 }
 
-sbp_status sbp_reference_score(sbp_trainer *t, sbp_diag *diag, sbp_dataset *data,
-                               void (*progress)(void *user, double share), void *user) {
+sbp_status sbp_reference_score(sbp_trainer *t, sbp_diag *diag, sbp_dataset *data, const int64_t *rows,
+                               int64_t row_count, void (*progress)(void *user, double share), void *user) {
     scoring s = {.diag = diag, .data = data, .progress = progress, .user = user};
+    bool fresh = wants(t->program, data, per_token) || wants(t->program, data, sums);
+    for (int64_t k = 0; k < row_count; k++)
+        s.docs += data->rows[rows[k] + 1] - data->rows[rows[k]];
+    if (!fresh) { /* the rest of what there is */
+        s.to = places_of(data);
+        return sbp_trainer_score_rows(t, diag, data, rows, row_count, take_score, &s);
+    }
     SBP_TRY(open_places(t->program, data, diag, &s.to));
-    sbp_status status = sbp_trainer_evaluate(t, diag, data, take_score, &s);
+    mark_missing(&s.to, data);
+    sbp_status status = sbp_trainer_score_rows(t, diag, data, rows, row_count, take_score, &s);
     return close_places(&s.to, data, diag, status);
 }
 
@@ -269,9 +322,8 @@ static const char *as_text(sbp_arena *arena, uint64_t hash) {
 static sbp_status save_body(void *user) {
     const file_job *job = user;
     const sbp_dataset *data = job->data;
-    int32_t column = sbp_dataset_column(data, per_token), number = sbp_dataset_number(data, sums), count = 0;
-    const places from = {column >= 0 ? data->columns[column] : NULL,
-                         number >= 0 ? data->numbers[number] : NULL};
+    int32_t count = 0;
+    const places from = places_of(data);
     sbp_tensor_spec specs[2];
     if (from.tokens)
         specs[count++] = (sbp_tensor_spec){per_token, SBP_F64, 1, &data->token_count};

@@ -6,8 +6,9 @@
  *                              run has scored (--score)
  *   old_logps                  by the weights with which a batch is first used
  *
- * A file of the reference is safetensors with these two, fp64, in the order of the data, and keys of what
- * they are of; one that does not fit is as one that is not there.
+ * A file of the reference is safetensors with these two, fp64, in the order of the data, NaN of rows that
+ * were not scored, as no step took them, and keys of what they are of; one that does not fit is as one that
+ * is not there.
  *
  * Memory: 8 bytes for each token, and for each document. Threads: one thread at a time.
  */
@@ -32,11 +33,16 @@ typedef struct sbp_reference_key {
 sbp_status sbp_reference_hash_weights(sbp_executor *executor, const sbp_plan *plan, sbp_diag *diag,
                                       uint64_t *out) SBP_CHECKED;
 
-/* Scores all data with the weights that are on the device. progress: told now and then, share 0 to 1; NULL:
- * nobody. SBP_NOT_FINITE names the row of what is no number; SBP_INTERRUPTED when asked to stop: the data are
- * as they were. */
-sbp_status sbp_reference_score(sbp_trainer *trainer, sbp_diag *diag, sbp_dataset *data,
-                               void (*progress)(void *user, double share), void *user) SBP_CHECKED;
+/* Rows [*count], ascending, from sbp_malloc, that are wanted (by row; NULL: all) and have no numbers yet;
+ * kept: those that there are stay. */
+sbp_status sbp_reference_missing(sbp_diag *diag, const sbp_dataset *data, const uint8_t *wanted, bool kept,
+                                 int64_t **rows, int64_t *count) SBP_CHECKED;
+/* Scores rows, ascending, with the weights that are on the device; those of other rows stay, or are NaN.
+ * progress: told now and then, share 0 to 1; NULL: nobody. SBP_NOT_FINITE names the row of what is no number;
+ * SBP_INTERRUPTED when asked to stop: some rows may be scored. */
+sbp_status sbp_reference_score(sbp_trainer *trainer, sbp_diag *diag, sbp_dataset *data, const int64_t *rows,
+                               int64_t row_count, void (*progress)(void *user, double share),
+                               void *user) SBP_CHECKED;
 /* The lines of a --score: there must be one of every document, in their order, with as many
  * log-probabilities as labels count; lines of others are passed over. SBP_INPUT names line and row. */
 sbp_status sbp_reference_read(sbp_diag *diag, const sbp_program *program, sbp_dataset *data,

@@ -411,12 +411,24 @@ typedef struct scoring {
     const sbp_dataset *data;
     sbp_score_visitor visit;
     void *user;
+    const int64_t *only; /* [row_count] rows that are scored, ascending; NULL: all */
+    int64_t row_count;
     int32_t vector;    /* buffer of the log-probabilities */
     double *logps;     /* of the counted labels of the documents at hand, in order */
-    int64_t first_doc; /* the first of them */
-    int64_t *logps_at; /* [documents at hand + 1] */
-    int64_t *rows;     /* of the window */
+    int64_t *docs;     /* [doc_count] documents at hand, ascending */
+    int64_t *logps_at; /* [doc_count] */
+    int64_t doc_count;
+    int64_t *rows; /* of the window */
 } scoring;
+
+static int64_t row_at(const scoring *s, int64_t place) {
+    return s->only ? s->only[place] : place;
+}
+
+static int compare_docs(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
 
 /* A vector of the program, of the rows of a micro-batch, into t->row. */
 static sbp_status read_vector(sbp_trainer *t, sbp_diag *diag, int32_t vector, const sbp_micro_batch *part) {
@@ -438,7 +450,9 @@ static sbp_status take_scores(const scoring *s, const sbp_micro_batch *part) {
     int64_t row = 0;
     for (int64_t k = 0; k < part->count; k++) {
         const sbp_doc *doc = &s->data->docs[part->docs[k]];
-        double *out = s->logps + s->logps_at[part->docs[k] - s->first_doc];
+        const int64_t *place =
+            bsearch(&part->docs[k], s->docs, (size_t)s->doc_count, sizeof *s->docs, compare_docs);
+        double *out = s->logps + s->logps_at[place - s->docs];
         int64_t shared = part->shared ? part->shared[k] : 0; /* none of these counts */
         for (int64_t i = shared; i + 1 < doc->count; i++)
             if (s->data->labels[doc->first + i + 1] >= 0)
@@ -448,28 +462,26 @@ static sbp_status take_scores(const scoring *s, const sbp_micro_batch *part) {
     return SBP_OK;
 }
 
-static sbp_status visit_scores(const scoring *s, int64_t end) {
-    for (int64_t d = s->first_doc; d < end; d++) {
-        sbp_score score = {.doc = &s->data->docs[d], .logps = s->logps + s->logps_at[d - s->first_doc]};
+static sbp_status visit_scores(const scoring *s) {
+    for (int64_t k = 0; k < s->doc_count; k++) {
+        sbp_score score = {.doc = &s->data->docs[s->docs[k]], .logps = s->logps + s->logps_at[k]};
         SBP_TRY(s->visit(s->user, &score));
     }
     return SBP_OK;
 }
 
-/* Rows [first, end) of the data, which have documents [s->first_doc, last). */
-static sbp_status score_window(scoring *s, int64_t first, int64_t end, int64_t last) {
+/* Rows at places [first, end), which have the documents at hand. */
+static sbp_status score_window(scoring *s, int64_t first, int64_t end) {
     sbp_trainer *t = s->t;
     int64_t labels = 0;
     bool stop;
-    for (int64_t r = first; r < end; r++)
-        s->rows[r - first] = r;
     SBP_TRY(agree_to_stop(t, s->diag, &stop));
     if (stop)
         return SBP_INTERRUPTED;
     SBP_TRY(sbp_packer_pack(&t->packer, s->diag, s->data, s->rows, end - first));
-    for (int64_t d = s->first_doc; s->visit && d < last; d++) {
-        s->logps_at[d - s->first_doc] = labels;
-        labels += s->data->docs[d].labels;
+    for (int64_t k = 0; s->visit && k < s->doc_count; k++) {
+        s->logps_at[k] = labels;
+        labels += s->data->docs[s->docs[k]].labels;
     }
     for (int64_t i = 0; s->visit && i < labels; i++)
         s->logps[i] = 0;
@@ -483,40 +495,58 @@ static sbp_status score_window(scoring *s, int64_t first, int64_t end, int64_t l
     if (!s->visit)
         return SBP_OK;
     SBP_TRY(add_up(t, s->logps, labels, s->diag));
-    return visit_scores(s, last);
+    return visit_scores(s);
 }
 
-/* Where a window ends that begins with row `first`: no group of rows is parted. */
-static int64_t window_end(const sbp_trainer *t, const sbp_dataset *data, int64_t first) {
-    int64_t rows = (int64_t)SCORE_ROWS * t->packer.ranks;
-    int64_t end = rows < data->row_count - first ? first + rows : data->row_count;
-    while (end < data->row_count && !sbp_dataset_begins_group(data, end))
+/* Where a window ends that begins at place `first`: no group of rows is parted. */
+static int64_t window_end(const scoring *s, int64_t first) {
+    int64_t rows = (int64_t)SCORE_ROWS * s->t->packer.ranks;
+    int64_t end = rows < s->row_count - first ? first + rows : s->row_count;
+    while (end < s->row_count && !sbp_dataset_begins_group(s->data, row_at(s, end)))
         end++;
     return end;
 }
 
-static sbp_status score_rows(scoring *s) {
+static void close_window(scoring *s) {
+    free(s->rows);
+    free(s->docs);
+    free(s->logps);
+    free(s->logps_at);
+    s->rows = s->docs = s->logps_at = NULL;
+    s->logps = NULL;
+}
+
+/* The rows at places [first, end), and where there is a visitor, their documents and room for these. */
+static bool open_window(scoring *s, int64_t first, int64_t end) {
     const sbp_dataset *data = s->data;
-    for (int64_t first = 0, end; first < data->row_count; first = end) {
-        end = window_end(s->t, data, first);
-        int64_t last = data->rows[end], labels = 1;
-        s->first_doc = data->rows[first];
-        for (int64_t d = s->first_doc; d < last; d++)
+    int64_t labels = 1;
+    s->doc_count = 0;
+    s->rows = sbp_malloc((size_t)(end - first) * sizeof *s->rows);
+    for (int64_t k = first; s->rows && k < end; k++) {
+        s->rows[k - first] = row_at(s, k);
+        s->doc_count += data->rows[row_at(s, k) + 1] - data->rows[row_at(s, k)];
+    }
+    if (!s->rows || !s->visit)
+        return s->rows != NULL;
+    s->docs = sbp_malloc((size_t)(s->doc_count + 1) * sizeof *s->docs);
+    s->logps_at = sbp_malloc((size_t)(s->doc_count + 1) * sizeof *s->logps_at);
+    s->doc_count = 0;
+    for (int64_t k = first; s->docs && k < end; k++)
+        for (int64_t d = data->rows[row_at(s, k)]; d < data->rows[row_at(s, k) + 1]; d++) {
+            s->docs[s->doc_count++] = d;
             labels += data->docs[d].labels;
-        s->rows = sbp_malloc((size_t)(end - first) * sizeof *s->rows);
-        if (s->visit) {
-            s->logps = sbp_malloc((size_t)labels * sizeof *s->logps);
-            s->logps_at = sbp_malloc((size_t)(last - s->first_doc) * sizeof *s->logps_at);
         }
-        sbp_status status = s->rows && (!s->visit || (s->logps && s->logps_at))
-                                ? score_window(s, first, end, last)
+    s->logps = sbp_malloc((size_t)labels * sizeof *s->logps);
+    return s->docs && s->logps_at && s->logps;
+}
+
+static sbp_status score_rows(scoring *s) {
+    for (int64_t first = 0, end; first < s->row_count; first = end) {
+        end = window_end(s, first);
+        sbp_status status = open_window(s, first, end)
+                                ? score_window(s, first, end)
                                 : sbp_fail(s->diag, SBP_MACHINE, "out of memory for scores");
-        free(s->rows);
-        free(s->logps);
-        free(s->logps_at);
-        s->rows = NULL;
-        s->logps = NULL;
-        s->logps_at = NULL;
+        close_window(s);
         SBP_TRY(status);
     }
     return SBP_OK;
@@ -634,11 +664,11 @@ static sbp_status count_parts(scoring *s) {
     int64_t parts = 0;
     if (sbp_program_find_scalar(s->t->program, "parts") < 0)
         return SBP_OK;
-    for (int64_t first = 0, end; first < s->data->row_count; first = end) {
-        end = window_end(s->t, s->data, first);
+    for (int64_t first = 0, end; first < s->row_count; first = end) {
+        end = window_end(s, first);
         int64_t *rows = sbp_malloc((size_t)(end - first) * sizeof *rows);
-        for (int64_t r = first; rows && r < end; r++)
-            rows[r - first] = r;
+        for (int64_t k = first; rows && k < end; k++)
+            rows[k - first] = row_at(s, k);
         sbp_status status = rows ? sbp_packer_pack(&s->t->packer, s->diag, s->data, rows, end - first)
                                  : sbp_fail(s->diag, SBP_MACHINE, "out of memory for scores");
         free(rows);
@@ -649,21 +679,40 @@ static sbp_status count_parts(scoring *s) {
     return SBP_OK;
 }
 
+static sbp_status evaluate(scoring *s) {
+    sbp_trainer *t = s->t;
+    know_ranks(t);
+    SBP_TRY(find_vector(t, s->diag, s->visit ? "logp" : NULL, &s->vector));
+    SBP_TRY(clear_results(t, s->diag));
+    if (s->visit) {
+        SBP_TRY(prepare_scoring(t, s->diag, s->data, s->only, s->row_count));
+    } else {
+        set_totals(t, s->data, s->only, s->row_count);
+        SBP_TRY(prepare_data(t, s->diag, s->data, s->only, s->row_count));
+    }
+    sbp_status status = count_parts(s);
+    if (status == SBP_OK)
+        status = score_rows(s);
+    SBP_TRY(end_scoring(t, status));
+    return read_results(t, s->diag);
+}
+
 sbp_status sbp_trainer_evaluate(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
                                 sbp_score_visitor visit, void *user) {
-    scoring s = {.t = t, .diag = diag, .data = data, .visit = visit, .user = user};
-    know_ranks(t);
-    SBP_TRY(find_vector(t, diag, visit ? "logp" : NULL, &s.vector));
-    SBP_TRY(clear_results(t, diag));
-    if (visit) {
-        SBP_TRY(prepare_scoring(t, diag, data, NULL, data->row_count));
-    } else {
-        set_totals(t, data, NULL, data->row_count);
-        SBP_TRY(prepare_data(t, diag, data, NULL, data->row_count));
-    }
-    sbp_status status = count_parts(&s);
-    if (status == SBP_OK)
-        status = score_rows(&s);
-    SBP_TRY(end_scoring(t, status));
-    return read_results(t, diag);
+    scoring s = {
+        .t = t, .diag = diag, .data = data, .visit = visit, .user = user, .row_count = data->row_count};
+    return evaluate(&s);
+}
+
+sbp_status sbp_trainer_score_rows(sbp_trainer *t, sbp_diag *diag, const sbp_dataset *data,
+                                  const int64_t *rows, int64_t row_count, sbp_score_visitor visit,
+                                  void *user) {
+    scoring s = {.t = t,
+                 .diag = diag,
+                 .data = data,
+                 .visit = visit,
+                 .user = user,
+                 .only = rows,
+                 .row_count = row_count};
+    return evaluate(&s);
 }

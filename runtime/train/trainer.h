@@ -102,5 +102,9 @@ typedef sbp_status (*sbp_score_visitor)(void *user, const sbp_score *score);
  * the data, may be NULL. SBP_INTERRUPTED when asked to stop. */
 sbp_status sbp_trainer_evaluate(sbp_trainer *trainer, sbp_diag *diag, const sbp_dataset *data,
                                 sbp_score_visitor visit, void *user) SBP_CHECKED;
+/* The same of the documents of some rows, ascending; groups are whole. */
+sbp_status sbp_trainer_score_rows(sbp_trainer *trainer, sbp_diag *diag, const sbp_dataset *data,
+                                  const int64_t *rows, int64_t row_count, sbp_score_visitor visit,
+                                  void *user) SBP_CHECKED;
 
 #endif

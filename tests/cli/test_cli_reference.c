@@ -136,6 +136,36 @@ static void test_initial_weights_are_the_reference(void **state) {
     }
 }
 
+/* Only rows that steps take are scored; more steps score theirs, to the same bits. */
+static void test_what_steps_take(void **state) {
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(objectives); i++) {
+        sbp_rng rng = {.state = 500 + (uint64_t)i};
+        bool pairs = objectives[i].pairs;
+        const char **rows = draw_rows(f, &rng, pairs);
+        const char *first = pairs ? "scored 6 of 14 documents" : "scored 3 of 7 documents",
+                   *rest = pairs ? "scored 8 of 14 documents" : "scored 4 of 7 documents";
+        write_plain(f, rows);
+        compile(f, &rng, objectives[i].objective);
+        cli_ok(f, "$R $D/p --data $D/plain --score $D/scores");
+        write_rich(f, rows, pairs);
+        for (int steps = 1; steps <= STEPS; steps += STEPS - 1) {
+            train(f, "rich", "want", steps, "--overwrite");
+            train(f, "plain", "got", steps, steps == 1 ? "--overwrite" : "--resume");
+            if (!strstr(cli_text(f, "err"), steps == 1 ? first : rest))
+                fail_msg("%d steps: %s", steps, cli_text(f, "err"));
+            cli_same(f, "want/model.safetensors", "got/model.safetensors");
+        }
+        train(f, "plain", "got", STEPS, "--overwrite"); /* all are kept */
+        assert_non_null(strstr(cli_text(f, "err"), "are in"));
+        cli_same(f, "want/model.safetensors", "got/model.safetensors");
+        cli_ok(f, "$R $D/p --data $D/plain --batch-size 3 --out none --dump-gradients $D/some");
+        assert_non_null(strstr(cli_text(f, "err"), first));
+        cli_ok(f, "$R $D/p --data $D/rich --batch-size 3 --out none --dump-gradients $D/all");
+        cli_same(f, "some", "all");
+    }
+}
+
 /* What was kept is taken when it is of the same, and only then. */
 static void test_what_is_kept(void **state) {
     io_fixture *f = *state;
@@ -207,6 +237,7 @@ static void test_refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_initial_weights_are_the_reference, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_steps_take, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_kept, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
     };
