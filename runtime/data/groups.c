@@ -49,10 +49,9 @@ void sbp_group_rows_close(sbp_group_rows *r) {
 /* Neighbours with the same key and prompt. */
 typedef struct run {
     uint64_t key, prompt;
-    int64_t first, end;             /* rows */
-    int64_t class;                  /* all runs with both the same: the first row of them, */
-    int64_t class_last, class_rows; /* the first of the last of them, and how many there are */
-    int64_t leader;                 /* the first row of its group */
+    int64_t first, end;        /* rows */
+    int64_t class, class_rows; /* all runs with both the same: the first of their rows, and how many */
+    int64_t leader;            /* the first row of its group */
 } run;
 
 typedef struct gathering {
@@ -64,7 +63,6 @@ typedef struct gathering {
     int64_t classes, single; /* of keys whose rows stand apart and have several; how many are one row */
     int64_t lonely;          /* a row that is all of its class; -1: none */
     int64_t lonely_other;    /* one of its key that is not */
-    bool between;            /* rows of a class stand between those of another */
     int64_t apart, parted, groups;
 } gathering;
 
@@ -124,7 +122,6 @@ static void find_classes(gathering *g) {
             rows += runs[end].end - runs[end].first;
         for (int64_t i = k; i < end; i++) {
             runs[i].class = runs[k].first;
-            runs[i].class_last = runs[end - 1].first;
             runs[i].class_rows = rows;
         }
     }
@@ -158,7 +155,6 @@ static bool have_single(const gathering *g, int64_t first, int64_t end) {
 static void look_at_classes(gathering *g, int64_t first, int64_t end) {
     const run *runs = g->runs;
     bool several = false;
-    int64_t reached = -1;
     for (int64_t k = first; k < end; k++)
         several |= runs[k].class != runs[first].class;
     if (!several || !are_apart(g, first, end))
@@ -167,8 +163,6 @@ static void look_at_classes(gathering *g, int64_t first, int64_t end) {
         if (runs[k].class != runs[k].first)
             continue;
         g->classes++;
-        g->between |= runs[k].first < reached;
-        reached = runs[k].class_last > reached ? runs[k].class_last : reached;
         if (runs[k].class_rows > 1)
             continue;
         g->single++;
@@ -199,9 +193,9 @@ static sbp_status find_groups(gathering *g) {
         end = runs_of_key(g, k);
         look_at_classes(g, k, end);
     }
-    if (!g->between && g->single > 0 && 2 * g->single < g->classes)
+    if (g->single > 0 && 2 * g->single < g->classes)
         return not_clear(g);
-    bool anew = g->classes > 0 && !g->between && g->single == 0;
+    bool anew = g->classes > 0 && g->single == 0;
     for (int64_t k = 0, end; k < g->run_count; k = end) {
         end = runs_of_key(g, k);
         bool by_prompt = anew && !have_single(g, k, end);
@@ -298,7 +292,7 @@ static sbp_status gather(gathering *g, char *said, size_t size) {
     free(copy);
     if (!room)
         return sbp_fail(g->diag, SBP_MACHINE, none);
-    bool anew = g->classes > 0 && !g->between && g->single == 0;
+    bool anew = g->classes > 0 && g->single == 0;
     snprintf(said, size,
              "rows of groups stand apart in the data, in %lld places: each of the %lld groups is taken "
              "whole, where "

@@ -5,14 +5,13 @@
  * shuffling, micro-batches, means over groups) knows neighbours only, so the rows of a group are put side by
  * side, in their order, where its first row stands.
  *
- * A "group" may be counted anew, as in files of rollouts in which every batch of them begins with 0: the same
- * one with another prompt is another group then. So it is where that explains all rows that stand apart: each
- * prompt of a "group" has two rows or more, and none of another prompt stands between them. Where it explains
- * nothing (every row may have a prompt of its own), "group" alone counts. What lies between, a lonely row
- * where most are not, is SBP_INPUT and names the group. Neighbours are one group whatever their prompts,
- * unless they are of two batches.
+ * A "group" is of one prompt, and may be counted anew, as in files of rollouts in which every batch of them
+ * begins with 0: the same one with another prompt is another group then. So it is where each prompt of a
+ * "group" whose rows stand apart has two rows or more. Where most have one (every row may have a prompt of
+ * its own), "group" alone counts. What lies between, a lonely row where most are not, is SBP_INPUT and names
+ * the group. Neighbours are one group whatever their prompts, unless they are of two batches.
  *
- * Memory: while rows are read 16 bytes and the name for each that has a "group"; at the end 64 bytes per run
+ * Memory: while rows are read 16 bytes and the name for each that has a "group"; at the end 56 bytes per run
  * of neighbours, and where rows are moved 16 per row and another time that of documents. Threads: one.
  */
 #ifndef SBP_RUNTIME_DATA_GROUPS_H

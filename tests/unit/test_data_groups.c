@@ -333,11 +333,13 @@ static const struct {
     {"aabbaabb", "ppqqppqq", "01452367", "00001111"}, /* the same prompts: the same groups */
     {"aabbaabb", "pqrstuvw", "01452367", "00001111"}, /* a prompt for each row: `group` alone says it */
     {"aabbaabb", "pprrqqss", "01234567", "00112233"},
-    {"abababab", "pqrqpqrs", "02461357", "00001111"}, /* rows stand between those of other prompts */
-    {"aabba", "ppqqr", "01423", "00011"},             /* as many prompts have one row as have more */
-    {"abbaabbcc", "pqqrrssxx", "", ""},               /* one is alone, most are not */
-    {"aaaa", "pqrs", "0123", "0000"},                 /* neighbours are one group, whatever their prompts */
-    {"aabaac", "pqxpqy", "013425", "000012"},
+    {"abababab", "pqrqpqrq", "04135726", "00111122"},
+    {"aabbaabbaabb", "ppqqrrssppxx", "0189234567:;", "000011223344"}, /* and one prompt again */
+    {"abcabcabc", "ppprrrsss", "036147258", "000111222"},             /* a prompt for each row of a group */
+    {"aabba", "ppqqr", "01423", "00011"}, /* as many prompts have one row as have more */
+    {"abbaabbcc", "pqqrrssxx", "", ""},   /* one is alone, most are not */
+    {"aaaa", "pqrs", "0123", "0000"},     /* neighbours are one group, whatever their prompts */
+    {"aabaac", "pqxpqy", "031425", "001123"},
     {"aabbbbaa", "ppqqssrr", "01234567", "00112233"}, /* the last of a batch and the first of the next */
     {"aabbbbaa", "ppqrqrpp", "01672345", "00001111"},
 };
