@@ -10,25 +10,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The number in a file; 0 when there is none ("max", no such file). */
-static int64_t read_number(const char *path) {
-    long long value = 0;
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return 0;
-    if (fscanf(file, "%lld", &value) != 1)
-        value = 0;
-    fclose(file);
-    return value;
-}
+#include "ir/cgroup.h"
 
 /* A limit of memory: so much, of which so much is in use. */
 typedef struct limit {
     const char *before, *behind; /* what it is, around its bytes */
     int64_t bytes, used;
 } limit;
-
-enum { MAX_LIMITS = 4 };
 
 static int64_t physical_memory(void) {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -59,54 +47,49 @@ static void process_memory(int64_t *all, int64_t *data) {
     *data = data_pages * page;
 }
 
-static int find_limits(limit *out) {
-    int count = 0;
-    int64_t memory = physical_memory(), available = free_memory(), all, data;
-    if (memory > 0)
-        out[count++] = (limit){"free of this machine's ", "", memory,
-                               available > 0 && available < memory ? memory - available : 0};
-    int64_t group = read_number("/sys/fs/cgroup/memory.max"),
-            used = read_number("/sys/fs/cgroup/memory.current");
-    if (group == 0) {
-        group = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-        used = read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
-    }
-    if (group > 0)
-        out[count++] = (limit){"left of the control group's ", "", group, used};
-    struct rlimit process;
-    process_memory(&all, &data);
-    if (getrlimit(RLIMIT_AS, &process) == 0 && process.rlim_cur < (rlim_t)INT64_MAX)
-        out[count++] = (limit){"left of ", " (ulimit -v)", (int64_t)process.rlim_cur, all};
-    if (getrlimit(RLIMIT_DATA, &process) == 0 && process.rlim_cur < (rlim_t)INT64_MAX)
-        out[count++] = (limit){"left of ", " (ulimit -d)", (int64_t)process.rlim_cur, data};
-    return count;
-}
-
 static int64_t left_of(const limit *l) {
     return l->used < l->bytes ? l->bytes - l->used : 0;
 }
 
-int64_t sbp_machine_memory(void) {
-    limit limits[MAX_LIMITS];
-    int64_t least = 0;
-    for (int i = find_limits(limits) - 1; i >= 0; i--)
-        least = least == 0 || limits[i].bytes < least ? limits[i].bytes : least;
-    return least;
+/* The limit that leaves the least, and the least of all. */
+typedef struct limits {
+    limit nearest;
+    int64_t least; /* 0: none is known */
+} limits;
+
+static void add_limit(limits *l, limit next) {
+    if (l->least == 0 || left_of(&next) < left_of(&l->nearest))
+        l->nearest = next;
+    l->least = l->least == 0 || next.bytes < l->least ? next.bytes : l->least;
 }
 
-/* The limit that leaves the least; NULL: none is known. */
-static const limit *nearest(const limit *limits, int count) {
-    const limit *found = NULL;
-    for (int i = 0; i < count; i++)
-        if (!found || left_of(&limits[i]) < left_of(found))
-            found = &limits[i];
-    return found;
+static void add_group(void *user, int64_t bytes, int64_t used) {
+    add_limit(user, (limit){"left of the control group's ", "", bytes, used});
+}
+
+static limits find_limits(void) {
+    limits l = {.least = 0};
+    int64_t memory = physical_memory(), available = free_memory(), all, data;
+    if (memory > 0)
+        add_limit(&l, (limit){"free of this machine's ", "", memory,
+                              available > 0 && available < memory ? memory - available : 0});
+    sbp_cgroup_memory("", add_group, &l);
+    struct rlimit process;
+    process_memory(&all, &data);
+    if (getrlimit(RLIMIT_AS, &process) == 0 && process.rlim_cur < (rlim_t)INT64_MAX)
+        add_limit(&l, (limit){"left of ", " (ulimit -v)", (int64_t)process.rlim_cur, all});
+    if (getrlimit(RLIMIT_DATA, &process) == 0 && process.rlim_cur < (rlim_t)INT64_MAX)
+        add_limit(&l, (limit){"left of ", " (ulimit -d)", (int64_t)process.rlim_cur, data});
+    return l;
+}
+
+int64_t sbp_machine_memory(void) {
+    return find_limits().least;
 }
 
 int64_t sbp_machine_memory_available(void) {
-    limit limits[MAX_LIMITS];
-    const limit *found = nearest(limits, find_limits(limits));
-    return found ? left_of(found) : 0;
+    const limits l = find_limits();
+    return l.least > 0 ? left_of(&l.nearest) : 0;
 }
 
 static double mebibytes(int64_t bytes) {
@@ -114,9 +97,9 @@ static double mebibytes(int64_t bytes) {
 }
 
 const char *sbp_machine_memory_text(char *out, size_t size) {
-    limit limits[MAX_LIMITS];
-    const limit *found = nearest(limits, find_limits(limits));
-    if (found)
+    const limits l = find_limits();
+    const limit *found = &l.nearest;
+    if (l.least > 0)
         snprintf(out, size, "%.2f MiB are %s%.2f MiB%s", mebibytes(left_of(found)), found->before,
                  mebibytes(found->bytes), found->behind);
     else
@@ -124,25 +107,10 @@ const char *sbp_machine_memory_text(char *out, size_t size) {
     return out;
 }
 
-/* The quota of the control group (version 2, then 1), in cores rounded up; 0 when there is none. */
-static int64_t quota_cores(void) {
-    long long quota = 0, period = 0;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (file) {
-        if (fscanf(file, "%lld %lld", &quota, &period) != 2)
-            quota = 0;
-        fclose(file);
-    } else {
-        quota = read_number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-        period = read_number("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    }
-    return quota > 0 && period > 0 ? (quota + period - 1) / period : 0;
-}
-
 int32_t sbp_machine_cores(void) {
     cpu_set_t set;
     int32_t cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    int64_t quota = quota_cores();
+    int64_t quota = sbp_cgroup_cores("");
     if (quota > 0 && quota < cores)
         cores = (int32_t)quota;
     return cores > 0 ? cores : 1;

@@ -1,5 +1,5 @@
 /* machine.h: memory, in bytes, cores, the clock and the cache directory of this machine, for planning and for
- * messages. Linux; limits of the control group (version 2, else 1) and of the process (ulimit -v, -d) count.
+ * messages. Linux; limits of the control groups (ir/cgroup.h) and of the process (ulimit -v, -d) count.
  * Thread safe. */
 #ifndef SBP_IR_MACHINE_H
 #define SBP_IR_MACHINE_H

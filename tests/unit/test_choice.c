@@ -1,14 +1,11 @@
-/* test_choice.c: which backend --backend auto means, from lists of devices that this machine does not have.
- */
+/* test_choice.c: which backend --backend auto means, from lists of devices that this machine does not have;
+ * and what control groups allow, of machines whose files lie in a directory. */
 #include "backends/choice.h"
+#include "ir/cgroup.h"
+#include "tests/unit/io_testing.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include <errno.h>
+#include <sys/stat.h>
 
 #define GIB ((int64_t)1 << 30)
 
@@ -187,8 +184,120 @@ static void test_two_backends(void **state) {
     }
 }
 
+/* ---- control groups ---------------------------------------------------------------------------------- */
+
+#define V2 "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+#define V1(controller, number)                                                                               \
+#number " 24 0:" #number " / /sys/fs/cgroup/" controller " rw shared:9 - cgroup cgroup rw," controller   \
+            "\n"
+
+/* Files of a machine: pairs of a name and a text, NULL at the end. */
+typedef struct machine {
+    const char *groups, *mounts; /* /proc/self/cgroup, /proc/self/mountinfo; NULL: not there */
+    const char *files[18];
+    const char *limits; /* "BYTES-USED" of each, from this group up */
+    int64_t cores;
+} machine;
+
+static const machine machines[] = {
+    /* version 2, a step of Slurm below groups with limits of their own; 200 of its files can go */
+    {"0::/system.slice/job_7/step_0\n",
+     "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" V2,
+     {"sys/fs/cgroup/system.slice/job_7/step_0/memory.max", "max\n",
+      "sys/fs/cgroup/system.slice/job_7/step_0/cpu.max", "max 100000\n",
+      "sys/fs/cgroup/system.slice/job_7/memory.max", "4000\n", "sys/fs/cgroup/system.slice/job_7/memory.high",
+      "3000\n", "sys/fs/cgroup/system.slice/job_7/memory.current", "1500\n",
+      "sys/fs/cgroup/system.slice/job_7/memory.stat", "anon 1300\ninactive_file 150\nactive_file 50\n",
+      "sys/fs/cgroup/system.slice/job_7/cpu.max", "150000 100000\n", "sys/fs/cgroup/system.slice/memory.max",
+      "9000\n"},
+     "4000-1300 3000-1300 9000-0 ",
+     2},
+    /* a container with a name space of its own: its group is the one that is mounted */
+    {"0::/\n",
+     V2,
+     {"sys/fs/cgroup/memory.max", "5000\n", "sys/fs/cgroup/memory.current", "5\n"},
+     "5000-5 ",
+     0},
+    /* version 1, a job of Slurm: 9223372036854771712 is no limit */
+    {"9:memory:/slurm/uid_0/job_1/step_0\n4:cpu,cpuacct:/batch\n1:name=systemd:/x\n0::/x\n",
+     V1("cpu,cpuacct", 33) V1("memory", 35),
+     {"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n",
+      "sys/fs/cgroup/memory/memory.use_hierarchy", "1\n", "sys/fs/cgroup/memory/slurm/memory.use_hierarchy",
+      "1\n", "sys/fs/cgroup/memory/slurm/uid_0/memory.use_hierarchy", "1\n",
+      "sys/fs/cgroup/memory/slurm/uid_0/job_1/memory.limit_in_bytes", "7000\n",
+      "sys/fs/cgroup/memory/slurm/uid_0/job_1/memory.usage_in_bytes", "900\n",
+      "sys/fs/cgroup/memory/slurm/uid_0/job_1/memory.use_hierarchy", "1\n",
+      "sys/fs/cgroup/cpu,cpuacct/batch/cpu.cfs_quota_us", "300000\n"},
+     "7000-900 ",
+     0},
+    /* version 1: a group above that does not count what is below has no say */
+    {"3:cpuset:/c\n2:memory:/a/b\n",
+     V1("memory", 35),
+     {"sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "800\n", "sys/fs/cgroup/memory/a/b/memory.stat",
+      "inactive_file 9\ntotal_inactive_file 20\n", "sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "50\n",
+      "sys/fs/cgroup/memory/a/memory.limit_in_bytes", "300\n", "sys/fs/cgroup/memory/a/memory.use_hierarchy",
+      "0\n"},
+     "800-30 ",
+     0},
+    /* a container that sees its part of a hierarchy under the whole path, at a place with a space; the part
+     * of another, whose name begins alike, is not it */
+    {"5:memory:/docker/ab/child\n4:cpu:/docker/ab/child\n",
+     "7 6 0:3 /docker/ab /my\\040groups/memory ro - cgroup cgroup rw,memory\n"
+     "8 6 0:3 /docker/a /sys/fs/cgroup/cpu ro master:3 - cgroup cpu rw,cpu\n",
+     {"my groups/memory/child/memory.limit_in_bytes", "600\n", "my groups/memory/memory.limit_in_bytes",
+      "500\n", "my groups/memory/memory.use_hierarchy", "1\n", "my groups/memory.limit_in_bytes", "1\n",
+      "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "250000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"},
+     "600-0 500-0 ",
+     3},
+    /* moved out of its name space: what is mounted, and nothing above that */
+    {"0::/../other\n", V2, {"sys/fs/cgroup/memory.max", "10\n", "sys/fs/memory.max", "1\n"}, "10-0 ", 0},
+    /* nothing can be read of groups */
+    {NULL,
+     NULL,
+     {"sys/fs/cgroup/memory.max", "77\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", "66\n"},
+     "77-0 66-0 ",
+     0},
+    {"", "", {NULL}, "", 0},
+};
+
+static void put_file(const char *root, const char *name, const char *text) {
+    char path[200];
+    assert_true(snprintf(path, sizeof path, "%s/%s", root, name) < (int)sizeof path);
+    for (char *at = path + strlen(root); (at = strchr(at, '/')); *at++ = '/') {
+        *at = 0;
+        assert_true(mkdir(path, 0700) == 0 || errno == EEXIST);
+    }
+    io_put(path, text, strlen(text));
+}
+
+static void add_limit(void *user, int64_t bytes, int64_t used) {
+    char *text = user;
+    sprintf(text + strlen(text), "%lld-%lld ", (long long)bytes, (long long)used);
+}
+
+static void test_control_groups(void **state) {
+    io_fixture *f = *state;
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        const machine *m = &machines[i];
+        char found[200] = "";
+        const char *root = sbp_arena_printf(f->arena, "%s/%zu", f->directory, i);
+        put_file(root, "x", "");
+        if (m->groups)
+            put_file(root, "proc/self/cgroup", m->groups);
+        if (m->mounts)
+            put_file(root, "proc/self/mountinfo", m->mounts);
+        for (int k = 0; m->files[k]; k += 2)
+            put_file(root, m->files[k], m->files[k + 1]);
+        sbp_cgroup_memory(root, add_limit, found);
+        assert_string_equal(found, m->limits);
+        assert_int_equal(sbp_cgroup_cores(root), m->cores);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices), cmocka_unit_test(test_two_backends),
-                                       cmocka_unit_test(test_long_names)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_choices), cmocka_unit_test(test_two_backends),
+        cmocka_unit_test(test_long_names),
+        cmocka_unit_test_setup_teardown(test_control_groups, io_setup, io_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
