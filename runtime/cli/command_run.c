@@ -461,6 +461,7 @@ static sbp_status run_all(sbp_run *run, int32_t *launch) {
     if (dry)
         return sbp_run_alone(run, run_dry);
     SBP_TRY(sbp_run_open_out(run, SBP_RUNDIR_CREATE));
+    SBP_TRY(sbp_run_agree(run, sbp_run_open_publish(run)));
     return sbp_run_on_device(run);
 }
 

@@ -45,6 +45,7 @@ typedef struct sbp_run {
     int64_t began_steps;        /* how many it was to have, 0: unknown */
     const char *out;            /* NULL: none */
     bool out_is_default;
+    bool out_moved; /* it is no longer where it was, which was said */
     sbp_rundir dir;    /* out, from when it is there */
     sbp_dataset *data; /* NULL: none */
     sbp_dataset **evals;
@@ -147,6 +148,12 @@ sbp_status sbp_run_create_out(sbp_run *run) SBP_CHECKED;
 /* Everything was checked: the first that is written there, run.json and plan.bin; says where it goes. */
 sbp_status sbp_run_begin_out(sbp_run *run, const char *resumed) SBP_CHECKED;
 
+/* SBP_USAGE when the model is read from a directory that an option gives, or from in it. */
+sbp_status sbp_run_check_apart(const sbp_run *run, const char *option, const char *path) SBP_CHECKED;
+/* SBP_IO when a directory that the run writes in is no longer where its path leads: moved, replaced or
+ * removed. Says where it is, and, of --out, its last checkpoint. */
+sbp_status sbp_run_check_in_place(const sbp_run *run, const sbp_rundir *dir) SBP_CHECKED;
+
 /* Name of a model by its path. Whether path exists and is the directory, or lies in it. */
 char *sbp_run_model_name(sbp_arena *arena, const char *path);
 bool sbp_run_lies_in(const char *path, const char *directory);
@@ -202,8 +209,10 @@ sbp_status sbp_run_keep_batch(sbp_run *run) SBP_CHECKED;
 
 /* ---- run_publish.c ------------------------------------------------------------------------------------ */
 
-/* --publish DIR; nothing without it. */
+/* --publish DIR, nothing without it: opens and locks it; SBP_USAGE where what is there is not of this
+ * program, or is read. Nothing there changes before the second. */
 sbp_status sbp_run_open_publish(sbp_run *run) SBP_CHECKED;
+sbp_status sbp_run_begin_publish(sbp_run *run) SBP_CHECKED;
 sbp_status sbp_run_publish(sbp_run *run) SBP_CHECKED;
 /* Says what is published once more; where nothing is yet, the weights at hand are. */
 sbp_status sbp_run_publish_again(sbp_run *run) SBP_CHECKED;

@@ -102,22 +102,31 @@ sbp_status sbp_run_check_results(const sbp_run *run) {
 
 /* ---- what lies there -------------------------------------------------------------------------------- */
 
+sbp_status sbp_run_check_apart(const sbp_run *run, const char *option, const char *path) {
+    const char *sources[3];
+    list_sources(run, sources);
+    for (int i = 0; i < SBP_COUNT(sources); i++)
+        if (sbp_run_lies_in(sources[i], path))
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "'%s' is where the model is read from ('%s'): choose another --%s", path,
+                            sources[i], option);
+    return SBP_OK;
+}
+
 static sbp_status check_contents(const sbp_run *run) {
     const sbp_options *o = run->options;
     bool resume = sbp_options_on(o, "resume"), overwrite = sbp_options_on(o, "overwrite");
-    const char *sources[3];
     sbp_rundir_contents c;
     SBP_TRY(sbp_rundir_look(&run->dir, run->diag, &c));
-    list_sources(run, sources);
-    for (int i = 0; i < SBP_COUNT(sources); i++)
-        if (sbp_run_lies_in(sources[i], run->out))
-            return sbp_fail(run->diag, SBP_USAGE,
-                            "'%s' is where the model is read from ('%s'): choose another --out", run->out,
-                            sources[i]);
-    if (!c.run && *c.stranger)
-        return sbp_fail(run->diag, SBP_USAGE,
-                        "'%s' is not empty and no directory of a run ('%s' is there): choose another --out",
-                        run->out, c.stranger);
+    SBP_TRY(sbp_run_check_apart(run, "out", run->out));
+    const char *foreign = *c.stranger               ? c.stranger
+                          : resume && c.newest >= 0 ? "" /* a checkpoint says what it is */
+                                                    : c.result;
+    if (!c.run && *foreign)
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "'%s' is not empty, and was not written by sbprun ('%s' is there): choose another --out",
+            run->out, foreign);
     if (!c.model && c.newest < 0)
         return SBP_OK;
     if (!run->train)
@@ -157,6 +166,28 @@ sbp_status sbp_run_open_out(sbp_run *run, sbp_rundir_mode mode) {
     if (!sbp_run_writes(run))
         status = sbp_rundir_open(&run->dir, run->diag, run->out, SBP_RUNDIR_READ);
     return sbp_run_agree(run, status);
+}
+
+/* ---- while the run goes on -------------------------------------------------------------------------- */
+
+sbp_status sbp_run_check_in_place(const sbp_run *run, const sbp_rundir *dir) {
+    char now[4096];
+    if (sbp_rundir_is_in_place(dir, now, sizeof now))
+        return SBP_OK;
+    int64_t newest = dir == &run->dir && *now ? sbp_rundir_newest(dir, INT64_MAX) : -1;
+    if (!*now)
+        return sbp_fail(run->diag, SBP_IO, "'%s' was removed while the run wrote in it: the run ends",
+                        dir->path);
+    if (newest < 0)
+        return sbp_fail(
+            run->diag, SBP_IO,
+            "'%s' is no longer the directory that the run writes in, which is '%s' now: the run ends",
+            dir->path, now);
+    return sbp_fail(
+        run->diag, SBP_IO,
+        "'%s' is no longer the directory that the run writes in, which is '%s' now: the run ends; its "
+        "last checkpoint is '%s/checkpoint-%lld', and --out '%s' --resume goes on from there",
+        dir->path, now, now, (long long)newest, now);
 }
 
 /* ---- the beginning ---------------------------------------------------------------------------------- */

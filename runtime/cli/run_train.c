@@ -170,11 +170,40 @@ static sbp_status agree(void *user, sbp_status status) {
     return sbp_run_agree(user, status);
 }
 
+/* --out was moved: what was trained since the last checkpoint is saved where it is now. */
+static sbp_status save_moved(sbp_run *run) {
+    char now[4096];
+    const char *path = run->dir.path;
+    if (run->ranks || sbp_rundir_is_in_place(&run->dir, now, sizeof now) || !*now ||
+        run->state.step <= run->resumed_after || sbp_rundir_newest(&run->dir, INT64_MAX) >= run->state.step)
+        return SBP_OK;
+    SBP_TRY(sbp_run_keep_batch(run));
+    run->dir.path = now;
+    sbp_status status =
+        sbp_checkpoint_save(run->diag, run->executor, run->plan, &run->info, &run->dir, &run->state, 0, NULL);
+    run->dir.path = path;
+    return status;
+}
+
+/* That --out is the directory in which the run began, before more of it is written there, and at the end. */
+static sbp_status check_out(sbp_run *run) {
+    char now[1];
+    if (!run->out || !sbp_run_writes(run) || run->out_moved ||
+        sbp_rundir_is_in_place(&run->dir, now, sizeof now))
+        return SBP_OK;
+    run->out_moved = true;
+    if (run->train)
+        SBP_TRY(save_moved(run));
+    return sbp_run_check_in_place(run, &run->dir);
+}
+
 static sbp_status write_checkpoint(sbp_run *run) {
     int64_t keep = sbp_options_int(run->options, "keep");
     const sbp_together together = {
         .ranks = run->ranks, .rank = run->world.rank, .count = run->world.count, .agree = agree, .user = run};
     sbp_status status = sbp_run_keep_batch(run);
+    if (status == SBP_OK)
+        status = check_out(run);
     if (run->shares_out)
         status = sbp_run_agree(run, status);
     SBP_TRY(status);
@@ -220,7 +249,7 @@ static sbp_status report_step(sbp_run *run, const sbp_step_report *report) {
     sbp_status status = sbp_metrics_step(&run->metrics, report);
     run->state.loss_sum = run->metrics.loss_sum;
     run->state.loss_count = run->metrics.loss_count;
-    return status;
+    return status == SBP_OK ? check_out(run) : status;
 }
 
 /* Whether an evaluation follows the steps done, other than the one at the end. */
@@ -289,6 +318,7 @@ static sbp_status train(sbp_run *run) {
 static sbp_status save_result(sbp_run *run) {
     if (run->info.merge)
         run->info.adapter_factor = sbp_options_double(run->options, "adapter");
+    SBP_TRY(check_out(run));
     return sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out, false);
 }
 
@@ -550,7 +580,7 @@ static sbp_status act(sbp_run *run, const char *resumed) {
         SBP_TRY(sbp_run_begin_out(run, resumed));
     if (!dump && run->train && !resumed)
         SBP_TRY(find_writers(run));
-    SBP_TRY(sbp_run_agree(run, sbp_run_open_publish(run)));
+    SBP_TRY(sbp_run_agree(run, sbp_run_begin_publish(run)));
     SBP_TRY(say_interrupted(run, sbp_run_reference(run, resumed), "scoring by the reference"));
     if (dump)
         return dump_gradients(run, dump);
@@ -569,6 +599,7 @@ static sbp_status act(sbp_run *run, const char *resumed) {
     if (run->train && run->total_steps == 0 && !run->info.merge)
         sbp_note(run->diag, "0 steps: nothing was trained, no model is written");
     SBP_TRY(sbp_run_agree(run, sbp_metrics_close(&run->metrics)));
+    SBP_TRY(sbp_run_agree(run, check_out(run)));
     return sbp_run_agree(run, sbp_run_print_summary(run));
 }
 
@@ -590,5 +621,8 @@ sbp_status sbp_run_on_device(sbp_run *run) {
     SBP_TRY(sbp_run_agree(run, begin(run, resumed)));
     SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? sbp_run_check_space(run) : SBP_OK));
     sbp_run_disk_traffic(run, &run->disk_read_before, &run->disk_written_before);
-    return act(run, resumed);
+    sbp_status status = act(run, resumed);
+    if (status == SBP_IO) /* perhaps why */
+        SBP_TRY(check_out(run));
+    return status;
 }

@@ -530,7 +530,7 @@ static void remove_old(const checkpoint_job *job) {
         int error = kept >= job->keep ? sbp_rundir_discard(job->directory, step) : 0;
         if (error)
             sbp_warn(job->diag, "cannot remove '%s/checkpoint-%lld', which --keep %lld does not count: %s",
-                     job->directory->path, (long long)step, (long long)job->keep, strerror(error));
+                     job->directory->path, (long long)step, (long long)job->keep, sbp_rundir_error(error));
     }
 }
 
@@ -591,7 +591,7 @@ static sbp_status write_part_body(void *user) {
 static sbp_status publish_body(void *user) {
     checkpoint_job *job = user;
     const char *at = job->directory->path;
-    const char *final = sbp_arena_printf(job->arena, "%s/checkpoint-%lld", at, (long long)job->state->step);
+    const char *name = sbp_arena_printf(job->arena, "checkpoint-%lld", (long long)job->state->step);
     const sbp_json *known = NULL;
     if (job->all_sums) {
         const char *text = sbp_arena_printf(job->arena, "{%s}", job->all_sums);
@@ -602,10 +602,11 @@ static sbp_status publish_body(void *user) {
     SBP_TRY(sync_directory(job->diag, job->path));
     int error = sbp_rundir_discard(job->directory, job->state->step);
     if (error)
-        return sbp_fail(job->diag, SBP_IO, "cannot replace '%s': %s", final, strerror(error));
-    if (rename(job->path, final) != 0)
-        return sbp_fail(job->diag, SBP_IO, "cannot rename '%s' to '%s': %s", job->path, final,
-                        strerror(errno));
+        return sbp_fail(job->diag, SBP_IO, "cannot replace '%s/%s': %s", at, name, sbp_rundir_error(error));
+    error = sbp_rundir_rename(job->directory, job->temporary, name);
+    if (error)
+        return sbp_fail(job->diag, SBP_IO, "cannot rename '%s' to '%s/%s': %s", job->path, at, name,
+                        strerror(error));
     SBP_TRY(sync_directory(job->diag, at));
     remove_old(job);
     return SBP_OK;

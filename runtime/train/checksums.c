@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "ir/io/json.h"
+#include "runtime/train/rundir.h"
 
 #define FILE_NAME "checksums.json"
 
@@ -141,12 +142,19 @@ sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *di
     const char *path = sbp_file_join(arena, directory, FILE_NAME);
     unsigned char *piece = sbp_arena_alloc(arena, PIECE_BYTES);
     const sbp_json *root;
-    if (!sbp_file_exists(path)) {
-        sbp_note(diag, "'%s' has no " FILE_NAME ": damage to its files would not be seen", directory);
-        return SBP_OK;
-    }
+    if (!sbp_file_exists(path))
+        return sbp_fail(diag, SBP_INPUT,
+                        "'%s' is damaged: it has no " FILE_NAME
+                        ", without which damage to its other files is not "
+                        "seen; without '%s', --resume goes on from the checkpoint before",
+                        directory, directory);
     SBP_TRY(sbp_json_read(arena, diag, path, 0, &root));
     SBP_TRY(sbp_json_as_object(diag, root, &root));
+    if (!sbp_json_member(root, SBP_RUNDIR_CHECKPOINT))
+        return sbp_fail(diag, SBP_INPUT,
+                        "'%s' is damaged: " FILE_NAME " does not list " SBP_RUNDIR_CHECKPOINT
+                        "; without '%s', --resume goes on from the checkpoint before",
+                        directory, directory);
     for (int64_t i = first; i < root->count; i += of) {
         const sbp_json *entry;
         const char *expected;

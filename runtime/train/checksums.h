@@ -16,7 +16,8 @@ sbp_status sbp_checksums_add(sbp_arena *arena, sbp_diag *diag, const char *direc
 sbp_status sbp_checksums_write(sbp_arena *arena, sbp_diag *diag, const char *directory,
                                const sbp_json *known) SBP_CHECKED;
 /* Every `of`-th file, from number `first` on. SBP_INPUT naming the first that is not what it was; SBP_IO for
- * one that cannot be read. A note where there is no checksums.json. Below a guard of the arena. */
+ * one that cannot be read. SBP_INPUT, too, where there is no checksums.json, which every checkpoint has, or
+ * it does not list trainer_state.json. Below a guard of the arena. */
 sbp_status sbp_checksums_verify(sbp_arena *arena, sbp_diag *diag, const char *directory, int32_t first,
                                 int32_t of) SBP_CHECKED;
 

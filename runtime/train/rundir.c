@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "ir/io/file.h"
+#include "ir/io/plan_file.h"
 
 #define LOCK ".lock"
 
@@ -64,19 +65,54 @@ int sbp_rundir_remove(const sbp_rundir *dir, const char *name) {
     return remove_at(dir->fd, name, 0);
 }
 
-int sbp_rundir_discard(const sbp_rundir *dir, int64_t step) {
-    char name[40], away[80];
-    snprintf(name, sizeof name, "checkpoint-%lld", (long long)step);
+bool sbp_rundir_is_own(const sbp_rundir *dir, const char *name, const char *mark) {
+    char path[200];
+    struct stat s;
+    if (fstatat(dir->fd, name, &s, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT;
+    if (S_ISLNK(s.st_mode)) /* what it points to stays */
+        return true;
+    return S_ISDIR(s.st_mode) && snprintf(path, sizeof path, "%s/%s", name, mark) < (int)sizeof path &&
+           fstatat(dir->fd, path, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
+}
+
+int sbp_rundir_discard_name(const sbp_rundir *dir, const char *name, const char *mark) {
+    char away[80];
+    if (!sbp_rundir_is_own(dir, name, mark))
+        return SBP_RUNDIR_FOREIGN;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         snprintf(away, sizeof away, SBP_RUNDIR_TEMPORARY "old-%ld-%d", (long)getpid(), attempt);
-        if (renameat(dir->fd, name, dir->fd, away) == 0)
+        int error = sbp_rundir_rename(dir, name, away);
+        if (error == 0)
             return remove_at(dir->fd, away, 0);
-        if (errno == ENOENT)
+        if (error == ENOENT)
             return 0;
-        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR && errno != EISDIR)
-            break;
+        if (error != EEXIST)
+            return error;
     }
-    return errno;
+    return EEXIST;
+}
+
+int sbp_rundir_discard(const sbp_rundir *dir, int64_t step) {
+    char name[40];
+    snprintf(name, sizeof name, "checkpoint-%lld", (long long)step);
+    return sbp_rundir_discard_name(dir, name, SBP_RUNDIR_CHECKPOINT);
+}
+
+/* Some file systems cannot refuse to replace: then what is there is looked for first. */
+int sbp_rundir_rename(const sbp_rundir *dir, const char *from, const char *to) {
+    struct stat s;
+    if (renameat2(dir->fd, from, dir->fd, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS)
+        return errno;
+    if (fstatat(dir->fd, to, &s, AT_SYMLINK_NOFOLLOW) == 0)
+        return EEXIST;
+    return renameat(dir->fd, from, dir->fd, to) == 0 ? 0 : errno;
+}
+
+const char *sbp_rundir_error(int error) {
+    return error == SBP_RUNDIR_FOREIGN ? "it was not written by sbprun" : strerror(error);
 }
 
 /* ---- names ------------------------------------------------------------------------------------------ */
@@ -90,17 +126,30 @@ int64_t sbp_rundir_step(const char *name) {
     return strtoll(name + length, NULL, 10);
 }
 
+/* ".checkpoint-", one of the words of such names or none, and numbers. */
 bool sbp_rundir_is_leftover(const char *name) {
-    return strncmp(name, SBP_RUNDIR_TEMPORARY, strlen(SBP_RUNDIR_TEMPORARY)) == 0 ||
-           sbp_file_is_temporary(name);
+    static const char *const words[] = {"old-", "step-", "latest-", ""};
+    const char *rest = name + strlen(SBP_RUNDIR_TEMPORARY);
+    if (strncmp(name, SBP_RUNDIR_TEMPORARY, strlen(SBP_RUNDIR_TEMPORARY)) != 0)
+        return sbp_file_is_temporary(name);
+    for (int i = 0; i < SBP_COUNT(words); i++) {
+        size_t length = strlen(words[i]);
+        if (strncmp(rest, words[i], length) == 0)
+            return rest[length] && rest[length + strspn(rest + length, "0123456789-")] == 0;
+    }
+    return false;
 }
 
 /* Whether a run writes weights under this name: model.safetensors, or shards and their index, or an
  * adapter's. */
 static bool is_weights(const char *name) {
-    if (strcmp(name, "adapter_model.safetensors") == 0)
-        return true;
-    return strncmp(name, "model", 5) == 0 && strstr(name, ".safetensors") && !sbp_file_is_temporary(name);
+    static const char *const whole[] = {"adapter_model.safetensors", "model.safetensors",
+                                        "model.safetensors.index.json"};
+    int end = 0;
+    for (int i = 0; i < SBP_COUNT(whole); i++)
+        if (strcmp(name, whole[i]) == 0)
+            return true;
+    return sscanf(name, "model-%*5[0-9]-of-%*5[0-9].safetensors%n", &end) == 0 && end > 0 && !name[end];
 }
 
 /* The directory for reading its names, NULL with errno. */
@@ -126,24 +175,50 @@ int64_t sbp_rundir_newest(const sbp_rundir *dir, int64_t below) {
     return best;
 }
 
+/* Whether run.json says that this program wrote it. */
+static bool is_run(const sbp_rundir *dir) {
+    static const char begin[] = "{\n  \"sbprun\":";
+    char head[sizeof begin] = "";
+    int fd = openat(dir->fd, "run.json", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, head, sizeof begin - 1);
+    if (fd >= 0)
+        close(fd);
+    return length == (ssize_t)sizeof begin - 1 && strcmp(head, begin) == 0;
+}
+
+static bool is_plan(const sbp_rundir *dir) {
+    char path[4096];
+    return snprintf(path, sizeof path, "%s/plan.bin", dir->path) < (int)sizeof path &&
+           sbp_plan_file_probe(path);
+}
+
+/* What comes into the directory of a run after run.json. A pipe or a device for metrics may be there before.
+ */
+static bool is_result(const sbp_rundir *dir, const char *name) {
+    struct stat s;
+    if (strcmp(name, "metrics.jsonl") == 0)
+        return fstatat(dir->fd, name, &s, 0) != 0 || S_ISREG(s.st_mode);
+    return strcmp(name, "products.txt") == 0 || strncmp(name, "ref_logps.", strlen("ref_logps.")) == 0 ||
+           is_weights(name) || sbp_rundir_step(name) >= 0;
+}
+
 sbp_status sbp_rundir_look(const sbp_rundir *dir, sbp_diag *diag, sbp_rundir_contents *out) {
-    static const char *const written[] = {LOCK, "metrics.jsonl", "plan.bin", "products.txt"};
     DIR *names = list(dir);
     struct dirent *entry;
     *out = (sbp_rundir_contents){.newest = -1};
     if (!names)
         return sbp_fail(diag, SBP_IO, "cannot read '%s': %s", dir->path, strerror(errno));
+    out->run = is_run(dir);
     while ((entry = readdir(names))) {
         const char *name = entry->d_name;
         int64_t step = sbp_rundir_step(name);
-        bool known = is_dots(name) || sbp_rundir_is_leftover(name) || step >= 0;
-        for (int i = 0; i < SBP_COUNT(written); i++)
-            known |= strcmp(name, written[i]) == 0;
-        known |= strncmp(name, "ref_logps.", strlen("ref_logps.")) == 0;
         out->newest = step > out->newest ? step : out->newest;
-        out->run |= strcmp(name, "run.json") == 0;
         out->model |= is_weights(name);
-        if (!known && strcmp(name, "run.json") != 0)
+        if (is_result(dir, name))
+            snprintf(out->result, sizeof out->result, "%.50s", name);
+        else if (!is_dots(name) && strcmp(name, LOCK) != 0 && strcmp(name, "metrics.jsonl") != 0 &&
+                 !sbp_rundir_is_leftover(name) && !(out->run && strcmp(name, "run.json") == 0) &&
+                 !(strcmp(name, "plan.bin") == 0 && is_plan(dir)))
             snprintf(out->stranger, sizeof out->stranger, "%.50s", name);
     }
     closedir(names);
@@ -156,8 +231,8 @@ static sbp_status fail_locked(const sbp_rundir *dir, sbp_diag *diag, long pid) {
     char who[40] = "another process";
     if (pid > 0) /* 0: of another machine or container */
         snprintf(who, sizeof who, "process %ld", pid);
-    return sbp_fail(diag, SBP_IO, "'%s' belongs to a run that is going on (%s): choose another --out",
-                    dir->path, who);
+    return sbp_fail(diag, SBP_IO, "'%s' belongs to a run that is going on (%s): choose another %s", dir->path,
+                    who, dir->option ? dir->option : "--out");
 }
 
 /* There are two: byte 0 belongs to the process and tells its number, byte 1 to the open file, and so to a
@@ -254,11 +329,12 @@ sbp_status sbp_rundir_open(sbp_rundir *dir, sbp_diag *diag, const char *path, sb
     if (dir->fd >= 0)
         return SBP_OK;
     if (length == 0 || length >= sizeof copy)
-        return sbp_fail(diag, SBP_USAGE, "--out: '%.60s' is no name for a directory", path);
+        return sbp_fail(diag, SBP_USAGE, "%s: '%.60s' is no name for a directory",
+                        dir->option ? dir->option : "--out", path);
     memcpy(copy, path, length + 1);
     while (length > 1 && copy[length - 1] == '/')
         copy[--length] = 0;
-    *dir = (sbp_rundir){.path = path, .fd = -1, .lock = -1};
+    *dir = (sbp_rundir){.path = path, .option = dir->option, .fd = -1, .lock = -1};
     if (mode == SBP_RUNDIR_CREATE)
         SBP_TRY(make_directories(diag, copy, &dir->created));
     int fd = open(copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -302,7 +378,7 @@ void sbp_rundir_remove_results(const sbp_rundir *dir, sbp_diag *diag) {
         int error = sbp_rundir_discard(dir, step);
         if (error)
             sbp_warn(diag, "cannot remove '%s/checkpoint-%lld': %s", dir->path, (long long)step,
-                     strerror(error));
+                     sbp_rundir_error(error));
     }
     while (names && (entry = readdir(names)))
         if (is_weights(entry->d_name)) {
@@ -314,16 +390,34 @@ void sbp_rundir_remove_results(const sbp_rundir *dir, sbp_diag *diag) {
         closedir(names);
 }
 
+bool sbp_rundir_is_in_place(const sbp_rundir *dir, char *now, size_t size) {
+    struct stat held, named;
+    char link[40];
+    *now = 0;
+    if (dir->fd < 0 || fstat(dir->fd, &held) != 0)
+        return true;
+    if (stat(dir->path, &named) != 0) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            return true;
+    } else if (held.st_dev == named.st_dev && held.st_ino == named.st_ino)
+        return true;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", dir->fd);
+    ssize_t length = held.st_nlink > 0 ? readlink(link, now, size) : 0;
+    now[length > 0 && length < (ssize_t)size ? length : 0] = 0;
+    return false;
+}
+
 void sbp_rundir_close(sbp_rundir *dir) {
+    char now[1];
     if (dir->lock >= 0) {
         if (dir->created && !dir->begun)
             clean(dir, NULL);
         unlinkat(dir->fd, LOCK, 0);
-        if (dir->created && !dir->begun)
+        if (dir->created && !dir->begun && sbp_rundir_is_in_place(dir, now, sizeof now))
             rmdir(dir->path); /* not if somebody put something there */
         close(dir->lock);
     }
     if (dir->fd >= 0)
         close(dir->fd);
-    *dir = (sbp_rundir){.fd = -1, .lock = -1};
+    *dir = (sbp_rundir){.option = dir->option, .fd = -1, .lock = -1};
 }

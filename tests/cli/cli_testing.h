@@ -92,6 +92,27 @@ static inline void cli_put(io_fixture *f, const char *name, const char *text) {
     io_put(io_path(f, name), text, strlen(text));
 }
 
+/* Writes the checksums of a checkpoint in the directory anew, after a change that its loading is to find. */
+static inline void cli_sum_again(io_fixture *f, const char *checkpoint) {
+    enum { PIECE = 1 << 16 };
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    cli_ok(f, sbp_arena_printf(f->arena, "cd $D/%s; rm -f checksums.json; find * -type f", checkpoint));
+    char *names = sbp_arena_strdup(f->arena, cli_text(f, "out"));
+    for (char *name = strtok(names, "\n"); name; name = strtok(NULL, "\n")) {
+        const char *data, *path = sbp_arena_printf(f->arena, "%s/%s", checkpoint, name);
+        size_t length;
+        uint64_t sum = 0;
+        assert_ok(f, sbp_file_read(f->arena, f->diag, io_path(f, path), &data, &length));
+        for (size_t at = 0; at < length; at += PIECE)
+            sum = sbp_hash_bytes(data + at, length - at < PIECE ? length - at : PIECE, sum);
+        sbp_text_add(&out, "%s\"%s\": {\"bytes\": %zu, \"checksum\": \"%016llx\"}", out.length ? ",\n" : "{",
+                     name, length, (unsigned long long)sum);
+    }
+    sbp_text_add(&out, "}\n");
+    cli_put(f, sbp_arena_printf(f->arena, "%s/checksums.json", checkpoint), out.data);
+}
+
 /* The bytes of two files in the directory are the same. */
 static inline void cli_same(io_fixture *f, const char *a, const char *b) {
     const char *x, *y;

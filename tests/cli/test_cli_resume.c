@@ -220,9 +220,10 @@ static void test_states_that_are_no_numbers(void **state) {
     io_fixture *f = *state;
     cli_ok(f, COMPILE
            "; head -24 $G/stories260k_trl/train.jsonl >$D/t.jsonl; $R $D/p --data $D/t.jsonl --steps 4 "
-           "--save-every 2 --out $D/o; rm -r $D/o/checkpoint-4 $D/o/checkpoint-2/checksums.json; "
+           "--save-every 2 --out $D/o; rm -r $D/o/checkpoint-4; "
            "F=$D/o/checkpoint-2/optimizer.safetensors; printf '\\377\\377\\377\\377' | dd of=$F bs=1 "
            "seek=$(($(stat -c %s $F) - 4)) conv=notrunc status=none");
+    cli_sum_again(f, "o/checkpoint-2");
     cli_fails(f, 1, "in optimizer.safetensors is not a number", "$R $D/p --resume --out $D/o");
     assert_null(strstr(cli_text(f, "err"), "row"));
 }
@@ -244,9 +245,14 @@ static void test_resume_asks_for_the_same_run(void **state) {
     cli_fails(f, 1, "trainer_state.json",
               "rm -r $D/o/checkpoint-20; echo '{}' >$D/o/checkpoint-15/trainer_state.json; " TRAIN
               " --out $D/o --resume");
+    cli_ok(f, "sed 's/\"num_tokens\": [0-9]*/\"num_tokens\": 9223372036854775807/' "
+              "$D/o/checkpoint-10/trainer_state.json >$D/o/checkpoint-15/trainer_state.json");
+    cli_sum_again(f, "o/checkpoint-15");
     cli_fails(f, 1, "num_tokens: 9223372036854775807 is not a count: 0 .. 2^53",
-              "sed 's/\"num_tokens\": [0-9]*/\"num_tokens\": 9223372036854775807/' "
-              "$D/o/checkpoint-10/trainer_state.json >$D/o/checkpoint-15/trainer_state.json; "
+              TRAIN " --out $D/o --resume");
+    cli_fails(f, 1, "checksums.json does not list trainer_state.json",
+              "echo '{}' >$D/o/checkpoint-15/checksums.json; " TRAIN " --out $D/o --resume");
+    cli_fails(f, 1, "/o/checkpoint-15' is damaged: it has no checksums.json",
               "rm $D/o/checkpoint-15/checksums.json; " TRAIN " --out $D/o --resume");
     cli_fails(f, 1, "optimizer.safetensors",
               "rm -r $D/o/checkpoint-15; truncate -s 1000 $D/o/checkpoint-10/optimizer.safetensors; " TRAIN

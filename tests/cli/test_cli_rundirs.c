@@ -3,6 +3,7 @@
 
 /* A run of steps of two rows; AT: with a signal before a chosen call (tests/common/signal_at.c). */
 #define RUN "$R $D/p --data $D/t.jsonl --batch-size 2 --lr 0.001 "
+#define RUN_JSON "printf '{\\n  \"sbprun\": \"0\"}' >$D/o/run.json; " /* a run's directory */
 #define AT "env LD_PRELOAD=" SBP_SIGNAL_AT " "
 
 static int setup(void **state) {
@@ -15,6 +16,9 @@ static int setup(void **state) {
         "cd $D/o && find . -printf '%p %y %s %T@ %l\\n' | sort && find . -type f | sort | xargs -r md5sum\n");
     return 0;
 }
+
+/* Until the process is stopped, or gone. */
+#define STOPPED "while grep -q '^State:.[RSD]' /proc/$P/status 2>/dev/null; do sleep 0.01; done; "
 
 /* Everything below $D/o: contents, times, targets of links. */
 #define PICTURE(file) "sh $D/picture >$D/" file "; "
@@ -81,7 +85,7 @@ static void test_links_are_not_followed(void **state) {
               "ln -s $D/mine $D/o/.checkpoint-old-1; ln -s $D/mine $D/o/.checkpoint-3-9; "
               "mkdir $D/o/.checkpoint-old-2; ln -s $D/mine $D/o/.checkpoint-old-2/in; "
               "ln -s $D/mine/a $D/o/metrics.jsonl; ln -s $D/mine/a $D/o/plan.bin.1.0.tmp; "
-              "ln -s $D/mine $D/o/checkpoint-1; ln -s $D/mine $D/o/checkpoint-2; echo '{}' >$D/o/run.json; "
+              "ln -s $D/mine $D/o/checkpoint-1; ln -s $D/mine $D/o/checkpoint-2; " RUN_JSON
               "ln -s $D/mine/a $D/o/model.safetensors; cp -r $D/mine $D/before");
     cli_ok(f, RUN "--out $D/o --steps 4 --save-every 1 --keep 1 --overwrite");
     cli_ok(f, "diff -r $D/mine $D/before; test -z \"$(find $D/o -type l)\"; "
@@ -111,6 +115,9 @@ static void test_a_checkpoint_that_stays(void **state) {
 }
 
 /* ---- what is never written over --------------------------------------------------------------------- */
+
+#define FOREIGN "is not empty, and was not written by sbprun "
+#define PUBLISH RUN "--steps 2 --out none --publish $D/o"
 
 static void test_nothing_is_written_over(void **state) {
     io_fixture *f = *state;
@@ -151,6 +158,30 @@ static void test_nothing_is_written_over(void **state) {
         {"cp -r $S $D/o", "$C compile $D/o/config.json -o $D/o/config.json", "is there and no plan"},
         {"cp -r $S $D/o", "$C compile $D/o -o $D/o/model.safetensors", "is there and no plan"},
         {"mkdir $D/o; cp $D/p $D/o/p", "$C inspect $D/o/p --svg $D/o/p", "which is read"},
+        /* what a run could have written, and none has */
+        {"mkdir $D/o; cp $S/model.safetensors $D/o", RUN "--out $D/o --overwrite",
+         FOREIGN "('model.safetensors' is"},
+        {"mkdir -p $D/o/checkpoint-500; echo '{}' >$D/o/checkpoint-500/trainer_state.json",
+         RUN "--out $D/o --overwrite", FOREIGN "('checkpoint-500' is"},
+        {"mkdir $D/o; echo '{}' >$D/o/run.json", RUN "--out $D/o", FOREIGN "('run.json' is"},
+        {"mkdir $D/o; ln -s $D/t.jsonl $D/o/run.json", RUN "--out $D/o", FOREIGN "('run.json' is"},
+        {"mkdir $D/o; echo x >$D/o/metrics.jsonl", RUN "--out $D/o", FOREIGN "('metrics.jsonl' is"},
+        {"mkdir $D/o; ln -s $D/t.jsonl $D/o/metrics.jsonl", RUN "--out $D/o", FOREIGN "('metrics.jsonl' is"},
+        {"mkdir $D/o; echo x >$D/o/plan.bin", "$R $S --data $D/t.jsonl --out $D/o", FOREIGN "('plan.bin' is"},
+        {"mkdir $D/o; echo x >$D/o/.checkpoint-notes", RUN "--out $D/o", FOREIGN "('.checkpoint-notes' is"},
+        /* --publish */
+        {"mkdir -p $D/o/step-1; echo x >$D/o/step-1/thesis", PUBLISH,
+         "and 'step-1' there was not published by"},
+        {"mkdir -p $D/o/step-1; echo x >$D/o/step-1/thesis; touch $D/o/.published", PUBLISH,
+         "'step-1' there was"},
+        {"mkdir $D/o; ln -s $S $D/o/step-2; touch $D/o/.published", PUBLISH,
+         "'step-2' there was not published"},
+        {"mkdir -p $D/o/latest; touch $D/o/.published", PUBLISH, "'latest' there was not published"},
+        {"mkdir $D/o; ln -s $S $D/o/latest", PUBLISH, "'latest' there was not published"},
+        {"mkdir $D/o; echo x >$D/o/a.1.0.tmp; echo x >$D/o/notes", PUBLISH,
+         "'notes' there was not published"},
+        {"cp -r $S $D/o; touch $D/o/.published",
+         "$R $D/o --data $D/t.jsonl --steps 1 --out none --publish $D/o", "is where the model is read from"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
         cli_ok(f,
@@ -160,6 +191,95 @@ static void test_nothing_is_written_over(void **state) {
         cli_ok(f, PICTURE("after") "sed -i '/^[.] /d' $D/before $D/after");
         cli_same(f, "before", "after");
     }
+}
+
+/* What --overwrite and --keep leave: names that a run does not write, checkpoints that are none. */
+static void test_what_stays_in_a_run(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f,
+           RUN "--out $D/o --steps 3 --save-every 1 --keep all; cd $D/o; cp model.safetensors "
+               "model-old.safetensors; "
+               "cp model.safetensors model.safetensors.bak; mkdir checkpoint-7; echo x >checkpoint-7/mine; "
+               "rm checkpoint-2/trainer_state.json");
+    cli_ok(f, RUN "--out $D/o --steps 1 --overwrite --save-every never");
+    assert_non_null(strstr(cli_text(f, "err"), "/o/checkpoint-7': it was not written by sbprun"));
+    cli_ok(f, "cd $D/o; ls -Ad mo* c*-* | tr '\\n' ' '");
+    assert_string_equal(
+        cli_text(f, "out"),
+        "checkpoint-2 checkpoint-7 model-old.safetensors model.safetensors model.safetensors.bak ");
+    cli_fails(f, 4, "/o/checkpoint-2': it was not written by sbprun",
+              RUN "--out $D/o --steps 2 --save-every 2 --overwrite");
+    cli_ok(f, "test -f $D/o/checkpoint-7/mine; test -f $D/o/checkpoint-2/model.safetensors; "
+              "test -z \"$(ls -A $D/o | grep '^\\.')\"");
+}
+
+/* ---- what is published ------------------------------------------------------------------------------ */
+
+/* Models of another run go; what else is there stays; what fails leaves nothing half done. */
+static void test_publishing(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, PUBLISH
+           "; echo x >$D/o/sampler.log; mkdir $D/o/step-x; touch $D/o/.checkpoint-step-3-77; " PUBLISH);
+    cli_ok(f, "cd $D/o; ls -A | tr '\\n' ' '; readlink latest");
+    assert_string_equal(cli_text(f, "out"), ".published latest sampler.log step-1 step-2 step-x step-2\n");
+    cli_fails(f, 2, "lies in --publish",
+              RUN "--out $D/o/x --steps 1; " RUN "--out $D/o/x --overwrite --publish $D/o");
+    /* something comes between */
+    cli_fails(f, 4, "cannot replace",
+              AT "SBP_AT=STOP@mkdir:1:.checkpoint-step-2 " PUBLISH " & P=$!; " STOPPED
+                 "rm $D/o/latest; mkdir $D/o/latest; kill -CONT $P; wait $P");
+    cli_ok(f, "rmdir $D/o/latest; test -z \"$(ls -A $D/o | grep '^\\.' | grep -vx .published)\"");
+    cli_fails(f, 4, "/o/step-2': it was not written by sbprun",
+              AT "SBP_AT=STOP@mkdir:1:.checkpoint-step-2 " PUBLISH " & P=$!; " STOPPED
+                 "rm -r $D/o/step-2; mkdir $D/o/step-2; echo x >$D/o/step-2/x; kill -CONT $P; wait $P");
+    cli_ok(
+        f,
+        "rm $D/o/step-2/x; rmdir $D/o/step-2; test -z \"$(ls -A $D/o | grep '^\\.' | grep -vx .published)\"");
+    cli_fails(f, 4, "File too large", "trap '' XFSZ; ulimit -f 100; " PUBLISH);
+    cli_ok(f, "test -z \"$(ls -A $D/o | grep '^\\.' | grep -vx .published)\"");
+    cli_fails(f, 4, "(process ",
+              AT "SBP_AT=STOP@mkdir:1:.checkpoint-step-2 " PUBLISH " & P=$!; " STOPPED PUBLISH
+                 "; s=$?; kill -CONT $P; wait $P; exit $s");
+    assert_non_null(strstr(cli_text(f, "err"), "choose another --publish"));
+    /* moved away */
+    cli_fails(f, 4, "/o' is no longer the directory that the run writes in, which is '",
+              AT "SBP_AT=STOP@mkdir:1:.checkpoint-step-1 " PUBLISH " & P=$!; " STOPPED
+                 "mv $D/o $D/away; mkdir $D/o; kill -CONT $P; wait $P");
+}
+
+/* ---- a directory that is moved ----------------------------------------------------------------------- */
+
+/* --out is moved while a run goes on, and made anew, or not; as it is moved what is trained is saved there,
+ * and from there the run can go on. */
+static void test_a_directory_that_is_moved(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *at, *out, *act, *saved;
+    } cases[] = {
+        {"fflush:3:metrics", "$D/o", "mv $D/o $D/away; mkdir $D/o", "3"},             /* in a step */
+        {"write:1:.checkpoint-4", "$D/o", "mv $D/o $D/away", "4"},                    /* in a checkpoint */
+        {"rename:1:o/model.safetensors", "$D/o", "mv $D/o $D/away; mkdir $D/o", "6"}, /* in the model */
+        {"fflush:2:metrics", "$D/link", "mv $D/o $D/away; mkdir $D/o", "2"},
+    };
+    cli_ok(f, RUN "--out $D/whole --steps 6");
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_ok(f, "rm -rf $D/o $D/away $D/link; mkdir $D/o; ln -s o $D/link");
+        cli_fails(f, 4, "no longer the directory that the run writes in",
+                  sbp_arena_printf(f->arena,
+                                   AT "SBP_AT=STOP@%s " RUN
+                                      "--out %s --steps 6 --save-every 2 & P=$!; " STOPPED
+                                      "%s; kill -CONT $P; wait $P",
+                                   cases[i].at, cases[i].out, cases[i].act));
+        const char *last = sbp_arena_printf(f->arena, "/away/checkpoint-%s'", cases[i].saved);
+        if (!strstr(cli_text(f, "err"), last))
+            fail_msg("%s: no %s in: %s", cases[i].at, last, cli_text(f, "err"));
+        cli_ok(f, "test ! -e $D/o || rmdir $D/o");
+        cli_ok(f, RUN "--out $D/away --resume; test -z \"$(ls -A $D/away | grep -E '^\\.|tmp$')\"");
+        cli_same(f, "whole/model.safetensors", "away/model.safetensors");
+    }
+    cli_fails(f, 4, "/o' was removed while the run wrote in it",
+              "rm -rf $D/o; " AT "SBP_AT=STOP@fflush:3:metrics " RUN "--out $D/o --steps 6 & P=$!; " STOPPED
+              "rm -r $D/o; mkdir $D/o; kill -CONT $P; wait $P");
 }
 
 /* ---- where the result goes -------------------------------------------------------------------------- */
@@ -204,6 +324,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_links_are_not_followed, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_checkpoint_that_stays, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_is_written_over, setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_stays_in_a_run, setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_publishing, setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_a_directory_that_is_moved, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_usual_directory, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_refused_run_leaves_no_directory, setup, io_teardown),
     };

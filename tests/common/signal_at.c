@@ -122,6 +122,11 @@ int mkdir(const char *path, mode_t mode) {
     return REAL(mkdir)(path, mode);
 }
 
+int mkdirat(int directory, const char *path, mode_t mode) {
+    before("mkdir", path_of(directory, path));
+    return REAL(mkdirat)(directory, path, mode);
+}
+
 int rename(const char *from, const char *to) {
     before("rename", to);
     return REAL(rename)(from, to);
@@ -130,6 +135,11 @@ int rename(const char *from, const char *to) {
 int renameat(int from_directory, const char *from, int to_directory, const char *to) {
     before("rename", path_of(to_directory, to));
     return REAL(renameat)(from_directory, from, to_directory, to);
+}
+
+int renameat2(int from_directory, const char *from, int to_directory, const char *to, unsigned flags) {
+    before("rename", path_of(to_directory, to));
+    return REAL(renameat2)(from_directory, from, to_directory, to, flags);
 }
 
 int unlink(const char *path) {
