@@ -45,7 +45,7 @@ typedef struct sbp_run {
     int64_t began_steps;        /* how many it was to have, 0: unknown */
     const char *out;            /* NULL: none */
     bool out_is_default;
-    bool out_moved; /* it is no longer where it was, which was said */
+    bool out_moved;    /* it is no longer where it was, which was said */
     sbp_rundir dir;    /* out, from when it is there */
     sbp_dataset *data; /* NULL: none */
     sbp_dataset **evals;

@@ -84,15 +84,20 @@ static sbp_status make_directories(sbp_arena *arena, sbp_diag *diag, const char 
     }
 }
 
-/* A directory of files, no deeper. */
+/* A directory of files, no deeper; not through a link. */
 static void remove_directory(const char *path) {
-    DIR *dir = opendir(path);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     struct dirent *entry;
-    while (dir && (entry = readdir(dir)))
+    if (!dir) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    while ((entry = readdir(dir)))
         if (entry->d_name[0] != '.')
             unlinkat(dirfd(dir), entry->d_name, 0);
-    if (dir)
-        closedir(dir);
+    closedir(dir);
     rmdir(path);
 }
 
@@ -102,10 +107,10 @@ static void remove_leftovers(const char *root) {
     struct dirent *entry;
     while (dir && (entry = readdir(dir))) {
         long pid;
-        int end = 0;
+        int key = 0, end = 0;
         char path[4096];
-        if (sscanf(entry->d_name, "%*16[0-9a-f].%ld.%*d.tmp%n", &pid, &end) == 1 && end > 0 &&
-            !entry->d_name[end] && kill((pid_t)pid, 0) != 0 && errno == ESRCH &&
+        if (sscanf(entry->d_name, "%*16[0-9a-f]%n.%ld.%*d.tmp%n", &key, &pid, &end) == 1 && key == 16 &&
+            end > 0 && !entry->d_name[end] && kill((pid_t)pid, 0) != 0 && errno == ESRCH &&
             snprintf(path, sizeof path, "%s/%s", root, entry->d_name) < (int)sizeof path)
             remove_directory(path);
     }

@@ -350,8 +350,17 @@ static void test_processes(void **state) {
     assert_int_equal(mkdir(dead, 0700), 0);
     snprintf(dead, sizeof dead, "%s.%ld.0.tmp/tokens", cache, (long)children[0]);
     io_put(dead, "x", 1);
+    /* not what one left: a link, and a name that is no key */
+    char link[200], other[200], file[208];
+    const char *root = sbp_arena_strdup(f->arena, io_path(f, "cache"));
+    snprintf(link, sizeof link, "%s/0123456789abcdef.%ld.0.tmp", root, (long)children[0]);
+    snprintf(other, sizeof other, "%s/ab.%ld.0.tmp", root, (long)children[0]);
+    snprintf(file, sizeof file, "%s/mine", other);
+    assert_true(mkdir(other, 0700) == 0 && symlink(other, link) == 0);
+    io_put(file, "x", 1);
     put_rows(f, 3001, -1, 0, 8);
     sbp_dataset_destroy(load_ok(f, &s));
+    assert_true(unlink(file) == 0 && rmdir(other) == 0 && unlink(link) == 0);
     cache_of(f, cache, sizeof cache);
     sbp_dataset_destroy(expected);
 }

@@ -205,7 +205,7 @@ static void cuts_into_shards(void **state) {
     for (int sharded = 1; sharded >= 0; sharded--) { /* the single file then replaces the shards */
         sbp_safetensors_writer *writer;
         assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, single, specs, 4, format_pt, 1,
-                                                   sharded ? 131 : 0, &writer));
+                                                   sharded ? 131 : 1000, &writer));
         assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, values, 120));
         assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, "0123456789", 10));
         assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, values, 120));
@@ -295,6 +295,15 @@ static void an_aborted_write_leaves_nothing(void **state) {
     assert_fails(f, SBP_INTERNAL, "800 bytes more",
                  sbp_safetensors_writer_write(writer, f->diag, zeros, 2000));
     sbp_safetensors_writer_abort(writer);
+    /* a file that is no model leaves the index of a model beside it alone */
+    char index[120];
+    snprintf(index, sizeof index, "%s.index.json", path);
+    io_put(index, "{}", 2);
+    assert_ok(f, sbp_safetensors_writer_create(f->arena, f->diag, path, specs, 3, NULL, 0, 0, &writer));
+    assert_ok(f, sbp_safetensors_writer_write(writer, f->diag, zeros, 1200));
+    assert_ok(f, sbp_safetensors_writer_commit(writer, f->diag));
+    assert_int_equal(io_count_files(f), 2);
+    assert_true(unlink(index) == 0 && unlink(path) == 0);
     specs[1].name = "a";
     assert_fails(f, SBP_INTERNAL, "used twice",
                  sbp_safetensors_writer_create(f->arena, f->diag, path, specs, 3, NULL, 0, 0, &writer));

@@ -152,15 +152,19 @@ static int compare_entries(const void *a, const void *b) {
     return strcmp(one->path, other->path);
 }
 
-/* The newest stay. What a killed process was writing counts as a file like others. */
+/* The newest stay. What a killed process was writing counts as a file like others; names that are not of
+ * this cache stay. */
 void sbp_cuda_cache_trim(const sbp_cuda_cache *cache, int64_t bytes) {
+    static const char *const names[] = {"*.kernel", "write.??????"};
     char pattern[4096];
     glob_t found = {0};
     if (!cache->folder[0])
         return;
-    snprintf(pattern, sizeof pattern, "%s/*", cache->folder);
-    int status = glob(pattern, 0, NULL, &found);
-    entry *entries = status == 0 ? sbp_malloc((found.gl_pathc + 1) * sizeof *entries) : NULL;
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        snprintf(pattern, sizeof pattern, "%.3072s/%s", cache->folder, names[i]);
+        (void)glob(pattern, i > 0 ? GLOB_APPEND : 0, NULL, &found);
+    }
+    entry *entries = found.gl_pathc > 0 ? sbp_malloc((found.gl_pathc + 1) * sizeof *entries) : NULL;
     size_t count = 0;
     int64_t all = 0;
     for (size_t i = 0; entries && i < found.gl_pathc; i++) {

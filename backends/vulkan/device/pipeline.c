@@ -62,7 +62,8 @@ static void write_cache(const char *path, const char *data, size_t bytes) {
     uint64_t sum = sbp_hash_bytes(data, bytes, 0);
     sbp_make_directories_above(path);
     snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
-    FILE *file = fopen(temporary, "we");
+    (void)unlink(temporary); /* of a process that was killed, perhaps; a link is not written through */
+    FILE *file = fopen(temporary, "wxe");
     if (!file)
         return;
     bool good = fwrite(CACHE_MAGIC, 1, 8, file) == 8 && fwrite(&sum, 1, 8, file) == 8 &&

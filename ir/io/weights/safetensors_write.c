@@ -28,6 +28,7 @@ struct sbp_safetensors_writer {
     shard *shards;
     int32_t shard_count;
     const char *index; /* text of the index file; NULL when there is one shard */
+    bool may_shard;    /* so an index beside the file is of what was there before */
     int32_t next;      /* tensor being written */
     int64_t position;  /* bytes of it that are */
     int32_t open;      /* shard being written */
@@ -180,7 +181,8 @@ static sbp_status create_guarded(void *user) {
     int64_t total = 0;
     SBP_TRY(copy_tensors(c, w, &total));
 
-    bool sharded = c->max_shard_bytes > 0 && total > c->max_shard_bytes;
+    w->may_shard = c->max_shard_bytes > 0;
+    bool sharded = w->may_shard && total > c->max_shard_bytes;
     w->shard_count = 1;
     int64_t filled = 0;
     for (int32_t i = 0; i < w->count; i++) {
@@ -291,7 +293,7 @@ static sbp_status commit_all(sbp_safetensors_writer *w, sbp_diag *diag, const ch
         SBP_TRY(sbp_file_out_commit(out, diag));
     }
     if (!w->index)
-        return remove_stale(diag, index_path);
+        return w->may_shard ? remove_stale(diag, index_path) : SBP_OK;
     SBP_TRY(sbp_file_write(diag, index_path, w->index, strlen(w->index)));
     return remove_stale(diag, w->path);
 }

@@ -297,6 +297,10 @@ static void trimmed(void **state) {
     sbp_cuda_source sources[4];
     empty_cache();
     sbp_cuda_cache_open(&cache);
+    char foreign[sizeof cache.folder + 8];
+    snprintf(foreign, sizeof foreign, "%s/notes", cache.folder);
+    FILE *file = fopen(foreign, "we");
+    assert_true(file && fclose(file) == 0);
     object.data = data;
     for (int i = 0; i < 4; i++) {
         sources[i] = (sbp_cuda_source){.text = texts[i], .bytes = strlen(texts[i])};
@@ -308,6 +312,7 @@ static void trimmed(void **state) {
     free(found.data);
     assert_false(sbp_cuda_cache_get(&cache, 8, &sources[0], &found)); /* another compiler */
     sbp_cuda_cache_trim(&cache, 2500);
+    assert_int_equal(unlink(foreign), 0); /* the oldest, and no kernel */
     for (int i = 0; i < 4; i++) {
         bool there = sbp_cuda_cache_get(&cache, 7, &sources[i], &found);
         assert_int_equal(there, i == 0 || i == 3);
