@@ -74,6 +74,7 @@ typedef struct sbp_run {
     sbp_metrics metrics;
     const char *products; /* how the device computes them, chosen by measuring; NULL: as it likes */
     sbp_run_state state;
+    int64_t zero_gradients;                        /* steps of this process whose gradients were all 0 */
     int64_t resumed_after;                         /* steps that a checkpoint had, 0: none */
     int64_t disk_read_before, disk_written_before; /* bytes of the disk arena before the first step */
     double eval_loss;                              /* of the last evaluation of the first file; NaN: none */
@@ -225,6 +226,8 @@ sbp_status sbp_run_print_dry(sbp_run *run) SBP_CHECKED;
 sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) SBP_CHECKED;
 /* The end: a line on stderr, or with --json an object on standard output. */
 sbp_status sbp_run_print_summary(sbp_run *run) SBP_CHECKED;
+/* The same of --dump-gradients, in whose file they are. */
+sbp_status sbp_run_print_gradients(const sbp_run *run, const char *path) SBP_CHECKED;
 /* --threads, at most four for each core (16 are always allowed), else the cores of this machine. */
 int32_t sbp_run_threads(const sbp_run *run);
 /* What the plan says, for the threads of this run. */

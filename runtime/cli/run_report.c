@@ -304,7 +304,9 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
         add_number(&out, run->eval_loss);
         sbp_text_add(&out, ", \"num_tokens\": %lld, \"train_seconds\": ", (long long)run->state.num_tokens);
         add_number(&out, run->seconds);
-        sbp_text_add(&out, ", \"peak_bytes_planned\": %lld, \"peak_bytes_measured\": ", (long long)planned);
+        sbp_text_add(
+            &out, ", \"zero_gradient_steps\": %lld, \"peak_bytes_planned\": %lld, \"peak_bytes_measured\": ",
+            (long long)run->zero_gradients, (long long)planned);
         if (measured > 0)
             sbp_text_add(&out, "%lld", (long long)measured);
         else
@@ -336,9 +338,41 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
                  measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
                  measured > 0 ? " measured" : "", run->out ? "; the model is in " : "",
                  run->out ? run->out : "");
+    if (run->zero_gradients > 0)
+        sbp_warn(run->diag,
+                 "in %lld of these steps all gradients were exactly 0: they taught the model nothing",
+                 (long long)run->zero_gradients);
     sbp_run_note_disk(run);
     if (measured > planned + planned / 100)
         sbp_note(run->diag, "the %s device holds %s more than was planned", run->info.backend,
                  sbp_format_bytes(a, sizeof a, (double)(measured - planned)));
     return SBP_OK;
+}
+
+sbp_status sbp_run_print_gradients(const sbp_run *run, const char *path) {
+    const sbp_trainer *t = &run->trainer;
+    double loss = t->loss >= 0 ? t->results[t->loss] : NAN,
+           norm = t->grad_norm >= 0 ? t->results[t->grad_norm] : NAN;
+    char text[60] = "";
+    if (!sbp_run_writes(run))
+        return SBP_OK;
+    if (!sbp_options_on(run->options, "json")) {
+        if (isfinite(norm))
+            snprintf(text, sizeof text, ", norm of the gradients %.6g", norm);
+        sbp_note(run->diag, "loss %.6g%s, of %lld row%s with %lld tokens; the gradients are in %s", loss,
+                 text, (long long)run->row_count, run->row_count == 1 ? "" : "s", (long long)t->packer.rows,
+                 path);
+        return SBP_OK;
+    }
+    sbp_text out;
+    sbp_text_init(&out, run->arena);
+    sbp_text_add(&out, "{\"loss\": ");
+    add_number(&out, loss);
+    sbp_text_add(&out, ", \"grad_norm\": ");
+    add_number(&out, norm);
+    sbp_text_add(&out, ", \"rows\": %lld, \"num_tokens\": %lld, \"gradients\": ", (long long)run->row_count,
+                 (long long)t->packer.rows);
+    add_string(&out, path);
+    sbp_text_add(&out, "}\n");
+    return sbp_print(run->diag, out.data, out.length);
 }

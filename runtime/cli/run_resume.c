@@ -9,8 +9,8 @@
 
 /* How far the run goes and what is written on the way: may change, else as before. The data, too: their hash
  * is in the checkpoint. */
-static const char *const may_change[] = {"data",       "steps", "epochs",     "eval",
-                                         "eval-every", "keep",  "save-every", "ranks"};
+static const char *const may_change[] = {"data", "steps",      "epochs", "eval",     "eval-every",
+                                         "keep", "save-every", "ranks",  "log-every"};
 /* About one start, not about the run. */
 static const char *const of_a_start[] = {
     "out",           "resume",  "overwrite", "dry-run",     "json",        "config",         "help",
@@ -52,8 +52,8 @@ static const char *as_typed(sbp_arena *arena, const sbp_json *value) {
 
 static sbp_status fail_different(const sbp_run *run, const char *what) {
     return sbp_fail(run->diag, SBP_USAGE,
-                    "'%s': a run goes on as it began, but it had %s; to go on differently, begin another: "
-                    "--weights %s/checkpoint-N --out OTHER",
+                    "'%s': --resume cannot change %s; to go on differently, begin another: --weights "
+                    "%s/checkpoint-N --out OTHER",
                     run->out, what, run->out);
 }
 
@@ -71,7 +71,7 @@ static sbp_status check_given(const sbp_run *run, const sbp_json *began, unsigne
             IS_ONE_OF(option->name, may_change) || IS_ONE_OF(option->name, of_a_start) ||
             IS_ONE_OF(option->name, of_the_schedule) || sbp_options_same(run->options, option, value))
             continue;
-        sbp_text_add(&different, "%s--%s %.100s", different.length ? ", " : "", option->name,
+        sbp_text_add(&different, "%s--%s (it was %.100s)", different.length ? ", " : "", option->name,
                      as_typed(run->arena, value));
     }
     return different.length ? fail_different(run, different.data) : SBP_OK;
@@ -133,15 +133,16 @@ sbp_status sbp_run_check_plan(const sbp_run *run) {
         if (!is_of(option, SBP_PHASE_COMPILE) || IS_ONE_OF(option->name, of_a_start) ||
             same_text(run, value, sbp_plan_value(run->plan->meta, option, run->arena)))
             continue;
-        sbp_text *out = IS_ONE_OF(option->name, of_the_schedule) ? &schedule : &different;
-        sbp_text_add(out, "%s--%s %.100s", out->length ? ", " : "", option->name,
-                     as_typed(run->arena, value));
+        bool moves = IS_ONE_OF(option->name, of_the_schedule);
+        sbp_text *out = moves ? &schedule : &different;
+        sbp_text_add(out, moves ? "%s--%s %.100s" : "%s--%s (it was %.100s)", out->length ? ", " : "",
+                     option->name, as_typed(run->arena, value));
     }
     if (different.length)
         return fail_different(run, different.data);
     if (!same_text(run, sbp_json_member(sbp_json_member(run->compiled, "model"), "config"),
                    sbp_json_member(sbp_json_member(run->plan->meta, "model"), "config")))
-        return fail_different(run, "another config.json");
+        return fail_different(run, "config.json");
     sbp_note(run->diag, "this is not the plan that the run in '%s' began with%s%s: sums round differently",
              run->out, schedule.length ? "; that had " : "", schedule.data);
     return SBP_OK;
@@ -169,7 +170,7 @@ sbp_status sbp_run_reuse_plan(sbp_run *run) {
     if (!same_model(run))
         return fail_different(
             run, sbp_arena_printf(
-                     run->arena, "the model '%s'",
+                     run->arena, "the model (it was '%s')",
                      as_typed(run->arena, sbp_json_member(sbp_json_member(run->compiled, "model"), "name"))));
     SBP_TRY(check_given(run, run->compiled, SBP_PHASE_COMPILE));
     while ((option = sbp_options_next_given(run->options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, &at)))

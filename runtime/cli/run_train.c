@@ -245,8 +245,36 @@ static sbp_status one_step(sbp_run *run, sbp_step_report *report, bool *end) {
     return SBP_OK;
 }
 
+/* Losses below it may have gradients that are 0 because they are learned. */
+static const double LEARNED = 1e-3;
+
+/* Gradients that are all exactly 0 though there is a loss, which then is what it is whatever the weights are:
+ * mostly those of a step that was too large, and no step leads out of there. Where ratios to older weights
+ * are clipped, that is as it should be. Said once, and counted for the end. */
+static void note_zero_gradients(sbp_run *run, int64_t step) {
+    const sbp_trainer *t = &run->trainer;
+    bool optional;
+    if (t->grad_norm < 0 || t->loss < 0 || t->results[t->grad_norm] != 0 ||
+        fabs(t->results[t->loss]) < LEARNED || sbp_pack_reads(run->plan->program, "old_logps", &optional))
+        return;
+    run->zero_gradients++;
+    if (run->zero_gradients > 1 || !sbp_run_writes(run))
+        return;
+    sbp_progress_break();
+    sbp_warn(run->diag,
+             "step %lld: all gradients are exactly 0 though the loss is %.4f: nothing is learned%s. If it "
+             "was not so "
+             "from the beginning, a step was too large: begin again with a smaller --lr than %g",
+             (long long)step, t->results[t->loss],
+             run->out && sbp_rundir_newest(&run->dir, INT64_MAX) >= 0
+                 ? ", and checkpoints from here on are of no use"
+                 : "",
+             sbp_options_double(run->options, "lr"));
+}
+
 static sbp_status report_step(sbp_run *run, const sbp_step_report *report) {
     sbp_status status = sbp_metrics_step(&run->metrics, report);
+    note_zero_gradients(run, report->step);
     run->state.loss_sum = run->metrics.loss_sum;
     run->state.loss_count = run->metrics.loss_count;
     return status == SBP_OK ? check_out(run) : status;
@@ -544,8 +572,9 @@ static sbp_status dump_gradients(sbp_run *run, const char *path) {
     if (end)
         return no_steps(run);
     SBP_TRY(sbp_run_score_rotated(run, run->data, run->rows, run->row_count));
-    return sbp_trainer_dump_gradients(&run->trainer, run->diag, run->plan, run->data, run->rows,
-                                      run->row_count, path, sbp_output_dtype(&run->info));
+    SBP_TRY(sbp_trainer_dump_gradients(&run->trainer, run->diag, run->plan, run->data, run->rows,
+                                       run->row_count, path, sbp_output_dtype(&run->info)));
+    return sbp_run_print_gradients(run, path);
 }
 
 static sbp_status open_metrics(sbp_run *run, const char *resumed) {
@@ -558,6 +587,8 @@ static sbp_status open_metrics(sbp_run *run, const char *resumed) {
     run->metrics.loss_sum = run->state.loss_sum;
     run->metrics.loss_count = run->state.loss_count;
     run->metrics.quiet = !sbp_run_writes(run);
+    if (sbp_options_given(run->options, "log-every"))
+        run->metrics.log_every = sbp_options_int(run->options, "log-every");
     return SBP_OK;
 }
 

@@ -138,11 +138,19 @@ static void format_time(char *out, size_t size, double seconds) {
         snprintf(out, size, "%lld:%02lld", s / 60, s % 60);
 }
 
+/* Whether a step has a line; *stays: that is not rewritten. */
+static bool is_shown(const sbp_metrics *m, int64_t step, double now, bool *stays) {
+    bool last = step == m->total_steps, logged = m->log_every > 0 && step % m->log_every == 0;
+    *stays = last || logged || !m->terminal;
+    if (last || logged || (m->log_every > 0 && !m->terminal))
+        return last || logged;
+    return m->done == 1 || now - m->last_shown >= (m->terminal ? 0.1 : SECONDS_BETWEEN_LINES);
+}
+
 static void show(sbp_metrics *m, const sbp_step_report *r) {
     double now = sbp_seconds(), loss = m->trainer->loss >= 0 ? m->trainer->results[m->trainer->loss] : NAN;
-    bool last = r->step == m->total_steps;
-    if (m->quiet ||
-        (!last && m->done > 1 && now - m->last_shown < (m->terminal ? 0.1 : SECONDS_BETWEEN_LINES)))
+    bool stays;
+    if (m->quiet || !is_shown(m, r->step, now, &stays))
         return;
     m->last_shown = now;
     char memory[32], left[32], total[40] = "";
@@ -160,7 +168,7 @@ static void show(sbp_metrics *m, const sbp_step_report *r) {
     line_is_open = m->terminal;
     if (!m->terminal)
         fputc('\n', stderr);
-    if (last)
+    if (stays)
         sbp_progress_break();
     fflush(stderr);
 }

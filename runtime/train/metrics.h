@@ -5,7 +5,8 @@
  * memory_peak_bytes. A line per evaluation: step, epoch, eval_file, and the outputs with the prefix eval_.
  * Numbers are written in the shortest form that reads back to the same bits.
  *
- * On a terminal progress is one line that is rewritten; else a line every few seconds.
+ * On a terminal progress is one line that is rewritten; else a line every few seconds. With log_every, a line
+ * for each step whose number it divides, and for the last, stays in either.
  */
 #ifndef SBP_RUNTIME_TRAIN_METRICS_H
 #define SBP_RUNTIME_TRAIN_METRICS_H
@@ -21,6 +22,7 @@ typedef struct sbp_metrics {
     sbp_diag *diag;
     bool terminal, quiet;
     int64_t total_steps;
+    int64_t log_every;          /* 0: by time */
     double started, last_shown; /* seconds */
     int64_t done;               /* steps of this process */
     double loss_sum;            /* over all steps of the run */

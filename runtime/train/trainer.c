@@ -348,8 +348,11 @@ static sbp_status collect_gradients(sbp_trainer *t, sbp_diag *diag, const sbp_pl
     SBP_TRY(check_finite(t, diag, t->loss, "the loss"));
     if (at_once)
         return SBP_OK;
-    if (!has_entry(t->program, "update") || sbp_executor_has_shares(t->executor))
+    if (!has_entry(t->program, "update") || sbp_executor_has_shares(t->executor)) {
+        if (t->grad_norm >= 0) /* which an update computes */
+            t->results[t->grad_norm] = NAN;
         return take_shares(t, diag, plan, dump);
+    }
     SBP_TRY(sbp_executor_run(t->executor, "update", diag));
     return read_norm(t, diag);
 }

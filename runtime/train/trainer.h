@@ -85,7 +85,7 @@ sbp_status sbp_trainer_score_step(sbp_trainer *trainer, sbp_diag *diag, const sb
                                   const int64_t *rows, int64_t row_count, const sbp_score_column *columns,
                                   int32_t column_count) SBP_CHECKED;
 /* The step's gradients after all micro-batches go to a file, which the first rank writes, under the names of
- * the sources; weights stay. */
+ * the sources; weights stay. The norm among the results is NaN where only an update would compute it. */
 sbp_status sbp_trainer_dump_gradients(sbp_trainer *trainer, sbp_diag *diag, const sbp_plan *plan,
                                       const sbp_dataset *data, const int64_t *rows, int64_t row_count,
                                       const char *path, sbp_dtype dtype) SBP_CHECKED;

@@ -113,11 +113,11 @@ static void test_resume_takes_the_options_of_the_run(void **state) {
             cli(f, sbp_arena_printf(f->arena, AT "SBP_AT=TERM@fflush:4:metrics $R %s%s--out $D/o", sources[i],
                                     begin)),
             143);
-        cli_fails(f, 2, "it had --batch-size 3, --lr 0.003, --betas [0.8,0.99];",
-                  sbp_arena_printf(f->arena,
-                                   "$R %s --resume --out $D/o --lr 1e-4 --betas 0.9,0.999 --batch-size 8",
-                                   again[i]));
-        cli_fails(f, 2, "it had --columns text=story;",
+        cli_fails(
+            f, 2, "cannot change --batch-size (it was 3), --lr (it was 0.003), --betas (it was [0.8,0.99]);",
+            sbp_arena_printf(f->arena, "$R %s --resume --out $D/o --lr 1e-4 --betas 0.9,0.999 --batch-size 8",
+                             again[i]));
+        cli_fails(f, 2, "cannot change --columns (it was text=story);",
                   sbp_arena_printf(f->arena, "$R %s --resume --out $D/o --columns text=other", again[i]));
         if (i == 1) { /* the plan that is there, were there memory for another or not; or made again */
             cli_ok(f,
@@ -131,11 +131,14 @@ static void test_resume_takes_the_options_of_the_run(void **state) {
         cli_same(f, "whole/model.safetensors", "o/model.safetensors");
         cli_ok(f, "test \"$(ls -d $D/o/checkpoint-*)\" = $D/o/checkpoint-9");
     }
-    cli_fails(f, 2, "it had the model 'stories260K';", "$R $G/llama_plain/model --resume --out $D/o");
-    cli_fails(f, 2, "but it had --dtype fp32;", "$R $S --resume --out $D/o --dtype bf16");
-    cli_fails(f, 2, "but it had --dtype fp32;",
+    cli_fails(f, 2, "--resume cannot change the model (it was 'stories260K');",
+              "$R $G/llama_plain/model --resume --out $D/o");
+    cli_fails(f, 2, "--resume cannot change --dtype (it was fp32);",
+              "$R $S --resume --out $D/o --dtype bf16");
+    cli_fails(f, 2, "--resume cannot change --dtype (it was fp32);",
               "$C compile $S -o $D/q --dtype bf16; $R $D/q --resume --out $D/o");
-    cli_fails(f, 2, "but it had --freeze [];", "$R $S --resume --out $D/o --freeze '*embed*'");
+    cli_fails(f, 2, "--resume cannot change --freeze (it was []);",
+              "$R $S --resume --out $D/o --freeze '*embed*'");
     cli_ok(f, "$R $S --resume --out $D/o --dtype fp32 --steps 10 --chunk 20"); /* as it was; may change */
     assert_non_null(strstr(cli_text(f, "err"), "that had --chunk 40"));
 }
@@ -236,7 +239,7 @@ static void test_resume_asks_for_the_same_run(void **state) {
     cli_fails(f, 1, "had other data",
               "head -50 $G/stories260k_trl/train.jsonl >$D/d.jsonl; $R $D/p --data $D/d.jsonl "
               "--shuffle off --out $D/o --resume");
-    cli_fails(f, 2, "it had --seed 42;", TRAIN " --out $D/o --resume --seed 7");
+    cli_fails(f, 2, "cannot change --seed (it was 42);", TRAIN " --out $D/o --resume --seed 7");
     cli_ok(f, "mv $D/o/run.json $D/run.json; mv $D/o/model.safetensors $D/o/config.json $D/o/tokenizer* $D");
     cli_fails(f, 1, "had --seed 42, this one has 7", TRAIN " --out $D/o --resume --seed 7");
     cli_fails(f, 1, "had --batch-size 8, this one has 4", TRAIN " --out $D/o --resume --batch-size 4");

@@ -419,6 +419,79 @@ static void test_sgd_and_random_weights(void **state) {
     assert_true(fabs(cli_number(f, lines[0], "loss") - log(512)) < 0.5); /* knows nothing yet */
 }
 
+/* --log-every N (logging_steps): each N-th step and the last, also where the output is a pipe. */
+static void test_lines_of_progress(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *option, *steps;
+    } cases[] = {
+        {"--log-every 1", "1 2 3 4 5 6 7 "}, {"--logging_steps 3", "3 6 7 "}, {"--log-every 50", "7 "}};
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 300");
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        cli_ok(f,
+               sbp_arena_printf(
+                   f->arena,
+                   "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 7 --batch-size 1 --out $D/o "
+                   "--overwrite %s && sed -n 's|^step \\([0-9]*\\)/7  loss .*|\\1|p' $D/err | tr '\\n' ' '",
+                   cases[i].option));
+        assert_string_equal(cli_text(f, "out"), cases[i].steps);
+    }
+    cli_ok(f, "wc -l <$D/o/metrics.jsonl");
+    assert_int_equal(atoi(cli_text(f, "out")), 7);
+}
+
+/* Steps that cannot teach anything are reported, and only they: at lr 1e6 the second step finds weights whose
+ * gradients are 0; advantages of 0 and clipped ratios have gradients of 0 as they should. */
+static void test_gradients_of_zero(void **state) {
+    io_fixture *f = *state;
+    static const char said[] = "all gradients are exactly 0",
+                      end[] = "in 3 of these steps all gradients were exactly 0";
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 300");
+    cli_ok(f, "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 4 --batch-size 2 --lr 1e6 --out none");
+    const char *err = sbp_arena_strdup(f->arena, cli_text(f, "err")), *first = strstr(err, said);
+    if (!strstr(err, "step 2: all gradients are exactly 0 though the loss is 6.2383") ||
+        strstr(first + 1, said) || !strstr(err, end))
+        fail_msg("%s", err);
+    cli_ok(
+        f,
+        "$R $D/p --data $G/stories260k_trl/train.jsonl --steps 4 --batch-size 2 --lr 1e6 --out none --json");
+    assert_int_equal(cli_number(f, cli_json(f, "out"), "zero_gradient_steps"), 3);
+    cli_put(f, "rows",
+            "{\"prompt_ids\": [1, 2], \"completion_ids\": [3, 4], \"advantage\": 0, "
+            "\"old_per_token_logps\": [-4, -4]}\n"
+            "{\"prompt_ids\": [1, 5], \"completion_ids\": [6, 7], \"advantage\": 2, "
+            "\"old_per_token_logps\": [-50, -60]}\n");
+    cli_ok(f, "$C compile $G/llama_mqa/model -o $D/q --objective grpo --seq-len 64; "
+              "$R $D/q --data $D/rows --steps 2 --batch-size 1 --shuffle off --out $D/o");
+    int count;
+    const sbp_json **lines = cli_lines(f, "o/metrics.jsonl", &count);
+    assert_int_equal(count, 2);
+    for (int i = 0; i < count; i++)
+        assert_true(cli_number(f, lines[i], "grad_norm") == 0);
+    assert_true(fabs(cli_number(f, lines[1], "loss")) > 1);
+    assert_null(strstr(cli_text(f, "err"), said));
+}
+
+/* --dump-gradients says what the step was. */
+static void test_the_loss_of_dumped_gradients(void **state) {
+    io_fixture *f = *state;
+    static const char run[] = "--data $G/stories260k_trl/train.jsonl --batch-size 2 --shuffle off";
+    cli_ok(f, sbp_arena_printf(f->arena,
+                               "$C compile $S -o $D/p --seq-len 300; $R $D/p %s --steps 1 --out $D/o", run));
+    int count;
+    const sbp_json *step = cli_lines(f, "o/metrics.jsonl", &count)[0];
+    cli_ok(f, sbp_arena_printf(f->arena, "$R $D/p %s --dump-gradients $D/g --json", run));
+    const sbp_json *said = cli_json(f, "out");
+    assert_true(cli_number(f, said, "loss") == cli_number(f, step, "loss"));
+    assert_true(cli_number(f, said, "grad_norm") == cli_number(f, step, "grad_norm"));
+    assert_true(cli_number(f, said, "num_tokens") == cli_number(f, step, "num_tokens"));
+    cli_ok(f, sbp_arena_printf(f->arena, "$R $D/p %s --dump-gradients $D/g", run));
+    assert_non_null(
+        strstr(cli_text(f, "err"),
+               sbp_arena_printf(f->arena, "note: loss %.6g, norm of the gradients %.6g, of 2 rows",
+                                cli_number(f, step, "loss"), cli_number(f, step, "grad_norm"))));
+}
+
 /* Every command of five steps is counted once, and the bits are those of a run that is not timed. */
 static void test_a_profile(void **state) {
     io_fixture *f = *state;
@@ -482,6 +555,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_run_json_reproduces_the_run, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_one_entry_for_all, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_sgd_and_random_weights, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_lines_of_progress, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_gradients_of_zero, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_loss_of_dumped_gradients, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_profile, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_model_in_one_command, cli_setup, io_teardown),
     };

@@ -54,7 +54,7 @@ static void test_resumed(io_fixture *f) {
     expect_not(f, "were measured");
     expect_not(f, "round differently");
     cli_same(f, "a/model.safetensors", "b/model.safetensors");
-    cli_fails(f, 2, "a run goes on as it began, but it had --tune",
+    cli_fails(f, 2, "--resume cannot change --tune (it was ",
               RUN "--out $D/b --resume --steps 6 --tune $D/other");
     cli_ok(f, "SBP_FAKE_CUDA=library=7 " RUN "--out $D/b --resume --steps 5");
     expect(

@@ -31,8 +31,9 @@ typedef struct sbp_safetensors_writer sbp_safetensors_writer;
 /* `path` names the file. With max_shard_bytes > 0 and more bytes than that in total, it becomes
  * STEM-00001-of-0000N.safetensors beside it and an index PATH.index.json, cut as Hugging Face does: a new
  * shard before the tensor that would exceed the limit; then, or as one file, it takes the place of what was
- * there of either kind. Without max_shard_bytes nothing but the file is replaced. All strings and shapes are copied into the arena,
- * which must outlive the writer. Needs no guard by the caller. Files are temporary until commit. */
+ * there of either kind. Without max_shard_bytes nothing but the file is replaced. All strings and shapes are
+ * copied into the arena, which must outlive the writer. Needs no guard by the caller. Files are temporary
+ * until commit. */
 sbp_status sbp_safetensors_writer_create(sbp_arena *arena, sbp_diag *diag, const char *path,
                                          const sbp_tensor_spec *tensors, int32_t count,
                                          const sbp_key_value *metadata, int32_t metadata_count,
