@@ -158,6 +158,7 @@ static sbp_status find_here(const sbp_choice_wish *wish, sbp_diag *diag, sbp_cho
         {.name = "vulkan", .title = "Vulkan", .none = "this build knows none"}};
     probed found[BACKENDS] = {0};
     sbp_status status = SBP_OK;
+    int64_t host_bytes = sbp_machine_memory_available(); /* before drivers take of it */
     bool any = strcmp(wish->backend, "auto") == 0;
     (void)probe, (void)any;
 #ifdef SBP_HAS_CUDA_PROBE
@@ -172,7 +173,7 @@ static sbp_status find_here(const sbp_choice_wish *wish, sbp_diag *diag, sbp_cho
 #endif
 #endif
     if (status == SBP_OK)
-        sbp_choice_make(wish, backends, BACKENDS, sbp_machine_memory_available(), out);
+        sbp_choice_make(wish, backends, BACKENDS, host_bytes, out);
     for (int i = 0; i < BACKENDS; i++)
         free(found[i].devices);
     return status;

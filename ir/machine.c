@@ -14,6 +14,7 @@
 
 /* A limit of memory: so much, of which so much is in use. */
 typedef struct limit {
+    const char *name;            /* who sets it */
     const char *before, *behind; /* what it is, around its bytes */
     int64_t bytes, used;
 } limit;
@@ -51,45 +52,51 @@ static int64_t left_of(const limit *l) {
     return l->used < l->bytes ? l->bytes - l->used : 0;
 }
 
-/* The limit that leaves the least, and the least of all. */
+/* The limit that leaves the least, and the least of all; bytes 0: none is known. */
 typedef struct limits {
-    limit nearest;
-    int64_t least; /* 0: none is known */
+    limit nearest, least;
 } limits;
 
 static void add_limit(limits *l, limit next) {
-    if (l->least == 0 || left_of(&next) < left_of(&l->nearest))
+    bool first = l->least.bytes == 0;
+    if (first || left_of(&next) < left_of(&l->nearest))
         l->nearest = next;
-    l->least = l->least == 0 || next.bytes < l->least ? next.bytes : l->least;
+    if (first || next.bytes < l->least.bytes)
+        l->least = next;
 }
 
 static void add_group(void *user, int64_t bytes, int64_t used) {
-    add_limit(user, (limit){"left of the control group's ", "", bytes, used});
+    add_limit(user, (limit){"the control group", "left of the control group's ", "", bytes, used});
 }
 
 static limits find_limits(void) {
-    limits l = {.least = 0};
+    limits l = {.least = {.bytes = 0}};
     int64_t memory = physical_memory(), available = free_memory(), all, data;
     if (memory > 0)
-        add_limit(&l, (limit){"free of this machine's ", "", memory,
+        add_limit(&l, (limit){"this machine", "free of this machine's ", "", memory,
                               available > 0 && available < memory ? memory - available : 0});
     sbp_cgroup_memory("", add_group, &l);
     struct rlimit process;
     process_memory(&all, &data);
     if (getrlimit(RLIMIT_AS, &process) == 0 && process.rlim_cur < (rlim_t)INT64_MAX)
-        add_limit(&l, (limit){"left of ", " (ulimit -v)", (int64_t)process.rlim_cur, all});
+        add_limit(&l, (limit){"ulimit -v", "left of ", " (ulimit -v)", (int64_t)process.rlim_cur, all});
     if (getrlimit(RLIMIT_DATA, &process) == 0 && process.rlim_cur < (rlim_t)INT64_MAX)
-        add_limit(&l, (limit){"left of ", " (ulimit -d)", (int64_t)process.rlim_cur, data});
+        add_limit(&l, (limit){"ulimit -d", "left of ", " (ulimit -d)", (int64_t)process.rlim_cur, data});
     return l;
 }
 
 int64_t sbp_machine_memory(void) {
-    return find_limits().least;
+    return find_limits().least.bytes;
+}
+
+const char *sbp_machine_memory_source(void) {
+    const char *name = find_limits().least.name;
+    return name ? name : "this machine";
 }
 
 int64_t sbp_machine_memory_available(void) {
     const limits l = find_limits();
-    return l.least > 0 ? left_of(&l.nearest) : 0;
+    return l.least.bytes > 0 ? left_of(&l.nearest) : 0;
 }
 
 static double mebibytes(int64_t bytes) {
@@ -99,7 +106,7 @@ static double mebibytes(int64_t bytes) {
 const char *sbp_machine_memory_text(char *out, size_t size) {
     const limits l = find_limits();
     const limit *found = &l.nearest;
-    if (l.least > 0)
+    if (l.least.bytes > 0)
         snprintf(out, size, "%.2f MiB are %s%.2f MiB%s", mebibytes(left_of(found)), found->before,
                  mebibytes(found->bytes), found->behind);
     else

@@ -10,6 +10,8 @@
 
 /* What a process may have at most; 0 when that is not known. */
 int64_t sbp_machine_memory(void);
+/* Who says so: "this machine", "the control group", "ulimit -v", "ulimit -d". */
+const char *sbp_machine_memory_source(void);
 /* What is free now, for another process; 0 when that is not known. */
 int64_t sbp_machine_memory_available(void);
 /* Which limit is the nearest and what it leaves, for messages that memory is lacking, into out, which is

@@ -8,6 +8,7 @@
 #include "frontends/cli/cli.h"
 #include "frontends/objectives/objective.h"
 #include "ir/io/plan_file.h"
+#include "ir/machine.h"
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
@@ -268,8 +269,10 @@ static sbp_status read_wish(sbp_compilation *c) {
                   : sbp_options_is(o, "keep-gathered", "all") ? INT32_MAX
                                                               : (int32_t)gathered;
     w->memory_bytes = sbp_options_int(o, "memory") > 0 ? sbp_options_int(o, "memory") : 0;
-    if (w->memory_bytes == 0 && !c->target)
+    if (w->memory_bytes == 0 && !c->target) {
         w->memory_bytes = c->profile.memory_bytes;
+        w->memory_name = sbp_arena_printf(c->arena, "the memory of --device-profile %s", c->profile.name);
+    }
     w->host_memory_bytes = sbp_options_int(o, "host-memory") > 0 ? sbp_options_int(o, "host-memory") : 0;
     int64_t ranks = sbp_options_int(o, "ranks"), node = sbp_options_int(o, "node");
     w->sharers = ranks < node ? ranks : node;
@@ -550,6 +553,33 @@ sbp_status sbp_cli_plan(sbp_compilation *c) {
     return c->pipeline.stopped ? SBP_OK : sbp_program_verify(c->pipeline.program, c->diag);
 }
 
+static void warn_if_more(const sbp_compilation *c, const char *of, int64_t need, const char *who,
+                         int64_t have) {
+    char needs[32], has[32];
+    if (have > 0 && need > have)
+        sbp_warn(c->diag,
+                 "the plan needs %s%s%s, and %s allows %s: sbprun will not run it here; --memory SIZE plans "
+                 "for less, "
+                 "--device-profile for another machine",
+                 sbp_format_bytes(needs, sizeof needs, (double)need), of,
+                 c->wish.sharers > 1 ? " for each rank" : "", who,
+                 sbp_format_bytes(has, sizeof has, (double)have));
+}
+
+/* A plan that cannot run on this machine may be meant for another one, but that is said. */
+static void warn_of_memory(const sbp_compilation *c) {
+    int64_t machine = sbp_machine_memory() / c->wish.sharers;
+    const char *source = sbp_machine_memory_source();
+    bool is_host = strcmp(c->target->name, "cpu") == 0;
+    if (is_host)
+        warn_if_more(c, "", needed_bytes(c), source, machine);
+    else
+        warn_if_more(c, " on the device", needed_bytes(c), "the device of this machine",
+                     c->choice.memory_bytes);
+    if (!is_host && c->choice.memory_bytes > 0) /* it is here */
+        warn_if_more(c, " of the host's memory", c->pipeline.program->arena_bytes[SBP_HOST], source, machine);
+}
+
 static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(sbp_cli_plan(c));
     if (c->pipeline.stopped)
@@ -560,6 +590,8 @@ static sbp_status compile(sbp_compilation *c) {
     if (c->target)
         SBP_TRY(sbp_cli_write_plan(c));
     fputs(summary.data, stderr);
+    if (c->target)
+        warn_of_memory(c);
     if (!sbp_options_on(c->options, "json"))
         return SBP_OK;
     sbp_text json;

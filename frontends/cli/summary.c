@@ -205,7 +205,9 @@ static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, "longest    %lld rows with this schedule in %s (%s)\n",
                  (long long)(longest * c->pipeline.program->context),
                  sbp_format_bytes(size, sizeof size, (double)limit),
-                 c->wish.memory_bytes > 0 ? "--memory" : "this machine");
+                 c->wish.memory_bytes > 0                      ? "--memory"
+                 : strcmp(c->pipeline.target.name, "cpu") == 0 ? sbp_machine_memory_source()
+                                                               : "this machine");
     return SBP_OK;
 }
 

@@ -35,6 +35,7 @@ typedef struct sbp_wish {
     int32_t first[SBP_ITEM_CLASS_COUNT];   /* of the first so many items, 0: of all */
     int32_t gathered;                      /* as in sbp_schedule_options, or SBP_AUTO */
     int64_t memory_bytes;                  /* all the process may use on the device; 0: no limit */
+    const char *memory_name;               /* what says so, for messages; NULL: --memory */
     int64_t host_memory_bytes;             /* for offloading; 0: no limit */
     int64_t sharers;               /* ranks of a host: both limits, that of the device where its memory
                                       is the host's, are of one of them, a part of what was asked for */

@@ -154,11 +154,12 @@ sbp_status sbp_search_refuse(const sbp_search *s) {
         list_remedies(s, &remedies);
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
-        "the plan needs %s, --memory is %s%s: %s too much. This is the least of all settings that were "
+        "the plan needs %s, %s is %s%s: %s too much. This is the least of all settings that were "
         "allowed "
         "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
-        need, have, target->shared_memory ? each : "", over, all_rows(s, e->t_max),
-        (long long)e->schedule.chunk, (long long)e->schedule.segment, (long long)e->schedule.checkpoint_every,
+        need, w->memory_name ? w->memory_name : "--memory", have, target->shared_memory ? each : "", over,
+        all_rows(s, e->t_max), (long long)e->schedule.chunk, (long long)e->schedule.segment,
+        (long long)e->schedule.checkpoint_every,
         sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "),
         remedies.length > 0
             ? "What would fit: "

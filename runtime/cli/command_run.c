@@ -10,6 +10,7 @@
 #include "backends/choice.h"
 #include "ir/io/hub.h"
 #include "ir/io/plan_file.h"
+#include "ir/machine.h"
 #include "runtime/cli/child.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/launcher.h"
@@ -146,6 +147,19 @@ static void push(sbp_run *run, const char ***args, int32_t *count, int32_t *capa
     SBP_PUSH(run->arena, *args, *count, *capacity, text);
 }
 
+/* --memory in MiB where it was not given; 0: it was, or nothing is known. The rest is for the system. */
+static int64_t chosen_memory(const sbp_run *run, const sbp_choice *choice) {
+    return sbp_options_given(run->options, "memory") ? 0 : choice->memory_bytes / 100 * 95 >> 20;
+}
+
+/* Where --memory came from, which sbpc has just refused to plan in. */
+static void explain_memory(const sbp_run *run, const sbp_choice *choice, const char *limit) {
+    if (strcmp(choice->backend, "cpu") != 0)
+        limit = "that of the device";
+    sbp_note(run->diag, "--memory was not given: %lld MiB were chosen, 95 %% of what is free: %s",
+             (long long)chosen_memory(run, choice), limit);
+}
+
 /* The command line of sbpc, NULL at the end. seq_len 0: the user gave it. */
 static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choice *choice, int64_t seq_len) {
     static const char *const terms[] = {"entropy-coef"}; /* numbers without which a plan lacks their term */
@@ -173,10 +187,9 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--backend=%s", choice->backend));
     if (choice->arch[0] && !sbp_options_given(run->options, "arch"))
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--arch=%s", choice->arch));
-    int64_t available = choice->memory_bytes / 100 * 95 >> 20; /* MiB; the rest is for the system */
-    if (!sbp_options_given(run->options, "memory") && available > 0)
+    if (chosen_memory(run, choice) > 0)
         push(run, &args, &count, &capacity,
-             sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)available));
+             sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)chosen_memory(run, choice)));
     push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--threads=%d", sbp_run_threads(run)));
     if (run->world.count > 1)
         push(run, &args, &count, &capacity,
@@ -219,17 +232,21 @@ static sbp_status compile_model(sbp_run *run) {
     const char *sbpc, *temporary;
     int64_t seq_len = 0;
     long pid = 0;
+    char limit[100];
     sbp_choice choice;
     SBP_TRY(sbp_child_find(run->arena, run->diag, "sbpc", &sbpc));
     SBP_TRY(choose_backend(run, &choice));
     if (!sbp_options_given(run->options, "seq-len") && sbp_options_list_count(run->options, "data") > 0)
         SBP_TRY(measure_data(run, &seq_len));
     SBP_TRY(choose_plan_path(run));
+    sbp_machine_memory_text(limit, sizeof limit);
     const char **args = compile_args(run, sbpc, &choice, seq_len);
     print_command(run, args);
     sbp_status status = sbp_child_run(run->diag, args, run->dir.lock, &pid);
     if (status == SBP_OK)
         return print_own_command(run);
+    if (status == SBP_MACHINE && chosen_memory(run, &choice) > 0)
+        explain_memory(run, &choice, limit);
     temporary = sbp_arena_printf(run->arena, "%s.%ld.0.tmp", run->plan_path, pid);
     if (sbp_file_is_temporary(temporary)) /* as sbp_file_out makes them; of a child that was ended */
         unlink(temporary);

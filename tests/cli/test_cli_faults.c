@@ -365,6 +365,28 @@ static void test_limits_of_the_process(void **state) {
     }
 }
 
+/* A limit of memory that nobody gave, and a plan that is too large for this machine, say whose limit it is.
+ */
+static void test_whose_limit_it_is(void **state) {
+    io_fixture *f = *state;
+    cli_fails(f, 3, "sbprun: note: --memory was not given: ",
+              "ulimit -v 400000; $R $S --data " DATA " --out $D/o --steps 1 --seq-len 500000 --save none");
+    const char *err = sbp_arena_strdup(f->arena, cli_text(f, "err"));
+    if (!strstr(err, ", --memory is ") || !strstr(err, " MiB are left of 390.62 MiB (ulimit -v)"))
+        fail_msg("%s", err);
+    static const char compile[] = "ulimit -v 400000; $C compile $S --save none --seq-len ";
+    cli_ok(f, sbp_arena_printf(f->arena, "%s 500000 -o $D/q", compile));
+    assert_non_null(
+        strstr(cli_text(f, "err"), " GiB, and ulimit -v allows 390.62 MiB: sbprun will not run it here"));
+    assert_non_null(strstr(cli_text(f, "err"), " in 390.62 MiB (ulimit -v)"));
+    cli_ok(f, sbp_arena_printf(f->arena, "%s 500 -o $D/q", compile));
+    assert_null(strstr(cli_text(f, "err"), "warning"));
+    cli_ok(f, sbp_arena_printf(f->arena, "%s 500000 --device-profile rtx4090-24gb", compile));
+    assert_null(strstr(cli_text(f, "err"), "warning"));
+    cli_fails(f, 3, ", the memory of --device-profile cpu is 390.62 MiB: ",
+              sbp_arena_printf(f->arena, "%s 500000 --device-profile cpu", compile));
+}
+
 static void test_more_threads_than_help(void **state) {
     io_fixture *f = *state;
     cli_ok(f, COMPILE " --chunk 64");
@@ -409,6 +431,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_memory, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_other_formats_and_places, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_limits_of_the_process, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_whose_limit_it_is, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_more_threads_than_help, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_pipes_do_not_block, cli_setup, io_teardown),
     };
