@@ -124,12 +124,9 @@ typedef struct group {
 } group;
 
 static bool make_group(group *g, const char *root, const char *place, const char *rest) {
-    int top = snprintf(g->directory, sizeof g->directory, "%s%s", root, place);
-    if (top < 0 || (size_t)top + strlen(rest) >= sizeof g->directory)
-        return false;
-    strcpy(g->directory + top, rest);
-    g->top = (size_t)top;
-    return true;
+    int all = snprintf(g->directory, sizeof g->directory, "%s%s%s", root, place, rest);
+    g->top = strlen(root) + strlen(place);
+    return all >= 0 && all < (int)sizeof g->directory;
 }
 
 /* The group of this process by a controller of version 1, or, NULL, of version 2. usual: where it is where

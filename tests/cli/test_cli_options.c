@@ -89,6 +89,7 @@ static void test_what_is_not_built(void **state) {
 
 /* Every name of TRL that is an alias, in one command. */
 #define TRL_NAMES                                                                                            \
+    "--logging_steps 1 "                                                                                     \
     "--output_dir $D/o --max_steps 2 --num_train_epochs 2 --learning_rate 1e-3 --lr_scheduler_type cosine "  \
     "--warmup_steps 1 --weight_decay 0.1 --adam_beta1 0.8 --adam_beta2 0.95 --adam_epsilon 1e-6 "            \
     "--max_grad_norm 0.5 --optim adamw_torch_fused --max_length 200 --max_seq_length 200 --save_steps 3 "    \
@@ -117,7 +118,7 @@ static void test_names_of_trl(void **state) {
         }
     }
     cli_ok(f, "$R $S --data " DATA " --eval " DATA " " TRL_NAMES
-              "--logging_steps 1 --report_to none --gradient_accumulation_steps 1 "
+              "--report_to none --gradient_accumulation_steps 1 "
               "--padding_free false --logging_first_step true --push_to_hub false");
     const sbp_json *run = cli_json(f, "o/run.json"), *options = sbp_json_member(run, "options");
     const sbp_json *compiled = sbp_json_member(sbp_json_member(run, "compiled"), "options");
@@ -133,6 +134,7 @@ static void test_names_of_trl(void **state) {
     assert_int_equal(cli_number(f, options, "save-every"), 3);
     assert_int_equal(cli_number(f, options, "keep"), 1);
     assert_int_equal(cli_number(f, options, "eval-every"), 1);
+    assert_int_equal(cli_number(f, options, "log-every"), 1);
     assert_int_equal(cli_number(f, options, "seed"), 3);
     assert_true(cli_number(f, compiled, "clip") == 0.5);
     assert_int_equal(cli_number(f, compiled, "seq-len"), 200);

@@ -282,6 +282,30 @@ static void test_a_directory_that_is_moved(void **state) {
               "rm -r $D/o; mkdir $D/o; kill -CONT $P; wait $P");
 }
 
+/* ---- what cannot be written ------------------------------------------------------------------------- */
+
+/* A file, or what is never writable, in place of a directory; no room for the last that is written. */
+static void test_directories_that_are_none(void **state) {
+    io_fixture *f = *state;
+    static const char *const options[] = {"--out", "--out none --publish"};
+    for (int i = 0; i < SBP_COUNT(options); i++) {
+        const char *run = sbp_arena_printf(f->arena, RUN "--steps 1 %s", options[i]);
+        cli_fails(f, 4, "t.jsonl': it is no directory", sbp_arena_printf(f->arena, "%s $D/t.jsonl", run));
+        cli_fails(f, 4, "Not a directory", sbp_arena_printf(f->arena, "%s $D/t.jsonl/x", run));
+        cli_fails(f, 4, "cannot create the directory '/proc/x'",
+                  sbp_arena_printf(f->arena, "%s /proc/x", run));
+        cli_fails(f, 4, "cannot write to '/proc'", sbp_arena_printf(f->arena, "%s /proc", run));
+        cli_fails(f, 4, "/l': No such file or directory",
+                  sbp_arena_printf(f->arena, "ln -sf none $D/l; %s $D/l", run));
+    }
+    cli_fails(f, 4, "File too large",
+              "trap '' XFSZ; ulimit -f 200; " RUN "--out $D/o --steps 2 --save-every never");
+    cli_ok(f, "cd $D/o; ls -A | tr '\\n' ' '; wc -l <metrics.jsonl");
+    assert_string_equal(cli_text(f, "out"), "config.json metrics.jsonl run.json tokenizer.json 2\n");
+    cli_ok(f, RUN "--out $D/o --steps 2; mkdir $D/q; touch $D/q/.published; ln -s none $D/q/latest; " RUN
+                  "--out none --steps 1 --publish $D/q; test -f $D/q/latest/model.safetensors");
+}
+
 /* ---- where the result goes -------------------------------------------------------------------------- */
 
 /* Without --out a training says before its first step where it writes. */
@@ -327,6 +351,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_what_stays_in_a_run, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_publishing, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_directory_that_is_moved, setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_directories_that_are_none, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_usual_directory, setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_a_refused_run_leaves_no_directory, setup, io_teardown),
     };
