@@ -84,7 +84,7 @@ static sbp_status names(const reader *r, const char *key, bool patterns, sbp_lor
     const char **list = NULL;
     *out = (sbp_lora_names){0};
     for (int32_t i = 0; i < given; i++) {
-        if (patterns && strpbrk(texts[i], "*?[](){}|\\^$")) {
+        if (patterns && (strpbrk(texts[i], "*?[](){}|\\^$") || strstr(texts[i], ".+"))) {
             if (given > 1)
                 return sbp_fail(r->c->diag, SBP_USAGE,
                                 "--lora-%s '%s': a regular expression stands alone, for whole names", key,

@@ -62,9 +62,10 @@ static sbp_status number_of(const tuning *t, const char *what, const sbp_lora_nu
                             const char *module, double *value) {
     for (int32_t i = 0; i < count; i++) {
         bool matches;
-        const char *pattern = sbp_arena_printf(t->l->arena, "(?:.*\\.)?(?:%s)", numbers[i].pattern);
+        /* As PEFT writes it: its first group is counted by what the pattern refers to. */
+        const char *pattern = sbp_arena_printf(t->l->arena, "(.*\\.)?(%s)$", numbers[i].pattern);
         SBP_TRY(
-            sbp_pattern_match(t->l->arena, t->l->diag, what, pattern, SBP_PATTERN_WHOLE, module, &matches));
+            sbp_pattern_match(t->l->arena, t->l->diag, what, pattern, SBP_PATTERN_BEGIN, module, &matches));
         if (matches) {
             *value = numbers[i].value;
             return SBP_OK;
@@ -192,14 +193,15 @@ static void rename_saved(tuning *t, int32_t p) {
 static sbp_status in_layers(const tuning *t, const char *module, bool *out) {
     const sbp_lora_names *patterns = &t->o->layers_pattern;
     int64_t layer = -1;
+    bool matches = false;
     *out = t->o->layer_count == 0;
-    for (int32_t i = 0; !*out && i < (patterns->count ? patterns->count : 1) && layer < 0; i++) {
+    for (int32_t i = 0; !*out && i < (patterns->count ? patterns->count : 1) && !matches; i++) {
         const char *pattern =
-            patterns->count
-                ? sbp_arena_printf(t->l->arena, "(?:^|.*?\\.)(?:%s)\\.([0-9]+)\\.", patterns->names[i])
-                : ".*?\\.[^.]*\\.([0-9]+)\\.";
+            patterns->count /* as PEFT writes it, also where it has an alternative without a number */
+                ? sbp_arena_printf(t->l->arena, "(?:^|.*?\\.)%s\\.(?P<idx>[0-9]+)\\.", patterns->names[i])
+                : ".*?\\.[^.]*\\.(?P<idx>[0-9]+)\\.";
         SBP_TRY(sbp_pattern_number(t->l->arena, t->l->diag, "--lora-layers-pattern", pattern,
-                                   SBP_PATTERN_BEGIN, module, &layer));
+                                   SBP_PATTERN_BEGIN, module, "idx", &matches, &layer));
     }
     for (int32_t i = 0; i < t->o->layer_count; i++)
         *out |= t->o->layers[i] == layer;
@@ -207,19 +209,21 @@ static sbp_status in_layers(const tuning *t, const char *module, bool *out) {
 }
 
 static sbp_status is_target(const tuning *t, const sbp_lora_names *targets, const site *s, bool *out) {
-    int32_t at;
+    int32_t at = -1, excluded;
     *out = false;
-    SBP_TRY(find_name(t, "--lora-exclude", &t->o->exclude, s->module, &at));
-    if (at >= 0 || t->saved[s->param])
+    SBP_TRY(find_name(t, "--lora-exclude", &t->o->exclude, s->module, &excluded));
+    if (!t->o->all_linear)
+        SBP_TRY(find_name(t, "--lora-targets", targets, s->module, &at));
+    if (at >= 0) /* a name is used also where all that it names is left out */
+        t->target_used[at] = true;
+    if (excluded >= 0 || t->saved[s->param])
         return SBP_OK;
     if (t->o->all_linear && s->head)
         return SBP_OK;
     if (t->o->all_linear)
         return in_layers(t, s->module, out);
-    SBP_TRY(find_name(t, "--lora-targets", targets, s->module, &at));
     if (at < 0)
         return SBP_OK;
-    t->target_used[at] = true;
     *out = true;
     /* PEFT looks at layers only where a name is the end of a longer one. */
     if (!targets->pattern && strcmp(targets->names[at], s->module) != 0)
@@ -229,12 +233,19 @@ static sbp_status is_target(const tuning *t, const sbp_lora_names *targets, cons
 
 /* A name of a module that is there and is no product, or the head: PEFT may have an adapter for it, this has
  * not. */
-static sbp_status check_unused(const tuning *t, const char *name) {
+static sbp_status check_unused(const tuning *t, const char *name, bool *used) {
     for (int32_t p = 0; p < t->base_params; p++) {
         const sbp_param *param = &t->m->params[p];
-        bool here = ends_with(module_of(t->l->arena, sbp_loading_source_name(param)), name);
-        for (int32_t a = 0; a < param->alias_count; a++)
-            here |= t->gathered[p] && ends_with(module_of(t->l->arena, param->aliases[a]), name);
+        bool here = false;
+        for (int32_t a = -1; a < (t->gathered[p] ? param->alias_count : 0) && !here; a++) {
+            const char *module =
+                module_of(t->l->arena, a < 0 ? sbp_loading_source_name(param) : param->aliases[a]);
+            int32_t excluded = -1;
+            if (ends_with(module, name))
+                SBP_TRY(find_name(t, "--lora-exclude", &t->o->exclude, module, &excluded));
+            here = ends_with(module, name) && excluded < 0;
+            *used |= excluded >= 0;
+        }
         if (here && !t->saved[p])
             return sbp_fail(
                 t->l->diag, SBP_USAGE,
@@ -272,14 +283,22 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
     }
     for (int32_t i = 0; i < targets->count && !targets->pattern && !t->o->all_linear; i++) {
         if (!t->target_used[i])
-            SBP_TRY(check_unused(t, targets->names[i]));
+            SBP_TRY(check_unused(t, targets->names[i], &t->target_used[i]));
         if (!t->target_used[i] && count > 0)
             sbp_warn(t->l->diag, "--lora-targets %s: there is no such module", targets->names[i]);
     }
     if (count > 0)
         return SBP_OK;
+    bool named = false;
+    for (int32_t i = 0; i < targets->count; i++)
+        named |= t->target_used[i];
+    if (given && named)
+        return sbp_fail(t->l->diag, SBP_USAGE,
+                        "--lora-targets%s%s: every module of such a name is left out, by --lora-exclude, "
+                        "--lora-layers or --lora-modules-to-save",
+                        targets->count ? " " : "", targets->count ? targets->names[0] : "");
     return sbp_fail(
-        t->l->diag, SBP_USAGE, "--lora-targets%s%s: no weight has such a name; the first product is by %s%s",
+        t->l->diag, SBP_USAGE, "--lora-targets%s%s: no weight has such a name; modules look like %s%s",
         targets->count && given ? " " : "", targets->count && given ? targets->names[0] : "",
         t->site_count ? t->sites[0].module : "-",
         given ? "" : " (there are neither q_proj and v_proj nor qkv_proj nor query_key_value here)");

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #include "ir/io/file.h"
 #include "ir/io/json.h"
@@ -104,9 +105,34 @@ static const char *const known[] = {
 static const struct {
     const char *key, *value;
 } defaults[] = {
-    {"bias", "\"none\""},        {"init_lora_weights", "true"}, {"megatron_core", "\"megatron.core\""},
-    {"qalora_group_size", "16"}, {"revision", "\"main\""},
+    {"bias", "\"none\""},
+    {"megatron_core", "\"megatron.core\""},
+    {"qalora_group_size", "16"},
+    {"revision", "\"main\""},
 };
+
+/* Ways to begin A and B that leave the weights of the model as they are, and both trained: what is saved says
+ * all. The others (pissa, olora, corda, loftq, lora_ga) change the model's weights, and mica trains A alone.
+ */
+static const char *const inits[] = {"gaussian", "eva", "orthogonal"};
+
+static bool begins_apart(const sbp_json *f) {
+    if (f->kind == SBP_JSON_BOOL || f->kind == SBP_JSON_NULL)
+        return true;
+    for (int i = 0; f->kind == SBP_JSON_STRING && i < SBP_COUNT(inits); i++)
+        if (strcasecmp(f->string, inits[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Settings of one way to begin, which PEFT ignores where another is asked for; those of eva have served. */
+static bool of_another_init(const sbp_json *f) {
+    static const char *const settings[] = {"eva_config", "loftq_config", "corda_config", "lora_ga_config"};
+    for (int i = 0; i < SBP_COUNT(settings); i++)
+        if (strcmp(settings[i], f->key) == 0)
+            return true;
+    return false;
+}
 
 static bool is_off(const sbp_json *f) {
     switch (f->kind) {
@@ -126,7 +152,8 @@ static bool is_off(const sbp_json *f) {
 static sbp_status check_left_over(const reader *r) {
     for (int64_t i = 0; i < r->root->count; i++) {
         const sbp_json *f = &r->root->items[i];
-        bool fine = strcmp(f->key, "init_lora_weights") != 0 && is_off(f);
+        bool begins = strcmp(f->key, "init_lora_weights") == 0,
+             fine = begins ? begins_apart(f) : is_off(f) || of_another_init(f);
         sbp_text value;
         sbp_text_init(&value, r->arena);
         sbp_json_add_value(&value, f);
@@ -134,6 +161,15 @@ static sbp_status check_left_over(const reader *r) {
             fine |= strcmp(known[k], f->key) == 0;
         for (int k = 0; k < SBP_COUNT(defaults); k++)
             fine |= strcmp(defaults[k].key, f->key) == 0 && strcmp(defaults[k].value, value.data) == 0;
+        if (!fine && begins)
+            return sbp_json_fail(
+                r->diag, f,
+                "%.100s: such an adapter belongs to other weights than the base model's, or trains a part of "
+                "itself; what is built: true, false, \"gaussian\", \"eva\", \"orthogonal\" (of pissa, olora "
+                "and "
+                "corda PEFT's save_pretrained with path_initial_model_for_weight_conversion makes a plain "
+                "adapter)",
+                value.data);
         if (!fine)
             return sbp_json_fail(r->diag, f, "%.100s is not built; what is: its default", value.data);
     }

@@ -14,8 +14,10 @@ typedef enum sbp_pattern_span {
  */
 sbp_status sbp_pattern_match(sbp_arena *arena, sbp_diag *diag, const char *what, const char *pattern,
                              sbp_pattern_span span, const char *text, bool *out) SBP_CHECKED;
-/* The same, and the number that its first group is; -1 where it does not match. */
+/* The same, and the number that its group of this name is, [0-9]+; -1 where that takes no part in the match.
+ */
 sbp_status sbp_pattern_number(sbp_arena *arena, sbp_diag *diag, const char *what, const char *pattern,
-                              sbp_pattern_span span, const char *text, int64_t *out) SBP_CHECKED;
+                              sbp_pattern_span span, const char *text, const char *name, bool *matches,
+                              int64_t *out) SBP_CHECKED;
 
 #endif

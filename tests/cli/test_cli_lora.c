@@ -269,6 +269,83 @@ static void test_new_adapters_begin_as_peft_does(void **state) {
         "cmp -s $D/a $D/new/adapter_model.safetensors; test $? = 1");
 }
 
+/* Adapters of the plan p: trained tensors of its gradients. */
+static int count_trained(io_fixture *f, const char *base, const char *options) {
+    cli_ok(f, TEXT("$C compile $G/%s/model -o $D/p --seq-len 94 %s", base, options));
+    cli_ok(f,
+           TEXT("$R $D/p --data $G/%s/train.jsonl --batch-size 100 --dump-gradients $D/g.safetensors", base));
+    return cli_count_tensors(f, sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")));
+}
+
+/* Three layers of llama_plain: which modules get an adapter, counted as A and B. */
+static void test_names_and_patterns(void **state) {
+    static const struct {
+        const char *options;
+        int32_t tensors;
+    } drawn[] = {{"--lora-targets '(.*q_proj)|(.*v_proj)'", 12},
+                 {"--lora-targets 'model\\.layers\\.(0|1)?.*\\.(q_proj)'", 6},
+                 {"--lora-targets 'model.layers.1.+q_proj'", 2},
+                 {"--lora-targets '.*layers\\.\\d{,2}\\.mlp\\.up_proj'", 6},
+                 {"--lora-targets '.*_proj' --lora-exclude '(.*mlp.*)|(.*[qk]_proj)'", 12},
+                 {"--lora r=3,targets=q_proj+o_proj --lora-exclude o_proj", 6},
+                 {"--lora targets=q_proj+embed_tokens --lora-exclude embed_tokens", 6},
+                 {"--lora targets=q_proj+lm_head --lora-exclude lm_head", 6},
+                 {"--lora targets=q_proj --lora-layers 1 --lora-layers-pattern '(?:layers)'", 2}};
+    static const struct {
+        const char *options, *message;
+    } wrong[] = {{"--lora targets=o_proj --lora-exclude o_proj", "is left out, by --lora-exclude"},
+                 {"--lora targets=q_proj --lora-layers 1 --lora-layers-pattern '(layers)|(h)'",
+                  "is left out, by --lora-exclude, --lora-layers"},
+                 {"--lora targets=nothing", "modules look like model.layers.0.self_attn.q_proj"}};
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(drawn); i++) {
+        int got = count_trained(f, "llama_plain", drawn[i].options);
+        if (got != drawn[i].tensors)
+            fail_msg("%s: %d tensors are trained, expected %d", drawn[i].options, got, drawn[i].tensors);
+    }
+    for (int i = 0; i < SBP_COUNT(wrong); i++)
+        cli_fails(f, 2, wrong[i].message,
+                  TEXT("$C compile $G/llama_plain/model -o $D/p %s", wrong[i].options));
+    /* Ranks by pattern: the first that matches the end of a name. */
+    cli_ok(f, "$C compile $G/llama_plain/model -o $D/p --seq-len 94 --lora r=4,targets=q_proj+v_proj "
+              "--lora-rank-pattern '(foo)?q_(proj)=8' --lora-rank-pattern 'v_proj=2'");
+    cli_ok(f, "rm -rf $D/new; $R $D/p --data $G/llama_plain/train.jsonl --steps 1 --out $D/new");
+    sbp_weights *w;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, "new/adapter_model.safetensors"), &w));
+    for (int32_t i = 0; i < sbp_weights_count(w); i++) {
+        const sbp_weight *t = sbp_weights_at(w, i);
+        assert_int_equal(t->dim[strstr(t->name, "lora_A") ? 0 : 1], strstr(t->name, "q_proj") ? 8 : 2);
+    }
+    sbp_weights_close(w);
+}
+
+/* Adapters whose configuration says in another way what they are: the same gradients. */
+static void test_configurations_of_peft(void **state) {
+    static const char *const edits[] = {
+        "s/\"target_modules\": *\\[[^]]*\\]/\"target_modules\": \"(x)|(.*q_proj)\"/",
+        "s/\"r\": 4/\"r\": 7/; s/\"rank_pattern\": {}/\"rank_pattern\": {\"(foo)?q_(proj)\": 4}/; "
+        "s/\"alpha_pattern\": {}/\"alpha_pattern\": {\"(x)|q_proj\": 8}/; "
+        "s/\"lora_alpha\": 8/\"lora_alpha\": 5/",
+        "s/\"init_lora_weights\": true/\"init_lora_weights\": false/",
+        "s/\"init_lora_weights\": true/\"init_lora_weights\": \"gaussian\"/",
+        "s/\"init_lora_weights\": true/\"init_lora_weights\": \"orthogonal\"/",
+        "s/\"init_lora_weights\": true/\"init_lora_weights\": \"eva\"/; "
+        "s/\"eva_config\": null/\"eva_config\": {\"rho\": 2.0}/"};
+    io_fixture *f = *state;
+    lora_case c = open_case(f, "q_only");
+    cli_ok(f, "cp -r $G/lora/q_only/adapter $D/adapter; cp $D/adapter/adapter_config.json $D/config");
+    for (int i = 0; i < SBP_COUNT(edits); i++) {
+        cli_ok(f, TEXT("tr -d '\\n' <$D/config >$D/flat; sed '%s' $D/flat >$D/adapter/adapter_config.json && "
+                       "! cmp -s $D/flat $D/adapter/adapter_config.json",
+                       edits[i]));
+        cli_ok(f, TEXT("$C compile $D/adapter --base $G/%s/model -o $D/p --seq-len 94 --dtype fp64", c.base));
+        cli_ok(f, TEXT("$R $D/p --data $G/%s/train.jsonl --batch-size 100 --dump-gradients $D/g.safetensors",
+                       c.base));
+        cli_compare(f, edits[i], sbp_arena_strdup(f->arena, io_path(f, "g.safetensors")),
+                    TEXT("%s/grads.safetensors", c.path), sbp_tolerance(SBP_F64));
+    }
+}
+
 /* ---- training ----------------------------------------------------------------------------------------- */
 
 static void test_resumed_and_continued(void **state) {
@@ -335,6 +412,10 @@ static void test_refusals(void **state) {
         {"s/\"use_dora\": false/\"use_dora\": true/", "use_dora"},
         {"s/\"bias\": \"none\"/\"bias\": \"all\"/", "bias"},
         {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"pissa\"/", "init_lora_weights"},
+        {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"pissa_niter_4\"/", "init_lora_weights"},
+        {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"loftq\"/", "init_lora_weights"},
+        {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"mica\"/", "init_lora_weights"},
+        {"s/\"init_lora_weights\": true/\"init_lora_weights\": \"lora_ga\"/", "init_lora_weights"},
         {"s/\"target_parameters\": null/\"target_parameters\": [\"x\"]/", "target_parameters"},
         {"s/\"trainable_token_indices\": null/\"trainable_token_indices\": [1]/", "trainable_token_indices"},
         {"s/\"lora_bias\": false/\"lora_bias\": true/", "lora_bias"},
@@ -436,6 +517,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_log_probabilities_on_off_and_merged, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_new_adapters_begin_as_peft_does, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_names_and_patterns, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_configurations_of_peft, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_resumed_and_continued, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_weights_cost_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),

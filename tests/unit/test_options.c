@@ -5,6 +5,7 @@
 
 #include "ir/io/json.h"
 #include "ir/io/options/options.h"
+#include "ir/io/pattern.h"
 
 enum { MAX_ARGS = 16 };
 
@@ -406,6 +407,55 @@ static void test_memory_failures(void **state) {
     assert_true(io_fail_allocations(f, attempt, path) > 0);
 }
 
+/* ---- regular expressions ------------------------------------------------------------------------------ */
+
+static const char *const modules[] = {
+#define NAME(text) text,
+#include "tests/unit/patterns.def"
+#undef NAME
+};
+
+static const struct {
+    const char *text;
+    unsigned whole, end;
+    int64_t layers[16];
+} patterns[] = {
+#define PATTERN(text, whole, end, ...) {text, whole, end, {__VA_ARGS__}},
+#include "tests/unit/patterns.def"
+#undef PATTERN
+};
+
+static bool matches(io_fixture *f, const char *pattern, sbp_pattern_span span, const char *text) {
+    bool out;
+    assert_ok(f, sbp_pattern_match(f->arena, f->diag, "test", pattern, span, text, &out));
+    return out;
+}
+
+/* Whole names, ends of names and numbers of layers, in the three ways in which PEFT uses Python's re. */
+static void test_patterns_are_those_of_python(void **state) {
+    io_fixture *f = *state;
+    int compared = 0;
+    assert_int_equal(SBP_COUNT(modules), SBP_COUNT(patterns[0].layers));
+    for (int p = 0; p < SBP_COUNT(patterns); p++)
+        for (int i = 0; i < SBP_COUNT(modules); i++, compared++) {
+            const char *text = patterns[p].text, *module = modules[i];
+            bool whole = patterns[p].whole >> i & 1, end = patterns[p].end >> i & 1, any;
+            int64_t want = patterns[p].layers[i], layer;
+            if (matches(f, text, SBP_PATTERN_WHOLE, module) != whole)
+                fail_msg("'%s' and '%s': re.fullmatch says %d", text, module, whole);
+            if (matches(f, sbp_arena_printf(f->arena, "(.*\\.)?(%s)$", text), SBP_PATTERN_BEGIN, module) !=
+                end)
+                fail_msg("'%s' at the end of '%s': re.match says %d", text, module, end);
+            const char *of_layer = sbp_arena_printf(f->arena, "(?:^|.*?\\.)%s\\.(?P<idx>[0-9]+)\\.", text);
+            assert_ok(f, sbp_pattern_number(f->arena, f->diag, "test", of_layer, SBP_PATTERN_BEGIN, module,
+                                            "idx", &any, &layer));
+            if ((any ? layer : -2) != want)
+                fail_msg("'%s' as layers_pattern of '%s': %lld, expected %lld", text, module,
+                         (long long)(any ? layer : -2), (long long)want);
+        }
+    assert_true(compared > 2500);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_the_table_is_sound, io_setup, io_teardown),
@@ -420,6 +470,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_values_as_json, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_help, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_table_of_options, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_patterns_are_those_of_python, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
