@@ -11,9 +11,13 @@ arguments that returns a torch module whose forward takes input_ids [1, T] and r
 
 With the dynamo exporter and --keep-names on (the default) parameters keep their names and their layout, so that trained weights
 go back where they came from: DIR/model.safetensors has them. The model's tokenizer and chat template are copied beside it. Otherwise the exporter folds transposes into weights of its own
-names; they lie in DIR/model.onnx.data. Needs torch, onnx, onnxscript, and transformers for a MODEL that is no file.
+names; they lie in DIR/model.onnx.data. However it is exported, what is one parameter in torch is one in the result, and parameters that
+merely have equal values stay apart; an export that has lost one is an error. Needs torch, onnx, onnxscript, and transformers for a MODEL that is no file.
 """
 import argparse
+import collections
+import contextlib
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -51,12 +55,111 @@ def load(name):
     return Logits(model, True), True
 
 
+# ---- parameters of equal value --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def kept_apart(exporter):
+    """Both exporters make one initializer of those that have equal values, as LayerNorms and biases of a new model have: within this, not."""
+    if exporter == "dynamo":
+        import onnx_ir.passes.common as place
+        name = "DeduplicateInitializersPass"
+
+        class Instead(onnx_ir_pass()):
+            def __init__(self, *_, **__):
+                super().__init__()
+
+            def call(self, model):
+                import onnx_ir
+                return onnx_ir.passes.PassResult(model, modified=False)
+    else:
+        place, name = torch._C, "_jit_pass_onnx_deduplicate_initializers"
+        by_value = getattr(place, name)
+
+        def Instead(graph, parameters, _):
+            return by_value(graph, parameters, True)  # as for training: only what is the same memory
+    before = getattr(place, name)
+    setattr(place, name, Instead)
+    try:
+        yield
+    finally:
+        setattr(place, name, before)
+
+
+def onnx_ir_pass():
+    import onnx_ir
+    return onnx_ir.passes.InPlacePass
+
+
+def groups_of(wrapped):
+    """Names of each parameter, more than one where it is tied."""
+    groups = collections.defaultdict(list)
+    for name, parameter in wrapped.named_parameters(remove_duplicate=False):
+        groups[id(parameter)].append(name)
+    return list(groups.values())
+
+
+def used(wrapped, inputs, names):
+    """Those of the parameters that the logits depend on."""
+    parameters = dict(wrapped.named_parameters(remove_duplicate=False))
+    with torch.enable_grad():
+        before = {n: parameters[n].requires_grad for n in names}
+        for n in names:
+            parameters[n].requires_grad_(True)
+        gradients = torch.autograd.grad(wrapped(**inputs).sum(), [parameters[n] for n in names], allow_unused=True)
+        for n in names:
+            parameters[n].requires_grad_(before[n])
+    return [n for n, g in zip(names, gradients, strict=True) if g is not None]
+
+
+def digest(array):
+    """Of the elements of a matrix in either order of its axes."""
+    if array.ndim == 2 and array.shape[0] != 1 and array.shape[1] != 1:
+        return min(hashlib.blake2b(a.tobytes() + str(a.shape).encode()).digest() for a in (array, array.T))
+    return hashlib.blake2b(array.tobytes()).digest()
+
+
+def check_names(wrapped, inputs, initializers):
+    """Every parameter is an initializer of one of its names, and of one alone."""
+    groups = groups_of(wrapped)
+    lost = [group[0] for group in groups if not initializers & set(group)]
+    lost = used(wrapped, inputs, lost) if lost else []
+    if lost:
+        raise SystemExit(f"error: the export has lost parameters of the model: {', '.join(lost)}")
+    for group in groups:
+        if len(initializers & set(group)) > 1:
+            raise SystemExit(f"error: {', '.join(group)} are one parameter of the model and {len(initializers & set(group))} in the export")
+
+
+def check_values(wrapped, inputs, path):
+    """Names are the exporter's: as many initializers have a value as parameters that are used do, as far as they are found (some are folded).
+    Returns the initializers that are one tied parameter, stored twice: as it is, and transposed."""
+    parameters = dict(wrapped.named_parameters(remove_duplicate=False))
+    wanted, found, tied = collections.defaultdict(list), collections.defaultdict(list), []
+    for group in groups_of(wrapped):
+        wanted[digest(parameters[group[0]].detach().numpy())].append(group)
+    for tensor in onnx.load(path).graph.initializer:
+        found[digest(onnx.numpy_helper.to_array(tensor))].append(tensor.name)
+    for key, groups in wanted.items():
+        if len(groups) > 1 and found[key]:
+            names = used(wrapped, inputs, [group[0] for group in groups])
+            groups = [group for group in groups if group[0] in names]
+            if len(found[key]) != len(groups):
+                raise SystemExit(f"error: {len(groups)} parameters of equal values have become {len(found[key])}: {', '.join(names)}")
+        elif len(groups[0]) > 1 and len(found[key]) > 1:
+            tied += found[key]
+    return tied
+
+
+# ---- exports --------------------------------------------------------------------------------------------
+
+
 def export_dynamo(wrapped, inputs, opset, keep_names, folder):
     program = torch.onnx.export(wrapped, (), kwargs=inputs, input_names=list(inputs), output_names=["logits"], opset_version=opset,
                                 dynamo=True, optimize=not keep_names, verbose=False, dynamic_shapes={k: {1: "T"} for k in inputs})
     if not keep_names:
         program.save(os.path.join(folder, "model.onnx"), external_data=True)
-        return
+        return check_values(wrapped, inputs, os.path.join(folder, "model.onnx"))
     import onnx_ir
     import onnxscript.optimizer
     names = set(wrapped.state_dict())
@@ -64,10 +167,12 @@ def export_dynamo(wrapped, inputs, opset, keep_names, folder):
     if opset >= 23:  # RMSNormalization, RotaryEmbedding
         from onnxscript.rewriter import onnx_fusions
         onnx_fusions.fuse(program.model)
+    check_names(wrapped, inputs, set(program.model.graph.initializers))
     for value in list(program.model.graph.initializers.values()):  # without the wrapper's prefix
         if value.name.startswith("model."):
             value.name = value.name[len("model."):]
     onnx_ir.save_safetensors(program.model, os.path.join(folder, "model.onnx"))
+    return []
 
 
 def export_legacy(wrapped, inputs, opset, folder):
@@ -75,23 +180,26 @@ def export_legacy(wrapped, inputs, opset, folder):
                       output_names=["logits"], opset_version=opset, dynamo=False, dynamic_axes={k: {1: "T"} for k in [*inputs, "logits"]})
     model = onnx.load(os.path.join(folder, "model.onnx"))
     onnx.save(model, os.path.join(folder, "model.onnx"), save_as_external_data=True, location="model.onnx.data")
+    return check_values(wrapped, inputs, os.path.join(folder, "model.onnx"))
 
 
-def export(wrapped, takes_mask, out, opset=23, exporter="dynamo", keep_names=True):
-    """model.json of what load() returned, in the folder `out`; its path."""
+def export(wrapped, takes_mask, out, opset=23, exporter="dynamo", keep_names=True, base=None):
+    """model.json of what load() returned, in the folder `out`; its path. base: a name for what is made of it, as adapters are."""
     os.makedirs(out, exist_ok=True)
     wrapped.eval()
     inputs = {"input_ids": torch.arange(5)[None] % 3}
     if takes_mask:
         inputs["attention_mask"] = torch.ones(1, 5, dtype=torch.int64)
-    with torch.no_grad():
+    with torch.no_grad(), kept_apart(exporter):
         if exporter == "dynamo":
-            export_dynamo(wrapped, inputs, opset, keep_names, out)
+            tied = export_dynamo(wrapped, inputs, opset, keep_names, out)
         else:
-            export_legacy(wrapped, inputs, opset, out)
+            tied = export_legacy(wrapped, inputs, opset, out)
     path = os.path.join(out, "model.onnx")
+    model = onnx.load(path, load_external_data=False)
+    onnx.helper.set_model_props(model, {"streambp.tied": " ".join(tied), **({"streambp.base_model": base} if base else {})})
     with open(os.path.join(out, "model.json"), "w", encoding="utf-8") as file:
-        file.write(MessageToJson(onnx.load(path, load_external_data=False)))
+        file.write(MessageToJson(model))
     os.remove(path)
     return os.path.join(out, "model.json")
 
@@ -114,7 +222,8 @@ def main():
     parser.add_argument("--keep-names", choices=["on", "off"], default="on")
     a = parser.parse_args()
     wrapped, takes_mask = load(a.model)
-    print(export(wrapped, takes_mask, a.out, a.opset, a.exporter, a.keep_names == "on"))
+    base = None if a.model.partition(":")[0].endswith(".py") else os.path.abspath(a.model) if os.path.isdir(a.model) else a.model
+    print(export(wrapped, takes_mask, a.out, a.opset, a.exporter, a.keep_names == "on", base))
     if not a.model.partition(":")[0].endswith(".py"):
         copy_tokenizer(a.model, a.out)
     return 0

@@ -86,6 +86,10 @@ typedef struct sbp_onnx_model {
     sbp_onnx_info *inputs, *outputs, *values;
     int32_t input_count, output_count, value_count;
     const sbp_json *root;
+    /* What examples/export_model_json.py has said in metadataProps; NULL: nothing. */
+    const char
+        *tied; /* initializers, separated by blanks, of which equal ones are one parameter; others are not */
+    const char *base; /* the model that was exported, by its name on the Hub or its directory */
 } sbp_onnx_model;
 
 /* Checks the form, not the meaning. Below a guard. */

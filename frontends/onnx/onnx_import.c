@@ -195,7 +195,8 @@ static bool is_vector(int32_t rank, const int64_t *dim) {
 /* ---- one matrix stored twice ----
  *
  * Exporters that fold transposes store an embedding that is also the head twice: as it is, and transposed.
- * Both are one parameter, or training would take them apart. */
+ * Both are one parameter, or training would take them apart. Where the export says what is tied, nothing else
+ * is: two parameters may have equal values. */
 
 static void collect_gathered(sbp_onnx *o) {
     sbp_map_init(&o->gathered, o->arena);
@@ -257,6 +258,15 @@ static sbp_status same_values(sbp_onnx *o, const sbp_onnx_tensor *a, const sbp_o
     return status == SBP_MACHINE ? sbp_fail(o->diag, SBP_MACHINE, "out of memory") : SBP_OK;
 }
 
+/* Whether the export leaves it open, or says, that an initializer is stored twice. */
+static bool may_be_tied(const sbp_onnx_model *m, const char *name) {
+    size_t n = strlen(name);
+    for (const char *at = m->tied; at && *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strcspn(at, " ") == n && memcmp(at, name, n) == 0)
+            return true;
+    return !m->tied;
+}
+
 /* *out: the gathered parameter that t is a copy of; -1: none. */
 static sbp_status find_tie(sbp_onnx *o, const sbp_onnx_tensor *t, bool *transposed, int32_t *out) {
     *out = -1;
@@ -264,7 +274,8 @@ static sbp_status find_tie(sbp_onnx *o, const sbp_onnx_tensor *t, bool *transpos
         const sbp_onnx_tensor *table = &o->model->initializers[i];
         int32_t value = sbp_map_get(&o->names, table->name);
         if (table == t || table->rank != 2 || table->type != t->type || value < 0 ||
-            o->values[value].kind != SBP_ONNX_PARAMETER || !is_gathered(o, table->name))
+            o->values[value].kind != SBP_ONNX_PARAMETER || !is_gathered(o, table->name) ||
+            !may_be_tied(o->model, t->name) || !may_be_tied(o->model, table->name))
             continue;
         for (int way = 0; way < 2; way++) {
             *transposed = way == 0;

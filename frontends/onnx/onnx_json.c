@@ -312,6 +312,22 @@ static sbp_status read_opset(const reader *r, const sbp_json *root) {
     return SBP_OK;
 }
 
+static sbp_status read_properties(const reader *r, const sbp_json *root) {
+    const sbp_json *items;
+    int64_t count;
+    SBP_TRY(sbp_proto_get_repeated(r->diag, root, "metadataProps", &items, &count));
+    for (int64_t i = 0; i < count; i++) {
+        const char *key = "", *value = "";
+        SBP_TRY(sbp_proto_get_string(r->diag, &items[i], "key", &key));
+        SBP_TRY(sbp_proto_get_string(r->diag, &items[i], "value", &value));
+        if (strcmp(key, "streambp.tied") == 0)
+            r->model->tied = value;
+        else if (strcmp(key, "streambp.base_model") == 0)
+            r->model->base = value;
+    }
+    return SBP_OK;
+}
+
 sbp_status sbp_onnx_parse(sbp_arena *arena, sbp_diag *diag, const char *path, const sbp_json *root,
                           sbp_onnx_model *out) {
     static const char *const fields[] = {
@@ -324,6 +340,7 @@ sbp_status sbp_onnx_parse(sbp_arena *arena, sbp_diag *diag, const char *path, co
     SBP_TRY(must_be_empty(&r, root, "trainingInfo"));
     SBP_TRY(must_be_empty(&r, root, "functions"));
     SBP_TRY(read_opset(&r, root));
+    SBP_TRY(read_properties(&r, root));
     const sbp_json *graph = sbp_proto_field(root, "graph");
     if (!graph)
         return sbp_json_fail(diag, root, "the field 'graph' is missing");

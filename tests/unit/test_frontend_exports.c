@@ -202,7 +202,7 @@ static void test_data(void **state) {
  */
 
 /* Parameters of logits = E[input_ids] H, E being 1 .. 6 in rows of 2. */
-static int32_t count_parameters(const char *head_dims, const char *head) {
+static int32_t count_parameters(const char *head_dims, const char *head, const char *properties) {
     fixture f = fixture_create();
     sbp_model_options options = sbp_model_options_for(SBP_F64);
     sbp_model model;
@@ -210,7 +210,7 @@ static int32_t count_parameters(const char *head_dims, const char *head) {
     snprintf(path, sizeof path, "/tmp/sbp_tied_%d.json", (int)getpid());
     const char *text = sbp_arena_printf(
         f.arena,
-        "{\"opsetImport\":[{\"version\":18}],\"graph\":{\"node\":["
+        "{\"opsetImport\":[{\"version\":18}],%s\"graph\":{\"node\":["
         "{\"opType\":\"Gather\",\"input\":[\"E\",\"input_ids\"],\"output\":[\"x\"]},"
         "{\"opType\":\"MatMul\",\"input\":[\"x\",\"H\"],\"output\":[\"logits\"]}],\"initializer\":["
         "{\"name\":\"H\",\"dims\":[%s],\"dataType\":1,\"floatData\":[%s]},"
@@ -218,7 +218,7 @@ static int32_t count_parameters(const char *head_dims, const char *head) {
         "{\"name\":\"input_ids\",\"type\":{\"tensorType\":{\"elemType\":7,\"shape\":{\"dim\":[{\"dimValue\":"
         "1},{"
         "\"dimParam\":\"T\"}]}}}}],\"output\":[{\"name\":\"logits\"}]}}",
-        head_dims, head);
+        properties, head_dims, head);
     check(&f, sbp_file_write(f.diag, path, text, strlen(text)));
     check(&f, sbp_model_load(f.arena, f.diag, path, &options, &model));
     int32_t count = model.module->param_count;
@@ -228,11 +228,19 @@ static int32_t count_parameters(const char *head_dims, const char *head) {
     return count;
 }
 
+#define TIED(names) "\"metadataProps\":[{\"key\":\"streambp.tied\",\"value\":\"" names "\"}],"
+
 static void test_tied_head(void **state) {
     (void)state;
-    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,6"), 1);
-    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,7"), 2); /* all but one number */
-    assert_int_equal(count_parameters("2,3", "1,2,3,4,5,6"), 2); /* in another order */
+    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,6", ""), 1);
+    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,7", ""), 2); /* all but one number */
+    assert_int_equal(count_parameters("2,3", "1,2,3,4,5,6", ""), 2); /* in another order */
+    /* Where the export says what is tied, equal values alone say nothing. */
+    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,6", TIED("H E")), 1);
+    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,6", TIED("")), 2);
+    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,6", TIED("HE E1")), 2);
+    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,6", TIED("E F")), 2);
+    assert_int_equal(count_parameters("2,3", "1,3,5,2,4,7", TIED("H E")), 2);
 }
 
 /* ---- binary files that are damaged ----------------------------------------------------------------------
