@@ -290,29 +290,48 @@ static sbp_format format_in_file(const sbp_loading *l, const sbp_param *param) {
     return w->format;
 }
 
+/* Frozen weights that have no whole blocks stay as they are, which is said; SBP_USAGE where all are such. */
+static sbp_status say_unfit(const sbp_loading *l, const sbp_param *first, int32_t unfit, int64_t elems,
+                            int32_t kept) {
+    const sbp_format_info *format = sbp_format_of(l->options->base_format);
+    sbp_text shape;
+    sbp_text_init(&shape, l->arena);
+    sbp_type_print(&shape, &first->type);
+    const char *where = sbp_arena_printf(
+        l->arena, "'%s' is %s; whole blocks of %d elements are expected in a %s",
+        sbp_loading_source_name(first), shape.data, format->block, format->whole_rows ? "row" : "matrix");
+    if (kept == 0)
+        return sbp_fail(l->diag, SBP_USAGE, "--base-dtype %s: no weight can be kept so: %s", format->name,
+                        where);
+    sbp_warn(l->diag, "--base-dtype %s: %d weights of %lld numbers stay as they are: %s", format->name, unfit,
+             (long long)elems, where);
+    return SBP_OK;
+}
+
 /* In which blocks frozen parameters are kept. */
 static sbp_status choose_formats(const sbp_loading *l) {
     sbp_format asked = l->options->base_format;
     sbp_module *m = l->model->module;
     bool *linear = find_linear(l);
-    int32_t count = 0;
+    const sbp_param *first = NULL;
+    int32_t count = 0, unfit = 0;
+    int64_t unfit_elems = 0;
     for (int32_t i = 0; i < m->param_count; i++) {
         sbp_param *param = &m->params[i];
         bool ask = asked && linear[i] && !param->trainable;
         if (ask && !can_keep(param, asked)) {
-            sbp_text shape;
-            sbp_text_init(&shape, l->arena);
-            sbp_type_print(&shape, &param->type);
-            return sbp_fail(
-                l->diag, SBP_USAGE, "--base-dtype %s: '%s' is %s; %s of %d elements are expected in a %s",
-                sbp_format_of(asked)->name, sbp_loading_source_name(param), shape.data, "whole blocks",
-                sbp_format_of(asked)->block, sbp_format_of(asked)->whole_rows ? "row" : "matrix");
+            unfit += 1;
+            unfit_elems += sbp_type_row_elems(&param->type);
+            first = first ? first : param;
+            ask = false;
         }
         if (!param->trainable)
             param->format = ask ? asked : format_in_file(l, param);
         count += ask;
     }
-    if (asked && count == 0)
+    if (first)
+        SBP_TRY(say_unfit(l, first, unfit, unfit_elems, count));
+    else if (asked && count == 0)
         return sbp_fail(l->diag, SBP_USAGE,
                         "--base-dtype %s: no weight of a linear layer is frozen; what is trained is kept in "
                         "--param-dtype",
@@ -351,9 +370,7 @@ static const char *directory_of(sbp_arena *arena, const char *path) {
 /* What lies in a directory beside the model's own file. */
 static void look_around(sbp_loading *l, const char *directory) {
     static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json"};
-    static const char *const not_read[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
-                                           "consolidated.safetensors", "consolidated.00.pth",
-                                           "adapter_model.safetensors"};
+    static const char *const not_read[] = {"consolidated.safetensors", "adapter_model.safetensors"};
     const char *other = NULL;
     for (int32_t i = 0; i < SBP_COUNT(weights); i++)
         if (!l->model->weights && sbp_file_exists(sbp_file_join(l->arena, directory, weights[i])))
@@ -361,7 +378,11 @@ static void look_around(sbp_loading *l, const char *directory) {
     for (int32_t i = 0; i < SBP_COUNT(not_read); i++)
         if (!other && sbp_file_exists(sbp_file_join(l->arena, directory, not_read[i])))
             other = not_read[i];
-    if (other && !l->model->weights)
+    const char *pickle = l->model->weights ? NULL : sbp_weights_find_pickle(l->arena, directory);
+    if (pickle)
+        sbp_warn(l->diag, "%s: %s; without weights this plan can be looked at, or run with --weights", pickle,
+                 sbp_weights_convert_pickle(l->arena, pickle));
+    else if (other && !l->model->weights)
         sbp_warn(l->diag,
                  "'%s' has no model.safetensors, and its %s is not read: without weights this plan can be "
                  "looked at, or run with --weights (transformers' save_pretrained writes model.safetensors)",
@@ -476,8 +497,14 @@ static sbp_status find_adapter(sbp_loading *l) {
     sbp_lora_options *options = SBP_NEW(l->arena, sbp_lora_options);
     SBP_TRY(sbp_lora_read(l->arena, l->diag, adapter, options, &name));
     choose_dropout(l, adapter, options);
-    SBP_TRY(sbp_weights_open(l->arena, l->diag, sbp_file_join(l->arena, adapter, "adapter_model.safetensors"),
-                             &l->adapter));
+    const char *file = sbp_file_join(l->arena, adapter, "adapter_model.safetensors"),
+               *pickle = sbp_file_exists(file) ? NULL : sbp_weights_find_pickle(l->arena, adapter);
+    if (pickle)
+        return sbp_fail(l->diag, SBP_INPUT,
+                        "%s: weights in pickle are not read, since loading them can run any code; peft "
+                        "converts them: PeftModel.from_pretrained(..).save_pretrained(..)",
+                        pickle);
+    SBP_TRY(sbp_weights_open(l->arena, l->diag, file, &l->adapter));
     SBP_TRY(find_base(l, adapter, name));
     l->lora = options;
     l->model->adapter_weights = adapter;

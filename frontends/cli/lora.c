@@ -76,6 +76,13 @@ static const char *const *values(const reader *r, const char *key, int32_t *coun
     return one;
 }
 
+/* "[q_proj, 'v_proj']", a list of YAML: no regular expression of a whole name is one class of letters. */
+static bool is_yaml_list(const char *text) {
+    size_t n = strlen(text);
+    return n >= 2 && text[0] == '[' && text[n - 1] == ']' && !strpbrk(text + 1, "[*?(){}|\\^$") &&
+           strchr(text, ']') == text + n - 1 && !strstr(text, "-");
+}
+
 /* Names joined by '+', also of an option that is repeated; one that is written like a regular expression is
  * one, where `patterns`, and stands alone. */
 static sbp_status names(const reader *r, const char *key, bool patterns, sbp_lora_names *out) {
@@ -84,7 +91,8 @@ static sbp_status names(const reader *r, const char *key, bool patterns, sbp_lor
     const char **list = NULL;
     *out = (sbp_lora_names){0};
     for (int32_t i = 0; i < given; i++) {
-        if (patterns && (strpbrk(texts[i], "*?[](){}|\\^$") || strstr(texts[i], ".+"))) {
+        bool list_of_yaml = is_yaml_list(texts[i]);
+        if (patterns && !list_of_yaml && (strpbrk(texts[i], "*?[](){}|\\^$") || strstr(texts[i], ".+"))) {
             if (given > 1)
                 return sbp_fail(r->c->diag, SBP_USAGE,
                                 "--lora-%s '%s': a regular expression stands alone, for whole names", key,
@@ -93,7 +101,7 @@ static sbp_status names(const reader *r, const char *key, bool patterns, sbp_lor
             return SBP_OK;
         }
         for (const char *at = texts[i]; *at;) {
-            size_t length = strcspn(at, "+,");
+            size_t length = strcspn(at, list_of_yaml ? "[]\"', " : "+, ");
             if (length > 0)
                 SBP_PUSH(r->c->arena, list, count, capacity, sbp_arena_strndup(r->c->arena, at, length));
             at += length + (at[length] != 0);

@@ -196,7 +196,7 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
             model_type, supported.data);
     return sbp_json_fail(
         l->diag, field,
-        "no architecture '%s' is built; supported: %s (frontends/README.md says how one is added)",
+        "model type '%s' is not supported; supported: %s (frontends/README.md says how one is added)",
         model_type, supported.data);
 }
 

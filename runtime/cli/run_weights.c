@@ -18,6 +18,10 @@ sbp_status sbp_run_find_weights(const sbp_run *run, const char **path, const cha
         given = NULL;
     }
     *path = given ? given : run->info.weights;
+    const char *pickle = !*path && run->model ? sbp_weights_find_pickle(run->arena, run->model) : NULL;
+    if (pickle)
+        return sbp_fail(run->diag, SBP_INPUT, "%s: %s", pickle,
+                        sbp_weights_convert_pickle(run->arena, pickle));
     if (!*path)
         return sbp_fail(run->diag, SBP_INPUT, "'%s' %s: give --weights DIR, FILE or random:SEED",
                         run->model ? run->model : run->plan_path,

@@ -115,6 +115,17 @@ static void test_rows(void **state) {
     cli_fails(f, 1, "'tests' has no config.json", "$R tests --data " DATA);
     cli_fails(f, 1, "/m' has no weights: give --weights",
               "mkdir $D/m; cp $S/config.json $S/tokenizer.json $D/m; $R $D/m --data " DATA);
+    /* pickles */
+    cli_fails(f, 1,
+              "m/pytorch_model.bin: weights in pickle are not read, since loading them can run any code",
+              "printf 'PK\\003\\004 and more' >$D/m/pytorch_model.bin; $R $D/m --data " DATA);
+    cli_fails(f, 1, "M.from_pretrained('", "$R $S --weights $D/m --data " DATA);
+    cli_fails(f, 1, "weights in pickle are not read", "$R $S --weights $D/m/pytorch_model.bin --data " DATA);
+    cli_ok(
+        f,
+        "$C compile $D/m -o $D/q && cp $S/model.safetensors $D/m/other.bin && $R $S --weights $D/m/other.bin "
+        "--steps 1 --out none --data " DATA);
+    assert_true(cli_exists(f, "q"));
     cli_put(f, "d", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 600]}\n");
     cli_fails(f, 1, "data row 2 (from 1): token 1: id 600 is not below the model's vocabulary of 512",
               "$R $S --data $D/d");

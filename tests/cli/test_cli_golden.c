@@ -210,7 +210,7 @@ static bool is_built(io_fixture *f, const char *path) {
     const sbp_json *config;
     assert_ok(f, sbp_json_read(f->arena, f->diag, sbp_arena_printf(f->arena, "%s/model/config.json", path), 0,
                                &config));
-    const char *message = sbp_arena_printf(f->arena, "no architecture '%s' is built",
+    const char *message = sbp_arena_printf(f->arena, "model type '%s' is not supported",
                                            sbp_json_member(config, "model_type")->string);
     return cli(f, sbp_arena_printf(f->arena, "$C compile %s/model -o $D/tried", path)) != 1 ||
            !strstr(cli_text(f, "err"), message);

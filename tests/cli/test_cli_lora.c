@@ -290,7 +290,13 @@ static void test_names_and_patterns(void **state) {
                  {"--lora r=3,targets=q_proj+o_proj --lora-exclude o_proj", 6},
                  {"--lora targets=q_proj+embed_tokens --lora-exclude embed_tokens", 6},
                  {"--lora targets=q_proj+lm_head --lora-exclude lm_head", 6},
-                 {"--lora targets=q_proj --lora-layers 1 --lora-layers-pattern '(?:layers)'", 2}};
+                 {"--lora targets=q_proj --lora-layers 1 --lora-layers-pattern '(?:layers)'", 2},
+                 {"--lora_target_modules q_proj v_proj --lora_r 2", 12},
+                 {"--lora_target_modules 'q_proj v_proj'", 12},
+                 {"--lora_target_modules '[q_proj, \"v_proj\"]'", 12},
+                 {"--lora_target_modules all-linear --lora-exclude '[up_proj,down_proj]'", 30},
+                 {"--config $D/flow", 12},
+                 {"--config $D/block", 18}};
     static const struct {
         const char *options, *message;
     } wrong[] = {{"--lora targets=o_proj --lora-exclude o_proj", "is left out, by --lora-exclude"},
@@ -298,6 +304,9 @@ static void test_names_and_patterns(void **state) {
                   "is left out, by --lora-exclude, --lora-layers"},
                  {"--lora targets=nothing", "modules look like model.layers.0.self_attn.q_proj"}};
     io_fixture *f = *state;
+    cli_put(f, "flow", "use_peft: true\nlora_target_modules: [q_proj, v_proj]\nlora_r: 4\n");
+    cli_put(f, "block",
+            "lora_target_modules:\n# these\n  - q_proj\n  - 'v_proj' # and\n- k_proj\nlora_r: 4\n");
     for (int i = 0; i < SBP_COUNT(drawn); i++) {
         int got = count_trained(f, "llama_plain", drawn[i].options);
         if (got != drawn[i].tensors)
@@ -454,6 +463,11 @@ static void test_refusals(void **state) {
                        fields[i].edit));
         cli_fails(f, 1, fields[i].field, "$C compile $D/adapter -o $D/p --base $G/llama_plain/model");
     }
+    cli_fails(
+        f, 1, "adapter_model.bin: weights in pickle are not read",
+        "cp -r $D/adapter $D/pickled; mv $D/pickled/adapter_model.safetensors $D/pickled/adapter_model.bin; "
+        "cp $D/config $D/pickled/adapter_config.json; "
+        "$C compile $D/pickled -o $D/p --base $G/llama_plain/model");
     /* Tensors that the configuration does not speak of, or that are not there. */
     cli_ok(f, "sed 's/\"r\": 4/\"r\": 5/' $D/config >$D/adapter/adapter_config.json");
     cli_fails(f, 1, "the model expects", "$C compile $D/adapter -o $D/p --base $G/llama_plain/model");

@@ -30,8 +30,8 @@ static sbp_status run_case(void *user) {
     const sbp_json *config = read_json(f, sbp_file_join(f->arena, path, "config.json"));
     const char *type = sbp_json_member(config, "model_type")->string;
     if (!is_registered(type)) {
-        check_fails(f, status, SBP_INPUT, sbp_arena_printf(f->arena, "no architecture '%s'", type));
-        printf("  %-34s refused: no architecture '%s'\n", c->name, type);
+        check_fails(f, status, SBP_INPUT, sbp_arena_printf(f->arena, "model type '%s'", type));
+        printf("  %-34s refused: model type '%s'\n", c->name, type);
         return SBP_OK;
     }
     check(f, status);

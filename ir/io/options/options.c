@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "ir/io/file.h"
+
 enum option_group {
 #define GROUP(id, title) GROUP_##id,
 #include "ir/io/options/options.def"
@@ -312,7 +314,20 @@ typedef struct value_check {
     const char *text;
 } value_check;
 
+/* Words of transformers for values that are said by other options here. */
+static const struct {
+    const char *name, *value, *options;
+} elsewhere[] = {
+#define ELSEWHERE(name, value, options) {name, value, options},
+#include "ir/io/options/options.def"
+};
+
 static sbp_status bad_value(const value_check *c) {
+    for (int i = 0; i < SBP_COUNT(elsewhere); i++)
+        if (strcmp(elsewhere[i].name, c->option->name) == 0 &&
+            same_name(elsewhere[i].value, strlen(elsewhere[i].value), c->text, strlen(c->text)))
+            return sbp_fail(c->diag, SBP_USAGE, "%s: %s: '%s' is %s here", c->setting->where,
+                            shown(c->o, c->setting, c->setting->key), c->text, elsewhere[i].options);
     return sbp_fail(c->diag, SBP_USAGE, "%s: %s: found '%.100s', expected %s", c->setting->where,
                     shown(c->o, c->setting, c->setting->key), c->text,
                     c->option->kind == SBP_OPTION_PAIR ? "two numbers A,B"
@@ -547,6 +562,15 @@ static const char *value_alone(const option_target *t) {
     return t->index >= 0 && strncmp(table[t->index].values, "on|off", 6) == 0 ? "on" : NULL;
 }
 
+/* Whether an argument is one more name of a list that is called as TRL calls it, which takes several:
+ * `lora_target_modules q_proj v_proj`. A file or a name of the Hub is an argument of its own. */
+static bool is_more(const option_target *t, const char *text) {
+    static const char name[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
+    return t->index >= 0 && t->alias && strncmp(table[t->index].name, "lora-", 5) == 0 &&
+           table[t->index].kind == SBP_OPTION_LIST && *text && text[strspn(text, name)] == 0 &&
+           !sbp_file_exists(text) && !sbp_directory_exists(text);
+}
+
 /* One option at argv[*i]; moves *i behind its value. */
 static sbp_status parse_option(parse_job *job, int *i) {
     sbp_options *o = job->o;
@@ -579,7 +603,10 @@ static sbp_status parse_option(parse_job *job, int *i) {
         if (!value)
             return sbp_fail(job->diag, SBP_USAGE, "%s: %s needs a value", job->program, arg);
     }
-    return sbp_options_assign(o, job->diag, &setting, &target, value);
+    SBP_TRY(sbp_options_assign(o, job->diag, &setting, &target, value));
+    while (*i < job->argc && is_more(&target, job->argv[*i]))
+        SBP_TRY(sbp_options_assign(o, job->diag, &setting, &target, job->argv[(*i)++]));
+    return SBP_OK;
 }
 
 static sbp_status parse_arguments(parse_job *job) {

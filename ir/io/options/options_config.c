@@ -10,7 +10,8 @@ typedef struct config_reader {
     sbp_options *o;
     sbp_diag *diag;
     const char *path;
-    bool *seen; /* per line of the table: set by an earlier line of this file */
+    bool *seen;       /* per line of the table: set by an earlier line of this file */
+    const char *list; /* the key of a list whose "- item" lines may follow; NULL: none */
 } config_reader;
 
 static bool is_list(const option_target *t) {
@@ -133,6 +134,16 @@ static sbp_status read_line(config_reader *r, const char *where, const char *p, 
         end--;
     if (p == end || *p == '#' || (end - p == 3 && memcmp(p, "---", 3) == 0))
         return SBP_OK;
+    const char *item = p;
+    while (item < end && isspace((unsigned char)*item))
+        item++;
+    if (r->list && end - item > 2 && item[0] == '-' && item[1] == ' ') {
+        item += 1 + strspn(item + 1, " ");
+        const char *text = line_value(arena, item, end);
+        return text ? take(r, where, r->list, text)
+                    : sbp_fail(r->diag, SBP_USAGE, "%s: '%s': a quote is not closed", where, r->list);
+    }
+    r->list = NULL;
     if (isspace((unsigned char)*p) || *p == '-')
         return sbp_fail(r->diag, SBP_USAGE,
                         "%s: expected 'key: value'; lists are repeated lines, and nothing nests", where);
@@ -151,6 +162,8 @@ static sbp_status read_line(config_reader *r, const char *where, const char *p, 
     option_target t = sbp_options_find(key, strlen(key));
     if (t.index < 0 && !t.reason)
         return sbp_options_unknown(r->o, r->diag, &setting);
+    if (!quoted && !*text && is_list(&t) && strncmp(sbp_option_at(t.index)->name, "lora-", 5) == 0)
+        r->list = key;
     if (!quoted && (!*text || strcmp(text, "null") == 0 || strcmp(text, "~") == 0))
         return SBP_OK;
     return take(r, where, key, text);

@@ -66,4 +66,10 @@ sbp_status sbp_weights_read(const sbp_weights *weights, const sbp_weight *weight
 sbp_status sbp_weights_read_blocks(const sbp_weights *weights, const sbp_weight *weight, int64_t first,
                                    int64_t count, void *const *parts, sbp_diag *diag) SBP_CHECKED;
 
+/* The file of a directory, or the path itself, that holds weights as pickle, which no reader here reads since
+ * loading it can run any code; NULL: there is none. */
+const char *sbp_weights_find_pickle(sbp_arena *arena, const char *path);
+/* A sentence on how to convert the weights of a model's directory. */
+const char *sbp_weights_convert_pickle(sbp_arena *arena, const char *path);
+
 #endif

@@ -43,6 +43,35 @@ static sbp_status open_index(sbp_weights *w, sbp_diag *diag, const char *directo
     return SBP_OK;
 }
 
+const char *sbp_weights_find_pickle(sbp_arena *arena, const char *path) {
+    static const char *const files[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                        "adapter_model.bin", "consolidated.00.pth"},
+                             *const suffixes[] = {".bin", ".pt", ".pth", ".pkl", ".bin.index.json"};
+    bool directory = sbp_directory_exists(path);
+    for (int i = 0; directory && i < SBP_COUNT(files); i++) {
+        const char *file = sbp_file_join(arena, path, files[i]);
+        if (sbp_file_exists(file))
+            return file;
+    }
+    for (int i = 0; !directory && i < SBP_COUNT(suffixes); i++)
+        if (has_suffix(path, suffixes[i]) && sbp_file_exists(path))
+            return path;
+    return NULL;
+}
+
+const char *sbp_weights_convert_pickle(sbp_arena *arena, const char *path) {
+    const char *slash = strrchr(path, '/');
+    const char *directory = sbp_directory_exists(path) ? path
+                            : slash ? sbp_arena_strndup(arena, path, (size_t)(slash - path) + (slash == path))
+                                    : ".";
+    return sbp_arena_printf(
+        arena,
+        "weights in pickle are not read, since loading them can run any code; transformers converts them: "
+        "python3 -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('%s', "
+        "dtype='auto').save_pretrained('NEW')\" writes model.safetensors into NEW",
+        directory);
+}
+
 static sbp_status open_directory(sbp_weights *w, sbp_diag *diag, const char *directory) {
     /* transformers looks for the single file first. */
     const char *single = sbp_file_join(w->arena, directory, "model.safetensors");
@@ -51,6 +80,9 @@ static sbp_status open_directory(sbp_weights *w, sbp_diag *diag, const char *dir
     const char *index = sbp_file_join(w->arena, directory, "model.safetensors.index.json");
     if (sbp_file_exists(index))
         return open_index(w, diag, directory, index);
+    const char *pickle = sbp_weights_find_pickle(w->arena, directory);
+    if (pickle)
+        return sbp_fail(diag, SBP_INPUT, "%s: %s", pickle, sbp_weights_convert_pickle(w->arena, pickle));
     return sbp_fail(diag, SBP_IO, "'%s' has neither model.safetensors nor model.safetensors.index.json",
                     directory);
 }
@@ -66,6 +98,17 @@ static bool begins_with_gguf(const char *path) {
     return found;
 }
 
+/* A pickle begins with its protocol or is a zip file; a header of safetensors is an object. */
+static bool is_safetensors(const char *path) {
+    char bytes[9] = {0};
+    int fd;
+    if (sbp_file_open_regular(NULL, path, &fd) != SBP_OK)
+        return true; /* reported when it is opened for good */
+    bool found = read(fd, bytes, 9) == 9 && bytes[8] == '{';
+    close(fd);
+    return found;
+}
+
 static sbp_status open_any(sbp_weights *w, sbp_diag *diag, const char *path) {
     if (sbp_directory_exists(path))
         return open_directory(w, diag, path);
@@ -76,6 +119,8 @@ static sbp_status open_any(sbp_weights *w, sbp_diag *diag, const char *path) {
         const char *directory = slash ? sbp_arena_strndup(w->arena, path, (size_t)(slash - path) + 1) : ".";
         return open_index(w, diag, directory, path);
     }
+    if (sbp_weights_find_pickle(w->arena, path) && !is_safetensors(path))
+        return sbp_fail(diag, SBP_INPUT, "%s: %s", path, sbp_weights_convert_pickle(w->arena, path));
     if (has_suffix(path, ".json") || has_suffix(path, ".onnx"))
         return sbp_onnx_add(w, diag, path);
     return sbp_safetensors_add(w, diag, path);
