@@ -225,25 +225,6 @@ static int by_size(const void *x, const void *y) {
     return a->order - b->order;
 }
 
-static bool overlap(const sbp_live_set *a, const sbp_live_set *b) {
-    for (int32_t i = 0, j = 0; i < a->count && j < b->count;) {
-        if (a->ranges[i].begin <= b->ranges[j].end && b->ranges[j].begin <= a->ranges[i].end)
-            return true;
-        if (a->ranges[i].end < b->ranges[j].end)
-            i++;
-        else
-            j++;
-    }
-    return false;
-}
-
-static bool meet(const parcel *a, const parcel *b, int32_t timelines) {
-    for (int32_t t = 0; t < timelines; t++)
-        if (overlap(a->sets[t], b->sets[t]))
-            return true;
-    return false;
-}
-
 /* Moves an offset on so that [offset, offset + bytes) crosses no multiple of the largest allocation. */
 static int64_t within_block(int64_t offset, int64_t bytes, int64_t block) {
     if (block > 0 && bytes > 0 && offset / block != (offset + bytes - 1) / block)
@@ -251,25 +232,127 @@ static int64_t within_block(int64_t offset, int64_t bytes, int64_t block) {
     return offset;
 }
 
-/* Places the parcels from `base` on; returns the end. */
+/* ---- which parcels meet: ranges of a timeline in order of their beginnings, as a tree of halves, so that
+ * those that a range overlaps are found without looking at the others ---- */
+
+typedef struct span {
+    int32_t begin, end, last, parcel; /* last: the greatest end of the half that it is the middle of */
+} span;
+
+typedef struct timeline {
+    span *spans;
+    int32_t count, capacity;
+} timeline;
+
+static int by_begin(const void *x, const void *y) {
+    const span *a = x, *b = y;
+    if (a->begin != b->begin)
+        return a->begin < b->begin ? -1 : 1;
+    return a->parcel - b->parcel;
+}
+
+static int32_t last_of(span *spans, int32_t from, int32_t to) {
+    if (from >= to)
+        return INT32_MIN;
+    int32_t middle = from + (to - from) / 2, left = last_of(spans, from, middle),
+            right = last_of(spans, middle + 1, to), last = spans[middle].end;
+    last = left > last ? left : last;
+    spans[middle].last = right > last ? right : last;
+    return spans[middle].last;
+}
+
+typedef struct neighbours {
+    int32_t *seen;  /* per parcel: the last one that it was found for, plus 1 */
+    int32_t *found; /* of the one asked for: those that are placed */
+    int32_t count, asked;
+} neighbours;
+
+static void find_overlaps(const span *spans, int32_t from, int32_t to, const sbp_live_range *r,
+                          neighbours *n) {
+    if (from >= to)
+        return;
+    int32_t middle = from + (to - from) / 2;
+    const span *s = &spans[middle];
+    if (s->last < r->begin)
+        return;
+    find_overlaps(spans, from, middle, r, n);
+    if (s->begin > r->end)
+        return;
+    if (s->end >= r->begin && s->parcel < n->asked && n->seen[s->parcel] != n->asked + 1) {
+        n->seen[s->parcel] = n->asked + 1;
+        n->found[n->count++] = s->parcel;
+    }
+    find_overlaps(spans, middle + 1, to, r, n);
+}
+
+static timeline *make_timelines(sbp_arena *arena, const parcel *parcels, int32_t count, int32_t timelines) {
+    timeline *lines = SBP_NEW_ARRAY(arena, timeline, timelines + 1);
+    for (int32_t t = 0; t < timelines; t++) {
+        for (int32_t i = 0; i < count; i++)
+            for (int32_t k = 0; k < parcels[i].sets[t]->count; k++) {
+                const sbp_live_range *r = &parcels[i].sets[t]->ranges[k];
+                SBP_PUSH(arena, lines[t].spans, lines[t].count, lines[t].capacity,
+                         ((span){r->begin, r->end, 0, i}));
+            }
+        if (lines[t].count > 0)
+            qsort(lines[t].spans, (size_t)lines[t].count, sizeof *lines[t].spans, by_begin);
+        (void)last_of(lines[t].spans, 0, lines[t].count);
+    }
+    return lines;
+}
+
+typedef struct place {
+    int64_t offset, end;
+    int32_t parcel;
+} place;
+
+static int by_offset(const void *x, const void *y) {
+    const place *a = x, *b = y;
+    if (a->offset != b->offset)
+        return a->offset < b->offset ? -1 : 1;
+    return a->parcel - b->parcel;
+}
+
+/* Places the parcels from `base` on, the largest first, each at the lowest offset that those leave which are
+ * live with it; returns the end. */
 static int64_t pack(sbp_arena *arena, parcel *parcels, int32_t count, int32_t timelines, int64_t base,
                     int64_t block) {
-    parcel **placed = SBP_NEW_ARRAY(arena, parcel *, count + 1); /* by offset */
     int64_t end = base;
     qsort(parcels, (size_t)count, sizeof *parcels, by_size);
+    timeline *lines = make_timelines(arena, parcels, count, timelines);
+    neighbours n = {.seen = SBP_NEW_ARRAY(arena, int32_t, count + 1),
+                    .found = SBP_NEW_ARRAY(arena, int32_t, count + 1)};
+    place *placed = SBP_NEW_ARRAY(arena, place, count + 1), *few = SBP_NEW_ARRAY(arena, place, count + 1);
     for (int32_t i = 0; i < count; i++) {
         int64_t at = within_block(base, parcels[i].bytes, block);
-        for (int32_t j = 0; j < i; j++) {
-            const parcel *other = placed[j];
-            if (other->offset < at + parcels[i].bytes && at < other->offset + other->bytes &&
-                meet(&parcels[i], other, timelines))
-                at = within_block(other->offset + other->bytes, parcels[i].bytes, block);
+        n.asked = i;
+        n.count = 0;
+        for (int32_t t = 0; t < timelines; t++)
+            for (int32_t k = 0; k < parcels[i].sets[t]->count; k++)
+                find_overlaps(lines[t].spans, 0, lines[t].count, &parcels[i].sets[t]->ranges[k], &n);
+        bool many = n.count > i / 16; /* to go through all is less than to sort them */
+        for (int32_t k = 0; k < n.count && !many; k++) {
+            const parcel *other = &parcels[n.found[k]];
+            few[k] = (place){other->offset, other->offset + other->bytes, n.found[k]};
         }
+        if (n.count > 1 && !many)
+            qsort(few, (size_t)n.count, sizeof *few, by_offset);
+        const place *others = many ? placed : few;
+        for (int32_t k = 0; k < (many ? i : n.count); k++)
+            if (others[k].offset < at + parcels[i].bytes && at < others[k].end &&
+                n.seen[others[k].parcel] == i + 1)
+                at = within_block(others[k].end, parcels[i].bytes, block);
         parcels[i].offset = at;
-        int32_t place = i;
-        for (; place > 0 && placed[place - 1]->offset > at; place--)
-            placed[place] = placed[place - 1];
-        placed[place] = &parcels[i];
+        int32_t below = 0, above = i; /* behind those of the same offset */
+        while (below < above) {
+            int32_t middle = below + (above - below) / 2;
+            if (placed[middle].offset <= at)
+                below = middle + 1;
+            else
+                above = middle;
+        }
+        memmove(&placed[below + 1], &placed[below], (size_t)(i - below) * sizeof *placed);
+        placed[below] = (place){at, at + parcels[i].bytes, i};
         end = at + parcels[i].bytes > end ? at + parcels[i].bytes : end;
     }
     return end;
