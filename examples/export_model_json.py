@@ -222,7 +222,8 @@ def main():
     parser.add_argument("--keep-names", choices=["on", "off"], default="on")
     a = parser.parse_args()
     wrapped, takes_mask = load(a.model)
-    base = None if a.model.partition(":")[0].endswith(".py") else os.path.abspath(a.model) if os.path.isdir(a.model) else a.model
+    names_kept = a.exporter == "dynamo" and a.keep_names == "on"  # else adapters would not fit the model
+    base = None if not names_kept or a.model.partition(":")[0].endswith(".py") else os.path.abspath(a.model) if os.path.isdir(a.model) else a.model
     print(export(wrapped, takes_mask, a.out, a.opset, a.exporter, a.keep_names == "on", base))
     if not a.model.partition(":")[0].endswith(".py"):
         copy_tokenizer(a.model, a.out)

@@ -511,8 +511,15 @@ static sbp_status find_adapter(sbp_loading *l) {
     return SBP_OK;
 }
 
-/* An absolute path, or what the Hub calls it. */
+/* What transformers can open, where that is known: an absolute path, or what the Hub calls it. */
 static const char *lasting_name(const sbp_loading *l, const char *path) {
+    if (l->options->base_name || l->origin)
+        return l->options->base_name ? l->options->base_name : l->origin;
+    if (!sbp_directory_exists(path))
+        sbp_warn(l->diag,
+                 "adapter_config.json will name the model '%s', which transformers cannot open: --base-name "
+                 "NAME says the model that it was made of%s%s",
+                 path, l->parent ? "; its file knows of " : "", l->parent ? l->parent : "");
     char resolved[4096];
     const char *whole = realpath(path, resolved) ? sbp_arena_strdup(l->arena, resolved) : path;
     const char *id = sbp_hub_id_of(l->arena, whole);

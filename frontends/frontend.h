@@ -82,6 +82,7 @@ typedef struct sbp_model_options {
     const sbp_lora_options *lora;  /* new adapters; NULL: none, or those of the path */
     double lora_dropout;           /* of a path that is an adapter; below 0: as its configuration says */
     const char *base;              /* of an adapter: in place of what its configuration says; NULL */
+    const char *base_name;         /* what an adapter's configuration is to call the model; NULL: as it is */
     sbp_head_options head;         /* what the objective wants of the head */
     const sbp_architecture *extra; /* architectures besides the built-in ones */
     int32_t extra_count;

@@ -11,6 +11,8 @@ typedef struct sbp_loading {
     const char *path;
     const sbp_model_options *options;
     const sbp_lora_options *lora; /* of the options, or of the adapter that the path is; NULL: none */
+    const char *origin;           /* the model that a file was made of, as the file says; NULL: it does not */
+    const char *parent;           /* a model that may be that one, or what it was tuned from; NULL */
     sbp_model *model;
     sbp_dtype residual;    /* as options->residual, decided */
     sbp_weights *weights;  /* of model->weights; open, or NULL; closed by sbp_model_load */

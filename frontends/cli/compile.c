@@ -144,6 +144,7 @@ static sbp_status load_model(sbp_compilation *c) {
     if (sbp_options_chosen(c->options, "lora-dropout"))
         o.lora_dropout = sbp_options_double(c->options, "lora-dropout");
     o.base = sbp_options_text(c->options, "base");
+    o.base_name = sbp_options_text(c->options, "base-name");
     SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
     const sbp_objective_wishes wishes = {
         .by_sequence = sbp_options_is(c->options, "importance", "sequence"),

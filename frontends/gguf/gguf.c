@@ -22,6 +22,32 @@ static sbp_status refuse(const sbp_gguf_source *s, const char *name) {
         s->loading->path, name, known.data);
 }
 
+/* "https://huggingface.co/some/model" is some/model. */
+static const char *hub_id(sbp_arena *arena, const char *url) {
+    static const char host[] = "https://huggingface.co/";
+    size_t n = sizeof host - 1;
+    if (!url || strncmp(url, host, n) != 0)
+        return NULL;
+    size_t owner = strcspn(url + n, "/"), name = url[n + owner] ? strcspn(url + n + owner + 1, "/?#") : 0;
+    return owner > 0 && name > 0 ? sbp_arena_strndup(arena, url + n, owner + 1 + name) : NULL;
+}
+
+/* general.source is what was converted; general.base_model what that was tuned from, or that itself. */
+static sbp_status find_origin(sbp_loading *l, const sbp_gguf *keys) {
+    static const char *const sources[] = {"general.source.huggingface.repository", "general.source.repo_url",
+                                          "general.source.url"};
+    const char *text = NULL;
+    for (int i = 0; i < SBP_COUNT(sources) && !l->origin; i++) {
+        text = NULL;
+        SBP_TRY(sbp_gguf_get_string(l->diag, keys, sources[i], SBP_JSON_OPTIONAL, &text));
+        l->origin = i == 0 && text && strchr(text, '/') ? text : hub_id(l->arena, text);
+    }
+    text = NULL;
+    SBP_TRY(sbp_gguf_get_string(l->diag, keys, "general.base_model.0.repo_url", SBP_JSON_OPTIONAL, &text));
+    l->parent = hub_id(l->arena, text);
+    return SBP_OK;
+}
+
 sbp_status sbp_load_gguf(sbp_loading *l) {
     SBP_TRY(sbp_weights_open(l->arena, l->diag, l->path, &l->source));
     sbp_gguf_source s = {.loading = l, .keys = sbp_weights_gguf(l->source), .tensors = l->source};
@@ -34,6 +60,7 @@ sbp_status sbp_load_gguf(sbp_loading *l) {
     const char *name;
     SBP_TRY(sbp_gguf_get_string(l->diag, s.keys, "tokenizer.chat_template", SBP_JSON_OPTIONAL,
                                 &l->model->chat_template));
+    SBP_TRY(find_origin(l, s.keys));
     SBP_TRY(sbp_gguf_get_string(l->diag, s.keys, "general.architecture", SBP_JSON_REQUIRED, &name));
     for (int32_t i = 0; i < SBP_COUNT(architectures); i++)
         if (strcmp(architectures[i].name, name) == 0)

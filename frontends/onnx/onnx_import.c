@@ -586,6 +586,7 @@ static bool has_values(const sbp_onnx_model *m) {
 sbp_status sbp_load_onnx(sbp_loading *l, const sbp_json *root) {
     sbp_onnx_model model;
     SBP_TRY(sbp_onnx_parse(l->arena, l->diag, l->path, root, &model));
+    l->origin = model.base && *model.base ? model.base : NULL;
     l->model->model_type = "onnx";
     l->model->initializer_range = 0.02;
     l->model->module = sbp_module_create(l->arena, l->model->name);

@@ -502,6 +502,32 @@ static void test_where_the_base_is(void **state) {
     }
 }
 
+/* What transformers cannot open by its path is called as the file, or --base-name, says. */
+static void test_what_the_base_is_called(void **state) {
+    static const struct {
+        const char *edit, *options, *base;
+    } bases[] = {{"", "", "model.json"},
+                 {"", "--base-name some/model", "some/model"},
+                 {"1s/{/{\"metadataProps\": [{\"key\": \"streambp.base_model\", \"value\": \"its/model\"}],/",
+                  "", "its/model"},
+                 {"1s/{/{\"metadataProps\": [{\"key\": \"streambp.base_model\", \"value\": \"its/model\"}],/",
+                  "--base-name /other/one", "/other/one"}};
+    io_fixture *f = *state;
+    for (int i = 0; i < SBP_COUNT(bases); i++) {
+        cli_ok(f, TEXT("rm -rf $D/o; cp $G/mistral_window/model/*.safetensors $D; "
+                       "sed '%s' $G/mistral_window/model/export18.json >$D/model.json; "
+                       "$R $D/model.json --lora targets=all-linear %s --seq-len 94 --data "
+                       "$G/mistral_window/train.jsonl --steps 1 --out $D/o",
+                       bases[i].edit, bases[i].options));
+        bool warned = strstr(cli_text(f, "err"), "which transformers cannot open: --base-name NAME") != NULL;
+        const char *base;
+        assert_ok(f, sbp_json_get_string(f->diag, cli_json(f, "o/adapter_config.json"),
+                                         "base_model_name_or_path", SBP_JSON_REQUIRED, &base));
+        assert_true(i == 0 ? warned && strstr(base, "model.json")
+                           : !warned && strcmp(base, bases[i].base) == 0);
+    }
+}
+
 /* ---- other devices ------------------------------------------------------------------------------------- */
 
 static const char *backend;
@@ -537,6 +563,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_frozen_weights_cost_nothing, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_where_the_base_is, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_the_base_is_called, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
