@@ -508,9 +508,9 @@ static void test_what_the_base_is_called(void **state) {
         const char *edit, *options, *base;
     } bases[] = {{"", "", "model.json"},
                  {"", "--base-name some/model", "some/model"},
-                 {"1s/{/{\"metadataProps\": [{\"key\": \"streambp.base_model\", \"value\": \"its/model\"}],/",
+                 {"2s#{#{\"metadataProps\": [{\"key\": \"streambp.base_model\", \"value\": \"its/model\"}],#",
                   "", "its/model"},
-                 {"1s/{/{\"metadataProps\": [{\"key\": \"streambp.base_model\", \"value\": \"its/model\"}],/",
+                 {"2s#{#{\"metadataProps\": [{\"key\": \"streambp.base_model\", \"value\": \"its/model\"}],#",
                   "--base-name /other/one", "/other/one"}};
     io_fixture *f = *state;
     for (int i = 0; i < SBP_COUNT(bases); i++) {
