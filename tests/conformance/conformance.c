@@ -167,6 +167,11 @@ enum { SAMPLE = 16, SLOW_SAMPLE = 32, SEARCHES = 16, MANY_SEARCHES = 160, LLVMPI
 
 static struct { int seen, run, too_long; } validated;
 
+static bool is_everything(void) {
+    const char *all = getenv("SBP_TEST_ALL");
+    return all && strcmp(all, "1") == 0;
+}
+
 static const char *validation(void) {
     const char *text = getenv("SBP_VULKAN_VALIDATION");
     return text && strcmp(under_test->name, "vulkan") == 0 ? text : "";
@@ -178,11 +183,10 @@ static bool is_slow(void) {
 }
 
 static bool is_left_out(const sbp_dispatch *dispatch) {
-    const char *all = getenv("SBP_TEST_ALL");
     bool gpu = strcmp(validation(), "gpu") == 0;
     if (!*validation() && !is_slow())
         return false;
-    if (validated.seen++ % (is_slow() ? SLOW_SAMPLE : SAMPLE) != 0 && !(all && strcmp(all, "1") == 0))
+    if (validated.seen++ % (is_slow() ? SLOW_SAMPLE : SAMPLE) != 0 && !is_everything())
         return true;
     if (is_slow()) {
         validated.run++;
@@ -348,10 +352,10 @@ static bool runs_on_host(const suite_case *c) {
 static bool is_for_another(void) {
     static const char *const sets[] = {"base", "v3", "v4"};
     static int seen;
-    const char *set = getenv("SBP_CPU_ISA"), *all = getenv("SBP_TEST_ALL");
+    const char *set = getenv("SBP_CPU_ISA");
     bool shuffled = strcmp(under_test->name, "cpu-shuffle") == 0;
     int turn = 0;
-    if ((!set && !shuffled) || (all && strcmp(all, "1") == 0))
+    if ((!set && !shuffled) || is_everything())
         return false;
     for (int i = 0; set && i < SBP_COUNT(sets); i++)
         turn = strcmp(set, sets[i]) == 0 ? i : turn;
@@ -359,7 +363,8 @@ static bool is_for_another(void) {
 }
 
 void suite_check(suite_case *c) {
-    static const int threads[] = {1, 2, 3, 5};
+    static const int threads[] = {2, 3, 5};
+    static int seen;
     if (is_for_another())
         return;
     int64_t bytes = lay_out(c);
@@ -371,7 +376,7 @@ void suite_check(suite_case *c) {
     unsigned char *before = suite_alloc(c, bytes, 1), *after = suite_alloc(c, 2 * bytes, 1);
     unsigned char *other = suite_alloc(c, 2 * bytes, 1), *owned = suite_alloc(c, bytes, 1);
     fill_arena(c, before, bytes);
-    if (!run_on(c, program, SBP_QUEUE_COMPUTE, threads[0], before, after, 2))
+    if (!run_on(c, program, SBP_QUEUE_COMPUTE, 1, before, after, 2))
         return;
     if (memcmp(after, after + bytes, (size_t)bytes) != 0)
         fail_msg("%s: two runs differ", c->name);
@@ -383,7 +388,10 @@ void suite_check(suite_case *c) {
         if (!owned[i] && after[i] != before[i])
             fail_msg("%s: byte %lld, which is no output, was overwritten", c->name, (long long)i);
     bool threaded = strncmp(under_test->name, "cpu", 3) == 0;
-    for (int i = 1; i < SBP_COUNT(threads) && threaded; i++) {
+    int turn = seen++ % SBP_COUNT(threads); /* one of them for each case, with SBP_TEST_ALL=1 all */
+    for (int i = 0; i < SBP_COUNT(threads) && threaded; i++) {
+        if (i != turn && !is_everything())
+            continue;
         assert_true(run_on(c, program, SBP_QUEUE_COMPUTE, threads[i], before, other, 1));
         if (memcmp(after, other, (size_t)bytes) != 0)
             fail_msg("%s: results with %d threads differ", c->name, threads[i]);

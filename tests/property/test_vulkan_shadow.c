@@ -133,11 +133,8 @@ static bool can_run(void) {
 
 /* One of each structure: others differ by numbers, not by what reads and writes what. */
 static bool is_usual(const char *name) {
-    static const char *const usual[] = {
-        "gemma3_legacy",     "gemma3_softcap", "gemma3_untied_bias", "gpt_neox_plain", "gpt_neox_serial",
-        "granite_bias_tied", "llama_bias",     "llama_dft",          "llama_gelu",     "llama_mqa",
-        "llama_plain",       "llama_tied_pad", "mistral_window",     "olmo2_plain",    "phi3_plain",
-        "qwen2_sliding",     "qwen3_plain"};
+    static const char *const usual[] = {"gemma3_softcap", "gpt_neox_plain", "llama_plain",
+                                        "olmo2_plain",    "phi3_plain",     "qwen2_sliding"};
     for (int i = 0; i < SBP_COUNT(usual); i++)
         if (strcmp(name, usual[i]) == 0)
             return true;
@@ -172,7 +169,7 @@ static void fences_of_goldens(void **state) {
     }
     print_message("%d programs, %d fences left out, %d of them between queues, %d times a hazard\n",
                   totals.programs, totals.fences, totals.between, totals.noticed);
-    assert_true(totals.programs >= (every ? 47 : 18) && totals.fences > 0 && totals.between > 0);
+    assert_true(totals.programs >= (every ? 47 : 7) && totals.fences > 0 && totals.between > 0);
     assert_int_equal(totals.noticed, totals.fences);
 }
 
