@@ -211,6 +211,16 @@ static inline bool cli_has_device(io_fixture *f, const char *backend, const char
     return false;
 }
 
+/* Whether the CPU runs the instruction set that SBP_CPU_ISA asks for, and nothing less. */
+static inline bool cli_has_isa(io_fixture *f, const char *what) {
+    const char *set = getenv("SBP_CPU_ISA");
+    cli_ok(f, "$R --devices");
+    if (!set || strstr(cli_text(f, "out"), sbp_arena_printf(f->arena, "(%s)", set)))
+        return true;
+    print_message("skipped: %s with the instruction set %s: this CPU has not all of it\n", what, set);
+    return false;
+}
+
 static inline bool cli_has_vulkan(io_fixture *f, const char *what) {
     return cli_has_device(f, "vulkan", what);
 }

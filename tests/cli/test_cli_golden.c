@@ -2,7 +2,9 @@
  * micro-batches and the way gradients are consumed must not change them. SBP_TEST_ALL=1 runs every setting on
  * every case.
  *
- *     test_cli_golden [cpu|cuda|vulkan [TEST]]     the cpu (default), or what a driver makes of it */
+ *     test_cli_golden [cpu|cuda|vulkan [TEST]]     the cpu (default), or what a driver makes of it
+ *     test_cli_golden structures                   the cpu, one case of each structure: for each instruction
+ * set */
 #include "tests/cli/cli_testing.h"
 
 #include <dirent.h>
@@ -367,6 +369,24 @@ static void test_plans_and_devices(void **state) {
 #undef RUN
 }
 
+/* One case of each structure: what others differ by are numbers. */
+static void test_structures(void **state) {
+    static const char *const structures[] = {
+        "llama_plain", "llama_bias",    "gemma3_layer_types", "gemma3_softcap", "gpt_neox_plain",
+        "phi3_plain",  "qwen2_sliding", "qwen3_plain",        "olmo2_plain",    "granite_plain"};
+    static const setting ways[] = {{"fp32, C 7", "--chunk 7 --head-chunk 5", SBP_F32, true, 0},
+                                   {"C 7, C_head 5, g 2, k 2",
+                                    "--chunk 7 --head-chunk 5 --segment 2 --checkpoint-every 2", SBP_F64,
+                                    true, 0}};
+    io_fixture *f = *state;
+    if (!cli_has_isa(f, "golden gradients"))
+        return;
+    for (int i = 0; i < SBP_COUNT(structures); i++)
+        for (int w = 0; w < SBP_COUNT(ways); w++)
+            run_case(f, sbp_arena_printf(f->arena, "tests/golden/%s", structures[i]), &ways[w]);
+    print_message("%d runs; worst relative error in fp32: %.2g\n", runs, worst);
+}
+
 static void test_golden_gradients(void **state) {
     int cases = each_case(*state, "tests/golden", run_settings);
     print_message("%d cases, %d runs\n", cases, runs);
@@ -520,6 +540,12 @@ int main(int argc, char **argv) {
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
     backend = argc > 1 ? argv[1] : backend;
+    if (strcmp(backend, "structures") == 0) {
+        const struct CMUnitTest structures[] = {
+            cmocka_unit_test_setup_teardown(test_structures, cli_setup, io_teardown)};
+        backend = "cpu";
+        return cmocka_run_group_tests(structures, NULL, NULL);
+    }
     if (strcmp(backend, "vulkan") == 0)
         return cmocka_run_group_tests(vulkan, NULL, NULL);
     if (strcmp(backend, "cuda") == 0)

@@ -161,11 +161,11 @@ sbp_device *suite_open(const sbp_device_class *class, const sbp_device_options *
  * access: so a sample is run, one case of 16, and with SBP_TEST_ALL=1 all. And llvmpipe counts the iterations
  * of that search among the 65535 after which it leaves all loops; the layer then objects to addresses that
  * are in order (products of bf16 with 517 iterations of their own: now and then). Cases that may come near
- * are left out. */
+ * are left out. SBP_TEST_SAMPLE=N runs one case of N of each command, for devices that others stand for. */
 
 enum { SAMPLE = 16, SLOW_SAMPLE = 32, SEARCHES = 16, MANY_SEARCHES = 160, LLVMPIPE_ITERATIONS = 65535 };
 
-static struct { int seen, run, too_long; } validated;
+static struct { int seen, run, too_long, of_command[SBP_CMD_COUNT]; } validated;
 
 static bool is_everything(void) {
     const char *all = getenv("SBP_TEST_ALL");
@@ -182,13 +182,25 @@ static bool is_slow(void) {
     return strcmp(under_test->name, "cuda") == 0;
 }
 
+/* One case of so many is run; 1: all. */
+static int sample(void) {
+    const char *text = getenv("SBP_TEST_SAMPLE");
+    int asked = text ? atoi(text) : 1, least = is_slow() ? SLOW_SAMPLE : *validation() ? SAMPLE : 1;
+    return is_everything() ? 1 : asked > least ? asked : least;
+}
+
+static bool is_sampled(void) {
+    return *validation() || is_slow() || getenv("SBP_TEST_SAMPLE");
+}
+
 static bool is_left_out(const sbp_dispatch *dispatch) {
     bool gpu = strcmp(validation(), "gpu") == 0;
-    if (!*validation() && !is_slow())
+    if (!is_sampled())
         return false;
-    if (validated.seen++ % (is_slow() ? SLOW_SAMPLE : SAMPLE) != 0 && !is_everything())
+    validated.seen++;
+    if (validated.of_command[dispatch->command->kind]++ % sample() != 0)
         return true;
-    if (is_slow()) {
+    if (!*validation()) {
         validated.run++;
         return false;
     }
@@ -498,7 +510,7 @@ int main(int argc, char **argv) {
 #ifdef SBP_HAVE_VULKAN_TARGET
     sbp_vulkan_compiler_destroy(kept);
 #endif
-    if (is_slow())
+    if (is_sampled() && !*validation())
         printf("%d of %d cases run%s\n", validated.run, validated.seen,
                validated.run < validated.seen ? " (SBP_TEST_ALL=1 runs all)" : "");
     if (*validation())
