@@ -419,11 +419,11 @@ static void test_pipes_do_not_block(void **state) {
         f,
         "mkfifo $D/w.safetensors && mkdir $D/m && cp $S/config.json $D/m && mkfifo $D/m/model.safetensors");
     cli_fails(f, 4, "w.safetensors': it is not a regular file",
-              "timeout -k 1 20 $R $D/p --data " DATA " --out none --weights $D/w.safetensors");
+              "timeout -k 1 300 $R $D/p --data " DATA " --out none --weights $D/w.safetensors");
     cli_fails(f, 4, "w.safetensors': it is not a regular file",
-              "timeout -k 1 20 $R $D/w.safetensors --data " DATA);
+              "timeout -k 1 300 $R $D/w.safetensors --data " DATA);
     cli_fails(f, 4, "m/model.safetensors': it is not a regular file",
-              "timeout -k 1 20 $C compile $D/m -o $D/q --seq-len 300");
+              "timeout -k 1 300 $C compile $D/m -o $D/q --seq-len 300");
 }
 
 int main(void) {

@@ -67,7 +67,7 @@ static void test_stream(void **state) {
               "--seq-len 60 --ranks 2");
     cli_ok(
         f,
-        "(sed -n 1,5p $D/s; sleep 2; sed -n 6,20p $D/s) | $R $D/p --ranks 2 --timeout 1 --data - --steps 3 "
+        "(sed -n 1,5p $D/s; sleep 9; sed -n 6,20p $D/s) | $R $D/p --ranks 2 --timeout 6 --data - --steps 3 "
         "--out $D/got --lr 1e-3 --publish $D/published");
     int count;
     cli_lines(f, "out", &count);
@@ -81,7 +81,7 @@ static void test_stream(void **state) {
         "mkfifo $D/in; $R $D/p --ranks 2 --data - --out $D/cut --schedule constant <$D/in 2>$D/said & "
         "pid=$!\n"
         "exec 3>$D/in; sed -n 1,5p $D/s >&3\n"
-        "for wait in $(seq 1200); do grep -q 'step 1' $D/said && break; sleep 0.05; done\n"
+        "for wait in $(seq 12000); do grep -q 'step 1' $D/said && break; sleep 0.05; done\n"
         "kill -INT $pid; wait $pid; test $? = 130 && grep -q 'interrupted after 1 steps; --resume' $D/said");
     cli_fails(f, 2, "--data -: with several ranks, standard input may only be all of --data",
               "$R $D/p --ranks 2 --data - --data $D/t --out none");

@@ -98,21 +98,22 @@ static void test_steps_do_not_wait(void **state) {
     write_rows(f, &rng);
     compile(f, &rng, "--objective grpo --beta 0.2");
     cli_ok(f, "$R $D/p --data - --steps 3 --out $D/want" TRAIN "<$D/stream");
-    cli_ok(f,
-           "mkfifo $D/in; $R $D/p --data - --steps 3 --out $D/got --publish $D/published" TRAIN
-           "<$D/in >$D/said & exec 3>$D/in\n"
-           "for step in 1 2 3; do\n"
-           "  sed -n $((5 * step - 4)),$((5 * step))p $D/stream >&3\n"
-           "  for wait in $(seq 1200); do grep -q '\"published\": '$step $D/said && break; sleep 0.05; done\n"
-           "done\n"
-           "grep -q '\"published\": 3' $D/said && wait");
+    cli_ok(
+        f,
+        "mkfifo $D/in; $R $D/p --data - --steps 3 --out $D/got --publish $D/published" TRAIN
+        "<$D/in >$D/said & exec 3>$D/in\n"
+        "for step in 1 2 3; do\n"
+        "  sed -n $((5 * step - 4)),$((5 * step))p $D/stream >&3\n"
+        "  for wait in $(seq 12000); do grep -q '\"published\": '$step $D/said && break; sleep 0.05; done\n"
+        "done\n"
+        "grep -q '\"published\": 3' $D/said && wait");
     cli_same(f, "want/model.safetensors", "got/model.safetensors");
     /* a signal while nothing comes */
     cli_ok(
         f,
         "$R $D/p --data - --out $D/got" TRAIN "<$D/in 2>$D/said & pid=$!; exec 3>$D/in\n"
         "sed -n 1,5p $D/stream >&3\n"
-        "for wait in $(seq 1200); do grep -q 'step 1' $D/said && break; sleep 0.05; done\n"
+        "for wait in $(seq 12000); do grep -q 'step 1' $D/said && break; sleep 0.05; done\n"
         "kill -INT $pid; wait $pid; test $? = 130 && grep -q 'interrupted after 1 steps; --resume' $D/said");
 }
 

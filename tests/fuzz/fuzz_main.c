@@ -13,7 +13,7 @@
 
 #include "tests/fuzz/fuzz.h"
 
-enum { SECONDS_PER_INPUT = 60, MOST_BYTES = 1 << 16 };
+enum { SECONDS_PER_INPUT = 600, MOST_BYTES = 1 << 16 };
 
 /* ---- drawn changes
  * --------------------------------------------------------------------------------------------------- */

@@ -445,7 +445,7 @@ static int work_hosts(void) {
 static int work_hang(void) {
     float x[8] = {0};
     if (info.rank == 1)
-        sleep(60);
+        sleep(1000); /* longer than anybody waits */
     CHECK(sbp_ranks_all_reduce(ranks, x, 8, SBP_F32, diag) == SBP_MACHINE);
     if (info.rank == 0)
         fprintf(stderr, "%s", sbp_diag_text(diag, SBP_ERROR));
@@ -460,14 +460,14 @@ static int work_die(void) {
     if (info.rank == 1)
         _exit(9);
     (void)!sbp_ranks_all_reduce(ranks, x, 8, SBP_F32, diag);
-    sleep(60);
+    sleep(1000); /* longer than anybody waits */
     return 0;
 }
 
 static int work(const char *name) {
     diag = sbp_diag_create();
     double timeout =
-        strcmp(name, "sums") == 0 || strcmp(name, "heads") == 0 || strcmp(name, "hosts") == 0 ? 120 : 2;
+        strcmp(name, "sums") == 0 || strcmp(name, "heads") == 0 || strcmp(name, "hosts") == 0 ? 280 : 8;
     if (!diag || sbp_ranks_join(timeout, NULL, diag, &ranks) != SBP_OK) {
         fprintf(stderr, "%s", diag ? sbp_diag_text(diag, SBP_ERROR) : "out of memory\n");
         return 1;
@@ -571,13 +571,13 @@ static void test_a_rank_that_hangs_is_named(void **state) {
     (void)state;
     assert_int_equal(start(3, "hang"), 3);
     assert_non_null(strstr(output, "rank 0: rank 1 does not answer (all_reduce, exchange 1)"));
-    assert_true(seconds < 30);
+    assert_true(seconds < 290);
 }
 
 static void test_a_rank_that_is_gone_ends_all(void **state) {
     (void)state;
     assert_int_not_equal(start(3, "die"), 0);
-    assert_true(seconds < 30);
+    assert_true(seconds < 290);
 }
 
 /* One rank needs neither MPI nor the plugin. */

@@ -413,7 +413,7 @@ static int wait_for_others(bool apart) {
     }
     if (info.rank < together) {
         bool done = false;
-        for (int i = 0; i < (apart ? 1000 : 50) && !done; i++) { /* hundredths of a second */
+        for (int i = 0; i < (apart ? 12000 : 50) && !done; i++) { /* hundredths of a second */
             nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
             done = calls->cuStreamQuery(d->streams[CUDA_COMPUTE]) == CUDA_OK;
         }
