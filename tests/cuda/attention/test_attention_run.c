@@ -115,6 +115,9 @@ static void check_settings(const setting *settings, int count, sbp_dtype dtype, 
         for (int backward = 0; backward < 2; backward++) {
             setting s = settings[i];
             bool wanted = everything() || (!s.all && (dtype != SBP_F16 || s.half));
+            /* what tensor cores of both kinds do: one of them in both directions, the other in turn */
+            if (settings == tile_settings && variant == SBP_CUDA_MMA && i % 2 != backward && !everything())
+                continue;
             if (dtype != SBP_F32)
                 s.c.dtype = dtype;
             for (uint64_t seed = 1; wanted && seed <= (everything() ? 4 : 1); seed++)
