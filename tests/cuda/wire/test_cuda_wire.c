@@ -485,8 +485,7 @@ static void test_worlds(void **state) {
     run_world(2, 1, batches, "on", "SBP_TEST_WIRE_BYTES=40000");
     run_world(3, 1, batches, "on", "SBP_TEST_WIRE_BYTES=60000");
     run_world(4, 2, batches, "on", "SBP_TEST_WIRE_BYTES=60000");
-    if (getenv("SBP_TEST_ALL"))
-        run_world(5, 1, batches / 3, "on", "SBP_TEST_WIRE_BYTES=100000");
+    run_world(5, 1, batches / 3, "on", "SBP_TEST_WIRE_BYTES=100000");
     run_world(6, 3, batches / 3, "on", "SBP_TEST_WIRE_BYTES=100000");
     run_world(
         9, 1, batches / 3, "on",
@@ -495,7 +494,7 @@ static void test_worlds(void **state) {
     /* as on several hosts: sums of each first; of groups across them, too */
     static const int hosts[][3] = {{4, 1, 2}, {8, 4, 4}, {4, 4, 2}, {6, 1, 2}, {8, 1, 4},
                                    {8, 1, 2}, {6, 1, 3}, {8, 2, 2}, {8, 8, 4}};
-    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(hosts) : 2); i++) {
+    for (int i = 0; i < (getenv("SBP_TEST_ALL") ? SBP_COUNT(hosts) : 3); i++) {
         char environment[80];
         snprintf(environment, sizeof environment, "SBP_TEST_WIRE_BYTES=40000 SBP_TEST_NODE=%d", hosts[i][2]);
         run_world(hosts[i][0], hosts[i][1], batches / 3, "on", environment);
