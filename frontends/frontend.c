@@ -59,20 +59,27 @@ static sbp_status check_globs(const sbp_loading *l, const char *option, const ch
     return SBP_OK;
 }
 
+enum { MOST_NAMED = 45 }; /* characters of names in a note: a line */
+
 static void list_frozen(const sbp_loading *l) {
     const sbp_module *m = l->model->module;
     sbp_text names;
     sbp_text_init(&names, l->arena);
-    int32_t count = 0;
+    int32_t count = 0, named = 0;
     for (int32_t p = 0; p < m->param_count; p++) {
         if (m->params[p].trainable)
             continue;
-        if (count++ < 8)
-            sbp_text_add(&names, "%s%s", count > 1 ? ", " : "", sbp_loading_source_name(&m->params[p]));
+        const char *name = sbp_loading_source_name(&m->params[p]);
+        if (count++ == named && (named == 0 || names.length + strlen(name) < MOST_NAMED)) {
+            sbp_text_add(&names, "%s%s", named > 0 ? ", " : "", name);
+            named++;
+        }
     }
-    if (count > 0)
+    if (count > 0 && l->lora)
+        sbp_note(l->diag, "%d of %d parameters are frozen: those of the model", count, m->param_count);
+    else if (count > 0)
         sbp_note(l->diag, "%d of %d parameters are frozen: %s%s", count, m->param_count, names.data,
-                 count > 8 ? ", ..." : "");
+                 count > named ? ", .." : "");
     if (count == m->param_count)
         sbp_warn(l->diag, "no parameter is trained%s",
                  l->options->train_count + l->options->freeze_count > 0 ? ": --train and --freeze leave none"

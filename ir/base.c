@@ -21,6 +21,7 @@ struct sbp_diag {
     int counts[3];
     sbp_diag_sink sink;
     void *sink_user;
+    bool quiet;
     char *joined; /* the text of the latest sbp_diag_text */
 };
 
@@ -58,10 +59,15 @@ void sbp_diag_set_sink(sbp_diag *diag, sbp_diag_sink sink, void *user) {
     diag->sink_user = user;
 }
 
+void sbp_diag_set_quiet(sbp_diag *diag) {
+    diag->quiet = true;
+}
+
 static void diag_add(sbp_diag *diag, sbp_severity severity, const char *format, va_list args) {
     va_list again;
     va_copy(again, args);
     int length = vsnprintf(NULL, 0, format, args);
+    sbp_diag_sink sink = diag->quiet && severity == SBP_NOTE ? NULL : diag->sink;
     message *m = length < 0 ? NULL : sbp_malloc(sizeof *m + (size_t)length + 1);
     if (m) {
         vsnprintf(m->text, (size_t)length + 1, format, again);
@@ -69,12 +75,12 @@ static void diag_add(sbp_diag *diag, sbp_severity severity, const char *format, 
         m->severity = severity;
         *diag->last = m;
         diag->last = &m->next;
-        if (diag->sink)
-            diag->sink(diag->sink_user, severity, m->text);
-    } else if (diag->sink) {
+        if (sink)
+            sink(diag->sink_user, severity, m->text);
+    } else if (sink) {
         char beginning[512];
         vsnprintf(beginning, sizeof beginning, format, again);
-        diag->sink(diag->sink_user, severity, beginning);
+        sink(diag->sink_user, severity, beginning);
     }
     diag->counts[severity]++;
     va_end(again);
@@ -170,6 +176,40 @@ void sbp_text_add(sbp_text *text, const char *format, ...) {
     va_end(again);
 }
 
+/* Where a line of `room` characters may end: the last blank, else behind the last '+' or ','; NULL: nowhere.
+ */
+static const char *line_end(const char *p, const char *end, size_t room) {
+    const char *joint = NULL;
+    size_t begin = strspn(p, " ");
+    for (const char *q = p + room; q > p + begin; q--)
+        if (*q == ' ')
+            return q;
+        else if (!joint && (q[-1] == '+' || q[-1] == ',') && q < end)
+            joint = q;
+    return joint;
+}
+
+void sbp_text_add_wrapped(sbp_text *out, const char *text, int width, int indent) {
+    for (const char *p = text; *p;) {
+        size_t length = strcspn(p, "\n"), room = (size_t)width;
+        const char *end = p + length;
+        while ((size_t)(end - p) > room) {
+            const char *stop = line_end(p, end, room);
+            if (!stop)
+                break;
+            sbp_text_add(out, "%.*s\n%*s", (int)(stop - p), p, indent, "");
+            p = stop + (*stop == ' ');
+            room = (size_t)(width - indent);
+        }
+        sbp_text_add_n(out, p, (size_t)(end - p));
+        p = end;
+        if (*p) {
+            sbp_text_add_n(out, p, 1);
+            p++;
+        }
+    }
+}
+
 void sbp_format_double(char *out, size_t out_size, double value) {
     if (isnan(value)) {
         snprintf(out, out_size, "nan");
@@ -223,6 +263,44 @@ const char *sbp_format_bytes(char *out, size_t out_size, double bytes) {
     }
     snprintf(out, out_size, u == 0 ? "%.0f %s" : "%.2f %s", value, unit[u]);
     return out;
+}
+
+const char *sbp_format_three(char *out, size_t out_size, double number) {
+    char text[40];
+    snprintf(text, sizeof text, "%.3g", number);
+    if (strchr(text, 'e'))
+        snprintf(text, sizeof text, fabs(number) < 1 ? "%.9f" : "%.0f", strtod(text, NULL));
+    snprintf(out, out_size, "%s", text);
+    return out;
+}
+
+typedef struct unit {
+    const char *name;
+    double one, from; /* its size, and the least that is written in it */
+} unit;
+
+/* units: from the smallest, which also takes what is smaller. */
+static const char *format_in(char *out, size_t out_size, double value, const unit *units, int count) {
+    int u = count - 1;
+    char number[40];
+    while (u > 0 && fabs(value) < units[u].from)
+        u--;
+    snprintf(out, out_size, "%s %s", sbp_format_three(number, sizeof number, value / units[u].one),
+             units[u].name);
+    return out;
+}
+
+const char *sbp_format_seconds(char *out, size_t out_size, double seconds) {
+    static const unit units[] = {{"us", 1e-6, 0},  {"ms", 1e-3, 1e-3}, {"s", 1, 0.1},
+                                 {"min", 60, 120}, {"h", 3600, 7200},  {"days", 86400, 172800}};
+    return format_in(out, out_size, seconds, units, SBP_COUNT(units));
+}
+
+const char *sbp_format_flops(char *out, size_t out_size, double flops) {
+    static const unit units[] = {{"FLOP", 1, 0},        {"kFLOP", 1e3, 1e3},   {"MFLOP", 1e6, 1e6},
+                                 {"GFLOP", 1e9, 1e9},   {"TFLOP", 1e12, 1e12}, {"PFLOP", 1e15, 1e15},
+                                 {"EFLOP", 1e18, 1e18}, {"ZFLOP", 1e21, 1e21}};
+    return format_in(out, out_size, flops, units, SBP_COUNT(units));
 }
 
 /* ---- name table ----------------------------------------------------------------------------------- */

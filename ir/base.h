@@ -61,6 +61,8 @@ void sbp_diag_destroy(sbp_diag *diag);
 /* Called for each message as it is recorded; text has no newline at its end. */
 typedef void (*sbp_diag_sink)(void *user, sbp_severity severity, const char *text);
 void sbp_diag_set_sink(sbp_diag *diag, sbp_diag_sink sink, void *user);
+/* Notes are recorded, but not passed on to the sink. */
+void sbp_diag_set_quiet(sbp_diag *diag);
 
 /* Records an error and returns `status`, so that a caller can write `return sbp_fail(...)`. diag may be
  * NULL: then only the status is kept. */
@@ -152,6 +154,9 @@ void sbp_text_init(sbp_text *text, sbp_arena *arena);
 void sbp_text_add(sbp_text *text, const char *format, ...) SBP_PRINTF(2, 3);
 void sbp_text_add_n(sbp_text *text, const char *bytes, size_t length);
 /* A double in the shortest form that reads back to the same bits ("0.1", "1e-05", "inf", "nan"). */
+/* Lines; those longer than `width` are broken at blanks, else behind '+' or ',', and go on after `indent`
+ * blanks. */
+void sbp_text_add_wrapped(sbp_text *out, const char *text, int width, int indent);
 void sbp_text_add_double(sbp_text *text, double value);
 /* A quoted string with \" \\ \n \t \xHH escapes, as the parsers of the IR read it. */
 void sbp_text_add_quoted(sbp_text *text, const char *bytes);
@@ -160,6 +165,11 @@ void sbp_text_add_quoted(sbp_text *text, const char *bytes);
 void sbp_format_double(char *out, size_t out_size, double value);
 /* "1.50 GiB" and the like; writes into out and returns it. */
 const char *sbp_format_bytes(char *out, size_t out_size, double bytes);
+/* Three digits as people write them, never with an exponent, into out, which is returned: "41.1 h" (us, ms,
+ * s, min, h, days), "28.2 PFLOP", "12600". */
+const char *sbp_format_seconds(char *out, size_t out_size, double seconds);
+const char *sbp_format_flops(char *out, size_t out_size, double flops);
+const char *sbp_format_three(char *out, size_t out_size, double number);
 
 /* ---- name table ----------------------------------------------------------------------------------- */
 

@@ -21,6 +21,7 @@ typedef struct sbp_compilation {
     const char *model_path, *output;
     const sbp_target *target; /* NULL: a machine that is not here, only estimated */
     sbp_profile profile;      /* of that machine */
+    bool host_assumed;        /* its host memory is what such machines have, not what was said */
     sbp_choice choice;        /* of the target */
     const char *rates_source; /* of the target's rates: "table", or where they come from */
     sbp_model model;
@@ -74,8 +75,9 @@ sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *
 /* Writes plan.bin: program, tensor table, meta, tokenizer, device code. */
 sbp_status sbp_cli_write_plan(const sbp_compilation *c) SBP_CHECKED;
 
-/* At most 12 lines: schedule, memory by category, headroom, longest sequence, time, the change that buys
- * most. */
+/* Schedule, memory by category, whether it fits, longest sequence, time, the change that buys most: some 12
+ * lines of at most SBP_CLI_WIDTH characters. */
+enum { SBP_CLI_WIDTH = 98, SBP_CLI_INDENT = 11 };
 sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) SBP_CHECKED;
 
 /* The same for scripts: one JSON object. After the summary. */
@@ -93,7 +95,8 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
 void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target, sbp_text *out);
 void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_text *out);
 
-/* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ...". */
+/* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ..": what has a hundredth of it or
+ * more. */
 sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
                                int64_t alignment, sbp_text *out) SBP_CHECKED;
 /* Bytes per category in the order of first use; names are those of roles.def. */

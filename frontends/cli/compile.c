@@ -31,7 +31,7 @@ static sbp_status choose_profile(sbp_compilation *c, const char *name) {
     SBP_TRY(sbp_profile_find(c->arena, c->diag, name, &c->profile));
     c->pipeline.target = c->profile.info;
     c->choice.backend = c->profile.name;
-    snprintf(c->choice.reason, sizeof c->choice.reason, "--device-profile; an estimate, nothing runs on it");
+    snprintf(c->choice.reason, sizeof c->choice.reason, "--device-profile");
     return SBP_OK;
 }
 
@@ -278,6 +278,10 @@ static sbp_status read_wish(sbp_compilation *c) {
     int64_t ranks = sbp_options_int(o, "ranks"), node = sbp_options_int(o, "node");
     w->sharers = ranks < node ? ranks : node;
     w->host_memory_bytes /= w->sharers;
+    if (w->host_memory_bytes == 0 && !c->target) {
+        w->host_memory_bytes = c->profile.host_memory_bytes;
+        c->host_assumed = w->host_memory_bytes > 0;
+    }
     if (c->pipeline.target.shared_memory)
         w->memory_bytes /= w->sharers;
     return SBP_OK;
@@ -358,9 +362,8 @@ static sbp_status check_length(const sbp_compilation *c, int64_t t) {
     if (c->model.learned_positions)
         return sbp_fail(c->diag, SBP_INPUT, "--seq-len %lld: %s has learned positions for %lld rows",
                         (long long)t, c->model.name, (long long)limit);
-    sbp_note(c->diag,
-             "documents longer than %lld tokens (max_position_embeddings) lie beyond what %s was made for",
-             (long long)limit, c->model.name);
+    sbp_note(c->diag, "--seq-len %lld is longer than the context of %s (max_position_embeddings %lld)",
+             (long long)t, c->model.name, (long long)limit);
     return SBP_OK;
 }
 
@@ -590,7 +593,8 @@ static sbp_status compile(sbp_compilation *c) {
     SBP_TRY(sbp_cli_summary(c, &summary));
     if (c->target)
         SBP_TRY(sbp_cli_write_plan(c));
-    fputs(summary.data, stderr);
+    if (!sbp_options_on(c->options, "quiet"))
+        fputs(summary.data, stderr);
     if (c->target)
         warn_of_memory(c);
     if (!sbp_options_on(c->options, "json"))
@@ -618,6 +622,8 @@ sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     *c = (sbp_compilation){.arena = arena, .diag = diag};
     SBP_TRY(sbp_options_parse(arena, diag, "sbpc compile", SBP_PHASE_COMPILE, argc, argv, &options));
     c->options = options;
+    if (sbp_options_on(options, "quiet"))
+        sbp_diag_set_quiet(diag);
     c->pipeline.arena = arena;
     c->pipeline.diag = diag;
     if (sbp_options_on(options, "help")) {

@@ -123,7 +123,7 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
 
 static sbp_status print_text(const inspection *in, sbp_text *out) {
     const sbp_program *p = in->program;
-    char size[32], host[32];
+    char size[32], host[32], time[32], flops[32];
     const char *advice = NULL, *objective = "", *dtype = "";
     double row, row_away;
     sbp_cost cost;
@@ -174,12 +174,15 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                  away ? homes(in) : "");
     if (updates_on_host(in))
         sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
-    sbp_text_add(out,
-                 "time       about %.3g s a step of one full micro-batch (%.3g TFLOP, %lld commands), by the "
-                 "cost model\n",
-                 cost.seconds, cost.flops / 1e12, (long long)cost.commands);
-    sbp_cli_traffic_lines(cost.traffic, cost.busy, cost.seconds, out);
-    sbp_cli_wire_line(p, &in->info, cost.busy, cost.seconds, out);
+    sbp_text_add(
+        out, "time       about %s a step of one full micro-batch (%s, %lld commands), by the cost model\n",
+        sbp_format_seconds(time, sizeof time, cost.seconds),
+        sbp_format_flops(flops, sizeof flops, cost.flops), (long long)cost.commands);
+    sbp_text lines;
+    sbp_text_init(&lines, in->arena);
+    sbp_cli_traffic_lines(cost.traffic, cost.busy, cost.seconds, &lines);
+    sbp_cli_wire_line(p, &in->info, cost.busy, cost.seconds, &lines);
+    sbp_text_add_wrapped(out, lines.data, SBP_CLI_WIDTH, SBP_CLI_INDENT);
     sbp_text_add(out, "rates      %s: ", in->rates_source);
     sbp_rates_describe(out, &in->info.rates, "\n           ");
     sbp_text_add(out, "\n");
@@ -191,7 +194,7 @@ static sbp_status print_text(const inspection *in, sbp_text *out) {
                      (long long)(longest * p->context), sbp_format_bytes(size, sizeof size, (double)machine));
     }
     if (advice)
-        sbp_text_add(out, "most       %s\n", advice);
+        sbp_text_add(out, "biggest saving: %s%s\n", strncmp(advice, "no ", 3) == 0 ? "none, " : "", advice);
     return SBP_OK;
 }
 

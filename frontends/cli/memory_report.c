@@ -31,14 +31,20 @@ sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_progr
     int32_t count;
     SBP_TRY(sbp_cli_categories(arena, diag, program, alignment, categories, &count));
     bool any = false;
+    int64_t rest = 0;
     for (int32_t i = 0; i < count; i++) {
         char bytes[32];
-        if (categories[i].bytes == 0)
+        if (100 * categories[i].bytes < program->arena_bytes[SBP_DEVICE]) {
+            rest += categories[i].bytes;
             continue;
+        }
         sbp_text_add(out, "%s%s %s", any ? ", " : "", categories[i].name,
                      sbp_format_bytes(bytes, sizeof bytes, (double)categories[i].bytes));
         any = true;
     }
+    char bytes[32];
+    if (rest > 0)
+        sbp_text_add(out, ", others %s", sbp_format_bytes(bytes, sizeof bytes, (double)rest));
     return SBP_OK;
 }
 

@@ -50,6 +50,7 @@ static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, cons
         .name = from, .alignment_bytes = 256, .has_copy_queue = true, .default_compute = SBP_BF16};
     i->supports[SBP_BF16] = i->supports[SBP_F32] = true;
     key keys[] = {{"memory", &out->memory_bytes, BYTES, false, false},
+                  {"host_memory", &out->host_memory_bytes, BYTES, true, false},
                   {"process", &i->runtime_bytes, BYTES, false, false},
                   {"allocation", &i->max_allocation_bytes, BYTES, true, false},
                   {"chunk", &i->chunk, ROWS, false, false},

@@ -2,8 +2,9 @@
  *
  * Text: words in pairs, a key and its value; '#' begins a comment that ends with the line. Keys, all required
  * unless a default is given: memory, process (bytes that the process takes beside the arena), allocation
- * (most at once; 0: no limit): sizes like 80GiB; chunk, head_chunk, chunk_most: rows; and the rates of
- * ir/rates.def, as reached ("link_bytes" and "disk_bytes" for both directions). */
+ * (most at once; 0: no limit), host_memory (of the host, for each such device; 0: any amount): sizes like
+ * 80GiB; chunk, head_chunk, chunk_most: rows; and the rates of ir/rates.def, as reached ("link_bytes" and
+ * "disk_bytes" for both directions). */
 #ifndef SBP_FRONTENDS_CLI_PROFILE_H
 #define SBP_FRONTENDS_CLI_PROFILE_H
 
@@ -12,6 +13,7 @@
 typedef struct sbp_profile {
     const char *name;
     int64_t memory_bytes;
+    int64_t host_memory_bytes; /* of the host, for each such device; 0: nothing is said */
     sbp_target_info info;
 } sbp_profile;
 

@@ -140,7 +140,7 @@ static sbp_status plan_count(scale *s, int64_t ranks) {
     const char *text = a.diag ? sbp_diag_text(a.diag, SBP_ERROR) : "out of memory";
     text += strncmp(text, "error: ", 7) == 0 ? 7 : 0;
     if (status != SBP_OK) {
-        const char *end = strchr(text, '\n'), *stop = strstr(text, " too much.");
+        const char *end = strchr(text, '\n'), *stop = strstr(text, " too much;");
         n.refused = sbp_arena_strndup(s->arena, text,
                                       stop  ? (size_t)(stop - text) + 9
                                       : end ? (size_t)(end - text)
@@ -198,6 +198,7 @@ static int64_t hiding_rows(const scale_count *n) {
 }
 
 static void stop_line(const scale *s, sbp_text *out) {
+    char net[32], most[32], rest[32];
     const scale_count *n = find_stop(s), *last = &s->counts[s->count - 1];
     if (!n && last->refused) {
         sbp_text_add(out, "scales     no: %lld ranks do not fit either\n", (long long)last->ranks);
@@ -217,13 +218,13 @@ static void stop_line(const scale *s, sbp_text *out) {
                      (long long)s->step_tokens, (long long)(s->step_tokens / n->length),
                      (long long)n->length);
     else if (n->net > n->compute)
-        sbp_text_add(
-            out,
-            ": with %lld each reaches %.0f %%; the wire is busy %.3g s a micro-batch, %.3g of them with "
-            "%s%s, the rest %.3g s. Micro-batches of %lld rows would hide it\n",
-            (long long)n->ranks, 100 * n->efficiency, n->net, n->wire.seconds[n->longest], names[n->longest],
-            n->wire.part_away + n->wire.step_away > 0 ? ", most of it between hosts" : "", n->compute,
-            (long long)hiding_rows(n));
+        sbp_text_add(out,
+                     ": with %lld each reaches %.0f %%; the wire is busy %s a micro-batch, %s of that with "
+                     "%s%s, the rest %s. Micro-batches of %lld rows would hide it\n",
+                     (long long)n->ranks, 100 * n->efficiency, sbp_format_seconds(net, sizeof net, n->net),
+                     sbp_format_seconds(most, sizeof most, n->wire.seconds[n->longest]), names[n->longest],
+                     n->wire.part_away + n->wire.step_away > 0 ? ", most of it between hosts" : "",
+                     sbp_format_seconds(rest, sizeof rest, n->compute), (long long)hiding_rows(n));
     else
         sbp_text_add(
             out, ": with %lld each reaches %.0f %%, and %.0f %% of a micro-batch is waited for the wire\n",
@@ -233,12 +234,12 @@ static void stop_line(const scale *s, sbp_text *out) {
 /* ---- as text, as JSON ------------------------------------------------------------------------------- */
 
 static void print_text(const scale *s, sbp_text *out) {
-    char device[32], host[32], wire[32], away[32];
+    char device[32], host[32], wire[32], away[32], time[32], rate[32];
     if (s->title)
         sbp_text_add(out, "%s: %s, up to %lld ranks; planned, not tried\n", s->model, s->title,
                      (long long)s->ranks);
     sbp_text_add(out, "%9s %11s %11s %11s %13s %9s %11s %6s %6s  %s\n", "ranks", "of a rank", "of host",
-                 "a step sent", "to other hosts", "seconds", "tokens/s", "each", "waits", "bound by");
+                 "a step sent", "to other hosts", "a step", "tokens/s", "each", "waits", "bound by");
     for (int32_t i = 0; i < s->count; i++) {
         const scale_count *n = &s->counts[i];
         if (n->refused) {
@@ -246,13 +247,15 @@ static void print_text(const scale *s, sbp_text *out) {
             continue;
         }
         double parts = (double)n->parts;
-        sbp_text_add(out, "%9lld %11s %11s %11s %13s %9.3g %11.4g %5.0f%% %5.0f%%  %s\n", (long long)n->ranks,
+        sbp_text_add(out, "%9lld %11s %11s %11s %13s %9s %11s %5.0f%% %5.0f%%  %s\n", (long long)n->ranks,
                      sbp_format_bytes(device, sizeof device, (double)n->device_bytes),
                      sbp_format_bytes(host, sizeof host, (double)n->host_bytes),
                      sbp_format_bytes(wire, sizeof wire,
                                       parts * (double)n->wire.part_bytes + (double)n->wire.step_bytes),
                      sbp_format_bytes(away, sizeof away, parts * n->wire.part_away + n->wire.step_away),
-                     n->seconds, n->tokens, 100 * n->efficiency, 100 * n->waited, bound_of(s, n));
+                     sbp_format_seconds(time, sizeof time, n->seconds),
+                     sbp_format_three(rate, sizeof rate, n->tokens), 100 * n->efficiency, 100 * n->waited,
+                     bound_of(s, n));
     }
     stop_line(s, out);
 }

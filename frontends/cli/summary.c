@@ -159,16 +159,17 @@ static sbp_status find_advice(sbp_compilation *c) {
         if (gain(c, &ch.list[i].estimate) > (best ? gain(c, &best->estimate) : 0))
             best = &ch.list[i];
     if (!best) {
-        c->advice = "no single option would buy much";
+        c->advice = "no single option helps much";
         return SBP_OK;
     }
-    char before[32], after[32];
+    char before[32], after[32], slow[32], fast[32];
     c->advice = sbp_arena_printf(
-        c->arena, "%s: %s to %s on the device%s, %.3g s to %.3g s a step (planned)", best->text,
+        c->arena, "%s: %s to %s on the device%s, %s to %s a step (planned)", best->text,
         sbp_format_bytes(before, sizeof before, (double)device_bytes(c, &c->estimate)),
         sbp_format_bytes(after, sizeof after, (double)device_bytes(c, &best->estimate)),
         room(c) > 0 && device_bytes(c, &best->estimate) > room(c) ? " (more than there is)" : "",
-        c->estimate.seconds, best->estimate.seconds);
+        sbp_format_seconds(slow, sizeof slow, c->estimate.seconds),
+        sbp_format_seconds(fast, sizeof fast, best->estimate.seconds));
     return SBP_OK;
 }
 
@@ -217,14 +218,6 @@ static const char *count_text(const sbp_compilation *c, int64_t n) {
                           : sbp_arena_printf(c->arena, "%.1fB", (double)n / 1e9);
 }
 
-/* "5.43 s", "2.1 h", "6.8 days" */
-static const char *time_text(const sbp_compilation *c, double seconds) {
-    return seconds < 600      ? sbp_arena_printf(c->arena, "%.3g s", seconds)
-           : seconds < 7200   ? sbp_arena_printf(c->arena, "%.3g s (%.0f min)", seconds, seconds / 60)
-           : seconds < 172800 ? sbp_arena_printf(c->arena, "%.3g s (%.1f h)", seconds, seconds / 3600)
-                              : sbp_arena_printf(c->arena, "%.3g s (%.1f days)", seconds, seconds / 86400);
-}
-
 /* "base       112.4M weights in q4_1 (5 bits each), 28.3M in q8_0 (8.5)" */
 static void base_line(const sbp_compilation *c, sbp_text *out) {
     const sbp_module *m = c->model.module;
@@ -245,32 +238,76 @@ static void base_line(const sbp_compilation *c, sbp_text *out) {
         sbp_text_add(out, "\n");
 }
 
-sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
+/* "61.20 of 80.00 GiB" */
+static void add_part(sbp_text *out, int64_t part, int64_t all) {
+    char a[32], b[32];
+    sbp_format_bytes(a, sizeof a, (double)part);
+    sbp_format_bytes(b, sizeof b, (double)all);
+    const char *unit = strchr(a, ' '), *same = strchr(b, ' ');
+    bool cut = unit && same && strcmp(unit, same) == 0;
+    sbp_text_add(out, "%.*s of %s", cut ? (int)(unit - a) : (int)strlen(a), a, b);
+}
+
+/* "fits       yes: 61.20 of 80.00 GiB on the device, 12.00 of 64.00 GiB (assumed) on the host": it was
+ * planned for that. */
+static void fits_line(const sbp_compilation *c, sbp_text *out) {
+    const sbp_wish *w = &c->wish;
+    char size[32];
+    int64_t host = c->pipeline.program->arena_bytes[SBP_HOST];
+    bool shared = c->pipeline.target.shared_memory;
+    if (w->memory_bytes == 0)
+        return;
+    sbp_text_add(out, "fits       yes: ");
+    add_part(out, device_bytes(c, &c->estimate), w->memory_bytes);
+    sbp_text_add(out, "%s%s", shared ? "" : " on the device",
+                 w->sharers > 1 && shared ? ", a rank's part" : "");
+    if (!shared && w->host_memory_bytes > 0) {
+        sbp_text_add(out, ", ");
+        add_part(out, host, w->host_memory_bytes);
+        sbp_text_add(out, "%s on the host", c->host_assumed ? " (assumed)" : "");
+    } else if (!shared && !c->target && host > 0) {
+        sbp_text_add(out, "; on the host %s, of any amount (--host-memory, or host_memory of the profile)",
+                     sbp_format_bytes(size, sizeof size, (double)host));
+    }
+    sbp_text_add(out, "\n");
+}
+
+/* The cost model's time of a step. */
+static void time_line(const sbp_compilation *c, sbp_text *out) {
+    char time[32], rate[32], flops[32];
+    const sbp_plan_estimate *e = &c->estimate;
+    double rows = (double)sbp_program_most_rows(c->pipeline.program);
+    sbp_text_add(out, "time       about %s a step of one full micro-batch (%s tokens/s, %s), planned\n",
+                 sbp_format_seconds(time, sizeof time, e->seconds),
+                 sbp_format_three(rate, sizeof rate, e->seconds > 0 ? rows / e->seconds : 0),
+                 sbp_format_flops(flops, sizeof flops, (double)c->pipeline.program->context * e->flops));
+}
+
+/* Lines of any length. */
+static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
     const sbp_program *program = c->pipeline.program;
     const sbp_target_info *target = &c->pipeline.target;
     int64_t device = program->arena_bytes[SBP_DEVICE] + target->runtime_bytes, parameters = 0, trained = 0;
-    char size[32], host[32], spare[32];
+    char size[32], host[32], process[32];
     for (int32_t i = 0; i < c->model.module->param_count; i++) {
         int64_t n = sbp_type_row_elems(&c->model.module->params[i].type);
         parameters += n;
         trained += c->model.module->params[i].trainable ? n : 0;
     }
     SBP_TRY(find_advice(c));
-    sbp_text_add(out, "%s: %s (%s), %s parameters, %s trained; %s\n", c->target ? c->output : "no plan",
-                 c->model.name, c->model.model_type, count_text(c, parameters), count_text(c, trained),
-                 c->objective);
-    sbp_text_add(out, "backend    %s (%s), %s; up to %lld rows in a micro-batch\n", target->name,
-                 c->choice.reason,
+    sbp_text_add(out, "%s: %s (%s), %s parameters, %s trained; %s\n",
+                 c->target ? c->output : "Estimate (no plan file is written)", c->model.name,
+                 c->model.model_type, count_text(c, parameters), count_text(c, trained), c->objective);
+    sbp_text_add(out, "backend    %s (%s), %s\n", target->name, c->choice.reason,
                  c->dtype == SBP_F64    ? "fp64"
                  : c->dtype == SBP_BF16 ? "bf16"
-                                        : "fp32",
-                 (long long)sbp_program_most_rows(program));
+                                        : "fp32");
     if (c->target && target->archs[0])
         sbp_text_add(out, "kernels    for %s; they need %s\n", target->archs, target->driver);
     schedule_line(c, out);
     sbp_text_add(out, "memory     %s on the device, %s of it the process itself",
                  sbp_format_bytes(size, sizeof size, (double)device),
-                 sbp_format_bytes(spare, sizeof spare, (double)target->runtime_bytes));
+                 sbp_format_bytes(process, sizeof process, (double)target->runtime_bytes));
     if (target->runtime_thread_bytes > 0)
         sbp_text_add(out, " with %lld thread%s", (long long)c->threads, c->threads == 1 ? "" : "s");
     for (int space = SBP_HOST; space < SBP_SPACE_COUNT; space++)
@@ -288,30 +325,29 @@ sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
     base_line(c, out);
     double row, row_host;
     SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, target, &row, &row_host));
-    sbp_text_add(out, "per row    %.1f KB on the device, %.1f on the host\n", row / 1e3, row_host / 1e3);
-    if (c->wish.memory_bytes > 0)
-        sbp_text_add(out, "headroom   %s of %s--memory %s\n",
-                     sbp_format_bytes(spare, sizeof spare,
-                                      (double)(c->wish.memory_bytes - device_bytes(c, &c->estimate))),
-                     target->shared_memory && c->wish.sharers > 1 ? "a rank's part of " : "",
-                     sbp_format_bytes(size, sizeof size, (double)c->wish.memory_bytes));
-    SBP_TRY(longest_line(c, out));
     sbp_text_add(
-        out,
-        "time       about %s a step of one full micro-batch (%.3g tokens/s, %.3g TFLOP), by the "
-        "cost model%s\n",
-        time_text(c, c->estimate.seconds),
-        c->estimate.seconds > 0 ? (double)sbp_program_most_rows(program) / c->estimate.seconds : 0,
-        (double)program->context * c->estimate.flops / 1e12,
-        !c->target || strcmp(c->rates_source, "table") != 0 ? "" : " (--rates measured: for this machine)");
+        out, "rows       up to %lld in a micro-batch; each takes %.1f KB on the device, %.1f on the host\n",
+        (long long)sbp_program_most_rows(program), row / 1e3, row_host / 1e3);
+    fits_line(c, out);
+    SBP_TRY(longest_line(c, out));
+    time_line(c, out);
     if (c->target && strcmp(c->rates_source, "table") != 0) {
         sbp_text_add(out, "rates      %s: ", c->rates_source);
-        sbp_rates_describe(out, &target->rates, "\n           ");
+        sbp_rates_describe(out, &target->rates, " ");
         sbp_text_add(out, "\n");
     }
     sbp_cli_traffic_lines(c->estimate.traffic, c->estimate.busy, c->estimate.seconds, out);
     sbp_cli_wire_line(program, target, c->estimate.busy, c->estimate.seconds, out);
-    sbp_text_add(out, "most       %s\n", c->advice);
+    bool any = strncmp(c->advice, "no ", 3) != 0;
+    sbp_text_add(out, "%s%s\n", any ? "biggest saving: " : "biggest saving: none, ", c->advice);
+    return SBP_OK;
+}
+
+sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
+    sbp_text lines;
+    sbp_text_init(&lines, c->arena);
+    SBP_TRY(add_lines(c, &lines));
+    sbp_text_add_wrapped(out, lines.data, SBP_CLI_WIDTH, SBP_CLI_INDENT);
     return SBP_OK;
 }
 

@@ -26,7 +26,8 @@ void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, doubl
     for (int q = 0; q < SBP_QUEUE_COUNT; q++) {
         most = busy[q] > busy[most] ? q : most;
         if (busy[q] > 0)
-            sbp_text_add(out, "%s%s %.3g s", q > 0 ? ", " : "", sbp_queue_names[q], busy[q]);
+            sbp_text_add(out, "%s%s %s", q > 0 ? ", " : "", sbp_queue_names[q],
+                         sbp_format_seconds(size, sizeof size, busy[q]));
     }
     sbp_text_add(out, "; %s bounds it (%.0f %% of the step)\n", sbp_queue_names[most],
                  seconds > 0 ? 100 * busy[most] / seconds : 0);
@@ -65,7 +66,7 @@ static const char *context_way(const sbp_program *program) {
 
 void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
                        double seconds, sbp_text *out) {
-    char part[32], step[32];
+    char part[32], step[32], net[32], all[32];
     double other = busy[SBP_QUEUE_COMPUTE], wire = busy[SBP_QUEUE_NET];
     sbp_wire w;
     sbp_cost_wire_of(program, target, &w);
@@ -82,7 +83,8 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
         sbp_text_add(out, ", of these %s and %s to other hosts",
                      sbp_format_bytes(part, sizeof part, w.part_away),
                      sbp_format_bytes(step, sizeof step, w.step_away));
-    sbp_text_add(out, "; busy %.3g s of %.3g", wire, seconds);
+    sbp_text_add(out, "; busy %s of %s", sbp_format_seconds(net, sizeof net, wire),
+                 sbp_format_seconds(all, sizeof all, seconds));
     sbp_text_add(out,
                  wire > other ? ": it bounds the step, more rows or a faster link would hide it\n"
                               : ", %.0f %% of them waited for\n",
@@ -91,10 +93,10 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
         sbp_text_add(out,
                      "context    %lld ranks have each micro-batch together (--context-way %s); each sends "
                      "the others %s in "
-                     "%lld exchanges around attention with a full one: %.3g s, all waited for\n",
+                     "%lld exchanges around attention with a full one: %s, all waited for\n",
                      (long long)program->context, context_way(program),
                      sbp_format_bytes(part, sizeof part, (double)w.context_bytes),
-                     (long long)w.context_exchanges, w.context_seconds);
+                     (long long)w.context_exchanges, sbp_format_seconds(all, sizeof all, w.context_seconds));
 }
 
 void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target, sbp_text *out) {

@@ -40,11 +40,40 @@ static bool would_fit(const sbp_search *s, const sbp_pipeline *base, const sbp_w
     return status == SBP_OK && a.search.found;
 }
 
-static void add_remedy(const sbp_search *s, const char *option, const sbp_plan_estimate *e, sbp_text *out) {
+/* how: "with", "if you drop". */
+static void add_remedy_of(const sbp_search *s, const char *how, const char *option,
+                          const sbp_plan_estimate *e, sbp_text *out) {
     char size[32];
     sbp_text_add(
-        out, "%s%s (%s)", out->length > 0 ? ", or " : "", option,
+        out, "%s%s %s (%s)", out->length > 0 ? ", or " : "", how, option,
         sbp_format_bytes(size, sizeof size, (double)sbp_search_needed_bytes(&s->pl.base->target, e)));
+}
+
+static void add_remedy(const sbp_search *s, const char *option, const sbp_plan_estimate *e, sbp_text *out) {
+    add_remedy_of(s, "with", option, e, out);
+}
+
+/* The options that fix the schedule, as they were given: "--chunk 64 --offload none". */
+static const char *given_schedule(const sbp_search *s) {
+    const sbp_wish *w = s->wish;
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {{"chunk", w->chunk},
+                   {"head-chunk", w->head_chunk},
+                   {"segment", w->segment},
+                   {"checkpoint-every", w->checkpoint_every}};
+    sbp_text out;
+    sbp_text_init(&out, s->pl.arena);
+    for (int i = 0; i < SBP_COUNT(numbers); i++)
+        if (numbers[i].value != SBP_AUTO)
+            sbp_text_add(&out, "%s--%s %lld", out.length > 0 ? " " : "", numbers[i].name,
+                         (long long)numbers[i].value);
+    if (w->save_mode != SBP_SAVE_AUTO)
+        sbp_text_add(&out, "%s--save%s", out.length > 0 ? " " : "", w->saved_count == 0 ? " none" : "");
+    if (w->offload == SBP_OFFLOAD_OFF && !s->pl.base->target.shared_memory)
+        sbp_text_add(&out, "%s--offload none", out.length > 0 ? " " : "");
+    return out.data;
 }
 
 static long long all_rows(const sbp_search *s, int64_t t) {
@@ -85,7 +114,8 @@ static void list_remedies(const sbp_search *s, sbp_text *out) {
                  s->wish->save_mode != SBP_SAVE_AUTO ||
                  (s->wish->offload == SBP_OFFLOAD_OFF && !base->target.shared_memory);
     if (fixed && would_fit(s, base, &w, true, &e))
-        add_remedy(s, s->wish->whole ? "--backward stream" : "leaving the schedule to the planner", &e, out);
+        add_remedy_of(s, s->wish->whole ? "with" : "if you drop",
+                      s->wish->whole ? "--backward stream" : given_schedule(s), &e, out);
     w = *s->wish;
     w.t_max = SBP_AUTO;
     w.save_mode = SBP_SAVE_GIVEN; /* the schedule is given as a whole */
@@ -145,8 +175,9 @@ sbp_status sbp_search_refuse(const sbp_search *s) {
     if (w->memory_bytes == 0 || device <= w->memory_bytes) {
         sbp_format_bytes(need, sizeof need, (double)e->host_bytes);
         sbp_format_bytes(have, sizeof have, (double)w->host_memory_bytes);
-        return sbp_fail(s->pl.diag, SBP_MACHINE, "offloading needs %s of host memory, --host-memory is %s%s",
-                        need, have, each);
+        return sbp_fail(s->pl.diag, SBP_MACHINE,
+                        "does not fit: offloading needs %s of host memory, --host-memory is %s%s", need, have,
+                        each);
     }
     sbp_text remedies;
     sbp_text_init(&remedies, s->pl.arena);
@@ -154,15 +185,14 @@ sbp_status sbp_search_refuse(const sbp_search *s) {
         list_remedies(s, &remedies);
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
-        "the plan needs %s, %s is %s%s: %s too much. This is the least of all settings that were "
-        "allowed "
+        "does not fit: the plan needs %s, %s is %s%s: %s too much; no allowed setting uses less memory "
         "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
         need, w->memory_name ? w->memory_name : "--memory", have, target->shared_memory ? each : "", over,
         all_rows(s, e->t_max), (long long)e->schedule.chunk, (long long)e->schedule.segment,
         (long long)e->schedule.checkpoint_every,
         sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "),
         remedies.length > 0
-            ? "What would fit: "
+            ? "It fits "
             : "Even one row does not fit: parameters, gradients and optimizer states are too large; --freeze "
               "makes the last two smaller",
         remedies.length > 0 ? remedies.data : "");

@@ -191,6 +191,8 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)chosen_memory(run, choice)));
     push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--threads=%d", sbp_run_threads(run)));
+    if (sbp_options_on(run->options, "quiet"))
+        push(run, &args, &count, &capacity, "--quiet");
     if (run->world.count > 1)
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--ranks=%d", (int)run->world.count));
@@ -203,6 +205,8 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
 
 static void print_command(sbp_run *run, const char *const *args) {
     sbp_text text;
+    if (sbp_options_on(run->options, "quiet"))
+        return;
     sbp_text_init(&text, run->arena);
     sbp_child_print(&text, args);
     fprintf(stderr, "+ %s\n", text.data);
@@ -398,6 +402,8 @@ static sbp_status read_arguments(sbp_run *run, bool *done) {
     *done = false;
     SBP_TRY(sbp_options_parse(run->arena, run->diag, "sbprun", SBP_PHASE_RUN | SBP_PHASE_COMPILE, run->argc,
                               run->argv, &run->options));
+    if (sbp_options_on(run->options, "quiet"))
+        sbp_diag_set_quiet(run->diag);
     SBP_TRY(print_information(run, done));
     if (*done)
         return SBP_OK;

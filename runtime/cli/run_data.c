@@ -114,7 +114,8 @@ static void show_progress(void *user, double share) {
     tell_the_others(job);
     bool terminal = isatty(STDERR_FILENO);
     double now = sbp_seconds(), passed = now - job->started;
-    if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10) || !sbp_run_writes(job->run))
+    if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10) || !sbp_run_writes(job->run) ||
+        sbp_options_on(job->run->options, "quiet"))
         return;
     job->shown = now;
     fprintf(stderr, "%stokenizing: %.1f %%, %.0f s left%s", terminal ? "\r\033[K" : "", 100 * share,

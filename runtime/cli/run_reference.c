@@ -101,7 +101,7 @@ static sbp_status score_reference(sbp_run *run, sbp_dataset *data, const int64_t
     for (int64_t k = 0; k < count; k++)
         docs += data->rows[rows[k] + 1] - data->rows[rows[k]];
     sbp_status status = sbp_reference_score(&run->trainer, run->diag, data, rows, count,
-                                            sbp_run_writes(run) ? show_progress : NULL, &p);
+                                            sbp_run_writes(run) && !sbp_options_on(run->options, "quiet") ? show_progress : NULL, &p);
     set_adapter(run, adapter_of_training(run));
     if (p.open)
         fputc('\n', stderr);

@@ -83,13 +83,6 @@ static int64_t most_of_95(const int64_t *sorted, int64_t count) {
     return sorted[(count * 95 + 99) / 100 - 1];
 }
 
-static const char *format_seconds(char *out, size_t size, double seconds) {
-    const char *unit = seconds < 120 ? "s" : seconds < 7200 ? "min" : seconds < 2 * 86400 ? "h" : "days";
-    double divisor = seconds < 120 ? 1 : seconds < 7200 ? 60 : seconds < 2 * 86400 ? 3600 : 86400;
-    snprintf(out, size, "%.3g %s", seconds / divisor, unit);
-    return out;
-}
-
 /* By the planner's cost model, of a micro-batch with as many rows as there is room for; NaN: unknown. */
 static double micro_batch_seconds(const sbp_run *run) {
     double seconds = NAN;
@@ -150,9 +143,9 @@ static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, 
         sbp_text_add(out,
                      "time       about %s for a micro-batch of %lld rows by the cost model, at most %s for "
                      "all steps\n",
-                     format_seconds(a, sizeof a, seconds),
+                     sbp_format_seconds(a, sizeof a, seconds),
                      (long long)sbp_program_most_rows(run->plan->program),
-                     format_seconds(b, sizeof b, all * (double)run->total_steps));
+                     sbp_format_seconds(b, sizeof b, all * (double)run->total_steps));
     if (run->plan->tokenizer_bytes > 0)
         SBP_TRY(sbp_tokenizer_from_json(run->arena, run->diag, run->plan->path, run->plan->tokenizer,
                                         (size_t)run->plan->tokenizer_bytes, &tokenizer));

@@ -13,9 +13,9 @@ static const char *const may_change[] = {"data", "steps",      "epochs", "eval",
                                          "keep", "save-every", "ranks",  "log-every"};
 /* About one start, not about the run. */
 static const char *const of_a_start[] = {
-    "out",           "resume",  "overwrite", "dry-run",     "json",        "config",         "help",
-    "version",       "devices", "device",    "offload-dir", "threads",     "dump-gradients", "score",
-    "help-markdown", "output",  "svg",       "stop-after",  "print-after", "timeout"};
+    "out",           "resume",  "overwrite", "dry-run",     "json",       "config",         "help",
+    "version",       "devices", "device",    "offload-dir", "threads",    "dump-gradients", "score",
+    "help-markdown", "quiet",   "output",    "svg",         "stop-after", "print-after",    "timeout"};
 /* Of sbpc: where things are computed and kept. Another value is another plan, whose sums round differently.
  */
 static const char *const of_the_schedule[] = {

@@ -586,7 +586,7 @@ static sbp_status open_metrics(sbp_run *run, const char *resumed) {
                              run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0));
     run->metrics.loss_sum = run->state.loss_sum;
     run->metrics.loss_count = run->state.loss_count;
-    run->metrics.quiet = !sbp_run_writes(run);
+    run->metrics.quiet = !sbp_run_writes(run) || sbp_options_on(run->options, "quiet");
     if (sbp_options_given(run->options, "log-every"))
         run->metrics.log_every = sbp_options_int(run->options, "log-every");
     return SBP_OK;

@@ -167,6 +167,19 @@ static void test_metadata_of_a_config(void **state) {
               "sed -i 's/_model_name_or_path/_unheard_of/' $D/m/config.json; $C compile $D/m -o $D/q");
 }
 
+/* --quiet: nothing but warnings and errors, of both programs. */
+static void test_quiet(void **state) {
+    io_fixture *f = *state;
+    cli_ok(f, "$C compile $S -o $D/p --seq-len 600 --freeze '*mlp*' --quiet");
+    assert_string_equal(cli_text(f, "err"), "");
+    cli_ok(f, "$R $S --data " DATA " --lora --steps 2 --out $D/o -q");
+    assert_string_equal(cli_text(f, "err"), "");
+    assert_string_equal(cli_text(f, "out"), "");
+    cli_fails(f, 2, "--chunk was decided", "$R $D/p --data " DATA " --steps 2 -q --chunk 3");
+    cli_ok(f, "$R --resume --out $D/o $S --steps 3"); /* quiet is about one start */
+    assert_non_null(strstr(cli_text(f, "err"), "step 3/3"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_dry_run, cli_setup, io_teardown),
@@ -175,6 +188,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_signals_end_the_child, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_files_that_are_too_large, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_metadata_of_a_config, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_quiet, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,10 +151,62 @@ static void recipes_move_blocks(void **state) {
     sbp_diag_destroy(diag);
 }
 
+static void count_message(void *user, sbp_severity severity, const char *text) {
+    (void)text;
+    ((int *)user)[severity]++;
+}
+
+static void quantities_are_written_for_people(void **state) {
+    char out[40];
+    (void)state;
+    assert_string_equal(sbp_format_seconds(out, sizeof out, 1.48e5), "41.1 h");
+    assert_string_equal(sbp_format_seconds(out, sizeof out, 0.324), "0.324 s");
+    assert_string_equal(sbp_format_seconds(out, sizeof out, 0.0156), "15.6 ms");
+    assert_string_equal(sbp_format_seconds(out, sizeof out, 2e-5), "20 us");
+    assert_string_equal(sbp_format_seconds(out, sizeof out, 119), "119 s");
+    assert_string_equal(sbp_format_seconds(out, sizeof out, 120), "2 min");
+    assert_string_equal(sbp_format_seconds(out, sizeof out, 1e9), "11600 days");
+    assert_string_equal(sbp_format_seconds(out, sizeof out, 0), "0 us");
+    assert_string_equal(sbp_format_flops(out, sizeof out, 2.82e16), "28.2 PFLOP");
+    assert_string_equal(sbp_format_flops(out, sizeof out, 999.7e9), "1000 GFLOP");
+    assert_string_equal(sbp_format_three(out, sizeof out, 12599.6), "12600");
+    assert_string_equal(sbp_format_three(out, sizeof out, 1.5), "1.5");
+}
+
+static void long_lines_are_broken(void **state) {
+    static const char text[] = "one two three\nfour\n\nalpha+beta+gamma,delta unbreakable_word\n";
+    sbp_arena *arena = sbp_arena_create();
+    sbp_text out;
+    (void)state;
+    sbp_text_init(&out, arena);
+    sbp_text_add_wrapped(&out, text, 10, 2);
+    assert_string_equal(out.data,
+                        "one two\n  three\nfour\n\nalpha+\n  beta+\n  gamma,\n  delta\n  unbreakable_word\n");
+    sbp_arena_destroy(arena);
+}
+
+static void notes_can_be_left_out(void **state) {
+    sbp_diag *diag = sbp_diag_create();
+    int seen[3] = {0};
+    (void)state;
+    sbp_diag_set_sink(diag, count_message, seen);
+    sbp_note(diag, "one");
+    sbp_diag_set_quiet(diag);
+    sbp_note(diag, "two");
+    sbp_warn(diag, "three");
+    assert_int_equal(sbp_fail(diag, SBP_IO, "four"), SBP_IO);
+    assert_true(seen[SBP_NOTE] == 1 && seen[SBP_WARNING] == 1 && seen[SBP_ERROR] == 1);
+    assert_int_equal(sbp_diag_count(diag, SBP_NOTE), 2);
+    sbp_diag_destroy(diag);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_bound_by_their_names),
         cmocka_unit_test(recipes_move_blocks),
+        cmocka_unit_test(quantities_are_written_for_people),
+        cmocka_unit_test(long_lines_are_broken),
+        cmocka_unit_test(notes_can_be_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
