@@ -101,6 +101,8 @@ static sbp_status choose_types(sbp_compilation *c) {
 
 /* Every setting of the objective is an option, and a number that was given is a setting of it. */
 static sbp_status check_settings(const sbp_compilation *c) {
+    sbp_text idle;
+    sbp_text_init(&idle, c->arena);
     for (int32_t k = 0; k < c->settings.count; k++)
         if (!sbp_option_setting(c->settings.items[k].name))
             return sbp_fail(c->diag, SBP_INTERNAL, "objective %s: its setting '%s' is no option",
@@ -110,11 +112,17 @@ static sbp_status check_settings(const sbp_compilation *c) {
         bool has = false;
         for (int32_t k = 0; k < c->settings.count; k++)
             has |= sbp_option_setting(c->settings.items[k].name) == option;
-        if (sbp_options_chosen(c->options, option->name) && !has)
+        if (!sbp_options_chosen(c->options, option->name) || has)
+            continue;
+        if (sbp_options_from_config(c->options, option->name)) /* which may have those of all losses */
+            sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", option->name);
+        else
             return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s has no such number", option->name,
                             c->objective, c->loss_type ? " with --loss-type " : "",
                             c->loss_type ? c->loss_type : "");
     }
+    if (idle.length > 0)
+        sbp_note(c->diag, "without effect with this objective: %s", idle.data);
     return SBP_OK;
 }
 

@@ -365,7 +365,11 @@ static sbp_status check_usage(const sbp_run *run) {
         if (!data && sbp_options_given(o, need_data[i]))
             return sbp_fail(run->diag, SBP_USAGE, "--%s needs --data", need_data[i]);
     SBP_TRY(check_stdin(run));
-    if (sbp_options_given(o, "eval-every") && sbp_options_list_count(o, "eval") == 0)
+    bool every = sbp_options_given(o, "eval-every") && sbp_options_list_count(o, "eval") == 0;
+    if (every && sbp_options_from_config(o, "eval-every"))
+        sbp_note(run->diag, "%s: eval_steps without --eval FILE: nothing is evaluated",
+                 sbp_options_from_config(o, "eval-every"));
+    else if (every)
         return sbp_fail(run->diag, SBP_USAGE, "--eval-every needs --eval FILE");
     if (sbp_options_is(o, "packing", "bfd") && sbp_options_given(o, "score"))
         return sbp_fail(run->diag, SBP_USAGE, "--score goes by rows of the data: leave out --packing bfd");
@@ -397,6 +401,11 @@ static sbp_status choose_merge(sbp_run *run) {
     return SBP_OK;
 }
 
+/* As they are, or will be started. */
+static int64_t ranks_of(const sbp_run *run) {
+    return run->world.count > 1 ? run->world.count : sbp_options_int(run->options, "ranks");
+}
+
 /* Options, and what they name. *done: that was all. */
 static sbp_status read_arguments(sbp_run *run, bool *done) {
     *done = false;
@@ -404,6 +413,7 @@ static sbp_status read_arguments(sbp_run *run, bool *done) {
                               run->argv, &run->options));
     if (sbp_options_on(run->options, "quiet"))
         sbp_diag_set_quiet(run->diag);
+    SBP_TRY(sbp_options_settle_batch(run->options, run->diag, ranks_of(run)));
     SBP_TRY(print_information(run, done));
     if (*done)
         return SBP_OK;

@@ -116,20 +116,29 @@ sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sb
     return SBP_OK;
 }
 
-/* A setting that the plan's objective does not have would be ignored. */
-static sbp_status check_settings(sbp_diag *diag, const sbp_plan_info *info, const sbp_options *options) {
+/* A setting that the plan's objective does not have would be ignored: an error, but of a config file, which
+ * may have those of all losses. */
+static sbp_status check_settings(sbp_diag *diag, const sbp_plan_info *info, const sbp_options *options,
+                                 sbp_arena *arena) {
+    sbp_text idle;
+    sbp_text_init(&idle, arena);
     for (int32_t i = 0; sbp_option_setting_at(i); i++) {
         const char *name = sbp_option_setting_at(i)->name;
         bool has = info->defaults && sbp_json_member(info->defaults, name);
-        if (sbp_options_chosen(options, name) && !has)
+        if (!sbp_options_chosen(options, name) || has)
+            continue;
+        if (!sbp_options_from_config(options, name))
             return sbp_fail(diag, SBP_USAGE, "--%s: the plan's objective has no such number", name);
+        sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", name);
     }
+    if (idle.length > 0)
+        sbp_note(diag, "without effect with this objective: %s", idle.data);
     return SBP_OK;
 }
 
 sbp_status sbp_plan_set_defaults(sbp_diag *diag, const sbp_plan_info *info, sbp_options *options,
                                  sbp_arena *arena) {
-    SBP_TRY(check_settings(diag, info, options));
+    SBP_TRY(check_settings(diag, info, options, arena));
     for (int64_t i = 0; info->defaults && i < info->defaults->count; i++) {
         const sbp_json *value = &info->defaults->items[i];
         sbp_text text;

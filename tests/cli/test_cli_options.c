@@ -97,7 +97,10 @@ static void test_what_is_not_built(void **state) {
     "--assistant_only_loss false --train_sampling_strategy sequential --eval_steps 1 "                       \
     "--resume_from_checkpoint false --overwrite_output_dir true "                                            \
     "--packing true --chat_template_path tests/golden/chat/chatml.jinja --eos_token '</s>' "                 \
-    "--importance_sampling_level token "
+    "--importance_sampling_level token --warmup_ratio 0 --use_cpu true --torch_dtype float32 "
+
+#define TRL_SOURCES                                                                                          \
+    "--model_name_or_path $S --dataset_name " DATA " --eval_dataset_name " DATA " --dtype auto "
 
 /* Of adapters, and of objectives that take a batch several times. */
 #define TRL_LORA_NAMES "--use_peft true --use_rslora true --lora_target_modules q_proj --load_in_4bit true "
@@ -113,13 +116,14 @@ static void test_names_of_trl(void **state) {
         char *aliases = sbp_arena_strdup(f->arena, o->aliases);
         for (char *name = strtok(aliases, " "); name; name = strtok(NULL, " ")) {
             name[strcspn(name, "{#+")] = 0;
-            if (!mentions(" " TRL_NAMES TRL_LORA_NAMES TRL_OBJECTIVE_NAMES TRL_EPOCHS, name))
+            if (!mentions(" " TRL_SOURCES TRL_NAMES TRL_LORA_NAMES TRL_OBJECTIVE_NAMES TRL_EPOCHS, name))
                 fail_msg("this test does not try '%s', an alias of --%s", name, o->name);
         }
     }
-    cli_ok(f, "$R $S --data " DATA " --eval " DATA " " TRL_NAMES
-              "--report_to none --gradient_accumulation_steps 1 "
-              "--padding_free false --logging_first_step true --push_to_hub false");
+    cli_ok(
+        f,
+        "$R " TRL_SOURCES TRL_NAMES "--report_to none --gradient_accumulation_steps 1 "
+        "--padding_free false --logging_first_step true --push_to_hub false --per_device_train_batch_size 5");
     const sbp_json *run = cli_json(f, "o/run.json"), *options = sbp_json_member(run, "options");
     const sbp_json *compiled = sbp_json_member(sbp_json_member(run, "compiled"), "options");
     assert_true(cli_number(f, options, "lr") == 1e-3);
@@ -132,6 +136,7 @@ static void test_names_of_trl(void **state) {
     assert_string_equal(sbp_json_member(options, "overlong")->string, "truncate"); /* by max_length */
     assert_string_equal(sbp_json_member(options, "loss-on")->string, "all");
     assert_int_equal(cli_number(f, options, "save-every"), 3);
+    assert_int_equal(cli_number(f, options, "batch-size"), 5);
     assert_int_equal(cli_number(f, options, "keep"), 1);
     assert_int_equal(cli_number(f, options, "eval-every"), 1);
     assert_int_equal(cli_number(f, options, "log-every"), 1);
@@ -191,9 +196,7 @@ static void test_objectives_of_trl(void **state) {
                                           "f_divergence_type js_divergence",
                                           "use_weighting true",
                                           "loss_weights 1",
-                                          "num_generations 8",
                                           "steps_per_generation 4",
-                                          "ref_model_mixup_alpha 0.5",
                                           "reward_weights 1"};
     static const char *const types[] = {"exo_pair", "nca_pair",     "bco_pair",
                                         "aot",      "aot_unpaired", "discopop"};
@@ -276,6 +279,55 @@ static void test_config_files_that_say_what_the_plan_is(void **state) {
     cli_fails(f, 2, "--dtype was decided when", "$R $D/p --data " DATA " --dry-run --config $D/other");
 }
 
+/* A YAML file with every setting of TRL's command line at its default, and the two names that it needs, is a
+ * run: that of the same options. */
+static void test_a_config_of_trl(void **state) {
+    io_fixture *f = *state;
+    static const char *const classes[] = {"SFTConfig", "ModelConfig", "ScriptArguments"};
+    static const char *const own[] = {"model_name_or_path", "dataset_name", "output_dir", "max_steps"};
+    const sbp_json *root;
+    sbp_text yaml;
+    sbp_text_init(&yaml, f->arena);
+    assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/data/trl/fields.json", 0, &root));
+    for (int c = 0; c < SBP_COUNT(classes); c++) {
+        const sbp_json *fields = sbp_json_member(root, classes[c]);
+        for (int64_t i = 0; i < fields->count; i++) {
+            bool is_own = false;
+            for (int k = 0; k < SBP_COUNT(own); k++)
+                is_own |= strcmp(fields->items[i].key, own[k]) == 0;
+            sbp_text_add(&yaml, "%s%s: ", is_own ? "# " : "", fields->items[i].key);
+            sbp_json_add_value(&yaml, &fields->items[i]);
+            sbp_text_add(&yaml, "\n");
+        }
+    }
+    sbp_text_add(
+        &yaml,
+        "model_name_or_path: tests/data/stories260K\ndataset_name: tests/golden/stories260k_trl/train.jsonl\n"
+        "output_dir: %s\nmax_steps: 2\n",
+        io_path(f, "trl"));
+    cli_put(f, "all.yaml", yaml.data);
+    cli_ok(f, "$R --config $D/all.yaml");
+    assert_null(strstr(cli_text(f, "err"), "without effect"));
+    assert_null(strstr(cli_text(f, "err"), "warning"));
+    cli_ok(f, "$R $S --data " DATA " --steps 2 --max_length 1024 --out $D/own");
+    cli_same(f, "trl/model.safetensors", "own/model.safetensors");
+    cli_put(
+        f, "more.yaml",
+        "dataset_name: tests/golden/stories260k_trl/train.jsonl\nreport_to: wandb\nfp16: true\nbeta: 0.5\n"
+        "model_name_or_path: tests/data/stories260K\nload_in_8bit: true\nlearning_rat: 3\n");
+    cli_fails(f, 2, "fp16: use --dtype bf16", "$R --config $D/more.yaml");
+    assert_non_null(strstr(cli_text(f, "err"), "load_in_8bit: use --base-dtype q8_0"));
+    assert_non_null(strstr(cli_text(f, "err"), "the nearest is 'learning_rate'"));
+    cli_put(f, "beta.yaml",
+            "dataset_name: tests/golden/stories260k_trl/train.jsonl\nreport_to: wandb\nbeta: 0.5\n"
+            "eval_steps: 5\nmodel_name_or_path: tests/data/stories260K\nbf16: true\n");
+    cli_ok(f, "$R --config $D/beta.yaml --dry-run");
+    assert_non_null(strstr(cli_text(f, "err"), "without effect here: report_to\n"));
+    assert_non_null(strstr(cli_text(f, "err"), "without effect with this objective: beta\n"));
+    assert_non_null(strstr(cli_text(f, "err"), "eval_steps without --eval FILE: nothing is evaluated"));
+    assert_non_null(strstr(cli_text(f, "err"), "--dtype=bf16"));
+}
+
 /* sbprun MODEL hands the options of sbpc on, the limit of memory too. */
 static void test_one_command_hands_options_on(void **state) {
     io_fixture *f = *state;
@@ -302,6 +354,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_objectives_of_trl, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_numbers_at_their_ends, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_config_files_that_say_what_the_plan_is, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_a_config_of_trl, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_one_command_hands_options_on, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

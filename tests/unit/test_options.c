@@ -7,7 +7,7 @@
 #include "ir/io/options/options.h"
 #include "ir/io/pattern.h"
 
-enum { MAX_ARGS = 16 };
+enum { MAX_ARGS = 24 };
 
 /* Parses a line of blank-separated arguments for `phases`. */
 static sbp_status parse(io_fixture *f, unsigned phases, const char *line, sbp_options **out) {
@@ -119,8 +119,14 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {1, "--lr 1", "--lr is an option of sbprun"},
         {8, "--lr 1", "--lr is an option of sbprun"},
         {4, "--chunk 8", "--chunk is an option of sbpc compile"},
-        {4, "--per_device_train_batch_size 8", "--batch-size counts all rows of an optimizer step"},
-        {4, "--warmup_ratio 0.1", "--warmup below 1"},
+        {5, "--fp16", "--fp16: use --dtype bf16"},
+        {5, "--load_in_8bit true", "use --base-dtype q8_0"},
+        {5, "--packing_strategy wrapped", "--packing bfd is that strategy"},
+        {5, "--dtype float16", "--dtype: found 'float16', expected fp32, bf16 or fp64"},
+        {4, "--one 1 --two --three=3", "unknown option '--one'"},
+        {4, "--one 1 --two --three=3", "unknown option '--two'"}, /* all of them are said */
+        {4, "--one 1 --two --three=3", "unknown option '--three'"},
+        {4, "m --model_name_or_path n", "give one of them"},
         {4, "--packing wrapped", "--packing: found 'wrapped', expected none or bfd"},
     };
     for (int i = 0; i < SBP_COUNT(cases); i++) {
@@ -285,11 +291,194 @@ static void test_config_files(void **state) {
     assert_fails(f, SBP_USAGE, "--num-cycles",
                  parse_config(f, 4, "{\"lr_scheduler_kwargs\": {\"a\": 1}}", "", &o));
     assert_fails(f, SBP_USAGE, "config:1: expected 'key: value'", parse_config(f, 4, "steps 20\n", "", &o));
-    assert_fails(f, SBP_USAGE, "nothing nests", parse_config(f, 4, "data:\n  - x\n", "", &o));
     assert_fails(f, SBP_USAGE, "a quote is not closed", parse_config(f, 4, "out: \"x\n", "", &o));
     assert_fails(f, SBP_USAGE, "cannot name another", parse_config(f, 4, "config: x\n", "", &o));
     assert_fails(f, SBP_INPUT, "config:1", parse_config(f, 4, "{\"steps\": 1,}", "", &o));
     assert_fails(f, SBP_IO, "nowhere", parse(f, 4, "--config /nowhere/config", &o));
+}
+
+/* Lists, and what nests. */
+static void test_lists_in_config_files(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o;
+    static const char *const lists[] = {
+        "lora_target_modules:\n  - q_proj\n  # and\n\n  - 'v: proj'\nlr: 1\n",
+        "lora_target_modules:\n- q_proj\n- \"v: proj\" # two\nlr: 1\n",
+        "lora_target_modules: [q_proj, 'v: proj']\nlr: 1\n",
+        "lora_target_modules: q_proj\nlora_target_modules: 'v: proj'\nlr: 1\n"};
+    for (int i = 0; i < SBP_COUNT(lists); i++) {
+        assert_ok(f, parse_config(f, 5, lists[i], "", &o));
+        assert_int_equal(sbp_options_list_count(o, "lora-targets"), 2);
+        assert_string_equal(sbp_options_list_at(o, "lora-targets", 0), "q_proj");
+        assert_string_equal(sbp_options_list_at(o, "lora-targets", 1), "v: proj");
+        assert_true(sbp_options_double(o, "lr") == 1);
+    }
+    assert_ok(f, parse_config(
+                     f, 5,
+                     "loss_type: [sigmoid, sft]\nbetas:\n  - 0.5\n  - 0.6\nfsdp: []\nreport_to:\n  - wandb\n"
+                     "gradient_checkpointing_kwargs:\n  use_reentrant: false\n"
+                     "dataset_kwargs: {skip_prepare_dataset: true}\nlr: 2",
+                     "", &o));
+    assert_string_equal(sbp_options_text(o, "loss-type"), "sigmoid+sft");
+    double betas[2];
+    sbp_options_pair(o, "betas", betas);
+    assert_true(betas[0] == 0.5 && betas[1] == 0.6 && sbp_options_double(o, "lr") == 2);
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE),
+                           "note: without effect here: report_to, "
+                           "gradient_checkpointing_kwargs, dataset_kwargs\n"));
+    static const struct {
+        const char *text, *message;
+    } wrong[] = {{"lr: 1\nlora_target_modules:\n  q_proj: 1\n",
+                  "config:3: 'lora_target_modules': nested YAML is not supported"},
+                 {"data:\n  - path: x\n    split: train\n", "config:2: 'data': nested YAML is not supported"},
+                 {"data: {a: b}\n", "config:1: 'data': nested YAML is not supported"},
+                 {"data: [[a]]\n", "nested YAML is not supported"},
+                 {"out: |\n  x\n", "config:2: 'out'"},
+                 {"  lr: 1\n", "config:1: expected 'key: value'; nested YAML is not supported"},
+                 {"steps:\n  - 1\n", "config:1: 'steps': expected one value, found a list"},
+                 {"lr_scheduler_kwargs:\n  num_cycles: 2\n", "--num-cycles"},
+                 {"datasets:\n  - path: x\n", "give files with --data"}};
+    for (int i = 0; i < SBP_COUNT(wrong); i++)
+        assert_fails(f, SBP_USAGE, wrong[i].message, parse_config(f, 5, wrong[i].text, "", &o));
+}
+
+/* All keys that are wrong are said, in lines and in JSON. */
+static void test_all_that_is_wrong_with_a_config(void **state) {
+    io_fixture *f = *state;
+    static const char *const texts[] = {
+        "fp16: true\nlearning_rat: 1\nsteps: many\nout: x\ndata:\n  a: b\n",
+        "{\"fp16\": true, \"learning_rat\": 1, \"steps\": \"many\", \"out\": \"x\", \"data\": {\"a\": 1}}"};
+    static const char *const said[] = {"fp16: use --dtype bf16", "the nearest is 'learning_rate'",
+                                       "steps: found 'many'", "data"};
+    for (int i = 0; i < SBP_COUNT(texts); i++) {
+        sbp_options *o;
+        sbp_diag_clear(f->diag);
+        assert_int_equal(parse_config(f, 5, texts[i], "", &o), SBP_USAGE);
+        assert_int_equal(sbp_diag_count(f->diag, SBP_ERROR), 4);
+        for (int k = 0; k < SBP_COUNT(said); k++)
+            assert_non_null(strstr(sbp_diag_text(f->diag, SBP_ERROR), said[k]));
+    }
+    sbp_diag_clear(f->diag);
+}
+
+/* A YAML file with all settings of one of TRL's classes, and whether each is `key: value` here. */
+static void yaml_of(sbp_text *out, const sbp_json *fields) {
+    for (int64_t i = 0; i < fields->count; i++) {
+        sbp_text_add(out, "%s: ", fields->items[i].key);
+        sbp_json_add_value(out, &fields->items[i]);
+        sbp_text_add(out, "\n");
+    }
+}
+
+/* Every setting that TRL has, at its default, is taken without an error or a word, in lines, in JSON and on
+ * the command line; with None, false or nothing as well. */
+static void test_all_settings_of_trl(void **state) {
+    io_fixture *f = *state;
+    const sbp_json *root;
+    int settings = 0;
+    assert_ok(f, sbp_json_read(f->arena, f->diag, "tests/data/trl/fields.json", 0, &root));
+    for (int64_t c = 1; c < root->count; c++) {
+        const sbp_json *fields = &root->items[c];
+        sbp_text yaml, json;
+        sbp_options *o;
+        sbp_text_init(&yaml, f->arena);
+        sbp_text_init(&json, f->arena);
+        yaml_of(&yaml, fields);
+        sbp_json_add_value(&json, fields);
+        assert_ok(f, parse_config(f, 5, yaml.data, "", &o));
+        if (strcmp(fields->key, "SFTConfig") == 0) {
+            assert_int_equal(sbp_options_int(o, "seq-len"), 1024);
+            assert_string_equal(sbp_options_text(o, "overlong"), "truncate");
+            assert_true(sbp_options_double(o, "lr") == 2e-5 && !sbp_options_given(o, "dtype"));
+            assert_ok(f, sbp_options_settle_batch(o, f->diag, 1));
+            assert_int_equal(sbp_options_int(o, "batch-size"), 8);
+            sbp_diag_clear(f->diag);
+        }
+        assert_ok(f, parse_config(f, 5, json.data, "", &o));
+        for (int64_t i = 0; i < fields->count; i++, settings++) {
+            sbp_text value;
+            sbp_text_init(&value, f->arena);
+            sbp_json_add_value(&value, &fields->items[i]);
+            static const char *const off[] = {"null", "None", ""};
+            for (int k = 0; k < SBP_COUNT(off); k++)
+                assert_ok(f, parse_config(
+                                 f, 5, sbp_arena_printf(f->arena, "%s: %s\n", fields->items[i].key, off[k]),
+                                 "", &o));
+            const char *text =
+                fields->items[i].kind == SBP_JSON_STRING ? fields->items[i].string : value.data;
+            if (*text && fields->items[i].kind != SBP_JSON_ARRAY && fields->items[i].kind != SBP_JSON_NULL)
+                assert_ok(f,
+                          parse(f, 5, sbp_arena_printf(f->arena, "--%s %s", fields->items[i].key, text), &o));
+        }
+        if (*sbp_diag_text(f->diag, SBP_NOTE))
+            fail_msg("%s: %s", fields->key, sbp_diag_text(f->diag, SBP_NOTE));
+    }
+    assert_true(settings > 700);
+}
+
+/* Those without effect are named once; those that are put together are. */
+static void test_settings_of_trl_that_are_not_options(void **state) {
+    io_fixture *f = *state;
+    sbp_options *o;
+    assert_ok(
+        f,
+        parse(
+            f, 5,
+            "--gradient_checkpointing m --report_to wandb --push_to_hub false --logging_steps 5 --fp16 false "
+            "--bf16 --run_name x --seed 3",
+            &o));
+    assert_string_equal(sbp_diag_text(f->diag, SBP_NOTE),
+                        "note: without effect here: --report_to, --run_name\n");
+    assert_int_equal(sbp_options_arg_count(o), 1);
+    assert_string_equal(sbp_options_text(o, "dtype"), "bf16");
+    assert_false(sbp_options_given(o, "bf16"));
+    assert_ok(
+        f,
+        parse_config(
+            f, 5,
+            "model_name_or_path: m\ndtype: float32\nbf16: true\nwarmup_ratio: 0.1\nwarmup_steps: 0\n"
+            "per_device_train_batch_size: 2\ngradient_accumulation_steps: 3\nuse_peft: false\nlora_r: 16\n",
+            "", &o));
+    assert_string_equal(sbp_options_arg(o, 0), "m");
+    assert_string_equal(sbp_options_text(o, "dtype"), "bf16"); /* autocast of weights in fp32 */
+    assert_true(sbp_options_double(o, "warmup") == 0.1);
+    assert_ok(f, sbp_options_settle_batch(o, f->diag, 4));
+    assert_int_equal(sbp_options_int(o, "batch-size"), 24);
+    const char **args;
+    int32_t count;
+    sbp_options_to_args(o, 5, 0, f->arena, &args, &count);
+    for (int32_t i = 0; i < count; i++)
+        assert_null(strstr(args[i], "per-device"));
+    assert_ok(f, parse(f, 5, "--per_device_train_batch_size 2 --context-parallel 2", &o));
+    assert_ok(f, sbp_options_settle_batch(o, f->diag, 4)); /* two ranks have the same rows */
+    assert_int_equal(sbp_options_int(o, "batch-size"), 4);
+    assert_ok(f, parse(f, 5, "--lr 1", &o));
+    assert_ok(f, sbp_options_settle_batch(o, f->diag, 4));
+    assert_false(sbp_options_given(o, "batch-size"));
+    assert_ok(f, parse_config(f, 5, "bf16: true\nper_device_train_batch_size: 2\nmodel_name_or_path: m\n",
+                              "n --dtype fp32 --batch-size 5", &o)); /* the command line wins */
+    assert_ok(f, sbp_options_settle_batch(o, f->diag, 4));
+    assert_int_equal(sbp_options_int(o, "batch-size"), 5);
+    assert_string_equal(sbp_options_text(o, "dtype"), "fp32");
+    assert_string_equal(sbp_options_arg(o, 0), "n");
+    assert_ok(f, parse(f, 5, "--batch-size 3 --gradient_accumulation_steps 2", &o));
+    assert_fails(f, SBP_USAGE, "give one or the others", sbp_options_settle_batch(o, f->diag, 1));
+    assert_ok(f, parse(f, 5, "--context-parallel auto --gradient_accumulation_steps 2", &o));
+    assert_fails(f, SBP_USAGE, "give --batch-size", sbp_options_settle_batch(o, f->diag, 1));
+}
+
+/* A name stands in one place only. */
+static void test_names_without_effect_are_no_options(void **state) {
+    io_fixture *f = *state;
+    for (int32_t i = 0; sbp_options_ignored_at(i); i++) {
+        const char *name = sbp_options_ignored_at(i);
+        sbp_options *o;
+        assert_ok(f, parse(f, 31, sbp_arena_printf(f->arena, "--%s=unusual", name), &o));
+        if (!strstr(sbp_diag_text(f->diag, SBP_NOTE), sbp_arena_printf(f->arena, "here: --%s\n", name)))
+            fail_msg("'%s' is an option or refused, too", name);
+        for (int32_t k = 0; k < i; k++)
+            assert_string_not_equal(name, sbp_options_ignored_at(k));
+    }
 }
 
 static void test_defaults_can_come_from_elsewhere(void **state) {
@@ -470,6 +659,11 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_options_alone, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_of_trl, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_config_files, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_lists_in_config_files, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_all_that_is_wrong_with_a_config, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_all_settings_of_trl, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_settings_of_trl_that_are_not_options, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_names_without_effect_are_no_options, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_defaults_can_come_from_elsewhere, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_given_options_travel, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_values_as_json, io_setup, io_teardown),

@@ -79,6 +79,10 @@ static bool same_name(const char *name, size_t name_length, const char *key, siz
     return true;
 }
 
+bool sbp_option_same_name(const char *name, const char *key, size_t length) {
+    return same_name(name, strlen(name), key, length);
+}
+
 const sbp_option *sbp_option_setting_at(int32_t index) {
     for (int32_t i = 0; i < SBP_COUNT(table); i++)
         if (table[i].group == GROUP_OBJECTIVE && index-- == 0)
@@ -130,7 +134,7 @@ option_target sbp_options_find(const char *key, size_t length) {
         if (same_name(refusals[i].name, strlen(refusals[i].name), key, length))
             return (option_target){
                 .index = -1, .accepted = refusals[i].accepted, .reason = refusals[i].reason};
-    return (option_target){.index = -1};
+    return (option_target){.index = -1, .usual = sbp_options_ignored(key, length)};
 }
 
 /* Optimal string alignment distance. '_' equals '-'. */
@@ -165,7 +169,7 @@ const char *sbp_options_nearest(sbp_arena *arena, unsigned phases, const char *n
     int best = 1 + (int)strlen(name) / 2;
     const char *nearest = NULL;
     for (int32_t i = 0; i < SBP_COUNT(table); i++) {
-        if (!(table[i].phases & phases) || table[i].state != SBP_OPTION_BUILT)
+        if (!(table[i].phases & phases) || table[i].state == SBP_OPTION_LATER)
             continue;
         int n = distance(arena, name, table[i].name, strlen(table[i].name));
         if (n < best) {
@@ -495,7 +499,7 @@ static sbp_status assign_alias(sbp_options *o, sbp_diag *diag, const option_sett
     return put(o, diag, s, index, text);
 }
 
-static bool is_accepted(const char *accepted, const char *text) {
+bool sbp_option_accepts(const char *accepted, const char *text) {
     const char *at = NULL, *begin;
     size_t length;
     bool later;
@@ -505,10 +509,27 @@ static bool is_accepted(const char *accepted, const char *text) {
     return false;
 }
 
+bool sbp_options_leaves_default(sbp_options *o, const option_setting *s, const option_target *t,
+                                const char *text) {
+    bool later;
+    const sbp_option *option = t->index >= 0 ? &table[t->index] : NULL;
+    if (!option || (!s->config && !t->alias))
+        return false;
+    if (t->alias && !*map_value(o->arena, t->alias, text))
+        return true;
+    return sbp_option_is_blank(text) && !is_word(option, text, &later);
+}
+
 sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setting *s, const option_target *t,
                               const char *text) {
+    bool off = sbp_option_is_blank(text) ||
+               (strcasecmp(text, "false") == 0 && strcmp(t->accepted ? t->accepted : "", "true") != 0);
+    if (t->usual) {
+        sbp_options_say_ignored(o, s, t->usual, text);
+        return SBP_OK;
+    }
     if (t->reason)
-        return is_accepted(t->accepted, text)
+        return off || sbp_option_accepts(t->accepted, text)
                    ? SBP_OK
                    : sbp_fail(diag, SBP_USAGE, "%s: %s: %s", s->where, shown(o, s, s->key), t->reason);
     if (t->index < 0)
@@ -520,6 +541,8 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
                                     shown(o, s, s->key), sbp_phase_title(option->phases));
     if (option->state == SBP_OPTION_LATER)
         return sbp_fail(diag, SBP_USAGE, "%s: %s is not built yet", s->where, shown(o, s, s->key));
+    if ((s->config || t->alias) && sbp_options_leaves_default(o, s, t, text))
+        return SBP_OK;
     if (t->alias)
         return assign_alias(o, diag, s, t->index, t->alias, text);
     const char *at = option->aliases, *name;
@@ -557,7 +580,7 @@ static bool takes_no_value(const option_target *t) {
 static const char *value_alone(const option_target *t) {
     if (t->index >= 0 && t->alias && strncmp(t->alias, "{true=", 6) == 0)
         return "true"; /* a flag of TRL */
-    if (t->reason)
+    if (t->reason || t->usual)
         return "true"; /* likewise: what takes its place is said below */
     return t->index >= 0 && strncmp(table[t->index].values, "on|off", 6) == 0 ? "on" : NULL;
 }
@@ -571,10 +594,16 @@ static bool is_more(const option_target *t, const char *text) {
            !sbp_file_exists(text) && !sbp_directory_exists(text);
 }
 
+/* Of TRL's names that are nothing here: whether only a word like true is its value. */
+static bool is_flag(const option_target *t) {
+    const char *values = t->usual ? t->usual : t->reason ? t->accepted : "none";
+    return strncmp(values, "true", 4) == 0 || strncmp(values, "false", 5) == 0;
+}
+
 /* One option at argv[*i]; moves *i behind its value. */
 static sbp_status parse_option(parse_job *job, int *i) {
     sbp_options *o = job->o;
-    const char *arg = job->argv[*i], *value = NULL;
+    const char *arg = job->argv[*i], *value = NULL, *word;
     option_setting setting = {.where = job->program};
     option_target target;
     (*i)++;
@@ -588,13 +617,16 @@ static sbp_status parse_option(parse_job *job, int *i) {
         target = sbp_options_find(setting.key, length);
         value = equals ? equals + 1 : NULL;
     }
-    if (target.index < 0 && !target.reason)
+    if (target.index < 0 && !target.reason && !target.usual) {
+        const char *next = *i < job->argc ? job->argv[*i] : NULL;
+        *i += !value && next && next[0] != '-'; /* most likely its value */
         return sbp_options_unknown(o, job->diag, &setting);
+    }
     if (!value && takes_no_value(&target))
         value = "on";
     if (!value) {
         const char *next = *i < job->argc ? job->argv[*i] : NULL;
-        if (next && strncmp(next, "--", 2) != 0) {
+        if (next && strncmp(next, "--", 2) != 0 && (!is_flag(&target) || on_or_off(next, &word))) {
             value = next;
             (*i)++;
         } else {
@@ -609,8 +641,10 @@ static sbp_status parse_option(parse_job *job, int *i) {
     return SBP_OK;
 }
 
+/* All that is wrong is said, not only what comes first. */
 static sbp_status parse_arguments(parse_job *job) {
     bool only_args = false;
+    sbp_status first = SBP_OK;
     for (int i = 0; i < job->argc;) {
         const char *arg = job->argv[i];
         if (only_args || arg[0] != '-' || arg[1] == 0) {
@@ -620,10 +654,11 @@ static sbp_status parse_arguments(parse_job *job) {
             only_args = true;
             i++;
         } else {
-            SBP_TRY(parse_option(job, &i));
+            sbp_status status = parse_option(job, &i);
+            first = first == SBP_OK ? status : first;
         }
     }
-    return SBP_OK;
+    return first;
 }
 
 static sbp_status parse_body(void *user) {
@@ -640,7 +675,7 @@ static sbp_status parse_body(void *user) {
     SBP_TRY(parse_arguments(job));
     if (sbp_options_given(o, "config") && !sbp_options_on(o, "help"))
         SBP_TRY(sbp_options_read_config(o, job->diag, sbp_options_text(o, "config")));
-    return SBP_OK;
+    return sbp_options_settle(o, job->diag);
 }
 
 sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *program, unsigned phases, int argc,

@@ -6,8 +6,9 @@
  * values on the command line wins, except for lists, which collect them. "--" ends the options.
  *
  * Config files. A flat JSON object, or lines `key: value` with # comments and optional quotes; lists as JSON
- * arrays or repeated lines. null leaves the default. Options of another command are skipped, so that one file
- * serves sbpc and sbprun; the command line wins.
+ * arrays, repeated lines, or lines `- value` below the key. null, none and nothing leave the default. All
+ * keys that are wrong are said at once. Settings of TRL without effect here (trl.def) are named in one note.
+ * Options of another command are skipped, so that one file serves sbpc and sbprun; the command line wins.
  *
  * Errors: SBP_USAGE for whatever is wrong with names and values, with the nearest name; SBP_INPUT for bad
  * JSON, SBP_IO for a config file that cannot be read. Asking for a name that is not in the table, or for
@@ -74,6 +75,13 @@ struct sbp_json; /* ir/io/json.h */
  * options of any of `phases`; `program` is for messages. Needs no guard. */
 sbp_status sbp_options_parse(sbp_arena *arena, sbp_diag *diag, const char *program, unsigned phases, int argc,
                              char *const *argv, sbp_options **out) SBP_CHECKED;
+
+/* Names of TRL without effect here, one after the other; NULL after the last. */
+const char *sbp_options_ignored_at(int32_t index);
+
+/* --batch-size of per_device_train_batch_size and gradient_accumulation_steps, where these were given, and of
+ * so many ranks; says so in a note. Below a guard. */
+sbp_status sbp_options_settle_batch(sbp_options *options, sbp_diag *diag, int64_t ranks) SBP_CHECKED;
 
 /* Arguments that are no options. */
 int32_t sbp_options_arg_count(const sbp_options *options);

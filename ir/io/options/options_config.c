@@ -10,8 +10,7 @@ typedef struct config_reader {
     sbp_options *o;
     sbp_diag *diag;
     const char *path;
-    bool *seen;       /* per line of the table: set by an earlier line of this file */
-    const char *list; /* the key of a list whose "- item" lines may follow; NULL: none */
+    bool *seen; /* per line of the table: set by an earlier line of this file */
 } config_reader;
 
 static bool is_list(const option_target *t) {
@@ -24,6 +23,8 @@ static sbp_status take(config_reader *r, const char *where, const char *key, con
     option_target t = sbp_options_find(key, strlen(key));
     if (t.index < 0)
         return sbp_options_assign(r->o, r->diag, &setting, &t, text);
+    if (sbp_options_leaves_default(r->o, &setting, &t, text))
+        return SBP_OK;
     if (strcmp(sbp_option_at(t.index)->name, "config") == 0)
         return sbp_fail(r->diag, SBP_USAGE, "%s: a config file cannot name another", where);
     const option_value *v = &r->o->values[t.index];
@@ -54,36 +55,50 @@ static const char *json_text(sbp_arena *arena, const sbp_json *node) {
     return out.data;
 }
 
-/* Arrays: the values of a list, or two numbers. */
-static sbp_status take_array(config_reader *r, const char *where, const sbp_json *array) {
-    sbp_arena *arena = r->o->arena;
-    option_target t = sbp_options_find(array->key, strlen(array->key));
-    bool pair = t.index >= 0 && sbp_option_at(t.index)->kind == SBP_OPTION_PAIR && array->count == 2;
-    const char *texts[2] = {NULL, NULL};
-    for (int64_t i = 0; i < array->count; i++) {
-        const char *text = json_text(arena, &array->items[i]);
-        if (!text || !(pair || is_list(&t)))
-            return sbp_json_fail(r->diag, array, "expected one value, found an array");
-        if (pair)
-            texts[i] = text;
-        else
-            SBP_TRY(take(r, where, array->key, text));
+/* Several values of a key: of a list, two numbers, or losses that are added. A wrong number of them is of
+ * `status`, which says where it was. */
+static sbp_status take_values(config_reader *r, const char *where, const char *key, const char *const *texts,
+                              int64_t count, bool *taken) {
+    option_target t = sbp_options_find(key, strlen(key));
+    const sbp_option *option = t.index >= 0 ? sbp_option_at(t.index) : NULL;
+    *taken = true;
+    if (option && option->kind == SBP_OPTION_PAIR && count == 2)
+        return take(r, where, key, sbp_arena_printf(r->o->arena, "%s,%s", texts[0], texts[1]));
+    if (!option || (option->kind == SBP_OPTION_TEXT && strcmp(option->name, "loss-type") == 0)) {
+        sbp_text all; /* "sigmoid+sft"; of what has no effect, or is refused, any text */
+        sbp_text_init(&all, r->o->arena);
+        for (int64_t i = 0; i < count; i++)
+            sbp_text_add(&all, "%s%s", i > 0 ? "+" : "", texts[i]);
+        return take(r, where, key, all.data);
     }
-    return pair ? take(r, where, array->key, sbp_arena_printf(arena, "%s,%s", texts[0], texts[1])) : SBP_OK;
+    *taken = is_list(&t) || count == 0;
+    for (int64_t i = 0; i < count && *taken; i++)
+        SBP_TRY(take(r, where, key, texts[i]));
+    return SBP_OK;
+}
+
+static sbp_status take_array(config_reader *r, const char *where, const sbp_json *array) {
+    bool taken = true;
+    const char **texts = SBP_NEW_ARRAY(r->o->arena, const char *, array->count + 1);
+    for (int64_t i = 0; i < array->count && taken; i++)
+        taken = (texts[i] = json_text(r->o->arena, &array->items[i])) != NULL;
+    if (taken)
+        SBP_TRY(take_values(r, where, array->key, texts, array->count, &taken));
+    return taken ? SBP_OK : sbp_json_fail(r->diag, array, "expected one value, found an array");
 }
 
 static sbp_status take_member(config_reader *r, const sbp_json *member) {
     option_target t = sbp_options_find(member->key, strlen(member->key));
     option_setting setting = {.where = r->path, .config = r->path, .key = member->key};
-    if (t.index < 0 && !t.reason)
+    if (t.index < 0 && !t.reason && !t.usual)
         return sbp_options_unknown(r->o, r->diag, &setting);
     if (member->kind == SBP_JSON_NULL)
         return SBP_OK;
     if (member->kind == SBP_JSON_ARRAY)
         return take_array(r, r->path, member);
     const char *value = json_text(r->o->arena, member);
-    if (!value)
-        value = t.reason ? "" : NULL; /* an object as a refused key: its reason says more */
+    if (!value && (t.reason || t.usual))
+        value = member->count == 0 ? "{}" : "{..}"; /* an object as a refused key: its reason says more */
     if (!value)
         return sbp_json_fail(r->diag, member, "expected a number, a string or true or false, found %s",
                              sbp_json_kind_name(member->kind));
@@ -92,11 +107,14 @@ static sbp_status take_member(config_reader *r, const sbp_json *member) {
 
 static sbp_status read_json(config_reader *r, const char *text, size_t length) {
     const sbp_json *root;
+    sbp_status first = SBP_OK;
     SBP_TRY(sbp_json_parse(r->o->arena, r->diag, r->path, text, length, SBP_JSON_COMMENTS, &root));
     SBP_TRY(sbp_json_as_object(r->diag, root, &root));
-    for (int64_t i = 0; i < root->count; i++)
-        SBP_TRY(take_member(r, &root->items[i]));
-    return SBP_OK;
+    for (int64_t i = 0; i < root->count; i++) { /* all that is wrong is said */
+        sbp_status status = take_member(r, &root->items[i]);
+        first = first == SBP_OK ? status : first;
+    }
+    return first;
 }
 
 sbp_status sbp_options_inherit(sbp_options *o, sbp_diag *diag, const char *path, const sbp_json *member) {
@@ -128,25 +146,117 @@ static const char *line_value(sbp_arena *arena, const char *p, const char *end) 
     return sbp_arena_strndup(arena, p, (size_t)(end - p));
 }
 
-static sbp_status read_line(config_reader *r, const char *where, const char *p, const char *end) {
-    sbp_arena *arena = r->o->arena;
-    while (end > p && isspace((unsigned char)end[-1]))
-        end--;
-    if (p == end || *p == '#' || (end - p == 3 && memcmp(p, "---", 3) == 0))
-        return SBP_OK;
-    const char *item = p;
-    while (item < end && isspace((unsigned char)*item))
-        item++;
-    if (r->list && end - item > 2 && item[0] == '-' && item[1] == ' ') {
-        item += 1 + strspn(item + 1, " ");
-        const char *text = line_value(arena, item, end);
-        return text ? take(r, where, r->list, text)
-                    : sbp_fail(r->diag, SBP_USAGE, "%s: '%s': a quote is not closed", where, r->list);
+/* Lines, one after the other. */
+typedef struct lines {
+    const char *at, *end; /* what is left */
+    const char *p, *stop; /* the line */
+    int number;
+} lines;
+
+static bool next_line(lines *l) {
+    if (l->at >= l->end)
+        return false;
+    l->p = l->at;
+    const char *stop = memchr(l->p, '\n', (size_t)(l->end - l->p));
+    stop = stop ? stop : l->end;
+    l->at = stop + 1;
+    l->number++;
+    while (stop > l->p && isspace((unsigned char)stop[-1]))
+        stop--;
+    l->stop = stop;
+    return true;
+}
+
+static bool says_nothing(const lines *l) {
+    const char *p = l->p;
+    while (p < l->stop && isspace((unsigned char)*p))
+        p++;
+    return p == l->stop || *p == '#' || (l->stop - l->p == 3 && memcmp(l->p, "---", 3) == 0);
+}
+
+/* A line that goes on with the key above it. */
+static bool belongs_above(const lines *l) {
+    return isspace((unsigned char)*l->p) || (*l->p == '-' && !says_nothing(l));
+}
+
+/* What a key has below it, or in brackets. */
+typedef struct block {
+    const char **values;
+    int32_t count, capacity;
+    int nested; /* line of what is no value; 0: there is none */
+} block;
+
+static void add_value(config_reader *r, block *b, const char *p, const char *end, int number) {
+    while (p < end && isspace((unsigned char)*p))
+        p++;
+    const char *text = line_value(r->o->arena, p, end);
+    bool quoted = p < end && (*p == '"' || *p == '\'');
+    bool map = !quoted && text && (strstr(text, ": ") || (*text && text[strlen(text) - 1] == ':'));
+    if (!text || map || (!quoted && p < end && strchr("-[{|>", *p)))
+        b->nested = b->nested ? b->nested : number;
+    else
+        SBP_PUSH(r->o->arena, b->values, b->count, b->capacity, text);
+}
+
+/* The lines below a key that go on with it: "- value" each. */
+static void read_block(config_reader *r, lines *l, block *b) {
+    for (lines ahead = *l; next_line(&ahead) && (says_nothing(&ahead) || belongs_above(&ahead)); *l = ahead) {
+        const char *p = ahead.p;
+        if (says_nothing(&ahead))
+            continue;
+        while (isspace((unsigned char)*p))
+            p++;
+        if (*p == '-' && p + 1 < ahead.stop && p[1] == ' ')
+            add_value(r, b, p + 2, ahead.stop, ahead.number);
+        else
+            b->nested = b->nested ? b->nested : ahead.number;
     }
-    r->list = NULL;
-    if (isspace((unsigned char)*p) || *p == '-')
+}
+
+/* "[a, 'b']" */
+static void read_flow(config_reader *r, const char *text, int number, block *b) {
+    const char *end = text + strlen(text);
+    if (*text == '{' || end[-1] != ']') {
+        b->nested = number;
+        return;
+    }
+    for (const char *p = text + 1; p < end - 1;) {
+        const char *stop = p + strcspn(p, ",");
+        stop = stop < end - 1 ? stop : end - 1;
+        const char *last = stop;
+        while (last > p && isspace((unsigned char)last[-1]))
+            last--;
+        if (last > p && strspn(p, " ") < (size_t)(last - p))
+            add_value(r, b, p, last, number);
+        p = stop + 1;
+    }
+}
+
+static sbp_status take_block(config_reader *r, const char *where, const char *key, const block *b) {
+    option_target t = sbp_options_find(key, strlen(key));
+    bool taken;
+    if (b->nested && (t.usual || t.reason)) /* it has no effect, or its reason says more */
+        return take(r, where, key, "{..}");
+    if (b->nested)
         return sbp_fail(r->diag, SBP_USAGE,
-                        "%s: expected 'key: value'; lists are repeated lines, and nothing nests", where);
+                        "%s:%d: '%s': nested YAML is not supported: give single values, or a list of them",
+                        r->path, b->nested, key);
+    SBP_TRY(take_values(r, where, key, b->values, b->count, &taken));
+    return taken ? SBP_OK
+                 : sbp_fail(r->diag, SBP_USAGE, "%s: '%s': expected one value, found a list", where, key);
+}
+
+/* A line, with those that belong to it. */
+static sbp_status read_line(config_reader *r, lines *l) {
+    sbp_arena *arena = r->o->arena;
+    const char *p = l->p, *end = l->stop, *where = sbp_arena_printf(arena, "%s:%d", r->path, l->number);
+    block b = {0};
+    if (says_nothing(l))
+        return SBP_OK;
+    if (belongs_above(l)) {
+        read_block(r, l, &b);
+        return sbp_fail(r->diag, SBP_USAGE, "%s: expected 'key: value'; nested YAML is not supported", where);
+    }
     const char *colon = memchr(p, ':', (size_t)(end - p));
     if (!colon)
         return sbp_fail(r->diag, SBP_USAGE, "%s: expected 'key: value', found '%.*s'", where,
@@ -156,17 +266,19 @@ static sbp_status read_line(config_reader *r, const char *where, const char *p, 
         value++;
     bool quoted = value < end && (*value == '"' || *value == '\'');
     const char *text = line_value(arena, value, end);
-    if (!text)
-        return sbp_fail(r->diag, SBP_USAGE, "%s: '%s': a quote is not closed", where, key);
+    if (!quoted && (!text || !*text || strchr("|>", *text)))
+        read_block(r, l, &b);
     option_setting setting = {.where = where, .config = r->path, .key = key};
     option_target t = sbp_options_find(key, strlen(key));
-    if (t.index < 0 && !t.reason)
+    if (t.index < 0 && !t.reason && !t.usual)
         return sbp_options_unknown(r->o, r->diag, &setting);
-    if (!quoted && !*text && is_list(&t) && strncmp(sbp_option_at(t.index)->name, "lora-", 5) == 0)
-        r->list = key;
-    if (!quoted && (!*text || strcmp(text, "null") == 0 || strcmp(text, "~") == 0))
-        return SBP_OK;
-    return take(r, where, key, text);
+    if (!text)
+        return sbp_fail(r->diag, SBP_USAGE, "%s: '%s': a quote is not closed", where, key);
+    if (!quoted && strcmp(text, "{}") != 0 && (*text == '[' || *text == '{'))
+        read_flow(r, text, l->number, &b);
+    else if (*text && b.count == 0 && b.nested == 0)
+        return take(r, where, key, text);
+    return b.count > 0 || b.nested ? take_block(r, where, key, &b) : SBP_OK;
 }
 
 sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *path) {
@@ -184,12 +296,10 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
         first++;
     if (first < length && text[first] == '{')
         return read_json(&r, text, length);
-    int line = 1;
-    for (const char *p = text, *end = text + length; p < end; line++) {
-        const char *stop = memchr(p, '\n', (size_t)(end - p));
-        stop = stop ? stop : end;
-        SBP_TRY(read_line(&r, sbp_arena_printf(o->arena, "%s:%d", path, line), p, stop));
-        p = stop + 1;
+    sbp_status first_status = SBP_OK;
+    for (lines l = {.at = text, .end = text + length}; next_line(&l);) { /* all that is wrong is said */
+        sbp_status status = read_line(&r, &l);
+        first_status = first_status == SBP_OK ? status : first_status;
     }
-    return SBP_OK;
+    return first_status;
 }

@@ -1,5 +1,5 @@
-/* options_internal.h: what options.c (command line, values), options_config.c (files) and options_help.c
- * (text) share. */
+/* options_internal.h: what options.c (command line, values), options_config.c (files),
+ * options_trl.c (settings of TRL) and options_help.c (text) share. */
 #ifndef SBP_IR_IO_OPTIONS_OPTIONS_INTERNAL_H
 #define SBP_IR_IO_OPTIONS_OPTIONS_INTERNAL_H
 
@@ -23,6 +23,7 @@ struct sbp_options {
     option_value *values; /* by line of the table */
     const char **args;
     int32_t arg_count, arg_capacity;
+    sbp_text without_effect; /* names of TRL, for a note */
 };
 
 /* One assignment on its way: who speaks ("sbprun" or "FILE:LINE"), the key as typed. */
@@ -38,7 +39,26 @@ typedef struct option_target {
     const char *alias;    /* the alias' own text, behind its name; NULL when the key is the name itself */
     const char *accepted; /* of a refused name, else NULL */
     const char *reason;
+    const char *usual; /* of a name without effect, else NULL */
 } option_target;
+
+/* Of a name without effect: values that are not worth a word; NULL: it is none of these. */
+const char *sbp_options_ignored(const char *key, size_t length);
+/* Remembers a name whose value has no effect, unless the value is the usual one. Below a guard. */
+void sbp_options_say_ignored(sbp_options *o, const option_setting *setting, const char *usual,
+                             const char *text);
+/* After all has been read: the note on what has no effect, and settings that are put together. Below a guard.
+ */
+sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) SBP_CHECKED;
+/* None, null, ~, {}, [] or nothing: the default. */
+bool sbp_option_is_blank(const char *text);
+/* Whether the value leaves the default: a blank one, where that is no word of the option, or one that an
+ * alias maps to nothing. Below a guard. */
+bool sbp_options_leaves_default(sbp_options *o, const option_setting *setting, const option_target *target,
+                                const char *text);
+bool sbp_option_same_name(const char *name, const char *key, size_t length);
+/* Whether it is one of the values, separated by '|'. */
+bool sbp_option_accepts(const char *values, const char *text);
 
 option_target sbp_options_find(const char *key, size_t length);
 /* Checks `text` and puts it in. Below a guard. */
