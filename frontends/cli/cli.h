@@ -42,6 +42,8 @@ typedef struct sbp_compilation {
     const char *advice; /* the one change that would buy most; set by the summary */
 } sbp_compilation;
 
+/* sbpc --help, sbpc compile --help [TOPIC]: topic NULL: what people look for first. Below a guard. */
+void sbp_cli_compile_help(sbp_arena *arena, const char *topic);
 /* The two commands; what follows the command is argv. */
 sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
 sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;

@@ -624,6 +624,22 @@ static sbp_status check_output(const sbp_compilation *c) {
                     c->output);
 }
 
+void sbp_cli_compile_help(sbp_arena *arena, const char *topic) {
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    if (!topic || !sbp_options_is_topic(SBP_PHASE_COMPILE, topic))
+        sbp_text_add(
+            &text,
+            "usage: sbpc compile MODEL -o plan.bin [options]      a plan for sbprun\n"
+            "       sbpc compile MODEL --device-profile h200      what it would take there\n"
+            "       sbpc inspect plan.bin [options]               who holds which byte, when\n\n"
+            "MODEL: a Hugging Face model directory (config.json is enough), a model.json (ONNX), or a\n"
+            ".gguf file. Compiling needs no device and no weights. For example:\n\n"
+            "  sbpc compile Qwen3-8B -o plan.bin --lora --seq-len 32768 --memory 24GiB\n");
+    sbp_options_print_topic(&text, SBP_PHASE_COMPILE, SBP_PHASE_COMPILE, topic);
+    fputs(text.data, stdout);
+}
+
 sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) {
     sbp_compilation *c = SBP_NEW(arena, sbp_compilation);
     sbp_options *options;
@@ -635,14 +651,8 @@ sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     c->pipeline.arena = arena;
     c->pipeline.diag = diag;
     if (sbp_options_on(options, "help")) {
-        sbp_text text;
-        sbp_text_init(&text, arena);
-        sbp_text_add(&text, "usage: sbpc compile MODEL -o plan.bin [options]\n\n"
-                            "MODEL: a Hugging Face model directory (config.json is enough), a model.json "
-                            "(ONNX as JSON), or a\n"
-                            ".gguf file. Compiling needs no device and no weights.\n");
-        sbp_options_print_help(&text, SBP_PHASE_COMPILE);
-        fputs(text.data, stdout);
+        int32_t count = sbp_options_arg_count(options);
+        sbp_cli_compile_help(arena, count > 0 ? sbp_options_arg(options, count - 1) : NULL);
         return SBP_OK;
     }
     if (sbp_options_arg_count(options) != 1)

@@ -33,7 +33,7 @@ static sbp_status dispatch(void *user) {
     if (strcmp(command, "inspect") == 0)
         return sbp_cli_inspect(in->arena, in->diag, in->argc - 2, in->argv + 2);
     if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0) {
-        fputs(usage, stdout);
+        sbp_cli_compile_help(in->arena, in->argc > 2 ? in->argv[2] : NULL);
         return SBP_OK;
     }
     if (strcmp(command, "--version") == 0) {

@@ -10,9 +10,9 @@ static const struct command {
     const char *help, *use; /* use: completed by an option */
     unsigned phase;
 } commands[] = {
-    {"$C compile --help", "$C compile $S -o $D/q", SBP_PHASE_COMPILE},
+    {"$C compile --help all", "$C compile $S -o $D/q", SBP_PHASE_COMPILE},
     {"$C inspect --help", "$C inspect $D/p", SBP_PHASE_INSPECT},
-    {"$R --help", "$R $D/p --data " DATA, SBP_PHASE_RUN},
+    {"$R --help all", "$R $D/p --data " DATA, SBP_PHASE_RUN | SBP_PHASE_COMPILE},
     {"$R tokenize --help", "$R tokenize $S", SBP_PHASE_TOKENIZE},
 };
 
@@ -52,6 +52,25 @@ static void test_help_is_complete(void **state) {
         }
         assert_true(shown >= 4);
     }
+}
+
+/* What people look for first stands there, with an example; the rest by topic. */
+static void test_help_begins_with_what_is_looked_for(void **state) {
+    io_fixture *f = *state;
+    static const char *const pages[] = {"$R --help", "$C compile --help", "$C --help", "$R $S --help"};
+    static const char *const looked_for[] = {"--lora ",    "--objective ", "--memory ",
+                                             "--seq-len ", "For example:", "--help all"};
+    for (int i = 0; i < SBP_COUNT(pages); i++) {
+        cli_ok(f, pages[i]);
+        for (int k = 0; k < SBP_COUNT(looked_for); k++)
+            if (!strstr(cli_text(f, "out"), looked_for[k]))
+                fail_msg("%s: no '%s'", pages[i], looked_for[k]);
+        cli_ok(f, sbp_arena_printf(f->arena, "test $(%s | wc -l) -le 45 && ! %s | grep -q '.\\{101\\}'",
+                                   pages[i], pages[i]));
+    }
+    cli_ok(f, "$R --help rows && grep -q logprobs $D/out && ! grep -q '.\\{101\\}' $D/out");
+    cli_ok(f, "$R --help lora && grep -q -e '--lora-targets' $D/out && ! grep -q -e '--lr ' $D/out");
+    cli_ok(f, "$C --help lora && grep -q -e '--lora-targets' $D/out");
 }
 
 /* What is not built says so, with status 2: options, and words that options take. */
@@ -349,6 +368,7 @@ static void test_one_command_hands_options_on(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_help_is_complete, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_help_begins_with_what_is_looked_for, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_built, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_of_trl, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_objectives_of_trl, cli_setup, io_teardown),

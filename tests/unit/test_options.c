@@ -552,10 +552,37 @@ static void test_help(void **state) {
     assert_null(strstr(text.data, "help-markdown"));
     for (const char *line = text.data; *line;) {
         size_t n = strcspn(line, "\n");
-        if (n > 112 || (n > 0 && line[n - 1] == ' '))
+        if (n > 98 || (n > 0 && line[n - 1] == ' '))
             fail_msg("bad line in --help: '%.*s'", (int)n, line);
         line += n + (line[n] == '\n');
     }
+}
+
+/* The first page: options of the command, with values that they take; and pages by topic. */
+static void test_first_page_of_help(void **state) {
+    io_fixture *f = *state;
+    sbp_phase command;
+    const char *name, *example;
+    int counts[32] = {0};
+    for (int32_t i = 0; sbp_option_first_at(i, &command, &name, &example); i++, counts[command]++) {
+        sbp_options *o;
+        unsigned phases = command == SBP_PHASE_RUN ? 5 : command;
+        if (strcmp(name, "config") != 0)
+            assert_ok(f, parse(f, phases, sbp_arena_printf(f->arena, "--%s %s", name, example), &o));
+        sbp_text text;
+        sbp_text_init(&text, f->arena);
+        sbp_options_print_topic(&text, command, phases, NULL);
+        assert_non_null(strstr(
+            text.data, sbp_arena_printf(f->arena, "\n  --%s%s%s ", name, *example ? " " : "", example)));
+        for (const char *line = text.data; *line; line += strcspn(line, "\n") + 1)
+            if (strcspn(line, "\n") > 98)
+                fail_msg("a long line in --help: '%.*s'", (int)strcspn(line, "\n"), line);
+    }
+    assert_true(counts[SBP_PHASE_COMPILE] >= 8 && counts[SBP_PHASE_RUN] >= 12);
+    sbp_text lora;
+    sbp_text_init(&lora, f->arena);
+    sbp_options_print_topic(&lora, SBP_PHASE_RUN, 5, "lora");
+    assert_true(strstr(lora.data, "--lora-targets") && !strstr(lora.data, "--lr "));
 }
 
 /* options.md carries the table between these marks; SBP_UPDATE_GOLDENS=1 rewrites it. */
@@ -668,6 +695,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_given_options_travel, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_values_as_json, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_help, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_first_page_of_help, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_the_table_of_options, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_patterns_are_those_of_python, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_failures, io_setup, io_teardown),

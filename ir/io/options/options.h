@@ -137,6 +137,13 @@ void sbp_options_to_args(const sbp_options *options, unsigned phases, unsigned n
 
 /* The options of the phases, in groups, aligned, with defaults. Below a guard, as all of these. */
 void sbp_options_print_help(sbp_text *out, unsigned phases);
+/* What --help prints of the options of a command: those that people look for first, with examples; with
+ * `topic` the name of a group ("lora"), that group of all `phases`; with "all", all groups of these. */
+void sbp_options_print_topic(sbp_text *out, sbp_phase command, unsigned phases, const char *topic);
+/* Whether it is the name of a group that has options of these. */
+bool sbp_options_is_topic(unsigned phases, const char *topic);
+/* A line of FIRST: its option and example; false behind the last. */
+bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, const char **example);
 /* A Markdown table per command. */
 void sbp_options_print_markdown(sbp_text *out);
 /* Members `"name": value, ...` of the resolved values of all options of the phases: numbers as numbers, on

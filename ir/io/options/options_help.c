@@ -1,12 +1,15 @@
 /* options_help.c: the table of options as text: --help, the README, and resolved values as JSON. */
+#include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "ir/io/json.h"
 #include "ir/io/options/options_internal.h"
 
-enum { HELP_COLUMN = 34, HELP_WIDTH = 112 };
+enum { HELP_COLUMN = 34, HELP_WIDTH = 98 };
 
 /* "N|auto" without what is not built. */
 static void add_values(sbp_text *out, const sbp_option *option, const char *separator) {
@@ -71,19 +74,101 @@ static void add_option(sbp_text *out, const sbp_option *option) {
     sbp_text_add(out, "\n");
 }
 
-void sbp_options_print_help(sbp_text *out, unsigned phases) {
-    for (int group = 0; group < sbp_option_group_count(); group++) {
-        bool first = true;
-        for (int32_t i = 0; i < sbp_option_count(); i++) {
-            const sbp_option *option = sbp_option_at(i);
-            if (option->group != group || !(option->phases & phases) || option->state != SBP_OPTION_BUILT)
-                continue;
-            if (first)
-                sbp_text_add(out, "\n%s:\n", sbp_option_group_title(group));
-            first = false;
+/* Whether any of a group is an option of the phases; with out, prints them. */
+static bool add_group(sbp_text *out, int group, unsigned phases) {
+    bool any = false;
+    for (int32_t i = 0; i < sbp_option_count(); i++) {
+        const sbp_option *option = sbp_option_at(i);
+        if (option->group != group || !(option->phases & phases) || option->state != SBP_OPTION_BUILT)
+            continue;
+        if (out && !any)
+            sbp_text_add(out, "\n%s:\n", sbp_option_group_title(group));
+        any = true;
+        if (out)
             add_option(out, option);
-        }
     }
+    return any;
+}
+
+void sbp_options_print_help(sbp_text *out, unsigned phases) {
+    for (int group = 0; group < sbp_option_group_count(); group++)
+        (void)add_group(out, group, phases);
+}
+
+/* ---- the first page --------------------------------------------------------------------------------- */
+
+static const struct first {
+    sbp_phase command;
+    const char *name, *example, *help;
+} firsts[] = {
+#define FIRST(phase, name, example, help) {SBP_PHASE_##phase, name, example, help},
+#include "ir/io/options/options.def"
+};
+
+/* Names of the groups, which are the topics of --help. */
+static const char *const topics[] = {
+#define GROUP(id, title) #id,
+#include "ir/io/options/options.def"
+};
+
+bool sbp_option_first_at(int32_t index, sbp_phase *command, const char **name, const char **example) {
+    if (index >= SBP_COUNT(firsts))
+        return false;
+    *command = firsts[index].command;
+    *name = firsts[index].name;
+    *example = firsts[index].example;
+    return true;
+}
+
+static void add_first(sbp_text *out, const struct first *f) {
+    enum { COLUMN = 30 };
+    char option[80];
+    snprintf(option, sizeof option, "--%s%s%s", f->name, *f->example ? " " : "", f->example);
+    sbp_text line;
+    sbp_text_init(&line, out->arena);
+    sbp_text_add(&line, "  %-*s%s\n", COLUMN - 2, option, f->help);
+    sbp_text_add_wrapped(out, line.data, HELP_WIDTH, COLUMN);
+}
+
+static void add_topics(sbp_text *out, unsigned phases) {
+    sbp_text line;
+    sbp_text_init(&line, out->arena);
+    sbp_text_add(&line, "\n--help all has all options, --help TOPIC some:");
+    for (int group = 0; group < sbp_option_group_count(); group++)
+        if (add_group(NULL, group, phases)) {
+            sbp_text_add(&line, " ");
+            for (const char *c = topics[group]; *c; c++)
+                sbp_text_add(&line, "%c", tolower((unsigned char)*c));
+        }
+    sbp_text_add(&line, ".\n");
+    sbp_text_add_wrapped(out, line.data, HELP_WIDTH, 0);
+}
+
+static int find_topic(unsigned phases, const char *topic) {
+    for (int group = 0; group < sbp_option_group_count(); group++)
+        if (strcasecmp(topics[group], topic) == 0 && add_group(NULL, group, phases))
+            return group;
+    return -1;
+}
+
+bool sbp_options_is_topic(unsigned phases, const char *topic) {
+    return find_topic(phases, topic) >= 0;
+}
+
+void sbp_options_print_topic(sbp_text *out, sbp_phase command, unsigned phases, const char *topic) {
+    if (topic && strcmp(topic, "all") == 0) {
+        sbp_options_print_help(out, phases);
+        return;
+    }
+    if (topic && find_topic(phases, topic) >= 0) {
+        (void)add_group(out, find_topic(phases, topic), phases);
+        return;
+    }
+    sbp_text_add(out, "\n");
+    for (int i = 0; i < SBP_COUNT(firsts); i++)
+        if (firsts[i].command == command)
+            add_first(out, &firsts[i]);
+    add_topics(out, phases);
 }
 
 /* ---- Markdown --------------------------------------------------------------------------------------- */
