@@ -497,12 +497,26 @@ static sbp_schedule_options largest_schedule(const sbp_compilation *c) {
     return largest;
 }
 
+/* --seq-len max of data whose steps are no longer than this: where that fits, it is all that there is to
+ * gain. */
+static sbp_status bound_length(sbp_compilation *c, const sbp_schedule_options *largest) {
+    int64_t most = sbp_options_int(c->options, "seq-len-most");
+    if (c->wish.t_max != SBP_AUTO || most < 1)
+        return SBP_OK;
+    c->wish.t_max = sbp_ceil_div(most, c->pipeline.options.context > 1 ? c->pipeline.options.context : 1);
+    SBP_TRY(sbp_cli_size_process(c, largest, false));
+    if (try_to_choose(c) != SBP_OK)
+        c->wish.t_max = SBP_AUTO;
+    return SBP_OK;
+}
+
 /* The process is known when the program is there. Where that makes the difference to --memory, it is planned
  * again with less room. */
 static sbp_status plan(sbp_compilation *c) {
     enum { MOST_TRIES = 3 };
     const sbp_schedule_options largest = largest_schedule(c);
     SBP_TRY(sbp_cli_size_process(c, &largest, false));
+    SBP_TRY(bound_length(c, &largest));
     const sbp_pipeline before = c->pipeline;
     for (int tries = 1;; tries++) {
         SBP_TRY(choose(c, &largest));

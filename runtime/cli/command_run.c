@@ -53,8 +53,8 @@ enum { USUAL_ROWS = 4096 };
 
 /* ---- models ----------------------------------------------------------------------------------------- */
 
-/* Tokens of the longest step, as far as one micro-batch should take it. */
-static int64_t find_seq_len(sbp_run *run) {
+/* Tokens of the longest step, as far as one micro-batch should take it: usual rows, or a longer document. */
+static int64_t find_seq_len(sbp_run *run, int64_t usual) {
     int64_t most = 0;
     for (int64_t step = 0; step < run->steps_per_epoch; step++) {
         int64_t count, tokens = 0;
@@ -64,7 +64,7 @@ static int64_t find_seq_len(sbp_run *run) {
         most = tokens > most ? tokens : most;
     }
     sbp_sampler_seek(&run->sampler, 0, 0);
-    most = most < USUAL_ROWS ? most : USUAL_ROWS;
+    most = most < usual ? most : usual;
     return run->data->longest > most ? run->data->longest : most;
 }
 
@@ -121,7 +121,7 @@ static sbp_status measure_data(sbp_run *run, int64_t *seq_len) {
                         sbp_options_text(run->options, "overlong"));
     SBP_TRY(sbp_run_load_raw(run));
     SBP_TRY(sbp_run_plan_steps(run));
-    *seq_len = find_seq_len(run);
+    *seq_len = find_seq_len(run, sbp_options_is(run->options, "seq-len", "max") ? INT64_MAX : USUAL_ROWS);
     return SBP_OK;
 }
 
@@ -176,7 +176,7 @@ static void explain_memory(const sbp_run *run, const sbp_choice *choice, const c
              (long long)chosen_memory(run, choice), limit);
 }
 
-/* The command line of sbpc, NULL at the end. seq_len 0: the user gave it. */
+/* The command line of sbpc, NULL at the end. seq_len 0: the user gave it; beside --seq-len max: its bound. */
 static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choice *choice, int64_t seq_len) {
     static const char *const terms[] = {"entropy-coef"}; /* numbers without which a plan lacks their term */
     const char **args = NULL, **given;
@@ -198,7 +198,8 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
     }
     if (seq_len > 0)
         push(run, &args, &count, &capacity,
-             sbp_arena_printf(run->arena, "--seq-len=%lld", (long long)seq_len));
+             sbp_arena_printf(run->arena, "--seq-len%s=%lld",
+                              sbp_options_given(run->options, "seq-len") ? "-most" : "", (long long)seq_len));
     if (!sbp_options_given(run->options, "backend"))
         push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--backend=%s", choice->backend));
     if (choice->arch[0] && !sbp_options_given(run->options, "arch"))
@@ -247,6 +248,22 @@ static sbp_status print_own_command(sbp_run *run) {
     return SBP_OK;
 }
 
+static bool reads_stdin(const sbp_run *run) {
+    return run->options && sbp_options_list_count(run->options, "data") > 0 &&
+           strcmp(sbp_options_list_at(run->options, "data", 0), "-") == 0;
+}
+
+/* Whether the data say how long a micro-batch may be; with --seq-len max, how long it need not be. */
+static bool is_measured(const sbp_run *run) {
+    const sbp_options *o = run->options;
+    if (sbp_options_list_count(o, "data") == 0)
+        return false;
+    if (!sbp_options_given(o, "seq-len"))
+        return true;
+    return sbp_options_is(o, "seq-len", "max") && !reads_stdin(run) &&
+           sbp_options_is(o, "overlong", "error") && sbp_options_is(o, "packing", "none");
+}
+
 /* By rank 0. */
 static sbp_status compile_model(sbp_run *run) {
     const char *sbpc, *temporary;
@@ -256,7 +273,7 @@ static sbp_status compile_model(sbp_run *run) {
     sbp_choice choice;
     SBP_TRY(sbp_child_find(run->arena, run->diag, "sbpc", &sbpc));
     SBP_TRY(choose_backend(run, &choice));
-    if (!sbp_options_given(run->options, "seq-len") && sbp_options_list_count(run->options, "data") > 0)
+    if (is_measured(run))
         SBP_TRY(measure_data(run, &seq_len));
     SBP_TRY(choose_plan_path(run));
     sbp_machine_memory_text(limit, sizeof limit);
@@ -352,11 +369,6 @@ static sbp_status check_arguments(const sbp_run *run) {
     if (sbp_options_on(o, "overwrite"))
         return sbp_fail(run->diag, SBP_USAGE, "--resume and --overwrite: give one of them");
     return SBP_OK;
-}
-
-static bool reads_stdin(const sbp_run *run) {
-    return run->options && sbp_options_list_count(run->options, "data") > 0 &&
-           strcmp(sbp_options_list_at(run->options, "data", 0), "-") == 0;
 }
 
 /* Of several ranks one has it, and passes it on where it is all of the data. */

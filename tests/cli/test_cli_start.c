@@ -167,6 +167,28 @@ static void test_metadata_of_a_config(void **state) {
               "sed -i 's/_model_name_or_path/_unheard_of/' $D/m/config.json; $C compile $D/m -o $D/q");
 }
 
+/* --seq-len max is no longer than a step of the data has tokens, and than --memory allows. */
+static void test_the_longest_that_is_of_use(void **state) {
+    io_fixture *f = *state;
+    static const struct {
+        const char *memory;
+        double least, most;             /* rows */
+    } limits[] = {{"1GiB", 1300, 2600}, /* 20 of 200 documents, which have 12,996 tokens */
+                  {"22MiB", 100, 1300}};
+    for (int i = 0; i < SBP_COUNT(limits); i++) {
+        cli_ok(f,
+               sbp_arena_printf(f->arena,
+                                "$R $S --data " DATA " --seq-len max --batch-size 20 --steps 1 --memory %s "
+                                "--out $D/o%d --quiet && $C inspect $D/o%d/plan.bin --json",
+                                limits[i].memory, i, i));
+        double rows = cli_number(f, cli_json(f, "out"), "seq_len");
+        assert_true(rows > limits[i].least && rows < limits[i].most);
+    }
+    cli_ok(f, "$R $D/o0/plan.bin --data " DATA " --batch-size 20 --dry-run --json"); /* no step has more */
+    const sbp_json *dry = cli_json(f, "out");
+    assert_true(cli_number(f, dry, "micro_batches_per_epoch") == cli_number(f, dry, "steps_per_epoch"));
+}
+
 /* --quiet: nothing but warnings and errors, of both programs. */
 static void test_quiet(void **state) {
     io_fixture *f = *state;
@@ -188,6 +210,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_signals_end_the_child, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_files_that_are_too_large, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_metadata_of_a_config, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_the_longest_that_is_of_use, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_quiet, cli_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
