@@ -188,6 +188,14 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
         sbp_text_add(&supported, "%s%s", i ? ", " : "", sbp_architecture_at(i)->model_type);
     for (int32_t i = 0; i < l->options->extra_count; i++)
         sbp_text_add(&supported, ", %s", l->options->extra[i].model_type);
+    const char *inner_type = "";
+    if (inner && inner->kind == SBP_JSON_OBJECT)
+        SBP_TRY(sbp_json_get_string(l->diag, inner, "model_type", SBP_JSON_NULLABLE, &inner_type));
+    if (inner_type && *inner_type && !find_architecture(l->options, inner_type))
+        return sbp_json_fail(
+            l->diag, field,
+            "'%s' is a multimodal model, whose text model '%s' is not supported; supported: %s", model_type,
+            inner_type, supported.data);
     if (strcmp(model_type, "gemma3") == 0 || inner)
         return sbp_json_fail(
             l->diag, field,

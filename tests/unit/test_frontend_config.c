@@ -381,14 +381,19 @@ static void test_rope_rounding(void **state) {
 
 /* ---- errors ------------------------------------------------------------------------------------------ */
 
-static void expect(const char *path, const char *set, sbp_status status, const char *message) {
+static void expect_with(const char *path, const char *const *sets, int32_t count, sbp_status status,
+                        const char *message) {
     fixture f = fixture_create();
     sbp_model_options options = sbp_model_options_for(SBP_F32);
-    options.set = &set;
-    options.set_count = set ? 1 : 0;
+    options.set = sets;
+    options.set_count = count;
     sbp_model model;
     check_fails(&f, sbp_model_load(f.arena, f.diag, path, &options, &model), status, message);
     fixture_destroy(&f);
+}
+
+static void expect(const char *path, const char *set, sbp_status status, const char *message) {
+    expect_with(path, &set, set ? 1 : 0, status, message);
 }
 
 static void test_errors(void **state) {
@@ -403,6 +408,14 @@ static void test_errors(void **state) {
     expect(plain, "model_type=null", SBP_INPUT, "model_type: expected a string, found null");
     expect(gemma, "model_type=\"gemma3\"", SBP_INPUT,
            "'gemma3' is a multimodal model; only text models are built");
+    static const char *const gemma3[] = {"model_type=\"gemma3\"",
+                                         "text_config={\"model_type\": \"gemma3_text\"}"};
+    static const char *const qwen[] = {"model_type=\"qwen3_5\"",
+                                       "text_config={\"model_type\": \"qwen3_5_text\"}"};
+    expect_with(gemma, gemma3, 2, SBP_INPUT, "use a directory whose config.json is its text_config");
+    expect_with(plain, qwen, 2, SBP_INPUT,
+                "'qwen3_5' is a multimodal model, whose text model 'qwen3_5_text' is not supported; "
+                "supported: llama");
     expect(plain, "hidden_size=null", SBP_INPUT, "the field 'hidden_size' is missing");
     expect(plain, "hidden_size=\"24\"", SBP_INPUT, "hidden_size: expected an integer, found the string '24'");
     expect(plain, "vocab_size=0", SBP_INPUT, "vocab_size: 0 is out of range");
