@@ -120,6 +120,7 @@ static void test_what_is_wrong_with_command_lines(void **state) {
         {8, "--lr 1", "--lr is an option of sbprun"},
         {4, "--chunk 8", "--chunk is an option of sbpc compile"},
         {5, "--fp16", "--fp16: use --dtype bf16"},
+        {5, "--average_tokens_across_devices false", "all counted tokens of a step count alike"},
         {5, "--load_in_8bit true", "use --base-dtype q8_0"},
         {5, "--packing_strategy wrapped", "--packing bfd is that strategy"},
         {5, "--dtype float16", "--dtype: found 'float16', expected fp32, bf16 or fp64"},

@@ -79,6 +79,14 @@ static bool same_name(const char *name, size_t name_length, const char *key, siz
     return true;
 }
 
+bool sbp_options_refused_at(int32_t index, const char **name, const char **reason) {
+    if (index >= SBP_COUNT(refusals))
+        return false;
+    *name = refusals[index].name;
+    *reason = refusals[index].reason;
+    return true;
+}
+
 bool sbp_option_same_name(const char *name, const char *key, size_t length) {
     return same_name(name, strlen(name), key, length);
 }

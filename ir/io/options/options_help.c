@@ -195,6 +195,23 @@ static void add_row(sbp_text *out, const sbp_option *option) {
     sbp_text_add(out, " | %s |\n", option->help);
 }
 
+/* Names of TRL that are no options. */
+static void add_trl(sbp_text *out) {
+    const char *name, *reason;
+    sbp_text_add(out, "\n**Settings of TRL** that are neither above nor named there, on command lines and in "
+                      "files. Refused, where "
+                      "they are not at their default:\n\n| TRL | |\n|---|---|\n");
+    for (int32_t i = 0; sbp_options_refused_at(i, &name, &reason); i++)
+        sbp_text_add(out, "| `%s` | %s |\n", name, reason);
+    sbp_text_add(
+        out, "\nTogether with others: `model_name_or_path` is MODEL, `bf16` is `--dtype bf16`, "
+             "`per_device_train_batch_size` x `gradient_accumulation_steps` x ranks is `--batch-size`.\n\n"
+             "Without effect here:");
+    for (int32_t i = 0; sbp_options_ignored_at(i); i++)
+        sbp_text_add(out, "%s `%s`", i > 0 ? "," : "", sbp_options_ignored_at(i));
+    sbp_text_add(out, ".\n");
+}
+
 void sbp_options_print_markdown(sbp_text *out) {
     static const unsigned phases[] = {SBP_PHASE_COMPILE, SBP_PHASE_INSPECT, SBP_PHASE_RUN, SBP_PHASE_TOKENIZE,
                                       SBP_PHASE_EXPORT};
@@ -212,6 +229,7 @@ void sbp_options_print_markdown(sbp_text *out) {
             add_row(out, option);
         }
     }
+    add_trl(out);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------- */

@@ -56,6 +56,8 @@ bool sbp_option_is_blank(const char *text);
  * alias maps to nothing. Below a guard. */
 bool sbp_options_leaves_default(sbp_options *o, const option_setting *setting, const option_target *target,
                                 const char *text);
+/* A line of REFUSED; false behind the last. */
+bool sbp_options_refused_at(int32_t index, const char **name, const char **reason);
 bool sbp_option_same_name(const char *name, const char *key, size_t length);
 /* Whether it is one of the values, separated by '|'. */
 bool sbp_option_accepts(const char *values, const char *text);
