@@ -32,7 +32,8 @@ static void test_usage(void **state) {
         {"$R $D/p " DATA, "rows are given with --data FILE.jsonl"},
         {"$C compile $S -o $D/p --memory 16",
          "--memory: found '16', which is too small; expected a size such as 80GiB"},
-        {"$R $D/p --data " DATA " --bf16", "--bf16: types are chosen by --dtype"},
+        {"$R $D/p --data " DATA " --bf16", "--dtype was decided when"},
+        {"$R $D/p --data " DATA " --fp16", "--fp16: use --dtype bf16"},
         {"$R $D/p --data " DATA " --use_peft --lr 1", "--lora was decided when"},
         {"$R $D/p --data " DATA " --lora_r 8", "--lora-r was decided when"},
         {"$R $D/p --data " DATA " --run_name x", "--run_name: a run is named by its directory"},
@@ -58,7 +59,7 @@ static void test_usage(void **state) {
 static void test_help_and_version(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "$R --help");
-    assert_non_null(strstr(cli_text(f, "out"), "--lr X"));
+    assert_non_null(strstr(cli_text(f, "out"), "--lr 2e-4"));
     assert_null(strstr(cli_text(f, "out"), "--zero"));
     assert_string_equal(cli_text(f, "err"), "");
     cli_ok(f, "$R tokenize --help");

@@ -327,6 +327,8 @@ static void test_lists_in_config_files(void **state) {
     assert_non_null(strstr(sbp_diag_text(f->diag, SBP_NOTE),
                            "note: without effect here: report_to, "
                            "gradient_checkpointing_kwargs, dataset_kwargs\n"));
+    assert_ok(f, parse_config(f, 5, "loss_type:\n  - -1\n  - 2\n", "", &o)); /* no list in a list */
+    assert_string_equal(sbp_options_text(o, "loss-type"), "-1+2");
     static const struct {
         const char *text, *message;
     } wrong[] = {{"lr: 1\nlora_target_modules:\n  q_proj: 1\n",

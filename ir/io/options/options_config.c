@@ -192,7 +192,8 @@ static void add_value(config_reader *r, block *b, const char *p, const char *end
     const char *text = line_value(r->o->arena, p, end);
     bool quoted = p < end && (*p == '"' || *p == '\'');
     bool map = !quoted && text && (strstr(text, ": ") || (*text && text[strlen(text) - 1] == ':'));
-    if (!text || map || (!quoted && p < end && strchr("-[{|>", *p)))
+    if (!text || map ||
+        (!quoted && p < end && (strchr("[{|>", *p) || (*p == '-' && p + 1 < end && p[1] == ' '))))
         b->nested = b->nested ? b->nested : number;
     else
         SBP_PUSH(r->o->arena, b->values, b->count, b->capacity, text);
