@@ -36,7 +36,7 @@ static void test_usage(void **state) {
         {"$R $D/p --data " DATA " --fp16", "--fp16: use --dtype bf16"},
         {"$R $D/p --data " DATA " --use_peft --lr 1", "--lora was decided when"},
         {"$R $D/p --data " DATA " --lora_r 8", "--lora-r was decided when"},
-        {"$R $D/p --data " DATA " --run_name x", "--run_name: a run is named by its directory"},
+        {"$R $D/p --data " DATA " --neftune_noise_alpha 5", "there is no noise on embeddings"},
         {"$C inspect $D/p --svg $D/x.png", "what is written is SVG"},
         {"$R tokenize", "expected one model or plan, found 0"},
         {"$R tokenize $S --chat-template nothing", "no file, no directory with a template"},
