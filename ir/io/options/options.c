@@ -68,27 +68,12 @@ const char *sbp_phase_title(unsigned phases) {
 
 /* ---- names ------------------------------------------------------------------------------------------ */
 
-static bool same_name(const char *name, size_t name_length, const char *key, size_t length) {
-    if (name_length != length)
-        return false;
-    for (size_t i = 0; i < length; i++) {
-        char a = name[i] == '_' ? '-' : name[i], b = key[i] == '_' ? '-' : key[i];
-        if (a != b)
-            return false;
-    }
-    return true;
-}
-
 bool sbp_options_refused_at(int32_t index, const char **name, const char **reason) {
     if (index >= SBP_COUNT(refusals))
         return false;
     *name = refusals[index].name;
     *reason = refusals[index].reason;
     return true;
-}
-
-bool sbp_option_same_name(const char *name, const char *key, size_t length) {
-    return same_name(name, strlen(name), key, length);
 }
 
 const sbp_option *sbp_option_setting_at(int32_t index) {
@@ -101,7 +86,7 @@ const sbp_option *sbp_option_setting_at(int32_t index) {
 const sbp_option *sbp_option_setting(const char *scalar) {
     for (int32_t i = 0; sbp_option_setting_at(i); i++) {
         const sbp_option *option = sbp_option_setting_at(i);
-        if (same_name(option->name, strlen(option->name), scalar, strlen(scalar)))
+        if (sbp_option_same_name(option->name, strlen(option->name), scalar, strlen(scalar)))
             return option;
     }
     return NULL;
@@ -124,14 +109,14 @@ static const char *find_alias(int32_t index, const char *key, size_t length) {
     const char *at = table[index].aliases, *name;
     size_t n;
     while (next_alias(&at, &name, &n))
-        if (same_name(name, n, key, length))
+        if (sbp_option_same_name(name, n, key, length))
             return name + n;
     return NULL;
 }
 
 option_target sbp_options_find(const char *key, size_t length) {
     for (int32_t i = 0; i < SBP_COUNT(table); i++)
-        if (same_name(table[i].name, strlen(table[i].name), key, length))
+        if (sbp_option_same_name(table[i].name, strlen(table[i].name), key, length))
             return (option_target){.index = i, .alias = find_alias(i, key, length)};
     for (int32_t i = 0; i < SBP_COUNT(table); i++) {
         const char *alias = find_alias(i, key, length);
@@ -139,7 +124,7 @@ option_target sbp_options_find(const char *key, size_t length) {
             return (option_target){.index = i, .alias = alias};
     }
     for (int i = 0; i < SBP_COUNT(refusals); i++)
-        if (same_name(refusals[i].name, strlen(refusals[i].name), key, length))
+        if (sbp_option_same_name(refusals[i].name, strlen(refusals[i].name), key, length))
             return (option_target){
                 .index = -1, .accepted = refusals[i].accepted, .reason = refusals[i].reason};
     return (option_target){.index = -1, .usual = sbp_options_ignored(key, length)};
@@ -155,14 +140,14 @@ static int distance(sbp_arena *arena, const char *a, const char *b, size_t nb) {
         d[j] = j;
     for (int i = 1; i <= na; i++)
         for (int j = 1; j < width; j++) {
-            int cost = !same_name(a + i - 1, 1, b + j - 1, 1);
+            int cost = !sbp_option_same_name(a + i - 1, 1, b + j - 1, 1);
             int best = d[(i - 1) * width + j - 1] + cost;
             int other = d[(i - 1) * width + j] + 1;
             best = other < best ? other : best;
             other = d[i * width + j - 1] + 1;
             best = other < best ? other : best;
-            if (i > 1 && j > 1 && same_name(a + i - 1, 1, b + j - 2, 1) &&
-                same_name(a + i - 2, 1, b + j - 1, 1)) {
+            if (i > 1 && j > 1 && sbp_option_same_name(a + i - 1, 1, b + j - 2, 1) &&
+                sbp_option_same_name(a + i - 2, 1, b + j - 1, 1)) {
                 other = d[(i - 2) * width + j - 2] + 1;
                 best = other < best ? other : best;
             }
@@ -214,29 +199,13 @@ sbp_status sbp_options_unknown(sbp_options *o, sbp_diag *diag, const option_sett
 
 /* ---- values ----------------------------------------------------------------------------------------- */
 
-bool sbp_option_alternative(const char *values, const char **at, const char **begin, size_t *length,
-                            bool *later) {
-    const char *p = *at ? *at : values;
-    if (!*p)
-        return false;
-    *begin = p;
-    size_t n = strcspn(p, "|");
-    *at = p + n + (p[n] == '|');
-    *later = n > 0 && p[n - 1] == '!';
-    *length = n - *later;
-    return true;
-}
-
-bool sbp_option_is_placeholder(const char *begin, size_t length) {
-    return length > 0 && isupper((unsigned char)begin[0]);
-}
-
 /* The words that a kind knows besides what it reads; *later when it is one that is not built. */
 static bool is_word(const sbp_option *option, const char *text, bool *later) {
     const char *at = NULL, *begin;
     size_t length;
     while (sbp_option_alternative(option->values, &at, &begin, &length, later))
-        if (!sbp_option_is_placeholder(begin, length) && same_name(begin, length, text, strlen(text)))
+        if (!sbp_option_is_placeholder(begin, length) &&
+            sbp_option_same_name(begin, length, text, strlen(text)))
             return true;
     return false;
 }
@@ -247,7 +216,7 @@ static const char *spelling(sbp_arena *arena, const sbp_option *option, const ch
     size_t length;
     bool later;
     while (sbp_option_alternative(option->values, &at, &begin, &length, &later))
-        if (same_name(begin, length, text, strlen(text)))
+        if (sbp_option_same_name(begin, length, text, strlen(text)))
             return sbp_arena_strndup(arena, begin, length);
     return text;
 }
@@ -268,7 +237,7 @@ static int32_t word_index(const sbp_option *option, const char *text) {
     size_t length;
     bool later;
     for (int32_t i = 0; sbp_option_alternative(option->values, &at, &begin, &length, &later); i++)
-        if (same_name(begin, length, text, strlen(text)))
+        if (sbp_option_same_name(begin, length, text, strlen(text)))
             return i;
     return -1;
 }
@@ -299,14 +268,6 @@ static const char *expected(sbp_arena *arena, const sbp_option *option) {
         seen++;
     }
     return out.data;
-}
-
-static bool read_number(const char *text, double *out) {
-    char *end;
-    if (!*text || isspace((unsigned char)*text) || strspn(text, "0123456789+-.eE") != strlen(text))
-        return false;
-    *out = strtod(text, &end);
-    return *end == 0 && isfinite(*out);
 }
 
 static bool read_integer(const char *text, int64_t *out) {
@@ -379,8 +340,9 @@ static bool on_or_off(const char *text, const char **word) {
 static sbp_status read_pair(const value_check *c, option_value *v) {
     const char *comma = strchr(c->text, ',');
     double first, second;
-    if (!comma || !read_number(sbp_arena_strndup(c->o->arena, c->text, (size_t)(comma - c->text)), &first) ||
-        !read_number(comma + 1 + strspn(comma + 1, " "), &second))
+    if (!comma ||
+        !sbp_option_read_number(sbp_arena_strndup(c->o->arena, c->text, (size_t)(comma - c->text)), &first) ||
+        !sbp_option_read_number(comma + 1 + strspn(comma + 1, " "), &second))
         return bad_value(c);
     SBP_TRY(check_range(c, first));
     SBP_TRY(check_range(c, second));
@@ -414,7 +376,7 @@ static sbp_status convert(const value_check *c, option_value *v) {
         v->number = (double)v->integer;
         return check_range(c, v->number);
     case SBP_OPTION_NUMBER:
-        if (!read_number(c->text, &v->number))
+        if (!sbp_option_read_number(c->text, &v->number))
             return bad_value(c);
         return check_range(c, v->number);
     case SBP_OPTION_SIZE:
@@ -455,26 +417,13 @@ static sbp_status put(sbp_options *o, sbp_diag *diag, const option_setting *s, i
 
 /* ---- aliases ---------------------------------------------------------------------------------------- */
 
-/* Equal as text without case, or as numbers. */
-static bool same_value(const char *a, size_t length, const char *b) {
-    char text[64];
-    double x, y;
-    if (strlen(b) == length && strncasecmp(a, b, length) == 0)
-        return true;
-    if (length >= sizeof text)
-        return false;
-    memcpy(text, a, length);
-    text[length] = 0;
-    return read_number(text, &x) && read_number(b, &y) && x == y;
-}
-
 /* What an alias' map {from=to;..} makes of a value. */
 static const char *map_value(sbp_arena *arena, const char *alias, const char *text) {
     if (*alias != '{')
         return text;
     for (const char *p = alias + 1; *p && *p != '}';) {
         size_t from = strcspn(p, "="), whole = strcspn(p, ";}");
-        if (same_value(p, from, text))
+        if (sbp_option_same_value(p, from, text))
             return sbp_arena_strndup(arena, p + from + 1, whole - from - 1);
         p += whole + (p[whole] == ';');
     }
@@ -505,16 +454,6 @@ static sbp_status assign_alias(sbp_options *o, sbp_diag *diag, const option_sett
                                    : sbp_arena_printf(o->arena, "%s,%s", first, text);
     }
     return put(o, diag, s, index, text);
-}
-
-bool sbp_option_accepts(const char *accepted, const char *text) {
-    const char *at = NULL, *begin;
-    size_t length;
-    bool later;
-    while (sbp_option_alternative(accepted, &at, &begin, &length, &later))
-        if (same_value(begin, length, text))
-            return true;
-    return false;
 }
 
 bool sbp_options_leaves_default(sbp_options *o, const option_setting *s, const option_target *t,
@@ -556,7 +495,7 @@ sbp_status sbp_options_assign(sbp_options *o, sbp_diag *diag, const option_setti
     const char *at = option->aliases, *name;
     size_t n;
     while (next_alias(&at, &name, &n)) /* TRL's word for it may be ours, with other values */
-        if (same_name(name, n, option->name, strlen(option->name)))
+        if (sbp_option_same_name(name, n, option->name, strlen(option->name)))
             text = map_value(o->arena, name + n, text);
     return put(o, diag, s, t->index, text);
 }

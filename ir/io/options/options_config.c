@@ -1,4 +1,5 @@
-/* options_config.c: options from a file, flat JSON or `key: value` lines. */
+/* options_config.c: options from a file, flat JSON or `key: value` lines; settings of TRL that are put
+ * together. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -303,4 +304,84 @@ sbp_status sbp_options_read_config(sbp_options *o, sbp_diag *diag, const char *p
         first_status = first_status == SBP_OK ? status : first_status;
     }
     return first_status;
+}
+
+/* ---- several into one ------------------------------------------------------------------------------- */
+
+static option_value *value_of(sbp_options *o, const char *name) {
+    return &o->values[sbp_options_find(name, strlen(name)).index];
+}
+
+/* Puts a value where the option was not given. */
+static sbp_status settle(sbp_options *o, sbp_diag *diag, const char *name, const char *text,
+                         const char *config) {
+    option_setting setting = {.where = o->program, .config = config, .key = name};
+    option_target target = {.index = sbp_options_find(name, strlen(name)).index};
+    return sbp_options_assign(o, diag, &setting, &target, text);
+}
+
+static sbp_status settle_model(sbp_options *o, sbp_diag *diag) {
+    option_value *model = value_of(o, "model-name-or-path");
+    if (!model->given)
+        return SBP_OK;
+    model->given = false;
+    if (o->arg_count == 0)
+        SBP_PUSH(o->arena, o->args, o->arg_count, o->arg_capacity, model->text);
+    else if (!model->config && strcmp(o->args[0], model->text) != 0)
+        return sbp_fail(diag, SBP_USAGE,
+                        "%s: --model_name_or_path is '%.200s' and MODEL '%.200s': give one of them",
+                        o->program, model->text, o->args[0]);
+    return SBP_OK;
+}
+
+/* With weights in fp32 it is autocast, which keeps them so, as --dtype bf16 does. */
+static sbp_status settle_bf16(sbp_options *o, sbp_diag *diag) {
+    option_value *bf16 = value_of(o, "bf16"), *dtype = value_of(o, "dtype");
+    bool on = bf16->given && strcmp(bf16->text, "on") == 0;
+    bool typed = dtype->given && !dtype->config && bf16->config; /* the command line wins */
+    bf16->given = false;
+    if (!on || typed || (dtype->given && strcmp(dtype->text, "fp64") == 0))
+        return SBP_OK;
+    return settle(o, diag, "dtype", "bf16", bf16->config);
+}
+
+sbp_status sbp_options_settle(sbp_options *o, sbp_diag *diag) {
+    if (o->without_effect.length > 0 && !sbp_options_on(o, "quiet"))
+        sbp_note(diag, "without effect here: %s", o->without_effect.data);
+    SBP_TRY(settle_model(o, diag));
+    return settle_bf16(o, diag);
+}
+
+sbp_status sbp_options_settle_batch(sbp_options *o, sbp_diag *diag, int64_t ranks) {
+    static const char part_name[] = "per-device-train-batch-size",
+                      passes_name[] = "gradient-accumulation-steps";
+    option_value *part = value_of(o, part_name), *passes = value_of(o, passes_name);
+    const option_value *rows = value_of(o, "batch-size"), *tokens = value_of(o, "batch-tokens");
+    int64_t together = sbp_options_int(o, "context-parallel"), product;
+    const char *config = part->given ? part->config : passes->config;
+    bool given = part->given || passes->given, other = rows->given || tokens->given;
+    const char *other_config = rows->given ? rows->config : tokens->config;
+    part->given = passes->given = false;
+    if (!given || (other && config && !other_config)) /* the command line wins */
+        return SBP_OK;
+    if (other)
+        return sbp_fail(
+            diag, SBP_USAGE,
+            "%s: --batch-size is per_device_train_batch_size x gradient_accumulation_steps x ranks: "
+            "give one or the others",
+            config ? config : o->program);
+    if (together < 0)
+        return sbp_fail(diag, SBP_USAGE,
+                        "%s: with --context-parallel auto, give --batch-size N: rows of a step",
+                        config ? config : o->program);
+    ranks = ranks / together > 1 ? ranks / together : 1;
+    if (!sbp_mul_i64(part->integer, passes->integer, &product) || !sbp_mul_i64(product, ranks, &product))
+        return sbp_fail(diag, SBP_USAGE, "%s: per_device_train_batch_size is too large", o->program);
+    if (!sbp_options_on(o, "quiet"))
+        sbp_note(diag,
+                 "--batch-size %lld: per_device_train_batch_size %lld x gradient_accumulation_steps %lld x "
+                 "%lld rank%s",
+                 (long long)product, (long long)part->integer, (long long)passes->integer, (long long)ranks,
+                 ranks == 1 ? "" : "s");
+    return settle(o, diag, "batch-size", sbp_arena_printf(o->arena, "%lld", (long long)product), config);
 }

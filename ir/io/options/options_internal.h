@@ -1,5 +1,5 @@
 /* options_internal.h: what options.c (command line, values), options_config.c (files),
- * options_trl.c (settings of TRL) and options_help.c (text) share. */
+ * options_words.c (names and values) and options_help.c (text) share. */
 #ifndef SBP_IR_IO_OPTIONS_OPTIONS_INTERNAL_H
 #define SBP_IR_IO_OPTIONS_OPTIONS_INTERNAL_H
 
@@ -58,7 +58,11 @@ bool sbp_options_leaves_default(sbp_options *o, const option_setting *setting, c
                                 const char *text);
 /* A line of REFUSED; false behind the last. */
 bool sbp_options_refused_at(int32_t index, const char **name, const char **reason);
-bool sbp_option_same_name(const char *name, const char *key, size_t length);
+/* '_' equals '-'. */
+bool sbp_option_same_name(const char *name, size_t name_length, const char *key, size_t length);
+bool sbp_option_read_number(const char *text, double *out);
+/* Equal as text without case, or as numbers. */
+bool sbp_option_same_value(const char *a, size_t length, const char *b);
 /* Whether it is one of the values, separated by '|'. */
 bool sbp_option_accepts(const char *values, const char *text);
 
