@@ -298,7 +298,7 @@ static const struct {
 static sbp_status bad_value(const value_check *c) {
     for (int i = 0; i < SBP_COUNT(elsewhere); i++)
         if (strcmp(elsewhere[i].name, c->option->name) == 0 &&
-            same_name(elsewhere[i].value, strlen(elsewhere[i].value), c->text, strlen(c->text)))
+            sbp_option_same_name(elsewhere[i].value, strlen(elsewhere[i].value), c->text, strlen(c->text)))
             return sbp_fail(c->diag, SBP_USAGE, "%s: %s: '%s' is %s here", c->setting->where,
                             shown(c->o, c->setting, c->setting->key), c->text, elsewhere[i].options);
     return sbp_fail(c->diag, SBP_USAGE, "%s: %s: found '%.100s', expected %s", c->setting->where,
