@@ -78,7 +78,7 @@ typedef struct sbp_run {
     int64_t resumed_after;                         /* steps that a checkpoint had, 0: none */
     int64_t disk_read_before, disk_written_before; /* bytes of the disk arena before the first step */
     double eval_loss;                              /* of the last evaluation of the first file; NaN: none */
-    double seconds;                                /* of training */
+    double seconds, fastest_seconds;               /* of training; of its fastest step, 0: none */
 } sbp_run;
 
 /* ---- run_ranks.c ------------------------------------------------------------------------------------- */

@@ -297,6 +297,8 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
         add_number(&out, run->eval_loss);
         sbp_text_add(&out, ", \"num_tokens\": %lld, \"train_seconds\": ", (long long)run->state.num_tokens);
         add_number(&out, run->seconds);
+        sbp_text_add(&out, ", \"fastest_step_seconds\": ");
+        add_number(&out, run->fastest_seconds > 0 ? run->fastest_seconds : (double)NAN);
         sbp_text_add(
             &out, ", \"zero_gradient_steps\": %lld, \"peak_bytes_planned\": %lld, \"peak_bytes_measured\": ",
             (long long)run->zero_gradients, (long long)planned);

@@ -236,6 +236,8 @@ static sbp_status one_step(sbp_run *run, sbp_step_report *report, bool *end) {
     SBP_TRY(status);
     report->seconds = sbp_seconds() - start;
     run->seconds += report->seconds;
+    if (run->fastest_seconds == 0 || report->seconds < run->fastest_seconds)
+        run->fastest_seconds = report->seconds;
     report->tokens = run->trainer.packer.rows;
     run->state.step = report->step;
     sbp_run_end_step(run);

@@ -1,29 +1,16 @@
-/* weights.c: loads parameters from files and initialises them at random. */
-#include "runtime/run/weights.h"
+/* weights.c: loads parameters from files. */
+#include "runtime/run/weights_internal.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE_ELEMS = 1 << 17, MAX_THREADS = 64 };
+enum { PIECE_ELEMS = 1 << 17 };
 
-/* One parameter on its way into its buffer. */
-typedef struct target {
-    sbp_executor *x;
-    sbp_diag *diag;
-    int32_t buffer, master; /* master: of the low halves, -1: none */
-    sbp_dtype dtype;        /* of the parameter's numbers */
-    sbp_format format;      /* in which it is kept: then `parts` are its buffers */
-    const int32_t *parts;
-    int64_t elems;
-    unsigned char
-        *memory; /* its elements: mapped, or a copy that is written at the end, or NULL: written by piece */
-    bool is_copy;
-} target;
+typedef sbp_weight_target target;
 
-static target target_of(sbp_executor *x, const sbp_plan *plan, int32_t tensor, sbp_diag *diag) {
+target sbp_weight_target_of(sbp_executor *x, const sbp_plan *plan, int32_t tensor, sbp_diag *diag) {
     target t = {.x = x, .diag = diag, .buffer = plan->buffers[tensor], .master = plan->masters[tensor]};
     t.format = plan->tensors->tensors[tensor].format;
     t.parts = plan->parts[tensor];
@@ -90,9 +77,8 @@ static sbp_status write_packed(const target *t, int64_t first, int64_t count, sb
     return SBP_OK;
 }
 
-/* Numbers of any float type to elements first .. of the parameter. */
-static sbp_status write_target(const target *t, int64_t first, int64_t count, sbp_dtype dtype,
-                               const void *data) {
+sbp_status sbp_weight_target_write(const target *t, int64_t first, int64_t count, sbp_dtype dtype,
+                                   const void *data) {
     if (t->format)
         return write_packed(t, first, count, dtype, data);
     return t->master >= 0 ? write_halves(t, first, count, dtype, data)
@@ -115,7 +101,7 @@ static sbp_status open_target(target *t, bool needs_all) {
 static sbp_status close_target(target *t, sbp_status status) {
     if (t->is_copy) {
         if (status == SBP_OK)
-            status = write_target(t, 0, t->elems, t->dtype, t->memory);
+            status = sbp_weight_target_write(t, 0, t->elems, t->dtype, t->memory);
         free(t->memory);
     }
     return status;
@@ -191,7 +177,7 @@ static sbp_status load_run(load *l, int64_t first, int64_t to, int64_t count) {
     SBP_TRY(check_finite(l, out, l->to.dtype, first, count));
     if (l->to.memory)
         return SBP_OK;
-    return write_target(&l->to, to, count, l->to.dtype, out);
+    return sbp_weight_target_write(&l->to, to, count, l->to.dtype, out);
 }
 
 static sbp_status scatter(void *user, const sbp_recipe_run *run) {
@@ -303,7 +289,7 @@ static sbp_status load_blocks(const load *l, const sbp_recipe *recipe) {
     return SBP_OK;
 }
 
-static sbp_status fail_format(const target *t, const char *path, const char *name, const char *encoding) {
+sbp_status sbp_weight_fail_format(const target *t, const char *path, const char *name, const char *encoding) {
     const char *kept = sbp_format_of(t->format)->name;
     return sbp_fail(t->diag, SBP_INPUT,
                     "%s: tensor '%.200s' is %s, and the plan keeps it as %s, as the file has it that it was "
@@ -319,7 +305,7 @@ static sbp_status load_tensor(load *l) {
         sbp_recipe_of_blocks(l->recipe, sbp_format_of(l->to.format)->block, &blocks))
         return load_blocks(l, &blocks);
     if (l->to.format && !sbp_format_can_encode(l->to.format))
-        return fail_format(&l->to, l->weight->path, l->weight->name, l->weight->encoding);
+        return sbp_weight_fail_format(&l->to, l->weight->path, l->weight->name, l->weight->encoding);
     SBP_TRY(sbp_recipe_compile(l->to.diag, l->recipe, &l->map));
     if (l->map.elems != l->to.elems)
         return sbp_fail(l->to.diag, SBP_INTERNAL, "tensor '%.200s' does not fill its buffer",
@@ -327,132 +313,6 @@ static sbp_status load_tensor(load *l) {
     l->staged = l->weight->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     SBP_TRY(open_target(&l->to, !sbp_recipe_is_one_run(&l->map) || l->map.changes_values));
     return close_target(&l->to, load_pieces(l));
-}
-
-/* ---- random initialisation -------------------------------------------------------------------------- */
-
-/* Numbers for target elements [first, first + count) of a tensor. */
-typedef struct draw {
-    const sbp_tensor_entry *tensor;
-    uint64_t seed, name_hash;
-    int64_t row_elems; /* of the source */
-    int64_t first, count;
-    double *out; /* [count] */
-} draw;
-
-static double uniform(const draw *d, int64_t index) {
-    const uint32_t counter[4] = {(uint32_t)index, (uint32_t)((uint64_t)index >> 32), (uint32_t)d->name_hash,
-                                 (uint32_t)(d->name_hash >> 32)};
-    const uint32_t key[2] = {(uint32_t)d->seed, (uint32_t)(d->seed >> 32)};
-    return ((double)sbp_philox(counter, key) + 0.5) * 0x1p-32;
-}
-
-static void draw_uniform(const draw *d, const sbp_recipe_run *run) {
-    for (int64_t k = 0; k < run->count; k++)
-        d->out[run->target - d->first + k] = d->tensor->deviation * (2 * uniform(d, run->source + k) - 1);
-}
-
-static sbp_status draw_run(void *user, const sbp_recipe_run *run) {
-    const draw *d = user;
-    if (d->tensor->init == SBP_INIT_UNIFORM) {
-        draw_uniform(d, run);
-        return SBP_OK;
-    }
-    double *out = d->out + (run->target - d->first);
-    int64_t pair = -1;
-    double radius = 0, angle = 0;
-    for (int64_t k = 0; k < run->count; k++) {
-        int64_t index = run->source + k;
-        if (index / 2 != pair) {
-            pair = index / 2;
-            radius = d->tensor->deviation * sqrt(-2 * log(uniform(d, 2 * pair)));
-            angle = 6.283185307179586 * uniform(d, 2 * pair + 1);
-        }
-        out[k] = radius * (index % 2 ? sin(angle) : cos(angle));
-    }
-    return SBP_OK;
-}
-
-static sbp_status clear_pad_row(void *user, const sbp_recipe_run *run) {
-    const draw *d = user;
-    for (int64_t k = 0; k < run->count; k++)
-        if ((run->source + k) / d->row_elems == d->tensor->pad_row)
-            d->out[run->target - d->first + k] = 0;
-    return SBP_OK;
-}
-
-static void *draw_part(void *user) {
-    draw *d = user;
-    const sbp_tensor_entry *tensor = d->tensor;
-    int64_t end = d->first + d->count;
-    if (tensor->init == SBP_INIT_NORMAL || tensor->init == SBP_INIT_UNIFORM)
-        (void)!sbp_recipe_walk_target(&tensor->map, d->first, end, draw_run, d);
-    else
-        for (int64_t k = 0; k < d->count; k++)
-            d->out[k] = tensor->init == SBP_INIT_ONES ? 1 : 0;
-    if (tensor->pad_row >= 0)
-        (void)!sbp_recipe_walk_target(&tensor->map, d->first, end, clear_pad_row, d);
-    return NULL;
-}
-
-/* Fills a piece with several threads; where none can be had, with this one. */
-static void draw_piece(const draw *piece, int32_t wanted) {
-    int32_t threads = wanted < MAX_THREADS ? wanted : MAX_THREADS;
-    draw parts[MAX_THREADS];
-    pthread_t handles[MAX_THREADS];
-    bool running[MAX_THREADS] = {false};
-    int64_t share = sbp_ceil_div(piece->count, threads);
-    for (int32_t k = 0; k < threads; k++) {
-        int64_t begin = k * share < piece->count ? k * share : piece->count;
-        parts[k] = *piece;
-        parts[k].first += begin;
-        parts[k].count = piece->count - begin < share ? piece->count - begin : share;
-        parts[k].out += begin;
-        running[k] =
-            k > 0 && parts[k].count > 0 && pthread_create(&handles[k], NULL, draw_part, &parts[k]) == 0;
-    }
-    for (int32_t k = 0; k < threads; k++)
-        if (!running[k])
-            draw_part(&parts[k]);
-    for (int32_t k = 0; k < threads; k++)
-        if (running[k])
-            pthread_join(handles[k], NULL);
-}
-
-static sbp_status randomize_tensor(sbp_executor *x, const sbp_plan *plan, int32_t t, uint64_t seed,
-                                   int32_t threads, double *staging, sbp_diag *diag) {
-    const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
-    const sbp_recipe *recipe = &tensor->recipes[0];
-    const target to = target_of(x, plan, t, diag);
-    if (to.format && !sbp_format_can_encode(to.format))
-        return fail_format(&to, "random weights", recipe->source, "drawn");
-    draw d = {.tensor = tensor,
-              .seed = seed,
-              .name_hash = sbp_hash_bytes(recipe->source, strlen(recipe->source), 0),
-              .row_elems = recipe->rank > 0 ? tensor->map.source_elems / recipe->dim[0] : 1,
-              .out = staging};
-    for (d.first = 0; d.first < tensor->map.elems; d.first += d.count) {
-        int64_t left = tensor->map.elems - d.first;
-        d.count = left < PIECE_ELEMS ? left : PIECE_ELEMS;
-        draw_piece(&d, threads);
-        if (tensor->map.changes_values)
-            for (int64_t k = 0; k < d.count; k++)
-                d.out[k] = sbp_recipe_load_value(recipe, d.out[k]);
-        SBP_TRY(write_target(&to, d.first, d.count, SBP_F64, d.out));
-    }
-    return SBP_OK;
-}
-
-sbp_status sbp_params_randomize(sbp_executor *x, const sbp_plan *plan, uint64_t seed, int32_t threads,
-                                sbp_diag *diag) {
-    double *staging = sbp_malloc(PIECE_ELEMS * sizeof *staging);
-    if (!staging)
-        return sbp_fail(diag, SBP_MACHINE, "out of memory while initialising weights");
-    sbp_status status = SBP_OK;
-    for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++)
-        status = randomize_tensor(x, plan, t, seed, threads, staging, diag);
-    free(staging);
-    return status;
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------ */
@@ -477,7 +337,7 @@ sbp_status sbp_params_load_adapter(sbp_executor *x, const sbp_plan *plan, const 
         l.weight = sbp_weights_find(weights, l.recipe->source);
         if (!tensor->of_adapter || (!l.weight && tensor->fresh && tensor->merged))
             continue; /* a value head begins now */
-        l.to = target_of(x, plan, t, diag);
+        l.to = sbp_weight_target_of(x, plan, t, diag);
         status = l.weight ? load_tensor(&l)
                           : sbp_fail(diag, SBP_INPUT, "%s: no tensor '%.200s'", sbp_weights_path(weights),
                                      l.recipe->source);
@@ -495,14 +355,14 @@ static sbp_status load_params(sbp_executor *x, const sbp_plan *plan, const sbp_w
     for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++) {
         const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
         load l = {.weights = weights, .staging = staging};
-        l.to = target_of(x, plan, t, diag);
+        l.to = sbp_weight_target_of(x, plan, t, diag);
         if (base_is_there && tensor->format)
             continue;
         l.weight = find_source(weights, tensor, &l.recipe);
         if (l.weight)
             status = load_tensor(&l);
         else if (tensor->fresh)
-            status = randomize_tensor(x, plan, t, seed, 1, staging, diag);
+            status = sbp_weight_randomize(x, plan, t, seed, diag);
         else
             status = fail_missing(diag, weights, tensor);
     }

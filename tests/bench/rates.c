@@ -1,13 +1,16 @@
 /* rates.c: how fast the commands of a device are at the shapes of a model. A program, not a test:
  *
  *     bench_rates [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny] [--only gemm|head|attention|row]
- *                 [--threads N] [--clock wall|cpu] [--peak TFLOPS] [--bandwidth GBPS]
+ *                 [--dtype bf16|fp32] [--seconds S] [--threads N] [--clock wall|cpu] [--peak TFLOPS]
+ * [--bandwidth GBPS]
  *
  * prints JSON lines. --peak: of products in bf16, --bandwidth: of the device's memory; with them each figure
  * comes in percent too ("of_peak"). --clock cpu with --threads 1 counts processor time, which other programs
  * on the machine disturb less.
  *
- * Each figure is the best of several runs; weights change from run to run, so that they are cold as in a
+ * Each figure is the best of several bursts of commands, each 20 ms long on a GPU, so that what it costs to
+ * submit a command and to wait for it is not in it; on a GPU bf16 comes before fp32. --seconds: about as long
+ * for each figure (0.25). Weights change from run to run, so that they are cold as in a
  * step. Useful operations count: attention without what the causal mask hides. */
 #include "backends/devices.h"
 #include "tests/bench/bench.h"
@@ -58,11 +61,15 @@ static const model models[] = {{"135m",
 typedef struct rates {
     bench b;
     const model *m;
-    const char *only;
-    double peak, bandwidth; /* per second: operations, bytes; 0: not given */
+    const char *only, *dtype; /* NULL: all */
+    double peak, bandwidth;   /* per second: operations, bytes; 0: not given */
 } rates;
 
-static const sbp_dtype types[] = {SBP_F32, SBP_BF16};
+static const sbp_dtype types[] = {SBP_BF16, SBP_F32};
+
+static bool wanted_type(const rates *r, sbp_dtype dtype) {
+    return !r->dtype || strcmp(r->dtype, dtype == SBP_BF16 ? "bf16" : "fp32") == 0;
+}
 
 /* ---- figures ----------------------------------------------------------------------------------------- */
 
@@ -95,7 +102,7 @@ static void bench_layers(rates *r) {
     const int64_t shapes[][2] = {{q, m->d}, {kv, m->d}, {m->ffn, m->d}, {m->d, m->ffn}};
     bench_product products[3];
     for (int t = 0; t < SBP_COUNT(types); t++)
-        for (int s = 0; s < SBP_COUNT(shapes); s++)
+        for (int s = 0; wanted_type(r, types[t]) && s < SBP_COUNT(shapes); s++)
             for (int c = 0; c < MOST_CHUNKS && m->chunks[c] > 0; c++) {
                 bench_layer(names, m->chunks[c], shapes[s][0], shapes[s][1], types[t], products);
                 for (int i = 0; i < 3; i++)
@@ -108,7 +115,7 @@ static void bench_head(rates *r) {
     const model *m = r->m;
     bench_product products[3];
     for (int t = 0; t < SBP_COUNT(types); t++)
-        for (int c = 0; c < MOST_CHUNKS && m->head_chunks[c] > 0; c++) {
+        for (int c = 0; wanted_type(r, types[t]) && c < MOST_CHUNKS && m->head_chunks[c] > 0; c++) {
             bench_layer(names, m->head_chunks[c], m->vocab, m->d, types[t], products);
             for (int i = 0; i < 3; i++)
                 bench_gemm(r, &products[i]);
@@ -285,6 +292,8 @@ static void run_cases(rates *r) {
     if (wanted(r, "head"))
         bench_head(r);
     for (int t = 0; wanted(r, "attention") && t < SBP_COUNT(types); t++) {
+        if (!wanted_type(r, types[t]))
+            continue;
         for (int i = 0; i < MOST_LENGTHS && m->lengths[i] > 0; i++)
             bench_attn(r, m->lengths[i], m->attention_chunk, types[t]);
         bench_attn(r, m->lengths[0], m->lengths[0], types[t]);
@@ -297,8 +306,8 @@ static void run_cases(rates *r) {
 
 static int usage(void) {
     fputs("usage: bench_rates [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny]\n"
-          "                   [--only gemm|head|attention|row] [--threads N] [--clock wall|cpu]\n"
-          "                   [--peak TFLOPS] [--bandwidth GBPS]\n",
+          "                   [--only gemm|head|attention|row] [--dtype bf16|fp32] [--seconds S]\n"
+          "                   [--threads N] [--clock wall|cpu] [--peak TFLOPS] [--bandwidth GBPS]\n",
           stderr);
     return SBP_USAGE;
 }
@@ -314,6 +323,7 @@ int main(int argc, char **argv) {
     static rates r;
     const char *device = "cpu";
     clockid_t clock = CLOCK_MONOTONIC;
+    double seconds = 0.25;
     sbp_device_options options = {.threads = 2};
     int at = 1;
     if (argc > 1 && argv[1][0] != '-')
@@ -329,6 +339,10 @@ int main(int argc, char **argv) {
             options.index = atoi(value);
         else if (strcmp(argv[at], "--only") == 0)
             r.only = value;
+        else if (strcmp(argv[at], "--dtype") == 0)
+            r.dtype = value;
+        else if (strcmp(argv[at], "--seconds") == 0)
+            seconds = atof(value);
         else if (strcmp(argv[at], "--model") == 0)
             r.m = find_model(value);
         else if (strcmp(argv[at], "--clock") == 0)
@@ -341,12 +355,14 @@ int main(int argc, char **argv) {
             return usage();
     }
     const sbp_device_class *class = sbp_device_find(device);
-    if (!r.m || !class)
+    if (!r.m || !class || (r.dtype && strcmp(r.dtype, "bf16") != 0 && strcmp(r.dtype, "fp32") != 0))
         return usage();
     bench_init(&r.b, class);
     r.b.clock = clock;
+    r.b.about_seconds = seconds;
+    r.b.burst_seconds = class->count ? 0.02 : 0; /* a GPU's driver takes 10 to 20 us to submit and wait */
     if (r.m->d < 512)
-        r.b.about_seconds = 0; /* nothing that anyone would read */
+        r.b.about_seconds = r.b.burst_seconds = 0; /* nothing that anyone would read */
     add_kernels(&r);
     run_cases(&r); /* takes note of memory */
     bench_open(&r.b, &options);

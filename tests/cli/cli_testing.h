@@ -19,8 +19,11 @@
 static inline int cli_setup(void **state) {
     if (io_setup(state) != 0)
         return -1;
-    setenv("C", SBP_BINARIES "/sbpc", 1);
-    setenv("R", SBP_BINARIES "/sbprun", 1);
+    const char *moved = getenv("SBP_TEST_BINARIES"); /* to another machine, say */
+    const char *folder = moved ? moved : SBP_BINARIES;
+    sbp_arena *arena = ((io_fixture *)*state)->arena;
+    setenv("C", sbp_arena_printf(arena, "%s/sbpc", folder), 1);
+    setenv("R", sbp_arena_printf(arena, "%s/sbprun", folder), 1);
     setenv("D", ((io_fixture *)*state)->directory, 1);
     setenv("G", "tests/golden", 1);
     setenv("S", "tests/data/stories260K", 1);

@@ -348,6 +348,9 @@ static void test_the_summary_and_run_json(void **state) {
     for (int i = 0; i < 3; i++)
         mean += cli_number(f, lines[i], "loss") / 3;
     expect_near("train_loss", 3, cli_number(f, summary, "train_loss"), mean, SBP_TOLERANCE_F64);
+    assert_true(cli_number(f, summary, "fastest_step_seconds") > 0);
+    assert_true(3 * cli_number(f, summary, "fastest_step_seconds") <=
+                cli_number(f, summary, "train_seconds") * 1.001);
     assert_true(cli_number(f, summary, "peak_bytes_planned") > 0);
     assert_true(cli_number(f, summary, "peak_bytes_measured") > 0);
     assert_true(cli_number(f, lines[0], "learning_rate") == 0); /* two steps of warmup */

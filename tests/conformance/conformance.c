@@ -161,7 +161,7 @@ sbp_device *suite_open(const sbp_device_class *class, const sbp_device_options *
  * access: so a sample is run, one case of 16, and with SBP_TEST_ALL=1 all. And llvmpipe counts the iterations
  * of that search among the 65535 after which it leaves all loops; the layer then objects to addresses that
  * are in order (products of bf16 with 517 iterations of their own: now and then). Cases that may come near
- * are left out. SBP_TEST_SAMPLE=N runs one case of N of each command, for devices that others stand for. */
+ * are left out. */
 
 enum { SAMPLE = 16, SLOW_SAMPLE = 32, SEARCHES = 16, MANY_SEARCHES = 160, LLVMPIPE_ITERATIONS = 65535 };
 
@@ -182,11 +182,26 @@ static bool is_slow(void) {
     return strcmp(under_test->name, "cuda") == 0;
 }
 
-/* One case of so many is run; 1: all. */
-static int sample(void) {
+/* SBP_TEST_SAMPLE=[I/]N: of each command one case of N, from case I on, so that several processes can have a
+ * part each. Without it devices that others stand for have a sample of their own. */
+typedef struct sample {
+    int first, of;
+} sample;
+
+static sample wanted_sample(void) {
     const char *text = getenv("SBP_TEST_SAMPLE");
-    int asked = text ? atoi(text) : 1, least = is_slow() ? SLOW_SAMPLE : *validation() ? SAMPLE : 1;
-    return is_everything() ? 1 : asked > least ? asked : least;
+    sample s = {.of = is_slow() ? SLOW_SAMPLE : *validation() ? SAMPLE : 1};
+    if (is_everything())
+        return (sample){.of = 1};
+    if (text &&
+        !(strchr(text, '/') ? sscanf(text, "%d/%d", &s.first, &s.of) == 2 : sscanf(text, "%d", &s.of) == 1))
+        s.of = 0;
+    if (s.first < 0 || s.of <= s.first) {
+        fprintf(stderr, "SBP_TEST_SAMPLE is '%s'; expected N or I/N, I below N
+", text);
+        exit(2);
+    }
+    return s;
 }
 
 static bool is_sampled(void) {
@@ -197,8 +212,9 @@ static bool is_left_out(const sbp_dispatch *dispatch) {
     bool gpu = strcmp(validation(), "gpu") == 0;
     if (!is_sampled())
         return false;
+    sample s = wanted_sample();
     validated.seen++;
-    if (validated.of_command[dispatch->command->kind]++ % sample() != 0)
+    if (validated.of_command[dispatch->command->kind]++ % s.of != s.first)
         return true;
     if (!*validation()) {
         validated.run++;
@@ -473,6 +489,20 @@ static bool can_run(void) {
     return device && target;
 }
 
+/* A device that stays: on a GPU the driver's context then lives as long as the program, where else each case
+ * would make and destroy one, half a second each. NULL: not needed, or it cannot be had, which cases will
+ * say.
+ */
+static sbp_device *keep_context(void) {
+    const sbp_device_options none = {0};
+    sbp_device *kept = NULL;
+    sbp_diag *diag = sbp_diag_create();
+    if (is_slow() && diag && under_test->create(&none, diag, &kept) != SBP_OK)
+        kept = NULL;
+    sbp_diag_destroy(diag);
+    return kept;
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "cpu";
     under_test = suite_find_device(name);
@@ -506,7 +536,10 @@ int main(int argc, char **argv) {
     /* glslang keeps its tables while a compiler lives; building them takes longer than most cases */
     sbp_vulkan_compiler *kept = strcmp(name, "vulkan") == 0 ? sbp_vulkan_compiler_create() : NULL;
 #endif
+    sbp_device *context = keep_context();
     int failed = _cmocka_run_group_tests(name, all, count, NULL, NULL);
+    if (context)
+        under_test->destroy(context);
 #ifdef SBP_HAVE_VULKAN_TARGET
     sbp_vulkan_compiler_destroy(kept);
 #endif

@@ -1,7 +1,9 @@
 /* test_weights.c: plan.bin as a whole, and parameters from files into arenas and back: every kind of recipe,
  * devices that map their memory and devices that do not, bad files, and gradients. */
 #include "runtime/run/weights.h"
+#include "runtime/run/weights_internal.h"
 #include "tests/common/expect.h"
+#include "tests/rowkernel_random.h"
 #include "tests/tolerance.h"
 #include "tests/unit/place.h"
 #include "tests/unit/recorder.h"
@@ -458,6 +460,36 @@ static void random_numbers_depend_on_nothing_but_the_seed(void **state) {
     close_bench(&b);
 }
 
+/* What is drawn a hundred at a time rounds to what the formula says, of every type and deviation, from
+ * wherever a run begins. */
+static void numbers_drawn_together_are_those_of_the_formula(void **state) {
+    (void)state;
+    enum { COUNT = 60000 };
+    static const sbp_dtype dtypes[] = {SBP_F32, SBP_BF16, SBP_F16, SBP_F64};
+    static double values[COUNT]; /* of one type after the other */
+    sbp_rng rng = {7};
+    int64_t others = 0;
+    for (int t = 0; t < SBP_COUNT(dtypes); t++) {
+        const sbp_normal_source source = {.seed = 42 + (uint64_t)t,
+                                          .name_hash = 0x0123456789abcdefu * (uint64_t)(t + 1),
+                                          .deviation = t == 2 ? 1e-3 : 0.02};
+        int64_t first = t == 1 ? (INT64_C(1) << 33) - 301 : t; /* both words of the counter */
+        for (int64_t at = 0, count; at < COUNT; at += count) {
+            count = 1 + sbp_rng_below(&rng, 2000);
+            count = count < COUNT - at ? count : COUNT - at;
+            sbp_normal_draw(&source, dtypes[t], first + at, count, values + at);
+        }
+        for (int64_t k = 0; k < COUNT; k++) {
+            double got = 0, want = 0, formula = sbp_normal_at(&source, first + k);
+            sbp_element_set(&got, dtypes[t], 0, values[k]);
+            sbp_element_set(&want, dtypes[t], 0, formula);
+            assert_memory_equal(&got, &want, sizeof got);
+            others += values[k] != formula;
+        }
+    }
+    assert_true(others > COUNT); /* else nothing was drawn together */
+}
+
 /* Plans whose sections do not fit together. */
 typedef struct broken {
     bench *b;
@@ -604,6 +636,7 @@ int main(void) {
         cmocka_unit_test(saving_inverts_loading),
         cmocka_unit_test(gradients_are_dumped_under_source_names),
         cmocka_unit_test(random_numbers_depend_on_nothing_but_the_seed),
+        cmocka_unit_test(numbers_drawn_together_are_those_of_the_formula),
         cmocka_unit_test(plans_that_do_not_fit_together_are_refused),
         cmocka_unit_test(opening_and_loading_survive_lack_of_memory),
         cmocka_unit_test(running_out_of_memory_is_reported),
