@@ -9,7 +9,7 @@
 
 /* Pieces of a tensor: where the device maps its memory they are drawn into it or are small, else they are
  * large, so that what a copy costs beside its bytes is nothing. */
-enum { SMALL_ELEMS = 1 << 16, LARGE_ELEMS = 1 << 22, BLOCK_ELEMS = 1 << 12, MAX_THREADS = 64 };
+enum { SMALL_ELEMS = 1 << 15, LARGE_ELEMS = 1 << 22, BLOCK_ELEMS = 1 << 12, MAX_THREADS = 64 };
 
 /* Numbers for target elements [first, first + count) of a tensor, in dtype at out; then also in halves. */
 typedef struct draw {
@@ -185,7 +185,7 @@ typedef struct randomizer {
     const sbp_plan *plan;
     uint64_t seed;
     unsigned char *staging[2];
-    int64_t piece; /* elements that each has room for, of any type */
+    int64_t piece; /* elements that each has room for, of any type, when it is needed */
 } randomizer;
 
 /* What was drawn, from staging to its place. */
@@ -196,9 +196,12 @@ static sbp_status write_piece(const sbp_weight_target *to, const draw *d) {
     return sbp_executor_write(to->x, to->master, 0, d->first, d->count, SBP_I16, d->low, to->diag);
 }
 
-/* A piece is drawn while the one before is written. */
+/* A piece is drawn while the one before is written; of a format whole blocks. */
 static sbp_status randomize_pieces(randomizer *r, const sbp_weight_target *to, draw d) {
     sbp_status status = SBP_OK;
+    for (int k = 0; k < 2; k++)
+        if (!r->staging[k] && (r->staging[k] = sbp_malloc((size_t)r->piece * sizeof(double))) == NULL)
+            return sbp_fail(to->diag, SBP_MACHINE, "out of memory while initialising weights");
     draw before = {.count = 0};
     bool halves = to->master >= 0;
     for (int which = 0; d.first < to->elems && status == SBP_OK; which = !which) {
@@ -240,23 +243,14 @@ static sbp_status randomize_tensor(randomizer *r, int32_t t, sbp_diag *diag) {
     return SBP_OK;
 }
 
-/* Staging: of blocks of a format whole ones. */
-static sbp_status randomizer_begin(randomizer *r, sbp_executor *x, const sbp_plan *plan, uint64_t seed,
-                                   int32_t threads, sbp_diag *diag) {
+static void randomizer_begin(randomizer *r, sbp_executor *x, const sbp_plan *plan, uint64_t seed,
+                             int32_t threads) {
     *r = (randomizer){.x = x, .plan = plan, .seed = seed, .piece = SMALL_ELEMS};
     bool mapped = x->class->map && x->class->map(x->device, SBP_DEVICE, 0);
     for (int32_t t = 0; t < plan->tensors->count && !mapped; t++)
         while (r->piece < plan->tensors->tensors[t].map.elems && r->piece < LARGE_ELEMS)
             r->piece *= 2;
-    for (int k = 0; k < 2; k++)
-        r->staging[k] = sbp_malloc((size_t)r->piece * sizeof(double));
-    if (!r->staging[0] || !r->staging[1]) {
-        free(r->staging[0]);
-        free(r->staging[1]);
-        return sbp_fail(diag, SBP_MACHINE, "out of memory while initialising weights");
-    }
     crew_begin(&r->crew, threads);
-    return SBP_OK;
 }
 
 static void randomizer_end(randomizer *r) {
@@ -268,7 +262,7 @@ static void randomizer_end(randomizer *r) {
 sbp_status sbp_params_randomize(sbp_executor *x, const sbp_plan *plan, uint64_t seed, int32_t threads,
                                 sbp_diag *diag) {
     randomizer r;
-    SBP_TRY(randomizer_begin(&r, x, plan, seed, threads, diag));
+    randomizer_begin(&r, x, plan, seed, threads);
     sbp_status status = SBP_OK;
     for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++)
         status = randomize_tensor(&r, t, diag);
@@ -279,7 +273,7 @@ sbp_status sbp_params_randomize(sbp_executor *x, const sbp_plan *plan, uint64_t 
 sbp_status sbp_weight_randomize(sbp_executor *x, const sbp_plan *plan, int32_t tensor, uint64_t seed,
                                 sbp_diag *diag) {
     randomizer r;
-    SBP_TRY(randomizer_begin(&r, x, plan, seed, 1, diag));
+    randomizer_begin(&r, x, plan, seed, 1);
     sbp_status status = randomize_tensor(&r, tensor, diag);
     randomizer_end(&r);
     return status;
