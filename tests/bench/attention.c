@@ -2,7 +2,7 @@
  * not a test:
  *
  *     bench_attention [cpu|vulkan|cuda] [--index N] [--head-dim D] [--rows N] [--cases N] [--threads N]
- *                     [--save DIR] [--against DIR] [--spoil yes]
+ *                     [--save DIR] [--against DIR] [--spoil yes] [--compile only]
  *
  * Each case is bf16 attention of --rows rows in one layout (heads, documents, chunks that begin anywhere),
  * forward and backward, twice: outputs are poisoned before, and both runs must have the same bits. Rows of o,
@@ -13,7 +13,7 @@
  * other programs to look at; --against compares all results with such a file, that another variant of the
  * kernels wrote (SBP_CUDA_VARIANT): variants round in other places, and are as near to each other as each is
  * to the reference. --spoil: 64 keys on the device are others, so that every case is wrong, and must be found
- * so. */
+ * so. --compile only: no device is opened, but all kernels are kept for the next time. */
 #include "backends/devices.h"
 #include "backends/target.h"
 #include "ir/machine.h"
@@ -475,9 +475,10 @@ static void check_cases(checker *k) {
 }
 
 static int usage(void) {
-    fputs("usage: bench_attention [cpu|vulkan|cuda] [--index N] [--head-dim D] [--rows N] [--cases N]\n"
-          "                       [--threads N] [--save DIR] [--against DIR] [--spoil yes]\n",
-          stderr);
+    fputs(
+        "usage: bench_attention [cpu|vulkan|cuda] [--index N] [--head-dim D] [--rows N] [--cases N]\n"
+        "                       [--threads N] [--save DIR] [--against DIR] [--spoil yes] [--compile only]\n",
+        stderr);
     return SBP_USAGE;
 }
 
@@ -491,6 +492,7 @@ int main(int argc, char **argv) {
     sbp_device_options options = {.threads = 2};
     const char *device = "cpu";
     int i = 1;
+    bool compile_only = false;
     k.threads = sbp_machine_cores() < MOST_THREADS ? sbp_machine_cores() : MOST_THREADS;
     if (argc > 1 && argv[1][0] != '-')
         device = argv[i++];
@@ -512,6 +514,8 @@ int main(int argc, char **argv) {
             k.save = value;
         else if (strcmp(argv[i], "--against") == 0)
             k.against = value;
+        else if (strcmp(argv[i], "--compile") == 0)
+            compile_only = strcmp(value, "only") == 0;
         else if (strcmp(argv[i], "--spoil") == 0)
             k.spoil = true;
         else
@@ -521,6 +525,7 @@ int main(int argc, char **argv) {
     if (!class)
         return usage();
     bench_init(&k.b, class);
+    k.b.compile_only = compile_only;
     check_cases(&k); /* takes note of memory */
     bench_open(&k.b, &options);
     check_cases(&k);

@@ -39,6 +39,8 @@ void bench_open(bench *b, const sbp_device_options *options) {
     b->program->arena_bytes[SBP_DEVICE] = b->most_bytes;
     if (target && target->compile)
         bench_check(b, target->compile(b->arena, b->diag, b->program, &all.code, &all.code_bytes));
+    if (b->compile_only)
+        exit(SBP_OK);
     bench_check(b, b->class->create(&all, b->diag, &b->device));
     bench_check(b, b->class->load(b->device, b->program, b->diag));
 }

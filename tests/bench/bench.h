@@ -24,6 +24,7 @@ typedef struct bench {
     clockid_t clock;
     double burst_seconds; /* of commands between two looks at the clock; 0: one command */
     double about_seconds; /* per time; at least two bursts */
+    bool compile_only;    /* bench_open() ends the program when code is made: kernels are kept for the next */
 } bench;
 
 /* A command ready to run, its operands in the arena. Filled in place; must not be moved. */

@@ -7,6 +7,8 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import tempfile
 import threading
 
 from gpu_machine import TOP, Machine, size  # noqa: F401 (Machine: for gpu_check)
@@ -386,6 +388,25 @@ def vulkan(m, figure):
     if "vulkan" not in text:
         return {"skipped": "no Vulkan device"}
     return suite(m, figure, [([program, "vulkan", test], {}) for test in ("test_attention*", "test_gemm*", "test_fill*", "test_copy*", "test_reduce*")])
+
+
+# ---- here, before: gpu_bundle ---------------------------------------------------------------------------------------------
+
+
+def compile_ahead(build, folder):
+    """Plans of STEPS for GPUs of two sizes, and the kernels of what is run before them, into the cache of kernels."""
+    with tempfile.TemporaryDirectory() as work:
+        for model, tokens, options in STEPS:
+            config = write_config(os.path.join(work, model), MODELS[model])
+            for memory in CARRIED_MEMORY:
+                plan = os.path.join(folder, f"{model}-{tokens}-{memory}.plan")
+                subprocess.run([os.path.join(build, "sbpc"), "compile", config, "-o", plan, "--backend", "cuda", "--arch", "sm_90a", "--seq-len", str(tokens),
+                                "--memory", memory, "--host-memory", "100GiB", *options], check=True, stdout=subprocess.DEVNULL)
+    benches = os.path.join(build, "tests/bench/")
+    for head in HEADS:
+        subprocess.run([benches + "bench_attention", "cuda", "--head-dim", str(head), "--compile", "only"], check=True)
+    for only in ("gemm", "head", "attention", "row"):
+        subprocess.run([benches + "bench_rates", "cuda", "--model", "8b", "--only", only, "--compile", "only"], check=True)
 
 
 # ---- two ranks ------------------------------------------------------------------------------------------------------------

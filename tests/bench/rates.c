@@ -2,16 +2,17 @@
  *
  *     bench_rates [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny] [--only gemm|head|attention|row]
  *                 [--dtype bf16|fp32] [--seconds S] [--threads N] [--clock wall|cpu] [--peak TFLOPS]
- * [--bandwidth GBPS]
+ *                 [--bandwidth GBPS] [--compile only]
  *
  * prints JSON lines. --peak: of products in bf16, --bandwidth: of the device's memory; with them each figure
  * comes in percent too ("of_peak"). --clock cpu with --threads 1 counts processor time, which other programs
  * on the machine disturb less.
  *
  * Each figure is the best of several bursts of commands, each 20 ms long on a GPU, so that what it costs to
- * submit a command and to wait for it is not in it; on a GPU bf16 comes before fp32. --seconds: about as long
- * for each figure (0.25). Weights change from run to run, so that they are cold as in a
- * step. Useful operations count: attention without what the causal mask hides. */
+ * submit a command and to wait for it is not in it; bf16 comes before fp32. --seconds: about as long for each
+ * figure (0.25). --compile only: no device is opened, but all kernels are kept for the next time. Weights
+ * change from run to run, so that they are cold as in a step. Useful operations count: attention without what
+ * the causal mask hides. */
 #include "backends/devices.h"
 #include "tests/bench/bench.h"
 
@@ -307,7 +308,8 @@ static void run_cases(rates *r) {
 static int usage(void) {
     fputs("usage: bench_rates [cpu|vulkan|cuda] [--index N] [--model 135m|8b|tiny]\n"
           "                   [--only gemm|head|attention|row] [--dtype bf16|fp32] [--seconds S]\n"
-          "                   [--threads N] [--clock wall|cpu] [--peak TFLOPS] [--bandwidth GBPS]\n",
+          "                   [--threads N] [--clock wall|cpu] [--peak TFLOPS] [--bandwidth GBPS] [--compile "
+          "only]\n",
           stderr);
     return SBP_USAGE;
 }
@@ -324,6 +326,7 @@ int main(int argc, char **argv) {
     const char *device = "cpu";
     clockid_t clock = CLOCK_MONOTONIC;
     double seconds = 0.25;
+    bool compile_only = false;
     sbp_device_options options = {.threads = 2};
     int at = 1;
     if (argc > 1 && argv[1][0] != '-')
@@ -339,6 +342,8 @@ int main(int argc, char **argv) {
             options.index = atoi(value);
         else if (strcmp(argv[at], "--only") == 0)
             r.only = value;
+        else if (strcmp(argv[at], "--compile") == 0)
+            compile_only = strcmp(value, "only") == 0;
         else if (strcmp(argv[at], "--dtype") == 0)
             r.dtype = value;
         else if (strcmp(argv[at], "--seconds") == 0)
@@ -359,6 +364,7 @@ int main(int argc, char **argv) {
         return usage();
     bench_init(&r.b, class);
     r.b.clock = clock;
+    r.b.compile_only = compile_only;
     r.b.about_seconds = seconds;
     r.b.burst_seconds = class->count ? 0.02 : 0; /* a GPU's driver takes 10 to 20 us to submit and wait */
     if (r.m->d < 512)
