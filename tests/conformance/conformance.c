@@ -197,8 +197,7 @@ static sample wanted_sample(void) {
         !(strchr(text, '/') ? sscanf(text, "%d/%d", &s.first, &s.of) == 2 : sscanf(text, "%d", &s.of) == 1))
         s.of = 0;
     if (s.first < 0 || s.of <= s.first) {
-        fprintf(stderr, "SBP_TEST_SAMPLE is '%s'; expected N or I/N, I below N
-", text);
+        fprintf(stderr, "SBP_TEST_SAMPLE is '%s'; expected N or I/N, I below N\n", text);
         exit(2);
     }
     return s;
