@@ -259,15 +259,21 @@ static void randomizer_end(randomizer *r) {
     free(r->staging[1]);
 }
 
-sbp_status sbp_params_randomize(sbp_executor *x, const sbp_plan *plan, uint64_t seed, int32_t threads,
-                                sbp_diag *diag) {
+sbp_status sbp_params_randomize_pieces(sbp_executor *x, const sbp_plan *plan, uint64_t seed, int32_t threads,
+                                       int64_t piece, sbp_diag *diag) {
     randomizer r;
     randomizer_begin(&r, x, plan, seed, threads);
+    r.piece = piece > 0 ? piece : r.piece;
     sbp_status status = SBP_OK;
     for (int32_t t = 0; t < plan->tensors->count && status == SBP_OK; t++)
         status = randomize_tensor(&r, t, diag);
     randomizer_end(&r);
     return status;
+}
+
+sbp_status sbp_params_randomize(sbp_executor *x, const sbp_plan *plan, uint64_t seed, int32_t threads,
+                                sbp_diag *diag) {
+    return sbp_params_randomize_pieces(x, plan, seed, threads, 0, diag);
 }
 
 sbp_status sbp_weight_randomize(sbp_executor *x, const sbp_plan *plan, int32_t tensor, uint64_t seed,
