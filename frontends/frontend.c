@@ -428,7 +428,7 @@ static sbp_status load_directory(sbp_loading *l) {
         return sbp_fail(l->diag, SBP_INPUT,
                         "'%s' has no config.json: a Hugging Face model directory is expected", l->path);
     const sbp_json *root;
-    SBP_TRY(sbp_json_read(l->arena, l->diag, config, 0, &root));
+    SBP_TRY(sbp_json_read(l->arena, l->diag, config, SBP_JSON_PYTHON, &root));
     return load_hf_file(l, root, l->path);
 }
 

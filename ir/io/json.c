@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <jansson.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,7 +174,7 @@ static sbp_status read_text(void *user) {
     if (r->flags & SBP_JSON_COMMENTS)
         r->text = without_comments(r->scratch, r->text, r->length);
     if (!(r->flags & SBP_JSON_JANSSON) &&
-        sbp_json_text_read(r->arena, r->scratch, r->text, r->length, &root)) {
+        sbp_json_text_read(r->arena, r->scratch, r->text, r->length, r->flags, &root)) {
         root->key = sbp_arena_strdup(r->arena, r->file);
         r->root = root;
     }
@@ -347,6 +348,8 @@ sbp_status sbp_json_as_i64(sbp_diag *diag, const sbp_json *node, int64_t *out) {
 sbp_status sbp_json_as_double(sbp_diag *diag, const sbp_json *node, double *out) {
     if (node->kind != SBP_JSON_REAL && node->kind != SBP_JSON_INT)
         return wrong_kind(diag, node, "a number");
+    if (node->kind == SBP_JSON_REAL && !isfinite(node->real)) /* SBP_JSON_PYTHON */
+        return wrong_kind(diag, node, "a finite number");
     *out = node->kind == SBP_JSON_REAL ? node->real : (double)node->integer;
     return SBP_OK;
 }

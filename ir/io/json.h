@@ -45,8 +45,9 @@ typedef struct sbp_json {
 
 enum {
     SBP_JSON_COMMENTS = 1, /* skip lines whose first characters other than blanks are "//" */
-    SBP_JSON_ROW = 2,    /* the text is one line of a file; `file` names both, messages add the column only */
-    SBP_JSON_JANSSON = 4 /* for tests: by jansson alone, which else reads what json_text.h does not */
+    SBP_JSON_ROW = 2, /* the text is one line of a file; `file` names both, messages add the column only */
+    SBP_JSON_JANSSON = 4, /* for tests: by jansson alone, which else reads what json_text.h does not */
+    SBP_JSON_PYTHON = 8   /* NaN, Infinity and -Infinity are numbers, as Python's json writes them */
 };
 
 /* `file` is only for messages. Neither needs a guard by the caller. */

@@ -19,6 +19,7 @@ typedef struct text_reader {
     const int32_t *counts; /* of the lists and objects to come, in the order in which they begin */
     int64_t left;          /* of these */
     int depth;
+    bool python; /* SBP_JSON_PYTHON */
 } text_reader;
 
 bool sbp_is_utf8(const char *text, int64_t length) {
@@ -250,6 +251,21 @@ static bool read_word(text_reader *r, const char *word) {
     return true;
 }
 
+/* What Python's json writes of numbers that JSON does not have. */
+static bool read_not_finite(text_reader *r, sbp_json *out) {
+    static const struct {
+        const char *word;
+        double value;
+    } words[] = {{"NaN", (double)NAN}, {"Infinity", (double)INFINITY}, {"-Infinity", -(double)INFINITY}};
+    out->kind = SBP_JSON_REAL;
+    for (int i = 0; i < SBP_COUNT(words); i++)
+        if (read_word(r, words[i].word)) {
+            out->real = words[i].value;
+            return true;
+        }
+    return false;
+}
+
 static bool read_value(text_reader *r, sbp_json *out);
 
 static bool read_key(text_reader *r, sbp_json *out) {
@@ -298,7 +314,7 @@ static bool read_value(text_reader *r, sbp_json *out) {
         out->boolean = byte == 't';
         return read_word(r, byte == 't' ? "true" : "false");
     default:
-        return read_number(r, out);
+        return (r->python && read_not_finite(r, out)) || read_number(r, out);
     }
 }
 
@@ -330,14 +346,19 @@ bool sbp_json_index_members(sbp_arena *arena, sbp_json *object) {
     return true;
 }
 
-bool sbp_json_text_read(sbp_arena *tree, sbp_arena *scratch, const char *text, size_t length,
+bool sbp_json_text_read(sbp_arena *tree, sbp_arena *scratch, const char *text, size_t length, unsigned flags,
                         sbp_json **out) {
     sbp_arena_mark before = sbp_arena_begin(tree);
     counter *c = SBP_NEW(scratch, counter);
     c->scratch = scratch;
     if (!count_items(c, text, length))
         return false;
-    text_reader r = {.arena = tree, .at = text, .end = text + length, .counts = c->counts, .left = c->count};
+    text_reader r = {.arena = tree,
+                     .at = text,
+                     .end = text + length,
+                     .counts = c->counts,
+                     .left = c->count,
+                     .python = flags & SBP_JSON_PYTHON};
     sbp_json *root = SBP_NEW(tree, sbp_json);
     bool good = read_value(&r, root);
     skip_blanks(&r);

@@ -7,8 +7,9 @@
 /* Reads text that is JSON as jansson understands it (json.h): the same tree, without values in between. What
  * is not, or has numbers that need care, is left to jansson, which says what is wrong: false, and the arenas
  * are as they were. tree: of the tree; scratch: 4 bytes for each list and object, until the caller frees it.
- * Both below a guard. The root has no key. */
-bool sbp_json_text_read(sbp_arena *tree, sbp_arena *scratch, const char *text, size_t length, sbp_json **out);
+ * Both below a guard. The root has no key. flags: SBP_JSON_PYTHON counts. */
+bool sbp_json_text_read(sbp_arena *tree, sbp_arena *scratch, const char *text, size_t length, unsigned flags,
+                        sbp_json **out);
 /* Finds the members of an object; false: two have the same name. Small ones need none. */
 bool sbp_json_index_members(sbp_arena *arena, sbp_json *object);
 

@@ -89,7 +89,11 @@ sbp_status sbp_proto_double(sbp_diag *diag, const sbp_json *node, double *out) {
         const char *name;
         double value;
     } words[] = {{"NaN", (double)NAN}, {"Infinity", (double)INFINITY}, {"-Infinity", -(double)INFINITY}};
-    if (node->kind == SBP_JSON_INT || node->kind == SBP_JSON_REAL)
+    if (node->kind == SBP_JSON_REAL) { /* in protobuf's own form it may be infinite */
+        *out = node->real;
+        return SBP_OK;
+    }
+    if (node->kind == SBP_JSON_INT)
         return sbp_json_as_double(diag, node, out);
     if (node->kind != SBP_JSON_STRING)
         return wrong(diag, node, "a number");

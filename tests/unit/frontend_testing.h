@@ -109,7 +109,7 @@ static inline void batch_add(batch *b, const int64_t *ids, const bool *counted, 
 
 static inline const sbp_json *read_json(fixture *f, const char *path) {
     const sbp_json *root = NULL;
-    check(f, sbp_json_read(f->arena, f->diag, path, 0, &root));
+    check(f, sbp_json_read(f->arena, f->diag, path, SBP_JSON_PYTHON, &root));
     return root;
 }
 

@@ -30,7 +30,8 @@ static sbp_status run_case(void *user) {
     const sbp_json *config = read_json(f, sbp_file_join(f->arena, path, "config.json"));
     const char *type = sbp_json_member(config, "model_type")->string;
     if (!is_registered(type)) {
-        check_fails(f, status, SBP_INPUT, sbp_arena_printf(f->arena, "model type '%s'", type));
+        if (status != SBP_INPUT) /* test_frontend_config has the words */
+            fail_msg("%s, of type '%s': status %d, expected to be refused", path, type, (int)status);
         printf("  %-34s refused: model type '%s'\n", c->name, type);
         return SBP_OK;
     }

@@ -379,6 +379,25 @@ static void test_memory_of_a_row(void **state) {
     free(text);
 }
 
+/* Numbers that are none, where Python writes a file; else they are no JSON, and no setting takes one. */
+static void test_numbers_of_python(void **state) {
+    io_fixture *f = *state;
+    static const char text[] = "{\"a\": [0.0, Infinity], \"b\": -Infinity, \"c\": NaN, \"d\": -1}";
+    const sbp_json *root, *list;
+    double number = 5;
+    assert_ok(f, sbp_json_parse(f->arena, f->diag, "config", text, strlen(text), SBP_JSON_PYTHON, &root));
+    list = sbp_json_member(root, "a");
+    assert_true(list->count == 2 && isinf(list->items[1].real) && list->items[1].real > 0);
+    assert_true(isinf(sbp_json_member(root, "b")->real) && sbp_json_member(root, "b")->real < 0);
+    assert_true(isnan(sbp_json_member(root, "c")->real));
+    assert_int_equal(sbp_json_as_double(f->diag, sbp_json_member(root, "b"), &number), SBP_INPUT);
+    assert_non_null(strstr(sbp_diag_text(f->diag, SBP_ERROR), "a finite number"));
+    assert_true(number == 5);
+    assert_ok(f, sbp_json_as_double(f->diag, sbp_json_member(root, "d"), &number));
+    assert_true(number == -1);
+    assert_int_equal(sbp_json_parse(f->arena, f->diag, "config", text, strlen(text), 0, &root), SBP_INPUT);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(reads_values, io_setup, io_teardown),
@@ -391,6 +410,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_failed_write_leaves_the_old_file, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_both_ways, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_memory_of_a_row, io_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_numbers_of_python, io_setup, io_teardown),
         cmocka_unit_test_setup_teardown(survives_failing_allocations, io_setup, io_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
