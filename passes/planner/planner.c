@@ -57,7 +57,8 @@ static void consider(sbp_search *s, const sbp_plan_estimate *e) {
 /* The longest t at which the schedule fits. */
 static sbp_status try_longest(sbp_search *s, const sbp_schedule_options *o) {
     sbp_plan_estimate e;
-    int64_t low = 0, high = 1, most = SBP_MOST_ROWS / s->pl.base->options.context;
+    int64_t context = s->pl.base->options.context; /* 0: as 1 */
+    int64_t low = 0, high = 1, most = SBP_MOST_ROWS / (context > 1 ? context : 1);
     for (; low < most; high = high < most - high ? 2 * high : most) {
         SBP_TRY(try_at(s, *o, high, false, &e));
         if (!fits(s, &e))
