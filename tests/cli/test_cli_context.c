@@ -239,7 +239,7 @@ static void test_longer(void **state) {
         skip();
     const char *compile = "$C compile $S --backward stream --chunk 64 --threads 1 --ranks 4 --seq-len 16000 "
                           "--memory 160MiB --offload none -o $D/p --zero 3";
-    cli_fails(f, 3, "or --context-parallel 4 (", compile);
+    cli_fails(f, 3, "--context-parallel 4 (", compile);
     cli_ok(f, sbp_arena_printf(f->arena, "%s --context-parallel 4 --json >$D/planned", compile));
     assert_true(number(f, "planned", "peak_bytes", "device") <= 40 << 20);
     cli_ok(f, sbp_arena_printf(f->arena, "%s --context-parallel auto", compile));

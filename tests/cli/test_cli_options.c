@@ -277,14 +277,14 @@ static void test_numbers_at_their_ends(void **state) {
     assert_true(count > 25);
     cli_ok(f, sbp_arena_printf(f->arena, "%s %s", model, together.data));
     cli_ok(f, sbp_arena_printf(f->arena, "%s --seq-len max --memory 9e18", model));
-    assert_non_null(strstr(cli_text(f, "err"), "up to 2147483647 rows"));
+    assert_non_null(strstr(cli_text(f, "err"), "up to 2147483647 in a micro-batch"));
     cli_fails(f, 2, "--seq-len: 2147483648 is above 2147483647",
               sbp_arena_printf(f->arena, "%s --seq-len 2147483648", model));
     cli_fails(f, 2, "--seq-len 2147483647: at most 2147483646 rows are possible, in parts of 2 ranks",
               sbp_arena_printf(f->arena, "%s --ranks 2 --context-parallel 2 --seq-len 2147483647", model));
     cli_ok(f, sbp_arena_printf(f->arena, "%s --ranks 2 --context-parallel 2 --seq-len max --memory 9e18",
                                model));
-    assert_non_null(strstr(cli_text(f, "err"), "up to 2147483646 rows"));
+    assert_non_null(strstr(cli_text(f, "err"), "up to 2147483646 in a micro-batch"));
 }
 
 /* A config file for both programs: what it says of the plan may be said again, where it is what became of
