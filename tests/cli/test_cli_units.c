@@ -523,7 +523,7 @@ static void test_odd_rollouts(void **state) {
         {0, PROMPT "[5], \"env_mask\": [0], \"advantage\": 1}", "no token of the data counts"},
         {0, PROMPT "[5, 6], \"reward\": 3, \"group\": 1}", "loss 0.0000"},
         {1, PROMPT "[5, 6]}", "'reward' or 'advantage' is missing"},
-        {1, PROMPT "[5, 6], \"advantage\": 1}\n" PROMPT "[5], \"advantage\": null}",
+        {1, PROMPT "[5, 6], \"advantage\": 1}\n" PROMPT "[5]}",
          "data:2: found a row with 'prompt_ids', 'completion_ids'; the first row has"},
         {1, PROMPT "[5, 6], \"advantage\": \"x\"}",
          "data:1: advantage: expected a number, found the string 'x'"},
