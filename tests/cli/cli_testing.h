@@ -46,6 +46,18 @@ static inline const char *cli_text(io_fixture *f, const char *name) {
     return text;
 }
 
+/* The same with each run of blanks and ends of lines as one blank: messages are folded for people. */
+static inline const char *cli_unfolded(io_fixture *f, const char *name) {
+    char *text = sbp_arena_strdup(f->arena, cli_text(f, name)), *to = text;
+    for (const char *from = text; *from; from++)
+        if (!strchr(" \n", *from))
+            *to++ = *from;
+        else if (to == text || to[-1] != ' ')
+            *to++ = ' ';
+    *to = 0;
+    return text;
+}
+
 #define cli_ok(f, command)                                                                                   \
     do {                                                                                                     \
         int status_ = cli(f, command);                                                                       \

@@ -13,22 +13,22 @@
 /* The command works, and its messages contain the text. */
 static void says(io_fixture *f, const char *message, const char *command) {
     cli_ok(f, command);
-    if (!strstr(cli_text(f, "err"), message) && !strstr(cli_text(f, "out"), message))
+    if (!strstr(cli_unfolded(f, "err"), message) && !strstr(cli_unfolded(f, "out"), message))
         fail_msg("%s: no '%s' in '%s'", command, message, cli_text(f, "err"));
 }
 
 static void test_auto(void **state) {
     io_fixture *f = *state;
-    says(f, "cuda 1: Fake GPU (sm_80, CUDA 13.0), 1.86 GiB of memory, 953.67 MiB free\n",
+    says(f, "cuda 1: Fake GPU (sm_80, CUDA 13.0), 1.86 GiB of memory, 953.67 MiB free ",
          "SBP_FAKE_CUDA=devices=2,capability=80,memory=2000000000,taken=1000000000 $R --devices");
     if (!cli_has_device(f, "cuda", "choosing a device"))
         skip();
-    says(f, "backend    cuda (Fake GPU), ", COMPILE);
+    says(f, "backend cuda (Fake GPU), ", COMPILE);
     says(f, "no CUDA GPU: only Fake GPU, which is of compute capability 7.0; 8.0 is the least",
          "SBP_FAKE_CUDA=capability=70 " COMPILE);
-    says(f, "backend    cpu (no CUDA GPU: the driver does not start: the driver sees no device",
+    says(f, "backend cpu (no CUDA GPU: the driver does not start: the driver sees no device",
          "SBP_FAKE_CUDA=devices=0 " COMPILE);
-    says(f, "backend    cpu (asked for)", COMPILE "--backend cpu");
+    says(f, "backend cpu (asked for)", COMPILE "--backend cpu");
     cli_ok(f, COMPILE "--backend cuda --arch sm_90a");
     cli_fails(f, 3, "there is no device 1: this machine has 1",
               "$R $D/p --data " ROWS " --score $D/s --device 1");
