@@ -228,7 +228,7 @@ static void test_a_rank_hangs(void **state) {
         skip();
     for (int r = 0; r < RANKS; r += 2) {
         cli_ok(f, "rm -rf $D/o");
-        world w = start(f, RUN "--timeout 10");
+        world w = start(f, RUN "--timeout 5");
         wait_for_steps(f, &w, 12);
         kill(w.rank[r], SIGSTOP);
         ends_with(f, &w, sbp_arena_printf(f->arena, "rank %d stopped", r), 3,
@@ -245,7 +245,7 @@ static void test_a_rank_hangs_at_the_start(void **state) {
     if (!cli_has_ranks(f, "ranks that hang at the start"))
         skip();
     cli_ok(f, "rm -rf $D/o");
-    world w = start(f, RUN "--timeout 10");
+    world w = start(f, RUN "--timeout 5");
     kill(w.rank[0], SIGSTOP);
     ends_with(f, &w, "stopped at the start", 3, "rank 0 ");
     if (!is_named(f, &w, 0))
@@ -345,7 +345,7 @@ static int try_run(io_fixture *f, uint64_t seed) {
         drawn_fault d = draw_fault(&random);
         const char *what = sbp_arena_printf(f->arena, "seed %llu: signal %d to %d", (unsigned long long)seed,
                                             d.number, d.victim);
-        world w = start(f, RUN "--resume --timeout 10");
+        world w = start(f, RUN "--resume --timeout 5");
         wait_for_steps(f, &w, count_steps(f) + (int)(io_random(&random) % 40));
         nanosleep(&(struct timespec){.tv_nsec = (long)(io_random(&random) % 40) * 1000000}, NULL);
         kill(d.victim == -2 ? w.launcher : d.victim == -1 ? w.mpirun : w.rank[d.victim], d.number);

@@ -376,28 +376,28 @@ static void test_faults(void **state) {
         cli_fails(f, 3, "takes longer than --timeout",
                   sbp_arena_printf(f->arena,
                                    "RANK_1=\"LD_PRELOAD=$SIGNAL_AT SBP_AT=%s:/1.0.\" $N 2 %d $R $D/p3 " RUN
-                                   " --steps 40 --timeout 8 --out none",
+                                   " --steps 40 --timeout 4 --out none",
                                    faults[i], port()));
     cli_fails(f, 3, "did not answer: all ranks were ended",
               "LD_PRELOAD=$SIGNAL_AT SBP_AT=STOP@rename:30:/1.0. $R $D/p3 --ranks 2 " RUN
-              " --steps 40 --timeout 8 --out none");
+              " --steps 40 --timeout 4 --out none");
     if (!strstr(cli_text(f, "err"),
-                ", over NCCL: other ranks did not come for 8 s; one hangs, is gone or takes "
+                ", over NCCL: other ranks did not come for 4 s; one hangs, is gone or takes "
                 "longer than --timeout"))
         fail_msg("%s", cli_text(f, "err"));
     /* within an exchange of heads, which is in a communicator of its own */
     cli_ok(f, "$C compile " MODEL " --ranks 2 --context-parallel 2 -o $D/h");
     cli_fails(f, 3, "did not answer: all ranks were ended",
               "LD_PRELOAD=$SIGNAL_AT SBP_AT=STOP@rename:30:-1-0/1.0. $R $D/h --ranks 2 " RUN
-              " --steps 40 --timeout 8 --out none");
+              " --steps 40 --timeout 4 --out none");
     if (!strstr(cli_text(f, "err"), "rank 0: to_") ||
-        !strstr(cli_text(f, "err"), ", over NCCL: other ranks did not come for 8 s;"))
+        !strstr(cli_text(f, "err"), ", over NCCL: other ranks did not come for 4 s;"))
         fail_msg("%s", cli_text(f, "err"));
     if (getenv("SBP_TEST_ALL")) /* while it is made */
-        cli_fails(f, 3, "NCCL: ncclCommSplit: others did not come for 8 s",
+        cli_fails(f, 3, "NCCL: ncclCommSplit: others did not come for 4 s",
                   sbp_arena_printf(f->arena,
                                    "RANK_1=\"LD_PRELOAD=$SIGNAL_AT SBP_AT=STOP@rename:1:/split.1.1\" $N 2 %d "
-                                   "$R $D/h " RUN " --timeout 8 --out none",
+                                   "$R $D/h " RUN " --timeout 4 --out none",
                                    port()));
     cli_fails(f, 3, "NCCL: remote process exited or there was a network error (6, in ",
               "SBP_FAKE_CUDA=devices=2,nccl_lost=30 $R $D/p3 --ranks 2 " RUN " --out none");

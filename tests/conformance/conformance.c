@@ -163,7 +163,7 @@ sbp_device *suite_open(const sbp_device_class *class, const sbp_device_options *
  * are in order (products of bf16 with 517 iterations of their own: now and then). Cases that may come near
  * are left out. */
 
-enum { SAMPLE = 16, SLOW_SAMPLE = 32, SEARCHES = 16, MANY_SEARCHES = 160, LLVMPIPE_ITERATIONS = 65535 };
+enum { SAMPLE = 16, SLOW_SAMPLE = 64, SEARCHES = 16, MANY_SEARCHES = 160, LLVMPIPE_ITERATIONS = 65535 };
 
 static struct { int seen, run, too_long, of_command[SBP_CMD_COUNT]; } validated;
 
