@@ -63,6 +63,7 @@ typedef struct suite_case {
     double scalars[SBP_ROWKERNEL_MAX_SCALARS];
     suite_layout layout;
     bool same_bits;   /* in every instruction set of the CPU device */
+    bool chosen;      /* into a sample: once it has run, it runs in every way */
     const char *name; /* for messages */
 } suite_case;
 
