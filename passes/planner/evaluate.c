@@ -334,6 +334,8 @@ sbp_status sbp_evaluator_run(sbp_evaluator *pl, int64_t t, const sbp_schedule_op
                              sbp_plan_estimate *out) {
     sbp_skeleton *functions;
     sbp_structure *s = NULL;
+    if (pl->tried)
+        ++*pl->tried;
     SBP_TRY(sbp_evaluator_skeleton(pl, o, t, &functions));
     SBP_TRY(find_structure(pl, functions, o, t, &s));
     *out = (sbp_plan_estimate){.t_max = t, .schedule = *o};

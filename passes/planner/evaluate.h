@@ -51,6 +51,7 @@ typedef struct sbp_evaluator {
     sbp_skeleton *skeletons;
     sbp_structure structures[SBP_STRUCTURES];
     int64_t clock;
+    int64_t *tried; /* counts evaluations; or NULL */
 } sbp_evaluator;
 
 /* Whether everything lives in the same place, and updates run there. */

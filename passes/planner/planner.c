@@ -11,11 +11,14 @@ int64_t sbp_search_needed_bytes(const sbp_target_info *target, const sbp_plan_es
     return e->device_bytes + target->runtime_bytes + (target->shared_memory ? e->host_bytes : 0);
 }
 
+static bool fits_device(const sbp_search *s, const sbp_plan_estimate *e) {
+    int64_t most = s->wish->memory_bytes;
+    return most == 0 || sbp_search_needed_bytes(&s->pl.base->target, e) <= most;
+}
+
 static bool fits(const sbp_search *s, const sbp_plan_estimate *e) {
-    const sbp_wish *w = s->wish;
-    int64_t device = sbp_search_needed_bytes(&s->pl.base->target, e);
-    return (w->memory_bytes == 0 || device <= w->memory_bytes) &&
-           (w->host_memory_bytes == 0 || e->host_bytes <= w->host_memory_bytes);
+    int64_t most = s->wish->host_memory_bytes;
+    return fits_device(s, e) && (most == 0 || e->host_bytes <= most);
 }
 
 /* Chunks for a micro-batch of t rows; never larger than it. */
@@ -31,6 +34,9 @@ static sbp_status try_at(sbp_search *s, sbp_schedule_options o, int64_t t, bool 
     if (s->smallest.device_bytes == 0 ||
         sbp_search_needed_bytes(target, e) < sbp_search_needed_bytes(target, &s->smallest))
         s->smallest = *e;
+    if ((s->longest || t == s->wish->t_max) && fits_device(s, e) &&
+        (s->sparest.t_max == 0 || e->host_bytes < s->sparest.host_bytes))
+        s->sparest = *e;
     return SBP_OK;
 }
 
@@ -316,12 +322,17 @@ static sbp_status try_chunks(sbp_search *s, sbp_schedule_options o) {
     const sbp_target_info *t = &s->pl.base->target;
     if (s->refine)
         return refine_chunks(s, o);
+    const sbp_bounds *known = known_bounds(s, &o);
+    if (known && !fits(s, &known->small)) /* an earlier round has seen that no chunk is small enough */
+        return SBP_OK;
     o.chunk = pick(w->chunk, w->whole, t->chunk, s->quarters);
     o.head_chunk = pick(w->head_chunk, w->whole, t->head_chunk, s->quarters);
-    if (s->quarters == 4 && !s->longest && !w->whole && w->memory_bytes > 0) { /* while it is built */
-        sbp_bounds b;
+    if (!known && s->quarters == 4 && !s->longest && !w->whole && w->memory_bytes > 0) {
+        sbp_bounds b; /* while it is built */
         SBP_TRY(find_bounds(s, o, &b));
         SBP_PUSH(s->pl.arena, s->tried, s->tried_count, s->tried_capacity, b);
+        if (!fits(s, &b.small))
+            return SBP_OK;
     }
     return sbp_search_try(s, &o);
 }
@@ -347,7 +358,7 @@ static sbp_status grow_chunk(sbp_search *s) {
 
 static sbp_status try_checkpoints(sbp_search *s, sbp_schedule_options o, int32_t layers) {
     const sbp_wish *w = s->wish;
-    for (int64_t k = 1; k <= 16; k++) {
+    for (int64_t k = 1; k <= 16; k = s->coarse ? 2 * k : k + 1) {
         o.checkpoint_every = w->checkpoint_every != SBP_AUTO ? w->checkpoint_every : k;
         int64_t segments = sbp_ceil_div(layers, o.segment);
         if (k > 1 &&
@@ -424,6 +435,20 @@ static sbp_status pick_update(sbp_search *s, sbp_schedule_options *o) {
     return SBP_OK;
 }
 
+/* Whether parameters, gradients and states alone are more than the host has: then no sequence is short
+ * enough, no structure sparing enough. What is packed beside them for a single row counts for nothing. */
+static sbp_status is_too_much_for_host(sbp_search *s, sbp_schedule_options o, bool *out) {
+    int64_t most = s->wish->host_memory_bytes;
+    sbp_plan_estimate e;
+    *out = false;
+    if (most == 0 || s->longest || s->wish->whole || s->wish->memory_bytes == 0)
+        return SBP_OK;
+    o.segment = o.checkpoint_every = o.chunk = o.head_chunk = 1;
+    SBP_TRY(sbp_evaluator_run(&s->pl, 1, &o, false, &e));
+    *out = e.host_bytes - most / 64 > most;
+    return SBP_OK;
+}
+
 static sbp_status try_all(sbp_search *s) {
     const sbp_wish *w = s->wish;
     bool limited = w->memory_bytes > 0;
@@ -436,9 +461,10 @@ static sbp_status try_all(sbp_search *s) {
             continue;
         s->homes = i;
         SBP_TRY(pick_update(s, &o));
+        SBP_TRY(is_too_much_for_host(s, o, &s->coarse));
         for (int64_t g = 1; g <= 4; g *= 2) {
             o.segment = w->segment != SBP_AUTO ? w->segment : g;
-            if (g > 1 && (w->segment != SBP_AUTO || !limited || g > layers))
+            if (g > 1 && (s->coarse || w->segment != SBP_AUTO || !limited || g > layers))
                 break;
             if (w->save_mode == SBP_SAVE_GIVEN) {
                 o.save_all = w->save_all;
@@ -608,9 +634,12 @@ sbp_status sbp_planner_choose(const sbp_pipeline *pipeline, const sbp_wish *wish
                     .wish = wish,
                     .gathered = wish->gathered > 0 ? wish->gathered : 0,
                     .longest = wish->t_max == SBP_AUTO};
+    int64_t tried = 0;
+    s.pl.tried = &tried;
     sbp_status status = sbp_guard(pipeline->arena, pipeline->diag, choose, &s);
     sbp_evaluator_end(&s.pl);
     *out = s.best;
+    out->tried = tried;
     return status;
 }
 

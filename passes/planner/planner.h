@@ -52,7 +52,8 @@ typedef struct sbp_plan_estimate {
     double flops;
     double busy[SBP_QUEUE_COUNT]; /* of the seconds, per queue */
     sbp_traffic traffic[SBP_ITEM_CLASS_COUNT];
-    bool refused; /* of a choice: nothing fits; this needs the least */
+    bool refused;  /* of a choice: nothing fits; this needs the least */
+    int64_t tried; /* of a choice: how many plans were evaluated for it and for remedies */
 } sbp_plan_estimate;
 
 /* `pipeline` holds module, target and options other than schedule and t_max; it is not changed. A wish that

@@ -20,6 +20,16 @@ static sbp_status run_attempt(void *user) {
     return sbp_search_try(&a->search, &a->schedule);
 }
 
+/* Nothing is refused for want of the device's memory, only of the host's. */
+static bool lacks_host(const sbp_search *s) {
+    return s->sparest.t_max > 0;
+}
+
+/* What needs least of what there is too little of. */
+static const sbp_plan_estimate *least(const sbp_search *s) {
+    return lacks_host(s) ? &s->sparest : &s->smallest;
+}
+
 /* Whether it fits; if so *out is what was found. Its messages are dropped: a failed attempt is no remedy. */
 static bool would_fit(const sbp_search *s, const sbp_pipeline *base, const sbp_wish *wish, bool all,
                       sbp_plan_estimate *out) {
@@ -27,12 +37,12 @@ static bool would_fit(const sbp_search *s, const sbp_pipeline *base, const sbp_w
     p.diag = sbp_diag_create();
     if (!p.diag)
         return false;
-    attempt a = {.search = {.pl = {.base = &p, .arena = s->pl.arena, .diag = p.diag},
+    attempt a = {.search = {.pl = {.base = &p, .arena = s->pl.arena, .diag = p.diag, .tried = s->pl.tried},
                             .wish = wish,
                             .gathered = wish->gathered > 0 ? wish->gathered : 0,
                             .longest = wish->t_max == SBP_AUTO},
                  .all = all,
-                 .schedule = s->smallest.schedule};
+                 .schedule = least(s)->schedule};
     sbp_status status = sbp_guard(s->pl.arena, p.diag, run_attempt, &a);
     sbp_evaluator_end(&a.search.pl);
     sbp_diag_destroy(p.diag);
@@ -44,9 +54,9 @@ static bool would_fit(const sbp_search *s, const sbp_pipeline *base, const sbp_w
 static void add_remedy_of(const sbp_search *s, const char *how, const char *option,
                           const sbp_plan_estimate *e, sbp_text *out) {
     char size[32];
-    sbp_text_add(
-        out, "%s%s %s (%s)", out->length > 0 ? ", or " : "", how, option,
-        sbp_format_bytes(size, sizeof size, (double)sbp_search_needed_bytes(&s->pl.base->target, e)));
+    int64_t bytes = lacks_host(s) ? e->host_bytes : sbp_search_needed_bytes(&s->pl.base->target, e);
+    sbp_text_add(out, "%s%s %s (%s)", out->length > 0 ? ", or " : "", how, option,
+                 sbp_format_bytes(size, sizeof size, (double)bytes));
 }
 
 static void add_remedy(const sbp_search *s, const char *option, const sbp_plan_estimate *e, sbp_text *out) {
@@ -100,11 +110,24 @@ static void try_context(const sbp_search *s, sbp_text *out) {
     }
 }
 
+/* An update as soon as a gradient is known: there is no place for gradients. */
+static void try_step(const sbp_search *s, sbp_text *out) {
+    sbp_pipeline other = *s->pl.base;
+    sbp_plan_estimate e;
+    if (other.options.step || other.options.optimizer == SBP_OPTIMIZER_NONE)
+        return;
+    other.options.step = true;
+    if (would_fit(s, &other, s->wish, false, &e))
+        add_remedy(s, "--clip none --accumulate 1", &e, out);
+}
+
 /* Changes that fit, each tried. */
 static void list_remedies(const sbp_search *s, sbp_text *out) {
     const sbp_pipeline *base = s->pl.base;
+    sbp_pipeline other = *base;
     sbp_wish w = *s->wish;
     sbp_plan_estimate e;
+    try_step(s, out);
     w.chunk = w.head_chunk = w.segment = w.checkpoint_every = SBP_AUTO;
     w.whole = false;
     w.save_mode = SBP_SAVE_AUTO;
@@ -123,11 +146,6 @@ static void list_remedies(const sbp_search *s, sbp_text *out) {
         add_remedy(s, sbp_arena_printf(s->pl.arena, "--seq-len %lld", all_rows(s, e.t_max)), &e, out);
     w.t_max = s->wish->t_max;
     try_context(s, out);
-    sbp_pipeline other = *base;
-    other.options.step = true;
-    if (!base->options.step && base->options.optimizer != SBP_OPTIMIZER_NONE &&
-        would_fit(s, &other, &w, false, &e))
-        add_remedy(s, "--clip none --accumulate 1", &e, out);
     static const sbp_item_class on_disk[] = {SBP_ITEM_STATE, SBP_ITEM_GRAD, SBP_ITEM_PARAM};
     w.offload = SBP_OFFLOAD_GIVEN;
     for (int i = 0;
@@ -159,6 +177,25 @@ static void list_remedies(const sbp_search *s, sbp_text *out) {
         add_remedy(s, "--optimizer sgd", &e, out);
 }
 
+/* "It fits with ..., or ..." */
+static const char *remedies_of(const sbp_search *s, const char *without) {
+    sbp_text remedies;
+    sbp_text_init(&remedies, s->pl.arena);
+    if (!s->wish->terse)
+        list_remedies(s, &remedies);
+    return remedies.length > 0 ? sbp_arena_printf(s->pl.arena, "It fits %s", remedies.data) : without;
+}
+
+static sbp_status refuse_host(const sbp_search *s, const char *each) {
+    char need[32], have[32];
+    sbp_format_bytes(need, sizeof need, (double)s->sparest.host_bytes);
+    sbp_format_bytes(have, sizeof have, (double)s->wish->host_memory_bytes);
+    const char *remedies = remedies_of(s, "");
+    return sbp_fail(s->pl.diag, SBP_MACHINE,
+                    "does not fit: offloading needs %s of host memory, --host-memory is %s%s%s%s", need, have,
+                    each, *remedies ? ". " : "", remedies);
+}
+
 sbp_status sbp_search_refuse(const sbp_search *s) {
     const sbp_wish *w = s->wish;
     const sbp_plan_estimate *e = &s->smallest;
@@ -172,28 +209,17 @@ sbp_status sbp_search_refuse(const sbp_search *s) {
     sbp_format_bytes(need, sizeof need, (double)device);
     sbp_format_bytes(have, sizeof have, (double)w->memory_bytes);
     sbp_format_bytes(over, sizeof over, (double)(device - w->memory_bytes));
-    if (w->memory_bytes == 0 || device <= w->memory_bytes) {
-        sbp_format_bytes(need, sizeof need, (double)e->host_bytes);
-        sbp_format_bytes(have, sizeof have, (double)w->host_memory_bytes);
-        return sbp_fail(s->pl.diag, SBP_MACHINE,
-                        "does not fit: offloading needs %s of host memory, --host-memory is %s%s", need, have,
-                        each);
-    }
-    sbp_text remedies;
-    sbp_text_init(&remedies, s->pl.arena);
-    if (!w->terse)
-        list_remedies(s, &remedies);
+    if (lacks_host(s))
+        return refuse_host(s, each);
+    const char *remedies =
+        remedies_of(s, "Even one row does not fit: parameters, gradients and optimizer states are "
+                       "too large; --freeze makes the last two smaller");
     return sbp_fail(
         s->pl.diag, SBP_MACHINE,
         "does not fit: the plan needs %s, %s is %s%s: %s too much; no allowed setting uses less memory "
-        "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s%s",
+        "(%lld rows, chunk %lld, segment %lld, checkpoint every %lld%s). %s",
         need, w->memory_name ? w->memory_name : "--memory", have, target->shared_memory ? each : "", over,
         all_rows(s, e->t_max), (long long)e->schedule.chunk, (long long)e->schedule.segment,
         (long long)e->schedule.checkpoint_every,
-        sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "),
-        remedies.length > 0
-            ? "It fits "
-            : "Even one row does not fit: parameters, gradients and optimizer states are too large; --freeze "
-              "makes the last two smaller",
-        remedies.length > 0 ? remedies.data : "");
+        sbp_planner_homes(s->pl.arena, &e->schedule, ", offloaded: "), remedies);
 }

@@ -21,13 +21,16 @@ typedef struct sbp_search {
     bool refine;      /* look at all sizes */
     bool slow_update; /* updates run where they take longer: it may be where there is room */
     bool sparing;     /* through as little host memory as they can */
+    bool coarse;      /* these homes never fit on the host: only what they need is looked for */
     int32_t gathered; /* what structures are tried with */
     bool found;
     sbp_bounds *tried; /* those of the first round, for the second */
     int32_t tried_count, tried_capacity;
     int32_t homes;                               /* number in homes_tried, of what is being tried */
     sbp_plan_estimate best_of[SBP_SEARCH_HOMES]; /* per choice of homes; t_max 0: none fits */
-    sbp_plan_estimate best, smallest;            /* smallest: least device memory of all, for messages */
+    sbp_plan_estimate best;
+    /* for messages: least device memory of all; least host memory of those that the device has room for */
+    sbp_plan_estimate smallest, sparest;
 } sbp_search;
 
 /* What --memory limits: the arena and the process beside it; both arenas where they share memory. */

@@ -189,7 +189,9 @@ static void test_remedies(void **state) {
     io_fixture *f = *state;
     static const char *const refused[] = {"--seq-len 2048 --memory 3GiB --backward standard",
                                           "--seq-len 65536 --memory 3200MiB",
-                                          "--seq-len 4096 --memory 2300MiB --chunk 4096"};
+                                          "--seq-len 4096 --memory 2300MiB --chunk 4096",
+                                          "--seq-len 65536 --memory 1400MiB --host-memory 2200MiB "
+                                          "--device-profile rtx4090-24gb"};
     int tried = 0;
     make_model(f, MODEL);
     for (int i = 0; i < SBP_COUNT(refused); i++) {
@@ -214,7 +216,9 @@ static void test_remedies(void **state) {
             tried++;
         }
     }
-    assert_true(tried >= 5);
+    cli_fails(f, 3, "It fits with --clip none --accumulate 1 (",
+              sbp_arena_printf(f->arena, "$C compile $D/m %s", refused[SBP_COUNT(refused) - 1]));
+    assert_true(tried >= 6);
 }
 
 /* Kernels and functions of a program: all but the tensor table and the calls. */

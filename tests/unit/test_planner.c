@@ -351,6 +351,13 @@ static void limits(bench *b) {
     assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_MACHINE);
     assert_int_equal(sbp_diag_count(b->diag, SBP_ERROR), errors + 1);
     assert_non_null(strstr(sbp_diag_text(b->diag, SBP_ERROR), "too much"));
+    p.target.has_copy_queue = true;
+    w = free_wish(65536, p.target.runtime_bytes + ((int64_t)1 << 30));
+    w.host_memory_bytes = (int64_t)1 << 30; /* less than the states */
+    assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_MACHINE);
+    assert_non_null(strstr(sbp_diag_text(b->diag, SBP_ERROR), "of host memory"));
+    if (tight.tried > 1500)
+        fail_msg("%lld plans were tried before it was refused", (long long)tight.tried);
     w = free_wish(SBP_AUTO, 0);
     assert_int_equal(sbp_planner_choose(&p, &w, &tight), SBP_USAGE);
 }
