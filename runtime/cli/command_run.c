@@ -401,6 +401,12 @@ static sbp_status choose_merge(sbp_run *run) {
         return sbp_fail(run->diag, SBP_USAGE, "--merge: '%s' has no adapter", run->plan_path);
     if (run->info.merge && !run->train && !run->out)
         return sbp_fail(run->diag, SBP_USAGE, "--merge needs --out DIR for the merged model");
+    if (sbp_options_given(run->options, "merge-dtype")) {
+        if (!run->info.merge)
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "--merge-dtype needs --merge: an adapter is not written in it");
+        run->info.merge_dtype = sbp_options_text(run->options, "merge-dtype");
+    }
     return SBP_OK;
 }
 

@@ -45,6 +45,14 @@ static int64_t adapter_bytes(const sbp_plan *plan, const sbp_plan_info *info) {
     return elems * (strcmp(info->dtype, "fp64") == 0 ? 8 : 4);
 }
 
+/* Of a merged model in the type that the user wants, where he says so. */
+static int64_t merged_bytes(const sbp_plan *plan, const sbp_plan_info *info, int64_t otherwise) {
+    int64_t elems = 0;
+    for (int32_t t = 0; t < plan->tensors->count; t++)
+        elems += plan->tensors->tensors[t].of_adapter ? 0 : plan->tensors->tensors[t].map.elems;
+    return info->merge_dtype ? elems * (strcmp(info->merge_dtype, "fp32") == 0 ? 4 : 2) : otherwise;
+}
+
 /* Checkpoints that the run will write and that will lie beside each other, beyond those that lie there: one
  * more than are kept, as the oldest goes when the newest is complete. */
 static int64_t checkpoints_to_come(const sbp_run *run) {
@@ -71,7 +79,7 @@ sbp_status sbp_run_check_space(const sbp_run *run) {
     int64_t result = model + written;
     if (sbp_tensor_table_has_adapter(run->plan->tensors)) {
         model = adapter_bytes(run->plan, &run->info);
-        result = run->info.merge ? result : model;
+        result = run->info.merge ? merged_bytes(run->plan, &run->info, result) : model;
     }
     int64_t count = checkpoints_to_come(run), free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
     char a[32], b[32];

@@ -26,6 +26,7 @@ typedef struct sbp_plan_info {
     const char *adapter;         /* text of adapter_config.json of what is trained, NULL: no adapter */
     const char *adapter_weights; /* directory of the adapter that it goes on with, NULL: none */
     bool merge;                  /* not of the plan: --merge */
+    const char *merge_dtype;     /* likewise: --merge-dtype, NULL: what the plan says */
     double adapter_factor;       /* likewise: the scalar by which adapters are scaled */
     const char *user_eos;        /* not of the plan: the token that ends texts, NULL: the tokenizer's */
     int32_t user_eos_id;

@@ -2,6 +2,7 @@
 #include "runtime/run/weights_internal.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,6 +155,20 @@ static sbp_tensor_spec *make_specs(sbp_arena *arena, const sbp_tensor_source *so
 
 static const sbp_key_value default_metadata = {"format", "pt"};
 
+/* Numbers as the file has them. What is finite stays so: fp16 ends at 65504. */
+static sbp_status convert(const saver *s, const sbp_tensor_source *source, sbp_dtype staged, sbp_dtype dtype,
+                          int64_t count) {
+    for (int64_t k = 0; k < count; k++) {
+        double value = sbp_element_get(s->staging, staged, k);
+        sbp_element_set(s->converted, dtype, k, value);
+        if (dtype == SBP_F16 && isfinite(value) && !isfinite(sbp_element_get(s->converted, dtype, k)))
+            return sbp_fail(s->diag, SBP_INPUT,
+                            "'%.200s' has the number %g, which fp16 cannot hold: take bf16",
+                            source->recipe->source, value);
+    }
+    return SBP_OK;
+}
+
 static sbp_status save_pieces(saver *s, const sbp_tensor_source *source, part *parts, sbp_dtype dtype) {
     sbp_dtype staged = dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     for (int64_t at = 0; at < source->elems; at += PIECE_ELEMS) {
@@ -163,8 +178,7 @@ static sbp_status save_pieces(saver *s, const sbp_tensor_source *source, part *p
             SBP_TRY(put_part(&parts[k], at, count, s->staging));
         const void *out = s->staging;
         if (dtype != staged) {
-            for (int64_t k = 0; k < count; k++)
-                sbp_element_set(s->converted, dtype, k, sbp_element_get(s->staging, staged, k));
+            SBP_TRY(convert(s, source, staged, dtype, count));
             out = s->converted;
         }
         SBP_TRY(sbp_safetensors_writer_write(s->writer, s->diag, out, count * sbp_dtype_bytes(dtype)));

@@ -50,12 +50,23 @@ sbp_dtype sbp_output_dtype(const sbp_plan_info *info) {
     return info->dtype && strcmp(info->dtype, "fp64") == 0 ? SBP_F64 : SBP_F32;
 }
 
+/* In which a merged model is written, where the user says so. */
+static bool user_dtype(const sbp_plan_info *info, sbp_dtype *out) {
+    const char *name = info->merge ? info->merge_dtype : NULL;
+    if (name)
+        *out = strcmp(name, "fp16") == 0 ? SBP_F16 : strcmp(name, "bf16") == 0 ? SBP_BF16 : SBP_F32;
+    return name != NULL;
+}
+
 /* The type in which transformers would have loaded the model for what was trained, and so writes it: bf16
  * where all weights are kept in bf16, unless their masters are of a source that has more, and where an
  * adapter is merged into weights that were kept in fewer bits yet; else what is computed in. */
 static sbp_dtype model_dtype(const output_job *job) {
     const sbp_plan *plan = job->plan;
     bool narrow = plan->tensors->count > 0 && !writes_adapter(job), packed = false;
+    sbp_dtype given;
+    if (!writes_adapter(job) && user_dtype(job->info, &given))
+        return given;
     for (int32_t t = 0; t < plan->tensors->count; t++) {
         packed |= plan->tensors->tensors[t].format != SBP_FORMAT_NONE;
         if (plan->tensors->tensors[t].format)
@@ -98,6 +109,7 @@ static sbp_status write_config(const output_job *job) {
     sbp_text_add(&out, "\n  \"dtype\": \"%s\"\n}\n",
                  dtype == SBP_F64    ? "float64"
                  : dtype == SBP_BF16 ? "bfloat16"
+                 : dtype == SBP_F16  ? "float16"
                                      : "float32");
     return sbp_file_write(job->diag, sbp_file_join(job->arena, job->directory, "config.json"), out.data,
                           out.length);

@@ -1,9 +1,9 @@
 /* output.h: the directory of results: a model that transformers loads, with the files that belong to it.
  *
- * Weights are written in fp32 (fp64 for fp64 plans) under the source's names, in shards of at most 5 GB;
- * config.json with that dtype; the chat template, if the user gave one; tokenizer files and
- * generation_config.json are copied from the source directory where there is one, else the plan's tokenizer
- * is written. Every file is written atomically.
+ * Weights are written in fp32 (fp64 for fp64 plans; of a merged model, as --merge-dtype says) under the
+ * source's names, in shards of at most 5 GB; config.json with that dtype; the chat template, if the user gave
+ * one; tokenizer files and generation_config.json are copied from the source directory where there is one,
+ * else the plan's tokenizer is written. Every file is written atomically.
  */
 #ifndef SBP_RUNTIME_TRAIN_OUTPUT_H
 #define SBP_RUNTIME_TRAIN_OUTPUT_H

@@ -189,6 +189,58 @@ static void test_log_probabilities_on_off_and_merged(void **state) {
     }
 }
 
+static double *read_merged(io_fixture *f, const char *file, const char *name, sbp_dtype dtype,
+                           int64_t *count) {
+    sbp_weights *w;
+    assert_ok(f, sbp_weights_open(f->arena, f->diag, io_path(f, file), &w));
+    const sbp_weight *t = sbp_weights_find(w, name);
+    assert_non_null(t);
+    assert_int_equal(t->dtype, dtype);
+    double *x = cli_read_tensor(f, w, t);
+    *count = t->elems;
+    sbp_weights_close(w);
+    return x;
+}
+
+/* How many weights of q_proj a merged adapter has changed, and how many there are. */
+static int64_t count_changed(io_fixture *f, const char *file, sbp_dtype dtype, int64_t *count) {
+    static const char name[] = "model.layers.0.self_attn.q_proj.weight";
+    double *merged = read_merged(f, file, name, dtype, count),
+           *base = read_merged(f, "base/model.safetensors", name, SBP_BF16, count);
+    int64_t changed = 0;
+    for (int64_t i = 0; i < *count; i++)
+        changed += merged[i] != base[i];
+    free(merged);
+    free(base);
+    return changed;
+}
+
+/* What an early adapter adds to a base in bf16 is too little for bf16, and not for fp32. */
+static void test_type_of_what_is_merged(void **state) {
+    static const struct {
+        const char *name, *in_config;
+        sbp_dtype dtype;
+    } types[] = {{"fp32", "float32", SBP_F32}, {"bf16", "bfloat16", SBP_BF16}, {"fp16", "float16", SBP_F16}};
+    io_fixture *f = *state;
+    int64_t changed[SBP_COUNT(types)], count = 0;
+    lora_case c = open_case(f, "q_only");
+    const char *data = TEXT("--data $G/%s/train.jsonl --seq-len 94", c.base);
+    cli_ok(f,
+           TEXT("$R $G/%s/model %s --dtype bf16 --master none --lr 0 --steps 1 --out $D/base", c.base, data));
+    cli_ok(f, TEXT("$R $D/base %s --dtype bf16 --lora r=2 --lr 1e-6 --steps 1 --out $D/early", data));
+    for (int i = 0; i < SBP_COUNT(types); i++) {
+        cli_ok(f,
+               TEXT("rm -rf $D/merged; $R $D/early --merge --merge-dtype %s --out $D/merged", types[i].name));
+        cli_ok(f, TEXT("grep -q '\"dtype\": \"%s\"' $D/merged/config.json", types[i].in_config));
+        changed[i] = count_changed(f, "merged/model.safetensors", types[i].dtype, &count);
+    }
+    assert_true(changed[0] > count * 9 / 10 && changed[1] < count / 10);
+    cli_fails(f, 1, "which fp16 cannot hold",
+              TEXT("$R %s/adapter --merge --merge-dtype fp16 --adapter 1e9 --out $D/large", c.path));
+    cli_fails(f, 2, "--merge-dtype needs --merge",
+              TEXT("$R $D/early %s --merge-dtype fp32 --out $D/none", data));
+}
+
 /* ---- new adapters ------------------------------------------------------------------------------------- */
 
 static void check_fresh(io_fixture *f, const lora_case *c) {
@@ -556,6 +608,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_dropout_is_of_the_data, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_log_probabilities_on_off_and_merged, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_type_of_what_is_merged, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_new_adapters_begin_as_peft_does, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_and_patterns, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_configurations_of_peft, cli_setup, io_teardown),
