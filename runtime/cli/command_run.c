@@ -146,6 +146,13 @@ static void explain_memory(const sbp_run *run, const sbp_choice *choice, const c
              (long long)chosen_memory(run, choice), limit);
 }
 
+/* Nothing is trained or read: how that would be planned is of no use. */
+static bool only_merges(const sbp_run *run) {
+    return sbp_options_on(run->options, "merge") && !run->train &&
+           sbp_options_list_count(run->options, "data") == 0 &&
+           sbp_options_list_count(run->options, "eval") == 0;
+}
+
 /* The command line of sbpc, NULL at the end. seq_len 0: the user gave it; beside --seq-len max: its bound. */
 static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choice *choice, int64_t seq_len) {
     static const char *const terms[] = {"entropy-coef"}; /* numbers without which a plan lacks their term */
@@ -178,7 +185,7 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
         push(run, &args, &count, &capacity,
              sbp_arena_printf(run->arena, "--memory=%lldMiB", (long long)chosen_memory(run, choice)));
     push(run, &args, &count, &capacity, sbp_arena_printf(run->arena, "--threads=%d", sbp_run_threads(run)));
-    if (sbp_options_on(run->options, "quiet"))
+    if (sbp_options_on(run->options, "quiet") || only_merges(run))
         push(run, &args, &count, &capacity, "--quiet");
     if (run->world.count > 1)
         push(run, &args, &count, &capacity,
@@ -192,7 +199,7 @@ static const char **compile_args(sbp_run *run, const char *sbpc, const sbp_choic
 
 static void print_command(sbp_run *run, const char *const *args) {
     sbp_text text;
-    if (sbp_options_on(run->options, "quiet"))
+    if (sbp_options_on(run->options, "quiet") || only_merges(run))
         return;
     sbp_text_init(&text, run->arena);
     sbp_child_print(&text, args);

@@ -345,11 +345,38 @@ static sbp_status train(sbp_run *run) {
     return run->signal;
 }
 
+/* Weights to which adapters were added, as the files have them: one may be several of the plan. */
+static int64_t count_merged(const sbp_plan *plan) {
+    const sbp_tensor_table *table = plan->tensors;
+    int64_t count = 0;
+    for (int32_t t = 0; t < table->count; t++) {
+        bool first = table->tensors[t].low_rank.a != NULL;
+        for (int32_t k = 0; k < t && first; k++)
+            first = !table->tensors[k].low_rank.a ||
+                    strcmp(table->tensors[k].recipes[0].source, table->tensors[t].recipes[0].source) != 0;
+        count += first;
+    }
+    return count;
+}
+
+/* "merged 32 modules of ADAPTER into MODEL: OUT" */
+static sbp_status say_merged(const sbp_run *run) {
+    const char *path, *adapter;
+    uint64_t seed;
+    SBP_TRY(sbp_run_find_weights(run, &path, &adapter, &seed));
+    long long count = count_merged(run->plan);
+    bool trained = run->train && run->state.step > 0;
+    sbp_note(run->diag, "merged %lld module%s of %s into %s: %s", count, count == 1 ? "" : "s",
+             trained || !adapter ? "the adapter" : adapter, path ? path : "random weights", run->out);
+    return SBP_OK;
+}
+
 static sbp_status save_result(sbp_run *run) {
     if (run->info.merge)
         run->info.adapter_factor = sbp_options_double(run->options, "adapter");
     SBP_TRY(check_out(run));
-    return sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out, false);
+    SBP_TRY(sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out, false));
+    return run->info.merge ? say_merged(run) : SBP_OK;
 }
 
 static sbp_status train_and_save(sbp_run *run) {

@@ -215,6 +215,21 @@ static int64_t count_changed(io_fixture *f, const char *file, sbp_dtype dtype, i
     return changed;
 }
 
+/* Merging says what was merged into what and where it is; and nothing of plans and names that pass. */
+static void test_what_merging_says(void **state) {
+    static const char *const unwanted[] = {".tmp", "sbpc compile", "schedule ", "\nbackend "};
+    io_fixture *f = *state;
+    lora_case c = open_case(f, "q_only");
+    cli_ok(f, TEXT("$R %s/adapter --merge --out $D/merged", c.path));
+    const char *said = sbp_arena_strdup(f->arena, cli_text(f, "err"));
+    for (int i = 0; i < SBP_COUNT(unwanted); i++)
+        if (strstr(said, unwanted[i]))
+            fail_msg("'%s' in: %s", unwanted[i], said);
+    const char *of = strstr(said, "merged 3 modules of "), *into = of ? strstr(of, "/adapter into ") : NULL;
+    assert_true(into && strstr(into, TEXT("/%s/model: %s\n", c.base, io_path(f, "merged"))));
+    cli_ok(f, "$C inspect $D/merged/plan.bin");
+}
+
 /* What an early adapter adds to a base in bf16 is too little for bf16, and not for fp32. */
 static void test_type_of_what_is_merged(void **state) {
     static const struct {
@@ -608,6 +623,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(test_dropout_is_of_the_data, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_frozen_parts, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_log_probabilities_on_off_and_merged, cli_setup, io_teardown),
+        cmocka_unit_test_setup_teardown(test_what_merging_says, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_type_of_what_is_merged, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_new_adapters_begin_as_peft_does, cli_setup, io_teardown),
         cmocka_unit_test_setup_teardown(test_names_and_patterns, cli_setup, io_teardown),
