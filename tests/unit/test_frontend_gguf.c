@@ -333,6 +333,51 @@ static void test_template(void **state) {
     fixture_destroy(&f);
 }
 
+/* What an adapter's configuration calls the model: as the file says what was converted, or --base-name; else
+ * its own path, which transformers cannot open, with a warning that has what the file was tuned from. */
+static void test_base_name(void **state) {
+    static const char parent[] = "general.base_model.0.repo_url", url[] = "general.source.url",
+                      repo_url[] = "general.source.repo_url",
+                      repository[] = "general.source.huggingface.repository";
+    static const struct {
+        const char *keys[4], *given, *name; /* pairs of key and text; name NULL: the path */
+    } cases[] = {{{repository, "some/model"}, NULL, "some/model"},
+                 {{repo_url, "https://huggingface.co/some/model"}, NULL, "some/model"},
+                 {{url, "https://huggingface.co/some/model/tree/main?x"}, NULL, "some/model"},
+                 {{url, "https://huggingface.co/a/b", repository, "some/model"}, NULL, "some/model"},
+                 {{repository, "no-owner", url, "https://huggingface.co/some/model"}, NULL, "some/model"},
+                 {{repository, "some/model"}, "given/name", "given/name"},
+                 {{repo_url, "https://github.com/some/model"}, NULL, NULL},
+                 {{repo_url, "https://huggingface.co/some"}, NULL, NULL},
+                 {{parent, "https://huggingface.co/its/parent"}, NULL, NULL},
+                 {{NULL}, NULL, NULL}};
+    const sbp_lora_options lora = {.rank = 2, .alpha = 4};
+    (void)state;
+    for (int i = 0; i < SBP_COUNT(cases); i++) {
+        fixture f = fixture_create();
+        conversion c = {.f = &f};
+        sbp_model model;
+        sbp_model_options options = sbp_model_options_for(SBP_F64);
+        const sbp_json *config;
+        const char *name;
+        options.lora = &lora;
+        options.base_name = cases[i].given;
+        convert(&c, "tests/golden/llama_plain");
+        for (int k = 0; k < 4 && cases[i].keys[k]; k += 2)
+            key_string(&c.w, cases[i].keys[k], cases[i].keys[k + 1]);
+        write_file(&f, &c.w, file);
+        check(&f, sbp_model_load(f.arena, f.diag, file, &options, &model));
+        check(&f,
+              sbp_json_parse(f.arena, f.diag, "adapter", model.adapter, strlen(model.adapter), 0, &config));
+        check(&f, sbp_json_get_string(f.diag, config, "base_model_name_or_path", SBP_JSON_REQUIRED, &name));
+        assert_string_equal(name, cases[i].name ? cases[i].name : file);
+        assert_int_equal(sbp_diag_count(f.diag, SBP_WARNING), cases[i].name == NULL);
+        const char *warning = cases[i].name ? "" : sbp_diag_text(f.diag, SBP_WARNING);
+        assert_true((strstr(warning, "its/parent") != NULL) == (cases[i].keys[0] == parent));
+        fixture_destroy(&f);
+    }
+}
+
 static void test_errors(void **state) {
     (void)state;
     static const char plain[] = "tests/golden/llama_plain";
@@ -449,8 +494,8 @@ static void test_mutations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens), cmocka_unit_test(test_template),  cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_stories), cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_goldens), cmocka_unit_test(test_template), cmocka_unit_test(test_base_name),
+        cmocka_unit_test(test_errors),  cmocka_unit_test(test_stories),  cmocka_unit_test(test_mutations),
     };
     int failures = cmocka_run_group_tests(tests, make_directory, remove_directory);
     printf("%lld comparisons skipped\n", (long long)skipped);
