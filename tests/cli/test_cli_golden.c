@@ -267,8 +267,10 @@ static void run_settings(io_fixture *f, const char *path) {
 }
 
 static void run_device_settings(io_fixture *f, const char *path) {
-    if (!everything() && is_rotary_variant(path)) {
-        run_case(f, path, &device_settings[1]);
+    /* a software driver takes seconds a run: by default every structure once, and some thoroughly */
+    if (!everything() && !is_its_turn(strrchr(path, '/') + 1, 0)) {
+        if (!is_rotary_variant(path))
+            run_case(f, path, &device_settings[1]);
         return;
     }
     run_all_of(f, path, device_settings, SBP_COUNT(device_settings));
@@ -318,7 +320,7 @@ static void test_other_goldens(void **state) {
     worst = 0;
     int cases = each_case(f, folder, cpu ? run_settings : run_device_settings);
     print_message("%d cases, %d runs; worst relative error in fp32: %.2g\n", cases, runs, worst);
-    assert_true(cases >= 5 && runs >= cases);
+    assert_true(cases >= 5 && runs > 0);
 }
 
 static void test_same_bits_on_device(void **state) {
