@@ -320,7 +320,7 @@ static void test_other_goldens(void **state) {
     worst = 0;
     int cases = each_case(f, folder, cpu ? run_settings : run_device_settings);
     print_message("%d cases, %d runs; worst relative error in fp32: %.2g\n", cases, runs, worst);
-    assert_true(cases >= 5 && runs > 0);
+    assert_true(cases >= 5 && runs >= cases);
 }
 
 static void test_same_bits_on_device(void **state) {
