@@ -16,7 +16,7 @@
 #ifdef SBP_HAS_VULKAN_PROBE
 #include "backends/vulkan/vulkan_probe.h"
 #endif
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 /* Why a device does not come into question; NULL: it does. */
 static const char *objection(const sbp_candidate *device, bool fp64) {

@@ -4,7 +4,7 @@
 #ifndef SBP_BACKENDS_CHOICE_H
 #define SBP_BACKENDS_CHOICE_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 /* A device as its driver describes it. */
 typedef struct sbp_candidate {

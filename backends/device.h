@@ -12,13 +12,13 @@
  *
  * Threads: a device is used by one thread at a time. Errors: SBP_MACHINE when the machine lacks memory,
  * driver, feature or room for the file of the disk; SBP_IO when that file cannot be read or written;
- * SBP_INTERNAL when a command breaks the contract of ir/program.h. A command may fail later than its submit:
- * then what is called next says so, and commands behind it do not run.
+ * SBP_INTERNAL when a command breaks the contract of ir/program/program.h. A command may fail later than its
+ * submit: then what is called next says so, and commands behind it do not run.
  */
 #ifndef SBP_BACKENDS_DEVICE_H
 #define SBP_BACKENDS_DEVICE_H
 
-#include "ir/program.h"
+#include "ir/program/program.h"
 
 typedef struct sbp_device sbp_device;
 

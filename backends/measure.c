@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "ir/lex.h"
-#include "ir/machine.h"
+#include "ir/base/lex.h"
+#include "ir/base/machine.h"
 
 enum {
     MANY = 1024,

@@ -1,5 +1,5 @@
-/* measure.h: how fast the machine is that a device runs on: its rates (ir/rates.h), measured in about a
- * second by commands of the kinds that a step has, given to the device as the runtime gives them.
+/* measure.h: how fast the machine is that a device runs on: its rates (ir/target/rates.h), measured in about
+ * a second by commands of the kinds that a step has, given to the device as the runtime gives them.
  *
  * Each is the fastest of several runs, so that others who use the machine disturb little. Threads: no state;
  * the device is used by the caller's. */

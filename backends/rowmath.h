@@ -1,6 +1,6 @@
-/* rowmath.h: the scalar functions of ir/rowops.def in fp32 (2 ulp) and fp64 (1e-15 relative), one text for
- * all backends: C, CUDA C and GLSL. No library function is called and no branch is taken, so loops over them
- * vectorise: every choice is a `?:` between two computed values.
+/* rowmath.h: the scalar functions of ir/rowkernel/rowops.def in fp32 (2 ulp) and fp64 (1e-15 relative), one
+ * text for all backends: C, CUDA C and GLSL. No library function is called and no branch is taken, so loops
+ * over them vectorise: every choice is a `?:` between two computed values.
  *
  * C and CUDA C include this header. GLSL takes the same text: the emitter of a shader writes
  * `#define SBP_ROWMATH_GLSL` (and SBP_ROWMATH_NO_F64 where shaderFloat64 is missing) behind the #version
@@ -312,7 +312,8 @@ SBP_FN float sbp_cos_f32(float x) {
 
 /* ---- fp64 ----------------------------------------------------------------------------------------- */
 
-/* ---- bf16 by its bits (ir/rowkernel.h) ---------------------------------------------------------------- */
+/* ---- bf16 by its bits (ir/rowkernel/rowkernel.h)
+ * ---------------------------------------------------------------- */
 
 SBP_FN bool sbp_bits_are_nan(sbp_uint u) {
     return (u & 0x7fffffffu) > 0x7f800000u;

@@ -7,8 +7,8 @@
 #ifndef SBP_BACKENDS_TARGET_H
 #define SBP_BACKENDS_TARGET_H
 
-#include "ir/program.h"
-#include "ir/target_info.h"
+#include "ir/program/program.h"
+#include "ir/target/target_info.h"
 
 typedef struct sbp_target {
     const char *name; /* "cpu" */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/weights.h"
 
 typedef struct job {
     sbp_arena *arena;

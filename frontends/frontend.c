@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "frontends/files/hub.h"
 #include "frontends/lora/lora.h"
-#include "ir/io/hub.h"
-#include "ir/io/template/template_source.h"
-#include "ir/io/tokenizer/tokenizer.h"
-#include "ir/io/weights/onnx_file.h"
-#include "ir/io/weights/recipe.h"
+#include "frontends/template/template_source.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/weights/onnx_file.h"
+#include "frontends/weights/recipe.h"
 
 sbp_model_options sbp_model_options_for(sbp_dtype compute) {
     return (sbp_model_options){.compute = compute,

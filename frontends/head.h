@@ -15,7 +15,7 @@
 #ifndef SBP_FRONTENDS_HEAD_H
 #define SBP_FRONTENDS_HEAD_H
 
-#include "ir/ir.h"
+#include "ir/graph/graph.h"
 
 typedef struct sbp_head_options {
     bool temperature;

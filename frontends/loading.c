@@ -1,7 +1,7 @@
 /* loading.c: what the loaders of the source formats share. */
 #include "frontends/loading.h"
 
-#include "ir/io/weights/recipe.h"
+#include "frontends/weights/recipe.h"
 
 const char *sbp_loading_source_name(const sbp_param *param) {
     return param->recipe ? param->recipe->source : param->name;

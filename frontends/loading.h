@@ -3,7 +3,7 @@
 #define SBP_FRONTENDS_LOADING_H
 
 #include "frontends/hf/hf.h"
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/weights.h"
 
 typedef struct sbp_loading {
     sbp_arena *arena;

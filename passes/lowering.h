@@ -140,13 +140,15 @@ typedef struct sbp_lowering {
     sbp_map buffer_names;      /* what the passes call a buffer of their own -> its number */
     sbp_map labels;            /* names of buffers in the program -> number, or that one is kept */
     const char **param_labels; /* per parameter of the module: the name of its buffer */
-    const struct sbp_update **updates; /* per parameter of the module: its optimizer rule (passes/update.h) */
+    const struct sbp_update *
+        *updates; /* per parameter of the module: its optimizer rule (passes/optimizers/update.h) */
     /* Buffers: per parameter, where it and its gradient are kept; per operand of its rule, its state; the
      * sums of squares per parameter, their sum, its root, the factor that clips. -1: none. */
     int32_t *param_buffers, *grad_buffers, *state_buffers;
     int32_t norms, norm_squared, grad_norm, clip;
     struct sbp_residency *residency; /* between entries and reside */
-    struct sbp_rule **rules; /* flush, conversions and the like (passes/rule.h), found by their keys */
+    struct sbp_rule *
+        *rules; /* flush, conversions and the like (passes/optimizers/rule.h), found by their keys */
     int32_t rule_count, rule_capacity;
     sbp_map rule_keys;
     sbp_stage **rule_stages; /* of all rules: their graphs, for --print-after */

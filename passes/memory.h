@@ -2,8 +2,8 @@
 #ifndef SBP_PASSES_MEMORY_H
 #define SBP_PASSES_MEMORY_H
 
-#include "ir/program.h"
-#include "ir/target_info.h"
+#include "ir/program/program.h"
+#include "ir/target/target_info.h"
 
 /* What is done to all of one element of a buffer. */
 typedef struct sbp_spot {

@@ -11,9 +11,9 @@
 #ifndef SBP_PASSES_PASSES_H
 #define SBP_PASSES_PASSES_H
 
-#include "ir/ir.h"
-#include "ir/program.h"
-#include "ir/target_info.h"
+#include "ir/graph/graph.h"
+#include "ir/program/program.h"
+#include "ir/target/target_info.h"
 
 #define SBP_SAVE_ATTENTION "@attention" /* in a saved set: outputs and log-sum-exps of attention */
 
@@ -64,14 +64,15 @@ typedef struct sbp_schedule_options {
 typedef struct sbp_pass_options {
     int64_t t_max;
     sbp_schedule_options schedule;
-    sbp_dtype grad_dtype;  /* of gradient buffers */
-    sbp_dtype state_dtype; /* of optimizer states; SBP_D8: 8 bits in blocks of 256 (passes/update.h) */
+    sbp_dtype grad_dtype; /* of gradient buffers */
+    sbp_dtype
+        state_dtype; /* of optimizer states; SBP_D8: 8 bits in blocks of 256 (passes/optimizers/update.h) */
     bool master;     /* trained weights in bf16 are the high half of fp32 ones; else they are all there is */
     bool stochastic; /* how weights in bf16 without a master are rounded: at random, or to nearest */
     sbp_optimizer optimizer;
     int64_t ranks;   /* processes that train together; 0 and 1: one */
     int64_t group;   /* so many neighbours have the shares of all there is; divides ranks; 0: all of them */
-    int64_t context; /* so many of them have a micro-batch together (ir/context.h); 0 and 1: one */
+    int64_t context; /* so many of them have a micro-batch together (ir/base/context.h); 0 and 1: one */
     sbp_context_way context_way;
     bool wire_bf16; /* gradients cross the wire in bf16; else in the type they are added up in */
     int32_t zero;   /* what each has a share of only: 1 optimizer states, 2 gradients too, 3 parameters too */

@@ -2,7 +2,7 @@
 #ifndef SBP_TESTS_ROWKERNEL_RANDOM_H
 #define SBP_TESTS_ROWKERNEL_RANDOM_H
 
-#include "ir/rowkernel.h"
+#include "ir/rowkernel/rowkernel.h"
 
 /* splitmix64 (Steele, Lea, Flood 2014) */
 typedef struct sbp_rng {

@@ -4,7 +4,7 @@
 #ifndef SBP_TESTS_TOLERANCE_H
 #define SBP_TESTS_TOLERANCE_H
 
-#include "ir/types.h"
+#include "ir/base/types.h"
 
 /* Results of a command or a whole step against double precision, relative to the norm. fp64: sums of up to
  * 1e5 terms lose 4 to 5 digits of 16 at worst. fp32: 2^-24 per rounding; sums in blocks keep the growth to a
@@ -74,8 +74,8 @@
 #define SBP_TOLERANCE_STORIES 1e-4
 
 /* Losses of 50 steps of training by two devices in fp32, absolute: they round differently, and steps add up.
- * Seen is 2e-6; asked for, 1e-3. What TRL logs of 20 steps of DPO, KTO in fp32, relative where above 1: seen is
- * 1e-5. */
+ * Seen is 2e-6; asked for, 1e-3. What TRL logs of 20 steps of DPO, KTO in fp32, relative where above 1: seen
+ * is 1e-5. */
 #define SBP_TOLERANCE_CURVE 1e-4
 
 /* Losses of training in bf16 from those in fp64, relative, over what transformers' own two runs are off at

@@ -5,7 +5,7 @@
 #include "backends/composite/shuffle.h"
 #include "backends/ranks/ranks.h"
 
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 #include <stdlib.h>
 #include <string.h>

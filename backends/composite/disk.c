@@ -2,7 +2,7 @@
  * the page cache (O_DIRECT), through a buffer where memory is not aligned: they are touched once a step, and
  * would push out everything else. The rest goes through the page cache, which the kernel keeps in step. */
 #include "backends/composite/disk.h"
-#include "ir/program.h"
+#include "ir/program/program.h"
 
 #include <errno.h>
 #include <fcntl.h>

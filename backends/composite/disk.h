@@ -3,7 +3,7 @@
 #ifndef SBP_BACKENDS_COMPOSITE_DISK_H
 #define SBP_BACKENDS_COMPOSITE_DISK_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 typedef struct composite_disk composite_disk;
 

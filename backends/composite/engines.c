@@ -1,6 +1,6 @@
 /* engines.c: threads for queues, and the counts between them. */
 #include "backends/composite/engines.h"
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* check.c: a command's operands against ir/program.h. The runtime gives what the verifier has seen; what is
- * wrong here is a bug of ours, and reading on would be a crash. */
+/* check.c: a command's operands against ir/program/program.h. The runtime gives what the verifier has seen;
+ * what is wrong here is a bug of ours, and reading on would be a crash. */
 #include "backends/cpu/cpu.h"
 
 static sbp_status wrong(const cpu_command *c, sbp_diag *diag, const char *what) {

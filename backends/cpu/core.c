@@ -2,7 +2,7 @@
  * operands. */
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/rows.h"
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

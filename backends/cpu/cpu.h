@@ -69,7 +69,7 @@ enum {
     CPU_SCRATCH_BYTES = 4 << 20  /* per thread: attention tiles are the largest user */
 };
 
-/* SBP_INTERNAL when the operands are not what ir/program.h says. */
+/* SBP_INTERNAL when the operands are not what ir/program/program.h says. */
 sbp_status cpu_command_check(const cpu_command *command, const sbp_rowkernel *kernel,
                              sbp_diag *diag) SBP_CHECKED;
 

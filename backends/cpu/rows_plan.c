@@ -228,7 +228,8 @@ static bool reads_memory(const row_list *list, const row_step *step) {
 }
 
 /* A map whose result is stored in the type of the arithmetic may compute it in the operand itself, unless a
- * later step reads memory, which could be that of the operand (ir/rowkernel.h: all loads, then all stores).
+ * later step reads memory, which could be that of the operand (ir/rowkernel/rowkernel.h: all loads, then all
+ * stores).
  */
 static void mark_targets(planner *p, row_list *list, row_list *stores) {
     for (int32_t s = 0; s < stores->count; s++) {

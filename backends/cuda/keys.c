@@ -1,7 +1,7 @@
 /* keys.c: which kernels a command may need. */
 #include "backends/cuda/abi.h"
 
-#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda_attention.h"
 #include "backends/gpu/row.h"
 
 #include <string.h>

@@ -12,7 +12,7 @@
 #ifndef SBP_CUDA_LIBRARY_H
 #define SBP_CUDA_LIBRARY_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 typedef enum sbp_cuda_library_id {
 #define LIBRARY(id, file, beside, what, package) SBP_CUDA_##id,

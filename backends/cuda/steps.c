@@ -1,6 +1,6 @@
 /* steps.c: the launches of a command: which kernels, with how many threads. */
 #include "backends/cuda/abi.h"
-#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda_attention.h"
 #include "backends/gpu/row.h"
 
 enum {
@@ -197,7 +197,7 @@ void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_ste
 }
 
 const sbp_span *sbp_cuda_scratch_planned(const sbp_dispatch *dispatch) {
-    enum { WORK = 12 }; /* of attn_bwd: ir/commands.def */
+    enum { WORK = 12 }; /* of attn_bwd: ir/program/commands.def */
     if (dispatch->command->kind != SBP_CMD_ATTN_BWD || dispatch->span_count <= WORK)
         return NULL;
     const sbp_span *work = &dispatch->spans[WORK];

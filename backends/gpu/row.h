@@ -1,5 +1,6 @@
-/* row.h: how a row kernel (ir/rowkernel.h) becomes groups of threads (CUDA: blocks; Vulkan: workgroups). The
- * target, which writes the code (emit/), and the device, which launches it, ask the same pure functions.
+/* row.h: how a row kernel (ir/rowkernel/rowkernel.h) becomes groups of threads (CUDA: blocks; Vulkan:
+ * workgroups). The target, which writes the code (emit/), and the device, which launches it, ask the same
+ * pure functions.
  *
  * A kernel comes in two variants: one that takes operands wherever they lie, and, where lengths and strides
  * allow it, one whose threads load and store `width` elements at once, for operands whose rows begin at

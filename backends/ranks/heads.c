@@ -1,4 +1,5 @@
-/* heads.c: heads of attention in place of rows, and back, among the ranks of a context (ir/context.h). */
+/* heads.c: heads of attention in place of rows, and back, among the ranks of a context (ir/base/context.h).
+ */
 #include <string.h>
 
 #include "backends/ranks/world.h"

@@ -19,8 +19,8 @@
 #ifndef SBP_BACKENDS_RANKS_RANKS_H
 #define SBP_BACKENDS_RANKS_RANKS_H
 
-#include "ir/context.h"
-#include "ir/types.h"
+#include "ir/base/context.h"
+#include "ir/base/types.h"
 
 typedef struct sbp_ranks sbp_ranks;
 struct sbp_transport; /* transport.h */
@@ -69,7 +69,7 @@ sbp_status sbp_ranks_divide(sbp_ranks *ranks, int32_t group, sbp_diag *diag) SBP
 /* First element of a member's share of `elems`; of member `group`: elems. Shares of all but the last are
  * equal and need not end at rows. */
 int64_t sbp_ranks_share(const sbp_ranks *ranks, int64_t elems, int32_t member);
-/* The ranks of a context (ir/context.h), `size` of them, which divides the count: a world of its own, in
+/* The ranks of a context (ir/base/context.h), `size` of them, which divides the count: a world of its own, in
  * which they are counted from 0. Its calls may run beside those of `ranks`, on another thread. Left before
  * `ranks` is. */
 sbp_status sbp_ranks_context(sbp_ranks *ranks, int32_t size, sbp_diag *diag, sbp_ranks **out) SBP_CHECKED;
@@ -94,8 +94,8 @@ sbp_status sbp_ranks_all_gather(sbp_ranks *ranks, void *data, const void *share,
 sbp_status sbp_ranks_broadcast(sbp_ranks *ranks, void *data, int64_t elems, sbp_dtype dtype, int32_t root,
                                sbp_diag *diag) SBP_CHECKED;
 
-/* Command collective, to_heads and to_rows (ir/program.h), all ranks of the world being a context. rows: of
- * each; `own` has rows of all heads, `all` rows of all ranks of this rank's slots. */
+/* Command collective, to_heads and to_rows (ir/program/program.h), all ranks of the world being a context.
+ * rows: of each; `own` has rows of all heads, `all` rows of all ranks of this rank's slots. */
 sbp_status sbp_ranks_to_heads(sbp_ranks *ranks, void *all, const void *own, int64_t rows,
                               const sbp_context_heads *heads, sbp_dtype dtype, sbp_diag *diag) SBP_CHECKED;
 sbp_status sbp_ranks_to_rows(sbp_ranks *ranks, void *own, void *all, int64_t rows,

@@ -3,13 +3,13 @@
 #ifndef SBP_BACKENDS_RANKS_TEAM_H
 #define SBP_BACKENDS_RANKS_TEAM_H
 
-#include "ir/program.h"
+#include "ir/program/program.h"
 
 /* `count` of them, so far apart, from `first` on. Sums and gathers go in two steps: among `near` neighbours,
  * that are on one host, and among those that have the same place among theirs. */
 typedef struct sbp_team {
     int32_t first, stride, count, me; /* me: a member, from 0 */
-    int32_t near;                     /* divides the count; count: one step (ir/program.h, sbp_near_ranks) */
+    int32_t near; /* divides the count; count: one step (ir/program/program.h, sbp_near_ranks) */
 } sbp_team;
 
 /* Of rank `rank` among `count`, on hosts of `node` ranks each (1: not known): all of them; the `size`

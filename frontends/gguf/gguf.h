@@ -4,7 +4,7 @@
 #define SBP_FRONTENDS_GGUF_GGUF_H
 
 #include "frontends/loading.h"
-#include "ir/io/weights/gguf.h"
+#include "frontends/weights/gguf.h"
 
 typedef struct sbp_gguf_source {
     sbp_loading *loading;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/io/weights/recipe.h"
+#include "frontends/weights/recipe.h"
 
 /* ---- names ---------------------------------------------------------------------------------------- */
 

@@ -12,8 +12,8 @@
 #define SBP_FRONTENDS_HF_HF_H
 
 #include "frontends/frontend.h"
-#include "ir/io/json.h"
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/weights.h"
+#include "ir/base/json.h"
 
 typedef struct sbp_hf {
     sbp_arena *arena;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ir/io/weights/recipe.h"
+#include "frontends/weights/recipe.h"
 
 /* ---- config.json ---------------------------------------------------------------------------------- */
 

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "ir/io/file.h"
-#include "ir/io/json.h"
+#include "ir/base/file.h"
+#include "ir/base/json.h"
 
 static const char file_name[] = "adapter_config.json";
 

@@ -15,8 +15,8 @@
  * Settings are numbers that the user may choose at compile time and again at each run (--beta): scalars of
  * the step with a default.
  *
- * What depends on data alone goes into @prepare (ir/prepare.h), a graph over all rows of the step: sums and
- * means over groups that micro-batches part, and over the step. sbp_objective_prepare gives the place to
+ * What depends on data alone goes into @prepare (ir/graph/prepare.h), a graph over all rows of the step: sums
+ * and means over groups that micro-batches part, and over the step. sbp_objective_prepare gives the place to
  * build it, with the same functions; what sbp_objective_prepared names there, the loss reads by that name as
  * if rows had it.
  *
@@ -26,7 +26,7 @@
 #define SBP_FRONTENDS_OBJECTIVES_OBJECTIVE_H
 
 #include "frontends/head.h"
-#include "ir/ir.h"
+#include "ir/graph/graph.h"
 
 typedef struct sbp_setting {
     const char *name; /* of the scalar; the option is called so too, with dashes */

@@ -20,10 +20,10 @@
 #ifndef SBP_FRONTENDS_ONNX_ONNX_H
 #define SBP_FRONTENDS_ONNX_ONNX_H
 
+#include "frontends/files/protojson.h"
 #include "frontends/loading.h"
 #include "frontends/onnx/onnx_numbers.h"
-#include "ir/io/protojson.h"
-#include "ir/io/weights/onnx_tensor.h"
+#include "frontends/weights/onnx_tensor.h"
 
 /* ---- the model as it is written (onnx_json.c) -------------------------------------------------------- */
 

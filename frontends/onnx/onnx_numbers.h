@@ -11,7 +11,7 @@
 #ifndef SBP_FRONTENDS_ONNX_NUMBERS_H
 #define SBP_FRONTENDS_ONNX_NUMBERS_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 enum { SBP_NUMBERS_RANK = 8 };
 

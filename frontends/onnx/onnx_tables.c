@@ -2,7 +2,7 @@
  * which only what is used becomes a parameter, and bands (masks kept as matrices), which become comparisons.
  */
 #include "frontends/onnx/onnx.h"
-#include "ir/io/weights/recipe.h"
+#include "frontends/weights/recipe.h"
 
 #include <string.h>
 

@@ -2,12 +2,12 @@
  * the next weight and states.
  *
  * All values are in the compute type (fp32; fp64 for fp64 weights), [rows, cols] of the parameter, whatever
- * it and its states are kept in: passes/update.c puts casts around the rule. A rule is straight-line and
- * works element by element, so that it is one command however a parameter is cut. */
+ * it and its states are kept in: passes/optimizers/update.c puts casts around the rule. A rule is
+ * straight-line and works element by element, so that it is one command however a parameter is cut. */
 #ifndef SBP_PASSES_OPTIMIZERS_OPTIMIZER_H
 #define SBP_PASSES_OPTIMIZERS_OPTIMIZER_H
 
-#include "passes/rule.h"
+#include "passes/optimizers/rule.h"
 
 /* What a state's numbers are, for the formats that have a choice (int8). */
 typedef enum sbp_state_sign { SBP_STATE_SIGNED, SBP_STATE_UNSIGNED } sbp_state_sign;

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
+#include "passes/optimizers/update.h"
 #include "passes/planner/cost.h"
 #include "passes/planner/makespan.h"
-#include "passes/update.h"
 
 void sbp_evaluator_end(sbp_evaluator *pl) {
     for (int i = 0; i < SBP_STRUCTURES; i++)

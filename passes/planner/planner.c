@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "passes/update.h"
+#include "passes/optimizers/update.h"
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
 

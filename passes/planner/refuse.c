@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "passes/update.h"
+#include "passes/optimizers/update.h"
 
 /* Attempts at another wish or with other options, under the same limit. */
 typedef struct attempt {

@@ -1,4 +1,4 @@
-/* dequantize.c: commands that make numbers of parameters kept in blocks (ir/format.h). */
+/* dequantize.c: commands that make numbers of parameters kept in blocks (ir/rowkernel/format.h). */
 #include "passes/residency/residency.h"
 
 const sbp_rowkernel *sbp_dequantize_kernel(sbp_pipeline *p, sbp_format format, sbp_dtype to) {

@@ -12,8 +12,8 @@
  */
 #include <stdlib.h>
 
+#include "passes/optimizers/update.h"
 #include "passes/residency/slots.h"
-#include "passes/update.h"
 
 static int by_position(const void *x, const void *y) {
     const sbp_move *a = x, *b = y;

@@ -26,7 +26,7 @@ typedef struct sbp_layout {
     int64_t elems;     /* of the bucket */
 } sbp_layout;
 
-/* A parameter that is kept in blocks (ir/format.h), and what it is computed with as. */
+/* A parameter that is kept in blocks (ir/rowkernel/format.h), and what it is computed with as. */
 typedef struct sbp_packed {
     sbp_format format;
     int32_t first; /* of the buffers of its parts, which follow each other */

@@ -2,8 +2,8 @@
  * row-wise ops share a kernel. */
 #include <string.h>
 
-#include "passes/body.h"
 #include "passes/rows/fuse.h"
+#include "passes/stream/body.h"
 
 static const sbp_op *def(const sbp_fuser *z, sbp_value v) {
     const sbp_value_info *info = &z->f->values[v];

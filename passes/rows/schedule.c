@@ -21,7 +21,7 @@ sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term) {
         const char *modes;
     } table[] = {
 #define COMMAND(id, text, operands) {SBP_CMD_##id, operands},
-#include "ir/commands.def"
+#include "ir/program/commands.def"
 #undef COMMAND
     };
     const char *at = table[instr->kind].modes;

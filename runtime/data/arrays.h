@@ -11,7 +11,7 @@
 #ifndef SBP_RUNTIME_DATA_ARRAYS_H
 #define SBP_RUNTIME_DATA_ARRAYS_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 enum { SBP_MOST_ARRAYS = 32, SBP_ARRAY_NAME = 24, SBP_SUM_BYTES = 1 << 20 };
 

@@ -6,12 +6,12 @@
  * shifts them. The first token of a document is never a label.
  *
  * Order. In epoch e, rows are sorted by (k0, k1, row), where k0 and k1 are the first words of Philox4x32-10
- * (ir/rowkernel.h) with key (seed low, seed high) and counters (row low, row high, e, 0) and (row low, row
- * high, e, 1): any position of any epoch can be reached without a state. Without shuffling: file order.
- * A step takes the next --batch-size rows, or as many as have at most --batch-tokens tokens (at least one);
- * the last step of an epoch takes what is left. Groups (rollouts of one prompt; groups.h) are never parted:
- * they are what is sorted, by their number in place of a row's, their rows in the order of the file, and a
- * step takes as many whole groups as have at most so many rows or tokens (at least one).
+ * (ir/rowkernel/rowkernel.h) with key (seed low, seed high) and counters (row low, row high, e, 0) and (row
+ * low, row high, e, 1): any position of any epoch can be reached without a state. Without shuffling: file
+ * order. A step takes the next --batch-size rows, or as many as have at most --batch-tokens tokens (at least
+ * one); the last step of an epoch takes what is left. Groups (rollouts of one prompt; groups.h) are never
+ * parted: they are what is sorted, by their number in place of a row's, their rows in the order of the file,
+ * and a step takes as many whole groups as have at most so many rows or tokens (at least one).
  *
  * Making it is the work of load.c (threads), cache.h (on disk) and dataset.c (what becomes of documents).
  *

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/io/file.h"
+#include "ir/base/file.h"
 
 static bool is_blank(const char *text, size_t length) {
     for (size_t i = 0; i < length; i++)

@@ -5,7 +5,7 @@
 #ifndef SBP_RUNTIME_DATA_JSONL_H
 #define SBP_RUNTIME_DATA_JSONL_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 /* Calls `visit` with every line of a file that is not blank ("-": standard input), without its end; `line`
  * counts from 1. Stops at the first status that is not SBP_OK. */

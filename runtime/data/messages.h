@@ -11,7 +11,7 @@
 #ifndef SBP_RUNTIME_DATA_MESSAGES_H
 #define SBP_RUNTIME_DATA_MESSAGES_H
 
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 
 /* list: of the row; must have a message unless `may_be_empty`. */
 sbp_status sbp_messages_read(sbp_arena *arena, sbp_diag *diag, const sbp_json *list, bool may_be_empty,

@@ -40,8 +40,8 @@
  *
  * rotated.logps and rotated.ref_logps are told by a scoring (rotated.h).
  *
- * What the program's @prepare (ir/prepare.h) makes of the step (prepared.h) stands before data of the same
- * name.
+ * What the program's @prepare (ir/graph/prepare.h) makes of the step (prepared.h) stands before data of the
+ * same name.
  *
  * Memory: 4 bytes per row for each column, 8 for numbers beside documents, for the longest micro-batch so
  * far. Threads: one thread at a time.
@@ -120,7 +120,7 @@ typedef struct sbp_packer {
  * columns. */
 void sbp_packer_init(sbp_packer *packer, int64_t most_rows, const sbp_program *program);
 /* This process among those of the run; without it, it is alone. To the packer, ranks that have micro-batches
- * together (ir/context.h) are one. */
+ * together (ir/base/context.h) are one. */
 void sbp_packer_share(sbp_packer *packer, const sbp_program *program, int32_t rank, int32_t count);
 void sbp_packer_close(sbp_packer *packer);
 /* Packs the documents of some rows of the data, none of which is longer than most_rows. Where prompts are

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/prepare.h"
+#include "ir/graph/prepare.h"
 #include "runtime/data/pack.h"
 #include "runtime/data/prepared.h"
 

@@ -1,5 +1,5 @@
-/* prepared.h: what the program's @prepare (ir/prepare.h) makes of the rows of a step, kept until the next
- * step.
+/* prepared.h: what the program's @prepare (ir/graph/prepare.h) makes of the rows of a step, kept until the
+ * next step.
  *
  * Memory: 8 bytes per row of the step for each column that @prepare reads or makes, and more while it runs.
  * Threads: one thread at a time.
@@ -7,7 +7,7 @@
 #ifndef SBP_RUNTIME_DATA_PREPARED_H
 #define SBP_RUNTIME_DATA_PREPARED_H
 
-#include "ir/prepare.h"
+#include "ir/graph/prepare.h"
 #include "runtime/data/dataset.h"
 
 typedef struct sbp_prepared {

@@ -3,7 +3,7 @@
  *
  * The answer of a document begins with its first token that counts; without one it is empty. What is longer
  * than a micro-batch is cut. A program that has these scalars is told sums over all documents of the step
- * (runtime/cli/run_rotated.c):
+ * (runtime/cli/sbprun/run_rotated.c):
  *   rotated.logps      of log-probabilities of counted labels of rotated documents, by the weights at hand
  *   rotated.ref_logps  the same by a reference; where rows carry "ref_rotated_sum", of that
  *

@@ -31,7 +31,7 @@
 #ifndef SBP_RUNTIME_DATA_ROWS_H
 #define SBP_RUNTIME_DATA_ROWS_H
 
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 
 typedef enum sbp_row_type {
     SBP_ROW_NONE, /* no row was read yet */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/rowkernel.h"
+#include "ir/rowkernel/rowkernel.h"
 #include "runtime/data/dataset.h"
 
 enum { RELEASE_ROWS = 1 << 14 };

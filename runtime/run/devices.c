@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "backends/devices.h"
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 
 /* ---- listing ---------------------------------------------------------------------------------------- */
 

@@ -397,7 +397,7 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
     }
     if (is_by_rank(command)) {
         const int64_t *columns = x->position.columns;
-        sbp_span *queries = &spans[command->kind == SBP_CMD_ATTN_BWD ? 3 : 2]; /* ir/commands.def */
+        sbp_span *queries = &spans[command->kind == SBP_CMD_ATTN_BWD ? 3 : 2]; /* ir/program/commands.def */
         queries->first_row =
             columns[SBP_COLUMN_ROW0] * x->program->context + x->rank * columns[SBP_COLUMN_ROWS];
     }

@@ -7,8 +7,9 @@
  * command or per micro-batch.
  *
  * Row data. Columns are found by the names that the program's row inputs carry. Three are also read here:
- * "first", "shared_end" and "own" (ir/program.h, attention), from which the lo columns of the chunk tables
- * come; 0 <= first <= shared_end <= own <= row. The latter two count as equal to "first" when not given.
+ * "first", "shared_end" and "own" (ir/program/program.h, attention), from which the lo columns of the chunk
+ * tables come; 0 <= first <= shared_end <= own <= row. The latter two count as equal to "first" when not
+ * given.
  *
  * Memory. Host memory beyond the program's arenas: a number per chunk and window, 1 MiB of staging, and,
  * where the device does not map its memory, one int32 per row for the scatter orders.
@@ -49,9 +50,9 @@ typedef struct sbp_column {
 } sbp_column;
 
 /* Sets the scalars T and S, the chunk tables and all row inputs. t: rows of the micro-batch, from 1 to
- * sbp_program_most_rows; 0 <= s <= s_max. Where several ranks have it together (ir/context.h), each takes its
- * own from columns of all; rows that lack to an equal number for each are documents of their own in which
- * nothing counts. Columns that the program does not ask for are ignored. Waits for the device. */
+ * sbp_program_most_rows; 0 <= s <= s_max. Where several ranks have it together (ir/base/context.h), each
+ * takes its own from columns of all; rows that lack to an equal number for each are documents of their own in
+ * which nothing counts. Columns that the program does not ask for are ignored. Waits for the device. */
 sbp_status sbp_executor_bind(sbp_executor *executor, int64_t t, int64_t s, const sbp_column *columns,
                              int32_t column_count, sbp_diag *diag) SBP_CHECKED;
 

@@ -236,7 +236,7 @@ static int64_t max_i64(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* The first row that row r sees (ir/program.h, attn_fwd). */
+/* The first row that row r sees (ir/program/program.h, attn_fwd). */
 static int64_t first_seen(int64_t r, int64_t first, int64_t shared_end, int64_t own, int64_t window) {
     if (window == 0)
         return first < shared_end ? first : own;

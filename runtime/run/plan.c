@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "ir/prepare.h"
+#include "ir/graph/prepare.h"
 
 typedef struct loader {
     sbp_arena *arena;

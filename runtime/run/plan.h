@@ -7,9 +7,9 @@
 #ifndef SBP_RUNTIME_RUN_PLAN_H
 #define SBP_RUNTIME_RUN_PLAN_H
 
-#include "ir/io/plan_file.h"
-#include "ir/io/weights/tensor_table.h"
-#include "ir/program.h"
+#include "frontends/weights/tensor_table.h"
+#include "ir/program/plan_file.h"
+#include "ir/program/program.h"
 
 typedef struct sbp_plan {
     const char *path;

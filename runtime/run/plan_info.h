@@ -1,4 +1,4 @@
-/* plan_info.h: what the section "meta" of a plan says (ir/io/plan_file.h), and how options of a run go
+/* plan_info.h: what the section "meta" of a plan says (ir/program/plan_file.h), and how options of a run go
  * together with it.
  *
  * meta: {"sbpc": version, "options": {every option of sbpc compile, resolved, by name}, "model": {"name",
@@ -12,7 +12,7 @@
 #ifndef SBP_RUNTIME_RUN_PLAN_INFO_H
 #define SBP_RUNTIME_RUN_PLAN_INFO_H
 
-#include "ir/io/options/options.h"
+#include "runtime/cli/options/options.h"
 #include "runtime/run/plan.h"
 
 typedef struct sbp_plan_info {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 enum { NAME_BYTES = 96 };
 

@@ -1,6 +1,6 @@
 /* weights.h: parameters between files and the arenas of an executor, by the plan's tensor table: loading,
  * random initialisation, saving, and dumping gradients. Every name and shape in a file is that of the
- * source; recipes (ir/io/weights/recipe.h) translate.
+ * source; recipes (frontends/weights/recipe.h) translate.
  *
  * Halves. A parameter in bf16 with a master (plan.h) is an fp32 number in two buffers (sbp_f32_split), and
  * here it is that number: files and random numbers fill both, and what is read is both, joined.
@@ -15,7 +15,7 @@
 #ifndef SBP_RUNTIME_RUN_WEIGHTS_H
 #define SBP_RUNTIME_RUN_WEIGHTS_H
 
-#include "ir/io/weights/safetensors.h"
+#include "frontends/weights/safetensors.h"
 #include "runtime/run/executor.h"
 #include "runtime/run/plan.h"
 
@@ -23,8 +23,8 @@
 sbp_status sbp_params_load(sbp_executor *executor, const sbp_plan *plan, const sbp_weights *weights,
                            uint64_t seed, sbp_diag *diag) SBP_CHECKED;
 
-/* The base: what is frozen and kept in blocks (ir/format.h). It comes as its file has it where that is the
- * same format, else its numbers are brought into it (q8_0, nf4). Checkpoints do not have it. */
+/* The base: what is frozen and kept in blocks (ir/rowkernel/format.h). It comes as its file has it where that
+ * is the same format, else its numbers are brought into it (q8_0, nf4). Checkpoints do not have it. */
 bool sbp_params_keep_base(const sbp_plan *plan);
 /* Of all its bytes; 0 where there is none. */
 sbp_status sbp_params_hash_base(sbp_executor *executor, const sbp_plan *plan, uint64_t *out,
@@ -39,8 +39,9 @@ sbp_status sbp_params_load_adapter(sbp_executor *executor, const sbp_plan *plan,
 /* Initialises every parameter by its rule. A uniform number is bound (2 u - 1), u being the uniform of its
  * index, as follows. A normal number depends on the seed, the name of the source and
  * the index in it alone: elements 2k and 2k + 1 are the Box-Muller pair of uniforms u, v in (0, 1) from
- * Philox4x32-10 (ir/rowkernel.h) with key seed and counters (index low, index high, name hash low, high) at
- * index 2k and 2k + 1, u = (word + 1/2) / 2^32. threads: at least 1; the numbers do not depend on it.
+ * Philox4x32-10 (ir/rowkernel/rowkernel.h) with key seed and counters (index low, index high, name hash low,
+ * high) at index 2k and 2k + 1, u = (word + 1/2) / 2^32. threads: at least 1; the numbers do not depend on
+ * it.
  */
 sbp_status sbp_params_randomize(sbp_executor *executor, const sbp_plan *plan, uint64_t seed, int32_t threads,
                                 sbp_diag *diag) SBP_CHECKED;
@@ -74,7 +75,7 @@ typedef struct sbp_save_options {
     void *read_user;
 } sbp_save_options;
 
-/* Writes parameters as safetensors, atomically (ir/io/weights/safetensors.h). */
+/* Writes parameters as safetensors, atomically (frontends/weights/safetensors.h). */
 sbp_status sbp_params_save(sbp_executor *executor, const sbp_plan *plan, const char *path,
                            const sbp_save_options *options, sbp_diag *diag) SBP_CHECKED;
 

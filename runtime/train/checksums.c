@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 #include "runtime/train/rundir.h"
 
 #define FILE_NAME "checksums.json"

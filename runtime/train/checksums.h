@@ -6,7 +6,7 @@
 #ifndef SBP_RUNTIME_TRAIN_CHECKSUMS_H
 #define SBP_RUNTIME_TRAIN_CHECKSUMS_H
 
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 
 /* Adds the entry of a file to a text. Below a guard of the arena. */
 sbp_status sbp_checksums_add(sbp_arena *arena, sbp_diag *diag, const char *directory, const char *name,

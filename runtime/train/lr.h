@@ -6,7 +6,7 @@
 #ifndef SBP_RUNTIME_TRAIN_LR_H
 #define SBP_RUNTIME_TRAIN_LR_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 /* What does not apply is NaN, or -1 for counts. */
 typedef struct sbp_lr_options {

@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ir/io/json.h"
-#include "ir/machine.h"
+#include "ir/base/json.h"
+#include "ir/base/machine.h"
 #include "runtime/data/jsonl.h"
 
 static const double SECONDS_BETWEEN_LINES = 5;

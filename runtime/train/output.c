@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ir/io/file.h"
-#include "ir/io/tokenizer/tokenizer.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "ir/base/file.h"
 
 static const int64_t SHARD_BYTES = 5000000000; /* as huggingface_hub cuts */
 

@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ir/io/file.h"
-#include "ir/io/plan_file.h"
+#include "ir/base/file.h"
+#include "ir/program/plan_file.h"
 
 #define LOCK ".lock"
 

@@ -1,9 +1,9 @@
 /* rundir.h: the directory of a run (--out): who may write in it, what lies there, and how things go.
  *
  * One process writes at a time: it holds a lock (fcntl) on the file `.lock`, which ends with the process,
- * however that ends, and with the child that dir->lock was left open in (runtime/cli/child.h). Who is refused
- * has written nothing. What a process leaves that is killed has a name that sbp_rundir_is_leftover knows, and
- * goes when the next one begins.
+ * however that ends, and with the child that dir->lock was left open in (runtime/cli/sbprun/child.h). Who is
+ * refused has written nothing. What a process leaves that is killed has a name that sbp_rundir_is_leftover
+ * knows, and goes when the next one begins.
  *
  * Nothing is deleted or replaced through a symbolic link: names are resolved in the open directory, a link is
  * removed as what it is, and no directory is entered by one. (The directory itself may be given as a link.)
@@ -14,7 +14,7 @@
 #ifndef SBP_RUNTIME_TRAIN_RUNDIR_H
 #define SBP_RUNTIME_TRAIN_RUNDIR_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 #define SBP_RUNDIR_TEMPORARY                                                                                 \
     ".checkpoint-" /* directories that are becoming checkpoints, or ceasing to be                            \

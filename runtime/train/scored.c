@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/io/json.h"
-#include "ir/io/weights/safetensors.h"
+#include "frontends/weights/safetensors.h"
+#include "ir/base/json.h"
 #include "runtime/data/groups.h"
 #include "runtime/data/jsonl.h"
 

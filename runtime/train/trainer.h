@@ -3,8 +3,8 @@
  * A step packs the documents of its rows into micro-batches, runs entry `accumulate` for each and then
  * `update`; or `step`, where the program has that. Numbers that the program leaves in result buffers are sums
  * over the micro-batches of terms that were divided by step-wide denominators before, so nothing is rescaled
- * here. The names of outputs are the program's. Where the program has @prepare (ir/prepare.h), that runs
- * first, on all the data of the step or evaluation: its numbers are scalars of that name. A scoring does
+ * here. The names of outputs are the program's. Where the program has @prepare (ir/graph/prepare.h), that
+ * runs first, on all the data of the step or evaluation: its numbers are scalars of that name. A scoring does
  * without, and results that read of it say nothing then.
  *
  * Of several ranks, which all call the same functions with the same data and settings, each runs the

@@ -16,7 +16,7 @@
  * so. --compile only: no device is opened, but all kernels are kept for the next time. */
 #include "backends/devices.h"
 #include "backends/target.h"
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 #include "tests/bench/bench.h"
 #include "tests/tolerance.h"
 

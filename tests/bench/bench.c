@@ -1,7 +1,7 @@
 #include "tests/bench/bench.h"
 
 #include "backends/target.h"
-#include "ir/lex.h"
+#include "ir/base/lex.h"
 #include "tests/common/dispatch_add.h"
 
 #include <math.h>

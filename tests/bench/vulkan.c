@@ -13,7 +13,7 @@
 #include "backends/vulkan/device/vulkan.h"
 #include "backends/composite/composite.h"
 #include "backends/vulkan/vulkan_device.h"
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 #include "tests/bench/bench.h"
 
 #include <ctype.h>

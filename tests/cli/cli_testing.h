@@ -12,8 +12,8 @@
 #include <math.h>
 #include <sys/wait.h>
 
-#include "ir/io/json.h"
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/weights.h"
+#include "ir/base/json.h"
 #include "tests/tolerance.h"
 
 static inline int cli_setup(void **state) {

@@ -5,7 +5,7 @@
 
 #include "tests/cli/cli_testing.h"
 
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 /* Whether this build and this machine have MPI; says what is skipped, unless that is NULL. */
 static inline bool cli_has_ranks(io_fixture *f, const char *what) {

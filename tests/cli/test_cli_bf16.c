@@ -1,7 +1,7 @@
 /* test_cli_bf16.c: what a type means, through the real programs: gradients in bf16 against the double
- * evaluator with the same roundings (ir/evaluate.h), and the same bits whatever is kept, fused, recomputed or
- * moved. Beside it the errors against float64 are printed, ours and those of transformers in bf16
- * (tests/golden/bf16.json): they say what bf16 costs, and are no test. */
+ * evaluator with the same roundings (ir/graph/evaluate.h), and the same bits whatever is kept, fused,
+ * recomputed or moved. Beside it the errors against float64 are printed, ours and those of transformers in
+ * bf16 (tests/golden/bf16.json): they say what bf16 costs, and are no test. */
 #include "passes/passes.h"
 #include "tests/cli/cli_testing.h"
 #include "tests/unit/frontend_testing.h"

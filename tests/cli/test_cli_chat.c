@@ -50,7 +50,8 @@ static void test_train(void **state) {
     cli_ok(f, "$R $S --out $D/o --resume --steps 5");
     options = sbp_json_member(cli_json(f, "o/run.json"), "options");
     assert_string_equal(sbp_json_member(options, "date")->string, "2020-02-29");
-    cli_fails(f, 2, "--resume cannot change --date (it was 2020-02-29)", "$R $S --out $D/o --resume --steps 6 --date 2021-01-01");
+    cli_fails(f, 2, "--resume cannot change --date (it was 2020-02-29)",
+              "$R $S --out $D/o --resume --steps 6 --date 2021-01-01");
     cli_fails(f, 2, "expected a day as 2026-03-01", "$R $S --data $D/d.jsonl --out none --date yesterday");
     cli_ok(f, "mkdir $D/m && cp $S/* $D/m && cp " TEMPLATE
               " $D/m/chat_template.jinja && $C compile $D/m -o $D/p "

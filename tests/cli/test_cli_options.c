@@ -2,7 +2,7 @@
  */
 #include "tests/cli/cli_testing.h"
 
-#include "ir/io/options/options.h"
+#include "runtime/cli/options/options.h"
 
 #define DATA "$G/stories260k_trl/train.jsonl"
 

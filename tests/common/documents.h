@@ -7,7 +7,7 @@
 #ifndef SBP_TESTS_COMMON_DOCUMENTS_H
 #define SBP_TESTS_COMMON_DOCUMENTS_H
 
-#include "ir/seq.h"
+#include "ir/graph/seq.h"
 #include "tests/rowkernel_random.h"
 
 enum { DOCUMENTS_MAX_ROWS = 64 };

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 /* Fails the test with the messages, unless all is well. */
 static inline void expect_ok(sbp_diag *diag, sbp_status status) {

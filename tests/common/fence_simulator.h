@@ -1,5 +1,5 @@
 /* fence_simulator.h: runs a program on paper and says whether its fences suffice. Shares no code with the
- * pass that places them: it knows only what ir/program.h says about views, queues and fences.
+ * pass that places them: it knows only what ir/program/program.h says about views, queues and fences.
  *
  * A stream is every command that entries give to a device for one micro-batch, operands resolved to bytes.
  * Two checks on it: order  two commands of which one writes what the other touches must be ordered by fences;
@@ -11,7 +11,7 @@
 #ifndef SBP_TESTS_COMMON_FENCE_SIMULATOR_H
 #define SBP_TESTS_COMMON_FENCE_SIMULATOR_H
 
-#include "ir/program.h"
+#include "ir/program/program.h"
 
 /* Rows of a micro-batch; arrays of t. trips: how often loops over a scalar run, per scalar of the program;
  * NULL: once. uncounted: how many rows are none for loops over rows that count. */

@@ -5,10 +5,10 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "frontends/cli/cli.h"
-#include "ir/io/plan_file.h"
-#include "ir/io/weights/weights.h"
-#include "runtime/cli/commands.h"
+#include "frontends/weights/weights.h"
+#include "ir/program/plan_file.h"
+#include "runtime/cli/sbpc/cli.h"
+#include "runtime/cli/sbprun/commands.h"
 
 enum { MAX_WORDS = 64 };
 

@@ -1,6 +1,6 @@
 #include "tests/common/odd_graphs.h"
 
-#include "ir/io/file.h"
+#include "ir/base/file.h"
 
 typedef struct writer {
     testing *t;

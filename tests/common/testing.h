@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "ir/evaluate.h"
+#include "ir/graph/evaluate.h"
 #include "tests/rowkernel_random.h"
 
 typedef struct testing {

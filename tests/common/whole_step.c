@@ -2,7 +2,7 @@
 
 #include "backends/cpu/cpu_device.h"
 #include "frontends/frontend.h"
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/weights.h"
 #include "runtime/run/executor.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/graphs.h"

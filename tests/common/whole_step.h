@@ -7,7 +7,7 @@
 #ifndef SBP_TESTS_COMMON_WHOLE_STEP_H
 #define SBP_TESTS_COMMON_WHOLE_STEP_H
 
-#include "ir/program.h"
+#include "ir/program/program.h"
 #include "tests/common/testing.h"
 
 enum { WHOLE_STEP_ROWS = 17, WHOLE_STEP_VOCABULARY = 50 }; /* of a micro-batch at most; tokens are below */

@@ -19,7 +19,7 @@ typedef struct setting {
 } setting;
 
 /* A factor that attention makes itself, p or ds: of bf16 the CPU and CUDA round it, of f16 CUDA does; others
- * may (ir/program.h). */
+ * may (ir/program/program.h). */
 static bool rounds(const setting *t) {
     const char *name = suite_device()->name;
     bool cuda = strcmp(name, "cuda") == 0;
@@ -76,7 +76,7 @@ static sequence make_sequence(suite_case *c, int64_t total, int64_t rows, bool d
     return s;
 }
 
-/* Whether row r sees row k, by the definition in ir/program.h. */
+/* Whether row r sees row k, by the definition in ir/program/program.h. */
 static bool sees(const sequence *s, int64_t r, int64_t k, int64_t window) {
     if (k >= s->own[r] && k <= r)
         return window == 0 || r - k < window;

@@ -2,9 +2,9 @@
  * type, on every instruction set of the CPU device, against the reference interpreter. */
 #include "tests/conformance/conformance.h"
 
-#include "ir/dynamic.h"
-#include "ir/format.h"
-#include "ir/lex.h"
+#include "ir/base/dynamic.h"
+#include "ir/base/lex.h"
+#include "ir/rowkernel/format.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
  * each device must be right; on the shuffle device, leaving out one needed fence must show. */
 #include "tests/conformance/conformance.h"
 
-#include "ir/lex.h"
+#include "ir/base/lex.h"
 
 enum {
     BUFFERS = 8,

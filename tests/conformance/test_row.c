@@ -1,7 +1,7 @@
 /* test_row.c: row kernels against the reference interpreter. */
 #include "tests/conformance/conformance.h"
 
-#include "ir/lex.h"
+#include "ir/base/lex.h"
 
 #include <math.h>
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 #include "tests/unit/mutate.h"
 
 typedef enum json_edit {

@@ -7,7 +7,7 @@
 #include "tests/common/in_process.h"
 #include "tests/fault/json_mutate.h"
 
-#include "ir/io/plan_file.h"
+#include "ir/program/plan_file.h"
 
 #define MODEL "tests/data/stories260K"
 #define COMPILE "sbpc compile " MODEL " -o $D/p --seq-len 64 --chunk 16"

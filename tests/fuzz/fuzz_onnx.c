@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "frontends/frontend.h"
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/weights.h"
 
 static void read_values(sbp_arena *arena, sbp_diag *diag, const char *path) {
     sbp_weights *weights = NULL;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/io/tokenizer/tokenizer.h"
+#include "frontends/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char text[] = "One day, it's <s>A\xc3\xa9\xcc\x81</s> 123\n\n  "

@@ -2,8 +2,8 @@
  * first values are read. */
 #include <string.h>
 
-#include "ir/io/tokenizer/tokenizer.h"
-#include "ir/io/weights/weights.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/weights/weights.h"
 #include "tests/fuzz/fuzz.h"
 
 static void read_values(sbp_weights *weights) {

@@ -48,31 +48,44 @@ libraries=(ir passes frontends backends runtime)
 # The first line whose file pattern fits decides; what is included must match one of its patterns.
 # `transitive` names what a folder must not reach even through others.
 allowed() {
+    local plain='ir/base/[!fjp]*' # of base: no files, JSON, patterns
+    local languages='ir/graph/* ir/rowkernel/* ir/program/[!p]* ir/program/program*.h ir/target/*'
+    local device="$plain ir/rowkernel/rowkernel.h ir/program/program.h" # what a device knows: programs and kernels
+    local chosen='backends/choice.h backends/devices.h'
     case $1 in
-        ir/io/*) echo 'ir/*' ;;
-        ir/*) echo 'ir/[!i]* ir/ir.h ir/infer.h ir/ops/*' ;; # the languages know nothing of files
-        passes/planner/*) echo 'passes/* ir/[!i]* ir/ir.h ir/infer.h' ;;
-        passes/*) echo 'passes/[!p]* passes/passes.* ir/[!i]* ir/ir.h ir/infer.h' ;; # the planner uses the passes, not they it
-        frontends/cli/*) echo 'frontends/* passes/* backends/target.h backends/choice.h backends/devices.h backends/measure.h ir/*' ;;
-        frontends/*) echo 'frontends/[!c]* ir/*' ;;
+        # the languages know nothing of files; base knows no language
+        ir/base/*) echo 'ir/base/*' ;;
+        ir/program/plan_file.*) echo 'ir/base/* ir/program/*' ;;
+        ir/graph/*) echo "$plain ir/graph/* ir/rowkernel/*" ;;
+        ir/rowkernel/*) echo "$plain ir/rowkernel/*" ;;
+        ir/program/*) echo "$plain ir/rowkernel/* ir/program/*" ;;
+        ir/target/*) echo "$plain ir/target/*" ;;
+        passes/planner/*) echo "passes/* $plain $languages" ;;
+        passes/*) echo "passes/[!p]* passes/passes.* $plain $languages" ;; # the planner uses the passes, not they it
+        frontends/files/*) echo 'frontends/files/* ir/base/*' ;;
+        frontends/weights/*) echo 'frontends/files/* frontends/weights/* ir/base/* ir/rowkernel/format.h' ;;
+        frontends/tokenizer/* | frontends/template/*) echo "frontends/files/* frontends/weights/* ${1%/*}/* ir/base/*" ;;
+        frontends/*) echo 'frontends/* ir/*' ;;
         backends/target.c) echo 'backends/target.h backends/*/*_target.h' ;;
         backends/devices.c) echo 'backends/devices.h backends/*/*_device.h' ;;
         backends/gpu/emit/*) echo 'backends/gpu/* backends/rowmath.h ir/*' ;;
-        backends/gpu/*) echo 'backends/device.h backends/gpu/gpu.h backends/gpu/row.h ir/base.h ir/types.h ir/rowkernel.h ir/program.h' ;;
+        backends/gpu/*) echo "backends/device.h backends/gpu/gpu.h backends/gpu/row.h $device" ;;
         backends/vulkan/target/* | backends/cuda/target/*) echo "backends/target.h backends/rowmath.h backends/gpu/* ${1%/*/*}/[!d]* ir/*" ;; # not device/
-        backends/vulkan/device/* | backends/cuda/device/*) echo "backends/device.h backends/choice.h backends/composite/* backends/ranks/* backends/cpu/cpu_cores.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*/*}/[!t]* ir/base.h ir/machine.h ir/types.h ir/rowkernel.h ir/program.h" ;;
+        backends/vulkan/device/* | backends/cuda/device/*) echo "backends/device.h backends/choice.h backends/composite/* backends/ranks/* backends/cpu/cpu_cores.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*/*}/[!t]* $device" ;;
         backends/*/*_target.*) echo "backends/target.h backends/rowmath.h ${1%/*}/* ir/*" ;;
-        backends/*/*) echo "backends/device.h backends/rowmath.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*}/* $(dirname "$(dirname "$1")")/* ir/base.h ir/machine.h ir/types.h ir/context.h ir/dynamic.h ir/rowkernel.h ir/program.h" ;;
-        backends/*) echo 'backends/*.h ir/base.h ir/lex.h ir/machine.h ir/types.h ir/rates.h ir/target_info.h ir/program.h ir/rowkernel.h' ;;
+        backends/*/*) echo "backends/device.h backends/rowmath.h backends/gpu/gpu.h backends/gpu/row.h ${1%/*}/* $(dirname "$(dirname "$1")")/* $device" ;;
+        backends/*) echo "backends/*.h ir/target/* $device" ;;
+        runtime/cli/options/*) echo 'runtime/cli/options/* ir/base/*' ;;
+        runtime/cli/sbpc/*) echo "runtime/cli/sbpc/* runtime/cli/options/* frontends/* passes/* $chosen backends/target.h backends/measure.h ir/*" ;;
         runtime/*)
-            local rooms='runtime/*' # cli > train > data > run
+            local rooms='runtime/[!c]* runtime/cli/options/* runtime/cli/sbprun/*' # cli > train > data > run
             case $1 in
-                runtime/run/*) rooms='runtime/run/*' ;;
+                runtime/run/*) rooms='runtime/run/* runtime/cli/options/*' ;;
                 runtime/data/*) rooms='runtime/data/* runtime/run/*' ;;
-                runtime/train/*) rooms='runtime/[!c]*' ;;
+                runtime/train/*) rooms='runtime/[!c]* runtime/cli/options/*' ;;
             esac
-            echo "$rooms backends/device.h backends/devices.h backends/choice.h backends/ranks/ranks.h ir/base.h ir/machine.h ir/types.h ir/lex.h ir/rowkernel.h ir/program.h ir/prepare.h ir/io/*" ;;
-        examples/*) echo 'ir/*' ;;
+            echo "$rooms backends/device.h $chosen backends/ranks/ranks.h frontends/files/* frontends/weights/* frontends/tokenizer/* frontends/template/* ir/base/* ir/rowkernel/rowkernel.h ir/program/* ir/graph/prepare.h" ;;
+        examples/*) echo 'ir/* frontends/weights/*' ;;
         *) echo '*' ;;
     esac
 }
@@ -96,7 +109,7 @@ check_includes() {
     done
 }
 
-# What runtime/, devices and ir/io/ reach through other headers: never the graph IR.
+# What runtime/, devices and the files of frontends/ reach through other headers: never the graph IR.
 check_reach() {
     includes $(sources "${libraries[@]}") | awk -F: '
         { edge[$1] = edge[$1] " " $3; if (!($1 in seen)) { seen[$1]; file[++n] = $1 } }
@@ -106,7 +119,7 @@ check_reach() {
             k = split(edge[from], list, " ")
             for (; k > 0; k--) {
                 next_one = list[k]
-                if (next_one == "ir/ir.h" || next_one == "ir/op.h" || next_one == "passes/passes.h" || next_one == "frontends/frontend.h")
+                if (next_one == "ir/graph/graph.h" || next_one == "ir/graph/op.h" || next_one == "passes/passes.h" || next_one == "frontends/frontend.h")
                     print start ":1: reach: " next_one " through" way " " from
                 else
                     reach(next_one, start, way " " from)
@@ -114,7 +127,7 @@ check_reach() {
         }
         END {
             for (i = 1; i <= n; i++)
-                if (file[i] ~ /^(runtime|ir\/io)\// || (file[i] ~ /^backends\/[^\/]*\// && file[i] !~ /_target\.[ch]$/))
+                if ((file[i] ~ /^(runtime|frontends\/(files|weights|tokenizer|template))\// && file[i] !~ /^runtime\/cli\/sbpc\//) || (file[i] ~ /^backends\/[^\/]*\// && file[i] !~ /_target\.[ch]$/))
                     reach(file[i], file[i], "")
         }'
 }
@@ -125,11 +138,11 @@ check_system() {
     grep -HnE '^ *# *include *<' $(sources "${libraries[@]}") | sed -E 's/^([^:]*:[0-9]+):.*<(.*)>.*/\1:\2/' |
         while IFS=: read -r file line what; do
             case "$what:$file" in
-                jansson.h:ir/io/json.c | pcre2.h:ir/io/* | utf8proc.h:ir/io/* | xxhash.h:ir/base.c) ;;
-                cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | sched.h:ir/machine.c | malloc.h:backends/cpu/*) ;;
+                jansson.h:ir/base/json.c | pcre2.h:ir/base/pattern.c | pcre2.h:frontends/tokenizer/* | utf8proc.h:frontends/* | xxhash.h:ir/base/base.c) ;;
+                cblas.h:backends/cpu/* | shaderc/*:backends/vulkan/* | vulkan/*:backends/vulkan/* | immintrin.h:backends/cpu/* | sched.h:backends/cpu/* | sched.h:ir/base/machine.c | malloc.h:backends/cpu/*) ;;
                 vulkan/vulkan_core.h:backends/vulkan/* | dlfcn.h:backends/*) ;;
-                pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/cli/run_data.c | malloc.h:frontends/cli/sbpc.c | stdatomic.h:*) ;;
-                sys/wait.h:runtime/cli/child.c | signal.h:runtime/* | signal.h:frontends/cli/sbpc.c | dirent.h:runtime/* | dirent.h:ir/io/hub.c | sys/*) ;;
+                pthread.h:backends/* | pthread.h:runtime/* | pthread.h:ir/* | malloc.h:runtime/cli/sbprun/run_data.c | malloc.h:runtime/cli/sbpc/sbpc.c | stdatomic.h:*) ;;
+                sys/wait.h:runtime/cli/sbprun/child.c | signal.h:runtime/* | signal.h:runtime/cli/sbpc/sbpc.c | dirent.h:runtime/* | dirent.h:frontends/files/hub.c | sys/*) ;;
                 jansson.h:* | pcre2.h:* | utf8proc.h:* | xxhash.h:* | cblas.h:* | immintrin.h:* | sched.h:* | malloc.h:* | \
                     pthread.h:* | spawn.h:* | signal.h:* | dirent.h:* | */*.h:*)
                     echo "$file:$line: library: <$what> is not for this file" ;;
@@ -144,18 +157,19 @@ check_calls() {
     # Only main ends the process; arena.c for a bug of ours, child.c a child that has not become another program, choice.c and
     # starter.c one that never does.
     grep -E '[^_[:alnum:]](_?exit|_Exit|quick_exit|abort|longjmp)[[:space:]]*\(' "$work/code" |
-        grep -vE '^ir/arena\.c:|^runtime/cli/child\.c:[0-9]+:.* _exit\(127\)|^(backends/choice|runtime/cli/starter)\.c:[0-9]+:.* _exit\(0\)' | sed -E 's/^([^:]*:[0-9]+):.*/\1: exit: only main ends the process/'
+        grep -vE '^ir/base/arena\.c:|^runtime/cli/sbprun/child\.c:[0-9]+:.* _exit\(127\)|^(backends/choice|runtime/cli/sbprun/starter)\.c:[0-9]+:.* _exit\(0\)' | sed -E 's/^([^:]*:[0-9]+):.*/\1: exit: only main ends the process/'
     # Every allocation can be made to fail by a test.
     grep -E '[^_[:alnum:]](malloc|calloc|realloc|aligned_alloc|posix_memalign|strdup|strndup|asprintf|alloca)[[:space:]]*\(' \
-        "$work/code" | grep -vE '^ir/arena\.c:' |
+        "$work/code" | grep -vE '^ir/base/arena\.c:' |
         sed -E 's/^([^:]*:[0-9]+):.*/\1: allocation: sbp_malloc, sbp_realloc or an arena/'
     grep -E '[^_[:alnum:]](gets|strcpy|strcat|sprintf|rand|srand|strtok|atoi|atof|gmtime|localtime)[[:space:]]*\(' "$work/code" |
-        grep -vE '^ir/base\.c:' | sed -E 's/^([^:]*:[0-9]+):.*/\1: call: unbounded, not thread safe, or blind to errors/'
+        grep -vE '^ir/base/base\.c:' | sed -E 's/^([^:]*:[0-9]+):.*/\1: call: unbounded, not thread safe, or blind to errors/'
 }
 
 # ---- names -----------------------------------------------------------------------------------------------------------
 
-# No family, parameter or objective is known to passes, backends and runtime, not even in a string or a comment.
+# No family, parameter or objective is known to passes, backends and runtime, not even in a string or a comment; but to
+# sbpc's command line and to the options, which name what a user may ask for.
 check_families() {
     local families parameters objectives
     # "phi3" is phi, followed by a digit or the end of the word: no Philox.
@@ -163,7 +177,7 @@ check_families() {
     parameters='q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|embed_tokens|lm_head|self_attn|input_layernorm|token_embd|attn_q'
     objectives='dpo|grpo|ppo|kto|orpo'
     grep -nHiE "(^|[^[:alnum:]])((${families:-llama})([^[:alpha:]]|$)|$parameters)|(^|[^[:alnum:]_])($objectives)([^[:alnum:]_]|$)" \
-        $(sources passes backends runtime) | sed -E 's/^([^:]*:[0-9]+):.*/\1: family: the name of a model, parameter or objective/'
+        $(sources passes backends runtime | grep -vE '^runtime/cli/(options|sbpc)/') | sed -E 's/^([^:]*:[0-9]+):.*/\1: family: the name of a model, parameter or objective/'
 }
 
 check_names() {

@@ -17,43 +17,46 @@ plant() { # RULE FILE LINE: a line at the end of the file
     printf '%s\n' "$3" >> "$2"
     planted+=("$2:[0-9]+: $1:")
 }
-plant include ir/types.c '#include "passes/passes.h"'
-plant include passes/saved.c '#include "passes/planner/planner.h"'
+plant include ir/base/types.c '#include "passes/passes.h"'
+plant include passes/stream/saved.c '#include "passes/planner/planner.h"'
 plant include runtime/run/plan.c '#include "runtime/data/pack.h"'
-plant include ir/base.c '#include "ir/io/file.h"'
+plant include ir/graph/parse.c '#include "ir/base/file.h"'
+plant include ir/base/file.c '#include "ir/rowkernel/rowkernel.h"'
+plant include frontends/weights/recipe.c '#include "ir/graph/graph.h"'
+plant include runtime/cli/options/options.c '#include "frontends/frontend.h"'
 plant include passes/planner/cost.c '#include "backends/target.h"'
-plant include passes/memory.c '#include "ir/io/json.h"'
+plant include passes/memory.c '#include "ir/base/json.h"'
 plant include frontends/objectives/objective.c '#include "passes/passes.h"'
-plant include frontends/cli/inspect.c '#include "runtime/run/plan.h"'
+plant include runtime/cli/sbpc/inspect.c '#include "runtime/run/plan.h"'
 plant include backends/cpu/cpu_target.c '#include "backends/device.h"'
-plant include backends/cpu/pool.c '#include "ir/ir.h"'
+plant include backends/cpu/pool.c '#include "ir/graph/graph.h"'
 plant include backends/vulkan/target/glsl.c '#include "backends/vulkan/device/vulkan.h"'
 plant include backends/vulkan/device/stream.c '#include "backends/vulkan/target/shaders.h"'
-plant include runtime/data/pack.c '#include "ir/ir.h"'
+plant include runtime/data/pack.c '#include "ir/graph/graph.h"'
 plant include runtime/train/lr.c '#include "frontends/frontend.h"'
-plant include runtime/run/plan.c '#include "ir/io/nothing_of_this_name.h"'
-plant reach runtime/data/jsonl.c '#include "ir/program_and_graph.h"'
-printf '#ifndef SBP_P_H\n#define SBP_P_H\n#include "ir/ir.h"\n#endif\n' > ir/program_and_graph.h
+plant include runtime/run/plan.c '#include "ir/base/nothing_of_this_name.h"'
+plant reach runtime/data/jsonl.c '#include "ir/graph/and_graph.h"'
+printf '#ifndef SBP_P_H\n#define SBP_P_H\n#include "ir/graph/graph.h"\n#endif\n' > ir/graph/and_graph.h
 plant include runtime/data/jsonl.c '' # that header is not for runtime/ either
 plant library passes/fences/fence.c '#include <jansson.h>'
-plant library ir/lex.c '#include <utf8proc.h>'
+plant library ir/base/lex.c '#include <utf8proc.h>'
 plant library runtime/train/trainer.c '#include <cblas.h>'
-plant exit passes/infer.c 'void sbp_f(void) { exit(1); }'
-plant exit ir/types.c 'void sbp_g(void) { x = 1; abort (); }'
+plant exit passes/graph/infer.c 'void sbp_f(void) { exit(1); }'
+plant exit ir/base/types.c 'void sbp_g(void) { x = 1; abort (); }'
 plant allocation runtime/data/pack.c 'void *sbp_h(void) { return calloc(1, 2); }'
 plant call frontends/hf/hf.c 'void sbp_i(char *a, const char *b) { strcpy(a, b); }'
-plant family passes/sink.c '/* as in llama */'
+plant family passes/graph/sink.c '/* as in llama */'
 plant family runtime/run/weights.c 'static const char *sbp_name = "model.embed_tokens.weight";'
 plant family backends/device.h '/* for DPO */'
-plant family passes/split.c '/* phi3 has its own */'
+plant family passes/graph/split.c '/* phi3 has its own */'
 plant family runtime/run/devices.c '/* GPT_NeoX */'
-printf '/* Philox, sophisticated, philosophy: no family */\n' >> passes/body.c
-plant name ir/lex.c '#define _SBP_X 1'
+printf '/* Philox, sophisticated, philosophy: no family */\n' >> passes/stream/body.c
+plant name ir/base/lex.c '#define _SBP_X 1'
 plant name runtime/train/lr.c 'static int _hidden(void);'
 plant name passes/passes.h '} sbp_place_t;'
-plant guard ir/seq.h ''
-sed -i '/^#ifndef\|^#define SBP_IR_SEQ_H/d' ir/seq.h
-plant length ir/parse.c "$(yes '/* */' | head -n 801)"
+plant guard ir/graph/seq.h ''
+sed -i '/^#ifndef\|^#define SBP_IR_GRAPH_SEQ_H/d' ir/graph/seq.h
+plant length ir/graph/parse.c "$(yes '/* */' | head -n 801)"
 plant readme passes/README.md "$(yes 'and so on' | head -n 111)"
 plant readme runtime/README.md ''
 rm runtime/README.md
@@ -74,13 +77,13 @@ if ${CC:-cc} -c "$work/x.c" -o "$work/x.o" && ar rc "$work/build/passes/libsbp_x
     compile passes/x2.c 'void sbp_x3(void); void sbp_x2(void) { sbp_x3(); }'
     compile passes/x3.c 'void sbp_x1(void); void sbp_x3(void) { sbp_x1(); }'
     compile runtime/x4.c 'void sbp_x5(void); void sbp_x4(void) { sbp_x5(); }'
-    compile runtime/cli/x5.c 'void sbp_x4(void); void sbp_x5(void) { sbp_x4(); }'
-    compile ir/x6.c 'void sbp_x7(void); void (*const sbp_x6[])(void) = {sbp_x7};'
-    compile ir/io/x7.c 'extern void (*const sbp_x6[])(void); void sbp_x7(void) { sbp_x6[0](); }'
-    compile ir/x8.c 'void sbp_x9(void); void sbp_x8(void) { sbp_x9(); }'
-    compile ir/x9.c 'void sbp_x8(void); void sbp_x9(void) { sbp_x8(); }'
+    compile runtime/cli/sbprun/x5.c 'void sbp_x4(void); void sbp_x5(void) { sbp_x4(); }'
+    compile ir/base/x6.c 'void sbp_x7(void); void (*const sbp_x6[])(void) = {sbp_x7};'
+    compile ir/graph/x7.c 'extern void (*const sbp_x6[])(void); void sbp_x7(void) { sbp_x6[0](); }'
+    compile ir/base/x8.c 'void sbp_x9(void); void sbp_x8(void) { sbp_x9(); }'
+    compile ir/base/x9.c 'void sbp_x8(void); void sbp_x9(void) { sbp_x8(); }'
     planted+=('passes/x1.c:1: circle: these call each other:( passes/x[123].c){3}$')
-    planted+=('runtime/cli/x5.c:1: circle: these call each other:( runtime/(cli/x5|x4).c){2}$')
+    planted+=('runtime/cli/sbprun/x5.c:1: circle: these call each other:( runtime/(cli/sbprun/x5|x4).c){2}$')
 else
     echo "skipped: no compiler for the rules on symbols and circles"
 fi

@@ -1,5 +1,5 @@
 /* passes_structure_graph.c: functions and stages: infer .. head. */
-#include "passes/body.h"
+#include "passes/stream/body.h"
 #include "tests/property/passes_structure.h"
 
 static const char *module_text(bench *b) {

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/weights.h"
 #include "tests/common/in_process.h"
 #include "tests/rowkernel_random.h"
 #include "tests/tolerance.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "frontends/cli/cli.h"
+#include "runtime/cli/sbpc/cli.h"
 #include "tests/common/compile_model.h"
 #include "tests/common/whole_step.h"
 

@@ -1,6 +1,7 @@
-/* test_op_algebra.c: the lattice of sequence dependence (ir/seq.h) against relations between rows, written
- * out: composing, joining and transposing kinds gives a kind that contains the composed, joined, transposed
- * relation, on documents, shared prompts and groups of every kind; and no smaller kind would do. */
+/* test_op_algebra.c: the lattice of sequence dependence (ir/graph/seq.h) against relations between rows,
+ * written out: composing, joining and transposing kinds gives a kind that contains the composed, joined,
+ * transposed relation, on documents, shared prompts and groups of every kind; and no smaller kind would do.
+ */
 #include <stdio.h>
 #include <string.h>
 

@@ -335,13 +335,14 @@ static void add_functions(sources *s, const char *text) {
 }
 
 static void read_rule_files(sources *s) {
-    DIR *folder = opendir("ir/ops");
+    DIR *folder = opendir("ir/graph/ops");
     assert_non_null(folder);
     int files = 0;
     for (struct dirent *entry; (entry = readdir(folder));) {
         size_t length = strlen(entry->d_name);
         if (length > 2 && strcmp(entry->d_name + length - 2, ".c") == 0) {
-            add_functions(s, read_file(s->t, sbp_arena_printf(s->t->arena, "ir/ops/%s", entry->d_name)));
+            add_functions(s,
+                          read_file(s->t, sbp_arena_printf(s->t->arena, "ir/graph/ops/%s", entry->d_name)));
             files++;
         }
     }

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ir/evaluate.h"
-#include "passes/rule.h"
+#include "ir/graph/evaluate.h"
+#include "passes/optimizers/rule.h"
 #include "tests/common/graphs.h"
 
 enum { MOST_VALUES = 64, KEYS = 2 };

@@ -9,7 +9,7 @@
 
 #include "frontends/frontend.h"
 #include "frontends/objectives/objective.h"
-#include "ir/io/file.h"
+#include "ir/base/file.h"
 #include "passes/passes.h"
 #include "tests/common/testing.h"
 

@@ -5,7 +5,7 @@
  *
  * The program is its own worker: `test_ranks worker CASE` is one rank. */
 #include "backends/ranks/ranks.h"
-#include "ir/program.h"
+#include "ir/program/program.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -308,8 +308,8 @@ static void *sum_beside(void *user) {
     return NULL;
 }
 
-/* Both ways, of heads that do and do not go into the ranks: every number where ir/context.h says, zeros in
- * slots without a head, sums of copies. */
+/* Both ways, of heads that do and do not go into the ranks: every number where ir/base/context.h says, zeros
+ * in slots without a head, sums of copies. */
 static void try_heads(sbp_ranks *context, int32_t size, int64_t rows, const sbp_context_heads *heads,
                       sbp_dtype dtype, uint64_t seed) {
     int64_t n = sbp_context_count(heads), slots = sbp_context_slots(heads, size), d = heads->dim;

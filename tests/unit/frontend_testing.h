@@ -17,9 +17,9 @@
 
 #include "frontends/frontend.h"
 #include "frontends/objectives/objective.h"
-#include "ir/evaluate.h"
-#include "ir/io/weights/recipe.h"
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/recipe.h"
+#include "frontends/weights/weights.h"
+#include "ir/graph/evaluate.h"
 #include "passes/passes.h"
 #include "tests/tolerance.h"
 
@@ -27,7 +27,7 @@ typedef struct fixture {
     sbp_arena *arena;
     sbp_diag *diag;
     bool round;         /* values are rounded to their types, parameters first to the type they are kept in */
-    bool round_factors; /* ir/op.h */
+    bool round_factors; /* ir/graph/op.h */
     /* Of a model with adapters: their file, and the key of what drops. */
     const struct sbp_weights *adapter;
     double random_dropout;

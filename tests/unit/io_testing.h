@@ -1,4 +1,4 @@
-/* io_testing.h: what the tests of ir/io share. */
+/* io_testing.h: what the tests of file formats share. */
 #ifndef SBP_TESTS_UNIT_IO_TESTING_H
 #define SBP_TESTS_UNIT_IO_TESTING_H
 
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ir/io/file.h"
+#include "ir/base/file.h"
 
 typedef struct io_fixture {
     sbp_arena *arena;

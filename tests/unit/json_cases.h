@@ -5,7 +5,7 @@
 
 #include "frontend_testing.h"
 
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 
 /* A member that must be there. */
 static const sbp_json *member(const sbp_json *object, const char *key) {

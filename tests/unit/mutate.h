@@ -2,7 +2,7 @@
 #ifndef SBP_TESTS_MUTATE_H
 #define SBP_TESTS_MUTATE_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef SBP_TESTS_PLACE_H
 #define SBP_TESTS_PLACE_H
 
-#include "ir/program.h"
+#include "ir/program/program.h"
 
 #include <setjmp.h>
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ir/rowkernel.h"
+#include "ir/rowkernel/rowkernel.h"
 #include "tests/rowkernel_random.h"
 
 static double number_of(uint32_t bits) {

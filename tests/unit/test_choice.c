@@ -1,7 +1,7 @@
 /* test_choice.c: which backend --backend auto means, from lists of devices that this machine does not have;
  * and what control groups allow, of machines whose files lie in a directory. */
 #include "backends/choice.h"
-#include "ir/cgroup.h"
+#include "ir/base/cgroup.h"
 #include "tests/unit/io_testing.h"
 
 #include <errno.h>

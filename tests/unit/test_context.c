@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/context.h"
-#include "ir/ir.h"
-#include "ir/program.h"
+#include "ir/base/context.h"
+#include "ir/graph/graph.h"
+#include "ir/program/program.h"
 #include "passes/passes.h"
 #include "tests/unit/io_testing.h"
 

@@ -1,6 +1,6 @@
-/* test_dynamic.c: the numbers of d8 and ud8 (ir/dynamic.h) against the map written out as it was published, a
- * list of means of equal parts of decades, in double; rounding against a look at all 256; what has a sign
- * keeps it. */
+/* test_dynamic.c: the numbers of d8 and ud8 (ir/base/dynamic.h) against the map written out as it was
+ * published, a list of means of equal parts of decades, in double; rounding against a look at all 256; what
+ * has a sign keeps it. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "ir/dynamic.h"
-#include "ir/types.h"
+#include "ir/base/dynamic.h"
+#include "ir/base/types.h"
 #include "tests/rowkernel_random.h"
 
 enum { DECADES = 7 };

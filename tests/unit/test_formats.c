@@ -3,8 +3,8 @@
  * the kernels of the table; weights that are brought into a format get the codes that these give. */
 #include "tests/unit/io_testing.h"
 
-#include "ir/io/json.h"
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/weights.h"
+#include "ir/base/json.h"
 
 enum { MOST = 2048 };
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ir/op.h"
+#include "ir/graph/op.h"
 
 typedef struct job {
     sbp_arena *arena;

@@ -1,8 +1,8 @@
 /* GGUF: metadata of every type, block types against the gguf package, and wrong files. */
 #include "tests/unit/io_testing.h"
 
-#include "ir/io/weights/gguf.h"
-#include "ir/io/weights/weights.h"
+#include "frontends/weights/gguf.h"
+#include "frontends/weights/weights.h"
 
 static void reads_metadata(void **state) {
     io_fixture *f = *state;

@@ -1,7 +1,7 @@
 /* Files and JSON: positions and paths in messages, atomic writing, failing allocations. */
 #include "tests/unit/io_testing.h"
 
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 
 #include <math.h>
 #include <signal.h>

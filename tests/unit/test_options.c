@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#include "ir/io/json.h"
-#include "ir/io/options/options.h"
-#include "ir/io/pattern.h"
+#include "ir/base/json.h"
+#include "ir/base/pattern.h"
+#include "runtime/cli/options/options.h"
 
 enum { MAX_ARGS = 24 };
 
@@ -590,7 +590,7 @@ static void test_first_page_of_help(void **state) {
 
 /* options.md carries the table between these marks; SBP_UPDATE_GOLDENS=1 rewrites it. */
 static void test_the_table_of_options(void **state) {
-    static const char path[] = "frontends/cli/options.md",
+    static const char path[] = "runtime/cli/options/options.md",
                       begin[] = "<!-- options: written by test_options, do not edit -->\n",
                       end[] = "<!-- end of options -->\n";
     io_fixture *f = *state;

@@ -1,6 +1,6 @@
 /* test_plan_file.c: the container of plan.bin, recipes, and the tensor table. */
-#include "ir/io/plan_file.h"
-#include "ir/io/weights/tensor_table.h"
+#include "frontends/weights/tensor_table.h"
+#include "ir/program/plan_file.h"
 #include "tests/common/expect.h"
 
 #include <setjmp.h>

@@ -15,7 +15,7 @@
 #include "backends/cpu/cpu_target.h"
 #include "frontends/frontend.h"
 #include "frontends/objectives/objective.h"
-#include "ir/io/file.h"
+#include "ir/base/file.h"
 #include "passes/memory.h"
 #include "passes/planner/cost.h"
 #include "passes/planner/planner.h"

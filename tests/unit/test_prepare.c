@@ -4,7 +4,7 @@
 #include "json_cases.h"
 
 #include "frontends/objectives/objective.h"
-#include "ir/prepare.h"
+#include "ir/graph/prepare.h"
 
 enum { MOST_ROWS = 400, MOST_DOCS = 40 };
 

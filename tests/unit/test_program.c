@@ -1,5 +1,5 @@
 /* test_program.c: text form, verifier and view arithmetic of the program IR. */
-#include "ir/program.h"
+#include "ir/program/program.h"
 #include "tests/common/expect.h"
 #include "tests/unit/mutate.h"
 #include "tests/unit/place.h"

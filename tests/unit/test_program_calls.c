@@ -1,7 +1,7 @@
 /* test_program_calls.c: what a call may be given (c14): regions of one buffer, seen with one width or with
  * several, against rectangles and elements compared one by one, buffers at one address, and calls of as many
  * arguments as there may be. */
-#include "ir/program.h"
+#include "ir/program/program.h"
 #include "tests/rowkernel_random.h"
 #include "tests/unit/place.h"
 

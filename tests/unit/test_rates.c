@@ -1,5 +1,5 @@
 /* Rates as text, and what follows where a type has none of its own. */
-#include "ir/rates.h"
+#include "ir/target/rates.h"
 #include "tests/unit/io_testing.h"
 
 static const char text[] =

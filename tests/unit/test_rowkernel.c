@@ -1,6 +1,6 @@
 /* test_rowkernel.c: text round trip, verifier, aliasing and random numbers of the kernel IR. */
-#include "ir/lex.h"
-#include "ir/rowkernel.h"
+#include "ir/base/lex.h"
+#include "ir/rowkernel/rowkernel.h"
 #include "tests/rowkernel_random.h"
 
 #include <math.h>

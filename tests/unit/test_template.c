@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "frontends/template/template.h"
 #include "io_testing.h"
-#include "ir/io/template/template.h"
 
 static const char date[] = "2026-03-01";
 

@@ -1,5 +1,5 @@
-/* test_types.c: ir/types.h and ir/lex.h: rounding to bf16 and fp16 against a search for the nearest number,
- * types and extents, and the tokens they are written in. */
+/* test_types.c: ir/base/types.h and ir/base/lex.h: rounding to bf16 and fp16 against a search for the nearest
+ * number, types and extents, and the tokens they are written in. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "ir/lex.h"
+#include "ir/base/lex.h"
 
 static uint64_t seed = 1;
 

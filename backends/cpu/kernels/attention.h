@@ -43,7 +43,7 @@ static inline int32_t attention_clamp(const attention *a, int64_t row) {
     return (int32_t)(at < 0 ? 0 : at > a->k->rows ? a->k->rows : at);
 }
 
-/* What row j of q sees (ir/program.h, attn_fwd). */
+/* What row j of q sees (ir/program/program.h, attn_fwd). */
 static inline visible attention_visible(const attention *a, int64_t j) {
     int64_t row = a->q->first_row + j, window = a->attrs.window;
     int64_t first = attention_integer(a->first, j), shared_end = attention_integer(a->shared_end, j);

@@ -1,11 +1,11 @@
 /* convert.h: element types to and from the two types that are computed in, a row at a time. Loops over what
- * is stored often vectorise; rounding is as in ir/types.h. */
+ * is stored often vectorise; rounding is as in ir/base/types.h. */
 #ifndef SBP_CPU_KERNELS_CONVERT_H
 #define SBP_CPU_KERNELS_CONVERT_H
 
 #include "backends/cpu/kernels/isa.h"
-#include "ir/dynamic.h"
-#include "ir/types.h"
+#include "ir/base/dynamic.h"
+#include "ir/base/types.h"
 
 #include <math.h>
 #include <string.h>
@@ -62,7 +62,7 @@ INLINE int32_t to_short(float x, float low, float high) {
     return (int32_t)(x + 0x1.8p23f - 0x1.8p23f);
 }
 
-/* 2^e + f of ir/dynamic.h (`zero` where the magnitude is 0). border: of k, which is 2^e + f - less. The
+/* 2^e + f of ir/base/dynamic.h (`zero` where the magnitude is 0). border: of k, which is 2^e + f - less. The
  * decade is found by comparing, the part in it by a line that is too low by less than a part; then a border
  * decides. */
 #define DECADE(x, border, e, less, scale, base)                                                              \

@@ -1,5 +1,6 @@
-/* random.h: many numbers of Philox4x32-10 (ir/rowkernel.h), a vector of counters at a time. A word is kept in
- * a lane of 64 bits, whose upper half may hold anything: the products take the lower halves only. */
+/* random.h: many numbers of Philox4x32-10 (ir/rowkernel/rowkernel.h), a vector of counters at a time. A word
+ * is kept in a lane of 64 bits, whose upper half may hold anything: the products take the lower halves only.
+ */
 #ifndef SBP_CPU_KERNELS_RANDOM_H
 #define SBP_CPU_KERNELS_RANDOM_H
 

@@ -179,7 +179,7 @@ static void real_step_index(const real_rows_run *run, const row_step *step) {
         out[j] = (REAL)(first + j);
 }
 
-/* A value as a word of a counter (ir/rowkernel.h). */
+/* A value as a word of a counter (ir/rowkernel/rowkernel.h). */
 static uint32_t real_random_word(REAL number) {
     return number >= 0 && (double)number < 0x1p32 ? (uint32_t)number : 0;
 }

@@ -1,6 +1,6 @@
 /* memory.c: arenas, and how the host reaches them. */
 #include "backends/cuda/device/cuda.h"
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 #include <stdlib.h>
 #include <string.h>

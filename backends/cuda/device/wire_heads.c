@@ -1,5 +1,5 @@
-/* wire_heads.c: heads of attention in place of rows, and back, among the ranks of a context (ir/context.h):
- * what backends/ranks/heads.c does, with copies of columns on the stream. */
+/* wire_heads.c: heads of attention in place of rows, and back, among the ranks of a context
+ * (ir/base/context.h): what backends/ranks/heads.c does, with copies of columns on the stream. */
 #include "backends/cuda/device/wire.h"
 
 enum { ALIGNMENT = 256 };

@@ -1,5 +1,5 @@
 // elements.cuh: elements of every type as REAL, float or double (REAL_F64), with the bits that the CPU gives them
-// (ir/types.h), except that a number of 64 bits becomes a float in one rounding.
+// (ir/base/types.h), except that a number of 64 bits becomes a float in one rounding.
 
 #ifdef REAL_F64
 #define REAL double
@@ -21,7 +21,7 @@ DEVICE bool is_nan(double x) {
     return x != x;
 }
 
-// NaN wins, as in ir/rowops.def.
+// NaN wins, as in ir/rowkernel/rowops.def.
 DEVICE REAL larger(REAL a, REAL b) {
     return a > b || is_nan(a) ? a : b;
 }

@@ -3,8 +3,8 @@
  * A file: header, text, cubin, PTX, log. The name is a hash of the text and of what else the code depends on;
  * the text itself is compared, so that two texts of one hash are no error. */
 #include "backends/cuda/target/target.h"
-#include "ir/io/file.h"
-#include "ir/machine.h"
+#include "ir/base/file.h"
+#include "ir/base/machine.h"
 
 #include <fcntl.h>
 #include <glob.h>

@@ -2,7 +2,7 @@
  * cores. */
 #include "backends/cuda/library.h"
 #include "backends/cuda/target/target.h"
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

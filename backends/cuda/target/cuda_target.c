@@ -1,7 +1,7 @@
 /* cuda_target.c: what the passes know of the CUDA backend, and its device code. */
 #include "backends/cuda/cuda_target.h"
 
-#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda_attention.h"
 #include "backends/cuda/target/target.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* text.c: the text of a kernel: definitions, the prelude, and files of kernels/. */
-#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda_attention.h"
 #include "backends/cuda/target/target.h"
 #include "backends/gpu/emit/emit.h"
 

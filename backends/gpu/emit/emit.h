@@ -1,4 +1,4 @@
-/* emit.h: a row kernel (ir/rowkernel.h) as text in the language of a backend.
+/* emit.h: a row kernel (ir/rowkernel/rowkernel.h) as text in the language of a backend.
  *
  * The text is the end of a source file, kernel included. Before it come, by the backend:
  *

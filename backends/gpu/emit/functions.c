@@ -1,7 +1,7 @@
 /* functions.c: what row kernels call beyond rowmath.h: random numbers, and the dynamic types. */
 #include "backends/gpu/emit/emitter.h"
 
-#include "ir/dynamic.h"
+#include "ir/base/dynamic.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static const char random_text[] =
     "    return number >= REAL(0.0) && number < REAL(4294967296.0) ? uint(number) : 0u;\n"
     "}\n"
     "SBP_FN REAL random(uint k0, uint k1, REAL number, uint row, uint head, int j) { // Philox4x32-10, "
-    "ir/rowkernel.h\n"
+    "ir/rowkernel/rowkernel.h\n"
     "    uint c0 = row, c1 = random_word(number), c2 = head, c3 = uint(j) / 4u;\n"
     "    for (int round = 0; round < 10; round++) {\n"
     "        uint high0 = sbp_high_product(c0, 0xd2511f53u), low0 = c0 * 0xd2511f53u;\n"
@@ -101,7 +101,7 @@ static void add_with_type(sbp_text *out, const char *text, const char *type) {
             sbp_text_add_n(out, p, 1);
 }
 
-/* Loads, stores, from_<type> and to_<type> of d8 or ud8 (ir/dynamic.h). */
+/* Loads, stores, from_<type> and to_<type> of d8 or ud8 (ir/base/dynamic.h). */
 static void add_dynamic(sbp_text *out, sbp_dtype dtype, const sbp_gpu_dialect *dialect) {
     const char *type = sbp_dtype_name(dtype);
     bool has_sign = dtype == SBP_D8;

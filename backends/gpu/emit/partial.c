@@ -1,4 +1,4 @@
-/* partial.c: sums over the rows of a block, in the order of ir/rowkernel.h: rows, then heads. */
+/* partial.c: sums over the rows of a block, in the order of ir/rowkernel/rowkernel.h: rows, then heads. */
 #include "backends/gpu/emit/emitter.h"
 
 bool emit_is_partial(const emitter *e, int32_t k) {

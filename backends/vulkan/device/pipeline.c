@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 #define CACHE_MAGIC "SBPVKC1\n"
 

@@ -1,7 +1,7 @@
 /* probe.c: the devices as candidates for --backend auto. */
 #include "backends/vulkan/device/vulkan.h"
 #include "backends/vulkan/vulkan_probe.h"
-#include "ir/machine.h"
+#include "ir/base/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

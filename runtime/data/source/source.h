@@ -4,7 +4,7 @@
  *
  * A row is read in two parts, so that the second can be done by other threads: sbp_source_read takes the next
  * record from the file (text formats: its bytes; Parquet and Arrow: its tree), sbp_record_parse makes the
- * tree of it. Trees are as ir/io/json.h has them, with "FILE:LINE" or "FILE: row N" as the name of their
+ * tree of it. Trees are as ir/base/json.h has them, with "FILE:LINE" or "FILE: row N" as the name of their
  * file. Numbers are exact: integers of 64 bits, floats as the double that they are. Members without a value
  * are left out.
  *
@@ -25,7 +25,7 @@
 #ifndef SBP_RUNTIME_DATA_SOURCE_SOURCE_H
 #define SBP_RUNTIME_DATA_SOURCE_SOURCE_H
 
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 
 typedef struct sbp_source sbp_source;
 

@@ -6,7 +6,7 @@
 #ifndef SBP_RUNTIME_DATA_SOURCE_THRIFT_H
 #define SBP_RUNTIME_DATA_SOURCE_THRIFT_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 typedef struct sbp_thrift {
     const uint8_t *data;

@@ -3,9 +3,9 @@
  * A sequence of `total` rows in documents, some of them several completions of one prompt. The command sees
  * the last `rows` as queries, and the keys from the first that any of them sees (or from the sequence's
  * beginning) on. Inputs are rounded to their type, so nothing is lost before the kernel begins. p and ds are
- * rounded where ir/program.h lets a device do so and our kernels do: so results in fp32 agree to 2e-4, in
- * which one factor in 10^3 to 10^4 that is rounded to the neighbour is what counts; a rounding left out, or
- * one too many, is 10^-3. Memory belongs to the case. */
+ * rounded where ir/program/program.h lets a device do so and our kernels do: so results in fp32 agree to
+ * 2e-4, in which one factor in 10^3 to 10^4 that is rounded to the neighbour is what counts; a rounding left
+ * out, or one too many, is 10^-3. Memory belongs to the case. */
 #ifndef SBP_TESTS_CUDA_CASE_H
 #define SBP_TESTS_CUDA_CASE_H
 

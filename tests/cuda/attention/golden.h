@@ -2,7 +2,7 @@
 #ifndef SBP_TESTS_CUDA_GOLDEN_H
 #define SBP_TESTS_CUDA_GOLDEN_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 /* SBP_TEST_ALL=1 */
 bool golden_everything(void);

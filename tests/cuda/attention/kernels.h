@@ -2,7 +2,7 @@
 #ifndef SBP_TESTS_CUDA_KERNELS_H
 #define SBP_TESTS_CUDA_KERNELS_H
 
-#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda_attention.h"
 #include "backends/cuda/target/target.h"
 
 /* False, and "skipped: .." is printed, where there is no NVRTC. */

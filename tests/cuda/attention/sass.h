@@ -3,7 +3,7 @@
 #ifndef SBP_TESTS_CUDA_SASS_H
 #define SBP_TESTS_CUDA_SASS_H
 
-#include "ir/base.h"
+#include "ir/base/base.h"
 
 typedef struct sass_instruction {
     const char *op;     /* "HGMMA.64x128x16.F32.BF16" */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/types.h"
+#include "ir/base/types.h"
 
 enum { ALIVE = 0x5b1a5, WORKSPACE = 1 << 20, MOST_ALIGNMENT = 256, MATRICES = 4, ALGORITHMS = 3 };
 

@@ -1,4 +1,4 @@
-"""Makes the files that the tests of ir/io read:
+"""Makes the files that the tests of file formats read:
   plain.safetensors    every dtype that can be read, as the safetensors library writes it
   foreign.safetensors  one that cannot
   quants.gguf          every block type of GGUF that can be read, random codes

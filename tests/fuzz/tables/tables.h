@@ -3,7 +3,7 @@
 #ifndef SBP_TESTS_FUZZ_TABLES_TABLES_H
 #define SBP_TESTS_FUZZ_TABLES_TABLES_H
 
-#include "ir/io/json.h"
+#include "ir/base/json.h"
 
 /* Choices: from bytes as long as there are some, then from a generator that they have seeded. */
 typedef struct drawing {

@@ -1,12 +1,12 @@
 // common.cuh: what all attention kernels share: elements of every type, what a query row sees, warp-wide sums.
 //
 // Comes after the prelude, which declares Args and Operand (backends/gpu/gpu.h), and after these definitions, made by
-// backends/cuda/attention.c:
+// backends/cuda/cuda_attention.c:
 //   D_QK, D_V                      columns of a head
 //   TYPE_Q, TYPE_K, TYPE_V, TYPE_O, TYPE_LSE, TYPE_FIRST, TYPE_SHARED_END, TYPE_OWN and, backward,
-//   TYPE_DQ, TYPE_DK, TYPE_DV, TYPE_DO   numbers of element types, as in ir/dtypes.def: one of those below
+//   TYPE_DQ, TYPE_DK, TYPE_DV, TYPE_DO   numbers of element types, as in ir/base/dtypes.def: one of those below
 //
-// Operands, in the order of ir/commands.def. Attributes: ints 0..2: heads, kv_heads, window (0: none); floats (doubles)
+// Operands, in the order of ir/program/commands.def. Attributes: ints 0..2: heads, kv_heads, window (0: none); floats (doubles)
 // 0..1: scale, softcap (0: none).
 
 enum { F64, F32, BF16, F16, I8, I16, I32, I64 };

@@ -81,7 +81,7 @@ bool is_nan(double x) {
 }
 #endif
 
-// NaN wins, as in ir/rowops.def.
+// NaN wins, as in ir/rowkernel/rowops.def.
 REAL larger(REAL a, REAL b) {
     return a > b || is_nan(a) ? a : b;
 }

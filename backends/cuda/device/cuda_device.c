@@ -1,0 +1,153 @@
+/* device.c: the CUDA device as backends/device.h wants it. */
+#include "backends/cuda/cuda_device.h"
+#include "backends/composite/composite.h"
+#include "backends/cpu/cpu_cores.h"
+#include "backends/cuda/device/cuda.h"
+#include "backends/cuda/device/transport.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void cuda_destroy(sbp_device *base) {
+    cuda_device *d = (cuda_device *)base;
+    if (d->context) {
+        cuda_wire_leave(d);
+        cuda_device_idle(d);
+        cuda_blas_destroy(d);
+        cuda_kernels_destroy(d);
+        cuda_memory_destroy(d);
+    }
+    cuda_device_close(d);
+    free(d);
+}
+
+static sbp_status cuda_create(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
+    *out = NULL;
+    cuda_device *d = sbp_malloc(sizeof *d);
+    if (!d)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    memset(d, 0, sizeof *d);
+    d->base.class = &cuda_proper;
+    if (options) {
+        d->code = options->code;
+        d->code_bytes = options->code_bytes;
+        d->blas.tf32 = options->tf32;
+        d->native_sums = options->native_sums;
+        d->ranks = options->ranks;
+    }
+    sbp_status status = cuda_device_open(d, options, diag);
+    if (status != SBP_OK)
+        cuda_destroy(&d->base);
+    else
+        *out = &d->base;
+    return status;
+}
+
+static sbp_status cuda_count(sbp_diag *diag, int32_t *out) {
+    cuda_api api;
+    *out = 0;
+    SBP_TRY(cuda_api_open(&api, diag));
+    sbp_status status = cuda_api_count(&api, diag, out);
+    cuda_api_close(&api);
+    return status;
+}
+
+/* What the driver says is used is of all processes: ours is what is gone since we began. */
+static void cuda_info(sbp_device *base, sbp_device_info *out) {
+    cuda_device *d = (cuda_device *)base;
+    const cuda_physical *p = &d->physical;
+    size_t free_bytes, total_bytes;
+    *out = (sbp_device_info){.memory_bytes = p->memory_bytes};
+    snprintf(out->name, sizeof out->name, "%.80s (sm_%d, CUDA %d.%d)", p->name, p->capability,
+             d->api.version / 1000, d->api.version % 1000 / 10);
+    out->wire_sent_bytes = cuda_wire_sent_bytes(d, &out->wire_away_bytes);
+    if (cuda_enter(d, NULL) != SBP_OK || d->api.calls.cuMemGetInfo(&free_bytes, &total_bytes) != CUDA_OK)
+        return;
+    out->available_bytes = (int64_t)free_bytes;
+    out->used_bytes = d->free_bytes > (int64_t)free_bytes ? d->free_bytes - (int64_t)free_bytes : 0;
+}
+
+/* ---- running ---------------------------------------------------------------------------------------- */
+
+static sbp_status cuda_load(sbp_device *base, const sbp_program *program, sbp_diag *diag) {
+    cuda_device *d = (cuda_device *)base;
+    if (d->program)
+        return sbp_fail(diag, SBP_INTERNAL, "cuda: a second program on the same device");
+    SBP_TRY(cuda_enter(d, diag));
+    d->program = program;
+    SBP_TRY(cuda_arenas_create(d, diag));
+    SBP_TRY(cuda_kernels_create(d, diag));
+    return cuda_blas_create(d, diag);
+}
+
+static sbp_status cuda_write(sbp_device *base, sbp_space space, int64_t offset, const void *data,
+                             int64_t bytes, sbp_diag *diag) {
+    return cuda_memory_write((cuda_device *)base, space, offset, data, bytes, diag);
+}
+
+static sbp_status cuda_read(sbp_device *base, sbp_space space, int64_t offset, void *data, int64_t bytes,
+                            sbp_diag *diag) {
+    return cuda_memory_read((cuda_device *)base, space, offset, data, bytes, diag);
+}
+
+static sbp_status cuda_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    return cuda_command_submit((cuda_device *)base, dispatch, diag);
+}
+
+static sbp_status cuda_wait(sbp_device *base, sbp_diag *diag) {
+    return cuda_wait_all((cuda_device *)base, diag);
+}
+
+static sbp_status cuda_meet(sbp_device *base, bool *own, sbp_diag *diag) {
+    return cuda_wire_meet((cuda_device *)base, own, diag);
+}
+
+static sbp_status tune_open(sbp_device *base, const char *name, const void *text, int64_t bytes,
+                            int32_t *count, sbp_diag *diag) {
+    return cuda_tune_open((cuda_device *)composite_proper(base), name, text, bytes, count, diag);
+}
+
+static sbp_status tune(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
+    return cuda_tune((cuda_device *)composite_proper(base), dispatch, diag);
+}
+
+static sbp_status tune_text(sbp_device *base, sbp_text *out, int32_t *count, sbp_diag *diag) {
+    return cuda_tune_text((cuda_device *)composite_proper(base), out, count, diag);
+}
+
+static void *cuda_map(sbp_device *base, sbp_space space, int64_t offset) {
+    cuda_device *d = (cuda_device *)base;
+    if (space != SBP_HOST || !d->host || cuda_memory_check(d, space, offset, 0, NULL) != SBP_OK ||
+        cuda_wait_all(d, NULL) != SBP_OK)
+        return NULL;
+    return d->host + offset;
+}
+
+const sbp_device_class cuda_proper = {.name = "cuda",
+                                      .count = cuda_count,
+                                      .create = cuda_create,
+                                      .destroy = cuda_destroy,
+                                      .info = cuda_info,
+                                      .load = cuda_load,
+                                      .write = cuda_write,
+                                      .read = cuda_read,
+                                      .submit = cuda_submit,
+                                      .wait = cuda_wait,
+                                      .map = cuda_map,
+                                      .meet = cuda_meet};
+
+static sbp_status create_composite(const sbp_device_options *options, sbp_diag *diag, sbp_device **out) {
+    const composite_parts parts = {.name = "cuda", .proper = &cuda_proper, .cores = &cpu_cores};
+    return composite_create(&parts, &sbp_cuda_device, options, diag, out);
+}
+
+const sbp_device_class sbp_cuda_device = {.name = "cuda",
+                                          .count = cuda_count,
+                                          .create = create_composite,
+                                          .transport = &cuda_transport,
+                                          .meet = composite_meet,
+                                          .tune_open = tune_open,
+                                          .tune = tune,
+                                          .tune_text = tune_text,
+                                          COMPOSITE_CLASS};

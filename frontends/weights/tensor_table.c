@@ -1,0 +1,467 @@
+/* tensor_table.c: the tensor table as JSON, and its checks. */
+#include "frontends/weights/tensor_table.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LEAST_TENSOR = 40 /* characters of one: {"buffer": "b", "recipes": [..]} */ };
+
+static const char *const op_names[SBP_RECIPE_OP_COUNT] = {"slice",        "transpose", "squeeze",
+                                                          "deinterleave", "add",       "cast"};
+
+/* ---- printing --------------------------------------------------------------------------------------- */
+
+static void add_string(sbp_text *out, const char *text) {
+    sbp_json_add_string(out, text, strlen(text));
+}
+
+static void print_step(sbp_text *out, const sbp_recipe_step *step) {
+    sbp_text_add(out, "{\"%s\": ", op_names[step->op]);
+    switch (step->op) {
+    case SBP_RECIPE_SLICE:
+        sbp_text_add(out, "[%lld, %lld, %lld]", (long long)step->axis, (long long)step->start,
+                     (long long)step->length);
+        break;
+    case SBP_RECIPE_TRANSPOSE:
+        sbp_text_add(out, "true");
+        break;
+    case SBP_RECIPE_SQUEEZE:
+        sbp_text_add(out, "%lld", (long long)step->axis);
+        break;
+    case SBP_RECIPE_DEINTERLEAVE:
+        sbp_text_add(out, "%lld", (long long)step->heads);
+        break;
+    case SBP_RECIPE_ADD:
+        sbp_text_add_double(out, step->constant);
+        break;
+    case SBP_RECIPE_CAST:
+        sbp_text_add(out, "\"%s\"", sbp_dtype_name(step->dtype));
+        break;
+    case SBP_RECIPE_OP_COUNT:
+        break;
+    }
+    sbp_text_add(out, "}");
+}
+
+static void print_recipe(sbp_text *out, const sbp_recipe *recipe) {
+    sbp_text_add(out, "{\"source\": ");
+    add_string(out, recipe->source);
+    sbp_text_add(out, ", \"dtype\": \"%s\", \"shape\": [", sbp_dtype_name(recipe->dtype));
+    for (int32_t a = 0; a < recipe->rank; a++)
+        sbp_text_add(out, "%s%lld", a ? ", " : "", (long long)recipe->dim[a]);
+    sbp_text_add(out, "]");
+    for (int32_t k = 0; k < recipe->step_count; k++) {
+        sbp_text_add(out, k ? ", " : ", \"steps\": [");
+        print_step(out, &recipe->steps[k]);
+    }
+    sbp_text_add(out, recipe->step_count ? "]}" : "}");
+}
+
+static void print_low_rank(sbp_text *out, const sbp_low_rank *low_rank) {
+    sbp_text_add(out, ", \"low_rank\": {\"a\": ");
+    add_string(out, low_rank->a);
+    sbp_text_add(out, ", \"b\": ");
+    add_string(out, low_rank->b);
+    sbp_text_add(out, ", \"in_out\": %s, \"scale\": ", low_rank->in_out ? "true" : "false");
+    sbp_text_add_double(out, low_rank->scale);
+    sbp_text_add(out, "}");
+}
+
+static void print_tensor(sbp_text *out, const sbp_tensor_entry *tensor) {
+    sbp_text_add(out, "{\"buffer\": ");
+    add_string(out, tensor->buffer);
+    sbp_text_add(out, ", \"trainable\": %s, \"decay\": %s", tensor->trainable ? "true" : "false",
+                 tensor->decay ? "true" : "false");
+    if (tensor->fresh)
+        sbp_text_add(out, ", \"fresh\": true");
+    if (tensor->format)
+        sbp_text_add(out, ", \"format\": \"%s\"", sbp_format_of(tensor->format)->name);
+    if (tensor->of_adapter)
+        sbp_text_add(out, ", \"of_adapter\": true");
+    if (tensor->merged) {
+        sbp_text_add(out, ", \"merged\": ");
+        add_string(out, tensor->merged);
+    }
+    if (tensor->low_rank.a)
+        print_low_rank(out, &tensor->low_rank);
+    if (tensor->init == SBP_INIT_NORMAL || tensor->init == SBP_INIT_UNIFORM) {
+        sbp_text_add(out, ", \"init\": {\"%s\": ", tensor->init == SBP_INIT_NORMAL ? "normal" : "uniform");
+        sbp_text_add_double(out, tensor->deviation);
+        sbp_text_add(out, "}");
+    } else {
+        sbp_text_add(out, ", \"init\": \"%s\"", tensor->init == SBP_INIT_ONES ? "ones" : "zeros");
+    }
+    if (tensor->pad_row >= 0)
+        sbp_text_add(out, ", \"pad_row\": %lld", (long long)tensor->pad_row);
+    sbp_text_add(out, ", \"recipes\": [");
+    for (int32_t k = 0; k < tensor->recipe_count; k++) {
+        sbp_text_add(out, k ? ", " : "");
+        print_recipe(out, &tensor->recipes[k]);
+    }
+    sbp_text_add(out, "]");
+    for (int32_t k = 0; k < tensor->alias_count; k++) {
+        sbp_text_add(out, k ? ", " : ", \"aliases\": [");
+        add_string(out, tensor->aliases[k]);
+    }
+    sbp_text_add(out, tensor->alias_count ? "]}" : "}");
+}
+
+void sbp_tensor_table_print(sbp_text *out, const sbp_tensor_table *table) {
+    sbp_text_add(out, "{\"tensors\": [");
+    for (int32_t t = 0; t < table->count; t++) {
+        sbp_text_add(out, t ? ",\n" : "\n");
+        print_tensor(out, &table->tensors[t]);
+    }
+    sbp_text_add(out, "\n]}\n");
+}
+
+/* ---- parsing ---------------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    sbp_arena *arena;
+    sbp_diag *diag;
+} reader;
+
+static sbp_status read_dtype(reader *r, const sbp_json *node, sbp_dtype *out) {
+    const char *name;
+    SBP_TRY(sbp_json_as_string(r->diag, node, &name));
+    if (!sbp_dtype_from_name(name, strlen(name), out) || !sbp_dtype_is_float(*out))
+        return sbp_json_fail(r->diag, node, "'%.40s' is no float type", name);
+    return SBP_OK;
+}
+
+/* Integers of an array, at most `most`. */
+static sbp_status read_integers(reader *r, const sbp_json *array, int64_t *out, int64_t most,
+                                int64_t *count) {
+    SBP_TRY(sbp_json_as_array(r->diag, array, &array));
+    if (array->count > most)
+        return sbp_json_fail(r->diag, array, "%lld numbers; at most %lld", (long long)array->count,
+                             (long long)most);
+    for (int64_t k = 0; k < array->count; k++)
+        SBP_TRY(sbp_json_as_i64(r->diag, &array->items[k], &out[k]));
+    *count = array->count;
+    return SBP_OK;
+}
+
+static sbp_status read_step(reader *r, const sbp_json *node, sbp_recipe_step *out) {
+    SBP_TRY(sbp_json_as_object(r->diag, node, &node));
+    if (node->count != 1)
+        return sbp_json_fail(r->diag, node, "a step has one member, found %lld", (long long)node->count);
+    const sbp_json *value = &node->items[0];
+    int op = 0;
+    while (op < SBP_RECIPE_OP_COUNT && strcmp(value->key, op_names[op]) != 0)
+        op++;
+    *out = (sbp_recipe_step){.op = (sbp_recipe_op)op};
+    int64_t slice[3], count = 0;
+    bool flag;
+    switch (out->op) {
+    case SBP_RECIPE_SLICE:
+        SBP_TRY(read_integers(r, value, slice, 3, &count));
+        if (count != 3)
+            return sbp_json_fail(r->diag, value, "expected axis, start and length");
+        out->axis = slice[0];
+        out->start = slice[1];
+        out->length = slice[2];
+        return SBP_OK;
+    case SBP_RECIPE_TRANSPOSE:
+        SBP_TRY(sbp_json_as_bool(r->diag, value, &flag));
+        return flag ? SBP_OK : sbp_json_fail(r->diag, value, "expected true");
+    case SBP_RECIPE_SQUEEZE:
+        return sbp_json_as_i64(r->diag, value, &out->axis);
+    case SBP_RECIPE_DEINTERLEAVE:
+        return sbp_json_as_i64(r->diag, value, &out->heads);
+    case SBP_RECIPE_ADD:
+        return sbp_json_as_double(r->diag, value, &out->constant);
+    case SBP_RECIPE_CAST:
+        return read_dtype(r, value, &out->dtype);
+    case SBP_RECIPE_OP_COUNT:
+        break;
+    }
+    return sbp_json_fail(r->diag, value, "unknown step");
+}
+
+static sbp_status read_recipe(reader *r, const sbp_json *node, sbp_recipe *out) {
+    *out = (sbp_recipe){0};
+    SBP_TRY(sbp_json_as_object(r->diag, node, &node));
+    SBP_TRY(sbp_json_get_string(r->diag, node, "source", SBP_JSON_REQUIRED, &out->source));
+    const sbp_json *dtype = sbp_json_member(node, "dtype"), *shape = NULL, *steps = NULL;
+    out->dtype = SBP_F32;
+    if (dtype)
+        SBP_TRY(read_dtype(r, dtype, &out->dtype));
+    SBP_TRY(sbp_json_get_array(r->diag, node, "shape", SBP_JSON_REQUIRED, &shape));
+    int64_t rank = 0;
+    SBP_TRY(read_integers(r, shape, out->dim, SBP_MAX_RANK, &rank));
+    out->rank = (int32_t)rank;
+    SBP_TRY(sbp_json_get_array(r->diag, node, "steps", SBP_JSON_OPTIONAL, &steps));
+    for (int64_t k = 0; steps && k < steps->count; k++) {
+        sbp_recipe_step step;
+        SBP_TRY(read_step(r, &steps->items[k], &step));
+        SBP_PUSH(r->arena, out->steps, out->step_count, out->step_capacity, step);
+    }
+    return SBP_OK;
+}
+
+static sbp_status read_init(reader *r, const sbp_json *node, sbp_tensor_entry *out) {
+    const sbp_json *init = sbp_json_member(node, "init");
+    if (!init)
+        return SBP_OK;
+    if (init->kind == SBP_JSON_OBJECT) {
+        bool uniform = sbp_json_member(init, "uniform") != NULL;
+        out->init = uniform ? SBP_INIT_UNIFORM : SBP_INIT_NORMAL;
+        SBP_TRY(sbp_json_get_double(r->diag, init, uniform ? "uniform" : "normal", SBP_JSON_REQUIRED,
+                                    &out->deviation));
+        if (!(out->deviation >= 0) || isinf(out->deviation))
+            return sbp_json_fail(r->diag, init, "deviation %g", out->deviation);
+        return SBP_OK;
+    }
+    const char *name;
+    SBP_TRY(sbp_json_as_string(r->diag, init, &name));
+    if (strcmp(name, "ones") != 0 && strcmp(name, "zeros") != 0)
+        return sbp_json_fail(r->diag, init, "unknown rule '%.40s'", name);
+    out->init = name[0] == 'o' ? SBP_INIT_ONES : SBP_INIT_ZEROS;
+    return SBP_OK;
+}
+
+static sbp_status read_format(reader *r, const sbp_json *node, sbp_tensor_entry *out) {
+    const char *name = NULL;
+    SBP_TRY(sbp_json_get_string(r->diag, node, "format", SBP_JSON_OPTIONAL, &name));
+    if (name && (!sbp_format_from_name(name, &out->format) || out->trainable))
+        return sbp_json_fail(r->diag, sbp_json_member(node, "format"), "'%.40s' is no format of a %s tensor",
+                             name, out->trainable ? "trained" : "frozen");
+    return SBP_OK;
+}
+
+static sbp_status read_low_rank(reader *r, const sbp_json *node, sbp_low_rank *out) {
+    const sbp_json *from = NULL;
+    SBP_TRY(sbp_json_get_object(r->diag, node, "low_rank", SBP_JSON_OPTIONAL, &from));
+    if (!from)
+        return SBP_OK;
+    SBP_TRY(sbp_json_get_string(r->diag, from, "a", SBP_JSON_REQUIRED, &out->a));
+    SBP_TRY(sbp_json_get_string(r->diag, from, "b", SBP_JSON_REQUIRED, &out->b));
+    SBP_TRY(sbp_json_get_bool(r->diag, from, "in_out", SBP_JSON_REQUIRED, &out->in_out));
+    SBP_TRY(sbp_json_get_double(r->diag, from, "scale", SBP_JSON_REQUIRED, &out->scale));
+    return isfinite(out->scale) ? SBP_OK : sbp_json_fail(r->diag, from, "scale %g", out->scale);
+}
+
+static sbp_status read_tensor(reader *r, const sbp_json *node, sbp_tensor_entry *out) {
+    SBP_TRY(sbp_json_as_object(r->diag, node, &node));
+    SBP_TRY(sbp_json_get_string(r->diag, node, "buffer", SBP_JSON_REQUIRED, &out->buffer));
+    SBP_TRY(sbp_json_get_bool(r->diag, node, "trainable", SBP_JSON_REQUIRED, &out->trainable));
+    SBP_TRY(sbp_json_get_bool(r->diag, node, "decay", SBP_JSON_REQUIRED, &out->decay));
+    SBP_TRY(sbp_json_get_bool(r->diag, node, "fresh", SBP_JSON_OPTIONAL, &out->fresh));
+    SBP_TRY(sbp_json_get_bool(r->diag, node, "of_adapter", SBP_JSON_OPTIONAL, &out->of_adapter));
+    SBP_TRY(sbp_json_get_string(r->diag, node, "merged", SBP_JSON_OPTIONAL, &out->merged));
+    SBP_TRY(read_low_rank(r, node, &out->low_rank));
+    SBP_TRY(sbp_json_get_i64(r->diag, node, "pad_row", SBP_JSON_OPTIONAL, &out->pad_row));
+    SBP_TRY(read_init(r, node, out));
+    SBP_TRY(read_format(r, node, out));
+    const sbp_json *recipes = NULL, *aliases = NULL;
+    SBP_TRY(sbp_json_get_array(r->diag, node, "recipes", SBP_JSON_REQUIRED, &recipes));
+    if (recipes->count == 1) { /* nearly always, and thousands of tensors */
+        out->recipes = SBP_NEW(r->arena, sbp_recipe);
+        out->recipe_capacity = 1;
+    }
+    for (int64_t k = 0; k < recipes->count; k++) {
+        sbp_recipe recipe;
+        SBP_TRY(read_recipe(r, &recipes->items[k], &recipe));
+        SBP_PUSH(r->arena, out->recipes, out->recipe_count, out->recipe_capacity, recipe);
+    }
+    SBP_TRY(sbp_json_get_array(r->diag, node, "aliases", SBP_JSON_OPTIONAL, &aliases));
+    for (int64_t k = 0; aliases && k < aliases->count; k++) {
+        const char *alias;
+        SBP_TRY(sbp_json_as_string(r->diag, &aliases->items[k], &alias));
+        SBP_PUSH(r->arena, out->aliases, out->alias_count, out->alias_capacity, alias);
+    }
+    return SBP_OK;
+}
+
+sbp_status sbp_tensor_table_parse(sbp_arena *arena, sbp_diag *diag, const char *file, const char *text,
+                                  size_t length, sbp_tensor_table **out) {
+    reader r = {arena, diag};
+    const sbp_json *root, *tensors = NULL;
+    SBP_TRY(sbp_json_parse(arena, diag, file, text, length, 0, &root));
+    SBP_TRY(sbp_json_as_object(diag, root, &root));
+    SBP_TRY(sbp_json_get_array(diag, root, "tensors", SBP_JSON_REQUIRED, &tensors));
+    sbp_tensor_table *table = SBP_NEW(arena, sbp_tensor_table);
+    if (tensors->count <=
+        (int64_t)length / LEAST_TENSOR) { /* room for all: an arena keeps what grows out of its place */
+        table->tensors = SBP_NEW_ARRAY(arena, sbp_tensor_entry, tensors->count);
+        table->capacity = (int32_t)tensors->count;
+    }
+    for (int64_t t = 0; t < tensors->count; t++) {
+        sbp_tensor_entry tensor = {.init = SBP_INIT_ZEROS, .pad_row = -1};
+        SBP_TRY(read_tensor(&r, &tensors->items[t], &tensor));
+        SBP_PUSH(arena, table->tensors, table->count, table->capacity, tensor);
+    }
+    SBP_TRY(sbp_tensor_table_verify(arena, diag, table));
+    *out = table;
+    return SBP_OK;
+}
+
+/* ---- checks ----------------------------------------------------------------------------------------- */
+
+static bool same_dims(int32_t rank_a, const int64_t *a, int32_t rank_b, const int64_t *b) {
+    return rank_a == rank_b && memcmp(a, b, (size_t)rank_a * sizeof *a) == 0;
+}
+
+static sbp_status verify_tensor(sbp_diag *diag, sbp_tensor_entry *tensor) {
+    if (tensor->recipe_count == 0)
+        return sbp_fail(diag, SBP_INPUT, "tensor table: buffer '%.200s' has no recipe", tensor->buffer);
+    SBP_TRY(sbp_recipe_compile(diag, &tensor->recipes[0], &tensor->map));
+    int64_t rows = tensor->recipes[0].rank > 0 ? tensor->recipes[0].dim[0] : 0;
+    if (tensor->pad_row < -1 || tensor->pad_row >= rows)
+        return sbp_fail(diag, SBP_INPUT, "tensor table: buffer '%.200s': pad_row %lld of %lld",
+                        tensor->buffer, (long long)tensor->pad_row, (long long)rows);
+    for (int32_t k = 1; k < tensor->recipe_count; k++) {
+        sbp_recipe_map map;
+        SBP_TRY(sbp_recipe_compile(diag, &tensor->recipes[k], &map));
+        if (!same_dims(map.rank, map.dim, tensor->map.rank, tensor->map.dim))
+            return sbp_fail(
+                diag, SBP_INPUT,
+                "tensor table: buffer '%.200s': sources '%.200s' and '%.200s' give different shapes",
+                tensor->buffer, tensor->recipes[0].source, tensor->recipes[k].source);
+    }
+    return SBP_OK;
+}
+
+/* The rectangle of the source that a tensor covers: what its slices leave of each axis. */
+static void covered(const sbp_tensor_entry *tensor, int64_t low[SBP_MAX_RANK], int64_t high[SBP_MAX_RANK]) {
+    const sbp_recipe *recipe = &tensor->recipes[0];
+    int axis_of[SBP_MAX_RANK] = {0}; /* source axis that is at this place now */
+    for (int32_t a = 0; a < recipe->rank; a++) {
+        low[a] = 0;
+        high[a] = recipe->dim[a];
+        axis_of[a] = a;
+    }
+    for (int32_t k = 0; k < recipe->step_count; k++) {
+        const sbp_recipe_step *step = &recipe->steps[k];
+        if (step->op == SBP_RECIPE_TRANSPOSE) {
+            int first = axis_of[0];
+            axis_of[0] = axis_of[1];
+            axis_of[1] = first;
+        } else if (step->op == SBP_RECIPE_SQUEEZE) {
+            for (int32_t a = (int32_t)step->axis; a + 1 < recipe->rank; a++)
+                axis_of[a] = axis_of[a + 1];
+        } else if (step->op == SBP_RECIPE_SLICE) {
+            int a = axis_of[step->axis];
+            low[a] += step->start;
+            high[a] = low[a] + step->length;
+        }
+    }
+}
+
+static bool overlap(const sbp_tensor_entry *a, const sbp_tensor_entry *b) {
+    int64_t low_a[SBP_MAX_RANK] = {0}, high_a[SBP_MAX_RANK] = {0}, low_b[SBP_MAX_RANK] = {0},
+            high_b[SBP_MAX_RANK] = {0};
+    covered(a, low_a, high_a);
+    covered(b, low_b, high_b);
+    for (int32_t k = 0; k < a->recipes[0].rank; k++)
+        if (low_a[k] >= high_b[k] || low_b[k] >= high_a[k])
+            return false;
+    return true;
+}
+
+/* Disjoint pieces of the right total size cover everything. */
+static sbp_status verify_source(sbp_diag *diag, const sbp_tensor_source *source) {
+    enum { MAX_PIECES = 256 };
+    int64_t covers = 0;
+    if (source->count > MAX_PIECES)
+        return sbp_fail(diag, SBP_INPUT, "tensor table: %d buffers share '%.200s'; at most %d", source->count,
+                        source->recipe->source, MAX_PIECES);
+    for (int32_t k = 0; k < source->count; k++) {
+        const sbp_tensor_entry *tensor = source->tensors[k];
+        const sbp_recipe *recipe = &tensor->recipes[0];
+        if (!same_dims(recipe->rank, recipe->dim, source->recipe->rank, source->recipe->dim) ||
+            recipe->dtype != source->recipe->dtype)
+            return sbp_fail(diag, SBP_INPUT, "tensor table: two shapes or types for '%.200s'",
+                            source->recipe->source);
+        for (int32_t j = 0; j < k; j++)
+            if (overlap(tensor, source->tensors[j]))
+                return sbp_fail(diag, SBP_INPUT,
+                                "tensor table: buffers '%.200s' and '%.200s' hold the same part of '%.200s'",
+                                source->tensors[j]->buffer, tensor->buffer, recipe->source);
+        covers += tensor->map.elems;
+    }
+    if (covers != source->elems)
+        return sbp_fail(diag, SBP_INPUT,
+                        "tensor table: the buffers of '%.200s' hold %lld of its %lld elements",
+                        source->recipe->source, (long long)covers, (long long)source->elems);
+    return SBP_OK;
+}
+
+static bool is_matrix(const sbp_tensor_entry *tensor) {
+    return tensor && tensor->map.rank == 2;
+}
+
+/* B A of an adapter is a matrix of the weight's shape, or its transpose. */
+static sbp_status verify_low_rank(sbp_diag *diag, const sbp_tensor_table *table,
+                                  const sbp_tensor_entry *tensor) {
+    if (!tensor->low_rank.a)
+        return SBP_OK;
+    const sbp_tensor_entry *a = sbp_tensor_table_find(table, tensor->low_rank.a),
+                           *b = sbp_tensor_table_find(table, tensor->low_rank.b);
+    int out = tensor->low_rank.in_out ? 1 : 0;
+    if (is_matrix(tensor) && is_matrix(a) && is_matrix(b) && a->map.dim[0] == b->map.dim[1] &&
+        b->map.dim[0] == tensor->map.dim[out] && a->map.dim[1] == tensor->map.dim[1 - out])
+        return SBP_OK;
+    return sbp_fail(diag, SBP_INPUT, "tensor table: '%.200s' times '%.200s' is no adapter of '%.200s'",
+                    tensor->low_rank.b, tensor->low_rank.a, tensor->buffer);
+}
+
+sbp_status sbp_tensor_table_verify(sbp_arena *arena, sbp_diag *diag, sbp_tensor_table *table) {
+    sbp_map buffers;
+    sbp_map_init(&buffers, arena);
+    for (int32_t t = 0; t < table->count; t++) {
+        sbp_tensor_entry *tensor = &table->tensors[t];
+        if (!tensor->buffer || !tensor->buffer[0] || sbp_map_get(&buffers, tensor->buffer) >= 0)
+            return sbp_fail(diag, SBP_INPUT, "tensor table: buffer '%.200s' is there twice, or has no name",
+                            tensor->buffer ? tensor->buffer : "");
+        sbp_map_set(&buffers, tensor->buffer, t);
+        SBP_TRY(verify_tensor(diag, tensor));
+    }
+    sbp_tensor_source *sources;
+    int32_t count;
+    sbp_tensor_table_sources(arena, table, false, &sources, &count);
+    for (int32_t k = 0; k < count; k++)
+        SBP_TRY(verify_source(diag, &sources[k]));
+    for (int32_t t = 0; t < table->count; t++)
+        SBP_TRY(verify_low_rank(diag, table, &table->tensors[t]));
+    return SBP_OK;
+}
+
+bool sbp_tensor_table_has_adapter(const sbp_tensor_table *table) {
+    bool any = false;
+    for (int32_t t = 0; t < table->count; t++)
+        any |= table->tensors[t].of_adapter;
+    return any;
+}
+
+const sbp_tensor_entry *sbp_tensor_table_find(const sbp_tensor_table *table, const char *buffer) {
+    for (int32_t t = 0; t < table->count; t++)
+        if (strcmp(table->tensors[t].buffer, buffer) == 0)
+            return &table->tensors[t];
+    return NULL;
+}
+
+void sbp_tensor_table_sources(sbp_arena *arena, const sbp_tensor_table *table, bool trainable_only,
+                              sbp_tensor_source **out, int32_t *count) {
+    sbp_tensor_source *sources = SBP_NEW_ARRAY(arena, sbp_tensor_source, table->count);
+    int32_t n = 0;
+    sbp_map names;
+    sbp_map_init(&names, arena);
+    for (int32_t t = 0; t < table->count; t++) {
+        const sbp_tensor_entry *tensor = &table->tensors[t];
+        if (trainable_only && !tensor->trainable)
+            continue;
+        int32_t k = sbp_map_get(&names, tensor->recipes[0].source);
+        if (k < 0) {
+            k = n++;
+            sources[k] =
+                (sbp_tensor_source){.recipe = &tensor->recipes[0], .elems = tensor->map.source_elems};
+            sbp_map_set(&names, tensor->recipes[0].source, k);
+        }
+        SBP_PUSH(arena, sources[k].tensors, sources[k].count, sources[k].capacity, tensor);
+    }
+    *out = sources;
+    *count = n;
+}

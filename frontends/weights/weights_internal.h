@@ -1,0 +1,60 @@
+/* weights_internal.h: what the readers of single formats share with weights.c. */
+#ifndef SBP_FRONTENDS_WEIGHTS_WEIGHTS_INTERNAL_H
+#define SBP_FRONTENDS_WEIGHTS_WEIGHTS_INTERNAL_H
+
+#include "frontends/weights/weights.h"
+
+/* How the bytes of a tensor are to be understood: 0 .. SBP_DTYPE_COUNT - 1 are plain arrays of that
+ * dtype, from CODEC_QUANTIZED on a ggml block type (value minus CODEC_QUANTIZED), CODEC_NONE unreadable. */
+enum { CODEC_NONE = -1, CODEC_QUANTIZED = 256 };
+
+typedef struct weights_file {
+    const char *path;
+    int fd;
+    int64_t bytes;
+    const void *memory; /* the contents, where there is no file (then fd is -1) */
+} weights_file;
+
+struct sbp_weights {
+    sbp_arena *arena;
+    const char *path;
+    weights_file *files;
+    int32_t file_count, file_capacity;
+    sbp_weight *weights;
+    int32_t count, capacity;
+    sbp_map by_name;
+    const sbp_json *metadata; /* NULL or the __metadata__ object of the first file */
+    const struct sbp_gguf *gguf;
+};
+
+/* Opens files and adds their tensors, below a guard. */
+typedef sbp_status (*sbp_weights_adder)(sbp_weights *w, sbp_diag *diag, const char *path);
+/* What sbp_weights_open does, of what `add` knows. */
+sbp_status sbp_weights_open_as(sbp_arena *arena, sbp_diag *diag, const char *path, sbp_weights_adder add,
+                               sbp_weights **out) SBP_CHECKED;
+/* Opens one more file, below a guard. */
+sbp_status sbp_weights_add_file(sbp_weights *w, sbp_diag *diag, const char *path, int32_t *index) SBP_CHECKED;
+/* Adds a tensor; a name that is there already is an error. */
+sbp_status sbp_weights_add(sbp_weights *w, sbp_diag *diag, const sbp_weight *weight) SBP_CHECKED;
+/* Checks that no two tensors of `file` overlap and all lie in [begin, file size]; with `tight` also that
+ * they fill it without holes, as safetensors demands. */
+sbp_status sbp_weights_check_layout(sbp_weights *w, sbp_diag *diag, int32_t file, int64_t begin,
+                                    bool tight) SBP_CHECKED;
+/* Open a file of one format and add all its tensors. */
+sbp_status sbp_safetensors_add(sbp_weights *w, sbp_diag *diag, const char *path) SBP_CHECKED;
+sbp_status sbp_gguf_add(sbp_weights *w, sbp_diag *diag, const char *path) SBP_CHECKED;
+sbp_status sbp_onnx_add(sbp_weights *w, sbp_diag *diag, const char *path) SBP_CHECKED;
+
+/* Values of a ggml block type (gguf_quant.c). */
+typedef struct sbp_quant {
+    const char *name;
+    int32_t type;        /* ggml's number */
+    int32_t block_elems; /* elements per block; 1 for plain types */
+    int32_t block_bytes;
+    int32_t dtype;                                    /* of plain types, else -1 */
+    void (*decode)(const uint8_t *block, float *out); /* block_elems values; NULL: not readable */
+} sbp_quant;
+/* NULL for an unknown number. */
+const sbp_quant *sbp_quant_of(int32_t type);
+
+#endif

@@ -1,0 +1,512 @@
+/* program.c: building blocks of the program IR: names, lookup, views, kernels without duplicates. */
+#include "ir/program/program.h"
+
+#include <pthread.h>
+#include <string.h>
+
+/* ---- tables ---------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *category;
+} roles[SBP_ROLE_COUNT] = {
+#define ROLE(id, text, category) {text, category},
+#include "ir/program/roles.def"
+#undef ROLE
+};
+
+const char *sbp_role_name(sbp_role role) {
+    return roles[role].name;
+}
+
+const char *sbp_role_category(sbp_role role) {
+    return roles[role].category;
+}
+
+enum { MAX_FIXED_OPERANDS = 16, MAX_OPERAND_TEXT = 128 };
+
+static const struct {
+    const char *name;
+    char operands[MAX_OPERAND_TEXT];
+} commands[SBP_CMD_COUNT] = {
+#define COMMAND(id, text, operands) {#text, operands},
+#include "ir/program/commands.def"
+#undef COMMAND
+};
+
+const char *sbp_command_name(sbp_command_kind kind) {
+    return commands[kind].name;
+}
+
+const char *const sbp_space_names[SBP_SPACE_COUNT] = {"device", "host", "disk"};
+const char *const sbp_queue_names[SBP_QUEUE_COUNT] = {"compute", "in", "out", "host", "disk", "net"};
+
+sbp_queue sbp_queue_of_copy(sbp_space to, sbp_space from) {
+    static const sbp_queue queues[SBP_SPACE_COUNT][SBP_SPACE_COUNT] = {
+        [SBP_DEVICE] = {SBP_QUEUE_COMPUTE, SBP_QUEUE_IN, SBP_QUEUE_COUNT},
+        [SBP_HOST] = {SBP_QUEUE_OUT, SBP_QUEUE_HOST, SBP_QUEUE_DISK},
+        [SBP_DISK] = {SBP_QUEUE_COUNT, SBP_QUEUE_DISK, SBP_QUEUE_COUNT},
+    };
+    return queues[to][from];
+}
+
+/* The operand lists of commands.def, taken apart once per process. */
+static struct {
+    char text[MAX_OPERAND_TEXT];
+    sbp_command_operand operand[MAX_FIXED_OPERANDS];
+    int32_t count;
+} fixed_operands[SBP_CMD_COUNT];
+
+/* "d:w a:r c?:r" */
+static void read_operand_tables(void) {
+    for (int kind = 0; kind < SBP_CMD_COUNT; kind++) {
+        char *at = fixed_operands[kind].text;
+        memcpy(at, commands[kind].operands, MAX_OPERAND_TEXT);
+        while (*at) {
+            sbp_command_operand *operand = &fixed_operands[kind].operand[fixed_operands[kind].count++];
+            operand->name = at;
+            char *colon = strchr(at, ':');
+            operand->optional = colon[-1] == '?';
+            operand->access = colon[1] == 'r' ? SBP_READ : colon[1] == 'w' ? SBP_WRITE : SBP_UPDATE;
+            colon[operand->optional ? -1 : 0] = 0;
+            at = colon + 2;
+            while (*at == ' ')
+                at++;
+        }
+    }
+}
+
+int32_t sbp_command_operands(const sbp_program *program, const sbp_command *command,
+                             sbp_command_operand *out) {
+    if (command->kind == SBP_CMD_ROW) {
+        if (command->kernel < 0 || command->kernel >= program->kernel_count)
+            return 0;
+        const sbp_rowkernel *kernel = program->kernels[command->kernel];
+        int32_t count = kernel->operand_count;
+        if (count > SBP_MAX_COMMAND_OPERANDS)
+            count = SBP_MAX_COMMAND_OPERANDS;
+        for (int32_t k = 0; k < count; k++)
+            out[k] = (sbp_command_operand){
+                .name = kernel->operands[k].name,
+                .access = kernel->operands[k].mode == SBP_RK_IN ? SBP_READ : SBP_WRITE,
+            };
+        return count;
+    }
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_operand_tables);
+    int32_t count = fixed_operands[command->kind].count;
+    memcpy(out, fixed_operands[command->kind].operand, (size_t)count * sizeof *out);
+    return count;
+}
+
+/* ---- programs --------------------------------------------------------------------------------------- */
+
+sbp_program *sbp_program_create(sbp_arena *arena, const char *name) {
+    sbp_program *program = SBP_NEW(arena, sbp_program);
+    program->name = name;
+    program->target = "";
+    program->t_max = program->chunk = program->head_chunk = 1;
+    program->ranks = program->group = program->context = 1;
+    sbp_map_init(&program->kernel_texts, arena);
+    sbp_program_add_scalar(arena, program, "T");
+    sbp_program_add_scalar(arena, program, "S");
+    return program;
+}
+
+int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count) {
+    int64_t here = stride < node && node % stride == 0 ? node / stride : 1; /* on one host */
+    int64_t near = 1;
+    while (here % (2 * near) == 0 && count % (2 * near) == 0)
+        near *= 2;
+    return near == 1 || here % count == 0 ? count : near;
+}
+
+static void add_step(sbp_sent *out, int64_t bytes, int64_t ranks, int64_t stride) {
+    if (bytes == 0)
+        return;
+    out->bytes += bytes;
+    out->steps[out->count++] = (sbp_sent_step){bytes, ranks, stride};
+}
+
+/* Of `elems`, in equal shares but the last: the first member's, and that of all who have its place among
+ * their neighbours. */
+typedef struct shares {
+    int64_t first, place;
+} shares;
+
+static shares shares_of(int64_t elems, int64_t ranks, int64_t near) {
+    int64_t share = sbp_ceil_div(elems, ranks), place = 0;
+    for (int64_t at = 0; at < elems; at += near * share)
+        place += elems - at < share ? elems - at : share;
+    return (shares){share, place};
+}
+
+static void add_shares(shares *s, shares more) {
+    s->first += more.first;
+    s->place += more.place;
+}
+
+/* Each other's shares, with those of ranks in its place; sums of these, as wide as they are added. */
+static void add_sums(sbp_sent *out, int64_t elems, shares s, int64_t ranks, int64_t near, int64_t stride,
+                     int64_t unit, int64_t wide) {
+    add_step(out, unit * (elems - s.place), near, stride);
+    add_step(out, wide * (s.place - s.first), ranks / near, stride * near);
+}
+
+/* The first member's share, then that of all in its place. */
+static void add_gather(sbp_sent *out, shares s, int64_t ranks, int64_t near, int64_t stride, int64_t unit) {
+    add_step(out, unit * s.first * (ranks / near - 1), ranks / near, stride * near);
+    add_step(out, unit * s.place * (near - 1), near, stride);
+}
+
+/* Sums of a share to those of all groups. What is no whole parts of all of them goes by itself. */
+static void add_across(sbp_sent *out, int64_t share, int64_t ranks, int64_t stride, int64_t node,
+                       int64_t wide) {
+    int64_t near = sbp_near_ranks(node, stride, ranks);
+    shares s = shares_of(share - share % ranks, ranks, near);
+    add_shares(&s, shares_of(share % ranks, ranks, near));
+    add_sums(out, share, s, ranks, near, stride, wide, wide);
+    add_gather(out, s, ranks, near, stride, wide);
+}
+
+sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t node, int64_t elems,
+                             sbp_dtype dtype) {
+    int64_t count = op == SBP_ALL_REDUCE || op == SBP_BROADCAST ? ranks : group;
+    int64_t unit = sbp_dtype_bytes(dtype), wide = dtype == SBP_F64 ? 8 : 4;
+    int64_t near = sbp_near_ranks(node, 1, count);
+    shares s = shares_of(elems, count, near);
+    sbp_sent out = {0};
+    if (op == SBP_SHARE)
+        return out;
+    if (op == SBP_BROADCAST)
+        add_step(&out, unit * (elems - s.first), count, 1);
+    else if (op != SBP_ALL_GATHER)
+        add_sums(&out, elems, s, count, near, 1, unit, wide);
+    if (op == SBP_ALL_REDUCE || op == SBP_GROUP_REDUCE || op == SBP_BROADCAST || op == SBP_ALL_GATHER)
+        add_gather(&out, s, count, near, 1, unit);
+    else
+        add_across(&out, s.first, ranks / group, group, node, wide);
+    return out;
+}
+
+int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows) {
+    const sbp_context_heads *heads = &command->u.exchange.heads;
+    return (program->context - 1) * rows * sbp_context_slots(heads, program->context) * heads->dim;
+}
+
+bool sbp_program_entry_meets(const sbp_program *program, const char *name) {
+    const sbp_entry *entry = sbp_program_find_entry(program, name);
+    for (int32_t n = 0; entry && n < entry->body.count; n++)
+        if (entry->body.nodes[n].kind == SBP_NODE_COMMAND &&
+            entry->body.nodes[n].u.command->queue == SBP_QUEUE_NET)
+            return true;
+    return false;
+}
+
+bool sbp_buffer_in_shares(const sbp_program *program, int32_t buffer) {
+    int32_t bucket = program->buffers[buffer].part_of - 1;
+    return bucket >= 0 && bucket < program->buffer_count && program->buffers[bucket].sharding == SBP_SHARDED;
+}
+
+int32_t sbp_buffer_memory(const sbp_program *program, int32_t buffer) {
+    int32_t bucket = program->buffers[buffer].part_of - 1;
+    return bucket >= 0 ? bucket : buffer;
+}
+
+int32_t sbp_program_find_buffer(const sbp_program *program, const char *name) {
+    int32_t found = -1;
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        if (strcmp(program->buffers[b].name, name) == 0) {
+            if (program->buffers[b].function < 0)
+                return b;
+            if (found < 0)
+                found = b;
+        }
+    return found;
+}
+
+int32_t sbp_program_find_scalar(const sbp_program *program, const char *name) {
+    for (int32_t s = 0; s < program->scalar_count; s++)
+        if (strcmp(program->scalars[s], name) == 0)
+            return s;
+    return -1;
+}
+
+const sbp_entry *sbp_program_find_entry(const sbp_program *program, const char *name) {
+    for (int32_t e = 0; e < program->entry_count; e++)
+        if (strcmp(program->entries[e].name, name) == 0)
+            return &program->entries[e];
+    return NULL;
+}
+
+int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program, const char *name) {
+    int32_t found = sbp_program_find_scalar(program, name);
+    if (found >= 0)
+        return found;
+    SBP_PUSH(arena, program->scalars, program->scalar_count, program->scalar_capacity, name);
+    return program->scalar_count - 1;
+}
+
+static bool kernel_name_taken(const sbp_program *program, const char *name) {
+    for (int32_t k = 0; k < program->kernel_count; k++)
+        if (strcmp(program->kernels[k]->name, name) == 0)
+            return true;
+    return false;
+}
+
+int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowkernel *kernel) {
+    const char *name = kernel->name;
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    kernel->name = "k";
+    sbp_rowkernel_print(&text, kernel);
+    kernel->name = name;
+    int32_t found = sbp_map_get(&program->kernel_texts, text.data);
+    if (found >= 0)
+        return found;
+    for (int n = 2; kernel_name_taken(program, kernel->name); n++)
+        kernel->name = sbp_arena_printf(arena, "%s.%d", name, n);
+    SBP_PUSH(arena, program->kernels, program->kernel_count, program->kernel_capacity, kernel);
+    sbp_map_set(&program->kernel_texts, text.data, program->kernel_count - 1);
+    return program->kernel_count - 1;
+}
+
+int64_t sbp_program_most_rows(const sbp_program *program) {
+    return program->t_max * program->context;
+}
+
+sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s) {
+    sbp_sizes sizes = {{0}};
+    sizes.v[SBP_ONE] = 1;
+    sizes.v[SBP_T] = t;
+    sizes.v[SBP_S] = s;
+    sizes.v[SBP_C] = program->chunk;
+    sizes.v[SBP_H] = program->head_chunk;
+    sizes.v[SBP_W] = t * program->context;
+    sizes.v[SBP_D] = program->chunk * program->context;
+    return sizes;
+}
+
+bool sbp_buffer_bytes(const sbp_buffer *buffer, const sbp_sizes *sizes, int64_t *out) {
+    int64_t rows, elems, bytes;
+    if (!sbp_extent_eval(buffer->rows, sizes, &rows) || rows < 0 || buffer->cols < 0 ||
+        !sbp_mul_i64(rows, buffer->cols, &elems) ||
+        !sbp_mul_i64(elems, sbp_dtype_bytes(buffer->dtype), &bytes))
+        return false;
+    *out = bytes;
+    return true;
+}
+
+/* ---- views ------------------------------------------------------------------------------------------ */
+
+static sbp_view whole_view(int32_t ref, int32_t slot, sbp_extent rows, int64_t cols) {
+    return (sbp_view){.ref = ref,
+                      .slot = slot,
+                      .start = {.column = -1},
+                      .length = {.base = rows, .column = -1},
+                      .cols = cols};
+}
+
+sbp_view sbp_view_buffer(const sbp_program *program, int32_t buffer, int32_t slot) {
+    const sbp_buffer *b = &program->buffers[buffer];
+    return whole_view(buffer, slot, b->rows, b->cols);
+}
+
+sbp_view sbp_view_formal(const sbp_function *function, int32_t formal) {
+    const sbp_formal *f = &function->formals[formal];
+    return whole_view(~formal, 0, f->rows, f->cols);
+}
+
+sbp_command *sbp_command_create(sbp_arena *arena, sbp_command_kind kind, int32_t view_capacity) {
+    sbp_command *command = SBP_NEW(arena, sbp_command);
+    command->kind = kind;
+    command->kernel = command->flushes = command->gradient = -1;
+    command->views = SBP_NEW_ARRAY(arena, sbp_view, view_capacity);
+    for (int32_t k = 0; k < view_capacity; k++)
+        command->views[k] = sbp_view_none();
+    return command;
+}
+
+sbp_view sbp_view_none(void) {
+    return (sbp_view){.ref = SBP_NO_VIEW, .start = {.column = -1}, .length = {.column = -1}};
+}
+
+bool sbp_view_shape(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                    sbp_extent *rows, int64_t *cols) {
+    if (view->ref >= 0) {
+        *rows = program->buffers[view->ref].rows;
+        *cols = program->buffers[view->ref].cols;
+    } else {
+        *rows = function->formals[~view->ref].rows;
+        *cols = function->formals[~view->ref].cols;
+    }
+    if (view->width == 0)
+        return true;
+    int64_t count = sbp_extent_as_const(*rows), elems;
+    if (view->width < 0 || count < 0 || !sbp_mul_i64(count, *cols, &elems) || elems % view->width != 0)
+        return false;
+    *rows = sbp_extent_const(elems / view->width);
+    *cols = view->width;
+    return true;
+}
+
+sbp_view sbp_view_wide(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                       int64_t width) {
+    sbp_extent rows;
+    int64_t cols;
+    sbp_view out = {.ref = view->ref, .slot = view->slot};
+    (void)sbp_view_shape(program, function, &out, &rows, &cols);
+    out.width = width == cols ? 0 : width;
+    (void)sbp_view_shape(program, function, &out, &rows, &cols);
+    width = out.width;
+    out = whole_view(view->ref, view->slot, rows, cols);
+    out.width = width;
+    return out;
+}
+
+bool sbp_view_is_whole(const sbp_program *program, const sbp_function *function, const sbp_view *view) {
+    sbp_extent rows;
+    int64_t cols;
+    if (!sbp_view_shape(program, function, view, &rows, &cols))
+        return false;
+    sbp_view whole = whole_view(view->ref, view->slot, rows, cols);
+    whole.width = view->width;
+    return sbp_view_equal(view, &whole);
+}
+
+sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step) {
+    sbp_view view = whole;
+    view.start = (sbp_index){.step = sbp_extent_symbol(step, 1), .column = -1};
+    view.length = (sbp_index){.base = sbp_extent_symbol(step, 1), .column = -1};
+    view.until = false;
+    return view;
+}
+
+sbp_view sbp_view_blocks(sbp_view whole) {
+    sbp_view view = whole;
+    view.start = (sbp_index){.column = -1};
+    view.length = (sbp_index){.column = SBP_COLUMN_BLOCKS};
+    view.until = false;
+    return view;
+}
+
+static bool index_equal(const sbp_index *a, const sbp_index *b) {
+    return a->column == b->column && sbp_extent_equal(a->base, b->base) && sbp_extent_equal(a->step, b->step);
+}
+
+static bool same_start(const sbp_view *a, const sbp_view *b) {
+    return a->ref == b->ref && a->slot == b->slot && a->col == b->col && a->width == b->width &&
+           a->until == b->until && index_equal(&a->start, &b->start);
+}
+
+bool sbp_view_equal(const sbp_view *a, const sbp_view *b) {
+    return same_start(a, b) && a->cols == b->cols && index_equal(&a->length, &b->length);
+}
+
+bool sbp_view_same_start(const sbp_view *a, const sbp_view *b) {
+    return a->ref != SBP_NO_VIEW && same_start(a, b);
+}
+
+/* ---- positions and ranges --------------------------------------------------------------------------- */
+
+const char *sbp_program_counted(const sbp_program *program) {
+    for (int32_t r = 0; r < program->row_input_count; r++)
+        if (program->row_inputs[r].kind == SBP_ROW_PICK)
+            return program->row_inputs[r].column;
+    return NULL;
+}
+
+int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_sizes *sizes) {
+    return sbp_ceil_div(sizes->v[SBP_T], sizes->v[program->tables[table].step]);
+}
+
+void sbp_position_set(sbp_position *position, const sbp_program *program, int32_t table, int64_t i) {
+    position->table = table;
+    position->i = i;
+    if (table < 0)
+        return;
+    const sbp_chunk_table *t = &program->tables[table];
+    int64_t step = position->sizes.v[t->step], row0 = i * step;
+    int64_t rows = position->sizes.v[SBP_T] - row0;
+    if (rows > step)
+        rows = step;
+    position->columns[SBP_COLUMN_ROW0] = row0;
+    position->columns[SBP_COLUMN_ROWS] = rows;
+    position->columns[SBP_COLUMN_HI] = row0 + rows;
+    position->columns[SBP_COLUMN_ALL] = (row0 + rows) * program->context;
+    position->columns[SBP_COLUMN_BLOCKS] = sbp_ceil_div(rows, SBP_PARTIAL_ROWS);
+    for (int32_t w = 0; w < t->window_count && w < SBP_MAX_WINDOWS; w++)
+        position->columns[SBP_COLUMN_LO + w] = row0 * program->context;
+}
+
+void sbp_position_end(sbp_position *position, int64_t end) {
+    int64_t *column = position->columns, rows = end - column[SBP_COLUMN_ROW0];
+    if (rows >= column[SBP_COLUMN_ROWS])
+        return;
+    column[SBP_COLUMN_ROWS] = rows;
+    column[SBP_COLUMN_HI] = end;
+    column[SBP_COLUMN_BLOCKS] = sbp_ceil_div(rows, SBP_PARTIAL_ROWS);
+}
+
+static bool eval_index(const sbp_index *index, const sbp_sizes *sizes, const sbp_position *position,
+                       int64_t *out) {
+    int64_t base, step;
+    if (!sbp_extent_eval(index->base, sizes, &base) || !sbp_extent_eval(index->step, sizes, &step) ||
+        !sbp_mul_i64(step, position->table >= 0 ? position->i : 0, &step) ||
+        !sbp_add_i64(base, step, &base) ||
+        (index->column >= 0 && !sbp_add_i64(base, position->columns[index->column], &base)))
+        return false;
+    *out = base;
+    return true;
+}
+
+int64_t sbp_extent_local(const sbp_program *program, sbp_extent rows, sbp_symbol step) {
+    if (rows.c[SBP_T] != 0 || rows.c[SBP_S] != 0 || rows.c[SBP_W] != 0)
+        return 0;
+    if (step == SBP_C && rows.c[SBP_D] != 0)
+        return program->context;
+    return rows.c[step] != 0;
+}
+
+bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                      const sbp_position *position, sbp_range *out) {
+    sbp_extent extent;
+    int64_t cols;
+    sbp_sizes chunk_sizes = position->sizes;
+    sbp_symbol step = SBP_ONE;
+    if (position->table >= 0) {
+        step = program->tables[position->table].step;
+        chunk_sizes.v[step] = position->columns[SBP_COLUMN_ROWS];
+        if (step == SBP_C)
+            chunk_sizes.v[SBP_D] = position->columns[SBP_COLUMN_ROWS] * program->context;
+    }
+    int64_t total, start, end;
+    if (!sbp_view_shape(program, function, view, &extent, &cols) ||
+        !sbp_extent_eval(extent, &position->sizes, &total) ||
+        !eval_index(&view->start, &position->sizes, position, &start) ||
+        !eval_index(&view->length, &chunk_sizes, position, &end) ||
+        (!view->until && !sbp_add_i64(start, end, &end)))
+        return false;
+    if (end > total)
+        end = total;
+    if (start < 0 || end < start)
+        return false;
+    int64_t ranks = step != SBP_ONE ? sbp_extent_local(program, extent, step) : 0;
+    *out = (sbp_range){start, end - start, start + (ranks ? ranks * position->columns[SBP_COLUMN_ROW0] : 0)};
+    return true;
+}
+
+/* ---- work of attention ------------------------------------------------------------------------------ */
+
+/* Of the first `rows` rows of a document. */
+static double first_pairs(int64_t rows, int64_t window) {
+    double n = (double)rows, w = window > 0 && window < rows ? (double)window : n;
+    return w * (w + 1) / 2 + (n - w) * w;
+}
+
+double sbp_attention_pairs(int64_t row0, int64_t rows, int64_t window) {
+    return first_pairs(row0 + rows, window) - first_pairs(row0, window);
+}
+
+double sbp_attention_flops(double pairs, double qk_elems, double v_elems, bool backward) {
+    return pairs * (backward ? 6 * qk_elems + 4 * v_elems : 2 * (qk_elems + v_elems));
+}

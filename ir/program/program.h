@@ -1,0 +1,566 @@
+/* program.h: the program IR: what runs, in destination-passing form. A plan carries its text; the
+ * runtime walks it and hands commands to a device. Nothing is decided at run time except sizes: every
+ * buffer has an offset in the arena of its memory space.
+ *
+ * Sizes. T rows of the micro-batch at hand (at most `t_max`), S groups (at most `s_max`), C and H rows per
+ * chunk of the layers and of the head; W and D are `context` times T and C. T and S come with each
+ * micro-batch. Commands run on exact row counts: a view never reaches beyond the rows that exist, tails are
+ * never padded.
+ *
+ * Views. An operand is [start for length] rows of one element (`slot`) of a buffer, or of a formal of the
+ * function, and a column range. start = base + step * i + table column, i the index of the innermost
+ * loop over a chunk table (a loop over a scalar has no index that views could use). With `until`, length is
+ * the end row instead. In `length`, inside a loop over a table that steps by C (H), C (H) stands for the rows
+ * of the current chunk, so [0 for C] of chunk scratch is exact in the last chunk too; everywhere else it is
+ * the nominal chunk size. The end is clamped to the rows of the buffer. Everything is row-major; the stride
+ * from row to row is the buffer's column count. Buffers whose rows name C or H but neither T nor S are local
+ * to the chunk: their row r is row row0 + r of the sequence (`first_row` of spans; those of D rows: `context`
+ * times row0, plus r, of the sequence of all ranks). A view with a `width`
+ * sees the element, whose rows are constant, as a row-major matrix of so many columns instead, whatever its
+ * own are: start, length and columns count in that matrix (text: w/256[0 for 4]). Of a formal it sees what
+ * the call passes, which therefore has whole rows and a fixed first one (program_c28).
+ *
+ * Commands (operands: ir/program/commands.def; all sums over floats in at least fp32, see the devices'
+ * contract): fill         dst = value copy         dst = src, same dtype and shape; between memory spaces on
+ * the queue that leads there gemm         d = alpha op(a) op(b) + beta c + bias; op transposes when ta / tb;
+ * bias: one row, added to every row. d may be the memory of c, never of a or b. Without c, beta counts as 0.
+ *                dtypes may differ: products are summed in fp32 (fp64 when d is f64); where a and b are bf16,
+ *                a device may take what is below 2^-126 for 0.
+ *   row          a row kernel (ir/rowkernel/rowkernel.h), over the rows of its first operand that varies with
+ * the row; share: these are this rank's share of the rows, of which all ranks have equally many, and random
+ * numbers are of their places among all colsum       dst[0,:] = beta dst[0,:] + sum over rows of src gather
+ * dst[r,:] = table[index[r],:], both of float types scatter_add  dst[index[r],:] += src[r,:], rows with the
+ * same index added in the order of perm. perm: rows of src (relative to the view) sorted by index;
+ * segment[k]: number of rows with the same index when sorted position k is the first of them, else 0.
+ *   attn_fwd     o, lse of q against k, v. q: [rows, heads*d_qk], row j being row q.first_row + j of the
+ *                sequence; k: [keys, kv_heads*d_qk], v: [keys, kv_heads*d_v], row 0 being row k.first_row.
+ *                Query row r sees rows [first, shared_end) and [own, r] (absolute, per query row), minus
+ *                those further back than `window` positions when window > 0 (position distance: r - c in the
+ *                own part, shared_end + r - own - c in the shared part; visible when below window).
+ *                score = scale q.k, then softcap tanh(score/softcap) when softcap > 0.
+ *                Head h reads kv head h / (heads/kv_heads).
+ *                q, k and v are all fp64 or none is. lse: [rows, heads], natural log of the sum of
+ *                exponentials of the scores, fp64 where q is, else fp32. work: at least as many rows as q.
+ *   attn_bwd     the gradients, given do: dq written, dk and dv (of lse's type) added to; no atomics.
+ *                p = exp(score - lse), ds = p (v do - do o) (softcap's slope); dv += p^T do,
+ *                dk += scale ds^T q, dq = scale ds k
+ *                Both ways, where q, k, v (and do) are all bf16, or all f16, a device may round the factors
+ *                p (forward: times any power of two) and ds to that type before these products, so that all
+ *                of them are products of one type; sums of p, delta and lse are not of rounded numbers.
+ *                The CPU does so of bf16.
+ *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
+ *   collective   over the program's ranks, each of which gives this command. A share is the rows from
+ *                rank % group * rows / group on. Sums have the same bits on every rank and in every run
+ *                (backends/ranks/ranks.h), and are over all ranks, whatever the groups are.
+ *                all_reduce, broadcast (from rank 0): of equal shapes; src may be dst
+ *                reduce_scatter: dst is the sum of this rank's share of src; reduce_add: dst += that sum,
+ *                rounded once where dst is of another type; reduce_own: src and dst are the same, and this
+ *                rank's share of it becomes the sum, the rest anything
+ *                all_gather: dst is the src of all of the rank's group; share: dst is this rank's share of
+ *                src, nothing is sent. group_reduce: all_reduce among the ranks of the group alone
+ *                Among the ranks that have a micro-batch together (ir/base/context.h), on queue compute:
+ *                to_heads: src has rows of all heads, dst rows of all ranks of this rank's heads (where it
+ * has none, 0), those of rank r at r times the rows of src; to_rows: back, where ranks have the same head the
+ * sum, added in the order of ranks. context_gather and context_share are all_gather and share among them,
+ *                context_reduce is reduce_scatter.
+ *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
+ *
+ * Spaces and queues. A buffer lives in the device's memory, the host's, or a file (disk), each an arena. A
+ * command runs on one queue, and its operands lie where that queue reaches:
+ *   compute      every command; all operands on the device
+ *   in, out      copy from host to device, from device to host
+ *   host         the host's own cores: fill, copy, row, colsum, reduce, all operands on the host; with
+ *                the bits that the CPU device computes them to
+ *   net          collectives, in the order in which they are given: it must be the same on all ranks;
+ * operands on the device or on the host. (In queue compute: `share`; of one rank each of them, as a copy.)
+ *   disk         copy between host and disk, either way. Nothing else touches a buffer on disk, whose
+ *                elements begin at multiples of SBP_DISK_ALIGNMENT.
+ *
+ * Order. Within a queue commands may overlap or be reordered unless a fence stands between them. Queues run
+ * beside each other.
+ *
+ * Programs are untrusted when they come from a plan: sbp_program_verify() must pass before use.
+ */
+#ifndef SBP_IR_PROGRAM_PROGRAM_H
+#define SBP_IR_PROGRAM_PROGRAM_H
+
+#include "ir/base/context.h"
+#include "ir/rowkernel/rowkernel.h"
+
+typedef enum sbp_space { SBP_DEVICE, SBP_HOST, SBP_DISK, SBP_SPACE_COUNT } sbp_space;
+
+enum { SBP_DISK_ALIGNMENT = 4096 }; /* bytes: of a file's blocks, for transfers around the page cache */
+enum { SBP_MAX_RANKS = 1 << 20, SBP_MAX_CONTEXT = 1 << 10 };
+enum { SBP_BUCKET_ALIGNMENT = 256 }; /* elements: where parts of a bucket begin, in every type */
+
+typedef enum sbp_queue {
+    SBP_QUEUE_COMPUTE,
+    SBP_QUEUE_IN,
+    SBP_QUEUE_OUT,
+    SBP_QUEUE_HOST,
+    SBP_QUEUE_DISK,
+    SBP_QUEUE_NET,
+    SBP_QUEUE_COUNT
+} sbp_queue;
+
+typedef enum sbp_role {
+#define ROLE(id, text, category) SBP_ROLE_##id,
+#include "ir/program/roles.def"
+#undef ROLE
+    SBP_ROLE_COUNT
+} sbp_role;
+
+typedef enum sbp_command_kind {
+#define COMMAND(id, text, operands) SBP_CMD_##id,
+#include "ir/program/commands.def"
+#undef COMMAND
+    SBP_CMD_COUNT
+} sbp_command_kind;
+
+typedef enum sbp_access { SBP_READ, SBP_WRITE, SBP_UPDATE } sbp_access; /* modes r, w, u */
+
+enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
+
+/* A buffer, or an array of `count` of them with equal shapes, one after the other.
+ *
+ * A sharded bucket holds this rank's share of its elements; no command names its parts, which say what lies
+ * where in all of it. Of an own bucket, which has room for all, only the share of this rank counts between
+ * entries.
+ *
+ * A bucket is a buffer in which others lie, its parts: each a matrix of its own inside every element of the
+ * bucket, of the bucket's space, type and count. Commands name either, so that what belongs together moves in
+ * one piece. Parts begin at multiples of SBP_BUCKET_ALIGNMENT elements and have constant rows;
+ * those of a slot may be of several things that stand in it at different times. */
+typedef enum sbp_sharding { SBP_WHOLE, SBP_SHARDED, SBP_OWN, SBP_SHARDING_COUNT } sbp_sharding;
+
+typedef struct sbp_buffer {
+    const char *name;
+    sbp_role role;
+    sbp_space space;
+    sbp_dtype dtype;
+    int32_t count;
+    sbp_extent rows; /* of one element of the array */
+    int64_t cols;
+    int32_t function;      /* the function whose scratch it is; -1: of the program */
+    int64_t offset;        /* bytes in the arena of its space; -1 before the memory pass */
+    int64_t stride;        /* bytes from element to element of the array; 0 before the memory pass */
+    const double *data;    /* role const: its rows * cols numbers, written by the host at load; else NULL */
+    int32_t part_of;       /* 1 + number of the bucket that it lies in; 0: of none */
+    int64_t place;         /* elements from the beginning of that bucket's element */
+    sbp_sharding sharding; /* of a bucket */
+} sbp_buffer;
+
+/* base + step * i + tables[table].column at i */
+typedef struct sbp_index {
+    sbp_extent base, step;
+    int32_t column; /* of the loop's table, -1: none */
+} sbp_index;
+
+typedef struct sbp_view {
+    int32_t ref; /* buffer number, or ~formal; SBP_NO_VIEW when the operand is absent */
+    int32_t slot;
+    sbp_index start;
+    sbp_index length;
+    bool until; /* `length` is the end row */
+    int64_t col, cols;
+    int64_t width; /* columns of the matrix that the view sees; 0: the buffer's or formal's own */
+} sbp_view;
+
+#define SBP_NO_VIEW INT32_MIN
+#define SBP_LITERAL (-1) /* in place of a program scalar's number */
+
+typedef enum sbp_reduce_op {
+    SBP_REDUCE_SUM,
+    SBP_REDUCE_MAX,
+    SBP_REDUCE_SUMSQ,
+    SBP_REDUCE_COUNT
+} sbp_reduce_op;
+typedef enum sbp_collective_op {
+    SBP_ALL_REDUCE,
+    SBP_REDUCE_SCATTER,
+    SBP_ALL_GATHER,
+    SBP_BROADCAST,
+    SBP_SHARE,
+    SBP_REDUCE_ADD,
+    SBP_REDUCE_OWN,
+    SBP_GROUP_REDUCE,
+    SBP_TO_HEADS, /* these among the ranks of a context alone, in queue compute */
+    SBP_TO_ROWS,
+    SBP_CONTEXT_GATHER,
+    SBP_CONTEXT_SHARE,
+    SBP_CONTEXT_REDUCE,
+    SBP_COLLECTIVE_COUNT
+} sbp_collective_op;
+
+typedef struct sbp_attention_attrs {
+    int64_t heads, kv_heads, d_qk, d_v;
+    int64_t window;        /* 0: none */
+    double scale, softcap; /* softcap 0: none */
+    bool by_rank;          /* q has this rank's rows of a chunk, k and v those of all of its context
+                              (ir/base/context.h) */
+} sbp_attention_attrs;
+
+typedef struct sbp_command {
+    sbp_command_kind kind;
+    int32_t queue;  /* sbp_queue; of a fence: compute, it is of those that it names */
+    int32_t kernel; /* row: number of the kernel */
+    sbp_view *views;
+    int32_t view_count;
+    int32_t *scalars; /* row: per kernel scalar the program's, or SBP_LITERAL */
+    double *literals; /* per kernel scalar, where it is a literal: its value, 0 or more; NULL when none is */
+    int32_t scalar_count;
+    /* When >= 0: this command consumes the finished gradient of that parameter (buffer number): a flush or an
+     * optimizer update. The runtime's one hook for dumping gradients. `gradient` is the operand that holds
+     * it. */
+    int32_t flushes, gradient;
+    union {
+        double fill;
+        struct {
+            double alpha, beta;
+            bool ta, tb;
+        } gemm;
+        sbp_attention_attrs attention;
+        struct {
+            sbp_reduce_op op;
+            double beta;
+        } reduce; /* and colsum's beta */
+        sbp_collective_op collective;
+        bool share; /* row */
+        struct {
+            sbp_collective_op op; /* to_heads, to_rows */
+            sbp_context_heads heads;
+        } exchange;
+        struct {
+            int32_t from, to;
+        } fence;
+    } u;
+} sbp_command;
+
+typedef enum sbp_node_kind { SBP_NODE_COMMAND, SBP_NODE_LOOP, SBP_NODE_CALL } sbp_node_kind;
+
+typedef struct sbp_node sbp_node;
+
+typedef struct sbp_body {
+    sbp_node *nodes;
+    int32_t count, capacity;
+} sbp_body;
+
+typedef struct sbp_loop {
+    int32_t table; /* iterations: the rows of this chunk table; -1: see scalar */
+    int32_t
+        scalar; /* with table -1: the value of this scalar, a small integer (0 or 1 makes a conditional) */
+    bool descending;
+    sbp_body body;
+} sbp_loop;
+
+/* Loops nest at most SBP_MAX_LOOP_DEPTH deep in one body, and at most one of them is over a table. */
+enum { SBP_MAX_LOOP_DEPTH = 2 };
+
+typedef struct sbp_call {
+    int32_t function;
+    sbp_view *views; /* one per formal */
+} sbp_call;
+
+struct sbp_node {
+    sbp_node_kind kind;
+    union {
+        sbp_command *command;
+        sbp_loop *loop;
+        sbp_call *call;
+    } u;
+};
+
+typedef struct sbp_formal {
+    const char *name;
+    sbp_access access;
+    sbp_dtype dtype;
+    sbp_extent rows;
+    int64_t cols;
+} sbp_formal;
+
+typedef struct sbp_function {
+    const char *name;
+    sbp_formal *formals;
+    int32_t formal_count, formal_capacity;
+    sbp_body body;
+} sbp_function;
+
+/* Chunks of `step` rows of T, computed by the host for each micro-batch. Columns: 0 row0, 1 rows, 2 hi (the
+ * end row), 3 blocks (ceil(rows / SBP_PARTIAL_ROWS), the rows of a row kernel's partials), 4 all (the end row
+ * of all ranks' chunks, in W), then one lo per window: the first row, in W, that attention of the chunk
+ * reads. */
+typedef struct sbp_chunk_table {
+    const char *name;
+    sbp_symbol step;  /* C or H */
+    bool counted;     /* a run ends with the last counted row; at least one row runs */
+    int64_t *windows; /* 0: full attention */
+    int32_t window_count, window_capacity;
+} sbp_chunk_table;
+
+enum {
+    SBP_COLUMN_ROW0,
+    SBP_COLUMN_ROWS,
+    SBP_COLUMN_HI,
+    SBP_COLUMN_BLOCKS,
+    SBP_COLUMN_ALL,
+    SBP_COLUMN_LO,
+    SBP_MAX_WINDOWS = 16,
+    SBP_MAX_COLUMNS = SBP_COLUMN_LO + SBP_MAX_WINDOWS
+};
+
+/* Data the host fills for every micro-batch. kind "column": one number per row (or per group, when the
+ * buffer has S rows), by name from the packer; "order" and "segment": the scatter order of that column,
+ * sorted inside chunks of `chunk` rows (T: the whole). Commands do not write these buffers.
+ *
+ * Counted rows are those where a column is not 0. "pick" says which row of the batch is the i-th of them,
+ * "rank" which of them a row is; both name the row itself where there is none. A column may come in that
+ * order
+ * (`counted`): rows that count first, then zeros, or in integer columns the last of them again and again. *
+ * Of a program with a context (ir/base/context.h), what has T rows is of the rank's own rows; an input may
+ * have W. Counted rows are then counted for each rank by itself. */
+typedef enum sbp_row_input_kind {
+    SBP_ROW_COLUMN,
+    SBP_ROW_ORDER,
+    SBP_ROW_SEGMENT,
+    SBP_ROW_PICK,
+    SBP_ROW_RANK
+} sbp_row_input_kind;
+
+typedef struct sbp_row_input {
+    sbp_row_input_kind kind;
+    int32_t buffer;
+    const char *column; /* of pick and rank: what decides which rows count */
+    sbp_symbol chunk;
+    bool counted; /* of a column */
+    bool by_rank; /* of W rows: those of rank 0, then those of rank 1 ..; else as the sequence has them */
+} sbp_row_input;
+
+/* A number that an entry leaves in a result buffer (f64), at element `index` of it, e.g. "loss": summed over
+ * micro-batches by the device. */
+typedef struct sbp_output {
+    const char *name;
+    int32_t buffer, index;
+} sbp_output;
+
+typedef struct sbp_entry {
+    const char *name; /* accumulate, update, step, score, prepare */
+    sbp_body body;
+} sbp_entry;
+
+typedef struct sbp_program {
+    const char *name;
+    const char *target; /* "cpu"; "cuda:sm_80,sm_90a": a backend, and what it compiles for */
+    int64_t t_max, s_max, chunk, head_chunk;
+    int64_t ranks;        /* processes that run it together; 1: no collectives */
+    int64_t group;        /* so many neighbours have the shares of all there is, the other groups have the
+                             same; divides ranks */
+    int64_t context;      /* so many of them have a micro-batch together, each rows of its own
+                             (ir/base/context.h); divides ranks */
+    const char **scalars; /* set by the host, f64: T, S first, then what the program needs */
+    int32_t scalar_count, scalar_capacity;
+    sbp_chunk_table *tables;
+    int32_t table_count, table_capacity;
+    sbp_buffer *buffers;
+    int32_t buffer_count, buffer_capacity;
+    sbp_row_input *row_inputs;
+    int32_t row_input_count, row_input_capacity;
+    sbp_output *outputs;
+    int32_t output_count, output_capacity;
+    sbp_rowkernel **kernels;
+    int32_t kernel_count, kernel_capacity;
+    sbp_function *functions;
+    int32_t function_count, function_capacity;
+    sbp_entry *entries;
+    int32_t entry_count, entry_capacity;
+    int64_t arena_bytes[SBP_SPACE_COUNT];
+    sbp_map kernel_texts; /* what sbp_program_add_kernel has seen */
+    /* What is computed of the data of a step before it (ir/graph/prepare.h), beside the text: a plan has it
+     * in a section of its own. NULL: nothing. */
+    const struct sbp_prepare *prepare;
+} sbp_program;
+
+typedef struct sbp_command_operand {
+    const char *name;
+    sbp_access access;
+    bool optional;
+} sbp_command_operand;
+
+const char *sbp_role_name(sbp_role role);
+const char *sbp_role_category(sbp_role role);
+const char *sbp_command_name(sbp_command_kind kind);
+extern const char *const sbp_space_names[SBP_SPACE_COUNT]; /* device, host, disk */
+extern const char *const sbp_queue_names[SBP_QUEUE_COUNT]; /* compute, in, out, host, disk, net */
+/* The queue on which a copy runs that leads from one space to another; SBP_QUEUE_COUNT between device and
+ * disk and within the disk, where none does. */
+sbp_queue sbp_queue_of_copy(sbp_space to, sbp_space from);
+/* Operand list of a command; for `row`, of its kernel. Writes at most SBP_MAX_COMMAND_OPERANDS, returns the
+ * count. */
+int32_t sbp_command_operands(const sbp_program *program, const sbp_command *command,
+                             sbp_command_operand *out);
+
+sbp_program *sbp_program_create(sbp_arena *arena, const char *name);
+int32_t sbp_program_find_buffer(const sbp_program *program, const char *name);         /* -1 when absent */
+int32_t sbp_program_find_scalar(const sbp_program *program, const char *name);         /* -1 when absent */
+const sbp_entry *sbp_program_find_entry(const sbp_program *program, const char *name); /* NULL when absent */
+int32_t sbp_program_add_scalar(sbp_arena *arena, sbp_program *program,
+                               const char *name); /* or the existing one */
+/* The number of an identical kernel if there is one (compared by text without the name). A kernel whose name
+ * is taken by a different one is renamed ("norm.2"). */
+int32_t sbp_program_add_kernel(sbp_arena *arena, sbp_program *program, sbp_rowkernel *kernel);
+/* Whether every run of an entry has collectives, so that all ranks must run it equally often. False where
+ * there is no such entry. */
+bool sbp_program_entry_meets(const sbp_program *program, const char *entry);
+/* Of `count` ranks that are `stride` apart, on hosts of `node` ranks one after the other: how many neighbours
+ * of one host exchange and add among themselves first, before those in the same place of their neighbours do.
+ * A power of two that divides `count`, so that neighbours from a multiple of it on are a subtree of every sum
+ * (backends/ranks/ranks.h). count: there is one step only, since all are on one host, or no two are; or
+ * because a host has an odd number of them. */
+int64_t sbp_near_ranks(int64_t node, int64_t stride, int64_t count);
+/* Bytes that rank 0 sends to the others, in a collective over so many elements (all that there is, not a
+ * share); its share is no smaller than any other's (backends/ranks/ranks.h). In steps one after the other,
+ * each to `ranks - 1` others, `stride` apart from it on. */
+typedef struct sbp_sent_step {
+    int64_t bytes, ranks, stride;
+} sbp_sent_step;
+
+enum { SBP_SENT_STEPS = 6 };
+
+typedef struct sbp_sent {
+    int64_t bytes; /* of all steps */
+    sbp_sent_step steps[SBP_SENT_STEPS];
+    int32_t count;
+} sbp_sent;
+
+/* node: ranks of each host, one after the other; 1: hosts differ, or are unknown. */
+sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t node, int64_t elems,
+                             sbp_dtype dtype);
+/* Whether the ranks of a context send each other something, in queue compute. */
+static inline bool sbp_is_exchange(const sbp_command *command) {
+    return command->kind == SBP_CMD_COLLECTIVE && command->queue == SBP_QUEUE_COMPUTE &&
+           command->u.collective >= SBP_TO_HEADS && command->u.collective != SBP_CONTEXT_SHARE;
+}
+/* Elements that a rank sends in to_heads or to_rows of so many rows of its own. */
+int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows);
+/* Most rows of a micro-batch, those of all ranks that have it together: places of rows are i32. */
+#define SBP_MOST_ROWS INT32_MAX
+/* Of a micro-batch, of all ranks that have it together: t_max of each. */
+int64_t sbp_program_most_rows(const sbp_program *program);
+/* All symbols with the given T and S. */
+sbp_sizes sbp_program_sizes(const sbp_program *program, int64_t t, int64_t s);
+/* The buffer whose memory a buffer is: its bucket, or itself. */
+int32_t sbp_buffer_memory(const sbp_program *program, int32_t buffer);
+/* Whether a buffer is a part of a sharded bucket: it has no memory of its own. */
+bool sbp_buffer_in_shares(const sbp_program *program, int32_t buffer);
+/* Bytes of one element of a buffer at these sizes; false on overflow. */
+bool sbp_buffer_bytes(const sbp_buffer *buffer, const sbp_sizes *sizes, int64_t *out);
+
+/* A view of all rows and columns of a buffer element, or of a formal. */
+sbp_view sbp_view_buffer(const sbp_program *program, int32_t buffer, int32_t slot);
+sbp_view sbp_view_formal(const sbp_function *function, int32_t formal);
+sbp_view sbp_view_none(void);
+/* All of the element that a view is of, as rows of `width` columns; the width must fit (sbp_view_shape). */
+sbp_view sbp_view_wide(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                       int64_t width);
+/* Rows and columns of the matrix that a view counts in; false when its width does not fit: the rows are not
+ * constant, or their elements no multiple of it. function: where the view stands, NULL for an entry. */
+bool sbp_view_shape(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                    sbp_extent *rows, int64_t *cols);
+/* Whether a view is of all rows and columns of that matrix. */
+bool sbp_view_is_whole(const sbp_program *program, const sbp_function *function, const sbp_view *view);
+/* Of queue compute, without kernel and flush; room for so many views, of which none is there yet. */
+sbp_command *sbp_command_create(sbp_arena *arena, sbp_command_kind kind, int32_t view_capacity);
+/* Narrows a whole view to the rows of the current chunk: [i*step for step]. */
+sbp_view sbp_view_chunk(sbp_view whole, sbp_symbol step);
+/* Narrows a whole view to the partial rows of the current chunk: [0 for blocks]. */
+sbp_view sbp_view_blocks(sbp_view whole);
+/* The same memory at every position: of the same rows and columns; or only beginning at the same place. Two
+ * absent views are equal, and begin nowhere. */
+bool sbp_view_equal(const sbp_view *a, const sbp_view *b);
+bool sbp_view_same_start(const sbp_view *a, const sbp_view *b);
+
+/* ---- what views and commands mean in rows (verifier, executor, simulators) ------------------------- */
+
+/* Where a command stands. */
+typedef struct sbp_position {
+    sbp_sizes sizes;
+    int32_t table; /* of the innermost loop over a table, -1: none */
+    int64_t i;
+    int64_t columns[SBP_MAX_COLUMNS]; /* row i of the table */
+} sbp_position;
+
+/* How many rows of the sequence a row of a chunk of so many rows stands for: 0 when they are not local to the
+ * chunk of a loop by `step`, 1, or `context` where they are those of all ranks. */
+int64_t sbp_extent_local(const sbp_program *program, sbp_extent rows, sbp_symbol step);
+
+/* Rows start .. start+rows of a buffer element or formal. first_row: row of the sequence that the first is
+ * (see "Views"). */
+typedef struct sbp_range {
+    int64_t start, rows, first_row;
+} sbp_range;
+
+/* The column that decides which rows count; NULL: the program does not ask. */
+const char *sbp_program_counted(const sbp_program *program);
+/* Chunks of a table at these sizes: ceil(T / step). */
+int64_t sbp_table_rows(const sbp_program *program, int32_t table, const sbp_sizes *sizes);
+/* Fills table, i and the columns up to SBP_COLUMN_LO; the lo columns are set to row0. */
+void sbp_position_set(sbp_position *position, const sbp_program *program, int32_t table, int64_t i);
+/* Lets the chunk end before row `end`, if it does not already; end > row0. */
+void sbp_position_end(sbp_position *position, int64_t end);
+/* False when the view leaves its buffer: start < 0, start beyond the rows, or end before start. Of a formal,
+ * first_row is relative to the formal. function: where the view stands, NULL for an entry. */
+bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, const sbp_view *view,
+                      const sbp_position *position, sbp_range *out);
+
+/* What the rows of a command's operands must satisfy; columns and dtypes are static. */
+typedef enum sbp_row_relation {
+    SBP_ROWS_SAME,      /* as many rows as `other` */
+    SBP_ROWS_NO_LESS,   /* as many rows as `other`, or more */
+    SBP_ROWS_ALIGNED,   /* the same rows of the sequence as `other` */
+    SBP_ROWS_EXACT,     /* n rows */
+    SBP_ROWS_SHARE,     /* n times as many as rows of `other` */
+    SBP_ROWS_AT_LEAST,  /* n rows or more */
+    SBP_ROWS_BLOCKS,    /* ceil(rows of `other` / SBP_PARTIAL_ROWS) */
+    SBP_ROWS_COVER,     /* rows of the sequence from the lo of window n to the end of `other`, or more */
+    SBP_ROWS_COVER_ALL, /* likewise to the end of all ranks' rows, of which `other` are one's */
+    SBP_ROWS_ORDER      /* one whole chunk of the symbol n (maybe the last, shorter one) */
+} sbp_row_relation;
+
+typedef struct sbp_row_rule {
+    sbp_row_relation relation;
+    int32_t operand, other;
+    int64_t n;
+} sbp_row_rule;
+
+enum { SBP_MAX_ROW_RULES = SBP_MAX_COMMAND_OPERANDS + 8 };
+
+/* At most SBP_MAX_ROW_RULES rules; for a command whose operands were checked (kernel and views exist). */
+int32_t sbp_command_row_rules(const sbp_program *program, const sbp_command *command, sbp_row_rule *out);
+/* ranges: one per operand. */
+bool sbp_row_rule_holds(const sbp_program *program, const sbp_row_rule *rule, const sbp_range *ranges,
+                        const sbp_position *position);
+/* The operand whose rows a row command runs over; -1: none varies with the row, and it runs over one. */
+int32_t sbp_command_rows_operand(const sbp_program *program, const sbp_command *command);
+
+/* ---- work of attention ------------------------------------------------------------------------------ */
+
+/* Pairs of a row among row0 .. row0 + rows - 1 of a document and a row that it sees: itself and those before
+ * it, of which window > 0 leaves that many. */
+double sbp_attention_pairs(int64_t row0, int64_t rows, int64_t window);
+/* Operations on so many pairs, a multiply-add two of them; qk_elems and v_elems: of all heads together.
+ * Forward: scores and their sums of values. Backward: the scores again and dq, dk; dp and dv. */
+double sbp_attention_flops(double pairs, double qk_elems, double v_elems, bool backward);
+
+/* Structure, operand shapes and modes, arena bounds, no T axis outside the roles that may have one. Messages
+ * name function or entry, command and constraint ("program_c7"). */
+sbp_status sbp_program_verify(const sbp_program *program, sbp_diag *diag) SBP_CHECKED;
+
+/* "weights bf16 + exact master (4 bytes each), states int8 (2.03 bytes)": how what is trained is kept, in
+ * bytes per parameter. false, and nothing, of a program that trains nothing. */
+bool sbp_program_describe_kept(sbp_arena *arena, const sbp_program *program, sbp_text *out);
+
+/* Text form; printing and parsing round-trip exactly. */
+void sbp_program_print(sbp_text *out, const sbp_program *program);
+sbp_status sbp_program_parse(sbp_arena *arena, sbp_diag *diag, const char *name, const char *text,
+                             size_t length, sbp_program **out) SBP_CHECKED;
+
+#endif

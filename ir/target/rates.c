@@ -1,0 +1,120 @@
+/* rates.c: rates as text. */
+#include "ir/target/rates.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *key;
+    size_t offset;
+    bool needed;
+} keys[] = {
+#define RATE(key, field, needed, unit) {key, offsetof(sbp_rates, field), needed},
+#include "ir/target/rates.def"
+#undef RATE
+};
+
+static double *field(sbp_rates *rates, int k) {
+    return (double *)(void *)((char *)rates + keys[k].offset);
+}
+
+static double value_of(const sbp_rates *rates, int k) {
+    return *(const double *)(const void *)((const char *)rates + keys[k].offset);
+}
+
+bool sbp_rates_set(sbp_rates *rates, const char *key, double value) {
+    if (strcmp(key, "link_bytes") == 0) {
+        rates->in = rates->out = value;
+        return true;
+    }
+    if (strcmp(key, "disk_bytes") == 0) {
+        rates->disk_read = rates->disk_write = value;
+        return true;
+    }
+    for (int k = 0; k < SBP_COUNT(keys); k++)
+        if (strcmp(keys[k].key, key) == 0) {
+            *field(rates, k) = value;
+            return true;
+        }
+    return false;
+}
+
+const char *sbp_rates_key(int i) {
+    return i >= 0 && i < SBP_COUNT(keys) ? keys[i].key : NULL;
+}
+
+const char *sbp_rates_missing(const sbp_rates *rates) {
+    for (int k = 0; k < SBP_COUNT(keys); k++)
+        if (keys[k].needed && !(value_of(rates, k) > 0))
+            return keys[k].key;
+    return NULL;
+}
+
+const char *sbp_rates_word(sbp_arena *arena, const char **at) {
+    for (;;) {
+        *at += strspn(*at, " \t\r\n");
+        if (**at != '#')
+            break;
+        *at += strcspn(*at, "\n");
+    }
+    size_t length = strcspn(*at, " \t\r\n");
+    const char *word = length > 0 ? sbp_arena_strndup(arena, *at, length) : NULL;
+    *at += length;
+    return word;
+}
+
+sbp_status sbp_rates_parse(sbp_arena *arena, sbp_diag *diag, const char *from, const char *text,
+                           sbp_rates *out) {
+    *out = (sbp_rates){0};
+    for (const char *at = text, *key; (key = sbp_rates_word(arena, &at)) != NULL;) {
+        const char *word = sbp_rates_word(arena, &at);
+        char *end = NULL;
+        double value = word ? strtod(word, &end) : 0;
+        if (!word || *end || !(value > 0 && value < 1e30))
+            return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no positive number", from, key,
+                            word ? word : "");
+        if (!sbp_rates_set(out, key, value))
+            return sbp_fail(diag, SBP_INPUT, "%s: '%s' is no rate", from, key);
+    }
+    const char *missing = sbp_rates_missing(out);
+    return missing ? sbp_fail(diag, SBP_INPUT, "%s: rates need '%s'", from, missing) : SBP_OK;
+}
+
+void sbp_rates_print(sbp_text *out, const sbp_rates *rates, const char *quote, const char *colon,
+                     const char *comma) {
+    bool any = false;
+    for (int k = 0; k < SBP_COUNT(keys); k++) {
+        if (!(value_of(rates, k) > 0))
+            continue;
+        sbp_text_add(out, "%s%s%s%s%s", any ? comma : "", quote, keys[k].key, quote, colon);
+        sbp_text_add_double(out, value_of(rates, k));
+        any = true;
+    }
+}
+
+double sbp_rates_product(const sbp_rates *rates, sbp_dtype dtype) {
+    if (rates->product[dtype] > 0)
+        return rates->product[dtype];
+    return rates->product[SBP_F32] / (dtype == SBP_F64 ? 2 : 1);
+}
+
+double sbp_rates_attention(const sbp_rates *rates, sbp_dtype dtype) {
+    if (rates->attention[dtype] > 0)
+        return rates->attention[dtype];
+    return rates->attention[SBP_F32] / (dtype == SBP_F64 ? 2 : 1);
+}
+
+void sbp_rates_describe(sbp_text *out, const sbp_rates *r, const char *indent) {
+    sbp_text_add(out,
+                 "products %.3g GFLOP/s in fp32, %.3g in bf16, %.3g in fp64, half of it at %.3g rows; "
+                 "attention %.3g, %.3g, %.3g;%s",
+                 r->product[SBP_F32] / 1e9, r->product[SBP_BF16] / 1e9, sbp_rates_product(r, SBP_F64) / 1e9,
+                 r->half_rows, r->attention[SBP_F32] / 1e9, r->attention[SBP_BF16] / 1e9,
+                 sbp_rates_attention(r, SBP_F64) / 1e9, indent);
+    sbp_text_add(out,
+                 "memory %.3g GB/s, rows %.3g Gop/s; to the device %.3g GB/s, back %.3g; host's cores %.3g "
+                 "GB/s, %.3g Gop/s; disk reads %.3g GB/s, writes %.3g; %.3g us a command",
+                 r->memory / 1e9, r->row_ops / 1e9, r->in / 1e9, r->out / 1e9, r->host / 1e9,
+                 r->host_ops / 1e9, r->disk_read / 1e9, r->disk_write / 1e9, r->command_seconds * 1e6);
+}

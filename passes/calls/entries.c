@@ -1,0 +1,192 @@
+/* entries: what is called, in which order: the call lists of `score`, `accumulate` and `update`, or `step`.
+ *
+ * requires  streambp, head, optimizer, schedule
+ * preserves everything there is
+ * breaks    nothing
+ *
+ * Layers are the calls between the first (embedding) and the last (head). I_l is the input of layer l; I_L
+ * the head's, which becomes the gradient stream G in place. Every k-th I_l is a checkpoint, the k - 1 behind
+ * it live in buffers that all groups share; before a group's backward its layers but the last run forward
+ * again (the last group's are still there). `step` is: the gradient of a parameter is complete, so it is
+ * updated.
+ *
+ * items.c has what they name, gradients.c what happens to gradients. Nothing here knows where anything lives:
+ * acts name items, and reside brings them.
+ */
+#include <string.h>
+
+#include "passes/calls/builder.h"
+
+/* ---- calls ------------------------------------------------------------------------------------------- */
+
+static void add_call(sbp_entry_builder *e, int32_t function, const sbp_operand *operands, int32_t count) {
+    sbp_entry_act(e, SBP_ACT_CALL, operands, count)->function = function;
+}
+
+static sbp_operand fixed(int32_t buffer, int32_t element) {
+    return (sbp_operand){.item = -1, .part = -1, .buffer = buffer, .element = element};
+}
+
+/* The input of layer l. */
+static sbp_operand input_of(const sbp_entry_builder *e, int32_t l) {
+    if (l == e->layers)
+        return fixed(e->gradient, 0);
+    int32_t within = (int32_t)(l % e->k);
+    if (within > 0)
+        return fixed(e->temporaries, within - 1);
+    return sbp_entry_stored(sbp_entry_whole(e->checkpoints[l / e->k]), SBP_READ);
+}
+
+/* One call of a segment's function. input, output (y, or G): NULL when there is none. */
+static sbp_status call_segment(sbp_entry_builder *e, int32_t call, int32_t function, const sbp_operand *input,
+                               const sbp_operand *output, bool backward) {
+    sbp_pipeline *p = e->p;
+    const sbp_invocation *c = &p->module->calls[call];
+    const sbp_func *f = p->module->funcs[c->func];
+    if (function < 0)
+        return sbp_fail(p->diag, SBP_INTERNAL, "entries: segment '%s' has no function for a call", f->name);
+    const sbp_function *callee = &p->program->functions[function];
+    int32_t saved = call + 1 < p->module->call_count ? sbp_entry_kind(e, call)->saved_count : 0;
+    int32_t count = 0, number = 0;
+    sbp_operand *operands =
+        SBP_NEW_ARRAY(p->arena, sbp_operand, 2 + 2 * c->param_count + f->arg_count + saved + 1);
+    if (input)
+        operands[count++] = *input;
+    if (output)
+        operands[count++] = *output;
+    const sbp_function_lowering *lowering = p->lowering->functions[function];
+    for (int32_t i = 0; i < lowering->param_count; i++, count++) {
+        sbp_item_part what = e->params[c->params[lowering->params[i]]];
+        bool kept = callee->formals[count].dtype == e->r->items[what.item].stored;
+        operands[count] = sbp_entry_stored(what, SBP_READ);
+        operands[count].form = kept ? SBP_FORM_STORED : SBP_FORM_COMPUTED;
+    }
+    for (int32_t i = 0; backward && i < f->arg_count; i++) {
+        const sbp_value_info *info = &f->values[f->args[i]];
+        if (info->role != SBP_VALUE_PARAM)
+            continue;
+        if (info->trainable)
+            operands[count++] = sbp_entry_stored(sbp_entry_accum(e, call, number), SBP_UPDATE);
+        number++;
+    }
+    for (int32_t i = 0; i < saved; i++)
+        operands[count++] = sbp_entry_stored(sbp_entry_whole(e->saved[call * e->max_saved + i]), SBP_READ);
+    if (count != callee->formal_count)
+        return sbp_fail(p->diag, SBP_INTERNAL, "entries: %d views for the %d formals of @%s", count,
+                        callee->formal_count, callee->name);
+    for (int32_t i = 0; i < count; i++)
+        operands[i].access = callee->formals[i].access;
+    add_call(e, function, operands, count);
+    return SBP_OK;
+}
+
+static sbp_status forward(sbp_entry_builder *e) {
+    for (int32_t call = 0; call <= e->layers; call++) {
+        sbp_operand input = input_of(e, call > 0 ? call - 1 : 0), output = input_of(e, call);
+        SBP_TRY(call_segment(e, call, sbp_entry_kind(e, call)->forward, call > 0 ? &input : NULL, &output,
+                             false));
+    }
+    return SBP_OK;
+}
+
+static sbp_status backward(sbp_entry_builder *e) {
+    sbp_operand g = fixed(e->gradient, 0);
+    for (int32_t group = e->groups - 1; group >= 0; group--) {
+        int32_t first = (int32_t)(group * e->k), last = sbp_entry_end_of_group(e, group);
+        if (!sbp_entry_runs(e, last))
+            break;
+        for (int32_t l = first; l + 1 < last && group + 1 < e->groups; l++) {
+            sbp_operand input = input_of(e, l), output = input_of(e, l + 1);
+            SBP_TRY(call_segment(e, l + 1, sbp_entry_kind(e, l + 1)->again, &input, &output, false));
+        }
+        for (int32_t l = last - 1; l >= first && sbp_entry_runs(e, l + 1); l--) {
+            sbp_operand input = input_of(e, l);
+            SBP_TRY(call_segment(e, l + 1, sbp_entry_kind(e, l + 1)->backward, &input, &g, true));
+            sbp_entry_flush_call(e, l + 1);
+        }
+    }
+    if (sbp_entry_runs(e, 0)) {
+        SBP_TRY(call_segment(e, 0, sbp_entry_kind(e, 0)->backward, NULL, &g, true));
+        sbp_entry_flush_call(e, 0);
+    }
+    return SBP_OK;
+}
+
+static sbp_status head(sbp_entry_builder *e, bool backward_follows) {
+    const sbp_head_lowering *h = &e->p->lowering->head;
+    int32_t call = e->layers + 1;
+    sbp_operand stream = input_of(e, e->layers), updated = stream;
+    updated.access = SBP_UPDATE;
+    if (h->gather >= 0)
+        add_call(e, h->gather, &updated, 1);
+    if (!backward_follows || h->first >= 0)
+        SBP_TRY(call_segment(e, call, h->score, &stream, NULL, false));
+    if (backward_follows && h->first < 0 && h->data >= 0)
+        add_call(e, h->data, NULL, 0);
+    if (backward_follows && h->first < 0)
+        SBP_TRY(call_segment(e, call, h->backward, &stream, NULL, true));
+    add_call(e, h->objective, NULL, 0);
+    if (backward_follows && h->first >= 0) {
+        add_call(e, h->gradient, NULL, 0);
+        SBP_TRY(call_segment(e, call, h->backward, &stream, NULL, true));
+    }
+    if (backward_follows && h->scatter >= 0)
+        add_call(e, h->scatter, &updated, 1);
+    if (backward_follows)
+        sbp_entry_flush_call(e, call);
+    return SBP_OK;
+}
+
+/* ---- entries ----------------------------------------------------------------------------------------- */
+
+void sbp_entry_begin_list(sbp_entry_builder *e, const char *entry) {
+    SBP_PUSH(e->p->arena, e->r->lists, e->r->list_count, e->r->list_capacity,
+             (sbp_call_list){.entry = entry});
+    e->list = &e->r->lists[e->r->list_count - 1];
+}
+
+static sbp_status build_training(sbp_entry_builder *e) {
+    sbp_entry_begin_list(e, e->step ? "step" : "accumulate");
+    sbp_entry_begin_gradients(e);
+    SBP_TRY(forward(e));
+    SBP_TRY(head(e, true));
+    SBP_TRY(backward(e));
+    if (e->step)
+        sbp_entry_finish_norm(e);
+    return SBP_OK;
+}
+
+sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) {
+    bool trains = p->lowering->head.backward >= 0, optimizes = p->options.optimizer != SBP_OPTIMIZER_NONE;
+    *out = (sbp_residency){0};
+    sbp_entry_builder e = {.p = p,
+                           .r = out,
+                           .layers = p->module->call_count - 2,
+                           .k = p->options.schedule.checkpoint_every,
+                           .ranks = p->options.ranks > 1 ? p->options.ranks : 1,
+                           .step = trains && p->options.step && optimizes};
+    if (e.layers < 0)
+        return sbp_fail(p->diag, SBP_INPUT,
+                        "the model has no place to cut between its embedding and its head");
+    e.k = e.k < 1 || !trains ? 1 : e.k;
+    e.groups = (int32_t)sbp_ceil_div(e.layers, e.k);
+    SBP_TRY(sbp_entry_make_lasting(&e));
+    sbp_entry_make_streams(&e, trains);
+    sbp_entry_make_saved(&e);
+    if (trains && !e.step && optimizes)
+        sbp_entry_update_list(&e);
+    if (trains)
+        SBP_TRY(build_training(&e));
+    e.step = false;
+    sbp_entry_begin_list(&e, "score");
+    SBP_TRY(forward(&e));
+    SBP_TRY(head(&e, false));
+    return p->lowering->failed ? SBP_INTERNAL : SBP_OK;
+}
+
+sbp_status sbp_pass_entries(sbp_pipeline *p) {
+    if (!p->program)
+        return SBP_OK;
+    p->lowering->residency = SBP_NEW(p->arena, sbp_residency);
+    return sbp_residency_lists(p, p->lowering->residency);
+}

@@ -1,0 +1,316 @@
+/* segment: cuts the model where one float value crosses; segments whose text is equal share one function.
+ *
+ * requires  one function @model, sunk
+ * preserves values of all results
+ * breaks    @model is replaced by segment functions and a list of calls
+ *
+ * A cut is a place between two ops over which exactly one float value crosses, and has rows (what has none
+ * stands before its reader: sink); the ops between two cuts are an atom. An atom in which a row reads other
+ * rows (attention) begins a unit, what follows without belongs to it: that is a layer. Atoms before the first
+ * unit are the first segment (the embedding). The last atom that holds a product, with the cheap atoms before
+ * it (no product, no carry), is the head. g units make a segment. What crosses between segments is one
+ * stream, of one width, and the head reads it as well: where another value crosses, the cut is made at an
+ * atom before, or not at all. A head that would read another width than most layers pass on begins earlier: a
+ * projection behind the last layer is part of it.
+ */
+#include "passes/passes.h"
+
+#include <string.h>
+
+#include "ir/graph/op.h"
+
+typedef struct atom {
+    int32_t begin, end; /* ops */
+    sbp_value crossing; /* the value that crosses before it; SBP_NO_VALUE for the first */
+    bool reads_rows, has_product;
+} atom;
+
+typedef struct cutter {
+    sbp_pipeline *p;
+    const sbp_func *func;
+    atom *atoms;
+    int32_t atom_count, atom_capacity;
+    int32_t *starts; /* first atom of each segment */
+    int32_t start_count, start_capacity;
+    sbp_map functions; /* canonical text -> function number */
+    sbp_func **funcs;
+    int32_t func_count, func_capacity;
+    int32_t *model_value; /* per value of @model: number between calls, -1 */
+    int32_t *last_reader; /* per value of @model: the last op that reads it, -1 */
+    sbp_value *map;       /* of the outline at hand; SBP_NO_VALUE between them */
+} cutter;
+
+static bool may_cross(const sbp_value_info *info) {
+    return info->role == SBP_VALUE_OP && sbp_dtype_is_float(info->type.dtype);
+}
+
+/* The one value that crosses before op `at` is *value, and has rows; false when there are none or several. */
+static bool single_crossing(const sbp_func *func, const int32_t *last_use, int32_t at, const int32_t *live,
+                            int32_t live_count, sbp_value *value) {
+    int32_t crossing = 0;
+    for (int32_t i = 0; i < live_count; i++)
+        if (last_use[live[i]] >= at) {
+            crossing++;
+            *value = live[i];
+        }
+    return crossing == 1 && sbp_type_rows(&func->values[*value].type) != SBP_ONE;
+}
+
+static void add_atom(cutter *c, int32_t begin, int32_t end, sbp_value crossing) {
+    atom a = {.begin = begin, .end = end, .crossing = crossing};
+    for (int32_t i = begin; i < end; i++) {
+        const sbp_op *op = &c->func->ops[i];
+        for (int32_t k = 0; k < op->operand_count; k++) {
+            sbp_seq_kind kind = sbp_op_seq(c->func, op, k, 0).kind;
+            a.reads_rows |= kind == SBP_SEQ_PREFIX || kind == SBP_SEQ_WINDOW;
+        }
+        a.has_product |= op->code == SBP_OP_linear;
+    }
+    SBP_PUSH(c->p->arena, c->atoms, c->atom_count, c->atom_capacity, a);
+}
+
+static void find_atoms(cutter *c) {
+    const sbp_func *f = c->func;
+    int32_t *last_use = SBP_NEW_ARRAY(c->p->arena, int32_t, f->value_count + 1);
+    for (int32_t i = 0; i < f->op_count; i++)
+        for (int32_t k = 0; k < f->ops[i].operand_count; k++)
+            if (f->ops[i].operands[k] != SBP_NO_VALUE)
+                last_use[f->ops[i].operands[k]] = i;
+    for (int32_t i = 0; i < f->result_count; i++)
+        last_use[f->results[i].value] = f->op_count;
+    int32_t *live = NULL, live_count = 0, live_capacity = 0, begin = 0;
+    sbp_value entered = SBP_NO_VALUE;
+    for (int32_t i = 0; i < f->op_count; i++) {
+        sbp_value crossing;
+        if (i > begin && single_crossing(f, last_use, i, live, live_count, &crossing)) {
+            add_atom(c, begin, i, entered);
+            begin = i;
+            entered = crossing;
+        }
+        int32_t kept = 0;
+        for (int32_t j = 0; j < live_count; j++)
+            if (last_use[live[j]] > i)
+                live[kept++] = live[j];
+        live_count = kept;
+        for (int32_t r = 0; r < f->ops[i].result_count; r++)
+            if (may_cross(&f->values[f->ops[i].results[r]]) && last_use[f->ops[i].results[r]] > i)
+                SBP_PUSH(c->p->arena, live, live_count, live_capacity, f->ops[i].results[r]);
+    }
+    add_atom(c, begin, f->op_count, entered);
+}
+
+/* Whether the same buffers hold what crosses before two atoms. */
+static bool same_stream(const cutter *c, int32_t a, int32_t b) {
+    const sbp_value_info *values = c->func->values;
+    const sbp_type *x = &values[c->atoms[a].crossing].type, *y = &values[c->atoms[b].crossing].type;
+    return x->dtype == y->dtype && sbp_type_row_elems(x) == sbp_type_row_elems(y);
+}
+
+/* Where a segment can begin that holds the unit beginning with atom `unit`, behind atom `after`; -1: nowhere.
+ */
+static int32_t cut_before(const cutter *c, int32_t unit, int32_t after, int32_t head) {
+    for (int32_t i = unit; i > after && (i == unit || !c->atoms[i].reads_rows); i--)
+        if (same_stream(c, i, head))
+            return i;
+    return -1;
+}
+
+/* Units that could each begin a segment if the head began here. */
+static int32_t count_cuts(const cutter *c, int32_t head) {
+    int32_t count = 0;
+    for (int32_t i = 1; i < head; i++)
+        count += c->atoms[i].reads_rows && cut_before(c, i, 0, head) >= 0;
+    return count;
+}
+
+/* The first atom of the head: where the stream is of the width that gives most cuts, the last such. */
+static int32_t choose_head(const cutter *c) {
+    int32_t head = c->atom_count - 1;
+    while (head > 0 && !c->atoms[head].has_product)
+        head--;
+    while (head > 1 && !c->atoms[head - 1].has_product && !c->atoms[head - 1].reads_rows)
+        head--;
+    int32_t best = head, most = head > 0 ? count_cuts(c, head) : 0;
+    int32_t *tried = SBP_NEW_ARRAY(c->p->arena, int32_t, c->atom_count + 1), tried_count = 0;
+    for (int32_t h = head - 1; h > 0 && !c->atoms[h].reads_rows; h--) {
+        bool known = same_stream(c, h, head);
+        for (int32_t i = 0; i < tried_count && !known; i++)
+            known = same_stream(c, h, tried[i]);
+        if (known)
+            continue;
+        tried[tried_count++] = h;
+        int32_t cuts = count_cuts(c, h);
+        if (cuts > most) {
+            best = h;
+            most = cuts;
+        }
+    }
+    return best;
+}
+
+/* First atoms of the segments: the embedding, g layers each, the head. */
+static void choose_segments(cutter *c) {
+    int32_t head = choose_head(c), units = 0;
+    int64_t g = c->p->options.schedule.segment;
+    c->p->uncut_layers = 0;
+    SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, 0);
+    for (int32_t i = 0; i < head; i++) {
+        if (!c->atoms[i].reads_rows)
+            continue;
+        int32_t at = cut_before(c, i, c->starts[c->start_count - 1], head);
+        c->p->uncut_layers += at < 0;
+        if (units++ % g == 0 && at > 0)
+            SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, at);
+    }
+    if (head > 0)
+        SBP_PUSH(c->p->arena, c->starts, c->start_count, c->start_capacity, head);
+}
+
+typedef struct outline {
+    cutter *c;
+    sbp_func *func;
+    sbp_value *map; /* values of @model to values of the new function */
+    sbp_invocation call;
+    int32_t param_capacity, stream_capacity, output_capacity;
+} outline;
+
+static int32_t model_value(cutter *c, sbp_value v) {
+    if (c->model_value[v] < 0)
+        c->model_value[v] = c->p->module->model_value_count++;
+    return c->model_value[v];
+}
+
+/* The argument of the new function for a value from outside. */
+static void import_value(outline *o, sbp_value v) {
+    sbp_arena *arena = o->c->p->arena;
+    const sbp_value_info *info = &o->c->func->values[v];
+    sbp_value_role role = info->role == SBP_VALUE_OP ? SBP_VALUE_STREAM : info->role;
+    const char *name = info->name;
+    int32_t binding = info->binding;
+    if (role == SBP_VALUE_PARAM) {
+        name = sbp_arena_printf(arena, "p%d", o->call.param_count);
+        SBP_PUSH(arena, o->call.params, o->call.param_count, o->param_capacity, binding);
+        binding = -1;
+    } else if (role == SBP_VALUE_STREAM) {
+        name = sbp_arena_printf(arena, "x%d", o->call.stream_count);
+        SBP_PUSH(arena, o->call.streams, o->call.stream_count, o->stream_capacity, model_value(o->c, v));
+        binding = -1;
+    }
+    o->map[v] = sbp_func_add_arg(o->func, role, name, &info->type, binding);
+    o->func->values[o->map[v]].trainable = info->trainable;
+}
+
+/* Names are made equal across layers: "gate.7" becomes "gate" when that is free in the segment. */
+static void restore_names(outline *o, int32_t begin, int32_t end) {
+    sbp_func *f = o->func;
+    sbp_map_init(&f->names, f->arena);
+    sbp_map_init(&f->numbers, f->arena);
+    for (int32_t i = 0; i < f->arg_count; i++)
+        sbp_map_set(&f->names, f->values[f->args[i]].name, f->args[i]);
+    for (int32_t i = begin; i < end; i++)
+        for (int32_t r = 0; r < o->c->func->ops[i].result_count; r++) {
+            sbp_value v = o->map[o->c->func->ops[i].results[r]];
+            const char *full = o->c->func->values[o->c->func->ops[i].results[r]].name;
+            size_t length = strlen(full);
+            while (length > 0 && full[length - 1] >= '0' && full[length - 1] <= '9')
+                length--;
+            bool suffixed = length > 0 && length < strlen(full) && full[length - 1] == '.';
+            const char *base = suffixed ? sbp_arena_strndup(f->arena, full, length - 1) : full;
+            const char *name = sbp_func_free_name(f, base);
+            f->values[v].name = name;
+            sbp_map_set(&f->names, name, v);
+        }
+}
+
+/* Between outlines. */
+static void clear_map(outline *o, int32_t begin, int32_t end) {
+    const sbp_func *from = o->c->func;
+    for (int32_t i = begin; i < end; i++) {
+        for (int32_t k = 0; k < from->ops[i].operand_count; k++)
+            if (from->ops[i].operands[k] != SBP_NO_VALUE)
+                o->map[from->ops[i].operands[k]] = SBP_NO_VALUE;
+        for (int32_t r = 0; r < from->ops[i].result_count; r++)
+            o->map[from->ops[i].results[r]] = SBP_NO_VALUE;
+    }
+}
+
+static sbp_status outline_segment(cutter *c, int32_t begin, int32_t end, int32_t number) {
+    sbp_arena *arena = c->p->arena;
+    const sbp_func *from = c->func;
+    outline o = {.c = c, .func = sbp_func_create(arena, "segment"), .map = c->map};
+    for (int32_t i = begin; i < end; i++)
+        for (int32_t k = 0; k < from->ops[i].operand_count; k++) {
+            sbp_value v = from->ops[i].operands[k];
+            bool inside = v != SBP_NO_VALUE && from->values[v].op >= begin && from->values[v].op < end;
+            if (v != SBP_NO_VALUE && !inside && o.map[v] == SBP_NO_VALUE)
+                import_value(&o, v);
+        }
+    sbp_func part = *from;
+    part.ops += begin;
+    part.op_count = end - begin;
+    sbp_func_copy_ops(&part, o.func, o.map, NULL);
+    restore_names(&o, begin, end);
+    for (int32_t i = begin; i < end; i++)
+        for (int32_t r = 0; r < from->ops[i].result_count; r++) {
+            sbp_value v = from->ops[i].results[r];
+            if (c->last_reader[v] < end)
+                continue;
+            sbp_func_add_result(o.func, o.map[v], SBP_RESULT_VALUE, -1, NULL);
+            SBP_PUSH(arena, o.call.outputs, o.call.output_count, o.output_capacity, model_value(c, v));
+        }
+    for (int32_t i = 0; i < from->result_count; i++) {
+        sbp_value v = from->results[i].value;
+        if (from->values[v].op < begin || from->values[v].op >= end)
+            continue;
+        sbp_func_add_result(o.func, o.map[v], SBP_RESULT_VALUE, -1, from->results[i].name);
+        SBP_PUSH(arena, o.call.outputs, o.call.output_count, o.output_capacity, model_value(c, v));
+    }
+    clear_map(&o, begin, end);
+    sbp_func *segment;
+    SBP_TRY(sbp_canonicalize_func(c->p->module, o.func, c->p->diag, &segment)); /* merges what sink cloned */
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    sbp_func_print(&text, c->p->module, segment, true);
+    o.call.func = sbp_map_get(&c->functions, text.data);
+    if (o.call.func < 0) {
+        o.call.func = c->func_count;
+        segment->name = number == 0 ? "embed"
+                        : number == c->start_count - 1
+                            ? "head"
+                            : sbp_arena_printf(arena, "layer%d", c->func_count - 1);
+        sbp_map_set(&c->functions, text.data, c->func_count);
+        SBP_PUSH(arena, c->funcs, c->func_count, c->func_capacity, segment);
+    }
+    SBP_PUSH(arena, c->p->module->calls, c->p->module->call_count, c->p->module->call_capacity, o.call);
+    return SBP_OK;
+}
+
+sbp_status sbp_pass_segment(sbp_pipeline *p) {
+    sbp_module *m = p->module;
+    cutter c = {.p = p, .func = sbp_module_find_func(m, "model")};
+    sbp_map_init(&c.functions, p->arena);
+    c.model_value = SBP_NEW_ARRAY(p->arena, int32_t, c.func->value_count + 1);
+    c.last_reader = SBP_NEW_ARRAY(p->arena, int32_t, c.func->value_count + 1);
+    c.map = SBP_NEW_ARRAY(p->arena, sbp_value, c.func->value_count + 1);
+    for (int32_t v = 0; v < c.func->value_count; v++) {
+        c.model_value[v] = c.last_reader[v] = -1;
+        c.map[v] = SBP_NO_VALUE;
+    }
+    for (int32_t i = 0; i < c.func->op_count; i++)
+        for (int32_t k = 0; k < c.func->ops[i].operand_count; k++)
+            if (c.func->ops[i].operands[k] != SBP_NO_VALUE)
+                c.last_reader[c.func->ops[i].operands[k]] = i;
+    find_atoms(&c);
+    choose_segments(&c);
+    for (int32_t i = 0; i < c.start_count; i++) {
+        int32_t end = i + 1 < c.start_count ? c.atoms[c.starts[i + 1]].begin : c.func->op_count;
+        SBP_TRY(outline_segment(&c, c.atoms[c.starts[i]].begin, end, i));
+    }
+    sbp_func *objective = sbp_module_find_func(m, "objective");
+    m->funcs = NULL;
+    m->func_count = m->func_capacity = 0;
+    for (int32_t i = 0; i < c.func_count; i++)
+        SBP_PUSH(p->arena, m->funcs, m->func_count, m->func_capacity, c.funcs[i]);
+    SBP_PUSH(p->arena, m->funcs, m->func_count, m->func_capacity, objective);
+    return SBP_OK;
+}

@@ -1,0 +1,498 @@
+/* streambp: loops over chunks. One schedule serves all modes; (C, g, k, saved set) are its parameters.
+ *
+ * requires  chunk functions (split) and their reverse sweeps (autodiff)
+ * preserves gradients, for every partition of the rows
+ * breaks    the graph: from here on there are stages, loops around SSA bodies bound to views
+ *
+ * For each kind of segment:
+ *   forward   chunks ascending: y[i], keys and values appended; what the saved set names is kept
+ *   again     the same without what is saved already: checkpoints every k segments are run forward once more
+ *   backward  chunks ascending: carries only. Then chunks descending: recompute chunk i (only what the
+ * reverse sweep needs), run the reverse sweep; weight gradients and dK, dV accumulate; dK_i, dV_i are final
+ * when chunk i is reached, since no chunk below reads rows of chunk i; dx_i overwrites dy_i in place
+ */
+#include <string.h>
+
+#include "passes/lowering.h"
+#include "passes/stream/body.h"
+
+typedef struct builder {
+    sbp_pipeline *p;
+    sbp_segment_kind *kind;
+    int32_t number;          /* of it, in the module */
+    const sbp_func *d;       /* the derivative, or the function itself */
+    int32_t forward_ops;     /* ops of d that belong to the forward */
+    bool *saved;             /* per value of d */
+    bool *carry_saved;       /* per carry argument of d */
+    int32_t *saved_number;   /* per value of d: index in kind->saved, -1 */
+    sbp_value input, output; /* x and y in d */
+    const char *name;
+} builder;
+
+/* ---- the saved set ----------------------------------------------------------------------------------- */
+
+/* Rows of the chunk: this rank's, or those of all. */
+static bool has_rows(const sbp_func *f, sbp_value v) {
+    sbp_symbol rows = sbp_type_rows(&f->values[v].type);
+    return rows == SBP_C || rows == SBP_D;
+}
+
+static bool is_row_wise(const sbp_func *f, sbp_value v) {
+    return sbp_opcode_class(f->ops[f->values[v].op].code) == SBP_CLASS_ROWWISE;
+}
+
+/* A forward value that the reverse sweep reads: it is kept; or, row-wise, is computed from others, which are
+ * read then. */
+static bool is_computed_again(builder *b, sbp_value *value, bool by_product) {
+    const sbp_func *d = b->d;
+    sbp_value v = *value;
+    while (v != SBP_NO_VALUE && d->values[v].role == SBP_VALUE_OP &&
+           (d->ops[d->values[v].op].code == SBP_OP_reshape ||
+            d->ops[d->values[v].op].code == SBP_OP_stop_gradient))
+        v = d->ops[d->values[v].op].operands[0]; /* the same memory */
+    if (v == SBP_NO_VALUE || d->values[v].role != SBP_VALUE_OP || d->values[v].op >= b->forward_ops)
+        return false;
+    *value = v;
+    sbp_value root = sbp_body_carry_root(d, v);
+    if (root != SBP_NO_VALUE) {
+        b->carry_saved[root] = true;
+        return false;
+    }
+    if (is_row_wise(d, v) && !by_product)
+        return true;
+    if (has_rows(d, v))
+        b->saved[v] = true;
+    return false;
+}
+
+/* Marks a value and what it is computed from; `seen` are those whose operands were looked at. */
+static void mark_read(builder *b, sbp_value value, bool by_product, bool *seen, sbp_value *stack) {
+    int32_t count = 0;
+    for (bool first = true; first || count > 0; first = false) {
+        sbp_value v = first ? value : stack[--count];
+        if (!is_computed_again(b, &v, first && by_product) || seen[v])
+            continue;
+        seen[v] = true;
+        const sbp_op *op = &b->d->ops[b->d->values[v].op];
+        for (int32_t k = 0; k < op->operand_count; k++)
+            if (op->operands[k] != SBP_NO_VALUE && !seen[op->operands[k]])
+                stack[count++] = op->operands[k];
+    }
+}
+
+static void save_everything(builder *b) {
+    bool *seen = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
+    sbp_value *stack = SBP_NEW_ARRAY(b->p->arena, sbp_value, SBP_MAX_OPERANDS * (b->d->op_count + 1));
+    for (int32_t i = b->forward_ops; i < b->d->op_count; i++) {
+        const sbp_op *op = &b->d->ops[i];
+        bool product = sbp_opcode_class(op->code) != SBP_CLASS_ROWWISE && op->code != SBP_OP_sum_rows;
+        for (int32_t k = 0; k < op->operand_count; k++)
+            mark_read(b, op->operands[k], product, seen, stack);
+    }
+}
+
+static bool is_asked_for(const sbp_func *d, const sbp_op *op, sbp_value v, const char *asked) {
+    if (strcmp(asked, SBP_SAVE_ATTENTION) == 0)
+        return op->code == SBP_OP_attention;
+    return sbp_saved_name_matches(d->values[v].name, asked);
+}
+
+/* The carry that a value is appended to; SBP_NO_VALUE when it is to none. */
+static sbp_value carry_of(const builder *b, sbp_value v) {
+    const sbp_func *d = b->d;
+    for (int32_t j = b->forward_ops - 1; j >= 0; j--)
+        if (d->ops[j].code == SBP_OP_append && d->ops[j].operands[1] == v)
+            return sbp_body_carry_root(d, d->ops[j].results[0]);
+    return SBP_NO_VALUE;
+}
+
+static void save_by_name(builder *b, const char *asked) {
+    const sbp_func *d = b->d;
+    for (int32_t i = 0; i < b->forward_ops; i++) {
+        const sbp_op *op = &d->ops[i];
+        for (int32_t r = 0; r < op->result_count; r++) {
+            sbp_value v = op->results[r], carry;
+            if (!is_asked_for(d, op, v, asked))
+                continue;
+            if ((carry = carry_of(b, v)) != SBP_NO_VALUE)
+                b->carry_saved[carry] = true;
+            else if (v != b->output)
+                b->saved[v] = has_rows(d, v);
+        }
+    }
+}
+
+static bool keeps_backward(const void *user, const sbp_result *result) {
+    (void)user;
+    return result->role == SBP_RESULT_GRADIENT ||
+           (result->role == SBP_RESULT_CARRY &&
+            ((const builder *)user)->d->values[result->target].role == SBP_VALUE_COTANGENT);
+}
+
+/* What the backward of a chunk computes and reads when the values of `given` are kept. */
+static sbp_status cut_backward(builder *b, const bool *given, sbp_body_cut *cut) {
+    bool *filled = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
+    for (int32_t v = 0; v < b->d->value_count; v++)
+        filled[v] = b->d->values[v].role == SBP_VALUE_CARRY;
+    return sbp_body_make(
+        b->p->module,
+        &(sbp_body_spec){.from = b->d, .given = given, .keeps = keeps_backward, .filled = filled, .user = b},
+        "probe", b->p->diag, cut);
+}
+
+static bool is_argument(const sbp_body_cut *cut, sbp_value v) {
+    for (int32_t i = 0; i < cut->func->arg_count; i++)
+        if (cut->map[v] != SBP_NO_VALUE && cut->func->args[i] == cut->map[v])
+            return true;
+    return false;
+}
+
+/* Whether this kind of segment keeps nothing of a name that was asked for. */
+static bool lacks_a_name(const builder *b) {
+    const sbp_schedule_options *s = &b->p->options.schedule;
+    for (int32_t i = 0; i < s->saved_count; i++) {
+        bool kept = strcmp(s->saved[i], SBP_SAVE_ATTENTION) == 0;
+        for (int32_t k = 0; k < b->kind->saved_count && !kept; k++)
+            kept = sbp_saved_name_matches(b->kind->saved[k].name, s->saved[i]);
+        if (!kept)
+            return true;
+    }
+    return false;
+}
+
+/* Lists the forward values that the backward would read if they alone were kept. */
+static sbp_status find_keepable(builder *b) {
+    const sbp_func *d = b->d;
+    for (int32_t i = 0; i < b->forward_ops; i++)
+        for (int32_t r = 0; r < d->ops[i].result_count; r++) {
+            sbp_value v = d->ops[i].results[r], carry = carry_of(b, v);
+            bool *given = SBP_NEW_ARRAY(b->p->arena, bool, d->value_count + 1);
+            sbp_body_cut cut;
+            if (d->ops[i].code == SBP_OP_append || v == b->output || !has_rows(d, v))
+                continue;
+            given[v] = carry == SBP_NO_VALUE;
+            SBP_TRY(cut_backward(b, given, &cut));
+            if (is_argument(&cut, carry == SBP_NO_VALUE ? v : carry))
+                SBP_PUSH(b->p->arena, b->kind->keepable, b->kind->keepable_count, b->kind->keepable_capacity,
+                         d->values[v].name);
+        }
+    return SBP_OK;
+}
+
+/* As many as the micro-batch has, where a chunk or a carry has these. */
+static sbp_symbol rows_to_keep(const sbp_type *type) {
+    sbp_symbol rows = sbp_type_rows(type);
+    return rows == SBP_D || rows == SBP_W ? SBP_W : SBP_T;
+}
+
+/* Chooses the saved set and leaves out what the backward would not read. */
+static sbp_status choose_saved(builder *b) {
+    sbp_pipeline *p = b->p;
+    const sbp_schedule_options *s = &p->options.schedule;
+    if (!b->kind->derivative)
+        return SBP_OK;
+    if (s->save_all)
+        save_everything(b);
+    for (int32_t i = 0; i < s->saved_count; i++)
+        save_by_name(b, s->saved[i]);
+    sbp_body_cut cut;
+    SBP_TRY(cut_backward(b, b->saved, &cut));
+    for (int32_t v = 0; v < b->d->value_count; v++) {
+        bool read = is_argument(&cut, v);
+        b->saved[v] &= read;
+        b->carry_saved[v] &= read;
+        b->saved_number[v] = -1;
+        if (!b->saved[v] && !b->carry_saved[v])
+            continue;
+        const sbp_value_info *info = &b->d->values[v];
+        b->saved_number[v] = b->kind->saved_count;
+        SBP_PUSH(p->arena, b->kind->saved, b->kind->saved_count, b->kind->saved_capacity,
+                 (sbp_saved){.name = info->name,
+                             .dtype = info->type.dtype,
+                             .cols = sbp_type_row_elems(&info->type),
+                             .rows = rows_to_keep(&info->type),
+                             .is_carry = b->carry_saved[v]});
+    }
+    return p->options.list_keepable && lacks_a_name(b) ? find_keepable(b) : SBP_OK;
+}
+
+/* ---- functions --------------------------------------------------------------------------------------- */
+
+typedef struct formals {
+    int32_t input, output; /* -1: none */
+    int32_t *params;       /* per value of d, -1: none */
+    int32_t *accums;
+    int32_t *saved; /* per saved value */
+} formals;
+
+static formals add_formals(builder *b, sbp_function_lowering *lowering, const sbp_func *const *bodies,
+                           int32_t body_count, bool backward, sbp_access saved_access) {
+    sbp_pipeline *p = b->p;
+    int32_t function = lowering->function;
+    const sbp_func *d = b->d;
+    formals f = {.input = -1, .output = -1};
+    f.params = SBP_NEW_ARRAY(p->arena, int32_t, d->value_count + 1);
+    f.accums = SBP_NEW_ARRAY(p->arena, int32_t, d->value_count + 1);
+    f.saved = SBP_NEW_ARRAY(p->arena, int32_t, b->kind->saved_count + 1);
+    sbp_extent t = sbp_extent_symbol(SBP_T, 1);
+    const sbp_type *y = &d->values[b->output].type;
+    if (b->input != SBP_NO_VALUE)
+        f.input = sbp_lower_formal(p, function, "x", SBP_READ, d->values[b->input].type.dtype, t,
+                                   sbp_type_row_elems(&d->values[b->input].type));
+    f.output = sbp_lower_formal(p, function, backward ? "G" : "y", backward ? SBP_UPDATE : SBP_WRITE,
+                                y->dtype, t, sbp_type_row_elems(y));
+    sbp_lower_param_formals(p, lowering, d, b->number, bodies, body_count, f.params,
+                            backward ? f.accums : NULL);
+    for (int32_t i = 0; i < b->kind->saved_count; i++) {
+        const sbp_saved *s = &b->kind->saved[i];
+        sbp_access access = saved_access == SBP_WRITE && s->is_carry ? SBP_UPDATE : saved_access;
+        f.saved[i] = sbp_lower_formal(p, function, sbp_arena_printf(p->arena, "saved.%s", s->name), access,
+                                      s->dtype, sbp_extent_symbol(s->rows, 1), s->cols);
+    }
+    return f;
+}
+
+typedef struct stage_context {
+    builder *b;
+    sbp_function_lowering *function;
+    formals formals;
+    int32_t *carries; /* per carry argument of d: buffer of the function, -1 */
+    int32_t *dcarries;
+} stage_context;
+
+/* bodies: of the stages that the function will have. */
+static stage_context begin_function(builder *b, const char *suffix, const sbp_func *const *bodies,
+                                    int32_t body_count, bool backward, sbp_access saved_access) {
+    sbp_pipeline *p = b->p;
+    stage_context c = {.b = b};
+    c.function = sbp_lower_function(p, sbp_arena_printf(p->arena, "%s.%s", b->name, suffix));
+    c.formals = add_formals(b, c.function, bodies, body_count, backward, saved_access);
+    c.carries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
+    c.dcarries = SBP_NEW_ARRAY(p->arena, int32_t, b->d->value_count + 1);
+    for (int32_t v = 0; v < b->d->value_count; v++)
+        c.carries[v] = c.dcarries[v] = -1;
+    return c;
+}
+
+/* The function's own buffer of a carry (or its cotangent), on first use. */
+static sbp_view carry_view(stage_context *c, sbp_value root, bool cotangent, const sbp_type *type) {
+    sbp_pipeline *p = c->b->p;
+    const sbp_function *function = &p->program->functions[c->function->function];
+    if (!cotangent && c->b->carry_saved[root])
+        return sbp_view_formal(function, c->formals.saved[c->b->saved_number[root]]);
+    int32_t *buffer = cotangent ? &c->dcarries[root] : &c->carries[root];
+    if (*buffer < 0)
+        *buffer = sbp_lower_buffer(p,
+                                   sbp_arena_printf(p->arena, "%s.%s%s", function->name,
+                                                    cotangent ? "d_" : "", c->b->d->values[root].name),
+                                   SBP_ROLE_CARRY, SBP_DEVICE, type->dtype, 1,
+                                   sbp_extent_symbol(rows_to_keep(type), 1), sbp_type_row_elems(type),
+                                   c->function->function);
+    return sbp_view_buffer(p->program, *buffer, 0);
+}
+
+/* Makes a stage of a body and binds what comes from outside it. */
+static void add_stage(stage_context *c, const char *suffix, const sbp_body_cut *cut, bool descending) {
+    sbp_pipeline *p = c->b->p;
+    const sbp_func *d = c->b->d;
+    const sbp_function *function = &p->program->functions[c->function->function];
+    sbp_stage *stage = sbp_lower_stage(p, sbp_arena_printf(p->arena, "%s.%s", function->name, suffix),
+                                       cut->func, p->lowering->chunk_table, descending);
+    for (int32_t i = 0; i < cut->func->arg_count; i++) {
+        sbp_value v = cut->func->args[i], o = cut->origin[v];
+        const sbp_value_info *info = &cut->func->values[v];
+        sbp_view *place = &stage->places[v];
+        if (info->role == SBP_VALUE_PARAM) {
+            *place = sbp_view_formal(function, c->formals.params[o]);
+            if (info->trainable && c->formals.accums[o] > 0)
+                stage->accums[v] = sbp_view_formal(function, c->formals.accums[o]);
+        } else if (info->role == SBP_VALUE_CARRY) {
+            *place = carry_view(c, o, false, &info->type);
+        } else if (info->role == SBP_VALUE_COTANGENT) { /* of a carry */
+            *place = carry_view(c, d->values[o].binding, true, &info->type);
+        } else if (info->role == SBP_VALUE_STREAM) {
+            int32_t formal = o == c->b->input ? c->formals.input
+                             : c->b->saved[o] ? c->formals.saved[c->b->saved_number[o]]
+                                              : c->formals.output; /* cotangent of y: the gradient stream */
+            *place = sbp_lower_rows_of(stage, sbp_view_formal(function, formal));
+        }
+    }
+    for (int32_t i = 0; i < cut->func->result_count; i++) {
+        const sbp_result *result = &cut->func->results[i];
+        int32_t formal = -1;
+        if (result->role == SBP_RESULT_VALUE)
+            formal = c->formals.output;
+        else if (result->role == SBP_RESULT_SAVED)
+            formal = c->formals.saved[result->target];
+        else if (result->role == SBP_RESULT_GRADIENT &&
+                 cut->func->values[result->target].role == SBP_VALUE_STREAM)
+            formal = c->formals.output;
+        if (formal < 0)
+            continue;
+        sbp_view to = sbp_lower_rows_of(stage, sbp_view_formal(function, formal));
+        SBP_PUSH(p->arena, stage->stores, stage->store_count, stage->store_capacity,
+                 (sbp_store){.value = result->value, .to = to});
+    }
+    sbp_lower_add_stage(p, c->function, stage);
+}
+
+static bool keeps_forward(const void *user, const sbp_result *result) {
+    (void)user;
+    return result->role == SBP_RESULT_VALUE || result->role == SBP_RESULT_SAVED ||
+           (result->role == SBP_RESULT_CARRY &&
+            ((const builder *)user)->d->values[result->target].role == SBP_VALUE_CARRY);
+}
+
+static bool keeps_output(const void *user, const sbp_result *result) {
+    (void)user;
+    return result->role == SBP_RESULT_VALUE;
+}
+
+/* Carries that the backward has to fill again. */
+static bool keeps_carries(const void *user, const sbp_result *result) {
+    const builder *b = user;
+    return result->role == SBP_RESULT_CARRY && b->d->values[result->target].role == SBP_VALUE_CARRY &&
+           !b->carry_saved[result->target];
+}
+
+static sbp_status make_body(builder *b, const bool *given, const bool *filled,
+                            bool (*keeps)(const void *, const sbp_result *), const char *suffix,
+                            sbp_body_cut *out) {
+    return sbp_body_make(
+        b->p->module,
+        &(sbp_body_spec){.from = b->d, .given = given, .keeps = keeps, .filled = filled, .user = b},
+        sbp_arena_printf(b->p->arena, "%s.%s", b->name, suffix), b->p->diag, out);
+}
+
+static sbp_status build_forward(builder *b) {
+    bool *none = SBP_NEW_ARRAY(b->p->arena, bool, b->d->value_count + 1);
+    sbp_body_cut cut;
+    SBP_TRY(make_body(b, none, none, keeps_forward, "forward", &cut));
+    stage_context c = begin_function(b, "forward", (const sbp_func *const[]){cut.func}, 1, false, SBP_WRITE);
+    add_stage(&c, "chunk", &cut, false);
+    b->kind->forward = c.function->function;
+    return SBP_OK;
+}
+
+static sbp_status build_again(builder *b) {
+    sbp_body_cut cut;
+    SBP_TRY(make_body(b, b->saved, b->carry_saved, keeps_output, "again", &cut));
+    stage_context c = begin_function(b, "again", (const sbp_func *const[]){cut.func}, 1, false, SBP_READ);
+    add_stage(&c, "chunk", &cut, false);
+    b->kind->again = c.function->function;
+    return SBP_OK;
+}
+
+static sbp_status build_backward(builder *b) {
+    sbp_pipeline *p = b->p;
+    bool *all = SBP_NEW_ARRAY(p->arena, bool, b->d->value_count + 1);
+    for (int32_t v = 0; v < b->d->value_count; v++)
+        all[v] = b->d->values[v].role == SBP_VALUE_CARRY;
+    sbp_body_cut main, carries;
+    SBP_TRY(make_body(b, b->saved, all, keeps_backward, "backward", &main));
+    SBP_TRY(make_body(b, b->saved, b->carry_saved, keeps_carries, "carries", &carries));
+    stage_context c = begin_function(b, "backward", (const sbp_func *const[]){main.func, carries.func},
+                                     carries.func->op_count > 0 ? 2 : 1, true, SBP_READ);
+    for (int32_t i = 0; i < main.func->arg_count; i++) {
+        const sbp_value_info *info = &main.func->values[main.func->args[i]];
+        if (info->role != SBP_VALUE_COTANGENT)
+            continue;
+        sbp_body fill = {0};
+        sbp_lower_fill(
+            p, &fill,
+            carry_view(&c, b->d->values[main.origin[main.func->args[i]]].binding, true, &info->type), 0);
+        SBP_PUSH(p->arena, c.function->items, c.function->item_count, c.function->item_capacity,
+                 (sbp_item){.node = fill.nodes[0]});
+    }
+    if (carries.func->op_count > 0)
+        add_stage(&c, "carries", &carries, false);
+    add_stage(&c, "chunk", &main, true);
+    b->kind->backward = c.function->function;
+    return SBP_OK;
+}
+
+/* Saved values become results of the derivative, so that the forward body keeps them. */
+static void add_saved_results(builder *b) {
+    sbp_func *d = b->kind->derivative;
+    for (int32_t v = 0; d && v < d->value_count; v++)
+        if (b->saved[v])
+            sbp_func_add_result(d, v, SBP_RESULT_SAVED, b->saved_number[v], NULL);
+}
+
+static sbp_status find_streams(builder *b) {
+    const sbp_func *d = b->d;
+    int32_t inputs = 0, outputs = 0;
+    b->input = b->output = SBP_NO_VALUE;
+    for (int32_t i = 0; i < d->arg_count; i++)
+        if (d->values[d->args[i]].role == SBP_VALUE_STREAM) {
+            b->input = d->args[i];
+            inputs++;
+        }
+    for (int32_t i = 0; i < d->result_count; i++)
+        if (d->results[i].role == SBP_RESULT_VALUE) {
+            b->output = d->results[i].value;
+            outputs++;
+        }
+    if (inputs > 1 || outputs != 1)
+        return sbp_fail(b->p->diag, SBP_INTERNAL,
+                        "streambp: @%s has %d inputs and %d outputs; one of each is supported", b->name,
+                        inputs, outputs);
+    b->kind->has_input = inputs == 1;
+    b->kind->output = d->values[b->output].type;
+    return SBP_OK;
+}
+
+static sbp_status build_kind(sbp_pipeline *p, int32_t number) {
+    builder b = {.p = p, .kind = &p->lowering->kinds[number], .number = number};
+    b.d = b.kind->derivative ? b.kind->derivative : b.kind->func;
+    b.forward_ops = b.kind->func->op_count;
+    b.name = p->module->funcs[number]->name;
+    b.saved = SBP_NEW_ARRAY(p->arena, bool, b.d->value_count + 1);
+    b.carry_saved = SBP_NEW_ARRAY(p->arena, bool, b.d->value_count + 1);
+    b.saved_number = SBP_NEW_ARRAY(p->arena, int32_t, b.d->value_count + 1);
+    SBP_TRY(find_streams(&b));
+    SBP_TRY(choose_saved(&b));
+    add_saved_results(&b);
+    SBP_TRY(build_forward(&b));
+    if (!b.kind->derivative) {
+        b.kind->again = b.kind->forward; /* it saves nothing that could be left out */
+        return SBP_OK;
+    }
+    if (p->options.schedule.checkpoint_every > 1)
+        SBP_TRY(build_again(&b));
+    return build_backward(&b);
+}
+
+static int32_t add_table(sbp_pipeline *p, const char *name, sbp_symbol step) {
+    SBP_PUSH(p->arena, p->program->tables, p->program->table_count, p->program->table_capacity,
+             (sbp_chunk_table){.name = name, .step = step});
+    return p->program->table_count - 1;
+}
+
+sbp_status sbp_pass_streambp(sbp_pipeline *p) {
+    if (p->options.skip_streambp)
+        return SBP_OK;
+    sbp_module *m = p->module;
+    p->program = sbp_program_create(p->arena, m->name);
+    p->program->target = p->target.archs[0]
+                             ? sbp_arena_printf(p->arena, "%s:%s", p->target.name, p->target.archs)
+                             : p->target.name;
+    p->program->t_max = p->program->s_max = p->options.t_max;
+    p->program->chunk = p->options.schedule.chunk;
+    p->program->head_chunk = p->options.schedule.head_chunk;
+    p->program->ranks = p->options.ranks > 1 ? p->options.ranks : 1;
+    p->program->group = p->options.group > 0 ? p->options.group : p->program->ranks;
+    p->program->context = p->options.context > 1 ? p->options.context : 1;
+    sbp_lower_keep_names(p);
+    p->lowering->chunk_table = add_table(p, "chunk", SBP_C);
+    p->lowering->head_table = add_table(p, "piece", SBP_H);
+    int32_t head = m->calls[m->call_count - 1].func;
+    for (int32_t f = 0; f < m->func_count; f++) {
+        bool called = false;
+        for (int32_t c = 0; c < m->call_count; c++)
+            called |= m->calls[c].func == f;
+        if (called && f != head)
+            SBP_TRY(build_kind(p, f));
+    }
+    return SBP_OK;
+}

@@ -1,0 +1,32 @@
+/* options_pages.c: what --help of sbprun says beside the table. */
+#include "runtime/cli/options/options.h"
+
+const char sbp_help_of_sbprun[] =
+    "usage: sbprun MODEL --data FILE --out DIR [options]   compile for this machine, then train\n"
+    "       sbprun PLAN --data FILE [options]              train by a plan that sbpc compiled\n"
+    "       sbprun tokenize MODEL|PLAN                     texts and rows to token ids\n"
+    "       sbprun --devices                               what this machine can run on\n\n"
+    "For example:\n\n"
+    "  sbprun Qwen3-0.6B --data train.jsonl --lora --lr 2e-4 --epochs 1 --out my-model\n"
+    "  sbprun Qwen3-0.6B --data pairs.jsonl --objective dpo --memory 24GiB --out my-model\n"
+    "  sbprun my-model/plan.bin --data test.jsonl --score scores.jsonl\n\n"
+    "Names of TRL work too (learning_rate, output_dir, max_steps ..), and its YAML files: --config FILE.\n"
+    "Exit status: 0 done, 1 input at fault, 2 wrong usage, 3 the machine lacks something, 4 a file could\n"
+    "not be read or written, 5 loss or gradient not finite, 130 or 143 interrupted.\n";
+
+const char sbp_help_of_rows[] =
+    "Rows are JSON objects, one a line (or columns of CSV, Parquet, Arrow; --columns TO=FROM renames):\n\n"
+    "  {\"text\"}                             all tokens are trained on\n"
+    "  {\"prompt\", \"completion\"}             the completion is; kto: with \"label\" true or false\n"
+    "  {\"messages\": [{\"role\", \"content\"}]}  a conversation (--loss-on assistant: what that says)\n"
+    "  {\"prompt\", \"chosen\", \"rejected\"}     pairs, for dpo, orpo, simpo\n"
+    "  {\"prompt\", \"completion\", \"reward\"}   answers of a sampler, for grpo and ppo; or \"advantage\";\n"
+    "                                       neighbours with one prompt, or one \"group\", are a group\n"
+    "  {\"input_ids\", \"labels\"}              as long as each other, -100 is not trained on\n\n"
+    "Token ids in place of texts: prompt_ids, completion_ids, chosen_ids, rejected_ids.\n"
+    "With answers of a sampler, a number for each token of the completion, after its temperature:\n"
+    "  logprobs (or sampling_per_token_logps)   of the sampler itself, such as vLLM: what its numbers\n"
+    "                                       differ by is made up for (--vllm-importance-sampling-mode)\n"
+    "  old_per_token_logps                  of the weights that the answers are from\n"
+    "  ref_per_token_logps                  of the reference\n"
+    "Sums that are known: ref_chosen_logps, ref_rejected_logps (dpo); ref_logps, ref_KL_logps (kto).\n";

@@ -1,0 +1,116 @@
+/* cli.h: the pieces of sbpc: compile, inspect, what they print and write. */
+#ifndef SBP_RUNTIME_CLI_SBPC_CLI_H
+#define SBP_RUNTIME_CLI_SBPC_CLI_H
+
+#include "backends/choice.h"
+#include "backends/devices.h"
+#include "backends/target.h"
+#include "frontends/frontend.h"
+#include "frontends/objectives/objective.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "ir/base/json.h"
+#include "passes/planner/planner.h"
+#include "runtime/cli/options/options.h"
+#include "runtime/cli/sbpc/profile.h"
+
+/* Everything sbpc knows about a compilation. */
+typedef struct sbp_compilation {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const sbp_options *options;
+    const char *model_path, *output;
+    const sbp_target *target; /* NULL: a machine that is not here, only estimated */
+    sbp_profile profile;      /* of that machine */
+    bool host_assumed;        /* its host memory is what such machines have, not what was said */
+    sbp_choice choice;        /* of the target */
+    const char *rates_source; /* of the target's rates: "table", or where they come from */
+    sbp_model model;
+    const sbp_tokenizer *tokenizer; /* that the plan will carry, as the text of tokenizer.json; NULL: none */
+    const char *tokenizer_text;
+    size_t tokenizer_bytes;
+    const char *objective, *loss_type;
+    sbp_objective_settings settings; /* of the objective */
+    sbp_dtype dtype, grad_dtype, state_dtype;
+    bool halves; /* trained weights that are computed with in bf16 are kept so, too, with a master or without
+                  */
+    bool step;
+    int64_t threads;       /* of the process that will run the plan, for its memory */
+    sbp_pipeline pipeline; /* finished: the program is in it */
+    bool terse;            /* as in sbp_wish */
+    sbp_wish wish;
+    sbp_plan_estimate estimate;
+    const char *advice; /* the one change that would buy most; set by the summary */
+} sbp_compilation;
+
+/* sbpc --help, sbpc compile --help [TOPIC]: topic NULL: what people look for first. Below a guard. */
+void sbp_cli_compile_help(sbp_arena *arena, const char *topic);
+/* The two commands; what follows the command is argv. */
+sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
+sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) SBP_CHECKED;
+
+/* What compile plans, of model_path with the options; the arena and diagnostics of the pipeline are set. */
+sbp_status sbp_cli_plan(sbp_compilation *c) SBP_CHECKED;
+/* sbpc inspect --ranks N: a model with options of compile, at 1, 2, 4 .. N ranks, as text or JSON: what a
+ * rank takes and sends, how long a step takes, where more ranks stop to pay, and why. */
+sbp_status sbp_cli_scale(sbp_arena *arena, sbp_diag *diag, const char *model, const sbp_options *options,
+                         sbp_text *out) SBP_CHECKED;
+
+/* --lora and what belongs to it; *out NULL: no new adapters. adapter: MODEL is one, whose dropout may be
+ * chosen and nothing else. */
+sbp_status sbp_cli_read_lora(const sbp_compilation *c, bool adapter,
+                             const sbp_lora_options **out) SBP_CHECKED;
+
+/* What --arch says, else what the device that was chosen has; NULL: neither. */
+const char *sbp_cli_arch(const sbp_compilation *c);
+/* Rates as --rates says, in place of the target's. */
+sbp_status sbp_cli_choose_rates(sbp_compilation *c) SBP_CHECKED;
+/* ", \"rates\": {...}" of a plan, and back; a plan without them leaves all as it is. */
+void sbp_cli_add_rates(sbp_text *out, const char *source, const sbp_rates *rates);
+sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *out,
+                              const char **source) SBP_CHECKED;
+
+/* runtime_bytes and runtime_thread_bytes of the pipeline's target: for this model, the program if it is there
+ * (else the most, or the least, that it can come to), --threads and so many rows per chunk. */
+sbp_status sbp_cli_size_process(sbp_compilation *c, const sbp_schedule_options *chunks,
+                                bool most) SBP_CHECKED;
+
+/* Writes plan.bin: program, tensor table, meta, tokenizer, device code. */
+sbp_status sbp_cli_write_plan(const sbp_compilation *c) SBP_CHECKED;
+
+/* Schedule, memory by category, whether it fits, longest sequence, time, the change that buys most: some 12
+ * lines of at most SBP_CLI_WIDTH characters. */
+enum { SBP_CLI_WIDTH = 98, SBP_CLI_INDENT = 11 };
+sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) SBP_CHECKED;
+
+/* The same for scripts: one JSON object. After the summary. */
+sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) SBP_CHECKED;
+/* ", \"schedule\": {...}" of the estimate. */
+void sbp_cli_add_schedule(const sbp_compilation *c, sbp_text *out);
+
+/* What homes cost: bytes per class that are copied in a step, seconds per queue and the one that bounds it,
+ * of all the step takes: two lines, none when nothing moves; and ", \"busy\": {..}, \"traffic\": {..}".
+ * traffic: one per class, busy: one per queue. */
+void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, double seconds, sbp_text *out);
+/* What ranks send each other: a line, none of one rank; and ", \"ranks\": .., \"wire\": {..}". */
+void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target, const double *busy,
+                       double seconds, sbp_text *out);
+void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target, sbp_text *out);
+void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_text *out);
+
+/* Memory at the moment of highest demand, as text: "parameters 0.51 GiB, ..": what has a hundredth of it or
+ * more. */
+sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
+                               int64_t alignment, sbp_text *out) SBP_CHECKED;
+/* Bytes per category in the order of first use; names are those of roles.def. */
+typedef struct sbp_category {
+    const char *name;
+    int64_t bytes;
+} sbp_category;
+sbp_status sbp_cli_categories(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
+                              sbp_category out[SBP_ROLE_COUNT + 1], int32_t *count) SBP_CHECKED;
+
+/* A picture: positions of the training entry from left to right, addresses of what comes and goes from bottom
+ * to top; below them, folded and not to scale, what is there all the time by category, and the process. */
+void sbp_cli_memory_svg(sbp_arena *arena, const sbp_program *program, int64_t process_bytes, sbp_text *out);
+
+#endif

@@ -1,0 +1,683 @@
+/* compile.c: sbpc compile: from a model and options to a plan. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "frontends/objectives/objective.h"
+#include "ir/base/machine.h"
+#include "ir/program/plan_file.h"
+#include "runtime/cli/sbpc/cli.h"
+
+/* ---- options ----------------------------------------------------------------------------------------- */
+
+static sbp_dtype dtype_option(const sbp_options *o, const char *name, sbp_dtype fallback) {
+    if (sbp_options_is(o, name, "fp64"))
+        return SBP_F64;
+    if (sbp_options_is(o, name, "fp32"))
+        return SBP_F32;
+    if (sbp_options_is(o, name, "bf16"))
+        return SBP_BF16;
+    if (sbp_options_is(o, name, "int8"))
+        return SBP_D8;
+    return fallback;
+}
+
+/* A machine that is not here: its memory is the limit unless another is given. */
+static sbp_status choose_profile(sbp_compilation *c, const char *name) {
+    if (sbp_options_given(c->options, "backend"))
+        return sbp_fail(c->diag, SBP_USAGE, "--device-profile says what to plan for: leave out --backend");
+    SBP_TRY(sbp_profile_find(c->arena, c->diag, name, &c->profile));
+    c->pipeline.target = c->profile.info;
+    c->choice.backend = c->profile.name;
+    snprintf(c->choice.reason, sizeof c->choice.reason, "--device-profile");
+    return SBP_OK;
+}
+
+const char *sbp_cli_arch(const sbp_compilation *c) {
+    if (sbp_options_given(c->options, "arch"))
+        return sbp_options_text(c->options, "arch");
+    return c->choice.arch[0] ? c->choice.arch : NULL;
+}
+
+static sbp_status choose_target(sbp_compilation *c) {
+    const char *profile = sbp_options_text(c->options, "device-profile");
+    if (profile && *profile)
+        return choose_profile(c, profile);
+    const sbp_choice_wish wish = {.backend = sbp_options_text(c->options, "backend"),
+                                  .fp64 = sbp_options_is(c->options, "dtype", "fp64")};
+    if (strcmp(wish.backend, "auto") == 0)
+        SBP_TRY(sbp_choice_find(&wish, c->diag, &c->choice));
+    else /* compiling needs no device */
+        sbp_choice_make(&wish, NULL, 0, 0, &c->choice);
+    const char *name = c->choice.backend;
+    c->target = sbp_target_find(name);
+    if (!c->target)
+        return sbp_fail(c->diag, SBP_USAGE, "--backend %s: this build has no %s backend%s", name, name,
+                        strcmp(name, "vulkan") == 0
+                            ? " (it was built without shaderc: libshaderc-dev, glslang-dev, spirv-tools)"
+                            : "");
+    return c->target->describe(sbp_cli_arch(c), c->diag, &c->pipeline.target);
+}
+
+static sbp_status choose_types(sbp_compilation *c) {
+    c->dtype = dtype_option(c->options, "dtype", c->pipeline.target.default_compute);
+    if (!c->pipeline.target.supports[c->dtype])
+        return sbp_fail(c->diag, SBP_USAGE, "--dtype %s: the %s backend does not compute in it",
+                        sbp_options_text(c->options, "dtype"), c->pipeline.target.name);
+    bool cuda = strcmp(c->pipeline.target.name, "cuda") == 0;
+    if (sbp_options_on(c->options, "tf32") && (!cuda || c->dtype != SBP_F32))
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--tf32 on: it is about products of fp32 on cuda: --backend cuda --dtype fp32");
+    if (sbp_options_text(c->options, "tune") && !cuda)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--tune: backend %s has one way to compute each product; leave it out",
+                        c->pipeline.target.name);
+    sbp_dtype wide = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    c->grad_dtype = dtype_option(c->options, "grad-dtype", wide);
+    c->state_dtype = dtype_option(c->options, "state-dtype", wide);
+    sbp_dtype residual = dtype_option(c->options, "residual-dtype", c->dtype);
+    if (residual != c->dtype && c->dtype != SBP_BF16)
+        return sbp_fail(c->diag, SBP_USAGE, "--residual-dtype %s: it is a choice for --dtype bf16 only",
+                        sbp_options_text(c->options, "residual-dtype"));
+    bool none = sbp_options_is(c->options, "master", "none");
+    c->halves = c->dtype == SBP_BF16 && !sbp_options_is(c->options, "optimizer", "none") &&
+                !sbp_options_given(c->options, "param-dtype");
+    if (none && !c->halves && !sbp_options_is(c->options, "param-dtype", "bf16"))
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--master none: it is about trained weights in bf16; say --param-dtype bf16 too");
+    if (!none && sbp_options_is(c->options, "rounding", "nearest"))
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--rounding nearest: with an exact master nothing is lost; it is for --master none");
+    static const char *const kept[] = {"param-dtype", "grad-dtype", "state-dtype"};
+    for (int i = 0; i < SBP_COUNT(kept); i++)
+        if (c->dtype == SBP_F64 && sbp_options_given(c->options, kept[i]) &&
+            !sbp_options_is(c->options, kept[i], "fp64"))
+            return sbp_fail(c->diag, SBP_USAGE, "--%s %s: with --dtype fp64 everything is fp64", kept[i],
+                            sbp_options_text(c->options, kept[i]));
+    return SBP_OK;
+}
+
+/* Every setting of the objective is an option, and a number that was given is a setting of it. */
+static sbp_status check_settings(const sbp_compilation *c) {
+    sbp_text idle;
+    sbp_text_init(&idle, c->arena);
+    for (int32_t k = 0; k < c->settings.count; k++)
+        if (!sbp_option_setting(c->settings.items[k].name))
+            return sbp_fail(c->diag, SBP_INTERNAL, "objective %s: its setting '%s' is no option",
+                            c->objective, c->settings.items[k].name);
+    for (int32_t i = 0; sbp_option_setting_at(i); i++) {
+        const sbp_option *option = sbp_option_setting_at(i);
+        bool has = false;
+        for (int32_t k = 0; k < c->settings.count; k++)
+            has |= sbp_option_setting(c->settings.items[k].name) == option;
+        if (!sbp_options_chosen(c->options, option->name) || has)
+            continue;
+        if (sbp_options_from_config(c->options, option->name)) /* which may have those of all losses */
+            sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", option->name);
+        else
+            return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s has no such number", option->name,
+                            c->objective, c->loss_type ? " with --loss-type " : "",
+                            c->loss_type ? c->loss_type : "");
+    }
+    if (idle.length > 0)
+        sbp_note(c->diag, "without effect with this objective: %s", idle.data);
+    return SBP_OK;
+}
+
+/* The scalar by which all adapters are scaled is set as those of objectives are. */
+static void add_adapter_setting(sbp_compilation *c) {
+    sbp_setting *items = SBP_NEW_ARRAY(c->arena, sbp_setting, c->settings.count + 1);
+    for (int32_t i = 0; i < c->settings.count; i++)
+        items[i] = c->settings.items[i];
+    items[c->settings.count++] = (sbp_setting){.name = "adapter", .value = 1};
+    c->settings.items = items;
+}
+
+static sbp_status load_model(sbp_compilation *c) {
+    sbp_model_options o = sbp_model_options_for(c->dtype);
+    o.residual = dtype_option(c->options, "residual-dtype", SBP_DTYPE_COUNT);
+    o.trainable_storage = dtype_option(c->options, "param-dtype", SBP_DTYPE_COUNT);
+    o.trainable_as_computed = c->halves;
+    if (sbp_options_given(c->options, "base-dtype"))
+        (void)sbp_format_from_name(sbp_options_text(c->options, "base-dtype"), &o.base_format);
+    o.set = sbp_options_list(c->options, c->arena, "set", &o.set_count);
+    o.train = sbp_options_list(c->options, c->arena, "train", &o.train_count);
+    o.freeze = sbp_options_list(c->options, c->arena, "freeze", &o.freeze_count);
+    c->objective = sbp_options_text(c->options, "objective");
+    c->loss_type = sbp_options_text(c->options, "loss-type");
+    o.head = sbp_objective_head(c->objective);
+    SBP_TRY(sbp_cli_read_lora(c, sbp_model_is_adapter(c->arena, c->model_path), &o.lora));
+    if (sbp_options_chosen(c->options, "lora-dropout"))
+        o.lora_dropout = sbp_options_double(c->options, "lora-dropout");
+    o.base = sbp_options_text(c->options, "base");
+    o.base_name = sbp_options_text(c->options, "base-name");
+    SBP_TRY(sbp_model_load(c->arena, c->diag, c->model_path, &o, &c->model));
+    const sbp_objective_wishes wishes = {
+        .by_sequence = sbp_options_is(c->options, "importance", "sequence"),
+        .sampling_mode = sbp_options_text(c->options, "vllm-importance-sampling-mode"),
+        .sampling_ignored = !sbp_options_on(c->options, "vllm-importance-sampling-correction"),
+        .entropy_bonus = sbp_options_chosen(c->options, "entropy-coef")};
+    const sbp_objective_choice choice = {.name = c->objective, .loss_type = c->loss_type, .wishes = wishes};
+    SBP_TRY(sbp_objective_add(c->model.module, c->diag, &choice, &c->settings));
+    if (c->model.adapter)
+        add_adapter_setting(c);
+    SBP_TRY(check_settings(c));
+    if (sbp_options_is(c->options, "head-rows", "counted")) {
+        c->pipeline.options.counted = c->settings.counted;
+        if (!c->settings.counted && sbp_options_given(c->options, "head-rows"))
+            return sbp_fail(c->diag, SBP_USAGE, "--head-rows counted: objective %s may read all rows",
+                            c->objective);
+    }
+    c->pipeline.module = c->model.module;
+    return SBP_OK;
+}
+
+/* For the plan; the runs keep its text in memory. */
+static sbp_status load_tokenizer(sbp_compilation *c) {
+    if (!c->target || !c->model.tokenizer)
+        return SBP_OK;
+    SBP_TRY(sbp_tokenizer_load_optional(c->arena, c->diag, c->model.tokenizer, &c->tokenizer));
+    if (!c->tokenizer)
+        return SBP_OK;
+    return sbp_tokenizer_to_json(c->tokenizer, c->arena, c->diag, &c->tokenizer_text, &c->tokenizer_bytes);
+}
+
+/* "attn_out+lse" */
+static void split_names(sbp_compilation *c, const char *names) {
+    const char **list = NULL;
+    int32_t count = 0, capacity = 0;
+    for (const char *at = names; *at;) {
+        size_t length = strcspn(at, "+");
+        if (length > 0)
+            SBP_PUSH(c->arena, list, count, capacity, sbp_arena_strndup(c->arena, at, length));
+        at += length + (at[length] == '+');
+    }
+    c->wish.saved = list;
+    c->wish.saved_count = count;
+}
+
+static int64_t number_or_auto(const sbp_options *o, const char *name) {
+    return sbp_options_int(o, name) > 0 ? sbp_options_int(o, name) : SBP_AUTO;
+}
+
+/* "states", "states:disk", "states:host:12", of so many characters; false: none of these. */
+static bool read_home(sbp_wish *w, const char *text, size_t length) {
+    size_t name = strcspn(text, "+:");
+    int class = 0;
+    while (class < SBP_ITEM_CLASS_COUNT && (strlen(sbp_item_class_names[class]) != name ||
+                                            strncmp(sbp_item_class_names[class], text, name) != 0))
+        class ++;
+    if (class == SBP_ITEM_CLASS_COUNT)
+        return false;
+    bool disk = strncmp(text + name, ":disk", 5) == 0, host = strncmp(text + name, ":host", 5) == 0;
+    const char *rest = text + name + (disk || host ? 5 : 0);
+    int64_t first = 0;
+    if ((disk || host) && *rest == ':') {
+        char *end;
+        first = strtoll(rest + 1, &end, 10);
+        if (!isdigit((unsigned char)rest[1]) || first < 1 || first > INT32_MAX)
+            return false;
+        rest = end;
+    }
+    w->homes[class] = disk ? SBP_DISK : SBP_HOST;
+    w->first[class] = (int32_t)first;
+    return rest == text + length;
+}
+
+/* "auto", "none", "host", or classes with their homes joined by "+". */
+static sbp_status read_offload(sbp_compilation *c) {
+    const char *text = sbp_options_text(c->options, "offload");
+    sbp_wish *w = &c->wish;
+    w->offload = strcmp(text, "auto") == 0   ? SBP_OFFLOAD_AUTO
+                 : strcmp(text, "none") == 0 ? SBP_OFFLOAD_OFF
+                 : strcmp(text, "host") == 0 ? SBP_OFFLOAD_ON
+                                             : SBP_OFFLOAD_GIVEN;
+    for (const char *at = text; *at && w->offload == SBP_OFFLOAD_GIVEN;) {
+        size_t length = strcspn(at, "+");
+        if (!read_home(w, at, length))
+            return sbp_fail(
+                c->diag, SBP_USAGE,
+                "--offload %s: '%.*s' is none of auto, none, host, or of checkpoints, saved, states, "
+                "gradients, params, joined by '+', each with ':disk' behind it if it is to live there, and "
+                "with "
+                "':host:12' if only its first 12 items do",
+                text, (int)length, at);
+        at += length + (at[length] == '+');
+    }
+    return SBP_OK;
+}
+
+static sbp_status read_wish(sbp_compilation *c) {
+    const sbp_options *o = c->options;
+    bool standard = sbp_options_is(o, "backward", "standard"),
+         checkpoint = sbp_options_is(o, "backward", "checkpoint");
+    const char *save = sbp_options_text(o, "save");
+    sbp_wish *w = &c->wish;
+    w->terse = c->terse;
+    w->t_max = number_or_auto(o, "seq-len");
+    w->chunk = number_or_auto(o, "chunk");
+    w->head_chunk = number_or_auto(o, "head-chunk");
+    w->segment = number_or_auto(o, "segment");
+    w->checkpoint_every = number_or_auto(o, "checkpoint-every");
+    w->whole = standard || checkpoint;
+    if (w->whole) { /* the presets: one chunk of all rows, one layer per segment, a checkpoint for each */
+        w->segment = w->segment == SBP_AUTO ? 1 : w->segment;
+        w->checkpoint_every = w->checkpoint_every == SBP_AUTO ? 1 : w->checkpoint_every;
+    }
+    w->save_mode = strcmp(save, "auto") == 0 && !w->whole ? SBP_SAVE_AUTO : SBP_SAVE_GIVEN;
+    w->save_all = standard && strcmp(save, "auto") == 0;
+    if (strcmp(save, "auto") != 0 && strcmp(save, "none") != 0)
+        split_names(c, save);
+    SBP_TRY(read_offload(c));
+    if (w->whole && w->offload == SBP_OFFLOAD_AUTO)
+        w->offload = SBP_OFFLOAD_OFF;
+    int64_t gathered = number_or_auto(o, "keep-gathered");
+    w->gathered = sbp_options_is(o, "keep-gathered", "none")  ? 0
+                  : sbp_options_is(o, "keep-gathered", "all") ? INT32_MAX
+                                                              : (int32_t)gathered;
+    w->memory_bytes = sbp_options_int(o, "memory") > 0 ? sbp_options_int(o, "memory") : 0;
+    if (w->memory_bytes == 0 && !c->target) {
+        w->memory_bytes = c->profile.memory_bytes;
+        w->memory_name = sbp_arena_printf(c->arena, "the memory of --device-profile %s", c->profile.name);
+    }
+    w->host_memory_bytes = sbp_options_int(o, "host-memory") > 0 ? sbp_options_int(o, "host-memory") : 0;
+    int64_t ranks = sbp_options_int(o, "ranks"), node = sbp_options_int(o, "node");
+    w->sharers = ranks < node ? ranks : node;
+    w->host_memory_bytes /= w->sharers;
+    if (w->host_memory_bytes == 0 && !c->target) {
+        w->host_memory_bytes = c->profile.host_memory_bytes;
+        c->host_assumed = w->host_memory_bytes > 0;
+    }
+    if (c->pipeline.target.shared_memory)
+        w->memory_bytes /= w->sharers;
+    return SBP_OK;
+}
+
+/* So many ranks have each micro-batch together. */
+static void have_together(sbp_compilation *c, int64_t ranks) {
+    c->pipeline.options.context = ranks;
+    if (c->wish.t_max > 0) /* of a rank */
+        c->wish.t_max = sbp_ceil_div(sbp_options_int(c->options, "seq-len"), ranks);
+}
+
+static void read_training(sbp_compilation *c) {
+    const sbp_options *o = c->options;
+    sbp_pass_options *p = &c->pipeline.options;
+    for (int i = 0; i < SBP_OPTIMIZER_COUNT; i++)
+        if (sbp_options_is(o, "optimizer", sbp_optimizer_names[i]))
+            p->optimizer = (sbp_optimizer)i;
+    p->ranks = sbp_options_int(o, "ranks");
+    if (sbp_options_int(o, "context-parallel") > 0) /* else choose_context */
+        have_together(c, sbp_options_int(o, "context-parallel"));
+    p->context_way = sbp_options_is(o, "context-way", "keys")    ? SBP_CONTEXT_KEYS
+                     : sbp_options_is(o, "context-way", "heads") ? SBP_CONTEXT_HEADS
+                                                                 : SBP_CONTEXT_AUTO;
+    p->zero = (int32_t)sbp_options_int(o, "zero");
+    p->group = sbp_options_is(o, "shard-group", "all")    ? p->ranks
+               : sbp_options_is(o, "shard-group", "node") ? sbp_options_int(o, "node")
+                                                          : sbp_options_int(o, "shard-group");
+    if (sbp_options_is(o, "shard-group", "node") && p->group > p->ranks)
+        p->group = p->ranks;
+    p->wire_bf16 = sbp_options_is(o, "reduce-dtype", "bf16");
+    p->grad_dtype = c->grad_dtype;
+    p->state_dtype = c->state_dtype;
+    p->master = !sbp_options_is(o, "master", "none");
+    p->stochastic = sbp_options_is(o, "rounding", "stochastic");
+    c->step = sbp_options_is(o, "clip", "none") && sbp_options_int(o, "accumulate") == 1 &&
+              p->optimizer != SBP_OPTIMIZER_NONE;
+    p->step = c->step;
+    p->skip_streambp = sbp_options_on(o, "skip-streambp");
+}
+
+/* What several ranks do not do yet. */
+static sbp_status check_ranks(const sbp_compilation *c) {
+    const sbp_pass_options *p = &c->pipeline.options;
+    if (p->context > 0 && p->ranks % p->context != 0)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--context-parallel %lld: --ranks is %lld, which must be a multiple of it",
+                        (long long)p->context, (long long)p->ranks);
+    if (p->context == 1 && p->context_way != SBP_CONTEXT_AUTO)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--context-way %s: no ranks have documents together without --context-parallel",
+                        sbp_options_text(c->options, "context-way"));
+    if (p->ranks == 1 && p->zero > 0)
+        return sbp_fail(c->diag, SBP_USAGE,
+                        "--zero %d: there is one rank; --ranks says how many there will be", (int)p->zero);
+    if (p->zero == 0 && !sbp_options_is(c->options, "shard-group", "all"))
+        return sbp_fail(c->diag, SBP_USAGE, "--shard-group: ranks have no shares without --zero 1, 2 or 3");
+    const char *wire = sbp_options_text(c->options, "reduce-dtype");
+    if (wire && p->ranks == 1)
+        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: there is one rank; nothing crosses a wire",
+                        wire);
+    if (wire && (c->dtype == SBP_F64 || (!p->wire_bf16 && p->zero < 2 && c->grad_dtype == SBP_BF16)))
+        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: gradients are %s there", wire,
+                        c->dtype == SBP_F64 ? "fp64" : "bf16");
+    if (p->ranks % p->group != 0)
+        return sbp_fail(c->diag, SBP_USAGE, "--shard-group %s: %lld ranks are no whole groups of %lld",
+                        sbp_options_text(c->options, "shard-group"), (long long)p->ranks,
+                        (long long)p->group);
+    if (p->zero < 3 && !sbp_options_is(c->options, "keep-gathered", "auto"))
+        return sbp_fail(c->diag, SBP_USAGE, "--keep-gathered: nothing is gathered without --zero 3");
+    return SBP_OK;
+}
+
+static sbp_status check_length(const sbp_compilation *c, int64_t t) {
+    int64_t limit = c->model.max_positions;
+    if (limit <= 0 || t <= limit)
+        return SBP_OK;
+    if (c->model.learned_positions)
+        return sbp_fail(c->diag, SBP_INPUT, "--seq-len %lld: %s has learned positions for %lld rows",
+                        (long long)t, c->model.name, (long long)limit);
+    sbp_note(c->diag, "--seq-len %lld is longer than the context of %s (max_position_embeddings %lld)",
+             (long long)t, c->model.name, (long long)limit);
+    return SBP_OK;
+}
+
+/* ---- the passes -------------------------------------------------------------------------------------- */
+
+static sbp_status check_saved_names(const sbp_compilation *c) {
+    const sbp_schedule_options *s = &c->estimate.schedule;
+    for (int32_t i = 0; i < s->saved_count; i++)
+        if (!sbp_saved_name_exists(&c->pipeline, s->saved[i])) {
+            sbp_text names;
+            sbp_text_init(&names, c->arena);
+            sbp_saved_names(&c->pipeline, &names);
+            if (sbp_saved_name_is_keepable(&c->pipeline, s->saved[i]))
+                return sbp_fail(c->diag, SBP_USAGE,
+                                "--save: with the others kept, the backward does not read '%s': leave it out",
+                                s->saved[i]);
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "--save: the backward reads no value called '%s'; it could keep %s", s->saved[i],
+                            names.data);
+        }
+    return SBP_OK;
+}
+
+/* Sizes and schedule of the estimate, and a module to work on. */
+static void prepare_passes(sbp_compilation *c) {
+    sbp_pipeline *p = &c->pipeline;
+    p->options.t_max = c->estimate.t_max;
+    p->options.schedule = c->estimate.schedule;
+    p->options.list_keepable = c->wish.save_mode == SBP_SAVE_GIVEN;
+    p->module = sbp_module_copy(c->arena, c->model.module);
+}
+
+static sbp_status run_passes(sbp_compilation *c) {
+    sbp_pipeline *p = &c->pipeline;
+    const char *stop = sbp_options_text(c->options, "stop-after"),
+               *after = sbp_options_text(c->options, "print-after");
+    bool stop_known = !stop, after_known = !after;
+    for (int i = 0; sbp_pass_name(i); i++) {
+        stop_known |= stop && strcmp(stop, sbp_pass_name(i)) == 0;
+        after_known |= after && strcmp(after, sbp_pass_name(i)) == 0;
+    }
+    if (!stop_known || !after_known) {
+        sbp_text names;
+        sbp_text_init(&names, c->arena);
+        for (int i = 0; sbp_pass_name(i); i++)
+            sbp_text_add(&names, " %s", sbp_pass_name(i));
+        return sbp_fail(c->diag, SBP_USAGE, "no pass is called '%s'; the passes are%s",
+                        stop_known ? after : stop, names.data);
+    }
+    SBP_TRY(check_length(c, c->estimate.t_max * c->pipeline.options.context));
+    prepare_passes(c);
+    p->stop_after = stop;
+    p->print_after = after;
+    sbp_text printed;
+    sbp_text_init(&printed, c->arena);
+    if (stop || after)
+        p->printed = &printed;
+    sbp_status status = sbp_pipeline_run(p);
+    if (status == SBP_OK)
+        fputs(printed.data, stdout);
+    SBP_TRY(status);
+    if (p->uncut_layers > 0)
+        sbp_note(
+            c->diag,
+            "%d layers are one segment with what is before them: no value of the width that the head reads "
+            "crosses there alone; --segment cannot divide them",
+            p->uncut_layers);
+    return p->stopped ? SBP_OK : check_saved_names(c);
+}
+
+/* All that the process will hold where --memory counts. */
+static int64_t needed_bytes(const sbp_compilation *c) {
+    const sbp_target_info *target = &c->pipeline.target;
+    return c->estimate.device_bytes + target->runtime_bytes +
+           (target->shared_memory ? c->estimate.host_bytes : 0);
+}
+
+/* What the process takes with the program of the schedule that needs the least. */
+static sbp_status size_the_least(sbp_compilation *c, int64_t *out) {
+    const sbp_pipeline before = c->pipeline;
+    prepare_passes(c);
+    SBP_TRY(sbp_pipeline_run(&c->pipeline));
+    SBP_TRY(sbp_cli_size_process(c, &c->pipeline.options.schedule, false));
+    *out = c->pipeline.target.runtime_bytes;
+    c->pipeline = before;
+    return SBP_OK;
+}
+
+/* A schedule, or none, without a word. */
+static sbp_status try_to_choose(sbp_compilation *c) {
+    const sbp_pipeline before = c->pipeline;
+    c->pipeline.diag = NULL;
+    sbp_status status = sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
+    c->pipeline = before;
+    return status;
+}
+
+/* A schedule, where the process takes what it may come to. When nothing fits, what needs the least is made
+ * into a program: its process is known, and it is that which fits or is refused. Remedies are tried with as
+ * much as a process may come to, so that they fit for certain. */
+static sbp_status choose(sbp_compilation *c, const sbp_schedule_options *largest) {
+    if (try_to_choose(c) == SBP_OK)
+        return SBP_OK;
+    if (c->estimate.refused) { /* not for lack of memory to plan in */
+        int64_t process;
+        SBP_TRY(size_the_least(c, &process));
+        c->pipeline.target.runtime_bytes = process;
+        if (try_to_choose(c) == SBP_OK)
+            return SBP_OK;
+        SBP_TRY(sbp_cli_size_process(c, largest, true));
+        c->wish.refused_process_bytes = process;
+    }
+    return sbp_planner_choose(&c->pipeline, &c->wish, &c->estimate);
+}
+
+/* What the planner may choose. */
+static sbp_schedule_options largest_schedule(const sbp_compilation *c) {
+    sbp_schedule_options largest = {.chunk = c->wish.chunk, .head_chunk = c->wish.head_chunk};
+    if (largest.chunk == SBP_AUTO)
+        largest.chunk = c->pipeline.target.chunk_most;
+    if (largest.head_chunk == SBP_AUTO)
+        largest.head_chunk = c->pipeline.target.chunk;
+    return largest;
+}
+
+/* --seq-len max of data whose steps are no longer than this: where that fits, it is all that there is to
+ * gain. */
+static sbp_status bound_length(sbp_compilation *c, const sbp_schedule_options *largest) {
+    int64_t most = sbp_options_int(c->options, "seq-len-most");
+    if (c->wish.t_max != SBP_AUTO || most < 1)
+        return SBP_OK;
+    c->wish.t_max = sbp_ceil_div(most, c->pipeline.options.context > 1 ? c->pipeline.options.context : 1);
+    SBP_TRY(sbp_cli_size_process(c, largest, false));
+    if (try_to_choose(c) != SBP_OK)
+        c->wish.t_max = SBP_AUTO;
+    return SBP_OK;
+}
+
+/* The process is known when the program is there. Where that makes the difference to --memory, it is planned
+ * again with less room. */
+static sbp_status plan(sbp_compilation *c) {
+    enum { MOST_TRIES = 3 };
+    const sbp_schedule_options largest = largest_schedule(c);
+    SBP_TRY(sbp_cli_size_process(c, &largest, false));
+    SBP_TRY(bound_length(c, &largest));
+    const sbp_pipeline before = c->pipeline;
+    for (int tries = 1;; tries++) {
+        SBP_TRY(choose(c, &largest));
+        SBP_TRY(run_passes(c));
+        SBP_TRY(sbp_cli_size_process(c, &c->pipeline.options.schedule, false));
+        if (c->pipeline.stopped || c->wish.memory_bytes == 0 || needed_bytes(c) <= c->wish.memory_bytes ||
+            tries == MOST_TRIES)
+            return SBP_OK;
+        int64_t process = c->pipeline.target.runtime_bytes;
+        c->pipeline = before;
+        c->pipeline.target.runtime_bytes = process;
+    }
+}
+
+/* The rows of all ranks that have a micro-batch together, in equal parts, are counted in 32 bits. */
+static sbp_status check_rows(const sbp_compilation *c) {
+    int64_t ranks = c->pipeline.options.context, most = SBP_MOST_ROWS / ranks;
+    if (c->wish.t_max <= most)
+        return SBP_OK;
+    return sbp_fail(
+        c->diag, SBP_USAGE, "--seq-len %lld: at most %lld rows are possible, in parts of %lld ranks",
+        (long long)sbp_options_int(c->options, "seq-len"), (long long)(most * ranks), (long long)ranks);
+}
+
+/* --context-parallel auto: as few ranks together as fit; with --seq-len max, all. */
+static sbp_status choose_context(sbp_compilation *c) {
+    sbp_pass_options *p = &c->pipeline.options;
+    const sbp_schedule_options largest = largest_schedule(c);
+    if (p->context > 0)
+        return SBP_OK;
+    for (int64_t ranks = c->wish.t_max > 0 ? 1 : p->ranks; ranks <= p->ranks; ranks++) {
+        if (p->ranks % ranks != 0)
+            continue;
+        have_together(c, ranks);
+        SBP_TRY(sbp_cli_size_process(c, &largest, false));
+        if (try_to_choose(c) == SBP_OK) {
+            sbp_note(c->diag, "--context-parallel %lld: %s", (long long)ranks,
+                     ranks == 1          ? "documents fit one rank"
+                     : c->wish.t_max > 0 ? "documents do not fit fewer ranks"
+                                         : "for the longest documents");
+            return SBP_OK;
+        }
+    }
+    have_together(c, 1); /* it is refused, with what would fit */
+    return SBP_OK;
+}
+
+sbp_status sbp_cli_plan(sbp_compilation *c) {
+    SBP_TRY(choose_target(c));
+    SBP_TRY(sbp_cli_choose_rates(c));
+    SBP_TRY(choose_types(c));
+    SBP_TRY(load_model(c));
+    SBP_TRY(load_tokenizer(c));
+    SBP_TRY(read_wish(c));
+    read_training(c);
+    SBP_TRY(check_ranks(c));
+    SBP_TRY(choose_context(c));
+    SBP_TRY(check_rows(c));
+    SBP_TRY(plan(c));
+    return c->pipeline.stopped ? SBP_OK : sbp_program_verify(c->pipeline.program, c->diag);
+}
+
+static void warn_if_more(const sbp_compilation *c, const char *of, int64_t need, const char *who,
+                         int64_t have) {
+    char needs[32], has[32];
+    if (have > 0 && need > have)
+        sbp_warn(c->diag,
+                 "the plan needs %s%s%s, and %s allows %s: sbprun will not run it here; --memory SIZE plans "
+                 "for less, "
+                 "--device-profile for another machine",
+                 sbp_format_bytes(needs, sizeof needs, (double)need), of,
+                 c->wish.sharers > 1 ? " for each rank" : "", who,
+                 sbp_format_bytes(has, sizeof has, (double)have));
+}
+
+/* A plan that cannot run on this machine may be meant for another one, but that is said. */
+static void warn_of_memory(const sbp_compilation *c) {
+    int64_t machine = sbp_machine_memory() / c->wish.sharers;
+    const char *source = sbp_machine_memory_source();
+    bool is_host = strcmp(c->target->name, "cpu") == 0;
+    if (is_host)
+        warn_if_more(c, "", needed_bytes(c), source, machine);
+    else
+        warn_if_more(c, " on the device", needed_bytes(c), "the device of this machine",
+                     c->choice.memory_bytes);
+    if (!is_host && c->choice.memory_bytes > 0) /* it is here */
+        warn_if_more(c, " of the host's memory", c->pipeline.program->arena_bytes[SBP_HOST], source, machine);
+}
+
+static sbp_status compile(sbp_compilation *c) {
+    SBP_TRY(sbp_cli_plan(c));
+    if (c->pipeline.stopped)
+        return SBP_OK;
+    sbp_text summary;
+    sbp_text_init(&summary, c->arena);
+    SBP_TRY(sbp_cli_summary(c, &summary));
+    if (c->target)
+        SBP_TRY(sbp_cli_write_plan(c));
+    if (!sbp_options_on(c->options, "quiet"))
+        fputs(summary.data, stderr);
+    if (c->target)
+        warn_of_memory(c);
+    if (!sbp_options_on(c->options, "json"))
+        return SBP_OK;
+    sbp_text json;
+    sbp_text_init(&json, c->arena);
+    SBP_TRY(sbp_cli_summary_json(c, &json));
+    fputs(json.data, stdout);
+    return SBP_OK;
+}
+
+/* A plan may be written over, or an empty file; what else lies there may be what is read. */
+static sbp_status check_output(const sbp_compilation *c) {
+    struct stat info;
+    if (!c->output || stat(c->output, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0 ||
+        sbp_plan_file_probe(c->output))
+        return SBP_OK;
+    return sbp_fail(c->diag, SBP_USAGE, "-o '%s' is there and no plan: remove it, or choose another name",
+                    c->output);
+}
+
+void sbp_cli_compile_help(sbp_arena *arena, const char *topic) {
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    if (!topic || !sbp_options_is_topic(SBP_PHASE_COMPILE, topic))
+        sbp_text_add(
+            &text,
+            "usage: sbpc compile MODEL -o plan.bin [options]      a plan for sbprun\n"
+            "       sbpc compile MODEL --device-profile h200      what it would take there\n"
+            "       sbpc inspect plan.bin [options]               who holds which byte, when\n\n"
+            "MODEL: a Hugging Face model directory (config.json is enough), a model.json (ONNX), or a\n"
+            ".gguf file. Compiling needs no device and no weights. For example:\n\n"
+            "  sbpc compile Qwen3-8B -o plan.bin --lora --seq-len 32768 --memory 24GiB\n");
+    sbp_options_print_topic(&text, SBP_PHASE_COMPILE, SBP_PHASE_COMPILE, topic);
+    fputs(text.data, stdout);
+}
+
+sbp_status sbp_cli_compile(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) {
+    sbp_compilation *c = SBP_NEW(arena, sbp_compilation);
+    sbp_options *options;
+    *c = (sbp_compilation){.arena = arena, .diag = diag};
+    SBP_TRY(sbp_options_parse(arena, diag, "sbpc compile", SBP_PHASE_COMPILE, argc, argv, &options));
+    c->options = options;
+    if (sbp_options_on(options, "quiet"))
+        sbp_diag_set_quiet(diag);
+    c->pipeline.arena = arena;
+    c->pipeline.diag = diag;
+    if (sbp_options_on(options, "help")) {
+        int32_t count = sbp_options_arg_count(options);
+        sbp_cli_compile_help(arena, count > 0 ? sbp_options_arg(options, count - 1) : NULL);
+        return SBP_OK;
+    }
+    if (sbp_options_arg_count(options) != 1)
+        return sbp_fail(diag, SBP_USAGE, "%s; usage: sbpc compile MODEL -o plan.bin (sbpc compile --help)",
+                        sbp_options_arg_count(options) == 0 ? "no MODEL was given"
+                                                            : "more than one MODEL was given");
+    c->model_path = sbp_options_arg(options, 0);
+    c->output = sbp_options_text(options, "output");
+    const char *profile = sbp_options_text(options, "device-profile");
+    if (!c->output && !sbp_options_text(options, "stop-after") && !(profile && *profile))
+        return sbp_fail(diag, SBP_USAGE, "no output was given: -o plan.bin");
+    SBP_TRY(check_output(c));
+    return compile(c);
+}

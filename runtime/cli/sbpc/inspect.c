@@ -1,0 +1,310 @@
+/* inspect.c: sbpc inspect: what a plan needs and does. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "ir/base/json.h"
+#include "ir/base/machine.h"
+#include "ir/program/plan_file.h"
+#include "passes/planner/cost.h"
+#include "runtime/cli/sbpc/cli.h"
+
+typedef struct inspection {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    const char *path;
+    sbp_program *program;
+    const sbp_json *meta, *schedule;
+    const sbp_target *target;
+    sbp_target_info info;
+    const char *rates_source;
+    int64_t kernel_bytes;
+} inspection;
+
+static sbp_status section(const inspection *in, const sbp_plan_file *file, const char *name,
+                          const sbp_plan_section **out) {
+    *out = sbp_plan_file_find(file, name);
+    return *out ? SBP_OK : sbp_fail(in->diag, SBP_INPUT, "%s: no section '%s'", in->path, name);
+}
+
+static sbp_status open_plan(inspection *in) {
+    const sbp_plan_file *file;
+    const sbp_plan_section *program, *meta;
+    SBP_TRY(sbp_plan_file_read(in->arena, in->diag, in->path, &file));
+    SBP_TRY(section(in, file, SBP_PLAN_PROGRAM, &program));
+    SBP_TRY(section(in, file, SBP_PLAN_META, &meta));
+    SBP_TRY(sbp_program_parse(in->arena, in->diag, in->path, program->data, (size_t)program->length,
+                              &in->program));
+    SBP_TRY(sbp_program_verify(in->program, in->diag));
+    SBP_TRY(sbp_json_parse(in->arena, in->diag, in->path, meta->data, (size_t)meta->length, 0, &in->meta));
+    SBP_TRY(sbp_json_get_object(in->diag, in->meta, "schedule", SBP_JSON_REQUIRED, &in->schedule));
+    const char *backend = NULL;
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "backend", SBP_JSON_REQUIRED, &backend));
+    in->target = sbp_target_find(backend);
+    if (!in->target)
+        return sbp_fail(in->diag, SBP_INPUT, "%s: made for backend '%s', which this build does not have",
+                        in->path, backend);
+    const char *archs = strchr(in->program->target, ':'); /* "cuda:sm_80,sm_90a" */
+    if (in->target->describe(archs ? archs + 1 : NULL, NULL, &in->info) != SBP_OK)
+        return sbp_fail(in->diag, SBP_INPUT, "%s: made for '%s', which this build does not know", in->path,
+                        in->program->target);
+    const sbp_plan_section *kernels = sbp_plan_file_find(file, SBP_PLAN_KERNELS);
+    in->kernel_bytes = kernels ? kernels->length : 0;
+    in->rates_source = "table";
+    SBP_TRY(sbp_cli_read_rates(in->diag, in->meta, &in->info.rates, &in->rates_source));
+    return sbp_json_get_i64(in->diag, in->meta, "runtime_bytes", SBP_JSON_NULLABLE, &in->info.runtime_bytes);
+}
+
+static int64_t schedule_number(const inspection *in, const char *key) {
+    int64_t value = 0;
+    if (sbp_json_get_i64(NULL, in->schedule, key, SBP_JSON_OPTIONAL, &value) != SBP_OK)
+        return 0;
+    return value;
+}
+
+/* Where classes live that are away from the device, as --offload takes it; "none". */
+static const char *homes(const inspection *in) {
+    const char *text = NULL;
+    if (sbp_json_get_string(NULL, in->schedule, "offload", SBP_JSON_NULLABLE, &text) != SBP_OK || !text)
+        return "none";
+    return text;
+}
+
+static bool updates_on_host(const inspection *in) {
+    bool value = false;
+    return sbp_json_get_bool(NULL, in->schedule, "host_update", SBP_JSON_OPTIONAL, &value) == SBP_OK && value;
+}
+
+static sbp_status print_json(const inspection *in, sbp_text *out) {
+    const sbp_program *p = in->program;
+    sbp_category categories[SBP_ROLE_COUNT + 1];
+    int32_t count;
+    double device, host;
+    sbp_cost cost;
+    SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
+    SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &host));
+    sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
+    sbp_text_add(out,
+                 "{\"peak_bytes\": {\"device\": %lld, \"host\": %lld, \"disk\": %lld}, \"categories\": {",
+                 (long long)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes),
+                 (long long)p->arena_bytes[SBP_HOST], (long long)p->arena_bytes[SBP_DISK]);
+    for (int32_t i = 0; i < count; i++)
+        sbp_text_add(out, "\"%s\": %lld, ", categories[i].name, (long long)categories[i].bytes);
+    sbp_text_add(out, "\"process\": %lld}, \"bytes_per_token\": ", (long long)in->info.runtime_bytes);
+    sbp_text_add_double(out, device);
+    sbp_text_add(out, ", \"host_bytes_per_token\": ");
+    sbp_text_add_double(out, host);
+    static const char *const numbers[] = {"chunk", "head_chunk", "segment", "checkpoint_every"};
+    for (int i = 0; i < SBP_COUNT(numbers); i++)
+        sbp_text_add(out, ", \"%s\": %lld", numbers[i], (long long)schedule_number(in, numbers[i]));
+    sbp_text_add(out, ", \"saved\": ");
+    const sbp_json *saved = sbp_json_member(in->schedule, "saved");
+    if (saved)
+        sbp_json_add_value(out, saved);
+    else
+        sbp_text_add(out, "[]");
+    sbp_text_add(out, ", \"offload\": ");
+    sbp_json_add_string(out, homes(in), strlen(homes(in)));
+    sbp_text_add(out, ", \"host_update\": %s", updates_on_host(in) ? "true" : "false");
+    sbp_text_add(out, ", \"flops\": ");
+    sbp_text_add_double(out, cost.flops);
+    sbp_text_add(out, ", \"seconds\": ");
+    sbp_text_add_double(out, cost.seconds);
+    sbp_cli_add_traffic(cost.traffic, cost.busy, out);
+    sbp_cli_add_wire(p, &in->info, out);
+    sbp_cli_add_rates(out, in->rates_source, &in->info.rates);
+    sbp_text_add(out, ", \"kernel_bytes\": %lld, \"archs\": \"%s\"", (long long)in->kernel_bytes,
+                 in->info.archs);
+    sbp_text_add(out, ", \"seq_len\": %lld, \"commands\": %lld}\n", (long long)sbp_program_most_rows(p),
+                 (long long)cost.commands);
+    return SBP_OK;
+}
+
+static sbp_status print_text(const inspection *in, sbp_text *out) {
+    const sbp_program *p = in->program;
+    char size[32], host[32], time[32], flops[32];
+    const char *advice = NULL, *objective = "", *dtype = "";
+    double row, row_away;
+    sbp_cost cost;
+    const sbp_json *model = sbp_json_member(in->meta, "model");
+    const char *name = p->name;
+    if (model)
+        SBP_TRY(sbp_json_get_string(in->diag, model, "name", SBP_JSON_NULLABLE, &name));
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "advice", SBP_JSON_NULLABLE, &advice));
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "objective", SBP_JSON_NULLABLE, &objective));
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "dtype", SBP_JSON_NULLABLE, &dtype));
+    SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &row, &row_away));
+    sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
+    sbp_text_add(out, "%s: %s, %s on %s in %s, up to %lld rows in a micro-batch\n", in->path, name, objective,
+                 in->info.name, dtype, (long long)sbp_program_most_rows(p));
+    sbp_text_add(
+        out, "memory     %s on the device, %s on the host",
+        sbp_format_bytes(size, sizeof size, (double)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes)),
+        sbp_format_bytes(host, sizeof host, (double)p->arena_bytes[SBP_HOST]));
+    if (p->arena_bytes[SBP_DISK] > 0)
+        sbp_text_add(out, ", %s on disk",
+                     sbp_format_bytes(size, sizeof size, (double)p->arena_bytes[SBP_DISK]));
+    sbp_text_add(out, "\n");
+    sbp_category categories[SBP_ROLE_COUNT + 1];
+    int32_t count;
+    SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
+    for (int32_t i = 0; i < count; i++)
+        if (categories[i].bytes > 0)
+            sbp_text_add(out, "           %-28s %12s  %5.1f %%\n", categories[i].name,
+                         sbp_format_bytes(size, sizeof size, (double)categories[i].bytes),
+                         100.0 * (double)categories[i].bytes / (double)p->arena_bytes[SBP_DEVICE]);
+    sbp_text_add(out, "           %-28s %12s\n", "the process itself",
+                 sbp_format_bytes(size, sizeof size, (double)in->info.runtime_bytes));
+    sbp_text kept;
+    sbp_text_init(&kept, in->arena);
+    if (sbp_program_describe_kept(in->arena, p, &kept))
+        sbp_text_add(out, "trained    %s\n", kept.data);
+    sbp_text_add(out, "per row    %.0f bytes on the device, %.0f on the host\n", row, row_away);
+    if (in->kernel_bytes > 0)
+        sbp_text_add(out, "kernels    %s%s%s%s%s\n",
+                     sbp_format_bytes(size, sizeof size, (double)in->kernel_bytes),
+                     in->info.archs[0] ? " for " : "", in->info.archs, in->info.driver ? "; they need " : "",
+                     in->info.driver ? in->info.driver : "");
+    bool away = strcmp(homes(in), "none") != 0;
+    sbp_text_add(out, "schedule   chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld%s%s\n",
+                 (long long)schedule_number(in, "chunk"), (long long)schedule_number(in, "head_chunk"),
+                 (long long)schedule_number(in, "segment"),
+                 (long long)schedule_number(in, "checkpoint_every"), away ? ", offloaded: " : "",
+                 away ? homes(in) : "");
+    if (updates_on_host(in))
+        sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
+    sbp_text_add(
+        out, "time       about %s a step of one full micro-batch (%s, %lld commands), by the cost model\n",
+        sbp_format_seconds(time, sizeof time, cost.seconds),
+        sbp_format_flops(flops, sizeof flops, cost.flops), (long long)cost.commands);
+    sbp_text lines;
+    sbp_text_init(&lines, in->arena);
+    sbp_cli_traffic_lines(cost.traffic, cost.busy, cost.seconds, &lines);
+    sbp_cli_wire_line(p, &in->info, cost.busy, cost.seconds, &lines);
+    sbp_text_add_wrapped(out, lines.data, SBP_CLI_WIDTH, SBP_CLI_INDENT);
+    sbp_text_add(out, "rates      %s: ", in->rates_source);
+    sbp_rates_describe(out, &in->info.rates, "\n           ");
+    sbp_text_add(out, "\n");
+    int64_t machine = in->info.shared_memory ? sbp_machine_memory() : 0, longest = 0;
+    if (machine > in->info.runtime_bytes) {
+        SBP_TRY(sbp_planner_longest(in->arena, in->diag, p, &in->info, machine - in->info.runtime_bytes,
+                                    INT64_MAX, &longest));
+        sbp_text_add(out, "longest    %lld rows with this schedule in the %s of this machine\n",
+                     (long long)(longest * p->context), sbp_format_bytes(size, sizeof size, (double)machine));
+    }
+    if (advice)
+        sbp_text_add(out, "biggest saving: %s%s\n", strncmp(advice, "no ", 3) == 0 ? "none, " : "", advice);
+    return SBP_OK;
+}
+
+/* ---- with more ranks ---------------------------------------------------------------------------------- */
+
+static bool asks_for_ranks(int argc, char **argv) {
+    for (int i = 0; i < argc; i++)
+        if (strncmp(argv[i], "--ranks", 7) == 0 && (argv[i][7] == '=' || argv[i][7] == '\0'))
+            return true;
+    return false;
+}
+
+/* Whether an argument is this option of the command line again: what is said now counts. */
+static bool is_said_again(const sbp_options *options, const char *argument) {
+    const char *end = strchr(argument, '=');
+    char name[64];
+    size_t length = end ? (size_t)(end - argument) - 2 : 0;
+    if (length < 1 || length >= sizeof name)
+        return true;
+    memcpy(name, argument + 2, length);
+    name[length] = '\0';
+    return sbp_options_given(options, name);
+}
+
+/* A plan says what it was made from; of that and what is said here, options as of a model. */
+static sbp_status options_of_plan(const inspection *in, const sbp_options *own, const char **model,
+                                  sbp_options **out) {
+    const sbp_json *arguments = NULL;
+    const char **argv, **said;
+    int32_t argc = 0, count;
+    *model = NULL;
+    SBP_TRY(sbp_json_get_string(in->diag, in->meta, "source", SBP_JSON_NULLABLE, model));
+    SBP_TRY(sbp_json_get_array(in->diag, in->meta, "arguments", SBP_JSON_NULLABLE, &arguments));
+    if (!*model || !arguments || access(*model, R_OK) != 0)
+        return sbp_fail(in->diag, SBP_INPUT,
+                        "%s: its model%s%s is not here; name the model: sbpc inspect MODEL "
+                        "--ranks N, with the options of compile",
+                        in->path, *model ? " " : "", *model ? *model : "");
+    sbp_options_to_args(own, SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, 0, in->arena, &said, &count);
+    argv = SBP_NEW_ARRAY(in->arena, const char *, count + arguments->count + 1);
+    for (int64_t i = 0; i < arguments->count; i++) {
+        const sbp_json *item = &arguments->items[i];
+        if (item->kind == SBP_JSON_STRING && !is_said_again(own, item->string))
+            argv[argc++] = item->string;
+    }
+    for (int32_t i = 0; i < count; i++)
+        argv[argc++] = said[i];
+    char **list = (char **)(void *)argv; /* which are only read */
+    return sbp_options_parse(in->arena, in->diag, "sbpc inspect", SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, argc,
+                             list, out);
+}
+
+static sbp_status inspect_ranks(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) {
+    sbp_options *options;
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    SBP_TRY(sbp_options_parse(arena, diag, "sbpc inspect", SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, argc, argv,
+                              &options));
+    if (sbp_options_arg_count(options) != 1)
+        return sbp_fail(diag, SBP_USAGE,
+                        "which plan or model? usage: sbpc inspect MODEL --ranks N [options]");
+    inspection in = {.arena = arena, .diag = diag, .path = sbp_options_arg(options, 0)};
+    const char *model = in.path;
+    if (sbp_plan_file_probe(in.path)) {
+        SBP_TRY(open_plan(&in));
+        SBP_TRY(options_of_plan(&in, options, &model, &options));
+    }
+    SBP_TRY(sbp_cli_scale(arena, diag, model, options, &text));
+    fputs(text.data, stdout);
+    return SBP_OK;
+}
+
+sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **argv) {
+    sbp_options *options;
+    sbp_text text;
+    sbp_text_init(&text, arena);
+    if (asks_for_ranks(argc, argv))
+        return inspect_ranks(arena, diag, argc, argv);
+    SBP_TRY(sbp_options_parse(arena, diag, "sbpc inspect", SBP_PHASE_INSPECT, argc, argv, &options));
+    if (sbp_options_on(options, "help")) {
+        sbp_text_add(&text,
+                     "usage: sbpc inspect plan.bin [options]\n"
+                     "       sbpc inspect plan.bin|MODEL --ranks N [options of compile]   with 1, 2, 4 .. N "
+                     "ranks: memory,\n       bytes on the wire and time, and where more ranks stop to pay\n");
+        sbp_options_print_help(&text, SBP_PHASE_INSPECT);
+        fputs(text.data, stdout);
+        return SBP_OK;
+    }
+    if (sbp_options_arg_count(options) != 1)
+        return sbp_fail(diag, SBP_USAGE, "which plan? usage: sbpc inspect plan.bin (sbpc inspect --help)");
+    inspection in = {.arena = arena, .diag = diag, .path = sbp_options_arg(options, 0)};
+    static const char *const of_ranks[] = {"link", "node", "batch-tokens"};
+    for (int i = 0; i < SBP_COUNT(of_ranks); i++)
+        if (sbp_options_given(options, of_ranks[i]))
+            return sbp_fail(diag, SBP_USAGE, "--%s: it is about several ranks: --ranks N", of_ranks[i]);
+    SBP_TRY(open_plan(&in));
+    const char *svg = sbp_options_text(options, "svg");
+    if (svg && sbp_same_file(svg, in.path))
+        return sbp_fail(diag, SBP_USAGE, "--svg '%s' is the plan, which is read: choose another name", svg);
+    const char *dot = svg ? strrchr(svg, '.') : NULL;
+    if (dot && (strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".pdf") == 0 || strcasecmp(dot, ".jpg") == 0))
+        return sbp_fail(diag, SBP_USAGE,
+                        "--svg '%s': what is written is SVG: name it so (rsvg-convert makes others)", svg);
+    if (svg) {
+        sbp_text picture;
+        sbp_text_init(&picture, arena);
+        sbp_cli_memory_svg(arena, in.program, in.info.runtime_bytes, &picture);
+        SBP_TRY(sbp_file_write(diag, svg, picture.data, picture.length));
+    }
+    SBP_TRY(sbp_options_on(options, "json") ? print_json(&in, &text) : print_text(&in, &text));
+    fputs(text.data, stdout);
+    return SBP_OK;
+}

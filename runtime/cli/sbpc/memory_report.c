@@ -1,0 +1,241 @@
+/* memory_report.c: who holds the memory, as numbers and as a picture. */
+#include <stdio.h>
+#include <string.h>
+
+#include "passes/memory.h"
+#include "runtime/cli/sbpc/cli.h"
+
+sbp_status sbp_cli_categories(sbp_arena *arena, sbp_diag *diag, const sbp_program *program, int64_t alignment,
+                              sbp_category out[SBP_ROLE_COUNT + 1], int32_t *count) {
+    sbp_memory_peak peak;
+    SBP_TRY(sbp_memory_find_peak(arena, program, SBP_DEVICE, alignment, diag, &peak));
+    *count = 0;
+    for (int r = 0; r < SBP_ROLE_COUNT; r++) {
+        const char *name = sbp_role_category((sbp_role)r);
+        int32_t at = 0;
+        while (at < *count && strcmp(out[at].name, name) != 0)
+            at++;
+        if (at == *count)
+            out[(*count)++] = (sbp_category){.name = name};
+        out[at].bytes += peak.roles[r];
+    }
+    if (peak.arena_bytes > peak.live_bytes)
+        out[(*count)++] =
+            (sbp_category){.name = "gaps between buffers", .bytes = peak.arena_bytes - peak.live_bytes};
+    return SBP_OK;
+}
+
+sbp_status sbp_cli_memory_line(sbp_arena *arena, sbp_diag *diag, const sbp_program *program,
+                               int64_t alignment, sbp_text *out) {
+    sbp_category categories[SBP_ROLE_COUNT + 1];
+    int32_t count;
+    SBP_TRY(sbp_cli_categories(arena, diag, program, alignment, categories, &count));
+    bool any = false;
+    int64_t rest = 0;
+    for (int32_t i = 0; i < count; i++) {
+        char bytes[32];
+        if (100 * categories[i].bytes < program->arena_bytes[SBP_DEVICE]) {
+            rest += categories[i].bytes;
+            continue;
+        }
+        sbp_text_add(out, "%s%s %s", any ? ", " : "", categories[i].name,
+                     sbp_format_bytes(bytes, sizeof bytes, (double)categories[i].bytes));
+        any = true;
+    }
+    char bytes[32];
+    if (rest > 0)
+        sbp_text_add(out, ", others %s", sbp_format_bytes(bytes, sizeof bytes, (double)rest));
+    return SBP_OK;
+}
+
+/* ---- the picture ------------------------------------------------------------------------------------- */
+
+/* What is there all the time is folded into bands of fixed height; above them, to scale, what comes and goes.
+ */
+enum { WIDTH = 1000, HEIGHT = 480, BAND = 22, LEFT = 110, TOP = 60, LEGEND = 170 };
+
+static const char *const colours[] = {"#4e79a7", "#4e79a7", "#f28e2b", "#e15759", "#af7aa1",
+                                      "#59a14f", "#8cd17d", "#edc948", "#bab0ac", "#bab0ac",
+                                      "#bab0ac", "#76b7b2", "#9c755f"};
+
+typedef struct picture {
+    sbp_text *out;
+    const sbp_program *program;
+    double x_scale, y_scale;
+    int64_t folded; /* bytes in bands */
+} picture;
+
+static bool is_folded(const sbp_buffer *buffer) {
+    return buffer->function < 0 && buffer->space == SBP_DEVICE && sbp_memory_is_persistent(buffer->role);
+}
+
+/* Parts lie in a bucket, which is drawn and counted. */
+static int64_t bytes_of(const sbp_buffer *buffer) {
+    return buffer->part_of > 0 ? 0 : buffer->stride * buffer->count;
+}
+
+/* An offset without the folded buffers below it. */
+static int64_t unfolded(const picture *p, int64_t offset) {
+    int64_t below = 0;
+    for (int32_t b = 0; b < p->program->buffer_count; b++)
+        if (is_folded(&p->program->buffers[b]) && p->program->buffers[b].offset < offset)
+            below += bytes_of(&p->program->buffers[b]);
+    return offset - below;
+}
+
+static void rectangle(picture *p, double begin, double end, const sbp_buffer *buffer, const char *function) {
+    char size[32];
+    int64_t bytes = bytes_of(buffer), offset = unfolded(p, buffer->offset);
+    double y = TOP + HEIGHT - (double)(offset + bytes) * p->y_scale, h = (double)bytes * p->y_scale;
+    if (h < 0.05)
+        return;
+    sbp_text_add(p->out, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\"><title>",
+                 LEFT + begin * p->x_scale, y, (end - begin) * p->x_scale, h,
+                 colours[buffer->role % SBP_COUNT(colours)]);
+    for (const char *c = buffer->name; *c; c++)
+        if (*c == '<' || *c == '&')
+            sbp_text_add(p->out, "%s", *c == '<' ? "&lt;" : "&amp;");
+        else
+            sbp_text_add_n(p->out, c, 1);
+    sbp_text_add(p->out, ": %s, %s%s%s</title></rect>\n", sbp_role_category(buffer->role),
+                 sbp_format_bytes(size, sizeof size, (double)bytes), function ? ", in @" : "",
+                 function ? function : "");
+}
+
+static bool is_first_of_category(int role) {
+    for (int q = 0; q < role; q++)
+        if (strcmp(sbp_role_category((sbp_role)q), sbp_role_category((sbp_role)role)) == 0)
+            return false;
+    return true;
+}
+
+static void band(const picture *p, int number, const char *name, int64_t bytes, const char *colour) {
+    char size[32];
+    int y = TOP + HEIGHT + 10 + BAND * number;
+    sbp_text_add(p->out,
+                 "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/><text x=\"%d\" y=\"%d\" "
+                 "font-size=\"12\" fill=\"white\">%s %s</text>\n",
+                 LEFT, y, WIDTH, BAND - 2, colour, LEFT + 8, y + 15, name,
+                 sbp_format_bytes(size, sizeof size, (double)bytes));
+}
+
+/* What a buffer adds to the category of a role: a part to its own, out of its bucket's. */
+static int64_t category_bytes(const sbp_buffer *buffer, sbp_role role) {
+    int64_t part = buffer->part_of > 0
+                       ? sbp_extent_as_const(buffer->rows) * buffer->cols * sbp_dtype_bytes(buffer->dtype)
+                       : 0;
+    bool own = strcmp(sbp_role_category(buffer->role), sbp_role_category(role)) == 0;
+    return (own ? bytes_of(buffer) + part : 0) - (role == SBP_ROLE_BUCKET ? part : 0);
+}
+
+/* The categories that are there all the time, and the process; returns how many. */
+static int bands(picture *p, int64_t process_bytes) {
+    int number = 0;
+    for (int r = 0; r < SBP_ROLE_COUNT; r++) {
+        int64_t bytes = 0;
+        if (!is_first_of_category(r))
+            continue;
+        for (int32_t b = 0; b < p->program->buffer_count; b++)
+            if (is_folded(&p->program->buffers[b]))
+                bytes += category_bytes(&p->program->buffers[b], (sbp_role)r);
+        if (bytes > 0)
+            band(p, number++, sbp_role_category((sbp_role)r), bytes, colours[r % SBP_COUNT(colours)]);
+    }
+    if (process_bytes > 0)
+        band(p, number++, "process and threads", process_bytes, "#555");
+    return number;
+}
+
+static void legend(picture *p, const char *entry, int64_t process_bytes, int band_count) {
+    char total[32], moving[32];
+    int64_t above = p->program->arena_bytes[SBP_DEVICE] - p->folded;
+    sbp_text_add(
+        p->out,
+        "<text x=\"%d\" y=\"24\">device memory of one %s, planned: %s, of which %s come and go</text>\n",
+        LEFT, entry,
+        sbp_format_bytes(total, sizeof total, (double)(p->program->arena_bytes[SBP_DEVICE] + process_bytes)),
+        sbp_format_bytes(moving, sizeof moving, (double)above));
+    sbp_text_add(p->out, "<text x=\"4\" y=\"%d\" font-size=\"12\">all the time</text>\n", TOP + HEIGHT + 26);
+    sbp_text_add(p->out, "<text x=\"4\" y=\"%d\" font-size=\"12\">(not to scale)</text>\n",
+                 TOP + HEIGHT + 42);
+    sbp_text_add(p->out, "<text x=\"%d\" y=\"%d\">time: the step's calls in their order</text>\n", LEFT,
+                 TOP + HEIGHT + 34 + BAND * band_count);
+    sbp_text_add(
+        p->out,
+        "<text transform=\"translate(14 %d) rotate(-90)\" text-anchor=\"middle\" font-size=\"12\">bytes "
+        "above those below</text>\n",
+        TOP + HEIGHT / 2);
+    for (int i = 0; i <= 4; i++) {
+        char mark[32];
+        double y = TOP + HEIGHT - HEIGHT * i / 4.0;
+        sbp_text_add(
+            p->out,
+            "<text x=\"%d\" y=\"%.1f\" font-size=\"12\" text-anchor=\"end\">%s</text><line x1=\"%d\" "
+            "x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ccc\"/>\n",
+            LEFT - 6, y + 4, sbp_format_bytes(mark, sizeof mark, (double)above * i / 4), LEFT, LEFT + WIDTH,
+            y, y);
+    }
+    int line = 0;
+    for (int r = 0; r < SBP_ROLE_COUNT; r++) {
+        if (!is_first_of_category(r))
+            continue;
+        int y = TOP + 20 * line++;
+        sbp_text_add(
+            p->out,
+            "<rect x=\"%d\" y=\"%d\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%d\" y=\"%d\" "
+            "font-size=\"12\">%s</text>\n",
+            LEFT + WIDTH + 12, y, colours[r % SBP_COUNT(colours)], LEFT + WIDTH + 30, y + 11,
+            sbp_role_category((sbp_role)r));
+    }
+}
+
+/* One call of a function takes one unit of width; its own buffers are drawn inside it. */
+static void draw_function(picture *p, const sbp_program *program, const sbp_liveness *live, int32_t f,
+                          int32_t at) {
+    double steps = live->function_lengths[f] > 0 ? live->function_lengths[f] : 1;
+    for (int32_t b = 0; b < program->buffer_count; b++) {
+        const sbp_buffer *buffer = &program->buffers[b];
+        for (int32_t i = 0; buffer->function == f && i < live->frames[b].count; i++) {
+            const sbp_live_range *r = &live->frames[b].ranges[i];
+            rectangle(p, at + r->begin / steps, at + (r->end + 1) / steps, buffer,
+                      program->functions[f].name);
+        }
+    }
+}
+
+void sbp_cli_memory_svg(sbp_arena *arena, const sbp_program *program, int64_t process_bytes, sbp_text *out) {
+    sbp_liveness live;
+    sbp_memory_liveness(arena, program, &live);
+    int32_t entry = 0;
+    static const char *const preferred[] = {"step", "accumulate", "score"};
+    for (int i = SBP_COUNT(preferred) - 1; i >= 0; i--)
+        for (int32_t e = 0; e < program->entry_count; e++)
+            if (strcmp(program->entries[e].name, preferred[i]) == 0)
+                entry = e;
+    int32_t length = live.lengths[entry] > 0 ? live.lengths[entry] : 1;
+    picture p = {.out = out, .program = program, .x_scale = (double)WIDTH / length};
+    for (int32_t b = 0; b < program->buffer_count; b++)
+        p.folded += is_folded(&program->buffers[b]) ? bytes_of(&program->buffers[b]) : 0;
+    int64_t above = program->arena_bytes[SBP_DEVICE] - p.folded;
+    p.y_scale = (double)HEIGHT / (double)(above > 0 ? above : 1);
+    sbp_text_add(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\">\n"
+        "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+        LEFT + WIDTH + LEGEND + 40, TOP + HEIGHT + 60 + BAND * 8);
+    for (int32_t b = 0; b < program->buffer_count; b++) {
+        const sbp_buffer *buffer = &program->buffers[b];
+        if (buffer->function >= 0 || buffer->space != SBP_DEVICE || is_folded(buffer))
+            continue;
+        const sbp_live_set *set = &live.buffers[(size_t)entry * (size_t)program->buffer_count + (size_t)b];
+        for (int32_t i = 0; i < set->count; i++)
+            rectangle(&p, set->ranges[i].begin, set->ranges[i].end + 1, buffer, NULL);
+    }
+    for (int32_t f = 0; f < program->function_count; f++) {
+        const sbp_live_set *calls = &live.calls[(size_t)entry * (size_t)program->function_count + (size_t)f];
+        for (int32_t i = 0; i < calls->count; i++)
+            draw_function(&p, program, &live, f, calls->ranges[i].begin);
+    }
+    legend(&p, program->entries[entry].name, process_bytes, bands(&p, process_bytes));
+    sbp_text_add(out, "</svg>\n");
+}

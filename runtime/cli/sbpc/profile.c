@@ -1,0 +1,107 @@
+/* profile.c: profiles by name or from files. */
+#include "runtime/cli/sbpc/profile.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/target.h"
+#include "ir/base/file.h"
+#include "ir/base/machine.h"
+
+static const struct {
+    const char *name, *text;
+} profiles[] = {
+#define PROFILE(name, text) {name, text},
+#include "runtime/cli/sbpc/profiles.def"
+#undef PROFILE
+};
+
+typedef enum value_kind { BYTES, ROWS } value_kind;
+
+/* Where a value goes, and what it may be. */
+typedef struct key {
+    const char *name;
+    void *to;
+    value_kind kind;
+    bool optional, given;
+} key;
+
+static sbp_status read_value(sbp_diag *diag, const char *from, key *k, const char *word) {
+    int64_t whole;
+    char *end;
+    double number = strtod(word, &end);
+    if (k->kind == BYTES && sbp_parse_bytes(NULL, word, &whole) == SBP_OK) {
+        *(int64_t *)k->to = whole;
+    } else if (k->kind == ROWS && *end == 0 && number >= 1 && number <= 1e9) {
+        *(int64_t *)k->to = (int64_t)number;
+    } else {
+        return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no %s", from, k->name, word,
+                        k->kind == BYTES ? "size like 80GiB" : "positive number");
+    }
+    k->given = true;
+    return SBP_OK;
+}
+
+static sbp_status parse(sbp_arena *arena, sbp_diag *diag, const char *from, const char *text,
+                        sbp_profile *out) {
+    sbp_target_info *i = &out->info;
+    *out = (sbp_profile){.name = from};
+    *i = (sbp_target_info){
+        .name = from, .alignment_bytes = 256, .has_copy_queue = true, .default_compute = SBP_BF16};
+    i->supports[SBP_BF16] = i->supports[SBP_F32] = true;
+    key keys[] = {{"memory", &out->memory_bytes, BYTES, false, false},
+                  {"host_memory", &out->host_memory_bytes, BYTES, true, false},
+                  {"process", &i->runtime_bytes, BYTES, false, false},
+                  {"allocation", &i->max_allocation_bytes, BYTES, true, false},
+                  {"chunk", &i->chunk, ROWS, false, false},
+                  {"head_chunk", &i->head_chunk, ROWS, false, false},
+                  {"chunk_most", &i->chunk_most, ROWS, true, false}};
+    for (const char *at = text, *word; (word = sbp_rates_word(arena, &at)) != NULL;) {
+        const char *value = sbp_rates_word(arena, &at);
+        key *open = NULL;
+        for (int k = 0; k < SBP_COUNT(keys); k++)
+            if (strcmp(keys[k].name, word) == 0)
+                open = &keys[k];
+        char *end = NULL;
+        double number = value ? strtod(value, &end) : 0;
+        if (open)
+            SBP_TRY(read_value(diag, from, open, value ? value : ""));
+        else if (!sbp_rates_set(&i->rates, word, number))
+            return sbp_fail(diag, SBP_INPUT, "%s: '%s' is no key of a device profile", from, word);
+        else if (!value || *end || !(number > 0 && number < 1e30))
+            return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no positive number", from, word,
+                            value ? value : "");
+    }
+    const char *missing = sbp_rates_missing(&i->rates);
+    for (int k = 0; k < SBP_COUNT(keys) && !missing; k++)
+        if (!keys[k].given && !keys[k].optional)
+            missing = keys[k].name;
+    return missing ? sbp_fail(diag, SBP_INPUT, "%s: a device profile needs '%s'", from, missing) : SBP_OK;
+}
+
+/* The CPU by its table, with as much memory as there is here: what an estimate for another machine is
+ * compared with. */
+static sbp_status cpu(sbp_diag *diag, sbp_profile *out) {
+    *out = (sbp_profile){.name = "cpu", .memory_bytes = sbp_machine_memory()};
+    return sbp_target_find("cpu")->describe(NULL, diag, &out->info);
+}
+
+sbp_status sbp_profile_find(sbp_arena *arena, sbp_diag *diag, const char *name, sbp_profile *out) {
+    for (int p = 0; p < SBP_COUNT(profiles); p++)
+        if (strcmp(profiles[p].name, name) == 0)
+            return parse(arena, diag, name, profiles[p].text, out);
+    if (strcmp(name, "cpu") == 0)
+        return cpu(diag, out);
+    if (!sbp_file_exists(name)) {
+        sbp_text names;
+        sbp_text_init(&names, arena);
+        for (int p = 0; p < SBP_COUNT(profiles); p++)
+            sbp_text_add(&names, " %s", profiles[p].name);
+        return sbp_fail(diag, SBP_USAGE, "--device-profile %s: neither a file nor one of%s cpu", name,
+                        names.data);
+    }
+    const char *text;
+    size_t length;
+    SBP_TRY(sbp_file_read(arena, diag, name, &text, &length));
+    return parse(arena, diag, name, text, out);
+}

@@ -1,0 +1,390 @@
+/* summary.c: what sbpc compile says at its end. */
+#include <string.h>
+
+#include "ir/base/json.h"
+#include "ir/base/machine.h"
+#include "runtime/cli/sbpc/cli.h"
+
+/* ---- the one change that would buy most -------------------------------------------------------------- */
+
+/* Options that could be added to the command line, and what the plan would come to. */
+typedef struct change {
+    const char *text;
+    sbp_plan_estimate estimate;
+} change;
+
+enum { MAX_CHANGES = 16 };
+
+typedef struct changes {
+    sbp_compilation *c;
+    sbp_pipeline base; /* before the passes */
+    change list[2 * MAX_CHANGES];
+    int32_t count;
+    sbp_schedule_options schedules[MAX_CHANGES]; /* to be estimated */
+    const char *texts[MAX_CHANGES];
+    int32_t scheduled;
+} changes;
+
+static int64_t room(const sbp_compilation *c) {
+    if (c->wish.memory_bytes > 0)
+        return c->wish.memory_bytes;
+    return c->target && strcmp(c->target->name, "cpu") == 0 ? sbp_machine_memory() / c->wish.sharers
+                                                            : c->choice.memory_bytes;
+}
+
+static int64_t device_bytes(const sbp_compilation *c, const sbp_plan_estimate *e) {
+    const sbp_target_info *target = &c->pipeline.target;
+    return e->device_bytes + target->runtime_bytes + (target->shared_memory ? e->host_bytes : 0);
+}
+
+/* A change of the schedule; estimated with the others of its kind. */
+static void add_change(changes *ch, const char *text, const sbp_schedule_options *s) {
+    ch->schedules[ch->scheduled] = *s;
+    ch->texts[ch->scheduled++] = text;
+}
+
+static sbp_status estimate_changes(changes *ch) {
+    sbp_plan_estimate estimates[MAX_CHANGES];
+    SBP_TRY(sbp_planner_estimate(&ch->base, ch->c->estimate.t_max, ch->schedules, ch->scheduled, estimates));
+    for (int32_t i = 0; i < ch->scheduled; i++)
+        ch->list[ch->count++] = (change){.text = ch->texts[i], .estimate = estimates[i]};
+    return SBP_OK;
+}
+
+/* "--save a+b": what the planner would keep in the memory there is, all else as it is. */
+static sbp_status add_saved_set(changes *ch) {
+    sbp_compilation *c = ch->c;
+    const sbp_schedule_options *s = &c->estimate.schedule;
+    sbp_wish w = {.t_max = c->estimate.t_max,
+                  .chunk = s->chunk,
+                  .head_chunk = s->head_chunk,
+                  .segment = s->segment,
+                  .checkpoint_every = s->checkpoint_every,
+                  .save_mode = SBP_SAVE_AUTO,
+                  .offload = SBP_OFFLOAD_GIVEN,
+                  .memory_bytes = room(c),
+                  .gathered = s->gathered,
+                  .host_memory_bytes = c->wish.host_memory_bytes};
+    memcpy(w.homes, s->homes, sizeof w.homes);
+    memcpy(w.first, s->first, sizeof w.first);
+    sbp_plan_estimate bare;
+    sbp_schedule_options none = *s;
+    none.save_all = false;
+    none.saved_count = 0;
+    SBP_TRY(sbp_planner_estimate(&ch->base, w.t_max, &none, 1, &bare));
+    if (w.memory_bytes == 0 || device_bytes(c, &bare) > w.memory_bytes)
+        return SBP_OK;
+    change *next = &ch->list[ch->count];
+    SBP_TRY(sbp_planner_choose(&ch->base, &w, &next->estimate));
+    sbp_text text;
+    sbp_text_init(&text, c->arena);
+    for (int32_t i = 0; i < next->estimate.schedule.saved_count; i++)
+        sbp_text_add(&text, "%s%s", i > 0 ? "+" : "--save ", next->estimate.schedule.saved[i]);
+    next->text = text.data;
+    ch->count += next->estimate.schedule.saved_count > 0;
+    return SBP_OK;
+}
+
+/* Options one step away from what was chosen. */
+static sbp_status find_changes(changes *ch) {
+    const sbp_compilation *c = ch->c;
+    const sbp_schedule_options *s = &c->estimate.schedule;
+    const sbp_target_info *target = &c->pipeline.target;
+    const sbp_wish *w = &c->wish;
+    sbp_schedule_options o = *s;
+    if (!w->whole && (w->save_mode == SBP_SAVE_GIVEN || w->memory_bytes == 0))
+        SBP_TRY(add_saved_set(ch));
+    if (!w->whole && (s->save_all || s->saved_count > 0)) {
+        o.save_all = false;
+        o.saved_count = 0;
+        add_change(ch, "--save none", &o);
+    }
+    o = *s;
+    for (int class = 0; class < SBP_ITEM_CLASS_COUNT && target->has_copy_queue && !target->shared_memory;
+         class ++)
+        if (s->homes[class] == SBP_DEVICE) {
+            o.homes[class] = SBP_HOST;
+            add_change(ch, sbp_planner_homes(c->arena, &o, "--offload "), &o);
+        }
+    o = *s;
+    if (!w->whole && s->homes[SBP_ITEM_CHECKPOINT] == SBP_DEVICE) {
+        o.checkpoint_every = s->checkpoint_every > 1 ? 1 : 4;
+        add_change(ch, s->checkpoint_every > 1 ? "--checkpoint-every 1" : "--checkpoint-every 4", &o);
+    }
+    SBP_TRY(estimate_changes(ch));
+    if (w->whole && c->estimate.t_max > target->chunk) {
+        sbp_wish stream = {.t_max = c->estimate.t_max,
+                           .chunk = SBP_AUTO,
+                           .head_chunk = SBP_AUTO,
+                           .segment = 1,
+                           .checkpoint_every = 1,
+                           .save_mode = SBP_SAVE_GIVEN,
+                           .offload = SBP_OFFLOAD_OFF};
+        ch->list[ch->count].text = "--backward stream";
+        SBP_TRY(sbp_planner_choose(&ch->base, &stream, &ch->list[ch->count].estimate));
+        ch->count++;
+    }
+    if (!c->step && c->pipeline.options.optimizer != SBP_OPTIMIZER_NONE) {
+        sbp_pipeline p = ch->base;
+        change *next = &ch->list[ch->count++];
+        p.options.step = true;
+        next->text = "--clip none --accumulate 1";
+        SBP_TRY(sbp_planner_estimate(&p, c->estimate.t_max, s, 1, &next->estimate));
+    }
+    return SBP_OK;
+}
+
+/* What a change is worth: time saved counts first, then memory saved at a bearable loss of time; a plan that
+ * does not fit needs memory most. */
+static double gain(const sbp_compilation *c, const sbp_plan_estimate *e) {
+    const sbp_plan_estimate *now = &c->estimate;
+    bool tight = room(c) > 0 && device_bytes(c, now) > room(c);
+    double faster = 1 - e->seconds / now->seconds;
+    double smaller = 1 - (double)device_bytes(c, e) / (double)device_bytes(c, now);
+    if (!tight && room(c) > 0 && device_bytes(c, e) > room(c))
+        return 0;
+    if (tight)
+        return smaller > 0.03 ? smaller : 0;
+    if (faster > 0.03)
+        return 1 + faster;
+    return smaller > 0.1 && smaller + faster > 0.03 ? smaller + faster : 0; /* time lost counts against it */
+}
+
+static sbp_status find_advice(sbp_compilation *c) {
+    changes ch = {.c = c, .base = c->pipeline};
+    ch.base.module = c->model.module;
+    SBP_TRY(find_changes(&ch));
+    const change *best = NULL;
+    for (int32_t i = 0; i < ch.count; i++)
+        if (gain(c, &ch.list[i].estimate) > (best ? gain(c, &best->estimate) : 0))
+            best = &ch.list[i];
+    if (!best) {
+        c->advice = "no single option helps much";
+        return SBP_OK;
+    }
+    char before[32], after[32], slow[32], fast[32];
+    c->advice = sbp_arena_printf(
+        c->arena, "%s: %s to %s on the device%s, %s to %s a step (planned)", best->text,
+        sbp_format_bytes(before, sizeof before, (double)device_bytes(c, &c->estimate)),
+        sbp_format_bytes(after, sizeof after, (double)device_bytes(c, &best->estimate)),
+        room(c) > 0 && device_bytes(c, &best->estimate) > room(c) ? " (more than there is)" : "",
+        sbp_format_seconds(slow, sizeof slow, c->estimate.seconds),
+        sbp_format_seconds(fast, sizeof fast, best->estimate.seconds));
+    return SBP_OK;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------- */
+
+static void schedule_line(const sbp_compilation *c, sbp_text *out) {
+    const sbp_schedule_options *s = &c->estimate.schedule;
+    sbp_text saved;
+    sbp_text_init(&saved, c->arena);
+    sbp_saved_list(&c->pipeline, "+", &saved);
+    sbp_text_add(
+        out, "schedule   %s: chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld, saved: %s%s\n",
+        sbp_options_text(c->options, "backward"), (long long)s->chunk, (long long)s->head_chunk,
+        (long long)s->segment, (long long)s->checkpoint_every, *saved.data ? saved.data : "layer inputs only",
+        sbp_planner_homes(c->arena, s, ", offloaded: "));
+    if (s->gathered == INT32_MAX)
+        sbp_text_add(out, "           parameters stay gathered from the forward to the backward\n");
+    else if (s->gathered > 2)
+        sbp_text_add(out,
+                     "           parameters of %d segments stay gathered from the forward to the backward\n",
+                     (int)s->gathered);
+    if (s->host_update)
+        sbp_text_add(out, "           updates run on the host's cores, where the states are\n");
+}
+
+static sbp_status longest_line(const sbp_compilation *c, sbp_text *out) {
+    int64_t limit = room(c), longest;
+    char size[32];
+    if (limit <= c->pipeline.target.runtime_bytes)
+        return SBP_OK;
+    SBP_TRY(sbp_planner_longest(
+        c->arena, c->diag, c->pipeline.program, &c->pipeline.target, limit - c->pipeline.target.runtime_bytes,
+        c->wish.host_memory_bytes > 0 ? c->wish.host_memory_bytes : INT64_MAX, &longest));
+    sbp_text_add(out, "longest    %lld rows with this schedule in %s (%s)\n",
+                 (long long)(longest * c->pipeline.program->context),
+                 sbp_format_bytes(size, sizeof size, (double)limit),
+                 c->wish.memory_bytes > 0                      ? "--memory"
+                 : strcmp(c->pipeline.target.name, "cpu") == 0 ? sbp_machine_memory_source()
+                                                               : "this machine");
+    return SBP_OK;
+}
+
+/* "134.5M", "32.8B" */
+static const char *count_text(const sbp_compilation *c, int64_t n) {
+    return n < 1000000000 ? sbp_arena_printf(c->arena, "%.1fM", (double)n / 1e6)
+                          : sbp_arena_printf(c->arena, "%.1fB", (double)n / 1e9);
+}
+
+/* "base       112.4M weights in q4_1 (5 bits each), 28.3M in q8_0 (8.5)" */
+static void base_line(const sbp_compilation *c, sbp_text *out) {
+    const sbp_module *m = c->model.module;
+    int named = 0;
+    for (int format = SBP_FORMAT_NONE + 1; format < SBP_FORMAT_COUNT; format++) {
+        const sbp_format_info *f = sbp_format_of((sbp_format)format);
+        int64_t elems = 0;
+        for (int32_t i = 0; i < m->param_count; i++)
+            elems += m->params[i].format == (sbp_format)format ? sbp_type_row_elems(&m->params[i].type) : 0;
+        if (elems > 0)
+            sbp_text_add(out, "%s%s %s%s (%.3g%s)", named == 0 ? "base       " : ", ", count_text(c, elems),
+                         named == 0 ? "weights in " : "in ", f->name,
+                         8.0 * (double)sbp_format_size((sbp_format)format, f->block) / f->block,
+                         named == 0 ? " bits each" : "");
+        named += elems > 0;
+    }
+    if (named > 0)
+        sbp_text_add(out, "\n");
+}
+
+/* "61.20 of 80.00 GiB" */
+static void add_part(sbp_text *out, int64_t part, int64_t all) {
+    char a[32], b[32];
+    sbp_format_bytes(a, sizeof a, (double)part);
+    sbp_format_bytes(b, sizeof b, (double)all);
+    const char *unit = strchr(a, ' '), *same = strchr(b, ' ');
+    bool cut = unit && same && strcmp(unit, same) == 0;
+    sbp_text_add(out, "%.*s of %s", cut ? (int)(unit - a) : (int)strlen(a), a, b);
+}
+
+/* "fits       yes: 61.20 of 80.00 GiB on the device, 12.00 of 64.00 GiB (assumed) on the host": it was
+ * planned for that. */
+static void fits_line(const sbp_compilation *c, sbp_text *out) {
+    const sbp_wish *w = &c->wish;
+    char size[32];
+    int64_t host = c->pipeline.program->arena_bytes[SBP_HOST];
+    bool shared = c->pipeline.target.shared_memory;
+    if (w->memory_bytes == 0)
+        return;
+    sbp_text_add(out, "fits       yes: ");
+    add_part(out, device_bytes(c, &c->estimate), w->memory_bytes);
+    sbp_text_add(out, "%s%s", shared ? "" : " on the device",
+                 w->sharers > 1 && shared ? ", a rank's part" : "");
+    if (!shared && w->host_memory_bytes > 0) {
+        sbp_text_add(out, ", ");
+        add_part(out, host, w->host_memory_bytes);
+        sbp_text_add(out, "%s on the host", c->host_assumed ? " (assumed)" : "");
+    } else if (!shared && !c->target && host > 0) {
+        sbp_text_add(out, "; on the host %s, of any amount (--host-memory, or host_memory of the profile)",
+                     sbp_format_bytes(size, sizeof size, (double)host));
+    }
+    sbp_text_add(out, "\n");
+}
+
+/* The cost model's time of a step. */
+static void time_line(const sbp_compilation *c, sbp_text *out) {
+    char time[32], rate[32], flops[32];
+    const sbp_plan_estimate *e = &c->estimate;
+    double rows = (double)sbp_program_most_rows(c->pipeline.program);
+    sbp_text_add(out, "time       about %s a step of one full micro-batch (%s tokens/s, %s), planned\n",
+                 sbp_format_seconds(time, sizeof time, e->seconds),
+                 sbp_format_three(rate, sizeof rate, e->seconds > 0 ? rows / e->seconds : 0),
+                 sbp_format_flops(flops, sizeof flops, (double)c->pipeline.program->context * e->flops));
+}
+
+/* Lines of any length. */
+static sbp_status add_lines(sbp_compilation *c, sbp_text *out) {
+    const sbp_program *program = c->pipeline.program;
+    const sbp_target_info *target = &c->pipeline.target;
+    int64_t device = program->arena_bytes[SBP_DEVICE] + target->runtime_bytes, parameters = 0, trained = 0;
+    char size[32], host[32], process[32];
+    for (int32_t i = 0; i < c->model.module->param_count; i++) {
+        int64_t n = sbp_type_row_elems(&c->model.module->params[i].type);
+        parameters += n;
+        trained += c->model.module->params[i].trainable ? n : 0;
+    }
+    SBP_TRY(find_advice(c));
+    sbp_text_add(out, "%s: %s (%s), %s parameters, %s trained; %s\n",
+                 c->target ? c->output : "Estimate (no plan file is written)", c->model.name,
+                 c->model.model_type, count_text(c, parameters), count_text(c, trained), c->objective);
+    sbp_text_add(out, "backend    %s (%s), %s\n", target->name, c->choice.reason,
+                 c->dtype == SBP_F64    ? "fp64"
+                 : c->dtype == SBP_BF16 ? "bf16"
+                                        : "fp32");
+    if (c->target && target->archs[0])
+        sbp_text_add(out, "kernels    for %s; they need %s\n", target->archs, target->driver);
+    schedule_line(c, out);
+    sbp_text_add(out, "memory     %s on the device, %s of it the process itself",
+                 sbp_format_bytes(size, sizeof size, (double)device),
+                 sbp_format_bytes(process, sizeof process, (double)target->runtime_bytes));
+    if (target->runtime_thread_bytes > 0)
+        sbp_text_add(out, " with %lld thread%s", (long long)c->threads, c->threads == 1 ? "" : "s");
+    for (int space = SBP_HOST; space < SBP_SPACE_COUNT; space++)
+        if (program->arena_bytes[space] > 0)
+            sbp_text_add(out, "; %s on %s",
+                         sbp_format_bytes(host, sizeof host, (double)program->arena_bytes[space]),
+                         space == SBP_HOST ? "the host" : "disk");
+    sbp_text_add(out, "\n           ");
+    SBP_TRY(sbp_cli_memory_line(c->arena, c->diag, program, target->alignment_bytes, out));
+    sbp_text_add(out, "\n");
+    sbp_text kept;
+    sbp_text_init(&kept, c->arena);
+    if (sbp_program_describe_kept(c->arena, program, &kept))
+        sbp_text_add(out, "trained    %s\n", kept.data);
+    base_line(c, out);
+    double row, row_host;
+    SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, target, &row, &row_host));
+    sbp_text_add(
+        out, "rows       up to %lld in a micro-batch; each takes %.1f KB on the device, %.1f on the host\n",
+        (long long)sbp_program_most_rows(program), row / 1e3, row_host / 1e3);
+    fits_line(c, out);
+    SBP_TRY(longest_line(c, out));
+    time_line(c, out);
+    if (c->target && strcmp(c->rates_source, "table") != 0) {
+        sbp_text_add(out, "rates      %s: ", c->rates_source);
+        sbp_rates_describe(out, &target->rates, " ");
+        sbp_text_add(out, "\n");
+    }
+    sbp_cli_traffic_lines(c->estimate.traffic, c->estimate.busy, c->estimate.seconds, out);
+    sbp_cli_wire_line(program, target, c->estimate.busy, c->estimate.seconds, out);
+    bool any = strncmp(c->advice, "no ", 3) != 0;
+    sbp_text_add(out, "%s%s\n", any ? "biggest saving: " : "biggest saving: none, ", c->advice);
+    return SBP_OK;
+}
+
+sbp_status sbp_cli_summary(sbp_compilation *c, sbp_text *out) {
+    sbp_text lines;
+    sbp_text_init(&lines, c->arena);
+    SBP_TRY(add_lines(c, &lines));
+    sbp_text_add_wrapped(out, lines.data, SBP_CLI_WIDTH, SBP_CLI_INDENT);
+    return SBP_OK;
+}
+
+sbp_status sbp_cli_summary_json(const sbp_compilation *c, sbp_text *out) {
+    const sbp_program *program = c->pipeline.program;
+    sbp_category categories[SBP_ROLE_COUNT + 1];
+    int32_t count = 0;
+    SBP_TRY(sbp_cli_categories(c->arena, c->diag, program, c->pipeline.target.alignment_bytes, categories,
+                               &count));
+    sbp_text_add(out, "{\"model\": ");
+    sbp_json_add_string(out, c->model.name, strlen(c->model.name));
+    sbp_text_add(out, ", \"backend\": ");
+    sbp_json_add_string(out, c->pipeline.target.name, strlen(c->pipeline.target.name));
+    sbp_text_add(out, ", \"plan\": ");
+    if (c->target)
+        sbp_json_add_string(out, c->output, strlen(c->output));
+    else
+        sbp_text_add(out, "null");
+    sbp_text_add(out,
+                 ", \"seconds\": %.6g, \"flops\": %.6g, \"peak_bytes\": {\"device\": %lld, \"host\": %lld, "
+                 "\"disk\": %lld}, \"categories\": {",
+                 c->estimate.seconds, c->estimate.flops,
+                 (long long)(program->arena_bytes[SBP_DEVICE] + c->pipeline.target.runtime_bytes),
+                 (long long)program->arena_bytes[SBP_HOST], (long long)program->arena_bytes[SBP_DISK]);
+    for (int32_t i = 0; i < count; i++)
+        sbp_text_add(out, "%s\"%s\": %lld", i ? ", " : "", categories[i].name,
+                     (long long)categories[i].bytes);
+    sbp_text_add(out, "}");
+    sbp_cli_add_schedule(c, out);
+    double row, row_host;
+    SBP_TRY(sbp_planner_bytes_per_token(c->arena, c->diag, program, &c->pipeline.target, &row, &row_host));
+    sbp_text_add(out, ", \"bytes_per_token\": {\"device\": %.6g, \"host\": %.6g}", row, row_host);
+    sbp_cli_add_traffic(c->estimate.traffic, c->estimate.busy, out);
+    sbp_cli_add_wire(c->pipeline.program, &c->pipeline.target, out);
+    sbp_cli_add_rates(out, c->rates_source, &c->pipeline.target.rates);
+    sbp_text_add(out, ", \"advice\": ");
+    sbp_json_add_string(out, c->advice, strlen(c->advice));
+    sbp_text_add(out, "}\n");
+    return SBP_OK;
+}

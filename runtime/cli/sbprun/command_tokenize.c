@@ -1,0 +1,335 @@
+/* command_tokenize.c: `sbprun tokenize`: texts and rows to ids, and back, line by line. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ir/base/file.h"
+#include "ir/base/machine.h"
+#include "ir/program/plan_file.h"
+#include "runtime/cli/options/options.h"
+#include "runtime/cli/sbprun/commands.h"
+#include "runtime/data/jsonl.h"
+#include "runtime/data/source/source.h"
+#include "runtime/data/tokenize.h"
+
+static const char usage[] =
+    "usage: sbprun tokenize MODEL_DIR|FILE.gguf|PLAN [options]\n\n"
+    "Reads lines from standard input and writes a line for each. A JSON string "
+    "becomes its ids as a JSON array; a\n"
+    "row becomes {\"input_ids\", \"labels\"} as in training, labels not shifted, "
+    "-100 where there is none, with what\n"
+    "is known of its tokens; a pair {\"chosen\": {..}, \"rejected\": {..}}. With\n"
+    "--render conversations become the text of the chat template, as JSON strings; with\n"
+    "--decode arrays of ids become JSON strings. A line that fails gives "
+    "{\"error\"}, and exit status 1 at the\n"
+    "end.\n";
+
+typedef struct tokenize_job {
+    sbp_arena *arena;
+    sbp_diag *diag;
+    int argc;
+    char *const *argv;
+    sbp_options *options;
+    const sbp_tokenizer *tokenizer;
+    sbp_chat_options chat;
+    sbp_columns columns; /* names that rows have otherwise */
+    int64_t lines, failed;
+} tokenize_job;
+
+/* One line. */
+typedef struct line_job {
+    tokenize_job *all;
+    sbp_arena *arena;
+    sbp_diag *diag; /* of this line */
+    const char *text;
+    size_t length;
+    int64_t line;
+    sbp_text out;
+} line_job;
+
+static void add_ids(sbp_text *out, const int32_t *ids, int64_t count) {
+    sbp_text_add(out, "[");
+    for (int64_t i = 0; i < count; i++)
+        sbp_text_add(out, "%s%d", i ? ", " : "", ids[i]);
+    sbp_text_add(out, "]");
+}
+
+static sbp_status decode(line_job *job, const sbp_json *root) {
+    const sbp_json *array;
+    const char *text;
+    size_t length;
+    SBP_TRY(sbp_json_as_array(job->diag, root, &array));
+    int32_t *ids = SBP_NEW_ARRAY(job->arena, int32_t, array->count);
+    for (int64_t i = 0; i < array->count; i++) {
+        int64_t id;
+        SBP_TRY(sbp_json_as_i64(job->diag, &array->items[i], &id));
+        if (id < 0 || id > INT32_MAX)
+            return sbp_json_fail(job->diag, &array->items[i], "expected an id, found %lld", (long long)id);
+        ids[i] = (int32_t)id;
+    }
+    SBP_TRY(sbp_tokenizer_decode(job->all->tokenizer, job->arena, job->diag, ids, array->count, false, &text,
+                                 &length));
+    sbp_json_add_string(&job->out, text, length);
+    return SBP_OK;
+}
+
+static sbp_loss_on loss_on(const sbp_options *o) {
+    return sbp_options_is(o, "loss-on", "all")          ? SBP_LOSS_ALL
+           : sbp_options_is(o, "loss-on", "completion") ? SBP_LOSS_COMPLETION
+           : sbp_options_is(o, "loss-on", "assistant")  ? SBP_LOSS_ASSISTANT
+                                                        : SBP_LOSS_AUTO;
+}
+
+static void add_number(sbp_text *out, double value) {
+    sbp_json node = {.kind = isfinite(value) ? SBP_JSON_REAL : SBP_JSON_NULL, .real = value};
+    sbp_json_add_value(out, &node);
+}
+
+static void add_document(sbp_text *out, const sbp_document *d) {
+    sbp_text_add(out, "{\"input_ids\": ");
+    add_ids(out, d->ids, d->count);
+    sbp_text_add(out, ", \"labels\": ");
+    add_ids(out, d->labels, d->count);
+    for (int32_t k = 0; k < d->column_count; k++) {
+        sbp_text_add(out, ", \"%s\": [", d->columns[k].name);
+        for (int64_t i = 0; i < d->count; i++) {
+            sbp_text_add(out, "%s", i ? ", " : "");
+            add_number(out, d->columns[k].values[i]);
+        }
+        sbp_text_add(out, "]");
+    }
+    for (int32_t k = 0; k < d->number_count; k++) {
+        sbp_text_add(out, ", \"%s\": ", d->numbers[k].name);
+        add_number(out, d->numbers[k].value);
+    }
+    sbp_text_add(out, "}");
+}
+
+/* The documents of a row: one of a text or an answer as it is, others by the names of their parts. */
+static void add_documents(sbp_text *out, const sbp_documents *made) {
+    bool plain = made->count == 1 && strcmp(made->documents->part, "prompt") != 0;
+    for (int32_t i = 0; i < made->count; i++) {
+        if (!plain)
+            sbp_text_add(out, "%s\"%s\": ", i ? ", " : "{", made->documents[i].part);
+        add_document(out, &made->documents[i]);
+    }
+    if (!plain)
+        sbp_text_add(out, "}");
+}
+
+static sbp_status render_row(line_job *job, sbp_document_maker *maker, const sbp_row *row) {
+    bool pair = row->form.type == SBP_ROW_PAIR;
+    for (int32_t which = 0; which < (pair ? 2 : 1); which++) {
+        sbp_rendering text;
+        SBP_TRY(sbp_row_render(maker, job->arena, row, which,
+                               sbp_options_on(job->all->options, "add-generation-prompt"), &text));
+        if (pair)
+            sbp_text_add(&job->out, which ? ", \"rejected\": " : "{\"chosen\": ");
+        sbp_json_add_string(&job->out, text.text, text.length);
+    }
+    if (pair)
+        sbp_text_add(&job->out, "}");
+    return SBP_OK;
+}
+
+static sbp_status encode_row(line_job *job, const char *where, const sbp_json *root) {
+    sbp_row_options options = {.text_field = sbp_options_text(job->all->options, "text-field"),
+                               .fields = true};
+    sbp_row_form form = {0};
+    sbp_row row;
+    sbp_documents made;
+    sbp_document_maker maker = {.tokenizer = job->all->tokenizer,
+                                .loss_on = loss_on(job->all->options),
+                                .diag = job->diag,
+                                .eos = job->all->chat.eos,
+                                .chat_options = &job->all->chat};
+    SBP_TRY(sbp_columns_rename(&job->all->columns, job->arena, job->diag, where, root, true, &root));
+    SBP_TRY(sbp_row_read(job->arena, job->diag, where, root, &options, &form, &row));
+    if (sbp_options_on(job->all->options, "render"))
+        return render_row(job, &maker, &row);
+    SBP_TRY(sbp_documents_make(&maker, job->arena, &row, &made));
+    add_documents(&job->out, &made);
+    return SBP_OK;
+}
+
+static sbp_status handle_body(void *user) {
+    line_job *job = user;
+    const char *where = sbp_arena_printf(job->arena, "standard input:%lld", (long long)job->line);
+    const sbp_json *root;
+    sbp_encoding encoding;
+    sbp_text_init(&job->out, job->arena);
+    SBP_TRY(sbp_json_parse(job->arena, job->diag, where, job->text, job->length, SBP_JSON_ROW, &root));
+    if (sbp_options_on(job->all->options, "decode"))
+        return decode(job, root);
+    if (root->kind != SBP_JSON_STRING || sbp_options_on(job->all->options, "render"))
+        return encode_row(job, where, root);
+    SBP_TRY(sbp_tokenizer_encode(job->all->tokenizer, job->arena, job->diag, root->string,
+                                 (size_t)root->count, SBP_ADD_SPECIAL_TOKENS, &encoding));
+    add_ids(&job->out, encoding.ids, encoding.count);
+    return SBP_OK;
+}
+
+/* The first message without its "error: ". */
+static sbp_status put_error(void *user) {
+    line_job *job = user;
+    const char *message = sbp_diag_text(job->diag, SBP_ERROR);
+    message += strncmp(message, "error: ", 7) == 0 ? 7 : 0;
+    sbp_text_init(&job->out, job->arena);
+    sbp_text_add(&job->out, "{\"error\": ");
+    sbp_json_add_string(&job->out, message, strcspn(message, "\n"));
+    sbp_text_add(&job->out, "}");
+    return SBP_OK;
+}
+
+/* What is not the line's fault: why, as far as there was memory to say it. */
+static void fail_line(const tokenize_job *all, const line_job *job, sbp_status status) {
+    const char *text = job->diag ? sbp_diag_text(job->diag, SBP_ERROR) : "";
+    char limit[100];
+    if (*text)
+        sbp_fail(all->diag, status, "standard input:%lld: %.*s", (long long)job->line,
+                 (int)strcspn(text, "\n") - 7, text + 7); /* behind "error: " */
+    else if (status == SBP_MACHINE)
+        sbp_fail(all->diag, status, "standard input:%lld: out of memory: %s", (long long)job->line,
+                 sbp_machine_memory_text(limit, sizeof limit));
+}
+
+static sbp_status visit_line(void *user, const char *path, int64_t line, const char *text, size_t length) {
+    tokenize_job *all = user;
+    (void)path;
+    line_job job = {.all = all,
+                    .arena = sbp_arena_create(),
+                    .diag = sbp_diag_create(),
+                    .text = text,
+                    .length = length,
+                    .line = line};
+    sbp_status status = SBP_MACHINE;
+    if (job.arena && job.diag) {
+        status = sbp_guard(job.arena, job.diag, handle_body, &job);
+        all->lines++;
+        if (status == SBP_INPUT || status == SBP_USAGE) {
+            all->failed++;
+            status = sbp_guard(job.arena, all->diag, put_error, &job);
+        }
+    }
+    if (status == SBP_OK)
+        status = sbp_print(all->diag, job.out.data, job.out.length);
+    if (status == SBP_OK)
+        status = sbp_print(all->diag, "\n", 1);
+    else
+        fail_line(all, &job, status);
+    sbp_arena_destroy(job.arena);
+    sbp_diag_destroy(job.diag);
+    return status;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------ */
+
+static const char *today(sbp_arena *arena) {
+    char date[32] = "";
+    time_t now = time(NULL);
+    struct tm day;
+    if (localtime_r(&now, &day))
+        strftime(date, sizeof date, "%Y-%m-%d", &day);
+    return sbp_arena_strdup(arena, date);
+}
+
+/* plan: of a plan, its section; NULL: a model at path. */
+static sbp_status find_template(tokenize_job *job, const char *path, const sbp_plan_section *plan) {
+    const char *wish = sbp_options_text(job->options, "chat-template"),
+               *date = sbp_options_text(job->options, "date");
+    sbp_template_source *source = &job->chat.source;
+    const char *eos = sbp_options_text(job->options, "eos-token");
+    if (eos && sbp_tokenizer_id(job->tokenizer, eos, strlen(eos)) < 0)
+        return sbp_fail(job->diag, SBP_USAGE, "--eos-token %s: the tokenizer has no such token", eos);
+    job->chat.eos = eos;
+    job->chat.date = date ? date : today(job->arena);
+    job->chat.tokenizer = job->tokenizer;
+    job->chat.assistant = loss_on(job->options) == SBP_LOSS_ASSISTANT;
+    job->chat.quiet = true;
+    if (wish)
+        return sbp_template_source_find(job->arena, job->diag, wish, plan ? NULL : path, source);
+    if (!plan)
+        return sbp_template_source_of_model(job->arena, job->diag, path, source);
+    if (plan->length > 0)
+        *source = (sbp_template_source){.text = plan->data, .length = (size_t)plan->length, .name = path};
+    return SBP_OK;
+}
+
+/* Whether a file is a model's, not a tokenizer's: ONNX, or the config.json of a directory. */
+static sbp_status is_of_model(tokenize_job *job, const char *path, bool *is) {
+    size_t length = strlen(path), n;
+    const char *text;
+    const sbp_json *root;
+    *is = length > 5 && strcmp(path + length - 5, ".onnx") == 0;
+    if (*is || !sbp_file_exists(path) || length < 5 || strcmp(path + length - 5, ".json") != 0)
+        return SBP_OK;
+    SBP_TRY(sbp_file_read(job->arena, job->diag, path, &text, &n));
+    if (!memmem(text, n, "\"graph\"", 7) && !memmem(text, n, "\"model_type\"", 12)) /* most tokenizers */
+        return SBP_OK;
+    SBP_TRY(sbp_json_parse(job->arena, job->diag, path, text, n, SBP_JSON_COMMENTS, &root));
+    *is = sbp_json_member(root, "graph") || sbp_json_member(root, "model_type");
+    return SBP_OK;
+}
+
+static sbp_status load_tokenizer(tokenize_job *job, const char *path) {
+    if (!sbp_plan_file_probe(path)) {
+        bool of_model;
+        SBP_TRY(is_of_model(job, path, &of_model));
+        if (of_model || sbp_directory_exists(path))
+            path = sbp_tokenizer_place(job->arena, path, NULL);
+        SBP_TRY(sbp_tokenizer_load(job->arena, job->diag, path, &job->tokenizer));
+        return find_template(job, path, NULL);
+    }
+    const sbp_plan_file *file;
+    SBP_TRY(sbp_plan_file_read(job->arena, job->diag, path, &file));
+    const sbp_plan_section *section = sbp_plan_file_find(file, SBP_PLAN_TOKENIZER);
+    if (!section || section->length == 0)
+        return sbp_fail(job->diag, SBP_INPUT, "%s: the plan has no tokenizer", path);
+    SBP_TRY(sbp_tokenizer_from_json(job->arena, job->diag, path, section->data, (size_t)section->length,
+                                    &job->tokenizer));
+    const sbp_plan_section *template = sbp_plan_file_find(file, SBP_PLAN_TEMPLATE), empty = {0};
+    return find_template(job, path, template ? template : &empty);
+}
+
+static sbp_status command_body(void *user) {
+    tokenize_job *job = user;
+    SBP_TRY(sbp_options_parse(job->arena, job->diag, "sbprun tokenize", SBP_PHASE_TOKENIZE, job->argc,
+                              job->argv, &job->options));
+    if (sbp_options_on(job->options, "help")) {
+        sbp_text text;
+        sbp_text_init(&text, job->arena);
+        sbp_text_add(&text, "%s", usage);
+        sbp_options_print_help(&text, SBP_PHASE_TOKENIZE);
+        return sbp_print(job->diag, text.data, text.length);
+    }
+    if (sbp_options_arg_count(job->options) != 1)
+        return sbp_fail(job->diag, SBP_USAGE,
+                        "expected one model or plan, found %d arguments; see sbprun tokenize --help",
+                        sbp_options_arg_count(job->options));
+    SBP_TRY(
+        sbp_columns_parse(job->arena, job->diag, sbp_options_text(job->options, "columns"), &job->columns));
+    SBP_TRY(load_tokenizer(job, sbp_options_arg(job->options, 0)));
+    SBP_TRY(sbp_lines_read(job->diag, "-", visit_line, job));
+    if (job->failed > 0)
+        return sbp_fail(job->diag, SBP_INPUT, "%lld of %lld lines failed", (long long)job->failed,
+                        (long long)job->lines);
+    return SBP_OK;
+}
+
+sbp_status sbp_command_tokenize(sbp_diag *diag, int argc, char *const *argv) {
+    tokenize_job job = {.arena = sbp_arena_create(), .diag = diag, .argc = argc, .argv = argv};
+    if (!job.arena)
+        return sbp_fail(diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(job.arena, diag, command_body, &job);
+    sbp_arena_destroy(job.arena);
+    return status;
+}
+
+sbp_status sbp_print(sbp_diag *diag, const char *text, size_t length) {
+    if (fwrite(text, 1, length, stdout) == length)
+        return SBP_OK;
+    return sbp_fail(diag, SBP_IO, "cannot write to standard output: %s", strerror(errno));
+}

@@ -1,0 +1,575 @@
+/* run_data.c: the data of a run, and its steps. */
+#include <malloc.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ir/base/machine.h"
+#include "runtime/cli/sbprun/interrupt.h"
+#include "runtime/cli/sbprun/run.h"
+
+/* The text of tokenizers and the trees that they are parsed from are freed before the arenas of the program
+ * are touched, so that they do not count in the peak. */
+typedef struct sbp_load_job {
+    sbp_run *run;
+    sbp_arena *arena;
+    const sbp_tokenizer *tokenizer;
+    sbp_chat_options chat;
+    uint64_t tokenizer_hash; /* of what it was made of */
+    double started, shown;   /* of progress */
+    sbp_row_ids eos_ids;     /* what ends texts, by the model's config; none: it does not say */
+    bool line_is_open;
+    bool leads; /* others wait, and want to hear of it now and then */
+    double told;
+    sbp_status world; /* of that */
+} load_job;
+
+static const char together[] = "--packing bfd is for single texts: pairs of answers and groups of rows stay "
+                               "together";
+
+/* Files of data from which on their tokens are kept for the next start. */
+enum { CACHE_FROM_BYTES = 8 << 20 };
+
+static sbp_loss_on loss_on(const sbp_options *o) {
+    return sbp_options_is(o, "loss-on", "all")          ? SBP_LOSS_ALL
+           : sbp_options_is(o, "loss-on", "completion") ? SBP_LOSS_COMPLETION
+           : sbp_options_is(o, "loss-on", "assistant")  ? SBP_LOSS_ASSISTANT
+                                                        : SBP_LOSS_AUTO;
+}
+
+static bool packed(const sbp_options *o) {
+    return sbp_options_is(o, "packing", "bfd");
+}
+
+static sbp_overlong overlong(const sbp_options *o) {
+    if (packed(o) && (!sbp_options_chosen(o, "overlong") || sbp_options_is(o, "overlong", "truncate")))
+        return SBP_OVERLONG_CUT; /* as packing has it */
+    return sbp_options_is(o, "overlong", "truncate") ? SBP_OVERLONG_TRUNCATE
+           : sbp_options_is(o, "overlong", "split")  ? SBP_OVERLONG_SPLIT
+           : sbp_options_is(o, "overlong", "drop")   ? SBP_OVERLONG_DROP
+                                                     : SBP_OVERLONG_ERROR;
+}
+
+/* ---- loading in turn --------------------------------------------------------------------------------- */
+
+/* Of several ranks of a host one tokenizes what is kept, with the cores of all, and the others map it. All
+ * meet now and then until nobody is busy, so that none seems to be gone. */
+static sbp_status meet(const sbp_run *run, bool *busy) {
+    double count = *busy;
+    sbp_status status = sbp_ranks_all_reduce(run->ranks, &count, 1, SBP_F64, run->diag);
+    *busy = count > 0;
+    return status;
+}
+
+static void tell_the_others(load_job *job) {
+    enum { MOST_SECONDS = 5 };
+    double timeout = sbp_options_double(job->run->options, "timeout"), now = sbp_seconds();
+    bool busy = true;
+    if (!job->leads || job->world != SBP_OK ||
+        now - job->told < (timeout > 0 && timeout < 4 * MOST_SECONDS ? timeout / 4 : MOST_SECONDS))
+        return;
+    job->world = meet(job->run, &busy);
+    job->told = now;
+}
+
+static sbp_status load_in_turn(load_job *job, sbp_dataset_options *o, sbp_dataset **out) {
+    sbp_run *run = job->run;
+    sbp_status status = SBP_OK;
+    bool busy = true;
+    job->leads = run->world.local_rank == 0;
+    job->told = sbp_seconds();
+    if (job->leads) {
+        o->threads *= run->sharing;
+        status = sbp_dataset_load(run->diag, o, out);
+    }
+    SBP_TRY(job->world);
+    while (busy) {
+        busy = false;
+        SBP_TRY(meet(run, &busy));
+    }
+    SBP_TRY(sbp_run_agree(run, status));
+    if (!job->leads)
+        return sbp_dataset_load(run->diag, o, out);
+    job->leads = false;
+    return SBP_OK;
+}
+
+/* Whether they do: as rank 0 says. Before the plan is there it is alone. */
+static sbp_status is_in_turn(const sbp_run *run, const sbp_dataset_options *o, bool *out) {
+    double kept = sbp_dataset_is_kept(o);
+    *out = false;
+    if (!run->ranks || !run->plan)
+        return SBP_OK;
+    SBP_TRY(sbp_ranks_broadcast(run->ranks, &kept, 1, SBP_F64, 0, run->diag));
+    *out = kept > 0;
+    return SBP_OK;
+}
+
+/* One line that is rewritten on a terminal, else one every few seconds; nothing for what is quick. */
+static void show_progress(void *user, double share) {
+    load_job *job = user;
+    tell_the_others(job);
+    bool terminal = isatty(STDERR_FILENO);
+    double now = sbp_seconds(), passed = now - job->started;
+    if (passed < 2 || now - job->shown < (terminal ? 0.2 : 10) || !sbp_run_writes(job->run) ||
+        sbp_options_on(job->run->options, "quiet"))
+        return;
+    job->shown = now;
+    fprintf(stderr, "%stokenizing: %.1f %%, %.0f s left%s", terminal ? "\r\033[K" : "", 100 * share,
+            share > 0 ? passed / share * (1 - share) : 0, terminal ? "" : "\n");
+    job->line_is_open = terminal;
+    fflush(stderr);
+}
+
+/* Where caches of tokens are; NULL: nowhere. */
+static const char *cache_directory(const load_job *job) {
+    const char *given = sbp_options_text(job->run->options, "data-cache");
+    char path[4096];
+    if (given)
+        return strcmp(given, "none") == 0 ? NULL : given;
+    return sbp_cache_path("tokens", path, sizeof path) ? sbp_arena_strdup(job->arena, path) : NULL;
+}
+
+static sbp_dataset_options options_of(load_job *job) {
+    const sbp_run *run = job->run;
+    job->started = job->shown = sbp_seconds();
+    return (sbp_dataset_options){.threads = sbp_run_threads(run),
+                                 .cache = cache_directory(job),
+                                 .cache_from_bytes =
+                                     sbp_options_given(run->options, "data-cache") ? 0 : CACHE_FROM_BYTES,
+                                 .settings_hash = job->tokenizer_hash,
+                                 .progress = show_progress,
+                                 .progress_user = job,
+                                 .tokenizer = job->tokenizer,
+                                 .eos = job->chat.eos,
+                                 .eos_ids = job->eos_ids,
+                                 .objective = run->plan ? run->info.objective : NULL,
+                                 .objective_of_pairs = run->plan ? run->info.objective_of_pairs : NULL,
+                                 .chat = &job->chat,
+                                 .quiet = job->chat.quiet,
+                                 .skip_bad_rows = sbp_options_is(run->options, "on-bad-row", "skip"),
+                                 .rows = run->plan ? sbp_pack_rows_wanted(run->plan->program) : SBP_ROWS_ANY,
+                                 .loss_on = loss_on(run->options),
+                                 .mask_truncated = sbp_options_on(run->options, "mask-truncated-completions"),
+                                 .eos_penalty = sbp_options_double(run->options, "missing-eos-penalty"),
+                                 .text_field = sbp_options_text(run->options, "text-field"),
+                                 .vocab_size = run->info.vocab_size,
+                                 .max_tokens = run->plan ? sbp_program_most_rows(run->plan->program) : 0,
+                                 .overlong = overlong(run->options)};
+}
+
+/* Standard input may hold steps; whether it does is known after the first. */
+static sbp_status open_stream(sbp_run *run, sbp_dataset_options *options) {
+    SBP_TRY(sbp_run_open_stdin(run, &run->stream.source));
+    options->stream = &run->stream;
+    return SBP_OK;
+}
+
+/* After a first reading. */
+static sbp_status check_stream(sbp_run *run) {
+    static const char *const meaningless[] = {"batch-size", "batch-tokens", "epochs"};
+    if (run->stream.source && !run->stream.steps) { /* rows as of a file, and all of them */
+        sbp_source_close(run->stream.source);
+        run->stream.source = NULL;
+    }
+    if (!run->stream.steps)
+        return SBP_OK;
+    if (!run->plan)
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "rows that come step by step cannot be measured before: give --seq-len N, the most tokens of a "
+            "micro-batch");
+    if (packed(run->options))
+        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd is for rows of files");
+    for (int i = 0; i < SBP_COUNT(meaningless); i++)
+        if (sbp_options_chosen(run->options, meaningless[i]))
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "--%s has no meaning where lines of the data end the steps (%s)", meaningless[i],
+                            run->stream.where);
+    return SBP_OK;
+}
+
+/* Data that were read before the plan was there. */
+static sbp_status check_ids(const sbp_run *run) {
+    const sbp_dataset *d = run->data;
+    if (d->greatest_id < run->info.vocab_size)
+        return SBP_OK;
+    for (int64_t k = 0; k < d->doc_count; k++)
+        for (int64_t i = 0; i < d->docs[k].count && run->info.vocab_size > 0; i++) {
+            int32_t id = d->tokens[d->docs[k].first + i], label = d->labels[d->docs[k].first + i];
+            if (id >= run->info.vocab_size || label >= run->info.vocab_size)
+                return sbp_fail(
+                    run->diag, SBP_INPUT,
+                    "data row %lld (from 1): token %lld: id %d is not below the model's vocabulary of "
+                    "%lld",
+                    (long long)d->docs[k].row + 1, (long long)i, id > label ? id : label,
+                    (long long)run->info.vocab_size);
+        }
+    return SBP_OK;
+}
+
+/* Files [first, first + count) of a list option as one dataset. */
+static sbp_status load_files(load_job *job, const char *option, int32_t first, int32_t count,
+                             sbp_dataset **out) {
+    sbp_run *run = job->run;
+    sbp_dataset_options o = options_of(job);
+    const char **files = NULL;
+    int32_t capacity = 0;
+    bool in_turn;
+    for (int32_t i = 0; i < count; i++) {
+        const char *const *some;
+        int32_t some_count;
+        SBP_TRY(sbp_source_expand(job->arena, run->diag, sbp_options_list_at(run->options, option, first + i),
+                                  &some, &some_count));
+        for (int32_t k = 0; k < some_count; k++)
+            SBP_PUSH(job->arena, files, o.file_count, capacity, some[k]);
+    }
+    o.files = files;
+    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
+    if (packed(run->options) && run->plan && sbp_pack_keeps_rows(run->plan->program))
+        return sbp_fail(run->diag, SBP_USAGE, together);
+    SBP_TRY(is_in_turn(run, &o, &in_turn));
+    if (*out && !in_turn) /* it was there before the plan */
+        return check_ids(run);
+    sbp_dataset_destroy(*out);
+    *out = NULL;
+    if (o.file_count == 1 && strcmp(files[0], "-") == 0 && !run->stream.source)
+        SBP_TRY(open_stream(run, &o));
+    sbp_status status = in_turn ? load_in_turn(job, &o, out) : sbp_dataset_load(run->diag, &o, out);
+    if (job->line_is_open)
+        fputc('\n', stderr);
+    job->line_is_open = false;
+    SBP_TRY(status);
+    SBP_TRY(check_stream(run));
+    if (run->plan)
+        SBP_TRY(sbp_pack_check_data(run->plan->program, run->diag, *out));
+    if (packed(run->options) && (*out)->grouped)
+        return sbp_fail(run->diag, SBP_USAGE, together);
+    if (packed(run->options) && strcmp(option, "data") == 0 && run->plan)
+        SBP_TRY(sbp_dataset_pack(run->diag, *out, o.max_tokens));
+    job->chat.quiet = true; /* it was said */
+    return SBP_OK;
+}
+
+/* --eos-token: a token of the tokenizer. */
+static sbp_status find_eos(load_job *job) {
+    sbp_run *run = job->run;
+    const char *eos = sbp_options_text(run->options, "eos-token");
+    if (!eos)
+        return SBP_OK;
+    int32_t id = job->tokenizer ? sbp_tokenizer_id(job->tokenizer, eos, strlen(eos)) : -1;
+    if (id < 0)
+        return sbp_fail(run->diag, SBP_USAGE, "--eos-token %s: %s", eos,
+                        job->tokenizer ? "the tokenizer has no such token"
+                                       : "there is no tokenizer; what ends texts is then eos_token_id of the "
+                                         "model's config.json");
+    job->chat.eos = eos;
+    run->info.user_eos = eos;
+    run->info.user_eos_id = id;
+    return SBP_OK;
+}
+
+/* Adds the ids of a number or a list. */
+static void add_eos_ids(load_job *job, const sbp_json *node) {
+    const sbp_json *items = node && node->kind == SBP_JSON_ARRAY ? node->items : node;
+    int64_t count = !node ? 0 : node->kind == SBP_JSON_ARRAY ? node->count : 1;
+    job->eos_ids = (sbp_row_ids){SBP_NEW_ARRAY(job->arena, int32_t, count + 1), 0};
+    for (int64_t i = 0; i < count; i++)
+        if (items[i].kind == SBP_JSON_INT && items[i].integer >= 0 && items[i].integer <= INT32_MAX)
+            job->eos_ids.data[job->eos_ids.count++] = (int32_t)items[i].integer;
+}
+
+/* What ends texts by the files of a model: of its config, else of how it is sampled. */
+static sbp_status find_eos_ids(load_job *job, const char *model) {
+    static const char *const files[] = {"config.json", "generation_config.json"};
+    for (int i = 0; i < SBP_COUNT(files) && model && job->eos_ids.count == 0; i++) {
+        const char *path = sbp_file_join(job->arena, model, files[i]);
+        const sbp_json *root;
+        sbp_status status = sbp_file_exists(path) ? sbp_json_read(job->arena, NULL, path, 0, &root) : SBP_IO;
+        if (status == SBP_MACHINE)
+            return sbp_fail(job->run->diag, SBP_MACHINE, "out of memory reading '%s'", path);
+        if (status == SBP_OK)
+            add_eos_ids(job, sbp_json_member(root, "eos_token_id"));
+    }
+    return SBP_OK;
+}
+
+/* The template of conversations: what the user gave, else the model's. model: a directory or file, NULL:
+ * unknown. */
+static sbp_status find_template(load_job *job, const char *model) {
+    sbp_run *run = job->run;
+    const char *wish = sbp_options_text(run->options, "chat-template");
+    sbp_template_source *source = &job->chat.source;
+    SBP_TRY(find_eos(job));
+    job->chat.date = sbp_options_text(run->options, "date");
+    job->chat.tokenizer = job->tokenizer;
+    job->chat.assistant = loss_on(run->options) == SBP_LOSS_ASSISTANT;
+    if (wish) {
+        SBP_TRY(sbp_template_source_find(job->arena, run->diag, wish, model, source));
+        run->info.user_template = sbp_arena_strndup(run->arena, source->text, source->length);
+        return SBP_OK;
+    }
+    if (model)
+        SBP_TRY(sbp_template_source_of_model(job->arena, run->diag, model, source));
+    if (run->plan && run->plan->chat_template[0]) { /* it may be all that is left of the model */
+        source->text = run->plan->chat_template;
+        source->length = strlen(source->text);
+        source->name = run->plan->path;
+    }
+    return SBP_OK;
+}
+
+static const char *known_model(const char *path) {
+    return path && (sbp_directory_exists(path) || sbp_file_exists(path)) ? path : NULL;
+}
+
+static sbp_status load_body(void *user) {
+    load_job *job = user;
+    sbp_run *run = job->run;
+    job->chat.quiet = run->data != NULL; /* it was said before */
+    job->tokenizer_hash = sbp_hash_bytes(run->plan->tokenizer, (size_t)run->plan->tokenizer_bytes, 0);
+    if (run->plan->tokenizer_bytes > 0)
+        SBP_TRY(sbp_tokenizer_from_json(job->arena, run->diag, run->plan->path, run->plan->tokenizer,
+                                        (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
+    SBP_TRY(find_template(job, known_model(run->info.tokenizer)));
+    add_eos_ids(job, run->info.eos_ids);
+    SBP_TRY(find_eos_ids(job, known_model(run->info.weights)));
+    int32_t files = sbp_options_list_count(run->options, "data");
+    if (run->data && (!run->data->texts || sbp_pack_rows_wanted(run->plan->program) != SBP_ROWS_TEXTS)) {
+        if (files == 1 && strcmp(sbp_options_list_at(run->options, "data", 0), "-") == 0)
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "standard input was read for its lengths, and is gone: give --seq-len N");
+        sbp_dataset_destroy(run->data); /* what else it has to have was not known */
+        run->data = NULL;
+    }
+    if (files > 0)
+        SBP_TRY(load_files(job, "data", 0, files, &run->data));
+    int32_t evals = sbp_options_list_count(run->options, "eval");
+    for (run->eval_count = 0; run->eval_count < evals; run->eval_count++)
+        SBP_TRY(load_files(job, "eval", run->eval_count, 1, &run->evals[run->eval_count]));
+    return SBP_OK;
+}
+
+/* What reads a stream stays. */
+static sbp_status with_arena(sbp_run *run, sbp_status (*body)(void *user)) {
+    load_job *job = SBP_NEW(run->arena, load_job);
+    *job = (load_job){.run = run, .arena = sbp_arena_create()};
+    if (!job->arena)
+        return sbp_fail(run->diag, SBP_MACHINE, "out of memory");
+    sbp_status status = sbp_guard(job->arena, run->diag, body, job);
+    if (status == SBP_OK && run->stream.steps) {
+        run->stream_job = job;
+        run->stream_is_fresh = true;
+        sbp_source_set_interrupt(run->stream.source, sbp_interrupted);
+        return SBP_OK;
+    }
+    sbp_arena_destroy(job->arena);
+    malloc_trim(0);
+    return status;
+}
+
+static sbp_status load_step_body(void *user) {
+    load_job *job = user;
+    sbp_run *run = job->run;
+    sbp_dataset_options o = options_of(job);
+    o.stream = &run->stream;
+    SBP_TRY(sbp_columns_parse(job->arena, run->diag, sbp_options_text(run->options, "columns"), &o.columns));
+    SBP_TRY(sbp_dataset_load(run->diag, &o, &run->data));
+    return run->data ? sbp_pack_check_data(run->plan->program, run->diag, run->data) : SBP_OK;
+}
+
+sbp_status sbp_run_load_step(sbp_run *run) {
+    sbp_dataset_destroy(run->data);
+    run->data = NULL;
+    return sbp_guard(run->stream_job->arena, run->diag, load_step_body, run->stream_job);
+}
+
+void sbp_run_close_stream(sbp_run *run) {
+    sbp_source_close(run->stream.source);
+    free(run->stream_rows);
+    if (run->stream_job)
+        sbp_arena_destroy(run->stream_job->arena);
+}
+
+sbp_status sbp_run_load_data(sbp_run *run) {
+    run->evals = SBP_NEW_ARRAY(run->arena, sbp_dataset *, sbp_options_list_count(run->options, "eval"));
+    return with_arena(run, load_body);
+}
+
+/* ---- models ----------------------------------------------------------------------------------------- */
+
+static const char *tokenizer_place(load_job *job) {
+    return sbp_tokenizer_place(job->arena, job->run->model, sbp_options_text(job->run->options, "base"));
+}
+
+static sbp_status model_tokenizer(load_job *job) {
+    const char *path = tokenizer_place(job);
+    if (sbp_directory_exists(path) && !sbp_tokenizer_is_in(job->arena, path))
+        return SBP_OK;
+    return sbp_tokenizer_load_optional(job->arena, job->run->diag, path, &job->tokenizer);
+}
+
+/* Of what tokenizer and special tokens are read from: small files by their content, a GGUF by what the system
+ * knows. */
+static uint64_t hash_model(load_job *job) {
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "tokenizer.model",
+                                        "tekken.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "config.json",
+                                        "generation_config.json"};
+    const char *path = job->run->model;
+    struct stat s;
+    uint64_t hash = 1;
+    if (!sbp_directory_exists(path) && stat(path, &s) == 0) {
+        const int64_t known[] = {s.st_size,        s.st_mtim.tv_sec,  s.st_mtim.tv_nsec,
+                                 s.st_ctim.tv_sec, s.st_ctim.tv_nsec, (int64_t)s.st_ino};
+        hash = sbp_hash_bytes(known, sizeof known, hash);
+    }
+    path = tokenizer_place(job);
+    for (int i = 0; i < SBP_COUNT(names); i++) {
+        const char *text;
+        size_t length;
+        hash = hash * 31 + 1;
+        if (sbp_file_read(job->arena, NULL, sbp_file_join(job->arena, path, names[i]), &text, &length) ==
+            SBP_OK)
+            hash = sbp_hash_bytes(text, length, hash);
+    }
+    return hash;
+}
+
+static sbp_status load_raw_body(void *user) {
+    load_job *job = user;
+    job->tokenizer_hash = hash_model(job);
+    SBP_TRY(model_tokenizer(job));
+    SBP_TRY(find_template(job, tokenizer_place(job)));
+    SBP_TRY(find_eos_ids(job, tokenizer_place(job)));
+    return load_files(job, "data", 0, sbp_options_list_count(job->run->options, "data"), &job->run->data);
+}
+
+sbp_status sbp_run_load_raw(sbp_run *run) {
+    return with_arena(run, load_raw_body);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
+static sbp_lr_options lr_options(const sbp_options *o) {
+    return (sbp_lr_options){.schedule = sbp_options_text(o, "schedule"),
+                            .lr = sbp_options_double(o, "lr"),
+                            .warmup = sbp_options_double(o, "warmup"),
+                            .num_cycles = sbp_options_double(o, "num-cycles"),
+                            .min_lr = sbp_options_double(o, "min-lr"),
+                            .min_lr_rate = sbp_options_double(o, "min-lr-rate"),
+                            .lr_end = sbp_options_double(o, "lr-end"),
+                            .power = sbp_options_double(o, "power"),
+                            .timescale = sbp_options_double(o, "timescale"),
+                            .min_lr_ratio = sbp_options_double(o, "min-lr-ratio"),
+                            .num_decay_steps = sbp_options_int(o, "num-decay-steps"),
+                            .num_stable_steps = sbp_options_int(o, "num-stable-steps"),
+                            .decay_type = sbp_options_text(o, "decay-type"),
+                            .warmup_type = sbp_options_text(o, "warmup-type")};
+}
+
+/* An option of another schedule is a mistake that would go unseen. */
+static sbp_status check_schedule_options(const sbp_run *run) {
+    static const char *const names[] = {"num-cycles",   "min-lr",     "min-lr-rate",     "lr-end",
+                                        "power",        "timescale",  "num-decay-steps", "num-stable-steps",
+                                        "min-lr-ratio", "decay-type", "warmup-type"};
+    const char *schedule = sbp_options_text(run->options, "schedule");
+    for (int i = 0; i < SBP_COUNT(names); i++)
+        if (sbp_options_chosen(run->options, names[i]) && !sbp_lr_reads(schedule, names[i]))
+            return sbp_fail(run->diag, SBP_USAGE, "--%s has no meaning with --schedule %s", names[i],
+                            schedule);
+    return SBP_OK;
+}
+
+sbp_status sbp_run_shared(const sbp_run *run, const char **counted) {
+    *counted = NULL;
+    if (!sbp_options_on(run->options, "share-prompt"))
+        return SBP_OK;
+    const char *why = sbp_pack_cannot_share(run->plan->program, run->info.counted);
+    *counted = run->info.counted;
+    return why ? sbp_fail(run->diag, SBP_USAGE, "--share-prompt: '%s': %s", run->plan_path, why) : SBP_OK;
+}
+
+/* Packs every step once, when the plan limits how many micro-batches one may have. */
+static sbp_status check_steps(sbp_run *run) {
+    if (run->info.most_parts == 0 || !run->plan)
+        return SBP_OK;
+    sbp_packer packer;
+    sbp_status status = SBP_OK;
+    sbp_packer_init(&packer, sbp_program_most_rows(run->plan->program), run->plan->program);
+    packer.most_parts = run->info.most_parts;
+    sbp_packer_share(&packer, run->plan->program, run->world.rank, run->world.count);
+    SBP_TRY(sbp_run_shared(run, &packer.counted));
+    for (int64_t step = 0; step < run->total_steps && status == SBP_OK; step++) {
+        int64_t count;
+        const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+        status = sbp_packer_pack(&packer, run->diag, run->data, rows, count);
+        if (status == SBP_OK)
+            status = sbp_packer_check(&packer, run->diag);
+    }
+    sbp_packer_close(&packer);
+    sbp_sampler_seek(&run->sampler, 0, 0);
+    return status;
+}
+
+/* How many steps will come is not known, unless --steps says so. */
+static sbp_status plan_stream(sbp_run *run) {
+    const sbp_options *o = run->options;
+    const char *schedule = sbp_options_text(o, "schedule");
+    double warmup = sbp_options_double(o, "warmup");
+    bool constant = strncmp(schedule, "constant", strlen("constant")) == 0 && !(warmup > 0 && warmup < 1);
+    run->state = (sbp_run_state){.evaluated = -1, .seed = sbp_options_int(o, "seed")};
+    run->total_steps = sbp_options_int(o, "steps");
+    if (run->total_steps < 0 && !constant)
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "a stream of steps whose number is not known has no schedule '%s'%s: give --schedule constant, "
+            "or --steps N",
+            schedule, warmup > 0 && warmup < 1 ? " with warmup for a share of them" : "");
+    if (run->total_steps < 0)
+        run->total_steps = SBP_STEPS_UNKNOWN;
+    SBP_TRY(check_schedule_options(run));
+    sbp_lr_options lr = lr_options(o);
+    return sbp_lr_init(&run->lr, run->diag, &lr, run->total_steps);
+}
+
+sbp_status sbp_run_plan_steps(sbp_run *run) {
+    const sbp_options *o = run->options;
+    const char *counted;
+    if (run->plan)
+        SBP_TRY(sbp_run_shared(run, &counted));
+    if (run->stream.steps)
+        return plan_stream(run);
+    int64_t tokens = sbp_options_int(o, "batch-tokens");
+    if (tokens > 0 && sbp_options_chosen(o, "batch-size"))
+        return sbp_fail(run->diag, SBP_USAGE, "--batch-size and --batch-tokens: give one of them");
+    run->state = (sbp_run_state){.evaluated = -1,
+                                 .data_hash = run->data->hash,
+                                 .seed = sbp_options_int(o, "seed"),
+                                 .shuffle = sbp_options_on(o, "shuffle"),
+                                 .batch_rows = sbp_options_int(o, "batch-size"),
+                                 .batch_tokens = tokens > 0 ? tokens : 0};
+    SBP_TRY(sbp_sampler_init(&run->sampler, run->diag, run->data, (uint64_t)run->state.seed,
+                             run->state.shuffle, run->state.batch_rows, run->state.batch_tokens));
+    run->steps_per_epoch = sbp_sampler_epoch_steps(&run->sampler, 0);
+    run->total_steps = sbp_options_int(o, "steps");
+    if (run->total_steps < 0)
+        run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, "epochs")) *
+                           (run->plan ? run->inner_epochs : 1);
+    else if (sbp_options_chosen(o, "epochs"))
+        sbp_note(run->diag, "--steps wins over --epochs");
+    sbp_sampler_seek(&run->sampler, 0, 0);
+    SBP_TRY(check_schedule_options(run));
+    sbp_lr_options lr = lr_options(o);
+    SBP_TRY(sbp_lr_init(&run->lr, run->diag, &lr, run->total_steps));
+    return check_steps(run);
+}

@@ -1,0 +1,228 @@
+/* run_out.c: where a run writes, and that nothing that it reads, or that is somebody else's, is written over.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/cli/sbprun/run.h"
+
+/* ---- the name --------------------------------------------------------------------------------------- */
+
+/* "path/to/SmolLM2.gguf" is "SmolLM2". */
+char *sbp_run_model_name(sbp_arena *arena, const char *path) {
+    char resolved[4096];
+    if (realpath(path, resolved))
+        path = resolved;
+    const char *slash = strrchr(path, '/');
+    char *name = sbp_arena_strdup(arena, slash ? slash + 1 : path), *dot = strrchr(name, '.');
+    if (dot && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".json") == 0))
+        *dot = 0;
+    return name;
+}
+
+/* A name from a plan may hold anything. */
+static const char *file_name(sbp_arena *arena, const char *text) {
+    char *name = sbp_arena_printf(arena, "%.100s", text);
+    for (char *at = name; *at; at++)
+        if (!isalnum((unsigned char)*at) && (at == name || !strchr("-_.", *at)))
+            *at = '-';
+    return *name ? name : "model";
+}
+
+sbp_status sbp_run_choose_out(sbp_run *run) {
+    sbp_options *o = run->options;
+    const char *given = sbp_options_text(o, "out");
+    run->out = given && strcmp(given, "none") != 0 ? given : NULL;
+    if (sbp_options_given(o, "dump-gradients"))
+        run->out = NULL; /* what it writes is that file */
+    if (given || !run->train)
+        return SBP_OK;
+    const char *name =
+        run->plan && run->info.name ? run->info.name : sbp_run_model_name(run->arena, sbp_options_arg(o, 0));
+    const sbp_json *objective = run->plan ? sbp_json_member(run->plan->meta, "objective") : NULL;
+    const char *goal = objective && objective->kind == SBP_JSON_STRING ? objective->string
+                                                                       : sbp_options_text(o, "objective");
+    run->out = file_name(run->arena, sbp_arena_printf(run->arena, "%.80s-%.20s", name, goal));
+    run->out_is_default = true;
+    return sbp_options_set_default(o, run->diag, "out", run->out);
+}
+
+/* ---- what is read ----------------------------------------------------------------------------------- */
+
+/* Whether both exist and path is the directory or lies in it. */
+bool sbp_run_lies_in(const char *path, const char *directory) {
+    char a[4096], b[4096];
+    if (!path || !realpath(path, a) || !realpath(directory, b))
+        return false;
+    size_t length = strlen(b);
+    return strncmp(a, b, length) == 0 && (a[length] == 0 || a[length] == '/' || b[length - 1] == '/');
+}
+
+/* Model, weights and tokenizer: [3], NULL where there is none. */
+static void list_sources(const sbp_run *run, const char *sources[3]) {
+    const char *weights = sbp_options_text(run->options, "weights");
+    sources[0] = run->model;
+    sources[1] = weights && strncmp(weights, "random:", 7) != 0 ? weights
+                 : run->plan                                    ? run->info.weights
+                                                                : NULL;
+    sources[2] = run->plan ? run->info.tokenizer : NULL;
+}
+
+/* --score and --dump-gradients: not onto a file that is read. */
+static sbp_status check_result(const sbp_run *run, const char *option) {
+    static const char *const lists[] = {"data", "eval"};
+    const sbp_options *o = run->options;
+    const char *path = sbp_options_text(o, option), *sources[3], *read = NULL;
+    if (!path)
+        return SBP_OK;
+    list_sources(run, sources);
+    for (int l = 0; l < SBP_COUNT(lists); l++)
+        for (int32_t i = 0; i < sbp_options_list_count(o, lists[l]); i++)
+            if (sbp_same_file(path, sbp_options_list_at(o, lists[l], i)))
+                read = sbp_options_list_at(o, lists[l], i);
+    for (int i = 0; i < SBP_COUNT(sources); i++)
+        if (sources[i] && sbp_run_lies_in(path, sources[i]))
+            read = sources[i];
+    if (run->plan_path && sbp_same_file(path, run->plan_path))
+        read = run->plan_path;
+    if (!read)
+        return SBP_OK;
+    return sbp_fail(run->diag, SBP_USAGE,
+                    "--%s '%s' would be written over '%s', which is read: choose another name", option, path,
+                    read);
+}
+
+sbp_status sbp_run_check_results(const sbp_run *run) {
+    SBP_TRY(check_result(run, "score"));
+    return check_result(run, "dump-gradients");
+}
+
+/* ---- what lies there -------------------------------------------------------------------------------- */
+
+sbp_status sbp_run_check_apart(const sbp_run *run, const char *option, const char *path) {
+    const char *sources[3];
+    list_sources(run, sources);
+    for (int i = 0; i < SBP_COUNT(sources); i++)
+        if (sbp_run_lies_in(sources[i], path))
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "'%s' is where the model is read from ('%s'): choose another --%s", path,
+                            sources[i], option);
+    return SBP_OK;
+}
+
+static sbp_status check_contents(const sbp_run *run) {
+    const sbp_options *o = run->options;
+    bool resume = sbp_options_on(o, "resume"), overwrite = sbp_options_on(o, "overwrite");
+    sbp_rundir_contents c;
+    SBP_TRY(sbp_rundir_look(&run->dir, run->diag, &c));
+    SBP_TRY(sbp_run_check_apart(run, "out", run->out));
+    const char *foreign = *c.stranger               ? c.stranger
+                          : resume && c.newest >= 0 ? "" /* a checkpoint says what it is */
+                                                    : c.result;
+    if (!c.run && *foreign)
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "'%s' is not empty, and was not written by sbprun ('%s' is there): choose another --out",
+            run->out, foreign);
+    if (!c.model && c.newest < 0)
+        return SBP_OK;
+    if (!run->train)
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "'%s' holds the results of a run, whose metrics would be lost: choose another --out",
+                        run->out);
+    if (overwrite || (resume && c.newest >= 0))
+        return SBP_OK;
+    if (resume)
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "'%s' holds a model and no checkpoint to go on from: start over with --overwrite, or "
+                        "choose another --out",
+                        run->out);
+    return sbp_fail(
+        run->diag, SBP_USAGE,
+        "'%s' holds %s of another run: go on with --resume, start over with --overwrite, or choose "
+        "another --out",
+        run->out, c.newest >= 0 ? "checkpoints" : "the model");
+}
+
+static sbp_status open_to_write(sbp_run *run, sbp_rundir_mode mode) {
+    if (run->dir.fd >= 0)
+        return SBP_OK;
+    SBP_TRY(sbp_rundir_open(&run->dir, run->diag, run->out, mode));
+    return run->dir.fd >= 0 ? check_contents(run) : SBP_OK;
+}
+
+sbp_status sbp_run_create_out(sbp_run *run) {
+    return open_to_write(run, SBP_RUNDIR_CREATE);
+}
+
+sbp_status sbp_run_open_out(sbp_run *run, sbp_rundir_mode mode) {
+    sbp_status status = SBP_OK;
+    if (!run->out)
+        return SBP_OK;
+    SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? open_to_write(run, mode) : SBP_OK));
+    if (!sbp_run_writes(run))
+        status = sbp_rundir_open(&run->dir, run->diag, run->out, SBP_RUNDIR_READ);
+    return sbp_run_agree(run, status);
+}
+
+/* ---- while the run goes on -------------------------------------------------------------------------- */
+
+sbp_status sbp_run_check_in_place(const sbp_run *run, const sbp_rundir *dir) {
+    char now[4096];
+    if (sbp_rundir_is_in_place(dir, now, sizeof now))
+        return SBP_OK;
+    int64_t newest = dir == &run->dir && *now ? sbp_rundir_newest(dir, INT64_MAX) : -1;
+    if (!*now)
+        return sbp_fail(run->diag, SBP_IO, "'%s' was removed while the run wrote in it: the run ends",
+                        dir->path);
+    if (newest < 0)
+        return sbp_fail(
+            run->diag, SBP_IO,
+            "'%s' is no longer the directory that the run writes in, which is '%s' now: the run ends",
+            dir->path, now);
+    return sbp_fail(
+        run->diag, SBP_IO,
+        "'%s' is no longer the directory that the run writes in, which is '%s' now: the run ends; its "
+        "last checkpoint is '%s/checkpoint-%lld', and --out '%s' --resume goes on from there",
+        dir->path, now, now, (long long)newest, now);
+}
+
+/* ---- the beginning ---------------------------------------------------------------------------------- */
+
+static sbp_status install_plan(sbp_run *run) {
+    const char *path = sbp_file_join(run->arena, run->out, "plan.bin");
+    if (!run->temporary_plan)
+        return SBP_OK;
+    if (rename(run->temporary_plan, path) != 0)
+        return sbp_fail(run->diag, SBP_IO, "cannot rename '%s' to '%s': %s", run->temporary_plan, path,
+                        strerror(errno));
+    run->temporary_plan = NULL;
+    return SBP_OK;
+}
+
+static sbp_status begin_to_write(sbp_run *run, const char *resumed) {
+    if (run->train && run->out_is_default)
+        sbp_note(run->diag,
+                 "the model, checkpoints and metrics go to '%s' (--out DIR: elsewhere; none: nowhere)",
+                 run->out);
+    if (run->temporary_plan) /* as it will be called */
+        run->plan_path = sbp_file_join(run->arena, run->out, "plan.bin");
+    if (!resumed && sbp_options_on(run->options, "overwrite"))
+        sbp_rundir_remove_results(&run->dir, run->diag);
+    SBP_TRY(sbp_run_write_json(run, resumed));
+    SBP_TRY(sbp_run_write_products(run, resumed));
+    SBP_TRY(install_plan(run));
+    sbp_rundir_begin(&run->dir, run->diag);
+    return SBP_OK;
+}
+
+sbp_status sbp_run_begin_out(sbp_run *run, const char *resumed) {
+    if (!run->out)
+        return SBP_OK;
+    if (!sbp_run_writes(run))
+        return sbp_run_agree(run, SBP_OK);
+    return sbp_run_agree(run, begin_to_write(run, resumed));
+}

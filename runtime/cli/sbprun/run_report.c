@@ -1,0 +1,373 @@
+/* run_report.c: what a run says of itself: --dry-run, run.json, the summary. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/base/machine.h"
+#include "runtime/cli/sbprun/commands.h"
+#include "runtime/cli/sbprun/run.h"
+
+enum { SHOWN_ROWS = 3, SHOWN_TOKENS = 400 };
+
+static void add_number(sbp_text *out, double value) {
+    if (isfinite(value))
+        sbp_text_add_double(out, value);
+    else
+        sbp_text_add(out, "null");
+}
+
+/* ---- dry run ---------------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Lengths of all documents, sorted. */
+static int64_t *sorted_lengths(sbp_run *run) {
+    const sbp_dataset *d = run->data;
+    int64_t *lengths = SBP_NEW_ARRAY(run->arena, int64_t, d->doc_count);
+    for (int64_t k = 0; k < d->doc_count; k++)
+        lengths[k] = d->docs[k].count;
+    qsort(lengths, (size_t)d->doc_count, sizeof *lengths, ascending);
+    return lengths;
+}
+
+static bool is_trained(const sbp_run *run, const sbp_doc *doc, int64_t i) {
+    return i > 0 && run->data->labels[doc->first + i] >= 0;
+}
+
+/* Text of tokens [from, to) of a document, as they stand in it; ids where there is no tokenizer. */
+static sbp_status add_tokens(sbp_run *run, sbp_text *out, const sbp_tokenizer *tokenizer, const sbp_doc *doc,
+                             int64_t from, int64_t to) {
+    const int32_t *ids = run->data->tokens + doc->first;
+    const char *before, *all;
+    size_t before_length, all_length;
+    for (int64_t k = from; !tokenizer && k < to; k++)
+        sbp_text_add(out, "%s%d", k > 0 ? " " : "", ids[k]);
+    if (!tokenizer)
+        return SBP_OK;
+    SBP_TRY(
+        sbp_tokenizer_decode(tokenizer, run->arena, run->diag, ids, from, false, &before, &before_length));
+    SBP_TRY(sbp_tokenizer_decode(tokenizer, run->arena, run->diag, ids, to, false, &all, &all_length));
+    if (before_length < all_length)
+        sbp_text_add_n(out, all + before_length, all_length - before_length);
+    return SBP_OK;
+}
+
+/* The document with every stretch of trained tokens between [[ and ]]. */
+static sbp_status add_document(sbp_run *run, sbp_text *out, const sbp_tokenizer *tokenizer,
+                               const sbp_doc *doc) {
+    int64_t count = doc->count < SHOWN_TOKENS ? doc->count : SHOWN_TOKENS;
+    for (int64_t i = 0; i < count;) {
+        int64_t end = i + 1;
+        while (end < count && is_trained(run, doc, end) == is_trained(run, doc, i))
+            end++;
+        sbp_text_add(out, is_trained(run, doc, i) ? "[[" : "");
+        SBP_TRY(add_tokens(run, out, tokenizer, doc, i, end));
+        sbp_text_add(out, is_trained(run, doc, i) ? "]]" : "");
+        i = end;
+    }
+    sbp_text_add(out, count < doc->count ? " ...\n" : "\n");
+    return SBP_OK;
+}
+
+/* The middle one, or between the two. */
+static double median(const int64_t *sorted, int64_t count) {
+    return ((double)sorted[(count - 1) / 2] + (double)sorted[count / 2]) / 2;
+}
+
+/* The least that 95 % do not exceed. */
+static int64_t most_of_95(const int64_t *sorted, int64_t count) {
+    return sorted[(count * 95 + 99) / 100 - 1];
+}
+
+/* By the planner's cost model, of a micro-batch with as many rows as there is room for; NaN: unknown. */
+static double micro_batch_seconds(const sbp_run *run) {
+    double seconds = NAN;
+    if (sbp_json_get_double(NULL, sbp_json_member(run->plan->meta, "estimate"), "seconds", SBP_JSON_REQUIRED,
+                            &seconds) != SBP_OK)
+        return NAN;
+    return seconds;
+}
+
+/* Micro-batches of one epoch, and their rows. */
+static sbp_status count_parts(sbp_run *run, int64_t *out, int64_t *run_rows) {
+    sbp_packer packer;
+    sbp_status status = SBP_OK;
+    *out = *run_rows = 0;
+    sbp_packer_init(&packer, sbp_program_most_rows(run->plan->program), run->plan->program);
+    sbp_packer_share(&packer, run->plan->program, run->world.rank, run->world.count);
+    SBP_TRY(sbp_run_shared(run, &packer.counted));
+    for (int64_t step = 0; step < run->steps_per_epoch && status == SBP_OK; step++) {
+        int64_t count;
+        const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+        status = sbp_packer_pack(&packer, run->diag, run->data, rows, count);
+        *out += packer.most_own; /* the others wait */
+        *run_rows += packer.run_rows;
+    }
+    sbp_packer_close(&packer);
+    sbp_sampler_seek(&run->sampler, 0, 0);
+    return status;
+}
+
+static sbp_status dry_text(sbp_run *run, sbp_text *out, const int64_t *lengths, int64_t parts,
+                           int64_t run_rows) {
+    const sbp_dataset *d = run->data;
+    const sbp_tokenizer *tokenizer = NULL;
+    sbp_text_add(out, "data       %lld rows, %lld documents, %lld tokens, %lld of them trained (%.1f %%)\n",
+                 (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
+                 (long long)d->label_count, 100.0 * (double)d->label_count / (double)d->token_count);
+    sbp_text_add(out, "lengths    shortest %lld, median %g, mean %.1f, 95 %% at most %lld, longest %lld\n",
+                 (long long)lengths[0], median(lengths, d->doc_count),
+                 (double)d->token_count / (double)d->doc_count, (long long)most_of_95(lengths, d->doc_count),
+                 (long long)d->longest);
+    sbp_text_add(out, "steps      %lld in all, %lld per epoch, %.2f micro-batches each%s\n",
+                 (long long)run->total_steps, (long long)run->steps_per_epoch,
+                 (double)parts / (double)run->steps_per_epoch,
+                 run->world.count > 1 ? " on the rank with the most" : "");
+    if (run_rows < d->token_count)
+        sbp_text_add(out, "shared     %lld rows are run in place of %lld: prompts once for several answers\n",
+                     (long long)run_rows, (long long)d->token_count);
+    sbp_text kept;
+    sbp_text_init(&kept, run->arena);
+    if (sbp_program_describe_kept(run->arena, run->plan->program, &kept))
+        sbp_text_add(out, "trained    %s\n", kept.data);
+    double seconds = micro_batch_seconds(run), all = seconds * (double)parts / (double)run->steps_per_epoch;
+    char a[32], b[32];
+    sbp_text_add(out, "memory     %s planned%s, %s backend\n",
+                 sbp_format_bytes(a, sizeof a, (double)sbp_run_peak_planned(run)),
+                 run->world.count > 1 ? " for each rank" : "", run->info.backend);
+    if (isfinite(seconds))
+        sbp_text_add(out,
+                     "time       about %s for a micro-batch of %lld rows by the cost model, at most %s for "
+                     "all steps\n",
+                     sbp_format_seconds(a, sizeof a, seconds),
+                     (long long)sbp_program_most_rows(run->plan->program),
+                     sbp_format_seconds(b, sizeof b, all * (double)run->total_steps));
+    if (run->plan->tokenizer_bytes > 0)
+        SBP_TRY(sbp_tokenizer_from_json(run->arena, run->diag, run->plan->path, run->plan->tokenizer,
+                                        (size_t)run->plan->tokenizer_bytes, &tokenizer));
+    int64_t count;
+    const int64_t *rows = sbp_sampler_next(&run->sampler, &count);
+    sbp_text_add(out, "first rows of the first step, trained tokens in [[ ]]:\n");
+    for (int64_t r = 0; r < count && r < SHOWN_ROWS; r++)
+        for (int64_t k = d->rows[rows[r]]; k < d->rows[rows[r] + 1]; k++) {
+            const sbp_doc *doc = &d->docs[sbp_dataset_doc_at(d, k)];
+            sbp_text_add(out, "row %lld: ", (long long)doc->row);
+            SBP_TRY(add_document(run, out, tokenizer, doc));
+        }
+    return SBP_OK;
+}
+
+sbp_status sbp_run_print_dry(sbp_run *run) {
+    const sbp_dataset *d = run->data;
+    sbp_text out;
+    int64_t parts, run_rows, *lengths = sorted_lengths(run);
+    sbp_text_init(&out, run->arena);
+    SBP_TRY(count_parts(run, &parts, &run_rows));
+    if (sbp_options_on(run->options, "json")) {
+        sbp_text_add(
+            &out,
+            "{\"rows\": %lld, \"documents\": %lld, \"tokens\": %lld, \"trained_tokens\": %lld, \"longest\": "
+            "%lld, \"median\": %g, \"at_most_95_percent\": %lld, \"steps\": %lld, \"steps_per_epoch\": %lld, "
+            "\"micro_batches_per_epoch\": %lld, \"rows_per_epoch\": %lld, \"peak_bytes_planned\": %lld, "
+            "\"micro_batch_seconds\": ",
+            (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
+            (long long)d->label_count, (long long)d->longest, median(lengths, d->doc_count),
+            (long long)most_of_95(lengths, d->doc_count), (long long)run->total_steps,
+            (long long)run->steps_per_epoch, (long long)parts, (long long)run_rows,
+            (long long)sbp_run_peak_planned(run));
+        add_number(&out, micro_batch_seconds(run));
+        sbp_text_add(&out, "}\n");
+    } else
+        SBP_TRY(dry_text(run, &out, lengths, parts, run_rows));
+    return sbp_print(run->diag, out.data, out.length);
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+int32_t sbp_run_threads(const sbp_run *run) {
+    enum { LEAST_CAP = 16 };
+    int64_t asked = sbp_options_int(run->options, "threads");
+    int64_t cores = sbp_machine_cores() / run->sharing, most;
+    cores = cores > 0 ? cores : 1;
+    most = cores * 4 < LEAST_CAP ? LEAST_CAP : cores * 4;
+    return (int32_t)(asked <= 0 ? cores : asked < most ? asked : most);
+}
+
+int64_t sbp_run_peak_planned(const sbp_run *run) {
+    const int64_t *bytes = run->plan->program->arena_bytes;
+    bool host_is_device = strcmp(run->info.backend, "cpu") == 0;
+    return bytes[SBP_DEVICE] + (host_is_device ? bytes[SBP_HOST] : 0) + run->info.runtime_bytes +
+           (sbp_run_threads(run) - run->info.threads) * run->info.thread_bytes;
+}
+
+int64_t sbp_run_peak_measured(const sbp_run *run) {
+    sbp_device_info info = {0};
+    sbp_device *device = sbp_executor_device(run->executor);
+    device->class->info(device, &info);
+    return info.used_bytes;
+}
+
+/* ---- run.json --------------------------------------------------------------------------------------- */
+
+static void add_string(sbp_text *out, const char *text) {
+    if (text)
+        sbp_json_add_string(out, text, strlen(text));
+    else
+        sbp_text_add(out, "null");
+}
+
+static void add_data(sbp_text *out, const sbp_dataset *d) {
+    sbp_text_add(
+        out,
+        "{\"rows\": %lld, \"documents\": %lld, \"tokens\": %lld, \"trained_tokens\": %lld, \"hash\": "
+        "\"%016llx\"}",
+        (long long)d->row_count, (long long)d->doc_count, (long long)d->token_count,
+        (long long)d->label_count, (unsigned long long)d->hash);
+}
+
+sbp_status sbp_run_write_json(sbp_run *run, const char *resumed) {
+    sbp_text out;
+    sbp_device_info info = {0};
+    sbp_device *device = sbp_executor_device(run->executor);
+    device->class->info(device, &info);
+    sbp_text_init(&out, run->arena);
+    sbp_text_add(&out, "{\n  \"sbprun\": \"%s\",\n  \"command\": [\"sbprun\"", SBP_VERSION);
+    for (int i = 0; i < run->argc; i++) {
+        sbp_text_add(&out, ", ");
+        add_string(&out, run->argv[i]);
+    }
+    sbp_text_add(&out, "],\n  \"plan\": ");
+    add_string(&out, run->plan_path);
+    sbp_text_add(&out, ",\n  \"plan_checksum\": \"%016llx\",\n  \"resumed_from\": ",
+                 (unsigned long long)run->plan_checksum);
+    add_string(&out, resumed);
+    sbp_text_add(&out, ",\n  \"options\": {");
+    sbp_options_print_json(&out, run->options, SBP_PHASE_RUN);
+    sbp_text_add(&out, "},\n  \"steps\": %lld,\n  \"warmup_steps\": %lld",
+                 (long long)(run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0),
+                 (long long)run->lr.warmup);
+    if (run->data) {
+        sbp_text_add(&out, ",\n  \"steps_per_epoch\": %lld,\n  \"data\": ", (long long)run->steps_per_epoch);
+        add_data(&out, run->data);
+    }
+    sbp_text_add(&out, ",\n  \"eval\": [");
+    for (int32_t i = 0; i < run->eval_count; i++) {
+        sbp_text_add(&out, i ? ", " : "");
+        add_data(&out, run->evals[i]);
+    }
+    sbp_text_add(&out, "],\n  \"device\": {\"backend\": ");
+    add_string(&out, run->info.backend);
+    sbp_text_add(&out, ", \"name\": ");
+    add_string(&out, info.name);
+    sbp_text_add(&out, ", \"threads\": %d, \"memory_bytes\": %lld},\n  \"compiled\": ", info.threads,
+                 (long long)info.memory_bytes);
+    sbp_json_add_value(&out, run->plan->meta);
+    if (run->ranks) {
+        sbp_text_add(&out, ",\n  \"ranks\": {\"count\": %d, \"on_this_host\": %d, \"transport\": ",
+                     (int)run->world.count, (int)run->world.local_count);
+        add_string(&out, run->world.transport);
+        sbp_text_add(&out, "}");
+    }
+    if (run->products)
+        sbp_text_add(&out, ",\n  \"products\": {\"file\": \"products.txt\", \"hash\": \"%016llx\"}",
+                     (unsigned long long)run->state.products);
+    sbp_text_add(&out, "\n}\n");
+    return sbp_file_write(run->diag, sbp_file_join(run->arena, run->out, "run.json"), out.data, out.length);
+}
+
+/* ---- the end ---------------------------------------------------------------------------------------- */
+
+sbp_status sbp_run_print_summary(sbp_run *run) {
+    double loss = sbp_metrics_train_loss(&run->metrics);
+    int64_t planned = sbp_run_peak_planned(run), measured = sbp_run_peak_measured(run);
+    SBP_TRY(sbp_run_largest(run, &measured));
+    if (!sbp_run_writes(run))
+        return SBP_OK;
+    if (sbp_options_on(run->options, "json")) {
+        sbp_text out;
+        sbp_text_init(&out, run->arena);
+        sbp_text_add(&out, "{\"steps\": %lld, \"resumed_after\": %lld, \"train_loss\": ",
+                     (long long)run->state.step, (long long)run->resumed_after);
+        add_number(&out, loss);
+        sbp_text_add(&out, ", \"eval_loss\": ");
+        add_number(&out, run->eval_loss);
+        sbp_text_add(&out, ", \"num_tokens\": %lld, \"train_seconds\": ", (long long)run->state.num_tokens);
+        add_number(&out, run->seconds);
+        sbp_text_add(&out, ", \"fastest_step_seconds\": ");
+        add_number(&out, run->fastest_seconds > 0 ? run->fastest_seconds : (double)NAN);
+        sbp_text_add(
+            &out, ", \"zero_gradient_steps\": %lld, \"peak_bytes_planned\": %lld, \"peak_bytes_measured\": ",
+            (long long)run->zero_gradients, (long long)planned);
+        if (measured > 0)
+            sbp_text_add(&out, "%lld", (long long)measured);
+        else
+            sbp_text_add(&out, "null");
+        if (run->plan->program->arena_bytes[SBP_DISK] > 0) {
+            int64_t read_bytes, written_bytes;
+            sbp_run_disk_traffic(run, &read_bytes, &written_bytes);
+            sbp_text_add(&out, ", \"disk_bytes_read\": %lld, \"disk_bytes_written\": %lld",
+                         (long long)read_bytes, (long long)written_bytes);
+        }
+        if (run->ranks) {
+            sbp_device_info info = {0};
+            sbp_device *device = sbp_executor_device(run->executor);
+            device->class->info(device, &info);
+            sbp_text_add(
+                &out, ", \"ranks\": %d, \"wire_bytes_sent\": %lld, \"wire_bytes_between_hosts\": %lld",
+                (int)run->world.count, (long long)info.wire_sent_bytes, (long long)info.wire_away_bytes);
+        }
+        sbp_text_add(&out, "}\n");
+        return sbp_print(run->diag, out.data, out.length);
+    }
+    char a[32], b[32], done[80];
+    long long steps = run->state.step, here = run->state.step - run->resumed_after;
+    snprintf(done, sizeof done, here == steps ? "%lld" : "%lld of %lld", here, steps);
+    if (steps > 0)
+        sbp_note(run->diag, "%s step%s in %.1f s, mean loss %.4f; peak memory%s %s planned, %s%s%s%s", done,
+                 steps == 1 ? "" : "s", run->seconds, loss, run->ranks ? " of a rank" : "",
+                 sbp_format_bytes(a, sizeof a, (double)planned),
+                 measured > 0 ? sbp_format_bytes(b, sizeof b, (double)measured) : "the driver reports none",
+                 measured > 0 ? " measured" : "", run->out ? "; the model is in " : "",
+                 run->out ? run->out : "");
+    if (run->zero_gradients > 0)
+        sbp_warn(run->diag,
+                 "in %lld of these steps all gradients were exactly 0: they taught the model nothing",
+                 (long long)run->zero_gradients);
+    sbp_run_note_disk(run);
+    if (measured > planned + planned / 100)
+        sbp_note(run->diag, "the %s device holds %s more than was planned", run->info.backend,
+                 sbp_format_bytes(a, sizeof a, (double)(measured - planned)));
+    return SBP_OK;
+}
+
+sbp_status sbp_run_print_gradients(const sbp_run *run, const char *path) {
+    const sbp_trainer *t = &run->trainer;
+    double loss = t->loss >= 0 ? t->results[t->loss] : NAN,
+           norm = t->grad_norm >= 0 ? t->results[t->grad_norm] : NAN;
+    char text[60] = "";
+    if (!sbp_run_writes(run))
+        return SBP_OK;
+    if (!sbp_options_on(run->options, "json")) {
+        if (isfinite(norm))
+            snprintf(text, sizeof text, ", norm of the gradients %.6g", norm);
+        sbp_note(run->diag, "loss %.6g%s, of %lld row%s with %lld tokens; the gradients are in %s", loss,
+                 text, (long long)run->row_count, run->row_count == 1 ? "" : "s", (long long)t->packer.rows,
+                 path);
+        return SBP_OK;
+    }
+    sbp_text out;
+    sbp_text_init(&out, run->arena);
+    sbp_text_add(&out, "{\"loss\": ");
+    add_number(&out, loss);
+    sbp_text_add(&out, ", \"grad_norm\": ");
+    add_number(&out, norm);
+    sbp_text_add(&out, ", \"rows\": %lld, \"num_tokens\": %lld, \"gradients\": ", (long long)run->row_count,
+                 (long long)t->packer.rows);
+    add_string(&out, path);
+    sbp_text_add(&out, "}\n");
+    return sbp_print(run->diag, out.data, out.length);
+}

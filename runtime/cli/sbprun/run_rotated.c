@@ -1,0 +1,85 @@
+/* run_rotated.c: what the plan wants to know of a step's prompts with the answers of other rows
+ * (runtime/data/rotated.h): scored before the step, by the weights at hand and by those of the reference. */
+#include "runtime/cli/sbprun/run.h"
+#include "runtime/data/rotated.h"
+#include "runtime/train/scored.h"
+#include "runtime/train/shadow.h"
+
+static bool has_scalar(const sbp_run *run, const char *name) {
+    return run->plan && sbp_program_find_scalar(run->plan->program, name) >= 0;
+}
+
+static bool is_carried(const sbp_dataset *data) {
+    return sbp_dataset_number(data, SBP_ROTATED_REF_SUM) >= 0;
+}
+
+bool sbp_run_rotates_reference(const sbp_run *run, const sbp_dataset *data) {
+    return data && has_scalar(run, SBP_ROTATED_REF_LOGPS) && !is_carried(data);
+}
+
+sbp_status sbp_run_check_rotated(const sbp_run *run) {
+    bool all = run->state.batch_tokens == 0 && run->state.batch_rows >= run->data->row_count;
+    if (!has_scalar(run, SBP_ROTATED_LOGPS) || run->stream.steps)
+        return SBP_OK;
+    if (run->state.batch_tokens == 0 && run->state.batch_rows == 1)
+        return sbp_fail(run->diag, SBP_USAGE,
+                        "--batch-size 1: the plan's objective compares with the answer of another row of the "
+                        "step: give 2 or more");
+    if (is_carried(run->data) && run->state.shuffle && !all)
+        return sbp_fail(
+            run->diag, SBP_USAGE,
+            "rows carry what a reference says of the answer of the row before ('ref_KL_logps'), which "
+            "shuffling brings into another step: give --shuffle off, and the --batch-size it was computed "
+            "for");
+    return SBP_OK;
+}
+
+static sbp_status add_sum(void *user, const sbp_score *score) {
+    double *sum = user;
+    for (int32_t i = 0; i < score->doc->labels; i++)
+        *sum += score->logps[i];
+    return SBP_OK;
+}
+
+static sbp_status score(sbp_run *run, const sbp_dataset *rotated, const char *scalar) {
+    double sum = 0;
+    SBP_TRY(sbp_trainer_evaluate(&run->trainer, run->diag, rotated, add_sum, &sum));
+    sbp_executor_set_scalar(run->executor, scalar, sum);
+    return SBP_OK;
+}
+
+static double carried_sum(const sbp_dataset *data, const int64_t *rows, int64_t row_count) {
+    const double *values = data->numbers[sbp_dataset_number(data, SBP_ROTATED_REF_SUM)];
+    double sum = 0;
+    for (int64_t r = 0; r < row_count; r++)
+        for (int64_t k = data->rows[rows ? rows[r] : r]; k < data->rows[(rows ? rows[r] : r) + 1]; k++)
+            sum += values[sbp_dataset_doc_at(data, k)];
+    return sum;
+}
+
+static sbp_status score_by_reference(sbp_run *run, const sbp_dataset *rotated) {
+    if (!run->shadow)
+        return sbp_fail(
+            run->diag, SBP_INPUT,
+            "data row 1 (from 1): 'ref_KL_logps' is missing, which the first step of the stream had");
+    SBP_TRY(sbp_run_enter_reference(run));
+    sbp_status status = score(run, rotated, SBP_ROTATED_REF_LOGPS);
+    sbp_status back = sbp_run_leave_reference(run);
+    return status != SBP_OK && status != SBP_INTERRUPTED ? status : back != SBP_OK ? back : status;
+}
+
+sbp_status sbp_run_score_rotated(sbp_run *run, const sbp_dataset *data, const int64_t *rows,
+                                 int64_t row_count) {
+    sbp_dataset *rotated;
+    if (!has_scalar(run, SBP_ROTATED_LOGPS))
+        return SBP_OK;
+    SBP_TRY(sbp_dataset_rotate(run->diag, data, rows, row_count, sbp_program_most_rows(run->plan->program),
+                               &rotated));
+    sbp_status status = score(run, rotated, SBP_ROTATED_LOGPS);
+    if (status == SBP_OK && is_carried(data))
+        sbp_executor_set_scalar(run->executor, SBP_ROTATED_REF_LOGPS, carried_sum(data, rows, row_count));
+    else if (status == SBP_OK && has_scalar(run, SBP_ROTATED_REF_LOGPS))
+        status = score_by_reference(run, rotated);
+    sbp_dataset_destroy(rotated);
+    return status;
+}

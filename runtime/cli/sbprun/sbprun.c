@@ -1,0 +1,34 @@
+/* sbprun.c: runs plans. Messages go to stderr, results to stdout; the exit status is that of ir/base/base.h.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/cli/sbprun/commands.h"
+#include "runtime/cli/sbprun/messages.h"
+
+static sbp_status dispatch(sbp_diag *diag, int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "tokenize") == 0)
+        return sbp_command_tokenize(diag, argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], "export") == 0)
+        return sbp_fail(diag, SBP_USAGE, "sbprun export is not built yet");
+    if (argc >= 2 && strcmp(argv[1], "help") == 0)
+        argv[1] = "--help";
+    return sbp_command_run(diag, argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv) {
+    sbp_diag *diag = sbp_diag_create();
+    if (!diag) {
+        fputs("sbprun: error: out of memory\n", stderr);
+        return SBP_MACHINE;
+    }
+    signal(SIGPIPE, SIG_IGN); /* a write that fails says so itself, with the file's name */
+    signal(SIGXFSZ, SIG_IGN);
+    sbp_diag_set_sink(diag, sbp_messages_sink, NULL);
+    sbp_status status = dispatch(diag, argc, argv);
+    if (fflush(stdout) != 0 && status == SBP_OK)
+        status = sbp_fail(diag, SBP_IO, "cannot write to standard output");
+    sbp_diag_destroy(diag);
+    return (int)status;
+}
