@@ -61,9 +61,9 @@ static int32_t layer_module(const char *name, const char *prefix, bool gguf, int
 }
 
 /* How the file keeps a parameter of Hugging Face's class. */
-static const sbp_recipe *stored(sbp_hf *hf, const char *name, const sbp_type *type) {
-    const llama *m = hf->stored_user;
-    sbp_recipe *recipe = SBP_NEW(hf->arena, sbp_recipe);
+static const sbp_recipe *stored(sbp_arena *arena, void *user, const char *name, const sbp_type *type) {
+    const llama *m = user;
+    sbp_recipe *recipe = SBP_NEW(arena, sbp_recipe);
     *recipe = (sbp_recipe){.dtype = SBP_F32, .rank = type->rank};
     for (int32_t d = 0; d < type->rank; d++)
         recipe->dim[d] = type->dim[d].n;
@@ -75,9 +75,9 @@ static const sbp_recipe *stored(sbp_hf *hf, const char *name, const sbp_type *ty
     int32_t module = layer_module(name, "model.layers.", false, &layer, &kind);
     if (module >= 0)
         recipe->source =
-            sbp_arena_printf(hf->arena, "blk.%lld.%s%s", (long long)layer, layer_modules[module].gguf, kind);
+            sbp_arena_printf(arena, "blk.%lld.%s%s", (long long)layer, layer_modules[module].gguf, kind);
     if (module >= 0 && layer_modules[module].kind != PLAIN) {
-        recipe->steps = SBP_NEW(hf->arena, sbp_recipe_step);
+        recipe->steps = SBP_NEW(arena, sbp_recipe_step);
         recipe->step_count = 1;
         recipe->steps[0] =
             (sbp_recipe_step){.op = SBP_RECIPE_DEINTERLEAVE,

@@ -11,7 +11,7 @@
 #ifndef SBP_FRONTENDS_HF_HF_H
 #define SBP_FRONTENDS_HF_HF_H
 
-#include "frontends/frontend.h"
+#include "frontends/loading.h"
 #include "frontends/weights/weights.h"
 #include "ir/base/json.h"
 
@@ -37,7 +37,7 @@ typedef struct sbp_hf {
     /* Files of a multimodal model hold this text model too, under names with "language_model" in them. */
     bool within_multimodal;
     /* How the model's own file keeps a parameter, when it is not under its name (GGUF); NULL: never. */
-    const struct sbp_recipe *(*stored)(struct sbp_hf *hf, const char *name, const sbp_type *type);
+    sbp_stored stored;
     void *stored_user;
 } sbp_hf;
 

@@ -1,6 +1,6 @@
 /* hf_load.c: from a config.json to a module: overrides, facts, the architecture's builder, and the check that
  * no field was left unread that could matter. */
-#include "frontends/loading.h"
+#include "frontends/hf/hf.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -208,7 +208,7 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
         model_type, supported.data);
 }
 
-sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_hf_stored stored, void *stored_user) {
+sbp_status sbp_load_hf(sbp_loading *l, const sbp_json *config, sbp_stored stored, void *stored_user) {
     SBP_TRY(sbp_hf_override(l, &config));
     const char *model_type;
     SBP_TRY(sbp_json_get_string(l->diag, config, "model_type", SBP_JSON_REQUIRED, &model_type));

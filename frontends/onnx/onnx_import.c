@@ -517,12 +517,11 @@ static sbp_status finish(sbp_onnx *o) {
                 ? ": the graph keeps the logits of one token (logits_to_keep), all are needed"
                 : "");
     o->loading->model->vocab_size = logits->dim[2];
-    sbp_hf hf = {
-        .arena = o->arena, .diag = o->diag, .builder = o->builder, .head = o->loading->options->head};
-    hf.builder.node = "logits";
-    sbp_hf_finish(&hf, sbp_build_cast(&hf.builder, logits->value, o->wide));
-    sbp_func_prune(hf.builder.func);
-    return hf.builder.status;
+    sbp_builder builder = o->builder;
+    builder.node = "logits";
+    sbp_head_finish(&builder, o->loading->options->head, sbp_build_cast(&builder, logits->value, o->wide));
+    sbp_func_prune(builder.func);
+    return builder.status;
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ allowed() {
         frontends/files/*) echo 'frontends/files/* ir/base/*' ;;
         frontends/weights/*) echo 'frontends/files/* frontends/weights/* ir/base/* ir/rowkernel/format.h' ;;
         frontends/tokenizer/* | frontends/template/*) echo "frontends/files/* frontends/weights/* ${1%/*}/* ir/base/*" ;;
+        frontends/onnx/* | frontends/gguf/*) echo "${1%/*}/* frontends/weights/* frontends/loading.h frontends/frontend.h frontends/head.h frontends/registry.def frontends/files/* ir/*" ;; # not hf/
         frontends/*) echo 'frontends/* ir/*' ;;
         backends/target.c) echo 'backends/target.h backends/*/*_target.h' ;;
         backends/devices.c) echo 'backends/devices.h backends/*/*_device.h' ;;
