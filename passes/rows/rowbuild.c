@@ -11,6 +11,24 @@
  * What a kernel computes may be a graph of any depth in which values are used many times: every walk goes to
  * a value once and keeps its own stack. Only `emit` calls itself, MAX_DEPTH deep: what is deeper is too large
  * for one kernel and is cut in the middle, like what has too many instructions or operands.
+ *
+ * An example: rotary embedding of q, as tests/ir/08_split.sbp and 13_fuse.sbp have it.
+ *
+ *   x:  [C, 4, 6]  in memory (t28)      c: [C, 1, 3] cos of position times inv_freq    s: its sin
+ *   lo: [C, 4, 3]  = x[..0:3] * c - x[..3:6] * s          slice, slice, mul, mul, sub
+ *   hi: [C, 4, 3]  = x[..3:6] * c + x[..0:3] * s
+ *   q:  [C, 4, 6]  = concat lo, hi                        the root: it is read from memory
+ *
+ * q is wanted over [0, 6). find_cuts goes down from there: concat changes its source at 3, so the ranges are
+ * [0, 3) and [3, 6), and all that the kernel computes is 3 wide ("heads 4 n 3"). emit(q, 0, 3) is emit(lo,
+ * 0, 3); the slices below it only choose which elements of x are loaded, and c, which has no heads, is loaded
+ * once for all of them. emit(q, 3, 6) is emit(hi, 0, 3), which finds both loads and both of cos and sin in
+ * the memos of the first range:
+ *
+ *   %0 = load x[0:3]    %1 = load pos    %2 = load inv_freq    %3 = mul %1, %2    %4 = cos %3
+ *   %5 = mul %0, %4     %6 = load x[3:6]    %7 = sin %3    %8 = mul %6, %7    %9 = sub %5, %8
+ *   %10 = mul %6, %4    %11 = mul %0, %7    %12 = add %10, %11
+ *   store q[0:3], %9    store q[3:6], %12
  */
 #include "passes/rows/rowbuild.h"
 
