@@ -7,7 +7,7 @@
  * again.
  *
  * An example: AdamW on the device over three layers whose parameters live on the host, in a pool of two slots
- * (sbpc compile tests/golden/llama_plain/model --offload params --print-after reside, entry update):
+ * (sbpc compile MODEL --offload params --print-after reside, entry update):
  *
  *   act                slot 0     slot 1     moves                        why
  *   update embedding   -          -          in:  slot 0 <- layer 0       both slots are free: fetches are
