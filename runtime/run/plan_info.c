@@ -97,9 +97,9 @@ sbp_status sbp_plan_check_options(sbp_diag *diag, const sbp_plan *plan, const sb
     int32_t at = 0;
     while ((option = sbp_options_next_given(options, SBP_PHASE_COMPILE, SBP_PHASE_RUN, &at))) {
         const sbp_json *value = sbp_plan_value(plan->meta, option, arena);
-        const char *config = sbp_options_from_config(options, option->name);
+        const char *config = sbp_options_from_config(options, option->id);
         bool asks =
-            option->kind == SBP_OPTION_LIST || strcmp(sbp_options_text(options, option->name), "auto") != 0;
+            option->kind == SBP_OPTION_LIST || strcmp(sbp_options_text(options, option->id), "auto") != 0;
         if (config && (!asks || sbp_options_same(options, option, value)))
             continue;
         sbp_text plans;
@@ -123,11 +123,12 @@ static sbp_status check_settings(sbp_diag *diag, const sbp_plan_info *info, cons
     sbp_text idle;
     sbp_text_init(&idle, arena);
     for (int32_t i = 0; sbp_option_setting_at(i); i++) {
-        const char *name = sbp_option_setting_at(i)->name;
+        const sbp_option *option = sbp_option_setting_at(i);
+        const char *name = option->name;
         bool has = info->defaults && sbp_json_member(info->defaults, name);
-        if (!sbp_options_chosen(options, name) || has)
+        if (!sbp_options_chosen(options, option->id) || has)
             continue;
-        if (!sbp_options_from_config(options, name))
+        if (!sbp_options_from_config(options, option->id))
             return sbp_fail(diag, SBP_USAGE, "--%s: the plan's objective has no such number", name);
         sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", name);
     }
@@ -147,12 +148,10 @@ sbp_status sbp_plan_set_defaults(sbp_diag *diag, const sbp_plan_info *info, sbp_
             sbp_text_add_n(&text, value->string, (size_t)value->count);
         else
             sbp_json_add_value(&text, value);
-        for (int32_t k = 0; k < sbp_option_count(); k++) {
-            const sbp_option *option = sbp_option_at(k);
-            if (strcmp(option->name, value->key) == 0 && (option->phases & SBP_PHASE_RUN) &&
-                option->kind != SBP_OPTION_LIST && value->kind != SBP_JSON_NULL)
-                SBP_TRY(sbp_options_set_default(options, diag, option->name, text.data));
-        }
+        const sbp_option *option = sbp_option_find(value->key);
+        if (option && (option->phases & SBP_PHASE_RUN) && option->kind != SBP_OPTION_LIST &&
+            value->kind != SBP_JSON_NULL)
+            SBP_TRY(sbp_options_set_default(options, diag, option->id, text.data));
     }
     return SBP_OK;
 }

@@ -300,20 +300,17 @@ void sbp_options_print_json(sbp_text *out, const sbp_options *o, unsigned phases
 
 /* ---- defaults --------------------------------------------------------------------------------------- */
 
-bool sbp_options_chosen(const sbp_options *o, const char *name) {
-    for (int32_t i = 0; i < sbp_option_count(); i++) {
-        const sbp_option *option = sbp_option_at(i);
-        const option_value *v = &o->values[i];
-        if (strcmp(option->name, name) != 0 || !v->given)
-            continue;
-        if (!v->config || !v->text || option->kind == SBP_OPTION_LIST)
-            return true;
-        sbp_text value, fallback;
-        sbp_text_init(&value, o->arena);
-        sbp_text_init(&fallback, o->arena);
-        add_value_json(&value, option, v);
-        sbp_option_value_json(&fallback, option, option->fallback);
-        return strcmp(value.data, fallback.data) != 0;
-    }
-    return false;
+bool sbp_options_chosen(const sbp_options *o, sbp_option_id id) {
+    const sbp_option *option = sbp_option_at((int32_t)id);
+    const option_value *v = &o->values[id];
+    if (!v->given)
+        return false;
+    if (!v->config || !v->text || option->kind == SBP_OPTION_LIST)
+        return true;
+    sbp_text value, fallback;
+    sbp_text_init(&value, o->arena);
+    sbp_text_init(&fallback, o->arena);
+    add_value_json(&value, option, v);
+    sbp_option_value_json(&fallback, option, option->fallback);
+    return strcmp(value.data, fallback.data) != 0;
 }

@@ -216,7 +216,8 @@ static bool is_said_again(const sbp_options *options, const char *argument) {
         return true;
     memcpy(name, argument + 2, length);
     name[length] = '\0';
-    return sbp_options_given(options, name);
+    const sbp_option *option = sbp_option_find(name);
+    return option && sbp_options_given(options, option->id);
 }
 
 /* A plan says what it was made from; of that and what is said here, options as of a model. */
@@ -274,7 +275,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     if (asks_for_ranks(argc, argv))
         return inspect_ranks(arena, diag, argc, argv);
     SBP_TRY(sbp_options_parse(arena, diag, "sbpc inspect", SBP_PHASE_INSPECT, argc, argv, &options));
-    if (sbp_options_on(options, "help")) {
+    if (sbp_options_on(options, SBP_OPT_HELP)) {
         sbp_text_add(&text,
                      "usage: sbpc inspect plan.bin [options]\n"
                      "       sbpc inspect plan.bin|MODEL --ranks N [options of compile]   with 1, 2, 4 .. N "
@@ -286,12 +287,13 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     if (sbp_options_arg_count(options) != 1)
         return sbp_fail(diag, SBP_USAGE, "which plan? usage: sbpc inspect plan.bin (sbpc inspect --help)");
     inspection in = {.arena = arena, .diag = diag, .path = sbp_options_arg(options, 0)};
-    static const char *const of_ranks[] = {"link", "node", "batch-tokens"};
+    static const sbp_option_id of_ranks[] = {SBP_OPT_LINK, SBP_OPT_NODE, SBP_OPT_BATCH_TOKENS};
     for (int i = 0; i < SBP_COUNT(of_ranks); i++)
         if (sbp_options_given(options, of_ranks[i]))
-            return sbp_fail(diag, SBP_USAGE, "--%s: it is about several ranks: --ranks N", of_ranks[i]);
+            return sbp_fail(diag, SBP_USAGE, "--%s: it is about several ranks: --ranks N",
+                            sbp_option_name(of_ranks[i]));
     SBP_TRY(open_plan(&in));
-    const char *svg = sbp_options_text(options, "svg");
+    const char *svg = sbp_options_text(options, SBP_OPT_SVG);
     if (svg && sbp_same_file(svg, in.path))
         return sbp_fail(diag, SBP_USAGE, "--svg '%s' is the plan, which is read: choose another name", svg);
     const char *dot = svg ? strrchr(svg, '.') : NULL;
@@ -304,7 +306,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
         sbp_cli_memory_svg(arena, in.program, in.info.runtime_bytes, &picture);
         SBP_TRY(sbp_file_write(diag, svg, picture.data, picture.length));
     }
-    SBP_TRY(sbp_options_on(options, "json") ? print_json(&in, &text) : print_text(&in, &text));
+    SBP_TRY(sbp_options_on(options, SBP_OPT_JSON) ? print_json(&in, &text) : print_text(&in, &text));
     fputs(text.data, stdout);
     return SBP_OK;
 }

@@ -81,7 +81,7 @@ static const char *absolute_path(const sbp_compilation *c, const char *path) {
 
 /* --tune: the file may be still to come. */
 static const char *tune_path(const sbp_compilation *c) {
-    const char *path = sbp_options_text(c->options, "tune");
+    const char *path = sbp_options_text(c->options, SBP_OPT_TUNE);
     char here[4096];
     return *path == '/' || !getcwd(here, sizeof here) ? path : sbp_file_join(c->arena, here, path);
 }
@@ -179,7 +179,7 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     sbp_text_add(out, ", \"memory_bytes\": %lld", (long long)c->wish.memory_bytes);
     sbp_text_add(out, ", \"defaults\": {");
     const char *separator = "";
-    if (sbp_options_text(c->options, "tune")) {
+    if (sbp_options_text(c->options, SBP_OPT_TUNE)) {
         const char *path = tune_path(c);
         sbp_text_add(out, "\"tune\": ");
         sbp_json_add_string(out, path, strlen(path));
@@ -192,9 +192,8 @@ static void meta_section(const sbp_compilation *c, sbp_text *out) {
     for (int32_t i = 0; i < c->settings.count; i++) { /* settings of the objective */
         const sbp_setting *setting = &c->settings.items[i];
         const sbp_option *option = sbp_option_setting(setting->name);
-        double value = sbp_options_given(c->options, option->name)
-                           ? sbp_options_double(c->options, option->name)
-                           : setting->value;
+        double value = sbp_options_given(c->options, option->id) ? sbp_options_double(c->options, option->id)
+                                                                 : setting->value;
         sbp_text_add(out, "%s\"%s\": ", separator, option->name);
         if (option->kind == SBP_OPTION_ENUM)
             sbp_text_add(out, "\"%s\"", sbp_option_word(c->arena, option, (int32_t)value));

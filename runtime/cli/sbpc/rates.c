@@ -89,7 +89,7 @@ static sbp_status measure(sbp_compilation *c, bool again) {
     const char *machine, *directory = directory_of(c);
     sbp_device_options options = {.offload_dir = directory};
     double share = 1;
-    int64_t threads = sbp_options_int(c->options, "threads");
+    int64_t threads = sbp_options_int(c->options, SBP_OPT_THREADS);
     options.threads = threads > 0 ? (int32_t)threads : 0;
     if (!class)
         return sbp_fail(c->diag, SBP_MACHINE, "--rates measured: this build cannot run on %s",
@@ -127,7 +127,7 @@ static sbp_status measure(sbp_compilation *c, bool again) {
 }
 
 static sbp_status choose(sbp_compilation *c) {
-    const char *wish = sbp_options_text(c->options, "rates");
+    const char *wish = sbp_options_text(c->options, SBP_OPT_RATES);
     c->rates_source = c->target ? "table" : "profile";
     if (strcmp(wish, "table") == 0)
         return SBP_OK;
@@ -194,8 +194,9 @@ static sbp_status read_link(sbp_compilation *c, const char *text, double *out) {
 }
 
 sbp_status sbp_cli_choose_rates(sbp_compilation *c) {
-    const char *link = sbp_options_text(c->options, "link");
-    int64_t ranks = sbp_options_int(c->options, "ranks"), node = sbp_options_int(c->options, "node");
+    const char *link = sbp_options_text(c->options, SBP_OPT_LINK);
+    int64_t ranks = sbp_options_int(c->options, SBP_OPT_RANKS),
+            node = sbp_options_int(c->options, SBP_OPT_NODE);
     sbp_rates *rates = &c->pipeline.target.rates;
     double bytes = 0;
     SBP_TRY(choose(c));

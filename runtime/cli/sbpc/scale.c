@@ -321,7 +321,7 @@ static bool has_whole_groups(const scale *s, int64_t ranks) {
         const char *value = strchr(s->args[i], '=');
         int64_t group = value ? strtoll(value + 1, NULL, 10) : 0;
         if (strcmp(s->args[i], "--shard-group=node") == 0)
-            group = sbp_options_int(s->options, "node");
+            group = sbp_options_int(s->options, SBP_OPT_NODE);
         if (strncmp(s->args[i], "--shard-group=", 14) == 0)
             whole &= group < 1 || group >= ranks || ranks % group == 0;
         if (strncmp(s->args[i], "--context-parallel=", 19) == 0)
@@ -338,9 +338,10 @@ sbp_status sbp_cli_scale(sbp_arena *arena, sbp_diag *diag, const char *model, co
                .diag = diag,
                .model = model,
                .options = options,
-               .ranks = sbp_options_int(options, "ranks"),
-               .step_tokens =
-                   sbp_options_given(options, "batch-tokens") ? sbp_options_int(options, "batch-tokens") : 0};
+               .ranks = sbp_options_int(options, SBP_OPT_RANKS),
+               .step_tokens = sbp_options_given(options, SBP_OPT_BATCH_TOKENS)
+                                  ? sbp_options_int(options, SBP_OPT_BATCH_TOKENS)
+                                  : 0};
     const char **given;
     int32_t count;
     sbp_options_to_args(options, SBP_PHASE_COMPILE, 0, arena, &given, &count);
@@ -354,7 +355,7 @@ sbp_status sbp_cli_scale(sbp_arena *arena, sbp_diag *diag, const char *model, co
             SBP_TRY(plan_count(&s, ranks));
     SBP_TRY(plan_count(&s, s.ranks));
     rate(&s);
-    if (sbp_options_on(options, "json"))
+    if (sbp_options_on(options, SBP_OPT_JSON))
         print_json(&s, out);
     else
         print_text(&s, out);

@@ -182,7 +182,7 @@ static void schedule_line(const sbp_compilation *c, sbp_text *out) {
     sbp_saved_list(&c->pipeline, "+", &saved);
     sbp_text_add(
         out, "schedule   %s: chunk %lld, head chunk %lld, segment %lld, checkpoint every %lld, saved: %s%s\n",
-        sbp_options_text(c->options, "backward"), (long long)s->chunk, (long long)s->head_chunk,
+        sbp_options_text(c->options, SBP_OPT_BACKWARD), (long long)s->chunk, (long long)s->head_chunk,
         (long long)s->segment, (long long)s->checkpoint_every, *saved.data ? saved.data : "layer inputs only",
         sbp_planner_homes(c->arena, s, ", offloaded: "));
     if (s->gathered == INT32_MAX)

@@ -9,7 +9,7 @@
 enum { WRITES_PER_SIZE = 600 };
 
 const char *sbp_run_offload_dir(const sbp_run *run) {
-    const char *given = sbp_options_text(run->options, "offload-dir");
+    const char *given = sbp_options_text(run->options, SBP_OPT_OFFLOAD_DIR);
     return given ? given : run->out ? run->out : ".";
 }
 
@@ -56,7 +56,8 @@ static int64_t merged_bytes(const sbp_plan *plan, const sbp_plan_info *info, int
 /* Checkpoints that the run will write and that will lie beside each other, beyond those that lie there: one
  * more than are kept, as the oldest goes when the newest is complete. */
 static int64_t checkpoints_to_come(const sbp_run *run) {
-    int64_t every = sbp_options_int(run->options, "save-every"), keep = sbp_options_int(run->options, "keep");
+    int64_t every = sbp_options_int(run->options, SBP_OPT_SAVE_EVERY),
+            keep = sbp_options_int(run->options, SBP_OPT_KEEP);
     int64_t there = 0, left = run->total_steps - run->state.step;
     if (every <= 0 || left <= 0)
         return 0;

@@ -61,7 +61,7 @@ static sbp_status find_foreign(const sbp_run *run, char *out, size_t size) {
 }
 
 sbp_status sbp_run_open_publish(sbp_run *run) {
-    const char *path = sbp_options_text(run->options, "publish");
+    const char *path = sbp_options_text(run->options, SBP_OPT_PUBLISH);
     char foreign[60];
     if (!path || !run->train || !sbp_run_writes(run))
         return SBP_OK;

@@ -167,7 +167,7 @@ sbp_status sbp_run_print_dry(sbp_run *run) {
     int64_t parts, run_rows, *lengths = sorted_lengths(run);
     sbp_text_init(&out, run->arena);
     SBP_TRY(count_parts(run, &parts, &run_rows));
-    if (sbp_options_on(run->options, "json")) {
+    if (sbp_options_on(run->options, SBP_OPT_JSON)) {
         sbp_text_add(
             &out,
             "{\"rows\": %lld, \"documents\": %lld, \"tokens\": %lld, \"trained_tokens\": %lld, \"longest\": "
@@ -190,7 +190,7 @@ sbp_status sbp_run_print_dry(sbp_run *run) {
 
 int32_t sbp_run_threads(const sbp_run *run) {
     enum { LEAST_CAP = 16 };
-    int64_t asked = sbp_options_int(run->options, "threads");
+    int64_t asked = sbp_options_int(run->options, SBP_OPT_THREADS);
     int64_t cores = sbp_machine_cores() / run->sharing, most;
     cores = cores > 0 ? cores : 1;
     most = cores * 4 < LEAST_CAP ? LEAST_CAP : cores * 4;
@@ -287,7 +287,7 @@ sbp_status sbp_run_print_summary(sbp_run *run) {
     SBP_TRY(sbp_run_largest(run, &measured));
     if (!sbp_run_writes(run))
         return SBP_OK;
-    if (sbp_options_on(run->options, "json")) {
+    if (sbp_options_on(run->options, SBP_OPT_JSON)) {
         sbp_text out;
         sbp_text_init(&out, run->arena);
         sbp_text_add(&out, "{\"steps\": %lld, \"resumed_after\": %lld, \"train_loss\": ",
@@ -351,7 +351,7 @@ sbp_status sbp_run_print_gradients(const sbp_run *run, const char *path) {
     char text[60] = "";
     if (!sbp_run_writes(run))
         return SBP_OK;
-    if (!sbp_options_on(run->options, "json")) {
+    if (!sbp_options_on(run->options, SBP_OPT_JSON)) {
         if (isfinite(norm))
             snprintf(text, sizeof text, ", norm of the gradients %.6g", norm);
         sbp_note(run->diag, "loss %.6g%s, of %lld row%s with %lld tokens; the gradients are in %s", loss,

@@ -32,7 +32,7 @@ static sbp_status evaluate_files(sbp_run *run, sbp_status *written) {
             run->eval_loss = run->trainer.results[run->trainer.loss];
         if (*written == SBP_OK)
             *written = sbp_metrics_evaluation(&run->metrics, run->state.step, epoch_of(run),
-                                              sbp_options_list_at(run->options, "eval", i));
+                                              sbp_options_list_at(run->options, SBP_OPT_EVAL, i));
     }
     run->state.evaluated = run->state.step;
     return SBP_OK;
@@ -198,7 +198,7 @@ static sbp_status check_out(sbp_run *run) {
 }
 
 static sbp_status write_checkpoint(sbp_run *run) {
-    int64_t keep = sbp_options_int(run->options, "keep");
+    int64_t keep = sbp_options_int(run->options, SBP_OPT_KEEP);
     const sbp_together together = {
         .ranks = run->ranks, .rank = run->world.rank, .count = run->world.count, .agree = agree, .user = run};
     sbp_status status = sbp_run_keep_batch(run);
@@ -271,7 +271,7 @@ static void note_zero_gradients(sbp_run *run, int64_t step) {
              run->out && sbp_rundir_newest(&run->dir, INT64_MAX) >= 0
                  ? ", and checkpoints from here on are of no use"
                  : "",
-             sbp_options_double(run->options, "lr"));
+             sbp_options_double(run->options, SBP_OPT_LR));
 }
 
 static sbp_status report_step(sbp_run *run, const sbp_step_report *report) {
@@ -284,7 +284,7 @@ static sbp_status report_step(sbp_run *run, const sbp_step_report *report) {
 
 /* Whether an evaluation follows the steps done, other than the one at the end. */
 static bool is_evaluated(const sbp_run *run) {
-    int64_t every = sbp_options_int(run->options, "eval-every"), step = run->state.step;
+    int64_t every = sbp_options_int(run->options, SBP_OPT_EVAL_EVERY), step = run->state.step;
     return run->eval_count > 0 && (step == 0 || (every > 0 && step % every == 0 && step < run->total_steps));
 }
 
@@ -301,7 +301,7 @@ static sbp_status no_steps(const sbp_run *run) {
 
 /* SBP_INTERRUPTED or SBP_TERMINATED when a signal came; weights are then those after state.step steps. */
 static sbp_status train(sbp_run *run) {
-    int64_t save_every = sbp_options_int(run->options, "save-every");
+    int64_t save_every = sbp_options_int(run->options, SBP_OPT_SAVE_EVERY);
     int64_t saved = run->state.step;
     sbp_status status = SBP_OK;
     sbp_step_report report;
@@ -322,7 +322,8 @@ static sbp_status train(sbp_run *run) {
             status = save_checkpoint(run);
             saved = run->state.step;
         }
-        if (status == SBP_OK && !end && run->state.inner == 0 && sbp_options_given(run->options, "publish"))
+        if (status == SBP_OK && !end && run->state.inner == 0 &&
+            sbp_options_given(run->options, SBP_OPT_PUBLISH))
             status = sbp_run_alone(run, sbp_run_publish);
     }
     if (end && run->total_steps < SBP_STEPS_UNKNOWN)
@@ -373,7 +374,7 @@ static sbp_status say_merged(const sbp_run *run) {
 
 static sbp_status save_result(sbp_run *run) {
     if (run->info.merge)
-        run->info.adapter_factor = sbp_options_double(run->options, "adapter");
+        run->info.adapter_factor = sbp_options_double(run->options, SBP_OPT_ADAPTER);
     SBP_TRY(check_out(run));
     SBP_TRY(sbp_output_save_model(run->diag, run->executor, run->plan, &run->info, run->out, false));
     return run->info.merge ? say_merged(run) : SBP_OK;
@@ -400,7 +401,7 @@ static const char *given(const sbp_run *run) {
 static sbp_status check_device(const sbp_run *run) {
     const sbp_device_class *class = sbp_device_find(run->info.backend);
     int64_t available = sbp_machine_memory_available(), planned = sbp_run_peak_planned(run), all;
-    int64_t device = sbp_options_int(run->options, "device");
+    int64_t device = sbp_options_int(run->options, SBP_OPT_DEVICE);
     int32_t ranks = run->world.local_count; /* they share the memory of their host */
     char need[32], limit[100], of[60] = "";
     if (!class)
@@ -442,7 +443,7 @@ static sbp_status check_weights(const sbp_run *run) {
     const char *path, *adapter;
     uint64_t seed;
     sbp_weights *weights;
-    if (sbp_options_on(run->options, "resume") && run->dir.fd >= 0 &&
+    if (sbp_options_on(run->options, SBP_OPT_RESUME) && run->dir.fd >= 0 &&
         sbp_rundir_newest(&run->dir, INT64_MAX) >= 0)
         return SBP_OK;
     SBP_TRY(sbp_run_find_weights(run, &path, &adapter, &seed));
@@ -467,9 +468,9 @@ sbp_status sbp_run_check_start(const sbp_run *run) {
 /* --device; else ranks take turns among the devices of their host. */
 static int32_t device_index(const sbp_run *run, const sbp_device_class *class) {
     int32_t count = 1;
-    if (sbp_options_given(run->options, "device") || !run->ranks || !class->count ||
+    if (sbp_options_given(run->options, SBP_OPT_DEVICE) || !run->ranks || !class->count ||
         class->count(NULL, &count) != SBP_OK || count < 1)
-        return (int32_t)sbp_options_int(run->options, "device");
+        return (int32_t)sbp_options_int(run->options, SBP_OPT_DEVICE);
     return run->world.local_rank % count;
 }
 
@@ -485,10 +486,10 @@ static sbp_status open_device(sbp_run *run) {
                                   .tf32 = run->info.tf32,
                                   .native_sums = !run->info.deterministic};
     char need[32], have[32];
-    if (sbp_options_int(run->options, "threads") > options.threads)
+    if (sbp_options_int(run->options, SBP_OPT_THREADS) > options.threads)
         sbp_note(run->diag, "--threads %lld: %d are used, more would only wait for the %d core%s",
-                 (long long)sbp_options_int(run->options, "threads"), options.threads, sbp_machine_cores(),
-                 sbp_machine_cores() == 1 ? "" : "s");
+                 (long long)sbp_options_int(run->options, SBP_OPT_THREADS), options.threads,
+                 sbp_machine_cores(), sbp_machine_cores() == 1 ? "" : "s");
     if (run->info.memory_bytes > 0 && planned > run->info.memory_bytes &&
         options.threads > run->info.threads && run->info.thread_bytes > 0)
         sbp_note(run->diag,
@@ -512,7 +513,7 @@ static sbp_status open_device(sbp_run *run) {
 static void set_setting(sbp_run *run, const char *scalar) {
     const sbp_option *option = sbp_option_setting(scalar);
     if (option)
-        sbp_trainer_set(&run->trainer, scalar, sbp_options_double(run->options, option->name));
+        sbp_trainer_set(&run->trainer, scalar, sbp_options_double(run->options, option->id));
 }
 
 static void set_settings(sbp_run *run) {
@@ -529,15 +530,15 @@ static sbp_status prepare_trainer(sbp_run *run) {
     SBP_TRY(sbp_trainer_init(t, run->diag, run->executor));
     SBP_TRY(sbp_run_shared(run, &t->packer.counted));
     set_settings(run);
-    sbp_options_pair(run->options, "betas", betas);
+    sbp_options_pair(run->options, SBP_OPT_BETAS, betas);
     t->beta1 = betas[0];
     t->beta2 = betas[1];
-    t->eps = sbp_options_double(run->options, "eps");
-    t->momentum = sbp_options_double(run->options, "momentum");
-    t->weight_decay = sbp_options_double(run->options, "weight-decay");
+    t->eps = sbp_options_double(run->options, SBP_OPT_EPS);
+    t->momentum = sbp_options_double(run->options, SBP_OPT_MOMENTUM);
+    t->weight_decay = sbp_options_double(run->options, SBP_OPT_WEIGHT_DECAY);
     t->max_grad_norm = run->info.max_grad_norm;
     t->packer.most_parts = run->info.most_parts;
-    t->seed = (uint64_t)sbp_options_int(run->options, "seed");
+    t->seed = (uint64_t)sbp_options_int(run->options, SBP_OPT_SEED);
     t->interrupted = sbp_interrupted;
     t->ranks = run->ranks;
     return sbp_trainer_reset(t, run->diag);
@@ -551,7 +552,7 @@ static sbp_status load_first(sbp_run *run) {
 /* The checkpoint to go on from, which all ranks see; NULL: none. */
 static sbp_status find_checkpoint(sbp_run *run, const char **found) {
     *found = NULL;
-    if (!run->out || !sbp_options_on(run->options, "resume"))
+    if (!run->out || !sbp_options_on(run->options, SBP_OPT_RESUME))
         return SBP_OK;
     SBP_TRY(sbp_run_check_shared(run, true));
     if (sbp_run_writes(run))
@@ -615,9 +616,9 @@ static sbp_status open_metrics(sbp_run *run, const char *resumed) {
                              run->total_steps < SBP_STEPS_UNKNOWN ? run->total_steps : 0));
     run->metrics.loss_sum = run->state.loss_sum;
     run->metrics.loss_count = run->state.loss_count;
-    run->metrics.quiet = !sbp_run_writes(run) || sbp_options_on(run->options, "quiet");
-    if (sbp_options_given(run->options, "log-every"))
-        run->metrics.log_every = sbp_options_int(run->options, "log-every");
+    run->metrics.quiet = !sbp_run_writes(run) || sbp_options_on(run->options, SBP_OPT_QUIET);
+    if (sbp_options_given(run->options, SBP_OPT_LOG_EVERY))
+        run->metrics.log_every = sbp_options_int(run->options, SBP_OPT_LOG_EVERY);
     return SBP_OK;
 }
 
@@ -634,8 +635,8 @@ static sbp_status find_writers(sbp_run *run) {
 }
 
 static sbp_status act(sbp_run *run, const char *resumed) {
-    const char *dump = sbp_options_text(run->options, "dump-gradients"),
-               *scores = sbp_options_text(run->options, "score");
+    const char *dump = sbp_options_text(run->options, SBP_OPT_DUMP_GRADIENTS),
+               *scores = sbp_options_text(run->options, SBP_OPT_SCORE);
     if (!dump)
         SBP_TRY(sbp_run_begin_out(run, resumed));
     if (!dump && run->train && !resumed)

@@ -85,15 +85,15 @@ static sbp_status take_own(sbp_run *run) {
 }
 
 sbp_status sbp_run_tune(sbp_run *run) {
-    const char *path = sbp_options_text(run->options, "tune");
+    const char *path = sbp_options_text(run->options, SBP_OPT_TUNE);
     if (!path)
         return SBP_OK;
     if (!sbp_executor_can_tune(run->executor))
         return sbp_fail(run->diag, SBP_USAGE,
                         "--tune: backend %s has one way to compute each product; leave it out",
                         run->info.backend);
-    bool goes_on =
-        run->out && sbp_options_on(run->options, "resume") && sbp_rundir_newest(&run->dir, INT64_MAX) >= 0;
+    bool goes_on = run->out && sbp_options_on(run->options, SBP_OPT_RESUME) &&
+                   sbp_rundir_newest(&run->dir, INT64_MAX) >= 0;
     if (goes_on)
         return take_own(run);
     SBP_TRY(sbp_run_agree(run, sbp_run_writes(run) ? measure(run, path) : SBP_OK));
