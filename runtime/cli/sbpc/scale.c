@@ -95,8 +95,8 @@ static void measure(attempt *a, const sbp_compilation *c) {
     n->length = sbp_program_most_rows(program);
     n->device_bytes = program->arena_bytes[SBP_DEVICE] + target->runtime_bytes;
     n->host_bytes = program->arena_bytes[SBP_HOST];
-    n->part_seconds = sbp_cost_entry(a->arena, program, sbp_cost_training_entry(program), target);
-    double update = sbp_cost_entry(a->arena, program, "update", target);
+    n->part_seconds = sbp_cost_entry(a->arena, program, sbp_program_training_entry(program), target);
+    double update = sbp_cost_entry(a->arena, program, sbp_program_find_entry(program, "update"), target);
     n->parts = 1;
     double tokens = (double)n->rows * (double)n->ranks;
     if (a->s->step_tokens > 0) {
