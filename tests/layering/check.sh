@@ -55,7 +55,7 @@ allowed() {
     case $1 in
         # the languages know nothing of files; base knows no language
         ir/base/*) echo 'ir/base/*' ;;
-        ir/program/plan_file.*) echo 'ir/base/* ir/program/*' ;;
+        ir/program/plan_*) echo 'ir/base/* ir/program/*' ;;
         ir/graph/*) echo "$plain ir/graph/* ir/rowkernel/*" ;;
         ir/rowkernel/*) echo "$plain ir/rowkernel/*" ;;
         ir/program/*) echo "$plain ir/rowkernel/* ir/program/*" ;;
