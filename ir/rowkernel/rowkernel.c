@@ -9,9 +9,9 @@
 
 static const struct {
     const char *name, *vjp;
-    int arity;
+    int arity, cost;
 } rowops[SBP_ROWOP_COUNT] = {
-#define ROWOP(name, arity, vjp, value) {#name, vjp, arity},
+#define ROWOP(name, arity, cost, vjp, value) {#name, vjp, arity, cost},
 #include "ir/rowkernel/rowops.def"
 #undef ROWOP
 };
@@ -67,9 +67,13 @@ const char *sbp_rowop_vjp(sbp_rowop op) {
     return rowops[op].vjp;
 }
 
+int sbp_rowop_cost(sbp_rowop op) {
+    return rowops[op].cost;
+}
+
 double sbp_rowop_eval(sbp_rowop op, double a, double b, double c) {
     switch (op) {
-#define ROWOP(name, arity, vjp, value)                                                                       \
+#define ROWOP(name, arity, cost, vjp, value)                                                                 \
     case SBP_ROWOP_##name:                                                                                   \
         return value;
 #include "ir/rowkernel/rowops.def"
@@ -85,6 +89,51 @@ sbp_rowop sbp_rowop_from_name(const char *name) {
         if (strcmp(rowops[op].name, name) == 0)
             return (sbp_rowop)op;
     return SBP_ROWOP_COUNT;
+}
+
+static const struct {
+    const char *name, *text;
+    int arity, constants;
+} intops[SBP_INTOP_COUNT] = {
+#define INTOP(name, arity, constants, value, low, high) {#name, #value, arity, constants},
+#include "ir/rowkernel/intops.def"
+#undef INTOP
+};
+
+const char *sbp_intop_name(sbp_intop op) {
+    return intops[op].name;
+}
+
+int sbp_intop_arity(sbp_intop op) {
+    return intops[op].arity;
+}
+
+int sbp_intop_constants(sbp_intop op) {
+    return intops[op].constants;
+}
+
+const char *sbp_intop_text(sbp_intop op) {
+    return intops[op].text;
+}
+
+int32_t sbp_intop_eval(sbp_intop op, int32_t x, int32_t p, int32_t q) {
+    switch (op) {
+#define INTOP(name, arity, constants, value, low, high)                                                      \
+    case SBP_INTOP_##name:                                                                                   \
+        return value;
+#include "ir/rowkernel/intops.def"
+#undef INTOP
+    case SBP_INTOP_COUNT:
+        break;
+    }
+    return 0;
+}
+
+sbp_intop sbp_intop_from_name(const char *name) {
+    for (int op = 0; op < SBP_INTOP_COUNT; op++)
+        if (strcmp(intops[op].name, name) == 0)
+            return (sbp_intop)op;
+    return SBP_INTOP_COUNT;
 }
 
 /* ---- building ------------------------------------------------------------------------------------- */
@@ -108,6 +157,11 @@ int32_t sbp_rowkernel_add_scalar(sbp_arena *arena, sbp_rowkernel *kernel, const 
     return kernel->scalar_count - 1;
 }
 
+int32_t sbp_rowkernel_add_table(sbp_arena *arena, sbp_rowkernel *kernel, const sbp_rk_table *table) {
+    SBP_PUSH(arena, kernel->tables, kernel->table_count, kernel->table_capacity, *table);
+    return kernel->table_count - 1;
+}
+
 /* Operand number k (0 a, 1 b, 2 c) of an instruction. */
 static int32_t instr_value(const sbp_rk_instr *instr, int k) {
     return k == 0 ? instr->a : k == 1 ? instr->b : instr->c;
@@ -125,6 +179,8 @@ static int value_count(const sbp_rk_instr *instr) {
         return instr->b >= 0 ? 3 : instr->a >= 0 ? 1 : 0; /* the stream; what stands for row and head */
     case SBP_RK_MAP:
         return rowops[instr->map].arity;
+    case SBP_RK_INTEGER:
+        return intops[instr->integer].arity;
     default:
         return 1;
     }
@@ -190,21 +246,9 @@ static double instr_ops(const sbp_rk_instr *instr) {
     case SBP_RK_INDEX:
         return 0;
     case SBP_RK_RANDOM:
-        return 3 * SBP_ROWKERNEL_FUNCTION_OPS;
+        return 3 * rowops[SBP_ROWOP_exp].cost;
     case SBP_RK_MAP:
-        switch (instr->map) {
-        case SBP_ROWOP_exp:
-        case SBP_ROWOP_log:
-        case SBP_ROWOP_tanh:
-        case SBP_ROWOP_erf:
-        case SBP_ROWOP_sin:
-        case SBP_ROWOP_cos:
-        case SBP_ROWOP_sigmoid:
-        case SBP_ROWOP_log_sigmoid:
-            return SBP_ROWKERNEL_FUNCTION_OPS;
-        default:
-            return 1;
-        }
+        return rowops[instr->map].cost;
     default:
         return 1;
     }
@@ -305,10 +349,17 @@ bool sbp_rowkernel_may_alias(const sbp_rowkernel *kernel, int32_t out, int32_t i
 /* Sizes beyond this are refused, so that no product of two of them overflows. */
 #define SIZE_LIMIT (INT64_C(1) << 31)
 
+/* What is proved of a value: that it is a whole number from low to high, exact in the type of the arithmetic
+ * and in an int. Not proved: low > high. */
+typedef struct whole {
+    int64_t low, high;
+} whole;
+
 typedef struct verifier {
     const sbp_rowkernel *kernel;
     sbp_diag *diag;
-    int32_t at; /* the instruction under test */
+    int32_t at;    /* the instruction under test */
+    whole *wholes; /* of the instructions before */
 } verifier;
 
 static sbp_status SBP_PRINTF(3, 4) fail(const verifier *v, const char *constraint, const char *format, ...) {
@@ -339,6 +390,8 @@ static sbp_status verify_kernel(const verifier *v) {
         return fail(v, "c1", "%d operands, %d scalars, %d instructions: at most %d, %d, %d", k->operand_count,
                     k->scalar_count, k->instr_count, SBP_ROWKERNEL_MAX_OPERANDS, SBP_ROWKERNEL_MAX_SCALARS,
                     SBP_ROWKERNEL_MAX_INSTRS);
+    if (k->table_count < 0 || k->table_count > SBP_ROWKERNEL_MAX_TABLES)
+        return fail(v, "c1", "%d tables: at most %d", k->table_count, SBP_ROWKERNEL_MAX_TABLES);
     for (int32_t i = 0; i < k->scalar_count; i++) {
         if (!k->scalars[i] || !k->scalars[i][0])
             return fail(v, "c1", "scalar %d has no name", i);
@@ -386,6 +439,8 @@ static sbp_status verify_values(const verifier *v, const sbp_rk_instr *instr) {
         return fail(v, "c3", "no such operation: %d", (int)instr->op);
     if (instr->op == SBP_RK_MAP && (unsigned)instr->map >= SBP_ROWOP_COUNT)
         return fail(v, "c3", "no such function: %d", (int)instr->map);
+    if (instr->op == SBP_RK_INTEGER && (unsigned)instr->integer >= SBP_INTOP_COUNT)
+        return fail(v, "c3", "no such function of integers: %d", (int)instr->integer);
     for (int k = 0; k < 3; k++) {
         int32_t value = instr_value(instr, k);
         if (k >= value_count(instr)) {
@@ -398,7 +453,7 @@ static sbp_status verify_values(const verifier *v, const sbp_rk_instr *instr) {
     return SBP_OK;
 }
 
-/* c4: index names an operand (of that mode) or a scalar where one is needed and is -1 elsewhere. */
+/* c4: index names an operand (of that mode), a scalar or a table where one is needed and is -1 elsewhere. */
 static sbp_status verify_index(const verifier *v, const sbp_rk_instr *instr) {
     const sbp_rowkernel *k = v->kernel;
     sbp_rk_mode mode = SBP_RK_IN;
@@ -407,6 +462,10 @@ static sbp_status verify_index(const verifier *v, const sbp_rk_instr *instr) {
     case SBP_RK_RANDOM:
         if (instr->index < 0 || instr->index >= k->scalar_count)
             return fail(v, "c4", "no scalar %d", instr->index);
+        return SBP_OK;
+    case SBP_RK_LOOKUP:
+        if (instr->index < 0 || instr->index >= k->table_count)
+            return fail(v, "c4", "no table %d", instr->index);
         return SBP_OK;
     case SBP_RK_LOAD:
         break;
@@ -473,8 +532,8 @@ static sbp_status verify_source(const verifier *v, const sbp_rk_instr *instr) {
     return SBP_OK;
 }
 
-/* c8: values of a map that vary along n have equal lengths; axes and length of a map or rounding follow from
- * its values. c9: a rounding is to no bool and no i64. c10: a reduction is over the head or element axis,
+/* c8: values of a map that vary along n have equal lengths; axes and length of what computes follow from its
+ * values. c9: a rounding is to no bool and no i64. c10: a reduction is over the head or element axis,
  * both, and only axes of its value; axes is 0 elsewhere. */
 static sbp_status verify_compute(const verifier *v, const sbp_rk_instr *instr) {
     const sbp_rowkernel *kernel = v->kernel;
@@ -488,7 +547,7 @@ static sbp_status verify_compute(const verifier *v, const sbp_rk_instr *instr) {
     if (instr->op == SBP_RK_ROUND &&
         ((unsigned)instr->dtype >= SBP_DTYPE_COUNT || instr->dtype == SBP_BOOL || instr->dtype == SBP_I64))
         return fail(v, "c9", "rounds to type number %d", (int)instr->dtype);
-    if (instr->op != SBP_RK_MAP && instr->op != SBP_RK_ROUND && !is_reduction(instr->op))
+    if (value_count(instr) == 0 || instr->op == SBP_RK_RANDOM || is_store(instr->op))
         return SBP_OK;
     int64_t length = 0;
     for (int k = 0; k < value_count(instr); k++) {
@@ -536,11 +595,178 @@ static sbp_status verify_store(const verifier *v, const sbp_rk_instr *instr) {
     return SBP_OK;
 }
 
+/* c14: tables have names, which differ, and 1 to 16 finite numbers. */
+static sbp_status verify_table(const verifier *v, int32_t index) {
+    const sbp_rk_table *t = &v->kernel->tables[index];
+    if (!t->name || !t->name[0])
+        return fail(v, "c14", "table %d has no name", index);
+    for (int32_t j = 0; j < index; j++)
+        if (strcmp(t->name, v->kernel->tables[j].name) == 0)
+            return fail(v, "c14", "two tables named '%.80s'", t->name);
+    if (t->count < 1 || t->count > SBP_ROWKERNEL_TABLE_NUMBERS)
+        return fail(v, "c14", "table '%.80s' has %d numbers: 1 to %d", t->name, t->count,
+                    SBP_ROWKERNEL_TABLE_NUMBERS);
+    for (int32_t j = 0; j < t->count; j++)
+        if (!isfinite(t->numbers[j]))
+            return fail(v, "c14", "number %d of table '%.80s' is not finite", j, t->name);
+    return SBP_OK;
+}
+
+static const whole not_whole = {.low = 1, .high = 0};
+
+static bool is_whole(whole w) {
+    return w.low <= w.high;
+}
+
+/* low .. high, where every number of it is exact in the type of the arithmetic and in an int. */
+static whole whole_within(const verifier *v, int64_t low, int64_t high) {
+    int64_t most = v->kernel->compute == SBP_F32 ? INT64_C(1) << 24 : INT32_MAX;
+    return low >= -most && high <= most ? (whole){low, high} : not_whole;
+}
+
+static whole whole_type(const verifier *v, sbp_dtype dtype) {
+    switch (dtype) {
+    case SBP_BOOL:
+        return whole_within(v, 0, 1);
+    case SBP_I8:
+        return whole_within(v, INT8_MIN, INT8_MAX);
+    case SBP_I16:
+        return whole_within(v, INT16_MIN, INT16_MAX);
+    default:
+        return not_whole;
+    }
+}
+
+static whole whole_numbers(const verifier *v, const double *numbers, int32_t count) {
+    double low = numbers[0], high = numbers[0];
+    for (int32_t i = 0; i < count; i++) {
+        if (!(numbers[i] == floor(numbers[i]) && fabs(numbers[i]) <= INT32_MAX))
+            return not_whole;
+        low = fmin(low, numbers[i]);
+        high = fmax(high, numbers[i]);
+    }
+    return whole_within(v, (int64_t)low, (int64_t)high);
+}
+
+static whole whole_map(const verifier *v, const sbp_rk_instr *instr) {
+    whole a = v->wholes[instr->a], b = instr->b < 0 ? a : v->wholes[instr->b];
+    switch (instr->map) {
+    case SBP_ROWOP_eq:
+    case SBP_ROWOP_lt:
+    case SBP_ROWOP_le:
+    case SBP_ROWOP_and:
+    case SBP_ROWOP_or:
+    case SBP_ROWOP_not:
+        return whole_within(v, 0, 1);
+    case SBP_ROWOP_select:
+        a = v->wholes[instr->c];
+        if (!is_whole(a) || !is_whole(b))
+            return not_whole;
+        return whole_within(v, a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high);
+    default:
+        break;
+    }
+    if (!is_whole(a) || !is_whole(b))
+        return not_whole;
+    switch (instr->map) {
+    case SBP_ROWOP_add:
+        return whole_within(v, a.low + b.low, a.high + b.high);
+    case SBP_ROWOP_sub:
+        return whole_within(v, a.low - b.high, a.high - b.low);
+    case SBP_ROWOP_mul: {
+        const double corners[] = {(double)a.low * (double)b.low, (double)a.low * (double)b.high,
+                                  (double)a.high * (double)b.low, (double)a.high * (double)b.high};
+        return whole_numbers(v, corners, SBP_COUNT(corners));
+    }
+    default:
+        return not_whole;
+    }
+}
+
+static whole whole_integer(const verifier *v, const sbp_rk_instr *instr) {
+    int64_t low = v->wholes[instr->a].low, high = v->wholes[instr->a].high;
+    int32_t p = instr->constants[0], q = instr->constants[1];
+    switch (instr->integer) {
+#define INTOP(name, arity, constants, value, least, most)                                                    \
+    case SBP_INTOP_##name:                                                                                   \
+        return whole_within(v, least, most);
+#include "ir/rowkernel/intops.def"
+#undef INTOP
+    case SBP_INTOP_COUNT:
+        break;
+    }
+    return not_whole;
+}
+
+static whole find_whole(const verifier *v, const sbp_rk_instr *instr) {
+    switch (instr->op) {
+    case SBP_RK_LOAD:
+        return whole_type(v, v->kernel->operands[instr->index].dtype);
+    case SBP_RK_CONST:
+        return whole_numbers(v, &instr->imm, 1);
+    case SBP_RK_INDEX:
+        return whole_within(v, instr->offset, instr->offset + instr->length - 1);
+    case SBP_RK_MAP:
+        return whole_map(v, instr);
+    case SBP_RK_INTEGER:
+        return whole_integer(v, instr);
+    case SBP_RK_LOOKUP:
+        return whole_numbers(v, v->kernel->tables[instr->index].numbers,
+                             v->kernel->tables[instr->index].count);
+    case SBP_RK_ROUND:
+        return whole_type(v, instr->dtype);
+    default:
+        return not_whole;
+    }
+}
+
+/* c15: a function of integers takes a value that is proved to be whole, constants that name bits of an int,
+ * and what comes out is exact; elsewhere there are no constants. c16: what is looked up is proved to be the
+ * number of one of the table's. */
+static sbp_status verify_whole(const verifier *v, const sbp_rk_instr *instr) {
+    int32_t p = instr->constants[0], q = instr->constants[1];
+    if (instr->op != SBP_RK_INTEGER && (p != 0 || q != 0))
+        return fail(v, "c15", "constants on what is no function of integers");
+    v->wholes[v->at] = not_whole;
+    if (instr->op == SBP_RK_INTEGER) {
+        int constants = intops[instr->integer].constants;
+        if (p < 0 || p > (constants > 0 ? 30 : 0) || (constants > 1 ? q < 1 || q > 30 - p : q != 0))
+            return fail(v, "c15", "there are no bits %d, %d of 31", p, q);
+        for (int k = 0; k < value_count(instr); k++)
+            if (!is_whole(v->wholes[instr_value(instr, k)]))
+                return fail(v, "c15", "%%%d is not known to be a whole number", instr_value(instr, k));
+        if (instr->b >= 0 && (v->wholes[instr->b].low < 0 || v->wholes[instr->b].high > 30))
+            return fail(v, "c15", "%%%d is not known to be 0 to 30", instr->b);
+    }
+    v->wholes[v->at] = find_whole(v, instr);
+    if (instr->op == SBP_RK_INTEGER && !is_whole(v->wholes[v->at]))
+        return fail(v, "c15", "the result may be too large to be exact");
+    if (instr->op == SBP_RK_LOOKUP) {
+        const sbp_rk_table *t = &v->kernel->tables[instr->index];
+        whole a = v->wholes[instr->a];
+        if (!is_whole(a) || a.low < 0 || a.high >= t->count)
+            return fail(v, "c16", "%%%d is not known to be 0 to %d, as table '%.80s' needs", instr->a,
+                        t->count - 1, t->name);
+    }
+    return SBP_OK;
+}
+
+/* c17: names of values differ. */
+static sbp_status verify_name(const verifier *v, const sbp_rk_instr *instr) {
+    for (int32_t j = 0; j < v->at && instr->name; j++)
+        if (v->kernel->instrs[j].name && strcmp(v->kernel->instrs[j].name, instr->name) == 0)
+            return fail(v, "c17", "two values named '%.80s'", instr->name);
+    return SBP_OK;
+}
+
 sbp_status sbp_rowkernel_verify(const sbp_rowkernel *kernel, sbp_diag *diag) {
-    verifier v = {.kernel = kernel, .diag = diag, .at = -1};
+    whole wholes[SBP_ROWKERNEL_MAX_INSTRS];
+    verifier v = {.kernel = kernel, .diag = diag, .at = -1, .wholes = wholes};
     SBP_TRY(verify_kernel(&v));
     for (int32_t i = 0; i < kernel->operand_count; i++)
         SBP_TRY(verify_operand(&v, i));
+    for (int32_t i = 0; i < kernel->table_count; i++)
+        SBP_TRY(verify_table(&v, i));
     for (v.at = 0; v.at < kernel->instr_count; v.at++) {
         const sbp_rk_instr *instr = &kernel->instrs[v.at];
         SBP_TRY(verify_values(&v, instr));
@@ -548,6 +774,8 @@ sbp_status sbp_rowkernel_verify(const sbp_rowkernel *kernel, sbp_diag *diag) {
         SBP_TRY(verify_shape(&v, instr));
         SBP_TRY(verify_source(&v, instr));
         SBP_TRY(verify_compute(&v, instr));
+        SBP_TRY(verify_whole(&v, instr));
+        SBP_TRY(verify_name(&v, instr));
         SBP_TRY(verify_store(&v, instr));
     }
     return SBP_OK;

@@ -125,6 +125,9 @@ static void assert_instr_equal(const sbp_rk_instr *a, const sbp_rk_instr *b) {
     assert_int_equal(a->op, b->op);
     if (a->op == SBP_RK_MAP)
         assert_int_equal(a->map, b->map);
+    if (a->op == SBP_RK_INTEGER)
+        assert_int_equal(a->integer, b->integer);
+    assert_memory_equal(a->constants, b->constants, sizeof a->constants);
     if (a->op == SBP_RK_ROUND)
         assert_int_equal(a->dtype, b->dtype);
     assert_int_equal(a->vary, b->vary);

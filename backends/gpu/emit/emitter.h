@@ -19,8 +19,10 @@ struct sbp_gpu_dialect {
     const char *group_barrier;   /* of a group */
     const char *sum, *max, *min; /* over a team: @ what, # a number that no other reduction has */
     const char *dynamic;         /* loads and stores of type @, by from_@ and to_@ */
-    bool sums_in_type;           /* partials add up in their own type, else in REAL */
-    bool reductions_meet;        /* a reduction over a team of several warps is a barrier */
+    const char *constant;        /* before the name of an array of REAL that never changes */
+    const char *list_begin, *list_end, *f64_suffix; /* around its numbers; after one in fp64 */
+    bool sums_in_type;                              /* partials add up in their own type, else in REAL */
+    bool reductions_meet; /* a reduction over a team of several warps is a barrier */
     /* Constants of the shape. */
     void (*constants)(sbp_text *out, const sbp_gpu_row_shape *shape);
 };
@@ -139,7 +141,7 @@ void emit_sums_shared(emitter *e);
 
 /* ---- functions.c ---- */
 
-/* Functions that the kernel needs: random numbers, dynamic types. */
+/* Functions that the kernel needs: random numbers, dynamic types, of integers; and its tables. */
 void emit_functions(sbp_text *out, const sbp_rowkernel *kernel, const sbp_gpu_dialect *dialect);
 
 #endif

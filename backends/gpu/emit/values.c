@@ -145,6 +145,13 @@ static void map_text(const emitter *e, char *out, size_t size, const sbp_rk_inst
                  sbp_rowop_name(instr->map), sbp_dtype_name(e->kernel->compute), instr->a, instr->b);
 }
 
+static void integer_text(char *out, size_t size, const sbp_rk_instr *instr) {
+    char p[32];
+    snprintf(p, sizeof p, instr->b < 0 ? "%d" : "int(v%d)", instr->b < 0 ? instr->constants[0] : instr->b);
+    snprintf(out, size, "REAL(integer_%s(int(v%d), %s, %d))", sbp_intop_name(instr->integer), instr->a, p,
+             instr->constants[1]);
+}
+
 static void value_text(const emitter *e, char *out, size_t size, int32_t k) {
     const sbp_rk_instr *instr = &e->kernel->instrs[k];
     switch (instr->op) {
@@ -167,6 +174,12 @@ static void value_text(const emitter *e, char *out, size_t size, int32_t k) {
     case SBP_RK_MAP:
         map_text(e, out, size, instr);
         break;
+    case SBP_RK_INTEGER:
+        integer_text(out, size, instr);
+        break;
+    case SBP_RK_LOOKUP:
+        snprintf(out, size, "table_%d[int(v%d)]", instr->index, instr->a);
+        break;
     case SBP_RK_ROUND:
         round_text(e, out, size, instr);
         break;
@@ -181,21 +194,7 @@ static void value_text(const emitter *e, char *out, size_t size, int32_t k) {
 static bool is_function(const sbp_rk_instr *instr) {
     if (instr->op == SBP_RK_RANDOM)
         return true;
-    if (instr->op != SBP_RK_MAP)
-        return false;
-    switch (instr->map) {
-    case SBP_ROWOP_exp:
-    case SBP_ROWOP_log:
-    case SBP_ROWOP_tanh:
-    case SBP_ROWOP_erf:
-    case SBP_ROWOP_sin:
-    case SBP_ROWOP_cos:
-    case SBP_ROWOP_sigmoid:
-    case SBP_ROWOP_log_sigmoid:
-        return true;
-    default:
-        return false;
-    }
+    return instr->op == SBP_RK_MAP && sbp_rowop_cost(instr->map) > 1;
 }
 
 /* Takes down that the loop at hand needs the value. */
