@@ -170,7 +170,9 @@ static void check_format(sbp_format format, sbp_dtype dtype, int64_t blocks) {
     const void *parts[SBP_MAX_FORMAT_PARTS];
     float *numbers = suite_alloc(c, blocks * f->block, sizeof *numbers);
     c->kernel = sbp_format_kernel(c->arena, diag, format, dtype);
+    const sbp_format_decoder *decoder = sbp_format_decoder_create(c->arena, diag, format);
     assert_non_null(c->kernel);
+    assert_non_null(decoder);
     sbp_diag_destroy(diag);
     c->command.kind = SBP_CMD_ROW;
     c->same_bits = true;
@@ -189,7 +191,7 @@ static void check_format(sbp_format format, sbp_dtype dtype, int64_t blocks) {
         parts[k] = part;
     }
     suite_tensor *to = suite_add(c, dtype, blocks, f->block);
-    sbp_format_decode(format, parts, blocks, numbers);
+    sbp_format_decode(decoder, parts, blocks, numbers);
     suite_expect(c, to);
     to->tolerance = SBP_TOLERANCE_NONE;
     for (int64_t i = 0; i < blocks * f->block; i++)
