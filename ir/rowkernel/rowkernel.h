@@ -169,9 +169,9 @@ typedef struct sbp_rowkernel {
 /* Checks everything a backend relies on; messages name the kernel and the constraint ("rowkernel_c3"). */
 sbp_status sbp_rowkernel_verify(const sbp_rowkernel *kernel, sbp_diag *diag) SBP_CHECKED;
 
-/* Scalar operations of one row, for estimates: a load, a store, an addition count as one, functions by their
- * sbp_rowop_cost(). What does not vary with the row counts as if it did,
- * constants do not count. */
+/* Scalar operations of one row, for estimates: a load, a store, an addition count as one, functions what
+ * sbp_rowop_cost() says. What does not vary with the row counts as if it did, constants
+ * do not count. */
 double sbp_rowkernel_ops(const sbp_rowkernel *kernel);
 
 /* The level of each instruction (see above); levels has instr_count elements. A store or partial has the
