@@ -422,6 +422,43 @@ static void host_runs_elements_only(void **state) {
     }
 }
 
+/* Values that are stored and read again, stored twice, stored rounded, and of fewer axes than the operand. */
+static void host_stores_what_others_read(void **state) {
+    fixture *f = *state;
+    static const char *const bodies[] = {
+        "%2 = add %0, %1 %3 = mul %2, %0 store y, %2 store z, %3",
+        "%2 = add %0, %1 store y, %2 store z, %2",
+        "%2 = add %0, %1 %3 = round f32 %2 %4 = sub %0, %3 store y, %3 store z, %4",
+        "%2 = add %0, %1 %3 = round f32 %2 store y, %2 store z, %3",
+        "%2 = mul %1, %1 %3 = select %0, %2, %1 store y, %2 store z, %3",
+        "%2 = div %0, %1 %3 = lt %0, %2 store y, %0 store z, %3",
+    };
+    for (int k = 0; k < SBP_COUNT(bodies); k++) {
+        enum { ROWS = 131, N = 24 };
+        sbp_rowkernel *kernel = parse_ok(
+            f,
+            sbp_arena_printf(f->arena,
+                             "kernel @k f32 heads 1 n %d { in x : f32 [row elem] length %d in w : f32 [row] "
+                             "out y : f32 [row elem] length %d out z : f32 [row elem] length %d "
+                             "%%0 = load x %%1 = load w %s }",
+                             N, N, N, N, bodies[k]));
+        static float x[ROWS * N], w[ROWS], y[2][ROWS * N], z[2][ROWS * N];
+        for (int i = 0; i < ROWS * N; i++) /* sums and products are exact */
+            x[i] = (float)(i % 5 - 2);
+        for (int i = 0; i < ROWS; i++)
+            w[i] = (float)(1 << i % 3);
+        for (int way = 0; way < 2; way++) {
+            const sbp_rk_view views[] = {{x, N}, {w, 1}, {y[way], N}, {z[way], N}};
+            if (way == 0)
+                assert_int_equal(sbp_rowkernel_run_reference(kernel, ROWS, 0, views, NULL), SBP_OK);
+            else
+                sbp_rowrunner_run(sbp_rowrunner_create(f->arena, kernel), ROWS, views);
+        }
+        assert_memory_equal(y[0], y[1], sizeof y[0]);
+        assert_memory_equal(z[0], z[1], sizeof z[0]);
+    }
+}
+
 /* Kernels of elements at random: the host's runner gives what fp32 arithmetic gives, within its rounding. */
 static void host_runs_random_kernels(void **state) {
     fixture *f = *state;
@@ -487,6 +524,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(mxfp4_blocks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(fp8_blocks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(host_runs_elements_only, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(host_stores_what_others_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(host_runs_random_kernels, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
