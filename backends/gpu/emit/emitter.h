@@ -1,9 +1,10 @@
 /* emitter.h: the state of the emitter, and what its files know of each other. Private to this folder.
  *
- * In the text, v<k> is the value of instruction k at the element at hand; t<k> what a thread has of a
- * reduction, r<k> its result; a<k> the elements of a load that a thread has at once, b<k> those of a store;
- * s<k> a thread's sums of a partial, c<k> what teams add to it; p<i> the row of operand i. row, h, j: the
- * row, head and element; i: the number of a loop's turn; q: the number of an element among those at once. */
+ * In the text, v<k> is the value of instruction k at the element at hand, n<k> that of a function of integers
+ * as an int; t<k> what a thread has of a reduction, r<k> its result; a<k> the elements of a load that a
+ * thread has at once, b<k> those of a store; s<k> a thread's sums of a partial, c<k> what teams add to it;
+ * p<i> the row of operand i. row, h, j: the row, head and element; i: the number of a loop's turn; q: the
+ * number of an element among those at once. */
 #ifndef SBP_GPU_EMITTER_H
 #define SBP_GPU_EMITTER_H
 

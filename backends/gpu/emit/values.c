@@ -145,11 +145,25 @@ static void map_text(const emitter *e, char *out, size_t size, const sbp_rk_inst
                  sbp_rowop_name(instr->map), sbp_dtype_name(e->kernel->compute), instr->a, instr->b);
 }
 
-static void integer_text(char *out, size_t size, const sbp_rk_instr *instr) {
-    char p[32];
-    snprintf(p, sizeof p, instr->b < 0 ? "%d" : "int(v%d)", instr->b < 0 ? instr->constants[0] : instr->b);
-    snprintf(out, size, "REAL(integer_%s(int(v%d), %s, %d))", sbp_intop_name(instr->integer), instr->a, p,
-             instr->constants[1]);
+/* A value that is proved to be whole, as an int; n<k> is that of a function of integers. */
+static void whole_text(const emitter *e, char *out, size_t size, int32_t k) {
+    snprintf(out, size, e->kernel->instrs[k].op == SBP_RK_INTEGER ? "n%d" : "int(v%d)", k);
+}
+
+static void integer_text(const emitter *e, char *out, size_t size, const sbp_rk_instr *instr) {
+    char x[32], p[32];
+    whole_text(e, x, sizeof x, instr->a);
+    if (instr->b >= 0)
+        whole_text(e, p, sizeof p, instr->b);
+    else
+        snprintf(p, sizeof p, "%d", instr->constants[0]);
+    snprintf(out, size, "integer_%s(%s, %s, %d)", sbp_intop_name(instr->integer), x, p, instr->constants[1]);
+}
+
+static void lookup_text(const emitter *e, char *out, size_t size, const sbp_rk_instr *instr) {
+    char place[32];
+    whole_text(e, place, sizeof place, instr->a);
+    snprintf(out, size, "table_%d[%s]", instr->index, place);
 }
 
 static void value_text(const emitter *e, char *out, size_t size, int32_t k) {
@@ -175,10 +189,10 @@ static void value_text(const emitter *e, char *out, size_t size, int32_t k) {
         map_text(e, out, size, instr);
         break;
     case SBP_RK_INTEGER:
-        integer_text(out, size, instr);
+        snprintf(out, size, "REAL(n%d)", k);
         break;
     case SBP_RK_LOOKUP:
-        snprintf(out, size, "table_%d[int(v%d)]", instr->index, instr->a);
+        lookup_text(e, out, size, instr);
         break;
     case SBP_RK_ROUND:
         round_text(e, out, size, instr);
@@ -223,6 +237,10 @@ void emit_value(emitter *e, int32_t k) {
         if (values[i] >= 0)
             emit_value(e, values[i]);
     char text[512];
+    if (instr->op == SBP_RK_INTEGER) {
+        integer_text(e, text, sizeof text, instr);
+        emit_line(e, "int n%d = %s;", k, text);
+    }
     value_text(e, text, sizeof text, k);
     emit_line(e, "REAL v%d = %s;", k, text);
     if (kept)
