@@ -297,6 +297,126 @@ static void ggml_blocks(void **state) {
         }
 }
 
+/* Q5_K and Q3_K take bits from bytes that other groups share: the parts of a format have them in an order of
+ * heads, as Q4_K's steps in formats.def, in as many bytes. */
+
+static void set_bit(uint8_t *bits, int at, int bit) {
+    bits[at / 8] = (uint8_t)(bits[at / 8] | (bit & 1) << at % 8);
+}
+
+/* Of a Q5_K block: bit 64 h + i of its 32 bytes is the fifth of value 64 h + i; steps as Q4_K has them. */
+static void arrange_q5_k(const uint8_t *raw, uint8_t *out) {
+    void *parts[3];
+    uint8_t as_q4[144], codes[128], scales[4];
+    memcpy(as_q4, raw, 16);
+    memcpy(as_q4 + 16, raw + 48, 128);
+    parts[0] = codes;
+    parts[1] = out + 4;
+    parts[2] = scales;
+    assert_true(sbp_format_split(SBP_FORMAT_Q4_K, as_q4, 1, parts));
+    memcpy(out, scales, 4);
+    memcpy(out + 48, codes, 128);
+    memset(out + 16, 0, 32);
+    for (int i = 0; i < 256; i++)
+        set_bit(out + 16, i, raw[16 + i % 32] >> (i / 32));
+}
+
+/* Of a Q3_K block: bit 128 h + i of its first 32 bytes is the third of value 128 h + i; then of each head's
+ * eight steps four bytes of low halves, two of what is above them. */
+static void arrange_q3_k(const uint8_t *raw, uint8_t *out) {
+    const uint8_t *packed = raw + 96;
+    memset(out, 0, 110);
+    for (int i = 0; i < 256; i++)
+        set_bit(out, i, raw[i % 32] >> (i / 32));
+    memcpy(out + 32, raw + 32, 64);
+    for (int g = 0; g < 16; g++) {
+        int low = g < 8 ? packed[g] & 15 : packed[g - 8] >> 4, high = packed[8 + g % 4] >> (g / 4 * 2) & 3;
+        uint8_t *steps = out + 96 + g / 8 * 6;
+        steps[g % 8 / 2] = (uint8_t)(steps[g % 8 / 2] | low << g % 2 * 4);
+        steps[4 + g % 8 / 4] = (uint8_t)(steps[4 + g % 8 / 4] | high << g % 4 * 2);
+    }
+    memcpy(out + 108, raw + 108, 2);
+}
+
+static const char *q5_k_text(fixture *f) {
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    sbp_text_add(
+        &out, "kernel @q5_k f32 heads 4 n 16 { in d : f16 [row elem] length 2"
+              " in steps : i8 [row head elem] length 3 stride 3"
+              " in high : i16 [row head elem] length 4 stride 4"
+              " in codes : i8 [row head elem] length 32 stride 32"
+              " out y : f32 [row head elem] length 64 stride 64"
+              " %%d = load d[0] %%dmin = load d[1] %%i = index 0:16"
+              " %%a = load steps[0] %%b = load steps[1] %%c = load steps[2]"
+              " %%s0 = bits %%a, 0, 6 %%s1 = bits %%b, 0, 6 %%m0 = bits %%c, 0, 6"
+              " %%a6 = bits %%a, 6, 2 %%b6 = bits %%b, 6, 2 %%c6 = bits %%c, 6, 2"
+              " %%b8 = shl %%b6, 2 %%c10 = shl %%c6, 4 %%ab = add %%a6, %%b8 %%m1 = add %%ab, %%c10"
+              " %%d0 = mul %%d, %%s0 %%d1 = mul %%d, %%s1 %%min0 = mul %%dmin, %%m0 %%min1 = mul %%dmin, %%m1"
+              " %%byte0 = load codes[0:16] %%byte1 = load codes[16:32]");
+    for (int g = 0; g < 4; g++) /* 16 values */
+        sbp_text_add(&out,
+                     " %%low%1$d = bits %%byte%2$d, %3$d, 4 %%word%1$d = load high[%1$d] %%top%1$d = bit "
+                     "%%word%1$d, %%i"
+                     " %%up%1$d = shl %%top%1$d, 4 %%q%1$d = add %%low%1$d, %%up%1$d"
+                     " %%dq%1$d = mul %%d%4$d, %%q%1$d %%sum%1$d = sub %%dq%1$d, %%min%4$d %%x%1$d = round "
+                     "f32 %%sum%1$d",
+                     g, g % 2, g / 2 * 4, g / 2);
+    for (int g = 0; g < 4; g++)
+        sbp_text_add(&out, " store y[%d:%d], %%x%d", 16 * g, 16 * g + 16, g);
+    sbp_text_add(&out, " }");
+    return out.data;
+}
+
+static const char *q3_k_text(fixture *f) {
+    sbp_text out;
+    sbp_text_init(&out, f->arena);
+    sbp_text_add(&out, "kernel @q3_k f32 heads 2 n 16 { in mask : i16 [row head elem] length 8 stride 8"
+                       " in codes : i8 [row head elem] length 32 stride 32"
+                       " in steps : i8 [row head elem] length 6 stride 6 in d : f16 [row]"
+                       " out y : f32 [row head elem] length 128 stride 128"
+                       " %%d = load d %%i = index 0:16 %%middle = const 32 %%four = const 4"
+                       " %%byte0 = load codes[0:16] %%byte1 = load codes[16:32]");
+    for (int g = 0; g < 8; g++)
+        sbp_text_add(
+            &out,
+            " %%low%1$d = load steps[%2$d] %%l%1$d = bits %%low%1$d, %3$d, 4"
+            " %%top%1$d = load steps[%4$d] %%t%1$d = bits %%top%1$d, %5$d, 2 %%u%1$d = shl %%t%1$d, 4"
+            " %%step%1$d = add %%l%1$d, %%u%1$d %%s%1$d = sub %%step%1$d, %%middle %%d%1$d = mul %%d, %%s%1$d"
+            " %%word%1$d = load mask[%1$d] %%third%1$d = bit %%word%1$d, %%i %%v%1$d = shl %%third%1$d, 2"
+            " %%code%1$d = bits %%byte%6$d, %7$d, 2 %%n%1$d = add %%code%1$d, %%v%1$d"
+            " %%q%1$d = sub %%n%1$d, %%four %%x%1$d = mul %%d%1$d, %%q%1$d",
+            g, g / 2, g % 2 * 4, 4 + g / 4, g % 4 * 2, g % 2, g / 2 * 2);
+    for (int g = 0; g < 8; g++)
+        sbp_text_add(&out, " store y[%d:%d], %%x%d", 16 * g, 16 * g + 16, g);
+    sbp_text_add(&out, " }");
+    return out.data;
+}
+
+static void blocks_in_an_order_of_heads(void **state) {
+    fixture *f = *state;
+    const struct {
+        int type, halves[2], at[4];
+        void (*arrange)(const uint8_t *raw, uint8_t *out);
+        const char *text;
+    } cases[] = {{13, {0, 2}, {0, 4, 16, 48}, arrange_q5_k, q5_k_text(f)},
+                 {11, {108, -1}, {0, 32, 96, 108}, arrange_q3_k, q3_k_text(f)}};
+    sbp_rng rng = {12};
+    for (int k = 0; k < SBP_COUNT(cases); k++)
+        for (int turn = 0; turn < 20; turn++) {
+            const sbp_quant *quant = sbp_quant_of(cases[k].type);
+            int64_t bytes = quant->block_bytes;
+            uint8_t raw[BLOCKS * 256], arranged[BLOCKS * 256];
+            float want[MOST];
+            random_blocks(&rng, raw, bytes, cases[k].halves);
+            for (int b = 0; b < BLOCKS; b++) {
+                quant->decode(raw + b * bytes, want + b * 256);
+                cases[k].arrange(raw + b * bytes, arranged + b * bytes);
+            }
+            check_text(f, cases[k].text, arranged, bytes, cases[k].at, want, MOST);
+        }
+}
+
 /* A table in text: numbers that read back exactly. */
 static const char *table_text(fixture *f, const char *name, const float *numbers) {
     sbp_text out;
@@ -520,6 +640,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(wrong_kernels_are_refused, set_up, tear_down),
         cmocka_unit_test(functions_take_bits),
         cmocka_unit_test_setup_teardown(ggml_blocks, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(blocks_in_an_order_of_heads, set_up, tear_down),
         cmocka_unit_test_setup_teardown(iq4_nl_blocks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(mxfp4_blocks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(fp8_blocks, set_up, tear_down),
