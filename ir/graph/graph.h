@@ -21,7 +21,7 @@ typedef int32_t sbp_value; /* number of a value in its function */
 #define SBP_NO_VALUE (-1)
 
 typedef enum sbp_opcode {
-#define ROWOP(name, arity, vjp, value) SBP_OP_##name,
+#define ROWOP(name, arity, cost, vjp, value) SBP_OP_##name,
 #include "ir/rowkernel/rowops.def"
 #undef ROWOP
 #define OP(name, operands, results, class) SBP_OP_##name,
