@@ -34,6 +34,7 @@ static const subject subjects[] = {
     {GOLDEN("qwen3_tied"), 55, 2, ""},
     {ONNX("odd_layers"), 16, 4, ""},
     {ONNX("two_widths"), 16, 3, ""},
+    {ONNX("side_values"), 16, 5, ""},
 };
 
 /* Of the models in one file, which have no tokenizer. */
