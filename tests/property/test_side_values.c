@@ -155,6 +155,19 @@ static void each_is_written_once(void **state) {
     testing_close(&t);
 }
 
+/* Nobody adds up cotangents of values below the lowest trained layer: what layer 0 gives has none then. */
+static void frozen_writers_want_none(void **state) {
+    (void)state;
+    testing t = testing_open(1);
+    compile_wish wish = compile_wish_for(MODEL, WHOLE_STEP_ROWS, 5, 5);
+    sbp_program *p;
+    wish.freeze = "*layers.0.*"; /* and both tables */
+    testing_check(&t, compile_model(t.arena, t.diag, &wish, &p));
+    assert_int_equal(buffers_called(p, "side"), 4);
+    assert_int_equal(buffers_called(p, "d_side"), 2); /* keys and values of layer 1 */
+    testing_close(&t);
+}
+
 /* The keys of layer 1 are computed by its forward alone: neither readers nor its own backward have the
  * product. */
 static void keys_are_not_computed_again(void **state) {
@@ -180,6 +193,7 @@ int main(void) {
                                        cmocka_unit_test(drawn_models),
                                        cmocka_unit_test(a_layer_is_a_segment),
                                        cmocka_unit_test(each_is_written_once),
+                                       cmocka_unit_test(frozen_writers_want_none),
                                        cmocka_unit_test(keys_are_not_computed_again)};
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

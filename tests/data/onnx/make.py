@@ -157,8 +157,8 @@ def side_values():
     """Keys and values of layer 1 that layers 2 and 4 read, rows of a second table of which each layer takes a part, the
     input of layer 1 that layer 3 adds again, keys of layer 3 that are its values."""
     layers, width = 5, HEADS * HEAD_DIM
-    x = node("Gather", parameter("embed", VOCABULARY, HIDDEN), "input_ids", axis=0)
-    rows = node("Gather", parameter("embed_layers", VOCABULARY, 3 * layers), "input_ids", axis=0)
+    x = node("Gather", parameter("embed.layers.0.x", VOCABULARY, HIDDEN), "input_ids", axis=0)
+    rows = node("Gather", parameter("embed.layers.0.rows", VOCABULARY, 3 * layers), "input_ids", axis=0)
     for value in [*range(0, 3 * layers + 1, 3), -1]:
         raw = base64.b64encode(struct.pack("<q", value)).decode()
         initializers.append({"name": f"at{value}", "dataType": "INT64", "dims": [1], "rawData": raw})
