@@ -49,6 +49,7 @@ typedef struct cutter {
     int32_t *last_use;    /* the same; behind the last op, of a result */
     int32_t *first_use;   /* the first op that reads it, -1 */
     int32_t *reading;     /* per op: of those before it, how many read other rows */
+    bool *attended;       /* per value: one that reads other rows reads it as it is */
     sbp_value *map;       /* of the outline at hand; SBP_NO_VALUE between them */
 } cutter;
 
@@ -103,6 +104,15 @@ static void find_uses(cutter *c) {
         }
     }
     c->reading[f->op_count + 1] = c->reading[f->op_count];
+    c->attended = SBP_NEW_ARRAY(c->p->arena, bool, f->value_count + 1);
+    for (int32_t i = f->op_count - 1; i >= 0; i--) {
+        const sbp_op *op = &f->ops[i];
+        bool attends =
+            c->reading[i + 1] > c->reading[i] || (op->code == SBP_OP_reshape && c->attended[op->results[0]]);
+        for (int32_t k = 0; k < op->operand_count && attends; k++)
+            if (op->operands[k] != SBP_NO_VALUE)
+                c->attended[op->operands[k]] = true;
+    }
     for (int32_t i = 0; i < f->result_count; i++)
         c->last_use[f->results[i].value] = f->op_count;
 }
@@ -221,14 +231,15 @@ static bool is_read_beyond(const cutter *c, sbp_value v, int32_t unit) {
 }
 
 /* The stream that crosses before op `at`, beside side values alone; SBP_NO_VALUE: there is no cut. begin: of
- * the atom so far. */
+ * the atom so far. A query is no stream: its cotangent takes the place of the one that came in, at once with
+ * those of keys and values; cotangents of side values may need these and what came in. */
 static sbp_value stream_crossing(const cutter *c, const crossings *x, int32_t begin, int32_t at, int32_t unit,
                                  const sbp_type *head) {
     sbp_value stream = SBP_NO_VALUE;
     for (int32_t i = 0; i < x->count; i++) {
         sbp_value v = x->live[i];
         const sbp_value_info *info = &c->func->values[v];
-        bool fits = c->last_use[v] >= at && info->op >= begin && c->first_use[v] >= at &&
+        bool fits = !c->attended[v] && c->last_use[v] >= at && info->op >= begin && c->first_use[v] >= at &&
                     c->reading[c->first_use[v]] == c->reading[at] && info->type.dtype == head->dtype &&
                     sbp_type_rows(&info->type) != SBP_ONE &&
                     sbp_type_row_elems(&info->type) == sbp_type_row_elems(head);
