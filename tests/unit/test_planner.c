@@ -105,7 +105,7 @@ static const char *const attention[] = {SBP_SAVE_ATTENTION};
 typedef struct comparison {
     const char *model;
     bool step;
-    int compared;
+    int turn, compared;
 } comparison;
 
 static void estimates_equal_plans(bench *b) {
@@ -124,7 +124,10 @@ static void estimates_equal_plans(bench *b) {
                  {900, 128, 64, 1, 2, 1, SBP_HOST, 5},     {640, 64, 64, 1, 1, 0, SBP_HOST, 100},
                  {640, 64, 64, 1, 1, 2, SBP_HOST, 1},      {900, 64, 64, 2, 3, 0, SBP_HOST, 7}};
     sbp_pipeline p = pipeline_for(b, c->model, SBP_F32, c->step);
+    const bool all = getenv("SBP_TEST_ALL") != NULL; /* else each case with one of the real models, and with the small one */
     for (int i = c->step; i < SBP_COUNT(cases); i += 2) {
+        if (!all && c->turn < 3 && (i / 2 + c->turn) % 3 != 0)
+            continue;
         sbp_schedule_options s = {
             .chunk = cases[i].chunk,
             .head_chunk = cases[i].head_chunk,
@@ -166,10 +169,11 @@ static void test_estimates(void **state) {
     for (int m = 0; m < SBP_COUNT(models); m++)
         for (int step = 0; step < 2; step++) {
             c.model = models[m];
+            c.turn = m;
             c.step = step == 1;
             run(estimates_equal_plans, &c);
         }
-    assert_int_equal(c.compared, 64);
+    assert_int_equal(c.compared, getenv("SBP_TEST_ALL") ? 64 : 32);
 }
 
 /* ---- bytes per token --------------------------------------------------------------------------------- */
