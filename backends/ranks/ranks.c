@@ -145,7 +145,8 @@ static sbp_status join(sbp_ranks *r, const sbp_transport *native, int32_t expect
     else if (!native)
         return sbp_fail(
             diag, SBP_MACHINE,
-            "%s, but without MPI ranks meet over NCCL, which this build has not: mpirun starts them", r->why);
+            "%s, but ranks without MPI need NCCL, which this build does not have: start them by mpirun",
+            r->why);
     else
         r->transport = native;
     if (r->transport->join(&r->world, error, sizeof error) != 0)

@@ -18,7 +18,7 @@ static sbp_status refuse(const sbp_gguf_source *s, const char *name) {
         sbp_text_add(&known, "%s%s", i ? ", " : "", architectures[i].name);
     return sbp_fail(
         s->loading->diag, SBP_INPUT,
-        "%s: key 'general.architecture': GGUF files of architecture '%s' are not built; supported: %s",
+        "%s: key 'general.architecture': GGUF files of architecture '%s' are not supported; supported: %s",
         s->loading->path, name, known.data);
 }
 

@@ -199,8 +199,8 @@ static sbp_status refuse(sbp_loading *l, const sbp_json *config, const char *mod
     if (strcmp(model_type, "gemma3") == 0 || inner)
         return sbp_json_fail(
             l->diag, field,
-            "'%s' is a multimodal model; only text models are built: use a directory whose config.json is "
-            "its text_config (model_type gemma3_text for gemma3), beside the same weights. Supported: %s",
+            "'%s' is a multimodal model; only text models are supported: use a directory whose config.json "
+            "is its text_config (model_type gemma3_text for gemma3), beside the same weights. Supported: %s",
             model_type, supported.data);
     return sbp_json_fail(
         l->diag, field,

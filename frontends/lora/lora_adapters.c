@@ -249,8 +249,8 @@ static sbp_status check_unused(const tuning *t, const char *name, bool *used) {
         if (here && !t->saved[p])
             return sbp_fail(
                 t->l->diag, SBP_USAGE,
-                "--lora-targets %s: %s is no weight of a layer's product; adapters of embeddings, norms and "
-                "the head are not built (--lora-modules-to-save trains a module whole)",
+                "--lora-targets %s: %s is not the weight of a linear layer; adapters of embeddings, norms "
+                "and the head are not supported (--lora-modules-to-save trains a module whole)",
                 name, param->name);
     }
     return SBP_OK;
@@ -273,11 +273,10 @@ static sbp_status choose_targets(tuning *t, sbp_lora_names *targets) {
             site *s = &t->sites[i];
             SBP_TRY(is_target(t, targets, s, &s->taken));
             if (s->taken && s->head)
-                return sbp_fail(
-                    t->l->diag, SBP_USAGE,
-                    "--lora-targets: an adapter on the head, %s, is not built; --lora-modules-to-save "
-                    "trains it whole",
-                    s->module);
+                return sbp_fail(t->l->diag, SBP_USAGE,
+                                "--lora-targets: an adapter on the head, %s, is not supported; "
+                                "--lora-modules-to-save trains it whole",
+                                s->module);
             count += s->taken;
         }
     }

@@ -162,16 +162,14 @@ static sbp_status check_left_over(const reader *r) {
         for (int k = 0; k < SBP_COUNT(defaults); k++)
             fine |= strcmp(defaults[k].key, f->key) == 0 && strcmp(defaults[k].value, value.data) == 0;
         if (!fine && begins)
-            return sbp_json_fail(
-                r->diag, f,
-                "%.100s: such an adapter belongs to other weights than the base model's, or trains a part of "
-                "itself; what is built: true, false, \"gaussian\", \"eva\", \"orthogonal\" (of pissa, olora "
-                "and "
-                "corda PEFT's save_pretrained with path_initial_model_for_weight_conversion makes a plain "
-                "adapter)",
-                value.data);
+            return sbp_json_fail(r->diag, f,
+                                 "%.100s: such an adapter belongs to other weights than the base model's, or "
+                                 "trains a part of itself; supported: true, false, \"gaussian\", \"eva\", "
+                                 "\"orthogonal\" (of pissa, olora and corda PEFT's save_pretrained with "
+                                 "path_initial_model_for_weight_conversion makes a plain adapter)",
+                                 value.data);
         if (!fine)
-            return sbp_json_fail(r->diag, f, "%.100s is not built; what is: its default", value.data);
+            return sbp_json_fail(r->diag, f, "%.100s is not supported; supported: its default", value.data);
     }
     return SBP_OK;
 }
@@ -184,7 +182,7 @@ static sbp_status check_word(const reader *r, const char *key, const char *wante
     SBP_TRY(sbp_json_get_string(r->diag, r->root, key, SBP_JSON_REQUIRED, &value));
     return strcmp(value, wanted) == 0
                ? SBP_OK
-               : sbp_json_fail(r->diag, f, "'%.60s' is not built; what is: %s", value, wanted);
+               : sbp_json_fail(r->diag, f, "'%.60s' is not supported; supported: %s", value, wanted);
 }
 
 sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory, sbp_lora_options *out,

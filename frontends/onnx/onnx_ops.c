@@ -129,7 +129,7 @@ sbp_status sbp_onnx_pow(sbp_onnx *o) {
     if (e == -0.5)
         out = sbp_build1(b, SBP_OP_rsqrt, value);
     if (out == SBP_NO_VALUE)
-        return sbp_onnx_fail(o, "the exponent is %g; 2, 3, 0.5 and -0.5 are built", e);
+        return sbp_onnx_fail(o, "the exponent is %g; 2, 3, 0.5 and -0.5 are supported", e);
     sbp_onnx_define_value(o, 0, out, x->type, x->rank, dim);
     return b->status;
 }
@@ -152,7 +152,7 @@ sbp_status sbp_onnx_cast(sbp_onnx *o) {
          to_float = sbp_onnx_type_float(type, &to_dtype);
     bool to_int = type == SBP_ONNX_INT64 || type == SBP_ONNX_INT32;
     if (!to_float && !(to_int && !from_float))
-        return sbp_onnx_fail(o, "a cast of %s to %s is not built", sbp_onnx_type_name(x->type),
+        return sbp_onnx_fail(o, "a cast of %s to %s is not supported", sbp_onnx_type_name(x->type),
                              sbp_onnx_type_name(type));
     if (x->kind == SBP_ONNX_VALUE && to_float) {
         bool wide = !from_float || to_dtype == SBP_F32 || to_dtype == SBP_F64;
@@ -174,7 +174,7 @@ sbp_status sbp_onnx_cast_like(sbp_onnx *o) {
     bool number = x->kind == SBP_ONNX_CONSTANT || x->kind == SBP_ONNX_NUMBERS;
     if (!sbp_onnx_type_float(like->type, &to) ||
         (!number && (x->kind != SBP_ONNX_VALUE || !sbp_onnx_type_float(x->type, &from))))
-        return sbp_onnx_fail(o, "a cast of %s to %s is not built", sbp_onnx_type_name(x->type),
+        return sbp_onnx_fail(o, "a cast of %s to %s is not supported", sbp_onnx_type_name(x->type),
                              sbp_onnx_type_name(like->type));
     sbp_onnx_value copy = *x;
     copy.type = like->type;
@@ -252,7 +252,7 @@ sbp_status sbp_onnx_dropout(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attrs_known(o, known));
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     if (training && !(training->kind == SBP_ONNX_CONSTANT && training->data[0] == 0))
-        return sbp_onnx_fail(o, "dropout in training mode is not built");
+        return sbp_onnx_fail(o, "dropout in training mode is not supported");
     if (sbp_onnx_has_output(o, 1))
         return sbp_onnx_fail(o, "the mask of dropout is used");
     sbp_onnx_define(o, 0, x);
@@ -411,7 +411,8 @@ static sbp_status reshape_repeated(sbp_onnx *o, const sbp_onnx_value *x, int32_t
         sbp_onnx_define(o, 0, &copy);
         return o->builder.status;
     }
-    return sbp_onnx_fail(o, "heads repeated for their groups, %s, are reshaped in a way that is not built",
+    return sbp_onnx_fail(o,
+                         "heads repeated for their groups, %s, are reshaped in a way that is not supported",
                          sbp_onnx_shape_text(o, x));
 }
 
@@ -459,7 +460,7 @@ sbp_status sbp_onnx_expand(sbp_onnx *o) {
         larger += x->dim[d] == 1 && size > 1 ? 1 : 2;
     }
     if (count != x->rank || larger > 1 || (larger == 1 && (x->kind != SBP_ONNX_VALUE || x->repeat > 1)))
-        return sbp_onnx_fail(o, "'%s' %s is repeated in a way that is not built", x->name,
+        return sbp_onnx_fail(o, "'%s' %s is repeated in a way that is not supported", x->name,
                              sbp_onnx_shape_text(o, x));
     sbp_onnx_define(o, 0, &copy);
     return o->builder.status;

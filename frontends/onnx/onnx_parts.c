@@ -16,7 +16,7 @@ static sbp_status view_axis(sbp_onnx *o, const sbp_onnx_value *x, int32_t axis, 
     int32_t rows = sbp_onnx_rows_axis(x);
     *out = (axis_view){.length = x->dim[axis], .inner = 1};
     if (x->kind != SBP_ONNX_VALUE || axis == rows || x->repeat > 1)
-        return sbp_onnx_fail(o, "parts of axis %d of '%s' %s are not built", axis, x->name,
+        return sbp_onnx_fail(o, "parts of axis %d of '%s' %s are not supported", axis, x->name,
                              sbp_onnx_shape_text(o, x));
     for (int32_t d = rows > 0 && x->dim[0] == 1 ? 1 : 0; d < x->rank; d++) {
         if (d == rows || d == axis)
@@ -177,11 +177,10 @@ static sbp_status slice_axis(sbp_onnx *o, const sbp_onnx_value *x, int32_t axis,
         memcpy(dims, view.dims, sizeof dims);
         if (n % step != 0 || start >= step || length != n / step || view.inner != 1 ||
             view.count + 2 >= SBP_MAX_RANK)
-            return sbp_onnx_fail(
-                o,
-                "elements %lld to %lld of %lld by steps of %lld: only every part of whole steps, of the "
-                "last axis, is built",
-                (long long)start, (long long)end, (long long)n, (long long)step);
+            return sbp_onnx_fail(o,
+                                 "elements %lld to %lld of %lld by steps of %lld: only every part of whole "
+                                 "steps, of the last axis, is supported",
+                                 (long long)start, (long long)end, (long long)n, (long long)step);
         dims[view.count] = n / step;
         dims[view.count + 1] = step;
         y = sbp_build_reshape(&o->builder, y, dims, view.count + 2);
@@ -310,7 +309,7 @@ sbp_status sbp_onnx_gather_part(sbp_onnx *o, const sbp_onnx_value *x, const sbp_
     SBP_TRY(sbp_onnx_ints(o, 1, "the index", &at, &count));
     for (int64_t i = 1; i < count; i++)
         if (at[i] != at[0] + i)
-            return sbp_onnx_fail(o, "elements %lld and %lld of axis %d: only neighbours are built",
+            return sbp_onnx_fail(o, "elements %lld and %lld of axis %d: only neighbours are supported",
                                  (long long)at[0], (long long)at[i], axis);
     int64_t start = at[0] < 0 ? at[0] + x->dim[axis] : at[0];
     if (count < 1 || start < 0 || start + count > x->dim[axis])

@@ -46,7 +46,7 @@ sbp_status sbp_onnx_silu(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attrs_known(o, known));
     SBP_TRY(sbp_onnx_attr_float(o, "alpha", &alpha));
     if (alpha != 1)
-        return sbp_onnx_fail(o, "alpha %g; only 1 is built", alpha);
+        return sbp_onnx_fail(o, "alpha %g; only 1 is supported", alpha);
     SBP_TRY(plain_operand(o, 0, &x, &value));
     sbp_onnx_define_value(o, 0, sbp_build1(&o->builder, SBP_OP_silu, value), x->type, x->rank, x->dim);
     return o->builder.status;

@@ -158,11 +158,12 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
     sbp_dtype declared;
     int32_t param;
     if (v->kind == SBP_ONNX_SCORES || v->kind == SBP_ONNX_NAN)
-        return sbp_onnx_fail(o, "'%s', scores of attention, are used in a way that is not built", v->name);
+        return sbp_onnx_fail(o, "'%s', scores of attention, are used in a way that is not supported",
+                             v->name);
     if (v->repeat > 1)
         return repeated(o, v, dtype, out);
     if (!sbp_onnx_type_float(v->type, &declared))
-        return sbp_onnx_fail(o, "'%s' is %s; arithmetic on integers is not built", v->name,
+        return sbp_onnx_fail(o, "'%s' is %s; arithmetic on integers is not supported", v->name,
                              sbp_onnx_type_name(v->type));
     if (v->kind == SBP_ONNX_NUMBERS) {
         sbp_onnx_value value;
@@ -177,7 +178,7 @@ sbp_status sbp_onnx_materialize(sbp_onnx *o, const sbp_onnx_value *v, sbp_dtype 
         break;
     case SBP_ONNX_PARAMETER:
         if (v->transposed)
-            return sbp_onnx_fail(o, "the transpose of parameter '%s' is used outside of a product", v->name);
+            return sbp_onnx_fail(o, "the transpose of parameter '%s' is used outside of a matmul", v->name);
         SBP_TRY(sbp_onnx_param(o, v, &param));
         *out = sbp_build_cast(&o->builder, parameter_of_type(o, param, dtype), dtype);
         break;

@@ -408,8 +408,7 @@ sbp_status sbp_template_parse(sbp_arena *arena, sbp_diag *diag, const char *name
                               size_t length, const sbp_template **out) {
     parse_job job = {arena, diag, name, text, length, out};
     if (length > (1 << 22))
-        return sbp_fail(diag, SBP_INPUT, "%s: a template of %zu bytes: more than 4 MiB are none", name,
-                        length);
+        return sbp_fail(diag, SBP_INPUT, "%s: the template of %zu bytes is larger than 4 MiB", name, length);
     return sbp_guard(arena, diag, parse_body, &job);
 }
 

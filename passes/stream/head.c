@@ -514,8 +514,8 @@ static sbp_status part_sums(head_builder *h, sbp_func *f) {
                 stack[depth++] = op->operands[1];
                 stack[depth++] = op->operands[0];
             } else {
-                return sbp_fail(h->p->diag, SBP_INTERNAL,
-                                "head: result '%s' of the objective is no sum over rows", part.name);
+                return sbp_fail(h->p->diag, SBP_INTERNAL, "objective: result '%s' is not a sum over rows",
+                                part.name);
             }
         }
     }

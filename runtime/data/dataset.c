@@ -83,8 +83,9 @@ static sbp_status add_numbers(sbp_placer *l, const sbp_document *d, sbp_doc *doc
         room &= (numbers[k] = place_of(data->number_names, &data->number_count, SBP_DATA_NUMBERS,
                                        d->numbers[k].name)) >= 0;
     if (!room)
-        return sbp_fail(l->diag, SBP_INTERNAL, "more than %d columns or %d numbers of documents",
-                        SBP_DATA_COLUMNS, SBP_DATA_NUMBERS);
+        return sbp_fail(l->diag, SBP_INTERNAL,
+                        "the data have more than %d columns, or %d numbers of documents", SBP_DATA_COLUMNS,
+                        SBP_DATA_NUMBERS);
     if (!pad(&data->arrays, "column", data->columns, data->column_capacity, data->column_count,
              data->token_count, count) ||
         !pad(&data->arrays, "number", data->numbers, data->number_capacity, data->number_count,
@@ -255,7 +256,7 @@ sbp_status sbp_placer_end(const sbp_placer *l) {
         return sbp_fail(l->diag, SBP_INPUT, "%s%s: no rows%s", o->file_count ? o->files[0] : "data",
                         o->file_count > 1 ? " ..." : "", d->read_count ? " are left" : "");
     if (d->label_count == 0)
-        sbp_warn(l->diag, "no token of the data counts: the loss and all gradients are zero");
+        sbp_warn(l->diag, "no token of the data would be trained: the loss and all gradients are zero");
     return SBP_OK;
 }
 

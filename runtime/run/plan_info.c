@@ -133,7 +133,7 @@ static sbp_status check_settings(sbp_diag *diag, const sbp_plan_info *info, cons
         sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", name);
     }
     if (idle.length > 0)
-        sbp_note(diag, "without effect with this objective: %s", idle.data);
+        sbp_note(diag, "these settings have no effect with this objective: %s", idle.data);
     return SBP_OK;
 }
 

@@ -418,9 +418,9 @@ static void test_every_format(void **state) {
 static void test_layers_that_are_not_cut(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "$C compile tests/data/onnx/two_widths.json -o $D/p --seq-len 64");
-    assert_non_null(strstr(text_of(f, "err"), "note: 2 layers are one segment with what is before them"));
+    assert_non_null(strstr(text_of(f, "err"), "note: 2 layers form one segment with what is before them"));
     cli_ok(f, "$C compile tests/data/onnx/odd_head.json -o $D/p --seq-len 64");
-    assert_null(strstr(text_of(f, "err"), "layers are one segment"));
+    assert_null(strstr(text_of(f, "err"), "layers form one segment"));
 }
 
 /* Parts of a deep model are frozen, with layers below and above what is trained: there is a plan, by the

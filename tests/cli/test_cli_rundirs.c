@@ -154,9 +154,9 @@ static void test_nothing_is_written_over(void **state) {
         {"mkdir $D/o; cp $D/p $D/o/p", "$R $D/o/p --data $D/t.jsonl --score $D/o/p", "which is read"},
         {"cp -r $S $D/o", "$R $D/p --data $D/t.jsonl --weights $D/o --dump-gradients $D/o/model.safetensors",
          "which is read"},
-        {"cp -r $S $D/o", "$C compile $D/o -o $D/o/config.json", "is there and no plan"},
-        {"cp -r $S $D/o", "$C compile $D/o/config.json -o $D/o/config.json", "is there and no plan"},
-        {"cp -r $S $D/o", "$C compile $D/o -o $D/o/model.safetensors", "is there and no plan"},
+        {"cp -r $S $D/o", "$C compile $D/o -o $D/o/config.json", "exists and is not a plan"},
+        {"cp -r $S $D/o", "$C compile $D/o/config.json -o $D/o/config.json", "exists and is not a plan"},
+        {"cp -r $S $D/o", "$C compile $D/o -o $D/o/model.safetensors", "exists and is not a plan"},
         {"mkdir $D/o; cp $D/p $D/o/p", "$C inspect $D/o/p --svg $D/o/p", "which is read"},
         /* what a run could have written, and none has */
         {"mkdir $D/o; cp $S/model.safetensors $D/o", RUN "--out $D/o --overwrite",

@@ -407,7 +407,7 @@ static void test_errors(void **state) {
            "gemma3_text, olmo2, phi3, granite, gpt_neox");
     expect(plain, "model_type=null", SBP_INPUT, "model_type: expected a string, found null");
     expect(gemma, "model_type=\"gemma3\"", SBP_INPUT,
-           "'gemma3' is a multimodal model; only text models are built");
+           "'gemma3' is a multimodal model; only text models are supported");
     static const char *const gemma3[] = {"model_type=\"gemma3\"",
                                          "text_config={\"model_type\": \"gemma3_text\"}"};
     static const char *const qwen[] = {"model_type=\"qwen3_5\"",
@@ -425,7 +425,7 @@ static void test_errors(void **state) {
     expect(plain, "head_dim=7", SBP_INPUT, "7 of the 7 elements of a head turn, but rotary embedding");
     expect(plain, "head_dim=2147483646", SBP_INPUT, "1 to 65536 of 65536 are possible");
     expect(plain, "hidden_act=\"relu2\"", SBP_INPUT,
-           "the activation 'relu2' is not built; supported: silu, gelu");
+           "the activation 'relu2' is not supported; supported: silu, gelu");
     expect(plain, "tie_word_embeddings=1", SBP_INPUT, "tie_word_embeddings: expected true or false");
     expect(plain, "attention_dropout=0.1", SBP_INPUT,
            "attention_dropout: 0.1: model_type llama is built without");
@@ -447,7 +447,7 @@ static void test_errors(void **state) {
     expect(gemma, "rope_parameters={\"rope_type\":\"default\"}", SBP_INPUT,
            "an object each for full_attention and sliding_attention");
     expect(plain, "rope_parameters.rope_type=\"axial\"", SBP_INPUT,
-           "rope_parameters: rope_type 'axial' is not built; supported: default, linear, llama3, yarn, "
+           "rope_parameters: rope_type 'axial' is not supported; supported: default, linear, llama3, yarn, "
            "longrope, su, dynamic, proportional");
     expect(plain, "rope_parameters.rope_type=\"linear\"", SBP_INPUT, "the field 'factor' is missing");
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":-2}", SBP_INPUT,

@@ -265,8 +265,8 @@ static sbp_status other_machine(const char *name, const char *there, const char 
         snprintf(is[i], sizeof is[i], "%.*s", (int)strcspn(here, "\n"), here);
     }
     return sbp_fail(diag, SBP_USAGE,
-                    "'%s' holds for %s, %s; here are %s, %s: name another file, or remove this one, and "
-                    "products are measured anew",
+                    "'%s' was tuned for %s, %s; this machine has %s, %s: name another file, or remove this "
+                    "one to measure matmuls anew",
                     name, was[0], was[1], is[0], is[1]);
 }
 

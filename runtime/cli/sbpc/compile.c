@@ -72,7 +72,7 @@ static sbp_status choose_types(sbp_compilation *c) {
                         "--tf32 on: it is about products of fp32 on cuda: --backend cuda --dtype fp32");
     if (sbp_options_text(c->options, SBP_OPT_TUNE) && !cuda)
         return sbp_fail(c->diag, SBP_USAGE,
-                        "--tune: backend %s has one way to compute each product; leave it out",
+                        "--tune: backend %s has one way to compute each matmul; leave it out",
                         c->pipeline.target.name);
     sbp_dtype wide = c->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
     c->grad_dtype = dtype_option(c->options, SBP_OPT_GRAD_DTYPE, wide);
@@ -117,12 +117,12 @@ static sbp_status check_settings(const sbp_compilation *c) {
         if (sbp_options_from_config(c->options, option->id)) /* which may have those of all losses */
             sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", option->name);
         else
-            return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s has no such number", option->name,
-                            c->objective, c->loss_type ? " with --loss-type " : "",
+            return sbp_fail(c->diag, SBP_USAGE, "--%s: objective %s%s%s does not use it; leave it out",
+                            option->name, c->objective, c->loss_type ? " with --loss-type " : "",
                             c->loss_type ? c->loss_type : "");
     }
     if (idle.length > 0)
-        sbp_note(c->diag, "without effect with this objective: %s", idle.data);
+        sbp_note(c->diag, "these settings have no effect with this objective: %s", idle.data);
     return SBP_OK;
 }
 
@@ -237,13 +237,11 @@ static sbp_status read_offload(sbp_compilation *c) {
     for (const char *at = text; *at && w->offload == SBP_OFFLOAD_GIVEN;) {
         size_t length = strcspn(at, "+");
         if (!read_home(w, at, length))
-            return sbp_fail(
-                c->diag, SBP_USAGE,
-                "--offload %s: '%.*s' is none of auto, none, host, or of checkpoints, saved, states, "
-                "gradients, params, joined by '+', each with ':disk' behind it if it is to live there, and "
-                "with "
-                "':host:12' if only its first 12 items do",
-                text, (int)length, at);
+            return sbp_fail(c->diag, SBP_USAGE,
+                            "--offload %s: '%.*s' is unknown; give auto, none, host, or checkpoints, saved, "
+                            "states, gradients, params, joined by '+'; ':disk' behind one places it on disk, "
+                            "':host:12' only its first 12 tensors on the host",
+                            text, (int)length, at);
         at += length + (at[length] == '+');
     }
     return SBP_OK;
@@ -337,7 +335,7 @@ static sbp_status check_ranks(const sbp_compilation *c) {
     const sbp_pass_options *p = &c->pipeline.options;
     if (p->context > 0 && p->ranks % p->context != 0)
         return sbp_fail(c->diag, SBP_USAGE,
-                        "--context-parallel %lld: --ranks is %lld, which must be a multiple of it",
+                        "--context-parallel %lld: --ranks (%lld) must be a multiple of it",
                         (long long)p->context, (long long)p->ranks);
     if (p->context == 1 && p->context_way != SBP_CONTEXT_AUTO)
         return sbp_fail(c->diag, SBP_USAGE,
@@ -350,8 +348,7 @@ static sbp_status check_ranks(const sbp_compilation *c) {
         return sbp_fail(c->diag, SBP_USAGE, "--shard-group: ranks have no shares without --zero 1, 2 or 3");
     const char *wire = sbp_options_text(c->options, SBP_OPT_REDUCE_DTYPE);
     if (wire && p->ranks == 1)
-        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: there is one rank; nothing crosses a wire",
-                        wire);
+        return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s needs several ranks: add --ranks N", wire);
     if (wire && (c->dtype == SBP_F64 || (!p->wire_bf16 && p->zero < 2 && c->grad_dtype == SBP_BF16)))
         return sbp_fail(c->diag, SBP_USAGE, "--reduce-dtype %s: gradients are %s there", wire,
                         c->dtype == SBP_F64 ? "fp64" : "bf16");
@@ -435,11 +432,10 @@ static sbp_status run_passes(sbp_compilation *c) {
         fputs(printed.data, stdout);
     SBP_TRY(status);
     if (p->uncut_layers > 0)
-        sbp_note(
-            c->diag,
-            "%d layers are one segment with what is before them: no value of the width that the head reads "
-            "crosses there alone; --segment cannot divide them",
-            p->uncut_layers);
+        sbp_note(c->diag,
+                 "%d layers form one segment with what is before them: nowhere between them does a single "
+                 "value of the head's width cross; --segment cannot divide them",
+                 p->uncut_layers);
     return p->stopped ? SBP_OK : check_saved_names(c);
 }
 
@@ -635,7 +631,7 @@ static sbp_status check_output(const sbp_compilation *c) {
     if (!c->output || stat(c->output, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0 ||
         sbp_plan_file_probe(c->output))
         return SBP_OK;
-    return sbp_fail(c->diag, SBP_USAGE, "-o '%s' is there and no plan: remove it, or choose another name",
+    return sbp_fail(c->diag, SBP_USAGE, "-o '%s' exists and is not a plan: remove it, or choose another name",
                     c->output);
 }
 

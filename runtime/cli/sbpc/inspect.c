@@ -231,8 +231,8 @@ static sbp_status options_of_plan(const inspection *in, const sbp_options *own, 
     SBP_TRY(sbp_json_get_array(in->diag, in->meta, "arguments", SBP_JSON_NULLABLE, &arguments));
     if (!*model || !arguments || access(*model, R_OK) != 0)
         return sbp_fail(in->diag, SBP_INPUT,
-                        "%s: its model%s%s is not here; name the model: sbpc inspect MODEL "
-                        "--ranks N, with the options of compile",
+                        "%s: the plan's model%s%s was not found; name the model: sbpc inspect MODEL --ranks "
+                        "N, with the options of compile",
                         in->path, *model ? " " : "", *model ? *model : "");
     sbp_options_to_args(own, SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, 0, in->arena, &said, &count);
     argv = SBP_NEW_ARRAY(in->arena, const char *, count + arguments->count + 1);
@@ -299,7 +299,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     const char *dot = svg ? strrchr(svg, '.') : NULL;
     if (dot && (strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".pdf") == 0 || strcasecmp(dot, ".jpg") == 0))
         return sbp_fail(diag, SBP_USAGE,
-                        "--svg '%s': what is written is SVG: name it so (rsvg-convert makes others)", svg);
+                        "--svg '%s': the file name must end in .svg (rsvg-convert makes other formats)", svg);
     if (svg) {
         sbp_text picture;
         sbp_text_init(&picture, arena);

@@ -481,7 +481,7 @@ static sbp_status load_data(sbp_run *run) {
         SBP_TRY(sbp_run_check_rotated(run));
     if (sbp_options_on(run->options, SBP_OPT_DRY_RUN) && run->stream.steps)
         return sbp_fail(run->diag, SBP_USAGE,
-                        "--dry-run: rows that come step by step are not known before they come");
+                        "--dry-run needs rows from files: rows of a stream are not known before they arrive");
     return SBP_OK;
 }
 

@@ -181,10 +181,9 @@ static sbp_status check_stream(sbp_run *run) {
     if (!run->plan)
         return sbp_fail(
             run->diag, SBP_USAGE,
-            "rows that come step by step cannot be measured before: give --seq-len N, the most tokens of a "
-            "micro-batch");
+            "rows of a stream cannot be measured before: give --seq-len N, the most tokens of a micro-batch");
     if (packed(run->options))
-        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd is for rows of files");
+        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd needs rows from files (--data FILE)");
     for (int i = 0; i < SBP_COUNT(meaningless); i++)
         if (sbp_options_chosen(run->options, meaningless[i]))
             return sbp_fail(run->diag, SBP_USAGE,
