@@ -279,14 +279,14 @@ check_length() {
 # ---- texts that people read ------------------------------------------------------------------------------------------
 
 # READMEs are for reading: a page, lines and paragraphs that an eye can follow, and not too many words in all. Code and
-# tables count as lines and words; a paragraph is prose, or one item of a list.
+# tables count as lines and words; a paragraph is prose, or one item of a list. Tables of tests/ may be wider.
 check_readmes() {
     local page=120 columns=100 lines=6 words=9000
     find README.md "${libraries[@]}" tests -name README.md -exec awk -v page=$page 'END { if (NR > page) print FILENAME ":" page ": readme: more than a page" }' {} \;
-    find README.md "${libraries[@]}" -name README.md | sort | xargs awk -v columns=$columns -v lines=$lines -v most=$words '
+    find README.md "${libraries[@]}" tests -name README.md | sort | xargs awk -v columns=$columns -v lines=$lines -v most=$words '
         FNR == 1 { paragraph = 0; fenced = 0; blank = 1 }
-        { words += NF }
-        length($0) > columns { print FILENAME ":" FNR ": readme: a line of " length($0) " characters, more than " columns }
+        FILENAME !~ /^tests\// { words += NF }
+        length($0) > columns && !(/^\|/ && FILENAME ~ /^tests\//) { print FILENAME ":" FNR ": readme: a line of " length($0) " characters, more than " columns }
         /^```/ { fenced = !fenced; paragraph = 0; next }
         fenced || /^ *$/ || /^[|#]/ || (blank && /^    /) { paragraph = 0; if (/^ *$/) blank = 1; next }
         /^ *([-*]|[0-9]+\.) / { paragraph = 0 }
