@@ -275,7 +275,7 @@ static sbp_team other_groups(const sbp_ranks *r) {
 
 sbp_status sbp_ranks_divide(sbp_ranks *r, int32_t group, sbp_diag *diag) {
     if (group < 1 || r->world.count % group != 0)
-        return sbp_fail(diag, SBP_INPUT, "%d ranks are no whole groups of %d", (int)r->world.count,
+        return sbp_fail(diag, SBP_INPUT, "%d ranks cannot be divided into groups of %d", (int)r->world.count,
                         (int)group);
     r->group = group;
     r->member = r->world.rank % group;

@@ -83,7 +83,7 @@ static const int32_t *read_ids(sbp_hf *hf, const char *key, int32_t *count) {
         if (hf->builder.status != SBP_OK)
             return NULL;
         if (id < -1 || id > INT32_MAX)
-            sbp_hf_fail(hf, item, "%lld is no token id", (long long)id);
+            sbp_hf_fail(hf, item, "%lld is not a token id", (long long)id);
         if (id >= 0)
             ids[(*count)++] = (int32_t)id;
     }

@@ -378,7 +378,8 @@ static sbp_status add_adapter(tuning *t, const site *s) {
     SBP_TRY(number_of(t, "--lora-rank-pattern", t->o->ranks, t->o->rank_count, s->module, &rank));
     SBP_TRY(number_of(t, "--lora-alpha-pattern", t->o->alphas, t->o->alpha_count, s->module, &alpha));
     if (!(rank >= 1 && rank <= 1e6) || rank != floor(rank))
-        return sbp_fail(t->l->diag, SBP_USAGE, "--lora-rank-pattern: %g for %s is no rank", rank, s->module);
+        return sbp_fail(t->l->diag, SBP_USAGE, "--lora-rank-pattern: %g for %s is not a rank", rank,
+                        s->module);
     int64_t r = (int64_t)rank, in = weight.type.dim[s->in_out ? 0 : 1].n;
     const rows whole = {0, r, r};
     const char *a = sbp_arena_printf(arena, PREFIX "%s.lora_A.weight", s->module),

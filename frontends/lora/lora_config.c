@@ -201,9 +201,9 @@ sbp_status sbp_lora_read(sbp_arena *arena, sbp_diag *diag, const char *directory
     SBP_TRY(sbp_json_get_bool(diag, r.root, "use_rslora", SBP_JSON_NULLABLE, &out->rslora));
     SBP_TRY(sbp_json_get_string(diag, r.root, "base_model_name_or_path", SBP_JSON_NULLABLE, base));
     if (out->rank < 1 || out->rank > 1000000)
-        return sbp_json_fail(diag, field(&r, "r"), "%lld is no rank", (long long)out->rank);
+        return sbp_json_fail(diag, field(&r, "r"), "%lld is not a rank", (long long)out->rank);
     if (!(out->dropout >= 0 && out->dropout < 1))
-        return sbp_json_fail(diag, field(&r, "lora_dropout"), "%g is no share below 1", out->dropout);
+        return sbp_json_fail(diag, field(&r, "lora_dropout"), "%g is not a share below 1", out->dropout);
     SBP_TRY(read_names(&r, "target_modules", true, &out->targets));
     SBP_TRY(read_names(&r, "exclude_modules", true, &out->exclude));
     SBP_TRY(read_names(&r, "modules_to_save", false, &out->save));

@@ -18,7 +18,7 @@ static sbp_status whole_numbers(sbp_fold *f, int32_t i, const char *what, int64_
     double size = 1, value;
     if (f->in[i].rank > 1 || (f->in[i].rank == 1 && !sbp_number_is_constant(f->in[i].size[0], &size)) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "%s '%s' are no short list", what, f->o->node->inputs[i]);
+        return sbp_onnx_fail(f->o, "%s '%s' are not a short list", what, f->o->node->inputs[i]);
     *count = (int32_t)size;
     for (int32_t k = 0; k < *count; k++) {
         if (!sbp_number_is_constant(item(f, &f->in[i], k), &value) || value != floor(value))
@@ -186,7 +186,7 @@ static sbp_status reshape_node(sbp_fold *f) {
     SBP_TRY(sbp_onnx_attr_int(f->o, "allowzero", &allow_zero));
     if (f->count < 2 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "the shape is no short list");
+        return sbp_onnx_fail(f->o, "the shape is not a short list");
     out.rank = (int32_t)size;
     const sbp_number *total = sbp_fold_number(f, 1), *known = sbp_fold_number(f, 1);
     for (int32_t d = 0; d < x->rank; d++)
@@ -261,7 +261,7 @@ static sbp_status expand_node(sbp_fold *f) {
     const sbp_number *x[2];
     if (f->count < 2 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "the shape is no short list");
+        return sbp_onnx_fail(f->o, "the shape is not a short list");
     asked.rank = (int32_t)size;
     for (int32_t d = 0; d < asked.rank; d++)
         asked.size[d] = item(f, &f->in[1], d);
@@ -284,7 +284,7 @@ static sbp_status transpose_node(sbp_fold *f) {
     for (int32_t d = 0; d < x->rank; d++) {
         int64_t from = perm ? perm->ints[d] : x->rank - 1 - d;
         if (from < 0 || from >= x->rank || with[from])
-            return sbp_onnx_fail(f->o, "perm is no permutation");
+            return sbp_onnx_fail(f->o, "perm is not a permutation");
         out.size[d] = x->size[from];
         with[from] = sbp_fold_axis(f, d);
     }
@@ -323,7 +323,7 @@ static sbp_status slice_node(sbp_fold *f) {
     const sbp_number *with[SBP_NUMBERS_RANK] = {NULL};
     if (f->count < 3 || f->in[1].rank != 1 || !sbp_number_is_constant(f->in[1].size[0], &size) ||
         size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "starts are no short list");
+        return sbp_onnx_fail(f->o, "starts are not a short list");
     count = given = (int32_t)size;
     for (int32_t i = 0; i < count; i++) {
         axes[i] = i;
@@ -630,14 +630,14 @@ static sbp_status constant_of_shape_node(sbp_fold *f) {
     sbp_onnx_type type = SBP_ONNX_FLOAT;
     double size = 0;
     if (f->in[0].rank != 1 || !sbp_number_is_constant(f->in[0].size[0], &size) || size > SBP_NUMBERS_RANK)
-        return sbp_onnx_fail(f->o, "the shape is no short list");
+        return sbp_onnx_fail(f->o, "the shape is not a short list");
     out.rank = (int32_t)size;
     for (int32_t d = 0; d < out.rank; d++)
         out.size[d] = item(f, &f->in[0], d);
     if (value) {
         sbp_onnx_tensor loaded = value->t;
         if (value->kind != SBP_ONNX_ATTR_TENSOR || value->t.elems != 1)
-            return sbp_onnx_fail(f->o, "value is no tensor of one number");
+            return sbp_onnx_fail(f->o, "value is not a tensor of one number");
         SBP_TRY(sbp_onnx_tensor_load(f->o->arena, f->o->diag, f->o->model->path, &loaded));
         type = loaded.type;
         out.element = sbp_fold_number(f, sbp_onnx_tensor_at(&loaded, 0));

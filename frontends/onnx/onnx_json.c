@@ -223,7 +223,7 @@ static sbp_status read_type(const reader *r, const sbp_json *type, sbp_onnx_info
     SBP_TRY(sbp_proto_check(r->diag, type, fields));
     const sbp_json *tensor = sbp_proto_field(type, "tensorType");
     if (!tensor)
-        return sbp_json_fail(r->diag, type, "'%s' is no tensor", info->name);
+        return sbp_json_fail(r->diag, type, "'%s' is not a tensor", info->name);
     SBP_TRY(sbp_proto_check(r->diag, tensor, tensor_fields));
     const sbp_json *elem = sbp_proto_field(tensor, "elemType"), *shape = sbp_proto_field(tensor, "shape");
     if (elem)

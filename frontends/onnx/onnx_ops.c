@@ -118,7 +118,7 @@ sbp_status sbp_onnx_pow(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_required(o, 1, &exponent));
     if (exponent->kind != SBP_ONNX_CONSTANT || exponent->rank > 1 ||
         (exponent->rank == 1 && exponent->dim[0] != 1))
-        return sbp_onnx_fail(o, "the exponent '%s' is no constant number", exponent->name);
+        return sbp_onnx_fail(o, "the exponent '%s' is not a constant number", exponent->name);
     double e = exponent->data[0];
     if (e == 2 || e == 3)
         out = sbp_build2(b, SBP_OP_mul, value, value);
@@ -486,7 +486,7 @@ sbp_status sbp_onnx_transpose(sbp_onnx *o) {
     for (int32_t d = 0; d < x->rank; d++) {
         int64_t axis = perm ? perm->ints[d] : x->rank - 1 - d;
         if (axis < 0 || axis >= x->rank || used[axis])
-            return sbp_onnx_fail(o, "perm is no permutation");
+            return sbp_onnx_fail(o, "perm is not a permutation");
         used[axis] = true;
         identity &= axis == d;
         dim[d] = x->dim[axis];

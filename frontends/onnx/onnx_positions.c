@@ -34,7 +34,7 @@ static sbp_status build_table(sbp_onnx *o, const sbp_onnx_value *v, int32_t rows
         elems *= dims[count - 1];
     }
     if (elems > MOST_NUMBERS)
-        return sbp_onnx_fail(o, "'%s' has %lld numbers that are no parameters", v->name, (long long)elems);
+        return sbp_onnx_fail(o, "'%s' has %lld numbers that are not parameters", v->name, (long long)elems);
     double *data = SBP_NEW_ARRAY(o->arena, double, elems);
     for (int64_t i = 0; i < elems; i++) {
         double at[SBP_NUMBERS_RANK] = {0};

@@ -58,7 +58,7 @@ sbp_status sbp_onnx_reduce(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_attr_int(o, "keepdims", &keep));
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     if (x->kind != SBP_ONNX_VALUE || sbp_onnx_rows_axis(x) < 0)
-        return sbp_onnx_fail(o, "'%s' %s is no activation", x->name, sbp_onnx_shape_text(o, x));
+        return sbp_onnx_fail(o, "'%s' %s is not an activation", x->name, sbp_onnx_shape_text(o, x));
     SBP_TRY(reduced_axes(o, x, on));
     SBP_TRY(sbp_onnx_broadcast(o, &x, 1, &y, &rank, dim));
     bool largest = strcmp(op, "ReduceMax") == 0, smallest = strcmp(op, "ReduceMin") == 0,

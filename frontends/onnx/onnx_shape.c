@@ -269,7 +269,7 @@ sbp_status sbp_onnx_ints(sbp_onnx *o, int32_t input, const char *what, const int
         return sbp_onnx_fail(o, "%s '%s' is %s, INT64 expected", what, v->name, sbp_onnx_type_name(v->type));
     if ((v->kind != SBP_ONNX_CONSTANT && v->kind != SBP_ONNX_NUMBERS) || v->rank > 1 ||
         (v->rank == 1 && v->dim[0] < 0))
-        return sbp_onnx_fail(o, "%s '%s' is computed from activations, or is no list", what, v->name);
+        return sbp_onnx_fail(o, "%s '%s' is computed from activations, or is not a list", what, v->name);
     int64_t n = elements(v), *ints = SBP_NEW_ARRAY(o->arena, int64_t, n);
     for (int64_t i = 0; i < n; i++) {
         if (v->kind == SBP_ONNX_CONSTANT) {

@@ -620,7 +620,7 @@ static sbp_status bind_objective(head_builder *h) {
     h->outputs = h->head->result_count;
     for (int32_t i = 0; i < h->outputs; i++)
         if (!h->head->results[i].name || h->head->values[h->head->results[i].value].type.rank != 1)
-            return sbp_fail(p->diag, SBP_INTERNAL, "head: output %d of @%s is no named vector", i,
+            return sbp_fail(p->diag, SBP_INTERNAL, "head: output %d of @%s is not a named vector", i,
                             h->head->name);
     for (int32_t i = 0; i < h->objective->arg_count; i++) {
         sbp_value_info *info = &h->objective->values[h->objective->args[i]];

@@ -291,7 +291,7 @@ static void test_directories_that_are_none(void **state) {
     static const char *const options[] = {"--out", "--out none --publish"};
     for (int i = 0; i < SBP_COUNT(options); i++) {
         const char *run = sbp_arena_printf(f->arena, RUN "--steps 1 %s", options[i]);
-        cli_fails(f, 4, "t.jsonl': it is no directory", sbp_arena_printf(f->arena, "%s $D/t.jsonl", run));
+        cli_fails(f, 4, "t.jsonl': it is not a directory", sbp_arena_printf(f->arena, "%s $D/t.jsonl", run));
         cli_fails(f, 4, "Not a directory", sbp_arena_printf(f->arena, "%s $D/t.jsonl/x", run));
         cli_fails(f, 4, "cannot create the directory '/proc/x'",
                   sbp_arena_printf(f->arena, "%s /proc/x", run));

@@ -73,10 +73,10 @@ static void test_refused(io_fixture *f) {
         static const char *const damage[] = {"sed s/bf16/f32/\\;s/f32/f16/ $D/kept >$D/t",
                                              "sed 4d $D/kept >$D/t", "head -c 300 $D/kept >$D/t", ": >$D/t"};
         cli_ok(f, damage[i]);
-        cli_fails(f, 2, "is no file of chosen algorithms (--tune), or damaged",
+        cli_fails(f, 2, "is not a file of chosen algorithms (--tune), or damaged",
                   RUN "--steps 1 --tune $D/t --out $D/d");
     }
-    cli_fails(f, 2, "is no file of chosen algorithms",
+    cli_fails(f, 2, "is not a file of chosen algorithms",
               RUN "--steps 1 --tune " ROWS " --out $D/d && git diff --quiet " ROWS);
     cli_ok(f, "! test -e $D/d"); /* a start that is refused has changed nothing */
 }

@@ -333,7 +333,7 @@ static sbp_status run_other_weights(void *user) {
     sbp_model model;
     options.weights = write_weights(f, &name, 1, SBP_I8, 97, 24);
     check_fails(f, sbp_model_load(f->arena, f->diag, plain, &options, &model), SBP_INPUT,
-                "tensor 'model.embed_tokens.weight' is stored as I8: integers are no weights");
+                "tensor 'model.embed_tokens.weight' is stored as I8: integers are not weights");
     unlink(options.weights);
     options.weights = NULL;
     assert_true(mkdir(directory, 0700) == 0 || errno == EEXIST);
@@ -421,7 +421,7 @@ static void test_errors(void **state) {
     expect(plain, "vocab_size=0", SBP_INPUT, "vocab_size: 0 is out of range");
     expect(plain, "num_hidden_layers=4000000000", SBP_INPUT, "num_hidden_layers: 4000000000 is out of range");
     expect(plain, "num_attention_heads=5", SBP_INPUT,
-           "num_attention_heads 5 is no multiple of num_key_value_heads 2");
+           "num_attention_heads 5 is not a multiple of num_key_value_heads 2");
     expect(plain, "head_dim=7", SBP_INPUT, "7 of the 7 elements of a head turn, but rotary embedding");
     expect(plain, "head_dim=2147483646", SBP_INPUT, "1 to 65536 of 65536 are possible");
     expect(plain, "hidden_act=\"relu2\"", SBP_INPUT,
@@ -459,9 +459,9 @@ static void test_errors(void **state) {
     expect(gemma, "sliding_window=null", SBP_INPUT,
            "layer 0 is sliding_attention, but sliding_window is null");
     expect("tests/data/configs/SmolLM2-135M.json", "num_attention_heads=30", SBP_INPUT,
-           "hidden_size 576 is no multiple of num_attention_heads 30");
+           "hidden_size 576 is not a multiple of num_attention_heads 30");
     expect(mistral, "num_attention_heads=400", SBP_INPUT,
-           "hidden_size 24 is no multiple of num_attention_heads 400");
+           "hidden_size 24 is not a multiple of num_attention_heads 400");
     expect(plain, "rope_parameters={\"rope_type\":\"linear\",\"factor\":2,\"partial_rotary_factor\":0.5}",
            SBP_INPUT,
            "rope_parameters.partial_rotary_factor: 0.5 of the 6 elements of a head would turn, but "

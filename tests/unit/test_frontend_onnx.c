@@ -421,7 +421,7 @@ static void test_form_errors(void **state) {
     expect_error(",\"floatData\":[3]", "", "tensor 's' has no values");
     expect_error("\"floatData\":[3]", "\"rawData\":\"AAA=\"",
                  "tensor 's': 2 bytes of raw data, dimensions and type make 4");
-    expect_error("\"floatData\":[3]", "\"rawData\":\"AA*A\"", "character 2 is no base64 digit");
+    expect_error("\"floatData\":[3]", "\"rawData\":\"AA*A\"", "character 2 is not a base64 digit");
     expect_error("\"floatData\":[3]", "\"dataLocation\":1", "tensor 's' is external, but has no location");
     expect_error("\"floatData\":[3]",
                  "\"dataLocation\":\"EXTERNAL\",\"externalData\":[{\"key\":\"location\",\"value\":\"../x\"}]",
@@ -545,7 +545,7 @@ static const struct {
          "Transpose", "\"a\"", "\"y\"", "{\"name\":\"perm\",\"ints\":[0,2,1]}"),
      "", NULL, 0, 0, 0},
     {NODE("Transpose", "\"x\"", "\"y\"", "{\"name\":\"perm\",\"ints\":[0,0,1]}"), "",
-     "perm is no permutation", 0, 0, 0},
+     "perm is not a permutation", 0, 0, 0},
     {NODE("Unsqueeze", "\"x\",\"s\"", "\"a\"", "") "," NODE("Squeeze", "\"a\",\"s\"", "\"y\"", ""),
      INTS("s", "1", "1"), NULL, 0, 0, 0},
     {NODE("Squeeze", "\"x\",\"s\"", "\"y\"", ""), INTS("s", "1", "2"), "axis 2 of [1,T,4] is not 1", 0, 0, 0},

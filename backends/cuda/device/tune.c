@@ -283,7 +283,7 @@ static sbp_status read_choices(cuda_device *d, const char *name, const char *tex
     if (strlen(text) != length || strncmp(text, "products 1\n", 11) != 0 || lines < 4 || !last ||
         sscanf(last + 1, "checksum %16" SCNx64 "\n%n", &checksum, &end) != 1 || last[1 + end] ||
         checksum != sbp_hash_bytes(text, (size_t)(last + 1 - text), 0))
-        return not_these(name, "is no file of chosen algorithms (--tune), or damaged", diag);
+        return not_these(name, "is not a file of chosen algorithms (--tune), or damaged", diag);
     if (strncmp(text, here, strlen(here)) != 0)
         return other_machine(name, text, here, diag);
     for (const char *at = text + strlen(here); at < last + 1; at = strchr(at, '\n') + 1) {

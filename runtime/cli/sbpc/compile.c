@@ -105,7 +105,7 @@ static sbp_status check_settings(const sbp_compilation *c) {
     sbp_text_init(&idle, c->arena);
     for (int32_t k = 0; k < c->settings.count; k++)
         if (!sbp_option_setting(c->settings.items[k].name))
-            return sbp_fail(c->diag, SBP_INTERNAL, "objective %s: its setting '%s' is no option",
+            return sbp_fail(c->diag, SBP_INTERNAL, "objective %s: its setting '%s' is not an option",
                             c->objective, c->settings.items[k].name);
     for (int32_t i = 0; sbp_option_setting_at(i); i++) {
         const sbp_option *option = sbp_option_setting_at(i);
