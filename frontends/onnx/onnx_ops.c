@@ -144,7 +144,7 @@ sbp_status sbp_onnx_cast(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     SBP_TRY(sbp_onnx_attr_int(o, "to", &to));
     if (to <= 0 || to >= SBP_ONNX_TYPE_COUNT)
-        return sbp_onnx_fail(o, "cast to type %lld", (long long)to);
+        return sbp_onnx_fail(o, "the cast to type %lld is not supported", (long long)to);
     sbp_onnx_type type = (sbp_onnx_type)to;
     sbp_onnx_value copy = *x;
     copy.type = type;
@@ -198,7 +198,7 @@ static sbp_status define_numbers(sbp_onnx *o, sbp_onnx_type type, int32_t rank, 
 static sbp_status define_tensor(sbp_onnx *o, const sbp_onnx_attribute *a) {
     sbp_onnx_tensor t = a->t;
     if (t.rank > SBP_MAX_RANK)
-        return sbp_onnx_fail(o, "a constant of rank %d", t.rank);
+        return sbp_onnx_fail(o, "the constant has the unsupported rank %d", t.rank);
     SBP_TRY(sbp_onnx_tensor_load(o->arena, o->diag, o->model->path, &t));
     double *data = SBP_NEW_ARRAY(o->arena, double, t.elems);
     for (int64_t i = 0; i < t.elems; i++)
@@ -265,7 +265,7 @@ sbp_status sbp_onnx_dropout(sbp_onnx *o) {
 /* Output 0 is x with another ONNX shape of the same elements in the same order. */
 static sbp_status define_reshaped(sbp_onnx *o, const sbp_onnx_value *x, int32_t rank, const int64_t *dim) {
     if (rank > SBP_MAX_RANK)
-        return sbp_onnx_fail(o, "a result of rank %d; at most %d is supported", rank, SBP_MAX_RANK);
+        return sbp_onnx_fail(o, "a result has rank %d; at most %d is supported", rank, SBP_MAX_RANK);
     sbp_onnx_value copy = *x;
     copy.rank = rank;
     memcpy(copy.dim, dim, (size_t)rank * sizeof *dim);
@@ -295,7 +295,8 @@ static sbp_status read_axes(sbp_onnx *o, int32_t rank, bool *on, int64_t *count)
     for (int64_t i = 0; i < *count; i++) {
         int64_t axis = axes[i] < 0 ? axes[i] + rank : axes[i];
         if (axis < 0 || axis >= rank || on[axis])
-            return sbp_onnx_fail(o, "axis %lld of a tensor of rank %d", (long long)axes[i], rank);
+            return sbp_onnx_fail(o, "axis %lld does not exist in a tensor of rank %d", (long long)axes[i],
+                                 rank);
         on[axis] = true;
     }
     return SBP_OK;
@@ -310,7 +311,7 @@ sbp_status sbp_onnx_unsqueeze(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_required(o, 0, &x));
     SBP_TRY(sbp_onnx_ints(o, 1, "axes", &axes, &count));
     if (count + x->rank > SBP_MAX_RANK)
-        return sbp_onnx_fail(o, "a result of rank %lld; at most %d is supported", (long long)count + x->rank,
+        return sbp_onnx_fail(o, "a result has rank %lld; at most %d is supported", (long long)count + x->rank,
                              SBP_MAX_RANK);
     int32_t rank = x->rank + (int32_t)count, next = 0;
     SBP_TRY(read_axes(o, rank, on, &count));
@@ -366,13 +367,13 @@ static sbp_status asked_shape(sbp_onnx *o, const sbp_onnx_value *x, int64_t *dim
     SBP_TRY(sbp_onnx_attr_int(o, "allowzero", &allow_zero));
     SBP_TRY(sbp_onnx_ints(o, 1, "the shape", &shape, &count));
     if (count > SBP_MAX_RANK)
-        return sbp_onnx_fail(o, "a result of rank %lld; at most %d is supported", (long long)count,
+        return sbp_onnx_fail(o, "a result has rank %lld; at most %d is supported", (long long)count,
                              SBP_MAX_RANK);
     *rank = (int32_t)count;
     for (int32_t d = 0; d < *rank; d++) {
         bool copy = shape[d] == 0 && !allow_zero, tokens = shape[d] == SBP_ONNX_TOKENS;
         if ((copy && d >= x->rank) || (shape[d] < -1 && !tokens) || (shape[d] == -1 && open >= 0))
-            return sbp_onnx_fail(o, "%lld at place %d of the shape", (long long)shape[d], d);
+            return sbp_onnx_fail(o, "the shape has %lld at place %d", (long long)shape[d], d);
         dim[d] = copy ? x->dim[d] : tokens ? SBP_ONNX_ROWS : shape[d];
         if (shape[d] == -1)
             open = d;

@@ -88,7 +88,7 @@ sbp_status sbp_onnx_split(sbp_onnx *o) {
     if (sbp_onnx_input(o, 1))
         SBP_TRY(sbp_onnx_ints(o, 1, "the sizes of the parts", &parts, &given));
     if (count != o->node->output_count || (parts && given != count))
-        return sbp_onnx_fail(o, "%d outputs for %lld parts", o->node->output_count,
+        return sbp_onnx_fail(o, "the node has %d outputs for %lld parts", o->node->output_count,
                              (long long)(parts ? given : count));
     for (int64_t i = 0; i < count; i++) {
         int64_t length = parts ? parts[i] : (n - start < equal ? n - start : equal);
@@ -120,9 +120,9 @@ static sbp_status slice_input(sbp_onnx *o, int32_t input, const char *what, int6
             own[i] = fallback ? *fallback : i;
         *out = own;
     }
-    return given == count
-               ? SBP_OK
-               : sbp_onnx_fail(o, "%lld %s for %lld starts", (long long)given, what, (long long)count);
+    return given == count ? SBP_OK
+                          : sbp_onnx_fail(o, "the node has %lld %s for %lld starts", (long long)given, what,
+                                          (long long)count);
 }
 
 /* Rows 0 .. T - 1 of a trained table, as learned positions that are sliced: gathered by position. */
@@ -202,7 +202,7 @@ sbp_status sbp_onnx_slice(sbp_onnx *o) {
     SBP_TRY(sbp_onnx_ints(o, 1, "starts", &starts, &count));
     SBP_TRY(sbp_onnx_ints(o, 2, "ends", &ends, &given));
     if (given != count)
-        return sbp_onnx_fail(o, "%lld ends for %lld starts", (long long)given, (long long)count);
+        return sbp_onnx_fail(o, "the node has %lld ends for %lld starts", (long long)given, (long long)count);
     SBP_TRY(slice_input(o, 3, "axes", count, NULL, &axes));
     SBP_TRY(slice_input(o, 4, "steps", count, &one, &steps));
     sbp_onnx_value whole = *x, part;
@@ -272,7 +272,7 @@ sbp_status sbp_onnx_concat(sbp_onnx *o) {
         out.dim[axis] += before;
     }
     if (all == SBP_NO_VALUE)
-        return sbp_onnx_fail(o, "no inputs");
+        return sbp_onnx_fail(o, "the node has no inputs");
     SBP_TRY(sbp_onnx_as_shape(o, all, out.rank, out.dim, &all));
     sbp_onnx_define_value(o, 0, all, out.type, out.rank, out.dim);
     return o->builder.status;

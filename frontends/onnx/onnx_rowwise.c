@@ -9,9 +9,9 @@ static sbp_value number(sbp_onnx *o, double value) {
 }
 
 static sbp_status most_inputs(sbp_onnx *o, int32_t most) {
-    return o->node->input_count <= most
-               ? SBP_OK
-               : sbp_onnx_fail(o, "%d inputs; at most %d are expected", o->node->input_count, most);
+    return o->node->input_count <= most ? SBP_OK
+                                        : sbp_onnx_fail(o, "the node has %d inputs; at most %d are expected",
+                                                        o->node->input_count, most);
 }
 
 /* ---- inside a row ---------------------------------------------------------------------------------------
@@ -274,7 +274,8 @@ sbp_status sbp_onnx_variadic(sbp_onnx *o) {
                                                : SBP_OP_add; /* Sum, Mean */
     SBP_TRY(sbp_onnx_attrs_known(o, none));
     if (count < 1 || count > SBP_COUNT(in))
-        return sbp_onnx_fail(o, "%d operands; up to %d are supported", count, (int)SBP_COUNT(in));
+        return sbp_onnx_fail(o, "the node has %d operands; up to %d are supported", count,
+                             (int)SBP_COUNT(in));
     for (int32_t i = 0; i < count; i++)
         SBP_TRY(sbp_onnx_required(o, i, &in[i]));
     SBP_TRY(sbp_onnx_broadcast(o, in, count, value, &rank, dim));

@@ -46,7 +46,7 @@ sbp_status sbp_onnx_ir_dims(sbp_onnx *o, int32_t rank, const int64_t *dim, int64
         if (dim[d] == SBP_ONNX_ROWS)
             return sbp_onnx_fail(o, "two axes of a result are the tokens (attention spelled out?)");
         if (*count == SBP_MAX_RANK - 1)
-            return sbp_onnx_fail(o, "a result of rank %d; at most %d is supported", rank, SBP_MAX_RANK);
+            return sbp_onnx_fail(o, "a result has rank %d; at most %d is supported", rank, SBP_MAX_RANK);
         out[(*count)++] = dim[d];
         if (dim[d] < 0 || !sbp_mul_i64(elems, dim[d], &elems) || elems > MAX_ROW_ELEMS)
             return sbp_onnx_fail(o, "a result has more than %lld elements per token",

@@ -53,7 +53,7 @@ static sbp_status unpack(tpl_eval *e, const tpl_node *target, const tpl_value *v
     for (const tpl_node *t = target->items; t; t = t->next)
         wanted++;
     if (count != wanted)
-        return sbp_tpl_fail(e, "%lld values for %lld names", (long long)count, (long long)wanted);
+        return sbp_tpl_fail(e, "there are %lld values for %lld names", (long long)count, (long long)wanted);
     for (const tpl_node *t = target->items; t; t = t->next)
         SBP_TRY(assign(e, t, items++));
     return SBP_OK;

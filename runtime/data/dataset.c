@@ -122,7 +122,7 @@ static sbp_status add_document(sbp_placer *l, const sbp_document *d) {
     const int64_t count = d->count;
     int64_t tokens = data->token_count, capacity = data->token_capacity, labels_capacity = capacity;
     if (count > INT32_MAX)
-        return sbp_fail(l->diag, SBP_INPUT, "a document of %lld tokens", (long long)count);
+        return sbp_fail(l->diag, SBP_INPUT, "a document has %lld tokens, too many", (long long)count);
     if (!sbp_arrays_reserve(&data->arrays, "tokens", &data->tokens, &capacity, tokens + count,
                             sizeof *data->tokens) ||
         !sbp_arrays_reserve(&data->arrays, "labels", &data->labels, &labels_capacity, tokens + count,

@@ -202,7 +202,7 @@ static void test_files(void **state) {
         {"$R $D/p --data " DATA " --eval $D/none", "none': No such file"},
         {"$R $D/p --data " DATA " --config $D/none", "none': No such file"},
         {"$R $D/p --data " DATA " --weights $D/none", "none"},
-        {"$R $D/p --data " DATA " --out $D/p", "no directory"},
+        {"$R $D/p --data " DATA " --out $D/p", "not a directory"},
         {"$R $D/p --data " DATA " --out $D/p/o", "cannot create the directory"},
         {"$R $D/p --data " DATA " --out /proc/o", "cannot create the directory"},
         {"$R $D/p --data " DATA " --score $D/none/s", "cannot"},

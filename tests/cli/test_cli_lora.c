@@ -507,7 +507,7 @@ static void test_refusals(void **state) {
                    {"--lora colour=red", "is unknown; give r, alpha"},
                    {"--lora r=0", "expected a number from 1"},
                    {"--lora r=1.5", "a rank is a whole number"},
-                   {"--lora-targets '(q_proj'", "no regular expression"},
+                   {"--lora-targets '(q_proj'", "not a regular expression"},
                    {"--lora-rank-pattern q_proj", "expected REGEX=NUMBER"},
                    {"--lora-targets '.*q_proj' --lora-layers 1", "says itself which layers"},
                    {"--adapter 0", "does not use it"},

@@ -459,7 +459,7 @@ static void test_meaning_errors(void **state) {
                  "node 'head' (MatMul): 'y' is [1,T,2]; [1,heads,d,T] is expected");
     expect_error("[\"y\",\"s\"]", "[\"y\",\"H\"]", "shapes [1,T,2] and [2,3] do not broadcast");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Softmax\"",
-                 "node 'z' (Softmax): 2 inputs; at most 1 are expected");
+                 "node 'z' (Softmax): the node has 2 inputs; at most 1 are expected");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Conv\"",
                  "node 'z' (Conv): this operator is not supported");
     expect_error("\"opType\":\"Mul\"", "\"opType\":\"Mul\",\"domain\":\"com.microsoft\"",
@@ -549,8 +549,8 @@ static const struct {
     {NODE("Unsqueeze", "\"x\",\"s\"", "\"a\"", "") "," NODE("Squeeze", "\"a\",\"s\"", "\"y\"", ""),
      INTS("s", "1", "1"), NULL, 0, 0, 0},
     {NODE("Squeeze", "\"x\",\"s\"", "\"y\"", ""), INTS("s", "1", "2"), "axis 2 of [1,T,4] is not 1", 0, 0, 0},
-    {NODE("Unsqueeze", "\"x\",\"s\"", "\"y\"", ""), INTS("s", "1", "7"), "axis 7 of a tensor of rank 4", 0, 0,
-     0},
+    {NODE("Unsqueeze", "\"x\",\"s\"", "\"y\"", ""), INTS("s", "1", "7"),
+     "axis 7 does not exist in a tensor of rank 4", 0, 0, 0},
     {NODE("Slice", "\"x\",\"s\",\"t\",\"t\"", "\"y\"", ""), INTS("s", "1", "0") "," INTS("t", "1", "1"),
      "tokens 0 to 1 by steps of 1 of 'x' [1,T,4] are taken; all are needed", 0, 0, 0},
     {NODE("Pow", "\"x\",\"s\"", "\"y\"", ""), "{\"name\":\"s\",\"dims\":[],\"dataType\":1,\"floatData\":[7]}",

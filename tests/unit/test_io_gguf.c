@@ -202,7 +202,7 @@ static void names_what_is_wrong(void **state) {
     WRONG("is larger than the file", s.dim1 = 1ULL << 50);
     WRONG("ends at byte", s.dim1 = 3);
     WRONG("9 dimensions", s.rank = 9);
-    WRONG("no multiple of the alignment 32", s.offset = 8);
+    WRONG("not a multiple of the alignment 32", s.offset = 8);
     WRONG("is larger than the file", s.offset = 1ULL << 62);
     WRONG("ends at byte", s.offset = 32);
     WRONG("general.alignment is 48", s.alignment = 48);
