@@ -28,7 +28,7 @@ static void test_what_is_wrong(void **state) {
     static const struct {
         const char *text, *message;
     } wrong[] = {
-        {"speed 3", "'speed' is not a rate"},          {"fp32_flops fast", "'fast' is not a positive number"},
+        {"speed 3", "'speed' is not a rate"},       {"fp32_flops fast", "'fast' is not a positive number"},
         {"fp32_flops -1", "not a positive number"}, {"fp32_flops", "fp32_flops: '' is not a positive"},
         {"fp32_flops inf", "not a positive"},       {"fp32_flops nan", "not a positive"},
         {"fp32_flops 1", "rates need 'bf16_flops'"}};

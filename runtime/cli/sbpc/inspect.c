@@ -279,7 +279,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
         sbp_text_add(&text,
                      "usage: sbpc inspect plan.bin [options]\n"
                      "       sbpc inspect plan.bin|MODEL --ranks N [options of compile]   with 1, 2, 4 .. N "
-                     "ranks: memory,\n       bytes on the wire and time, and where more ranks stop to pay\n");
+                     "ranks: memory,\n       bytes sent and time, and where more ranks stop to pay\n");
         sbp_options_print_help(&text, SBP_PHASE_INSPECT);
         fputs(text.data, stdout);
         return SBP_OK;
@@ -290,8 +290,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     static const sbp_option_id of_ranks[] = {SBP_OPT_LINK, SBP_OPT_NODE, SBP_OPT_BATCH_TOKENS};
     for (int i = 0; i < SBP_COUNT(of_ranks); i++)
         if (sbp_options_given(options, of_ranks[i]))
-            return sbp_fail(diag, SBP_USAGE, "--%s: it is about several ranks: --ranks N",
-                            sbp_option_name(of_ranks[i]));
+            return sbp_fail(diag, SBP_USAGE, "--%s needs --ranks N", sbp_option_name(of_ranks[i]));
     SBP_TRY(open_plan(&in));
     const char *svg = sbp_options_text(options, SBP_OPT_SVG);
     if (svg && sbp_same_file(svg, in.path))

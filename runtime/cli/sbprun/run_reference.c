@@ -45,11 +45,10 @@ sbp_status sbp_run_read_reference(sbp_run *run) {
     SBP_TRY(sbp_reference_read(run->diag, run->plan->program, run->data, path));
     for (int32_t i = 0; i < run->eval_count; i++)
         if (is_lacking(run, run->evals[i]))
-            return sbp_fail(
-                run->diag, SBP_USAGE,
-                "--ref is of --data; the rows of --eval '%s' must carry the log-probabilities of that "
-                "reference themselves",
-                sbp_options_list_at(run->options, SBP_OPT_EVAL, i));
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "--ref applies to --data: the rows of --eval '%s' must carry the "
+                            "log-probabilities of that reference themselves",
+                            sbp_options_list_at(run->options, SBP_OPT_EVAL, i));
     return SBP_OK;
 }
 
