@@ -170,7 +170,7 @@ static sbp_status take_tensor(reader *r, sbp_weight *t) {
     int64_t inner = rank > 0 ? dim[rank - 1] : 1;
     if (inner % quant->block_elems != 0)
         return sbp_fail(r->diag, SBP_INPUT,
-                        "%s: tensor '%s' has rows of %lld elements, which is no multiple of the %d of %s",
+                        "%s: tensor '%s' has rows of %lld elements, which is not a multiple of the %d of %s",
                         r->file.path, t->name, (long long)inner, quant->block_elems, quant->name);
     if (!sbp_mul_i64(t->elems / quant->block_elems, quant->block_bytes, &t->bytes) ||
         offset > (uint64_t)r->file.bytes || t->bytes > r->file.bytes)
@@ -232,9 +232,10 @@ static sbp_status read_head(sbp_weights *w, reader *r, int32_t file, const sbp_g
         sbp_weight t = {.file = file};
         SBP_TRY(take_tensor(r, &t));
         if (t.offset % alignment != 0)
-            return sbp_fail(r->diag, SBP_INPUT,
-                            "%s: tensor '%s' is at offset %lld, which is no multiple of the alignment %lld",
-                            path, t.name, (long long)t.offset, (long long)alignment);
+            return sbp_fail(
+                r->diag, SBP_INPUT,
+                "%s: tensor '%s' is at offset %lld, which is not a multiple of the alignment %lld", path,
+                t.name, (long long)t.offset, (long long)alignment);
         SBP_TRY(sbp_weights_add(w, r->diag, &t));
         if (t.format && !w->decoders[t.format]) {
             w->decoders[t.format] = sbp_format_decoder_create(r->arena, r->diag, t.format);

@@ -341,7 +341,7 @@ sbp_status sbp_weight_check(const sbp_weight *t, sbp_dtype parameter, sbp_diag *
         return SBP_OK;
     return sbp_fail(
         diag, SBP_INPUT,
-        "%s: tensor '%.200s' is stored as %s: integers are no weights, and quantized models other "
+        "%s: tensor '%.200s' is stored as %s: integers are not weights, and quantized models other "
         "than GGUF are not read",
         t->path, t->name, t->encoding);
 }

@@ -72,10 +72,10 @@ sbp_status sbp_rates_parse(sbp_arena *arena, sbp_diag *diag, const char *from, c
         char *end = NULL;
         double value = word ? strtod(word, &end) : 0;
         if (!word || *end || !(value > 0 && value < 1e30))
-            return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is no positive number", from, key,
+            return sbp_fail(diag, SBP_INPUT, "%s: %s: '%s' is not a positive number", from, key,
                             word ? word : "");
         if (!sbp_rates_set(out, key, value))
-            return sbp_fail(diag, SBP_INPUT, "%s: '%s' is no rate", from, key);
+            return sbp_fail(diag, SBP_INPUT, "%s: '%s' is not a rate", from, key);
     }
     const char *missing = sbp_rates_missing(out);
     return missing ? sbp_fail(diag, SBP_INPUT, "%s: rates need '%s'", from, missing) : SBP_OK;

@@ -188,7 +188,8 @@ sbp_status sbp_residency_lists(sbp_pipeline *p, sbp_residency *out) {
                            .step = trains && p->options.step && optimizes};
     if (e.layers < 0)
         return sbp_fail(p->diag, SBP_INPUT,
-                        "the model has no place to cut between its embedding and its head");
+                        "the model cannot be cut into layers: nowhere between its embedding and its head "
+                        "does a single value cross");
     e.k = e.k < 1 || !trains ? 1 : e.k;
     e.groups = (int32_t)sbp_ceil_div(e.layers, e.k);
     SBP_TRY(sbp_entry_make_lasting(&e));

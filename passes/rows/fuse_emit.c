@@ -91,7 +91,7 @@ static void emit_linear_dw(sbp_fuser *z, const sbp_op *op, int32_t position) {
 static sbp_status order_terms(sbp_fuser *z, sbp_value index, sbp_term *perm, sbp_term *segment) {
     const sbp_value_info *info = &z->f->values[index];
     if (info->role != SBP_VALUE_ROW)
-        return sbp_fail(z->p->diag, SBP_INTERNAL, "fuse: %s scatters by %%%s, which is no row input",
+        return sbp_fail(z->p->diag, SBP_INTERNAL, "fuse: %s scatters by %%%s, which is not a row input",
                         z->stage->name, info->name);
     const char *column = z->p->module->rows[info->binding].name;
     sbp_program *prog = z->p->program;

@@ -72,7 +72,7 @@ static sbp_status bind_tensor(const loader *l, sbp_plan *plan, const sbp_map *na
     const sbp_tensor_entry *tensor = &plan->tensors->tensors[t];
     int32_t b = sbp_map_get(names, tensor->buffer);
     if (b < 0 || plan->program->buffers[b].role != SBP_ROLE_PARAM)
-        return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': '%.200s' is no parameter of the program",
+        return sbp_fail(l->diag, SBP_INPUT, "%s: section '%s': '%.200s' is not a parameter of the program",
                         l->file->path, SBP_PLAN_TENSORS, tensor->buffer);
     const sbp_buffer *buffer = &plan->program->buffers[b];
     int64_t rows = sbp_extent_as_const(buffer->rows);

@@ -91,11 +91,12 @@ static sbp_status check_settings(sbp_diag *diag, const sbp_plan_info *info, cons
         if (!sbp_options_chosen(options, option->id) || has)
             continue;
         if (!sbp_options_from_config(options, option->id))
-            return sbp_fail(diag, SBP_USAGE, "--%s: the plan's objective has no such number", name);
+            return sbp_fail(diag, SBP_USAGE, "--%s: the plan's objective does not use it; leave it out",
+                            name);
         sbp_text_add(&idle, "%s%s", idle.length > 0 ? ", " : "", name);
     }
     if (idle.length > 0)
-        sbp_note(diag, "without effect with this objective: %s", idle.data);
+        sbp_note(diag, "these settings have no effect with this objective: %s", idle.data);
     return SBP_OK;
 }
 

@@ -455,7 +455,7 @@ static sbp_status save_state(const checkpoint_job *job) {
 static sbp_status must_equal(const checkpoint_job *job, const char *what, int64_t found, int64_t expected) {
     if (found == expected)
         return SBP_OK;
-    return sbp_fail(job->diag, SBP_INPUT, "%s: the run that is to go on had %s %lld, this one has %lld",
+    return sbp_fail(job->diag, SBP_INPUT, "%s: the run to be resumed had %s %lld, this one has %lld",
                     job->path, what, (long long)found, (long long)expected);
 }
 
@@ -495,17 +495,16 @@ static sbp_status load_state(const checkpoint_job *job) {
     SBP_TRY(sbp_json_get_string(job->diag, root, "data_hash", SBP_JSON_REQUIRED, &hash));
     snprintf(expected, sizeof expected, "%016llx", (unsigned long long)s->data_hash);
     if (strcmp(hash, expected) != 0)
-        return sbp_fail(job->diag, SBP_INPUT,
-                        "%s: the run that is to go on had other data (hash %.20s, now %s)", job->path, hash,
-                        expected);
+        return sbp_fail(job->diag, SBP_INPUT, "%s: the run to be resumed had other data (hash %.20s, now %s)",
+                        job->path, hash, expected);
     SBP_TRY(sbp_json_get_string(job->diag, root, "products", SBP_JSON_OPTIONAL, &products));
     SBP_TRY(sbp_json_get_string(job->diag, root, "reference", SBP_JSON_OPTIONAL, &reference));
     SBP_TRY(sbp_json_get_string(job->diag, root, "base", SBP_JSON_OPTIONAL, &base));
     saved.base = strtoull(base, NULL, 16);
     if (saved.base != s->base)
         return sbp_fail(job->diag, SBP_INPUT,
-                        "%s: the run that is to go on had other frozen weights (hash %016llx, now %016llx): "
-                        "the file that they come from has changed",
+                        "%s: the run to be resumed had other frozen weights (hash %016llx, now %016llx): the "
+                        "file that they come from has changed",
                         job->path, (unsigned long long)saved.base, (unsigned long long)s->base);
     saved.products = strtoull(products, NULL, 16);
     saved.reference = strtoull(reference, NULL, 16);

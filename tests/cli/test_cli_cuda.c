@@ -24,7 +24,7 @@ static void test_auto(void **state) {
     if (!cli_has_device(f, "cuda", "choosing a device"))
         skip();
     says(f, "backend cuda (Fake GPU), ", COMPILE);
-    says(f, "no CUDA GPU: only Fake GPU, which is of compute capability 7.0; 8.0 is the least",
+    says(f, "no CUDA GPU: only Fake GPU, whose compute capability is 7.0; 8.0 or higher is needed",
          "SBP_FAKE_CUDA=capability=70 " COMPILE);
     says(f, "backend cpu (no CUDA GPU: the driver does not start: the driver sees no device",
          "SBP_FAKE_CUDA=devices=0 " COMPILE);
@@ -79,7 +79,7 @@ static void test_training(void **state) {
               "SBP_CUDA_DEBUG=waits SBP_FAKE_CUDA=from=$n,call=cuStreamSynchronize,error=lost " RUN "waits");
     /* without an algorithm for any product: said once, and right */
     cli_ok(f, "SBP_FAKE_CUDA=no-algorithm " RUN "slow 2>$D/said && "
-              "test $(grep -c 'cuBLASLt has no algorithm for a product of \\[' $D/said) = 1");
+              "test $(grep -c 'cuBLASLt has no algorithm for a matmul of \\[' $D/said) = 1");
     got = cli_lines(f, "slow/metrics.jsonl", &count);
     assert_true(count == 3);
     assert_true(fabs(cli_number(f, got[2], "loss") - cli_number(f, want[2], "loss")) <= SBP_TOLERANCE_CURVE);

@@ -326,7 +326,7 @@ static void test_device_profile(void **state) {
     assert_non_null(strstr(text_of(f, "err"), "updates run on the host's cores"));
     assert_non_null(strstr(text_of(f, "err"), "disk bounds it"));
     cli_put(f, "bad", "memory 24GiB speed 3\n");
-    cli_fails(f, 1, "'speed' is no key", "$C compile $D/m --device-profile $D/bad");
+    cli_fails(f, 1, "unknown key 'speed'", "$C compile $D/m --device-profile $D/bad");
     cli_fails(f, 2, "h200", "$C compile $D/m --device-profile nothing");
     cli_fails(f, 2, "leave out --backend", "$C compile $D/m --device-profile h200 --backend cpu");
     cli_ok(f, "$C compile $S --device-profile cpu --memory 1GiB --seq-len 256 --json -o $D/none");
@@ -423,9 +423,9 @@ static void test_every_format(void **state) {
 static void test_layers_that_are_not_cut(void **state) {
     io_fixture *f = *state;
     cli_ok(f, "$C compile tests/data/onnx/two_widths.json -o $D/p --seq-len 64");
-    assert_non_null(strstr(text_of(f, "err"), "note: 2 layers are one segment with what is before them"));
+    assert_non_null(strstr(text_of(f, "err"), "note: 2 layers form one segment with what is before them"));
     cli_ok(f, "$C compile tests/data/onnx/odd_head.json -o $D/p --seq-len 64");
-    assert_null(strstr(text_of(f, "err"), "layers are one segment"));
+    assert_null(strstr(text_of(f, "err"), "layers form one segment"));
 }
 
 /* Parts of a deep model are frozen, with layers below and above what is trained: there is a plan, by the

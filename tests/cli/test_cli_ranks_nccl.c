@@ -415,7 +415,7 @@ static void test_through_the_host(void **state) {
         {"SBP_FAKE_CUDA=report", "ranks 0 and 1 have one device, and NCCL wants one for each"},
         {"SBP_FAKE_CUDA=report,nccl=23000", "ranks 0 and 1 have one device, and NCCL wants one for each"},
         {"NCCL_MULTI_RANK_GPU_ENABLE=1 SBP_FAKE_CUDA=report", "ranks 0 and 1 have one device"},
-        {"SBP_FAKE_CUDA=devices=2,report,nccl=21700", "libnccl.so.2 is NCCL 2.17.0; 2.18 and later of 2"},
+        {"SBP_FAKE_CUDA=devices=2,report,nccl=21700", "libnccl.so.2 is NCCL 2.17.0; NCCL 2.18 or newer"},
         {"SBP_CUDA_NCCL=off", "SBP_CUDA_NCCL=off"},
         {"LD_LIBRARY_PATH= SBP_CUDA_LIBRARIES=$D/lib",
          "libnccl.so.2 (NCCL, which joins several devices) was not found"}};
@@ -437,7 +437,7 @@ static void test_through_the_host(void **state) {
     cli_same(f, "o/model.safetensors", "over/model.safetensors");
     cli_ok(f, sbp_arena_printf(
                   f->arena, "rm -rf $D/o; $N 2 %d $R $D/p1 " RUN " --steps 2 --device 3 --out $D/o", port()));
-    says(f, "ranks met on other devices than --device says: this one on device 0", 2);
+    says(f, "ranks use other devices than --device says: this one uses device 0", 2);
     cli_same(f, "o/model.safetensors", "over/model.safetensors");
     cli_fails(f, 3, "WORLD_SIZE (of torchrun) is 2, but NCCL does not begin: libnccl.so.2 (NCCL, which joins",
               sbp_arena_printf(

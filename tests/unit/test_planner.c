@@ -124,7 +124,8 @@ static void estimates_equal_plans(bench *b) {
                  {900, 128, 64, 1, 2, 1, SBP_HOST, 5},     {640, 64, 64, 1, 1, 0, SBP_HOST, 100},
                  {640, 64, 64, 1, 1, 2, SBP_HOST, 1},      {900, 64, 64, 2, 3, 0, SBP_HOST, 7}};
     sbp_pipeline p = pipeline_for(b, c->model, SBP_F32, c->step);
-    const bool all = getenv("SBP_TEST_ALL") != NULL; /* else each case with one of the real models, and with the small one */
+    /* else each case with one of the real models, and with the small one */
+    const bool all = getenv("SBP_TEST_ALL") != NULL;
     for (int i = c->step; i < SBP_COUNT(cases); i += 2) {
         if (!all && c->turn < 3 && (i / 2 + c->turn) % 3 != 0)
             continue;

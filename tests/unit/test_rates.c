@@ -28,9 +28,9 @@ static void test_what_is_wrong(void **state) {
     static const struct {
         const char *text, *message;
     } wrong[] = {
-        {"speed 3", "'speed' is no rate"},          {"fp32_flops fast", "'fast' is no positive number"},
-        {"fp32_flops -1", "no positive number"},    {"fp32_flops", "fp32_flops: '' is no positive"},
-        {"fp32_flops inf", "no positive"},          {"fp32_flops nan", "no positive"},
+        {"speed 3", "'speed' is not a rate"},       {"fp32_flops fast", "'fast' is not a positive number"},
+        {"fp32_flops -1", "not a positive number"}, {"fp32_flops", "fp32_flops: '' is not a positive"},
+        {"fp32_flops inf", "not a positive"},       {"fp32_flops nan", "not a positive"},
         {"fp32_flops 1", "rates need 'bf16_flops'"}};
     for (int i = 0; i < SBP_COUNT(wrong); i++) {
         sbp_rates rates;

@@ -229,8 +229,8 @@ static sbp_status options_of_plan(const inspection *in, const sbp_options *own, 
     SBP_TRY(sbp_json_get_array(in->diag, in->meta, "arguments", SBP_JSON_NULLABLE, &arguments));
     if (!*model || !arguments || access(*model, R_OK) != 0)
         return sbp_fail(in->diag, SBP_INPUT,
-                        "%s: its model%s%s is not here; name the model: sbpc inspect MODEL "
-                        "--ranks N, with the options of compile",
+                        "%s: the plan's model%s%s was not found; name the model: sbpc inspect MODEL --ranks "
+                        "N, with the options of compile",
                         in->path, *model ? " " : "", *model ? *model : "");
     sbp_options_to_args(own, SBP_PHASE_COMPILE | SBP_PHASE_INSPECT, 0, in->arena, &said, &count);
     argv = SBP_NEW_ARRAY(in->arena, const char *, count + arguments->count + 1);
@@ -277,7 +277,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
         sbp_text_add(&text,
                      "usage: sbpc inspect plan.bin [options]\n"
                      "       sbpc inspect plan.bin|MODEL --ranks N [options of compile]   with 1, 2, 4 .. N "
-                     "ranks: memory,\n       bytes on the wire and time, and where more ranks stop to pay\n");
+                     "ranks: memory,\n       bytes sent and time, and where more ranks stop to pay\n");
         sbp_options_print_help(&text, SBP_PHASE_INSPECT);
         fputs(text.data, stdout);
         return SBP_OK;
@@ -288,8 +288,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     static const sbp_option_id of_ranks[] = {SBP_OPT_LINK, SBP_OPT_NODE, SBP_OPT_BATCH_TOKENS};
     for (int i = 0; i < SBP_COUNT(of_ranks); i++)
         if (sbp_options_given(options, of_ranks[i]))
-            return sbp_fail(diag, SBP_USAGE, "--%s: it is about several ranks: --ranks N",
-                            sbp_option_name(of_ranks[i]));
+            return sbp_fail(diag, SBP_USAGE, "--%s needs --ranks N", sbp_option_name(of_ranks[i]));
     SBP_TRY(open_plan(&in));
     const char *svg = sbp_options_text(options, SBP_OPT_SVG);
     if (svg && sbp_same_file(svg, in.path))
@@ -297,7 +296,7 @@ sbp_status sbp_cli_inspect(sbp_arena *arena, sbp_diag *diag, int argc, char **ar
     const char *dot = svg ? strrchr(svg, '.') : NULL;
     if (dot && (strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".pdf") == 0 || strcasecmp(dot, ".jpg") == 0))
         return sbp_fail(diag, SBP_USAGE,
-                        "--svg '%s': what is written is SVG: name it so (rsvg-convert makes others)", svg);
+                        "--svg '%s': the file name must end in .svg (rsvg-convert makes other formats)", svg);
     if (svg) {
         sbp_text picture;
         sbp_text_init(&picture, arena);

@@ -108,18 +108,18 @@ static sbp_status measure(sbp_compilation *c, bool again) {
         options.offload_dir = NULL;
         status = sbp_measure_rates(c->arena, c->diag, c->target, class, &options, rates, &share);
         if (status == SBP_OK)
-            sbp_note(c->diag, "the drive of %s was not measured: its rates are the table's", directory);
+            sbp_note(c->diag, "the drive of %s was not measured: its rates are those of the throughput table",
+                     directory);
     } else if (status != SBP_OK) {
         status = sbp_fail(c->diag, status, "%s", sbp_diag_text(none, SBP_ERROR));
     }
     sbp_diag_destroy(none);
     SBP_TRY(status);
     if (share < 0.75)
-        sbp_note(
-            c->diag,
-            "other programs were busy: products had %.0f %% of the processors while rates were measured; "
-            "--rates again when it is quiet",
-            100 * share);
+        sbp_note(c->diag,
+                 "other programs were running: matmuls had %.0f %% of the processors while rates were "
+                 "measured; measure again on a quiet machine (--rates again)",
+                 100 * share);
     write_cache(c, path, machine, rates);
     c->rates_source = "measured now";
     return SBP_OK;
@@ -132,14 +132,16 @@ static sbp_status choose(sbp_compilation *c) {
         return SBP_OK;
     if (strcmp(wish, "measured") == 0 || strcmp(wish, "again") == 0) {
         if (!c->target)
-            return sbp_fail(c->diag, SBP_USAGE,
-                            "--rates %s: the machine of --device-profile is not here; leave it out", wish);
+            return sbp_fail(
+                c->diag, SBP_USAGE,
+                "--rates %s: the machine of --device-profile cannot be measured here; leave --rates out",
+                wish);
         return measure(c, strcmp(wish, "again") == 0);
     }
     const char *text;
     size_t length;
     if (!sbp_file_exists(wish))
-        return sbp_fail(c->diag, SBP_USAGE, "--rates %s: none of table, measured, again, and no file", wish);
+        return sbp_fail(c->diag, SBP_USAGE, "--rates %s: expected table, measured, again or a file", wish);
     SBP_TRY(sbp_file_read(c->arena, c->diag, wish, &text, &length));
     SBP_TRY(sbp_rates_parse(c->arena, c->diag, wish, text, &c->pipeline.target.rates));
     c->rates_source = wish;

@@ -186,8 +186,8 @@ static const char *bound_of(const scale *s, const scale_count *n) {
     if (n->waited < NOTED)
         return "compute";
     if (n->net <= n->compute)
-        return sbp_arena_printf(s->arena, "compute, and what nothing hides of %s", names[n->longest]);
-    return sbp_arena_printf(s->arena, "the wire%s: %s",
+        return sbp_arena_printf(s->arena, "compute, and %s that is not overlapped", names[n->longest]);
+    return sbp_arena_printf(s->arena, "the interconnect%s: %s",
                             n->wire.part_away + n->wire.step_away > 0 ? " between hosts" : "",
                             names[n->longest]);
 }
@@ -219,15 +219,16 @@ static void stop_line(const scale *s, sbp_text *out) {
                      (long long)n->length);
     else if (n->net > n->compute)
         sbp_text_add(out,
-                     ": with %lld each reaches %.0f %%; the wire is busy %s a micro-batch, %s of that with "
-                     "%s%s, the rest %s. Micro-batches of %lld rows would hide it\n",
+                     ": with %lld each reaches %.0f %%; the interconnect is busy %s a micro-batch, %s of "
+                     "that with %s%s, the rest %s. Micro-batches of %lld rows would hide it\n",
                      (long long)n->ranks, 100 * n->efficiency, sbp_format_seconds(net, sizeof net, n->net),
                      sbp_format_seconds(most, sizeof most, n->wire.seconds[n->longest]), names[n->longest],
                      n->wire.part_away + n->wire.step_away > 0 ? ", most of it between hosts" : "",
                      sbp_format_seconds(rest, sizeof rest, n->compute), (long long)hiding_rows(n));
     else
         sbp_text_add(
-            out, ": with %lld each reaches %.0f %%, and %.0f %% of a micro-batch is waited for the wire\n",
+            out,
+            ": with %lld each reaches %.0f %%, and waits %.0f %% of a micro-batch for the interconnect\n",
             (long long)n->ranks, 100 * n->efficiency, 100 * n->waited);
 }
 

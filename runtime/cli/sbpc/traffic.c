@@ -78,9 +78,7 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
     if (program->ranks < 2)
         return;
     sbp_text_add(
-        out,
-        "wire       %lld ranks; each sends %s in %d collectives with every micro-batch, %s in %d once a "
-        "step",
+        out, "ranks      %lld; each sends %s in %d collectives with every micro-batch, %s in %d once a step",
         (long long)program->ranks, sbp_format_bytes(part, sizeof part, (double)w.part_bytes),
         (int)w.part_collectives, sbp_format_bytes(step, sizeof step, (double)w.step_bytes),
         (int)w.step_collectives);
@@ -91,14 +89,13 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
     sbp_text_add(out, "; busy %s of %s", sbp_format_seconds(net, sizeof net, wire),
                  sbp_format_seconds(all, sizeof all, seconds));
     sbp_text_add(out,
-                 wire > other ? ": it bounds the step, more rows or a faster link would hide it\n"
+                 wire > other ? ": this bounds the step; more rows or a faster link would hide it\n"
                               : ", %.0f %% of them waited for\n",
                  seconds > other ? 100 * (seconds - other) / seconds : 0);
     if (program->context > 1)
         sbp_text_add(out,
-                     "context    %lld ranks have each micro-batch together (--context-way %s); each sends "
-                     "the others %s in "
-                     "%lld exchanges around attention with a full one: %s, all waited for\n",
+                     "context    %lld ranks share each micro-batch (--context-way %s); each sends the others "
+                     "%s in %lld exchanges around attention of a full one: %s, not overlapped\n",
                      (long long)program->context, context_way(program),
                      sbp_format_bytes(part, sizeof part, (double)w.context_bytes),
                      (long long)w.context_exchanges, sbp_format_seconds(all, sizeof all, w.context_seconds));

@@ -181,14 +181,13 @@ static sbp_status check_stream(sbp_run *run) {
     if (!run->plan)
         return sbp_fail(
             run->diag, SBP_USAGE,
-            "rows that come step by step cannot be measured before: give --seq-len N, the most tokens of a "
-            "micro-batch");
+            "rows of a stream cannot be measured before: give --seq-len N, the most tokens of a micro-batch");
     if (packed(run->options))
-        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd is for rows of files");
+        return sbp_fail(run->diag, SBP_USAGE, "--packing bfd needs rows from files (--data FILE)");
     for (int i = 0; i < SBP_COUNT(meaningless); i++)
         if (sbp_options_chosen(run->options, meaningless[i]))
             return sbp_fail(run->diag, SBP_USAGE,
-                            "--%s has no meaning where lines of the data end the steps (%s)",
+                            "--%s has no effect where lines of the data end the steps (%s): leave it out",
                             sbp_option_name(meaningless[i]), run->stream.where);
     return SBP_OK;
 }
@@ -342,8 +341,9 @@ static sbp_status load_body(void *user) {
     int32_t files = sbp_options_list_count(run->options, SBP_OPT_DATA);
     if (run->data && (!run->data->texts || sbp_pack_rows_wanted(run->plan->program) != SBP_ROWS_TEXTS)) {
         if (files == 1 && strcmp(sbp_options_list_at(run->options, SBP_OPT_DATA, 0), "-") == 0)
-            return sbp_fail(run->diag, SBP_USAGE,
-                            "standard input was read for its lengths, and is gone: give --seq-len N");
+            return sbp_fail(
+                run->diag, SBP_USAGE,
+                "standard input cannot be read twice, for lengths and for training: give --seq-len N");
         sbp_dataset_destroy(run->data); /* what else it has to have was not known */
         run->data = NULL;
     }
@@ -491,7 +491,7 @@ static sbp_status check_schedule_options(const sbp_run *run) {
     const char *schedule = sbp_options_text(run->options, SBP_OPT_SCHEDULE);
     for (int i = 0; i < SBP_COUNT(ids); i++)
         if (sbp_options_chosen(run->options, ids[i]) && !sbp_lr_reads(schedule, sbp_option_name(ids[i])))
-            return sbp_fail(run->diag, SBP_USAGE, "--%s has no meaning with --schedule %s",
+            return sbp_fail(run->diag, SBP_USAGE, "--%s has no effect with --schedule %s: leave it out",
                             sbp_option_name(ids[i]), schedule);
     return SBP_OK;
 }
@@ -572,7 +572,7 @@ sbp_status sbp_run_plan_steps(sbp_run *run) {
         run->total_steps = sbp_sampler_total_steps(&run->sampler, sbp_options_double(o, SBP_OPT_EPOCHS)) *
                            (run->plan ? run->inner_epochs : 1);
     else if (sbp_options_chosen(o, SBP_OPT_EPOCHS))
-        sbp_note(run->diag, "--steps wins over --epochs");
+        sbp_note(run->diag, "--steps takes precedence over --epochs");
     sbp_sampler_seek(&run->sampler, 0, 0);
     SBP_TRY(check_schedule_options(run));
     sbp_lr_options lr = lr_options(o);

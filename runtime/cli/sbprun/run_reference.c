@@ -37,7 +37,7 @@ sbp_status sbp_run_read_reference(sbp_run *run) {
     if (!path)
         return SBP_OK;
     if (!run->data || run->stream.steps)
-        return sbp_fail(run->diag, SBP_USAGE, "--ref is of the rows of files: give these with --data");
+        return sbp_fail(run->diag, SBP_USAGE, "--ref needs rows from files (--data FILE)");
     if (!sbp_reference_is_lacking(run->plan->program, run->data, true))
         return sbp_fail(run->diag, SBP_USAGE, "--ref: %s",
                         sbp_reference_is_read(run->plan->program)
@@ -46,11 +46,10 @@ sbp_status sbp_run_read_reference(sbp_run *run) {
     SBP_TRY(sbp_reference_read(run->diag, run->plan->program, run->data, path));
     for (int32_t i = 0; i < run->eval_count; i++)
         if (is_lacking(run, run->evals[i]))
-            return sbp_fail(
-                run->diag, SBP_USAGE,
-                "--ref is of --data; the rows of --eval '%s' must carry the log-probabilities of that "
-                "reference themselves",
-                sbp_options_list_at(run->options, SBP_OPT_EVAL, i));
+            return sbp_fail(run->diag, SBP_USAGE,
+                            "--ref applies to --data: the rows of --eval '%s' must carry the "
+                            "log-probabilities of that reference themselves",
+                            sbp_options_list_at(run->options, SBP_OPT_EVAL, i));
     return SBP_OK;
 }
 
@@ -190,8 +189,8 @@ static sbp_status keep_weights(sbp_run *run) {
         return SBP_OK;
     SBP_TRY(sbp_shadow_create(run->executor, run->plan, run->diag, &run->shadow));
     sbp_note(run->diag,
-             "the initial weights, as reference for what is scored step by step, stay in host memory beside "
-             "the trained ones: %s (rows that carry its log-probabilities need none)",
+             "a copy of the initial weights, the reference, stays in host memory: %s (not needed where rows "
+             "carry its log-probabilities)",
              sbp_format_bytes(size, sizeof size, (double)sbp_shadow_bytes(run->shadow)));
     return SBP_OK;
 }

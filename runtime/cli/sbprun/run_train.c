@@ -579,8 +579,8 @@ static sbp_status begin(sbp_run *run, const char *found) {
     SBP_TRY(sbp_checkpoint_load(run->diag, run->executor, run->plan, found, &run->state));
     if (run->state.products != products)
         sbp_note(run->diag,
-                 "'%s' was computed with other choices of products (hash %016llx, here %016llx): "
-                 "sums round differently",
+                 "'%s' was computed with other algorithms of matmuls (hash %016llx, here %016llx): sums "
+                 "round differently",
                  found, (unsigned long long)run->state.products, (unsigned long long)products);
     run->state.products = products;
     run->resumed_after = run->state.step;
