@@ -37,7 +37,7 @@ static sbp_term temp_term(sbp_fuser *z, sbp_temp temp) {
 static sbp_instr *add_instr(sbp_fuser *z, sbp_command_kind kind, int32_t position, const sbp_term *terms,
                             int32_t count) {
     sbp_stage *s = z->stage;
-    sbp_instr instr = {.kind = kind, .term_count = count, .position = position};
+    sbp_instr instr = {.kind = kind, .attrs.kind = kind, .term_count = count, .position = position};
     instr.terms = SBP_NEW_ARRAY(z->p->arena, sbp_term, count);
     memcpy(instr.terms, terms, (size_t)count * sizeof *terms);
     for (int i = 0; i < SBP_COUNT(instr.after); i++)
