@@ -181,7 +181,7 @@ void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp
 void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value) {
     sbp_command *fill = add_command(p, body, SBP_CMD_FILL, SBP_FILL_OPERANDS);
     fill->views[SBP_FILL_DST] = view;
-    fill->view_count = 1;
+    fill->view_count = SBP_FILL_OPERANDS;
     fill->u.fill = value;
 }
 
@@ -189,7 +189,7 @@ void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from,
     sbp_command *copy = add_command(p, body, SBP_CMD_COPY, SBP_COPY_OPERANDS);
     copy->views[SBP_COPY_DST] = to;
     copy->views[SBP_COPY_SRC] = from;
-    copy->view_count = 2;
+    copy->view_count = SBP_COPY_OPERANDS;
     copy->queue = queue;
 }
 
@@ -198,7 +198,7 @@ void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op,
     sbp_command *c = add_command(p, body, SBP_CMD_COLLECTIVE, SBP_COLLECTIVE_OPERANDS);
     c->views[SBP_COLLECTIVE_DST] = to;
     c->views[SBP_COLLECTIVE_SRC] = from;
-    c->view_count = 2;
+    c->view_count = SBP_COLLECTIVE_OPERANDS;
     c->u.collective = op;
     c->queue = queue;
 }
