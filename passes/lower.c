@@ -199,7 +199,7 @@ void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op,
     c->views[SBP_COLLECTIVE_DST] = to;
     c->views[SBP_COLLECTIVE_SRC] = from;
     c->view_count = SBP_COLLECTIVE_OPERANDS;
-    c->u.collective = op;
+    c->u.collective.op = op;
     c->queue = queue;
 }
 

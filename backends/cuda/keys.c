@@ -92,7 +92,7 @@ int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const
     if (sbp_command_attention(command->kind))
         return attention_keys(command, dtypes, arch, keys);
     if (command->kind == SBP_CMD_COLLECTIVE && (command->queue == SBP_QUEUE_NET || sbp_is_exchange(command)))
-        return sum_keys(command->u.collective, dtypes, keys);
+        return sum_keys(command->u.collective.op, dtypes, keys);
     for (int32_t step = 0; step < steps; step++)
         keys[step] = sbp_gpu_key_of(command, dtypes, step, SBP_CUDA_PLAIN);
     if (command->kind == SBP_CMD_ROW && sbp_gpu_row_shape_of(kernel, true, &shape))

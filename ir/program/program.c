@@ -124,7 +124,7 @@ sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group,
 }
 
 int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows) {
-    const sbp_context_heads *heads = &command->u.exchange.heads;
+    const sbp_context_heads *heads = &command->u.collective.heads;
     return (program->context - 1) * rows * sbp_context_slots(heads, program->context) * heads->dim;
 }
 

@@ -158,7 +158,7 @@ typedef enum sbp_collective_op {
     SBP_REDUCE_ADD,
     SBP_REDUCE_OWN,
     SBP_GROUP_REDUCE,
-    SBP_TO_HEADS, /* these among the ranks of a context alone, in queue compute */
+    SBP_TO_HEADS,
     SBP_TO_ROWS,
     SBP_CONTEXT_GATHER,
     SBP_CONTEXT_SHARE,
@@ -198,12 +198,11 @@ typedef struct sbp_command {
             sbp_reduce_op op;
             double beta;
         } reduce; /* and colsum's beta */
-        sbp_collective_op collective;
-        bool share; /* row */
         struct {
-            sbp_collective_op op; /* to_heads, to_rows */
-            sbp_context_heads heads;
-        } exchange;
+            sbp_collective_op op;
+            sbp_context_heads heads; /* of to_heads and to_rows */
+        } collective;
+        bool share; /* row */
         struct {
             int32_t from, to;
         } fence;
@@ -423,11 +422,10 @@ typedef struct sbp_sent {
 /* node: ranks of each host, one after the other; 1: hosts differ, or are unknown. */
 sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t node, int64_t elems,
                              sbp_dtype dtype);
+/* Whether it is among the ranks of a context, in queue compute; not among all, or those of a group. */
+bool sbp_collective_of_context(sbp_collective_op op);
 /* Whether the ranks of a context send each other something, in queue compute. */
-static inline bool sbp_is_exchange(const sbp_command *command) {
-    return command->kind == SBP_CMD_COLLECTIVE && command->queue == SBP_QUEUE_COMPUTE &&
-           command->u.collective >= SBP_TO_HEADS && command->u.collective != SBP_CONTEXT_SHARE;
-}
+bool sbp_is_exchange(const sbp_command *command);
 /* Elements that a rank sends in to_heads or to_rows of so many rows of its own. */
 int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows);
 /* Most rows of a micro-batch, those of all ranks that have it together: places of rows are i32. */

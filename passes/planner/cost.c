@@ -159,7 +159,8 @@ static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_sha
         return sbp_cost_copy(m->target, operands[SBP_COPY_DST].space, operands[SBP_COPY_SRC].space,
                              work->bytes / 2);
     case SBP_WORK_COLLECTIVE:
-        return sbp_cost_collective(m->target, c->u.collective, m->program, (int64_t)work->elems, work->dtype);
+        return sbp_cost_collective(m->target, c->u.collective.op, m->program, (int64_t)work->elems,
+                                   work->dtype);
     case SBP_WORK_EXCHANGE:
         return exchange_seconds(m, work, times);
     case SBP_WORK_ROWS:
@@ -354,18 +355,19 @@ static const sbp_buffer *larger_operand(const sbp_program *program, const sbp_co
 
 static void add_wire(const sbp_program *program, const sbp_command *c, const sbp_target_info *target,
                      bool once, sbp_wire *out) {
-    if (c->kind != SBP_CMD_COLLECTIVE || c->queue != SBP_QUEUE_NET || c->u.collective == SBP_SHARE)
+    if (c->kind != SBP_CMD_COLLECTIVE || c->queue != SBP_QUEUE_NET || c->u.collective.op == SBP_SHARE)
         return;
     const sbp_buffer *all = larger_operand(program, c);
     int64_t elems = sbp_extent_as_const(all->rows) * all->cols;
-    sbp_sent sent = sbp_collective_sent(c->u.collective, program->ranks, program->group,
+    sbp_sent sent = sbp_collective_sent(c->u.collective.op, program->ranks, program->group,
                                         node_of(&target->rates, program->ranks), elems, all->dtype);
     *(once ? &out->step_bytes : &out->part_bytes) += sent.bytes;
     ++*(once ? &out->step_collectives : &out->part_collectives);
     for (int32_t i = 0; i < sent.count; i++)
         *(once ? &out->step_away : &out->part_away) += bytes_away(&target->rates, (double)sent.steps[i].bytes,
                                                                   sent.steps[i].ranks, sent.steps[i].stride);
-    out->seconds[c->u.collective] += sbp_cost_collective(target, c->u.collective, program, elems, all->dtype);
+    out->seconds[c->u.collective.op] +=
+        sbp_cost_collective(target, c->u.collective.op, program, elems, all->dtype);
 }
 
 /* A call, with as many rows as there can be. */

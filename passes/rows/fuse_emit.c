@@ -307,13 +307,14 @@ static void emit_exchange(sbp_fuser *z, const sbp_op *op, int32_t position) {
     };
     sbp_instr *exchange = add_instr(z, SBP_CMD_COLLECTIVE, position, terms, SBP_COUNT(terms));
     sbp_collective_op way = way_of(op);
-    exchange->attrs.u.exchange.op = way;
+    exchange->attrs.u.collective.op = way;
     if (way != SBP_TO_HEADS && way != SBP_TO_ROWS)
         return;
-    exchange->attrs.u.exchange.heads = (sbp_context_heads){.heads = sbp_op_int(op, "heads"),
-                                                           .kv_heads = sbp_op_int(op, "kv_heads"),
-                                                           .dim = z->f->values[op->operands[0]].type.dim[2].n,
-                                                           .keys = sbp_op_int(op, "keys") != 0};
+    exchange->attrs.u.collective.heads =
+        (sbp_context_heads){.heads = sbp_op_int(op, "heads"),
+                            .kv_heads = sbp_op_int(op, "kv_heads"),
+                            .dim = z->f->values[op->operands[0]].type.dim[2].n,
+                            .keys = sbp_op_int(op, "keys") != 0};
 }
 
 /* ---- places that follow from carries and results ----------------------------------------------------- */

@@ -544,7 +544,7 @@ sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_di
                          .work = d->wire->memory + (net ? 0 : (uint64_t)half),
                          .work_bytes = half,
                          .diag = diag};
-    unsigned op = (unsigned)dispatch->command->u.collective;
+    unsigned op = (unsigned)dispatch->command->u.collective.op;
     cuda_mark *m = &d->wire->marks[d->wire->submitted % CUDA_WIRE_MARKS];
     if (op >= SBP_COLLECTIVE_COUNT || !collectives[op].run || dispatch->span_count != 2 || !is_dense(to) ||
         !is_dense(from) || (to->dtype != from->dtype && !collectives[op].two_types))

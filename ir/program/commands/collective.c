@@ -25,18 +25,32 @@
 #include "ir/program/commands/command.h"
 
 static bool is_of_heads(const sbp_command *command) {
-    return command->u.collective == SBP_TO_HEADS || command->u.collective == SBP_TO_ROWS;
+    return command->u.collective.op == SBP_TO_HEADS || command->u.collective.op == SBP_TO_ROWS;
 }
 
-/* Among the ranks of a context. */
-static bool is_of_context(const sbp_command *command) {
-    return command->u.collective >= SBP_TO_HEADS;
+bool sbp_collective_of_context(sbp_collective_op op) {
+    switch (op) {
+    case SBP_TO_HEADS:
+    case SBP_TO_ROWS:
+    case SBP_CONTEXT_GATHER:
+    case SBP_CONTEXT_SHARE:
+    case SBP_CONTEXT_REDUCE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool sbp_is_exchange(const sbp_command *command) {
+    return command->kind == SBP_CMD_COLLECTIVE && command->queue == SBP_QUEUE_COMPUTE &&
+           sbp_collective_of_context(command->u.collective.op) &&
+           command->u.collective.op != SBP_CONTEXT_SHARE;
 }
 
 void sbp_rows_collective(sbp_row_rules *rules) {
     enum { DST = SBP_COLLECTIVE_DST, SRC = SBP_COLLECTIVE_SRC };
     const sbp_program *program = rules->program;
-    switch (rules->command->u.collective) {
+    switch (rules->command->u.collective.op) {
     case SBP_ALL_REDUCE:
     case SBP_BROADCAST:
     case SBP_REDUCE_OWN:
@@ -61,14 +75,20 @@ void sbp_rows_collective(sbp_row_rules *rules) {
     }
 }
 
+/* Of one rank it is a copy, and may run as one in queue compute. */
+static bool may_be_copy(sbp_collective_op op) {
+    return op == SBP_ALL_REDUCE || op == SBP_REDUCE_SCATTER || op == SBP_ALL_GATHER || op == SBP_BROADCAST ||
+           op == SBP_SHARE;
+}
+
 static sbp_status check_queue(const sbp_subject *s) {
     const sbp_command *command = s->command;
     const sbp_program *program = s->c->program;
     const char *queue = sbp_queue_names[command->queue];
-    const sbp_context_heads *h = &command->u.exchange.heads;
-    if (!is_of_context(command)) {
-        if (command->queue != SBP_QUEUE_NET && command->u.collective != SBP_SHARE &&
-            (program->ranks > 1 || command->u.collective > SBP_SHARE))
+    const sbp_context_heads *h = &command->u.collective.heads;
+    if (!sbp_collective_of_context(command->u.collective.op)) {
+        if (command->queue != SBP_QUEUE_NET && command->u.collective.op != SBP_SHARE &&
+            (program->ranks > 1 || !may_be_copy(command->u.collective.op)))
             return SBP_SUBJECT_FAIL(s, "c26", "between %lld ranks in queue %s", (long long)program->ranks,
                                     queue);
         return SBP_OK;
@@ -85,8 +105,8 @@ static sbp_status check_queue(const sbp_subject *s) {
 
 /* Rows of all heads in one operand, this rank's heads in the other; whole rows of both, for both ways. */
 static sbp_status check_heads(const sbp_subject *s) {
-    const sbp_context_heads *heads = &s->command->u.exchange.heads;
-    bool to_heads = s->command->u.collective == SBP_TO_HEADS;
+    const sbp_context_heads *heads = &s->command->u.collective.heads;
+    bool to_heads = s->command->u.collective.op == SBP_TO_HEADS;
     int32_t own = to_heads ? SBP_COLLECTIVE_DST : SBP_COLLECTIVE_SRC,
             all = to_heads ? SBP_COLLECTIVE_SRC : SBP_COLLECTIVE_DST;
     SBP_TRY(sbp_check_float(s, SBP_COLLECTIVE_DST));
@@ -98,15 +118,15 @@ static sbp_status check_heads(const sbp_subject *s) {
 sbp_status sbp_check_collective(const sbp_subject *s) {
     enum { DST = SBP_COLLECTIVE_DST, SRC = SBP_COLLECTIVE_SRC };
     const sbp_command *command = s->command;
-    if ((unsigned)command->u.collective >= SBP_COLLECTIVE_COUNT)
-        return SBP_SUBJECT_FAIL(s, "c26", "no collective operation %d", (int)command->u.collective);
+    if ((unsigned)command->u.collective.op >= SBP_COLLECTIVE_COUNT)
+        return SBP_SUBJECT_FAIL(s, "c26", "no collective operation %d", (int)command->u.collective.op);
     SBP_TRY(check_queue(s));
-    if (command->u.collective == SBP_REDUCE_OWN &&
+    if (command->u.collective.op == SBP_REDUCE_OWN &&
         !sbp_view_equal(&command->views[DST], &command->views[SRC]))
         return SBP_SUBJECT_FAIL(s, "c26", "reduce_own of one view into another");
     if (is_of_heads(command))
         return check_heads(s);
-    if (command->u.collective == SBP_REDUCE_ADD) {
+    if (command->u.collective.op == SBP_REDUCE_ADD) {
         SBP_TRY(sbp_check_float(s, DST));
         SBP_TRY(sbp_check_float(s, SRC));
     } else {
@@ -117,8 +137,8 @@ sbp_status sbp_check_collective(const sbp_subject *s) {
 
 /* Of what is written whole, what it was is gone. */
 sbp_access sbp_access_collective(const sbp_command *command, int32_t operand, sbp_access stated) {
-    bool whole = command->u.collective == SBP_SHARE || command->u.collective == SBP_ALL_GATHER ||
-                 is_of_context(command);
+    bool whole = command->u.collective.op == SBP_SHARE || command->u.collective.op == SBP_ALL_GATHER ||
+                 sbp_collective_of_context(command->u.collective.op);
     return operand == SBP_COLLECTIVE_DST && whole ? SBP_WRITE : stated;
 }
 
@@ -133,8 +153,8 @@ void sbp_text_collective(sbp_fields *fields) {
         "reduce_add",     "reduce_own",     "group_reduce",  "to_heads",  "to_rows",
         "context_gather", "context_share",  "context_reduce"};
     sbp_command *c = fields->command;
-    sbp_context_heads *heads = &c->u.exchange.heads;
-    sbp_field_word(fields, "op", &c->u.collective, ops, SBP_COLLECTIVE_COUNT, "a collective operation");
+    sbp_context_heads *heads = &c->u.collective.heads;
+    sbp_field_word(fields, "op", &c->u.collective.op, ops, SBP_COLLECTIVE_COUNT, "a collective operation");
     sbp_field *of_heads[] = {
         sbp_field_int(fields, "heads", &heads->heads), sbp_field_int(fields, "kv_heads", &heads->kv_heads),
         sbp_field_int(fields, "dim", &heads->dim), sbp_field_flag(fields, "keys", &heads->keys)};
@@ -147,7 +167,7 @@ void sbp_text_collective(sbp_fields *fields) {
 /* Elements that a rank sends to the others of its context, of so many rows of its own. */
 static double sent_elems(const sbp_work_query *q) {
     double others = (double)(q->program->context - 1);
-    switch (q->command->u.collective) {
+    switch (q->command->u.collective.op) {
     case SBP_CONTEXT_SHARE:
         return 0;
     case SBP_CONTEXT_GATHER:
@@ -166,7 +186,7 @@ static double sent_elems(const sbp_work_query *q) {
 void sbp_work_collective(const sbp_work_query *q, sbp_work *out) {
     const sbp_operand_shape *dst = &q->operands[SBP_COLLECTIVE_DST], *src = &q->operands[SBP_COLLECTIVE_SRC];
     double of_dst = (double)dst->rows * (double)dst->cols, of_src = (double)src->rows * (double)src->cols;
-    if (is_of_context(q->command)) {
+    if (sbp_collective_of_context(q->command->u.collective.op)) {
         out->kind = SBP_WORK_EXCHANGE;
         out->dtype = dst->dtype;
         out->sent = sent_elems(q) * (double)sbp_dtype_bytes(dst->dtype);
