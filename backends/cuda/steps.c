@@ -114,7 +114,7 @@ static bool does_nothing(const sbp_dispatch *dispatch) {
     case SBP_CMD_SCATTER_ADD:
         return is_empty(&dispatch->spans[SBP_SCATTER_ADD_SRC]);
     default:
-        return is_empty(&dispatch->spans[0]);
+        return is_empty(dispatch->spans); /* the first operand, which is written */
     }
 }
 

@@ -527,7 +527,7 @@ static bool is_dense(const sbp_span *span) {
 }
 
 sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
-    const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
+    const sbp_span *to = &dispatch->spans[SBP_COLLECTIVE_DST], *from = &dispatch->spans[SBP_COLLECTIVE_SRC];
     /* those of net may use their workspace while those of compute use theirs */
     bool net = dispatch->command->queue == SBP_QUEUE_NET, shared = d->wire->context.count > 1;
     int64_t half = shared ? d->wire->memory_bytes / 2 / 256 * 256 : d->wire->memory_bytes;
