@@ -87,7 +87,13 @@ static int32_t add_product(measure *m, sbp_dtype dtype, int64_t rows, int kind) 
     sbp_view a = matrix(m, SBP_DEVICE, dtype, rows, WIDTH),
              b = matrix(m, SBP_DEVICE, dtype, kind == 2 ? rows : WIDTH, WIDTH),
              d = matrix(m, SBP_DEVICE, kind == 2 ? sum : dtype, kind == 2 ? WIDTH : rows, WIDTH);
-    sbp_view views[] = {d, a, b, kind == 2 ? d : sbp_view_none(), sbp_view_none()};
+    sbp_view views[SBP_GEMM_OPERANDS] = {
+        [SBP_GEMM_D] = d,
+        [SBP_GEMM_A] = a,
+        [SBP_GEMM_B] = b,
+        [SBP_GEMM_C] = kind == 2 ? d : sbp_view_none(),
+        [SBP_GEMM_BIAS] = sbp_view_none(),
+    };
     int32_t number = add_case(m, SBP_QUEUE_COMPUTE, SBP_CMD_GEMM, views, SBP_COUNT(views));
     m->cases[number]->u.gemm.alpha = 1;
     m->cases[number]->u.gemm.beta = kind == 2;
@@ -114,10 +120,34 @@ static int32_t add_attention(measure *m, sbp_dtype dtype, bool backward) {
         int64_t work_cols = sbp_target_work_columns(&m->info, HEADS, HEAD);
         if (work_cols > 0)
             work = matrix(m, SBP_DEVICE, sum, MANY + m->info.attention_more_rows, work_cols);
-        sbp_view views[] = {dq, dk, dv, q, k, v, o, lse, d_o, first, first, first, work};
+        sbp_view views[SBP_ATTN_BWD_OPERANDS] = {
+            [SBP_ATTN_BWD_DQ] = dq,
+            [SBP_ATTN_BWD_DK] = dk,
+            [SBP_ATTN_BWD_DV] = dv,
+            [SBP_ATTN_BWD_Q] = q,
+            [SBP_ATTN_BWD_K] = k,
+            [SBP_ATTN_BWD_V] = v,
+            [SBP_ATTN_BWD_O] = o,
+            [SBP_ATTN_BWD_LSE] = lse,
+            [SBP_ATTN_BWD_DO] = d_o,
+            [SBP_ATTN_BWD_FIRST] = first,
+            [SBP_ATTN_BWD_SHARED_END] = first,
+            [SBP_ATTN_BWD_OWN] = first,
+            [SBP_ATTN_BWD_WORK] = work,
+        };
         number = add_case(m, SBP_QUEUE_COMPUTE, SBP_CMD_ATTN_BWD, views, SBP_COUNT(views));
     } else {
-        sbp_view views[] = {o, lse, q, k, v, first, first, first, sbp_view_none()};
+        sbp_view views[SBP_ATTN_FWD_OPERANDS] = {
+            [SBP_ATTN_FWD_O] = o,
+            [SBP_ATTN_FWD_LSE] = lse,
+            [SBP_ATTN_FWD_Q] = q,
+            [SBP_ATTN_FWD_K] = k,
+            [SBP_ATTN_FWD_V] = v,
+            [SBP_ATTN_FWD_FIRST] = first,
+            [SBP_ATTN_FWD_SHARED_END] = first,
+            [SBP_ATTN_FWD_OWN] = first,
+            [SBP_ATTN_FWD_WORK] = sbp_view_none(),
+        };
         number = add_case(m, SBP_QUEUE_COMPUTE, SBP_CMD_ATTN_FWD, views, SBP_COUNT(views));
     }
     m->cases[number]->u.attention = attrs;
@@ -172,8 +202,9 @@ static int32_t add_rows(measure *m, sbp_space space, int kernel) {
 
 static int32_t add_copy(measure *m, sbp_space to, sbp_space from, int64_t rows) {
     begin_case(m);
-    sbp_view views[] = {matrix(m, to, SBP_F32, rows, WIDTH), matrix(m, from, SBP_F32, rows, WIDTH)};
-    return add_case(m, sbp_queue_of_copy(to, from), SBP_CMD_COPY, views, 2);
+    sbp_view views[SBP_COPY_OPERANDS] = {[SBP_COPY_DST] = matrix(m, to, SBP_F32, rows, WIDTH),
+                                         [SBP_COPY_SRC] = matrix(m, from, SBP_F32, rows, WIDTH)};
+    return add_case(m, sbp_queue_of_copy(to, from), SBP_CMD_COPY, views, SBP_COPY_OPERANDS);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------- */
@@ -182,8 +213,8 @@ static sbp_span span_of(const measure *m, const sbp_view *view, sbp_command_kind
     if (view->ref == SBP_NO_VIEW)
         return (sbp_span){.space = SBP_SPACE_COUNT};
     const sbp_buffer *b = &m->program->buffers[view->ref];
-    bool query = (kind == SBP_CMD_ATTN_FWD || kind == SBP_CMD_ATTN_BWD) &&
-                 sbp_extent_as_const(b->rows) == MANY; /* keys have twice as many */
+    bool query =
+        sbp_command_attention(kind) && sbp_extent_as_const(b->rows) == MANY; /* keys have twice as many */
     return (sbp_span){.space = b->space,
                       .dtype = b->dtype,
                       .offset = b->offset,
@@ -302,7 +333,7 @@ static void add_cases(measure *m, cases *c, bool disk) {
     }
     begin_case(m);
     sbp_view one = matrix(m, SBP_DEVICE, SBP_F32, 1, 1);
-    c->small = add_case(m, SBP_QUEUE_COMPUTE, SBP_CMD_FILL, &one, 1);
+    c->small = add_case(m, SBP_QUEUE_COMPUTE, SBP_CMD_FILL, &one, SBP_FILL_OPERANDS);
 }
 
 /* From products of many and few rows: seconds = flops / rate * (rows + half) / rows. */

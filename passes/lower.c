@@ -179,27 +179,27 @@ void sbp_lower_call(sbp_pipeline *p, sbp_body *body, int32_t function, const sbp
 }
 
 void sbp_lower_fill(sbp_pipeline *p, sbp_body *body, sbp_view view, double value) {
-    sbp_command *fill = add_command(p, body, SBP_CMD_FILL, 1);
-    fill->views[0] = view;
-    fill->view_count = 1;
+    sbp_command *fill = add_command(p, body, SBP_CMD_FILL, SBP_FILL_OPERANDS);
+    fill->views[SBP_FILL_DST] = view;
+    fill->view_count = SBP_FILL_OPERANDS;
     fill->u.fill = value;
 }
 
 void sbp_lower_copy(sbp_pipeline *p, sbp_body *body, sbp_view to, sbp_view from, int32_t queue) {
-    sbp_command *copy = add_command(p, body, SBP_CMD_COPY, 2);
-    copy->views[0] = to;
-    copy->views[1] = from;
-    copy->view_count = 2;
+    sbp_command *copy = add_command(p, body, SBP_CMD_COPY, SBP_COPY_OPERANDS);
+    copy->views[SBP_COPY_DST] = to;
+    copy->views[SBP_COPY_SRC] = from;
+    copy->view_count = SBP_COPY_OPERANDS;
     copy->queue = queue;
 }
 
 void sbp_lower_collective(sbp_pipeline *p, sbp_body *body, sbp_collective_op op, sbp_view to, sbp_view from,
                           int32_t queue) {
-    sbp_command *c = add_command(p, body, SBP_CMD_COLLECTIVE, 2);
-    c->views[0] = to;
-    c->views[1] = from;
-    c->view_count = 2;
-    c->u.collective = op;
+    sbp_command *c = add_command(p, body, SBP_CMD_COLLECTIVE, SBP_COLLECTIVE_OPERANDS);
+    c->views[SBP_COLLECTIVE_DST] = to;
+    c->views[SBP_COLLECTIVE_SRC] = from;
+    c->view_count = SBP_COLLECTIVE_OPERANDS;
+    c->u.collective.op = op;
     c->queue = queue;
 }
 

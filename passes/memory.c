@@ -84,10 +84,6 @@ static bool is_whole(const walk *w, const sbp_view *view) {
 static void walk_command(walk *w, const sbp_command *command, bool in_loop) {
     sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
     sbp_command_operands(w->program, command, operands);
-    if (command->kind == SBP_CMD_COLLECTIVE &&
-        (command->u.collective == SBP_SHARE || command->u.collective == SBP_ALL_GATHER ||
-         command->u.collective >= SBP_TO_HEADS))
-        operands[0].access = SBP_WRITE;  /* what it was is gone */
     for (int pass = 0; pass < 2; pass++) /* reads first: an operand may be read and written */
         for (int32_t i = 0; i < command->view_count; i++) {
             int32_t ref = command->views[i].ref;

@@ -277,8 +277,8 @@ static sbp_status reduce_own(composite *c, void *data, int64_t elems, sbp_dtype 
 
 /* With both operands in the host's memory. */
 static sbp_status collect(composite *c, const sbp_dispatch *dispatch, void *dst, void *src, sbp_diag *diag) {
-    const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
-    sbp_collective_op op = dispatch->command->u.collective;
+    const sbp_span *to = &dispatch->spans[SBP_COLLECTIVE_DST], *from = &dispatch->spans[SBP_COLLECTIVE_SRC];
+    sbp_collective_op op = dispatch->command->u.collective.op;
     int64_t to_elems = to->rows * to->cols, from_elems = from->rows * from->cols;
     if (dst != src &&
         (op == SBP_ALL_REDUCE || op == SBP_GROUP_REDUCE || op == SBP_BROADCAST || op == SBP_SHARE))
@@ -301,10 +301,10 @@ static sbp_status collect(composite *c, const sbp_dispatch *dispatch, void *dst,
     case SBP_ALL_GATHER:
         return sbp_ranks_all_gather(c->ranks, dst, src, to_elems, to->dtype, diag);
     case SBP_TO_HEADS:
-        return sbp_ranks_to_heads(c->context, dst, src, from->rows, &dispatch->command->u.exchange.heads,
+        return sbp_ranks_to_heads(c->context, dst, src, from->rows, &dispatch->command->u.collective.heads,
                                   to->dtype, diag);
     case SBP_TO_ROWS:
-        return sbp_ranks_to_rows(c->context, dst, src, to->rows, &dispatch->command->u.exchange.heads,
+        return sbp_ranks_to_rows(c->context, dst, src, to->rows, &dispatch->command->u.collective.heads,
                                  to->dtype, diag);
     case SBP_CONTEXT_GATHER:
         return sbp_ranks_all_gather(c->context, dst, src, to_elems, to->dtype, diag);
@@ -334,8 +334,8 @@ static sbp_status stage(composite *c, int k, const sbp_span *span, bool content,
 }
 
 static sbp_status run_collective(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
-    const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
-    sbp_collective_op op = dispatch->command->u.collective;
+    const sbp_span *to = &dispatch->spans[SBP_COLLECTIVE_DST], *from = &dispatch->spans[SBP_COLLECTIVE_SRC];
+    sbp_collective_op op = dispatch->command->u.collective.op;
     sbp_ranks_info before, after;
     int64_t to_bytes, from_bytes;
     if (!c->ranks || (sbp_is_exchange(dispatch->command) && !c->context))
@@ -369,9 +369,9 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
             return c->parts.cores->run(c->cores, dispatch, diag);
         return c->proper->class->submit(c->proper, dispatch, diag);
     case SBP_QUEUE_DISK:
-        if (dispatch->command->kind != SBP_CMD_COPY || dispatch->span_count != 2)
+        if (dispatch->command->kind != SBP_CMD_COPY || dispatch->span_count != SBP_COPY_OPERANDS)
             return sbp_fail(diag, SBP_INTERNAL, "%s: queue disk only copies", c->parts.name);
-        return move_rows(c, &dispatch->spans[0], &dispatch->spans[1], diag);
+        return move_rows(c, &dispatch->spans[SBP_COPY_DST], &dispatch->spans[SBP_COPY_SRC], diag);
     case SBP_QUEUE_NET:
         return run_collective(c, dispatch, diag);
     default:
@@ -380,9 +380,49 @@ static sbp_status run_command(void *user, const sbp_dispatch *dispatch, sbp_diag
     }
 }
 
+/* Who runs a command. */
+typedef enum runner {
+    PROPER,     /* the device proper, which has an order of its own */
+    THREADS,    /* the thread of its queue; under shuffle, whoever is drawn */
+    RANKS,      /* this thread, at once: nothing runs elsewhere */
+    RANKS_NEXT, /* this thread, when the device proper is done */
+    RANKS_LAST  /* this thread, when all queues are done */
+} runner;
+
+/* The device proper, and what runs beside it. */
+typedef enum state {
+    OWN_NET,  /* it returns before it is done, and has a queue net */
+    RETURNS,  /* it returns before it is done */
+    ALONE,    /* it waits, and no thread of a queue has started */
+    BESIDE,   /* it waits, threads have started */
+    SHUFFLED, /* it waits; commands are drawn at random */
+    STATES
+} state;
+
+enum { EXCHANGE = SBP_QUEUE_COUNT, WAYS }; /* of queue compute, among the ranks of a context */
+
+static const uint8_t runners[WAYS][STATES] = {
+    /*                     OWN_NET  RETURNS     ALONE    BESIDE   SHUFFLED */
+    [SBP_QUEUE_COMPUTE] = {PROPER, PROPER, PROPER, THREADS, THREADS},
+    [SBP_QUEUE_IN] = {PROPER, PROPER, THREADS, THREADS, THREADS},
+    [SBP_QUEUE_OUT] = {PROPER, PROPER, THREADS, THREADS, THREADS},
+    [SBP_QUEUE_HOST] = {THREADS, THREADS, THREADS, THREADS, THREADS},
+    [SBP_QUEUE_DISK] = {THREADS, THREADS, THREADS, THREADS, THREADS},
+    [SBP_QUEUE_NET] = {PROPER, RANKS_LAST, THREADS, THREADS, THREADS},
+    [EXCHANGE] = {PROPER, RANKS_NEXT, RANKS, THREADS, THREADS},
+};
+
+static state state_of(const composite *c) {
+    if (c->shuffle)
+        return SHUFFLED;
+    if (!c->parts.waits)
+        return c->own_net ? OWN_NET : RETURNS;
+    return c->engines ? BESIDE : ALONE;
+}
+
 /* Whether the device proper puts the commands of a queue in order itself. */
 static bool orders(const composite *c, int32_t queue) {
-    return !c->parts.waits && (queue <= SBP_QUEUE_OUT || (queue == SBP_QUEUE_NET && c->own_net));
+    return !c->parts.waits && runners[queue][state_of(c)] == PROPER;
 }
 
 static sbp_status submit_fence(composite *c, const sbp_dispatch *dispatch, sbp_diag *diag) {
@@ -426,39 +466,41 @@ sbp_status composite_submit(sbp_device *base, const sbp_dispatch *dispatch, sbp_
     composite *c = (composite *)base;
     int32_t queue = dispatch->command->queue;
     sbp_dispatch own;
-    sbp_span spans[2];
+    sbp_span spans[SBP_COLLECTIVE_OPERANDS];
     if (dispatch->command->kind == SBP_CMD_FENCE)
         return submit_fence(c, dispatch, diag);
-    if (c->ranks && dispatch->command->kind == SBP_CMD_COLLECTIVE && dispatch->span_count == 2 &&
-        (dispatch->command->u.collective == SBP_SHARE ||
-         dispatch->command->u.collective == SBP_CONTEXT_SHARE)) {
-        bool all = dispatch->command->u.collective == SBP_SHARE;
+    if (c->ranks && dispatch->command->kind == SBP_CMD_COLLECTIVE &&
+        dispatch->span_count == SBP_COLLECTIVE_OPERANDS &&
+        (dispatch->command->u.collective.op == SBP_SHARE ||
+         dispatch->command->u.collective.op == SBP_CONTEXT_SHARE)) {
+        bool all = dispatch->command->u.collective.op == SBP_SHARE;
         own = *dispatch;
         own.spans = memcpy(spans, dispatch->spans, sizeof spans);
-        find_share(all ? c->world.member : c->world.rank % c->program->context, &spans[1], spans[0].rows);
+        find_share(all ? c->world.member : c->world.rank % c->program->context, &spans[SBP_COLLECTIVE_SRC],
+                   spans[SBP_COLLECTIVE_DST].rows);
         dispatch = &own;
     }
     if (queue < 0 || queue >= SBP_QUEUE_COUNT || dispatch->span_count < 0 ||
         dispatch->span_count > SBP_MAX_COMMAND_OPERANDS)
         return sbp_fail(diag, SBP_INTERNAL, "%s: a command of %d operands in queue %d", c->parts.name,
                         dispatch->span_count, queue);
-    if (queue == SBP_QUEUE_NET && !c->parts.waits && !c->own_net) {
+    switch ((runner)runners[sbp_is_exchange(dispatch->command) ? EXCHANGE : queue][state_of(c)]) {
+    case PROPER:
+        return c->proper->class->submit(c->proper, dispatch, diag);
+    case THREADS:
+        SBP_TRY(start(c, queue, diag));
+        return c->shuffle ? composite_shuffle_submit(c->shuffle, dispatch, diag)
+                          : composite_engines_submit(c->engines, dispatch, diag);
+    case RANKS_LAST:
         SBP_TRY(composite_wait(base, diag));
-        return run_collective(c, dispatch, diag);
-    }
-    if (sbp_is_exchange(dispatch->command) && c->own_net)
-        return c->proper->class->submit(c->proper, dispatch, diag);
-    if (sbp_is_exchange(dispatch->command) && !c->parts.waits) {
+        break;
+    case RANKS_NEXT:
         SBP_TRY(c->proper->class->wait(c->proper, diag));
-        return run_collective(c, dispatch, diag);
+        break;
+    case RANKS:
+        break;
     }
-    if (sbp_is_exchange(dispatch->command) && !c->shuffle && !c->engines)
-        return run_collective(c, dispatch, diag);
-    if (!c->shuffle && (orders(c, queue) || (!c->engines && queue == SBP_QUEUE_COMPUTE)))
-        return c->proper->class->submit(c->proper, dispatch, diag);
-    SBP_TRY(start(c, queue, diag));
-    return c->shuffle ? composite_shuffle_submit(c->shuffle, dispatch, diag)
-                      : composite_engines_submit(c->engines, dispatch, diag);
+    return run_collective(c, dispatch, diag);
 }
 
 /* Until all queues are done. */

@@ -71,9 +71,10 @@ static double span_bytes(const sbp_span *span) {
 }
 
 static double sent_bytes(const sbp_dispatch *dispatch, const sbp_program *program, int64_t node) {
-    const sbp_span *all = &dispatch->spans[dispatch->spans[1].rows >= dispatch->spans[0].rows];
-    sbp_sent sent = sbp_collective_sent(dispatch->command->u.collective, program->ranks, program->group, node,
-                                        all->rows * all->cols, all->dtype);
+    const sbp_span *dst = &dispatch->spans[SBP_COLLECTIVE_DST], *src = &dispatch->spans[SBP_COLLECTIVE_SRC];
+    const sbp_span *all = src->rows >= dst->rows ? src : dst;
+    sbp_sent sent = sbp_collective_sent(dispatch->command->u.collective.op, program->ranks, program->group,
+                                        node, all->rows * all->cols, all->dtype);
     return (double)sent.bytes;
 }
 

@@ -20,8 +20,8 @@ static bool has_shape(const cpu_view *view, int64_t rows, int64_t cols) {
 }
 
 static sbp_status check_gemm(const cpu_command *c, sbp_diag *diag) {
-    const cpu_view *d = &c->views[0], *a = &c->views[1], *b = &c->views[2], *cc = &c->views[3];
-    const cpu_view *bias = &c->views[4];
+    const cpu_view *d = &c->views[SBP_GEMM_D], *a = &c->views[SBP_GEMM_A], *b = &c->views[SBP_GEMM_B];
+    const cpu_view *cc = &c->views[SBP_GEMM_C], *bias = &c->views[SBP_GEMM_BIAS];
     bool ta = c->command->u.gemm.ta, tb = c->command->u.gemm.tb;
     int64_t k = ta ? a->rows : a->cols;
     if (!is_real(d) || !is_real(a) || !is_real(b))
@@ -54,12 +54,29 @@ static sbp_status check_row(const cpu_command *c, const sbp_rowkernel *kernel, s
     return SBP_OK;
 }
 
-static sbp_status check_attention(const cpu_command *c, sbp_diag *diag) {
-    bool backward = c->command->kind == SBP_CMD_ATTN_BWD;
+/* What attn_bwd has beside attn_fwd's operands. */
+static sbp_status check_gradients(const cpu_command *c, sbp_diag *diag) {
+    const cpu_view *dq = &c->views[SBP_ATTN_BWD_DQ], *dk = &c->views[SBP_ATTN_BWD_DK];
+    const cpu_view *dv = &c->views[SBP_ATTN_BWD_DV], *d_o = &c->views[SBP_ATTN_BWD_DO];
+    const cpu_view *q = &c->views[SBP_ATTN_BWD_Q], *k = &c->views[SBP_ATTN_BWD_K];
+    const cpu_view *v = &c->views[SBP_ATTN_BWD_V], *o = &c->views[SBP_ATTN_BWD_O];
+    const cpu_view *work = &c->views[SBP_ATTN_BWD_WORK];
+    sbp_dtype sums = q->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
+    if (!is_real(dq) || !has_shape(dq, q->rows, q->cols) || !has_shape(dk, k->rows, k->cols) ||
+        !has_shape(dv, v->rows, v->cols) || dk->dtype != sums || dv->dtype != sums || !is_real(d_o) ||
+        !has_shape(d_o, o->rows, o->cols))
+        return wrong(c, diag, "gradients do not fit");
+    if (work->data && work->rows < q->rows)
+        return wrong(c, diag, "the workspace has fewer rows than q");
+    return SBP_OK;
+}
+
+static sbp_status check_attention(const cpu_command *c, const sbp_attention_operands *has, sbp_diag *diag) {
     const sbp_attention_attrs *at = &c->command->u.attention;
-    const cpu_view *q = &c->views[backward ? 3 : 2], *k = q + 1, *v = q + 2;
-    const cpu_view *o = &c->views[backward ? 6 : 0], *lse = &c->views[backward ? 7 : 1];
-    const cpu_view *first = &c->views[backward ? 9 : 5];
+    const cpu_view *q = &c->views[has->q], *k = &c->views[has->k], *v = &c->views[has->v];
+    const cpu_view *o = &c->views[has->o], *lse = &c->views[has->lse];
+    const cpu_view *of_scores[] = {q, k, v};
+    const int32_t columns[] = {has->first, has->shared_end, has->own};
     if (at->heads < 1 || at->kv_heads < 1 || at->heads % at->kv_heads != 0 || at->d_qk < 1 || at->d_v < 1)
         return wrong(c, diag, "heads or their sizes");
     if (at->heads / at->kv_heads > 96 || at->d_qk > 512 || at->d_v > 512)
@@ -67,8 +84,8 @@ static sbp_status check_attention(const cpu_command *c, sbp_diag *diag) {
             diag, SBP_MACHINE,
             "cpu: attention with %lld query heads per kv head of sizes %lld and %lld (at most 96, 512)",
             (long long)(at->heads / at->kv_heads), (long long)at->d_qk, (long long)at->d_v);
-    for (int i = 0; i < 3; i++)
-        if (!is_real(&q[i]) || (q[i].dtype == SBP_F64) != (q->dtype == SBP_F64))
+    for (int i = 0; i < SBP_COUNT(of_scores); i++)
+        if (!is_real(of_scores[i]) || (of_scores[i]->dtype == SBP_F64) != (q->dtype == SBP_F64))
             return wrong(c, diag, "q, k, v are not of like types");
     if (!is_real(o) || !is_real(lse) || lse->dtype != (q->dtype == SBP_F64 ? SBP_F64 : SBP_F32))
         return wrong(c, diag, "o or lse");
@@ -76,19 +93,15 @@ static sbp_status check_attention(const cpu_command *c, sbp_diag *diag) {
         v->cols != at->kv_heads * at->d_v || v->rows != k->rows || k->rows > INT32_MAX - (1 << 20) ||
         !has_shape(o, q->rows, at->heads * at->d_v) || !has_shape(lse, q->rows, at->heads))
         return wrong(c, diag, "shapes do not fit");
-    for (int i = 0; i < 3; i++)
-        if (!is_index(&first[i], q->rows))
+    for (int i = 0; i < SBP_COUNT(columns); i++)
+        if (!is_index(&c->views[columns[i]], q->rows))
             return wrong(c, diag, "first, shared_end or own");
-    if (backward) {
-        sbp_dtype sums = q->dtype == SBP_F64 ? SBP_F64 : SBP_F32;
-        if (!is_real(&c->views[0]) || !has_shape(&c->views[0], q->rows, q->cols) ||
-            !has_shape(&c->views[1], k->rows, k->cols) || !has_shape(&c->views[2], v->rows, v->cols) ||
-            c->views[1].dtype != sums || c->views[2].dtype != sums || !is_real(&c->views[8]) ||
-            !has_shape(&c->views[8], o->rows, o->cols))
-            return wrong(c, diag, "gradients do not fit");
-        if (c->views[12].data && c->views[12].rows < q->rows)
-            return wrong(c, diag, "the workspace has fewer rows than q");
-    }
+    return has->backward ? check_gradients(c, diag) : SBP_OK;
+}
+
+static sbp_status check_copy(const cpu_command *c, const cpu_view *dst, const cpu_view *src, sbp_diag *diag) {
+    if (!dst->data || !src->data || dst->dtype != src->dtype || !has_shape(dst, src->rows, src->cols))
+        return wrong(c, diag, "types or shapes differ");
     return SBP_OK;
 }
 
@@ -96,34 +109,39 @@ sbp_status cpu_command_check(const cpu_command *c, const sbp_rowkernel *kernel, 
     const cpu_view *v = c->views;
     switch (c->command->kind) {
     case SBP_CMD_FILL:
-        return v[0].data ? SBP_OK : wrong(c, diag, "no destination");
+        return v[SBP_FILL_DST].data ? SBP_OK : wrong(c, diag, "no destination");
     case SBP_CMD_COPY:
+        return check_copy(c, &v[SBP_COPY_DST], &v[SBP_COPY_SRC], diag);
     case SBP_CMD_COLLECTIVE:
-        if (!v[0].data || !v[1].data || v[0].dtype != v[1].dtype || !has_shape(&v[0], v[1].rows, v[1].cols))
-            return wrong(c, diag, "types or shapes differ");
-        return SBP_OK;
+        return check_copy(c, &v[SBP_COLLECTIVE_DST], &v[SBP_COLLECTIVE_SRC], diag);
     case SBP_CMD_GEMM:
         return check_gemm(c, diag);
     case SBP_CMD_ROW:
         return check_row(c, kernel, diag);
     case SBP_CMD_COLSUM:
-        if (!is_real(&v[0]) || !is_real(&v[1]) || v[0].rows < 1 || v[0].cols != v[1].cols)
+        if (!is_real(&v[SBP_COLSUM_DST]) || !is_real(&v[SBP_COLSUM_SRC]) || v[SBP_COLSUM_DST].rows < 1 ||
+            v[SBP_COLSUM_DST].cols != v[SBP_COLSUM_SRC].cols)
             return wrong(c, diag, "shapes do not fit");
         return SBP_OK;
     case SBP_CMD_GATHER:
-        if (!is_real(&v[0]) || !is_real(&v[1]) || v[0].cols != v[1].cols || !is_index(&v[2], v[0].rows))
+        if (!is_real(&v[SBP_GATHER_DST]) || !is_real(&v[SBP_GATHER_TABLE]) ||
+            v[SBP_GATHER_DST].cols != v[SBP_GATHER_TABLE].cols ||
+            !is_index(&v[SBP_GATHER_INDEX], v[SBP_GATHER_DST].rows))
             return wrong(c, diag, "shapes do not fit");
         return SBP_OK;
     case SBP_CMD_SCATTER_ADD:
-        if (!is_real(&v[0]) || !is_real(&v[1]) || v[0].cols != v[1].cols || !is_index(&v[2], v[1].rows) ||
-            !is_index(&v[3], v[1].rows) || !is_index(&v[4], v[1].rows))
+        if (!is_real(&v[SBP_SCATTER_ADD_DST]) || !is_real(&v[SBP_SCATTER_ADD_SRC]) ||
+            v[SBP_SCATTER_ADD_DST].cols != v[SBP_SCATTER_ADD_SRC].cols ||
+            !is_index(&v[SBP_SCATTER_ADD_INDEX], v[SBP_SCATTER_ADD_SRC].rows) ||
+            !is_index(&v[SBP_SCATTER_ADD_PERM], v[SBP_SCATTER_ADD_SRC].rows) ||
+            !is_index(&v[SBP_SCATTER_ADD_SEGMENT], v[SBP_SCATTER_ADD_SRC].rows))
             return wrong(c, diag, "shapes do not fit");
         return SBP_OK;
     case SBP_CMD_ATTN_FWD:
     case SBP_CMD_ATTN_BWD:
-        return check_attention(c, diag);
+        return check_attention(c, sbp_command_attention(c->command->kind), diag);
     case SBP_CMD_REDUCE:
-        if (!is_real(&v[1]) || !v[0].data || v[0].dtype != SBP_F64)
+        if (!is_real(&v[SBP_REDUCE_SRC]) || !v[SBP_REDUCE_DST].data || v[SBP_REDUCE_DST].dtype != SBP_F64)
             return wrong(c, diag, "the result is not f64");
         return SBP_OK;
     case SBP_CMD_FENCE:

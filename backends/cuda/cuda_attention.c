@@ -6,16 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Operands, in the order of ir/program/commands.def. */
-enum { FWD_O, FWD_LSE, FWD_Q, FWD_K, FWD_V, FWD_COUNT = 8 };
-enum { BWD_DQ, BWD_DK, BWD_DV, BWD_Q, BWD_K, BWD_V, BWD_O, BWD_LSE, BWD_DO, BWD_COUNT = 12 };
-
 enum {
     PLAIN_WARPS = 4,   /* WARPS of scalar.cuh: rows of a block */
     PREPARE_WARPS = 4, /* WARPS_HERE of mma_prepare.cu */
     PADDING = 128,     /* of mma_bwd.cuh: a multiple of every tile of queries */
     MOST_COLUMNS = 256 /* of a head that tiles are made for */
 };
+
+/* Matrices come before `first`, the columns of rows before `work`, which no key has. */
+static const sbp_attention_operands *operands_of(const sbp_gpu_key *key) {
+    return sbp_command_attention((sbp_command_kind)key->kind);
+}
 
 static bool is_backward(const sbp_gpu_key *key) {
     return key->kind == SBP_CMD_ATTN_BWD;
@@ -126,15 +127,17 @@ static bool mma_has(const sbp_gpu_key *key, sbp_cuda_arch arch) {
     if (arch.number < 80 || key->d_qk % 16 != 0 || key->d_v % 16 != 0 || key->d_qk > MOST_COLUMNS ||
         key->d_v > MOST_COLUMNS || key->d_qk <= 0 || key->d_v <= 0)
         return false;
-    uint8_t half = t[is_backward(key) ? BWD_Q : FWD_Q];
+    uint8_t half = t[operands_of(key)->q];
     if (half != SBP_BF16 && half != SBP_F16)
         return false;
     if (!is_backward(key))
-        return t[FWD_K] == half && t[FWD_V] == half && (t[FWD_O] == half || t[FWD_O] == SBP_F32) &&
-               t[FWD_LSE] == SBP_F32 && find_tile(key, arch, PART_FORWARD).warps > 0;
-    return t[BWD_K] == half && t[BWD_V] == half && t[BWD_DO] == half &&
-           (t[BWD_O] == half || t[BWD_O] == SBP_F32) && (t[BWD_DQ] == half || t[BWD_DQ] == SBP_F32) &&
-           t[BWD_DK] == SBP_F32 && t[BWD_DV] == SBP_F32 && t[BWD_LSE] == SBP_F32 &&
+        return t[SBP_ATTN_FWD_K] == half && t[SBP_ATTN_FWD_V] == half &&
+               (t[SBP_ATTN_FWD_O] == half || t[SBP_ATTN_FWD_O] == SBP_F32) &&
+               t[SBP_ATTN_FWD_LSE] == SBP_F32 && find_tile(key, arch, PART_FORWARD).warps > 0;
+    return t[SBP_ATTN_BWD_K] == half && t[SBP_ATTN_BWD_V] == half && t[SBP_ATTN_BWD_DO] == half &&
+           (t[SBP_ATTN_BWD_O] == half || t[SBP_ATTN_BWD_O] == SBP_F32) &&
+           (t[SBP_ATTN_BWD_DQ] == half || t[SBP_ATTN_BWD_DQ] == SBP_F32) && t[SBP_ATTN_BWD_DK] == SBP_F32 &&
+           t[SBP_ATTN_BWD_DV] == SBP_F32 && t[SBP_ATTN_BWD_LSE] == SBP_F32 &&
            find_tile(key, arch, PART_DQ).warps > 0 && key_tile(key, arch).warps > 0;
 }
 
@@ -158,7 +161,7 @@ static int32_t slab_bytes(int32_t columns, int32_t rows) {
 static sbp_cuda_tensor_map head_map(const sbp_gpu_key *key, const sbp_gpu_operand *o, int32_t columns,
                                     int32_t heads, int32_t rows) {
     return (sbp_cuda_tensor_map){.address = o->address,
-                                 .dtype = (sbp_dtype)key->dtypes[is_backward(key) ? BWD_Q : FWD_Q],
+                                 .dtype = (sbp_dtype)key->dtypes[operands_of(key)->q],
                                  .rank = 3,
                                  .swizzle = 128,
                                  .dims = {(uint64_t)columns, (uint64_t)heads, (uint64_t)o->rows},
@@ -176,15 +179,15 @@ static bool is_type(uint8_t dtype, bool index) {
 
 /* fp64 goes with fp64 only, see ir/program/program.h. */
 static bool plain_has(const sbp_gpu_key *key) {
-    int32_t count = is_backward(key) ? BWD_COUNT : FWD_COUNT;
-    for (int32_t i = 0; i < count; i++)
-        if (!is_type(key->dtypes[i], i >= count - 3))
+    const sbp_attention_operands *has = operands_of(key);
+    for (int32_t i = 0; i < has->work; i++)
+        if (!is_type(key->dtypes[i], i >= has->first))
             return false;
     return key->d_qk > 0 && key->d_v > 0;
 }
 
 int32_t sbp_cuda_attention_steps(const sbp_gpu_key *key, sbp_cuda_arch arch) {
-    if (key->kind != SBP_CMD_ATTN_FWD && key->kind != SBP_CMD_ATTN_BWD)
+    if (!operands_of(key))
         return 0;
     if (!plain_has(key))
         return 0;
@@ -265,15 +268,30 @@ static void wgmma_source(const sbp_gpu_key *key, sbp_cuda_attention_source *out)
 
 void sbp_cuda_attention_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch,
                                   sbp_cuda_attention_source *out) {
-    static const char *const forward[FWD_COUNT] = {"TYPE_O", "TYPE_LSE",   "TYPE_Q",          "TYPE_K",
-                                                   "TYPE_V", "TYPE_FIRST", "TYPE_SHARED_END", "TYPE_OWN"};
-    static const char *const backward[BWD_COUNT] = {"TYPE_DQ", "TYPE_DK",    "TYPE_DV",         "TYPE_Q",
-                                                    "TYPE_K",  "TYPE_V",     "TYPE_O",          "TYPE_LSE",
-                                                    "TYPE_DO", "TYPE_FIRST", "TYPE_SHARED_END", "TYPE_OWN"};
+    static const char *const forward[SBP_ATTN_FWD_WORK] = {[SBP_ATTN_FWD_O] = "TYPE_O",
+                                                           [SBP_ATTN_FWD_LSE] = "TYPE_LSE",
+                                                           [SBP_ATTN_FWD_Q] = "TYPE_Q",
+                                                           [SBP_ATTN_FWD_K] = "TYPE_K",
+                                                           [SBP_ATTN_FWD_V] = "TYPE_V",
+                                                           [SBP_ATTN_FWD_FIRST] = "TYPE_FIRST",
+                                                           [SBP_ATTN_FWD_SHARED_END] = "TYPE_SHARED_END",
+                                                           [SBP_ATTN_FWD_OWN] = "TYPE_OWN"};
+    static const char *const backward[SBP_ATTN_BWD_WORK] = {[SBP_ATTN_BWD_DQ] = "TYPE_DQ",
+                                                            [SBP_ATTN_BWD_DK] = "TYPE_DK",
+                                                            [SBP_ATTN_BWD_DV] = "TYPE_DV",
+                                                            [SBP_ATTN_BWD_Q] = "TYPE_Q",
+                                                            [SBP_ATTN_BWD_K] = "TYPE_K",
+                                                            [SBP_ATTN_BWD_V] = "TYPE_V",
+                                                            [SBP_ATTN_BWD_O] = "TYPE_O",
+                                                            [SBP_ATTN_BWD_LSE] = "TYPE_LSE",
+                                                            [SBP_ATTN_BWD_DO] = "TYPE_DO",
+                                                            [SBP_ATTN_BWD_FIRST] = "TYPE_FIRST",
+                                                            [SBP_ATTN_BWD_SHARED_END] = "TYPE_SHARED_END",
+                                                            [SBP_ATTN_BWD_OWN] = "TYPE_OWN"};
     memset(out, 0, sizeof *out);
     define(out, "D_QK", key->d_qk);
     define(out, "D_V", key->d_v);
-    for (int i = 0; i < (is_backward(key) ? BWD_COUNT : FWD_COUNT); i++)
+    for (int i = 0; i < operands_of(key)->work; i++)
         define(out, is_backward(key) ? backward[i] : forward[i], key->dtypes[i]);
     if (key->variant == SBP_CUDA_WGMMA)
         wgmma_source(key, out);
@@ -289,21 +307,21 @@ void sbp_cuda_attention_source_of(const sbp_gpu_key *key, sbp_cuda_arch arch,
 /* ---- launches ---------------------------------------------------------------------------------------- */
 
 static const sbp_gpu_operand *q_of(const sbp_gpu_key *key, const sbp_gpu_args *args) {
-    return &args->operands[is_backward(key) ? BWD_Q : FWD_Q];
+    return &args->operands[operands_of(key)->q];
 }
 
 static const sbp_gpu_operand *k_of(const sbp_gpu_key *key, const sbp_gpu_args *args) {
-    return &args->operands[is_backward(key) ? BWD_K : FWD_K];
+    return &args->operands[operands_of(key)->k];
 }
 
 /* Whether every row of every matrix begins at a multiple of 16 bytes. Of lse, in the middle of whose rows
  * kernels read and write single numbers, that need not hold. */
 static bool is_aligned(const sbp_gpu_key *key, const sbp_gpu_args *args) {
-    int32_t count = is_backward(key) ? BWD_COUNT - 3 : FWD_COUNT - 3;
-    for (int32_t i = 0; i < count; i++) {
+    const sbp_attention_operands *has = operands_of(key);
+    for (int32_t i = 0; i < has->first; i++) {
         const sbp_gpu_operand *o = &args->operands[i];
         int64_t step = o->stride * sbp_dtype_bytes((sbp_dtype)key->dtypes[i]);
-        if (i != (is_backward(key) ? BWD_LSE : FWD_LSE) && (o->address % 16 != 0 || step % 16 != 0))
+        if (i != has->lse && (o->address % 16 != 0 || step % 16 != 0))
             return false;
     }
     return true;
@@ -352,7 +370,7 @@ int64_t sbp_cuda_attention_scratch(const sbp_gpu_key *key, sbp_cuda_arch arch, c
         return 0;
     if (key->variant == SBP_CUDA_PLAIN) /* delta */
         return (int64_t)q_of(key, args)->rows * args->ints[0] *
-               sbp_dtype_bytes((sbp_dtype)key->dtypes[BWD_Q] == SBP_F64 ? SBP_F64 : SBP_F32);
+               sbp_dtype_bytes((sbp_dtype)key->dtypes[SBP_ATTN_BWD_Q] == SBP_F64 ? SBP_F64 : SBP_F32);
     return prepared_bytes(key, arch, args) +
            (key->variant == SBP_CUDA_WGMMA ? counter_bytes(key, args) + summed_bytes(key, args) : 0);
 }
@@ -395,7 +413,7 @@ static void wgmma_forward(const sbp_gpu_key *key, const sbp_gpu_args *args, sbp_
 static void wgmma_backward(const sbp_gpu_key *key, sbp_cuda_arch arch, const sbp_gpu_args *args,
                            sbp_cuda_step *out) {
     const sbp_gpu_operand *q = q_of(key, args), *k = k_of(key, args), *v = k + 1,
-                          *d_o = &args->operands[BWD_DO];
+                          *d_o = &args->operands[SBP_ATTN_BWD_DO];
     int32_t heads = args->ints[0], kv_heads = args->ints[1], d = key->d_qk;
     if (key->step == 2) {
         out->grid[0] = (uint32_t)(wgmma_tiles(key, args) * heads);

@@ -13,8 +13,9 @@ const char *const sbp_cuda_variant_names[SBP_CUDA_VARIANTS] = {
  * is added and a bias have the type of the result. In fp64 it has no bias (cublasLtMatmul, tables of types).
  */
 bool sbp_cuda_blas_has(const sbp_dtype *dtypes) {
-    sbp_dtype d = dtypes[0], a = dtypes[1], c = dtypes[3], bias = dtypes[4];
-    if (dtypes[2] != a || (c != SBP_DTYPE_COUNT && c != d) || (bias != SBP_DTYPE_COUNT && bias != d))
+    sbp_dtype d = dtypes[SBP_GEMM_D], a = dtypes[SBP_GEMM_A], c = dtypes[SBP_GEMM_C],
+              bias = dtypes[SBP_GEMM_BIAS];
+    if (dtypes[SBP_GEMM_B] != a || (c != SBP_DTYPE_COUNT && c != d) || (bias != SBP_DTYPE_COUNT && bias != d))
         return false;
     switch (a) {
     case SBP_F64:
@@ -27,10 +28,6 @@ bool sbp_cuda_blas_has(const sbp_dtype *dtypes) {
     default:
         return false;
     }
-}
-
-static bool is_attention(sbp_command_kind kind) {
-    return kind == SBP_CMD_ATTN_FWD || kind == SBP_CMD_ATTN_BWD;
 }
 
 static int32_t attention_keys(const sbp_command *command, const sbp_dtype *dtypes, sbp_cuda_arch arch,
@@ -52,15 +49,16 @@ sbp_dtype sbp_cuda_sum_wide(sbp_dtype dtype) {
 sbp_gpu_key sbp_cuda_sum_key(bool adds, sbp_dtype to, sbp_dtype from) {
     sbp_gpu_key key = {.kind = SBP_CMD_COLLECTIVE, .reduce = adds};
     memset(key.dtypes, SBP_DTYPE_COUNT, sizeof key.dtypes);
-    key.dtypes[0] = (uint8_t)to;
-    key.dtypes[1] = (uint8_t)from;
+    key.dtypes[SBP_COLLECTIVE_DST] = (uint8_t)to;
+    key.dtypes[SBP_COLLECTIVE_SRC] = (uint8_t)from;
     return key;
 }
 
 /* Among all ranks, or those of a group, at once; sums that each has a share of may be of groups first, then
  * of all groups, and rounded at last. */
 static int32_t sum_keys(sbp_collective_op op, const sbp_dtype *dtypes, sbp_gpu_key *keys) {
-    sbp_dtype to = dtypes[0], from = dtypes[1], wide = sbp_cuda_sum_wide(from);
+    sbp_dtype to = dtypes[SBP_COLLECTIVE_DST], from = dtypes[SBP_COLLECTIVE_SRC],
+              wide = sbp_cuda_sum_wide(from);
     bool adds = op == SBP_REDUCE_ADD;
     switch (op) {
     case SBP_ALL_REDUCE:
@@ -91,10 +89,10 @@ int32_t sbp_cuda_keys(const sbp_command *command, const sbp_dtype *dtypes, const
     sbp_gpu_row_shape shape;
     if (command->kind == SBP_CMD_FENCE)
         return 0;
-    if (is_attention(command->kind))
+    if (sbp_command_attention(command->kind))
         return attention_keys(command, dtypes, arch, keys);
     if (command->kind == SBP_CMD_COLLECTIVE && (command->queue == SBP_QUEUE_NET || sbp_is_exchange(command)))
-        return sum_keys(command->u.collective, dtypes, keys);
+        return sum_keys(command->u.collective.op, dtypes, keys);
     for (int32_t step = 0; step < steps; step++)
         keys[step] = sbp_gpu_key_of(command, dtypes, step, SBP_CUDA_PLAIN);
     if (command->kind == SBP_CMD_ROW && sbp_gpu_row_shape_of(kernel, true, &shape))

@@ -78,10 +78,6 @@ static void set_row(sbp_cuda_step *step, const sbp_dispatch *dispatch, const sbp
     set_blocks(step, sbp_gpu_row_groups(dispatch->kernel, &shape, dispatch->rows), (uint32_t)shape.threads);
 }
 
-static bool is_attention(const sbp_command *command) {
-    return command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
-}
-
 /* The best variant for these operands that the plan has, and whose blocks have the shared memory they want;
  * how it is launched is its own. */
 static sbp_gpu_key attention_key(const sbp_command *command, const sbp_dtype *dtypes,
@@ -116,9 +112,9 @@ static bool does_nothing(const sbp_dispatch *dispatch) {
     case SBP_CMD_ROW:
         return dispatch->rows <= 0;
     case SBP_CMD_SCATTER_ADD:
-        return is_empty(&dispatch->spans[1]);
+        return is_empty(&dispatch->spans[SBP_SCATTER_ADD_SRC]);
     default:
-        return is_empty(&dispatch->spans[0]);
+        return is_empty(dispatch->spans); /* the first operand, which is written */
     }
 }
 
@@ -129,7 +125,7 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];
     int32_t count = command->kind == SBP_CMD_REDUCE ? 2 : 1;
     sbp_gpu_dispatch_dtypes(dispatch, dtypes);
-    if (is_attention(command)) {
+    if (sbp_command_attention(command->kind)) {
         sbp_gpu_key key = attention_key(command, dtypes, args, machine);
         return sbp_cuda_attention_launch(&key, machine->arch, args, steps);
     }
@@ -141,32 +137,33 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
             .key = sbp_gpu_key_of(command, dtypes, i, SBP_CUDA_PLAIN), .grid = {1, 1, 1}, .block = {1, 1, 1}};
     switch (command->kind) {
     case SBP_CMD_FILL:
-        spread_units(steps, args, 1, true, sbp_dtype_bytes(dtypes[0]));
+        spread_units(steps, args, SBP_FILL_OPERANDS, true, sbp_dtype_bytes(dtypes[SBP_FILL_DST]));
         break;
     case SBP_CMD_COPY:
-    case SBP_CMD_COLLECTIVE:
-        spread_units(steps, args, 2, true, sbp_dtype_bytes(dtypes[0]));
+    case SBP_CMD_COLLECTIVE: /* of one rank, a copy: operands in the same places */
+        spread_units(steps, args, SBP_COPY_OPERANDS, true, sbp_dtype_bytes(dtypes[SBP_COPY_DST]));
         break;
     case SBP_CMD_GATHER:
-        if (dtypes[0] == dtypes[1])
-            spread_units(steps, args, 2, false, sbp_dtype_bytes(dtypes[0]));
+        if (dtypes[SBP_GATHER_DST] == dtypes[SBP_GATHER_TABLE])
+            spread_units(steps, args, SBP_GATHER_TABLE + 1, false, sbp_dtype_bytes(dtypes[SBP_GATHER_DST]));
         else
-            spread(steps, v[0].rows, v[0].cols);
+            spread(steps, v[SBP_GATHER_DST].rows, v[SBP_GATHER_DST].cols);
         break;
     case SBP_CMD_SCATTER_ADD:
-        spread(steps, v[1].rows, v[1].cols);
+        spread(steps, v[SBP_SCATTER_ADD_SRC].rows, v[SBP_SCATTER_ADD_SRC].cols);
         break;
     case SBP_CMD_COLSUM:
-        set_blocks(steps, sbp_ceil_div(v[0].cols, COLSUM_COLUMNS), THREADS);
+        set_blocks(steps, sbp_ceil_div(v[SBP_COLSUM_DST].cols, COLSUM_COLUMNS), THREADS);
         break;
     case SBP_CMD_REDUCE:
-        args->ints[8] = (int32_t)reduce_blocks(&v[1]);
+        args->ints[8] = (int32_t)reduce_blocks(&v[SBP_REDUCE_SRC]);
         set_blocks(&steps[0], args->ints[8], THREADS);
         set_blocks(&steps[1], 1, THREADS);
         break;
     case SBP_CMD_GEMM:
         set_blocks(steps,
-                   sbp_ceil_div(v[0].rows, SBP_CUDA_GEMM_TILE) * sbp_ceil_div(v[0].cols, SBP_CUDA_GEMM_TILE),
+                   sbp_ceil_div(v[SBP_GEMM_D].rows, SBP_CUDA_GEMM_TILE) *
+                       sbp_ceil_div(v[SBP_GEMM_D].cols, SBP_CUDA_GEMM_TILE),
                    THREADS);
         break;
     case SBP_CMD_ROW:
@@ -181,13 +178,13 @@ int32_t sbp_cuda_steps(const sbp_dispatch *dispatch, const sbp_cuda_machine *mac
 void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_step *step) {
     int64_t blocks = sbp_ceil_div(sum->elems, THREADS);
     int32_t rows = sum->rows > 0 ? (int32_t)sum->rows : 1, cols = (int32_t)(sum->elems / rows);
-    args->operands[0] =
+    args->operands[SBP_COLLECTIVE_DST] =
         (sbp_gpu_operand){.address = sum->to, .rows = rows, .cols = cols, .stride = (int32_t)sum->to_stride};
-    args->operands[1] = (sbp_gpu_operand){
+    args->operands[SBP_COLLECTIVE_SRC] = (sbp_gpu_operand){
         .address = sum->own, .rows = rows, .cols = cols, .stride = (int32_t)sum->own_stride};
     args->row0 = sum->stride;
     args->scratch = sum->arrived;
-    args->count = 2;
+    args->count = SBP_COLLECTIVE_OPERANDS;
     args->ints[0] = sum->me;
     args->ints[1] = sum->count;
     *step = (sbp_cuda_step){.key = sbp_cuda_sum_key(sum->adds, sum->to_dtype, sum->from_dtype),
@@ -197,17 +194,16 @@ void sbp_cuda_sum_step(const sbp_cuda_sum *sum, sbp_gpu_args *args, sbp_cuda_ste
 }
 
 const sbp_span *sbp_cuda_scratch_planned(const sbp_dispatch *dispatch) {
-    enum { WORK = 12 }; /* of attn_bwd: ir/program/commands.def */
-    if (dispatch->command->kind != SBP_CMD_ATTN_BWD || dispatch->span_count <= WORK)
+    if (dispatch->command->kind != SBP_CMD_ATTN_BWD || dispatch->span_count != SBP_ATTN_BWD_OPERANDS)
         return NULL;
-    const sbp_span *work = &dispatch->spans[WORK];
+    const sbp_span *work = &dispatch->spans[SBP_ATTN_BWD_WORK];
     return work->space == SBP_DEVICE && work->stride == work->cols ? work : NULL;
 }
 
 int64_t sbp_cuda_scratch_bytes(const sbp_dispatch *dispatch, const sbp_cuda_machine *machine) {
     if (dispatch->command->kind == SBP_CMD_REDUCE)
         return SBP_CUDA_REDUCE_BLOCKS * 8;
-    if (!is_attention(dispatch->command))
+    if (!sbp_command_attention(dispatch->command->kind))
         return 0;
     const uint64_t addresses[SBP_SPACE_COUNT] = {0};
     sbp_dtype dtypes[SBP_MAX_COMMAND_OPERANDS];

@@ -29,11 +29,11 @@ static void fill_attributes(const sbp_dispatch *dispatch, sbp_gpu_args *out) {
     int32_t count = 0;
     switch (command->kind) {
     case SBP_CMD_FILL: /* ints: the bits */
-        fill_bits(dispatch->spans[0].dtype, command->u.fill, out->ints);
+        fill_bits(dispatch->spans[SBP_FILL_DST].dtype, command->u.fill, out->ints);
         break;
     case SBP_CMD_GEMM: /* floats: alpha, beta (0 without c) */
         numbers[0] = command->u.gemm.alpha;
-        numbers[1] = dispatch->spans[3].space == SBP_SPACE_COUNT ? 0 : command->u.gemm.beta;
+        numbers[1] = dispatch->spans[SBP_GEMM_C].space == SBP_SPACE_COUNT ? 0 : command->u.gemm.beta;
         count = 2;
         break;
     case SBP_CMD_ATTN_FWD: /* ints: heads, kv_heads, window; floats: scale, softcap */

@@ -6,9 +6,9 @@
 
 _Static_assert(sizeof(sbp_gpu_key) == 20 + SBP_GPU_KEY_DTYPES, "a key has no padding");
 
-/* The dtypes of operands from .. to - 1 count. */
-static void count_dtypes(sbp_gpu_key *key, const sbp_dtype *dtypes, int32_t from, int32_t to) {
-    for (int32_t i = from; i < to; i++)
+/* The dtypes of so many operands count. */
+static void count_dtypes(sbp_gpu_key *key, const sbp_dtype *dtypes, int32_t count) {
+    for (int32_t i = 0; i < count; i++)
         key->dtypes[i] = (uint8_t)dtypes[i];
 }
 
@@ -21,10 +21,10 @@ sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, 
     case SBP_CMD_COPY:
     case SBP_CMD_COLLECTIVE: /* one rank: a copy */
         key.kind = (uint8_t)(command->kind == SBP_CMD_FILL ? SBP_CMD_FILL : SBP_CMD_COPY);
-        key.bytes = (uint8_t)sbp_dtype_bytes(dtypes[0]);
+        key.bytes = (uint8_t)sbp_dtype_bytes(dtypes[0]); /* of dst: its type */
         break;
     case SBP_CMD_GEMM:
-        count_dtypes(&key, dtypes, 0, 5);
+        count_dtypes(&key, dtypes, SBP_GEMM_OPERANDS);
         key.ta = command->u.gemm.ta;
         key.tb = command->u.gemm.tb;
         break;
@@ -32,22 +32,23 @@ sbp_gpu_key sbp_gpu_key_of(const sbp_command *command, const sbp_dtype *dtypes, 
         key.kernel = command->kernel;
         break;
     case SBP_CMD_COLSUM:
-        count_dtypes(&key, dtypes, 0, 2);
+        count_dtypes(&key, dtypes, SBP_COLSUM_OPERANDS);
         break;
     case SBP_CMD_GATHER:
-        count_dtypes(&key, dtypes, 0, 3);
+        count_dtypes(&key, dtypes, SBP_GATHER_OPERANDS);
         break;
     case SBP_CMD_SCATTER_ADD:
-        count_dtypes(&key, dtypes, 0, 5);
+        count_dtypes(&key, dtypes, SBP_SCATTER_ADD_OPERANDS);
         break;
     case SBP_CMD_ATTN_FWD:
     case SBP_CMD_ATTN_BWD:
-        count_dtypes(&key, dtypes, 0, command->kind == SBP_CMD_ATTN_FWD ? 8 : 12);
+        count_dtypes(&key, dtypes, sbp_command_attention(command->kind)->work); /* all but the last */
         key.d_qk = (int32_t)command->u.attention.d_qk;
         key.d_v = (int32_t)command->u.attention.d_v;
         break;
     case SBP_CMD_REDUCE: /* parts, then their end */
-        count_dtypes(&key, dtypes, 1, step == 0 ? 2 : 1);
+        if (step == 0)
+            key.dtypes[SBP_REDUCE_SRC] = (uint8_t)dtypes[SBP_REDUCE_SRC];
         key.reduce = (uint8_t)command->u.reduce.op;
         break;
     case SBP_CMD_FENCE:

@@ -68,7 +68,7 @@ static sbp_vulkan_gemm choose_gemm(const sbp_vulkan_machine *machine, const sbp_
         if (wide && depth > SBP_VULKAN_GEMM_CHAIN)
             wanted = false;
         if (wanted && sbp_vulkan_gemm_exists(order[i], dtypes) &&
-            gemm_local_size(machine, order[i], dtypes[1]) > 0)
+            gemm_local_size(machine, order[i], dtypes[SBP_GEMM_A]) > 0)
             return order[i];
     }
     return SBP_VULKAN_TILED;
@@ -84,7 +84,7 @@ static int64_t gemm_groups(const sbp_vulkan_machine *machine, sbp_vulkan_gemm ge
 /* Modules that choose_gemm() can choose; where tests ask for one variant, that and what replaces it. */
 static uint32_t module_gemm_size(const sbp_vulkan_machine *machine, const sbp_gpu_key *key) {
     sbp_vulkan_gemm asked = machine->gemm, gemm = (sbp_vulkan_gemm)key->variant;
-    sbp_dtype dtype = (sbp_dtype)key->dtypes[1];
+    sbp_dtype dtype = (sbp_dtype)key->dtypes[SBP_GEMM_A];
     if (dtype == SBP_DTYPE_COUNT)
         return 0;
     if (machine->software && asked == SBP_VULKAN_ANY)
@@ -98,7 +98,7 @@ static uint32_t module_gemm_size(const sbp_vulkan_machine *machine, const sbp_gp
 
 sbp_vulkan_matrix sbp_vulkan_matrix_of(const sbp_gpu_key *key, const sbp_vulkan_machine *machine) {
     return key->kind == SBP_CMD_GEMM
-               ? matrix_for(machine, (sbp_vulkan_gemm)key->variant, (sbp_dtype)key->dtypes[1])
+               ? matrix_for(machine, (sbp_vulkan_gemm)key->variant, (sbp_dtype)key->dtypes[SBP_GEMM_A])
                : (sbp_vulkan_matrix){0};
 }
 
@@ -197,21 +197,26 @@ int64_t sbp_vulkan_iterations(const sbp_dispatch *dispatch, const sbp_vulkan_mac
         return row_iterations(dispatch->kernel, row_local_size(dispatch->kernel, machine));
     case SBP_CMD_GEMM: /* direct: by four where a tile fits, and once per block of 256; of the others wide
                           loops most, up to three times a step, and has few of them */
-        k = command->u.gemm.ta ? v[1].rows : v[1].cols;
+        k = command->u.gemm.ta ? v[SBP_GEMM_A].rows : v[SBP_GEMM_A].cols;
         if (machine->gemm != SBP_VULKAN_ANY && machine->gemm != SBP_VULKAN_DIRECT)
             return k / 4 + (k <= SBP_VULKAN_GEMM_CHAIN ? 3 * k : 0) + 192;
-        q = v[0].rows < SBP_VULKAN_GEMM_DIRECT || v[0].cols < SBP_VULKAN_GEMM_DIRECT ? k : k / 4;
+        q = v[SBP_GEMM_D].rows < SBP_VULKAN_GEMM_DIRECT || v[SBP_GEMM_D].cols < SBP_VULKAN_GEMM_DIRECT
+                ? k
+                : k / 4;
         return q + k / 256 + 192;
     case SBP_CMD_COLSUM:
+        return v[SBP_COLSUM_SRC].rows + 64;
     case SBP_CMD_SCATTER_ADD: /* all rows of one index, at worst */
-        return v[1].rows + 64;
+        return v[SBP_SCATTER_ADD_SRC].rows + 64;
     case SBP_CMD_REDUCE:
-        return v[1].rows * v[1].cols / (SBP_VULKAN_REDUCE_GROUPS * 8) + SBP_VULKAN_REDUCE_ELEMS / 8 + 64;
+        return v[SBP_REDUCE_SRC].rows * v[SBP_REDUCE_SRC].cols / (SBP_VULKAN_REDUCE_GROUPS * 8) +
+               SBP_VULKAN_REDUCE_ELEMS / 8 + 64;
     case SBP_CMD_ATTN_FWD:
-        return sbp_ceil_div(v[3].rows, SBP_VULKAN_ATTENTION_TILE) * attention_tile_iterations(at, false);
+        return sbp_ceil_div(v[SBP_ATTN_FWD_K].rows, SBP_VULKAN_ATTENTION_TILE) *
+               attention_tile_iterations(at, false);
     case SBP_CMD_ATTN_BWD:
-        q = sbp_ceil_div(v[3].rows, SBP_VULKAN_ATTENTION_TILE) * (at->heads / at->kv_heads);
-        k = sbp_ceil_div(v[4].rows, SBP_VULKAN_ATTENTION_TILE);
+        q = sbp_ceil_div(v[SBP_ATTN_BWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * (at->heads / at->kv_heads);
+        k = sbp_ceil_div(v[SBP_ATTN_BWD_K].rows, SBP_VULKAN_ATTENTION_TILE);
         return (q > k ? q : k) * attention_tile_iterations(at, true);
     default:
         return 0;
@@ -288,7 +293,8 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     for (int32_t i = 0; i < SBP_MAX_COMMAND_OPERANDS; i++)
         dtypes[i] = i < dispatch->span_count && v[i].space != SBP_SPACE_COUNT ? v[i].dtype : SBP_DTYPE_COUNT;
     if (command->kind == SBP_CMD_GEMM)
-        gemm = choose_gemm(machine, dtypes, v[0].rows, v[0].cols, command->u.gemm.ta ? v[1].rows : v[1].cols);
+        gemm = choose_gemm(machine, dtypes, v[SBP_GEMM_D].rows, v[SBP_GEMM_D].cols,
+                           command->u.gemm.ta ? v[SBP_GEMM_A].rows : v[SBP_GEMM_A].cols);
     int32_t count = sbp_vulkan_step_keys(command, dtypes, gemm, keys);
     for (int32_t i = 0; i < count; i++)
         keys[i].no64 = machine->lacks_float64 && sbp_vulkan_uses_f64(command, dispatch->kernel);
@@ -297,30 +303,34 @@ int32_t sbp_vulkan_steps(const sbp_dispatch *dispatch, const sbp_vulkan_machine 
     case SBP_CMD_FILL:
     case SBP_CMD_COPY:
     case SBP_CMD_COLLECTIVE:
-    case SBP_CMD_GATHER:
-        groups[0] = sbp_ceil_div(v[0].rows * v[0].cols, local);
+    case SBP_CMD_GATHER: /* an invocation per element of the first operand, dst */
+        groups[0] = sbp_ceil_div(v->rows * v->cols, local);
         break;
     case SBP_CMD_GEMM:
-        groups[0] = gemm_groups(machine, gemm, v[0].rows, v[0].cols);
+        groups[0] = gemm_groups(machine, gemm, v[SBP_GEMM_D].rows, v[SBP_GEMM_D].cols);
         break;
     case SBP_CMD_ROW:
         groups[0] = row_groups(dispatch, machine);
         break;
     case SBP_CMD_COLSUM:
-        groups[0] = v[0].rows > 0 ? sbp_ceil_div(v[0].cols, SBP_VULKAN_COLSUM_COLUMNS) : 0;
+        groups[0] =
+            v[SBP_COLSUM_DST].rows > 0 ? sbp_ceil_div(v[SBP_COLSUM_DST].cols, SBP_VULKAN_COLSUM_COLUMNS) : 0;
         break;
     case SBP_CMD_SCATTER_ADD:
-        groups[0] = sbp_ceil_div(v[1].rows * v[1].cols, local);
+        groups[0] = sbp_ceil_div(v[SBP_SCATTER_ADD_SRC].rows * v[SBP_SCATTER_ADD_SRC].cols, local);
         break;
     case SBP_CMD_ATTN_FWD:
-        groups[0] = sbp_ceil_div(v[2].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
+        groups[0] = sbp_ceil_div(v[SBP_ATTN_FWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
         break;
     case SBP_CMD_ATTN_BWD:
-        groups[0] = sbp_ceil_div(v[3].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
-        groups[1] = v[3].rows > 0 ? sbp_ceil_div(v[4].rows, SBP_VULKAN_ATTENTION_TILE) * at->kv_heads : 0;
+        groups[0] = sbp_ceil_div(v[SBP_ATTN_BWD_Q].rows, SBP_VULKAN_ATTENTION_TILE) * at->heads;
+        groups[1] = v[SBP_ATTN_BWD_Q].rows > 0
+                        ? sbp_ceil_div(v[SBP_ATTN_BWD_K].rows, SBP_VULKAN_ATTENTION_TILE) * at->kv_heads
+                        : 0;
         break;
     case SBP_CMD_REDUCE:
-        groups[0] = v[0].rows > 0 && v[0].cols > 0 ? reduce_groups(&v[1]) : 0;
+        groups[0] =
+            v[SBP_REDUCE_DST].rows > 0 && v[SBP_REDUCE_DST].cols > 0 ? reduce_groups(&v[SBP_REDUCE_SRC]) : 0;
         groups[1] = groups[0] > 0 ? 1 : 0;
         *scratch_bytes = SBP_VULKAN_REDUCE_GROUPS * 8;
         waits = true;
@@ -346,6 +356,6 @@ int64_t sbp_vulkan_args_fill(const sbp_dispatch *dispatch, const uint64_t addres
                              uint64_t scratch, sbp_gpu_args *out) {
     int64_t bytes = sbp_gpu_args_fill(dispatch, addresses, scratch, out);
     if (dispatch->command->kind == SBP_CMD_REDUCE) /* workgroups of the first step */
-        out->ints[8] = (int32_t)reduce_groups(&dispatch->spans[1]);
+        out->ints[8] = (int32_t)reduce_groups(&dispatch->spans[SBP_REDUCE_SRC]);
     return bytes;
 }

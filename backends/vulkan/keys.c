@@ -37,11 +37,12 @@ bool sbp_vulkan_gemm_is_matrix(sbp_vulkan_gemm gemm) {
 bool sbp_vulkan_gemm_exists(sbp_vulkan_gemm gemm, const sbp_dtype *dtypes) {
     switch (gemm) {
     case SBP_VULKAN_WIDE:
-        return dtypes[0] != SBP_F64 && dtypes[1] != SBP_F64 && dtypes[2] != SBP_F64;
+        return dtypes[SBP_GEMM_D] != SBP_F64 && dtypes[SBP_GEMM_A] != SBP_F64 &&
+               dtypes[SBP_GEMM_B] != SBP_F64;
     case SBP_VULKAN_MATRIX:
     case SBP_VULKAN_MATRIX_WIDE:
-        return dtypes[0] != SBP_F64 && dtypes[1] == dtypes[2] &&
-               (dtypes[1] == SBP_F16 || dtypes[1] == SBP_BF16);
+        return dtypes[SBP_GEMM_D] != SBP_F64 && dtypes[SBP_GEMM_A] == dtypes[SBP_GEMM_B] &&
+               (dtypes[SBP_GEMM_A] == SBP_F16 || dtypes[SBP_GEMM_A] == SBP_BF16);
     default:
         return true;
     }

@@ -1,7 +1,6 @@
 /* program.c: building blocks of the program IR: names, lookup, views, kernels without duplicates. */
 #include "ir/program/program.h"
 
-#include <pthread.h>
 #include <string.h>
 
 /* ---- tables ---------------------------------------------------------------------------------------- */
@@ -22,21 +21,6 @@ const char *sbp_role_category(sbp_role role) {
     return roles[role].category;
 }
 
-enum { MAX_FIXED_OPERANDS = 16, MAX_OPERAND_TEXT = 128 };
-
-static const struct {
-    const char *name;
-    char operands[MAX_OPERAND_TEXT];
-} commands[SBP_CMD_COUNT] = {
-#define COMMAND(id, text, operands) {#text, operands},
-#include "ir/program/commands.def"
-#undef COMMAND
-};
-
-const char *sbp_command_name(sbp_command_kind kind) {
-    return commands[kind].name;
-}
-
 const char *const sbp_space_names[SBP_SPACE_COUNT] = {"device", "host", "disk"};
 const char *const sbp_queue_names[SBP_QUEUE_COUNT] = {"compute", "in", "out", "host", "disk", "net"};
 
@@ -47,55 +31,6 @@ sbp_queue sbp_queue_of_copy(sbp_space to, sbp_space from) {
         [SBP_DISK] = {SBP_QUEUE_COUNT, SBP_QUEUE_DISK, SBP_QUEUE_COUNT},
     };
     return queues[to][from];
-}
-
-/* The operand lists of commands.def, taken apart once per process. */
-static struct {
-    char text[MAX_OPERAND_TEXT];
-    sbp_command_operand operand[MAX_FIXED_OPERANDS];
-    int32_t count;
-} fixed_operands[SBP_CMD_COUNT];
-
-/* "d:w a:r c?:r" */
-static void read_operand_tables(void) {
-    for (int kind = 0; kind < SBP_CMD_COUNT; kind++) {
-        char *at = fixed_operands[kind].text;
-        memcpy(at, commands[kind].operands, MAX_OPERAND_TEXT);
-        while (*at) {
-            sbp_command_operand *operand = &fixed_operands[kind].operand[fixed_operands[kind].count++];
-            operand->name = at;
-            char *colon = strchr(at, ':');
-            operand->optional = colon[-1] == '?';
-            operand->access = colon[1] == 'r' ? SBP_READ : colon[1] == 'w' ? SBP_WRITE : SBP_UPDATE;
-            colon[operand->optional ? -1 : 0] = 0;
-            at = colon + 2;
-            while (*at == ' ')
-                at++;
-        }
-    }
-}
-
-int32_t sbp_command_operands(const sbp_program *program, const sbp_command *command,
-                             sbp_command_operand *out) {
-    if (command->kind == SBP_CMD_ROW) {
-        if (command->kernel < 0 || command->kernel >= program->kernel_count)
-            return 0;
-        const sbp_rowkernel *kernel = program->kernels[command->kernel];
-        int32_t count = kernel->operand_count;
-        if (count > SBP_MAX_COMMAND_OPERANDS)
-            count = SBP_MAX_COMMAND_OPERANDS;
-        for (int32_t k = 0; k < count; k++)
-            out[k] = (sbp_command_operand){
-                .name = kernel->operands[k].name,
-                .access = kernel->operands[k].mode == SBP_RK_IN ? SBP_READ : SBP_WRITE,
-            };
-        return count;
-    }
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, read_operand_tables);
-    int32_t count = fixed_operands[command->kind].count;
-    memcpy(out, fixed_operands[command->kind].operand, (size_t)count * sizeof *out);
-    return count;
 }
 
 /* ---- programs --------------------------------------------------------------------------------------- */
@@ -189,7 +124,7 @@ sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group,
 }
 
 int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows) {
-    const sbp_context_heads *heads = &command->u.exchange.heads;
+    const sbp_context_heads *heads = &command->u.collective.heads;
     return (program->context - 1) * rows * sbp_context_slots(heads, program->context) * heads->dim;
 }
 
@@ -501,20 +436,4 @@ bool sbp_view_resolve(const sbp_program *program, const sbp_function *function, 
     int64_t ranks = step != SBP_ONE ? sbp_extent_local(program, extent, step) : 0;
     *out = (sbp_range){start, end - start, start + (ranks ? ranks * position->columns[SBP_COLUMN_ROW0] : 0)};
     return true;
-}
-
-/* ---- work of attention ------------------------------------------------------------------------------ */
-
-/* Of the first `rows` rows of a document. */
-static double first_pairs(int64_t rows, int64_t window) {
-    double n = (double)rows, w = window > 0 && window < rows ? (double)window : n;
-    return w * (w + 1) / 2 + (n - w) * w;
-}
-
-double sbp_attention_pairs(int64_t row0, int64_t rows, int64_t window) {
-    return first_pairs(row0 + rows, window) - first_pairs(row0, window);
-}
-
-double sbp_attention_flops(double pairs, double qk_elems, double v_elems, bool backward) {
-    return pairs * (backward ? 6 * qk_elems + 4 * v_elems : 2 * (qk_elems + v_elems));
 }

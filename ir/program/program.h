@@ -20,59 +20,18 @@
  * own are: start, length and columns count in that matrix (text: w/256[0 for 4]). Of a formal it sees what
  * the call passes, which therefore has whole rows and a fixed first one (program_c28).
  *
- * Commands (operands: ir/program/commands.def; all sums over floats in at least fp32, see the devices'
- * contract): fill         dst = value copy         dst = src, same dtype and shape; between memory spaces on
- * the queue that leads there gemm         d = alpha op(a) op(b) + beta c + bias; op transposes when ta / tb;
- * bias: one row, added to every row. d may be the memory of c, never of a or b. Without c, beta counts as 0.
- *                dtypes may differ: products are summed in fp32 (fp64 when d is f64); where a and b are bf16,
- *                a device may take what is below 2^-126 for 0.
- *   row          a row kernel (ir/rowkernel/rowkernel.h), over the rows of its first operand that varies with
- * the row; share: these are this rank's share of the rows, of which all ranks have equally many, and random
- * numbers are of their places among all colsum       dst[0,:] = beta dst[0,:] + sum over rows of src gather
- * dst[r,:] = table[index[r],:], both of float types scatter_add  dst[index[r],:] += src[r,:], rows with the
- * same index added in the order of perm. perm: rows of src (relative to the view) sorted by index;
- * segment[k]: number of rows with the same index when sorted position k is the first of them, else 0.
- *   attn_fwd     o, lse of q against k, v. q: [rows, heads*d_qk], row j being row q.first_row + j of the
- *                sequence; k: [keys, kv_heads*d_qk], v: [keys, kv_heads*d_v], row 0 being row k.first_row.
- *                Query row r sees rows [first, shared_end) and [own, r] (absolute, per query row), minus
- *                those further back than `window` positions when window > 0 (position distance: r - c in the
- *                own part, shared_end + r - own - c in the shared part; visible when below window).
- *                score = scale q.k, then softcap tanh(score/softcap) when softcap > 0.
- *                Head h reads kv head h / (heads/kv_heads).
- *                q, k and v are all fp64 or none is. lse: [rows, heads], natural log of the sum of
- *                exponentials of the scores, fp64 where q is, else fp32. work: at least as many rows as q.
- *   attn_bwd     the gradients, given do: dq written, dk and dv (of lse's type) added to; no atomics.
- *                p = exp(score - lse), ds = p (v do - do o) (softcap's slope); dv += p^T do,
- *                dk += scale ds^T q, dq = scale ds k
- *                Both ways, where q, k, v (and do) are all bf16, or all f16, a device may round the factors
- *                p (forward: times any power of two) and ds to that type before these products, so that all
- *                of them are products of one type; sums of p, delta and lse are not of rounded numbers.
- *                The CPU does so of bf16.
- *   reduce       dst[0,0] = beta dst + sum | max | sumsq over all elements of src, in fp64; dst is f64
- *   collective   over the program's ranks, each of which gives this command. A share is the rows from
- *                rank % group * rows / group on. Sums have the same bits on every rank and in every run
- *                (backends/ranks/ranks.h), and are over all ranks, whatever the groups are.
- *                all_reduce, broadcast (from rank 0): of equal shapes; src may be dst
- *                reduce_scatter: dst is the sum of this rank's share of src; reduce_add: dst += that sum,
- *                rounded once where dst is of another type; reduce_own: src and dst are the same, and this
- *                rank's share of it becomes the sum, the rest anything
- *                all_gather: dst is the src of all of the rank's group; share: dst is this rank's share of
- *                src, nothing is sent. group_reduce: all_reduce among the ranks of the group alone
- *                Among the ranks that have a micro-batch together (ir/base/context.h), on queue compute:
- *                to_heads: src has rows of all heads, dst rows of all ranks of this rank's heads (where it
- * has none, 0), those of rank r at r times the rows of src; to_rows: back, where ranks have the same head the
- * sum, added in the order of ranks. context_gather and context_share are all_gather and share among them,
- *                context_reduce is reduce_scatter.
- *   fence        commands of queue `to` after it start only when those of queue `from` before it are done
+ * Commands. What they are called and take is in commands.def; commands/<name>.c defines each of them: shapes,
+ * equation, what may alias. All sums over floats are in at least fp32 (backends/device.h has the rest of that
+ * contract).
  *
  * Spaces and queues. A buffer lives in the device's memory, the host's, or a file (disk), each an arena. A
  * command runs on one queue, and its operands lie where that queue reaches:
- *   compute      every command; all operands on the device
+ *   compute      every command, a collective only where nothing is sent or among the ranks of a context; all
+ *                operands on the device
  *   in, out      copy from host to device, from device to host
- *   host         the host's own cores: fill, copy, row, colsum, reduce, all operands on the host; with
- *                the bits that the CPU device computes them to
- *   net          collectives, in the order in which they are given: it must be the same on all ranks;
- * operands on the device or on the host. (In queue compute: `share`; of one rank each of them, as a copy.)
+ *   host         the host's own cores: all operands on the host; with the bits that the CPU device computes
+ *   net          collectives, in the order in which they are given, which must be the same on all ranks;
+ *                operands on the device or on the host
  *   disk         copy between host and disk, either way. Nothing else touches a buffer on disk, whose
  *                elements begin at multiples of SBP_DISK_ALIGNMENT.
  *
@@ -111,13 +70,28 @@ typedef enum sbp_role {
 } sbp_role;
 
 typedef enum sbp_command_kind {
-#define COMMAND(id, text, operands) SBP_CMD_##id,
+#define COMMAND(id, text, queues, operands, synopsis) SBP_CMD_##id,
 #include "ir/program/commands.def"
 #undef COMMAND
     SBP_CMD_COUNT
 } sbp_command_kind;
 
-typedef enum sbp_access { SBP_READ, SBP_WRITE, SBP_UPDATE } sbp_access; /* modes r, w, u */
+/* The numbers of their operands, SBP_GEMM_D and so on; SBP_GEMM_OPERANDS: how many there are. */
+#define READS(id, name) SBP_##id,
+#define WRITES(id, name) SBP_##id,
+#define UPDATES(id, name) SBP_##id,
+#define MAY_READ(id, name) SBP_##id,
+#define MAY_WRITE(id, name) SBP_##id,
+#define COMMAND(id, text, queues, operands, synopsis) enum { operands SBP_##id##_OPERANDS };
+#include "ir/program/commands.def"
+#undef COMMAND
+#undef READS
+#undef WRITES
+#undef UPDATES
+#undef MAY_READ
+#undef MAY_WRITE
+
+typedef enum sbp_access { SBP_READ, SBP_WRITE, SBP_UPDATE } sbp_access;
 
 enum { SBP_MAX_COMMAND_OPERANDS = SBP_ROWKERNEL_MAX_OPERANDS };
 
@@ -184,7 +158,7 @@ typedef enum sbp_collective_op {
     SBP_REDUCE_ADD,
     SBP_REDUCE_OWN,
     SBP_GROUP_REDUCE,
-    SBP_TO_HEADS, /* these among the ranks of a context alone, in queue compute */
+    SBP_TO_HEADS,
     SBP_TO_ROWS,
     SBP_CONTEXT_GATHER,
     SBP_CONTEXT_SHARE,
@@ -224,12 +198,11 @@ typedef struct sbp_command {
             sbp_reduce_op op;
             double beta;
         } reduce; /* and colsum's beta */
-        sbp_collective_op collective;
-        bool share; /* row */
         struct {
-            sbp_collective_op op; /* to_heads, to_rows */
-            sbp_context_heads heads;
-        } exchange;
+            sbp_collective_op op;
+            sbp_context_heads heads; /* of to_heads and to_rows */
+        } collective;
+        bool share; /* row */
         struct {
             int32_t from, to;
         } fence;
@@ -246,9 +219,8 @@ typedef struct sbp_body {
 } sbp_body;
 
 typedef struct sbp_loop {
-    int32_t table; /* iterations: the rows of this chunk table; -1: see scalar */
-    int32_t
-        scalar; /* with table -1: the value of this scalar, a small integer (0 or 1 makes a conditional) */
+    int32_t table;  /* iterations: the rows of this chunk table; -1: see scalar */
+    int32_t scalar; /* with table -1: the value of this scalar, a small integer (0 or 1: a conditional) */
     bool descending;
     sbp_body body;
 } sbp_loop;
@@ -314,8 +286,9 @@ enum {
  *
  * Counted rows are those where a column is not 0. "pick" says which row of the batch is the i-th of them,
  * "rank" which of them a row is; both name the row itself where there is none. A column may come in that
- * order
- * (`counted`): rows that count first, then zeros, or in integer columns the last of them again and again. *
+ * order (`counted`): rows that count first, then zeros, or in integer columns the last of them again and
+ * again.
+ *
  * Of a program with a context (ir/base/context.h), what has T rows is of the rank's own rows; an input may
  * have W. Counted rows are then counted for each rank by itself. */
 typedef enum sbp_row_input_kind {
@@ -393,10 +366,25 @@ extern const char *const sbp_queue_names[SBP_QUEUE_COUNT]; /* compute, in, out, 
 /* The queue on which a copy runs that leads from one space to another; SBP_QUEUE_COUNT between device and
  * disk and within the disk, where none does. */
 sbp_queue sbp_queue_of_copy(sbp_space to, sbp_space from);
-/* Operand list of a command; for `row`, of its kernel. Writes at most SBP_MAX_COMMAND_OPERANDS, returns the
- * count. */
+const char *sbp_command_synopsis(sbp_command_kind kind);
+/* Operand list of a command, with the access that it has by its attributes; for `row`, of its kernel. Writes
+ * at most SBP_MAX_COMMAND_OPERANDS, returns the count. */
 int32_t sbp_command_operands(const sbp_program *program, const sbp_command *command,
                              sbp_command_operand *out);
+/* Of one operand; kernel: of `row`, whatever command->kernel says, else NULL. */
+sbp_access sbp_command_access(const sbp_command *command, const sbp_rowkernel *kernel, int32_t operand);
+/* Whether operand `other` may be the same rows and columns as `written`. kernel: of `row`, else NULL. */
+bool sbp_command_may_alias(sbp_command_kind kind, const sbp_rowkernel *kernel, int32_t written,
+                           int32_t other);
+
+/* Where attn_fwd and attn_bwd have what both have. */
+typedef struct sbp_attention_operands {
+    bool backward;
+    int32_t q, k, v, o, lse, first, shared_end, own, work;
+} sbp_attention_operands;
+
+/* NULL: no attention. */
+const sbp_attention_operands *sbp_command_attention(sbp_command_kind kind);
 
 sbp_program *sbp_program_create(sbp_arena *arena, const char *name);
 int32_t sbp_program_find_buffer(const sbp_program *program, const char *name);         /* -1 when absent */
@@ -437,11 +425,10 @@ typedef struct sbp_sent {
 /* node: ranks of each host, one after the other; 1: hosts differ, or are unknown. */
 sbp_sent sbp_collective_sent(sbp_collective_op op, int64_t ranks, int64_t group, int64_t node, int64_t elems,
                              sbp_dtype dtype);
+/* Whether it is among the ranks of a context, in queue compute; not among all, or those of a group. */
+bool sbp_collective_of_context(sbp_collective_op op);
 /* Whether the ranks of a context send each other something, in queue compute. */
-static inline bool sbp_is_exchange(const sbp_command *command) {
-    return command->kind == SBP_CMD_COLLECTIVE && command->queue == SBP_QUEUE_COMPUTE &&
-           command->u.collective >= SBP_TO_HEADS && command->u.collective != SBP_CONTEXT_SHARE;
-}
+bool sbp_is_exchange(const sbp_command *command);
 /* Elements that a rank sends in to_heads or to_rows of so many rows of its own. */
 int64_t sbp_exchange_sent(const sbp_program *program, const sbp_command *command, int64_t rows);
 /* Most rows of a micro-batch, those of all ranks that have it together: places of rows are i32. */
@@ -525,7 +512,8 @@ typedef enum sbp_row_relation {
     SBP_ROWS_BLOCKS,    /* ceil(rows of `other` / SBP_PARTIAL_ROWS) */
     SBP_ROWS_COVER,     /* rows of the sequence from the lo of window n to the end of `other`, or more */
     SBP_ROWS_COVER_ALL, /* likewise to the end of all ranks' rows, of which `other` are one's */
-    SBP_ROWS_ORDER      /* one whole chunk of the symbol n (maybe the last, shorter one) */
+    SBP_ROWS_ORDER,     /* one whole chunk of the symbol n (maybe the last, shorter one) */
+    SBP_ROWS_NAMED /* its numbers are of rows of `other`: the executor looks at them, shapes say nothing */
 } sbp_row_relation;
 
 typedef struct sbp_row_rule {
@@ -544,7 +532,47 @@ bool sbp_row_rule_holds(const sbp_program *program, const sbp_row_rule *rule, co
 /* The operand whose rows a row command runs over; -1: none varies with the row, and it runs over one. */
 int32_t sbp_command_rows_operand(const sbp_program *program, const sbp_command *command);
 
-/* ---- work of attention ------------------------------------------------------------------------------ */
+/* ---- work: what a command computes and moves (planner, profile) ------------------------------------ */
+
+/* An operand of a command at hand. */
+typedef struct sbp_operand_shape {
+    int64_t rows, cols;
+    int64_t first_row; /* row of the sequence, of queries; 0 where that is not known */
+    sbp_dtype dtype;
+    sbp_space space; /* SBP_SPACE_COUNT: absent */
+} sbp_operand_shape;
+
+typedef struct sbp_work_query {
+    const sbp_program *program;
+    const sbp_command *command;
+    const sbp_operand_shape *operands;
+    int64_t chunks; /* which follow one another and are measured as one: the work is their mean */
+    int64_t ranks;  /* of a context, whose rows lie beside those of queries by rank; 1: as they are */
+} sbp_work_query;
+
+/* What takes the time. */
+typedef enum sbp_work_kind {
+    SBP_WORK_NONE,       /* nothing */
+    SBP_WORK_ROWS,       /* memory, or the operations of a row kernel */
+    SBP_WORK_MATMUL,     /* flops */
+    SBP_WORK_ATTENTION,  /* flops */
+    SBP_WORK_COPY,       /* bytes between the spaces of its two operands */
+    SBP_WORK_COLLECTIVE, /* `elems`, among all ranks */
+    SBP_WORK_EXCHANGE    /* `sent`, among the ranks of a context, and memory */
+} sbp_work_kind;
+
+typedef struct sbp_work {
+    sbp_work_kind kind;
+    double bytes;    /* of all operands: read, or written */
+    double flops;    /* of matmuls and attention; a multiply-add counts two */
+    double row_ops;  /* scalar operations of a row kernel */
+    double rows;     /* of a matmul's d: short ones are slower */
+    sbp_dtype dtype; /* of factors, or of what is sent */
+    double elems;    /* of a collective: all that there is, not a share */
+    double sent;     /* bytes, to all other ranks of the context */
+} sbp_work;
+
+void sbp_command_work(const sbp_work_query *query, sbp_work *out);
 
 /* Pairs of a row among row0 .. row0 + rows - 1 of a document and a row that it sees: itself and those before
  * it, of which window > 0 leaves that many. */

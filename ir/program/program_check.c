@@ -1,6 +1,8 @@
-/* program_check.c: the verifier's constraints on one command (c15 to c27; the list is in program_verify.c).
+/* program_check.c: the verifier's constraints on any command (c15 to c18, c21 to c25, c28; the list is in
+ * program_verify.c), and what the check rules of commands (commands/<name>.c: c19, c20, c26, c27) are made
+ * of.
  */
-#include "ir/program/program_check.h"
+#include "ir/program/commands/command.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,33 +19,19 @@ sbp_status sbp_checker_fail(const sbp_checker *c, const char *constraint, const 
                     c->function ? "function" : "entry", c->place, c->command, what, message);
 }
 
-/* A command under test. */
-typedef struct subject {
-    sbp_checker *c;
-    const sbp_command *command;
-    const char *what; /* its name, for messages */
-    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
-    int32_t count;
-} subject;
-
-#define FAIL(s, constraint, ...) sbp_checker_fail((s)->c, constraint, (s)->what, __VA_ARGS__)
-
-static bool present(const subject *s, int32_t k) {
+bool sbp_subject_has(const sbp_subject *s, int32_t k) {
     return s->command->views[k].ref != SBP_NO_VIEW;
 }
 
-static sbp_dtype view_dtype(const sbp_checker *c, const sbp_view *view) {
+sbp_dtype sbp_subject_dtype(const sbp_subject *s, int32_t k) {
+    const sbp_view *view = &s->command->views[k];
     if (view->ref >= 0)
-        return c->program->buffers[view->ref].dtype;
-    return c->function ? c->function->formals[~view->ref].dtype
-                       : SBP_F32; /* formals only stand in functions */
+        return s->c->program->buffers[view->ref].dtype;
+    return s->c->function ? s->c->function->formals[~view->ref].dtype
+                          : SBP_F32; /* formals only stand in functions */
 }
 
-static sbp_dtype dtype_of(const subject *s, int32_t k) {
-    return view_dtype(s->c, &s->command->views[k]);
-}
-
-static int64_t cols_of(const subject *s, int32_t k) {
+int64_t sbp_subject_cols(const sbp_subject *s, int32_t k) {
     return s->command->views[k].cols;
 }
 
@@ -98,34 +86,34 @@ int64_t sbp_check_width(const sbp_checker *c, const sbp_view *view) {
 
 /* ---- structure (c15), access (c21), space (c23) ------------------------------------------------------- */
 
-static sbp_status check_structure(subject *s) {
+static sbp_status check_structure(sbp_subject *s) {
     const sbp_program *p = s->c->program;
     const sbp_command *command = s->command;
     if ((unsigned)command->kind >= SBP_CMD_COUNT) {
         s->what = "?";
-        return FAIL(s, "c15", "no command %d", (int)command->kind);
+        return SBP_SUBJECT_FAIL(s, "c15", "no command %d", (int)command->kind);
     }
     s->what = sbp_command_name(command->kind);
     int32_t scalars = 0;
     if (command->kind == SBP_CMD_ROW) {
         if (command->kernel < 0 || command->kernel >= p->kernel_count)
-            return FAIL(s, "c15", "no kernel %d", command->kernel);
+            return SBP_SUBJECT_FAIL(s, "c15", "no kernel %d", command->kernel);
         s->what = p->kernels[command->kernel]->name;
         scalars = p->kernels[command->kernel]->scalar_count;
     }
     s->count = sbp_command_operands(p, command, s->operands);
     if (command->view_count != s->count)
-        return FAIL(s, "c15", "%d operands; it takes %d", command->view_count, s->count);
+        return SBP_SUBJECT_FAIL(s, "c15", "%d operands; it takes %d", command->view_count, s->count);
     for (int32_t k = 0; k < s->count; k++)
-        if (!present(s, k) && !s->operands[k].optional)
-            return FAIL(s, "c15", "no operand %s", s->operands[k].name);
+        if (!sbp_subject_has(s, k) && !s->operands[k].optional)
+            return SBP_SUBJECT_FAIL(s, "c15", "no operand %s", s->operands[k].name);
     if (command->scalar_count != scalars)
-        return FAIL(s, "c15", "%d scalars; it takes %d", command->scalar_count, scalars);
+        return SBP_SUBJECT_FAIL(s, "c15", "%d scalars; it takes %d", command->scalar_count, scalars);
     for (int32_t k = 0; k < scalars; k++)
         if (command->scalars[k] == SBP_LITERAL
                 ? !command->literals || !(command->literals[k] >= 0) || isinf(command->literals[k])
                 : (uint32_t)command->scalars[k] >= (uint32_t)p->scalar_count)
-            return FAIL(s, "c15", "no scalar %d", command->scalars[k]);
+            return SBP_SUBJECT_FAIL(s, "c15", "no scalar %d", command->scalars[k]);
     return SBP_OK;
 }
 
@@ -172,19 +160,19 @@ uint8_t sbp_checker_touched(const sbp_checker *c, int32_t function, int32_t buff
 }
 
 /* A bit per space in which operand k may be (see "Spaces and queues" in program.h). */
-static uint8_t spaces_of(const sbp_command *command, int32_t k) {
+static uint8_t spaces_of(const sbp_subject *s, int32_t k) {
     enum { DEVICE = 1 << SBP_DEVICE, HOST = 1 << SBP_HOST, DISK = 1 << SBP_DISK };
-    static const uint8_t spaces[SBP_QUEUE_COUNT][2] = {/* the first operand of a command, the others */
+    static const uint8_t spaces[SBP_QUEUE_COUNT][2] = {/* what it writes, what it reads */
                                                        [SBP_QUEUE_COMPUTE] = {DEVICE, DEVICE},
                                                        [SBP_QUEUE_IN] = {DEVICE, HOST},
                                                        [SBP_QUEUE_OUT] = {HOST, DEVICE},
                                                        [SBP_QUEUE_HOST] = {HOST, HOST},
                                                        [SBP_QUEUE_DISK] = {HOST | DISK, HOST | DISK},
                                                        [SBP_QUEUE_NET] = {DEVICE | HOST, DEVICE | HOST}};
-    return spaces[command->queue][k > 0];
+    return spaces[s->command->queue][s->operands[k].access == SBP_READ];
 }
 
-static sbp_status check_operand(subject *s, int32_t k) {
+static sbp_status check_operand(sbp_subject *s, int32_t k) {
     sbp_checker *c = s->c;
     const sbp_view *view = &s->command->views[k];
     const char *name = s->operands[k].name;
@@ -193,21 +181,23 @@ static sbp_status check_operand(subject *s, int32_t k) {
     if (view->ref < 0) {
         const sbp_formal *formal = &c->function->formals[~view->ref];
         if (writes && formal->access == SBP_READ)
-            return FAIL(s, "c21", "%.60s writes formal '%.80s', which is only read", name, formal->name);
-        c->facts[c->function_index].spaces[~view->ref] &= spaces_of(s->command, k);
+            return SBP_SUBJECT_FAIL(s, "c21", "%.60s writes formal '%.80s', which is only read", name,
+                                    formal->name);
+        c->facts[c->function_index].spaces[~view->ref] &= spaces_of(s, k);
         c->facts[c->function_index].wide[~view->ref] |= view->width != 0;
         if (s->command->queue == SBP_QUEUE_DISK)
-            return FAIL(s, "c23", "%.60s: formal '%.80s' in queue disk", name, formal->name);
+            return SBP_SUBJECT_FAIL(s, "c23", "%.60s: formal '%.80s' in queue disk", name, formal->name);
         return SBP_OK;
     }
     const sbp_buffer *b = &c->program->buffers[view->ref];
     if (b->part_of > 0 && c->program->buffers[b->part_of - 1].sharding == SBP_SHARDED)
-        return FAIL(s, "c29", "%.60s: '%.80s' is a part of a sharded bucket", name, b->name);
+        return SBP_SUBJECT_FAIL(s, "c29", "%.60s: '%.80s' is a part of a sharded bucket", name, b->name);
     if (writes && c->input_of[view->ref] >= 0)
-        return FAIL(s, "c21", "%.60s writes row input '%.80s'", name, b->name);
-    if (!(spaces_of(s->command, k) >> b->space & 1))
-        return FAIL(s, "c23", "%.60s: buffer '%.80s' is on the %s, where queue %s may not use it so", name,
-                    b->name, sbp_space_names[b->space], sbp_queue_names[s->command->queue]);
+        return SBP_SUBJECT_FAIL(s, "c21", "%.60s writes row input '%.80s'", name, b->name);
+    if (!(spaces_of(s, k) >> b->space & 1))
+        return SBP_SUBJECT_FAIL(s, "c23",
+                                "%.60s: buffer '%.80s' is on the %s, where queue %s may not use it so", name,
+                                b->name, sbp_space_names[b->space], sbp_queue_names[s->command->queue]);
     if (c->function)
         touch(c, view->ref, writes ? 2 : 1);
     return SBP_OK;
@@ -215,343 +205,106 @@ static sbp_status check_operand(subject *s, int32_t k) {
 
 /* ---- columns (c19) and dtypes (c20) -------------------------------------------------------------------- */
 
-static sbp_status same_cols(const subject *s, int32_t a, int32_t b) {
-    if (!present(s, a) || !present(s, b) || cols_of(s, a) == cols_of(s, b))
+sbp_status sbp_check_same_cols(const sbp_subject *s, int32_t a, int32_t b) {
+    if (!sbp_subject_has(s, a) || !sbp_subject_has(s, b) || sbp_subject_cols(s, a) == sbp_subject_cols(s, b))
         return SBP_OK;
-    return FAIL(s, "c19", "%s has %lld columns, %s has %lld", s->operands[a].name, (long long)cols_of(s, a),
-                s->operands[b].name, (long long)cols_of(s, b));
+    return SBP_SUBJECT_FAIL(s, "c19", "%s has %lld columns, %s has %lld", s->operands[a].name,
+                            (long long)sbp_subject_cols(s, a), s->operands[b].name,
+                            (long long)sbp_subject_cols(s, b));
 }
 
-static sbp_status exact_cols(const subject *s, int32_t k, int64_t cols) {
-    if (cols_of(s, k) == cols)
+sbp_status sbp_check_exact_cols(const sbp_subject *s, int32_t k, int64_t cols) {
+    if (sbp_subject_cols(s, k) == cols)
         return SBP_OK;
-    return FAIL(s, "c19", "%s has %lld columns, not %lld", s->operands[k].name, (long long)cols_of(s, k),
-                (long long)cols);
+    return SBP_SUBJECT_FAIL(s, "c19", "%s has %lld columns, not %lld", s->operands[k].name,
+                            (long long)sbp_subject_cols(s, k), (long long)cols);
 }
 
-static sbp_status same_dtype(const subject *s, int32_t a, int32_t b) {
-    if (dtype_of(s, a) == dtype_of(s, b))
+sbp_status sbp_check_same_dtype(const sbp_subject *s, int32_t a, int32_t b) {
+    if (sbp_subject_dtype(s, a) == sbp_subject_dtype(s, b))
         return SBP_OK;
-    return FAIL(s, "c20", "%s is %s, %s is %s", s->operands[a].name, sbp_dtype_name(dtype_of(s, a)),
-                s->operands[b].name, sbp_dtype_name(dtype_of(s, b)));
+    return SBP_SUBJECT_FAIL(s, "c20", "%s is %s, %s is %s", s->operands[a].name,
+                            sbp_dtype_name(sbp_subject_dtype(s, a)), s->operands[b].name,
+                            sbp_dtype_name(sbp_subject_dtype(s, b)));
 }
 
-static sbp_status float_dtype(const subject *s, int32_t k) {
-    if (!present(s, k) || sbp_dtype_is_float(dtype_of(s, k)))
+sbp_status sbp_check_float(const sbp_subject *s, int32_t k) {
+    if (!sbp_subject_has(s, k) || sbp_dtype_is_float(sbp_subject_dtype(s, k)))
         return SBP_OK;
-    return FAIL(s, "c20", "%s is %s, not a float", s->operands[k].name, sbp_dtype_name(dtype_of(s, k)));
+    return SBP_SUBJECT_FAIL(s, "c20", "%s is %s, not a float", s->operands[k].name,
+                            sbp_dtype_name(sbp_subject_dtype(s, k)));
 }
 
-/* f64 where operand `like` is, else f32. */
-static sbp_status wide_dtype(const subject *s, int32_t k, int32_t like) {
-    sbp_dtype wide = dtype_of(s, like) == SBP_F64 ? SBP_F64 : SBP_F32;
-    if (dtype_of(s, k) == wide)
+sbp_status sbp_check_wide(const sbp_subject *s, int32_t k, int32_t like) {
+    sbp_dtype wide = sbp_subject_dtype(s, like) == SBP_F64 ? SBP_F64 : SBP_F32;
+    if (sbp_subject_dtype(s, k) == wide)
         return SBP_OK;
-    return FAIL(s, "c20", "%s is %s beside %s of %s, not %s", s->operands[k].name,
-                sbp_dtype_name(dtype_of(s, k)), s->operands[like].name, sbp_dtype_name(dtype_of(s, like)),
-                sbp_dtype_name(wide));
+    return SBP_SUBJECT_FAIL(s, "c20", "%s is %s beside %s of %s, not %s", s->operands[k].name,
+                            sbp_dtype_name(sbp_subject_dtype(s, k)), s->operands[like].name,
+                            sbp_dtype_name(sbp_subject_dtype(s, like)), sbp_dtype_name(wide));
 }
 
-/* One integer per row. */
-static sbp_status index_column(const subject *s, int32_t k) {
-    if (dtype_of(s, k) != SBP_I32 && dtype_of(s, k) != SBP_I64)
-        return FAIL(s, "c20", "%s is %s, not i32 or i64", s->operands[k].name,
-                    sbp_dtype_name(dtype_of(s, k)));
-    return exact_cols(s, k, 1);
+sbp_status sbp_check_index(const sbp_subject *s, int32_t k) {
+    if (sbp_subject_dtype(s, k) != SBP_I32 && sbp_subject_dtype(s, k) != SBP_I64)
+        return SBP_SUBJECT_FAIL(s, "c20", "%s is %s, not i32 or i64", s->operands[k].name,
+                                sbp_dtype_name(sbp_subject_dtype(s, k)));
+    return sbp_check_exact_cols(s, k, 1);
 }
 
-static sbp_status check_row_operands(const subject *s) {
-    const sbp_rowkernel *kernel = s->c->program->kernels[s->command->kernel];
-    for (int32_t k = 0; k < s->count; k++) {
-        const sbp_rk_operand *o = &kernel->operands[k];
-        if (dtype_of(s, k) != o->dtype)
-            return FAIL(s, "c20", "%.60s is %s, the kernel takes %s", o->name, sbp_dtype_name(dtype_of(s, k)),
-                        sbp_dtype_name(o->dtype));
-        int64_t width = o->length; /* below 2^31, as are heads and head_stride */
-        if (o->vary & SBP_VARY_HEAD)
-            width += (kernel->heads - 1) * o->head_stride;
-        if (cols_of(s, k) < width)
-            return FAIL(s, "c19", "%.60s has %lld columns, the kernel reaches over %lld", o->name,
-                        (long long)cols_of(s, k), (long long)width);
-    }
-    return SBP_OK;
-}
+/* ---- queues (c24), flushes (c25), row inputs (c27) ---------------------------------------------------- */
 
-static sbp_status check_gemm_operands(const subject *s) {
-    enum { D, A, B, C, BIAS };
-    bool ta = s->command->u.gemm.ta, tb = s->command->u.gemm.tb;
-    for (int32_t k = 0; k < s->count; k++)
-        SBP_TRY(float_dtype(s, k));
-    SBP_TRY(same_dtype(s, A, B)); /* operands of one product have one type; its result may have another */
-    if (!ta && tb)
-        SBP_TRY(same_cols(s, A, B)); /* the inner size; else one of them is rows, see program_rules.c */
-    if (!tb)
-        SBP_TRY(same_cols(s, D, B));
-    SBP_TRY(same_cols(s, C, D));
-    return same_cols(s, BIAS, D);
-}
-
-/* first: the first of first, shared_end, own. */
-static sbp_status check_attention_operands(const subject *s, int32_t q, int32_t o, int32_t lse,
-                                           int32_t first) {
-    const sbp_attention_attrs *a = &s->command->u.attention;
-    SBP_TRY(exact_cols(s, q, a->heads * a->d_qk));
-    SBP_TRY(exact_cols(s, q + 1, a->kv_heads * a->d_qk));
-    SBP_TRY(exact_cols(s, q + 2, a->kv_heads * a->d_v));
-    SBP_TRY(exact_cols(s, o, a->heads * a->d_v));
-    SBP_TRY(exact_cols(s, lse, a->heads));
-    SBP_TRY(float_dtype(s, q));
-    SBP_TRY(same_dtype(s, q + 1, q));
-    SBP_TRY(same_dtype(s, q + 2, q));
-    SBP_TRY(same_dtype(s, o, q));
-    SBP_TRY(wide_dtype(s, lse, q));
-    for (int32_t k = first; k < first + 3; k++)
-        SBP_TRY(index_column(s, k));
-    return SBP_OK;
-}
-
-static sbp_status check_attention_backward(const subject *s) {
-    enum { DQ, DK, DV, Q, K, V, O, LSE, DO };
-    SBP_TRY(check_attention_operands(s, Q, O, LSE, DO + 1));
-    SBP_TRY(same_cols(s, DQ, Q));
-    SBP_TRY(same_cols(s, DK, K));
-    SBP_TRY(same_cols(s, DV, V));
-    SBP_TRY(same_cols(s, DO, O));
-    SBP_TRY(same_dtype(s, DQ, Q));
-    SBP_TRY(same_dtype(s, DO, Q));
-    SBP_TRY(wide_dtype(s, DK, Q));
-    return wide_dtype(s, DV, Q);
-}
-
-static sbp_status check_context(const subject *s) {
-    const sbp_command *command = s->command;
-    const sbp_context_heads *h = &command->u.exchange.heads;
-    const int64_t limit = INT64_C(1) << 24;
-    bool of_heads = command->u.collective == SBP_TO_HEADS || command->u.collective == SBP_TO_ROWS;
-    if (command->queue != SBP_QUEUE_COMPUTE || s->c->program->context < 2)
-        return FAIL(s, "c26", "among %lld ranks of a context in queue %s", (long long)s->c->program->context,
-                    sbp_queue_names[command->queue]);
-    if (of_heads && (h->heads < 1 || h->heads > limit || h->kv_heads < 1 || h->heads % h->kv_heads != 0 ||
-                     h->dim < 1 || h->dim > limit))
-        return FAIL(s, "c26", "heads %lld, kv_heads %lld, dim %lld", (long long)h->heads,
-                    (long long)h->kv_heads, (long long)h->dim);
-    return SBP_OK;
-}
-
-/* Rows of all heads in one operand, this rank's heads in the other; whole rows of both, for both ways. */
-static sbp_status check_exchange(const subject *s, const sbp_context_heads *heads) {
-    int32_t slots = s->command->u.collective == SBP_TO_HEADS ? 0 : 1;
-    SBP_TRY(float_dtype(s, 0));
-    SBP_TRY(same_dtype(s, 0, 1));
-    SBP_TRY(exact_cols(s, slots, sbp_context_slots(heads, s->c->program->context) * heads->dim));
-    return exact_cols(s, 1 - slots, sbp_context_count(heads) * heads->dim);
-}
-
-static sbp_status check_shapes(const subject *s) {
-    switch (s->command->kind) {
-    case SBP_CMD_ROW:
-        return check_row_operands(s);
-    case SBP_CMD_GEMM:
-        return check_gemm_operands(s);
-    case SBP_CMD_COLLECTIVE:
-        if (s->command->u.collective == SBP_REDUCE_OWN &&
-            !sbp_view_equal(&s->command->views[0], &s->command->views[1]))
-            return FAIL(s, "c26", "reduce_own of one view into another");
-        if (s->command->u.collective == SBP_TO_HEADS || s->command->u.collective == SBP_TO_ROWS)
-            return check_exchange(s, &s->command->u.exchange.heads);
-        if (s->command->u.collective == SBP_REDUCE_ADD) {
-            SBP_TRY(float_dtype(s, 0));
-            SBP_TRY(float_dtype(s, 1));
-            return same_cols(s, 0, 1);
-        }
-        SBP_TRY(same_dtype(s, 0, 1));
-        return same_cols(s, 0, 1);
-    case SBP_CMD_COPY:
-        SBP_TRY(same_dtype(s, 0, 1));
-        return same_cols(s, 0, 1);
-    case SBP_CMD_COLSUM:
-        SBP_TRY(float_dtype(s, 0));
-        SBP_TRY(float_dtype(s, 1));
-        return same_cols(s, 0, 1);
-    case SBP_CMD_GATHER: /* dst table index */
-        SBP_TRY(float_dtype(s, 0));
-        SBP_TRY(float_dtype(s, 1));
-        SBP_TRY(same_cols(s, 0, 1));
-        return index_column(s, 2);
-    case SBP_CMD_SCATTER_ADD: /* dst src index perm segment */
-        SBP_TRY(float_dtype(s, 0));
-        SBP_TRY(float_dtype(s, 1));
-        SBP_TRY(same_cols(s, 0, 1));
-        for (int32_t k = 2; k < 5; k++)
-            SBP_TRY(index_column(s, k));
-        return SBP_OK;
-    case SBP_CMD_ATTN_FWD: /* o lse q k v first shared_end own work */
-        return check_attention_operands(s, 2, 0, 1, 5);
-    case SBP_CMD_ATTN_BWD:
-        return check_attention_backward(s);
-    case SBP_CMD_REDUCE:
-        if (dtype_of(s, 0) != SBP_F64)
-            return FAIL(s, "c20", "dst is %s, not f64", sbp_dtype_name(dtype_of(s, 0)));
-        SBP_TRY(float_dtype(s, 1));
-        return exact_cols(s, 0, 1);
-    case SBP_CMD_FILL:
-    case SBP_CMD_FENCE:
-    case SBP_CMD_COUNT:
-        break;
-    }
-    return SBP_OK;
-}
-
-/* ---- attributes (c26), queues (c24), flushes (c25), row inputs (c27) -------------------------------------
- */
-
-static sbp_status check_attributes(const subject *s) {
-    const sbp_command *command = s->command;
-    const sbp_attention_attrs *a = &command->u.attention;
-    const int64_t limit = INT64_C(1) << 24; /* products of two are safe */
-    switch (command->kind) {
-    case SBP_CMD_GEMM:
-        if (!isfinite(command->u.gemm.alpha) || !isfinite(command->u.gemm.beta))
-            return FAIL(s, "c26", "alpha or beta is not finite");
-        return SBP_OK;
-    case SBP_CMD_COLSUM:
-    case SBP_CMD_REDUCE:
-        if (!isfinite(command->u.reduce.beta))
-            return FAIL(s, "c26", "beta is not finite");
-        if (command->kind == SBP_CMD_REDUCE && (unsigned)command->u.reduce.op >= SBP_REDUCE_COUNT)
-            return FAIL(s, "c26", "no reduction %d", (int)command->u.reduce.op);
-        return SBP_OK;
-    case SBP_CMD_ATTN_FWD:
-    case SBP_CMD_ATTN_BWD:
-        if (a->heads < 1 || a->heads > limit || a->kv_heads < 1 || a->heads % a->kv_heads != 0 ||
-            a->d_qk < 1 || a->d_qk > limit || a->d_v < 1 || a->d_v > limit)
-            return FAIL(s, "c26", "heads %lld, kv_heads %lld, d_qk %lld, d_v %lld", (long long)a->heads,
-                        (long long)a->kv_heads, (long long)a->d_qk, (long long)a->d_v);
-        if (a->window < 0 || !isfinite(a->scale) || !isfinite(a->softcap) || a->softcap < 0)
-            return FAIL(s, "c26", "window %lld, scale %g, softcap %g", (long long)a->window, a->scale,
-                        a->softcap);
-        if (a->by_rank && s->c->program->context < 2)
-            return FAIL(s, "c26", "rows by rank, without a context");
-        return SBP_OK;
-    case SBP_CMD_COLLECTIVE:
-        if ((unsigned)command->u.collective >= SBP_COLLECTIVE_COUNT)
-            return FAIL(s, "c26", "no collective operation %d", (int)command->u.collective);
-        if (command->u.collective >= SBP_TO_HEADS)
-            return check_context(s);
-        if (command->queue != SBP_QUEUE_NET && command->u.collective != SBP_SHARE &&
-            (s->c->program->ranks > 1 || command->u.collective > SBP_SHARE))
-            return FAIL(s, "c26", "between %lld ranks in queue %s", (long long)s->c->program->ranks,
-                        sbp_queue_names[command->queue]);
-        return SBP_OK;
-    default:
-        return SBP_OK;
-    }
-}
-
-static sbp_status check_queue(const subject *s) {
-    enum { FILL = 1 << SBP_CMD_FILL, COPY = 1 << SBP_CMD_COPY, ROW = 1 << SBP_CMD_ROW };
-    static const unsigned kinds[SBP_QUEUE_COUNT] = {
-        [SBP_QUEUE_COMPUTE] = (1u << SBP_CMD_COUNT) - 1,
-        [SBP_QUEUE_IN] = COPY,
-        [SBP_QUEUE_OUT] = COPY,
-        [SBP_QUEUE_HOST] = FILL | COPY | ROW | 1 << SBP_CMD_COLSUM | 1 << SBP_CMD_REDUCE,
-        [SBP_QUEUE_DISK] = COPY,
-        [SBP_QUEUE_NET] = 1 << SBP_CMD_COLLECTIVE};
+static sbp_status check_queue(const sbp_subject *s) {
     const sbp_command *command = s->command;
     if (command->queue < 0 || command->queue >= SBP_QUEUE_COUNT)
-        return FAIL(s, "c24", "no queue %d", command->queue);
-    if (!(kinds[command->queue] >> command->kind & 1))
-        return FAIL(s, "c24", "may not run in queue %s", sbp_queue_names[command->queue]);
-    if (command->kind == SBP_CMD_FENCE &&
-        (command->u.fence.from < 0 || command->u.fence.from >= SBP_QUEUE_COUNT || command->u.fence.to < 0 ||
-         command->u.fence.to >= SBP_QUEUE_COUNT))
-        return FAIL(s, "c24", "a fence from queue %d to %d", command->u.fence.from, command->u.fence.to);
+        return SBP_SUBJECT_FAIL(s, "c24", "no queue %d", command->queue);
+    if (!(sbp_command_queues(command->kind) >> command->queue & 1))
+        return SBP_SUBJECT_FAIL(s, "c24", "may not run in queue %s", sbp_queue_names[command->queue]);
     return SBP_OK;
 }
 
-/* Behind c23: both operands are on the host or on disk. */
-static sbp_status check_disk_copy(const subject *s) {
-    const sbp_view *v = s->command->views;
-    const sbp_buffer *buffers = s->c->program->buffers;
-    if (s->command->queue == SBP_QUEUE_DISK && buffers[v[0].ref].space == buffers[v[1].ref].space)
-        return FAIL(s, "c23", "a copy within the %s, in queue disk",
-                    sbp_space_names[buffers[v[0].ref].space]);
-    return SBP_OK;
-}
-
-static sbp_status check_flush(const subject *s) {
+static sbp_status check_flush(const sbp_subject *s) {
     const sbp_program *p = s->c->program;
     const sbp_command *command = s->command;
     if (command->flushes < 0)
         return SBP_OK;
     if (s->c->function || s->c->table >= 0)
-        return FAIL(s, "c25", "a flush in a function or in a loop over a table");
+        return SBP_SUBJECT_FAIL(s, "c25", "a flush in a function or in a loop over a table");
     if (command->flushes >= p->buffer_count || p->buffers[command->flushes].role != SBP_ROLE_PARAM ||
         p->buffers[command->flushes].function != -1 || p->buffers[command->flushes].count != 1)
-        return FAIL(s, "c25", "flushes buffer %d, which is no parameter", command->flushes);
+        return SBP_SUBJECT_FAIL(s, "c25", "flushes buffer %d, which is no parameter", command->flushes);
     const sbp_buffer *parameter = &p->buffers[command->flushes];
     int32_t k = command->gradient;
-    if (k < 0 || k >= s->count || !present(s, k) || s->operands[k].access == SBP_WRITE)
-        return FAIL(s, "c25", "its gradient is operand %d, which it does not read", k);
-    if (!sbp_dtype_is_float(dtype_of(s, k)))
-        return FAIL(s, "c25", "the gradient is %s", sbp_dtype_name(dtype_of(s, k)));
+    if (k < 0 || k >= s->count || !sbp_subject_has(s, k) || s->operands[k].access == SBP_WRITE)
+        return SBP_SUBJECT_FAIL(s, "c25", "its gradient is operand %d, which it does not read", k);
+    if (!sbp_dtype_is_float(sbp_subject_dtype(s, k)))
+        return SBP_SUBJECT_FAIL(s, "c25", "the gradient is %s", sbp_dtype_name(sbp_subject_dtype(s, k)));
     const sbp_position *position = &s->c->positions[0].items[0];
     sbp_range range;
     int64_t rows;
     bool wide = command->views[k].width != 0; /* then as many elements, one after the other */
     if (!sbp_view_resolve(p, NULL, &command->views[k], position, &range) ||
         !sbp_extent_eval(parameter->rows, &position->sizes, &rows) ||
-        (wide ? cols_of(s, k) != command->views[k].width ||
-                    range.rows * cols_of(s, k) != rows * parameter->cols
-              : range.rows != rows || cols_of(s, k) != parameter->cols))
-        return FAIL(s, "c25", "gradient %.60s is not of the shape of parameter '%.80s'", s->operands[k].name,
-                    parameter->name);
+        (wide ? sbp_subject_cols(s, k) != command->views[k].width ||
+                    range.rows * sbp_subject_cols(s, k) != rows * parameter->cols
+              : range.rows != rows || sbp_subject_cols(s, k) != parameter->cols))
+        return SBP_SUBJECT_FAIL(s, "c25", "gradient %.60s is not of the shape of parameter '%.80s'",
+                                s->operands[k].name, parameter->name);
     return SBP_OK;
 }
 
-/* The row input that operand k names directly, or NULL. */
-static const sbp_row_input *input_of(const subject *s, int32_t k) {
+const sbp_row_input *sbp_subject_input(const sbp_subject *s, int32_t k) {
     int32_t ref = s->command->views[k].ref;
     int32_t input = ref >= 0 ? s->c->input_of[ref] : -1;
     return input >= 0 ? &s->c->program->row_inputs[input] : NULL;
 }
 
-static sbp_status check_input(const subject *s, int32_t k, sbp_row_input_kind kind, const char *column) {
+sbp_status sbp_check_input(const sbp_subject *s, int32_t k, sbp_row_input_kind kind, const char *column) {
     static const char *const kinds[] = {"column", "order", "segment", "pick", "rank"};
-    const sbp_row_input *input = input_of(s, k);
+    const sbp_row_input *input = sbp_subject_input(s, k);
     if (input && input->kind == kind && (!column || strcmp(input->column, column) == 0))
         return SBP_OK;
-    return FAIL(s, "c27", "%s is not a row input: %s%s%.60s", s->operands[k].name, kinds[kind],
-                column ? " " : "", column ? column : "");
-}
-
-static sbp_status check_inputs(const subject *s) {
-    int32_t first = 5;
-    switch (s->command->kind) {
-    case SBP_CMD_GATHER:
-        if (input_of(s, 2) && (input_of(s, 2)->kind == SBP_ROW_PICK || input_of(s, 2)->kind == SBP_ROW_RANK))
-            return SBP_OK;
-        return check_input(s, 2, SBP_ROW_COLUMN, NULL);
-    case SBP_CMD_SCATTER_ADD:
-        SBP_TRY(check_input(s, 2, SBP_ROW_COLUMN, NULL));
-        SBP_TRY(check_input(s, 3, SBP_ROW_ORDER, input_of(s, 2)->column));
-        SBP_TRY(check_input(s, 4, SBP_ROW_SEGMENT, input_of(s, 2)->column));
-        if (input_of(s, 3)->chunk != input_of(s, 4)->chunk)
-            return FAIL(s, "c27", "perm and segment are sorted in different chunks");
-        return SBP_OK;
-    case SBP_CMD_ATTN_BWD:
-        first = 9;
-        /* fall through */
-    case SBP_CMD_ATTN_FWD:
-        SBP_TRY(check_input(s, first, SBP_ROW_COLUMN, "first"));
-        for (int32_t k = first; k < first + 3; k++)
-            if (input_of(s, k) && input_of(s, k)->by_rank)
-                return FAIL(s, "c27", "%s is in the order of ranks", s->operands[k].name);
-        SBP_TRY(check_input(s, first + 1, SBP_ROW_COLUMN, s->c->has_shared_end ? "shared_end" : "first"));
-        return check_input(s, first + 2, SBP_ROW_COLUMN, s->c->has_own ? "own" : "first");
-    default:
-        return SBP_OK;
-    }
+    return SBP_SUBJECT_FAIL(s, "c27", "%s is not a row input: %s%s%.60s", s->operands[k].name, kinds[kind],
+                            column ? " " : "", column ? column : "");
 }
 
 /* ---- rows (c17, c18) and overlap (c22) ------------------------------------------------------------------
@@ -566,7 +319,7 @@ sbp_status sbp_check_resolve(const sbp_checker *c, const char *what, const char 
                             (long long)position->i);
 }
 
-static sbp_status fail_rule(const subject *s, const sbp_row_rule *rule, const sbp_range *ranges,
+static sbp_status fail_rule(const sbp_subject *s, const sbp_row_rule *rule, const sbp_range *ranges,
                             const sbp_position *position) {
     static const char *const texts[] = {
         [SBP_ROWS_SAME] = "must have the rows of",
@@ -579,6 +332,7 @@ static sbp_status fail_rule(const subject *s, const sbp_row_rule *rule, const sb
         [SBP_ROWS_COVER] = "must hold all that is seen from",
         [SBP_ROWS_COVER_ALL] = "must hold all that is seen, by any rank, from",
         [SBP_ROWS_ORDER] = "must be a whole chunk of its scatter order",
+        [SBP_ROWS_NAMED] = "must name rows of",
     };
     char other[96] = "";
     if (rule->other >= 0)
@@ -587,10 +341,11 @@ static sbp_status fail_rule(const subject *s, const sbp_row_rule *rule, const sb
     else if (rule->relation != SBP_ROWS_ORDER)
         snprintf(other, sizeof other, " %lld", (long long)rule->n);
     const sbp_range *range = &ranges[rule->operand];
-    return FAIL(s, "c18", "%.60s (%lld rows from %lld) %s%s, for T %lld, S %lld, i %lld",
-                s->operands[rule->operand].name, (long long)range->rows, (long long)range->first_row,
-                texts[rule->relation], other, (long long)position->sizes.v[SBP_T],
-                (long long)position->sizes.v[SBP_S], (long long)position->i);
+    return SBP_SUBJECT_FAIL(s, "c18", "%.60s (%lld rows from %lld) %s%s, for T %lld, S %lld, i %lld",
+                            s->operands[rule->operand].name, (long long)range->rows,
+                            (long long)range->first_row, texts[rule->relation], other,
+                            (long long)position->sizes.v[SBP_T], (long long)position->sizes.v[SBP_S],
+                            (long long)position->i);
 }
 
 static bool kernel_may_alias(sbp_checker *c, int32_t kernel, int32_t out, int32_t in) {
@@ -604,17 +359,9 @@ static bool kernel_may_alias(sbp_checker *c, int32_t kernel, int32_t out, int32_
 }
 
 /* Whether the command lets written operand a and operand b be the same rows and columns. */
-static bool may_be_same(subject *s, int32_t a, int32_t b) {
-    switch (s->command->kind) {
-    case SBP_CMD_ROW:
-        return kernel_may_alias(s->c, s->command->kernel, a, b);
-    case SBP_CMD_GEMM:
-        return a == 0 && b == 3; /* d, c */
-    case SBP_CMD_COLLECTIVE:
-        return a == 0 && b == 1;
-    default:
-        return false;
-    }
+static bool may_be_same(sbp_subject *s, int32_t a, int32_t b) {
+    return s->command->kind == SBP_CMD_ROW ? kernel_may_alias(s->c, s->command->kernel, a, b)
+                                           : sbp_command_may_alias(s->command->kind, NULL, a, b);
 }
 
 static bool cols_overlap(const sbp_view *a, const sbp_view *b) {
@@ -659,29 +406,29 @@ typedef struct overlap_pair {
     int32_t written, other;
 } overlap_pair;
 
-static sbp_status find_pairs(subject *s, overlap_pair *pairs, int32_t *count) {
+static sbp_status find_pairs(sbp_subject *s, overlap_pair *pairs, int32_t *count) {
     *count = 0;
     for (int32_t a = 0; a < s->count; a++) {
-        if (!present(s, a) || s->operands[a].access == SBP_READ)
+        if (!sbp_subject_has(s, a) || s->operands[a].access == SBP_READ)
             continue;
         for (int32_t b = 0; b < s->count; b++) {
             bool both_written = s->operands[b].access != SBP_READ;
-            if (b == a || !present(s, b) || (both_written && b < a))
+            if (b == a || !sbp_subject_has(s, b) || (both_written && b < a))
                 continue;
             const sbp_view *x = &s->command->views[a], *y = &s->command->views[b];
             if (x->ref == y->ref && x->slot == y->slot) {
                 if (sbp_check_width(s->c, x) != sbp_check_width(s->c, y) || cols_overlap(x, y))
                     pairs[(*count)++] = (overlap_pair){a, b};
             } else if (x->ref != y->ref && placed_together(s->c, x, y)) {
-                return FAIL(s, "c22", "%.60s and %.60s are different buffers at the same memory",
-                            s->operands[a].name, s->operands[b].name);
+                return SBP_SUBJECT_FAIL(s, "c22", "%.60s and %.60s are different buffers at the same memory",
+                                        s->operands[a].name, s->operands[b].name);
             }
         }
     }
     return SBP_OK;
 }
 
-static sbp_status check_rows(subject *s) {
+static sbp_status check_rows(sbp_subject *s) {
     const sbp_command *command = s->command;
     sbp_row_rule rules[SBP_MAX_ROW_RULES];
     overlap_pair pairs[SBP_MAX_COMMAND_OPERANDS * SBP_MAX_COMMAND_OPERANDS];
@@ -692,7 +439,7 @@ static sbp_status check_rows(subject *s) {
         const sbp_position *position = &positions->items[n];
         sbp_range ranges[SBP_MAX_COMMAND_OPERANDS] = {{0}};
         for (int32_t k = 0; k < s->count; k++)
-            if (present(s, k))
+            if (sbp_subject_has(s, k))
                 SBP_TRY(sbp_check_resolve(s->c, s->what, s->operands[k].name, &command->views[k], position,
                                           &ranges[k]));
         for (int32_t k = 0; k < rule_count; k++)
@@ -706,24 +453,22 @@ static sbp_status check_rows(subject *s) {
                                               : elems_overlap(x, y, &ranges[a], &ranges[b], x_width, y_width);
             if (overlap &&
                 !(x_width == y_width && same_region(x, y, &ranges[a], &ranges[b]) && may_be_same(s, a, b)))
-                return FAIL(s, "c22", "%.60s overlaps %.60s for T %lld, i %lld", s->operands[a].name,
-                            s->operands[b].name, (long long)position->sizes.v[SBP_T], (long long)position->i);
+                return SBP_SUBJECT_FAIL(s, "c22", "%.60s overlaps %.60s for T %lld, i %lld",
+                                        s->operands[a].name, s->operands[b].name,
+                                        (long long)position->sizes.v[SBP_T], (long long)position->i);
         }
     }
     return SBP_OK;
 }
 
 sbp_status sbp_check_command(sbp_checker *c, const sbp_command *command) {
-    subject s = {.c = c, .command = command};
+    sbp_subject s = {.c = c, .command = command};
     SBP_TRY(check_structure(&s));
     SBP_TRY(check_queue(&s));
     for (int32_t k = 0; k < s.count; k++)
-        if (present(&s, k))
+        if (sbp_subject_has(&s, k))
             SBP_TRY(check_operand(&s, k));
-    SBP_TRY(check_disk_copy(&s));
-    SBP_TRY(check_attributes(&s));
-    SBP_TRY(check_shapes(&s));
-    SBP_TRY(check_inputs(&s));
+    SBP_TRY(sbp_command_rules_of(command->kind)->check(&s));
     SBP_TRY(check_rows(&s));
     return check_flush(&s);
 }

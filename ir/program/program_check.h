@@ -1,5 +1,6 @@
 /* program_check.h: what the parts of the program verifier share (program_verify.c walks, program_check.c
- * looks at one command, program_check_calls.c at one call). Private to them. */
+ * looks at one command, commands/<name>.c at what is its own, program_check_calls.c at one call). Private to
+ * them. */
 #ifndef SBP_IR_PROGRAM_PROGRAM_CHECK_H
 #define SBP_IR_PROGRAM_PROGRAM_CHECK_H
 
@@ -61,5 +62,40 @@ sbp_status sbp_check_resolve(const sbp_checker *c, const char *what, const char 
 uint8_t sbp_checker_touched(const sbp_checker *c, int32_t function, int32_t buffer);
 sbp_status sbp_check_command(sbp_checker *c, const sbp_command *command) SBP_CHECKED;
 sbp_status sbp_check_call(sbp_checker *c, const sbp_call *call) SBP_CHECKED;
+
+/* ---- for the check rules of commands ---------------------------------------------------------------- */
+
+/* A command under test, whose structure, queue and views were found right. */
+typedef struct sbp_subject {
+    sbp_checker *c;
+    const sbp_command *command;
+    const char *what; /* its name, for messages */
+    sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
+    int32_t count;
+} sbp_subject;
+
+/* Fails with a constraint and a message. */
+#define SBP_SUBJECT_FAIL(s, constraint, ...) sbp_checker_fail((s)->c, constraint, (s)->what, __VA_ARGS__)
+
+bool sbp_subject_has(const sbp_subject *s, int32_t k);
+sbp_dtype sbp_subject_dtype(const sbp_subject *s, int32_t k);
+int64_t sbp_subject_cols(const sbp_subject *s, int32_t k);
+/* The row input that operand k names directly, or NULL. */
+const sbp_row_input *sbp_subject_input(const sbp_subject *s, int32_t k);
+
+/* Columns (c19); absent operands have any. */
+sbp_status sbp_check_same_cols(const sbp_subject *s, int32_t a, int32_t b) SBP_CHECKED;
+sbp_status sbp_check_exact_cols(const sbp_subject *s, int32_t k, int64_t cols) SBP_CHECKED;
+/* Dtypes (c20). wide: f64 where operand `like` is, else f32. */
+sbp_status sbp_check_same_dtype(const sbp_subject *s, int32_t a, int32_t b) SBP_CHECKED;
+sbp_status sbp_check_float(const sbp_subject *s, int32_t k) SBP_CHECKED;
+sbp_status sbp_check_wide(const sbp_subject *s, int32_t k, int32_t like) SBP_CHECKED;
+/* One i32 or i64 per row (c19, c20). */
+sbp_status sbp_check_index(const sbp_subject *s, int32_t k) SBP_CHECKED;
+/* A row input of this kind, of that column where it is not NULL (c27). */
+sbp_status sbp_check_input(const sbp_subject *s, int32_t k, sbp_row_input_kind kind,
+                           const char *column) SBP_CHECKED;
+/* Numbers of heads, their sizes: products of two are safe (c26). */
+#define SBP_MOST_HEADS (INT64_C(1) << 24)
 
 #endif

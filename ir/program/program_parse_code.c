@@ -1,4 +1,5 @@
 /* program_parse_code.c: the parser's half for views, commands, loops and calls. */
+#include "ir/program/commands/command.h"
 #include "ir/program/program_parse.h"
 
 #include <string.h>
@@ -234,80 +235,6 @@ static sbp_status read_gradient(sbp_program_parser *p, sbp_command *c, const sbp
     return sbp_parser_fail_name(p, "no operand", name);
 }
 
-typedef enum attr_type {
-    ATTR_FLAG,
-    ATTR_INT,
-    ATTR_QUEUE,
-    ATTR_DOUBLE,
-    ATTR_REDUCE,
-    ATTR_COLLECTIVE
-} attr_type;
-
-typedef struct attr {
-    const char *name;
-    attr_type type;
-    void *field;
-} attr;
-
-enum { MAX_ATTRS = 8 };
-
-/* The attributes of a command besides queue, flushes and gradient; sets their defaults. */
-static int command_attrs(sbp_command *c, attr *out) {
-    int n = 0;
-#define ATTR(...)                                                                                            \
-    out[n++] = (attr) {                                                                                      \
-        __VA_ARGS__                                                                                          \
-    }
-    switch (c->kind) {
-    case SBP_CMD_FILL:
-        ATTR("value", ATTR_DOUBLE, &c->u.fill);
-        break;
-    case SBP_CMD_GEMM:
-        c->u.gemm.alpha = 1;
-        ATTR("ta", ATTR_FLAG, &c->u.gemm.ta);
-        ATTR("tb", ATTR_FLAG, &c->u.gemm.tb);
-        ATTR("alpha", ATTR_DOUBLE, &c->u.gemm.alpha);
-        ATTR("beta", ATTR_DOUBLE, &c->u.gemm.beta);
-        break;
-    case SBP_CMD_COLSUM:
-        ATTR("beta", ATTR_DOUBLE, &c->u.reduce.beta);
-        break;
-    case SBP_CMD_REDUCE:
-        ATTR("op", ATTR_REDUCE, &c->u.reduce.op);
-        ATTR("beta", ATTR_DOUBLE, &c->u.reduce.beta);
-        break;
-    case SBP_CMD_ATTN_FWD:
-    case SBP_CMD_ATTN_BWD:
-        ATTR("heads", ATTR_INT, &c->u.attention.heads);
-        ATTR("kv_heads", ATTR_INT, &c->u.attention.kv_heads);
-        ATTR("d_qk", ATTR_INT, &c->u.attention.d_qk);
-        ATTR("d_v", ATTR_INT, &c->u.attention.d_v);
-        ATTR("scale", ATTR_DOUBLE, &c->u.attention.scale);
-        ATTR("window", ATTR_INT, &c->u.attention.window);
-        ATTR("softcap", ATTR_DOUBLE, &c->u.attention.softcap);
-        ATTR("by_rank", ATTR_FLAG, &c->u.attention.by_rank);
-        break;
-    case SBP_CMD_ROW:
-        ATTR("share", ATTR_FLAG, &c->u.share);
-        break;
-    case SBP_CMD_COLLECTIVE:
-        ATTR("op", ATTR_COLLECTIVE, &c->u.collective);
-        ATTR("heads", ATTR_INT, &c->u.exchange.heads.heads);
-        ATTR("kv_heads", ATTR_INT, &c->u.exchange.heads.kv_heads);
-        ATTR("dim", ATTR_INT, &c->u.exchange.heads.dim);
-        ATTR("keys", ATTR_FLAG, &c->u.exchange.heads.keys);
-        break;
-    case SBP_CMD_FENCE:
-        ATTR("from", ATTR_QUEUE, &c->u.fence.from);
-        ATTR("to", ATTR_QUEUE, &c->u.fence.to);
-        break;
-    default:
-        break;
-    }
-#undef ATTR
-    return n;
-}
-
 static sbp_status read_queue(sbp_program_parser *p, int32_t *out) {
     int word = 0;
     SBP_TRY(sbp_parser_word(p, sbp_queue_names, SBP_QUEUE_COUNT, "a queue", &word));
@@ -315,45 +242,36 @@ static sbp_status read_queue(sbp_program_parser *p, int32_t *out) {
     return SBP_OK;
 }
 
-static sbp_status read_attr_value(sbp_program_parser *p, const attr *a) {
-    static const char *const reduce_ops[] = {"sum", "max", "sumsq"};
-    static const char *const collective_ops[] = {
-        "all_reduce",     "reduce_scatter", "all_gather",    "broadcast", "share",
-        "reduce_add",     "reduce_own",     "group_reduce",  "to_heads",  "to_rows",
-        "context_gather", "context_share",  "context_reduce"};
+static sbp_status read_field(sbp_program_parser *p, const sbp_field *field) {
     int word = 0;
-    if (a->type == ATTR_FLAG) {
-        *(bool *)a->field = true;
+    if (field->type == SBP_FIELD_FLAG) {
+        *(bool *)field->at = true;
         return SBP_OK;
     }
     SBP_TRY(sbp_lexer_expect(&p->lexer, "="));
-    switch (a->type) {
-    case ATTR_INT:
-        return sbp_lexer_int(&p->lexer, a->field);
-    case ATTR_QUEUE:
-        return read_queue(p, a->field);
-    case ATTR_DOUBLE:
-        return sbp_lexer_double(&p->lexer, a->field);
-    case ATTR_REDUCE:
-        SBP_TRY(sbp_parser_word(p, reduce_ops, SBP_COUNT(reduce_ops), "a reduction", &word));
-        *(sbp_reduce_op *)a->field = (sbp_reduce_op)word;
-        return SBP_OK;
-    case ATTR_COLLECTIVE:
-        SBP_TRY(
-            sbp_parser_word(p, collective_ops, SBP_COUNT(collective_ops), "a collective operation", &word));
-        *(sbp_collective_op *)a->field = (sbp_collective_op)word;
-        return SBP_OK;
-    default:
-        return SBP_OK;
-    }
+    if (field->type == SBP_FIELD_INT)
+        return sbp_lexer_int(&p->lexer, field->at);
+    if (field->type == SBP_FIELD_DOUBLE)
+        return sbp_lexer_double(&p->lexer, field->at);
+    SBP_TRY(sbp_parser_word(p, field->words, field->word_count, field->what, &word));
+    memcpy(field->at, &(int32_t){word}, sizeof(int32_t));
+    return SBP_OK;
+}
+
+/* What a command has of attributes that its text does not name. The others are 0. */
+static void set_fallbacks(const sbp_fields *fields) {
+    for (int32_t k = 0; k < fields->count; k++)
+        if (fields->list[k].type == SBP_FIELD_DOUBLE)
+            *(double *)fields->list[k].at = fields->list[k].fallback;
 }
 
 /* {name, name = value, ...} */
 static sbp_status read_attrs(sbp_program_parser *p, sbp_command *c, const sbp_command_operand *operands,
                              int32_t count) {
-    attr attrs[MAX_ATTRS];
-    int attr_count = command_attrs(c, attrs);
-    bool more, seen[MAX_ATTRS] = {false};
+    sbp_fields fields;
+    bool more, seen[SBP_MAX_FIELDS] = {false};
+    sbp_command_fields(c, &fields);
+    set_fallbacks(&fields);
     SBP_TRY(sbp_lexer_accept(&p->lexer, "{", &more));
     while (more) {
         const char *name;
@@ -369,12 +287,12 @@ static sbp_status read_attrs(sbp_program_parser *p, sbp_command *c, const sbp_co
             SBP_TRY(read_gradient(p, c, operands, count));
         } else {
             int k = 0;
-            while (k < attr_count && strcmp(attrs[k].name, name) != 0)
+            while (k < fields.count && strcmp(fields.list[k].name, name) != 0)
                 k++;
-            if (k == attr_count || seen[k])
+            if (k == fields.count || seen[k])
                 return sbp_parser_fail_name(p, "unknown or repeated attribute", name);
             seen[k] = true;
-            SBP_TRY(read_attr_value(p, &attrs[k]));
+            SBP_TRY(read_field(p, &fields.list[k]));
         }
         SBP_TRY(sbp_lexer_accept(&p->lexer, ",", &more));
         if (!more)
@@ -391,7 +309,7 @@ static sbp_status read_command(sbp_program_parser *p, sbp_command_kind kind, sbp
     }
     sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
     int32_t count =
-        sbp_command_operands(p->program, &(sbp_command){.kind = kind, .kernel = kernel}, operands);
+        sbp_command_signature(p->program, &(sbp_command){.kind = kind, .kernel = kernel}, operands);
     sbp_command *c = sbp_command_create(p->arena, kind, count);
     c->kernel = kernel;
     c->view_count = count;

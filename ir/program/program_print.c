@@ -5,18 +5,13 @@
  *   K[lo0 until hi]             columns of the chunk table: row0 rows hi blocks lo0 lo1 ...
  *   d := ...   a = ...   dk += ...    written, read, updated
  */
-#include "ir/program/program.h"
+#include "ir/program/commands/command.h"
 
 #include <math.h>
 #include <string.h>
 
 static const char *const access_names[] = {"in", "out", "inout"};
 static const char *const access_signs[] = {"=", ":=", "+="};
-static const char *const reduce_names[SBP_REDUCE_COUNT] = {"sum", "max", "sumsq"};
-static const char *const collective_names[SBP_COLLECTIVE_COUNT] = {
-    "all_reduce",     "reduce_scatter", "all_gather",    "broadcast", "share",
-    "reduce_add",     "reduce_own",     "group_reduce",  "to_heads",  "to_rows",
-    "context_gather", "context_share",  "context_reduce"};
 
 typedef struct printer {
     sbp_text *out;
@@ -160,28 +155,8 @@ static void begin_attr(sbp_text *out, bool *any, const char *name) {
     *any = true;
 }
 
-static void print_flag(sbp_text *out, bool *any, const char *name, bool value) {
-    if (value)
-        begin_attr(out, any, name);
-}
-
-static void print_int_attr(sbp_text *out, bool *any, const char *name, int64_t value, int64_t absent) {
-    if (value != absent) {
-        begin_attr(out, any, name);
-        sbp_text_add(out, " = %lld", (long long)value);
-    }
-}
-
 static bool same_bits(double a, double b) {
     return a == b ? signbit(a) == signbit(b) : isnan(a) && isnan(b);
-}
-
-static void print_double_attr(sbp_text *out, bool *any, const char *name, double value, double absent) {
-    if (!same_bits(value, absent)) {
-        begin_attr(out, any, name);
-        sbp_text_add(out, " = ");
-        sbp_text_add_double(out, value);
-    }
 }
 
 static void print_word_attr(sbp_text *out, bool *any, const char *name, const char *word) {
@@ -193,63 +168,49 @@ static const char *queue_name(int32_t queue) {
     return queue >= 0 && queue < SBP_QUEUE_COUNT ? sbp_queue_names[queue] : "?";
 }
 
+static void print_field(sbp_text *out, bool *any, const sbp_field *field) {
+    switch (field->type) {
+    case SBP_FIELD_FLAG:
+        if (*(const bool *)field->at)
+            begin_attr(out, any, field->name);
+        break;
+    case SBP_FIELD_INT: {
+        int64_t value = *(const int64_t *)field->at;
+        if (!field->always && (double)value == field->fallback)
+            break;
+        begin_attr(out, any, field->name);
+        sbp_text_add(out, " = %lld", (long long)value);
+        break;
+    }
+    case SBP_FIELD_DOUBLE: {
+        double value = *(const double *)field->at;
+        if (!field->always && same_bits(value, field->fallback))
+            break;
+        begin_attr(out, any, field->name);
+        sbp_text_add(out, " = ");
+        sbp_text_add_double(out, value);
+        break;
+    }
+    case SBP_FIELD_WORD: {
+        int32_t word;
+        memcpy(&word, field->at, sizeof word);
+        print_word_attr(out, any, field->name,
+                        word >= 0 && word < field->word_count ? field->words[word] : "?");
+        break;
+    }
+    }
+}
+
 static void print_attrs(printer *p, const sbp_command *c, const sbp_command_operand *operands,
                         int32_t operand_count) {
     sbp_text *out = p->out;
+    sbp_command own = *c;
+    sbp_fields fields;
     bool any = false;
-    switch (c->kind) {
-    case SBP_CMD_FILL:
-        begin_attr(out, &any, "value = ");
-        sbp_text_add_double(out, c->u.fill);
-        break;
-    case SBP_CMD_GEMM:
-        print_flag(out, &any, "ta", c->u.gemm.ta);
-        print_flag(out, &any, "tb", c->u.gemm.tb);
-        print_double_attr(out, &any, "alpha", c->u.gemm.alpha, 1);
-        print_double_attr(out, &any, "beta", c->u.gemm.beta, 0);
-        break;
-    case SBP_CMD_COLSUM:
-        print_double_attr(out, &any, "beta", c->u.reduce.beta, 0);
-        break;
-    case SBP_CMD_REDUCE:
-        print_word_attr(out, &any, "op",
-                        c->u.reduce.op < SBP_REDUCE_COUNT ? reduce_names[c->u.reduce.op] : "?");
-        print_double_attr(out, &any, "beta", c->u.reduce.beta, 0);
-        break;
-    case SBP_CMD_ATTN_FWD:
-    case SBP_CMD_ATTN_BWD: {
-        const sbp_attention_attrs *a = &c->u.attention;
-        print_int_attr(out, &any, "heads", a->heads, INT64_MIN);
-        print_int_attr(out, &any, "kv_heads", a->kv_heads, INT64_MIN);
-        print_int_attr(out, &any, "d_qk", a->d_qk, INT64_MIN);
-        print_int_attr(out, &any, "d_v", a->d_v, INT64_MIN);
-        print_double_attr(out, &any, "scale", a->scale, 0);
-        print_int_attr(out, &any, "window", a->window, 0);
-        print_double_attr(out, &any, "softcap", a->softcap, 0);
-        print_flag(out, &any, "by_rank", a->by_rank);
-        break;
-    }
-    case SBP_CMD_ROW:
-        print_flag(out, &any, "share", c->u.share);
-        break;
-    case SBP_CMD_COLLECTIVE:
-        print_word_attr(out, &any, "op",
-                        c->u.collective < SBP_COLLECTIVE_COUNT ? collective_names[c->u.collective] : "?");
-        if (c->u.collective != SBP_TO_HEADS && c->u.collective != SBP_TO_ROWS)
-            break;
-        print_int_attr(out, &any, "heads", c->u.exchange.heads.heads, INT64_MIN);
-        print_int_attr(out, &any, "kv_heads", c->u.exchange.heads.kv_heads, INT64_MIN);
-        print_int_attr(out, &any, "dim", c->u.exchange.heads.dim, INT64_MIN);
-        if (c->u.exchange.heads.keys)
-            begin_attr(out, &any, "keys");
-        break;
-    case SBP_CMD_FENCE:
-        print_word_attr(out, &any, "from", queue_name(c->u.fence.from));
-        print_word_attr(out, &any, "to", queue_name(c->u.fence.to));
-        break;
-    default:
-        break;
-    }
+    sbp_command_fields(&own, &fields);
+    for (int32_t k = 0; k < fields.count; k++)
+        if (!fields.list[k].hidden)
+            print_field(out, &any, &fields.list[k]);
     if (c->queue != SBP_QUEUE_COMPUTE)
         print_word_attr(out, &any, "queue", queue_name(c->queue));
     if (c->flushes >= 0) {
@@ -266,7 +227,7 @@ static void print_attrs(printer *p, const sbp_command *c, const sbp_command_oper
 static void print_command(printer *p, const sbp_command *c) {
     sbp_text *out = p->out;
     sbp_command_operand operands[SBP_MAX_COMMAND_OPERANDS];
-    int32_t count = sbp_command_operands(p->program, c, operands);
+    int32_t count = sbp_command_signature(p->program, c, operands);
     sbp_text_add(out, "%s", sbp_command_name(c->kind));
     if (c->kind == SBP_CMD_ROW) {
         sbp_text_add(out, " @");

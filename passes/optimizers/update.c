@@ -87,9 +87,9 @@ void sbp_lower_sumsq(sbp_pipeline *p, sbp_body *body, int32_t param, sbp_view no
     sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
     norms.col = column;
     norms.cols = 1;
-    reduce->views[0] = norms;
-    reduce->views[1] = grad;
-    reduce->view_count = 2;
+    reduce->views[SBP_REDUCE_DST] = norms;
+    reduce->views[SBP_REDUCE_SRC] = grad;
+    reduce->view_count = SBP_REDUCE_OPERANDS;
     reduce->u.reduce.op = SBP_REDUCE_SUMSQ;
 }
 
@@ -121,9 +121,9 @@ void sbp_lower_norm(sbp_pipeline *p, sbp_body *body, sbp_view norms, sbp_view cl
     sbp_view views[3] = {sbp_view_buffer(p->program, p->lowering->norm_squared, 0),
                          sbp_view_buffer(p->program, p->lowering->grad_norm, 0), clip};
     sbp_command *reduce = sbp_lower_command(p, body, SBP_CMD_REDUCE);
-    reduce->views[0] = views[0];
-    reduce->views[1] = norms;
-    reduce->view_count = 2;
+    reduce->views[SBP_REDUCE_DST] = views[0];
+    reduce->views[SBP_REDUCE_SRC] = norms;
+    reduce->view_count = SBP_REDUCE_OPERANDS;
     reduce->u.reduce.op = SBP_REDUCE_SUM;
     inline_rule(p, body, norm_rule(p, clip.ref != SBP_NO_VIEW), views);
 }

@@ -1,6 +1,5 @@
-/* cost.c: time and work of a program. Products run at the target's rate, less what short chunks lose;
- * attention is counted by the pairs of rows that see each other; everything else by the bytes it moves,
- * gather and scatter by those of the rows they touch.
+/* cost.c: time and work of a program. What a command computes and moves is its work rule's
+ * (ir/program/commands); here that takes time, at the target's rates: matmuls less what short chunks lose.
  *
  * The full chunks of a loop are alike but for attention, and its pairs are counted over a run of chunks at
  * once: so a loop is measured at its first chunk, for all full ones, and at its last. */
@@ -112,115 +111,82 @@ static double view_bytes(const meter *m, const sbp_view *view) {
     return view->ref == SBP_NO_VIEW ? 0 : view_elems(m, view) * (double)sbp_dtype_bytes(view_dtype(m, view));
 }
 
-/* Of all chunks of the run, in one document; q: the rows of the chunk, by rank: a part of those of all ranks.
- */
-static double attention_pairs(const meter *m, const sbp_view *q, const sbp_attention_attrs *a) {
-    sbp_range range;
-    int64_t parts = a->by_rank ? m->program->context : 1;
-    if (!sbp_view_resolve(m->program, m->function, q, &m->position, &range))
-        return 0;
-    int64_t first = m->position.table >= 0 ? range.first_row : 0;
-    return sbp_attention_pairs(first * parts, range.rows * m->chunks * parts, a->window) / (double)parts;
-}
-
-/* Of a view of which a command touches a row for each row of another. */
-static double touched_bytes(const meter *m, const sbp_view *table, const sbp_view *rows) {
-    sbp_range all, some;
-    if (!sbp_view_resolve(m->program, m->function, table, &m->position, &all) ||
-        !sbp_view_resolve(m->program, m->function, rows, &m->position, &some))
-        return 0;
-    double touched = (double)(some.rows < all.rows ? some.rows : all.rows);
-    return touched * (double)table->cols * (double)sbp_dtype_bytes(view_dtype(m, table));
-}
-
 static sbp_space view_space(const meter *m, const sbp_view *view) {
     return view->ref >= 0 ? m->program->buffers[view->ref].space : SBP_DEVICE;
 }
 
-/* Scalar operations of a row kernel, over the rows of the command. */
-static double row_ops(const meter *m, const sbp_command *c) {
-    const sbp_rowkernel *kernel = m->program->kernels[c->kernel];
-    int32_t operand = sbp_command_rows_operand(m->program, c);
-    sbp_range range = {.rows = 1};
-    if (operand >= 0 && !sbp_view_resolve(m->program, m->function, &c->views[operand], &m->position, &range))
-        return 0;
-    return sbp_rowkernel_ops(kernel) * (double)range.rows;
-}
-
-/* The view of which a command touches some rows only, and one with as many rows; false: there is none. */
-static bool touches_some(const sbp_command *c, int32_t *table, int32_t *rows) {
-    *table = c->kind == SBP_CMD_GATHER ? 1 : 0;
-    *rows = 1 - *table;
-    return c->kind == SBP_CMD_GATHER || c->kind == SBP_CMD_SCATTER_ADD;
+/* The operands where the walk stands. Outside of loops queries are the first rows of their document. */
+static void shapes_of(const meter *m, const sbp_command *c, sbp_operand_shape *out) {
+    for (int32_t k = 0; k < c->view_count; k++) {
+        const sbp_view *view = &c->views[k];
+        sbp_range range;
+        out[k] = (sbp_operand_shape){.space = SBP_SPACE_COUNT};
+        if (view->ref == SBP_NO_VIEW)
+            continue;
+        out[k] = (sbp_operand_shape){
+            .cols = view->cols, .dtype = view_dtype(m, view), .space = view_space(m, view)};
+        if (!sbp_view_resolve(m->program, m->function, view, &m->position, &range))
+            continue;
+        out[k].rows = range.rows;
+        out[k].first_row = m->position.table >= 0 ? range.first_row : 0;
+    }
 }
 
 /* Among the ranks of a context: what it sends, beside what is packed and unpacked here. */
-static double exchange_seconds(meter *m, const sbp_command *c, double bytes, double times) {
+static double exchange_seconds(meter *m, const sbp_work *work, double times) {
     const sbp_rates *r = &m->target->rates;
-    bool of_rows = c->u.collective == SBP_TO_HEADS || c->u.collective == SBP_CONTEXT_GATHER;
-    sbp_range own;
-    double sent;
-    if (!sbp_view_resolve(m->program, m->function, &c->views[of_rows ? 1 : 0], &m->position, &own))
-        return 0;
-    if (c->u.collective == SBP_CONTEXT_SHARE)
-        sent = 0;
-    else if (c->u.collective == SBP_CONTEXT_GATHER || c->u.collective == SBP_CONTEXT_REDUCE)
-        sent = (double)own.rows * (double)c->views[1].cols * (double)(m->program->context - 1);
-    else
-        sent = (double)sbp_exchange_sent(m->program, c, own.rows);
-    sent *= (double)sbp_dtype_bytes(view_dtype(m, &c->views[0]));
-    double seconds =
-        r->command_seconds + 2 * bytes / r->memory + sending_seconds(r, sent, m->program->context, 1);
-    m->exchanged_bytes += sent * times;
-    m->exchanges += sent > 0 ? (int64_t)times : 0;
-    m->exchanging += sent > 0 ? seconds * times : 0;
+    double seconds = r->command_seconds + 2 * work->bytes / r->memory +
+                     sending_seconds(r, work->sent, m->program->context, 1);
+    m->exchanged_bytes += work->sent * times;
+    m->exchanges += work->sent > 0 ? (int64_t)times : 0;
+    m->exchanging += work->sent > 0 ? seconds * times : 0;
     return seconds;
+}
+
+/* At the target's rates. */
+static double work_seconds(meter *m, const sbp_command *c, const sbp_operand_shape *operands,
+                           const sbp_work *work, double times) {
+    const sbp_rates *r = &m->target->rates;
+    switch (work->kind) {
+    case SBP_WORK_MATMUL: {
+        double rate = sbp_rates_product(r, work->dtype);
+        return r->command_seconds +
+               (work->rows > 0 ? work->flops / rate * (work->rows + r->half_rows) / work->rows : 0);
+    }
+    case SBP_WORK_ATTENTION:
+        return r->command_seconds + work->flops / sbp_rates_attention(r, work->dtype);
+    case SBP_WORK_COPY:
+        return sbp_cost_copy(m->target, operands[SBP_COPY_DST].space, operands[SBP_COPY_SRC].space,
+                             work->bytes / 2);
+    case SBP_WORK_COLLECTIVE:
+        return sbp_cost_collective(m->target, c->u.collective.op, m->program, (int64_t)work->elems,
+                                   work->dtype);
+    case SBP_WORK_EXCHANGE:
+        return exchange_seconds(m, work, times);
+    case SBP_WORK_ROWS:
+        return r->command_seconds +
+               sbp_cost_rows(m->target, c->queue == SBP_QUEUE_HOST, work->bytes, work->row_ops);
+    case SBP_WORK_NONE:
+        break;
+    }
+    return 0;
 }
 
 /* A command that runs `times` in each chunk of the run. */
 static void measure_command(meter *m, const sbp_command *c, double times) {
-    const sbp_rates *r = &m->target->rates;
-    if (c->kind == SBP_CMD_FENCE) /* plans have them, the programs that candidates are measured on do not */
+    sbp_operand_shape operands[SBP_MAX_COMMAND_OPERANDS];
+    sbp_work work;
+    shapes_of(m, c, operands);
+    sbp_command_work(&(sbp_work_query){.program = m->program,
+                                       .command = c,
+                                       .operands = operands,
+                                       .chunks = m->chunks,
+                                       .ranks = m->program->context},
+                     &work);
+    if (work.kind == SBP_WORK_NONE) /* fences: the programs that candidates are measured on have none */
         return;
-    double seconds = r->command_seconds, flops = 0, bytes = 0;
-    int32_t table, rows_of;
-    bool some = touches_some(c, &table, &rows_of);
-    for (int32_t i = 0; i < c->view_count; i++)
-        bytes += some && i == table ? touched_bytes(m, &c->views[i], &c->views[rows_of])
-                                    : view_bytes(m, &c->views[i]);
-    if (c->kind == SBP_CMD_GEMM) {
-        double d = view_elems(m, &c->views[0]), b = view_elems(m, &c->views[2]);
-        double depth = c->views[0].cols > 0
-                           ? (c->u.gemm.tb ? (double)c->views[2].cols : b / (double)c->views[0].cols)
-                           : 0;
-        double rows = c->views[0].cols > 0 ? d / (double)c->views[0].cols : 0;
-        flops = 2 * d * depth;
-        double rate = sbp_rates_product(r, view_dtype(m, &c->views[1]));
-        seconds += rows > 0 ? flops / rate * (rows + r->half_rows) / rows : 0;
-    } else if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD) {
-        const sbp_attention_attrs *a = &c->u.attention;
-        bool backward = c->kind == SBP_CMD_ATTN_BWD;
-        flops = sbp_attention_flops(attention_pairs(m, &c->views[backward ? 3 : 2], a),
-                                    (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward) /
-                (double)m->chunks; /* of a chunk, in the mean */
-        seconds += flops / sbp_rates_attention(r, view_dtype(m, &c->views[backward ? 3 : 2]));
-    } else if (c->kind == SBP_CMD_COLLECTIVE) {
-        int all = view_elems(m, &c->views[1]) >= view_elems(m, &c->views[0]);
-        if (c->u.collective >= SBP_TO_HEADS)
-            seconds = exchange_seconds(m, c, bytes, times);
-        else
-            seconds =
-                sbp_cost_collective(m->target, c->u.collective, m->program,
-                                    (int64_t)view_elems(m, &c->views[all]), view_dtype(m, &c->views[all]));
-    } else if (c->kind == SBP_CMD_COPY) {
-        seconds =
-            sbp_cost_copy(m->target, view_space(m, &c->views[0]), view_space(m, &c->views[1]), bytes / 2);
-    } else {
-        seconds += sbp_cost_rows(m->target, c->queue == SBP_QUEUE_HOST, bytes,
-                                 c->kind == SBP_CMD_ROW ? row_ops(m, c) : 0);
-    }
-    m->seconds += seconds * times;
-    m->flops += flops * times;
+    m->seconds += work_seconds(m, c, operands, &work, times) * times;
+    m->flops += work.flops * times;
     m->commands += (int64_t)times;
 }
 
@@ -336,9 +302,10 @@ static bool class_slots(const sbp_body *body, sbp_item_class *classes) {
     bool any = false;
     for (int32_t i = 0; i < body->count; i++) {
         const sbp_command *c = body->nodes[i].kind == SBP_NODE_COMMAND ? body->nodes[i].u.command : NULL;
-        if (!c || c->kind != SBP_CMD_COPY || c->views[0].ref < 0 || c->views[1].ref < 0)
+        if (!c || c->kind != SBP_CMD_COPY || c->views[SBP_COPY_DST].ref < 0 || c->views[SBP_COPY_SRC].ref < 0)
             continue;
-        sbp_item_class *to = &classes[c->views[0].ref], *from = &classes[c->views[1].ref];
+        sbp_item_class *to = &classes[c->views[SBP_COPY_DST].ref],
+                       *from = &classes[c->views[SBP_COPY_SRC].ref];
         if ((*to == SBP_ITEM_CLASS_COUNT) != (*from == SBP_ITEM_CLASS_COUNT)) {
             *(*to == SBP_ITEM_CLASS_COUNT ? to : from) = *to == SBP_ITEM_CLASS_COUNT ? *from : *to;
             any = true;
@@ -368,12 +335,12 @@ static sbp_item_class *class_buffers(sbp_arena *arena, const sbp_program *progra
 static void add_traffic(const meter *m, const sbp_body *body, const sbp_item_class *classes, sbp_cost *out) {
     for (int32_t i = 0; i < body->count; i++) {
         const sbp_command *c = body->nodes[i].kind == SBP_NODE_COMMAND ? body->nodes[i].u.command : NULL;
-        if (!c || c->kind != SBP_CMD_COPY || c->views[0].ref < 0)
+        if (!c || c->kind != SBP_CMD_COPY || c->views[SBP_COPY_DST].ref < 0)
             continue;
-        sbp_item_class class = classes[c->views[0].ref];
+        sbp_item_class class = classes[c->views[SBP_COPY_DST].ref];
         sbp_traffic_add(&out->traffic[class == SBP_ITEM_CLASS_COUNT ? SBP_ITEM_GRAD : class],
-                        view_space(m, &c->views[0]), view_space(m, &c->views[1]),
-                        view_bytes(m, &c->views[0]));
+                        view_space(m, &c->views[SBP_COPY_DST]), view_space(m, &c->views[SBP_COPY_SRC]),
+                        view_bytes(m, &c->views[SBP_COPY_DST]));
     }
 }
 
@@ -381,24 +348,26 @@ static void add_traffic(const meter *m, const sbp_body *body, const sbp_item_cla
 
 /* The operand of a collective that is all there is, where the other is a share of it. */
 static const sbp_buffer *larger_operand(const sbp_program *program, const sbp_command *c) {
-    const sbp_buffer *a = &program->buffers[c->views[0].ref], *b = &program->buffers[c->views[1].ref];
-    return sbp_extent_as_const(b->rows) >= sbp_extent_as_const(a->rows) ? b : a;
+    const sbp_buffer *dst = &program->buffers[c->views[SBP_COLLECTIVE_DST].ref],
+                     *src = &program->buffers[c->views[SBP_COLLECTIVE_SRC].ref];
+    return sbp_extent_as_const(src->rows) >= sbp_extent_as_const(dst->rows) ? src : dst;
 }
 
 static void add_wire(const sbp_program *program, const sbp_command *c, const sbp_target_info *target,
                      bool once, sbp_wire *out) {
-    if (c->kind != SBP_CMD_COLLECTIVE || c->queue != SBP_QUEUE_NET || c->u.collective == SBP_SHARE)
+    if (c->kind != SBP_CMD_COLLECTIVE || c->queue != SBP_QUEUE_NET || c->u.collective.op == SBP_SHARE)
         return;
     const sbp_buffer *all = larger_operand(program, c);
     int64_t elems = sbp_extent_as_const(all->rows) * all->cols;
-    sbp_sent sent = sbp_collective_sent(c->u.collective, program->ranks, program->group,
+    sbp_sent sent = sbp_collective_sent(c->u.collective.op, program->ranks, program->group,
                                         node_of(&target->rates, program->ranks), elems, all->dtype);
     *(once ? &out->step_bytes : &out->part_bytes) += sent.bytes;
     ++*(once ? &out->step_collectives : &out->part_collectives);
     for (int32_t i = 0; i < sent.count; i++)
         *(once ? &out->step_away : &out->part_away) += bytes_away(&target->rates, (double)sent.steps[i].bytes,
                                                                   sent.steps[i].ranks, sent.steps[i].stride);
-    out->seconds[c->u.collective] += sbp_cost_collective(target, c->u.collective, program, elems, all->dtype);
+    out->seconds[c->u.collective.op] +=
+        sbp_cost_collective(target, c->u.collective.op, program, elems, all->dtype);
 }
 
 /* A call, with as many rows as there can be. */

@@ -37,7 +37,7 @@ static sbp_term temp_term(sbp_fuser *z, sbp_temp temp) {
 static sbp_instr *add_instr(sbp_fuser *z, sbp_command_kind kind, int32_t position, const sbp_term *terms,
                             int32_t count) {
     sbp_stage *s = z->stage;
-    sbp_instr instr = {.kind = kind, .term_count = count, .position = position};
+    sbp_instr instr = {.kind = kind, .attrs.kind = kind, .term_count = count, .position = position};
     instr.terms = SBP_NEW_ARRAY(z->p->arena, sbp_term, count);
     memcpy(instr.terms, terms, (size_t)count * sizeof *terms);
     for (int i = 0; i < SBP_COUNT(instr.after); i++)
@@ -64,8 +64,14 @@ static void emit_linear(sbp_fuser *z, const sbp_op *op, int32_t position) {
         result = z->sum_of[result];
         position = z->f->values[result].op;
     }
-    sbp_term terms[] = {value_term(z, result), value_term(z, op->operands[0]), value_term(z, op->operands[1]),
-                        addend, op->operands[2] == SBP_NO_VALUE ? no_term() : value_term(z, op->operands[2])};
+    sbp_value bias = op->operands[2];
+    sbp_term terms[SBP_GEMM_OPERANDS] = {
+        [SBP_GEMM_D] = value_term(z, result),
+        [SBP_GEMM_A] = value_term(z, op->operands[0]),
+        [SBP_GEMM_B] = value_term(z, op->operands[1]),
+        [SBP_GEMM_C] = addend,
+        [SBP_GEMM_BIAS] = bias == SBP_NO_VALUE ? no_term() : value_term(z, bias),
+    };
     sbp_instr *gemm = add_instr(z, SBP_CMD_GEMM, position, terms, SBP_COUNT(terms));
     gemm->attrs.u.gemm.alpha = 1;
     gemm->attrs.u.gemm.beta = addend.kind == SBP_TERM_NONE ? 0 : 1;
@@ -78,8 +84,13 @@ static void emit_linear_dw(sbp_fuser *z, const sbp_op *op, int32_t position) {
     bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
     sbp_term dw = accumulates ? view_term(z->stage->accums[z->accumulates[v]]) : value_term(z, v);
     sbp_term dy = value_term(z, op->operands[0]), x = value_term(z, op->operands[1]);
-    sbp_term terms[] = {dw, out_in(op) ? dy : x, out_in(op) ? x : dy, accumulates ? dw : no_term(),
-                        no_term()};
+    sbp_term terms[SBP_GEMM_OPERANDS] = {
+        [SBP_GEMM_D] = dw,
+        [SBP_GEMM_A] = out_in(op) ? dy : x,
+        [SBP_GEMM_B] = out_in(op) ? x : dy,
+        [SBP_GEMM_C] = accumulates ? dw : no_term(),
+        [SBP_GEMM_BIAS] = no_term(),
+    };
     sbp_instr *gemm = add_instr(z, SBP_CMD_GEMM, position, terms, SBP_COUNT(terms));
     gemm->attrs.u.gemm.alpha = 1;
     gemm->attrs.u.gemm.beta = accumulates ? 1 : 0;
@@ -115,21 +126,32 @@ static sbp_status emit_scatter(sbp_fuser *z, const sbp_op *op, int32_t position)
         dst = view_term(z->stage->accums[z->accumulates[v]]);
     } else {
         dst = value_term(z, v);
-        add_instr(z, SBP_CMD_FILL, position, &dst, 1);
+        sbp_term filled[SBP_FILL_OPERANDS] = {[SBP_FILL_DST] = dst};
+        add_instr(z, SBP_CMD_FILL, position, filled, SBP_COUNT(filled));
     }
-    sbp_term terms[] = {dst, value_term(z, op->operands[0]), value_term(z, op->operands[1]), perm, segment};
+    sbp_term terms[SBP_SCATTER_ADD_OPERANDS] = {
+        [SBP_SCATTER_ADD_DST] = dst,
+        [SBP_SCATTER_ADD_SRC] = value_term(z, op->operands[0]),
+        [SBP_SCATTER_ADD_INDEX] = value_term(z, op->operands[1]),
+        [SBP_SCATTER_ADD_PERM] = perm,
+        [SBP_SCATTER_ADD_SEGMENT] = segment,
+    };
     add_instr(z, SBP_CMD_SCATTER_ADD, position, terms, SBP_COUNT(terms));
     return SBP_OK;
 }
 
 static void emit_gather(sbp_fuser *z, const sbp_op *op, int32_t position) {
-    sbp_term terms[] = {value_term(z, op->results[0]), value_term(z, op->operands[0]),
-                        value_term(z, op->operands[1])};
+    sbp_term terms[SBP_GATHER_OPERANDS] = {
+        [SBP_GATHER_DST] = value_term(z, op->results[0]),
+        [SBP_GATHER_TABLE] = value_term(z, op->operands[0]),
+        [SBP_GATHER_INDEX] = value_term(z, op->operands[1]),
+    };
     add_instr(z, SBP_CMD_GATHER, position, terms, SBP_COUNT(terms));
 }
 
 static void emit_reduce(sbp_fuser *z, sbp_term dst, sbp_term src, double beta, int32_t position) {
-    sbp_instr *reduce = add_instr(z, SBP_CMD_REDUCE, position, (sbp_term[]){dst, src}, 2);
+    sbp_term terms[SBP_REDUCE_OPERANDS] = {[SBP_REDUCE_DST] = dst, [SBP_REDUCE_SRC] = src};
+    sbp_instr *reduce = add_instr(z, SBP_CMD_REDUCE, position, terms, SBP_COUNT(terms));
     reduce->attrs.u.reduce.op = SBP_REDUCE_SUM;
     reduce->attrs.u.reduce.beta = beta;
 }
@@ -138,7 +160,8 @@ static void emit_reduce(sbp_fuser *z, sbp_term dst, sbp_term src, double beta, i
 static void emit_colsum(sbp_fuser *z, sbp_value v, sbp_term src, int32_t position) {
     bool accumulates = z->accumulates[v] != SBP_NO_VALUE;
     sbp_term dst = accumulates ? view_term(z->stage->accums[z->accumulates[v]]) : value_term(z, v);
-    sbp_instr *colsum = add_instr(z, SBP_CMD_COLSUM, position, (sbp_term[]){dst, src}, 2);
+    sbp_term terms[SBP_COLSUM_OPERANDS] = {[SBP_COLSUM_DST] = dst, [SBP_COLSUM_SRC] = src};
+    sbp_instr *colsum = add_instr(z, SBP_CMD_COLSUM, position, terms, SBP_COUNT(terms));
     colsum->attrs.u.reduce.beta = accumulates ? 1 : 0;
 }
 
@@ -203,20 +226,26 @@ static void attention_attrs(const sbp_fuser *z, const sbp_op *op, sbp_attention_
 
 static void emit_attention(sbp_fuser *z, const sbp_op *op, int32_t position) {
     int64_t window = sbp_op_int(op, "window");
-    sbp_term terms[] = {value_term(z, op->results[0]),
-                        value_term(z, op->results[1]),
-                        value_term(z, op->operands[0]),
-                        carry_term(z, op->operands[1], window),
-                        carry_term(z, op->operands[2], window),
-                        value_term(z, op->operands[3]),
-                        value_term(z, op->operands[4]),
-                        value_term(z, op->operands[5]),
-                        no_term()};
+    sbp_term terms[SBP_ATTN_FWD_OPERANDS] = {
+        [SBP_ATTN_FWD_O] = value_term(z, op->results[0]),
+        [SBP_ATTN_FWD_LSE] = value_term(z, op->results[1]),
+        [SBP_ATTN_FWD_Q] = value_term(z, op->operands[0]),
+        [SBP_ATTN_FWD_K] = carry_term(z, op->operands[1], window),
+        [SBP_ATTN_FWD_V] = carry_term(z, op->operands[2], window),
+        [SBP_ATTN_FWD_FIRST] = value_term(z, op->operands[3]),
+        [SBP_ATTN_FWD_SHARED_END] = value_term(z, op->operands[4]),
+        [SBP_ATTN_FWD_OWN] = value_term(z, op->operands[5]),
+        [SBP_ATTN_FWD_WORK] = no_term(),
+    };
     sbp_instr *attn = add_instr(z, SBP_CMD_ATTN_FWD, position, terms, SBP_COUNT(terms));
     attention_attrs(z, op, &attn->attrs.u.attention);
     wait_for_append(z, op->operands[1], &attn->after[0]);
     wait_for_append(z, op->operands[2], &attn->after[2]);
 }
+
+/* Operands and results of attention_vjp (ops.def). */
+enum { VJP_Q, VJP_K, VJP_V, VJP_O, VJP_LSE, VJP_DO, VJP_FIRST, VJP_SHARED_END, VJP_OWN, VJP_DK, VJP_DV };
+enum { VJP_DQ, VJP_DK_OUT, VJP_DV_OUT };
 
 /* The cotangent argument behind a running dK. */
 static sbp_value dcarry_root(const sbp_fuser *z, sbp_value v) {
@@ -224,7 +253,7 @@ static sbp_value dcarry_root(const sbp_fuser *z, sbp_value v) {
         const sbp_op *op = def(z, v);
         if (!op)
             return v;
-        v = op->operands[op->results[1] == v ? 9 : 10];
+        v = op->operands[op->results[VJP_DK_OUT] == v ? VJP_DK : VJP_DV];
     }
 }
 
@@ -232,32 +261,34 @@ static void emit_attention_vjp(sbp_fuser *z, const sbp_op *op, int32_t position)
     int64_t window = sbp_op_int(op, "window");
     sbp_attention_attrs attrs;
     attention_attrs(z, op, &attrs);
-    sbp_term dk = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[9])], window));
-    sbp_term dv = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[10])], window));
+    sbp_term dk = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DK])], window));
+    sbp_term dv = view_term(visible_rows(z, z->stage->places[dcarry_root(z, op->operands[VJP_DV])], window));
     sbp_temp work = {.dtype = sbp_lower_wide(z->f->values[op->operands[0]].type.dtype),
                      .cols = sbp_target_work_columns(&z->p->target, attrs.heads, attrs.d_qk),
                      .of_all = sbp_type_rows(&z->f->values[op->operands[0]].type) == SBP_D,
                      .more_rows = z->p->target.attention_more_rows};
-    sbp_term terms[] = {value_term(z, op->results[0]),
-                        dk,
-                        dv,
-                        value_term(z, op->operands[0]),
-                        carry_term(z, op->operands[1], window),
-                        carry_term(z, op->operands[2], window),
-                        value_term(z, op->operands[3]),
-                        value_term(z, op->operands[4]),
-                        value_term(z, op->operands[5]),
-                        value_term(z, op->operands[6]),
-                        value_term(z, op->operands[7]),
-                        value_term(z, op->operands[8]),
-                        work.cols > 0 ? temp_term(z, work) : no_term()};
+    sbp_term terms[SBP_ATTN_BWD_OPERANDS] = {
+        [SBP_ATTN_BWD_DQ] = value_term(z, op->results[VJP_DQ]),
+        [SBP_ATTN_BWD_DK] = dk,
+        [SBP_ATTN_BWD_DV] = dv,
+        [SBP_ATTN_BWD_Q] = value_term(z, op->operands[VJP_Q]),
+        [SBP_ATTN_BWD_K] = carry_term(z, op->operands[VJP_K], window),
+        [SBP_ATTN_BWD_V] = carry_term(z, op->operands[VJP_V], window),
+        [SBP_ATTN_BWD_O] = value_term(z, op->operands[VJP_O]),
+        [SBP_ATTN_BWD_LSE] = value_term(z, op->operands[VJP_LSE]),
+        [SBP_ATTN_BWD_DO] = value_term(z, op->operands[VJP_DO]),
+        [SBP_ATTN_BWD_FIRST] = value_term(z, op->operands[VJP_FIRST]),
+        [SBP_ATTN_BWD_SHARED_END] = value_term(z, op->operands[VJP_SHARED_END]),
+        [SBP_ATTN_BWD_OWN] = value_term(z, op->operands[VJP_OWN]),
+        [SBP_ATTN_BWD_WORK] = work.cols > 0 ? temp_term(z, work) : no_term(),
+    };
     sbp_instr *attn = add_instr(z, SBP_CMD_ATTN_BWD, position, terms, SBP_COUNT(terms));
     attn->attrs.u.attention = attrs;
-    wait_for_append(z, op->operands[1], &attn->after[0]);
-    wait_for_append(z, op->operands[2], &attn->after[2]);
+    wait_for_append(z, op->operands[VJP_K], &attn->after[0]);
+    wait_for_append(z, op->operands[VJP_V], &attn->after[2]);
     for (int i = 0; i < 2; i++) {
-        attn->after[4 + i] = op->operands[9 + i]; /* an earlier attention on the same carry */
-        attn->defines[i] = op->results[1 + i];
+        attn->after[4 + i] = op->operands[VJP_DK + i]; /* an earlier attention on the same carry */
+        attn->defines[i] = op->results[VJP_DK_OUT + i];
     }
 }
 
@@ -270,16 +301,20 @@ static sbp_collective_op way_of(const sbp_op *op) {
 }
 
 static void emit_exchange(sbp_fuser *z, const sbp_op *op, int32_t position) {
-    sbp_term terms[] = {value_term(z, op->results[0]), value_term(z, op->operands[0])};
+    sbp_term terms[SBP_COLLECTIVE_OPERANDS] = {
+        [SBP_COLLECTIVE_DST] = value_term(z, op->results[0]),
+        [SBP_COLLECTIVE_SRC] = value_term(z, op->operands[0]),
+    };
     sbp_instr *exchange = add_instr(z, SBP_CMD_COLLECTIVE, position, terms, SBP_COUNT(terms));
     sbp_collective_op way = way_of(op);
-    exchange->attrs.u.exchange.op = way;
+    exchange->attrs.u.collective.op = way;
     if (way != SBP_TO_HEADS && way != SBP_TO_ROWS)
         return;
-    exchange->attrs.u.exchange.heads = (sbp_context_heads){.heads = sbp_op_int(op, "heads"),
-                                                           .kv_heads = sbp_op_int(op, "kv_heads"),
-                                                           .dim = z->f->values[op->operands[0]].type.dim[2].n,
-                                                           .keys = sbp_op_int(op, "keys") != 0};
+    exchange->attrs.u.collective.heads =
+        (sbp_context_heads){.heads = sbp_op_int(op, "heads"),
+                            .kv_heads = sbp_op_int(op, "kv_heads"),
+                            .dim = z->f->values[op->operands[0]].type.dim[2].n,
+                            .keys = sbp_op_int(op, "keys") != 0};
 }
 
 /* ---- places that follow from carries and results ----------------------------------------------------- */

@@ -39,23 +39,17 @@ static void move_in(sbp_scheduler *s, sbp_value v, int32_t home) {
     SBP_PUSH(s->p->arena, h->tenants, h->tenant_count, h->tenant_capacity, v);
 }
 
-/* Whether the instruction may write result over operand. */
+/* Whether the instruction may write result over operand: wherever they are its operands, these may alias. */
 static bool may_overwrite(const sbp_instr *instr, sbp_value operand, sbp_value result) {
-    if (instr->kind == SBP_CMD_GEMM)
-        return instr->terms[0].value == result && instr->terms[3].kind == SBP_TERM_VALUE &&
-               instr->terms[3].value == operand && instr->terms[1].value != operand &&
-               instr->terms[2].value != operand;
-    if (instr->kind != SBP_CMD_ROW)
-        return false;
     bool found = false;
     for (int32_t o = 0; o < instr->term_count; o++) {
         if (instr->terms[o].kind != SBP_TERM_VALUE || instr->terms[o].value != result ||
-            instr->kernel->operands[o].mode != SBP_RK_OUT)
+            sbp_schedule_access(instr, o) == SBP_READ)
             continue;
         for (int32_t i = 0; i < instr->term_count; i++)
             if (instr->terms[i].kind == SBP_TERM_VALUE && instr->terms[i].value == operand &&
-                instr->kernel->operands[i].mode == SBP_RK_IN) {
-                if (!sbp_rowkernel_may_alias(instr->kernel, o, i))
+                sbp_schedule_access(instr, i) == SBP_READ) {
+                if (!sbp_command_may_alias(instr->kind, instr->kernel, o, i))
                     return false;
                 found = true;
             }
@@ -80,7 +74,7 @@ static bool gathers_from(const sbp_scheduler *s, sbp_value v, const sbp_home *h)
                                 : NULL;
     if (!born || born->kind != SBP_CMD_GATHER || h->view.ref == SBP_NO_VIEW)
         return false;
-    const sbp_term *table = &born->terms[1];
+    const sbp_term *table = &born->terms[SBP_GATHER_TABLE];
     const sbp_view *from = table->kind == SBP_TERM_VALUE ? &s->stage->places[table->value] : &table->view;
     return from->ref == h->view.ref;
 }

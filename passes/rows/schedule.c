@@ -14,21 +14,7 @@
 #include <string.h>
 
 sbp_access sbp_schedule_access(const sbp_instr *instr, int32_t term) {
-    if (instr->kind == SBP_CMD_ROW)
-        return instr->kernel->operands[term].mode == SBP_RK_IN ? SBP_READ : SBP_WRITE;
-    static const struct {
-        sbp_command_kind kind;
-        const char *modes;
-    } table[] = {
-#define COMMAND(id, text, operands) {SBP_CMD_##id, operands},
-#include "ir/program/commands.def"
-#undef COMMAND
-    };
-    const char *at = table[instr->kind].modes;
-    for (int32_t i = 0; i < term; i++)
-        at = strchr(at, ' ') + 1;
-    char mode = strchr(at, ':')[1];
-    return mode == 'r' ? SBP_READ : mode == 'w' ? SBP_WRITE : SBP_UPDATE;
+    return sbp_command_access(&instr->attrs, instr->kernel, term);
 }
 
 /* ---- dependences ------------------------------------------------------------------------------------- */

@@ -32,10 +32,11 @@ static void add_attention(sbp_pack_work *w, const sbp_attention_attrs *a, bool b
 }
 
 static void add_command(sbp_pack_work *w, const sbp_program *program, const sbp_command *c) {
-    if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD)
-        add_attention(w, &c->u.attention, c->kind == SBP_CMD_ATTN_BWD, program->context);
-    else if (c->kind == SBP_CMD_GEMM && goes_with_rows(&c->views[1])) /* op(a) op(b), of either's columns */
-        w->per_row += 2.0 * (double)c->views[0].cols * (double)c->views[1].cols;
+    const sbp_attention_operands *attention = sbp_command_attention(c->kind);
+    if (attention)
+        add_attention(w, &c->u.attention, attention->backward, program->context);
+    else if (c->kind == SBP_CMD_GEMM && goes_with_rows(&c->views[SBP_GEMM_A])) /* of either's columns */
+        w->per_row += 2.0 * (double)c->views[SBP_GEMM_D].cols * (double)c->views[SBP_GEMM_A].cols;
 }
 
 /* Calls stand in entries alone (c13). */

@@ -41,16 +41,18 @@ static void prepare_view(builder *b, const sbp_view *view, sbp_prepared_view *ou
     SBP_PUSH(x->arena, x->views, x->view_count, x->view_capacity, out);
 }
 
-/* gather and scatter_add read or write rows that a column names. */
+/* Of a command that reads or writes rows which a column names. */
 static void prepare_index(builder *b, sbp_prepared_command *out) {
     const sbp_program *p = b->x->program;
     out->index = out->indexed = -1;
-    if (out->command->kind != SBP_CMD_GATHER && out->command->kind != SBP_CMD_SCATTER_ADD)
-        return;
-    out->indexed = out->command->kind == SBP_CMD_GATHER ? 1 : 0;
-    for (int32_t r = 0; r < p->row_input_count; r++)
-        if (p->row_inputs[r].buffer == out->command->views[2].ref)
-            out->index = r;
+    for (int32_t k = 0; k < out->rule_count; k++) {
+        if (out->rules[k].relation != SBP_ROWS_NAMED)
+            continue;
+        out->indexed = out->rules[k].other;
+        for (int32_t r = 0; r < p->row_input_count; r++)
+            if (p->row_inputs[r].buffer == out->command->views[out->rules[k].operand].ref)
+                out->index = r;
+    }
 }
 
 static sbp_prepared_command *prepare_command(builder *b, const sbp_command *command) {
@@ -354,10 +356,10 @@ static sbp_status call_hook(sbp_executor *x, const sbp_command *command, const s
 
 /* Of a micro-batch without groups: nothing is added to them, and what rows take of them is 0. */
 static sbp_status run_without_groups(sbp_executor *x, const sbp_command *command, const sbp_span *spans) {
-    const sbp_span *to = &spans[0];
-    int64_t bytes = sbp_dtype_bytes(to->dtype);
     if (command->kind != SBP_CMD_GATHER)
         return SBP_OK;
+    const sbp_span *to = &spans[SBP_GATHER_DST];
+    int64_t bytes = sbp_dtype_bytes(to->dtype);
     memset(x->staging, 0, SBP_STAGING_BYTES);
     for (int64_t r = 0; r < to->rows; r++)
         for (int64_t at = 0, all = to->cols * bytes, some; at < all; at += some) {
@@ -366,12 +368,6 @@ static sbp_status run_without_groups(sbp_executor *x, const sbp_command *command
                                      x->diag));
         }
     return SBP_OK;
-}
-
-/* Attention of this rank's queries over keys of all. */
-static bool is_by_rank(const sbp_command *command) {
-    return (command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD) &&
-           command->u.attention.by_rank;
 }
 
 static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
@@ -395,10 +391,10 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
         if (skip)
             return SBP_OK;
     }
-    if (is_by_rank(command)) {
+    const sbp_attention_operands *attention = sbp_command_attention(command->kind);
+    if (attention && command->u.attention.by_rank) { /* this rank's queries over keys of all */
         const int64_t *columns = x->position.columns;
-        sbp_span *queries = &spans[command->kind == SBP_CMD_ATTN_BWD ? 3 : 2]; /* ir/program/commands.def */
-        queries->first_row =
+        spans[attention->q].first_row =
             columns[SBP_COLUMN_ROW0] * x->program->context + x->rank * columns[SBP_COLUMN_ROWS];
     }
     sbp_dispatch dispatch = {.command = command, .spans = spans, .span_count = command->view_count};
@@ -418,7 +414,7 @@ static sbp_status run_command(sbp_executor *x, const sbp_prepared_command *c) {
             dispatch.row0 += sbp_executor_rank(x) % x->program->group * dispatch.rows;
     }
     if (x->profile && command->kind != SBP_CMD_FENCE)
-        return sbp_profile_run(x->profile, x->class, x->device, &dispatch, x->diag);
+        return sbp_profile_run(x->profile, x->class, x->device, x->program, &dispatch, x->diag);
     return x->class->submit(x->device, &dispatch, x->diag);
 }
 

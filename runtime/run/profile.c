@@ -59,43 +59,45 @@ void sbp_profile_print(sbp_profile *p, FILE *out) {
 
 /* ---- what a command is called, and what it does ---- */
 
-/* Multiply-adds count as two. Attention: the pairs of rows that a causal mask or the window leaves, as if the
- * rows were one document. */
-static double describe(const sbp_dispatch *d, char name[NAME_BYTES]) {
+static void name_of(const sbp_dispatch *d, char name[NAME_BYTES]) {
     const sbp_command *c = d->command;
     const char *kind = sbp_command_name(c->kind);
     const sbp_span *s = d->spans;
+    const sbp_attention_operands *attention = sbp_command_attention(c->kind);
     if (c->kind == SBP_CMD_ROW) {
         snprintf(name, NAME_BYTES, "row %s", d->kernel->name);
-        return 0;
+    } else if (c->kind == SBP_CMD_GEMM) {
+        int64_t k = c->u.gemm.ta ? s[SBP_GEMM_A].rows : s[SBP_GEMM_A].cols;
+        snprintf(name, NAME_BYTES, "%s %lldx%lldx%lld%s%s%s", kind, (long long)s[SBP_GEMM_D].rows,
+                 (long long)s[SBP_GEMM_D].cols, (long long)k, c->u.gemm.ta ? " a^T" : "",
+                 c->u.gemm.tb ? " b^T" : "",
+                 c->u.gemm.beta != 0 && s[SBP_GEMM_C].space != SBP_SPACE_COUNT ? " +c" : "");
+    } else if (attention) {
+        snprintf(name, NAME_BYTES, "%s %lld rows, %lld heads of %lld", kind, (long long)s[attention->q].rows,
+                 (long long)c->u.attention.heads, (long long)c->u.attention.d_qk);
+    } else {
+        snprintf(name, NAME_BYTES, "%s", kind);
     }
-    if (c->kind == SBP_CMD_GEMM) {
-        int64_t k = c->u.gemm.ta ? s[1].rows : s[1].cols;
-        snprintf(name, NAME_BYTES, "%s %lldx%lldx%lld%s%s%s", kind, (long long)s[0].rows,
-                 (long long)s[0].cols, (long long)k, c->u.gemm.ta ? " a^T" : "", c->u.gemm.tb ? " b^T" : "",
-                 c->u.gemm.beta != 0 && s[3].space != SBP_SPACE_COUNT ? " +c" : "");
-        return 2.0 * (double)s[0].rows * (double)s[0].cols * (double)k;
-    }
-    if (c->kind == SBP_CMD_ATTN_FWD || c->kind == SBP_CMD_ATTN_BWD) {
-        const sbp_attention_attrs *a = &c->u.attention;
-        bool backward = c->kind == SBP_CMD_ATTN_BWD;
-        const sbp_span *q = &s[backward ? 3 : 2];
-        snprintf(name, NAME_BYTES, "%s %lld rows, %lld heads of %lld", kind, (long long)q->rows,
-                 (long long)a->heads, (long long)a->d_qk);
-        return sbp_attention_flops(sbp_attention_pairs(q->first_row, q->rows, a->window),
-                                   (double)(a->heads * a->d_qk), (double)(a->heads * a->d_v), backward);
-    }
-    snprintf(name, NAME_BYTES, "%s", kind);
-    return 0;
 }
 
-static double bytes_of(const sbp_dispatch *d) {
-    double bytes = 0;
-    for (int32_t i = 0; i < d->span_count; i++)
-        if (d->spans[i].space != SBP_SPACE_COUNT)
-            bytes += (double)d->spans[i].rows * (double)d->spans[i].cols *
-                     (double)sbp_dtype_bytes(d->spans[i].dtype);
-    return bytes;
+/* Multiply-adds count as two. Attention: the pairs of rows that a causal mask or the window leaves, as if the
+ * rows were one document. */
+static sbp_work work_of(const sbp_program *program, const sbp_dispatch *d) {
+    sbp_operand_shape operands[SBP_MAX_COMMAND_OPERANDS];
+    sbp_work work;
+    for (int32_t i = 0; i < d->span_count; i++) {
+        const sbp_span *s = &d->spans[i];
+        operands[i] = (sbp_operand_shape){.rows = s->rows,
+                                          .cols = s->cols,
+                                          .first_row = s->first_row,
+                                          .dtype = s->dtype,
+                                          .space = s->space};
+    }
+    sbp_command_work(
+        &(sbp_work_query){
+            .program = program, .command = d->command, .operands = operands, .chunks = 1, .ranks = 1},
+        &work);
+    return work;
 }
 
 static timing *find_timing(sbp_profile *p, const char *name) {
@@ -117,9 +119,11 @@ static timing *find_timing(sbp_profile *p, const char *name) {
 }
 
 sbp_status sbp_profile_run(sbp_profile *p, const sbp_device_class *class, sbp_device *device,
-                           const sbp_dispatch *dispatch, sbp_diag *diag) {
+                           const sbp_program *program, const sbp_dispatch *dispatch, sbp_diag *diag) {
     char name[NAME_BYTES] = "";
-    double flops = describe(dispatch, name), begun = sbp_seconds();
+    name_of(dispatch, name);
+    sbp_work work = work_of(program, dispatch);
+    double begun = sbp_seconds();
     size_t length = strlen(name);
     if (dispatch->command->queue != SBP_QUEUE_COMPUTE)
         snprintf(name + length, sizeof name - length, " @%s", sbp_queue_names[dispatch->command->queue]);
@@ -130,8 +134,8 @@ sbp_status sbp_profile_run(sbp_profile *p, const sbp_device_class *class, sbp_de
     if (!t)
         return sbp_fail(diag, SBP_MACHINE, "out of memory");
     t->seconds += seconds;
-    t->flops += flops;
-    t->bytes += bytes_of(dispatch);
+    t->flops += work.flops;
+    t->bytes += work.bytes;
     t->count++;
     return SBP_OK;
 }

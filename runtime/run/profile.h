@@ -23,7 +23,8 @@ void sbp_profile_destroy(sbp_profile *profile);
 /* Runs a command, no fence, on a device, to its end. What the device reports, or SBP_MACHINE when memory runs
  * out. */
 sbp_status sbp_profile_run(sbp_profile *profile, const sbp_device_class *class, sbp_device *device,
-                           const sbp_dispatch *dispatch, sbp_diag *diag) SBP_CHECKED;
+                           const sbp_program *program, const sbp_dispatch *dispatch,
+                           sbp_diag *diag) SBP_CHECKED;
 /* The table, longest first; nothing when no command ran. */
 void sbp_profile_print(sbp_profile *profile, FILE *out);
 

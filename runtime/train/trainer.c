@@ -380,7 +380,7 @@ static sbp_status check_dump(const sbp_trainer *t, sbp_diag *diag) {
     for (int32_t n = 0; step && n < step->body.count; n++) {
         const sbp_node *node = &step->body.nodes[n];
         if (node->kind == SBP_NODE_COMMAND && node->u.command->kind == SBP_CMD_COLLECTIVE &&
-            node->u.command->u.collective == SBP_REDUCE_OWN)
+            node->u.command->u.collective.op == SBP_REDUCE_OWN)
             return sbp_fail(
                 diag, SBP_USAGE,
                 "--dump-gradients: this plan updates shares as soon as their gradients are there, "

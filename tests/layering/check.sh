@@ -265,6 +265,13 @@ check_circles() {
         END { for (file in calls) if (!(file in number)) visit(file) }'
 }
 
+# An operand of a command is called by its name in commands.def, never by a number.
+check_operands() {
+    code $(sources ir passes backends runtime) > "$work/code"
+    grep -E '(dispatch|command|instr|gemm|copy|fill|reduce|colsum|gather|attn)->(views|spans|terms)\[[0-9]' "$work/code" |
+        sed -E 's/^([^:]*:[0-9]+):.*/\1: operand: a number where commands.def has a name/'
+}
+
 # ---- size, tolerances ------------------------------------------------------------------------------------------------
 
 check_length() {
@@ -379,6 +386,7 @@ trap 'rm -rf "$work"' EXIT
     check_families
     check_names
     check_circles
+    check_operands
     check_length
     check_readmes
     check_words

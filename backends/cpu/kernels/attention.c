@@ -46,25 +46,25 @@
 
 #include "backends/cpu/kernels/attention_bwd_body.h"
 
-static bool is_bf16(const cpu_view *q) {
-    return q[0].dtype == SBP_BF16 && q[1].dtype == SBP_BF16 && q[2].dtype == SBP_BF16; /* q k v */
+static bool is_bf16(const cpu_view *q, const cpu_view *k, const cpu_view *v) {
+    return q->dtype == SBP_BF16 && k->dtype == SBP_BF16 && v->dtype == SBP_BF16;
 }
 
 void ISA_NAME(attn_fwd)(cpu_lane *lane, const cpu_command *command) {
-    const cpu_view *v = command->views; /* o lse q k v .. */
-    if (v[2].dtype == SBP_F64)
+    const cpu_view *v = command->views, *q = &v[SBP_ATTN_FWD_Q];
+    if (q->dtype == SBP_F64)
         run_forward_f64(lane, command);
-    else if (is_bf16(&v[2]))
+    else if (is_bf16(q, &v[SBP_ATTN_FWD_K], &v[SBP_ATTN_FWD_V]))
         run_forward_bf16(lane, command);
     else
         run_forward_f32(lane, command);
 }
 
 void ISA_NAME(attn_bwd)(cpu_lane *lane, const cpu_command *command) {
-    const cpu_view *v = command->views; /* dq dk dv q k v o lse do .. */
-    if (v[3].dtype == SBP_F64)
+    const cpu_view *v = command->views, *q = &v[SBP_ATTN_BWD_Q];
+    if (q->dtype == SBP_F64)
         run_backward_f64(lane, command);
-    else if (is_bf16(&v[3]) && v[8].dtype == SBP_BF16)
+    else if (is_bf16(q, &v[SBP_ATTN_BWD_K], &v[SBP_ATTN_BWD_V]) && v[SBP_ATTN_BWD_DO].dtype == SBP_BF16)
         run_backward_bf16(lane, command);
     else
         run_backward_f32(lane, command);

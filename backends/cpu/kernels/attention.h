@@ -93,15 +93,16 @@ static inline tile_view attention_block(const attention *a, const visible *see, 
     return attention_tile(see, positions, 0, (int32_t)a->k->rows);
 }
 
-static inline void attention_init(attention *a, const cpu_command *command, const cpu_view *q,
-                                  const cpu_view *first, int64_t real_bytes, int64_t vector,
-                                  int64_t most_keys) {
+static inline void attention_init(attention *a, const cpu_command *command, int64_t real_bytes,
+                                  int64_t vector, int64_t most_keys) {
+    const sbp_attention_operands *has = sbp_command_attention(command->command->kind);
+    const cpu_view *q = &command->views[has->q];
     a->q = q;
-    a->k = q + 1;
-    a->v = q + 2;
-    a->first = first;
-    a->shared_end = first + 1;
-    a->own = first + 2;
+    a->k = &command->views[has->k];
+    a->v = &command->views[has->v];
+    a->first = &command->views[has->first];
+    a->shared_end = &command->views[has->shared_end];
+    a->own = &command->views[has->own];
     a->attrs = command->command->u.attention;
     a->group = a->attrs.heads / a->attrs.kv_heads;
     int64_t most_lanes = ATTENTION_LANE_BYTES / real_bytes;

@@ -219,13 +219,18 @@ static void real_collect_item(void *arg, int64_t item, char *scratch) {
 }
 
 static void real_run_backward(cpu_lane *lane, const cpu_command *command) {
-    const cpu_view *v = command->views; /* dq dk dv q k v o lse do first shared_end own work? */
-    real_backward b = {.dq = &v[0], .dk = &v[1], .dv = &v[2], .o = &v[6], .lse = &v[7], .d_o = &v[8]};
-    attention_init(&b.base, command, &v[3], &v[9], sizeof(REAL), VL, ATTENTION_BACKWARD_KEYS);
+    const cpu_view *v = command->views, *work = &v[SBP_ATTN_BWD_WORK];
+    real_backward b = {.dq = &v[SBP_ATTN_BWD_DQ],
+                       .dk = &v[SBP_ATTN_BWD_DK],
+                       .dv = &v[SBP_ATTN_BWD_DV],
+                       .o = &v[SBP_ATTN_BWD_O],
+                       .lse = &v[SBP_ATTN_BWD_LSE],
+                       .d_o = &v[SBP_ATTN_BWD_DO]};
+    attention_init(&b.base, command, sizeof(REAL), VL, ATTENTION_BACKWARD_KEYS);
     b.groups = 1;
-    if (v[12].data && v[12].dtype == REAL_DTYPE && v[12].stride == v[12].cols) {
-        b.work = (REAL *)(void *)v[12].data;
-        b.groups = v[12].cols / (b.base.attrs.heads * b.base.attrs.d_qk);
+    if (work->data && work->dtype == REAL_DTYPE && work->stride == work->cols) {
+        b.work = (REAL *)(void *)work->data;
+        b.groups = work->cols / (b.base.attrs.heads * b.base.attrs.d_qk);
         int64_t tiles = sbp_ceil_div(b.base.k->rows, b.base.tile_keys);
         b.groups = b.groups < tiles ? b.groups : tiles;
     }

@@ -107,8 +107,8 @@ static void real_forward_item(void *arg, int64_t item, char *scratch) {
 }
 
 static void real_run_forward(cpu_lane *lane, const cpu_command *command) {
-    const cpu_view *v = command->views; /* o lse q k v first shared_end own work? */
-    real_forward f = {.o = &v[0], .lse = &v[1]};
-    attention_init(&f.base, command, &v[2], &v[5], sizeof(REAL), VL, ATTENTION_FORWARD_KEYS);
+    const cpu_view *v = command->views;
+    real_forward f = {.o = &v[SBP_ATTN_FWD_O], .lse = &v[SBP_ATTN_FWD_LSE]};
+    attention_init(&f.base, command, sizeof(REAL), VL, ATTENTION_FORWARD_KEYS);
     cpu_pool_run(lane->pool, f.base.blocks * f.base.attrs.kv_heads, real_forward_item, &f);
 }

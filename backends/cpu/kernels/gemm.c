@@ -30,10 +30,10 @@
 #include "backends/cpu/kernels/gemm_body.h"
 
 void ISA_NAME(gemm)(cpu_lane *lane, const cpu_command *command) {
-    const cpu_view *v = command->views; /* d a b */
-    if (v[0].dtype == SBP_F64)
+    const cpu_view *v = command->views;
+    if (v[SBP_GEMM_D].dtype == SBP_F64)
         run_gemm_f64(lane, command);
-    else if (v[1].dtype == SBP_BF16 && v[2].dtype == SBP_BF16)
+    else if (v[SBP_GEMM_A].dtype == SBP_BF16 && v[SBP_GEMM_B].dtype == SBP_BF16)
         run_gemm_bf16(lane, command);
     else
         run_gemm_f32(lane, command);

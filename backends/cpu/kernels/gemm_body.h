@@ -214,7 +214,11 @@ static int64_t real_item_rows(int64_t rows, int64_t column_items) {
 
 static void real_run_gemm(cpu_lane *lane, const cpu_command *command) {
     const cpu_view *v = command->views;
-    real_gemm g = {.d = &v[0], .a = &v[1], .b = &v[2], .c = &v[3], .bias = &v[4]};
+    real_gemm g = {.d = &v[SBP_GEMM_D],
+                   .a = &v[SBP_GEMM_A],
+                   .b = &v[SBP_GEMM_B],
+                   .c = &v[SBP_GEMM_C],
+                   .bias = &v[SBP_GEMM_BIAS]};
     g.ta = command->command->u.gemm.ta;
     g.tb = command->command->u.gemm.tb;
     g.alpha = (REAL)command->command->u.gemm.alpha;

@@ -71,7 +71,7 @@ static void fill_item(void *arg, int64_t item, char *scratch) {
 }
 
 void ISA_NAME(fill)(cpu_lane *lane, const cpu_command *command) {
-    moving m = {.dst = &command->views[0], .value = command->command->u.fill};
+    moving m = {.dst = &command->views[SBP_FILL_DST], .value = command->command->u.fill};
     m.blocks = cut(m.dst);
     cpu_pool_run(lane->pool, m.blocks.count, fill_item, &m);
 }
@@ -85,16 +85,21 @@ static void copy_item(void *arg, int64_t item, char *scratch) {
                (size_t)(p.columns * element_bytes(m->dst)));
 }
 
-void ISA_NAME(copy)(cpu_lane *lane, const cpu_command *command) {
-    moving m = {.dst = &command->views[0], .src = &command->views[1]};
+static void move(cpu_lane *lane, const cpu_view *dst, const cpu_view *src) {
+    moving m = {.dst = dst, .src = src};
     m.blocks = cut(m.dst);
     cpu_pool_run(lane->pool, m.blocks.count, copy_item, &m);
 }
 
+void ISA_NAME(copy)(cpu_lane *lane, const cpu_command *command) {
+    move(lane, &command->views[SBP_COPY_DST], &command->views[SBP_COPY_SRC]);
+}
+
 /* One rank: the result is what it gave. */
 void ISA_NAME(collective)(cpu_lane *lane, const cpu_command *command) {
-    if (command->views[0].data != command->views[1].data)
-        ISA_NAME(copy)(lane, command);
+    const cpu_view *dst = &command->views[SBP_COLLECTIVE_DST], *src = &command->views[SBP_COLLECTIVE_SRC];
+    if (dst->data != src->data)
+        move(lane, dst, src);
 }
 
 /* ---- gather, scatter_add -------------------------------------------------------------------------- */
@@ -147,7 +152,7 @@ static void gather_item(void *arg, int64_t item, char *scratch) {
 
 void ISA_NAME(gather)(cpu_lane *lane, const cpu_command *command) {
     const cpu_view *v = command->views;
-    gathering g = {.dst = &v[0], .table = &v[1], .index = &v[2]};
+    gathering g = {.dst = &v[SBP_GATHER_DST], .table = &v[SBP_GATHER_TABLE], .index = &v[SBP_GATHER_INDEX]};
     g.rows = 1 + 16384 / (g.dst->cols + 1);
     cpu_pool_run(lane->pool, sbp_ceil_div(g.dst->rows, g.rows), gather_item, &g);
 }
@@ -196,7 +201,11 @@ static void scatter_item(void *arg, int64_t item, char *scratch) {
 
 void ISA_NAME(scatter_add)(cpu_lane *lane, const cpu_command *command) {
     const cpu_view *v = command->views;
-    scattering s = {.dst = &v[0], .src = &v[1], .index = &v[2], .perm = &v[3], .segment = &v[4]};
+    scattering s = {.dst = &v[SBP_SCATTER_ADD_DST],
+                    .src = &v[SBP_SCATTER_ADD_SRC],
+                    .index = &v[SBP_SCATTER_ADD_INDEX],
+                    .perm = &v[SBP_SCATTER_ADD_PERM],
+                    .segment = &v[SBP_SCATTER_ADD_SEGMENT]};
     cpu_pool_run(lane->pool, sbp_ceil_div(s.src->rows, SEGMENT_ITEM), scatter_item, &s);
 }
 
@@ -231,8 +240,9 @@ static void colsum_item(void *arg, int64_t item, char *scratch) {
 }
 
 void ISA_NAME(colsum)(cpu_lane *lane, const cpu_command *command) {
-    summing s = {
-        .dst = &command->views[0], .src = &command->views[1], .beta = command->command->u.reduce.beta};
+    summing s = {.dst = &command->views[SBP_COLSUM_DST],
+                 .src = &command->views[SBP_COLSUM_SRC],
+                 .beta = command->command->u.reduce.beta};
     if (s.dst->rows > 0)
         cpu_pool_run(lane->pool, sbp_ceil_div(s.src->cols, STRIP), colsum_item, &s);
 }
@@ -289,8 +299,8 @@ static void reduce_item(void *arg, int64_t item, char *scratch) {
 }
 
 void ISA_NAME(reduce)(cpu_lane *lane, const cpu_command *command) {
-    summing s = {.dst = &command->views[0],
-                 .src = &command->views[1],
+    summing s = {.dst = &command->views[SBP_REDUCE_DST],
+                 .src = &command->views[SBP_REDUCE_SRC],
                  .beta = command->command->u.reduce.beta,
                  .op = command->command->u.reduce.op,
                  .partial = (double *)(void *)lane->shared};

@@ -133,8 +133,9 @@ static int64_t stride_of(const sbp_span *span) {
 
 blas_product cuda_blas_product_of(const cuda_device *dev, const sbp_dispatch *dispatch) {
     const sbp_command *command = dispatch->command;
-    const sbp_span *d = &dispatch->spans[0], *a = &dispatch->spans[1], *b = &dispatch->spans[2],
-                   *c = &dispatch->spans[3], *bias = &dispatch->spans[4];
+    const sbp_span *s = dispatch->spans;
+    const sbp_span *d = &s[SBP_GEMM_D], *a = &s[SBP_GEMM_A], *b = &s[SBP_GEMM_B], *c = &s[SBP_GEMM_C],
+                   *bias = &s[SBP_GEMM_BIAS];
     bool has_c = c->space != SBP_SPACE_COUNT, has_bias = bias->space != SBP_SPACE_COUNT;
     const sbp_span *addend = has_c ? c : d;
     blas_product p = {.a = address_of(dev, a),

@@ -146,16 +146,17 @@ static sbp_status run(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *di
         if (d->wire && cuda_wire_takes(command))
             return cuda_wire_submit(d, dispatch, diag);
         /* of one rank, or this rank's share */
-        if (spans[0].space == spans[1].space && spans[0].offset == spans[1].offset)
+        if (spans[SBP_COLLECTIVE_DST].space == spans[SBP_COLLECTIVE_SRC].space &&
+            spans[SBP_COLLECTIVE_DST].offset == spans[SBP_COLLECTIVE_SRC].offset)
             return SBP_OK;
-        return cuda_copy(d, stream, &spans[0], &spans[1], diag);
+        return cuda_copy(d, stream, &spans[SBP_COLLECTIVE_DST], &spans[SBP_COLLECTIVE_SRC], diag);
     case SBP_CMD_COPY:
-        return cuda_copy(d, stream, &spans[0], &spans[1], diag);
+        return cuda_copy(d, stream, &spans[SBP_COPY_DST], &spans[SBP_COPY_SRC], diag);
     case SBP_CMD_FILL:
-        if (is_empty(&spans[0]))
+        if (is_empty(&spans[SBP_FILL_DST]))
             return SBP_OK;
-        if (can_fill(&spans[0], command->u.fill, &bits, &unit))
-            return fill(d, stream, &spans[0], bits, unit, diag);
+        if (can_fill(&spans[SBP_FILL_DST], command->u.fill, &bits, &unit))
+            return fill(d, stream, &spans[SBP_FILL_DST], bits, unit, diag);
         return cuda_kernels_launch(d, dispatch, &d->machine, diag);
     case SBP_CMD_GEMM:
         return run_product(d, dispatch, diag);

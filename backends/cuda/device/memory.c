@@ -83,7 +83,7 @@ sbp_status cuda_scratch(cuda_device *d, const sbp_dispatch *dispatch, int64_t by
         return SBP_OK;
     return sbp_fail(diag, SBP_INPUT,
                     "cuda: %s of %lld rows needs %s of workspace; the plan gives it %s, the stream has %s",
-                    sbp_command_name(dispatch->command->kind), (long long)dispatch->spans[0].rows,
+                    sbp_command_name(dispatch->command->kind), (long long)dispatch->spans->rows,
                     sbp_format_bytes(need, sizeof need, (double)bytes),
                     sbp_format_bytes(given, sizeof given, (double)has),
                     sbp_format_bytes(own, sizeof own, SBP_CUDA_WORKSPACE_BYTES));

@@ -525,7 +525,7 @@ static bool is_dense(const sbp_span *span) {
 }
 
 sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_diag *diag) {
-    const sbp_span *to = &dispatch->spans[0], *from = &dispatch->spans[1];
+    const sbp_span *to = &dispatch->spans[SBP_COLLECTIVE_DST], *from = &dispatch->spans[SBP_COLLECTIVE_SRC];
     /* those of net may use their workspace while those of compute use theirs */
     bool net = dispatch->command->queue == SBP_QUEUE_NET, shared = d->wire->context.count > 1;
     int64_t half = shared ? d->wire->memory_bytes / 2 / 256 * 256 : d->wire->memory_bytes;
@@ -542,7 +542,7 @@ sbp_status cuda_wire_submit(cuda_device *d, const sbp_dispatch *dispatch, sbp_di
                          .work = d->wire->memory + (net ? 0 : (uint64_t)half),
                          .work_bytes = half,
                          .diag = diag};
-    unsigned op = (unsigned)dispatch->command->u.collective;
+    unsigned op = (unsigned)dispatch->command->u.collective.op;
     cuda_mark *m = &d->wire->marks[d->wire->submitted % CUDA_WIRE_MARKS];
     if (op >= SBP_COLLECTIVE_COUNT || !collectives[op].run || dispatch->span_count != 2 || !is_dense(to) ||
         !is_dense(from) || (to->dtype != from->dtype && !collectives[op].two_types))

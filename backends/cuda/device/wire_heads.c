@@ -19,7 +19,7 @@ typedef struct turning {
 } turning;
 
 static sbp_status begin(const cuda_task *t, const sbp_span *own, const sbp_span *all, turning *out) {
-    const sbp_context_heads *heads = &t->command->u.exchange.heads;
+    const sbp_context_heads *heads = &t->command->u.collective.heads;
     int64_t ranks = t->w->context.count;
     *out = (turning){.t = t, .team = &t->w->context, .heads = heads, .rows = own->rows};
     out->head_bytes = heads->dim * sbp_dtype_bytes(own->dtype);

@@ -156,7 +156,7 @@ sbp_status cuda_wire_native_sum(const cuda_task *t, const sbp_team *team, cuda_p
                                 bool across) {
     int64_t elems = from->rows * from->cols, unit = sbp_dtype_bytes(from->dtype);
     summing s = {.team = team,
-                 .adds = t->command->u.collective == SBP_REDUCE_ADD,
+                 .adds = t->command->u.collective.op == SBP_REDUCE_ADD,
                  .across = across && t->w->others.count > 1,
                  .to = to,
                  .from = cuda_place_of(from, 0),

@@ -241,7 +241,7 @@ static sbp_status sum_slice(const cuda_task *t, const summing *s, int64_t at) {
 sbp_status cuda_wire_sum(const cuda_task *t, const sbp_team *team, cuda_place to, const sbp_span *from,
                          bool across) {
     summing s = {.team = team,
-                 .adds = t->command->u.collective == SBP_REDUCE_ADD,
+                 .adds = t->command->u.collective.op == SBP_REDUCE_ADD,
                  .across = across && t->w->others.count > 1,
                  .to = to,
                  .from = cuda_place_of(from, 0),

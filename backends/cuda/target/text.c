@@ -57,13 +57,15 @@ static bool computes_f64(const sbp_command *command, const sbp_dtype *dtypes) {
     case SBP_CMD_REDUCE:
         return true;
     case SBP_CMD_GEMM:
-        return dtypes[0] == SBP_F64;
+        return dtypes[SBP_GEMM_D] == SBP_F64;
     case SBP_CMD_COLLECTIVE:
-        return dtypes[1] == SBP_F64;
+        return dtypes[SBP_COLLECTIVE_SRC] == SBP_F64;
     case SBP_CMD_COLSUM:
+        return dtypes[SBP_COLSUM_DST] == SBP_F64 || dtypes[SBP_COLSUM_SRC] == SBP_F64;
     case SBP_CMD_GATHER:
+        return dtypes[SBP_GATHER_DST] == SBP_F64 || dtypes[SBP_GATHER_TABLE] == SBP_F64;
     case SBP_CMD_SCATTER_ADD:
-        return dtypes[0] == SBP_F64 || dtypes[1] == SBP_F64;
+        return dtypes[SBP_SCATTER_ADD_DST] == SBP_F64 || dtypes[SBP_SCATTER_ADD_SRC] == SBP_F64;
     default:
         return false;
     }
@@ -120,7 +122,7 @@ static void define_more(sbp_text *text, const sbp_command *command, const sbp_dt
                      command->u.gemm.tb, SBP_CUDA_GEMM_TILE);
         break;
     case SBP_CMD_GATHER:
-        sbp_text_add(text, "%s", dtypes[0] == dtypes[1] ? "#define SAME\n" : "");
+        sbp_text_add(text, "%s", dtypes[SBP_GATHER_DST] == dtypes[SBP_GATHER_TABLE] ? "#define SAME\n" : "");
         break;
     case SBP_CMD_COLLECTIVE:
         sbp_text_add(text, "%s", key->reduce ? "#define ADDS\n" : "");
@@ -144,14 +146,14 @@ sbp_status sbp_cuda_source_make(sbp_arena *arena, sbp_diag *diag, const sbp_prog
     sbp_dtype own[SBP_MAX_COMMAND_OPERANDS];
     if (key->kind == SBP_CMD_COLLECTIVE) { /* several sums make up one */
         memcpy(own, dtypes, sizeof own);
-        own[0] = (sbp_dtype)key->dtypes[0];
-        own[1] = (sbp_dtype)key->dtypes[1];
+        own[SBP_COLLECTIVE_DST] = (sbp_dtype)key->dtypes[SBP_COLLECTIVE_DST];
+        own[SBP_COLLECTIVE_SRC] = (sbp_dtype)key->dtypes[SBP_COLLECTIVE_SRC];
         dtypes = own;
     }
     sbp_text_init(&text, arena);
     *out = (sbp_cuda_source){.key = *key, .arch = arch, .exact = true};
     add_prelude(&text);
-    if (command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD) {
+    if (sbp_command_attention(command->kind)) {
         out->exact = false;
         make_attention(&text, key, arch);
     } else if (command->kind == SBP_CMD_ROW) {

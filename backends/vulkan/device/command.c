@@ -80,7 +80,7 @@ static bool fill_word(sbp_dtype dtype, double value, uint32_t *out) {
 
 /* False when it takes a kernel: rows that do not lie on words, or too many. */
 static bool can_fill(const sbp_dispatch *dispatch, const place *p, uint32_t *word) {
-    const sbp_span *span = &dispatch->spans[0];
+    const sbp_span *span = &dispatch->spans[SBP_FILL_DST];
     int64_t unit = sbp_dtype_bytes(span->dtype);
     if (!fill_word(span->dtype, dispatch->command->u.fill, word) || p->offset % 4 != 0)
         return false;
@@ -176,6 +176,7 @@ static int32_t stream_of(const vulkan_device *d, int32_t queue) {
 sbp_status vulkan_command_record(sbp_device *base, const sbp_dispatch *dispatch, sbp_diag *diag) {
     vulkan_device *d = (vulkan_device *)base;
     const sbp_command *command = dispatch->command;
+    const sbp_span *spans = dispatch->spans, *dst, *src;
     place places[SBP_MAX_COMMAND_OPERANDS] = {0};
     uint32_t word;
     if (command->kind == SBP_CMD_FENCE)
@@ -188,17 +189,20 @@ sbp_status vulkan_command_record(sbp_device *base, const sbp_dispatch *dispatch,
     int32_t stream = stream_of(d, command->queue);
     switch (command->kind) {
     case SBP_CMD_COLLECTIVE: /* of one rank */
-        if (dispatch->spans[0].space == dispatch->spans[1].space &&
-            dispatch->spans[0].offset == dispatch->spans[1].offset)
+        dst = &spans[SBP_COLLECTIVE_DST];
+        src = &spans[SBP_COLLECTIVE_SRC];
+        if (dst->space == src->space && dst->offset == src->offset)
             return SBP_OK;
-        return record_copy(d, stream, &dispatch->spans[0], &places[0], &dispatch->spans[1], &places[1], diag);
+        return record_copy(d, stream, dst, &places[SBP_COLLECTIVE_DST], src, &places[SBP_COLLECTIVE_SRC],
+                           diag);
     case SBP_CMD_COPY:
-        return record_copy(d, stream, &dispatch->spans[0], &places[0], &dispatch->spans[1], &places[1], diag);
+        return record_copy(d, stream, &spans[SBP_COPY_DST], &places[SBP_COPY_DST], &spans[SBP_COPY_SRC],
+                           &places[SBP_COPY_SRC], diag);
     case SBP_CMD_FILL:
-        if (!places[0].block)
+        if (!places[SBP_FILL_DST].block)
             return SBP_OK;
-        if (can_fill(dispatch, &places[0], &word))
-            return record_fill(d, stream, &dispatch->spans[0], &places[0], word, diag);
+        if (can_fill(dispatch, &places[SBP_FILL_DST], &word))
+            return record_fill(d, stream, &spans[SBP_FILL_DST], &places[SBP_FILL_DST], word, diag);
         return record_kernels(d, stream, dispatch, places, diag);
     default:
         return record_kernels(d, stream, dispatch, places, diag);

@@ -75,7 +75,7 @@ static sbp_status record_product(vulkan_device *d, const sbp_gpu_key *p, const v
 /* Relative to the norm of the result. Sums in fp32 of 53 products of numbers below 1 differ by a few 2^-24;
  * sums in fp16 would by 2^-11; a result in 16 bits may be rounded to its neighbour. */
 static bool agree(const sbp_gpu_key *p, const char *one, const char *two) {
-    sbp_dtype dtype = (sbp_dtype)p->dtypes[0];
+    sbp_dtype dtype = (sbp_dtype)p->dtypes[SBP_GEMM_D];
     double error = 0, norm = 0, tolerance = dtype == SBP_F32 ? 0x1p-16 : 0x1p-8;
     for (int64_t e = 0; e < TEST_ROWS * TEST_COLS; e++) {
         double x = sbp_element_get(one, dtype, e), y = sbp_element_get(two, dtype, e);
@@ -110,7 +110,7 @@ static void check_type(vulkan_device *d, sbp_dtype dtype, sbp_vulkan_shape *shap
         char name[SBP_GPU_NAME];
         bool same = true;
         if (key->kind != SBP_CMD_GEMM || !sbp_vulkan_gemm_is_matrix((sbp_vulkan_gemm)key->variant) ||
-            key->dtypes[1] != dtype)
+            key->dtypes[SBP_GEMM_A] != dtype)
             continue;
         *status = compare(d, key, pipeline, memory, &same, diag);
         if (*status != SBP_OK || same)

@@ -77,17 +77,18 @@ static void make_row(sbp_text *out, const sbp_rowkernel *kernel, bool no64) {
 static bool sums_in_f64(const sbp_command *command, const sbp_dtype *dtypes) {
     switch (command->kind) {
     case SBP_CMD_GEMM:
-        return dtypes[0] == SBP_F64;
+        return dtypes[SBP_GEMM_D] == SBP_F64;
     case SBP_CMD_REDUCE:
         return true;
     case SBP_CMD_COLSUM:
+        return dtypes[SBP_COLSUM_DST] == SBP_F64 || dtypes[SBP_COLSUM_SRC] == SBP_F64;
     case SBP_CMD_GATHER:
+        return dtypes[SBP_GATHER_DST] == SBP_F64 || dtypes[SBP_GATHER_TABLE] == SBP_F64;
     case SBP_CMD_SCATTER_ADD:
-        return any_f64(dtypes, 2);
+        return dtypes[SBP_SCATTER_ADD_DST] == SBP_F64 || dtypes[SBP_SCATTER_ADD_SRC] == SBP_F64;
     case SBP_CMD_ATTN_FWD:
-        return dtypes[2] == SBP_F64;
     case SBP_CMD_ATTN_BWD:
-        return dtypes[3] == SBP_F64;
+        return dtypes[sbp_command_attention(command->kind)->q] == SBP_F64;
     default:
         return false;
     }
@@ -111,7 +112,7 @@ static void make_gemm(sbp_text *text, const sbp_command *command, const sbp_dtyp
                                                       [SBP_VULKAN_MATRIX] = "gemm_matrix.comp",
                                                       [SBP_VULKAN_MATRIX_WIDE] = "gemm_matrix.comp"};
     out->exact = false;
-    out->bf16 = dtypes[1] == SBP_BF16;
+    out->bf16 = dtypes[SBP_GEMM_A] == SBP_BF16;
     sbp_text_add(text, "#define TA %d\n#define TB %d\n#define TILE %d\n#define MATRIX_DEPTH %d\n",
                  command->u.gemm.ta, command->u.gemm.tb, sbp_vulkan_gemm_side(gemm), SBP_VULKAN_GEMM_DEPTH);
     sbp_vulkan_add_text(text, "gemm.glsl");
@@ -130,7 +131,7 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         return SBP_OK;
     }
     bool no64 = key->no64, real_f64 = sums_in_f64(command, dtypes) && !no64;
-    bool attention = command->kind == SBP_CMD_ATTN_FWD || command->kind == SBP_CMD_ATTN_BWD;
+    bool attention = sbp_command_attention(command->kind);
     sbp_vulkan_gemm gemm = (sbp_vulkan_gemm)key->variant;
     out->matrix = command->kind == SBP_CMD_GEMM && sbp_vulkan_gemm_is_matrix(gemm);
     sbp_vulkan_add_prelude(&text, real_f64 || (!no64 && any_f64(dtypes, command->view_count)), real_f64,
@@ -149,7 +150,7 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
         make_gemm(&text, command, dtypes, gemm, out);
         break;
     case SBP_CMD_GATHER:
-        if (dtypes[0] == dtypes[1])
+        if (dtypes[SBP_GATHER_DST] == dtypes[SBP_GATHER_TABLE])
             sbp_text_add(&text, "#define SAME\n");
         sbp_vulkan_add_text(&text, "gather.comp");
         break;
@@ -167,7 +168,7 @@ sbp_status sbp_vulkan_shader_make(sbp_arena *arena, sbp_diag *diag, const sbp_pr
                      command->u.reduce.op == SBP_REDUCE_MAX ? "max" : "sum");
         if (no64) {
             sbp_text_add(&text, "%s%s", key->step > 0 ? "#define END\n" : "",
-                         dtypes[1] == SBP_F64 ? "#define FROM_F64\n" : "");
+                         dtypes[SBP_REDUCE_SRC] == SBP_F64 ? "#define FROM_F64\n" : "");
             sbp_vulkan_add_text(&text, "pairs.glsl");
             sbp_vulkan_add_text(&text, "reduce_pairs.comp");
             break;

@@ -222,7 +222,7 @@ static void make_device(sbp_arena *arena, sbp_program *program) {
     bool own;
     for (int i = 0; i < SBP_COUNT(kinds); i++) {
         sbp_command command = {.kind = SBP_CMD_COLLECTIVE, .queue = queue_of(kinds[i].op), .flushes = -1};
-        command.u.collective = kinds[i].op;
+        command.u.collective.op = kinds[i].op;
         const sbp_span spans[2] = {
             {.space = SBP_DEVICE, .dtype = kinds[i].to, .rows = 1, .cols = 1, .stride = 1},
             {.space = SBP_DEVICE, .dtype = kinds[i].from, .rows = 1, .cols = 1, .stride = 1}};
@@ -321,9 +321,9 @@ static void run_batch(sbp_rng *rng, int batch, int64_t *sent, int64_t *away) {
         fill(&spans[i][0], (uint64_t)(batch * BATCH + i) + 99);
         fill(&spans[i][1], (uint64_t)(batch * BATCH + i));
         commands[i] = (sbp_command){.kind = SBP_CMD_COLLECTIVE, .queue = queue_of(k->op), .flushes = -1};
-        commands[i].u.collective = k->op;
+        commands[i].u.collective.op = k->op;
         if (is_of_heads(k->op))
-            commands[i].u.exchange.heads = heads[i];
+            commands[i].u.collective.heads = heads[i];
         dispatches[i] = (sbp_dispatch){.command = &commands[i], .spans = spans[i], .span_count = 2};
     }
     for (int s = 0; s < 2; s++)
@@ -404,9 +404,9 @@ static int wait_for_others(bool apart) {
         CHECK(sbp_ranks_all_reduce(ranks, &all, 1, SBP_F64, diag) == SBP_OK);
     for (int i = 0; i < 2; i++) {
         sbp_command command = {.kind = SBP_CMD_COLLECTIVE, .queue = queue_of(of[i].op), .flushes = -1};
-        command.u.collective = of[i].op;
+        command.u.collective.op = of[i].op;
         if (is_of_heads(of[i].op))
-            command.u.exchange.heads = heads;
+            command.u.collective.heads = heads;
         CHECK(sbp_cuda_device.submit(device,
                                      &(sbp_dispatch){.command = &command, .spans = spans[i], .span_count = 2},
                                      diag) == SBP_OK);
