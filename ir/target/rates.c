@@ -81,16 +81,18 @@ sbp_status sbp_rates_parse(sbp_arena *arena, sbp_diag *diag, const char *from, c
     return missing ? sbp_fail(diag, SBP_INPUT, "%s: rates need '%s'", from, missing) : SBP_OK;
 }
 
-void sbp_rates_print(sbp_text *out, const sbp_rates *rates, const char *quote, const char *colon,
-                     const char *comma) {
-    bool any = false;
+void sbp_rates_print(sbp_text *out, const sbp_rates *rates) {
     for (int k = 0; k < SBP_COUNT(keys); k++) {
         if (!(value_of(rates, k) > 0))
             continue;
-        sbp_text_add(out, "%s%s%s%s%s", any ? comma : "", quote, keys[k].key, quote, colon);
+        sbp_text_add(out, "%s ", keys[k].key);
         sbp_text_add_double(out, value_of(rates, k));
-        any = true;
+        sbp_text_add(out, "\n");
     }
+}
+
+double sbp_rates_value(const sbp_rates *rates, int i) {
+    return value_of(rates, i);
 }
 
 double sbp_rates_product(const sbp_rates *rates, sbp_dtype dtype) {

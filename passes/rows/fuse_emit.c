@@ -300,6 +300,12 @@ typedef struct extras {
 static void place(sbp_fuser *z, sbp_value value, sbp_view to, sbp_value state, extras *more) {
     sbp_value v = z->stage->base[value];
     sbp_view *at = &z->stage->places[v];
+    for (int32_t i = 0; i < more->count; i++)
+        if (more->list[i].value == v &&
+            sbp_view_equal(&more->list[i].to, &to)) { /* a carry that others read */
+            more->list[i].state = state != SBP_NO_VALUE ? state : more->list[i].state;
+            return;
+        }
     if (at->ref == SBP_NO_VIEW && z->f->values[v].role == SBP_VALUE_OP)
         *at = to;
     else if (!sbp_view_equal(at, &to))

@@ -135,9 +135,11 @@ static sbp_status open_chat(const make_job *job) {
     return SBP_OK;
 }
 
-static sbp_status encode_rendering(const make_job *job, const sbp_rendering *text, sbp_encoding *out) {
+/* spans: with the place of each token, which takes eight times as much as its id. */
+static sbp_status encode_rendering(const make_job *job, const sbp_rendering *text, bool spans,
+                                   sbp_encoding *out) {
     return sbp_tokenizer_encode(job->maker->tokenizer, job->arena, job->maker->diag, text->text, text->length,
-                                SBP_WITH_OFFSETS, out);
+                                spans ? SBP_WITH_OFFSETS : 0, out);
 }
 
 static bool is_blank(const sbp_encoding *all, const sbp_rendering *text, int64_t token) {
@@ -226,10 +228,10 @@ static sbp_status encode_messages(const make_job *job, const sbp_json *messages,
     sbp_conversation talk;
     SBP_TRY(open_chat(job));
     SBP_TRY(conversation(job, messages, &talk));
-    SBP_TRY(!prompt && maker->loss_on == SBP_LOSS_ASSISTANT
-                ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, text)
-                : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, prompt, text));
-    return encode_rendering(job, text, out);
+    bool spans = !prompt && maker->loss_on == SBP_LOSS_ASSISTANT;
+    SBP_TRY(spans ? sbp_chat_render_marked(maker->chat, job->arena, maker->diag, &talk, text)
+                  : sbp_chat_render(maker->chat, job->arena, maker->diag, &talk, prompt, text));
+    return encode_rendering(job, text, spans, out);
 }
 
 static sbp_status make_messages(const make_job *job) {

@@ -136,7 +136,12 @@ static sbp_status load_tensors(const loader *l, sbp_plan *plan) {
         sbp_arena_array(l->arena, (size_t)table->count + 1, sizeof *parts);
     plan->parts = parts;
     for (int32_t t = 0; t < table->count; t++) {
-        if (table->tensors[t].format) {
+        sbp_format format = table->tensors[t].format;
+        if (format) {
+            if (!plan->decoders[format])
+                plan->decoders[format] = sbp_format_decoder_create(l->arena, l->diag, format);
+            if (!plan->decoders[format])
+                return SBP_INTERNAL;
             SBP_TRY(bind_parts(l, plan, &names, t, parts[t], tensor_of));
             buffers[t] = parts[t][0];
         } else {

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "ir/base/json.h"
+#include "ir/base/json_write.h"
 #include "ir/base/pattern.h"
 #include "runtime/cli/options/options.h"
 
@@ -523,9 +523,10 @@ static void test_values_as_json(void **state) {
               parse(f, SBP_PHASE_RUN | SBP_PHASE_COMPILE, "--data a --lr 1e-3 --memory 1GB --chunk 64", &o));
     sbp_text text;
     sbp_text_init(&text, f->arena);
-    sbp_text_add(&text, "{");
-    sbp_options_print_json(&text, o, SBP_PHASE_RUN | SBP_PHASE_COMPILE);
-    sbp_text_add(&text, "}");
+    sbp_json_writer w = sbp_json_writer_on(&text);
+    sbp_json_write_object(&w, NULL);
+    sbp_options_write_json(&w, o, SBP_PHASE_RUN | SBP_PHASE_COMPILE);
+    sbp_json_write_end(&w);
     const sbp_json *root;
     assert_ok(f, sbp_json_parse(f->arena, f->diag, "json", text.data, text.length, 0, &root));
     assert_true(sbp_json_member(root, "lr")->real == 1e-3);

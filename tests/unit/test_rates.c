@@ -18,7 +18,7 @@ static void test_text(void **state) {
     sbp_text printed;
     sbp_text_init(&printed, f->arena);
     a.product[SBP_F64] = 1.0 / 3;
-    sbp_rates_print(&printed, &a, "", " ", "\n");
+    sbp_rates_print(&printed, &a);
     assert_ok(f, sbp_rates_parse(f->arena, f->diag, "printed", printed.data, &b));
     assert_memory_equal(&a, &b, sizeof a);
 }

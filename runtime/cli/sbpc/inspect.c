@@ -85,39 +85,37 @@ static sbp_status print_json(const inspection *in, sbp_text *out) {
     SBP_TRY(sbp_cli_categories(in->arena, in->diag, p, in->info.alignment_bytes, categories, &count));
     SBP_TRY(sbp_planner_bytes_per_token(in->arena, in->diag, p, &in->info, &device, &host));
     sbp_cost_step(in->arena, p, p->t_max, &in->info, &cost);
-    sbp_text_add(out,
-                 "{\"peak_bytes\": {\"device\": %lld, \"host\": %lld, \"disk\": %lld}, \"categories\": {",
-                 (long long)(p->arena_bytes[SBP_DEVICE] + in->info.runtime_bytes),
-                 (long long)p->arena_bytes[SBP_HOST], (long long)p->arena_bytes[SBP_DISK]);
-    for (int32_t i = 0; i < count; i++)
-        sbp_text_add(out, "\"%s\": %lld, ", categories[i].name, (long long)categories[i].bytes);
-    sbp_text_add(out, "\"process\": %lld}, \"bytes_per_token\": ", (long long)in->info.runtime_bytes);
-    sbp_text_add_double(out, device);
-    sbp_text_add(out, ", \"host_bytes_per_token\": ");
-    sbp_text_add_double(out, host);
     static const char *const numbers[] = {"chunk", "head_chunk", "segment", "checkpoint_every"};
-    for (int i = 0; i < SBP_COUNT(numbers); i++)
-        sbp_text_add(out, ", \"%s\": %lld", numbers[i], (long long)schedule_number(in, numbers[i]));
-    sbp_text_add(out, ", \"saved\": ");
     const sbp_json *saved = sbp_json_member(in->schedule, "saved");
+    sbp_json_writer w = sbp_json_writer_on(out);
+    sbp_json_write_object(&w, NULL);
+    sbp_cli_write_peak(&w, p, &in->info);
+    sbp_json_write_object(&w, "categories");
+    for (int32_t i = 0; i < count; i++)
+        sbp_json_write_int(&w, categories[i].name, categories[i].bytes);
+    sbp_json_write_int(&w, "process", in->info.runtime_bytes);
+    sbp_json_write_end(&w);
+    sbp_json_write_double(&w, "bytes_per_token", device);
+    sbp_json_write_double(&w, "host_bytes_per_token", host);
+    for (int i = 0; i < SBP_COUNT(numbers); i++)
+        sbp_json_write_int(&w, numbers[i], schedule_number(in, numbers[i]));
     if (saved)
-        sbp_json_add_value(out, saved);
+        sbp_json_write_value(&w, "saved", saved);
     else
-        sbp_text_add(out, "[]");
-    sbp_text_add(out, ", \"offload\": ");
-    sbp_json_add_string(out, homes(in), strlen(homes(in)));
-    sbp_text_add(out, ", \"host_update\": %s", updates_on_host(in) ? "true" : "false");
-    sbp_text_add(out, ", \"flops\": ");
-    sbp_text_add_double(out, cost.flops);
-    sbp_text_add(out, ", \"seconds\": ");
-    sbp_text_add_double(out, cost.seconds);
-    sbp_cli_add_traffic(cost.traffic, cost.busy, out);
-    sbp_cli_add_wire(p, &in->info, out);
-    sbp_cli_add_rates(out, in->rates_source, &in->info.rates);
-    sbp_text_add(out, ", \"kernel_bytes\": %lld, \"archs\": \"%s\"", (long long)in->kernel_bytes,
-                 in->info.archs);
-    sbp_text_add(out, ", \"seq_len\": %lld, \"commands\": %lld}\n", (long long)sbp_program_most_rows(p),
-                 (long long)cost.commands);
+        sbp_json_write_raw(&w, "saved", "[]");
+    sbp_json_write_string(&w, "offload", homes(in));
+    sbp_json_write_bool(&w, "host_update", updates_on_host(in));
+    sbp_json_write_double(&w, "flops", cost.flops);
+    sbp_json_write_double(&w, "seconds", cost.seconds);
+    sbp_cli_write_traffic(&w, cost.traffic, cost.busy);
+    sbp_cli_write_wire(&w, p, &in->info);
+    sbp_cli_write_rates(&w, in->rates_source, &in->info.rates);
+    sbp_json_write_int(&w, "kernel_bytes", in->kernel_bytes);
+    sbp_json_write_string(&w, "archs", in->info.archs);
+    sbp_json_write_int(&w, "seq_len", sbp_program_most_rows(p));
+    sbp_json_write_int(&w, "commands", cost.commands);
+    sbp_json_write_end(&w);
+    sbp_text_add(out, "\n");
     return SBP_OK;
 }
 

@@ -75,8 +75,7 @@ static void write_cache(const sbp_compilation *c, const char *path, const char *
     sbp_make_directories_above(path);
     sbp_text_init(&text, c->arena);
     sbp_text_add(&text, "# %s\n", machine);
-    sbp_rates_print(&text, rates, "", " ", "\n");
-    sbp_text_add(&text, "\n");
+    sbp_rates_print(&text, rates);
     if (sbp_file_write(none, path, text.data, text.length) != SBP_OK)
         sbp_note(c->diag, "measured rates are not kept: %s cannot be written", path);
     sbp_diag_destroy(none);
@@ -151,12 +150,13 @@ static sbp_status choose(sbp_compilation *c) {
 
 /* ---- in plans ---------------------------------------------------------------------------------------- */
 
-void sbp_cli_add_rates(sbp_text *out, const char *source, const sbp_rates *rates) {
-    sbp_text_add(out, ", \"rates\": {\"source\": ");
-    sbp_json_add_string(out, source, strlen(source));
-    sbp_text_add(out, ", ");
-    sbp_rates_print(out, rates, "\"", ": ", ", ");
-    sbp_text_add(out, "}");
+void sbp_cli_write_rates(sbp_json_writer *w, const char *source, const sbp_rates *rates) {
+    sbp_json_write_object(w, "rates");
+    sbp_json_write_string(w, "source", source);
+    for (int i = 0; sbp_rates_key(i); i++)
+        if (sbp_rates_value(rates, i) > 0)
+            sbp_json_write_double(w, sbp_rates_key(i), sbp_rates_value(rates, i));
+    sbp_json_write_end(w);
 }
 
 sbp_status sbp_cli_read_rates(sbp_diag *diag, const sbp_json *meta, sbp_rates *out, const char **source) {

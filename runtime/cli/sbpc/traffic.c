@@ -33,17 +33,22 @@ void sbp_cli_traffic_lines(const sbp_traffic *traffic, const double *busy, doubl
                  seconds > 0 ? 100 * busy[most] / seconds : 0);
 }
 
-void sbp_cli_add_traffic(const sbp_traffic *traffic, const double *busy, sbp_text *out) {
-    sbp_text_add(out, ", \"busy\": {");
+void sbp_cli_write_traffic(sbp_json_writer *w, const sbp_traffic *traffic, const double *busy) {
+    sbp_json_write_object(w, "busy");
     for (int q = 0; q < SBP_QUEUE_COUNT; q++)
-        sbp_text_add(out, "%s\"%s\": %.6g", q > 0 ? ", " : "", sbp_queue_names[q], busy[q]);
-    sbp_text_add(out, "}, \"traffic\": {");
+        sbp_json_write_double(w, sbp_queue_names[q], busy[q]);
+    sbp_json_write_end(w);
+    sbp_json_write_object(w, "traffic");
     for (int class = 0; class < SBP_ITEM_CLASS_COUNT; class ++) {
         const sbp_traffic *t = &traffic[class];
-        sbp_text_add(out, "%s\"%s\": {\"in\": %.6g, \"out\": %.6g, \"read\": %.6g, \"written\": %.6g}",
-                     class > 0 ? ", " : "", sbp_item_class_names[class], t->in, t->out, t->read, t->written);
+        sbp_json_write_object(w, sbp_item_class_names[class]);
+        sbp_json_write_double(w, "in", t->in);
+        sbp_json_write_double(w, "out", t->out);
+        sbp_json_write_double(w, "read", t->read);
+        sbp_json_write_double(w, "written", t->written);
+        sbp_json_write_end(w);
     }
-    sbp_text_add(out, "}");
+    sbp_json_write_end(w);
 }
 
 /* Attention that has heads of all rows, or keys of all rows (--context-way). */
@@ -96,17 +101,20 @@ void sbp_cli_wire_line(const sbp_program *program, const sbp_target_info *target
                      (long long)w.context_exchanges, sbp_format_seconds(all, sizeof all, w.context_seconds));
 }
 
-void sbp_cli_add_wire(const sbp_program *program, const sbp_target_info *target, sbp_text *out) {
+void sbp_cli_write_wire(sbp_json_writer *j, const sbp_program *program, const sbp_target_info *target) {
     sbp_wire w;
     sbp_cost_wire_of(program, target, &w);
-    sbp_text_add(
-        out,
-        ", \"ranks\": %lld, \"wire\": {\"micro_batch_bytes\": %lld, \"micro_batch_collectives\": %d, "
-        "\"step_bytes\": %lld, \"step_collectives\": %d, \"micro_batch_bytes_between_hosts\": %.0f, "
-        "\"step_bytes_between_hosts\": %.0f, \"context_bytes\": %lld, "
-        "\"context_exchanges\": %lld}, \"context\": %lld, \"context_way\": \"%s\"",
-        (long long)program->ranks, (long long)w.part_bytes, (int)w.part_collectives, (long long)w.step_bytes,
-        (int)w.step_collectives, w.part_away, w.step_away, (long long)w.context_bytes,
-        (long long)w.context_exchanges, (long long)program->context,
-        program->context > 1 ? context_way(program) : "");
+    sbp_json_write_int(j, "ranks", program->ranks);
+    sbp_json_write_object(j, "wire");
+    sbp_json_write_int(j, "micro_batch_bytes", w.part_bytes);
+    sbp_json_write_int(j, "micro_batch_collectives", w.part_collectives);
+    sbp_json_write_int(j, "step_bytes", w.step_bytes);
+    sbp_json_write_int(j, "step_collectives", w.step_collectives);
+    sbp_json_write_fixed(j, "micro_batch_bytes_between_hosts", w.part_away, 0);
+    sbp_json_write_fixed(j, "step_bytes_between_hosts", w.step_away, 0);
+    sbp_json_write_int(j, "context_bytes", w.context_bytes);
+    sbp_json_write_int(j, "context_exchanges", w.context_exchanges);
+    sbp_json_write_end(j);
+    sbp_json_write_int(j, "context", program->context);
+    sbp_json_write_string(j, "context_way", program->context > 1 ? context_way(program) : "");
 }

@@ -412,7 +412,7 @@ static sbp_status choose_date(sbp_run *run) {
 
 static sbp_status choose_merge(sbp_run *run) {
     run->info.merge = sbp_options_on(run->options, SBP_OPT_MERGE);
-    if (run->info.merge && !run->info.adapter)
+    if (run->info.merge && !run->info.meta.adapter)
         return sbp_fail(run->diag, SBP_USAGE, "--merge: '%s' has no adapter", run->plan_path);
     if (run->info.merge && !run->train && !run->out)
         return sbp_fail(run->diag, SBP_USAGE, "--merge needs --out DIR for the merged model");

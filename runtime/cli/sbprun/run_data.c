@@ -147,8 +147,8 @@ static sbp_dataset_options options_of(load_job *job) {
         .tokenizer = job->tokenizer,
         .eos = job->chat.eos,
         .eos_ids = job->eos_ids,
-        .objective = run->plan ? run->info.objective : NULL,
-        .objective_of_pairs = run->plan ? run->info.objective_of_pairs : NULL,
+        .objective = run->plan ? run->info.meta.objective : NULL,
+        .objective_of_pairs = run->plan ? run->info.meta.objective_of_pairs : NULL,
         .chat = &job->chat,
         .quiet = job->chat.quiet,
         .skip_bad_rows = sbp_options_is(run->options, SBP_OPT_ON_BAD_ROW, "skip"),
@@ -157,7 +157,7 @@ static sbp_dataset_options options_of(load_job *job) {
         .mask_truncated = sbp_options_on(run->options, SBP_OPT_MASK_TRUNCATED_COMPLETIONS),
         .eos_penalty = sbp_options_double(run->options, SBP_OPT_MISSING_EOS_PENALTY),
         .text_field = sbp_options_text(run->options, SBP_OPT_TEXT_FIELD),
-        .vocab_size = run->info.vocab_size,
+        .vocab_size = run->info.meta.vocab_size,
         .max_tokens = run->plan ? sbp_program_most_rows(run->plan->program) : 0,
         .overlong = overlong(run->options)};
 }
@@ -195,18 +195,18 @@ static sbp_status check_stream(sbp_run *run) {
 /* Data that were read before the plan was there. */
 static sbp_status check_ids(const sbp_run *run) {
     const sbp_dataset *d = run->data;
-    if (d->greatest_id < run->info.vocab_size)
+    if (d->greatest_id < run->info.meta.vocab_size)
         return SBP_OK;
     for (int64_t k = 0; k < d->doc_count; k++)
-        for (int64_t i = 0; i < d->docs[k].count && run->info.vocab_size > 0; i++) {
+        for (int64_t i = 0; i < d->docs[k].count && run->info.meta.vocab_size > 0; i++) {
             int32_t id = d->tokens[d->docs[k].first + i], label = d->labels[d->docs[k].first + i];
-            if (id >= run->info.vocab_size || label >= run->info.vocab_size)
+            if (id >= run->info.meta.vocab_size || label >= run->info.meta.vocab_size)
                 return sbp_fail(
                     run->diag, SBP_INPUT,
                     "data row %lld (from 1): token %lld: id %d is not below the model's vocabulary of "
                     "%lld",
                     (long long)d->docs[k].row + 1, (long long)i, id > label ? id : label,
-                    (long long)run->info.vocab_size);
+                    (long long)run->info.meta.vocab_size);
         }
     return SBP_OK;
 }
@@ -335,9 +335,9 @@ static sbp_status load_body(void *user) {
     if (run->plan->tokenizer_bytes > 0)
         SBP_TRY(sbp_tokenizer_from_json(job->arena, run->diag, run->plan->path, run->plan->tokenizer,
                                         (size_t)run->plan->tokenizer_bytes, &job->tokenizer));
-    SBP_TRY(find_template(job, known_model(run->info.tokenizer)));
-    add_eos_ids(job, run->info.eos_ids);
-    SBP_TRY(find_eos_ids(job, known_model(run->info.weights)));
+    SBP_TRY(find_template(job, known_model(run->info.meta.tokenizer)));
+    add_eos_ids(job, run->info.meta.eos_ids);
+    SBP_TRY(find_eos_ids(job, known_model(run->info.meta.weights)));
     int32_t files = sbp_options_list_count(run->options, SBP_OPT_DATA);
     if (run->data && (!run->data->texts || sbp_pack_rows_wanted(run->plan->program) != SBP_ROWS_TEXTS)) {
         if (files == 1 && strcmp(sbp_options_list_at(run->options, SBP_OPT_DATA, 0), "-") == 0)
@@ -500,8 +500,8 @@ sbp_status sbp_run_shared(const sbp_run *run, const char **counted) {
     *counted = NULL;
     if (!sbp_options_on(run->options, SBP_OPT_SHARE_PROMPT))
         return SBP_OK;
-    const char *why = sbp_pack_cannot_share(run->plan->program, run->info.counted);
-    *counted = run->info.counted;
+    const char *why = sbp_pack_cannot_share(run->plan->program, run->info.meta.counted);
+    *counted = run->info.meta.counted;
     return why ? sbp_fail(run->diag, SBP_USAGE, "--share-prompt: '%s': %s", run->plan_path, why) : SBP_OK;
 }
 

@@ -16,7 +16,8 @@
 static bool is_weighed(const sbp_run *run) {
     static const sbp_option_id strengths[] = {SBP_OPT_BETA, SBP_OPT_KL_COEF};
     for (int i = 0; i < SBP_COUNT(strengths); i++)
-        if (run->info.defaults && sbp_json_member(run->info.defaults, sbp_option_name(strengths[i])) &&
+        if (run->info.meta.defaults &&
+            sbp_json_member(run->info.meta.defaults, sbp_option_name(strengths[i])) &&
             sbp_options_double(run->options, strengths[i]) > 0)
             return true;
     return false;
@@ -117,9 +118,9 @@ static sbp_status score_reference(sbp_run *run, sbp_dataset *data, const int64_t
 /* Of what log-probabilities depend on besides weights and rows. */
 static uint64_t hash_settings(const sbp_run *run) {
     static const sbp_option_id settings[] = {SBP_OPT_TEMPERATURE};
-    const char *config = run->info.config ? run->info.config : "";
-    const sbp_json *set = run->info.options ? sbp_json_member(run->info.options, "set") : NULL;
-    uint64_t hash = sbp_hash_bytes(run->info.dtype, strlen(run->info.dtype), 1);
+    const char *config = run->info.meta.config ? run->info.meta.config : "";
+    const sbp_json *set = run->info.meta.options ? sbp_json_member(run->info.meta.options, "set") : NULL;
+    uint64_t hash = sbp_hash_bytes(run->info.meta.dtype, strlen(run->info.meta.dtype), 1);
     sbp_text changed;
     sbp_text_init(&changed, run->arena);
     if (set)

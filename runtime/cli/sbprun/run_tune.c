@@ -90,7 +90,7 @@ sbp_status sbp_run_tune(sbp_run *run) {
     if (!sbp_executor_can_tune(run->executor))
         return sbp_fail(run->diag, SBP_USAGE,
                         "--tune: backend %s has one way to compute each matmul; leave it out",
-                        run->info.backend);
+                        run->info.meta.backend);
     bool goes_on = run->out && sbp_options_on(run->options, SBP_OPT_RESUME) &&
                    sbp_rundir_newest(&run->dir, INT64_MAX) >= 0;
     if (goes_on)
