@@ -52,7 +52,7 @@ static void test_plans_keep_them(void **state) {
                 SBP_TOLERANCE_F32);
     cli_fails(f, 2, "or a file", "$C compile $S -o $D/p --rates nothing");
     cli_fails(f, 1, "'memory' is not a rate", "echo memory 3 > $D/bad; $C compile $S -o $D/p --rates $D/bad");
-    cli_fails(f, 2, "is not here", "$C compile $S --device-profile h200 --rates measured");
+    cli_fails(f, 2, "cannot be measured here", "$C compile $S --device-profile h200 --rates measured");
 }
 
 /* Planned by measured rates against a step that is run: on a busy machine both are off, not by this much. */

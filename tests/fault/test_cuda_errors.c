@@ -42,7 +42,8 @@ static bool contains_any(const char *text, const char *const *list, int count) {
 
 /* One n; whether the command worked all the same. */
 static bool attempt(io_fixture *f, const trial *t, int64_t n, const char *error, bool from_then_on) {
-    static const char *const reasons[] = {"memory", "ECC", "unknown error", "an error of its own"};
+    static const char *const reasons[] = {"memory", "ECC", "unknown error", "an error of its own",
+                                          "failed before its memory"};
     char what[400], words[100], same[300];
     fake_cuda_report report;
     snprintf(words, sizeof words, "%s=%" PRId64 ",error=%s", from_then_on ? "from" : "fail", n, error);
